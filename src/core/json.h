@@ -1,0 +1,42 @@
+// JSON glue over nlohmann-json: parse errors and type errors become FormatError / DataError that name file and key.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "core/error.h"
+
+namespace lockstep {
+
+using Json = nlohmann::json;
+using OrderedJson = nlohmann::ordered_json;
+
+// `where` names the source in errors ("DIR/config.json"). Throws FormatError: invalid JSON, invalid UTF-8, a duplicate key.
+Json parse_json(std::string_view text, const std::string& where);
+Json read_json(const std::string& path);
+
+// An object of a known file with typed access. A missing key without a default, or a value of another type, is a FormatError
+// that names file, key, the value found and the type wanted. Integers are range checked; a bool is never a number.
+class JsonObject {
+ public:
+  JsonObject(const Json& value, std::string where);  // FormatError unless an object
+  bool has(std::string_view key) const;              // present and not null
+  int64_t integer(std::string_view key) const;
+  int64_t integer(std::string_view key, int64_t fallback) const;
+  double number(std::string_view key) const;
+  double number(std::string_view key, double fallback) const;
+  bool boolean(std::string_view key, bool fallback) const;
+  std::string string(std::string_view key) const;
+  std::string string(std::string_view key, const std::string& fallback) const;
+  JsonObject object(std::string_view key) const;
+  const Json& value(std::string_view key) const;  // FormatError if absent
+  const Json& json() const { return *json_; }
+  const std::string& where() const { return where_; }
+
+ private:
+  const Json* json_;
+  std::string where_;
+};
+
+}  // namespace lockstep

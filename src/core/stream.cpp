@@ -1,0 +1,189 @@
+#include "core/stream.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+#include "core/memory.h"
+
+namespace lockstep {
+
+namespace {
+
+int available_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) == 0) return std::max(1, CPU_COUNT(&set));
+  return std::max(1u, std::thread::hardware_concurrency());
+}
+
+inline void pause_cpu() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+CpuIsa resolve_isa(CpuIsa wanted) {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  if (!avx2)
+    throw DeviceError({.what = "this CPU is too old", .got = "no AVX2 and FMA", .wanted = "x86-64-v3 or newer"});
+  if (wanted == CpuIsa::best) return avx512 ? CpuIsa::avx512 : CpuIsa::avx2;
+  if (wanted == CpuIsa::avx512 && !avx512)
+    throw DeviceError({.what = "instruction set not available", .where = "--cpu-isa avx512",
+                       .got = "a CPU without AVX-512 F, BW, DQ and VL", .attempt = "--cpu-isa auto"});
+  if (wanted == CpuIsa::neon)
+    throw DeviceError({.what = "instruction set not available", .got = "neon on x86-64", .attempt = "--cpu-isa auto"});
+  return wanted;
+#else
+  if (wanted != CpuIsa::best && wanted != CpuIsa::neon)
+    throw DeviceError({.what = "instruction set not available", .where = "--cpu-isa", .got = cpu_isa_name(wanted),
+                       .attempt = "--cpu-isa auto"});
+  return CpuIsa::neon;
+#endif
+}
+
+// How long a worker spins for the next task before it sleeps: a decode step is a train of ops a few microseconds apart,
+// and waking a sleeping thread costs more than most of them.
+constexpr int kSpins = 20000;
+
+}  // namespace
+
+CpuIsa parse_cpu_isa(std::string_view name) {
+  if (name == "auto") return CpuIsa::best;
+  if (name == "avx2") return CpuIsa::avx2;
+  if (name == "avx512") return CpuIsa::avx512;
+  throw ConfigError({.what = "unknown instruction set", .where = "--cpu-isa", .got = std::string(name),
+                     .wanted = "auto, avx2 or avx512"});
+}
+
+const char* cpu_isa_name(CpuIsa isa) {
+  switch (isa) {
+    case CpuIsa::best: return "auto";
+    case CpuIsa::avx2: return "avx2";
+    case CpuIsa::avx512: return "avx512";
+    case CpuIsa::neon: return "neon";
+  }
+  return "?";
+}
+
+struct Stream::Impl {
+  CpuIsa isa = CpuIsa::avx2;
+  std::vector<std::thread> workers;
+  std::vector<Buffer> scratch;
+
+  // The task in flight. `generation` publishes it; every worker answers through `done`.
+  const std::function<void(int64_t, int)>* task = nullptr;
+  int64_t count = 0;
+  std::atomic<int64_t> next{0};
+  std::atomic<uint64_t> generation{0};
+  std::atomic<int> done{0};
+  std::atomic<bool> stopping{false};
+  std::mutex mutex;
+  std::condition_variable wake;
+  std::exception_ptr failure;
+
+  void work(int worker) {
+    try {
+      for (int64_t i = next.fetch_add(1, std::memory_order_relaxed); i < count;
+           i = next.fetch_add(1, std::memory_order_relaxed))
+        (*task)(i, worker);
+    } catch (...) {
+      next.store(count, std::memory_order_relaxed);
+      std::lock_guard lock(mutex);
+      if (!failure) failure = std::current_exception();
+    }
+  }
+
+  void loop(int worker) {
+    uint64_t seen = 0;
+    for (;;) {
+      for (int spin = 0; spin < kSpins && generation.load(std::memory_order_acquire) == seen; ++spin) pause_cpu();
+      if (generation.load(std::memory_order_acquire) == seen) {
+        std::unique_lock lock(mutex);
+        wake.wait(lock, [&] { return generation.load(std::memory_order_acquire) != seen; });
+      }
+      seen = generation.load(std::memory_order_acquire);
+      if (stopping.load(std::memory_order_acquire)) return;
+      work(worker);
+      done.fetch_add(1, std::memory_order_release);
+    }
+  }
+};
+
+Stream::Stream(StreamOptions options) : impl_(std::make_unique<Impl>()) {
+  if (options.threads < 0 || options.threads > 1024)
+    throw ConfigError({.what = "impossible thread count", .where = "--threads", .got = std::to_string(options.threads),
+                       .wanted = "1 to 1024, or 0 for all cores"});
+  impl_->isa = resolve_isa(options.isa);
+  const int threads = options.threads > 0 ? options.threads : available_cores();
+  impl_->scratch.resize(static_cast<size_t>(threads));
+  // Signals belong to the thread that runs the program, never to a worker.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  for (int worker = 1; worker < threads; ++worker) impl_->workers.emplace_back([this, worker] { impl_->loop(worker); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+Stream::~Stream() {
+  {
+    std::lock_guard lock(impl_->mutex);
+    impl_->stopping.store(true, std::memory_order_release);
+    impl_->generation.fetch_add(1, std::memory_order_release);
+  }
+  impl_->wake.notify_all();
+  for (std::thread& worker : impl_->workers) worker.join();
+}
+
+int Stream::threads() const { return static_cast<int>(impl_->scratch.size()); }
+CpuIsa Stream::isa() const { return impl_->isa; }
+
+void Stream::parallel(int64_t count, const std::function<void(int64_t, int)>& task) {
+  if (count <= 0) return;
+  if (count == 1 || impl_->workers.empty()) {
+    for (int64_t i = 0; i < count; ++i) task(i, 0);
+    return;
+  }
+  Impl& impl = *impl_;
+  impl.task = &task;
+  impl.count = count;
+  impl.next.store(0, std::memory_order_relaxed);
+  impl.done.store(0, std::memory_order_relaxed);
+  {
+    std::lock_guard lock(impl.mutex);
+    impl.generation.fetch_add(1, std::memory_order_release);
+  }
+  impl.wake.notify_all();
+  impl.work(0);
+  const int others = static_cast<int>(impl.workers.size());
+  for (int spin = 0; impl.done.load(std::memory_order_acquire) != others; ++spin) {
+    if (spin < kSpins) pause_cpu();
+    else std::this_thread::yield();
+  }
+  if (impl.failure) std::rethrow_exception(std::exchange(impl.failure, nullptr));
+}
+
+void* Stream::scratch(int worker, size_t bytes) {
+  Buffer& buffer = impl_->scratch[static_cast<size_t>(worker)];
+  if (buffer.bytes() < bytes) buffer = Buffer(std::max(bytes, buffer.bytes() * 2), Buffer::Fill::none);
+  return buffer.data();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,49 @@
+// A Stream is where ops run: an ordered queue of work on one device. On the CPU an op has finished when its function
+// returns; the stream owns the worker threads, their scratch memory and the chosen instruction set.
+//
+// Results never depend on the number of threads or on the instruction set (docs/decisions.md, "Exactness").
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string_view>
+
+namespace lockstep {
+
+enum class CpuIsa { best, avx2, avx512, neon };
+
+struct StreamOptions {
+  int threads = 0;                // 0: all cores this process may use
+  CpuIsa isa = CpuIsa::best;
+};
+
+class Stream {
+ public:
+  // Throws DeviceError if this CPU lacks the instruction set asked for (or AVX2 + FMA at all), ConfigError for a thread
+  // count below 0 or above 1024.
+  explicit Stream(StreamOptions options = {});
+  ~Stream();
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  int threads() const;
+  CpuIsa isa() const;  // avx2, avx512 or neon; never `best`
+
+  // Runs task(index, worker) for every index in [0, count), spread over the workers (the caller is worker 0), and returns
+  // when all are done. Indices are handed out dynamically, so a task must write only what belongs to its index.
+  // The first exception thrown by a task is thrown here. Not reentrant: a task must not call parallel().
+  void parallel(int64_t count, const std::function<void(int64_t index, int worker)>& task);
+
+  // At least `bytes` of scratch memory of one worker, 64-byte aligned, valid until the next call for that worker.
+  void* scratch(int worker, size_t bytes);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+CpuIsa parse_cpu_isa(std::string_view name);  // "auto" | "avx2" | "avx512"; ConfigError otherwise
+const char* cpu_isa_name(CpuIsa isa);
+
+}  // namespace lockstep

@@ -1,0 +1,25 @@
+// The optimizer's arithmetic over flat f32 arrays.
+#pragma once
+
+#include "core/stream.h"
+#include "core/tensor.h"
+
+namespace lockstep::kernels {
+
+struct AdamWStep {
+  float lr = 0, beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f, weight_decay = 0.01f;
+  int64_t step = 1;          // from 1, for bias correction
+  float grad_scale = 1;      // clipping factor, multiplied into the gradient first
+};
+
+// g = grad_scale * grad;  m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g^2;
+// w_new = w (1 - lr wd) - lr (m / (1 - b1^step)) / (sqrt(v / (1 - b2^step)) + eps)
+// PyTorch's order of operations (torch.optim.AdamW, single tensor): denom = sqrt(v) / sqrt(bias2) + eps.
+//   all [N] f32; m, v updated in place; w_new overwritten and distinct from w (the next version's buffer)
+// Source: arXiv 1711.05101, algorithm 2.
+void adamw(Tensor w_new, ConstTensor w, Tensor m, Tensor v, ConstTensor grad, const AdamWStep& options, Stream& stream);
+
+// sum of x^2 in double, in blocks of 4096 elements in order, 16 lanes inside a block.   x [N] f32
+double sum_of_squares(ConstTensor x, Stream& stream);
+
+}  // namespace lockstep::kernels

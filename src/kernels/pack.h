@@ -1,0 +1,47 @@
+// kernels: the arithmetic. One op per file: <op>.h is the contract, <op>.cpp checks shapes and dispatches, cpu/<op>.cpp
+// computes (Google Highway: AVX2, AVX-512, NEON from one source).
+//
+//   includes    core only
+//   memory      ops own nothing; callers pass views; scratch comes from the Stream's workers
+//   threads     an op spreads its outputs over the Stream's workers and returns when it is done
+//
+// The rules that make bits independent of batch, tiling, thread count and vector width:
+//   * a matrix product's output element is ONE accumulator: c = fma(a_k, b_k, c) for k in order; blocks of k store and
+//     continue the same chain; threads and tiles split only output elements;
+//   * a sum inside a row (norms, softmax) uses 16 lanes: lane i = chain over elements i, i+16, ... in order; then the
+//     lanes are combined pairwise: 8+8, 4+4, 2+2, 1+1 (lane i with lane i+8, and so on);
+//   * a gradient is one chain over tokens in order, continued across calls;
+//   * multiply-add is fused exactly where the code says so (the build forbids contraction), exp/log are our own vector code.
+//
+// This header: frozen weights in kernel layout.
+#pragma once
+
+#include <span>
+
+#include "core/memory.h"
+#include "core/stream.h"
+
+namespace lockstep::kernels {
+
+inline constexpr int64_t kPanel = 32;
+
+// W [N, K] packed once into panels [ceil(N/32)][K][32] of its storage type; rows beyond N are zero.
+// Immutable after pack_weight; safe to read from many threads.
+struct PackedWeight {
+  int64_t rows = 0;   // N, outputs
+  int64_t depth = 0;  // K, inputs
+  DType dtype = DType::f32;  // f32 | bf16 | f16
+  Buffer panels;
+};
+
+// Stacks `parts` ([N_i, K], one dtype of f32 | bf16 | f16, row-major; e.g. q, k, v) into one packed weight.
+// Throws ShapeError, DTypeError.
+PackedWeight pack_weight(std::span<const ConstTensor> parts, Stream& stream);
+
+// Row-major copy of rows [begin, end) in the storage type: exactly the bytes that were packed. out [end-begin, K].
+void unpack_rows(Tensor out, const PackedWeight& weight, int64_t begin, int64_t end, Stream& stream);
+
+// y[t, :] = f32(W[ids[t], :]).   y [T, K] f32, ids [T] in [0, N).   Throws DataError naming the first id outside.
+void embedding_gather(Tensor y, const PackedWeight& weight, std::span<const int32_t> ids, Stream& stream);
+
+}  // namespace lockstep::kernels

@@ -1,0 +1,15 @@
+// Gated feed-forward activation. Source: arXiv 2002.05202.
+#pragma once
+
+#include "core/stream.h"
+#include "core/tensor.h"
+
+namespace lockstep::kernels {
+
+// y = silu(gate) * up,  silu(z) = z / (1 + exp(-z));   gate_up [T, 2F] f32 (gate first), y [T, F] f32
+void swiglu_forward(Tensor y, ConstTensor gate_up, Stream& stream);
+
+// d_gate_up [T, 2F] from dy [T, F]; overwritten; may be gate_up itself.
+void swiglu_backward(Tensor d_gate_up, ConstTensor dy, ConstTensor gate_up, Stream& stream);
+
+}  // namespace lockstep::kernels
