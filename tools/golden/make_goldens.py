@@ -5,6 +5,7 @@ transformers + PEFT compute with them in float32.
   python tools/golden/tokenizer_cases.py --tokenizer <SmolLM2 tokenizer.json> --out tests/golden/tokenizer   (first)
   python tools/golden/make_goldens.py --out tests/golden                  write every case and MANIFEST.json
   python tools/golden/make_goldens.py --out tests/golden --only qwen3     write one case, and MANIFEST.json
+  python tools/golden/make_goldens.py --out tests/golden --manifest       write MANIFEST.json only
   python tools/golden/make_goldens.py --out tests/golden --check          compare the files with MANIFEST.json (needs no torch)
 
 Needs torch, transformers, peft, safetensors; MANIFEST.json names the versions that wrote the committed files.
@@ -422,6 +423,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path, required=True)
     parser.add_argument("--only", choices=sorted(CONFIGS), action="append", help="write only this case")
+    parser.add_argument("--manifest", action="store_true", help="only rewrite MANIFEST.json from the files that are there")
     parser.add_argument("--check", action="store_true", help="verify the sha256 of every file and write nothing")
     args = parser.parse_args()
     if args.check:
@@ -430,8 +432,9 @@ def main():
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     manifest = args.out / "MANIFEST.json"
-    noises = json.loads(manifest.read_text())["noise"] if args.only and manifest.is_file() else {}
-    for case in args.only or CONFIGS:
+    partial = args.only or args.manifest
+    noises = json.loads(manifest.read_text())["noise"] if partial and manifest.is_file() else {}
+    for case in [] if args.manifest else args.only or CONFIGS:
         noises[case] = write_case(case, args.out)
         print(case, noises[case], flush=True)
     write_manifest(args.out, noises)
