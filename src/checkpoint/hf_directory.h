@@ -1,0 +1,49 @@
+// A Hugging Face model directory: config.json, generation_config.json, model.safetensors or shards with an index.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "checkpoint/safetensors.h"
+#include "core/json.h"
+
+namespace lockstep::checkpoint {
+
+// A directory as it is, or a hub id ("org/name") found in the local cache ($HF_HUB_CACHE is not read: `cache` says where;
+// recipes pass the usual ~/.cache/huggingface/hub). ConfigError that says how to download when it is in neither place.
+fs::Path resolve_hf_checkpoint(const std::string& path_or_id, const fs::Path& cache);
+
+class HfDirectory {
+ public:
+  // Reads the JSON files only. FormatError / DataError name the file.
+  explicit HfDirectory(const fs::Path& directory);
+
+  const fs::Path& path() const { return path_; }
+  const Json& config() const { return config_; }
+  const std::optional<Json>& generation_config() const { return generation_config_; }
+  std::vector<int32_t> eos_token_ids() const;  // union of generation_config.json and config.json, each int or list
+
+  // Maps model.safetensors or every shard of model.safetensors.index.json (each tensor in exactly the shard the index says;
+  // FormatError otherwise; a .bin directory is a FormatError that says how to convert).
+  void map_weights();
+  const NamedTensors& tensors() const { return tensors_; }  // sorted by name
+  std::vector<fs::Path> weight_files() const;
+
+ private:
+  fs::Path path_;
+  Json config_;
+  std::optional<Json> generation_config_;
+  std::vector<std::unique_ptr<SafetensorsFile>> files_;
+  NamedTensors tensors_;
+};
+
+// SHA-256 over (name, dtype, shape, bytes) of the tensors sorted by name: each tensor adds
+// "name\0dtype\0d0,d1,...\0" and its bytes. The identity of a base model, whatever its sharding.
+std::string base_fingerprint(const NamedTensors& sorted_tensors);
+
+// The same, cached in `cache_file` under every weight file's (path, size, mtime); a stale or damaged cache is recomputed,
+// an unwritable one is not an error.
+std::string cached_base_fingerprint(const HfDirectory& directory, const fs::Path& cache_file);
+
+}  // namespace lockstep::checkpoint

@@ -1,0 +1,40 @@
+// checkpoint: names and bytes. Safetensors files, Hugging Face directories, PEFT directories, resume state.
+//
+//   includes    core, and lora/config.h for the fields of adapter_config.json; never the model
+//   memory      readers map files; tensors they return point into the map and live as long as the reader
+//   threads     readers are immutable
+//
+// This header: the safetensors format (github.com/huggingface/safetensors).
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/fs.h"
+#include "core/named_tensor.h"
+
+namespace lockstep::checkpoint {
+
+class SafetensorsFile {
+ public:
+  // Checks the whole header: size, UTF-8 JSON, duplicate names, known dtypes, offsets without holes or overlaps that fill the
+  // file exactly, sizes equal to shape x dtype (with overflow checks). FormatError names file and tensor.
+  explicit SafetensorsFile(const fs::Path& path);
+
+  const NamedTensors& tensors() const { return tensors_; }  // in order of their bytes
+  const ConstTensor* find(const std::string& name) const;
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+  const fs::Path& path() const { return file_.path(); }
+
+ private:
+  fs::MappedFile file_;
+  NamedTensors tensors_;
+  std::map<std::string, std::string> metadata_;
+};
+
+// Bytes of a safetensors file with tensors in the reference writer's order (widest dtype first, then by name), header padded to 8.
+std::string safetensors_bytes(const NamedTensors& tensors, const std::map<std::string, std::string>& metadata);
+
+}  // namespace lockstep::checkpoint

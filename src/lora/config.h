@@ -1,0 +1,45 @@
+// lora: low-rank adapters of a frozen model. y += scale * B (A x),  scale = alpha / r or alpha / sqrt(r).
+// Source: arXiv 2106.09685; rsLoRA arXiv 2312.03732.
+//
+//   includes    core, kernels
+//   memory      an AdapterVersion owns one flat immutable buffer; everybody else holds shared_ptr<const AdapterVersion>
+//   threads     versions are immutable; ops run on the caller's Stream
+//
+// This header: what a user or a PEFT directory says about an adapter; the only part of lora/ that checkpoint/ sees.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace lockstep::lora {
+
+// How the projections that read the same input share factors.
+//   fused      `lora`: q, k, v share one A, gate and up share one A (Megatron linear_qkv, linear_fc1)
+//   canonical  `canonical_lora`: one pair per projection (PEFT, Megatron linear_q ...)
+enum class LoraType { fused, canonical };
+const char* lora_type_name(LoraType type);        // "lora", "canonical_lora"
+LoraType parse_lora_type(const std::string& name);  // ConfigError
+
+struct LoraConfig {
+  int64_t rank = 0;
+  double alpha = 16;
+  double dropout = 0;
+  bool use_rslora = false;
+  LoraType type = LoraType::fused;
+  // Leaf names (HF or Megatron), or one regular expression over full module names (PEFT string form).
+  std::vector<std::string> target_modules;
+  std::optional<std::string> target_regex;
+  std::vector<std::string> exclude_modules;
+  std::optional<std::vector<int64_t>> layers_to_transform;
+  // In order of the file; first key that matches wins (PEFT: (.*\.)?KEY$ over the module name).
+  std::vector<std::pair<std::string, int64_t>> rank_pattern;
+  std::vector<std::pair<std::string, double>> alpha_pattern;
+};
+
+// --target-modules / --exclude-modules: "all-linear" (also "all", "all_linear") or a comma list, spaces allowed.
+std::vector<std::string> split_module_list(const std::string& text);
+
+}  // namespace lockstep::lora
