@@ -1,0 +1,57 @@
+// Forward and backward of one micro-batch of whole packed sequences, with gradients for adapter tensors only.
+//
+// The head returns per token {logprob, entropy} and takes a gradient for each; it never sees a loss.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "model/model.h"
+
+namespace lockstep::model {
+
+struct TrainBatch {
+  std::span<const int32_t> tokens;          // [T], sequences back to back
+  std::span<const int64_t> sequence_begin;  // [B + 1], first is 0, last is T
+  std::span<const int32_t> targets;         // [T]: target of the logits at this row (usually the next token); -1: none
+};
+
+struct TrainOptions {
+  float inv_temperature = 1;
+  bool recompute = false;  // keep only each block's input, run the block again in backward; same bits
+  bool entropy = false;    // compute entropy (needed when its gradient is given)
+};
+
+struct HeadOutputs {
+  ConstTensor logprob_T, entropy_T;  // [T] f32; 0 where there is no target; valid until the next forward of the pass
+};
+
+class TrainPass {
+ public:
+  TrainPass(const Model& model, Stream& stream);
+
+  // Keeps what backward needs. `adapter` is the version being trained; dropout acts on its inputs.
+  HeadOutputs forward(const TrainBatch& batch, const lora::AdapterVersion& adapter, const TrainOptions& options,
+                      const lora::DeltaDropout& dropout = {});
+
+  // d_logprob_T, d_entropy_T [T] (the latter may be empty) -> adds to the gradient lanes (flat buffers in the adapter's layout).
+  // Stops below the lowest adapted layer. Call once after forward.
+  void backward(ConstTensor d_logprob_T, ConstTensor d_entropy_T, std::span<const lora::GradientRows> lanes);
+
+  // Log-probabilities only, nothing kept: the reference policy (adapter nullptr), scoring, evaluation losses.
+  HeadOutputs score(const TrainBatch& batch, const lora::AdapterVersion* adapter, const TrainOptions& options);
+
+  // Estimated bytes of activations for T tokens (for --dry-run and for choosing micro-batches).
+  static int64_t activation_bytes(const ModelConfig& config, int64_t tokens, bool recompute);
+
+ private:
+  struct Saved;  // activations of one layer
+  const Model& model_;
+  Stream& stream_;
+  Arena kept_, scratch_;
+  std::vector<Saved> saved_;
+  TrainBatch batch_;
+  TrainOptions options_;
+};
+
+}  // namespace lockstep::model
