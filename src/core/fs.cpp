@@ -1,0 +1,220 @@
+#include "core/fs.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <system_error>
+#include <utility>
+
+#include "core/error.h"
+
+namespace lockstep::fs {
+
+namespace {
+
+namespace stdfs = std::filesystem;
+
+std::string reason(int error) { return std::generic_category().message(error); }
+
+[[noreturn]] void cannot_read(const Path& path, int error) {
+  throw DataError({.what = "cannot read file", .where = path.string(), .got = reason(error)});
+}
+
+[[noreturn]] void cannot_write(const Path& path, const std::string& why) {
+  throw ResourceError({.what = "cannot write", .where = path.string(), .got = why,
+                       .attempt = "a directory you may write to, with room left on its disk"});
+}
+[[noreturn]] void cannot_write(const Path& path, int error) { cannot_write(path, reason(error)); }
+
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return fd_; }
+  // Some file systems report a failed write only here.
+  int close() { return ::close(std::exchange(fd_, -1)); }
+
+ private:
+  int fd_;
+};
+
+Path without_trailing_slash(const Path& path) { return path.has_filename() ? path : path.parent_path(); }
+Path parent_of(const Path& path) { return path.has_parent_path() ? path.parent_path() : Path("."); }
+
+void make_directories(const Path& path) {
+  std::error_code error;
+  stdfs::create_directories(path, error);
+  if (error) cannot_write(path, error.message());
+}
+
+// Makes a new entry beside `path` with make(name), which answers as open(2) and mkdir(2) do. The name carries the process, so
+// that two programs never meet, and a count for what a killed one left behind.
+template <class Make>
+std::pair<Path, int> make_temporary(const Path& path, const Make& make) {
+  constexpr int kAttempts = 10000;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    Path name = parent_of(path) / fmt::format(".{}.tmp-{}-{}", path.filename().string(), ::getpid(), attempt);
+    const int result = make(name.c_str());
+    if (result >= 0) return {std::move(name), result};
+    if (errno != EEXIST) cannot_write(name, errno);
+  }
+  cannot_write(path, "too many temporary files beside it");
+}
+
+std::pair<Path, int> make_temporary_file(const Path& path) {
+  return make_temporary(path, [](const char* name) {
+    return ::open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  });
+}
+
+void write_all(int fd, std::string_view bytes, const Path& path) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(fd, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) cannot_write(path, errno);
+    bytes.remove_prefix(static_cast<size_t>(written));
+  }
+}
+
+void sync_path(const Path& path) {
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.get() < 0) cannot_write(path, errno);
+  // EINVAL: a file system that cannot sync a directory has nothing to lose there.
+  if (::fsync(file.get()) != 0 && errno != EINVAL) cannot_write(path, errno);
+}
+
+void sync_tree(const Path& directory) {
+  for (const stdfs::directory_entry& entry : stdfs::recursive_directory_iterator(directory))
+    if (entry.is_regular_file() || entry.is_directory()) sync_path(entry.path());
+  sync_path(directory);
+}
+
+// Puts `fresh` in the place of `path`. What was there ends at `fresh` and is removed.
+void replace_directory(const Path& fresh, const Path& path) {
+  if (::renameat2(AT_FDCWD, fresh.c_str(), AT_FDCWD, path.c_str(), RENAME_NOREPLACE) == 0) return;
+  if (errno == EEXIST && ::renameat2(AT_FDCWD, fresh.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) == 0) {
+    std::error_code ignored;  // the new directory stands; what is left of the old one is only litter
+    stdfs::remove_all(fresh, ignored);
+    return;
+  }
+  if (errno != EINVAL && errno != ENOSYS) cannot_write(path, errno);
+  // A file system without these flags (some network mounts): the old directory steps aside and comes back on failure.
+  const Path aside = fresh.string() + ".old";
+  const bool existed = ::rename(path.c_str(), aside.c_str()) == 0;
+  if (!existed && errno != ENOENT) cannot_write(path, errno);
+  if (::rename(fresh.c_str(), path.c_str()) != 0) {
+    const int error = errno;
+    if (existed && ::rename(aside.c_str(), path.c_str()) != 0)
+      cannot_write(path, reason(error) + "; the former directory is now " + aside.string());
+    cannot_write(path, error);
+  }
+  std::error_code ignored;
+  stdfs::remove_all(aside, ignored);
+}
+
+}  // namespace
+
+std::string read_file(const Path& path) {
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.get() < 0) cannot_read(path, errno);
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0) cannot_read(path, errno);
+  // The size is only a hint: pipes have none, and a file may grow while it is read.
+  std::string bytes(static_cast<size_t>(status.st_size) + 1, '\0');
+  size_t used = 0;
+  for (;;) {
+    const ssize_t got = ::read(file.get(), bytes.data() + used, bytes.size() - used);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) cannot_read(path, errno);
+    if (got == 0) break;
+    used += static_cast<size_t>(got);
+    if (used == bytes.size()) bytes.resize(used * 2 + 4096);
+  }
+  bytes.resize(used);
+  return bytes;
+}
+
+void write_file_atomic(const Path& path, std::string_view bytes) {
+  make_directories(parent_of(path));
+  auto [temporary, fd] = make_temporary_file(path);
+  Descriptor file(fd);
+  try {
+    write_all(file.get(), bytes, temporary);
+    if (::fsync(file.get()) != 0) cannot_write(temporary, errno);
+    if (file.close() != 0) cannot_write(temporary, errno);
+    if (::rename(temporary.c_str(), path.c_str()) != 0) cannot_write(path, errno);
+  } catch (...) {
+    ::unlink(temporary.c_str());
+    throw;
+  }
+  sync_path(parent_of(path));
+}
+
+void write_directory_atomic(const Path& given, const std::function<void(const Path& dir)>& fill) {
+  const Path path = without_trailing_slash(given);
+  make_directories(parent_of(path));
+  const Path temporary = make_temporary(path, [](const char* name) { return ::mkdir(name, 0777); }).first;
+  try {
+    fill(temporary);
+    sync_tree(temporary);
+    replace_directory(temporary, path);
+  } catch (...) {
+    std::error_code ignored;  // the first failure is the one to report
+    stdfs::remove_all(temporary, ignored);
+    throw;
+  }
+  sync_path(parent_of(path));
+}
+
+void require_writable_directory(const Path& dir) {
+  make_directories(dir);
+  const auto [temporary, fd] = make_temporary_file(dir / "writable");
+  Descriptor file(fd);
+  try {
+    write_all(file.get(), "x", temporary);
+    if (file.close() != 0) cannot_write(temporary, errno);
+  } catch (...) {
+    ::unlink(temporary.c_str());
+    throw;
+  }
+  ::unlink(temporary.c_str());
+}
+
+MappedFile::MappedFile(const Path& path) : path_(path) {
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.get() < 0) cannot_read(path, errno);
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0) cannot_read(path, errno);
+  if (S_ISDIR(status.st_mode)) cannot_read(path, EISDIR);
+  size_ = static_cast<size_t>(status.st_size);
+  if (size_ == 0) return;  // mmap refuses an empty range
+  void* data = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.get(), 0);
+  if (data == MAP_FAILED) cannot_read(path, errno);
+  data_ = data;
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : path_(std::move(other.path_)), data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) ::munmap(data_, size_);
+}
+
+}  // namespace lockstep::fs

@@ -1,0 +1,151 @@
+#include "core/fs.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "core/error.h"
+#include "support/temp_directory.h"
+
+namespace lockstep::fs {
+namespace {
+
+using lockstep::testing::TempDirectory;
+using lockstep::testing::expect_error;
+
+const char* const kDevNull = "/dev/null/x";  // a parent that is no directory: unwritable for root too
+
+TEST(ReadFile, BytesAsTheyAre) {
+  const TempDirectory dir;
+  const std::string bytes("a\0\r\n\xff", 5);
+  EXPECT_EQ(read_file(dir.write("x", bytes)), bytes);
+  EXPECT_EQ(read_file(dir.write("empty", "")), "");
+  const std::string big(300000, 'q');
+  EXPECT_EQ(read_file(dir.write("big", big)), big);
+}
+
+TEST(ReadFile, APipeHasNoSize) {
+  const TempDirectory dir;
+  const Path pipe = dir / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const std::string bytes(100000, 'p');
+  std::thread writer([&] {
+    const int fd = ::open(pipe.c_str(), O_WRONLY);
+    for (size_t sent = 0; sent < bytes.size();) sent += static_cast<size_t>(::write(fd, &bytes[sent], bytes.size() - sent));
+    ::close(fd);
+  });
+  EXPECT_EQ(read_file(pipe), bytes);
+  writer.join();
+}
+
+TEST(ReadFile, ErrorsNamePathAndReason) {
+  const TempDirectory dir;
+  expect_error<DataError>([&] { read_file(dir / "absent"); }, {"absent", "No such file"});
+  expect_error<DataError>([&] { read_file(dir.path()); }, {"Is a directory"});
+}
+
+TEST(WriteFileAtomic, WritesReplacesAndMakesParents) {
+  const TempDirectory dir;
+  const Path file = dir / "a/b/c.txt";
+  write_file_atomic(file, "one");
+  EXPECT_EQ(read_file(file), "one");
+  write_file_atomic(file, "two");
+  EXPECT_EQ(read_file(file), "two");
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(dir / "a/b"), {}), 1) << "a temporary file was left";
+}
+
+TEST(WriteFileAtomic, FailureLeavesTheOldFile) {
+  const TempDirectory dir;
+  dir.write("target/inside", "old");
+  // A directory that is not empty cannot be replaced by a file.
+  expect_error<ResourceError>([&] { write_file_atomic(dir / "target", "new"); }, {"target"});
+  EXPECT_EQ(read_file(dir / "target/inside"), "old");
+  EXPECT_EQ(dir.entries(), 1) << "a temporary file was left";
+  expect_error<ResourceError>([] { write_file_atomic(kDevNull, "x"); }, {"/dev/null", "try:"});
+}
+
+TEST(WriteFileAtomic, ReadersSeeOldOrNewNeverAMixture) {
+  const TempDirectory dir;
+  const Path file = dir / "x";
+  write_file_atomic(file, std::string(50000, '0'));
+  std::vector<std::thread> writers;
+  for (char c : {'1', '2'})
+    writers.emplace_back([&file, c] {
+      for (int i = 0; i < 50; ++i) write_file_atomic(file, std::string(50000, c));
+    });
+  for (int i = 0; i < 200; ++i) {
+    const std::string seen = read_file(file);
+    ASSERT_EQ(seen.size(), 50000u);
+    ASSERT_EQ(seen.find_first_not_of(seen[0]), std::string::npos);
+  }
+  for (std::thread& writer : writers) writer.join();
+  EXPECT_EQ(dir.entries(), 1);
+}
+
+TEST(WriteDirectoryAtomic, AppearsWhole) {
+  const TempDirectory dir;
+  write_directory_atomic(dir / "new/", [&](const Path& fresh) {
+    EXPECT_FALSE(std::filesystem::exists(dir / "new"));
+    std::filesystem::create_directory(fresh / "sub");
+    write_file_atomic(fresh / "sub/file", "x");
+  });
+  EXPECT_EQ(read_file(dir / "new/sub/file"), "x");
+  EXPECT_EQ(dir.entries(), 1);
+}
+
+TEST(WriteDirectoryAtomic, ReplacesWhatIsThere) {
+  const TempDirectory dir;
+  dir.write("d/old", "old");
+  write_directory_atomic(dir / "d", [&](const Path& fresh) {
+    EXPECT_EQ(read_file(dir / "d/old"), "old");
+    write_file_atomic(fresh / "new", "new");
+  });
+  EXPECT_FALSE(std::filesystem::exists(dir / "d/old"));
+  EXPECT_EQ(read_file(dir / "d/new"), "new");
+  EXPECT_EQ(dir.entries(), 1);
+}
+
+TEST(WriteDirectoryAtomic, AnExceptionLeavesThingsAsTheyWere) {
+  const TempDirectory dir;
+  dir.write("d/old", "old");
+  const auto failing = [](const Path& fresh) {
+    write_file_atomic(fresh / "half", "x");
+    throw std::runtime_error("no more");
+  };
+  EXPECT_THROW(write_directory_atomic(dir / "d", failing), std::runtime_error);
+  EXPECT_THROW(write_directory_atomic(dir / "e", failing), std::runtime_error);
+  EXPECT_EQ(read_file(dir / "d/old"), "old");
+  EXPECT_EQ(dir.entries(), 1) << "a temporary directory was left";
+}
+
+TEST(RequireWritableDirectory, MakesItAndLeavesNothing) {
+  const TempDirectory dir;
+  require_writable_directory(dir / "a/b");
+  EXPECT_TRUE(std::filesystem::is_empty(dir / "a/b"));
+  expect_error<ResourceError>([] { require_writable_directory(kDevNull); }, {"/dev/null", "try:"});
+  const Path file = dir.write("file", "");
+  expect_error<ResourceError>([&] { require_writable_directory(file); }, {"file"});
+}
+
+TEST(MappedFile, BytesMovesAndErrors) {
+  const TempDirectory dir;
+  MappedFile first(dir.write("x", "hello"));
+  EXPECT_EQ(std::memcmp(first.bytes().data(), "hello", 5), 0);
+  MappedFile second = std::move(first);
+  EXPECT_TRUE(first.bytes().empty());
+  EXPECT_EQ(second.bytes().size(), 5u);
+  first = MappedFile(dir.write("y", "other!"));
+  EXPECT_EQ(first.bytes().size(), 6u);
+  first = std::move(second);
+  EXPECT_EQ(std::memcmp(first.bytes().data(), "hello", 5), 0);
+  EXPECT_TRUE(MappedFile(dir.write("empty", "")).bytes().empty());
+  expect_error<DataError>([&] { MappedFile(dir / "absent"); }, {"absent", "No such file"});
+  expect_error<DataError>([&] { MappedFile(dir.path()); }, {"Is a directory"});
+}
+
+}  // namespace
+}  // namespace lockstep::fs

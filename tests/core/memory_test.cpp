@@ -1,0 +1,113 @@
+#include "core/memory.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+#include "core/error.h"
+
+namespace lockstep {
+namespace {
+
+bool aligned(const void* memory) { return reinterpret_cast<uintptr_t>(memory) % 64 == 0; }
+
+TEST(Buffer, ZeroedAlignedAndMovable) {
+  for (size_t bytes : {1u, 63u, 64u, 65u, 100003u}) {
+    Buffer buffer(bytes);
+    EXPECT_TRUE(aligned(buffer.data()));
+    EXPECT_EQ(buffer.bytes(), bytes);
+    for (size_t i = 0; i < bytes; ++i) ASSERT_EQ(static_cast<char*>(buffer.data())[i], 0);
+    void* const data = buffer.data();
+    Buffer other = std::move(buffer);
+    EXPECT_EQ(other.data(), data);
+    EXPECT_EQ(buffer.data(), nullptr);
+    EXPECT_EQ(buffer.bytes(), 0u);
+  }
+  EXPECT_EQ(Buffer(0).data(), nullptr);
+}
+
+TEST(Buffer, AbsurdSizeIsResourceError) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer's allocator stops the program instead";
+#endif
+  EXPECT_THROW(Buffer(size_t{1} << 62, Buffer::Fill::none), ResourceError);
+}
+
+TEST(Ledger, CountsLiveAndPeak) {
+  const int64_t before = live_bytes();
+  reset_peak_bytes();
+  EXPECT_EQ(peak_bytes(), before);
+  {
+    Buffer a(1000), b(500);
+    EXPECT_EQ(live_bytes(), before + 1500);
+    a = Buffer(300);
+    EXPECT_EQ(live_bytes(), before + 800);
+  }
+  EXPECT_EQ(live_bytes(), before);
+  EXPECT_EQ(peak_bytes(), before + 1800);
+  reset_peak_bytes();
+  EXPECT_EQ(peak_bytes(), before);
+}
+
+TEST(Ledger, ExactUnderThreads) {
+  const int64_t before = live_bytes();
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([] {
+      for (size_t i = 1; i < 500; ++i) const Buffer buffer(i);
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(live_bytes(), before);
+}
+
+TEST(Arena, ScopeGivesBackAndMemoryIsReused) {
+  Arena arena;
+  const Tensor kept = arena.alloc({3, 5});
+  void* inside = nullptr;
+  {
+    Arena::Scope scope(arena);
+    inside = arena.alloc({100}).data;
+    EXPECT_NE(inside, kept.data);
+  }
+  EXPECT_EQ(arena.alloc({100}).data, inside);
+}
+
+TEST(Arena, TensorsDoNotOverlapAcrossChunks) {
+  Arena arena;
+  std::vector<Tensor> tensors;
+  for (int64_t i = 0; i < 40; ++i) {
+    tensors.push_back(arena.alloc({100, 1 + i * 199}));
+    EXPECT_TRUE(aligned(tensors.back().data));
+    for (int64_t j = 0; j < tensors.back().elements(); ++j) tensors.back().f32()[j] = static_cast<float>(i);
+  }
+  for (int64_t i = 0; i < 40; ++i)
+    for (int64_t j = 0; j < tensors[i].elements(); ++j) ASSERT_EQ(tensors[i].f32()[j], static_cast<float>(i));
+}
+
+TEST(Arena, GrowsOnceAndReleases) {
+  Arena arena;
+  const auto step = [&] {
+    Arena::Scope scope(arena);
+    for (int i = 0; i < 8; ++i) arena.alloc({1 << 20});
+    arena.alloc({3}, DType::bf16);
+    return arena.capacity_bytes();
+  };
+  const size_t grown = step();
+  EXPECT_GE(grown, size_t{32} << 20);
+  EXPECT_EQ(step(), grown);
+  const int64_t live = live_bytes();
+  arena.release();
+  EXPECT_EQ(arena.capacity_bytes(), 0u);
+  EXPECT_EQ(live_bytes(), live - static_cast<int64_t>(grown));
+  EXPECT_EQ(step(), grown);
+}
+
+TEST(Arena, EmptyTensorsHaveDistinctMemory) {
+  Arena arena;
+  EXPECT_NE(arena.alloc({0}).data, arena.alloc({0}).data);
+}
+
+}  // namespace
+}  // namespace lockstep

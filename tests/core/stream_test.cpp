@@ -1,0 +1,130 @@
+#include "core/stream.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+
+namespace lockstep {
+namespace {
+
+TEST(Stream, ParallelCoversEveryIndexOnce) {
+  for (int threads : {1, 2, 3, 8}) {
+    Stream stream({.threads = threads});
+    EXPECT_EQ(stream.threads(), threads);
+    for (int64_t count : {0, 1, 2, 7, 8, 9, 1000, 100000}) {
+      std::vector<std::atomic<int>> seen(static_cast<size_t>(count));
+      std::atomic<bool> good_worker{true};
+      stream.parallel(count, [&](int64_t index, int worker) {
+        seen[static_cast<size_t>(index)].fetch_add(1);
+        if (worker < 0 || worker >= threads) good_worker = false;
+      });
+      for (const auto& times : seen) ASSERT_EQ(times.load(), 1);
+      EXPECT_TRUE(good_worker);
+    }
+  }
+}
+
+TEST(Stream, WritesOfWorkersAreSeenAfterwards) {
+  Stream stream({.threads = 4});
+  std::vector<int64_t> values(5000);
+  stream.parallel(5000, [&](int64_t i, int) { values[static_cast<size_t>(i)] = i * i; });
+  for (int64_t i = 0; i < 5000; ++i) ASSERT_EQ(values[static_cast<size_t>(i)], i * i);
+}
+
+TEST(Stream, ManyTinyCalls) {
+  // Few calls where threads outnumber cores: each then waits for the scheduler.
+  for (const auto& [threads, calls] : {std::pair{1, 20000}, {2, 20000}, {5, 200}}) {
+    Stream stream({.threads = threads});
+    std::vector<int> totals(4);
+    for (int call = 0; call < calls; ++call)
+      stream.parallel(4, [&](int64_t i, int) { ++totals[static_cast<size_t>(i)]; });
+    for (int total : totals) EXPECT_EQ(total, calls);
+  }
+}
+
+// Longer than the workers spin, so that they sleep between the calls.
+TEST(Stream, WorkersWakeAfterAPause) {
+  Stream stream({.threads = 3});
+  for (int call = 0; call < 5; ++call) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    std::atomic<int64_t> sum{0};
+    stream.parallel(100, [&](int64_t i, int) { sum += i; });
+    EXPECT_EQ(sum.load(), 4950);
+  }
+}
+
+TEST(Stream, ExceptionsPropagateAndTheStreamLivesOn) {
+  for (int threads : {1, 2, 4}) {
+    Stream stream({.threads = threads});
+    for (int64_t bad : {0, 1, 500, 999}) {
+      try {
+        stream.parallel(1000, [&](int64_t i, int) {
+          if (i == bad) throw std::runtime_error("task " + std::to_string(i));
+        });
+        FAIL() << "nothing was thrown";
+      } catch (const std::runtime_error& error) {
+        EXPECT_EQ(error.what(), "task " + std::to_string(bad));
+      }
+      std::atomic<int> done{0};
+      stream.parallel(1000, [&](int64_t, int) { ++done; });
+      EXPECT_EQ(done.load(), 1000);
+    }
+    EXPECT_THROW(stream.parallel(64, [](int64_t, int) { throw ShapeError({.what = "each one"}); }), ShapeError);
+  }
+}
+
+TEST(Stream, ScratchBelongsToOneWorker) {
+  Stream stream({.threads = 4});
+  std::vector<void*> memory;
+  for (int worker = 0; worker < 4; ++worker) {
+    for (size_t bytes : {1u, 100u, 5000u}) {
+      void* const scratch = stream.scratch(worker, bytes);
+      ASSERT_EQ(reinterpret_cast<uintptr_t>(scratch) % 64, 0u);
+      std::memset(scratch, worker, bytes);
+    }
+    EXPECT_EQ(stream.scratch(worker, 10), stream.scratch(worker, 5000));
+    memory.push_back(stream.scratch(worker, 5000));
+  }
+  for (int worker = 0; worker < 4; ++worker)
+    for (size_t i = 0; i < 5000; ++i) ASSERT_EQ(static_cast<char*>(memory[static_cast<size_t>(worker)])[i], worker);
+}
+
+TEST(Stream, ThreadCounts) {
+  EXPECT_GE(Stream().threads(), 1);
+  for (int bad : {-1, 1025, -1000000}) {
+    try {
+      Stream stream({.threads = bad});
+      FAIL() << bad;
+    } catch (const ConfigError& error) {
+      EXPECT_EQ(error.fault().where, "--threads");
+      EXPECT_EQ(error.fault().got, std::to_string(bad));
+    }
+  }
+}
+
+TEST(CpuIsa, NamesParseAndBestIsResolved) {
+  EXPECT_EQ(parse_cpu_isa("auto"), CpuIsa::best);
+  EXPECT_EQ(parse_cpu_isa("avx2"), CpuIsa::avx2);
+  EXPECT_EQ(parse_cpu_isa("avx512"), CpuIsa::avx512);
+  EXPECT_THROW(parse_cpu_isa("sse"), ConfigError);
+  EXPECT_THROW(parse_cpu_isa(""), ConfigError);
+  EXPECT_STREQ(cpu_isa_name(CpuIsa::avx2), "avx2");
+  EXPECT_NE(Stream({.threads = 1}).isa(), CpuIsa::best);
+#if defined(__x86_64__)
+  EXPECT_EQ(Stream({.threads = 1, .isa = CpuIsa::avx2}).isa(), CpuIsa::avx2);
+  EXPECT_THROW(Stream({.threads = 1, .isa = CpuIsa::neon}), DeviceError);
+#endif
+}
+
+}  // namespace
+}  // namespace lockstep
