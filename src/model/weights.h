@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "core/named_tensor.h"
@@ -39,6 +40,15 @@ class Weights {
   kernels::PackedWeight head;       // empty when tied
   std::vector<LayerWeights> layers;
   Vector final_norm;
+
+  // Tensors of the file that take no part in the model but belong to its bytes: inv_freq buffers, kept as they were.
+  struct Extra {
+    std::string name;
+    Buffer bytes;
+    ConstTensor view;
+  };
+  std::vector<Extra> extras;
+  bool tied_copy = false;  // the file repeats the embedding as lm_head.weight
 
   const kernels::PackedWeight& head_weight() const { return head.rows ? head : embedding; }
   int64_t bytes() const;

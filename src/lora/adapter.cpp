@@ -1,0 +1,142 @@
+#include "lora/adapter.h"
+
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <set>
+
+#include "core/error.h"
+#include "core/random.h"
+
+namespace lockstep::lora {
+
+namespace {
+
+const std::string kPrefix = "base_model.model.";
+std::string a_name(const Module& module) { return kPrefix + module.name + ".lora_A.weight"; }
+std::string b_name(const Module& module) { return kPrefix + module.name + ".lora_B.weight"; }
+
+// to[j, i] = from[i, j] for a matrix of rows x cols with free distances between rows.
+void transpose(float* to, int64_t to_stride, const float* from, int64_t from_stride, int64_t rows, int64_t cols) {
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = 0; j < cols; ++j) to[j * to_stride + i] = from[i * from_stride + j];
+}
+
+class Importer {
+ public:
+  Importer(const NamedTensors& tensors, const std::string& where) : where_(where) {
+    for (const NamedTensor& tensor : tensors)
+      if (!by_name_.emplace(tensor.name, tensor.tensor).second)
+        throw FormatError({.what = "an adapter tensor appears twice", .where = where_, .got = tensor.name});
+  }
+
+  // Row-major f32 copy of a tensor that must be there with this shape.
+  std::vector<float> take(const std::string& name, int64_t rows, int64_t cols) {
+    const auto found = by_name_.find(name);
+    if (found == by_name_.end())
+      throw FormatError({.what = "an adapter tensor is missing", .where = where_, .wanted = name});
+    taken_.insert(name);
+    const ConstTensor& tensor = found->second;
+    const std::string wanted = "f32, bf16 or f16 [" + std::to_string(rows) + ", " + std::to_string(cols) + "]";
+    if (tensor.rank != 2 || tensor.shape[0] != rows || tensor.shape[1] != cols)
+      throw ShapeError({.what = "an adapter tensor has the wrong shape", .where = where_ + ": " + name,
+                        .got = shape_text(tensor), .wanted = wanted,
+                        .attempt = "the base model and the rank that this adapter was made for"});
+    std::vector<float> values(static_cast<size_t>(rows * cols));
+    if (tensor.dtype == DType::f32) {
+      std::memcpy(values.data(), tensor.data, values.size() * sizeof(float));
+    } else if (tensor.dtype == DType::bf16) {
+      widen<BFloat16>(values, tensor.data);
+    } else if (tensor.dtype == DType::f16) {
+      widen<Float16>(values, tensor.data);
+    } else {
+      throw FormatError({.what = "an adapter tensor has the wrong type", .where = where_ + ": " + name,
+                         .got = shape_text(tensor), .wanted = wanted});
+    }
+    return values;
+  }
+
+  void refuse_surplus() const {
+    for (const auto& [name, tensor] : by_name_)
+      if (!taken_.count(name))
+        throw FormatError({.what = "an adapter tensor belongs to no targeted module", .where = where_, .got = name,
+                           .attempt = "the base model and target modules that this adapter was made for"});
+  }
+
+ private:
+  template <class Half>
+  static void widen(std::vector<float>& values, const void* data) {
+    for (size_t i = 0; i < values.size(); ++i) {
+      Half half;
+      std::memcpy(&half, static_cast<const char*>(data) + i * sizeof(Half), sizeof(Half));
+      values[i] = to_f32(half);
+    }
+  }
+
+  const std::string& where_;
+  std::map<std::string, ConstTensor> by_name_;
+  std::set<std::string> taken_;
+};
+
+}  // namespace
+
+Buffer initial_weights(const AdapterLayout& layout, uint64_t seed) {
+  Buffer buffer(static_cast<size_t>(layout.num_floats) * sizeof(float));
+  for (size_t p = 0; p < layout.pairs.size(); ++p) {
+    const Pair& pair = layout.pairs[p];
+    const float bound = 1.0f / std::sqrt(static_cast<float>(pair.in));
+    float* a = buffer.f32() + pair.a_offset;
+    const uint64_t count = static_cast<uint64_t>(pair.in * pair.rank);
+    for (uint64_t i = 0; i < count; i += 4) {
+      const Counter counter{static_cast<uint32_t>(p), 0, static_cast<uint32_t>(i / 4), static_cast<uint32_t>(i / 4 >> 32)};
+      const auto bits = philox(seed, counter);
+      for (uint64_t j = 0; j < 4 && i + j < count; ++j) a[i + j] = (2 * uniform01(bits[j]) - 1) * bound;
+    }
+  }
+  return buffer;
+}
+
+ExportedTensors export_tensors(const AdapterLayout& layout, const float* flat) {
+  ExportedTensors result;
+  const auto add = [&](const std::string& name, int64_t rows, int64_t cols) {
+    result.memory.emplace_back(static_cast<size_t>(rows * cols) * sizeof(float), Buffer::Fill::none);
+    float* memory = result.memory.back().f32();
+    result.tensors.push_back({name, ConstTensor(memory, DType::f32, {rows, cols})});
+    return memory;
+  };
+  for (const Pair& pair : layout.pairs) {
+    for (const Module& module : pair.modules) {
+      float* a = add(a_name(module), pair.rank, pair.in);
+      transpose(a, pair.in, flat + pair.a_offset, pair.rank, pair.in, pair.rank);
+      float* b = add(b_name(module), module.out, pair.rank);
+      transpose(b, pair.rank, flat + pair.b_offset + (module.out_begin - pair.out_begin), pair.out, pair.rank, module.out);
+    }
+  }
+  return result;
+}
+
+Buffer import_tensors(const AdapterLayout& layout, const NamedTensors& tensors, const std::string& where) {
+  Importer importer(tensors, where);
+  Buffer buffer(static_cast<size_t>(layout.num_floats) * sizeof(float));
+  for (const Pair& pair : layout.pairs) {
+    std::vector<float> shared;
+    for (const Module& module : pair.modules) {
+      std::vector<float> a = importer.take(a_name(module), pair.rank, pair.in);
+      if (shared.empty()) {
+        shared = std::move(a);
+      } else if (std::memcmp(shared.data(), a.data(), a.size() * sizeof(float)) != 0) {
+        throw FormatError({.what = "copies of a shared A differ", .where = where + ": " + a_name(module),
+                           .wanted = "the values of " + a_name(pair.modules.front()),
+                           .attempt = "--lora-type canonical_lora"});
+      }
+      const std::vector<float> b = importer.take(b_name(module), module.out, pair.rank);
+      transpose(buffer.f32() + pair.b_offset + (module.out_begin - pair.out_begin), pair.out, b.data(), pair.rank,
+                module.out, pair.rank);
+    }
+    transpose(buffer.f32() + pair.a_offset, pair.rank, shared.data(), pair.in, pair.rank, pair.in);
+  }
+  importer.refuse_surplus();
+  return buffer;
+}
+
+}  // namespace lockstep::lora

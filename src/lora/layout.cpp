@@ -1,0 +1,140 @@
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <string>
+
+#include "core/error.h"
+#include "lora/adapter.h"
+#include "lora/targets.h"
+
+namespace lockstep::lora {
+
+namespace {
+
+// One tensor never shares a cache line with the next, and every tensor is aligned for the widest vectors.
+constexpr int64_t kAlignFloats = 16;
+int64_t aligned(int64_t floats) { return (floats + kAlignFloats - 1) / kAlignFloats * kAlignFloats; }
+
+template <class Value>
+struct Pattern {
+  std::regex regex;
+  Value value;
+};
+
+template <class Value>
+std::vector<Pattern<Value>> compile(const std::vector<std::pair<std::string, Value>>& patterns, const char* where) {
+  std::vector<Pattern<Value>> compiled;
+  for (const auto& [key, value] : patterns) compiled.push_back({compile_pattern("(.*\\.)?(" + key + ")", where), value});
+  return compiled;
+}
+
+template <class Value>
+Value first_match(const std::vector<Pattern<Value>>& patterns, const std::string& name, Value otherwise) {
+  for (const Pattern<Value>& pattern : patterns)
+    if (std::regex_match(name, pattern.regex)) return pattern.value;
+  return otherwise;
+}
+
+class LayoutBuilder {
+ public:
+  LayoutBuilder(const LoraConfig& config, const std::vector<Module>& modules)
+      : config_(config),
+        modules_(modules),
+        ranks_(compile(config.rank_pattern, "rank_pattern")),
+        alphas_(compile(config.alpha_pattern, "alpha_pattern")) {}
+
+  std::shared_ptr<const AdapterLayout> build() {
+    const std::vector<bool> selected = select_modules(config_, modules_);
+    int64_t layers = 0;
+    for (const Module& module : modules_) layers = std::max(layers, module.layer + 1);
+    layout_->config = config_;
+    layout_->site_pairs.resize(static_cast<size_t>(layers * kProducts));
+    for (int64_t layer = 0; layer < layers; ++layer)
+      for (int product = 0; product < kProducts; ++product)
+        add_site(layer, static_cast<Product>(product), selected);
+    layout_->first_layer = layout_->pairs.front().modules.front().layer;
+    std::set<std::string> leaves;
+    for (const Pair& pair : layout_->pairs)
+      for (const Module& module : pair.modules) leaves.insert(module.leaf);
+    layout_->target_leaves.assign(leaves.begin(), leaves.end());
+    return layout_;
+  }
+
+ private:
+  void add_site(int64_t layer, Product product, const std::vector<bool>& selected) {
+    std::vector<Module> members, siblings;
+    for (size_t i = 0; i < modules_.size(); ++i) {
+      if (modules_[i].layer != layer || modules_[i].product != product) continue;
+      siblings.push_back(modules_[i]);
+      if (selected[i]) members.push_back(modules_[i]);
+    }
+    if (members.empty()) return;
+    if (config_.type == LoraType::fused) members = siblings;
+    std::sort(members.begin(), members.end(), [](const Module& a, const Module& b) { return a.out_begin < b.out_begin; });
+    if (config_.type == LoraType::fused) {
+      add_pair(std::move(members));
+    } else {
+      for (const Module& module : members) add_pair({module});
+    }
+  }
+
+  void add_pair(std::vector<Module> members) {
+    const Module& first = members.front();
+    Pair pair;
+    pair.in = first.in;
+    pair.out_begin = first.out_begin;
+    pair.rank = first_match(ranks_, first.name, config_.rank);
+    double alpha = first_match(alphas_, first.name, config_.alpha);
+    for (const Module& module : members) {
+      pair.out += module.out;
+      if (first_match(ranks_, module.name, config_.rank) != pair.rank ||
+          first_match(alphas_, module.name, config_.alpha) != alpha)
+        throw ConfigError({.what = "projections that share one A must have one rank and one alpha",
+                           .where = "rank_pattern, alpha_pattern", .got = first.name + " and " + module.name + " differ",
+                           .attempt = "--lora-type canonical_lora"});
+    }
+    check(pair, alpha, first.name);
+    const double divisor = config_.use_rslora ? std::sqrt(static_cast<double>(pair.rank)) : static_cast<double>(pair.rank);
+    pair.scale = static_cast<float>(alpha / divisor);
+    pair.a_offset = layout_->num_floats;
+    pair.b_offset = pair.a_offset + aligned(pair.in * pair.rank);
+    layout_->num_floats = pair.b_offset + aligned(pair.rank * pair.out);
+    layout_->num_parameters += pair.rank * (pair.in + pair.out);
+    const size_t site = static_cast<size_t>(first.layer * kProducts + static_cast<int>(first.product));
+    layout_->site_pairs[site].push_back(static_cast<int>(layout_->pairs.size()));
+    pair.modules = std::move(members);
+    layout_->pairs.push_back(std::move(pair));
+  }
+
+  static void check(const Pair& pair, double alpha, const std::string& name) {
+    const int64_t largest = std::min(pair.in, pair.out);
+    if (pair.rank < 1 || pair.rank > largest)
+      throw ConfigError({.what = "impossible LoRA rank", .where = "--lora-rank, for " + name,
+                         .got = std::to_string(pair.rank),
+                         .wanted = "1 to " + std::to_string(largest) + ", the smaller side of the module"});
+    if (!(alpha > 0) || !std::isfinite(alpha))
+      throw ConfigError({.what = "impossible LoRA alpha", .where = "--lora-alpha, for " + name,
+                         .got = std::to_string(alpha), .wanted = "a number above 0"});
+  }
+
+  const LoraConfig& config_;
+  const std::vector<Module>& modules_;
+  std::vector<Pattern<int64_t>> ranks_;
+  std::vector<Pattern<double>> alphas_;
+  std::shared_ptr<AdapterLayout> layout_ = std::make_shared<AdapterLayout>();
+};
+
+}  // namespace
+
+const std::vector<int>& AdapterLayout::site(int64_t layer, Product product) const {
+  return site_pairs[static_cast<size_t>(layer * kProducts + static_cast<int>(product))];
+}
+
+std::shared_ptr<const AdapterLayout> resolve_layout(const LoraConfig& config, const std::vector<Module>& modules) {
+  if (!(config.dropout >= 0 && config.dropout < 1))
+    throw ConfigError({.what = "impossible LoRA dropout", .where = "--lora-dropout", .got = std::to_string(config.dropout),
+                       .wanted = "0 or more and below 1"});
+  return LayoutBuilder(config, modules).build();
+}
+
+}  // namespace lockstep::lora

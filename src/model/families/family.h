@@ -1,0 +1,39 @@
+// What differs between the architecture families: defaults of missing keys (transformers' configuration_*.py) and the keys
+// only one of them has.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/json.h"
+#include "model/config.h"
+
+namespace lockstep::model {
+
+struct FamilyDefaults {
+  int64_t vocab_size, width, ffn, layers, heads;
+  int64_t kv_heads;  // 0: as many as heads
+  int64_t head_dim;  // 0: width / heads
+  int64_t max_positions;
+};
+
+// The family's own keys, after the common ones are in `config`; sets biases, q/k norm and windows.
+struct FamilyRules {
+  Family family;
+  FamilyDefaults defaults;
+  std::vector<std::string> keys;  // read by `apply`
+  void (*apply)(ModelConfig& config, const JsonObject& json);
+};
+
+FamilyRules llama_rules();
+FamilyRules mistral_rules();
+FamilyRules qwen2_rules();
+FamilyRules qwen3_rules();
+
+// layer_types: one of "full_attention", "sliding_attention" per layer. Empty when the key is absent. FormatError.
+std::vector<bool> sliding_layers(const ModelConfig& config, const JsonObject& json);
+
+// Qwen: sliding only when use_sliding_window, in the layers that layer_types or max_window_layers say.
+void apply_qwen_windows(ModelConfig& config, const JsonObject& json);
+
+}  // namespace lockstep::model

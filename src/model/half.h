@@ -1,0 +1,10 @@
+// f32 -> f16, round to nearest even; a value that came from f16 (also a NaN) gives its bits back.
+#pragma once
+
+#include "core/tensor.h"
+
+namespace lockstep::model {
+
+Float16 to_f16(float x);
+
+}  // namespace lockstep::model

@@ -1,0 +1,145 @@
+#include "model/weights.h"
+
+#include <cstring>
+#include <map>
+#include <set>
+
+#include "core/error.h"
+#include "model/weight_slots.h"
+
+namespace lockstep::model {
+
+namespace {
+
+bool is_storage(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16; }
+
+bool same_bytes(const ConstTensor& a, const ConstTensor& b) {
+  return a.dtype == b.dtype && a.rank == b.rank && a.shape == b.shape &&
+         std::memcmp(a.data, b.data, static_cast<size_t>(a.elements() * dtype_bytes(a.dtype))) == 0;
+}
+
+// Appends the f32 values of a vector in its storage type, which files need not align.
+void append_f32(float* out, const ConstTensor& tensor) {
+  const char* bytes = static_cast<const char*>(tensor.data);
+  if (tensor.dtype == DType::f32) {
+    std::memcpy(out, bytes, static_cast<size_t>(tensor.elements()) * sizeof(float));
+    return;
+  }
+  for (int64_t i = 0; i < tensor.elements(); ++i) {
+    uint16_t bits;
+    std::memcpy(&bits, bytes + i * 2, sizeof(bits));
+    out[i] = tensor.dtype == DType::bf16 ? to_f32(BFloat16{bits}) : to_f32(Float16{bits});
+  }
+}
+
+class Loader {
+ public:
+  Loader(const ModelConfig& config, const NamedTensors& tensors, Stream& stream)
+      : config_(config), places_(tensor_places(config)), stream_(stream) {
+    for (const NamedTensor& tensor : tensors)
+      if (!given_.emplace(tensor.name, tensor.tensor).second)
+        throw FormatError({.what = "a tensor appears twice", .where = tensor.name});
+  }
+
+  std::shared_ptr<const Weights> load(const std::function<void(double)>& progress) {
+    for (const TensorPlace& place : places_) check(place);
+    take_surplus();
+    weights_->layers.resize(static_cast<size_t>(config_.layers));
+    for (size_t begin = 0, end; begin < places_.size(); begin = end) {
+      for (end = begin + 1; end < places_.size() && stacked(places_[begin], places_[end]);) ++end;
+      place_group(begin, end);
+      if (progress) progress(static_cast<double>(end) / static_cast<double>(places_.size()));
+    }
+    return weights_;
+  }
+
+ private:
+  static bool stacked(const TensorPlace& a, const TensorPlace& b) { return a.slot == b.slot && a.layer == b.layer; }
+
+  void check(const TensorPlace& place) {
+    std::string wanted = "f32, bf16 or f16 [";
+    for (size_t i = 0; i < place.shape.size(); ++i) wanted += (i ? ", " : "") + std::to_string(place.shape[i]);
+    wanted += "]";
+    const auto found = given_.find(place.name);
+    if (found == given_.end())
+      throw FormatError({.what = "the model lacks a tensor that config.json asks for", .where = place.name,
+                         .got = "no such tensor", .wanted = wanted});
+    const ConstTensor& tensor = found->second;
+    bool same = tensor.rank == static_cast<int>(place.shape.size());
+    for (int i = 0; same && i < tensor.rank; ++i) same = tensor.shape[static_cast<size_t>(i)] == place.shape[static_cast<size_t>(i)];
+    if (!same || !is_storage(tensor.dtype))
+      throw FormatError({.what = same ? "a tensor of the model has the wrong type" : "a tensor of the model has the wrong shape",
+                         .where = place.name, .got = shape_text(tensor), .wanted = wanted});
+  }
+
+  void take_surplus() {
+    std::set<std::string> expected;
+    for (const TensorPlace& place : places_) expected.insert(place.name);
+    for (const auto& [name, tensor] : given_) {
+      if (expected.count(name)) continue;
+      if (name.ends_with(".rotary_emb.inv_freq")) {
+        const size_t bytes = static_cast<size_t>(tensor.elements() * dtype_bytes(tensor.dtype));
+        Weights::Extra& extra = weights_->extras.emplace_back(Weights::Extra{name, Buffer(bytes), tensor});
+        std::memcpy(extra.bytes.data(), tensor.data, bytes);
+        extra.view.data = extra.bytes.data();
+      } else if (config_.tied_head && name == "lm_head.weight") {
+        if (!same_bytes(tensor, given_.at("model.embed_tokens.weight")))
+          throw FormatError({.what = "config.json ties the output head to the embedding, but the file holds another one",
+                             .where = name, .got = shape_text(tensor) + " with other bytes",
+                             .wanted = "the bytes of model.embed_tokens.weight",
+                             .attempt = "\"tie_word_embeddings\": false in config.json if the head is meant"});
+        weights_->tied_copy = true;
+      } else {
+        throw FormatError({.what = "the model has a tensor that config.json does not ask for", .where = name,
+                           .got = shape_text(tensor)});
+      }
+    }
+  }
+
+  void place_group(size_t begin, size_t end) {
+    std::vector<ConstTensor> parts;
+    for (size_t i = begin; i < end; ++i) {
+      parts.push_back(given_.at(places_[i].name));
+      if (parts.back().dtype != parts.front().dtype)
+        throw FormatError({.what = "projections that are computed together have different types",
+                           .where = places_[i].name, .got = shape_text(parts.back()),
+                           .wanted = std::string(dtype_name(parts.front().dtype)) + " as in " + places_[begin].name});
+    }
+    if (kernels::PackedWeight* packed = packed_slot(*weights_, places_[begin])) {
+      *packed = kernels::pack_weight(parts, stream_);
+      return;
+    }
+    Vector& vector = vector_slot(*weights_, places_[begin]);
+    vector.dtype = parts.front().dtype;
+    for (const ConstTensor& part : parts) vector.size += part.elements();
+    vector.values = Buffer(static_cast<size_t>(vector.size) * sizeof(float));
+    for (size_t i = begin; i < end; ++i) append_f32(vector.values.f32() + places_[i].row_begin, parts[i - begin]);
+  }
+
+  const ModelConfig& config_;
+  std::vector<TensorPlace> places_;
+  Stream& stream_;
+  std::map<std::string, ConstTensor> given_;
+  std::shared_ptr<Weights> weights_ = std::make_shared<Weights>();
+};
+
+}  // namespace
+
+std::shared_ptr<const Weights> Weights::load(const ModelConfig& config, const NamedTensors& tensors, Stream& stream,
+                                             const std::function<void(double)>& progress) {
+  return Loader(config, tensors, stream).load(progress);
+}
+
+int64_t Weights::bytes() const {
+  size_t total = embedding.panels.bytes() + head.panels.bytes() + final_norm.values.bytes();
+  for (const LayerWeights& layer : layers) {
+    for (const kernels::PackedWeight* packed : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down})
+      total += packed->panels.bytes();
+    for (const Vector* vector : {&layer.input_norm, &layer.post_norm, &layer.q_norm, &layer.k_norm, &layer.qkv_bias,
+                                 &layer.o_bias, &layer.gate_up_bias, &layer.down_bias})
+      total += vector->values.bytes();
+  }
+  return static_cast<int64_t>(total);
+}
+
+}  // namespace lockstep::model
