@@ -22,7 +22,7 @@ reinforcement learning has to find out by itself that working the sum out pays. 
 document of the corpus: neither as a+b, nor as b+a, nor as the subtraction that would give them away.
 
 Guesses are of four kinds, drawn at random: both numbers rounded to tens and added, the carry forgotten, off by ten, and
-off by up to 20. A guess is the right answer only where such an error happens to vanish.
+off by up to 20. A guess is right only where such an error happens to vanish, in about one of eleven texts.
 """
 import argparse
 import json
@@ -126,7 +126,8 @@ def make_tokenizer(seed, held_out):
     """Byte-level BPE, digits one by one, as SmolLM2 splits text; a few merges learned from the corpus."""
     tok = Tokenizer(models.BPE())
     tok.pre_tokenizer = pre_tokenizers.Sequence([
-        pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)])
+        pre_tokenizers.Digits(individual_digits=True),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)])
     tok.decoder = decoders.ByteLevel(add_prefix_space=True, trim_offsets=True, use_regex=True)
     prose = ["the answer is", " the sum of", " and", " plus", " minus", " equals", " carry", " one", " ten", "\n\n"]
     rng = random.Random(seed)
@@ -175,27 +176,31 @@ def share_right(rows, texts):
 
 
 def measure(model, tok, rows, seed, log):
-    """Accuracies on held-out rows: as the model answers by itself, and when it is made to begin working the sum out."""
+    """Accuracies on held-out rows: as the model answers by itself, and when made to begin working the sum out."""
     model.eval()
     gen = torch.Generator().manual_seed(seed)
     greedy = answer(model, tok, [r["prompt"] for r in rows], 0)
-    log(f"  greedy                               accuracy {share_right(rows, greedy):.3f}   e.g. {rows[0]['prompt']}{greedy[0]}")
+    log(f"  greedy                               accuracy {share_right(rows, greedy):.3f}"
+        f"   e.g. {rows[0]['prompt']}{greedy[0]}")
     many = rows * 4
     sampled = answer(model, tok, [r["prompt"] for r in many], 1.0, generator=gen)
     log(f"  temperature 1                        accuracy {share_right(many, sampled):.3f}   (4 samples each)")
     for name, is_it in (("short", lambda t: t.startswith("ones")), ("long", lambda t: "=" in t)):
         those = [(r, t) for r, t in zip(many, sampled) if is_it(t)]
         right = sum(final_number(t) == r["label"] for r, t in those) / max(1, len(those))
-        log(f"  temperature 1, chose to work, {name:5s}  accuracy {right:.3f}   ({len(those) / len(many):.3f} of the samples)")
+        log(f"  temperature 1, chose to work, {name:5s}  accuracy {right:.3f}"
+            f"   ({len(those) / len(many):.3f} of the samples)")
     guesses = [(r, t) for r, t in zip(many, sampled) if "=" not in t and not t.startswith("ones")]
     right = sum(final_number(t) == r["label"] for r, t in guesses) / max(1, len(guesses))
-    log(f"  temperature 1, guessed               accuracy {right:.3f}   ({len(guesses) / len(many):.3f} of the samples)")
+    log(f"  temperature 1, guessed               accuracy {right:.3f}"
+        f"   ({len(guesses) / len(many):.3f} of the samples)")
     starts = (("short", lambda r: "ones"), ("long", lambda r: f"{r['prompt'][1]}+"))
     for name, start in starts:
         prompts = [r["prompt"] + start(r) for r in many]
         a0 = answer(model, tok, prompts[:len(rows)], 0)
         a1 = answer(model, tok, prompts, 1.0, generator=gen)
-        log(f"  made to begin working it out, {name:5s}  accuracy {share_right(rows, a0):.3f} greedy, {share_right(many, a1):.3f} at temperature 1")
+        log(f"  made to begin working it out, {name:5s}  accuracy {share_right(rows, a0):.3f} greedy, "
+            f"{share_right(many, a1):.3f} at temperature 1")
 
 
 # ---- training and writing --------------------------------------------------------------------------------------------
@@ -218,7 +223,8 @@ def batch_of(rng, tok, held_out, size, worked, long_share):
 
 
 def write_model(out, tok, model):
-    state = {k: v.detach().to(torch.bfloat16).contiguous() for k, v in model.state_dict().items() if k != "lm_head.weight"}
+    state = {k: v.detach().to(torch.bfloat16).contiguous()
+             for k, v in model.state_dict().items() if k != "lm_head.weight"}   # the head is the embedding
     save_file(state, os.path.join(out, "model.safetensors"), metadata={"format": "pt"})
     config = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", **CONFIG, "torch_dtype": "bfloat16"}
     files = {
@@ -242,7 +248,8 @@ def main():
     ap.add_argument("--batch", type=int, default=192)
     ap.add_argument("--lr", type=float, default=3e-3)
     ap.add_argument("--worked", type=float, default=0.13, help="share of the texts that work the problem out")
-    ap.add_argument("--worked-early", type=float, default=0.75, help="the same share at the start, before it is lowered")
+    ap.add_argument("--worked-early", type=float, default=0.75,
+                    help="the same share at the start, before it is lowered")
     ap.add_argument("--long", type=float, default=0.25, help="share of the long form among worked sums")
     ap.add_argument("--threads", type=int, default=2)
     args = ap.parse_args()
@@ -279,7 +286,8 @@ def main():
     mean = 0.0
     for step in range(args.steps):
         at = step / args.steps
-        worked = args.worked if at >= 0.5 else args.worked_early + (args.worked - args.worked_early) * max(0.0, at - 0.3) / 0.2
+        late = min(1.0, max(0.0, at - 0.3) / 0.2)
+        worked = args.worked_early + (args.worked - args.worked_early) * late
         lr = args.lr * min(1, (step + 1) / warm) * (0.5 + 0.5 * math.cos(math.pi * at))
         for g in opt.param_groups:
             g["lr"] = lr
@@ -295,7 +303,8 @@ def main():
         opt.step()
         opt.zero_grad(set_to_none=True)
         if (step + 1) % 100 == 0:
-            log(f"step {step + 1:5d}  loss {mean / 100:.4f}  lr {lr:.2e}  worked {worked:.2f}  {time.time() - start:.0f} s")
+            log(f"step {step + 1:5d}  loss {mean / 100:.4f}  lr {lr:.2e}  worked {worked:.2f}  "
+                f"{time.time() - start:.0f} s")
             mean = 0.0
 
     write_model(args.out, tok, model)
