@@ -19,6 +19,7 @@ void plan_rl(const RlOptions& options, const std::vector<std::string>& notes, co
 
 void run_score(const ScoreOptions& options, const Control& control);
 void run_generate(const GenerateOptions& options, const Control& control);
+void run_eval(const EvalOptions& options, const Control& control);
 void run_inspect(const std::string& path, const Control& control);  // an adapter directory, a save directory or a model directory
 void run_bench(const BenchOptions& options, const Control& control);
 

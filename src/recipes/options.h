@@ -123,6 +123,18 @@ struct GenerateOptions {
   std::vector<std::string> stop;
 };
 
+struct EvalOptions {
+  BaseOptions base;
+  std::string adapter_path;                 // empty: the base
+  std::string prompt_data, input_key = "prompt", label_key = "label";
+  RewardType reward = RewardType::math;
+  std::vector<float> temperatures = {0, 1}; // one accuracy each; 0 is greedy
+  int64_t n = 1;                            // samples per prompt where the temperature is not 0
+  int64_t max_tokens = 256;
+  uint64_t seed = 42;
+  int64_t num_examples = 3;                 // answers printed per temperature
+};
+
 struct BenchOptions {
   BaseOptions base;
   int64_t batch_size = 2, seq_length = 256, lora_rank = 16;

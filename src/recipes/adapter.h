@@ -1,0 +1,51 @@
+// Where an adapter comes from and where it goes: fresh, a PEFT directory, or a checkpoint of ours.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "checkpoint/train_state.h"
+#include "recipes/base.h"
+#include "train/trainer.h"
+
+namespace lockstep::recipes {
+
+struct Adapter {
+  std::shared_ptr<const lora::AdapterLayout> layout;
+  std::shared_ptr<const Buffer> weights;
+  int64_t version = 0;
+
+  lora::AdapterVersion snapshot() const { return {version, layout, weights}; }
+};
+
+// Throws FormatError (file and tensor), ShapeError, or ConfigError when its metadata names another base.
+Adapter load_adapter(const std::string& directory, const Base& base);
+// The same from what has been read already.
+Adapter load_adapter(const checkpoint::PeftDirectory& directory, const Base& base);
+
+Adapter fresh_adapter(const lora::LoraConfig& config, const Base& base, uint64_t seed);
+
+// Prints rank, modules and parameter counts.
+void describe_adapter(const Adapter& adapter, const Base& base, const Control& control);
+
+// Training state at the end of `iteration`, ready to be saved; counters are the recipe's own.
+void save_training(const SaveOptions& options, const Base& base, const train::Trainer& trainer, int64_t iteration,
+                   int64_t version, const Json& counters);
+
+// What --load says: nothing to resume (with a printed line where that is allowed), or the newest checkpoint.
+// ConfigError: the directory has no checkpoint and is not --save; its adapter contradicts the flags given.
+struct Resumed {
+  Adapter adapter;
+  int64_t iteration = 0;
+  Json counters;
+  int64_t optimizer_steps = 0;
+  Buffer first_moment, second_moment;
+};
+std::optional<Resumed> resume(const SaveOptions& options, const lora::LoraConfig& wanted, const Base& base,
+                              const Control& control);
+
+// The adapter a training run starts with: the checkpoint's, the PEFT directory's, or a fresh one. ConfigError if both --load has a checkpoint and
+// --lora-adapter-path is given is resolved in favour of the checkpoint, with a printed line.
+Adapter starting_adapter(const AdapterOptions& options, const Base& base, uint64_t seed);
+
+}  // namespace lockstep::recipes

@@ -1,0 +1,98 @@
+#include "recipes/base.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <ostream>
+
+#include "core/hash.h"
+#include "model/config.h"
+
+namespace lockstep::recipes {
+
+namespace {
+
+fs::Path home_directory() {
+  const char* home = std::getenv("HOME");
+  return home != nullptr && *home != '\0' ? fs::Path(home) : fs::Path("/nonexistent");
+}
+
+fs::Path resolve(const BaseOptions& options) {
+  return checkpoint::resolve_hf_checkpoint(options.hf_checkpoint,
+                                           home_directory() / ".cache" / "huggingface" / "hub");
+}
+
+}  // namespace
+
+Base read_base_config(const BaseOptions& options) {
+  Base base;
+  base.path = resolve(options);
+  base.name = options.hf_checkpoint;
+  const checkpoint::HfDirectory directory(base.path);
+  base.config = model::parse_config(directory.config(), (base.path / "config.json").string());
+  base.generation_config = directory.generation_config();
+  base.eos = directory.eos_token_ids();
+  return base;
+}
+
+Base load_base(const BaseOptions& options, Stream& stream, const Control& control) {
+  const auto start = std::chrono::steady_clock::now();
+  Base base = read_base_config(options);
+  checkpoint::HfDirectory directory(base.path);
+  directory.map_weights();
+  base.fingerprint =
+      checkpoint::cached_base_fingerprint(directory, home_directory() / ".cache" / "lockstep" / "fingerprints.json");
+  const auto progress = [&](double done) {
+    if (control.terminal) *control.info << fmt::format("\rloading {} {:3.0f} %", base.name, 100 * done) << std::flush;
+  };
+  const auto weights = model::Weights::load(base.config, directory.tensors(), stream, progress);
+  base.model = std::make_shared<const model::Model>(base.config, weights);
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  if (control.terminal) *control.info << "\r";
+  *control.info << fmt::format(
+      "base    {} ({}, {} layers, width {}, {:.1f} M parameters, {:.0f} MB) in {:.1f} s, fingerprint {}\n", base.name,
+      model::family_name(base.config.family), base.config.layers, base.config.width,
+      static_cast<double>(model::num_parameters(base.config)) * 1e-6, static_cast<double>(weights->bytes()) * 1e-6,
+      seconds.count(), base.fingerprint.substr(0, 12));
+  return base;
+}
+
+text::Tokenizer load_tokenizer(const Base& base) { return text::Tokenizer::load(base.path.string()); }
+
+int32_t eos_for_training(const Base& base, const text::Tokenizer& tokenizer) {
+  const fs::Path file = base.path / "tokenizer_config.json";
+  if (std::filesystem::exists(file)) {
+    const Json config = read_json(file.string());
+    const auto entry = config.find("eos_token");
+    if (entry != config.end() && !entry->is_null()) {
+      const std::string text = entry->is_object() ? entry->value("content", "") : entry->is_string() ? entry->get<std::string>() : "";
+      if (const auto id = tokenizer.token_id(text)) return *id;
+      throw FormatError({.what = "eos_token is not in the vocabulary", .where = file.string(), .got = entry->dump()});
+    }
+  }
+  if (base.eos.empty())
+    throw DataError({.what = "no end token is known, and completions must end with one", .where = base.path.string(),
+                     .wanted = "eos_token in tokenizer_config.json or eos_token_id in config.json",
+                     .attempt = "rows of {\"tokens\", \"loss_mask\"}, which need no end token"});
+  return base.eos.front();
+}
+
+std::string fingerprint_of_memory(const model::Model& model, Stream& stream) {
+  std::vector<Buffer> memory;
+  NamedTensors tensors;
+  const auto keep = [&](const NamedTensor& named) {
+    const ConstTensor& t = named.tensor;
+    const size_t bytes = static_cast<size_t>(t.elements() * dtype_bytes(t.dtype));
+    Buffer copy(bytes, Buffer::Fill::none);
+    std::copy_n(static_cast<const std::byte*>(t.data), bytes, static_cast<std::byte*>(copy.data()));
+    NamedTensor kept = named;
+    kept.tensor.data = copy.data();
+    tensors.push_back(kept);
+    memory.push_back(std::move(copy));
+  };
+  model.weights().visit(model.config(), keep, stream);
+  return checkpoint::base_fingerprint(tensors);
+}
+
+}  // namespace lockstep::recipes

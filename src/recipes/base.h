@@ -1,0 +1,40 @@
+// Joins a Hugging Face directory to a model: config, packed weights, end tokens, tokenizer, identity.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "checkpoint/hf_directory.h"
+#include "model/model.h"
+#include "recipes/control.h"
+#include "recipes/options.h"
+#include "text/tokenizer.h"
+
+namespace lockstep::recipes {
+
+struct Base {
+  fs::Path path;
+  std::string name;                          // as the user gave it; goes into adapter_config.json
+  model::ModelConfig config;
+  std::optional<Json> generation_config;
+  std::vector<int32_t> eos;                  // ids that end a sequence
+  std::string fingerprint;                   // checkpoint::base_fingerprint
+  std::shared_ptr<const model::Model> model;
+};
+
+// Reads, checks and packs; tells `control.info` what was loaded and how long it took.
+Base load_base(const BaseOptions& options, Stream& stream, const Control& control);
+
+// config.json only: for --dry-run, where weights may be absent. `path` and `config` are set.
+Base read_base_config(const BaseOptions& options);
+
+text::Tokenizer load_tokenizer(const Base& base);
+// The id appended to SFT completions: eos_token of tokenizer_config.json, else the first end token of the model. DataError if neither.
+int32_t eos_for_training(const Base& base, const text::Tokenizer& tokenizer);
+
+// Bytes that are hashed for the fingerprint are also what memory holds; recomputes it from the packed weights.
+std::string fingerprint_of_memory(const model::Model& model, Stream& stream);
+
+}  // namespace lockstep::recipes

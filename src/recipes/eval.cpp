@@ -1,0 +1,42 @@
+#include <fmt/format.h>
+
+#include <ostream>
+
+#include "recipes/adapter.h"
+#include "recipes/commands.h"
+#include "recipes/evaluate.h"
+
+namespace lockstep::recipes {
+
+void run_eval(const EvalOptions& options, const Control& control) {
+  Stream stream(options.base.stream);
+  const Base base = load_base(options.base, stream, control);
+  const text::Tokenizer tokenizer = load_tokenizer(base);
+  rollout::Engine engine(base.model, {.tokenizer = &tokenizer}, stream);
+  int64_t version = rollout::Engine::kBase;
+  if (!options.adapter_path.empty()) {
+    lora::AdapterVersion adapter = load_adapter(options.adapter_path, base).snapshot();
+    version = adapter.version;
+    engine.hold(std::move(adapter));
+  }
+  const PromptSet prompts = read_prompts(options.prompt_data, options.input_key, options.label_key, tokenizer,
+                                         base.config.max_positions - 1);
+  RunLog log("", 0, control);
+  for (float temperature : options.temperatures) {
+    EvalRequest request{.prompts = &prompts, .samples = temperature > 0 ? options.n : 1, .reward = options.reward,
+                        .num_examples = options.num_examples};
+    request.sampling.temperature = temperature;
+    request.sampling.max_tokens = options.max_tokens;
+    request.sampling.seed = options.seed;
+    request.sampling.stop_token_ids = base.eos;
+    const EvalResult result = evaluate(engine, version, tokenizer, request, log, control);
+    const std::string how = temperature > 0 ? fmt::format("temperature {:g}", temperature) : std::string("greedy");
+    *control.out << fmt::format("{}: accuracy {:.4f} over {} prompts, {:.1f} tokens\n", how, result.accuracy,
+                                prompts.prompts.size(), result.response_len);
+    for (const EvalExample& example : result.examples)
+      *control.out << fmt::format("  {} {}{}   (label {})\n", example.reward > 0 ? "right" : "wrong", example.prompt,
+                                  example.response, example.label);
+  }
+}
+
+}  // namespace lockstep::recipes

@@ -1,0 +1,41 @@
+#include "recipes/evaluate.h"
+
+#include <fmt/format.h>
+
+#include <limits>
+
+#include "recipes/reward.h"
+
+namespace lockstep::recipes {
+
+std::string response_text(const text::Tokenizer& tokenizer, const std::vector<int32_t>& tokens) {
+  return tokenizer.decode(tokens, true);
+}
+
+EvalResult evaluate(rollout::Engine& engine, int64_t version, const text::Tokenizer& tokenizer,
+                    const EvalRequest& request, RunLog& log, const Control& control) {
+  const rollout::GroupParams params{.sampling = request.sampling, .n = request.samples,
+                                    .rollout = std::numeric_limits<uint32_t>::max()};
+  const auto on_progress = [&](int64_t done, int64_t total) {
+    if (control.interrupted()) throw Cancelled({.what = "interrupted during evaluation"});
+    log.progress(fmt::format("evaluating {}/{}", done, total));
+  };
+  const auto samples = engine.sample(request.prompts->prompts, params, version, on_progress);
+  EvalResult result;
+  for (const rollout::Sample& sample : samples) {
+    const auto prompt = static_cast<size_t>(sample.prompt);
+    EvalExample example{.prompt = request.prompts->texts[prompt],
+                        .response = response_text(tokenizer, sample.tokens),
+                        .label = request.prompts->labels[prompt]};
+    example.reward = reward(request.reward, example.response, example.label);
+    result.accuracy += example.reward;
+    result.response_len += static_cast<double>(sample.tokens.size());
+    if (sample.index == 0 && sample.prompt < request.num_examples) result.examples.push_back(std::move(example));
+  }
+  result.accuracy /= static_cast<double>(samples.size());
+  result.response_len /= static_cast<double>(samples.size());
+  log.progress("");
+  return result;
+}
+
+}  // namespace lockstep::recipes

@@ -1,0 +1,38 @@
+// Accuracy of a policy on held-out prompts.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "recipes/prompts.h"
+#include "recipes/run_log.h"
+
+namespace lockstep::recipes {
+
+struct EvalExample {
+  std::string prompt, response, label;
+  float reward = 0;
+};
+
+struct EvalResult {
+  double accuracy = 0;                 // mean reward
+  double response_len = 0;             // tokens, mean
+  std::vector<EvalExample> examples;   // the first sample of the first prompts
+};
+
+struct EvalRequest {
+  const PromptSet* prompts = nullptr;
+  rollout::SamplingParams sampling;
+  int64_t samples = 1;
+  RewardType reward = RewardType::math;
+  int64_t num_examples = 3;
+};
+
+// The same request and version give the same result: counters use rollout 2^32 - 1, which no training rollout has.
+EvalResult evaluate(rollout::Engine& engine, int64_t version, const text::Tokenizer& tokenizer,
+                    const EvalRequest& request, RunLog& log, const Control& control);
+
+// Text a reward sees: tokens without the end token, special tokens left out.
+std::string response_text(const text::Tokenizer& tokenizer, const std::vector<int32_t>& tokens);
+
+}  // namespace lockstep::recipes

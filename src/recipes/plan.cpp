@@ -1,0 +1,134 @@
+// --dry-run: what a run would do, from config.json alone.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <ostream>
+
+#include "model/train_pass.h"
+#include "recipes/adapter.h"
+#include "recipes/commands.h"
+#include "text/dataset.h"
+
+namespace lockstep::recipes {
+
+namespace {
+
+std::string bytes_text(double bytes) {
+  return bytes < 1e9 ? fmt::format("{:8.1f} MB", bytes * 1e-6) : fmt::format("{:8.2f} GB", bytes * 1e-9);
+}
+
+double weight_bytes(const Base& base) {
+  const Json config = read_json((base.path / "config.json").string());
+  const std::string dtype = config.value("torch_dtype", config.value("dtype", std::string("float32")));
+  return static_cast<double>(model::num_parameters(base.config)) * (dtype == "float32" ? 4 : 2);
+}
+
+struct Plan {
+  const Base& base;
+  const AdapterOptions& adapter;
+  const OptimizerOptions& optimizer;
+  const TrainingOptions& training;
+  const SaveOptions& save;
+  std::ostream& out;
+
+  std::shared_ptr<const lora::AdapterLayout> layout() const {
+    if (!adapter.adapter_path.empty())
+      return lora::resolve_layout(checkpoint::PeftDirectory(adapter.adapter_path).config(),
+                                  model::linear_modules(base.config));
+    return lora::resolve_layout(adapter.config, model::linear_modules(base.config));
+  }
+
+  void model_and_memory(double kv_bytes) const {
+    const auto adapter_layout = layout();
+    const int64_t base_parameters = model::num_parameters(base.config);
+    const int64_t total = base_parameters + adapter_layout->num_parameters;
+    out << fmt::format("model       {} ({}, {} layers, width {}, vocabulary {})\n", base.name,
+                       model::family_name(base.config.family), base.config.layers, base.config.width,
+                       base.config.vocab_size);
+    out << fmt::format("adapter     {} rank {} alpha {:g} on {}\n", lora::lora_type_name(adapter_layout->config.type),
+                       adapter_layout->config.rank, adapter_layout->config.alpha,
+                       fmt::join(adapter_layout->target_leaves, ", "));
+    out << fmt::format("parameters  {} total, {} trainable ({:.3f} %)\n", total, adapter_layout->num_parameters,
+                       100.0 * static_cast<double>(adapter_layout->num_parameters) / static_cast<double>(total));
+    const double adapter_bytes = 4.0 * static_cast<double>(adapter_layout->num_floats);
+    const double activations = static_cast<double>(
+        model::TrainPass::activation_bytes(base.config, training.max_tokens, training.recompute));
+    const double logits = static_cast<double>(model::Model::kLogitsBytes);
+    out << fmt::format("memory      base weights        {}\n", bytes_text(weight_bytes(base)));
+    out << fmt::format("            adapter, 2 versions {}\n", bytes_text(2 * adapter_bytes));
+    out << fmt::format("            optimizer moments   {}\n", bytes_text(2 * adapter_bytes));
+    out << fmt::format("            gradient lanes      {}  (at most {} alive)\n", bytes_text(3 * adapter_bytes), 3);
+    out << fmt::format("            activations         {}  (micro-batch of {} tokens{})\n", bytes_text(activations),
+                       training.max_tokens, training.recompute ? ", recomputed" : "");
+    out << fmt::format("            logits, at most     {}\n", bytes_text(logits));
+    if (kv_bytes > 0) out << fmt::format("            KV pool, at most    {}\n", bytes_text(kv_bytes));
+    out << fmt::format("            sum                 {}\n",
+                       bytes_text(weight_bytes(base) + 7 * adapter_bytes + activations + logits + kv_bytes));
+  }
+
+  void schedule(int64_t steps) const {
+    const char* styles[] = {"constant", "linear", "cosine"};
+    out << fmt::format("optimizer   AdamW lr {:g} ({}), betas {:g} {:g}, eps {:g}, weight decay {:g}, clip {:g}\n",
+                       optimizer.schedule.lr, styles[static_cast<int>(optimizer.schedule.style)], optimizer.beta1,
+                       optimizer.beta2, optimizer.eps, optimizer.weight_decay, optimizer.clip_grad);
+    out << fmt::format("            {} optimizer steps\n", steps);
+    out << fmt::format("save        {}\n", save.save.empty() ? "nothing (no --save)"
+                                                             : save.save + (save.save_interval > 0
+                                                                   ? fmt::format(", every {} iterations and after the last", save.save_interval)
+                                                                   : ", after the last iteration"));
+  }
+
+  void notes(const std::vector<std::string>& lines) const {
+    if (!lines.empty()) out << "compatibility flags\n";
+    for (const std::string& line : lines) out << "  " << line << "\n";
+  }
+};
+
+// Rows of a data file if it is there: a plan may be made where the data is not.
+std::string rows_text(const std::string& path, int64_t& rows) {
+  const std::string file = path.substr(0, path.find("@["));
+  if (!std::filesystem::exists(file)) return fmt::format("{} (not on this machine)", path);
+  rows = static_cast<int64_t>(text::Dataset::read(path).rows().size());
+  return fmt::format("{} rows from {}", rows, path);
+}
+
+}  // namespace
+
+void plan_sft(const SftOptions& options, const std::vector<std::string>& notes, const Control& control) {
+  const Base base = read_base_config(options.base);
+  const Plan plan{base, options.adapter, options.optimizer, options.training, options.save, *control.out};
+  plan.model_and_memory(0);
+  int64_t rows = 0;
+  *control.out << fmt::format("data        {}\n", rows_text(options.prompt_data, rows));
+  const int64_t batch = options.training.global_batch_size;
+  *control.out << fmt::format("batch       {} samples a step, loss mean over {}\n", batch,
+                              options.training.per_token_loss ? "all tokens" : "samples of their token means");
+  plan.schedule((rows + batch - 1) / batch * options.num_epoch);
+  plan.notes(notes);
+}
+
+void plan_rl(const RlOptions& options, const std::vector<std::string>& notes, const Control& control) {
+  const Base base = read_base_config(options.base);
+  const Plan plan{base, options.adapter, options.optimizer, options.training, options.save, *control.out};
+  plan.model_and_memory(static_cast<double>(options.kv_bytes));
+  int64_t rows = 0;
+  *control.out << fmt::format("data        {}\n", rows_text(options.prompt_data, rows));
+  for (const EvalSet& set : options.eval_sets) {
+    int64_t ignored = 0;
+    *control.out << fmt::format("evaluation  {}: {}, every {} rollouts\n", set.name, rows_text(set.path, ignored),
+                                options.eval_interval);
+  }
+  const int64_t samples = options.rollout_batch_size * options.n_samples;
+  const int64_t steps = samples / options.training.global_batch_size;
+  const int64_t rollouts =
+      options.num_rollout ? *options.num_rollout : *options.num_epoch * rows / options.rollout_batch_size;
+  *control.out << fmt::format("rollout     {} prompts x {} samples = {} samples, at most {} new tokens, temperature {:g}\n",
+                              options.rollout_batch_size, options.n_samples, samples, options.sampling.max_tokens,
+                              options.sampling.temperature);
+  *control.out << fmt::format("batch       {} samples a step, {} steps a rollout, {} rollouts\n",
+                              options.training.global_batch_size, steps, rollouts);
+  plan.schedule(steps * rollouts);
+  plan.notes(notes);
+}
+
+}  // namespace lockstep::recipes

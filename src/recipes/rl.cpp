@@ -1,0 +1,251 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ostream>
+
+#include "recipes/commands.h"
+#include "recipes/evaluate.h"
+#include "recipes/reward.h"
+#include "recipes/steps.h"
+#include "sync/publisher.h"
+#include "train/advantage.h"
+
+namespace lockstep::recipes {
+
+namespace {
+
+// What one rollout made: the datums of its samples in order of (prompt, sample), and their averages.
+struct RolloutResult {
+  std::vector<train::Datum> datums;
+  double reward = 0, response_len = 0;
+  int64_t tokens = 0;  // prompt and response, as trained on
+  double rollout_ms = 0, reward_ms = 0;
+  std::optional<double> kl;
+};
+
+train::Datum rl_datum(const rollout::Prompt& prompt, const rollout::Sample& sample) {
+  std::vector<int32_t> tokens = prompt.tokens;
+  tokens.insert(tokens.end(), sample.tokens.begin(), sample.tokens.end());
+  std::vector<float> mask(prompt.tokens.size(), 0.0f);
+  mask.resize(tokens.size(), 1.0f);
+  train::Datum datum = train::make_datum(tokens, mask);
+  // Row t is asked for token t + 1: the first response token belongs to the prompt's last row.
+  datum.logprobs.assign(datum.tokens.size(), 0.0f);
+  std::copy(sample.logprobs.begin(), sample.logprobs.end(),
+            datum.logprobs.begin() + static_cast<std::ptrdiff_t>(prompt.tokens.size()) - 1);
+  datum.version = sample.versions.front();
+  datum.group = sample.prompt;
+  return datum;
+}
+
+class RlRun {
+ public:
+  RlRun(const RlOptions& options, const Control& control)
+      : options_(options), control_(control), stream_(options.base.stream),
+        base_(load_base(options.base, stream_, control)), tokenizer_(load_tokenizer(base_)),
+        prompts_(read(options.prompt_data, options.input_key, options.label_key)),
+        run_(options.adapter, options.optimizer, options.training, options.save, base_, stream_, control,
+             options.sampling.temperature),
+        engine_(base_.model,
+                {.kv_bytes = options.kv_bytes, .max_sequences = options.max_sequences, .tokenizer = &tokenizer_},
+                stream_),
+        publisher_(run_.version()), log_(options.save.save, run_.iteration(), control) {
+    for (const EvalSet& set : options.eval_sets)
+      eval_prompts_.push_back(read(set.path, options.eval_input_key.empty() ? options.input_key : options.eval_input_key,
+                                   options.eval_label_key.empty() ? options.label_key : options.eval_label_key));
+    sampling_ = with_stop_ids(options.sampling);
+    sampling_.logprob_temperature = options.sampling.temperature;
+    eval_sampling_ = with_stop_ids(options.eval_sampling);
+    total_ = options.num_rollout ? *options.num_rollout
+                                 : *options.num_epoch * num_prompts() / options.rollout_batch_size;
+    steps_per_rollout_ = options.rollout_batch_size * options.n_samples / options.training.global_batch_size;
+    run_.set_schedule(total_ * steps_per_rollout_);
+    publisher_.add(engine_);
+    publisher_.publish(run_.trainer().snapshot(run_.version()));
+  }
+
+  void train() {
+    *control_.info << fmt::format("data    {} prompts from {}{}\n", num_prompts(), options_.prompt_data,
+                                  prompts_.dropped ? fmt::format(" ({} too long, dropped)", prompts_.dropped) : "");
+    if (options_.eval_before_train && run_.iteration() == 0) evaluate_all(0);
+    const Pace pace(run_.iteration(), total_);
+    for (int64_t rollout = run_.iteration(); rollout < total_; ++rollout) {
+      RolloutResult result;
+      try {
+        result = sample(rollout);
+      } catch (const Cancelled&) {
+        run_.stop_interrupted();
+      }
+      iterate(rollout, std::move(result), pace);
+    }
+    run_.say_where(control_);
+  }
+
+ private:
+  PromptSet read(const std::string& path, const std::string& input_key, const std::string& label_key) const {
+    const int64_t limit = options_.max_prompt_len > 0 ? options_.max_prompt_len : base_.config.max_positions - 1;
+    return read_prompts(path, input_key, label_key, tokenizer_, limit);
+  }
+
+  rollout::SamplingParams with_stop_ids(rollout::SamplingParams params) const {
+    params.stop_token_ids.insert(params.stop_token_ids.end(), base_.eos.begin(), base_.eos.end());
+    return params;
+  }
+
+  int64_t num_prompts() const { return static_cast<int64_t>(prompts_.prompts.size()); }
+  bool wants_reference() const { return options_.use_kl_loss || options_.kl_reward_coef != 0; }
+
+  RolloutResult sample(int64_t rollout) {
+    RolloutResult result;
+    std::vector<rollout::Prompt> batch;
+    const std::vector<int64_t> rows =
+        rollout_rows(rollout, options_.rollout_batch_size, num_prompts(), options_.shuffle, options_.sampling.seed);
+    for (int64_t row : rows) batch.push_back(prompts_.prompts[static_cast<size_t>(row)]);
+    const Stopwatch rollout_watch;
+    const rollout::GroupParams params{.sampling = sampling_, .n = options_.n_samples,
+                                      .rollout = static_cast<uint32_t>(rollout)};
+    const auto samples = engine_.sample(batch, params, run_.version(), [&](int64_t done, int64_t of) {
+      if (control_.interrupted()) throw Cancelled({.what = "interrupted during a rollout"});
+      log_.progress(fmt::format("rollout {}/{}: {}/{} samples", rollout + 1, total_, done, of));
+    });
+    engine_.release_memory();
+    result.rollout_ms = rollout_watch.ms();
+
+    const Stopwatch reward_watch;
+    std::vector<float> rewards;
+    for (const rollout::Sample& sample : samples) {
+      const auto row = static_cast<size_t>(rows[static_cast<size_t>(sample.prompt)]);
+      rewards.push_back(reward(options_.reward, response_text(tokenizer_, sample.tokens), prompts_.labels[row]));
+      result.reward += rewards.back();
+      result.response_len += static_cast<double>(sample.tokens.size());
+    }
+    result.reward /= static_cast<double>(samples.size());
+    result.response_len /= static_cast<double>(samples.size());
+    result.reward_ms = reward_watch.ms();
+
+    for (size_t first = 0; first < samples.size(); first += static_cast<size_t>(options_.n_samples)) {
+      const auto advantages =
+          train::group_advantages(std::span(rewards).subspan(first, static_cast<size_t>(options_.n_samples)),
+                                  options_.normalize_rewards, options_.normalize_std);
+      for (size_t i = 0; i < advantages.size(); ++i) {
+        const rollout::Sample& sample = samples[first + i];
+        train::Datum datum = rl_datum(batch[static_cast<size_t>(sample.prompt)], sample);
+        datum.advantages.assign(datum.tokens.size(), advantages[i]);
+        result.tokens += datum.size();
+        result.datums.push_back(std::move(datum));
+      }
+    }
+    return result;
+  }
+
+  // Log-probs of the base, and with --kl-coef the penalty on each token's advantage (as reinforce++ with a baseline does).
+  void add_reference(RolloutResult& result) {
+    auto reference = run_.trainer().logprobs(result.datums, nullptr);
+    double sum = 0, weight = 0;
+    for (size_t i = 0; i < result.datums.size(); ++i) {
+      train::Datum& datum = result.datums[i];
+      datum.ref_logprobs = std::move(reference[i]);
+      for (size_t t = 0; t < datum.tokens.size(); ++t) {
+        if (datum.weights[t] == 0) continue;
+        const double kl = train::kl_estimate(train::KlType::low_var, datum.logprobs[t], datum.ref_logprobs[t]);
+        sum += kl;
+        weight += 1;
+        if (options_.kl_reward_coef != 0)
+          datum.advantages[t] -= static_cast<float>(
+              options_.kl_reward_coef *
+              train::kl_estimate(options_.loss.kl_type, datum.logprobs[t], datum.ref_logprobs[t]));
+      }
+    }
+    result.kl = weight > 0 ? sum / weight : 0;
+  }
+
+  // Trains on the rollout, publishes, logs, saves, evaluates.
+  void iterate(int64_t rollout, RolloutResult result, const Pace& pace) {
+    const Stopwatch train_watch;
+    const int64_t sampled_version = run_.version();
+    if (wants_reference()) add_reference(result);
+    train::PolicyLoss loss = options_.loss;
+    if (!options_.use_kl_loss) loss.kl_coef = 0;
+    double entropy = 0, logprob_diff = 0, grad_norm = 0;
+    const double lr = run_.learning_rate();
+    for (int64_t step = 0; step < steps_per_rollout_; ++step) {
+      const auto batch = std::span<const train::Datum>(result.datums)
+                             .subspan(static_cast<size_t>(step * options_.training.global_batch_size),
+                                      static_cast<size_t>(options_.training.global_batch_size));
+      const auto on_progress = [&](int64_t done) {
+        log_.progress(fmt::format("rollout {}/{}: training {}/{}", rollout + 1, total_,
+                                  step * options_.training.global_batch_size + done, result.datums.size()));
+      };
+      // Once a step of this rollout is taken the others follow: a checkpoint lies between rollouts.
+      const train::StepReport report = run_.step(batch, loss, on_progress, step == 0);
+      entropy += report.metrics.at("entropy") / static_cast<double>(steps_per_rollout_);
+      grad_norm = std::max(grad_norm, report.grad_norm);
+      // Only the first batch is trained by the version that sampled it.
+      if (step == 0) logprob_diff = report.metrics.at("logprob_diff_max");
+    }
+    const double train_ms = train_watch.ms();
+    const sync::PublishReport published = publisher_.publish(run_.trainer().snapshot(0));
+    run_.set_version(published.version);
+    run_.completed(rollout + 1);
+
+    const double total_ms = result.rollout_ms + result.reward_ms + train_ms;
+    const double tokens_per_s = 1000.0 * static_cast<double>(result.tokens) / total_ms;
+    log_.write({{"step", rollout + 1}, {"reward", result.reward},
+                {"kl", result.kl ? OrderedJson(*result.kl) : OrderedJson(nullptr)}, {"entropy", entropy},
+                {"response_len", result.response_len}, {"logprob_diff_max", logprob_diff},
+                {"version", sampled_version}, {"grad_norm", grad_norm}, {"lr", lr}, {"rollout_ms", result.rollout_ms},
+                {"reward_ms", result.reward_ms}, {"train_ms", train_ms}, {"publish_ms", published.microseconds / 1000},
+                {"tokens_per_s", tokens_per_s}});
+    log_.say(fmt::format("rollout {}/{} | reward {:.3f} | entropy {:.3f}{} | len {:.1f} | max |logprob diff| {:g} | version "
+                         "{} | {:.2f}s roll, {:.2f}s train | {:.0f} tok/s | {}",
+                         rollout + 1, total_, result.reward, entropy,
+                         result.kl ? fmt::format(" | kl {:.4f}", *result.kl) : "", result.response_len, logprob_diff,
+                         sampled_version, result.rollout_ms / 1000, train_ms / 1000, tokens_per_s,
+                         pace.left(rollout + 1)));
+    run_.save_if_due(rollout + 1, total_);
+    const bool last = rollout + 1 == total_;
+    if (options_.eval_interval > 0 && (last || (rollout + 1) % options_.eval_interval == 0)) evaluate_all(rollout + 1);
+  }
+
+  void evaluate_all(int64_t step) {
+    if (options_.eval_interval == 0) return;
+    for (size_t i = 0; i < eval_prompts_.size(); ++i) {
+      EvalResult result;
+      try {
+        result = evaluate(engine_, run_.version(), tokenizer_,
+                          {.prompts = &eval_prompts_[i], .sampling = eval_sampling_, .samples = options_.eval_samples,
+                           .reward = options_.reward},
+                          log_, control_);
+      } catch (const Cancelled&) {
+        run_.stop_interrupted();
+      }
+      engine_.release_memory();
+      log_.write({{"step", step}, {"eval", options_.eval_sets[i].name}, {"accuracy", result.accuracy}});
+      log_.say(fmt::format("eval {} after {} rollouts: accuracy {:.4f}, {:.1f} tokens", options_.eval_sets[i].name, step,
+                           result.accuracy, result.response_len));
+    }
+  }
+
+  const RlOptions& options_;
+  const Control& control_;
+  Stream stream_;
+  const Base base_;
+  const text::Tokenizer tokenizer_;
+  const PromptSet prompts_;
+  TrainingRun run_;
+  rollout::Engine engine_;
+  sync::Publisher publisher_;
+  RunLog log_;
+  std::vector<PromptSet> eval_prompts_;
+  rollout::SamplingParams sampling_, eval_sampling_;
+  int64_t total_ = 0, steps_per_rollout_ = 1;
+};
+
+}  // namespace
+
+void run_rl(const RlOptions& options, const Control& control) {
+  if (!options.save.save.empty()) fs::require_writable_directory(options.save.save);
+  RlRun(options, control).train();
+}
+
+}  // namespace lockstep::recipes

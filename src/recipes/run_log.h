@@ -1,0 +1,60 @@
+// The run log: SAVE/metrics.jsonl (one JSON object per line, floats that read back exactly) and the terminal.
+#pragma once
+
+#include <chrono>
+#include <cstdio>
+#include <string>
+
+#include "core/fs.h"
+#include "core/json.h"
+#include "recipes/control.h"
+
+namespace lockstep::recipes {
+
+class RunLog {
+ public:
+  // `save` empty: terminal only. A fresh run (resume_step 0) sets an existing file aside as metrics.previous.jsonl; a resumed one keeps the
+  // lines up to resume_step and goes on after them. ResourceError when the file cannot be written.
+  RunLog(const std::string& save, int64_t resume_step, const Control& control);
+  ~RunLog();
+  RunLog(const RunLog&) = delete;
+  RunLog& operator=(const RunLog&) = delete;
+
+  void write(const OrderedJson& line);       // appended and flushed at once
+  void say(const std::string& text);         // one line on the terminal
+  // A line that is redrawn while work goes on; nothing when not a terminal. Empty text removes it.
+  void progress(const std::string& text);
+
+ private:
+  const Control& control_;
+  std::FILE* file_ = nullptr;
+  std::string path_;
+  size_t drawn_ = 0;  // characters of the progress line on the screen
+  std::chrono::steady_clock::time_point last_draw_{};
+};
+
+// Progress and time left of a loop of `total` steps.
+class Pace {
+ public:
+  Pace(int64_t done, int64_t total);
+  std::string left(int64_t done) const;      // "3m12s left", "" before the first step is done
+
+ private:
+  int64_t first_, total_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+std::string duration_text(double seconds);   // "8.2s", "3m12s", "1h04m"
+
+// Wall time of a stretch of code, in milliseconds.
+class Stopwatch {
+ public:
+  double ms() const {
+    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start_).count();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace lockstep::recipes
