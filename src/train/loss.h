@@ -18,7 +18,7 @@ struct SftLoss {};
 // Source: http://joschu.net/blog/kl-approx.html; defaults as in slime.
 enum class KlType { k1, k2, k3, low_var };
 double kl_estimate(KlType type, double logprob, double ref_logprob);
-KlType parse_kl_type(const std::string& name);  // "low_var_kl" ...; ConfigError
+KlType parse_kl_type(const std::string& name);  // "k1", "k2", "k3", "low_var_kl"; ConfigError
 
 // r = exp(clamp(lp - old, -20, 20));  pg = max(-r A, -clip(r, 1 - clip_low, 1 + clip_high) A);
 // dual clip (clip_c > 1) for A < 0: min(pg, -clip_c A).   + kl_coef KL(lp, ref) - entropy_coef H.
@@ -34,22 +34,33 @@ struct PolicyLoss {
 using Loss = std::variant<SftLoss, PolicyLoss>;
 
 // How rows become one number: mean over samples of each sample's weighted token mean, or (per_token) over all tokens of the batch.
-// Totals are those of the whole optimizer step, so that micro-batches add up exactly.
+// Totals are those of the whole optimizer step, so that micro-batches add up exactly. A sample whose weights are all 0 counts and adds 0.
 struct LossScale {
   int64_t num_samples = 1;
   double weight_total = 1;  // sum of weights over the step; used when per_token
   bool per_token = false;
+  int64_t first_sample = 0;  // number in the step of the first datum; for messages
 };
+
+// Shares on the scale of the loss, except names that end in "_max": those are maxima over rows.
+using Metrics = std::map<std::string, double>;
+void combine_metrics(Metrics& total, const Metrics& share);  // adds, or takes the larger of two maxima
 
 struct LossOutput {
-  double loss = 0;                       // this call's share of the step's loss
-  std::vector<double> sample_losses;     // per datum, same sum; the step adds them in batch order
-  std::map<std::string, double> metrics; // shares on the same scale: "kl", "entropy", "clip_fraction", "ratio" ...
+  double loss = 0;                      // this call's share of the step's loss
+  std::vector<double> sample_losses;    // per datum, same sum; the step adds them in batch order
+  Metrics metrics;                      // PolicyLoss: entropy, ratio, clip_fraction (clipped > unclipped), logprob_diff_max = max |lp - old|,
+                                        // and with ref_logprobs kl (always low_var)
+  std::vector<Metrics> sample_metrics;  // per datum; combined in order they are `metrics`
 };
 
-// logprob, entropy: rows of all datums back to back. Writes d loss / d logprob and d loss / d entropy (0 where weight is 0).
-// Returns false in needs_entropy when entropy may be empty. DataError if a datum lacks what the loss needs or a value is not finite.
-bool needs_entropy(const Loss& loss);
+bool needs_entropy(const Loss& loss);           // the head must compute entropy
+bool needs_entropy_gradient(const Loss& loss);  // d_entropy is not 0 everywhere
+
+// logprob, entropy: rows of all datums back to back. Overwrites d_logprob and d_entropy with d loss / d logprob and d loss / d entropy (0 where
+// the weight is 0; values there are not looked at). entropy may be empty unless needs_entropy, d_entropy unless needs_entropy_gradient.
+// Arithmetic in double. ConfigError for a negative clip range and for 0 != clip_c <= 1. ShapeError for spans of the wrong length. DataError naming sample and row if a
+// datum lacks what the loss needs, has a negative weight or one without a target, or if a value or gradient is not finite.
 LossOutput evaluate_loss(const Loss& loss, const LossScale& scale, std::span<const Datum> datums,
                          std::span<const float> logprob, std::span<const float> entropy, std::span<float> d_logprob,
                          std::span<float> d_entropy);
