@@ -1,0 +1,48 @@
+# Two commands are enough on a fresh Debian 12 or Ubuntu 24.04: `make demo` and `make test`.
+BUILD := build/release
+LOCKSTEP := $(BUILD)/lockstep
+TEST_DATA ?= $(wildcard ../shared)
+JOBS ?= $(shell nproc)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build demo test test-asan test-tsan bench interop format lint clean
+
+help:  ## Show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+
+setup:  ## Install what the build needs (apt, with sudo when not root)
+	@tools/setup.sh
+
+build: setup  ## Build build/release/lockstep
+	@cmake --preset release -DLOCKSTEP_TEST_DATA="$(abspath $(TEST_DATA))"
+	@cmake --build --preset release -j $(JOBS)
+
+demo: build  ## Build, then teach the embedded model arithmetic by GRPO-LoRA (about 3 minutes)
+	@tools/demo.sh $(LOCKSTEP)
+
+test: build  ## Build, then run the fast test suite
+	@tools/run_tests.sh $(BUILD)
+
+test-asan: setup  ## The fast suite under AddressSanitizer and UBSan
+	@cmake --preset asan -DLOCKSTEP_TEST_DATA="$(abspath $(TEST_DATA))" && cmake --build --preset asan -j $(JOBS)
+	@tools/run_tests.sh build/asan
+
+test-tsan: setup  ## The fast suite under ThreadSanitizer
+	@cmake --preset tsan -DLOCKSTEP_TEST_DATA="$(abspath $(TEST_DATA))" && cmake --build --preset tsan -j $(JOBS)
+	@tools/run_tests.sh build/tsan
+
+bench: build  ## GEMM beside oneDNN, then `lockstep bench` (MODEL=DIR, default the embedded model)
+	@tools/bench.sh $(LOCKSTEP) $(MODEL)
+
+interop: build  ## Tests against the real transformers and PEFT (installs them into .venv)
+	@tools/interop/run.sh $(LOCKSTEP)
+
+format:  ## Format the sources
+	@git ls-files '*.h' '*.cpp' | xargs clang-format -i
+
+lint: build  ## clang-format check and clang-tidy
+	@git ls-files '*.h' '*.cpp' | xargs clang-format --dry-run -Werror
+	@git ls-files 'src/*.cpp' 'app/*.cpp' | xargs -P $(JOBS) -n 4 clang-tidy --quiet -p $(BUILD)
+
+clean:  ## Remove build products
+	@rm -rf build

@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Runs the fast suite of a build folder and says what was skipped and why.   run_tests.sh build/release
+set -uo pipefail
+build=${1:?usage: run_tests.sh BUILD_FOLDER}
+log="$build/tests.log"
+ctest --test-dir "$build" -L fast -j "$(nproc)" --output-on-failure --timeout 600 --no-tests=error 2>&1 | tee "$log"
+status=${PIPESTATUS[0]}
+skipped=$(grep -cE '\*\*\*Skipped' "$log")
+if [ "$skipped" -gt 0 ]; then
+  echo "$skipped tests were SKIPPED (no test data, no such instruction set):"
+  grep -E '\*\*\*Skipped' "$log" | sed 's/^/  /'
+fi
+exit "$status"
