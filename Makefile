@@ -1,7 +1,7 @@
 # Two commands are enough on a fresh Debian 12 or Ubuntu 24.04: `make demo` and `make test`.
 BUILD := build/release
 LOCKSTEP := $(BUILD)/lockstep
-TEST_DATA ?= $(wildcard ../shared)
+TEST_DATA ?=
 JOBS ?= $(shell nproc)
 
 .DEFAULT_GOAL := help
@@ -14,7 +14,7 @@ setup:  ## Install what the build needs (apt, with sudo when not root)
 	@tools/setup.sh
 
 build: setup  ## Build build/release/lockstep
-	@cmake --preset release -DLOCKSTEP_TEST_DATA="$(abspath $(TEST_DATA))"
+	@cmake --preset release -DLOCKSTEP_TEST_DATA="$(TEST_DATA)"
 	@cmake --build --preset release -j $(JOBS)
 
 demo: build  ## Build, then teach the embedded model arithmetic by GRPO-LoRA (about 3 minutes)
@@ -24,11 +24,11 @@ test: build  ## Build, then run the fast test suite
 	@tools/run_tests.sh $(BUILD)
 
 test-asan: setup  ## The fast suite under AddressSanitizer and UBSan
-	@cmake --preset asan -DLOCKSTEP_TEST_DATA="$(abspath $(TEST_DATA))" && cmake --build --preset asan -j $(JOBS)
+	@cmake --preset asan -DLOCKSTEP_TEST_DATA="$(TEST_DATA)" && cmake --build --preset asan -j $(JOBS)
 	@tools/run_tests.sh build/asan
 
 test-tsan: setup  ## The fast suite under ThreadSanitizer
-	@cmake --preset tsan -DLOCKSTEP_TEST_DATA="$(abspath $(TEST_DATA))" && cmake --build --preset tsan -j $(JOBS)
+	@cmake --preset tsan -DLOCKSTEP_TEST_DATA="$(TEST_DATA)" && cmake --build --preset tsan -j $(JOBS)
 	@tools/run_tests.sh build/tsan
 
 bench: build  ## GEMM beside oneDNN, then `lockstep bench` (MODEL=DIR, default the embedded model)

@@ -1,5 +1,7 @@
 #include "kernels/limits.h"
 
+#include "kernels/cpu/targets.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/limits.cpp"
 #include <hwy/foreach_target.h>

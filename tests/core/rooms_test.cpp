@@ -1,0 +1,109 @@
+// The walls of the house: which room may include which is re-derived from the #include lines and held against the table.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <regex>
+#include <set>
+#include <string>
+
+namespace {
+
+namespace files = std::filesystem;
+using Edges = std::map<std::string, std::set<std::string>>;
+
+const files::path kRoot = LOCKSTEP_SOURCE_DIR;
+
+// docs/architecture.md, besides core.
+const Edges kAllowed = {
+    {"core", {}},
+    {"kernels", {}},
+    {"text", {}},
+    {"parallel", {}},
+    {"lora", {"kernels"}},
+    {"checkpoint", {"lora"}},
+    {"model", {"kernels", "lora", "parallel"}},
+    {"train", {"kernels", "lora", "model", "parallel"}},
+    {"rollout", {"kernels", "lora", "model", "parallel", "text"}},
+    {"sync", {"lora", "checkpoint", "parallel", "rollout"}},
+    {"recipes", {"kernels", "text", "parallel", "lora", "checkpoint", "model", "train", "rollout", "sync"}},
+};
+
+bool is_source(const files::path& path) {
+  const std::string extension = path.extension().string();
+  return extension == ".h" || extension == ".cpp" || extension == ".cu" || extension == ".cuh";
+}
+
+struct Include {
+  std::string from, to, header, file;
+};
+
+std::vector<Include> includes_of_rooms() {
+  static const std::regex kInclude(R"re(^\s*#\s*include\s+"([a-z_]+)/([^"]+)")re");
+  std::vector<Include> found;
+  for (const auto& entry : files::recursive_directory_iterator(kRoot / "src")) {
+    if (!entry.is_regular_file() || !is_source(entry.path())) continue;
+    const std::string room = files::relative(entry.path(), kRoot / "src").begin()->string();
+    std::ifstream lines(entry.path());
+    for (std::string line; std::getline(lines, line);) {
+      std::smatch match;
+      if (std::regex_search(line, match, kInclude)) found.push_back({room, match[1], match[2], entry.path().string()});
+    }
+  }
+  return found;
+}
+
+TEST(Rooms, EveryIncludeIsAListedEdge) {
+  int edges = 0;
+  for (const Include& include : includes_of_rooms()) {
+    if (include.from == include.to || include.to == "core") continue;
+    ++edges;
+    ASSERT_TRUE(kAllowed.contains(include.from)) << include.file << " lies in no room";
+    EXPECT_TRUE(kAllowed.at(include.from).contains(include.to))
+        << include.file << " includes " << include.to << "/" << include.header << "; " << include.from << " may not see "
+        << include.to;
+  }
+  EXPECT_GT(edges, 50) << "the sources were not found";
+}
+
+TEST(Rooms, NoTwoRoomsIncludeEachOther) {
+  Edges seen;
+  for (const Include& include : includes_of_rooms())
+    if (include.from != include.to) seen[include.from].insert(include.to);
+  for (const auto& [from, rooms] : seen)
+    for (const std::string& to : rooms)
+      EXPECT_FALSE(seen.contains(to) && seen.at(to).contains(from)) << from << " and " << to << " include each other";
+}
+
+TEST(Rooms, CheckpointSeesOnlyTheConfigOfLora) {
+  for (const Include& include : includes_of_rooms())
+    if (include.from == "checkpoint" && include.to == "lora") EXPECT_EQ(include.header, "config.h") << include.file;
+}
+
+TEST(Rooms, TargetsLinkExactlyTheirRow) {
+  std::ifstream lines(kRoot / "src" / "CMakeLists.txt");
+  static const std::regex kRoom(R"(^lockstep_room\(([a-z]+)((?: [a-z]+)*)\))");
+  Edges linked;
+  for (std::string line; std::getline(lines, line);) {
+    std::smatch match;
+    if (!std::regex_search(line, match, kRoom)) continue;
+    std::istringstream names(match[2]);
+    auto& rooms = linked[match[1]];
+    for (std::string name; names >> name;)
+      if (name != "core") rooms.insert(name);
+  }
+  EXPECT_EQ(linked, kAllowed);
+}
+
+TEST(Rooms, AppHoldsNoLogicOfItsOwn) {
+  static const std::regex kInclude(R"re(^\s*#\s*include\s+"(kernels|model|train|rollout|sync)/(?!sampling\.h|loss\.h|schedule\.h))re");
+  for (const auto& entry : files::recursive_directory_iterator(kRoot / "app")) {
+    if (!entry.is_regular_file() || !is_source(entry.path())) continue;
+    std::ifstream lines(entry.path());
+    for (std::string line; std::getline(lines, line);)
+      EXPECT_FALSE(std::regex_search(line, kInclude)) << entry.path() << ": " << line << " belongs in a recipe";
+  }
+}
+
+}  // namespace
