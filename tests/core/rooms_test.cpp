@@ -77,8 +77,9 @@ TEST(Rooms, NoTwoRoomsIncludeEachOther) {
 }
 
 TEST(Rooms, CheckpointSeesOnlyTheConfigOfLora) {
-  for (const Include& include : includes_of_rooms())
-    if (include.from == "checkpoint" && include.to == "lora") EXPECT_EQ(include.header, "config.h") << include.file;
+  for (const Include& include : includes_of_rooms()) {
+    if (include.from == "checkpoint" && include.to == "lora") { EXPECT_EQ(include.header, "config.h") << include.file; }
+  }
 }
 
 TEST(Rooms, TargetsLinkExactlyTheirRow) {

