@@ -8,7 +8,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 source, target = sys.argv[1], sys.argv[2]
 folder, name = os.path.split(os.path.abspath(source))
-model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=name, dtype=torch.float32)
+dequantized = AutoModelForCausalLM.from_pretrained(folder, gguf_file=name, dtype=torch.float32)
+# A fresh model of the same shape: the loaded one remembers that it came quantized and would be saved so.
+config = dequantized.config
+config.__dict__.pop("quantization_config", None)
+config.dtype = torch.bfloat16
+model = type(dequantized)(config)
+model.load_state_dict(dequantized.state_dict())
+model.tie_weights()
 tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=name)
 model.to(torch.bfloat16).save_pretrained(target)
 tokenizer.save_pretrained(target)

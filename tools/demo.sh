@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# The main job on the embedded model: held-out accuracy before, GRPO with LoRA, accuracy after.   demo.sh build/release/lockstep
+set -euo pipefail
+lockstep=${1:?usage: demo.sh LOCKSTEP}
+model=models/arith
+run=build/demo
+rm -rf "$run"
+evaluate=("$lockstep" eval --hf-checkpoint "$model" --prompt-data "$model/test.jsonl" --input-key prompt --label-key label
+          --rm-type math --max-tokens 24)
+echo "== before: 500 held-out sums"
+"${evaluate[@]}"
+echo "== GRPO-LoRA"
+"$lockstep" train --hf-checkpoint "$model" --prompt-data "$model/train.jsonl" --input-key prompt --label-key label \
+  --rm-type math --num-rollout 60 --rollout-batch-size 32 --n-samples-per-prompt 8 --rollout-max-response-len 24 \
+  --global-batch-size 256 --advantage-estimator grpo --rollout-shuffle --lr 2e-3 --lora-rank 16 --lora-alpha 32 \
+  --target-modules all-linear --save "$run"
+echo "== after"
+"${evaluate[@]}" --lora-adapter-path "$run/iter_0000060/lora_adapter"
+echo "the adapter lies in $run/iter_0000060/lora_adapter (a PEFT directory; try: $lockstep inspect $run)"
