@@ -9,8 +9,8 @@
 #include "core/memory.h"
 #include "core/stream.h"
 #include "kernels/attention.h"
-#include "kernels/rope.h"
 #include "lora/delta.h"
+#include "model/rope_cache.h"
 #include "model/weights.h"
 
 namespace lockstep::model {
@@ -32,7 +32,10 @@ struct RowBatch {
 // Per layer KV memory of one block: layers * kv_block_floats floats when every layer keeps its own.
 class Model {
  public:
-  Model(ModelConfig config, std::shared_ptr<const Weights> weights);
+  static constexpr int64_t kLogitsBytes = int64_t{128} << 20;
+
+  // logits_bytes: the stated bound of every [N, V] buffer.
+  Model(ModelConfig config, std::shared_ptr<const Weights> weights, int64_t logits_bytes = kLogitsBytes);
 
   const ModelConfig& config() const { return config_; }
   const Weights& weights() const { return *weights_; }
@@ -46,8 +49,7 @@ class Model {
   // logits [N, V] = head(final_norm(hidden [N, D])). The caller bounds N.
   void logits(Tensor logits_NV, ConstTensor hidden_ND, Arena& arena, Stream& stream) const;
 
-  // Rows of logits that fit the stated bound of kLogitsBytes (at least 1): nobody ever holds a larger [N, V] buffer.
-  static constexpr int64_t kLogitsBytes = int64_t{128} << 20;
+  // Rows of logits that fit the stated bound (at least 1): nobody ever holds a larger [N, V] buffer.
   int64_t logits_rows() const;
 
   // logprob[i] of targets[i] given hidden row i, at logits * inv_temperature over the full vocabulary; chunked by logits_rows().
@@ -59,7 +61,8 @@ class Model {
   friend class TrainPass;
   ModelConfig config_;
   std::shared_ptr<const Weights> weights_;
-  kernels::RopeTable rope_;
+  std::unique_ptr<RopeCache> rope_;
+  int64_t logits_bytes_;
 };
 
 }  // namespace lockstep::model

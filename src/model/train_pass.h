@@ -3,8 +3,8 @@
 // The head returns per token {logprob, entropy} and takes a gradient for each; it never sees a loss.
 #pragma once
 
+#include <memory>
 #include <span>
-#include <vector>
 
 #include "model/model.h"
 
@@ -29,29 +29,36 @@ struct HeadOutputs {
 class TrainPass {
  public:
   TrainPass(const Model& model, Stream& stream);
+  ~TrainPass();
 
-  // Keeps what backward needs. `adapter` is the version being trained; dropout acts on its inputs.
+  // Keeps what backward needs. `adapter` is the version being trained; dropout acts on its inputs. The memory behind `adapter` and
+  // `dropout` must live until backward; that behind `batch` need not. DataError: token or target outside the vocabulary, a sequence longer
+  // than the model allows. ShapeError: lengths that do not fit together.
   HeadOutputs forward(const TrainBatch& batch, const lora::AdapterVersion& adapter, const TrainOptions& options,
                       const lora::DeltaDropout& dropout = {});
 
   // d_logprob_T, d_entropy_T [T] (the latter may be empty) -> adds to the gradient lanes (flat buffers in the adapter's layout).
-  // Stops below the lowest adapted layer. Call once after forward.
+  // Lanes are row ranges in order; rows of no lane add nothing. Stops below the lowest adapted layer. Call once after forward (ShapeError).
   void backward(ConstTensor d_logprob_T, ConstTensor d_entropy_T, std::span<const lora::GradientRows> lanes);
 
-  // Log-probabilities only, nothing kept: the reference policy (adapter nullptr), scoring, evaluation losses.
+  // Log-probabilities only, nothing kept: the reference policy (adapter nullptr), scoring, evaluation losses. May be called between
+  // forward and backward; its outputs are valid until the next score.
   HeadOutputs score(const TrainBatch& batch, const lora::AdapterVersion* adapter, const TrainOptions& options);
 
   // Estimated bytes of activations for T tokens (for --dry-run and for choosing micro-batches).
   static int64_t activation_bytes(const ModelConfig& config, int64_t tokens, bool recompute);
 
  private:
-  struct Saved;  // activations of one layer
+  struct Saved;  // between forward and backward
+
+  void head_forward();
+  void head_backward(Tensor d, ConstTensor d_logprob_T, ConstTensor d_entropy_T);
+
   const Model& model_;
   Stream& stream_;
   Arena kept_, scratch_;
-  std::vector<Saved> saved_;
-  TrainBatch batch_;
-  TrainOptions options_;
+  std::unique_ptr<Saved> saved_;
+  Buffer score_outputs_;
 };
 
 }  // namespace lockstep::model

@@ -1,0 +1,87 @@
+// One transformer block, forward and backward: the only code that runs a block, for training, prefill and decode.
+//   n1 = norm(x);  q,k,v = qkv(n1);  q,k = rope(norm(q), norm(k));  m = x + o(attention(q, K, V))
+//   n2 = norm(m);  g,u = gate_up(n2);  y = m + down(silu(g) * u)      each product: bias + base chain + adapter chain, then the residual
+// T rows, D width, F feed-forward, Q = heads * head_dim, C = kv_heads * head_dim.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "core/memory.h"
+#include "kernels/attention.h"
+#include "kernels/rope.h"
+#include "lora/delta.h"
+#include "model/model.h"
+
+namespace lockstep::model {
+
+// What the blocks of one pass share. Made by prepare_rows; memory in its arena.
+struct Rows {
+  const ModelConfig* config = nullptr;
+  const Weights* weights = nullptr;
+  std::shared_ptr<const kernels::RopeTable> rope;
+  std::span<int32_t> positions;                        // [T]
+  std::span<lora::AdapterRows> adapters;               // neighbours with one adapter are one entry
+  std::span<kernels::AttentionSequence> sequences;     // their blocks point into `kv`
+  std::span<float*> kv;                                // every block of every sequence, for the layer whose turn it is
+  int64_t kv_layer_stride = 0;
+  lora::DeltaDropout dropout;
+  Arena* arena = nullptr;
+  Stream* stream = nullptr;
+
+  int64_t size() const { return static_cast<int64_t>(positions.size()); }
+  void next_layer() const;
+};
+
+// Checks a batch and lays out what the blocks need. DataError: positions beyond the model; ShapeError: segments that do not cover the
+// rows, too few KV blocks, an adapter of another model.
+Rows prepare_rows(const RowBatch& batch, const ModelConfig& config, const Weights& weights, RopeCache& rope,
+                  Arena& arena, Stream& stream);
+
+// ShapeError unless the adapter's layout has the model's layers.
+void check_adapter(const lora::AdapterVersion& adapter, const ModelConfig& config);
+
+// Activations of one block. Inference reuses one set for all layers, training keeps one per layer.
+struct BlockTensors {
+  Tensor norm;     // [T, D]          n1, later n2
+  Tensor qkv;      // [T, Q + 2C]     as attention reads it; q and k before their norm when `qk` lies elsewhere
+  Tensor qk;       // [T, Q + C]      after norm and rope: columns of qkv, or memory of its own
+  Tensor att;      // [T, Q]
+  Tensor stats;    // [T, H, 2]       empty when no backward follows
+  Tensor mid;      // [T, D]
+  Tensor gate_up;  // [T, 2F]
+  Tensor act;      // [T, F]
+};
+
+// y [T, D] may be x. Stores the rows' keys and values.
+void block_forward(Tensor y, ConstTensor x, int64_t layer, const Rows& rows, const BlockTensors& t);
+
+// Everything of block_forward that backward reads: all but the last product.
+void block_forward_kept(ConstTensor x, int64_t layer, const Rows& rows, const BlockTensors& t);
+
+struct BlockGradient {
+  Tensor d;         // [T, D]: gradient of the block's output; becomes that of its input
+  Tensor d_norm;    // [T, D]       scratch, as the rest
+  Tensor d_act;     // [T, F]
+  Tensor d_att;     // [T, Q]
+  Tensor d_qkv;     // [T, Q + 2C]
+  Tensor rstd;      // [T]
+  Tensor qk_rstd;   // [T * H] of q, then [T * kv_heads] of k, when the model has q/k norms
+};
+
+// The tensors of block_forward in `t` (norm and act are scratch; gate_up is used up) and its keys and values. Adds the adapter's gradient
+// to the lanes. `last` is true for the lowest layer with an adapter: then nothing below its lowest adapted product is computed.
+void block_backward(const BlockGradient& g, ConstTensor x, int64_t layer, const Rows& rows, const BlockTensors& t,
+                    const lora::AdapterVersion& adapter, std::span<const lora::GradientRows> lanes, bool last);
+
+// Heads begin .. end-1 of rows of heads: [T, end - begin, head_dim].
+Tensor heads_of(Tensor x, int64_t begin, int64_t end, const ModelConfig& config);
+
+// q and k of t.qkv into t.qk: norm (if the model has it) and rotation. rstd as in BlockGradient, or empty.
+void normalize_and_rotate(int64_t layer, const Rows& rows, const BlockTensors& t, Tensor rstd);
+// Keys and values of t into the blocks.
+void store_keys(int64_t layer, const Rows& rows, const BlockTensors& t);
+
+kernels::AttentionShape attention_shape(const ModelConfig& config, int64_t layer);
+
+}  // namespace lockstep::model

@@ -1,0 +1,30 @@
+// What a training pass holds, in floats: the same arithmetic allocates and estimates.
+#pragma once
+
+#include "core/memory.h"
+#include "model/config.h"
+
+namespace lockstep::model {
+
+struct PassShape {
+  int64_t tokens = 0;
+  int64_t kv_blocks = 0;
+  int64_t target_rows = 0;
+  int64_t kept_layers = 0;   // the lowest adapted layer and all above
+  int64_t logits_rows = 0;   // of the largest logits buffer
+  int64_t max_rank = 0;      // of the adapter's pairs
+  bool keep_logits = false;  // one buffer from forward to backward; otherwise a chunk at a time, twice
+  bool recompute = false;
+  bool dropout = false;
+};
+
+int64_t kept_bytes(const ModelConfig& config, const PassShape& shape);
+int64_t scratch_bytes(const ModelConfig& config, const PassShape& shape);
+// Of a forward that keeps nothing, and its head.
+int64_t score_bytes(const ModelConfig& config, int64_t tokens, int64_t kv_blocks, int64_t logits_rows);
+
+// Makes `arena` one piece of at least `bytes`; lengths vary from batch to batch, and pieces grown one by one would pile up.
+// No Scope of it may be alive.
+void reserve(Arena& arena, int64_t bytes);
+
+}  // namespace lockstep::model

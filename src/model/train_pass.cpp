@@ -1,0 +1,288 @@
+#include "model/train_pass.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/error.h"
+#include "kernels/linear.h"
+#include "kernels/logprob.h"
+#include "kernels/rmsnorm.h"
+#include "model/block.h"
+#include "model/head.h"
+#include "model/train_memory.h"
+
+namespace lockstep::model {
+
+namespace {
+
+void check_batch(const TrainBatch& batch) {
+  const int64_t count = static_cast<int64_t>(batch.tokens.size());
+  const auto& begins = batch.sequence_begin;
+  const bool ends_fit = begins.size() >= 2 && begins.front() == 0 && begins.back() == count;
+  if (!ends_fit || batch.targets.size() != batch.tokens.size() ||
+      std::adjacent_find(begins.begin(), begins.end(), [](int64_t a, int64_t b) { return a >= b; }) != begins.end())
+    throw ShapeError({.what = "a training batch does not fit together", .where = "TrainBatch",
+                      .got = std::to_string(count) + " tokens, " + std::to_string(batch.targets.size()) + " targets, " +
+                             std::to_string(begins.size()) + " sequence bounds",
+                      .wanted = "a target per token and bounds that rise from 0 to the number of tokens"});
+}
+
+void check_lanes(std::span<const lora::GradientRows> lanes, int64_t count) {
+  int64_t end = 0;
+  for (const lora::GradientRows& lane : lanes) {
+    if (lane.row_begin < end || lane.rows < 0 || lane.row_begin + lane.rows > count || lane.gradient == nullptr)
+      throw ShapeError({.what = "gradient lanes are not row ranges in order", .where = "TrainPass::backward",
+                        .got = std::to_string(lane.rows) + " rows from " + std::to_string(lane.row_begin),
+                        .wanted = "within rows " + std::to_string(end) + " to " + std::to_string(count)});
+    end = lane.row_begin + lane.rows;
+  }
+}
+
+int64_t count_blocks(const TrainBatch& batch) {
+  int64_t blocks = 0;
+  for (size_t i = 1; i < batch.sequence_begin.size(); ++i)
+    blocks += (batch.sequence_begin[i] - batch.sequence_begin[i - 1] + kernels::kKvBlock - 1) / kernels::kKvBlock;
+  return blocks;
+}
+
+// Whole sequences over the KV memory of one layer, which every layer uses in turn: backward stores keys and values anew.
+struct PackedRows {
+  std::vector<float*> blocks;
+  std::vector<Segment> segments;
+
+  PackedRows(const TrainBatch& batch, const lora::AdapterVersion* adapter, int64_t block_floats, float* kv) {
+    const int64_t total = count_blocks(batch);
+    for (int64_t b = 0; b < total; ++b) blocks.push_back(kv + b * block_floats);
+    size_t next = 0;
+    for (size_t i = 1; i < batch.sequence_begin.size(); ++i) {
+      const int64_t begin = batch.sequence_begin[i - 1], rows = batch.sequence_begin[i] - begin;
+      const size_t used = static_cast<size_t>((rows + kernels::kKvBlock - 1) / kernels::kKvBlock);
+      segments.push_back({.row_begin = begin, .rows = rows, .first_position = 0,
+                          .kv_blocks = {blocks.data() + next, used}, .adapter = adapter});
+      next += used;
+    }
+  }
+};
+
+Tensor vector_of(Tensor matrix, int64_t row, int64_t begin, int64_t end) {
+  return Tensor(matrix.row(row) + begin, DType::f32, {end - begin});
+}
+
+}  // namespace
+
+// Everything here lies in kept_.
+struct TrainPass::Saved {
+  explicit Saved(Arena& arena) : scope(arena) {}
+
+  Arena::Scope scope;
+  PassShape shape;
+  bool entropy = false;
+  bool done = false;  // forward has come to its end, backward has not begun
+  float inv_temperature = 1;
+  const lora::AdapterVersion* adapter = nullptr;
+  int64_t first_layer = 0;
+  Rows rows;
+  std::vector<Tensor> x;              // input of each kept layer, and last the output of the model
+  std::vector<BlockTensors> tensors;  // of each kept layer; one set for all when recomputing
+  TargetRows wanted;
+  Tensor hidden, normed, rstd, logits;  // of the rows with a target; logits empty unless they fit the bound
+  Tensor head;                          // [3, N]: logprob, entropy, lse
+  Tensor outputs;                       // [2, T]: logprob, entropy
+
+  const BlockTensors& of(int64_t layer) const {
+    return tensors[shape.recompute ? 0 : static_cast<size_t>(layer - first_layer)];
+  }
+  Tensor input(int64_t layer) const { return x[static_cast<size_t>(layer - first_layer)]; }
+};
+
+namespace {
+
+PassShape shape_of(const TrainBatch& batch, const TargetRows& wanted, const lora::AdapterLayout& layout,
+                   const Model& model) {
+  PassShape shape;
+  shape.tokens = static_cast<int64_t>(batch.tokens.size());
+  shape.kv_blocks = count_blocks(batch);
+  shape.target_rows = wanted.size();
+  shape.kept_layers = model.config().layers - layout.first_layer;
+  shape.logits_rows = std::min(wanted.size(), model.logits_rows());
+  shape.keep_logits = wanted.size() <= model.logits_rows();
+  for (const lora::Pair& pair : layout.pairs) shape.max_rank = std::max(shape.max_rank, pair.rank);
+  return shape;
+}
+
+std::vector<BlockTensors> kept_tensors(const ModelConfig& c, const PassShape& shape, Arena& arena) {
+  const int64_t count = shape.tokens;
+  BlockTensors shared;
+  shared.norm = arena.alloc({count, c.width});
+  shared.act = arena.alloc({count, c.ffn});
+  if (c.qk_norm) shared.qk = arena.alloc({count, c.q_width() + c.kv_width()});
+  std::vector<BlockTensors> sets;
+  for (int64_t i = 0; i < (shape.recompute ? 1 : shape.kept_layers); ++i) {
+    BlockTensors t = shared;
+    t.qkv = arena.alloc({count, c.qkv_width()});
+    if (!c.qk_norm) t.qk = t.qkv.cols(0, c.q_width() + c.kv_width());
+    t.att = arena.alloc({count, c.q_width()});
+    t.stats = arena.alloc({count, c.heads, 2});
+    t.mid = arena.alloc({count, c.width});
+    t.gate_up = arena.alloc({count, 2 * c.ffn});
+    sets.push_back(t);
+  }
+  return sets;
+}
+
+}  // namespace
+
+TrainPass::TrainPass(const Model& model, Stream& stream) : model_(model), stream_(stream) {}
+TrainPass::~TrainPass() = default;
+
+HeadOutputs TrainPass::forward(const TrainBatch& batch, const lora::AdapterVersion& adapter, const TrainOptions& options,
+                               const lora::DeltaDropout& dropout) {
+  const ModelConfig& c = model_.config_;
+  check_batch(batch);
+  check_adapter(adapter, c);
+  TargetRows wanted = target_rows(batch.targets, c.vocab_size);
+  PassShape shape = shape_of(batch, wanted, *adapter.layout, model_);
+  shape.recompute = options.recompute;
+  shape.dropout = dropout.p != 0;
+
+  saved_.reset();
+  reserve(kept_, kept_bytes(c, shape));
+  reserve(scratch_, scratch_bytes(c, shape));
+  saved_ = std::make_unique<Saved>(kept_);
+  Saved& s = *saved_;
+  s.shape = shape;
+  s.entropy = options.entropy;
+  s.inv_temperature = options.inv_temperature;
+  s.adapter = &adapter;
+  s.first_layer = adapter.layout->first_layer;
+  s.wanted = std::move(wanted);
+
+  const int64_t block_floats = model_.kv_layer_floats();
+  const PackedRows packed(batch, &adapter, block_floats, kept_.alloc({shape.kv_blocks, block_floats}).f32());
+  s.rows = prepare_rows({.tokens = batch.tokens, .segments = packed.segments, .kv_layer_stride = 0}, c,
+                        *model_.weights_, *model_.rope_, kept_, stream_);
+  s.rows.arena = &scratch_;
+  s.rows.dropout = dropout;
+  for (int64_t i = 0; i <= shape.kept_layers; ++i) s.x.push_back(kept_.alloc({shape.tokens, c.width}));
+  s.tensors = kept_tensors(c, shape, kept_);
+
+  kernels::embedding_gather(s.x.front(), model_.weights_->embedding, batch.tokens, stream_);
+  for (int64_t layer = 0; layer < s.first_layer; ++layer)
+    block_forward(s.x.front(), s.x.front(), layer, s.rows, s.tensors.front());
+  for (int64_t layer = s.first_layer; layer < c.layers; ++layer)
+    block_forward(s.input(layer + 1), s.input(layer), layer, s.rows, s.of(layer));
+  head_forward();
+  s.done = true;
+  return {.logprob_T = vector_of(s.outputs, 0, 0, shape.tokens),
+          .entropy_T = options.entropy ? vector_of(s.outputs, 1, 0, shape.tokens) : Tensor()};
+}
+
+void TrainPass::head_forward() {
+  Saved& s = *saved_;
+  const int64_t count = s.wanted.size(), width = model_.config_.width;
+  s.outputs = kept_.alloc({2, s.shape.tokens});
+  std::memset(s.outputs.data, 0, static_cast<size_t>(s.outputs.elements()) * sizeof(float));
+  s.hidden = kept_.alloc({count, width});
+  s.normed = kept_.alloc({count, width});
+  s.rstd = kept_.alloc({count});
+  s.head = kept_.alloc({3, count});
+  if (s.shape.keep_logits) s.logits = kept_.alloc({count, model_.config_.vocab_size});
+  if (count == 0) return;
+  gather_rows(s.hidden, s.x.back(), s.wanted.rows);
+  final_norm(s.normed, s.rstd, s.hidden, model_.config_, *model_.weights_, stream_);
+
+  const Arena::Scope scope(scratch_);
+  const Tensor chunk = s.shape.keep_logits ? s.logits : scratch_.alloc({s.shape.logits_rows, model_.config_.vocab_size});
+  for (int64_t begin = 0; begin < count; begin += s.shape.logits_rows) {
+    const int64_t end = std::min(count, begin + s.shape.logits_rows);
+    const Tensor logits = chunk.rows(0, end - begin);
+    head_logits(logits, s.normed.rows(begin, end), *model_.weights_, stream_);
+    kernels::logprob_forward(vector_of(s.head, 0, begin, end), s.entropy ? vector_of(s.head, 1, begin, end) : Tensor(),
+                             vector_of(s.head, 2, begin, end), logits,
+                             std::span(s.wanted.targets).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
+                             s.inv_temperature, stream_);
+  }
+  scatter_rows(vector_of(s.outputs, 0, 0, s.shape.tokens), vector_of(s.head, 0, 0, count), s.wanted.rows);
+  if (s.entropy) scatter_rows(vector_of(s.outputs, 1, 0, s.shape.tokens), vector_of(s.head, 1, 0, count), s.wanted.rows);
+}
+
+void TrainPass::head_backward(Tensor d, ConstTensor d_logprob_T, ConstTensor d_entropy_T) {
+  Saved& s = *saved_;
+  const Weights& weights = *model_.weights_;
+  const int64_t count = s.wanted.size(), rows = s.shape.logits_rows;
+  std::memset(d.data, 0, static_cast<size_t>(d.elements()) * sizeof(float));
+  if (count == 0) return;
+
+  const Arena::Scope scope(scratch_);
+  const Tensor d_hidden = scratch_.alloc({count, model_.config_.width});
+  const Tensor d_outputs = scratch_.alloc({2, count});
+  gather_rows(vector_of(d_outputs, 0, 0, count), d_logprob_T, s.wanted.rows);
+  if (!d_entropy_T.empty()) gather_rows(vector_of(d_outputs, 1, 0, count), d_entropy_T, s.wanted.rows);
+  const Tensor chunk = s.shape.keep_logits ? s.logits : scratch_.alloc({rows, model_.config_.vocab_size});
+  for (int64_t begin = 0; begin < count; begin += rows) {
+    const int64_t end = std::min(count, begin + rows);
+    const Tensor logits = chunk.rows(0, end - begin);
+    if (!s.shape.keep_logits) head_logits(logits, s.normed.rows(begin, end), weights, stream_);
+    const bool entropy = !d_entropy_T.empty();
+    kernels::logprob_backward(logits, logits,
+                              std::span(s.wanted.targets).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
+                              s.inv_temperature, vector_of(s.head, 2, begin, end),
+                              entropy ? vector_of(s.head, 1, begin, end) : Tensor(), vector_of(d_outputs, 0, begin, end),
+                              entropy ? vector_of(d_outputs, 1, begin, end) : Tensor(), stream_);
+    kernels::linear_backward_input(d_hidden.rows(begin, end), logits, weights.head_weight(), false, stream_);
+  }
+  kernels::rmsnorm_backward(d_hidden, d_hidden, s.hidden, weights.final_norm.view(), s.rstd, false, stream_);
+  scatter_rows(d, d_hidden, s.wanted.rows);
+}
+
+void TrainPass::backward(ConstTensor d_logprob_T, ConstTensor d_entropy_T, std::span<const lora::GradientRows> lanes) {
+  if (!saved_ || !saved_->done) throw ShapeError({.what = "backward without a forward before it", .where = "TrainPass"});
+  Saved& s = *saved_;
+  const ModelConfig& c = model_.config_;
+  const int64_t count = s.shape.tokens;
+  require_f32(d_logprob_T, {count}, "TrainPass::backward", "d_logprob");
+  if (!d_entropy_T.empty()) require_f32(d_entropy_T, {count}, "TrainPass::backward", "d_entropy");
+  if (!d_entropy_T.empty() && !s.entropy)
+    throw ShapeError({.what = "a gradient for an entropy that was not computed", .where = "TrainPass::backward",
+                      .attempt = "TrainOptions::entropy"});
+  check_lanes(lanes, count);
+  s.done = false;
+
+  const Arena::Scope scope(scratch_);
+  BlockGradient g;
+  g.d = scratch_.alloc({count, c.width});
+  head_backward(g.d, d_logprob_T, d_entropy_T);
+  g.d_norm = scratch_.alloc({count, c.width});
+  g.d_act = scratch_.alloc({count, c.ffn});
+  g.d_att = scratch_.alloc({count, c.q_width()});
+  g.d_qkv = scratch_.alloc({count, c.qkv_width()});
+  g.rstd = scratch_.alloc({count});
+  if (c.qk_norm) g.qk_rstd = scratch_.alloc({count * (c.heads + c.kv_heads)});
+  for (int64_t layer = c.layers - 1; layer >= s.first_layer; --layer) {
+    const BlockTensors& t = s.of(layer);
+    if (s.shape.recompute) block_forward_kept(s.input(layer), layer, s.rows, t);
+    if (c.qk_norm) normalize_and_rotate(layer, s.rows, t, g.qk_rstd);
+    if (!s.shape.recompute) store_keys(layer, s.rows, t);
+    block_backward(g, s.input(layer), layer, s.rows, t, *s.adapter, lanes, layer == s.first_layer);
+  }
+}
+
+HeadOutputs TrainPass::score(const TrainBatch& batch, const lora::AdapterVersion* adapter, const TrainOptions& options) {
+  check_batch(batch);
+  const int64_t count = static_cast<int64_t>(batch.tokens.size());
+  const size_t bytes = static_cast<size_t>(2 * count) * sizeof(float);
+  if (score_outputs_.bytes() < bytes) score_outputs_ = Buffer(bytes, Buffer::Fill::none);
+  const Tensor logprob(score_outputs_.f32(), DType::f32, {count});
+  const Tensor entropy = options.entropy ? Tensor(score_outputs_.f32() + count, DType::f32, {count}) : Tensor();
+
+  reserve(scratch_, score_bytes(model_.config_, count, count_blocks(batch), model_.logits_rows()));
+  const Arena::Scope scope(scratch_);
+  const int64_t block_floats = model_.kv_layer_floats();
+  const PackedRows packed(batch, adapter, block_floats, scratch_.alloc({count_blocks(batch), block_floats}).f32());
+  const Tensor hidden = scratch_.alloc({count, model_.config_.width});
+  model_.forward(hidden, {.tokens = batch.tokens, .segments = packed.segments, .kv_layer_stride = 0}, scratch_, stream_);
+  model_.logprobs(logprob, entropy, hidden, batch.targets, options.inv_temperature, scratch_, stream_);
+  return {.logprob_T = logprob, .entropy_T = entropy};
+}
+
+}  // namespace lockstep::model
