@@ -1,0 +1,75 @@
+#include "recipes/prompts.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "support/temp_directory.h"
+
+namespace lockstep::recipes {
+namespace {
+
+const std::string kArith = LOCKSTEP_SOURCE_DIR "/models/arith";
+
+class Prompts : public ::testing::Test {
+ protected:
+  PromptSet read(const std::string& text, int64_t limit = 100) {
+    fs::write_file_atomic(dir_.path() / "rows.jsonl", text);
+    return read_prompts((dir_.path() / "rows.jsonl").string(), "prompt", "label", tokenizer_, limit);
+  }
+  // The message of the DataError that reading must raise.
+  std::string error(const std::string& text, int64_t limit = 100) {
+    try {
+      read(text, limit);
+    } catch (const DataError& failure) {
+      return failure.what();
+    }
+    return "no error";
+  }
+
+  testing::TempDirectory dir_;
+  text::Tokenizer tokenizer_ = text::Tokenizer::load(kArith);
+};
+
+TEST_F(Prompts, LabelsMayBeNumbers) {
+  const PromptSet set = read("{\"prompt\": \"1+1=\", \"label\": 2}\n{\"prompt\": \"2+2=\", \"label\": \"4\"}\n");
+  EXPECT_EQ(set.labels, (std::vector<std::string>{"2", "4"}));
+  EXPECT_EQ(set.prompts[1].row, 1u);
+  EXPECT_EQ(tokenizer_.decode(set.prompts[1].tokens), "2+2=");
+}
+
+TEST_F(Prompts, ErrorsNameFileLineAndKey) {
+  EXPECT_NE(error("{\"prompt\": \"1+1=\", \"label\": 2}\n{\"prompt\": [{\"role\": \"user\", \"content\": \"x\"}], \"label\": 1}\n")
+                .find("rows.jsonl line 2"), std::string::npos);
+  EXPECT_NE(error("{\"text\": \"1+1=\", \"label\": 2}\n").find("prompt"), std::string::npos);
+  EXPECT_NE(error("{\"prompt\": \"1+1=\"}\n").find("label"), std::string::npos);
+  EXPECT_NE(error("{\"prompt\": \"\", \"label\": 2}\n").find("empty prompt"), std::string::npos);
+}
+
+TEST_F(Prompts, LongOnesAreDroppedAndCounted) {
+  const std::string rows = "{\"prompt\": \"11111111=\", \"label\": 2}\n{\"prompt\": \"2=\", \"label\": 4}\n";
+  const PromptSet set = read(rows, 4);
+  EXPECT_EQ(set.dropped, 1);
+  ASSERT_EQ(set.prompts.size(), 1u);
+  EXPECT_EQ(set.prompts[0].row, 1u);  // the counter follows the file, not the list
+  EXPECT_NE(error(rows, 1).find("all longer"), std::string::npos);
+}
+
+TEST(RolloutRows, FileOrderWrapsIntoTheNextEpoch) {
+  EXPECT_EQ(rollout_rows(0, 3, 5, false, 1), (std::vector<int64_t>{0, 1, 2}));
+  EXPECT_EQ(rollout_rows(1, 3, 5, false, 1), (std::vector<int64_t>{3, 4, 0}));
+}
+
+TEST(RolloutRows, EveryEpochIsAnotherPermutation) {
+  std::vector<int64_t> epochs[2];
+  for (int64_t rollout = 0; rollout < 4; ++rollout)
+    for (int64_t row : rollout_rows(rollout, 10, 20, true, 7)) epochs[rollout / 2].push_back(row);
+  for (const auto& epoch : epochs) EXPECT_EQ(std::set<int64_t>(epoch.begin(), epoch.end()).size(), 20u);
+  EXPECT_NE(epochs[0], epochs[1]);
+  EXPECT_EQ(rollout_rows(3, 10, 20, true, 7), rollout_rows(3, 10, 20, true, 7));
+  EXPECT_NE(rollout_rows(3, 10, 20, true, 7), rollout_rows(3, 10, 20, true, 8));
+}
+
+}  // namespace
+}  // namespace lockstep::recipes

@@ -1,0 +1,86 @@
+#include "recipes/run_log.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <sstream>
+
+#include "support/temp_directory.h"
+
+namespace lockstep::recipes {
+namespace {
+
+struct Log {
+  std::ostringstream out, info;
+  Control control{.out = &out, .info = &info};
+};
+
+std::vector<Json> lines_of(const fs::Path& file) {
+  std::vector<Json> lines;
+  std::istringstream text(fs::read_file(file));
+  for (std::string line; std::getline(text, line);) lines.push_back(Json::parse(line));
+  return lines;
+}
+
+TEST(RunLog, FloatsReadBackExactly) {
+  const testing::TempDirectory dir;
+  Log log;
+  const double value = 0.1 + 0.2, small = 1.2345678901234567e-300;
+  RunLog(dir.path().string(), 0, log.control).write({{"step", 1}, {"a", value}, {"b", small}});
+  const auto lines = lines_of(dir.path() / "metrics.jsonl");
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_EQ(std::bit_cast<uint64_t>(lines[0]["a"].get<double>()), std::bit_cast<uint64_t>(value));
+  EXPECT_EQ(std::bit_cast<uint64_t>(lines[0]["b"].get<double>()), std::bit_cast<uint64_t>(small));
+}
+
+TEST(RunLog, AResumedRunKeepsTheLinesUpToItsCheckpoint) {
+  const testing::TempDirectory dir;
+  Log log;
+  {
+    RunLog run(dir.path().string(), 0, log.control);
+    for (int step = 1; step <= 5; ++step) run.write({{"step", step}});
+    run.write({{"step", 5}, {"eval", "x"}, {"accuracy", 0.5}});
+  }
+  RunLog(dir.path().string(), 3, log.control).write({{"step", 4}, {"again", true}});
+  const auto lines = lines_of(dir.path() / "metrics.jsonl");
+  ASSERT_EQ(lines.size(), 4u);
+  EXPECT_EQ(lines[2]["step"], 3);
+  EXPECT_TRUE(lines[3].contains("again"));
+}
+
+TEST(RunLog, AFreshRunSetsOldMetricsAside) {
+  const testing::TempDirectory dir;
+  Log log;
+  RunLog(dir.path().string(), 0, log.control).write({{"step", 1}, {"run", "first"}});
+  RunLog(dir.path().string(), 0, log.control).write({{"step", 1}, {"run", "second"}});
+  EXPECT_EQ(lines_of(dir.path() / "metrics.previous.jsonl")[0]["run"], "first");
+  EXPECT_EQ(lines_of(dir.path() / "metrics.jsonl")[0]["run"], "second");
+}
+
+TEST(RunLog, ProgressIsForTerminalsOnly) {
+  Log log;
+  RunLog("", 0, log.control).progress("half done");
+  EXPECT_EQ(log.info.str(), "");
+  log.control.terminal = true;
+  RunLog run("", 0, log.control);
+  run.progress("half done");
+  run.say("done");
+  EXPECT_NE(log.info.str().find("half done"), std::string::npos);
+  EXPECT_EQ(log.info.str().substr(log.info.str().rfind('\r') + 1), "done\n");
+}
+
+TEST(RunLog, AnUnwritableDirectoryIsAResourceError) {
+  const testing::TempDirectory dir;
+  Log log;
+  fs::write_file_atomic(dir.path() / "file", "x");
+  EXPECT_THROW(RunLog((dir.path() / "file" / "below").string(), 0, log.control), ResourceError);
+}
+
+TEST(RunLog, Durations) {
+  EXPECT_EQ(duration_text(8.24), "8.2s");
+  EXPECT_EQ(duration_text(192), "3m12s");
+  EXPECT_EQ(duration_text(3840), "1h04m");
+}
+
+}  // namespace
+}  // namespace lockstep::recipes
