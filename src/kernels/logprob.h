@@ -10,8 +10,10 @@
 namespace lockstep::kernels {
 
 // z = logits * inv_temperature;  m = max z;  S = sum exp(z - m)  (16 lanes, kernels/pack.h);  lse = m + log S
-// logprob[t] = z[target[t]] - lse;   entropy[t] = lse - sum exp(z - m) z / S
-//   logits [T, V] f32    targets [T] in [0, V) (-1: skip, logprob 0)    logprob, entropy, lse [T] f32; entropy may be empty
+// logprob[t] = z[target[t]] - lse;   entropy[t] = log S - sum exp(z - m) (z - m) / S    (from S on in double)
+//   logits [T, V] f32    targets [T] in [0, V); -1 skips the row: logprob, entropy, lse and later dlogits are 0
+//   logprob, entropy, lse [T] f32; entropy may be empty
+// Throws ShapeError, DTypeError; DataError for a target outside.
 void logprob_forward(Tensor logprob, Tensor entropy, Tensor lse, ConstTensor logits, std::span<const int32_t> targets,
                      float inv_temperature, Stream& stream);
 

@@ -1,0 +1,36 @@
+#include "kernels/adamw.h"
+
+#include "core/error.h"
+#include "kernels/cpu/row_ops.h"
+
+namespace lockstep::kernels {
+namespace {
+
+void require_flat(const ConstTensor& x, const char* op, const char* argument) {
+  if (x.rank != 1)
+    throw ShapeError({.what = "op argument has the wrong shape", .where = std::string(op) + ": " + argument,
+                      .got = shape_text(x), .wanted = "f32 [N]"});
+  require_f32(x, {x.shape[0]}, op, argument);
+}
+
+}  // namespace
+
+void adamw(Tensor w_new, ConstTensor w, Tensor m, Tensor v, ConstTensor grad, const AdamWStep& options,
+           Stream& stream) {
+  require_flat(w, "adamw", "w");
+  require_f32(w_new, {w.shape[0]}, "adamw", "w_new");
+  require_f32(m, {w.shape[0]}, "adamw", "m");
+  require_f32(v, {w.shape[0]}, "adamw", "v");
+  require_f32(grad, {w.shape[0]}, "adamw", "grad");
+  if (options.step < 1)
+    throw ConfigError({.what = "AdamW counts its steps from 1", .where = "adamw: step",
+                       .got = std::to_string(options.step)});
+  cpu::adamw(w_new, w, m, v, grad, options, stream);
+}
+
+double sum_of_squares(ConstTensor x, Stream& stream) {
+  require_flat(x, "sum_of_squares", "x");
+  return cpu::sum_of_squares(x, stream);
+}
+
+}  // namespace lockstep::kernels

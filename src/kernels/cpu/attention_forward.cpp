@@ -1,0 +1,149 @@
+#include <limits>
+#include <vector>
+
+#include "kernels/cpu/attention_work.h"
+#include "kernels/cpu/targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/attention_forward.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "kernels/cpu/attention-inl.h"
+#include "kernels/cpu/dispatch.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace lockstep::kernels::HWY_NAMESPACE {
+
+// Where one vector's scores lie: block b at scores + b * stride.
+struct ScoreRow {
+  float* scores;
+  int64_t stride;
+  int64_t blocks;
+};
+
+// Scores become exp(score - max), 0 outside the visible keys [first, last] (relative to block 0). Returns {max, sum}.
+// Lanes start at the first visible block, wherever the tile starts.
+HWY_INLINE std::pair<float, float> softmax_row(const ScoreRow& row, int64_t first, int64_t last) {
+  constexpr float kLowest = -std::numeric_limits<float>::infinity();
+  const int64_t low = first / 16, high = last / 16;
+  const Row16 zero = set16(0.0f), lowest = set16(kLowest);
+  for (int64_t b = 0; b < low; ++b) store16(zero, row.scores + b * row.stride);
+  for (int64_t b = high + 1; b < row.blocks; ++b) store16(zero, row.scores + b * row.stride);
+  for (int64_t b : {low, high}) {
+    float* const scores = row.scores + b * row.stride;
+    store16(select_positive(visible_keys(b * 16, first, last), load16(scores), lowest), scores);
+  }
+  Row16 top = lowest;
+  for (int64_t b = low; b <= high; ++b) top = max(top, load16(row.scores + b * row.stride));
+  const float largest = max16(top);
+  const Row16 shift = set16(largest);
+  Row16 total = zero;
+  for (int64_t b = low; b <= high; ++b) {
+    const Row16 e = exp16(sub(load16(row.scores + b * row.stride), shift));
+    total = add(total, e);
+    store16(e, row.scores + b * row.stride);
+  }
+  return {largest, sum16(total)};
+}
+
+// o = sums / total. Adding +0 makes the sign of a zero independent of how many invisible keys (p = 0) the tile added.
+HWY_INLINE void finish_vector(float* o, const float* sums, float total, int64_t head_dim) {
+  const Row16 inverse = set16(1.0f / total), zero = set16(0.0f);
+  for_row16(head_dim, [&](int64_t d, auto lanes) { lanes.store(add(mul(load16(sums + d), inverse), zero), o + d); });
+}
+
+struct ForwardScratch {
+  float* vectors;       // [head_dim][kTile]
+  float* sums;          // [kTile][head_dim rounded up to 16]
+  const float** keys;   // [blocks]
+  const float** values;
+  float* scores;        // [blocks][kTile][16]
+};
+
+HWY_INLINE void forward_tile(const cpu::AttentionItem& item, int64_t v, int count, const ForwardScratch& scratch,
+                             const cpu::AttentionTensors& tensors) {
+  const cpu::AttentionHead& head = item.head;
+  const int64_t head_dim = head.shape->head_dim, padded = (head_dim + 15) / 16 * 16;
+  const int64_t begin = head.first_key(v) / 16, end = head.position(v + count - 1) / 16 + 1;
+  for (int64_t b = begin; b < end; ++b) {
+    scratch.keys[b - begin] = head.keys(b);
+    scratch.values[b - begin] = head.values(b);
+  }
+  pack_vectors(scratch.vectors, head, tensors.q, v, count);
+  kDotTile[count - 1]({.vectors = scratch.vectors, .blocks = scratch.keys, .num_blocks = end - begin, .depth = head_dim,
+                       .scale = head.shape->scale, .out = scratch.scores, .out_stride = count * 16});
+  float totals[kTile];
+  for (int r = 0; r < count; ++r) {
+    const auto [largest, total] = softmax_row({scratch.scores + r * 16, count * 16, end - begin},
+                                              head.first_key(v + r) - begin * 16, head.position(v + r) - begin * 16);
+    totals[r] = total;
+    if (!tensors.stats.empty()) {
+      float* const stats = tensors.stats.row(head.row(v + r)) + head.head(v + r) * 2;
+      stats[0] = largest;
+      stats[1] = total;
+    }
+  }
+  std::fill_n(scratch.sums, count * padded, 0.0f);
+  kWeightedSumTile[count - 1]({.weights = scratch.scores, .weight_stride = count * 16, .blocks = scratch.values,
+                               .num_blocks = end - begin, .value_stride = head_dim, .depth = head_dim,
+                               .out = scratch.sums, .out_stride = padded});
+  for (int r = 0; r < count; ++r)
+    finish_vector(tensors.o.row(head.row(v + r)) + head.column(v + r), scratch.sums + r * padded, totals[r], head_dim);
+}
+
+// Bytes of scratch an item needs; with `memory`, where its parts lie.
+size_t forward_scratch(const cpu::AttentionItem& item, void* memory, ForwardScratch* scratch) {
+  const int64_t head_dim = item.head.shape->head_dim, padded = (head_dim + 15) / 16 * 16;
+  const int64_t blocks = item.head.position(item.end - 1) / 16 + 1 - item.head.first_key(item.begin) / 16;
+  const int64_t floats = padded * kTile * 2 + blocks * kTile * 16, pointers = (blocks + 7) / 8 * 8;
+  if (memory) {
+    scratch->vectors = static_cast<float*>(memory);
+    scratch->sums = scratch->vectors + padded * kTile;
+    scratch->scores = scratch->sums + padded * kTile;
+    scratch->keys = reinterpret_cast<const float**>(scratch->vectors + floats);
+    scratch->values = scratch->keys + pointers;
+  }
+  return static_cast<size_t>(floats) * sizeof(float) + static_cast<size_t>(2 * pointers) * sizeof(float*);
+}
+
+void forward_item(const cpu::AttentionItem& item, const cpu::AttentionTensors& tensors, int worker, Stream& stream) {
+  ForwardScratch scratch{};
+  forward_scratch(item, stream.scratch(worker, forward_scratch(item, nullptr, nullptr)), &scratch);
+  for (int64_t v = item.begin; v < item.end; v += kTile)
+    forward_tile(item, v, static_cast<int>(std::min<int64_t>(kTile, item.end - v)), scratch, tensors);
+}
+
+}  // namespace lockstep::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace lockstep::kernels {
+HWY_EXPORT(forward_item);
+
+namespace cpu {
+
+void attention_forward(const AttentionTensors& tensors, const AttentionShape& shape,
+                       std::span<const AttentionSequence> sequences, Stream& stream) {
+  // A multiple of every target's tile.
+  constexpr int64_t kItemVectors = 48;
+  std::vector<AttentionItem> items;
+  for (const AttentionSequence& sequence : sequences)
+    for (int64_t kv_head = 0; kv_head < shape.kv_heads; ++kv_head) {
+      const AttentionHead head{&shape, &sequence, kv_head};
+      for (int64_t v = 0; v < head.vectors(); v += kItemVectors) {
+        const int64_t end = std::min(head.vectors(), v + kItemVectors);
+        items.push_back({head, v, end, visible_pairs(head, v, end)});
+      }
+    }
+  // The longest first, so that no thread is left with a long item at the end.
+  std::stable_sort(items.begin(), items.end(), [](const auto& a, const auto& b) { return a.cost > b.cost; });
+  const auto run = LOCKSTEP_DISPATCH(stream, forward_item);
+  stream.parallel(static_cast<int64_t>(items.size()), [&](int64_t i, int worker) {
+    run(items[static_cast<size_t>(i)], tensors, worker, stream);
+  });
+}
+
+}  // namespace cpu
+}  // namespace lockstep::kernels
+#endif  // HWY_ONCE

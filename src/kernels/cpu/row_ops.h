@@ -1,0 +1,41 @@
+// The CPU's side of the ops that work on rows or flat arrays. Arguments have been checked; contracts are in kernels/<op>.h.
+#pragma once
+
+#include <span>
+
+#include "core/stream.h"
+#include "core/tensor.h"
+#include "kernels/adamw.h"
+#include "kernels/elementwise.h"
+#include "kernels/rope.h"
+
+namespace lockstep::kernels::cpu {
+
+// What logprob_backward needs of one row besides its logits.
+struct LogprobGrad {
+  float inv_temperature = 1, lse = 0, entropy = 0, d_logprob = 0, d_entropy = 0;
+};
+
+// The scalars of an AdamW step as PyTorch works them out: in double, rounded to f32 where a tensor begins.
+struct AdamWScalars {
+  float decay, beta2, one_minus_beta1, one_minus_beta2, minus_step_size, bias2_sqrt, eps, grad_scale;
+};
+
+void rmsnorm_forward(Tensor y, Tensor rstd, ConstTensor x, ConstTensor weight, float eps, Stream& stream);
+void rmsnorm_backward(Tensor dx, ConstTensor dy, ConstTensor x, ConstTensor weight, ConstTensor rstd, bool accumulate,
+                      Stream& stream);
+void rope(Tensor x, int64_t heads, std::span<const int32_t> positions, const RopeTable& table, int direction,
+          Stream& stream);
+void swiglu_forward(Tensor y, ConstTensor gate_up, Stream& stream);
+void swiglu_backward(Tensor d_gate_up, ConstTensor dy, ConstTensor gate_up, Stream& stream);
+void add(Tensor y, ConstTensor x, Stream& stream);
+void dropout(Tensor y, ConstTensor x, float p, const DropoutCounter& counter, bool accumulate, Stream& stream);
+void logprob_forward(Tensor logprob, Tensor entropy, Tensor lse, ConstTensor logits, std::span<const int32_t> targets,
+                     float inv_temperature, Stream& stream);
+void logprob_backward(Tensor dlogits, ConstTensor logits, std::span<const int32_t> targets, float inv_temperature,
+                      ConstTensor lse, ConstTensor entropy, ConstTensor d_logprob, ConstTensor d_entropy, Stream& stream);
+void softmax_unnormalized(Tensor probabilities, Tensor sums, ConstTensor logits, float inv_temperature, Stream& stream);
+void adamw(Tensor w_new, ConstTensor w, Tensor m, Tensor v, ConstTensor grad, const AdamWStep& options, Stream& stream);
+double sum_of_squares(ConstTensor x, Stream& stream);
+
+}  // namespace lockstep::kernels::cpu
