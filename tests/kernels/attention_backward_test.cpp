@@ -1,0 +1,156 @@
+#include "kernels/attention_testing.h"
+
+namespace lockstep::kernels {
+namespace {
+
+using namespace testing;
+
+struct Gradients {
+  Matrix dq, dk, dv;
+  std::vector<float> all() {
+    std::vector<float> out = dq.values();
+    for (Matrix* m : {&dk, &dv}) out.insert(out.end(), m->values().begin(), m->values().end());
+    return out;
+  }
+};
+
+// Forward and backward of packed sequences in one call.
+Gradients differentiate(Matrix q, Matrix k, Matrix v, Matrix d_o, std::span<const int64_t> lengths,
+                        const AttentionShape& shape, Stream& stream) {
+  std::vector<Blocks> blocks;
+  std::vector<AttentionSequence> sequences;
+  for (int64_t length : lengths) blocks.emplace_back(shape, length);
+  int64_t row = 0;
+  for (size_t i = 0; i < lengths.size(); row += lengths[i++])
+    sequences.push_back({row, lengths[i], 0, blocks[i].pointers()});
+  Matrix o(q.rows(), q.cols()), stats(q.rows(), shape.heads * 2);
+  Tensor stats_tensor(stats.values().data(), DType::f32, {q.rows(), shape.heads, 2});
+  Gradients g{Matrix(q.rows(), q.cols()), Matrix(k.rows(), k.cols()), Matrix(v.rows(), v.cols())};
+  kv_store(k.tensor(), v.tensor(), shape, sequences, stream);
+  attention_forward(o.tensor(), stats_tensor, q.tensor(), shape, sequences, stream);
+  attention_backward(g.dq.tensor(), g.dk.tensor(), g.dv.tensor(), d_o.tensor(), q.tensor(), o.tensor(), stats_tensor, shape,
+                     sequences, stream);
+  return g;
+}
+
+Gradients differentiate(Sequence& s, Matrix& d_o, const AttentionShape& shape, Stream& stream) {
+  const int64_t length = s.length();
+  return differentiate(s.q, s.k, s.v, d_o, {&length, 1}, shape, stream);
+}
+
+TEST(AttentionBackwardTest, MatchesFiniteDifferences) {
+  Stream stream({.threads = 1});
+  for (const AttentionShape& shape :
+       {make_shape(2, 2, 4), make_shape(6, 2, 2), make_shape(4, 2, 6, 5), make_shape(3, 1, 4, 1), make_shape(3, 1, 2, 17)}) {
+    Sequence s(shape, 35, 1);
+    Matrix d_o = Matrix::random(35, shape.heads * shape.head_dim, 9);
+    const auto q = s.q.doubles(), k = s.k.doubles(), v = s.v.doubles(), weights = d_o.doubles();
+    Gradients g = differentiate(s, d_o, shape, stream);
+    const auto dq = numeric_gradient(q, [&](const auto& at) { return dot(reference_attention(at, k, v, shape), weights); });
+    const auto dk = numeric_gradient(k, [&](const auto& at) { return dot(reference_attention(q, at, v, shape), weights); });
+    const auto dv = numeric_gradient(v, [&](const auto& at) { return dot(reference_attention(q, k, at, shape), weights); });
+    const std::string name = std::to_string(shape.heads) + "/" + std::to_string(shape.kv_heads) + " window " +
+                             std::to_string(shape.window);
+    if (shape.window == 1) {
+      EXPECT_LT(*std::max_element(g.dq.values().begin(), g.dq.values().end()), 1e-6) << "one key has no slope";
+    } else {
+      EXPECT_LT(relative_error(g.dq.doubles(), dq), 5e-6) << name;
+      EXPECT_LT(relative_error(g.dk.doubles(), dk), 5e-6) << name;
+    }
+    EXPECT_LT(relative_error(g.dv.doubles(), dv), 5e-6) << name;
+  }
+}
+
+// The analytic gradient in double, for shapes too large for finite differences.
+TEST(AttentionBackwardTest, LargerShapesMatchTheFormula) {
+  Stream stream({.threads = 3});
+  for (const AttentionShape& shape : {make_shape(3, 1, 64), make_shape(4, 2, 40, 100), make_shape(2, 2, 16)}) {
+    constexpr int64_t kLength = 330;
+    Sequence s(shape, kLength, 2);
+    Matrix d_o = Matrix::random(kLength, shape.heads * shape.head_dim, 10);
+    Gradients g = differentiate(s, d_o, shape, stream);
+    const auto o = reference_attention(s.q.doubles(), s.k.doubles(), s.v.doubles(), shape);
+    std::vector<double> dq(o.size(), 0.0), dk(s.k.values().size(), 0.0), dv(dk);
+    const int64_t dim = shape.head_dim, width = shape.heads * dim, kv_width = shape.kv_heads * dim;
+    for (int64_t i = 0; i < kLength; ++i)
+      for (int64_t h = 0; h < shape.heads; ++h) {
+        const int64_t at = i * width + h * dim, kv = h / (shape.heads / shape.kv_heads) * dim;
+        const int64_t first = shape.window ? std::max<int64_t>(0, i - shape.window + 1) : 0;
+        std::vector<double> p;
+        double sum = 0, pull = 0;
+        for (int64_t d = 0; d < dim; ++d) pull += double{d_o.at(i, h * dim + d)} * o[at + d];
+        for (int64_t j = first; j <= i; ++j) {
+          double score = 0;
+          for (int64_t d = 0; d < dim; ++d) score += double{s.q.at(i, h * dim + d)} * s.k.at(j, kv + d);
+          p.push_back(std::exp(score * shape.scale));
+          sum += p.back();
+        }
+        for (int64_t j = first; j <= i; ++j) {
+          double slope = 0;
+          for (int64_t d = 0; d < dim; ++d) slope += double{d_o.at(i, h * dim + d)} * s.v.at(j, kv + d);
+          const double prob = p[j - first] / sum, ds = prob * (slope - pull) * shape.scale;
+          for (int64_t d = 0; d < dim; ++d) {
+            dq[at + d] += ds * s.k.at(j, kv + d);
+            dk[j * kv_width + kv + d] += ds * s.q.at(i, h * dim + d);
+            dv[j * kv_width + kv + d] += prob * d_o.at(i, h * dim + d);
+          }
+        }
+      }
+    EXPECT_LT(relative_error(g.dq.doubles(), dq), 5e-6) << shape.head_dim;
+    EXPECT_LT(relative_error(g.dk.doubles(), dk), 5e-6) << shape.head_dim;
+    EXPECT_LT(relative_error(g.dv.doubles(), dv), 5e-6) << shape.head_dim;
+  }
+}
+
+// With one head, 1 thread runs it whole; 2 and 3 threads split it into vectors and keys.
+TEST(AttentionBackwardTest, SameBitsOnEveryThreadCountAndInstructionSet) {
+  expect_same_bits_everywhere([](Stream& stream) {
+    std::vector<float> all;
+    for (const AttentionShape& shape : {make_shape(3, 1, 64), make_shape(2, 1, 20, 90), make_shape(9, 3, 16)}) {
+      Sequence s(shape, 450, 3);
+      Matrix d_o = Matrix::random(450, shape.heads * shape.head_dim, 11);
+      const std::vector<float> part = differentiate(s, d_o, shape, stream).all();
+      all.insert(all.end(), part.begin(), part.end());
+    }
+    return all;
+  });
+}
+
+TEST(AttentionBackwardTest, PackedSequencesGiveTheBitsOfEachAlone) {
+  Stream stream({.threads = 2});
+  const AttentionShape shape = make_shape(6, 2, 24);
+  const std::vector<int64_t> lengths = {70, 1, 130, 16};
+  std::vector<Sequence> all;
+  std::vector<Matrix> qs, ks, vs, ds;
+  for (int64_t length : lengths) {
+    all.emplace_back(shape, length, static_cast<uint64_t>(length));
+    qs.push_back(all.back().q), ks.push_back(all.back().k), vs.push_back(all.back().v);
+    ds.push_back(Matrix::random(length, shape.heads * shape.head_dim, static_cast<uint64_t>(length) + 50));
+  }
+  Gradients packed = differentiate(join(qs), join(ks), join(vs), join(ds), lengths, shape, stream);
+  int64_t row = 0;
+  for (size_t i = 0; i < all.size(); row += lengths[i++]) {
+    Gradients alone = differentiate(all[i], ds[i], shape, stream);
+    EXPECT_TRUE(same_bits(alone.dq.values(), {packed.dq.tensor().row(row), alone.dq.values().size()})) << i;
+    EXPECT_TRUE(same_bits(alone.dk.values(), {packed.dk.tensor().row(row), alone.dk.values().size()})) << i;
+    EXPECT_TRUE(same_bits(alone.dv.values(), {packed.dv.tensor().row(row), alone.dv.values().size()})) << i;
+  }
+}
+
+TEST(AttentionBackwardTest, RefusesPartsOfSequencesAndBadShapes) {
+  Stream stream({.threads = 1});
+  const AttentionShape shape = make_shape(2, 1, 8);
+  Blocks blocks(shape, 32);
+  Matrix q(16, 16), kv(16, 8), stats(16, 4);
+  const Tensor stats_tensor(stats.values().data(), DType::f32, {16, 2, 2});
+  const AttentionSequence part{0, 16, 16, blocks.pointers()}, whole{0, 16, 0, blocks.pointers()};
+  EXPECT_THROW(attention_backward(q.tensor(), kv.tensor(), kv.tensor(), q.tensor(), q.tensor(), q.tensor(), stats_tensor,
+                                  shape, {&part, 1}, stream), ShapeError);
+  EXPECT_THROW(attention_backward(q.tensor(), q.tensor(), kv.tensor(), q.tensor(), q.tensor(), q.tensor(), stats_tensor,
+                                  shape, {&whole, 1}, stream), ShapeError);
+  EXPECT_THROW(attention_backward(q.tensor(), kv.tensor(), kv.tensor(), q.tensor(), q.tensor(), q.tensor(), stats.tensor(),
+                                  shape, {&whole, 1}, stream), ShapeError);
+}
+
+}  // namespace
+}  // namespace lockstep::kernels
