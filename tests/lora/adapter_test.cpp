@@ -1,0 +1,155 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "core/error.h"
+#include "core/random.h"
+#include "lora/fixture.h"
+
+namespace lockstep::lora {
+namespace {
+
+// Every tensor random, gaps zero.
+Buffer random_flat(const AdapterLayout& layout, uint64_t seed) {
+  Buffer flat(static_cast<size_t>(layout.num_floats) * sizeof(float));
+  uint32_t next = 0;
+  const auto fill = [&](int64_t offset, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) flat.f32()[offset + i] = uniform01(philox(seed, {next++, 0, 0, 0})[0]) - 0.5f;
+  };
+  for (const Pair& pair : layout.pairs) {
+    fill(pair.a_offset, pair.in * pair.rank);
+    fill(pair.b_offset, pair.rank * pair.out);
+  }
+  return flat;
+}
+
+const ConstTensor& find(const NamedTensors& tensors, const std::string& name) {
+  for (const NamedTensor& tensor : tensors)
+    if (tensor.name == name) return tensor.tensor;
+  throw std::runtime_error("no tensor " + name);
+}
+
+template <class E>
+std::string error_of(const AdapterLayout& layout, const NamedTensors& tensors) {
+  try {
+    import_tensors(layout, tensors, "some/adapter");
+  } catch (const E& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(InitialWeights, AUniformBZeroCounted) {
+  const auto layout = resolve_layout(tiny_config(LoraType::fused), tiny_modules());
+  const Buffer one = initial_weights(*layout, 7), again = initial_weights(*layout, 7), other = initial_weights(*layout, 8);
+  EXPECT_EQ(std::memcmp(one.data(), again.data(), one.bytes()), 0);
+  EXPECT_NE(std::memcmp(one.data(), other.data(), one.bytes()), 0);
+  for (const Pair& pair : layout->pairs) {
+    const float bound = 1 / std::sqrt(static_cast<float>(pair.in));
+    double sum = 0, squares = 0;
+    const int64_t count = pair.in * pair.rank;
+    for (int64_t i = 0; i < count; ++i) {
+      const float value = one.f32()[pair.a_offset + i];
+      ASSERT_LE(std::fabs(value), bound);
+      sum += value;
+      squares += value * value;
+    }
+    EXPECT_NEAR(sum / count, 0, bound * 0.3);
+    EXPECT_NEAR(squares / count, bound * bound / 3, bound * bound * 0.12);  // variance of the uniform distribution
+    for (int64_t i = 0; i < pair.rank * pair.out; ++i) ASSERT_EQ(one.f32()[pair.b_offset + i], 0.0f);
+  }
+  EXPECT_NE(one.f32()[layout->pairs[0].a_offset], one.f32()[layout->pairs[4].a_offset]);
+}
+
+TEST(Export, NamesShapesAndOrder) {
+  const auto layout = resolve_layout(tiny_config(LoraType::fused), tiny_modules());
+  const Buffer flat = random_flat(*layout, 1);
+  const ExportedTensors exported = export_tensors(*layout, flat.f32());
+  EXPECT_EQ(exported.tensors.size(), 28u);
+  const std::string prefix = "base_model.model.model.layers.1.self_attn.";
+  const ConstTensor& a_q = find(exported.tensors, prefix + "q_proj.lora_A.weight");
+  const ConstTensor& a_v = find(exported.tensors, prefix + "v_proj.lora_A.weight");
+  const ConstTensor& b_v = find(exported.tensors, prefix + "v_proj.lora_B.weight");
+  EXPECT_EQ(shape_text(a_q), "f32 [4, 24]");
+  EXPECT_EQ(shape_text(b_v), "f32 [16, 4]");
+  EXPECT_EQ(std::memcmp(a_q.data, a_v.data, 4 * 24 * sizeof(float)), 0);
+  const Pair& qkv = layout->pairs[static_cast<size_t>(layout->site(1, Product::qkv)[0])];
+  for (int64_t r = 0; r < 4; ++r) {
+    for (int64_t i = 0; i < 24; ++i) ASSERT_EQ(a_q.row(r)[i], flat.f32()[qkv.a_offset + i * 4 + r]);
+    for (int64_t o = 0; o < 16; ++o) ASSERT_EQ(b_v.row(o)[r], flat.f32()[qkv.b_offset + r * 64 + 48 + o]);
+  }
+}
+
+TEST(Import, UndoesExport) {
+  for (const LoraType type : {LoraType::fused, LoraType::canonical}) {
+    LoraConfig config = tiny_config(type);
+    config.rank = 3;
+    const auto layout = resolve_layout(config, tiny_modules());
+    const Buffer flat = random_flat(*layout, 2);
+    const ExportedTensors exported = export_tensors(*layout, flat.f32());
+    const Buffer back = import_tensors(*layout, exported.tensors, "here");
+    ASSERT_EQ(back.bytes(), flat.bytes());
+    EXPECT_EQ(std::memcmp(back.data(), flat.data(), flat.bytes()), 0);
+  }
+}
+
+TEST(Import, HalfTypes) {
+  const auto layout = resolve_layout(tiny_config(LoraType::canonical, {"o_proj"}), tiny_modules(1));
+  const std::string prefix = "base_model.model.model.layers.0.self_attn.o_proj.";
+  std::vector<uint16_t> a(4 * 32, 0x3f80), b(24 * 4, 0x3c00);  // 1 in bf16, 1 in f16
+  a[5] = 0xc000;                                               // -2 in bf16
+  b[3] = 0x0001;                                               // the smallest f16
+  const NamedTensors tensors = {{prefix + "lora_A.weight", ConstTensor(a.data(), DType::bf16, {4, 32})},
+                                {prefix + "lora_B.weight", ConstTensor(b.data(), DType::f16, {24, 4})}};
+  const Buffer flat = import_tensors(*layout, tensors, "here");
+  const Pair& pair = layout->pairs[0];
+  EXPECT_EQ(flat.f32()[pair.a_offset + 5 * 4], -2.0f);
+  EXPECT_EQ(flat.f32()[pair.a_offset], 1.0f);
+  EXPECT_EQ(flat.f32()[pair.b_offset + 3 * 24], 0x1p-24f);
+  EXPECT_EQ(flat.f32()[pair.b_offset + 1], 1.0f);
+}
+
+TEST(Import, RefusesWhatDoesNotFit) {
+  const auto layout = resolve_layout(tiny_config(LoraType::fused), tiny_modules());
+  const Buffer flat = random_flat(*layout, 3);
+  const ExportedTensors exported = export_tensors(*layout, flat.f32());
+  const std::string a_k = "base_model.model.model.layers.0.self_attn.k_proj.lora_A.weight";
+
+  NamedTensors tensors = exported.tensors;
+  std::erase_if(tensors, [&](const NamedTensor& tensor) { return tensor.name == a_k; });
+  EXPECT_NE(error_of<FormatError>(*layout, tensors).find(a_k), std::string::npos);
+
+  tensors = exported.tensors;
+  tensors.push_back({"base_model.model.lm_head.lora_A.weight", tensors[0].tensor});
+  EXPECT_NE(error_of<FormatError>(*layout, tensors).find("lm_head"), std::string::npos);
+
+  tensors = exported.tensors;
+  tensors.push_back(tensors[0]);
+  EXPECT_NE(error_of<FormatError>(*layout, tensors).find("twice"), std::string::npos);
+
+  tensors = exported.tensors;
+  for (NamedTensor& tensor : tensors)
+    if (tensor.name == a_k) tensor.tensor.shape[0] = 3;
+  const std::string shape_error = error_of<ShapeError>(*layout, tensors);
+  EXPECT_NE(shape_error.find(a_k), std::string::npos);
+  EXPECT_NE(shape_error.find("some/adapter"), std::string::npos);
+
+  tensors = exported.tensors;
+  for (NamedTensor& tensor : tensors)
+    if (tensor.name == a_k) tensor.tensor.dtype = DType::i32;
+  EXPECT_NE(error_of<FormatError>(*layout, tensors).find("wrong type"), std::string::npos);
+
+  std::vector<float> changed(4 * 24);
+  tensors = exported.tensors;
+  for (NamedTensor& tensor : tensors) {
+    if (tensor.name != a_k) continue;
+    std::memcpy(changed.data(), tensor.tensor.data, changed.size() * sizeof(float));
+    changed[17] += 1;
+    tensor.tensor.data = changed.data();
+  }
+  EXPECT_NE(error_of<FormatError>(*layout, tensors).find("shared A"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace lockstep::lora

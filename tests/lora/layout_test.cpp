@@ -1,0 +1,213 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "core/error.h"
+#include "lora/fixture.h"
+
+namespace lockstep::lora {
+namespace {
+
+using Names = std::vector<std::string>;
+const Names kAllLeaves = {"down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"};
+
+std::string config_error(const LoraConfig& config) {
+  try {
+    resolve_layout(config, tiny_modules());
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+Names module_names(const AdapterLayout& layout) {
+  Names names;
+  for (const Pair& pair : layout.pairs)
+    for (const Module& module : pair.modules) names.push_back(module.name);
+  return names;
+}
+
+TEST(ModuleList, SplitsAtCommasAndSpaces) {
+  EXPECT_EQ(split_module_list("q_proj, k_proj ,v_proj"), (Names{"q_proj", "k_proj", "v_proj"}));
+  EXPECT_EQ(split_module_list(" all-linear "), Names{"all-linear"});
+  EXPECT_EQ(split_module_list("q_proj k_proj"), (Names{"q_proj", "k_proj"}));
+  EXPECT_TRUE(split_module_list(" , ").empty());
+}
+
+TEST(LoraType, Names) {
+  EXPECT_EQ(parse_lora_type("lora"), LoraType::fused);
+  EXPECT_EQ(parse_lora_type("canonical_lora"), LoraType::canonical);
+  EXPECT_STREQ(lora_type_name(LoraType::fused), "lora");
+  EXPECT_STREQ(lora_type_name(LoraType::canonical), "canonical_lora");
+  EXPECT_THROW(parse_lora_type("LoRA"), ConfigError);
+}
+
+TEST(Layout, AllLinearFused) {
+  for (const char* spelling : {"all-linear", "all", "all_linear", "All-Linear"}) {
+    const auto layout = resolve_layout(tiny_config(LoraType::fused, {spelling}), tiny_modules());
+    EXPECT_EQ(layout->target_leaves, kAllLeaves);
+    ASSERT_EQ(layout->pairs.size(), 8u);
+    const Pair& qkv = layout->pairs[0];
+    EXPECT_EQ(qkv.in, 24);
+    EXPECT_EQ(qkv.out, 64);
+    EXPECT_EQ(qkv.modules.size(), 3u);
+    EXPECT_EQ(layout->site(1, Product::down), std::vector<int>{7});
+    EXPECT_EQ(layout->num_parameters, 2 * 4 * (24 + 64 + 32 + 24 + 24 + 80 + 40 + 24));
+  }
+}
+
+TEST(Layout, AllLinearCanonical) {
+  const auto layout = resolve_layout(tiny_config(LoraType::canonical), tiny_modules());
+  ASSERT_EQ(layout->pairs.size(), 14u);
+  EXPECT_EQ(layout->site(0, Product::qkv), (std::vector<int>{0, 1, 2}));
+  EXPECT_EQ(layout->pairs[2].out_begin, 48);
+  EXPECT_EQ(layout->pairs[2].out, 16);
+  EXPECT_EQ(layout->num_parameters, 2 * 4 * (24 * 5 + 32 + 16 + 16 + 32 + 24 + 40 + 40 + 40 + 24));
+  EXPECT_EQ(layout->target_leaves, kAllLeaves);
+}
+
+TEST(Layout, TensorsAreAlignedAndDoNotOverlap) {
+  LoraConfig config = tiny_config(LoraType::canonical);
+  config.rank = 3;
+  const auto layout = resolve_layout(config, tiny_modules());
+  int64_t end = 0;
+  for (const Pair& pair : layout->pairs) {
+    EXPECT_EQ(pair.a_offset % 16, 0);
+    EXPECT_EQ(pair.b_offset % 16, 0);
+    EXPECT_GE(pair.a_offset, end);
+    EXPECT_GE(pair.b_offset, pair.a_offset + pair.in * pair.rank);
+    end = pair.b_offset + pair.rank * pair.out;
+  }
+  EXPECT_GE(layout->num_floats, end);
+}
+
+TEST(Layout, MegatronNamesMeanTheirProjections) {
+  const std::vector<std::pair<std::string, Names>> cases = {
+      {"linear_qkv", {"k_proj", "q_proj", "v_proj"}}, {"linear_proj", {"o_proj"}},
+      {"linear_fc1", {"gate_proj", "up_proj"}},       {"linear_fc2", {"down_proj"}},
+      {"linear_q", {"q_proj"}},                       {"linear_k", {"k_proj"}},
+      {"linear_v", {"v_proj"}},                       {"linear_fc1_gate", {"gate_proj"}},
+      {"linear_fc1_up", {"up_proj"}}};
+  for (const auto& [name, leaves] : cases)
+    EXPECT_EQ(resolve_layout(tiny_config(LoraType::canonical, {name}), tiny_modules())->target_leaves, leaves) << name;
+}
+
+TEST(Layout, FusedNameBringsItsSiblings) {
+  EXPECT_EQ(resolve_layout(tiny_config(LoraType::fused, {"q_proj", "down_proj"}), tiny_modules())->target_leaves,
+            (Names{"down_proj", "k_proj", "q_proj", "v_proj"}));
+  EXPECT_EQ(resolve_layout(tiny_config(LoraType::fused, {"linear_fc1_up"}), tiny_modules())->target_leaves,
+            (Names{"gate_proj", "up_proj"}));
+}
+
+TEST(Layout, Exclusions) {
+  LoraConfig config = tiny_config(LoraType::canonical);
+  config.exclude_modules = {"k_proj", "linear_fc1", "layers.1.self_attn.o_proj"};
+  const auto layout = resolve_layout(config, tiny_modules());
+  EXPECT_EQ(layout->target_leaves, (Names{"down_proj", "o_proj", "q_proj", "v_proj"}));
+  EXPECT_EQ(layout->site(0, Product::o).size(), 1u);
+  EXPECT_TRUE(layout->site(1, Product::o).empty());
+  // As in vime: targets minus exclusions name the fused product, and a fused product has all its projections.
+  config.type = LoraType::fused;
+  config.exclude_modules = {"k_proj", "linear_fc1"};
+  EXPECT_EQ(resolve_layout(config, tiny_modules())->target_leaves,
+            (Names{"down_proj", "k_proj", "o_proj", "q_proj", "v_proj"}));
+}
+
+TEST(Layout, FullNamesAndSuffixes) {
+  const auto layout = resolve_layout(
+      tiny_config(LoraType::canonical, {"model.layers.0.mlp.up_proj", "layers.1.self_attn.v_proj"}), tiny_modules());
+  EXPECT_EQ(module_names(*layout), (Names{"model.layers.0.mlp.up_proj", "model.layers.1.self_attn.v_proj"}));
+  EXPECT_EQ(layout->first_layer, 0);
+  // A suffix begins at a dot.
+  EXPECT_NE(config_error(tiny_config(LoraType::canonical, {"proj"})), "");
+}
+
+TEST(Layout, UnknownNameListsWhatExists) {
+  const std::string text = config_error(tiny_config(LoraType::fused, {"q_porj"}));
+  EXPECT_NE(text.find("q_porj"), std::string::npos);
+  for (const std::string& leaf : kAllLeaves) EXPECT_NE(text.find(leaf), std::string::npos) << leaf;
+  EXPECT_NE(text.find("linear_qkv"), std::string::npos);
+  EXPECT_NE(text.find("try:    q_proj"), std::string::npos) << text;
+  LoraConfig config = tiny_config(LoraType::fused);
+  config.exclude_modules = {"lm_head"};
+  EXPECT_NE(config_error(config).find("--exclude-modules"), std::string::npos);
+}
+
+TEST(Layout, NothingToAdapt) {
+  EXPECT_NE(config_error(tiny_config(LoraType::fused, {})), "");
+  LoraConfig config = tiny_config(LoraType::fused, {"q_proj"});
+  config.exclude_modules = {"linear_qkv"};
+  EXPECT_NE(config_error(config).find("no module is left"), std::string::npos);
+}
+
+TEST(Layout, Regex) {
+  LoraConfig config = tiny_config(LoraType::canonical, {});
+  config.target_regex = R"(model\.layers\.0\.self_attn\.(q|k)_proj|.*\.mlp\.down_proj)";
+  EXPECT_EQ(module_names(*resolve_layout(config, tiny_modules())),
+            (Names{"model.layers.0.self_attn.q_proj", "model.layers.0.self_attn.k_proj", "model.layers.0.mlp.down_proj",
+                   "model.layers.1.mlp.down_proj"}));
+  config.target_regex = "q_proj";  // the whole name must match
+  EXPECT_NE(config_error(config), "");
+  config.target_regex = "(q_proj";
+  EXPECT_NE(config_error(config).find("cannot be read"), std::string::npos);
+  config.target_regex = std::string(20000, '(');
+  EXPECT_NE(config_error(config).find("too large"), std::string::npos);
+}
+
+TEST(Layout, LayersToTransform) {
+  LoraConfig config = tiny_config(LoraType::canonical, {"q_proj"});
+  config.layers_to_transform = std::vector<int64_t>{1};
+  const auto layout = resolve_layout(config, tiny_modules());
+  EXPECT_EQ(module_names(*layout), Names{"model.layers.1.self_attn.q_proj"});
+  EXPECT_EQ(layout->first_layer, 1);
+  config.layers_to_transform = std::vector<int64_t>{2};
+  EXPECT_NE(config_error(config).find("layers_to_transform"), std::string::npos);
+  config.layers_to_transform = std::vector<int64_t>{0};
+  config.target_regex = ".*q_proj";
+  EXPECT_NE(config_error(config).find("layers_to_transform"), std::string::npos);
+}
+
+TEST(Layout, PatternsFirstMatchWins) {
+  LoraConfig config = tiny_config(LoraType::canonical);
+  config.rank_pattern = {{"down_proj", 2}, {"layers.1.mlp.down_proj", 7}, {R"(model\.layers\.0\.mlp\.(gate|up)_proj)", 3}};
+  config.alpha_pattern = {{"layers.1.self_attn.q_proj", 12.0}, {"proj", 99.0}};
+  const auto layout = resolve_layout(config, tiny_modules());
+  const auto pair_of = [&](const std::string& name) -> const Pair& {
+    for (const Pair& pair : layout->pairs)
+      if (pair.modules.front().name == name) return pair;
+    throw std::runtime_error(name);
+  };
+  EXPECT_EQ(pair_of("model.layers.1.mlp.down_proj").rank, 2);
+  EXPECT_EQ(pair_of("model.layers.0.mlp.up_proj").rank, 3);
+  EXPECT_EQ(pair_of("model.layers.1.mlp.up_proj").rank, 4);
+  EXPECT_FLOAT_EQ(pair_of("model.layers.1.self_attn.q_proj").scale, 12.0f / 4);
+  EXPECT_FLOAT_EQ(pair_of("model.layers.0.self_attn.q_proj").scale, 8.0f / 4);  // "proj" is no suffix after a dot
+  config.type = LoraType::fused;
+  config.rank_pattern = {{"q_proj", 2}};
+  EXPECT_NE(config_error(config).find("share one A"), std::string::npos);
+}
+
+TEST(Layout, Scale) {
+  LoraConfig config = tiny_config(LoraType::fused);
+  EXPECT_FLOAT_EQ(resolve_layout(config, tiny_modules())->pairs[0].scale, 2.0f);
+  config.use_rslora = true;
+  EXPECT_FLOAT_EQ(resolve_layout(config, tiny_modules())->pairs[0].scale, 4.0f);
+}
+
+TEST(Layout, ImpossibleNumbers) {
+  const auto with = [](auto change) {
+    LoraConfig config = tiny_config(LoraType::canonical);
+    change(config);
+    return config_error(config);
+  };
+  EXPECT_NE(with([](LoraConfig& c) { c.rank = 0; }), "");
+  EXPECT_EQ(with([](LoraConfig& c) { c.rank = 16; }), "");
+  EXPECT_NE(with([](LoraConfig& c) { c.rank = 17; }).find("k_proj"), std::string::npos);
+  EXPECT_NE(with([](LoraConfig& c) { c.alpha = 0; }), "");
+  EXPECT_NE(with([](LoraConfig& c) { c.alpha = NAN; }), "");
+  EXPECT_NE(with([](LoraConfig& c) { c.dropout = 1; }), "");
+  EXPECT_NE(with([](LoraConfig& c) { c.dropout = -0.1; }), "");
+}
+
+}  // namespace
+}  // namespace lockstep::lora
