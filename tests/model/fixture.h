@@ -1,0 +1,107 @@
+// Tiny random models of each family: 3 layers, width 32, activations far from zero and attention far from uniform.
+#pragma once
+
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/random.h"
+#include "model/train_pass.h"
+
+namespace lockstep::model {
+
+inline Json tiny_json(const std::string& family) {
+  Json json = {{"model_type", family}, {"vocab_size", 53}, {"hidden_size", 32}, {"intermediate_size", 40},
+               {"num_hidden_layers", 3}, {"num_attention_heads", 4}, {"num_key_value_heads", 2},
+               {"max_position_embeddings", 128}, {"rms_norm_eps", 1e-5}, {"tie_word_embeddings", family == "qwen3"}};
+  if (family == "mistral") json["sliding_window"] = 5;
+  if (family == "qwen3") json["head_dim"] = 16;
+  if (family == "llama") json["attention_bias"] = json["mlp_bias"] = true;
+  return json;
+}
+
+inline ModelConfig tiny_config(const std::string& family) { return parse_config(tiny_json(family), "config.json"); }
+
+inline float drawn(uint32_t tensor, uint32_t i) { return 2 * uniform01(philox(3, {tensor, i, 0, 0})[0]) - 1; }
+
+// Memory and names of a model file.
+struct ModelFile {
+  std::vector<Buffer> memory;
+  NamedTensors tensors;
+
+  explicit ModelFile(const ModelConfig& config, DType dtype = DType::f32) {
+    for (const TensorSpec& spec : expected_tensors(config)) {
+      int64_t elements = 1;
+      for (const int64_t dim : spec.shape) elements *= dim;
+      const bool matrix = spec.shape.size() == 2;
+      Buffer& buffer = memory.emplace_back(static_cast<size_t>(elements * dtype_bytes(dtype)));
+      const float gain = matrix ? 1.7f / std::sqrt(static_cast<float>(spec.shape[1])) : 0.3f;
+      for (int64_t i = 0; i < elements; ++i) {
+        const float offset = matrix || spec.name.ends_with("bias") ? 0.0f : 1.0f;
+        const float value = offset + gain * drawn(static_cast<uint32_t>(tensors.size()), static_cast<uint32_t>(i));
+        if (dtype == DType::f32) buffer.f32()[i] = value;
+        else static_cast<BFloat16*>(buffer.data())[i] = to_bf16(value);
+      }
+      const ConstTensor view = matrix ? ConstTensor(buffer.data(), dtype, {spec.shape[0], spec.shape[1]})
+                                      : ConstTensor(buffer.data(), dtype, {spec.shape[0]});
+      tensors.push_back({spec.name, view});
+    }
+  }
+
+  NamedTensor& find(const std::string& name) {
+    for (NamedTensor& tensor : tensors)
+      if (tensor.name == name) return tensor;
+    throw std::runtime_error("no tensor " + name);
+  }
+};
+
+inline std::shared_ptr<const Weights> tiny_weights(const ModelConfig& config, Stream& stream) {
+  const ModelFile file(config);
+  return Weights::load(config, file.tensors, stream);
+}
+
+inline Model tiny_model(const std::string& family, Stream& stream, int64_t logits_bytes = Model::kLogitsBytes) {
+  const ModelConfig config = tiny_config(family);
+  return Model(config, tiny_weights(config, stream), logits_bytes);
+}
+
+// A and B nonzero.
+inline lora::AdapterVersion tiny_adapter(const ModelConfig& config, lora::LoraType type, uint32_t which,
+                                         std::vector<std::string> targets = {"all-linear"}) {
+  lora::LoraConfig lora;
+  lora.rank = 3;
+  lora.alpha = 4;
+  lora.type = type;
+  lora.target_modules = std::move(targets);
+  auto layout = lora::resolve_layout(lora, linear_modules(config));
+  auto weights = std::make_shared<Buffer>(static_cast<size_t>(layout->num_floats) * sizeof(float));
+  for (int64_t i = 0; i < layout->num_floats; ++i)
+    weights->f32()[i] = 0.25f * drawn(1000 + which, static_cast<uint32_t>(i));
+  return {.version = which, .layout = std::move(layout), .weights = std::move(weights)};
+}
+
+inline std::vector<int32_t> tiny_tokens(int64_t count, uint32_t which, int64_t vocab = 53) {
+  std::vector<int32_t> tokens;
+  for (int64_t i = 0; i < count; ++i)
+    tokens.push_back(static_cast<int32_t>(philox(9, {which, static_cast<uint32_t>(i), 0, 0})[0] % static_cast<uint64_t>(vocab)));
+  return tokens;
+}
+
+// KV memory of one sequence, every layer its own.
+struct Cache {
+  Buffer memory;
+  std::vector<float*> blocks;
+  int64_t stride = 0;
+
+  Cache(const Model& model, int64_t tokens) : stride(model.kv_layer_floats()) {
+    const int64_t count = (tokens + kernels::kKvBlock - 1) / kernels::kKvBlock;
+    const int64_t block = stride * model.config().layers;
+    memory = Buffer(static_cast<size_t>(count * block) * sizeof(float), Buffer::Fill::none);
+    for (int64_t i = 0; i < count * block; ++i) memory.f32()[i] = 1e30f;  // nobody may read what was never written
+    for (int64_t i = 0; i < count; ++i) blocks.push_back(memory.f32() + i * block);
+  }
+};
+
+}  // namespace lockstep::model
