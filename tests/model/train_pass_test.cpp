@@ -1,0 +1,361 @@
+#include "model/train_pass.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <memory>
+
+#include "core/error.h"
+#include "core/hash.h"
+#include "model/fixture.h"
+
+namespace lockstep::model {
+namespace {
+
+const char* const kFamilies[] = {"llama", "mistral", "qwen2", "qwen3"};
+constexpr int64_t kLengths[] = {19, 5, 33, 16, 2, 8};
+constexpr int kSequences = 6;
+
+struct Result {
+  std::vector<float> logprob, entropy;        // by sequence, in order
+  std::vector<std::vector<float>> gradients;  // by lane
+  bool operator==(const Result&) const = default;
+};
+
+// Six sequences in two lanes (0-3, 4-5), trained in micro-batches of the given numbers of sequences.
+struct TrainCase {
+  std::string family = "llama";
+  lora::LoraType type = lora::LoraType::fused;
+  std::vector<std::string> targets = {"all-linear"};
+  std::vector<int> micro_batches = {kSequences};
+  StreamOptions stream = {.threads = 2};
+  int64_t logits_bytes = Model::kLogitsBytes;
+  bool recompute = false;
+  float dropout = 0;
+};
+
+struct Packed {
+  std::vector<int32_t> tokens, targets, sample, position;
+  std::vector<int64_t> begins = {0};
+  std::vector<float> d_logprob, d_entropy;
+
+  Packed(int first, int count) {
+    for (int s = first; s < first + count; ++s) {
+      const std::vector<int32_t> sequence = tiny_tokens(kLengths[s] + 1, static_cast<uint32_t>(s));
+      for (int64_t t = 0; t < kLengths[s]; ++t) {
+        tokens.push_back(sequence[static_cast<size_t>(t)]);
+        const bool none = t < kLengths[s] / 3;  // a prompt
+        targets.push_back(none ? -1 : sequence[static_cast<size_t>(t) + 1]);
+        sample.push_back(s);
+        position.push_back(static_cast<int32_t>(t));
+        d_logprob.push_back(drawn(70 + static_cast<uint32_t>(s), static_cast<uint32_t>(t)));
+        d_entropy.push_back(drawn(80 + static_cast<uint32_t>(s), static_cast<uint32_t>(t)));
+      }
+      begins.push_back(static_cast<int64_t>(tokens.size()));
+    }
+  }
+  TrainBatch batch() const { return {.tokens = tokens, .sequence_begin = begins, .targets = targets}; }
+  int64_t size() const { return static_cast<int64_t>(tokens.size()); }
+  static ConstTensor view(const std::vector<float>& values) {
+    return ConstTensor(values.data(), DType::f32, {static_cast<int64_t>(values.size())});
+  }
+};
+
+Result train(const TrainCase& run) {
+  Stream stream(run.stream);
+  const Model model = tiny_model(run.family, stream, run.logits_bytes);
+  const lora::AdapterVersion adapter = tiny_adapter(model.config(), run.type, 1, run.targets);
+  Result result;
+  result.gradients.assign(2, std::vector<float>(static_cast<size_t>(adapter.layout->num_floats)));
+  TrainPass pass(model, stream);
+  int first = 0;
+  for (const int count : run.micro_batches) {
+    const Packed packed(first, count);
+    lora::DeltaDropout dropout;
+    if (run.dropout > 0)
+      dropout = {.p = run.dropout, .key = 4, .step = 2, .sample = packed.sample, .position = packed.position};
+    const HeadOutputs heads = pass.forward(packed.batch(), adapter,
+                                           {.inv_temperature = 1.25f, .recompute = run.recompute, .entropy = true}, dropout);
+    result.logprob.insert(result.logprob.end(), heads.logprob_T.f32(), heads.logprob_T.f32() + packed.size());
+    result.entropy.insert(result.entropy.end(), heads.entropy_T.f32(), heads.entropy_T.f32() + packed.size());
+    std::vector<lora::GradientRows> lanes;
+    for (int i = 0; i < count; ++i) {
+      const int64_t begin = packed.begins[static_cast<size_t>(i)], end = packed.begins[static_cast<size_t>(i) + 1];
+      lanes.push_back({begin, end - begin, result.gradients[first + i < 4 ? 0 : 1].data()});
+    }
+    pass.backward(Packed::view(packed.d_logprob), Packed::view(packed.d_entropy), lanes);
+    first += count;
+  }
+  EXPECT_EQ(first, kSequences);
+  return result;
+}
+
+TEST(TrainPass, PackedIsUnpackedAndMicroBatchesAreOneBatch) {
+  for (const char* family : kFamilies)
+    for (const float dropout : {0.0f, 0.25f}) {
+      TrainCase run{.family = family, .dropout = dropout};
+      const Result whole = train(run);
+      EXPECT_NE(whole.gradients[0], whole.gradients[1]);
+      for (const std::vector<int>& split : {std::vector<int>{1, 1, 1, 1, 1, 1}, {2, 3, 1}, {4, 2}}) {
+        run.micro_batches = split;
+        EXPECT_EQ(whole, train(run)) << family << " " << split.size();
+      }
+    }
+}
+
+TEST(TrainPass, RecomputeGivesTheSameBits) {
+  for (const char* family : kFamilies) {
+    TrainCase run{.family = family, .type = lora::LoraType::canonical, .micro_batches = {3, 3}, .dropout = 0.1f};
+    const Result kept = train(run);
+    run.recompute = true;
+    EXPECT_EQ(kept, train(run)) << family;
+  }
+}
+
+TEST(TrainPass, BitsDoNotDependOnThreadsOrIsa) {
+  for (const char* family : kFamilies) {
+    TrainCase run{.family = family, .type = lora::LoraType::canonical, .stream = {.threads = 1}};
+    const Result one = train(run);
+    run.stream = {.threads = 2};
+    EXPECT_EQ(one, train(run)) << family;
+    run.stream = {.threads = 2, .isa = CpuIsa::avx2};
+    EXPECT_EQ(one, train(run)) << family;
+  }
+}
+
+TEST(TrainPass, ChunkedHeadGivesTheSameBits) {
+  TrainCase run{.family = "qwen2"};
+  const Result whole = train(run);
+  for (const int64_t rows : {1, 7, 50}) {
+    run.logits_bytes = rows * 53 * 4;
+    EXPECT_EQ(whole, train(run)) << rows;
+  }
+}
+
+TEST(TrainPass, DropoutChangesWhatItShould) {
+  const Result without = train({}), with = train({.dropout = 0.25f});
+  EXPECT_NE(without.logprob, with.logprob);
+  EXPECT_NE(without.gradients, with.gradients);
+}
+
+// Whatever is not trained, the gradients that remain are the same bits: nothing is computed differently below the lowest adapter.
+TEST(TrainPass, LowestAdapterMayBeAnyProduct) {
+  for (const char* target : {"layers.1.mlp.down_proj", "layers.1.mlp.gate_proj", "layers.1.self_attn.o_proj",
+                             "layers.1.self_attn.v_proj", "layers.2.mlp.down_proj"})
+    for (const char* family : {"llama", "qwen3"}) {
+      // An adapter with B = 0 below and the same values above trains to the same gradients above.
+      Stream stream({.threads = 2});
+      const Model model = tiny_model(family, stream);
+      const lora::AdapterVersion high = tiny_adapter(model.config(), lora::LoraType::canonical, 1, {target});
+      lora::AdapterVersion all = tiny_adapter(model.config(), lora::LoraType::canonical, 2);
+      auto weights = std::make_shared<Buffer>(all.weights->bytes());
+      const auto& pair = high.layout->pairs.front();
+      const lora::Pair* same = nullptr;
+      for (const lora::Pair& p : all.layout->pairs)
+        if (p.modules.front().name == pair.modules.front().name) same = &p;
+      ASSERT_NE(same, nullptr);
+      std::memcpy(weights->f32() + same->a_offset, high.a(pair), static_cast<size_t>(pair.in * pair.rank) * sizeof(float));
+      std::memcpy(weights->f32() + same->b_offset, high.b(pair), static_cast<size_t>(pair.out * pair.rank) * sizeof(float));
+      all.weights = weights;
+
+      const Packed packed(0, 3);
+      const auto gradient = [&](const lora::AdapterVersion& adapter, bool recompute) {
+        std::vector<float> flat(static_cast<size_t>(adapter.layout->num_floats));
+        const lora::GradientRows lane{0, packed.size(), flat.data()};
+        TrainPass pass(model, stream);
+        pass.forward(packed.batch(), adapter, {.inv_temperature = 1, .recompute = recompute, .entropy = false});
+        pass.backward(Packed::view(packed.d_logprob), {}, {&lane, 1});
+        return flat;
+      };
+      const std::vector<float> one = gradient(high, false), reference = gradient(all, false);
+      EXPECT_EQ(one, gradient(high, true)) << target;
+      EXPECT_EQ(std::memcmp(one.data() + pair.a_offset, reference.data() + same->a_offset,
+                            static_cast<size_t>(pair.in * pair.rank) * sizeof(float)), 0) << family << " " << target;
+      EXPECT_EQ(std::memcmp(one.data() + pair.b_offset, reference.data() + same->b_offset,
+                            static_cast<size_t>(pair.out * pair.rank) * sizeof(float)), 0) << family << " " << target;
+      EXPECT_NE(one, std::vector<float>(one.size()));
+    }
+}
+
+// Log-probs of the trainer's forward, of its score and of the engine's way are one computation.
+TEST(TrainPass, ScoreIsForward) {
+  Stream stream({.threads = 2});
+  const Model model = tiny_model("mistral", stream);
+  const lora::AdapterVersion adapter = tiny_adapter(model.config(), lora::LoraType::fused, 1);
+  const Packed packed(0, kSequences);
+  TrainPass pass(model, stream);
+  const TrainOptions options{.inv_temperature = 1.25f, .recompute = false, .entropy = true};
+  const HeadOutputs forward = pass.forward(packed.batch(), adapter, options);
+  const std::vector<float> kept(forward.logprob_T.f32(), forward.logprob_T.f32() + packed.size());
+  const HeadOutputs score = pass.score(packed.batch(), &adapter, options);
+  EXPECT_EQ(kept, std::vector<float>(score.logprob_T.f32(), score.logprob_T.f32() + packed.size()));
+  EXPECT_EQ(std::memcmp(forward.entropy_T.data, score.entropy_T.data, kept.size() * sizeof(float)), 0);
+
+  // A score of the reference between forward and backward disturbs neither.
+  const auto gradient = [&](bool reference) {
+    std::vector<float> flat(static_cast<size_t>(adapter.layout->num_floats));
+    const lora::GradientRows lane{0, packed.size(), flat.data()};
+    pass.forward(packed.batch(), adapter, options);
+    if (reference) pass.score(packed.batch(), nullptr, options);
+    pass.backward(Packed::view(packed.d_logprob), Packed::view(packed.d_entropy), {&lane, 1});
+    return flat;
+  };
+  EXPECT_EQ(gradient(false), gradient(true));
+  const HeadOutputs base = pass.score(packed.batch(), nullptr, options);
+  EXPECT_NE(kept, std::vector<float>(base.logprob_T.f32(), base.logprob_T.f32() + packed.size()));
+}
+
+double objective(const Model& model, const lora::AdapterVersion& adapter, const Packed& packed,
+                 const lora::DeltaDropout& dropout, Stream& stream) {
+  TrainPass pass(model, stream);
+  const HeadOutputs heads = pass.forward(packed.batch(), adapter, {.inv_temperature = 1.25f, .recompute = false, .entropy = true}, dropout);
+  double sum = 0;
+  for (int64_t t = 0; t < packed.size(); ++t) {
+    if (packed.targets[static_cast<size_t>(t)] < 0) continue;
+    sum += double(packed.d_logprob[static_cast<size_t>(t)]) * heads.logprob_T.f32()[t] +
+           double(packed.d_entropy[static_cast<size_t>(t)]) * heads.entropy_T.f32()[t];
+  }
+  return sum;
+}
+
+// Along random directions through the whole adapter, so that every parameter takes part in every check.
+TEST(TrainPass, GradientAgreesWithDifferences) {
+  Stream stream({.threads = 2});
+  for (const char* family : kFamilies)
+    for (const float p : {0.0f, 0.3f}) {
+      const Model model = tiny_model(family, stream);
+      const lora::AdapterVersion adapter = tiny_adapter(model.config(), lora::LoraType::canonical, 1);
+      const Packed packed(0, 3);
+      lora::DeltaDropout dropout;
+      if (p > 0) dropout = {.p = p, .key = 4, .step = 2, .sample = packed.sample, .position = packed.position};
+      std::vector<float> gradient(static_cast<size_t>(adapter.layout->num_floats));
+      const lora::GradientRows lane{0, packed.size(), gradient.data()};
+      TrainPass pass(model, stream);
+      pass.forward(packed.batch(), adapter, {.inv_temperature = 1.25f, .recompute = true, .entropy = true}, dropout);
+      pass.backward(Packed::view(packed.d_logprob), Packed::view(packed.d_entropy), {&lane, 1});
+      for (uint32_t direction = 0; direction < 4; ++direction) {
+        constexpr float kStep = 2e-3f;
+        double along = 0, size = 0;
+        const auto moved = [&](float step) {
+          lora::AdapterVersion version = adapter;
+          auto weights = std::make_shared<Buffer>(adapter.weights->bytes());
+          along = size = 0;
+          for (int64_t i = 0; i < adapter.layout->num_floats; ++i) {
+            const float u = drawn(500 + direction, static_cast<uint32_t>(i));
+            weights->f32()[i] = adapter.weights->f32()[i] + step * u;
+            along += double(u) * gradient[static_cast<size_t>(i)];
+            size += std::fabs(double(u) * gradient[static_cast<size_t>(i)]);
+          }
+          version.weights = weights;
+          return objective(model, version, packed, dropout, stream);
+        };
+        const double slope = (moved(kStep) - moved(-kStep)) / (2 * kStep);
+        EXPECT_NEAR(along, slope, 2e-3 * size) << family << " dropout " << p << " direction " << direction;
+      }
+    }
+}
+
+TEST(TrainPass, BaseStaysWhatItWas) {
+  Stream stream({.threads = 2});
+  const Model model = tiny_model("llama", stream);
+  const lora::AdapterVersion adapter = tiny_adapter(model.config(), lora::LoraType::fused, 1);
+  const auto hash = [&] {
+    Sha256 sha;
+    model.weights().visit(model.config(), [&](const NamedTensor& tensor) {
+      sha.update({static_cast<const std::byte*>(tensor.tensor.data),
+                  static_cast<size_t>(tensor.tensor.elements() * dtype_bytes(tensor.tensor.dtype))});
+    }, stream);
+    return sha.hex();
+  };
+  const std::string before = hash();
+  const Packed packed(0, kSequences);
+  std::vector<float> gradient(static_cast<size_t>(adapter.layout->num_floats));
+  const lora::GradientRows lane{0, packed.size(), gradient.data()};
+  TrainPass pass(model, stream);
+  pass.forward(packed.batch(), adapter, {});
+  pass.backward(Packed::view(packed.d_logprob), {}, {&lane, 1});
+  EXPECT_EQ(before, hash());
+}
+
+TEST(TrainPass, NoTargetsIsNoGradient) {
+  Stream stream({.threads = 2});
+  const Model model = tiny_model("qwen3", stream);
+  const lora::AdapterVersion adapter = tiny_adapter(model.config(), lora::LoraType::fused, 1);
+  Packed packed(0, 2);
+  packed.targets.assign(packed.targets.size(), -1);
+  std::vector<float> gradient(static_cast<size_t>(adapter.layout->num_floats));
+  const lora::GradientRows lane{0, packed.size(), gradient.data()};
+  TrainPass pass(model, stream);
+  const HeadOutputs heads = pass.forward(packed.batch(), adapter, {});
+  EXPECT_EQ(heads.logprob_T.f32()[5], 0.0f);
+  pass.backward(Packed::view(packed.d_logprob), {}, {&lane, 1});
+  for (const float value : gradient) ASSERT_EQ(value, 0.0f);
+}
+
+TEST(TrainPass, MemoryIsWhatTheEstimateSays) {
+  Stream stream({.threads = 2});
+  Json json = tiny_json("qwen3");
+  json["num_hidden_layers"] = 8;
+  const ModelConfig config = parse_config(json, "config.json");
+  const Model model(config, tiny_weights(config, stream));
+  const lora::AdapterVersion adapter = tiny_adapter(config, lora::LoraType::fused, 1);
+  std::vector<float> gradient(static_cast<size_t>(adapter.layout->num_floats));
+  TrainPass pass(model, stream);
+  // Growing and shrinking batches: what is held is what the largest needs.
+  for (const bool recompute : {true, false}) {
+    const int64_t before = live_bytes();
+    for (const int64_t sequences : {10, 20, 15, 30, 5}) {
+      const int64_t count = sequences * 128;
+      const std::vector<int32_t> tokens = tiny_tokens(count, 1), targets = tiny_tokens(count, 2);
+      std::vector<int64_t> begins;
+      for (int64_t i = 0; i <= sequences; ++i) begins.push_back(i * 128);
+      const std::vector<float> d(static_cast<size_t>(count), 0.1f);
+      const lora::GradientRows lane{0, count, gradient.data()};
+      TrainPass fresh(model, stream);
+      TrainPass& used = recompute ? fresh : pass;
+      used.forward({.tokens = tokens, .sequence_begin = begins, .targets = targets}, adapter,
+                   {.inv_temperature = 1, .recompute = recompute, .entropy = true});
+      used.backward(Packed::view(d), Packed::view(d), {&lane, 1});
+      const int64_t estimate = TrainPass::activation_bytes(config, recompute ? count : std::max<int64_t>(count, 30 * 128), recompute);
+      if (!recompute && sequences < 30) continue;
+      constexpr int64_t kSmallestPiece = int64_t{4} << 20;  // of an arena; there are two
+      EXPECT_NEAR(live_bytes() - before, estimate, 0.1 * estimate + 2 * kSmallestPiece) << sequences << " " << recompute;
+    }
+  }
+  EXPECT_LT(TrainPass::activation_bytes(config, 4096, true), TrainPass::activation_bytes(config, 4096, false) / 2);
+}
+
+TEST(TrainPass, BadCallsAreTypedErrors) {
+  Stream stream({.threads = 1});
+  const Model model = tiny_model("llama", stream);
+  const lora::AdapterVersion adapter = tiny_adapter(model.config(), lora::LoraType::fused, 1);
+  const Packed packed(0, 2);
+  TrainPass pass(model, stream);
+  const ConstTensor d = Packed::view(packed.d_logprob), d_entropy = Packed::view(packed.d_entropy);
+  std::vector<float> gradient(static_cast<size_t>(adapter.layout->num_floats));
+  const lora::GradientRows lane{0, packed.size(), gradient.data()};
+  EXPECT_THROW(pass.backward(d, {}, {&lane, 1}), ShapeError);
+  pass.forward(packed.batch(), adapter, {});
+  EXPECT_THROW(pass.backward(d, d_entropy, {&lane, 1}), ShapeError);  // entropy was not computed
+  const lora::GradientRows beyond{1, packed.size(), gradient.data()};
+  EXPECT_THROW(pass.backward(d, {}, {&beyond, 1}), ShapeError);
+  pass.backward(d, {}, {&lane, 1});
+  EXPECT_THROW(pass.backward(d, {}, {&lane, 1}), ShapeError);  // once
+
+  Packed bad = packed;
+  bad.targets[9] = 53;
+  EXPECT_THROW(pass.forward(bad.batch(), adapter, {}), DataError);
+  bad = packed;
+  bad.tokens[0] = 99;
+  EXPECT_THROW(pass.forward(bad.batch(), adapter, {}), DataError);
+  EXPECT_THROW(pass.backward(d, {}, {&lane, 1}), ShapeError);  // the failed forward left nothing
+  bad = packed;
+  bad.begins.back() -= 1;
+  EXPECT_THROW(pass.forward(bad.batch(), adapter, {}), ShapeError);
+  bad = packed;
+  bad.targets.pop_back();
+  EXPECT_THROW(pass.forward(bad.batch(), adapter, {}), ShapeError);
+}
+
+}  // namespace
+}  // namespace lockstep::model
