@@ -28,7 +28,7 @@ class HfDirectory {
   // FormatError otherwise; a .bin directory is a FormatError that says how to convert).
   void map_weights();
   const NamedTensors& tensors() const { return tensors_; }  // sorted by name
-  std::vector<fs::Path> weight_files() const;
+  std::vector<fs::Path> weight_files() const;  // mapped files, sorted
 
  private:
   fs::Path path_;
@@ -43,7 +43,7 @@ class HfDirectory {
 std::string base_fingerprint(const NamedTensors& sorted_tensors);
 
 // The same, cached in `cache_file` under every weight file's (path, size, mtime); a stale or damaged cache is recomputed,
-// an unwritable one is not an error.
+// an unwritable one is not an error. The weights must be mapped.
 std::string cached_base_fingerprint(const HfDirectory& directory, const fs::Path& cache_file);
 
 }  // namespace lockstep::checkpoint

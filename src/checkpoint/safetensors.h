@@ -8,11 +8,12 @@
 #pragma once
 
 #include <map>
-#include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "core/fs.h"
+#include "core/memory.h"
 #include "core/named_tensor.h"
 
 namespace lockstep::checkpoint {
@@ -21,6 +22,7 @@ class SafetensorsFile {
  public:
   // Checks the whole header: size, UTF-8 JSON, duplicate names, known dtypes, offsets without holes or overlaps that fill the
   // file exactly, sizes equal to shape x dtype (with overflow checks). FormatError names file and tensor.
+  // A scalar is read as [1]; more than four dimensions are a FormatError.
   explicit SafetensorsFile(const fs::Path& path);
 
   const NamedTensors& tensors() const { return tensors_; }  // in order of their bytes
@@ -30,11 +32,14 @@ class SafetensorsFile {
 
  private:
   fs::MappedFile file_;
+  std::vector<Buffer> realigned_;  // copies of tensors that begin at an address their type cannot have
   NamedTensors tensors_;
+  std::unordered_map<std::string, size_t> index_;
   std::map<std::string, std::string> metadata_;
 };
 
-// Bytes of a safetensors file with tensors in the reference writer's order (widest dtype first, then by name), header padded to 8.
+// Bytes of a safetensors file with tensors in the reference writer's order (widest dtype first, then by name), header padded
+// to 8. Tensors may be views with a row stride. FormatError for two tensors of one name and for a tensor without dimensions.
 std::string safetensors_bytes(const NamedTensors& tensors, const std::map<std::string, std::string>& metadata);
 
 }  // namespace lockstep::checkpoint

@@ -32,6 +32,7 @@ class TempDirectory {
   std::filesystem::path write(std::string_view name, std::string_view bytes) const {
     const std::filesystem::path file = path_ / name;
     std::filesystem::create_directories(file.parent_path());
+    std::filesystem::remove(file);  // some file systems flush a file that is truncated and written again
     std::ofstream(file, std::ios::binary) << bytes;
     return file;
   }

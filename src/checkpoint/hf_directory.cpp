@@ -1,0 +1,240 @@
+#include "checkpoint/hf_directory.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <set>
+#include <span>
+
+#include "core/error.h"
+#include "core/hash.h"
+
+namespace lockstep::checkpoint {
+
+namespace {
+
+namespace stdfs = std::filesystem;
+
+constexpr const char* kSingleFile = "model.safetensors";
+constexpr const char* kIndexFile = "model.safetensors.index.json";
+
+bool file_exists(const fs::Path& path) {
+  std::error_code error;
+  return stdfs::is_regular_file(path, error);
+}
+
+bool folder_exists(const fs::Path& path) {
+  std::error_code error;
+  return stdfs::is_directory(path, error);
+}
+
+// "org/name" or "name": the characters the hub allows, and no path that leaves the cache.
+bool is_hub_id(const std::string& text) {
+  const auto allowed = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.' ||
+           c == '/';
+  };
+  const auto slashes = std::count(text.begin(), text.end(), '/');
+  return !text.empty() && std::all_of(text.begin(), text.end(), allowed) && slashes <= 1 && text.front() != '/' &&
+         text.back() != '/' && text.find("..") == std::string::npos && text.front() != '.';
+}
+
+std::string trimmed(std::string text) {
+  text.erase(text.find_last_not_of(" \r\n\t") + 1);
+  return text;
+}
+
+Json read_object(const fs::Path& path) {
+  Json json = read_json(path.string());
+  JsonObject(json, path.string());
+  return json;
+}
+
+void add_ids(std::vector<int32_t>& ids, const Json& config, const fs::Path& file) {
+  constexpr const char* kKey = "eos_token_id";
+  if (!config.contains(kKey) || config[kKey].is_null()) return;
+  const Json list = config[kKey].is_array() ? config[kKey] : Json::array({config[kKey]});
+  for (const Json& id : list) {
+    const bool valid = id.is_number_unsigned() && id.get<uint64_t>() <= std::numeric_limits<int32_t>::max();
+    if (!valid)
+      throw FormatError({.what = "a value has the wrong type", .where = file.string() + ": " + kKey, .got = id.dump(),
+                         .wanted = "a token id or a list of them"});
+    if (std::find(ids.begin(), ids.end(), id.get<int32_t>()) == ids.end()) ids.push_back(id.get<int32_t>());
+  }
+}
+
+[[noreturn]] void no_weights(const fs::Path& directory) {
+  bool torch_files = false;
+  for (const stdfs::directory_entry& entry : stdfs::directory_iterator(directory))
+    torch_files |= entry.path().extension() == ".bin" || entry.path().extension() == ".pt" || entry.path().extension() == ".pth";
+  if (!torch_files)
+    throw FormatError({.what = "no weights in the model directory", .where = directory.string(),
+                       .wanted = std::string(kSingleFile) + " or " + kIndexFile + " with its shards"});
+  throw FormatError({.what = "weights in PyTorch's pickle format are not read", .where = directory.string(),
+                     .got = ".bin or .pt files only", .wanted = kSingleFile,
+                     .attempt = "python -c \"from transformers import AutoModelForCausalLM as M; M.from_pretrained('" +
+                                directory.string() + "', dtype='auto').save_pretrained('NEW_DIR')\""});
+}
+
+// tensor name -> shard file name
+std::map<std::string, std::string> read_weight_map(const fs::Path& index) {
+  const Json json = read_json(index.string());
+  const JsonObject map = JsonObject(json, index.string()).object("weight_map");
+  std::map<std::string, std::string> files;
+  for (const auto& item : map.json().items()) {
+    const std::string file = map.string(item.key());
+    if (file.empty() || file == "." || file == ".." || file.find('/') != std::string::npos)
+      throw FormatError({.what = "a shard is not a file of the model directory", .where = map.where() + ": " + item.key(),
+                         .got = file, .wanted = "a file name"});
+    files[item.key()] = file;
+  }
+  if (files.empty()) throw FormatError({.what = "the index names no tensors", .where = map.where()});
+  return files;
+}
+
+void check_shard(const SafetensorsFile& shard, const std::map<std::string, std::string>& weight_map, const fs::Path& index) {
+  const std::string name = shard.path().filename().string();
+  for (const NamedTensor& tensor : shard.tensors()) {
+    const auto listed = weight_map.find(tensor.name);
+    if (listed == weight_map.end() || listed->second != name)
+      throw FormatError({.what = "a shard holds a tensor that the index does not give to it", .where = shard.path().string(),
+                         .got = tensor.name,
+                         .wanted = listed == weight_map.end() ? "an entry in " + index.string() : "it in " + listed->second});
+  }
+  for (const auto& [tensor, file] : weight_map)
+    if (file == name && shard.find(tensor) == nullptr)
+      throw FormatError({.what = "a shard lacks a tensor that the index gives to it", .where = shard.path().string(),
+                         .wanted = tensor, .attempt = "download the model again"});
+}
+
+// What the cache believes about one weight file.
+Json file_identity(const fs::Path& path) {
+  try {
+    return {{"path", stdfs::canonical(path).string()},
+            {"size", stdfs::file_size(path)},
+            {"mtime", stdfs::last_write_time(path).time_since_epoch().count()}};
+  } catch (const stdfs::filesystem_error& error) {
+    throw DataError({.what = "cannot read file", .where = path.string(), .got = error.code().message()});
+  }
+}
+
+bool is_fingerprint(const Json& value) {
+  return value.is_string() && value.get_ref<const std::string&>().size() == 64 &&
+         value.get_ref<const std::string&>().find_first_not_of("0123456789abcdef") == std::string::npos;
+}
+
+// Entries of a cache file; none when it is absent or damaged, for it can always be made again.
+Json read_cache(const fs::Path& cache_file) {
+  try {
+    Json cache = read_json(cache_file.string());
+    if (cache.is_object()) return cache;
+  } catch (const Error&) {
+  }
+  return Json::object();
+}
+
+}  // namespace
+
+fs::Path resolve_hf_checkpoint(const std::string& path_or_id, const fs::Path& cache) {
+  if (folder_exists(path_or_id)) return path_or_id;
+  if (!is_hub_id(path_or_id))
+    throw ConfigError({.what = "no such model directory", .where = "--hf-checkpoint", .got = path_or_id,
+                       .wanted = "a Hugging Face model directory, or a hub id such as Qwen/Qwen3-0.6B"});
+  std::string folder = "models--" + path_or_id;
+  if (const size_t slash = folder.find('/'); slash != std::string::npos) folder.replace(slash, 1, "--");
+  const fs::Path repository = cache / folder;
+  if (file_exists(repository / "refs" / "main")) {
+    const fs::Path snapshot = repository / "snapshots" / trimmed(fs::read_file(repository / "refs" / "main"));
+    if (folder_exists(snapshot)) return snapshot;
+  }
+  throw ConfigError({.what = "model found neither as a directory nor in the local Hugging Face cache",
+                     .where = "--hf-checkpoint", .got = path_or_id, .wanted = "a directory, or " + repository.string(),
+                     .attempt = "hf download " + path_or_id + "   (or: huggingface-cli download " + path_or_id + ")"});
+}
+
+HfDirectory::HfDirectory(const fs::Path& directory) : path_(directory) {
+  if (!file_exists(directory / "config.json"))
+    throw FormatError({.what = "not a Hugging Face model directory", .where = directory.string(),
+                       .got = folder_exists(directory) ? "no config.json in it" : "no such directory",
+                       .wanted = "config.json, model.safetensors (or shards with an index)"});
+  config_ = read_object(directory / "config.json");
+  if (file_exists(directory / "generation_config.json"))
+    generation_config_ = read_object(directory / "generation_config.json");
+}
+
+std::vector<int32_t> HfDirectory::eos_token_ids() const {
+  std::vector<int32_t> ids;
+  if (generation_config_) add_ids(ids, *generation_config_, path_ / "generation_config.json");
+  add_ids(ids, config_, path_ / "config.json");
+  return ids;
+}
+
+void HfDirectory::map_weights() {
+  std::vector<std::unique_ptr<SafetensorsFile>> files;
+  if (file_exists(path_ / kSingleFile)) {
+    files.push_back(std::make_unique<SafetensorsFile>(path_ / kSingleFile));
+  } else if (const fs::Path index = path_ / kIndexFile; file_exists(index)) {
+    const std::map<std::string, std::string> weight_map = read_weight_map(index);
+    std::set<std::string> names;
+    for (const auto& [tensor, file] : weight_map) names.insert(file);
+    for (const std::string& name : names)
+      if (!file_exists(path_ / name))
+        throw FormatError({.what = "a shard of the model is missing", .where = index.string(), .wanted = (path_ / name).string(),
+                           .attempt = "download the model again"});
+    for (const std::string& name : names) {
+      files.push_back(std::make_unique<SafetensorsFile>(path_ / name));
+      check_shard(*files.back(), weight_map, index);
+    }
+  } else {
+    no_weights(path_);
+  }
+  NamedTensors tensors;
+  for (const auto& file : files) tensors.insert(tensors.end(), file->tensors().begin(), file->tensors().end());
+  std::sort(tensors.begin(), tensors.end(), [](const NamedTensor& a, const NamedTensor& b) { return a.name < b.name; });
+  files_ = std::move(files);
+  tensors_ = std::move(tensors);
+}
+
+std::vector<fs::Path> HfDirectory::weight_files() const {
+  std::vector<fs::Path> paths;
+  for (const auto& file : files_) paths.push_back(file->path());
+  return paths;
+}
+
+std::string base_fingerprint(const NamedTensors& sorted_tensors) {
+  Sha256 hash;
+  for (const auto& [name, tensor] : sorted_tensors) {
+    const std::span<const int64_t> shape(tensor.shape.data(), static_cast<size_t>(tensor.rank));
+    hash.update(name + '\0' + dtype_name(tensor.dtype) + '\0' + fmt::format("{}", fmt::join(shape, ",")) + '\0');
+    const auto add = [&](const ConstTensor& rows) {
+      hash.update({static_cast<const std::byte*>(rows.data), static_cast<size_t>(rows.elements() * dtype_bytes(rows.dtype))});
+    };
+    if (tensor.contiguous()) add(tensor);
+    else
+      for (int64_t row = 0; row < tensor[0]; ++row) add(tensor.rows(row, row + 1));
+  }
+  return hash.hex();
+}
+
+std::string cached_base_fingerprint(const HfDirectory& directory, const fs::Path& cache_file) {
+  Json files = Json::array();
+  for (const fs::Path& file : directory.weight_files()) files.push_back(file_identity(file));
+  Json cache = read_cache(cache_file);
+  const std::string key = stdfs::canonical(directory.path()).string();
+  if (cache.contains(key) && cache[key].is_object()) {
+    const Json& entry = cache[key];
+    if (entry.value("files", Json()) == files && is_fingerprint(entry.value("fingerprint", Json())))
+      return entry["fingerprint"].get<std::string>();
+  }
+  std::string fingerprint = base_fingerprint(directory.tensors());
+  cache[key] = {{"files", files}, {"fingerprint", fingerprint}};
+  try {
+    fs::write_file_atomic(cache_file, cache.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  } catch (const ResourceError&) {
+    // The cache only saves time: a read-only home must not stop a run.
+  }
+  return fingerprint;
+}
+
+}  // namespace lockstep::checkpoint

@@ -1,0 +1,195 @@
+#include "checkpoint/peft_config.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cmath>
+#include <limits>
+
+#include "core/json.h"
+
+namespace lockstep::checkpoint {
+
+namespace {
+
+constexpr int64_t kMaxRank = 1 << 20;
+
+constexpr std::array<std::string_view, 16> kUsedKeys = {
+    "peft_type",      "r",             "lora_alpha",          "lora_dropout",   "use_rslora",        "target_modules",
+    "exclude_modules", "rank_pattern", "alpha_pattern",       "layers_pattern", "layers_to_transform", "task_type",
+    "bias",           "init_lora_weights", "loftq_config",    "fan_in_fan_out"};
+
+// Keys that change nothing about weights already in the file.
+constexpr std::array<std::string_view, 9> kHarmlessKeys = {
+    "auto_mapping", "base_model_name_or_path", "eva_config",   "inference_mode", "megatron_core",
+    "peft_version", "qalora_group_size",       "revision",     "runtime_config"};
+
+template <size_t N>
+bool contains(const std::array<std::string_view, N>& list, std::string_view key) {
+  return std::find(list.begin(), list.end(), key) != list.end();
+}
+
+bool says_nothing(const Json& value) {
+  return value.is_null() || value == false || value == "" ||
+         ((value.is_array() || value.is_object()) && value.empty());
+}
+
+[[noreturn]] void unsupported(const JsonObject& config, const std::string& key, const std::string& wanted,
+                              const std::string& attempt = {}) {
+  throw FormatError({.what = "unsupported value in a PEFT adapter", .where = config.where() + ": " + key,
+                     .got = config.value(key).dump(-1, ' ', true, Json::error_handler_t::replace).substr(0, 200),
+                     .wanted = wanted, .attempt = attempt});
+}
+
+// One value out of a list given as itself or as strings; null and "" mean none.
+std::vector<std::string> strings(const JsonObject& config, const std::string& key) {
+  std::vector<std::string> list;
+  if (!config.has(key)) return list;
+  const Json& value = config.value(key);
+  if (!value.is_array()) unsupported(config, key, "a list of module names");
+  for (const Json& item : value) {
+    if (!item.is_string() || item == "") unsupported(config, key, "a list of module names");
+    list.push_back(item.get<std::string>());
+  }
+  return list;
+}
+
+bool is_all_linear(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text == "all-linear";
+}
+
+void read_targets(const JsonObject& file, lora::LoraConfig& config) {
+  const std::string key = "target_modules";
+  if (!file.has(key) || says_nothing(file.value(key)))
+    throw FormatError({.what = "the adapter does not say which modules it targets", .where = file.where() + ": " + key,
+                       .wanted = "a list of module names or a regular expression"});
+  const Json& value = file.value(key);
+  if (!value.is_string()) config.target_modules = strings(file, key);
+  else if (is_all_linear(value)) config.target_modules = {"all-linear"};
+  else config.target_regex = value.get<std::string>();
+  if (file.has("exclude_modules") && !says_nothing(file.value("exclude_modules")))
+    config.exclude_modules = strings(file, "exclude_modules");
+}
+
+void read_layers(const JsonObject& file, lora::LoraConfig& config) {
+  const std::string key = "layers_to_transform", pattern_key = "layers_pattern";
+  if (file.has(pattern_key)) {
+    const Json& pattern = file.value(pattern_key);
+    if (!says_nothing(pattern) && pattern != "layers" && pattern != Json::array({"layers"}))
+      unsupported(file, pattern_key, "null or \"layers\"");
+  }
+  if (!file.has(key) || (file.value(key).is_array() && file.value(key).empty())) return;
+  const Json list = file.value(key).is_array() ? file.value(key) : Json::array({file.value(key)});
+  config.layers_to_transform.emplace();
+  for (const Json& layer : list) {
+    if (!layer.is_number_unsigned() || layer.get<uint64_t>() > std::numeric_limits<int32_t>::max())
+      unsupported(file, key, "a layer number or a list of them");
+    config.layers_to_transform->push_back(layer.get<int64_t>());
+  }
+  if (config.target_regex) unsupported(file, key, "null beside a regular expression in target_modules, as in PEFT");
+}
+
+int64_t checked_rank(const JsonObject& file, const std::string& key, const Json& value) {
+  const bool valid = value.is_number_integer() && value.get<int64_t>() >= 1 && value.get<int64_t>() <= kMaxRank;
+  if (!valid) unsupported(file, key, "an integer from 1 to " + std::to_string(kMaxRank));
+  return value.get<int64_t>();
+}
+
+double checked_alpha(const JsonObject& file, const std::string& key, const Json& value) {
+  if (!value.is_number() || !std::isfinite(value.get<double>())) unsupported(file, key, "a number");
+  return value.get<double>();
+}
+
+// `ordered` is the same file with its keys in the order they are written.
+void read_patterns(const JsonObject& file, const OrderedJson& ordered, lora::LoraConfig& config) {
+  const auto pattern = [&](const std::string& key, const auto& add) {
+    if (!file.has(key)) return;
+    if (!file.value(key).is_object()) unsupported(file, key, "an object of module patterns");
+    for (const auto& item : ordered[key].items()) add(key, item.key(), file.value(key)[item.key()]);
+  };
+  pattern("rank_pattern", [&](const std::string& key, const std::string& module, const Json& value) {
+    config.rank_pattern.emplace_back(module, checked_rank(file, key, value));
+  });
+  pattern("alpha_pattern", [&](const std::string& key, const std::string& module, const Json& value) {
+    config.alpha_pattern.emplace_back(module, checked_alpha(file, key, value));
+  });
+}
+
+void check_kind(const JsonObject& file) {
+  if (file.string("peft_type") != "LORA") unsupported(file, "peft_type", "LORA");
+  if (file.string("task_type", "CAUSAL_LM") != "CAUSAL_LM") unsupported(file, "task_type", "CAUSAL_LM or null");
+  if (file.string("bias", "none") != "none")
+    unsupported(file, "bias", "none", "train without bias: no base bias may change under a frozen base");
+  if (file.boolean("fan_in_fan_out", false)) unsupported(file, "fan_in_fan_out", "false");
+  if (file.has("loftq_config") && !says_nothing(file.value("loftq_config")))
+    unsupported(file, "loftq_config", "{}", "LoftQ changes the base; convert the adapter to plain LoRA with PEFT first");
+  if (!file.has("init_lora_weights") || file.value("init_lora_weights").is_boolean()) return;
+  const std::string init = file.string("init_lora_weights");
+  if (init != "gaussian" && init != "orthogonal" && init != "eva")
+    unsupported(file, "init_lora_weights", "true, false, gaussian, orthogonal or eva",
+                "this initialization belongs to a changed base; save with PEFT's path_initial_model_for_weight_conversion");
+}
+
+void check_other_keys(const JsonObject& file) {
+  for (const auto& item : file.json().items())
+    if (!contains(kUsedKeys, item.key()) && !contains(kHarmlessKeys, item.key()) && !says_nothing(item.value()))
+      unsupported(file, item.key(), "null, false or empty", "an adapter made without " + item.key());
+}
+
+OrderedJson number(double value) {
+  if (value == std::floor(value) && std::abs(value) < 1e15) return static_cast<int64_t>(value);
+  return value;
+}
+
+}  // namespace
+
+lora::LoraConfig parse_peft_config(std::string_view text, const std::string& where) {
+  const Json json = parse_json(text, where);
+  const JsonObject file(json, where);
+  check_kind(file);
+  check_other_keys(file);
+  lora::LoraConfig config;
+  config.type = lora::LoraType::canonical;
+  config.rank = file.has("r") ? checked_rank(file, "r", file.value("r")) : 8;
+  config.alpha = file.has("lora_alpha") ? checked_alpha(file, "lora_alpha", file.value("lora_alpha")) : 8;
+  config.dropout = file.number("lora_dropout", 0);
+  if (!(config.dropout >= 0 && config.dropout < 1)) unsupported(file, "lora_dropout", "at least 0 and less than 1");
+  config.use_rslora = file.boolean("use_rslora", false);
+  read_targets(file, config);
+  read_layers(file, config);
+  read_patterns(file, OrderedJson::parse(text), config);
+  return config;
+}
+
+std::string peft_config_text(const lora::LoraConfig& config, const std::vector<std::string>& target_modules,
+                             const std::string& base_model_name) {
+  const auto pattern = [](const auto& entries) {
+    OrderedJson object = OrderedJson::object();
+    for (const auto& [module, value] : entries) object[module] = number(static_cast<double>(value));
+    return object;
+  };
+  OrderedJson json = OrderedJson::object();
+  json["alpha_pattern"] = pattern(config.alpha_pattern);
+  json["base_model_name_or_path"] = base_model_name;
+  json["bias"] = "none";
+  json["exclude_modules"] = config.exclude_modules.empty() ? OrderedJson() : OrderedJson(config.exclude_modules);
+  json["fan_in_fan_out"] = false;
+  json["inference_mode"] = true;
+  json["init_lora_weights"] = true;
+  json["layers_pattern"] = nullptr;
+  json["layers_to_transform"] = config.layers_to_transform ? OrderedJson(*config.layers_to_transform) : OrderedJson();
+  json["lora_alpha"] = number(config.alpha);
+  json["lora_dropout"] = config.dropout;
+  json["modules_to_save"] = nullptr;
+  json["peft_type"] = "LORA";
+  json["r"] = config.rank;
+  json["rank_pattern"] = pattern(config.rank_pattern);
+  json["target_modules"] = target_modules;
+  json["task_type"] = "CAUSAL_LM";
+  json["use_dora"] = false;
+  json["use_rslora"] = config.use_rslora;
+  return json.dump(2, ' ', true);
+}
+
+}  // namespace lockstep::checkpoint

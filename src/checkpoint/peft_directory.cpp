@@ -1,0 +1,134 @@
+#include "checkpoint/peft_directory.h"
+
+#include <set>
+
+#include "checkpoint/peft_config.h"
+#include "core/error.h"
+#include "core/json.h"
+
+namespace lockstep::checkpoint {
+
+namespace {
+
+namespace stdfs = std::filesystem;
+
+constexpr const char* kConfigFile = "adapter_config.json";
+constexpr const char* kWeightsFile = "adapter_model.safetensors";
+constexpr const char* kMetadataFile = "vime_lora_metadata.json";
+constexpr std::string_view kSuffixA = ".lora_A.weight";
+constexpr std::string_view kSuffixB = ".lora_B.weight";
+
+bool file_exists(const fs::Path& path) {
+  std::error_code error;
+  return stdfs::is_regular_file(path, error);
+}
+
+lora::LoraConfig read_config(const fs::Path& directory) {
+  const fs::Path file = directory / kConfigFile;
+  if (!file_exists(file))
+    throw FormatError({.what = "not a PEFT adapter directory", .where = directory.string(), .got = "no adapter_config.json",
+                       .wanted = "adapter_config.json and adapter_model.safetensors"});
+  return parse_peft_config(fs::read_file(file), file.string());
+}
+
+fs::Path weights_path(const fs::Path& directory) {
+  const fs::Path file = directory / kWeightsFile;
+  if (file_exists(file)) return file;
+  for (const char* torch_file : {"adapter_model.bin", "adapter_model.pt"})
+    if (file_exists(directory / torch_file))
+      throw FormatError({.what = "an adapter in PyTorch's pickle format is not read",
+                         .where = (directory / torch_file).string(), .wanted = kWeightsFile,
+                         .attempt = "load it with PEFT and save it again: save_pretrained writes safetensors"});
+  throw FormatError({.what = "the adapter has no weights", .where = directory.string(), .wanted = kWeightsFile});
+}
+
+std::string partner(const std::string& name) {
+  std::string other = name;
+  if (name.ends_with(kSuffixA)) return other.replace(name.size() - kSuffixA.size(), kSuffixA.size(), kSuffixB);
+  return other.replace(name.size() - kSuffixB.size(), kSuffixB.size(), kSuffixA);
+}
+
+void check_tensors(const SafetensorsFile& file) {
+  for (const auto& [name, tensor] : file.tensors()) {
+    if (!name.ends_with(kSuffixA) && !name.ends_with(kSuffixB))
+      throw FormatError({.what = "the adapter holds a tensor that is no LoRA factor of a linear layer",
+                         .where = file.path().string(), .got = name, .wanted = "names ending in .lora_A.weight or .lora_B.weight"});
+    if (tensor.dtype != DType::f32 && tensor.dtype != DType::bf16 && tensor.dtype != DType::f16)
+      throw FormatError({.what = "a LoRA factor has the wrong dtype", .where = file.path().string() + ": " + name,
+                         .got = dtype_name(tensor.dtype), .wanted = "f32, bf16 or f16"});
+    if (file.find(partner(name)) == nullptr)
+      throw FormatError({.what = "a LoRA factor has no partner", .where = file.path().string(), .got = name,
+                         .wanted = partner(name)});
+  }
+}
+
+AdapterMetadata parse_metadata(const fs::Path& path) {
+  const Json json = read_json(path.string());
+  const JsonObject file(json, path.string());
+  AdapterMetadata metadata;
+  metadata.iteration = file.integer("iteration");
+  metadata.version = file.integer("version");
+  metadata.rank = file.integer("rank");
+  metadata.alpha = file.number("alpha");
+  metadata.lora_type = file.string("lora_type");
+  metadata.base_fingerprint = file.string("base_fingerprint", "");
+  const Json& modules = file.value("target_modules");
+  for (const Json& module : modules.is_array() ? modules : Json::array({modules})) {
+    if (!module.is_string())
+      throw FormatError({.what = "a value has the wrong type", .where = path.string() + ": target_modules",
+                         .got = module.dump(), .wanted = "a list of module names"});
+    metadata.target_modules.push_back(module.get<std::string>());
+  }
+  return metadata;
+}
+
+std::optional<fs::Path> find_metadata(const fs::Path& directory) {
+  // Absolute, so that "." and "x/" have a parent too.
+  fs::Path place = stdfs::absolute(directory).lexically_normal();
+  if (!place.has_filename()) place = place.parent_path();
+  for (const fs::Path& folder : {place, place.parent_path()})
+    if (file_exists(folder / kMetadataFile)) return folder / kMetadataFile;
+  return std::nullopt;
+}
+
+lora::LoraType type_of(const AdapterMetadata& metadata, const fs::Path& file) {
+  try {
+    return lora::parse_lora_type(metadata.lora_type);
+  } catch (const ConfigError&) {
+    throw FormatError({.what = "unknown adapter type", .where = file.string() + ": lora_type", .got = metadata.lora_type,
+                       .wanted = "lora or canonical_lora"});
+  }
+}
+
+}  // namespace
+
+PeftDirectory::PeftDirectory(const fs::Path& directory)
+    : path_(directory), config_(read_config(directory)), weights_(weights_path(directory)) {
+  check_tensors(weights_);
+  if (const std::optional<fs::Path> file = find_metadata(directory)) {
+    metadata_ = parse_metadata(*file);
+    config_.type = type_of(*metadata_, *file);
+  }
+}
+
+void write_peft_directory(const fs::Path& directory, const lora::LoraConfig& config,
+                          const std::vector<std::string>& target_modules, const std::string& base_model_name,
+                          const NamedTensors& tensors) {
+  fs::write_directory_atomic(directory, [&](const fs::Path& fresh) {
+    fs::write_file_atomic(fresh / kConfigFile, peft_config_text(config, target_modules, base_model_name));
+    fs::write_file_atomic(fresh / kWeightsFile, safetensors_bytes(tensors, {{"format", "pt"}}));
+  });
+}
+
+void write_adapter_metadata(const fs::Path& file, const AdapterMetadata& metadata) {
+  const Json json = {{"iteration", metadata.iteration},
+                     {"version", metadata.version},
+                     {"rank", metadata.rank},
+                     {"alpha", metadata.alpha},
+                     {"lora_type", metadata.lora_type},
+                     {"target_modules", metadata.target_modules},
+                     {"base_fingerprint", metadata.base_fingerprint}};
+  fs::write_file_atomic(file, json.dump(2) + "\n");
+}
+
+}  // namespace lockstep::checkpoint

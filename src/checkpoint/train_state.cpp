@@ -1,0 +1,107 @@
+#include "checkpoint/train_state.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+
+#include "core/error.h"
+#include "core/hash.h"
+
+namespace lockstep::checkpoint {
+
+namespace {
+
+constexpr const char* kMarkerFile = "latest_checkpointed_iteration.txt";
+constexpr const char* kAdapterDirectory = "lora_adapter";
+constexpr const char* kMetadataFile = "vime_lora_metadata.json";
+constexpr const char* kStateFile = "train_state.json";
+constexpr const char* kTensorFile = "train_state.safetensors";
+constexpr const char* kAdapterFile = "lora_adapter/adapter_model.safetensors";
+
+std::string file_sha256(const fs::Path& file) {
+  const fs::MappedFile mapped(file);
+  Sha256 hash;
+  hash.update(mapped.bytes());
+  return hash.hex();
+}
+
+fs::Path require_file(const fs::Path& file) {
+  std::error_code error;
+  if (std::filesystem::is_regular_file(file, error)) return file;
+  throw FormatError({.what = "the checkpoint is incomplete", .where = file.string(), .got = "no such file",
+                     .attempt = "another iteration of the same run"});
+}
+
+fs::Path iteration_directory(const fs::Path& save, int64_t iteration) {
+  const fs::Path directory = save / iteration_directory_name(iteration);
+  require_file(directory / kStateFile);
+  return directory;
+}
+
+void check_hash(const fs::Path& directory, const JsonObject& hashes, const char* file) {
+  const std::string wanted = hashes.string(file);
+  const std::string got = file_sha256(require_file(directory / file));
+  if (got != wanted)
+    throw FormatError({.what = "a file of the checkpoint is not the one that was saved", .where = (directory / file).string(),
+                       .got = "SHA-256 " + got, .wanted = wanted, .attempt = "another iteration of the same run"});
+}
+
+}  // namespace
+
+std::string iteration_directory_name(int64_t iteration) { return fmt::format("iter_{:07}", iteration); }
+
+void save_checkpoint(const fs::Path& save, const Checkpoint& checkpoint) {
+  const int64_t iteration = checkpoint.state.iteration;
+  fs::write_directory_atomic(save / iteration_directory_name(iteration), [&](const fs::Path& fresh) {
+    write_peft_directory(fresh / kAdapterDirectory, checkpoint.config, checkpoint.target_modules, checkpoint.base_model_name,
+                         checkpoint.adapter);
+    write_adapter_metadata(fresh / kMetadataFile, checkpoint.metadata);
+    fs::write_file_atomic(fresh / kTensorFile, safetensors_bytes(checkpoint.state.tensors, {}));
+    const Json state = {{"iteration", iteration},
+                        {"counters", checkpoint.state.counters},
+                        {"sha256",
+                         {{kAdapterFile, file_sha256(fresh / kAdapterFile)}, {kTensorFile, file_sha256(fresh / kTensorFile)}}}};
+    fs::write_file_atomic(fresh / kStateFile, state.dump(2) + "\n");
+  });
+  fs::write_file_atomic(save / kMarkerFile, std::to_string(iteration));
+}
+
+std::optional<int64_t> latest_iteration(const fs::Path& save) {
+  const fs::Path marker = save / kMarkerFile;
+  std::error_code error;
+  if (!std::filesystem::exists(marker, error)) return std::nullopt;
+  std::string text = fs::read_file(marker);
+  text.erase(text.find_last_not_of(" \r\n\t") + 1);
+  int64_t iteration = -1;
+  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), iteration);
+  if (failed != std::errc() || end != text.data() + text.size() || iteration < 0)
+    throw FormatError({.what = "damaged checkpoint marker", .where = marker.string(), .got = text.substr(0, 100),
+                       .wanted = "the number of an iteration"});
+  if (!std::filesystem::is_directory(save / iteration_directory_name(iteration), error))
+    throw FormatError({.what = "the newest checkpoint is missing", .where = marker.string(),
+                       .got = "iteration " + std::to_string(iteration),
+                       .wanted = (save / iteration_directory_name(iteration)).string(),
+                       .attempt = "write the number of an iteration that exists into the marker"});
+  return iteration;
+}
+
+LoadedCheckpoint::LoadedCheckpoint(const fs::Path& save, int64_t iteration)
+    : adapter_(iteration_directory(save, iteration) / kAdapterDirectory),
+      tensors_(require_file(save / iteration_directory_name(iteration) / kTensorFile)) {
+  const fs::Path directory = save / iteration_directory_name(iteration);
+  const fs::Path file = directory / kStateFile;
+  const Json json = read_json(file.string());
+  const JsonObject state(json, file.string());
+  const JsonObject hashes = state.object("sha256");
+  check_hash(directory, hashes, kAdapterFile);
+  check_hash(directory, hashes, kTensorFile);
+  if (!adapter_.metadata()) require_file(directory / kMetadataFile);
+  state_.iteration = state.integer("iteration");
+  if (state_.iteration != iteration)
+    throw FormatError({.what = "the checkpoint belongs to another iteration", .where = file.string() + ": iteration",
+                       .got = std::to_string(state_.iteration), .wanted = std::to_string(iteration)});
+  state_.counters = state.value("counters");
+  state_.tensors = tensors_.tensors();
+}
+
+}  // namespace lockstep::checkpoint

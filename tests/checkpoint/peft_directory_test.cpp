@@ -1,0 +1,313 @@
+#include "checkpoint/peft_directory.h"
+
+#include "core/error.h"
+#include "core/json.h"
+#include "support/temp_directory.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+using lockstep::testing::TempDirectory;
+using lockstep::testing::expect_error;
+
+const float kValues[12] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
+const std::string kModule = "base_model.model.model.layers.0.self_attn.q_proj";
+
+NamedTensors one_pair() {
+  return {{kModule + ".lora_A.weight", ConstTensor(kValues, DType::f32, {2, 3})},
+          {kModule + ".lora_B.weight", ConstTensor(kValues, DType::f32, {4, 2})}};
+}
+
+fs::Path golden(const char* name) { return fs::Path(LOCKSTEP_SOURCE_DIR) / "tests/golden" / name; }
+
+lora::LoraConfig simple_config(int64_t rank, double alpha) {
+  lora::LoraConfig config;
+  config.rank = rank;
+  config.alpha = alpha;
+  return config;
+}
+
+Json minimal() { return {{"peft_type", "LORA"}, {"r", 2}, {"lora_alpha", 4}, {"target_modules", {"q_proj"}}}; }
+
+// An adapter directory with one pair and this configuration.
+class Adapter {
+ public:
+  explicit Adapter(const std::string& config, const NamedTensors& tensors = one_pair()) {
+    dir_.write("adapter_config.json", config);
+    dir_.write("adapter_model.safetensors", safetensors_bytes(tensors, {{"format", "pt"}}));
+  }
+  explicit Adapter(const Json& config) : Adapter(config.dump()) {}
+  explicit Adapter(const char* config) : Adapter(std::string(config)) {}
+  const TempDirectory& dir() const { return dir_; }
+  lora::LoraConfig config() const { return PeftDirectory(dir_.path()).config(); }
+
+ private:
+  TempDirectory dir_;
+};
+
+lora::LoraConfig config_with(const std::string& key, const Json& value) {
+  Json json = minimal();
+  json[key] = value;
+  return Adapter(json).config();
+}
+
+void expect_refused(const std::string& key, const Json& value) {
+  expect_error<FormatError>([&] { config_with(key, value); }, {"adapter_config.json", key.c_str()});
+}
+
+TEST(PeftDirectory, GoldenAdapter) {
+  const PeftDirectory adapter(golden("qwen3/adapter"));
+  EXPECT_EQ(adapter.config().rank, 4);
+  EXPECT_EQ(adapter.config().alpha, 8);
+  EXPECT_EQ(adapter.config().type, lora::LoraType::canonical);
+  EXPECT_EQ(adapter.config().target_modules.size(), 7u);
+  EXPECT_FALSE(adapter.config().target_regex);
+  EXPECT_EQ(adapter.tensors().size(), 2u * 7 * 2);
+  EXPECT_FALSE(adapter.metadata());
+}
+
+TEST(PeftDirectory, GoldenPatternsKeepTheirOrder) {
+  const lora::LoraConfig config = PeftDirectory(golden("qwen3/adapter_pattern")).config();
+  EXPECT_TRUE(config.use_rslora);
+  const std::vector<std::pair<std::string, int64_t>> ranks = {{"down_proj", 2},
+                                                              {"layers.1.mlp.down_proj", 7},
+                                                              {"layers.1.self_attn.q_proj", 8},
+                                                              {R"(model\.layers\.0\.mlp\.(gate|up)_proj)", 3}};
+  EXPECT_EQ(config.rank_pattern, ranks);
+  EXPECT_EQ(config.alpha_pattern.size(), 3u);
+  EXPECT_EQ(config.alpha_pattern[1], (std::pair<std::string, double>{"layers.1.self_attn.q_proj", 12}));
+}
+
+TEST(PeftDirectory, GoldenRegexAndLayers) {
+  EXPECT_EQ(PeftDirectory(golden("qwen3/adapter_regex")).config().target_regex,
+            R"(model\.layers\.0\.self_attn\.(q|k)_proj|.*\.mlp\.down_proj)");
+  EXPECT_EQ(PeftDirectory(golden("qwen3/adapter_layers")).config().layers_to_transform, (std::vector<int64_t>{1}));
+}
+
+TEST(PeftDirectory, GoldenRefusalsNameTheKey) {
+  const auto refused = [](const char* name, const char* key) {
+    expect_error<FormatError>([&] { PeftDirectory adapter(golden(name)); }, {"adapter_config.json", key});
+  };
+  refused("qwen2_untied/adapter_dora", "use_dora");
+  refused("qwen2_untied/adapter_bias", "bias");
+  refused("qwen2_untied/adapter_modules_to_save", "modules_to_save");
+}
+
+TEST(PeftDirectory, DefaultsOfMissingKeys) {
+  const lora::LoraConfig config = Adapter(Json{{"peft_type", "LORA"}, {"target_modules", {"q_proj"}}}).config();
+  EXPECT_EQ(config.rank, 8);
+  EXPECT_EQ(config.alpha, 8);
+  EXPECT_EQ(config.dropout, 0);
+  EXPECT_FALSE(config.use_rslora);
+  EXPECT_FALSE(config.layers_to_transform);
+  EXPECT_TRUE(config.rank_pattern.empty());
+}
+
+TEST(PeftDirectory, ValuesInEverySpelling) {
+  EXPECT_EQ(config_with("lora_alpha", 2.5).alpha, 2.5);
+  EXPECT_EQ(config_with("lora_dropout", 0.25).dropout, 0.25);
+  EXPECT_EQ(config_with("lora_dropout", 0).dropout, 0);
+  EXPECT_EQ(config_with("layers_to_transform", 3).layers_to_transform, (std::vector<int64_t>{3}));
+  EXPECT_EQ(config_with("layers_to_transform", {0, 5}).layers_to_transform, (std::vector<int64_t>{0, 5}));
+  EXPECT_FALSE(config_with("layers_to_transform", Json::array()).layers_to_transform);
+  EXPECT_EQ(config_with("exclude_modules", {"lm_head", "o_proj"}).exclude_modules.size(), 2u);
+  EXPECT_EQ(config_with("target_modules", "all-linear").target_modules, (std::vector<std::string>{"all-linear"}));
+  EXPECT_EQ(config_with("target_modules", "ALL-LINEAR").target_modules, (std::vector<std::string>{"all-linear"}));
+  for (const Json& pattern : {Json("layers"), Json({"layers"}), Json(nullptr), Json(""), Json::array()})
+    EXPECT_NO_THROW(config_with("layers_pattern", pattern)) << pattern;
+}
+
+TEST(PeftDirectory, PatternsInFileOrderNotSorted) {
+  const Adapter adapter(R"({"peft_type":"LORA","target_modules":["q_proj"],"rank_pattern":{"z":3,"a":5},"alpha_pattern":{"y":1.5,"b":2}})");
+  EXPECT_EQ(adapter.config().rank_pattern, (std::vector<std::pair<std::string, int64_t>>{{"z", 3}, {"a", 5}}));
+  EXPECT_EQ(adapter.config().alpha_pattern, (std::vector<std::pair<std::string, double>>{{"y", 1.5}, {"b", 2}}));
+}
+
+TEST(PeftDirectory, HarmlessKeysPass) {
+  const std::vector<std::pair<std::string, Json>> harmless = {
+      {"init_lora_weights", false}, {"init_lora_weights", "gaussian"}, {"init_lora_weights", "orthogonal"},
+      {"task_type", "CAUSAL_LM"}, {"task_type", nullptr}, {"base_model_name_or_path", "x/y"}, {"inference_mode", false},
+      {"auto_mapping", {{"parent_library", "x"}}}, {"peft_version", "0.20.1"}, {"revision", "main"},
+      {"megatron_core", "megatron.core"}, {"qalora_group_size", 16}, {"use_qalora", false}, {"lora_bias", false},
+      {"modules_to_save", nullptr}, {"modules_to_save", Json::array()}, {"loftq_config", Json::object()},
+      {"a_key_of_the_future", nullptr}, {"a_key_of_the_future", false}, {"a_key_of_the_future", ""}};
+  for (const auto& [key, value] : harmless) EXPECT_NO_THROW(config_with(key, value)) << key << " " << value;
+}
+
+TEST(PeftDirectory, RefusedKeysAreNamed) {
+  expect_refused("use_dora", true);
+  expect_refused("bias", "all");
+  expect_refused("bias", "lora_only");
+  expect_refused("modules_to_save", {"lm_head"});
+  expect_refused("layer_replication", {{0, 4}, {2, 5}});
+  expect_refused("trainable_token_indices", {1, 2});
+  expect_refused("target_parameters", {"mlp.experts.down_proj"});
+  expect_refused("lora_bias", true);
+  expect_refused("fan_in_fan_out", true);
+  expect_refused("use_qalora", true);
+  expect_refused("use_bdlora", {{"a", 1}});
+  expect_refused("corda_config", {{"corda_method", "ipm"}});
+  expect_refused("loftq_config", {{"loftq_bits", 4}});
+  expect_refused("megatron_config", {{"tp", 2}});
+  expect_refused("alora_invocation_tokens", {1});
+  expect_refused("ensure_weight_tying", true);
+  expect_refused("a_key_of_the_future", 3);
+  expect_refused("a_key_of_the_future", 0);
+  expect_refused("task_type", "SEQ_CLS");
+  for (const char* init : {"pissa", "pissa_niter_16", "olora", "corda", "loftq", "lora_ga", "mica", "?"})
+    expect_refused("init_lora_weights", init);
+}
+
+TEST(PeftDirectory, WrongValuesAreNamed) {
+  for (const Json& r : {Json(0), Json(-1), Json(2.5), Json("8"), Json(true), Json(uint64_t{1} << 63), Json(int64_t{1} << 40)})
+    expect_refused("r", r);
+  for (const Json& alpha : {Json("16"), Json(false), Json::array()}) expect_refused("lora_alpha", alpha);
+  for (const Json& dropout : {Json(1.0), Json(-0.1), Json("0")}) expect_refused("lora_dropout", dropout);
+  for (const Json& targets : {Json(nullptr), Json::array(), Json(""), Json(7), Json({1}), Json({""})}) expect_refused("target_modules", targets);
+  for (const Json& layers : {Json(-1), Json("1"), Json({0.5}), Json(true), Json({1, "2"})}) expect_refused("layers_to_transform", layers);
+  for (const Json& pattern : {Json("h"), Json({"layers", "h"}), Json(3)}) expect_refused("layers_pattern", pattern);
+  for (const Json& pattern : {Json({{"q", 0}}), Json({{"q", "8"}}), Json({{"q", 1.5}}), Json({8})}) expect_refused("rank_pattern", pattern);
+  for (const Json& pattern : {Json({{"q", "8"}}), Json({{"q", nullptr}}), Json(4)}) expect_refused("alpha_pattern", pattern);
+  for (const Json& exclude : {Json("lm_.*"), Json({1}), Json(true)}) expect_refused("exclude_modules", exclude);
+  expect_refused("use_rslora", 1);
+  expect_refused("peft_type", "LOHA");
+  Json both = minimal();
+  both["target_modules"] = ".*q_proj";
+  both["layers_to_transform"] = {0};
+  expect_error<FormatError>([&] { Adapter(both).config(); }, {"layers_to_transform", "regular expression"});
+}
+
+TEST(PeftDirectory, MissingAndMalformedFiles) {
+  const TempDirectory dir;
+  const auto open = [&] { PeftDirectory adapter(dir.path()); };
+  expect_error<FormatError>(open, {"no adapter_config.json"});
+  dir.write("adapter_config.json", "{");
+  expect_error<FormatError>(open, {"adapter_config.json", "invalid JSON"});
+  dir.write("adapter_config.json", "{}");
+  expect_error<FormatError>(open, {"peft_type"});
+  dir.write("adapter_config.json", minimal().dump());
+  expect_error<FormatError>(open, {"no weights", "adapter_model.safetensors"});
+  dir.write("adapter_model.bin", "x");
+  expect_error<FormatError>(open, {"adapter_model.bin", "pickle"});
+  dir.write("adapter_model.safetensors", "");
+  expect_error<FormatError>(open, {"adapter_model.safetensors"});
+}
+
+TEST(PeftDirectory, OtherTensorsAreNamed) {
+  for (const char* name : {".lora_magnitude_vector", ".lora_B.bias", ".lora_embedding_A", ".weight", ".lora_A.default.weight",
+                           ".base_layer.bias", ".lora_A.weights"}) {
+    NamedTensors tensors = one_pair();
+    tensors.push_back({kModule + name, ConstTensor(kValues, DType::f32, {3})});
+    const Adapter adapter(minimal().dump(), tensors);
+    expect_error<FormatError>([&] { adapter.config(); }, {"adapter_model.safetensors", name});
+  }
+}
+
+TEST(PeftDirectory, PairsAndDtypes) {
+  for (size_t lost : {0u, 1u}) {
+    NamedTensors tensors = one_pair();
+    tensors.erase(tensors.begin() + static_cast<int>(lost));
+    expect_error<FormatError>([&] { Adapter(minimal().dump(), tensors).config(); }, {"no partner", one_pair()[lost].name.c_str()});
+  }
+  NamedTensors tensors = one_pair();
+  tensors[0].tensor.dtype = DType::i32;
+  expect_error<FormatError>([&] { Adapter(minimal().dump(), tensors).config(); }, {"lora_A", "i32", "bf16"});
+  for (DType dtype : {DType::bf16, DType::f16}) {
+    tensors[0].tensor.dtype = tensors[1].tensor.dtype = dtype;
+    EXPECT_NO_THROW(Adapter(minimal().dump(), tensors).config());
+  }
+}
+
+const AdapterMetadata kMetadata = {.iteration = 3, .version = 5, .rank = 2, .alpha = 4.5, .lora_type = "lora",
+                                   .target_modules = {"q_proj"}, .base_fingerprint = std::string(64, 'a')};
+
+TEST(PeftDirectory, MetadataHereOrInTheParent) {
+  for (const char* place : {"a/vime_lora_metadata.json", "vime_lora_metadata.json"}) {
+    const TempDirectory dir;
+    write_peft_directory(dir / "a", simple_config(2, 4), {"q_proj"}, "base", one_pair());
+    write_adapter_metadata(dir / place, kMetadata);
+    for (const char* spelling : {"a", "a/", "a/."}) {
+      const PeftDirectory adapter(dir / spelling);
+      ASSERT_TRUE(adapter.metadata()) << place << " " << spelling;
+      EXPECT_EQ(adapter.config().type, lora::LoraType::fused);
+      EXPECT_EQ(adapter.metadata()->iteration, 3);
+      EXPECT_EQ(adapter.metadata()->version, 5);
+      EXPECT_EQ(adapter.metadata()->rank, 2);
+      EXPECT_EQ(adapter.metadata()->alpha, 4.5);
+      EXPECT_EQ(adapter.metadata()->target_modules, kMetadata.target_modules);
+      EXPECT_EQ(adapter.metadata()->base_fingerprint, kMetadata.base_fingerprint);
+    }
+  }
+}
+
+TEST(PeftDirectory, BadMetadataNamesFileAndField) {
+  const TempDirectory dir;
+  write_peft_directory(dir / "a", simple_config(2, 4), {"q_proj"}, "base", one_pair());
+  write_adapter_metadata(dir / "good.json", kMetadata);
+  const Json good = read_json((dir / "good.json").string());
+  for (const auto& [key, value] : std::vector<std::pair<std::string, Json>>{
+           {"iteration", "3"}, {"version", 1.5}, {"rank", nullptr}, {"alpha", "x"}, {"lora_type", "qlora"}, {"target_modules", {1}},
+           {"base_fingerprint", 7}}) {
+    Json bad = good;
+    bad[key] = value;
+    dir.write("vime_lora_metadata.json", bad.dump());
+    expect_error<FormatError>([&] { PeftDirectory adapter(dir / "a"); }, {"vime_lora_metadata.json", key.c_str()});
+  }
+}
+
+TEST(WritePeftDirectory, RoundTrip) {
+  lora::LoraConfig config = simple_config(2, 4);
+  config.dropout = 0.125;
+  config.use_rslora = true;
+  config.exclude_modules = {"o_proj"};
+  config.layers_to_transform = {0, 2};
+  config.rank_pattern = {{"z_proj", 4}, {"a_proj", 2}};
+  config.alpha_pattern = {{"z_proj", 1.5}, {"a_proj", 16}};
+  const TempDirectory dir;
+  write_peft_directory(dir / "x", config, {"q_proj", "v_proj"}, "org/base", one_pair());
+  EXPECT_EQ(dir.entries(), 1);
+  const PeftDirectory adapter(dir / "x");
+  EXPECT_EQ(adapter.config().rank, 2);
+  EXPECT_EQ(adapter.config().alpha, 4);
+  EXPECT_EQ(adapter.config().dropout, 0.125);
+  EXPECT_TRUE(adapter.config().use_rslora);
+  EXPECT_EQ(adapter.config().target_modules, (std::vector<std::string>{"q_proj", "v_proj"}));
+  EXPECT_EQ(adapter.config().exclude_modules, config.exclude_modules);
+  EXPECT_EQ(adapter.config().layers_to_transform, config.layers_to_transform);
+  EXPECT_EQ(adapter.config().rank_pattern, config.rank_pattern);
+  EXPECT_EQ(adapter.config().alpha_pattern, config.alpha_pattern);
+  ASSERT_EQ(adapter.tensors().size(), 2u);
+  EXPECT_EQ(fs::read_file(dir / "x/adapter_model.safetensors"), safetensors_bytes(one_pair(), {{"format", "pt"}}));
+}
+
+TEST(WritePeftDirectory, TextIsWhatPeftAndServersRead) {
+  const TempDirectory dir;
+  write_peft_directory(dir / "x", simple_config(8, 16), {"q_proj", "v_proj"}, "org/base", one_pair());
+  EXPECT_EQ(fs::read_file(dir / "x/adapter_config.json"), R"({
+  "alpha_pattern": {},
+  "base_model_name_or_path": "org/base",
+  "bias": "none",
+  "exclude_modules": null,
+  "fan_in_fan_out": false,
+  "inference_mode": true,
+  "init_lora_weights": true,
+  "layers_pattern": null,
+  "layers_to_transform": null,
+  "lora_alpha": 16,
+  "lora_dropout": 0.0,
+  "modules_to_save": null,
+  "peft_type": "LORA",
+  "r": 8,
+  "rank_pattern": {},
+  "target_modules": [
+    "q_proj",
+    "v_proj"
+  ],
+  "task_type": "CAUSAL_LM",
+  "use_dora": false,
+  "use_rslora": false
+})");
+}
+
+}  // namespace
+}  // namespace lockstep::checkpoint

@@ -1,0 +1,158 @@
+#include "checkpoint/train_state.h"
+
+#include "core/error.h"
+#include "support/temp_directory.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+using lockstep::testing::TempDirectory;
+using lockstep::testing::expect_error;
+
+const float kValues[12] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
+const std::string kModule = "base_model.model.model.layers.0.self_attn.q_proj";
+
+Checkpoint checkpoint_at(int64_t iteration) {
+  Checkpoint checkpoint;
+  checkpoint.config.rank = 2;
+  checkpoint.config.alpha = 4;
+  checkpoint.target_modules = {"q_proj"};
+  checkpoint.base_model_name = "org/base";
+  checkpoint.adapter = {{kModule + ".lora_A.weight", ConstTensor(kValues, DType::f32, {2, 3})},
+                        {kModule + ".lora_B.weight", ConstTensor(kValues, DType::f32, {4, 2})}};
+  checkpoint.metadata = {.iteration = iteration, .version = iteration + 1, .rank = 2, .alpha = 4, .lora_type = "lora",
+                         .target_modules = {"q_proj"}, .base_fingerprint = std::string(64, 'f')};
+  checkpoint.state = {.iteration = iteration,
+                      .counters = {{"step", 17}, {"seed", 18446744073709551615u}, {"lr", 0.1}},
+                      .tensors = {{"m", ConstTensor(kValues, DType::f32, {12})}, {"v", ConstTensor(kValues, DType::f64, {3})}}};
+  return checkpoint;
+}
+
+void flip_byte(const fs::Path& file, size_t from_end) {
+  std::string bytes = fs::read_file(file);
+  bytes[bytes.size() - from_end] = static_cast<char>(bytes[bytes.size() - from_end] ^ 1);
+  fs::write_file_atomic(file, bytes);
+}
+
+TEST(TrainState, IterationNames) {
+  EXPECT_EQ(iteration_directory_name(100), "iter_0000100");
+  EXPECT_EQ(iteration_directory_name(12345678), "iter_12345678");
+}
+
+TEST(TrainState, RoundTrip) {
+  const TempDirectory dir;
+  const fs::Path save = dir / "new/save";
+  EXPECT_FALSE(latest_iteration(save));
+  save_checkpoint(save, checkpoint_at(3));
+  EXPECT_EQ(latest_iteration(save), 3);
+  const LoadedCheckpoint loaded(save, 3);
+  EXPECT_EQ(loaded.state().iteration, 3);
+  EXPECT_EQ(loaded.state().counters, checkpoint_at(3).state.counters);
+  ASSERT_EQ(loaded.state().tensors.size(), 2u);
+  EXPECT_EQ(loaded.state().tensors[0].name, "v");
+  EXPECT_EQ(loaded.state().tensors[1].tensor.f32()[11], 12);
+  EXPECT_EQ(loaded.adapter().config().type, lora::LoraType::fused);
+  EXPECT_EQ(loaded.adapter().metadata()->version, 4);
+  EXPECT_EQ(loaded.adapter().tensors().size(), 2u);
+}
+
+TEST(TrainState, LayoutOnDisk) {
+  const TempDirectory dir;
+  save_checkpoint(dir.path(), checkpoint_at(100));
+  for (const char* file : {"lora_adapter/adapter_config.json", "lora_adapter/adapter_model.safetensors", "vime_lora_metadata.json",
+                           "train_state.json", "train_state.safetensors"})
+    EXPECT_TRUE(std::filesystem::is_regular_file(dir / "iter_0000100" / file)) << file;
+  EXPECT_EQ(fs::read_file(dir / "latest_checkpointed_iteration.txt"), "100");
+  EXPECT_EQ(dir.entries(), 2);
+  EXPECT_EQ(read_json((dir / "iter_0000100/vime_lora_metadata.json").string()).size(), 7u);
+}
+
+TEST(TrainState, SavingTwiceGivesTheSameBytes) {
+  const TempDirectory a, b;
+  save_checkpoint(a.path(), checkpoint_at(1));
+  save_checkpoint(b.path(), checkpoint_at(1));
+  for (const char* file : {"lora_adapter/adapter_config.json", "lora_adapter/adapter_model.safetensors", "vime_lora_metadata.json",
+                           "train_state.json", "train_state.safetensors"})
+    EXPECT_EQ(fs::read_file(a / "iter_0000001" / file), fs::read_file(b / "iter_0000001" / file)) << file;
+}
+
+TEST(TrainState, OlderCheckpointsStay) {
+  const TempDirectory dir;
+  save_checkpoint(dir.path(), checkpoint_at(1));
+  const LoadedCheckpoint first(dir.path(), 1);
+  save_checkpoint(dir.path(), checkpoint_at(2));
+  save_checkpoint(dir.path(), checkpoint_at(1));  // replaces the directory under an open reader
+  EXPECT_EQ(latest_iteration(dir.path()), 1);
+  EXPECT_EQ(first.adapter().tensors()[0].tensor.f32()[0], 1);
+  EXPECT_NO_THROW(LoadedCheckpoint(dir.path(), 2));
+}
+
+TEST(TrainState, AFailedSaveLeavesTheOldOne) {
+  const TempDirectory dir;
+  save_checkpoint(dir.path(), checkpoint_at(1));
+  Checkpoint bad = checkpoint_at(2);
+  bad.state.tensors.push_back(bad.state.tensors[0]);
+  EXPECT_THROW(save_checkpoint(dir.path(), bad), FormatError);
+  EXPECT_EQ(latest_iteration(dir.path()), 1);
+  EXPECT_EQ(dir.entries(), 2);
+  expect_error<ResourceError>([] { save_checkpoint("/dev/null/save", checkpoint_at(1)); }, {"/dev/null"});
+}
+
+TEST(TrainState, Marker) {
+  const TempDirectory dir;
+  save_checkpoint(dir.path(), checkpoint_at(5));
+  constexpr const char* kMarker = "latest_checkpointed_iteration.txt";
+  dir.write(kMarker, "5\n");
+  EXPECT_EQ(latest_iteration(dir.path()), 5);
+  for (const char* bad : {"", "x", "5x", "-5", "5 6", "release", "99999999999999999999"}) {
+    dir.write(kMarker, bad);
+    expect_error<FormatError>([&] { latest_iteration(dir.path()); }, {kMarker});
+  }
+  dir.write(kMarker, "6");
+  expect_error<FormatError>([&] { latest_iteration(dir.path()); }, {kMarker, "iter_0000006"});
+}
+
+TEST(TrainState, EveryFileIsNeeded) {
+  for (const char* file : {"lora_adapter/adapter_config.json", "lora_adapter/adapter_model.safetensors", "vime_lora_metadata.json",
+                           "train_state.json", "train_state.safetensors"}) {
+    const TempDirectory dir;
+    save_checkpoint(dir.path(), checkpoint_at(1));
+    std::filesystem::remove(dir / "iter_0000001" / file);
+    const std::string name = fs::Path(file).filename().string();
+    expect_error<FormatError>([&] { LoadedCheckpoint loaded(dir.path(), 1); }, {"iter_0000001", name.c_str()});
+  }
+  const TempDirectory dir;
+  expect_error<FormatError>([&] { LoadedCheckpoint loaded(dir.path(), 1); }, {"iter_0000001"});
+}
+
+TEST(TrainState, FlippedBytesAreSeen) {
+  for (const char* file : {"lora_adapter/adapter_model.safetensors", "train_state.safetensors"})
+    for (size_t from_end : {1u, 20u}) {
+      const TempDirectory dir;
+      save_checkpoint(dir.path(), checkpoint_at(1));
+      flip_byte(dir / "iter_0000001" / file, from_end);
+      expect_error<FormatError>([&] { LoadedCheckpoint loaded(dir.path(), 1); }, {file, "SHA-256"});
+    }
+}
+
+TEST(TrainState, DamagedStateNamesTheField) {
+  const TempDirectory dir;
+  save_checkpoint(dir.path(), checkpoint_at(1));
+  const std::string file = "iter_0000001/train_state.json";
+  const Json good = read_json((dir / file).string());
+  for (const char* key : {"iteration", "counters", "sha256"}) {
+    Json bad = good;
+    bad.erase(key);
+    dir.write(file, bad.dump());
+    expect_error<FormatError>([&] { LoadedCheckpoint loaded(dir.path(), 1); }, {"train_state.json", key});
+  }
+  Json other = good;
+  other["iteration"] = 2;
+  dir.write(file, other.dump());
+  expect_error<FormatError>([&] { LoadedCheckpoint loaded(dir.path(), 1); }, {"train_state.json: iteration", "another iteration"});
+  dir.write(file, good.dump().substr(0, 40));
+  expect_error<FormatError>([&] { LoadedCheckpoint loaded(dir.path(), 1); }, {"train_state.json", "invalid JSON"});
+}
+
+}  // namespace
+}  // namespace lockstep::checkpoint
