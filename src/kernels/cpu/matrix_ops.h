@@ -1,0 +1,21 @@
+// The CPU's side of the matrix products. Arguments have been checked; contracts are in kernels/{pack,linear,matmul}.h.
+#pragma once
+
+#include "kernels/linear.h"
+#include "kernels/matmul.h"
+#include "kernels/pack.h"
+
+namespace lockstep::kernels::cpu {
+
+void pack_panels(PackedWeight& weight, std::span<const ConstTensor> parts, Stream& stream);
+void unpack_rows(Tensor out, const PackedWeight& weight, int64_t begin, int64_t end, Stream& stream);
+void embedding_gather(Tensor y, const PackedWeight& weight, std::span<const int32_t> ids, Stream& stream);
+
+void linear_forward(Tensor y, ConstTensor x, const PackedWeight& weight, ConstTensor bias, Stream& stream);
+void linear_backward_input(Tensor dx, ConstTensor dy, const PackedWeight& weight, bool accumulate, Stream& stream);
+
+void matmul(Tensor c, ConstTensor a, ConstTensor b, float scale, bool accumulate, Stream& stream);
+void matmul_transposed(Tensor c, ConstTensor a, ConstTensor b, float scale, bool accumulate, Stream& stream);
+void outer_accumulate(Tensor g, ConstTensor a, ConstTensor b, float scale, Stream& stream);
+
+}  // namespace lockstep::kernels::cpu

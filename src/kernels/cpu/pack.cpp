@@ -1,0 +1,109 @@
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <vector>
+
+#include "kernels/cpu/matrix_ops.h"
+#include "kernels/cpu/split.h"
+
+namespace lockstep::kernels::cpu {
+namespace {
+
+// Moves storage words without interpreting them, so that NaN payloads and signed zeros survive.
+constexpr int64_t kBlock = 32;  // columns moved at a time: a block of a panel stays in the first cache
+
+template <class Word>
+using PanelRows = std::array<const Word*, kPanel>;  // nullptr past the last row
+
+template <class Word>
+void fill_panel(const PanelRows<Word>& rows, int64_t depth, Word* panel) {
+  for (int64_t begin = 0; begin < depth; begin += kBlock) {
+    const int64_t end = std::min(depth, begin + kBlock);
+    for (int64_t n = 0; n < kPanel; ++n)
+      for (int64_t k = begin; k < end; ++k) panel[k * kPanel + n] = rows[n] ? rows[n][k] : Word{0};
+  }
+}
+
+template <class Word>
+void pack_words(PackedWeight& weight, std::span<const ConstTensor> parts, Stream& stream) {
+  std::vector<const Word*> rows;
+  rows.reserve(static_cast<size_t>(weight.rows));
+  for (const ConstTensor& part : parts)
+    for (int64_t n = 0; n < part[0]; ++n) rows.push_back(static_cast<const Word*>(part.data) + n * part.row_stride);
+  auto* const panels = static_cast<Word*>(weight.panels.data());
+  stream.parallel(ceil_div(weight.rows, kPanel), [&](int64_t p, int) {
+    PanelRows<Word> in_panel{};
+    const int64_t count = std::min(kPanel, weight.rows - p * kPanel);
+    std::copy_n(rows.begin() + p * kPanel, count, in_panel.begin());
+    fill_panel(in_panel, weight.depth, panels + p * kPanel * weight.depth);
+  });
+}
+
+template <class Word>
+const Word* row_of(const PackedWeight& weight, int64_t n) {
+  return static_cast<const Word*>(weight.panels.data()) + n / kPanel * kPanel * weight.depth + n % kPanel;
+}
+
+template <class Word>
+void unpack_words(Tensor out, const PackedWeight& weight, int64_t begin, int64_t end, Stream& stream) {
+  auto* const to = static_cast<Word*>(out.data);
+  const int64_t first = begin / kPanel;
+  stream.parallel(ceil_div(end, kPanel) - first, [&](int64_t index, int) {
+    const int64_t from_row = std::max(begin, (first + index) * kPanel);
+    const int64_t to_row = std::min(end, (first + index + 1) * kPanel);
+    for (int64_t block = 0; block < weight.depth; block += kBlock) {
+      const int64_t last = std::min(weight.depth, block + kBlock);
+      for (int64_t n = from_row; n < to_row; ++n) {
+        const Word* const row = row_of<Word>(weight, n);
+        for (int64_t k = block; k < last; ++k) to[(n - begin) * out.row_stride + k] = row[k * kPanel];
+      }
+    }
+  });
+}
+
+template <class Stored>
+float widen(Stored x) {
+  if constexpr (std::is_same_v<Stored, float>)
+    return x;
+  else
+    return to_f32(x);
+}
+
+template <class Stored>
+void gather_rows(Tensor y, const PackedWeight& weight, std::span<const int32_t> ids, Stream& stream) {
+  constexpr int64_t kRowsPerTask = 8;
+  const auto count = static_cast<int64_t>(ids.size());
+  stream.parallel(ceil_div(count, kRowsPerTask), [&](int64_t task, int) {
+    for (int64_t t = task * kRowsPerTask; t < std::min(count, (task + 1) * kRowsPerTask); ++t) {
+      const Stored* const row = row_of<Stored>(weight, ids[static_cast<size_t>(t)]);
+      float* const to = y.row(t);
+      for (int64_t k = 0; k < weight.depth; ++k) to[k] = widen(row[k * kPanel]);
+    }
+  });
+}
+
+}  // namespace
+
+void pack_panels(PackedWeight& weight, std::span<const ConstTensor> parts, Stream& stream) {
+  if (weight.dtype == DType::f32)
+    pack_words<uint32_t>(weight, parts, stream);
+  else
+    pack_words<uint16_t>(weight, parts, stream);
+}
+
+void unpack_rows(Tensor out, const PackedWeight& weight, int64_t begin, int64_t end, Stream& stream) {
+  if (weight.dtype == DType::f32)
+    unpack_words<uint32_t>(out, weight, begin, end, stream);
+  else
+    unpack_words<uint16_t>(out, weight, begin, end, stream);
+}
+
+void embedding_gather(Tensor y, const PackedWeight& weight, std::span<const int32_t> ids, Stream& stream) {
+  switch (weight.dtype) {
+    case DType::bf16: return gather_rows<BFloat16>(y, weight, ids, stream);
+    case DType::f16: return gather_rows<Float16>(y, weight, ids, stream);
+    default: return gather_rows<float>(y, weight, ids, stream);
+  }
+}
+
+}  // namespace lockstep::kernels::cpu
