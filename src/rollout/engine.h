@@ -1,11 +1,10 @@
 // The Engine: paged KV, continuous batching, shared prompts, chunked prefill, preemption by recompute.
 //
-// What it returns for a request depends only on (seed, counter, prompt, adapter version, params), never on what else is in flight, on the
-// schedule, or on preemption; log-probs equal the trainer's bit for bit.
+// What it returns for a request depends only on (seed, counter, prompt, adapter version, params), never on what else is
+// in flight, on the schedule, or on preemption; log-probs equal the trainer's bit for bit.
 #pragma once
 
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -19,32 +18,32 @@
 namespace lockstep::rollout {
 
 struct EngineOptions {
-  int64_t kv_bytes = int64_t{1} << 30;   // upper bound of the KV pool; grown on demand up to it
-  int64_t max_sequences = 256;           // decoding at once
-  int64_t max_batch_tokens = 2048;       // rows of one step; a longer prompt is prefilled in chunks
+  int64_t kv_bytes = int64_t{1} << 30;         // upper bound of the KV pool; grown on demand up to it
+  int64_t max_sequences = 256;                 // decoding at once
+  int64_t max_batch_tokens = 2048;             // rows of one step; a longer prompt is prefilled in chunks
   const text::Tokenizer* tokenizer = nullptr;  // needed for stop strings only
 };
 
 struct Prompt {
-  std::vector<int32_t> tokens;  // at least one
-  uint32_t row = 0;             // dataset row, for the counter
+  std::vector<int32_t> tokens = {};  // at least one
+  uint32_t row = 0;                  // dataset row, for the counter
 };
 
 struct GroupParams {
-  SamplingParams sampling;
-  int64_t n = 1;                // samples per prompt; the prompt is computed and stored once
-  uint32_t rollout = 0;         // for the counter: (rollout, row, sample index, position)
+  SamplingParams sampling = {};
+  int64_t n = 1;         // samples per prompt; the prompt is computed and stored once
+  uint32_t rollout = 0;  // for the counter: (rollout, row, sample index, position)
 };
 
 enum class FinishReason { stop, length };
 const char* finish_reason_name(FinishReason reason);
 
 struct Sample {
-  int64_t prompt = 0;                // index into the prompts of the call
-  int64_t index = 0;                 // 0 .. n-1
-  std::vector<int32_t> tokens;       // generated, with the stop token if one ended it
-  std::vector<float> logprobs;       // of each token
-  std::vector<int64_t> versions;     // adapter version that produced each token
+  int64_t prompt = 0;             // index into the prompts of the call
+  int64_t index = 0;              // 0 .. n-1
+  std::vector<int32_t> tokens;    // generated, with the stop token if one ended it
+  std::vector<float> logprobs;    // of each token
+  std::vector<int64_t> versions;  // adapter version that produced each token
   FinishReason finish = FinishReason::length;
 };
 
@@ -59,15 +58,18 @@ class Engine {
   Engine(std::shared_ptr<const model::Model> model, EngineOptions options, Stream& stream);
   ~Engine();
 
-  // Holds a version from now on (a pointer, no copy). The newest `keep` versions stay; older ones go when no sequence uses them.
-  // ConfigError if the number is already held, ShapeError if the layout is not of this model.
+  // Holds a version from now on (a pointer, no copy). The `keep` versions held last stay; older ones can no longer be
+  // asked for. Their memory is let go when the next sample() begins, so that publishing does not wait for the system to
+  // take it back. ConfigError if the number is negative or already held, ShapeError if the layout is not of this model.
   void hold(lora::AdapterVersion version, int64_t keep = 1);
+  void check(const lora::AdapterVersion& version) const;  // throws what hold() would throw; changes nothing
   bool holds(int64_t version) const;
 
   // Samples n completions of every prompt with the given version; results ordered by (prompt, index).
-  // ConfigError: version not held. DataError: empty prompt, prompt + 1 token beyond the context. ResourceError: one sequence cannot fit the pool.
-  // `on_progress(finished, total)` is called between steps and may throw Cancelled: all sequences are dropped, the engine stays usable.
-  // max_tokens is cut to the context length.
+  // ConfigError: version not held, impossible parameters, stop strings without a tokenizer. DataError: empty prompt,
+  // prompt + 1 token beyond the context, token outside the vocabulary, logits that are not finite. ResourceError: one
+  // sequence cannot fit the pool. `on_progress(finished, total)` is called between steps and may throw Cancelled: all
+  // sequences are dropped, the engine stays usable. max_tokens is cut to the context length.
   std::vector<Sample> sample(std::span<const Prompt> prompts, const GroupParams& params, int64_t version,
                              const std::function<void(int64_t finished, int64_t total)>& on_progress = {});
 
@@ -76,7 +78,7 @@ class Engine {
 
   const EngineStats& stats() const;
   int64_t kv_bytes_in_use() const;
-  void release_memory();  // gives the KV pool back (between rollout and training)
+  void release_memory();  // gives KV pool, scratch and dropped versions back (between rollout and training)
 
  private:
   struct Impl;

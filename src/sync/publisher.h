@@ -20,11 +20,12 @@ struct PublishReport {
   int64_t bytes_copied = 0;  // 0 in one process
 };
 
-// Numbers versions without gaps and hands each to every engine. A publish either reaches all engines or throws and reaches none.
+// Numbers versions without gaps and hands each to every engine. A publish either reaches all engines or throws and
+// reaches none.
 class Publisher {
  public:
   explicit Publisher(int64_t next_version) : next_version_(next_version) {}
-  void add(rollout::Engine& engine) { engines_.push_back(&engine); }
+  void add(rollout::Engine& engine);                    // outlives the publisher; ConfigError when added twice
   PublishReport publish(lora::AdapterVersion adapter);  // its number is set here
   int64_t next_version() const { return next_version_; }
 

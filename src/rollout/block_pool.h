@@ -1,0 +1,62 @@
+// KV memory in blocks of 16 positions for all layers, counted by reference so that samples of one prompt share its
+// blocks.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/memory.h"
+
+namespace lockstep::rollout {
+
+// Memory comes in slabs, allocated when first needed, up to `max_bytes`. A block returns to the pool with its last
+// reference; its contents are undefined when handed out.
+class BlockPool {
+ public:
+  using Id = int32_t;
+  static constexpr Id kNone = -1;
+
+  BlockPool(int64_t block_floats, int64_t max_bytes);
+
+  Id acquire();  // one reference; kNone when all blocks are in use. ResourceError when the system has no memory for the
+                 // next slab
+  void retain(Id block);
+  void release(Id block);
+  int32_t references(Id block) const { return references_[static_cast<size_t>(block)]; }
+  float* memory(Id block) const;
+  void copy(Id to, Id from) const;
+
+  int64_t capacity() const { return capacity_; }  // blocks
+  int64_t in_use() const { return in_use_; }      // blocks with a reference
+  int64_t available() const { return capacity_ - in_use_; }
+  int64_t block_bytes() const { return block_floats_ * static_cast<int64_t>(sizeof(float)); }
+
+  void release_memory();  // gives the slabs back to the system; no block may be in use
+
+ private:
+  int64_t block_floats_, capacity_, slab_blocks_;
+  int64_t in_use_ = 0;
+  std::vector<Buffer> slabs_;
+  std::vector<int32_t> references_;
+  std::vector<Id> free_;
+};
+
+// The blocks that hold the keys and values of one run of positions 0 .. computed-1, with a reference to each.
+class BlockTable {
+ public:
+  int64_t computed = 0;  // positions whose keys and values are there; the owner moves it
+
+  int64_t blocks() const { return static_cast<int64_t>(ids_.size()); }
+  BlockPool::Id operator[](int64_t i) const { return ids_[static_cast<size_t>(i)]; }
+  std::span<float* const> memory() const { return memory_; }
+  void push(const BlockPool& pool, BlockPool::Id block);  // takes over the caller's reference
+  BlockPool::Id pop();                                    // hands the last reference to the caller
+  void clear(BlockPool& pool);                            // releases all
+
+ private:
+  std::vector<BlockPool::Id> ids_;
+  std::vector<float*> memory_;
+};
+
+}  // namespace lockstep::rollout

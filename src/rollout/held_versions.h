@@ -1,0 +1,31 @@
+// The adapter versions an engine can be asked for.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "lora/adapter.h"
+
+namespace lockstep::rollout {
+
+class HeldVersions {
+ public:
+  explicit HeldVersions(std::vector<lora::Module> modules) : modules_(std::move(modules)) {}
+
+  void check(const lora::AdapterVersion& version, int64_t keep) const;  // Engine::hold's errors
+  void hold(lora::AdapterVersion version, int64_t keep);
+  bool holds(int64_t version) const;
+  std::shared_ptr<const lora::AdapterVersion> get(int64_t version) const;  // ConfigError when not held
+  void forget_retired() { retired_.clear(); }
+
+ private:
+  void check_layout(const lora::AdapterLayout& layout) const;
+
+  std::vector<lora::Module> modules_;                              // of the model
+  std::vector<std::shared_ptr<const lora::AdapterVersion>> held_;  // in the order they came
+  std::vector<std::shared_ptr<const lora::AdapterVersion>> retired_;
+};
+
+}  // namespace lockstep::rollout

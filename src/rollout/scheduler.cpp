@@ -1,0 +1,238 @@
+#include "rollout/scheduler.h"
+
+#include <algorithm>
+
+#include "kernels/attention.h"
+
+namespace lockstep::rollout {
+namespace {
+
+using kernels::kKvBlock;
+
+int64_t blocks_of(int64_t positions) {
+  return (positions + kKvBlock - 1) / kKvBlock;
+}
+int64_t count(const std::vector<Sequence*>& queue) {
+  return static_cast<int64_t>(queue.size());
+}
+
+void insert_by_order(std::vector<Sequence*>& queue, Sequence& sequence) {
+  const auto later = [](const Sequence* a, const Sequence* b) { return a->order < b->order; };
+  queue.insert(std::upper_bound(queue.begin(), queue.end(), &sequence, later), &sequence);
+}
+
+}  // namespace
+
+Scheduler::Scheduler(BlockPool& pool, SchedulerLimits limits, EngineStats& stats)
+    : pool_(pool), limits_(limits), stats_(stats) {
+  // Every running sequence must be able to decode in every step.
+  limits_.max_sequences = std::min(limits_.max_sequences, limits_.max_batch_tokens);
+}
+
+Scheduler::~Scheduler() {
+  for (PromptGroup* group : groups_) {
+    group->kv.clear(pool_);
+    for (Sequence& sequence : group->samples) sequence.kv.clear(pool_);
+  }
+}
+
+void Scheduler::add(PromptGroup& group) {
+  groups_.push_back(&group);
+  group.unfinished = static_cast<int64_t>(group.samples.size());
+  unfinished_ += group.unfinished;
+  for (Sequence& sequence : group.samples) {
+    sequence.group = &group;
+    sequence.order = next_order_++;
+  }
+}
+
+std::span<const PlannedRows> Scheduler::plan() {
+  plan_.clear();
+  budget_ = limits_.max_batch_tokens;
+  plan_decodes();
+  plan_chunks();
+  if (plan_waiting()) plan_prompts();
+  return plan_;
+}
+
+void Scheduler::plan_decodes() {
+  // Preemption only removes sequences behind the one being planned, so the index stays good.
+  for (size_t i = 0; i < running_.size(); ++i)
+    if (running_[i]->missing() == 1) plan_sequence(*running_[i]);
+}
+
+void Scheduler::plan_chunks() {
+  for (size_t i = 0; i < running_.size() && budget_ > 0; ++i)
+    if (running_[i]->missing() > 1) plan_sequence(*running_[i]);
+}
+
+// False when the head of the queue lacks memory: nobody may overtake it.
+bool Scheduler::plan_waiting() {
+  for (size_t i = 0; i < waiting_.size() && budget_ > 0 && count(running_) < limits_.max_sequences;) {
+    Sequence& sequence = *waiting_[i];
+    PromptGroup& group = *sequence.group;
+    if (group.kv.computed / kKvBlock < group.size() / kKvBlock) {
+      if (!plan_prompt(group, sequence.order, count(running_))) return false;
+      while (i < waiting_.size() && waiting_[i]->group == &group) ++i;
+      continue;
+    }
+    if (!start(sequence)) return false;
+    waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+  return true;
+}
+
+void Scheduler::plan_prompts() {
+  int64_t claimed = count(running_) + count(waiting_);
+  for (size_t i = next_prompt_; i < groups_.size() && budget_ > 0 && claimed < limits_.max_sequences; ++i) {
+    if (!plan_prompt(*groups_[i], groups_[i]->samples.front().order, claimed)) return;
+    claimed += groups_[i]->unfinished;
+  }
+}
+
+bool Scheduler::plan_prompt(PromptGroup& group, int64_t order, int64_t claims) {
+  const int64_t first = group.kv.computed;
+  const int64_t wanted = std::min(group.size() - first, budget_);
+  if (!headroom(blocks_of(first + wanted) - group.kv.blocks(), claims, &group)) return false;
+  const int64_t rows = reserve(group.kv, wanted, order, &group);
+  if (rows == 0) return false;
+  const bool ends = first + rows == group.size();
+  plan_.push_back({.group = &group, .first_position = first, .rows = rows, .draws = ends && !group.opened});
+  group.planned_rows = rows;
+  budget_ -= rows;
+  return true;
+}
+
+bool Scheduler::start(Sequence& sequence) {
+  PromptGroup& group = *sequence.group;
+  const int64_t computed = group.kv.computed;
+  const int64_t rows = std::min(sequence.length() - computed, budget_);
+  // The last one to start takes over the group's half-filled block, the others copy it.
+  const bool has_tail = computed % kKvBlock > 0, take_tail = has_tail && group.waiting == 1;
+  const int64_t needed = blocks_of(computed + rows) - computed / kKvBlock - (take_tail ? 1 : 0);
+  if (!headroom(needed, count(running_), &group)) return false;
+
+  if (sequence.preempted || sequence.sample.index > 0) stats_.shared_prompt_tokens += computed;
+  take_prompt_blocks(sequence, take_tail);
+  sequence.kv.computed = computed;
+  sequence.state = Sequence::State::running;
+  --group.waiting;
+  insert_by_order(running_, sequence);
+  plan_sequence(sequence);
+  return true;
+}
+
+void Scheduler::take_prompt_blocks(Sequence& sequence, bool take_tail) {
+  BlockTable& shared = sequence.group->kv;
+  const int64_t full = shared.computed / kKvBlock;
+  const bool has_tail = shared.computed % kKvBlock > 0;
+  for (int64_t b = 0; b < full; ++b) {
+    pool_.retain(shared[b]);
+    sequence.kv.push(pool_, shared[b]);
+  }
+  if (!has_tail) return;
+  BlockPool::Id own = BlockPool::kNone;
+  if (!take_tail)
+    while ((own = pool_.acquire()) == BlockPool::kNone && trim_idle_prompt(sequence.group)) {
+    }
+  // Without memory for a copy the tail moves to this sample; the others compute it again.
+  if (own == BlockPool::kNone)
+    own = shared.pop();
+  else
+    pool_.copy(own, shared[full]);
+  sequence.kv.push(pool_, own);
+}
+
+void Scheduler::plan_sequence(Sequence& sequence) {
+  const int64_t first = sequence.kv.computed;
+  const int64_t rows = reserve(sequence.kv, std::min(sequence.missing(), budget_), sequence.order, nullptr);
+  if (rows == 0) return;
+  plan_.push_back({.group = sequence.group,
+                   .sequence = &sequence,
+                   .first_position = first,
+                   .rows = rows,
+                   .draws = first + rows == sequence.length()});
+  sequence.planned_rows = rows;
+  budget_ -= rows;
+}
+
+// Gets blocks for up to `rows` more positions, taking them from idle prompts and newer sequences; returns how many fit.
+int64_t Scheduler::reserve(BlockTable& table, int64_t rows, int64_t order, const PromptGroup* keep) {
+  while (table.blocks() * kKvBlock < table.computed + rows) {
+    const BlockPool::Id block = pool_.acquire();
+    if (block != BlockPool::kNone)
+      table.push(pool_, block);
+    else if (!trim_idle_prompt(keep) && !preempt_newest(order))
+      break;
+  }
+  return std::min(rows, table.blocks() * kKvBlock - table.computed);
+}
+
+// Something new enters only if each of `claims` sequences could still grow by a block: otherwise it would soon push one
+// out, or be pushed out itself. With no claims it is the head of the queue and need only fit.
+bool Scheduler::headroom(int64_t blocks, int64_t claims, const PromptGroup* keep) {
+  if (claims == 0) return true;
+  while (pool_.available() < blocks + claims)
+    if (!trim_idle_prompt(keep)) return false;
+  return true;
+}
+
+// Drops the last block of the newest prompt whose last block only its group holds.
+bool Scheduler::trim_idle_prompt(const PromptGroup* keep) {
+  for (size_t i = groups_.size(); i-- > 0;) {
+    PromptGroup& group = *groups_[i];
+    const int64_t blocks = group.kv.blocks();
+    if (blocks == 0 || &group == keep || group.planned_rows > 0 || pool_.references(group.kv[blocks - 1]) > 1) continue;
+    pool_.release(group.kv.pop());
+    return true;
+  }
+  return false;
+}
+
+// Only a sequence behind `order` that is not in the plan yet.
+bool Scheduler::preempt_newest(int64_t order) {
+  for (size_t i = running_.size(); i-- > 0 && running_[i]->order > order;) {
+    Sequence& sequence = *running_[i];
+    if (sequence.planned_rows > 0) continue;
+    running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(i));
+    sequence.kv.clear(pool_);
+    sequence.preempted = true;
+    wait(sequence);
+    ++stats_.preemptions;
+    return true;
+  }
+  return false;
+}
+
+void Scheduler::wait(Sequence& sequence) {
+  sequence.state = Sequence::State::waiting;
+  ++sequence.group->waiting;
+  insert_by_order(waiting_, sequence);
+}
+
+void Scheduler::commit() {
+  ++stats_.steps;
+  for (const PlannedRows& planned : plan_) {
+    planned.table().computed += planned.rows;
+    planned.group->planned_rows = 0;
+    if (planned.sequence) planned.sequence->planned_rows = 0;
+    const bool decodes = planned.sequence && planned.draws && planned.rows == 1;
+    (decodes ? stats_.decode_tokens : stats_.prefill_tokens) += planned.rows;
+    if (planned.sequence || !planned.draws) continue;
+    planned.group->opened = true;
+    ++next_prompt_;
+    for (Sequence& sequence : planned.group->samples) wait(sequence);
+  }
+}
+
+void Scheduler::finish(Sequence& sequence) {
+  PromptGroup& group = *sequence.group;
+  if (sequence.state == Sequence::State::waiting) --group.waiting;
+  std::erase(sequence.state == Sequence::State::waiting ? waiting_ : running_, &sequence);
+  sequence.state = Sequence::State::finished;
+  sequence.kv.clear(pool_);
+  --unfinished_;
+  if (--group.unfinished == 0) group.kv.clear(pool_);
+}
+
+}  // namespace lockstep::rollout

@@ -1,0 +1,75 @@
+// Decides which rows each step runs: first come, first served; decode rows first, then prompts in chunks.
+//
+// When no block is free, prompt blocks that nobody reads are dropped, then the newest sequence is preempted: it loses
+// its blocks and is recomputed later, keeping its tokens. The oldest sequence can always take every block, so some row
+// runs in every step as long as one sequence alone fits the pool.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "rollout/sequence.h"
+
+namespace lockstep::rollout {
+
+struct SchedulerLimits {
+  int64_t max_sequences = 1;     // started at once
+  int64_t max_batch_tokens = 1;  // rows of one step
+};
+
+// Consecutive positions of one prompt (sequence == nullptr) or of one sample. The blocks for them are in the table.
+struct PlannedRows {
+  PromptGroup* group = nullptr;
+  Sequence* sequence = nullptr;
+  int64_t first_position = 0, rows = 0;
+  bool draws = false;  // a token is drawn after the last row: of the sequence, or of every sample of the prompt
+
+  BlockTable& table() const { return sequence ? sequence->kv : group->kv; }
+};
+
+class Scheduler {
+ public:
+  Scheduler(BlockPool& pool, SchedulerLimits limits, EngineStats& stats);
+  ~Scheduler();  // releases every block
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
+
+  // Queues a prompt and its samples behind those added before. They outlive the scheduler.
+  void add(PromptGroup& group);
+
+  // Chooses the rows of the next step; at least one unless done(). Valid until the next call.
+  std::span<const PlannedRows> plan();
+  // The planned rows were run. Tokens are appended to the samples, and finish() called, after this and before the next
+  // plan().
+  void commit();
+  void finish(Sequence& sequence);
+  bool done() const { return unfinished_ == 0; }
+
+ private:
+  void plan_decodes();
+  void plan_chunks();
+  bool plan_waiting();
+  void plan_prompts();
+  bool plan_prompt(PromptGroup& group, int64_t order, int64_t claims);
+  bool start(Sequence& sequence);
+  void take_prompt_blocks(Sequence& sequence, bool take_tail);
+  void plan_sequence(Sequence& sequence);
+  int64_t reserve(BlockTable& table, int64_t rows, int64_t order, const PromptGroup* keep);
+  bool headroom(int64_t blocks, int64_t claims, const PromptGroup* keep);
+  bool trim_idle_prompt(const PromptGroup* keep);
+  bool preempt_newest(int64_t order);
+  void wait(Sequence& sequence);
+
+  BlockPool& pool_;
+  SchedulerLimits limits_;
+  EngineStats& stats_;
+  std::vector<PromptGroup*> groups_;
+  size_t next_prompt_ = 0;          // groups before it are opened
+  std::vector<Sequence*> waiting_;  // by order
+  std::vector<Sequence*> running_;  // by order
+  int64_t unfinished_ = 0, next_order_ = 0;
+  std::vector<PlannedRows> plan_;
+  int64_t budget_ = 0;  // rows the step can still take
+};
+
+}  // namespace lockstep::rollout

@@ -1,0 +1,55 @@
+// What the scheduler moves around: a prompt, and each of its samples.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "rollout/block_pool.h"
+#include "rollout/engine.h"
+#include "rollout/stop_text.h"
+
+namespace lockstep::rollout {
+
+struct Sequence;
+
+// A prompt is computed once; its blocks are kept for those samples that have not started yet or must start again.
+struct PromptGroup {
+  std::span<const int32_t> tokens;
+  uint32_t row = 0;
+  int64_t max_tokens = 0;  // of each sample
+  std::span<Sequence> samples;
+  BlockTable kv;             // of positions of the prompt only
+  bool opened = false;       // the prompt was computed once, and every sample got its first token
+  int64_t unfinished = 0;    // samples
+  int64_t waiting = 0;       // samples in Sequence::State::waiting
+  int64_t planned_rows = 0;  // in the step being planned
+
+  int64_t size() const { return static_cast<int64_t>(tokens.size()); }
+};
+
+// One sample. Its tokens survive preemption; its keys and values do not.
+struct Sequence {
+  //   unopened -> waiting <-> running -> finished (also from waiting, by its first token)
+  enum class State { unopened, waiting, running, finished };
+
+  PromptGroup* group = nullptr;
+  int64_t order = 0;  // first come, first served
+  State state = State::unopened;
+  bool preempted = false;    // at least once
+  BlockTable kv;             // whole prompt and generated tokens; leading blocks shared with the group
+  int64_t planned_rows = 0;  // in the step being planned
+  StopText stop_text;
+  Sample sample;
+
+  int64_t length() const { return group->size() + static_cast<int64_t>(sample.tokens.size()); }
+  int64_t missing() const {
+    return length() - kv.computed;
+  }  // rows to run before the next token can be drawn; 1 when decoding
+  int32_t token(int64_t position) const {
+    return position < group->size() ? group->tokens[static_cast<size_t>(position)]
+                                    : sample.tokens[static_cast<size_t>(position - group->size())];
+  }
+};
+
+}  // namespace lockstep::rollout

@@ -1,0 +1,28 @@
+#include "sync/publisher.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "core/error.h"
+
+namespace lockstep::sync {
+
+void Publisher::add(rollout::Engine& engine) {
+  if (std::find(engines_.begin(), engines_.end(), &engine) != engines_.end())
+    throw ConfigError({.what = "engine was added to the publisher before"});
+  engines_.push_back(&engine);
+}
+
+PublishReport Publisher::publish(lora::AdapterVersion adapter) {
+  const auto begin = std::chrono::steady_clock::now();
+  adapter.version = next_version_;
+  for (const rollout::Engine* engine : engines_) engine->check(adapter);
+  for (rollout::Engine* engine : engines_) engine->hold(adapter);
+  ++next_version_;
+  const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - begin;
+  // Every engine shares the optimizer's own buffer.
+  return {.version = adapter.version, .microseconds = took.count(), .bytes_copied = 0};
+}
+
+}  // namespace lockstep::sync

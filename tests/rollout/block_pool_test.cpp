@@ -1,0 +1,90 @@
+#include "rollout/block_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+
+namespace lockstep::rollout {
+namespace {
+
+TEST(BlockPool, RandomTrafficKeepsItsBooks) {
+  constexpr int64_t kFloats = 64, kBlocks = 37;
+  BlockPool pool(kFloats, kBlocks * kFloats * 4 + 3);
+  EXPECT_EQ(pool.capacity(), kBlocks);
+  std::map<BlockPool::Id, int> references;  // what the pool must know
+  std::map<BlockPool::Id, float> contents;
+  std::mt19937 random(1);
+  bool was_full = false;
+  for (int step = 0; step < 20000; ++step) {
+    // Drifts between full and empty.
+    const bool grow = random() % 1000 < ((step / 2000) % 2 == 0 ? 600u : 400u);
+    if (grow && random() % 2) {
+      const BlockPool::Id block = pool.acquire();
+      if (block == BlockPool::kNone) {
+        EXPECT_EQ(references.size(), static_cast<size_t>(kBlocks));
+        was_full = true;
+        continue;
+      }
+      EXPECT_EQ(references.count(block), 0u) << "handed out twice";
+      references[block] = 1;
+      contents[block] = static_cast<float>(step);
+      std::fill_n(pool.memory(block), kFloats, contents[block]);
+    } else if (!references.empty()) {
+      auto it = references.begin();
+      std::advance(it, random() % references.size());
+      if (grow) {
+        pool.retain(it->first);
+        ++it->second;
+      } else {
+        EXPECT_TRUE(std::all_of(pool.memory(it->first), pool.memory(it->first) + kFloats,
+                                [&](float x) { return x == contents[it->first]; }));
+        pool.release(it->first);
+        if (--it->second == 0) references.erase(it);
+      }
+    }
+    ASSERT_EQ(pool.in_use(), static_cast<int64_t>(references.size()));
+    ASSERT_EQ(pool.available(), kBlocks - pool.in_use());
+  }
+  EXPECT_TRUE(was_full);
+  for (const auto& [block, n] : references) {
+    EXPECT_EQ(pool.references(block), n);
+    for (int i = 0; i < n; ++i) pool.release(block);
+  }
+  EXPECT_EQ(pool.in_use(), 0);
+  for (int64_t i = 0; i < kBlocks; ++i) EXPECT_NE(pool.acquire(), BlockPool::kNone);
+  EXPECT_EQ(pool.acquire(), BlockPool::kNone);
+}
+
+TEST(BlockPool, GrowsOnDemandAndGivesMemoryBack) {
+  const int64_t before = live_bytes();
+  BlockPool pool(int64_t{1} << 20, int64_t{1} << 40);
+  EXPECT_EQ(live_bytes(), before);
+  const BlockPool::Id first = pool.acquire();
+  const int64_t one_slab = live_bytes() - before;
+  EXPECT_GE(one_slab, pool.block_bytes());
+  EXPECT_LE(one_slab, int64_t{16} << 20);
+  pool.release(first);
+  EXPECT_EQ(live_bytes() - before, one_slab);
+  pool.release_memory();
+  EXPECT_EQ(live_bytes(), before);
+  EXPECT_NE(pool.acquire(), BlockPool::kNone);
+}
+
+TEST(BlockTable, PopRollsBackWhatWasComputed) {
+  BlockPool pool(16, 1 << 20);
+  BlockTable table;
+  for (int i = 0; i < 3; ++i) table.push(pool, pool.acquire());
+  EXPECT_EQ(table.memory()[2], pool.memory(table[2]));
+  table.computed = 40;
+  pool.release(table.pop());
+  EXPECT_EQ(table.computed, 32);
+  EXPECT_EQ(table.memory().size(), 2u);
+  table.clear(pool);
+  EXPECT_EQ(table.computed, 0);
+  EXPECT_EQ(pool.in_use(), 0);
+}
+
+}  // namespace
+}  // namespace lockstep::rollout

@@ -1,0 +1,217 @@
+#include "rollout/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "core/error.h"
+#include "rollout/tiny_model.h"
+
+namespace lockstep::rollout {
+namespace {
+
+using namespace testing_models;
+
+class EngineTest : public testing::Test {
+ protected:
+  Stream stream_{{.threads = 1}};
+  model::ModelConfig config_ = qwen3_config();
+  std::shared_ptr<const model::Model> model_ = random_model(config_, stream_);
+  Engine engine_{model_, {}, stream_};
+  std::vector<Prompt> prompts_ = random_prompts({7, 20}, 97, 3);
+  GroupParams params_{.sampling = {.max_tokens = 12}, .n = 2};
+};
+
+TEST_F(EngineTest, ResultsAreOrderedAndComplete) {
+  const auto samples = engine_.sample(prompts_, params_, Engine::kBase);
+  ASSERT_EQ(samples.size(), 4u);
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(samples[i].prompt, static_cast<int64_t>(i / 2));
+    EXPECT_EQ(samples[i].index, static_cast<int64_t>(i % 2));
+    EXPECT_EQ(samples[i].tokens.size(), 12u);
+    EXPECT_EQ(samples[i].logprobs.size(), 12u);
+    EXPECT_EQ(samples[i].versions, std::vector<int64_t>(12, Engine::kBase));
+    EXPECT_EQ(samples[i].finish, FinishReason::length);
+  }
+  EXPECT_NE(samples[0].tokens, samples[1].tokens);
+  EXPECT_EQ(engine_.stats().prefill_tokens, 27);
+  EXPECT_EQ(engine_.stats().decode_tokens, 4 * 11);
+  EXPECT_TRUE(engine_.sample({}, params_, Engine::kBase).empty());
+}
+
+TEST_F(EngineTest, RolloutRowAndSeedChangeTheSample) {
+  const auto tokens = [&] { return engine_.sample(prompts_, params_, Engine::kBase)[0].tokens; };
+  const auto first = tokens();
+  EXPECT_EQ(tokens(), first);
+  params_.rollout = 1;
+  const auto other_rollout = tokens();
+  EXPECT_NE(other_rollout, first);
+  params_.rollout = 0;
+  prompts_[0].row += 1;
+  EXPECT_NE(tokens(), first);
+  prompts_[0].row -= 1;
+  params_.sampling.seed += 1;
+  EXPECT_NE(tokens(), first);
+}
+
+TEST_F(EngineTest, StopTokensEndASampleAndAreKept) {
+  const auto free = engine_.sample(prompts_, params_, Engine::kBase);
+  params_.sampling.stop_token_ids = {free[0].tokens[4], free[3].tokens[0]};
+  const auto stopped = engine_.sample(prompts_, params_, Engine::kBase);
+  for (size_t i = 0; i < free.size(); ++i) {
+    const auto& stops = params_.sampling.stop_token_ids;
+    const auto end = std::find_first_of(free[i].tokens.begin(), free[i].tokens.end(), stops.begin(), stops.end());
+    const bool stops_early = end != free[i].tokens.end();
+    EXPECT_EQ(stopped[i].tokens, std::vector<int32_t>(free[i].tokens.begin(), stops_early ? end + 1 : end));
+    EXPECT_EQ(stopped[i].finish, stops_early ? FinishReason::stop : FinishReason::length);
+  }
+  EXPECT_EQ(stopped[3].tokens.size(), 1u);
+  EXPECT_STREQ(finish_reason_name(stopped[3].finish), "stop");
+}
+
+TEST_F(EngineTest, MaxTokensIsCutToTheContext) {
+  prompts_ = random_prompts({159, 150}, 97, 3);
+  const auto samples = engine_.sample(prompts_, params_, Engine::kBase);
+  EXPECT_EQ(samples[0].tokens.size(), 1u);
+  EXPECT_EQ(samples[2].tokens.size(), 10u);
+  EXPECT_EQ(samples[2].finish, FinishReason::length);
+}
+
+TEST_F(EngineTest, BadRequestsAreTypedErrors) {
+  const auto sample = [&] { return engine_.sample(prompts_, params_, Engine::kBase); };
+  const auto good = prompts_;
+  prompts_[1].tokens.clear();
+  EXPECT_THROW(sample(), DataError);
+  prompts_[1].tokens.assign(160, 1);
+  EXPECT_THROW(sample(), DataError);
+  prompts_[1].tokens = {1, 97};
+  EXPECT_THROW(sample(), DataError);
+  prompts_ = good;
+  params_.n = 0;
+  EXPECT_THROW(sample(), ConfigError);
+  params_.n = 1;
+  params_.sampling.stop = {"x"};
+  EXPECT_THROW(sample(), ConfigError) << "no tokenizer";
+  params_.sampling.stop.clear();
+  params_.sampling.top_p = 0;
+  EXPECT_THROW(sample(), ConfigError);
+  params_.sampling.top_p = 1;
+  EXPECT_EQ(sample().size(), 2u) << "still usable";
+  EXPECT_THROW(Engine(model_, {.kv_bytes = 0}, stream_), ConfigError);
+  EXPECT_THROW(Engine(model_, {.max_sequences = 0}, stream_), ConfigError);
+  EXPECT_THROW(Engine(model_, {.max_batch_tokens = -1}, stream_), ConfigError);
+}
+
+TEST_F(EngineTest, ASequenceThatCannotFitIsRefusedUpFront) {
+  const int64_t block = config_.layers * model_->kv_layer_floats() * 4;
+  Engine small(model_, {.kv_bytes = 2 * block}, stream_);
+  params_.sampling.max_tokens = 13;  // 20 + 12 positions are stored
+  EXPECT_EQ(small.sample(prompts_, params_, Engine::kBase).size(), 4u);
+  params_.sampling.max_tokens = 14;
+  EXPECT_THROW(small.sample(prompts_, params_, Engine::kBase), ResourceError);
+  EXPECT_EQ(small.kv_bytes_in_use(), 0);
+}
+
+TEST_F(EngineTest, AVersionThatIsNotHeldIsRefused) {
+  EXPECT_THROW(engine_.sample(prompts_, params_, 0), ConfigError);
+  for (const int64_t version : {0, 1, 2}) engine_.hold(random_adapter(config_, version, 1), 2);
+  EXPECT_FALSE(engine_.holds(0));
+  EXPECT_TRUE(engine_.holds(1) && engine_.holds(2));
+  EXPECT_THROW(engine_.sample(prompts_, params_, 0), ConfigError);
+  EXPECT_THROW(engine_.sample(prompts_, params_, 3), ConfigError);
+  EXPECT_EQ(engine_.sample(prompts_, params_, 1)[0].versions, std::vector<int64_t>(12, 1));
+  EXPECT_THROW(engine_.hold(random_adapter(config_, 2, 9)), ConfigError) << "a number is never reused";
+  EXPECT_THROW(engine_.hold(random_adapter(config_, -1, 9)), ConfigError);
+  EXPECT_THROW(engine_.hold(random_adapter(config_, 3, 9), 0), ConfigError);
+}
+
+TEST_F(EngineTest, AnAdapterOfAnotherModelIsRefused) {
+  model::ModelConfig wider = config_, deeper = config_;
+  wider.ffn = 64;
+  deeper.layers = 3;
+  deeper.window.assign(3, 0);
+  EXPECT_THROW(engine_.hold(random_adapter(wider, 0, 1)), ShapeError);
+  EXPECT_THROW(engine_.hold(random_adapter(deeper, 0, 1)), ShapeError);
+  lora::AdapterVersion cut = random_adapter(config_, 0, 1);
+  cut.weights = std::make_shared<Buffer>(64);
+  EXPECT_THROW(engine_.hold(cut), ShapeError);
+  EXPECT_THROW(engine_.hold({}), ShapeError);
+  EXPECT_FALSE(engine_.holds(0));
+}
+
+TEST_F(EngineTest, HoldingCopiesNothingAndLetsGo) {
+  lora::AdapterVersion first = random_adapter(config_, 0, 1);
+  const int64_t bytes = live_bytes();
+  engine_.hold(first);
+  EXPECT_EQ(live_bytes(), bytes);
+  EXPECT_EQ(first.weights.use_count(), 2);
+  engine_.hold(random_adapter(config_, 1, 2));
+  engine_.sample(prompts_, params_, 1);
+  EXPECT_EQ(first.weights.use_count(), 1) << "dropped by the next rollout";
+  engine_.hold({.version = 2, .layout = first.layout, .weights = first.weights});
+  engine_.hold({.version = 3, .layout = first.layout, .weights = random_adapter(config_, 3, 3).weights});
+  engine_.release_memory();
+  EXPECT_EQ(first.weights.use_count(), 1);
+}
+
+TEST_F(EngineTest, CancelLeavesTheEngineUsable) {
+  const auto wanted = engine_.sample(prompts_, params_, Engine::kBase);
+  int calls = 0;
+  int64_t last = -1;
+  const auto cancel = [&](int64_t finished, int64_t total) {
+    EXPECT_EQ(total, 4);
+    EXPECT_GE(finished, last);
+    last = finished;
+    if (++calls == 5) throw Cancelled({.what = "enough"});
+  };
+  EXPECT_THROW(engine_.sample(prompts_, params_, Engine::kBase, cancel), Cancelled);
+  EXPECT_EQ(engine_.kv_bytes_in_use(), 0);
+  calls = 100, last = -1;
+  const auto again = engine_.sample(prompts_, params_, Engine::kBase, cancel);
+  EXPECT_EQ(last, 4);
+  for (size_t i = 0; i < wanted.size(); ++i) EXPECT_EQ(again[i].tokens, wanted[i].tokens);
+}
+
+TEST_F(EngineTest, TokensAreStreamedWhileTheyAreMade) {
+  std::vector<int32_t> seen;
+  size_t seen_at_first_progress = 0;
+  engine_.on_token([&](int32_t token) { seen.push_back(token); });
+  const auto samples = engine_.sample(prompts_, params_, Engine::kBase, [&](int64_t, int64_t) {
+    if (seen_at_first_progress == 0) seen_at_first_progress = seen.size();
+  });
+  EXPECT_EQ(seen, samples[0].tokens);
+  EXPECT_EQ(seen_at_first_progress, 1u);
+  engine_.on_token({});
+  engine_.sample(prompts_, params_, Engine::kBase);
+  EXPECT_EQ(seen.size(), 12u);
+}
+
+TEST_F(EngineTest, MemoryReturns) {
+  // The first rollout gives the stream its scratch, which is not the engine's to give back.
+  engine_.sample(prompts_, params_, Engine::kBase);
+  engine_.release_memory();
+  const int64_t before = live_bytes();
+  engine_.sample(prompts_, params_, Engine::kBase);
+  EXPECT_EQ(engine_.kv_bytes_in_use(), 0);
+  EXPECT_GT(live_bytes(), before);
+  const int64_t warm = live_bytes();
+  for (int i = 0; i < 3; ++i) engine_.sample(prompts_, params_, Engine::kBase);
+  EXPECT_EQ(live_bytes(), warm) << "a rollout of the same size needs nothing new";
+  engine_.release_memory();
+  EXPECT_EQ(live_bytes(), before);
+  EXPECT_EQ(engine_.sample(prompts_, params_, Engine::kBase).size(), 4u);
+}
+
+TEST_F(EngineTest, LogitsThatAreNotFiniteAreAnErrorAndLeaveTheEngineUsable) {
+  lora::AdapterVersion broken = random_adapter(config_, 0, 1);
+  auto weights = std::make_shared<Buffer>(broken.weights->bytes());
+  std::fill_n(weights->f32(), weights->bytes() / sizeof(float), 1e30f);
+  broken.weights = weights;
+  engine_.hold(broken);
+  EXPECT_THROW(engine_.sample(prompts_, params_, 0), DataError);
+  EXPECT_EQ(engine_.kv_bytes_in_use(), 0);
+  EXPECT_EQ(engine_.sample(prompts_, params_, Engine::kBase).size(), 4u);
+}
+
+}  // namespace
+}  // namespace lockstep::rollout

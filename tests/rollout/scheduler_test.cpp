@@ -1,0 +1,228 @@
+#include "rollout/scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+namespace lockstep::rollout {
+namespace {
+
+constexpr int64_t kBlock = 16;
+
+// Runs a schedule without a model: the "key" of a position is a hash of all tokens up to it, so a block that is stale,
+// shared while written, or copied too early shows.
+class Simulation {
+ public:
+  struct Request {
+    int64_t prompt_size, n, max_tokens;
+  };
+
+  // Without early stops every sample draws its max_tokens.
+  Simulation(const std::vector<Request>& requests, int64_t blocks, SchedulerLimits limits, uint32_t seed = 1,
+             bool early_stops = false)
+      : early_stops_(early_stops),
+        pool_(kBlock, blocks * kBlock * 4),
+        limits_(limits),
+        prompts_(requests.size()),
+        groups_(requests.size()),
+        samples_(requests.size()) {
+    std::mt19937 random(seed);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      for (int64_t t = 0; t < requests[i].prompt_size; ++t)
+        prompts_[i].push_back(static_cast<int32_t>(random() % 1000));
+      samples_[i].resize(static_cast<size_t>(requests[i].n));
+      groups_[i].tokens = prompts_[i];
+      groups_[i].max_tokens = requests[i].max_tokens;
+      groups_[i].samples = samples_[i];
+      groups_[i].row = static_cast<uint32_t>(i);
+      for (size_t s = 0; s < samples_[i].size(); ++s) samples_[i][s].sample.index = static_cast<int64_t>(s);
+    }
+  }
+
+  void run(int64_t stop_after_steps = -1) {
+    Scheduler scheduler(pool_, limits_, stats_);
+    for (PromptGroup& group : groups_) scheduler.add(group);
+    while (!scheduler.done() && stats_.steps != stop_after_steps) {
+      const auto plan = scheduler.plan();
+      ASSERT_FALSE(plan.empty()) << "no progress in step " << stats_.steps;
+      const std::vector<PlannedRows> rows(plan.begin(), plan.end());
+      run_rows(rows);
+      scheduler.commit();
+      for (const PlannedRows& planned : rows) {
+        if (!planned.draws) continue;
+        if (planned.sequence)
+          draw(scheduler, *planned.sequence);
+        else
+          for (Sequence& sequence : planned.group->samples) draw(scheduler, sequence);
+      }
+      peak_ = std::max(peak_, pool_.in_use());
+      check_order();
+      ASSERT_FALSE(testing::Test::HasFailure()) << "step " << stats_.steps;
+    }
+  }
+
+  void expect_results() {
+    for (const PromptGroup& group : groups_)
+      for (const Sequence& sequence : group.samples) {
+        EXPECT_EQ(sequence.state, Sequence::State::finished);
+        EXPECT_EQ(static_cast<int64_t>(sequence.sample.tokens.size()), wanted_tokens(sequence));
+        EXPECT_EQ(sequence.kv.blocks(), 0);
+      }
+    EXPECT_EQ(pool_.in_use(), 0);
+  }
+
+  BlockPool& pool() { return pool_; }
+  const EngineStats& stats() const { return stats_; }
+  std::vector<PromptGroup>& groups() { return groups_; }
+  int64_t peak() const { return peak_; }
+
+ private:
+  static uint32_t mix(uint32_t hash, int32_t token) {
+    return (hash * 2654435761u + static_cast<uint32_t>(token) + 1) & 0xffffff;
+  }
+
+  static int32_t token_at(const PlannedRows& planned, int64_t position) {
+    return planned.sequence ? planned.sequence->token(position) : planned.group->tokens[static_cast<size_t>(position)];
+  }
+
+  int64_t wanted_tokens(const Sequence& sequence) const {
+    const int64_t cut = 1 + (sequence.group->row * 7 + sequence.sample.index * 5) % 11 * 6;
+    return early_stops_ ? std::min(sequence.group->max_tokens, cut) : sequence.group->max_tokens;
+  }
+
+  void run_rows(const std::vector<PlannedRows>& plan) {
+    int64_t total = 0;
+    for (const PlannedRows& planned : plan) {
+      total += planned.rows;
+      const auto memory = planned.table().memory();
+      ASSERT_EQ(planned.first_position, planned.table().computed);
+      ASSERT_GE(planned.rows, 1);
+      ASSERT_GE(static_cast<int64_t>(memory.size()) * kBlock, planned.first_position + planned.rows);
+      uint32_t hash = 0;
+      for (int64_t p = 0; p < planned.first_position + planned.rows; ++p) {
+        hash = mix(hash, token_at(planned, p));
+        float& key = memory[static_cast<size_t>(p / kBlock)][p % kBlock];
+        if (p < planned.first_position) {
+          ASSERT_EQ(key, static_cast<float>(hash)) << "position " << p << " of " << planned.first_position;
+        } else {
+          ASSERT_EQ(pool_.references(planned.table()[p / kBlock]), 1) << "written while shared";
+          key = static_cast<float>(hash);
+        }
+      }
+    }
+    EXPECT_LE(total, limits_.max_batch_tokens);
+    EXPECT_LE(pool_.in_use(), pool_.capacity());
+  }
+
+  void draw(Scheduler& scheduler, Sequence& sequence) {
+    const auto i = static_cast<int64_t>(sequence.sample.tokens.size());
+    sequence.sample.tokens.push_back(
+        static_cast<int32_t>((sequence.group->row * 31 + sequence.sample.index * 17 + i) % 1000));
+    if (i + 1 == wanted_tokens(sequence)) scheduler.finish(sequence);
+  }
+
+  void check_order() {
+    int64_t running = 0;
+    for (const PromptGroup& group : groups_)
+      for (const Sequence& sequence : group.samples) running += sequence.state == Sequence::State::running;
+    EXPECT_LE(running, limits_.max_sequences);
+    // Prompts open in the order they came.
+    for (size_t i = 1; i < groups_.size(); ++i) EXPECT_LE(groups_[i].opened, groups_[i - 1].opened);
+  }
+
+  bool early_stops_;
+  BlockPool pool_;
+  SchedulerLimits limits_;
+  EngineStats stats_;
+  std::vector<std::vector<int32_t>> prompts_;
+  std::vector<PromptGroup> groups_;
+  std::vector<std::vector<Sequence>> samples_;
+  int64_t peak_ = 0;
+};
+
+TEST(Scheduler, RandomTrafficFinishesWithEveryPositionRight) {
+  std::mt19937 random(11);
+  const auto pick = [&](int64_t low, int64_t high) {
+    return low + static_cast<int64_t>(random() % static_cast<uint32_t>(high - low + 1));
+  };
+  int64_t preemptions = 0, shared = 0;
+  for (uint32_t round = 0; round < 400; ++round) {
+    std::vector<Simulation::Request> requests;
+    int64_t largest = 1;
+    for (int64_t n = pick(1, 6); n > 0; --n) {
+      requests.push_back({pick(1, 60), pick(1, 6), pick(1, 100)});
+      largest = std::max(largest, (requests.back().prompt_size + requests.back().max_tokens - 1 + kBlock - 1) / kBlock);
+    }
+    // Every third round has just enough memory for its largest sequence alone.
+    const int64_t blocks = round % 3 == 0 ? largest : largest + pick(0, 30);
+    Simulation simulation(requests, blocks, {pick(1, 8), pick(1, round % 2 ? 8 : 100)}, round, true);
+    simulation.run();
+    ASSERT_FALSE(HasFailure()) << "round " << round;
+    simulation.expect_results();
+    preemptions += simulation.stats().preemptions;
+    shared += simulation.stats().shared_prompt_tokens;
+  }
+  EXPECT_GT(preemptions, 100);
+  EXPECT_GT(shared, 10000);
+}
+
+TEST(Scheduler, APromptIsComputedAndStoredOnce) {
+  // 40 positions: two full blocks shared by all, and a tail of 8 that each of the 5 samples owns and does not outgrow.
+  Simulation simulation({{40, 5, 9}}, 100, {16, 2048});
+  simulation.run();
+  simulation.expect_results();
+  EXPECT_EQ(simulation.stats().prefill_tokens, 40);
+  EXPECT_EQ(simulation.stats().decode_tokens, 5 * 8);
+  EXPECT_EQ(simulation.stats().shared_prompt_tokens, 4 * 40);
+  EXPECT_EQ(simulation.stats().preemptions, 0);
+  EXPECT_EQ(simulation.peak(), 2 + 5);
+}
+
+TEST(Scheduler, DroppedInTheMiddleItGivesEveryBlockBack) {
+  Simulation simulation({{40, 3, 41}, {70, 2, 10}}, 100, {16, 64});
+  simulation.run(3);
+  EXPECT_EQ(simulation.groups()[0].unfinished, 3);
+  EXPECT_GT(simulation.peak(), 5);
+  EXPECT_EQ(simulation.pool().in_use(), 0);
+}
+
+TEST(Scheduler, LongPromptsRunInChunks) {
+  Simulation simulation({{100, 1, 3}}, 100, {4, 32});
+  simulation.run();
+  simulation.expect_results();
+  EXPECT_EQ(simulation.stats().steps, 4 + 2);
+  EXPECT_EQ(simulation.stats().prefill_tokens, 100);
+}
+
+TEST(Scheduler, DecodingGoesOnWhileAPromptIsPrefilled) {
+  Simulation simulation({{10, 2, 40}, {400, 1, 2}}, 100, {8, 16});
+  simulation.run(12);
+  EXPECT_EQ(simulation.groups()[0].samples[0].sample.tokens.size(), 12u);
+  EXPECT_EQ(simulation.groups()[0].samples[1].sample.tokens.size(), 12u);
+  EXPECT_EQ(simulation.stats().prefill_tokens, 10 + 6 + 11 * 14);
+}
+
+TEST(Scheduler, PreemptionTakesTheNewestAndKeepsTokens) {
+  // Each holds 4 blocks in the end; there are 9.
+  Simulation simulation({{20, 1, 44}, {20, 1, 44}, {20, 1, 44}}, 9, {8, 2048});
+  simulation.run();
+  EXPECT_GT(simulation.stats().preemptions, 0);
+  EXPECT_FALSE(simulation.groups()[0].samples[0].preempted);
+  EXPECT_TRUE(simulation.groups()[2].samples[0].preempted);
+  simulation.expect_results();
+  // Nothing was drawn twice: what is more than one row per token is recomputation.
+  EXPECT_GT(simulation.stats().decode_tokens + simulation.stats().prefill_tokens, 3 * (20 + 43));
+}
+
+TEST(Scheduler, APreemptedSampleFindsItsPromptAgain) {
+  // 32 shared positions; four samples grow to 3 more blocks each: 2 + 12 > 9.
+  Simulation simulation({{32, 4, 48}}, 9, {8, 2048});
+  simulation.run();
+  simulation.expect_results();
+  EXPECT_GT(simulation.stats().preemptions, 0);
+  EXPECT_EQ(simulation.stats().shared_prompt_tokens, 32 * (3 + simulation.stats().preemptions));
+}
+
+}  // namespace
+}  // namespace lockstep::rollout
