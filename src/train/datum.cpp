@@ -15,7 +15,8 @@ double Datum::weight_sum() const {
 
 Datum make_datum(const std::vector<int32_t>& tokens, const std::vector<float>& mask) {
   if (tokens.size() != mask.size())
-    throw DataError({.what = "tokens and loss mask differ in length", .got = std::to_string(mask.size()) + " mask entries",
+    throw DataError({.what = "tokens and loss mask differ in length",
+                     .got = std::to_string(mask.size()) + " mask entries",
                      .wanted = std::to_string(tokens.size()) + ", one per token"});
   if (tokens.size() < 2)
     throw DataError({.what = "a training sequence is too short", .got = std::to_string(tokens.size()) + " tokens",
@@ -32,14 +33,16 @@ Datum make_datum(const std::vector<int32_t>& tokens, const std::vector<float>& m
   for (size_t t = 0; t < rows; ++t) {
     const float weight = datum.weights[t];
     if (!(weight >= 0) || !std::isfinite(weight))
-      throw DataError({.what = "a loss mask entry is not a weight", .where = "loss mask, entry " + std::to_string(t + 1),
+      throw DataError({.what = "a loss mask entry is not a weight",
+                       .where = "loss mask, entry " + std::to_string(t + 1),
                        .got = std::to_string(weight), .wanted = "0, 1, or a finite positive number"});
     datum.targets[t] = weight != 0 ? tokens[t + 1] : -1;
     any = any || weight != 0;
   }
   if (!any)
     throw DataError({.what = "a training sequence has no target", .where = "loss mask", .got = "only zeros",
-                     .wanted = "at least one token to learn", .attempt = "drop the row, or mark its completion with 1"});
+                     .wanted = "at least one token to learn",
+                     .attempt = "drop the row, or mark its completion with 1"});
   return datum;
 }
 

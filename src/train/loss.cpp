@@ -73,7 +73,8 @@ RowTerm row_term(const PolicyLoss& loss, const Row& row, double weight, Metrics&
   if (!row.datum.ref_logprobs.empty()) {
     const double k1 = row.logprob - row.datum.ref_logprobs[row.index];
     if (!std::isfinite(k1))
-      fail(row, "a reference log-prob is not finite", std::to_string(row.datum.ref_logprobs[row.index]), "a finite number");
+      fail(row, "a reference log-prob is not finite", std::to_string(row.datum.ref_logprobs[row.index]),
+           "a finite number");
     metrics["kl"] += weight * estimate_kl(KlType::low_var, k1).value;
     if (loss.kl_coef != 0) {
       const Estimate kl = estimate_kl(loss.kl_type, k1);

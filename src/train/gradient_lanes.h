@@ -1,0 +1,43 @@
+// The gradient of one step: 8 lanes, each one chain over its samples, and their sum in lane order.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "core/memory.h"
+#include "core/stream.h"
+
+namespace lockstep::train {
+
+inline constexpr int kGradientLanes = 8;
+
+// Lane g holds the samples g*B/8 .. (g+1)*B/8 - 1 of a step of B samples (integer arithmetic); a small step leaves lanes empty.
+int lane_of(int64_t sample, int64_t num_samples);
+
+// Samples arrive in batch order. A lane's buffer exists from its first sample until its last has been consumed; then it is added to the
+// total (which starts at 0) and used again, so that few lanes are alive at once. One thread.
+class GradientLanes {
+ public:
+  explicit GradientLanes(int64_t num_floats) : num_floats_(num_floats) {}
+
+  void begin(int64_t num_samples);      // forgets everything of the step before
+  float* lane(int64_t sample);          // the buffer of this sample's lane, 0 when its first sample asks; samples ascend
+  void consumed(int64_t num_samples, Stream& stream);  // samples 0 .. num_samples - 1 are in their lanes: adds up lanes that are complete
+  ConstTensor total() const;            // [num_floats]; of a step whose samples were all consumed
+
+ private:
+  struct Lane {
+    int index = 0;
+    Buffer gradient;
+  };
+  Buffer take();  // zeroed
+  void give(Buffer buffer);
+
+  int64_t num_floats_ = 0, num_samples_ = 0;
+  std::vector<Lane> open_;  // in lane order
+  Buffer total_;
+  std::vector<Buffer> free_;
+};
+
+}  // namespace lockstep::train

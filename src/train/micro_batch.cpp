@@ -1,0 +1,29 @@
+#include "train/micro_batch.h"
+
+namespace lockstep::train {
+
+size_t micro_batch_size(std::span<const Datum> datums, int64_t max_rows) {
+  size_t count = 0;
+  int64_t rows = 0;
+  while (count < datums.size() && (count == 0 || rows + datums[count].size() <= max_rows))
+    rows += datums[count++].size();
+  return count;
+}
+
+MicroBatch pack(std::span<const Datum> datums, int64_t first_sample, bool only_weighted) {
+  MicroBatch batch;
+  batch.sequence_begin = {0};
+  for (size_t i = 0; i < datums.size(); ++i) {
+    const Datum& datum = datums[i];
+    for (int64_t t = 0; t < datum.size(); ++t) {
+      batch.tokens.push_back(datum.tokens[t]);
+      batch.targets.push_back(only_weighted && datum.weights[t] == 0 ? -1 : datum.targets[t]);
+      batch.sample.push_back(static_cast<int32_t>(first_sample + static_cast<int64_t>(i)));
+      batch.position.push_back(static_cast<int32_t>(t));
+    }
+    batch.sequence_begin.push_back(batch.rows());
+  }
+  return batch;
+}
+
+}  // namespace lockstep::train

@@ -1,0 +1,27 @@
+// Datums as the model reads them: whole samples back to back.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "model/train_pass.h"
+#include "train/datum.h"
+
+namespace lockstep::train {
+
+struct MicroBatch {
+  std::vector<int32_t> tokens, targets;
+  std::vector<int64_t> sequence_begin;
+  std::vector<int32_t> sample, position;  // of each row: number of its sample in the step, and place in it
+
+  int64_t rows() const { return static_cast<int64_t>(tokens.size()); }
+  model::TrainBatch view() const { return {tokens, sequence_begin, targets}; }
+};
+
+// How many of the first datums make a micro-batch: as many as fit `max_rows`, at least one.
+size_t micro_batch_size(std::span<const Datum> datums, int64_t max_rows);
+
+// first_sample: number in the step of the first datum. only_weighted: rows of weight 0 ask nothing of the head.
+MicroBatch pack(std::span<const Datum> datums, int64_t first_sample, bool only_weighted);
+
+}  // namespace lockstep::train

@@ -1,0 +1,320 @@
+#include "train/trainer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "core/error.h"
+#include "kernels/adamw.h"
+#include "train/gradient_lanes.h"
+#include "train/micro_batch.h"
+#include "train/weight_pool.h"
+
+namespace lockstep::train {
+
+namespace {
+
+// Gradients of lanes that may be alive during one micro-batch; two lanes are always allowed.
+constexpr int64_t kOpenLaneBytes = int64_t{64} << 20;
+
+// Row weights of a step against its plan: both are sums of the same numbers, perhaps in another order.
+constexpr double kWeightTolerance = 1e-6;
+
+struct OpenStep {
+  StepPlan plan;
+  int64_t consumed = 0;
+  double weight = 0;
+  StepReport report{};
+};
+
+void require_option(bool good, const char* option, double got, const char* wanted) {
+  if (good) return;
+  throw ConfigError({.what = "impossible training option", .where = option, .got = std::to_string(got),
+                     .wanted = wanted});
+}
+
+void require_options(const TrainerOptions& o) {
+  require_option(o.beta1 >= 0 && o.beta1 < 1, "--adam-beta1", o.beta1, "at least 0 and below 1");
+  require_option(o.beta2 >= 0 && o.beta2 < 1, "--adam-beta2", o.beta2, "at least 0 and below 1");
+  require_option(o.eps > 0 && std::isfinite(o.eps), "--adam-eps", o.eps, "a positive number");
+  require_option(o.weight_decay >= 0 && std::isfinite(o.weight_decay), "--weight-decay", o.weight_decay, "at least 0");
+  require_option(o.clip_grad >= 0 && std::isfinite(o.clip_grad), "--clip-grad", o.clip_grad, "at least 0 (0: off)");
+  require_option(o.max_tokens >= 1, "--max-tokens-per-gpu", static_cast<double>(o.max_tokens), "at least 1");
+  require_option(o.temperature > 0 && std::isfinite(o.temperature), "--rollout-temperature", o.temperature,
+                 "a positive number");
+  require_option(o.dropout >= 0 && o.dropout < 1, "--lora-dropout", o.dropout, "at least 0 and below 1");
+}
+
+size_t flat_bytes(const lora::AdapterLayout& layout) { return static_cast<size_t>(layout.num_floats) * sizeof(float); }
+
+void require_bytes(const Buffer& buffer, const lora::AdapterLayout& layout, const char* what) {
+  if (buffer.bytes() == flat_bytes(layout)) return;
+  throw ShapeError({.what = "a flat array does not fit the adapter's layout", .where = what,
+                    .got = std::to_string(buffer.bytes()) + " bytes",
+                    .wanted = std::to_string(flat_bytes(layout)) + " bytes"});
+}
+
+[[noreturn]] void bad_datum(int64_t sample, const std::string& what, const std::string& got,
+                            const std::string& wanted) {
+  throw DataError({.what = what, .where = "sample " + std::to_string(sample), .got = got, .wanted = wanted});
+}
+
+// What packing and the model need; what the loss needs is the loss's own business.
+void require_readable(const Datum& datum, int64_t sample, const model::ModelConfig& config) {
+  const int64_t rows = datum.size(), vocab = config.vocab_size;
+  if (rows < 1 || rows > config.max_positions)
+    bad_datum(sample, "a training sequence has an impossible length", std::to_string(rows) + " rows",
+              "1 to " + std::to_string(config.max_positions) + ", the positions of the model");
+  if (static_cast<int64_t>(datum.targets.size()) != rows)
+    bad_datum(sample, "a datum has the wrong number of entries", std::to_string(datum.targets.size()) + " targets",
+              std::to_string(rows) + ", one per token");
+  for (int64_t t = 0; t < rows; ++t)
+    if (datum.tokens[t] < 0 || datum.tokens[t] >= vocab || datum.targets[t] < -1 || datum.targets[t] >= vocab)
+      bad_datum(sample, "a token is outside the vocabulary",
+                "row " + std::to_string(t) + ": token " + std::to_string(datum.tokens[t]) + ", target " +
+                    std::to_string(datum.targets[t]),
+                "0 to " + std::to_string(vocab - 1) + " (a target may be -1: none)");
+}
+
+void require_weights(const Datum& datum, int64_t sample) {
+  if (datum.weights.size() != datum.tokens.size())
+    bad_datum(sample, "a datum has the wrong number of entries", std::to_string(datum.weights.size()) + " weights",
+              std::to_string(datum.size()) + ", one per token");
+}
+
+// How many of the samples from `first` on lie in the first `max_lanes` lanes that they touch.
+size_t samples_in_lanes(int64_t first, size_t count, int64_t num_samples, int64_t max_lanes) {
+  size_t i = 0;
+  for (int64_t lanes = 0, last = -1; i < count; ++i) {
+    const int lane = lane_of(first + static_cast<int64_t>(i), num_samples);
+    if (lane != last && ++lanes > max_lanes) break;
+    last = lane;
+  }
+  return i;
+}
+
+}  // namespace
+
+struct Trainer::Impl {
+  std::shared_ptr<const model::Model> model;
+  std::shared_ptr<const lora::AdapterLayout> layout;
+  TrainerOptions options;
+  Stream& stream;
+  model::TrainPass pass;
+  std::shared_ptr<WeightPool> pool;
+  std::shared_ptr<const Buffer> weights;
+  Buffer first_moment, second_moment;
+  int64_t steps = 0;
+  GradientLanes lanes;
+  std::optional<OpenStep> open;
+
+  Impl(std::shared_ptr<const model::Model> m, std::shared_ptr<const lora::AdapterLayout> l,
+       std::shared_ptr<const Buffer> w, const TrainerOptions& o, Stream& s)
+      : model(std::move(m)), layout(std::move(l)), options(o), stream(s), pass(*model, stream),
+        pool(std::make_shared<WeightPool>(flat_bytes(*layout))), weights(std::move(w)),
+        first_moment(flat_bytes(*layout)), second_moment(flat_bytes(*layout)), lanes(layout->num_floats) {
+    require_options(options);
+    require_bytes(*weights, *layout, "weights");
+  }
+
+  // For messages; steps are counted from 1 there, as in the log.
+  std::string step_name() const { return "step " + std::to_string(steps + 1); }
+  Tensor flat(const Buffer& buffer) const { return Tensor(buffer.data(), DType::f32, {layout->num_floats}); }
+  model::TrainOptions pass_options(bool entropy) const {
+    return {.inv_temperature = 1.0f / options.temperature, .recompute = options.recompute, .entropy = entropy};
+  }
+
+  OpenStep& require_open() {
+    if (!open)
+      throw ConfigError({.what = "no step is open", .where = "Trainer", .wanted = "begin_step before this call"});
+    return *open;
+  }
+
+  void forget_step() {
+    open.reset();
+    lanes.begin(0);
+  }
+
+  std::vector<lora::GradientRows> lanes_of(const MicroBatch& batch, int64_t first) {
+    std::vector<lora::GradientRows> rows;
+    for (size_t i = 0; i + 1 < batch.sequence_begin.size(); ++i)
+      rows.push_back({.row_begin = batch.sequence_begin[i],
+                      .rows = batch.sequence_begin[i + 1] - batch.sequence_begin[i],
+                      .gradient = lanes.lane(first + static_cast<int64_t>(i))});
+    return rows;
+  }
+
+  LossOutput run(std::span<const Datum> datums, const Loss& loss) {
+    const int64_t first = open->consumed;
+    const MicroBatch batch = pack(datums, first, true);
+    const lora::AdapterVersion adapter{.version = 0, .layout = layout, .weights = weights};
+    lora::DeltaDropout dropout;
+    if (options.dropout > 0)
+      dropout = {.p = options.dropout, .key = options.seed, .step = static_cast<uint32_t>(steps),
+                 .sample = batch.sample, .position = batch.position};
+    const model::HeadOutputs head = pass.forward(batch.view(), adapter, pass_options(needs_entropy(loss)), dropout);
+
+    const size_t rows = batch.tokens.size();
+    std::vector<float> d_logprob(rows), d_entropy(needs_entropy_gradient(loss) ? rows : 0);
+    const std::span<const float> entropy =
+        head.entropy_T.empty() ? std::span<const float>() : std::span(head.entropy_T.f32(), rows);
+    LossOutput output = evaluate_loss(loss,
+                                      {.num_samples = open->plan.num_samples, .weight_total = open->plan.weight_total,
+                                       .per_token = open->plan.per_token, .first_sample = first},
+                                      datums, std::span(head.logprob_T.f32(), rows), entropy, d_logprob, d_entropy);
+    const auto view = [](const std::vector<float>& values) {
+      return values.empty() ? ConstTensor()
+                            : ConstTensor(values.data(), DType::f32, {static_cast<int64_t>(values.size())});
+    };
+    pass.backward(view(d_logprob), view(d_entropy), lanes_of(batch, first));
+    return output;
+  }
+
+  // One micro-batch from the front of `datums`; returns how many it took.
+  size_t consume(std::span<const Datum> datums, const Loss& loss, LossReport& call) {
+    const int64_t max_lanes = std::max<int64_t>(2, kOpenLaneBytes / static_cast<int64_t>(flat_bytes(*layout)));
+    const size_t reach = samples_in_lanes(open->consumed, datums.size(), open->plan.num_samples, max_lanes);
+    const size_t count = micro_batch_size(datums.first(reach), options.max_tokens);
+    const LossOutput output = run(datums.first(count), loss);
+    StepReport& step = open->report;
+    for (size_t i = 0; i < count; ++i) {
+      step.loss += output.sample_losses[i];
+      call.loss += output.sample_losses[i];
+      combine_metrics(step.metrics, output.sample_metrics[i]);
+      combine_metrics(call.metrics, output.sample_metrics[i]);
+      open->weight += datums[i].weight_sum();
+      step.tokens += datums[i].size();
+      call.tokens += datums[i].size();
+    }
+    open->consumed += static_cast<int64_t>(count);
+    lanes.consumed(open->consumed, stream);
+    return count;
+  }
+
+  void require_complete(const OpenStep& step, double lr) const {
+    if (step.consumed != step.plan.num_samples)
+      throw ConfigError({.what = "the step is not complete", .where = step_name(),
+                         .got = std::to_string(step.consumed) + " samples",
+                         .wanted = std::to_string(step.plan.num_samples), .attempt = "forward_backward on the others"});
+    if (step.plan.per_token && !(std::abs(step.weight - step.plan.weight_total) <= kWeightTolerance * step.weight))
+      throw ConfigError({.what = "the step's weights are not those of its plan", .where = step_name(),
+                         .got = std::to_string(step.weight), .wanted = std::to_string(step.plan.weight_total)});
+    if (!(lr >= 0) || !std::isfinite(lr))
+      throw ConfigError({.what = "impossible learning rate", .where = step_name(), .got = std::to_string(lr),
+                         .wanted = "a finite number >= 0"});
+  }
+};
+
+Trainer::Trainer(std::shared_ptr<const model::Model> model, std::shared_ptr<const lora::AdapterLayout> layout,
+                 std::shared_ptr<const Buffer> weights, TrainerOptions options, Stream& stream)
+    : impl_(std::make_unique<Impl>(std::move(model), std::move(layout), std::move(weights), options, stream)) {}
+Trainer::~Trainer() = default;
+
+void Trainer::begin_step(const StepPlan& plan) {
+  if (impl_->open)
+    throw ConfigError({.what = "a step is already open", .where = impl_->step_name(),
+                       .attempt = "optim_step or abandon_step first"});
+  if (plan.num_samples < 1)
+    throw ConfigError({.what = "a step needs samples", .where = impl_->step_name(),
+                       .got = std::to_string(plan.num_samples), .wanted = "at least 1"});
+  if (plan.per_token && !(plan.weight_total > 0 && std::isfinite(plan.weight_total)))
+    throw ConfigError({.what = "a loss per token needs the step's total weight", .where = impl_->step_name(),
+                       .got = std::to_string(plan.weight_total), .wanted = "a positive number"});
+  impl_->lanes.begin(plan.num_samples);
+  impl_->open = OpenStep{.plan = plan};
+}
+
+LossReport Trainer::forward_backward(std::span<const Datum> datums, const Loss& loss) {
+  OpenStep& step = impl_->require_open();
+  try {
+    const int64_t left = step.plan.num_samples - step.consumed;
+    if (static_cast<int64_t>(datums.size()) > left)
+      throw ConfigError({.what = "more samples than the step was opened for", .where = impl_->step_name(),
+                         .got = std::to_string(datums.size()), .wanted = "at most " + std::to_string(left) + " more"});
+    for (size_t i = 0; i < datums.size(); ++i) {
+      require_readable(datums[i], step.consumed + static_cast<int64_t>(i), impl_->model->config());
+      require_weights(datums[i], step.consumed + static_cast<int64_t>(i));
+    }
+    LossReport call;
+    while (!datums.empty()) datums = datums.subspan(impl_->consume(datums, loss, call));
+    return call;
+  } catch (const DataError& error) {
+    Fault fault = error.fault();
+    fault.where = impl_->step_name() + (fault.where.empty() ? "" : ", " + fault.where);
+    abandon_step();
+    throw DataError(std::move(fault));
+  } catch (...) {
+    abandon_step();
+    throw;
+  }
+}
+
+StepReport Trainer::optim_step(double lr) {
+  Impl& t = *impl_;
+  t.require_complete(t.require_open(), lr);
+  StepReport report = std::move(t.open->report);
+  const ConstTensor gradient = t.lanes.total();
+  report.grad_norm = std::sqrt(kernels::sum_of_squares(gradient, t.stream));
+  if (!std::isfinite(report.grad_norm)) {
+    abandon_step();
+    throw DataError({.what = "the gradient is not finite", .where = t.step_name(),
+                     .got = "norm " + std::to_string(report.grad_norm),
+                     .attempt = "a smaller learning rate; the adapter is as it was before this step"});
+  }
+  const double clip = t.options.clip_grad > 0 ? std::min(1.0, t.options.clip_grad / (report.grad_norm + 1e-6)) : 1.0;
+  const std::shared_ptr<Buffer> next = t.pool->take();
+  kernels::adamw(t.flat(*next), t.flat(*t.weights), t.flat(t.first_moment), t.flat(t.second_moment), gradient,
+                 {.lr = lr, .beta1 = t.options.beta1, .beta2 = t.options.beta2, .eps = t.options.eps,
+                  .weight_decay = t.options.weight_decay, .step = t.steps + 1, .grad_scale = static_cast<float>(clip)},
+                 t.stream);
+  t.weights = next;
+  ++t.steps;
+  t.forget_step();
+  return report;
+}
+
+void Trainer::abandon_step() { impl_->forget_step(); }
+
+std::vector<std::vector<float>> Trainer::logprobs(std::span<const Datum> datums, const lora::AdapterVersion* adapter) {
+  for (size_t i = 0; i < datums.size(); ++i)
+    require_readable(datums[i], static_cast<int64_t>(i), impl_->model->config());
+  std::vector<std::vector<float>> all;
+  while (!datums.empty()) {
+    const size_t count = micro_batch_size(datums, impl_->options.max_tokens);
+    const MicroBatch batch = pack(datums.first(count), 0, false);
+    const float* logprob = impl_->pass.score(batch.view(), adapter, impl_->pass_options(false)).logprob_T.f32();
+    for (size_t i = 0; i < count; ++i)
+      all.emplace_back(logprob + batch.sequence_begin[i], logprob + batch.sequence_begin[i + 1]);
+    datums = datums.subspan(count);
+  }
+  return all;
+}
+
+lora::AdapterVersion Trainer::snapshot(int64_t version) const {
+  return {.version = version, .layout = impl_->layout, .weights = impl_->weights};
+}
+
+int64_t Trainer::steps() const { return impl_->steps; }
+const lora::AdapterLayout& Trainer::layout() const { return *impl_->layout; }
+
+Trainer::State Trainer::state() const {
+  return {.steps = impl_->steps, .first_moment = &impl_->first_moment, .second_moment = &impl_->second_moment};
+}
+
+void Trainer::restore(int64_t steps, Buffer first_moment, Buffer second_moment) {
+  if (impl_->open)
+    throw ConfigError({.what = "state cannot be restored inside a step", .where = impl_->step_name(),
+                       .attempt = "optim_step or abandon_step first"});
+  if (steps < 0)
+    throw ConfigError({.what = "impossible optimizer state", .where = "steps", .got = std::to_string(steps),
+                       .wanted = "at least 0"});
+  require_bytes(first_moment, *impl_->layout, "first moment");
+  require_bytes(second_moment, *impl_->layout, "second moment");
+  impl_->steps = steps;
+  impl_->first_moment = std::move(first_moment);
+  impl_->second_moment = std::move(second_moment);
+}
+
+}  // namespace lockstep::train

@@ -1,0 +1,192 @@
+// What must not change a bit: how a batch is split, recomputation, threads, instruction set, a restart.
+#include <gtest/gtest.h>
+
+#include "core/error.h"
+#include "tiny.h"
+#include "train/gradient_lanes.h"
+
+namespace lockstep::train {
+namespace {
+
+using namespace testing;
+
+struct Outcome {
+  std::vector<float> weights;
+  std::vector<StepReport> reports;
+};
+
+struct Way {
+  StreamOptions stream{.threads = 1};
+  int64_t max_tokens = 2048;
+  size_t chunk = 0;
+  bool recompute = false;
+  float dropout = 0;
+  bool per_token = false;
+  DType dtype = DType::bf16;
+};
+
+constexpr int kSteps = 3;
+constexpr int64_t kSamples = 11;  // some lanes hold one sample, some two
+
+Outcome train(const Way& way, const Loss& loss) {
+  Stream stream(way.stream);
+  const Tiny tiny = make_tiny(stream, way.dtype);
+  Trainer trainer(tiny.model, tiny.layout, tiny.weights,
+                  {.max_tokens = way.max_tokens,
+                   .recompute = way.recompute,
+                   .temperature = 0.7f,
+                   .dropout = way.dropout},
+                  stream);
+  Outcome outcome;
+  for (uint64_t step = 0; step < kSteps; ++step)
+    outcome.reports.push_back(
+        take_step(trainer, make_batch(kSamples, 40 + step), loss, 1e-2, way.per_token, way.chunk));
+  outcome.weights = weights_of(trainer);
+  return outcome;
+}
+
+void expect_same(const Outcome& a, const Outcome& b, const std::string& what) {
+  EXPECT_TRUE(same_bits(a.weights, b.weights)) << what;
+  for (int step = 0; step < kSteps; ++step) {
+    EXPECT_EQ(a.reports[step].loss, b.reports[step].loss) << what << ", step " << step;
+    EXPECT_EQ(a.reports[step].grad_norm, b.reports[step].grad_norm) << what << ", step " << step;
+    EXPECT_EQ(a.reports[step].metrics, b.reports[step].metrics) << what << ", step " << step;
+    EXPECT_EQ(a.reports[step].tokens, b.reports[step].tokens) << what << ", step " << step;
+  }
+}
+
+TEST(Exact, TheTestCanTellRunsApart) {
+  const Outcome base = train({}, full_policy_loss());
+  EXPECT_FALSE(same_bits(base.weights, train({.per_token = true}, full_policy_loss()).weights));
+  EXPECT_FALSE(same_bits(base.weights, train({.dropout = 0.25f}, full_policy_loss()).weights));
+  EXPECT_FALSE(same_bits(base.weights, train({.dtype = DType::f32}, full_policy_loss()).weights));
+  EXPECT_FALSE(same_bits(base.weights, train({}, SftLoss{}).weights));
+  EXPECT_GT(base.reports[0].grad_norm, 0);
+}
+
+TEST(Exact, TwoRunsAreOne) { expect_same(train({}, full_policy_loss()), train({}, full_policy_loss()), "again"); }
+
+TEST(Exact, SplitsOfABatch) {
+  for (const bool per_token : {false, true}) {
+    const Outcome base = train({.per_token = per_token}, full_policy_loss());
+    for (const size_t chunk : {1, 2, 3, 5, 10})
+      expect_same(base, train({.chunk = chunk, .per_token = per_token}, full_policy_loss()),
+                  "calls of " + std::to_string(chunk));
+    for (const int64_t max_tokens : {1, 17, 40, 64, 100})
+      expect_same(base, train({.max_tokens = max_tokens, .per_token = per_token}, full_policy_loss()),
+                  "micro-batches of " + std::to_string(max_tokens));
+    expect_same(base, train({.max_tokens = 33, .chunk = 4, .per_token = per_token}, full_policy_loss()), "both");
+  }
+}
+
+TEST(Exact, DropoutDoesNotSeeTheSplit) {
+  const Outcome base = train({.dropout = 0.25f}, SftLoss{});
+  expect_same(base, train({.max_tokens = 1, .dropout = 0.25f}, SftLoss{}), "one sample at a time");
+  expect_same(base, train({.max_tokens = 40, .chunk = 3, .dropout = 0.25f}, SftLoss{}), "micro-batches");
+  expect_same(base, train({.recompute = true, .dropout = 0.25f}, SftLoss{}), "recompute");
+}
+
+TEST(Exact, Recomputation) {
+  for (const DType dtype : {DType::bf16, DType::f32})
+    expect_same(train({.dtype = dtype}, full_policy_loss()),
+                train({.recompute = true, .dtype = dtype}, full_policy_loss()), dtype_name(dtype));
+}
+
+TEST(Exact, Threads) {
+  const Outcome base = train({}, full_policy_loss());
+  for (const int threads : {2, 3})
+    expect_same(base, train({.stream = {.threads = threads}}, full_policy_loss()),
+                std::to_string(threads) + " threads");
+}
+
+TEST(Exact, InstructionSets) {
+  try {
+    Stream probe({.threads = 1, .isa = CpuIsa::avx512});
+    Stream probe2({.threads = 1, .isa = CpuIsa::avx2});
+  } catch (const DeviceError& error) {
+    GTEST_SKIP() << "this CPU cannot compare AVX2 with AVX-512: " << error.what();
+  }
+  for (const DType dtype : {DType::bf16, DType::f32})
+    for (const Loss& loss : {Loss(SftLoss{}), Loss(full_policy_loss())})
+      expect_same(train({.stream = {.threads = 1, .isa = CpuIsa::avx2}, .dtype = dtype}, loss),
+                  train({.stream = {.threads = 2, .isa = CpuIsa::avx512}, .dtype = dtype}, loss), dtype_name(dtype));
+}
+
+TEST(Exact, RestoredTrainingGoesOn) {
+  Stream stream({.threads = 1});
+  const Tiny tiny = make_tiny(stream);
+  const TrainerOptions options{.dropout = 0.1f};
+  Trainer whole(tiny.model, tiny.layout, tiny.weights, options, stream);
+  take_step(whole, make_batch(kSamples, 1), SftLoss{});
+  take_step(whole, make_batch(kSamples, 2), SftLoss{});
+
+  const auto copy = [](const Buffer& from) {
+    Buffer to(from.bytes());
+    std::memcpy(to.data(), from.data(), from.bytes());
+    return to;
+  };
+  const auto weights = std::make_shared<const Buffer>(copy(*whole.snapshot(2).weights));
+  Trainer resumed(tiny.model, tiny.layout, weights, options, stream);
+  Trainer forgetful(tiny.model, tiny.layout, weights, options, stream);
+  resumed.restore(whole.state().steps, copy(*whole.state().first_moment), copy(*whole.state().second_moment));
+  EXPECT_EQ(resumed.steps(), 2);
+  for (Trainer* trainer : {&whole, &resumed, &forgetful}) {
+    take_step(*trainer, make_batch(kSamples, 3), SftLoss{});
+    take_step(*trainer, make_batch(kSamples, 4), SftLoss{});
+  }
+  EXPECT_TRUE(same_bits(weights_of(whole), weights_of(resumed)));
+  EXPECT_TRUE(same_bits(floats(*whole.state().second_moment), floats(*resumed.state().second_moment)));
+  EXPECT_FALSE(same_bits(weights_of(whole), weights_of(forgetful)));
+}
+
+TEST(GradientLanes, SamplesOfALane) {
+  const auto lanes = [](int64_t num_samples) {
+    std::vector<int> all;
+    for (int64_t i = 0; i < num_samples; ++i) all.push_back(lane_of(i, num_samples));
+    return all;
+  };
+  EXPECT_EQ(lanes(1), (std::vector<int>{7}));
+  EXPECT_EQ(lanes(3), (std::vector<int>{2, 5, 7}));
+  EXPECT_EQ(lanes(8), (std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(lanes(11), (std::vector<int>{0, 1, 2, 2, 3, 4, 5, 5, 6, 7, 7}));
+  EXPECT_EQ(lanes(16), (std::vector<int>{0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7}));
+}
+
+TEST(GradientLanes, AddsInLaneOrderFromZero) {
+  Stream stream({.threads = 2});
+  const int64_t floats = 5000;  // a full row of the kernel and a rest
+  GradientLanes lanes(floats);
+  // In this order 1 is lost in 2^24 + 1 and the sum of the three is 0; in others it is 1 or 2.
+  const float values[3] = {0x1p24f, 1, -0x1p24f};
+  for (int round = 0; round < 2; ++round) {
+    lanes.begin(3);
+    for (int64_t i = 0; i < 3; ++i) {
+      float* lane = lanes.lane(i);
+      for (int64_t k = 0; k < floats; ++k) {
+        ASSERT_EQ(lane[k], 0) << "a lane that was used before";
+        lane[k] = values[i];
+      }
+      if (round == 0) lanes.consumed(i + 1, stream);
+    }
+    lanes.consumed(3, stream);
+    ASSERT_EQ(lanes.total().elements(), floats);
+    for (int64_t k = 0; k < floats; ++k) ASSERT_EQ(lanes.total().f32()[k], 0) << k;
+  }
+}
+
+TEST(GradientLanes, FewAreAliveAtOnce) {
+  Stream stream({.threads = 1});
+  const int64_t floats = 1 << 16;
+  GradientLanes lanes(floats);
+  const int64_t before = live_bytes();
+  lanes.begin(64);
+  for (int64_t i = 0; i < 64; ++i) {
+    lanes.lane(i)[0] += 1;
+    lanes.consumed(i + 1, stream);
+    EXPECT_LE(live_bytes() - before, 2 * floats * static_cast<int64_t>(sizeof(float)) + 4096);
+  }
+  EXPECT_EQ(lanes.total().f32()[0], 64);
+}
+
+}  // namespace
+}  // namespace lockstep::train

@@ -1,0 +1,122 @@
+// A tiny random model with an adapter, and batches for it.
+#pragma once
+
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "core/random.h"
+#include "train/trainer.h"
+
+namespace lockstep::train::testing {
+
+inline model::ModelConfig tiny_config() {
+  model::ModelConfig config;
+  config.family = model::Family::qwen3;
+  config.vocab_size = 61;
+  config.width = 64;
+  config.layers = 2;
+  config.heads = 4;
+  config.kv_heads = 2;
+  config.head_dim = 16;
+  config.ffn = 96;
+  config.max_positions = 64;
+  config.qk_norm = true;
+  config.tied_head = true;
+  config.window = {0, 0};
+  return config;
+}
+
+struct Tiny {
+  std::shared_ptr<const model::Model> model;
+  std::shared_ptr<const lora::AdapterLayout> layout;
+  std::shared_ptr<const Buffer> weights;  // A and B both random
+};
+
+inline float random_float(uint64_t key, uint32_t a, uint32_t b) {
+  return 2 * uniform01(philox(key, {a, b, 0, 0})[0]) - 1;
+}
+
+inline Tiny make_tiny(Stream& stream, DType dtype = DType::bf16) {
+  const model::ModelConfig config = tiny_config();
+  Tiny tiny;
+  tiny.model = std::make_shared<const model::Model>(config, model::Weights::random(config, dtype, 7, stream));
+  lora::LoraConfig lora;
+  lora.rank = 4;
+  lora.alpha = 8;
+  lora.target_modules = {"all-linear"};
+  tiny.layout = lora::resolve_layout(lora, model::linear_modules(config));
+  Buffer weights = lora::initial_weights(*tiny.layout, 3);
+  for (size_t p = 0; p < tiny.layout->pairs.size(); ++p) {
+    const lora::Pair& pair = tiny.layout->pairs[p];
+    for (int64_t i = 0; i < pair.rank * pair.out; ++i)
+      weights.f32()[pair.b_offset + i] =
+          0.05f * random_float(5, static_cast<uint32_t>(p), static_cast<uint32_t>(i));
+  }
+  tiny.weights = std::make_shared<const Buffer>(std::move(weights));
+  return tiny;
+}
+
+// `count` samples of 3 to 19 rows whose first rows are prompt; with everything that PolicyLoss reads.
+inline std::vector<Datum> make_batch(int64_t count, uint64_t key) {
+  std::vector<Datum> batch;
+  for (int64_t i = 0; i < count; ++i) {
+    const auto draw = [&](int64_t at) {
+      return philox(key, {static_cast<uint32_t>(i), static_cast<uint32_t>(at), 0, 0});
+    };
+    const int64_t length = 4 + draw(0)[0] % 17, prompt = 1 + draw(0)[1] % 3;
+    std::vector<int32_t> tokens;
+    std::vector<float> mask;
+    for (int64_t t = 0; t < length; ++t) {
+      tokens.push_back(static_cast<int32_t>(draw(t + 1)[0] % 61));
+      mask.push_back(t < prompt ? 0.0f : 1.0f);
+    }
+    Datum datum = make_datum(tokens, mask);
+    for (int64_t t = 0; t < datum.size(); ++t) {
+      const auto bits = draw(t + 100);
+      datum.logprobs.push_back(-3.5f - uniform01(bits[0]));
+      datum.ref_logprobs.push_back(-3.5f - uniform01(bits[1]));
+      datum.advantages.push_back(2 * uniform01(bits[2]) - 1);
+    }
+    batch.push_back(std::move(datum));
+  }
+  return batch;
+}
+
+inline StepPlan plan_of(const std::vector<Datum>& batch, bool per_token = false) {
+  StepPlan plan{.num_samples = static_cast<int64_t>(batch.size()), .weight_total = 0, .per_token = per_token};
+  for (const Datum& datum : batch) plan.weight_total += datum.weight_sum();
+  return plan;
+}
+
+// One step, `chunk` samples a call (0: all at once).
+inline StepReport take_step(Trainer& trainer, const std::vector<Datum>& batch, const Loss& loss, double lr = 1e-3,
+                            bool per_token = false, size_t chunk = 0) {
+  trainer.begin_step(plan_of(batch, per_token));
+  std::span<const Datum> left = batch;
+  while (!left.empty()) {
+    const size_t count = chunk == 0 ? left.size() : std::min(chunk, left.size());
+    trainer.forward_backward(left.first(count), loss);
+    left = left.subspan(count);
+  }
+  return trainer.optim_step(lr);
+}
+
+inline std::vector<float> floats(const Buffer& buffer) {
+  std::vector<float> values(buffer.bytes() / sizeof(float));
+  std::memcpy(values.data(), buffer.data(), buffer.bytes());
+  return values;
+}
+inline std::vector<float> weights_of(const Trainer& trainer) { return floats(*trainer.snapshot(0).weights); }
+
+// Equality of bits; EXPECT_EQ on floats would take -0 for 0.
+inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+inline PolicyLoss full_policy_loss() {
+  return {.clip_low = 0.2f, .clip_high = 0.28f, .clip_c = 3, .entropy_coef = 0.01f, .kl_coef = 0.1f,
+          .kl_type = KlType::low_var};
+}
+
+}  // namespace lockstep::train::testing

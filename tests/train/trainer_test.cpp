@@ -1,0 +1,376 @@
+#include "train/trainer.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include "core/error.h"
+#include "core/hash.h"
+#include "tiny.h"
+
+namespace lockstep::train {
+namespace {
+
+using namespace testing;
+
+class TrainerTest : public ::testing::Test {
+ protected:
+  Stream stream_{{.threads = 1}};
+  Tiny tiny_ = make_tiny(stream_);
+
+  Trainer make(const TrainerOptions& options = {}) {
+    return Trainer(tiny_.model, tiny_.layout, tiny_.weights, options, stream_);
+  }
+  Trainer with_weights(const std::vector<float>& weights, const TrainerOptions& options = {}) {
+    Buffer buffer(weights.size() * sizeof(float));
+    std::memcpy(buffer.data(), weights.data(), buffer.bytes());
+    return Trainer(tiny_.model, tiny_.layout, std::make_shared<const Buffer>(std::move(buffer)), options, stream_);
+  }
+  double loss_of(Trainer& trainer, const std::vector<Datum>& batch, const Loss& loss) {
+    trainer.begin_step(plan_of(batch));
+    const double value = trainer.forward_backward(batch, loss).loss;
+    trainer.abandon_step();
+    return value;
+  }
+};
+
+// One step with clipping off: the first moment is 0.1 times the gradient.
+TEST_F(TrainerTest, GradientIsTheSlopeOfTheLoss) {
+  const std::vector<Datum> batch = make_batch(5, 1);
+  const PolicyLoss unclipped{.clip_low = 5, .clip_high = 5, .entropy_coef = 0.3f, .kl_coef = 0.2f};
+  for (const Loss& loss : {Loss(SftLoss{}), Loss(unclipped)}) {
+    Trainer trainer = make({.clip_grad = 0});
+    const StepReport report = take_step(trainer, batch, loss);
+    std::vector<float> gradient = floats(*trainer.state().first_moment);
+    double squares = 0;
+    for (float& g : gradient) {
+      g *= 10;
+      squares += static_cast<double>(g) * g;
+    }
+    EXPECT_NEAR(report.grad_norm, std::sqrt(squares), 1e-5 * report.grad_norm);
+    const std::vector<float> weights = floats(*tiny_.weights);
+    const double h = 1e-2 / report.grad_norm;
+    double values[2];
+    for (const int side : {0, 1}) {
+      std::vector<float> moved = weights;
+      for (size_t i = 0; i < moved.size(); ++i) moved[i] += static_cast<float>((side == 0 ? h : -h) * gradient[i]);
+      Trainer there = with_weights(moved);
+      values[side] = loss_of(there, batch, loss);
+    }
+    EXPECT_NEAR((values[0] - values[1]) / (2 * h), squares, 2e-3 * squares);
+  }
+}
+
+TEST_F(TrainerTest, FirstStepIsAdamW) {
+  const TrainerOptions options{.beta1 = 0.8, .beta2 = 0.95, .eps = 1e-6, .weight_decay = 0.1, .clip_grad = 0};
+  Trainer trainer = make(options);
+  take_step(trainer, make_batch(5, 1), SftLoss{}, 0.01);
+  const std::vector<float> before = floats(*tiny_.weights), after = weights_of(trainer);
+  const std::vector<float> m = floats(*trainer.state().first_moment), v = floats(*trainer.state().second_moment);
+  int moved = 0;
+  for (size_t i = 0; i < before.size(); ++i) {
+    const double g = m[i] / 0.2;
+    EXPECT_NEAR(v[i], 0.05 * g * g, 1e-6 * g * g);
+    EXPECT_NEAR(after[i], before[i] * (1 - 0.01 * 0.1) - 0.01 * g / (std::abs(g) + 1e-6), 2e-7);
+    moved += after[i] != before[i];
+  }
+  EXPECT_EQ(moved, tiny_.layout->num_parameters);  // all of them, and no gap between tensors
+}
+
+TEST_F(TrainerTest, ClipsByTheNormOfTheWholeGradient) {
+  const std::vector<Datum> batch = make_batch(5, 1);
+  Trainer free = make({.clip_grad = 0}), tight = make({.clip_grad = 1e-3}), loose = make({.clip_grad = 1e3});
+  const double norm = take_step(free, batch, SftLoss{}).grad_norm;
+  EXPECT_EQ(take_step(tight, batch, SftLoss{}).grad_norm, norm);  // reported before clipping
+  EXPECT_EQ(take_step(loose, batch, SftLoss{}).grad_norm, norm);
+  ASSERT_GT(norm, 1e-2);
+  const std::vector<float> whole = floats(*free.state().first_moment), cut = floats(*tight.state().first_moment);
+  for (size_t i = 0; i < whole.size(); ++i)
+    EXPECT_NEAR(cut[i], whole[i] * (1e-3 / (norm + 1e-6)), 1e-6 * std::abs(whole[i]) + 1e-12);
+  EXPECT_TRUE(same_bits(whole, floats(*loose.state().first_moment)));
+}
+
+TEST_F(TrainerTest, ReportsOfCallsAddUp) {
+  const std::vector<Datum> batch = make_batch(5, 1);
+  Trainer trainer = make();
+  trainer.begin_step(plan_of(batch));
+  const LossReport first = trainer.forward_backward(std::span(batch).first(2), full_policy_loss());
+  const LossReport second = trainer.forward_backward(std::span(batch).subspan(2), full_policy_loss());
+  StepReport step = trainer.optim_step(1e-3);
+  EXPECT_DOUBLE_EQ(step.loss, first.loss + second.loss);
+  EXPECT_EQ(step.tokens, first.tokens + second.tokens);
+  EXPECT_DOUBLE_EQ(step.metrics["kl"], first.metrics.at("kl") + second.metrics.at("kl"));
+  EXPECT_EQ(step.metrics["logprob_diff_max"],
+            std::max(first.metrics.at("logprob_diff_max"), second.metrics.at("logprob_diff_max")));
+  for (const char* name : {"kl", "entropy", "ratio", "clip_fraction", "logprob_diff_max"})
+    EXPECT_EQ(step.metrics.count(name), 1u) << name;
+}
+
+TEST_F(TrainerTest, ScoringAndTrainingAgreeBitForBit) {
+  std::vector<Datum> batch = make_batch(6, 1);
+  Trainer trainer = make({.max_tokens = 50, .temperature = 0.6f});
+  take_step(trainer, batch, SftLoss{});
+  const lora::AdapterVersion now = trainer.snapshot(1);
+  const auto logprobs = trainer.logprobs(batch, &now);
+  for (size_t i = 0; i < batch.size(); ++i) {
+    ASSERT_EQ(logprobs[i].size(), batch[i].tokens.size());
+    EXPECT_EQ(logprobs[i][0] == 0, batch[i].targets[0] == -1);
+    batch[i].logprobs = batch[i].ref_logprobs = logprobs[i];
+  }
+  Metrics metrics = take_step(trainer, batch, PolicyLoss{}).metrics;
+  EXPECT_EQ(metrics["logprob_diff_max"], 0);
+  EXPECT_EQ(metrics["kl"], 0);
+  EXPECT_NEAR(metrics["ratio"], 1, 1e-12);
+  EXPECT_GT(take_step(trainer, batch, PolicyLoss{}).metrics["logprob_diff_max"], 1e-6);  // the adapter moved on
+}
+
+TEST_F(TrainerTest, TheReferenceIsTheBase) {
+  const std::vector<Datum> batch = make_batch(6, 1);
+  Trainer trainer = with_weights(floats(lora::initial_weights(*tiny_.layout, 3)));  // B = 0
+  const lora::AdapterVersion fresh = trainer.snapshot(0);
+  EXPECT_EQ(trainer.logprobs(batch, nullptr), trainer.logprobs(batch, &fresh));
+  take_step(trainer, batch, SftLoss{});
+  const lora::AdapterVersion moved = trainer.snapshot(1);
+  EXPECT_NE(trainer.logprobs(batch, nullptr), trainer.logprobs(batch, &moved));
+  EXPECT_EQ(trainer.logprobs(batch, nullptr), trainer.logprobs(batch, &fresh));
+}
+
+TEST_F(TrainerTest, OnlyTheAdapterHasStateAndChanges) {
+  const auto hash = [&] {
+    Sha256 sum;
+    tiny_.model->weights().visit(
+        tiny_.model->config(),
+        [&](const NamedTensor& tensor) {
+          const auto bytes = static_cast<size_t>(tensor.tensor.elements() * dtype_bytes(tensor.tensor.dtype));
+          sum.update(std::span(static_cast<const std::byte*>(tensor.tensor.data), bytes));
+        },
+        stream_);
+    return sum.hex();
+  };
+  const std::string before = hash();
+  Trainer trainer = make();
+  for (uint64_t step = 0; step < 3; ++step) take_step(trainer, make_batch(4, step), SftLoss{});
+  EXPECT_EQ(hash(), before);
+  const size_t bytes = static_cast<size_t>(tiny_.layout->num_floats) * sizeof(float);
+  EXPECT_EQ(trainer.state().first_moment->bytes(), bytes);
+  EXPECT_EQ(trainer.state().second_moment->bytes(), bytes);
+  EXPECT_LT(tiny_.layout->num_parameters, model::num_parameters(tiny_.model->config()) / 2);
+}
+
+TEST_F(TrainerTest, VersionsHandedOutStayWhatTheyWere) {
+  Trainer trainer = make();
+  std::vector<lora::AdapterVersion> versions = {trainer.snapshot(0)};
+  std::vector<std::vector<float>> copies = {weights_of(trainer)};
+  for (int step = 1; step <= 5; ++step) {
+    take_step(trainer, make_batch(4, static_cast<uint64_t>(step)), SftLoss{});
+    versions.push_back(trainer.snapshot(step));
+    copies.push_back(weights_of(trainer));
+    EXPECT_EQ(versions.back().version, step);
+  }
+  EXPECT_EQ(versions[0].weights.get(), tiny_.weights.get());
+  for (size_t i = 0; i < versions.size(); ++i) {
+    EXPECT_TRUE(same_bits(floats(*versions[i].weights), copies[i])) << "version " << i;
+    EXPECT_TRUE(i == 0 || !same_bits(copies[i], copies[i - 1])) << "version " << i;
+  }
+}
+
+TEST_F(TrainerTest, MemoryDoesNotGrowAndVersionsOutliveTheTrainer) {
+  lora::AdapterVersion last;
+  std::vector<float> copy;
+  {
+    Trainer trainer = make();
+    const std::vector<Datum> batch = make_batch(9, 1);
+    int64_t settled = 0;
+    for (int step = 0; step < 8; ++step) {
+      take_step(trainer, batch, SftLoss{});
+      last = trainer.snapshot(step);  // as an engine that follows one version behind
+      if (step == 3) settled = live_bytes();
+    }
+    EXPECT_EQ(live_bytes(), settled);
+    copy = weights_of(trainer);
+  }
+  EXPECT_TRUE(same_bits(floats(*last.weights), copy));
+}
+
+TEST_F(TrainerTest, RecomputationHoldsLess) {
+  const std::vector<Datum> batch = make_batch(40, 1);
+  const auto peak = [&](bool recompute) {
+    Trainer trainer = make({.recompute = recompute});
+    reset_peak_bytes();
+    const int64_t before = live_bytes();
+    take_step(trainer, batch, SftLoss{});
+    return peak_bytes() - before;
+  };
+  EXPECT_LT(peak(true), 0.95 * static_cast<double>(peak(false)));
+}
+
+TEST_F(TrainerTest, DropoutIsDrawnAnewAtEachStep) {
+  const std::vector<Datum> batch = make_batch(5, 1);
+  Trainer with = make({.dropout = 0.5f}), without = make(), other = make({.dropout = 0.5f, .seed = 5});
+  const double still = take_step(with, batch, SftLoss{}, 0).loss;  // a learning rate of 0 leaves the weights alone
+  EXPECT_NE(take_step(with, batch, SftLoss{}, 0).loss, still);
+  EXPECT_NE(take_step(other, batch, SftLoss{}, 0).loss, still);
+  const double plain = take_step(without, batch, SftLoss{}, 0).loss;
+  EXPECT_EQ(take_step(without, batch, SftLoss{}, 0).loss, plain);
+}
+
+TEST_F(TrainerTest, OverfitsATinyBatch) {
+  Trainer trainer = make({.temperature = 0.1f});
+  const std::vector<Datum> batch = make_batch(4, 9);
+  const double first = take_step(trainer, batch, SftLoss{}, 1e-2).loss;
+  double last = first;
+  for (int step = 0; step < 60; ++step) last = take_step(trainer, batch, SftLoss{}, 1e-2).loss;
+  EXPECT_GT(first, 3.5);
+  EXPECT_LT(last, 0.3);
+}
+
+TEST_F(TrainerTest, RewardedTokensBecomeLikelier) {
+  std::vector<Datum> batch = make_batch(4, 9);
+  for (size_t i = 0; i < batch.size(); ++i)
+    batch[i].advantages.assign(batch[i].tokens.size(), i % 2 == 0 ? 1.0f : -1.0f);
+  Trainer trainer = make({.temperature = 0.1f});
+  const lora::AdapterVersion start = trainer.snapshot(0);
+  const auto before = trainer.logprobs(batch, &start);
+  for (size_t i = 0; i < batch.size(); ++i) batch[i].logprobs = before[i];
+  for (int step = 0; step < 5; ++step) take_step(trainer, batch, PolicyLoss{}, 1e-3);
+  const lora::AdapterVersion end = trainer.snapshot(5);
+  const auto after = trainer.logprobs(batch, &end);
+  for (size_t i = 0; i < batch.size(); ++i) {
+    double change = 0;
+    for (size_t t = 0; t < after[i].size(); ++t) change += after[i][t] - before[i][t];
+    EXPECT_GT(i % 2 == 0 ? change : -change, 0.05) << "sample " << i;
+  }
+}
+
+// ---- misuse and bad data: a typed error, and nothing has changed
+
+template <class Call>
+std::string data_error(const Call& call) {
+  try {
+    call();
+  } catch (const DataError& error) {
+    return error.what();
+  }
+  return "no DataError";
+}
+
+TEST_F(TrainerTest, AnAbandonedStepLeavesNoTrace) {
+  Trainer plain = make(), other = make();
+  take_step(plain, make_batch(6, 1), SftLoss{});
+  take_step(plain, make_batch(6, 2), SftLoss{});
+
+  take_step(other, make_batch(6, 1), SftLoss{});
+  const std::vector<Datum> lost = make_batch(10, 77);
+  other.begin_step(plan_of(lost));
+  other.forward_backward(std::span(lost).first(7), full_policy_loss());
+  other.abandon_step();
+  EXPECT_EQ(other.steps(), 1);
+  take_step(other, make_batch(6, 2), SftLoss{});
+  EXPECT_TRUE(same_bits(weights_of(plain), weights_of(other)));
+  EXPECT_TRUE(same_bits(floats(*plain.state().first_moment), floats(*other.state().first_moment)));
+}
+
+TEST_F(TrainerTest, BadDataNamesStepAndSampleAndChangesNothing) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  Trainer plain = make(), trainer = make({.max_tokens = 30});
+  for (Trainer* each : {&plain, &trainer}) take_step(*each, make_batch(6, 1), full_policy_loss());
+
+  const auto spoiled = [&](const auto& change) {
+    std::vector<Datum> batch = make_batch(6, 5);
+    change(batch[4]);
+    const std::string message = data_error([&] { take_step(trainer, batch, full_policy_loss()); });
+    EXPECT_NE(message.find("step 2, sample 4"), std::string::npos) << message;
+    EXPECT_THROW(trainer.optim_step(1e-3), ConfigError) << "the step is closed";
+  };
+  spoiled([&](Datum& datum) { datum.advantages.back() = nan; });
+  spoiled([&](Datum& datum) { datum.logprobs.back() = nan; });
+  spoiled([&](Datum& datum) { datum.weights.pop_back(); });
+  spoiled([&](Datum& datum) { datum.targets.pop_back(); });
+  spoiled([&](Datum& datum) { datum.tokens[0] = 61; });
+  spoiled([&](Datum& datum) { datum.tokens[0] = -1; });
+  spoiled([&](Datum& datum) { datum.targets.back() = 61; });
+  spoiled([&](Datum& datum) { datum.ref_logprobs.clear(); });
+  spoiled([&](Datum& datum) { datum = Datum(); });
+  std::vector<float> mask(66, 1);  // 65 rows, and the model has 64 positions
+  mask[0] = 0;
+  spoiled([&](Datum& datum) { datum = make_datum(std::vector<int32_t>(66, 1), mask); });
+
+  for (Trainer* each : {&plain, &trainer}) take_step(*each, make_batch(6, 2), full_policy_loss());
+  EXPECT_TRUE(same_bits(weights_of(plain), weights_of(trainer)));
+}
+
+TEST_F(TrainerTest, AGradientThatIsNotFiniteChangesNothing) {
+  Trainer trainer = make({.temperature = 0.02f});  // dividing the gradient of a log-prob by it overflows
+  std::vector<Datum> batch = make_batch(3, 1);
+  const lora::AdapterVersion start = trainer.snapshot(0);
+  const auto logprobs = trainer.logprobs(batch, &start);
+  for (size_t i = 0; i < batch.size(); ++i) {
+    batch[i].logprobs = logprobs[i];
+    for (float& advantage : batch[i].advantages) advantage = advantage < 0 ? -3e38f : 3e38f;
+  }
+  const std::vector<float> before = weights_of(trainer);
+  const std::string message = data_error([&] { take_step(trainer, batch, PolicyLoss{}); });
+  EXPECT_NE(message.find("the gradient is not finite"), std::string::npos) << message;
+  EXPECT_NE(message.find("step 1"), std::string::npos) << message;
+  EXPECT_EQ(trainer.steps(), 0);
+  EXPECT_TRUE(same_bits(weights_of(trainer), before));
+  for (const float m : floats(*trainer.state().first_moment)) ASSERT_EQ(m, 0);
+  EXPECT_NO_THROW(take_step(trainer, make_batch(3, 1), PolicyLoss{}));
+}
+
+TEST_F(TrainerTest, AModelThatBlowsUpNamesTheSample) {
+  std::vector<float> weights = floats(*tiny_.weights);
+  for (float& w : weights) w *= 1e25f;
+  Trainer trainer = with_weights(weights);
+  const std::string message = data_error([&] { take_step(trainer, make_batch(3, 1), SftLoss{}); });
+  EXPECT_NE(message.find("step 1, sample 0"), std::string::npos) << message;
+  EXPECT_TRUE(same_bits(weights_of(trainer), weights));
+}
+
+TEST_F(TrainerTest, MisuseIsRefused) {
+  Trainer trainer = make();
+  const std::vector<Datum> batch = make_batch(3, 1);
+  EXPECT_THROW(trainer.forward_backward(batch, SftLoss{}), ConfigError);
+  EXPECT_THROW(trainer.optim_step(1e-3), ConfigError);
+  EXPECT_THROW(trainer.begin_step({.num_samples = 0}), ConfigError);
+  EXPECT_THROW(trainer.begin_step({.num_samples = 3, .per_token = true}), ConfigError);
+
+  trainer.begin_step(plan_of(batch));
+  EXPECT_THROW(trainer.begin_step(plan_of(batch)), ConfigError);
+  trainer.forward_backward(std::span(batch).first(2), SftLoss{});
+  EXPECT_THROW(trainer.optim_step(1e-3), ConfigError);  // a sample is missing; the step stays open
+  trainer.forward_backward(std::span(batch).last(1), SftLoss{});
+  EXPECT_THROW(trainer.optim_step(-1), ConfigError);
+  EXPECT_THROW(trainer.optim_step(std::numeric_limits<double>::quiet_NaN()), ConfigError);
+  EXPECT_THROW(trainer.restore(1, Buffer(), Buffer()), ConfigError);
+  EXPECT_NO_THROW(trainer.optim_step(1e-3));
+
+  trainer.begin_step({.num_samples = 2});
+  EXPECT_THROW(trainer.forward_backward(batch, SftLoss{}), ConfigError);  // one too many ends the step
+  StepPlan plan = plan_of(batch, true);
+  plan.weight_total += 1;
+  trainer.begin_step(plan);
+  trainer.forward_backward(batch, SftLoss{});
+  EXPECT_THROW(trainer.optim_step(1e-3), ConfigError);  // loss and gradient were divided by the wrong total
+  trainer.abandon_step();
+  EXPECT_EQ(trainer.steps(), 1);
+}
+
+TEST_F(TrainerTest, ImpossibleStateAndOptionsAreRefused) {
+  const auto bytes = static_cast<size_t>(tiny_.layout->num_floats) * sizeof(float);
+  Trainer trainer = make();
+  EXPECT_THROW(trainer.restore(1, Buffer(bytes), Buffer(bytes - 4)), ShapeError);
+  EXPECT_THROW(trainer.restore(1, Buffer(bytes + 4), Buffer(bytes)), ShapeError);
+  EXPECT_THROW(trainer.restore(-1, Buffer(bytes), Buffer(bytes)), ConfigError);
+  EXPECT_THROW(with_weights(std::vector<float>(3)), ShapeError);
+  for (const TrainerOptions& options :
+       {TrainerOptions{.beta1 = 1}, TrainerOptions{.beta2 = -0.1}, TrainerOptions{.eps = 0},
+        TrainerOptions{.weight_decay = -1}, TrainerOptions{.clip_grad = -1}, TrainerOptions{.max_tokens = 0},
+        TrainerOptions{.temperature = 0}, TrainerOptions{.dropout = 1}})
+    EXPECT_THROW(make(options), ConfigError);
+}
+
+}  // namespace
+}  // namespace lockstep::train
