@@ -13,8 +13,12 @@ namespace lockstep::lora {
 namespace {
 
 const std::string kPrefix = "base_model.model.";
-std::string a_name(const Module& module) { return kPrefix + module.name + ".lora_A.weight"; }
-std::string b_name(const Module& module) { return kPrefix + module.name + ".lora_B.weight"; }
+std::string a_name(const Module& module) {
+  return kPrefix + module.name + ".lora_A.weight";
+}
+std::string b_name(const Module& module) {
+  return kPrefix + module.name + ".lora_B.weight";
+}
 
 // to[j, i] = from[i, j] for a matrix of rows x cols with free distances between rows.
 void transpose(float* to, int64_t to_stride, const float* from, int64_t from_stride, int64_t rows, int64_t cols) {
@@ -39,8 +43,10 @@ class Importer {
     const ConstTensor& tensor = found->second;
     const std::string wanted = "f32, bf16 or f16 [" + std::to_string(rows) + ", " + std::to_string(cols) + "]";
     if (tensor.rank != 2 || tensor.shape[0] != rows || tensor.shape[1] != cols)
-      throw ShapeError({.what = "an adapter tensor has the wrong shape", .where = where_ + ": " + name,
-                        .got = shape_text(tensor), .wanted = wanted,
+      throw ShapeError({.what = "an adapter tensor has the wrong shape",
+                        .where = where_ + ": " + name,
+                        .got = shape_text(tensor),
+                        .wanted = wanted,
                         .attempt = "the base model and the rank that this adapter was made for"});
     std::vector<float> values(static_cast<size_t>(rows * cols));
     if (tensor.dtype == DType::f32) {
@@ -50,8 +56,10 @@ class Importer {
     } else if (tensor.dtype == DType::f16) {
       widen<Float16>(values, tensor.data);
     } else {
-      throw FormatError({.what = "an adapter tensor has the wrong type", .where = where_ + ": " + name,
-                         .got = shape_text(tensor), .wanted = wanted});
+      throw FormatError({.what = "an adapter tensor has the wrong type",
+                         .where = where_ + ": " + name,
+                         .got = shape_text(tensor),
+                         .wanted = wanted});
     }
     return values;
   }
@@ -59,7 +67,9 @@ class Importer {
   void refuse_surplus() const {
     for (const auto& [name, tensor] : by_name_)
       if (!taken_.count(name))
-        throw FormatError({.what = "an adapter tensor belongs to no targeted module", .where = where_, .got = name,
+        throw FormatError({.what = "an adapter tensor belongs to no targeted module",
+                           .where = where_,
+                           .got = name,
                            .attempt = "the base model and target modules that this adapter was made for"});
   }
 
@@ -88,7 +98,8 @@ Buffer initial_weights(const AdapterLayout& layout, uint64_t seed) {
     float* a = buffer.f32() + pair.a_offset;
     const uint64_t count = static_cast<uint64_t>(pair.in * pair.rank);
     for (uint64_t i = 0; i < count; i += 4) {
-      const Counter counter{static_cast<uint32_t>(p), 0, static_cast<uint32_t>(i / 4), static_cast<uint32_t>(i / 4 >> 32)};
+      const Counter counter{static_cast<uint32_t>(p), 0, static_cast<uint32_t>(i / 4),
+                            static_cast<uint32_t>(i / 4 >> 32)};
       const auto bits = philox(seed, counter);
       for (uint64_t j = 0; j < 4 && i + j < count; ++j) a[i + j] = (2 * uniform01(bits[j]) - 1) * bound;
     }
@@ -109,7 +120,8 @@ ExportedTensors export_tensors(const AdapterLayout& layout, const float* flat) {
       float* a = add(a_name(module), pair.rank, pair.in);
       transpose(a, pair.in, flat + pair.a_offset, pair.rank, pair.in, pair.rank);
       float* b = add(b_name(module), module.out, pair.rank);
-      transpose(b, pair.rank, flat + pair.b_offset + (module.out_begin - pair.out_begin), pair.out, pair.rank, module.out);
+      transpose(b, pair.rank, flat + pair.b_offset + (module.out_begin - pair.out_begin), pair.out, pair.rank,
+                module.out);
     }
   }
   return result;
@@ -125,7 +137,8 @@ Buffer import_tensors(const AdapterLayout& layout, const NamedTensors& tensors, 
       if (shared.empty()) {
         shared = std::move(a);
       } else if (std::memcmp(shared.data(), a.data(), a.size() * sizeof(float)) != 0) {
-        throw FormatError({.what = "copies of a shared A differ", .where = where + ": " + a_name(module),
+        throw FormatError({.what = "copies of a shared A differ",
+                           .where = where + ": " + a_name(module),
                            .wanted = "the values of " + a_name(pair.modules.front()),
                            .attempt = "--lora-type canonical_lora"});
       }

@@ -1,5 +1,5 @@
-// The shape of an adapter over one model (AdapterLayout), its tensors at one moment (AdapterVersion), and the way in and out
-// of PEFT names.
+// The shape of an adapter over one model (AdapterLayout), its tensors at one moment (AdapterVersion), and the way in
+// and out of PEFT names.
 //
 // All tensors of an adapter lie in one flat f32 buffer, in the layout the kernels read: A transposed, [in, r], and B
 // transposed, [r, out]. The optimizer works on the flat buffer, and publishing hands over the very buffer it wrote.
@@ -21,8 +21,8 @@ inline constexpr int kProducts = 4;
 
 // One linear module of the model as Hugging Face names it, and where its rows lie in its product.
 struct Module {
-  std::string name;      // "model.layers.0.self_attn.q_proj"
-  std::string leaf;      // "q_proj"
+  std::string name;  // "model.layers.0.self_attn.q_proj"
+  std::string leaf;  // "q_proj"
   int64_t layer = 0;
   Product product = Product::qkv;
   int64_t in = 0, out = 0;
@@ -31,30 +31,31 @@ struct Module {
 
 struct Pair {
   int64_t rank = 0, in = 0, out = 0;
-  int64_t out_begin = 0;  // first column of the product it adds to
-  float scale = 0;        // alpha / r or alpha / sqrt(r)
-  int64_t a_offset = 0;   // floats into the flat buffer: A^T [in, rank]
-  int64_t b_offset = 0;   // B^T [rank, out]
+  int64_t out_begin = 0;        // first column of the product it adds to
+  float scale = 0;              // alpha / r or alpha / sqrt(r)
+  int64_t a_offset = 0;         // floats into the flat buffer: A^T [in, rank]
+  int64_t b_offset = 0;         // B^T [rank, out]
   std::vector<Module> modules;  // the modules it covers, in order of rows; one when canonical
 };
 
 struct AdapterLayout {
   LoraConfig config;
-  std::vector<Pair> pairs;                     // ordered by layer, product, column
-  std::vector<std::vector<int>> site_pairs;    // [layer * kProducts + product] -> indices into pairs
-  std::vector<std::string> target_leaves;      // HF leaf names covered, sorted (fused siblings included)
-  int64_t num_floats = 0;                      // of the flat buffer (tensors start at multiples of 16; gaps stay 0)
-  int64_t num_parameters = 0;                  // trainable parameters
-  int64_t first_layer = 0;                     // lowest layer with a pair; gradients stop there
+  std::vector<Pair> pairs;                   // ordered by layer, product, column
+  std::vector<std::vector<int>> site_pairs;  // [layer * kProducts + product] -> indices into pairs
+  std::vector<std::string> target_leaves;    // HF leaf names covered, sorted (fused siblings included)
+  int64_t num_floats = 0;                    // of the flat buffer (tensors start at multiples of 16; gaps stay 0)
+  int64_t num_parameters = 0;                // trainable parameters
+  int64_t first_layer = 0;                   // lowest layer with a pair; gradients stop there
 
   const std::vector<int>& site(int64_t layer, Product product) const;
 };
 
-// Resolves a configuration against the model's modules. Targets and exclusions are HF leaves (q_proj ...), Megatron names
-// (linear_qkv, linear_proj, linear_fc1, linear_fc2, linear_q ... linear_fc1_gate, linear_fc1_up), full module names, or suffixes of
-// them; "all-linear" / "all" / "all_linear" is every module given. With LoraType::fused a named sibling brings the others.
-// ConfigError: rank < 1, rank above the smaller side of a module, alpha <= 0, no target, a name that matches nothing (with the names that exist),
-// nothing left after exclusions.
+// Resolves a configuration against the model's modules. Targets and exclusions are HF leaves (q_proj ...), Megatron
+// names (linear_qkv, linear_proj, linear_fc1, linear_fc2, linear_q ... linear_fc1_gate, linear_fc1_up), full module
+// names, or suffixes of them; "all-linear" / "all" / "all_linear" is every module given. With LoraType::fused a named
+// sibling brings the others, even an excluded one (as in vime: exclude all of a product or none). ConfigError: rank <
+// 1, rank above the smaller side of a module, alpha <= 0, no target, a name that matches nothing (with the names that
+// exist), nothing left after exclusions.
 std::shared_ptr<const AdapterLayout> resolve_layout(const LoraConfig& config, const std::vector<Module>& modules);
 
 // An immutable snapshot. Everything that reads an adapter reads one of these.
@@ -67,19 +68,20 @@ struct AdapterVersion {
   const float* b(const Pair& pair) const { return weights->f32() + pair.b_offset; }
 };
 
-// PEFT's default initialization: A uniform in +-1/sqrt(in) (kaiming_uniform with a = sqrt 5), B = 0; counted randomness from `seed`.
+// PEFT's default initialization: A uniform in +-1/sqrt(in) (kaiming_uniform with a = sqrt 5), B = 0; counted randomness
+// from `seed`.
 Buffer initial_weights(const AdapterLayout& layout, uint64_t seed);
 
-// Row-major copies under PEFT names ("base_model.model.<module>.lora_A.weight" [r, in], "....lora_B.weight" [out, r]); a shared A is
-// written once per module. `flat` may be weights, gradients or moments.
+// Row-major copies under PEFT names ("base_model.model.<module>.lora_A.weight" [r, in], "....lora_B.weight" [out, r]);
+// a shared A is written once per module. `flat` may be weights, gradients or moments.
 struct ExportedTensors {
   std::vector<Buffer> memory;
   NamedTensors tensors;
 };
 ExportedTensors export_tensors(const AdapterLayout& layout, const float* flat);
 
-// The inverse. Accepts f32, bf16, f16. FormatError / ShapeError naming the tensor: missing, surplus, mis-shaped, and (fused) copies of a
-// shared A that differ.
+// The inverse. Accepts f32, bf16, f16. FormatError / ShapeError naming the tensor: missing, surplus, mis-shaped, and
+// (fused) copies of a shared A that differ.
 Buffer import_tensors(const AdapterLayout& layout, const NamedTensors& tensors, const std::string& where);
 
 }  // namespace lockstep::lora

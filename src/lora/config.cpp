@@ -4,13 +4,15 @@
 
 namespace lockstep::lora {
 
-const char* lora_type_name(LoraType type) { return type == LoraType::fused ? "lora" : "canonical_lora"; }
+const char* lora_type_name(LoraType type) {
+  return type == LoraType::fused ? "lora" : "canonical_lora";
+}
 
 LoraType parse_lora_type(const std::string& name) {
   if (name == "lora") return LoraType::fused;
   if (name == "canonical_lora") return LoraType::canonical;
-  throw ConfigError({.what = "unknown LoRA type", .where = "--lora-type", .got = name,
-                     .wanted = "lora or canonical_lora"});
+  throw ConfigError(
+      {.what = "unknown LoRA type", .where = "--lora-type", .got = name, .wanted = "lora or canonical_lora"});
 }
 
 std::vector<std::string> split_module_list(const std::string& text) {

@@ -20,7 +20,7 @@ namespace lockstep::lora {
 //   fused      `lora`: q, k, v share one A, gate and up share one A (Megatron linear_qkv, linear_fc1)
 //   canonical  `canonical_lora`: one pair per projection (PEFT, Megatron linear_q ...)
 enum class LoraType { fused, canonical };
-const char* lora_type_name(LoraType type);        // "lora", "canonical_lora"
+const char* lora_type_name(LoraType type);          // "lora", "canonical_lora"
 LoraType parse_lora_type(const std::string& name);  // ConfigError
 
 struct LoraConfig {

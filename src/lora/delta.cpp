@@ -14,14 +14,16 @@ ConstTensor b_of(const AdapterVersion& adapter, const Pair& pair) {
 }
 
 kernels::DropoutCounter counter_of(const DeltaDropout& dropout, int pair, int64_t row_begin, int64_t rows) {
-  return {.key = dropout.key, .step = dropout.step, .module = static_cast<uint32_t>(pair),
+  return {.key = dropout.key,
+          .step = dropout.step,
+          .module = static_cast<uint32_t>(pair),
           .sample = dropout.sample.subspan(static_cast<size_t>(row_begin), static_cast<size_t>(rows)),
           .position = dropout.position.subspan(static_cast<size_t>(row_begin), static_cast<size_t>(rows))};
 }
 
 // What the adapter reads: x itself, or x under the pair's dropout mask.
-ConstTensor adapter_input(ConstTensor x, const Pair& pair, const kernels::DropoutCounter& counter, float p, Arena& arena,
-                          Stream& stream) {
+ConstTensor adapter_input(ConstTensor x, const Pair& pair, const kernels::DropoutCounter& counter, float p,
+                          Arena& arena, Stream& stream) {
   if (p == 0) return x;
   Tensor masked = arena.alloc({x[0], pair.in});
   kernels::dropout(masked, x, p, counter, false, stream);
@@ -71,7 +73,8 @@ void delta_backward(Tensor dx, ConstTensor dy, ConstTensor x, int64_t layer, Pro
       const int64_t begin = lanes[i].row_begin;
       int64_t end = begin + lanes[i].rows;
       float* gradient = lanes[i].gradient;
-      for (++i; i < lanes.size() && lanes[i].gradient == gradient && lanes[i].row_begin == end; ++i) end += lanes[i].rows;
+      for (++i; i < lanes.size() && lanes[i].gradient == gradient && lanes[i].row_begin == end; ++i)
+        end += lanes[i].rows;
       Tensor d_a(gradient + pair.a_offset, DType::f32, {pair.in, pair.rank});
       Tensor d_b(gradient + pair.b_offset, DType::f32, {pair.rank, pair.out});
       kernels::outer_accumulate(d_b, h.rows(begin, end), dy_pair.rows(begin, end), pair.scale, stream);

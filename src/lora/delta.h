@@ -10,7 +10,8 @@
 
 namespace lockstep::lora {
 
-// Consecutive rows of a batch and the adapter they use; nullptr is the base (the reference policy). Rows not listed are base rows.
+// Consecutive rows of a batch and the adapter they use; nullptr is the base (the reference policy). Rows not listed are
+// base rows.
 struct AdapterRows {
   int64_t row_begin = 0, rows = 0;
   const AdapterVersion* adapter = nullptr;
@@ -35,9 +36,10 @@ struct GradientRows {
   float* gradient = nullptr;
 };
 
-// dx += scale * (dy B) A (unless dx is empty);  dB += scale * dy^T h,  dA += scale * (dy B)^T x  into the lanes, continuing chains.
-// One adapter for all rows: training batches hold one.
-void delta_backward(Tensor dx, ConstTensor dy, ConstTensor x, int64_t layer, Product product, const AdapterVersion& adapter,
-                    std::span<const GradientRows> lanes, const DeltaDropout& dropout, Arena& arena, Stream& stream);
+// dx += scale * (dy B) A (unless dx is empty);  dB += scale * dy^T h,  dA += scale * (dy B)^T x  into the lanes,
+// continuing chains. One adapter for all rows: training batches hold one.
+void delta_backward(Tensor dx, ConstTensor dy, ConstTensor x, int64_t layer, Product product,
+                    const AdapterVersion& adapter, std::span<const GradientRows> lanes, const DeltaDropout& dropout,
+                    Arena& arena, Stream& stream);
 
 }  // namespace lockstep::lora

@@ -13,7 +13,9 @@ namespace {
 
 // One tensor never shares a cache line with the next, and every tensor is aligned for the widest vectors.
 constexpr int64_t kAlignFloats = 16;
-int64_t aligned(int64_t floats) { return (floats + kAlignFloats - 1) / kAlignFloats * kAlignFloats; }
+int64_t aligned(int64_t floats) {
+  return (floats + kAlignFloats - 1) / kAlignFloats * kAlignFloats;
+}
 
 template <class Value>
 struct Pattern {
@@ -24,7 +26,8 @@ struct Pattern {
 template <class Value>
 std::vector<Pattern<Value>> compile(const std::vector<std::pair<std::string, Value>>& patterns, const char* where) {
   std::vector<Pattern<Value>> compiled;
-  for (const auto& [key, value] : patterns) compiled.push_back({compile_pattern("(.*\\.)?(" + key + ")", where), value});
+  for (const auto& [key, value] : patterns)
+    compiled.push_back({compile_pattern("(.*\\.)?(" + key + ")", where), value});
   return compiled;
 }
 
@@ -50,8 +53,7 @@ class LayoutBuilder {
     layout_->config = config_;
     layout_->site_pairs.resize(static_cast<size_t>(layers * kProducts));
     for (int64_t layer = 0; layer < layers; ++layer)
-      for (int product = 0; product < kProducts; ++product)
-        add_site(layer, static_cast<Product>(product), selected);
+      for (int product = 0; product < kProducts; ++product) add_site(layer, static_cast<Product>(product), selected);
     layout_->first_layer = layout_->pairs.front().modules.front().layer;
     std::set<std::string> leaves;
     for (const Pair& pair : layout_->pairs)
@@ -70,7 +72,8 @@ class LayoutBuilder {
     }
     if (members.empty()) return;
     if (config_.type == LoraType::fused) members = siblings;
-    std::sort(members.begin(), members.end(), [](const Module& a, const Module& b) { return a.out_begin < b.out_begin; });
+    std::sort(members.begin(), members.end(),
+              [](const Module& a, const Module& b) { return a.out_begin < b.out_begin; });
     if (config_.type == LoraType::fused) {
       add_pair(std::move(members));
     } else {
@@ -90,11 +93,13 @@ class LayoutBuilder {
       if (first_match(ranks_, module.name, config_.rank) != pair.rank ||
           first_match(alphas_, module.name, config_.alpha) != alpha)
         throw ConfigError({.what = "projections that share one A must have one rank and one alpha",
-                           .where = "rank_pattern, alpha_pattern", .got = first.name + " and " + module.name + " differ",
+                           .where = "rank_pattern, alpha_pattern",
+                           .got = first.name + " and " + module.name + " differ",
                            .attempt = "--lora-type canonical_lora"});
     }
     check(pair, alpha, first.name);
-    const double divisor = config_.use_rslora ? std::sqrt(static_cast<double>(pair.rank)) : static_cast<double>(pair.rank);
+    const double divisor =
+        config_.use_rslora ? std::sqrt(static_cast<double>(pair.rank)) : static_cast<double>(pair.rank);
     pair.scale = static_cast<float>(alpha / divisor);
     pair.a_offset = layout_->num_floats;
     pair.b_offset = pair.a_offset + aligned(pair.in * pair.rank);
@@ -109,12 +114,15 @@ class LayoutBuilder {
   static void check(const Pair& pair, double alpha, const std::string& name) {
     const int64_t largest = std::min(pair.in, pair.out);
     if (pair.rank < 1 || pair.rank > largest)
-      throw ConfigError({.what = "impossible LoRA rank", .where = "--lora-rank, for " + name,
+      throw ConfigError({.what = "impossible LoRA rank",
+                         .where = "--lora-rank, for " + name,
                          .got = std::to_string(pair.rank),
                          .wanted = "1 to " + std::to_string(largest) + ", the smaller side of the module"});
     if (!(alpha > 0) || !std::isfinite(alpha))
-      throw ConfigError({.what = "impossible LoRA alpha", .where = "--lora-alpha, for " + name,
-                         .got = std::to_string(alpha), .wanted = "a number above 0"});
+      throw ConfigError({.what = "impossible LoRA alpha",
+                         .where = "--lora-alpha, for " + name,
+                         .got = std::to_string(alpha),
+                         .wanted = "a number above 0"});
   }
 
   const LoraConfig& config_;
@@ -132,7 +140,9 @@ const std::vector<int>& AdapterLayout::site(int64_t layer, Product product) cons
 
 std::shared_ptr<const AdapterLayout> resolve_layout(const LoraConfig& config, const std::vector<Module>& modules) {
   if (!(config.dropout >= 0 && config.dropout < 1))
-    throw ConfigError({.what = "impossible LoRA dropout", .where = "--lora-dropout", .got = std::to_string(config.dropout),
+    throw ConfigError({.what = "impossible LoRA dropout",
+                       .where = "--lora-dropout",
+                       .got = std::to_string(config.dropout),
                        .wanted = "0 or more and below 1"});
   return LayoutBuilder(config, modules).build();
 }

@@ -61,7 +61,9 @@ size_t edit_distance(std::string_view a, std::string_view b) {
   };
   for (const std::string& leaf : leaves) consider(leaf);
   for (const MegatronName& megatron : kMegatronNames) consider(megatron.name);
-  throw ConfigError({.what = "a module name matches no linear module of the model", .where = where, .got = entry,
+  throw ConfigError({.what = "a module name matches no linear module of the model",
+                     .where = where,
+                     .got = entry,
                      .wanted = "all-linear, a full module name, or one of " + existing,
                      .attempt = nearest.empty() ? "" : nearest});
 }
@@ -92,13 +94,15 @@ void keep_layers(std::vector<bool>& selected, const LoraConfig& config, const st
   if (!config.layers_to_transform || config.layers_to_transform->empty()) return;
   if (config.target_regex)
     throw ConfigError({.what = "layers_to_transform goes with a list of target modules, not with a regular expression",
-                       .where = "layers_to_transform", .got = "target_modules = " + *config.target_regex,
+                       .where = "layers_to_transform",
+                       .got = "target_modules = " + *config.target_regex,
                        .attempt = "put the layer numbers into the regular expression"});
   const std::set<int64_t> layers(config.layers_to_transform->begin(), config.layers_to_transform->end());
   int64_t last = 0;
   for (const Module& module : modules) last = std::max(last, module.layer);
   if (*layers.begin() < 0 || *layers.rbegin() > last)
-    throw ConfigError({.what = "a layer that the model does not have", .where = "layers_to_transform",
+    throw ConfigError({.what = "a layer that the model does not have",
+                       .where = "layers_to_transform",
                        .got = std::to_string(*layers.begin() < 0 ? *layers.begin() : *layers.rbegin()),
                        .wanted = "0 to " + std::to_string(last)});
   for (size_t i = 0; i < modules.size(); ++i) selected[i] = selected[i] && layers.count(modules[i].layer);
@@ -127,29 +131,32 @@ std::regex compile_pattern(const std::string& pattern, const std::string& where)
     if (c == ')') --depth;
   }
   if (pattern.size() > kLongest || deepest > kDeepest)
-    throw ConfigError({.what = "a regular expression is too large", .where = where,
+    throw ConfigError({.what = "a regular expression is too large",
+                       .where = where,
                        .got = std::to_string(pattern.size()) + " characters, nested " + std::to_string(deepest),
                        .wanted = "at most 8192 characters, nested 64"});
   try {
     return std::regex(pattern, std::regex::ECMAScript);
   } catch (const std::regex_error& error) {
-    throw ConfigError({.what = "a regular expression cannot be read", .where = where, .got = pattern,
-                       .wanted = error.what()});
+    throw ConfigError(
+        {.what = "a regular expression cannot be read", .where = where, .got = pattern, .wanted = error.what()});
   }
 }
 
 std::vector<bool> select_modules(const LoraConfig& config, const std::vector<Module>& modules) {
   if (!config.target_regex && config.target_modules.empty())
-    throw ConfigError({.what = "LoRA needs target modules", .where = "--target-modules", .got = "none",
+    throw ConfigError({.what = "LoRA needs target modules",
+                       .where = "--target-modules",
+                       .got = "none",
                        .wanted = "all-linear, or a list such as q_proj,v_proj"});
-  std::vector<bool> selected = config.target_regex
-                                   ? named_by_regex(*config.target_regex, modules)
-                                   : named_by_list(config.target_modules, "--target-modules", modules);
+  std::vector<bool> selected = config.target_regex ? named_by_regex(*config.target_regex, modules)
+                                                   : named_by_list(config.target_modules, "--target-modules", modules);
   const std::vector<bool> excluded = named_by_list(config.exclude_modules, "--exclude-modules", modules);
   for (size_t i = 0; i < modules.size(); ++i) selected[i] = selected[i] && !excluded[i];
   keep_layers(selected, config, modules);
   if (std::find(selected.begin(), selected.end(), true) == selected.end())
-    throw ConfigError({.what = "no module is left to adapt", .where = "--exclude-modules",
+    throw ConfigError({.what = "no module is left to adapt",
+                       .where = "--exclude-modules",
                        .wanted = "at least one target that is not excluded"});
   return selected;
 }

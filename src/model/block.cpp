@@ -16,8 +16,8 @@ const LayerWeights& weights_of(const Rows& rows, int64_t layer) {
 }
 
 // One of the block's products with its adapter: the base's chain goes on over the rank.
-void product(Tensor y, ConstTensor x, const kernels::PackedWeight& weight, const Vector& bias, int64_t layer, Product which,
-             const Rows& rows) {
+void product(Tensor y, ConstTensor x, const kernels::PackedWeight& weight, const Vector& bias, int64_t layer,
+             Product which, const Rows& rows) {
   kernels::linear_forward(y, x, weight, bias.view(), *rows.stream);
   lora::delta_forward(y, x, layer, which, rows.adapters, rows.dropout, *rows.arena, *rows.stream);
 }
@@ -62,7 +62,8 @@ void block_forward_kept(ConstTensor x, int64_t layer, const Rows& rows, const Bl
   product(t.qkv, t.norm, w.qkv, w.qkv_bias, layer, Product::qkv, rows);
   normalize_and_rotate(layer, rows, t, {});
   store_keys(layer, rows, t);
-  kernels::attention_forward(t.att, t.stats, t.qk.cols(0, c.q_width()), attention_shape(c, layer), rows.sequences, stream);
+  kernels::attention_forward(t.att, t.stats, t.qk.cols(0, c.q_width()), attention_shape(c, layer), rows.sequences,
+                             stream);
   product(t.mid, t.att, w.o, w.o_bias, layer, Product::o, rows);
   kernels::add(t.mid, x, stream);
   kernels::rmsnorm_forward(t.norm, {}, t.mid, w.post_norm.view(), c.norm_eps, stream);

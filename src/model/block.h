@@ -1,6 +1,7 @@
 // One transformer block, forward and backward: the only code that runs a block, for training, prefill and decode.
 //   n1 = norm(x);  q,k,v = qkv(n1);  q,k = rope(norm(q), norm(k));  m = x + o(attention(q, K, V))
-//   n2 = norm(m);  g,u = gate_up(n2);  y = m + down(silu(g) * u)      each product: bias + base chain + adapter chain, then the residual
+//   n2 = norm(m);  g,u = gate_up(n2);  y = m + down(silu(g) * u)      each product: bias + base chain + adapter chain,
+//   then the residual
 // T rows, D width, F feed-forward, Q = heads * head_dim, C = kv_heads * head_dim.
 #pragma once
 
@@ -20,10 +21,10 @@ struct Rows {
   const ModelConfig* config = nullptr;
   const Weights* weights = nullptr;
   std::shared_ptr<const kernels::RopeTable> rope;
-  std::span<int32_t> positions;                        // [T]
-  std::span<lora::AdapterRows> adapters;               // neighbours with one adapter are one entry
-  std::span<kernels::AttentionSequence> sequences;     // their blocks point into `kv`
-  std::span<float*> kv;                                // every block of every sequence, for the layer whose turn it is
+  std::span<int32_t> positions;                     // [T]
+  std::span<lora::AdapterRows> adapters;            // neighbours with one adapter are one entry
+  std::span<kernels::AttentionSequence> sequences;  // their blocks point into `kv`
+  std::span<float*> kv;                             // every block of every sequence, for the layer whose turn it is
   int64_t kv_layer_stride = 0;
   lora::DeltaDropout dropout;
   Arena* arena = nullptr;
@@ -33,8 +34,8 @@ struct Rows {
   void next_layer() const;
 };
 
-// Checks a batch and lays out what the blocks need. DataError: positions beyond the model; ShapeError: segments that do not cover the
-// rows, too few KV blocks, an adapter of another model.
+// Checks a batch and lays out what the blocks need. DataError: positions beyond the model; ShapeError: segments that do
+// not cover the rows, too few KV blocks, an adapter of another model.
 Rows prepare_rows(const RowBatch& batch, const ModelConfig& config, const Weights& weights, RopeCache& rope,
                   Arena& arena, Stream& stream);
 
@@ -60,17 +61,18 @@ void block_forward(Tensor y, ConstTensor x, int64_t layer, const Rows& rows, con
 void block_forward_kept(ConstTensor x, int64_t layer, const Rows& rows, const BlockTensors& t);
 
 struct BlockGradient {
-  Tensor d;         // [T, D]: gradient of the block's output; becomes that of its input
-  Tensor d_norm;    // [T, D]       scratch, as the rest
-  Tensor d_act;     // [T, F]
-  Tensor d_att;     // [T, Q]
-  Tensor d_qkv;     // [T, Q + 2C]
-  Tensor rstd;      // [T]
-  Tensor qk_rstd;   // [T * H] of q, then [T * kv_heads] of k, when the model has q/k norms
+  Tensor d;        // [T, D]: gradient of the block's output; becomes that of its input
+  Tensor d_norm;   // [T, D]       scratch, as the rest
+  Tensor d_act;    // [T, F]
+  Tensor d_att;    // [T, Q]
+  Tensor d_qkv;    // [T, Q + 2C]
+  Tensor rstd;     // [T]
+  Tensor qk_rstd;  // [T * H] of q, then [T * kv_heads] of k, when the model has q/k norms
 };
 
-// The tensors of block_forward in `t` (norm and act are scratch; gate_up is used up) and its keys and values. Adds the adapter's gradient
-// to the lanes. `last` is true for the lowest layer with an adapter: then nothing below its lowest adapted product is computed.
+// The tensors of block_forward in `t` (norm and act are scratch; gate_up is used up) and its keys and values. Adds the
+// adapter's gradient to the lanes. `last` is true for the lowest layer with an adapter: then nothing below its lowest
+// adapted product is computed.
 void block_backward(const BlockGradient& g, ConstTensor x, int64_t layer, const Rows& rows, const BlockTensors& t,
                     const lora::AdapterVersion& adapter, std::span<const lora::GradientRows> lanes, bool last);
 

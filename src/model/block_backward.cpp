@@ -13,8 +13,16 @@ class Backward {
  public:
   Backward(const BlockGradient& g, int64_t layer, const Rows& rows, const BlockTensors& t,
            const lora::AdapterVersion& adapter, std::span<const lora::GradientRows> lanes, bool last)
-      : g_(g), c_(*rows.config), w_(rows.weights->layers[static_cast<size_t>(layer)]), layer_(layer), rows_(rows), t_(t),
-        adapter_(adapter), lanes_(lanes), last_(last), stream_(*rows.stream) {}
+      : g_(g),
+        c_(*rows.config),
+        w_(rows.weights->layers[static_cast<size_t>(layer)]),
+        layer_(layer),
+        rows_(rows),
+        t_(t),
+        adapter_(adapter),
+        lanes_(lanes),
+        last_(last),
+        stream_(*rows.stream) {}
 
   void run(ConstTensor x) {
     if (!feed_forward()) return;
@@ -40,7 +48,8 @@ class Backward {
   bool product(Tensor dx, ConstTensor dy, ConstTensor x, const kernels::PackedWeight& weight, Product which) {
     const bool go_on = needed_below(which);
     if (go_on) kernels::linear_backward_input(dx, dy, weight, false, stream_);
-    lora::delta_backward(go_on ? dx : Tensor(), dy, x, layer_, which, adapter_, lanes_, rows_.dropout, *rows_.arena, stream_);
+    lora::delta_backward(go_on ? dx : Tensor(), dy, x, layer_, which, adapter_, lanes_, rows_.dropout, *rows_.arena,
+                         stream_);
     return go_on;
   }
 

@@ -43,9 +43,10 @@ struct ModelConfig {
   int64_t qkv_width() const { return q_width() + 2 * kv_width(); }
 };
 
-// Old (rope_theta, rope_scaling, torch_dtype) and new (rope_parameters, dtype) spelling. A key we do not know passes if its value is
-// null, false, empty, or the key is in the list of harmless ones; otherwise FormatError naming it. Defaults per family as in transformers.
-// FormatError for impossible numbers (heads % kv_heads, odd head_dim, absurd sizes), other families, other activations than silu.
+// Old (rope_theta, rope_scaling, torch_dtype) and new (rope_parameters, dtype) spelling. A key we do not know passes if
+// its value is null, false, empty, or the key is in the list of harmless ones; otherwise FormatError naming it.
+// Defaults per family as in transformers. FormatError for impossible numbers (heads % kv_heads, odd head_dim, absurd
+// sizes), other families, other activations than silu.
 ModelConfig parse_config(const Json& config, const std::string& where);
 
 struct TensorSpec {

@@ -12,7 +12,8 @@ TargetRows target_rows(std::span<const int32_t> targets, int64_t vocab_size) {
   TargetRows result;
   for (size_t i = 0; i < targets.size(); ++i) {
     if (targets[i] < -1 || targets[i] >= vocab_size)
-      throw DataError({.what = "a target lies outside the vocabulary", .where = "row " + std::to_string(i) + " of the batch",
+      throw DataError({.what = "a target lies outside the vocabulary",
+                       .where = "row " + std::to_string(i) + " of the batch",
                        .got = std::to_string(targets[i]),
                        .wanted = "0 to " + std::to_string(vocab_size - 1) + ", or -1 for none"});
     if (targets[i] < 0) continue;

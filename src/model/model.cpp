@@ -33,9 +33,13 @@ Model::Model(ModelConfig config, std::shared_ptr<const Weights> weights, int64_t
       rope_(std::make_unique<RopeCache>(rope_frequencies(config_), config_.max_positions)),
       logits_bytes_(logits_bytes) {}
 
-kernels::AttentionShape Model::attention_shape(int64_t layer) const { return model::attention_shape(config_, layer); }
+kernels::AttentionShape Model::attention_shape(int64_t layer) const {
+  return model::attention_shape(config_, layer);
+}
 
-int64_t Model::kv_layer_floats() const { return attention_shape(0).block_floats(); }
+int64_t Model::kv_layer_floats() const {
+  return attention_shape(0).block_floats();
+}
 
 void Model::forward(Tensor hidden_TD, const RowBatch& batch, Arena& arena, Stream& stream) const {
   require_f32(hidden_TD, {static_cast<int64_t>(batch.tokens.size()), config_.width}, "Model::forward", "hidden");

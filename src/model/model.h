@@ -24,9 +24,9 @@ struct Segment {
 };
 
 struct RowBatch {
-  std::span<const int32_t> tokens;      // [T]; DataError when outside the vocabulary
-  std::span<const Segment> segments;    // cover all T rows in order
-  int64_t kv_layer_stride = 0;          // floats
+  std::span<const int32_t> tokens;    // [T]; DataError when outside the vocabulary
+  std::span<const Segment> segments;  // cover all T rows in order
+  int64_t kv_layer_stride = 0;        // floats
 };
 
 // Per layer KV memory of one block: layers * kv_block_floats floats when every layer keeps its own.
@@ -42,8 +42,8 @@ class Model {
   kernels::AttentionShape attention_shape(int64_t layer) const;
   int64_t kv_layer_floats() const;  // floats of one block of one layer
 
-  // Runs all blocks for the rows and stores their keys and values. hidden_TD [T, D] f32: the residual stream after the last block,
-  // before the final norm. Positions must be below config().max_positions (DataError).
+  // Runs all blocks for the rows and stores their keys and values. hidden_TD [T, D] f32: the residual stream after the
+  // last block, before the final norm. Positions must be below config().max_positions (DataError).
   void forward(Tensor hidden_TD, const RowBatch& batch, Arena& arena, Stream& stream) const;
 
   // logits [N, V] = head(final_norm(hidden [N, D])). The caller bounds N.
@@ -52,8 +52,8 @@ class Model {
   // Rows of logits that fit the stated bound (at least 1): nobody ever holds a larger [N, V] buffer.
   int64_t logits_rows() const;
 
-  // logprob[i] of targets[i] given hidden row i, at logits * inv_temperature over the full vocabulary; chunked by logits_rows().
-  // entropy may be empty. targets -1 are skipped (logprob 0, entropy 0, no head computed).
+  // logprob[i] of targets[i] given hidden row i, at logits * inv_temperature over the full vocabulary; chunked by
+  // logits_rows(). entropy may be empty. targets -1 are skipped (logprob 0, entropy 0, no head computed).
   void logprobs(Tensor logprob_N, Tensor entropy_N, ConstTensor hidden_ND, std::span<const int32_t> targets,
                 float inv_temperature, Arena& arena, Stream& stream) const;
 

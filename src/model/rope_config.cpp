@@ -12,8 +12,10 @@ namespace {
 
 double positive(const JsonObject& json, const char* key, double value) {
   if (!(value > 0) || !std::isfinite(value))
-    throw FormatError({.what = "impossible rotary embedding", .where = json.where() + ": " + key,
-                       .got = std::to_string(value), .wanted = "a number above 0"});
+    throw FormatError({.what = "impossible rotary embedding",
+                       .where = json.where() + ": " + key,
+                       .got = std::to_string(value),
+                       .wanted = "a number above 0"});
   return value;
 }
 
@@ -21,7 +23,9 @@ void require_whole_rotation(const JsonObject& json) {
   const double factor = json.number("partial_rotary_factor", 1);
   if (factor != 1)
     throw FormatError({.what = "partial rotary embedding is not supported",
-                       .where = json.where() + ": partial_rotary_factor", .got = std::to_string(factor), .wanted = "1"});
+                       .where = json.where() + ": partial_rotary_factor",
+                       .got = std::to_string(factor),
+                       .wanted = "1"});
 }
 
 // The object that says how frequencies are scaled: rope_parameters or rope_scaling.
@@ -42,18 +46,22 @@ void parse_scaling(RopeConfig& rope, const JsonObject& json, int64_t max_positio
     rope.original_max_positions = json.integer("original_max_position_embeddings", max_positions);
     positive(json, "original_max_position_embeddings", static_cast<double>(rope.original_max_positions));
     if (rope.low_freq_factor >= rope.high_freq_factor)
-      throw FormatError({.what = "impossible rotary embedding", .where = json.where() + ": high_freq_factor",
+      throw FormatError({.what = "impossible rotary embedding",
+                         .where = json.where() + ": high_freq_factor",
                          .got = std::to_string(rope.high_freq_factor),
                          .wanted = "above low_freq_factor = " + std::to_string(rope.low_freq_factor)});
   } else if (type != "default") {
-    throw FormatError({.what = "this rotary embedding is not supported", .where = json.where() + ": rope_type",
-                       .got = type, .wanted = "default, linear or llama3"});
+    throw FormatError({.what = "this rotary embedding is not supported",
+                       .where = json.where() + ": rope_type",
+                       .got = type,
+                       .wanted = "default, linear or llama3"});
   }
   for (const auto& [key, value] : json.json().items()) {
     const bool nothing = value.is_null() || value == false || (value.is_structured() && value.empty());
     if (!nothing && !known.count(key))
       throw FormatError({.what = "a rotary embedding has a key this program does not know",
-                         .where = json.where() + ": " + key, .got = value.dump().substr(0, 100),
+                         .where = json.where() + ": " + key,
+                         .got = value.dump().substr(0, 100),
                          .wanted = "no such key for rope_type " + type});
   }
 }
@@ -85,7 +93,8 @@ RopeConfig parse_rope(const JsonObject& json, int64_t max_positions) {
   }
   if (both && !same(rope, old_spelling))
     throw FormatError({.what = "rope_parameters contradicts rope_theta or rope_scaling",
-                       .where = json.where() + ": rope_parameters", .got = parameters.json().dump(),
+                       .where = json.where() + ": rope_parameters",
+                       .got = parameters.json().dump(),
                        .attempt = "remove one of the two spellings"});
   return rope;
 }

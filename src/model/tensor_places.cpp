@@ -42,7 +42,8 @@ class Lister {
   void add_vector(const std::string& name, int64_t size, Slot slot) { places_.push_back({name, {size}, slot, layer_}); }
 
   // No bias when the bias slot is the matrix itself.
-  void add_linear(const std::string& prefix, const std::vector<Sibling>& siblings, int64_t depth, Slot matrix, Slot bias) {
+  void add_linear(const std::string& prefix, const std::vector<Sibling>& siblings, int64_t depth, Slot matrix,
+                  Slot bias) {
     int64_t row = 0;
     for (const Sibling& sibling : siblings) {
       places_.push_back({prefix + sibling.name + ".weight", {sibling.rows, depth}, matrix, layer_, row});
@@ -73,7 +74,9 @@ bool product_of(Slot slot, lora::Product& product) {
 
 }  // namespace
 
-std::vector<TensorPlace> tensor_places(const ModelConfig& config) { return Lister(config).list(); }
+std::vector<TensorPlace> tensor_places(const ModelConfig& config) {
+  return Lister(config).list();
+}
 
 std::vector<TensorSpec> expected_tensors(const ModelConfig& config) {
   std::vector<TensorSpec> specs;

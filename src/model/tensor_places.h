@@ -1,5 +1,5 @@
-// Every tensor of a model: its name and shape in the file, and its place in Weights. The one list that loading, visiting,
-// counting and the adapter's view of the model are made from.
+// Every tensor of a model: its name and shape in the file, and its place in Weights. The one list that loading,
+// visiting, counting and the adapter's view of the model are made from.
 #pragma once
 
 #include <string>
@@ -10,10 +10,21 @@
 namespace lockstep::model {
 
 enum class Slot {
-  embedding, head, final_norm,                                       // layer is -1
-  input_norm, post_norm, q_norm, k_norm,                             // vectors
-  qkv, o, gate_up, down,                                             // matrices, possibly stacked
-  qkv_bias, o_bias, gate_up_bias, down_bias,                         // vectors, possibly stacked
+  embedding,
+  head,
+  final_norm,  // layer is -1
+  input_norm,
+  post_norm,
+  q_norm,
+  k_norm,  // vectors
+  qkv,
+  o,
+  gate_up,
+  down,  // matrices, possibly stacked
+  qkv_bias,
+  o_bias,
+  gate_up_bias,
+  down_bias,  // vectors, possibly stacked
 };
 
 struct TensorPlace {

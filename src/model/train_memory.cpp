@@ -15,7 +15,9 @@ constexpr int64_t kTensorsPerLayer = 8;
 constexpr int64_t kBookkeepingPerToken = 64;  // positions, target rows, outputs
 
 // Floats per token that one block keeps for its backward.
-int64_t layer_floats(const ModelConfig& c) { return c.qkv_width() + c.q_width() + 2 * c.heads + c.width + 2 * c.ffn; }
+int64_t layer_floats(const ModelConfig& c) {
+  return c.qkv_width() + c.q_width() + 2 * c.heads + c.width + 2 * c.ffn;
+}
 
 }  // namespace
 
@@ -41,7 +43,8 @@ int64_t scratch_bytes(const ModelConfig& c, const PassShape& s) {
 int64_t score_bytes(const ModelConfig& c, int64_t tokens, int64_t kv_blocks, int64_t logits_rows) {
   const int64_t per_token = 3 * c.width + c.qkv_width() + c.q_width() + 3 * c.ffn;
   const int64_t rows = std::min(tokens, logits_rows);
-  const int64_t floats = tokens * per_token + kv_blocks * 2 * c.kv_width() * kernels::kKvBlock + rows * (c.width + c.vocab_size + 3);
+  const int64_t floats =
+      tokens * per_token + kv_blocks * 2 * c.kv_width() * kernels::kKvBlock + rows * (c.width + c.vocab_size + 3);
   return floats * kFloat + kv_blocks * static_cast<int64_t>(sizeof(float*)) + tokens * kBookkeepingPerToken +
          4 * kTensorsPerLayer * kAlignmentPerTensor;
 }

@@ -23,8 +23,8 @@ int64_t scratch_bytes(const ModelConfig& config, const PassShape& shape);
 // Of a forward that keeps nothing, and its head.
 int64_t score_bytes(const ModelConfig& config, int64_t tokens, int64_t kv_blocks, int64_t logits_rows);
 
-// Makes `arena` one piece of at least `bytes`; lengths vary from batch to batch, and pieces grown one by one would pile up.
-// No Scope of it may be alive.
+// Makes `arena` one piece of at least `bytes`; lengths vary from batch to batch, and pieces grown one by one would pile
+// up. No Scope of it may be alive.
 void reserve(Arena& arena, int64_t bytes);
 
 }  // namespace lockstep::model

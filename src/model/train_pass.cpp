@@ -21,7 +21,8 @@ void check_batch(const TrainBatch& batch) {
   const bool ends_fit = begins.size() >= 2 && begins.front() == 0 && begins.back() == count;
   if (!ends_fit || batch.targets.size() != batch.tokens.size() ||
       std::adjacent_find(begins.begin(), begins.end(), [](int64_t a, int64_t b) { return a >= b; }) != begins.end())
-    throw ShapeError({.what = "a training batch does not fit together", .where = "TrainBatch",
+    throw ShapeError({.what = "a training batch does not fit together",
+                      .where = "TrainBatch",
                       .got = std::to_string(count) + " tokens, " + std::to_string(batch.targets.size()) + " targets, " +
                              std::to_string(begins.size()) + " sequence bounds",
                       .wanted = "a target per token and bounds that rise from 0 to the number of tokens"});
@@ -31,7 +32,8 @@ void check_lanes(std::span<const lora::GradientRows> lanes, int64_t count) {
   int64_t end = 0;
   for (const lora::GradientRows& lane : lanes) {
     if (lane.row_begin < end || lane.rows < 0 || lane.row_begin + lane.rows > count || lane.gradient == nullptr)
-      throw ShapeError({.what = "gradient lanes are not row ranges in order", .where = "TrainPass::backward",
+      throw ShapeError({.what = "gradient lanes are not row ranges in order",
+                        .where = "TrainPass::backward",
                         .got = std::to_string(lane.rows) + " rows from " + std::to_string(lane.row_begin),
                         .wanted = "within rows " + std::to_string(end) + " to " + std::to_string(count)});
     end = lane.row_begin + lane.rows;
@@ -45,7 +47,8 @@ int64_t count_blocks(const TrainBatch& batch) {
   return blocks;
 }
 
-// Whole sequences over the KV memory of one layer, which every layer uses in turn: backward stores keys and values anew.
+// Whole sequences over the KV memory of one layer, which every layer uses in turn: backward stores keys and values
+// anew.
 struct PackedRows {
   std::vector<float*> blocks;
   std::vector<Segment> segments;
@@ -57,8 +60,11 @@ struct PackedRows {
     for (size_t i = 1; i < batch.sequence_begin.size(); ++i) {
       const int64_t begin = batch.sequence_begin[i - 1], rows = batch.sequence_begin[i] - begin;
       const size_t used = static_cast<size_t>((rows + kernels::kKvBlock - 1) / kernels::kKvBlock);
-      segments.push_back({.row_begin = begin, .rows = rows, .first_position = 0,
-                          .kv_blocks = {blocks.data() + next, used}, .adapter = adapter});
+      segments.push_back({.row_begin = begin,
+                          .rows = rows,
+                          .first_position = 0,
+                          .kv_blocks = {blocks.data() + next, used},
+                          .adapter = adapter});
       next += used;
     }
   }
@@ -135,8 +141,8 @@ std::vector<BlockTensors> kept_tensors(const ModelConfig& c, const PassShape& sh
 TrainPass::TrainPass(const Model& model, Stream& stream) : model_(model), stream_(stream) {}
 TrainPass::~TrainPass() = default;
 
-HeadOutputs TrainPass::forward(const TrainBatch& batch, const lora::AdapterVersion& adapter, const TrainOptions& options,
-                               const lora::DeltaDropout& dropout) {
+HeadOutputs TrainPass::forward(const TrainBatch& batch, const lora::AdapterVersion& adapter,
+                               const TrainOptions& options, const lora::DeltaDropout& dropout) {
   const ModelConfig& c = model_.config_;
   check_batch(batch);
   check_adapter(adapter, c);
@@ -192,18 +198,21 @@ void TrainPass::head_forward() {
   final_norm(s.normed, s.rstd, s.hidden, model_.config_, *model_.weights_, stream_);
 
   const Arena::Scope scope(scratch_);
-  const Tensor chunk = s.shape.keep_logits ? s.logits : scratch_.alloc({s.shape.logits_rows, model_.config_.vocab_size});
+  const Tensor chunk =
+      s.shape.keep_logits ? s.logits : scratch_.alloc({s.shape.logits_rows, model_.config_.vocab_size});
   for (int64_t begin = 0; begin < count; begin += s.shape.logits_rows) {
     const int64_t end = std::min(count, begin + s.shape.logits_rows);
     const Tensor logits = chunk.rows(0, end - begin);
     head_logits(logits, s.normed.rows(begin, end), *model_.weights_, stream_);
-    kernels::logprob_forward(vector_of(s.head, 0, begin, end), s.entropy ? vector_of(s.head, 1, begin, end) : Tensor(),
-                             vector_of(s.head, 2, begin, end), logits,
-                             std::span(s.wanted.targets).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
-                             s.inv_temperature, stream_);
+    kernels::logprob_forward(
+        vector_of(s.head, 0, begin, end), s.entropy ? vector_of(s.head, 1, begin, end) : Tensor(),
+        vector_of(s.head, 2, begin, end), logits,
+        std::span(s.wanted.targets).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
+        s.inv_temperature, stream_);
   }
   scatter_rows(vector_of(s.outputs, 0, 0, s.shape.tokens), vector_of(s.head, 0, 0, count), s.wanted.rows);
-  if (s.entropy) scatter_rows(vector_of(s.outputs, 1, 0, s.shape.tokens), vector_of(s.head, 1, 0, count), s.wanted.rows);
+  if (s.entropy)
+    scatter_rows(vector_of(s.outputs, 1, 0, s.shape.tokens), vector_of(s.head, 1, 0, count), s.wanted.rows);
 }
 
 void TrainPass::head_backward(Tensor d, ConstTensor d_logprob_T, ConstTensor d_entropy_T) {
@@ -224,11 +233,11 @@ void TrainPass::head_backward(Tensor d, ConstTensor d_logprob_T, ConstTensor d_e
     const Tensor logits = chunk.rows(0, end - begin);
     if (!s.shape.keep_logits) head_logits(logits, s.normed.rows(begin, end), weights, stream_);
     const bool entropy = !d_entropy_T.empty();
-    kernels::logprob_backward(logits, logits,
-                              std::span(s.wanted.targets).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
-                              s.inv_temperature, vector_of(s.head, 2, begin, end),
-                              entropy ? vector_of(s.head, 1, begin, end) : Tensor(), vector_of(d_outputs, 0, begin, end),
-                              entropy ? vector_of(d_outputs, 1, begin, end) : Tensor(), stream_);
+    kernels::logprob_backward(
+        logits, logits,
+        std::span(s.wanted.targets).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
+        s.inv_temperature, vector_of(s.head, 2, begin, end), entropy ? vector_of(s.head, 1, begin, end) : Tensor(),
+        vector_of(d_outputs, 0, begin, end), entropy ? vector_of(d_outputs, 1, begin, end) : Tensor(), stream_);
     kernels::linear_backward_input(d_hidden.rows(begin, end), logits, weights.head_weight(), false, stream_);
   }
   kernels::rmsnorm_backward(d_hidden, d_hidden, s.hidden, weights.final_norm.view(), s.rstd, false, stream_);
@@ -236,14 +245,16 @@ void TrainPass::head_backward(Tensor d, ConstTensor d_logprob_T, ConstTensor d_e
 }
 
 void TrainPass::backward(ConstTensor d_logprob_T, ConstTensor d_entropy_T, std::span<const lora::GradientRows> lanes) {
-  if (!saved_ || !saved_->done) throw ShapeError({.what = "backward without a forward before it", .where = "TrainPass"});
+  if (!saved_ || !saved_->done)
+    throw ShapeError({.what = "backward without a forward before it", .where = "TrainPass"});
   Saved& s = *saved_;
   const ModelConfig& c = model_.config_;
   const int64_t count = s.shape.tokens;
   require_f32(d_logprob_T, {count}, "TrainPass::backward", "d_logprob");
   if (!d_entropy_T.empty()) require_f32(d_entropy_T, {count}, "TrainPass::backward", "d_entropy");
   if (!d_entropy_T.empty() && !s.entropy)
-    throw ShapeError({.what = "a gradient for an entropy that was not computed", .where = "TrainPass::backward",
+    throw ShapeError({.what = "a gradient for an entropy that was not computed",
+                      .where = "TrainPass::backward",
                       .attempt = "TrainOptions::entropy"});
   check_lanes(lanes, count);
   s.done = false;
@@ -267,7 +278,8 @@ void TrainPass::backward(ConstTensor d_logprob_T, ConstTensor d_entropy_T, std::
   }
 }
 
-HeadOutputs TrainPass::score(const TrainBatch& batch, const lora::AdapterVersion* adapter, const TrainOptions& options) {
+HeadOutputs TrainPass::score(const TrainBatch& batch, const lora::AdapterVersion* adapter,
+                             const TrainOptions& options) {
   check_batch(batch);
   const int64_t count = static_cast<int64_t>(batch.tokens.size());
   const size_t bytes = static_cast<size_t>(2 * count) * sizeof(float);
@@ -280,7 +292,8 @@ HeadOutputs TrainPass::score(const TrainBatch& batch, const lora::AdapterVersion
   const int64_t block_floats = model_.kv_layer_floats();
   const PackedRows packed(batch, adapter, block_floats, scratch_.alloc({count_blocks(batch), block_floats}).f32());
   const Tensor hidden = scratch_.alloc({count, model_.config_.width});
-  model_.forward(hidden, {.tokens = batch.tokens, .segments = packed.segments, .kv_layer_stride = 0}, scratch_, stream_);
+  model_.forward(hidden, {.tokens = batch.tokens, .segments = packed.segments, .kv_layer_stride = 0}, scratch_,
+                 stream_);
   model_.logprobs(logprob, entropy, hidden, batch.targets, options.inv_temperature, scratch_, stream_);
   return {.logprob_T = logprob, .entropy_T = entropy};
 }

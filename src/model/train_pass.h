@@ -31,18 +31,19 @@ class TrainPass {
   TrainPass(const Model& model, Stream& stream);
   ~TrainPass();
 
-  // Keeps what backward needs. `adapter` is the version being trained; dropout acts on its inputs. The memory behind `adapter` and
-  // `dropout` must live until backward; that behind `batch` need not. DataError: token or target outside the vocabulary, a sequence longer
-  // than the model allows. ShapeError: lengths that do not fit together.
+  // Keeps what backward needs. `adapter` is the version being trained; dropout acts on its inputs. The memory behind
+  // `adapter` and `dropout` must live until backward; that behind `batch` need not. DataError: token or target outside
+  // the vocabulary, a sequence longer than the model allows. ShapeError: lengths that do not fit together.
   HeadOutputs forward(const TrainBatch& batch, const lora::AdapterVersion& adapter, const TrainOptions& options,
                       const lora::DeltaDropout& dropout = {});
 
-  // d_logprob_T, d_entropy_T [T] (the latter may be empty) -> adds to the gradient lanes (flat buffers in the adapter's layout).
-  // Lanes are row ranges in order; rows of no lane add nothing. Stops below the lowest adapted layer. Call once after forward (ShapeError).
+  // d_logprob_T, d_entropy_T [T] (the latter may be empty) -> adds to the gradient lanes (flat buffers in the adapter's
+  // layout). Lanes are row ranges in order; rows of no lane add nothing. Stops below the lowest adapted layer. Call
+  // once after forward (ShapeError).
   void backward(ConstTensor d_logprob_T, ConstTensor d_entropy_T, std::span<const lora::GradientRows> lanes);
 
-  // Log-probabilities only, nothing kept: the reference policy (adapter nullptr), scoring, evaluation losses. May be called between
-  // forward and backward; its outputs are valid until the next score.
+  // Log-probabilities only, nothing kept: the reference policy (adapter nullptr), scoring, evaluation losses. May be
+  // called between forward and backward; its outputs are valid until the next score.
   HeadOutputs score(const TrainBatch& batch, const lora::AdapterVersion* adapter, const TrainOptions& options);
 
   // Estimated bytes of activations for T tokens (for --dry-run and for choosing micro-batches).

@@ -11,7 +11,9 @@ namespace lockstep::model {
 
 namespace {
 
-bool is_storage(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16; }
+bool is_storage(DType dtype) {
+  return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16;
+}
 
 bool same_bytes(const ConstTensor& a, const ConstTensor& b) {
   return a.dtype == b.dtype && a.rank == b.rank && a.shape == b.shape &&
@@ -62,14 +64,20 @@ class Loader {
     wanted += "]";
     const auto found = given_.find(place.name);
     if (found == given_.end())
-      throw FormatError({.what = "the model lacks a tensor that config.json asks for", .where = place.name,
-                         .got = "no such tensor", .wanted = wanted});
+      throw FormatError({.what = "the model lacks a tensor that config.json asks for",
+                         .where = place.name,
+                         .got = "no such tensor",
+                         .wanted = wanted});
     const ConstTensor& tensor = found->second;
     bool same = tensor.rank == static_cast<int>(place.shape.size());
-    for (int i = 0; same && i < tensor.rank; ++i) same = tensor.shape[static_cast<size_t>(i)] == place.shape[static_cast<size_t>(i)];
+    for (int i = 0; same && i < tensor.rank; ++i)
+      same = tensor.shape[static_cast<size_t>(i)] == place.shape[static_cast<size_t>(i)];
     if (!same || !is_storage(tensor.dtype))
-      throw FormatError({.what = same ? "a tensor of the model has the wrong type" : "a tensor of the model has the wrong shape",
-                         .where = place.name, .got = shape_text(tensor), .wanted = wanted});
+      throw FormatError(
+          {.what = same ? "a tensor of the model has the wrong type" : "a tensor of the model has the wrong shape",
+           .where = place.name,
+           .got = shape_text(tensor),
+           .wanted = wanted});
   }
 
   void take_surplus() {
@@ -84,13 +92,16 @@ class Loader {
         extra.view.data = extra.bytes.data();
       } else if (config_.tied_head && name == "lm_head.weight") {
         if (!same_bytes(tensor, given_.at("model.embed_tokens.weight")))
-          throw FormatError({.what = "config.json ties the output head to the embedding, but the file holds another one",
-                             .where = name, .got = shape_text(tensor) + " with other bytes",
-                             .wanted = "the bytes of model.embed_tokens.weight",
-                             .attempt = "\"tie_word_embeddings\": false in config.json if the head is meant"});
+          throw FormatError(
+              {.what = "config.json ties the output head to the embedding, but the file holds another one",
+               .where = name,
+               .got = shape_text(tensor) + " with other bytes",
+               .wanted = "the bytes of model.embed_tokens.weight",
+               .attempt = "\"tie_word_embeddings\": false in config.json if the head is meant"});
         weights_->tied_copy = true;
       } else {
-        throw FormatError({.what = "the model has a tensor that config.json does not ask for", .where = name,
+        throw FormatError({.what = "the model has a tensor that config.json does not ask for",
+                           .where = name,
                            .got = shape_text(tensor)});
       }
     }
@@ -102,7 +113,8 @@ class Loader {
       parts.push_back(given_.at(places_[i].name));
       if (parts.back().dtype != parts.front().dtype)
         throw FormatError({.what = "projections that are computed together have different types",
-                           .where = places_[i].name, .got = shape_text(parts.back()),
+                           .where = places_[i].name,
+                           .got = shape_text(parts.back()),
                            .wanted = std::string(dtype_name(parts.front().dtype)) + " as in " + places_[begin].name});
     }
     if (kernels::PackedWeight* packed = packed_slot(*weights_, places_[begin])) {

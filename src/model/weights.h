@@ -28,9 +28,9 @@ struct LayerWeights {
 
 class Weights {
  public:
-  // Every expected tensor must be there with its shape and a type of f32 | bf16 | f16, and nothing else, except *.rotary_emb.inv_freq and,
-  // when tied, an lm_head.weight with the embedding's bytes. FormatError names the tensor, what it has and what was wanted.
-  // Fused siblings must share a dtype. `progress` is told the fraction done.
+  // Every expected tensor must be there with its shape and a type of f32 | bf16 | f16, and nothing else, except
+  // *.rotary_emb.inv_freq and, when tied, an lm_head.weight with the embedding's bytes. FormatError names the tensor,
+  // what it has and what was wanted. Fused siblings must share a dtype. `progress` is told the fraction done.
   static std::shared_ptr<const Weights> load(const ModelConfig& config, const NamedTensors& tensors, Stream& stream,
                                              const std::function<void(double)>& progress = {});
   // Random weights (normal, 0.02; norms 1) of the given storage type: for benchmarks and tests without files.

@@ -13,8 +13,10 @@ namespace {
 constexpr float kDeviation = 0.02f;
 
 void store(void* out, int64_t i, float value, DType dtype) {
-  if (dtype == DType::f32) static_cast<float*>(out)[i] = value;
-  else static_cast<uint16_t*>(out)[i] = dtype == DType::bf16 ? to_bf16(value).bits : to_f16(value).bits;
+  if (dtype == DType::f32)
+    static_cast<float*>(out)[i] = value;
+  else
+    static_cast<uint16_t*>(out)[i] = dtype == DType::bf16 ? to_bf16(value).bits : to_f16(value).bits;
 }
 
 // Box-Muller on counted bits, one row per task.
@@ -49,7 +51,9 @@ std::shared_ptr<const Weights> Weights::random(const ModelConfig& config, DType 
   for (size_t begin = 0, end; begin < places.size(); begin = end) {
     // Stacked siblings are drawn as one matrix.
     int64_t rows = 0;
-    for (end = begin; end < places.size() && places[end].slot == places[begin].slot && places[end].layer == places[begin].layer; ++end)
+    for (end = begin;
+         end < places.size() && places[end].slot == places[begin].slot && places[end].layer == places[begin].layer;
+         ++end)
       rows += places[end].shape[0];
     const int64_t cols = places[begin].shape.size() == 2 ? places[begin].shape[1] : 1;
     Buffer values(static_cast<size_t>(rows * cols * dtype_bytes(dtype)), Buffer::Fill::none);

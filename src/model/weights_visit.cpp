@@ -17,8 +17,8 @@ void narrow(void* out, const float* values, int64_t count, DType dtype) {
   }
   auto* bits = static_cast<uint16_t*>(out);
   for (int64_t i = 0; i < count; ++i)
-    bits[i] = dtype == DType::f16 ? to_f16(values[i]).bits
-                                  : static_cast<uint16_t>(std::bit_cast<uint32_t>(values[i]) >> 16);
+    bits[i] =
+        dtype == DType::f16 ? to_f16(values[i]).bits : static_cast<uint16_t>(std::bit_cast<uint32_t>(values[i]) >> 16);
 }
 
 }  // namespace
@@ -31,7 +31,8 @@ void Weights::visit(const ModelConfig& config, const std::function<void(const Na
   std::sort(places.begin(), places.end(), by_name);
   std::vector<const Extra*> sorted_extras;
   for (const Extra& extra : extras) sorted_extras.push_back(&extra);
-  std::sort(sorted_extras.begin(), sorted_extras.end(), [&](const Extra* a, const Extra* b) { return by_name(*a, *b); });
+  std::sort(sorted_extras.begin(), sorted_extras.end(),
+            [&](const Extra* a, const Extra* b) { return by_name(*a, *b); });
 
   size_t next_extra = 0;
   const auto visit_extras_before = [&](const std::string* name) {
@@ -41,7 +42,8 @@ void Weights::visit(const ModelConfig& config, const std::function<void(const Na
   for (const TensorPlace& place : places) {
     visit_extras_before(&place.name);
     if (const kernels::PackedWeight* packed = packed_slot(*this, place)) {
-      const Buffer copy(static_cast<size_t>(place.shape[0] * place.shape[1] * dtype_bytes(packed->dtype)), Buffer::Fill::none);
+      const Buffer copy(static_cast<size_t>(place.shape[0] * place.shape[1] * dtype_bytes(packed->dtype)),
+                        Buffer::Fill::none);
       Tensor tensor(copy.data(), packed->dtype, {place.shape[0], place.shape[1]});
       kernels::unpack_rows(tensor, *packed, place.row_begin, place.row_begin + place.shape[0], stream);
       visit({place.name, tensor});

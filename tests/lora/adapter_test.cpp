@@ -42,7 +42,8 @@ std::string error_of(const AdapterLayout& layout, const NamedTensors& tensors) {
 
 TEST(InitialWeights, AUniformBZeroCounted) {
   const auto layout = resolve_layout(tiny_config(LoraType::fused), tiny_modules());
-  const Buffer one = initial_weights(*layout, 7), again = initial_weights(*layout, 7), other = initial_weights(*layout, 8);
+  const Buffer one = initial_weights(*layout, 7), again = initial_weights(*layout, 7),
+               other = initial_weights(*layout, 8);
   EXPECT_EQ(std::memcmp(one.data(), again.data(), one.bytes()), 0);
   EXPECT_NE(std::memcmp(one.data(), other.data(), one.bytes()), 0);
   for (const Pair& pair : layout->pairs) {

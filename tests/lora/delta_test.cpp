@@ -13,7 +13,8 @@ namespace {
 
 std::vector<float> draw(size_t count, uint32_t which) {
   std::vector<float> values(count);
-  for (size_t i = 0; i < count; ++i) values[i] = uniform01(philox(11, {which, static_cast<uint32_t>(i), 0, 0})[0]) - 0.5f;
+  for (size_t i = 0; i < count; ++i)
+    values[i] = uniform01(philox(11, {which, static_cast<uint32_t>(i), 0, 0})[0]) - 0.5f;
   return values;
 }
 
@@ -66,7 +67,8 @@ TEST(DeltaForward, RowsOfSeveralAdaptersAreWhatEachGivesAlone) {
   const AdapterVersion two = random_adapter(other_config, 2);
   const AdapterRows mixed[] = {{0, 2, &one}, {2, 1, nullptr}, {3, 3, &two}};  // row 6 is not listed: base
   const AdapterRows all_one{0, kRows, &one}, all_two{0, kRows, &two};
-  const std::vector<float> got = run(mixed), base = run({}), with_one = run({&all_one, 1}), with_two = run({&all_two, 1});
+  const std::vector<float> got = run(mixed), base = run({}), with_one = run({&all_one, 1}),
+                           with_two = run({&all_two, 1});
   const std::vector<float>* expected[kRows] = {&with_one, &with_one, &base, &with_two, &with_two, &with_two, &base};
   for (int64_t t = 0; t < kRows; ++t)
     EXPECT_EQ(std::memcmp(got.data() + t * kOut, expected[t]->data() + t * kOut, kOut * sizeof(float)), 0) << t;
@@ -91,8 +93,10 @@ Gradients backward(const AdapterVersion& adapter, const DeltaDropout& dropout, i
   Gradients g{std::vector<float>(kRows * kIn), std::vector<float>(static_cast<size_t>(adapter.layout->num_floats) * 2)};
   float* second = g.flat.data() + adapter.layout->num_floats;
   std::vector<GradientRows> rows;
-  if (lanes == 1) rows = {{0, 3, g.flat.data()}, {3, 4, g.flat.data()}};
-  else rows = {{0, 3, g.flat.data()}, {3, 4, second}};
+  if (lanes == 1)
+    rows = {{0, 3, g.flat.data()}, {3, 4, g.flat.data()}};
+  else
+    rows = {{0, 3, g.flat.data()}, {3, 4, second}};
   delta_backward(want_dx ? Tensor(g.dx.data(), DType::f32, {kRows, kIn}) : Tensor(),
                  ConstTensor(dy.data(), DType::f32, {kRows, kOut}), ConstTensor(x.data(), DType::f32, {kRows, kIn}), 1,
                  Product::qkv, adapter, rows, dropout, arena, stream);
@@ -100,7 +104,8 @@ Gradients backward(const AdapterVersion& adapter, const DeltaDropout& dropout, i
 }
 
 // sum dy * delta(x) in double, with one adapter parameter or one input moved.
-double objective(const AdapterVersion& adapter, const DeltaDropout& dropout, int64_t parameter, int64_t input, float step) {
+double objective(const AdapterVersion& adapter, const DeltaDropout& dropout, int64_t parameter, int64_t input,
+                 float step) {
   AdapterVersion moved = adapter;
   auto weights = std::make_shared<Buffer>(adapter.weights->bytes());
   std::memcpy(weights->data(), adapter.weights->data(), weights->bytes());
@@ -129,7 +134,8 @@ TEST(DeltaBackward, AgreesWithDifferences) {
       const Gradients g = backward(adapter, dropout, 1);
       constexpr float kStep = 0.25f;  // the objective is linear in each variable, so a large step only lessens rounding
       const auto slope = [&](int64_t parameter, int64_t input) {
-        return (objective(adapter, dropout, parameter, input, kStep) - objective(adapter, dropout, parameter, input, -kStep)) /
+        return (objective(adapter, dropout, parameter, input, kStep) -
+                objective(adapter, dropout, parameter, input, -kStep)) /
                (2 * kStep);
       };
       for (const int index : adapter.layout->site(1, Product::qkv)) {
@@ -145,7 +151,8 @@ TEST(DeltaBackward, AgreesWithDifferences) {
 
 TEST(DeltaBackward, LanesSplitTheSumAndEmptyDxChangesNothing) {
   const AdapterVersion adapter = random_adapter(tiny_config(LoraType::fused), 5);
-  const Gradients one = backward(adapter, {}, 1), two = backward(adapter, {}, 2), without = backward(adapter, {}, 1, false);
+  const Gradients one = backward(adapter, {}, 1), two = backward(adapter, {}, 2),
+                  without = backward(adapter, {}, 1, false);
   const size_t half = one.flat.size() / 2;
   double largest = 0;
   for (size_t i = 0; i < half; ++i) {

@@ -11,8 +11,13 @@ inline std::vector<Module> tiny_modules(int64_t layers = 2) {
   std::vector<Module> modules;
   for (int64_t layer = 0; layer < layers; ++layer) {
     const auto add = [&](const char* group, const char* leaf, Product product, int64_t in, int64_t out, int64_t begin) {
-      modules.push_back({.name = "model.layers." + std::to_string(layer) + "." + group + "." + leaf, .leaf = leaf,
-                         .layer = layer, .product = product, .in = in, .out = out, .out_begin = begin});
+      modules.push_back({.name = "model.layers." + std::to_string(layer) + "." + group + "." + leaf,
+                         .leaf = leaf,
+                         .layer = layer,
+                         .product = product,
+                         .in = in,
+                         .out = out,
+                         .out_begin = begin});
     };
     add("self_attn", "q_proj", Product::qkv, 24, 32, 0);
     add("self_attn", "k_proj", Product::qkv, 24, 16, 32);
@@ -26,8 +31,15 @@ inline std::vector<Module> tiny_modules(int64_t layers = 2) {
 }
 
 inline LoraConfig tiny_config(LoraType type, std::vector<std::string> targets = {"all-linear"}) {
-  return {.rank = 4, .alpha = 8, .type = type, .target_modules = std::move(targets), .target_regex = {},
-          .exclude_modules = {}, .layers_to_transform = {}, .rank_pattern = {}, .alpha_pattern = {}};
+  return {.rank = 4,
+          .alpha = 8,
+          .type = type,
+          .target_modules = std::move(targets),
+          .target_regex = {},
+          .exclude_modules = {},
+          .layers_to_transform = {},
+          .rank_pattern = {},
+          .alpha_pattern = {}};
 }
 
 }  // namespace lockstep::lora

@@ -82,12 +82,15 @@ TEST(Layout, TensorsAreAlignedAndDoNotOverlap) {
 }
 
 TEST(Layout, MegatronNamesMeanTheirProjections) {
-  const std::vector<std::pair<std::string, Names>> cases = {
-      {"linear_qkv", {"k_proj", "q_proj", "v_proj"}}, {"linear_proj", {"o_proj"}},
-      {"linear_fc1", {"gate_proj", "up_proj"}},       {"linear_fc2", {"down_proj"}},
-      {"linear_q", {"q_proj"}},                       {"linear_k", {"k_proj"}},
-      {"linear_v", {"v_proj"}},                       {"linear_fc1_gate", {"gate_proj"}},
-      {"linear_fc1_up", {"up_proj"}}};
+  const std::vector<std::pair<std::string, Names>> cases = {{"linear_qkv", {"k_proj", "q_proj", "v_proj"}},
+                                                            {"linear_proj", {"o_proj"}},
+                                                            {"linear_fc1", {"gate_proj", "up_proj"}},
+                                                            {"linear_fc2", {"down_proj"}},
+                                                            {"linear_q", {"q_proj"}},
+                                                            {"linear_k", {"k_proj"}},
+                                                            {"linear_v", {"v_proj"}},
+                                                            {"linear_fc1_gate", {"gate_proj"}},
+                                                            {"linear_fc1_up", {"up_proj"}}};
   for (const auto& [name, leaves] : cases)
     EXPECT_EQ(resolve_layout(tiny_config(LoraType::canonical, {name}), tiny_modules())->target_leaves, leaves) << name;
 }
@@ -169,7 +172,8 @@ TEST(Layout, LayersToTransform) {
 
 TEST(Layout, PatternsFirstMatchWins) {
   LoraConfig config = tiny_config(LoraType::canonical);
-  config.rank_pattern = {{"down_proj", 2}, {"layers.1.mlp.down_proj", 7}, {R"(model\.layers\.0\.mlp\.(gate|up)_proj)", 3}};
+  config.rank_pattern = {
+      {"down_proj", 2}, {"layers.1.mlp.down_proj", 7}, {R"(model\.layers\.0\.mlp\.(gate|up)_proj)", 3}};
   config.alpha_pattern = {{"layers.1.self_attn.q_proj", 12.0}, {"proj", 99.0}};
   const auto layout = resolve_layout(config, tiny_modules());
   const auto pair_of = [&](const std::string& name) -> const Pair& {

@@ -47,8 +47,8 @@ TEST(Config, DefaultsOfTheFamilies) {
   EXPECT_FALSE(qwen2.o_bias);
   EXPECT_EQ(qwen2.window, std::vector<int64_t>(32, 0));
 
-  const ModelConfig qwen3 = parse_config({{"model_type", "qwen3"}, {"hidden_size", 1024}, {"num_attention_heads", 16},
-                                          {"num_key_value_heads", 8}}, "x");
+  const ModelConfig qwen3 = parse_config(
+      {{"model_type", "qwen3"}, {"hidden_size", 1024}, {"num_attention_heads", 16}, {"num_key_value_heads", 8}}, "x");
   EXPECT_EQ(qwen3.head_dim, 128);
   EXPECT_EQ(qwen3.q_width(), 2048);
   EXPECT_TRUE(qwen3.qk_norm);
@@ -58,7 +58,8 @@ TEST(Config, DefaultsOfTheFamilies) {
 TEST(Config, NullMeansWhatTransformersMakesOfIt) {
   EXPECT_EQ(parse_config(with(tiny_json("llama"), "num_key_value_heads", nullptr), "x").kv_heads, 4);
   EXPECT_EQ(parse_config(with(tiny_json("llama"), "head_dim", nullptr), "x").head_dim, 8);
-  EXPECT_EQ(parse_config(with(tiny_json("mistral"), "sliding_window", nullptr), "x").window, std::vector<int64_t>(3, 0));
+  EXPECT_EQ(parse_config(with(tiny_json("mistral"), "sliding_window", nullptr), "x").window,
+            std::vector<int64_t>(3, 0));
 }
 
 TEST(Config, Windows) {
@@ -77,31 +78,39 @@ TEST(Config, Windows) {
   EXPECT_NE(format_error(json).find("linear_attention"), std::string::npos);
   json["layer_types"] = {"full_attention"};
   EXPECT_NE(format_error(json), "");
-  EXPECT_NE(format_error(with(tiny_json("mistral"), "layer_types", {"full_attention", "full_attention", "full_attention"})), "");
+  EXPECT_NE(
+      format_error(with(tiny_json("mistral"), "layer_types", {"full_attention", "full_attention", "full_attention"})),
+      "");
   EXPECT_NE(format_error(with(tiny_json("mistral"), "sliding_window", 0)), "");
 }
 
 TEST(Config, UnknownKeys) {
   EXPECT_NE(format_error(with(tiny_json("llama"), "logit_scale", 0.5)).find("logit_scale"), std::string::npos);
   EXPECT_NE(format_error(with(tiny_json("llama"), "sliding_window", 7)).find("sliding_window"), std::string::npos);
-  EXPECT_NE(format_error(with(tiny_json("qwen2"), "auto_map", Json{{"AutoModel", "x.y"}})).find("auto_map"), std::string::npos);
+  EXPECT_NE(format_error(with(tiny_json("qwen2"), "auto_map", Json{{"AutoModel", "x.y"}})).find("auto_map"),
+            std::string::npos);
   const std::string quantized = format_error(with(tiny_json("llama"), "quantization_config", Json{{"bits", 4}}));
   EXPECT_NE(quantized.find("quantization_config"), std::string::npos);
   EXPECT_NE(quantized.find("quantized"), std::string::npos);
-  EXPECT_NE(format_error(with(tiny_json("llama"), "attention_dropout", 0.1)).find("attention_dropout"), std::string::npos);
-  EXPECT_NE(format_error(with(tiny_json("llama"), "rope_interleaved", true)).find("rope_interleaved"), std::string::npos);
+  EXPECT_NE(format_error(with(tiny_json("llama"), "attention_dropout", 0.1)).find("attention_dropout"),
+            std::string::npos);
+  EXPECT_NE(format_error(with(tiny_json("llama"), "rope_interleaved", true)).find("rope_interleaved"),
+            std::string::npos);
   for (const Json& nothing : {Json(), Json(false), Json(""), Json::array(), Json::object()})
     EXPECT_EQ(format_error(with(tiny_json("llama"), "some_new_key", nothing)), "");
-  for (const char* key : {"bos_token_id", "initializer_range", "pretraining_tp", "transformers.js_config", "torch_dtype"})
+  for (const char* key :
+       {"bos_token_id", "initializer_range", "pretraining_tp", "transformers.js_config", "torch_dtype"})
     EXPECT_EQ(format_error(with(tiny_json("llama"), key, 1)), "") << key;
 }
 
 TEST(Config, ImpossibleNumbers) {
-  const std::pair<const char*, Json> cases[] = {
-      {"hidden_size", 0}, {"hidden_size", 30}, {"vocab_size", -1}, {"num_hidden_layers", 1000000},
-      {"num_key_value_heads", 3}, {"head_dim", 7}, {"intermediate_size", 1e3}, {"vocab_size", "many"},
-      {"rms_norm_eps", 0}, {"max_position_embeddings", 0}, {"rope_theta", -1}, {"hidden_act", "gelu"},
-      {"model_type", "gpt2"}, {"tie_word_embeddings", 1}};
+  const std::pair<const char*, Json> cases[] = {{"hidden_size", 0},         {"hidden_size", 30},
+                                                {"vocab_size", -1},         {"num_hidden_layers", 1000000},
+                                                {"num_key_value_heads", 3}, {"head_dim", 7},
+                                                {"intermediate_size", 1e3}, {"vocab_size", "many"},
+                                                {"rms_norm_eps", 0},        {"max_position_embeddings", 0},
+                                                {"rope_theta", -1},         {"hidden_act", "gelu"},
+                                                {"model_type", "gpt2"},     {"tie_word_embeddings", 1}};
   for (const auto& [key, value] : cases) {
     const std::string text = format_error(with(tiny_json("llama"), key, value));
     EXPECT_NE(text.find("dir/config.json"), std::string::npos) << key;
@@ -111,7 +120,10 @@ TEST(Config, ImpossibleNumbers) {
 
 TEST(Rope, OldAndNewSpelling) {
   Json old_json = with(tiny_json("llama"), "rope_theta", 500000.0);
-  old_json["rope_scaling"] = {{"rope_type", "llama3"}, {"factor", 8.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0},
+  old_json["rope_scaling"] = {{"rope_type", "llama3"},
+                              {"factor", 8.0},
+                              {"low_freq_factor", 1.0},
+                              {"high_freq_factor", 4.0},
                               {"original_max_position_embeddings", 64}};
   Json new_json = tiny_json("llama");
   new_json["rope_parameters"] = old_json["rope_scaling"];
@@ -138,18 +150,24 @@ TEST(Rope, Kinds) {
   for (const char* kind : {"yarn", "dynamic", "longrope", "su"})
     EXPECT_NE(format_error(scaled({{"rope_type", kind}, {"factor", 2.0}})).find(kind), std::string::npos);
   EXPECT_NE(format_error(scaled({{"rope_type", "linear"}})).find("factor"), std::string::npos);
-  EXPECT_NE(format_error(scaled({{"rope_type", "default"}, {"mrope_section", {1, 2}}})).find("mrope_section"), std::string::npos);
+  EXPECT_NE(format_error(scaled({{"rope_type", "default"}, {"mrope_section", {1, 2}}})).find("mrope_section"),
+            std::string::npos);
   EXPECT_NE(format_error(scaled({{"rope_type", "linear"}, {"factor", 0.0}})), "");
-  EXPECT_NE(format_error(with(tiny_json("llama"), "partial_rotary_factor", 0.5)).find("partial_rotary_factor"), std::string::npos);
+  EXPECT_NE(format_error(with(tiny_json("llama"), "partial_rotary_factor", 0.5)).find("partial_rotary_factor"),
+            std::string::npos);
   EXPECT_EQ(format_error(with(tiny_json("llama"), "rope_scaling", nullptr)), "");
 }
 
-// modeling_rope_utils on Llama 3.2's numbers: the highest frequencies stay, the lowest are divided, between them a smooth passage.
+// modeling_rope_utils on Llama 3.2's numbers: the highest frequencies stay, the lowest are divided, between them a
+// smooth passage.
 TEST(Rope, Llama3Bands) {
   Json json = tiny_json("llama");
   json["head_dim"] = 64;
   json["rope_theta"] = 500000.0;
-  json["rope_scaling"] = {{"rope_type", "llama3"}, {"factor", 32.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0},
+  json["rope_scaling"] = {{"rope_type", "llama3"},
+                          {"factor", 32.0},
+                          {"low_freq_factor", 1.0},
+                          {"high_freq_factor", 4.0},
                           {"original_max_position_embeddings", 8192}};
   const std::vector<float> f = rope_frequencies(parse_config(json, "x"));
   json.erase("rope_scaling");

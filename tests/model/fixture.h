@@ -13,18 +13,24 @@
 namespace lockstep::model {
 
 inline Json tiny_json(const std::string& family) {
-  Json json = {{"model_type", family}, {"vocab_size", 53}, {"hidden_size", 32}, {"intermediate_size", 40},
-               {"num_hidden_layers", 3}, {"num_attention_heads", 4}, {"num_key_value_heads", 2},
-               {"max_position_embeddings", 128}, {"rms_norm_eps", 1e-5}, {"tie_word_embeddings", family == "qwen3"}};
+  Json json = {{"model_type", family},     {"vocab_size", 53},
+               {"hidden_size", 32},        {"intermediate_size", 40},
+               {"num_hidden_layers", 3},   {"num_attention_heads", 4},
+               {"num_key_value_heads", 2}, {"max_position_embeddings", 128},
+               {"rms_norm_eps", 1e-5},     {"tie_word_embeddings", family == "qwen3"}};
   if (family == "mistral") json["sliding_window"] = 5;
   if (family == "qwen3") json["head_dim"] = 16;
   if (family == "llama") json["attention_bias"] = json["mlp_bias"] = true;
   return json;
 }
 
-inline ModelConfig tiny_config(const std::string& family) { return parse_config(tiny_json(family), "config.json"); }
+inline ModelConfig tiny_config(const std::string& family) {
+  return parse_config(tiny_json(family), "config.json");
+}
 
-inline float drawn(uint32_t tensor, uint32_t i) { return 2 * uniform01(philox(3, {tensor, i, 0, 0})[0]) - 1; }
+inline float drawn(uint32_t tensor, uint32_t i) {
+  return 2 * uniform01(philox(3, {tensor, i, 0, 0})[0]) - 1;
+}
 
 // Memory and names of a model file.
 struct ModelFile {
@@ -41,8 +47,10 @@ struct ModelFile {
       for (int64_t i = 0; i < elements; ++i) {
         const float offset = matrix || spec.name.ends_with("bias") ? 0.0f : 1.0f;
         const float value = offset + gain * drawn(static_cast<uint32_t>(tensors.size()), static_cast<uint32_t>(i));
-        if (dtype == DType::f32) buffer.f32()[i] = value;
-        else static_cast<BFloat16*>(buffer.data())[i] = to_bf16(value);
+        if (dtype == DType::f32)
+          buffer.f32()[i] = value;
+        else
+          static_cast<BFloat16*>(buffer.data())[i] = to_bf16(value);
       }
       const ConstTensor view = matrix ? ConstTensor(buffer.data(), dtype, {spec.shape[0], spec.shape[1]})
                                       : ConstTensor(buffer.data(), dtype, {spec.shape[0]});
@@ -85,7 +93,8 @@ inline lora::AdapterVersion tiny_adapter(const ModelConfig& config, lora::LoraTy
 inline std::vector<int32_t> tiny_tokens(int64_t count, uint32_t which, int64_t vocab = 53) {
   std::vector<int32_t> tokens;
   for (int64_t i = 0; i < count; ++i)
-    tokens.push_back(static_cast<int32_t>(philox(9, {which, static_cast<uint32_t>(i), 0, 0})[0] % static_cast<uint64_t>(vocab)));
+    tokens.push_back(
+        static_cast<int32_t>(philox(9, {which, static_cast<uint32_t>(i), 0, 0})[0] % static_cast<uint64_t>(vocab)));
   return tokens;
 }
 

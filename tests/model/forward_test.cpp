@@ -19,10 +19,13 @@ std::vector<float> run_alone(const Model& model, const std::vector<int32_t>& tok
   std::vector<float> hidden(static_cast<size_t>(count * width));
   int64_t done = 0;
   for (const int64_t step : steps) {
-    const Segment segment{.row_begin = 0, .rows = step, .first_position = done, .kv_blocks = cache.blocks, .adapter = adapter};
+    const Segment segment{
+        .row_begin = 0, .rows = step, .first_position = done, .kv_blocks = cache.blocks, .adapter = adapter};
     model.forward(Tensor(hidden.data() + done * width, DType::f32, {step, width}),
                   {.tokens = std::span(tokens).subspan(static_cast<size_t>(done), static_cast<size_t>(step)),
-                   .segments = {&segment, 1}, .kv_layer_stride = cache.stride}, arena, stream);
+                   .segments = {&segment, 1},
+                   .kv_layer_stride = cache.stride},
+                  arena, stream);
     done += step;
   }
   EXPECT_EQ(done, count);
@@ -50,7 +53,8 @@ TEST(Forward, MixedBatchIsWhatEachGivesAlone) {
     const Model model = tiny_model(family, stream);
     const int64_t width = model.config().width;
     const lora::AdapterVersion one = tiny_adapter(model.config(), lora::LoraType::fused, 1);
-    const lora::AdapterVersion two = tiny_adapter(model.config(), lora::LoraType::canonical, 2, {"q_proj", "down_proj"});
+    const lora::AdapterVersion two =
+        tiny_adapter(model.config(), lora::LoraType::canonical, 2, {"q_proj", "down_proj"});
     const lora::AdapterVersion* adapters[] = {&one, &one, nullptr, &two, &one};
     const int64_t before[] = {0, 12, 17, 16, 3}, rows[] = {21, 1, 1, 1, 6};
     std::vector<Cache> caches;
@@ -63,16 +67,24 @@ TEST(Forward, MixedBatchIsWhatEachGivesAlone) {
       tokens.push_back(tiny_tokens(before[i] + rows[i], static_cast<uint32_t>(i)));
       caches.emplace_back(model, before[i] + rows[i]);
       if (before[i] > 0) {
-        const Segment history{.row_begin = 0, .rows = before[i], .first_position = 0, .kv_blocks = caches[i].blocks,
+        const Segment history{.row_begin = 0,
+                              .rows = before[i],
+                              .first_position = 0,
+                              .kv_blocks = caches[i].blocks,
                               .adapter = adapters[i]};
         Arena::Scope scope(arena);
         model.forward(arena.alloc({before[i], width}),
-                      {.tokens = std::span(tokens[i]).first(static_cast<size_t>(before[i])), .segments = {&history, 1},
-                       .kv_layer_stride = caches[i].stride}, arena, stream);
+                      {.tokens = std::span(tokens[i]).first(static_cast<size_t>(before[i])),
+                       .segments = {&history, 1},
+                       .kv_layer_stride = caches[i].stride},
+                      arena, stream);
       }
     }
     for (size_t i = 0; i < 5; ++i) {
-      segments.push_back({.row_begin = total, .rows = rows[i], .first_position = before[i], .kv_blocks = caches[i].blocks,
+      segments.push_back({.row_begin = total,
+                          .rows = rows[i],
+                          .first_position = before[i],
+                          .kv_blocks = caches[i].blocks,
                           .adapter = adapters[i]});
       batch_tokens.insert(batch_tokens.end(), tokens[i].begin() + before[i], tokens[i].end());
       total += rows[i];
@@ -81,10 +93,11 @@ TEST(Forward, MixedBatchIsWhatEachGivesAlone) {
     model.forward(Tensor(hidden.data(), DType::f32, {total, width}),
                   {.tokens = batch_tokens, .segments = segments, .kv_layer_stride = caches[0].stride}, arena, stream);
     for (size_t i = 0; i < 5; ++i) {
-      const std::vector<float> alone =
-          run_alone(model, tokens[i], {before[i] + rows[i]}, adapters[i], stream);
+      const std::vector<float> alone = run_alone(model, tokens[i], {before[i] + rows[i]}, adapters[i], stream);
       EXPECT_EQ(std::memcmp(hidden.data() + segments[i].row_begin * width, alone.data() + before[i] * width,
-                            static_cast<size_t>(rows[i] * width) * sizeof(float)), 0) << family << " " << i;
+                            static_cast<size_t>(rows[i] * width) * sizeof(float)),
+                0)
+          << family << " " << i;
     }
   }
 }
@@ -110,11 +123,14 @@ TEST(Forward, SharedPrefixBlocks) {
   const Cache first(model, 20), second(model, 20);
   Arena arena;
   const auto run = [&](const Cache& cache, int64_t begin, int64_t rows) {
-    const Segment segment{.row_begin = 0, .rows = rows, .first_position = begin, .kv_blocks = cache.blocks, .adapter = nullptr};
+    const Segment segment{
+        .row_begin = 0, .rows = rows, .first_position = begin, .kv_blocks = cache.blocks, .adapter = nullptr};
     std::vector<float> hidden(static_cast<size_t>(rows * width));
     model.forward(Tensor(hidden.data(), DType::f32, {rows, width}),
                   {.tokens = std::span(tokens).subspan(static_cast<size_t>(begin), static_cast<size_t>(rows)),
-                   .segments = {&segment, 1}, .kv_layer_stride = cache.stride}, arena, stream);
+                   .segments = {&segment, 1},
+                   .kv_layer_stride = cache.stride},
+                  arena, stream);
     return hidden;
   };
   const std::vector<float> whole = run(first, 0, 20);
@@ -137,8 +153,9 @@ TEST(Logprobs, ChunkedHeadGivesTheSameBits) {
     const auto run = [&](const Model& model, bool entropy) {
       Arena arena;
       std::vector<float> out(50, 7.0f);
-      model.logprobs(Tensor(out.data(), DType::f32, {25}), entropy ? Tensor(out.data() + 25, DType::f32, {25}) : Tensor(),
-                     hidden_TD, targets, 0.8f, arena, stream);
+      model.logprobs(Tensor(out.data(), DType::f32, {25}),
+                     entropy ? Tensor(out.data() + 25, DType::f32, {25}) : Tensor(), hidden_TD, targets, 0.8f, arena,
+                     stream);
       return out;
     };
     const std::vector<float> wanted = run(whole, true), without = run(whole, false);
@@ -159,7 +176,9 @@ class BadBatch : public testing::Test {
     Arena arena;
     const int64_t count = static_cast<int64_t>(tokens.size());
     const Tensor hidden = arena.alloc({count, 32});
-    EXPECT_THROW(model_.forward(hidden, {.tokens = tokens, .segments = segments, .kv_layer_stride = cache_.stride}, arena, stream_), E);
+    EXPECT_THROW(model_.forward(hidden, {.tokens = tokens, .segments = segments, .kv_layer_stride = cache_.stride},
+                                arena, stream_),
+                 E);
   }
   Stream stream_{StreamOptions{.threads = 1}};
   Model model_ = tiny_model("llama", stream_);

@@ -74,8 +74,8 @@ Result train(const TrainCase& run) {
     lora::DeltaDropout dropout;
     if (run.dropout > 0)
       dropout = {.p = run.dropout, .key = 4, .step = 2, .sample = packed.sample, .position = packed.position};
-    const HeadOutputs heads = pass.forward(packed.batch(), adapter,
-                                           {.inv_temperature = 1.25f, .recompute = run.recompute, .entropy = true}, dropout);
+    const HeadOutputs heads = pass.forward(
+        packed.batch(), adapter, {.inv_temperature = 1.25f, .recompute = run.recompute, .entropy = true}, dropout);
     result.logprob.insert(result.logprob.end(), heads.logprob_T.f32(), heads.logprob_T.f32() + packed.size());
     result.entropy.insert(result.entropy.end(), heads.entropy_T.f32(), heads.entropy_T.f32() + packed.size());
     std::vector<lora::GradientRows> lanes;
@@ -138,7 +138,8 @@ TEST(TrainPass, DropoutChangesWhatItShould) {
   EXPECT_NE(without.gradients, with.gradients);
 }
 
-// Whatever is not trained, the gradients that remain are the same bits: nothing is computed differently below the lowest adapter.
+// Whatever is not trained, the gradients that remain are the same bits: nothing is computed differently below the
+// lowest adapter.
 TEST(TrainPass, LowestAdapterMayBeAnyProduct) {
   for (const char* target : {"layers.1.mlp.down_proj", "layers.1.mlp.gate_proj", "layers.1.self_attn.o_proj",
                              "layers.1.self_attn.v_proj", "layers.2.mlp.down_proj"})
@@ -154,8 +155,10 @@ TEST(TrainPass, LowestAdapterMayBeAnyProduct) {
       for (const lora::Pair& p : all.layout->pairs)
         if (p.modules.front().name == pair.modules.front().name) same = &p;
       ASSERT_NE(same, nullptr);
-      std::memcpy(weights->f32() + same->a_offset, high.a(pair), static_cast<size_t>(pair.in * pair.rank) * sizeof(float));
-      std::memcpy(weights->f32() + same->b_offset, high.b(pair), static_cast<size_t>(pair.out * pair.rank) * sizeof(float));
+      std::memcpy(weights->f32() + same->a_offset, high.a(pair),
+                  static_cast<size_t>(pair.in * pair.rank) * sizeof(float));
+      std::memcpy(weights->f32() + same->b_offset, high.b(pair),
+                  static_cast<size_t>(pair.out * pair.rank) * sizeof(float));
       all.weights = weights;
 
       const Packed packed(0, 3);
@@ -170,9 +173,13 @@ TEST(TrainPass, LowestAdapterMayBeAnyProduct) {
       const std::vector<float> one = gradient(high, false), reference = gradient(all, false);
       EXPECT_EQ(one, gradient(high, true)) << target;
       EXPECT_EQ(std::memcmp(one.data() + pair.a_offset, reference.data() + same->a_offset,
-                            static_cast<size_t>(pair.in * pair.rank) * sizeof(float)), 0) << family << " " << target;
+                            static_cast<size_t>(pair.in * pair.rank) * sizeof(float)),
+                0)
+          << family << " " << target;
       EXPECT_EQ(std::memcmp(one.data() + pair.b_offset, reference.data() + same->b_offset,
-                            static_cast<size_t>(pair.out * pair.rank) * sizeof(float)), 0) << family << " " << target;
+                            static_cast<size_t>(pair.out * pair.rank) * sizeof(float)),
+                0)
+          << family << " " << target;
       EXPECT_NE(one, std::vector<float>(one.size()));
     }
 }
@@ -208,7 +215,8 @@ TEST(TrainPass, ScoreIsForward) {
 double objective(const Model& model, const lora::AdapterVersion& adapter, const Packed& packed,
                  const lora::DeltaDropout& dropout, Stream& stream) {
   TrainPass pass(model, stream);
-  const HeadOutputs heads = pass.forward(packed.batch(), adapter, {.inv_temperature = 1.25f, .recompute = false, .entropy = true}, dropout);
+  const HeadOutputs heads =
+      pass.forward(packed.batch(), adapter, {.inv_temperature = 1.25f, .recompute = false, .entropy = true}, dropout);
   double sum = 0;
   for (int64_t t = 0; t < packed.size(); ++t) {
     if (packed.targets[static_cast<size_t>(t)] < 0) continue;
@@ -261,10 +269,13 @@ TEST(TrainPass, BaseStaysWhatItWas) {
   const lora::AdapterVersion adapter = tiny_adapter(model.config(), lora::LoraType::fused, 1);
   const auto hash = [&] {
     Sha256 sha;
-    model.weights().visit(model.config(), [&](const NamedTensor& tensor) {
-      sha.update({static_cast<const std::byte*>(tensor.tensor.data),
-                  static_cast<size_t>(tensor.tensor.elements() * dtype_bytes(tensor.tensor.dtype))});
-    }, stream);
+    model.weights().visit(
+        model.config(),
+        [&](const NamedTensor& tensor) {
+          sha.update({static_cast<const std::byte*>(tensor.tensor.data),
+                      static_cast<size_t>(tensor.tensor.elements() * dtype_bytes(tensor.tensor.dtype))});
+        },
+        stream);
     return sha.hex();
   };
   const std::string before = hash();
@@ -300,27 +311,25 @@ TEST(TrainPass, MemoryIsWhatTheEstimateSays) {
   const Model model(config, tiny_weights(config, stream));
   const lora::AdapterVersion adapter = tiny_adapter(config, lora::LoraType::fused, 1);
   std::vector<float> gradient(static_cast<size_t>(adapter.layout->num_floats));
-  TrainPass pass(model, stream);
-  // Growing and shrinking batches: what is held is what the largest needs.
+  const auto step = [&](TrainPass& pass, int64_t sequences, bool recompute) {
+    const int64_t count = sequences * 128;
+    const std::vector<int32_t> tokens = tiny_tokens(count, 1), targets = tiny_tokens(count, 2);
+    std::vector<int64_t> begins;
+    for (int64_t i = 0; i <= sequences; ++i) begins.push_back(i * 128);
+    const std::vector<float> d(static_cast<size_t>(count), 0.1f);
+    const lora::GradientRows lane{0, count, gradient.data()};
+    pass.forward({.tokens = tokens, .sequence_begin = begins, .targets = targets}, adapter,
+                 {.inv_temperature = 1, .recompute = recompute, .entropy = true});
+    pass.backward(Packed::view(d), Packed::view(d), {&lane, 1});
+  };
   for (const bool recompute : {true, false}) {
+    TrainPass pass(model, stream);
     const int64_t before = live_bytes();
-    for (const int64_t sequences : {10, 20, 15, 30, 5}) {
-      const int64_t count = sequences * 128;
-      const std::vector<int32_t> tokens = tiny_tokens(count, 1), targets = tiny_tokens(count, 2);
-      std::vector<int64_t> begins;
-      for (int64_t i = 0; i <= sequences; ++i) begins.push_back(i * 128);
-      const std::vector<float> d(static_cast<size_t>(count), 0.1f);
-      const lora::GradientRows lane{0, count, gradient.data()};
-      TrainPass fresh(model, stream);
-      TrainPass& used = recompute ? fresh : pass;
-      used.forward({.tokens = tokens, .sequence_begin = begins, .targets = targets}, adapter,
-                   {.inv_temperature = 1, .recompute = recompute, .entropy = true});
-      used.backward(Packed::view(d), Packed::view(d), {&lane, 1});
-      const int64_t estimate = TrainPass::activation_bytes(config, recompute ? count : std::max<int64_t>(count, 30 * 128), recompute);
-      if (!recompute && sequences < 30) continue;
-      constexpr int64_t kSmallestPiece = int64_t{4} << 20;  // of an arena; there are two
-      EXPECT_NEAR(live_bytes() - before, estimate, 0.1 * estimate + 2 * kSmallestPiece) << sequences << " " << recompute;
-    }
+    for (const int64_t sequences : {4, 8, 6, 12, 2}) step(pass, sequences, recompute);
+    // What is held is what the largest batch needs, not the sum of all sizes. An arena's smallest piece is 4 MiB.
+    const int64_t estimate = TrainPass::activation_bytes(config, 12 * 128, recompute);
+    EXPECT_LE(live_bytes() - before, estimate + (int64_t{4} << 20)) << recompute;
+    EXPECT_GE(live_bytes() - before, estimate / 2) << recompute;
   }
   EXPECT_LT(TrainPass::activation_bytes(config, 4096, true), TrainPass::activation_bytes(config, 4096, false) / 2);
 }

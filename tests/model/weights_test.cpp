@@ -126,9 +126,11 @@ TEST_F(Loading, RandomWeightsAreSeededNormal) {
   const ModelConfig config = tiny_config("llama");
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     const auto one = Weights::random(config, dtype, 1, stream_), again = Weights::random(config, dtype, 1, stream_);
-    EXPECT_EQ(std::memcmp(one->embedding.panels.data(), again->embedding.panels.data(), one->embedding.panels.bytes()), 0);
+    EXPECT_EQ(std::memcmp(one->embedding.panels.data(), again->embedding.panels.data(), one->embedding.panels.bytes()),
+              0);
     EXPECT_NE(std::memcmp(one->layers[0].gate_up.panels.data(), one->layers[1].gate_up.panels.data(),
-                          one->layers[0].gate_up.panels.bytes()), 0);
+                          one->layers[0].gate_up.panels.bytes()),
+              0);
     double sum = 0, squares = 0;
     const int32_t ids[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     std::vector<float> rows(16 * 32);

@@ -18,11 +18,13 @@ namespace {
 
 constexpr double kTolerance = 1e-5;
 constexpr int kSamples = 3;
-// Dividing the logits by it stretches their rounding: the golden's own distance from float64 (MANIFEST "noise") is 7.2e-6 at
-// temperature 1 and 1.03e-5 here, so absolute errors of log-probs are allowed the same stretch.
+// Dividing the logits by it stretches their rounding: the golden's own distance from float64 (MANIFEST "noise")
+// is 7.2e-6 at temperature 1 and 1.03e-5 here, so absolute errors of log-probs are allowed the same stretch.
 constexpr float kTemperature = 0.7f;
 
-fs::Path golden(const std::string& name) { return fs::Path(LOCKSTEP_SOURCE_DIR) / "tests" / "golden" / name; }
+fs::Path golden(const std::string& name) {
+  return fs::Path(LOCKSTEP_SOURCE_DIR) / "tests" / "golden" / name;
+}
 
 double max_difference(const float* a, const float* b, int64_t count) {
   double largest = 0;
@@ -87,11 +89,12 @@ struct Case {
   std::vector<float> logits(const std::vector<int32_t>& tokens, const lora::AdapterVersion* adapter) {
     const int64_t count = static_cast<int64_t>(tokens.size());
     const Cache cache(*model, count);
-    const model::Segment segment{.row_begin = 0, .rows = count, .first_position = 0, .kv_blocks = cache.blocks,
-                                 .adapter = adapter};
+    const model::Segment segment{
+        .row_begin = 0, .rows = count, .first_position = 0, .kv_blocks = cache.blocks, .adapter = adapter};
     Arena arena;
     const Tensor hidden = arena.alloc({count, config.width});
-    model->forward(hidden, {.tokens = tokens, .segments = {&segment, 1}, .kv_layer_stride = cache.stride}, arena, stream);
+    model->forward(hidden, {.tokens = tokens, .segments = {&segment, 1}, .kv_layer_stride = cache.stride}, arena,
+                   stream);
     std::vector<float> values(static_cast<size_t>(count * config.vocab_size));
     model->logits(Tensor(values.data(), DType::f32, {count, config.vocab_size}), hidden, arena, stream);
     return values;
@@ -148,7 +151,8 @@ TEST_P(Golden, LogprobsAndEntropies) {
     const ConstTensor& logprobs = c.want("logprobs_lora." + at);
     const int64_t begin = batch.begins[static_cast<size_t>(i)], count = logprobs.elements();
     EXPECT_LE(max_difference(heads.logprob_T.f32() + begin, logprobs.f32(), count), kTolerance) << at;
-    EXPECT_LE(max_difference(heads.entropy_T.f32() + begin, c.want("entropy_lora." + at).f32(), count), kTolerance) << at;
+    EXPECT_LE(max_difference(heads.entropy_T.f32() + begin, c.want("entropy_lora." + at).f32(), count), kTolerance)
+        << at;
     EXPECT_EQ(heads.logprob_T.f32()[begin + count], 0.0f);
   }
 }
@@ -187,12 +191,14 @@ TEST_P(Golden, GradientsOfLogprobAndEntropyAtTemperature) {
   Buffer gradient(static_cast<size_t>(adapter.layout->num_floats) * sizeof(float));
   const lora::GradientRows lane{0, batch.size(), gradient.f32()};
   model::TrainPass pass(*c.model, c.stream);
-  const auto heads = pass.forward(batch.view(), adapter, {.inv_temperature = 1 / kTemperature, .recompute = false, .entropy = true});
+  const auto heads =
+      pass.forward(batch.view(), adapter, {.inv_temperature = 1 / kTemperature, .recompute = false, .entropy = true});
   for (int i = 0; i < kSamples; ++i) {
     const std::string at = std::to_string(i);
     const ConstTensor& logprobs = c.want("rl.logprobs." + at);
     const int64_t begin = batch.begins[static_cast<size_t>(i)];
-    EXPECT_LE(max_difference(heads.logprob_T.f32() + begin, logprobs.f32(), logprobs.elements()), kTolerance / kTemperature);
+    EXPECT_LE(max_difference(heads.logprob_T.f32() + begin, logprobs.f32(), logprobs.elements()),
+              kTolerance / kTemperature);
     EXPECT_LE(max_difference(heads.entropy_T.f32() + begin, c.want("rl.entropy." + at).f32(), logprobs.elements()),
               kTolerance / kTemperature);
   }

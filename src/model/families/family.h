@@ -1,5 +1,5 @@
-// What differs between the architecture families: defaults of missing keys (transformers' configuration_*.py) and the keys
-// only one of them has.
+// What differs between the architecture families: defaults of missing keys (transformers' configuration_*.py) and the
+// keys only one of them has.
 #pragma once
 
 #include <string>

@@ -12,7 +12,8 @@ void apply_qwen_windows(ModelConfig& config, const JsonObject& json) {
   for (int64_t i = 0; i < config.layers; ++i) {
     if (!layers[static_cast<size_t>(i)]) continue;
     if (!sliding || window < 1)
-      throw FormatError({.what = "a sliding layer without a window", .where = json.where() + ": layer_types",
+      throw FormatError({.what = "a sliding layer without a window",
+                         .where = json.where() + ": layer_types",
                          .got = "use_sliding_window " + std::string(sliding ? "true" : "false") + ", sliding_window " +
                                 std::to_string(window),
                          .wanted = "use_sliding_window true and a positive sliding_window"});
@@ -22,8 +23,14 @@ void apply_qwen_windows(ModelConfig& config, const JsonObject& json) {
 
 FamilyRules qwen2_rules() {
   return {.family = Family::qwen2,
-          .defaults = {.vocab_size = 151936, .width = 4096, .ffn = 22016, .layers = 32, .heads = 32, .kv_heads = 32,
-                       .head_dim = 0, .max_positions = 32768},
+          .defaults = {.vocab_size = 151936,
+                       .width = 4096,
+                       .ffn = 22016,
+                       .layers = 32,
+                       .heads = 32,
+                       .kv_heads = 32,
+                       .head_dim = 0,
+                       .max_positions = 32768},
           .keys = {"use_sliding_window", "sliding_window", "max_window_layers"},
           .apply = [](ModelConfig& config, const JsonObject& json) {
             config.qkv_bias = true;
@@ -33,8 +40,14 @@ FamilyRules qwen2_rules() {
 
 FamilyRules qwen3_rules() {
   return {.family = Family::qwen3,
-          .defaults = {.vocab_size = 151936, .width = 4096, .ffn = 22016, .layers = 32, .heads = 32, .kv_heads = 32,
-                       .head_dim = 128, .max_positions = 32768},
+          .defaults = {.vocab_size = 151936,
+                       .width = 4096,
+                       .ffn = 22016,
+                       .layers = 32,
+                       .heads = 32,
+                       .kv_heads = 32,
+                       .head_dim = 128,
+                       .max_positions = 32768},
           .keys = {"use_sliding_window", "sliding_window", "max_window_layers", "attention_bias"},
           .apply = [](ModelConfig& config, const JsonObject& json) {
             config.qk_norm = true;
