@@ -1,0 +1,98 @@
+#include "rollout/stop_text.h"
+
+#include <gtest/gtest.h>
+
+#include "rollout/tiny_model.h"
+
+namespace lockstep::rollout {
+namespace {
+
+using namespace testing_models;
+
+// A byte-level vocabulary without merges; the last entry may be a special token.
+text::Tokenizer tokenizer(const std::vector<std::string>& tokens, const std::string& special = "") {
+  Json vocab = Json::object(), added = Json::array();
+  for (const std::string& token : tokens) vocab[token] = vocab.size();
+  if (!special.empty())
+    added.push_back({{"id", vocab.size()},
+                     {"content", special},
+                     {"special", true},
+                     {"single_word", false},
+                     {"lstrip", false},
+                     {"rstrip", false},
+                     {"normalized", false}});
+  const Json byte_level = {
+      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", true}};
+  const Json file = {{"version", "1.0"},
+                     {"added_tokens", added},
+                     {"pre_tokenizer", byte_level},
+                     {"decoder", byte_level},
+                     {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", Json::array()}}}};
+  return text::Tokenizer::parse(file.dump(), "test");
+}
+
+// Index of the token that completes a stop string; -1 when none does.
+int stops_at(const text::Tokenizer& words, const std::vector<std::string>& stops, const std::vector<int32_t>& tokens) {
+  StopText text(words, stops);
+  for (size_t i = 0; i < tokens.size(); ++i)
+    if (text.push(tokens[i])) return static_cast<int>(i);
+  return -1;
+}
+
+TEST(StopText, FindsStringsAcrossTokens) {
+  const text::Tokenizer words = tokenizer({"ab", "c", "d", "abcd"});
+  EXPECT_EQ(stops_at(words, {"bcd"}, {0, 1, 2, 0}), 2);
+  EXPECT_EQ(stops_at(words, {"bcd"}, {0, 1, 1, 2}), -1);
+  EXPECT_EQ(stops_at(words, {"bcd"}, {2, 3}), 1) << "inside one token";
+  EXPECT_EQ(stops_at(words, {"ccccc", "ca"}, {1, 1, 1, 1, 0}), 4);
+  EXPECT_EQ(stops_at(words, {"c"}, {0, 1}), 1);
+  EXPECT_EQ(stops_at(words, {}, {0, 1}), -1);
+  EXPECT_FALSE(StopText().push(0));
+}
+
+TEST(StopText, WaitsForWholeCharactersAndReadsSpecialTokens) {
+  // "Ã" and "©" are the byte-level spellings of the two bytes of "é".
+  const text::Tokenizer words = tokenizer({"a", "\u00c3", "\u00a9"}, "<end>");
+  EXPECT_EQ(stops_at(words, {"\u00e9"}, {0, 1, 2}), 2);
+  EXPECT_EQ(stops_at(words, {"a\u00e9a"}, {0, 0, 1, 2, 0}), 4);
+  EXPECT_EQ(stops_at(words, {"<end>"}, {0, 3}), 1);
+  EXPECT_EQ(stops_at(words, {"aa"}, {0, 4000, 0}), 2) << "an id that only pads the model's vocabulary has no text";
+}
+
+TEST(StopText, EndsSamplesOfTheEngine) {
+  Stream stream({.threads = 1});
+  const model::ModelConfig config = qwen3_config();
+  std::vector<std::string> spellings;
+  for (int64_t i = 0; i < config.vocab_size; ++i)
+    spellings.push_back({static_cast<char>('a' + i / 10), static_cast<char>('A' + i % 10)});
+  const text::Tokenizer words = tokenizer(spellings);
+  Engine engine(random_model(config, stream), {.tokenizer = &words}, stream);
+  const auto prompts = random_prompts({6, 9}, config.vocab_size, 4);
+  GroupParams params{.sampling = {.max_tokens = 20}, .n = 3};
+  const auto free = engine.sample(prompts, params, Engine::kBase);
+
+  // From the middle of one token to the middle of the next, in two of the samples.
+  const auto spelled = [&](const Sample& sample, size_t token) {
+    return spellings[static_cast<size_t>(sample.tokens[token])];
+  };
+  params.sampling.stop = {spelled(free[1], 7).substr(1) + spelled(free[1], 8).substr(0, 1), spelled(free[4], 0)};
+  const auto stopped = engine.sample(prompts, params, Engine::kBase);
+  for (size_t i = 0; i < free.size(); ++i) {
+    std::string text;
+    size_t length = 0;
+    const auto done = [&] {
+      return text.find(params.sampling.stop[0]) != std::string::npos ||
+             text.find(params.sampling.stop[1]) != std::string::npos;
+    };
+    while (length < free[i].tokens.size() && !done()) text += spelled(free[i], length++);
+    EXPECT_EQ(stopped[i].tokens, std::vector<int32_t>(free[i].tokens.begin(),
+                                                      free[i].tokens.begin() + static_cast<std::ptrdiff_t>(length)));
+    EXPECT_EQ(stopped[i].logprobs.size(), length);
+    EXPECT_EQ(stopped[i].finish, done() ? FinishReason::stop : FinishReason::length);
+  }
+  EXPECT_LE(stopped[1].tokens.size(), 9u);
+  EXPECT_EQ(stopped[4].tokens.size(), 1u);
+}
+
+}  // namespace
+}  // namespace lockstep::rollout
