@@ -29,7 +29,7 @@ class Tokenizer {
   Tokenizer& operator=(Tokenizer&&) noexcept;
   ~Tokenizer();
 
-  // Special tokens written in the text become their ids; none are added around it.
+  // Special tokens written in the text become their ids; none are added around it. DataError unless the text is UTF-8.
   std::vector<int32_t> encode(std::string_view utf8) const;
   // Special tokens are written out unless `skip_special`. Ids outside the vocabulary are a DataError.
   // Bytes that are no UTF-8 become U+FFFD, as in the library.

@@ -19,12 +19,15 @@ namespace lockstep::kernels::HWY_NAMESPACE {
 // Accumulators of a full tile, its two loaded vectors and one broadcast fill the registers: 12 x 2 of 32, 6 x 2 of 16.
 inline constexpr int kTile = kParts == 1 ? 12 : 6;
 
+// The vectors of a tile in fours: [vector / 4][padded depth][vector % 4].
+inline constexpr int64_t tile_floats(int64_t padded) { return (kTile + 3) / 4 * 4 * padded; }
+
 // Scores lie in blocks [block][stride / 16 vectors][16 keys]; a tile owns R of the vectors.
 struct DotCall {
-  const float* vectors;        // [depth][R]
+  const float* vectors;        // R of them, packed as tile_floats says
   const float* const* blocks;  // each [depth][16]
   int64_t num_blocks;
-  int64_t depth;
+  int64_t depth, padded;
   float scale;                 // after the chain
   float* out;
   int64_t out_stride;          // floats from block to block
@@ -40,14 +43,17 @@ HWY_INLINE void dot_blocks(const DotCall& call, int64_t first) {
   const float* block[B];
 #pragma GCC unroll 4
   for (int b = 0; b < B; ++b) block[b] = call.blocks[first + b];
-  const float* vectors = call.vectors;
-  for (int64_t d = 0; d < call.depth; ++d, vectors += R) {
+  constexpr int kFours = (R + 3) / 4;
+  const float* vectors[kFours];
+#pragma GCC unroll 4
+  for (int f = 0; f < kFours; ++f) vectors[f] = call.vectors + f * 4 * call.padded;
+  for (int64_t d = 0; d < call.depth; ++d) {
     Row16 keys[B];
 #pragma GCC unroll 4
     for (int b = 0; b < B; ++b) keys[b] = load16(block[b] + d * 16);
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
-      const Vec32 x = hn::Set(F32(), vectors[r]);
+      const Vec32 x = hn::Set(F32(), vectors[r / 4][d * 4 + r % 4]);
 #pragma GCC unroll 4
       for (int b = 0; b < B; ++b)
 #pragma GCC unroll 4
@@ -137,20 +143,51 @@ constexpr std::array<WeightedSumTile, kTile> weighted_sum_table(std::integer_seq
 inline constexpr auto kDotTile = dot_tile_table(std::make_integer_sequence<int, kTile>());
 inline constexpr auto kWeightedSumTile = weighted_sum_table(std::make_integer_sequence<int, kTile>());
 
-// Vectors v, v + 1, ... of `from` side by side: out[d * count + r].
-HWY_INLINE void pack_vectors(float* out, const cpu::AttentionHead& head, const ConstTensor& from, int64_t v,
-                             int64_t count) {
+// Where a query vector lies.
+struct Place {
+  int64_t position, first_key, row, column, head;
+};
+
+HWY_INLINE void find_places(const cpu::AttentionHead& head, int64_t v, int64_t count, Place* places) {
+  const int64_t group = head.group(), head_dim = head.shape->head_dim, window = head.shape->window;
+  int64_t row = v / group, in_group = v % group;
   for (int64_t r = 0; r < count; ++r) {
-    const float* vector = from.row(head.row(v + r)) + head.column(v + r);
-    for (int64_t d = 0; d < head.shape->head_dim; ++d) out[d * count + r] = vector[d];
+    const int64_t position = head.sequence->first_position + row, q_head = head.kv_head * group + in_group;
+    places[r] = {position, window > 0 ? std::max<int64_t>(0, position - window + 1) : 0,
+                 head.sequence->row_begin + row, q_head * head_dim, q_head};
+    if (++in_group == group) in_group = 0, ++row;
   }
 }
 
-// Lane i is +1 where first <= key + i <= last, else -1.
-HWY_INLINE Row16 visible_keys(int64_t key, int64_t first, int64_t last) {
-  HWY_ALIGN float lane[16];
-  for (int64_t i = 0; i < 16; ++i) lane[i] = key + i >= first && key + i <= last ? 1.0f : -1.0f;
-  return load16(lane);
+// The tile of `count` vectors of `from` at `places`, packed as tile_floats says; lanes beyond head_dim are 0.
+HWY_INLINE void pack_vectors(float* out, const ConstTensor& from, const Place* places, int64_t count,
+                             int64_t head_dim) {
+  const float* const base = static_cast<const float*>(from.data);
+  const int64_t padded = (head_dim + 15) / 16 * 16;
+  for (int64_t r = 0; r < count; r += 4, out += 4 * padded) {
+    const float* vector[4];
+    for (int64_t i = 0; i < 4; ++i) {
+      const Place& place = places[std::min(r + i, count - 1)];
+      vector[i] = base + place.row * from.row_stride + place.column;
+    }
+    for_row16(head_dim, [&](int64_t d, auto lanes) {
+      const Row16 a = lanes.load(vector[0] + d), b = lanes.load(vector[1] + d), c = lanes.load(vector[2] + d),
+                  e = lanes.load(vector[3] + d);
+      for (int i = 0; i < kParts; ++i)
+        hn::StoreInterleaved4(a.part[i], b.part[i], c.part[i], e.part[i], F32(), out + (d + i * kLanes) * 4);
+    });
+  }
+}
+
+// x in the lanes i of a block with first <= i <= last (either may lie outside 0 .. 15), `other` in the rest.
+HWY_INLINE Row16 keep_visible(Row16 x, float other, int64_t first, int64_t last) {
+  const Vec32 low = hn::Set(F32(), static_cast<float>(first)), high = hn::Set(F32(), static_cast<float>(last));
+  for (int i = 0; i < kParts; ++i) {
+    const Vec32 lane = hn::Iota(F32(), static_cast<float>(i * kLanes));
+    const Mask32 visible = hn::And(hn::Ge(lane, low), hn::Le(lane, high));
+    x.part[i] = hn::IfThenElse(visible, x.part[i], hn::Set(F32(), other));
+  }
+  return x;
 }
 
 }  // namespace lockstep::kernels::HWY_NAMESPACE

@@ -25,7 +25,8 @@ struct GradScratch {
   float *key_rows;              // [keys][padded]
   float *value_columns;         // [blocks][head_dim][16]
   float *q_rows, *do_rows, *dq;  // [kBand][padded]
-  float *q_tiles, *do_tiles;    // per tile of R vectors: [head_dim][R]
+  float *q_tiles, *do_tiles;    // packed tiles
+  Place places[kBand];
   float *p, *ds;                // [kBlocks][kBand][16]
   float largest[kBand], inverse[kBand], dot[kBand];
   const float **keys, **rows, **columns;  // [blocks]
@@ -42,8 +43,8 @@ size_t grad_scratch(const cpu::AttentionGradItem& item, void* memory, GradScratc
   scratch->padded = padded;
   for (float** part : {&scratch->dk, &scratch->dv, &scratch->key_rows}) take(part, blocks * 16 * padded);
   take(&scratch->value_columns, blocks * 16 * head_dim);
-  for (float** part : {&scratch->q_rows, &scratch->do_rows, &scratch->dq, &scratch->q_tiles, &scratch->do_tiles})
-    take(part, kBand * padded);
+  for (float** part : {&scratch->q_rows, &scratch->do_rows, &scratch->dq}) take(part, kBand * padded);
+  for (float** part : {&scratch->q_tiles, &scratch->do_tiles}) take(part, kBand / kTile * tile_floats(padded));
   for (float** part : {&scratch->p, &scratch->ds}) take(part, kBlocks * kBandFloats);
   for (const float*** part : {&scratch->keys, &scratch->rows, &scratch->columns}) take(part, blocks);
   return used;
@@ -70,10 +71,10 @@ HWY_INLINE void turn_keys_and_values(const cpu::AttentionGradItem& item, GradScr
 // The band's own data: vectors as rows and as tiles, the statistics, do . o.
 HWY_INLINE void load_band(const cpu::AttentionGradItem& item, const cpu::AttentionGrad& grad, int64_t v, int64_t count,
                           GradScratch& scratch) {
-  const cpu::AttentionHead& head = item.head;
-  const int64_t head_dim = head.shape->head_dim, padded = scratch.padded;
+  const int64_t head_dim = item.head.shape->head_dim, padded = scratch.padded;
+  find_places(item.head, v, count, scratch.places);
   for (int64_t m = 0; m < count; ++m) {
-    const int64_t row = head.row(v + m), column = head.column(v + m);
+    const int64_t row = scratch.places[m].row, column = scratch.places[m].column;
     const float* const d_o = grad.d_o.row(row) + column;
     const float* const o = grad.o.row(row) + column;
     const float* const q = grad.q.row(row) + column;
@@ -85,51 +86,53 @@ HWY_INLINE void load_band(const cpu::AttentionGradItem& item, const cpu::Attenti
       store16(lanes.load(q + d), scratch.q_rows + m * padded + d);
     });
     scratch.dot[m] = sum16(dots);
-    const float* const stats = grad.stats.row(row) + head.head(v + m) * 2;
+    const float* const stats = grad.stats.row(row) + scratch.places[m].head * 2;
     scratch.largest[m] = stats[0];
     scratch.inverse[m] = 1.0f / stats[1];
   }
   for (int64_t m = 0; m < count; m += kTile) {
     const int64_t tile = std::min<int64_t>(kTile, count - m);
-    pack_vectors(scratch.q_tiles + m * head_dim, head, grad.q, v + m, tile);
-    pack_vectors(scratch.do_tiles + m * head_dim, head, grad.d_o, v + m, tile);
+    const int64_t at = m / kTile * tile_floats(padded);
+    pack_vectors(scratch.q_tiles + at, grad.q, scratch.places + m, tile, head_dim);
+    pack_vectors(scratch.do_tiles + at, grad.d_o, scratch.places + m, tile, head_dim);
   }
 }
 
-// p and ds of one vector and one block, in place of its score and do . v.
-HWY_INLINE void grad_block(float* p, float* ds, int64_t m, const GradScratch& scratch, bool whole, Row16 visible) {
+// p and ds of one vector and one block, in place of its score and do . v; lanes outside [first, last] become 0.
+HWY_INLINE void grad_block(float* p, float* ds, int64_t m, const GradScratch& scratch, int64_t first, int64_t last) {
   Row16 prob = mul(exp16(sub(load16(p), set16(scratch.largest[m]))), set16(scratch.inverse[m]));
   Row16 slope = mul(prob, sub(load16(ds), set16(scratch.dot[m])));
-  if (!whole) {
-    prob = where_positive(visible, prob);
-    slope = where_positive(visible, slope);
+  if (first > 0 || last < 15) {
+    prob = keep_visible(prob, 0.0f, first, last);
+    slope = keep_visible(slope, 0.0f, first, last);
   }
   store16(prob, p);
   store16(slope, ds);
 }
 
 // Blocks [begin, end) of the rectangle that starts at block `first`, for the tile of vectors v + m ...
-HWY_INLINE void grad_tile(const cpu::AttentionGradItem& item, int64_t v, int64_t m, int count, int64_t first,
-                          int64_t begin, int64_t end, GradScratch& scratch) {
-  const cpu::AttentionHead& head = item.head;
-  const int64_t head_dim = head.shape->head_dim, at = begin - item.block_begin;
+HWY_INLINE void grad_tile(const cpu::AttentionGradItem& item, int64_t m, int count, int64_t first, int64_t begin,
+                          int64_t end, GradScratch& scratch) {
+  const int64_t head_dim = item.head.shape->head_dim, padded = scratch.padded, at = begin - item.block_begin;
+  const int64_t tile = m / kTile * tile_floats(padded);
   float* const p = scratch.p + (begin - first) * kBandFloats + m * 16;
   float* const ds = scratch.ds + (begin - first) * kBandFloats + m * 16;
-  kDotTile[count - 1]({scratch.q_tiles + m * head_dim, scratch.keys + at, end - begin, head_dim, head.shape->scale, p,
-                       kBandFloats});
-  kDotTile[count - 1]({scratch.do_tiles + m * head_dim, scratch.columns + at, end - begin, head_dim, 1.0f, ds,
-                       kBandFloats});
+  kDotTile[count - 1]({.vectors = scratch.q_tiles + tile, .blocks = scratch.keys + at, .num_blocks = end - begin,
+                       .depth = head_dim, .padded = padded, .scale = item.head.shape->scale, .out = p,
+                       .out_stride = kBandFloats});
+  kDotTile[count - 1]({.vectors = scratch.do_tiles + tile, .blocks = scratch.columns + at, .num_blocks = end - begin,
+                       .depth = head_dim, .padded = padded, .scale = 1.0f, .out = ds, .out_stride = kBandFloats});
   for (int r = 0; r < count; ++r) {
-    const int64_t low = head.first_key(v + m + r), high = head.position(v + m + r);
+    const int64_t low = scratch.places[m + r].first_key, high = scratch.places[m + r].position;
     for (int64_t b = begin; b < end; ++b) {
-      const bool whole = b * 16 >= low && b * 16 + 15 <= high;
       const int64_t offset = (b - begin) * kBandFloats + r * 16;
-      grad_block(p + offset, ds + offset, m + r, scratch, whole, whole ? set16(1.0f) : visible_keys(b * 16, low, high));
+      grad_block(p + offset, ds + offset, m + r, scratch, low - b * 16, high - b * 16);
     }
   }
   if (item.wants_queries)
-    kWeightedSumTile[count - 1]({ds, kBandFloats, scratch.rows + at, end - begin, scratch.padded, head_dim,
-                                 scratch.dq + m * scratch.padded, scratch.padded});
+    kWeightedSumTile[count - 1]({.weights = ds, .weight_stride = kBandFloats, .blocks = scratch.rows + at,
+                                 .num_blocks = end - begin, .value_stride = padded, .depth = head_dim,
+                                 .out = scratch.dq + m * padded, .out_stride = padded});
 }
 
 // out[j][d] continues its chain: + sum over vectors m in order of weights[m][j] * vectors[m][d], J keys x C vectors wide
@@ -183,18 +186,18 @@ HWY_INLINE void grad_keys(const cpu::AttentionGradItem& item, int64_t v, int64_t
 
 HWY_INLINE void grad_band(const cpu::AttentionGradItem& item, const cpu::AttentionGrad& grad, int64_t v, int64_t count,
                           GradScratch& scratch) {
-  const cpu::AttentionHead& head = item.head;
   load_band(item, grad, v, count, scratch);
   std::fill_n(scratch.dq, count * scratch.padded, 0.0f);
-  const int64_t low = std::max(item.block_begin, head.first_key(v) / 16);
-  const int64_t high = std::min(item.block_end, head.position(v + count - 1) / 16 + 1);
+  const Place* const places = scratch.places;
+  const int64_t low = std::max(item.block_begin, places[0].first_key / 16);
+  const int64_t high = std::min(item.block_end, places[count - 1].position / 16 + 1);
   for (int64_t first = low; first < high; first += kBlocks) {
     const int64_t last = std::min(high, first + kBlocks);
     for (int64_t m = 0; m < count; m += kTile) {
       const int tile = static_cast<int>(std::min<int64_t>(kTile, count - m));
-      const int64_t begin = std::max(first, head.first_key(v + m) / 16);
-      const int64_t end = std::min(last, head.position(v + m + tile - 1) / 16 + 1);
-      if (begin < end) grad_tile(item, v, m, tile, first, begin, end, scratch);
+      const int64_t begin = std::max(first, places[m].first_key / 16);
+      const int64_t end = std::min(last, places[m + tile - 1].position / 16 + 1);
+      if (begin < end) grad_tile(item, m, tile, first, begin, end, scratch);
     }
     if (item.wants_keys) grad_keys(item, v, count, first, last, scratch);
   }
@@ -221,7 +224,8 @@ void grad_item(const cpu::AttentionGradItem& item, const cpu::AttentionGrad& gra
     const int64_t count = std::min(kBand, item.end - v);
     grad_band(item, grad, v, count, scratch);
     for (int64_t m = 0; item.wants_queries && m < count; ++m)
-      finish_row(grad.dq.row(head.row(v + m)) + head.column(v + m), scratch.dq + m * padded, head.shape->scale, head_dim);
+      finish_row(grad.dq.row(scratch.places[m].row) + scratch.places[m].column, scratch.dq + m * padded,
+                 head.shape->scale, head_dim);
   }
   for (int64_t key = first_key; item.wants_keys && key < last_key; ++key) {
     const int64_t row = head.sequence->row_begin + key, from = (key - first_key) * padded;

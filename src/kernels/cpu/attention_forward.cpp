@@ -32,7 +32,7 @@ HWY_INLINE std::pair<float, float> softmax_row(const ScoreRow& row, int64_t firs
   for (int64_t b = high + 1; b < row.blocks; ++b) store16(zero, row.scores + b * row.stride);
   for (int64_t b : {low, high}) {
     float* const scores = row.scores + b * row.stride;
-    store16(select_positive(visible_keys(b * 16, first, last), load16(scores), lowest), scores);
+    store16(keep_visible(load16(scores), kLowest, first - b * 16, last - b * 16), scores);
   }
   Row16 top = lowest;
   for (int64_t b = low; b <= high; ++b) top = max(top, load16(row.scores + b * row.stride));
@@ -54,7 +54,7 @@ HWY_INLINE void finish_vector(float* o, const float* sums, float total, int64_t 
 }
 
 struct ForwardScratch {
-  float* vectors;       // [head_dim][kTile]
+  float* vectors;       // one packed tile
   float* sums;          // [kTile][head_dim rounded up to 16]
   const float** keys;   // [blocks]
   const float** values;
@@ -65,21 +65,23 @@ HWY_INLINE void forward_tile(const cpu::AttentionItem& item, int64_t v, int coun
                              const cpu::AttentionTensors& tensors) {
   const cpu::AttentionHead& head = item.head;
   const int64_t head_dim = head.shape->head_dim, padded = (head_dim + 15) / 16 * 16;
-  const int64_t begin = head.first_key(v) / 16, end = head.position(v + count - 1) / 16 + 1;
+  Place places[kTile];
+  find_places(head, v, count, places);
+  const int64_t begin = places[0].first_key / 16, end = places[count - 1].position / 16 + 1;
   for (int64_t b = begin; b < end; ++b) {
     scratch.keys[b - begin] = head.keys(b);
     scratch.values[b - begin] = head.values(b);
   }
-  pack_vectors(scratch.vectors, head, tensors.q, v, count);
+  pack_vectors(scratch.vectors, tensors.q, places, count, head_dim);
   kDotTile[count - 1]({.vectors = scratch.vectors, .blocks = scratch.keys, .num_blocks = end - begin, .depth = head_dim,
-                       .scale = head.shape->scale, .out = scratch.scores, .out_stride = count * 16});
+                       .padded = padded, .scale = head.shape->scale, .out = scratch.scores, .out_stride = count * 16});
   float totals[kTile];
   for (int r = 0; r < count; ++r) {
     const auto [largest, total] = softmax_row({scratch.scores + r * 16, count * 16, end - begin},
-                                              head.first_key(v + r) - begin * 16, head.position(v + r) - begin * 16);
+                                              places[r].first_key - begin * 16, places[r].position - begin * 16);
     totals[r] = total;
     if (!tensors.stats.empty()) {
-      float* const stats = tensors.stats.row(head.row(v + r)) + head.head(v + r) * 2;
+      float* const stats = tensors.stats.row(places[r].row) + places[r].head * 2;
       stats[0] = largest;
       stats[1] = total;
     }
@@ -89,17 +91,17 @@ HWY_INLINE void forward_tile(const cpu::AttentionItem& item, int64_t v, int coun
                                .num_blocks = end - begin, .value_stride = head_dim, .depth = head_dim,
                                .out = scratch.sums, .out_stride = padded});
   for (int r = 0; r < count; ++r)
-    finish_vector(tensors.o.row(head.row(v + r)) + head.column(v + r), scratch.sums + r * padded, totals[r], head_dim);
+    finish_vector(tensors.o.row(places[r].row) + places[r].column, scratch.sums + r * padded, totals[r], head_dim);
 }
 
 // Bytes of scratch an item needs; with `memory`, where its parts lie.
 size_t forward_scratch(const cpu::AttentionItem& item, void* memory, ForwardScratch* scratch) {
   const int64_t head_dim = item.head.shape->head_dim, padded = (head_dim + 15) / 16 * 16;
   const int64_t blocks = item.head.position(item.end - 1) / 16 + 1 - item.head.first_key(item.begin) / 16;
-  const int64_t floats = padded * kTile * 2 + blocks * kTile * 16, pointers = (blocks + 7) / 8 * 8;
+  const int64_t floats = tile_floats(padded) + padded * kTile + blocks * kTile * 16, pointers = (blocks + 7) / 8 * 8;
   if (memory) {
     scratch->vectors = static_cast<float*>(memory);
-    scratch->sums = scratch->vectors + padded * kTile;
+    scratch->sums = scratch->vectors + tile_floats(padded);
     scratch->scores = scratch->sums + padded * kTile;
     scratch->keys = reinterpret_cast<const float**>(scratch->vectors + floats);
     scratch->values = scratch->keys + pointers;

@@ -26,9 +26,6 @@ struct AttentionHead {
   int64_t first_key(int64_t v) const {
     return shape->window > 0 ? std::max<int64_t>(0, position(v) - shape->window + 1) : 0;
   }
-  int64_t row(int64_t v) const { return sequence->row_begin + v / group(); }
-  int64_t head(int64_t v) const { return kv_head * group() + v % group(); }
-  int64_t column(int64_t v) const { return head(v) * shape->head_dim; }
   const float* keys(int64_t block) const {  // [head_dim][16]
     return sequence->blocks[static_cast<size_t>(block)] + kv_head * shape->head_dim * kKvBlock;
   }

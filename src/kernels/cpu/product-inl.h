@@ -26,8 +26,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace lockstep::kernels::HWY_NAMESPACE {
 
-constexpr int kMaxGroup = 16;  // strips that share one packed tile of A
-
 struct Product {
   int64_t rows = 0, columns = 0, depth = 0;
   const float* a = nullptr;
@@ -48,16 +46,16 @@ struct StripView {
   size_t stride;
 };
 
-// Sizes of the cache blocks. A tile's rows of A stay in the first cache while the strips of a group pass by; the strips of
-// a group stay in the second while the rows pass by.
+// Sizes of the cache blocks. A block of A stays in the second cache while the strips of B pass by, one at a time.
 struct Blocking {
   size_t depth = 0;
-  int group = 1;
+  int64_t rows = 0;
   bool pack = false;
   size_t pack_stride = 0;
+  size_t tile_floats = 0;  // of one packed tile of A
   size_t pack_floats = 0;
-  size_t room_floats = 0;  // of one strip
-  size_t scratch_bytes() const { return (pack_floats + static_cast<size_t>(group) * room_floats) * sizeof(float); }
+  size_t room_floats = 0;
+  size_t scratch_bytes() const { return (pack_floats + room_floats) * sizeof(float); }
 };
 
 // Rows whose distance is nearly a multiple of a page fall into the same few sets of the first cache and evict one another.
@@ -67,21 +65,31 @@ inline bool rows_collide(size_t stride, int64_t rows) {
   return rows > 4 && (bytes & (~bytes + 1)) >= kSpread;  // the largest power of two that divides the distance
 }
 
+#ifndef KB
+#define KB 512
+#endif
+#ifndef GG
+#define GG 3
+#endif
+#ifndef RB
+#define RB 252
+#endif
 template <class Source>
 Blocking choose_blocking(const Product& p, int64_t rows) {
-  constexpr size_t kTileFloats = 640 * 14, kRoomDepth = 512, kGroupBytes = 384 << 10, kAlign = 32;
-  const auto tile_rows = static_cast<size_t>(std::clamp<int64_t>(rows, 1, kTileRows));
-  const auto depth = static_cast<size_t>(p.depth);
-  const size_t most = Source::kRoom ? kRoomDepth : kTileFloats / tile_rows;
+  constexpr int64_t kBlockRows = RB;
+  constexpr size_t kDepth = KB, kBlockFloats = kDepth * kTileRows, kAlign = 32;
+  const int64_t blocks = std::max<int64_t>(1, ceil_div(rows, kBlockRows));
   Blocking b;
-  const size_t blocks = std::max<size_t>(1, (depth + most - 1) / most);
-  b.depth = ((depth + blocks - 1) / blocks + kAlign - 1) / kAlign * kAlign;
-  const size_t strip_bytes = std::max<size_t>(1, b.depth * kStrip * sizeof(typename Source::Load::Stored));
-  b.group = static_cast<int>(std::clamp<size_t>(kGroupBytes / strip_bytes, 1, kMaxGroup));
+  b.rows = std::max<int64_t>(1, ceil_div(rows, blocks));
+  const auto depth = static_cast<size_t>(p.depth);
+  const size_t most = Source::kRoom ? kDepth : kBlockFloats / static_cast<size_t>(std::min<int64_t>(b.rows, kTileRows));
+  const size_t steps = std::max<size_t>(1, (depth + most - 1) / most);
+  b.depth = ((depth + steps - 1) / steps + kAlign - 1) / kAlign * kAlign;
   b.pack = p.scale != 1 || (p.layout == Layout::rows && rows_collide(p.a_stride, rows));
   b.pack_stride = p.layout == Layout::rows ? b.depth + 16 : 16;
-  b.pack_floats = !b.pack ? 0 : p.layout == Layout::rows ? kTileRows * b.pack_stride : b.depth * 16;
-  b.room_floats = Source::kRoom ? b.depth * kStrip : 0;
+  b.tile_floats = p.layout == Layout::rows ? kTileRows * b.pack_stride : b.depth * 16;
+  b.pack_floats = b.pack ? b.tile_floats * static_cast<size_t>(ceil_div(b.rows, kTileRows)) : 0;
+  b.room_floats = Source::kRoom ? b.depth * kStrip * GG : 0;
   return b;
 }
 
@@ -116,51 +124,66 @@ HWY_INLINE void run_tile(TileCall<typename Load::Stored> call, Layout layout, in
   for (int r = 0; r < rows; ++r) std::copy_n(edge + r * kStrip, width, c + r * c_stride);
 }
 
-// Rows [begin, begin + rows) of A over one depth block, packed if the blocking asks for it.
+// The rows of one tile of A at one depth block, packed into `pack` if the blocking asks for it.
 struct TileRows {
   const float* a;
   size_t stride;
 };
-inline TileRows take_rows(const Product& p, const Blocking& b, Span rows, size_t begin, size_t depth, float* pack) {
+inline TileRows take_rows(const Product& p, const Blocking& b, Span rows, Span depth, float* pack) {
   const bool by_row = p.layout == Layout::rows;
-  const float* const a = p.a + (by_row ? rows.begin * p.a_stride + begin : begin * p.a_stride + rows.begin);
+  const float* const a = p.a + (by_row ? rows.begin * p.a_stride + depth.begin : depth.begin * p.a_stride + rows.begin);
   if (!b.pack) return {a, p.a_stride};
-  const size_t lines = by_row ? static_cast<size_t>(rows.size()) : depth;
-  const size_t length = by_row ? depth : static_cast<size_t>(rows.size());
+  const auto lines = static_cast<size_t>(by_row ? rows.size() : depth.size());
+  const auto length = static_cast<size_t>(by_row ? depth.size() : rows.size());
   for (size_t i = 0; i < lines; ++i) scale_row(a + i * p.a_stride, length, p.scale, pack + i * b.pack_stride);
   return {pack, b.pack_stride};
+}
+
+// One block of rows at one depth block, all strips. `scratch` holds b.scratch_bytes().
+template <class Source>
+void compute_block(const Product& p, const Source& source, const Blocking& b, Span rows, Span depth, Span strips,
+                   float* scratch) {
+  using Load = typename Source::Load;
+  constexpr int64_t kGroup = GG;
+  constexpr int64_t kMostTiles = (RB + kTileRows - 1) / kTileRows;
+  const int64_t tiles = ceil_div(rows.size(), kTileRows);
+  Span at[kMostTiles];
+  TileRows a[kMostTiles];
+  for (int64_t t = 0; t < tiles; ++t) {
+    const Span part = even_part(rows.size(), tiles, t);
+    at[t] = {rows.begin + part.begin, rows.begin + part.end};
+    a[t] = take_rows(p, b, at[t], depth, scratch + static_cast<size_t>(t) * b.tile_floats);
+  }
+  const auto steps = static_cast<size_t>(depth.size());
+  for (int64_t first = strips.begin; first < strips.end; first += kGroup) {
+    const int64_t members = std::min<int64_t>(kGroup, strips.end - first);
+    StripView<typename Load::Stored> views[kGroup];
+    for (int64_t s = 0; s < members; ++s)
+      views[s] = source.strip(first + s, static_cast<size_t>(depth.begin), steps,
+                              scratch + b.pack_floats + static_cast<size_t>(s) * steps * kStrip);
+    for (int64_t t = 0; t < tiles; ++t)
+      for (int64_t s = 0; s < members; ++s) {
+        const int64_t column = (first + s) * kStrip;
+        float* const c = p.c + at[t].begin * p.c_stride + column;
+        TileCall<typename Load::Stored> call{a[t].a, a[t].stride, views[s].data, views[s].stride, steps, c, p.c_stride, c, p.c_stride};
+        if (depth.begin == 0) {
+          call.init = p.init ? p.init + at[t].begin * p.init_stride + column : nullptr;
+          call.init_stride = p.init_stride;
+        }
+        run_tile<Load>(call, p.layout, static_cast<int>(at[t].size()),
+                       static_cast<int>(std::min<int64_t>(kStrip, p.columns - column)));
+      }
+  }
 }
 
 // The part of the product at `rows` x `strips`. `scratch` holds b.scratch_bytes().
 template <class Source>
 void compute_part(const Product& p, const Source& source, const Blocking& b, Span rows, Span strips, float* scratch) {
-  using Load = typename Source::Load;
-  float* const rooms = scratch + b.pack_floats;
-  const int64_t tiles = ceil_div(rows.size(), kTileRows);
-  for (int64_t group = strips.begin; group < strips.end; group += b.group) {
-    const int members = static_cast<int>(std::min<int64_t>(b.group, strips.end - group));
-    size_t begin = 0;
-    do {
-      const size_t depth = std::min(b.depth, static_cast<size_t>(p.depth) - begin);
-      StripView<typename Load::Stored> views[kMaxGroup];
-      for (int s = 0; s < members; ++s)
-        views[s] = source.strip(group + s, begin, depth, rooms + static_cast<size_t>(s) * b.room_floats);
-      for (int64_t t = 0; t < tiles; ++t) {
-        const Span part = even_part(rows.size(), tiles, t);
-        const Span at{rows.begin + part.begin, rows.begin + part.end};
-        const TileRows a = take_rows(p, b, at, begin, depth, scratch);
-        for (int s = 0; s < members; ++s) {
-          const int64_t column = (group + s) * kStrip;
-          float* const c = p.c + at.begin * p.c_stride + column;
-          const float* const init = begin > 0 ? c : p.init ? p.init + at.begin * p.init_stride + column : nullptr;
-          run_tile<Load>({a.a, a.stride, views[s].data, views[s].stride, depth, init,
-                          begin > 0 ? p.c_stride : p.init_stride, c, p.c_stride},
-                         p.layout, static_cast<int>(at.size()),
-                         static_cast<int>(std::min<int64_t>(kStrip, p.columns - column)));
-        }
-      }
-      begin += depth;
-    } while (begin < static_cast<size_t>(p.depth));
+  const auto step = static_cast<int64_t>(b.depth);
+  for (int64_t row = rows.begin; row < rows.end; row += b.rows) {
+    const Span block{row, std::min(rows.end, row + b.rows)};
+    for (int64_t k = 0; k == 0 || k < p.depth; k += step)
+      compute_block(p, source, b, block, {k, std::min(p.depth, k + step)}, strips, scratch);
   }
 }
 

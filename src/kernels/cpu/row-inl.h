@@ -77,12 +77,6 @@ HWY_INLINE Row16 where_positive(Row16 selector, Row16 x) {
   return x;
 }
 
-HWY_INLINE Row16 select_positive(Row16 selector, Row16 yes, Row16 no) {
-  for (int i = 0; i < kParts; ++i)
-    yes.part[i] = hn::IfThenElse(hn::Gt(selector.part[i], hn::Zero(F32())), yes.part[i], no.part[i]);
-  return yes;
-}
-
 // Loads and stores of 16 elements, or of the first few of them: the rest reads as 0 and is not written.
 struct Whole16 {
   HWY_INLINE Row16 load(const float* p) const { return load16(p); }

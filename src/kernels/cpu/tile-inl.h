@@ -101,24 +101,37 @@ struct LoadF16 : LoadF32 {
   }
 };
 
+// Keeps the compiler from turning MR row addresses into as many registers: it would spill some into vector registers and
+// fetch them back on the pipes that multiply.
+HWY_INLINE void keep_pointer(const float*& p) { asm volatile("" : "+r"(p)); }
+
 template <class Load, Layout kLayout, int MR, int NV>
 HWY_NOINLINE void tile(const TileCall<typename Load::Stored>& call) {
   VecF acc[MR][NV];
 #pragma GCC unroll 16
   for (int r = 0; r < MR; ++r) Load::get(call.init + r * call.init_stride, acc[r]);
-  const auto* HWY_RESTRICT b = call.b;
-  const float* HWY_RESTRICT a = call.a;
+  constexpr int kRowsPerPointer = kLayout == Layout::rows ? 3 : MR;
+  constexpr int kPointers = (MR + kRowsPerPointer - 1) / kRowsPerPointer;
   const size_t a_stride = call.a_stride, b_stride = call.b_stride;
-  for (size_t k = 0; k < call.depth; ++k, b += b_stride) {
+  const size_t row_step = kLayout == Layout::rows ? a_stride : 1, depth_step = kLayout == Layout::rows ? 1 : a_stride;
+  const float* a[kPointers];
+#pragma GCC unroll 16
+  for (int i = 0; i < kPointers; ++i) a[i] = call.a + i * kRowsPerPointer * row_step;
+  const auto* HWY_RESTRICT b = call.b;
+  for (size_t k = call.depth; k > 0; --k, b += b_stride) {
     VecF bv[NV];
     Load::weights(b, bv);
 #pragma GCC unroll 16
     for (int r = 0; r < MR; ++r) {
-      const VecF ar = hn::Set(Lanes(), kLayout == Layout::rows ? a[r * a_stride] : a[r]);
+      const VecF ar = hn::Set(Lanes(), a[r / kRowsPerPointer][r % kRowsPerPointer * row_step]);
 #pragma GCC unroll 4
       for (int i = 0; i < NV; ++i) acc[r][i] = hn::MulAdd(ar, bv[i], acc[r][i]);
     }
-    a += kLayout == Layout::rows ? 1 : a_stride;
+#pragma GCC unroll 16
+    for (int i = 0; i < kPointers; ++i) {
+      a[i] += depth_step;
+      keep_pointer(a[i]);
+    }
   }
 #pragma GCC unroll 16
   for (int r = 0; r < MR; ++r) Load::put(acc[r], call.c + r * call.c_stride);

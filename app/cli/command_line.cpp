@@ -1,0 +1,129 @@
+#include "cli/command_line.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <new>
+#include <ostream>
+#include <span>
+
+#include "cli/classify.h"
+#include "cli/parse.h"
+#include "core/error.h"
+#include "recipes/commands.h"
+
+namespace lockstep::cli {
+
+namespace {
+
+using recipes::Control;
+
+struct Command {
+  std::string_view name, summary;
+  std::string (*help)();
+  void (*run)(const Values& args, const Console& console);
+};
+
+// Training shows its progress where results go; the other commands keep stdout clean for what they print.
+Control training_control(const Console& console) {
+  return {.out = console.out, .info = console.out, .terminal = console.out_terminal, .interrupted = console.interrupted};
+}
+
+Control query_control(const Console& console) {
+  return {.out = console.out, .info = console.err, .terminal = console.err_terminal, .interrupted = console.interrupted};
+}
+
+template <typename Options>
+void run_training(const TrainingCommand<Options>& command, const Console& console,
+                  void (*plan)(const Options&, const std::vector<std::string>&, const Control&),
+                  void (*train)(const Options&, const Control&)) {
+  const Control control = training_control(console);
+  recipes::check_model_shape(command.options.base.hf_checkpoint, command.shape);
+  if (command.dry_run) return plan(command.options, command.notes, control);
+  for (const std::string& note : command.notes) *control.info << "note    " << note << "\n";
+  train(command.options, control);
+}
+
+constexpr Command kCommands[] = {
+    {"train", "reinforcement learning (GRPO) of a LoRA adapter", train_help,
+     [](const Values& args, const Console& console) {
+       run_training(parse_train(args), console, recipes::plan_rl, recipes::run_rl);
+     }},
+    {"sft", "supervised training of a LoRA adapter", sft_help,
+     [](const Values& args, const Console& console) {
+       run_training(parse_sft(args), console, recipes::plan_sft, recipes::run_sft);
+     }},
+    {"score", "log-probabilities and perplexity of given texts", score_help,
+     [](const Values& args, const Console& console) { recipes::run_score(parse_score(args), query_control(console)); }},
+    {"generate", "text from a model, with or without an adapter", generate_help,
+     [](const Values& args, const Console& console) { recipes::run_generate(parse_generate(args), query_control(console)); }},
+    {"eval", "accuracy on questions with known answers", eval_help,
+     [](const Values& args, const Console& console) { recipes::run_eval(parse_eval(args), query_control(console)); }},
+    {"inspect", "what an adapter, save or model directory holds", inspect_help,
+     [](const Values& args, const Console& console) { recipes::run_inspect(parse_inspect(args), query_control(console)); }},
+    {"bench", "speed and memory on this machine", bench_help,
+     [](const Values& args, const Console& console) { recipes::run_bench(parse_bench(args), query_control(console)); }},
+};
+
+std::string program_help() {
+  std::string text = "LoRA post-training: trainer and rollout engine on one frozen base, in one program.\n"
+                     "Usage: lockstep COMMAND [OPTIONS]\n\nCommands:\n";
+  for (const Command& command : kCommands) text += fmt::format("  {:10} {}\n", command.name, command.summary);
+  return text + "\nlockstep COMMAND --help lists a command's flags; lockstep --version prints the version.\n";
+}
+
+bool asks_for_help(const Values& args) {
+  return std::ranges::any_of(args, [](const std::string& arg) { return arg == "--help" || arg == "-h"; });
+}
+
+const Command& find_command(const std::string& name) {
+  std::vector<std::string> names;
+  for (const Command& command : kCommands) {
+    if (command.name == name) return command;
+    names.emplace_back(command.name);
+  }
+  const std::string nearest = nearest_name(name, names);
+  throw ConfigError({.what = fmt::format("unknown command: {}", name),
+                     .attempt = nearest.empty() ? "lockstep --help lists the commands" : "lockstep " + nearest});
+}
+
+}  // namespace
+
+int run(const Values& args, const Console& console) {
+  if (args.empty()) {
+    *console.err << program_help();
+    return 2;
+  }
+  if (args[0] == "--help" || args[0] == "-h") *console.out << program_help();
+  else if (args[0] == "--version") *console.out << "lockstep " << kVersion << "\n";
+  else {
+    const Command& command = find_command(args[0]);
+    const Values rest(args.begin() + 1, args.end());
+    if (asks_for_help(rest)) *console.out << command.help();
+    else command.run(rest, console);
+  }
+  console.out->flush();
+  return 0;
+}
+
+int report_error(std::ostream& err) {
+  const auto write = [&err](const Error& error) {
+    err << "error: " << error.what() << "\n  kind:   " << error.kind() << std::endl;
+    return error.exit_code();
+  };
+  try {
+    throw;
+  } catch (const Error& error) {
+    return write(error);
+  } catch (const std::bad_alloc&) {
+    return write(ResourceError({.what = "out of memory",
+                                .attempt = "a smaller --max-tokens-per-gpu or --kv-cache-bytes, or --recompute-granularity full"}));
+  } catch (const std::exception& error) {
+    err << "error: unexpected failure, please report it: " << error.what() << std::endl;
+  } catch (...) {
+    err << "error: unexpected failure, please report it" << std::endl;
+  }
+  return 1;
+}
+
+}  // namespace lockstep::cli

@@ -1,0 +1,193 @@
+// The table of accepted flags without effect. The first row that means a flag is the one that counts.
+#include "cli/known.h"
+
+namespace lockstep::cli {
+
+namespace {
+
+constexpr Arity none = Arity::none, one = Arity::one, many = Arity::many;
+
+constexpr std::string_view kMetrics = "metrics go to <save>/metrics.jsonl and to the terminal";
+constexpr std::string_view kOneProcess = "one process on this machine's cores (--threads); results do not depend on the layout";
+constexpr std::string_view kFullPrecision = "activations, adapters, gradients and optimizer state are f32 on the CPU";
+constexpr std::string_view kKernels = "kernels are chosen by the build; every choice gives the same bits";
+constexpr std::string_view kTokens = "micro-batches are chosen by tokens (--max-tokens-per-gpu); their split never changes a bit";
+constexpr std::string_view kPublish = "publishing swaps a pointer inside the process: nothing is gathered, sent or copied";
+constexpr std::string_view kOffload = "trainer and engine share one base in memory: there is nothing to offload";
+constexpr std::string_view kSameBits = "engine and trainer log-probabilities are the same bits; each rollout measures it (logprob_diff_max)";
+constexpr std::string_view kEngine = "an engine setting: the engine lives in this process (--kv-cache-bytes, --max-num-seqs)";
+constexpr std::string_view kRecompute = "recomputation is per layer and never changes a bit";
+constexpr std::string_view kConfig = "read from config.json";
+constexpr std::string_view kNoDropout = "the base is frozen and has no dropout";
+constexpr std::string_view kCheckpoint = "a checkpoint always holds adapter, optimizer, random state and data position";
+constexpr std::string_view kNoRay = "there are no worker processes to set up, watch or route to";
+constexpr std::string_view kReturns = "grpo neither discounts nor learns values";
+
+constexpr Compatible kCompatible[] = {
+    // Layout of processes and devices.
+    {"--colocate", none, "trainer and engine always share one process and one base"},
+    {"--train-backend", one, "the trainer is native; adapters have the layout of Megatron's", "megatron", "fsdp"},
+    {"--megatron-to-hf-mode", one, "adapters are written in Hugging Face names, as bridge mode does", "bridge"},
+    {"--actor-num-nodes", one, kOneProcess},
+    {"--actor-num-gpus-per-node", one, kOneProcess},
+    {"--num-gpus-per-node", one, kOneProcess},
+    {"--rollout-num-gpus", one, kOneProcess},
+    {"--rollout-num-gpus-per-engine", one, kOneProcess},
+    {"--tensor-model-parallel-size", one, kOneProcess},
+    {"--pipeline-model-parallel-size", one, kOneProcess},
+    {"--decoder-first-pipeline-num-layers", one, kOneProcess},
+    {"--decoder-last-pipeline-num-layers", one, kOneProcess},
+    {"--context-parallel-size", one, kOneProcess},
+    {"--expert-model-parallel-size", one, kOneProcess},
+    {"--expert-tensor-parallel-size", one, kOneProcess},
+    {"--sequence-parallel", none, kOneProcess},
+    {"--allgather-cp", none, kOneProcess},
+    {"--cp-comm-type", one, kOneProcess},
+    {"--use-distributed-optimizer", none, kOneProcess},
+    {"--use-distributed-post", none, kOneProcess},
+    {"--distributed-backend", one, kOneProcess},
+    {"--distributed-timeout-minutes", one, kOneProcess},
+    {"--overlap-*", many, kOneProcess},
+    {"--balance-data", none, "one process: there is nothing to balance"},
+    {"--balance-by-flops", none, "one process: there is nothing to balance"},
+    {"--offload*", many, kOffload},
+    {"--no-offload*", none, kOffload},
+    {"--optimizer-cpu-offload", none, kOffload},
+    {"--fsdp-cpu-offload", none, kOffload},
+    {"--train-memory-margin-bytes", one, kOffload},
+    {"--low-memory-resume", none, kOffload},
+    {"--disable-weights-backuper", none, kOffload},
+    {"--lora-base-cpu-backup", none, kOffload},
+    {"--train-env-vars", one, "no option is read from the environment"},
+    {"--use-fault-tolerance", none, kNoRay},
+    {"--rollout-health-check-*", one, kNoRay},
+    {"--use-miles-router", none, kNoRay},
+    {"--miles-router-*", one, kNoRay},
+    {"--router-*", many, kNoRay},
+    {"--http-proxy", one, kNoRay},
+    {"--pin-rollout-manager-to-head", none, kNoRay},
+    // Numbers and kernels.
+    {"--bf16", none, "weights stay as the file has them; what is computed is f32"},
+    {"--fp16", none, "weights stay as the file has them; what is computed is f32"},
+    {"--accumulate-allreduce-grads-in-fp32", none, kFullPrecision},
+    {"--attention-softmax-in-fp32", none, kFullPrecision},
+    {"--grad-reduce-in-bf16", none, kFullPrecision},
+    {"--use-precision-aware-optimizer", none, kFullPrecision},
+    {"--attention-backend", one, kKernels},
+    {"--attn-implementation", one, kKernels},
+    {"--transformer-impl", one, kKernels},
+    {"--use-flash-attn", none, kKernels},
+    {"--no-rope-fusion", none, kKernels},
+    {"--no-bias-swiglu-fusion", none, kKernels},
+    {"--no-bias-dropout-fusion", none, kKernels},
+    {"--no-masked-softmax-fusion", none, kKernels},
+    {"--no-gradient-accumulation-fusion", none, kKernels},
+    {"--enable-experimental", none, kKernels},
+    {"--deterministic-mode", none, "every run is deterministic"},
+    {"--sglang-enable-deterministic-inference", none, "every run is deterministic"},
+    {"--no-check-for-nan-in-loss-and-grad", none, "a loss or gradient that is not finite always stops the step"},
+    {"--check-for-nan-in-loss-and-grad", none, "a loss or gradient that is not finite always stops the step"},
+    {"--attention-dropout", one, kNoDropout, "0"},
+    {"--hidden-dropout", one, kNoDropout, "0"},
+    // Batches and memory.
+    {"--use-dynamic-batch-size", none, kTokens},
+    {"--micro-batch-size", one, kTokens},
+    {"--ref-micro-batch-size", one, kTokens},
+    {"--log-probs-max-tokens-per-gpu", one, kTokens},
+    {"--log-probs-chunk-size", one, "the head works in chunks of bounded size"},
+    {"--data-pad-size-multiplier", one, "sequences are packed without padding"},
+    {"--qkv-format", one, "sequences are packed without padding"},
+    {"--recompute-method", one, kRecompute},
+    {"--recompute-num-layers", one, kRecompute},
+    {"--recompute-loss-function", none, kRecompute},
+    // Optimizer.
+    {"--optimizer", one, "AdamW", "adam|adamw"},
+    // Model.
+    {"--model-name", one, kConfig},
+    {"--no-position-embedding", none, kConfig},
+    {"--make-vocab-size-divisible-by", one, "the vocabulary is not padded"},
+    {"--padded-vocab-size", one, "the vocabulary is not padded"},
+    {"--softmax-type", one, "attention's softmax is the plain one", "vanilla", "*"},
+    {"--seq-length", one, "rows are as long as their data, up to the model's context"},
+    // Data and reference.
+    {"--apply-chat-template", none,
+     "chat templates are not built yet: string prompts are taken as already rendered, message lists are a DataError"},
+    {"--metadata-key", one, "the rewards here read the response and the label only"},
+    {"--rollout-skip-special-tokens", none, "rewards always read the response without special tokens"},
+    {"--ref-load", one, "the reference policy is the base with the adapter off"},
+    // Algorithm.
+    {"--loss-type", one, "the clipped policy loss", "policy_loss", "*"},
+    {"--gamma", one, kReturns},
+    {"--lambd", one, kReturns},
+    {"--value-clip", one, kReturns},
+    {"--num-critic-only-steps", one, kReturns, "0", "*"},
+    {"--use-rollout-logprobs", none, kSameBits},
+    {"--skip-actor-forward-only", none, kSameBits},
+    {"--recompute-logprobs-via-prefill", none, kSameBits},
+    {"--true-on-policy-mode", none, kSameBits},
+    {"--get-mismatch-metrics", none, kSameBits},
+    {"--check-weight-update-*", many, kSameBits},
+    {"--check-lora-weight-equal", none, kSameBits},
+    {"--ci-test", none, kSameBits},
+    {"--ci-train-rollout-logprob-abs-diff-threshold", one, kSameBits},
+    {"--observe-training-entropy", none, "entropy is always in <save>/metrics.jsonl"},
+    // Publishing.
+    {"--update-weights-interval", one, "the adapter is published after every rollout", "1", "*"},
+    {"--update-weight-*", many, kPublish},
+    {"--lora-sync-from-tensor", none, kPublish},
+    {"--only-train-params-name-list", many, "LoRA trains its adapters only"},
+    {"--freeze-params-name-list", many, "LoRA trains its adapters only"},
+    {"--lora-adapter-name", one, "the engine knows adapters by version"},
+    {"--pause-generation-mode", one, "nothing is in flight while the adapter is published"},
+    // Checkpoints.
+    {"--async-save", none, "an adapter checkpoint takes milliseconds to write"},
+    {"--no-save-optim", none, kCheckpoint},
+    {"--no-save-rng", none, kCheckpoint},
+    {"--save-retain-interval", one, "every checkpoint is kept"},
+    // Logging.
+    {"--use-wandb", none, kMetrics},
+    {"--wandb-*", many, kMetrics},
+    {"--disable-wandb-random-suffix", none, kMetrics},
+    {"--use-tensorboard", none, kMetrics},
+    {"--tb-*", many, kMetrics},
+    {"--tensorboard-*", many, kMetrics},
+    {"--use-swanlab", none, kMetrics},
+    {"--swanlab-*", many, kMetrics},
+    {"--use-mlflow", none, kMetrics},
+    {"--mlflow-*", many, kMetrics},
+    {"--use-prometheus", none, kMetrics},
+    {"--prometheus-*", many, kMetrics},
+    {"--use-miles-dashboard", none, kMetrics},
+    {"--log-interval", one, kMetrics},
+    // Engines. Quantized weights and caches change what is sampled, so these three come before the prefixes.
+    {"--vllm-quantization", one, kEngine, "none", "*"},
+    {"--sglang-quantization", one, kEngine, "none", "*"},
+    {"--vllm-kv-cache-dtype", one, kEngine, "auto|float32|bf16|bfloat16|float16", "*"},
+    {"--sglang-kv-cache-dtype", one, kEngine, "auto|float32|bf16|bfloat16|float16", "*"},
+    {"--vllm-enable-lora", none, "the engine always serves the trainer's adapter"},
+    {"--sglang-enable-lora", none, "the engine always serves the trainer's adapter"},
+    {"--vllm-max-lora-rank", one, "the engine takes any rank"},
+    {"--sglang-max-lora-rank", one, "the engine takes any rank"},
+    {"--vllm-*", many, kEngine},
+    {"--sglang-*", many, kEngine},
+    {"--no-vllm-*", none, kEngine},
+    {"--no-sglang-*", none, kEngine},
+};
+
+// What launch scripts of supervised runs pass besides.
+constexpr Compatible kSftCompatible[] = {
+    {"--loss-type", one, "cross-entropy of the target tokens", "sft_loss", "*"},
+    {"--rollout-function-path", one, "rows are read by this program",
+     "slime.rollout.sft_rollout.generate_rollout|miles.rollout.sft_rollout.generate_rollout|vime.rollout.sft_rollout.generate_rollout",
+     "*"},
+    {"--disable-compute-advantages-and-returns", none, "supervised training has no advantages"},
+    {"--debug-train-only", none, "supervised training starts no engine"},
+    {"--rollout-batch-size", one, "a step takes --global-batch-size rows"},
+};
+
+}  // namespace
+
+std::span<const Compatible> compatible_flags() { return kCompatible; }
+std::span<const Compatible> sft_compatible_flags() { return kSftCompatible; }
+
+}  // namespace lockstep::cli

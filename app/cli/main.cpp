@@ -1,0 +1,40 @@
+// The process: arguments, signals and the one catch.
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <iostream>
+
+#include "cli/command_line.h"
+
+namespace {
+
+// A signal handler has no other way to reach the program.
+std::atomic<int> num_interrupts = 0;
+static_assert(std::atomic<int>::is_always_lock_free);
+
+// The first Ctrl-C (or SIGTERM) asks the running command to save and stop; the second stops at once.
+void on_interrupt(int) {
+  constexpr int kCancelled = 130;
+  if (num_interrupts.fetch_add(1) > 0) _exit(kCancelled);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::signal(SIGINT, on_interrupt);
+  std::signal(SIGTERM, on_interrupt);
+  std::ios::sync_with_stdio(false);
+  try {
+    const lockstep::cli::Console console{.out = &std::cout,
+                                         .err = &std::cerr,
+                                         .out_terminal = isatty(STDOUT_FILENO) == 1,
+                                         .err_terminal = isatty(STDERR_FILENO) == 1,
+                                         .interrupted = [] { return num_interrupts > 0; }};
+    return lockstep::cli::run({argv + std::min(argc, 1), argv + argc}, console);
+  } catch (...) {
+    std::cout.flush();
+    return lockstep::cli::report_error(std::cerr);
+  }
+}

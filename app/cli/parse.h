@@ -1,0 +1,38 @@
+// The commands' flags: rows and rules. Each parse_* takes what follows the command's name and throws ConfigError saying what to change.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cli/flags.h"
+#include "recipes/options.h"
+
+namespace lockstep::cli {
+
+// What a training command is asked to do, and what became of the flags that no option stands for.
+template <typename Options>
+struct TrainingCommand {
+  Options options;
+  bool dry_run = false;
+  std::vector<std::string> notes;                                 // one line each
+  std::vector<std::pair<std::string, std::string>> shape;         // for recipes::check_model_shape
+};
+
+TrainingCommand<recipes::RlOptions> parse_train(const Values& args);
+TrainingCommand<recipes::SftOptions> parse_sft(const Values& args);
+recipes::ScoreOptions parse_score(const Values& args);
+recipes::GenerateOptions parse_generate(const Values& args);
+recipes::EvalOptions parse_eval(const Values& args);
+recipes::BenchOptions parse_bench(const Values& args);
+std::string parse_inspect(const Values& args);                    // the path
+
+std::string train_help();
+std::string sft_help();
+std::string score_help();
+std::string generate_help();
+std::string eval_help();
+std::string bench_help();
+std::string inspect_help();
+
+}  // namespace lockstep::cli

@@ -1,0 +1,147 @@
+// lockstep score, generate, eval, bench, inspect.
+#include <fmt/format.h>
+
+#include "cli/parse.h"
+#include "cli/parse_shared.h"
+#include "core/error.h"
+
+namespace lockstep::cli {
+
+namespace {
+
+FlagSet score_flags(recipes::ScoreOptions& o) {
+  FlagSet flags;
+  flags.add("Required", {hf_checkpoint_flag(o.base),
+                         {"--input", "FILE", text(o.input), "JSON lines: {\"tokens\": [...]} or {\"text\": \"...\"}"},
+                         {"--output", "FILE", text(o.output), "the same rows with tokens and logprobs"}});
+  flags.add("Options", {adapter_path_flag(o.adapter_path, "score with this adapter"),
+                        {"--max-tokens-per-gpu", "N", number(o.max_tokens, 1, 100'000'000), "tokens of a batch: memory and speed only"}});
+  flags.add("Machine", machine_flags(o.base));
+  return flags;
+}
+
+FlagSet generate_flags(recipes::GenerateOptions& o) {
+  FlagSet flags;
+  flags.add("Required", {hf_checkpoint_flag(o.base),
+                         {"--prompt", "TEXT", text(o.prompt), "one prompt; only the completion is printed"},
+                         {"--input", "FILE", text(o.input), "or JSON lines; JSON lines are printed"}});
+  flags.add("Options",
+            {adapter_path_flag(o.adapter_path, "generate with this adapter"),
+             {"--input-key", "KEY", text(o.input_key), "key of the prompt in --input"},
+             {"--max-tokens", "N", number(o.max_tokens, 1, 10'000'000), "most new tokens"},
+             {"--temperature", "T", number(o.temperature, 0, 100), "0: greedy (generation_config.json, else 1)"},
+             {"--top-p", "P", number(o.top_p, kAboveZero, 1), "(generation_config.json, else 1)"},
+             {"--top-k", "K", number(o.top_k, -1, kMany), "(generation_config.json, else -1: all)"},
+             {"--min-p", "P", number(o.min_p, 0, 1), "drop tokens less likely than P times the best (0)"},
+             {"--n", "N", number(o.n, 1, 65536), "samples of each prompt"},
+             {"--stop", "TEXT...", texts(o.stop), "end before one of these"},
+             {"--seed", "N", number(o.seed, 0, 9e15), "of sampling"}});
+  flags.add("Machine", machine_flags(o.base));
+  return flags;
+}
+
+FlagSet eval_flags(recipes::EvalOptions& o) {
+  FlagSet flags;
+  flags.add("Required", {hf_checkpoint_flag(o.base), {"--prompt-data", "FILE", text(o.prompt_data), "JSON lines, one question a row"}});
+  flags.add("Options", {adapter_path_flag(o.adapter_path, "evaluate with this adapter"),
+                        {"--input-key", "KEY", text(o.input_key), "key of the prompt"},
+                        {"--label-key", "KEY", text(o.label_key), "key of the right answer"},
+                        reward_flag(o.reward, "math"),
+                        {"--temperature", "T...", numbers(o.temperatures, 0, 100), "one accuracy for each; 0: greedy"},
+                        {"--n", "N", number(o.n, 1, 65536), "samples of each prompt at temperatures above 0"},
+                        {"--max-tokens", "N", number(o.max_tokens, 1, 10'000'000), "most new tokens"},
+                        {"--seed", "N", number(o.seed, 0, 9e15), "of sampling"},
+                        {"--num-examples", "N", number(o.num_examples, 0, 1'000'000), "answers printed per temperature"}});
+  flags.add("Machine", machine_flags(o.base));
+  return flags;
+}
+
+FlagSet bench_flags(recipes::BenchOptions& o) {
+  FlagSet flags;
+  flags.add("Required", {hf_checkpoint_flag(o.base)});
+  flags.add("Options", {{"--json", "FILE", text(o.json), "write the record here"},
+                        {"--batch-size", "N", number(o.batch_size, 1, 65536), "sequences of a training step"},
+                        {"--seq-length", "N", number(o.seq_length, 2, 10'000'000), "tokens of each"},
+                        {"--lora-rank", "R", number(o.lora_rank, 1, 8192), "rank of the adapter, on all linear layers"},
+                        {"--decode-batch-sizes", "N...", numbers(o.decode_batches, 1, 65536), "sequences decoded at once"},
+                        {"--input-len", "N", number(o.prompt_tokens, 1, 10'000'000), "prompt tokens of each"},
+                        {"--output-len", "N", number(o.new_tokens, 1, 10'000'000), "new tokens of each"}});
+  flags.add("Machine", machine_flags(o.base));
+  return flags;
+}
+
+Classified parse(const Values& args, const FlagSet& flags, const std::vector<std::string_view>& required) {
+  Classified given = classify(args, flags, Scripts::none);
+  bind(given, flags);
+  require(given, required);
+  return given;
+}
+
+}  // namespace
+
+recipes::ScoreOptions parse_score(const Values& args) {
+  recipes::ScoreOptions options;
+  parse(args, score_flags(options), {"--hf-checkpoint", "--input", "--output"});
+  return options;
+}
+
+recipes::GenerateOptions parse_generate(const Values& args) {
+  recipes::GenerateOptions options;
+  parse(args, generate_flags(options), {"--hf-checkpoint"});
+  if (options.prompt.has_value() != options.input.empty())
+    throw ConfigError({.what = "give one of --prompt and --input", .where = "--prompt",
+                       .got = options.prompt ? "both" : "neither", .attempt = "--prompt \"12+34=\""});
+  return options;
+}
+
+recipes::EvalOptions parse_eval(const Values& args) {
+  recipes::EvalOptions options;
+  parse(args, eval_flags(options), {"--hf-checkpoint", "--prompt-data"});
+  return options;
+}
+
+recipes::BenchOptions parse_bench(const Values& args) {
+  recipes::BenchOptions options;
+  parse(args, bench_flags(options), {"--hf-checkpoint"});
+  return options;
+}
+
+std::string parse_inspect(const Values& args) {
+  const Classified given = classify(args, FlagSet(), Scripts::none, nullptr, 1);
+  if (given.positionals.empty())
+    throw ConfigError({.what = "inspect needs a path", .attempt = "lockstep inspect run/iter_0000003/lora_adapter"});
+  return given.positionals[0];
+}
+
+std::string score_help() {
+  recipes::ScoreOptions options;
+  return score_flags(options).help("score", "Log-probabilities of given texts; prints the perplexity.",
+                                   "Example:\n  lockstep score --hf-checkpoint DIR --input rows.jsonl --output scored.jsonl");
+}
+
+std::string generate_help() {
+  recipes::GenerateOptions options;
+  return generate_flags(options).help("generate", "Text from a model, with or without an adapter.",
+                                      "Example:\n  lockstep generate --hf-checkpoint DIR --lora-adapter-path "
+                                      "run/iter_0000100/lora_adapter --prompt \"12+34=\" --temperature 0");
+}
+
+std::string eval_help() {
+  recipes::EvalOptions options;
+  return eval_flags(options).help("eval", "Accuracy on questions with known answers.",
+                                  "Example:\n  lockstep eval --hf-checkpoint models/arith --prompt-data models/arith/test.jsonl");
+}
+
+std::string bench_help() {
+  recipes::BenchOptions options;
+  return bench_flags(options).help("bench", "Speed and memory on this machine, beside its measured limits.",
+                                   "Example:\n  lockstep bench --hf-checkpoint DIR --json record.json");
+}
+
+std::string inspect_help() {
+  return FlagSet().help("inspect PATH",
+                        "What a directory is: an adapter (rank, alpha, modules, norms, version, base), a save directory or a model.",
+                        "Example:\n  lockstep inspect run/iter_0000100/lora_adapter");
+}
+
+}  // namespace lockstep::cli

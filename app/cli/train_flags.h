@@ -1,0 +1,23 @@
+// The flags of `lockstep train`; `sft` asks whether a flag it does not know is one of these.
+#pragma once
+
+#include <optional>
+
+#include "cli/flags.h"
+#include "recipes/options.h"
+
+namespace lockstep::cli {
+
+struct TrainForm {
+  TrainForm() { options.loss.kl_type = train::KlType::k1; }   // slime's default
+
+  recipes::RlOptions options;
+  bool dry_run = false;
+  // Left out: what the rollout has, or what another flag says.
+  std::optional<float> clip_high, clip_c, eval_temperature, eval_top_p;
+  std::optional<int64_t> eval_max_tokens, eval_top_k;
+};
+
+FlagSet train_flags(TrainForm& form);   // refers to form
+
+}  // namespace lockstep::cli

@@ -1,0 +1,44 @@
+// Tokens that are found in the raw text before anything else: special tokens and others a user added.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace lockstep::text {
+
+struct AddedToken {
+  int32_t id = 0;
+  std::string content;
+  bool single_word = false;  // only where no word character touches it
+  bool lstrip = false;       // takes the white space before it
+  bool rstrip = false;       // takes the white space after it
+};
+
+// Leftmost-longest matches of a set of tokens. Immutable.
+class AddedTokens {
+ public:
+  explicit AddedTokens(std::vector<AddedToken> tokens);
+
+  // Cuts `text` into tokens and what lies between: plain(part) and token(id), in order. Empty parts are left out.
+  void split(std::string_view text, const std::function<void(std::string_view)>& plain,
+             const std::function<void(int32_t)>& token) const;
+
+ private:
+  struct Match {
+    size_t begin = 0, end = 0;
+    const AddedToken* token = nullptr;
+  };
+  Match find(std::string_view text, size_t from) const;
+
+  std::vector<AddedToken> tokens_;
+  // A trie: (node, next byte) -> node; node 0 is the root.
+  std::unordered_map<uint64_t, uint32_t> edges_;
+  std::vector<int32_t> ends_;  // index of the token that ends at a node, or -1
+  bool first_byte_[256] = {};
+};
+
+}  // namespace lockstep::text

@@ -1,0 +1,125 @@
+// argparse's rules and the four classes of flags.
+#include <gtest/gtest.h>
+
+#include "app/arguments.h"
+#include "cli/classify.h"
+#include "cli/parse.h"
+#include "core/error.h"
+#include "support/temp_directory.h"
+
+namespace lockstep::cli {
+namespace {
+
+using testing::expect_error;
+
+recipes::RlOptions train(const std::string& more) { return parse_train(train_args(more)).options; }
+
+void rejects(const std::string& more, std::initializer_list<const char*> parts) {
+  SCOPED_TRACE(more);
+  expect_error<ConfigError>([&] { parse_train(train_args(more)); }, parts);
+}
+
+TEST(Argparse, LastOfARepeatedFlagWins) {
+  EXPECT_EQ(train("--lr 1e-3 --lr 2e-3").optimizer.schedule.lr, 2e-3);
+  EXPECT_EQ(train("--lr 1e-3 --lr=2e-3").optimizer.schedule.lr, 2e-3);
+  EXPECT_EQ(train("--rollout-stop a b --rollout-stop c").sampling.stop, std::vector<std::string>{"c"});
+  EXPECT_TRUE(train("--use-kl-loss --use-kl-loss").use_kl_loss);
+  EXPECT_EQ(parse_train(train_args("--megatron-to-hf-mode raw --megatron-to-hf-mode bridge")).notes.size(),
+            parse_train(train_args("--megatron-to-hf-mode bridge")).notes.size());
+}
+
+TEST(Argparse, ValuesMayBeNegativeOrScientific) {
+  EXPECT_EQ(train("--eval-top-k -1").eval_sampling.top_k, -1);
+  EXPECT_EQ(train("--rollout-top-k -1").sampling.top_k, -1);
+  EXPECT_EQ(train("--entropy-coef -1e-3").loss.entropy_coef, -1e-3f);
+  EXPECT_EQ(train("--entropy-coef=-.5").loss.entropy_coef, -.5f);
+  EXPECT_EQ(train("--eps-clip 4e-4 --eps-clip-high +2e-4").loss.clip_high, 2e-4f);
+}
+
+TEST(Argparse, AFlagTakesItsValuesAndNoMore) {
+  EXPECT_EQ(train("--rollout-stop ### ; --lr 1e-4").sampling.stop, (std::vector<std::string>{"###", ";"}));
+  EXPECT_EQ(train("--rollout-stop-token-ids 151645 7").sampling.stop_token_ids, (std::vector<int32_t>{151645, 7}));
+  EXPECT_EQ(train("--rollout-stop=--x").sampling.stop, std::vector<std::string>{"--x"});
+  rejects("--save --lr 1e-4", {"--save needs a value", "--save=--value"});
+  rejects("--save a b", {"unexpected argument", "b"});
+  rejects("--colocate true", {"unexpected argument", "true"});
+  rejects("--colocate=true", {"--colocate takes no value"});
+  rejects("--rollout-stop=a b", {"unexpected argument", "b"});
+  rejects("--num-layers 2 3", {"unexpected argument", "3"});
+  rejects("--lr=", {"bad value of --lr"});
+  expect_error<ConfigError>([] { parse_train({"stray"}); }, {"unexpected argument", "stray"});
+}
+
+TEST(Argparse, BracketsAndSpacesStayAsTheyAre) {
+  Values args = train_args("--rollout-stop");
+  args.insert(args.end(), {"[a,b]", "\"q\" x", "%"});
+  EXPECT_EQ(parse_train(args).options.sampling.stop, (std::vector<std::string>{"[a,b]", "\"q\" x", "%"}));
+}
+
+TEST(Numbers, AreReadWholeAndInRange) {
+  for (const char* bad : {"1e-5x", "nan", "inf", "-inf", "-1e-5", "1e400", "", "0x1p3", "1,5", "2"})
+    expect_error<ConfigError>([&] { Values args = train_args("--lr"); args.push_back(bad); parse_train(args); },
+                              {"--lr", "a number from 0 to 1"});
+  for (const char* bad : {"0", "-1", "1e3", "8.0", "99999999999999999999", "2000000", "8x", "0x8"})
+    rejects(std::string("--rollout-batch-size ") + bad, {"--rollout-batch-size", bad, "a whole number from 1 to 1000000"});
+  EXPECT_EQ(train("--rollout-batch-size 010 --global-batch-size 5").rollout_batch_size, 10);   // no octal
+  rejects("--adam-beta1 1", {"--adam-beta1", "from 0 to below 1"});
+  rejects("--adam-eps 0", {"--adam-eps", "above 0"});
+  rejects("--threads -1", {"--threads"});
+  rejects("--threads 5000", {"--threads", "5000", "1024"});
+  rejects("--lora-rank 100000", {"--lora-rank", "8192"});
+  rejects("--rollout-stop-token-ids 1 -3", {"--rollout-stop-token-ids", "-3"});
+}
+
+TEST(Compatible, EachFlagPrintsOneLine) {
+  const auto notes = parse_train(train_args("--save s --n-samples-per-prompt 2 --colocate --colocate --wandb-key secret --vllm-cuda-graph-sizes 1 2 4 "
+                                            "--sglang-disable-cuda-graph --train-backend megatron")).notes;
+  ASSERT_EQ(notes.size(), 5u);
+  EXPECT_EQ(notes[0], "--colocate: trainer and engine always share one process and one base");
+  EXPECT_EQ(notes[1], "--wandb-key: metrics go to <save>/metrics.jsonl and to the terminal");   // without the key
+}
+
+TEST(Compatible, ValuesThatContradictAreErrors) {
+  rejects("--optimizer sgd", {"--optimizer", "sgd", "adam"});
+  rejects("--megatron-to-hf-mode raw", {"--megatron-to-hf-mode raw", "bridge", "drop the flag"});
+  rejects("--attention-dropout 0.1", {"--attention-dropout", "0.1"});
+  rejects("--hidden-dropout 0.1", {"--hidden-dropout", "0.1"});
+  EXPECT_NO_THROW(train("--attention-dropout 0.00 --hidden-dropout 0"));
+  rejects("--vllm-max-lora-rank 4", {"--vllm-max-lora-rank", "4", "at least --lora-rank 8"});
+  rejects("--sglang-max-lora-rank 4", {"--sglang-max-lora-rank"});
+  EXPECT_NO_THROW(train("--vllm-max-lora-rank 8"));
+  rejects("--only-train-params-name-list experts", {"LoRA excludes --only-train-params-name-list"});
+  rejects("--freeze-params-name-list a b", {"LoRA excludes --freeze-params-name-list"});
+  rejects("--use-dynamic-batch-size", {"--use-dynamic-batch-size needs --max-tokens-per-gpu"});
+}
+
+TEST(NotAvailableYet, OneErrorNamesAll) {
+  rejects("--use-tis --partial-rollout --custom-rm-path a.b --num-experts 8 --train-backend fsdp --advantage-estimator gspo "
+          "--loss-type custom_loss --lr-decay-style WSD --device cuda --update-weights-interval 2 --sglang-quantization fp8",
+          {"not available yet: --use-tis, --partial-rollout, --custom-rm-path, --num-experts, --train-backend fsdp, "
+           "--advantage-estimator gspo, --loss-type custom_loss, --lr-decay-style WSD, --device cuda, "
+           "--update-weights-interval 2, --sglang-quantization fp8"});
+}
+
+TEST(NotAvailableYet, IsNotWhatNobodyKnows) {
+  rejects("--advantage-estimator foo", {"bad value of --advantage-estimator", "foo"});
+  rejects("--rm-type foo", {"bad value of --rm-type", "foo", "math, exact"});
+  rejects("--device tpu", {"bad value of --device"});
+}
+
+TEST(Unknown, IsAnErrorWithTheNearestName) {
+  rejects("--lora-rnak 8", {"unknown: --lora-rnak (did you mean --lora-rank?)"});
+  rejects("--num-rollouts 3 --colocated --zzzzzzzzzzzz 1 2",
+          {"unknown: --num-rollouts (did you mean --num-rollout?), --colocated (did you mean --colocate?), --zzzzzzzzzzzz"});
+  rejects("--lr1 3 --use-tis", {"unknown: --lr1", "not available yet: --use-tis"});
+  rejects("--num-roll 3", {"unknown: --num-roll (did you mean --num-rollout?)"});   // no abbreviations
+}
+
+TEST(Unknown, NearestNameCountsEdits) {
+  EXPECT_EQ(nearest_name("--lr", {"--lora", "--load"}), "");
+  EXPECT_EQ(nearest_name("--eval-intreval", {"--eval-config", "--eval-interval"}), "--eval-interval");
+  EXPECT_EQ(nearest_name("trian", {"sft", "train"}), "train");
+}
+
+}  // namespace
+}  // namespace lockstep::cli

@@ -1,0 +1,152 @@
+// The program as a process: output streams, exit codes, Ctrl-C.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <csignal>
+#include <cstdio>
+#include <fstream>
+#include <new>
+#include <sstream>
+
+#include "cli/command_line.h"
+#include "core/error.h"
+#include "support/temp_directory.h"
+
+namespace lockstep::cli {
+namespace {
+
+struct Outcome {
+  int code = -1;
+  std::string out, err;
+};
+
+std::string read(const std::filesystem::path& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+// Runs the program through the shell; `before` stands in front of it.
+Outcome run_program(const testing::TempDirectory& dir, const std::string& args, const std::string& before = "") {
+  const std::string command = before + " " LOCKSTEP_BINARY " " + args + " >" + (dir / "out").string() + " 2>" + (dir / "err").string();
+  const int status = std::system(command.c_str());
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read(dir / "out"), read(dir / "err")};
+}
+
+const std::string kModel = LOCKSTEP_SOURCE_DIR "/models/arith";
+const std::string kTrain = "train --hf-checkpoint " + kModel + " --prompt-data " + kModel +
+                           "/train.jsonl --input-key prompt --label-key label --rm-type math --rollout-batch-size 8 "
+                           "--n-samples-per-prompt 4 --rollout-max-response-len 16 --lora-rank 8 --target-modules all-linear ";
+
+TEST(Process, HelpGoesToStdout) {
+  const testing::TempDirectory dir;
+  for (const char* args : {"--help", "train --help", "sft -h", "score --help", "generate --help", "eval --help", "inspect --help",
+                           "bench --help", "train --nonsense --help"}) {
+    const Outcome outcome = run_program(dir, args);
+    EXPECT_EQ(outcome.code, 0) << args;
+    EXPECT_NE(outcome.out.find("Usage: lockstep"), std::string::npos) << args;
+    EXPECT_EQ(outcome.err, "") << args;
+  }
+}
+
+TEST(Process, VersionIsTheProjects) {
+  const testing::TempDirectory dir;
+  const Outcome outcome = run_program(dir, "--version");
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_EQ(outcome.out, "lockstep " + std::string(kVersion) + "\n");
+  EXPECT_NE(read(LOCKSTEP_SOURCE_DIR "/CMakeLists.txt").find("VERSION " + std::string(kVersion)), std::string::npos);
+}
+
+TEST(Process, ConfigErrorsAreTwo) {
+  const testing::TempDirectory dir;
+  const Outcome nothing = run_program(dir, "");
+  EXPECT_EQ(nothing.code, 2);
+  EXPECT_NE(nothing.err.find("Commands:"), std::string::npos);
+  const Outcome command = run_program(dir, "trian");
+  EXPECT_EQ(command.code, 2);
+  EXPECT_NE(command.err.find("lockstep train"), std::string::npos);
+  const Outcome flag = run_program(dir, kTrain + "--num-rollout x");
+  EXPECT_EQ(flag.code, 2);
+  EXPECT_EQ(flag.out, "");
+  for (const char* part : {"error: bad value of --num-rollout", "got:    x", "wanted: a whole number", "kind:   ConfigError"})
+    EXPECT_NE(flag.err.find(part), std::string::npos) << flag.err;
+}
+
+TEST(Process, ModelShapeIsCompared) {
+  const testing::TempDirectory dir;
+  const Outcome outcome = run_program(dir, kTrain + "--num-rollout 1 --dry-run --num-layers 999");
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_NE(outcome.err.find("--num-layers"), std::string::npos) << outcome.err;
+}
+
+TEST(Process, DryRunPrintsThePlan) {
+  const testing::TempDirectory dir;
+  const Outcome outcome = run_program(dir, kTrain + "--num-rollout 1 --dry-run --colocate");
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("--colocate: trainer and engine"), std::string::npos) << outcome.out;
+}
+
+TEST(Process, DataErrorsAreThree) {
+  const testing::TempDirectory dir;
+  const auto rows = dir.write("rows.jsonl", "{\"tokens\": [1, 2]}\nnot json\n");
+  const Outcome outcome = run_program(dir, "score --hf-checkpoint " + kModel + " --input " + rows.string() + " --output " + (dir / "o").string());
+  EXPECT_EQ(outcome.code, 3) << outcome.err;
+  EXPECT_NE(outcome.err.find("DataError"), std::string::npos) << outcome.err;
+}
+
+TEST(Process, FormatErrorsAreFour) {
+  const testing::TempDirectory dir;
+  dir.write("adapter/adapter_config.json", "{\"peft_type\": ");
+  dir.write("adapter/adapter_model.safetensors", "");
+  const Outcome outcome = run_program(dir, "inspect " + (dir / "adapter").string());
+  EXPECT_EQ(outcome.code, 4) << outcome.err;
+}
+
+TEST(Process, ResourceErrorsAreSeven) {
+  const testing::TempDirectory dir;
+  const auto file = dir.write("file", "");
+  const Outcome outcome = run_program(dir, kTrain + "--num-rollout 1 --save " + (file / "below").string());
+  EXPECT_EQ(outcome.code, 7) << outcome.err;
+}
+
+TEST(Process, InterruptIs130) {
+  const testing::TempDirectory dir;
+  // The shell's timeout sends SIGINT once and reports the program's own exit code.
+  const Outcome outcome = run_program(dir, kTrain + "--num-rollout 100000 --save " + (dir / "save").string(),
+                                      "timeout --preserve-status -s INT -k 60 3");
+  EXPECT_EQ(outcome.code, 130) << outcome.err;
+  EXPECT_NE(outcome.err.find("Cancelled"), std::string::npos) << outcome.err;
+}
+
+template <class Thrown>
+std::pair<int, std::string> reported(const Thrown& thrown) {
+  std::ostringstream err;
+  try {
+    throw thrown;
+  } catch (...) {
+    const int code = report_error(err);
+    return {code, err.str()};
+  }
+}
+
+TEST(Report, EveryKindHasItsCode) {
+  EXPECT_EQ(reported(ConfigError({.what = "x"})).first, 2);
+  EXPECT_EQ(reported(DataError({.what = "x"})).first, 3);
+  EXPECT_EQ(reported(FormatError({.what = "x"})).first, 4);
+  EXPECT_EQ(reported(ShapeError({.what = "x"})).first, 5);
+  EXPECT_EQ(reported(DTypeError({.what = "x"})).first, 5);
+  EXPECT_EQ(reported(DeviceError({.what = "x"})).first, 6);
+  EXPECT_EQ(reported(ResourceError({.what = "x"})).first, 7);
+  EXPECT_EQ(reported(Cancelled({.what = "x"})).first, 130);
+  const auto memory = reported(std::bad_alloc());
+  EXPECT_EQ(memory.first, 7);
+  EXPECT_NE(memory.second.find("out of memory"), std::string::npos);
+  EXPECT_NE(memory.second.find("ResourceError"), std::string::npos);
+  const auto other = reported(std::runtime_error("boom"));
+  EXPECT_EQ(other.first, 1);
+  EXPECT_NE(other.second.find("boom"), std::string::npos);
+  EXPECT_EQ(reported(5).first, 1);
+}
+
+}  // namespace
+}  // namespace lockstep::cli

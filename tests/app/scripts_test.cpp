@@ -1,0 +1,140 @@
+// Published launch scripts: both full lists, and every flag of every list belongs to one of the known classes.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "app/arguments.h"
+#include "app/launch_flags.h"
+#include "cli/classify.h"
+#include "cli/known.h"
+#include "cli/parse.h"
+#include "cli/train_flags.h"
+#include "core/error.h"
+#include "support/temp_directory.h"
+
+namespace lockstep::cli {
+namespace {
+
+bool has_note(const std::vector<std::string>& notes, const std::string& flag) {
+  return std::ranges::count_if(notes, [&](const std::string& note) { return note.starts_with(flag + ": "); }) == 1;
+}
+
+TEST(Scripts, Gsm8kLaunchBecomesOptions) {
+  const auto command = parse_train(words(kGsm8kLaunch));
+  const recipes::RlOptions& o = command.options;
+  EXPECT_EQ(o.base.hf_checkpoint, "/root/Qwen2.5-0.5B-Instruct/");
+  EXPECT_EQ(o.adapter.config.rank, 32);
+  EXPECT_EQ(o.adapter.config.alpha, 32);
+  EXPECT_EQ(o.adapter.config.dropout, 0);
+  EXPECT_EQ(o.adapter.config.target_modules, std::vector<std::string>{"all-linear"});
+  EXPECT_EQ(o.adapter.config.type, lora::LoraType::fused);
+  EXPECT_EQ(o.optimizer.schedule.lr, 1e-5);
+  EXPECT_EQ(o.optimizer.weight_decay, 0.1);
+  EXPECT_EQ(o.optimizer.beta1, 0.9);
+  EXPECT_EQ(o.optimizer.beta2, 0.98);
+  EXPECT_EQ(o.optimizer.schedule.style, train::DecayStyle::constant);
+  EXPECT_EQ(o.loss.clip_low, 0.2f);
+  EXPECT_EQ(o.loss.clip_high, 0.28f);
+  EXPECT_EQ(o.loss.kl_type, train::KlType::low_var);
+  EXPECT_EQ(o.loss.kl_coef, 0);
+  EXPECT_FALSE(o.use_kl_loss);
+  EXPECT_EQ(o.training.max_tokens, 9216);
+  EXPECT_EQ(o.training.global_batch_size, 256);
+  EXPECT_EQ(o.num_steps_per_rollout, 1);
+  EXPECT_TRUE(o.training.per_token_loss);
+  EXPECT_EQ(o.prompt_data, "/root/gsm8k/train.jsonl");
+  EXPECT_EQ(o.input_key, "messages");
+  EXPECT_EQ(o.label_key, "label");
+  EXPECT_TRUE(o.shuffle);
+  EXPECT_EQ(o.reward, recipes::RewardType::math);
+  EXPECT_EQ(o.num_rollout, 100);
+  EXPECT_EQ(o.rollout_batch_size, 32);
+  EXPECT_EQ(o.n_samples, 8);
+  EXPECT_EQ(o.sampling.max_tokens, 1024);
+  EXPECT_EQ(o.sampling.temperature, 1);
+  EXPECT_EQ(o.eval_interval, 10);
+  ASSERT_EQ(o.eval_sets.size(), 1u);
+  EXPECT_EQ(o.eval_sets[0].name, "gsm8k");
+  EXPECT_EQ(o.eval_sets[0].path, "/root/gsm8k/test.jsonl");
+  EXPECT_EQ(o.eval_samples, 1);
+  EXPECT_EQ(o.eval_sampling.max_tokens, 1024);
+  EXPECT_EQ(o.eval_sampling.top_k, 1);
+  EXPECT_EQ(o.sampling.top_k, -1);
+}
+
+TEST(Scripts, Gsm8kLaunchSaysWhatItsOtherFlagsBecame) {
+  const auto command = parse_train(words(kGsm8kLaunch));
+  for (const char* flag : {"--colocate", "--megatron-to-hf-mode", "--optimizer", "--use-wandb", "--wandb-host", "--wandb-group",
+                           "--tensor-model-parallel-size", "--sequence-parallel", "--sglang-mem-fraction-static",
+                           "--attention-backend", "--apply-chat-template", "--use-dynamic-batch-size"})
+    EXPECT_TRUE(has_note(command.notes, flag)) << flag;
+  const std::vector<std::pair<std::string, std::string>> shape = {
+      {"swiglu", "true"}, {"num-layers", "24"}, {"hidden-size", "896"}, {"ffn-hidden-size", "4864"},
+      {"num-attention-heads", "14"}, {"use-rotary-position-embeddings", "true"}, {"disable-bias-linear", "true"},
+      {"add-qkv-bias", "true"}, {"normalization", "RMSNorm"}, {"norm-epsilon", "1e-6"}, {"rotary-base", "1000000"},
+      {"group-query-attention", "true"}, {"num-query-groups", "2"}, {"vocab-size", "151936"}};
+  EXPECT_EQ(command.shape, shape);
+}
+
+TEST(Scripts, DapoLaunchEndsInOneErrorThatNamesWhatIsMissing) {
+  try {
+    parse_train(words(kDapoLaunch));
+    FAIL() << "nothing was thrown";
+  } catch (const ConfigError& error) {
+    EXPECT_EQ(error.fault().what,
+              "not available yet: --rm-type deepscaler, --over-sampling-batch-size, --dynamic-sampling-filter-path");
+    EXPECT_EQ(error.exit_code(), 2);
+  }
+}
+
+TEST(Scripts, DapoLaunchRunsWithoutThem) {
+  const std::string text = std::string(kDapoLaunch) + " --rm-type math";   // the last one wins
+  Values args;
+  for (const std::string& word : words(text))
+    if (word == "--over-sampling-batch-size" || word == "--dynamic-sampling-filter-path") args.push_back("");
+    else if (!args.empty() && args.back().empty()) args.pop_back();
+    else args.push_back(word);
+  const auto command = parse_train(args);
+  EXPECT_EQ(command.options.reward, recipes::RewardType::math);
+  EXPECT_TRUE(command.options.training.recompute);
+  EXPECT_EQ(command.options.training.global_batch_size, 128);
+}
+
+TEST(Scripts, ParquetIsNotAvailableYet) {
+  testing::expect_error<ConfigError>(
+      [] { parse_train(train_args("--prompt-data t.parquet --eval-prompt-data gsm8k e.parquet --eval-interval 1 --use-tis")); },
+      {"not available yet: --prompt-data t.parquet, --eval-prompt-data e.parquet, --use-tis"});
+}
+
+void expect_known(const std::string& flag) {
+  TrainForm form;
+  try {
+    classify({flag, "1"}, train_flags(form), Scripts::train, nullptr, 1);
+  } catch (const ConfigError& error) {
+    EXPECT_EQ(error.fault().what.find("unknown"), std::string::npos) << error.what();
+  }
+}
+
+TEST(Scripts, EveryPublishedFlagHasAClass) {
+  const Values launch = words(kLaunchFlags);
+  EXPECT_EQ(launch.size(), 233u);
+  for (const std::string& flag : launch) expect_known(flag);
+  for (const std::string& flag : words(kTableFlags)) expect_known(flag);
+}
+
+TEST(Scripts, NoFlagIsInTwoClasses) {
+  TrainForm form;
+  const FlagSet flags = train_flags(form);
+  std::vector<std::string> names;
+  for (const FlagSet::Group& group : flags.groups())
+    for (const Flag& flag : group.flags) names.push_back(flag.name);
+  for (const ShapeFlag& row : shape_flags()) names.emplace_back(row.name);
+  for (const Compatible& row : compatible_flags()) names.emplace_back(row.name);
+  for (const std::string_view name : later_flags()) names.emplace_back(name);
+  std::ranges::sort(names);
+  const auto twice = std::ranges::adjacent_find(names);
+  EXPECT_EQ(twice, names.end()) << *twice;
+}
+
+}  // namespace
+}  // namespace lockstep::cli

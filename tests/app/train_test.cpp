@@ -1,0 +1,220 @@
+// lockstep train: defaults and the rules between flags.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "app/arguments.h"
+#include "cli/parse.h"
+#include "core/error.h"
+#include "support/temp_directory.h"
+
+namespace lockstep::cli {
+namespace {
+
+using testing::expect_error;
+
+recipes::RlOptions train(const std::string& more) { return parse_train(train_args(more)).options; }
+
+void rejects(const std::string& more, std::initializer_list<const char*> parts) {
+  SCOPED_TRACE(more);
+  expect_error<ConfigError>([&] { parse_train(train_args(more)); }, parts);
+}
+
+bool notes_contain(const std::string& more, const std::string& text) {
+  const auto notes = parse_train(train_args(more)).notes;
+  return std::ranges::any_of(notes, [&](const std::string& note) { return note.find(text) != std::string::npos; });
+}
+
+TEST(Train, DefaultsAreThoseOfTheScripts) {
+  const recipes::RlOptions o = train("");
+  EXPECT_EQ(o.input_key, "input");
+  EXPECT_EQ(o.optimizer.schedule.lr, 1e-6);
+  EXPECT_EQ(o.optimizer.beta1, 0.9);
+  EXPECT_EQ(o.optimizer.beta2, 0.999);
+  EXPECT_EQ(o.optimizer.eps, 1e-8);
+  EXPECT_EQ(o.optimizer.weight_decay, 0.01);
+  EXPECT_EQ(o.optimizer.clip_grad, 1);
+  EXPECT_EQ(o.adapter.config.alpha, 16);
+  EXPECT_EQ(o.adapter.config.type, lora::LoraType::fused);
+  EXPECT_EQ(o.loss.clip_low, 0.2f);
+  EXPECT_EQ(o.loss.clip_high, 0.2f);
+  EXPECT_EQ(o.loss.clip_c, 0);
+  EXPECT_EQ(o.loss.kl_type, train::KlType::k1);
+  EXPECT_EQ(o.training.seed, 1234u);
+  EXPECT_EQ(o.sampling.seed, 42u);
+  EXPECT_EQ(o.sampling.temperature, 1);
+  EXPECT_EQ(o.sampling.top_k, -1);
+  EXPECT_EQ(o.eval_samples, 1);
+  EXPECT_EQ(o.eval_interval, 0);
+  EXPECT_EQ(o.save.save_interval, 0);
+  EXPECT_TRUE(o.eval_before_train);
+  EXPECT_FALSE(o.shuffle);
+  EXPECT_FALSE(o.training.recompute);
+}
+
+TEST(Train, EveryFlagReachesItsOption) {
+  const recipes::RlOptions o = train(
+      "--num-epoch 2 --rollout-max-prompt-len 77 --rollout-temperature 0.8 --rollout-top-p 0.9 --rollout-top-k 5 --rollout-seed 9 "
+      "--seed 7 --eps-clip 0.1 --eps-clip-c 3 --entropy-coef 0.01 --use-kl-loss --kl-loss-coef 0.02 --kl-loss-type k3 "
+      "--n-samples-per-prompt 4 --disable-grpo-std-normalization --disable-rewards-normalization --lora-alpha 64 --use-rslora "
+      "--lora-type canonical_lora --target-modules q_proj,v_proj --exclude-modules v_proj --lora-adapter-path A --min-lr 1e-7 "
+      "--lr-decay-style cosine --lr-decay-iters 50 --lr-warmup-iters 5 --adam-eps 1e-9 --clip-grad 0 --save s --save-interval 2 "
+      "--load l --skip-eval-before-train --threads 2 --cpu-isa avx2 --kv-cache-bytes 1000000 --max-num-seqs 16 "
+      "--max-tokens-per-gpu 512 --gradient-checkpointing --eval-input-key q --eval-label-key a --rm-type exact");
+  EXPECT_EQ(o.num_epoch, 2);
+  EXPECT_EQ(o.max_prompt_len, 77);
+  EXPECT_EQ(o.sampling.temperature, 0.8f);
+  EXPECT_EQ(o.sampling.logprob_temperature, 0.8f);
+  EXPECT_EQ(o.sampling.top_p, 0.9f);
+  EXPECT_EQ(o.sampling.top_k, 5);
+  EXPECT_EQ(o.sampling.seed, 9u);
+  EXPECT_EQ(o.training.seed, 7u);
+  EXPECT_EQ(o.loss.clip_low, 0.1f);
+  EXPECT_EQ(o.loss.clip_high, 0.1f);
+  EXPECT_EQ(o.loss.clip_c, 3);
+  EXPECT_EQ(o.loss.entropy_coef, 0.01f);
+  EXPECT_TRUE(o.use_kl_loss);
+  EXPECT_EQ(o.loss.kl_coef, 0.02f);
+  EXPECT_EQ(o.loss.kl_type, train::KlType::k3);
+  EXPECT_FALSE(o.normalize_std);
+  EXPECT_FALSE(o.normalize_rewards);
+  EXPECT_EQ(o.adapter.config.alpha, 64);
+  EXPECT_TRUE(o.adapter.config.use_rslora);
+  EXPECT_EQ(o.adapter.config.type, lora::LoraType::canonical);
+  EXPECT_EQ(o.adapter.config.target_modules, (std::vector<std::string>{"q_proj", "v_proj"}));
+  EXPECT_EQ(o.adapter.config.exclude_modules, std::vector<std::string>{"v_proj"});
+  EXPECT_EQ(o.adapter.adapter_path, "A");
+  EXPECT_EQ(o.optimizer.schedule.min_lr, 1e-7);
+  EXPECT_EQ(o.optimizer.schedule.style, train::DecayStyle::cosine);
+  EXPECT_EQ(o.optimizer.decay_steps, 50);
+  EXPECT_EQ(o.optimizer.schedule.warmup_steps, 5);
+  EXPECT_EQ(o.optimizer.eps, 1e-9);
+  EXPECT_EQ(o.optimizer.clip_grad, 0);
+  EXPECT_EQ(o.save.save, "s");
+  EXPECT_EQ(o.save.save_interval, 2);
+  EXPECT_EQ(o.save.load, "l");
+  EXPECT_FALSE(o.eval_before_train);
+  EXPECT_EQ(o.base.stream.threads, 2);
+  EXPECT_EQ(o.base.stream.isa, CpuIsa::avx2);
+  EXPECT_EQ(o.kv_bytes, 1000000);
+  EXPECT_EQ(o.max_sequences, 16);
+  EXPECT_EQ(o.training.max_tokens, 512);
+  EXPECT_TRUE(o.training.recompute);
+  EXPECT_EQ(o.eval_input_key, "q");
+  EXPECT_EQ(o.eval_label_key, "a");
+  EXPECT_EQ(o.reward, recipes::RewardType::exact);
+}
+
+TEST(Train, OneErrorNamesWhatIsMissing) {
+  expect_error<ConfigError>([] { parse_train({}); },
+                            {"missing: --hf-checkpoint, --prompt-data, --label-key, --rm-type, --rollout-batch-size"});
+  expect_error<ConfigError>(
+      [] { parse_train(words("--hf-checkpoint M --prompt-data d --label-key l --rm-type math --rollout-batch-size 8")); },
+      {"--num-rollout or --num-epoch"});
+}
+
+TEST(Train, AdapterRules) {
+  const std::string base = "--hf-checkpoint M --prompt-data d --label-key l --rm-type math --rollout-batch-size 8 --num-rollout 1 ";
+  expect_error<ConfigError>([&] { parse_train(words(base)); }, {"this program trains adapters: give --lora-rank"});
+  expect_error<ConfigError>([&] { parse_train(words(base + "--lora-rank 0 --target-modules all-linear")); }, {"give --lora-rank"});
+  expect_error<ConfigError>([&] { parse_train(words(base + "--lora-rank 8")); }, {"--lora-rank needs --target-modules", "all-linear"});
+  EXPECT_NO_THROW(parse_train(words(base + "--lora-adapter-path A")));   // the directory says rank and modules
+  rejects("--lora-dropout 0.05", {"--lora-dropout", "0.05", "sft"});
+  rejects("--lora-type dora", {"--lora-type", "dora"});
+  rejects("--target-modules ,", {"--target-modules names no module"});
+}
+
+TEST(Train, KlRules) {
+  rejects("--kl-coef 0.1 --use-kl-loss --kl-loss-coef 0.1", {"--kl-coef and --kl-loss-coef"});
+  EXPECT_EQ(train("--kl-coef 0.1 --kl-loss-coef 0.0").kl_reward_coef, 0.1);
+  EXPECT_TRUE(notes_contain("--kl-loss-coef 0.1", "not used without --use-kl-loss"));
+  rejects("--eps-clip-c 1", {"--eps-clip-c", "above 1"});
+}
+
+TEST(Train, BatchArithmetic) {
+  const auto whole = train("--n-samples-per-prompt 4");
+  EXPECT_EQ(whole.training.global_batch_size, 32);
+  EXPECT_EQ(whole.num_steps_per_rollout, 1);
+  const auto batch = train("--n-samples-per-prompt 4 --global-batch-size 8");
+  EXPECT_EQ(batch.num_steps_per_rollout, 4);
+  const auto steps = train("--n-samples-per-prompt 4 --num-steps-per-rollout 2");
+  EXPECT_EQ(steps.training.global_batch_size, 16);
+  EXPECT_NO_THROW(train("--n-samples-per-prompt 4 --global-batch-size 16 --num-steps-per-rollout 2"));
+  rejects("--n-samples-per-prompt 4 --global-batch-size 16 --num-steps-per-rollout 4", {"disagree", "8"});
+  rejects("--n-samples-per-prompt 4 --global-batch-size 12", {"--global-batch-size", "12", "a divisor of 32 samples"});
+  rejects("--n-samples-per-prompt 4 --global-batch-size 64", {"--global-batch-size", "64"});
+  rejects("--n-samples-per-prompt 4 --num-steps-per-rollout 5", {"--num-steps-per-rollout", "5"});
+}
+
+TEST(Train, AGroupOfOneHasNoSpread) {
+  EXPECT_FALSE(train("").normalize_std);
+  EXPECT_TRUE(notes_contain("", "no spread"));
+  EXPECT_TRUE(train("--n-samples-per-prompt 2").normalize_std);
+}
+
+TEST(Train, EvaluationRules) {
+  rejects("--eval-interval 5", {"--eval-interval needs --eval-prompt-data"});
+  rejects("--eval-interval 5 --eval-prompt-data a b c", {"pairs of a name and a path", "3 values"});
+  rejects("--eval-interval 5 --eval-prompt-data a x.jsonl a y.jsonl", {"two evaluation sets of one name"});
+  EXPECT_TRUE(notes_contain("--eval-prompt-data x.jsonl", "without --eval-interval"));
+  const auto one = train("--eval-interval 5 --eval-prompt-data x.jsonl");
+  ASSERT_EQ(one.eval_sets.size(), 1u);
+  EXPECT_EQ(one.eval_sets[0].name, "eval");
+  const auto two = train("--eval-interval 5 --eval-prompt-data a x.jsonl b y.jsonl");
+  ASSERT_EQ(two.eval_sets.size(), 2u);
+  EXPECT_EQ(two.eval_sets[1].name, "b");
+  EXPECT_EQ(two.eval_sets[1].path, "y.jsonl");
+}
+
+TEST(Train, EvaluationSamplesAsRolloutsUnlessTold) {
+  const std::string rollout = "--rollout-temperature 0.7 --rollout-top-p 0.9 --rollout-top-k 20 --rollout-max-response-len 99 --rollout-stop x ";
+  const auto same = train(rollout).eval_sampling;
+  EXPECT_EQ(same.temperature, 0.7f);
+  EXPECT_EQ(same.top_p, 0.9f);
+  EXPECT_EQ(same.top_k, 20);
+  EXPECT_EQ(same.max_tokens, 99);
+  EXPECT_EQ(same.stop, std::vector<std::string>{"x"});
+  const auto told = train(rollout + "--eval-temperature 0 --eval-top-p 1 --eval-top-k -1 --eval-max-response-len 5").eval_sampling;
+  EXPECT_EQ(told.temperature, 0);
+  EXPECT_EQ(told.top_p, 1);
+  EXPECT_EQ(told.top_k, -1);
+  EXPECT_EQ(told.max_tokens, 5);
+}
+
+TEST(Train, SamplingRules) {
+  rejects("--rollout-temperature 0", {"--rollout-temperature", "above 0"});
+  rejects("--rollout-temperature -1", {"--rollout-temperature"});
+  rejects("--rollout-top-p 0", {"--rollout-top-p"});
+  rejects("--rollout-top-k -2", {"--rollout-top-k"});
+}
+
+TEST(Train, ScheduleAndSaveRules) {
+  rejects("--lr 1e-5 --min-lr 1e-4", {"--min-lr is above --lr"});
+  rejects("--lr-warmup-iters 5 --lr-warmup-fraction 0.1", {"exclude each other"});
+  rejects("--lr-warmup-iters 5 --lr-decay-iters 5", {"--lr-warmup-iters", "--lr-decay-iters 5"});
+  EXPECT_EQ(train("--lr-warmup-fraction 0.1").optimizer.warmup_fraction, 0.1);
+  rejects("--save-interval 5", {"--save-interval needs --save"});
+  rejects("--save s --save-interval 0", {"--save-interval"});
+  EXPECT_TRUE(notes_contain("", "no --save"));
+  EXPECT_FALSE(notes_contain("--save s", "no --save"));
+}
+
+TEST(Train, RecomputationAndDryRun) {
+  EXPECT_TRUE(train("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1").training.recompute);
+  EXPECT_TRUE(train("--recompute-granularity selective").training.recompute);
+  EXPECT_TRUE(notes_contain("--recompute-granularity selective", "whole layers"));
+  EXPECT_TRUE(parse_train(train_args("--dry-run")).dry_run);
+  EXPECT_FALSE(parse_train(train_args()).dry_run);
+}
+
+TEST(Train, HelpShowsEveryFlagWithItsDefault) {
+  const std::string help = train_help();
+  for (const char* text : {"--lr X=1e-6", "--lora-alpha A=16", "--eps-clip E=0.2", "--rollout-temperature T=1", "--input-key KEY=input",
+                           "--kl-loss-type TYPE=k1", "--adam-eps X=1e-8", "Required:", "Data:", "Rollout:", "Algorithm:", "LoRA:",
+                           "Optimizer:", "Checkpoint:", "Evaluation:", "Machine:", "Launch scripts", "Example:"})
+    EXPECT_NE(help.find(text), std::string::npos) << text;
+  EXPECT_EQ(help.find("--save-interval N="), std::string::npos);   // 0 is no value of it
+}
+
+}  // namespace
+}  // namespace lockstep::cli

@@ -1,0 +1,288 @@
+#include "text/tokenizer.h"
+
+#include <atomic>
+#include <map>
+#include <random>
+#include <thread>
+
+#include "core/error.h"
+#include "core/fs.h"
+#include "core/json.h"
+#include "support/temp_directory.h"
+#include "text/utf8.h"
+
+namespace lockstep::text {
+namespace {
+
+using lockstep::testing::TempDirectory;
+using lockstep::testing::expect_error;
+
+const fs::Path kGoldens = fs::Path(LOCKSTEP_SOURCE_DIR) / "tests/golden/tokenizer";
+
+std::vector<Json> read_cases(const fs::Path& file) {
+  std::vector<Json> cases;
+  const std::string bytes = fs::read_file(file);
+  for (size_t begin = 0; begin < bytes.size();) {
+    const size_t end = bytes.find('\n', begin);
+    cases.push_back(parse_json(std::string_view(bytes).substr(begin, end - begin), file.string()));
+    begin = end + 1;
+  }
+  return cases;
+}
+
+// What a server would send: token by token, every part whole characters.
+std::string streamed(const Tokenizer& tokenizer, const std::vector<int32_t>& ids, bool skip_special) {
+  StreamingDecoder decoder(tokenizer, skip_special);
+  std::string text;
+  for (int32_t id : ids) {
+    const std::string part = decoder.push(id);
+    EXPECT_EQ(valid_utf8_prefix(part), part.size());
+    text += part;
+  }
+  text += decoder.finish();
+  EXPECT_EQ(decoder.finish(), "");
+  return text;
+}
+
+void check_case(const Tokenizer& tokenizer, const Json& golden) {
+  const std::vector<int32_t> ids = golden["ids"];
+  if (golden.contains("text")) EXPECT_EQ(tokenizer.encode(golden["text"].get<std::string>()), ids) << golden.dump();
+  EXPECT_EQ(tokenizer.decode(ids), golden["decoded"].get<std::string>()) << golden.dump();
+  EXPECT_EQ(streamed(tokenizer, ids, false), golden["decoded"].get<std::string>()) << golden.dump();
+  if (!golden.contains("without_special")) return;
+  EXPECT_EQ(tokenizer.decode(ids, true), golden["without_special"].get<std::string>()) << golden.dump();
+  EXPECT_EQ(streamed(tokenizer, ids, true), golden["without_special"].get<std::string>()) << golden.dump();
+}
+
+Json gpt2_style() { return read_json((kGoldens / "gpt2_style/tokenizer.json").string()); }
+
+Tokenizer parse(const Json& json) { return Tokenizer::parse(json.dump(), "DIR/tokenizer.json"); }
+
+Tokenizer arith() { return Tokenizer::load((fs::Path(LOCKSTEP_SOURCE_DIR) / "models/arith").string()); }
+
+TEST(TokenizerGolden, Gpt2StyleAndItsVariants) {
+  const Json patches = read_json((kGoldens / "gpt2_style/variants.json").string());
+  std::map<std::string, Tokenizer> tokenizers;
+  for (const auto& item : patches.items()) {
+    Json json = gpt2_style();
+    json.merge_patch(item.value());
+    tokenizers.emplace(item.key(), parse(json));
+  }
+  const std::vector<Json> cases = read_cases(kGoldens / "gpt2_style/cases.jsonl");
+  EXPECT_GT(cases.size(), 1000u);
+  for (const Json& golden : cases) check_case(tokenizers.at(golden["variant"]), golden);
+}
+
+TEST(TokenizerGolden, EmbeddedModel) {
+  const Tokenizer tokenizer = arith();
+  const std::vector<Json> cases = read_cases(kGoldens / "arith_cases.jsonl");
+  EXPECT_GT(cases.size(), 300u);
+  for (const Json& golden : cases) check_case(tokenizer, golden);
+}
+
+TEST(TokenizerGolden, SmolLM2) {
+  const fs::Path file = fs::Path(LOCKSTEP_TEST_DATA) / "tokenizers/smollm2/tokenizer.json";
+  if (std::string_view(LOCKSTEP_TEST_DATA).empty() || !std::filesystem::exists(file))
+    GTEST_SKIP() << "no " << file << ": configure with -DLOCKSTEP_TEST_DATA=DIR";
+  Json json = read_json(file.string());
+  const Tokenizer as_is = parse(json);
+  for (const Json& golden : read_cases(kGoldens / "smollm2_cases.jsonl")) check_case(as_is, golden);
+  json["pre_tokenizer"] = read_json((kGoldens / "source.json").string())["published_pre_tokenizer"];
+  const Tokenizer published = parse(json);
+  for (const Json& golden : read_cases(kGoldens / "smollm2_digits_cases.jsonl")) check_case(published, golden);
+}
+
+TEST(Tokenizer, OldSpellingOfMerges) {
+  Json json = gpt2_style();
+  Json spelled = Json::array({"#version: 0.2"});
+  for (const Json& merge : json["model"]["merges"])
+    spelled.push_back(merge[0].get<std::string>() + " " + merge[1].get<std::string>());
+  json["model"]["merges"] = spelled;
+  const Tokenizer tokenizer = parse(json);
+  for (const Json& golden : read_cases(kGoldens / "gpt2_style/cases.jsonl"))
+    if (golden["variant"] == "plain") check_case(tokenizer, golden);
+}
+
+TEST(Tokenizer, Lookups) {
+  const Json json = gpt2_style();
+  const Tokenizer tokenizer = parse(json);
+  const int32_t end = tokenizer.token_id("<|endoftext|>").value();
+  EXPECT_EQ(end, 0);
+  EXPECT_TRUE(tokenizer.is_special(end));
+  EXPECT_EQ(tokenizer.token_bytes(end), "<|endoftext|>");
+  const int32_t think = tokenizer.token_id("<think>").value();
+  EXPECT_FALSE(tokenizer.is_special(think));
+  EXPECT_EQ(tokenizer.token_id("no such token"), std::nullopt);
+  EXPECT_EQ(tokenizer.vocab_size(), 3000 + 7);
+  const int32_t space = tokenizer.token_id("\u0120").value();
+  EXPECT_EQ(tokenizer.token_bytes(space), " ");
+  const int32_t part = tokenizer.token_id("\u00ff").value();
+  EXPECT_EQ(tokenizer.token_bytes(part), "\xff");
+  EXPECT_EQ(tokenizer.token_bytes(tokenizer.token_id("two words").value()), "two words");
+  for (int32_t bad : {-1, 3007, 1 << 30}) {
+    EXPECT_FALSE(tokenizer.is_special(bad));
+    EXPECT_THROW(tokenizer.token_bytes(bad), DataError);
+    expect_error<DataError>([&] { tokenizer.decode(std::vector<int32_t>{end, bad}); }, {"outside the vocabulary", std::to_string(bad).c_str()});
+    EXPECT_THROW(StreamingDecoder(tokenizer, false).push(bad), DataError);
+  }
+}
+
+TEST(Tokenizer, TextThatIsNotUtf8) {
+  const Tokenizer tokenizer = arith();
+  for (const char* bad : {"ab\xff", "\xc3", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xc0\xaf", "\x80"})
+    EXPECT_THROW(tokenizer.encode(bad), DataError);
+  expect_error<DataError>([&] { tokenizer.encode("ab\xff"); }, {"not UTF-8", "byte 2"});
+}
+
+TEST(Tokenizer, EveryTextComesBack) {
+  const Tokenizer tokenizer = parse(gpt2_style());
+  std::mt19937 random(11);
+  for (int round = 0; round < 2000; ++round) {
+    std::string text;
+    for (uint32_t i = 0, count = random() % 30; i < count; ++i) {
+      constexpr uint32_t kLimits[] = {0x80, 0x250, 0x3000, 0xD800, 0x110000};
+      const uint32_t code = random() % kLimits[random() % 5];
+      const bool surrogate = code >= 0xD800 && code < 0xE000;
+      if (code < 0x80) text += static_cast<char>(code);
+      else if (code < 0x800) text += {static_cast<char>(0xC0 | code >> 6), static_cast<char>(0x80 | (code & 63))};
+      else if (code < 0x10000 && !surrogate)
+        text += {static_cast<char>(0xE0 | code >> 12), static_cast<char>(0x80 | (code >> 6 & 63)), static_cast<char>(0x80 | (code & 63))};
+      else if (!surrogate)
+        text += {static_cast<char>(0xF0 | code >> 18), static_cast<char>(0x80 | (code >> 12 & 63)),
+                 static_cast<char>(0x80 | (code >> 6 & 63)), static_cast<char>(0x80 | (code & 63))};
+    }
+    const std::vector<int32_t> ids = tokenizer.encode(text);
+    ASSERT_EQ(tokenizer.decode(ids), text);
+    ASSERT_EQ(streamed(tokenizer, ids, false), text);
+  }
+}
+
+TEST(Tokenizer, LongRunsAreNeitherSlowNorDeep) {
+  const Tokenizer tokenizer = parse(gpt2_style());
+  for (const char* unit : {"a", " ", "7", "\u00e9", "!", "\n", "<", "word", "<mask> "}) {
+    std::string text;
+    while (text.size() < 300000) text += unit;
+    const std::vector<int32_t> ids = tokenizer.encode(text);
+    EXPECT_FALSE(ids.empty());
+    if (std::string_view(unit) != "<mask> ") EXPECT_EQ(tokenizer.decode(ids), text);
+  }
+}
+
+TEST(Tokenizer, SharedBetweenThreads) {
+  const Tokenizer tokenizer = parse(gpt2_style());
+  const std::vector<Json> cases = read_cases(kGoldens / "gpt2_style/cases.jsonl");
+  std::vector<std::thread> threads;
+  std::atomic<int> wrong{0};
+  for (size_t t = 0; t < 4; ++t)
+    threads.emplace_back([&, t] {
+      for (size_t i = t; i < cases.size(); i += 2)
+        if (cases[i]["variant"] == "plain" && cases[i].contains("text") &&
+            tokenizer.encode(cases[i]["text"].get_ref<const std::string&>()) != cases[i]["ids"].get<std::vector<int32_t>>())
+          ++wrong;
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong.load(), 0);
+}
+
+TEST(Tokenizer, PartsOfCharactersAreHeldBack) {
+  const Tokenizer tokenizer = parse(gpt2_style());
+  const auto byte = [&](const char* spelling) { return tokenizer.token_id(spelling).value(); };
+  StreamingDecoder decoder(tokenizer, false);
+  EXPECT_EQ(decoder.push(byte("\u00e4")), "");  // E4 B8 AD is one character
+  EXPECT_EQ(decoder.push(byte("\u00b8")), "");
+  EXPECT_EQ(decoder.push(byte("a")), "\uFFFDa");  // and E4 B8 alone is one damaged place
+  EXPECT_EQ(decoder.push(byte("\u00e4")), "");
+  EXPECT_EQ(decoder.finish(), "\uFFFD");
+}
+
+// A component of another kind, and the words that must be in the message.
+void expect_refused(const char* patch, std::initializer_list<const char*> parts) {
+  Json json = gpt2_style();
+  json.merge_patch(Json::parse(patch));
+  expect_error<FormatError>([&] { parse(json); }, parts);
+}
+
+TEST(TokenizerFile, OtherComponentsAreNamed) {
+  expect_refused(R"({"normalizer":{"type":"NFC"}})", {"DIR/tokenizer.json: normalizer", "NFC"});
+  expect_refused(R"({"truncation":{"max_length":5}})", {": truncation", "max_length"});
+  expect_refused(R"({"padding":{"strategy":"BatchLongest"}})", {": padding"});
+  expect_refused(R"({"pre_tokenizer":{"type":"Metaspace"}})", {": pre_tokenizer", "Metaspace"});
+  expect_refused(R"({"pre_tokenizer":null})", {": pre_tokenizer", "ByteLevel"});
+  expect_refused(R"({"pre_tokenizer":{"type":"Digits"}})", {": pre_tokenizer", "no ByteLevel"});
+  expect_refused(R"({"pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"Split"}]}})", {"Sequence", "Split"});
+  expect_refused(R"({"pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"ByteLevel"},{"type":"Digits"}]}})",
+                 {"Digits after ByteLevel"});
+  expect_refused(R"({"post_processor":{"type":"BertProcessing"}})", {": post_processor", "BertProcessing"});
+  expect_refused(R"({"decoder":null})", {": decoder", "ByteLevel"});
+  expect_refused(R"({"decoder":{"type":"Metaspace"}})", {": decoder", "Metaspace"});
+  expect_refused(R"({"model":{"type":"Unigram"}})", {": model: type", "Unigram"});
+  expect_refused(R"({"model":{"dropout":0.1}})", {": model: dropout"});
+  expect_refused(R"({"model":{"byte_fallback":true}})", {": model: byte_fallback"});
+  expect_refused(R"({"model":{"continuing_subword_prefix":"##"}})", {": model: continuing_subword_prefix", "##"});
+  expect_refused(R"({"model":{"end_of_word_suffix":"</w>"}})", {": model: end_of_word_suffix"});
+  expect_refused(R"({"model":{"unk_token":"nowhere"}})", {": model: unk_token", "nowhere"});
+}
+
+TEST(TokenizerFile, HarmlessComponentsPass) {
+  for (const char* patch :
+       {R"({"post_processor":null})", R"({"post_processor":{"type":"ByteLevel","trim_offsets":true}})",
+        R"({"post_processor":{"type":"Sequence","processors":[{"type":"ByteLevel"},{"type":"TemplateProcessing","single":[]}]}})",
+        R"({"model":{"continuing_subword_prefix":"","end_of_word_suffix":"","dropout":0.0,"unk_token":""}})"}) {
+    Json json = gpt2_style();
+    json.merge_patch(Json::parse(patch));
+    EXPECT_NO_THROW(parse(json)) << patch;
+  }
+}
+
+TEST(TokenizerFile, MalformedTablesAreNamed) {
+  expect_refused(R"({"model":{"vocab":{"x y":-1}}})", {"vocab: x y", "-1"});
+  expect_refused(R"({"model":{"vocab":{"x y":"7"}}})", {"vocab: x y"});
+  expect_refused(R"({"model":{"vocab":{"x y":5}}})", {"vocab", "share an id"});
+  expect_refused(R"({"model":{"vocab":{"x y":99999999999}}})", {"vocab: x y", "99999999999"});
+  expect_refused(R"({"model":{"vocab":[]}})", {"vocab", "an object"});
+  expect_refused(R"({"model":{"vocab":null}})", {"vocab"});
+  expect_refused(R"({"model":{"merges":{}}})", {"merges", "a list"});
+  expect_refused(R"({"model":{"merges":["a"]}})", {"merges", "\"a\""});
+  expect_refused(R"({"model":{"merges":["a b c"]}})", {"merges", "a b c"});
+  expect_refused(R"({"model":{"merges":[["a"]]}})", {"merges", "[\"a\"]"});
+  expect_refused(R"({"model":{"merges":[["a", "nowhere"]]}})", {"merges", "nowhere"});
+  expect_refused(R"({"model":null})", {"model"});
+  expect_refused(R"({"added_tokens":{}})", {"added_tokens", "a list"});
+  expect_refused(R"({"added_tokens":[{"content":"x"}]})", {"added_tokens", "id"});
+  expect_refused(R"({"added_tokens":[{"id":2998}]})", {"added_tokens", "content"});
+  expect_refused(R"({"added_tokens":[{"id":2998,"content":""}]})", {"added_tokens", "empty"});
+  expect_refused(R"({"added_tokens":[{"id":7,"content":"<|im_end|>"}]})", {"added_tokens", "<|im_end|>"});
+  expect_refused(R"({"added_tokens":[{"id":4000,"content":"<new>"}]})", {"added_tokens", "<new> = 4000", "3000"});
+  expect_error<FormatError>([] { Tokenizer::parse("{", "DIR/tokenizer.json"); }, {"DIR/tokenizer.json", "invalid JSON"});
+  expect_error<FormatError>([] { Tokenizer::parse("[]", "DIR/tokenizer.json"); }, {"DIR/tokenizer.json", "an object"});
+  const TempDirectory dir;
+  expect_error<FormatError>([&] { Tokenizer::load(dir.path().string()); }, {"no tokenizer", dir.path().c_str()});
+}
+
+TEST(TokenizerFile, DamageIsAnErrorOrATokenizer) {
+  const std::string whole =
+      R"({"added_tokens":[{"id":3,"content":"<e>","lstrip":true,"special":true}],"pre_tokenizer":{"type":"Sequence","pretokenizers":)"
+      R"([{"type":"Digits","individual_digits":true},{"type":"ByteLevel","add_prefix_space":false}]},"decoder":{"type":"ByteLevel"},)"
+      R"("model":{"type":"BPE","unk_token":"a","vocab":{"a":0,"b":1,"ab":2},"merges":[["a","b"]]}})";
+  EXPECT_EQ(Tokenizer::parse(whole, "x").encode("abc <e>"), (std::vector<int32_t>{2, 0, 3}));
+  int parsed = 0;
+  const auto attempt = [&](const std::string& damaged) {
+    try {
+      const Tokenizer tokenizer = Tokenizer::parse(damaged, "x");
+      ++parsed;
+      tokenizer.decode(tokenizer.encode("abab 12 <e> b\u00e9"));
+    } catch (const FormatError&) {
+    }
+  };
+  for (size_t size = 0; size < whole.size(); ++size) attempt(whole.substr(0, size));
+  EXPECT_EQ(parsed, 0);
+  for (size_t bit = 0; bit < whole.size() * 8; ++bit) {
+    std::string flipped = whole;
+    flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << (bit % 8)));
+    attempt(flipped);
+  }
+  EXPECT_GT(parsed, 0);
+}
+
+}  // namespace
+}  // namespace lockstep::text
