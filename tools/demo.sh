@@ -11,9 +11,9 @@ echo "== before: 500 held-out sums"
 "${evaluate[@]}"
 echo "== GRPO-LoRA"
 "$lockstep" train --hf-checkpoint "$model" --prompt-data "$model/train.jsonl" --input-key prompt --label-key label \
-  --rm-type math --num-rollout 60 --rollout-batch-size 32 --n-samples-per-prompt 8 --rollout-max-response-len 24 \
-  --global-batch-size 256 --advantage-estimator grpo --rollout-shuffle --lr 2e-3 --lora-rank 16 --lora-alpha 32 \
+  --rm-type math --num-rollout 80 --rollout-batch-size 32 --n-samples-per-prompt 8 --rollout-max-response-len 24 \
+  --global-batch-size 256 --advantage-estimator grpo --rollout-shuffle --lr 2e-3 --lora-rank 8 --lora-alpha 16 \
   --target-modules all-linear --save "$run"
 echo "== after"
-"${evaluate[@]}" --lora-adapter-path "$run/iter_0000060/lora_adapter"
-echo "the adapter lies in $run/iter_0000060/lora_adapter (a PEFT directory; try: $lockstep inspect $run)"
+"${evaluate[@]}" --lora-adapter-path "$run/iter_0000080/lora_adapter"
+echo "the adapter lies in $run/iter_0000080/lora_adapter (a PEFT directory; try: $lockstep inspect $run)"
