@@ -35,7 +35,8 @@ void take(Occurrence& occurrence, Arity arity, Values& positionals) {
   if (arity == Arity::none && occurrence.joined)
     throw ConfigError({.what = occurrence.flag + " takes no value", .where = occurrence.flag, .got = values[0]});
   if (arity != Arity::none && values.empty())
-    throw ConfigError({.what = occurrence.flag + " needs a value", .where = occurrence.flag,
+    throw ConfigError({.what = occurrence.flag + " needs a value",
+                       .where = occurrence.flag,
                        .attempt = "write a value that starts with -- as " + occurrence.flag + "=--value"});
   const size_t most = arity == Arity::none ? 0 : arity == Arity::one || occurrence.joined ? 1 : values.size();
   if (values.size() <= most) return;
@@ -100,7 +101,8 @@ class Classifier {
     for (Occurrence& occurrence : cut(args, result_.positionals)) place(occurrence);
     complain();
     if (result_.positionals.size() > num_positionals)
-      throw ConfigError({.what = "unexpected argument", .got = result_.positionals[num_positionals],
+      throw ConfigError({.what = "unexpected argument",
+                         .got = result_.positionals[num_positionals],
                          .attempt = "every value follows its flag; quote values with spaces"});
     return std::move(result_);
   }
@@ -129,10 +131,13 @@ class Classifier {
     if (row.arity != Arity::many) take(occurrence, row.arity, result_.positionals);
     for (const std::string& value : occurrence.values) {
       const auto accepted = split_names(row.accepted);
-      if (accepted.empty() || std::ranges::any_of(accepted, [&](auto name) { return same_value(name, value); })) continue;
+      if (accepted.empty() || std::ranges::any_of(accepted, [&](auto name) { return same_value(name, value); }))
+        continue;
       if (is_later_value(row.later, value)) return later_.push_back(occurrence.flag + " " + value);
       throw ConfigError({.what = fmt::format("{} {} is not what this program does", occurrence.flag, value),
-                         .where = occurrence.flag, .got = value, .wanted = fmt::format("{}", fmt::join(accepted, " or ")),
+                         .where = occurrence.flag,
+                         .got = value,
+                         .wanted = fmt::format("{}", fmt::join(accepted, " or ")),
                          .attempt = fmt::format("drop the flag: {}", row.line)});
     }
     result_.notes.push_back(fmt::format("{}: {}", occurrence.flag, row.line));
@@ -193,7 +198,8 @@ Classified classify(const Values& args, const FlagSet& flags, Scripts scripts, c
 }
 
 void bind(const Classified& classified, const FlagSet& flags) {
-  for (const Occurrence& occurrence : classified.used) flags.find(occurrence.flag)->binding.set(occurrence.flag, occurrence.values);
+  for (const Occurrence& occurrence : classified.used)
+    flags.find(occurrence.flag)->binding.set(occurrence.flag, occurrence.values);
 }
 
 std::string nearest_name(std::string_view name, const std::vector<std::string>& candidates) {

@@ -1,6 +1,8 @@
-// argv cut into occurrences of flags, and the four classes they fall into: used, compatible, not available yet, unknown.
+// argv cut into occurrences of flags, and the four classes they fall into: used, compatible, not available yet,
+// unknown.
 //
-// As argparse: `--flag value` and `--flag=value`; the last of a repeated flag wins; what follows a flag up to the next token that starts with
+// As argparse: `--flag value` and `--flag=value`; the last of a repeated flag wins; what follows a flag up to the next
+// token that starts with
 // "--" belongs to it (so -1 and -1e-5 are values); abbreviations are not accepted.
 #pragma once
 
@@ -15,31 +17,32 @@ namespace lockstep::cli {
 struct Occurrence {
   std::string flag;
   Values values;
-  bool joined = false;   // written --flag=value
+  bool joined = false;  // written --flag=value
 };
 
 // Which launch scripts a command reads besides its own flags.
 enum class Scripts { none, train, sft };
 
 struct Classified {
-  std::vector<Occurrence> used, compatible;                   // one per flag, in order
-  std::vector<std::pair<std::string, std::string>> shape;     // (flag without dashes, value or "true")
+  std::vector<Occurrence> used, compatible;                // one per flag, in order
+  std::vector<std::pair<std::string, std::string>> shape;  // (flag without dashes, value or "true")
   Values positionals;
-  std::vector<std::string> notes;                             // a line for each compatible flag
+  std::vector<std::string> notes;  // a line for each compatible flag
 
-  const Occurrence* given(std::string_view flag) const;       // used or compatible; nullptr: not given
+  const Occurrence* given(std::string_view flag) const;  // used or compatible; nullptr: not given
 };
 
-// `elsewhere`: flags of another command, named as such instead of being corrected. Throws one ConfigError for all flags that are unknown (each
-// with the nearest known name) or not available yet; ConfigError for a missing or surplus value and for a compatible flag whose value
-// contradicts what this program does.
+// `elsewhere`: flags of another command, named as such instead of being corrected. Throws one ConfigError for all flags
+// that are unknown (each with the nearest known name) or not available yet; ConfigError for a missing or surplus value
+// and for a compatible flag whose value contradicts what this program does.
 Classified classify(const Values& args, const FlagSet& flags, Scripts scripts, const FlagSet* elsewhere = nullptr,
                     size_t num_positionals = 0);
 
 // Hands the used flags to their bindings.
 void bind(const Classified& classified, const FlagSet& flags);
 
-// The candidate with the fewest edits (insert, delete, replace, swap of neighbours), at most a third of the name's length; else empty.
+// The candidate with the fewest edits (insert, delete, replace, swap of neighbours), at most a third of the name's
+// length; else empty.
 std::string nearest_name(std::string_view name, const std::vector<std::string>& candidates);
 
 }  // namespace lockstep::cli

@@ -26,11 +26,13 @@ struct Command {
 
 // Training shows its progress where results go; the other commands keep stdout clean for what they print.
 Control training_control(const Console& console) {
-  return {.out = console.out, .info = console.out, .terminal = console.out_terminal, .interrupted = console.interrupted};
+  return {
+      .out = console.out, .info = console.out, .terminal = console.out_terminal, .interrupted = console.interrupted};
 }
 
 Control query_control(const Console& console) {
-  return {.out = console.out, .info = console.err, .terminal = console.err_terminal, .interrupted = console.interrupted};
+  return {
+      .out = console.out, .info = console.err, .terminal = console.err_terminal, .interrupted = console.interrupted};
 }
 
 template <typename Options>
@@ -56,18 +58,23 @@ constexpr Command kCommands[] = {
     {"score", "log-probabilities and perplexity of given texts", score_help,
      [](const Values& args, const Console& console) { recipes::run_score(parse_score(args), query_control(console)); }},
     {"generate", "text from a model, with or without an adapter", generate_help,
-     [](const Values& args, const Console& console) { recipes::run_generate(parse_generate(args), query_control(console)); }},
+     [](const Values& args, const Console& console) {
+       recipes::run_generate(parse_generate(args), query_control(console));
+     }},
     {"eval", "accuracy on questions with known answers", eval_help,
      [](const Values& args, const Console& console) { recipes::run_eval(parse_eval(args), query_control(console)); }},
     {"inspect", "what an adapter, save or model directory holds", inspect_help,
-     [](const Values& args, const Console& console) { recipes::run_inspect(parse_inspect(args), query_control(console)); }},
+     [](const Values& args, const Console& console) {
+       recipes::run_inspect(parse_inspect(args), query_control(console));
+     }},
     {"bench", "speed and memory on this machine", bench_help,
      [](const Values& args, const Console& console) { recipes::run_bench(parse_bench(args), query_control(console)); }},
 };
 
 std::string program_help() {
-  std::string text = "LoRA post-training: trainer and rollout engine on one frozen base, in one program.\n"
-                     "Usage: lockstep COMMAND [OPTIONS]\n\nCommands:\n";
+  std::string text =
+      "LoRA post-training: trainer and rollout engine on one frozen base, in one program.\n"
+      "Usage: lockstep COMMAND [OPTIONS]\n\nCommands:\n";
   for (const Command& command : kCommands) text += fmt::format("  {:10} {}\n", command.name, command.summary);
   return text + "\nlockstep COMMAND --help lists a command's flags; lockstep --version prints the version.\n";
 }
@@ -94,13 +101,17 @@ int run(const Values& args, const Console& console) {
     *console.err << program_help();
     return 2;
   }
-  if (args[0] == "--help" || args[0] == "-h") *console.out << program_help();
-  else if (args[0] == "--version") *console.out << "lockstep " << kVersion << "\n";
+  if (args[0] == "--help" || args[0] == "-h")
+    *console.out << program_help();
+  else if (args[0] == "--version")
+    *console.out << "lockstep " << kVersion << "\n";
   else {
     const Command& command = find_command(args[0]);
     const Values rest(args.begin() + 1, args.end());
-    if (asks_for_help(rest)) *console.out << command.help();
-    else command.run(rest, console);
+    if (asks_for_help(rest))
+      *console.out << command.help();
+    else
+      command.run(rest, console);
   }
   console.out->flush();
   return 0;
@@ -116,8 +127,9 @@ int report_error(std::ostream& err) {
   } catch (const Error& error) {
     return write(error);
   } catch (const std::bad_alloc&) {
-    return write(ResourceError({.what = "out of memory",
-                                .attempt = "a smaller --max-tokens-per-gpu or --kv-cache-bytes, or --recompute-granularity full"}));
+    return write(ResourceError(
+        {.what = "out of memory",
+         .attempt = "a smaller --max-tokens-per-gpu or --kv-cache-bytes, or --recompute-granularity full"}));
   } catch (const std::exception& error) {
     err << "error: unexpected failure, please report it: " << error.what() << std::endl;
   } catch (...) {

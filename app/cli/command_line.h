@@ -12,17 +12,18 @@ namespace lockstep::cli {
 inline constexpr std::string_view kVersion = "0.1.0";
 
 struct Console {
-  std::ostream* out = nullptr;               // stdout
-  std::ostream* err = nullptr;               // stderr
+  std::ostream* out = nullptr;  // stdout
+  std::ostream* err = nullptr;  // stderr
   bool out_terminal = false, err_terminal = false;
   std::function<bool()> interrupted = [] { return false; };
 };
 
-// Runs `args` (argv without the program's name) and returns the exit code of what ends normally. Throws what the command throws.
+// Runs `args` (argv without the program's name) and returns the exit code of what ends normally. Throws what the
+// command throws.
 int run(const Values& args, const Console& console);
 
-// Call inside a catch block: writes the current exception to `err` and returns its exit code (core/error.h; 7 for std::bad_alloc, 1 for
-// anything that is no error of ours).
+// Call inside a catch block: writes the current exception to `err` and returns its exit code (core/error.h; 7 for
+// std::bad_alloc, 1 for anything that is no error of ours).
 int report_error(std::ostream& err);
 
 }  // namespace lockstep::cli

@@ -8,14 +8,19 @@ namespace {
 constexpr Arity none = Arity::none, one = Arity::one, many = Arity::many;
 
 constexpr std::string_view kMetrics = "metrics go to <save>/metrics.jsonl and to the terminal";
-constexpr std::string_view kOneProcess = "one process on this machine's cores (--threads); results do not depend on the layout";
+constexpr std::string_view kOneProcess =
+    "one process on this machine's cores (--threads); results do not depend on the layout";
 constexpr std::string_view kFullPrecision = "activations, adapters, gradients and optimizer state are f32 on the CPU";
 constexpr std::string_view kKernels = "kernels are chosen by the build; every choice gives the same bits";
-constexpr std::string_view kTokens = "micro-batches are chosen by tokens (--max-tokens-per-gpu); their split never changes a bit";
-constexpr std::string_view kPublish = "publishing swaps a pointer inside the process: nothing is gathered, sent or copied";
+constexpr std::string_view kTokens =
+    "micro-batches are chosen by tokens (--max-tokens-per-gpu); their split never changes a bit";
+constexpr std::string_view kPublish =
+    "publishing swaps a pointer inside the process: nothing is gathered, sent or copied";
 constexpr std::string_view kOffload = "trainer and engine share one base in memory: there is nothing to offload";
-constexpr std::string_view kSameBits = "engine and trainer log-probabilities are the same bits; each rollout measures it (logprob_diff_max)";
-constexpr std::string_view kEngine = "an engine setting: the engine lives in this process (--kv-cache-bytes, --max-num-seqs)";
+constexpr std::string_view kSameBits =
+    "engine and trainer log-probabilities are the same bits; each rollout measures it (logprob_diff_max)";
+constexpr std::string_view kEngine =
+    "an engine setting: the engine lives in this process (--kv-cache-bytes, --max-num-seqs)";
 constexpr std::string_view kRecompute = "recomputation is per layer and never changes a bit";
 constexpr std::string_view kConfig = "read from config.json";
 constexpr std::string_view kNoDropout = "the base is frozen and has no dropout";
@@ -178,7 +183,8 @@ constexpr Compatible kCompatible[] = {
 constexpr Compatible kSftCompatible[] = {
     {"--loss-type", one, "cross-entropy of the target tokens", "sft_loss", "*"},
     {"--rollout-function-path", one, "rows are read by this program",
-     "slime.rollout.sft_rollout.generate_rollout|miles.rollout.sft_rollout.generate_rollout|vime.rollout.sft_rollout.generate_rollout",
+     "slime.rollout.sft_rollout.generate_rollout|miles.rollout.sft_rollout.generate_rollout|vime.rollout.sft_rollout."
+     "generate_rollout",
      "*"},
     {"--disable-compute-advantages-and-returns", none, "supervised training has no advantages"},
     {"--debug-train-only", none, "supervised training starts no engine"},
@@ -187,7 +193,11 @@ constexpr Compatible kSftCompatible[] = {
 
 }  // namespace
 
-std::span<const Compatible> compatible_flags() { return kCompatible; }
-std::span<const Compatible> sft_compatible_flags() { return kSftCompatible; }
+std::span<const Compatible> compatible_flags() {
+  return kCompatible;
+}
+std::span<const Compatible> sft_compatible_flags() {
+  return kSftCompatible;
+}
 
 }  // namespace lockstep::cli

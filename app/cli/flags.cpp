@@ -16,7 +16,8 @@ namespace {
 constexpr size_t kHelpColumn = 38;
 
 [[noreturn]] void reject(const std::string& flag, const std::string& got, const std::string& wanted) {
-  throw ConfigError({.what = "bad value of " + flag, .where = flag, .got = got.empty() ? "nothing" : got, .wanted = wanted});
+  throw ConfigError(
+      {.what = "bad value of " + flag, .where = flag, .got = got.empty() ? "nothing" : got, .wanted = wanted});
 }
 
 // The whole text or nothing. argparse takes a leading plus sign, from_chars does not.
@@ -42,14 +43,21 @@ std::string range_text(double low, double high) {
 
 }  // namespace
 
-std::string shown_number(double value) { return without_padding(fmt::format("{}", value)); }
-std::string shown_number(float value) { return without_padding(fmt::format("{}", value)); }
+std::string shown_number(double value) {
+  return without_padding(fmt::format("{}", value));
+}
+std::string shown_number(float value) {
+  return without_padding(fmt::format("{}", value));
+}
 
-std::optional<double> read_real(std::string_view text) { return read_number<double>(text); }
+std::optional<double> read_real(std::string_view text) {
+  return read_number<double>(text);
+}
 
 int64_t parse_integer(const std::string& flag, const std::string& text, int64_t low, int64_t high) {
   const auto value = read_number<int64_t>(text);
-  if (!value || *value < low || *value > high) reject(flag, text, fmt::format("a whole number from {} to {}", low, high));
+  if (!value || *value < low || *value > high)
+    reject(flag, text, fmt::format("a whole number from {} to {}", low, high));
   return *value;
 }
 
@@ -95,11 +103,13 @@ std::vector<std::string_view> split_names(std::string_view names) {
 
 Binding choice(std::string_view names, std::string_view shown, std::function<void(const std::string&)> set,
                std::string_view later) {
-  return {.shown = std::string(shown), .set = [names, set = std::move(set)](const std::string& flag, const Values& values) {
-            for (const std::string_view name : split_names(names))
-              if (values[0] == name) return set(values[0]);
-            reject(flag, values[0], fmt::format("{}", fmt::join(split_names(names), ", ")));
-          },
+  return {.shown = std::string(shown),
+          .set =
+              [names, set = std::move(set)](const std::string& flag, const Values& values) {
+                for (const std::string_view name : split_names(names))
+                  if (values[0] == name) return set(values[0]);
+                reject(flag, values[0], fmt::format("{}", fmt::join(split_names(names), ", ")));
+              },
           .later = later};
 }
 

@@ -1,4 +1,5 @@
-// Flags of vime, miles, slime, Megatron, vLLM and SGLang launch scripts that no command here reads, and what becomes of each.
+// Flags of vime, miles, slime, Megatron, vLLM and SGLang launch scripts that no command here reads, and what becomes of
+// each.
 #pragma once
 
 #include <span>
@@ -9,17 +10,18 @@
 
 namespace lockstep::cli {
 
-// Accepted, has no effect to have; a printed line says what it maps to. A name that ends in '*' stands for all flags that start so; their
-// values are whatever follows.
+// Accepted, has no effect to have; a printed line says what it maps to. A name that ends in '*' stands for all flags
+// that start so; their values are whatever follows.
 struct Compatible {
   std::string_view name;
   Arity arity;
   std::string_view line;
-  std::string_view accepted = {};   // values, separated by '|', numbers compared as numbers; empty: any
-  std::string_view later = {};      // values known but not available yet ("*": all others); any other value is a ConfigError
+  std::string_view accepted = {};  // values, separated by '|', numbers compared as numbers; empty: any
+  std::string_view later =
+      {};  // values known but not available yet ("*": all others); any other value is a ConfigError
 };
 std::span<const Compatible> compatible_flags();
-std::span<const Compatible> sft_compatible_flags();   // looked up first by `sft`
+std::span<const Compatible> sft_compatible_flags();  // looked up first by `sft`
 
 // Known to change results, not available yet. Names, or prefixes ending in '*'.
 std::span<const std::string_view> later_flags();

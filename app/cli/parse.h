@@ -1,4 +1,5 @@
-// The commands' flags: rows and rules. Each parse_* takes what follows the command's name and throws ConfigError saying what to change.
+// The commands' flags: rows and rules. Each parse_* takes what follows the command's name and throws ConfigError saying
+// what to change.
 #pragma once
 
 #include <string>
@@ -15,8 +16,8 @@ template <typename Options>
 struct TrainingCommand {
   Options options;
   bool dry_run = false;
-  std::vector<std::string> notes;                                 // one line each
-  std::vector<std::pair<std::string, std::string>> shape;         // for recipes::check_model_shape
+  std::vector<std::string> notes;                          // one line each
+  std::vector<std::pair<std::string, std::string>> shape;  // for recipes::check_model_shape
 };
 
 TrainingCommand<recipes::RlOptions> parse_train(const Values& args);
@@ -25,7 +26,7 @@ recipes::ScoreOptions parse_score(const Values& args);
 recipes::GenerateOptions parse_generate(const Values& args);
 recipes::EvalOptions parse_eval(const Values& args);
 recipes::BenchOptions parse_bench(const Values& args);
-std::string parse_inspect(const Values& args);                    // the path
+std::string parse_inspect(const Values& args);  // the path
 
 std::string train_help();
 std::string sft_help();

@@ -15,7 +15,8 @@ FlagSet score_flags(recipes::ScoreOptions& o) {
                          {"--input", "FILE", text(o.input), "JSON lines: {\"tokens\": [...]} or {\"text\": \"...\"}"},
                          {"--output", "FILE", text(o.output), "the same rows with tokens and logprobs"}});
   flags.add("Options", {adapter_path_flag(o.adapter_path, "score with this adapter"),
-                        {"--max-tokens-per-gpu", "N", number(o.max_tokens, 1, 100'000'000), "tokens of a batch: memory and speed only"}});
+                        {"--max-tokens-per-gpu", "N", number(o.max_tokens, 1, 100'000'000),
+                         "tokens of a batch: memory and speed only"}});
   flags.add("Machine", machine_flags(o.base));
   return flags;
 }
@@ -42,16 +43,18 @@ FlagSet generate_flags(recipes::GenerateOptions& o) {
 
 FlagSet eval_flags(recipes::EvalOptions& o) {
   FlagSet flags;
-  flags.add("Required", {hf_checkpoint_flag(o.base), {"--prompt-data", "FILE", text(o.prompt_data), "JSON lines, one question a row"}});
-  flags.add("Options", {adapter_path_flag(o.adapter_path, "evaluate with this adapter"),
-                        {"--input-key", "KEY", text(o.input_key), "key of the prompt"},
-                        {"--label-key", "KEY", text(o.label_key), "key of the right answer"},
-                        reward_flag(o.reward, "math"),
-                        {"--temperature", "T...", numbers(o.temperatures, 0, 100), "one accuracy for each; 0: greedy"},
-                        {"--n", "N", number(o.n, 1, 65536), "samples of each prompt at temperatures above 0"},
-                        {"--max-tokens", "N", number(o.max_tokens, 1, 10'000'000), "most new tokens"},
-                        {"--seed", "N", number(o.seed, 0, 9e15), "of sampling"},
-                        {"--num-examples", "N", number(o.num_examples, 0, 1'000'000), "answers printed per temperature"}});
+  flags.add("Required", {hf_checkpoint_flag(o.base),
+                         {"--prompt-data", "FILE", text(o.prompt_data), "JSON lines, one question a row"}});
+  flags.add("Options",
+            {adapter_path_flag(o.adapter_path, "evaluate with this adapter"),
+             {"--input-key", "KEY", text(o.input_key), "key of the prompt"},
+             {"--label-key", "KEY", text(o.label_key), "key of the right answer"},
+             reward_flag(o.reward, "math"),
+             {"--temperature", "T...", numbers(o.temperatures, 0, 100), "one accuracy for each; 0: greedy"},
+             {"--n", "N", number(o.n, 1, 65536), "samples of each prompt at temperatures above 0"},
+             {"--max-tokens", "N", number(o.max_tokens, 1, 10'000'000), "most new tokens"},
+             {"--seed", "N", number(o.seed, 0, 9e15), "of sampling"},
+             {"--num-examples", "N", number(o.num_examples, 0, 1'000'000), "answers printed per temperature"}});
   flags.add("Machine", machine_flags(o.base));
   return flags;
 }
@@ -59,13 +62,14 @@ FlagSet eval_flags(recipes::EvalOptions& o) {
 FlagSet bench_flags(recipes::BenchOptions& o) {
   FlagSet flags;
   flags.add("Required", {hf_checkpoint_flag(o.base)});
-  flags.add("Options", {{"--json", "FILE", text(o.json), "write the record here"},
-                        {"--batch-size", "N", number(o.batch_size, 1, 65536), "sequences of a training step"},
-                        {"--seq-length", "N", number(o.seq_length, 2, 10'000'000), "tokens of each"},
-                        {"--lora-rank", "R", number(o.lora_rank, 1, 8192), "rank of the adapter, on all linear layers"},
-                        {"--decode-batch-sizes", "N...", numbers(o.decode_batches, 1, 65536), "sequences decoded at once"},
-                        {"--input-len", "N", number(o.prompt_tokens, 1, 10'000'000), "prompt tokens of each"},
-                        {"--output-len", "N", number(o.new_tokens, 1, 10'000'000), "new tokens of each"}});
+  flags.add("Options",
+            {{"--json", "FILE", text(o.json), "write the record here"},
+             {"--batch-size", "N", number(o.batch_size, 1, 65536), "sequences of a training step"},
+             {"--seq-length", "N", number(o.seq_length, 2, 10'000'000), "tokens of each"},
+             {"--lora-rank", "R", number(o.lora_rank, 1, 8192), "rank of the adapter, on all linear layers"},
+             {"--decode-batch-sizes", "N...", numbers(o.decode_batches, 1, 65536), "sequences decoded at once"},
+             {"--input-len", "N", number(o.prompt_tokens, 1, 10'000'000), "prompt tokens of each"},
+             {"--output-len", "N", number(o.new_tokens, 1, 10'000'000), "new tokens of each"}});
   flags.add("Machine", machine_flags(o.base));
   return flags;
 }
@@ -89,8 +93,10 @@ recipes::GenerateOptions parse_generate(const Values& args) {
   recipes::GenerateOptions options;
   parse(args, generate_flags(options), {"--hf-checkpoint"});
   if (options.prompt.has_value() != options.input.empty())
-    throw ConfigError({.what = "give one of --prompt and --input", .where = "--prompt",
-                       .got = options.prompt ? "both" : "neither", .attempt = "--prompt \"12+34=\""});
+    throw ConfigError({.what = "give one of --prompt and --input",
+                       .where = "--prompt",
+                       .got = options.prompt ? "both" : "neither",
+                       .attempt = "--prompt \"12+34=\""});
   return options;
 }
 
@@ -115,8 +121,9 @@ std::string parse_inspect(const Values& args) {
 
 std::string score_help() {
   recipes::ScoreOptions options;
-  return score_flags(options).help("score", "Log-probabilities of given texts; prints the perplexity.",
-                                   "Example:\n  lockstep score --hf-checkpoint DIR --input rows.jsonl --output scored.jsonl");
+  return score_flags(options).help(
+      "score", "Log-probabilities of given texts; prints the perplexity.",
+      "Example:\n  lockstep score --hf-checkpoint DIR --input rows.jsonl --output scored.jsonl");
 }
 
 std::string generate_help() {
@@ -128,8 +135,9 @@ std::string generate_help() {
 
 std::string eval_help() {
   recipes::EvalOptions options;
-  return eval_flags(options).help("eval", "Accuracy on questions with known answers.",
-                                  "Example:\n  lockstep eval --hf-checkpoint models/arith --prompt-data models/arith/test.jsonl");
+  return eval_flags(options).help(
+      "eval", "Accuracy on questions with known answers.",
+      "Example:\n  lockstep eval --hf-checkpoint models/arith --prompt-data models/arith/test.jsonl");
 }
 
 std::string bench_help() {
@@ -139,9 +147,10 @@ std::string bench_help() {
 }
 
 std::string inspect_help() {
-  return FlagSet().help("inspect PATH",
-                        "What a directory is: an adapter (rank, alpha, modules, norms, version, base), a save directory or a model.",
-                        "Example:\n  lockstep inspect run/iter_0000100/lora_adapter");
+  return FlagSet().help(
+      "inspect PATH",
+      "What a directory is: an adapter (rank, alpha, modules, norms, version, base), a save directory or a model.",
+      "Example:\n  lockstep inspect run/iter_0000100/lora_adapter");
 }
 
 }  // namespace lockstep::cli

@@ -9,7 +9,8 @@ namespace lockstep::cli {
 namespace {
 
 constexpr const char* kExample =
-    "  lockstep sft --hf-checkpoint DIR --prompt-data rows.jsonl --lora-rank 16 --target-modules all-linear --num-epoch 2 --save run\n"
+    "  lockstep sft --hf-checkpoint DIR --prompt-data rows.jsonl --lora-rank 16 --target-modules all-linear "
+    "--num-epoch 2 --save run\n"
     "Rows: {\"prompt\": \"...\", \"completion\": \"...\"} or {\"tokens\": [...], \"loss_mask\": [...]}";
 
 struct SftForm {
@@ -26,7 +27,8 @@ FlagSet sft_flags(SftForm& form) {
   Binding data = text(o.prompt_data);
   data.later = "*.parquet";
   FlagSet flags;
-  std::vector<Flag> required = {hf_checkpoint_flag(o.base), {"--prompt-data", "FILE", data, "JSON lines, one sample a row"}};
+  std::vector<Flag> required = {hf_checkpoint_flag(o.base),
+                                {"--prompt-data", "FILE", data, "JSON lines, one sample a row"}};
   for (Flag& flag : required_lora_flags(o.adapter)) required.push_back(std::move(flag));
   flags.add("Required", std::move(required));
   flags.add("Data",
@@ -34,7 +36,8 @@ FlagSet sft_flags(SftForm& form) {
              {"--global-batch-size", "N", number(o.training.global_batch_size, 1, kMany), "rows per optimizer step"},
              {"--rollout-shuffle", "", toggle(o.shuffle), "rows in a new order each epoch"},
              {"--rollout-seed", "N", number(o.shuffle_seed, 0, 9e15), "of that order"},
-             {"--calculate-per-token-loss", "", toggle(o.training.per_token_loss), "mean over all tokens (of sample means)"}});
+             {"--calculate-per-token-loss", "", toggle(o.training.per_token_loss),
+              "mean over all tokens (of sample means)"}});
   flags.add("LoRA", lora_flags(o.adapter));
   flags.add("Optimizer", optimizer_flags(o.optimizer));
   flags.add("Checkpoint", checkpoint_flags(o.save));
@@ -56,7 +59,9 @@ TrainingCommand<recipes::SftOptions> parse_sft(const Values& args) {
   check_schedule(form.options.optimizer, given);
   check_save(form.options.save, given);
   check_scripts(given, given.notes);
-  return {.options = std::move(form.options), .dry_run = form.dry_run, .notes = std::move(given.notes),
+  return {.options = std::move(form.options),
+          .dry_run = form.dry_run,
+          .notes = std::move(given.notes),
           .shape = std::move(given.shape)};
 }
 

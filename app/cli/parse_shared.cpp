@@ -15,7 +15,9 @@ Binding modules(std::vector<std::string>& target) {
   return {.set = [&target](const std::string& flag, const Values& values) {
     target = lora::split_module_list(values[0]);
     if (target.empty())
-      throw ConfigError({.what = flag + " names no module", .where = flag, .got = values[0],
+      throw ConfigError({.what = flag + " names no module",
+                         .where = flag,
+                         .got = values[0],
                          .wanted = "all-linear, or names separated by commas"});
   }};
 }
@@ -23,7 +25,8 @@ Binding modules(std::vector<std::string>& target) {
 }  // namespace
 
 Flag hf_checkpoint_flag(BaseOptions& base) {
-  return {"--hf-checkpoint", "DIR", text(base.hf_checkpoint), "Hugging Face model directory, or a hub id in the local cache"};
+  return {"--hf-checkpoint", "DIR", text(base.hf_checkpoint),
+          "Hugging Face model directory, or a hub id in the local cache"};
 }
 
 Flag adapter_path_flag(std::string& path, std::string help) {
@@ -44,7 +47,7 @@ Flag reward_flag(recipes::RewardType& reward, std::string_view shown) {
 std::vector<Flag> required_lora_flags(AdapterOptions& adapter) {
   lora::LoraConfig& config = adapter.config;
   Binding rank = number(config.rank, 0, 8192);
-  rank.shown.clear();   // 0, no LoRA, is what scripts may say and check_adapter explains
+  rank.shown.clear();  // 0, no LoRA, is what scripts may say and check_adapter explains
   return {{"--lora-rank", "R", rank, "rank of the adapter"},
           {"--target-modules", "LIST", modules(config.target_modules),
            "all-linear, or names (q_proj,v_proj or linear_qkv,linear_proj)"}};
@@ -52,52 +55,62 @@ std::vector<Flag> required_lora_flags(AdapterOptions& adapter) {
 
 std::vector<Flag> lora_flags(AdapterOptions& adapter) {
   lora::LoraConfig& config = adapter.config;
-  return {{"--lora-alpha", "A", number(config.alpha, kAboveZero, 1e6), "the adapter's output is scaled by alpha / rank"},
-          {"--lora-dropout", "P", number(config.dropout, 0, kBelowOne), "dropout of adapter inputs (sft only)"},
-          {"--use-rslora", "", toggle(config.use_rslora), "scale by alpha / sqrt(rank)"},
-          {"--lora-type", "TYPE",
-           choice("lora|canonical_lora", lora::lora_type_name(config.type),
-                  [&config](const std::string& name) { config.type = lora::parse_lora_type(name); }),
-           "lora (q, k, v share one A) | canonical_lora (a pair each, as PEFT)"},
-          {"--exclude-modules", "LIST", modules(config.exclude_modules), "left out of --target-modules"},
-          adapter_path_flag(adapter.adapter_path, "start from this PEFT directory; it then says rank and modules")};
+  return {
+      {"--lora-alpha", "A", number(config.alpha, kAboveZero, 1e6), "the adapter's output is scaled by alpha / rank"},
+      {"--lora-dropout", "P", number(config.dropout, 0, kBelowOne), "dropout of adapter inputs (sft only)"},
+      {"--use-rslora", "", toggle(config.use_rslora), "scale by alpha / sqrt(rank)"},
+      {"--lora-type", "TYPE",
+       choice("lora|canonical_lora", lora::lora_type_name(config.type),
+              [&config](const std::string& name) { config.type = lora::parse_lora_type(name); }),
+       "lora (q, k, v share one A) | canonical_lora (a pair each, as PEFT)"},
+      {"--exclude-modules", "LIST", modules(config.exclude_modules), "left out of --target-modules"},
+      adapter_path_flag(adapter.adapter_path, "start from this PEFT directory; it then says rank and modules")};
 }
 
 std::vector<Flag> optimizer_flags(OptimizerOptions& optimizer) {
   train::Schedule& schedule = optimizer.schedule;
-  return {{"--lr", "X", number(schedule.lr, 0, 1), "learning rate; adapters want about ten times that of full training"},
-          {"--min-lr", "X", number(schedule.min_lr, 0, 1), "where the decay ends"},
-          {"--lr-decay-style", "STYLE",
-           choice("constant|linear|cosine", "constant",
-                  [&schedule](const std::string& name) { schedule.style = train::parse_decay_style(name); },
-                  "inverse-square-root|WSD"),
-           "constant | linear | cosine"},
-          {"--lr-decay-iters", "N", number(optimizer.decay_steps, 1, kMany), "steps until --min-lr, warm-up included (all)"},
-          {"--lr-warmup-iters", "N", number(schedule.warmup_steps, 0, kMany), "steps of linear warm-up"},
-          {"--lr-warmup-fraction", "F", number(optimizer.warmup_fraction, 0, kBelowOne), "warm-up as a share of the decay"},
-          {"--adam-beta1", "B", number(optimizer.beta1, 0, kBelowOne), "decay of the first moment"},
-          {"--adam-beta2", "B", number(optimizer.beta2, 0, kBelowOne), "decay of the second moment"},
-          {"--adam-eps", "X", number(optimizer.eps, kAboveZero, 1), "added to the denominator"},
-          {"--weight-decay", "X", number(optimizer.weight_decay, 0, 10), "decoupled, on A and B"},
-          {"--clip-grad", "X", number(optimizer.clip_grad, 0, 1e6), "largest gradient norm (0: off)"}};
+  return {
+      {"--lr", "X", number(schedule.lr, 0, 1), "learning rate; adapters want about ten times that of full training"},
+      {"--min-lr", "X", number(schedule.min_lr, 0, 1), "where the decay ends"},
+      {"--lr-decay-style", "STYLE",
+       choice(
+           "constant|linear|cosine", "constant",
+           [&schedule](const std::string& name) { schedule.style = train::parse_decay_style(name); },
+           "inverse-square-root|WSD"),
+       "constant | linear | cosine"},
+      {"--lr-decay-iters", "N", number(optimizer.decay_steps, 1, kMany),
+       "steps until --min-lr, warm-up included (all)"},
+      {"--lr-warmup-iters", "N", number(schedule.warmup_steps, 0, kMany), "steps of linear warm-up"},
+      {"--lr-warmup-fraction", "F", number(optimizer.warmup_fraction, 0, kBelowOne), "warm-up as a share of the decay"},
+      {"--adam-beta1", "B", number(optimizer.beta1, 0, kBelowOne), "decay of the first moment"},
+      {"--adam-beta2", "B", number(optimizer.beta2, 0, kBelowOne), "decay of the second moment"},
+      {"--adam-eps", "X", number(optimizer.eps, kAboveZero, 1), "added to the denominator"},
+      {"--weight-decay", "X", number(optimizer.weight_decay, 0, 10), "decoupled, on A and B"},
+      {"--clip-grad", "X", number(optimizer.clip_grad, 0, 1e6), "largest gradient norm (0: off)"}};
 }
 
 std::vector<Flag> checkpoint_flags(SaveOptions& save) {
   return {{"--save", "DIR", text(save.save), "checkpoints, the adapter and metrics.jsonl go here"},
-          {"--save-interval", "N", number(save.save_interval, 1, kMany), "iterations between checkpoints (always after the last)"},
+          {"--save-interval", "N", number(save.save_interval, 1, kMany),
+           "iterations between checkpoints (always after the last)"},
           {"--load", "DIR", text(save.load), "resume from the newest checkpoint there, bit for bit"}};
 }
 
 std::vector<Flag> machine_flags(BaseOptions& base) {
-  return {{"--threads", "N", number(base.stream.threads, 0, 1024), "threads (0: all cores); never changes a bit"},
-          {"--cpu-isa", "ISA",
-           choice("auto|avx2|avx512", "auto", [&base](const std::string& name) { base.stream.isa = parse_cpu_isa(name); }),
-           "auto | avx2 | avx512; never changes a bit"},
-          {"--device", "NAME", choice("auto|cpu", "auto", [](const std::string&) {}, "cuda"), "auto | cpu"}};
+  return {
+      {"--threads", "N", number(base.stream.threads, 0, 1024), "threads (0: all cores); never changes a bit"},
+      {"--cpu-isa", "ISA",
+       choice("auto|avx2|avx512", "auto", [&base](const std::string& name) { base.stream.isa = parse_cpu_isa(name); }),
+       "auto | avx2 | avx512; never changes a bit"},
+      {"--device", "NAME",
+       choice(
+           "auto|cpu", "auto", [](const std::string&) {}, "cuda"),
+       "auto | cpu"}};
 }
 
 std::vector<Flag> training_machine_flags(recipes::TrainingOptions& training, bool& dry_run) {
-  return {{"--max-tokens-per-gpu", "N", number(training.max_tokens, 1, 100'000'000), "tokens of a micro-batch: memory and speed only"},
+  return {{"--max-tokens-per-gpu", "N", number(training.max_tokens, 1, 100'000'000),
+           "tokens of a micro-batch: memory and speed only"},
           {"--recompute-granularity", "HOW",
            choice("full|selective", "", [&training](const std::string&) { training.recompute = true; }),
            "full: recompute activations in the backward pass, for less memory"},
@@ -107,9 +120,12 @@ std::vector<Flag> training_machine_flags(recipes::TrainingOptions& training, boo
 }
 
 std::string training_closing(const std::string& example) {
-  return "Launch scripts of vime, miles and slime run as they are: model-shape flags are checked against config.json; flags without\n"
-         "meaning here (--colocate, --tensor-model-parallel-size, --use-wandb, --vllm-*, --sglang-* ...) print one line saying what\n"
-         "they map to; flags that are known but not available yet are named together in one error.\n\nExample:\n" + example;
+  return "Launch scripts of vime, miles and slime run as they are. Model-shape flags are checked against config.json;\n"
+         "flags without meaning here (--colocate, --tensor-model-parallel-size, --use-wandb, --vllm-*, --sglang-* "
+         "...)\n"
+         "print one line saying what they map to; flags that are not available yet are named together in one error.\n\n"
+         "Example:\n" +
+         example;
 }
 
 void require(const Classified& given, const std::vector<std::string_view>& flags) {
@@ -117,36 +133,49 @@ void require(const Classified& given, const std::vector<std::string_view>& flags
   for (const std::string_view flag : flags)
     if (given.given(flag) == nullptr) missing.push_back(flag);
   if (!missing.empty())
-    throw ConfigError({.what = fmt::format("missing: {}", fmt::join(missing, ", ")), .attempt = "--help shows an example"});
+    throw ConfigError(
+        {.what = fmt::format("missing: {}", fmt::join(missing, ", ")), .attempt = "--help shows an example"});
 }
 
 void check_adapter(const AdapterOptions& adapter, const Classified& given) {
   for (const char* flag : {"--only-train-params-name-list", "--freeze-params-name-list"})
     if (given.given(flag) != nullptr)
-      throw ConfigError({.what = fmt::format("LoRA excludes {}", flag), .where = flag,
+      throw ConfigError({.what = fmt::format("LoRA excludes {}", flag),
+                         .where = flag,
                          .attempt = "drop it; --target-modules and --exclude-modules say what is trained"});
   const int64_t rank = adapter.config.rank;
   if (rank == 0 && adapter.adapter_path.empty())
-    throw ConfigError({.what = "this program trains adapters: give --lora-rank", .where = "--lora-rank", .got = "0",
-                       .wanted = "1 or more", .attempt = "--lora-rank 16 --target-modules all-linear"});
+    throw ConfigError({.what = "this program trains adapters: give --lora-rank",
+                       .where = "--lora-rank",
+                       .got = "0",
+                       .wanted = "1 or more",
+                       .attempt = "--lora-rank 16 --target-modules all-linear"});
   if (rank > 0 && adapter.config.target_modules.empty())
-    throw ConfigError({.what = "--lora-rank needs --target-modules", .where = "--target-modules",
+    throw ConfigError({.what = "--lora-rank needs --target-modules",
+                       .where = "--target-modules",
                        .attempt = "--target-modules all-linear"});
   for (const char* flag : {"--vllm-max-lora-rank", "--sglang-max-lora-rank"})
-    if (const Occurrence* limit = given.given(flag); limit != nullptr && parse_integer(flag, limit->values[0], 0, kMany) < rank)
-      throw ConfigError({.what = "the engine would be told to refuse the adapter", .where = flag, .got = limit->values[0],
-                         .wanted = fmt::format("at least --lora-rank {}", rank), .attempt = "raise it or drop it"});
+    if (const Occurrence* limit = given.given(flag);
+        limit != nullptr && parse_integer(flag, limit->values[0], 0, kMany) < rank)
+      throw ConfigError({.what = "the engine would be told to refuse the adapter",
+                         .where = flag,
+                         .got = limit->values[0],
+                         .wanted = fmt::format("at least --lora-rank {}", rank),
+                         .attempt = "raise it or drop it"});
 }
 
 void check_schedule(const OptimizerOptions& optimizer, const Classified& given) {
   const train::Schedule& schedule = optimizer.schedule;
   if (schedule.min_lr > schedule.lr)
-    throw ConfigError({.what = "--min-lr is above --lr", .where = "--min-lr", .got = shown_number(schedule.min_lr),
+    throw ConfigError({.what = "--min-lr is above --lr",
+                       .where = "--min-lr",
+                       .got = shown_number(schedule.min_lr),
                        .wanted = "at most " + shown_number(schedule.lr)});
   if (given.given("--lr-warmup-iters") != nullptr && given.given("--lr-warmup-fraction") != nullptr)
     throw ConfigError({.what = "--lr-warmup-iters and --lr-warmup-fraction exclude each other", .attempt = "keep one"});
   if (optimizer.decay_steps && schedule.warmup_steps >= *optimizer.decay_steps)
-    throw ConfigError({.what = "the warm-up does not end before the decay", .where = "--lr-warmup-iters",
+    throw ConfigError({.what = "the warm-up does not end before the decay",
+                       .where = "--lr-warmup-iters",
                        .got = shown_number(schedule.warmup_steps),
                        .wanted = fmt::format("below --lr-decay-iters {}", *optimizer.decay_steps)});
 }
@@ -158,7 +187,8 @@ void check_save(const SaveOptions& save, const Classified& given) {
 
 void check_scripts(const Classified& given, std::vector<std::string>& notes) {
   if (given.given("--use-dynamic-batch-size") != nullptr && given.given("--max-tokens-per-gpu") == nullptr)
-    throw ConfigError({.what = "--use-dynamic-batch-size needs --max-tokens-per-gpu", .where = "--max-tokens-per-gpu",
+    throw ConfigError({.what = "--use-dynamic-batch-size needs --max-tokens-per-gpu",
+                       .where = "--max-tokens-per-gpu",
                        .attempt = "--max-tokens-per-gpu 2048"});
   if (const Occurrence* how = given.given("--recompute-granularity"); how != nullptr && how->values[0] == "selective")
     notes.push_back("--recompute-granularity selective: whole layers are recomputed, as with full");

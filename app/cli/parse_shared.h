@@ -11,17 +11,18 @@ namespace lockstep::cli {
 Flag hf_checkpoint_flag(recipes::BaseOptions& base);
 Flag adapter_path_flag(std::string& path, std::string help);
 Flag reward_flag(recipes::RewardType& reward, std::string_view shown);
-std::vector<Flag> lora_flags(recipes::AdapterOptions& adapter);              // without --lora-rank and --target-modules
-std::vector<Flag> required_lora_flags(recipes::AdapterOptions& adapter);     // these two
+std::vector<Flag> lora_flags(recipes::AdapterOptions& adapter);           // without --lora-rank and --target-modules
+std::vector<Flag> required_lora_flags(recipes::AdapterOptions& adapter);  // these two
 std::vector<Flag> optimizer_flags(recipes::OptimizerOptions& optimizer);
 std::vector<Flag> checkpoint_flags(recipes::SaveOptions& save);
-std::vector<Flag> machine_flags(recipes::BaseOptions& base);                 // threads, instruction set, device
-std::vector<Flag> training_machine_flags(recipes::TrainingOptions& training, bool& dry_run);   // memory, seed, --dry-run
+std::vector<Flag> machine_flags(recipes::BaseOptions& base);  // threads, instruction set, device
+std::vector<Flag> training_machine_flags(recipes::TrainingOptions& training, bool& dry_run);  // memory, seed, --dry-run
 // The last paragraphs of a training command's help.
 std::string training_closing(const std::string& example);
 
 // Rules. Each throws ConfigError.
-void require(const Classified& given, const std::vector<std::string_view>& flags);   // one error naming all that are missing
+void require(const Classified& given,
+             const std::vector<std::string_view>& flags);  // one error naming all that are missing
 void check_adapter(const recipes::AdapterOptions& adapter, const Classified& given);
 void check_schedule(const recipes::OptimizerOptions& optimizer, const Classified& given);
 void check_save(const recipes::SaveOptions& save, const Classified& given);

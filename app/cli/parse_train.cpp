@@ -13,25 +13,30 @@ namespace lockstep::cli {
 namespace {
 
 constexpr const char* kExample =
-    "  lockstep train --hf-checkpoint models/arith --prompt-data models/arith/train.jsonl --input-key prompt --label-key label \\\n"
-    "    --rm-type math --num-rollout 30 --rollout-batch-size 16 --n-samples-per-prompt 8 --rollout-max-response-len 16 \\\n"
+    "  lockstep train --hf-checkpoint models/arith --prompt-data models/arith/train.jsonl --input-key prompt "
+    "--label-key label \\\n"
+    "    --rm-type math --num-rollout 30 --rollout-batch-size 16 --n-samples-per-prompt 8 --rollout-max-response-len "
+    "16 \\\n"
     "    --lora-rank 8 --target-modules all-linear --lr 1e-3 --save run --save-interval 10";
 
 Binding eval_data(std::vector<recipes::EvalSet>& sets) {
   return {.arity = Arity::many,
-          .set = [&sets](const std::string& flag, const Values& values) {
-            sets.clear();
-            if (values.size() == 1) return sets.push_back({.name = "eval", .path = values[0]});
-            if (values.size() % 2 != 0)
-              throw ConfigError({.what = flag + " takes pairs of a name and a path", .where = flag,
-                                 .got = fmt::format("{} values", values.size()), .wanted = "NAME PATH [NAME PATH ...]"});
-            std::set<std::string> names;
-            for (size_t i = 0; i < values.size(); i += 2) {
-              if (!names.insert(values[i]).second)
-                throw ConfigError({.what = "two evaluation sets of one name", .where = flag, .got = values[i]});
-              sets.push_back({.name = values[i], .path = values[i + 1]});
-            }
-          },
+          .set =
+              [&sets](const std::string& flag, const Values& values) {
+                sets.clear();
+                if (values.size() == 1) return sets.push_back({.name = "eval", .path = values[0]});
+                if (values.size() % 2 != 0)
+                  throw ConfigError({.what = flag + " takes pairs of a name and a path",
+                                     .where = flag,
+                                     .got = fmt::format("{} values", values.size()),
+                                     .wanted = "NAME PATH [NAME PATH ...]"});
+                std::set<std::string> names;
+                for (size_t i = 0; i < values.size(); i += 2) {
+                  if (!names.insert(values[i]).second)
+                    throw ConfigError({.what = "two evaluation sets of one name", .where = flag, .got = values[i]});
+                  sets.push_back({.name = values[i], .path = values[i + 1]});
+                }
+              },
           .later = "*.parquet"};
 }
 
@@ -55,43 +60,50 @@ std::vector<Flag> required_flags(TrainForm& form) {
 }
 
 std::vector<Flag> rollout_flags(recipes::RlOptions& o) {
-  return {{"--n-samples-per-prompt", "N", number(o.n_samples, 1, 65536), "group size: samples of each prompt"},
-          {"--rollout-max-response-len", "N", number(o.sampling.max_tokens, 1, 10'000'000), "most new tokens of a sample"},
-          {"--rollout-max-prompt-len", "N", number(o.max_prompt_len, 1, 10'000'000), "longer prompts are dropped (context - 1)"},
-          {"--rollout-temperature", "T", number(o.sampling.temperature, kAboveZero, 100), "log-probs are those of logits / T too"},
-          {"--rollout-top-p", "P", number(o.sampling.top_p, kAboveZero, 1), "sample from the most likely tokens of mass P"},
-          {"--rollout-top-k", "K", number(o.sampling.top_k, -1, kMany), "sample from the K most likely tokens (-1: all)"},
-          {"--rollout-stop", "TEXT...", texts(o.sampling.stop), "a sample ends at one of these"},
-          {"--rollout-stop-token-ids", "ID...", numbers(o.sampling.stop_token_ids, 0, 2147483647), "and at these tokens"},
-          {"--rollout-seed", "N", number(o.sampling.seed, 0, 9e15), "of sampling and of the data order"}};
+  return {
+      {"--n-samples-per-prompt", "N", number(o.n_samples, 1, 65536), "group size: samples of each prompt"},
+      {"--rollout-max-response-len", "N", number(o.sampling.max_tokens, 1, 10'000'000), "most new tokens of a sample"},
+      {"--rollout-max-prompt-len", "N", number(o.max_prompt_len, 1, 10'000'000),
+       "longer prompts are dropped (context - 1)"},
+      {"--rollout-temperature", "T", number(o.sampling.temperature, kAboveZero, 100),
+       "log-probs are those of logits / T too"},
+      {"--rollout-top-p", "P", number(o.sampling.top_p, kAboveZero, 1), "sample from the most likely tokens of mass P"},
+      {"--rollout-top-k", "K", number(o.sampling.top_k, -1, kMany), "sample from the K most likely tokens (-1: all)"},
+      {"--rollout-stop", "TEXT...", texts(o.sampling.stop), "a sample ends at one of these"},
+      {"--rollout-stop-token-ids", "ID...", numbers(o.sampling.stop_token_ids, 0, 2147483647), "and at these tokens"},
+      {"--rollout-seed", "N", number(o.sampling.seed, 0, 9e15), "of sampling and of the data order"}};
 }
 
 std::vector<Flag> algorithm_flags(TrainForm& form) {
   recipes::RlOptions& o = form.options;
   const auto set_kl = [&o](const std::string& name) { o.loss.kl_type = train::parse_kl_type(name); };
-  return {{"--advantage-estimator", "NAME",
-           choice("grpo", "grpo", [](const std::string&) {},
-                  "gspo|ppo|cispo|reinforce_plus_plus|reinforce_plus_plus_baseline|on_policy_distillation"),
-           "grpo: a sample's reward against its group's"},
-          {"--global-batch-size", "N", number(o.training.global_batch_size, 1, kMany), "samples per optimizer step (a whole rollout)"},
-          {"--num-steps-per-rollout", "N", number(o.num_steps_per_rollout, 1, kMany), "the same, counted in steps"},
-          {"--eps-clip", "E", number(o.loss.clip_low, 0, 1), "ratios are clipped at 1 - E ..."},
-          {"--eps-clip-high", "E", number(form.clip_high, 0, 1000), "... and 1 + E (as --eps-clip; DAPO 0.28)"},
-          {"--eps-clip-c", "C", number(form.clip_c, 1, 1000), "dual clip for negative advantages, above 1 (off)"},
-          {"--entropy-coef", "X", number(o.loss.entropy_coef, -10, 10), "entropy bonus"},
-          {"--use-kl-loss", "", toggle(o.use_kl_loss), "KL to the base in the loss (coefficient 0: metric only)"},
-          {"--kl-loss-coef", "X", number(o.loss.kl_coef, 0, 1000), "its coefficient"},
-          {"--kl-loss-type", "TYPE", choice("k1|k2|k3|low_var_kl", "k1", set_kl), "k1 | k2 | k3 | low_var_kl"},
-          {"--kl-coef", "X", number(o.kl_reward_coef, 0, 1000), "KL to the base in the reward"},
-          {"--calculate-per-token-loss", "", toggle(o.training.per_token_loss), "mean over all tokens (of sample means)"},
-          {"--disable-grpo-std-normalization", "", toggle(o.normalize_std, false), "do not divide by the group's spread"},
-          {"--disable-rewards-normalization", "", toggle(o.normalize_rewards, false), "do not subtract the group's mean"}};
+  return {
+      {"--advantage-estimator", "NAME",
+       choice(
+           "grpo", "grpo", [](const std::string&) {},
+           "gspo|ppo|cispo|reinforce_plus_plus|reinforce_plus_plus_baseline|on_policy_distillation"),
+       "grpo: a sample's reward against its group's"},
+      {"--global-batch-size", "N", number(o.training.global_batch_size, 1, kMany),
+       "samples per optimizer step (a whole rollout)"},
+      {"--num-steps-per-rollout", "N", number(o.num_steps_per_rollout, 1, kMany), "the same, counted in steps"},
+      {"--eps-clip", "E", number(o.loss.clip_low, 0, 1), "ratios are clipped at 1 - E ..."},
+      {"--eps-clip-high", "E", number(form.clip_high, 0, 1000), "... and 1 + E (as --eps-clip; DAPO 0.28)"},
+      {"--eps-clip-c", "C", number(form.clip_c, 1, 1000), "dual clip for negative advantages, above 1 (off)"},
+      {"--entropy-coef", "X", number(o.loss.entropy_coef, -10, 10), "entropy bonus"},
+      {"--use-kl-loss", "", toggle(o.use_kl_loss), "KL to the base in the loss (coefficient 0: metric only)"},
+      {"--kl-loss-coef", "X", number(o.loss.kl_coef, 0, 1000), "its coefficient"},
+      {"--kl-loss-type", "TYPE", choice("k1|k2|k3|low_var_kl", "k1", set_kl), "k1 | k2 | k3 | low_var_kl"},
+      {"--kl-coef", "X", number(o.kl_reward_coef, 0, 1000), "KL to the base in the reward"},
+      {"--calculate-per-token-loss", "", toggle(o.training.per_token_loss), "mean over all tokens (of sample means)"},
+      {"--disable-grpo-std-normalization", "", toggle(o.normalize_std, false), "do not divide by the group's spread"},
+      {"--disable-rewards-normalization", "", toggle(o.normalize_rewards, false), "do not subtract the group's mean"}};
 }
 
 std::vector<Flag> evaluation_flags(TrainForm& form) {
   recipes::RlOptions& o = form.options;
   return {{"--eval-prompt-data", "NAME PATH...", eval_data(o.eval_sets), "held-out sets (or one PATH)"},
-          {"--eval-interval", "N", number(o.eval_interval, 1, kMany), "rollouts between evaluations, also before the first"},
+          {"--eval-interval", "N", number(o.eval_interval, 1, kMany),
+           "rollouts between evaluations, also before the first"},
           {"--skip-eval-before-train", "", toggle(o.eval_before_train, false), "not before the first"},
           {"--n-samples-per-eval-prompt", "N", number(o.eval_samples, 1, 65536), "samples of each held-out prompt"},
           {"--eval-max-response-len", "N", number(form.eval_max_tokens, 1, 10'000'000), "as for rollouts unless given"},
@@ -107,19 +119,25 @@ void check_required(const recipes::RlOptions& o, const Classified& given) {
   if (!o.num_rollout && !o.num_epoch)
     throw ConfigError({.what = "missing: --num-rollout or --num-epoch", .attempt = "--num-rollout 100"});
   if (o.adapter.config.dropout > 0)
-    throw ConfigError({.what = "dropout would make the ratio of new to old policy wrong", .where = "--lora-dropout",
-                       .got = shown_number(o.adapter.config.dropout), .wanted = "0", .attempt = "use dropout in `lockstep sft`"});
+    throw ConfigError({.what = "dropout would make the ratio of new to old policy wrong",
+                       .where = "--lora-dropout",
+                       .got = shown_number(o.adapter.config.dropout),
+                       .wanted = "0",
+                       .attempt = "use dropout in `lockstep sft`"});
 }
 
 void check_algorithm(TrainForm& form, std::vector<std::string>& notes) {
   recipes::RlOptions& o = form.options;
   o.loss.clip_high = form.clip_high.value_or(o.loss.clip_low);
   if (form.clip_c && *form.clip_c <= 1)
-    throw ConfigError({.what = "the dual clip must be above 1", .where = "--eps-clip-c", .got = shown_number(*form.clip_c),
+    throw ConfigError({.what = "the dual clip must be above 1",
+                       .where = "--eps-clip-c",
+                       .got = shown_number(*form.clip_c),
                        .wanted = "above 1, such as 3"});
   o.loss.clip_c = form.clip_c.value_or(0);
   if (o.kl_reward_coef != 0 && o.loss.kl_coef != 0)
-    throw ConfigError({.what = "--kl-coef and --kl-loss-coef are both nonzero", .where = "--kl-coef",
+    throw ConfigError({.what = "--kl-coef and --kl-loss-coef are both nonzero",
+                       .where = "--kl-coef",
                        .got = fmt::format("{} and {}", shown_number(o.kl_reward_coef), shown_number(o.loss.kl_coef)),
                        .attempt = "keep one: KL in the reward or KL in the loss"});
   if (o.loss.kl_coef != 0 && !o.use_kl_loss)
@@ -128,7 +146,8 @@ void check_algorithm(TrainForm& form, std::vector<std::string>& notes) {
     o.normalize_std = false;
     notes.push_back("--n-samples-per-prompt 1: a group of one has no spread, rewards are not divided by it");
     if (o.normalize_rewards)
-      notes.push_back("--n-samples-per-prompt 1: minus its own mean every reward is 0 (--disable-rewards-normalization keeps it)");
+      notes.push_back(
+          "--n-samples-per-prompt 1: minus its own mean every reward is 0 (--disable-rewards-normalization keeps it)");
   }
 }
 
@@ -140,14 +159,20 @@ void resolve_batches(recipes::RlOptions& o) {
   int64_t& batch = o.training.global_batch_size;
   int64_t& steps = o.num_steps_per_rollout;
   if (batch > 0 && samples % batch != 0)
-    throw ConfigError({.what = "a rollout does not divide into batches", .where = "--global-batch-size",
-                       .got = shown_number(batch), .wanted = "a divisor of " + made});
+    throw ConfigError({.what = "a rollout does not divide into batches",
+                       .where = "--global-batch-size",
+                       .got = shown_number(batch),
+                       .wanted = "a divisor of " + made});
   if (steps > 0 && samples % steps != 0)
-    throw ConfigError({.what = "a rollout does not divide into steps", .where = "--num-steps-per-rollout",
-                       .got = shown_number(steps), .wanted = "a divisor of " + made});
+    throw ConfigError({.what = "a rollout does not divide into steps",
+                       .where = "--num-steps-per-rollout",
+                       .got = shown_number(steps),
+                       .wanted = "a divisor of " + made});
   if (batch > 0 && steps > 0 && batch * steps != samples)
-    throw ConfigError({.what = "--global-batch-size and --num-steps-per-rollout disagree", .where = "--global-batch-size",
-                       .got = shown_number(batch), .wanted = fmt::format("{}: {} in {} steps", samples / steps, made, steps),
+    throw ConfigError({.what = "--global-batch-size and --num-steps-per-rollout disagree",
+                       .where = "--global-batch-size",
+                       .got = shown_number(batch),
+                       .wanted = fmt::format("{}: {} in {} steps", samples / steps, made, steps),
                        .attempt = "keep one of them"});
   if (batch == 0) batch = samples / std::max<int64_t>(steps, 1);
   steps = samples / batch;
@@ -156,7 +181,8 @@ void resolve_batches(recipes::RlOptions& o) {
 void resolve_evaluation(TrainForm& form, std::vector<std::string>& notes) {
   recipes::RlOptions& o = form.options;
   if (o.eval_interval > 0 && o.eval_sets.empty())
-    throw ConfigError({.what = "--eval-interval needs --eval-prompt-data", .where = "--eval-interval",
+    throw ConfigError({.what = "--eval-interval needs --eval-prompt-data",
+                       .where = "--eval-interval",
                        .attempt = "--eval-prompt-data NAME PATH"});
   if (o.eval_interval == 0 && !o.eval_sets.empty())
     notes.push_back("--eval-prompt-data without --eval-interval: nothing is evaluated");
@@ -174,9 +200,10 @@ FlagSet train_flags(TrainForm& form) {
   recipes::RlOptions& o = form.options;
   FlagSet flags;
   flags.add("Required", required_flags(form));
-  flags.add("Data", {{"--input-key", "KEY", text(o.input_key), "key of the prompt, a string already rendered"},
-                     {"--rollout-shuffle", "", toggle(o.shuffle), "prompts in a new order each epoch"},
-                     {"--num-epoch", "N", number(o.num_epoch, 1, kMany), "passes over the prompts, if no --num-rollout"}});
+  flags.add("Data",
+            {{"--input-key", "KEY", text(o.input_key), "key of the prompt, a string already rendered"},
+             {"--rollout-shuffle", "", toggle(o.shuffle), "prompts in a new order each epoch"},
+             {"--num-epoch", "N", number(o.num_epoch, 1, kMany), "passes over the prompts, if no --num-rollout"}});
   flags.add("Rollout", rollout_flags(o));
   flags.add("Algorithm", algorithm_flags(form));
   flags.add("LoRA", lora_flags(o.adapter));
@@ -185,8 +212,9 @@ FlagSet train_flags(TrainForm& form) {
   flags.add("Evaluation", evaluation_flags(form));
   flags.add("Machine", machine_flags(o.base));
   flags.add("Machine", training_machine_flags(o.training, form.dry_run));
-  flags.add("Machine", {{"--kv-cache-bytes", "N", number(o.kv_bytes, 1 << 16, 1e15), "most memory of the KV cache"},
-                       {"--max-num-seqs", "N", number(o.max_sequences, 1, 65536), "most sequences generated at once"}});
+  flags.add("Machine",
+            {{"--kv-cache-bytes", "N", number(o.kv_bytes, 1 << 16, 1e15), "most memory of the KV cache"},
+             {"--max-num-seqs", "N", number(o.max_sequences, 1, 65536), "most sequences generated at once"}});
   return flags;
 }
 
@@ -203,13 +231,16 @@ TrainingCommand<recipes::RlOptions> parse_train(const Values& args) {
   check_algorithm(form, given.notes);
   resolve_batches(form.options);
   resolve_evaluation(form, given.notes);
-  return {.options = std::move(form.options), .dry_run = form.dry_run, .notes = std::move(given.notes),
+  return {.options = std::move(form.options),
+          .dry_run = form.dry_run,
+          .notes = std::move(given.notes),
           .shape = std::move(given.shape)};
 }
 
 std::string train_help() {
   TrainForm form;
-  return train_flags(form).help("train", "Reinforcement learning (GRPO) of a LoRA adapter; trainer and engine share one base.",
+  return train_flags(form).help("train",
+                                "Reinforcement learning (GRPO) of a LoRA adapter; trainer and engine share one base.",
                                 training_closing(kExample));
 }
 

@@ -9,7 +9,7 @@
 namespace lockstep::cli {
 
 struct TrainForm {
-  TrainForm() { options.loss.kl_type = train::KlType::k1; }   // slime's default
+  TrainForm() { options.loss.kl_type = train::KlType::k1; }  // slime's default
 
   recipes::RlOptions options;
   bool dry_run = false;
@@ -18,6 +18,6 @@ struct TrainForm {
   std::optional<int64_t> eval_max_tokens, eval_top_k;
 };
 
-FlagSet train_flags(TrainForm& form);   // refers to form
+FlagSet train_flags(TrainForm& form);  // refers to form
 
 }  // namespace lockstep::cli

@@ -32,8 +32,8 @@ bool folder_exists(const fs::Path& path) {
 // "org/name" or "name": the characters the hub allows, and no path that leaves the cache.
 bool is_hub_id(const std::string& text) {
   const auto allowed = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.' ||
-           c == '/';
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' ||
+           c == '.' || c == '/';
   };
   const auto slashes = std::count(text.begin(), text.end(), '/');
   return !text.empty() && std::all_of(text.begin(), text.end(), allowed) && slashes <= 1 && text.front() != '/' &&
@@ -58,7 +58,9 @@ void add_ids(std::vector<int32_t>& ids, const Json& config, const fs::Path& file
   for (const Json& id : list) {
     const bool valid = id.is_number_unsigned() && id.get<uint64_t>() <= std::numeric_limits<int32_t>::max();
     if (!valid)
-      throw FormatError({.what = "a value has the wrong type", .where = file.string() + ": " + kKey, .got = id.dump(),
+      throw FormatError({.what = "a value has the wrong type",
+                         .where = file.string() + ": " + kKey,
+                         .got = id.dump(),
                          .wanted = "a token id or a list of them"});
     if (std::find(ids.begin(), ids.end(), id.get<int32_t>()) == ids.end()) ids.push_back(id.get<int32_t>());
   }
@@ -67,12 +69,16 @@ void add_ids(std::vector<int32_t>& ids, const Json& config, const fs::Path& file
 [[noreturn]] void no_weights(const fs::Path& directory) {
   bool torch_files = false;
   for (const stdfs::directory_entry& entry : stdfs::directory_iterator(directory))
-    torch_files |= entry.path().extension() == ".bin" || entry.path().extension() == ".pt" || entry.path().extension() == ".pth";
+    torch_files |=
+        entry.path().extension() == ".bin" || entry.path().extension() == ".pt" || entry.path().extension() == ".pth";
   if (!torch_files)
-    throw FormatError({.what = "no weights in the model directory", .where = directory.string(),
+    throw FormatError({.what = "no weights in the model directory",
+                       .where = directory.string(),
                        .wanted = std::string(kSingleFile) + " or " + kIndexFile + " with its shards"});
-  throw FormatError({.what = "weights in PyTorch's pickle format are not read", .where = directory.string(),
-                     .got = ".bin or .pt files only", .wanted = kSingleFile,
+  throw FormatError({.what = "weights in PyTorch's pickle format are not read",
+                     .where = directory.string(),
+                     .got = ".bin or .pt files only",
+                     .wanted = kSingleFile,
                      .attempt = "python -c \"from transformers import AutoModelForCausalLM as M; M.from_pretrained('" +
                                 directory.string() + "', dtype='auto').save_pretrained('NEW_DIR')\""});
 }
@@ -85,27 +91,34 @@ std::map<std::string, std::string> read_weight_map(const fs::Path& index) {
   for (const auto& item : map.json().items()) {
     const std::string file = map.string(item.key());
     if (file.empty() || file == "." || file == ".." || file.find('/') != std::string::npos)
-      throw FormatError({.what = "a shard is not a file of the model directory", .where = map.where() + ": " + item.key(),
-                         .got = file, .wanted = "a file name"});
+      throw FormatError({.what = "a shard is not a file of the model directory",
+                         .where = map.where() + ": " + item.key(),
+                         .got = file,
+                         .wanted = "a file name"});
     files[item.key()] = file;
   }
   if (files.empty()) throw FormatError({.what = "the index names no tensors", .where = map.where()});
   return files;
 }
 
-void check_shard(const SafetensorsFile& shard, const std::map<std::string, std::string>& weight_map, const fs::Path& index) {
+void check_shard(const SafetensorsFile& shard, const std::map<std::string, std::string>& weight_map,
+                 const fs::Path& index) {
   const std::string name = shard.path().filename().string();
   for (const NamedTensor& tensor : shard.tensors()) {
     const auto listed = weight_map.find(tensor.name);
     if (listed == weight_map.end() || listed->second != name)
-      throw FormatError({.what = "a shard holds a tensor that the index does not give to it", .where = shard.path().string(),
-                         .got = tensor.name,
-                         .wanted = listed == weight_map.end() ? "an entry in " + index.string() : "it in " + listed->second});
+      throw FormatError(
+          {.what = "a shard holds a tensor that the index does not give to it",
+           .where = shard.path().string(),
+           .got = tensor.name,
+           .wanted = listed == weight_map.end() ? "an entry in " + index.string() : "it in " + listed->second});
   }
   for (const auto& [tensor, file] : weight_map)
     if (file == name && shard.find(tensor) == nullptr)
-      throw FormatError({.what = "a shard lacks a tensor that the index gives to it", .where = shard.path().string(),
-                         .wanted = tensor, .attempt = "download the model again"});
+      throw FormatError({.what = "a shard lacks a tensor that the index gives to it",
+                         .where = shard.path().string(),
+                         .wanted = tensor,
+                         .attempt = "download the model again"});
 }
 
 // What the cache believes about one weight file.
@@ -139,7 +152,9 @@ Json read_cache(const fs::Path& cache_file) {
 fs::Path resolve_hf_checkpoint(const std::string& path_or_id, const fs::Path& cache) {
   if (folder_exists(path_or_id)) return path_or_id;
   if (!is_hub_id(path_or_id))
-    throw ConfigError({.what = "no such model directory", .where = "--hf-checkpoint", .got = path_or_id,
+    throw ConfigError({.what = "no such model directory",
+                       .where = "--hf-checkpoint",
+                       .got = path_or_id,
                        .wanted = "a Hugging Face model directory, or a hub id such as Qwen/Qwen3-0.6B"});
   std::string folder = "models--" + path_or_id;
   if (const size_t slash = folder.find('/'); slash != std::string::npos) folder.replace(slash, 1, "--");
@@ -149,13 +164,16 @@ fs::Path resolve_hf_checkpoint(const std::string& path_or_id, const fs::Path& ca
     if (folder_exists(snapshot)) return snapshot;
   }
   throw ConfigError({.what = "model found neither as a directory nor in the local Hugging Face cache",
-                     .where = "--hf-checkpoint", .got = path_or_id, .wanted = "a directory, or " + repository.string(),
+                     .where = "--hf-checkpoint",
+                     .got = path_or_id,
+                     .wanted = "a directory, or " + repository.string(),
                      .attempt = "hf download " + path_or_id + "   (or: huggingface-cli download " + path_or_id + ")"});
 }
 
 HfDirectory::HfDirectory(const fs::Path& directory) : path_(directory) {
   if (!file_exists(directory / "config.json"))
-    throw FormatError({.what = "not a Hugging Face model directory", .where = directory.string(),
+    throw FormatError({.what = "not a Hugging Face model directory",
+                       .where = directory.string(),
                        .got = folder_exists(directory) ? "no config.json in it" : "no such directory",
                        .wanted = "config.json, model.safetensors (or shards with an index)"});
   config_ = read_object(directory / "config.json");
@@ -180,7 +198,9 @@ void HfDirectory::map_weights() {
     for (const auto& [tensor, file] : weight_map) names.insert(file);
     for (const std::string& name : names)
       if (!file_exists(path_ / name))
-        throw FormatError({.what = "a shard of the model is missing", .where = index.string(), .wanted = (path_ / name).string(),
+        throw FormatError({.what = "a shard of the model is missing",
+                           .where = index.string(),
+                           .wanted = (path_ / name).string(),
                            .attempt = "download the model again"});
     for (const std::string& name : names) {
       files.push_back(std::make_unique<SafetensorsFile>(path_ / name));
@@ -208,9 +228,11 @@ std::string base_fingerprint(const NamedTensors& sorted_tensors) {
     const std::span<const int64_t> shape(tensor.shape.data(), static_cast<size_t>(tensor.rank));
     hash.update(name + '\0' + dtype_name(tensor.dtype) + '\0' + fmt::format("{}", fmt::join(shape, ",")) + '\0');
     const auto add = [&](const ConstTensor& rows) {
-      hash.update({static_cast<const std::byte*>(rows.data), static_cast<size_t>(rows.elements() * dtype_bytes(rows.dtype))});
+      hash.update(
+          {static_cast<const std::byte*>(rows.data), static_cast<size_t>(rows.elements() * dtype_bytes(rows.dtype))});
     };
-    if (tensor.contiguous()) add(tensor);
+    if (tensor.contiguous())
+      add(tensor);
     else
       for (int64_t row = 0; row < tensor[0]; ++row) add(tensor.rows(row, row + 1));
   }

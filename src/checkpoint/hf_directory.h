@@ -10,8 +10,9 @@
 
 namespace lockstep::checkpoint {
 
-// A directory as it is, or a hub id ("org/name") found in the local cache ($HF_HUB_CACHE is not read: `cache` says where;
-// recipes pass the usual ~/.cache/huggingface/hub). ConfigError that says how to download when it is in neither place.
+// A directory as it is, or a hub id ("org/name") found in the local cache ($HF_HUB_CACHE is not read: `cache` says
+// where; recipes pass the usual ~/.cache/huggingface/hub). ConfigError that says how to download when it is in neither
+// place.
 fs::Path resolve_hf_checkpoint(const std::string& path_or_id, const fs::Path& cache);
 
 class HfDirectory {
@@ -24,11 +25,11 @@ class HfDirectory {
   const std::optional<Json>& generation_config() const { return generation_config_; }
   std::vector<int32_t> eos_token_ids() const;  // union of generation_config.json and config.json, each int or list
 
-  // Maps model.safetensors or every shard of model.safetensors.index.json (each tensor in exactly the shard the index says;
-  // FormatError otherwise; a .bin directory is a FormatError that says how to convert).
+  // Maps model.safetensors or every shard of model.safetensors.index.json (each tensor in exactly the shard the index
+  // says; FormatError otherwise; a .bin directory is a FormatError that says how to convert).
   void map_weights();
   const NamedTensors& tensors() const { return tensors_; }  // sorted by name
-  std::vector<fs::Path> weight_files() const;  // mapped files, sorted
+  std::vector<fs::Path> weight_files() const;               // mapped files, sorted
 
  private:
   fs::Path path_;
@@ -42,8 +43,8 @@ class HfDirectory {
 // "name\0dtype\0d0,d1,...\0" and its bytes. The identity of a base model, whatever its sharding.
 std::string base_fingerprint(const NamedTensors& sorted_tensors);
 
-// The same, cached in `cache_file` under every weight file's (path, size, mtime); a stale or damaged cache is recomputed,
-// an unwritable one is not an error. The weights must be mapped.
+// The same, cached in `cache_file` under every weight file's (path, size, mtime); a stale or damaged cache is
+// recomputed, an unwritable one is not an error. The weights must be mapped.
 std::string cached_base_fingerprint(const HfDirectory& directory, const fs::Path& cache_file);
 
 }  // namespace lockstep::checkpoint

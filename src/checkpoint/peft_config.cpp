@@ -14,15 +14,27 @@ namespace {
 
 constexpr int64_t kMaxRank = 1 << 20;
 
-constexpr std::array<std::string_view, 16> kUsedKeys = {
-    "peft_type",      "r",             "lora_alpha",          "lora_dropout",   "use_rslora",        "target_modules",
-    "exclude_modules", "rank_pattern", "alpha_pattern",       "layers_pattern", "layers_to_transform", "task_type",
-    "bias",           "init_lora_weights", "loftq_config",    "fan_in_fan_out"};
+constexpr std::array<std::string_view, 16> kUsedKeys = {"peft_type",
+                                                        "r",
+                                                        "lora_alpha",
+                                                        "lora_dropout",
+                                                        "use_rslora",
+                                                        "target_modules",
+                                                        "exclude_modules",
+                                                        "rank_pattern",
+                                                        "alpha_pattern",
+                                                        "layers_pattern",
+                                                        "layers_to_transform",
+                                                        "task_type",
+                                                        "bias",
+                                                        "init_lora_weights",
+                                                        "loftq_config",
+                                                        "fan_in_fan_out"};
 
 // Keys that change nothing about weights already in the file.
 constexpr std::array<std::string_view, 9> kHarmlessKeys = {
-    "auto_mapping", "base_model_name_or_path", "eva_config",   "inference_mode", "megatron_core",
-    "peft_version", "qalora_group_size",       "revision",     "runtime_config"};
+    "auto_mapping", "base_model_name_or_path", "eva_config", "inference_mode", "megatron_core",
+    "peft_version", "qalora_group_size",       "revision",   "runtime_config"};
 
 template <size_t N>
 bool contains(const std::array<std::string_view, N>& list, std::string_view key) {
@@ -30,15 +42,16 @@ bool contains(const std::array<std::string_view, N>& list, std::string_view key)
 }
 
 bool says_nothing(const Json& value) {
-  return value.is_null() || value == false || value == "" ||
-         ((value.is_array() || value.is_object()) && value.empty());
+  return value.is_null() || value == false || value == "" || ((value.is_array() || value.is_object()) && value.empty());
 }
 
 [[noreturn]] void unsupported(const JsonObject& config, const std::string& key, const std::string& wanted,
                               const std::string& attempt = {}) {
-  throw FormatError({.what = "unsupported value in a PEFT adapter", .where = config.where() + ": " + key,
+  throw FormatError({.what = "unsupported value in a PEFT adapter",
+                     .where = config.where() + ": " + key,
                      .got = config.value(key).dump(-1, ' ', true, Json::error_handler_t::replace).substr(0, 200),
-                     .wanted = wanted, .attempt = attempt});
+                     .wanted = wanted,
+                     .attempt = attempt});
 }
 
 // One value out of a list given as itself or as strings; null and "" mean none.
@@ -62,12 +75,16 @@ bool is_all_linear(std::string text) {
 void read_targets(const JsonObject& file, lora::LoraConfig& config) {
   const std::string key = "target_modules";
   if (!file.has(key) || says_nothing(file.value(key)))
-    throw FormatError({.what = "the adapter does not say which modules it targets", .where = file.where() + ": " + key,
+    throw FormatError({.what = "the adapter does not say which modules it targets",
+                       .where = file.where() + ": " + key,
                        .wanted = "a list of module names or a regular expression"});
   const Json& value = file.value(key);
-  if (!value.is_string()) config.target_modules = strings(file, key);
-  else if (is_all_linear(value)) config.target_modules = {"all-linear"};
-  else config.target_regex = value.get<std::string>();
+  if (!value.is_string())
+    config.target_modules = strings(file, key);
+  else if (is_all_linear(value))
+    config.target_modules = {"all-linear"};
+  else
+    config.target_regex = value.get<std::string>();
   if (file.has("exclude_modules") && !says_nothing(file.value("exclude_modules")))
     config.exclude_modules = strings(file, "exclude_modules");
 }
@@ -123,12 +140,14 @@ void check_kind(const JsonObject& file) {
     unsupported(file, "bias", "none", "train without bias: no base bias may change under a frozen base");
   if (file.boolean("fan_in_fan_out", false)) unsupported(file, "fan_in_fan_out", "false");
   if (file.has("loftq_config") && !says_nothing(file.value("loftq_config")))
-    unsupported(file, "loftq_config", "{}", "LoftQ changes the base; convert the adapter to plain LoRA with PEFT first");
+    unsupported(file, "loftq_config", "{}",
+                "LoftQ changes the base; convert the adapter to plain LoRA with PEFT first");
   if (!file.has("init_lora_weights") || file.value("init_lora_weights").is_boolean()) return;
   const std::string init = file.string("init_lora_weights");
   if (init != "gaussian" && init != "orthogonal" && init != "eva")
-    unsupported(file, "init_lora_weights", "true, false, gaussian, orthogonal or eva",
-                "this initialization belongs to a changed base; save with PEFT's path_initial_model_for_weight_conversion");
+    unsupported(
+        file, "init_lora_weights", "true, false, gaussian, orthogonal or eva",
+        "this initialization belongs to a changed base; save with PEFT's path_initial_model_for_weight_conversion");
 }
 
 void check_other_keys(const JsonObject& file) {

@@ -26,7 +26,9 @@ bool file_exists(const fs::Path& path) {
 lora::LoraConfig read_config(const fs::Path& directory) {
   const fs::Path file = directory / kConfigFile;
   if (!file_exists(file))
-    throw FormatError({.what = "not a PEFT adapter directory", .where = directory.string(), .got = "no adapter_config.json",
+    throw FormatError({.what = "not a PEFT adapter directory",
+                       .where = directory.string(),
+                       .got = "no adapter_config.json",
                        .wanted = "adapter_config.json and adapter_model.safetensors"});
   return parse_peft_config(fs::read_file(file), file.string());
 }
@@ -37,7 +39,8 @@ fs::Path weights_path(const fs::Path& directory) {
   for (const char* torch_file : {"adapter_model.bin", "adapter_model.pt"})
     if (file_exists(directory / torch_file))
       throw FormatError({.what = "an adapter in PyTorch's pickle format is not read",
-                         .where = (directory / torch_file).string(), .wanted = kWeightsFile,
+                         .where = (directory / torch_file).string(),
+                         .wanted = kWeightsFile,
                          .attempt = "load it with PEFT and save it again: save_pretrained writes safetensors"});
   throw FormatError({.what = "the adapter has no weights", .where = directory.string(), .wanted = kWeightsFile});
 }
@@ -52,12 +55,18 @@ void check_tensors(const SafetensorsFile& file) {
   for (const auto& [name, tensor] : file.tensors()) {
     if (!name.ends_with(kSuffixA) && !name.ends_with(kSuffixB))
       throw FormatError({.what = "the adapter holds a tensor that is no LoRA factor of a linear layer",
-                         .where = file.path().string(), .got = name, .wanted = "names ending in .lora_A.weight or .lora_B.weight"});
+                         .where = file.path().string(),
+                         .got = name,
+                         .wanted = "names ending in .lora_A.weight or .lora_B.weight"});
     if (tensor.dtype != DType::f32 && tensor.dtype != DType::bf16 && tensor.dtype != DType::f16)
-      throw FormatError({.what = "a LoRA factor has the wrong dtype", .where = file.path().string() + ": " + name,
-                         .got = dtype_name(tensor.dtype), .wanted = "f32, bf16 or f16"});
+      throw FormatError({.what = "a LoRA factor has the wrong dtype",
+                         .where = file.path().string() + ": " + name,
+                         .got = dtype_name(tensor.dtype),
+                         .wanted = "f32, bf16 or f16"});
     if (file.find(partner(name)) == nullptr)
-      throw FormatError({.what = "a LoRA factor has no partner", .where = file.path().string(), .got = name,
+      throw FormatError({.what = "a LoRA factor has no partner",
+                         .where = file.path().string(),
+                         .got = name,
                          .wanted = partner(name)});
   }
 }
@@ -75,8 +84,10 @@ AdapterMetadata parse_metadata(const fs::Path& path) {
   const Json& modules = file.value("target_modules");
   for (const Json& module : modules.is_array() ? modules : Json::array({modules})) {
     if (!module.is_string())
-      throw FormatError({.what = "a value has the wrong type", .where = path.string() + ": target_modules",
-                         .got = module.dump(), .wanted = "a list of module names"});
+      throw FormatError({.what = "a value has the wrong type",
+                         .where = path.string() + ": target_modules",
+                         .got = module.dump(),
+                         .wanted = "a list of module names"});
     metadata.target_modules.push_back(module.get<std::string>());
   }
   return metadata;
@@ -95,7 +106,9 @@ lora::LoraType type_of(const AdapterMetadata& metadata, const fs::Path& file) {
   try {
     return lora::parse_lora_type(metadata.lora_type);
   } catch (const ConfigError&) {
-    throw FormatError({.what = "unknown adapter type", .where = file.string() + ": lora_type", .got = metadata.lora_type,
+    throw FormatError({.what = "unknown adapter type",
+                       .where = file.string() + ": lora_type",
+                       .got = metadata.lora_type,
                        .wanted = "lora or canonical_lora"});
   }
 }

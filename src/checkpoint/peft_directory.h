@@ -22,8 +22,9 @@ struct AdapterMetadata {
 
 class PeftDirectory {
  public:
-  // Reads both files. FormatError naming the key for: peft_type other than LORA, any key we do not use with a value that is
-  // neither null, false, empty nor PEFT's default (use_dora, bias, modules_to_save, layer_replication, ...), adapter_model.bin.
+  // Reads both files. FormatError naming the key for: peft_type other than LORA, any key we do not use with a value
+  // that is neither null, false, empty nor PEFT's default (use_dora, bias, modules_to_save, layer_replication, ...),
+  // adapter_model.bin.
   explicit PeftDirectory(const fs::Path& directory);
 
   const lora::LoraConfig& config() const { return config_; }
@@ -39,8 +40,8 @@ class PeftDirectory {
   std::optional<AdapterMetadata> metadata_;
 };
 
-// adapter_config.json text that PEFT, vLLM and SGLang read: target_modules as a list of leaf names, concrete values for the rest.
-// tensors: full PEFT names, f32, row-major (A [r, in], B [out, r]).
+// adapter_config.json text that PEFT, vLLM and SGLang read: target_modules as a list of leaf names, concrete values for
+// the rest. tensors: full PEFT names, f32, row-major (A [r, in], B [out, r]).
 void write_peft_directory(const fs::Path& directory, const lora::LoraConfig& config,
                           const std::vector<std::string>& target_modules, const std::string& base_model_name,
                           const NamedTensors& tensors);

@@ -49,8 +49,10 @@ class HeaderReader {
     const Json header = parse_json(header_text(), where_);
     std::vector<Entry> entries;
     for (const auto& [name, value] : JsonObject(header, where_).json().items()) {
-      if (name == kMetadataKey) read_metadata(value, metadata);
-      else entries.push_back(read_entry(name, value));
+      if (name == kMetadataKey)
+        read_metadata(value, metadata);
+      else
+        entries.push_back(read_entry(name, value));
     }
     std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
       return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
@@ -62,7 +64,10 @@ class HeaderReader {
 
  private:
   [[noreturn]] void fail(std::string what, std::string got, std::string wanted) const {
-    throw FormatError({.what = std::move(what), .where = where_, .got = std::move(got), .wanted = std::move(wanted),
+    throw FormatError({.what = std::move(what),
+                       .where = where_,
+                       .got = std::move(got),
+                       .wanted = std::move(wanted),
                        .attempt = "the file may be cut off or damaged: copy or download it again"});
   }
 
@@ -90,12 +95,16 @@ class HeaderReader {
     const Json& list = entry.value(key);
     std::vector<uint64_t> counts;
     if (!list.is_array())
-      throw FormatError({.what = "a value has the wrong type", .where = entry.where() + ": " + key,
-                         .got = list.dump().substr(0, 100), .wanted = "a list of counts"});
+      throw FormatError({.what = "a value has the wrong type",
+                         .where = entry.where() + ": " + key,
+                         .got = list.dump().substr(0, 100),
+                         .wanted = "a list of counts"});
     for (const Json& item : list) {
       if (!item.is_number_unsigned() || item.get<uint64_t>() > std::numeric_limits<int64_t>::max())
-        throw FormatError({.what = "a list holds something that is no count", .where = entry.where() + ": " + key,
-                           .got = item.dump().substr(0, 100), .wanted = "integers from 0 to 2^63 - 1"});
+        throw FormatError({.what = "a list holds something that is no count",
+                           .where = entry.where() + ": " + key,
+                           .got = item.dump().substr(0, 100),
+                           .wanted = "integers from 0 to 2^63 - 1"});
       counts.push_back(item.get<uint64_t>());
     }
     return counts;
@@ -107,17 +116,23 @@ class HeaderReader {
     const std::string dtype = object.string("dtype");
     const auto known = std::find_if(kDTypes.begin(), kDTypes.end(), [&](const auto& d) { return dtype == d.second; });
     if (known == kDTypes.end())
-      throw FormatError({.what = "unsupported tensor dtype", .where = object.where(), .got = dtype,
+      throw FormatError({.what = "unsupported tensor dtype",
+                         .where = object.where(),
+                         .got = dtype,
                          .wanted = "F32, BF16, F16, F64, I64, I32 or U8"});
     entry.dtype = known->first;
     if (entry.shape.empty()) entry.shape = {1};
     if (entry.shape.size() > 4)
-      throw FormatError({.what = "too many tensor dimensions", .where = object.where(),
-                         .got = std::to_string(entry.shape.size()), .wanted = "at most 4"});
+      throw FormatError({.what = "too many tensor dimensions",
+                         .where = object.where(),
+                         .got = std::to_string(entry.shape.size()),
+                         .wanted = "at most 4"});
     const std::vector<uint64_t> offsets = read_counts(object, "data_offsets");
     if (offsets.size() != 2 || offsets[0] > offsets[1])
-      throw FormatError({.what = "invalid data_offsets", .where = object.where(),
-                         .got = object.value("data_offsets").dump().substr(0, 100), .wanted = "[begin, end]"});
+      throw FormatError({.what = "invalid data_offsets",
+                         .where = object.where(),
+                         .got = object.value("data_offsets").dump().substr(0, 100),
+                         .wanted = "[begin, end]"});
     entry.begin = offsets[0];
     entry.end = offsets[1];
     check_size(entry);
@@ -131,8 +146,8 @@ class HeaderReader {
         fail("tensor " + entry.name + " is impossibly large", fmt::format("{}", fmt::join(entry.shape, " x ")),
              "less than 2^64 bytes");
     if (bytes != entry.end - entry.begin)
-      fail("tensor " + entry.name + " has a size that is not its shape", std::to_string(entry.end - entry.begin) + " bytes",
-           std::to_string(bytes) + " bytes");
+      fail("tensor " + entry.name + " has a size that is not its shape",
+           std::to_string(entry.end - entry.begin) + " bytes", std::to_string(bytes) + " bytes");
   }
 
   void check_layout(const std::vector<Entry>& entries) const {
@@ -167,7 +182,8 @@ ConstTensor view(const Entry& entry, const std::byte* memory) {
 void append_bytes(std::string& out, const ConstTensor& tensor) {
   const auto append = [&](int64_t row, int64_t elements) {
     const int64_t size = dtype_bytes(tensor.dtype);
-    out.append(static_cast<const char*>(tensor.data) + row * tensor.row_stride * size, static_cast<size_t>(elements * size));
+    out.append(static_cast<const char*>(tensor.data) + row * tensor.row_stride * size,
+               static_cast<size_t>(elements * size));
   };
   if (tensor.elements() == 0) return;
   if (tensor.contiguous()) return append(0, tensor.elements());
@@ -182,7 +198,8 @@ SafetensorsFile::SafetensorsFile(const fs::Path& path) : file_(path) {
   tensors_.reserve(entries.size());
   for (const Entry& entry : entries) {
     const std::byte* memory = reader.data().data() + entry.begin;
-    if (entry.end > entry.begin && reinterpret_cast<uintptr_t>(memory) % static_cast<uint64_t>(dtype_bytes(entry.dtype)) != 0) {
+    if (entry.end > entry.begin &&
+        reinterpret_cast<uintptr_t>(memory) % static_cast<uint64_t>(dtype_bytes(entry.dtype)) != 0) {
       realigned_.emplace_back(entry.end - entry.begin, Buffer::Fill::none);
       std::memcpy(realigned_.back().data(), memory, entry.end - entry.begin);
       memory = static_cast<const std::byte*>(realigned_.back().data());
@@ -210,7 +227,8 @@ std::string safetensors_bytes(const NamedTensors& tensors, const std::map<std::s
   for (const NamedTensor* named : sorted) {
     const ConstTensor& tensor = named->tensor;
     if (tensor.rank == 0 || header.contains(named->name) || named->name == kMetadataKey)
-      throw FormatError({.what = "a tensor cannot be written", .where = named->name,
+      throw FormatError({.what = "a tensor cannot be written",
+                         .where = named->name,
                          .got = tensor.rank == 0 ? "no dimensions" : "a name that is taken"});
     const uint64_t end = place + static_cast<uint64_t>(tensor.elements() * dtype_bytes(tensor.dtype));
     header[named->name] = {{"dtype", kDTypes[static_cast<size_t>(dtype_place(tensor.dtype))].second},

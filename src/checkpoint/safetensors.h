@@ -20,9 +20,9 @@ namespace lockstep::checkpoint {
 
 class SafetensorsFile {
  public:
-  // Checks the whole header: size, UTF-8 JSON, duplicate names, known dtypes, offsets without holes or overlaps that fill the
-  // file exactly, sizes equal to shape x dtype (with overflow checks). FormatError names file and tensor.
-  // A scalar is read as [1]; more than four dimensions are a FormatError.
+  // Checks the whole header: size, UTF-8 JSON, duplicate names, known dtypes, offsets without holes or overlaps that
+  // fill the file exactly, sizes equal to shape x dtype (with overflow checks). FormatError names file and tensor. A
+  // scalar is read as [1]; more than four dimensions are a FormatError.
   explicit SafetensorsFile(const fs::Path& path);
 
   const NamedTensors& tensors() const { return tensors_; }  // in order of their bytes
@@ -38,8 +38,9 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
-// Bytes of a safetensors file with tensors in the reference writer's order (widest dtype first, then by name), header padded
-// to 8. Tensors may be views with a row stride. FormatError for two tensors of one name and for a tensor without dimensions.
+// Bytes of a safetensors file with tensors in the reference writer's order (widest dtype first, then by name), header
+// padded to 8. Tensors may be views with a row stride. FormatError for two tensors of one name and for a tensor without
+// dimensions.
 std::string safetensors_bytes(const NamedTensors& tensors, const std::map<std::string, std::string>& metadata);
 
 }  // namespace lockstep::checkpoint

@@ -28,7 +28,9 @@ std::string file_sha256(const fs::Path& file) {
 fs::Path require_file(const fs::Path& file) {
   std::error_code error;
   if (std::filesystem::is_regular_file(file, error)) return file;
-  throw FormatError({.what = "the checkpoint is incomplete", .where = file.string(), .got = "no such file",
+  throw FormatError({.what = "the checkpoint is incomplete",
+                     .where = file.string(),
+                     .got = "no such file",
                      .attempt = "another iteration of the same run"});
 }
 
@@ -42,25 +44,31 @@ void check_hash(const fs::Path& directory, const JsonObject& hashes, const char*
   const std::string wanted = hashes.string(file);
   const std::string got = file_sha256(require_file(directory / file));
   if (got != wanted)
-    throw FormatError({.what = "a file of the checkpoint is not the one that was saved", .where = (directory / file).string(),
-                       .got = "SHA-256 " + got, .wanted = wanted, .attempt = "another iteration of the same run"});
+    throw FormatError({.what = "a file of the checkpoint is not the one that was saved",
+                       .where = (directory / file).string(),
+                       .got = "SHA-256 " + got,
+                       .wanted = wanted,
+                       .attempt = "another iteration of the same run"});
 }
 
 }  // namespace
 
-std::string iteration_directory_name(int64_t iteration) { return fmt::format("iter_{:07}", iteration); }
+std::string iteration_directory_name(int64_t iteration) {
+  return fmt::format("iter_{:07}", iteration);
+}
 
 void save_checkpoint(const fs::Path& save, const Checkpoint& checkpoint) {
   const int64_t iteration = checkpoint.state.iteration;
   fs::write_directory_atomic(save / iteration_directory_name(iteration), [&](const fs::Path& fresh) {
-    write_peft_directory(fresh / kAdapterDirectory, checkpoint.config, checkpoint.target_modules, checkpoint.base_model_name,
-                         checkpoint.adapter);
+    write_peft_directory(fresh / kAdapterDirectory, checkpoint.config, checkpoint.target_modules,
+                         checkpoint.base_model_name, checkpoint.adapter);
     write_adapter_metadata(fresh / kMetadataFile, checkpoint.metadata);
     fs::write_file_atomic(fresh / kTensorFile, safetensors_bytes(checkpoint.state.tensors, {}));
-    const Json state = {{"iteration", iteration},
-                        {"counters", checkpoint.state.counters},
-                        {"sha256",
-                         {{kAdapterFile, file_sha256(fresh / kAdapterFile)}, {kTensorFile, file_sha256(fresh / kTensorFile)}}}};
+    const Json state = {
+        {"iteration", iteration},
+        {"counters", checkpoint.state.counters},
+        {"sha256",
+         {{kAdapterFile, file_sha256(fresh / kAdapterFile)}, {kTensorFile, file_sha256(fresh / kTensorFile)}}}};
     fs::write_file_atomic(fresh / kStateFile, state.dump(2) + "\n");
   });
   fs::write_file_atomic(save / kMarkerFile, std::to_string(iteration));
@@ -75,10 +83,13 @@ std::optional<int64_t> latest_iteration(const fs::Path& save) {
   int64_t iteration = -1;
   const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), iteration);
   if (failed != std::errc() || end != text.data() + text.size() || iteration < 0)
-    throw FormatError({.what = "damaged checkpoint marker", .where = marker.string(), .got = text.substr(0, 100),
+    throw FormatError({.what = "damaged checkpoint marker",
+                       .where = marker.string(),
+                       .got = text.substr(0, 100),
                        .wanted = "the number of an iteration"});
   if (!std::filesystem::is_directory(save / iteration_directory_name(iteration), error))
-    throw FormatError({.what = "the newest checkpoint is missing", .where = marker.string(),
+    throw FormatError({.what = "the newest checkpoint is missing",
+                       .where = marker.string(),
                        .got = "iteration " + std::to_string(iteration),
                        .wanted = (save / iteration_directory_name(iteration)).string(),
                        .attempt = "write the number of an iteration that exists into the marker"});
@@ -98,8 +109,10 @@ LoadedCheckpoint::LoadedCheckpoint(const fs::Path& save, int64_t iteration)
   if (!adapter_.metadata()) require_file(directory / kMetadataFile);
   state_.iteration = state.integer("iteration");
   if (state_.iteration != iteration)
-    throw FormatError({.what = "the checkpoint belongs to another iteration", .where = file.string() + ": iteration",
-                       .got = std::to_string(state_.iteration), .wanted = std::to_string(iteration)});
+    throw FormatError({.what = "the checkpoint belongs to another iteration",
+                       .where = file.string() + ": iteration",
+                       .got = std::to_string(state_.iteration),
+                       .wanted = std::to_string(iteration)});
   state_.counters = state.value("counters");
   state_.tensors = tensors_.tensors();
 }

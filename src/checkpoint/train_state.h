@@ -2,8 +2,8 @@
 //   SAVE/latest_checkpointed_iteration.txt                   the number of the newest complete checkpoint, written last
 //   SAVE/iter_0000100/lora_adapter/{adapter_config.json, adapter_model.safetensors}
 //   SAVE/iter_0000100/vime_lora_metadata.json
-//   SAVE/iter_0000100/train_state.{json,safetensors}         optimizer moments, counters, data position, run arguments, and
-//                                                            the SHA-256 of both .safetensors files, checked on loading
+//   SAVE/iter_0000100/train_state.{json,safetensors}         optimizer moments, counters, data position, run arguments
+// train_state.json holds the SHA-256 of both .safetensors files, checked on loading.
 // An iteration directory appears whole (written aside, fsynced, renamed) or not at all.
 #pragma once
 
@@ -16,16 +16,16 @@
 namespace lockstep::checkpoint {
 
 struct TrainState {
-  int64_t iteration = 0;   // completed iterations
-  Json counters;           // whatever the recipe needs to go on: optimizer step, version, data position, seeds
-  NamedTensors tensors;    // optimizer moments
+  int64_t iteration = 0;  // completed iterations
+  Json counters;          // whatever the recipe needs to go on: optimizer step, version, data position, seeds
+  NamedTensors tensors;   // optimizer moments
 };
 
 struct Checkpoint {
   lora::LoraConfig config;
   std::vector<std::string> target_modules;  // leaf names as exported
   std::string base_model_name;
-  NamedTensors adapter;                     // PEFT names
+  NamedTensors adapter;  // PEFT names
   AdapterMetadata metadata;
   TrainState state;
 };
@@ -35,7 +35,8 @@ std::string iteration_directory_name(int64_t iteration);  // "iter_0000100"
 // Throws ResourceError; an older checkpoint stays valid then.
 void save_checkpoint(const fs::Path& save, const Checkpoint& checkpoint);
 
-// The newest iteration of a save directory; nullopt when it has none. FormatError if the marker is damaged or names a missing directory.
+// The newest iteration of a save directory; nullopt when it has none. FormatError if the marker is damaged or names a
+// missing directory.
 std::optional<int64_t> latest_iteration(const fs::Path& save);
 
 class LoadedCheckpoint {

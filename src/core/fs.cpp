@@ -1,11 +1,10 @@
 #include "core/fs.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <fmt/format.h>
 
 #include <cerrno>
 #include <cstdio>
@@ -20,17 +19,23 @@ namespace {
 
 namespace stdfs = std::filesystem;
 
-std::string reason(int error) { return std::generic_category().message(error); }
+std::string reason(int error) {
+  return std::generic_category().message(error);
+}
 
 [[noreturn]] void cannot_read(const Path& path, int error) {
   throw DataError({.what = "cannot read file", .where = path.string(), .got = reason(error)});
 }
 
 [[noreturn]] void cannot_write(const Path& path, const std::string& why) {
-  throw ResourceError({.what = "cannot write", .where = path.string(), .got = why,
+  throw ResourceError({.what = "cannot write",
+                       .where = path.string(),
+                       .got = why,
                        .attempt = "a directory you may write to, with room left on its disk"});
 }
-[[noreturn]] void cannot_write(const Path& path, int error) { cannot_write(path, reason(error)); }
+[[noreturn]] void cannot_write(const Path& path, int error) {
+  cannot_write(path, reason(error));
+}
 
 class Descriptor {
  public:
@@ -48,8 +53,12 @@ class Descriptor {
   int fd_;
 };
 
-Path without_trailing_slash(const Path& path) { return path.has_filename() ? path : path.parent_path(); }
-Path parent_of(const Path& path) { return path.has_parent_path() ? path.parent_path() : Path("."); }
+Path without_trailing_slash(const Path& path) {
+  return path.has_filename() ? path : path.parent_path();
+}
+Path parent_of(const Path& path) {
+  return path.has_parent_path() ? path.parent_path() : Path(".");
+}
 
 void make_directories(const Path& path) {
   std::error_code error;
@@ -57,8 +66,8 @@ void make_directories(const Path& path) {
   if (error) cannot_write(path, error.message());
 }
 
-// Makes a new entry beside `path` with make(name), which answers as open(2) and mkdir(2) do. The name carries the process, so
-// that two programs never meet, and a count for what a killed one left behind.
+// Makes a new entry beside `path` with make(name), which answers as open(2) and mkdir(2) do. The name carries the
+// process, so that two programs never meet, and a count for what a killed one left behind.
 template <class Make>
 std::pair<Path, int> make_temporary(const Path& path, const Make& make) {
   constexpr int kAttempts = 10000;
@@ -72,9 +81,8 @@ std::pair<Path, int> make_temporary(const Path& path, const Make& make) {
 }
 
 std::pair<Path, int> make_temporary_file(const Path& path) {
-  return make_temporary(path, [](const char* name) {
-    return ::open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  });
+  return make_temporary(path,
+                        [](const char* name) { return ::open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666); });
 }
 
 void write_all(int fd, std::string_view bytes, const Path& path) {

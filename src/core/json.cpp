@@ -24,18 +24,21 @@ std::string shown(const Json& value) {
   return text;
 }
 
-std::string place(const std::string& where, std::string_view key) { return where + ": " + std::string(key); }
+std::string place(const std::string& where, std::string_view key) {
+  return where + ": " + std::string(key);
+}
 
 [[noreturn]] void wrong_type(const std::string& where, std::string_view key, const Json& got, const char* wanted) {
-  throw FormatError({.what = "a value has the wrong type", .where = place(where, key), .got = shown(got),
-                     .wanted = wanted});
+  throw FormatError(
+      {.what = "a value has the wrong type", .where = place(where, key), .got = shown(got), .wanted = wanted});
 }
 
 int64_t as_integer(const Json& value, const std::string& where, std::string_view key) {
   if (!value.is_number_integer()) wrong_type(where, key, value, "an integer");
-  if (value.is_number_unsigned() &&
-      value.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
-    throw FormatError({.what = "an integer is out of range", .where = place(where, key), .got = shown(value),
+  if (value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
+    throw FormatError({.what = "an integer is out of range",
+                       .where = place(where, key),
+                       .got = shown(value),
                        .wanted = "at most 9223372036854775807"});
   return value.get<int64_t>();
 }
@@ -75,12 +78,14 @@ Json parse_json(std::string_view text, const std::string& where) {
   }
 }
 
-Json read_json(const std::string& path) { return parse_json(fs::read_file(path), path); }
+Json read_json(const std::string& path) {
+  return parse_json(fs::read_file(path), path);
+}
 
 JsonObject::JsonObject(const Json& value, std::string where) : json_(&value), where_(std::move(where)) {
   if (!value.is_object())
-    throw FormatError({.what = "a value has the wrong type", .where = where_, .got = shown(value),
-                       .wanted = "an object"});
+    throw FormatError(
+        {.what = "a value has the wrong type", .where = where_, .got = shown(value), .wanted = "an object"});
 }
 
 bool JsonObject::has(std::string_view key) const {
@@ -95,11 +100,21 @@ const Json& JsonObject::value(std::string_view key) const {
   return *found;
 }
 
-int64_t JsonObject::integer(std::string_view key) const { return as_integer(required(*this, key), where_, key); }
-int64_t JsonObject::integer(std::string_view key, int64_t fallback) const { return has(key) ? integer(key) : fallback; }
-double JsonObject::number(std::string_view key) const { return as_number(required(*this, key), where_, key); }
-double JsonObject::number(std::string_view key, double fallback) const { return has(key) ? number(key) : fallback; }
-std::string JsonObject::string(std::string_view key) const { return as_string(required(*this, key), where_, key); }
+int64_t JsonObject::integer(std::string_view key) const {
+  return as_integer(required(*this, key), where_, key);
+}
+int64_t JsonObject::integer(std::string_view key, int64_t fallback) const {
+  return has(key) ? integer(key) : fallback;
+}
+double JsonObject::number(std::string_view key) const {
+  return as_number(required(*this, key), where_, key);
+}
+double JsonObject::number(std::string_view key, double fallback) const {
+  return has(key) ? number(key) : fallback;
+}
+std::string JsonObject::string(std::string_view key) const {
+  return as_string(required(*this, key), where_, key);
+}
 std::string JsonObject::string(std::string_view key, const std::string& fallback) const {
   return has(key) ? string(key) : fallback;
 }

@@ -19,15 +19,15 @@ void require_shape(const AttentionShape& shape, const char* op) {
 void require_sequences(std::span<const AttentionSequence> sequences, int64_t rows, const char* op) {
   for (size_t i = 0; i < sequences.size(); ++i) {
     const AttentionSequence& s = sequences[i];
-    const std::string where = std::string(op) + ": sequence " + std::to_string(i);
+    const auto where = [&] { return std::string(op) + ": sequence " + std::to_string(i); };
     if (s.row_begin < 0 || s.rows < 0 || s.row_begin + s.rows > rows || s.first_position < 0)
-      throw ShapeError({.what = "sequence outside the rows", .where = where,
+      throw ShapeError({.what = "sequence outside the rows", .where = where(),
                         .got = "rows " + std::to_string(s.row_begin) + " .. " + std::to_string(s.row_begin + s.rows) +
                                " at position " + std::to_string(s.first_position),
                         .wanted = "within " + std::to_string(rows) + " rows"});
     const int64_t blocks = (s.first_position + s.rows + kKvBlock - 1) / kKvBlock;
     if (s.rows > 0 && static_cast<int64_t>(s.blocks.size()) < blocks)
-      throw ShapeError({.what = "sequence has too few blocks of keys and values", .where = where,
+      throw ShapeError({.what = "sequence has too few blocks of keys and values", .where = where(),
                         .got = std::to_string(s.blocks.size()), .wanted = std::to_string(blocks)});
   }
 }

@@ -9,7 +9,9 @@ namespace lockstep::text {
 
 namespace {
 
-uint64_t edge(uint32_t node, char byte) { return uint64_t{node} << 8 | static_cast<uint8_t>(byte); }
+uint64_t edge(uint32_t node, char byte) {
+  return uint64_t{node} << 8 | static_cast<uint8_t>(byte);
+}
 
 // Where the last character of `text` begins; `text` must be valid UTF-8 and not empty.
 size_t last_character(std::string_view text) {
@@ -22,7 +24,9 @@ bool ends_with_word(std::string_view text) {
   return !text.empty() && unicode::is_word(read_utf8(text.substr(last_character(text))).code);
 }
 
-bool starts_with_word(std::string_view text) { return !text.empty() && unicode::is_word(read_utf8(text).code); }
+bool starts_with_word(std::string_view text) {
+  return !text.empty() && unicode::is_word(read_utf8(text).code);
+}
 
 // Length of `text` without the white space at its end.
 size_t without_trailing_space(std::string_view text) {
@@ -80,7 +84,8 @@ void AddedTokens::split(std::string_view text, const std::function<void(std::str
   size_t done = 0;
   for (Match match = find(text, 0); match.token != nullptr; match = find(text, match.end)) {
     // A match that is refused still hides what lies under it, as in the library.
-    if (match.token->single_word && (ends_with_word(text.substr(0, match.begin)) || starts_with_word(text.substr(match.end))))
+    if (match.token->single_word &&
+        (ends_with_word(text.substr(0, match.begin)) || starts_with_word(text.substr(match.end))))
       continue;
     size_t begin = match.begin, end = match.end;
     if (match.token->lstrip) begin = std::max(without_trailing_space(text.substr(0, begin)), done);

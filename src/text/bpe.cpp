@@ -74,7 +74,8 @@ void Bpe::encode(std::string_view piece, Scratch& scratch, std::vector<int32_t>&
     heap.pop_back();
     Scratch::Symbol& left = symbols[static_cast<size_t>(best.place)];
     // A neighbour was merged since this pair was seen.
-    if (left.id != best.left || left.next == kNone || symbols[static_cast<size_t>(left.next)].id != best.right) continue;
+    if (left.id != best.left || left.next == kNone || symbols[static_cast<size_t>(left.next)].id != best.right)
+      continue;
     Scratch::Symbol& right = symbols[static_cast<size_t>(left.next)];
     left.id = best.result;
     left.next = right.next;

@@ -1,5 +1,5 @@
-// Byte-pair encoding of one piece of text: the pair of lowest rank is merged, the leftmost of equals, until none is left.
-// Source: arXiv 1508.07909; ids equal those of Hugging Face `tokenizers`.
+// Byte-pair encoding of one piece of text: the pair of lowest rank is merged, the leftmost of equals, until none is
+// left. Source: arXiv 1508.07909; ids equal those of Hugging Face `tokenizers`.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@ class Bpe {
   struct Merge {
     int32_t left, right, result;
   };
-  // vocabulary: the raw bytes of every byte-level token and its id. merges: in order of rank; of a pair that comes twice the
-  // later rank counts, as in the library.
+  // vocabulary: the raw bytes of every byte-level token and its id. merges: in order of rank; of a pair that comes
+  // twice the later rank counts, as in the library.
   Bpe(std::unordered_map<std::string, int32_t> vocabulary, const std::vector<Merge>& merges, BpeOptions options);
 
   // Memory that encode() uses again from piece to piece; one per thread.

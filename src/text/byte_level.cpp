@@ -42,8 +42,14 @@ std::optional<std::string> spelling(std::string_view token) {
 
 }  // namespace
 
-uint32_t byte_character(uint8_t byte) { return kCharacters[byte]; }
-std::string spelled_bytes(std::string_view token) { return spelling(token).value_or(std::string(token)); }
-bool is_byte_spelling(std::string_view token) { return spelling(token).has_value(); }
+uint32_t byte_character(uint8_t byte) {
+  return kCharacters[byte];
+}
+std::string spelled_bytes(std::string_view token) {
+  return spelling(token).value_or(std::string(token));
+}
+bool is_byte_spelling(std::string_view token) {
+  return spelling(token).has_value();
+}
 
 }  // namespace lockstep::text

@@ -29,7 +29,8 @@ std::pair<std::string, Slice> split_path(const std::string& path) {
     int64_t value = 0;
     const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (failed == std::errc() && end == text.data() + text.size()) return value;
-    throw ConfigError({.what = "malformed slice of a data set", .where = path, .got = inside, .wanted = "@[start:end]"});
+    throw ConfigError(
+        {.what = "malformed slice of a data set", .where = path, .got = inside, .wanted = "@[start:end]"});
   };
   if (colon == std::string::npos) bound("no colon");
   return {path.substr(0, open), {bound(inside.substr(0, colon)), bound(inside.substr(colon + 1))}};
@@ -105,13 +106,17 @@ const Json& field(const Dataset& data, const Row& row, const std::string& key) {
   if (const auto found = row.json.find(key); found != row.json.end()) return *found;
   std::vector<std::string> keys;
   for (const auto& item : row.json.items()) keys.push_back(item.key());
-  throw DataError({.what = "a row lacks a key", .where = data.where(row), .got = fmt::format("keys {}", fmt::join(keys, ", ")),
+  throw DataError({.what = "a row lacks a key",
+                   .where = data.where(row),
+                   .got = fmt::format("keys {}", fmt::join(keys, ", ")),
                    .wanted = key});
 }
 
 [[noreturn]] void wrong_field(const Dataset& data, const Row& row, const std::string& key, const std::string& wanted) {
-  throw DataError({.what = "a field has the wrong type", .where = data.where(row) + ": " + key,
-                   .got = row.json[key].dump(-1, ' ', true).substr(0, 100), .wanted = wanted});
+  throw DataError({.what = "a field has the wrong type",
+                   .where = data.where(row) + ": " + key,
+                   .got = row.json[key].dump(-1, ' ', true).substr(0, 100),
+                   .wanted = wanted});
 }
 
 }  // namespace
@@ -129,7 +134,9 @@ Dataset Dataset::read(const std::string& path) {
     data.rows_.push_back(parse_row(number, line, file + " line " + std::to_string(number)));
   }
   if (data.rows_.empty())
-    throw DataError({.what = "the data set is empty", .where = path, .got = std::to_string(count) + " rows in the file",
+    throw DataError({.what = "the data set is empty",
+                     .where = path,
+                     .got = std::to_string(count) + " rows in the file",
                      .wanted = "at least one row of JSON"});
   return data;
 }
@@ -156,8 +163,10 @@ std::vector<int32_t> token_field(const Dataset& data, const Row& row, const std:
   for (size_t i = 0; i < list.size(); ++i) {
     const bool valid = list[i].is_number_unsigned() && list[i].get<uint64_t>() < static_cast<uint64_t>(limit);
     if (!valid)
-      throw DataError({.what = "not a token id", .where = fmt::format("{}: {}[{}]", data.where(row), key, i),
-                       .got = list[i].dump().substr(0, 100), .wanted = fmt::format("an integer from 0 to {}", limit - 1)});
+      throw DataError({.what = "not a token id",
+                       .where = fmt::format("{}: {}[{}]", data.where(row), key, i),
+                       .got = list[i].dump().substr(0, 100),
+                       .wanted = fmt::format("an integer from 0 to {}", limit - 1)});
     tokens.push_back(list[i].get<int32_t>());
   }
   return tokens;

@@ -10,16 +10,16 @@
 namespace lockstep::text {
 
 struct Row {
-  int64_t line = 0;  // from 1
-  Json json;         // an object
+  int64_t line = 0;                                      // from 1
+  Json json;                                             // an object
   std::map<std::string, std::string> number_texts = {};  // its top-level numbers that are no integers, as written
 };
 
 class Dataset {
  public:
   // Path of a .jsonl file, optionally with "@[start:end]" (Python slice of rows; negative counts from the end).
-  // DataError: missing, empty, a line of the slice that is no JSON object, invalid UTF-8. Blank lines are skipped, and a byte
-  // order mark. ConfigError: a malformed slice.
+  // DataError: missing, empty, a line of the slice that is no JSON object, invalid UTF-8. Blank lines are skipped, and
+  // a byte order mark. ConfigError: a malformed slice.
   static Dataset read(const std::string& path);
 
   const std::vector<Row>& rows() const { return rows_; }

@@ -9,8 +9,7 @@ namespace lockstep::text {
 namespace {
 
 constexpr int kMaxDepth = 8;
-constexpr const char* kGpt2Pattern =
-    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+constexpr const char* kGpt2Pattern = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
 // Runs of digits and of everything else; each digit alone when `individual`.
 void split_digits(std::string_view text, bool individual, const std::function<void(std::string_view)>& piece) {
@@ -34,15 +33,19 @@ void split_digits(std::string_view text, bool individual, const std::function<vo
 PreTokenizer::PreTokenizer(const Json& json, const std::string& where) : regex_(kGpt2Pattern) {
   add(json, where + ": pre_tokenizer", 0);
   if (!byte_level_)
-    throw FormatError({.what = "unsupported tokenizer component", .where = where + ": pre_tokenizer",
-                       .got = "no ByteLevel in it", .wanted = "byte-level BPE"});
+    throw FormatError({.what = "unsupported tokenizer component",
+                       .where = where + ": pre_tokenizer",
+                       .got = "no ByteLevel in it",
+                       .wanted = "byte-level BPE"});
 }
 
 void PreTokenizer::add(const Json& json, const std::string& where, int depth) {
   const JsonObject step(json, where);
   const std::string type = step.string("type");
   if (byte_level_)
-    throw FormatError({.what = "unsupported tokenizer component", .where = where, .got = type + " after ByteLevel",
+    throw FormatError({.what = "unsupported tokenizer component",
+                       .where = where,
+                       .got = type + " after ByteLevel",
                        .wanted = "ByteLevel as the last step"});
   if (type == "Sequence" && depth < kMaxDepth) {
     const Json& steps = step.value("pretokenizers");
@@ -56,7 +59,9 @@ void PreTokenizer::add(const Json& json, const std::string& where, int depth) {
     add_prefix_space_ = step.boolean("add_prefix_space", true);
     use_regex_ = step.boolean("use_regex", true);
   } else {
-    throw FormatError({.what = "unsupported tokenizer component", .where = where, .got = type,
+    throw FormatError({.what = "unsupported tokenizer component",
+                       .where = where,
+                       .got = type,
                        .wanted = "ByteLevel, Digits or a Sequence of them"});
   }
 }
@@ -74,8 +79,10 @@ void PreTokenizer::split_from(size_t step, std::string_view text,
     prefixed.append(1, ' ').append(text);
     text = prefixed;
   }
-  if (use_regex_) regex_.split(text, piece);
-  else piece(text);
+  if (use_regex_)
+    regex_.split(text, piece);
+  else
+    piece(text);
 }
 
 }  // namespace lockstep::text

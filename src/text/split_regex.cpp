@@ -40,9 +40,11 @@ Class class_at(std::string_view pattern, size_t place) {
   if (rest.starts_with("\\S")) return {unicode::kWhiteSpace, 2, true};
   constexpr std::string_view kOtherClasses = "pPdDwWhHvVXRN";
   if (rest.size() > 1 && kOtherClasses.find(rest[1]) != std::string_view::npos)
-    throw FormatError({.what = "unsupported character class in a regular expression", .where = std::string(pattern),
-                       .got = std::string(rest.substr(0, rest.find('}') == std::string_view::npos ? 2 : rest.find('}') + 1)),
-                       .wanted = "\\p{L}, \\p{N}, \\s or \\S"});
+    throw FormatError(
+        {.what = "unsupported character class in a regular expression",
+         .where = std::string(pattern),
+         .got = std::string(rest.substr(0, rest.find('}') == std::string_view::npos ? 2 : rest.find('}') + 1)),
+         .wanted = "\\p{L}, \\p{N}, \\s or \\S"});
   return {};
 }
 
@@ -66,7 +68,8 @@ std::string expand_classes(std::string_view pattern) {
       continue;
     }
     if (in_brackets && found.negated)
-      throw FormatError({.what = "unsupported character class in a regular expression", .where = std::string(pattern),
+      throw FormatError({.what = "unsupported character class in a regular expression",
+                         .where = std::string(pattern),
                          .got = "\\S inside brackets"});
     const std::string ranges = range_text(found.ranges);
     out += in_brackets ? ranges : fmt::format("[{}{}]", found.negated ? "^" : "", ranges);
@@ -85,7 +88,8 @@ SplitRegex::SplitRegex(std::string_view pattern) {
   const std::string expanded = expand_classes(pattern);
   int error = 0;
   PCRE2_SIZE place = 0;
-  impl->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(expanded.data()), expanded.size(), PCRE2_UTF, &error, &place, nullptr);
+  impl->code =
+      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(expanded.data()), expanded.size(), PCRE2_UTF, &error, &place, nullptr);
   if (impl->code == nullptr)
     throw FormatError({.what = "malformed regular expression", .where = std::string(pattern), .got = reason(error)});
   // Where PCRE2 has no JIT, pcre2_match interprets the pattern: slower, the same matches.
@@ -106,8 +110,8 @@ void SplitRegex::split(std::string_view text, const std::function<void(std::stri
                                    PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY, match.get(), nullptr);
     if (result == PCRE2_ERROR_NOMATCH) break;
     if (result < 0)
-      throw ResourceError({.what = "a regular expression could not be matched", .got = reason(result),
-                           .attempt = "a shorter text"});
+      throw ResourceError(
+          {.what = "a regular expression could not be matched", .got = reason(result), .attempt = "a shorter text"});
     const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(match.get());
     if (ends[0] > done) piece(text.substr(done, ends[0] - done));
     piece(text.substr(ends[0], ends[1] - ends[0]));

@@ -1,7 +1,7 @@
 // Regular expressions that cut text, as the pre-tokenizers of Hugging Face `tokenizers` use them.
 //
-// PCRE2 with JIT, but with the Unicode classes of text/unicode_tables.h written out, so that a match does not depend on the
-// Unicode version of the PCRE2 of this machine. Immutable; matching is re-entrant.
+// PCRE2 with JIT, but with the Unicode classes of text/unicode_tables.h written out, so that a match does not depend on
+// the Unicode version of the PCRE2 of this machine. Immutable; matching is re-entrant.
 #pragma once
 
 #include <functional>
@@ -11,8 +11,8 @@
 
 namespace lockstep::text {
 
-// `pattern` with \p{L}, \p{N} and \s (also inside brackets) and \S (outside) written as ranges. FormatError names any other
-// class of characters.
+// `pattern` with \p{L}, \p{N} and \s (also inside brackets) and \S (outside) written as ranges. FormatError names any
+// other class of characters.
 std::string expand_classes(std::string_view pattern);
 
 class SplitRegex {
@@ -22,8 +22,8 @@ class SplitRegex {
   SplitRegex(SplitRegex&&) noexcept;
   ~SplitRegex();
 
-  // Calls piece(part) for the parts of `text` in order: every match, and whatever lies between two matches. `text` must be
-  // valid UTF-8. Throws ResourceError when a match needs more memory than PCRE2 is given.
+  // Calls piece(part) for the parts of `text` in order: every match, and whatever lies between two matches. `text` must
+  // be valid UTF-8. Throws ResourceError when a match needs more memory than PCRE2 is given.
   void split(std::string_view text, const std::function<void(std::string_view)>& piece) const;
 
  private:

@@ -16,7 +16,8 @@ struct Tokenizer::Impl {
   size_t checked(int32_t id) const {
     const size_t place = static_cast<size_t>(id);
     if (id < 0 || place >= file.known.size() || !file.known[place])
-      throw DataError({.what = "token id outside the vocabulary", .got = std::to_string(id),
+      throw DataError({.what = "token id outside the vocabulary",
+                       .got = std::to_string(id),
                        .wanted = "less than " + std::to_string(file.known.size())});
     return place;
   }
@@ -67,7 +68,9 @@ std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) c
   return text;
 }
 
-int64_t Tokenizer::vocab_size() const { return static_cast<int64_t>(impl_->file.known.size()); }
+int64_t Tokenizer::vocab_size() const {
+  return static_cast<int64_t>(impl_->file.known.size());
+}
 
 std::optional<int32_t> Tokenizer::token_id(std::string_view token) const {
   const auto found = impl_->file.ids.find(std::string(token));
@@ -78,7 +81,9 @@ bool Tokenizer::is_special(int32_t id) const {
   return id >= 0 && id < vocab_size() && impl_->file.special[static_cast<size_t>(id)];
 }
 
-std::string_view Tokenizer::token_bytes(int32_t id) const { return impl_->file.token_bytes[impl_->checked(id)]; }
+std::string_view Tokenizer::token_bytes(int32_t id) const {
+  return impl_->file.token_bytes[impl_->checked(id)];
+}
 
 std::string StreamingDecoder::push(int32_t id) {
   const std::string_view bytes = tokenizer_->token_bytes(id);

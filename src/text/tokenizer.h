@@ -47,10 +47,12 @@ class Tokenizer {
   std::unique_ptr<const Impl> impl_;
 };
 
-// Text of a growing list of tokens: push() returns what can be shown, never half a character; finish() returns the rest.
+// Text of a growing list of tokens: push() returns what can be shown, never half a character; finish() returns the
+// rest.
 class StreamingDecoder {
  public:
-  StreamingDecoder(const Tokenizer& tokenizer, bool skip_special) : tokenizer_(&tokenizer), skip_special_(skip_special) {}
+  StreamingDecoder(const Tokenizer& tokenizer, bool skip_special)
+      : tokenizer_(&tokenizer), skip_special_(skip_special) {}
   std::string push(int32_t id);
   std::string finish();
 

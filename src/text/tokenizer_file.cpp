@@ -13,11 +13,15 @@ namespace {
 constexpr int64_t kMaxVocabulary = int64_t{1} << 24;
 
 [[noreturn]] void unsupported(const std::string& where, const Json& got, const std::string& wanted) {
-  throw FormatError({.what = "unsupported tokenizer component", .where = where,
-                     .got = got.dump(-1, ' ', true, Json::error_handler_t::replace).substr(0, 200), .wanted = wanted});
+  throw FormatError({.what = "unsupported tokenizer component",
+                     .where = where,
+                     .got = got.dump(-1, ' ', true, Json::error_handler_t::replace).substr(0, 200),
+                     .wanted = wanted});
 }
 
-bool is_absent(const JsonObject& object, const char* key) { return !object.has(key) || object.value(key) == ""; }
+bool is_absent(const JsonObject& object, const char* key) {
+  return !object.has(key) || object.value(key) == "";
+}
 
 // The type of a component, for messages the whole of it when it has none.
 std::string type_of(const Json& component, const std::string& where) {
@@ -57,7 +61,9 @@ void check_model(const JsonObject& model) {
 
 int32_t checked_id(const Json& value, const std::string& where) {
   if (!value.is_number_unsigned() || value.get<uint64_t>() >= static_cast<uint64_t>(kMaxVocabulary))
-    throw FormatError({.what = "not a token id", .where = where, .got = value.dump().substr(0, 100),
+    throw FormatError({.what = "not a token id",
+                       .where = where,
+                       .got = value.dump().substr(0, 100),
                        .wanted = "an integer from 0 to " + std::to_string(kMaxVocabulary - 1)});
   return value.get<int32_t>();
 }
@@ -76,7 +82,9 @@ class Vocabulary {
     }
     const bool fresh = file_.ids.try_emplace(token, id).second;
     if (!fresh || file_.known[place])
-      throw FormatError({.what = "two tokens share an id, or one has two", .where = where_, .got = token + " = " + std::to_string(id),
+      throw FormatError({.what = "two tokens share an id, or one has two",
+                         .where = where_,
+                         .got = token + " = " + std::to_string(id),
                          .wanted = fresh ? "an id of its own" : std::to_string(file_.ids[token])});
     file_.known[place] = true;
     file_.token_bytes[place] = spelled_bytes(token);
@@ -110,7 +118,9 @@ std::pair<std::string, std::string> read_merge(const Json& entry, const std::str
     if (space != std::string::npos && text.find(' ', space + 1) == std::string::npos)
       return {text.substr(0, space), text.substr(space + 1)};
   }
-  throw FormatError({.what = "malformed merge", .where = where, .got = entry.dump().substr(0, 100),
+  throw FormatError({.what = "malformed merge",
+                     .where = where,
+                     .got = entry.dump().substr(0, 100),
                      .wanted = "[\"a\", \"b\"] or \"a b\""});
 }
 
@@ -139,8 +149,10 @@ std::vector<Bpe::Merge> read_merges(const JsonObject& model, const std::unordere
 void check_fresh_id(const AddedToken& token, int32_t highest, size_t model_size, const std::string& where) {
   const int64_t wanted = std::max<int64_t>(static_cast<int64_t>(model_size), int64_t{highest} + 1);
   if (token.id != wanted)
-    throw FormatError({.what = "an added token has an id that the tokenizers library would not give it", .where = where,
-                       .got = token.content + " = " + std::to_string(token.id), .wanted = std::to_string(wanted)});
+    throw FormatError({.what = "an added token has an id that the tokenizers library would not give it",
+                       .where = where,
+                       .got = token.content + " = " + std::to_string(token.id),
+                       .wanted = std::to_string(wanted)});
 }
 
 void read_added_tokens(const JsonObject& root, TokenizerFile& file) {
@@ -156,12 +168,13 @@ void read_added_tokens(const JsonObject& root, TokenizerFile& file) {
   for (const Json& entry : list) {
     const JsonObject object(entry, where);
     const int32_t id = checked_id(object.value("id"), where + ": id");
-    AddedToken token{id, object.string("content"), object.boolean("single_word", false), object.boolean("lstrip", false),
-                     object.boolean("rstrip", false)};
+    AddedToken token{id, object.string("content"), object.boolean("single_word", false),
+                     object.boolean("lstrip", false), object.boolean("rstrip", false)};
     const auto in_model = file.ids.find(token.content);
     if (token.content.empty() || !seen.try_emplace(token.content, id).second ||
         (in_model != file.ids.end() && in_model->second != id))
-      throw FormatError({.what = "an added token is empty, comes twice or has another id in the vocabulary", .where = where,
+      throw FormatError({.what = "an added token is empty, comes twice or has another id in the vocabulary",
+                         .where = where,
                          .got = entry.dump(-1, ' ', true, Json::error_handler_t::replace).substr(0, 200)});
     if (in_model == file.ids.end()) {
       check_fresh_id(token, highest, model_size, where);
@@ -183,15 +196,23 @@ TokenizerFile parse_tokenizer_file(std::string_view json, const std::string& whe
   check_components(root);
   const JsonObject model = root.object("model");
   check_model(model);
-  TokenizerFile file{.raw_tokens = {}, .normalized_tokens = {}, .token_bytes = {}, .known = {}, .special = {}, .ids = {},
-                     .pre_tokenizer = PreTokenizer(root.value("pre_tokenizer"), where), .bpe = Bpe({}, {}, {})};
+  TokenizerFile file{.raw_tokens = {},
+                     .normalized_tokens = {},
+                     .token_bytes = {},
+                     .known = {},
+                     .special = {},
+                     .ids = {},
+                     .pre_tokenizer = PreTokenizer(root.value("pre_tokenizer"), where),
+                     .bpe = Bpe({}, {}, {})};
   std::unordered_map<std::string, int32_t> vocabulary = read_vocabulary(model, file);
-  BpeOptions options{.unk_id = {}, .fuse_unk = model.boolean("fuse_unk", false),
+  BpeOptions options{.unk_id = {},
+                     .fuse_unk = model.boolean("fuse_unk", false),
                      .ignore_merges = model.boolean("ignore_merges", false)};
   if (!is_absent(model, "unk_token")) {
     const auto unk = file.ids.find(model.string("unk_token"));
     if (unk == file.ids.end())
-      throw FormatError({.what = "unk_token is not in the vocabulary", .where = model.where() + ": unk_token",
+      throw FormatError({.what = "unk_token is not in the vocabulary",
+                         .where = model.where() + ": unk_token",
                          .got = model.string("unk_token")});
     options.unk_id = unk->second;
   }

@@ -14,10 +14,10 @@
 namespace lockstep::text {
 
 struct TokenizerFile {
-  std::vector<AddedToken> raw_tokens;         // found in the raw text
-  std::vector<AddedToken> normalized_tokens;  // found in what the raw tokens leave
-  std::vector<std::string> token_bytes;       // of every id; empty for an id that no token has
-  std::vector<bool> known, special;           // of every id
+  std::vector<AddedToken> raw_tokens;            // found in the raw text
+  std::vector<AddedToken> normalized_tokens;     // found in what the raw tokens leave
+  std::vector<std::string> token_bytes;          // of every id; empty for an id that no token has
+  std::vector<bool> known, special;              // of every id
   std::unordered_map<std::string, int32_t> ids;  // spelling in the file -> id
   PreTokenizer pre_tokenizer;
   Bpe bpe;

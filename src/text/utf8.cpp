@@ -4,8 +4,8 @@ namespace lockstep::text {
 
 namespace {
 
-// What may follow a first byte: how many bytes, and the range of the second, which is where overlong forms, surrogates and
-// code points above U+10FFFF are kept out (Unicode, table 3-7).
+// What may follow a first byte: how many bytes, and the range of the second, which is where overlong forms, surrogates
+// and code points above U+10FFFF are kept out (Unicode, table 3-7).
 struct Lead {
   int following;
   uint8_t low, high;

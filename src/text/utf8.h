@@ -1,5 +1,5 @@
-// UTF-8, one character at a time. A damaged place is cut as Rust's String::from_utf8_lossy and the Unicode standard (3.9,
-// "substitution of maximal subparts") cut it.
+// UTF-8, one character at a time. A damaged place is cut as Rust's String::from_utf8_lossy and the Unicode standard
+// (3.9, "substitution of maximal subparts") cut it.
 #pragma once
 
 #include <cstddef>
@@ -10,10 +10,10 @@
 namespace lockstep::text {
 
 struct Utf8Char {
-  uint32_t code = 0;    // meaningful when valid
-  uint8_t size = 0;     // bytes it takes; of a damaged place, those of its maximal subpart
+  uint32_t code = 0;  // meaningful when valid
+  uint8_t size = 0;   // bytes it takes; of a damaged place, those of its maximal subpart
   bool valid = false;
-  bool cut = false;     // not valid, but more bytes could make it so
+  bool cut = false;  // not valid, but more bytes could make it so
 };
 
 // The character at the beginning of `bytes`, which must not be empty.

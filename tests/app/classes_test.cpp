@@ -12,7 +12,9 @@ namespace {
 
 using testing::expect_error;
 
-recipes::RlOptions train(const std::string& more) { return parse_train(train_args(more)).options; }
+recipes::RlOptions train(const std::string& more) {
+  return parse_train(train_args(more)).options;
+}
 
 void rejects(const std::string& more, std::initializer_list<const char*> parts) {
   SCOPED_TRACE(more);
@@ -58,11 +60,17 @@ TEST(Argparse, BracketsAndSpacesStayAsTheyAre) {
 
 TEST(Numbers, AreReadWholeAndInRange) {
   for (const char* bad : {"1e-5x", "nan", "inf", "-inf", "-1e-5", "1e400", "", "0x1p3", "1,5", "2"})
-    expect_error<ConfigError>([&] { Values args = train_args("--lr"); args.push_back(bad); parse_train(args); },
-                              {"--lr", "a number from 0 to 1"});
+    expect_error<ConfigError>(
+        [&] {
+          Values args = train_args("--lr");
+          args.push_back(bad);
+          parse_train(args);
+        },
+        {"--lr", "a number from 0 to 1"});
   for (const char* bad : {"0", "-1", "1e3", "8.0", "99999999999999999999", "2000000", "8x", "0x8"})
-    rejects(std::string("--rollout-batch-size ") + bad, {"--rollout-batch-size", bad, "a whole number from 1 to 1000000"});
-  EXPECT_EQ(train("--rollout-batch-size 010 --global-batch-size 5").rollout_batch_size, 10);   // no octal
+    rejects(std::string("--rollout-batch-size ") + bad,
+            {"--rollout-batch-size", bad, "a whole number from 1 to 1000000"});
+  EXPECT_EQ(train("--rollout-batch-size 010 --global-batch-size 5").rollout_batch_size, 10);  // no octal
   rejects("--adam-beta1 1", {"--adam-beta1", "from 0 to below 1"});
   rejects("--adam-eps 0", {"--adam-eps", "above 0"});
   rejects("--threads -1", {"--threads"});
@@ -72,11 +80,13 @@ TEST(Numbers, AreReadWholeAndInRange) {
 }
 
 TEST(Compatible, EachFlagPrintsOneLine) {
-  const auto notes = parse_train(train_args("--save s --n-samples-per-prompt 2 --colocate --colocate --wandb-key secret --vllm-cuda-graph-sizes 1 2 4 "
-                                            "--sglang-disable-cuda-graph --train-backend megatron")).notes;
+  const auto notes = parse_train(train_args("--save s --n-samples-per-prompt 2 --colocate --colocate --wandb-key "
+                                            "secret --vllm-cuda-graph-sizes 1 2 4 "
+                                            "--sglang-disable-cuda-graph --train-backend megatron"))
+                         .notes;
   ASSERT_EQ(notes.size(), 5u);
   EXPECT_EQ(notes[0], "--colocate: trainer and engine always share one process and one base");
-  EXPECT_EQ(notes[1], "--wandb-key: metrics go to <save>/metrics.jsonl and to the terminal");   // without the key
+  EXPECT_EQ(notes[1], "--wandb-key: metrics go to <save>/metrics.jsonl and to the terminal");  // without the key
 }
 
 TEST(Compatible, ValuesThatContradictAreErrors) {
@@ -94,11 +104,14 @@ TEST(Compatible, ValuesThatContradictAreErrors) {
 }
 
 TEST(NotAvailableYet, OneErrorNamesAll) {
-  rejects("--use-tis --partial-rollout --custom-rm-path a.b --num-experts 8 --train-backend fsdp --advantage-estimator gspo "
-          "--loss-type custom_loss --lr-decay-style WSD --device cuda --update-weights-interval 2 --sglang-quantization fp8",
-          {"not available yet: --use-tis, --partial-rollout, --custom-rm-path, --num-experts, --train-backend fsdp, "
-           "--advantage-estimator gspo, --loss-type custom_loss, --lr-decay-style WSD, --device cuda, "
-           "--update-weights-interval 2, --sglang-quantization fp8"});
+  rejects(
+      "--use-tis --partial-rollout --custom-rm-path a.b --num-experts 8 --train-backend fsdp --advantage-estimator "
+      "gspo "
+      "--loss-type custom_loss --lr-decay-style WSD --device cuda --update-weights-interval 2 --sglang-quantization "
+      "fp8",
+      {"not available yet: --use-tis, --partial-rollout, --custom-rm-path, --num-experts, --train-backend fsdp, "
+       "--advantage-estimator gspo, --loss-type custom_loss, --lr-decay-style WSD, --device cuda, "
+       "--update-weights-interval 2, --sglang-quantization fp8"});
 }
 
 TEST(NotAvailableYet, IsNotWhatNobodyKnows) {
@@ -110,9 +123,10 @@ TEST(NotAvailableYet, IsNotWhatNobodyKnows) {
 TEST(Unknown, IsAnErrorWithTheNearestName) {
   rejects("--lora-rnak 8", {"unknown: --lora-rnak (did you mean --lora-rank?)"});
   rejects("--num-rollouts 3 --colocated --zzzzzzzzzzzz 1 2",
-          {"unknown: --num-rollouts (did you mean --num-rollout?), --colocated (did you mean --colocate?), --zzzzzzzzzzzz"});
+          {"unknown: --num-rollouts (did you mean --num-rollout?), --colocated (did you mean --colocate?), "
+           "--zzzzzzzzzzzz"});
   rejects("--lr1 3 --use-tis", {"unknown: --lr1", "not available yet: --use-tis"});
-  rejects("--num-roll 3", {"unknown: --num-roll (did you mean --num-rollout?)"});   // no abbreviations
+  rejects("--num-roll 3", {"unknown: --num-roll (did you mean --num-rollout?)"});  // no abbreviations
 }
 
 TEST(Unknown, NearestNameCountsEdits) {

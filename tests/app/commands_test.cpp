@@ -23,8 +23,9 @@ TEST(Sft, DefaultsAndFlags) {
   EXPECT_EQ(plain.num_epoch, 1);
   EXPECT_EQ(plain.shuffle_seed, 42u);
   EXPECT_FALSE(plain.shuffle);
-  const auto told = parse_sft(sft_args("--lr 1e-3 --global-batch-size 3 --num-epoch 2 --rollout-shuffle --rollout-seed 5 "
-                                       "--lora-dropout 0.05 --calculate-per-token-loss --dry-run"));
+  const auto told =
+      parse_sft(sft_args("--lr 1e-3 --global-batch-size 3 --num-epoch 2 --rollout-shuffle --rollout-seed 5 "
+                         "--lora-dropout 0.05 --calculate-per-token-loss --dry-run"));
   EXPECT_EQ(told.options.optimizer.schedule.lr, 1e-3);
   EXPECT_EQ(told.options.training.global_batch_size, 3);
   EXPECT_EQ(told.options.num_epoch, 2);
@@ -39,7 +40,8 @@ TEST(Sft, DefaultsAndFlags) {
 TEST(Sft, Rules) {
   expect_error<ConfigError>([] { parse_sft({}); }, {"missing: --hf-checkpoint, --prompt-data"});
   expect_error<ConfigError>([] { parse_sft(words("--hf-checkpoint M --prompt-data d")); }, {"give --lora-rank"});
-  expect_error<ConfigError>([] { parse_sft(words("--hf-checkpoint M --prompt-data d --lora-rank 4")); }, {"needs --target-modules"});
+  expect_error<ConfigError>([] { parse_sft(words("--hf-checkpoint M --prompt-data d --lora-rank 4")); },
+                            {"needs --target-modules"});
   sft_rejects("--lora-dropout 1", {"--lora-dropout", "below 1"});
   sft_rejects("--freeze-params-name-list a", {"LoRA excludes"});
   sft_rejects("--save-interval 2", {"needs --save"});
@@ -47,9 +49,10 @@ TEST(Sft, Rules) {
 }
 
 TEST(Sft, LaunchScriptsOfSupervisedRuns) {
-  const auto command = parse_sft(sft_args("--save s --loss-type sft_loss --rollout-function-path slime.rollout.sft_rollout.generate_rollout "
-                                          "--disable-compute-advantages-and-returns --debug-train-only --rollout-batch-size 128 --colocate "
-                                          "--num-layers 2"));
+  const auto command = parse_sft(
+      sft_args("--save s --loss-type sft_loss --rollout-function-path slime.rollout.sft_rollout.generate_rollout "
+               "--disable-compute-advantages-and-returns --debug-train-only --rollout-batch-size 128 --colocate "
+               "--num-layers 2"));
   EXPECT_EQ(command.notes.size(), 6u);
   EXPECT_EQ(command.shape.size(), 1u);
   sft_rejects("--loss-type policy_loss --input-key messages --loss-mask-type qwen",
@@ -74,8 +77,9 @@ TEST(Generate, OnlyWhatIsGivenIsSet) {
   EXPECT_EQ(plain.prompt, "");
   EXPECT_FALSE(plain.temperature || plain.top_p || plain.top_k || plain.min_p);
   EXPECT_EQ(plain.max_tokens, 256);
-  const auto told = parse_generate(words("--hf-checkpoint M --input i --input-key q --temperature 0 --top-p 0.5 --top-k -1 "
-                                         "--min-p 0.1 --max-tokens 4 --seed 3 --n 2 --stop a b"));
+  const auto told =
+      parse_generate(words("--hf-checkpoint M --input i --input-key q --temperature 0 --top-p 0.5 --top-k -1 "
+                           "--min-p 0.1 --max-tokens 4 --seed 3 --n 2 --stop a b"));
   EXPECT_EQ(told.input, "i");
   EXPECT_EQ(told.input_key, "q");
   EXPECT_EQ(told.temperature, 0);
@@ -89,27 +93,31 @@ TEST(Generate, OnlyWhatIsGivenIsSet) {
 }
 
 TEST(Generate, NeedsOnePrompt) {
-  expect_error<ConfigError>([] { parse_generate(words("--hf-checkpoint M")); }, {"one of --prompt and --input", "neither"});
+  expect_error<ConfigError>([] { parse_generate(words("--hf-checkpoint M")); },
+                            {"one of --prompt and --input", "neither"});
   expect_error<ConfigError>([] { parse_generate(words("--hf-checkpoint M --prompt a --input b")); }, {"both"});
 }
 
 TEST(Eval, FlagsAndRules) {
   const auto plain = parse_eval(words("--hf-checkpoint M --prompt-data d"));
   EXPECT_EQ(plain.temperatures, (std::vector<float>{0, 1}));
-  const auto told = parse_eval(words("--hf-checkpoint M --prompt-data d --temperature 0.5 --rm-type exact --n 3 --num-examples 0"));
+  const auto told =
+      parse_eval(words("--hf-checkpoint M --prompt-data d --temperature 0.5 --rm-type exact --n 3 --num-examples 0"));
   EXPECT_EQ(told.temperatures, std::vector<float>{0.5f});
   EXPECT_EQ(told.reward, recipes::RewardType::exact);
   EXPECT_EQ(told.n, 3);
   EXPECT_EQ(told.num_examples, 0);
   expect_error<ConfigError>([] { parse_eval(words("--hf-checkpoint M")); }, {"missing: --prompt-data"});
-  expect_error<ConfigError>([] { parse_eval(words("--hf-checkpoint M --prompt-data d --rm-type f1")); }, {"not available yet: --rm-type f1"});
+  expect_error<ConfigError>([] { parse_eval(words("--hf-checkpoint M --prompt-data d --rm-type f1")); },
+                            {"not available yet: --rm-type f1"});
 }
 
 TEST(Bench, Flags) {
   const auto plain = parse_bench(words("--hf-checkpoint M"));
   EXPECT_EQ(plain.decode_batches, (std::vector<int64_t>{1, 8, 32}));
-  const auto told = parse_bench(words("--hf-checkpoint M --batch-size 4 --seq-length 128 --lora-rank 8 --json f --decode-batch-sizes 2 3 "
-                                      "--input-len 7 --output-len 9"));
+  const auto told = parse_bench(
+      words("--hf-checkpoint M --batch-size 4 --seq-length 128 --lora-rank 8 --json f --decode-batch-sizes 2 3 "
+            "--input-len 7 --output-len 9"));
   EXPECT_EQ(told.batch_size, 4);
   EXPECT_EQ(told.seq_length, 128);
   EXPECT_EQ(told.lora_rank, 8);

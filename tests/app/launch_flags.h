@@ -1,5 +1,6 @@
-// What published launch scripts pass: every flag of 37 launches of radixark/miles (tests/snapshots/launch_scripts at 31f1ca961) and of the
-// option tables of vime, miles and slime, and two argument lists in full (miles examples/lora). Data paths end in .jsonl here.
+// What published launch scripts pass: every flag of 37 launches of radixark/miles (tests/snapshots/launch_scripts at
+// 31f1ca961) and of the option tables of vime, miles and slime, and two argument lists in full (miles examples/lora).
+// Data paths end in .jsonl here.
 #pragma once
 
 namespace lockstep::cli {

@@ -28,20 +28,22 @@ std::string read(const std::filesystem::path& path) {
 
 // Runs the program through the shell; `before` stands in front of it.
 Outcome run_program(const testing::TempDirectory& dir, const std::string& args, const std::string& before = "") {
-  const std::string command = before + " " LOCKSTEP_BINARY " " + args + " >" + (dir / "out").string() + " 2>" + (dir / "err").string();
+  const std::string command =
+      before + " " LOCKSTEP_BINARY " " + args + " >" + (dir / "out").string() + " 2>" + (dir / "err").string();
   const int status = std::system(command.c_str());
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read(dir / "out"), read(dir / "err")};
 }
 
 const std::string kModel = LOCKSTEP_SOURCE_DIR "/models/arith";
-const std::string kTrain = "train --hf-checkpoint " + kModel + " --prompt-data " + kModel +
-                           "/train.jsonl --input-key prompt --label-key label --rm-type math --rollout-batch-size 8 "
-                           "--n-samples-per-prompt 4 --rollout-max-response-len 16 --lora-rank 8 --target-modules all-linear ";
+const std::string kTrain =
+    "train --hf-checkpoint " + kModel + " --prompt-data " + kModel +
+    "/train.jsonl --input-key prompt --label-key label --rm-type math --rollout-batch-size 8 "
+    "--n-samples-per-prompt 4 --rollout-max-response-len 16 --lora-rank 8 --target-modules all-linear ";
 
 TEST(Process, HelpGoesToStdout) {
   const testing::TempDirectory dir;
-  for (const char* args : {"--help", "train --help", "sft -h", "score --help", "generate --help", "eval --help", "inspect --help",
-                           "bench --help", "train --nonsense --help"}) {
+  for (const char* args : {"--help", "train --help", "sft -h", "score --help", "generate --help", "eval --help",
+                           "inspect --help", "bench --help", "train --nonsense --help"}) {
     const Outcome outcome = run_program(dir, args);
     EXPECT_EQ(outcome.code, 0) << args;
     EXPECT_NE(outcome.out.find("Usage: lockstep"), std::string::npos) << args;
@@ -68,7 +70,8 @@ TEST(Process, ConfigErrorsAreTwo) {
   const Outcome flag = run_program(dir, kTrain + "--num-rollout x");
   EXPECT_EQ(flag.code, 2);
   EXPECT_EQ(flag.out, "");
-  for (const char* part : {"error: bad value of --num-rollout", "got:    x", "wanted: a whole number", "kind:   ConfigError"})
+  for (const char* part :
+       {"error: bad value of --num-rollout", "got:    x", "wanted: a whole number", "kind:   ConfigError"})
     EXPECT_NE(flag.err.find(part), std::string::npos) << flag.err;
 }
 
@@ -89,7 +92,8 @@ TEST(Process, DryRunPrintsThePlan) {
 TEST(Process, DataErrorsAreThree) {
   const testing::TempDirectory dir;
   const auto rows = dir.write("rows.jsonl", "{\"tokens\": [1, 2]}\nnot json\n");
-  const Outcome outcome = run_program(dir, "score --hf-checkpoint " + kModel + " --input " + rows.string() + " --output " + (dir / "o").string());
+  const Outcome outcome = run_program(
+      dir, "score --hf-checkpoint " + kModel + " --input " + rows.string() + " --output " + (dir / "o").string());
   EXPECT_EQ(outcome.code, 3) << outcome.err;
   EXPECT_NE(outcome.err.find("DataError"), std::string::npos) << outcome.err;
 }

@@ -64,15 +64,25 @@ TEST(Scripts, Gsm8kLaunchBecomesOptions) {
 
 TEST(Scripts, Gsm8kLaunchSaysWhatItsOtherFlagsBecame) {
   const auto command = parse_train(words(kGsm8kLaunch));
-  for (const char* flag : {"--colocate", "--megatron-to-hf-mode", "--optimizer", "--use-wandb", "--wandb-host", "--wandb-group",
-                           "--tensor-model-parallel-size", "--sequence-parallel", "--sglang-mem-fraction-static",
-                           "--attention-backend", "--apply-chat-template", "--use-dynamic-batch-size"})
+  for (const char* flag :
+       {"--colocate", "--megatron-to-hf-mode", "--optimizer", "--use-wandb", "--wandb-host", "--wandb-group",
+        "--tensor-model-parallel-size", "--sequence-parallel", "--sglang-mem-fraction-static", "--attention-backend",
+        "--apply-chat-template", "--use-dynamic-batch-size"})
     EXPECT_TRUE(has_note(command.notes, flag)) << flag;
-  const std::vector<std::pair<std::string, std::string>> shape = {
-      {"swiglu", "true"}, {"num-layers", "24"}, {"hidden-size", "896"}, {"ffn-hidden-size", "4864"},
-      {"num-attention-heads", "14"}, {"use-rotary-position-embeddings", "true"}, {"disable-bias-linear", "true"},
-      {"add-qkv-bias", "true"}, {"normalization", "RMSNorm"}, {"norm-epsilon", "1e-6"}, {"rotary-base", "1000000"},
-      {"group-query-attention", "true"}, {"num-query-groups", "2"}, {"vocab-size", "151936"}};
+  const std::vector<std::pair<std::string, std::string>> shape = {{"swiglu", "true"},
+                                                                  {"num-layers", "24"},
+                                                                  {"hidden-size", "896"},
+                                                                  {"ffn-hidden-size", "4864"},
+                                                                  {"num-attention-heads", "14"},
+                                                                  {"use-rotary-position-embeddings", "true"},
+                                                                  {"disable-bias-linear", "true"},
+                                                                  {"add-qkv-bias", "true"},
+                                                                  {"normalization", "RMSNorm"},
+                                                                  {"norm-epsilon", "1e-6"},
+                                                                  {"rotary-base", "1000000"},
+                                                                  {"group-query-attention", "true"},
+                                                                  {"num-query-groups", "2"},
+                                                                  {"vocab-size", "151936"}};
   EXPECT_EQ(command.shape, shape);
 }
 
@@ -88,12 +98,15 @@ TEST(Scripts, DapoLaunchEndsInOneErrorThatNamesWhatIsMissing) {
 }
 
 TEST(Scripts, DapoLaunchRunsWithoutThem) {
-  const std::string text = std::string(kDapoLaunch) + " --rm-type math";   // the last one wins
+  const std::string text = std::string(kDapoLaunch) + " --rm-type math";  // the last one wins
   Values args;
   for (const std::string& word : words(text))
-    if (word == "--over-sampling-batch-size" || word == "--dynamic-sampling-filter-path") args.push_back("");
-    else if (!args.empty() && args.back().empty()) args.pop_back();
-    else args.push_back(word);
+    if (word == "--over-sampling-batch-size" || word == "--dynamic-sampling-filter-path")
+      args.push_back("");
+    else if (!args.empty() && args.back().empty())
+      args.pop_back();
+    else
+      args.push_back(word);
   const auto command = parse_train(args);
   EXPECT_EQ(command.options.reward, recipes::RewardType::math);
   EXPECT_TRUE(command.options.training.recompute);
@@ -102,7 +115,10 @@ TEST(Scripts, DapoLaunchRunsWithoutThem) {
 
 TEST(Scripts, ParquetIsNotAvailableYet) {
   testing::expect_error<ConfigError>(
-      [] { parse_train(train_args("--prompt-data t.parquet --eval-prompt-data gsm8k e.parquet --eval-interval 1 --use-tis")); },
+      [] {
+        parse_train(
+            train_args("--prompt-data t.parquet --eval-prompt-data gsm8k e.parquet --eval-interval 1 --use-tis"));
+      },
       {"not available yet: --prompt-data t.parquet, --eval-prompt-data e.parquet, --use-tis"});
 }
 

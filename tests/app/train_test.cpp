@@ -13,7 +13,9 @@ namespace {
 
 using testing::expect_error;
 
-recipes::RlOptions train(const std::string& more) { return parse_train(train_args(more)).options; }
+recipes::RlOptions train(const std::string& more) {
+  return parse_train(train_args(more)).options;
+}
 
 void rejects(const std::string& more, std::initializer_list<const char*> parts) {
   SCOPED_TRACE(more);
@@ -54,11 +56,15 @@ TEST(Train, DefaultsAreThoseOfTheScripts) {
 
 TEST(Train, EveryFlagReachesItsOption) {
   const recipes::RlOptions o = train(
-      "--num-epoch 2 --rollout-max-prompt-len 77 --rollout-temperature 0.8 --rollout-top-p 0.9 --rollout-top-k 5 --rollout-seed 9 "
+      "--num-epoch 2 --rollout-max-prompt-len 77 --rollout-temperature 0.8 --rollout-top-p 0.9 --rollout-top-k 5 "
+      "--rollout-seed 9 "
       "--seed 7 --eps-clip 0.1 --eps-clip-c 3 --entropy-coef 0.01 --use-kl-loss --kl-loss-coef 0.02 --kl-loss-type k3 "
-      "--n-samples-per-prompt 4 --disable-grpo-std-normalization --disable-rewards-normalization --lora-alpha 64 --use-rslora "
-      "--lora-type canonical_lora --target-modules q_proj,v_proj --exclude-modules v_proj --lora-adapter-path A --min-lr 1e-7 "
-      "--lr-decay-style cosine --lr-decay-iters 50 --lr-warmup-iters 5 --adam-eps 1e-9 --clip-grad 0 --save s --save-interval 2 "
+      "--n-samples-per-prompt 4 --disable-grpo-std-normalization --disable-rewards-normalization --lora-alpha 64 "
+      "--use-rslora "
+      "--lora-type canonical_lora --target-modules q_proj,v_proj --exclude-modules v_proj --lora-adapter-path A "
+      "--min-lr 1e-7 "
+      "--lr-decay-style cosine --lr-decay-iters 50 --lr-warmup-iters 5 --adam-eps 1e-9 --clip-grad 0 --save s "
+      "--save-interval 2 "
       "--load l --skip-eval-before-train --threads 2 --cpu-isa avx2 --kv-cache-bytes 1000000 --max-num-seqs 16 "
       "--max-tokens-per-gpu 512 --gradient-checkpointing --eval-input-key q --eval-label-key a --rm-type exact");
   EXPECT_EQ(o.num_epoch, 2);
@@ -109,16 +115,21 @@ TEST(Train, OneErrorNamesWhatIsMissing) {
   expect_error<ConfigError>([] { parse_train({}); },
                             {"missing: --hf-checkpoint, --prompt-data, --label-key, --rm-type, --rollout-batch-size"});
   expect_error<ConfigError>(
-      [] { parse_train(words("--hf-checkpoint M --prompt-data d --label-key l --rm-type math --rollout-batch-size 8")); },
+      [] {
+        parse_train(words("--hf-checkpoint M --prompt-data d --label-key l --rm-type math --rollout-batch-size 8"));
+      },
       {"--num-rollout or --num-epoch"});
 }
 
 TEST(Train, AdapterRules) {
-  const std::string base = "--hf-checkpoint M --prompt-data d --label-key l --rm-type math --rollout-batch-size 8 --num-rollout 1 ";
+  const std::string base =
+      "--hf-checkpoint M --prompt-data d --label-key l --rm-type math --rollout-batch-size 8 --num-rollout 1 ";
   expect_error<ConfigError>([&] { parse_train(words(base)); }, {"this program trains adapters: give --lora-rank"});
-  expect_error<ConfigError>([&] { parse_train(words(base + "--lora-rank 0 --target-modules all-linear")); }, {"give --lora-rank"});
-  expect_error<ConfigError>([&] { parse_train(words(base + "--lora-rank 8")); }, {"--lora-rank needs --target-modules", "all-linear"});
-  EXPECT_NO_THROW(parse_train(words(base + "--lora-adapter-path A")));   // the directory says rank and modules
+  expect_error<ConfigError>([&] { parse_train(words(base + "--lora-rank 0 --target-modules all-linear")); },
+                            {"give --lora-rank"});
+  expect_error<ConfigError>([&] { parse_train(words(base + "--lora-rank 8")); },
+                            {"--lora-rank needs --target-modules", "all-linear"});
+  EXPECT_NO_THROW(parse_train(words(base + "--lora-adapter-path A")));  // the directory says rank and modules
   rejects("--lora-dropout 0.05", {"--lora-dropout", "0.05", "sft"});
   rejects("--lora-type dora", {"--lora-type", "dora"});
   rejects("--target-modules ,", {"--target-modules names no module"});
@@ -167,14 +178,17 @@ TEST(Train, EvaluationRules) {
 }
 
 TEST(Train, EvaluationSamplesAsRolloutsUnlessTold) {
-  const std::string rollout = "--rollout-temperature 0.7 --rollout-top-p 0.9 --rollout-top-k 20 --rollout-max-response-len 99 --rollout-stop x ";
+  const std::string rollout =
+      "--rollout-temperature 0.7 --rollout-top-p 0.9 --rollout-top-k 20 --rollout-max-response-len 99 --rollout-stop "
+      "x ";
   const auto same = train(rollout).eval_sampling;
   EXPECT_EQ(same.temperature, 0.7f);
   EXPECT_EQ(same.top_p, 0.9f);
   EXPECT_EQ(same.top_k, 20);
   EXPECT_EQ(same.max_tokens, 99);
   EXPECT_EQ(same.stop, std::vector<std::string>{"x"});
-  const auto told = train(rollout + "--eval-temperature 0 --eval-top-p 1 --eval-top-k -1 --eval-max-response-len 5").eval_sampling;
+  const auto told =
+      train(rollout + "--eval-temperature 0 --eval-top-p 1 --eval-top-k -1 --eval-max-response-len 5").eval_sampling;
   EXPECT_EQ(told.temperature, 0);
   EXPECT_EQ(told.top_p, 1);
   EXPECT_EQ(told.top_k, -1);
@@ -200,7 +214,8 @@ TEST(Train, ScheduleAndSaveRules) {
 }
 
 TEST(Train, RecomputationAndDryRun) {
-  EXPECT_TRUE(train("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1").training.recompute);
+  EXPECT_TRUE(
+      train("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1").training.recompute);
   EXPECT_TRUE(train("--recompute-granularity selective").training.recompute);
   EXPECT_TRUE(notes_contain("--recompute-granularity selective", "whole layers"));
   EXPECT_TRUE(parse_train(train_args("--dry-run")).dry_run);
@@ -209,11 +224,12 @@ TEST(Train, RecomputationAndDryRun) {
 
 TEST(Train, HelpShowsEveryFlagWithItsDefault) {
   const std::string help = train_help();
-  for (const char* text : {"--lr X=1e-6", "--lora-alpha A=16", "--eps-clip E=0.2", "--rollout-temperature T=1", "--input-key KEY=input",
-                           "--kl-loss-type TYPE=k1", "--adam-eps X=1e-8", "Required:", "Data:", "Rollout:", "Algorithm:", "LoRA:",
-                           "Optimizer:", "Checkpoint:", "Evaluation:", "Machine:", "Launch scripts", "Example:"})
+  for (const char* text :
+       {"--lr X=1e-6", "--lora-alpha A=16", "--eps-clip E=0.2", "--rollout-temperature T=1", "--input-key KEY=input",
+        "--kl-loss-type TYPE=k1", "--adam-eps X=1e-8", "Required:", "Data:", "Rollout:", "Algorithm:", "LoRA:",
+        "Optimizer:", "Checkpoint:", "Evaluation:", "Machine:", "Launch scripts", "Example:"})
     EXPECT_NE(help.find(text), std::string::npos) << text;
-  EXPECT_EQ(help.find("--save-interval N="), std::string::npos);   // 0 is no value of it
+  EXPECT_EQ(help.find("--save-interval N="), std::string::npos);  // 0 is no value of it
 }
 
 }  // namespace

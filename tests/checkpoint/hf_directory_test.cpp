@@ -9,15 +9,17 @@
 namespace lockstep::checkpoint {
 namespace {
 
-using lockstep::testing::TempDirectory;
 using lockstep::testing::expect_error;
+using lockstep::testing::TempDirectory;
 
 constexpr const char* kIndex = "model.safetensors.index.json";
 const float kValues[8] = {1, 2, 3, 4, 5, 6, 7, 8};
 const ConstTensor kTwo(kValues, DType::f32, {2});
 const ConstTensor kMatrix(kValues, DType::f32, {2, 4});
 
-fs::Path golden(const char* name) { return fs::Path(LOCKSTEP_SOURCE_DIR) / "tests/golden" / name; }
+fs::Path golden(const char* name) {
+  return fs::Path(LOCKSTEP_SOURCE_DIR) / "tests/golden" / name;
+}
 
 void write_index(const TempDirectory& dir, const Json& weight_map) {
   dir.write(kIndex, Json({{"metadata", {{"total_size", 1}}}, {"weight_map", weight_map}}).dump());
@@ -72,7 +74,8 @@ TEST(HfDirectory, EosIdsAreAUnion) {
   EXPECT_EQ(HfDirectory(dir.path()).eos_token_ids(), (std::vector<int32_t>{9, 7, 2}));
   for (const char* bad : {"\"</s>\"", "-1", "1.5", "[1,\"x\"]", "4294967296", "true", "[[1]]"}) {
     dir.write("generation_config.json", std::string("{\"eos_token_id\":") + bad + "}");
-    expect_error<FormatError>([&] { HfDirectory(dir.path()).eos_token_ids(); }, {"generation_config.json: eos_token_id"});
+    expect_error<FormatError>([&] { HfDirectory(dir.path()).eos_token_ids(); },
+                              {"generation_config.json: eos_token_id"});
   }
 }
 
@@ -121,7 +124,8 @@ TEST(HfDirectory, SurplusTensorInAShard) {
 TEST(HfDirectory, TensorThatNoShardHas) {
   const TempDirectory dir;
   write_sharded(dir);
-  write_index(dir, {{"a", "one.safetensors"}, {"b", "two.safetensors"}, {"c", "one.safetensors"}, {"d", "two.safetensors"}});
+  write_index(dir,
+              {{"a", "one.safetensors"}, {"b", "two.safetensors"}, {"c", "one.safetensors"}, {"d", "two.safetensors"}});
   expect_map_error(dir, {"two.safetensors", "lacks", "wanted: d"});
 }
 
@@ -152,7 +156,8 @@ TEST(ResolveHfCheckpoint, DirectoryCacheOrHelp) {
   const TempDirectory dir;
   const fs::Path cache = dir / "hub";
   EXPECT_EQ(resolve_hf_checkpoint(dir.path().string(), cache), dir.path());
-  expect_error<ConfigError>([&] { resolve_hf_checkpoint("org/name", cache); }, {"org/name", "hf download org/name", "models--org--name"});
+  expect_error<ConfigError>([&] { resolve_hf_checkpoint("org/name", cache); },
+                            {"org/name", "hf download org/name", "models--org--name"});
   expect_error<ConfigError>([&] { resolve_hf_checkpoint("/no/such/dir", cache); }, {"/no/such/dir"});
   expect_error<ConfigError>([&] { resolve_hf_checkpoint("../up", cache); }, {"../up"});
   expect_error<ConfigError>([&] { resolve_hf_checkpoint("", cache); }, {"--hf-checkpoint"});
@@ -166,9 +171,15 @@ TEST(ResolveHfCheckpoint, DirectoryCacheOrHelp) {
 }
 
 TEST(BaseFingerprint, IsTheHashOfTheDescribedBytes) {
-  std::string bytes("a\0f32\0" "2\0", 8);
+  std::string bytes(
+      "a\0f32\0"
+      "2\0",
+      8);
   bytes.append(reinterpret_cast<const char*>(kValues), 8);
-  bytes.append("c\0f32\0" "2,4\0", 10);
+  bytes.append(
+      "c\0f32\0"
+      "2,4\0",
+      10);
   bytes.append(reinterpret_cast<const char*>(kValues), 32);
   Sha256 hash;
   hash.update(bytes);
@@ -205,15 +216,16 @@ TEST(CachedBaseFingerprint, RecomputesWhenStaleOrDamaged) {
   planted.begin().value()["fingerprint"] = std::string(64, '0');
   fs::write_file_atomic(cache, planted.dump());
   EXPECT_EQ(fingerprint(), std::string(64, '0'));
-  std::filesystem::last_write_time(dir / "two.safetensors", std::filesystem::file_time_type::clock::now() + std::chrono::seconds(5));
+  std::filesystem::last_write_time(dir / "two.safetensors",
+                                   std::filesystem::file_time_type::clock::now() + std::chrono::seconds(5));
   EXPECT_EQ(fingerprint(), first);
   dir.write("two.safetensors", safetensors_bytes({{"b", ConstTensor(kValues, DType::f32, {1, 2})}}, {}));
   EXPECT_NE(fingerprint(), first);
   write_sharded(dir);
 
   const std::string good = fs::read_file(cache);
-  for (const std::string& damaged : {std::string("{"), std::string(), std::string("[1]"), good.substr(0, good.size() / 2),
-                                     Json({{dir.path().string(), 7}}).dump()}) {
+  for (const std::string& damaged : {std::string("{"), std::string(), std::string("[1]"),
+                                     good.substr(0, good.size() / 2), Json({{dir.path().string(), 7}}).dump()}) {
     fs::write_file_atomic(cache, damaged);
     EXPECT_EQ(fingerprint(), first) << damaged;
   }

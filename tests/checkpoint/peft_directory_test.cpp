@@ -7,8 +7,8 @@
 namespace lockstep::checkpoint {
 namespace {
 
-using lockstep::testing::TempDirectory;
 using lockstep::testing::expect_error;
+using lockstep::testing::TempDirectory;
 
 const float kValues[12] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
 const std::string kModule = "base_model.model.model.layers.0.self_attn.q_proj";
@@ -18,7 +18,9 @@ NamedTensors one_pair() {
           {kModule + ".lora_B.weight", ConstTensor(kValues, DType::f32, {4, 2})}};
 }
 
-fs::Path golden(const char* name) { return fs::Path(LOCKSTEP_SOURCE_DIR) / "tests/golden" / name; }
+fs::Path golden(const char* name) {
+  return fs::Path(LOCKSTEP_SOURCE_DIR) / "tests/golden" / name;
+}
 
 lora::LoraConfig simple_config(int64_t rank, double alpha) {
   lora::LoraConfig config;
@@ -27,7 +29,9 @@ lora::LoraConfig simple_config(int64_t rank, double alpha) {
   return config;
 }
 
-Json minimal() { return {{"peft_type", "LORA"}, {"r", 2}, {"lora_alpha", 4}, {"target_modules", {"q_proj"}}}; }
+Json minimal() {
+  return {{"peft_type", "LORA"}, {"r", 2}, {"lora_alpha", 4}, {"target_modules", {"q_proj"}}};
+}
 
 // An adapter directory with one pair and this configuration.
 class Adapter {
@@ -118,19 +122,33 @@ TEST(PeftDirectory, ValuesInEverySpelling) {
 }
 
 TEST(PeftDirectory, PatternsInFileOrderNotSorted) {
-  const Adapter adapter(R"({"peft_type":"LORA","target_modules":["q_proj"],"rank_pattern":{"z":3,"a":5},"alpha_pattern":{"y":1.5,"b":2}})");
+  const Adapter adapter(
+      R"({"peft_type":"LORA","target_modules":["q_proj"],"rank_pattern":{"z":3,"a":5},"alpha_pattern":{"y":1.5,"b":2}})");
   EXPECT_EQ(adapter.config().rank_pattern, (std::vector<std::pair<std::string, int64_t>>{{"z", 3}, {"a", 5}}));
   EXPECT_EQ(adapter.config().alpha_pattern, (std::vector<std::pair<std::string, double>>{{"y", 1.5}, {"b", 2}}));
 }
 
 TEST(PeftDirectory, HarmlessKeysPass) {
-  const std::vector<std::pair<std::string, Json>> harmless = {
-      {"init_lora_weights", false}, {"init_lora_weights", "gaussian"}, {"init_lora_weights", "orthogonal"},
-      {"task_type", "CAUSAL_LM"}, {"task_type", nullptr}, {"base_model_name_or_path", "x/y"}, {"inference_mode", false},
-      {"auto_mapping", {{"parent_library", "x"}}}, {"peft_version", "0.20.1"}, {"revision", "main"},
-      {"megatron_core", "megatron.core"}, {"qalora_group_size", 16}, {"use_qalora", false}, {"lora_bias", false},
-      {"modules_to_save", nullptr}, {"modules_to_save", Json::array()}, {"loftq_config", Json::object()},
-      {"a_key_of_the_future", nullptr}, {"a_key_of_the_future", false}, {"a_key_of_the_future", ""}};
+  const std::vector<std::pair<std::string, Json>> harmless = {{"init_lora_weights", false},
+                                                              {"init_lora_weights", "gaussian"},
+                                                              {"init_lora_weights", "orthogonal"},
+                                                              {"task_type", "CAUSAL_LM"},
+                                                              {"task_type", nullptr},
+                                                              {"base_model_name_or_path", "x/y"},
+                                                              {"inference_mode", false},
+                                                              {"auto_mapping", {{"parent_library", "x"}}},
+                                                              {"peft_version", "0.20.1"},
+                                                              {"revision", "main"},
+                                                              {"megatron_core", "megatron.core"},
+                                                              {"qalora_group_size", 16},
+                                                              {"use_qalora", false},
+                                                              {"lora_bias", false},
+                                                              {"modules_to_save", nullptr},
+                                                              {"modules_to_save", Json::array()},
+                                                              {"loftq_config", Json::object()},
+                                                              {"a_key_of_the_future", nullptr},
+                                                              {"a_key_of_the_future", false},
+                                                              {"a_key_of_the_future", ""}};
   for (const auto& [key, value] : harmless) EXPECT_NO_THROW(config_with(key, value)) << key << " " << value;
 }
 
@@ -159,15 +177,20 @@ TEST(PeftDirectory, RefusedKeysAreNamed) {
 }
 
 TEST(PeftDirectory, WrongValuesAreNamed) {
-  for (const Json& r : {Json(0), Json(-1), Json(2.5), Json("8"), Json(true), Json(uint64_t{1} << 63), Json(int64_t{1} << 40)})
+  for (const Json& r :
+       {Json(0), Json(-1), Json(2.5), Json("8"), Json(true), Json(uint64_t{1} << 63), Json(int64_t{1} << 40)})
     expect_refused("r", r);
   for (const Json& alpha : {Json("16"), Json(false), Json::array()}) expect_refused("lora_alpha", alpha);
   for (const Json& dropout : {Json(1.0), Json(-0.1), Json("0")}) expect_refused("lora_dropout", dropout);
-  for (const Json& targets : {Json(nullptr), Json::array(), Json(""), Json(7), Json({1}), Json({""})}) expect_refused("target_modules", targets);
-  for (const Json& layers : {Json(-1), Json("1"), Json({0.5}), Json(true), Json({1, "2"})}) expect_refused("layers_to_transform", layers);
+  for (const Json& targets : {Json(nullptr), Json::array(), Json(""), Json(7), Json({1}), Json({""})})
+    expect_refused("target_modules", targets);
+  for (const Json& layers : {Json(-1), Json("1"), Json({0.5}), Json(true), Json({1, "2"})})
+    expect_refused("layers_to_transform", layers);
   for (const Json& pattern : {Json("h"), Json({"layers", "h"}), Json(3)}) expect_refused("layers_pattern", pattern);
-  for (const Json& pattern : {Json({{"q", 0}}), Json({{"q", "8"}}), Json({{"q", 1.5}}), Json({8})}) expect_refused("rank_pattern", pattern);
-  for (const Json& pattern : {Json({{"q", "8"}}), Json({{"q", nullptr}}), Json(4)}) expect_refused("alpha_pattern", pattern);
+  for (const Json& pattern : {Json({{"q", 0}}), Json({{"q", "8"}}), Json({{"q", 1.5}}), Json({8})})
+    expect_refused("rank_pattern", pattern);
+  for (const Json& pattern : {Json({{"q", "8"}}), Json({{"q", nullptr}}), Json(4)})
+    expect_refused("alpha_pattern", pattern);
   for (const Json& exclude : {Json("lm_.*"), Json({1}), Json(true)}) expect_refused("exclude_modules", exclude);
   expect_refused("use_rslora", 1);
   expect_refused("peft_type", "LOHA");
@@ -194,8 +217,8 @@ TEST(PeftDirectory, MissingAndMalformedFiles) {
 }
 
 TEST(PeftDirectory, OtherTensorsAreNamed) {
-  for (const char* name : {".lora_magnitude_vector", ".lora_B.bias", ".lora_embedding_A", ".weight", ".lora_A.default.weight",
-                           ".base_layer.bias", ".lora_A.weights"}) {
+  for (const char* name : {".lora_magnitude_vector", ".lora_B.bias", ".lora_embedding_A", ".weight",
+                           ".lora_A.default.weight", ".base_layer.bias", ".lora_A.weights"}) {
     NamedTensors tensors = one_pair();
     tensors.push_back({kModule + name, ConstTensor(kValues, DType::f32, {3})});
     const Adapter adapter(minimal().dump(), tensors);
@@ -207,7 +230,8 @@ TEST(PeftDirectory, PairsAndDtypes) {
   for (size_t lost : {0u, 1u}) {
     NamedTensors tensors = one_pair();
     tensors.erase(tensors.begin() + static_cast<int>(lost));
-    expect_error<FormatError>([&] { Adapter(minimal().dump(), tensors).config(); }, {"no partner", one_pair()[lost].name.c_str()});
+    expect_error<FormatError>([&] { Adapter(minimal().dump(), tensors).config(); },
+                              {"no partner", one_pair()[lost].name.c_str()});
   }
   NamedTensors tensors = one_pair();
   tensors[0].tensor.dtype = DType::i32;
@@ -218,8 +242,13 @@ TEST(PeftDirectory, PairsAndDtypes) {
   }
 }
 
-const AdapterMetadata kMetadata = {.iteration = 3, .version = 5, .rank = 2, .alpha = 4.5, .lora_type = "lora",
-                                   .target_modules = {"q_proj"}, .base_fingerprint = std::string(64, 'a')};
+const AdapterMetadata kMetadata = {.iteration = 3,
+                                   .version = 5,
+                                   .rank = 2,
+                                   .alpha = 4.5,
+                                   .lora_type = "lora",
+                                   .target_modules = {"q_proj"},
+                                   .base_fingerprint = std::string(64, 'a')};
 
 TEST(PeftDirectory, MetadataHereOrInTheParent) {
   for (const char* place : {"a/vime_lora_metadata.json", "vime_lora_metadata.json"}) {
@@ -245,9 +274,13 @@ TEST(PeftDirectory, BadMetadataNamesFileAndField) {
   write_peft_directory(dir / "a", simple_config(2, 4), {"q_proj"}, "base", one_pair());
   write_adapter_metadata(dir / "good.json", kMetadata);
   const Json good = read_json((dir / "good.json").string());
-  for (const auto& [key, value] : std::vector<std::pair<std::string, Json>>{
-           {"iteration", "3"}, {"version", 1.5}, {"rank", nullptr}, {"alpha", "x"}, {"lora_type", "qlora"}, {"target_modules", {1}},
-           {"base_fingerprint", 7}}) {
+  for (const auto& [key, value] : std::vector<std::pair<std::string, Json>>{{"iteration", "3"},
+                                                                            {"version", 1.5},
+                                                                            {"rank", nullptr},
+                                                                            {"alpha", "x"},
+                                                                            {"lora_type", "qlora"},
+                                                                            {"target_modules", {1}},
+                                                                            {"base_fingerprint", 7}}) {
     Json bad = good;
     bad[key] = value;
     dir.write("vime_lora_metadata.json", bad.dump());

@@ -10,8 +10,8 @@
 namespace lockstep::checkpoint {
 namespace {
 
-using lockstep::testing::TempDirectory;
 using lockstep::testing::expect_error;
+using lockstep::testing::TempDirectory;
 
 std::string file_bytes(std::string_view header, std::string_view data) {
   std::string bytes;
@@ -94,8 +94,10 @@ TEST(Safetensors, EmptyFilesScalarsAndZeroSizes) {
   const TempDirectory dir;
   EXPECT_TRUE(SafetensorsFile(dir.write("none", file_bytes("{}", ""))).tensors().empty());
   const SafetensorsFile file(dir.write(
-      "x", file_bytes(R"({"z":{"dtype":"F32","shape":[0,5],"data_offsets":[4,4]},"s":{"dtype":"F32","shape":[],"data_offsets":[0,4]}})",
-                      std::string(4, '\0'))));
+      "x",
+      file_bytes(
+          R"({"z":{"dtype":"F32","shape":[0,5],"data_offsets":[4,4]},"s":{"dtype":"F32","shape":[],"data_offsets":[0,4]}})",
+          std::string(4, '\0'))));
   EXPECT_EQ(shape_text(*file.find("s")), "f32 [1]");
   EXPECT_EQ(file.find("z")->elements(), 0);
 }
@@ -106,7 +108,10 @@ TEST(Safetensors, TensorsAtOddAddressesAreRealigned) {
   std::string data = "x";
   data.append(reinterpret_cast<const char*>(&value), 4);
   const SafetensorsFile file(dir.write(
-      "x", file_bytes(R"({"b":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"f":{"dtype":"F32","shape":[1],"data_offsets":[1,5]}})", data)));
+      "x",
+      file_bytes(
+          R"({"b":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"f":{"dtype":"F32","shape":[1],"data_offsets":[1,5]}})",
+          data)));
   EXPECT_EQ(reinterpret_cast<uintptr_t>(file.find("f")->data) % 4, 0u);
   EXPECT_EQ(file.find("f")->f32()[0], 2.5f);
 }
@@ -129,31 +134,43 @@ TEST(Safetensors, BadHeaders) {
   expect_bad(file_bytes("{\"\xff\":1}", ""), {"invalid JSON"});
   expect_bad(file_bytes(tensor("3"), ""), {"name.w", "an object"});
   expect_bad(file_bytes(tensor(R"({"dtype":"F32","shape":[1]})"), "1234"), {"name.w", "data_offsets"});
-  expect_bad(file_bytes(tensor(R"({"dtype":"F32","shape":[-1],"data_offsets":[0,4]})"), "1234"), {"name.w", "shape", "-1"});
+  expect_bad(file_bytes(tensor(R"({"dtype":"F32","shape":[-1],"data_offsets":[0,4]})"), "1234"),
+             {"name.w", "shape", "-1"});
   expect_bad(file_bytes(tensor(R"({"dtype":"F32","shape":[1.0],"data_offsets":[0,4]})"), "1234"), {"name.w", "1.0"});
   expect_bad(file_bytes(tensor(R"({"dtype":"F32","shape":1,"data_offsets":[0,4]})"), "1234"), {"name.w", "a list"});
-  expect_bad(file_bytes(tensor(R"({"dtype":"F32","shape":[1],"data_offsets":[0]})"), "1234"), {"name.w", "data_offsets"});
-  expect_bad(file_bytes(tensor(R"({"dtype":"F32","shape":[1],"data_offsets":[4,0]})"), "1234"), {"name.w", "data_offsets"});
-  expect_bad(file_bytes(tensor(R"({"dtype":"F32","shape":[1],"data_offsets":[0,5]})"), "12345"), {"name.w", "5 bytes", "4 bytes"});
+  expect_bad(file_bytes(tensor(R"({"dtype":"F32","shape":[1],"data_offsets":[0]})"), "1234"),
+             {"name.w", "data_offsets"});
+  expect_bad(file_bytes(tensor(R"({"dtype":"F32","shape":[1],"data_offsets":[4,0]})"), "1234"),
+             {"name.w", "data_offsets"});
+  expect_bad(file_bytes(tensor(R"({"dtype":"F32","shape":[1],"data_offsets":[0,5]})"), "12345"),
+             {"name.w", "5 bytes", "4 bytes"});
   expect_bad(file_bytes(tensor(R"({"dtype":"F32","shape":[1],"data_offsets":[1,5]})"), "12345"), {"name.w", "hole"});
   expect_bad(file_bytes(tensor(R"({"dtype":"F32","shape":[1],"data_offsets":[0,4]})"), "12345"), {"do not fill"});
   expect_bad(file_bytes(tensor(R"({"dtype":"F32","shape":[1],"data_offsets":[0,4]})"), "123"), {"do not fill"});
-  expect_bad(file_bytes(tensor(R"({"dtype":"F32","shape":[1,1,1,1,1],"data_offsets":[0,4]})"), "1234"), {"name.w", "at most 4"});
-  expect_bad(file_bytes(tensor(R"({"dtype":"F32","shape":[4294967296,4294967296,4],"data_offsets":[0,0]})"), ""), {"name.w", "impossibly large"});
-  expect_bad(file_bytes(tensor(R"({"dtype":"U8","shape":[18446744073709551615],"data_offsets":[0,0]})"), ""), {"name.w"});
+  expect_bad(file_bytes(tensor(R"({"dtype":"F32","shape":[1,1,1,1,1],"data_offsets":[0,4]})"), "1234"),
+             {"name.w", "at most 4"});
+  expect_bad(file_bytes(tensor(R"({"dtype":"F32","shape":[4294967296,4294967296,4],"data_offsets":[0,0]})"), ""),
+             {"name.w", "impossibly large"});
+  expect_bad(file_bytes(tensor(R"({"dtype":"U8","shape":[18446744073709551615],"data_offsets":[0,0]})"), ""),
+             {"name.w"});
   expect_bad(file_bytes(R"({"__metadata__":{"a":1}})", ""), {"__metadata__", "a string"});
   expect_bad(file_bytes(R"({"__metadata__":[]})", ""), {"__metadata__", "an object"});
   const std::string one = R"("t":{"dtype":"U8","shape":[1],"data_offsets":[0,1]})";
   expect_bad(file_bytes("{" + one + "," + one + "}", "x"), {"twice", "\"t\""});
-  expect_bad(file_bytes(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})", "xyz"),
-             {"overlaps", "b"});
+  expect_bad(
+      file_bytes(
+          R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})",
+          "xyz"),
+      {"overlaps", "b"});
 }
 
 TEST(Safetensors, OtherDtypesAreNamed) {
   const TempDirectory dir;
   for (const char* dtype : {"BOOL", "I8", "F8_E4M3", "U16", "I16", "U32", "U64", "C64", "f32", ""}) {
-    const std::string header = std::string(R"({"name.w":{"dtype":")") + dtype + R"(","shape":[1],"data_offsets":[0,8]}})";
-    expect_error<FormatError>([&] { SafetensorsFile file(dir.write("x", file_bytes(header, "12345678"))); }, {"name.w", dtype, "F32, BF16"});
+    const std::string header =
+        std::string(R"({"name.w":{"dtype":")") + dtype + R"(","shape":[1],"data_offsets":[0,8]}})";
+    expect_error<FormatError>([&] { SafetensorsFile file(dir.write("x", file_bytes(header, "12345678"))); },
+                              {"name.w", dtype, "F32, BF16"});
   }
 }
 

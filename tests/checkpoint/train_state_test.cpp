@@ -6,8 +6,8 @@
 namespace lockstep::checkpoint {
 namespace {
 
-using lockstep::testing::TempDirectory;
 using lockstep::testing::expect_error;
+using lockstep::testing::TempDirectory;
 
 const float kValues[12] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
 const std::string kModule = "base_model.model.model.layers.0.self_attn.q_proj";
@@ -20,11 +20,17 @@ Checkpoint checkpoint_at(int64_t iteration) {
   checkpoint.base_model_name = "org/base";
   checkpoint.adapter = {{kModule + ".lora_A.weight", ConstTensor(kValues, DType::f32, {2, 3})},
                         {kModule + ".lora_B.weight", ConstTensor(kValues, DType::f32, {4, 2})}};
-  checkpoint.metadata = {.iteration = iteration, .version = iteration + 1, .rank = 2, .alpha = 4, .lora_type = "lora",
-                         .target_modules = {"q_proj"}, .base_fingerprint = std::string(64, 'f')};
-  checkpoint.state = {.iteration = iteration,
-                      .counters = {{"step", 17}, {"seed", 18446744073709551615u}, {"lr", 0.1}},
-                      .tensors = {{"m", ConstTensor(kValues, DType::f32, {12})}, {"v", ConstTensor(kValues, DType::f64, {3})}}};
+  checkpoint.metadata = {.iteration = iteration,
+                         .version = iteration + 1,
+                         .rank = 2,
+                         .alpha = 4,
+                         .lora_type = "lora",
+                         .target_modules = {"q_proj"},
+                         .base_fingerprint = std::string(64, 'f')};
+  checkpoint.state = {
+      .iteration = iteration,
+      .counters = {{"step", 17}, {"seed", 18446744073709551615u}, {"lr", 0.1}},
+      .tensors = {{"m", ConstTensor(kValues, DType::f32, {12})}, {"v", ConstTensor(kValues, DType::f64, {3})}}};
   return checkpoint;
 }
 
@@ -59,8 +65,8 @@ TEST(TrainState, RoundTrip) {
 TEST(TrainState, LayoutOnDisk) {
   const TempDirectory dir;
   save_checkpoint(dir.path(), checkpoint_at(100));
-  for (const char* file : {"lora_adapter/adapter_config.json", "lora_adapter/adapter_model.safetensors", "vime_lora_metadata.json",
-                           "train_state.json", "train_state.safetensors"})
+  for (const char* file : {"lora_adapter/adapter_config.json", "lora_adapter/adapter_model.safetensors",
+                           "vime_lora_metadata.json", "train_state.json", "train_state.safetensors"})
     EXPECT_TRUE(std::filesystem::is_regular_file(dir / "iter_0000100" / file)) << file;
   EXPECT_EQ(fs::read_file(dir / "latest_checkpointed_iteration.txt"), "100");
   EXPECT_EQ(dir.entries(), 2);
@@ -71,8 +77,8 @@ TEST(TrainState, SavingTwiceGivesTheSameBytes) {
   const TempDirectory a, b;
   save_checkpoint(a.path(), checkpoint_at(1));
   save_checkpoint(b.path(), checkpoint_at(1));
-  for (const char* file : {"lora_adapter/adapter_config.json", "lora_adapter/adapter_model.safetensors", "vime_lora_metadata.json",
-                           "train_state.json", "train_state.safetensors"})
+  for (const char* file : {"lora_adapter/adapter_config.json", "lora_adapter/adapter_model.safetensors",
+                           "vime_lora_metadata.json", "train_state.json", "train_state.safetensors"})
     EXPECT_EQ(fs::read_file(a / "iter_0000001" / file), fs::read_file(b / "iter_0000001" / file)) << file;
 }
 
@@ -113,8 +119,8 @@ TEST(TrainState, Marker) {
 }
 
 TEST(TrainState, EveryFileIsNeeded) {
-  for (const char* file : {"lora_adapter/adapter_config.json", "lora_adapter/adapter_model.safetensors", "vime_lora_metadata.json",
-                           "train_state.json", "train_state.safetensors"}) {
+  for (const char* file : {"lora_adapter/adapter_config.json", "lora_adapter/adapter_model.safetensors",
+                           "vime_lora_metadata.json", "train_state.json", "train_state.safetensors"}) {
     const TempDirectory dir;
     save_checkpoint(dir.path(), checkpoint_at(1));
     std::filesystem::remove(dir / "iter_0000001" / file);
@@ -149,7 +155,8 @@ TEST(TrainState, DamagedStateNamesTheField) {
   Json other = good;
   other["iteration"] = 2;
   dir.write(file, other.dump());
-  expect_error<FormatError>([&] { LoadedCheckpoint loaded(dir.path(), 1); }, {"train_state.json: iteration", "another iteration"});
+  expect_error<FormatError>([&] { LoadedCheckpoint loaded(dir.path(), 1); },
+                            {"train_state.json: iteration", "another iteration"});
   dir.write(file, good.dump().substr(0, 40));
   expect_error<FormatError>([&] { LoadedCheckpoint loaded(dir.path(), 1); }, {"train_state.json", "invalid JSON"});
 }

@@ -14,8 +14,8 @@
 namespace lockstep::fs {
 namespace {
 
-using lockstep::testing::TempDirectory;
 using lockstep::testing::expect_error;
+using lockstep::testing::TempDirectory;
 
 const char* const kDevNull = "/dev/null/x";  // a parent that is no directory: unwritable for root too
 
@@ -35,7 +35,8 @@ TEST(ReadFile, APipeHasNoSize) {
   const std::string bytes(100000, 'p');
   std::thread writer([&] {
     const int fd = ::open(pipe.c_str(), O_WRONLY);
-    for (size_t sent = 0; sent < bytes.size();) sent += static_cast<size_t>(::write(fd, &bytes[sent], bytes.size() - sent));
+    for (size_t sent = 0; sent < bytes.size();)
+      sent += static_cast<size_t>(::write(fd, &bytes[sent], bytes.size() - sent));
     ::close(fd);
   });
   EXPECT_EQ(read_file(pipe), bytes);

@@ -5,13 +5,13 @@
 namespace lockstep {
 namespace {
 
-using testing::TempDirectory;
 using testing::expect_error;
+using testing::TempDirectory;
 
 TEST(ParseJson, NamesSourceAndReason) {
   EXPECT_EQ(parse_json(R"({"a":[1,2.5,null,true,"x"]})", "f")["a"].size(), 5u);
-  for (const char* bad : {"", "{", "[1,]", "{\"a\":1", "nul", "1 2", "{'a':1}", "[NaN]", "[1e999]", "\"\xff\"", "\"\xc3\"",
-                          "\"\\ud800\"", "\x80", "{\"a\" 1}", "\"\n\""})
+  for (const char* bad : {"", "{", "[1,]", "{\"a\":1", "nul", "1 2", "{'a':1}", "[NaN]", "[1e999]", "\"\xff\"",
+                          "\"\xc3\"", "\"\\ud800\"", "\x80", "{\"a\" 1}", "\"\n\""})
     expect_error<FormatError>([&] { parse_json(bad, "DIR/f.json"); }, {"invalid JSON", "DIR/f.json"});
 }
 

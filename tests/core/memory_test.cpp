@@ -11,7 +11,9 @@
 namespace lockstep {
 namespace {
 
-bool aligned(const void* memory) { return reinterpret_cast<uintptr_t>(memory) % 64 == 0; }
+bool aligned(const void* memory) {
+  return reinterpret_cast<uintptr_t>(memory) % 64 == 0;
+}
 
 TEST(Buffer, ZeroedAlignedAndMovable) {
   for (size_t bytes : {1u, 63u, 64u, 65u, 100003u}) {

@@ -57,8 +57,10 @@ TEST(Float16, EveryValueIsItsDefinition) {
       continue;
     }
     double wanted = std::ldexp(mantissa / 1024.0, -14);
-    if (exponent == 31) wanted = std::numeric_limits<double>::infinity();
-    else if (exponent > 0) wanted = std::ldexp(1 + mantissa / 1024.0, exponent - 15);
+    if (exponent == 31)
+      wanted = std::numeric_limits<double>::infinity();
+    else if (exponent > 0)
+      wanted = std::ldexp(1 + mantissa / 1024.0, exponent - 15);
     ASSERT_EQ(got, static_cast<float>(sign * wanted)) << bits;
     ASSERT_EQ(std::signbit(got), sign < 0) << bits;
   }

@@ -1,6 +1,7 @@
 #include "kernels/attention.h"
 
 #include "kernels/attention_testing.h"
+#include "kernels/logprob.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -58,6 +59,32 @@ TEST(AttentionTest, StatsAreMaxAndSum) {
       for (double score : scores) sum += std::exp(score - largest);
       EXPECT_NEAR(out.stats.at(i, h * 2), largest, 1e-5);
       EXPECT_NEAR(out.stats.at(i, h * 2 + 1), sum, 1e-5 * sum);
+    }
+}
+
+// The contract bit by bit: scores and outputs are chains of one fma per link, the sum runs in 16 lanes by key position.
+TEST(AttentionTest, EveryOutputIsTheChainTheContractNames) {
+  Stream stream({.threads = 1});
+  const AttentionShape shape = make_shape(3, 1, 20);
+  constexpr int64_t kLength = 53;
+  Sequence s(shape, kLength, 12);
+  Output out = attend(s, shape, stream);
+  for (int64_t i = 0; i < kLength; ++i)
+    for (int64_t h = 0; h < 3; ++h) {
+      Matrix scores(1, i + 1), e(1, i + 1), sum(1, 1);
+      for (int64_t j = 0; j <= i; ++j) {
+        float score = 0;
+        for (int64_t d = 0; d < 20; ++d) score = std::fmaf(s.q.at(i, h * 20 + d), s.k.at(j, d), score);
+        scores.at(0, j) = score * shape.scale;
+      }
+      softmax_unnormalized(e.tensor(), sum.flat(), scores.tensor(), 1.0f, stream);
+      ASSERT_EQ(out.stats.at(i, h * 2), *std::max_element(scores.values().begin(), scores.values().end()));
+      ASSERT_EQ(out.stats.at(i, h * 2 + 1), sum.at(0, 0));
+      for (int64_t d = 0; d < 20; ++d) {
+        float o = 0;
+        for (int64_t j = 0; j <= i; ++j) o = std::fmaf(e.at(0, j), s.v.at(j, d), o);
+        ASSERT_EQ(out.o.at(i, h * 20 + d), o * (1.0f / sum.at(0, 0))) << i << " " << h << " " << d;
+      }
     }
 }
 

@@ -183,6 +183,15 @@ TEST(SoftmaxTest, LargestIsOneAndSumsAreTheRows) {
   EXPECT_TRUE(same_bits(logits.values(), probabilities.values()));
 }
 
+TEST(SoftmaxTest, SumsInSixteenLanes) {
+  Stream stream({.threads = 1});
+  for (int64_t vocab : {3, 16, 501, 4096}) {
+    Matrix logits = Matrix::random(1, vocab, 12, 9.0f), probabilities(1, vocab), sums(1, 1);
+    softmax_unnormalized(probabilities.tensor(), sums.flat(), logits.tensor(), 1.0f, stream);
+    EXPECT_EQ(sums.at(0, 0), sum_in_lanes(vocab, [&](float sum, int64_t i) { return sum + probabilities.at(0, i); }));
+  }
+}
+
 // A row whose largest logit is 0 shows exp itself: on every normal result the error is below 1 ulp.
 TEST(SoftmaxTest, ExpIsAccurateToAnUlpAndCleanAtItsEnds) {
   Stream stream({.threads = 2});

@@ -29,6 +29,18 @@ TEST(RmsNormTest, MatchesReferenceForEveryWidth) {
   }
 }
 
+TEST(RmsNormTest, SumsInSixteenLanes) {
+  Stream stream({.threads = 1});
+  for (int64_t width : {5, 16, 64, 93, 576}) {
+    Matrix x = Matrix::random(1, width, 20), y(1, width), rstd(1, 1), weight = Matrix::random(1, width, 21);
+    rmsnorm_forward(y.tensor(), rstd.flat(), x.tensor(), weight.flat(), kEps, stream);
+    const float squares = sum_in_lanes(width, [&](float sum, int64_t i) { return std::fmaf(x.at(0, i), x.at(0, i), sum); });
+    const float expected = 1.0f / std::sqrt(squares / static_cast<float>(width) + kEps);
+    EXPECT_EQ(rstd.at(0, 0), expected) << width;
+    for (int64_t i = 0; i < width; ++i) ASSERT_EQ(y.at(0, i), x.at(0, i) * expected * weight.at(0, i)) << width;
+  }
+}
+
 TEST(RmsNormTest, InPlaceAndPerHeadViewsGiveTheSameBits) {
   Stream stream({.threads = 2});
   constexpr int64_t kTokens = 7, kHeads = 3, kHeadDim = 20;

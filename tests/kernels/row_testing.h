@@ -96,6 +96,15 @@ inline double dot(const std::vector<double>& a, const std::vector<double>& b) {
   return sum;
 }
 
+// The sum of a row as kernels/pack.h defines it: 16 lanes, each a chain, then 8+8, 4+4, 2+2, 1+1. add(sum, i) is one link.
+inline float sum_in_lanes(int64_t count, const std::function<float(float, int64_t)>& add) {
+  float lane[16] = {};
+  for (int64_t i = 0; i < count; ++i) lane[i % 16] = add(lane[i % 16], i);
+  for (int width = 8; width > 0; width /= 2)
+    for (int i = 0; i < width; ++i) lane[i] += lane[i + width];
+  return lane[0];
+}
+
 // Runs `op` on AVX2 (NEON elsewhere) with 1 thread, then with 2 and 3 threads and on AVX-512, and wants the same bits.
 // Skips the test, loudly, after the thread comparison when this machine has no AVX-512.
 inline void expect_same_bits_everywhere(const std::function<std::vector<float>(Stream&)>& op) {

@@ -304,7 +304,7 @@ TEST(TrainPass, NoTargetsIsNoGradient) {
 }
 
 TEST(TrainPass, MemoryIsWhatTheEstimateSays) {
-  Stream stream({.threads = 2});
+  Stream stream({.threads = 1});
   Json json = tiny_json("qwen3");
   json["num_hidden_layers"] = 8;
   const ModelConfig config = parse_config(json, "config.json");

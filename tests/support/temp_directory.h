@@ -53,7 +53,8 @@ void expect_error(const Body& body, std::initializer_list<const char*> parts) {
     ADD_FAILURE() << "nothing was thrown";
   } catch (const Kind& error) {
     for (const char* part : parts)
-      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << "no \"" << part << "\" in\n" << error.what();
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << "no \"" << part << "\" in\n"
+                                                                         << error.what();
   } catch (const std::exception& error) {
     ADD_FAILURE() << "another exception: " << error.what();
   }

@@ -6,8 +6,8 @@
 namespace lockstep::text {
 namespace {
 
-using lockstep::testing::TempDirectory;
 using lockstep::testing::expect_error;
+using lockstep::testing::TempDirectory;
 
 class DatasetTest : public ::testing::Test {
  protected:
@@ -16,7 +16,8 @@ class DatasetTest : public ::testing::Test {
   }
   std::vector<int64_t> slice_of_five(const std::string& slice) {
     std::vector<int64_t> numbers;
-    for (const Row& row : read("{\"n\":0}\n{\"n\":1}\n{\"n\":2}\n{\"n\":3}\n{\"n\":4}\n", slice).rows()) numbers.push_back(row.json["n"]);
+    const Dataset data = read("{\"n\":0}\n{\"n\":1}\n{\"n\":2}\n{\"n\":3}\n{\"n\":4}\n", slice);
+    for (const Row& row : data.rows()) numbers.push_back(row.json["n"]);
     return numbers;
   }
   TempDirectory dir_;
@@ -70,14 +71,17 @@ TEST_F(DatasetTest, RowsOutsideTheSliceAreNotParsed) {
 
 TEST_F(DatasetTest, MissingAndEmptyFiles) {
   expect_error<DataError>([&] { Dataset::read((dir_ / "absent.jsonl").string()); }, {"absent.jsonl", "No such file"});
-  expect_error<DataError>([&] { Dataset::read((dir_ / "absent.jsonl").string() + "@[0:1]"); }, {"absent.jsonl", "No such file"});
+  expect_error<DataError>([&] { Dataset::read((dir_ / "absent.jsonl").string() + "@[0:1]"); },
+                          {"absent.jsonl", "No such file"});
   for (const char* nothing : {"", "\n\n", "  \r\n\t\n", "\xEF\xBB\xBF"})
     expect_error<DataError>([&] { read(nothing); }, {"rows.jsonl", "empty"});
 }
 
 TEST_F(DatasetTest, BadRowsNameFileLineAndReason) {
-  for (const char* bad : {"{", "{\"a\":1}{", "nope", "{'a':1}", "{\"a\":NaN}", "{\"a\":\"\xff\"}", "{\"a\":\"\\ud800\"}", "{\"a\":1}\r{}"})
-    expect_error<DataError>([&] { read(std::string("{\"a\":1}\n\n") + bad + "\n"); }, {"rows.jsonl line 3", "invalid JSON"});
+  for (const char* bad : {"{", "{\"a\":1}{", "nope", "{'a':1}", "{\"a\":NaN}", "{\"a\":\"\xff\"}",
+                          "{\"a\":\"\\ud800\"}", "{\"a\":1}\r{}"})
+    expect_error<DataError>([&] { read(std::string("{\"a\":1}\n\n") + bad + "\n"); },
+                            {"rows.jsonl line 3", "invalid JSON"});
   expect_error<DataError>([&] { read("{\"a\":1,\"a\":2}"); }, {"line 1", "twice"});
   for (const char* other : {"[1]", "3", "\"x\"", "null", "true"})
     expect_error<DataError>([&] { read(other); }, {"line 1", "not a JSON object"});
@@ -113,7 +117,8 @@ TEST_F(DatasetTest, TokenField) {
   EXPECT_TRUE(token_field(data, row, "none", 10).empty());
   expect_error<DataError>([&] { token_field(data, row, "neg", 10); }, {"line 1: neg[1]", "-1", "0 to 9"});
   expect_error<DataError>([&] { token_field(data, row, "big", 10); }, {"big[0]", "10"});
-  for (const char* key : {"f", "s", "b"}) expect_error<DataError>([&] { token_field(data, row, key, 10); }, {"[0]", "not a token id"});
+  for (const char* key : {"f", "s", "b"})
+    expect_error<DataError>([&] { token_field(data, row, key, 10); }, {"[0]", "not a token id"});
   expect_error<DataError>([&] { token_field(data, row, "x", 10); }, {"line 1: x", "a list of token ids"});
 }
 

@@ -58,7 +58,8 @@ TEST(UnicodeTables, SortedDisjointAndKnown) {
   EXPECT_TRUE(sorted(unicode::kNumeric));
   EXPECT_TRUE(sorted(unicode::kWord));
   EXPECT_TRUE(unicode::is_word('_') && unicode::is_word(0x301) && unicode::is_word(0x203F) && !unicode::is_word('-'));
-  EXPECT_TRUE(unicode::is_numeric('0') && unicode::is_numeric(0x2167) && unicode::is_numeric(0xBD) && !unicode::is_numeric('a'));
+  EXPECT_TRUE(unicode::is_numeric('0') && unicode::is_numeric(0x2167) && unicode::is_numeric(0xBD) &&
+              !unicode::is_numeric('a'));
   EXPECT_TRUE(unicode::is_white_space(0x85) && unicode::is_white_space(0x3000) && !unicode::is_white_space(0x200B));
   EXPECT_FALSE(unicode::contains(unicode::kLetter, 0));
   EXPECT_FALSE(unicode::contains(unicode::kLetter, 0x10FFFF));
