@@ -58,38 +58,32 @@ struct Blocking {
   size_t scratch_bytes() const { return (pack_floats + room_floats) * sizeof(float); }
 };
 
-// Rows whose distance is nearly a multiple of a page fall into the same few sets of the first cache and evict one another.
+// Rows whose distance is nearly a multiple of a page fall into the same few sets of the first cache and evict one
+// another.
 inline bool rows_collide(size_t stride, int64_t rows) {
   constexpr size_t kSpread = 1024;
   const size_t bytes = stride * sizeof(float);
   return rows > 4 && (bytes & (~bytes + 1)) >= kSpread;  // the largest power of two that divides the distance
 }
 
-#ifndef KB
-#define KB 512
-#endif
-#ifndef GG
-#define GG 3
-#endif
-#ifndef RB
-#define RB 252
-#endif
+// A block of A has at most this many rows; strips pass by it in groups, whose tiles share a row of A.
+inline constexpr int64_t kBlockRows = 252, kGroupStrips = 3;
+
 template <class Source>
 Blocking choose_blocking(const Product& p, int64_t rows) {
-  constexpr int64_t kBlockRows = RB;
-  constexpr size_t kDepth = KB, kBlockFloats = kDepth * kTileRows, kAlign = 32;
+  constexpr size_t kDepth = 512, kBlockFloats = kDepth * kTileRows, kAlign = 32;
   const int64_t blocks = std::max<int64_t>(1, ceil_div(rows, kBlockRows));
   Blocking b;
   b.rows = std::max<int64_t>(1, ceil_div(rows, blocks));
   const auto depth = static_cast<size_t>(p.depth);
   const size_t most = Source::kRoom ? kDepth : kBlockFloats / static_cast<size_t>(std::min<int64_t>(b.rows, kTileRows));
   const size_t steps = std::max<size_t>(1, (depth + most - 1) / most);
-  b.depth = ((depth + steps - 1) / steps + kAlign - 1) / kAlign * kAlign;
+  b.depth = std::max(kAlign, ((depth + steps - 1) / steps + kAlign - 1) / kAlign * kAlign);
   b.pack = p.scale != 1 || (p.layout == Layout::rows && rows_collide(p.a_stride, rows));
   b.pack_stride = p.layout == Layout::rows ? b.depth + 16 : 16;
   b.tile_floats = p.layout == Layout::rows ? kTileRows * b.pack_stride : b.depth * 16;
   b.pack_floats = b.pack ? b.tile_floats * static_cast<size_t>(ceil_div(b.rows, kTileRows)) : 0;
-  b.room_floats = Source::kRoom ? b.depth * kStrip * GG : 0;
+  b.room_floats = Source::kRoom ? b.depth * kStrip * kGroupStrips : 0;
   return b;
 }
 
@@ -144,8 +138,7 @@ template <class Source>
 void compute_block(const Product& p, const Source& source, const Blocking& b, Span rows, Span depth, Span strips,
                    float* scratch) {
   using Load = typename Source::Load;
-  constexpr int64_t kGroup = GG;
-  constexpr int64_t kMostTiles = (RB + kTileRows - 1) / kTileRows;
+  constexpr int64_t kMostTiles = (kBlockRows + kTileRows - 1) / kTileRows;
   const int64_t tiles = ceil_div(rows.size(), kTileRows);
   Span at[kMostTiles];
   TileRows a[kMostTiles];
@@ -155,9 +148,9 @@ void compute_block(const Product& p, const Source& source, const Blocking& b, Sp
     a[t] = take_rows(p, b, at[t], depth, scratch + static_cast<size_t>(t) * b.tile_floats);
   }
   const auto steps = static_cast<size_t>(depth.size());
-  for (int64_t first = strips.begin; first < strips.end; first += kGroup) {
-    const int64_t members = std::min<int64_t>(kGroup, strips.end - first);
-    StripView<typename Load::Stored> views[kGroup];
+  for (int64_t first = strips.begin; first < strips.end; first += kGroupStrips) {
+    const int64_t members = std::min<int64_t>(kGroupStrips, strips.end - first);
+    StripView<typename Load::Stored> views[kGroupStrips];
     for (int64_t s = 0; s < members; ++s)
       views[s] = source.strip(first + s, static_cast<size_t>(depth.begin), steps,
                               scratch + b.pack_floats + static_cast<size_t>(s) * steps * kStrip);
@@ -165,7 +158,8 @@ void compute_block(const Product& p, const Source& source, const Blocking& b, Sp
       for (int64_t s = 0; s < members; ++s) {
         const int64_t column = (first + s) * kStrip;
         float* const c = p.c + at[t].begin * p.c_stride + column;
-        TileCall<typename Load::Stored> call{a[t].a, a[t].stride, views[s].data, views[s].stride, steps, c, p.c_stride, c, p.c_stride};
+        TileCall<typename Load::Stored> call{a[t].a,     a[t].stride, views[s].data, views[s].stride, steps, c,
+                                             p.c_stride, c,           p.c_stride};
         if (depth.begin == 0) {
           call.init = p.init ? p.init + at[t].begin * p.init_stride + column : nullptr;
           call.init_stride = p.init_stride;
@@ -191,8 +185,12 @@ void compute_part(const Product& p, const Source& source, const Blocking& b, Spa
 template <class Source>
 void run_product(const Product& p, const Source& source, int64_t strip_cycles, Stream& stream) {
   if (p.rows == 0 || p.columns == 0) return;
-  const Grid grid = choose_grid({.rows = p.rows, .strips = p.strips(), .depth = p.depth, .tile_rows = kTileRows,
-                                 .row_cycles = 2, .strip_cycles = strip_cycles},
+  const Grid grid = choose_grid({.rows = p.rows,
+                                 .strips = p.strips(),
+                                 .depth = p.depth,
+                                 .tile_rows = kTileRows,
+                                 .row_cycles = 2,
+                                 .strip_cycles = strip_cycles},
                                 stream.threads());
   const Blocking blocking = choose_blocking<Source>(p, ceil_div(p.rows, grid.row_parts));
   stream.parallel(grid.tasks(), [&](int64_t index, int worker) {
