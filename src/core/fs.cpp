@@ -184,6 +184,12 @@ void write_directory_atomic(const Path& given, const std::function<void(const Pa
   sync_path(parent_of(path));
 }
 
+bool same_place(const Path& a, const Path& b) {
+  if (a.empty() || b.empty()) return false;
+  return stdfs::weakly_canonical(without_trailing_slash(stdfs::absolute(a))) ==
+         stdfs::weakly_canonical(without_trailing_slash(stdfs::absolute(b)));
+}
+
 void require_writable_directory(const Path& dir) {
   make_directories(dir);
   const auto [temporary, fd] = make_temporary_file(dir / "writable");

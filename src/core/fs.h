@@ -26,6 +26,9 @@ void write_directory_atomic(const Path& path, const std::function<void(const Pat
 // Throws ResourceError (with what to try) unless files can be created in `dir`; makes it if it is missing.
 void require_writable_directory(const Path& dir);
 
+// Both name the same directory or file, or would if it existed: `run/`, `./run` and `run` do. An empty path is no place.
+bool same_place(const Path& a, const Path& b);
+
 // A read-only mapping of a whole file; valid while the object lives. Move only.
 class MappedFile {
  public:

@@ -11,7 +11,8 @@ namespace lockstep::recipes {
 Adapter load_adapter(const checkpoint::PeftDirectory& directory, const Base& base) {
   const auto& metadata = directory.metadata();
   if (metadata && !metadata->base_fingerprint.empty() && metadata->base_fingerprint != base.fingerprint)
-    throw ConfigError({.what = "this adapter belongs to another base model", .where = directory.path().string(),
+    throw ConfigError({.what = "this adapter belongs to another base model",
+                       .where = directory.path().string(),
                        .got = "base fingerprint " + metadata->base_fingerprint,
                        .wanted = base.fingerprint + " (" + base.name + ")",
                        .attempt = "the --hf-checkpoint it was trained on"});
@@ -34,9 +35,37 @@ Adapter fresh_adapter(const lora::LoraConfig& config, const Base& base, uint64_t
   return adapter;
 }
 
+namespace {
+
+void require_same(const std::string& flag, const std::string& got, const std::string& stored, const fs::Path& where) {
+  if (got != stored)
+    throw ConfigError({.what = "the adapter to go on with has another " + flag,
+                       .where = where.string(),
+                       .got = got,
+                       .wanted = stored,
+                       .attempt = "the flags it was made with, or a fresh adapter and --save"});
+}
+
+// Flags that ask for an adapter (rank > 0) must ask for this one.
+void require_same_adapter(const lora::LoraConfig& wanted, const lora::AdapterLayout& stored, const Base& base,
+                          const fs::Path& where) {
+  if (wanted.rank == 0) return;
+  const auto modules = [](const lora::AdapterLayout& layout) {
+    return fmt::format("{}", fmt::join(layout.target_leaves, ","));
+  };
+  require_same("--lora-rank", std::to_string(wanted.rank), std::to_string(stored.config.rank), where);
+  require_same("--lora-alpha", fmt::format("{:g}", wanted.alpha), fmt::format("{:g}", stored.config.alpha), where);
+  require_same("--use-rslora", wanted.use_rslora ? "on" : "off", stored.config.use_rslora ? "on" : "off", where);
+  require_same("--target-modules", modules(*lora::resolve_layout(wanted, model::linear_modules(base.config))),
+               modules(stored), where);
+}
+
+}  // namespace
+
 Adapter starting_adapter(const AdapterOptions& options, const Base& base, uint64_t seed) {
   if (options.adapter_path.empty()) return fresh_adapter(options.config, base, seed);
   Adapter adapter = load_adapter(options.adapter_path, base);
+  require_same_adapter(options.config, *adapter.layout, base, options.adapter_path);
   adapter.version = 0;  // a new run numbers its own versions
   return adapter;
 }
@@ -45,16 +74,16 @@ void describe_adapter(const Adapter& adapter, const Base& base, const Control& c
   const lora::AdapterLayout& layout = *adapter.layout;
   const int64_t total = model::num_parameters(base.config) + layout.num_parameters;
   *control.info << fmt::format("adapter {} rank {} alpha {:g}{} on {}\n", lora::lora_type_name(layout.config.type),
-                               layout.config.rank, layout.config.alpha,
-                               layout.config.use_rslora ? " (rsLoRA)" : "", fmt::join(layout.target_leaves, ", "));
+                               layout.config.rank, layout.config.alpha, layout.config.use_rslora ? " (rsLoRA)" : "",
+                               fmt::join(layout.target_leaves, ", "));
   *control.info << fmt::format("params  {} trainable of {} ({:.3f} %)\n", layout.num_parameters, total,
                                100.0 * static_cast<double>(layout.num_parameters) / static_cast<double>(total));
 }
 
-void save_training(const SaveOptions& options, const Base& base, const train::Trainer& trainer, int64_t iteration,
-                   int64_t version, const Json& counters) {
+void save_training(const SaveOptions& options, const Base& base, const train::Trainer& trainer,
+                   const Progress& progress) {
   const lora::AdapterLayout& layout = trainer.layout();
-  const lora::AdapterVersion adapter = trainer.snapshot(version);
+  const lora::AdapterVersion adapter = trainer.snapshot(progress.version);
   const lora::ExportedTensors tensors = lora::export_tensors(layout, adapter.weights->f32());
   const train::Trainer::State moments = trainer.state();
   checkpoint::Checkpoint checkpoint;
@@ -62,13 +91,18 @@ void save_training(const SaveOptions& options, const Base& base, const train::Tr
   checkpoint.target_modules = layout.target_leaves;
   checkpoint.base_model_name = base.name;
   checkpoint.adapter = tensors.tensors;
-  checkpoint.metadata = {.iteration = iteration, .version = version, .rank = layout.config.rank,
-                         .alpha = layout.config.alpha, .lora_type = lora::lora_type_name(layout.config.type),
-                         .target_modules = layout.target_leaves, .base_fingerprint = base.fingerprint};
-  checkpoint.state.iteration = iteration;
-  checkpoint.state.counters = counters;
-  checkpoint.state.counters["optimizer_steps"] = moments.steps;
-  checkpoint.state.counters["version"] = version;
+  checkpoint.metadata = {.iteration = progress.iteration,
+                         .version = progress.version,
+                         .rank = layout.config.rank,
+                         .alpha = layout.config.alpha,
+                         .lora_type = lora::lora_type_name(layout.config.type),
+                         .target_modules = layout.target_leaves,
+                         .base_fingerprint = base.fingerprint};
+  checkpoint.state.iteration = progress.iteration;
+  checkpoint.state.counters = {{"optimizer_steps", moments.steps},
+                               {"version", progress.version},
+                               {"data_position", progress.data_position},
+                               {"settings", progress.settings}};
   checkpoint.state.tensors = {
       {"first_moment", ConstTensor(moments.first_moment->data(), DType::f32, {layout.num_floats})},
       {"second_moment", ConstTensor(moments.second_moment->data(), DType::f32, {layout.num_floats})}};
@@ -77,18 +111,14 @@ void save_training(const SaveOptions& options, const Base& base, const train::Tr
 
 namespace {
 
-void require_same(const std::string& flag, const std::string& got, const std::string& stored, const fs::Path& where) {
-  if (got != stored)
-    throw ConfigError({.what = "the checkpoint to resume has another " + flag, .where = where.string(), .got = got,
-                       .wanted = stored, .attempt = "the flags of the run that is resumed, or a fresh --save"});
-}
-
 Buffer moment(const checkpoint::TrainState& state, const std::string& name, int64_t floats, const fs::Path& where) {
   for (const NamedTensor& tensor : state.tensors) {
     if (tensor.name != name) continue;
     if (tensor.tensor.dtype != DType::f32 || tensor.tensor.elements() != floats)
-      throw FormatError({.what = "optimizer state does not fit the adapter", .where = where.string() + ": " + name,
-                         .got = shape_text(tensor.tensor), .wanted = fmt::format("f32 [{}]", floats)});
+      throw FormatError({.what = "optimizer state does not fit the adapter",
+                         .where = where.string() + ": " + name,
+                         .got = shape_text(tensor.tensor),
+                         .wanted = fmt::format("f32 [{}]", floats)});
     Buffer buffer(static_cast<size_t>(floats) * sizeof(float), Buffer::Fill::none);
     std::memcpy(buffer.data(), tensor.tensor.data, buffer.bytes());
     return buffer;
@@ -98,13 +128,14 @@ Buffer moment(const checkpoint::TrainState& state, const std::string& name, int6
 
 }  // namespace
 
-std::optional<Resumed> resume(const SaveOptions& options, const lora::LoraConfig& wanted, const Base& base,
-                              const Control& control) {
+std::optional<Resumed> resume(const SaveOptions& options, const AdapterOptions& wanted, const OrderedJson& settings,
+                              const Base& base, const Control& control) {
   if (options.load.empty()) return std::nullopt;
   const std::optional<int64_t> iteration = checkpoint::latest_iteration(options.load);
   if (!iteration) {
-    if (options.load != options.save)
-      throw ConfigError({.what = "--load has no checkpoint", .where = options.load,
+    if (!fs::same_place(options.load, options.save))
+      throw ConfigError({.what = "--load has no checkpoint",
+                         .where = options.load,
                          .wanted = "latest_checkpointed_iteration.txt and the directory it names",
                          .attempt = "the --save directory of an earlier run"});
     *control.info << fmt::format("resume  {} has no checkpoint yet: starting fresh\n", options.load);
@@ -112,20 +143,23 @@ std::optional<Resumed> resume(const SaveOptions& options, const lora::LoraConfig
   }
   const checkpoint::LoadedCheckpoint loaded(options.load, *iteration);
   const fs::Path where = loaded.adapter().path();
+  const fs::Path state_file = where.parent_path() / "train_state.json";
   Resumed resumed;
   resumed.adapter = load_adapter(loaded.adapter(), base);
-  const lora::LoraConfig& stored = resumed.adapter.layout->config;
-  if (wanted.rank > 0) {
-    require_same("--lora-rank", std::to_string(wanted.rank), std::to_string(stored.rank), where);
-    require_same("--lora-alpha", fmt::format("{:g}", wanted.alpha), fmt::format("{:g}", stored.alpha), where);
-    const auto layout = lora::resolve_layout(wanted, model::linear_modules(base.config));
-    require_same("--target-modules", fmt::format("{}", fmt::join(layout->target_leaves, ",")),
-                 fmt::format("{}", fmt::join(resumed.adapter.layout->target_leaves, ",")), where);
-    require_same("--lora-type", lora::lora_type_name(wanted.type), lora::lora_type_name(stored.type), where);
+  if (wanted.adapter_path.empty()) {
+    require_same_adapter(wanted.config, *resumed.adapter.layout, base, where);
+    if (wanted.config.rank > 0)
+      require_same("--lora-type", lora::lora_type_name(wanted.config.type),
+                   lora::lora_type_name(resumed.adapter.layout->config.type), where);
+  } else {
+    *control.info << "note    the checkpoint of --load goes before --lora-adapter-path\n";
   }
-  const JsonObject counters(loaded.state().counters, (where.parent_path() / "train_state.json").string());
+  const JsonObject counters(loaded.state().counters, state_file.string() + ": counters");
+  const Json stored = counters.value("settings");
+  for (const auto& [name, value] : settings.items())
+    require_same(name, value.dump(), stored.contains(name) ? stored[name].dump() : "nothing", state_file);
   resumed.iteration = loaded.state().iteration;
-  resumed.counters = loaded.state().counters;
+  resumed.data_position = counters.integer("data_position");
   resumed.optimizer_steps = counters.integer("optimizer_steps");
   resumed.adapter.version = counters.integer("version");
   const int64_t floats = resumed.adapter.layout->num_floats;

@@ -28,24 +28,28 @@ Adapter fresh_adapter(const lora::LoraConfig& config, const Base& base, uint64_t
 // Prints rank, modules and parameter counts.
 void describe_adapter(const Adapter& adapter, const Base& base, const Control& control);
 
-// Training state at the end of `iteration`, ready to be saved; counters are the recipe's own.
-void save_training(const SaveOptions& options, const Base& base, const train::Trainer& trainer, int64_t iteration,
-                   int64_t version, const Json& counters);
+// Where a run stands: iterations done, version published, rows read, and the settings a resumed run must share.
+struct Progress {
+  int64_t iteration = 0, version = 0, data_position = 0;
+  OrderedJson settings;
+};
+void save_training(const SaveOptions& options, const Base& base, const train::Trainer& trainer,
+                   const Progress& progress);
 
-// What --load says: nothing to resume (with a printed line where that is allowed), or the newest checkpoint.
-// ConfigError: the directory has no checkpoint and is not --save; its adapter contradicts the flags given.
+// What --load says: nothing to resume (with a printed line where that is allowed), or the newest checkpoint, which goes
+// before --lora-adapter-path. ConfigError: the directory has no checkpoint and is not --save; its adapter or its
+// settings contradict those given.
 struct Resumed {
   Adapter adapter;
-  int64_t iteration = 0;
-  Json counters;
+  int64_t iteration = 0, data_position = 0;
   int64_t optimizer_steps = 0;
   Buffer first_moment, second_moment;
 };
-std::optional<Resumed> resume(const SaveOptions& options, const lora::LoraConfig& wanted, const Base& base,
-                              const Control& control);
+std::optional<Resumed> resume(const SaveOptions& options, const AdapterOptions& wanted, const OrderedJson& settings,
+                              const Base& base, const Control& control);
 
-// The adapter a training run starts with: the checkpoint's, the PEFT directory's, or a fresh one. ConfigError if both --load has a checkpoint and
-// --lora-adapter-path is given is resolved in favour of the checkpoint, with a printed line.
+// The adapter a fresh run starts with: the PEFT directory's, or new weights. ConfigError if flags say another rank,
+// alpha, scaling or other modules than the directory.
 Adapter starting_adapter(const AdapterOptions& options, const Base& base, uint64_t seed);
 
 }  // namespace lockstep::recipes

@@ -16,11 +16,11 @@ namespace lockstep::recipes {
 
 struct Base {
   fs::Path path;
-  std::string name;                          // as the user gave it; goes into adapter_config.json
+  std::string name;  // as the user gave it; goes into adapter_config.json
   model::ModelConfig config;
   std::optional<Json> generation_config;
-  std::vector<int32_t> eos;                  // ids that end a sequence
-  std::string fingerprint;                   // checkpoint::base_fingerprint
+  std::vector<int32_t> eos;  // ids that end a sequence
+  std::string fingerprint;   // checkpoint::base_fingerprint
   std::shared_ptr<const model::Model> model;
 };
 
@@ -31,7 +31,8 @@ Base load_base(const BaseOptions& options, Stream& stream, const Control& contro
 Base read_base_config(const BaseOptions& options);
 
 text::Tokenizer load_tokenizer(const Base& base);
-// The id appended to SFT completions: eos_token of tokenizer_config.json, else the first end token of the model. DataError if neither.
+// The id appended to SFT completions: eos_token of tokenizer_config.json, else the first end token of the model.
+// DataError if neither.
 int32_t eos_for_training(const Base& base, const text::Tokenizer& tokenizer);
 
 // Bytes that are hashed for the fingerprint are also what memory holds; recomputes it from the packed weights.

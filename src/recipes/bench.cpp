@@ -25,7 +25,8 @@ constexpr size_t kReadBytes = size_t{512} << 20;
 std::string status_field(const char* file, const std::string& field) {
   std::ifstream lines(file);
   for (std::string line; std::getline(lines, line);)
-    if (line.starts_with(field)) return line.substr(line.find(':') + 1 + line.substr(line.find(':') + 1).find_first_not_of(" \t"));
+    if (line.starts_with(field))
+      return line.substr(line.find(':') + 1 + line.substr(line.find(':') + 1).find_first_not_of(" \t"));
   return "";
 }
 
@@ -34,7 +35,9 @@ int64_t peak_resident_bytes() {
   const std::string text = status_field("/proc/self/status", "VmHWM");
   return text.empty() ? 0 : std::stoll(text) * 1024;
 }
-void reset_peak_resident() { std::ofstream("/proc/self/clear_refs") << "5"; }
+void reset_peak_resident() {
+  std::ofstream("/proc/self/clear_refs") << "5";
+}
 
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
@@ -44,8 +47,11 @@ double median(std::vector<double> values) {
 class Bench {
  public:
   Bench(const BenchOptions& options, const Control& control)
-      : options_(options), control_(control), stream_(options.base.stream),
-        base_(load_base(options.base, stream_, control)), adapter_(fresh_adapter(config(), base_, 1)) {}
+      : options_(options),
+        control_(control),
+        stream_(options.base.stream),
+        base_(load_base(options.base, stream_, control)),
+        adapter_(fresh_adapter(config(), base_, 1)) {}
 
   void run() {
     limits();
@@ -60,11 +66,14 @@ class Bench {
  private:
   // One pair per projection, as PEFT has it, so that a peer's step is the same work.
   lora::LoraConfig config() const {
-    return {.rank = options_.lora_rank, .alpha = 2.0 * static_cast<double>(options_.lora_rank),
-            .type = lora::LoraType::canonical, .target_modules = {"all-linear"}};
+    return {.rank = options_.lora_rank,
+            .alpha = 2.0 * static_cast<double>(options_.lora_rank),
+            .type = lora::LoraType::canonical,
+            .target_modules = {"all-linear"}};
   }
 
-  void result(const std::string& name, double value, const std::string& unit, double percent, const std::string& limit) {
+  void result(const std::string& name, double value, const std::string& unit, double percent,
+              const std::string& limit) {
     results_[name] = value;
     results_[name + "_percent_of_limit"] = percent;
     rows_.push_back(fmt::format("{:<28} {:>12.2f} {:<8} {:>6.1f} % of {}", name, value, unit, percent, limit));
@@ -136,9 +145,11 @@ class Bench {
     }
     const double tokens = static_cast<double>(options_.batch_size * options_.seq_length);
     const double tok_s = 1000 * tokens / median(times);
-    // Forward and backward through the frozen base: 4 operations per parameter and token; adapters and attention come on top.
+    // Forward and backward through the frozen base: 4 operations per parameter and token; adapters and attention come
+    // on top.
     const double flops_per_token = 4.0 * static_cast<double>(model::num_parameters(base_.config));
-    result("train_tok_s", tok_s, "tok/s", 100 * tok_s * flops_per_token * 1e-9 / gemm_gflops_, "gemm_gflops at 4 P per token");
+    result("train_tok_s", tok_s, "tok/s", 100 * tok_s * flops_per_token * 1e-9 / gemm_gflops_,
+           "gemm_gflops at 4 P per token");
     results_["train_peak_bytes"] = peak_resident_bytes();
     rows_.push_back(fmt::format("{:<28} {:>12.1f} MB resident", "train_peak_bytes",
                                 static_cast<double>(peak_resident_bytes()) * 1e-6));
@@ -151,8 +162,8 @@ class Bench {
     if (version != rollout::Engine::kBase) engine.hold({version, adapter_.layout, adapter_.weights});
     std::vector<rollout::Prompt> prompts;
     for (int64_t i = 0; i < sequences; ++i)
-      prompts.push_back({.tokens = random_tokens(options_.prompt_tokens, static_cast<uint32_t>(i)),
-                         .row = static_cast<uint32_t>(i)});
+      prompts.push_back(
+          {.tokens = random_tokens(options_.prompt_tokens, static_cast<uint32_t>(i)), .row = static_cast<uint32_t>(i)});
     const auto seconds = [&](int64_t new_tokens) {
       rollout::GroupParams params;
       params.sampling.max_tokens = new_tokens;
@@ -168,9 +179,9 @@ class Bench {
     results_[name][key] = total;
     results_[name + "_without_prefill"][key] = alone;
     // Each step streams the weights once, and its products cannot be faster than the arithmetic limit.
-    const double step_seconds = std::max(static_cast<double>(base_.model->weights().bytes()) / (read_gb_s_ * 1e9),
-                                         2.0 * static_cast<double>(sequences * model::num_parameters(base_.config)) /
-                                             (fma_gflops_ * 1e9));
+    const double step_seconds =
+        std::max(static_cast<double>(base_.model->weights().bytes()) / (read_gb_s_ * 1e9),
+                 2.0 * static_cast<double>(sequences * model::num_parameters(base_.config)) / (fma_gflops_ * 1e9));
     const double limit = static_cast<double>(sequences) / step_seconds;
     results_[name + "_percent_of_limit"][key] = 100 * alone / limit;
     rows_.push_back(fmt::format("{:<28} {:>12.2f} tok/s    {:.2f} without prefill, {:.1f} % of the limit {:.0f}",
@@ -213,16 +224,24 @@ class Bench {
     return {{"name", "bench"},
             {"date", date},
             {"commit", kBuildCommit},
-            {"command", fmt::format("lockstep bench --hf-checkpoint {} --batch-size {} --seq-length {} --lora-rank {}",
-                                    base_.path.filename().string(), options_.batch_size, options_.seq_length,
-                                    options_.lora_rank)},
-            {"machine", {{"cpu", status_field("/proc/cpuinfo", "model name")}, {"threads", stream_.threads()},
-                         {"isa", cpu_isa_name(stream_.isa())}}},
-            {"model", {{"name", base_.path.filename().string()}, {"family", model::family_name(base_.config.family)},
-                       {"parameters", model::num_parameters(base_.config)}, {"fingerprint", base_.fingerprint}}},
-            {"batch", {{"batch_size", options_.batch_size}, {"seq_length", options_.seq_length},
-                       {"lora_rank", options_.lora_rank}, {"prompt_tokens", options_.prompt_tokens},
-                       {"new_tokens", options_.new_tokens}}},
+            {"command",
+             fmt::format("lockstep bench --hf-checkpoint {} --batch-size {} --seq-length {} --lora-rank {}",
+                         base_.path.filename().string(), options_.batch_size, options_.seq_length, options_.lora_rank)},
+            {"machine",
+             {{"cpu", status_field("/proc/cpuinfo", "model name")},
+              {"threads", stream_.threads()},
+              {"isa", cpu_isa_name(stream_.isa())}}},
+            {"model",
+             {{"name", base_.path.filename().string()},
+              {"family", model::family_name(base_.config.family)},
+              {"parameters", model::num_parameters(base_.config)},
+              {"fingerprint", base_.fingerprint}}},
+            {"batch",
+             {{"batch_size", options_.batch_size},
+              {"seq_length", options_.seq_length},
+              {"lora_rank", options_.lora_rank},
+              {"prompt_tokens", options_.prompt_tokens},
+              {"new_tokens", options_.new_tokens}}},
             {"results", results_}};
   }
 
@@ -238,6 +257,8 @@ class Bench {
 
 }  // namespace
 
-void run_bench(const BenchOptions& options, const Control& control) { Bench(options, control).run(); }
+void run_bench(const BenchOptions& options, const Control& control) {
+  Bench(options, control).run();
+}
 
 }  // namespace lockstep::recipes

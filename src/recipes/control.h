@@ -7,9 +7,9 @@
 namespace lockstep::recipes {
 
 struct Control {
-  std::ostream* out = nullptr;               // results (stdout)
-  std::ostream* info = nullptr;              // progress and notes (stderr, or stdout for training)
-  bool terminal = false;                     // `info` is a terminal: progress may redraw its line
+  std::ostream* out = nullptr;   // results (stdout)
+  std::ostream* info = nullptr;  // progress and notes (stderr, or stdout for training)
+  bool terminal = false;         // `info` is a terminal: progress may redraw its line
   std::function<bool()> interrupted = [] { return false; };
 };
 

@@ -19,11 +19,13 @@ void run_eval(const EvalOptions& options, const Control& control) {
     version = adapter.version;
     engine.hold(std::move(adapter));
   }
-  const PromptSet prompts = read_prompts(options.prompt_data, options.input_key, options.label_key, tokenizer,
-                                         base.config.max_positions - 1);
+  const PromptSet prompts =
+      read_prompts(options.prompt_data, options.input_key, options.label_key, tokenizer, base.config.max_positions - 1);
   RunLog log("", 0, control);
   for (float temperature : options.temperatures) {
-    EvalRequest request{.prompts = &prompts, .samples = temperature > 0 ? options.n : 1, .reward = options.reward,
+    EvalRequest request{.prompts = &prompts,
+                        .samples = temperature > 0 ? options.n : 1,
+                        .reward = options.reward,
                         .num_examples = options.num_examples};
     request.sampling.temperature = temperature;
     request.sampling.max_tokens = options.max_tokens;

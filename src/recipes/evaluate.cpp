@@ -2,20 +2,24 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "recipes/reward.h"
 
 namespace lockstep::recipes {
 
-std::string response_text(const text::Tokenizer& tokenizer, const std::vector<int32_t>& tokens) {
+std::string response_text(const text::Tokenizer& tokenizer, std::span<const int32_t> tokens,
+                          std::span<const int32_t> stop_token_ids) {
+  if (!tokens.empty() && std::ranges::find(stop_token_ids, tokens.back()) != stop_token_ids.end())
+    tokens = tokens.first(tokens.size() - 1);
   return tokenizer.decode(tokens, true);
 }
 
 EvalResult evaluate(rollout::Engine& engine, int64_t version, const text::Tokenizer& tokenizer,
                     const EvalRequest& request, RunLog& log, const Control& control) {
-  const rollout::GroupParams params{.sampling = request.sampling, .n = request.samples,
-                                    .rollout = std::numeric_limits<uint32_t>::max()};
+  const rollout::GroupParams params{
+      .sampling = request.sampling, .n = request.samples, .rollout = std::numeric_limits<uint32_t>::max()};
   const auto on_progress = [&](int64_t done, int64_t total) {
     if (control.interrupted()) throw Cancelled({.what = "interrupted during evaluation"});
     log.progress(fmt::format("evaluating {}/{}", done, total));
@@ -25,7 +29,7 @@ EvalResult evaluate(rollout::Engine& engine, int64_t version, const text::Tokeni
   for (const rollout::Sample& sample : samples) {
     const auto prompt = static_cast<size_t>(sample.prompt);
     EvalExample example{.prompt = request.prompts->texts[prompt],
-                        .response = response_text(tokenizer, sample.tokens),
+                        .response = response_text(tokenizer, sample.tokens, request.sampling.stop_token_ids),
                         .label = request.prompts->labels[prompt]};
     example.reward = reward(request.reward, example.response, example.label);
     result.accuracy += example.reward;

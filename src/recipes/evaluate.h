@@ -1,6 +1,7 @@
 // Accuracy of a policy on held-out prompts.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -15,9 +16,9 @@ struct EvalExample {
 };
 
 struct EvalResult {
-  double accuracy = 0;                 // mean reward
-  double response_len = 0;             // tokens, mean
-  std::vector<EvalExample> examples;   // the first sample of the first prompts
+  double accuracy = 0;                // mean reward
+  double response_len = 0;            // tokens, mean
+  std::vector<EvalExample> examples;  // the first sample of the first prompts
 };
 
 struct EvalRequest {
@@ -32,7 +33,8 @@ struct EvalRequest {
 EvalResult evaluate(rollout::Engine& engine, int64_t version, const text::Tokenizer& tokenizer,
                     const EvalRequest& request, RunLog& log, const Control& control);
 
-// Text a reward sees: tokens without the end token, special tokens left out.
-std::string response_text(const text::Tokenizer& tokenizer, const std::vector<int32_t>& tokens);
+// Text a reward sees: special tokens are left out, and so is a last token that ended the sample.
+std::string response_text(const text::Tokenizer& tokenizer, std::span<const int32_t> tokens,
+                          std::span<const int32_t> stop_token_ids);
 
 }  // namespace lockstep::recipes

@@ -13,7 +13,8 @@ namespace lockstep::recipes {
 
 namespace {
 
-// The user's values first, then generation_config.json, then the defaults of SamplingParams. do_sample = false means greedy.
+// The user's values first, then generation_config.json, then the defaults of SamplingParams. do_sample = false means
+// greedy.
 rollout::SamplingParams resolve_sampling(const GenerateOptions& options, const Base& base) {
   rollout::SamplingParams params;
   if (base.generation_config) {
@@ -38,18 +39,22 @@ rollout::SamplingParams resolve_sampling(const GenerateOptions& options, const B
 
 // Completion as users expect it: up to the stop string, which is left out.
 std::string completion_text(const text::Tokenizer& tokenizer, const std::vector<int32_t>& tokens,
-                            const std::vector<std::string>& stops) {
-  std::string text = response_text(tokenizer, tokens);
-  for (const std::string& stop : stops) text = text.substr(0, text.find(stop));
+                            const rollout::SamplingParams& sampling) {
+  std::string text = response_text(tokenizer, tokens, sampling.stop_token_ids);
+  for (const std::string& stop : sampling.stop) text = text.substr(0, text.find(stop));
   return text;
 }
 
 class Generator {
  public:
   Generator(const GenerateOptions& options, const Control& control)
-      : options_(options), control_(control), stream_(options.base.stream),
-        base_(load_base(options.base, stream_, control)), tokenizer_(load_tokenizer(base_)),
-        engine_(base_.model, {.tokenizer = &tokenizer_}, stream_), log_("", 0, control) {
+      : options_(options),
+        control_(control),
+        stream_(options.base.stream),
+        base_(load_base(options.base, stream_, control)),
+        tokenizer_(load_tokenizer(base_)),
+        engine_(base_.model, {.tokenizer = &tokenizer_}, stream_),
+        log_("", 0, control) {
     params_ = {.sampling = resolve_sampling(options, base_), .n = options.n};
     if (!options.adapter_path.empty()) {
       lora::AdapterVersion adapter = load_adapter(options.adapter_path, base_).snapshot();
@@ -66,10 +71,11 @@ class Generator {
     const bool stream = options_.n == 1 && options_.stop.empty();
     if (stream) engine_.on_token([&](int32_t token) { *control_.out << decoder.push(token) << std::flush; });
     const auto samples = sample(std::span(&prompt, 1));
-    if (stream) *control_.out << decoder.finish() << "\n";
+    if (stream)
+      *control_.out << decoder.finish() << "\n";
     else
       for (const rollout::Sample& sample : samples)
-        *control_.out << completion_text(tokenizer_, sample.tokens, options_.stop) << "\n";
+        *control_.out << completion_text(tokenizer_, sample.tokens, params_.sampling) << "\n";
   }
 
   void file() {
@@ -83,7 +89,7 @@ class Generator {
     for (const rollout::Sample& sample : sample(prompts)) {
       Json line = data.rows()[static_cast<size_t>(sample.prompt)].json;
       line["index"] = sample.index;
-      line["completion"] = completion_text(tokenizer_, sample.tokens, options_.stop);
+      line["completion"] = completion_text(tokenizer_, sample.tokens, params_.sampling);
       line["tokens"] = sample.tokens;
       line["logprobs"] = Json::array();
       for (float value : sample.logprobs) line["logprobs"].push_back(static_cast<double>(value));
@@ -115,8 +121,10 @@ class Generator {
 
 void run_generate(const GenerateOptions& options, const Control& control) {
   Generator generator(options, control);
-  if (options.prompt) generator.one_prompt();
-  else generator.file();
+  if (options.prompt)
+    generator.one_prompt();
+  else
+    generator.file();
 }
 
 }  // namespace lockstep::recipes

@@ -80,7 +80,8 @@ void inspect_model(const fs::Path& path, std::ostream& out) {
   out << fmt::format("shape       {} layers, width {}, ffn {}, {} heads ({} kv) of {}, vocabulary {}, {} head\n",
                      config.layers, config.width, config.ffn, config.heads, config.kv_heads, config.head_dim,
                      config.vocab_size, config.tied_head ? "tied" : "untied");
-  out << fmt::format("context     {}\nend tokens  {}\n", config.max_positions, fmt::join(directory.eos_token_ids(), ", "));
+  out << fmt::format("context     {}\nend tokens  {}\n", config.max_positions,
+                     fmt::join(directory.eos_token_ids(), ", "));
   directory.map_weights();
   out << fmt::format("fingerprint {}\n", checkpoint::base_fingerprint(directory.tensors()));
 }
@@ -96,7 +97,8 @@ void run_inspect(const std::string& path, const Control& control) {
     if (const auto iteration = checkpoint::latest_iteration(given))
       return inspect_adapter(given / checkpoint::iteration_directory_name(*iteration) / "lora_adapter", *control.out);
   }
-  throw ConfigError({.what = "nothing to inspect", .where = path,
+  throw ConfigError({.what = "nothing to inspect",
+                     .where = path,
                      .wanted = "an adapter directory, a --save directory or a Hugging Face model directory"});
 }
 

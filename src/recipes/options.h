@@ -4,8 +4,8 @@
 //   memory      a recipe owns its model, trainer and engine for as long as it runs
 //   threads     a recipe runs on the calling thread; ops spread over its Stream
 //
-// This header: what each command is asked to do, after the command line has been parsed and validated. Defaults are those of the flags
-// (names in app/cli/); no recipe reads a flag.
+// This header: what each command is asked to do, after the command line has been parsed and validated. Defaults are
+// those of the flags (names in app/cli/); no recipe reads a flag.
 #pragma once
 
 #include <cstdint>
@@ -24,34 +24,34 @@
 namespace lockstep::recipes {
 
 struct BaseOptions {
-  std::string hf_checkpoint;      // directory or hub id
-  StreamOptions stream;           // --threads, --cpu-isa
+  std::string hf_checkpoint;  // directory or hub id
+  StreamOptions stream;       // --threads, --cpu-isa
 };
 
 struct AdapterOptions {
-  lora::LoraConfig config;                  // rank 0: no adapter asked for
-  std::string adapter_path;                 // --lora-adapter-path: a PEFT directory to start from, or to generate with
+  lora::LoraConfig config;   // rank 0: no adapter asked for
+  std::string adapter_path;  // --lora-adapter-path: a PEFT directory to start from, or to generate with
 };
 
 struct OptimizerOptions {
-  train::Schedule schedule;                 // lr, min_lr, style; warmup_steps / decay_steps resolved by the recipe
-  double warmup_fraction = 0;               // of decay steps; exclusive with schedule.warmup_steps
-  std::optional<int64_t> decay_steps;       // --lr-decay-iters; default: all steps of the run
+  train::Schedule schedule;            // lr, min_lr, style; warmup_steps / decay_steps resolved by the recipe
+  double warmup_fraction = 0;          // of decay steps; exclusive with schedule.warmup_steps
+  std::optional<int64_t> decay_steps;  // --lr-decay-iters; default: all steps of the run
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01;
   double clip_grad = 1.0;
 };
 
 struct TrainingOptions {
-  int64_t global_batch_size = 0;            // samples per optimizer step
-  int64_t max_tokens = 2048;                // per micro-batch (--max-tokens-per-gpu)
-  bool recompute = false;                   // --recompute-granularity full
-  bool per_token_loss = false;              // --calculate-per-token-loss
-  uint64_t seed = 1234;                     // adapter initialization, dropout
+  int64_t global_batch_size = 0;  // samples per optimizer step
+  int64_t max_tokens = 2048;      // per micro-batch (--max-tokens-per-gpu)
+  bool recompute = false;         // --recompute-granularity full
+  bool per_token_loss = false;    // --calculate-per-token-loss
+  uint64_t seed = 1234;           // adapter initialization, dropout
 };
 
 struct SaveOptions {
-  std::string save;                         // empty: nothing is kept
-  int64_t save_interval = 0;                // 0: only after the last
+  std::string save;           // empty: nothing is kept
+  int64_t save_interval = 0;  // 0: only after the last
   std::string load;
 };
 
@@ -61,10 +61,10 @@ struct SftOptions {
   OptimizerOptions optimizer;
   TrainingOptions training;
   SaveOptions save;
-  std::string prompt_data;                  // JSON lines
+  std::string prompt_data;  // JSON lines
   int64_t num_epoch = 1;
-  bool shuffle = false;                     // --rollout-shuffle
-  uint64_t shuffle_seed = 42;               // --rollout-seed
+  bool shuffle = false;        // --rollout-shuffle
+  uint64_t shuffle_seed = 42;  // --rollout-seed
 };
 
 struct EvalSet {
@@ -77,28 +77,28 @@ struct RlOptions {
   BaseOptions base;
   AdapterOptions adapter;
   OptimizerOptions optimizer;
-  TrainingOptions training;                 // global_batch_size 0: rollout_batch_size * n / num_steps_per_rollout
+  TrainingOptions training;  // global_batch_size 0: rollout_batch_size * n / num_steps_per_rollout
   SaveOptions save;
   std::string prompt_data, input_key = "input", label_key;
   RewardType reward = RewardType::math;
-  std::optional<int64_t> num_rollout, num_epoch;   // one is required; num_rollout wins
-  int64_t rollout_batch_size = 0;           // prompts per rollout
+  std::optional<int64_t> num_rollout, num_epoch;  // one is required; num_rollout wins
+  int64_t rollout_batch_size = 0;                 // prompts per rollout
   int64_t n_samples = 1;
-  int64_t num_steps_per_rollout = 0;        // 0: derived
-  int64_t max_prompt_len = 0;               // 0: context - 1; longer prompts are dropped with a count
-  rollout::SamplingParams sampling;         // max_tokens = --rollout-max-response-len; seed = --rollout-seed
+  int64_t num_steps_per_rollout = 0;  // 0: derived
+  int64_t max_prompt_len = 0;         // 0: context - 1; longer prompts are dropped with a count
+  rollout::SamplingParams sampling;   // max_tokens = --rollout-max-response-len; seed = --rollout-seed
   bool shuffle = false;
-  bool normalize_rewards = true;            // centering
+  bool normalize_rewards = true;  // centering
   bool normalize_std = true;
-  train::PolicyLoss loss;                   // clip, entropy; kl_coef = --kl-loss-coef when use_kl_loss
-  bool use_kl_loss = false;                 // KL to the reference in the loss (coefficient 0: metric only)
-  double kl_reward_coef = 0;                // --kl-coef: KL in the reward
+  train::PolicyLoss loss;     // clip, entropy; kl_coef = --kl-loss-coef when use_kl_loss
+  bool use_kl_loss = false;   // KL to the reference in the loss (coefficient 0: metric only)
+  double kl_reward_coef = 0;  // --kl-coef: KL in the reward
   std::vector<EvalSet> eval_sets;
   std::string eval_input_key, eval_label_key;  // empty: as for training
-  int64_t eval_interval = 0;                // 0: never
-  int64_t eval_samples = 1;                 // --n-samples-per-eval-prompt
+  int64_t eval_interval = 0;                   // 0: never
+  int64_t eval_samples = 1;                    // --n-samples-per-eval-prompt
   rollout::SamplingParams eval_sampling;
-  bool eval_before_train = true;            // !--skip-eval-before-train
+  bool eval_before_train = true;  // !--skip-eval-before-train
   int64_t kv_bytes = int64_t{2} << 30;
   int64_t max_sequences = 256;
 };
@@ -106,13 +106,13 @@ struct RlOptions {
 struct ScoreOptions {
   BaseOptions base;
   std::string adapter_path, input, output;
-  int64_t max_tokens = 2048;                // per batch
+  int64_t max_tokens = 2048;  // per batch
 };
 
 struct GenerateOptions {
   BaseOptions base;
   std::string adapter_path;
-  std::optional<std::string> prompt;        // exactly one of prompt, input
+  std::optional<std::string> prompt;  // exactly one of prompt, input
   std::string input, input_key = "prompt";
   int64_t n = 1;
   // Fields the user set; the others come from generation_config.json, then from SamplingParams.
@@ -125,14 +125,14 @@ struct GenerateOptions {
 
 struct EvalOptions {
   BaseOptions base;
-  std::string adapter_path;                 // empty: the base
+  std::string adapter_path;  // empty: the base
   std::string prompt_data, input_key = "prompt", label_key = "label";
   RewardType reward = RewardType::math;
-  std::vector<float> temperatures = {0, 1}; // one accuracy each; 0 is greedy
-  int64_t n = 1;                            // samples per prompt where the temperature is not 0
+  std::vector<float> temperatures = {0, 1};  // one accuracy each; 0 is greedy
+  int64_t n = 1;                             // samples per prompt where the temperature is not 0
   int64_t max_tokens = 256;
   uint64_t seed = 42;
-  int64_t num_examples = 3;                 // answers printed per temperature
+  int64_t num_examples = 3;  // answers printed per temperature
 };
 
 struct BenchOptions {
@@ -140,7 +140,7 @@ struct BenchOptions {
   int64_t batch_size = 2, seq_length = 256, lora_rank = 16;
   std::vector<int64_t> decode_batches = {1, 8, 32};
   int64_t prompt_tokens = 128, new_tokens = 128;
-  std::string json;                         // record; empty: terminal only
+  std::string json;  // record; empty: terminal only
 };
 
 }  // namespace lockstep::recipes

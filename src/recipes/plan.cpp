@@ -51,8 +51,8 @@ struct Plan {
     out << fmt::format("parameters  {} total, {} trainable ({:.3f} %)\n", total, adapter_layout->num_parameters,
                        100.0 * static_cast<double>(adapter_layout->num_parameters) / static_cast<double>(total));
     const double adapter_bytes = 4.0 * static_cast<double>(adapter_layout->num_floats);
-    const double activations = static_cast<double>(
-        model::TrainPass::activation_bytes(base.config, training.max_tokens, training.recompute));
+    const double activations =
+        static_cast<double>(model::TrainPass::activation_bytes(base.config, training.max_tokens, training.recompute));
     const double logits = static_cast<double>(model::Model::kLogitsBytes);
     out << fmt::format("memory      base weights        {}\n", bytes_text(weight_bytes(base)));
     out << fmt::format("            adapter, 2 versions {}\n", bytes_text(2 * adapter_bytes));
@@ -72,10 +72,12 @@ struct Plan {
                        optimizer.schedule.lr, styles[static_cast<int>(optimizer.schedule.style)], optimizer.beta1,
                        optimizer.beta2, optimizer.eps, optimizer.weight_decay, optimizer.clip_grad);
     out << fmt::format("            {} optimizer steps\n", steps);
-    out << fmt::format("save        {}\n", save.save.empty() ? "nothing (no --save)"
-                                                             : save.save + (save.save_interval > 0
-                                                                   ? fmt::format(", every {} iterations and after the last", save.save_interval)
-                                                                   : ", after the last iteration"));
+    out << fmt::format("save        {}\n",
+                       save.save.empty() ? "nothing (no --save)"
+                                         : save.save + (save.save_interval > 0
+                                                            ? fmt::format(", every {} iterations and after the last",
+                                                                          save.save_interval)
+                                                            : ", after the last iteration"));
   }
 
   void notes(const std::vector<std::string>& lines) const {
@@ -122,9 +124,10 @@ void plan_rl(const RlOptions& options, const std::vector<std::string>& notes, co
   const int64_t steps = samples / options.training.global_batch_size;
   const int64_t rollouts =
       options.num_rollout ? *options.num_rollout : *options.num_epoch * rows / options.rollout_batch_size;
-  *control.out << fmt::format("rollout     {} prompts x {} samples = {} samples, at most {} new tokens, temperature {:g}\n",
-                              options.rollout_batch_size, options.n_samples, samples, options.sampling.max_tokens,
-                              options.sampling.temperature);
+  *control.out << fmt::format(
+      "rollout     {} prompts x {} samples = {} samples, at most {} new tokens, temperature {:g}\n",
+      options.rollout_batch_size, options.n_samples, samples, options.sampling.max_tokens,
+      options.sampling.temperature);
   *control.out << fmt::format("batch       {} samples a step, {} steps a rollout, {} rollouts\n",
                               options.training.global_batch_size, steps, rollouts);
   plan.schedule(steps * rollouts);

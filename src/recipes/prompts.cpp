@@ -12,9 +12,12 @@ PromptSet read_prompts(const std::string& path, const std::string& input_key, co
     const text::Row& row = data.rows()[i];
     const auto entry = row.json.find(input_key);
     if (entry != row.json.end() && entry->is_array())
-      throw DataError({.what = "the prompt is a list of messages, and chat templates are not available yet",
-                       .where = data.where(row), .got = "\"" + input_key + "\": a list", .wanted = "a rendered string",
-                       .attempt = "render the template beforehand (tokenizer.apply_chat_template(..., tokenize=False))"});
+      throw DataError(
+          {.what = "the prompt is a list of messages, and chat templates are not available yet",
+           .where = data.where(row),
+           .got = "\"" + input_key + "\": a list",
+           .wanted = "a rendered string",
+           .attempt = "render the template beforehand (tokenizer.apply_chat_template(..., tokenize=False))"});
     std::string prompt = text::string_field(data, row, input_key);
     std::vector<int32_t> tokens = tokenizer.encode(prompt);
     if (tokens.empty())
@@ -28,26 +31,12 @@ PromptSet read_prompts(const std::string& path, const std::string& input_key, co
     set.texts.push_back(std::move(prompt));
   }
   if (set.prompts.empty())
-    throw DataError({.what = "no usable prompt", .where = path,
+    throw DataError({.what = "no usable prompt",
+                     .where = path,
                      .got = std::to_string(set.dropped) + " rows, all longer than the limit",
                      .wanted = "at most " + std::to_string(max_prompt_len) + " tokens",
                      .attempt = "a larger --rollout-max-prompt-len"});
   return set;
-}
-
-std::vector<int64_t> rollout_rows(int64_t rollout, int64_t batch, int64_t num_prompts, bool shuffle, uint64_t seed) {
-  std::vector<int64_t> rows;
-  std::vector<int64_t> order;
-  int64_t order_epoch = -1;
-  for (int64_t position = rollout * batch; position < (rollout + 1) * batch; ++position) {
-    const int64_t epoch = position / num_prompts, place = position % num_prompts;
-    if (shuffle && epoch != order_epoch) {
-      order = permutation(num_prompts, seed, static_cast<uint64_t>(epoch));
-      order_epoch = epoch;
-    }
-    rows.push_back(shuffle ? order[static_cast<size_t>(place)] : place);
-  }
-  return rows;
 }
 
 }  // namespace lockstep::recipes

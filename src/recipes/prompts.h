@@ -12,15 +12,12 @@ namespace lockstep::recipes {
 struct PromptSet {
   std::vector<rollout::Prompt> prompts;  // row = index into the file's rows
   std::vector<std::string> texts, labels;
-  int64_t dropped = 0;                   // longer than the limit
+  int64_t dropped = 0;  // longer than the limit
 };
 
-// Strings are taken as rendered. DataError (file, line, key): a list of messages (chat templates are not built yet), an empty prompt, no label.
+// Strings are taken as rendered. DataError (file, line, key): a list of messages (chat templates are not built yet), an
+// empty prompt, no label.
 PromptSet read_prompts(const std::string& path, const std::string& input_key, const std::string& label_key,
                        const text::Tokenizer& tokenizer, int64_t max_prompt_len);
-
-// Where the prompts of a rollout stand: rollout r takes positions r*batch .. r*batch+batch-1 of an endless row of epochs, each in file order or
-// shuffled by (seed, epoch). A pure function, so a resumed run needs no other data position than its rollout number.
-std::vector<int64_t> rollout_rows(int64_t rollout, int64_t batch, int64_t num_prompts, bool shuffle, uint64_t seed);
 
 }  // namespace lockstep::recipes

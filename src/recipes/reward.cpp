@@ -7,7 +7,9 @@ namespace lockstep::recipes {
 
 namespace {
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
 
 std::string_view trim(std::string_view text) {
   const auto is_space = [](char c) { return std::isspace(static_cast<unsigned char>(c)) != 0; };
@@ -46,9 +48,12 @@ std::optional<std::string_view> last_number(std::string_view text) {
   while (begin > 0) {
     const char c = text[begin - 1];
     const bool inner = begin > 1 && is_digit(text[begin - 2]);
-    if (is_digit(c) || (c == ',' && inner)) --begin;
-    else if (c == '.' && !point && is_digit(text[begin])) point = true, --begin;
-    else break;
+    if (is_digit(c) || (c == ',' && inner))
+      --begin;
+    else if (c == '.' && !point && is_digit(text[begin]))
+      point = true, --begin;
+    else
+      break;
   }
   if (begin > 0 && text[begin - 1] == '-' && (begin == 1 || !std::isalnum(static_cast<unsigned char>(text[begin - 2]))))
     --begin;
@@ -78,7 +83,7 @@ std::optional<std::string> extract_answer(std::string_view text) {
   if (const auto boxed = last_boxed(text)) return clean(*boxed);
   constexpr std::string_view kMark = "####";
   if (const size_t at = text.rfind(kMark); at != std::string_view::npos) {
-    std::string_view rest = text.substr(at + kMark.size());
+    std::string_view rest = trim(text.substr(at + kMark.size()));
     rest = rest.substr(0, rest.find('\n'));
     const std::string answer = clean(rest);
     return answer.empty() ? std::nullopt : std::optional(answer);

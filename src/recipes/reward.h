@@ -9,8 +9,8 @@
 
 namespace lockstep::recipes {
 
-// The answer in a text: the contents of the last \boxed{} (braces matched) if any, else the rest of the line after the last "####",
-// else the last number. Commas, $ and spaces removed. nullopt: no answer.
+// The answer in a text: the contents of the last \boxed{} (braces matched) if any, else the rest of the line after the
+// last "####", else the last number. Commas, $ and spaces removed. nullopt: no answer.
 std::optional<std::string> extract_answer(std::string_view text);
 
 // Equal as decimals ("7.0" = "7", "-0" = "0", ".5" = "0.50") if both are decimals, else as strings.

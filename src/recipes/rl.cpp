@@ -1,14 +1,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <ostream>
 
 #include "recipes/commands.h"
+#include "recipes/data_order.h"
 #include "recipes/evaluate.h"
 #include "recipes/reward.h"
 #include "recipes/steps.h"
 #include "sync/publisher.h"
 #include "train/advantage.h"
+#include "train/micro_batch.h"
 
 namespace lockstep::recipes {
 
@@ -41,24 +44,26 @@ train::Datum rl_datum(const rollout::Prompt& prompt, const rollout::Sample& samp
 class RlRun {
  public:
   RlRun(const RlOptions& options, const Control& control)
-      : options_(options), control_(control), stream_(options.base.stream),
-        base_(load_base(options.base, stream_, control)), tokenizer_(load_tokenizer(base_)),
+      : options_(options),
+        control_(control),
+        stream_(options.base.stream),
+        base_(load_base(options.base, stream_, control)),
+        tokenizer_(load_tokenizer(base_)),
         prompts_(read(options.prompt_data, options.input_key, options.label_key)),
-        run_(options.adapter, options.optimizer, options.training, options.save, base_, stream_, control,
+        eval_prompts_(read_eval_sets()),
+        order_(num_prompts(), options.shuffle, options.sampling.seed),
+        total_(num_rollouts()),
+        steps_per_rollout_(options.rollout_batch_size * options.n_samples / options.training.global_batch_size),
+        run_(options.adapter, options.optimizer, options.training, options.save, base_, stream_, control, settings(),
              options.sampling.temperature),
         engine_(base_.model,
                 {.kv_bytes = options.kv_bytes, .max_sequences = options.max_sequences, .tokenizer = &tokenizer_},
                 stream_),
-        publisher_(run_.version()), log_(options.save.save, run_.iteration(), control) {
-    for (const EvalSet& set : options.eval_sets)
-      eval_prompts_.push_back(read(set.path, options.eval_input_key.empty() ? options.input_key : options.eval_input_key,
-                                   options.eval_label_key.empty() ? options.label_key : options.eval_label_key));
+        publisher_(run_.version()),
+        log_(options.save.save, run_.iteration(), control) {
     sampling_ = with_stop_ids(options.sampling);
     sampling_.logprob_temperature = options.sampling.temperature;
     eval_sampling_ = with_stop_ids(options.eval_sampling);
-    total_ = options.num_rollout ? *options.num_rollout
-                                 : *options.num_epoch * num_prompts() / options.rollout_batch_size;
-    steps_per_rollout_ = options.rollout_batch_size * options.n_samples / options.training.global_batch_size;
     run_.set_schedule(total_ * steps_per_rollout_);
     publisher_.add(engine_);
     publisher_.publish(run_.trainer().snapshot(run_.version()));
@@ -67,7 +72,9 @@ class RlRun {
   void train() {
     *control_.info << fmt::format("data    {} prompts from {}{}\n", num_prompts(), options_.prompt_data,
                                   prompts_.dropped ? fmt::format(" ({} too long, dropped)", prompts_.dropped) : "");
-    if (options_.eval_before_train && run_.iteration() == 0) evaluate_all(0);
+    // Of a run that was interrupted between a checkpoint and its evaluation, this is the evaluation.
+    evaluate_if_due();
+    if (run_.iteration() >= total_) *control_.info << fmt::format("note    all {} rollouts were done before\n", total_);
     const Pace pace(run_.iteration(), total_);
     for (int64_t rollout = run_.iteration(); rollout < total_; ++rollout) {
       RolloutResult result;
@@ -78,13 +85,45 @@ class RlRun {
       }
       iterate(rollout, std::move(result), pace);
     }
-    run_.say_where(control_);
+    run_.finish();
   }
 
  private:
   PromptSet read(const std::string& path, const std::string& input_key, const std::string& label_key) const {
-    const int64_t limit = options_.max_prompt_len > 0 ? options_.max_prompt_len : base_.config.max_positions - 1;
+    const int64_t room = base_.config.max_positions - 1;
+    const int64_t limit = options_.max_prompt_len > 0 ? std::min(options_.max_prompt_len, room) : room;
     return read_prompts(path, input_key, label_key, tokenizer_, limit);
+  }
+
+  std::vector<PromptSet> read_eval_sets() const {
+    std::vector<PromptSet> sets;
+    for (const EvalSet& set : options_.eval_sets)
+      sets.push_back(read(set.path, options_.eval_input_key.empty() ? options_.input_key : options_.eval_input_key,
+                          options_.eval_label_key.empty() ? options_.label_key : options_.eval_label_key));
+    return sets;
+  }
+
+  int64_t num_rollouts() const {
+    if (options_.num_rollout) return *options_.num_rollout;
+    const int64_t rollouts = *options_.num_epoch * num_prompts() / options_.rollout_batch_size;
+    if (rollouts == 0)
+      throw ConfigError({.what = "the prompts do not fill one rollout",
+                         .where = "--num-epoch",
+                         .got = fmt::format("{} x {} prompts", *options_.num_epoch, num_prompts()),
+                         .wanted = fmt::format("at least --rollout-batch-size = {}", options_.rollout_batch_size),
+                         .attempt = "more epochs, a smaller batch, or --num-rollout"});
+    return rollouts;
+  }
+
+  // What decides which prompts a rollout reads, how they are sampled, and how a rollout is cut into steps.
+  OrderedJson settings() const {
+    return {{"prompts of --prompt-data", num_prompts()},
+            {"--rollout-batch-size", options_.rollout_batch_size},
+            {"--n-samples-per-prompt", options_.n_samples},
+            {"--global-batch-size", options_.training.global_batch_size},
+            {"--rollout-shuffle", options_.shuffle},
+            {"--rollout-seed", options_.sampling.seed},
+            {"--seed", options_.training.seed}};
   }
 
   rollout::SamplingParams with_stop_ids(rollout::SamplingParams params) const {
@@ -98,12 +137,15 @@ class RlRun {
   RolloutResult sample(int64_t rollout) {
     RolloutResult result;
     std::vector<rollout::Prompt> batch;
-    const std::vector<int64_t> rows =
-        rollout_rows(rollout, options_.rollout_batch_size, num_prompts(), options_.shuffle, options_.sampling.seed);
-    for (int64_t row : rows) batch.push_back(prompts_.prompts[static_cast<size_t>(row)]);
+    const std::vector<int64_t> rows = order_.rows(run_.data_position(), options_.rollout_batch_size);
+    std::map<int64_t, int64_t> times;  // a row that comes again in this rollout gets samples of its own
+    for (int64_t row : rows) {
+      batch.push_back(prompts_.prompts[static_cast<size_t>(row)]);
+      batch.back().first_sample = times[row]++ * options_.n_samples;
+    }
     const Stopwatch rollout_watch;
-    const rollout::GroupParams params{.sampling = sampling_, .n = options_.n_samples,
-                                      .rollout = static_cast<uint32_t>(rollout)};
+    const rollout::GroupParams params{
+        .sampling = sampling_, .n = options_.n_samples, .rollout = static_cast<uint32_t>(rollout)};
     const auto samples = engine_.sample(batch, params, run_.version(), [&](int64_t done, int64_t of) {
       if (control_.interrupted()) throw Cancelled({.what = "interrupted during a rollout"});
       log_.progress(fmt::format("rollout {}/{}: {}/{} samples", rollout + 1, total_, done, of));
@@ -115,7 +157,8 @@ class RlRun {
     std::vector<float> rewards;
     for (const rollout::Sample& sample : samples) {
       const auto row = static_cast<size_t>(rows[static_cast<size_t>(sample.prompt)]);
-      rewards.push_back(reward(options_.reward, response_text(tokenizer_, sample.tokens), prompts_.labels[row]));
+      rewards.push_back(reward(options_.reward, response_text(tokenizer_, sample.tokens, sampling_.stop_token_ids),
+                               prompts_.labels[row]));
       result.reward += rewards.back();
       result.response_len += static_cast<double>(sample.tokens.size());
     }
@@ -138,25 +181,32 @@ class RlRun {
     return result;
   }
 
-  // Log-probs of the base, and with --kl-coef the penalty on each token's advantage (as reinforce++ with a baseline does).
+  // Log-probs of the base, and with --kl-coef the penalty on each token's advantage (as reinforce++ with a baseline
+  // does).
   void add_reference(RolloutResult& result) {
-    auto reference = run_.trainer().logprobs(result.datums, nullptr);
-    double sum = 0, weight = 0;
-    for (size_t i = 0; i < result.datums.size(); ++i) {
-      train::Datum& datum = result.datums[i];
-      datum.ref_logprobs = std::move(reference[i]);
+    double sum = 0, weight = 0;  // averaged as the loss is: over samples, or over all tokens
+    const std::span<train::Datum> datums = result.datums;
+    for (size_t i = 0, count; i < datums.size(); i += count) {
+      count = train::micro_batch_size(datums.subspan(i), options_.training.max_tokens);
+      auto reference = run_.trainer().logprobs(datums.subspan(i, count), nullptr);
+      for (size_t j = 0; j < count; ++j) datums[i + j].ref_logprobs = std::move(reference[j]);
+      if (control_.interrupted()) run_.stop_interrupted();
+    }
+    for (train::Datum& datum : datums) {
+      double of_sample = 0;
       for (size_t t = 0; t < datum.tokens.size(); ++t) {
         if (datum.weights[t] == 0) continue;
-        const double kl = train::kl_estimate(train::KlType::low_var, datum.logprobs[t], datum.ref_logprobs[t]);
-        sum += kl;
-        weight += 1;
+        of_sample += train::kl_estimate(train::KlType::low_var, datum.logprobs[t], datum.ref_logprobs[t]);
         if (options_.kl_reward_coef != 0)
-          datum.advantages[t] -= static_cast<float>(
-              options_.kl_reward_coef *
-              train::kl_estimate(options_.loss.kl_type, datum.logprobs[t], datum.ref_logprobs[t]));
+          datum.advantages[t] -=
+              static_cast<float>(options_.kl_reward_coef *
+                                 train::kl_estimate(options_.loss.kl_type, datum.logprobs[t], datum.ref_logprobs[t]));
       }
+      const bool per_token = options_.training.per_token_loss;
+      sum += per_token ? of_sample : of_sample / datum.weight_sum();
+      weight += per_token ? datum.weight_sum() : 1;
     }
-    result.kl = weight > 0 ? sum / weight : 0;
+    result.kl = sum / weight;
   }
 
   // Trains on the rollout, publishes, logs, saves, evaluates.
@@ -186,34 +236,47 @@ class RlRun {
     const double train_ms = train_watch.ms();
     const sync::PublishReport published = publisher_.publish(run_.trainer().snapshot(0));
     run_.set_version(published.version);
-    run_.completed(rollout + 1);
+    run_.completed(options_.rollout_batch_size);
 
     const double total_ms = result.rollout_ms + result.reward_ms + train_ms;
     const double tokens_per_s = 1000.0 * static_cast<double>(result.tokens) / total_ms;
-    log_.write({{"step", rollout + 1}, {"reward", result.reward},
-                {"kl", result.kl ? OrderedJson(*result.kl) : OrderedJson(nullptr)}, {"entropy", entropy},
-                {"response_len", result.response_len}, {"logprob_diff_max", logprob_diff},
-                {"version", sampled_version}, {"grad_norm", grad_norm}, {"lr", lr}, {"rollout_ms", result.rollout_ms},
-                {"reward_ms", result.reward_ms}, {"train_ms", train_ms}, {"publish_ms", published.microseconds / 1000},
+    log_.write({{"step", rollout + 1},
+                {"reward", result.reward},
+                {"kl", result.kl ? OrderedJson(*result.kl) : OrderedJson(nullptr)},
+                {"entropy", entropy},
+                {"response_len", result.response_len},
+                {"logprob_diff_max", logprob_diff},
+                {"version", sampled_version},
+                {"grad_norm", grad_norm},
+                {"lr", lr},
+                {"rollout_ms", result.rollout_ms},
+                {"reward_ms", result.reward_ms},
+                {"train_ms", train_ms},
+                {"publish_ms", published.microseconds / 1000},
                 {"tokens_per_s", tokens_per_s}});
-    log_.say(fmt::format("rollout {}/{} | reward {:.3f} | entropy {:.3f}{} | len {:.1f} | max |logprob diff| {:g} | version "
-                         "{} | {:.2f}s roll, {:.2f}s train | {:.0f} tok/s | {}",
-                         rollout + 1, total_, result.reward, entropy,
-                         result.kl ? fmt::format(" | kl {:.4f}", *result.kl) : "", result.response_len, logprob_diff,
-                         sampled_version, result.rollout_ms / 1000, train_ms / 1000, tokens_per_s,
-                         pace.left(rollout + 1)));
-    run_.save_if_due(rollout + 1, total_);
-    const bool last = rollout + 1 == total_;
-    if (options_.eval_interval > 0 && (last || (rollout + 1) % options_.eval_interval == 0)) evaluate_all(rollout + 1);
+    log_.say(fmt::format(
+        "rollout {}/{} | reward {:.3f} | entropy {:.3f}{} | len {:.1f} | max |logprob diff| {:g} | version "
+        "{} | rollout {:.0f} reward {:.1f} train {:.0f} publish {:.3f} ms | {:.0f} tok/s | {}",
+        rollout + 1, total_, result.reward, entropy, result.kl ? fmt::format(" | kl {:.4f}", *result.kl) : "",
+        result.response_len, logprob_diff, sampled_version, result.rollout_ms, result.reward_ms, train_ms,
+        published.microseconds / 1000, tokens_per_s, pace.left(rollout + 1)));
+    run_.save_if_due();
+    evaluate_if_due();
   }
 
-  void evaluate_all(int64_t step) {
+  void evaluate_if_due() {
+    const int64_t step = run_.iteration();
     if (options_.eval_interval == 0) return;
+    const bool due = step == 0 ? options_.eval_before_train : step >= total_ || step % options_.eval_interval == 0;
+    if (!due) return;
     for (size_t i = 0; i < eval_prompts_.size(); ++i) {
+      if (step == resumed_at_ && log_.has_evaluation(options_.eval_sets[i].name)) continue;
       EvalResult result;
       try {
         result = evaluate(engine_, run_.version(), tokenizer_,
-                          {.prompts = &eval_prompts_[i], .sampling = eval_sampling_, .samples = options_.eval_samples,
+                          {.prompts = &eval_prompts_[i],
+                           .sampling = eval_sampling_,
+                           .samples = options_.eval_samples,
                            .reward = options_.reward},
                           log_, control_);
       } catch (const Cancelled&) {
@@ -221,8 +284,8 @@ class RlRun {
       }
       engine_.release_memory();
       log_.write({{"step", step}, {"eval", options_.eval_sets[i].name}, {"accuracy", result.accuracy}});
-      log_.say(fmt::format("eval {} after {} rollouts: accuracy {:.4f}, {:.1f} tokens", options_.eval_sets[i].name, step,
-                           result.accuracy, result.response_len));
+      log_.say(fmt::format("eval {} after {} rollouts: accuracy {:.4f}, {:.1f} tokens", options_.eval_sets[i].name,
+                           step, result.accuracy, result.response_len));
     }
   }
 
@@ -232,13 +295,15 @@ class RlRun {
   const Base base_;
   const text::Tokenizer tokenizer_;
   const PromptSet prompts_;
+  const std::vector<PromptSet> eval_prompts_;
+  DataOrder order_;
+  const int64_t total_, steps_per_rollout_;
   TrainingRun run_;
+  const int64_t resumed_at_ = run_.iteration();
   rollout::Engine engine_;
   sync::Publisher publisher_;
   RunLog log_;
-  std::vector<PromptSet> eval_prompts_;
   rollout::SamplingParams sampling_, eval_sampling_;
-  int64_t total_ = 0, steps_per_rollout_ = 1;
 };
 
 }  // namespace

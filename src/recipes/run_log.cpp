@@ -11,33 +11,44 @@ namespace lockstep::recipes {
 
 namespace {
 
-// Lines of an interrupted run beyond the checkpoint would be written twice: drop them.
-void keep_until(const fs::Path& file, int64_t step) {
-  std::istringstream lines(fs::read_file(file));
-  std::string kept;
-  for (std::string line; std::getline(lines, line);) {
-    const Json json = Json::parse(line, nullptr, false);
-    if (json.is_object() && json.contains("step") && json["step"].is_number_integer() &&
-        json["step"].get<int64_t>() <= step)
-      kept += line + "\n";
-  }
-  fs::write_file_atomic(file, kept);
+// SAVE/metrics.previous.jsonl, or the first name of that kind nothing has yet.
+fs::Path free_name(const fs::Path& directory) {
+  fs::Path name = directory / "metrics.previous.jsonl";
+  for (int i = 2; std::filesystem::exists(name); ++i) name = directory / fmt::format("metrics.previous.{}.jsonl", i);
+  return name;
 }
 
 }  // namespace
 
-RunLog::RunLog(const std::string& save, int64_t resume_step, const Control& control) : control_(control) {
+RunLog::RunLog(const std::string& save, int64_t resume_step, const Control& control)
+    : control_(control), resume_step_(resume_step) {
   if (save.empty()) return;
   fs::require_writable_directory(save);
   const fs::Path file = fs::Path(save) / "metrics.jsonl";
   path_ = file.string();
-  if (std::filesystem::exists(file)) {
-    if (resume_step > 0) keep_until(file, resume_step);
-    else std::filesystem::rename(file, fs::Path(save) / "metrics.previous.jsonl");
+  if (resume_step == 0 || !std::filesystem::exists(file)) return;
+  // Lines of an interrupted run beyond the checkpoint would be written twice: they are left out.
+  std::istringstream lines(fs::read_file(file));
+  for (std::string line; std::getline(lines, line);) {
+    const Json json = Json::parse(line, nullptr, false);
+    const int64_t step = json.is_object() ? json.value("step", int64_t{-1}) : -1;
+    if (step < 0 || step > resume_step) continue;
+    kept_ += line + "\n";
+    if (step == resume_step && json.contains("eval")) evaluated_.insert(json["eval"].get<std::string>());
   }
+}
+
+void RunLog::open() {
+  const fs::Path file = path_;
+  if (resume_step_ > 0)
+    fs::write_file_atomic(file, kept_);
+  else if (std::filesystem::exists(file))
+    std::filesystem::rename(file, free_name(file.parent_path()));
   file_ = std::fopen(path_.c_str(), "a");
   if (file_ == nullptr)
-    throw ResourceError({.what = "the run log cannot be written", .where = path_, .got = std::strerror(errno),
+    throw ResourceError({.what = "the run log cannot be written",
+                         .where = path_,
+                         .got = std::strerror(errno),
                          .attempt = "another --save directory"});
 }
 
@@ -46,10 +57,13 @@ RunLog::~RunLog() {
 }
 
 void RunLog::write(const OrderedJson& line) {
-  if (file_ == nullptr) return;
+  if (path_.empty()) return;
+  if (file_ == nullptr) open();
   const std::string text = line.dump() + "\n";
   if (std::fwrite(text.data(), 1, text.size(), file_) != text.size() || std::fflush(file_) != 0)
-    throw ResourceError({.what = "the run log cannot be written", .where = path_, .got = std::strerror(errno),
+    throw ResourceError({.what = "the run log cannot be written",
+                         .where = path_,
+                         .got = std::strerror(errno),
                          .attempt = "free disk space, then --load to resume"});
 }
 

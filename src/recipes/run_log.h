@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <set>
 #include <string>
 
 #include "core/fs.h"
@@ -13,22 +14,30 @@ namespace lockstep::recipes {
 
 class RunLog {
  public:
-  // `save` empty: terminal only. A fresh run (resume_step 0) sets an existing file aside as metrics.previous.jsonl; a resumed one keeps the
-  // lines up to resume_step and goes on after them. ResourceError when the file cannot be written.
+  // `save` empty: terminal only. The file is touched by the first line written: a fresh run (resume_step 0) then sets
+  // an existing file aside as metrics.previous.jsonl (or .previous.2.jsonl, ...), a resumed one keeps the lines up to
+  // resume_step and goes on after them. ResourceError when the file cannot be written.
   RunLog(const std::string& save, int64_t resume_step, const Control& control);
   ~RunLog();
   RunLog(const RunLog&) = delete;
   RunLog& operator=(const RunLog&) = delete;
 
-  void write(const OrderedJson& line);       // appended and flushed at once
-  void say(const std::string& text);         // one line on the terminal
+  // The file of a resumed run has this evaluation's line of resume_step.
+  bool has_evaluation(const std::string& name) const { return evaluated_.contains(name); }
+
+  void write(const OrderedJson& line);  // appended and flushed at once
+  void say(const std::string& text);    // one line on the terminal
   // A line that is redrawn while work goes on; nothing when not a terminal. Empty text removes it.
   void progress(const std::string& text);
 
  private:
+  void open();
+
   const Control& control_;
+  const int64_t resume_step_;
+  std::string path_, kept_;  // kept_: lines of a resumed run
+  std::set<std::string> evaluated_;
   std::FILE* file_ = nullptr;
-  std::string path_;
   size_t drawn_ = 0;  // characters of the progress line on the screen
   std::chrono::steady_clock::time_point last_draw_{};
 };
@@ -37,14 +46,14 @@ class RunLog {
 class Pace {
  public:
   Pace(int64_t done, int64_t total);
-  std::string left(int64_t done) const;      // "3m12s left", "" before the first step is done
+  std::string left(int64_t done) const;  // "3m12s left", "" before the first step is done
 
  private:
   int64_t first_, total_;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-std::string duration_text(double seconds);   // "8.2s", "3m12s", "1h04m"
+std::string duration_text(double seconds);  // "8.2s", "3m12s", "1h04m"
 
 // Wall time of a stretch of code, in milliseconds.
 class Stopwatch {

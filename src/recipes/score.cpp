@@ -32,7 +32,8 @@ std::vector<ScoreRow> read_rows(const text::Dataset& data, const Base& base) {
     }
     if (score.tokens.empty()) throw DataError({.what = "nothing to score", .where = data.where(row)});
     if (static_cast<int64_t>(score.tokens.size()) > base.config.max_positions)
-      throw DataError({.what = "row longer than the model's context", .where = data.where(row),
+      throw DataError({.what = "row longer than the model's context",
+                       .where = data.where(row),
                        .got = fmt::format("{} tokens", score.tokens.size()),
                        .wanted = fmt::format("at most {}", base.config.max_positions)});
     rows.push_back(std::move(score));
@@ -91,7 +92,8 @@ void run_score(const ScoreOptions& options, const Control& control) {
       if (end > begin && size > options.max_tokens) break;
     }
     score_batch(std::span(rows).subspan(begin, end - begin), pass, adapter ? &*adapter : nullptr);
-    if (control.interrupted()) throw Cancelled({.what = "interrupted", .where = options.output, .got = "nothing written"});
+    if (control.interrupted())
+      throw Cancelled({.what = "interrupted", .where = options.output, .got = "nothing written"});
     log.progress(fmt::format("scored {}/{} rows", end, rows.size()));
   }
   log.progress("");
@@ -99,7 +101,8 @@ void run_score(const ScoreOptions& options, const Control& control) {
   for (const ScoreRow& row : rows)
     for (float value : row.logprobs) sum += value, ++tokens;
   fs::write_file_atomic(options.output, output_text(rows));
-  *control.info << fmt::format("scored  {} rows, {} tokens in {}\n", rows.size(), tokens, duration_text(watch.ms() / 1000));
+  *control.info << fmt::format("scored  {} rows, {} tokens in {}\n", rows.size(), tokens,
+                               duration_text(watch.ms() / 1000));
   *control.out << (tokens > 0 ? fmt::format("perplexity {:.6g}\n", std::exp(-sum / static_cast<double>(tokens)))
                               : std::string("perplexity undefined: no row has two tokens\n"));
 }

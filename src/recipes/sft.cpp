@@ -3,31 +3,14 @@
 #include <cmath>
 #include <ostream>
 
-#include "core/random.h"
 #include "recipes/adapter.h"
 #include "recipes/commands.h"
+#include "recipes/data_order.h"
 #include "recipes/run_log.h"
 #include "recipes/sft_rows.h"
 #include "recipes/steps.h"
 
 namespace lockstep::recipes {
-
-namespace {
-
-// The batches of an epoch: the order of its rows, cut into pieces of the batch size, the last one smaller.
-std::vector<int64_t> batch_rows(const SftOptions& options, int64_t num_rows, int64_t step) {
-  const int64_t batch = options.training.global_batch_size;
-  const int64_t per_epoch = (num_rows + batch - 1) / batch;
-  const int64_t epoch = step / per_epoch, begin = step % per_epoch * batch;
-  std::vector<int64_t> rows;
-  std::vector<int64_t> order;
-  if (options.shuffle) order = permutation(num_rows, options.shuffle_seed, static_cast<uint64_t>(epoch));
-  for (int64_t i = begin; i < std::min(begin + batch, num_rows); ++i)
-    rows.push_back(options.shuffle ? order[static_cast<size_t>(i)] : i);
-  return rows;
-}
-
-}  // namespace
 
 void run_sft(const SftOptions& options, const Control& control) {
   if (!options.save.save.empty()) fs::require_writable_directory(options.save.save);
@@ -37,35 +20,52 @@ void run_sft(const SftOptions& options, const Control& control) {
   const auto num_rows = static_cast<int64_t>(data.rows.size());
   *control.info << fmt::format("data    {} rows from {}\n", num_rows, options.prompt_data);
   if (data.unaligned > 0)
-    *control.info << fmt::format("note    {} rows: the prompt's tokens are no prefix of prompt + completion; the mask "
-                                 "covers as many tokens as the prompt alone has\n", data.unaligned);
+    *control.info << fmt::format(
+        "note    {} rows: the prompt's tokens are no prefix of prompt + completion; the mask "
+        "covers as many tokens as the prompt alone has\n",
+        data.unaligned);
 
-  TrainingRun run(options.adapter, options.optimizer, options.training, options.save, base, stream, control);
   const int64_t batch = options.training.global_batch_size;
   const int64_t total = options.num_epoch * ((num_rows + batch - 1) / batch);
+  TrainingRun run(options.adapter, options.optimizer, options.training, options.save, base, stream, control,
+                  {{"rows of --prompt-data", num_rows},
+                   {"--global-batch-size", batch},
+                   {"--rollout-shuffle", options.shuffle},
+                   {"--rollout-seed", options.shuffle_seed},
+                   {"--seed", options.training.seed},
+                   {"--lora-dropout", options.adapter.config.dropout}});
   run.set_schedule(total);
+  DataOrder order(num_rows, options.shuffle, options.shuffle_seed);
   RunLog log(options.save.save, run.iteration(), control);
+  if (run.iteration() >= total) *control.info << fmt::format("note    all {} steps were done before\n", total);
   const Pace pace(run.iteration(), total);
 
   for (int64_t step = run.iteration(); step < total; ++step) {
     const Stopwatch watch;
     std::vector<train::Datum> datums;
-    for (int64_t row : batch_rows(options, num_rows, step)) datums.push_back(data.rows[static_cast<size_t>(row)]);
+    const int64_t left_in_epoch = num_rows - run.data_position() % num_rows;
+    for (int64_t row : order.rows(run.data_position(), std::min(batch, left_in_epoch)))
+      datums.push_back(data.rows[static_cast<size_t>(row)]);
     const double lr = run.learning_rate();
     const auto on_progress = [&](int64_t done) {
       log.progress(fmt::format("step {}/{}: {}/{} rows", step + 1, total, done, datums.size()));
     };
     const train::StepReport report = run.step(datums, train::SftLoss{}, on_progress);
     const double tokens_per_s = 1000.0 * static_cast<double>(report.tokens) / watch.ms();
-    run.completed(step + 1);
-    log.write({{"step", step + 1}, {"loss", report.loss}, {"grad_norm", report.grad_norm}, {"lr", lr},
-               {"tokens", report.tokens}, {"tokens_per_s", tokens_per_s}});
+    run.completed(static_cast<int64_t>(datums.size()));
+    run.set_version(step + 1);
+    log.write({{"step", step + 1},
+               {"loss", report.loss},
+               {"grad_norm", report.grad_norm},
+               {"lr", lr},
+               {"tokens", report.tokens},
+               {"tokens_per_s", tokens_per_s}});
     log.say(fmt::format("step {}/{} | loss {:.5f} | grad_norm {:.3f} | lr {:.2e} | {} tokens | {:.0f} tok/s | {}",
                         step + 1, total, report.loss, report.grad_norm, lr, report.tokens, tokens_per_s,
                         pace.left(step + 1)));
-    run.save_if_due(step + 1, total);
+    run.save_if_due();
   }
-  run.say_where(control);
+  run.finish();
 }
 
 }  // namespace lockstep::recipes

@@ -14,10 +14,10 @@ struct SftRows {
   int64_t unaligned = 0;  // rows whose prompt alone tokenizes differently than as a prefix
 };
 
-// mask[t] = 1: token t is a target. Prompt and completion are tokenized together, as TRL does, the end token appended if absent; the first
-// len(tokenize(prompt)) tokens are no targets. The tokenizer is loaded only if a row holds text.
-// DataError (file, line): mask[0] = 1, no target at all, lengths that differ, values other than 0 and 1, tokens outside the
-// vocabulary, more than the model's context.
+// mask[t] = 1: token t is a target. Prompt and completion are tokenized together, as TRL does, the end token appended
+// if absent; the first len(tokenize(prompt)) tokens are no targets. The tokenizer is loaded only if a row holds text.
+// DataError (file, line): mask[0] = 1, no target at all, lengths that differ, values other than 0 and 1, tokens outside
+// the vocabulary, more than the model's context.
 SftRows read_sft_rows(const std::string& path, const Base& base);
 
 }  // namespace lockstep::recipes

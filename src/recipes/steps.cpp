@@ -4,23 +4,29 @@
 
 #include <cmath>
 #include <ostream>
+#include <utility>
+
+#include "train/micro_batch.h"
 
 namespace lockstep::recipes {
 
 TrainingRun::TrainingRun(const AdapterOptions& adapter, const OptimizerOptions& optimizer,
                          const TrainingOptions& training, const SaveOptions& save, const Base& base, Stream& stream,
-                         const Control& control, float temperature)
-    : optimizer_(optimizer), training_(training), save_(save), base_(base), control_(control) {
-  std::optional<Resumed> resumed = resume(save, adapter.config, base, control);
-  if (resumed && !adapter.adapter_path.empty())
-    *control.info << "note    the checkpoint of --load goes before --lora-adapter-path\n";
+                         const Control& control, OrderedJson settings, float temperature)
+    : optimizer_(optimizer),
+      training_(training),
+      save_(save),
+      base_(base),
+      control_(control),
+      settings_(std::move(settings)) {
+  std::optional<Resumed> resumed = resume(save, adapter, settings_, base, control);
   const Adapter start = resumed ? resumed->adapter : starting_adapter(adapter, base, training.seed);
   describe_adapter(start, base, control);
-  const train::TrainerOptions options{.beta1 = static_cast<float>(optimizer.beta1),
-                                      .beta2 = static_cast<float>(optimizer.beta2),
-                                      .eps = static_cast<float>(optimizer.eps),
-                                      .weight_decay = static_cast<float>(optimizer.weight_decay),
-                                      .clip_grad = static_cast<float>(optimizer.clip_grad),
+  const train::TrainerOptions options{.beta1 = optimizer.beta1,
+                                      .beta2 = optimizer.beta2,
+                                      .eps = optimizer.eps,
+                                      .weight_decay = optimizer.weight_decay,
+                                      .clip_grad = optimizer.clip_grad,
                                       .max_tokens = training.max_tokens,
                                       .recompute = training.recompute,
                                       .temperature = temperature,
@@ -29,13 +35,17 @@ TrainingRun::TrainingRun(const AdapterOptions& adapter, const OptimizerOptions& 
   trainer_ = std::make_unique<train::Trainer>(base.model, start.layout, start.weights, options, stream);
   version_ = start.version;
   if (resumed) {
-    iteration_ = saved_iteration_ = resumed->iteration;
+    iteration_ = resumed->iteration;
+    data_position_ = resumed->data_position;
+    if (fs::same_place(save.load, save.save)) saved_iteration_ = iteration_;
     trainer_->restore(resumed->optimizer_steps, std::move(resumed->first_moment), std::move(resumed->second_moment));
+  } else if (keeps() && checkpoint::latest_iteration(save.save)) {
+    *control.info << fmt::format(
+        "note    {} holds checkpoints of an earlier run; this fresh run replaces them as it "
+        "saves (--load {} would resume it)\n",
+        save.save, save.save);
   }
-  if (save.save.empty()) *control.info << "note    no --save: the trained adapter will not be kept\n";
-  if (!resumed && !save.save.empty() && checkpoint::latest_iteration(save.save))
-    *control.info << fmt::format("note    {} holds checkpoints of an earlier run; this fresh run replaces them as it "
-                                 "saves (--load {} would resume it)\n", save.save, save.save);
+  if (!keeps()) *control.info << "note    no --save: the trained adapter will not be kept\n";
 }
 
 void TrainingRun::set_schedule(int64_t optimizer_steps) {
@@ -46,22 +56,20 @@ void TrainingRun::set_schedule(int64_t optimizer_steps) {
         static_cast<int64_t>(std::llround(optimizer_.warmup_fraction * static_cast<double>(schedule_.decay_steps)));
 }
 
-double TrainingRun::learning_rate() const { return schedule_.at(trainer_->steps()); }
+double TrainingRun::learning_rate() const {
+  return schedule_.at(trainer_->steps());
+}
 
 train::StepReport TrainingRun::step(std::span<const train::Datum> datums, const train::Loss& loss,
                                     const std::function<void(int64_t)>& on_progress, bool interruptible) {
-  train::StepPlan plan{.num_samples = static_cast<int64_t>(datums.size()), .weight_total = 0,
-                       .per_token = training_.per_token_loss};
+  train::StepPlan plan{
+      .num_samples = static_cast<int64_t>(datums.size()), .weight_total = 0, .per_token = training_.per_token_loss};
   for (const train::Datum& datum : datums) plan.weight_total += datum.weight_sum();
   trainer_->begin_step(plan);
   size_t begin = 0;
   while (begin < datums.size()) {
-    // Pieces as large as a micro-batch: the split changes no bit, and an interrupt is noticed between them.
-    size_t end = begin;
-    for (int64_t tokens = 0; end < datums.size(); ++end) {
-      tokens += datums[end].size();
-      if (end > begin && tokens > training_.max_tokens) break;
-    }
+    // In micro-batches: the split changes no bit, and an interrupt is noticed between them.
+    const size_t end = begin + train::micro_batch_size(datums.subspan(begin), training_.max_tokens);
     trainer_->forward_backward(datums.subspan(begin, end - begin), loss);
     begin = end;
     on_progress(static_cast<int64_t>(begin));
@@ -70,34 +78,40 @@ train::StepReport TrainingRun::step(std::span<const train::Datum> datums, const 
       stop_interrupted();
     }
   }
-  return trainer_->optim_step(static_cast<float>(learning_rate()));
+  return trainer_->optim_step(learning_rate());
+}
+
+void TrainingRun::completed(int64_t rows) {
+  ++iteration_;
+  data_position_ += rows;
 }
 
 void TrainingRun::save() {
-  save_training(save_, base_, *trainer_, iteration_, version_, Json::object());
+  save_training(save_, base_, *trainer_, {iteration_, version_, data_position_, settings_});
   saved_iteration_ = iteration_;
 }
 
-void TrainingRun::save_if_due(int64_t iteration, int64_t total) {
-  if (save_.save.empty()) return;
-  if (iteration == total || (save_.save_interval > 0 && iteration % save_.save_interval == 0)) save();
+void TrainingRun::save_if_due() {
+  if (keeps() && save_.save_interval > 0 && iteration_ % save_.save_interval == 0) save();
 }
 
 void TrainingRun::stop_interrupted() {
-  if (save_.save.empty())
-    throw Cancelled({.what = fmt::format("interrupted after iteration {}", iteration_),
-                     .got = "no --save, so nothing is kept"});
-  if (iteration_ > 0 && saved_iteration_ != iteration_) save();
+  if (!keeps())
+    throw Cancelled(
+        {.what = fmt::format("interrupted after iteration {}", iteration_), .got = "no --save, so nothing is kept"});
   if (iteration_ == 0)
     throw Cancelled({.what = "interrupted before the first iteration was done", .attempt = "run the command again"});
-  throw Cancelled({.what = fmt::format("interrupted; iteration {} is saved", iteration_), .where = save_.save,
+  if (saved_iteration_ != iteration_) save();
+  throw Cancelled({.what = fmt::format("interrupted; iteration {} is saved", iteration_),
+                   .where = save_.save,
                    .attempt = fmt::format("the same command with --load {} to resume bit for bit", save_.save)});
 }
 
-void TrainingRun::say_where(const Control& control) const {
-  if (save_.save.empty() || saved_iteration_ <= 0) return;
-  const fs::Path where = fs::Path(save_.save) / checkpoint::iteration_directory_name(saved_iteration_) / "lora_adapter";
-  *control.info << fmt::format("adapter {}\n", where.string());
+void TrainingRun::finish() {
+  if (!keeps() || iteration_ == 0) return;
+  if (saved_iteration_ != iteration_) save();
+  const fs::Path where = fs::Path(save_.save) / checkpoint::iteration_directory_name(iteration_) / "lora_adapter";
+  *control_.info << fmt::format("adapter {}\n", where.string());
 }
 
 }  // namespace lockstep::recipes

@@ -13,42 +13,48 @@ namespace lockstep::recipes {
 
 class TrainingRun {
  public:
-  // `temperature`: of the log-probs (RL: the rollout's).
-  TrainingRun(const AdapterOptions& adapter, const OptimizerOptions& optimizer,
-              const TrainingOptions& training, const SaveOptions& save, const Base& base, Stream& stream,
-              const Control& control, float temperature = 1);
+  // `settings`: flags and values that decide which data a step sees and how it is drawn; kept in every checkpoint, and
+  // a resumed run must have the same (ConfigError). `temperature`: of the log-probs (RL: the rollout's).
+  TrainingRun(const AdapterOptions& adapter, const OptimizerOptions& optimizer, const TrainingOptions& training,
+              const SaveOptions& save, const Base& base, Stream& stream, const Control& control, OrderedJson settings,
+              float temperature = 1);
 
   // Fixes warm-up and decay over `optimizer_steps` steps of the whole run.
   void set_schedule(int64_t optimizer_steps);
   double learning_rate() const;  // of the next step
 
-  // One optimizer step over the batch, in pieces between which an interrupt is noticed: nothing has changed then, the last completed
-  // iteration is saved, and Cancelled says how to resume.
+  // One optimizer step over the batch, in pieces between which an interrupt is noticed: nothing has changed then, the
+  // last completed iteration is saved, and Cancelled says how to resume.
   train::StepReport step(std::span<const train::Datum> datums, const train::Loss& loss,
                          const std::function<void(int64_t done)>& on_progress, bool interruptible = true);
 
   int64_t iteration() const { return iteration_; }  // completed
   int64_t version() const { return version_; }
   void set_version(int64_t version) { version_ = version; }
-  void completed(int64_t iteration) { iteration_ = iteration; }
-  void save_if_due(int64_t iteration, int64_t total);
+  int64_t data_position() const { return data_position_; }  // rows read by the completed iterations
+  void completed(int64_t rows);                             // one more iteration is done and has read this many
+  void save_if_due();
   // Saves the last completed iteration (if --save) and throws Cancelled with how to go on.
   [[noreturn]] void stop_interrupted();
-  void say_where(const Control& control) const;  // where the adapter lies
+  // After the last iteration: saves it unless --save holds it already, and says where the adapter lies.
+  void finish();
 
   train::Trainer& trainer() { return *trainer_; }
 
  private:
   void save();
+  bool keeps() const { return !save_.save.empty(); }
 
   const OptimizerOptions& optimizer_;
   const TrainingOptions& training_;
   const SaveOptions& save_;
   const Base& base_;
   const Control& control_;
+  const OrderedJson settings_;
   train::Schedule schedule_;
   std::unique_ptr<train::Trainer> trainer_;
-  int64_t iteration_ = 0, saved_iteration_ = -1, version_ = 0;
+  int64_t iteration_ = 0, data_position_ = 0, version_ = 0;
+  int64_t saved_iteration_ = 0;  // the newest that --save holds; 0: none of this run
 };
 
 }  // namespace lockstep::recipes

@@ -115,6 +115,7 @@ void Engine::Impl::Call::add_prompt(const Prompt& prompt, int64_t index) {
   PromptGroup& group = groups_[static_cast<size_t>(index)];
   group.tokens = prompt.tokens;
   group.row = prompt.row;
+  group.first_sample = prompt.first_sample;
   group.max_tokens = capped_tokens(prompt, index);
   group.samples = std::span(sequences_).subspan(static_cast<size_t>(index * params_.n), static_cast<size_t>(params_.n));
   for (int64_t i = 0; i < params_.n; ++i) {
@@ -240,7 +241,7 @@ void Engine::Impl::Call::draw_chunk(std::span<const Draw> draws, ConstTensor hid
   e.counters.resize(draws.size());
   for (size_t i = 0; i < draws.size(); ++i) {
     const Sequence& s = *draws[i].sequence;
-    e.counters[i] = {params_.rollout, s.group->row, static_cast<uint32_t>(s.sample.index),
+    e.counters[i] = {params_.rollout, s.group->row, static_cast<uint32_t>(s.group->first_sample + s.sample.index),
                      static_cast<uint32_t>(s.length())};
   }
   sample_tokens(e.drawn, probabilities, logits, e.draw_params, e.counters, e.stream);

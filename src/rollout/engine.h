@@ -27,6 +27,7 @@ struct EngineOptions {
 struct Prompt {
   std::vector<int32_t> tokens = {};  // at least one
   uint32_t row = 0;                  // dataset row, for the counter
+  int64_t first_sample = 0;          // number of its first sample, for the counter
 };
 
 struct GroupParams {

@@ -148,5 +148,15 @@ TEST(MappedFile, BytesMovesAndErrors) {
   expect_error<DataError>([&] { MappedFile(dir.path()); }, {"Is a directory"});
 }
 
+TEST(SamePlace, SpellingDoesNotMatter) {
+  const testing::TempDirectory dir;
+  const std::string run = (dir.path() / "run").string();  // need not exist
+  EXPECT_TRUE(same_place(run, run + "/"));
+  EXPECT_TRUE(same_place(run, (dir.path() / "." / "other" / ".." / "run").string()));
+  EXPECT_FALSE(same_place(run, run + "2"));
+  EXPECT_FALSE(same_place(run, ""));
+  EXPECT_FALSE(same_place("", ""));
+}
+
 }  // namespace
 }  // namespace lockstep::fs

@@ -40,8 +40,10 @@ TEST_F(Prompts, LabelsMayBeNumbers) {
 }
 
 TEST_F(Prompts, ErrorsNameFileLineAndKey) {
-  EXPECT_NE(error("{\"prompt\": \"1+1=\", \"label\": 2}\n{\"prompt\": [{\"role\": \"user\", \"content\": \"x\"}], \"label\": 1}\n")
-                .find("rows.jsonl line 2"), std::string::npos);
+  EXPECT_NE(error("{\"prompt\": \"1+1=\", \"label\": 2}\n{\"prompt\": [{\"role\": \"user\", \"content\": \"x\"}], "
+                  "\"label\": 1}\n")
+                .find("rows.jsonl line 2"),
+            std::string::npos);
   EXPECT_NE(error("{\"text\": \"1+1=\", \"label\": 2}\n").find("prompt"), std::string::npos);
   EXPECT_NE(error("{\"prompt\": \"1+1=\"}\n").find("label"), std::string::npos);
   EXPECT_NE(error("{\"prompt\": \"\", \"label\": 2}\n").find("empty prompt"), std::string::npos);
@@ -54,21 +56,6 @@ TEST_F(Prompts, LongOnesAreDroppedAndCounted) {
   ASSERT_EQ(set.prompts.size(), 1u);
   EXPECT_EQ(set.prompts[0].row, 1u);  // the counter follows the file, not the list
   EXPECT_NE(error(rows, 1).find("all longer"), std::string::npos);
-}
-
-TEST(RolloutRows, FileOrderWrapsIntoTheNextEpoch) {
-  EXPECT_EQ(rollout_rows(0, 3, 5, false, 1), (std::vector<int64_t>{0, 1, 2}));
-  EXPECT_EQ(rollout_rows(1, 3, 5, false, 1), (std::vector<int64_t>{3, 4, 0}));
-}
-
-TEST(RolloutRows, EveryEpochIsAnotherPermutation) {
-  std::vector<int64_t> epochs[2];
-  for (int64_t rollout = 0; rollout < 4; ++rollout)
-    for (int64_t row : rollout_rows(rollout, 10, 20, true, 7)) epochs[rollout / 2].push_back(row);
-  for (const auto& epoch : epochs) EXPECT_EQ(std::set<int64_t>(epoch.begin(), epoch.end()).size(), 20u);
-  EXPECT_NE(epochs[0], epochs[1]);
-  EXPECT_EQ(rollout_rows(3, 10, 20, true, 7), rollout_rows(3, 10, 20, true, 7));
-  EXPECT_NE(rollout_rows(3, 10, 20, true, 7), rollout_rows(3, 10, 20, true, 8));
 }
 
 }  // namespace

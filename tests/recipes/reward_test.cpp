@@ -10,7 +10,9 @@ TEST(Reward, TheLastBoxedAnswerGoesFirst) {
   EXPECT_EQ(extract_answer("x = \\boxed{ 1,234 }"), "1234");
 }
 
-TEST(Reward, AnUnclosedBoxIsNoAnswerOfItsOwn) { EXPECT_EQ(extract_answer("\\boxed{12"), "12"); }
+TEST(Reward, AnUnclosedBoxIsNoAnswerOfItsOwn) {
+  EXPECT_EQ(extract_answer("\\boxed{12"), "12");
+}
 
 TEST(Reward, ThenWhatFollowsTheLastMark) {
   EXPECT_EQ(extract_answer("2+3=5\n#### 7\n#### $1,250.50 \n99"), "1250.50");

@@ -57,6 +57,37 @@ TEST(RunLog, AFreshRunSetsOldMetricsAside) {
   EXPECT_EQ(lines_of(dir.path() / "metrics.jsonl")[0]["run"], "second");
 }
 
+TEST(RunLog, ARunThatWritesNothingLeavesTheOldMetricsAlone) {
+  const testing::TempDirectory dir;
+  Log log;
+  RunLog(dir.path().string(), 0, log.control).write({{"step", 1}, {"run", "first"}});
+  for (int64_t resume_step : {0, 0, 1}) RunLog(dir.path().string(), resume_step, log.control);
+  EXPECT_EQ(lines_of(dir.path() / "metrics.jsonl").size(), 1u);
+  EXPECT_FALSE(std::filesystem::exists(dir.path() / "metrics.previous.jsonl"));
+}
+
+TEST(RunLog, NoOldMetricsAreEverReplaced) {
+  const testing::TempDirectory dir;
+  Log log;
+  for (int run = 1; run <= 3; ++run) RunLog(dir.path().string(), 0, log.control).write({{"step", 1}, {"run", run}});
+  EXPECT_EQ(lines_of(dir.path() / "metrics.previous.jsonl")[0]["run"], 1);
+  EXPECT_EQ(lines_of(dir.path() / "metrics.previous.2.jsonl")[0]["run"], 2);
+}
+
+TEST(RunLog, KnowsWhichEvaluationsOfItsCheckpointAreDone) {
+  const testing::TempDirectory dir;
+  Log log;
+  {
+    RunLog run(dir.path().string(), 0, log.control);
+    run.write({{"step", 1}, {"eval", "early"}, {"accuracy", 0.5}});
+    run.write({{"step", 2}});
+    run.write({{"step", 2}, {"eval", "done"}, {"accuracy", 0.5}});
+  }
+  const RunLog resumed(dir.path().string(), 2, log.control);
+  EXPECT_TRUE(resumed.has_evaluation("done"));
+  EXPECT_FALSE(resumed.has_evaluation("early"));
+}
+
 TEST(RunLog, ProgressIsForTerminalsOnly) {
   Log log;
   RunLog("", 0, log.control).progress("half done");

@@ -1,4 +1,5 @@
-// The loops end to end: two runs are one, resumed is uninterrupted, an interrupt loses nothing, the base stays what it was.
+// The loops end to end: two runs are one, resumed is uninterrupted, an interrupt loses nothing, the base stays what it
+// was.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -93,6 +94,8 @@ TEST_F(Training, TwoSftRunsGiveTheSameBytesWhateverTheMachine) {
   const auto lines = metrics("a");
   ASSERT_EQ(lines.size(), 6u);
   EXPECT_LT(lines.back()["loss"].get<double>(), lines.front()["loss"].get<double>());
+  const std::string iteration = checkpoint::iteration_directory_name(4);
+  EXPECT_EQ(Json::parse(fs::read_file(dir_.path() / "a" / iteration / "vime_lora_metadata.json"))["version"], 4);
   EXPECT_EQ(lines[0]["tokens"].get<int64_t>() + lines[1]["tokens"].get<int64_t>() + lines[2]["tokens"].get<int64_t>(),
             95);  // every row once an epoch: sum of (6 + i) - 1
 }
@@ -133,8 +136,8 @@ TEST_F(Training, GrpoIsExactAndReproducible) {
     EXPECT_EQ(lines[i]["logprob_diff_max"].get<double>(), 0.0);
     EXPECT_EQ(lines[i]["version"].get<size_t>(), i);
     EXPECT_TRUE(lines[i]["kl"].is_null());
-    for (const char* key : {"reward", "entropy", "response_len", "rollout_ms", "reward_ms", "train_ms", "publish_ms",
-                            "tokens_per_s"})
+    for (const char* key :
+         {"reward", "entropy", "response_len", "rollout_ms", "reward_ms", "train_ms", "publish_ms", "tokens_per_s"})
       EXPECT_TRUE(lines[i][key].is_number()) << key;
   }
 }
@@ -148,6 +151,157 @@ TEST_F(Training, ResumedGrpoEqualsUninterrupted) {
   part.save.load = part.save.save;
   run_rl(part, control_);
   EXPECT_EQ(adapter_bytes("whole", 4), adapter_bytes("part", 4));
+}
+
+// Wherever an interrupt falls (sampling, the reference's log-probs, a step, between rollouts), the resumed run is the
+// whole one.
+TEST_F(Training, GrpoInterruptedAnywhereResumesBitForBit) {
+  const auto options = [&](const std::string& save) {
+    RlOptions o = rl(save);
+    o.num_rollout = 3;
+    o.use_kl_loss = true;
+    o.loss.kl_coef = 0.1f;
+    o.training.max_tokens = 64;  // many micro-batches
+    return o;
+  };
+  int questions = 0;
+  control_.interrupted = [&] { return ++questions < 0; };
+  run_rl(options("whole"), control_);
+  ASSERT_GT(questions, 30);
+  for (int at = questions / 4; at < questions; at += questions / 7) {
+    const std::string name = "part" + std::to_string(at);
+    RlOptions part = options(name);
+    int asked = 0;
+    control_.interrupted = [&] { return ++asked > at; };
+    EXPECT_THROW(run_rl(part, control_), Cancelled) << at;
+    control_.interrupted = [] { return false; };
+    part.save.load = part.save.save;
+    run_rl(part, control_);
+    EXPECT_EQ(adapter_bytes(name, 3), adapter_bytes("whole", 3)) << at;
+    EXPECT_EQ(metrics(name).size(), 3u) << at;
+  }
+}
+
+TEST_F(Training, InterruptedAfterLoadingFromElsewhereSavesWhereItSays) {
+  RlOptions first = rl("first");
+  first.num_rollout = 1;
+  run_rl(first, control_);
+  RlOptions second = rl("second");
+  second.save.load = first.save.save;
+  control_.interrupted = [] { return true; };
+  EXPECT_THROW(run_rl(second, control_), Cancelled);
+  control_.interrupted = [] { return false; };
+  EXPECT_EQ(checkpoint::latest_iteration(second.save.save), 1);
+  second.save.load = second.save.save + "/";  // another spelling of --save
+  run_rl(second, control_);
+  run_rl(rl("whole"), control_);
+  EXPECT_EQ(adapter_bytes("second", 4), adapter_bytes("whole", 4));
+}
+
+TEST_F(Training, ACompleteRunLoadedFromElsewhereIsSavedToo) {
+  RlOptions options = rl("first");
+  options.num_rollout = 1;
+  run_rl(options, control_);
+  options.save = {.save = (dir_.path() / "second").string(), .load = options.save.save};
+  run_rl(options, control_);
+  EXPECT_EQ(adapter_bytes("first", 1), adapter_bytes("second", 1));
+}
+
+TEST_F(Training, ResumingWithOtherDataOrSeedsIsAnError) {
+  RlOptions options = rl("run");
+  options.num_rollout = 1;
+  run_rl(options, control_);
+  options.save.load = options.save.save;
+  options.num_rollout = 2;
+  const auto refused = [&](const std::function<void(RlOptions&)>& change, const std::string& flag) {
+    RlOptions other = options;
+    change(other);
+    try {
+      run_rl(other, control_);
+      ADD_FAILURE() << flag << " was accepted";
+    } catch (const ConfigError& error) {
+      EXPECT_NE(std::string(error.what()).find(flag), std::string::npos) << error.what();
+    }
+  };
+  refused([](RlOptions& o) { o.rollout_batch_size = 2, o.n_samples = 8; }, "--rollout-batch-size");
+  refused([](RlOptions& o) { o.n_samples = 8, o.training.global_batch_size = 32; }, "--n-samples-per-prompt");
+  refused([](RlOptions& o) { o.training.global_batch_size = 16; }, "--global-batch-size");
+  refused([](RlOptions& o) { o.sampling.seed = 7; }, "--rollout-seed");
+  refused([](RlOptions& o) { o.training.seed = 7; }, "--seed");
+  refused([](RlOptions& o) { o.shuffle = false; }, "--rollout-shuffle");
+  refused([](RlOptions& o) { o.prompt_data += "@[0:100]"; }, "--prompt-data");
+  refused([](RlOptions& o) { o.adapter.config.use_rslora = true; }, "--use-rslora");
+  refused([](RlOptions& o) { o.adapter.config.alpha = 9; }, "--lora-alpha");
+}
+
+TEST_F(Training, FlagsThatContradictTheAdapterToStartFromAreAnError) {
+  SftOptions first = sft("first");
+  first.num_epoch = 1;
+  run_sft(first, control_);
+  SftOptions second = sft("second");
+  second.adapter.adapter_path = first.save.save + "/iter_0000003/lora_adapter";
+  second.adapter.config.rank = 8;
+  EXPECT_THROW(run_sft(second, control_), ConfigError);
+  second.adapter.config = {};
+  run_sft(second, control_);
+}
+
+TEST_F(Training, AFailedRunLeavesTheMetricsOfTheOneBefore) {
+  RlOptions options = rl("run");
+  options.num_rollout = 1;
+  run_rl(options, control_);
+  const std::string before = fs::read_file(dir_.path() / "run" / "metrics.jsonl");
+  options.eval_sets = {{"bad", (dir_.path() / "nowhere.jsonl").string()}};
+  options.eval_interval = 1;
+  for (int i = 0; i < 2; ++i) EXPECT_THROW(run_rl(options, control_), DataError);
+  EXPECT_EQ(fs::read_file(dir_.path() / "run" / "metrics.jsonl"), before);
+}
+
+TEST_F(Training, PromptsThatDoNotFillARolloutAreAnError) {
+  RlOptions options = rl("run");
+  options.prompt_data += "@[0:3]";
+  options.num_rollout.reset();
+  options.num_epoch = 1;
+  EXPECT_THROW(run_rl(options, control_), ConfigError);
+}
+
+TEST_F(Training, APromptThatComesTwiceInARolloutGetsOtherSamples) {
+  RlOptions options = rl("run");
+  options.prompt_data += "@[0:1]";
+  options.num_rollout = 1;
+  options.rollout_batch_size = 8;
+  options.n_samples = 1;
+  run_rl(options, control_);
+  const double length = metrics("run")[0]["response_len"].get<double>();
+  EXPECT_NE(length, std::floor(length));  // eight equal samples would have a whole number as their mean
+}
+
+TEST_F(Training, PromptsLongerThanTheContextAreDroppedWhateverTheLimitSays) {
+  RlOptions options = rl("run");
+  fs::write_file_atomic(dir_.path() / "long.jsonl", Json{{"prompt", std::string(4000, '1')}, {"label", "1"}}.dump() +
+                                                        "\n" + Json{{"prompt", "1+1="}, {"label", "2"}}.dump() + "\n");
+  options.prompt_data = (dir_.path() / "long.jsonl").string();
+  options.max_prompt_len = 100000;
+  options.num_rollout = 1;
+  run_rl(options, control_);
+  EXPECT_NE(info_.str().find("1 too long"), std::string::npos);
+}
+
+TEST_F(Training, AnEvaluationThatWasInterruptedIsMadeUpFor) {
+  RlOptions options = rl("eval");
+  options.eval_sets = {{"held_out", kArith + "/test.jsonl@[0:20]"}};
+  options.eval_interval = 2;
+  options.eval_before_train = false;
+  options.eval_sampling.max_tokens = 12;
+  options.num_rollout = 2;
+  control_.interrupted = [&] { return info_.str().find("rollout 2/2 |") != std::string::npos; };
+  EXPECT_THROW(run_rl(options, control_), Cancelled);
+  control_.interrupted = [] { return false; };
+  options.save.load = options.save.save;
+  for (int i = 0; i < 2; ++i) run_rl(options, control_);
+  const auto lines = metrics("eval");
+  ASSERT_EQ(lines.size(), 3u);  // two rollouts and one evaluation, made once
+  EXPECT_EQ(lines[2]["eval"], "held_out");
 }
 
 TEST_F(Training, KlIsLoggedWhenAskedForAndSmallAtFirst) {
