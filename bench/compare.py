@@ -5,16 +5,13 @@
 VENV is what tools/interop/setup.sh VENV vllm smollm2 makes. Each part may be left out; the record holds what was run.
 """
 import argparse
-import datetime
 import json
-import pathlib
-import platform
-import re
 import subprocess
 import sys
 import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+from record import ROOT, write_record
+
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--lockstep", required=True)
 parser.add_argument("--model", required=True)
@@ -30,10 +27,6 @@ def run(name, command):
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         subprocess.run([*command, "--json", file.name], check=True)
         parts[name] = json.load(open(file.name))
-
-
-def cpu():
-    return re.search(r"model name\s*:\s*(.*)", pathlib.Path("/proc/cpuinfo").read_text()).group(1)
 
 
 def ratio(ours, theirs):
@@ -63,12 +56,6 @@ if "vllm" in parts:
             key: ratio(ours[name][key], rate) for key, rate in parts["vllm"][name].items()}
     ratios["publish_over_vllm_load"] = ours["publish_us"] / (1000 * parts["vllm"]["load_inplace_ms"])
 
-machine = re.sub(r"[^a-z0-9]+", "-", f"{cpu()}-{parts['lockstep']['machine']['isa']}-{parts['lockstep']['machine']['threads']}t".lower())
-record = {"name": "cpu-peers", "date": datetime.date.today().isoformat(), "commit": parts["lockstep"]["commit"],
-          "command": "bench/compare.py with " + ", ".join(parts), "machine": {**parts["lockstep"]["machine"], "kernel": platform.release()},
-          "ratios": ratios, "parts": parts}
-target = ROOT / "bench/records" / machine / f"{record['date']}-cpu-peers.json"
-target.parent.mkdir(parents=True, exist_ok=True)
-target.write_text(json.dumps(record, indent=2) + "\n")
 print(json.dumps(ratios, indent=2))
-print(target.relative_to(ROOT), file=sys.stderr)
+print(write_record("cpu-peers", "bench/compare.py with " + ", ".join(parts), parts["lockstep"]["machine"],
+                   {"commit": parts["lockstep"]["commit"], "ratios": ratios, "parts": parts}), file=sys.stderr)

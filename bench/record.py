@@ -1,0 +1,19 @@
+"""Records of measurements: bench/records/<cpu>-<isa>-<threads>t/<date>-<name>.json"""
+import datetime
+import json
+import pathlib
+import platform
+import re
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+
+def write_record(name, command, machine, content):
+    """`machine` is that of a `lockstep bench` record: {cpu, threads, isa}."""
+    folder = re.sub(r"[^a-z0-9]+", "-", f"{machine['cpu']}-{machine['isa']}-{machine['threads']}t".lower())
+    date = datetime.date.today().isoformat()
+    record = {"name": name, "date": date, "command": command, "machine": {**machine, "kernel": platform.release()}, **content}
+    target = ROOT / "bench/records" / folder / f"{date}-{name}.json"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(json.dumps(record, indent=2) + "\n")
+    return target.relative_to(ROOT)
