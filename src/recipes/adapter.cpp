@@ -11,14 +11,15 @@ namespace lockstep::recipes {
 Adapter load_adapter(const checkpoint::PeftDirectory& directory, const Base& base) {
   const auto& metadata = directory.metadata();
   if (metadata && !metadata->base_fingerprint.empty() && metadata->base_fingerprint != base.fingerprint)
-    throw ConfigError({.what = "this adapter belongs to another base model", .where = directory.path().string(),
+    throw FormatError({.what = "this adapter belongs to another base model",
+                       .where = directory.metadata_file().string() + ": base_fingerprint",
                        .got = "base fingerprint " + metadata->base_fingerprint,
                        .wanted = base.fingerprint + " (" + base.name + ")",
                        .attempt = "the --hf-checkpoint it was trained on"});
   Adapter adapter;
   adapter.layout = lora::resolve_layout(directory.config(), model::linear_modules(base.config));
   adapter.weights = std::make_shared<const Buffer>(
-      lora::import_tensors(*adapter.layout, directory.tensors(), directory.path().string()));
+      lora::import_tensors(*adapter.layout, directory.tensors(), directory.weights_file().string()));
   adapter.version = metadata ? metadata->version : 0;
   return adapter;
 }

@@ -19,8 +19,7 @@ fs::Path home_directory() {
 }
 
 fs::Path resolve(const BaseOptions& options) {
-  return checkpoint::resolve_hf_checkpoint(options.hf_checkpoint,
-                                           home_directory() / ".cache" / "huggingface" / "hub");
+  return checkpoint::resolve_hf_checkpoint(options.hf_checkpoint, home_directory() / ".cache" / "huggingface" / "hub");
 }
 
 }  // namespace
@@ -46,7 +45,7 @@ Base load_base(const BaseOptions& options, Stream& stream, const Control& contro
   const auto progress = [&](double done) {
     if (control.terminal) *control.info << fmt::format("\rloading {} {:3.0f} %", base.name, 100 * done) << std::flush;
   };
-  const auto weights = model::Weights::load(base.config, directory.tensors(), stream, progress);
+  const auto weights = model::Weights::load(base.config, directory.tensors(), stream, progress, base.path.string());
   base.model = std::make_shared<const model::Model>(base.config, weights);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   if (control.terminal) *control.info << "\r";
@@ -58,7 +57,9 @@ Base load_base(const BaseOptions& options, Stream& stream, const Control& contro
   return base;
 }
 
-text::Tokenizer load_tokenizer(const Base& base) { return text::Tokenizer::load(base.path.string()); }
+text::Tokenizer load_tokenizer(const Base& base) {
+  return text::Tokenizer::load(base.path.string());
+}
 
 int32_t eos_for_training(const Base& base, const text::Tokenizer& tokenizer) {
   const fs::Path file = base.path / "tokenizer_config.json";
@@ -66,13 +67,16 @@ int32_t eos_for_training(const Base& base, const text::Tokenizer& tokenizer) {
     const Json config = read_json(file.string());
     const auto entry = config.find("eos_token");
     if (entry != config.end() && !entry->is_null()) {
-      const std::string text = entry->is_object() ? entry->value("content", "") : entry->is_string() ? entry->get<std::string>() : "";
+      const std::string text = entry->is_object()   ? entry->value("content", "")
+                               : entry->is_string() ? entry->get<std::string>()
+                                                    : "";
       if (const auto id = tokenizer.token_id(text)) return *id;
       throw FormatError({.what = "eos_token is not in the vocabulary", .where = file.string(), .got = entry->dump()});
     }
   }
   if (base.eos.empty())
-    throw DataError({.what = "no end token is known, and completions must end with one", .where = base.path.string(),
+    throw DataError({.what = "no end token is known, and completions must end with one",
+                     .where = base.path.string(),
                      .wanted = "eos_token in tokenizer_config.json or eos_token_id in config.json",
                      .attempt = "rows of {\"tokens\", \"loss_mask\"}, which need no end token"});
   return base.eos.front();
