@@ -19,13 +19,16 @@ struct TokenRow {
 TokenRow token_row(const text::Dataset& data, const text::Row& row, int64_t vocab_size) {
   TokenRow result;
   result.tokens = text::token_field(data, row, "tokens", vocab_size);
-  for (int32_t value : text::token_field(data, row, "loss_mask", 2)) result.mask.push_back(static_cast<float>(value));
+  for (int32_t value : text::mask_field(data, row, "loss_mask")) result.mask.push_back(static_cast<float>(value));
   if (result.mask.size() != result.tokens.size())
-    throw DataError({.what = "tokens and loss_mask differ in length", .where = data.where(row),
+    throw DataError({.what = "tokens and loss_mask differ in length",
+                     .where = data.where(row),
                      .got = fmt::format("{} tokens, {} mask values", result.tokens.size(), result.mask.size())});
   if (!result.mask.empty() && result.mask[0] != 0)
-    throw DataError({.what = "the first token cannot be a target: nothing comes before it", .where = data.where(row),
-                     .got = "loss_mask[0] = 1", .wanted = "0"});
+    throw DataError({.what = "the first token cannot be a target: nothing comes before it",
+                     .where = data.where(row),
+                     .got = "loss_mask[0] = 1",
+                     .wanted = "0"});
   return result;
 }
 
@@ -73,12 +76,15 @@ SftRows read_sft_rows(const std::string& path, const Base& base) {
   for (const text::Row& row : data.rows()) {
     const TokenRow tokens = reader.read(row);
     if (std::find(tokens.mask.begin(), tokens.mask.end(), 1.0f) == tokens.mask.end())
-      throw DataError({.what = "no token of the row is a target", .where = data.where(row),
+      throw DataError({.what = "no token of the row is a target",
+                       .where = data.where(row),
                        .wanted = "at least one 1 in loss_mask, or a completion"});
     if (static_cast<int64_t>(tokens.tokens.size()) > base.config.max_positions + 1)
-      throw DataError({.what = "row longer than the model's context", .where = data.where(row),
+      throw DataError({.what = "row longer than the model's context",
+                       .where = data.where(row),
                        .got = fmt::format("{} tokens", tokens.tokens.size()),
-                       .wanted = fmt::format("at most {}", base.config.max_positions + 1), .attempt = "shorten the row"});
+                       .wanted = fmt::format("at most {}", base.config.max_positions + 1),
+                       .attempt = "shorten the row"});
     result.rows.push_back(train::make_datum(tokens.tokens, tokens.mask));
   }
   result.unaligned = reader.unaligned();
