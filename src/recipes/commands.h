@@ -9,22 +9,28 @@
 
 namespace lockstep::recipes {
 
-// Training loops. On an interrupt they finish or abandon the current step, save, and throw Cancelled whose message says how to resume.
+// Training loops. On an interrupt they finish or abandon the current step, save, and throw Cancelled whose message says
+// how to resume.
 void run_sft(const SftOptions& options, const Control& control);
 void run_rl(const RlOptions& options, const Control& control);
 
-// --dry-run: reads config.json and (if there) the data, prints the resolved plan. `notes` are the lines of compatibility flags.
+// --dry-run: reads config.json and (if there) the data, looks at --save and --load as the run would, prints the
+// resolved plan. Writes nothing. `notes` are the lines of compatibility flags.
 void plan_sft(const SftOptions& options, const std::vector<std::string>& notes, const Control& control);
 void plan_rl(const RlOptions& options, const std::vector<std::string>& notes, const Control& control);
+
+// ConfigError if the warm-up would not end in a run of `steps` optimizer steps.
+void check_warmup(const OptimizerOptions& optimizer, int64_t steps);
 
 void run_score(const ScoreOptions& options, const Control& control);
 void run_generate(const GenerateOptions& options, const Control& control);
 void run_eval(const EvalOptions& options, const Control& control);
-void run_inspect(const std::string& path, const Control& control);  // an adapter directory, a save directory or a model directory
+void run_inspect(const std::string& path,
+                 const Control& control);  // an adapter directory, a save directory or a model directory
 void run_bench(const BenchOptions& options, const Control& control);
 
-// Model-shape flags of launch scripts (--num-layers 24 ...) that repeat config.json: ConfigError naming flag, its value and config.json's
-// if they contradict. Pairs of (flag without dashes, value or "true").
+// Model-shape flags of launch scripts (--num-layers 24 ...) that repeat config.json: ConfigError naming flag, its value
+// and config.json's if they contradict. Pairs of (flag without dashes, value or "true").
 void check_model_shape(const std::string& hf_checkpoint, const std::vector<std::pair<std::string, std::string>>& flags);
 
 }  // namespace lockstep::recipes

@@ -1,4 +1,5 @@
-// Launch scripts repeat config.json in Megatron's flags. Each is compared; a contradiction would train another model than the script says.
+// Launch scripts repeat config.json in Megatron's flags. Each is compared; a contradiction would train another model
+// than the script says.
 #include <fmt/format.h>
 
 #include <charconv>
@@ -54,17 +55,21 @@ const std::map<std::string, std::function<bool(const model::ModelConfig&)>>& swi
 }
 
 const std::map<std::string, std::string>& texts() {
-  static const std::map<std::string, std::string> table = {{"normalization", "RMSNorm"}, {"position-embedding-type", "rope"}};
+  static const std::map<std::string, std::string> table = {{"normalization", "RMSNorm"},
+                                                           {"position-embedding-type", "rope"}};
   return table;
 }
 
 }  // namespace
 
-void check_model_shape(const std::string& hf_checkpoint, const std::vector<std::pair<std::string, std::string>>& flags) {
+void check_model_shape(const std::string& hf_checkpoint,
+                       const std::vector<std::pair<std::string, std::string>>& flags) {
   if (flags.empty()) return;
   const Base base = read_base_config({.hf_checkpoint = hf_checkpoint, .stream = {}});
   const auto contradict = [&](const std::string& flag, const std::string& got, const std::string& wanted) {
-    throw ConfigError({.what = "a model-shape flag contradicts config.json", .where = "--" + flag, .got = got,
+    throw ConfigError({.what = "a model-shape flag contradicts config.json",
+                       .where = "--" + flag,
+                       .got = got,
                        .wanted = wanted + " (" + (base.path / "config.json").string() + ")",
                        .attempt = "drop the flag: the shape is read from config.json"});
   };
@@ -72,7 +77,8 @@ void check_model_shape(const std::string& hf_checkpoint, const std::vector<std::
     if (const auto entry = numbers().find(flag); entry != numbers().end()) {
       const double got = number(flag, value), wanted = entry->second(base.config);
       // eps is kept in f32.
-      if (std::abs(got - wanted) > 1e-6 * std::abs(wanted)) contradict(flag, value, fmt::format("{:g}", wanted));
+      // Not by ">", which a NaN would pass.
+      if (!(std::abs(got - wanted) <= 1e-6 * std::abs(wanted))) contradict(flag, value, fmt::format("{:g}", wanted));
     } else if (const auto toggle = switches().find(flag); toggle != switches().end()) {
       if (!toggle->second(base.config)) contradict(flag, "given", "not given");
     } else if (const auto text = texts().find(flag); text != texts().end()) {
