@@ -38,9 +38,11 @@ interop: build  ## Tests against the real transformers and PEFT (installs them i
 	@tools/interop/run.sh $(LOCKSTEP)
 
 format:  ## Format the sources
+	@tools/setup.sh clang-format
 	@git ls-files '*.h' '*.cpp' | xargs clang-format -i
 
 lint: build  ## clang-format check and clang-tidy
+	@tools/setup.sh clang-format clang-tidy
 	@git ls-files '*.h' '*.cpp' | xargs clang-format --dry-run -Werror
 	@git ls-files 'src/*.cpp' 'app/*.cpp' | xargs -P $(JOBS) -n 4 clang-tidy --quiet -p $(BUILD)
 

@@ -7,6 +7,7 @@
 
 #include "cli/known.h"
 #include "core/error.h"
+#include "core/nearest_name.h"
 
 namespace lockstep::cli {
 
@@ -68,7 +69,8 @@ const Compatible* find_compatible(std::string_view name, Scripts scripts) {
     return row == table.end() ? nullptr : &*row;
   };
   const Compatible* row = scripts == Scripts::sft ? search(sft_compatible_flags()) : nullptr;
-  return row != nullptr ? row : search(compatible_flags());
+  if (row == nullptr) row = search(compatible_flags());
+  return row != nullptr ? row : engine_flag(name);
 }
 
 bool is_later_flag(std::string_view name, Scripts scripts) {
@@ -86,7 +88,10 @@ std::vector<std::string> known_names(const FlagSet& flags, Scripts scripts) {
   for (const FlagSet::Group& group : flags.groups())
     for (const Flag& flag : group.flags) add(flag.name);
   if (scripts == Scripts::none) return names;
+  if (scripts == Scripts::sft)
+    for (const Compatible& row : sft_compatible_flags()) add(row.name);
   for (const Compatible& row : compatible_flags()) add(row.name);
+  for (const std::string& name : engine_flag_names()) add(name);
   for (const ShapeFlag& row : shape_flags()) add(row.name);
   for (const std::string_view name : later_flags()) add(name);
   return names;
@@ -103,7 +108,7 @@ class Classifier {
     if (result_.positionals.size() > num_positionals)
       throw ConfigError({.what = "unexpected argument",
                          .got = result_.positionals[num_positionals],
-                         .attempt = "every value follows its flag; quote values with spaces"});
+                         .attempt = "every value follows its flag; quote values with spaces; --help lists the flags"});
     return std::move(result_);
   }
 
@@ -146,8 +151,7 @@ class Classifier {
 
   std::string hint(const std::string& name) const {
     if (elsewhere_ != nullptr && elsewhere_->find(name) != nullptr) return " (a flag of `lockstep train`)";
-    const std::string nearest = nearest_name(name, known_names(flags_, scripts_));
-    return nearest.empty() ? "" : fmt::format(" (did you mean {}?)", nearest);
+    return fmt::format(" (did you mean {}?)", nearest_name(name, known_names(flags_, scripts_)));
   }
 
   void complain() const {
@@ -167,22 +171,6 @@ class Classifier {
   std::vector<std::string> later_, unknown_;
 };
 
-// Optimal string alignment distance.
-size_t num_edits(std::string_view a, std::string_view b) {
-  std::vector<std::vector<size_t>> cost(a.size() + 1, std::vector<size_t>(b.size() + 1));
-  for (size_t i = 0; i <= a.size(); ++i)
-    for (size_t j = 0; j <= b.size(); ++j) {
-      if (i == 0 || j == 0) {
-        cost[i][j] = i + j;
-        continue;
-      }
-      cost[i][j] = std::min({cost[i - 1][j] + 1, cost[i][j - 1] + 1, cost[i - 1][j - 1] + (a[i - 1] != b[j - 1])});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
-        cost[i][j] = std::min(cost[i][j], cost[i - 2][j - 2] + 1);
-    }
-  return cost[a.size()][b.size()];
-}
-
 }  // namespace
 
 const Occurrence* Classified::given(std::string_view flag) const {
@@ -200,17 +188,6 @@ Classified classify(const Values& args, const FlagSet& flags, Scripts scripts, c
 void bind(const Classified& classified, const FlagSet& flags) {
   for (const Occurrence& occurrence : classified.used)
     flags.find(occurrence.flag)->binding.set(occurrence.flag, occurrence.values);
-}
-
-std::string nearest_name(std::string_view name, const std::vector<std::string>& candidates) {
-  std::string nearest;
-  size_t fewest = name.size() / 3 + 1;
-  for (const std::string& candidate : candidates)
-    if (const size_t edits = num_edits(name, candidate); edits < fewest) {
-      fewest = edits;
-      nearest = candidate;
-    }
-  return nearest;
 }
 
 }  // namespace lockstep::cli

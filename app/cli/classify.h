@@ -41,8 +41,4 @@ Classified classify(const Values& args, const FlagSet& flags, Scripts scripts, c
 // Hands the used flags to their bindings.
 void bind(const Classified& classified, const FlagSet& flags);
 
-// The candidate with the fewest edits (insert, delete, replace, swap of neighbours), at most a third of the name's
-// length; else empty.
-std::string nearest_name(std::string_view name, const std::vector<std::string>& candidates);
-
 }  // namespace lockstep::cli

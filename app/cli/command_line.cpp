@@ -10,6 +10,7 @@
 #include "cli/classify.h"
 #include "cli/parse.h"
 #include "core/error.h"
+#include "core/nearest_name.h"
 #include "recipes/commands.h"
 
 namespace lockstep::cli {
@@ -79,8 +80,14 @@ std::string program_help() {
   return text + "\nlockstep COMMAND --help lists a command's flags; lockstep --version prints the version.\n";
 }
 
+// -h right behind a flag is that flag's value: generate --prompt -h.
 bool asks_for_help(const Values& args) {
-  return std::ranges::any_of(args, [](const std::string& arg) { return arg == "--help" || arg == "-h"; });
+  bool behind_flag = false;
+  for (const std::string& arg : args) {
+    if (arg == "--help" || (arg == "-h" && !behind_flag)) return true;
+    behind_flag = arg.starts_with("--") && arg.find('=') == std::string::npos;
+  }
+  return false;
 }
 
 const Command& find_command(const std::string& name) {
@@ -89,9 +96,8 @@ const Command& find_command(const std::string& name) {
     if (command.name == name) return command;
     names.emplace_back(command.name);
   }
-  const std::string nearest = nearest_name(name, names);
-  throw ConfigError({.what = fmt::format("unknown command: {}", name),
-                     .attempt = nearest.empty() ? "lockstep --help lists the commands" : "lockstep " + nearest});
+  throw ConfigError(
+      {.what = fmt::format("unknown command: {}", name), .attempt = "lockstep " + nearest_name(name, names)});
 }
 
 }  // namespace

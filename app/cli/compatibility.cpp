@@ -19,8 +19,7 @@ constexpr std::string_view kPublish =
 constexpr std::string_view kOffload = "trainer and engine share one base in memory: there is nothing to offload";
 constexpr std::string_view kSameBits =
     "engine and trainer log-probabilities are the same bits; each rollout measures it (logprob_diff_max)";
-constexpr std::string_view kEngine =
-    "an engine setting: the engine lives in this process (--kv-cache-bytes, --max-num-seqs)";
+constexpr std::string_view kQuantized = "weights and caches are as the files have them";
 constexpr std::string_view kRecompute = "recomputation is per layer and never changes a bit";
 constexpr std::string_view kConfig = "read from config.json";
 constexpr std::string_view kNoDropout = "the base is frozen and has no dropout";
@@ -52,11 +51,24 @@ constexpr Compatible kCompatible[] = {
     {"--use-distributed-post", none, kOneProcess},
     {"--distributed-backend", one, kOneProcess},
     {"--distributed-timeout-minutes", one, kOneProcess},
-    {"--overlap-*", many, kOneProcess},
+    {"--overlap-grad-reduce", none, kOneProcess},
+    {"--overlap-param-gather", none, kOneProcess},
+    {"--overlap-param-gather-with-optimizer-step", none, kOneProcess},
+    {"--overlap-p2p-communication", none, kOneProcess},
+    {"--overlap-p2p-communication-warmup-flush", none, kOneProcess},
+    {"--overlap-moe-expert-parallel-comm", none, kOneProcess},
+    {"--overlap-cpu-optimizer-d2h-h2d", none, kOffload},
     {"--balance-data", none, "one process: there is nothing to balance"},
     {"--balance-by-flops", none, "one process: there is nothing to balance"},
-    {"--offload*", many, kOffload},
-    {"--no-offload*", none, kOffload},
+    {"--offload", none, kOffload},
+    {"--offload-train", none, kOffload},
+    {"--offload-train-target", one, kOffload},
+    {"--offload-rollout", none, kOffload},
+    {"--offload-rollout-level", many, kOffload},
+    {"--no-offload", none, kOffload},
+    {"--no-offload-train", none, kOffload},
+    {"--no-offload-rollout", none, kOffload},
+    {"--optimizer-offload-fraction", one, kOffload},
     {"--optimizer-cpu-offload", none, kOffload},
     {"--fsdp-cpu-offload", none, kOffload},
     {"--train-memory-margin-bytes", one, kOffload},
@@ -131,14 +143,22 @@ constexpr Compatible kCompatible[] = {
     {"--recompute-logprobs-via-prefill", none, kSameBits},
     {"--true-on-policy-mode", none, kSameBits},
     {"--get-mismatch-metrics", none, kSameBits},
-    {"--check-weight-update-*", many, kSameBits},
+    {"--check-weight-update-equal", none, kSameBits},
     {"--check-lora-weight-equal", none, kSameBits},
     {"--ci-test", none, kSameBits},
     {"--ci-train-rollout-logprob-abs-diff-threshold", one, kSameBits},
     {"--observe-training-entropy", none, "entropy is always in <save>/metrics.jsonl"},
     // Publishing.
     {"--update-weights-interval", one, "the adapter is published after every rollout", "1", "*"},
-    {"--update-weight-*", many, kPublish},
+    {"--update-weight-buffer-size", one, kPublish},
+    {"--update-weight-transfer-mode", one, kPublish},
+    {"--update-weight-mode", one, kPublish},
+    {"--update-weight-transport", one, kPublish},
+    {"--update-weight-disk-dir", one, kPublish},
+    {"--update-weight-disk-keep-files", none, kPublish},
+    {"--update-weight-delta-encoding", one, kPublish},
+    {"--update-weight-delta-checksum", one, kPublish},
+    {"--update-weight-local-checkpoint-dir", one, kPublish},
     {"--lora-sync-from-tensor", none, kPublish},
     {"--only-train-params-name-list", many, "LoRA trains its adapters only"},
     {"--freeze-params-name-list", many, "LoRA trains its adapters only"},
@@ -164,19 +184,15 @@ constexpr Compatible kCompatible[] = {
     {"--prometheus-*", many, kMetrics},
     {"--use-miles-dashboard", none, kMetrics},
     {"--log-interval", one, kMetrics},
-    // Engines. Quantized weights and caches change what is sampled, so these three come before the prefixes.
-    {"--vllm-quantization", one, kEngine, "none", "*"},
-    {"--sglang-quantization", one, kEngine, "none", "*"},
-    {"--vllm-kv-cache-dtype", one, kEngine, "auto|float32|bf16|bfloat16|float16", "*"},
-    {"--sglang-kv-cache-dtype", one, kEngine, "auto|float32|bf16|bfloat16|float16", "*"},
+    // Engines; their other flags are in engine_flags.cpp.
+    {"--vllm-quantization", one, kQuantized, "none", "*"},
+    {"--sglang-quantization", one, kQuantized, "none", "*"},
+    {"--vllm-kv-cache-dtype", one, kQuantized, "auto|float32|bf16|bfloat16|float16", "*"},
+    {"--sglang-kv-cache-dtype", one, kQuantized, "auto|float32|bf16|bfloat16|float16", "*"},
     {"--vllm-enable-lora", none, "the engine always serves the trainer's adapter"},
     {"--sglang-enable-lora", none, "the engine always serves the trainer's adapter"},
     {"--vllm-max-lora-rank", one, "the engine takes any rank"},
     {"--sglang-max-lora-rank", one, "the engine takes any rank"},
-    {"--vllm-*", many, kEngine},
-    {"--sglang-*", many, kEngine},
-    {"--no-vllm-*", none, kEngine},
-    {"--no-sglang-*", none, kEngine},
 };
 
 // What launch scripts of supervised runs pass besides.

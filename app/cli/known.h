@@ -22,6 +22,10 @@ struct Compatible {
 };
 std::span<const Compatible> compatible_flags();
 std::span<const Compatible> sft_compatible_flags();  // looked up first by `sft`
+// The row of --vllm-X, --no-vllm-X, --sglang-X or --no-sglang-X where X is an argument of that engine that changes no
+// result here; else nullptr.
+const Compatible* engine_flag(std::string_view flag);
+std::vector<std::string> engine_flag_names();  // without the --no- forms
 
 // Known to change results, not available yet. Names, or prefixes ending in '*'.
 std::span<const std::string_view> later_flags();

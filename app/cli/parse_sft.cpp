@@ -59,6 +59,7 @@ TrainingCommand<recipes::SftOptions> parse_sft(const Values& args) {
   check_schedule(form.options.optimizer, given);
   check_save(form.options.save, given);
   check_scripts(given, given.notes);
+  note_exclusions(form.options.adapter.config, given.notes);
   return {.options = std::move(form.options),
           .dry_run = form.dry_run,
           .notes = std::move(given.notes),

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include "core/error.h"
+#include "lora/targets.h"
 
 namespace lockstep::cli {
 
@@ -192,7 +193,14 @@ void check_scripts(const Classified& given, std::vector<std::string>& notes) {
                        .attempt = "--max-tokens-per-gpu 2048"});
   if (const Occurrence* how = given.given("--recompute-granularity"); how != nullptr && how->values[0] == "selective")
     notes.push_back("--recompute-granularity selective: whole layers are recomputed, as with full");
-  if (given.given("--save") == nullptr) notes.push_back("no --save: neither the adapter nor metrics are kept");
+}
+
+void note_exclusions(const lora::LoraConfig& config, std::vector<std::string>& notes) {
+  if (const auto shared = lora::excluded_but_shared(config); !shared.empty())
+    notes.push_back(
+        fmt::format("--exclude-modules {}: trained all the same, for siblings share one A with --lora-type "
+                    "lora; canonical_lora leaves them out",
+                    fmt::join(shared, ",")));
 }
 
 }  // namespace lockstep::cli

@@ -28,5 +28,7 @@ void check_schedule(const recipes::OptimizerOptions& optimizer, const Classified
 void check_save(const recipes::SaveOptions& save, const Classified& given);
 // Rules between a compatible flag and an option, and notes about options that need one.
 void check_scripts(const Classified& given, std::vector<std::string>& notes);
+// A note where --exclude-modules cannot mean what it says, because fused siblings share one A.
+void note_exclusions(const lora::LoraConfig& config, std::vector<std::string>& notes);
 
 }  // namespace lockstep::cli

@@ -7,6 +7,7 @@
 #include "cli/parse_shared.h"
 #include "cli/train_flags.h"
 #include "core/error.h"
+#include "recipes/commands.h"
 
 namespace lockstep::cli {
 
@@ -228,8 +229,11 @@ TrainingCommand<recipes::RlOptions> parse_train(const Values& args) {
   check_schedule(form.options.optimizer, given);
   check_save(form.options.save, given);
   check_scripts(given, given.notes);
+  note_exclusions(form.options.adapter.config, given.notes);
   check_algorithm(form, given.notes);
   resolve_batches(form.options);
+  if (form.options.num_rollout)
+    recipes::check_warmup(form.options.optimizer, *form.options.num_rollout * form.options.num_steps_per_rollout);
   resolve_evaluation(form, given.notes);
   return {.options = std::move(form.options),
           .dry_run = form.dry_run,

@@ -12,8 +12,6 @@ namespace lockstep::checkpoint {
 
 namespace {
 
-constexpr int64_t kMaxRank = 1 << 20;
-
 constexpr std::array<std::string_view, 16> kUsedKeys = {"peft_type",
                                                         "r",
                                                         "lora_alpha",
@@ -108,13 +106,14 @@ void read_layers(const JsonObject& file, lora::LoraConfig& config) {
 }
 
 int64_t checked_rank(const JsonObject& file, const std::string& key, const Json& value) {
-  const bool valid = value.is_number_integer() && value.get<int64_t>() >= 1 && value.get<int64_t>() <= kMaxRank;
-  if (!valid) unsupported(file, key, "an integer from 1 to " + std::to_string(kMaxRank));
+  const bool valid = value.is_number_integer() && value.get<int64_t>() >= 1 && value.get<int64_t>() <= lora::kMaxRank;
+  if (!valid) unsupported(file, key, "an integer from 1 to " + std::to_string(lora::kMaxRank));
   return value.get<int64_t>();
 }
 
 double checked_alpha(const JsonObject& file, const std::string& key, const Json& value) {
-  if (!value.is_number() || !std::isfinite(value.get<double>())) unsupported(file, key, "a number");
+  if (!value.is_number() || !std::isfinite(value.get<double>()) || value.get<double>() <= 0)
+    unsupported(file, key, "a number above 0");
   return value.get<double>();
 }
 
@@ -169,6 +168,7 @@ lora::LoraConfig parse_peft_config(std::string_view text, const std::string& whe
   check_kind(file);
   check_other_keys(file);
   lora::LoraConfig config;
+  config.file = where;
   config.type = lora::LoraType::canonical;
   config.rank = file.has("r") ? checked_rank(file, "r", file.value("r")) : 8;
   config.alpha = file.has("lora_alpha") ? checked_alpha(file, "lora_alpha", file.value("lora_alpha")) : 8;

@@ -75,9 +75,17 @@ AdapterMetadata parse_metadata(const fs::Path& path) {
   const Json json = read_json(path.string());
   const JsonObject file(json, path.string());
   AdapterMetadata metadata;
-  metadata.iteration = file.integer("iteration");
-  metadata.version = file.integer("version");
-  metadata.rank = file.integer("rank");
+  const auto count = [&](const char* key) {
+    const int64_t value = file.integer(key);
+    if (value >= 0) return value;
+    throw FormatError({.what = "a count is negative",
+                       .where = path.string() + ": " + key,
+                       .got = std::to_string(value),
+                       .wanted = "0 or more"});
+  };
+  metadata.iteration = count("iteration");
+  metadata.version = count("version");
+  metadata.rank = count("rank");
   metadata.alpha = file.number("alpha");
   metadata.lora_type = file.string("lora_type");
   metadata.base_fingerprint = file.string("base_fingerprint", "");
@@ -118,7 +126,11 @@ lora::LoraType type_of(const AdapterMetadata& metadata, const fs::Path& file) {
 PeftDirectory::PeftDirectory(const fs::Path& directory)
     : path_(directory), config_(read_config(directory)), weights_(weights_path(directory)) {
   check_tensors(weights_);
+  const std::string config_file = (directory / kConfigFile).string();
+  const Json json = read_json(config_file);
+  base_model_name_ = JsonObject(json, config_file).string("base_model_name_or_path", "");
   if (const std::optional<fs::Path> file = find_metadata(directory)) {
+    metadata_file_ = *file;
     metadata_ = parse_metadata(*file);
     config_.type = type_of(*metadata_, *file);
   }

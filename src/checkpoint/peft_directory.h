@@ -32,11 +32,16 @@ class PeftDirectory {
   // Metadata found in this directory or its parent; absent for adapters made by others.
   const std::optional<AdapterMetadata>& metadata() const { return metadata_; }
   const fs::Path& path() const { return path_; }
+  const fs::Path& weights_file() const { return weights_.path(); }
+  const fs::Path& metadata_file() const { return metadata_file_; }         // of metadata(), for messages
+  const std::string& base_model_name() const { return base_model_name_; }  // base_model_name_or_path; may be empty
 
  private:
   fs::Path path_;
   lora::LoraConfig config_;
+  std::string base_model_name_;
   SafetensorsFile weights_;
+  fs::Path metadata_file_;
   std::optional<AdapterMetadata> metadata_;
 };
 

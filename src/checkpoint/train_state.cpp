@@ -12,11 +12,10 @@ namespace lockstep::checkpoint {
 namespace {
 
 constexpr const char* kMarkerFile = "latest_checkpointed_iteration.txt";
-constexpr const char* kAdapterDirectory = "lora_adapter";
 constexpr const char* kMetadataFile = "vime_lora_metadata.json";
 constexpr const char* kStateFile = "train_state.json";
 constexpr const char* kTensorFile = "train_state.safetensors";
-constexpr const char* kAdapterFile = "lora_adapter/adapter_model.safetensors";
+const std::string kAdapterFile = std::string(kAdapterDirectory) + "/adapter_model.safetensors";
 
 std::string file_sha256(const fs::Path& file) {
   const fs::MappedFile mapped(file);
@@ -40,7 +39,7 @@ fs::Path iteration_directory(const fs::Path& save, int64_t iteration) {
   return directory;
 }
 
-void check_hash(const fs::Path& directory, const JsonObject& hashes, const char* file) {
+void check_hash(const fs::Path& directory, const JsonObject& hashes, const std::string& file) {
   const std::string wanted = hashes.string(file);
   const std::string got = file_sha256(require_file(directory / file));
   if (got != wanted)
@@ -113,7 +112,13 @@ LoadedCheckpoint::LoadedCheckpoint(const fs::Path& save, int64_t iteration)
                        .where = file.string() + ": iteration",
                        .got = std::to_string(state_.iteration),
                        .wanted = std::to_string(iteration)});
-  state_.counters = state.value("counters");
+  state_.counters = state.object("counters").json();
+  for (const auto& [name, value] : state_.counters.items())
+    if (value.is_number() && !value.is_number_unsigned() && value.get<double>() < 0)
+      throw FormatError({.what = "a counter is negative",
+                         .where = file.string() + ": counters." + name,
+                         .got = value.dump(),
+                         .wanted = "0 or more"});
   state_.tensors = tensors_.tensors();
 }
 

@@ -15,9 +15,11 @@
 
 namespace lockstep::checkpoint {
 
+inline constexpr const char* kAdapterDirectory = "lora_adapter";  // in an iteration's directory
+
 struct TrainState {
   int64_t iteration = 0;  // completed iterations
-  Json counters;          // whatever the recipe needs to go on: optimizer step, version, data position, seeds
+  Json counters;          // whatever the recipe needs to go on: optimizer step, version, data position; none negative
   NamedTensors tensors;   // optimizer moments
 };
 

@@ -1,12 +1,17 @@
 #include "lora/adapter.h"
 
+#include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <map>
 #include <set>
+#include <string_view>
+#include <tuple>
 
 #include "core/error.h"
 #include "core/random.h"
+#include "lora/targets.h"
 
 namespace lockstep::lora {
 
@@ -20,6 +25,19 @@ std::string b_name(const Module& module) {
   return kPrefix + module.name + ".lora_B.weight";
 }
 
+constexpr std::string_view kSuffixA = ".lora_A.weight", kSuffixB = ".lora_B.weight";
+
+// N of "model.layers.N.mlp..."; 0 where no plausible number is found.
+int64_t layer_of(const std::string& module) {
+  constexpr std::string_view kLayers = "layers.";
+  constexpr int64_t kMostLayers = 1 << 16;
+  const size_t found = module.find(kLayers);
+  if (found == std::string::npos) return 0;
+  int64_t layer = 0;
+  std::from_chars(module.data() + found + kLayers.size(), module.data() + module.size(), layer);
+  return layer >= 0 && layer < kMostLayers ? layer : 0;
+}
+
 // to[j, i] = from[i, j] for a matrix of rows x cols with free distances between rows.
 void transpose(float* to, int64_t to_stride, const float* from, int64_t from_stride, int64_t rows, int64_t cols) {
   for (int64_t i = 0; i < rows; ++i)
@@ -31,14 +49,14 @@ class Importer {
   Importer(const NamedTensors& tensors, const std::string& where) : where_(where) {
     for (const NamedTensor& tensor : tensors)
       if (!by_name_.emplace(tensor.name, tensor.tensor).second)
-        throw FormatError({.what = "an adapter tensor appears twice", .where = where_, .got = tensor.name});
+        throw FormatError({.what = "an adapter tensor appears twice", .where = where_ + ": " + tensor.name});
   }
 
   // Row-major f32 copy of a tensor that must be there with this shape.
   std::vector<float> take(const std::string& name, int64_t rows, int64_t cols) {
     const auto found = by_name_.find(name);
     if (found == by_name_.end())
-      throw FormatError({.what = "an adapter tensor is missing", .where = where_, .wanted = name});
+      throw FormatError({.what = "an adapter tensor is missing", .where = where_ + ": " + name});
     taken_.insert(name);
     const ConstTensor& tensor = found->second;
     const std::string wanted = "f32, bf16 or f16 [" + std::to_string(rows) + ", " + std::to_string(cols) + "]";
@@ -68,8 +86,7 @@ class Importer {
     for (const auto& [name, tensor] : by_name_)
       if (!taken_.count(name))
         throw FormatError({.what = "an adapter tensor belongs to no targeted module",
-                           .where = where_,
-                           .got = name,
+                           .where = where_ + ": " + name,
                            .attempt = "the base model and target modules that this adapter was made for"});
   }
 
@@ -150,6 +167,32 @@ Buffer import_tensors(const AdapterLayout& layout, const NamedTensors& tensors, 
   }
   importer.refuse_surplus();
   return buffer;
+}
+
+std::vector<Module> modules_of(const NamedTensors& tensors) {
+  std::map<std::string, Module> by_name;
+  for (const auto& [name, tensor] : tensors) {
+    const bool is_a = name.ends_with(kSuffixA);
+    if (!name.starts_with(kPrefix) || (!is_a && !name.ends_with(kSuffixB))) continue;
+    const std::string module = name.substr(kPrefix.size(), name.size() - kPrefix.size() - kSuffixA.size());
+    Module& entry = by_name[module];
+    entry.name = module;
+    entry.leaf = module.substr(module.rfind('.') + 1);
+    entry.layer = layer_of(module);
+    entry.product = place_of(entry.leaf).first;
+    if (is_a)
+      entry.in = tensor.shape[static_cast<size_t>(tensor.rank) - 1];
+    else
+      entry.out = tensor.shape[0];
+  }
+  std::vector<Module> modules;
+  for (const auto& [name, module] : by_name) modules.push_back(module);
+  const auto key = [](const Module& m) { return std::tuple(m.layer, m.product, place_of(m.leaf).second); };
+  std::stable_sort(modules.begin(), modules.end(), [&](const Module& a, const Module& b) { return key(a) < key(b); });
+  for (size_t i = 1; i < modules.size(); ++i)
+    if (modules[i].layer == modules[i - 1].layer && modules[i].product == modules[i - 1].product)
+      modules[i].out_begin = modules[i - 1].out_begin + modules[i - 1].out;
+  return modules;
 }
 
 }  // namespace lockstep::lora

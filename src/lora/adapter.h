@@ -53,9 +53,9 @@ struct AdapterLayout {
 // Resolves a configuration against the model's modules. Targets and exclusions are HF leaves (q_proj ...), Megatron
 // names (linear_qkv, linear_proj, linear_fc1, linear_fc2, linear_q ... linear_fc1_gate, linear_fc1_up), full module
 // names, or suffixes of them; "all-linear" / "all" / "all_linear" is every module given. With LoraType::fused a named
-// sibling brings the others, even an excluded one (as in vime: exclude all of a product or none). ConfigError: rank <
-// 1, rank above the smaller side of a module, alpha <= 0, no target, a name that matches nothing (with the names that
-// exist), nothing left after exclusions.
+// sibling brings the others, even an excluded one (as in vime: exclude all of a product or none). Refuses: rank
+// outside 1 to kMaxRank, alpha <= 0, no target, a name that matches nothing (with the names that exist), nothing left
+// after exclusions; ConfigError naming the flag, or FormatError naming config.file and its key.
 std::shared_ptr<const AdapterLayout> resolve_layout(const LoraConfig& config, const std::vector<Module>& modules);
 
 // An immutable snapshot. Everything that reads an adapter reads one of these.
@@ -83,5 +83,9 @@ ExportedTensors export_tensors(const AdapterLayout& layout, const float* flat);
 // The inverse. Accepts f32, bf16, f16. FormatError / ShapeError naming the tensor: missing, surplus, mis-shaped, and
 // (fused) copies of a shared A that differ.
 Buffer import_tensors(const AdapterLayout& layout, const NamedTensors& tensors, const std::string& where);
+
+// The modules that the tensors of an adapter directory belong to, by their names and shapes: for looking at an adapter
+// without its base. A tensor with an unexpected shape gives sizes that import_tensors refuses.
+std::vector<Module> modules_of(const NamedTensors& tensors);
 
 }  // namespace lockstep::lora

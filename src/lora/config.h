@@ -23,6 +23,9 @@ enum class LoraType { fused, canonical };
 const char* lora_type_name(LoraType type);          // "lora", "canonical_lora"
 LoraType parse_lora_type(const std::string& name);  // ConfigError
 
+// Above any model's width: what lies beyond is a typing error, not an adapter.
+inline constexpr int64_t kMaxRank = int64_t{1} << 16;
+
 struct LoraConfig {
   int64_t rank = 0;
   double alpha = 16;
@@ -37,6 +40,7 @@ struct LoraConfig {
   // In order of the file; first key that matches wins (PEFT: (.*\.)?KEY$ over the module name).
   std::vector<std::pair<std::string, int64_t>> rank_pattern;
   std::vector<std::pair<std::string, double>> alpha_pattern;
+  std::string file = {};  // adapter_config.json it was read from, for messages; empty: the command line
 };
 
 // --target-modules / --exclude-modules: "all-linear" (also "all", "all_linear") or a comma list, spaces allowed.

@@ -24,10 +24,11 @@ struct Pattern {
 };
 
 template <class Value>
-std::vector<Pattern<Value>> compile(const std::vector<std::pair<std::string, Value>>& patterns, const char* where) {
+std::vector<Pattern<Value>> compile(const LoraConfig& config,
+                                    const std::vector<std::pair<std::string, Value>>& patterns, const char* key) {
   std::vector<Pattern<Value>> compiled;
-  for (const auto& [key, value] : patterns)
-    compiled.push_back({compile_pattern("(.*\\.)?(" + key + ")", where), value});
+  for (const auto& [pattern, value] : patterns)
+    compiled.push_back({compile_pattern(config, "(.*\\.)?(" + pattern + ")", key), value});
   return compiled;
 }
 
@@ -43,8 +44,8 @@ class LayoutBuilder {
   LayoutBuilder(const LoraConfig& config, const std::vector<Module>& modules)
       : config_(config),
         modules_(modules),
-        ranks_(compile(config.rank_pattern, "rank_pattern")),
-        alphas_(compile(config.alpha_pattern, "alpha_pattern")) {}
+        ranks_(compile(config, config.rank_pattern, "rank_pattern")),
+        alphas_(compile(config, config.alpha_pattern, "alpha_pattern")) {}
 
   std::shared_ptr<const AdapterLayout> build() {
     const std::vector<bool> selected = select_modules(config_, modules_);
@@ -59,10 +60,34 @@ class LayoutBuilder {
     for (const Pair& pair : layout_->pairs)
       for (const Module& module : pair.modules) leaves.insert(module.leaf);
     layout_->target_leaves.assign(leaves.begin(), leaves.end());
+    layout_->config.exclude_modules = lasting_exclusions();
     return layout_;
   }
 
  private:
+  // Exclusions as they came true, for readers that do not know shared factors: an entry that names a covered sibling
+  // becomes the full names of what it did leave out.
+  std::vector<std::string> lasting_exclusions() const {
+    std::set<std::string> covered;
+    for (const Pair& pair : layout_->pairs)
+      for (const Module& module : pair.modules) covered.insert(module.name);
+    std::vector<std::string> lasting;
+    for (const std::string& entry : config_.exclude_modules) {
+      std::vector<std::string> left_out;
+      bool names_covered = false;
+      for (const Module& module : modules_) {
+        if (!names_module(entry, module)) continue;
+        if (covered.count(module.name))
+          names_covered = true;
+        else
+          left_out.push_back(module.name);
+      }
+      if (!names_covered) left_out = {entry};
+      lasting.insert(lasting.end(), left_out.begin(), left_out.end());
+    }
+    return lasting;
+  }
+
   void add_site(int64_t layer, Product product, const std::vector<bool>& selected) {
     std::vector<Module> members, siblings;
     for (size_t i = 0; i < modules_.size(); ++i) {
@@ -92,10 +117,10 @@ class LayoutBuilder {
       pair.out += module.out;
       if (first_match(ranks_, module.name, config_.rank) != pair.rank ||
           first_match(alphas_, module.name, config_.alpha) != alpha)
-        throw ConfigError({.what = "projections that share one A must have one rank and one alpha",
-                           .where = "rank_pattern, alpha_pattern",
-                           .got = first.name + " and " + module.name + " differ",
-                           .attempt = "--lora-type canonical_lora"});
+        reject(config_, "rank_pattern, alpha_pattern", "rank_pattern, alpha_pattern",
+               {.what = "projections that share one A must have one rank and one alpha",
+                .got = first.name + " and " + module.name + " differ",
+                .attempt = "--lora-type canonical_lora"});
     }
     check(pair, alpha, first.name);
     const double divisor =
@@ -111,18 +136,20 @@ class LayoutBuilder {
     layout_->pairs.push_back(std::move(pair));
   }
 
-  static void check(const Pair& pair, double alpha, const std::string& name) {
-    const int64_t largest = std::min(pair.in, pair.out);
-    if (pair.rank < 1 || pair.rank > largest)
-      throw ConfigError({.what = "impossible LoRA rank",
-                         .where = "--lora-rank, for " + name,
-                         .got = std::to_string(pair.rank),
-                         .wanted = "1 to " + std::to_string(largest) + ", the smaller side of the module"});
+  // A rank above the smaller side of its module is wasteful, yet PEFT makes such adapters.
+  void check(const Pair& pair, double alpha, const std::string& name) const {
+    if (pair.rank < 1 || pair.rank > kMaxRank)
+      reject(config_, "--lora-rank", "r",
+             {.what = "impossible LoRA rank",
+              .where = "for " + name,
+              .got = std::to_string(pair.rank),
+              .wanted = "1 to " + std::to_string(kMaxRank)});
     if (!(alpha > 0) || !std::isfinite(alpha))
-      throw ConfigError({.what = "impossible LoRA alpha",
-                         .where = "--lora-alpha, for " + name,
-                         .got = std::to_string(alpha),
-                         .wanted = "a number above 0"});
+      reject(config_, "--lora-alpha", "lora_alpha",
+             {.what = "impossible LoRA alpha",
+              .where = "for " + name,
+              .got = std::to_string(alpha),
+              .wanted = "a number above 0"});
   }
 
   const LoraConfig& config_;
@@ -140,10 +167,9 @@ const std::vector<int>& AdapterLayout::site(int64_t layer, Product product) cons
 
 std::shared_ptr<const AdapterLayout> resolve_layout(const LoraConfig& config, const std::vector<Module>& modules) {
   if (!(config.dropout >= 0 && config.dropout < 1))
-    throw ConfigError({.what = "impossible LoRA dropout",
-                       .where = "--lora-dropout",
-                       .got = std::to_string(config.dropout),
-                       .wanted = "0 or more and below 1"});
+    reject(
+        config, "--lora-dropout", "lora_dropout",
+        {.what = "impossible LoRA dropout", .got = std::to_string(config.dropout), .wanted = "0 or more and below 1"});
   return LayoutBuilder(config, modules).build();
 }
 

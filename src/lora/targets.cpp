@@ -2,12 +2,10 @@
 
 #include <algorithm>
 #include <array>
-#include <numeric>
 #include <set>
 #include <string_view>
-#include <utility>
 
-#include "core/error.h"
+#include "core/nearest_name.h"
 
 namespace lockstep::lora {
 
@@ -35,80 +33,98 @@ bool names_everything(const std::string& entry) {
   return lower == "all-linear" || entry == "all" || entry == "all_linear";
 }
 
-size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 0; i < a.size(); ++i) {
-    size_t diagonal = std::exchange(row[0], i + 1);
-    for (size_t j = 0; j < b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i] != b[j]);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({replaced, row[j] + 1, row[j + 1] + 1});
-    }
-  }
-  return row.back();
+// Parts of the models that are no targets, in the names of Hugging Face and Megatron.
+constexpr std::string_view kNeverTargets[] = {
+    "lm_head", "embed_tokens", "norm",         "input_layernorm", "post_attention_layernorm", "q_norm",
+    "k_norm",  "rotary_emb",   "output_layer", "embedding",       "word_embeddings",          "final_layernorm"};
+
+std::string_view last_part(std::string_view name) {
+  return name.substr(name.rfind('.') + 1);
 }
 
-[[noreturn]] void unknown_name(const std::string& entry, const char* where, const std::vector<Module>& modules) {
+struct ListRole {
+  const char* flag;
+  const char* key;
+};
+constexpr ListRole kTargets = {"--target-modules", "target_modules"};
+constexpr ListRole kExclusions = {"--exclude-modules", "exclude_modules"};
+
+[[noreturn]] void unknown_name(const LoraConfig& config, const std::string& entry, const ListRole& role,
+                               const std::vector<Module>& modules) {
   std::set<std::string> leaves;
   for (const Module& module : modules) leaves.insert(module.leaf);
-  std::string existing, nearest;
-  size_t best = std::max<size_t>(entry.size() / 2, 2);
-  const auto consider = [&](std::string_view name) {
-    existing += (existing.empty() ? "" : ", ") + std::string(name);
-    const size_t distance = edit_distance(entry, name);
-    if (distance < best) best = distance, nearest = name;
-  };
-  for (const std::string& leaf : leaves) consider(leaf);
-  for (const MegatronName& megatron : kMegatronNames) consider(megatron.name);
-  throw ConfigError({.what = "a module name matches no linear module of the model",
-                     .where = where,
-                     .got = entry,
-                     .wanted = "all-linear, a full module name, or one of " + existing,
-                     .attempt = nearest.empty() ? "" : nearest});
+  std::vector<std::string> names(leaves.begin(), leaves.end());
+  for (const MegatronName& megatron : kMegatronNames) names.emplace_back(megatron.name);
+  std::string existing;
+  for (const std::string& name : names) existing += (existing.empty() ? "" : ", ") + name;
+  reject(config, role.flag, role.key,
+         {.what = "a module name matches no linear module of the model",
+          .got = entry,
+          .wanted = "all-linear, a full module name, or one of " + existing,
+          .attempt = nearest_name(entry, names)});
 }
 
-std::vector<bool> named_by_list(const std::vector<std::string>& entries, const char* where,
-                                const std::vector<Module>& modules) {
+std::vector<bool> named_by_list(const LoraConfig& config, const ListRole& role, const std::vector<Module>& modules) {
+  const bool excludes = &role == &kExclusions;
   std::vector<bool> named(modules.size(), false);
-  for (const std::string& entry : entries) {
-    bool found = false;
+  for (const std::string& entry : excludes ? config.exclude_modules : config.target_modules) {
+    bool found = excludes && std::ranges::count(kNeverTargets, last_part(entry)) > 0;
     for (size_t i = 0; i < modules.size(); ++i) {
       if (!names_module(entry, modules[i])) continue;
       named[i] = found = true;
     }
-    if (!found) unknown_name(entry, where, modules);
+    if (!found) unknown_name(config, entry, role, modules);
   }
   return named;
 }
 
-std::vector<bool> named_by_regex(const std::string& pattern, const std::vector<Module>& modules) {
-  const std::regex regex = compile_pattern(pattern, "target_modules");
+std::vector<bool> named_by_regex(const LoraConfig& config, const std::vector<Module>& modules) {
+  const std::regex regex = compile_pattern(config, *config.target_regex, kTargets.key);
   std::vector<bool> named(modules.size());
   for (size_t i = 0; i < modules.size(); ++i) named[i] = std::regex_match(modules[i].name, regex);
-  if (std::find(named.begin(), named.end(), true) == named.end()) unknown_name(pattern, "target_modules", modules);
+  if (std::find(named.begin(), named.end(), true) == named.end())
+    reject(config, kTargets.flag, kTargets.key,
+           {.what = "a regular expression matches no linear module of the model",
+            .got = *config.target_regex,
+            .wanted = "a match of a whole name such as " + (modules.empty() ? "" : modules.front().name)});
   return named;
 }
 
 void keep_layers(std::vector<bool>& selected, const LoraConfig& config, const std::vector<Module>& modules) {
   if (!config.layers_to_transform || config.layers_to_transform->empty()) return;
   if (config.target_regex)
-    throw ConfigError({.what = "layers_to_transform goes with a list of target modules, not with a regular expression",
-                       .where = "layers_to_transform",
-                       .got = "target_modules = " + *config.target_regex,
-                       .attempt = "put the layer numbers into the regular expression"});
+    reject(config, "layers_to_transform", "layers_to_transform",
+           {.what = "layers_to_transform goes with a list of target modules, not with a regular expression",
+            .got = "target_modules = " + *config.target_regex,
+            .attempt = "put the layer numbers into the regular expression"});
   const std::set<int64_t> layers(config.layers_to_transform->begin(), config.layers_to_transform->end());
   int64_t last = 0;
   for (const Module& module : modules) last = std::max(last, module.layer);
   if (*layers.begin() < 0 || *layers.rbegin() > last)
-    throw ConfigError({.what = "a layer that the model does not have",
-                       .where = "layers_to_transform",
-                       .got = std::to_string(*layers.begin() < 0 ? *layers.begin() : *layers.rbegin()),
-                       .wanted = "0 to " + std::to_string(last)});
+    reject(config, "layers_to_transform", "layers_to_transform",
+           {.what = "a layer that the model does not have",
+            .got = std::to_string(*layers.begin() < 0 ? *layers.begin() : *layers.rbegin()),
+            .wanted = "0 to " + std::to_string(last)});
   for (size_t i = 0; i < modules.size(); ++i) selected[i] = selected[i] && layers.count(modules[i].layer);
 }
 
 }  // namespace
+
+std::pair<Product, int> place_of(std::string_view leaf) {
+  // The first names of the table are the products, in their order.
+  for (int product = 0; product < kProducts; ++product)
+    for (int place = 0; place < 3; ++place)
+      if (kMegatronNames[product].leaves[static_cast<size_t>(place)] == leaf)
+        return {static_cast<Product>(product), place};
+  return {Product::o, 0};
+}
+
+void reject(const LoraConfig& config, const std::string& flag, const std::string& key, Fault fault) {
+  const std::string place = config.file.empty() ? flag : config.file + ": " + key;
+  fault.where = fault.where.empty() ? place : place + ", " + fault.where;
+  if (config.file.empty()) throw ConfigError(std::move(fault));
+  throw FormatError(std::move(fault));
+}
 
 bool names_module(const std::string& entry, const Module& module) {
   if (names_everything(entry)) return true;
@@ -121,7 +137,7 @@ bool names_module(const std::string& entry, const Module& module) {
          module.name[module.name.size() - entry.size() - 1] == '.';
 }
 
-std::regex compile_pattern(const std::string& pattern, const std::string& where) {
+std::regex compile_pattern(const LoraConfig& config, const std::string& pattern, const std::string& key) {
   // libstdc++ compiles by recursion, so a hostile file could exhaust the stack.
   constexpr size_t kLongest = 8192;
   constexpr int kDeepest = 64;
@@ -131,34 +147,56 @@ std::regex compile_pattern(const std::string& pattern, const std::string& where)
     if (c == ')') --depth;
   }
   if (pattern.size() > kLongest || deepest > kDeepest)
-    throw ConfigError({.what = "a regular expression is too large",
-                       .where = where,
-                       .got = std::to_string(pattern.size()) + " characters, nested " + std::to_string(deepest),
-                       .wanted = "at most 8192 characters, nested 64"});
+    reject(config, key, key,
+           {.what = "a regular expression is too large",
+            .got = std::to_string(pattern.size()) + " characters, nested " + std::to_string(deepest),
+            .wanted = "at most 8192 characters, nested 64"});
   try {
     return std::regex(pattern, std::regex::ECMAScript);
   } catch (const std::regex_error& error) {
-    throw ConfigError(
-        {.what = "a regular expression cannot be read", .where = where, .got = pattern, .wanted = error.what()});
+    reject(config, key, key, {.what = "a regular expression cannot be read", .got = pattern, .wanted = error.what()});
   }
 }
 
 std::vector<bool> select_modules(const LoraConfig& config, const std::vector<Module>& modules) {
   if (!config.target_regex && config.target_modules.empty())
-    throw ConfigError({.what = "LoRA needs target modules",
-                       .where = "--target-modules",
-                       .got = "none",
-                       .wanted = "all-linear, or a list such as q_proj,v_proj"});
-  std::vector<bool> selected = config.target_regex ? named_by_regex(*config.target_regex, modules)
-                                                   : named_by_list(config.target_modules, "--target-modules", modules);
-  const std::vector<bool> excluded = named_by_list(config.exclude_modules, "--exclude-modules", modules);
+    reject(
+        config, kTargets.flag, kTargets.key,
+        {.what = "LoRA needs target modules", .got = "none", .wanted = "all-linear, or a list such as q_proj,v_proj"});
+  std::vector<bool> selected =
+      config.target_regex ? named_by_regex(config, modules) : named_by_list(config, kTargets, modules);
+  const std::vector<bool> excluded = named_by_list(config, kExclusions, modules);
   for (size_t i = 0; i < modules.size(); ++i) selected[i] = selected[i] && !excluded[i];
   keep_layers(selected, config, modules);
   if (std::find(selected.begin(), selected.end(), true) == selected.end())
-    throw ConfigError({.what = "no module is left to adapt",
-                       .where = "--exclude-modules",
-                       .wanted = "at least one target that is not excluded"});
+    reject(config, kExclusions.flag, kExclusions.key,
+           {.what = "no module is left to adapt", .wanted = "at least one target that is not excluded"});
   return selected;
+}
+
+std::vector<std::string> excluded_but_shared(const LoraConfig& config) {
+  std::vector<std::string> shared;
+  if (config.type != LoraType::fused) return shared;
+  const auto named = [](const std::vector<std::string>& entries, const std::string& leaf) {
+    return std::ranges::any_of(entries, [&](const std::string& entry) {
+      return names_module(std::string(last_part(entry)), {.name = leaf, .leaf = leaf});
+    });
+  };
+  for (const MegatronName& product : kMegatronNames) {
+    if (product.leaves[1].empty()) continue;
+    std::vector<std::string> excluded;
+    bool is_target = false;
+    for (const std::string_view part : product.leaves) {
+      const std::string leaf(part);
+      if (leaf.empty()) continue;
+      if (named(config.exclude_modules, leaf))
+        excluded.push_back(leaf);
+      else
+        is_target |= named(config.target_modules, leaf);
+    }
+    if (is_target) shared.insert(shared.end(), excluded.begin(), excluded.end());
+  }
+  return shared;
 }
 
 }  // namespace lockstep::lora

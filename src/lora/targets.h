@@ -3,8 +3,11 @@
 
 #include <regex>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
+#include "core/error.h"
 #include "lora/adapter.h"
 
 namespace lockstep::lora {
@@ -13,12 +16,25 @@ namespace lockstep::lora {
 // "all-linear" (any case), "all" and "all_linear" name every module.
 bool names_module(const std::string& entry, const Module& module);
 
-// A regular expression of an adapter file or the command line (ECMAScript grammar; PEFT's are the common subset).
-// ConfigError, naming `where` and the pattern: invalid, longer than 8192 characters, or nested deeper than 64.
-std::regex compile_pattern(const std::string& pattern, const std::string& where);
+// The product a leaf belongs to and its place there (q_proj 0, k_proj 1, v_proj 2); Product::o, 0 for a leaf of other
+// model families.
+std::pair<Product, int> place_of(std::string_view leaf);
 
-// selected[i] says whether modules[i] is targeted: targets minus exclusions, limited to layers_to_transform.
-// ConfigError: an entry that names nothing (with the names that exist and the nearest), no target at all.
+// Throws `fault` about one property of a configuration: FormatError at `key` of config.file if it was read from one,
+// else ConfigError at `flag`. What fault.where says already follows that place.
+[[noreturn]] void reject(const LoraConfig& config, const std::string& flag, const std::string& key, Fault fault);
+
+// A regular expression of an adapter file (ECMAScript grammar; PEFT's are the common subset). Rejects, naming `key` and
+// the pattern: invalid, longer than 8192 characters, or nested deeper than 64.
+std::regex compile_pattern(const LoraConfig& config, const std::string& pattern, const std::string& key);
+
+// selected[i] says whether modules[i] is targeted: targets minus exclusions, limited to layers_to_transform. An
+// exclusion may also name a part of the model that is never a target (lm_head, embed_tokens, norms). Rejects: an entry
+// that names nothing (with the names that exist and the nearest), no target at all.
 std::vector<bool> select_modules(const LoraConfig& config, const std::vector<Module>& modules);
+
+// Leaves that exclude_modules names and LoraType::fused trains all the same, because a sibling that is a target shares
+// their A: what a user should be told.
+std::vector<std::string> excluded_but_shared(const LoraConfig& config);
 
 }  // namespace lockstep::lora

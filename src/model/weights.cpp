@@ -36,11 +36,11 @@ void append_f32(float* out, const ConstTensor& tensor) {
 
 class Loader {
  public:
-  Loader(const ModelConfig& config, const NamedTensors& tensors, Stream& stream)
-      : config_(config), places_(tensor_places(config)), stream_(stream) {
+  Loader(const ModelConfig& config, const NamedTensors& tensors, Stream& stream, const std::string& where)
+      : config_(config), places_(tensor_places(config)), stream_(stream), where_(where) {
     for (const NamedTensor& tensor : tensors)
       if (!given_.emplace(tensor.name, tensor.tensor).second)
-        throw FormatError({.what = "a tensor appears twice", .where = tensor.name});
+        throw FormatError({.what = "a tensor appears twice", .where = at(tensor.name)});
   }
 
   std::shared_ptr<const Weights> load(const std::function<void(double)>& progress) {
@@ -56,6 +56,8 @@ class Loader {
   }
 
  private:
+  std::string at(const std::string& tensor) const { return where_.empty() ? tensor : where_ + ": " + tensor; }
+
   static bool stacked(const TensorPlace& a, const TensorPlace& b) { return a.slot == b.slot && a.layer == b.layer; }
 
   void check(const TensorPlace& place) {
@@ -65,7 +67,7 @@ class Loader {
     const auto found = given_.find(place.name);
     if (found == given_.end())
       throw FormatError({.what = "the model lacks a tensor that config.json asks for",
-                         .where = place.name,
+                         .where = at(place.name),
                          .got = "no such tensor",
                          .wanted = wanted});
     const ConstTensor& tensor = found->second;
@@ -75,7 +77,7 @@ class Loader {
     if (!same || !is_storage(tensor.dtype))
       throw FormatError(
           {.what = same ? "a tensor of the model has the wrong type" : "a tensor of the model has the wrong shape",
-           .where = place.name,
+           .where = at(place.name),
            .got = shape_text(tensor),
            .wanted = wanted});
   }
@@ -94,14 +96,14 @@ class Loader {
         if (!same_bytes(tensor, given_.at("model.embed_tokens.weight")))
           throw FormatError(
               {.what = "config.json ties the output head to the embedding, but the file holds another one",
-               .where = name,
+               .where = at(name),
                .got = shape_text(tensor) + " with other bytes",
                .wanted = "the bytes of model.embed_tokens.weight",
                .attempt = "\"tie_word_embeddings\": false in config.json if the head is meant"});
         weights_->tied_copy = true;
       } else {
         throw FormatError({.what = "the model has a tensor that config.json does not ask for",
-                           .where = name,
+                           .where = at(name),
                            .got = shape_text(tensor)});
       }
     }
@@ -113,7 +115,7 @@ class Loader {
       parts.push_back(given_.at(places_[i].name));
       if (parts.back().dtype != parts.front().dtype)
         throw FormatError({.what = "projections that are computed together have different types",
-                           .where = places_[i].name,
+                           .where = at(places_[i].name),
                            .got = shape_text(parts.back()),
                            .wanted = std::string(dtype_name(parts.front().dtype)) + " as in " + places_[begin].name});
     }
@@ -131,6 +133,7 @@ class Loader {
   const ModelConfig& config_;
   std::vector<TensorPlace> places_;
   Stream& stream_;
+  const std::string& where_;
   std::map<std::string, ConstTensor> given_;
   std::shared_ptr<Weights> weights_ = std::make_shared<Weights>();
 };
@@ -138,8 +141,8 @@ class Loader {
 }  // namespace
 
 std::shared_ptr<const Weights> Weights::load(const ModelConfig& config, const NamedTensors& tensors, Stream& stream,
-                                             const std::function<void(double)>& progress) {
-  return Loader(config, tensors, stream).load(progress);
+                                             const std::function<void(double)>& progress, const std::string& where) {
+  return Loader(config, tensors, stream, where).load(progress);
 }
 
 int64_t Weights::bytes() const {

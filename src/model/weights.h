@@ -30,9 +30,11 @@ class Weights {
  public:
   // Every expected tensor must be there with its shape and a type of f32 | bf16 | f16, and nothing else, except
   // *.rotary_emb.inv_freq and, when tied, an lm_head.weight with the embedding's bytes. FormatError names the tensor,
-  // what it has and what was wanted. Fused siblings must share a dtype. `progress` is told the fraction done.
+  // after `where` (the directory or file), what it has and what was wanted. Fused siblings must share a dtype.
+  // `progress` is told the fraction done.
   static std::shared_ptr<const Weights> load(const ModelConfig& config, const NamedTensors& tensors, Stream& stream,
-                                             const std::function<void(double)>& progress = {});
+                                             const std::function<void(double)>& progress = {},
+                                             const std::string& where = {});
   // Random weights (normal, 0.02; norms 1) of the given storage type: for benchmarks and tests without files.
   static std::shared_ptr<const Weights> random(const ModelConfig& config, DType dtype, uint64_t seed, Stream& stream);
 

@@ -11,15 +11,15 @@ namespace lockstep::recipes {
 Adapter load_adapter(const checkpoint::PeftDirectory& directory, const Base& base) {
   const auto& metadata = directory.metadata();
   if (metadata && !metadata->base_fingerprint.empty() && metadata->base_fingerprint != base.fingerprint)
-    throw ConfigError({.what = "this adapter belongs to another base model",
-                       .where = directory.path().string(),
+    throw FormatError({.what = "this adapter belongs to another base model",
+                       .where = directory.metadata_file().string() + ": base_fingerprint",
                        .got = "base fingerprint " + metadata->base_fingerprint,
                        .wanted = base.fingerprint + " (" + base.name + ")",
                        .attempt = "the --hf-checkpoint it was trained on"});
   Adapter adapter;
   adapter.layout = lora::resolve_layout(directory.config(), model::linear_modules(base.config));
   adapter.weights = std::make_shared<const Buffer>(
-      lora::import_tensors(*adapter.layout, directory.tensors(), directory.path().string()));
+      lora::import_tensors(*adapter.layout, directory.tensors(), directory.weights_file().string()));
   adapter.version = metadata ? metadata->version : 0;
   return adapter;
 }
@@ -128,16 +128,22 @@ Buffer moment(const checkpoint::TrainState& state, const std::string& name, int6
 
 }  // namespace
 
+std::optional<int64_t> iteration_to_load(const SaveOptions& options) {
+  if (options.load.empty()) return std::nullopt;
+  const std::optional<int64_t> iteration = checkpoint::latest_iteration(options.load);
+  if (!iteration && !fs::same_place(options.load, options.save))
+    throw ConfigError({.what = "--load has no checkpoint",
+                       .where = options.load,
+                       .wanted = "latest_checkpointed_iteration.txt and the directory it names",
+                       .attempt = "the --save directory of an earlier run"});
+  return iteration;
+}
+
 std::optional<Resumed> resume(const SaveOptions& options, const AdapterOptions& wanted, const OrderedJson& settings,
                               const Base& base, const Control& control) {
   if (options.load.empty()) return std::nullopt;
-  const std::optional<int64_t> iteration = checkpoint::latest_iteration(options.load);
+  const std::optional<int64_t> iteration = iteration_to_load(options);
   if (!iteration) {
-    if (!fs::same_place(options.load, options.save))
-      throw ConfigError({.what = "--load has no checkpoint",
-                         .where = options.load,
-                         .wanted = "latest_checkpointed_iteration.txt and the directory it names",
-                         .attempt = "the --save directory of an earlier run"});
     *control.info << fmt::format("resume  {} has no checkpoint yet: starting fresh\n", options.load);
     return std::nullopt;
   }

@@ -18,7 +18,7 @@ struct Adapter {
   lora::AdapterVersion snapshot() const { return {version, layout, weights}; }
 };
 
-// Throws FormatError (file and tensor), ShapeError, or ConfigError when its metadata names another base.
+// Throws FormatError (file and tensor), ShapeError, or or names another base.
 Adapter load_adapter(const std::string& directory, const Base& base);
 // The same from what has been read already.
 Adapter load_adapter(const checkpoint::PeftDirectory& directory, const Base& base);
@@ -36,9 +36,12 @@ struct Progress {
 void save_training(const SaveOptions& options, const Base& base, const train::Trainer& trainer,
                    const Progress& progress);
 
+// The newest checkpoint of --load; nullopt: --load is not given, or is --save and has none yet.
+// ConfigError if it has none and is not --save.
+std::optional<int64_t> iteration_to_load(const SaveOptions& options);
+
 // What --load says: nothing to resume (with a printed line where that is allowed), or the newest checkpoint, which goes
-// before --lora-adapter-path. ConfigError: the directory has no checkpoint and is not --save; its adapter or its
-// settings contradict those given.
+// before --lora-adapter-path. ConfigError as above, or if its adapter or its settings contradict those given.
 struct Resumed {
   Adapter adapter;
   int64_t iteration = 0, data_position = 0;

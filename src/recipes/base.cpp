@@ -45,7 +45,7 @@ Base load_base(const BaseOptions& options, Stream& stream, const Control& contro
   const auto progress = [&](double done) {
     if (control.terminal) *control.info << fmt::format("\rloading {} {:3.0f} %", base.name, 100 * done) << std::flush;
   };
-  const auto weights = model::Weights::load(base.config, directory.tensors(), stream, progress);
+  const auto weights = model::Weights::load(base.config, directory.tensors(), stream, progress, base.path.string());
   base.model = std::make_shared<const model::Model>(base.config, weights);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   if (control.terminal) *control.info << "\r";

@@ -14,10 +14,13 @@ namespace lockstep::recipes {
 void run_sft(const SftOptions& options, const Control& control);
 void run_rl(const RlOptions& options, const Control& control);
 
-// --dry-run: reads config.json and (if there) the data, prints the resolved plan. `notes` are the lines of
-// compatibility flags.
+// --dry-run: reads config.json and (if there) the data, looks at --save and --load as the run would, prints the
+// resolved plan. Writes nothing. `notes` are the lines of compatibility flags.
 void plan_sft(const SftOptions& options, const std::vector<std::string>& notes, const Control& control);
 void plan_rl(const RlOptions& options, const std::vector<std::string>& notes, const Control& control);
+
+// ConfigError if the warm-up would not end in a run of `steps` optimizer steps.
+void check_warmup(const OptimizerOptions& optimizer, int64_t steps);
 
 void run_score(const ScoreOptions& options, const Control& control);
 void run_generate(const GenerateOptions& options, const Control& control);

@@ -2,9 +2,9 @@
 
 #include <ostream>
 
-#include "recipes/adapter.h"
 #include "recipes/commands.h"
 #include "recipes/evaluate.h"
+#include "recipes/held_adapter.h"
 
 namespace lockstep::recipes {
 
@@ -13,12 +13,7 @@ void run_eval(const EvalOptions& options, const Control& control) {
   const Base base = load_base(options.base, stream, control);
   const text::Tokenizer tokenizer = load_tokenizer(base);
   rollout::Engine engine(base.model, {.tokenizer = &tokenizer}, stream);
-  int64_t version = rollout::Engine::kBase;
-  if (!options.adapter_path.empty()) {
-    lora::AdapterVersion adapter = load_adapter(options.adapter_path, base).snapshot();
-    version = adapter.version;
-    engine.hold(std::move(adapter));
-  }
+  const int64_t version = hold_adapter(engine, options.adapter_path, base);
   const PromptSet prompts =
       read_prompts(options.prompt_data, options.input_key, options.label_key, tokenizer, base.config.max_positions - 1);
   RunLog log("", 0, control);

@@ -1,10 +1,12 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <ostream>
+#include <string_view>
 
-#include "recipes/adapter.h"
 #include "recipes/commands.h"
 #include "recipes/evaluate.h"
+#include "recipes/held_adapter.h"
 #include "recipes/run_log.h"
 #include "rollout/engine.h"
 #include "text/dataset.h"
@@ -13,12 +15,50 @@ namespace lockstep::recipes {
 
 namespace {
 
+// Keys of generation_config.json that are read here or elsewhere, or say nothing about sampling.
+constexpr std::string_view kKnownKeys[] = {"temperature",
+                                           "top_p",
+                                           "top_k",
+                                           "min_p",
+                                           "do_sample",
+                                           "eos_token_id",
+                                           "bos_token_id",
+                                           "pad_token_id",
+                                           "_from_model_config",
+                                           "use_cache",
+                                           "transformers_version",
+                                           "trust_remote_code"};
+
+// A line for each key that would change the text in transformers and changes nothing here.
+void note_unused_keys(const Json& config, std::ostream& info) {
+  static const Json defaults = {{"repetition_penalty", 1},
+                                {"encoder_repetition_penalty", 1},
+                                {"length_penalty", 1},
+                                {"no_repeat_ngram_size", 0},
+                                {"num_beams", 1},
+                                {"num_beam_groups", 1},
+                                {"num_return_sequences", 1},
+                                {"diversity_penalty", 0},
+                                {"typical_p", 1},
+                                {"epsilon_cutoff", 0},
+                                {"eta_cutoff", 0},
+                                {"min_length", 0}};
+  for (const auto& [key, value] : config.items()) {
+    if (std::ranges::count(kKnownKeys, key) > 0 || value.is_null() || value == false || value == "") continue;
+    if (value.is_structured() && value.empty()) continue;
+    if (const auto usual = defaults.find(key); usual != defaults.end() && *usual == value) continue;
+    info << fmt::format("note    generation_config.json: {} {} is not used{}\n", key, value.dump(),
+                        key == "max_new_tokens" || key == "max_length" ? "; --max-tokens limits the answer" : "");
+  }
+}
+
 // The user's values first, then generation_config.json, then the defaults of SamplingParams. do_sample = false means
 // greedy.
-rollout::SamplingParams resolve_sampling(const GenerateOptions& options, const Base& base) {
+rollout::SamplingParams resolve_sampling(const GenerateOptions& options, const Base& base, const Control& control) {
   rollout::SamplingParams params;
   if (base.generation_config) {
     const JsonObject config(*base.generation_config, (base.path / "generation_config.json").string());
+    note_unused_keys(*base.generation_config, *control.info);
     params.temperature = static_cast<float>(config.number("temperature", params.temperature));
     params.top_p = static_cast<float>(config.number("top_p", params.top_p));
     params.top_k = config.integer("top_k", params.top_k);
@@ -55,12 +95,8 @@ class Generator {
         tokenizer_(load_tokenizer(base_)),
         engine_(base_.model, {.tokenizer = &tokenizer_}, stream_),
         log_("", 0, control) {
-    params_ = {.sampling = resolve_sampling(options, base_), .n = options.n};
-    if (!options.adapter_path.empty()) {
-      lora::AdapterVersion adapter = load_adapter(options.adapter_path, base_).snapshot();
-      version_ = adapter.version;
-      engine_.hold(std::move(adapter));
-    }
+    params_ = {.sampling = resolve_sampling(options, base_, control), .n = options.n};
+    version_ = hold_adapter(engine_, options.adapter_path, base_);
   }
 
   void one_prompt() {

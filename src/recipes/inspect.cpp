@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <ostream>
+#include <string_view>
 
 #include "recipes/adapter.h"
 #include "recipes/commands.h"
@@ -12,64 +13,64 @@ namespace lockstep::recipes {
 
 namespace {
 
-double norm(const ConstTensor& tensor) {
+struct LeafNorms {
+  double squares_a = 0, squares_b = 0;
+  int64_t num_tensors = 0, rank_min = 0, rank_max = 0;
+};
+
+double sum_of_squares(const ConstTensor& tensor) {
   double sum = 0;
-  for (int64_t i = 0; i < tensor.elements(); ++i) {
-    double value = 0;
-    switch (tensor.dtype) {
-      case DType::f32: value = static_cast<const float*>(tensor.data)[i]; break;
-      case DType::bf16: value = to_f32(static_cast<const BFloat16*>(tensor.data)[i]); break;
-      case DType::f16: value = to_f32(static_cast<const Float16*>(tensor.data)[i]); break;
-      default: break;
-    }
-    sum += value * value;
-  }
-  return std::sqrt(sum);
+  for (int64_t i = 0; i < tensor.elements(); ++i) sum += static_cast<double>(tensor.f32()[i]) * tensor.f32()[i];
+  return sum;
 }
 
-struct ModuleNorms {
-  std::map<std::string, double> squares;  // "lora_A", "lora_B"
-  int64_t tensors = 0, rank_min = 0, rank_max = 0;
-};
+std::map<std::string, LeafNorms> norms_by_leaf(const NamedTensors& tensors) {
+  std::map<std::string, LeafNorms> leaves;
+  for (const auto& [name, tensor] : tensors) {
+    const size_t factor = name.rfind(".lora_");
+    const size_t leaf = name.rfind('.', factor - 1) + 1;
+    LeafNorms& norms = leaves[name.substr(leaf, factor - leaf)];
+    ++norms.num_tensors;
+    if (name[factor + std::string_view(".lora_").size()] == 'B') {
+      norms.squares_b += sum_of_squares(tensor);
+      continue;
+    }
+    norms.squares_a += sum_of_squares(tensor);
+    norms.rank_min = norms.rank_min == 0 ? tensor[0] : std::min(norms.rank_min, tensor[0]);
+    norms.rank_max = std::max(norms.rank_max, tensor[0]);
+  }
+  return leaves;
+}
 
 void inspect_adapter(const fs::Path& path, std::ostream& out) {
   const checkpoint::PeftDirectory adapter(path);
-  const lora::LoraConfig& config = adapter.config();
-  std::map<std::string, ModuleNorms> modules;  // leaf -> norms
-  int64_t parameters = 0;
-  for (const NamedTensor& named : adapter.tensors()) {
-    parameters += named.tensor.elements();
-    const size_t factor = named.name.rfind(".lora_");
-    const std::string module = named.name.substr(0, factor);
-    const std::string which = named.name.substr(factor + 1, 6);
-    ModuleNorms& norms = modules[module.substr(module.rfind('.') + 1)];
-    const double value = norm(named.tensor);
-    norms.squares[which] += value * value;
-    ++norms.tensors;
-    if (which == "lora_A") {
-      const int64_t rank = named.tensor[0];
-      norms.rank_min = norms.rank_min == 0 ? rank : std::min(norms.rank_min, rank);
-      norms.rank_max = std::max(norms.rank_max, rank);
-    }
-  }
+  lora::LoraConfig config = adapter.config();
+  config.exclude_modules.clear();  // what was left out has no tensors
+  // Resolved over its own modules, so that shapes, ranks and shared factors are checked as when it is loaded.
+  const auto layout = lora::resolve_layout(config, lora::modules_of(adapter.tensors()));
+  const Buffer weights = lora::import_tensors(*layout, adapter.tensors(), adapter.weights_file().string());
+  const lora::ExportedTensors tensors = lora::export_tensors(*layout, weights.f32());
+
   out << fmt::format("adapter     {}\n", path.string());
   out << fmt::format("rank        {}\nalpha       {:g}{}\n", config.rank, config.alpha,
                      config.use_rslora ? "  (rsLoRA: scale alpha / sqrt(rank))" : "");
   out << fmt::format("type        {}\n", lora::lora_type_name(config.type));
-  out << fmt::format("parameters  {} in {} tensors\n", parameters, adapter.tensors().size());
+  out << fmt::format("parameters  {} in {} tensors\n", layout->num_parameters, adapter.tensors().size());
+  const std::string base = adapter.base_model_name().empty() ? "unnamed" : adapter.base_model_name();
   if (const auto& metadata = adapter.metadata()) {
     out << fmt::format("version     {}\niteration   {}\n", metadata->version, metadata->iteration);
-    out << fmt::format("base        fingerprint {}\n", metadata->base_fingerprint);
+    out << fmt::format("base        {}, fingerprint {}\n", base,
+                       metadata->base_fingerprint.empty() ? "unknown" : metadata->base_fingerprint);
   } else {
-    out << "version     unknown (made elsewhere: no vime_lora_metadata.json)\n"
-           "base        unknown (judged by names and shapes when loaded)\n";
+    out << "version     unknown (made elsewhere: no vime_lora_metadata.json)\n";
+    out << fmt::format("base        {} (judged by names and shapes when loaded)\n", base);
   }
-  out << fmt::format("modules     {:<12} {:>7} {:>9} {:>12} {:>12}\n", "", "tensors", "rank", "|A|", "|B|");
-  for (auto& [leaf, norms] : modules)
-    out << fmt::format("            {:<12} {:>7} {:>9} {:>12.5g} {:>12.5g}\n", leaf, norms.tensors,
+  out << fmt::format("{:<24} {:>7} {:>9} {:>12} {:>12}\n", "modules", "tensors", "rank", "|A|", "|B|");
+  for (const auto& [leaf, norms] : norms_by_leaf(tensors.tensors))
+    out << fmt::format("            {:<12} {:>7} {:>9} {:>12.5g} {:>12.5g}\n", leaf, norms.num_tensors,
                        norms.rank_min == norms.rank_max ? fmt::format("{}", norms.rank_min)
                                                         : fmt::format("{}..{}", norms.rank_min, norms.rank_max),
-                       std::sqrt(norms.squares["lora_A"]), std::sqrt(norms.squares["lora_B"]));
+                       std::sqrt(norms.squares_a), std::sqrt(norms.squares_b));
 }
 
 void inspect_model(const fs::Path& path, std::ostream& out) {
@@ -91,11 +92,13 @@ void inspect_model(const fs::Path& path, std::ostream& out) {
 void run_inspect(const std::string& path, const Control& control) {
   const fs::Path given(path);
   if (std::filesystem::exists(given / "adapter_config.json")) return inspect_adapter(given, *control.out);
-  if (std::filesystem::exists(given / "lora_adapter")) return inspect_adapter(given / "lora_adapter", *control.out);
+  if (std::filesystem::exists(given / checkpoint::kAdapterDirectory))
+    return inspect_adapter(given / checkpoint::kAdapterDirectory, *control.out);
   if (std::filesystem::exists(given / "config.json")) return inspect_model(given, *control.out);
   if (std::filesystem::is_directory(given)) {
     if (const auto iteration = checkpoint::latest_iteration(given))
-      return inspect_adapter(given / checkpoint::iteration_directory_name(*iteration) / "lora_adapter", *control.out);
+      return inspect_adapter(given / checkpoint::iteration_directory_name(*iteration) / checkpoint::kAdapterDirectory,
+                             *control.out);
   }
   throw ConfigError({.what = "nothing to inspect",
                      .where = path,

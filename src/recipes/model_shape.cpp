@@ -77,7 +77,8 @@ void check_model_shape(const std::string& hf_checkpoint,
     if (const auto entry = numbers().find(flag); entry != numbers().end()) {
       const double got = number(flag, value), wanted = entry->second(base.config);
       // eps is kept in f32.
-      if (std::abs(got - wanted) > 1e-6 * std::abs(wanted)) contradict(flag, value, fmt::format("{:g}", wanted));
+      // Not by ">", which a NaN would pass.
+      if (!(std::abs(got - wanted) <= 1e-6 * std::abs(wanted))) contradict(flag, value, fmt::format("{:g}", wanted));
     } else if (const auto toggle = switches().find(flag); toggle != switches().end()) {
       if (!toggle->second(base.config)) contradict(flag, "given", "not given");
     } else if (const auto text = texts().find(flag); text != texts().end()) {

@@ -1,6 +1,7 @@
 // --dry-run: what a run would do, from config.json alone.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <ostream>
 
@@ -13,14 +14,33 @@ namespace lockstep::recipes {
 
 namespace {
 
+std::string count_text(std::optional<int64_t> count) {
+  return count ? std::to_string(*count) : "unknown";
+}
+
 std::string bytes_text(double bytes) {
   return bytes < 1e9 ? fmt::format("{:8.1f} MB", bytes * 1e-6) : fmt::format("{:8.2f} GB", bytes * 1e-9);
 }
 
 double weight_bytes(const Base& base) {
-  const Json config = read_json((base.path / "config.json").string());
-  const std::string dtype = config.value("torch_dtype", config.value("dtype", std::string("float32")));
+  const std::string file = (base.path / "config.json").string();
+  const Json json = read_json(file);
+  const JsonObject config(json, file);
+  const std::string dtype = config.string("torch_dtype", config.string("dtype", "float32"));
   return static_cast<double>(model::num_parameters(base.config)) * (dtype == "float32" ? 4 : 2);
+}
+
+// What fs::require_writable_directory would find, without making anything.
+void check_writable(const std::string& directory) {
+  fs::Path place = std::filesystem::absolute(directory);
+  std::error_code ignored;
+  while (!std::filesystem::exists(place, ignored) && place.has_relative_path()) place = place.parent_path();
+  const bool is_directory = std::filesystem::is_directory(place, ignored);
+  if (is_directory && ::access(place.c_str(), W_OK | X_OK) == 0) return;
+  throw ResourceError({.what = "cannot write",
+                       .where = directory,
+                       .got = place.string() + (is_directory ? " is not writable" : " is not a directory"),
+                       .attempt = "a directory you may write to, with room left on its disk"});
 }
 
 struct Plan {
@@ -66,12 +86,24 @@ struct Plan {
                        bytes_text(weight_bytes(base) + 7 * adapter_bytes + activations + logits + kv_bytes));
   }
 
-  void schedule(int64_t steps) const {
+  // Where the run would start and what it would keep, with the errors of a real run.
+  void checkpoints() const {
+    if (!save.save.empty()) check_writable(save.save);
+    if (save.load.empty()) return;
+    const std::optional<int64_t> iteration = iteration_to_load(save);
+    if (iteration) checkpoint::LoadedCheckpoint(save.load, *iteration);
+    out << fmt::format("load        {}{}\n", save.load,
+                       iteration ? fmt::format(", iteration {}", *iteration) : ": no checkpoint yet, a fresh start");
+  }
+
+  // `steps` is unknown where the data is not on this machine.
+  void schedule(std::optional<int64_t> steps) const {
+    if (steps) check_warmup(optimizer, *steps);
     const char* styles[] = {"constant", "linear", "cosine"};
     out << fmt::format("optimizer   AdamW lr {:g} ({}), betas {:g} {:g}, eps {:g}, weight decay {:g}, clip {:g}\n",
                        optimizer.schedule.lr, styles[static_cast<int>(optimizer.schedule.style)], optimizer.beta1,
                        optimizer.beta2, optimizer.eps, optimizer.weight_decay, optimizer.clip_grad);
-    out << fmt::format("            {} optimizer steps\n", steps);
+    out << fmt::format("            {} optimizer steps\n", count_text(steps));
     out << fmt::format("save        {}\n",
                        save.save.empty() ? "nothing (no --save)"
                                          : save.save + (save.save_interval > 0
@@ -87,50 +119,61 @@ struct Plan {
 };
 
 // Rows of a data file if it is there: a plan may be made where the data is not.
-std::string rows_text(const std::string& path, int64_t& rows) {
+std::string rows_text(const std::string& path, std::optional<int64_t>& rows) {
   const std::string file = path.substr(0, path.find("@["));
   if (!std::filesystem::exists(file)) return fmt::format("{} (not on this machine)", path);
   rows = static_cast<int64_t>(text::Dataset::read(path).rows().size());
-  return fmt::format("{} rows from {}", rows, path);
+  return fmt::format("{} rows from {}", *rows, path);
 }
 
 }  // namespace
 
+void check_warmup(const OptimizerOptions& optimizer, int64_t steps) {
+  if (optimizer.schedule.warmup_steps > optimizer.decay_steps.value_or(steps))
+    throw ConfigError({.what = "the warm-up is longer than the run",
+                       .where = "--lr-warmup-iters",
+                       .got = std::to_string(optimizer.schedule.warmup_steps),
+                       .wanted = fmt::format("at most {}, the optimizer steps of the run", steps)});
+}
+
 void plan_sft(const SftOptions& options, const std::vector<std::string>& notes, const Control& control) {
   const Base base = read_base_config(options.base);
   const Plan plan{base, options.adapter, options.optimizer, options.training, options.save, *control.out};
+  plan.checkpoints();
   plan.model_and_memory(0);
-  int64_t rows = 0;
+  std::optional<int64_t> rows, steps;
   *control.out << fmt::format("data        {}\n", rows_text(options.prompt_data, rows));
   const int64_t batch = options.training.global_batch_size;
   *control.out << fmt::format("batch       {} samples a step, loss mean over {}\n", batch,
                               options.training.per_token_loss ? "all tokens" : "samples of their token means");
-  plan.schedule((rows + batch - 1) / batch * options.num_epoch);
+  if (rows) steps = (*rows + batch - 1) / batch * options.num_epoch;
+  plan.schedule(steps);
   plan.notes(notes);
 }
 
 void plan_rl(const RlOptions& options, const std::vector<std::string>& notes, const Control& control) {
   const Base base = read_base_config(options.base);
   const Plan plan{base, options.adapter, options.optimizer, options.training, options.save, *control.out};
+  plan.checkpoints();
   plan.model_and_memory(static_cast<double>(options.kv_bytes));
-  int64_t rows = 0;
+  std::optional<int64_t> rows;
   *control.out << fmt::format("data        {}\n", rows_text(options.prompt_data, rows));
   for (const EvalSet& set : options.eval_sets) {
-    int64_t ignored = 0;
+    std::optional<int64_t> ignored;
     *control.out << fmt::format("evaluation  {}: {}, every {} rollouts\n", set.name, rows_text(set.path, ignored),
                                 options.eval_interval);
   }
   const int64_t samples = options.rollout_batch_size * options.n_samples;
   const int64_t steps = samples / options.training.global_batch_size;
-  const int64_t rollouts =
-      options.num_rollout ? *options.num_rollout : *options.num_epoch * rows / options.rollout_batch_size;
+  std::optional<int64_t> rollouts = options.num_rollout;
+  if (!rollouts && rows) rollouts = *options.num_epoch * *rows / options.rollout_batch_size;
   *control.out << fmt::format(
       "rollout     {} prompts x {} samples = {} samples, at most {} new tokens, temperature {:g}\n",
       options.rollout_batch_size, options.n_samples, samples, options.sampling.max_tokens,
       options.sampling.temperature);
   *control.out << fmt::format("batch       {} samples a step, {} steps a rollout, {} rollouts\n",
-                              options.training.global_batch_size, steps, rollouts);
-  plan.schedule(steps * rollouts);
+                              options.training.global_batch_size, steps, count_text(rollouts));
+  plan.schedule(rollouts ? std::optional(steps * *rollouts) : std::nullopt);
   plan.notes(notes);
 }
 

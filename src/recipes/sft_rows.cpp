@@ -19,7 +19,7 @@ struct TokenRow {
 TokenRow token_row(const text::Dataset& data, const text::Row& row, int64_t vocab_size) {
   TokenRow result;
   result.tokens = text::token_field(data, row, "tokens", vocab_size);
-  for (int32_t value : text::token_field(data, row, "loss_mask", 2)) result.mask.push_back(static_cast<float>(value));
+  for (int32_t value : text::mask_field(data, row, "loss_mask")) result.mask.push_back(static_cast<float>(value));
   if (result.mask.size() != result.tokens.size())
     throw DataError({.what = "tokens and loss_mask differ in length",
                      .where = data.where(row),

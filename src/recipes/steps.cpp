@@ -6,6 +6,7 @@
 #include <ostream>
 #include <utility>
 
+#include "recipes/commands.h"
 #include "train/micro_batch.h"
 
 namespace lockstep::recipes {
@@ -54,6 +55,7 @@ void TrainingRun::set_schedule(int64_t optimizer_steps) {
   if (optimizer_.warmup_fraction > 0)
     schedule_.warmup_steps =
         static_cast<int64_t>(std::llround(optimizer_.warmup_fraction * static_cast<double>(schedule_.decay_steps)));
+  check_warmup(optimizer_, optimizer_steps);
 }
 
 double TrainingRun::learning_rate() const {
@@ -110,7 +112,7 @@ void TrainingRun::stop_interrupted() {
 void TrainingRun::finish() {
   if (!keeps() || iteration_ == 0) return;
   if (saved_iteration_ != iteration_) save();
-  const fs::Path where = fs::Path(save_.save) / checkpoint::iteration_directory_name(iteration_) / "lora_adapter";
+  const fs::Path where = fs::Path(save_.save) / checkpoint::iteration_directory_name(iteration_) / checkpoint::kAdapterDirectory;
   *control_.info << fmt::format("adapter {}\n", where.string());
 }
 

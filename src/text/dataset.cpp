@@ -119,6 +119,30 @@ const Json& field(const Dataset& data, const Row& row, const std::string& key) {
                    .wanted = wanted});
 }
 
+struct ListWords {
+  const char* wanted;
+  const char* bad_item;
+};
+
+// A list of integers in [0, limit).
+std::vector<int32_t> integer_list(const Dataset& data, const Row& row, const std::string& key, int64_t limit,
+                                  const ListWords& words) {
+  const Json& list = field(data, row, key);
+  if (!list.is_array()) wrong_field(data, row, key, words.wanted);
+  std::vector<int32_t> values;
+  values.reserve(list.size());
+  for (size_t i = 0; i < list.size(); ++i) {
+    const bool valid = list[i].is_number_unsigned() && list[i].get<uint64_t>() < static_cast<uint64_t>(limit);
+    if (!valid)
+      throw DataError({.what = words.bad_item,
+                       .where = fmt::format("{}: {}[{}]", data.where(row), key, i),
+                       .got = list[i].dump().substr(0, 100),
+                       .wanted = limit == 2 ? "0 or 1" : fmt::format("an integer from 0 to {}", limit - 1)});
+    values.push_back(list[i].get<int32_t>());
+  }
+  return values;
+}
+
 }  // namespace
 
 Dataset Dataset::read(const std::string& path) {
@@ -156,20 +180,11 @@ std::string label_field(const Dataset& data, const Row& row, const std::string& 
 }
 
 std::vector<int32_t> token_field(const Dataset& data, const Row& row, const std::string& key, int64_t limit) {
-  const Json& list = field(data, row, key);
-  if (!list.is_array()) wrong_field(data, row, key, "a list of token ids");
-  std::vector<int32_t> tokens;
-  tokens.reserve(list.size());
-  for (size_t i = 0; i < list.size(); ++i) {
-    const bool valid = list[i].is_number_unsigned() && list[i].get<uint64_t>() < static_cast<uint64_t>(limit);
-    if (!valid)
-      throw DataError({.what = "not a token id",
-                       .where = fmt::format("{}: {}[{}]", data.where(row), key, i),
-                       .got = list[i].dump().substr(0, 100),
-                       .wanted = fmt::format("an integer from 0 to {}", limit - 1)});
-    tokens.push_back(list[i].get<int32_t>());
-  }
-  return tokens;
+  return integer_list(data, row, key, limit, {"a list of token ids", "not a token id"});
+}
+
+std::vector<int32_t> mask_field(const Dataset& data, const Row& row, const std::string& key) {
+  return integer_list(data, row, key, 2, {"a list of 0 and 1", "a mask value is neither 0 nor 1"});
 }
 
 }  // namespace lockstep::text

@@ -38,5 +38,7 @@ std::string string_field(const Dataset& data, const Row& row, const std::string&
 std::string label_field(const Dataset& data, const Row& row, const std::string& key);
 // A list of integers in [0, limit). DataError otherwise.
 std::vector<int32_t> token_field(const Dataset& data, const Row& row, const std::string& key, int64_t limit);
+// A list of 0 and 1. DataError otherwise.
+std::vector<int32_t> mask_field(const Dataset& data, const Row& row, const std::string& key);
 
 }  // namespace lockstep::text

@@ -13,13 +13,10 @@ struct Tokenizer::Impl {
         raw_tokens(std::move(file.raw_tokens)),
         normalized_tokens(std::move(file.normalized_tokens)) {}
 
-  size_t checked(int32_t id) const {
+  std::string_view bytes(int32_t id) const {
+    if (id < 0) throw DataError({.what = "negative token id", .got = std::to_string(id), .wanted = "0 or more"});
     const size_t place = static_cast<size_t>(id);
-    if (id < 0 || place >= file.known.size() || !file.known[place])
-      throw DataError({.what = "token id outside the vocabulary",
-                       .got = std::to_string(id),
-                       .wanted = "less than " + std::to_string(file.known.size())});
-    return place;
+    return place < file.token_bytes.size() ? std::string_view(file.token_bytes[place]) : std::string_view();
   }
 
   TokenizerFile file;
@@ -58,10 +55,8 @@ std::vector<int32_t> Tokenizer::encode(std::string_view utf8) const {
 
 std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {
   std::string bytes;
-  for (int32_t id : ids) {
-    const size_t place = impl_->checked(id);
-    if (!skip_special || !impl_->file.special[place]) bytes += impl_->file.token_bytes[place];
-  }
+  for (int32_t id : ids)
+    if (const std::string_view part = impl_->bytes(id); !skip_special || !is_special(id)) bytes += part;
   if (valid_utf8_prefix(bytes) == bytes.size()) return bytes;
   std::string text;
   append_lossy(text, bytes);
@@ -82,7 +77,7 @@ bool Tokenizer::is_special(int32_t id) const {
 }
 
 std::string_view Tokenizer::token_bytes(int32_t id) const {
-  return impl_->file.token_bytes[impl_->checked(id)];
+  return impl_->bytes(id);
 }
 
 std::string StreamingDecoder::push(int32_t id) {

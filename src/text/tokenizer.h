@@ -31,14 +31,16 @@ class Tokenizer {
 
   // Special tokens written in the text become their ids; none are added around it. DataError unless the text is UTF-8.
   std::vector<int32_t> encode(std::string_view utf8) const;
-  // Special tokens are written out unless `skip_special`. Ids outside the vocabulary are a DataError.
-  // Bytes that are no UTF-8 become U+FFFD, as in the library.
+  // Special tokens are written out unless `skip_special`. Ids above the vocabulary, which a model with a padded head
+  // can sample, stand for nothing, as in the library; negative ids are a DataError. Bytes that are no UTF-8 become
+  // U+FFFD, as in the library.
   std::string decode(std::span<const int32_t> ids, bool skip_special = false) const;
 
   int64_t vocab_size() const;  // highest id + 1
   std::optional<int32_t> token_id(std::string_view token) const;
   bool is_special(int32_t id) const;
-  // The raw bytes one token stands for (a part of a character, perhaps); special tokens give their text.
+  // The raw bytes one token stands for (a part of a character, perhaps); special tokens give their text, ids
+  // above the vocabulary nothing.
   std::string_view token_bytes(int32_t id) const;
 
  private:

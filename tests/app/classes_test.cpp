@@ -129,10 +129,40 @@ TEST(Unknown, IsAnErrorWithTheNearestName) {
   rejects("--num-roll 3", {"unknown: --num-roll (did you mean --num-rollout?)"});  // no abbreviations
 }
 
-TEST(Unknown, NearestNameCountsEdits) {
-  EXPECT_EQ(nearest_name("--lr", {"--lora", "--load"}), "");
-  EXPECT_EQ(nearest_name("--eval-intreval", {"--eval-config", "--eval-interval"}), "--eval-interval");
-  EXPECT_EQ(nearest_name("trian", {"sft", "train"}), "train");
+TEST(Unknown, TheNearestNameIsAlwaysGiven) {
+  rejects("--x 1", {"unknown: --x (did you mean --"});
+  rejects("--something-that-nobody-knows", {"(did you mean --"});
+  expect_error<ConfigError>([] { parse_inspect({"p", "--json"}); }, {"unknown: --json (did you mean --help?)"});
+}
+
+TEST(Unknown, TyposOfFlagsWithoutEffect) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"--offload-trian", "--offload-train"},
+      {"--no-offload-rolout", "--no-offload-rollout"},
+      {"--overlap-grad-reducee", "--overlap-grad-reduce"},
+      {"--check-weight-update-equals", "--check-weight-update-equal"},
+      {"--update-weight-bufer-size", "--update-weight-buffer-size"},
+      {"--vllm-max-num-seq", "--vllm-max-num-seqs"},
+      {"--sglang-mem-fraction-statik", "--sglang-mem-fraction-static"},
+  };
+  for (const auto& [typo, name] : cases)
+    rejects(std::string(typo) + " 3", {("unknown: " + std::string(typo) + " (did you mean " + name + "?)").c_str()});
+  rejects("--vllm-nonsense 3", {"unknown: --vllm-nonsense (did you mean --vllm-"});
+  rejects("--no-vllm-nonsense", {"unknown: --no-vllm-nonsense"});
+  rejects("--no-sglang-", {"unknown: --no-sglang-"});
+}
+
+TEST(Compatible, EnginesArguments) {
+  const auto notes = [](const std::string& more) {
+    return parse_train(train_args("--save s --n-samples-per-prompt 2 " + more)).notes;
+  };
+  for (const char* flags :
+       {"--vllm-gpu-memory-utilization 0.8", "--vllm-enforce-eager", "--no-vllm-enable-prefix-caching",
+        "--sglang-cuda-graph-bs 1 2 4", "--no-sglang-lora-use-virtual-experts", "--vllm-seed=1"}) {
+    ASSERT_EQ(notes(flags).size(), 1u) << flags;
+    EXPECT_NE(notes(flags)[0].find("an engine setting"), std::string::npos) << flags;
+  }
+  rejects("--vllm-hf-overrides {}", {"not available yet: --vllm-hf-overrides"});
 }
 
 }  // namespace

@@ -106,6 +106,34 @@ TEST(Process, FormatErrorsAreFour) {
   EXPECT_EQ(outcome.code, 4) << outcome.err;
 }
 
+TEST(Process, ShapeErrorsAreFive) {
+  const testing::TempDirectory dir;
+  const Outcome outcome =
+      run_program(dir, "generate --hf-checkpoint " + kModel +
+                           " --lora-adapter-path " LOCKSTEP_SOURCE_DIR "/tests/golden/qwen3/adapter --prompt 1+1=");
+  EXPECT_EQ(outcome.code, 5) << outcome.err;
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_NE(outcome.err.find("adapter_model.safetensors: base_model.model.model.layers.0."), std::string::npos)
+      << outcome.err;
+}
+
+TEST(Process, AValueIsNoCryForHelp) {
+  const testing::TempDirectory dir;
+  const Outcome outcome = run_program(dir, "generate --hf-checkpoint /nonexistent/model --prompt -h");
+  EXPECT_EQ(outcome.code, 2) << outcome.out;
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_EQ(run_program(dir, "generate --hf-checkpoint M -h").code, 0);
+}
+
+TEST(Process, NoSaveIsSaidOnce) {
+  const testing::TempDirectory dir;
+  const Outcome outcome = run_program(dir, kTrain + "--num-rollout 1 --lr 1e-5");
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  const size_t first = outcome.out.find("no --save");
+  EXPECT_NE(first, std::string::npos) << outcome.out;
+  EXPECT_EQ(outcome.out.find("no --save", first + 1), std::string::npos) << outcome.out;
+}
+
 TEST(Process, ResourceErrorsAreSeven) {
   const testing::TempDirectory dir;
   const auto file = dir.write("file", "");

@@ -2,10 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <sstream>
 
 #include "app/arguments.h"
 #include "app/launch_flags.h"
 #include "cli/classify.h"
+#include "cli/command_line.h"
 #include "cli/known.h"
 #include "cli/parse.h"
 #include "cli/train_flags.h"
@@ -97,6 +99,48 @@ TEST(Scripts, DapoLaunchEndsInOneErrorThatNamesWhatIsMissing) {
   }
 }
 
+// config.json of Qwen/Qwen2.5-0.5B-Instruct; no weights beside it.
+constexpr char kQwenConfig[] = R"({
+  "architectures": ["Qwen2ForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 151643, "eos_token_id": 151645,
+  "hidden_act": "silu", "hidden_size": 896, "initializer_range": 0.02, "intermediate_size": 4864,
+  "max_position_embeddings": 32768, "max_window_layers": 21, "model_type": "qwen2", "num_attention_heads": 14,
+  "num_hidden_layers": 24, "num_key_value_heads": 2, "rms_norm_eps": 1e-06, "rope_theta": 1000000.0,
+  "sliding_window": 32768, "tie_word_embeddings": true, "torch_dtype": "bfloat16", "transformers_version": "4.43.1",
+  "use_cache": true, "use_sliding_window": false, "vocab_size": 151936})";
+
+std::string dry_run(const char* launch, const std::string& model) {
+  Values args = words(std::string("train ") + launch + " --dry-run --hf-checkpoint " + model);
+  std::ostringstream out, err;
+  EXPECT_EQ(run(args, {.out = &out, .err = &err}), 0);
+  EXPECT_EQ(err.str(), "");
+  return out.str();
+}
+
+TEST(Scripts, Gsm8kLaunchPassesDryRun) {
+  const testing::TempDirectory dir;
+  dir.write("config.json", kQwenConfig);
+  const std::string plan = dry_run(kGsm8kLaunch, dir.path().string());
+  for (const char* part :
+       {"qwen2, 24 layers, width 896, vocabulary 151936",
+        "adapter     lora rank 32 alpha 32 on down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj",
+        "parameters  509564800 total, 15532032 trainable", "base weights           988.1 MB",
+        "micro-batch of 9216 tokens", "data        /root/gsm8k/train.jsonl (not on this machine)",
+        "evaluation  gsm8k: /root/gsm8k/test.jsonl (not on this machine), every 10 rollouts",
+        "32 prompts x 8 samples = 256 samples, at most 1024 new tokens, temperature 1",
+        "batch       256 samples a step, 1 steps a rollout, 100 rollouts",
+        "AdamW lr 1e-05 (constant), betas 0.9 0.98, eps 1e-08, weight decay 0.1, clip 1",
+        "            100 optimizer steps", "save        nothing (no --save)", "compatibility flags",
+        "  --colocate: ", "  --sglang-mem-fraction-static: an engine setting"})
+    EXPECT_NE(plan.find(part), std::string::npos) << part << "\nis not in\n" << plan;
+  EXPECT_EQ(dir.entries(), 1);
+}
+
+TEST(Scripts, DapoLaunchFailsDryRunInTheSameWords) {
+  testing::expect_error<ConfigError>(
+      [] { dry_run(kDapoLaunch, "/nonexistent"); },
+      {"not available yet: --rm-type deepscaler, --over-sampling-batch-size, --dynamic-sampling-filter-path"});
+}
+
 TEST(Scripts, DapoLaunchRunsWithoutThem) {
   const std::string text = std::string(kDapoLaunch) + " --rm-type math";  // the last one wins
   Values args;
@@ -147,6 +191,7 @@ TEST(Scripts, NoFlagIsInTwoClasses) {
   for (const ShapeFlag& row : shape_flags()) names.emplace_back(row.name);
   for (const Compatible& row : compatible_flags()) names.emplace_back(row.name);
   for (const std::string_view name : later_flags()) names.emplace_back(name);
+  for (const std::string& name : engine_flag_names()) names.push_back(name);
   std::ranges::sort(names);
   const auto twice = std::ranges::adjacent_find(names);
   EXPECT_EQ(twice, names.end()) << *twice;

@@ -206,11 +206,17 @@ TEST(Train, ScheduleAndSaveRules) {
   rejects("--lr 1e-5 --min-lr 1e-4", {"--min-lr is above --lr"});
   rejects("--lr-warmup-iters 5 --lr-warmup-fraction 0.1", {"exclude each other"});
   rejects("--lr-warmup-iters 5 --lr-decay-iters 5", {"--lr-warmup-iters", "--lr-decay-iters 5"});
+  rejects("--lr-warmup-iters 4", {"longer than the run", "--lr-warmup-iters", "at most 3"});
+  rejects("--lr-warmup-iters 13 --n-samples-per-prompt 4 --num-steps-per-rollout 4",
+          {"--lr-warmup-iters", "at most 12"});
+  EXPECT_EQ(train("--lr-warmup-iters 3").optimizer.schedule.warmup_steps, 3);
   EXPECT_EQ(train("--lr-warmup-fraction 0.1").optimizer.warmup_fraction, 0.1);
   rejects("--save-interval 5", {"--save-interval needs --save"});
   rejects("--save s --save-interval 0", {"--save-interval"});
-  EXPECT_TRUE(notes_contain("", "no --save"));
-  EXPECT_FALSE(notes_contain("--save s", "no --save"));
+  EXPECT_FALSE(notes_contain("", "no --save"));  // the run and the plan say it themselves
+  EXPECT_TRUE(notes_contain("--exclude-modules q_proj", "--exclude-modules q_proj: trained all the same"));
+  EXPECT_FALSE(notes_contain("--exclude-modules q_proj --lora-type canonical_lora", "--exclude-modules"));
+  EXPECT_FALSE(notes_contain("--exclude-modules linear_qkv,lm_head", "--exclude-modules"));
 }
 
 TEST(Train, RecomputationAndDryRun) {

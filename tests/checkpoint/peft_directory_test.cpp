@@ -97,6 +97,23 @@ TEST(PeftDirectory, GoldenRefusalsNameTheKey) {
   refused("qwen2_untied/adapter_modules_to_save", "modules_to_save");
 }
 
+TEST(PeftDirectory, BaseModelName) {
+  Json config = minimal();
+  EXPECT_EQ(PeftDirectory(Adapter(config).dir().path()).base_model_name(), "");
+  config["base_model_name_or_path"] = nullptr;
+  EXPECT_EQ(PeftDirectory(Adapter(config).dir().path()).base_model_name(), "");
+  config["base_model_name_or_path"] = "org/base";
+  EXPECT_EQ(PeftDirectory(Adapter(config).dir().path()).base_model_name(), "org/base");
+  config["base_model_name_or_path"] = 7;
+  expect_error<FormatError>([&] { PeftDirectory(Adapter(config).dir().path()); },
+                            {"adapter_config.json", "base_model_name_or_path"});
+}
+
+TEST(PeftDirectory, AlphaIsAboveZero) {
+  for (const Json& alpha : {Json(0), Json(0.0), Json(-1)}) expect_refused("lora_alpha", alpha);
+  expect_refused("alpha_pattern", {{"q_proj", 0}});
+}
+
 TEST(PeftDirectory, DefaultsOfMissingKeys) {
   const lora::LoraConfig config = Adapter(Json{{"peft_type", "LORA"}, {"target_modules", {"q_proj"}}}).config();
   EXPECT_EQ(config.rank, 8);

@@ -152,6 +152,11 @@ TEST(TrainState, DamagedStateNamesTheField) {
     dir.write(file, bad.dump());
     expect_error<FormatError>([&] { LoadedCheckpoint loaded(dir.path(), 1); }, {"train_state.json", key});
   }
+  Json negative = good;
+  negative["counters"] = {{"optimizer_steps", -5}};
+  dir.write(file, negative.dump());
+  expect_error<FormatError>([&] { LoadedCheckpoint loaded(dir.path(), 1); },
+                            {"train_state.json: counters.optimizer_steps", "-5"});
   Json other = good;
   other["iteration"] = 2;
   dir.write(file, other.dump());

@@ -95,6 +95,37 @@ TEST(Import, UndoesExport) {
   }
 }
 
+TEST(Modules, AreReadOffTheTensors) {
+  for (const LoraType type : {LoraType::fused, LoraType::canonical}) {
+    const auto layout = resolve_layout(tiny_config(type), tiny_modules());
+    const Buffer flat = random_flat(*layout, 2);
+    const ExportedTensors exported = export_tensors(*layout, flat.f32());
+    const std::vector<Module> modules = modules_of(exported.tensors), known = tiny_modules();
+    ASSERT_EQ(modules.size(), known.size());
+    for (size_t i = 0; i < modules.size(); ++i) {
+      EXPECT_EQ(modules[i].name, known[i].name);
+      EXPECT_EQ(modules[i].leaf, known[i].leaf);
+      EXPECT_EQ(modules[i].layer, known[i].layer);
+      EXPECT_EQ(modules[i].product, known[i].product);
+      EXPECT_EQ(modules[i].in, known[i].in);
+      EXPECT_EQ(modules[i].out, known[i].out);
+      EXPECT_EQ(modules[i].out_begin, known[i].out_begin);
+    }
+    EXPECT_EQ(resolve_layout(tiny_config(type), modules)->num_parameters, layout->num_parameters);
+  }
+  const float values[8] = {};
+  const std::string prefix = "base_model.model.transformer.h.c_attn.lora_";
+  const auto foreign = modules_of(
+      {{prefix + "A.weight", ConstTensor(values, DType::f32, {2, 3})},
+       {prefix + "B.weight", ConstTensor(values, DType::f32, {4, 2})},
+       {"base_model.model.layers.99999999999999999999.x.lora_A.weight", ConstTensor(values, DType::f32, {8})}});
+  ASSERT_EQ(foreign.size(), 2u);
+  EXPECT_EQ(foreign[0].layer, 0);
+  EXPECT_EQ(foreign[1].name, "transformer.h.c_attn");
+  EXPECT_EQ(foreign[1].in, 3);
+  EXPECT_EQ(foreign[1].out, 4);
+}
+
 TEST(Import, HalfTypes) {
   const auto layout = resolve_layout(tiny_config(LoraType::canonical, {"o_proj"}), tiny_modules(1));
   const std::string prefix = "base_model.model.model.layers.0.self_attn.o_proj.";

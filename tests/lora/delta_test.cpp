@@ -39,9 +39,15 @@ std::vector<float> run(std::span<const AdapterRows> adapters, const DeltaDropout
   return y;
 }
 
-TEST(DeltaForward, AddsScaledProducts) {
+// With a rank above both sides of every module too.
+class DeltaForwardRank : public ::testing::TestWithParam<int64_t> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, DeltaForwardRank, ::testing::Values(4, 70));
+
+TEST_P(DeltaForwardRank, AddsScaledProducts) {
   for (const LoraType type : {LoraType::fused, LoraType::canonical}) {
-    const AdapterVersion adapter = random_adapter(tiny_config(type), 0);
+    LoraConfig config = tiny_config(type);
+    config.rank = GetParam();
+    const AdapterVersion adapter = random_adapter(config, 0);
     const AdapterRows rows{.row_begin = 0, .rows = kRows, .adapter = &adapter};
     const std::vector<float> got = run({&rows, 1});
     const std::vector<float> x = draw(kRows * kIn, 0), y = draw(kRows * kOut, 1);

@@ -4,6 +4,8 @@
 
 #include "core/error.h"
 #include "lora/fixture.h"
+#include "lora/targets.h"
+#include "support/temp_directory.h"
 
 namespace lockstep::lora {
 namespace {
@@ -132,8 +134,52 @@ TEST(Layout, UnknownNameListsWhatExists) {
   EXPECT_NE(text.find("linear_qkv"), std::string::npos);
   EXPECT_NE(text.find("try:    q_proj"), std::string::npos) << text;
   LoraConfig config = tiny_config(LoraType::fused);
-  config.exclude_modules = {"lm_head"};
+  config.exclude_modules = {"lm_haed"};
   EXPECT_NE(config_error(config).find("--exclude-modules"), std::string::npos);
+  EXPECT_NE(config_error(tiny_config(LoraType::fused, {"zzzzzz"})).find("try:    "), std::string::npos);
+}
+
+TEST(Layout, PartsThatAreNeverTargetsMayBeExcluded) {
+  LoraConfig config = tiny_config(LoraType::fused);
+  config.exclude_modules = {"lm_head", "embed_tokens", "model.embed_tokens", "model.layers.0.input_layernorm"};
+  EXPECT_EQ(resolve_layout(config, tiny_modules())->pairs.size(), 8u);
+  EXPECT_NE(config_error(tiny_config(LoraType::fused, {"lm_head"})), "");  // never a target
+}
+
+TEST(Layout, ExclusionsThatFusedSiblingsOverrule) {
+  LoraConfig config = tiny_config(LoraType::fused);
+  config.exclude_modules = {"q_proj", "linear_fc1_up", "o_proj", "lm_head"};
+  EXPECT_EQ(excluded_but_shared(config), (Names{"q_proj", "up_proj"}));
+  // What is written beside the tensors excludes none of them.
+  EXPECT_EQ(resolve_layout(config, tiny_modules())->config.exclude_modules, (Names{"o_proj", "lm_head"}));
+  config.exclude_modules = {"linear_qkv", "model.layers.0.mlp.gate_proj", "model.layers.0.mlp.up_proj"};
+  EXPECT_EQ(excluded_but_shared(config), Names());
+  EXPECT_EQ(resolve_layout(config, tiny_modules())->config.exclude_modules, config.exclude_modules);
+  config.exclude_modules = {"layers.0.self_attn.q_proj", "layers.0.self_attn.k_proj", "layers.0.self_attn.v_proj",
+                            "k_proj"};
+  EXPECT_EQ(resolve_layout(config, tiny_modules())->config.exclude_modules.back(), "model.layers.0.self_attn.k_proj");
+  config.type = LoraType::canonical;
+  config.exclude_modules = {"q_proj"};
+  EXPECT_EQ(excluded_but_shared(config), Names());
+}
+
+TEST(Layout, FaultsOfAFileNameFileAndKey) {
+  const auto faulty = [](const char* key, auto change) {
+    SCOPED_TRACE(key);
+    LoraConfig config = tiny_config(LoraType::canonical);
+    config.file = "DIR/adapter_config.json";
+    change(config);
+    const std::string place = config.file + ": " + key;
+    testing::expect_error<FormatError>([&] { resolve_layout(config, tiny_modules()); }, {place.c_str()});
+  };
+  faulty("target_modules", [](LoraConfig& c) { c.target_modules = {"c_attn"}; });
+  faulty("target_modules", [](LoraConfig& c) { c.target_regex = "(q_proj"; });
+  faulty("target_modules", [](LoraConfig& c) { c.target_regex = "q_proj"; });
+  faulty("exclude_modules", [](LoraConfig& c) { c.exclude_modules = {"c_attn"}; });
+  faulty("layers_to_transform", [](LoraConfig& c) { c.layers_to_transform = std::vector<int64_t>{99}; });
+  faulty("rank_pattern", [](LoraConfig& c) { c.rank_pattern = {{"(q", 2}}; });
+  faulty("lora_alpha", [](LoraConfig& c) { c.alpha = 0; });
+  faulty("r", [](LoraConfig& c) { c.rank = kMaxRank + 1; });
 }
 
 TEST(Layout, NothingToAdapt) {
@@ -206,7 +252,8 @@ TEST(Layout, ImpossibleNumbers) {
   };
   EXPECT_NE(with([](LoraConfig& c) { c.rank = 0; }), "");
   EXPECT_EQ(with([](LoraConfig& c) { c.rank = 16; }), "");
-  EXPECT_NE(with([](LoraConfig& c) { c.rank = 17; }).find("k_proj"), std::string::npos);
+  EXPECT_EQ(with([](LoraConfig& c) { c.rank = 99; }), "");  // above every side: PEFT makes such adapters
+  EXPECT_NE(with([](LoraConfig& c) { c.rank = kMaxRank + 1; }).find("--lora-rank"), std::string::npos);
   EXPECT_NE(with([](LoraConfig& c) { c.alpha = 0; }), "");
   EXPECT_NE(with([](LoraConfig& c) { c.alpha = NAN; }), "");
   EXPECT_NE(with([](LoraConfig& c) { c.dropout = 1; }), "");

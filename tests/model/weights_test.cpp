@@ -15,9 +15,9 @@ namespace {
 
 class Loading : public testing::Test {
  protected:
-  std::string load_error(const ModelConfig& config, const NamedTensors& tensors) {
+  std::string load_error(const ModelConfig& config, const NamedTensors& tensors, const std::string& where = "") {
     try {
-      Weights::load(config, tensors, stream_);
+      Weights::load(config, tensors, stream_, {}, where);
     } catch (const FormatError& error) {
       return error.what();
     }
@@ -92,6 +92,7 @@ TEST_F(Loading, RefusalsNameTheTensor) {
   NamedTensors tensors = file.tensors;
   std::erase_if(tensors, [&](const NamedTensor& tensor) { return tensor.name == name; });
   EXPECT_NE(load_error(config, tensors).find(name), std::string::npos);
+  EXPECT_NE(load_error(config, tensors, "DIR").find("DIR: " + name), std::string::npos);
 
   tensors = file.tensors;
   tensors.push_back({"model.layers.3.mlp.up_proj.weight", tensors[0].tensor});

@@ -392,7 +392,7 @@ TEST_F(Training, AnAdapterOfAnotherBaseIsRefused) {
   try {
     load_adapter(adapter, other);
     FAIL() << "loaded";
-  } catch (const ConfigError& refused) {
+  } catch (const FormatError& refused) {
     EXPECT_NE(std::string(refused.what()).find("another base"), std::string::npos);
   }
 }

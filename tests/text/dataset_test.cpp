@@ -122,5 +122,14 @@ TEST_F(DatasetTest, TokenField) {
   expect_error<DataError>([&] { token_field(data, row, "x", 10); }, {"line 1: x", "a list of token ids"});
 }
 
+TEST_F(DatasetTest, MaskField) {
+  const Dataset data = read(R"({"m":[0,1,1],"two":[0,2],"half":[0.5],"x":7})");
+  const Row& row = data.rows()[0];
+  EXPECT_EQ(mask_field(data, row, "m"), (std::vector<int32_t>{0, 1, 1}));
+  expect_error<DataError>([&] { mask_field(data, row, "two"); }, {"line 1: two[1]", "got:    2", "wanted: 0 or 1"});
+  expect_error<DataError>([&] { mask_field(data, row, "half"); }, {"half[0]", "0 or 1"});
+  expect_error<DataError>([&] { mask_field(data, row, "x"); }, {"line 1: x", "a list of 0 and 1"});
+}
+
 }  // namespace
 }  // namespace lockstep::text

@@ -127,15 +127,24 @@ TEST(Tokenizer, Lookups) {
   const int32_t part = tokenizer.token_id("\u00ff").value();
   EXPECT_EQ(tokenizer.token_bytes(part), "\xff");
   EXPECT_EQ(tokenizer.token_bytes(tokenizer.token_id("two words").value()), "two words");
-  for (int32_t bad : {-1, 3008, 1 << 30}) {
-    EXPECT_FALSE(tokenizer.is_special(bad));
-    EXPECT_THROW(tokenizer.token_bytes(bad), DataError);
-    expect_error<DataError>(
-        [&] {
-          tokenizer.decode(std::vector<int32_t>{end, bad});
-        },
-        {"outside the vocabulary", std::to_string(bad).c_str()});
-    EXPECT_THROW(StreamingDecoder(tokenizer, false).push(bad), DataError);
+  EXPECT_FALSE(tokenizer.is_special(-1));
+  EXPECT_THROW(tokenizer.token_bytes(-1), DataError);
+  expect_error<DataError>([&] { tokenizer.decode(std::vector<int32_t>{end, -1}); }, {"negative token id", "-1"});
+  EXPECT_THROW(StreamingDecoder(tokenizer, false).push(-1), DataError);
+}
+
+TEST(Tokenizer, IdsOfAPaddedHeadStandForNothing) {
+  const Tokenizer tokenizer = parse(gpt2_style());
+  const int32_t space = tokenizer.token_id("\u0120").value();
+  for (int32_t padding : {3008, 1 << 30}) {
+    EXPECT_FALSE(tokenizer.is_special(padding));
+    EXPECT_EQ(tokenizer.token_bytes(padding), "");
+    for (const bool skip_special : {false, true}) {
+      EXPECT_EQ(tokenizer.decode(std::vector<int32_t>{space, padding, space}, skip_special), "  ");
+      StreamingDecoder decoder(tokenizer, skip_special);
+      EXPECT_EQ(decoder.push(padding), "");
+      EXPECT_EQ(decoder.finish(), "");
+    }
   }
 }
 

@@ -1,0 +1,15 @@
+#include "recipes/held_adapter.h"
+
+#include "recipes/adapter.h"
+
+namespace lockstep::recipes {
+
+int64_t hold_adapter(rollout::Engine& engine, const std::string& path, const Base& base) {
+  if (path.empty()) return rollout::Engine::kBase;
+  lora::AdapterVersion adapter = load_adapter(path, base).snapshot();
+  const int64_t version = adapter.version;
+  engine.hold(std::move(adapter));
+  return version;
+}
+
+}  // namespace lockstep::recipes
