@@ -21,7 +21,7 @@ struct StreamOptions {
 class Stream {
  public:
   // Throws DeviceError if this CPU lacks the instruction set asked for (or AVX2 + FMA at all), ConfigError for a thread
-  // count below 0 or above 1024.
+  // count below 0 or above max_threads(), ResourceError if the system refuses a thread.
   explicit Stream(StreamOptions options = {});
   ~Stream();
   Stream(const Stream&) = delete;
@@ -42,6 +42,10 @@ class Stream {
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+// The most threads a stream takes: 4 per core this process may use, at least 16. Every op waits for every thread, so more
+// than one per core only costs; the room above that is for a script written for a larger machine.
+int max_threads();
 
 CpuIsa parse_cpu_isa(std::string_view name);  // "auto" | "avx2" | "avx512"; ConfigError otherwise
 const char* cpu_isa_name(CpuIsa isa);
