@@ -17,6 +17,7 @@ struct Sequence;
 struct PromptGroup {
   std::span<const int32_t> tokens;
   uint32_t row = 0;
+  int64_t first_sample = 0;
   int64_t max_tokens = 0;  // of each sample
   std::span<Sequence> samples;
   BlockTable kv;             // of positions of the prompt only
