@@ -1,9 +1,9 @@
 // Losses: pure functions of datums and the head's outputs, tested without a model. Notation: lp new log-prob, old, ref; w row weight; A advantage.
 #pragma once
 
-#include <map>
 #include <span>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -42,16 +42,21 @@ struct LossScale {
   int64_t first_sample = 0;  // number in the step of the first datum; for messages
 };
 
-// Shares on the scale of the loss, except names that end in "_max": those are maxima over rows.
-using Metrics = std::map<std::string, double>;
-void combine_metrics(Metrics& total, const Metrics& share);  // adds, or takes the larger of two maxima
+// What a loss reports beside its value; 0 where it has none.
+struct Metrics {
+  double entropy = 0;           // PolicyLoss: a share, on the scale of the loss
+  double logprob_diff_max = 0;  // PolicyLoss: max |lp - old| over the rows of weight > 0
+
+  void add(const Metrics& other);
+  double at(std::string_view name) const { return name == "entropy" ? entropy : logprob_diff_max; }
+  bool operator==(const Metrics&) const = default;
+};
 
 struct LossOutput {
   double loss = 0;                      // this call's share of the step's loss
   std::vector<double> sample_losses;    // per datum, same sum; the step adds them in batch order
-  Metrics metrics;                      // PolicyLoss: entropy, ratio, clip_fraction (clipped > unclipped), logprob_diff_max = max |lp - old|,
-                                        // and with ref_logprobs kl (always low_var)
-  std::vector<Metrics> sample_metrics;  // per datum; combined in order they are `metrics`
+  Metrics metrics;
+  std::vector<Metrics> sample_metrics;  // per datum; added in order they are `metrics`
 };
 
 bool needs_entropy(const Loss& loss);           // the head must compute entropy

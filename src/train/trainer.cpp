@@ -182,8 +182,8 @@ struct Trainer::Impl {
     for (size_t i = 0; i < count; ++i) {
       step.loss += output.sample_losses[i];
       call.loss += output.sample_losses[i];
-      combine_metrics(step.metrics, output.sample_metrics[i]);
-      combine_metrics(call.metrics, output.sample_metrics[i]);
+      step.metrics.add(output.sample_metrics[i]);
+      call.metrics.add(output.sample_metrics[i]);
       open->weight += datums[i].weight_sum();
       step.tokens += datums[i].size();
       call.tokens += datums[i].size();
