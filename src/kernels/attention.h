@@ -4,7 +4,7 @@
 //
 // Keys and values live in blocks of 16 positions. A block of one layer is [kv_heads][head_dim][16] keys (transposed, so that
 // a score is one chain over head_dim with 16 keys side by side) followed by [kv_heads][16][head_dim] values, f32.
-// p and o are computed from a whole row of scores (no online rescaling); lanes of 16 as in kernels/pack.h start at
+// p and o are computed from a whole row of scores (no online rescaling); lanes of 16 (the rules in kernels/pack.h) start at
 // multiples of 16 of the key position, so a row's bits depend only on its own tokens. o is one chain over j in order of
 // exp(s - max) v, then times 1/sum.
 #pragma once

@@ -9,7 +9,7 @@
 
 namespace lockstep::kernels {
 
-// z = logits * inv_temperature;  m = max z;  S = sum exp(z - m)  (16 lanes, kernels/pack.h);  lse = m + log S
+// z = logits * inv_temperature;  m = max z;  S = sum exp(z - m)  (16 lanes: the rules in kernels/pack.h);  lse = m + log S
 // logprob[t] = z[target[t]] - lse;   entropy[t] = log S - sum exp(z - m) (z - m) / S    (from S on in double)
 //   logits [T, V] f32    targets [T] in [0, V); -1 skips the row: logprob, entropy, lse and later dlogits are 0
 //   logprob, entropy, lse [T] f32; entropy may be empty
