@@ -32,8 +32,8 @@ class Buffer {
   size_t bytes_ = 0;
 };
 
-// Bytes held by all live Buffers of the process, and the highest value since the last reset_peak_bytes(). Atomic. The one
-// process-wide state: read by publishing and by tests; nothing decides by it (docs/decisions.md).
+// Bytes held by all live Buffers of the process, and the highest value since the last reset_peak_bytes(). Atomic. The
+// one process-wide state: read by publishing and by tests; nothing decides by it (docs/decisions.md).
 int64_t live_bytes();
 int64_t peak_bytes();
 void reset_peak_bytes();

@@ -11,7 +11,9 @@ DecayStyle parse_decay_style(const std::string& name) {
   if (name == "constant") return DecayStyle::constant;
   if (name == "linear") return DecayStyle::linear;
   if (name == "cosine") return DecayStyle::cosine;
-  throw ConfigError({.what = "unknown learning-rate decay", .where = "--lr-decay-style", .got = name,
+  throw ConfigError({.what = "unknown learning-rate decay",
+                     .where = "--lr-decay-style",
+                     .got = name,
                      .wanted = "constant, linear or cosine"});
 }
 

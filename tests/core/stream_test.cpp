@@ -167,8 +167,8 @@ TEST(Stream, ThreadsBeyondTheCoresDoNotSpin) {
   for (int call = 0; call < kCalls; ++call) stream.parallel(4, [&](int64_t i, int) { sum += i; });
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &end);
   EXPECT_EQ(sum.load(), 6 * kCalls);
-  const double cpu_ms = static_cast<double>(end.tv_sec - begin.tv_sec) * 1e3 +
-                        static_cast<double>(end.tv_nsec - begin.tv_nsec) / 1e6;
+  const double cpu_ms =
+      static_cast<double>(end.tv_sec - begin.tv_sec) * 1e3 + static_cast<double>(end.tv_nsec - begin.tv_nsec) / 1e6;
   EXPECT_LT(cpu_ms / kCalls / max_threads(), 0.05) << "processor time per call and thread";
 }
 

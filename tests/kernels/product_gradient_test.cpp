@@ -18,7 +18,8 @@ std::vector<double> product(const std::vector<double>& a, const std::vector<doub
   for (int64_t i = 0; i < s.m; ++i)
     for (int64_t k = 0; k < s.k; ++k)
       for (int64_t j = 0; j < s.n; ++j)
-        c[static_cast<size_t>(i * s.n + j)] += a[static_cast<size_t>(i * s.k + k)] * b[static_cast<size_t>(k * s.n + j)];
+        c[static_cast<size_t>(i * s.n + j)] +=
+            a[static_cast<size_t>(i * s.k + k)] * b[static_cast<size_t>(k * s.n + j)];
   return c;
 }
 
@@ -37,7 +38,8 @@ TEST(ProductGradients, LinearBackwardInputIsTheGradientOfLinearForward) {
       EXPECT_LT(relative_error(y.doubles(), forward(x.doubles())), 1e-6);
 
       linear_backward_input(dx.tensor(), dy.tensor(), weight, false, stream);
-      const auto numeric = numeric_gradient(x.doubles(), [&](const auto& at) { return dot(forward(at), dy.doubles()); });
+      const auto numeric =
+          numeric_gradient(x.doubles(), [&](const auto& at) { return dot(forward(at), dy.doubles()); });
       EXPECT_LT(relative_error(dx.doubles(), numeric), 1e-6) << dtype_name(dtype) << " " << s.m << " x " << s.n;
     }
 }
@@ -59,7 +61,8 @@ TEST(ProductGradients, TransposedAndOuterAreTheGradientsOfMatmul) {
     const auto numeric_a = numeric_gradient(a.doubles(), [&](const auto& at) { return loss(at, b.doubles()); });
     EXPECT_LT(relative_error(da.doubles(), numeric_a), 1e-6) << s.m << " x " << s.n;
 
-    std::vector<double> numeric_b = numeric_gradient(b.doubles(), [&](const auto& at) { return loss(a.doubles(), at); });
+    std::vector<double> numeric_b =
+        numeric_gradient(b.doubles(), [&](const auto& at) { return loss(a.doubles(), at); });
     const std::vector<double> start = db.doubles();
     for (size_t i = 0; i < start.size(); ++i) numeric_b[i] += start[i];
     outer_accumulate(db.tensor(), a.tensor(), dc.tensor(), kScale, stream);

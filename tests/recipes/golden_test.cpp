@@ -195,8 +195,7 @@ TEST_P(Golden, GradientsOfLogprobAndEntropyAtTemperature) {
     const std::string at = std::to_string(i);
     const ConstTensor& logprobs = c.want("rl.logprobs." + at);
     const int64_t begin = batch.begins[static_cast<size_t>(i)];
-    EXPECT_LE(max_difference(heads.logprob_T.f32() + begin, logprobs.f32(), logprobs.elements()),
-              kTolerance);
+    EXPECT_LE(max_difference(heads.logprob_T.f32() + begin, logprobs.f32(), logprobs.elements()), kTolerance);
     EXPECT_LE(max_difference(heads.entropy_T.f32() + begin, c.want("rl.entropy." + at).f32(), logprobs.elements()),
               kTolerance);
   }

@@ -1,4 +1,5 @@
-// One forward, end to end: what the Engine reports of its samples is what the Trainer computes for them, to the last bit.
+// One forward, end to end: what the Engine reports of its samples is what the Trainer computes for them, to the last
+// bit.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -104,8 +104,7 @@ TEST_F(TrainerTest, ReportsOfCallsAddUp) {
   EXPECT_GT(first.metrics.entropy, 0);
   EXPECT_DOUBLE_EQ(step.metrics.entropy, first.metrics.entropy + second.metrics.entropy);
   EXPECT_GT(first.metrics.logprob_diff_max, 0);
-  EXPECT_EQ(step.metrics.logprob_diff_max,
-            std::max(first.metrics.logprob_diff_max, second.metrics.logprob_diff_max));
+  EXPECT_EQ(step.metrics.logprob_diff_max, std::max(first.metrics.logprob_diff_max, second.metrics.logprob_diff_max));
 }
 
 TEST_F(TrainerTest, ScoringAndTrainingAgreeBitForBit) {
