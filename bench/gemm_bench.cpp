@@ -1,5 +1,5 @@
-// Products with packed weights beside oneDNN's matmul primitive with weights in the layout it prefers: same threads, same
-// shapes, taking turns. The best time of each side counts, so that other work on the machine disturbs neither.
+// Products with packed weights beside oneDNN's matmul primitive with weights in the layout it prefers: same threads,
+// same shapes, taking turns. The best time of each side counts, so that other work on the machine disturbs neither.
 //
 //   gemm_bench [--threads 2] [--isa auto|avx2|avx512] [--rows 64,128,256,512] [--seconds 0.15] [--json FILE]
 #include <omp.h>
@@ -26,7 +26,8 @@ struct Layer {
   int64_t n, k;
 };
 // Layers of a 135M and of a 0.6B model, and one wide square-ish product.
-constexpr Layer kLayers[] = {{576, 576}, {1536, 576}, {576, 1536}, {192, 576}, {1024, 3072}, {3072, 1024}, {4096, 1024}};
+constexpr Layer kLayers[] = {{576, 576},   {1536, 576},  {576, 1536}, {192, 576},
+                             {1024, 3072}, {3072, 1024}, {4096, 1024}};
 
 struct Options {
   int threads = 0;
@@ -49,7 +50,8 @@ std::vector<float> random_floats(int64_t count, uint64_t seed) {
 // oneDNN's f32 product x [M, K] * W [N, K]^T, weights reordered once.
 class Peer {
  public:
-  Peer(int64_t m, const Layer& layer, float* x, float* w, float* y) : engine_(dnnl::engine::kind::cpu, 0), stream_(engine_) {
+  Peer(int64_t m, const Layer& layer, float* x, float* w, float* y)
+      : engine_(dnnl::engine::kind::cpu, 0), stream_(engine_) {
     using dnnl::memory;
     constexpr auto kF32 = memory::data_type::f32;
     const memory::desc source({m, layer.k}, kF32, memory::format_tag::ab);
@@ -61,7 +63,8 @@ class Peer {
     memory packed(plan.weights_desc(), engine_);
     dnnl::reorder(stored, packed).execute(stream_, stored, packed);
     stream_.wait();
-    arguments_ = {{DNNL_ARG_SRC, memory(source, engine_, x)}, {DNNL_ARG_WEIGHTS, packed},
+    arguments_ = {{DNNL_ARG_SRC, memory(source, engine_, x)},
+                  {DNNL_ARG_WEIGHTS, packed},
                   {DNNL_ARG_DST, memory(result, engine_, y)}};
   }
   void run() {
@@ -112,7 +115,8 @@ Result measure(int64_t m, const Layer& layer, double seconds, Stream& stream) {
   std::vector<float> y(static_cast<size_t>(m * layer.n)), y_peer(y.size());
   std::vector<BFloat16> half(w.size());
   for (size_t i = 0; i < w.size(); ++i) half[i] = to_bf16(w[i]), w[i] = to_f32(half[i]);
-  const ConstTensor wide(w.data(), DType::f32, {layer.n, layer.k}), narrow(half.data(), DType::bf16, {layer.n, layer.k});
+  const ConstTensor wide(w.data(), DType::f32, {layer.n, layer.k}),
+      narrow(half.data(), DType::bf16, {layer.n, layer.k});
   const kernels::PackedWeight f32 = kernels::pack_weight({&wide, 1}, stream);
   const kernels::PackedWeight bf16 = kernels::pack_weight({&narrow, 1}, stream);
   Peer peer(m, layer, x.data(), w.data(), y_peer.data());
@@ -141,7 +145,11 @@ void run(const Options& options) {
       std::printf("%6ld%6ld%6ld %8.1f %8.1f %8.1f %12.3f %12.3f\n", layer.n, layer.k, m, r.f32, r.bf16, r.peer,
                   r.f32 / r.peer, r.bf16 / r.peer);
       std::fflush(stdout);
-      rows.push_back({{"n", layer.n}, {"k", layer.k}, {"m", m}, {"f32_gflops", r.f32}, {"bf16_gflops", r.bf16},
+      rows.push_back({{"n", layer.n},
+                      {"k", layer.k},
+                      {"m", m},
+                      {"f32_gflops", r.f32},
+                      {"bf16_gflops", r.bf16},
                       {"onednn_gflops", r.peer}});
       log_f32 += std::log(r.f32 / r.peer);
       log_bf16 += std::log(r.bf16 / r.peer);
@@ -153,8 +161,11 @@ void run(const Options& options) {
   std::ofstream file(options.json);
   file << nlohmann::json{{"peer", "oneDNN " + std::to_string(dnnl_version()->major) + "." +
                                       std::to_string(dnnl_version()->minor)},
-                         {"threads", stream.threads()}, {"isa", cpu_isa_name(stream.isa())},
-                         {"geometric_mean", f32}, {"geometric_mean_bf16_weights", bf16}, {"shapes", rows}}
+                         {"threads", stream.threads()},
+                         {"isa", cpu_isa_name(stream.isa())},
+                         {"geometric_mean", f32},
+                         {"geometric_mean_bf16_weights", bf16},
+                         {"shapes", rows}}
               .dump(2)
        << "\n";
   if (!file.flush()) throw std::runtime_error("cannot write " + options.json);

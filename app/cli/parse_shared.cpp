@@ -99,7 +99,7 @@ std::vector<Flag> checkpoint_flags(SaveOptions& save) {
 
 std::vector<Flag> machine_flags(BaseOptions& base) {
   return {
-      {"--threads", "N", number(base.stream.threads, 0, 1024), "threads (0: all cores); never changes a bit"},
+      {"--threads", "N", number(base.stream.threads, 0, max_threads()), "threads (0: all cores); never changes a bit"},
       {"--cpu-isa", "ISA",
        choice("auto|avx2|avx512", "auto", [&base](const std::string& name) { base.stream.isa = parse_cpu_isa(name); }),
        "auto | avx2 | avx512; never changes a bit"},

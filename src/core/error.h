@@ -2,7 +2,7 @@
 //
 //   includes    nothing of ours
 //   memory      Buffer owns, Tensor / ConstTensor are views, Arena is a reusable stack of scratch memory
-//   threads     a Stream owns the worker threads its ops run on; nothing here has global mutable state
+//   threads     a Stream owns the worker threads its ops run on; the counters of live bytes are the one global state
 //
 // This header: the one tree of exceptions. A message says what failed, where, got, wanted, try.
 // Libraries throw; only app/ catches, prints to stderr and turns the kind into an exit code.
@@ -14,8 +14,8 @@
 namespace lockstep {
 
 struct Fault {
-  std::string what;         // "tensor has the wrong shape"
-  std::string where = {};   // file, row, field, flag
+  std::string what;        // "tensor has the wrong shape"
+  std::string where = {};  // file, row, field, flag
   std::string got = {};
   std::string wanted = {};
   std::string attempt = {};  // what the user should try
@@ -32,17 +32,17 @@ class Error : public std::runtime_error {
   Fault fault_;
 };
 
-#define LOCKSTEP_ERROR_KIND(Name, code)                  \
-  class Name : public Error {                            \
-   public:                                               \
-    using Error::Error;                                  \
-    const char* kind() const override { return #Name; }  \
-    int exit_code() const override { return code; }      \
+#define LOCKSTEP_ERROR_KIND(Name, code)                 \
+  class Name : public Error {                           \
+   public:                                              \
+    using Error::Error;                                 \
+    const char* kind() const override { return #Name; } \
+    int exit_code() const override { return code; }     \
   }
-LOCKSTEP_ERROR_KIND(ConfigError, 2);    // a flag, an impossible combination
-LOCKSTEP_ERROR_KIND(DataError, 3);      // a dataset row, a token outside the vocabulary
-LOCKSTEP_ERROR_KIND(FormatError, 4);    // safetensors, config.json, tokenizer.json, adapter_config.json
-LOCKSTEP_ERROR_KIND(ShapeError, 5);     // the contract of an op or an adapter is broken
+LOCKSTEP_ERROR_KIND(ConfigError, 2);  // a flag, an impossible combination
+LOCKSTEP_ERROR_KIND(DataError, 3);    // a dataset row, a token outside the vocabulary
+LOCKSTEP_ERROR_KIND(FormatError, 4);  // safetensors, config.json, tokenizer.json, adapter_config.json
+LOCKSTEP_ERROR_KIND(ShapeError, 5);   // the contract of an op or an adapter is broken
 LOCKSTEP_ERROR_KIND(DTypeError, 5);
 LOCKSTEP_ERROR_KIND(DeviceError, 6);    // CUDA, driver, instruction set
 LOCKSTEP_ERROR_KIND(ResourceError, 7);  // memory, blocks, disk, unwritable paths

@@ -15,18 +15,20 @@ using Path = std::filesystem::path;
 // Throws DataError if the file cannot be read.
 std::string read_file(const Path& path);
 
-// Writes a temporary file beside `path`, fsyncs it and renames it over `path`: readers see the old bytes or the new ones.
-// Creates missing parent directories. Throws ResourceError; the old file is untouched then.
+// Writes a temporary file beside `path`, fsyncs it and renames it over `path`: readers see the old bytes or the new
+// ones. Creates missing parent directories. Throws ResourceError; the old file is untouched then.
 void write_file_atomic(const Path& path, std::string_view bytes);
 
 // Calls fill(dir) with a fresh temporary directory beside `path`, fsyncs every file in it and renames it to `path`.
-// If `path` exists it is replaced as the last act. On any exception the temporary directory is removed and `path` is as before.
+// If `path` exists it is replaced as the last act. On any exception the temporary directory is removed and `path` is as
+// before.
 void write_directory_atomic(const Path& path, const std::function<void(const Path& dir)>& fill);
 
 // Throws ResourceError (with what to try) unless files can be created in `dir`; makes it if it is missing.
 void require_writable_directory(const Path& dir);
 
-// Both name the same directory or file, or would if it existed: `run/`, `./run` and `run` do. An empty path is no place.
+// Both name the same directory or file, or would if it existed: `run/`, `./run` and `run` do. An empty path is no
+// place.
 bool same_place(const Path& a, const Path& b);
 
 // A read-only mapping of a whole file; valid while the object lives. Move only.

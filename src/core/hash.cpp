@@ -17,8 +17,12 @@ Sha256::Sha256() : impl_(std::make_unique<Impl>()) {
 }
 Sha256::~Sha256() = default;
 
-void Sha256::update(std::span<const std::byte> bytes) { EVP_DigestUpdate(impl_->context, bytes.data(), bytes.size()); }
-void Sha256::update(std::string_view text) { EVP_DigestUpdate(impl_->context, text.data(), text.size()); }
+void Sha256::update(std::span<const std::byte> bytes) {
+  EVP_DigestUpdate(impl_->context, bytes.data(), bytes.size());
+}
+void Sha256::update(std::string_view text) {
+  EVP_DigestUpdate(impl_->context, text.data(), text.size());
+}
 
 std::string Sha256::hex() {
   unsigned char digest[EVP_MAX_MD_SIZE];

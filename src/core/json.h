@@ -12,12 +12,14 @@ namespace lockstep {
 using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;
 
-// `where` names the source in errors ("DIR/config.json"). Throws FormatError: invalid JSON, invalid UTF-8, a duplicate key.
+// `where` names the source in errors ("DIR/config.json"). Throws FormatError: invalid JSON, invalid UTF-8, a duplicate
+// key.
 Json parse_json(std::string_view text, const std::string& where);
 Json read_json(const std::string& path);
 
-// An object of a known file with typed access. A missing key without a default, or a value of another type, is a FormatError
-// that names file, key, the value found and the type wanted. Integers are range checked; a bool is never a number.
+// An object of a known file with typed access. A missing key without a default, or a value of another type, is a
+// FormatError that names file, key, the value found and the type wanted. Integers are range checked; a bool is never a
+// number.
 class JsonObject {
  public:
   JsonObject(const Json& value, std::string where);  // FormatError unless an object

@@ -23,18 +23,27 @@ void account(int64_t delta) {
   }
 }
 
-size_t round_up(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+size_t round_up(size_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
 }  // namespace
 
-int64_t live_bytes() { return g_live.load(); }
-int64_t peak_bytes() { return g_peak.load(); }
-void reset_peak_bytes() { g_peak.store(g_live.load()); }
+int64_t live_bytes() {
+  return g_live.load();
+}
+int64_t peak_bytes() {
+  return g_peak.load();
+}
+void reset_peak_bytes() {
+  g_peak.store(g_live.load());
+}
 
 Buffer::Buffer(size_t bytes, Fill fill) : bytes_(bytes) {
   if (bytes == 0) return;
   data_ = std::aligned_alloc(kAlignment, round_up(bytes));
   if (data_ == nullptr)
-    throw ResourceError({.what = "out of memory", .got = std::to_string(bytes) + " bytes asked for in one piece",
+    throw ResourceError({.what = "out of memory",
+                         .got = std::to_string(bytes) + " bytes asked for in one piece",
                          .attempt = "a smaller --max-tokens-per-gpu, fewer sequences at once, or a smaller model"});
   if (fill == Fill::zero) std::memset(data_, 0, bytes);
   account(static_cast<int64_t>(bytes));
@@ -61,8 +70,7 @@ void* Arena::alloc_bytes(size_t bytes) {
     ++chunk_;
     used_ = 0;
   }
-  if (chunk_ == chunks_.size())
-    chunks_.emplace_back(std::max(bytes, kArenaChunkBytes), Buffer::Fill::none);
+  if (chunk_ == chunks_.size()) chunks_.emplace_back(std::max(bytes, kArenaChunkBytes), Buffer::Fill::none);
   void* memory = static_cast<char*>(chunks_[chunk_].data()) + used_;
   used_ += bytes;
   return memory;

@@ -1,6 +1,6 @@
 // Memory: Buffer (one owned allocation), Arena (a stack of scratch tensors that is reused every step).
 //
-// Both hand out memory aligned to 64 bytes. A MemoryLedger adds up what is alive and the highest sum seen.
+// Both hand out memory aligned to 64 bytes. live_bytes() and peak_bytes() say what is alive and the highest sum seen.
 #pragma once
 
 #include <atomic>
@@ -32,8 +32,8 @@ class Buffer {
   size_t bytes_ = 0;
 };
 
-// Bytes held by all live Buffers of the process, and the highest value since the last reset_peak().
-// The one process-wide counter; atomic, read by `bench` and by the memory line of the run log.
+// Bytes held by all live Buffers of the process, and the highest value since the last reset_peak_bytes(). Atomic. The
+// one process-wide state: read by publishing and by tests; nothing decides by it (docs/decisions.md).
 int64_t live_bytes();
 int64_t peak_bytes();
 void reset_peak_bytes();

@@ -19,7 +19,9 @@ using Counter = std::array<uint32_t, 4>;
 std::array<uint32_t, 4> philox(uint64_t key, Counter counter);
 
 // Uniform in [0, 1) with 24 bits; exact in f32.
-inline float uniform01(uint32_t bits) { return static_cast<float>(bits >> 8) * 0x1p-24f; }
+inline float uniform01(uint32_t bits) {
+  return static_cast<float>(bits >> 8) * 0x1p-24f;
+}
 
 // A permutation of 0..n-1 that depends only on (seed, epoch): Fisher-Yates with one Philox draw per place.
 std::vector<int64_t> permutation(int64_t n, uint64_t seed, uint64_t epoch);

@@ -10,6 +10,7 @@
 #include <exception>
 #include <mutex>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -46,30 +47,57 @@ CpuIsa resolve_isa(CpuIsa wanted) {
     throw DeviceError({.what = "this CPU is too old", .got = "no AVX2 and FMA", .wanted = "x86-64-v3 or newer"});
   if (wanted == CpuIsa::best) return avx512 ? CpuIsa::avx512 : CpuIsa::avx2;
   if (wanted == CpuIsa::avx512 && !avx512)
-    throw DeviceError({.what = "instruction set not available", .where = "--cpu-isa avx512",
-                       .got = "a CPU without AVX-512 F, BW, DQ and VL", .attempt = "--cpu-isa auto"});
+    throw DeviceError({.what = "instruction set not available",
+                       .where = "--cpu-isa avx512",
+                       .got = "a CPU without AVX-512 F, BW, DQ and VL",
+                       .attempt = "--cpu-isa auto"});
   if (wanted == CpuIsa::neon)
     throw DeviceError({.what = "instruction set not available", .got = "neon on x86-64", .attempt = "--cpu-isa auto"});
   return wanted;
 #else
   if (wanted != CpuIsa::best && wanted != CpuIsa::neon)
-    throw DeviceError({.what = "instruction set not available", .where = "--cpu-isa", .got = cpu_isa_name(wanted),
+    throw DeviceError({.what = "instruction set not available",
+                       .where = "--cpu-isa",
+                       .got = cpu_isa_name(wanted),
                        .attempt = "--cpu-isa auto"});
   return CpuIsa::neon;
 #endif
 }
 
 // How long a worker spins for the next task before it sleeps: a decode step is a train of ops a few microseconds apart,
-// and waking a sleeping thread costs more than most of them.
+// and waking a sleeping thread costs more than most of them. Where threads outnumber cores nobody spins: the thread
+// that is waited for may need the very core.
 constexpr int kSpins = 20000;
 
+// Signals belong to the thread that runs the program, never to a worker: threads start with the mask of their creator.
+class BlockedSignals {
+ public:
+  BlockedSignals() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~BlockedSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  BlockedSignals(const BlockedSignals&) = delete;
+  BlockedSignals& operator=(const BlockedSignals&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
 }  // namespace
+
+int max_threads() {
+  return std::max(16, 4 * available_cores());
+}
 
 CpuIsa parse_cpu_isa(std::string_view name) {
   if (name == "auto") return CpuIsa::best;
   if (name == "avx2") return CpuIsa::avx2;
   if (name == "avx512") return CpuIsa::avx512;
-  throw ConfigError({.what = "unknown instruction set", .where = "--cpu-isa", .got = std::string(name),
+  throw ConfigError({.what = "unknown instruction set",
+                     .where = "--cpu-isa",
+                     .got = std::string(name),
                      .wanted = "auto, avx2 or avx512"});
 }
 
@@ -85,6 +113,7 @@ const char* cpu_isa_name(CpuIsa isa) {
 
 struct Stream::Impl {
   CpuIsa isa = CpuIsa::avx2;
+  int spins = kSpins;
   std::vector<std::thread> workers;
   std::vector<Buffer> scratch;
 
@@ -98,6 +127,23 @@ struct Stream::Impl {
   std::mutex mutex;
   std::condition_variable wake;
   std::exception_ptr failure;
+
+  ~Impl() {
+    {
+      std::lock_guard lock(mutex);
+      stopping.store(true, std::memory_order_release);
+      generation.fetch_add(1, std::memory_order_release);
+    }
+    wake.notify_all();
+    for (std::thread& worker : workers) worker.join();
+  }
+
+  void start(int threads) {
+    spins = threads > available_cores() ? 0 : kSpins;
+    scratch.resize(static_cast<size_t>(threads));
+    const BlockedSignals blocked;
+    for (int worker = 1; worker < threads; ++worker) workers.emplace_back([this, worker] { loop(worker); });
+  }
 
   void work(int worker) {
     try {
@@ -114,7 +160,7 @@ struct Stream::Impl {
   void loop(int worker) {
     uint64_t seen = 0;
     for (;;) {
-      for (int spin = 0; spin < kSpins && generation.load(std::memory_order_acquire) == seen; ++spin) pause_cpu();
+      for (int spin = 0; spin < spins && generation.load(std::memory_order_acquire) == seen; ++spin) pause_cpu();
       if (generation.load(std::memory_order_acquire) == seen) {
         std::unique_lock lock(mutex);
         wake.wait(lock, [&] { return generation.load(std::memory_order_acquire) != seen; });
@@ -128,32 +174,32 @@ struct Stream::Impl {
 };
 
 Stream::Stream(StreamOptions options) : impl_(std::make_unique<Impl>()) {
-  if (options.threads < 0 || options.threads > 1024)
-    throw ConfigError({.what = "impossible thread count", .where = "--threads", .got = std::to_string(options.threads),
-                       .wanted = "1 to 1024, or 0 for all cores"});
+  if (options.threads < 0 || options.threads > max_threads())
+    throw ConfigError({.what = "impossible thread count",
+                       .where = "--threads",
+                       .got = std::to_string(options.threads),
+                       .wanted = "1 to " + std::to_string(max_threads()) + " on this machine, or 0 for all cores"});
   impl_->isa = resolve_isa(options.isa);
   const int threads = options.threads > 0 ? options.threads : available_cores();
-  impl_->scratch.resize(static_cast<size_t>(threads));
-  // Signals belong to the thread that runs the program, never to a worker.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  for (int worker = 1; worker < threads; ++worker) impl_->workers.emplace_back([this, worker] { impl_->loop(worker); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-}
-
-Stream::~Stream() {
-  {
-    std::lock_guard lock(impl_->mutex);
-    impl_->stopping.store(true, std::memory_order_release);
-    impl_->generation.fetch_add(1, std::memory_order_release);
+  try {
+    impl_->start(threads);
+  } catch (const std::system_error& error) {
+    throw ResourceError({.what = "a thread cannot be created",
+                         .where = "--threads",
+                         .got = error.what(),
+                         .wanted = std::to_string(threads) + " threads",
+                         .attempt = "fewer --threads, or a higher limit of memory (ulimit -v) or threads (ulimit -u)"});
   }
-  impl_->wake.notify_all();
-  for (std::thread& worker : impl_->workers) worker.join();
 }
 
-int Stream::threads() const { return static_cast<int>(impl_->scratch.size()); }
-CpuIsa Stream::isa() const { return impl_->isa; }
+Stream::~Stream() = default;
+
+int Stream::threads() const {
+  return static_cast<int>(impl_->scratch.size());
+}
+CpuIsa Stream::isa() const {
+  return impl_->isa;
+}
 
 void Stream::parallel(int64_t count, const std::function<void(int64_t, int)>& task) {
   if (count <= 0) return;
@@ -174,8 +220,10 @@ void Stream::parallel(int64_t count, const std::function<void(int64_t, int)>& ta
   impl.work(0);
   const int others = static_cast<int>(impl.workers.size());
   for (int spin = 0; impl.done.load(std::memory_order_acquire) != others; ++spin) {
-    if (spin < kSpins) pause_cpu();
-    else std::this_thread::yield();
+    if (spin < impl.spins)
+      pause_cpu();
+    else
+      std::this_thread::yield();
   }
   if (impl.failure) std::rethrow_exception(std::exchange(impl.failure, nullptr));
 }

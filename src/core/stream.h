@@ -14,14 +14,14 @@ namespace lockstep {
 enum class CpuIsa { best, avx2, avx512, neon };
 
 struct StreamOptions {
-  int threads = 0;                // 0: all cores this process may use
+  int threads = 0;  // 0: all cores this process may use
   CpuIsa isa = CpuIsa::best;
 };
 
 class Stream {
  public:
   // Throws DeviceError if this CPU lacks the instruction set asked for (or AVX2 + FMA at all), ConfigError for a thread
-  // count below 0 or above 1024.
+  // count below 0 or above max_threads(), ResourceError if the system refuses a thread.
   explicit Stream(StreamOptions options = {});
   ~Stream();
   Stream(const Stream&) = delete;
@@ -30,8 +30,8 @@ class Stream {
   int threads() const;
   CpuIsa isa() const;  // avx2, avx512 or neon; never `best`
 
-  // Runs task(index, worker) for every index in [0, count), spread over the workers (the caller is worker 0), and returns
-  // when all are done. Indices are handed out dynamically, so a task must write only what belongs to its index.
+  // Runs task(index, worker) for every index in [0, count), spread over the workers (the caller is worker 0), and
+  // returns when all are done. Indices are handed out dynamically, so a task must write only what belongs to its index.
   // The first exception thrown by a task is thrown here. Not reentrant: a task must not call parallel().
   void parallel(int64_t count, const std::function<void(int64_t index, int worker)>& task);
 
@@ -42,6 +42,10 @@ class Stream {
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+// The most threads a stream takes: 4 per core this process may use, at least 16. Every op waits for every thread, so
+// more than one per core only costs; the room above that is for a script written for a larger machine.
+int max_threads();
 
 CpuIsa parse_cpu_isa(std::string_view name);  // "auto" | "avx2" | "avx512"; ConfigError otherwise
 const char* cpu_isa_name(CpuIsa isa);

@@ -84,8 +84,12 @@ Tensor::Tensor(void* memory, DType type, std::initializer_list<int64_t> dims) {
   dtype = type;
   set_shape(*this, dims);
 }
-Tensor Tensor::rows(int64_t begin, int64_t end) const { return row_range(*this, begin, end); }
-Tensor Tensor::cols(int64_t begin, int64_t end) const { return col_range(*this, begin, end); }
+Tensor Tensor::rows(int64_t begin, int64_t end) const {
+  return row_range(*this, begin, end);
+}
+Tensor Tensor::cols(int64_t begin, int64_t end) const {
+  return col_range(*this, begin, end);
+}
 
 ConstTensor::ConstTensor(const void* memory, DType type, std::initializer_list<int64_t> dims) {
   data = memory;
@@ -99,8 +103,12 @@ ConstTensor::ConstTensor(const Tensor& other) {
   shape = other.shape;
   row_stride = other.row_stride;
 }
-ConstTensor ConstTensor::rows(int64_t begin, int64_t end) const { return row_range(*this, begin, end); }
-ConstTensor ConstTensor::cols(int64_t begin, int64_t end) const { return col_range(*this, begin, end); }
+ConstTensor ConstTensor::rows(int64_t begin, int64_t end) const {
+  return row_range(*this, begin, end);
+}
+ConstTensor ConstTensor::cols(int64_t begin, int64_t end) const {
+  return col_range(*this, begin, end);
+}
 
 std::string shape_text(const ConstTensor& tensor) {
   std::string text = std::string(dtype_name(tensor.dtype)) + " [";
@@ -108,12 +116,11 @@ std::string shape_text(const ConstTensor& tensor) {
   return text + "]";
 }
 
-void require_f32(const ConstTensor& tensor, std::initializer_list<int64_t> dims, const char* op,
-                 const char* argument) {
+void require_f32(const ConstTensor& tensor, std::initializer_list<int64_t> dims, const char* op, const char* argument) {
   const auto where = [&] { return std::string(op) + ": " + argument; };
   if (tensor.dtype != DType::f32)
-    throw DTypeError({.what = "op argument has the wrong type", .where = where(), .got = shape_text(tensor),
-                      .wanted = "f32"});
+    throw DTypeError(
+        {.what = "op argument has the wrong type", .where = where(), .got = shape_text(tensor), .wanted = "f32"});
   bool same = tensor.rank == static_cast<int>(dims.size());
   int i = 0;
   std::string wanted = "f32 [";
@@ -122,7 +129,9 @@ void require_f32(const ConstTensor& tensor, std::initializer_list<int64_t> dims,
     wanted += (i++ ? ", " : "") + std::to_string(dim);
   }
   if (!same)
-    throw ShapeError({.what = "op argument has the wrong shape", .where = where(), .got = shape_text(tensor),
+    throw ShapeError({.what = "op argument has the wrong shape",
+                      .where = where(),
+                      .got = shape_text(tensor),
                       .wanted = wanted + "]"});
 }
 

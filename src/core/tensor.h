@@ -23,7 +23,9 @@ struct BFloat16 {
 struct Float16 {
   uint16_t bits;
 };
-inline float to_f32(BFloat16 x) { return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16); }
+inline float to_f32(BFloat16 x) {
+  return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16);
+}
 float to_f32(Float16 x);
 BFloat16 to_bf16(float x);  // round to nearest even
 

@@ -8,8 +8,10 @@ namespace {
 
 void require_flat(const ConstTensor& x, const char* op, const char* argument) {
   if (x.rank != 1)
-    throw ShapeError({.what = "op argument has the wrong shape", .where = std::string(op) + ": " + argument,
-                      .got = shape_text(x), .wanted = "f32 [N]"});
+    throw ShapeError({.what = "op argument has the wrong shape",
+                      .where = std::string(op) + ": " + argument,
+                      .got = shape_text(x),
+                      .wanted = "f32 [N]"});
   require_f32(x, {x.shape[0]}, op, argument);
 }
 
@@ -23,8 +25,8 @@ void adamw(Tensor w_new, ConstTensor w, Tensor m, Tensor v, ConstTensor grad, co
   require_f32(v, {w.shape[0]}, "adamw", "v");
   require_f32(grad, {w.shape[0]}, "adamw", "grad");
   if (options.step < 1)
-    throw ConfigError({.what = "AdamW counts its steps from 1", .where = "adamw: step",
-                       .got = std::to_string(options.step)});
+    throw ConfigError(
+        {.what = "AdamW counts its steps from 1", .where = "adamw: step", .got = std::to_string(options.step)});
   cpu::adamw(w_new, w, m, v, grad, options, stream);
 }
 

@@ -7,15 +7,16 @@
 namespace lockstep::kernels {
 
 struct AdamWStep {
-  double lr = 0, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01;  // double, as PyTorch's Python scalars are
-  int64_t step = 1;          // from 1, for bias correction
-  float grad_scale = 1;      // clipping factor, multiplied into the gradient first
+  // Double, as PyTorch's Python scalars are.
+  double lr = 0, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01;
+  int64_t step = 1;      // from 1, for bias correction
+  float grad_scale = 1;  // clipping factor, multiplied into the gradient first
 };
 
 // g = grad_scale * grad;  m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g^2;
 // w_new = w (1 - lr wd) - lr (m / (1 - b1^step)) / (sqrt(v / (1 - b2^step)) + eps)
-// PyTorch's order of operations (torch.optim.AdamW, single tensor): the factors lr / bias1, sqrt(bias2), 1 - lr wd and 1 - b
-// are worked out in double and rounded to f32; m by lerp (one fma); denom = sqrt(v) / sqrt(bias2) + eps.
+// PyTorch's order of operations (torch.optim.AdamW, single tensor): the factors lr / bias1, sqrt(bias2), 1 - lr wd and
+// 1 - b are worked out in double and rounded to f32; m by lerp (one fma); denom = sqrt(v) / sqrt(bias2) + eps.
 //   all [N] f32; m, v updated in place; w_new overwritten and distinct from w (the next version's buffer)
 // Throws ShapeError, DTypeError, ConfigError (step < 1).   Source: arXiv 1711.05101, algorithm 2.
 void adamw(Tensor w_new, ConstTensor w, Tensor m, Tensor v, ConstTensor grad, const AdamWStep& options, Stream& stream);

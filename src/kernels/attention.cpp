@@ -9,7 +9,8 @@ namespace {
 void require_shape(const AttentionShape& shape, const char* op) {
   if (shape.heads < 1 || shape.kv_heads < 1 || shape.heads % shape.kv_heads != 0 || shape.head_dim < 1 ||
       shape.window < 0)
-    throw ShapeError({.what = "impossible attention shape", .where = op,
+    throw ShapeError({.what = "impossible attention shape",
+                      .where = op,
                       .got = std::to_string(shape.heads) + " heads, " + std::to_string(shape.kv_heads) +
                              " kv heads, head_dim " + std::to_string(shape.head_dim) + ", window " +
                              std::to_string(shape.window),
@@ -21,18 +22,23 @@ void require_sequences(std::span<const AttentionSequence> sequences, int64_t row
     const AttentionSequence& s = sequences[i];
     const auto where = [&] { return std::string(op) + ": sequence " + std::to_string(i); };
     if (s.row_begin < 0 || s.rows < 0 || s.row_begin + s.rows > rows || s.first_position < 0)
-      throw ShapeError({.what = "sequence outside the rows", .where = where(),
+      throw ShapeError({.what = "sequence outside the rows",
+                        .where = where(),
                         .got = "rows " + std::to_string(s.row_begin) + " .. " + std::to_string(s.row_begin + s.rows) +
                                " at position " + std::to_string(s.first_position),
                         .wanted = "within " + std::to_string(rows) + " rows"});
     const int64_t blocks = (s.first_position + s.rows + kKvBlock - 1) / kKvBlock;
     if (s.rows > 0 && static_cast<int64_t>(s.blocks.size()) < blocks)
-      throw ShapeError({.what = "sequence has too few blocks of keys and values", .where = where(),
-                        .got = std::to_string(s.blocks.size()), .wanted = std::to_string(blocks)});
+      throw ShapeError({.what = "sequence has too few blocks of keys and values",
+                        .where = where(),
+                        .got = std::to_string(s.blocks.size()),
+                        .wanted = std::to_string(blocks)});
   }
 }
 
-int64_t rows_of(const ConstTensor& x) { return x.rank > 0 ? x.shape[0] : 0; }
+int64_t rows_of(const ConstTensor& x) {
+  return x.rank > 0 ? x.shape[0] : 0;
+}
 
 }  // namespace
 
@@ -75,8 +81,10 @@ void attention_backward(Tensor dq, Tensor dk, Tensor dv, ConstTensor d_o, ConstT
   require_sequences(sequences, rows, kOp);
   for (const AttentionSequence& sequence : sequences)
     if (sequence.first_position != 0)
-      throw ShapeError({.what = "gradients need whole sequences", .where = kOp,
-                        .got = "first position " + std::to_string(sequence.first_position), .wanted = "0"});
+      throw ShapeError({.what = "gradients need whole sequences",
+                        .where = kOp,
+                        .got = "first position " + std::to_string(sequence.first_position),
+                        .wanted = "0"});
   cpu::attention_backward({dq, dk, dv, d_o, q, o, stats}, shape, sequences, stream);
 }
 

@@ -9,8 +9,10 @@ namespace {
 // Returns T.
 int64_t require_rows(const ConstTensor& rows, const char* op, const char* argument) {
   if (rows.rank != 2)
-    throw ShapeError({.what = "op argument has the wrong shape", .where = std::string(op) + ": " + argument,
-                      .got = shape_text(rows), .wanted = "a matrix"});
+    throw ShapeError({.what = "op argument has the wrong shape",
+                      .where = std::string(op) + ": " + argument,
+                      .got = shape_text(rows),
+                      .wanted = "a matrix"});
   return rows[0];
 }
 

@@ -8,19 +8,24 @@ namespace {
 
 void require_logits(const ConstTensor& logits, const char* op) {
   if (logits.rank != 2 || logits.shape[1] < 1)
-    throw ShapeError({.what = "op argument has the wrong shape", .where = std::string(op) + ": logits",
-                      .got = shape_text(logits), .wanted = "f32 [T, V]"});
+    throw ShapeError({.what = "op argument has the wrong shape",
+                      .where = std::string(op) + ": logits",
+                      .got = shape_text(logits),
+                      .wanted = "f32 [T, V]"});
   require_f32(logits, {logits.shape[0], logits.shape[1]}, op, "logits");
 }
 
 void require_targets(std::span<const int32_t> targets, const ConstTensor& logits, const char* op) {
   const std::string where = std::string(op) + ": targets";
   if (static_cast<int64_t>(targets.size()) != logits.shape[0])
-    throw ShapeError({.what = "one target per row", .where = where, .got = std::to_string(targets.size()),
+    throw ShapeError({.what = "one target per row",
+                      .where = where,
+                      .got = std::to_string(targets.size()),
                       .wanted = std::to_string(logits.shape[0])});
   for (size_t t = 0; t < targets.size(); ++t)
     if (targets[t] < -1 || targets[t] >= logits.shape[1])
-      throw DataError({.what = "target outside the vocabulary", .where = where + ", row " + std::to_string(t),
+      throw DataError({.what = "target outside the vocabulary",
+                       .where = where + ", row " + std::to_string(t),
                        .got = std::to_string(targets[t]),
                        .wanted = "0 .. " + std::to_string(logits.shape[1] - 1) + ", or -1 to skip the row"});
 }

@@ -10,8 +10,10 @@ namespace {
 
 void require_matrix(const ConstTensor& matrix, const char* op, const char* argument) {
   if (matrix.rank != 2)
-    throw ShapeError({.what = "op argument has the wrong shape", .where = std::string(op) + ": " + argument,
-                      .got = shape_text(matrix), .wanted = "a matrix"});
+    throw ShapeError({.what = "op argument has the wrong shape",
+                      .where = std::string(op) + ": " + argument,
+                      .got = shape_text(matrix),
+                      .wanted = "a matrix"});
 }
 
 }  // namespace

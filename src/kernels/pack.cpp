@@ -11,13 +11,19 @@ namespace {
 void require_part(const ConstTensor& part, const ConstTensor& first, size_t index) {
   const std::string where = "pack_weight: parts[" + std::to_string(index) + "]";
   if (part.rank != 2 || part[0] < 1 || part[1] < 1 || part[1] != first[1])
-    throw ShapeError({.what = "weight has the wrong shape", .where = where, .got = shape_text(part),
+    throw ShapeError({.what = "weight has the wrong shape",
+                      .where = where,
+                      .got = shape_text(part),
                       .wanted = first.rank == 2 ? "[N, " + std::to_string(first[1]) + "]" : "[N, K]"});
   if (part.dtype != DType::f32 && part.dtype != DType::bf16 && part.dtype != DType::f16)
-    throw DTypeError({.what = "weight has the wrong type", .where = where, .got = dtype_name(part.dtype),
+    throw DTypeError({.what = "weight has the wrong type",
+                      .where = where,
+                      .got = dtype_name(part.dtype),
                       .wanted = "f32, bf16 or f16"});
   if (part.dtype != first.dtype)
-    throw DTypeError({.what = "stacked weights differ in type", .where = where, .got = dtype_name(part.dtype),
+    throw DTypeError({.what = "stacked weights differ in type",
+                      .where = where,
+                      .got = dtype_name(part.dtype),
                       .wanted = std::string(dtype_name(first.dtype)) + ", as parts[0]"});
 }
 
@@ -40,14 +46,19 @@ PackedWeight pack_weight(std::span<const ConstTensor> parts, Stream& stream) {
 
 void unpack_rows(Tensor out, const PackedWeight& weight, int64_t begin, int64_t end, Stream& stream) {
   if (begin < 0 || end < begin || end > weight.rows)
-    throw ShapeError({.what = "rows outside the packed weight", .where = "unpack_rows",
+    throw ShapeError({.what = "rows outside the packed weight",
+                      .where = "unpack_rows",
                       .got = "[" + std::to_string(begin) + ", " + std::to_string(end) + ")",
                       .wanted = "within [0, " + std::to_string(weight.rows) + ")"});
   if (out.dtype != weight.dtype)
-    throw DTypeError({.what = "op argument has the wrong type", .where = "unpack_rows: out", .got = dtype_name(out.dtype),
+    throw DTypeError({.what = "op argument has the wrong type",
+                      .where = "unpack_rows: out",
+                      .got = dtype_name(out.dtype),
                       .wanted = dtype_name(weight.dtype)});
   if (out.rank != 2 || out[0] != end - begin || out[1] != weight.depth)
-    throw ShapeError({.what = "op argument has the wrong shape", .where = "unpack_rows: out", .got = shape_text(out),
+    throw ShapeError({.what = "op argument has the wrong shape",
+                      .where = "unpack_rows: out",
+                      .got = shape_text(out),
                       .wanted = "[" + std::to_string(end - begin) + ", " + std::to_string(weight.depth) + "]"});
   cpu::unpack_rows(out, weight, begin, end, stream);
 }
@@ -56,8 +67,10 @@ void embedding_gather(Tensor y, const PackedWeight& weight, std::span<const int3
   require_f32(y, {static_cast<int64_t>(ids.size()), weight.depth}, "embedding_gather", "y");
   for (size_t t = 0; t < ids.size(); ++t)
     if (ids[t] < 0 || ids[t] >= weight.rows)
-      throw DataError({.what = "token outside the vocabulary", .where = "position " + std::to_string(t),
-                       .got = std::to_string(ids[t]), .wanted = "0 to " + std::to_string(weight.rows - 1),
+      throw DataError({.what = "token outside the vocabulary",
+                       .where = "position " + std::to_string(t),
+                       .got = std::to_string(ids[t]),
+                       .wanted = "0 to " + std::to_string(weight.rows - 1),
                        .attempt = "the tokenizer that belongs to this model"});
   cpu::embedding_gather(y, weight, ids, stream);
 }

@@ -11,7 +11,8 @@
 //   * a sum inside a row (norms, softmax) uses 16 lanes: lane i = chain over elements i, i+16, ... in order; then the
 //     lanes are combined pairwise: 8+8, 4+4, 2+2, 1+1 (lane i with lane i+8, and so on);
 //   * a gradient is one chain over tokens in order, continued across calls;
-//   * multiply-add is fused exactly where the code says so (the build forbids contraction), exp/log are our own vector code.
+//   * multiply-add is fused exactly where the code says so (the build forbids contraction);
+//   * exp and log are our own vector code.
 //
 // This header: frozen weights in kernel layout.
 #pragma once
@@ -28,8 +29,8 @@ inline constexpr int64_t kPanel = 32;
 // W [N, K] packed once into panels [ceil(N/32)][K][32] of its storage type; rows beyond N are zero.
 // Immutable after pack_weight; safe to read from many threads.
 struct PackedWeight {
-  int64_t rows = 0;   // N, outputs
-  int64_t depth = 0;  // K, inputs
+  int64_t rows = 0;          // N, outputs
+  int64_t depth = 0;         // K, inputs
   DType dtype = DType::f32;  // f32 | bf16 | f16
   Buffer panels;
 };

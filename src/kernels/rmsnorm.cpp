@@ -16,7 +16,9 @@ void require_like(const ConstTensor& tensor, const ConstTensor& x, const char* o
 // Returns the number of rows.
 int64_t require_rows(const ConstTensor& x, const ConstTensor& weight, const char* op) {
   if (x.rank != 2 && x.rank != 3)
-    throw ShapeError({.what = "op argument has the wrong shape", .where = std::string(op) + ": x", .got = shape_text(x),
+    throw ShapeError({.what = "op argument has the wrong shape",
+                      .where = std::string(op) + ": x",
+                      .got = shape_text(x),
                       .wanted = "f32 [T, D] or [T, H, D]"});
   require_like(x, x, op, "x");
   require_f32(weight, {x.shape[x.rank - 1]}, op, "weight");

@@ -10,16 +10,17 @@
 
 namespace lockstep::kernels {
 
-// cos and sin of position * inv_freq[i], computed in f32 on the host (angle rounded to f32 as PyTorch does), then times `scale`.
-// Rows are positions 0..positions-1; grows by rebuild. Immutable while ops run.
+// cos and sin of position * inv_freq[i], computed in f32 on the host (angle rounded to f32 as PyTorch does), then times
+// `scale`. Rows are positions 0..positions-1; grows by rebuild. Immutable while ops run.
 struct RopeTable {
   int64_t positions = 0;
-  int64_t half = 0;          // head_dim / 2
+  int64_t half = 0;             // head_dim / 2
   std::vector<float> cos, sin;  // [positions, half]
 };
 RopeTable make_rope_table(std::span<const float> inv_freq, int64_t positions, float scale);
 
-// Rotates in place `heads` consecutive heads of every row.   x [T, >= heads * 2 * half] f32, positions [T] < table.positions
+// Rotates in place `heads` consecutive heads of every row.
+//   x [T, >= heads * 2 * half] f32     positions [T], each below table.positions
 // direction +1 rotates, -1 rotates back (the gradient).   Throws ShapeError.
 void rope(Tensor x, int64_t heads, std::span<const int32_t> positions, const RopeTable& table, int direction,
           Stream& stream);

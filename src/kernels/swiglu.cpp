@@ -8,8 +8,10 @@ namespace {
 
 void require_halves(const ConstTensor& y, const char* op, const char* argument) {
   if (y.rank != 2)
-    throw ShapeError({.what = "op argument has the wrong shape", .where = std::string(op) + ": " + argument,
-                      .got = shape_text(y), .wanted = "f32 [T, F]"});
+    throw ShapeError({.what = "op argument has the wrong shape",
+                      .where = std::string(op) + ": " + argument,
+                      .got = shape_text(y),
+                      .wanted = "f32 [T, F]"});
   require_f32(y, {y.shape[0], y.shape[1]}, op, argument);
 }
 

@@ -17,7 +17,8 @@ class Solo final : public Group {
   void all_reduce(std::span<float>) override {}
   void all_gather(std::span<std::byte> out, std::span<const std::byte> mine) override {
     if (out.size() != mine.size())
-      throw ShapeError({.what = "all_gather of a group of one needs equal sizes", .got = std::to_string(out.size()),
+      throw ShapeError({.what = "all_gather of a group of one needs equal sizes",
+                        .got = std::to_string(out.size()),
                         .wanted = std::to_string(mine.size())});
     std::copy(mine.begin(), mine.end(), out.begin());
   }
@@ -25,6 +26,8 @@ class Solo final : public Group {
 };
 }  // namespace
 
-std::unique_ptr<Group> solo() { return std::make_unique<Solo>(); }
+std::unique_ptr<Group> solo() {
+  return std::make_unique<Solo>();
+}
 
 }  // namespace lockstep::parallel

@@ -228,10 +228,10 @@ class RlRun {
       };
       // Once a step of this rollout is taken the others follow: a checkpoint lies between rollouts.
       const train::StepReport report = run_.step(batch, loss, on_progress, step == 0);
-      entropy += report.metrics.at("entropy") / static_cast<double>(steps_per_rollout_);
+      entropy += report.metrics.entropy / static_cast<double>(steps_per_rollout_);
       grad_norm = std::max(grad_norm, report.grad_norm);
       // Only the first batch is trained by the version that sampled it.
-      if (step == 0) logprob_diff = report.metrics.at("logprob_diff_max");
+      if (step == 0) logprob_diff = report.metrics.logprob_diff_max;
     }
     const double train_ms = train_watch.ms();
     const sync::PublishReport published = publisher_.publish(run_.trainer().snapshot(0));

@@ -8,6 +8,7 @@
 #include "recipes/commands.h"
 #include "recipes/run_log.h"
 #include "text/dataset.h"
+#include "train/micro_batch.h"
 
 namespace lockstep::recipes {
 
@@ -86,12 +87,10 @@ void run_score(const ScoreOptions& options, const Control& control) {
   const Stopwatch watch;
   int64_t tokens = 0;
   for (size_t begin = 0, end = 0; begin < rows.size(); begin = end) {
-    int64_t size = 0;
-    for (end = begin; end < rows.size(); ++end) {
-      size += static_cast<int64_t>(rows[end].tokens.size());
-      if (end > begin && size > options.max_tokens) break;
-    }
-    score_batch(std::span(rows).subspan(begin, end - begin), pass, adapter ? &*adapter : nullptr);
+    const std::span<ScoreRow> left = std::span(rows).subspan(begin);
+    end = begin +
+          train::micro_batch_size(left, options.max_tokens, [](const ScoreRow& row) { return row.tokens.size(); });
+    score_batch(left.first(end - begin), pass, adapter ? &*adapter : nullptr);
     if (control.interrupted())
       throw Cancelled({.what = "interrupted", .where = options.output, .got = "nothing written"});
     log.progress(fmt::format("scored {}/{} rows", end, rows.size()));

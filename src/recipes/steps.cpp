@@ -112,7 +112,8 @@ void TrainingRun::stop_interrupted() {
 void TrainingRun::finish() {
   if (!keeps() || iteration_ == 0) return;
   if (saved_iteration_ != iteration_) save();
-  const fs::Path where = fs::Path(save_.save) / checkpoint::iteration_directory_name(iteration_) / checkpoint::kAdapterDirectory;
+  const fs::Path where =
+      fs::Path(save_.save) / checkpoint::iteration_directory_name(iteration_) / checkpoint::kAdapterDirectory;
   *control_.info << fmt::format("adapter {}\n", where.string());
 }
 

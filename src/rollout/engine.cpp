@@ -116,6 +116,12 @@ void Engine::Impl::Call::add_prompt(const Prompt& prompt, int64_t index) {
   group.tokens = prompt.tokens;
   group.row = prompt.row;
   group.first_sample = prompt.first_sample;
+  constexpr int64_t kSampleNumbers = int64_t{1} << 32;
+  if (prompt.first_sample < 0 || prompt.first_sample > kSampleNumbers - params_.n)
+    throw ConfigError({.what = "a sample number does not fit the counter",
+                       .where = fmt::format("prompt {} (dataset row {})", index, prompt.row),
+                       .got = fmt::format("{} samples from {} on", params_.n, prompt.first_sample),
+                       .wanted = "numbers of 32 bits"});
   group.max_tokens = capped_tokens(prompt, index);
   group.samples = std::span(sequences_).subspan(static_cast<size_t>(index * params_.n), static_cast<size_t>(params_.n));
   for (int64_t i = 0; i < params_.n; ++i) {

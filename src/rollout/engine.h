@@ -27,13 +27,14 @@ struct EngineOptions {
 struct Prompt {
   std::vector<int32_t> tokens = {};  // at least one
   uint32_t row = 0;                  // dataset row, for the counter
-  int64_t first_sample = 0;          // number of its first sample, for the counter
+  int64_t first_sample = 0;          // sample i draws as sample first_sample + i of its row: a row asked for again in
+                                     // the same rollout goes on counting, or its samples would repeat
 };
 
 struct GroupParams {
   SamplingParams sampling = {};
   int64_t n = 1;         // samples per prompt; the prompt is computed and stored once
-  uint32_t rollout = 0;  // for the counter: (rollout, row, sample index, position)
+  uint32_t rollout = 0;  // for the counter: (rollout, row, first_sample + index, position)
 };
 
 enum class FinishReason { stop, length };
@@ -67,10 +68,11 @@ class Engine {
   bool holds(int64_t version) const;
 
   // Samples n completions of every prompt with the given version; results ordered by (prompt, index).
-  // ConfigError: version not held, impossible parameters, stop strings without a tokenizer. DataError: empty prompt,
-  // prompt + 1 token beyond the context, token outside the vocabulary, logits that are not finite. ResourceError: one
-  // sequence cannot fit the pool. `on_progress(finished, total)` is called between steps and may throw Cancelled: all
-  // sequences are dropped, the engine stays usable. max_tokens is cut to the context length.
+  // ConfigError: version not held, impossible parameters, a sample number beyond 32 bits, stop strings without a
+  // tokenizer. DataError: empty prompt, prompt + 1 token beyond the context, token outside the vocabulary, logits that
+  // are not finite. ResourceError: one sequence cannot fit the pool. `on_progress(finished, total)` is called between
+  // steps and may throw Cancelled: all sequences are dropped, the engine stays usable. max_tokens is cut to the context
+  // length.
   std::vector<Sample> sample(std::span<const Prompt> prompts, const GroupParams& params, int64_t version,
                              const std::function<void(int64_t finished, int64_t total)>& on_progress = {});
 

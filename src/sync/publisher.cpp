@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/memory.h"
 
 namespace lockstep::sync {
 
@@ -15,14 +16,14 @@ void Publisher::add(rollout::Engine& engine) {
 }
 
 PublishReport Publisher::publish(lora::AdapterVersion adapter) {
+  const int64_t bytes = live_bytes();
   const auto begin = std::chrono::steady_clock::now();
   adapter.version = next_version_;
   for (const rollout::Engine* engine : engines_) engine->check(adapter);
   for (rollout::Engine* engine : engines_) engine->hold(adapter);
   ++next_version_;
   const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - begin;
-  // Every engine shares the optimizer's own buffer.
-  return {.version = adapter.version, .microseconds = took.count(), .bytes_copied = 0};
+  return {.version = adapter.version, .microseconds = took.count(), .bytes_copied = live_bytes() - bytes};
 }
 
 }  // namespace lockstep::sync

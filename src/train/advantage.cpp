@@ -11,8 +11,10 @@ namespace lockstep::train {
 std::vector<float> group_advantages(std::span<const float> rewards, bool center, bool normalize_std) {
   for (size_t i = 0; i < rewards.size(); ++i)
     if (!std::isfinite(rewards[i]))
-      throw DataError({.what = "a reward is not a number", .where = "sample " + std::to_string(i) + " of its group",
-                       .got = std::to_string(rewards[i]), .wanted = "a finite reward"});
+      throw DataError({.what = "a reward is not a number",
+                       .where = "sample " + std::to_string(i) + " of its group",
+                       .got = std::to_string(rewards[i]),
+                       .wanted = "a finite reward"});
   std::vector<float> advantages(rewards.begin(), rewards.end());
   if (!center || rewards.empty()) return advantages;
 

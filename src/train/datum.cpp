@@ -19,11 +19,14 @@ Datum make_datum(const std::vector<int32_t>& tokens, const std::vector<float>& m
                      .got = std::to_string(mask.size()) + " mask entries",
                      .wanted = std::to_string(tokens.size()) + ", one per token"});
   if (tokens.size() < 2)
-    throw DataError({.what = "a training sequence is too short", .got = std::to_string(tokens.size()) + " tokens",
+    throw DataError({.what = "a training sequence is too short",
+                     .got = std::to_string(tokens.size()) + " tokens",
                      .wanted = "at least 2: one to read and one to predict"});
   if (mask[0] != 0)
-    throw DataError({.what = "the first token cannot be a target", .where = "loss mask, entry 0",
-                     .got = std::to_string(mask[0]), .wanted = "0: nothing comes before it"});
+    throw DataError({.what = "the first token cannot be a target",
+                     .where = "loss mask, entry 0",
+                     .got = std::to_string(mask[0]),
+                     .wanted = "0: nothing comes before it"});
   Datum datum;
   const size_t rows = tokens.size() - 1;
   datum.tokens.assign(tokens.begin(), tokens.end() - 1);
@@ -35,12 +38,15 @@ Datum make_datum(const std::vector<int32_t>& tokens, const std::vector<float>& m
     if (!(weight >= 0) || !std::isfinite(weight))
       throw DataError({.what = "a loss mask entry is not a weight",
                        .where = "loss mask, entry " + std::to_string(t + 1),
-                       .got = std::to_string(weight), .wanted = "0, 1, or a finite positive number"});
+                       .got = std::to_string(weight),
+                       .wanted = "0, 1, or a finite positive number"});
     datum.targets[t] = weight != 0 ? tokens[t + 1] : -1;
     any = any || weight != 0;
   }
   if (!any)
-    throw DataError({.what = "a training sequence has no target", .where = "loss mask", .got = "only zeros",
+    throw DataError({.what = "a training sequence has no target",
+                     .where = "loss mask",
+                     .got = "only zeros",
                      .wanted = "at least one token to learn",
                      .attempt = "drop the row, or mark its completion with 1"});
   return datum;

@@ -13,18 +13,18 @@
 namespace lockstep::train {
 
 struct Datum {
-  std::vector<int32_t> tokens;       // [N] inputs
-  std::vector<int32_t> targets;      // [N] usually the next token; -1: nothing is asked of this row
-  std::vector<float> weights;        // [N] loss weight of the row; 0 where targets is -1 or masked
-  std::vector<float> logprobs;       // [N] of the policy that sampled (RL), else empty
-  std::vector<float> ref_logprobs;   // [N] of the reference policy, else empty
-  std::vector<float> advantages;     // [N] (RL), else empty
+  std::vector<int32_t> tokens;         // [N] inputs
+  std::vector<int32_t> targets;        // [N] usually the next token; -1: nothing is asked of this row
+  std::vector<float> weights;          // [N] loss weight of the row; 0 where targets is -1 or masked
+  std::vector<float> logprobs;         // [N] of the policy that sampled (RL), else empty
+  std::vector<float> ref_logprobs;     // [N] of the reference policy, else empty
+  std::vector<float> advantages;       // [N] (RL), else empty
   std::vector<float> values, returns;  // [N] (PPO), else empty
-  int64_t version = -1;              // that sampled it
-  int64_t group = -1;                // prompt it belongs to
+  int64_t version = -1;                // that sampled it
+  int64_t group = -1;                  // prompt it belongs to
 
   int64_t size() const { return static_cast<int64_t>(tokens.size()); }
-  double weight_sum() const;         // sum of weights, in order
+  double weight_sum() const;  // sum of weights, in order
 };
 
 // tokens s_0..s_N and a mask of the same length (mask[t] = 1: s_t is a target) -> rows 0..N-1. Shared by SFT and RL.

@@ -63,6 +63,8 @@ void GradientLanes::consumed(int64_t num_samples, Stream& stream) {
   }
 }
 
-ConstTensor GradientLanes::total() const { return ConstTensor(total_.data(), DType::f32, {num_floats_}); }
+ConstTensor GradientLanes::total() const {
+  return ConstTensor(total_.data(), DType::f32, {num_floats_});
+}
 
 }  // namespace lockstep::train

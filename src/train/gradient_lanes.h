@@ -12,19 +12,21 @@ namespace lockstep::train {
 
 inline constexpr int kGradientLanes = 8;
 
-// Lane g holds the samples g*B/8 .. (g+1)*B/8 - 1 of a step of B samples (integer arithmetic); a small step leaves lanes empty.
+// Lane g holds the samples g*B/8 .. (g+1)*B/8 - 1 of a step of B samples (integer arithmetic); a small step leaves
+// lanes empty.
 int lane_of(int64_t sample, int64_t num_samples);
 
-// Samples arrive in batch order. A lane's buffer exists from its first sample until its last has been consumed; then it is added to the
-// total (which starts at 0) and used again, so that few lanes are alive at once. One thread.
+// Samples arrive in batch order. A lane's buffer exists from its first sample until its last has been consumed; then it
+// is added to the total (which starts at 0) and used again, so that few lanes are alive at once. One thread.
 class GradientLanes {
  public:
   explicit GradientLanes(int64_t num_floats) : num_floats_(num_floats) {}
 
-  void begin(int64_t num_samples);      // forgets everything of the step before
-  float* lane(int64_t sample);          // the buffer of this sample's lane, 0 when its first sample asks; samples ascend
-  void consumed(int64_t num_samples, Stream& stream);  // samples 0 .. num_samples - 1 are in their lanes: adds up lanes that are complete
-  ConstTensor total() const;            // [num_floats]; of a step whose samples were all consumed
+  void begin(int64_t num_samples);  // forgets everything of the step before
+  float* lane(int64_t sample);      // the buffer of this sample's lane, 0 when its first sample asks; samples ascend
+  // Samples 0 .. num_samples - 1 are in their lanes: adds up the lanes that are complete.
+  void consumed(int64_t num_samples, Stream& stream);
+  ConstTensor total() const;  // [num_floats]; of a step whose samples were all consumed
 
  private:
   struct Lane {

@@ -42,19 +42,21 @@ struct Row {
 };
 
 [[noreturn]] void fail(const Row& row, const std::string& what, const std::string& got, const std::string& wanted) {
-  throw DataError({.what = what, .where = "sample " + std::to_string(row.sample) + ", row " + std::to_string(row.index),
-                   .got = got, .wanted = wanted});
+  throw DataError({.what = what,
+                   .where = "sample " + std::to_string(row.sample) + ", row " + std::to_string(row.index),
+                   .got = got,
+                   .wanted = wanted});
 }
 
-RowTerm row_term(const SftLoss&, const Row& row, double, Metrics&) { return {-row.logprob, -1, 0}; }
+RowTerm row_term(const SftLoss&, const Row& row, double, Metrics&) {
+  return {-row.logprob, -1, 0};
+}
 
-Estimate policy_gradient(const PolicyLoss& loss, double log_ratio, double advantage, double weight, Metrics& metrics) {
+Estimate policy_gradient(const PolicyLoss& loss, double log_ratio, double advantage) {
   const double ratio = std::exp(std::clamp(log_ratio, -kMaxLogRatio, kMaxLogRatio));
   const double unclipped = -ratio * advantage;
   const double clipped = -std::clamp(ratio, 1.0 - loss.clip_low, 1.0 + loss.clip_high) * advantage;
   const bool is_clipped = clipped > unclipped;
-  metrics["ratio"] += weight * ratio;
-  metrics["clip_fraction"] += is_clipped ? weight : 0;
   const double bound = -loss.clip_c * advantage;
   if (loss.clip_c > 0 && advantage < 0 && std::max(unclipped, clipped) > bound) return {bound, 0};
   if (is_clipped) return {clipped, 0};
@@ -65,17 +67,15 @@ RowTerm row_term(const PolicyLoss& loss, const Row& row, double weight, Metrics&
   const double log_ratio = row.logprob - row.datum.logprobs[row.index];
   if (!std::isfinite(log_ratio))
     fail(row, "a rollout log-prob is not finite", std::to_string(row.datum.logprobs[row.index]), "a finite number");
-  double& difference = metrics["logprob_diff_max"];
-  difference = std::max(difference, std::abs(log_ratio));
-  const Estimate pg = policy_gradient(loss, log_ratio, row.datum.advantages[row.index], weight, metrics);
+  metrics.logprob_diff_max = std::max(metrics.logprob_diff_max, std::abs(log_ratio));
+  const Estimate pg = policy_gradient(loss, log_ratio, row.datum.advantages[row.index]);
   RowTerm term{pg.value - loss.entropy_coef * row.entropy, pg.slope, -loss.entropy_coef};
-  metrics["entropy"] += weight * row.entropy;
+  metrics.entropy += weight * row.entropy;
   if (!row.datum.ref_logprobs.empty()) {
     const double k1 = row.logprob - row.datum.ref_logprobs[row.index];
     if (!std::isfinite(k1))
       fail(row, "a reference log-prob is not finite", std::to_string(row.datum.ref_logprobs[row.index]),
            "a finite number");
-    metrics["kl"] += weight * estimate_kl(KlType::low_var, k1).value;
     if (loss.kl_coef != 0) {
       const Estimate kl = estimate_kl(loss.kl_type, k1);
       term.value += loss.kl_coef * kl.value;
@@ -88,7 +88,8 @@ RowTerm row_term(const PolicyLoss& loss, const Row& row, double weight, Metrics&
 void require_rows(const Datum& datum, int64_t sample, const char* field, size_t rows) {
   if (static_cast<int64_t>(rows) == datum.size()) return;
   throw DataError({.what = "a datum has the wrong number of entries",
-                   .where = "sample " + std::to_string(sample) + ", " + field, .got = std::to_string(rows),
+                   .where = "sample " + std::to_string(sample) + ", " + field,
+                   .got = std::to_string(rows),
                    .wanted = std::to_string(datum.size()) + ", one per token"});
 }
 
@@ -105,16 +106,22 @@ void require_sensible(const SftLoss&) {}
 
 void require_sensible(const PolicyLoss& loss) {
   if (!(loss.clip_low >= 0) || !(loss.clip_high >= 0))
-    throw ConfigError({.what = "a clip range must not be negative", .where = "--eps-clip, --eps-clip-high",
-                       .got = std::to_string(loss.clip_low) + ", " + std::to_string(loss.clip_high), .wanted = ">= 0"});
+    throw ConfigError({.what = "a clip range must not be negative",
+                       .where = "--eps-clip, --eps-clip-high",
+                       .got = std::to_string(loss.clip_low) + ", " + std::to_string(loss.clip_high),
+                       .wanted = ">= 0"});
   if (loss.clip_c != 0 && !(loss.clip_c > 1))
-    throw ConfigError({.what = "the dual clip must lie above 1", .where = "--eps-clip-c",
-                       .got = std::to_string(loss.clip_c), .wanted = "a number > 1, or none"});
+    throw ConfigError({.what = "the dual clip must lie above 1",
+                       .where = "--eps-clip-c",
+                       .got = std::to_string(loss.clip_c),
+                       .wanted = "a number > 1, or none"});
 }
 
 void require_size(const char* name, size_t got, int64_t rows, bool may_be_empty) {
   if (static_cast<int64_t>(got) == rows || (may_be_empty && got == 0)) return;
-  throw ShapeError({.what = "a loss was given the wrong number of rows", .where = name, .got = std::to_string(got),
+  throw ShapeError({.what = "a loss was given the wrong number of rows",
+                    .where = name,
+                    .got = std::to_string(got),
                     .wanted = std::to_string(rows)});
 }
 
@@ -175,18 +182,18 @@ KlType parse_kl_type(const std::string& name) {
   if (name == "k2") return KlType::k2;
   if (name == "k3") return KlType::k3;
   if (name == "low_var_kl") return KlType::low_var;
-  throw ConfigError({.what = "unknown KL estimator", .where = "--kl-loss-type", .got = name,
-                     .wanted = "k1, k2, k3 or low_var_kl"});
+  throw ConfigError(
+      {.what = "unknown KL estimator", .where = "--kl-loss-type", .got = name, .wanted = "k1, k2, k3 or low_var_kl"});
 }
 
-void combine_metrics(Metrics& total, const Metrics& share) {
-  for (const auto& [name, value] : share) {
-    double& entry = total[name];
-    entry = name.ends_with("_max") ? std::max(entry, value) : entry + value;
-  }
+void Metrics::add(const Metrics& other) {
+  entropy += other.entropy;
+  logprob_diff_max = std::max(logprob_diff_max, other.logprob_diff_max);
 }
 
-bool needs_entropy(const Loss& loss) { return std::holds_alternative<PolicyLoss>(loss); }
+bool needs_entropy(const Loss& loss) {
+  return std::holds_alternative<PolicyLoss>(loss);
+}
 
 bool needs_entropy_gradient(const Loss& loss) {
   const PolicyLoss* policy = std::get_if<PolicyLoss>(&loss);
@@ -221,7 +228,7 @@ LossOutput evaluate_loss(const Loss& loss, const LossScale& scale, std::span<con
         loss);
     output.sample_losses.push_back(share);
     output.loss += share;
-    combine_metrics(output.metrics, metrics);
+    output.metrics.add(metrics);
     begin += rows;
     ++sample;
   }

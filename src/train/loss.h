@@ -1,9 +1,10 @@
-// Losses: pure functions of datums and the head's outputs, tested without a model. Notation: lp new log-prob, old, ref; w row weight; A advantage.
+// Losses: pure functions of datums and the head's outputs, tested without a model. Notation: lp new log-prob, old, ref;
+// w row weight; A advantage.
 #pragma once
 
-#include <map>
 #include <span>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -14,15 +15,16 @@ namespace lockstep::train {
 // -lp
 struct SftLoss {};
 
-// KL estimators of (policy || ref), k1 = lp - ref; k2 = k1^2 / 2; k3 = low_var = exp(-k1) - 1 + k1 (low_var clamped to [-10, 10]).
-// Source: http://joschu.net/blog/kl-approx.html; defaults as in slime.
+// KL estimators of (policy || ref), k1 = lp - ref; k2 = k1^2 / 2; k3 = low_var = exp(-k1) - 1 + k1 (low_var clamped to
+// [-10, 10]). Source: http://joschu.net/blog/kl-approx.html; defaults as in slime.
 enum class KlType { k1, k2, k3, low_var };
 double kl_estimate(KlType type, double logprob, double ref_logprob);
 KlType parse_kl_type(const std::string& name);  // "k1", "k2", "k3", "low_var_kl"; ConfigError
 
 // r = exp(clamp(lp - old, -20, 20));  pg = max(-r A, -clip(r, 1 - clip_low, 1 + clip_high) A);
 // dual clip (clip_c > 1) for A < 0: min(pg, -clip_c A).   + kl_coef KL(lp, ref) - entropy_coef H.
-// Sources: PPO arXiv 1707.06347 eq. 7; GRPO arXiv 2402.03300; DAPO clip-higher arXiv 2503.14476; dual clip arXiv 1912.09729.
+// Sources: PPO arXiv 1707.06347 eq. 7; GRPO arXiv 2402.03300; DAPO clip-higher arXiv 2503.14476; dual clip arXiv
+// 1912.09729.
 struct PolicyLoss {
   float clip_low = 0.2f, clip_high = 0.2f;
   float clip_c = 0;  // 0: off
@@ -33,8 +35,9 @@ struct PolicyLoss {
 
 using Loss = std::variant<SftLoss, PolicyLoss>;
 
-// How rows become one number: mean over samples of each sample's weighted token mean, or (per_token) over all tokens of the batch.
-// Totals are those of the whole optimizer step, so that micro-batches add up exactly. A sample whose weights are all 0 counts and adds 0.
+// How rows become one number: mean over samples of each sample's weighted token mean, or (per_token) over all tokens of
+// the batch. Totals are those of the whole optimizer step, so that micro-batches add up exactly. A sample whose weights
+// are all 0 counts and adds 0.
 struct LossScale {
   int64_t num_samples = 1;
   double weight_total = 1;  // sum of weights over the step; used when per_token
@@ -42,25 +45,30 @@ struct LossScale {
   int64_t first_sample = 0;  // number in the step of the first datum; for messages
 };
 
-// Shares on the scale of the loss, except names that end in "_max": those are maxima over rows.
-using Metrics = std::map<std::string, double>;
-void combine_metrics(Metrics& total, const Metrics& share);  // adds, or takes the larger of two maxima
+// What a loss reports beside its value; 0 where it has none.
+struct Metrics {
+  double entropy = 0;           // PolicyLoss: a share, on the scale of the loss
+  double logprob_diff_max = 0;  // PolicyLoss: max |lp - old| over the rows of weight > 0
+
+  void add(const Metrics& other);
+  bool operator==(const Metrics&) const = default;
+};
 
 struct LossOutput {
-  double loss = 0;                      // this call's share of the step's loss
-  std::vector<double> sample_losses;    // per datum, same sum; the step adds them in batch order
-  Metrics metrics;                      // PolicyLoss: entropy, ratio, clip_fraction (clipped > unclipped), logprob_diff_max = max |lp - old|,
-                                        // and with ref_logprobs kl (always low_var)
-  std::vector<Metrics> sample_metrics;  // per datum; combined in order they are `metrics`
+  double loss = 0;                    // this call's share of the step's loss
+  std::vector<double> sample_losses;  // per datum, same sum; the step adds them in batch order
+  Metrics metrics;
+  std::vector<Metrics> sample_metrics;  // per datum; added in order they are `metrics`
 };
 
 bool needs_entropy(const Loss& loss);           // the head must compute entropy
 bool needs_entropy_gradient(const Loss& loss);  // d_entropy is not 0 everywhere
 
-// logprob, entropy: rows of all datums back to back. Overwrites d_logprob and d_entropy with d loss / d logprob and d loss / d entropy (0 where
-// the weight is 0; values there are not looked at). entropy may be empty unless needs_entropy, d_entropy unless needs_entropy_gradient.
-// Arithmetic in double. ConfigError for a negative clip range and for 0 != clip_c <= 1. ShapeError for spans of the wrong length. DataError naming sample and row if a
-// datum lacks what the loss needs, has a negative weight or one without a target, or if a value or gradient is not finite.
+// logprob, entropy: rows of all datums back to back. Overwrites d_logprob and d_entropy with d loss / d logprob and d
+// loss / d entropy (0 where the weight is 0; values there are not looked at). entropy may be empty unless
+// needs_entropy, d_entropy unless needs_entropy_gradient. Arithmetic in double. ConfigError for a negative clip range
+// and for 0 != clip_c <= 1. ShapeError for spans of the wrong length. DataError naming sample and row if a datum lacks
+// what the loss needs, has a negative weight or one without a target, or if a value or gradient is not finite.
 LossOutput evaluate_loss(const Loss& loss, const LossScale& scale, std::span<const Datum> datums,
                          std::span<const float> logprob, std::span<const float> entropy, std::span<float> d_logprob,
                          std::span<float> d_entropy);

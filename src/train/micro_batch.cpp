@@ -3,11 +3,7 @@
 namespace lockstep::train {
 
 size_t micro_batch_size(std::span<const Datum> datums, int64_t max_rows) {
-  size_t count = 0;
-  int64_t rows = 0;
-  while (count < datums.size() && (count == 0 || rows + datums[count].size() <= max_rows))
-    rows += datums[count++].size();
-  return count;
+  return micro_batch_size(datums, max_rows, [](const Datum& datum) { return datum.size(); });
 }
 
 MicroBatch pack(std::span<const Datum> datums, int64_t first_sample, bool only_weighted) {

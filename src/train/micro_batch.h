@@ -18,7 +18,16 @@ struct MicroBatch {
   model::TrainBatch view() const { return {tokens, sequence_begin, targets}; }
 };
 
-// How many of the first datums make a micro-batch: as many as fit `max_rows`, at least one.
+// How many of the first items make a micro-batch: as many as fit `max_rows`, at least one. rows_of(item): its rows.
+template <class Item, class RowsOf>
+size_t micro_batch_size(std::span<Item> items, int64_t max_rows, const RowsOf& rows_of) {
+  size_t count = 0;
+  for (int64_t rows = 0; count < items.size(); ++count) {
+    rows += static_cast<int64_t>(rows_of(items[count]));
+    if (count > 0 && rows > max_rows) break;
+  }
+  return count;
+}
 size_t micro_batch_size(std::span<const Datum> datums, int64_t max_rows);
 
 // first_sample: number in the step of the first datum. only_weighted: rows of weight 0 ask nothing of the head.

@@ -11,12 +11,14 @@ DecayStyle parse_decay_style(const std::string& name) {
   if (name == "constant") return DecayStyle::constant;
   if (name == "linear") return DecayStyle::linear;
   if (name == "cosine") return DecayStyle::cosine;
-  throw ConfigError({.what = "unknown learning-rate decay", .where = "--lr-decay-style", .got = name,
+  throw ConfigError({.what = "unknown learning-rate decay",
+                     .where = "--lr-decay-style",
+                     .got = name,
                      .wanted = "constant, linear or cosine"});
 }
 
 double Schedule::at(int64_t step) const {
-  if (step < warmup_steps) return lr * static_cast<double>(step + 1) / static_cast<double>(warmup_steps + 1);
+  if (step < warmup_steps) return lr * static_cast<double>(step) / static_cast<double>(warmup_steps);
   if (style == DecayStyle::constant) return lr;
   if (step >= decay_steps) return min_lr;
   const double done = static_cast<double>(step - warmup_steps) / static_cast<double>(decay_steps - warmup_steps);

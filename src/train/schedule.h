@@ -1,4 +1,9 @@
-// Learning-rate schedules (Megatron's names). Step counts completed optimizer steps, so the first step uses lr(0).
+// Learning-rate schedules, with Megatron's names and values. s counts completed optimizer steps, so the first step uses
+// lr(0); W = warmup_steps, D = decay_steps.
+//   s < W        lr * s / W: from 0, whatever min_lr is
+//   W <= s < D   min_lr + c (lr - min_lr), x = (s - W) / (D - W), c = 1 - x (linear) or (1 + cos(pi x)) / 2 (cosine)
+//   D <= s       min_lr
+// constant: lr from W on. Source: Megatron-LM, core/optimizer_param_scheduler.py.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +17,8 @@ DecayStyle parse_decay_style(const std::string& name);  // ConfigError
 struct Schedule {
   double lr = 1e-6, min_lr = 0;
   DecayStyle style = DecayStyle::constant;
-  int64_t warmup_steps = 0;   // lr(s) = lr * (s + 1) / (warmup_steps + 1) while s < warmup_steps
-  int64_t decay_steps = 0;    // total steps including warm-up; lr stays at min_lr after them (constant: ignored)
+  int64_t warmup_steps = 0;
+  int64_t decay_steps = 0;  // includes the warm-up; constant ignores it
 
   double at(int64_t step) const;
 };

@@ -31,8 +31,8 @@ struct OpenStep {
 
 void require_option(bool good, const char* option, double got, const char* wanted) {
   if (good) return;
-  throw ConfigError({.what = "impossible training option", .where = option, .got = std::to_string(got),
-                     .wanted = wanted});
+  throw ConfigError(
+      {.what = "impossible training option", .where = option, .got = std::to_string(got), .wanted = wanted});
 }
 
 void require_options(const TrainerOptions& o) {
@@ -47,11 +47,14 @@ void require_options(const TrainerOptions& o) {
   require_option(o.dropout >= 0 && o.dropout < 1, "--lora-dropout", o.dropout, "at least 0 and below 1");
 }
 
-size_t flat_bytes(const lora::AdapterLayout& layout) { return static_cast<size_t>(layout.num_floats) * sizeof(float); }
+size_t flat_bytes(const lora::AdapterLayout& layout) {
+  return static_cast<size_t>(layout.num_floats) * sizeof(float);
+}
 
 void require_bytes(const Buffer& buffer, const lora::AdapterLayout& layout, const char* what) {
   if (buffer.bytes() == flat_bytes(layout)) return;
-  throw ShapeError({.what = "a flat array does not fit the adapter's layout", .where = what,
+  throw ShapeError({.what = "a flat array does not fit the adapter's layout",
+                    .where = what,
                     .got = std::to_string(buffer.bytes()) + " bytes",
                     .wanted = std::to_string(flat_bytes(layout)) + " bytes"});
 }
@@ -112,9 +115,16 @@ struct Trainer::Impl {
 
   Impl(std::shared_ptr<const model::Model> m, std::shared_ptr<const lora::AdapterLayout> l,
        std::shared_ptr<const Buffer> w, const TrainerOptions& o, Stream& s)
-      : model(std::move(m)), layout(std::move(l)), options(o), stream(s), pass(*model, stream),
-        pool(std::make_shared<WeightPool>(flat_bytes(*layout))), weights(std::move(w)),
-        first_moment(flat_bytes(*layout)), second_moment(flat_bytes(*layout)), lanes(layout->num_floats) {
+      : model(std::move(m)),
+        layout(std::move(l)),
+        options(o),
+        stream(s),
+        pass(*model, stream),
+        pool(std::make_shared<WeightPool>(flat_bytes(*layout))),
+        weights(std::move(w)),
+        first_moment(flat_bytes(*layout)),
+        second_moment(flat_bytes(*layout)),
+        lanes(layout->num_floats) {
     require_options(options);
     require_bytes(*weights, *layout, "weights");
   }
@@ -152,8 +162,11 @@ struct Trainer::Impl {
     const lora::AdapterVersion adapter{.version = 0, .layout = layout, .weights = weights};
     lora::DeltaDropout dropout;
     if (options.dropout > 0)
-      dropout = {.p = options.dropout, .key = options.seed, .step = static_cast<uint32_t>(steps),
-                 .sample = batch.sample, .position = batch.position};
+      dropout = {.p = options.dropout,
+                 .key = options.seed,
+                 .step = static_cast<uint32_t>(steps),
+                 .sample = batch.sample,
+                 .position = batch.position};
     const model::HeadOutputs head = pass.forward(batch.view(), adapter, pass_options(needs_entropy(loss)), dropout);
 
     const size_t rows = batch.tokens.size();
@@ -161,8 +174,10 @@ struct Trainer::Impl {
     const std::span<const float> entropy =
         head.entropy_T.empty() ? std::span<const float>() : std::span(head.entropy_T.f32(), rows);
     LossOutput output = evaluate_loss(loss,
-                                      {.num_samples = open->plan.num_samples, .weight_total = open->plan.weight_total,
-                                       .per_token = open->plan.per_token, .first_sample = first},
+                                      {.num_samples = open->plan.num_samples,
+                                       .weight_total = open->plan.weight_total,
+                                       .per_token = open->plan.per_token,
+                                       .first_sample = first},
                                       datums, std::span(head.logprob_T.f32(), rows), entropy, d_logprob, d_entropy);
     const auto view = [](const std::vector<float>& values) {
       return values.empty() ? ConstTensor()
@@ -182,8 +197,8 @@ struct Trainer::Impl {
     for (size_t i = 0; i < count; ++i) {
       step.loss += output.sample_losses[i];
       call.loss += output.sample_losses[i];
-      combine_metrics(step.metrics, output.sample_metrics[i]);
-      combine_metrics(call.metrics, output.sample_metrics[i]);
+      step.metrics.add(output.sample_metrics[i]);
+      call.metrics.add(output.sample_metrics[i]);
       open->weight += datums[i].weight_sum();
       step.tokens += datums[i].size();
       call.tokens += datums[i].size();
@@ -195,14 +210,20 @@ struct Trainer::Impl {
 
   void require_complete(const OpenStep& step, double lr) const {
     if (step.consumed != step.plan.num_samples)
-      throw ConfigError({.what = "the step is not complete", .where = step_name(),
+      throw ConfigError({.what = "the step is not complete",
+                         .where = step_name(),
                          .got = std::to_string(step.consumed) + " samples",
-                         .wanted = std::to_string(step.plan.num_samples), .attempt = "forward_backward on the others"});
+                         .wanted = std::to_string(step.plan.num_samples),
+                         .attempt = "forward_backward on the others"});
     if (step.plan.per_token && !(std::abs(step.weight - step.plan.weight_total) <= kWeightTolerance * step.weight))
-      throw ConfigError({.what = "the step's weights are not those of its plan", .where = step_name(),
-                         .got = std::to_string(step.weight), .wanted = std::to_string(step.plan.weight_total)});
+      throw ConfigError({.what = "the step's weights are not those of its plan",
+                         .where = step_name(),
+                         .got = std::to_string(step.weight),
+                         .wanted = std::to_string(step.plan.weight_total)});
     if (!(lr >= 0) || !std::isfinite(lr))
-      throw ConfigError({.what = "impossible learning rate", .where = step_name(), .got = std::to_string(lr),
+      throw ConfigError({.what = "impossible learning rate",
+                         .where = step_name(),
+                         .got = std::to_string(lr),
                          .wanted = "a finite number >= 0"});
   }
 };
@@ -214,14 +235,18 @@ Trainer::~Trainer() = default;
 
 void Trainer::begin_step(const StepPlan& plan) {
   if (impl_->open)
-    throw ConfigError({.what = "a step is already open", .where = impl_->step_name(),
-                       .attempt = "optim_step or abandon_step first"});
+    throw ConfigError(
+        {.what = "a step is already open", .where = impl_->step_name(), .attempt = "optim_step or abandon_step first"});
   if (plan.num_samples < 1)
-    throw ConfigError({.what = "a step needs samples", .where = impl_->step_name(),
-                       .got = std::to_string(plan.num_samples), .wanted = "at least 1"});
+    throw ConfigError({.what = "a step needs samples",
+                       .where = impl_->step_name(),
+                       .got = std::to_string(plan.num_samples),
+                       .wanted = "at least 1"});
   if (plan.per_token && !(plan.weight_total > 0 && std::isfinite(plan.weight_total)))
-    throw ConfigError({.what = "a loss per token needs the step's total weight", .where = impl_->step_name(),
-                       .got = std::to_string(plan.weight_total), .wanted = "a positive number"});
+    throw ConfigError({.what = "a loss per token needs the step's total weight",
+                       .where = impl_->step_name(),
+                       .got = std::to_string(plan.weight_total),
+                       .wanted = "a positive number"});
   impl_->lanes.begin(plan.num_samples);
   impl_->open = OpenStep{.plan = plan};
 }
@@ -231,8 +256,10 @@ LossReport Trainer::forward_backward(std::span<const Datum> datums, const Loss& 
   try {
     const int64_t left = step.plan.num_samples - step.consumed;
     if (static_cast<int64_t>(datums.size()) > left)
-      throw ConfigError({.what = "more samples than the step was opened for", .where = impl_->step_name(),
-                         .got = std::to_string(datums.size()), .wanted = "at most " + std::to_string(left) + " more"});
+      throw ConfigError({.what = "more samples than the step was opened for",
+                         .where = impl_->step_name(),
+                         .got = std::to_string(datums.size()),
+                         .wanted = "at most " + std::to_string(left) + " more"});
     for (size_t i = 0; i < datums.size(); ++i) {
       require_readable(datums[i], step.consumed + static_cast<int64_t>(i), impl_->model->config());
       require_weights(datums[i], step.consumed + static_cast<int64_t>(i));
@@ -259,15 +286,21 @@ StepReport Trainer::optim_step(double lr) {
   report.grad_norm = std::sqrt(kernels::sum_of_squares(gradient, t.stream));
   if (!std::isfinite(report.grad_norm)) {
     abandon_step();
-    throw DataError({.what = "the gradient is not finite", .where = t.step_name(),
+    throw DataError({.what = "the gradient is not finite",
+                     .where = t.step_name(),
                      .got = "norm " + std::to_string(report.grad_norm),
                      .attempt = "a smaller learning rate; the adapter is as it was before this step"});
   }
   const double clip = t.options.clip_grad > 0 ? std::min(1.0, t.options.clip_grad / (report.grad_norm + 1e-6)) : 1.0;
   const std::shared_ptr<Buffer> next = t.pool->take();
   kernels::adamw(t.flat(*next), t.flat(*t.weights), t.flat(t.first_moment), t.flat(t.second_moment), gradient,
-                 {.lr = lr, .beta1 = t.options.beta1, .beta2 = t.options.beta2, .eps = t.options.eps,
-                  .weight_decay = t.options.weight_decay, .step = t.steps + 1, .grad_scale = static_cast<float>(clip)},
+                 {.lr = lr,
+                  .beta1 = t.options.beta1,
+                  .beta2 = t.options.beta2,
+                  .eps = t.options.eps,
+                  .weight_decay = t.options.weight_decay,
+                  .step = t.steps + 1,
+                  .grad_scale = static_cast<float>(clip)},
                  t.stream);
   t.weights = next;
   ++t.steps;
@@ -275,7 +308,9 @@ StepReport Trainer::optim_step(double lr) {
   return report;
 }
 
-void Trainer::abandon_step() { impl_->forget_step(); }
+void Trainer::abandon_step() {
+  impl_->forget_step();
+}
 
 std::vector<std::vector<float>> Trainer::logprobs(std::span<const Datum> datums, const lora::AdapterVersion* adapter) {
   for (size_t i = 0; i < datums.size(); ++i)
@@ -296,8 +331,12 @@ lora::AdapterVersion Trainer::snapshot(int64_t version) const {
   return {.version = version, .layout = impl_->layout, .weights = impl_->weights};
 }
 
-int64_t Trainer::steps() const { return impl_->steps; }
-const lora::AdapterLayout& Trainer::layout() const { return *impl_->layout; }
+int64_t Trainer::steps() const {
+  return impl_->steps;
+}
+const lora::AdapterLayout& Trainer::layout() const {
+  return *impl_->layout;
+}
 
 Trainer::State Trainer::state() const {
   return {.steps = impl_->steps, .first_moment = &impl_->first_moment, .second_moment = &impl_->second_moment};
@@ -305,11 +344,12 @@ Trainer::State Trainer::state() const {
 
 void Trainer::restore(int64_t steps, Buffer first_moment, Buffer second_moment) {
   if (impl_->open)
-    throw ConfigError({.what = "state cannot be restored inside a step", .where = impl_->step_name(),
+    throw ConfigError({.what = "state cannot be restored inside a step",
+                       .where = impl_->step_name(),
                        .attempt = "optim_step or abandon_step first"});
   if (steps < 0)
-    throw ConfigError({.what = "impossible optimizer state", .where = "steps", .got = std::to_string(steps),
-                       .wanted = "at least 0"});
+    throw ConfigError(
+        {.what = "impossible optimizer state", .where = "steps", .got = std::to_string(steps), .wanted = "at least 0"});
   require_bytes(first_moment, *impl_->layout, "first moment");
   require_bytes(second_moment, *impl_->layout, "second moment");
   impl_->steps = steps;

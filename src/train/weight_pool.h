@@ -1,4 +1,5 @@
-// Buffers for the next weights. A version that nobody holds any more gives its buffer back, so that a long run does not allocate at every step.
+// Buffers for the next weights. A version that nobody holds any more gives its buffer back, so that a long run does not
+// allocate at every step.
 #pragma once
 
 #include <memory>

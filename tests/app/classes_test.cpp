@@ -74,7 +74,7 @@ TEST(Numbers, AreReadWholeAndInRange) {
   rejects("--adam-beta1 1", {"--adam-beta1", "from 0 to below 1"});
   rejects("--adam-eps 0", {"--adam-eps", "above 0"});
   rejects("--threads -1", {"--threads"});
-  rejects("--threads 5000", {"--threads", "5000", "1024"});
+  rejects("--threads 5000", {"--threads", "5000", std::to_string(max_threads()).c_str()});
   rejects("--lora-rank 100000", {"--lora-rank", "8192"});
   rejects("--rollout-stop-token-ids 1 -3", {"--rollout-stop-token-ids", "-3"});
 }

@@ -10,8 +10,7 @@ namespace {
 
 // Known answers of Random123 (kat_vectors, philox4x32 with 10 rounds).
 TEST(PhiloxTest, KnownAnswers) {
-  EXPECT_EQ(philox(0, {0, 0, 0, 0}),
-            (std::array<uint32_t, 4>{0x6627e8d5u, 0xe169c58du, 0xbc57ac4cu, 0x9b00dbd8u}));
+  EXPECT_EQ(philox(0, {0, 0, 0, 0}), (std::array<uint32_t, 4>{0x6627e8d5u, 0xe169c58du, 0xbc57ac4cu, 0x9b00dbd8u}));
   EXPECT_EQ(philox(~0ull, {~0u, ~0u, ~0u, ~0u}),
             (std::array<uint32_t, 4>{0x408f276du, 0x41c83b0eu, 0xa20bc7c6u, 0x6d5451fdu}));
   EXPECT_EQ(philox(0x299f31d0a4093822ull, {0x243f6a88u, 0x85a308d3u, 0x13198a2eu, 0x03707344u}),

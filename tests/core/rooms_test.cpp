@@ -1,4 +1,5 @@
-// The walls of the house: which room may include which is re-derived from the #include lines and held against the table.
+// The walls of the house: which room may include which is re-derived from the #include lines and held against the
+// table.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -61,8 +62,8 @@ TEST(Rooms, EveryIncludeIsAListedEdge) {
     ++edges;
     ASSERT_TRUE(kAllowed.contains(include.from)) << include.file << " lies in no room";
     EXPECT_TRUE(kAllowed.at(include.from).contains(include.to))
-        << include.file << " includes " << include.to << "/" << include.header << "; " << include.from << " may not see "
-        << include.to;
+        << include.file << " includes " << include.to << "/" << include.header << "; " << include.from
+        << " may not see " << include.to;
   }
   EXPECT_GT(edges, 50) << "the sources were not found";
 }
@@ -78,7 +79,9 @@ TEST(Rooms, NoTwoRoomsIncludeEachOther) {
 
 TEST(Rooms, CheckpointSeesOnlyTheConfigOfLora) {
   for (const Include& include : includes_of_rooms()) {
-    if (include.from == "checkpoint" && include.to == "lora") { EXPECT_EQ(include.header, "config.h") << include.file; }
+    if (include.from == "checkpoint" && include.to == "lora") {
+      EXPECT_EQ(include.header, "config.h") << include.file;
+    }
   }
 }
 
@@ -98,7 +101,8 @@ TEST(Rooms, TargetsLinkExactlyTheirRow) {
 }
 
 TEST(Rooms, AppHoldsNoLogicOfItsOwn) {
-  static const std::regex kInclude(R"re(^\s*#\s*include\s+"(kernels|model|train|rollout|sync)/(?!sampling\.h|loss\.h|schedule\.h))re");
+  static const std::regex kInclude(
+      R"re(^\s*#\s*include\s+"(kernels|model|train|rollout|sync)/(?!sampling\.h|loss\.h|schedule\.h))re");
   for (const auto& entry : files::recursive_directory_iterator(kRoot / "app")) {
     if (!entry.is_regular_file() || !is_source(entry.path())) continue;
     std::ifstream lines(entry.path());

@@ -1,11 +1,17 @@
 #include "core/stream.h"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <fstream>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -101,7 +107,9 @@ TEST(Stream, ScratchBelongsToOneWorker) {
 
 TEST(Stream, ThreadCounts) {
   EXPECT_GE(Stream().threads(), 1);
-  for (int bad : {-1, 1025, -1000000}) {
+  EXPECT_GE(max_threads(), 16);
+  EXPECT_EQ(Stream({.threads = max_threads()}).threads(), max_threads());
+  for (int bad : {-1, max_threads() + 1, 1024, 1025, -1000000}) {
     try {
       Stream stream({.threads = bad});
       FAIL() << bad;
@@ -110,6 +118,58 @@ TEST(Stream, ThreadCounts) {
       EXPECT_EQ(error.fault().got, std::to_string(bad));
     }
   }
+}
+
+// Sanitizers need address space of their own.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST(Stream, ARefusedThreadIsAnErrorAndNothingHangs) {
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
+  sigset_t mask_before, mask_after;
+  pthread_sigmask(SIG_SETMASK, nullptr, &mask_before);
+  pthread_attr_t usual, large;
+  pthread_getattr_default_np(&usual);
+  pthread_attr_init(&large);
+  constexpr size_t kStack = size_t{1} << 30;
+  pthread_attr_setstacksize(&large, kStack);
+  pthread_setattr_default_np(&large);
+  // Room for three of the eight stacks.
+  int64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const auto now = static_cast<rlim_t>(pages * sysconf(_SC_PAGESIZE));
+  const rlimit tight{.rlim_cur = now + 3 * kStack + kStack / 2, .rlim_max = before.rlim_max};
+  setrlimit(RLIMIT_AS, &tight);
+
+  std::string where;
+  try {
+    Stream stream({.threads = 9});
+  } catch (const ResourceError& error) {
+    where = error.fault().where;
+  }
+  setrlimit(RLIMIT_AS, &before);
+  pthread_setattr_default_np(&usual);
+  pthread_attr_destroy(&usual);
+  pthread_attr_destroy(&large);
+  EXPECT_EQ(where, "--threads");
+  pthread_sigmask(SIG_SETMASK, nullptr, &mask_after);
+  for (int signal = 1; signal < 32; ++signal)
+    EXPECT_EQ(sigismember(&mask_after, signal), sigismember(&mask_before, signal)) << signal;
+}
+#endif
+
+// Where threads outnumber cores a call costs a round of the scheduler, not a time slice per thread.
+TEST(Stream, ThreadsBeyondTheCoresDoNotSpin) {
+  Stream stream({.threads = max_threads()});
+  std::atomic<int64_t> sum{0};
+  timespec begin, end;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &begin);
+  constexpr int kCalls = 100;
+  for (int call = 0; call < kCalls; ++call) stream.parallel(4, [&](int64_t i, int) { sum += i; });
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &end);
+  EXPECT_EQ(sum.load(), 6 * kCalls);
+  const double cpu_ms =
+      static_cast<double>(end.tv_sec - begin.tv_sec) * 1e3 + static_cast<double>(end.tv_nsec - begin.tv_nsec) / 1e6;
+  EXPECT_LT(cpu_ms / kCalls / max_threads(), 0.05) << "processor time per call and thread";
 }
 
 TEST(CpuIsa, NamesParseAndBestIsResolved) {

@@ -68,7 +68,8 @@ TEST(AdamWTest, EveryStepHasTheBitsOfPyTorchsOrder) {
   std::vector<float> w = state.w.values(), m = state.m.values(), v = state.v.values();
   for (int64_t step = 1; step <= 20; ++step) {
     Matrix grad = Matrix::random(1, kSize, static_cast<uint64_t>(step), 0.01f);
-    const AdamWStep options{.lr = 3e-4, .beta1 = 0.8, .beta2 = 0.95, .weight_decay = 0.1, .step = step, .grad_scale = 0.37f};
+    const AdamWStep options{
+        .lr = 3e-4, .beta1 = 0.8, .beta2 = 0.95, .weight_decay = 0.1, .step = step, .grad_scale = 0.37f};
     state.step(grad, options, stream);
     torch_step(w, m, v, grad.values(), options);
   }

@@ -28,8 +28,8 @@ Gradients differentiate(Matrix q, Matrix k, Matrix v, Matrix d_o, std::span<cons
   Gradients g{Matrix(q.rows(), q.cols()), Matrix(k.rows(), k.cols()), Matrix(v.rows(), v.cols())};
   kv_store(k.tensor(), v.tensor(), shape, sequences, stream);
   attention_forward(o.tensor(), stats_tensor, q.tensor(), shape, sequences, stream);
-  attention_backward(g.dq.tensor(), g.dk.tensor(), g.dv.tensor(), d_o.tensor(), q.tensor(), o.tensor(), stats_tensor, shape,
-                     sequences, stream);
+  attention_backward(g.dq.tensor(), g.dk.tensor(), g.dv.tensor(), d_o.tensor(), q.tensor(), o.tensor(), stats_tensor,
+                     shape, sequences, stream);
   return g;
 }
 
@@ -40,17 +40,20 @@ Gradients differentiate(Sequence& s, Matrix& d_o, const AttentionShape& shape, S
 
 TEST(AttentionBackwardTest, MatchesFiniteDifferences) {
   Stream stream({.threads = 1});
-  for (const AttentionShape& shape :
-       {make_shape(2, 2, 4), make_shape(6, 2, 2), make_shape(4, 2, 6, 5), make_shape(3, 1, 4, 1), make_shape(3, 1, 2, 17)}) {
+  for (const AttentionShape& shape : {make_shape(2, 2, 4), make_shape(6, 2, 2), make_shape(4, 2, 6, 5),
+                                      make_shape(3, 1, 4, 1), make_shape(3, 1, 2, 17)}) {
     Sequence s(shape, 35, 1);
     Matrix d_o = Matrix::random(35, shape.heads * shape.head_dim, 9);
     const auto q = s.q.doubles(), k = s.k.doubles(), v = s.v.doubles(), weights = d_o.doubles();
     Gradients g = differentiate(s, d_o, shape, stream);
-    const auto dq = numeric_gradient(q, [&](const auto& at) { return dot(reference_attention(at, k, v, shape), weights); });
-    const auto dk = numeric_gradient(k, [&](const auto& at) { return dot(reference_attention(q, at, v, shape), weights); });
-    const auto dv = numeric_gradient(v, [&](const auto& at) { return dot(reference_attention(q, k, at, shape), weights); });
-    const std::string name = std::to_string(shape.heads) + "/" + std::to_string(shape.kv_heads) + " window " +
-                             std::to_string(shape.window);
+    const auto dq =
+        numeric_gradient(q, [&](const auto& at) { return dot(reference_attention(at, k, v, shape), weights); });
+    const auto dk =
+        numeric_gradient(k, [&](const auto& at) { return dot(reference_attention(q, at, v, shape), weights); });
+    const auto dv =
+        numeric_gradient(v, [&](const auto& at) { return dot(reference_attention(q, k, at, shape), weights); });
+    const std::string name =
+        std::to_string(shape.heads) + "/" + std::to_string(shape.kv_heads) + " window " + std::to_string(shape.window);
     if (shape.window == 1) {
       EXPECT_LT(*std::max_element(g.dq.values().begin(), g.dq.values().end()), 1e-6) << "one key has no slope";
     } else {
@@ -144,12 +147,15 @@ TEST(AttentionBackwardTest, RefusesPartsOfSequencesAndBadShapes) {
   Matrix q(16, 16), kv(16, 8), stats(16, 4);
   const Tensor stats_tensor(stats.values().data(), DType::f32, {16, 2, 2});
   const AttentionSequence part{0, 16, 16, blocks.pointers()}, whole{0, 16, 0, blocks.pointers()};
-  EXPECT_THROW(attention_backward(q.tensor(), kv.tensor(), kv.tensor(), q.tensor(), q.tensor(), q.tensor(), stats_tensor,
-                                  shape, {&part, 1}, stream), ShapeError);
+  EXPECT_THROW(attention_backward(q.tensor(), kv.tensor(), kv.tensor(), q.tensor(), q.tensor(), q.tensor(),
+                                  stats_tensor, shape, {&part, 1}, stream),
+               ShapeError);
   EXPECT_THROW(attention_backward(q.tensor(), q.tensor(), kv.tensor(), q.tensor(), q.tensor(), q.tensor(), stats_tensor,
-                                  shape, {&whole, 1}, stream), ShapeError);
-  EXPECT_THROW(attention_backward(q.tensor(), kv.tensor(), kv.tensor(), q.tensor(), q.tensor(), q.tensor(), stats.tensor(),
-                                  shape, {&whole, 1}, stream), ShapeError);
+                                  shape, {&whole, 1}, stream),
+               ShapeError);
+  EXPECT_THROW(attention_backward(q.tensor(), kv.tensor(), kv.tensor(), q.tensor(), q.tensor(), q.tensor(),
+                                  stats.tensor(), shape, {&whole, 1}, stream),
+               ShapeError);
 }
 
 }  // namespace

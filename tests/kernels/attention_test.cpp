@@ -17,8 +17,9 @@ TEST(AttentionTest, MatchesReferenceForEveryShape) {
     for (int64_t length : {1, 15, 16, 17, 75}) {
       Sequence s(shape, length, 1);
       Output out = attend(s, shape, stream);
-      EXPECT_LT(relative_error(out.o.doubles(),
-                               reference_attention(s.q.doubles(), s.k.doubles(), s.v.doubles(), shape)), 2e-6)
+      EXPECT_LT(
+          relative_error(out.o.doubles(), reference_attention(s.q.doubles(), s.k.doubles(), s.v.doubles(), shape)),
+          2e-6)
           << shape.heads << "/" << shape.kv_heads << " x " << shape.head_dim << " window " << shape.window << " length "
           << length;
     }
@@ -29,7 +30,8 @@ TEST(AttentionTest, LongContextMatchesReference) {
   const AttentionShape shape = make_shape(2, 1, 8);
   Sequence s(shape, 2100, 5);
   Output out = attend(s, shape, stream);
-  EXPECT_LT(relative_error(out.o.doubles(), reference_attention(s.q.doubles(), s.k.doubles(), s.v.doubles(), shape)), 2e-6);
+  EXPECT_LT(relative_error(out.o.doubles(), reference_attention(s.q.doubles(), s.k.doubles(), s.v.doubles(), shape)),
+            2e-6);
 }
 
 TEST(AttentionTest, SaturatedScoresStayFinite) {
@@ -38,7 +40,8 @@ TEST(AttentionTest, SaturatedScoresStayFinite) {
   Sequence s(shape, 40, 8);
   for (float& x : s.q.values()) x *= 1e4f;
   Output out = attend(s, shape, stream);
-  EXPECT_LT(relative_error(out.o.doubles(), reference_attention(s.q.doubles(), s.k.doubles(), s.v.doubles(), shape)), 1e-3);
+  EXPECT_LT(relative_error(out.o.doubles(), reference_attention(s.q.doubles(), s.k.doubles(), s.v.doubles(), shape)),
+            1e-3);
 }
 
 TEST(AttentionTest, StatsAreMaxAndSum) {

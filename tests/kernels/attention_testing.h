@@ -55,7 +55,8 @@ inline Output attend(Sequence& s, const AttentionShape& shape, Stream& stream, i
   Output out{Matrix(s.length(), s.q.cols()), Matrix(s.length(), shape.heads * 2)};
   for (int64_t begin = 0; begin < s.length();) {
     const int64_t end = chunk ? std::min(s.length(), begin + chunk) : s.length();
-    const AttentionSequence part{.row_begin = 0, .rows = end - begin, .first_position = begin, .blocks = blocks.pointers()};
+    const AttentionSequence part{
+        .row_begin = 0, .rows = end - begin, .first_position = begin, .blocks = blocks.pointers()};
     kv_store(s.k.tensor().rows(begin, end), s.v.tensor().rows(begin, end), shape, {&part, 1}, stream);
     Tensor stats(out.stats.tensor().row(begin), DType::f32, {end - begin, shape.heads, 2});
     attention_forward(out.o.tensor().rows(begin, end), stats, s.q.tensor().rows(begin, end), shape, {&part, 1}, stream);
@@ -77,7 +78,8 @@ inline std::vector<double> reference_attention(const std::vector<double>& q, con
       double largest = -INFINITY, sum = 0;
       for (int64_t j = first; j <= i; ++j) {
         double s = 0;
-        for (int64_t d = 0; d < shape.head_dim; ++d) s += q[i * width + h * shape.head_dim + d] * k[j * kv_width + kv + d];
+        for (int64_t d = 0; d < shape.head_dim; ++d)
+          s += q[i * width + h * shape.head_dim + d] * k[j * kv_width + kv + d];
         p.push_back(s * shape.scale);
         largest = std::max(largest, p.back());
       }
@@ -90,7 +92,10 @@ inline std::vector<double> reference_attention(const std::vector<double>& q, con
 }
 
 inline AttentionShape make_shape(int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t window = 0) {
-  return {.heads = heads, .kv_heads = kv_heads, .head_dim = head_dim, .window = window,
+  return {.heads = heads,
+          .kv_heads = kv_heads,
+          .head_dim = head_dim,
+          .window = window,
           .scale = 1.0f / std::sqrt(static_cast<float>(head_dim))};
 }
 

@@ -23,7 +23,8 @@ struct Tokens {
 TEST(AddTest, AddsOverFreeRowStrides) {
   Stream stream({.threads = 2});
   for (int64_t width : {1, 16, 23}) {
-    Matrix y = Matrix::random(6, width, 1, 1.0f, width + 3), x = Matrix::random(6, width, 2, 1.0f, width + 1), before = y;
+    Matrix y = Matrix::random(6, width, 1, 1.0f, width + 3), x = Matrix::random(6, width, 2, 1.0f, width + 1),
+           before = y;
     add(y.tensor(), x.tensor(), stream);
     for (int64_t i = 0; i < 6; ++i) {
       for (int64_t j = 0; j < width; ++j) ASSERT_EQ(y.at(i, j), before.at(i, j) + x.at(i, j));
@@ -50,9 +51,9 @@ TEST(DropoutTest, MaskIsPhiloxOfTheCounter) {
   int dropped = 0;
   for (int64_t t = 0; t < kRows; ++t)
     for (int64_t k = 0; k < kWidth; ++k) {
-      const auto bits = philox(tokens.counter().key, {4, static_cast<uint32_t>(tokens.sample[t]),
-                                                      static_cast<uint32_t>(tokens.position[t]),
-                                                      9u << 16 | static_cast<uint32_t>(k / 4)});
+      const auto bits = philox(tokens.counter().key,
+                               {4, static_cast<uint32_t>(tokens.sample[t]), static_cast<uint32_t>(tokens.position[t]),
+                                9u << 16 | static_cast<uint32_t>(k / 4)});
       const bool keep = uniform01(bits[k % 4]) >= kP;
       dropped += !keep;
       const float expected = keep ? x.at(t, k) / (1.0f - kP) : 0.0f;
@@ -87,9 +88,10 @@ TEST(DropoutTest, ATokenKeepsItsMaskInAnyBatchStepsAndModulesDoNot) {
     DropoutCounter one = tokens.counter();
     one.sample = one.sample.subspan(t, 1);
     one.position = one.position.subspan(t, 1);
-    dropout(alone.tensor(), x.tensor().rows(static_cast<int64_t>(t), static_cast<int64_t>(t) + 1), 0.5f, one, false, stream);
+    dropout(alone.tensor(), x.tensor().rows(static_cast<int64_t>(t), static_cast<int64_t>(t) + 1), 0.5f, one, false,
+            stream);
     EXPECT_TRUE(same_bits(alone.values(), {y.tensor().row(static_cast<int64_t>(t)), 40})) << t;
-    for (uint32_t DropoutCounter::* field : {&DropoutCounter::step, &DropoutCounter::module}) {
+    for (uint32_t DropoutCounter::*field : {&DropoutCounter::step, &DropoutCounter::module}) {
       DropoutCounter other = one;
       ++(other.*field);
       dropout(alone.tensor(), x.tensor().rows(static_cast<int64_t>(t), static_cast<int64_t>(t) + 1), 0.5f, other, false,

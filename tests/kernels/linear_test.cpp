@@ -18,8 +18,9 @@ Matrix all_forward_rows(const StoredWeight& w, Matrix& x, Matrix* bias) {
   Matrix y(x.rows(), w.rows);
   for (int64_t t = 0; t < x.rows(); ++t)
     for (int64_t n = 0; n < w.rows; ++n)
-      y.at(t, n) = chain(bias ? bias->at(0, n) : 0.0f, w.depth, [&](int64_t k) { return x.at(t, k); },
-                         [&](int64_t k) { return w.at(n, k); });
+      y.at(t, n) = chain(
+          bias ? bias->at(0, n) : 0.0f, w.depth, [&](int64_t k) { return x.at(t, k); },
+          [&](int64_t k) { return w.at(n, k); });
   return y;
 }
 
@@ -27,12 +28,15 @@ Matrix all_backward_rows(const StoredWeight& w, Matrix& dy, Matrix* start) {
   Matrix dx(dy.rows(), w.depth);
   for (int64_t t = 0; t < dy.rows(); ++t)
     for (int64_t k = 0; k < w.depth; ++k)
-      dx.at(t, k) = chain(start ? start->at(t, k) : 0.0f, w.rows, [&](int64_t n) { return dy.at(t, n); },
-                          [&](int64_t n) { return w.at(n, k); });
+      dx.at(t, k) = chain(
+          start ? start->at(t, k) : 0.0f, w.rows, [&](int64_t n) { return dy.at(t, n); },
+          [&](int64_t n) { return w.at(n, k); });
   return dx;
 }
 
-ConstTensor vector_of(Matrix& m) { return ConstTensor(m.values().data(), DType::f32, {m.cols()}); }
+ConstTensor vector_of(Matrix& m) {
+  return ConstTensor(m.values().data(), DType::f32, {m.cols()});
+}
 
 // The first `rows` rows of `expected`.
 void expect_rows(Matrix& got, Matrix& expected, int64_t rows, const std::string& what) {
@@ -115,7 +119,8 @@ TEST(Linear, SameBitsOnEveryThreadCountAndInstructionSet) {
     const StoredWeight w(1000, 300, dtype, 30);
     expect_same_bits_everywhere([&](Stream& stream) {
       const PackedWeight packed = pack(w, stream);
-      Matrix x = Matrix::random(70, 300, 31), y(70, 1000), bias = Matrix::random(1, 1000, 32), dx(70, 300), one(1, 1000);
+      Matrix x = Matrix::random(70, 300, 31), y(70, 1000), bias = Matrix::random(1, 1000, 32), dx(70, 300),
+             one(1, 1000);
       linear_forward(y.tensor(), x.tensor(), packed, vector_of(bias), stream);
       linear_forward(one.tensor(), x.tensor().rows(69, 70), packed, vector_of(bias), stream);
       EXPECT_TRUE(same_bits(one.values(), {&y.at(69, 0), 1000})) << "a row of the batch differs from the row alone";

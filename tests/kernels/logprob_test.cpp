@@ -95,7 +95,8 @@ TEST(LogprobTest, GradientMatchesFiniteDifferences) {
   Stream stream({.threads = 1});
   const std::vector<int32_t> targets = {5, -1, 0, 36};
   for (float inv_t : {1.0f, 1.25f}) {
-    Matrix logits = Matrix::random(4, 37, 4, 4.0f), d_logprob = Matrix::random(1, 4, 5), d_entropy = Matrix::random(1, 4, 6);
+    Matrix logits = Matrix::random(4, 37, 4, 4.0f), d_logprob = Matrix::random(1, 4, 5),
+           d_entropy = Matrix::random(1, 4, 6);
     Head head(logits, targets, inv_t, stream);
     const auto loss = [&](const std::vector<double>& at, bool with_entropy) {
       const Reference r = reference(at, 37, targets, inv_t);
@@ -104,11 +105,13 @@ TEST(LogprobTest, GradientMatchesFiniteDifferences) {
     Matrix d(4, 37);
     logprob_backward(d.tensor(), logits.tensor(), targets, inv_t, head.lse.flat(), {}, d_logprob.flat(), {}, stream);
     EXPECT_LT(relative_error(d.doubles(),
-                             numeric_gradient(logits.doubles(), [&](const auto& at) { return loss(at, false); })), 2e-6);
-    logprob_backward(d.tensor(), logits.tensor(), targets, inv_t, head.lse.flat(), head.entropy.flat(), d_logprob.flat(),
-                     d_entropy.flat(), stream);
-    EXPECT_LT(relative_error(d.doubles(),
-                             numeric_gradient(logits.doubles(), [&](const auto& at) { return loss(at, true); })), 2e-6);
+                             numeric_gradient(logits.doubles(), [&](const auto& at) { return loss(at, false); })),
+              2e-6);
+    logprob_backward(d.tensor(), logits.tensor(), targets, inv_t, head.lse.flat(), head.entropy.flat(),
+                     d_logprob.flat(), d_entropy.flat(), stream);
+    EXPECT_LT(
+        relative_error(d.doubles(), numeric_gradient(logits.doubles(), [&](const auto& at) { return loss(at, true); })),
+        2e-6);
     // dlogits may be logits.
     logprob_backward(logits.tensor(), logits.tensor(), targets, inv_t, head.lse.flat(), head.entropy.flat(),
                      d_logprob.flat(), d_entropy.flat(), stream);
@@ -139,8 +142,8 @@ TEST(LogprobTest, SameBitsOnEveryThreadCountAndInstructionSet) {
     Head head(logits, targets, 1 / 0.9f, stream);
     Matrix probabilities(kRows, kVocab), dlogits(kRows, kVocab);
     softmax_unnormalized(probabilities.tensor(), sums.flat(), logits.tensor(), 1 / 0.9f, stream);
-    logprob_backward(dlogits.tensor(), logits.tensor(), targets, 1 / 0.9f, head.lse.flat(), head.entropy.flat(), d.flat(),
-                     d.flat(), stream);
+    logprob_backward(dlogits.tensor(), logits.tensor(), targets, 1 / 0.9f, head.lse.flat(), head.entropy.flat(),
+                     d.flat(), d.flat(), stream);
     std::vector<float> all;
     for (Matrix* m : {&head.logprob, &head.entropy, &head.lse, &probabilities, &sums, &dlogits})
       all.insert(all.end(), m->values().begin(), m->values().end());
@@ -163,8 +166,9 @@ TEST(LogprobTest, RefusesBadTargetsAndShapes) {
   EXPECT_THROW(call(good, out, wrong), ShapeError);
   EXPECT_THROW(logprob_backward(wrong.tensor(), logits.tensor(), good, 1.0f, out.flat(), {}, out.flat(), {}, stream),
                ShapeError);
-  EXPECT_THROW(logprob_backward(logits.tensor(), logits.tensor(), good, 1.0f, out.flat(), {}, out.flat(), out.flat(), stream),
-               ShapeError);
+  EXPECT_THROW(
+      logprob_backward(logits.tensor(), logits.tensor(), good, 1.0f, out.flat(), {}, out.flat(), out.flat(), stream),
+      ShapeError);
   EXPECT_THROW(softmax_unnormalized(wrong.tensor(), out.flat(), logits.tensor(), 1.0f, stream), ShapeError);
 }
 
@@ -175,7 +179,8 @@ TEST(SoftmaxTest, LargestIsOneAndSumsAreTheRows) {
   for (int64_t t = 0; t < 3; ++t) {
     double sum = 0;
     float largest = 0;
-    for (int64_t v = 0; v < 501; ++v) sum += probabilities.at(t, v), largest = std::max(largest, probabilities.at(t, v));
+    for (int64_t v = 0; v < 501; ++v)
+      sum += probabilities.at(t, v), largest = std::max(largest, probabilities.at(t, v));
     EXPECT_EQ(largest, 1.0f);
     EXPECT_NEAR(sums.at(0, t), sum, 1e-6 * sum);
   }

@@ -9,8 +9,8 @@ struct Size {
   int64_t m, n, k;
 };
 // Ranks on either side, ragged edges, depth 1, several depth blocks, rows a power of two apart.
-const Size kSizes[] = {{1, 16, 576}, {1, 8, 1100}, {3, 70, 1},   {16, 16, 16},  {29, 8, 75},  {33, 100, 16},
-                       {100, 16, 70}, {5, 1, 1},   {17, 33, 2048}, {40, 256, 9}, {7, 300, 31}, {31, 47, 600}};
+const Size kSizes[] = {{1, 16, 576},  {1, 8, 1100}, {3, 70, 1},     {16, 16, 16}, {29, 8, 75},  {33, 100, 16},
+                       {100, 16, 70}, {5, 1, 1},    {17, 33, 2048}, {40, 256, 9}, {7, 300, 31}, {31, 47, 600}};
 
 enum class Form { plain, transposed, outer };
 
@@ -36,9 +36,10 @@ std::vector<float> expected(Form form, Operands& o, const Size& s, float scale, 
   std::vector<float> out;
   for (int64_t i = 0; i < s.m; ++i)
     for (int64_t j = 0; j < s.n; ++j)
-      out.push_back(chain(accumulate ? o.c.at(i, j) : 0.0f, s.k,
-                          [&](int64_t k) { return scale * (form == Form::outer ? o.a.at(k, i) : o.a.at(i, k)); },
-                          [&](int64_t k) { return form == Form::transposed ? o.b.at(j, k) : o.b.at(k, j); }));
+      out.push_back(chain(
+          accumulate ? o.c.at(i, j) : 0.0f, s.k,
+          [&](int64_t k) { return scale * (form == Form::outer ? o.a.at(k, i) : o.a.at(i, k)); },
+          [&](int64_t k) { return form == Form::transposed ? o.b.at(j, k) : o.b.at(k, j); }));
   return out;
 }
 
@@ -58,7 +59,8 @@ TEST_P(Matmul, IsTheChain) {
             << s.m << " x " << s.n << " x " << s.k << " scale " << scale << " accumulate " << accumulate;
         if (scale != 1) {
           const auto gap = static_cast<size_t>(s.n);
-          ASSERT_TRUE(same_bits({o.c.values().data() + gap, 5}, {before.data() + gap, 5})) << "a row's neighbour was written";
+          ASSERT_TRUE(same_bits({o.c.values().data() + gap, 5}, {before.data() + gap, 5}))
+              << "a row's neighbour was written";
         }
       }
 }

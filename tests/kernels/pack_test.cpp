@@ -22,15 +22,18 @@ TEST(Pack, UnpackedRowsAreThePackedBytes) {
   for (DType dtype : kStorageTypes) {
     StoredWeight w(75, 67, dtype, 2);
     // A signalling NaN and a negative zero travel untouched.
-    if (dtype == DType::f32) w.words[5] = 0x7f800001u, w.words[6] = 0x80000000u;
-    else w.halves[5] = 0x7c01u, w.halves[6] = 0x8000u;
+    if (dtype == DType::f32)
+      w.words[5] = 0x7f800001u, w.words[6] = 0x80000000u;
+    else
+      w.halves[5] = 0x7c01u, w.halves[6] = 0x8000u;
     const PackedWeight packed = pack(w, stream);
     for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, 75}, {31, 66}, {40, 41}, {64, 75}, {3, 3}}) {
       const int64_t bytes = (end - begin) * 67 * dtype_bytes(dtype);
       std::vector<char> out(static_cast<size_t>(bytes) + 1, 'x');
       unpack_rows(Tensor(out.data(), dtype, {end - begin, 67}), packed, begin, end, stream);
       EXPECT_EQ(std::memcmp(out.data(), static_cast<const char*>(w.data()) + begin * 67 * dtype_bytes(dtype),
-                            static_cast<size_t>(bytes)), 0)
+                            static_cast<size_t>(bytes)),
+                0)
           << dtype_name(dtype) << " rows " << begin << " to " << end;
       EXPECT_EQ(out.back(), 'x');
     }

@@ -27,7 +27,8 @@ struct StoredWeight {
         values.push_back(to_f32(BFloat16{halves.back()}));
       } else {
         // Exponents up to 14 of 31 (values below 1), any mantissa, any sign; the first forty are subnormal.
-        halves.push_back(static_cast<uint16_t>((bits & 0x8000u) | (i < 40 ? 0 : (bits >> 8) % 15 << 10) | (bits & 1023u)));
+        halves.push_back(
+            static_cast<uint16_t>((bits & 0x8000u) | (i < 40 ? 0 : (bits >> 8) % 15 << 10) | (bits & 1023u)));
         values.push_back(to_f32(Float16{halves.back()}));
       }
     }

@@ -23,7 +23,8 @@ std::vector<double> reference(const std::vector<double>& x, const std::vector<do
 TEST(RmsNormTest, MatchesReferenceForEveryWidth) {
   Stream stream({.threads = 1});
   for (int64_t width : {1, 2, 15, 16, 17, 64, 100, 576}) {
-    Matrix x = Matrix::random(5, width, 1, 3.0f, width + 3), y(5, width), rstd(1, 5), weight = Matrix::random(1, width, 2);
+    Matrix x = Matrix::random(5, width, 1, 3.0f, width + 3), y(5, width), rstd(1, 5),
+           weight = Matrix::random(1, width, 2);
     rmsnorm_forward(y.tensor(), rstd.flat(), x.tensor(), weight.flat(), kEps, stream);
     EXPECT_LT(relative_error(y.doubles(), reference(x.doubles(), weight.doubles(), width)), 5e-7) << width;
   }
@@ -34,7 +35,8 @@ TEST(RmsNormTest, SumsInSixteenLanes) {
   for (int64_t width : {5, 16, 64, 93, 576}) {
     Matrix x = Matrix::random(1, width, 20), y(1, width), rstd(1, 1), weight = Matrix::random(1, width, 21);
     rmsnorm_forward(y.tensor(), rstd.flat(), x.tensor(), weight.flat(), kEps, stream);
-    const float squares = sum_in_lanes(width, [&](float sum, int64_t i) { return std::fmaf(x.at(0, i), x.at(0, i), sum); });
+    const float squares =
+        sum_in_lanes(width, [&](float sum, int64_t i) { return std::fmaf(x.at(0, i), x.at(0, i), sum); });
     const float expected = 1.0f / std::sqrt(squares / static_cast<float>(width) + kEps);
     EXPECT_EQ(rstd.at(0, 0), expected) << width;
     for (int64_t i = 0; i < width; ++i) ASSERT_EQ(y.at(0, i), x.at(0, i) * expected * weight.at(0, i)) << width;
@@ -46,8 +48,8 @@ TEST(RmsNormTest, InPlaceAndPerHeadViewsGiveTheSameBits) {
   constexpr int64_t kTokens = 7, kHeads = 3, kHeadDim = 20;
   Matrix x = Matrix::random(kTokens, kHeads * kHeadDim, 3), weight = Matrix::random(1, kHeadDim, 4);
   Matrix as_rows(kTokens * kHeads, kHeadDim), rstd_rows(1, kTokens * kHeads);
-  rmsnorm_forward(as_rows.tensor(), rstd_rows.flat(), Tensor(x.values().data(), DType::f32, {kTokens * kHeads, kHeadDim}),
-                  weight.flat(), kEps, stream);
+  rmsnorm_forward(as_rows.tensor(), rstd_rows.flat(),
+                  Tensor(x.values().data(), DType::f32, {kTokens * kHeads, kHeadDim}), weight.flat(), kEps, stream);
 
   // The same heads as part of wider rows, in place.
   Matrix wide(kTokens, kHeads * kHeadDim, 100), rstd(1, kTokens * kHeads);
@@ -62,7 +64,8 @@ TEST(RmsNormTest, InPlaceAndPerHeadViewsGiveTheSameBits) {
 TEST(RmsNormTest, RowsDoNotDependOnTheBatch) {
   Stream stream({.threads = 2});
   constexpr int64_t kRows = 70, kWidth = 576;
-  Matrix x = Matrix::random(kRows, kWidth, 5), y(kRows, kWidth), alone(1, kWidth), weight = Matrix::random(1, kWidth, 6);
+  Matrix x = Matrix::random(kRows, kWidth, 5), y(kRows, kWidth), alone(1, kWidth),
+         weight = Matrix::random(1, kWidth, 6);
   rmsnorm_forward(y.tensor(), {}, x.tensor(), weight.flat(), kEps, stream);
   for (int64_t t = 0; t < kRows; ++t) {
     rmsnorm_forward(alone.tensor(), {}, x.tensor().rows(t, t + 1), weight.flat(), kEps, stream);
@@ -73,7 +76,8 @@ TEST(RmsNormTest, RowsDoNotDependOnTheBatch) {
 TEST(RmsNormTest, SameBitsOnEveryThreadCountAndInstructionSet) {
   expect_same_bits_everywhere([](Stream& stream) {
     constexpr int64_t kRows = 64, kWidth = 1003;
-    Matrix x = Matrix::random(kRows, kWidth, 7), y(kRows, kWidth), weight = Matrix::random(1, kWidth, 8), rstd(1, kRows);
+    Matrix x = Matrix::random(kRows, kWidth, 7), y(kRows, kWidth), weight = Matrix::random(1, kWidth, 8),
+           rstd(1, kRows);
     Matrix dx = Matrix::random(kRows, kWidth, 9), dy = Matrix::random(kRows, kWidth, 10);
     rmsnorm_forward(y.tensor(), rstd.flat(), x.tensor(), weight.flat(), kEps, stream);
     rmsnorm_backward(dx.tensor(), dy.tensor(), x.tensor(), weight.flat(), rstd.flat(), true, stream);
@@ -113,7 +117,8 @@ TEST(RmsNormTest, RefusesOtherShapes) {
   EXPECT_THROW(rmsnorm_forward(y.tensor(), wrong.flat(), x.tensor(), weight.flat(), kEps, stream), ShapeError);
   EXPECT_THROW(rmsnorm_forward(y.tensor(), {}, x.flat(), weight.flat(), kEps, stream), ShapeError);
   EXPECT_THROW(rmsnorm_forward(y.tensor(), {}, x.tensor(), wrong.flat(), kEps, stream), ShapeError);
-  EXPECT_THROW(rmsnorm_backward(y.tensor(), x.tensor(), x.tensor(), weight.flat(), wrong.flat(), false, stream), ShapeError);
+  EXPECT_THROW(rmsnorm_backward(y.tensor(), x.tensor(), x.tensor(), weight.flat(), wrong.flat(), false, stream),
+               ShapeError);
   Tensor bf16 = x.tensor();
   bf16.dtype = DType::bf16;
   EXPECT_THROW(rmsnorm_forward(y.tensor(), {}, bf16, weight.flat(), kEps, stream), DTypeError);

@@ -1,5 +1,5 @@
-// What the tests of the row kernels share: matrices of counted random numbers, streams of every thread count and instruction
-// set, numeric gradients of double references.
+// What the tests of the row kernels share: matrices of counted random numbers, streams of every thread count and
+// instruction set, numeric gradients of double references.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,7 +21,10 @@ namespace lockstep::kernels::testing {
 class Matrix {
  public:
   Matrix(int64_t rows, int64_t cols, int64_t stride = 0)
-      : rows_(rows), cols_(cols), stride_(stride ? stride : cols), values_(static_cast<size_t>(rows * stride_), -77.0f) {}
+      : rows_(rows),
+        cols_(cols),
+        stride_(stride ? stride : cols),
+        values_(static_cast<size_t>(rows * stride_), -77.0f) {}
 
   // Uniform in [-scale, scale].
   static Matrix random(int64_t rows, int64_t cols, uint64_t seed, float scale = 1.0f, int64_t stride = 0) {
@@ -96,7 +99,8 @@ inline double dot(const std::vector<double>& a, const std::vector<double>& b) {
   return sum;
 }
 
-// The sum of a row as kernels/pack.h defines it: 16 lanes, each a chain, then 8+8, 4+4, 2+2, 1+1. add(sum, i) is one link.
+// The sum of a row as kernels/pack.h defines it: 16 lanes, each a chain, then 8+8, 4+4, 2+2, 1+1. add(sum, i) is one
+// link.
 inline float sum_in_lanes(int64_t count, const std::function<float(float, int64_t)>& add) {
   float lane[16] = {};
   for (int64_t i = 0; i < count; ++i) lane[i % 16] = add(lane[i % 16], i);

@@ -98,8 +98,8 @@ TEST(Config, UnknownKeys) {
             std::string::npos);
   for (const Json& nothing : {Json(), Json(false), Json(""), Json::array(), Json::object()})
     EXPECT_EQ(format_error(with(tiny_json("llama"), "some_new_key", nothing)), "");
-  for (const char* key :
-       {"bos_token_id", "_model_name_or_path", "id2label", "initializer_range", "pretraining_tp", "transformers.js_config", "torch_dtype"})
+  for (const char* key : {"bos_token_id", "_model_name_or_path", "id2label", "initializer_range", "pretraining_tp",
+                          "transformers.js_config", "torch_dtype"})
     EXPECT_EQ(format_error(with(tiny_json("llama"), key, 1)), "") << key;
 }
 

@@ -334,6 +334,38 @@ TEST(TrainPass, MemoryIsWhatTheEstimateSays) {
   EXPECT_LT(TrainPass::activation_bytes(config, 4096, true), TrainPass::activation_bytes(config, 4096, false) / 2);
 }
 
+// Nothing is kept for a backward below the lowest adapter, so there is none.
+TEST(TrainPass, LayersBelowTheLowestAdapterKeepNothing) {
+  Stream stream({.threads = 1});
+  Json json = tiny_json("qwen3");
+  json["num_hidden_layers"] = 8;
+  const ModelConfig config = parse_config(json, "config.json");
+  const Model model(config, tiny_weights(config, stream));
+  constexpr int64_t kTokens = 48 * 128;
+  const std::vector<int32_t> tokens = tiny_tokens(kTokens, 1), targets(kTokens, -1);
+  std::vector<int64_t> begins;
+  for (int64_t i = 0; i <= kTokens; i += 128) begins.push_back(i);
+  const std::vector<float> d(kTokens, 0.0f);
+  const auto held = [&](const std::vector<std::string>& adapted) {
+    const lora::AdapterVersion adapter = tiny_adapter(config, lora::LoraType::canonical, 1, adapted);
+    std::vector<float> gradient(static_cast<size_t>(adapter.layout->num_floats));
+    const lora::GradientRows lane{0, kTokens, gradient.data()};
+    TrainPass pass(model, stream);
+    const int64_t before = live_bytes();
+    pass.forward({.tokens = tokens, .sequence_begin = begins, .targets = targets}, adapter, {});
+    pass.backward(Packed::view(d), {}, {&lane, 1});
+    return live_bytes() - before;
+  };
+  held({"all-linear"});  // the workers' scratch is taken here, once
+  const int64_t all = held({"all-linear"}), middle = held({"layers.4.mlp.down_proj"}),
+                top = held({"layers.7.mlp.down_proj"});
+  // A layer is the same each time: four of them lie between all and the middle, three between the middle and the top.
+  const double layer = static_cast<double>(all - middle) / 4;
+  EXPECT_GT(layer, kTokens * 4 * (32 + 40 + 40));  // its input, gate and up at the least
+  EXPECT_NEAR(static_cast<double>(middle - top) / layer, 3, 0.1);
+  EXPECT_LT(top, all / 2);
+}
+
 TEST(TrainPass, BadCallsAreTypedErrors) {
   Stream stream({.threads = 1});
   const Model model = tiny_model("llama", stream);

@@ -18,9 +18,7 @@ namespace {
 
 constexpr double kTolerance = 1e-5;
 constexpr int kSamples = 3;
-// Dividing the logits by it stretches their rounding: the golden's own distance from float64 (MANIFEST "noise")
-// is 7.2e-6 at temperature 1 and 1.03e-5 here, so absolute errors of log-probs are allowed the same stretch.
-constexpr float kTemperature = 0.7f;
+constexpr float kTemperature = 1.25f;
 
 fs::Path golden(const std::string& name) {
   return fs::Path(LOCKSTEP_SOURCE_DIR) / "tests" / "golden" / name;
@@ -197,10 +195,9 @@ TEST_P(Golden, GradientsOfLogprobAndEntropyAtTemperature) {
     const std::string at = std::to_string(i);
     const ConstTensor& logprobs = c.want("rl.logprobs." + at);
     const int64_t begin = batch.begins[static_cast<size_t>(i)];
-    EXPECT_LE(max_difference(heads.logprob_T.f32() + begin, logprobs.f32(), logprobs.elements()),
-              kTolerance / kTemperature);
+    EXPECT_LE(max_difference(heads.logprob_T.f32() + begin, logprobs.f32(), logprobs.elements()), kTolerance);
     EXPECT_LE(max_difference(heads.entropy_T.f32() + begin, c.want("rl.entropy." + at).f32(), logprobs.elements()),
-              kTolerance / kTemperature);
+              kTolerance);
   }
   pass.backward(ConstTensor(d_logprob.data(), DType::f32, {batch.size()}),
                 ConstTensor(d_entropy.data(), DType::f32, {batch.size()}), {&lane, 1});

@@ -1,87 +1,12 @@
-// The loops end to end: two runs are one, resumed is uninterrupted, an interrupt loses nothing, the base stays what it
-// was.
-#include <gtest/gtest.h>
-
+// The loops end to end: two runs are one, what they log, what they refuse.
 #include <algorithm>
 #include <cmath>
-#include <sstream>
 
-#include "checkpoint/train_state.h"
 #include "recipes/adapter.h"
-#include "recipes/commands.h"
-#include "support/temp_directory.h"
+#include "recipes/training_fixture.h"
 
 namespace lockstep::recipes {
 namespace {
-
-const std::string kTiny = LOCKSTEP_SOURCE_DIR "/tests/golden/qwen3";
-const std::string kArith = LOCKSTEP_SOURCE_DIR "/models/arith";
-
-class Training : public ::testing::Test {
- protected:
-  Training() {
-    std::string rows;
-    for (int i = 0; i < 10; ++i) {
-      Json tokens = Json::array(), mask = Json::array();
-      for (int t = 0; t < 6 + i; ++t) {
-        tokens.push_back((i * 37 + t * 11) % 304);
-        mask.push_back(t >= 2 ? 1 : 0);
-      }
-      rows += Json{{"tokens", tokens}, {"loss_mask", mask}}.dump() + "\n";
-    }
-    fs::write_file_atomic(dir_.path() / "sft.jsonl", rows);
-    control_.out = &out_;
-    control_.info = &info_;
-  }
-
-  SftOptions sft(const std::string& save) {
-    SftOptions options;
-    options.base = {.hf_checkpoint = kTiny, .stream = {.threads = 2}};
-    options.adapter.config = {.rank = 4, .alpha = 8, .target_modules = {"all-linear"}};
-    options.optimizer.schedule.lr = 1e-2;
-    options.optimizer.schedule.style = train::DecayStyle::cosine;
-    options.optimizer.schedule.warmup_steps = 2;
-    options.training = {.global_batch_size = 4, .max_tokens = 24};
-    options.prompt_data = (dir_.path() / "sft.jsonl").string();
-    options.num_epoch = 2;  // 3 + 3 steps, the third of each epoch smaller
-    options.shuffle = true;
-    options.save = {.save = (dir_.path() / save).string(), .save_interval = 2};
-    return options;
-  }
-
-  RlOptions rl(const std::string& save) {
-    RlOptions options;
-    options.base = {.hf_checkpoint = kArith, .stream = {.threads = 2}};
-    options.adapter.config = {.rank = 4, .alpha = 8, .target_modules = {"all-linear"}};
-    options.optimizer.schedule.lr = 1e-3;
-    options.training = {.global_batch_size = 8};
-    options.prompt_data = kArith + "/train.jsonl";
-    options.input_key = "prompt";
-    options.label_key = "label";
-    options.num_rollout = 4;
-    options.rollout_batch_size = 4;
-    options.n_samples = 4;
-    options.shuffle = true;
-    options.sampling.max_tokens = 12;
-    options.save = {.save = (dir_.path() / save).string(), .save_interval = 1};
-    return options;
-  }
-
-  std::string adapter_bytes(const std::string& save, int64_t iteration) const {
-    return fs::read_file(dir_.path() / save / checkpoint::iteration_directory_name(iteration) / "lora_adapter" /
-                         "adapter_model.safetensors");
-  }
-  std::vector<Json> metrics(const std::string& save) const {
-    std::vector<Json> lines;
-    std::istringstream text(fs::read_file(dir_.path() / save / "metrics.jsonl"));
-    for (std::string line; std::getline(text, line);) lines.push_back(Json::parse(line));
-    return lines;
-  }
-
-  testing::TempDirectory dir_;
-  std::ostringstream out_, info_;
-  Control control_;
-};
 
 TEST_F(Training, TwoSftRunsGiveTheSameBytesWhateverTheMachine) {
   run_sft(sft("a"), control_);
@@ -98,28 +23,6 @@ TEST_F(Training, TwoSftRunsGiveTheSameBytesWhateverTheMachine) {
   EXPECT_EQ(Json::parse(fs::read_file(dir_.path() / "a" / iteration / "vime_lora_metadata.json"))["version"], 4);
   EXPECT_EQ(lines[0]["tokens"].get<int64_t>() + lines[1]["tokens"].get<int64_t>() + lines[2]["tokens"].get<int64_t>(),
             95);  // every row once an epoch: sum of (6 + i) - 1
-}
-
-TEST_F(Training, ResumedSftEqualsUninterrupted) {
-  run_sft(sft("whole"), control_);
-  SftOptions first = sft("part");
-  int asked = 0;
-  control_.interrupted = [&asked] { return ++asked > 7; };
-  EXPECT_THROW(run_sft(first, control_), Cancelled);
-  const auto reached = checkpoint::latest_iteration(first.save.save);
-  ASSERT_TRUE(reached.has_value());
-  ASSERT_LT(*reached, 6);
-  control_.interrupted = [] { return false; };
-  first.save.load = first.save.save;
-  run_sft(first, control_);
-  EXPECT_EQ(adapter_bytes("whole", 6), adapter_bytes("part", 6));
-  const auto a = metrics("whole"), b = metrics("part");
-  ASSERT_EQ(a.size(), b.size());
-  for (size_t i = 0; i < a.size(); ++i) {
-    EXPECT_EQ(a[i]["loss"], b[i]["loss"]);
-    EXPECT_EQ(a[i]["grad_norm"], b[i]["grad_norm"]);
-    EXPECT_EQ(a[i]["lr"], b[i]["lr"]);
-  }
 }
 
 TEST_F(Training, GrpoIsExactAndReproducible) {
@@ -142,98 +45,6 @@ TEST_F(Training, GrpoIsExactAndReproducible) {
   }
 }
 
-TEST_F(Training, ResumedGrpoEqualsUninterrupted) {
-  run_rl(rl("whole"), control_);
-  RlOptions part = rl("part");
-  part.num_rollout = 2;
-  run_rl(part, control_);
-  part.num_rollout = 4;
-  part.save.load = part.save.save;
-  run_rl(part, control_);
-  EXPECT_EQ(adapter_bytes("whole", 4), adapter_bytes("part", 4));
-}
-
-// Wherever an interrupt falls (sampling, the reference's log-probs, a step, between rollouts), the resumed run is the
-// whole one.
-TEST_F(Training, GrpoInterruptedAnywhereResumesBitForBit) {
-  const auto options = [&](const std::string& save) {
-    RlOptions o = rl(save);
-    o.num_rollout = 3;
-    o.use_kl_loss = true;
-    o.loss.kl_coef = 0.1f;
-    o.training.max_tokens = 64;  // many micro-batches
-    return o;
-  };
-  int questions = 0;
-  control_.interrupted = [&] { return ++questions < 0; };
-  run_rl(options("whole"), control_);
-  ASSERT_GT(questions, 30);
-  for (int at = questions / 4; at < questions; at += questions / 7) {
-    const std::string name = "part" + std::to_string(at);
-    RlOptions part = options(name);
-    int asked = 0;
-    control_.interrupted = [&] { return ++asked > at; };
-    EXPECT_THROW(run_rl(part, control_), Cancelled) << at;
-    control_.interrupted = [] { return false; };
-    part.save.load = part.save.save;
-    run_rl(part, control_);
-    EXPECT_EQ(adapter_bytes(name, 3), adapter_bytes("whole", 3)) << at;
-    EXPECT_EQ(metrics(name).size(), 3u) << at;
-  }
-}
-
-TEST_F(Training, InterruptedAfterLoadingFromElsewhereSavesWhereItSays) {
-  RlOptions first = rl("first");
-  first.num_rollout = 1;
-  run_rl(first, control_);
-  RlOptions second = rl("second");
-  second.save.load = first.save.save;
-  control_.interrupted = [] { return true; };
-  EXPECT_THROW(run_rl(second, control_), Cancelled);
-  control_.interrupted = [] { return false; };
-  EXPECT_EQ(checkpoint::latest_iteration(second.save.save), 1);
-  second.save.load = second.save.save + "/";  // another spelling of --save
-  run_rl(second, control_);
-  run_rl(rl("whole"), control_);
-  EXPECT_EQ(adapter_bytes("second", 4), adapter_bytes("whole", 4));
-}
-
-TEST_F(Training, ACompleteRunLoadedFromElsewhereIsSavedToo) {
-  RlOptions options = rl("first");
-  options.num_rollout = 1;
-  run_rl(options, control_);
-  options.save = {.save = (dir_.path() / "second").string(), .load = options.save.save};
-  run_rl(options, control_);
-  EXPECT_EQ(adapter_bytes("first", 1), adapter_bytes("second", 1));
-}
-
-TEST_F(Training, ResumingWithOtherDataOrSeedsIsAnError) {
-  RlOptions options = rl("run");
-  options.num_rollout = 1;
-  run_rl(options, control_);
-  options.save.load = options.save.save;
-  options.num_rollout = 2;
-  const auto refused = [&](const std::function<void(RlOptions&)>& change, const std::string& flag) {
-    RlOptions other = options;
-    change(other);
-    try {
-      run_rl(other, control_);
-      ADD_FAILURE() << flag << " was accepted";
-    } catch (const ConfigError& error) {
-      EXPECT_NE(std::string(error.what()).find(flag), std::string::npos) << error.what();
-    }
-  };
-  refused([](RlOptions& o) { o.rollout_batch_size = 2, o.n_samples = 8; }, "--rollout-batch-size");
-  refused([](RlOptions& o) { o.n_samples = 8, o.training.global_batch_size = 32; }, "--n-samples-per-prompt");
-  refused([](RlOptions& o) { o.training.global_batch_size = 16; }, "--global-batch-size");
-  refused([](RlOptions& o) { o.sampling.seed = 7; }, "--rollout-seed");
-  refused([](RlOptions& o) { o.training.seed = 7; }, "--seed");
-  refused([](RlOptions& o) { o.shuffle = false; }, "--rollout-shuffle");
-  refused([](RlOptions& o) { o.prompt_data += "@[0:100]"; }, "--prompt-data");
-  refused([](RlOptions& o) { o.adapter.config.use_rslora = true; }, "--use-rslora");
-  refused([](RlOptions& o) { o.adapter.config.alpha = 9; }, "--lora-alpha");
-}
-
 TEST_F(Training, FlagsThatContradictTheAdapterToStartFromAreAnError) {
   SftOptions first = sft("first");
   first.num_epoch = 1;
@@ -244,17 +55,6 @@ TEST_F(Training, FlagsThatContradictTheAdapterToStartFromAreAnError) {
   EXPECT_THROW(run_sft(second, control_), ConfigError);
   second.adapter.config = {};
   run_sft(second, control_);
-}
-
-TEST_F(Training, AFailedRunLeavesTheMetricsOfTheOneBefore) {
-  RlOptions options = rl("run");
-  options.num_rollout = 1;
-  run_rl(options, control_);
-  const std::string before = fs::read_file(dir_.path() / "run" / "metrics.jsonl");
-  options.eval_sets = {{"bad", (dir_.path() / "nowhere.jsonl").string()}};
-  options.eval_interval = 1;
-  for (int i = 0; i < 2; ++i) EXPECT_THROW(run_rl(options, control_), DataError);
-  EXPECT_EQ(fs::read_file(dir_.path() / "run" / "metrics.jsonl"), before);
 }
 
 TEST_F(Training, PromptsThatDoNotFillARolloutAreAnError) {
@@ -287,23 +87,6 @@ TEST_F(Training, PromptsLongerThanTheContextAreDroppedWhateverTheLimitSays) {
   EXPECT_NE(info_.str().find("1 too long"), std::string::npos);
 }
 
-TEST_F(Training, AnEvaluationThatWasInterruptedIsMadeUpFor) {
-  RlOptions options = rl("eval");
-  options.eval_sets = {{"held_out", kArith + "/test.jsonl@[0:20]"}};
-  options.eval_interval = 2;
-  options.eval_before_train = false;
-  options.eval_sampling.max_tokens = 12;
-  options.num_rollout = 2;
-  control_.interrupted = [&] { return info_.str().find("rollout 2/2 |") != std::string::npos; };
-  EXPECT_THROW(run_rl(options, control_), Cancelled);
-  control_.interrupted = [] { return false; };
-  options.save.load = options.save.save;
-  for (int i = 0; i < 2; ++i) run_rl(options, control_);
-  const auto lines = metrics("eval");
-  ASSERT_EQ(lines.size(), 3u);  // two rollouts and one evaluation, made once
-  EXPECT_EQ(lines[2]["eval"], "held_out");
-}
-
 TEST_F(Training, KlIsLoggedWhenAskedForAndSmallAtFirst) {
   RlOptions options = rl("kl");
   options.use_kl_loss = true;
@@ -330,56 +113,6 @@ TEST_F(Training, EvaluationsAreLines) {
       steps.push_back(line["step"].get<int64_t>());
     }
   EXPECT_EQ(steps, (std::vector<int64_t>{0, 2, 4}));
-}
-
-TEST_F(Training, InterruptBeforeTheFirstIterationSavesNothingAndSaysSo) {
-  control_.interrupted = [] { return true; };
-  try {
-    run_rl(rl("none"), control_);
-    FAIL() << "not interrupted";
-  } catch (const Cancelled& stopped) {
-    EXPECT_NE(std::string(stopped.what()).find("before the first iteration"), std::string::npos);
-  }
-  EXPECT_FALSE(checkpoint::latest_iteration(rl("none").save.save).has_value());
-}
-
-TEST_F(Training, TheBaseIsTheSameInFileAndMemoryBeforeAndAfter) {
-  Stream stream({.threads = 2});
-  const Base base = load_base({.hf_checkpoint = kTiny}, stream, control_);
-  EXPECT_EQ(fingerprint_of_memory(*base.model, stream), base.fingerprint);
-  const Adapter adapter = fresh_adapter(sft("x").adapter.config, base, 1);
-  train::Trainer trainer(base.model, adapter.layout, adapter.weights, {}, stream);
-  for (int step = 0; step < 3; ++step) {
-    const auto datum = train::make_datum({1, 2, 3, 4, 5}, {0, 1, 1, 1, 1});
-    trainer.begin_step({.num_samples = 1, .weight_total = 4});
-    trainer.forward_backward(std::span(&datum, 1), train::SftLoss{});
-    trainer.optim_step(1e-2f);
-  }
-  EXPECT_EQ(fingerprint_of_memory(*base.model, stream), base.fingerprint);
-  const auto state = trainer.state();
-  EXPECT_EQ(state.first_moment->bytes(), static_cast<size_t>(adapter.layout->num_floats) * sizeof(float));
-}
-
-TEST_F(Training, LoadWithoutACheckpointIsAnErrorUnlessItIsSave) {
-  SftOptions options = sft("save");
-  options.save.load = (dir_.path() / "elsewhere").string();
-  EXPECT_THROW(run_sft(options, control_), ConfigError);
-  options.save.load = options.save.save;
-  options.num_epoch = 1;
-  run_sft(options, control_);
-  EXPECT_NE(info_.str().find("starting fresh"), std::string::npos);
-}
-
-TEST_F(Training, ResumingWithAnotherAdapterShapeIsAnError) {
-  SftOptions options = sft("save");
-  options.num_epoch = 1;
-  run_sft(options, control_);
-  options.save.load = options.save.save;
-  options.adapter.config.rank = 8;
-  EXPECT_THROW(run_sft(options, control_), ConfigError);
-  options.adapter.config.rank = 4;
-  options.adapter.config.target_modules = {"q_proj"};
-  EXPECT_THROW(run_sft(options, control_), ConfigError);
 }
 
 TEST_F(Training, AnAdapterOfAnotherBaseIsRefused) {

@@ -54,6 +54,24 @@ TEST_F(EngineTest, RolloutRowAndSeedChangeTheSample) {
   EXPECT_NE(tokens(), first);
 }
 
+TEST_F(EngineTest, ARowAskedForTwiceGoesOnCounting) {
+  prompts_ = {prompts_[0], prompts_[0]};
+  prompts_[1].first_sample = 2;
+  const auto twice = engine_.sample(prompts_, params_, Engine::kBase);
+  params_.n = 4;
+  const auto once = engine_.sample(std::span(prompts_).first(1), params_, Engine::kBase);
+  ASSERT_EQ(twice.size(), once.size());
+  for (size_t i = 0; i < once.size(); ++i) {
+    EXPECT_EQ(twice[i].tokens, once[i].tokens) << i;
+    for (size_t j = 0; j < i; ++j) EXPECT_NE(twice[i].tokens, twice[j].tokens) << i << ", " << j;
+  }
+  EXPECT_EQ(twice[2].index, 0) << "the index counts within the call";
+  for (const int64_t bad : {int64_t{-1}, (int64_t{1} << 32) - 3}) {
+    prompts_[1].first_sample = bad;
+    EXPECT_THROW(engine_.sample(prompts_, params_, Engine::kBase), ConfigError) << bad;
+  }
+}
+
 TEST_F(EngineTest, StopTokensEndASampleAndAreKept) {
   const auto free = engine_.sample(prompts_, params_, Engine::kBase);
   params_.sampling.stop_token_ids = {free[0].tokens[4], free[3].tokens[0]};

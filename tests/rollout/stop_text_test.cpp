@@ -3,33 +3,12 @@
 #include <gtest/gtest.h>
 
 #include "rollout/tiny_model.h"
+#include "rollout/tiny_tokenizer.h"
 
 namespace lockstep::rollout {
 namespace {
 
 using namespace testing_models;
-
-// A byte-level vocabulary without merges; the last entry may be a special token.
-text::Tokenizer tokenizer(const std::vector<std::string>& tokens, const std::string& special = "") {
-  Json vocab = Json::object(), added = Json::array();
-  for (const std::string& token : tokens) vocab[token] = vocab.size();
-  if (!special.empty())
-    added.push_back({{"id", vocab.size()},
-                     {"content", special},
-                     {"special", true},
-                     {"single_word", false},
-                     {"lstrip", false},
-                     {"rstrip", false},
-                     {"normalized", false}});
-  const Json byte_level = {
-      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", true}};
-  const Json file = {{"version", "1.0"},
-                     {"added_tokens", added},
-                     {"pre_tokenizer", byte_level},
-                     {"decoder", byte_level},
-                     {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", Json::array()}}}};
-  return text::Tokenizer::parse(file.dump(), "test");
-}
 
 // Index of the token that completes a stop string; -1 when none does.
 int stops_at(const text::Tokenizer& words, const std::vector<std::string>& stops, const std::vector<int32_t>& tokens) {
@@ -62,9 +41,7 @@ TEST(StopText, WaitsForWholeCharactersAndReadsSpecialTokens) {
 TEST(StopText, EndsSamplesOfTheEngine) {
   Stream stream({.threads = 1});
   const model::ModelConfig config = qwen3_config();
-  std::vector<std::string> spellings;
-  for (int64_t i = 0; i < config.vocab_size; ++i)
-    spellings.push_back({static_cast<char>('a' + i / 10), static_cast<char>('A' + i % 10)});
+  const std::vector<std::string> spellings = two_letter_spellings(config.vocab_size);
   const text::Tokenizer words = tokenizer(spellings);
   Engine engine(random_model(config, stream), {.tokenizer = &words}, stream);
   const auto prompts = random_prompts({6, 9}, config.vocab_size, 4);

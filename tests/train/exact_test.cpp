@@ -31,12 +31,9 @@ constexpr int64_t kSamples = 11;  // some lanes hold one sample, some two
 Outcome train(const Way& way, const Loss& loss) {
   Stream stream(way.stream);
   const Tiny tiny = make_tiny(stream, way.dtype);
-  Trainer trainer(tiny.model, tiny.layout, tiny.weights,
-                  {.max_tokens = way.max_tokens,
-                   .recompute = way.recompute,
-                   .temperature = 0.7f,
-                   .dropout = way.dropout},
-                  stream);
+  Trainer trainer(
+      tiny.model, tiny.layout, tiny.weights,
+      {.max_tokens = way.max_tokens, .recompute = way.recompute, .temperature = 0.7f, .dropout = way.dropout}, stream);
   Outcome outcome;
   for (uint64_t step = 0; step < kSteps; ++step)
     outcome.reports.push_back(
@@ -64,7 +61,9 @@ TEST(Exact, TheTestCanTellRunsApart) {
   EXPECT_GT(base.reports[0].grad_norm, 0);
 }
 
-TEST(Exact, TwoRunsAreOne) { expect_same(train({}, full_policy_loss()), train({}, full_policy_loss()), "again"); }
+TEST(Exact, TwoRunsAreOne) {
+  expect_same(train({}, full_policy_loss()), train({}, full_policy_loss()), "again");
+}
 
 TEST(Exact, SplitsOfABatch) {
   for (const bool per_token : {false, true}) {

@@ -14,13 +14,17 @@ TEST(Schedule, ConstantStaysAndIgnoresDecaySteps) {
   for (const int64_t step : {0, 1, 4, 1000}) EXPECT_EQ(schedule.at(step), 1e-3);
 }
 
-TEST(Schedule, WarmsUpFromTheFirstStep) {
-  const Schedule schedule{.lr = 1.0, .warmup_steps = 4};
-  EXPECT_DOUBLE_EQ(schedule.at(0), 0.2);
-  EXPECT_DOUBLE_EQ(schedule.at(1), 0.4);
-  EXPECT_DOUBLE_EQ(schedule.at(3), 0.8);
-  EXPECT_DOUBLE_EQ(schedule.at(4), 1.0);
-  EXPECT_DOUBLE_EQ(schedule.at(5), 1.0);
+// As Megatron's OptimizerParamScheduler: the first step under warm-up has a rate of 0, and min_lr does not lift it.
+TEST(Schedule, WarmsUpFromZero) {
+  for (const DecayStyle style : {DecayStyle::constant, DecayStyle::linear, DecayStyle::cosine}) {
+    const Schedule schedule{.lr = 2.0, .min_lr = 0.5, .style = style, .warmup_steps = 4, .decay_steps = 8};
+    EXPECT_EQ(schedule.at(0), 0.0);
+    EXPECT_DOUBLE_EQ(schedule.at(1), 0.5);
+    EXPECT_DOUBLE_EQ(schedule.at(3), 1.5);
+    EXPECT_DOUBLE_EQ(schedule.at(4), 2.0);
+    EXPECT_DOUBLE_EQ(schedule.at(6), style == DecayStyle::constant ? 2.0 : 1.25);
+    EXPECT_DOUBLE_EQ(schedule.at(8), style == DecayStyle::constant ? 2.0 : 0.5);
+  }
 }
 
 TEST(Schedule, LinearFallsToTheMinimumAndStays) {
@@ -34,8 +38,8 @@ TEST(Schedule, LinearFallsToTheMinimumAndStays) {
 
 TEST(Schedule, CosineFallsAfterWarmup) {
   const Schedule schedule{.lr = 1.0, .min_lr = 0.1, .style = DecayStyle::cosine, .warmup_steps = 2, .decay_steps = 10};
-  EXPECT_DOUBLE_EQ(schedule.at(0), 1.0 / 3);
-  EXPECT_DOUBLE_EQ(schedule.at(1), 2.0 / 3);
+  EXPECT_EQ(schedule.at(0), 0.0);
+  EXPECT_DOUBLE_EQ(schedule.at(1), 0.5);
   EXPECT_DOUBLE_EQ(schedule.at(2), 1.0);
   EXPECT_DOUBLE_EQ(schedule.at(4), 0.1 + 0.9 * 0.5 * (1 + std::sqrt(0.5)));
   EXPECT_DOUBLE_EQ(schedule.at(6), 0.55);
@@ -45,7 +49,7 @@ TEST(Schedule, CosineFallsAfterWarmup) {
 
 TEST(Schedule, DecayShorterThanWarmupEndsAtTheMinimum) {
   const Schedule schedule{.lr = 1.0, .min_lr = 0.1, .style = DecayStyle::linear, .warmup_steps = 4, .decay_steps = 4};
-  EXPECT_DOUBLE_EQ(schedule.at(3), 0.8);
+  EXPECT_DOUBLE_EQ(schedule.at(3), 0.75);
   EXPECT_DOUBLE_EQ(schedule.at(4), 0.1);
 }
 

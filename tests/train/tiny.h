@@ -50,8 +50,7 @@ inline Tiny make_tiny(Stream& stream, DType dtype = DType::bf16) {
   for (size_t p = 0; p < tiny.layout->pairs.size(); ++p) {
     const lora::Pair& pair = tiny.layout->pairs[p];
     for (int64_t i = 0; i < pair.rank * pair.out; ++i)
-      weights.f32()[pair.b_offset + i] =
-          0.05f * random_float(5, static_cast<uint32_t>(p), static_cast<uint32_t>(i));
+      weights.f32()[pair.b_offset + i] = 0.05f * random_float(5, static_cast<uint32_t>(p), static_cast<uint32_t>(i));
   }
   tiny.weights = std::make_shared<const Buffer>(std::move(weights));
   return tiny;
@@ -107,7 +106,9 @@ inline std::vector<float> floats(const Buffer& buffer) {
   std::memcpy(values.data(), buffer.data(), buffer.bytes());
   return values;
 }
-inline std::vector<float> weights_of(const Trainer& trainer) { return floats(*trainer.snapshot(0).weights); }
+inline std::vector<float> weights_of(const Trainer& trainer) {
+  return floats(*trainer.snapshot(0).weights);
+}
 
 // Equality of bits; EXPECT_EQ on floats would take -0 for 0.
 inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
@@ -115,7 +116,11 @@ inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) 
 }
 
 inline PolicyLoss full_policy_loss() {
-  return {.clip_low = 0.2f, .clip_high = 0.28f, .clip_c = 3, .entropy_coef = 0.01f, .kl_coef = 0.1f,
+  return {.clip_low = 0.2f,
+          .clip_high = 0.28f,
+          .clip_c = 3,
+          .entropy_coef = 0.01f,
+          .kl_coef = 0.1f,
           .kl_type = KlType::low_var};
 }
 

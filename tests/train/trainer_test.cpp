@@ -101,11 +101,10 @@ TEST_F(TrainerTest, ReportsOfCallsAddUp) {
   StepReport step = trainer.optim_step(1e-3);
   EXPECT_DOUBLE_EQ(step.loss, first.loss + second.loss);
   EXPECT_EQ(step.tokens, first.tokens + second.tokens);
-  EXPECT_DOUBLE_EQ(step.metrics["kl"], first.metrics.at("kl") + second.metrics.at("kl"));
-  EXPECT_EQ(step.metrics["logprob_diff_max"],
-            std::max(first.metrics.at("logprob_diff_max"), second.metrics.at("logprob_diff_max")));
-  for (const char* name : {"kl", "entropy", "ratio", "clip_fraction", "logprob_diff_max"})
-    EXPECT_EQ(step.metrics.count(name), 1u) << name;
+  EXPECT_GT(first.metrics.entropy, 0);
+  EXPECT_DOUBLE_EQ(step.metrics.entropy, first.metrics.entropy + second.metrics.entropy);
+  EXPECT_GT(first.metrics.logprob_diff_max, 0);
+  EXPECT_EQ(step.metrics.logprob_diff_max, std::max(first.metrics.logprob_diff_max, second.metrics.logprob_diff_max));
 }
 
 TEST_F(TrainerTest, ScoringAndTrainingAgreeBitForBit) {
@@ -119,11 +118,8 @@ TEST_F(TrainerTest, ScoringAndTrainingAgreeBitForBit) {
     EXPECT_EQ(logprobs[i][0] == 0, batch[i].targets[0] == -1);
     batch[i].logprobs = batch[i].ref_logprobs = logprobs[i];
   }
-  Metrics metrics = take_step(trainer, batch, PolicyLoss{}).metrics;
-  EXPECT_EQ(metrics["logprob_diff_max"], 0);
-  EXPECT_EQ(metrics["kl"], 0);
-  EXPECT_NEAR(metrics["ratio"], 1, 1e-12);
-  EXPECT_GT(take_step(trainer, batch, PolicyLoss{}).metrics["logprob_diff_max"], 1e-6);  // the adapter moved on
+  EXPECT_EQ(take_step(trainer, batch, PolicyLoss{}).metrics.logprob_diff_max, 0);
+  EXPECT_GT(take_step(trainer, batch, PolicyLoss{}).metrics.logprob_diff_max, 1e-6);  // the adapter moved on
 }
 
 TEST_F(TrainerTest, TheReferenceIsTheBase) {

@@ -18,7 +18,7 @@ namespace lockstep::kernels::HWY_NAMESPACE {
 
 // lerp_ is one fused multiply-add in PyTorch's vector code; addcmul_ and addcdiv_ round after every operation.
 void adamw_range(float* w_new, const float* w, float* m, float* v, const float* grad, int64_t count,
-                const cpu::AdamWScalars& s) {
+                 const cpu::AdamWScalars& s) {
   for_row16(count, [&](int64_t i, auto lanes) {
     const Row16 g = mul(lanes.load(grad + i), set16(s.grad_scale)), m_old = lanes.load(m + i);
     const Row16 m_new = fma(set16(s.one_minus_beta1), sub(g, m_old), m_old);

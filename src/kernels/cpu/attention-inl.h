@@ -1,5 +1,5 @@
-// Register tiles of attention: R query vectors against blocks of 16 keys or values. Every output is one chain, so the shape
-// of a tile changes no bit. Included once per target.
+// Register tiles of attention: R query vectors against blocks of 16 keys or values. Every output is one chain, so the
+// shape of a tile changes no bit. Included once per target.
 
 #if defined(LOCKSTEP_KERNELS_CPU_ATTENTION_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LOCKSTEP_KERNELS_CPU_ATTENTION_INL_H_
@@ -20,7 +20,9 @@ namespace lockstep::kernels::HWY_NAMESPACE {
 inline constexpr int kTile = kParts == 1 ? 12 : 6;
 
 // The vectors of a tile in fours: [vector / 4][padded depth][vector % 4].
-inline constexpr int64_t tile_floats(int64_t padded) { return (kTile + 3) / 4 * 4 * padded; }
+inline constexpr int64_t tile_floats(int64_t padded) {
+  return (kTile + 3) / 4 * 4 * padded;
+}
 
 // Scores lie in blocks [block][stride / 16 vectors][16 keys]; a tile owns R of the vectors.
 struct DotCall {
@@ -28,9 +30,9 @@ struct DotCall {
   const float* const* blocks;  // each [depth][16]
   int64_t num_blocks;
   int64_t depth, padded;
-  float scale;                 // after the chain
+  float scale;  // after the chain
   float* out;
-  int64_t out_stride;          // floats from block to block
+  int64_t out_stride;  // floats from block to block
 };
 
 template <int R, int B>
@@ -57,8 +59,7 @@ HWY_INLINE void dot_blocks(const DotCall& call, int64_t first) {
 #pragma GCC unroll 4
       for (int b = 0; b < B; ++b)
 #pragma GCC unroll 4
-        for (int i = 0; i < kParts; ++i)
-          sums[r][b].part[i] = hn::MulAdd(x, keys[b].part[i], sums[r][b].part[i]);
+        for (int i = 0; i < kParts; ++i) sums[r][b].part[i] = hn::MulAdd(x, keys[b].part[i], sums[r][b].part[i]);
     }
   }
   const Row16 scale = set16(call.scale);
@@ -79,13 +80,13 @@ void dot_tile(const DotCall& call) {
 
 // out[r][d] continues its chain: + sum over keys in order of weights[r][key] * values[key][d]
 struct WeightedSumCall {
-  const float* weights;        // as DotCall::out
+  const float* weights;  // as DotCall::out
   int64_t weight_stride;
   const float* const* blocks;  // each [16][depth], rows value_stride apart
   int64_t num_blocks;
   int64_t value_stride;
   int64_t depth;
-  float* out;                  // [R], rows out_stride apart, padded to a multiple of 16
+  float* out;  // [R], rows out_stride apart, padded to a multiple of 16
   int64_t out_stride;
 };
 
@@ -153,8 +154,8 @@ HWY_INLINE void find_places(const cpu::AttentionHead& head, int64_t v, int64_t c
   int64_t row = v / group, in_group = v % group;
   for (int64_t r = 0; r < count; ++r) {
     const int64_t position = head.sequence->first_position + row, q_head = head.kv_head * group + in_group;
-    places[r] = {position, window > 0 ? std::max<int64_t>(0, position - window + 1) : 0,
-                 head.sequence->row_begin + row, q_head * head_dim, q_head};
+    places[r] = {position, window > 0 ? std::max<int64_t>(0, position - window + 1) : 0, head.sequence->row_begin + row,
+                 q_head * head_dim, q_head};
     if (++in_group == group) in_group = 0, ++row;
   }
 }

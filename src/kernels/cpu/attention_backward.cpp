@@ -15,19 +15,19 @@ HWY_BEFORE_NAMESPACE();
 namespace lockstep::kernels::HWY_NAMESPACE {
 
 // Probabilities are remade from the saved max and sum in rectangles of 48 vectors x 16 blocks, which stay in the cache
-// while they feed dq, dk and dv. Rectangles of one band of vectors run over the keys in order (the chain of dq), bands run
-// over the vectors in order (the chains of dk and dv).
+// while they feed dq, dk and dv. Rectangles of one band of vectors run over the keys in order (the chain of dq), bands
+// run over the vectors in order (the chains of dk and dv).
 inline constexpr int64_t kBand = 48, kBandFloats = kBand * 16, kBlocks = 16;
 
 struct GradScratch {
-  int64_t padded;               // head_dim rounded up to 16
-  float *dk, *dv;               // [keys][padded]
-  float *key_rows;              // [keys][padded]
-  float *value_columns;         // [blocks][head_dim][16]
+  int64_t padded;                // head_dim rounded up to 16
+  float *dk, *dv;                // [keys][padded]
+  float* key_rows;               // [keys][padded]
+  float* value_columns;          // [blocks][head_dim][16]
   float *q_rows, *do_rows, *dq;  // [kBand][padded]
-  float *q_tiles, *do_tiles;    // packed tiles
+  float *q_tiles, *do_tiles;     // packed tiles
   Place places[kBand];
-  float *p, *ds;                // [kBlocks][kBand][16]
+  float *p, *ds;  // [kBlocks][kBand][16]
   float largest[kBand], inverse[kBand], dot[kBand];
   const float **keys, **rows, **columns;  // [blocks]
 };
@@ -117,11 +117,22 @@ HWY_INLINE void grad_tile(const cpu::AttentionGradItem& item, int64_t m, int cou
   const int64_t tile = m / kTile * tile_floats(padded);
   float* const p = scratch.p + (begin - first) * kBandFloats + m * 16;
   float* const ds = scratch.ds + (begin - first) * kBandFloats + m * 16;
-  kDotTile[count - 1]({.vectors = scratch.q_tiles + tile, .blocks = scratch.keys + at, .num_blocks = end - begin,
-                       .depth = head_dim, .padded = padded, .scale = item.head.shape->scale, .out = p,
+  kDotTile[count - 1]({.vectors = scratch.q_tiles + tile,
+                       .blocks = scratch.keys + at,
+                       .num_blocks = end - begin,
+                       .depth = head_dim,
+                       .padded = padded,
+                       .scale = item.head.shape->scale,
+                       .out = p,
                        .out_stride = kBandFloats});
-  kDotTile[count - 1]({.vectors = scratch.do_tiles + tile, .blocks = scratch.columns + at, .num_blocks = end - begin,
-                       .depth = head_dim, .padded = padded, .scale = 1.0f, .out = ds, .out_stride = kBandFloats});
+  kDotTile[count - 1]({.vectors = scratch.do_tiles + tile,
+                       .blocks = scratch.columns + at,
+                       .num_blocks = end - begin,
+                       .depth = head_dim,
+                       .padded = padded,
+                       .scale = 1.0f,
+                       .out = ds,
+                       .out_stride = kBandFloats});
   for (int r = 0; r < count; ++r) {
     const int64_t low = scratch.places[m + r].first_key, high = scratch.places[m + r].position;
     for (int64_t b = begin; b < end; ++b) {
@@ -130,12 +141,18 @@ HWY_INLINE void grad_tile(const cpu::AttentionGradItem& item, int64_t m, int cou
     }
   }
   if (item.wants_queries)
-    kWeightedSumTile[count - 1]({.weights = ds, .weight_stride = kBandFloats, .blocks = scratch.rows + at,
-                                 .num_blocks = end - begin, .value_stride = padded, .depth = head_dim,
-                                 .out = scratch.dq + m * padded, .out_stride = padded});
+    kWeightedSumTile[count - 1]({.weights = ds,
+                                 .weight_stride = kBandFloats,
+                                 .blocks = scratch.rows + at,
+                                 .num_blocks = end - begin,
+                                 .value_stride = padded,
+                                 .depth = head_dim,
+                                 .out = scratch.dq + m * padded,
+                                 .out_stride = padded});
 }
 
-// out[j][d] continues its chain: + sum over vectors m in order of weights[m][j] * vectors[m][d], J keys x C vectors wide
+// out[j][d] continues its chain: + sum over vectors m in order of weights[m][j] * vectors[m][d], J keys x C vectors
+// wide
 template <int J, int C>
 HWY_INLINE void outer_tile(const float* weights, const float* vectors, int64_t count, float* out, int64_t padded) {
   Vec32 sums[J][C];
@@ -299,9 +316,8 @@ void attention_backward(const AttentionGrad& grad, const AttentionShape& shape,
     sort_by_cost(items);
   }
   const auto run = LOCKSTEP_DISPATCH(stream, grad_item);
-  stream.parallel(static_cast<int64_t>(items.size()), [&](int64_t i, int worker) {
-    run(items[static_cast<size_t>(i)], grad, worker, stream);
-  });
+  stream.parallel(static_cast<int64_t>(items.size()),
+                  [&](int64_t i, int worker) { run(items[static_cast<size_t>(i)], grad, worker, stream); });
 }
 
 }  // namespace cpu

@@ -54,11 +54,11 @@ HWY_INLINE void finish_vector(float* o, const float* sums, float total, int64_t 
 }
 
 struct ForwardScratch {
-  float* vectors;       // one packed tile
-  float* sums;          // [kTile][head_dim rounded up to 16]
-  const float** keys;   // [blocks]
+  float* vectors;      // one packed tile
+  float* sums;         // [kTile][head_dim rounded up to 16]
+  const float** keys;  // [blocks]
   const float** values;
-  float* scores;        // [blocks][kTile][16]
+  float* scores;  // [blocks][kTile][16]
 };
 
 HWY_INLINE void forward_tile(const cpu::AttentionItem& item, int64_t v, int count, const ForwardScratch& scratch,
@@ -73,8 +73,14 @@ HWY_INLINE void forward_tile(const cpu::AttentionItem& item, int64_t v, int coun
     scratch.values[b - begin] = head.values(b);
   }
   pack_vectors(scratch.vectors, tensors.q, places, count, head_dim);
-  kDotTile[count - 1]({.vectors = scratch.vectors, .blocks = scratch.keys, .num_blocks = end - begin, .depth = head_dim,
-                       .padded = padded, .scale = head.shape->scale, .out = scratch.scores, .out_stride = count * 16});
+  kDotTile[count - 1]({.vectors = scratch.vectors,
+                       .blocks = scratch.keys,
+                       .num_blocks = end - begin,
+                       .depth = head_dim,
+                       .padded = padded,
+                       .scale = head.shape->scale,
+                       .out = scratch.scores,
+                       .out_stride = count * 16});
   float totals[kTile];
   for (int r = 0; r < count; ++r) {
     const auto [largest, total] = softmax_row({scratch.scores + r * 16, count * 16, end - begin},
@@ -87,9 +93,14 @@ HWY_INLINE void forward_tile(const cpu::AttentionItem& item, int64_t v, int coun
     }
   }
   std::fill_n(scratch.sums, count * padded, 0.0f);
-  kWeightedSumTile[count - 1]({.weights = scratch.scores, .weight_stride = count * 16, .blocks = scratch.values,
-                               .num_blocks = end - begin, .value_stride = head_dim, .depth = head_dim,
-                               .out = scratch.sums, .out_stride = padded});
+  kWeightedSumTile[count - 1]({.weights = scratch.scores,
+                               .weight_stride = count * 16,
+                               .blocks = scratch.values,
+                               .num_blocks = end - begin,
+                               .value_stride = head_dim,
+                               .depth = head_dim,
+                               .out = scratch.sums,
+                               .out_stride = padded});
   for (int r = 0; r < count; ++r)
     finish_vector(tensors.o.row(places[r].row) + places[r].column, scratch.sums + r * padded, totals[r], head_dim);
 }
@@ -141,9 +152,8 @@ void attention_forward(const AttentionTensors& tensors, const AttentionShape& sh
   // The longest first, so that no thread is left with a long item at the end.
   std::stable_sort(items.begin(), items.end(), [](const auto& a, const auto& b) { return a.cost > b.cost; });
   const auto run = LOCKSTEP_DISPATCH(stream, forward_item);
-  stream.parallel(static_cast<int64_t>(items.size()), [&](int64_t i, int worker) {
-    run(items[static_cast<size_t>(i)], tensors, worker, stream);
-  });
+  stream.parallel(static_cast<int64_t>(items.size()),
+                  [&](int64_t i, int worker) { run(items[static_cast<size_t>(i)], tensors, worker, stream); });
 }
 
 }  // namespace cpu

@@ -1,8 +1,8 @@
 // What the attention kernels of every instruction set share: query vectors, visible keys, work items.
 //
-// The query rows of one sequence and one key/value head are a list of "vectors" in order of (position, head in the group):
-// vector v belongs to position first_position + v / group and to query head kv_head * group + v % group. All of them read
-// the same keys and values, so a tile of vectors reads each key and value once.
+// The query rows of one sequence and one key/value head are a list of "vectors" in order of (position, head in the
+// group): vector v belongs to position first_position + v / group and to query head kv_head * group + v % group. All of
+// them read the same keys and values, so a tile of vectors reads each key and value once.
 #pragma once
 
 #include <algorithm>
@@ -60,8 +60,8 @@ struct AttentionGrad {
   ConstTensor d_o, q, o, stats;
 };
 
-// Keys of blocks [block_begin, block_end) against vectors [begin, end) of a head; wants_queries: dq of these vectors (then
-// all keys they see must be in), wants_keys: dk and dv of these keys (then all vectors that see them must be in).
+// Keys of blocks [block_begin, block_end) against vectors [begin, end) of a head; wants_queries: dq of these vectors
+// (then all keys they see must be in), wants_keys: dk and dv of these keys (then all vectors that see them must be in).
 struct AttentionGradItem {
   AttentionHead head;
   int64_t begin, end;

@@ -1,5 +1,5 @@
-// Chooses the compiled variant of an op by the instruction set of the Stream, not by a global setting, so that one process
-// can run two instruction sets side by side (the tests that compare their bits do).
+// Chooses the compiled variant of an op by the instruction set of the Stream, not by a global setting, so that one
+// process can run two instruction sets side by side (the tests that compare their bits do).
 //
 // In cpu/<op>.cpp:  HWY_EXPORT(Fn); inside #if HWY_ONCE, then  LOCKSTEP_DISPATCH(stream, Fn)(arguments...).
 #pragma once

@@ -29,8 +29,8 @@ HWY_INLINE void wide_product(VecU32 a, VecU32 b, VecU32& high, VecU32& low) {
   low = hn::OddEven(hn::BitCast(U32(), hn::ShiftLeft<32>(hn::BitCast(wide, odd))), even);
 }
 
-// core/random.h's philox for counters {counter[0], counter[1], counter[2], counter[3] | group + lane}: kLanes groups of four
-// columns. bits[4 * lane + k] = draw k of a lane.
+// core/random.h's philox for counters {counter[0], counter[1], counter[2], counter[3] | group + lane}: kLanes groups of
+// four columns. bits[4 * lane + k] = draw k of a lane.
 HWY_INLINE void philox_groups(uint64_t key, const Counter& counter, uint32_t group, uint32_t* bits) {
   const U32 d;
   auto c0 = hn::Set(d, counter[0]), c1 = hn::Set(d, counter[1]), c2 = hn::Set(d, counter[2]);

@@ -77,9 +77,15 @@ void forward(const Tensor& y, const ConstTensor& x, const PackedWeight& weight, 
              Stream& stream) {
   // Fetching a strip row from memory takes about as long as eight rows of arithmetic on it.
   constexpr int64_t kFetchCycles = 16;
-  const Product product{.rows = x[0], .columns = weight.rows, .depth = weight.depth, .a = x.f32(),
-                        .a_stride = static_cast<size_t>(x.row_stride), .init = bias.empty() ? nullptr : bias.f32(),
-                        .init_stride = 0, .c = y.f32(), .c_stride = static_cast<size_t>(y.row_stride)};
+  const Product product{.rows = x[0],
+                        .columns = weight.rows,
+                        .depth = weight.depth,
+                        .a = x.f32(),
+                        .a_stride = static_cast<size_t>(x.row_stride),
+                        .init = bias.empty() ? nullptr : bias.f32(),
+                        .init_stride = 0,
+                        .c = y.f32(),
+                        .c_stride = static_cast<size_t>(y.row_stride)};
   run_product(product, PanelStrips<L>{panels_of<L>(weight), weight.depth}, kFetchCycles, stream);
 }
 
@@ -87,9 +93,15 @@ template <class L>
 void backward(const Tensor& dx, const ConstTensor& dy, const PackedWeight& weight, bool accumulate, Stream& stream) {
   constexpr int64_t kTurnCycles = 8;
   const auto stride = static_cast<size_t>(dx.row_stride);
-  const Product product{.rows = dy[0], .columns = weight.depth, .depth = weight.rows, .a = dy.f32(),
-                        .a_stride = static_cast<size_t>(dy.row_stride), .init = accumulate ? dx.f32() : nullptr,
-                        .init_stride = stride, .c = dx.f32(), .c_stride = stride};
+  const Product product{.rows = dy[0],
+                        .columns = weight.depth,
+                        .depth = weight.rows,
+                        .a = dy.f32(),
+                        .a_stride = static_cast<size_t>(dy.row_stride),
+                        .init = accumulate ? dx.f32() : nullptr,
+                        .init_stride = stride,
+                        .c = dx.f32(),
+                        .c_stride = stride};
   run_product(product, TurnedStrips<L>{panels_of<L>(weight), weight.depth}, kTurnCycles, stream);
 }
 

@@ -20,15 +20,14 @@ float largest_logit(const float* logits, int64_t vocab, float inv_temperature) {
   constexpr float kLowest = -std::numeric_limits<float>::infinity();
   const Row16 scale = set16(inv_temperature);
   Row16 top = set16(kLowest);
-  for_row16(vocab, [&](int64_t i, auto lanes) {
-    top = max(top, lanes.keep_or(mul(lanes.load(logits + i), scale), kLowest));
-  });
+  for_row16(vocab,
+            [&](int64_t i, auto lanes) { top = max(top, lanes.keep_or(mul(lanes.load(logits + i), scale), kLowest)); });
   return max16(top);
 }
 
 // Sum of e = exp(z - m), and of e (z - m) when the entropy is wanted; e itself into `exps` unless null.
 void exp_sums(float* exps, float* sum, float* weighted, const float* logits, int64_t vocab, float inv_temperature,
-             float largest) {
+              float largest) {
   const Row16 scale = set16(inv_temperature), top = set16(largest);
   Row16 total = set16(0.0f), moment = set16(0.0f);
   for_row16(vocab, [&](int64_t i, auto lanes) {
@@ -55,7 +54,8 @@ void logprob_grad_row(float* dlogits, const float* logits, int64_t vocab, int64_
   HWY_ALIGN float at_target[16];
   store16(logit_grad(set16(logits[target]), set16(1.0f), g), at_target);
   const Row16 none = set16(0.0f);
-  for_row16(vocab, [&](int64_t i, auto lanes) { lanes.store(logit_grad(lanes.load(logits + i), none, g), dlogits + i); });
+  for_row16(vocab,
+            [&](int64_t i, auto lanes) { lanes.store(logit_grad(lanes.load(logits + i), none, g), dlogits + i); });
   dlogits[target] = at_target[0];
 }
 

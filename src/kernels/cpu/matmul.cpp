@@ -56,9 +56,16 @@ struct TransposedStrips {
 };
 
 Product product_of(const Tensor& c, const ConstTensor& a, float scale, bool accumulate) {
-  return {.rows = c[0], .columns = c[1], .depth = a[1], .a = a.f32(), .a_stride = static_cast<size_t>(a.row_stride),
-          .scale = scale, .init = accumulate ? c.f32() : nullptr, .init_stride = static_cast<size_t>(c.row_stride),
-          .c = c.f32(), .c_stride = static_cast<size_t>(c.row_stride)};
+  return {.rows = c[0],
+          .columns = c[1],
+          .depth = a[1],
+          .a = a.f32(),
+          .a_stride = static_cast<size_t>(a.row_stride),
+          .scale = scale,
+          .init = accumulate ? c.f32() : nullptr,
+          .init_stride = static_cast<size_t>(c.row_stride),
+          .c = c.f32(),
+          .c_stride = static_cast<size_t>(c.row_stride)};
 }
 
 void multiply(const Tensor& c, const ConstTensor& a, const ConstTensor& b, float scale, bool accumulate,
@@ -79,13 +86,20 @@ void multiply_transposed(const Tensor& c, const ConstTensor& a, const ConstTenso
 void outer_turned(const Tensor& g, const ConstTensor& a, const ConstTensor& b, float scale, Stream& stream) {
   const int64_t rows = g[0], columns = g[1];
   const auto a_stride = static_cast<size_t>(a.row_stride);
-  const Grid grid = choose_grid({.rows = columns, .strips = ceil_div(rows, kStrip), .depth = a[0],
-                                 .tile_rows = columns, .strip_cycles = 4},
-                                stream.threads());
+  const Grid grid = choose_grid(
+      {.rows = columns, .strips = ceil_div(rows, kStrip), .depth = a[0], .tile_rows = columns, .strip_cycles = 4},
+      stream.threads());
   const auto strip_product = [&](int64_t width, float* turned) {
-    return Product{.rows = columns, .columns = width, .depth = a[0], .a = b.f32(),
-                   .a_stride = static_cast<size_t>(b.row_stride), .layout = Layout::columns, .init = turned,
-                   .init_stride = kStrip, .c = turned, .c_stride = kStrip};
+    return Product{.rows = columns,
+                   .columns = width,
+                   .depth = a[0],
+                   .a = b.f32(),
+                   .a_stride = static_cast<size_t>(b.row_stride),
+                   .layout = Layout::columns,
+                   .init = turned,
+                   .init_stride = kStrip,
+                   .c = turned,
+                   .c_stride = kStrip};
   };
   const Blocking blocking = choose_blocking<RowMajorStrips>(strip_product(kStrip, nullptr), columns);
   stream.parallel(grid.strip_parts, [&](int64_t part, int worker) {
@@ -109,9 +123,17 @@ void outer(const Tensor& g, const ConstTensor& a, const ConstTensor& b, float sc
   if (g[1] < kStrip && g[0] > g[1]) return outer_turned(g, a, b, scale, stream);
   const auto g_stride = static_cast<size_t>(g.row_stride), b_stride = static_cast<size_t>(b.row_stride);
   const RowMajorStrips strips{b.f32(), b_stride, b[1], 1, g[0] > kTileRows && rows_collide(b_stride, b[0])};
-  run_product({.rows = g[0], .columns = g[1], .depth = a[0], .a = a.f32(),
-               .a_stride = static_cast<size_t>(a.row_stride), .layout = Layout::columns, .scale = scale,
-               .init = g.f32(), .init_stride = g_stride, .c = g.f32(), .c_stride = g_stride},
+  run_product({.rows = g[0],
+               .columns = g[1],
+               .depth = a[0],
+               .a = a.f32(),
+               .a_stride = static_cast<size_t>(a.row_stride),
+               .layout = Layout::columns,
+               .scale = scale,
+               .init = g.f32(),
+               .init_stride = g_stride,
+               .c = g.f32(),
+               .c_stride = g_stride},
               strips, 1, stream);
 }
 

@@ -30,7 +30,7 @@ void norm_row(float* y, float* rstd_out, const float* x, const float* weight, fl
 }
 
 void norm_grad_row(float* dx, const float* dy, const float* x, const float* weight, float rstd, bool accumulate,
-                 int64_t width) {
+                   int64_t width) {
   Row16 dots = set16(0.0f);
   for_row16(width, [&](int64_t i, auto lanes) {
     dots = fma(mul(lanes.load(dy + i), lanes.load(weight + i)), lanes.load(x + i), dots);

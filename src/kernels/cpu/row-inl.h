@@ -1,5 +1,5 @@
-// Sixteen virtual lanes over whatever vectors the target has: one AVX-512 register, two AVX2 or four NEON registers. Every
-// sum inside a row goes through Row16, so its bits are the same on each target. Included once per target.
+// Sixteen virtual lanes over whatever vectors the target has: one AVX-512 register, two AVX2 or four NEON registers.
+// Every sum inside a row goes through Row16, so its bits are the same on each target. Included once per target.
 
 #if defined(LOCKSTEP_KERNELS_CPU_ROW_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LOCKSTEP_KERNELS_CPU_ROW_INL_H_
@@ -72,8 +72,7 @@ HWY_INLINE Row16 fma(Row16 a, Row16 b, Row16 c) {
 }
 // x where selector > 0, else 0
 HWY_INLINE Row16 where_positive(Row16 selector, Row16 x) {
-  for (int i = 0; i < kParts; ++i)
-    x.part[i] = hn::IfThenElseZero(hn::Gt(selector.part[i], hn::Zero(F32())), x.part[i]);
+  for (int i = 0; i < kParts; ++i) x.part[i] = hn::IfThenElseZero(hn::Gt(selector.part[i], hn::Zero(F32())), x.part[i]);
   return x;
 }
 
@@ -137,9 +136,9 @@ HWY_INLINE float max16(Row16 x) {
   return a > b ? a : b;
 }
 
-// exp(x), within 1 ulp where the result is a normal number below 2^127.5. Exactly 0 below x = -87.3365, because a denormal
-// probability is worth nothing and slows every multiply-add it meets; infinite above x = 88.376; NaN stays NaN.
-// n = round(x / ln 2) is read from the low bits of x / ln 2 + 1.5 * 2^23; exp(x - n ln 2) is a minimax polynomial
+// exp(x), within 1 ulp where the result is a normal number below 2^127.5. Exactly 0 below x = -87.3365, because a
+// denormal probability is worth nothing and slows every multiply-add it meets; infinite above x = 88.376; NaN stays
+// NaN. n = round(x / ln 2) is read from the low bits of x / ln 2 + 1.5 * 2^23; exp(x - n ln 2) is a minimax polynomial
 // (relative error 3.1e-9 on |r| <= ln 2 / 2).
 HWY_INLINE Vec32 exp_vec(Vec32 x) {
   const F32 d;

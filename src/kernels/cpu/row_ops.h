@@ -1,4 +1,5 @@
-// The CPU's side of the ops that work on rows or flat arrays. Arguments have been checked; contracts are in kernels/<op>.h.
+// The CPU's side of the ops that work on rows or flat arrays. Arguments have been checked; contracts are in
+// kernels/<op>.h.
 #pragma once
 
 #include <span>
@@ -33,7 +34,8 @@ void dropout(Tensor y, ConstTensor x, float p, const DropoutCounter& counter, bo
 void logprob_forward(Tensor logprob, Tensor entropy, Tensor lse, ConstTensor logits, std::span<const int32_t> targets,
                      float inv_temperature, Stream& stream);
 void logprob_backward(Tensor dlogits, ConstTensor logits, std::span<const int32_t> targets, float inv_temperature,
-                      ConstTensor lse, ConstTensor entropy, ConstTensor d_logprob, ConstTensor d_entropy, Stream& stream);
+                      ConstTensor lse, ConstTensor entropy, ConstTensor d_logprob, ConstTensor d_entropy,
+                      Stream& stream);
 void softmax_unnormalized(Tensor probabilities, Tensor sums, ConstTensor logits, float inv_temperature, Stream& stream);
 void adamw(Tensor w_new, ConstTensor w, Tensor m, Tensor v, ConstTensor grad, const AdamWStep& options, Stream& stream);
 double sum_of_squares(ConstTensor x, Stream& stream);

@@ -8,8 +8,8 @@
 
 namespace lockstep::kernels::cpu {
 
-// Calls f(begin, end) over ranges that cover [0, rows). A range holds at least kElementsPerTask elements, so that a small
-// matrix (one decode step) never pays for waking a thread.
+// Calls f(begin, end) over ranges that cover [0, rows). A range holds at least kElementsPerTask elements, so that a
+// small matrix (one decode step) never pays for waking a thread.
 inline constexpr int64_t kElementsPerTask = 16384;
 
 template <class F>

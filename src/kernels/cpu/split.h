@@ -31,6 +31,8 @@ inline Span even_part(int64_t total, int64_t parts, int64_t index) {
   return {total * index / parts, total * (index + 1) / parts};
 }
 
-inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+inline int64_t ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
 
 }  // namespace lockstep::kernels

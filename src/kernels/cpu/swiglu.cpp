@@ -14,7 +14,9 @@ HWY_BEFORE_NAMESPACE();
 namespace lockstep::kernels::HWY_NAMESPACE {
 
 // exp(-z) may be infinite; the quotient is then a clean 0.
-HWY_INLINE Row16 one_plus_exp_minus(Row16 z) { return add(set16(1.0f), exp16(sub(set16(0.0f), z))); }
+HWY_INLINE Row16 one_plus_exp_minus(Row16 z) {
+  return add(set16(1.0f), exp16(sub(set16(0.0f), z)));
+}
 
 void swiglu_row(float* y, const float* gate_up, int64_t width) {
   for_row16(width, [&](int64_t i, auto lanes) {

@@ -1,7 +1,7 @@
 // The one microkernel family of all matrix products: a tile of MR rows by one strip of columns, every element one chain
 //   c[r, j] = init[r, j];  c[r, j] = fma(a[r, k], b[k, j], c[r, j])  for k in order.
-// Which tile an element falls into changes no bit of it, so callers are free to cut rows, strips and depth as speed asks;
-// a later depth block passes init = c and continues the chain.
+// Which tile an element falls into changes no bit of it, so callers are free to cut rows, strips and depth as speed
+// asks; a later depth block passes init = c and continues the chain.
 
 #include <array>
 #include <cstddef>
@@ -101,9 +101,11 @@ struct LoadF16 : LoadF32 {
   }
 };
 
-// Keeps the compiler from turning MR row addresses into as many registers: it would spill some into vector registers and
-// fetch them back on the pipes that multiply.
-HWY_INLINE void keep_pointer(const float*& p) { asm volatile("" : "+r"(p)); }
+// Keeps the compiler from turning MR row addresses into as many registers: it would spill some into vector registers
+// and fetch them back on the pipes that multiply.
+HWY_INLINE void keep_pointer(const float*& p) {
+  asm volatile("" : "+r"(p));
+}
 
 template <class Load, Layout kLayout, int MR, int NV>
 HWY_NOINLINE void tile(const TileCall<typename Load::Stored>& call) {

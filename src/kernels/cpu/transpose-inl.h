@@ -1,5 +1,5 @@
-// Transposing 32-bit words into a strip: rows of the source become columns of the destination. A word is an f32 or a pair
-// of bf16.
+// Transposing 32-bit words into a strip: rows of the source become columns of the destination. A word is an f32 or a
+// pair of bf16.
 
 #include <cstddef>
 #include <cstdint>

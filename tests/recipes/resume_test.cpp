@@ -1,0 +1,185 @@
+// Resumed is uninterrupted, an interrupt loses nothing, and a run that fails leaves the one before alone.
+#include "recipes/training_fixture.h"
+
+namespace lockstep::recipes {
+namespace {
+
+using Resume = Training;
+
+TEST_F(Resume, ResumedSftEqualsUninterrupted) {
+  run_sft(sft("whole"), control_);
+  SftOptions first = sft("part");
+  int asked = 0;
+  control_.interrupted = [&asked] { return ++asked > 7; };
+  EXPECT_THROW(run_sft(first, control_), Cancelled);
+  const auto reached = checkpoint::latest_iteration(first.save.save);
+  ASSERT_TRUE(reached.has_value());
+  ASSERT_LT(*reached, 6);
+  control_.interrupted = [] { return false; };
+  first.save.load = first.save.save;
+  run_sft(first, control_);
+  EXPECT_EQ(adapter_bytes("whole", 6), adapter_bytes("part", 6));
+  const auto a = metrics("whole"), b = metrics("part");
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    EXPECT_EQ(a[i]["loss"], b[i]["loss"]);
+    EXPECT_EQ(a[i]["grad_norm"], b[i]["grad_norm"]);
+    EXPECT_EQ(a[i]["lr"], b[i]["lr"]);
+  }
+}
+
+TEST_F(Resume, ResumedGrpoEqualsUninterrupted) {
+  run_rl(rl("whole"), control_);
+  RlOptions part = rl("part");
+  part.num_rollout = 2;
+  run_rl(part, control_);
+  part.num_rollout = 4;
+  part.save.load = part.save.save;
+  run_rl(part, control_);
+  EXPECT_EQ(adapter_bytes("whole", 4), adapter_bytes("part", 4));
+}
+
+// Wherever an interrupt falls (sampling, the reference's log-probs, a step, between rollouts), the resumed run is the
+// whole one.
+TEST_F(Resume, GrpoInterruptedAnywhereResumesBitForBit) {
+  const auto options = [&](const std::string& save) {
+    RlOptions o = rl(save);
+    o.num_rollout = 3;
+    o.use_kl_loss = true;
+    o.loss.kl_coef = 0.1f;
+    o.training.max_tokens = 64;  // many micro-batches
+    return o;
+  };
+  int questions = 0;
+  control_.interrupted = [&] { return ++questions < 0; };
+  run_rl(options("whole"), control_);
+  ASSERT_GT(questions, 30);
+  for (int at = questions / 4; at < questions; at += questions / 7) {
+    const std::string name = "part" + std::to_string(at);
+    RlOptions part = options(name);
+    int asked = 0;
+    control_.interrupted = [&] { return ++asked > at; };
+    EXPECT_THROW(run_rl(part, control_), Cancelled) << at;
+    control_.interrupted = [] { return false; };
+    part.save.load = part.save.save;
+    run_rl(part, control_);
+    EXPECT_EQ(adapter_bytes(name, 3), adapter_bytes("whole", 3)) << at;
+    EXPECT_EQ(metrics(name).size(), 3u) << at;
+  }
+}
+
+TEST_F(Resume, InterruptedAfterLoadingFromElsewhereSavesWhereItSays) {
+  RlOptions first = rl("first");
+  first.num_rollout = 1;
+  run_rl(first, control_);
+  RlOptions second = rl("second");
+  second.save.load = first.save.save;
+  control_.interrupted = [] { return true; };
+  EXPECT_THROW(run_rl(second, control_), Cancelled);
+  control_.interrupted = [] { return false; };
+  EXPECT_EQ(checkpoint::latest_iteration(second.save.save), 1);
+  second.save.load = second.save.save + "/";  // another spelling of --save
+  run_rl(second, control_);
+  run_rl(rl("whole"), control_);
+  EXPECT_EQ(adapter_bytes("second", 4), adapter_bytes("whole", 4));
+}
+
+TEST_F(Resume, ACompleteRunLoadedFromElsewhereIsSavedToo) {
+  RlOptions options = rl("first");
+  options.num_rollout = 1;
+  run_rl(options, control_);
+  options.save = {.save = (dir_.path() / "second").string(), .load = options.save.save};
+  run_rl(options, control_);
+  EXPECT_EQ(adapter_bytes("first", 1), adapter_bytes("second", 1));
+}
+
+TEST_F(Resume, ResumingWithOtherDataOrSeedsIsAnError) {
+  RlOptions options = rl("run");
+  options.num_rollout = 1;
+  run_rl(options, control_);
+  options.save.load = options.save.save;
+  options.num_rollout = 2;
+  const auto refused = [&](const std::function<void(RlOptions&)>& change, const std::string& flag) {
+    RlOptions other = options;
+    change(other);
+    try {
+      run_rl(other, control_);
+      ADD_FAILURE() << flag << " was accepted";
+    } catch (const ConfigError& error) {
+      EXPECT_NE(std::string(error.what()).find(flag), std::string::npos) << error.what();
+    }
+  };
+  refused([](RlOptions& o) { o.rollout_batch_size = 2, o.n_samples = 8; }, "--rollout-batch-size");
+  refused([](RlOptions& o) { o.n_samples = 8, o.training.global_batch_size = 32; }, "--n-samples-per-prompt");
+  refused([](RlOptions& o) { o.training.global_batch_size = 16; }, "--global-batch-size");
+  refused([](RlOptions& o) { o.sampling.seed = 7; }, "--rollout-seed");
+  refused([](RlOptions& o) { o.training.seed = 7; }, "--seed");
+  refused([](RlOptions& o) { o.shuffle = false; }, "--rollout-shuffle");
+  refused([](RlOptions& o) { o.prompt_data += "@[0:100]"; }, "--prompt-data");
+  refused([](RlOptions& o) { o.adapter.config.use_rslora = true; }, "--use-rslora");
+  refused([](RlOptions& o) { o.adapter.config.alpha = 9; }, "--lora-alpha");
+}
+
+TEST_F(Resume, AFailedRunLeavesTheMetricsOfTheOneBefore) {
+  RlOptions options = rl("run");
+  options.num_rollout = 1;
+  run_rl(options, control_);
+  const std::string before = fs::read_file(dir_.path() / "run" / "metrics.jsonl");
+  options.eval_sets = {{"bad", (dir_.path() / "nowhere.jsonl").string()}};
+  options.eval_interval = 1;
+  for (int i = 0; i < 2; ++i) EXPECT_THROW(run_rl(options, control_), DataError);
+  EXPECT_EQ(fs::read_file(dir_.path() / "run" / "metrics.jsonl"), before);
+}
+
+TEST_F(Resume, AnEvaluationThatWasInterruptedIsMadeUpFor) {
+  RlOptions options = rl("eval");
+  options.eval_sets = {{"held_out", kArith + "/test.jsonl@[0:20]"}};
+  options.eval_interval = 2;
+  options.eval_before_train = false;
+  options.eval_sampling.max_tokens = 12;
+  options.num_rollout = 2;
+  control_.interrupted = [&] { return info_.str().find("rollout 2/2 |") != std::string::npos; };
+  EXPECT_THROW(run_rl(options, control_), Cancelled);
+  control_.interrupted = [] { return false; };
+  options.save.load = options.save.save;
+  for (int i = 0; i < 2; ++i) run_rl(options, control_);
+  const auto lines = metrics("eval");
+  ASSERT_EQ(lines.size(), 3u);  // two rollouts and one evaluation, made once
+  EXPECT_EQ(lines[2]["eval"], "held_out");
+}
+
+TEST_F(Resume, InterruptBeforeTheFirstIterationSavesNothingAndSaysSo) {
+  control_.interrupted = [] { return true; };
+  try {
+    run_rl(rl("none"), control_);
+    FAIL() << "not interrupted";
+  } catch (const Cancelled& stopped) {
+    EXPECT_NE(std::string(stopped.what()).find("before the first iteration"), std::string::npos);
+  }
+  EXPECT_FALSE(checkpoint::latest_iteration(rl("none").save.save).has_value());
+}
+
+TEST_F(Resume, LoadWithoutACheckpointIsAnErrorUnlessItIsSave) {
+  SftOptions options = sft("save");
+  options.save.load = (dir_.path() / "elsewhere").string();
+  EXPECT_THROW(run_sft(options, control_), ConfigError);
+  options.save.load = options.save.save;
+  options.num_epoch = 1;
+  run_sft(options, control_);
+  EXPECT_NE(info_.str().find("starting fresh"), std::string::npos);
+}
+
+TEST_F(Resume, ResumingWithAnotherAdapterShapeIsAnError) {
+  SftOptions options = sft("save");
+  options.num_epoch = 1;
+  run_sft(options, control_);
+  options.save.load = options.save.save;
+  options.adapter.config.rank = 8;
+  EXPECT_THROW(run_sft(options, control_), ConfigError);
+  options.adapter.config.rank = 4;
+  options.adapter.config.target_modules = {"q_proj"};
+  EXPECT_THROW(run_sft(options, control_), ConfigError);
+}
+
+}  // namespace
+}  // namespace lockstep::recipes
