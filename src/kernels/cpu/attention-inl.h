@@ -1,5 +1,6 @@
 // Register tiles of attention: R query vectors against blocks of 16 keys or values. Every output is one chain, so the
-// shape of a tile changes no bit. Included once per target.
+// shape of a tile changes no bit. In decoding each block comes from memory once, so the next is fetched meanwhile.
+// Included once per target.
 
 #if defined(LOCKSTEP_KERNELS_CPU_ATTENTION_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LOCKSTEP_KERNELS_CPU_ATTENTION_INL_H_
@@ -8,6 +9,7 @@
 #define LOCKSTEP_KERNELS_CPU_ATTENTION_INL_H_
 #endif
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -42,9 +44,12 @@ HWY_INLINE void dot_blocks(const DotCall& call, int64_t first) {
   for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
     for (int b = 0; b < B; ++b) sums[r][b] = set16(0.0f);
-  const float* block[B];
+  const float *block[B], *next[B];
 #pragma GCC unroll 4
-  for (int b = 0; b < B; ++b) block[b] = call.blocks[first + b];
+  for (int b = 0; b < B; ++b) {
+    block[b] = call.blocks[first + b];
+    next[b] = call.blocks[std::min(first + b + B, call.num_blocks - 1)];
+  }
   constexpr int kFours = (R + 3) / 4;
   const float* vectors[kFours];
 #pragma GCC unroll 4
@@ -52,7 +57,10 @@ HWY_INLINE void dot_blocks(const DotCall& call, int64_t first) {
   for (int64_t d = 0; d < call.depth; ++d) {
     Row16 keys[B];
 #pragma GCC unroll 4
-    for (int b = 0; b < B; ++b) keys[b] = load16(block[b] + d * 16);
+    for (int b = 0; b < B; ++b) {
+      keys[b] = load16(block[b] + d * 16);
+      __builtin_prefetch(next[b] + d * 16);
+    }
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
       const Vec32 x = hn::Set(F32(), vectors[r / 4][d * 4 + r % 4]);
@@ -102,11 +110,14 @@ HWY_INLINE void sum_columns(const WeightedSumCall& call, int64_t column) {
   for (int64_t b = 0; b < call.num_blocks; ++b) {
     const float* value = call.blocks[b] + column;
     const float* weight = call.weights + b * call.weight_stride;
+    const int64_t next = call.blocks[std::min(b + 1, call.num_blocks - 1)] - call.blocks[b];
     for (int j = 0; j < 16; ++j, value += call.value_stride, ++weight) {
       Vec32 v[C];
 #pragma GCC unroll 4
-      for (int c = 0; c < C; ++c)
+      for (int c = 0; c < C; ++c) {
         v[c] = kRagged ? hn::MaskedLoad(mask, F32(), value) : hn::LoadU(F32(), value + c * kLanes);
+        __builtin_prefetch(value + next + c * kLanes);
+      }
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
         const Vec32 w = hn::Set(F32(), weight[r * 16]);

@@ -28,7 +28,7 @@ struct PanelStrips {
 
   StripView<Stored> strip(int64_t index, size_t begin, size_t, float*) const {
     const int64_t column = index * kStrip;
-    return {panels + column / kPanel * kPanel * depth + begin * kPanel + column % kPanel, kPanel};
+    return {panels + column / kPanel * kPanel * depth + begin * kPanel + column % kPanel, kPanel, kRowsAhead * kPanel};
   }
 };
 

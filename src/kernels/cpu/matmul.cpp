@@ -30,7 +30,10 @@ struct RowMajorStrips {
     const float* const from = b + begin * stride + column;
     const auto width = static_cast<size_t>(std::min<int64_t>(kStrip, columns - column));
     const size_t padded = width <= kNarrowStrip ? kNarrowStrip : kStrip;
-    if (width == padded && !copy && scale == 1) return {from, stride};
+    // A single strip is read down its rows; of several, short ones, the next are beside this one.
+    constexpr size_t kStripsAhead = 4;
+    const size_t ahead = columns <= kStrip ? kRowsAhead * stride : kStripsAhead * kStrip;
+    if (width == padded && !copy && scale == 1) return {from, stride, ahead};
     for (size_t k = 0; k < count; ++k) {
       scale_row(from + k * stride, width, scale, room + k * kStrip);
       std::fill(room + k * kStrip + width, room + k * kStrip + padded, 0.0f);

@@ -44,7 +44,12 @@ template <class Stored>
 struct StripView {
   const Stored* data;
   size_t stride;
+  size_t ahead = 0;  // TileCall::ahead; 0 for a strip in scratch memory, which is near
 };
+
+// Weights come from memory once per step of decoding. The CPU's own prefetching starts anew at every page, which a
+// strip leaves after few rows; this far ahead a line arrives in time.
+inline constexpr size_t kRowsAhead = 64;
 
 // Sizes of the cache blocks. A block of A stays in the second cache while the strips of B pass by, one at a time.
 struct Blocking {
@@ -158,8 +163,16 @@ void compute_block(const Product& p, const Source& source, const Blocking& b, Sp
       for (int64_t s = 0; s < members; ++s) {
         const int64_t column = (first + s) * kStrip;
         float* const c = p.c + at[t].begin * p.c_stride + column;
-        TileCall<typename Load::Stored> call{a[t].a,     a[t].stride, views[s].data, views[s].stride, steps, c,
-                                             p.c_stride, c,           p.c_stride};
+        TileCall<typename Load::Stored> call{.a = a[t].a,
+                                             .a_stride = a[t].stride,
+                                             .b = views[s].data,
+                                             .b_stride = views[s].stride,
+                                             .ahead = views[s].ahead,
+                                             .depth = steps,
+                                             .init = c,
+                                             .init_stride = p.c_stride,
+                                             .c = c,
+                                             .c_stride = p.c_stride};
         if (depth.begin == 0) {
           call.init = p.init ? p.init + at[t].begin * p.init_stride + column : nullptr;
           call.init_stride = p.init_stride;
