@@ -14,10 +14,7 @@ constexpr const char* kExample =
     "Rows: {\"prompt\": \"...\", \"completion\": \"...\"} or {\"tokens\": [...], \"loss_mask\": [...]}";
 
 struct SftForm {
-  SftForm() {
-    options.training.global_batch_size = 8;
-    options.optimizer.schedule.lr = 1e-4;
-  }
+  SftForm() { options.training.global_batch_size = 8; }
   recipes::SftOptions options;
   bool dry_run = false;
 };

@@ -71,7 +71,7 @@ std::vector<Flag> lora_flags(AdapterOptions& adapter) {
 std::vector<Flag> optimizer_flags(OptimizerOptions& optimizer) {
   train::Schedule& schedule = optimizer.schedule;
   return {
-      {"--lr", "X", number(schedule.lr, 0, 1), "learning rate; adapters want about ten times that of full training"},
+      {"--lr", "X", number(schedule.lr, 0, 1), "learning rate; adapters often want 1e-5 (RL) to 1e-4 (SFT)"},
       {"--min-lr", "X", number(schedule.min_lr, 0, 1), "where the decay ends"},
       {"--lr-decay-style", "STYLE",
        choice(

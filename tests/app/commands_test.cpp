@@ -18,7 +18,7 @@ void sft_rejects(const std::string& more, std::initializer_list<const char*> par
 
 TEST(Sft, DefaultsAndFlags) {
   const auto plain = parse_sft(sft_args()).options;
-  EXPECT_EQ(plain.optimizer.schedule.lr, 1e-4);
+  EXPECT_EQ(plain.optimizer.schedule.lr, 1e-6);
   EXPECT_EQ(plain.training.global_batch_size, 8);
   EXPECT_EQ(plain.num_epoch, 1);
   EXPECT_EQ(plain.shuffle_seed, 42u);
@@ -34,7 +34,7 @@ TEST(Sft, DefaultsAndFlags) {
   EXPECT_EQ(told.options.adapter.config.dropout, 0.05);
   EXPECT_TRUE(told.options.training.per_token_loss);
   EXPECT_TRUE(told.dry_run);
-  EXPECT_NE(sft_help().find("--lr X=0.0001"), std::string::npos);
+  EXPECT_NE(sft_help().find("--lr X=1e-6"), std::string::npos);
 }
 
 TEST(Sft, Rules) {
