@@ -9,7 +9,7 @@
 
 namespace lockstep::checkpoint {
 
-// vime_lora_metadata.json beside the adapter directory: what PEFT's files cannot say.
+// vime_lora_metadata.json in the adapter directory or beside it: what PEFT's files cannot say.
 struct AdapterMetadata {
   int64_t iteration = 0;
   int64_t version = 0;

@@ -61,7 +61,9 @@ void save_checkpoint(const fs::Path& save, const Checkpoint& checkpoint) {
   fs::write_directory_atomic(save / iteration_directory_name(iteration), [&](const fs::Path& fresh) {
     write_peft_directory(fresh / kAdapterDirectory, checkpoint.config, checkpoint.target_modules,
                          checkpoint.base_model_name, checkpoint.adapter);
-    write_adapter_metadata(fresh / kMetadataFile, checkpoint.metadata);
+    // Once beside the adapter, where vime looks, and once in it: an adapter that is moved still knows its base.
+    for (const fs::Path& place : {fresh, fresh / kAdapterDirectory})
+      write_adapter_metadata(place / kMetadataFile, checkpoint.metadata);
     fs::write_file_atomic(fresh / kTensorFile, safetensors_bytes(checkpoint.state.tensors, {}));
     const Json state = {
         {"iteration", iteration},
@@ -105,7 +107,7 @@ LoadedCheckpoint::LoadedCheckpoint(const fs::Path& save, int64_t iteration)
   const JsonObject hashes = state.object("sha256");
   check_hash(directory, hashes, kAdapterFile);
   check_hash(directory, hashes, kTensorFile);
-  if (!adapter_.metadata()) require_file(directory / kMetadataFile);
+  require_file(directory / kMetadataFile);
   state_.iteration = state.integer("iteration");
   if (state_.iteration != iteration)
     throw FormatError({.what = "the checkpoint belongs to another iteration",

@@ -1,7 +1,7 @@
 // Resume state and the layout of a save directory:
 //   SAVE/latest_checkpointed_iteration.txt                   the number of the newest complete checkpoint, written last
 //   SAVE/iter_0000100/lora_adapter/{adapter_config.json, adapter_model.safetensors}
-//   SAVE/iter_0000100/vime_lora_metadata.json
+//   SAVE/iter_0000100/vime_lora_metadata.json               the same file lies in lora_adapter/
 //   SAVE/iter_0000100/train_state.{json,safetensors}         optimizer moments, counters, data position, run arguments
 // train_state.json holds the SHA-256 of both .safetensors files, checked on loading.
 // An iteration directory appears whole (written aside, fsynced, renamed) or not at all.

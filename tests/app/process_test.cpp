@@ -141,13 +141,28 @@ TEST(Process, ResourceErrorsAreSeven) {
   EXPECT_EQ(outcome.code, 7) << outcome.err;
 }
 
-TEST(Process, InterruptIs130) {
+TEST(Process, AnInterruptSavesAndTheResumedRunIsTheWholeOne) {
   const testing::TempDirectory dir;
-  // The shell's timeout sends SIGINT once and reports the program's own exit code.
-  const Outcome outcome = run_program(dir, kTrain + "--num-rollout 100000 --save " + (dir / "save").string(),
-                                      "timeout --preserve-status -s INT -k 60 3");
+  const auto save = dir / "save", whole = dir / "whole";
+  // Ctrl-C once the first iteration is logged; job control, or the shell would start the program deaf to it.
+  dir.write("interrupt.sh", "set -m\n\"$@\" &\nwhile kill -0 $! && ! [ -s " + (save / "metrics.jsonl").string() +
+                                " ]; do sleep 0.02; done\nkill -INT $!\nwait $!\n");
+  const std::string train = kTrain + "--lr 1e-3 --save ";
+  const Outcome outcome =
+      run_program(dir, train + save.string() + " --num-rollout 100000", "bash " + (dir / "interrupt.sh").string());
   EXPECT_EQ(outcome.code, 130) << outcome.err;
   EXPECT_NE(outcome.err.find("Cancelled"), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find("--load " + save.string()), std::string::npos) << outcome.err;
+  const int done = std::stoi(read(save / "latest_checkpointed_iteration.txt"));
+  ASSERT_GE(done, 1);
+  const std::string to = " --num-rollout " + std::to_string(done + 1);
+  EXPECT_EQ(run_program(dir, train + save.string() + to + " --load " + save.string()).code, 0);
+  EXPECT_EQ(run_program(dir, train + whole.string() + to).code, 0);
+  char iteration[16];
+  std::snprintf(iteration, sizeof(iteration), "iter_%07d", done + 1);
+  const auto adapter = std::filesystem::path(iteration) / "lora_adapter" / "adapter_model.safetensors";
+  EXPECT_EQ(read(save / adapter), read(whole / adapter));
+  EXPECT_FALSE(read(whole / adapter).empty());
 }
 
 template <class Thrown>

@@ -73,6 +73,16 @@ TEST(TrainState, LayoutOnDisk) {
   EXPECT_EQ(read_json((dir / "iter_0000100/vime_lora_metadata.json").string()).size(), 7u);
 }
 
+TEST(TrainState, AMovedAdapterKnowsItsBase) {
+  const TempDirectory dir;
+  save_checkpoint(dir.path(), checkpoint_at(1));
+  std::filesystem::rename(dir / "iter_0000001/lora_adapter", dir / "moved");
+  const PeftDirectory moved(dir / "moved");
+  ASSERT_TRUE(moved.metadata().has_value());
+  EXPECT_EQ(moved.metadata()->base_fingerprint, checkpoint_at(1).metadata.base_fingerprint);
+  EXPECT_EQ(moved.config().type, lora::LoraType::fused);
+}
+
 TEST(TrainState, SavingTwiceGivesTheSameBytes) {
   const TempDirectory a, b;
   save_checkpoint(a.path(), checkpoint_at(1));
