@@ -7,7 +7,7 @@
 #include "cli/parse_shared.h"
 #include "cli/train_flags.h"
 #include "core/error.h"
-#include "recipes/commands.h"
+#include "recipes/steps.h"
 
 namespace lockstep::cli {
 

@@ -19,9 +19,6 @@ void run_rl(const RlOptions& options, const Control& control);
 void plan_sft(const SftOptions& options, const std::vector<std::string>& notes, const Control& control);
 void plan_rl(const RlOptions& options, const std::vector<std::string>& notes, const Control& control);
 
-// ConfigError if the warm-up would not end in a run of `steps` optimizer steps.
-void check_warmup(const OptimizerOptions& optimizer, int64_t steps);
-
 void run_score(const ScoreOptions& options, const Control& control);
 void run_generate(const GenerateOptions& options, const Control& control);
 void run_eval(const EvalOptions& options, const Control& control);

@@ -8,6 +8,7 @@
 #include "model/train_pass.h"
 #include "recipes/adapter.h"
 #include "recipes/commands.h"
+#include "recipes/steps.h"
 #include "text/dataset.h"
 
 namespace lockstep::recipes {
@@ -127,14 +128,6 @@ std::string rows_text(const std::string& path, std::optional<int64_t>& rows) {
 }
 
 }  // namespace
-
-void check_warmup(const OptimizerOptions& optimizer, int64_t steps) {
-  if (optimizer.schedule.warmup_steps > optimizer.decay_steps.value_or(steps))
-    throw ConfigError({.what = "the warm-up is longer than the run",
-                       .where = "--lr-warmup-iters",
-                       .got = std::to_string(optimizer.schedule.warmup_steps),
-                       .wanted = fmt::format("at most {}, the optimizer steps of the run", steps)});
-}
 
 void plan_sft(const SftOptions& options, const std::vector<std::string>& notes, const Control& control) {
   const Base base = read_base_config(options.base);

@@ -60,7 +60,7 @@ class RlRun {
                 {.kv_bytes = options.kv_bytes, .max_sequences = options.max_sequences, .tokenizer = &tokenizer_},
                 stream_),
         publisher_(run_.version()),
-        log_(options.save.save, run_.iteration(), control) {
+        log_(options.save.save, run_.saved_iteration(), control) {
     sampling_ = with_stop_ids(options.sampling);
     sampling_.logprob_temperature = options.sampling.temperature;
     eval_sampling_ = with_stop_ids(options.eval_sampling);

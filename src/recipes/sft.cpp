@@ -36,7 +36,7 @@ void run_sft(const SftOptions& options, const Control& control) {
                    {"--lora-dropout", options.adapter.config.dropout}});
   run.set_schedule(total);
   DataOrder order(num_rows, options.shuffle, options.shuffle_seed);
-  RunLog log(options.save.save, run.iteration(), control);
+  RunLog log(options.save.save, run.saved_iteration(), control);
   if (run.iteration() >= total) *control.info << fmt::format("note    all {} steps were done before\n", total);
   const Pace pace(run.iteration(), total);
 

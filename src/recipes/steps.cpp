@@ -6,10 +6,17 @@
 #include <ostream>
 #include <utility>
 
-#include "recipes/commands.h"
 #include "train/micro_batch.h"
 
 namespace lockstep::recipes {
+
+void check_warmup(const OptimizerOptions& optimizer, int64_t steps) {
+  if (optimizer.schedule.warmup_steps > optimizer.decay_steps.value_or(steps))
+    throw ConfigError({.what = "the warm-up is longer than the run",
+                       .where = "--lr-warmup-iters",
+                       .got = std::to_string(optimizer.schedule.warmup_steps),
+                       .wanted = fmt::format("at most {}, the optimizer steps of the run", steps)});
+}
 
 TrainingRun::TrainingRun(const AdapterOptions& adapter, const OptimizerOptions& optimizer,
                          const TrainingOptions& training, const SaveOptions& save, const Base& base, Stream& stream,

@@ -11,6 +11,9 @@
 
 namespace lockstep::recipes {
 
+// ConfigError if the warm-up would not end in a run of `steps` optimizer steps.
+void check_warmup(const OptimizerOptions& optimizer, int64_t steps);
+
 class TrainingRun {
  public:
   // `settings`: flags and values that decide which data a step sees and how it is drawn; kept in every checkpoint, and
@@ -34,6 +37,7 @@ class TrainingRun {
   int64_t data_position() const { return data_position_; }  // rows read by the completed iterations
   void completed(int64_t rows);                             // one more iteration is done and has read this many
   void save_if_due();
+  int64_t saved_iteration() const { return saved_iteration_; }  // the newest that --save holds; 0: none of this run
   // Saves the last completed iteration (if --save) and throws Cancelled with how to go on.
   [[noreturn]] void stop_interrupted();
   // After the last iteration: saves it unless --save holds it already, and says where the adapter lies.
@@ -54,7 +58,7 @@ class TrainingRun {
   train::Schedule schedule_;
   std::unique_ptr<train::Trainer> trainer_;
   int64_t iteration_ = 0, data_position_ = 0, version_ = 0;
-  int64_t saved_iteration_ = 0;  // the newest that --save holds; 0: none of this run
+  int64_t saved_iteration_ = 0;
 };
 
 }  // namespace lockstep::recipes

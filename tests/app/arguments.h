@@ -1,10 +1,15 @@
 // Argument lists for tests.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <sstream>
 #include <string>
 
 #include "cli/flags.h"
+#include "cli/parse.h"
+#include "core/error.h"
+#include "support/temp_directory.h"
 
 namespace lockstep::cli {
 
@@ -23,6 +28,15 @@ inline Values train_args(const std::string& more = "") {
 }
 inline Values sft_args(const std::string& more = "") {
   return words("--hf-checkpoint M --prompt-data d.jsonl --lora-rank 8 --target-modules all-linear " + more);
+}
+
+// lockstep train with these flags besides: what it is asked to do, or that it refuses in these words.
+inline recipes::RlOptions train(const std::string& more) {
+  return parse_train(train_args(more)).options;
+}
+inline void rejects(const std::string& more, std::initializer_list<const char*> parts) {
+  SCOPED_TRACE(more);
+  testing::expect_error<ConfigError>([&] { parse_train(train_args(more)); }, parts);
 }
 
 }  // namespace lockstep::cli

@@ -12,15 +12,6 @@ namespace {
 
 using testing::expect_error;
 
-recipes::RlOptions train(const std::string& more) {
-  return parse_train(train_args(more)).options;
-}
-
-void rejects(const std::string& more, std::initializer_list<const char*> parts) {
-  SCOPED_TRACE(more);
-  expect_error<ConfigError>([&] { parse_train(train_args(more)); }, parts);
-}
-
 TEST(Argparse, LastOfARepeatedFlagWins) {
   EXPECT_EQ(train("--lr 1e-3 --lr 2e-3").optimizer.schedule.lr, 2e-3);
   EXPECT_EQ(train("--lr 1e-3 --lr=2e-3").optimizer.schedule.lr, 2e-3);

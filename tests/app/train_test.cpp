@@ -13,15 +13,6 @@ namespace {
 
 using testing::expect_error;
 
-recipes::RlOptions train(const std::string& more) {
-  return parse_train(train_args(more)).options;
-}
-
-void rejects(const std::string& more, std::initializer_list<const char*> parts) {
-  SCOPED_TRACE(more);
-  expect_error<ConfigError>([&] { parse_train(train_args(more)); }, parts);
-}
-
 bool notes_contain(const std::string& more, const std::string& text) {
   const auto notes = parse_train(train_args(more)).notes;
   return std::ranges::any_of(notes, [&](const std::string& note) { return note.find(text) != std::string::npos; });

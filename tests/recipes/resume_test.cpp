@@ -84,6 +84,20 @@ TEST_F(Resume, InterruptedAfterLoadingFromElsewhereSavesWhereItSays) {
   EXPECT_EQ(adapter_bytes("second", 4), adapter_bytes("whole", 4));
 }
 
+TEST_F(Resume, ARunLoadedFromElsewhereDoesNotContinueTheMetricsItFinds) {
+  RlOptions options = rl("first");
+  options.num_rollout = 1;
+  run_rl(options, control_);
+  RlOptions second = rl("second");
+  fs::write_file_atomic(dir_.path() / "second" / "metrics.jsonl", "{\"step\":1,\"another\":true}\n");
+  second.num_rollout = 2;
+  second.save.load = options.save.save;
+  run_rl(second, control_);
+  ASSERT_EQ(metrics("second").size(), 1u);
+  EXPECT_EQ(metrics("second")[0]["step"], 2);
+  EXPECT_TRUE(std::filesystem::exists(dir_.path() / "second" / "metrics.previous.jsonl"));
+}
+
 TEST_F(Resume, ACompleteRunLoadedFromElsewhereIsSavedToo) {
   RlOptions options = rl("first");
   options.num_rollout = 1;
