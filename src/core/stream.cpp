@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/cuda/runtime.h"
 #include "core/error.h"
 #include "core/memory.h"
 
@@ -112,6 +113,10 @@ const char* cpu_isa_name(CpuIsa isa) {
 }
 
 struct Stream::Impl {
+  Device device = Device::cpu;
+  void* native = nullptr;
+  std::shared_ptr<void> kernel_state;
+
   CpuIsa isa = CpuIsa::avx2;
   int spins = kSpins;
   std::vector<std::thread> workers;
@@ -136,6 +141,8 @@ struct Stream::Impl {
     }
     wake.notify_all();
     for (std::thread& worker : workers) worker.join();
+    kernel_state.reset();
+    if (native) cuda::destroy_stream(native);
   }
 
   void start(int threads) {
@@ -190,9 +197,27 @@ Stream::Stream(StreamOptions options) : impl_(std::make_unique<Impl>()) {
                          .wanted = std::to_string(threads) + " threads",
                          .attempt = "fewer --threads, or a higher limit of memory (ulimit -v) or threads (ulimit -u)"});
   }
+  if (options.device == Device::cpu) return;
+  if (const std::string why = cuda_unusable(); !why.empty())
+    throw DeviceError({.what = "no GPU can be used", .where = "--device cuda", .got = why, .attempt = "--device cpu"});
+  impl_->device = Device::cuda;
+  impl_->native = cuda::make_stream();
 }
 
 Stream::~Stream() = default;
+
+Device Stream::device() const {
+  return impl_->device;
+}
+void Stream::synchronize() {
+  if (impl_->native) cuda::synchronize(impl_->native);
+}
+void* Stream::native() const {
+  return impl_->native;
+}
+std::shared_ptr<void>& Stream::kernel_state() {
+  return impl_->kernel_state;
+}
 
 int Stream::threads() const {
   return static_cast<int>(impl_->scratch.size());

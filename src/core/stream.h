@@ -1,5 +1,6 @@
 // A Stream is where ops run: an ordered queue of work on one device. On the CPU an op has finished when its function
-// returns; the stream owns the worker threads, their scratch memory and the chosen instruction set.
+// returns; the stream owns the worker threads, their scratch memory and the chosen instruction set. On a GPU an op is
+// queued, and all memory it is given is the GPU's unless its contract says "host".
 //
 // Results never depend on the number of threads or on the instruction set (docs/decisions.md, "Exactness").
 #pragma once
@@ -9,6 +10,8 @@
 #include <memory>
 #include <string_view>
 
+#include "core/device.h"
+
 namespace lockstep {
 
 enum class CpuIsa { best, avx2, avx512, neon };
@@ -16,16 +19,23 @@ enum class CpuIsa { best, avx2, avx512, neon };
 struct StreamOptions {
   int threads = 0;  // 0: all cores this process may use
   CpuIsa isa = CpuIsa::best;
+  Device device = Device::cpu;
 };
 
 class Stream {
  public:
-  // Throws DeviceError if this CPU lacks the instruction set asked for (or AVX2 + FMA at all), ConfigError for a thread
+  // Throws DeviceError if no GPU can be used and one is asked for, if this CPU lacks the instruction set asked for (or AVX2 + FMA at all), ConfigError for a thread
   // count below 0 or above max_threads(), ResourceError if the system refuses a thread.
   explicit Stream(StreamOptions options = {});
   ~Stream();
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
+
+  Device device() const;
+  void synchronize();     // waits until everything queued is done; DeviceError if some op failed on the GPU
+  void* native() const;   // the cudaStream_t; nullptr on the CPU
+  // What the kernels keep from op to op on this stream (a GPU's library handles and workspaces); theirs alone.
+  std::shared_ptr<void>& kernel_state();
 
   int threads() const;
   CpuIsa isa() const;  // avx2, avx512 or neon; never `best`

@@ -1,0 +1,36 @@
+#include "core/cuda/runtime.h"
+#include "core/error.h"
+
+namespace lockstep::cuda {
+
+namespace {
+[[noreturn]] void absent() {
+  throw DeviceError({.what = "this lockstep was built without CUDA", .attempt = "--device cpu, or build with nvcc"});
+}
+}  // namespace
+
+std::string unusable() {
+  return "this lockstep was built without CUDA";
+}
+DeviceInfo info() {
+  absent();
+}
+void* allocate(size_t) {
+  absent();
+}
+void release(void*) {}
+void* make_stream() {
+  absent();
+}
+void destroy_stream(void*) {}
+void synchronize(void*) {
+  absent();
+}
+void zero(void*, size_t, void*) {
+  absent();
+}
+void copy(void*, const void*, size_t, void*) {
+  absent();
+}
+
+}  // namespace lockstep::cuda
