@@ -1,0 +1,47 @@
+#include "kernels/cuda/library.h"
+
+#include <algorithm>
+
+#include "kernels/cuda/common.cuh"
+
+namespace lockstep::kernels::cuda {
+
+namespace {
+constexpr size_t kWorkspaceBytes = size_t{32} << 20;
+constexpr size_t kLeastScratchBytes = size_t{16} << 20;
+}  // namespace
+
+Library::Library(Stream&) : workspace(kWorkspaceBytes, Buffer::Fill::none, Device::cuda) {
+  if (const cublasStatus_t status = cublasLtCreate(&blas); status != CUBLAS_STATUS_SUCCESS)
+    throw DeviceError({.what = "cuBLASLt does not start", .got = cublasLtGetStatusString(status)});
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
+  multiprocessors = properties.multiProcessorCount;
+}
+
+Library::~Library() {
+  if (blas) cublasLtDestroy(blas);
+}
+
+Library& library_of(Stream& stream) {
+  std::shared_ptr<void>& state = stream.kernel_state();
+  if (!state) state = std::make_shared<Library>(stream);
+  return *static_cast<Library*>(state.get());
+}
+
+void* scratch_of(Stream& stream, size_t bytes) {
+  Library& library = library_of(stream);
+  if (library.scratch.bytes() >= bytes) return library.scratch.data();
+  cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
+  check(cudaStreamIsCapturing(stream_of(stream), &capturing), "scratch memory");
+  if (capturing != cudaStreamCaptureStatusNone)
+    throw DeviceError({.what = "scratch memory would have to grow inside a graph capture",
+                       .got = std::to_string(bytes) + " bytes",
+                       .wanted = "at most " + std::to_string(library.scratch.bytes())});
+  library.scratch = Buffer();
+  library.scratch = Buffer(std::max({bytes, kLeastScratchBytes, library.scratch.bytes() * 2}), Buffer::Fill::none,
+                           Device::cuda);
+  return library.scratch.data();
+}
+
+}  // namespace lockstep::kernels::cuda
