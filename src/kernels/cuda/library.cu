@@ -31,17 +31,16 @@ Library& library_of(Stream& stream) {
 
 void* scratch_of(Stream& stream, size_t bytes) {
   Library& library = library_of(stream);
-  if (library.scratch.bytes() >= bytes) return library.scratch.data();
+  const size_t held = library.scratch.empty() ? 0 : library.scratch.back().bytes();
+  if (held >= bytes) return library.scratch.empty() ? nullptr : library.scratch.back().data();
   cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
   check(cudaStreamIsCapturing(stream_of(stream), &capturing), "scratch memory");
   if (capturing != cudaStreamCaptureStatusNone)
     throw DeviceError({.what = "scratch memory would have to grow inside a graph capture",
                        .got = std::to_string(bytes) + " bytes",
-                       .wanted = "at most " + std::to_string(library.scratch.bytes())});
-  library.scratch = Buffer();
-  library.scratch = Buffer(std::max({bytes, kLeastScratchBytes, library.scratch.bytes() * 2}), Buffer::Fill::none,
-                           Device::cuda);
-  return library.scratch.data();
+                       .wanted = "at most " + std::to_string(held)});
+  library.scratch.emplace_back(std::max({bytes, kLeastScratchBytes, 2 * held}), Buffer::Fill::none, Device::cuda);
+  return library.scratch.back().data();
 }
 
 }  // namespace lockstep::kernels::cuda

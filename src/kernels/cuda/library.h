@@ -4,6 +4,7 @@
 #include <cublasLt.h>
 
 #include <memory>
+#include <vector>
 
 #include "core/memory.h"
 #include "core/stream.h"
@@ -16,7 +17,7 @@ struct Staging;        // pack.cu: pinned host memory on its way to the GPU
 struct Library {
   cublasLtHandle_t blas = nullptr;
   Buffer workspace;  // of cuBLASLt
-  Buffer scratch;    // scratch_of
+  std::vector<Buffer> scratch;  // scratch_of hands out the last; captured graphs may still name the others
   std::shared_ptr<LinearChoices> linear;
   std::shared_ptr<Staging> staging;
   int multiprocessors = 0;
@@ -30,7 +31,7 @@ struct Library {
 Library& library_of(Stream& stream);  // made at the first use; DeviceError
 
 // At least `bytes` of device memory, contents undefined, valid until the next call: for results that travel between the
-// kernels of one op. Grows by replacement, so never ask for more inside a graph capture than before it (DeviceError).
+// kernels of one op. Cannot grow inside a graph capture: run the same ops once before (DeviceError).
 void* scratch_of(Stream& stream, size_t bytes);
 
 }  // namespace lockstep::kernels::cuda
