@@ -105,8 +105,8 @@ std::vector<Flag> machine_flags(BaseOptions& base) {
        "auto | avx2 | avx512; never changes a bit"},
       {"--device", "NAME",
        choice(
-           "auto|cpu", "auto", [](const std::string&) {}, "cuda"),
-       "auto | cpu"}};
+           "auto|cpu|cuda", "auto", [&base](const std::string& name) { base.device = name; }),
+       "auto (a GPU if there is one) | cpu | cuda"}};
 }
 
 std::vector<Flag> training_machine_flags(recipes::TrainingOptions& training, bool& dry_run) {

@@ -9,8 +9,8 @@ Device parse_device(std::string_view name) {
   if (name == "cpu") return Device::cpu;
   if (name == "auto") return cuda_unusable().empty() ? Device::cuda : Device::cpu;
   if (name != "cuda")
-    throw ConfigError({.what = "unknown device", .where = "--device", .got = std::string(name),
-                       .wanted = "auto, cpu or cuda"});
+    throw ConfigError(
+        {.what = "unknown device", .where = "--device", .got = std::string(name), .wanted = "auto, cpu or cuda"});
   if (const std::string why = cuda_unusable(); !why.empty())
     throw DeviceError({.what = "no GPU can be used", .where = "--device cuda", .got = why, .attempt = "--device cpu"});
   return Device::cuda;

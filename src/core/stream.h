@@ -24,16 +24,17 @@ struct StreamOptions {
 
 class Stream {
  public:
-  // Throws DeviceError if no GPU can be used and one is asked for, if this CPU lacks the instruction set asked for (or AVX2 + FMA at all), ConfigError for a thread
-  // count below 0 or above max_threads(), ResourceError if the system refuses a thread.
+  // Throws DeviceError if no GPU can be used and one is asked for, if this CPU lacks the instruction set asked for (or
+  // AVX2 + FMA at all), ConfigError for a thread count below 0 or above max_threads(), ResourceError if the system
+  // refuses a thread.
   explicit Stream(StreamOptions options = {});
   ~Stream();
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
   Device device() const;
-  void synchronize();     // waits until everything queued is done; DeviceError if some op failed on the GPU
-  void* native() const;   // the cudaStream_t; nullptr on the CPU
+  void synchronize();    // waits until everything queued is done; DeviceError if some op failed on the GPU
+  void* native() const;  // the cudaStream_t; nullptr on the CPU
   // What the kernels keep from op to op on this stream (a GPU's library handles and workspaces); theirs alone.
   std::shared_ptr<void>& kernel_state();
 

@@ -62,9 +62,10 @@ struct DeviceSequences {
   const DeviceSequence* sequences = nullptr;  // [num_sequences]
   void* const* blocks = nullptr;
   const int32_t* sequence_of_row = nullptr;  // [T]
-  const QueryTile* tiles = nullptr;          // [num_tiles], longest rows of keys first; absent when every sequence has one row
+  const QueryTile* tiles = nullptr;  // [num_tiles], most keys first; absent in decode (every sequence has
+                                             // one row, at a position above 0)
   int64_t num_sequences = 0, num_tiles = 0;
-  int64_t max_positions = 0;   // no sequence has more than this many keys; sizes the grid, changes no result
+  int64_t max_positions = 0;      // no sequence has more than this many keys; sizes the grid, changes no result
   float* span_scratch = nullptr;  // decode: partial results of spans, span_scratch_floats of the shape
 };
 
@@ -74,7 +75,7 @@ struct AttentionRows {
   DeviceSequences device = {};  // on a GPU, made by place_sequences
 
   AttentionRows() = default;
-  AttentionRows(std::span<const AttentionSequence> s) : sequences(s) {}               // NOLINT: on the CPU that is all
+  AttentionRows(std::span<const AttentionSequence> s) : sequences(s) {}  // NOLINT: on the CPU that is all
   AttentionRows(const std::vector<AttentionSequence>& s) : sequences(s.data(), s.size()) {}  // NOLINT
 };
 

@@ -13,7 +13,8 @@ namespace lockstep::kernels {
 // y = y + x          both f32, or both activations
 void add(Tensor y, ConstTensor x, Stream& stream);
 
-// to[i] = from[rows[i]];  to[rows[i]] = from[i] (rows distinct).   Rank 1 or 2, of one type; rows in the stream's memory.
+// to[i] = from[rows[i]];  to[rows[i]] = from[i] (rows distinct).   Rank 1 or 2, of one type; rows in the stream's
+// memory.
 void gather_rows(Tensor to, ConstTensor from, std::span<const int32_t> rows, Stream& stream);
 void scatter_rows(Tensor to, ConstTensor from, std::span<const int32_t> rows, Stream& stream);
 

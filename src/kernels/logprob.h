@@ -21,8 +21,8 @@ void logprob_forward(Tensor logprob, Tensor entropy, Tensor lse, ConstTensor log
 
 // dlogits = inv_temperature * ( d_logprob * (onehot - p) - d_entropy * p * (z - lse + entropy) ),  p = exp(z - lse)
 // dlogits [T, V] activations; overwritten. It may begin where logits begin: on the CPU it is logits then, on a GPU its
-// rows lie in the memory of the rows of logits (data the same, row_stride twice that of logits). d_entropy may be empty;
-// then entropy is not read.
+// rows lie in the memory of the rows of logits (data the same, row_stride twice that of logits). d_entropy may be
+// empty; then entropy is not read.
 void logprob_backward(Tensor dlogits, ConstTensor logits, std::span<const int32_t> targets, float inv_temperature,
                       ConstTensor lse, ConstTensor entropy, ConstTensor d_logprob, ConstTensor d_entropy,
                       Stream& stream);

@@ -1,4 +1,5 @@
-// The adapter's part of a product and its gradients, for one adapter and the pairs that read one input (q, k, v; gate, up).
+// The adapter's part of a product and its gradients, for one adapter and the pairs that read one input (q, k, v; gate,
+// up).
 //   y[:, out of p] += scale_p (x A_p) B_p
 // h and dh lie side by side: pair p owns `rank` columns after those of the pairs before it.
 #pragma once
@@ -56,12 +57,13 @@ struct GradientPlan {
   float* partial = nullptr;  // device: one block's dA and dB each, [num_blocks, largest of lora_gradient_floats]
 
   GradientPlan() = default;
-  GradientPlan(std::span<const GradientRows> r) : rows(r) {}                          // NOLINT: on the CPU that is all
-  GradientPlan(const std::vector<GradientRows>& r) : rows(r.data(), r.size()) {}      // NOLINT
+  GradientPlan(std::span<const GradientRows> r) : rows(r) {}                      // NOLINT: on the CPU that is all
+  GradientPlan(const std::vector<GradientRows>& r) : rows(r.data(), r.size()) {}  // NOLINT
 };
 // partial_floats: the largest lora_gradient_floats of the calls to come. Memory in `arena` (of the stream's device).
 GradientPlan plan_gradients(std::span<const GradientRows> rows, int64_t partial_floats, Arena& arena, Stream& stream);
 int64_t lora_gradient_floats(std::span<const LoraPair> pairs);  // dA and dB of one block, all pairs
+int64_t gradient_blocks(int64_t rows);                          // of one GradientRows
 
 // dA_p += x^T dh_p,  dB_p += scale_p h_p^T dy[:, out of p]   into each lane's buffer at a_offset and b_offset, f32.
 // CPU: one chain over a lane's rows in order. CUDA: one chain per block of 256 rows, the blocks' sums added in order.

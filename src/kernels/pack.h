@@ -14,9 +14,9 @@
 //   * a gradient is one chain over tokens in order, continued across calls;
 //   * multiply-add is fused exactly where the code says so (the build forbids contraction);
 //   * exp and log are our own vector code.
-// On a GPU the step of a chain is one tensor-core group of 16 in order of k (mma.sync and cuBLASLt without split-K agree
-// bit for bit), sums inside a row have a fixed tree, and gradients are chains over 256-token blocks that begin where
-// samples begin. So there, too, a row's bits depend on nothing but the row.
+// On a GPU the step of a chain is one tensor-core group of 16 in order of k (mma.sync and cuBLASLt without split-K
+// agree bit for bit), sums inside a row have a fixed tree, and gradients are chains over 256-token blocks that begin
+// where samples begin. So there, too, a row's bits depend on nothing but the row.
 //
 // This header: frozen weights in kernel layout.
 #pragma once
@@ -51,8 +51,8 @@ PackedWeight pack_weight(std::span<const ConstTensor> parts, Stream& stream);
 // rounded). out [end-begin, K], host memory.
 void unpack_rows(Tensor out, const PackedWeight& weight, int64_t begin, int64_t end, Stream& stream);
 
-// y[t, :] = W[ids[t], :].   y [T, K] activations, ids [T] in [0, N): the CPU throws DataError naming the first id outside,
-// a GPU does not look.
+// y[t, :] = W[ids[t], :].   y [T, K] activations, ids [T] in [0, N): the CPU throws DataError naming the first id
+// outside, a GPU does not look.
 void embedding_gather(Tensor y, const PackedWeight& weight, std::span<const int32_t> ids, Stream& stream);
 
 }  // namespace lockstep::kernels

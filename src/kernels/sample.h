@@ -19,9 +19,10 @@ struct SampleRow {
   int32_t top_k = 0;      // 0: all
 };
 
-// Filters in the order temperature, top-k, top-p, min-p (equals: lower id first), then inverts the cumulative sum (index
-// order) at uniform01(philox(seed, counter)[0]). Temperature 0 and top_k = 1 take the largest logit. A row's token depends
-// only on its logits and its SampleRow, not on the other rows. CPU and GPU may differ where a sum is rounded differently.
+// Filters in the order temperature, top-k, top-p, min-p (equals: lower id first), then inverts the cumulative sum
+// (index order) at uniform01(philox(seed, counter)[0]). Temperature 0 and top_k = 1 take the largest logit. A row's
+// token depends only on its logits and its SampleRow, not on the other rows. CPU and GPU may differ where a sum is
+// rounded differently.
 //   logits   [R, V] f32   read only
 //   scratch  [R, V] f32   contents undefined afterwards (CPU; may be empty on a GPU)
 //   tokens   [R]          -1 where the row's logits are not finite

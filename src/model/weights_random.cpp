@@ -3,6 +3,7 @@
 
 #include "core/error.h"
 #include "core/random.h"
+#include "core/transfer.h"
 #include "model/half.h"
 #include "model/weight_slots.h"
 
@@ -66,14 +67,15 @@ std::shared_ptr<const Weights> Weights::random(const ModelConfig& config, DType 
     Vector& vector = vector_slot(*weights, places[begin]);
     vector.dtype = dtype;
     vector.size = rows;
-    vector.values = Buffer(static_cast<size_t>(rows) * sizeof(float));
+    std::vector<float> decoded(static_cast<size_t>(rows));
     for (int64_t i = 0; i < rows; ++i) {
       const uint16_t bits = dtype == DType::f32 ? 0 : static_cast<const uint16_t*>(values.data())[i];
       const float drawn = dtype == DType::f32    ? values.f32()[i]
                           : dtype == DType::bf16 ? to_f32(BFloat16{bits})
                                                  : to_f32(Float16{bits});
-      vector.values.f32()[i] = is_norm(places[begin].slot) ? 1.0f : drawn;
+      decoded[static_cast<size_t>(i)] = is_norm(places[begin].slot) ? 1.0f : drawn;
     }
+    vector.values = device_copy(decoded.data(), decoded.size() * sizeof(float), stream);
   }
   return weights;
 }

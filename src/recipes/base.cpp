@@ -35,6 +35,12 @@ Base read_base_config(const BaseOptions& options) {
   return base;
 }
 
+StreamOptions stream_options(const BaseOptions& options) {
+  StreamOptions stream = options.stream;
+  stream.device = parse_device(options.device);
+  return stream;
+}
+
 Base load_base(const BaseOptions& options, Stream& stream, const Control& control) {
   const auto start = std::chrono::steady_clock::now();
   Base base = read_base_config(options);
@@ -46,7 +52,9 @@ Base load_base(const BaseOptions& options, Stream& stream, const Control& contro
     if (control.terminal) *control.info << fmt::format("\rloading {} {:3.0f} %", base.name, 100 * done) << std::flush;
   };
   const auto weights = model::Weights::load(base.config, directory.tensors(), stream, progress, base.path.string());
-  base.model = std::make_shared<const model::Model>(base.config, weights);
+  base.model = std::make_shared<const model::Model>(base.config, weights,
+                                                    model::Model::default_logits_bytes(stream.device()));
+  base.stream = &stream;
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   if (control.terminal) *control.info << "\r";
   *control.info << fmt::format(

@@ -7,6 +7,7 @@
 #include <ostream>
 #include <sstream>
 
+#include "core/transfer.h"
 #include "kernels/limits.h"
 #include "kernels/linear.h"
 #include "recipes/adapter.h"
@@ -49,7 +50,7 @@ class Bench {
   Bench(const BenchOptions& options, const Control& control)
       : options_(options),
         control_(control),
-        stream_(options.base.stream),
+        stream_(stream_options(options.base)),
         base_(load_base(options.base, stream_, control)),
         adapter_(fresh_adapter(config(), base_, 1)) {}
 
@@ -90,19 +91,35 @@ class Bench {
     for (const std::string& row : rows_) *control_.info << row << std::endl;
   }
 
+  // Numbers in +-1 (zeros would flatter a GPU), a row repeated.
+  void fill_random(Tensor x) {
+    const int64_t width = x[1];
+    std::vector<std::byte> row(static_cast<size_t>(width * dtype_bytes(x.dtype)));
+    for (int64_t i = 0; i < width; ++i) {
+      const float value = 2 * uniform01(philox(7, {0, static_cast<uint32_t>(i), 0, 0})[0]) - 1;
+      if (x.dtype == DType::f32)
+        reinterpret_cast<float*>(row.data())[i] = value;
+      else
+        reinterpret_cast<BFloat16*>(row.data())[i] = to_bf16(value);
+    }
+    for (int64_t t = 0; t < x[0]; ++t) upload(x.rows(t, t + 1).data, row.data(), row.size(), stream_);
+  }
+
   // All products of one block at the training step's number of rows.
   void gemm() {
     const int64_t rows = options_.batch_size * options_.seq_length;
     const model::LayerWeights& layer = base_.model->weights().layers.front();
     double flops = 0, ms = 0;
     for (const kernels::PackedWeight* weight : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) {
-      Arena arena;
-      const Tensor x = arena.alloc({rows, weight->depth}), y = arena.alloc({rows, weight->rows});
-      std::fill_n(x.f32(), x.elements(), 0.5f);
+      Arena arena(stream_.device());
+      const DType dtype = kernels::activation_dtype(stream_.device());
+      const Tensor x = arena.alloc({rows, weight->depth}, dtype), y = arena.alloc({rows, weight->rows}, dtype);
+      fill_random(x);
       std::vector<double> times;
       for (int i = 0; i < 12; ++i) {
         const Stopwatch watch;
-        kernels::linear_forward(y, x, *weight, {}, stream_);
+        kernels::linear_forward(y, x, *weight, {}, {}, stream_);
+        stream_.synchronize();
         times.push_back(watch.ms());
       }
       ms += median(times);

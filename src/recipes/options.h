@@ -25,7 +25,8 @@ namespace lockstep::recipes {
 
 struct BaseOptions {
   std::string hf_checkpoint;  // directory or hub id
-  StreamOptions stream;       // --threads, --cpu-isa
+  StreamOptions stream;       // --threads, --cpu-isa; its device follows from:
+  std::string device = "auto";  // --device: auto (a GPU if there is one), cpu, cuda
 };
 
 struct AdapterOptions {
@@ -43,7 +44,7 @@ struct OptimizerOptions {
 
 struct TrainingOptions {
   int64_t global_batch_size = 0;  // samples per optimizer step
-  int64_t max_tokens = 2048;      // per micro-batch (--max-tokens-per-gpu)
+  std::optional<int64_t> max_tokens;  // per micro-batch (--max-tokens-per-gpu); default: train::default_max_tokens
   bool recompute = false;         // --recompute-granularity full
   bool per_token_loss = false;    // --calculate-per-token-loss
   uint64_t seed = 1234;           // adapter initialization, dropout
@@ -99,7 +100,7 @@ struct RlOptions {
   int64_t eval_samples = 1;                    // --n-samples-per-eval-prompt
   rollout::SamplingParams eval_sampling;
   bool eval_before_train = true;  // !--skip-eval-before-train
-  int64_t kv_bytes = int64_t{2} << 30;
+  std::optional<int64_t> kv_bytes;  // most memory of the KV cache; default: the engine's
   int64_t max_sequences = 256;
 };
 

@@ -50,6 +50,7 @@ struct Plan {
   const OptimizerOptions& optimizer;
   const TrainingOptions& training;
   const SaveOptions& save;
+  const Device device;
   std::ostream& out;
 
   std::shared_ptr<const lora::AdapterLayout> layout() const {
@@ -73,8 +74,8 @@ struct Plan {
                        100.0 * static_cast<double>(adapter_layout->num_parameters) / static_cast<double>(total));
     const double adapter_bytes = 4.0 * static_cast<double>(adapter_layout->num_floats);
     const double activations =
-        static_cast<double>(model::TrainPass::activation_bytes(base.config, training.max_tokens, training.recompute));
-    const double logits = static_cast<double>(model::Model::kLogitsBytes);
+        static_cast<double>(model::TrainPass::activation_bytes(base.config, training.max_tokens, training.recompute, device));
+    const double logits = static_cast<double>(model::Model::default_logits_bytes(device));
     out << fmt::format("memory      base weights        {}\n", bytes_text(weight_bytes(base)));
     out << fmt::format("            adapter, 2 versions {}\n", bytes_text(2 * adapter_bytes));
     out << fmt::format("            optimizer moments   {}\n", bytes_text(2 * adapter_bytes));
@@ -131,7 +132,8 @@ std::string rows_text(const std::string& path, std::optional<int64_t>& rows) {
 
 void plan_sft(const SftOptions& options, const std::vector<std::string>& notes, const Control& control) {
   const Base base = read_base_config(options.base);
-  const Plan plan{base, options.adapter, options.optimizer, options.training, options.save, *control.out};
+  const Plan plan{base, options.adapter, options.optimizer, options.training, options.save,
+                  stream_options(options.base).device, *control.out};
   plan.checkpoints();
   plan.model_and_memory(0);
   std::optional<int64_t> rows, steps;
@@ -146,7 +148,8 @@ void plan_sft(const SftOptions& options, const std::vector<std::string>& notes, 
 
 void plan_rl(const RlOptions& options, const std::vector<std::string>& notes, const Control& control) {
   const Base base = read_base_config(options.base);
-  const Plan plan{base, options.adapter, options.optimizer, options.training, options.save, *control.out};
+  const Plan plan{base, options.adapter, options.optimizer, options.training, options.save,
+                  stream_options(options.base).device, *control.out};
   plan.checkpoints();
   plan.model_and_memory(static_cast<double>(options.kv_bytes));
   std::optional<int64_t> rows;

@@ -46,7 +46,7 @@ class RlRun {
   RlRun(const RlOptions& options, const Control& control)
       : options_(options),
         control_(control),
-        stream_(options.base.stream),
+        stream_(stream_options(options.base)),
         base_(load_base(options.base, stream_, control)),
         tokenizer_(load_tokenizer(base_)),
         prompts_(read(options.prompt_data, options.input_key, options.label_key)),

@@ -35,7 +35,8 @@ TrainingRun::TrainingRun(const AdapterOptions& adapter, const OptimizerOptions& 
                                       .eps = optimizer.eps,
                                       .weight_decay = optimizer.weight_decay,
                                       .clip_grad = optimizer.clip_grad,
-                                      .max_tokens = training.max_tokens,
+                                      .max_tokens = training.max_tokens.value_or(
+                                          train::default_max_tokens(*base.model, stream.device())),
                                       .recompute = training.recompute,
                                       .temperature = temperature,
                                       .dropout = static_cast<float>(adapter.config.dropout),

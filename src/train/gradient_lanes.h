@@ -20,12 +20,12 @@ int lane_of(int64_t sample, int64_t num_samples);
 // is added to the total (which starts at 0) and used again, so that few lanes are alive at once. One thread.
 class GradientLanes {
  public:
-  explicit GradientLanes(int64_t num_floats) : num_floats_(num_floats) {}
+  GradientLanes(int64_t num_floats, Stream& stream) : num_floats_(num_floats), stream_(stream) {}
 
   void begin(int64_t num_samples);  // forgets everything of the step before
   float* lane(int64_t sample);      // the buffer of this sample's lane, 0 when its first sample asks; samples ascend
   // Samples 0 .. num_samples - 1 are in their lanes: adds up the lanes that are complete.
-  void consumed(int64_t num_samples, Stream& stream);
+  void consumed(int64_t num_samples);
   ConstTensor total() const;  // [num_floats]; of a step whose samples were all consumed
 
  private:
@@ -37,6 +37,7 @@ class GradientLanes {
   void give(Buffer buffer);
 
   int64_t num_floats_ = 0, num_samples_ = 0;
+  Stream& stream_;  // its device holds the lanes
   std::vector<Lane> open_;  // in lane order
   Buffer total_;
   std::vector<Buffer> free_;

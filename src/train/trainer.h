@@ -24,6 +24,9 @@ struct TrainerOptions {
   uint64_t seed = 1234;       // of dropout
 };
 
+// Micro-batches that keep a device busy and whose logits still fit the model's bound.
+int64_t default_max_tokens(const model::Model& model, Device device);
+
 struct StepPlan {
   int64_t num_samples = 0;  // B of the step
   double weight_total = 0;  // sum of row weights over the step; needed when per_token
@@ -45,7 +48,8 @@ struct StepReport {
 
 class Trainer {
  public:
-  // `weights` are the adapter's first values; they are never written to. ShapeError if their size is not the layout's,
+  // `weights` are the adapter's first values, on the stream's device (lora::place_weights); they are never written to.
+  // ShapeError if their size is not the layout's,
   // ConfigError for impossible options.
   Trainer(std::shared_ptr<const model::Model> model, std::shared_ptr<const lora::AdapterLayout> layout,
           std::shared_ptr<const Buffer> weights, TrainerOptions options, Stream& stream);
@@ -73,13 +77,11 @@ class Trainer {
   int64_t steps() const;  // completed optimizer steps
   const lora::AdapterLayout& layout() const;
 
-  // Moments (flat, adapter layout) for checkpoints, valid until the next optim_step or restore. restore() needs
-  // matching sizes (ShapeError) and no open step (ConfigError); with the weights of the same moment training goes on
-  // bit for bit.
+  // Moments (flat, adapter layout, host memory) for checkpoints. restore() needs matching sizes (ShapeError) and no open
+  // step (ConfigError); with the weights of the same moment training goes on bit for bit.
   struct State {
     int64_t steps = 0;
-    const Buffer* first_moment = nullptr;
-    const Buffer* second_moment = nullptr;
+    Buffer first_moment, second_moment;
   };
   State state() const;
   void restore(int64_t steps, Buffer first_moment, Buffer second_moment);

@@ -101,10 +101,10 @@ inline std::vector<int32_t> tiny_tokens(int64_t count, uint32_t which, int64_t v
 // KV memory of one sequence, every layer its own.
 struct Cache {
   Buffer memory;
-  std::vector<float*> blocks;
+  std::vector<void*> blocks;
   int64_t stride = 0;
 
-  Cache(const Model& model, int64_t tokens) : stride(model.kv_layer_floats()) {
+  Cache(const Model& model, int64_t tokens) : stride(model.kv_layer_elements()) {
     const int64_t count = (tokens + kernels::kKvBlock - 1) / kernels::kKvBlock;
     const int64_t block = stride * model.config().layers;
     memory = Buffer(static_cast<size_t>(count * block) * sizeof(float), Buffer::Fill::none);

@@ -155,9 +155,9 @@ TEST(TrainPass, LowestAdapterMayBeAnyProduct) {
       for (const lora::Pair& p : all.layout->pairs)
         if (p.modules.front().name == pair.modules.front().name) same = &p;
       ASSERT_NE(same, nullptr);
-      std::memcpy(weights->f32() + same->a_offset, high.a(pair),
+      std::memcpy(weights->f32() + same->a_offset, high.weights->f32() + pair.a_offset,
                   static_cast<size_t>(pair.in * pair.rank) * sizeof(float));
-      std::memcpy(weights->f32() + same->b_offset, high.b(pair),
+      std::memcpy(weights->f32() + same->b_offset, high.weights->f32() + pair.b_offset,
                   static_cast<size_t>(pair.out * pair.rank) * sizeof(float));
       all.weights = weights;
 

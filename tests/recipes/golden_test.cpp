@@ -39,12 +39,12 @@ double relative_error(const float* a, const ConstTensor& wanted) {
 // KV memory of one sequence, every layer its own.
 struct Cache {
   Buffer memory;
-  std::vector<float*> blocks;
+  std::vector<void*> blocks;
   int64_t stride = 0;
 
   Cache(const model::Model& model, int64_t tokens) {
     const int64_t count = (tokens + kernels::kKvBlock - 1) / kernels::kKvBlock;
-    stride = model.kv_layer_floats();
+    stride = model.kv_layer_elements();
     const int64_t block = stride * model.config().layers;
     memory = Buffer(static_cast<size_t>(count * block) * sizeof(float));
     for (int64_t i = 0; i < count; ++i) blocks.push_back(memory.f32() + i * block);

@@ -46,12 +46,12 @@ class Exactness : public testing::TestWithParam<bool> {
     tokens.insert(tokens.end(), sample.tokens.begin(), sample.tokens.end());
     const auto rows = static_cast<int64_t>(tokens.size());
     std::vector<Buffer> memory;
-    std::vector<float*> blocks;
+    std::vector<void*> blocks;
     for (int64_t b = 0; b < (rows + 15) / 16; ++b)
       blocks.push_back(memory.emplace_back(static_cast<size_t>(block_bytes())).f32());
     const model::Segment segment{.rows = rows, .kv_blocks = blocks, .adapter = &adapter_};
     const model::RowBatch batch{
-        .tokens = tokens, .segments = {&segment, 1}, .kv_layer_stride = model_->kv_layer_floats()};
+        .tokens = tokens, .segments = {&segment, 1}, .kv_layer_stride = model_->kv_layer_elements()};
     Arena arena;
     const Tensor hidden = arena.alloc({rows, config_.width});
     Buffer logits(static_cast<size_t>(rows * config_.vocab_size) * sizeof(float));
@@ -59,7 +59,7 @@ class Exactness : public testing::TestWithParam<bool> {
     model_->logits(Tensor(logits.data(), DType::f32, {rows, config_.vocab_size}), hidden, arena, stream_);
     return logits;
   }
-  int64_t block_bytes() const { return config_.layers * model_->kv_layer_floats() * 4; }
+  int64_t block_bytes() const { return config_.layers * model_->kv_layer_elements() * 4; }
 
   Stream stream_{{.threads = 1}};
   model::ModelConfig config_;
@@ -163,15 +163,15 @@ TEST_P(Exactness, EveryTokenIsTheCountedDraw) {
     const Buffer logits = whole_logits(prompt, sample);
     const auto count = static_cast<int64_t>(sample.tokens.size()), first = static_cast<int64_t>(prompt.tokens.size());
     std::vector<int32_t> tokens(sample.tokens.size());
-    const std::vector<const SamplingParams*> params(tokens.size(), &params_.sampling);
-    std::vector<Counter> counters;
+    std::vector<kernels::SampleRow> rows;
     for (int64_t i = 0; i < count; ++i)
-      counters.push_back(
-          {params_.rollout, prompt.row, static_cast<uint32_t>(sample.index), static_cast<uint32_t>(first + i)});
+      rows.push_back(sample_row(params_.sampling, {params_.rollout, prompt.row, static_cast<uint32_t>(sample.index),
+                                                   static_cast<uint32_t>(first + i)}));
     Buffer scratch(static_cast<size_t>(count * config_.vocab_size) * sizeof(float));
-    sample_tokens(tokens, Tensor(scratch.data(), DType::f32, {count, config_.vocab_size}),
-                  ConstTensor(logits.f32() + (first - 1) * config_.vocab_size, DType::f32, {count, config_.vocab_size}),
-                  params, counters, stream_);
+    kernels::sample_tokens(
+        tokens, Tensor(scratch.data(), DType::f32, {count, config_.vocab_size}),
+        ConstTensor(logits.f32() + (first - 1) * config_.vocab_size, DType::f32, {count, config_.vocab_size}), rows,
+        stream_);
     EXPECT_EQ(tokens, sample.tokens) << "prompt " << sample.prompt << ", sample " << sample.index;
   }
 }

@@ -1,4 +1,5 @@
 #include "core/cuda/runtime.h"
+
 #include "core/error.h"
 
 namespace lockstep::cuda {
@@ -32,5 +33,17 @@ void zero(void*, size_t, void*) {
 void copy(void*, const void*, size_t, void*) {
   absent();
 }
+
+void begin_recording(void*) {
+  absent();
+}
+void* end_recording(void*) {
+  absent();
+}
+void abandon_recording(void*) {}
+void launch_graph(void*, void*) {
+  absent();
+}
+void destroy_graph(void*) {}
 
 }  // namespace lockstep::cuda

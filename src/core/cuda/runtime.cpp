@@ -107,4 +107,33 @@ void copy(void* to, const void* from, size_t bytes, void* stream) {
   check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_of(stream)), "cudaMemcpy");
 }
 
+void begin_recording(void* stream) {
+  check(cudaStreamBeginCapture(stream_of(stream), cudaStreamCaptureModeThreadLocal), "recording a graph");
+}
+
+void* end_recording(void* stream) {
+  cudaGraph_t graph = nullptr;
+  check(cudaStreamEndCapture(stream_of(stream), &graph), "recording a graph");
+  cudaGraphExec_t executable = nullptr;
+  const cudaError_t status = cudaGraphInstantiate(&executable, graph, 0);
+  cudaGraphDestroy(graph);
+  check(status, "preparing a graph");
+  return executable;
+}
+
+void abandon_recording(void* stream) {
+  cudaGraph_t graph = nullptr;
+  cudaStreamEndCapture(stream_of(stream), &graph);
+  if (graph) cudaGraphDestroy(graph);
+  cudaGetLastError();
+}
+
+void launch_graph(void* graph, void* stream) {
+  check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), stream_of(stream)), "launching a graph");
+}
+
+void destroy_graph(void* graph) {
+  cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph));
+}
+
 }  // namespace lockstep::cuda

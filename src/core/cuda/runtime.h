@@ -12,8 +12,8 @@ namespace lockstep::cuda {
 std::string unusable();  // empty: a GPU can be used
 DeviceInfo info();
 
-// Device memory from the driver's pool, which keeps what is released: to allocate again costs microseconds. nullptr when
-// there is none. release() waits for all work queued on the GPU.
+// Device memory from the driver's pool, which keeps what is released: to allocate again costs microseconds. nullptr
+// when there is none. release() waits for all work queued on the GPU.
 void* allocate(size_t bytes);
 void release(void* memory);
 
@@ -21,8 +21,15 @@ void* make_stream();
 void destroy_stream(void* stream);
 void synchronize(void* stream);
 
-void zero(void* to, size_t bytes, void* stream);                  // nullptr: and wait
+void zero(void* to, size_t bytes, void* stream);                    // nullptr: and wait
 void copy(void* to, const void* from, size_t bytes, void* stream);  // any direction; queued (pageable `from` is taken
                                                                     // before the call returns)
+
+// core/graph.h
+void begin_recording(void* stream);
+void* end_recording(void* stream);
+void abandon_recording(void* stream);
+void launch_graph(void* graph, void* stream);
+void destroy_graph(void* graph);
 
 }  // namespace lockstep::cuda

@@ -4,6 +4,7 @@
 
 #include "kernels/adamw.h"
 #include "kernels/attention.h"
+#include "kernels/decode.h"
 #include "kernels/elementwise.h"
 #include "kernels/limits.h"
 #include "kernels/linear.h"
@@ -34,6 +35,12 @@ void lora_expand_backward(Tensor dh, ConstTensor dy, std::span<const LoraPair> p
 void lora_shrink_backward(Tensor dx, ConstTensor dh, std::span<const LoraPair> pairs, Stream& stream);
 void lora_gradient(const GradientPlan& plan, ConstTensor x, ConstTensor h, ConstTensor dh, ConstTensor dy,
                    std::span<const LoraPair> pairs, Stream& stream);
+
+// A whole result (m, l, o) per span of keys, sequence and head, and a counter per sequence and key/value head.
+inline int64_t span_scratch_floats(const AttentionShape& shape, int64_t num_sequences, int64_t max_positions) {
+  const int64_t spans = (max_positions + kKeySpan - 1) / kKeySpan;
+  return num_sequences * (spans * shape.heads * (shape.head_dim + 2) + shape.kv_heads);
+}
 
 // heads.cu
 void heads_forward(Tensor qk, Tensor rstd, ConstTensor qkv, const HeadNorms& norms, const RopeTable& table,
@@ -67,6 +74,9 @@ void logprob_backward(Tensor dlogits, ConstTensor logits, std::span<const int32_
                       ConstTensor lse, ConstTensor entropy, ConstTensor d_logprob, ConstTensor d_entropy,
                       Stream& stream);
 void sample_tokens(std::span<int32_t> tokens, ConstTensor logits, std::span<const SampleRow> rows, Stream& stream);
+
+// decode.cu
+void decode_advance(const DecodeState& state, std::span<const int32_t> tokens, ConstTensor logprobs, Stream& stream);
 
 // adamw.cu
 void adamw(Tensor w_new, Tensor working, ConstTensor w, Tensor m, Tensor v, ConstTensor grad, const AdamWStep& options,
