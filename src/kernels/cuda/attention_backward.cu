@@ -27,7 +27,7 @@ struct Backward {
 struct QueryStats {
   float max = 0, sum = 1, delta = 0;  // of a row that does not exist
 
-  __device__ QueryStats() = default;
+  __device__ QueryStats() {}
   __device__ QueryStats(const Backward& p, int64_t row, int head) {
     const float* stats = p.stats + row * p.stats_stride + 2 * head;
     max = stats[0], sum = stats[1], delta = p.delta[row * p.delta_stride + head];
