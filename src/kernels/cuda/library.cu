@@ -1,8 +1,7 @@
-#include "kernels/cuda/library.h"
-
 #include <algorithm>
 
 #include "kernels/cuda/common.cuh"
+#include "kernels/cuda/library.h"
 
 namespace lockstep::kernels::cuda {
 
@@ -11,12 +10,15 @@ constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 constexpr size_t kLeastScratchBytes = size_t{16} << 20;
 }  // namespace
 
-Library::Library(Stream&) : workspace(kWorkspaceBytes, Buffer::Fill::none, Device::cuda) {
+Library::Library(Stream&)
+    : workspace(kWorkspaceBytes, Buffer::Fill::none, Device::cuda),
+      tickets(kTickets * sizeof(unsigned), Buffer::Fill::zero, Device::cuda) {
   if (const cublasStatus_t status = cublasLtCreate(&blas); status != CUBLAS_STATUS_SUCCESS)
     throw DeviceError({.what = "cuBLASLt does not start", .got = cublasLtGetStatusString(status)});
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
   multiprocessors = properties.multiProcessorCount;
+  shared_limit = properties.sharedMemPerBlockOptin;
 }
 
 Library::~Library() {
@@ -29,13 +31,17 @@ Library& library_of(Stream& stream) {
   return *static_cast<Library*>(state.get());
 }
 
+bool is_capturing(const Stream& stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check(cudaStreamIsCapturing(stream_of(stream), &status), "cudaStreamIsCapturing");
+  return status != cudaStreamCaptureStatusNone;
+}
+
 void* scratch_of(Stream& stream, size_t bytes) {
   Library& library = library_of(stream);
   const size_t held = library.scratch.empty() ? 0 : library.scratch.back().bytes();
   if (held >= bytes) return library.scratch.empty() ? nullptr : library.scratch.back().data();
-  cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
-  check(cudaStreamIsCapturing(stream_of(stream), &capturing), "scratch memory");
-  if (capturing != cudaStreamCaptureStatusNone)
+  if (is_capturing(stream))
     throw DeviceError({.what = "scratch memory would have to grow inside a graph capture",
                        .got = std::to_string(bytes) + " bytes",
                        .wanted = "at most " + std::to_string(held)});
