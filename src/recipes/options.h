@@ -44,7 +44,7 @@ struct OptimizerOptions {
 
 struct TrainingOptions {
   int64_t global_batch_size = 0;  // samples per optimizer step
-  std::optional<int64_t> max_tokens;  // per micro-batch (--max-tokens-per-gpu); default: train::default_max_tokens
+  std::optional<int64_t> max_tokens;  // per micro-batch (--max-tokens-per-gpu); default: micro_batch_tokens (steps.h)
   bool recompute = false;         // --recompute-granularity full
   bool per_token_loss = false;    // --calculate-per-token-loss
   uint64_t seed = 1234;           // adapter initialization, dropout

@@ -73,15 +73,16 @@ struct Plan {
     out << fmt::format("parameters  {} total, {} trainable ({:.3f} %)\n", total, adapter_layout->num_parameters,
                        100.0 * static_cast<double>(adapter_layout->num_parameters) / static_cast<double>(total));
     const double adapter_bytes = 4.0 * static_cast<double>(adapter_layout->num_floats);
-    const double activations =
-        static_cast<double>(model::TrainPass::activation_bytes(base.config, training.max_tokens, training.recompute, device));
+    const int64_t max_tokens = micro_batch_tokens(training, base.config, device);
+    const double activations = static_cast<double>(
+        model::TrainPass::activation_bytes(base.config, max_tokens, training.recompute, device));
     const double logits = static_cast<double>(model::Model::default_logits_bytes(device));
     out << fmt::format("memory      base weights        {}\n", bytes_text(weight_bytes(base)));
     out << fmt::format("            adapter, 2 versions {}\n", bytes_text(2 * adapter_bytes));
     out << fmt::format("            optimizer moments   {}\n", bytes_text(2 * adapter_bytes));
     out << fmt::format("            gradient lanes      {}  (at most {} alive)\n", bytes_text(3 * adapter_bytes), 3);
     out << fmt::format("            activations         {}  (micro-batch of {} tokens{})\n", bytes_text(activations),
-                       training.max_tokens, training.recompute ? ", recomputed" : "");
+                       max_tokens, training.recompute ? ", recomputed" : "");
     out << fmt::format("            logits, at most     {}\n", bytes_text(logits));
     if (kv_bytes > 0) out << fmt::format("            KV pool, at most    {}\n", bytes_text(kv_bytes));
     out << fmt::format("            sum                 {}\n",
@@ -151,7 +152,7 @@ void plan_rl(const RlOptions& options, const std::vector<std::string>& notes, co
   const Plan plan{base, options.adapter, options.optimizer, options.training, options.save,
                   stream_options(options.base).device, *control.out};
   plan.checkpoints();
-  plan.model_and_memory(static_cast<double>(options.kv_bytes));
+  plan.model_and_memory(static_cast<double>(options.kv_bytes.value_or(0)));
   std::optional<int64_t> rows;
   *control.out << fmt::format("data        {}\n", rows_text(options.prompt_data, rows));
   for (const EvalSet& set : options.eval_sets) {

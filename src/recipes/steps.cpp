@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <ostream>
 #include <utility>
@@ -16,6 +17,15 @@ void check_warmup(const OptimizerOptions& optimizer, int64_t steps) {
                        .where = "--lr-warmup-iters",
                        .got = std::to_string(optimizer.schedule.warmup_steps),
                        .wanted = fmt::format("at most {}, the optimizer steps of the run", steps)});
+}
+
+int64_t micro_batch_tokens(const TrainingOptions& training, const model::ModelConfig& config, Device device) {
+  constexpr int64_t kCpu = 2048, kGpuLeast = 1024, kGpuMost = 16384;
+  if (training.max_tokens) return *training.max_tokens;
+  if (device == Device::cpu) return kCpu;
+  const int64_t fitting =
+      model::Model::default_logits_bytes(device) / (config.vocab_size * static_cast<int64_t>(sizeof(float)));
+  return std::clamp(fitting / kGpuLeast * kGpuLeast, kGpuLeast, kGpuMost);
 }
 
 TrainingRun::TrainingRun(const AdapterOptions& adapter, const OptimizerOptions& optimizer,
@@ -35,8 +45,7 @@ TrainingRun::TrainingRun(const AdapterOptions& adapter, const OptimizerOptions& 
                                       .eps = optimizer.eps,
                                       .weight_decay = optimizer.weight_decay,
                                       .clip_grad = optimizer.clip_grad,
-                                      .max_tokens = training.max_tokens.value_or(
-                                          train::default_max_tokens(*base.model, stream.device())),
+                                      .max_tokens = micro_batch_tokens(training, base.config, stream.device()),
                                       .recompute = training.recompute,
                                       .temperature = temperature,
                                       .dropout = static_cast<float>(adapter.config.dropout),
@@ -76,10 +85,11 @@ train::StepReport TrainingRun::step(std::span<const train::Datum> datums, const 
       .num_samples = static_cast<int64_t>(datums.size()), .weight_total = 0, .per_token = training_.per_token_loss};
   for (const train::Datum& datum : datums) plan.weight_total += datum.weight_sum();
   trainer_->begin_step(plan);
+  const int64_t max_tokens = micro_batch_tokens(training_, base_.config, base_.stream->device());
   size_t begin = 0;
   while (begin < datums.size()) {
     // In micro-batches: the split changes no bit, and an interrupt is noticed between them.
-    const size_t end = begin + train::micro_batch_size(datums.subspan(begin), training_.max_tokens);
+    const size_t end = begin + train::micro_batch_size(datums.subspan(begin), max_tokens);
     trainer_->forward_backward(datums.subspan(begin, end - begin), loss);
     begin = end;
     on_progress(static_cast<int64_t>(begin));

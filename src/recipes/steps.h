@@ -14,6 +14,9 @@ namespace lockstep::recipes {
 // ConfigError if the warm-up would not end in a run of `steps` optimizer steps.
 void check_warmup(const OptimizerOptions& optimizer, int64_t steps);
 
+// --max-tokens-per-gpu, or what keeps the device busy while the logits of a micro-batch still fit the model's bound.
+int64_t micro_batch_tokens(const TrainingOptions& training, const model::ModelConfig& config, Device device);
+
 class TrainingRun {
  public:
   // `settings`: flags and values that decide which data a step sees and how it is drawn; kept in every checkpoint, and

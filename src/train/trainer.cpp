@@ -101,12 +101,6 @@ size_t samples_in_lanes(int64_t first, size_t count, int64_t num_samples, int64_
 
 }  // namespace
 
-int64_t default_max_tokens(const model::Model& model, Device device) {
-  constexpr int64_t kCpu = 2048, kGpu = 16384, kGpuLeast = 1024;
-  if (device == Device::cpu) return kCpu;
-  return std::clamp(model.logits_rows() / kGpuLeast * kGpuLeast, kGpuLeast, kGpu);
-}
-
 struct Trainer::Impl {
   std::shared_ptr<const model::Model> model;
   std::shared_ptr<const lora::AdapterLayout> layout;

@@ -24,9 +24,6 @@ struct TrainerOptions {
   uint64_t seed = 1234;       // of dropout
 };
 
-// Micro-batches that keep a device busy and whose logits still fit the model's bound.
-int64_t default_max_tokens(const model::Model& model, Device device);
-
 struct StepPlan {
   int64_t num_samples = 0;  // B of the step
   double weight_total = 0;  // sum of row weights over the step; needed when per_token

@@ -68,7 +68,7 @@ TEST(Linear, ForwardWithoutBiasStartsAtZero) {
   const StoredWeight w(50, 20, DType::bf16, 13);
   Matrix x = Matrix::random(9, 20, 14), y(9, 50);
   Matrix expected = all_forward_rows(w, x, nullptr);
-  linear_forward(y.tensor(), x.tensor(), pack(w, {}, stream), {}, stream);
+  linear_forward(y.tensor(), x.tensor(), pack(w, stream), {}, {}, stream);
   expect_rows(y, expected, 9, "no bias");
 }
 

@@ -327,11 +327,11 @@ TEST(TrainPass, MemoryIsWhatTheEstimateSays) {
     const int64_t before = live_bytes();
     for (const int64_t sequences : {4, 8, 6, 12, 2}) step(pass, sequences, recompute);
     // What is held is what the largest batch needs, not the sum of all sizes. An arena's smallest piece is 4 MiB.
-    const int64_t estimate = TrainPass::activation_bytes(config, 12 * 128, recompute);
+    const int64_t estimate = TrainPass::activation_bytes(config, 12 * 128, recompute, Device::cpu);
     EXPECT_LE(live_bytes() - before, estimate + (int64_t{4} << 20)) << recompute;
     EXPECT_GE(live_bytes() - before, estimate / 2) << recompute;
   }
-  EXPECT_LT(TrainPass::activation_bytes(config, 4096, true), TrainPass::activation_bytes(config, 4096, false) / 2);
+  EXPECT_LT(TrainPass::activation_bytes(config, 4096, true, Device::cpu), TrainPass::activation_bytes(config, 4096, false, Device::cpu) / 2);
 }
 
 // Nothing is kept for a backward below the lowest adapter, so there is none.

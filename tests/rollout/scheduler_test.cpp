@@ -22,7 +22,7 @@ class Simulation {
   Simulation(const std::vector<Request>& requests, int64_t blocks, SchedulerLimits limits, uint32_t seed = 1,
              bool early_stops = false)
       : early_stops_(early_stops),
-        pool_(kBlock, blocks * kBlock * 4),
+        pool_(kBlock * 4, blocks * kBlock * 4, stream_),
         limits_(limits),
         prompts_(requests.size()),
         groups_(requests.size()),
@@ -102,7 +102,7 @@ class Simulation {
       uint32_t hash = 0;
       for (int64_t p = 0; p < planned.first_position + planned.rows; ++p) {
         hash = mix(hash, token_at(planned, p));
-        float& key = memory[static_cast<size_t>(p / kBlock)][p % kBlock];
+        float& key = static_cast<float*>(memory[static_cast<size_t>(p / kBlock)])[p % kBlock];
         if (p < planned.first_position) {
           ASSERT_EQ(key, static_cast<float>(hash)) << "position " << p << " of " << planned.first_position;
         } else {
@@ -132,6 +132,7 @@ class Simulation {
   }
 
   bool early_stops_;
+  Stream stream_{{.threads = 1}};
   BlockPool pool_;
   SchedulerLimits limits_;
   EngineStats stats_;

@@ -36,12 +36,6 @@ void lora_shrink_backward(Tensor dx, ConstTensor dh, std::span<const LoraPair> p
 void lora_gradient(const GradientPlan& plan, ConstTensor x, ConstTensor h, ConstTensor dh, ConstTensor dy,
                    std::span<const LoraPair> pairs, Stream& stream);
 
-// A whole result (m, l, o) per span of keys, sequence and head, and a counter per sequence and key/value head.
-inline int64_t span_scratch_floats(const AttentionShape& shape, int64_t num_sequences, int64_t max_positions) {
-  const int64_t spans = (max_positions + kKeySpan - 1) / kKeySpan;
-  return num_sequences * (spans * shape.heads * (shape.head_dim + 2) + shape.kv_heads);
-}
-
 // heads.cu
 void heads_forward(Tensor qk, Tensor rstd, ConstTensor qkv, const HeadNorms& norms, const RopeTable& table,
                    std::span<const int32_t> positions, const AttentionShape& shape, const DeviceSequences& sequences,
