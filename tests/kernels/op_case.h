@@ -65,5 +65,6 @@ std::vector<OpCase> attention_cases();  // heads, attention
 // Too large for the CPU to check in a fast suite: for the speed table only, agreement at the smaller shapes.
 std::vector<OpCase> speed_cases();
 std::vector<OpCase> attention_speed_cases();
+std::vector<OpCase> row_speed_cases();
 
 }  // namespace lockstep::kernels::testing

@@ -9,6 +9,7 @@
 #include "kernels/adamw.h"
 #include "kernels/elementwise.h"
 #include "kernels/rope.h"
+#include "kernels/sample.h"
 
 namespace lockstep::kernels::cpu {
 
@@ -38,6 +39,8 @@ void logprob_forward(Tensor logprob, Tensor entropy, Tensor lse, ConstTensor log
 void logprob_backward(Tensor dlogits, ConstTensor logits, std::span<const int32_t> targets, float inv_temperature,
                       ConstTensor lse, ConstTensor entropy, ConstTensor d_logprob, ConstTensor d_entropy,
                       Stream& stream);
+void sample_tokens(std::span<int32_t> tokens, Tensor scratch, ConstTensor logits, std::span<const SampleRow> rows,
+                   Stream& stream);
 void softmax_unnormalized(Tensor probabilities, Tensor sums, ConstTensor logits, float inv_temperature, Stream& stream);
 void adamw(Tensor w_new, ConstTensor w, Tensor m, Tensor v, ConstTensor grad, const AdamWStep& options, Stream& stream);
 void round_to_working(Tensor working, ConstTensor w, Stream& stream);

@@ -32,8 +32,7 @@ struct State {
 };
 
 // The operations of the CPU's adamw_range, each with its own rounding: the same bits.
-__device__ __forceinline__ float adamw_element(float w, float& m, float& v, float grad,
-                                               const cpu::AdamWScalars& s) {
+__device__ __forceinline__ float adamw_element(float w, float& m, float& v, float grad, const cpu::AdamWScalars& s) {
   const float g = __fmul_rn(grad, s.grad_scale);
   m = __fmaf_rn(s.one_minus_beta1, __fsub_rn(g, m), m);
   v = __fadd_rn(__fmul_rn(v, s.beta2), __fmul_rn(__fmul_rn(s.one_minus_beta2, g), g));
@@ -58,8 +57,7 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(State state, cpu::AdamW
   if (state.working) store8(state.working + begin, w, left, state.aligned);
 }
 
-__global__ void __launch_bounds__(kThreads)
-    round_kernel(bf16* working, const float* w, int64_t count, bool aligned) {
+__global__ void __launch_bounds__(kThreads) round_kernel(bf16* working, const float* w, int64_t count, bool aligned) {
   const int64_t begin = 8 * (int64_t{blockIdx.x} * kThreads + threadIdx.x);
   if (begin >= count) return;
   const int left = static_cast<int>(min(count - begin, int64_t{8}));
@@ -70,8 +68,8 @@ __global__ void __launch_bounds__(kThreads)
 
 constexpr int kSquares = 4096, kLanes = 16;
 
-// Sixteen threads have a block of 4096 elements: lane i adds up elements i, i + 16, ..., then the lanes are joined 8 + 8,
-// 4 + 4, 2 + 2, 1 + 1, as on the CPU.
+// Sixteen threads have a block of 4096 elements: lane i adds up elements i, i + 16, ..., then the lanes are joined 8 +
+// 8, 4 + 4, 2 + 2, 1 + 1, as on the CPU.
 __global__ void __launch_bounds__(kThreads) squares_kernel(double* partial, const float* x, int64_t count) {
   const int64_t block = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / kLanes;
   const int64_t begin = block * kSquares, end = min(begin + kSquares, count);

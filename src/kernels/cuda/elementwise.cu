@@ -62,9 +62,9 @@ void copy_rows_as(const Tensor& to, const ConstTensor& from, std::span<const int
   const int64_t to_stride = to.row_stride * bytes / static_cast<int64_t>(sizeof(Unit));
   const int64_t from_stride = from.row_stride * bytes / static_cast<int64_t>(sizeof(Unit));
   if (units == 1)
-    copy_elements_kernel<Unit><<<static_cast<unsigned>((rows + kRowThreads - 1) / kRowThreads), kRowThreads, 0,
-                                 stream_of(stream)>>>(data_of<Unit>(to), to_stride, data_of<Unit>(from), from_stride,
-                                                      index.data(), rows, gather);
+    copy_elements_kernel<Unit>
+        <<<static_cast<unsigned>((rows + kRowThreads - 1) / kRowThreads), kRowThreads, 0, stream_of(stream)>>>(
+            data_of<Unit>(to), to_stride, data_of<Unit>(from), from_stride, index.data(), rows, gather);
   else
     copy_rows_kernel<Unit><<<row_grid(units, rows), kRowThreads, 0, stream_of(stream)>>>(
         data_of<Unit>(to), to_stride, data_of<Unit>(from), from_stride, index.data(), rows, static_cast<int>(units),

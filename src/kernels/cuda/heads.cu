@@ -6,8 +6,8 @@ namespace lockstep::kernels::cuda {
 namespace {
 
 // kLanes neighbouring threads have one head of one row: thread i holds elements 8i .. 8i+7 of the lower half and the
-// same of the upper half, which are the pairs that rotate together. head_dim is a multiple of 16 up to 16 * kLanes, so a
-// thread has all of its elements or none.
+// same of the upper half, which are the pairs that rotate together. head_dim is a multiple of 16 up to 16 * kLanes, so
+// a thread has all of its elements or none.
 constexpr int kThreads = 128;
 
 struct Heads {
@@ -40,7 +40,7 @@ struct Matrix {
 struct Part {
   int64_t row;
   int head, lane;
-  bool active;  // has elements
+  bool active;    // has elements
   int low, high;  // first element of each half, within the head
 
   template <int kLanes>

@@ -75,7 +75,7 @@ double measure_fma_gflops(double seconds, Stream& stream) {
   for (Buffer& matrix : memory) {
     matrix = Buffer(kSize * kSize * sizeof(bf16), Buffer::Fill::none, Device::cuda);
     random_kernel<<<1024, kThreads, 0, stream_of(stream)>>>(static_cast<bf16*>(matrix.data()), kSize * kSize,
-                                                           static_cast<uint64_t>(&matrix - memory));
+                                                            static_cast<uint64_t>(&matrix - memory));
   }
   check_launch("random matrices");
   cublasLtMatmulDesc_t product = nullptr;
@@ -86,8 +86,7 @@ double measure_fma_gflops(double seconds, Stream& stream) {
   const cublasOperation_t transposed = CUBLAS_OP_T;
   const size_t workspace = library.workspace.bytes();
   check_blas(cublasLtMatmulDescCreate(&product, CUBLAS_COMPUTE_32F, CUDA_R_32F));
-  check_blas(
-      cublasLtMatmulDescSetAttribute(product, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof(transposed)));
+  check_blas(cublasLtMatmulDescSetAttribute(product, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof(transposed)));
   check_blas(cublasLtMatrixLayoutCreate(&layout, CUDA_R_16BF, kSize, kSize, kSize));
   check_blas(cublasLtMatmulPreferenceCreate(&preference));
   check_blas(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
@@ -107,14 +106,15 @@ double measure_fma_gflops(double seconds, Stream& stream) {
 }
 
 double measure_read_gb_s(size_t bytes, double seconds, Stream& stream) {
-  const Buffer buffer(bytes, Buffer::Fill::none, Device::cuda), sink(sizeof(uint32_t), Buffer::Fill::zero, Device::cuda);
+  const Buffer buffer(bytes, Buffer::Fill::none, Device::cuda),
+      sink(sizeof(uint32_t), Buffer::Fill::zero, Device::cuda);
   random_kernel<<<1024, kThreads, 0, stream_of(stream)>>>(static_cast<bf16*>(buffer.data()),
-                                                         static_cast<int64_t>(bytes / sizeof(bf16)), 1);
+                                                          static_cast<int64_t>(bytes / sizeof(bf16)), 1);
   const auto count = static_cast<int64_t>(bytes / sizeof(uint4));
   const int blocks = 8 * library_of(stream).multiprocessors;
   const double best = fastest(seconds, stream, [&] {
     read_kernel<<<blocks, kThreads, 0, stream_of(stream)>>>(static_cast<const uint4*>(buffer.data()), count,
-                                                           static_cast<uint32_t*>(sink.data()));
+                                                            static_cast<uint32_t*>(sink.data()));
     check_launch("measure_read_gb_s");
   });
   return static_cast<double>(count) * sizeof(uint4) / best * 1e-9;

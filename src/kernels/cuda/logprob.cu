@@ -29,8 +29,8 @@ __global__ void __launch_bounds__(kChunkThreads) chunk_kernel(ChunkSums* parts, 
   const int64_t row = blockIdx.x / logits.chunks;
   if (logits.targets[row] < 0) return;
   const int chunk = static_cast<int>(blockIdx.x - row * logits.chunks);
-  const ChunkSums sums = sum_chunk<true>(logits.data + row * logits.stride, chunk, logits.vocab,
-                                         logits.inv_temperature, logits.aligned);
+  const ChunkSums sums =
+      sum_chunk<true>(logits.data + row * logits.stride, chunk, logits.vocab, logits.inv_temperature, logits.aligned);
   if (threadIdx.x == 0) parts[blockIdx.x] = sums;
 }
 

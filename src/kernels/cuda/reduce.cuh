@@ -5,8 +5,8 @@
 
 namespace lockstep::kernels::cuda {
 
-// Sum over kWarps warps: inside each warp as warp_sum, then the warps in order. The same in every thread. `shared` holds
-// kWarps floats that no other thread may still be reading.
+// Sum over kWarps warps: inside each warp as warp_sum, then the warps in order. The same in every thread. `shared`
+// holds kWarps floats that no other thread may still be reading.
 template <int kWarps>
 __device__ __forceinline__ float block_sum(float x, float* shared) {
   x = warp_sum(x);

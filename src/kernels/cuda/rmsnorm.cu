@@ -7,8 +7,8 @@
 namespace lockstep::kernels::cuda {
 namespace {
 
-// A thread holds up to kPieces pieces of eight elements: piece j of thread i begins at 8 * (i + j * threads). The number
-// of threads of a row follows from its width, so its sums do too.
+// A thread holds up to kPieces pieces of eight elements: piece j of thread i begins at 8 * (i + j * threads). The
+// number of threads of a row follows from its width, so its sums do too.
 constexpr int kPieces = 4;
 
 struct Matrix {

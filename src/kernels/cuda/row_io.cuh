@@ -1,5 +1,5 @@
-// Rows of activations, eight elements at a time: 16 bytes where the row allows it, element by element where it does not,
-// with the same values either way.
+// Rows of activations, eight elements at a time: 16 bytes where the row allows it, element by element where it does
+// not, with the same values either way.
 #pragma once
 
 #include <algorithm>

@@ -30,8 +30,8 @@ struct Batch {
 __global__ void __launch_bounds__(kChunkThreads) sample_chunks(float2* parts, Batch batch) {
   const int64_t row = blockIdx.x / batch.chunks;
   const int chunk = static_cast<int>(blockIdx.x - row * batch.chunks);
-  const ChunkSums sums = sum_chunk<false>(batch.logits + row * batch.stride, chunk, batch.vocab,
-                                          scale_of(batch.rows[row]), batch.aligned);
+  const ChunkSums sums =
+      sum_chunk<false>(batch.logits + row * batch.stride, chunk, batch.vocab, scale_of(batch.rows[row]), batch.aligned);
   if (threadIdx.x == 0) parts[blockIdx.x] = make_float2(sums.largest, sums.sum);
 }
 
@@ -58,7 +58,8 @@ __device__ int pick_token(const LogitRow& row, int begin, int end, float largest
   const float logit[4] = {piece.x, piece.y, piece.z, piece.w};
   double weight[4];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) weight[i] = kept.holds(row, logit[i], v + i) ? weight_of(row.scaled(logit[i]), largest) : 0;
+  for (int i = 0; i < 4; ++i)
+    weight[i] = kept.holds(row, logit[i], v + i) ? weight_of(row.scaled(logit[i]), largest) : 0;
   return begin + invert<4>(weight, target, false, block).index;
 }
 
@@ -150,8 +151,7 @@ __global__ void __launch_bounds__(kSampleThreads) sample_rows(int32_t* tokens, c
     token = pick_largest(row, parts, batch.chunks, block);
   } else {
     const auto* counter = reinterpret_cast<const uint32_t*>(&wanted.counter);
-    const float u =
-        uniform_of(philox_bits(wanted.seed, make_uint4(counter[0], counter[1], counter[2], counter[3])).x);
+    const float u = uniform_of(philox_bits(wanted.seed, make_uint4(counter[0], counter[1], counter[2], counter[3])).x);
     const bool filtered = (wanted.top_k > 0 && wanted.top_k < row.vocab) || wanted.top_p < 1 || wanted.min_p > 0;
     token = filtered ? draw_filtered(row, wanted, u, block) : draw(row, parts, batch.chunks, u, block);
   }

@@ -3,8 +3,8 @@
 //
 // Entries are ordered by rank: larger logit first, equals by lower id; all ranks differ. A first pass counts entries by
 // their distance from the largest, 64 bins per unit of z. The bin in which the wanted count or weight is reached is cut
-// finer, by bits of the rank, until its entries fit a list, which is sorted. Counts and weights in bins are integers, so
-// atomic additions give the same sums in any order.
+// finer, by bits of the rank, until its entries fit a list, which is sorted. Counts and weights in bins are integers,
+// so atomic additions give the same sums in any order.
 #pragma once
 
 #include "kernels/cuda/softmax_chunk.cuh"

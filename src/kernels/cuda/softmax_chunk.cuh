@@ -34,7 +34,8 @@ __device__ __forceinline__ float weight_of(float z, float largest) {
   return z == -INFINITY ? 0.0f : expf(__fsub_rn(z, largest));
 }
 
-// Of chunk `chunk` by a block of kChunkThreads; the same in every thread. Thread i has entries 4i .. 4i+3 of every 1024.
+// Of chunk `chunk` by a block of kChunkThreads; the same in every thread. Thread i has entries 4i .. 4i+3 of every
+// 1024.
 template <bool kMoment>
 __device__ __forceinline__ ChunkSums sum_chunk(const float* row, int chunk, int vocab, float scale, bool aligned) {
   constexpr int kPieces = kChunk / (4 * kChunkThreads), kWarps = kChunkThreads / 32;

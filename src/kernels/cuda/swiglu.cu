@@ -10,9 +10,8 @@ __device__ __forceinline__ float sigmoid(float z) {
   return __fdividef(1.0f, __fadd_rn(1.0f, __expf(-z)));
 }
 
-__global__ void __launch_bounds__(kRowThreads)
-    swiglu_kernel(bf16* y, int64_t y_stride, const bf16* gate_up, int64_t stride, int64_t rows, int width,
-                  bool aligned) {
+__global__ void __launch_bounds__(kRowThreads) swiglu_kernel(bf16* y, int64_t y_stride, const bf16* gate_up,
+                                                             int64_t stride, int64_t rows, int width, bool aligned) {
   const int column = 8 * (blockIdx.x * kRowThreads + threadIdx.x), left = width - column;
   if (left <= 0) return;
   for (int64_t t = blockIdx.y; t < rows; t += gridDim.y) {
