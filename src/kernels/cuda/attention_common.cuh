@@ -151,6 +151,35 @@ __device__ __forceinline__ void pack_a(uint32_t (&a)[4], const float (&left)[4],
   a[2] = pack_bf16(right[0], right[1]), a[3] = pack_bf16(right[2], right[3]);
 }
 
+// S of 16 rows and a block of 64 keys.
+template <int kDim>
+__device__ __forceinline__ void score_block(float (&s)[8][4], const uint32_t (&q)[kDim / 16][4], const bf16* keys,
+                                            int lane) {
+#pragma unroll
+  for (int k = 0; k < kDim / 16; ++k)
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      uint32_t b[4];
+      load_b_rows<kDim>(b, keys, 16 * n, k, lane);
+      mma_pair(s[2 * n], s[2 * n + 1], q[k], b);
+    }
+}
+// sum += bf16(weights) tile, over the tile's 64 rows in order.
+template <int kDim>
+__device__ __forceinline__ void add_weighted_rows(float (&sum)[kDim / 8][4], const float (&weights)[8][4],
+                                                  const bf16* tile, int lane) {
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    uint32_t a[4], b[4];
+    pack_a(a, weights[2 * k], weights[2 * k + 1]);
+#pragma unroll
+    for (int n = 0; n < kDim / 16; ++n) {
+      load_b_columns<kDim>(b, tile, 16 * k, n, lane);
+      mma_pair(sum[2 * n], sum[2 * n + 1], a, b);
+    }
+  }
+}
+
 // ---- Softmax. A lane has rows g = lane / 4 (half 0: elements 0, 1) and g + 8 (half 1: elements 2, 3) of a 16-row tile
 // ----
 
