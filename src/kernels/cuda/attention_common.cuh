@@ -63,7 +63,7 @@ __device__ __forceinline__ void store_pair(bf16* to, bool by_4, float low, float
   }
 }
 
-// ---- Tiles: rows of kDim bf16 in shared memory ---------------------------------------------------------------------
+// Tiles: rows of kDim bf16 in shared memory.
 // head_dim is padded with zeros to kDim. The chunks of 16 bytes of a row are permuted so that the eight rows that
 // ldmatrix reads at one column lie in eight different groups of four banks.
 
@@ -180,8 +180,7 @@ __device__ __forceinline__ void add_weighted_rows(float (&sum)[kDim / 8][4], con
   }
 }
 
-// ---- Softmax. A lane has rows g = lane / 4 (half 0: elements 0, 1) and g + 8 (half 1: elements 2, 3) of a 16-row tile
-// ----
+// Softmax. A lane has rows g = lane / 4 (half 0: elements 0, 1) and g + 8 (half 1: elements 2, 3) of a 16-row tile.
 
 __device__ __forceinline__ float exp2_fast(float x) {
   float y;
@@ -254,9 +253,6 @@ struct RowTotal {
 __device__ __forceinline__ float finished(float o, float inverse) {
   return __fadd_rn(__fmul_rn(o, inverse), 0.0f);
 }
-
-// ---- Host
-// ------------------------------------------------------------------------------------------------------------
 
 inline float log2_scale(const AttentionShape& shape) {
   return static_cast<float>(static_cast<double>(shape.scale) * 1.4426950408889634);
