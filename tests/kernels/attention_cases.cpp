@@ -92,8 +92,6 @@ OpCase backward_case(const AttentionShape& shape, const std::vector<int64_t>& le
           }};
 }
 
-// ---- Speed ----------------------------------------------------------------------------------------------------------
-
 // Every sequence has the same values in its own memory.
 Tensor repeated(Workbench& bench, int64_t copies, int64_t rows, int64_t width, uint64_t seed) {
   const Tensor all = bench.arena.alloc({copies * rows, width}, DType::bf16);

@@ -21,6 +21,7 @@ struct Backward {
   int64_t rows, kv_offset;
   float scale, c;
   DeviceSequences sequences;
+  int64_t num_tiles;  // without a list every sequence has one row and is a tile
 };
 
 // What a query row needs to know to make its probabilities again.
@@ -72,7 +73,7 @@ struct Tile {
   DeviceSequence sequence;
   int first;  // position of its first row
   __device__ Tile(const Backward& p, int index) {
-    const QueryTile tile = p.sequences.tiles[index];
+    const QueryTile tile = p.sequences.tiles ? p.sequences.tiles[index] : QueryTile{index, 0};
     sequence = p.sequences.sequences[tile.sequence], first = tile.first;
   }
   __device__ KvPlace keys_of(const Backward& p, int kv_head, int end) const {
@@ -109,7 +110,53 @@ __device__ __forceinline__ void store_gradient(const HeadRows<bf16>& to, const f
   }
 }
 
-// dq of one tile and head: over blocks of keys in order. Two products per block remake P and dP, one adds dS K.
+// A lane's two rows of queries.
+struct QueryRows {
+  float norm[2], delta[2];
+  int low[2], high[2];  // visible keys
+
+  __device__ QueryRows(const Backward& p, int64_t tile_row, int head, int rows, int position, int warp, int lane) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int r = 16 * warp + lane / 4 + 8 * h;
+      const QueryStats stats = r < rows ? QueryStats(p, tile_row + r, head) : QueryStats();
+      norm[h] = stats.log2_norm(), delta[h] = stats.delta;
+      high[h] = position + r, low[h] = p.window ? max(0, high[h] - p.window + 1) : 0;
+    }
+  }
+};
+
+// dS of 16 queries and a block of 64 keys.
+template <int kDim>
+__device__ __forceinline__ void score_gradients(float (&s)[8][4], const bf16* queries, const bf16* gradients,
+                                                const bf16* keys, const bf16* values, const QueryRows& rows,
+                                                int first_key, bool masked, float c, int warp, int lane) {
+  float d[8][4] = {};
+#pragma unroll
+  for (int k = 0; k < kDim / 16; ++k) {
+    uint32_t a[4], b[4];
+    load_a<kDim>(a, queries, 16 * warp, k, lane);
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      load_b_rows<kDim>(b, keys, 16 * n, k, lane);
+      mma_pair(s[2 * n], s[2 * n + 1], a, b);
+    }
+    load_a<kDim>(a, gradients, 16 * warp, k, lane);
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      load_b_rows<kDim>(b, values, 16 * n, k, lane);
+      mma_pair(d[2 * n], d[2 * n + 1], a, b);
+    }
+  }
+  if (masked) mask_block(s, first_key, rows.low, rows.high, lane);
+#pragma unroll
+  for (int n = 0; n < 8; ++n)
+#pragma unroll
+    for (int e = 0; e < 4; ++e)
+      s[n][e] = exp2_fast(__fmaf_rn(s[n][e], c, -rows.norm[e >> 1])) * (d[n][e] - rows.delta[e >> 1]);
+}
+
+// dq of one tile and head: over blocks of keys in order.
 template <int kDim>
 __global__ void __launch_bounds__(kThreads, 2) query_kernel(const Backward p) {
   extern __shared__ __align__(128) unsigned char shared[];
@@ -127,69 +174,31 @@ __global__ void __launch_bounds__(kThreads, 2) query_kernel(const Backward p) {
   const int first_block = (p.window ? max(0, tile.first - p.window + 1) : 0) / kKeyBlock;
   const int last_block = (end - 1) / kKeyBlock;
 
-  const bf16* next = place.at(first_block * kKeyBlock + 16 * warp);
+  int position = first_block * kKeyBlock + 16 * warp;  // of the keys that this warp copies next
+  const bf16* next = place.at(position);
   copy_rows<kDim>(queries, p.q, row, column, rows, p.head_dim);
   copy_rows<kDim>(gradients, p.d_o, row, column, rows, p.head_dim);
-  load_keys<kDim>(stages, stages + kTile, place, next, first_block * kKeyBlock + 16 * warp, warp, lane);
+  load_keys<kDim>(stages, stages + kTile, place, next, position, warp, lane);
   copy_commit();
-  next = place.at((first_block + 1) * kKeyBlock + 16 * warp);
+  next = place.at(position += kKeyBlock);
+  const QueryRows own(p, row, head, rows, tile.first, warp, lane);
 
-  float norm[2], delta[2], dq[kDim / 8][4] = {};
-  int low[2], high[2];
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const int r = 16 * warp + lane / 4 + 8 * h;
-    const QueryStats stats = r < rows ? QueryStats(p, row + r, head) : QueryStats();
-    norm[h] = stats.log2_norm(), delta[h] = stats.delta;
-    high[h] = tile.first + r, low[h] = p.window ? max(0, high[h] - p.window + 1) : 0;
-  }
-
+  float dq[kDim / 8][4] = {};
   for (int block = first_block; block <= last_block; ++block) {
     copy_wait<0>();
     __syncthreads();
-    const int stage = (block - first_block) & 1, first_key = block * kKeyBlock;
+    const int stage = (block - first_block) & 1;
     const bf16* const keys = stages + stage * 2 * kTile;
-    const bf16* const values = keys + kTile;
     if (block < last_block) {
       bf16* const ahead = stages + (stage ^ 1) * 2 * kTile;
-      load_keys<kDim>(ahead, ahead + kTile, place, next, first_key + kKeyBlock + 16 * warp, warp, lane);
-      next = place.at(first_key + 2 * kKeyBlock + 16 * warp);
+      load_keys<kDim>(ahead, ahead + kTile, place, next, position, warp, lane);
+      next = place.at(position += kKeyBlock);
     }
     copy_commit();
-
-    float s[8][4] = {}, d[8][4] = {};
-#pragma unroll
-    for (int k = 0; k < kDim / 16; ++k) {
-      uint32_t a[4], b[4];
-      load_a<kDim>(a, queries, 16 * warp, k, lane);
-#pragma unroll
-      for (int n = 0; n < 4; ++n) {
-        load_b_rows<kDim>(b, keys, 16 * n, k, lane);
-        mma_pair(s[2 * n], s[2 * n + 1], a, b);
-      }
-      load_a<kDim>(a, gradients, 16 * warp, k, lane);
-#pragma unroll
-      for (int n = 0; n < 4; ++n) {
-        load_b_rows<kDim>(b, values, 16 * n, k, lane);
-        mma_pair(d[2 * n], d[2 * n + 1], a, b);
-      }
-    }
-    if (block == last_block || p.window) mask_block(s, first_key, low, high, lane);
-#pragma unroll
-    for (int n = 0; n < 8; ++n)
-#pragma unroll
-      for (int e = 0; e < 4; ++e)
-        s[n][e] = exp2_fast(__fmaf_rn(s[n][e], p.c, -norm[e >> 1])) * (d[n][e] - delta[e >> 1]);
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      uint32_t a[4], b[4];
-      pack_a(a, s[2 * k], s[2 * k + 1]);
-#pragma unroll
-      for (int n = 0; n < kDim / 16; ++n) {
-        load_b_columns<kDim>(b, keys, 16 * k, n, lane);
-        mma_pair(dq[2 * n], dq[2 * n + 1], a, b);
-      }
-    }
+    float s[8][4] = {};
+    score_gradients<kDim>(s, queries, gradients, keys, keys + kTile, own, block * kKeyBlock,
+                          block == last_block || p.window != 0, p.c, warp, lane);
+    add_weighted_rows<kDim>(dq, s, keys, lane);
   }
   store_gradient<kDim>(p.dq, dq, row + 16 * warp, column, rows - 16 * warp, p.head_dim, p.scale, lane);
 }
@@ -274,7 +283,7 @@ __global__ void __launch_bounds__(kThreads, 2) key_kernel(const Backward p) {
   auto& shared = *reinterpret_cast<KeyShared<kDim>*>(memory);
   const int warp = threadIdx.x / 32, lane = threadIdx.x & 31;
   // Tiles come longest rows of keys first: the other way round the keys that most queries see.
-  const Tile tile(p, static_cast<int>(p.sequences.num_tiles) - 1 - blockIdx.x / p.kv_heads);
+  const Tile tile(p, static_cast<int>(p.num_tiles) - 1 - blockIdx.x / p.kv_heads);
   const int kv_head = blockIdx.x % p.kv_heads, group = p.heads / p.kv_heads;
   const int rows = tile.sequence.rows, present = min(rows - tile.first, kKeyBlock);
   const int64_t row_begin = tile.sequence.row_begin;
@@ -332,8 +341,6 @@ void attention_backward(Tensor dq, Tensor dk, Tensor dv, ConstTensor d_o, ConstT
                         const DeviceSequences& sequences, Stream& stream) {
   constexpr const char* kOp = "attention_backward";
   if (q.shape[0] == 0) return;
-  if (!sequences.tiles)
-    throw ShapeError({.what = "gradients need the tiles of the sequences", .where = kOp, .got = "none"});
   const Backward arguments{.dq = head_rows<bf16>(dq),
                            .dk = head_rows<bf16>(dk),
                            .dv = head_rows<bf16>(dv),
@@ -352,18 +359,19 @@ void attention_backward(Tensor dq, Tensor dk, Tensor dv, ConstTensor d_o, ConstT
                            .kv_offset = shape.kv_offset,
                            .scale = shape.scale,
                            .c = log2_scale(shape),
-                           .sequences = sequences};
+                           .sequences = sequences,
+                           .num_tiles = sequences.tiles ? sequences.num_tiles : sequences.num_sequences};
   const cudaStream_t on = stream_of(stream);
+  const int64_t num_tiles = arguments.num_tiles;
   const auto blocks = [](int64_t count) { return static_cast<unsigned>(count); };
   delta_kernel<<<blocks((q.shape[0] * shape.heads * 16 + kThreads - 1) / kThreads), kThreads, 0, on>>>(arguments);
   check_launch(kOp, {q});
   for_head_dim(shape.head_dim, [&]<int kDim>() {
     constexpr int kQueryBytes = 6 * kTileRows * kDim * static_cast<int>(sizeof(bf16));
     allow_shared(query_kernel<kDim>, kQueryBytes, kOp);
-    query_kernel<kDim><<<blocks(sequences.num_tiles * shape.heads), kThreads, kQueryBytes, on>>>(arguments);
+    query_kernel<kDim><<<blocks(num_tiles * shape.heads), kThreads, kQueryBytes, on>>>(arguments);
     allow_shared(key_kernel<kDim>, sizeof(KeyShared<kDim>), kOp);
-    key_kernel<kDim>
-        <<<blocks(sequences.num_tiles * shape.kv_heads), kThreads, sizeof(KeyShared<kDim>), on>>>(arguments);
+    key_kernel<kDim><<<blocks(num_tiles * shape.kv_heads), kThreads, sizeof(KeyShared<kDim>), on>>>(arguments);
   });
   check_launch(kOp, {q});
 }

@@ -63,7 +63,7 @@ __device__ __forceinline__ void store_pair(bf16* to, bool by_4, float low, float
   }
 }
 
-// ---- Tiles: rows of kDim bf16 in shared memory ---------------------------------------------------------------------
+// Tiles: rows of kDim bf16 in shared memory.
 // head_dim is padded with zeros to kDim. The chunks of 16 bytes of a row are permuted so that the eight rows that
 // ldmatrix reads at one column lie in eight different groups of four banks.
 
@@ -151,8 +151,36 @@ __device__ __forceinline__ void pack_a(uint32_t (&a)[4], const float (&left)[4],
   a[2] = pack_bf16(right[0], right[1]), a[3] = pack_bf16(right[2], right[3]);
 }
 
-// ---- Softmax. A lane has rows g = lane / 4 (half 0: elements 0, 1) and g + 8 (half 1: elements 2, 3) of a 16-row tile
-// ----
+// S of 16 rows and a block of 64 keys.
+template <int kDim>
+__device__ __forceinline__ void score_block(float (&s)[8][4], const uint32_t (&q)[kDim / 16][4], const bf16* keys,
+                                            int lane) {
+#pragma unroll
+  for (int k = 0; k < kDim / 16; ++k)
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      uint32_t b[4];
+      load_b_rows<kDim>(b, keys, 16 * n, k, lane);
+      mma_pair(s[2 * n], s[2 * n + 1], q[k], b);
+    }
+}
+// sum += bf16(weights) tile, over the tile's 64 rows in order.
+template <int kDim>
+__device__ __forceinline__ void add_weighted_rows(float (&sum)[kDim / 8][4], const float (&weights)[8][4],
+                                                  const bf16* tile, int lane) {
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    uint32_t a[4], b[4];
+    pack_a(a, weights[2 * k], weights[2 * k + 1]);
+#pragma unroll
+    for (int n = 0; n < kDim / 16; ++n) {
+      load_b_columns<kDim>(b, tile, 16 * k, n, lane);
+      mma_pair(sum[2 * n], sum[2 * n + 1], a, b);
+    }
+  }
+}
+
+// Softmax. A lane has rows g = lane / 4 (half 0: elements 0, 1) and g + 8 (half 1: elements 2, 3) of a 16-row tile.
 
 __device__ __forceinline__ float exp2_fast(float x) {
   float y;
@@ -225,9 +253,6 @@ struct RowTotal {
 __device__ __forceinline__ float finished(float o, float inverse) {
   return __fadd_rn(__fmul_rn(o, inverse), 0.0f);
 }
-
-// ---- Host
-// ------------------------------------------------------------------------------------------------------------
 
 inline float log2_scale(const AttentionShape& shape) {
   return static_cast<float>(static_cast<double>(shape.scale) * 1.4426950408889634);

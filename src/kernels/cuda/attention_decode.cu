@@ -66,24 +66,6 @@ __device__ __forceinline__ void copy_block(bf16* tile, const bf16* const (&from)
     copy_kv_block<kDim>(tile, 16 * b, from[b] + offset, end - (first_key + 16 * b), head_dim, lane, 32);
 }
 
-// Scores of one block for the heads of the part, as in the forward kernel.
-template <int kDim>
-__device__ __forceinline__ void scores(float (&s)[8][4], const uint32_t (&q)[kDim / 16][4], const bf16* keys,
-                                       int first_key, const Part& part, int lane) {
-#pragma unroll
-  for (int k = 0; k < kDim / 16; ++k)
-#pragma unroll
-    for (int n = 0; n < 4; ++n) {
-      uint32_t b[4];
-      load_b_rows<kDim>(b, keys, 16 * n, k, lane);
-      mma_pair(s[2 * n], s[2 * n + 1], q[k], b);
-    }
-  if (first_key < part.low || first_key + kKeyBlock - 1 > part.high) {
-    const int low[2] = {part.low, part.low}, high[2] = {part.high, part.high};
-    mask_block(s, first_key, low, high, lane);
-  }
-}
-
 template <int kDim>
 __device__ __forceinline__ void load_queries(uint32_t (&q)[kDim / 16][4], const Decode& p, const Part& part, int lane) {
 #pragma unroll
@@ -186,27 +168,68 @@ __device__ void join_spans(const Decode& p, const Part& part) {
   }
 }
 
+// A warp's own block: S and, to all warps, its maxima. Keys, and values as far as there is room, are asked for at once.
+template <int kDim>
+__device__ __forceinline__ void score_own_block(Shared<kDim>& shared, float (&s)[8][4], const bf16* (&from)[4],
+                                                const Decode& p, const Part& part, const KvPlace& place, int first_key,
+                                                int warp, int lane) {
+#pragma unroll
+  for (int b = 0; b < 4; ++b) from[b] = place.at(first_key + 16 * b);
+  copy_block<kDim>(shared.keys[warp], from, 0, first_key, place.end, p.head_dim, lane);
+  copy_commit();
+  if (warp < 2)
+    copy_block<kDim>(shared.values_of(warp), from, place.value_offset, first_key, place.end, p.head_dim, lane);
+  copy_commit();
+  uint32_t q[kDim / 16][4];
+  load_queries<kDim>(q, p, part, lane);
+  copy_wait<1>();
+  __syncwarp();
+  score_block<kDim>(s, q, shared.keys[warp], lane);
+  if (first_key < part.low || first_key + kKeyBlock - 1 > part.high) {
+    const int low[2] = {part.low, part.low}, high[2] = {part.high, part.high};
+    mask_block(s, first_key, low, high, lane);
+  }
+}
+
+// What the blocks' maxima make of a lane's two rows: the factors of the online softmax and its last maximum.
+struct Rescaling {
+  float f[kWarps][2], m[2] = {kNoKey, kNoKey}, own_mu[2] = {0, 0};
+
+  __device__ __forceinline__ Rescaling(const float (&block_max)[kWarps][kRows], float c, int warp, int lane) {
+#pragma unroll
+    for (int block = 0; block < kWarps; ++block)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const float next = fmaxf(m[h], block_max[block][lane / 4 + 8 * h]);
+        f[block][h] = rescale(m[h], next, c);
+        m[h] = next;
+        if (block == warp) own_mu[h] = __fmul_rn(next, c);
+      }
+  }
+};
+
+template <int kDim>
+__device__ __forceinline__ void share_probabilities(Shared<kDim>& shared, float (&s)[8][4], const Rescaling& rescaling,
+                                                    float c, int warp, int lane) {
+  shared.lane_sum[warp][0][lane] = block_exp<0>(s, rescaling.own_mu[0], c);
+  shared.lane_sum[warp][1][lane] = block_exp<1>(s, rescaling.own_mu[1], c);
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    uint32_t a[4];
+    pack_a(a, s[2 * k], s[2 * k + 1]);
+    shared.p[warp][k][lane] = make_uint4(a[0], a[1], a[2], a[3]);
+  }
+}
+
 template <int kDim>
 __device__ __forceinline__ void compute_span(Shared<kDim>& shared, const Decode& p, const Part& part,
                                              const KvPlace& place, int warp, int lane) {
   const int first_key = (part.span * kBlocksPerSpan + warp) * kKeyBlock;
   const bool mine = part.sees(warp);
   const bf16* from[4];
-  float s[8][4] = {};
-  float own_max[2] = {kNoKey, kNoKey};
+  float s[8][4] = {}, own_max[2] = {kNoKey, kNoKey};
   if (mine) {
-#pragma unroll
-    for (int b = 0; b < 4; ++b) from[b] = place.at(first_key + 16 * b);
-    copy_block<kDim>(shared.keys[warp], from, 0, first_key, place.end, p.head_dim, lane);
-    copy_commit();
-    if (warp < 2)
-      copy_block<kDim>(shared.values_of(warp), from, place.value_offset, first_key, place.end, p.head_dim, lane);
-    copy_commit();
-    uint32_t q[kDim / 16][4];
-    load_queries<kDim>(q, p, part, lane);
-    copy_wait<1>();
-    __syncwarp();
-    scores<kDim>(s, q, shared.keys[warp], first_key, part, lane);
+    score_own_block<kDim>(shared, s, from, p, part, place, first_key, warp, lane);
     own_max[0] = block_max<0>(s), own_max[1] = block_max<1>(s);
   }
   if ((lane & 3) == 0) shared.block_max[warp][lane / 4] = own_max[0], shared.block_max[warp][lane / 4 + 8] = own_max[1];
@@ -215,27 +238,8 @@ __device__ __forceinline__ void compute_span(Shared<kDim>& shared, const Decode&
     copy_block<kDim>(shared.values_of(warp), from, place.value_offset, first_key, place.end, p.head_dim, lane);
     copy_commit();
   }
-
-  float f[kWarps][2], m[2] = {kNoKey, kNoKey}, own_mu[2] = {0, 0};
-#pragma unroll
-  for (int block = 0; block < kWarps; ++block)
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const float next = fmaxf(m[h], shared.block_max[block][lane / 4 + 8 * h]);
-      f[block][h] = rescale(m[h], next, p.c);
-      m[h] = next;
-      if (block == warp) own_mu[h] = __fmul_rn(next, p.c);
-    }
-  if (mine) {
-    shared.lane_sum[warp][0][lane] = block_exp<0>(s, own_mu[0], p.c);
-    shared.lane_sum[warp][1][lane] = block_exp<1>(s, own_mu[1], p.c);
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      uint32_t a[4];
-      pack_a(a, s[2 * k], s[2 * k + 1]);
-      shared.p[warp][k][lane] = make_uint4(a[0], a[1], a[2], a[3]);
-    }
-  }
+  const Rescaling rescaling(shared.block_max, p.c, warp, lane);
+  if (mine) share_probabilities<kDim>(shared, s, rescaling, p.c, warp, lane);
   if (warp < 2) copy_wait<0>();
   __syncthreads();
 
@@ -251,12 +255,12 @@ __device__ __forceinline__ void compute_span(Shared<kDim>& shared, const Decode&
     }
     if (!part.sees(block)) continue;
 #pragma unroll
-    for (int h = 0; h < 2; ++h) l[h] = __fmaf_rn(l[h], f[block][h], shared.lane_sum[block][h][lane]);
-    if (columns.any()) columns.add(shared, block, f[block], lane);
+    for (int h = 0; h < 2; ++h) l[h] = __fmaf_rn(l[h], rescaling.f[block][h], shared.lane_sum[block][h][lane]);
+    if (columns.any()) columns.add(shared, block, rescaling.f[block], lane);
   }
 #pragma unroll
   for (int h = 0; h < 2; ++h) l[h] = quad_sum(l[h]);
-  if (columns.any()) store_span<kDim>(p, part, columns, m, l, warp, lane);
+  if (columns.any()) store_span<kDim>(p, part, columns, rescaling.m, l, warp, lane);
 }
 
 // Whether this CTA's span is the last of the sequence's to be written.

@@ -72,14 +72,7 @@ struct WarpRows {
 
   __device__ __forceinline__ void block(const bf16* keys, const bf16* values, int first_key, float c, int lane) {
     float s[8][4] = {};
-#pragma unroll
-    for (int k = 0; k < kDim / 16; ++k)
-#pragma unroll
-      for (int n = 0; n < 4; ++n) {
-        uint32_t b[4];
-        load_b_rows<kDim>(b, keys, 16 * n, k, lane);
-        mma_pair(s[2 * n], s[2 * n + 1], q[k], b);
-      }
+    score_block<kDim>(s, q, keys, lane);
     if (!sees_all(first_key)) mask_block(s, first_key, low, high, lane);
     const float next[2] = {fmaxf(m[0], block_max<0>(s)), fmaxf(m[1], block_max<1>(s))};
     const float f[2] = {rescale(m[0], next[0], c), rescale(m[1], next[1], c)};
@@ -93,17 +86,7 @@ struct WarpRows {
 #pragma unroll
         for (int e = 0; e < 4; ++e) o[n][e] = __fmul_rn(o[n][e], f[e >> 1]);
     }
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      uint32_t p[4];
-      pack_a(p, s[2 * k], s[2 * k + 1]);
-#pragma unroll
-      for (int n = 0; n < kDim / 16; ++n) {
-        uint32_t b[4];
-        load_b_columns<kDim>(b, values, 16 * k, n, lane);
-        mma_pair(o[2 * n], o[2 * n + 1], p, b);
-      }
-    }
+    add_weighted_rows<kDim>(o, s, values, lane);
   }
 
   // The span joins the total, whose o lies in this thread's slots of `totals` between spans. The first join would copy
