@@ -64,5 +64,6 @@ std::vector<OpCase> product_cases();    // linear, LoRA, embedding
 std::vector<OpCase> attention_cases();  // heads, attention
 // Too large for the CPU to check in a fast suite: for the speed table only, agreement at the smaller shapes.
 std::vector<OpCase> speed_cases();
+std::vector<OpCase> product_speed_cases();
 
 }  // namespace lockstep::kernels::testing
