@@ -66,5 +66,6 @@ std::vector<OpCase> attention_cases();  // heads, attention
 std::vector<OpCase> speed_cases();
 std::vector<OpCase> attention_speed_cases();
 std::vector<OpCase> row_speed_cases();
+std::vector<OpCase> product_speed_cases();
 
 }  // namespace lockstep::kernels::testing

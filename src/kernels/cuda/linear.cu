@@ -136,6 +136,11 @@ __global__ void count_different(const uint32_t* a, const uint32_t* b, int64_t wo
   if (different) atomicAdd(count, different);
 }
 
+__global__ void negate(bf16* to, const bf16* from, int64_t count) {
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += int64_t{gridDim.x} * blockDim.x)
+    to[i] = -from[i];
+}
+
 // The product with random rows in place of the caller's, in memory of its own.
 class Trial {
  public:
@@ -147,8 +152,7 @@ class Trial {
     }
     check(cudaEventCreate(&start_), "linear: choosing a kernel");
     check(cudaEventCreate(&end_), "linear: choosing a kernel");
-    any_kernel(product_.transposed).launch(product_, stream_);
-    check(cudaMemcpyAsync(wanted_, product_.end.y, y_bytes(rows), cudaMemcpyDeviceToDevice, stream_), "linear");
+    prepare_checks();
   }
   ~Trial() {
     if (start_) cudaEventDestroy(start_);
@@ -164,21 +168,23 @@ class Trial {
   // Whether all rows have the bits of the plain kernel, in this batch and in a smaller one: an algorithm that divides
   // the contraction does so by the size of the batch.
   bool same_bits(const Choice& choice) {
-    Product part = product_;
-    for (const int64_t rows : {product_.x.rows, product_.x.rows * 5 / 8 + 1}) {
-      part.x.rows = std::min(rows, product_.x.rows);
-      const size_t bytes = y_bytes(part.x.rows);
-      check(cudaMemsetAsync(different_, 0, sizeof(unsigned), stream_), "linear: choosing a kernel");
-      check(cudaMemsetAsync(product_.end.y, 0xff, bytes, stream_), "linear: choosing a kernel");
-      if (!run(library_, part, choice, stream_)) return cudaGetLastError(), false;
-      count_different<<<1024, 256, 0, stream_>>>(static_cast<const uint32_t*>(product_.end.y),
-                                                 static_cast<const uint32_t*>(wanted_),
-                                                 static_cast<int64_t>(bytes / sizeof(uint32_t)), different_);
-      unsigned different = 0;
-      check(cudaMemcpyAsync(&different, different_, sizeof different, cudaMemcpyDeviceToHost, stream_), "linear");
-      check(cudaStreamSynchronize(stream_), "linear: choosing a kernel");
-      if (different) return false;
-    }
+    const int64_t all = product_.x.rows;
+    for (const Check& wanted : checks_)
+      for (const int64_t rows : {all, std::min(all, all * 5 / 8 + 1)}) {
+        Product part = product_;
+        part.x.rows = rows;
+        part.end.residual = wanted.residual;
+        check(cudaMemsetAsync(different_, 0, sizeof(unsigned), stream_), "linear: choosing a kernel");
+        check(cudaMemsetAsync(part.end.y, 0xff, y_bytes(rows), stream_), "linear: choosing a kernel");
+        if (!run(library_, part, choice, stream_)) return cudaGetLastError(), false;
+        count_different<<<1024, 256, 0, stream_>>>(static_cast<const uint32_t*>(part.end.y),
+                                                   static_cast<const uint32_t*>(wanted.y),
+                                                   static_cast<int64_t>(y_bytes(rows) / sizeof(uint32_t)), different_);
+        unsigned different = 0;
+        check(cudaMemcpyAsync(&different, different_, sizeof different, cudaMemcpyDeviceToHost, stream_), "linear");
+        check(cudaStreamSynchronize(stream_), "linear: choosing a kernel");
+        if (different) return false;
+      }
     return true;
   }
 
@@ -213,8 +219,8 @@ class Trial {
     const auto padded = [](size_t bytes) { return (bytes + 255) / 256 * 256; };
     const size_t x = padded(static_cast<size_t>(rows * product_.x.cols) * 2), y = padded(y_bytes(rows));
     const size_t evict = rows <= kSmallRows ? kEvictBytes : 0;
-    if (rows > 64 && x + 3 * y > kMostBytes) return false;
-    if (cudaMallocAsync(&memory_, 256 + x + 3 * y + evict, stream_) != cudaSuccess) {
+    if (rows > 64 && x + 4 * y > kMostBytes) return false;
+    if (cudaMallocAsync(&memory_, 256 + x + 4 * y + evict, stream_) != cudaSuccess) {
       cudaGetLastError();
       memory_ = nullptr;
       return false;
@@ -227,24 +233,47 @@ class Trial {
     fill_random<<<1024, 256, 0, stream_>>>(x_data, rows * product_.x.cols, 1);
     product_.end.y = take(y);
     product_.end.y_stride = product_.end.residual_stride = product_.outputs;
-    wanted_ = take(y);
-    if (product_.end.residual) {
-      void* const residual = take(y);
-      product_.end.residual = residual;
-      if (product_.end.y_f32)
-        fill_random<<<1024, 256, 0, stream_>>>(static_cast<float*>(residual), rows * product_.outputs, 2);
-      else
-        fill_random<<<1024, 256, 0, stream_>>>(static_cast<bf16*>(residual), rows * product_.outputs, 2);
-    }
-    evictor_ = static_cast<std::byte*>(memory_) + 256 + x + 3 * y;
+    for (void*& more : more_) more = take(y);
+    evictor_ = take(evict);
     check_launch("linear: choosing a kernel");
     return true;
   }
 
+  // Rounded to bf16, sums in another order look alike but for one in ten thousand. So bf16 products are compared with
+  // what rounding took from them: acc - bf16(acc), where every 20th differs. f32 products show all their bits.
+  void prepare_checks() {
+    const SmallKernel& plain = any_kernel(product_.transposed);
+    const bool adds = product_.end.residual != nullptr;
+    void* const residual = more_[0];
+    const int64_t count = product_.x.rows * product_.outputs;
+    if (product_.end.y_f32) {
+      fill_random<<<1024, 256, 0, stream_>>>(static_cast<float*>(residual), count, 2);
+    } else {
+      product_.end.residual = nullptr;
+      plain.launch(product_, stream_);
+      negate<<<1024, 256, 0, stream_>>>(static_cast<bf16*>(residual), static_cast<const bf16*>(product_.end.y), count);
+    }
+    const auto add_check = [&](const void* with, void* wanted) {
+      product_.end.residual = with;
+      plain.launch(product_, stream_);
+      check(cudaMemcpyAsync(wanted, product_.end.y, y_bytes(product_.x.rows), cudaMemcpyDeviceToDevice, stream_),
+            "linear: choosing a kernel");
+      checks_.push_back({with, wanted});
+    };
+    if (!adds && !product_.end.y_f32) add_check(residual, more_[2]);
+    add_check(adds ? residual : nullptr, more_[1]);  // last: what is timed
+  }
+
+  struct Check {
+    const void *residual, *y;
+  };
+
   Library& library_;
   cudaStream_t stream_;
   Product product_;
-  void *memory_ = nullptr, *wanted_ = nullptr, *evictor_ = nullptr;
+  void *memory_ = nullptr, *evictor_ = nullptr;
+  void* more_[3] = {};  // of y's size
+  std::vector<Check> checks_;
   unsigned* different_ = nullptr;
   cudaEvent_t start_ = nullptr, end_ = nullptr;
 };
@@ -262,7 +291,10 @@ Choice fastest(Library& library, const Product& p, int64_t bucket, cudaStream_t 
     const int tokens = static_cast<int>(std::clamp<int64_t>(bucket, 16, 64));
     if (p.transposed) candidates.push_back(best);
     for (const SmallKernel& kernel : small_kernels())
-      if (!p.transposed && kernel.tokens == tokens && kernel.shared_bytes <= library.shared_limit)
+      // Half the tokens: two blocks share a piece of weight through the L2 cache, for twice the blocks where N is
+      // small.
+      if (!p.transposed && kernel.tokens <= tokens && 2 * kernel.tokens >= tokens &&
+          kernel.shared_bytes <= library.shared_limit)
         candidates.push_back({.kernel = &kernel});
   }
   add_library_candidates(candidates, library, trial.product());

@@ -53,16 +53,35 @@ __device__ __forceinline__ void load_chunk(bf16* to, const Operand& from, int64_
   }
 }
 
-// kRows x kCols from (row0, col0), by kThreads threads. The rows of a tile that are not part of the contraction need no
-// zeros: what they hold reaches only outputs that nobody stores.
+// kRows x kCols from (row0, col0), by kThreads threads; a thread keeps to 8 columns, so that a step costs it an
+// addition. The rows of a tile that are not part of the contraction need no zeros: what they hold reaches only outputs
+// that nobody stores.
 template <int kRows, int kCols, int kThreads, bool kZeroRows>
 __device__ __forceinline__ void load_tile(bf16* tile, const Operand& from, int64_t row0, int64_t col0, int thread) {
-  constexpr int kChunks = kCols / 8;
-#pragma unroll 4
-  for (int i = thread; i < kRows * kChunks; i += kThreads) {
-    const int row = i / kChunks, col = i % kChunks * 8;
-    if (!kZeroRows && row0 + row >= from.rows) continue;
-    load_chunk(tile + row * tile_stride(kCols) + col, from, row0 + row, col0 + col);
+  constexpr int kChunks = kCols / 8, kStep = kThreads / kChunks, kSteps = kRows / kStep;
+  static_assert(kThreads % kChunks == 0 && kRows % kStep == 0);
+  const int row = thread / kChunks, col = thread % kChunks * 8;
+  bf16* const to = tile + row * tile_stride(kCols) + col;
+  const int64_t rows = from.rows - row0 - row;  // from this thread's first row on
+  if (from.aligned) {
+    const bool col_inside = col0 + col < from.cols;
+    const int64_t step = kStep * from.stride;
+    const bf16* source = from.data + (row0 + row) * from.stride + col0 + col;
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i, source += step) {
+      const bool inside = i * kStep < rows;
+      if (kZeroRows)
+        copy_async_16(to + i * kStep * tile_stride(kCols), inside && col_inside ? source : from.data,
+                      inside && col_inside);
+      else if (inside)
+        copy_async_16(to + i * kStep * tile_stride(kCols), col_inside ? source : from.data, col_inside);
+    }
+  } else {
+#pragma unroll 1
+    for (int i = 0; i < kSteps; ++i)
+      if (kZeroRows || i * kStep < rows)
+        *reinterpret_cast<uint4*>(to + i * kStep * tile_stride(kCols)) =
+            load_8(from, row0 + row + i * kStep, col0 + col);
   }
 }
 
