@@ -71,18 +71,23 @@ __device__ __forceinline__ float head_sum(float x) {
   return x;
 }
 
+struct Angles {
+  float cosine[8] = {}, sine[8] = {};
+
+  __device__ void load(const Heads& h, const Part& part) {
+    const int64_t at = int64_t{h.positions[part.row]} * (h.head_dim / 2) + part.low;
+    load8(cosine, h.cosines + at, 8, true);
+    load8(sine, h.sines + at, 8, true);
+  }
+};
+
 // (a, b) -> (a cos - b sin, b cos + a sin), or back with direction -1.
-__device__ __forceinline__ void rotate(float (&a)[8], float (&b)[8], const Heads& h, const Part& part,
-                                       float direction) {
-  const int64_t at = int64_t{h.positions[part.row]} * (h.head_dim / 2) + part.low;
-  float cosine[8], sine[8];
-  load8(cosine, h.cosines + at, 8, true);
-  load8(sine, h.sines + at, 8, true);
+__device__ __forceinline__ void rotate(float (&a)[8], float (&b)[8], const Angles& angles, float direction) {
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
-    const float s = __fmul_rn(direction, sine[i]), low = a[i], high = b[i];
-    a[i] = __fmaf_rn(low, cosine[i], __fmul_rn(high, -s));
-    b[i] = __fmaf_rn(high, cosine[i], __fmul_rn(low, s));
+    const float s = __fmul_rn(direction, angles.sine[i]), low = a[i], high = b[i];
+    a[i] = __fmaf_rn(low, angles.cosine[i], __fmul_rn(high, -s));
+    b[i] = __fmaf_rn(high, angles.cosine[i], __fmul_rn(low, s));
   }
 }
 
@@ -104,11 +109,22 @@ __device__ __forceinline__ float sum_of_products(float sum, const float (&x)[8],
 template <int kLanes>
 __global__ void __launch_bounds__(kThreads) heads_kernel(Matrix qk, Matrix qkv, Heads h) {
   const Part part = Part::mine<kLanes>(h);
-  float a[8] = {}, b[8] = {};
   const int column = part.head * h.head_dim;
+  const bool is_value = part.is_value(h);
+  float a[8] = {}, b[8] = {}, low[8], high[8];
+  Angles angles;
   if (part.active) {
     load8(a, qkv.at(part.row, column + part.low), 8, qkv.aligned);
     load8(b, qkv.at(part.row, column + part.high), 8, qkv.aligned);
+    // What is needed after the sum is asked for before it: a decode step has nothing else to hide the wait behind.
+    if (!is_value) {
+      angles.load(h, part);
+      if (h.q_norm) {
+        const float* norm = part.is_query(h) ? h.q_norm : h.k_norm;
+        load8(low, norm + part.low, 8, h.norms_aligned);
+        load8(high, norm + part.high, 8, h.norms_aligned);
+      }
+    }
   }
   float rstd = 1;
   if (h.q_norm) {
@@ -117,13 +133,8 @@ __global__ void __launch_bounds__(kThreads) heads_kernel(Matrix qk, Matrix qkv, 
     rstd = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, h.eps)));
   }
   if (!part.active) return;
-  const bool is_value = part.is_value(h);
   if (!is_value) {
     if (h.q_norm) {
-      const float* norm = part.is_query(h) ? h.q_norm : h.k_norm;
-      float low[8], high[8];
-      load8(low, norm + part.low, 8, h.norms_aligned);
-      load8(high, norm + part.high, 8, h.norms_aligned);
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         a[i] = __fmul_rn(__fmul_rn(a[i], rstd), low[i]);
@@ -131,7 +142,7 @@ __global__ void __launch_bounds__(kThreads) heads_kernel(Matrix qk, Matrix qkv, 
       }
       if (h.rstd && part.lane == 0) h.rstd[part.rstd_index(h)] = rstd;
     }
-    rotate(a, b, h, part, 1);
+    rotate(a, b, angles, 1);
     store8(qk.at(part.row, column + part.low), a, 8, qk.aligned);
     store8(qk.at(part.row, column + part.high), b, 8, qk.aligned);
   }
@@ -150,7 +161,9 @@ __global__ void __launch_bounds__(kThreads) heads_grad_kernel(Matrix d_qkv, Matr
   if (part.active) {
     load8(a, d_qkv.at(part.row, column + part.low), 8, d_qkv.aligned);
     load8(b, d_qkv.at(part.row, column + part.high), 8, d_qkv.aligned);
-    rotate(a, b, h, part, -1);
+    Angles angles;
+    angles.load(h, part);
+    rotate(a, b, angles, -1);
   }
   if (h.q_norm) {
     const float* norm = part.is_query(h) ? h.q_norm : h.k_norm;

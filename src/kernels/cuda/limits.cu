@@ -93,6 +93,7 @@ double measure_fma_gflops(double seconds, Stream& stream) {
                                                   sizeof(workspace)));
   check_blas(cublasLtMatmulAlgoGetHeuristic(library.blas, product, layout, layout, layout, layout, preference, 1,
                                             &choice, &found));
+  if (found == 0) check_blas(CUBLAS_STATUS_NOT_SUPPORTED);
   const float one = 1, none = 0;
   const double best = fastest(seconds, stream, [&] {
     check_blas(cublasLtMatmul(library.blas, product, &one, memory[0].data(), layout, memory[1].data(), layout, &none,
