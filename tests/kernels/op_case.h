@@ -63,9 +63,8 @@ std::vector<OpCase> row_cases();        // norms, activations, log-probs, optimi
 std::vector<OpCase> product_cases();    // linear, LoRA, embedding
 std::vector<OpCase> attention_cases();  // heads, attention
 // Too large for the CPU to check in a fast suite: for the speed table only, agreement at the smaller shapes.
-std::vector<OpCase> speed_cases();
-std::vector<OpCase> attention_speed_cases();
 std::vector<OpCase> row_speed_cases();
 std::vector<OpCase> product_speed_cases();
+std::vector<OpCase> attention_speed_cases();
 
 }  // namespace lockstep::kernels::testing

@@ -46,14 +46,15 @@ Prepared prepare_linear(Workbench& bench, const LinearShape& s) {
   const PackedWeight& weight = bench.keep(bench.weight(values(s.outputs * s.depth, 1, 0.1f), s.outputs, s.depth));
   const Tensor x = inside_wider_rows(bench, s.rows, s.depth, s.gap, s.gap, 2);
   const ConstTensor bias = s.bias ? ConstTensor(bench.f32(values(s.outputs, 3), {s.outputs})) : ConstTensor();
-  Tensor y;
-  if (s.residual)  // in place, as in a block
-    y = s.f32 ? bench.f32(values(s.rows * s.outputs, 4), {s.rows, s.outputs})
-              : inside_wider_rows(bench, s.rows, s.outputs, s.gap, s.gap, 4);
-  else
-    y = s.f32 ? bench.poisoned_f32({s.rows, s.outputs})
-              : bench.poisoned_activations({s.rows, s.outputs + 2 * s.gap}).cols(s.gap, s.gap + s.outputs);
-  const ConstTensor residual = s.residual ? ConstTensor(y) : ConstTensor();
+  const auto output_like = [&](bool poisoned) {
+    if (s.f32)
+      return poisoned ? bench.poisoned_f32({s.rows, s.outputs})
+                      : bench.f32(values(s.rows * s.outputs, 4), {s.rows, s.outputs});
+    return poisoned ? bench.poisoned_activations({s.rows, s.outputs + 2 * s.gap}).cols(s.gap, s.gap + s.outputs)
+                    : inside_wider_rows(bench, s.rows, s.outputs, s.gap, s.gap, 4);
+  };
+  const Tensor y = output_like(true);
+  const ConstTensor residual = s.residual ? ConstTensor(output_like(false)) : ConstTensor();
   return {[=, &weight, &bench] { linear_forward(y, x, weight, bias, residual, bench.stream); }, {y}};
 }
 
