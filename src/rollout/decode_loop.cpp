@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <numeric>
 
 #include "core/transfer.h"
 #include "kernels/logprob.h"
@@ -46,7 +47,8 @@ DecodeLoop::DecodeLoop(const model::Model& model, Stream& stream)
 kernels::DecodeState DecodeLoop::place(std::span<const DecodeInput> inputs, int64_t rows, int64_t spans) {
   const auto count = static_cast<size_t>(rows);
   const int64_t blocks_each = spans * kSpan / kernels::kKvBlock;
-  std::vector<int32_t> tokens(count), positions(count, 1);
+  std::vector<int32_t> tokens(count), positions(count, 1), sequence_of_row(count);
+  std::iota(sequence_of_row.begin(), sequence_of_row.end(), 0);
   std::vector<kernels::DeviceSequence> sequences(count);
   std::vector<kernels::SampleRow> samples(count);
   std::vector<void*> blocks(count * static_cast<size_t>(blocks_each), padding_block_.data());
@@ -71,6 +73,7 @@ kernels::DecodeState DecodeLoop::place(std::span<const DecodeInput> inputs, int6
   const size_t at_positions = staging.add(std::span<const int32_t>(positions));
   const size_t at_sequences = staging.add(std::span<const kernels::DeviceSequence>(sequences));
   const size_t at_samples = staging.add(std::span<const kernels::SampleRow>(samples));
+  const size_t at_rows = staging.add(std::span<const int32_t>(sequence_of_row));
   const size_t at_blocks = staging.add(std::span<void* const>(blocks));
   const size_t result_bytes = static_cast<size_t>(DecodeLoop::kMostSteps * rows) * (sizeof(int32_t) + sizeof(float));
   if (state_.bytes() < staged_.size() || results_.bytes() < result_bytes) {
@@ -82,6 +85,7 @@ kernels::DecodeState DecodeLoop::place(std::span<const DecodeInput> inputs, int6
   std::byte* const base = static_cast<std::byte*>(state_.data());
   const auto at = [&]<class T>(size_t offset, T*) { return reinterpret_cast<T*>(base + offset); };
   blocks_ = at(at_blocks, static_cast<void**>(nullptr));
+  sequence_of_row_ = at(at_rows, static_cast<int32_t*>(nullptr));
   auto* const drawn = static_cast<int32_t*>(results_.data());
   return {.tokens = at(at_tokens, static_cast<int32_t*>(nullptr)),
           .positions = at(at_positions, static_cast<int32_t*>(nullptr)),
@@ -111,6 +115,7 @@ void DecodeLoop::step(const kernels::DecodeState& state, int64_t spans, const lo
                                    .positions = std::span(state.positions, count),
                                    .sequences = {.sequences = state.sequences,
                                                  .blocks = blocks_,
+                                                 .sequence_of_row = sequence_of_row_,
                                                  .num_sequences = rows,
                                                  .max_positions = positions,
                                                  .span_scratch = spare.f32()},

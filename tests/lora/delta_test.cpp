@@ -147,7 +147,6 @@ TEST(DeltaBackward, AgreesWithDifferences) {
       };
       for (const int index : adapter.layout->site(1, Product::qkv)) {
         const Pair& pair = adapter.layout->pairs[static_cast<size_t>(index)];
-      const float *a = adapter.weights->f32() + pair.a_offset, *b = adapter.weights->f32() + pair.b_offset;
         for (int64_t i = 0; i < pair.in * pair.rank; i += 7)
           ASSERT_NEAR(g.flat[static_cast<size_t>(pair.a_offset + i)], slope(pair.a_offset + i, -1), 1e-4);
         for (int64_t i = 0; i < pair.rank * pair.out; i += 7)
