@@ -18,31 +18,12 @@ constexpr int kQueryLoading = 32, kQueryComputing = 160;
 template <int kDim>
 constexpr int kTileElements = kTileRows* kDim;
 
-// A ring of stages: a stage is loaded (full) and given back (empty) by every warp that computes.
-struct Ring {
-  Barrier full[kStages], empty[kStages];
-
-  __device__ void init(int arrivals, int groups) {
-    for (int i = 0; i < kStages; ++i) full[i].init(arrivals), empty[i].init(4 * groups);
-  }
-};
-struct RingPlace {
-  int stage = 0, round = 0;
-  __device__ __forceinline__ void advance() {
-    if (++stage == kStages) stage = 0, round ^= 1;
-  }
-};
-__device__ __forceinline__ void give_back(Barrier& empty, int lane) {
-  __syncwarp();
-  if (lane == 0) empty.arrive();
-}
-
 template <int kDim>
 struct KeyShared {
   bf16 keys[kKeyGroups][kTileElements<kDim>], values[kKeyGroups][kTileElements<kDim>];
   bf16 queries[kStages][kTileElements<kDim>], gradients[kStages][kTileElements<kDim>];
   float4 norm_delta[kStages][kTileRows / 2];  // of two rows: norm, norm, delta, delta
-  Ring ring;
+  Ring<kStages> ring;
 };
 
 // The keys of a CTA and the queries that see them.
@@ -85,7 +66,7 @@ __device__ __forceinline__ void load_for_keys(KeyShared<kDim>& shared, const Bac
     }
   }
   QueryStats stats = stats_of(walk);
-  for (RingPlace at; !walk.done(); at.advance()) {
+  for (RingPlace<kStages> at; !walk.done(); at.advance()) {
     const int first = walk.tile * kTileRows, column = walk.head * kDim;
     shared.ring.empty[at.stage].wait(at.round ^ 1);
     if (thread < kTileRows) {
@@ -104,7 +85,8 @@ __device__ __forceinline__ void load_for_keys(KeyShared<kDim>& shared, const Bac
 }
 
 // S^T becomes P^T.
-__device__ __forceinline__ void make_probabilities(float (&s)[8][4], const float4* norm_delta, float c, int lane) {
+[[maybe_unused]] __device__ __forceinline__ void make_probabilities(float (&s)[8][4], const float4* norm_delta, float c,
+                                                                    int lane) {
 #pragma unroll
   for (int n = 0; n < 8; ++n) {
     const float4 two = norm_delta[4 * n + (lane & 3)];
@@ -113,8 +95,9 @@ __device__ __forceinline__ void make_probabilities(float (&s)[8][4], const float
   }
 }
 // dP^T becomes dS^T.
-__device__ __forceinline__ void make_score_gradients(float (&d)[8][4], const float (&probability)[8][4],
-                                                     const float4* norm_delta, int lane) {
+[[maybe_unused]] __device__ __forceinline__ void make_score_gradients(float (&d)[8][4],
+                                                                      const float (&probability)[8][4],
+                                                                      const float4* norm_delta, int lane) {
 #pragma unroll
   for (int n = 0; n < 8; ++n) {
     const float4 two = norm_delta[4 * n + (lane & 3)];
@@ -123,8 +106,8 @@ __device__ __forceinline__ void make_score_gradients(float (&d)[8][4], const flo
   }
 }
 // Of 16 keys from first_key on and 64 queries.
-__device__ __forceinline__ void mask_transposed(float (&s)[8][4], int first_key, int first_query, int window,
-                                                int lane) {
+[[maybe_unused]] __device__ __forceinline__ void mask_transposed(float (&s)[8][4], int first_key, int first_query,
+                                                                 int window, int lane) {
 #pragma unroll
   for (int n = 0; n < 8; ++n)
 #pragma unroll
@@ -175,7 +158,7 @@ __device__ __forceinline__ void compute_keys(KeyShared<kDim>& shared, const Back
   float dk[kDim / 8][4] = {}, dv[kDim / 8][4] = {};
   const int first_key = work.first + group * kTileRows;
   QueryWalk walk = work.walk;
-  for (RingPlace at; !walk.done(); at.advance(), walk.advance()) {
+  for (RingPlace<kStages> at; !walk.done(); at.advance(), walk.advance()) {
     const int first_query = walk.tile * kTileRows;
     shared.ring.full[at.stage].wait(at.round);
     // Else no query of the tile sees a key of this warpgroup, or there is none.
@@ -221,7 +204,7 @@ template <int kDim>
 struct QueryShared {
   bf16 queries[kQueryGroups][kTileElements<kDim>], gradients[kQueryGroups][kTileElements<kDim>];
   bf16 keys[kStages][kTileElements<kDim>], values[kStages][kTileElements<kDim>];
-  Ring ring;
+  Ring<kStages> ring;
 };
 
 // The queries of a CTA, of one head, and the blocks of keys that they see.
@@ -235,7 +218,7 @@ struct QueryWork {
     first_block = (p.window ? max(0, first - p.window + 1) : 0) / kKeyBlock;
     last_block = (first + present - 1) / kKeyBlock;
   }
-  __device__ int64_t row() const { return int64_t{sequence.row_begin} + first; }
+  [[maybe_unused]] __device__ int64_t row() const { return int64_t{sequence.row_begin} + first; }
 };
 
 template <int kDim>
@@ -250,7 +233,7 @@ __device__ __forceinline__ void load_for_queries(QueryShared<kDim>& shared, cons
     loader.rows(shared.queries[g], p.q, work.row() + first, column, work.present - first);
     loader.rows(shared.gradients[g], p.d_o, work.row() + first, column, work.present - first);
   }
-  RingPlace at;
+  RingPlace<kStages> at;
   for (int block = work.first_block; block <= work.last_block; ++block, at.advance()) {
     const int present = place.end - block * kKeyBlock;
     shared.ring.empty[at.stage].wait(at.round ^ 1);
@@ -302,7 +285,7 @@ __device__ __forceinline__ void compute_queries(QueryShared<kDim>& shared, const
   const int warp = threadIdx.x / 32 & 3, own = group * kTileRows, first = work.first + own;
   const QueryRows rows(p, work.row() + own, work.head, work.present - own, first, warp, lane);
   float dq[kDim / 8][4] = {};
-  RingPlace at;
+  RingPlace<kStages> at;
   for (int block = work.first_block; block <= work.last_block; ++block, at.advance()) {
     const int first_key = block * kKeyBlock, last_key = first_key + kKeyBlock - 1;
     shared.ring.full[at.stage].wait(at.round);

@@ -58,6 +58,27 @@ struct Barrier {
   }
 };
 
+// A ring of stages: a stage is loaded (full) and given back (empty) by every warp that computes.
+template <int kStages>
+struct Ring {
+  Barrier full[kStages], empty[kStages];
+
+  __device__ void init(int arrivals, int groups) {
+    for (int i = 0; i < kStages; ++i) full[i].init(arrivals), empty[i].init(4 * groups);
+  }
+};
+template <int kStages>
+struct RingPlace {
+  int stage = 0, round = 0;
+  __device__ __forceinline__ void advance() {
+    if (++stage == kStages) stage = 0, round ^= 1;
+  }
+};
+__device__ __forceinline__ void give_back(Barrier& empty, int lane) {
+  __syncwarp();
+  if (lane == 0) empty.arrive();
+}
+
 // What other threads copied into shared memory becomes visible to this thread's products.
 __device__ __forceinline__ void fence_for_products() {
   asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
