@@ -210,15 +210,15 @@ struct QueryShared {
 // The queries of a CTA, of one head, and the blocks of keys that they see.
 struct QueryWork {
   DeviceSequence sequence;
+  int64_t row;
   int first, head, present, first_block, last_block;
 
   __device__ QueryWork(const Backward& p, const Tile& tile, int query_head)
-      : sequence(tile.sequence), first(tile.first), head(query_head) {
+      : sequence(tile.sequence), row(int64_t{sequence.row_begin} + tile.first), first(tile.first), head(query_head) {
     present = min(sequence.rows - first, kQueryGroups * kTileRows);
     first_block = (p.window ? max(0, first - p.window + 1) : 0) / kKeyBlock;
     last_block = (first + present - 1) / kKeyBlock;
   }
-  [[maybe_unused]] __device__ int64_t row() const { return int64_t{sequence.row_begin} + first; }
 };
 
 template <int kDim>
@@ -230,8 +230,8 @@ __device__ __forceinline__ void load_for_queries(QueryShared<kDim>& shared, cons
   find_positions(from, place, work.first_block * kKeyBlock);
   for (int g = 0; g < kQueryGroups; ++g) {
     const int first = g * kTileRows, column = work.head * kDim;
-    loader.rows(shared.queries[g], p.q, work.row() + first, column, work.present - first);
-    loader.rows(shared.gradients[g], p.d_o, work.row() + first, column, work.present - first);
+    loader.rows(shared.queries[g], p.q, work.row + first, column, work.present - first);
+    loader.rows(shared.gradients[g], p.d_o, work.row + first, column, work.present - first);
   }
   RingPlace<kStages> at;
   for (int block = work.first_block; block <= work.last_block; ++block, at.advance()) {
@@ -283,7 +283,7 @@ template <int kDim>
 __device__ __forceinline__ void compute_queries(QueryShared<kDim>& shared, const Backward& p, const QueryWork& work,
                                                 int group, int lane) {
   const int warp = threadIdx.x / 32 & 3, own = group * kTileRows, first = work.first + own;
-  const QueryRows rows(p, work.row() + own, work.head, work.present - own, first, warp, lane);
+  const QueryRows rows(p, work.row + own, work.head, work.present - own, first, warp, lane);
   float dq[kDim / 8][4] = {};
   RingPlace<kStages> at;
   for (int block = work.first_block; block <= work.last_block; ++block, at.advance()) {
@@ -297,7 +297,7 @@ __device__ __forceinline__ void compute_queries(QueryShared<kDim>& shared, const
     }
     give_back(shared.ring.empty[at.stage], lane);
   }
-  store_gradient<kDim>(p.dq, dq, work.row() + own + 16 * warp, work.head * kDim, work.present - own - 16 * warp, kDim,
+  store_gradient<kDim>(p.dq, dq, work.row + own + 16 * warp, work.head * kDim, work.present - own - 16 * warp, kDim,
                        p.scale, lane);
 }
 
