@@ -1,41 +1,13 @@
 // The way back through attention over whole sequences, without atomics: every gradient is summed by one CTA in a fixed
 // order, tiles of 64 positions aligned within the sequence. Probabilities are made again from the stats
 // (FlashAttention-2, arXiv 2307.08691, algorithm 2); P and dS are rounded to bf16 for the products.
-#include "kernels/cuda/attention_common.cuh"
+#include "kernels/cuda/attention_backward.cuh"
 #include "kernels/cuda/ops.h"
 
 namespace lockstep::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr float kLog2e = 1.44269504f;
-
-struct Backward {
-  HeadRows<bf16> dq, dk, dv;
-  HeadRows<const bf16> d_o, q, o;
-  const float* stats;
-  int64_t stats_stride;
-  float* delta;  // do . o
-  int64_t delta_stride;
-  int heads, kv_heads, head_dim, window;
-  int64_t rows, kv_offset;
-  float scale, c;
-  DeviceSequences sequences;
-  int64_t num_tiles;  // without a list every sequence has one row and is a tile
-};
-
-// What a query row needs to know to make its probabilities again.
-struct QueryStats {
-  float max = 0, sum = 1, delta = 0;  // of a row that does not exist
-
-  __device__ QueryStats() {}
-  __device__ QueryStats(const Backward& p, int64_t row, int head) {
-    const float* stats = p.stats + row * p.stats_stride + 2 * head;
-    max = stats[0], sum = stats[1], delta = p.delta[row * p.delta_stride + head];
-  }
-  // p = exp2(fma(S, c, -log2_norm))
-  __device__ float log2_norm() const { return fmaf(max, kLog2e, __log2f(sum)); }
-};
 
 __device__ __forceinline__ void load_8(float (&x)[8], const bf16* from, bool by_16) {
   if (by_16) {
@@ -68,24 +40,6 @@ __global__ void __launch_bounds__(kThreads) delta_kernel(const Backward p) {
   if (row < p.rows && chunk == 0) p.delta[row * p.delta_stride + head] = sum;
 }
 
-// One tile and what it belongs to; its 64 rows are queries or keys.
-struct Tile {
-  DeviceSequence sequence;
-  int first;  // position of its first row
-  __device__ Tile(const Backward& p, int index) {
-    const QueryTile tile = p.sequences.tiles ? p.sequences.tiles[index] : QueryTile{index, 0};
-    sequence = p.sequences.sequences[tile.sequence], first = tile.first;
-  }
-  __device__ KvPlace keys_of(const Backward& p, int kv_head, int end) const {
-    const int head_elements = static_cast<int>(kKvBlock) * p.head_dim;
-    return {.blocks = p.sequences.blocks + sequence.block_begin,
-            .offset = p.kv_offset + int64_t{kv_head} * head_elements,
-            .value_offset = p.kv_heads * head_elements,
-            .head_dim = p.head_dim,
-            .end = end};
-  }
-};
-
 // The four warps copy 16 keys and values each.
 template <int kDim>
 __device__ __forceinline__ void load_keys(bf16* keys, bf16* values, const KvPlace& place, const bf16* from,
@@ -93,38 +47,6 @@ __device__ __forceinline__ void load_keys(bf16* keys, bf16* values, const KvPlac
   copy_kv_block<kDim>(keys, 16 * warp, from, place.end - position, place.head_dim, lane, 32);
   copy_kv_block<kDim>(values, 16 * warp, from + place.value_offset, place.end - position, place.head_dim, lane, 32);
 }
-
-// 16 rows of a gradient, times `factor`.
-template <int kDim>
-__device__ __forceinline__ void store_gradient(const HeadRows<bf16>& to, const float (&x)[kDim / 8][4], int64_t row,
-                                               int column, int present, int head_dim, float factor, int lane) {
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const int r = lane / 4 + 8 * h;
-    if (r >= present) continue;
-#pragma unroll
-    for (int n = 0; n < kDim / 8; ++n)
-      if (8 * n < head_dim)
-        store_pair(to.at(row + r, column + 8 * n + 2 * (lane & 3)), to.by_4, x[n][2 * h] * factor,
-                   x[n][2 * h + 1] * factor);
-  }
-}
-
-// A lane's two rows of queries.
-struct QueryRows {
-  float norm[2], delta[2];
-  int low[2], high[2];  // visible keys
-
-  __device__ QueryRows(const Backward& p, int64_t tile_row, int head, int rows, int position, int warp, int lane) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int r = 16 * warp + lane / 4 + 8 * h;
-      const QueryStats stats = r < rows ? QueryStats(p, tile_row + r, head) : QueryStats();
-      norm[h] = stats.log2_norm(), delta[h] = stats.delta;
-      high[h] = position + r, low[h] = p.window ? max(0, high[h] - p.window + 1) : 0;
-    }
-  }
-};
 
 // dS of 16 queries and a block of 64 keys.
 template <int kDim>
@@ -202,19 +124,6 @@ __global__ void __launch_bounds__(kThreads, 2) query_kernel(const Backward p) {
   }
   store_gradient<kDim>(p.dq, dq, row + 16 * warp, column, rows - 16 * warp, p.head_dim, p.scale, lane);
 }
-
-// The tiles of queries that see a tile of keys, head after head of the group.
-struct QueryWalk {
-  int first_tile, last_tile, last_head;  // inclusive
-  int head, tile;
-  __device__ bool done() const { return head > last_head; }
-  __device__ void advance() {
-    if (tile < last_tile)
-      ++tile;
-    else
-      tile = first_tile, ++head;
-  }
-};
 
 template <int kDim>
 struct KeyShared {
@@ -366,6 +275,7 @@ void attention_backward(Tensor dq, Tensor dk, Tensor dv, ConstTensor d_o, ConstT
   const auto blocks = [](int64_t count) { return static_cast<unsigned>(count); };
   delta_kernel<<<blocks((q.shape[0] * shape.heads * 16 + kThreads - 1) / kThreads), kThreads, 0, on>>>(arguments);
   check_launch(kOp, {q});
+  if (takes_wgmma(arguments)) return launch_backward_wgmma(arguments, on);
   for_head_dim(shape.head_dim, [&]<int kDim>() {
     constexpr int kQueryBytes = 6 * kTileRows * kDim * static_cast<int>(sizeof(bf16));
     allow_shared(query_kernel<kDim>, kQueryBytes, kOp);

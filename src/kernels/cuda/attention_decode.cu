@@ -1,11 +1,11 @@
 // Attention of one row per sequence (attention_common.cuh has the rule).
 //
 // A CTA takes a span (or every nth) of one sequence and kv head; the query heads of the group are the rows of its
-// 16-row tile. Warp w makes the scores of the span's block w; the four then share the columns of o, each adding the
+// 16-row tile. Warp w makes the scores of the span's block w; then all warps share the columns of o, each adding the
 // blocks in order. The last CTA of a sequence and kv head to finish joins the spans, in order whoever that is.
 //
-// Values of blocks 2 and 3 arrive where keys of blocks 0 and 1 were, so that two CTAs fit on a multiprocessor and one
-// loads while the other computes.
+// With many CTAs values arrive where the keys of their block were, so that three CTAs fit on a multiprocessor and some
+// load while another computes. With few, latency counts: four more warps ask for the values at once.
 #include <algorithm>
 
 #include "kernels/cuda/attention_common.cuh"
@@ -14,9 +14,18 @@
 namespace lockstep::kernels::cuda {
 namespace {
 
-constexpr int kWarps = kBlocksPerSpan;
 constexpr int kRows = 16;
 constexpr int64_t kFillingCtas = 2048, kLeastSpanCtas = 8;
+constexpr int64_t kFewCtas = 64;  // of a span
+
+// How a CTA is made: kAhead asks for values before the keys have been used.
+template <int kHeadDim, bool kValuesAhead>
+struct Plan {
+  static constexpr int kDim = kHeadDim;
+  static constexpr bool kAhead = kValuesAhead;
+  static constexpr int kWarps = kAhead ? 2 * kBlocksPerSpan : kBlocksPerSpan;
+  static constexpr int kGroups = std::max(1, kDim / 16 / kWarps);  // of 16 columns of o, that a warp adds up
+};
 
 struct Decode {
   HeadRows<bf16> o;
@@ -33,16 +42,16 @@ struct Decode {
   unsigned* counters;
 };
 
-template <int kDim>
+template <class P>
 struct Shared {
-  bf16 keys[kWarps][kKeyBlock * kDim];
-  bf16 values[2][kKeyBlock * kDim];
-  uint4 p[kWarps][4][32];  // A fragments
-  float block_max[kWarps][kRows];
-  float lane_sum[kWarps][2][32];
+  bf16 keys[kBlocksPerSpan][kKeyBlock * P::kDim];
+  bf16 values[P::kAhead ? kBlocksPerSpan : 1][P::kAhead ? kKeyBlock * P::kDim : 8];
+  uint4 p[kBlocksPerSpan][4][32];  // A fragments
+  float block_max[kBlocksPerSpan][kRows];
+  float lane_sum[kBlocksPerSpan][2][32];
   bool last;
 
-  __device__ bf16* values_of(int block) { return block < 2 ? values[block] : keys[block - 2]; }
+  __device__ bf16* values_of(int block) { return P::kAhead ? values[block] : keys[block]; }
 };
 
 // This CTA's part of the work.
@@ -58,12 +67,28 @@ struct Part {
   }
 };
 
+// 16 keys or values that all exist, by a warp: every address is a constant away from one of a few.
+template <int kDim>
+__device__ __forceinline__ void copy_whole_kv_block(bf16* tile, const bf16* from, int lane) {
+  constexpr int kChunks = kDim / 8, kStep = 32 / kChunks;  // rows at a time, a power of 2
+  const int row = lane / kChunks, chunk = lane % kChunks;
+#pragma unroll
+  for (int i = 0; i < kKvBlock / kStep; ++i)
+    copy_async_16(tile + (row + i * kStep) * kDim + ((chunk ^ row) ^ (i * kStep & 7)) * 8,
+                  from + lane * 8 + i * kStep * kDim);
+}
+
 template <int kDim>
 __device__ __forceinline__ void copy_block(bf16* tile, const bf16* const (&from)[4], int64_t offset, int first_key,
                                            int end, int head_dim, int lane) {
 #pragma unroll
-  for (int b = 0; b < 4; ++b)
-    copy_kv_block<kDim>(tile, 16 * b, from[b] + offset, end - (first_key + 16 * b), head_dim, lane, 32);
+  for (int b = 0; b < 4; ++b) {
+    const int present = end - (first_key + 16 * b);
+    if (kDim >= 64 && head_dim == kDim && present >= kKvBlock)
+      copy_whole_kv_block<kDim>(tile + 16 * b * kDim, from[b] + offset, lane);
+    else
+      copy_kv_block<kDim>(tile, 16 * b, from[b] + offset, present, head_dim, lane, 32);
+  }
 }
 
 template <int kDim>
@@ -79,15 +104,15 @@ __device__ __forceinline__ void load_queries(uint32_t (&q)[kDim / 16][4], const 
 }
 
 // The columns of o that a warp adds up.
-template <int kDim>
+template <class P>
 struct Columns {
-  static constexpr int kGroups = kDim >= 64 ? kDim / 64 : 1;  // of 16 columns
+  static constexpr int kGroups = P::kGroups;
   float o[2 * kGroups][4] = {};
   int first_group;
 
-  __device__ bool any() const { return first_group * 16 < kDim; }
+  __device__ bool any() const { return first_group * 16 < P::kDim; }
 
-  __device__ __forceinline__ void add(Shared<kDim>& shared, int block, const float (&f)[2], int lane) {
+  __device__ __forceinline__ void add(Shared<P>& shared, int block, const float (&f)[2], int lane) {
 #pragma unroll
     for (int n = 0; n < 2 * kGroups; ++n)
 #pragma unroll
@@ -99,7 +124,7 @@ struct Columns {
 #pragma unroll
       for (int n = 0; n < kGroups; ++n) {
         uint32_t b[4];
-        load_b_columns<kDim>(b, shared.values_of(block), 16 * k, first_group + n, lane);
+        load_b_columns<P::kDim>(b, shared.values_of(block), 16 * k, first_group + n, lane);
         mma_pair(o[2 * n], o[2 * n + 1], a, b);
       }
     }
@@ -113,8 +138,8 @@ __device__ __forceinline__ void store_stats(const Decode& p, int64_t row, int he
 }
 
 // The only span of a sequence is its result; one of several goes to the scratch.
-template <int kDim>
-__device__ __forceinline__ void store_span(const Decode& p, const Part& part, const Columns<kDim>& columns,
+template <class P>
+__device__ __forceinline__ void store_span(const Decode& p, const Part& part, const Columns<P>& columns,
                                            const float (&m)[2], const float (&l)[2], int warp, int lane) {
   const bool alone = part.first_span == part.last_span;
   const int64_t place = (int64_t{part.sequence} * p.spans + part.span) * p.heads + part.head;
@@ -126,7 +151,7 @@ __device__ __forceinline__ void store_span(const Decode& p, const Part& part, co
     total.join(m[h], l[h], p.c);
     const float inverse = total.inverse();
 #pragma unroll
-    for (int n = 0; n < 2 * Columns<kDim>::kGroups; ++n) {
+    for (int n = 0; n < 2 * P::kGroups; ++n) {
       const int column = 16 * columns.first_group + 8 * n + 2 * (lane & 3);
       if (column >= p.head_dim) continue;
       const float x = columns.o[n][2 * h], y = columns.o[n][2 * h + 1];
@@ -168,23 +193,24 @@ __device__ void join_spans(const Decode& p, const Part& part) {
   }
 }
 
-// A warp's own block: S and, to all warps, its maxima. Keys, and values as far as there is room, are asked for at once.
-template <int kDim>
-__device__ __forceinline__ void score_own_block(Shared<kDim>& shared, float (&s)[8][4], const bf16* (&from)[4],
+// S of a warp's own block. Values follow the keys unless other warps ask for them.
+template <class P>
+__device__ __forceinline__ void score_own_block(Shared<P>& shared, float (&s)[8][4], const bf16* const (&from)[4],
                                                 const Decode& p, const Part& part, const KvPlace& place, int first_key,
                                                 int warp, int lane) {
-#pragma unroll
-  for (int b = 0; b < 4; ++b) from[b] = place.at(first_key + 16 * b);
+  constexpr int kDim = P::kDim;
   copy_block<kDim>(shared.keys[warp], from, 0, first_key, place.end, p.head_dim, lane);
-  copy_commit();
-  if (warp < 2)
-    copy_block<kDim>(shared.values_of(warp), from, place.value_offset, first_key, place.end, p.head_dim, lane);
   copy_commit();
   uint32_t q[kDim / 16][4];
   load_queries<kDim>(q, p, part, lane);
-  copy_wait<1>();
+  copy_wait<0>();
   __syncwarp();
   score_block<kDim>(s, q, shared.keys[warp], lane);
+  if constexpr (!P::kAhead) {
+    __syncwarp();
+    copy_block<kDim>(shared.values_of(warp), from, place.value_offset, first_key, place.end, p.head_dim, lane);
+    copy_commit();
+  }
   if (first_key < part.low || first_key + kKeyBlock - 1 > part.high) {
     const int low[2] = {part.low, part.low}, high[2] = {part.high, part.high};
     mask_block(s, first_key, low, high, lane);
@@ -193,11 +219,11 @@ __device__ __forceinline__ void score_own_block(Shared<kDim>& shared, float (&s)
 
 // What the blocks' maxima make of a lane's two rows: the factors of the online softmax and its last maximum.
 struct Rescaling {
-  float f[kWarps][2], m[2] = {kNoKey, kNoKey}, own_mu[2] = {0, 0};
+  float f[kBlocksPerSpan][2], m[2] = {kNoKey, kNoKey}, own_mu[2] = {0, 0};
 
-  __device__ __forceinline__ Rescaling(const float (&block_max)[kWarps][kRows], float c, int warp, int lane) {
+  __device__ __forceinline__ Rescaling(const float (&block_max)[kBlocksPerSpan][kRows], float c, int warp, int lane) {
 #pragma unroll
-    for (int block = 0; block < kWarps; ++block)
+    for (int block = 0; block < kBlocksPerSpan; ++block)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const float next = fmaxf(m[h], block_max[block][lane / 4 + 8 * h]);
@@ -208,8 +234,8 @@ struct Rescaling {
   }
 };
 
-template <int kDim>
-__device__ __forceinline__ void share_probabilities(Shared<kDim>& shared, float (&s)[8][4], const Rescaling& rescaling,
+template <class P>
+__device__ __forceinline__ void share_probabilities(Shared<P>& shared, float (&s)[8][4], const Rescaling& rescaling,
                                                     float c, int warp, int lane) {
   shared.lane_sum[warp][0][lane] = block_exp<0>(s, rescaling.own_mu[0], c);
   shared.lane_sum[warp][1][lane] = block_exp<1>(s, rescaling.own_mu[1], c);
@@ -221,53 +247,54 @@ __device__ __forceinline__ void share_probabilities(Shared<kDim>& shared, float 
   }
 }
 
-template <int kDim>
-__device__ __forceinline__ void compute_span(Shared<kDim>& shared, const Decode& p, const Part& part,
-                                             const KvPlace& place, int warp, int lane) {
-  const int first_key = (part.span * kBlocksPerSpan + warp) * kKeyBlock;
-  const bool mine = part.sees(warp);
-  const bf16* from[4];
-  float s[8][4] = {}, own_max[2] = {kNoKey, kNoKey};
+template <class P>
+__device__ __forceinline__ void compute_span(Shared<P>& shared, const Decode& p, const Part& part, const KvPlace& place,
+                                             int warp, int lane) {
+  const int own = warp % kBlocksPerSpan, first_key = (part.span * kBlocksPerSpan + own) * kKeyBlock;
+  const bool scores = warp < kBlocksPerSpan, mine = part.sees(own);
+  float s[8][4] = {};
   if (mine) {
-    score_own_block<kDim>(shared, s, from, p, part, place, first_key, warp, lane);
-    own_max[0] = block_max<0>(s), own_max[1] = block_max<1>(s);
+    const bf16* from[4];
+#pragma unroll
+    for (int b = 0; b < 4; ++b) from[b] = place.at(first_key + 16 * b);
+    if (scores) {
+      score_own_block<P>(shared, s, from, p, part, place, first_key, own, lane);
+    } else {
+      copy_block<P::kDim>(shared.values_of(own), from, place.value_offset, first_key, place.end, p.head_dim, lane);
+      copy_commit();
+    }
   }
-  if ((lane & 3) == 0) shared.block_max[warp][lane / 4] = own_max[0], shared.block_max[warp][lane / 4 + 8] = own_max[1];
+  if (scores) {
+    const float own_max[2] = {mine ? block_max<0>(s) : kNoKey, mine ? block_max<1>(s) : kNoKey};
+    if ((lane & 3) == 0) shared.block_max[own][lane / 4] = own_max[0], shared.block_max[own][lane / 4 + 8] = own_max[1];
+  }
   __syncthreads();
-  if (mine && warp >= 2) {
-    copy_block<kDim>(shared.values_of(warp), from, place.value_offset, first_key, place.end, p.head_dim, lane);
-    copy_commit();
-  }
-  const Rescaling rescaling(shared.block_max, p.c, warp, lane);
-  if (mine) share_probabilities<kDim>(shared, s, rescaling, p.c, warp, lane);
-  if (warp < 2) copy_wait<0>();
+  const Rescaling rescaling(shared.block_max, p.c, own, lane);
+  if (scores && mine) share_probabilities<P>(shared, s, rescaling, p.c, own, lane);
+  copy_wait<0>();
   __syncthreads();
 
-  Columns<kDim> columns;
-  columns.first_group = warp * Columns<kDim>::kGroups;
+  Columns<P> columns;
+  columns.first_group = warp * P::kGroups;
+  if (!columns.any()) return;
   float l[2] = {0, 0};
 #pragma unroll
-  for (int block = 0; block < kWarps; ++block) {
-    if (block == 2) {
-      if (!part.sees(2) && !part.sees(3)) break;
-      copy_wait<0>();
-      __syncthreads();
-    }
+  for (int block = 0; block < kBlocksPerSpan; ++block) {
     if (!part.sees(block)) continue;
 #pragma unroll
     for (int h = 0; h < 2; ++h) l[h] = __fmaf_rn(l[h], rescaling.f[block][h], shared.lane_sum[block][h][lane]);
-    if (columns.any()) columns.add(shared, block, rescaling.f[block], lane);
+    columns.add(shared, block, rescaling.f[block], lane);
   }
 #pragma unroll
   for (int h = 0; h < 2; ++h) l[h] = quad_sum(l[h]);
-  if (columns.any()) store_span<kDim>(p, part, columns, rescaling.m, l, warp, lane);
+  store_span<P>(p, part, columns, rescaling.m, l, warp, lane);
 }
 
 // Whether this CTA's span is the last of the sequence's to be written.
 __device__ bool arrived_last(const Decode& p, const Part& part, bool& last) {
-  __threadfence();
   __syncthreads();
   if (threadIdx.x == 0) {
+    __threadfence();  // of what all threads wrote before the barrier
     // Wraps to zero at the last arrival, ready for the next call.
     const auto others = static_cast<unsigned>(part.last_span - part.first_span);
     last = atomicInc(p.counters + int64_t{part.sequence} * p.heads + part.head, others) == others;
@@ -277,10 +304,10 @@ __device__ bool arrived_last(const Decode& p, const Part& part, bool& last) {
   return last;
 }
 
-template <int kDim>
-__global__ void __launch_bounds__(kWarps * 32, 2) decode_kernel(const Decode p) {
+template <class P>
+__global__ void __launch_bounds__(P::kWarps * 32, P::kAhead ? 1 : 3) decode_kernel(const Decode p) {
   extern __shared__ __align__(128) unsigned char memory[];
-  auto& shared = *reinterpret_cast<Shared<kDim>*>(memory);
+  auto& shared = *reinterpret_cast<Shared<P>*>(memory);
   const int warp = threadIdx.x / 32, lane = threadIdx.x & 31;
 
   const DeviceSequence sequence = p.sequences.sequences[blockIdx.z];
@@ -302,7 +329,7 @@ __global__ void __launch_bounds__(kWarps * 32, 2) decode_kernel(const Decode p) 
                       .end = part.high + 1};
   for (part.span = blockIdx.x; part.span <= part.last_span; part.span += gridDim.x) {
     if (part.span < part.first_span) continue;
-    compute_span<kDim>(shared, p, part, place, warp, lane);
+    compute_span<P>(shared, p, part, place, warp, lane);
     if (part.first_span == part.last_span) return;
     if (arrived_last(p, part, shared.last)) join_spans(p, part);
   }
@@ -341,9 +368,16 @@ void attention_decode(Tensor o, Tensor stats, ConstTensor q, const AttentionShap
   const int64_t span_ctas = std::min(spans, std::max(kLeastSpanCtas, filling));
   const dim3 grid(static_cast<unsigned>(span_ctas), static_cast<unsigned>(shape.kv_heads * row_tiles),
                   static_cast<unsigned>(num_sequences));
+  const auto launch = [&]<class P>() {
+    constexpr int kBytes = sizeof(Shared<P>);
+    allow_shared(decode_kernel<P>, kBytes, "attention_forward");
+    decode_kernel<P><<<grid, P::kWarps * 32, kBytes, stream_of(stream)>>>(arguments);
+  };
   for_head_dim(shape.head_dim, [&]<int kDim>() {
-    allow_shared(decode_kernel<kDim>, sizeof(Shared<kDim>), "attention_forward");
-    decode_kernel<kDim><<<grid, kWarps * 32, sizeof(Shared<kDim>), stream_of(stream)>>>(arguments);
+    if (num_sequences * shape.kv_heads * row_tiles <= kFewCtas)
+      launch.template operator()<Plan<kDim, true>>();
+    else
+      launch.template operator()<Plan<kDim, false>>();
   });
   check_launch("attention_forward", {q, o});
 }
