@@ -61,8 +61,10 @@ kernels::DecodeState DecodeLoop::place(std::span<const DecodeInput> inputs, int6
     tokens[i] = inputs[i].token;
     positions[i] = sequences[i].first_position = inputs[i].position;
     samples[i] = inputs[i].sample;
-    std::copy(inputs[i].blocks.begin(), inputs[i].blocks.end(),
-              blocks.begin() + static_cast<std::ptrdiff_t>(static_cast<int64_t>(i) * blocks_each));
+    // A sequence may hold blocks beyond these steps: those that were taken before another one found none.
+    const auto used = std::min(inputs[i].blocks.size(), static_cast<size_t>(blocks_each));
+    std::copy_n(inputs[i].blocks.begin(), used,
+                blocks.begin() + static_cast<std::ptrdiff_t>(static_cast<int64_t>(i) * blocks_each));
   }
   const auto active = static_cast<int32_t>(inputs.size());
   const int32_t step = 0;
@@ -140,7 +142,8 @@ void DecodeLoop::run(std::span<const DecodeInput> inputs, int64_t steps, const l
                                                 dtype_bytes(kernels::activation_dtype(stream_.device()))),
                             Buffer::Fill::zero, stream_.device());
   const kernels::DecodeState state = place(inputs, rows, spans);
-  const Key key{rows, spans, adapter ? adapter->weights->data() : nullptr, inv_temperature};
+  const Key key{rows, spans, adapter ? adapter->weights->data() : nullptr, adapter ? adapter->layout.get() : nullptr,
+                inv_temperature};
   int64_t done = 0;
   auto graph = graphs_.find(key);
   if (graph == graphs_.end()) {
@@ -148,9 +151,10 @@ void DecodeLoop::run(std::span<const DecodeInput> inputs, int64_t steps, const l
     // not do.
     step(state, spans, adapter, inv_temperature);
     done = 1;
-    graph = graphs_.emplace(key, Graph::record(stream_, [&] { step(state, spans, adapter, inv_temperature); })).first;
+    Graph recorded = Graph::record(stream_, [&] { step(state, spans, adapter, inv_temperature); });
+    graph = graphs_.emplace(key, Recorded{std::move(recorded), adapter ? adapter->layout : nullptr}).first;
   }
-  for (; done < steps; ++done) graph->second.launch(stream_);
+  for (; done < steps; ++done) graph->second.graph.launch(stream_);
 
   const auto count = static_cast<size_t>(steps * rows);
   results.stride = rows;

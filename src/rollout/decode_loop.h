@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <span>
 #include <tuple>
 #include <vector>
@@ -26,8 +27,8 @@ struct DecodeResults {
   std::vector<float> logprobs;
 };
 
-// Graphs are kept by (rows rounded up, spans of keys rounded up, adapter buffer, temperature of the log-probs), so a
-// published version costs nothing once its buffer has been seen. One thread.
+// Graphs are kept by (rows rounded up, spans of keys rounded up, adapter buffer, adapter layout, temperature of the
+// log-probs), so a published version costs nothing once its buffer has been seen. One thread.
 class DecodeLoop {
  public:
   static constexpr int64_t kMostSteps = 16;
@@ -42,7 +43,12 @@ class DecodeLoop {
   void release();
 
  private:
-  using Key = std::tuple<int64_t, int64_t, const void*, float>;
+  using Key = std::tuple<int64_t, int64_t, const void*, const void*, float>;
+  struct Recorded {
+    Graph graph;
+    // Alive, so that its address in the key names no other: memory of an adapter that is gone goes to the next one.
+    std::shared_ptr<const lora::AdapterLayout> layout;
+  };
 
   kernels::DecodeState place(std::span<const DecodeInput> inputs, int64_t rows, int64_t spans);
   void step(const kernels::DecodeState& state, int64_t spans, const lora::AdapterVersion* adapter,
@@ -56,7 +62,7 @@ class DecodeLoop {
   const int32_t* sequence_of_row_ = nullptr;
   Buffer padding_block_;           // where padding rows store their keys
   Arena arena_;
-  std::map<Key, Graph> graphs_;
+  std::map<Key, Recorded> graphs_;
 };
 
 }  // namespace lockstep::rollout

@@ -81,7 +81,7 @@ struct Engine::Impl {
       : model(std::move(m)),
         options(o, s.device()),
         stream(s),
-        versions(model::linear_modules(model->config())),
+        versions(model::linear_modules(model->config()), s.device()),
         pool(model->config().layers * model->kv_layer_elements() * dtype_bytes(activations()), options.kv_bytes, stream),
         arena(stream.device()) {
     if (stream.device() == Device::cuda) decode_loop.emplace(*model, stream);

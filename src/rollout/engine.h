@@ -64,7 +64,8 @@ class Engine {
 
   // Holds a version from now on (a pointer, no copy). The `keep` versions held last stay; older ones can no longer be
   // asked for. Their memory is let go when the next sample() begins, so that publishing does not wait for the system to
-  // take it back. ConfigError if the number is negative or already held, ShapeError if the layout is not of this model.
+  // take it back. ConfigError if the number is negative or already held, ShapeError if the layout is not of this model,
+  // DeviceError if the weights lie on another device.
   void hold(lora::AdapterVersion version, int64_t keep = 1);
   void check(const lora::AdapterVersion& version) const;  // throws what hold() would throw; changes nothing
   bool holds(int64_t version) const;

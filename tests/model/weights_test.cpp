@@ -13,7 +13,7 @@
 namespace lockstep::model {
 namespace {
 
-class Loading : public testing::Test {
+class Loading : public ::testing::Test {
  protected:
   std::string load_error(const ModelConfig& config, const NamedTensors& tensors, const std::string& where = "") {
     try {

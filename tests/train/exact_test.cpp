@@ -2,55 +2,15 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
-#include "tiny.h"
 #include "train/gradient_lanes.h"
+#include "ways.h"
 
 namespace lockstep::train {
 namespace {
 
 using namespace testing;
 
-struct Outcome {
-  std::vector<float> weights;
-  std::vector<StepReport> reports;
-};
-
-struct Way {
-  StreamOptions stream{.threads = 1};
-  int64_t max_tokens = 2048;
-  size_t chunk = 0;
-  bool recompute = false;
-  float dropout = 0;
-  bool per_token = false;
-  DType dtype = DType::bf16;
-};
-
-constexpr int kSteps = 3;
-constexpr int64_t kSamples = 11;  // some lanes hold one sample, some two
-
-Outcome train(const Way& way, const Loss& loss) {
-  Stream stream(way.stream);
-  const Tiny tiny = make_tiny(stream, way.dtype);
-  Trainer trainer(
-      tiny.model, tiny.layout, tiny.weights,
-      {.max_tokens = way.max_tokens, .recompute = way.recompute, .temperature = 0.7f, .dropout = way.dropout}, stream);
-  Outcome outcome;
-  for (uint64_t step = 0; step < kSteps; ++step)
-    outcome.reports.push_back(
-        take_step(trainer, make_batch(kSamples, 40 + step), loss, 1e-2, way.per_token, way.chunk));
-  outcome.weights = weights_of(trainer);
-  return outcome;
-}
-
-void expect_same(const Outcome& a, const Outcome& b, const std::string& what) {
-  EXPECT_TRUE(same_bits(a.weights, b.weights)) << what;
-  for (int step = 0; step < kSteps; ++step) {
-    EXPECT_EQ(a.reports[step].loss, b.reports[step].loss) << what << ", step " << step;
-    EXPECT_EQ(a.reports[step].grad_norm, b.reports[step].grad_norm) << what << ", step " << step;
-    EXPECT_EQ(a.reports[step].metrics, b.reports[step].metrics) << what << ", step " << step;
-    EXPECT_EQ(a.reports[step].tokens, b.reports[step].tokens) << what << ", step " << step;
-  }
-}
+constexpr int64_t kSamples = Way::kSamples;
 
 TEST(Exact, TheTestCanTellRunsApart) {
   const Outcome base = train({}, full_policy_loss());
