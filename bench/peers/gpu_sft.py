@@ -31,6 +31,7 @@ parser.add_argument("--json", required=True)
 options = parser.parse_args()
 STARTED = time.perf_counter()
 DEVICE = torch.device("cuda")
+torch.set_float32_matmul_precision("high")
 
 
 def seconds_left():
@@ -41,13 +42,8 @@ def make_model():
     torch.manual_seed(0)
     config = AutoConfig.from_pretrained(options.shape)
     config.use_cache = False
-    default = torch.get_default_dtype()
-    torch.set_default_dtype(torch.bfloat16)
-    try:
-        with torch.device(DEVICE):
-            model = AutoModelForCausalLM.from_config(config, attn_implementation=options.attention)
-    finally:
-        torch.set_default_dtype(default)
+    with torch.device(DEVICE):
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation=options.attention)
     model = peft.get_peft_model(model, peft.LoraConfig(r=options.lora_rank, lora_alpha=2 * options.lora_rank,
                                                        target_modules="all-linear", task_type="CAUSAL_LM"))
     if options.mode == "checkpointing":
@@ -56,12 +52,13 @@ def make_model():
     return model.to(DEVICE).train()
 
 
-def loss_of(model, tokens):
-    logits = model(input_ids=tokens[:, :-1]).logits
+def loss_of(tokens):
+    with torch.autocast("cuda", torch.bfloat16):  # as Trainer with bf16=True: PEFT keeps the adapter in f32
+        logits = model(input_ids=tokens[:, :-1]).logits
     return torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
 
 
-def measure(model, optimizer, forward, micro_batch):
+def measure(forward, micro_batch):
     """Seconds of each timed step and the peak of allocated bytes."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     tokens = torch.randint(0, model.config.vocab_size, (options.batch_size, options.seq_length + 1), device=DEVICE)
@@ -69,7 +66,7 @@ def measure(model, optimizer, forward, micro_batch):
 
     def step():
         for piece in pieces:
-            (forward(model, piece) * (len(piece) / options.batch_size)).backward()
+            (forward(piece) * (len(piece) / options.batch_size)).backward()
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -91,17 +88,19 @@ def measure(model, optimizer, forward, micro_batch):
 model = make_model()
 optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4, fused=True)
 result = {"mode": options.mode, "attention": options.attention, "train_tok_s": 0.0, "micro_batches": {}}
+attempt_s = 0.0
 for micro_batch in options.micro_batch_size:
-    if result["micro_batches"] and seconds_left() < 20:
+    if seconds_left() < 1.2 * attempt_s:  # a size takes about as long as the one before, compilation most of it
         result["micro_batches"][str(micro_batch)] = "no time left"
         continue
     torch._dynamo.reset()
     forward = torch.compile(loss_of, dynamic=False) if options.mode == "compile" else loss_of
-    failure = None
+    failure, attempt = None, time.perf_counter()
     try:
-        times, peak, warm = measure(model, optimizer, forward, micro_batch)
+        times, peak, warm = measure(forward, micro_batch)
     except torch.cuda.OutOfMemoryError:
         failure = "out of memory"
+    attempt_s = time.perf_counter() - attempt
     if failure:  # outside the handler: its traceback holds the tensors
         optimizer.zero_grad(set_to_none=True)
         gc.collect()

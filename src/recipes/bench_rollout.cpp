@@ -65,7 +65,7 @@ void decode_one(Bench& bench, const std::string& name, int64_t sequences, int64_
   sample(engine, prompts, bench.gpu() ? bench.work.new_tokens : 2, version);
   const double prefill = seconds(1), all = seconds(bench.work.new_tokens);
   const double total = static_cast<double>(made) / all;
-  const double alone = static_cast<double>(made - sequences) / std::max(all - prefill, 1e-9);
+  const double alone = static_cast<double>(made - sequences) / (all > prefill ? all - prefill : all);
   const double limit = decode_limit(bench, sequences, version != rollout::Engine::kBase);
   const std::string key = std::to_string(sequences);
   OrderedJson& results = bench.report.results;
