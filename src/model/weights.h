@@ -35,7 +35,8 @@ class Weights {
   static std::shared_ptr<const Weights> load(const ModelConfig& config, const NamedTensors& tensors, Stream& stream,
                                              const std::function<void(double)>& progress = {},
                                              const std::string& where = {});
-  // Random weights (normal, 0.02; norms 1) of the given storage type: for benchmarks and tests without files.
+  // Random weights (uniform, deviation 0.02; norms 1) of the given storage type, made where they lie: for
+  // benchmarks and tests without files.
   static std::shared_ptr<const Weights> random(const ModelConfig& config, DType dtype, uint64_t seed, Stream& stream);
 
   kernels::PackedWeight embedding;  // [V, D]; also the head when tied

@@ -30,7 +30,8 @@ int64_t micro_batch_tokens(const TrainingOptions& training, const model::ModelCo
 
 TrainingRun::TrainingRun(const AdapterOptions& adapter, const OptimizerOptions& optimizer,
                          const TrainingOptions& training, const SaveOptions& save, const Base& base, Stream& stream,
-                         const Control& control, OrderedJson settings, float temperature)
+                         const Control& control, OrderedJson settings, float temperature,
+                         const std::optional<EnginePlan>& engine)
     : optimizer_(optimizer),
       training_(training),
       save_(save),
@@ -40,13 +41,15 @@ TrainingRun::TrainingRun(const AdapterOptions& adapter, const OptimizerOptions& 
   std::optional<Resumed> resumed = resume(save, adapter, settings_, base, control);
   const Adapter start = resumed ? resumed->adapter : starting_adapter(adapter, base, training.seed);
   describe_adapter(start, base, control);
+  memory_ = plan_memory(base, *start.layout, training, engine, stream.device());
+  require_fit(memory_);
   const train::TrainerOptions options{.beta1 = optimizer.beta1,
                                       .beta2 = optimizer.beta2,
                                       .eps = optimizer.eps,
                                       .weight_decay = optimizer.weight_decay,
                                       .clip_grad = optimizer.clip_grad,
-                                      .max_tokens = micro_batch_tokens(training, base.config, stream.device()),
-                                      .recompute = training.recompute,
+                                      .max_tokens = memory_.max_tokens,
+                                      .recompute = memory_.recompute,
                                       .temperature = temperature,
                                       .dropout = static_cast<float>(adapter.config.dropout),
                                       .seed = training.seed};
@@ -85,11 +88,10 @@ train::StepReport TrainingRun::step(std::span<const train::Datum> datums, const 
       .num_samples = static_cast<int64_t>(datums.size()), .weight_total = 0, .per_token = training_.per_token_loss};
   for (const train::Datum& datum : datums) plan.weight_total += datum.weight_sum();
   trainer_->begin_step(plan);
-  const int64_t max_tokens = micro_batch_tokens(training_, base_.config, base_.stream->device());
   size_t begin = 0;
   while (begin < datums.size()) {
     // In micro-batches: the split changes no bit, and an interrupt is noticed between them.
-    const size_t end = begin + train::micro_batch_size(datums.subspan(begin), max_tokens);
+    const size_t end = begin + train::micro_batch_size(datums.subspan(begin), memory_.max_tokens);
     trainer_->forward_backward(datums.subspan(begin, end - begin), loss);
     begin = end;
     on_progress(static_cast<int64_t>(begin));

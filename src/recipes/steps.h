@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "recipes/adapter.h"
+#include "recipes/memory_plan.h"
 #include "recipes/options.h"
 #include "train/trainer.h"
 
@@ -20,10 +21,11 @@ int64_t micro_batch_tokens(const TrainingOptions& training, const model::ModelCo
 class TrainingRun {
  public:
   // `settings`: flags and values that decide which data a step sees and how it is drawn; kept in every checkpoint, and
-  // a resumed run must have the same (ConfigError). `temperature`: of the log-probs (RL: the rollout's).
+  // a resumed run must have the same (ConfigError). `temperature`: of the log-probs (RL: the rollout's). `engine`: the
+  // engine that shares the device. ResourceError when it cannot all fit a GPU.
   TrainingRun(const AdapterOptions& adapter, const OptimizerOptions& optimizer, const TrainingOptions& training,
               const SaveOptions& save, const Base& base, Stream& stream, const Control& control, OrderedJson settings,
-              float temperature = 1);
+              float temperature = 1, const std::optional<EnginePlan>& engine = {});
 
   // Fixes warm-up and decay over `optimizer_steps` steps of the whole run.
   void set_schedule(int64_t optimizer_steps);
@@ -47,6 +49,7 @@ class TrainingRun {
   void finish();
 
   train::Trainer& trainer() { return *trainer_; }
+  const MemoryPlan& memory() const { return memory_; }
 
  private:
   void save();
@@ -59,6 +62,7 @@ class TrainingRun {
   const Control& control_;
   const OrderedJson settings_;
   train::Schedule schedule_;
+  MemoryPlan memory_;
   std::unique_ptr<train::Trainer> trainer_;
   int64_t iteration_ = 0, data_position_ = 0, version_ = 0;
   int64_t saved_iteration_ = 0;

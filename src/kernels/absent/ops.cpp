@@ -106,6 +106,9 @@ void round_to_working(Tensor, ConstTensor, Stream&) {
 double sum_of_squares(ConstTensor, Stream&) {
   absent();
 }
+void fill_uniform(Tensor, float, uint64_t, uint32_t, Stream&) {
+  absent();
+}
 double measure_fma_gflops(double, Stream&) {
   absent();
 }

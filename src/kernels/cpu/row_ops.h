@@ -45,5 +45,6 @@ void softmax_unnormalized(Tensor probabilities, Tensor sums, ConstTensor logits,
 void adamw(Tensor w_new, ConstTensor w, Tensor m, Tensor v, ConstTensor grad, const AdamWStep& options, Stream& stream);
 void round_to_working(Tensor working, ConstTensor w, Stream& stream);
 double sum_of_squares(ConstTensor x, Stream& stream);
+void fill_uniform(Tensor x, float bound, uint64_t key, uint32_t tensor, Stream& stream);
 
 }  // namespace lockstep::kernels::cpu

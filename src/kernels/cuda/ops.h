@@ -12,6 +12,7 @@
 #include "kernels/logprob.h"
 #include "kernels/lora.h"
 #include "kernels/pack.h"
+#include "kernels/random.h"
 #include "kernels/rmsnorm.h"
 #include "kernels/rope.h"
 #include "kernels/sample.h"
@@ -89,6 +90,9 @@ void adamw(Tensor w_new, Tensor working, ConstTensor w, Tensor m, Tensor v, Cons
            Stream& stream);
 void round_to_working(Tensor working, ConstTensor w, Stream& stream);
 double sum_of_squares(ConstTensor x, Stream& stream);
+
+// random.cu
+void fill_uniform(Tensor x, float bound, uint64_t key, uint32_t tensor, Stream& stream);
 
 // limits.cu
 double measure_fma_gflops(double seconds, Stream& stream);  // bf16 matrix product, 8192 cubed
