@@ -63,17 +63,19 @@ struct WarpRows {
   __device__ __forceinline__ void end_span(float4* totals, int step, bool first, bool last, float c) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) total[h].join(m[h], quad_sum(l[h]), c);
+    if (!first) {
 #pragma unroll
-    for (int n = 0; n < kDim / 8; ++n) {
-      float4& slot = totals[n * step];
-      if (!first) {
-        const float4 t = slot;
+      for (int n = 0; n < kDim / 8; ++n) {
+        if (n % 4 == 0) asm volatile("" ::: "memory");  // no more than four slots on their way: registers are few
+        const float4 t = totals[n * step];
         o[n][0] = total[0].joined(t.x, o[n][0]), o[n][1] = total[0].joined(t.y, o[n][1]);
         o[n][2] = total[1].joined(t.z, o[n][2]), o[n][3] = total[1].joined(t.w, o[n][3]);
       }
-      if (!last) slot = make_float4(o[n][0], o[n][1], o[n][2], o[n][3]);
     }
-    if (!last) begin_span();
+    if (last) return;
+#pragma unroll
+    for (int n = 0; n < kDim / 8; ++n) totals[n * step] = make_float4(o[n][0], o[n][1], o[n][2], o[n][3]);
+    begin_span();
   }
 };
 
