@@ -179,6 +179,13 @@ std::vector<OpCase> attention_cases() {
   cases.push_back(forward_case(attention_shape(3, 1, 16), {{90, 90}, {5, 2}}, 1, "unaligned"));
   cases.push_back(forward_case(attention_shape(3, 1, 16), {{90, 1}, {5, 1}}, 1, "unaligned decode"));
   cases.push_back(backward_case(attention_shape(3, 1, 16), {90, 5}, 1, "unaligned"));
+  cases.push_back(forward_case(attention_shape(4, 2, 64), {{330, 330}, {70, 2}}, 1, "unaligned"));
+  cases.push_back(backward_case(attention_shape(4, 2, 64), {330, 5}, 1, "unaligned"));
+  // Several tiles of 64 rows, the last of them not full, and heads that are no multiple of what a CTA takes.
+  for (const AttentionShape& shape : {attention_shape(10, 2, 128), attention_shape(4, 4, 64, 300)}) {
+    cases.push_back(forward_case(shape, {{450, 450}, {30, 30}, {600, 200}}, 0, "tiles"));
+    cases.push_back(backward_case(shape, {450, 30, 200}, 0, "tiles"));
+  }
   // More query heads to a key head than one tile of the tensor cores has rows.
   cases.push_back(forward_case(attention_shape(20, 1, 64), {{300, 1}, {7, 1}}, 0, "decode"));
   cases.push_back(forward_case(attention_shape(20, 1, 64), {{300, 300}}, 0, "whole"));

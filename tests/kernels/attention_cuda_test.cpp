@@ -190,6 +190,11 @@ TEST_F(AttentionCudaTest, DecodeGivesTheBitsOfPrefill) {
     for (int64_t i = 0; i < scene.length(); ++i) rows.push_back({.first = i, .rows = 1});
     expect_same(scene.attend({rows}), whole, scene, "decode of every position");
     expect_same(scene.attend({rows}), whole, scene, "decode again");
+    std::vector<std::vector<Scene::Part>> few;
+    for (size_t i = 0; i < rows.size(); i += 5)
+      few.emplace_back(rows.begin() + static_cast<int64_t>(i),
+                       rows.begin() + static_cast<int64_t>(std::min(i + 5, rows.size())));
+    expect_same(scene.attend(few), whole, scene, "decode of five rows at a time");
   }
 }
 

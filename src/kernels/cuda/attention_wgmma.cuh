@@ -132,21 +132,33 @@ __host__ __device__ constexpr int row_step(int k) {
   return k * 128;
 }
 
-#define LOCKSTEP_ROW(d, j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
-#define LOCKSTEP_ROWS_8(d, j)                                                                                         \
-  LOCKSTEP_ROW(d, j), LOCKSTEP_ROW(d, j + 1), LOCKSTEP_ROW(d, j + 2), LOCKSTEP_ROW(d, j + 3), LOCKSTEP_ROW(d, j + 4), \
-      LOCKSTEP_ROW(d, j + 5), LOCKSTEP_ROW(d, j + 6), LOCKSTEP_ROW(d, j + 7)
+#define LOCKSTEP_ROW(how, d, j) how(d[j][0]), how(d[j][1]), how(d[j][2]), how(d[j][3])
+#define LOCKSTEP_ROWS_8(how, d, j)                                                                                \
+  LOCKSTEP_ROW(how, d, j), LOCKSTEP_ROW(how, d, j + 1), LOCKSTEP_ROW(how, d, j + 2), LOCKSTEP_ROW(how, d, j + 3), \
+      LOCKSTEP_ROW(how, d, j + 4), LOCKSTEP_ROW(how, d, j + 5), LOCKSTEP_ROW(how, d, j + 6),                      \
+      LOCKSTEP_ROW(how, d, j + 7)
 
-// d = a b^T or d += a b^T, 64 x 64 x 16, both K-major in shared memory.
-__device__ __forceinline__ void wgmma_shared(float (&d)[8][4], uint64_t a, uint64_t b, int accumulate) {
+// d = a b^T, 64 x 64 x 16, both K-major in shared memory. Nothing flows in, so that no copy of d has to wait for
+// products under way.
+__device__ __forceinline__ void wgmma_shared_first(float (&d)[8][4], uint64_t a, uint64_t b) {
   asm volatile(
-      "{\n.reg .pred add;\nsetp.ne.b32 add, %34, 0;\n"
+      "{\n.reg .pred add;\nsetp.ne.b32 add, 0, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
       "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
       "%32, %33, add, 1, 1, 0, 0;\n}\n"
-      : LOCKSTEP_ROWS_8(d, 0)
-      : "l"(a), "l"(b), "r"(accumulate));
+      : LOCKSTEP_ROWS_8("=f", d, 0)
+      : "l"(a), "l"(b));
+}
+// d += a b^T
+__device__ __forceinline__ void wgmma_shared(float (&d)[8][4], uint64_t a, uint64_t b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+      "%32, %33, 1, 1, 1, 0, 0;\n"
+      : LOCKSTEP_ROWS_8("+f", d, 0)
+      : "l"(a), "l"(b));
 }
 // d += a b, 64 x 64 (or 128) x 16; a in registers, b MN-major in shared memory.
 __device__ __forceinline__ void wgmma_registers(float (&d)[8][4], const uint32_t (&a)[4], uint64_t b) {
@@ -155,7 +167,7 @@ __device__ __forceinline__ void wgmma_registers(float (&d)[8][4], const uint32_t
       "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
       "{%32, %33, %34, %35}, %36, 1, 1, 1, 1;\n"
-      : LOCKSTEP_ROWS_8(d, 0)
+      : LOCKSTEP_ROWS_8("+f", d, 0)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 __device__ __forceinline__ void wgmma_registers(float (&d)[16][4], const uint32_t (&a)[4], uint64_t b) {
@@ -166,7 +178,7 @@ __device__ __forceinline__ void wgmma_registers(float (&d)[16][4], const uint32_
       "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
       "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
       "{%64, %65, %66, %67}, %68, 1, 1, 1, 1;\n"
-      : LOCKSTEP_ROWS_8(d, 0), LOCKSTEP_ROWS_8(d, 8)
+      : LOCKSTEP_ROWS_8("+f", d, 0), LOCKSTEP_ROWS_8("+f", d, 8)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 #undef LOCKSTEP_ROWS_8
@@ -176,8 +188,9 @@ __device__ __forceinline__ void wgmma_registers(float (&d)[16][4], const uint32_
 template <int kDim>
 __device__ __forceinline__ void start_rows_by_rows(float (&d)[8][4], const bf16* a, const bf16* b) {
   const uint64_t a_tile = tile_descriptor(a), b_tile = tile_descriptor(b);
+  wgmma_shared_first(d, a_tile, b_tile);
 #pragma unroll
-  for (int k = 0; k < kDim / 16; ++k) wgmma_shared(d, a_tile + column_step(k), b_tile + column_step(k), k > 0);
+  for (int k = 1; k < kDim / 16; ++k) wgmma_shared(d, a_tile + column_step(k), b_tile + column_step(k));
 }
 // sum += weights tile, over the tile's 64 rows in groups of 16.
 template <int kDim>
