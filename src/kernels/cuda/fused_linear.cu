@@ -88,21 +88,18 @@ void launch(StreamArgs& args, const Product& product, cudaStream_t stream) {
   check(cudaLaunchKernelEx(&config, stream_kernel<S, kNorm>, args), "linear");
 }
 
-// How a block's tiles of y are spread over warps; launch is null if the shape does not suit.
-struct Plan {
-  int warps_n = 0, tiles_per_warp = 0, stages = 0;
-  void (*launch)(StreamArgs&, const Product&, cudaStream_t) = nullptr;
-};
+using Launch = void (*)(StreamArgs&, const Product&, cudaStream_t);
 
+// Spreads a block's tiles of y over warps; false if the shape does not suit.
 template <class S>
-bool plan_shape(Plan& plan, StreamArgs& args) {
+bool plan_shape(Launch& to, StreamArgs& args) {
   const int tiles = args.block_columns / 8;
   const int most = args.swiglu ? (S::kNTiles % 2 ? 0 : S::kNTiles / 2) : S::kNTiles;  // tiles of y of a warp
   if (args.rows > S::kTokens || tiles > most * S::kWarpsN) return false;
   args.tiles_per_warp = (tiles + S::kWarpsN - 1) / S::kWarpsN;
   args.warps_n = (tiles + args.tiles_per_warp - 1) / args.tiles_per_warp;
   args.stages = stages_of<S>(args);
-  plan.launch = args.norm_weight ? launch<S, true> : launch<S, false>;
+  to = args.norm_weight ? launch<S, true> : launch<S, false>;
   return args.stages > 0;
 }
 
@@ -110,14 +107,14 @@ using Narrow16 = StreamShape<1, 1, 1, 4, 4>;
 
 // From few weight rows per block to many. More tokens: fewer warps with more tiles each, because what they read from
 // shared memory is then the limit.
-bool plan_stream(Plan& plan, StreamArgs& args) {
+bool plan_stream(Launch& to, StreamArgs& args) {
   if (args.rows <= 16)
-    return plan_shape<Narrow16>(plan, args) || plan_shape<StreamShape<1, 1, 2, 4, 2>>(plan, args) ||
-           plan_shape<StreamShape<1, 1, 4, 5, 1>>(plan, args);
+    return plan_shape<Narrow16>(to, args) || plan_shape<StreamShape<1, 1, 2, 4, 2>>(to, args) ||
+           plan_shape<StreamShape<1, 1, 4, 5, 1>>(to, args);
   if (args.rows <= 32)
-    return plan_shape<StreamShape<2, 1, 2, 4, 2>>(plan, args) || plan_shape<StreamShape<2, 1, 4, 5, 1>>(plan, args);
-  return plan_shape<StreamShape<2, 2, 3, 1, 1>>(plan, args) || plan_shape<StreamShape<2, 2, 4, 2, 1>>(plan, args) ||
-         plan_shape<StreamShape<2, 2, 4, 5, 1>>(plan, args);
+    return plan_shape<StreamShape<2, 1, 2, 4, 2>>(to, args) || plan_shape<StreamShape<2, 1, 4, 5, 1>>(to, args);
+  return plan_shape<StreamShape<2, 2, 3, 1, 1>>(to, args) || plan_shape<StreamShape<2, 2, 4, 2, 1>>(to, args) ||
+         plan_shape<StreamShape<2, 2, 4, 5, 1>>(to, args);
 }
 
 struct Gpu {
@@ -189,9 +186,7 @@ bool suits(const StreamProduct& p, const StreamPair& pair) {
          aligned(pair.b, 16) && pair.begin + pair.columns <= p.product.outputs;
 }
 
-}  // namespace
-
-bool streams(const StreamProduct& p) {
+bool suits(const StreamProduct& p) {
   if (!gpu().streams || !suits(p.product)) return false;
   const bool extras = p.norm_weight || p.swiglu || p.num_pairs;
   if (extras && p.product.end.y_f32) return false;
@@ -206,17 +201,25 @@ bool streams(const StreamProduct& p) {
         return false;
     slots += (p.pair[i].rank + 15) / 16 * 16;
   }
-  if (slots > kStreamSlots) return false;
-  Plan plan;
-  StreamArgs args = arguments(p);
-  return plan_stream(plan, args);
+  return slots <= kStreamSlots;
 }
 
-void stream_product(const StreamProduct& p, cudaStream_t stream) {
-  Plan plan;
+}  // namespace
+
+bool streams(const StreamProduct& p) {
+  if (!suits(p)) return false;
+  Launch to = nullptr;
   StreamArgs args = arguments(p);
-  plan_stream(plan, args);
-  plan.launch(args, p.product, stream);
+  return plan_stream(to, args);
+}
+
+bool stream_product(const StreamProduct& p, cudaStream_t stream) {
+  if (!suits(p)) return false;
+  Launch to = nullptr;
+  StreamArgs args = arguments(p);
+  if (!plan_stream(to, args)) return false;
+  to(args, p.product, stream);
+  return true;
 }
 
 bool fused_linear_forward(const FusedLinear& call, Stream& stream) {
@@ -242,8 +245,7 @@ bool fused_linear_forward(const FusedLinear& call, Stream& stream) {
                              .begin = static_cast<int>(pair.out_begin),
                              .columns = static_cast<int>(pair.b[1]),
                              .scale = pair.scale};
-  if (!streams(p)) return false;
-  stream_product(p, stream_of(stream));
+  if (!stream_product(p, stream_of(stream))) return false;
   check_launch("fused_linear_forward", {call.y, call.x});
   return true;
 }

@@ -29,6 +29,7 @@ struct StreamProduct {
 
 // Whether stream_product takes it: the right GPU, at most 64 rows, aligned, f32 outputs only without extras.
 bool streams(const StreamProduct& p);
-void stream_product(const StreamProduct& p, cudaStream_t stream);
+// false: nothing done.
+bool stream_product(const StreamProduct& p, cudaStream_t stream);
 
 }  // namespace lockstep::kernels::cuda

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/cuda/fused_linear.cuh"
 #include "kernels/cuda/library.h"
-#include "kernels/cuda/linear_small.cuh"
 #include "kernels/cuda/ops.h"
 
 namespace lockstep::kernels::cuda {
@@ -24,8 +24,9 @@ struct Key {
   int64_t bucket, outputs, depth;
   auto operator<=>(const Key&) const = default;
 };
-// One of the two.
+// One of the three.
 struct Choice {
+  bool streamed = false;
   const SmallKernel* kernel = nullptr;
   cublasLtMatmulAlgo_t algo{};
 };
@@ -114,6 +115,7 @@ void add_library_candidates(std::vector<Choice>& candidates, const Library& libr
 }
 
 bool run(const Library& library, const Product& p, const Choice& choice, cudaStream_t stream) {
+  if (choice.streamed) return stream_product({.product = p}, stream);
   if (!choice.kernel) return run_library(library, p, choice.algo, stream);
   choice.kernel->launch(p, stream);
   return true;
@@ -278,21 +280,24 @@ class Trial {
   cudaEvent_t start_ = nullptr, end_ = nullptr;
 };
 
-Choice likely(const Library& library, const Product& p) {
+Choice plain(const Library& library, const Product& p) {
   return {.kernel = &likely_kernel(p, library.shared_limit, library.multiprocessors)};
+}
+Choice likely(const Library& library, const Product& p) {
+  return streams({.product = p}) ? Choice{.streamed = true} : plain(library, p);
 }
 
 Choice fastest(Library& library, const Product& p, int64_t bucket, cudaStream_t stream) {
   Trial trial(p, bucket, library, stream);
-  Choice best = likely(library, p);
+  Choice best = plain(library, p);
   if (!trial.ready()) return best;
   std::vector<Choice> candidates;
+  if (streams({.product = trial.product()})) candidates.push_back({.streamed = true});
   if (bucket <= 256) {
     const int tokens = static_cast<int>(std::clamp<int64_t>(bucket, 16, 64));
     if (p.transposed) candidates.push_back(best);
     for (const SmallKernel& kernel : small_kernels())
-      // Half the tokens: two blocks share a piece of weight through the L2 cache, for twice the blocks where N is
-      // small.
+      // Half the tokens: two blocks share a piece of weight through the L2 cache, twice the blocks where N is small.
       if (!p.transposed && kernel.tokens <= tokens && 2 * kernel.tokens >= tokens &&
           kernel.shared_bytes <= library.shared_limit)
         candidates.push_back({.kernel = &kernel});
@@ -321,8 +326,7 @@ Choice choose(Library& library, const Product& p, Stream& stream) {
 void run_chosen(Library& library, const Product& p, const Choice& choice, cudaStream_t stream) {
   if (run(library, p, choice, stream)) return;
   cudaGetLastError();
-  // cuBLASLt refuses these strides.
-  likely(library, p).kernel->launch(p, stream);
+  plain(library, p).kernel->launch(p, stream);  // these strides are refused
 }
 
 __global__ void finish_sums(const float* sums, int64_t rows, int64_t outputs, const __grid_constant__ ProductEnd end) {
@@ -336,7 +340,7 @@ void run_with_bias(Library& library, const Product& p, Stream& stream) {
   Product sums = p;
   sums.end = {.y = p.end.y, .y_stride = p.outputs, .y_f32 = true};
   const Choice choice = choose(library, sums, stream);
-  if (choice.kernel) return choice.kernel->launch(p, stream_of(stream));
+  if (choice.streamed || choice.kernel) return run_chosen(library, p, choice, stream_of(stream));
   constexpr int64_t kSumBytes = int64_t{64} << 20;
   const int64_t piece = std::min(p.x.rows, std::max<int64_t>(64, kSumBytes / 4 / p.outputs));
   sums.end.y = scratch_of(stream, static_cast<size_t>(piece * p.outputs) * 4);
