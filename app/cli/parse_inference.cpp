@@ -102,10 +102,12 @@ FlagSet bench_flags(recipes::BenchOptions& o) {
              {"--batch-size", "N", number(o.batch_size, 1, 65536), "sequences of a training step (CPU 2; GPU 8)"},
              {"--seq-length", "N", number(o.seq_length, 2, 10'000'000), "tokens of each (CPU 256; GPU 2048)"},
              {"--lora-rank", "R", number(o.lora_rank, 1, 8192), "rank of the adapter, on all linear layers"},
-             {"--decode-batch", "N[,N...]", counts(o.decode_batches, 1, 65536), "sequences decoded at once (CPU 1,8,32; GPU 1,64,256)"},
+             {"--decode-batch", "N[,N...]", counts(o.decode_batches, 1, 65536),
+              "sequences decoded at once (CPU 1,8,32; GPU 1,64,256)"},
              {"--prompt-length", "N", number(o.prompt_tokens, 1, 10'000'000), "prompt tokens of each (128)"},
              {"--new-tokens", "N", number(o.new_tokens, 1, 10'000'000), "new tokens of each (CPU 128; GPU 256)"},
-             {"--only", "PART[,PART...]", bench_parts(o.parts), fmt::format("of {} (all)", fmt::join(recipes::bench_parts(), ", "))}});
+             {"--only", "PART[,PART...]", bench_parts(o.parts),
+              fmt::format("of {} (all)", fmt::join(recipes::bench_parts(), ", "))}});
   flags.add("Options", activation_flags(o.training));
   flags.add("Machine", machine_flags(o.base));
   return flags;

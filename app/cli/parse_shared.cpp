@@ -103,9 +103,7 @@ std::vector<Flag> machine_flags(BaseOptions& base) {
       {"--cpu-isa", "ISA",
        choice("auto|avx2|avx512", "auto", [&base](const std::string& name) { base.stream.isa = parse_cpu_isa(name); }),
        "auto | avx2 | avx512; never changes a bit"},
-      {"--device", "NAME",
-       choice(
-           "auto|cpu|cuda", "auto", [&base](const std::string& name) { base.device = name; }),
+      {"--device", "NAME", choice("auto|cpu|cuda", "auto", [&base](const std::string& name) { base.device = name; }),
        "auto (a GPU if there is one) | cpu | cuda"},
       {"--load-format", "HOW",
        choice(
@@ -121,18 +119,18 @@ std::vector<Flag> activation_flags(recipes::TrainingOptions& training) {
   using recipes::Recompute;
   // Norms, silu(g) u and attention's probabilities are never kept, which is all that "selective" asks for.
   const auto set = [&training](const std::string& how) {
-    training.recompute = how == "full"   ? Recompute::full
-                         : how == "auto" ? Recompute::automatic
-                                         : Recompute::none;
+    training.recompute = how == "full" ? Recompute::full : how == "auto" ? Recompute::automatic : Recompute::none;
   };
   return {{"--max-tokens-per-gpu", "N", number(training.max_tokens, 1, 100'000'000),
            "tokens of a micro-batch: memory and speed only"},
           {"--recompute", "HOW", choice("auto|none|selective|full", "auto", set),
-           "activations in the backward pass: full, none, selective (always done, so as none), auto (full only if a GPU "
-           "has no room otherwise); never changes a bit"},
+           "full: activations again in the backward pass | none | selective (as none: what it asks for is always "
+           "done) | auto (full if a GPU has no room)"},
           {"--recompute-granularity", "HOW", choice("full|selective", "", set), "the same, in Megatron's words"},
-          {"--gradient-checkpointing", "",
-           {.arity = Arity::none, .set = [set](const std::string&, const Values&) { set("full"); }}, "--recompute full"}};
+          {"--gradient-checkpointing",
+           "",
+           {.arity = Arity::none, .set = [set](const std::string&, const Values&) { set("full"); }},
+           "--recompute full"}};
 }
 
 std::vector<Flag> training_machine_flags(recipes::TrainingOptions& training, bool& dry_run) {

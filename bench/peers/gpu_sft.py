@@ -88,10 +88,23 @@ def measure(forward, micro_batch):
 model = make_model()
 optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4, fused=True)
 result = {"mode": options.mode, "attention": options.attention, "train_tok_s": 0.0, "micro_batches": {}}
+result.update(name="gpu_sft", gpu=torch.cuda.get_device_name(), model=os.path.basename(os.path.normpath(options.shape)),
+              batch={"batch_size": options.batch_size, "seq_length": options.seq_length, "lora_rank": options.lora_rank},
+              versions={"torch": torch.__version__, "transformers": transformers.__version__, "peft": peft.__version__})
+
+
+def record(micro_batch, outcome):
+    """Written after every size, so that a time limit leaves what there is."""
+    result["micro_batches"][str(micro_batch)] = outcome
+    result["seconds"] = time.perf_counter() - STARTED
+    with open(options.json, "w") as file:
+        json.dump(result, file, indent=2)
+
+
 attempt_s = 0.0
 for micro_batch in options.micro_batch_size:
     if seconds_left() < 1.2 * attempt_s:  # a size takes about as long as the one before, compilation most of it
-        result["micro_batches"][str(micro_batch)] = "no time left"
+        record(micro_batch, "no time left")
         continue
     torch._dynamo.reset()
     forward = torch.compile(loss_of, dynamic=False) if options.mode == "compile" else loss_of
@@ -105,21 +118,14 @@ for micro_batch in options.micro_batch_size:
         optimizer.zero_grad(set_to_none=True)
         gc.collect()
         torch.cuda.empty_cache()
-        result["micro_batches"][str(micro_batch)] = failure
+        record(micro_batch, failure)
         print(f"micro-batch {micro_batch}: {failure}", flush=True)
         continue
     rate = options.batch_size * options.seq_length / statistics.median(times)
-    result["micro_batches"][str(micro_batch)] = {"train_tok_s": rate, "peak_gib": peak / 2**30, "first_step_s": warm,
-                                                 "steps_s": times}
-    print(f"micro-batch {micro_batch}: {rate:.0f} tok/s, {peak / 2**30:.1f} GiB, first step {warm:.1f} s", flush=True)
     if rate > result["train_tok_s"]:
         result.update(train_tok_s=rate, train_peak_bytes=peak, micro_batch_size=micro_batch)
+    record(micro_batch, {"train_tok_s": rate, "peak_gib": peak / 2**30, "first_step_s": warm, "steps_s": times})
+    print(f"micro-batch {micro_batch}: {rate:.0f} tok/s, {peak / 2**30:.1f} GiB, first step {warm:.1f} s", flush=True)
     torch.cuda.empty_cache()
 
-result.update(name="gpu_sft", gpu=torch.cuda.get_device_name(), model=os.path.basename(os.path.normpath(options.shape)),
-              batch={"batch_size": options.batch_size, "seq_length": options.seq_length, "lora_rank": options.lora_rank},
-              seconds=time.perf_counter() - STARTED,
-              versions={"torch": torch.__version__, "transformers": transformers.__version__, "peft": peft.__version__})
-with open(options.json, "w") as file:
-    json.dump(result, file, indent=2)
 print(json.dumps({key: result.get(key) for key in ("model", "mode", "train_tok_s", "train_peak_bytes", "micro_batch_size")}))

@@ -82,8 +82,8 @@ Base load_base(const BaseOptions& options, Stream& stream, const Control& contro
   Base base = read_base_config(options);
   const bool dummy = options.load_format == LoadFormat::dummy;
   const auto weights = dummy ? dummy_weights(base, stream, control) : file_weights(base, stream, control);
-  base.model = std::make_shared<const model::Model>(base.config, weights,
-                                                    model::Model::default_logits_bytes(stream.device()));
+  base.model =
+      std::make_shared<const model::Model>(base.config, weights, model::Model::default_logits_bytes(stream.device()));
   base.stream = &stream;
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   if (control.terminal) *control.info << "\r";

@@ -27,8 +27,8 @@ namespace lockstep::recipes {
 enum class LoadFormat { automatic, dummy };
 
 struct BaseOptions {
-  std::string hf_checkpoint;  // directory or hub id
-  StreamOptions stream;       // --threads, --cpu-isa; its device follows from:
+  std::string hf_checkpoint;    // directory or hub id
+  StreamOptions stream;         // --threads, --cpu-isa; its device follows from:
   std::string device = "auto";  // --device: auto (a GPU if there is one), cpu, cuda
   LoadFormat load_format = LoadFormat::automatic;
 };
@@ -51,11 +51,11 @@ struct OptimizerOptions {
 enum class Recompute { automatic, none, full };
 
 struct TrainingOptions {
-  int64_t global_batch_size = 0;  // samples per optimizer step
+  int64_t global_batch_size = 0;      // samples per optimizer step
   std::optional<int64_t> max_tokens;  // per micro-batch (--max-tokens-per-gpu); default: micro_batch_tokens (steps.h)
   Recompute recompute = Recompute::automatic;
-  bool per_token_loss = false;    // --calculate-per-token-loss
-  uint64_t seed = 1234;           // adapter initialization, dropout
+  bool per_token_loss = false;  // --calculate-per-token-loss
+  uint64_t seed = 1234;         // adapter initialization, dropout
 };
 
 struct SaveOptions {
@@ -107,7 +107,7 @@ struct RlOptions {
   int64_t eval_interval = 0;                   // 0: never
   int64_t eval_samples = 1;                    // --n-samples-per-eval-prompt
   rollout::SamplingParams eval_sampling;
-  bool eval_before_train = true;  // !--skip-eval-before-train
+  bool eval_before_train = true;    // !--skip-eval-before-train
   std::optional<int64_t> kv_bytes;  // most memory of the KV cache; default: the engine's
   int64_t max_sequences = 256;
 };
@@ -150,9 +150,9 @@ struct BenchOptions {
   std::optional<int64_t> batch_size, seq_length, prompt_tokens, new_tokens;
   std::vector<int64_t> decode_batches;
   int64_t lora_rank = 16;
-  TrainingOptions training;          // micro-batches and recomputation of the training step
-  std::vector<std::string> parts;    // of the benchmark, in order; empty: all
-  std::string json;                  // record; empty: terminal only
+  TrainingOptions training;        // micro-batches and recomputation of the training step
+  std::vector<std::string> parts;  // of the benchmark, in order; empty: all
+  std::string json;                // record; empty: terminal only
 };
 
 }  // namespace lockstep::recipes

@@ -137,8 +137,13 @@ std::string rows_text(const std::string& path, std::optional<int64_t>& rows) {
 
 void plan_sft(const SftOptions& options, const std::vector<std::string>& notes, const Control& control) {
   const Base base = read_base_config(options.base);
-  const Plan plan{base, options.adapter, options.optimizer, options.training, options.save,
-                  stream_options(options.base).device, *control.out};
+  const Plan plan{base,
+                  options.adapter,
+                  options.optimizer,
+                  options.training,
+                  options.save,
+                  stream_options(options.base).device,
+                  *control.out};
   plan.checkpoints();
   plan.model_and_memory(std::nullopt);
   std::optional<int64_t> rows, steps;
@@ -153,8 +158,13 @@ void plan_sft(const SftOptions& options, const std::vector<std::string>& notes, 
 
 void plan_rl(const RlOptions& options, const std::vector<std::string>& notes, const Control& control) {
   const Base base = read_base_config(options.base);
-  const Plan plan{base, options.adapter, options.optimizer, options.training, options.save,
-                  stream_options(options.base).device, *control.out};
+  const Plan plan{base,
+                  options.adapter,
+                  options.optimizer,
+                  options.training,
+                  options.save,
+                  stream_options(options.base).device,
+                  *control.out};
   plan.checkpoints();
   plan.model_and_memory(EnginePlan{options.kv_bytes});
   std::optional<int64_t> rows;

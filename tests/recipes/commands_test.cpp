@@ -127,36 +127,6 @@ TEST_F(Commands, PlanReadsTheTypeOfTheWeightsInEverySpelling) {
   EXPECT_NE(full, half);
 }
 
-TEST_F(Commands, DummyWeightsNeedConfigJsonAlone) {
-  const fs::Path folder = dir_.path() / "shape";
-  std::filesystem::create_directories(folder);
-  std::filesystem::create_symlink(kTiny + "/config.json", folder / "config.json");
-  const BaseOptions options{.hf_checkpoint = folder.string(), .load_format = LoadFormat::dummy};
-  Stream stream({.threads = 1}), other({.threads = 2});
-  const Base one = load_base(options, stream, control_), two = load_base(options, other, control_);
-  EXPECT_EQ(one.fingerprint, two.fingerprint);
-  EXPECT_EQ(fingerprint_of_memory(*one.model, stream), fingerprint_of_memory(*two.model, other));
-  EXPECT_NE(taken(info_).find("random numbers"), std::string::npos);
-  expect_error<FormatError>([&] { load_base({.hf_checkpoint = folder.string()}, stream, control_); }, {"safetensors"});
-
-  BenchOptions bench;
-  bench.base = options;
-  bench.base.device = "cpu";
-  bench.batch_size = 2, bench.seq_length = 16, bench.prompt_tokens = 8, bench.new_tokens = 4;
-  bench.decode_batches = {1, 3};
-  bench.parts = bench_parts();
-  bench.json = path("record.json");
-  run_bench(bench, control_);
-  const Json record = read_json(bench.json), results = record["results"];
-  EXPECT_NE(record["command"].get<std::string>().find("--load-format dummy"), std::string::npos);
-  for (const char* name : {"fma_gflops", "gemm_gflops", "attention_backward_tflops", "train_tok_s", "prefill_lora_tok_s",
-                           "publish_us", "grpo_step_s"})
-    EXPECT_GT(results[name].get<double>(), 0) << name;
-  EXPECT_GT(results["decode_lora_tok_s"]["3"].get<double>(), 0);
-  EXPECT_EQ(results["grpo_step"]["logprob_diff_max"].get<double>(), 0);
-  EXPECT_NE(taken(out_).find("grpo_step_s"), std::string::npos);
-}
-
 TEST_F(Commands, PlanOfAbsentDataKnowsNoSteps) {
   plan_sft(sft(), {}, control_);
   const std::string plan = taken(out_);
