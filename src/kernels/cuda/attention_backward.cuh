@@ -38,10 +38,10 @@ struct QueryStats {
 struct Tile {
   DeviceSequence sequence;
   int first;  // position of its first row
-  __device__ Tile(const Backward& p, int index) {
-    const QueryTile tile = p.sequences.tiles ? p.sequences.tiles[index] : QueryTile{index, 0};
-    sequence = p.sequences.sequences[tile.sequence], first = tile.first;
-  }
+  __device__ Tile(const Backward& p, int index)
+      : Tile(p, p.sequences.tiles ? p.sequences.tiles[index] : QueryTile{index, 0}) {}
+  __device__ Tile(const Backward& p, const QueryTile& tile)
+      : sequence(p.sequences.sequences[tile.sequence]), first(tile.first) {}
   __device__ KvPlace keys_of(const Backward& p, int kv_head, int end) const {
     const int head_elements = static_cast<int>(kKvBlock) * p.head_dim;
     return {.blocks = p.sequences.blocks + sequence.block_begin,

@@ -182,8 +182,10 @@ __global__ void __launch_bounds__(kKeyThreads, 1) key_kernel(const Backward p) {
     extern __shared__ __align__(kTileAlignment) unsigned char memory[];
     auto& shared = *reinterpret_cast<KeyShared<kDim>*>(aligned_tiles(memory));
     // Tiles come longest rows of keys first: the other way round the keys that most queries see.
-    const Tile tile(p, static_cast<int>(p.num_tiles) - 1 - static_cast<int>(blockIdx.x) / p.kv_heads);
-    if (tile.first / kTileRows % kKeyGroups != 0) return;
+    const QueryTile first =
+        group_of_tiles<kKeyGroups, true, kKeyThreads>(p.sequences, static_cast<int>(blockIdx.x) / p.kv_heads);
+    if (first.sequence < 0) return;
+    const Tile tile(p, first);
     const KeyWork work(p, tile, static_cast<int>(blockIdx.x) % p.kv_heads);
     if (threadIdx.x == 0) shared.ring.init(2 * kWarpgroup, kKeyGroups);
     __syncthreads();
@@ -307,8 +309,10 @@ __global__ void __launch_bounds__(kQueryThreads, 1) query_kernel(const Backward 
   if constexpr (kHasWgmma) {
     extern __shared__ __align__(kTileAlignment) unsigned char memory[];
     auto& shared = *reinterpret_cast<QueryShared<kDim>*>(aligned_tiles(memory));
-    const Tile tile(p, static_cast<int>(blockIdx.x) / p.heads);
-    if (tile.first / kTileRows % kQueryGroups != 0) return;
+    const QueryTile first =
+        group_of_tiles<kQueryGroups, false, kQueryThreads>(p.sequences, static_cast<int>(blockIdx.x) / p.heads);
+    if (first.sequence < 0) return;
+    const Tile tile(p, first);
     const QueryWork work(p, tile, static_cast<int>(blockIdx.x) % p.heads);
     if (threadIdx.x == 0) shared.ring.init(kWarpgroup, kQueryGroups);
     __syncthreads();
@@ -330,11 +334,13 @@ void launch(const Backward& p, cudaStream_t stream) {
   constexpr const char* kOp = "attention_backward";
   constexpr int kQueryBytes = sizeof(QueryShared<kDim>) + kTileAlignment;
   constexpr int kKeyBytes = sizeof(KeyShared<kDim>) + kTileAlignment;
+  const auto query_ctas = static_cast<unsigned>(most_groups(p.sequences, kQueryGroups) * p.heads);
+  const auto key_ctas = static_cast<unsigned>(most_groups(p.sequences, kKeyGroups) * p.kv_heads);
   allow_shared(query_kernel<kDim>, kQueryBytes, kOp);
-  query_kernel<kDim><<<static_cast<unsigned>(p.num_tiles * p.heads), kQueryThreads, kQueryBytes, stream>>>(p);
+  query_kernel<kDim><<<query_ctas, kQueryThreads, kQueryBytes, stream>>>(p);
   check_launch(kOp);
   allow_shared(key_kernel<kDim>, kKeyBytes, kOp);
-  key_kernel<kDim><<<static_cast<unsigned>(p.num_tiles * p.kv_heads), kKeyThreads, kKeyBytes, stream>>>(p);
+  key_kernel<kDim><<<key_ctas, kKeyThreads, kKeyBytes, stream>>>(p);
   check_launch(kOp);
 }
 

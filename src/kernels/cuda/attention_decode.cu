@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kRows = 16;
 constexpr int64_t kFillingCtas = 2048, kLeastSpanCtas = 8;
-constexpr int64_t kFewCtas = 64;  // of a span
+constexpr int64_t kFewCtas = 128;  // as many as find a multiprocessor each
 
 // How a CTA is made: kAhead asks for values before the keys have been used.
 template <int kHeadDim, bool kValuesAhead>
@@ -374,7 +374,8 @@ void attention_decode(Tensor o, Tensor stats, ConstTensor q, const AttentionShap
     decode_kernel<P><<<grid, P::kWarps * 32, kBytes, stream_of(stream)>>>(arguments);
   };
   for_head_dim(shape.head_dim, [&]<int kDim>() {
-    if (num_sequences * shape.kv_heads * row_tiles <= kFewCtas)
+    // max_positions may be far above what is there: count at most four spans.
+    if (num_sequences * shape.kv_heads * row_tiles * std::min<int64_t>(span_ctas, 4) <= kFewCtas)
       launch.template operator()<Plan<kDim, true>>();
     else
       launch.template operator()<Plan<kDim, false>>();

@@ -3,6 +3,7 @@
 //
 // A CTA takes one tile and one or two query heads of a group, four warps of 16 rows each per head; two heads share the
 // keys and values they read. Blocks of 64 keys come by cp.async, one ahead.
+// Hopper takes attention_forward_wgmma.cu where it can, which gives the same bits.
 #include "kernels/cuda/attention_forward.cuh"
 #include "kernels/cuda/ops.h"
 

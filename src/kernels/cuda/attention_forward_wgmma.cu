@@ -40,9 +40,9 @@ struct Work {
     first_block = (p.window ? max(0, first_position - p.window + 1) : 0) / kKeyBlock;
     last_block = (end - 1) / kKeyBlock;
   }
-  // Whether another CTA has these rows among its units.
+  // Whether another CTA has this head among its units.
   __device__ bool elsewhere(const Forward& p) const {
-    return (heads ? head % (p.heads / p.kv_heads) : first / kTileRows) % kGroups != 0;
+    return heads != 0 && head % (p.heads / p.kv_heads) % kGroups != 0;
   }
   __device__ Unit unit(int g) const {
     if (heads) return {.head = head + g, .first = first, .present = g < heads ? sequence.rows - first : 0};
@@ -168,7 +168,9 @@ __global__ void __launch_bounds__(kThreads, 1) forward_kernel(const Forward p) {
     extern __shared__ __align__(kTileAlignment) unsigned char memory[];
     auto& shared = *reinterpret_cast<Shared<kDim>*>(aligned_tiles(memory));
     const int index = static_cast<int>(blockIdx.x);
-    const Work<kDim> work(p, p.sequences.tiles[index / p.heads], index % p.heads);
+    const QueryTile tile = group_of_tiles<kGroups, false, kThreads>(p.sequences, index / p.heads);
+    if (tile.sequence < 0) return;
+    const Work<kDim> work(p, tile, index % p.heads);
     if (work.elsewhere(p)) return;
     if (threadIdx.x == 0) shared.ring.init(kWarpgroup, kGroups);
     __syncthreads();
@@ -191,8 +193,9 @@ void launch(const Forward& p, cudaStream_t stream) {
   constexpr int kTiles = sizeof(Shared<kDim>) + kTileAlignment;
   // No totals where no row can see two spans.
   const int bytes = kTiles + (p.sequences.max_positions > kKeySpan ? kTotals : 0);
+  const auto ctas = static_cast<unsigned>(most_groups(p.sequences, kGroups) * p.heads);
   allow_shared(forward_kernel<kDim>, kTiles + kTotals, "attention_forward");
-  forward_kernel<kDim><<<static_cast<unsigned>(p.sequences.num_tiles * p.heads), kThreads, bytes, stream>>>(p);
+  forward_kernel<kDim><<<ctas, kThreads, bytes, stream>>>(p);
 }
 
 }  // namespace

@@ -244,6 +244,42 @@ __device__ __forceinline__ void find_positions(const bf16* (&from)[4], const KvP
   for (int b = 0; b < 4; ++b) from[b] = place.at(position + b * static_cast<int>(kKvBlock));
 }
 
+// A CTA takes kTiles tiles of a sequence that follow each other. The n-th tile of the list, or from its end, that
+// begins such a group; sequence -1 if there are fewer. Called by all threads: CTAs that only found out that theirs
+// begins none would each hold up a multiprocessor.
+template <int kTiles, bool kFromEnd, int kThreads>
+__device__ __forceinline__ QueryTile group_of_tiles(const DeviceSequences& sequences, int n) {
+  __shared__ QueryTile found;
+  __shared__ int counts[kThreads / 32];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x & 31, num_tiles = static_cast<int>(sequences.num_tiles);
+  if (!sequences.tiles) return {n, 0};
+  if (threadIdx.x == 0) found = {-1, 0};
+  for (int begin = 0; begin < num_tiles && n >= 0; begin += kThreads) {
+    const int i = begin + static_cast<int>(threadIdx.x);
+    QueryTile tile;
+    bool begins = false;
+    if (i < num_tiles) {
+      tile = sequences.tiles[kFromEnd ? num_tiles - 1 - i : i];
+      begins = tile.first / kTileRows % kTiles == 0;
+    }
+    const unsigned votes = __ballot_sync(~0u, begins);
+    if (lane == 0) counts[warp] = __popc(votes);
+    __syncthreads();
+    int before = __popc(votes & ((1u << lane) - 1)), all = 0;
+#pragma unroll
+    for (int w = 0; w < kThreads / 32; ++w) before += w < warp ? counts[w] : 0, all += counts[w];
+    if (begins && before == n) found = tile;
+    n -= all;
+    __syncthreads();
+  }
+  return found;
+}
+// No list has more groups.
+inline int64_t most_groups(const DeviceSequences& sequences, int tiles) {
+  if (!sequences.tiles) return sequences.num_sequences;
+  return (sequences.num_tiles + (tiles - 1) * sequences.num_sequences) / tiles;
+}
+
 // Whether the current device runs sm_90a code.
 inline bool has_wgmma() {
   static const bool has = [] {
