@@ -68,6 +68,25 @@ int64_t gradient_floats(const AdapterLayout& layout) {
   return most;
 }
 
+void adapted_linear_forward(Tensor y, ConstTensor x, const kernels::PackedWeight& weight, ConstTensor bias,
+                            ConstTensor residual, int64_t layer, Product product,
+                            std::span<const AdapterRows> adapters, const DeltaDropout& dropout, Arena& arena,
+                            Stream& stream) {
+  const AdapterVersion* const adapter = adapters.size() == 1 ? adapters.front().adapter : nullptr;
+  const bool whole = adapter != nullptr && adapters.front().rows == x[0] && dropout.p == 0;
+  if (!whole || adapter->layout->site(layer, product).empty()) {
+    kernels::linear_forward(y, x, weight, bias, residual, stream);
+    return delta_forward(y, x, layer, product, adapters, dropout, arena, stream);
+  }
+  const Arena::Scope scope(arena);
+  const std::vector<kernels::LoraPair> pairs = pairs_of(*adapter, adapter->layout->site(layer, product));
+  const Tensor h = arena.alloc({x[0], kernels::total_rank(pairs)}, x.dtype);
+  stream.fork([&] { kernels::lora_shrink(h, x, pairs, stream); });
+  kernels::linear_forward(y, x, weight, bias, residual, stream);
+  stream.join();
+  kernels::lora_expand(y, h, pairs, stream);
+}
+
 void delta_forward(Tensor y, ConstTensor x, int64_t layer, Product product, std::span<const AdapterRows> adapters,
                    const DeltaDropout& dropout, Arena& arena, Stream& stream) {
   for (const AdapterRows& rows : adapters) {
@@ -83,6 +102,29 @@ void delta_forward(Tensor y, ConstTensor x, int64_t layer, Product product, std:
       kernels::lora_expand(y.rows(rows.row_begin, end), h, pairs, stream);
     });
   }
+}
+
+void adapted_linear_backward(Tensor dx, ConstTensor dy, ConstTensor x, const kernels::PackedWeight& weight,
+                             int64_t layer, Product product, const AdapterVersion& adapter,
+                             const kernels::GradientPlan& lanes, const DeltaDropout& dropout, Arena& arena,
+                             Stream& stream) {
+  const std::vector<int>& site = adapter.layout->site(layer, product);
+  if (site.empty() || dropout.p != 0) {
+    if (!dx.empty()) kernels::linear_backward_input(dx, dy, weight, false, stream);
+    return delta_backward(dx, dy, x, layer, product, adapter, lanes, dropout, arena, stream);
+  }
+  const Arena::Scope scope(arena);
+  const std::vector<kernels::LoraPair> pairs = pairs_of(adapter, site);
+  const int64_t rank = kernels::total_rank(pairs);
+  const Tensor h = arena.alloc({x[0], rank}, x.dtype), dh = arena.alloc({x[0], rank}, x.dtype);
+  stream.fork([&] {
+    kernels::lora_shrink(h, x, pairs, stream);
+    kernels::lora_expand_backward(dh, dy, pairs, stream);
+    kernels::lora_gradient(lanes, x, h, dh, dy, pairs, stream);
+  });
+  if (!dx.empty()) kernels::linear_backward_input(dx, dy, weight, false, stream);
+  stream.join();
+  if (!dx.empty()) kernels::lora_shrink_backward(dx, dh, pairs, stream);
 }
 
 void delta_backward(Tensor dx, ConstTensor dy, ConstTensor x, int64_t layer, Product product,

@@ -47,9 +47,8 @@ class Backward {
   // dx from dy, and the adapter's gradient. False: nothing below is needed, dx is not computed.
   bool product(Tensor dx, ConstTensor dy, ConstTensor x, const kernels::PackedWeight& weight, Product which) {
     const bool go_on = needed_below(which);
-    if (go_on) kernels::linear_backward_input(dx, dy, weight, false, stream_);
-    lora::delta_backward(go_on ? dx : Tensor(), dy, x, layer_, which, adapter_, lanes_, rows_.dropout, *rows_.arena,
-                         stream_);
+    lora::adapted_linear_backward(go_on ? dx : Tensor(), dy, x, weight, layer_, which, adapter_, lanes_, rows_.dropout,
+                                  *rows_.arena, stream_);
     return go_on;
   }
 

@@ -27,6 +27,16 @@ void destroy_stream(void*) {}
 void synchronize(void*) {
   absent();
 }
+void* make_event() {
+  absent();
+}
+void destroy_event(void*) {}
+void record_event(void*, void*) {
+  absent();
+}
+void wait_event(void*, void*) {
+  absent();
+}
 void zero(void*, size_t, void*) {
   absent();
 }

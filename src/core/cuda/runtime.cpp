@@ -98,6 +98,24 @@ void synchronize(void* stream) {
   check(cudaStreamSynchronize(stream_of(stream)), "waiting for the GPU");
 }
 
+void* make_event() {
+  cudaEvent_t event = nullptr;
+  check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate");
+  return event;
+}
+
+void destroy_event(void* event) {
+  cudaEventDestroy(static_cast<cudaEvent_t>(event));
+}
+
+void record_event(void* event, void* stream) {
+  check(cudaEventRecord(static_cast<cudaEvent_t>(event), stream_of(stream)), "cudaEventRecord");
+}
+
+void wait_event(void* event, void* stream) {
+  check(cudaStreamWaitEvent(stream_of(stream), static_cast<cudaEvent_t>(event), 0), "cudaStreamWaitEvent");
+}
+
 void zero(void* to, size_t bytes, void* stream) {
   check(cudaMemsetAsync(to, 0, bytes, stream_of(stream)), "cudaMemset");
   if (stream == nullptr) synchronize(nullptr);

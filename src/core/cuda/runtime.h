@@ -21,6 +21,11 @@ void* make_stream();
 void destroy_stream(void* stream);
 void synchronize(void* stream);
 
+void* make_event();
+void destroy_event(void* event);
+void record_event(void* event, void* stream);
+void wait_event(void* event, void* stream);  // what is queued on the stream from now on runs after the event
+
 void zero(void* to, size_t bytes, void* stream);                    // nullptr: and wait
 void copy(void* to, const void* from, size_t bytes, void* stream);  // any direction; queued (pageable `from` is taken
                                                                     // before the call returns)

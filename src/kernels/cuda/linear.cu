@@ -26,12 +26,12 @@ struct Key {
 };
 // One of the three.
 struct Choice {
-  bool streamed = false;
   const SmallKernel* kernel = nullptr;
   cublasLtMatmulAlgo_t algo{};
 };
 
 constexpr int kMostCandidates = 10;  // of cuBLASLt
+constexpr int kBorrowedCandidates = 6;
 constexpr int64_t kLargestBucket = 8192;
 constexpr int64_t kSmallestMeasured = 1 << 18;  // elements of a weight
 
@@ -93,7 +93,7 @@ bool library_takes(const Product& p) {
          (!p.end.residual || aligned(p.end.residual, p.end.residual_stride));
 }
 
-void add_library_candidates(std::vector<Choice>& candidates, const Library& library, const Product& p) {
+void add_library_candidates(std::vector<Choice>& candidates, const Library& library, const Product& p, int most) {
   Descriptors d(p);
   cublasLtMatmulPreferenceOpaque_t wanted;
   cublasLtMatmulPreferenceInit(&wanted);
@@ -107,7 +107,7 @@ void add_library_candidates(std::vector<Choice>& candidates, const Library& libr
     set(attribute, uint32_t{16});
   cublasLtMatmulHeuristicResult_t results[kMostCandidates];
   int count = 0;
-  if (cublasLtMatmulAlgoGetHeuristic(library.blas, &d.product, &d.w, &d.x, &d.c, &d.y, &wanted, kMostCandidates,
+  if (cublasLtMatmulAlgoGetHeuristic(library.blas, &d.product, &d.w, &d.x, &d.c, &d.y, &wanted, most,
                                      results, &count) != CUBLAS_STATUS_SUCCESS)
     count = 0;
   for (int i = 0; i < count; ++i)
@@ -115,7 +115,6 @@ void add_library_candidates(std::vector<Choice>& candidates, const Library& libr
 }
 
 bool run(const Library& library, const Product& p, const Choice& choice, cudaStream_t stream) {
-  if (choice.streamed) return stream_product({.product = p}, stream);
   if (!choice.kernel) return run_library(library, p, choice.algo, stream);
   choice.kernel->launch(p, stream);
   return true;
@@ -283,16 +282,12 @@ class Trial {
 Choice plain(const Library& library, const Product& p) {
   return {.kernel = &likely_kernel(p, library.shared_limit, library.multiprocessors)};
 }
-Choice likely(const Library& library, const Product& p) {
-  return streams({.product = p}) ? Choice{.streamed = true} : plain(library, p);
-}
 
 Choice fastest(Library& library, const Product& p, int64_t bucket, cudaStream_t stream) {
   Trial trial(p, bucket, library, stream);
   Choice best = plain(library, p);
   if (!trial.ready()) return best;
   std::vector<Choice> candidates;
-  if (streams({.product = trial.product()})) candidates.push_back({.streamed = true});
   if (bucket <= 256) {
     const int tokens = static_cast<int>(std::clamp<int64_t>(bucket, 16, 64));
     if (p.transposed) candidates.push_back(best);
@@ -302,7 +297,15 @@ Choice fastest(Library& library, const Product& p, int64_t bucket, cudaStream_t 
           kernel.shared_bytes <= library.shared_limit)
         candidates.push_back({.kernel = &kernel});
   }
-  add_library_candidates(candidates, library, trial.product());
+  add_library_candidates(candidates, library, trial.product(), kMostCandidates);
+  // For few rows the library offers tiles of 128 outputs alone: where N is small, far too few blocks. What it takes for
+  // more rows serves fewer, too, and is often twice as fast.
+  for (const int64_t rows : {128, 256}) {
+    if (bucket >= rows) continue;
+    Product more = trial.product();
+    more.x.rows = rows;
+    add_library_candidates(candidates, library, more, kBorrowedCandidates);
+  }
   float least = std::numeric_limits<float>::max();
   for (const Choice& candidate : candidates) {
     if (!trial.same_bits(candidate)) continue;
@@ -313,13 +316,13 @@ Choice fastest(Library& library, const Product& p, int64_t bucket, cudaStream_t 
 }
 
 Choice choose(Library& library, const Product& p, Stream& stream) {
-  if (!library_takes(p) || p.w.rows * p.w.cols < kSmallestMeasured) return likely(library, p);
+  if (!library_takes(p) || p.w.rows * p.w.cols < kSmallestMeasured) return plain(library, p);
   if (!library.linear) library.linear = std::make_shared<LinearChoices>();
   const Key key{p.transposed, p.end.y_f32, p.end.residual != nullptr, bucket_of(p.x.rows), p.outputs, p.x.cols};
   std::map<Key, Choice>& known = library.linear->of;
   if (const auto found = known.find(key); found != known.end()) return found->second;
   // A capture cannot wait for stopwatches.
-  if (is_capturing(stream)) return likely(library, p);
+  if (is_capturing(stream)) return plain(library, p);
   return known[key] = fastest(library, p, key.bucket, stream_of(stream));
 }
 
@@ -340,7 +343,7 @@ void run_with_bias(Library& library, const Product& p, Stream& stream) {
   Product sums = p;
   sums.end = {.y = p.end.y, .y_stride = p.outputs, .y_f32 = true};
   const Choice choice = choose(library, sums, stream);
-  if (choice.streamed || choice.kernel) return run_chosen(library, p, choice, stream_of(stream));
+  if (choice.kernel) return run_chosen(library, p, choice, stream_of(stream));
   constexpr int64_t kSumBytes = int64_t{64} << 20;
   const int64_t piece = std::min(p.x.rows, std::max<int64_t>(64, kSumBytes / 4 / p.outputs));
   sums.end.y = scratch_of(stream, static_cast<size_t>(piece * p.outputs) * 4);
