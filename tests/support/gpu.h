@@ -21,7 +21,8 @@ inline void poison_free_memory(Stream& stream) {
   stream.synchronize();
 }
 
-// A fixture over `Base`: ::testing::Test, or a fixture that does not need SetUp. What lies on the GPU is made by make().
+// A fixture over `Base`: ::testing::Test, or a fixture that does not need SetUp. What lies on the GPU is made by
+// make().
 template <class Base = ::testing::Test>
 class OnGpu : public Base {
  protected:
