@@ -58,9 +58,9 @@ class DecodeLoop {
   Stream& stream_;
   Buffer state_, results_;  // device
   std::vector<std::byte> staged_;
-  void* const* blocks_ = nullptr;                // in state_, as is:
+  void* const* blocks_ = nullptr;  // in state_, as is:
   const int32_t* sequence_of_row_ = nullptr;
-  Buffer padding_block_;           // where padding rows store their keys
+  Buffer padding_block_;  // where padding rows store their keys
   Arena arena_;
   std::map<Key, Recorded> graphs_;
 };

@@ -30,8 +30,8 @@ inline ModelConfig tiny_config(const std::string& family) {
   return parse_config(tiny_json(family), "config.json");
 }
 
-// The families as a GPU can run them: head_dim a multiple of 16; one, two and four query heads to a key head. With biases
-// everywhere, with a window, with biases of q, k and v, with norms of q and k.
+// The families as a GPU can run them: head_dim a multiple of 16; one, two and four query heads to a key head. With
+// biases everywhere, with a window, with biases of q, k and v, with norms of q and k.
 inline const char* const kGpuFamilies[] = {"llama", "mistral", "qwen2", "qwen3"};
 inline Json gpu_json(const std::string& family) {
   Json json = tiny_json(family);
@@ -127,8 +127,7 @@ struct Cache {
 
   Cache(const Model& model, int64_t tokens, Stream& stream) : stride(model.kv_layer_elements()) {
     const int64_t count = (tokens + kernels::kKvBlock - 1) / kernels::kKvBlock;
-    const int64_t block =
-        stride * model.config().layers * dtype_bytes(kernels::activation_dtype(stream.device()));
+    const int64_t block = stride * model.config().layers * dtype_bytes(kernels::activation_dtype(stream.device()));
     const std::vector<std::byte> ones(static_cast<size_t>(count * block), std::byte{0xff});
     memory = device_copy(ones.data(), ones.size(), stream);
     for (int64_t i = 0; i < count; ++i) blocks.push_back(static_cast<std::byte*>(memory.data()) + i * block);

@@ -74,8 +74,8 @@ TEST_P(ForwardCuda, MixedBatchIsWhatEachGivesAlone) {
   const std::vector<float> together = testing::values_of(hidden, gpu());
   for (size_t i = 0; i < 5; ++i) {
     const std::vector<float> alone = run_alone(*model_, tokens[i], {before[i] + rows[i]}, adapters[i], gpu());
-    EXPECT_TRUE(std::equal(alone.begin() + before[i] * width, alone.end(),
-                           together.begin() + segments[i].row_begin * width))
+    EXPECT_TRUE(
+        std::equal(alone.begin() + before[i] * width, alone.end(), together.begin() + segments[i].row_begin * width))
         << "sequence " << i;
   }
 }
@@ -136,13 +136,11 @@ TEST_P(ForwardCuda, VisitGivesTheFileBack) {
 
 TEST_P(ForwardCuda, AgreesWithTheCpu) {
   const Model on_cpu = gpu_model(GetParam(), cpu());
-  const lora::AdapterVersion host =
-      testing::rounded(tiny_adapter(on_cpu.config(), lora::LoraType::canonical, 1));
+  const lora::AdapterVersion host = testing::rounded(tiny_adapter(on_cpu.config(), lora::LoraType::canonical, 1));
   const std::vector<int32_t> tokens = tiny_tokens(120, 0);
-  const double error = testing::relative_error(run_alone(*model_, tokens, {120}, &adapter_, gpu()),
-                                               run_alone(on_cpu, tokens, {120}, &host, cpu()));
-  RecordProperty("relative_error", std::to_string(error));
-  EXPECT_LE(error, testing::kRoundedActivations.logits);
+  const testing::Difference d = testing::difference(run_alone(*model_, tokens, {120}, &adapter_, gpu()),
+                                                    run_alone(on_cpu, tokens, {120}, &host, cpu()));
+  EXPECT_LE(d.of_norm, testing::kRounded.logits);
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, ForwardCuda, ::testing::ValuesIn(kGpuFamilies),

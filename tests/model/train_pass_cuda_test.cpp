@@ -78,13 +78,11 @@ TEST_P(TrainPassCuda, AgreesWithTheCpu) {
     both.dropout = dropout;
     both.type = lora::LoraType::canonical;
     const TrainResult got = train_here(both), wanted = train(both, cpu());
-    const double logprob = testing::max_difference(got.logprob, wanted.logprob);
-    const double entropy = testing::max_difference(got.entropy, wanted.entropy);
-    EXPECT_LE(logprob, testing::kRoundedActivations.logprob) << dropout;
-    EXPECT_LE(entropy, testing::kRoundedActivations.logprob) << dropout;
+    const auto off = [](const std::vector<float>& a, const std::vector<float>& b) { return testing::difference(a, b); };
+    EXPECT_LE(off(got.logprob, wanted.logprob).root_mean_square, testing::kRounded.logprob) << dropout;
+    EXPECT_LE(off(got.entropy, wanted.entropy).root_mean_square, testing::kRounded.logprob) << dropout;
     for (size_t lane = 0; lane < 2; ++lane)
-      EXPECT_LE(testing::relative_error(got.gradients[lane], wanted.gradients[lane]),
-                testing::kRoundedActivations.gradient)
+      EXPECT_LE(off(got.gradients[lane], wanted.gradients[lane]).of_norm, testing::kRounded.whole_gradient)
           << "dropout " << dropout << ", lane " << lane;
   }
 }
@@ -93,8 +91,7 @@ TEST_P(TrainPassCuda, AgreesWithTheCpu) {
 // disturbs neither.
 TEST_P(TrainPassCuda, ScoreIsForward) {
   const Model model = gpu_model(GetParam(), gpu());
-  const lora::AdapterVersion adapter =
-      testing::placed(tiny_adapter(model.config(), lora::LoraType::fused, 1), gpu());
+  const lora::AdapterVersion adapter = testing::placed(tiny_adapter(model.config(), lora::LoraType::fused, 1), gpu());
   const Packed packed(0, kSequences, run().lengths);
   TrainPass pass(model, gpu());
   const TrainOptions options{.inv_temperature = 1.25f, .recompute = false, .entropy = true};
@@ -119,8 +116,7 @@ TEST_P(TrainPassCuda, ScoreIsForward) {
 
 TEST_P(TrainPassCuda, NoTargetsIsNoGradient) {
   const Model model = gpu_model(GetParam(), gpu());
-  const lora::AdapterVersion adapter =
-      testing::placed(tiny_adapter(model.config(), lora::LoraType::fused, 1), gpu());
+  const lora::AdapterVersion adapter = testing::placed(tiny_adapter(model.config(), lora::LoraType::fused, 1), gpu());
   Packed packed(0, 2);
   packed.targets.assign(packed.targets.size(), -1);
   const Buffer flat = zero_gradient(*adapter.layout, gpu());

@@ -207,13 +207,12 @@ inline Numbers rl_numbers(const Case& c) {
 
 inline void expect_near(const std::vector<float>& got, const float* wanted, const std::string& key,
                         const testing::Tolerance& tolerance) {
-  const auto count = static_cast<int64_t>(got.size());
-  if (key.find("logits") != std::string::npos)
-    EXPECT_LE(testing::relative_error(got.data(), wanted, count), tolerance.logits) << key;
-  else if (key.find("grad.") != std::string::npos)
-    EXPECT_LE(testing::relative_error(got.data(), wanted, count), tolerance.gradient) << key;
+  const testing::Difference d = testing::difference(got.data(), wanted, static_cast<int64_t>(got.size()));
+  const bool logits = key.find("logits") != std::string::npos, gradient = key.find("grad.") != std::string::npos;
+  if (logits || gradient)
+    EXPECT_LE(tolerance.largest ? d.of_largest : d.of_norm, logits ? tolerance.logits : tolerance.gradient) << key;
   else
-    EXPECT_LE(testing::max_difference(got.data(), wanted, count), tolerance.logprob) << key;
+    EXPECT_LE(tolerance.largest ? d.largest : d.root_mean_square, tolerance.logprob) << key;
 }
 
 inline void expect_golden(const Case& c, const Numbers& got, const testing::Tolerance& tolerance) {

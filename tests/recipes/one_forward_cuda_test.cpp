@@ -53,11 +53,11 @@ class Session {
     for (const auto& [rank, alpha] : {std::pair{8, 8.0}, {16, 16.0}}) {
       const lora::AdapterVersion start = testing::placed(small_adapter(rank, alpha), stream);
       trainers_.push_back(std::make_unique<train::Trainer>(
-          model_, start.layout, start.weights,
-          train::TrainerOptions{.max_tokens = 4096, .temperature = kTemperature}, stream));
+          model_, start.layout, start.weights, train::TrainerOptions{.max_tokens = 4096, .temperature = kTemperature},
+          stream));
     }
-    const int64_t block_bytes = config_.layers * model_->kv_layer_elements() *
-                                dtype_bytes(kernels::activation_dtype(stream.device()));
+    const int64_t block_bytes =
+        config_.layers * model_->kv_layer_elements() * dtype_bytes(kernels::activation_dtype(stream.device()));
     for (const rollout::EngineOptions& options :
          {rollout::EngineOptions{}, rollout::EngineOptions{.max_sequences = 64, .max_batch_tokens = 96},
           rollout::EngineOptions{.kv_bytes = 400 * block_bytes}}) {

@@ -209,8 +209,7 @@ TEST_P(SchedulerTraffic, FinishesWithEveryPositionRight) {
     }
     // Every third round has just enough memory for its largest sequence alone.
     const int64_t blocks = round % 3 == 0 ? largest : largest + pick(0, 30);
-    Simulation simulation(requests, blocks, {pick(1, 8), pick(1, round % 2 ? 8 : 100)}, round, true,
-                          GetParam());
+    Simulation simulation(requests, blocks, {pick(1, 8), pick(1, round % 2 ? 8 : 100)}, round, true, GetParam());
     simulation.run();
     ASSERT_FALSE(HasFailure()) << "round " << round;
     simulation.expect_results();

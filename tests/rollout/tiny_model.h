@@ -81,7 +81,8 @@ inline std::vector<float> trainer_logprobs(const model::Model& model, const Prom
   return {out.logprob_T.f32() + prompt.tokens.size() - 1, out.logprob_T.f32() + tokens.size()};
 }
 
-// Logits [T, V] f32, in the stream's memory, of all rows of prompt and answer, from one forward over the whole sequence.
+// Logits [T, V] f32, in the stream's memory, of all rows of prompt and answer, from one forward over the whole
+// sequence.
 inline Buffer whole_logits(const model::Model& model, const Prompt& prompt, const Sample& sample,
                            const lora::AdapterVersion* adapter, Stream& stream) {
   std::vector<int32_t> tokens = prompt.tokens;
@@ -94,7 +95,8 @@ inline Buffer whole_logits(const model::Model& model, const Prompt& prompt, cons
   std::vector<void*> blocks;
   for (int64_t b = 0; b < num_blocks; ++b) blocks.push_back(static_cast<std::byte*>(memory.data()) + b * block_bytes);
   const model::Segment segment{.rows = rows, .kv_blocks = blocks, .adapter = adapter};
-  const model::RowBatch batch{.tokens = tokens, .segments = {&segment, 1}, .kv_layer_stride = model.kv_layer_elements()};
+  const model::RowBatch batch{
+      .tokens = tokens, .segments = {&segment, 1}, .kv_layer_stride = model.kv_layer_elements()};
   Arena arena(stream.device());
   const Tensor hidden = arena.alloc({rows, model.config().width}, dtype);
   const int64_t vocab = model.config().vocab_size;
@@ -105,7 +107,8 @@ inline Buffer whole_logits(const model::Model& model, const Prompt& prompt, cons
   return logits;
 }
 
-inline void expect_same(const std::vector<Sample>& got, const std::vector<Sample>& wanted, const std::string& schedule) {
+inline void expect_same(const std::vector<Sample>& got, const std::vector<Sample>& wanted,
+                        const std::string& schedule) {
   ASSERT_EQ(got.size(), wanted.size()) << schedule;
   for (size_t i = 0; i < got.size(); ++i) {
     EXPECT_EQ(got[i].prompt, wanted[i].prompt);

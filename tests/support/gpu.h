@@ -15,13 +15,14 @@ namespace lockstep::testing {
 
 // Makes NaN of the memory that the driver hands out next, so that whoever reads what nobody wrote is found out.
 inline void poison_free_memory(Stream& stream) {
-  const std::vector<std::byte> ones(size_t{64} << 20, std::byte{0xff});
+  const std::vector<std::byte> ones(size_t{16} << 20, std::byte{0xff});
   const Buffer buffer(ones.size(), Buffer::Fill::none, stream.device());
   upload(buffer.data(), ones.data(), ones.size(), stream);
   stream.synchronize();
 }
 
-// A fixture over `Base`: ::testing::Test, or a fixture that does not need SetUp. What lies on the GPU is made by make().
+// A fixture over `Base`: ::testing::Test, or a fixture that does not need SetUp. What lies on the GPU is made by
+// make().
 template <class Base = ::testing::Test>
 class OnGpu : public Base {
  protected:
@@ -78,18 +79,17 @@ class Ballast {
  public:
   explicit Ballast(int64_t left) {
     constexpr size_t kLeast = size_t{16} << 20;
+    const Buffer free_again(static_cast<size_t>(left), Buffer::Fill::none, Device::cuda);
     for (size_t bytes = size_t{8} << 30; bytes >= kLeast; bytes /= 2) {
       try {
         for (;;) held_.emplace_back(bytes, Buffer::Fill::none, Device::cuda);
       } catch (const ResourceError&) {
       }
     }
-    for (int64_t freed = 0; freed < left && !held_.empty(); held_.pop_back())
-      freed += static_cast<int64_t>(held_.back().bytes());
   }
 
  private:
-  std::vector<Buffer> held_;  // from large to small
+  std::vector<Buffer> held_;
 };
 
 }  // namespace lockstep::testing

@@ -62,7 +62,8 @@ inline std::vector<Datum> make_batch(int64_t count, uint64_t key, int64_t longes
     const auto draw = [&](int64_t at) {
       return philox(key, {static_cast<uint32_t>(i), static_cast<uint32_t>(at), 0, 0});
     };
-    const int64_t length = 4 + static_cast<int64_t>(draw(0)[0] % static_cast<uint64_t>(longest - 2)), prompt = 1 + draw(0)[1] % 3;
+    const int64_t length = 4 + static_cast<int64_t>(draw(0)[0] % static_cast<uint64_t>(longest - 2)),
+                  prompt = 1 + draw(0)[1] % 3;
     std::vector<int32_t> tokens;
     std::vector<float> mask;
     for (int64_t t = 0; t < length; ++t) {

@@ -36,8 +36,8 @@ inline Outcome train(const Way& way, const Loss& loss, Stream& stream) {
       {.max_tokens = way.max_tokens, .recompute = way.recompute, .temperature = 0.7f, .dropout = way.dropout}, stream);
   Outcome outcome;
   for (uint64_t step = 0; step < Way::kSteps; ++step)
-    outcome.reports.push_back(take_step(trainer, make_batch(Way::kSamples, 40 + step, way.longest), loss, 1e-2,
-                                        way.per_token, way.chunk));
+    outcome.reports.push_back(
+        take_step(trainer, make_batch(Way::kSamples, 40 + step, way.longest), loss, 1e-2, way.per_token, way.chunk));
   outcome.weights = weights_of(trainer, stream);
   return outcome;
 }
