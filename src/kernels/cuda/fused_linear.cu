@@ -110,8 +110,8 @@ struct Gpu {
     streams = properties.major == 9 && encode_tiled() != nullptr;
     if (!streams) return;
     cudaLaunchAttribute attributes[2];
-    const cudaLaunchConfig_t config =
-        configure<Narrow16, false>(kCluster, Narrow16::kThreads, kMostShared, attributes);
+    cudaLaunchConfig_t config = configure<Narrow16, false>(kCluster, Narrow16::kThreads, kMostShared, attributes);
+    config.numAttrs = 1;  // the cluster's size alone
     check(cudaOccupancyMaxActiveClusters(&clusters, stream_kernel<Narrow16, false>, &config), "clusters of blocks");
     streams = clusters > 0;
   }
@@ -197,10 +197,10 @@ CUtensorMap box_map(const Operand& matrix, int box_cols, int box_rows) {
   const cuuint64_t dims[] = {static_cast<cuuint64_t>(matrix.cols), static_cast<cuuint64_t>(matrix.rows)};
   const cuuint64_t strides[] = {static_cast<cuuint64_t>(std::max(matrix.stride, matrix.cols)) * sizeof(bf16)};
   const cuuint32_t box[] = {static_cast<cuuint32_t>(box_cols), static_cast<cuuint32_t>(box_rows)}, steps[] = {1, 1};
-  const CUresult status = encode_tiled()(
-      &map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<bf16*>(matrix.data), dims, strides, box, steps,
-      CU_TENSOR_MAP_INTERLEAVE_NONE, box_cols == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_32B,
-      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult status = encode_tiled()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<bf16*>(matrix.data),
+                                         dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                                         box_cols == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_32B,
+                                         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (status != CUDA_SUCCESS)
     throw DeviceError({.what = "the copy engine takes no map of a matrix",
                        .got = std::to_string(matrix.rows) + " x " + std::to_string(matrix.cols) + ", error " +

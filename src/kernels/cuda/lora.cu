@@ -1,9 +1,9 @@
 // Two kinds of product with a small dimension, the rank.
 //   many to few (lora_shrink, lora_expand_backward): bound by reading x once. Chains over segments of 256, whose sums
-//   are
-//     added in order. Few rows: every segment is one warp's, and the last block of a tile adds them. Many rows: a block
-//     keeps its rows and walks the segments.
+//   are added in order. Few rows: every segment is one warp's, and the last block of a tile adds them. Many rows: a
+//   block keeps its rows and walks the segments.
 //   few to many (lora_expand, lora_shrink_backward): bound by reading and writing y once.
+// Many rows, aligned, of small ranks: lora_large.cuh.
 #include "kernels/cuda/library.h"
 #include "kernels/cuda/lora_large.cuh"
 #include "kernels/cuda/ops.h"

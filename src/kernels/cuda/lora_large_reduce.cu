@@ -6,8 +6,9 @@
 namespace lockstep::kernels::cuda {
 namespace {
 
-constexpr int kSegment = 256, kDepth = 128, kUnit = 16;  // of the contraction, of a stage, columns of h
-constexpr int kMostUnits = 4, kMostPasses = 4, kMostWarps = 4, kMostStages = 12;
+[[maybe_unused]] constexpr int kSegment = 256, kDepth = 128,
+                               kUnit = 16;  // of the contraction, of a stage, columns of h
+constexpr int kMostUnits = 4, kMostPasses = 4, kMostWarps = 4;
 constexpr uint32_t kUnitBytes = kUnit * kDepth * sizeof(bf16);
 
 // 16 columns of h.
@@ -32,27 +33,13 @@ struct Reduce {
   __host__ __device__ uint32_t x_bytes() const { return 2 * kUnit * kDepth * warps; }
 };
 
-__device__ __forceinline__ int steps_of(const Pass& pass) {
+[[maybe_unused]] __device__ __forceinline__ int steps_of(const Pass& pass) {
   return (pass.depth + kDepth - 1) / kDepth;
 }
 
-struct Ring {
-  uint32_t shared, stage_bytes;
-  int stages;
-  int stage = 0;
-  uint32_t parity = 0;
-
-  __device__ uint32_t full() const { return shared + stages * stage_bytes + 8 * stage; }
-  __device__ uint32_t empty() const { return full() + 8 * kMostStages; }
-  __device__ uint32_t at() const { return shared + stage * stage_bytes; }
-  __device__ __forceinline__ void next() {
-    if (++stage == stages) stage = 0, parity ^= 1;
-  }
-};
-
 // By one thread. b: boxes of 16 columns [k][rank], or (kByRank) of 64 columns [rank][k].
 template <bool kByRank>
-__device__ void fill(const Reduce& args, Ring ring) {
+__device__ void fill(const Reduce& args, CopyRing ring) {
   const int row = static_cast<int>(blockIdx.x) * kUnit * args.warps;
   bool first_round = true;
   for (int p = 0; p < args.num_passes; ++p) {
@@ -123,7 +110,7 @@ __device__ void store(const Reduce& args, const Pass& pass, const float (&sum)[2
 
 // A warp's 16 rows. The fragments of the next 32 of the contraction are loaded before those at hand are multiplied.
 template <int kUnits, bool kByRank>
-__device__ void multiply(const Reduce& args, Ring ring, int warp, int lane) {
+__device__ void multiply(const Reduce& args, CopyRing ring, int warp, int lane) {
   constexpr int kChunks = kDepth / 32;
   Fragments<kUnits> fragments[2];
   float acc[2 * kUnits][4] = {}, sum[2 * kUnits][4] = {};
@@ -133,7 +120,7 @@ __device__ void multiply(const Reduce& args, Ring ring, int warp, int lane) {
     const Pass& pass = args.pass[p];
     const int steps = steps_of(pass);
     for (int step = 0; step < steps; ++step) {
-      const Ring now = ring;
+      const CopyRing now = ring;
       ring.next();
 #pragma unroll
       for (int chunk = 0; chunk < kChunks; ++chunk) {
@@ -171,17 +158,10 @@ __global__ void __launch_bounds__(32 * (kMostWarps + 1)) reduce_rows(const __gri
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   extern __shared__ __align__(1024) uint8_t unaligned[];
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  Ring ring{.shared = (shared_address(unaligned) + 1023) / 1024 * 1024,
-            .stage_bytes = args.x_bytes() + kUnits * kUnitBytes,
-            .stages = args.stages};
-  if (threadIdx.x == 0) {
-    Ring each = ring;
-    for (int i = 0; i < ring.stages; ++i, each.next()) {
-      barrier_init(each.full(), 1);
-      barrier_init(each.empty(), args.warps);
-    }
-    barrier_init_fence();
-  }
+  CopyRing ring{.shared = (shared_address(unaligned) + 1023) / 1024 * 1024,
+                .stage_bytes = args.x_bytes() + kUnits * kUnitBytes,
+                .stages = args.stages};
+  if (threadIdx.x == 0) ring.init(args.warps);
   __syncthreads();
   if (warp == args.warps) {
     if (lane == 0) fill<kByRank>(args, ring);
@@ -193,8 +173,8 @@ __global__ void __launch_bounds__(32 * (kMostWarps + 1)) reduce_rows(const __gri
 
 template <int kUnits, bool kByRank>
 void launch(Reduce& args, int64_t rows, cudaStream_t stream) {
-  const size_t stage_bytes = args.x_bytes() + kUnits * kUnitBytes, fixed = 1024 + 16 * kMostStages;
-  args.stages = static_cast<int>(std::min<size_t>(kMostStages, (kMostShared - fixed) / stage_bytes));
+  const size_t stage_bytes = args.x_bytes() + kUnits * kUnitBytes, fixed = 1024 + CopyRing::kBarrierBytes;
+  args.stages = static_cast<int>(std::min<size_t>(CopyRing::kMostStages, (kMostShared - fixed) / stage_bytes));
   allow_shared<reduce_rows<kUnits, kByRank>>(kMostShared);
   const auto blocks = static_cast<unsigned>((rows + kUnit * args.warps - 1) / (kUnit * args.warps));
   reduce_rows<kUnits, kByRank><<<blocks, 32 * (args.warps + 1), fixed + args.stages * stage_bytes, stream>>>(args);
