@@ -244,5 +244,42 @@ TEST(LoraCuda, GradientsDoNotDependOnTheCall) {
   expect_same_rows(bytes_of(apart, stream), bytes_of(together, stream), "gradient");
 }
 
+// Many lanes at once take another kernel than one: each lane's buffer has the same bits.
+TEST(LoraCuda, GradientsDoNotDependOnOtherLanes) {
+  SKIP_WITHOUT_GPU();
+  Stream stream({.device = Device::cuda});
+  Workbench bench(stream);
+  constexpr int64_t kRows = 1500;
+  constexpr int kLanes = 4;
+  const GradientRows parts[] = {{0, 300}, {300, 1}, {301, 511}, {815, 685}};
+  for (const int64_t rank : {int64_t{8}, int64_t{16}, int64_t{32}}) {
+    Pairs pairs = make_pairs(bench, 1024, rank, {1024, 512});
+    int64_t floats = 0;
+    for (LoraPair& pair : pairs.all) {
+      pair.a_offset = floats;
+      pair.b_offset = floats += pairs.in * rank;
+      floats += rank * pair.b[1];
+    }
+    const Tensor x = bench.activations(random_values(kRows * pairs.in, 5), {kRows, pairs.in});
+    const Tensor h = bench.activations(random_values(kRows * pairs.rank, 6), {kRows, pairs.rank});
+    const Tensor dh = bench.activations(random_values(kRows * pairs.rank, 7), {kRows, pairs.rank});
+    const Tensor dy = bench.activations(random_values(kRows * pairs.out, 8), {kRows, pairs.out});
+    const Tensor together = bench.f32(random_values(kLanes * floats, 9), {kLanes, floats});
+    const Tensor apart = bench.f32(random_values(kLanes * floats, 9), {kLanes, floats});
+    const auto add = [&](const std::vector<GradientRows>& rows) {
+      const Arena::Scope scope(bench.arena);
+      const GradientPlan plan = plan_gradients(rows, lora_gradient_floats(pairs.all), bench.arena, stream);
+      lora_gradient(plan, x, h, dh, dy, pairs.all, stream);
+      stream.synchronize();
+    };
+    const auto rows_of = [&](const Tensor& gradient, int lane) {
+      return GradientRows{parts[lane].row_begin, parts[lane].rows, gradient.row(lane)};
+    };
+    add({rows_of(together, 0), rows_of(together, 1), rows_of(together, 2), rows_of(together, 3)});
+    for (int lane = 0; lane < kLanes; ++lane) add({rows_of(apart, lane)});
+    expect_same_rows(bytes_of(apart, stream), bytes_of(together, stream), "rank " + std::to_string(rank));
+  }
+}
+
 }  // namespace
 }  // namespace lockstep::kernels::testing

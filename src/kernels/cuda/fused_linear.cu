@@ -5,7 +5,6 @@
 namespace lockstep::kernels::cuda {
 namespace {
 
-constexpr size_t kSharedLimit = 227 << 10;              // a block alone on its multiprocessor
 constexpr size_t kHalfShared = (228 << 10) / 2 - 1024;  // two: the next kernel's first weights arrive meanwhile
 constexpr int kFewStages = 4;
 constexpr int64_t kMostNormDepth = 8192;
@@ -25,26 +24,9 @@ EncodeTiled encode_tiled() {
   return encode;
 }
 
-// Boxes of 64 columns, whose 16-byte chunks the copy engine exchanges by row so that fragments load without conflicts.
-CUtensorMap map_of(const Operand& matrix, int box_rows) {
-  CUtensorMap map{};
-  const cuuint64_t dims[] = {static_cast<cuuint64_t>(matrix.cols), static_cast<cuuint64_t>(matrix.rows)};
-  const cuuint64_t strides[] = {static_cast<cuuint64_t>(std::max(matrix.stride, matrix.cols)) * sizeof(bf16)};
-  const cuuint32_t box[] = {64, static_cast<cuuint32_t>(box_rows)}, steps[] = {1, 1};
-  const CUresult status =
-      encode_tiled()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<bf16*>(matrix.data), dims, strides, box,
-                     steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                     CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (status != CUDA_SUCCESS)
-    throw DeviceError({.what = "the copy engine takes no map of a matrix",
-                       .got = std::to_string(matrix.rows) + " x " + std::to_string(matrix.cols) + ", error " +
-                              std::to_string(static_cast<int>(status))});
-  return map;
-}
-
 template <class S, bool kNorm>
 cudaLaunchConfig_t configure(unsigned blocks, int threads, size_t bytes, cudaLaunchAttribute (&attributes)[2]) {
-  allow_shared<stream_kernel<S, kNorm>>(kSharedLimit);
+  allow_shared<stream_kernel<S, kNorm>>(kMostShared);
   attributes[0].id = cudaLaunchAttributeClusterDimension;
   attributes[0].val.clusterDim = {kCluster, 1, 1};
   attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -70,7 +52,7 @@ int stages_of(StreamArgs args) {
   };
   const int few = fitting(kHalfShared);
   if (few >= std::min(wanted, kFewStages)) return few;
-  const int all = fitting(kSharedLimit);
+  const int all = fitting(kMostShared);
   return all >= std::min(wanted, 2) ? all : 0;
 }
 
@@ -79,8 +61,8 @@ void launch(StreamArgs& args, const Product& product, cudaStream_t stream) {
   const size_t bytes = StreamLayout::of<S>(args).total + 1024;
   const int warps = 1 + S::kWarpsM * (args.warps_n + (args.num_pairs ? 1 : 0));
   const unsigned blocks = static_cast<unsigned>((args.outputs + args.block_columns - 1) / args.block_columns);
-  args.x_map = map_of(product.x, S::kPieceRows);
-  args.w_map = map_of(product.w, args.block_columns);
+  args.x_map = box_map(product.x, 64, S::kPieceRows);
+  args.w_map = box_map(product.w, 64, args.block_columns);
   cudaLaunchAttribute attributes[2];
   cudaLaunchConfig_t config =
       configure<S, kNorm>((blocks + kCluster - 1) / kCluster * kCluster, 32 * warps, bytes, attributes);
@@ -128,8 +110,8 @@ struct Gpu {
     streams = properties.major == 9 && encode_tiled() != nullptr;
     if (!streams) return;
     cudaLaunchAttribute attributes[2];
-    const cudaLaunchConfig_t config =
-        configure<Narrow16, false>(kCluster, Narrow16::kThreads, kSharedLimit, attributes);
+    cudaLaunchConfig_t config = configure<Narrow16, false>(kCluster, Narrow16::kThreads, kMostShared, attributes);
+    config.numAttrs = 1;  // the cluster's size alone
     check(cudaOccupancyMaxActiveClusters(&clusters, stream_kernel<Narrow16, false>, &config), "clusters of blocks");
     streams = clusters > 0;
   }
@@ -205,6 +187,26 @@ bool suits(const StreamProduct& p) {
 }
 
 }  // namespace
+
+bool has_copy_engine() {
+  return gpu().streams;
+}
+
+CUtensorMap box_map(const Operand& matrix, int box_cols, int box_rows) {
+  CUtensorMap map{};
+  const cuuint64_t dims[] = {static_cast<cuuint64_t>(matrix.cols), static_cast<cuuint64_t>(matrix.rows)};
+  const cuuint64_t strides[] = {static_cast<cuuint64_t>(std::max(matrix.stride, matrix.cols)) * sizeof(bf16)};
+  const cuuint32_t box[] = {static_cast<cuuint32_t>(box_cols), static_cast<cuuint32_t>(box_rows)}, steps[] = {1, 1};
+  const CUresult status = encode_tiled()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<bf16*>(matrix.data),
+                                         dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                                         box_cols == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_32B,
+                                         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (status != CUDA_SUCCESS)
+    throw DeviceError({.what = "the copy engine takes no map of a matrix",
+                       .got = std::to_string(matrix.rows) + " x " + std::to_string(matrix.cols) + ", error " +
+                              std::to_string(static_cast<int>(status))});
+  return map;
+}
 
 bool streams(const StreamProduct& p) {
   if (!suits(p)) return false;

@@ -7,6 +7,14 @@
 
 namespace lockstep::kernels::cuda {
 
+// Whether kernels for compute capability 9.0 run here.
+bool has_copy_engine();
+// Boxes of `box_cols` (64 or 16) columns for the copy engine, which exchanges 16-byte chunks by row so that fragments
+// load without conflicts: chunk c of row r lies at c ^ r % 8 (64 columns) or c ^ r / 4 % 2 (16). DeviceError.
+CUtensorMap box_map(const Operand& matrix, int box_cols, int box_rows);
+
+inline constexpr size_t kMostShared = 227 << 10;  // of a block, compute capability 9.0
+
 inline constexpr int64_t kStreamTokens = 64;  // most rows
 inline constexpr int kStreamPairs = 4, kStreamSlots = 64;
 

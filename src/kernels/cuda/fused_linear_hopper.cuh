@@ -19,6 +19,9 @@ __device__ __forceinline__ void barrier_init_fence() {
   asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
   asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
 }
+__device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(barrier) : "memory");
+}
 // Arrives, and lets the phase end only when `bytes` more have come.
 __device__ __forceinline__ void barrier_expect(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(barrier), "r"(bytes) : "memory");
@@ -37,6 +40,32 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) 
       "r"(parity)
       : "memory");
 }
+
+// A ring of stages, then their barriers: `full` when a stage's copies have come, `empty` when its readers are done.
+struct CopyRing {
+  static constexpr int kMostStages = 16;
+  static constexpr uint32_t kBarrierBytes = 16 * kMostStages;
+  uint32_t shared, stage_bytes;
+  int stages;
+  int stage = 0;
+  uint32_t parity = 0;
+
+  __device__ __forceinline__ uint32_t full() const { return shared + stages * stage_bytes + 8 * stage; }
+  __device__ __forceinline__ uint32_t empty() const { return full() + 8 * kMostStages; }
+  __device__ __forceinline__ uint32_t at() const { return shared + stage * stage_bytes; }
+  __device__ __forceinline__ void next() {
+    if (++stage == stages) stage = 0, parity ^= 1;
+  }
+  // By one thread; a block's barrier follows.
+  __device__ __forceinline__ void init(int readers) const {
+    CopyRing each = *this;
+    for (int i = 0; i < stages; ++i, each.next()) {
+      barrier_init(each.full(), 1);
+      barrier_init(each.empty(), readers);
+    }
+    barrier_init_fence();
+  }
+};
 
 // ---- clusters ----
 

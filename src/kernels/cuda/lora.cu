@@ -1,23 +1,20 @@
 // Two kinds of product with a small dimension, the rank.
 //   many to few (lora_shrink, lora_expand_backward): bound by reading x once. Chains over segments of 256, whose sums
-//   are
-//     added in order. Few rows: every segment is one warp's, and the last block of a tile adds them. Many rows: a block
-//     keeps its rows and walks the segments.
+//   are added in order. Few rows: every segment is one warp's, and the last block of a tile adds them. Many rows: a
+//   block keeps its rows and walks the segments.
 //   few to many (lora_expand, lora_shrink_backward): bound by reading and writing y once.
+// Many rows, aligned, of small ranks: lora_large.cuh.
 #include "kernels/cuda/library.h"
-#include "kernels/cuda/lora_pairs.cuh"
+#include "kernels/cuda/lora_large.cuh"
 #include "kernels/cuda/ops.h"
 
 namespace lockstep::kernels::cuda {
 namespace {
 
 constexpr int kSegment = 256;
-constexpr int64_t kFewRows = 512;
+constexpr int64_t kFewRows = 512, kUpdateFewRows = 256;
 
-struct Rows {
-  bf16* y = nullptr;
-  int64_t stride = 0, count = 0;
-};
+using Rows = LoraRows;
 
 // ---- many to few, few rows: a block has 16 rows x 16 columns and four segments, one a warp ----
 
@@ -262,6 +259,17 @@ void launch_many(const PairProducts& products, const Rows& rows, Stream& stream)
   shrink_many<kTransposed><<<grid, kManyThreads, kManyShared, stream_of(stream)>>>(products, rows);
 }
 
+// products(pad): the slots of each padded. Transposed: all with the same x.
+template <bool kTransposed, class Products>
+void reduce(const Products& products, const Rows& rows, Stream& stream) {
+  if (rows.count <= kFewRows) {
+    if (launch_few<kTransposed>(products(16), rows, stream)) return;
+  } else if (reduce_large(products(16), rows, kTransposed, library_of(stream).multiprocessors, stream_of(stream))) {
+    return;
+  }
+  launch_many<kTransposed>(products(kTransposed ? 8 : 64), rows, stream);
+}
+
 template <bool kTransposed, int kDepth>
 void launch_update(const PairProducts& products, const Rows& rows, int64_t cols, int64_t rank, Stream& stream) {
   constexpr size_t kShared = kUpdateShared<kTransposed, kDepth>;
@@ -269,6 +277,15 @@ void launch_update(const PairProducts& products, const Rows& rows, int64_t cols,
   const dim3 grid(tiles_of(cols, 64), tiles_of(rows.count, 64));
   update<kTransposed, kDepth>
       <<<grid, kUpdateThreads, kShared, stream_of(stream)>>>(products, rows, static_cast<int>(tiles_of(rank, kDepth)));
+}
+
+// Transposed: each product adds to its own columns, else all to the same `cols`.
+template <bool kTransposed>
+void add_products(const PairProducts& products, const Rows& rows, int64_t cols, int64_t rank, Stream& stream) {
+  if (rows.count > kUpdateFewRows &&
+      update_large(products, rows, !kTransposed, library_of(stream).multiprocessors, stream_of(stream)))
+    return;
+  (rank <= 32 ? launch_update<kTransposed, 32> : launch_update<kTransposed, 64>)(products, rows, cols, rank, stream);
 }
 
 int64_t largest_rank(std::span<const LoraPair> pairs) {
@@ -295,8 +312,7 @@ void lora_shrink(Tensor h, ConstTensor x, std::span<const LoraPair> pairs, Strea
     }
     return all;
   };
-  if (x[0] > kFewRows || !launch_few<true>(products(16), rows_of(h), stream))
-    launch_many<true>(products(8), rows_of(h), stream);
+  reduce<true>(products, rows_of(h), stream);
   check_launch("lora_shrink", {h, x});
 }
 
@@ -317,8 +333,7 @@ void lora_expand_backward(Tensor dh, ConstTensor dy, std::span<const LoraPair> p
     }
     return all;
   };
-  if (dy[0] > kFewRows || !launch_few<false>(products(16), rows_of(dh), stream))
-    launch_many<false>(products(64), rows_of(dh), stream);
+  reduce<false>(products, rows_of(dh), stream);
   check_launch("lora_expand_backward", {dh, dy});
 }
 
@@ -336,8 +351,7 @@ void lora_expand(Tensor y, ConstTensor h, std::span<const LoraPair> pairs, Strea
                  64);
     begin += pair.rank();
   }
-  const int64_t rank = largest_rank(pairs);
-  (rank <= 32 ? launch_update<true, 32> : launch_update<true, 64>)(products, rows_of(y), products.slots, rank, stream);
+  add_products<true>(products, rows_of(y), products.slots, largest_rank(pairs), stream);
   check_launch("lora_expand", {y, h});
 }
 
@@ -350,8 +364,7 @@ void lora_shrink_backward(Tensor dx, ConstTensor dh, std::span<const LoraPair> p
     products.add({.x = columns_of(dh, begin, pair.rank()), .b = operand(pair.a), .y_cols = dx[1]}, 64);
     begin += pair.rank();
   }
-  const int64_t rank = largest_rank(pairs);
-  (rank <= 32 ? launch_update<false, 32> : launch_update<false, 64>)(products, rows_of(dx), dx[1], rank, stream);
+  add_products<false>(products, rows_of(dx), dx[1], largest_rank(pairs), stream);
   check_launch("lora_shrink_backward", {dx, dh});
 }
 

@@ -1,6 +1,7 @@
 // dA = x^T dh and dB = h^T dy: the contraction runs over the rows of a block (at most 256), both operands lie [row]
 // [column]. A block of threads takes 64 columns of the wide one (x, dy) and all columns of the narrow one (dh, h).
-#include "kernels/cuda/lora_pairs.cuh"
+#include "kernels/cuda/library.h"
+#include "kernels/cuda/lora_large.cuh"
 #include "kernels/cuda/ops.h"
 
 namespace lockstep::kernels::cuda {
@@ -170,12 +171,31 @@ void launch_partial(const Tasks& tasks, const GradientPlan& plan, int64_t floats
   }
 }
 
+bool launch_large(const GradientPlan& plan, const ConstTensor& x, const ConstTensor& h, const ConstTensor& dh,
+                  const ConstTensor& dy, std::span<const LoraPair> pairs, Stream& stream) {
+  if (pairs.size() > size_t{kGradientTargets}) return false;
+  GradientTask tasks[kGradientTasks];
+  GradientTask& da = tasks[0];
+  da.wide = operand(x), da.narrow = operand(dh);
+  int64_t begin = 0;
+  for (const LoraPair& pair : pairs) {
+    const int64_t rank = pair.rank(), out = pair.b[1];
+    GradientTask& db = tasks[1 + da.num_targets];
+    db.wide = columns_of(dy, pair.out_begin, out), db.narrow = columns_of(h, begin, rank);
+    db.target[db.num_targets++] = {.offset = pair.b_offset, .wide_step = 1, .narrow_step = out, .scale = pair.scale};
+    da.target[da.num_targets++] = {.begin = begin, .offset = pair.a_offset, .wide_step = rank, .narrow_step = 1};
+    begin += rank;
+  }
+  return gradient_large({tasks, 1 + pairs.size()}, plan, library_of(stream).multiprocessors, stream_of(stream));
+}
+
 }  // namespace
 
 void lora_gradient(const GradientPlan& plan, ConstTensor x, ConstTensor h, ConstTensor dh, ConstTensor dy,
                    std::span<const LoraPair> pairs, Stream& stream) {
   if (plan.num_blocks == 0 || pairs.empty()) return;
   require_few_pairs(pairs, "lora_gradient");
+  if (launch_large(plan, x, h, dh, dy, pairs, stream)) return check_launch("lora_gradient", {x, h, dh, dy});
   Tasks da, db;
   Pieces pieces;
   int64_t begin = 0;
