@@ -1,8 +1,7 @@
-// Products: linear, LoRA, fused, embedding. Inputs are bf16 numbers on both devices, so f32 results differ by the order
+// Products: linear, LoRA, embedding. Inputs are bf16 numbers on both devices, so f32 results differ by the order
 // of sums alone, and bf16 results by one rounding more.
 #include <algorithm>
 
-#include "kernels/fused_linear.h"
 #include "kernels/linear.h"
 #include "kernels/lora.h"
 #include "kernels/op_case.h"
@@ -170,57 +169,6 @@ void add_lora_cases(std::vector<OpCase>& cases, const LoraShape& s) {
                      }});
 }
 
-// ---- fused ----
-
-struct FusedShape {
-  LoraShape lora;  // with no ranks: no adapter
-  int64_t outputs;
-  bool norm, residual, swiglu;
-};
-
-Prepared prepare_fused(Workbench& bench, const FusedShape& s) {
-  const int64_t rows = s.lora.rows, depth = s.lora.in;
-  FusedLinear call;
-  call.weight = &bench.keep(bench.weight(values(s.outputs * depth, 1, 0.1f), s.outputs, depth));
-  call.x = bench.activations(values(rows * depth, 2), {rows, depth});
-  call.y = bench.poisoned_activations({rows, s.swiglu ? s.outputs / 2 : s.outputs});
-  if (s.residual) call.residual = bench.activations(values(rows * s.outputs, 4), {rows, s.outputs});
-  if (s.norm) {
-    call.norm_weight = bench.f32(values(depth, 5), {depth});
-    call.norm_eps = 1e-6f;
-    call.normed = bench.poisoned_activations({rows, depth});
-  }
-  if (s.swiglu) {
-    call.swiglu = true;
-    call.gate_up = bench.poisoned_activations({rows, s.outputs});
-  }
-  if (!s.lora.ranks.empty()) {
-    call.pairs = bench.keep(make_pairs(bench, s.lora));
-    call.h = bench.poisoned_activations({rows, s.lora.rank()});
-  }
-  return {[call, &bench] { fused_linear_forward(call, bench.stream); }, {call.y}};
-}
-
-OpCase fused_case(const FusedShape& s) {
-  std::string name = "fused" + shape_of({s.lora.rows, s.outputs, s.lora.in});
-  for (const auto& [on, text] :
-       {std::pair(s.norm, " norm"), {s.residual, " residual"}, {s.swiglu, " swiglu"}, {!s.lora.ranks.empty(), " lora"}})
-    if (on) name += text;
-  // Rounded up to five times on a GPU, never on the CPU.
-  return {
-      .name = name, .tolerance = 4 * kRounded, .prepare = [s](Workbench& bench) { return prepare_fused(bench, s); }};
-}
-
-OpCase embedding_case(int64_t rows, int64_t vocabulary, int64_t width) {
-  return {.name = "embedding_gather" + shape_of({rows, vocabulary, width}),
-          .prepare = [=](Workbench& bench) -> Prepared {
-            const PackedWeight& weight = bench.keep(bench.weight(values(vocabulary * width, 1), vocabulary, width));
-            const auto ids = bench.ints(random_ints(rows, static_cast<int32_t>(vocabulary), 2));
-            const Tensor y = bench.poisoned_activations({rows, width});
-            return {[=, &weight, &bench] { embedding_gather(y, weight, ids, bench.stream); }, {y}};
-          }};
-}
-
 // ---- speed ----
 
 struct Layer {
@@ -243,42 +191,6 @@ OpCase linear_speed(const Layer& layer, int64_t rows) {
   speed.bytes = 2 * (n * k + m * k) + m * n * (layer.f32 ? 4 : layer.residual ? 4 : 2);
   speed.flops = 2 * m * n * k;
   return speed;
-}
-
-// The four products of a decoder layer, with and without an adapter.
-void add_fused_speeds(std::vector<OpCase>& cases, const std::string& model, int64_t rows, int64_t width, int64_t heads,
-                      int64_t kv_heads, int64_t hidden) {
-  const struct {
-    const char* name;
-    int64_t depth;
-    std::vector<int64_t> outs;
-    bool norm, residual, swiglu;
-  } products[] = {{"qkv", width, {heads, kv_heads, kv_heads}, true, false, false},
-                  {"o", heads, {width}, false, true, false},
-                  {"gate_up", width, {hidden, hidden}, true, false, true},
-                  {"down", hidden, {width}, false, true, false}};
-  for (const bool adapter : {false, true})
-    for (const auto& p : products) {
-      FusedShape s{{rows, p.depth, std::vector<int64_t>(adapter ? p.outs.size() : 0, 16), p.outs},
-                   0,
-                   p.norm,
-                   p.residual,
-                   p.swiglu};
-      for (const int64_t out : p.outs) s.outputs += out;
-      if (!adapter) s.lora.outs.clear();
-      OpCase speed = fused_case(s);
-      speed.name = "fused " + model + " " + p.name + speed.name.substr(speed.name.find(" ["));
-      const double m = static_cast<double>(rows), n = static_cast<double>(s.outputs), k = static_cast<double>(p.depth),
-                   rank = static_cast<double>(s.lora.rank());
-      speed.bytes = 2 * (n * k + m * k +
-                         m * n *
-                             (p.swiglu     ? 0.5
-                              : p.residual ? 2
-                                           : 1) +
-                         rank * k + (adapter ? 16 * n : 0));
-      speed.flops = 2 * m * (n * k + rank * k + (adapter ? 16 * n : 0));
-      cases.push_back(speed);
-    }
 }
 
 OpCase backward_speed(const Layer& layer, int64_t rows) {
@@ -342,18 +254,6 @@ std::vector<OpCase> product_cases() {
   add_lora_cases(cases, {80, 96, {256}, {300}});
   add_lora_cases(cases, {1100, 96, {130}, {64}});
 
-  for (const int64_t rows : {1, 3, 17, 64, 80})
-    for (const bool adapter : {false, true}) {
-      const auto lora = [&](int64_t in, std::vector<int64_t> outs) {
-        return LoraShape{rows, in, std::vector<int64_t>(adapter ? outs.size() : 0, 16),
-                         adapter ? outs : std::vector<int64_t>()};
-      };
-      cases.push_back(fused_case({lora(512, {512, 256, 256}), 1024, true, false, false}));
-      cases.push_back(fused_case({lora(768, {512}), 512, false, true, false}));
-      cases.push_back(fused_case({lora(512, {640, 640}), 1280, true, false, true}));
-      cases.push_back(fused_case({lora(201, {75}), 75, true, true, false}));
-    }
-
   cases.push_back(embedding_case(13, 300, 128));
   cases.push_back(embedding_case(1, 7, 75));
   return cases;
@@ -364,10 +264,6 @@ std::vector<OpCase> product_speed_cases() {
   for (const Layer& layer : kLayers)
     for (const int64_t rows : {1, 8, 64, 256, 8192})
       if (layer.outputs < 100000 || rows <= 256) cases.push_back(linear_speed(layer, rows));
-  for (const int64_t rows : {1, 8, 64}) {
-    add_fused_speeds(cases, "0.6B", rows, 1024, 2048, 1024, 3072);
-    add_fused_speeds(cases, "4B", rows, 2560, 4096, 1024, 9728);
-  }
   for (const Layer& layer : kLayers)
     if (layer.outputs < 100000) cases.push_back(backward_speed(layer, 8192));
   for (const int64_t rows : {64, 8192}) {

@@ -26,9 +26,6 @@ void linear_forward(Tensor, ConstTensor, const PackedWeight&, ConstTensor, Const
 void linear_backward_input(Tensor, ConstTensor, const PackedWeight&, bool, Stream&) {
   absent();
 }
-bool fused_linear_forward(const FusedLinear&, Stream&) {
-  absent();
-}
 void lora_shrink(Tensor, ConstTensor, std::span<const LoraPair>, Stream&) {
   absent();
 }

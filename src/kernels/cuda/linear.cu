@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/cuda/fused_linear.cuh"
 #include "kernels/cuda/library.h"
+#include "kernels/cuda/linear_small.cuh"
 #include "kernels/cuda/ops.h"
 
 namespace lockstep::kernels::cuda {

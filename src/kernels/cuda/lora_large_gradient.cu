@@ -1,7 +1,7 @@
 // dA = x^T dh and dB = h^T dy, where enough columns and lanes keep the GPU busy: a block keeps 64 columns of x or dy
 // and walks down all rows of one lane, which the copy engine brings to a ring of stages in shared memory. Every block
 // of 256 rows is a chain of its own, and the chains' ends are added in order. Compute capability 9.0.
-#include "kernels/cuda/fused_linear.cuh"
+#include "kernels/cuda/copy_engine.cuh"
 #include "kernels/cuda/lora_large.cuh"
 
 namespace lockstep::kernels::cuda {

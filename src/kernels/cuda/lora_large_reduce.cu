@@ -1,6 +1,6 @@
 // h = x A. A block keeps up to 64 rows and all their columns of h, and x streams through a ring of stages in shared
 // memory that the copy engine fills. Compute capability 9.0.
-#include "kernels/cuda/fused_linear.cuh"
+#include "kernels/cuda/copy_engine.cuh"
 #include "kernels/cuda/lora_large.cuh"
 
 namespace lockstep::kernels::cuda {

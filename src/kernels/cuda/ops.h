@@ -6,7 +6,6 @@
 #include "kernels/attention.h"
 #include "kernels/decode.h"
 #include "kernels/elementwise.h"
-#include "kernels/fused_linear.h"
 #include "kernels/limits.h"
 #include "kernels/linear.h"
 #include "kernels/logprob.h"
@@ -29,9 +28,6 @@ void embedding_gather(Tensor y, const PackedWeight& weight, std::span<const int3
 void linear_forward(Tensor y, ConstTensor x, const PackedWeight& weight, ConstTensor bias, ConstTensor residual,
                     Stream& stream);
 void linear_backward_input(Tensor dx, ConstTensor dy, const PackedWeight& weight, bool accumulate, Stream& stream);
-
-// fused_linear.cu
-bool fused_linear_forward(const FusedLinear& call, Stream& stream);  // false: nothing done, take the separate ops
 
 // lora.cu
 void lora_shrink(Tensor h, ConstTensor x, std::span<const LoraPair> pairs, Stream& stream);

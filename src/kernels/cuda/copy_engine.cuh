@@ -1,13 +1,20 @@
-// What compute capability 9.0 adds for kernels that stream weights: barriers that count arriving bytes, tile copies by
-// the copy engine (also into several blocks of a cluster at once), stores to a neighbour's shared memory, and launches
-// that overlap the end of the kernel before. Shared memory is named by 32-bit addresses.
+// The copy engine of compute capability 9.0: boxes of a matrix travel to shared memory on their own, and barriers count
+// the bytes that have come. Shared memory is named by 32-bit addresses.
 #pragma once
 
 #include <cuda.h>
 
-#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/tile.cuh"
 
 namespace lockstep::kernels::cuda {
+
+inline constexpr size_t kMostShared = 227 << 10;  // of a block, compute capability 9.0
+
+// Whether kernels for compute capability 9.0 run here.
+bool has_copy_engine();
+// Boxes of `box_cols` (64 or 16) columns for the copy engine, which exchanges 16-byte chunks by row so that fragments
+// load without conflicts: chunk c of row r lies at c ^ r % 8 (64 columns) or c ^ r / 4 % 2 (16). DeviceError.
+CUtensorMap box_map(const Operand& matrix, int box_cols, int box_rows);
 
 // ---- barriers in shared memory (64 bits) ----
 
@@ -67,33 +74,6 @@ struct CopyRing {
   }
 };
 
-// ---- clusters ----
-
-__device__ __forceinline__ uint32_t cluster_rank() {
-  uint32_t rank;
-  asm volatile("mov.u32 %0, %%cluster_ctarank;\n" : "=r"(rank));
-  return rank;
-}
-__device__ __forceinline__ void cluster_arrive() {
-  asm volatile("barrier.cluster.arrive.release;\n" ::: "memory");
-}
-__device__ __forceinline__ void cluster_wait() {
-  asm volatile("barrier.cluster.wait.acquire;\n" ::: "memory");
-}
-// The same address in block `rank` of the cluster.
-__device__ __forceinline__ uint32_t address_in(uint32_t address, uint32_t rank) {
-  uint32_t result;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;\n" : "=r"(result) : "r"(address), "r"(rank));
-  return result;
-}
-__device__ __forceinline__ void barrier_arrive_in(uint32_t barrier, uint32_t rank) {
-  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];\n" ::"r"(address_in(barrier, rank))
-               : "memory");
-}
-__device__ __forceinline__ void store_in(uint32_t address, uint32_t rank, uint32_t word) {
-  asm volatile("st.shared::cluster.u32 [%0], %1;\n" ::"r"(address_in(address, rank)), "r"(word) : "memory");
-}
-
 // ---- the copy engine: one thread asks for a box of a matrix; zeros outside the matrix ----
 
 __device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap& from, int col, int row, uint32_t barrier) {
@@ -103,28 +83,8 @@ __device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap& from, i
       "l"(&from), "r"(barrier), "r"(col), "r"(row)
       : "memory");
 }
-// To the same place in every block of `mask`, each told by its own barrier.
-__device__ __forceinline__ void copy_box_to(uint16_t mask, uint32_t to, const CUtensorMap& from, int col, int row,
-                                            uint32_t barrier) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%4, "
-      "%5}], [%2], %3;\n" ::"r"(to),
-      "l"(&from), "r"(barrier), "h"(mask), "r"(col), "r"(row)
-      : "memory");
-}
 __device__ __forceinline__ void prefetch_map(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];\n" ::"l"(&map) : "memory");
-}
-
-// ---- launches ----
-
-// Until the kernels before are complete and their stores visible.
-__device__ __forceinline__ void grid_wait() {
-  asm volatile("griddepcontrol.wait;\n" ::: "memory");
-}
-// The next kernel may start where there is room, as far as its own grid_wait().
-__device__ __forceinline__ void grid_let_next_start() {
-  asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
 }
 
 // ---- fragments, by address ----
@@ -138,13 +98,6 @@ __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t row) {
 __device__ __forceinline__ void load_matrices_trans(uint32_t (&r)[4], uint32_t row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(row)
-               : "memory");
-}
-// Two matrices; lanes 0 to 15 give the rows.
-__device__ __forceinline__ void load_matrices_trans(uint32_t (&r)[2], uint32_t row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];\n"
-               : "=r"(r[0]), "=r"(r[1])
                : "r"(row)
                : "memory");
 }
