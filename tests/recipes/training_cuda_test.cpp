@@ -37,7 +37,7 @@ TEST_F(TrainingCuda, SftIsCloseToTheCpus) {
   const auto a = metrics("gpu"), b = metrics("cpu");
   ASSERT_EQ(a.size(), b.size());
   for (size_t i = 0; i < a.size(); ++i)
-    EXPECT_NEAR(a[i]["loss"].get<double>(), b[i]["loss"].get<double>(), 0.02 * b[i]["loss"].get<double>()) << i;
+    EXPECT_NEAR(a[i]["loss"].get<double>(), b[i]["loss"].get<double>(), 0.04 * b[i]["loss"].get<double>()) << i;
 }
 
 TEST_F(TrainingCuda, ResumedSftEqualsUninterrupted) {
