@@ -114,6 +114,7 @@ const char* cpu_isa_name(CpuIsa isa) {
 
 struct Stream::Impl {
   Device device = Device::cpu;
+  Numerics numerics = Numerics::exact;
   void* native = nullptr;
   std::shared_ptr<void> kernel_state;
   void *side = nullptr, *forked = nullptr, *joined = nullptr;  // the second queue and its events
@@ -207,6 +208,7 @@ Stream::Stream(StreamOptions options) : impl_(std::make_unique<Impl>()) {
   if (const std::string why = cuda_unusable(); !why.empty())
     throw DeviceError({.what = "no GPU can be used", .where = "--device cuda", .got = why, .attempt = "--device cpu"});
   impl_->device = Device::cuda;
+  impl_->numerics = options.numerics;
   impl_->native = cuda::make_stream();
   impl_->side = cuda::make_stream();
   impl_->forked = cuda::make_event();
@@ -217,6 +219,9 @@ Stream::~Stream() = default;
 
 Device Stream::device() const {
   return impl_->device;
+}
+Numerics Stream::numerics() const {
+  return impl_->numerics;
 }
 void Stream::synchronize() {
   if (impl_->native) cuda::synchronize(impl_->native);

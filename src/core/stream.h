@@ -16,10 +16,15 @@ namespace lockstep {
 
 enum class CpuIsa { best, avx2, avx512, neon };
 
+// exact: a row's bits depend on the row alone, and engine and trainer agree bit for bit. fast (a GPU's): matrix products
+// may split their sums as is fastest for the number of rows; the difference shows in `max |logprob diff|`.
+enum class Numerics { exact, fast };
+
 struct StreamOptions {
   int threads = 0;  // 0: all cores this process may use
   CpuIsa isa = CpuIsa::best;
   Device device = Device::cpu;
+  Numerics numerics = Numerics::exact;
 };
 
 class Stream {
@@ -33,6 +38,7 @@ class Stream {
   Stream& operator=(const Stream&) = delete;
 
   Device device() const;
+  Numerics numerics() const;
   void synchronize();    // waits until everything queued is done; DeviceError if some op failed on the GPU
   void* native() const;  // the cudaStream_t; nullptr on the CPU
   // Ops that `work` queues run beside those queued after fork() and before join(), which waits for them: on a GPU on a

@@ -42,7 +42,7 @@ struct DecodeRows {
 
 class Model {
  public:
-  static constexpr int64_t kLogitsBytes = int64_t{128} << 20, kGpuLogitsBytes = int64_t{2560} << 20;
+  static constexpr int64_t kLogitsBytes = int64_t{128} << 20, kGpuLogitsBytes = int64_t{5120} << 20;
   static int64_t default_logits_bytes(Device device) { return device == Device::cpu ? kLogitsBytes : kGpuLogitsBytes; }
 
   // logits_bytes: the stated bound of every [N, V] buffer.

@@ -10,6 +10,7 @@
 #include "lora/delta.h"
 #include "model/train_memory.h"
 #include "recipes/steps.h"
+#include "train/gradient_lanes.h"
 
 namespace lockstep::recipes {
 
@@ -17,9 +18,8 @@ namespace {
 
 constexpr int64_t kFloat = sizeof(float);
 constexpr int64_t kGpuReserve = int64_t{768} << 20;
-constexpr int64_t kEngineRows = 16384;        // of one step on a GPU, rollout::EngineOptions::max_batch_tokens
-constexpr double kLeastShareOfKv = 0.1;       // that Recompute::automatic leaves
-constexpr int64_t kOpenLaneBytes = 64 << 20;  // train::Trainer lets more than two lanes be open below this
+constexpr int64_t kEngineRows = 16384;   // of one step on a GPU, rollout::EngineOptions::max_batch_tokens
+constexpr double kLeastShareOfKv = 0.1;  // that Recompute::automatic leaves
 
 std::string gigabytes(int64_t bytes) {
   return fmt::format("{:.2f} GB", static_cast<double>(bytes) * 1e-9);
@@ -53,7 +53,7 @@ MemoryPlan plan_memory(const model::ModelConfig& config, const lora::AdapterLayo
   plan.base = model::num_parameters(config) * weight_bytes;
   plan.adapter = 2 * static_cast<int64_t>(lora::weight_bytes(layout, device));
   plan.moments = 2 * flat;
-  plan.lanes = flat + std::max(2 * flat, std::min(8 * flat, kOpenLaneBytes));  // the total, and those still open
+  plan.lanes = flat * (1 + train::open_lanes(flat, device));  // the total, and those still open
   if (device == Device::cuda) {
     plan.reserve = kGpuReserve;
     if (engine) plan.prefill = model::score_bytes(config, kEngineRows, 0, plan.max_tokens, dtype_bytes(DType::bf16));

@@ -1,5 +1,6 @@
 #include "train/gradient_lanes.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "core/transfer.h"
@@ -26,6 +27,11 @@ int lane_of(int64_t sample, int64_t num_samples) {
   int lane = 0;
   while (sample >= (lane + 1) * num_samples / kGradientLanes) ++lane;
   return lane;
+}
+
+int64_t open_lanes(int64_t lane_bytes, Device device) {
+  const int64_t aside = device == Device::cpu ? int64_t{64} << 20 : int64_t{1} << 30;
+  return std::clamp<int64_t>(aside / lane_bytes, 2, kGradientLanes);
 }
 
 Buffer GradientLanes::take() {

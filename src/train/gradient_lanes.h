@@ -16,6 +16,10 @@ inline constexpr int kGradientLanes = 8;
 // lanes empty.
 int lane_of(int64_t sample, int64_t num_samples);
 
+// Most lanes that may be open at once, so that a micro-batch may reach across them: as many as fit the memory set aside
+// for that (64 MiB, on a GPU 1 GiB), at least 2.
+int64_t open_lanes(int64_t lane_bytes, Device device);
+
 // Samples arrive in batch order. A lane's buffer exists from its first sample until its last has been consumed; then it
 // is added to the total (which starts at 0) and used again, so that few lanes are alive at once. One thread.
 class GradientLanes {

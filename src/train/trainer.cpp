@@ -17,9 +17,6 @@ namespace lockstep::train {
 
 namespace {
 
-// Gradients of lanes that may be alive during one micro-batch; two lanes are always allowed.
-constexpr int64_t kOpenLaneBytes = int64_t{64} << 20;
-
 // Row weights of a step against its plan: both are sums of the same numbers, perhaps in another order.
 constexpr double kWeightTolerance = 1e-6;
 
@@ -197,7 +194,7 @@ struct Trainer::Impl {
 
   // One micro-batch from the front of `datums`; returns how many it took.
   size_t consume(std::span<const Datum> datums, const Loss& loss, LossReport& call) {
-    const int64_t max_lanes = std::max<int64_t>(2, kOpenLaneBytes / static_cast<int64_t>(flat_bytes(*layout)));
+    const int64_t max_lanes = open_lanes(static_cast<int64_t>(flat_bytes(*layout)), stream.device());
     const size_t reach = samples_in_lanes(open->consumed, datums.size(), open->plan.num_samples, max_lanes);
     const size_t count = micro_batch_size(datums.first(reach), options.max_tokens);
     const LossOutput output = run(datums.first(count), loss);

@@ -169,6 +169,18 @@ void add_lora_cases(std::vector<OpCase>& cases, const LoraShape& s) {
                      }});
 }
 
+// ---- embedding ----
+
+OpCase embedding_case(int64_t rows, int64_t vocabulary, int64_t width) {
+  return {.name = "embedding_gather" + shape_of({rows, vocabulary, width}),
+          .prepare = [=](Workbench& bench) -> Prepared {
+            const PackedWeight& weight = bench.keep(bench.weight(values(vocabulary * width, 1), vocabulary, width));
+            const auto ids = bench.ints(random_ints(rows, static_cast<int32_t>(vocabulary), 2));
+            const Tensor y = bench.poisoned_activations({rows, width});
+            return {[=, &weight, &bench] { embedding_gather(y, weight, ids, bench.stream); }, {y}};
+          }};
+}
+
 // ---- speed ----
 
 struct Layer {

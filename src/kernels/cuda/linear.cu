@@ -4,6 +4,7 @@
 //   residual    cuBLASLt adds it as C with beta = 1: f32(acc) + C, rounded once, as ours do
 //   bias        its epilogue would add it after C, and in y's type: so cuBLASLt gives f32 sums to scratch memory and a
 //               second kernel does what the end of our own kernels does
+// Numerics::fast leaves out the comparison and allows split-K.
 //   unaligned or odd shapes, and products too small to matter: our own kernels
 #include <algorithm>
 #include <compare>
@@ -31,7 +32,7 @@ struct Choice {
 };
 
 constexpr int kMostCandidates = 10;  // of cuBLASLt
-constexpr int kBorrowedCandidates = 6;
+constexpr int kBorrowedCandidates = 10;
 constexpr int64_t kLargestBucket = 8192;
 constexpr int64_t kSmallestMeasured = 1 << 18;  // elements of a weight
 
@@ -93,7 +94,8 @@ bool library_takes(const Product& p) {
          (!p.end.residual || aligned(p.end.residual, p.end.residual_stride));
 }
 
-void add_library_candidates(std::vector<Choice>& candidates, const Library& library, const Product& p, int most) {
+void add_library_candidates(std::vector<Choice>& candidates, const Library& library, const Product& p, int most,
+                            Numerics numerics) {
   Descriptors d(p);
   cublasLtMatmulPreferenceOpaque_t wanted;
   cublasLtMatmulPreferenceInit(&wanted);
@@ -101,7 +103,7 @@ void add_library_candidates(std::vector<Choice>& candidates, const Library& libr
     cublasLtMatmulPreferenceSetAttribute(&wanted, attribute, &value, sizeof value);
   };
   set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, library.workspace.bytes());
-  set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_NONE));
+  set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, static_cast<uint32_t>(numerics == Numerics::exact ? CUBLASLT_REDUCTION_SCHEME_NONE : CUBLASLT_REDUCTION_SCHEME_MASK));
   for (const auto attribute : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
                                CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
     set(attribute, uint32_t{16});
@@ -283,7 +285,7 @@ Choice plain(const Library& library, const Product& p) {
   return {.kernel = &likely_kernel(p, library.shared_limit, library.multiprocessors)};
 }
 
-Choice fastest(Library& library, const Product& p, int64_t bucket, cudaStream_t stream) {
+Choice fastest(Library& library, const Product& p, int64_t bucket, Numerics numerics, cudaStream_t stream) {
   Trial trial(p, bucket, library, stream);
   Choice best = plain(library, p);
   if (!trial.ready()) return best;
@@ -297,18 +299,18 @@ Choice fastest(Library& library, const Product& p, int64_t bucket, cudaStream_t 
           kernel.shared_bytes <= library.shared_limit)
         candidates.push_back({.kernel = &kernel});
   }
-  add_library_candidates(candidates, library, trial.product(), kMostCandidates);
+  add_library_candidates(candidates, library, trial.product(), kMostCandidates, numerics);
   // For few rows the library offers tiles of 128 outputs alone: where N is small, far too few blocks. What it takes for
   // more rows serves fewer, too, and is often twice as fast.
-  for (const int64_t rows : {128, 256}) {
+  for (const int64_t rows : {128, 256, 512}) {
     if (bucket >= rows) continue;
     Product more = trial.product();
     more.x.rows = rows;
-    add_library_candidates(candidates, library, more, kBorrowedCandidates);
+    add_library_candidates(candidates, library, more, kBorrowedCandidates, numerics);
   }
   float least = std::numeric_limits<float>::max();
   for (const Choice& candidate : candidates) {
-    if (!trial.same_bits(candidate)) continue;
+    if (numerics == Numerics::exact && !trial.same_bits(candidate)) continue;
     const float elapsed = trial.milliseconds(candidate);
     if (elapsed < least) least = elapsed, best = candidate;
   }
@@ -323,7 +325,7 @@ Choice choose(Library& library, const Product& p, Stream& stream) {
   if (const auto found = known.find(key); found != known.end()) return found->second;
   // A capture cannot wait for stopwatches.
   if (is_capturing(stream)) return plain(library, p);
-  return known[key] = fastest(library, p, key.bucket, stream_of(stream));
+  return known[key] = fastest(library, p, key.bucket, stream.numerics(), stream_of(stream));
 }
 
 void run_chosen(Library& library, const Product& p, const Choice& choice, cudaStream_t stream) {

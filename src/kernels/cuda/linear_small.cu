@@ -85,13 +85,17 @@ using Any = Shape<2, 4, 2, 2, 64, 4>;  // 64 tokens x 64 outputs; 72 KiB, which 
 // on its way per multiprocessor. Per number of tokens from few outputs to many.
 const std::array kKernels = {
     kernel_of<Shape<1, 1, 1, 1, 128, 10>>(),  // 16 x 8
+    kernel_of<Shape<1, 1, 1, 1, 256, 6>>(),   // the same, fewer barriers
     kernel_of<Shape<1, 1, 1, 2, 128, 8>>(),   // 16 x 16
+    kernel_of<Shape<1, 1, 1, 2, 256, 5>>(),
     kernel_of<Shape<1, 1, 1, 4, 128, 6>>(),   // 16 x 32
+    kernel_of<Shape<1, 1, 1, 4, 256, 4>>(),
     kernel_of<Shape<1, 2, 1, 4, 128, 4>>(),   // 16 x 64
     kernel_of<Shape<1, 1, 2, 2, 128, 7>>(),   // 32 x 16
     kernel_of<Shape<1, 2, 2, 2, 128, 6>>(),   // 32 x 32
     kernel_of<Shape<2, 2, 1, 4, 128, 4>>(),   // 32 x 64
     kernel_of<Shape<1, 2, 4, 1, 128, 5>>(),   // 64 x 16
+    kernel_of<Shape<1, 2, 4, 1, 256, 3>>(),
     kernel_of<Shape<1, 3, 4, 1, 128, 8>>(),   // 64 x 24, one block per multiprocessor
     kernel_of<Shape<2, 2, 2, 2, 128, 8>>(),   // 64 x 32, one block per multiprocessor
     kernel_of<Any>(),                         // 64 x 64

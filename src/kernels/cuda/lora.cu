@@ -12,7 +12,7 @@ namespace lockstep::kernels::cuda {
 namespace {
 
 constexpr int kSegment = 256;
-constexpr int64_t kFewRows = 512, kUpdateFewRows = 256;
+constexpr int64_t kFewRows = 512;
 
 using Rows = LoraRows;
 
@@ -282,9 +282,6 @@ void launch_update(const PairProducts& products, const Rows& rows, int64_t cols,
 // Transposed: each product adds to its own columns, else all to the same `cols`.
 template <bool kTransposed>
 void add_products(const PairProducts& products, const Rows& rows, int64_t cols, int64_t rank, Stream& stream) {
-  if (rows.count > kUpdateFewRows &&
-      update_large(products, rows, !kTransposed, library_of(stream).multiprocessors, stream_of(stream)))
-    return;
   (rank <= 32 ? launch_update<kTransposed, 32> : launch_update<kTransposed, 64>)(products, rows, cols, rank, stream);
 }
 

@@ -16,11 +16,6 @@ struct LoraRows {
 bool reduce_large(const PairProducts& products, const LoraRows& rows, bool together, int multiprocessors,
                   cudaStream_t stream);
 
-// lora_large_update.cu. together: all products add to the same columns (lora_shrink_backward, b [in, rank]); else each
-// to its own (lora_expand, b [rank, out]).
-bool update_large(const PairProducts& products, const LoraRows& rows, bool together, int multiprocessors,
-                  cudaStream_t stream);
-
 // Of a gradient, summed over rows: wide^T narrow, where wide is x or dy and narrow is dh or h.
 inline constexpr int kGradientTargets = 4, kGradientTasks = 5;
 struct GradientTarget {
