@@ -110,7 +110,8 @@ std::vector<Flag> machine_flags(BaseOptions& base) {
               [&base](const std::string& name) {
                 base.stream.numerics = name == "fast" ? Numerics::fast : Numerics::exact;
               }),
-       "exact: rollout and trainer agree bit for bit | fast: a GPU's products may split sums; the difference is printed"},
+       "exact: rollout and trainer agree bit for bit | fast: a GPU's products may split sums; the difference is "
+       "printed"},
       {"--load-format", "HOW",
        choice(
            "auto|dummy", "auto",

@@ -16,8 +16,8 @@ namespace lockstep {
 
 enum class CpuIsa { best, avx2, avx512, neon };
 
-// exact: a row's bits depend on the row alone, and engine and trainer agree bit for bit. fast (a GPU's): matrix products
-// may split their sums as is fastest for the number of rows; the difference shows in `max |logprob diff|`.
+// exact: a row's bits depend on the row alone, and engine and trainer agree bit for bit. fast (a GPU's): matrix
+// products may split their sums as is fastest for the number of rows; the difference shows in `max |logprob diff|`.
 enum class Numerics { exact, fast };
 
 struct StreamOptions {

@@ -62,7 +62,7 @@ struct DeviceSequences {
   const DeviceSequence* sequences = nullptr;  // [num_sequences]
   void* const* blocks = nullptr;
   const int32_t* sequence_of_row = nullptr;  // [T]
-  const QueryTile* tiles = nullptr;  // [num_tiles], most keys first; absent in decode (every sequence has
+  const QueryTile* tiles = nullptr;          // [num_tiles], most keys first; absent in decode (every sequence has
                                              // one row, at a position above 0)
   int64_t num_sequences = 0, num_tiles = 0;
   int64_t max_positions = 0;      // no sequence has more than this many keys; sizes the grid, changes no result

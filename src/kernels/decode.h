@@ -11,8 +11,8 @@ namespace lockstep::kernels {
 
 // Device memory, one entry per row. Rows from num_active on are padding and stay as they are.
 struct DecodeState {
-  int32_t* tokens = nullptr;     // [B] input of the next step
-  int32_t* positions = nullptr;  // [B] of that input
+  int32_t* tokens = nullptr;            // [B] input of the next step
+  int32_t* positions = nullptr;         // [B] of that input
   DeviceSequence* sequences = nullptr;  // [B] first_position moves with positions
   SampleRow* rows = nullptr;            // [B] counter[3] counts the position to draw
   int64_t num_rows = 0;

@@ -2,8 +2,8 @@
 // and out of PEFT names.
 //
 // All tensors of an adapter lie in one flat f32 buffer, in the layout the kernels read: A transposed, [in, r], and B
-// transposed, [r, out]. The optimizer works on the flat buffer, and publishing hands over the very buffer it wrote. On a
-// GPU the same buffer goes on with the same array rounded to bf16, the working copy that kernels read.
+// transposed, [r, out]. The optimizer works on the flat buffer, and publishing hands over the very buffer it wrote. On
+// a GPU the same buffer goes on with the same array rounded to bf16, the working copy that kernels read.
 #pragma once
 
 #include <memory>
@@ -79,8 +79,8 @@ struct AdapterVersion {
   ConstTensor working(int64_t offset, std::initializer_list<int64_t> dims) const;
 };
 
-// PEFT's default initialization, in host memory: A uniform in +-1/sqrt(in) (kaiming_uniform with a = sqrt 5), B = 0; counted randomness
-// from `seed`.
+// PEFT's default initialization, in host memory: A uniform in +-1/sqrt(in) (kaiming_uniform with a = sqrt 5), B = 0;
+// counted randomness from `seed`.
 Buffer initial_weights(const AdapterLayout& layout, uint64_t seed);
 
 // Row-major copies under PEFT names ("base_model.model.<module>.lora_A.weight" [r, in], "....lora_B.weight" [out, r]);

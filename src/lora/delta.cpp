@@ -33,8 +33,8 @@ kernels::DropoutCounter counter_of(const DeltaDropout& dropout, int pair, int64_
           .position = dropout.position.subspan(static_cast<size_t>(row_begin), static_cast<size_t>(rows))};
 }
 
-// Calls f(pairs, mask): once for all pairs, which read x itself; under dropout pair by pair, as every pair has a mask of
-// its own.
+// Calls f(pairs, mask): once for all pairs, which read x itself; under dropout pair by pair, as every pair has a mask
+// of its own.
 template <class F>
 void for_pairs_of_one_input(const AdapterVersion& adapter, const std::vector<int>& site, const DeltaDropout& dropout,
                             int64_t row_begin, int64_t rows, const F& f) {
@@ -69,9 +69,8 @@ int64_t gradient_floats(const AdapterLayout& layout) {
 }
 
 void adapted_linear_forward(Tensor y, ConstTensor x, const kernels::PackedWeight& weight, ConstTensor bias,
-                            ConstTensor residual, int64_t layer, Product product,
-                            std::span<const AdapterRows> adapters, const DeltaDropout& dropout, Arena& arena,
-                            Stream& stream) {
+                            ConstTensor residual, int64_t layer, Product product, std::span<const AdapterRows> adapters,
+                            const DeltaDropout& dropout, Arena& arena, Stream& stream) {
   const AdapterVersion* const adapter = adapters.size() == 1 ? adapters.front().adapter : nullptr;
   const bool whole = adapter != nullptr && adapters.front().rows == x[0] && dropout.p == 0;
   if (!whole || adapter->layout->site(layer, product).empty()) {

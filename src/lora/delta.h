@@ -27,12 +27,11 @@ struct DeltaDropout {
   std::span<const int32_t> sample, position;  // per row of the batch, in the stream's memory
 };
 
-// y = linear_forward(x, weight, bias, residual), then delta_forward. On a GPU the adapter's inner product runs beside the
-// base's.
+// y = linear_forward(x, weight, bias, residual), then delta_forward. On a GPU the adapter's inner product runs beside
+// the base's.
 void adapted_linear_forward(Tensor y, ConstTensor x, const kernels::PackedWeight& weight, ConstTensor bias,
-                            ConstTensor residual, int64_t layer, Product product,
-                            std::span<const AdapterRows> adapters, const DeltaDropout& dropout, Arena& arena,
-                            Stream& stream);
+                            ConstTensor residual, int64_t layer, Product product, std::span<const AdapterRows> adapters,
+                            const DeltaDropout& dropout, Arena& arena, Stream& stream);
 
 // y [T, out of product], x [T, in]. The base product is already in y (on the CPU its chain goes on over the rank).
 // Bits of a row do not depend on other rows or on their adapters. `arena` gives scratch.
@@ -43,8 +42,8 @@ void delta_forward(Tensor y, ConstTensor x, int64_t layer, Product product, std:
 using kernels::GradientRows;
 int64_t gradient_floats(const AdapterLayout& layout);  // of the product with most: for kernels::plan_gradients
 
-// dx = linear_backward_input(dy, weight) (unless dx is empty), then delta_backward. On a GPU the adapter's gradients are
-// made beside the base's product.
+// dx = linear_backward_input(dy, weight) (unless dx is empty), then delta_backward. On a GPU the adapter's gradients
+// are made beside the base's product.
 void adapted_linear_backward(Tensor dx, ConstTensor dy, ConstTensor x, const kernels::PackedWeight& weight,
                              int64_t layer, Product product, const AdapterVersion& adapter,
                              const kernels::GradientPlan& lanes, const DeltaDropout& dropout, Arena& arena,

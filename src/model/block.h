@@ -1,9 +1,9 @@
 // One transformer block, forward and backward: the only code that runs a block, for training, prefill and decode.
 //   n1 = norm(x);  q,k,v = qkv(n1);  q,k = rope(norm(q), norm(k));  m = x + o(attention(q, K, V))
-//   n2 = norm(m);  g,u = gate_up(n2);  y = m + down(silu(g) * u)      each product: bias + base chain, the residual, then
-//   the adapter
-// T rows, D width, F feed-forward, Q = heads * head_dim, C = kv_heads * head_dim. Activations are f32 on the CPU, bf16 on
-// a GPU (kernels::activation_dtype).
+//   n2 = norm(m);  g,u = gate_up(n2);  y = m + down(silu(g) * u)      each product: bias + base chain, the residual,
+//   then the adapter
+// T rows, D width, F feed-forward, Q = heads * head_dim, C = kv_heads * head_dim. Activations are f32 on the CPU, bf16
+// on a GPU (kernels::activation_dtype).
 #pragma once
 
 #include <memory>
@@ -23,10 +23,10 @@ struct Rows {
   const ModelConfig* config = nullptr;
   const Weights* weights = nullptr;
   std::shared_ptr<const kernels::RopeTable> rope;
-  std::span<const int32_t> tokens, positions;           // [T] in the stream's memory
-  std::vector<lora::AdapterRows> adapters;              // neighbours with one adapter are one entry
-  std::vector<void*> blocks;                            // of every sequence; host memory of pointers
-  std::vector<kernels::AttentionSequence> sequences;    // their blocks point into `blocks`
+  std::span<const int32_t> tokens, positions;         // [T] in the stream's memory
+  std::vector<lora::AdapterRows> adapters;            // neighbours with one adapter are one entry
+  std::vector<void*> blocks;                          // of every sequence; host memory of pointers
+  std::vector<kernels::AttentionSequence> sequences;  // their blocks point into `blocks`
   kernels::AttentionRows attention;
   int64_t kv_layer_stride = 0;  // elements
   lora::DeltaDropout dropout;
@@ -41,8 +41,8 @@ struct Rows {
   DType dtype() const { return kernels::activation_dtype(stream->device()); }
 };
 
-// Checks a batch and lays out what the blocks need. DataError: positions beyond the model, tokens outside its vocabulary;
-// ShapeError: segments that do not cover the rows, too few KV blocks, an adapter of another model.
+// Checks a batch and lays out what the blocks need. DataError: positions beyond the model, tokens outside its
+// vocabulary; ShapeError: segments that do not cover the rows, too few KV blocks, an adapter of another model.
 Rows prepare_rows(const RowBatch& batch, const ModelConfig& config, const Weights& weights, RopeCache& rope,
                   Arena& arena, Stream& stream);
 

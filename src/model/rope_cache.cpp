@@ -18,8 +18,7 @@ std::shared_ptr<const kernels::RopeTable> RopeCache::covering(int64_t positions,
     int64_t rows = kFirstPositions;
     while (rows < positions) rows *= 2;
     rows = std::max(positions, std::min(rows, max_positions_));
-    tables_.push_back(
-        std::make_shared<const kernels::RopeTable>(kernels::make_rope_table(inv_freq_, rows, 1, stream)));
+    tables_.push_back(std::make_shared<const kernels::RopeTable>(kernels::make_rope_table(inv_freq_, rows, 1, stream)));
   }
   return tables_.back();
 }

@@ -1,5 +1,5 @@
-// cos and sin for the positions in use, in the memory of one device. Models promise far more positions than most runs touch, so the table grows by
-// need.
+// cos and sin for the positions in use, in the memory of one device. Models promise far more positions than most runs
+// touch, so the table grows by need.
 #pragma once
 
 #include <memory>

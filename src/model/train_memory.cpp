@@ -30,8 +30,8 @@ int64_t kv_elements(const ModelConfig& c, int64_t blocks) {
 
 int64_t kept_bytes(const ModelConfig& c, const PassShape& s) {
   const int64_t sets = s.recompute ? 1 : s.kept_layers;
-  const int64_t per_token = (s.kept_layers + 1) * c.width + sets * layer_activations(c) + c.width + c.ffn +
-                      c.q_width() + c.kv_width();
+  const int64_t per_token =
+      (s.kept_layers + 1) * c.width + sets * layer_activations(c) + c.width + c.ffn + c.q_width() + c.kv_width();
   const int64_t activations = s.tokens * per_token + kv_elements(c, s.kv_blocks) + s.target_rows * 2 * c.width;
   int64_t floats = s.tokens * sets * layer_floats(c) + s.target_rows * 4;
   if (s.keep_logits) floats += s.logits_rows * c.vocab_size;
@@ -44,7 +44,8 @@ int64_t scratch_bytes(const ModelConfig& c, const PassShape& s) {
   int64_t per_token = 2 * c.width + c.ffn + c.q_width() + c.qkv_width() + 6 * s.max_rank;
   if (s.dropout) per_token += 2 * std::max({c.width, c.ffn, c.q_width()});
   const int64_t activations = s.tokens * per_token + s.target_rows * c.width;
-  int64_t floats = s.tokens * (1 + 2 * c.heads + c.kv_heads) + s.target_rows * 2 + s.gradient_blocks * s.gradient_floats;
+  int64_t floats =
+      s.tokens * (1 + 2 * c.heads + c.kv_heads) + s.target_rows * 2 + s.gradient_blocks * s.gradient_floats;
   if (!s.keep_logits) floats += s.logits_rows * c.vocab_size;
   return activations * s.activation_bytes + floats * kFloat + s.tokens * kBookkeepingPerToken +
          6 * kTensorsPerLayer * kAlignmentPerTensor;
@@ -53,8 +54,8 @@ int64_t scratch_bytes(const ModelConfig& c, const PassShape& s) {
 int64_t score_bytes(const ModelConfig& c, int64_t tokens, int64_t kv_blocks, int64_t logits_rows,
                     int64_t activation_bytes) {
   const int64_t rows = std::min(tokens, logits_rows);
-  const int64_t activations = tokens * (3 * c.width + c.qkv_width() + c.q_width() + 3 * c.ffn) +
-                              kv_elements(c, kv_blocks) + rows * c.width;
+  const int64_t activations =
+      tokens * (3 * c.width + c.qkv_width() + c.q_width() + 3 * c.ffn) + kv_elements(c, kv_blocks) + rows * c.width;
   return activations * activation_bytes + rows * (c.vocab_size + 3) * kFloat +
          kv_blocks * static_cast<int64_t>(sizeof(void*)) + tokens * kBookkeepingPerToken +
          4 * kTensorsPerLayer * kAlignmentPerTensor;

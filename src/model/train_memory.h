@@ -16,7 +16,7 @@ struct PassShape {
   bool keep_logits = false;  // one buffer from forward to backward; otherwise a chunk at a time, twice
   bool recompute = false;
   bool dropout = false;
-  int64_t activation_bytes = sizeof(float);       // of one activation
+  int64_t activation_bytes = sizeof(float);          // of one activation
   int64_t gradient_blocks = 0, gradient_floats = 0;  // of the gradients' partial sums (a GPU's)
 };
 

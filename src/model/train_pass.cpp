@@ -96,8 +96,8 @@ struct TrainPass::Saved {
   const lora::AdapterVersion* adapter = nullptr;
   int64_t first_layer = 0;
   Rows rows;
-  std::vector<Tensor> x;              // input of each kept layer, and last the output of the model
-  std::vector<BlockTensors> tensors;  // of each kept layer; one set for all when recomputing
+  std::vector<Tensor> x;                                 // input of each kept layer, and last the output of the model
+  std::vector<BlockTensors> tensors;                     // of each kept layer; one set for all when recomputing
   std::span<const int32_t> wanted_rows, wanted_targets;  // rows with a target, in the stream's memory
   Tensor hidden, normed, rstd, logits;  // of the rows with a target; logits empty unless they fit the bound
   Tensor head;                          // [3, N]: logprob, entropy, lse
@@ -228,11 +228,10 @@ void TrainPass::head_forward() {
     const int64_t end = std::min(count, begin + s.shape.logits_rows);
     const Tensor logits = chunk.rows(0, end - begin);
     head_logits(logits, s.normed.rows(begin, end), *model_.weights_, stream_);
-    kernels::logprob_forward(
-        vector_of(s.head, 0, begin, end), s.entropy ? vector_of(s.head, 1, begin, end) : Tensor(),
-        vector_of(s.head, 2, begin, end), logits,
-        s.wanted_targets.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
-        s.inv_temperature, stream_);
+    kernels::logprob_forward(vector_of(s.head, 0, begin, end), s.entropy ? vector_of(s.head, 1, begin, end) : Tensor(),
+                             vector_of(s.head, 2, begin, end), logits,
+                             s.wanted_targets.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
+                             s.inv_temperature, stream_);
   }
   kernels::scatter_rows(vector_of(s.outputs, 0, 0, s.shape.tokens), vector_of(s.head, 0, 0, count), s.wanted_rows,
                         stream_);
@@ -266,8 +265,7 @@ void TrainPass::head_backward(Tensor d, ConstTensor d_logprob_T, ConstTensor d_e
     const bool entropy = !d_entropy_T.empty();
     const Tensor d_logits = gradient_in_place(logits, d.dtype);
     kernels::logprob_backward(
-        d_logits, logits,
-        s.wanted_targets.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
+        d_logits, logits, s.wanted_targets.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
         s.inv_temperature, vector_of(s.head, 2, begin, end), entropy ? vector_of(s.head, 1, begin, end) : Tensor(),
         vector_of(d_outputs, 0, begin, end), entropy ? vector_of(d_outputs, 1, begin, end) : Tensor(), stream_);
     kernels::linear_backward_input(d_hidden.rows(begin, end), d_logits, weights.head_weight(), false, stream_);

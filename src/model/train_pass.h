@@ -37,9 +37,9 @@ class TrainPass {
   HeadOutputs forward(const TrainBatch& batch, const lora::AdapterVersion& adapter, const TrainOptions& options,
                       const lora::DeltaDropout& dropout = {});
 
-  // d_logprob_T, d_entropy_T [T], host memory (the latter may be empty) -> adds to the gradient lanes (flat f32 buffers in
-  // the adapter's layout, in the stream's memory). Lanes are row ranges in order; rows of no lane add nothing. Stops below the lowest adapted layer. Call
-  // once after forward (ShapeError).
+  // d_logprob_T, d_entropy_T [T], host memory (the latter may be empty) -> adds to the gradient lanes (flat f32 buffers
+  // in the adapter's layout, in the stream's memory). Lanes are row ranges in order; rows of no lane add nothing. Stops
+  // below the lowest adapted layer. Call once after forward (ShapeError).
   void backward(ConstTensor d_logprob_T, ConstTensor d_entropy_T, std::span<const lora::GradientRows> lanes);
 
   // Log-probabilities only, nothing kept: the reference policy (adapter nullptr), scoring, evaluation losses. May be

@@ -20,7 +20,8 @@ Adapter load_adapter(const checkpoint::PeftDirectory& directory, const Base& bas
   Adapter adapter;
   adapter.layout = lora::resolve_layout(directory.config(), model::linear_modules(base.config));
   Buffer weights = lora::import_tensors(*adapter.layout, directory.tensors(), directory.weights_file().string());
-  adapter.weights = std::make_shared<const Buffer>(lora::place_weights(std::move(weights), *adapter.layout, *base.stream));
+  adapter.weights =
+      std::make_shared<const Buffer>(lora::place_weights(std::move(weights), *adapter.layout, *base.stream));
   adapter.version = metadata ? metadata->version : 0;
   return adapter;
 }

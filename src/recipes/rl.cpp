@@ -175,8 +175,7 @@ class RlRun {
     double sum = 0, weight = 0;  // averaged as the loss is: over samples, or over all tokens
     const std::span<train::Datum> datums = result.datums;
     for (size_t i = 0, count; i < datums.size(); i += count) {
-      count = train::micro_batch_size(
-          datums.subspan(i), run_.memory().max_tokens);
+      count = train::micro_batch_size(datums.subspan(i), run_.memory().max_tokens);
       auto reference = run_.trainer().logprobs(datums.subspan(i, count), nullptr);
       for (size_t j = 0; j < count; ++j) datums[i + j].ref_logprobs = std::move(reference[j]);
       if (control_.interrupted()) run_.stop_interrupted();

@@ -11,8 +11,8 @@
 
 namespace lockstep::rollout {
 
-// Memory of the stream's device comes in slabs, allocated when first needed, up to `max_bytes`. A block returns to the pool with its last
-// reference; its contents are undefined when handed out.
+// Memory of the stream's device comes in slabs, allocated when first needed, up to `max_bytes`. A block returns to the
+// pool with its last reference; its contents are undefined when handed out.
 class BlockPool {
  public:
   using Id = int32_t;

@@ -27,7 +27,8 @@ struct Limits {
   int64_t kv_bytes = int64_t{2} << 30, max_sequences = 0, max_batch_tokens = 2048;
   const text::Tokenizer* tokenizer = nullptr;
 
-  Limits(const EngineOptions& options, Device device) : max_sequences(options.max_sequences), tokenizer(options.tokenizer) {
+  Limits(const EngineOptions& options, Device device)
+      : max_sequences(options.max_sequences), tokenizer(options.tokenizer) {
     constexpr double kShareOfFreeMemory = 0.85;
     if (device == Device::cuda) {
       kv_bytes = static_cast<int64_t>(kShareOfFreeMemory * static_cast<double>(cuda_info().free_bytes));
@@ -82,7 +83,8 @@ struct Engine::Impl {
         options(o, s.device()),
         stream(s),
         versions(model::linear_modules(model->config()), s.device()),
-        pool(model->config().layers * model->kv_layer_elements() * dtype_bytes(activations()), options.kv_bytes, stream),
+        pool(model->config().layers * model->kv_layer_elements() * dtype_bytes(activations()), options.kv_bytes,
+             stream),
         arena(stream.device()) {
     if (stream.device() == Device::cuda) decode_loop.emplace(*model, stream);
   }
@@ -251,9 +253,9 @@ void Engine::Impl::Call::decode(std::span<const PlannedRows> plan, int64_t steps
 }
 
 kernels::SampleRow Engine::Impl::Call::sample_row(const Sequence& s) const {
-  return rollout::sample_row(params_.sampling,
-                             {params_.rollout, s.group->row, static_cast<uint32_t>(s.group->first_sample + s.sample.index),
-                              static_cast<uint32_t>(s.length())});
+  return rollout::sample_row(
+      params_.sampling, {params_.rollout, s.group->row, static_cast<uint32_t>(s.group->first_sample + s.sample.index),
+                         static_cast<uint32_t>(s.length())});
 }
 
 void Engine::Impl::Call::run_rows(std::span<const PlannedRows> plan, Tensor hidden) {
@@ -319,8 +321,8 @@ void Engine::Impl::Call::draw_chunk(std::span<const Draw> draws, ConstTensor hid
   e.sample_rows.clear();
   for (const Draw& draw : draws) e.sample_rows.push_back(sample_row(*draw.sequence));
   const auto rows = upload(std::span<const kernels::SampleRow>(e.sample_rows), e.arena, e.stream);
-  kernels::sample_tokens(tokens, e.stream.device() == Device::cpu ? e.arena.alloc({count, logits[1]}) : Tensor(), logits,
-                         rows, e.stream);
+  kernels::sample_tokens(tokens, e.stream.device() == Device::cpu ? e.arena.alloc({count, logits[1]}) : Tensor(),
+                         logits, rows, e.stream);
   kernels::logprob_forward(logprobs, {}, lse, logits, tokens, 1.0f / params_.sampling.logprob_temperature, e.stream);
   e.drawn.resize(draws.size());
   e.drawn_logprobs.resize(draws.size());

@@ -41,7 +41,7 @@ class GradientLanes {
   void give(Buffer buffer);
 
   int64_t num_floats_ = 0, num_samples_ = 0;
-  Stream& stream_;  // its device holds the lanes
+  Stream& stream_;          // its device holds the lanes
   std::vector<Lane> open_;  // in lane order
   Buffer total_;
   std::vector<Buffer> free_;

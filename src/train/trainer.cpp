@@ -298,7 +298,8 @@ StepReport Trainer::optim_step(double lr) {
   }
   const double clip = t.options.clip_grad > 0 ? std::min(1.0, t.options.clip_grad / (report.grad_norm + 1e-6)) : 1.0;
   const std::shared_ptr<Buffer> next = t.pool->take();
-  kernels::adamw(t.flat(*next), lora::working_weights(*next, *t.layout), t.flat(*t.weights), t.flat(t.first_moment), t.flat(t.second_moment), gradient,
+  kernels::adamw(t.flat(*next), lora::working_weights(*next, *t.layout), t.flat(*t.weights), t.flat(t.first_moment),
+                 t.flat(t.second_moment), gradient,
                  {.lr = lr,
                   .beta1 = t.options.beta1,
                   .beta2 = t.options.beta2,

@@ -74,8 +74,8 @@ class Trainer {
   int64_t steps() const;  // completed optimizer steps
   const lora::AdapterLayout& layout() const;
 
-  // Moments (flat, adapter layout, host memory) for checkpoints. restore() needs matching sizes (ShapeError) and no open
-  // step (ConfigError); with the weights of the same moment training goes on bit for bit.
+  // Moments (flat, adapter layout, host memory) for checkpoints. restore() needs matching sizes (ShapeError) and no
+  // open step (ConfigError); with the weights of the same moment training goes on bit for bit.
   struct State {
     int64_t steps = 0;
     Buffer first_moment, second_moment;

@@ -59,7 +59,8 @@ inline Output attend(Sequence& s, const AttentionShape& shape, Stream& stream, i
         .row_begin = 0, .rows = end - begin, .first_position = begin, .blocks = blocks.pointers()};
     kv_store(s.k.tensor().rows(begin, end), s.v.tensor().rows(begin, end), shape, std::span(&part, 1), stream);
     Tensor stats(out.stats.tensor().row(begin), DType::f32, {end - begin, shape.heads, 2});
-    attention_forward(out.o.tensor().rows(begin, end), stats, s.q.tensor().rows(begin, end), shape, std::span(&part, 1), stream);
+    attention_forward(out.o.tensor().rows(begin, end), stats, s.q.tensor().rows(begin, end), shape, std::span(&part, 1),
+                      stream);
     begin = end;
   }
   return out;

@@ -62,8 +62,7 @@ std::vector<float> Workbench::read(const ConstTensor& tensor) {
   std::vector<float> result;
   std::vector<std::byte> row(row_bytes);
   for (int64_t i = 0; i < tensor.shape[0]; ++i) {
-    const auto* from =
-        static_cast<const std::byte*>(tensor.data) + i * tensor.row_stride * dtype_bytes(tensor.dtype);
+    const auto* from = static_cast<const std::byte*>(tensor.data) + i * tensor.row_stride * dtype_bytes(tensor.dtype);
     download(row.data(), from, row_bytes, stream);
     for (int64_t j = 0; j < width; ++j)
       result.push_back(tensor.dtype == DType::f32 ? reinterpret_cast<const float*>(row.data())[j]

@@ -26,7 +26,7 @@ class Workbench {
   Tensor poisoned_activations(std::initializer_list<int64_t> dims);
   Tensor poisoned_f32(std::initializer_list<int64_t> dims);
   PackedWeight weight(const std::vector<float>& values, int64_t rows, int64_t depth);  // bf16
-  std::vector<float> read(const ConstTensor& tensor);                                  // any f32 or bf16 view, rank 1 to 4
+  std::vector<float> read(const ConstTensor& tensor);  // any f32 or bf16 view, rank 1 to 4
   // Keeps something alive as long as the workbench.
   template <class T>
   T& keep(T value) {
@@ -52,10 +52,10 @@ struct Prepared {
 };
 
 struct OpCase {
-  std::string name;       // "rmsnorm_forward [37, 1024]"
-  double tolerance = 0;   // max |gpu - cpu| / max |cpu| per output
-  double bytes = 0;       // least device memory traffic of one launch; 0: no speed row
-  double flops = 0;       // of matrix products; 0: bound by memory
+  std::string name;      // "rmsnorm_forward [37, 1024]"
+  double tolerance = 0;  // max |gpu - cpu| / max |cpu| per output
+  double bytes = 0;      // least device memory traffic of one launch; 0: no speed row
+  double flops = 0;      // of matrix products; 0: bound by memory
   std::function<Prepared(Workbench&)> prepare;
 };
 

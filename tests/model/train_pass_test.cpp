@@ -28,7 +28,8 @@ TEST(TrainPass, PackedIsUnpackedAndMicroBatchesAreOneBatch) {
 
 TEST(TrainPass, RecomputeGivesTheSameBits) {
   for (const char* family : kFamilies) {
-    TrainCase run{.json = tiny_json(family), .type = lora::LoraType::canonical, .micro_batches = {3, 3}, .dropout = 0.1f};
+    TrainCase run{
+        .json = tiny_json(family), .type = lora::LoraType::canonical, .micro_batches = {3, 3}, .dropout = 0.1f};
     const TrainResult kept = train(run);
     run.recompute = true;
     EXPECT_EQ(kept, train(run)) << family;
@@ -254,7 +255,8 @@ TEST(TrainPass, MemoryIsWhatTheEstimateSays) {
     EXPECT_LE(live_bytes() - before, estimate + (int64_t{4} << 20)) << recompute;
     EXPECT_GE(live_bytes() - before, estimate / 2) << recompute;
   }
-  EXPECT_LT(TrainPass::activation_bytes(config, 4096, true, Device::cpu), TrainPass::activation_bytes(config, 4096, false, Device::cpu) / 2);
+  EXPECT_LT(TrainPass::activation_bytes(config, 4096, true, Device::cpu),
+            TrainPass::activation_bytes(config, 4096, false, Device::cpu) / 2);
 }
 
 // Nothing is kept for a backward below the lowest adapter, so there is none.

@@ -260,8 +260,8 @@ TEST_F(Sampling, ShapesAreChecked) {
   const std::vector<kernels::SampleRow> two(2);
   const Tensor matrix(memory.data(), DType::f32, {2, 10});
   EXPECT_THROW(kernels::sample_tokens(tokens, matrix, matrix, two, stream_), ShapeError);
-  EXPECT_THROW(kernels::sample_tokens(std::span(tokens).first(2), Tensor(memory.data(), DType::f32, {2, 9}), matrix, two,
-                                      stream_),
+  EXPECT_THROW(kernels::sample_tokens(std::span(tokens).first(2), Tensor(memory.data(), DType::f32, {2, 9}), matrix,
+                                      two, stream_),
                ShapeError);
 }
 

@@ -51,9 +51,9 @@ void attention_backward(Tensor dq, Tensor dk, Tensor dv, ConstTensor d_o, ConstT
                         ConstTensor stats, Tensor scratch, const AttentionShape& shape,
                         const DeviceSequences& sequences, Stream& stream);
 
-// What decode keeps between CTAs: partial o [sequences, spans, heads, head_dim], (m, l) [sequences, spans, heads, 2], then
-// counters, one per sequence and head. The owner zeroes all of it once; every call leaves the counters zero. A scratch
-// belongs to one (shape, num_sequences, max_positions): zero it again before it serves another.
+// What decode keeps between CTAs: partial o [sequences, spans, heads, head_dim], (m, l) [sequences, spans, heads, 2],
+// then counters, one per sequence and head. The owner zeroes all of it once; every call leaves the counters zero. A
+// scratch belongs to one (shape, num_sequences, max_positions): zero it again before it serves another.
 inline int64_t span_scratch_floats(const AttentionShape& shape, int64_t num_sequences, int64_t max_positions) {
   const int64_t spans = (max_positions + kKeySpan - 1) / kKeySpan;
   return num_sequences * shape.heads * (spans * (shape.head_dim + 2) + 1);
