@@ -38,17 +38,17 @@ TEST_F(MemoryPlans, ShapesAreThePublishedModels) {
 TEST_F(MemoryPlans, RecomputesOnlyWithoutRoom) {
   const MemoryPlan large = plan(139 * kGiB, {});
   EXPECT_FALSE(large.recompute);
-  EXPECT_EQ(large.max_tokens, 4096);
+  EXPECT_EQ(large.max_tokens, 8192);
   EXPECT_EQ(large.base, 2 * model::num_parameters(base_.config));
   EXPECT_EQ(large.prefill, 0);
   EXPECT_EQ(large.kv, 0);
   EXPECT_NO_THROW(require_fit(large));
-  const MemoryPlan small = plan(28 * kGiB, {});
+  const MemoryPlan small = plan(36 * kGiB, {});
   EXPECT_TRUE(small.recompute);
   EXPECT_LT(small.activations, large.activations);
   EXPECT_NO_THROW(require_fit(small));
   EXPECT_TRUE(plan(139 * kGiB, {.recompute = Recompute::full}).recompute);
-  EXPECT_FALSE(plan(28 * kGiB, {.recompute = Recompute::none}).recompute);
+  EXPECT_FALSE(plan(36 * kGiB, {.recompute = Recompute::none}).recompute);
 }
 
 TEST_F(MemoryPlans, KeysAndValuesGetWhatIsLeft) {
