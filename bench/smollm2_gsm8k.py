@@ -73,7 +73,7 @@ lockstep("train", "--hf-checkpoint", options.model, "--prompt-data", train, "--i
 steps = [json.loads(line) for line in (work / "run" / "metrics.jsonl").read_text().splitlines()]
 
 bench = work / "bench.json"
-lockstep("bench", "--hf-checkpoint", options.model, "--decode-batch-sizes", 1, "--output-len", 8, "--json", bench)
+lockstep("bench", "--hf-checkpoint", options.model, "--decode-batch", 1, "--new-tokens", 8, "--json", bench)
 about = json.loads(bench.read_text())
 results = {
     "versions": {"torch": torch.__version__, "transformers": transformers.__version__},

@@ -16,11 +16,12 @@ constexpr std::string_view kTokens =
     "micro-batches are chosen by tokens (--max-tokens-per-gpu); their split never changes a bit";
 constexpr std::string_view kPublish =
     "publishing swaps a pointer inside the process: nothing is gathered, sent or copied";
-constexpr std::string_view kOffload = "trainer and engine share one base in memory: there is nothing to offload";
+constexpr std::string_view kOffload =
+    "unnecessary: trainer and engine share one base, and a rollout's KV memory is given back before training";
 constexpr std::string_view kSameBits =
     "engine and trainer log-probabilities are the same bits; each rollout measures it (logprob_diff_max)";
 constexpr std::string_view kQuantized = "weights and caches are as the files have them";
-constexpr std::string_view kRecompute = "recomputation is per layer and never changes a bit";
+constexpr std::string_view kRecompute = "recomputation is of whole layers and never changes a bit";
 constexpr std::string_view kConfig = "read from config.json";
 constexpr std::string_view kNoDropout = "the base is frozen and has no dropout";
 constexpr std::string_view kCheckpoint = "a checkpoint always holds adapter, optimizer, random state and data position";

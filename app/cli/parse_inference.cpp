@@ -1,9 +1,13 @@
 // lockstep score, generate, eval, bench, inspect.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
 
 #include "cli/parse.h"
 #include "cli/parse_shared.h"
 #include "core/error.h"
+#include "recipes/commands.h"
 
 namespace lockstep::cli {
 
@@ -59,17 +63,52 @@ FlagSet eval_flags(recipes::EvalOptions& o) {
   return flags;
 }
 
+// "1,64,256" or "1 64 256".
+Values cut_lists(const Values& values) {
+  Values items;
+  for (const std::string& value : values)
+    for (size_t begin = 0; begin <= value.size();) {
+      const size_t end = std::min(value.find(',', begin), value.size());
+      items.push_back(value.substr(begin, end - begin));
+      begin = end + 1;
+    }
+  return items;
+}
+
+Binding counts(std::vector<int64_t>& target, double low, double high) {
+  return {.arity = Arity::many, .set = [&target, low, high](const std::string& flag, const Values& values) {
+            numbers(target, low, high).set(flag, cut_lists(values));
+          }};
+}
+
+Binding bench_parts(std::vector<std::string>& target) {
+  return {.arity = Arity::many, .set = [&target](const std::string& flag, const Values& values) {
+            target = cut_lists(values);
+            const std::vector<std::string> parts = recipes::bench_parts();
+            for (const std::string& name : target)
+              if (std::ranges::find(parts, name) == parts.end())
+                throw ConfigError({.what = "no such part of the benchmark",
+                                   .where = flag,
+                                   .got = name,
+                                   .wanted = fmt::format("{}", fmt::join(parts, ", "))});
+          }};
+}
+
 FlagSet bench_flags(recipes::BenchOptions& o) {
   FlagSet flags;
   flags.add("Required", {hf_checkpoint_flag(o.base)});
   flags.add("Options",
             {{"--json", "FILE", text(o.json), "write the record here"},
-             {"--batch-size", "N", number(o.batch_size, 1, 65536), "sequences of a training step"},
-             {"--seq-length", "N", number(o.seq_length, 2, 10'000'000), "tokens of each"},
+             {"--batch-size", "N", number(o.batch_size, 1, 65536), "sequences of a training step (CPU 2; GPU 8)"},
+             {"--seq-length", "N", number(o.seq_length, 2, 10'000'000), "tokens of each (CPU 256; GPU 2048)"},
              {"--lora-rank", "R", number(o.lora_rank, 1, 8192), "rank of the adapter, on all linear layers"},
-             {"--decode-batch-sizes", "N...", numbers(o.decode_batches, 1, 65536), "sequences decoded at once"},
-             {"--input-len", "N", number(o.prompt_tokens, 1, 10'000'000), "prompt tokens of each"},
-             {"--output-len", "N", number(o.new_tokens, 1, 10'000'000), "new tokens of each"}});
+             {"--decode-batch", "N[,N...]", counts(o.decode_batches, 1, 65536),
+              "sequences decoded at once (CPU 1,8,32; GPU 1,64,256)"},
+             {"--prompt-length", "N", number(o.prompt_tokens, 1, 10'000'000), "prompt tokens of each (128)"},
+             {"--new-tokens", "N", number(o.new_tokens, 1, 10'000'000), "new tokens of each (CPU 128; GPU 256)"},
+             {"--only", "PART[,PART...]", bench_parts(o.parts),
+              fmt::format("of {} (all)", fmt::join(recipes::bench_parts(), ", "))}});
+  flags.add("Options", activation_flags(o.training));
   flags.add("Machine", machine_flags(o.base));
   return flags;
 }

@@ -103,21 +103,50 @@ std::vector<Flag> machine_flags(BaseOptions& base) {
       {"--cpu-isa", "ISA",
        choice("auto|avx2|avx512", "auto", [&base](const std::string& name) { base.stream.isa = parse_cpu_isa(name); }),
        "auto | avx2 | avx512; never changes a bit"},
-      {"--device", "NAME",
+      {"--device", "NAME", choice("auto|cpu|cuda", "auto", [&base](const std::string& name) { base.device = name; }),
+       "auto (a GPU if there is one) | cpu | cuda"},
+      {"--numerics", "MODE",
+       choice("exact|fast", "exact",
+              [&base](const std::string& name) {
+                base.stream.numerics = name == "fast" ? Numerics::fast : Numerics::exact;
+              }),
+       "exact: rollout and trainer agree bit for bit | fast: a GPU's products may split sums; the difference is "
+       "printed"},
+      {"--load-format", "HOW",
        choice(
-           "auto|cpu", "auto", [](const std::string&) {}, "cuda"),
-       "auto | cpu"}};
+           "auto|dummy", "auto",
+           [&base](const std::string& name) {
+             base.load_format = name == "dummy" ? recipes::LoadFormat::dummy : recipes::LoadFormat::automatic;
+           },
+           "safetensors|pt|npcache|gguf|bitsandbytes|mistral|sharded_state|tensorizer|runai_streamer"),
+       "auto | dummy: random weights in the shape of config.json, no files needed"}};
+}
+
+std::vector<Flag> activation_flags(recipes::TrainingOptions& training) {
+  using recipes::Recompute;
+  // Norms, silu(g) u and attention's probabilities are never kept, which is all that "selective" asks for.
+  const auto set = [&training](const std::string& how) {
+    training.recompute = how == "full" ? Recompute::full : how == "auto" ? Recompute::automatic : Recompute::none;
+  };
+  return {{"--max-tokens-per-gpu", "N", number(training.max_tokens, 1, 100'000'000),
+           "tokens of a micro-batch: memory and speed only"},
+          {"--recompute", "HOW", choice("auto|none|selective|full", "auto", set),
+           "full: activations again in the backward pass | none | selective (as none: what it asks for is always "
+           "done) | auto (full if a GPU has no room)"},
+          {"--recompute-granularity", "HOW", choice("full|selective", "", set), "the same, in Megatron's words"},
+          {"--gradient-checkpointing",
+           "",
+           {.arity = Arity::none, .set = [set](const std::string&, const Values&) { set("full"); }},
+           "--recompute full"}};
 }
 
 std::vector<Flag> training_machine_flags(recipes::TrainingOptions& training, bool& dry_run) {
-  return {{"--max-tokens-per-gpu", "N", number(training.max_tokens, 1, 100'000'000),
-           "tokens of a micro-batch: memory and speed only"},
-          {"--recompute-granularity", "HOW",
-           choice("full|selective", "", [&training](const std::string&) { training.recompute = true; }),
-           "full: recompute activations in the backward pass, for less memory"},
-          {"--gradient-checkpointing", "", toggle(training.recompute), "the same"},
-          {"--seed", "N", number(training.seed, 0, 9e15), "of the adapter's first values and of dropout"},
-          {"--dry-run", "", toggle(dry_run), "check everything, print the plan, exit"}};
+  std::vector<Flag> flags = activation_flags(training);
+  const std::vector<Flag> others = {
+      {"--seed", "N", number(training.seed, 0, 9e15), "of the adapter's first values and of dropout"},
+      {"--dry-run", "", toggle(dry_run), "check everything, print the plan, exit"}};
+  flags.insert(flags.end(), others.begin(), others.end());
+  return flags;
 }
 
 std::string training_closing(const std::string& example) {
@@ -192,7 +221,9 @@ void check_scripts(const Classified& given, std::vector<std::string>& notes) {
                        .where = "--max-tokens-per-gpu",
                        .attempt = "--max-tokens-per-gpu 2048"});
   if (const Occurrence* how = given.given("--recompute-granularity"); how != nullptr && how->values[0] == "selective")
-    notes.push_back("--recompute-granularity selective: whole layers are recomputed, as with full");
+    notes.push_back(
+        "--recompute-granularity selective: norms, activation functions and attention's probabilities are always made "
+        "again in the backward pass");
 }
 
 void note_exclusions(const lora::LoraConfig& config, std::vector<std::string>& notes) {

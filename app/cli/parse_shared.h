@@ -15,7 +15,8 @@ std::vector<Flag> lora_flags(recipes::AdapterOptions& adapter);           // wit
 std::vector<Flag> required_lora_flags(recipes::AdapterOptions& adapter);  // these two
 std::vector<Flag> optimizer_flags(recipes::OptimizerOptions& optimizer);
 std::vector<Flag> checkpoint_flags(recipes::SaveOptions& save);
-std::vector<Flag> machine_flags(recipes::BaseOptions& base);  // threads, instruction set, device
+std::vector<Flag> machine_flags(recipes::BaseOptions& base);             // threads, device, how weights are loaded
+std::vector<Flag> activation_flags(recipes::TrainingOptions& training);  // micro-batches, recomputation
 std::vector<Flag> training_machine_flags(recipes::TrainingOptions& training, bool& dry_run);  // memory, seed, --dry-run
 // The last paragraphs of a training command's help.
 std::string training_closing(const std::string& example);

@@ -5,72 +5,88 @@
 #include <cstring>
 #include <utility>
 
+#include "core/cuda/runtime.h"
 #include "core/error.h"
 
 namespace lockstep {
 
 namespace {
-constexpr size_t kAlignment = 64;
+constexpr size_t kAlignment = 64, kDeviceAlignment = 256;
 constexpr size_t kArenaChunkBytes = size_t{4} << 20;
 
-std::atomic<int64_t> g_live{0};
-std::atomic<int64_t> g_peak{0};
+struct Counters {
+  std::atomic<int64_t> live{0}, peak{0};
+};
+Counters g_counters[2];
 
-void account(int64_t delta) {
-  const int64_t now = g_live.fetch_add(delta) + delta;
-  int64_t peak = g_peak.load();
-  while (now > peak && !g_peak.compare_exchange_weak(peak, now)) {
+Counters& counters(Device device) {
+  return g_counters[static_cast<size_t>(device)];
+}
+
+void account(int64_t delta, Device device) {
+  Counters& c = counters(device);
+  const int64_t now = c.live.fetch_add(delta) + delta;
+  int64_t peak = c.peak.load();
+  while (now > peak && !c.peak.compare_exchange_weak(peak, now)) {
   }
 }
 
-size_t round_up(size_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+size_t round_up(size_t bytes, size_t alignment) {
+  return (bytes + alignment - 1) / alignment * alignment;
 }
 }  // namespace
 
-int64_t live_bytes() {
-  return g_live.load();
+int64_t live_bytes(Device device) {
+  return counters(device).live.load();
 }
-int64_t peak_bytes() {
-  return g_peak.load();
+int64_t peak_bytes(Device device) {
+  return counters(device).peak.load();
 }
 void reset_peak_bytes() {
-  g_peak.store(g_live.load());
+  for (Counters& c : g_counters) c.peak.store(c.live.load());
 }
 
-Buffer::Buffer(size_t bytes, Fill fill) : bytes_(bytes) {
+Buffer::Buffer(size_t bytes, Fill fill, Device device) : bytes_(bytes), device_(device) {
   if (bytes == 0) return;
-  data_ = std::aligned_alloc(kAlignment, round_up(bytes));
+  data_ = device == Device::cpu ? std::aligned_alloc(kAlignment, round_up(bytes, kAlignment)) : cuda::allocate(bytes);
   if (data_ == nullptr)
-    throw ResourceError({.what = "out of memory",
+    throw ResourceError({.what = device == Device::cpu ? "out of memory" : "the GPU is out of memory",
                          .got = std::to_string(bytes) + " bytes asked for in one piece",
                          .attempt = "a smaller --max-tokens-per-gpu, fewer sequences at once, or a smaller model"});
-  if (fill == Fill::zero) std::memset(data_, 0, bytes);
-  account(static_cast<int64_t>(bytes));
+  account(static_cast<int64_t>(bytes), device);
+  if (fill == Fill::none) return;
+  if (device == Device::cpu)
+    std::memset(data_, 0, bytes);
+  else
+    cuda::zero(data_, bytes, nullptr);
 }
 
 Buffer::Buffer(Buffer&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)), device_(other.device_) {}
 
 Buffer& Buffer::operator=(Buffer&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(bytes_, other.bytes_);
+  std::swap(device_, other.device_);
   return *this;
 }
 
 Buffer::~Buffer() {
   if (data_ == nullptr) return;
-  std::free(data_);
-  account(-static_cast<int64_t>(bytes_));
+  if (device_ == Device::cpu)
+    std::free(data_);
+  else
+    cuda::release(data_);
+  account(-static_cast<int64_t>(bytes_), device_);
 }
 
 void* Arena::alloc_bytes(size_t bytes) {
-  bytes = round_up(std::max<size_t>(bytes, 1));
+  bytes = round_up(std::max<size_t>(bytes, 1), device_ == Device::cpu ? kAlignment : kDeviceAlignment);
   while (chunk_ < chunks_.size() && used_ + bytes > chunks_[chunk_].bytes()) {
     ++chunk_;
     used_ = 0;
   }
-  if (chunk_ == chunks_.size()) chunks_.emplace_back(std::max(bytes, kArenaChunkBytes), Buffer::Fill::none);
+  if (chunk_ == chunks_.size()) chunks_.emplace_back(std::max(bytes, kArenaChunkBytes), Buffer::Fill::none, device_);
   void* memory = static_cast<char*>(chunks_[chunk_].data()) + used_;
   used_ += bytes;
   return memory;

@@ -1,6 +1,7 @@
 // Memory: Buffer (one owned allocation), Arena (a stack of scratch tensors that is reused every step).
 //
-// Both hand out memory aligned to 64 bytes. live_bytes() and peak_bytes() say what is alive and the highest sum seen.
+// Both hand out memory of one device, aligned to 64 bytes (256 on a GPU). live_bytes() and peak_bytes() say what is
+// alive and the highest sum seen.
 #pragma once
 
 #include <atomic>
@@ -8,17 +9,18 @@
 #include <memory>
 #include <vector>
 
+#include "core/device.h"
 #include "core/tensor.h"
 
 namespace lockstep {
 
 // Owns `bytes` bytes, zeroed unless told otherwise. Move only.
-// Throws ResourceError when the system has no memory.
+// Throws ResourceError when the system, or the GPU, has no memory.
 class Buffer {
  public:
   enum class Fill { zero, none };
   Buffer() = default;
-  explicit Buffer(size_t bytes, Fill fill = Fill::zero);
+  explicit Buffer(size_t bytes, Fill fill = Fill::zero, Device device = Device::cpu);
   Buffer(Buffer&& other) noexcept;
   Buffer& operator=(Buffer&& other) noexcept;
   ~Buffer();
@@ -26,22 +28,27 @@ class Buffer {
   void* data() const { return data_; }
   float* f32() const { return static_cast<float*>(data_); }
   size_t bytes() const { return bytes_; }
+  Device device() const { return device_; }
 
  private:
   void* data_ = nullptr;
   size_t bytes_ = 0;
+  Device device_ = Device::cpu;
 };
 
 // Bytes held by all live Buffers of the process, and the highest value since the last reset_peak_bytes(). Atomic. The
 // one process-wide state: read by publishing and by tests; nothing decides by it (docs/decisions.md).
-int64_t live_bytes();
-int64_t peak_bytes();
+int64_t live_bytes(Device device = Device::cpu);
+int64_t peak_bytes(Device device = Device::cpu);
 void reset_peak_bytes();
 
 // A stack of tensors. alloc() is cheap once the arena has grown to what a step needs; contents are undefined.
 // A Scope gives back everything allocated since it began. Not for use from several threads at once.
 class Arena {
  public:
+  explicit Arena(Device device = Device::cpu) : device_(device) {}
+
+  Device device() const { return device_; }
   Tensor alloc(std::initializer_list<int64_t> dims, DType dtype = DType::f32);
   void* alloc_bytes(size_t bytes);
   size_t capacity_bytes() const;
@@ -60,6 +67,7 @@ class Arena {
   };
 
  private:
+  Device device_;
   std::vector<Buffer> chunks_;
   size_t chunk_ = 0;  // index of the chunk in use
   size_t used_ = 0;   // bytes used in it

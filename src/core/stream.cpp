@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/cuda/runtime.h"
 #include "core/error.h"
 #include "core/memory.h"
 
@@ -112,6 +113,13 @@ const char* cpu_isa_name(CpuIsa isa) {
 }
 
 struct Stream::Impl {
+  Device device = Device::cpu;
+  Numerics numerics = Numerics::exact;
+  void* native = nullptr;
+  std::shared_ptr<void> kernel_state;
+  void *side = nullptr, *forked = nullptr, *joined = nullptr;  // the second queue and its events
+  std::shared_ptr<void> side_state;
+
   CpuIsa isa = CpuIsa::avx2;
   int spins = kSpins;
   std::vector<std::thread> workers;
@@ -136,6 +144,12 @@ struct Stream::Impl {
     }
     wake.notify_all();
     for (std::thread& worker : workers) worker.join();
+    kernel_state.reset();
+    side_state.reset();
+    if (forked) cuda::destroy_event(forked);
+    if (joined) cuda::destroy_event(joined);
+    if (side) cuda::destroy_stream(side);
+    if (native) cuda::destroy_stream(native);
   }
 
   void start(int threads) {
@@ -190,9 +204,58 @@ Stream::Stream(StreamOptions options) : impl_(std::make_unique<Impl>()) {
                          .wanted = std::to_string(threads) + " threads",
                          .attempt = "fewer --threads, or a higher limit of memory (ulimit -v) or threads (ulimit -u)"});
   }
+  if (options.device == Device::cpu) return;
+  if (const std::string why = cuda_unusable(); !why.empty())
+    throw DeviceError({.what = "no GPU can be used", .where = "--device cuda", .got = why, .attempt = "--device cpu"});
+  impl_->device = Device::cuda;
+  impl_->numerics = options.numerics;
+  impl_->native = cuda::make_stream();
+  impl_->side = cuda::make_stream();
+  impl_->forked = cuda::make_event();
+  impl_->joined = cuda::make_event();
 }
 
 Stream::~Stream() = default;
+
+Device Stream::device() const {
+  return impl_->device;
+}
+Numerics Stream::numerics() const {
+  return impl_->numerics;
+}
+void Stream::synchronize() {
+  if (impl_->native) cuda::synchronize(impl_->native);
+}
+void* Stream::native() const {
+  return impl_->native;
+}
+void Stream::fork(const std::function<void()>& work) {
+  if (impl_->device == Device::cpu) return work();
+  Impl& impl = *impl_;
+  cuda::record_event(impl.forked, impl.native);
+  cuda::wait_event(impl.forked, impl.side);
+  const auto change_queues = [&] {
+    std::swap(impl.native, impl.side);
+    std::swap(impl.kernel_state, impl.side_state);
+  };
+  change_queues();
+  try {
+    work();
+  } catch (...) {
+    change_queues();
+    throw;
+  }
+  cuda::record_event(impl.joined, impl.native);
+  change_queues();
+}
+
+void Stream::join() {
+  if (impl_->device == Device::cuda) cuda::wait_event(impl_->joined, impl_->native);
+}
+
+std::shared_ptr<void>& Stream::kernel_state() {
+  return impl_->kernel_state;
+}
 
 int Stream::threads() const {
   return static_cast<int>(impl_->scratch.size());

@@ -1,5 +1,6 @@
 // A Stream is where ops run: an ordered queue of work on one device. On the CPU an op has finished when its function
-// returns; the stream owns the worker threads, their scratch memory and the chosen instruction set.
+// returns; the stream owns the worker threads, their scratch memory and the chosen instruction set. On a GPU an op is
+// queued, and all memory it is given is the GPU's unless its contract says "host".
 //
 // Results never depend on the number of threads or on the instruction set (docs/decisions.md, "Exactness").
 #pragma once
@@ -9,23 +10,44 @@
 #include <memory>
 #include <string_view>
 
+#include "core/device.h"
+
 namespace lockstep {
 
 enum class CpuIsa { best, avx2, avx512, neon };
 
+// exact: a row's bits depend on the row alone, and engine and trainer agree bit for bit. fast (a GPU's): matrix
+// products may split their sums as is fastest for the number of rows; the difference shows in `max |logprob diff|`.
+enum class Numerics { exact, fast };
+
 struct StreamOptions {
   int threads = 0;  // 0: all cores this process may use
   CpuIsa isa = CpuIsa::best;
+  Device device = Device::cpu;
+  Numerics numerics = Numerics::exact;
 };
 
 class Stream {
  public:
-  // Throws DeviceError if this CPU lacks the instruction set asked for (or AVX2 + FMA at all), ConfigError for a thread
-  // count below 0 or above max_threads(), ResourceError if the system refuses a thread.
+  // Throws DeviceError if no GPU can be used and one is asked for, if this CPU lacks the instruction set asked for (or
+  // AVX2 + FMA at all), ConfigError for a thread count below 0 or above max_threads(), ResourceError if the system
+  // refuses a thread.
   explicit Stream(StreamOptions options = {});
   ~Stream();
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
+
+  Device device() const;
+  Numerics numerics() const;
+  void synchronize();    // waits until everything queued is done; DeviceError if some op failed on the GPU
+  void* native() const;  // the cudaStream_t; nullptr on the CPU
+  // Ops that `work` queues run beside those queued after fork() and before join(), which waits for them: on a GPU on a
+  // second queue, with kernel state of its own. On the CPU `work` simply runs. One fork at a time.
+  void fork(const std::function<void()>& work);
+  void join();
+
+  // What the kernels keep from op to op on this stream (a GPU's library handles and workspaces); theirs alone.
+  std::shared_ptr<void>& kernel_state();
 
   int threads() const;
   CpuIsa isa() const;  // avx2, avx512 or neon; never `best`

@@ -116,14 +116,17 @@ std::string shape_text(const ConstTensor& tensor) {
   return text + "]";
 }
 
-void require_f32(const ConstTensor& tensor, std::initializer_list<int64_t> dims, const char* op, const char* argument) {
+void require_tensor(const ConstTensor& tensor, DType dtype, std::initializer_list<int64_t> dims, const char* op,
+                    const char* argument) {
   const auto where = [&] { return std::string(op) + ": " + argument; };
-  if (tensor.dtype != DType::f32)
-    throw DTypeError(
-        {.what = "op argument has the wrong type", .where = where(), .got = shape_text(tensor), .wanted = "f32"});
+  if (tensor.dtype != dtype)
+    throw DTypeError({.what = "op argument has the wrong type",
+                      .where = where(),
+                      .got = shape_text(tensor),
+                      .wanted = dtype_name(dtype)});
   bool same = tensor.rank == static_cast<int>(dims.size());
   int i = 0;
-  std::string wanted = "f32 [";
+  std::string wanted = std::string(dtype_name(dtype)) + " [";
   for (int64_t dim : dims) {
     same = same && tensor.shape[i] == dim;
     wanted += (i++ ? ", " : "") + std::to_string(dim);
@@ -133,6 +136,10 @@ void require_f32(const ConstTensor& tensor, std::initializer_list<int64_t> dims,
                       .where = where(),
                       .got = shape_text(tensor),
                       .wanted = wanted + "]"});
+}
+
+void require_f32(const ConstTensor& tensor, std::initializer_list<int64_t> dims, const char* op, const char* argument) {
+  require_tensor(tensor, DType::f32, dims, op, argument);
 }
 
 }  // namespace lockstep

@@ -72,7 +72,9 @@ struct ConstTensor : detail::View<const void> {
 
 std::string shape_text(const ConstTensor& tensor);  // "f32 [3, 64]"
 
-// Throws ShapeError / DTypeError naming `op` and `argument` unless `tensor` is f32 of exactly these dimensions.
+// Throws ShapeError / DTypeError naming `op` and `argument` unless `tensor` has this type and exactly these dimensions.
+void require_tensor(const ConstTensor& tensor, DType dtype, std::initializer_list<int64_t> dims, const char* op,
+                    const char* argument);
 void require_f32(const ConstTensor& tensor, std::initializer_list<int64_t> dims, const char* op, const char* argument);
 
 }  // namespace lockstep

@@ -2,6 +2,7 @@
 
 #include "core/error.h"
 #include "kernels/cpu/row_ops.h"
+#include "kernels/cuda/ops.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -17,9 +18,10 @@ void require_flat(const ConstTensor& x, const char* op, const char* argument) {
 
 }  // namespace
 
-void adamw(Tensor w_new, ConstTensor w, Tensor m, Tensor v, ConstTensor grad, const AdamWStep& options,
+void adamw(Tensor w_new, Tensor working, ConstTensor w, Tensor m, Tensor v, ConstTensor grad, const AdamWStep& options,
            Stream& stream) {
   require_flat(w, "adamw", "w");
+  if (!working.empty()) require_tensor(working, DType::bf16, {w.shape[0]}, "adamw", "working");
   require_f32(w_new, {w.shape[0]}, "adamw", "w_new");
   require_f32(m, {w.shape[0]}, "adamw", "m");
   require_f32(v, {w.shape[0]}, "adamw", "v");
@@ -27,11 +29,21 @@ void adamw(Tensor w_new, ConstTensor w, Tensor m, Tensor v, ConstTensor grad, co
   if (options.step < 1)
     throw ConfigError(
         {.what = "AdamW counts its steps from 1", .where = "adamw: step", .got = std::to_string(options.step)});
+  if (stream.device() == Device::cuda) return cuda::adamw(w_new, working, w, m, v, grad, options, stream);
   cpu::adamw(w_new, w, m, v, grad, options, stream);
+  if (!working.empty()) cpu::round_to_working(working, w_new, stream);
+}
+
+void round_to_working(Tensor working, ConstTensor w, Stream& stream) {
+  require_flat(w, "round_to_working", "w");
+  require_tensor(working, DType::bf16, {w.shape[0]}, "round_to_working", "working");
+  if (stream.device() == Device::cuda) return cuda::round_to_working(working, w, stream);
+  cpu::round_to_working(working, w, stream);
 }
 
 double sum_of_squares(ConstTensor x, Stream& stream) {
   require_flat(x, "sum_of_squares", "x");
+  if (stream.device() == Device::cuda) return cuda::sum_of_squares(x, stream);
   return cpu::sum_of_squares(x, stream);
 }
 

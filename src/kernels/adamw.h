@@ -18,10 +18,15 @@ struct AdamWStep {
 // PyTorch's order of operations (torch.optim.AdamW, single tensor): the factors lr / bias1, sqrt(bias2), 1 - lr wd and
 // 1 - b are worked out in double and rounded to f32; m by lerp (one fma); denom = sqrt(v) / sqrt(bias2) + eps.
 //   all [N] f32; m, v updated in place; w_new overwritten and distinct from w (the next version's buffer)
+//   working [N] bf16 or empty: w_new rounded, what a GPU's kernels read
 // Throws ShapeError, DTypeError, ConfigError (step < 1).   Source: arXiv 1711.05101, algorithm 2.
-void adamw(Tensor w_new, ConstTensor w, Tensor m, Tensor v, ConstTensor grad, const AdamWStep& options, Stream& stream);
+void adamw(Tensor w_new, Tensor working, ConstTensor w, Tensor m, Tensor v, ConstTensor grad, const AdamWStep& options,
+           Stream& stream);
 
-// sum of x^2 in double, in blocks of 4096 elements in order, 16 lanes inside a block.   x [N] f32
+// working = w rounded to bf16.   [N]
+void round_to_working(Tensor working, ConstTensor w, Stream& stream);
+
+// sum of x^2 in double, in blocks of 4096 elements in order, 16 lanes inside a block. Waits for the result.   x [N] f32
 double sum_of_squares(ConstTensor x, Stream& stream);
 
 }  // namespace lockstep::kernels

@@ -2,6 +2,8 @@
 
 #include "core/error.h"
 #include "kernels/cpu/matrix_ops.h"
+#include "kernels/cpu/row_ops.h"
+#include "kernels/cuda/ops.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -18,18 +20,25 @@ int64_t require_rows(const ConstTensor& rows, const char* op, const char* argume
 
 }  // namespace
 
-void linear_forward(Tensor y, ConstTensor x, const PackedWeight& weight, ConstTensor bias, Stream& stream) {
+void linear_forward(Tensor y, ConstTensor x, const PackedWeight& weight, ConstTensor bias, ConstTensor residual,
+                    Stream& stream) {
   const int64_t tokens = require_rows(x, "linear_forward", "x");
-  require_f32(x, {tokens, weight.depth}, "linear_forward", "x");
-  require_f32(y, {tokens, weight.rows}, "linear_forward", "y");
+  const DType dtype = activation_dtype(stream.device());
+  require_tensor(x, dtype, {tokens, weight.depth}, "linear_forward", "x");
+  require_tensor(y, y.dtype == DType::f32 ? DType::f32 : dtype, {tokens, weight.rows}, "linear_forward", "y");
+  if (!residual.empty()) require_tensor(residual, y.dtype, {tokens, weight.rows}, "linear_forward", "residual");
   if (!bias.empty()) require_f32(bias, {weight.rows}, "linear_forward", "bias");
+  if (stream.device() == Device::cuda) return cuda::linear_forward(y, x, weight, bias, residual, stream);
   cpu::linear_forward(y, x, weight, bias, stream);
+  if (!residual.empty()) cpu::add(y, residual, stream);
 }
 
 void linear_backward_input(Tensor dx, ConstTensor dy, const PackedWeight& weight, bool accumulate, Stream& stream) {
   const int64_t tokens = require_rows(dy, "linear_backward_input", "dy");
-  require_f32(dy, {tokens, weight.rows}, "linear_backward_input", "dy");
-  require_f32(dx, {tokens, weight.depth}, "linear_backward_input", "dx");
+  const DType dtype = activation_dtype(stream.device());
+  require_tensor(dy, dtype, {tokens, weight.rows}, "linear_backward_input", "dy");
+  require_tensor(dx, dtype, {tokens, weight.depth}, "linear_backward_input", "dx");
+  if (stream.device() == Device::cuda) return cuda::linear_backward_input(dx, dy, weight, accumulate, stream);
   cpu::linear_backward_input(dx, dy, weight, accumulate, stream);
 }
 

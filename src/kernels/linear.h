@@ -5,13 +5,18 @@
 
 namespace lockstep::kernels {
 
-// y[t,n] = bias[n] + sum_k x[t,k] W[n,k]     (the chain starts at bias[n], or at 0 without bias)
-//   x     [T, K] f32     y [T, N] f32, overwritten; no aliasing     bias [N] f32 or empty
-// A row's bits do not depend on T.
-void linear_forward(Tensor y, ConstTensor x, const PackedWeight& weight, ConstTensor bias, Stream& stream);
+// y[t,n] = bias[n] + sum_k x[t,k] W[n,k] + residual[t,n]
+//   x [T, K] activations (f32 on the CPU, bf16 on a GPU)     y [T, N] activations, or f32 on a GPU (logits);
+//   overwritten bias [N] f32 or empty     residual [T, N] like y, or empty; no aliasing
+// CPU: the chain starts at bias[n], or at 0 without bias; the residual is added to its end. CUDA: the chain of groups
+// of 16 k in order starts at 0; then bias, then residual are added in f32, and the sum is rounded once. A row's bits do
+// not depend on T.
+void linear_forward(Tensor y, ConstTensor x, const PackedWeight& weight, ConstTensor bias, ConstTensor residual,
+                    Stream& stream);
 
 // dx[t,k] (+)= sum_n dy[t,n] W[n,k]           (the chain runs over n in order; continues dx when `accumulate`)
-//   dy [T, N] f32     dx [T, K] f32
+//   dy [T, N], dx [T, K] activations. On a GPU groups of 16 n in order, and `accumulate` adds in f32 before the
+//   rounding.
 void linear_backward_input(Tensor dx, ConstTensor dy, const PackedWeight& weight, bool accumulate, Stream& stream);
 
 }  // namespace lockstep::kernels

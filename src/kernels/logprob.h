@@ -12,20 +12,23 @@ namespace lockstep::kernels {
 // z = logits * inv_temperature;  m = max z;  S = sum exp(z - m)  (16 lanes: the rules in kernels/pack.h)
 // lse = m + log S;   logprob[t] = z[target[t]] - lse;   entropy[t] = log S - sum exp(z - m) (z - m) / S    (from S on
 // in double)
+// CUDA: max and sum over chunks of 4096 entries, joined in order; otherwise the same.
 //   logits [T, V] f32    targets [T] in [0, V); -1 skips the row: logprob, entropy, lse and later dlogits are 0
 //   logprob, entropy, lse [T] f32; entropy may be empty
-// Throws ShapeError, DTypeError; DataError for a target outside.
+// Throws ShapeError, DTypeError; the CPU DataError for a target outside (a GPU does not look).
 void logprob_forward(Tensor logprob, Tensor entropy, Tensor lse, ConstTensor logits, std::span<const int32_t> targets,
                      float inv_temperature, Stream& stream);
 
 // dlogits = inv_temperature * ( d_logprob * (onehot - p) - d_entropy * p * (z - lse + entropy) ),  p = exp(z - lse)
-// Overwrites dlogits, which may be logits. d_entropy may be empty; then entropy is not read.
+// dlogits [T, V] activations; overwritten. It may begin where logits begin: on the CPU it is logits then, on a GPU its
+// rows lie in the memory of the rows of logits (data the same, row_stride twice that of logits). d_entropy may be
+// empty; then entropy is not read.
 void logprob_backward(Tensor dlogits, ConstTensor logits, std::span<const int32_t> targets, float inv_temperature,
                       ConstTensor lse, ConstTensor entropy, ConstTensor d_logprob, ConstTensor d_entropy,
                       Stream& stream);
 
 // probabilities[t, v] = exp(z - m) (unnormalized, so the largest is 1) and, in sums[t], their sum S as above. For
-// sampling.
+// sampling on the CPU.
 //   probabilities [T, V] f32, may be logits
 void softmax_unnormalized(Tensor probabilities, Tensor sums, ConstTensor logits, float inv_temperature, Stream& stream);
 

@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "kernels/cpu/matrix_ops.h"
+#include "kernels/cuda/ops.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -38,6 +39,12 @@ PackedWeight pack_weight(std::span<const ConstTensor> parts, Stream& stream) {
   }
   weight.depth = parts[0][1];
   weight.dtype = parts[0].dtype;
+  if (stream.device() == Device::cuda) {
+    weight.panels = Buffer(static_cast<size_t>(weight.rows * weight.depth * dtype_bytes(DType::bf16)),
+                           Buffer::Fill::none, Device::cuda);
+    cuda::pack_rows(weight, parts, stream);
+    return weight;
+  }
   const int64_t padded = (weight.rows + kPanel - 1) / kPanel * kPanel;
   weight.panels = Buffer(static_cast<size_t>(padded * weight.depth * dtype_bytes(weight.dtype)), Buffer::Fill::none);
   cpu::pack_panels(weight, parts, stream);
@@ -60,11 +67,14 @@ void unpack_rows(Tensor out, const PackedWeight& weight, int64_t begin, int64_t 
                       .where = "unpack_rows: out",
                       .got = shape_text(out),
                       .wanted = "[" + std::to_string(end - begin) + ", " + std::to_string(weight.depth) + "]"});
+  if (stream.device() == Device::cuda) return cuda::unpack_rows(out, weight, begin, end, stream);
   cpu::unpack_rows(out, weight, begin, end, stream);
 }
 
 void embedding_gather(Tensor y, const PackedWeight& weight, std::span<const int32_t> ids, Stream& stream) {
-  require_f32(y, {static_cast<int64_t>(ids.size()), weight.depth}, "embedding_gather", "y");
+  require_tensor(y, activation_dtype(stream.device()), {static_cast<int64_t>(ids.size()), weight.depth},
+                 "embedding_gather", "y");
+  if (stream.device() == Device::cuda) return cuda::embedding_gather(y, weight, ids, stream);
   for (size_t t = 0; t < ids.size(); ++t)
     if (ids[t] < 0 || ids[t] >= weight.rows)
       throw DataError({.what = "token outside the vocabulary",

@@ -1,11 +1,12 @@
 // kernels: the arithmetic. One op per file: <op>.h is the contract, <op>.cpp checks shapes and dispatches, cpu/<op>.cpp
-// computes (Google Highway: AVX2, AVX-512, NEON from one source).
+// computes (Google Highway: AVX2, AVX-512, NEON from one source), cuda/<op>.cu on a GPU (absent/ without CUDA).
 //
 //   includes    core only
 //   memory      ops own nothing; callers pass views; scratch comes from the Stream's workers
-//   threads     an op spreads its outputs over the Stream's workers and returns when it is done
+//   threads     an op spreads its outputs over the Stream's workers and returns when it is done; on a GPU it is queued
+//   types       activations are f32 on the CPU and bf16 on a GPU (activation_dtype); sums are f32 everywhere
 //
-// The rules that make bits independent of batch, tiling, thread count and vector width:
+// The CPU is the reference. Its rules make bits independent of batch, tiling, thread count and vector width:
 //   * a matrix product's output element is ONE accumulator: c = fma(a_k, b_k, c) for k in order; blocks of k store and
 //     continue the same chain; threads and tiles split only output elements;
 //   * a sum inside a row (norms, softmax) uses 16 lanes: lane i = chain over elements i, i+16, ... in order; then the
@@ -13,6 +14,9 @@
 //   * a gradient is one chain over tokens in order, continued across calls;
 //   * multiply-add is fused exactly where the code says so (the build forbids contraction);
 //   * exp and log are our own vector code.
+// On a GPU the step of a chain is one tensor-core group of 16 in order of k (mma.sync and cuBLASLt without split-K
+// agree bit for bit), sums inside a row have a fixed tree, and gradients are chains over 256-token blocks that begin
+// where samples begin. So there, too, a row's bits depend on nothing but the row.
 //
 // This header: frozen weights in kernel layout.
 #pragma once
@@ -24,25 +28,31 @@
 
 namespace lockstep::kernels {
 
+inline DType activation_dtype(Device device) {
+  return device == Device::cpu ? DType::f32 : DType::bf16;
+}
+
 inline constexpr int64_t kPanel = 32;
 
-// W [N, K] packed once into panels [ceil(N/32)][K][32] of its storage type; rows beyond N are zero.
-// Immutable after pack_weight; safe to read from many threads.
+// W [N, K] packed once. CPU: panels [ceil(N/32)][K][32] of its storage type; rows beyond N are zero. CUDA: row-major
+// [N, K] bf16. Immutable after pack_weight; safe to read from many threads.
 struct PackedWeight {
   int64_t rows = 0;          // N, outputs
   int64_t depth = 0;         // K, inputs
-  DType dtype = DType::f32;  // f32 | bf16 | f16
+  DType dtype = DType::f32;  // f32 | bf16 | f16; as it was given
   Buffer panels;
 };
 
-// Stacks `parts` ([N_i, K], one dtype of f32 | bf16 | f16, row-major; e.g. q, k, v) into one packed weight.
-// Throws ShapeError, DTypeError.
+// Stacks `parts` (host memory, [N_i, K], one dtype of f32 | bf16 | f16, row-major; e.g. q, k, v) into one packed weight
+// on the stream's device. A GPU rounds f32 and f16 to bf16.   Throws ShapeError, DTypeError.
 PackedWeight pack_weight(std::span<const ConstTensor> parts, Stream& stream);
 
-// Row-major copy of rows [begin, end) in the storage type: exactly the bytes that were packed. out [end-begin, K].
+// Row-major copy of rows [begin, end) in the storage type: exactly the bytes that were packed (a GPU gives back what it
+// rounded). out [end-begin, K], host memory.
 void unpack_rows(Tensor out, const PackedWeight& weight, int64_t begin, int64_t end, Stream& stream);
 
-// y[t, :] = f32(W[ids[t], :]).   y [T, K] f32, ids [T] in [0, N).   Throws DataError naming the first id outside.
+// y[t, :] = W[ids[t], :].   y [T, K] activations, ids [T] in [0, N): the CPU throws DataError naming the first id
+// outside, a GPU does not look.
 void embedding_gather(Tensor y, const PackedWeight& weight, std::span<const int32_t> ids, Stream& stream);
 
 }  // namespace lockstep::kernels

@@ -1,22 +1,29 @@
 #include "kernels/rope.h"
 
 #include <cmath>
+#include <utility>
 
 #include "core/error.h"
+#include "core/transfer.h"
 #include "kernels/cpu/row_ops.h"
 
 namespace lockstep::kernels {
 
-RopeTable make_rope_table(std::span<const float> inv_freq, int64_t positions, float scale) {
-  RopeTable table{.positions = positions, .half = static_cast<int64_t>(inv_freq.size()), .cos = {}, .sin = {}};
-  table.cos.reserve(static_cast<size_t>(positions * table.half));
-  table.sin.reserve(static_cast<size_t>(positions * table.half));
+RopeTable make_rope_table(std::span<const float> inv_freq, int64_t positions, float scale, Stream& stream) {
+  RopeTable table{.positions = positions, .half = static_cast<int64_t>(inv_freq.size()), .values = {}};
+  Buffer host(static_cast<size_t>(2 * positions * table.half) * sizeof(float), Buffer::Fill::none);
+  float* cosine = host.f32();
+  float* sine = cosine + positions * table.half;
   for (int64_t position = 0; position < positions; ++position)
     for (float frequency : inv_freq) {
       const float angle = static_cast<float>(position) * frequency;
-      table.cos.push_back(static_cast<float>(std::cos(static_cast<double>(angle))) * scale);
-      table.sin.push_back(static_cast<float>(std::sin(static_cast<double>(angle))) * scale);
+      *cosine++ = static_cast<float>(std::cos(static_cast<double>(angle))) * scale;
+      *sine++ = static_cast<float>(std::sin(static_cast<double>(angle))) * scale;
     }
+  if (stream.device() == Device::cpu)
+    table.values = std::move(host);
+  else
+    table.values = device_copy(host.data(), host.bytes(), stream);
   return table;
 }
 

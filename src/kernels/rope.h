@@ -3,8 +3,8 @@
 #pragma once
 
 #include <span>
-#include <vector>
 
+#include "core/memory.h"
 #include "core/stream.h"
 #include "core/tensor.h"
 
@@ -14,12 +14,15 @@ namespace lockstep::kernels {
 // `scale`. Rows are positions 0..positions-1; grows by rebuild. Immutable while ops run.
 struct RopeTable {
   int64_t positions = 0;
-  int64_t half = 0;             // head_dim / 2
-  std::vector<float> cos, sin;  // [positions, half]
-};
-RopeTable make_rope_table(std::span<const float> inv_freq, int64_t positions, float scale);
+  int64_t half = 0;  // head_dim / 2
+  Buffer values;     // [2, positions, half] f32, cos and then sin, in the stream's memory
 
-// Rotates in place `heads` consecutive heads of every row.
+  const float* cos() const { return values.f32(); }
+  const float* sin() const { return values.f32() + positions * half; }
+};
+RopeTable make_rope_table(std::span<const float> inv_freq, int64_t positions, float scale, Stream& stream);
+
+// Rotates in place `heads` consecutive heads of every row (CPU; kernels/attention.h has the whole way of the heads).
 //   x [T, >= heads * 2 * half] f32     positions [T], each below table.positions
 // direction +1 rotates, -1 rotates back (the gradient).   Throws ShapeError.
 void rope(Tensor x, int64_t heads, std::span<const int32_t> positions, const RopeTable& table, int direction,

@@ -6,7 +6,7 @@
 
 namespace lockstep::kernels {
 
-// y = silu(gate) * up,  silu(z) = z / (1 + exp(-z));   gate_up [T, 2F] f32 (gate first), y [T, F] f32
+// y = silu(gate) * up,  silu(z) = z / (1 + exp(-z));   gate_up [T, 2F] (gate first), y [T, F] activations
 void swiglu_forward(Tensor y, ConstTensor gate_up, Stream& stream);
 
 // d_gate_up [T, 2F] from dy [T, F]; overwritten; may be gate_up itself.

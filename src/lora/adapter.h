@@ -2,7 +2,8 @@
 // and out of PEFT names.
 //
 // All tensors of an adapter lie in one flat f32 buffer, in the layout the kernels read: A transposed, [in, r], and B
-// transposed, [r, out]. The optimizer works on the flat buffer, and publishing hands over the very buffer it wrote.
+// transposed, [r, out]. The optimizer works on the flat buffer, and publishing hands over the very buffer it wrote. On
+// a GPU the same buffer goes on with the same array rounded to bf16, the working copy that kernels read.
 #pragma once
 
 #include <memory>
@@ -11,6 +12,7 @@
 
 #include "core/memory.h"
 #include "core/named_tensor.h"
+#include "core/stream.h"
 #include "lora/config.h"
 
 namespace lockstep::lora {
@@ -58,22 +60,31 @@ struct AdapterLayout {
 // after exclusions; ConfigError naming the flag, or FormatError naming config.file and its key.
 std::shared_ptr<const AdapterLayout> resolve_layout(const LoraConfig& config, const std::vector<Module>& modules);
 
+// Bytes of an adapter's weights on a device: num_floats f32, on a GPU followed by num_floats bf16.
+size_t weight_bytes(const AdapterLayout& layout, Device device);
+Tensor master_weights(const Buffer& weights, const AdapterLayout& layout);   // [num_floats] f32
+Tensor working_weights(const Buffer& weights, const AdapterLayout& layout);  // [num_floats] bf16; empty on the CPU
+
+// num_floats f32 of host memory as weights on the stream's device, and back.
+Buffer place_weights(Buffer host, const AdapterLayout& layout, Stream& stream);
+Buffer host_weights(const Buffer& weights, const AdapterLayout& layout, Stream& stream);
+
 // An immutable snapshot. Everything that reads an adapter reads one of these.
 struct AdapterVersion {
   int64_t version = 0;
   std::shared_ptr<const AdapterLayout> layout;
-  std::shared_ptr<const Buffer> weights;  // num_floats f32
+  std::shared_ptr<const Buffer> weights;  // weight_bytes
 
-  const float* a(const Pair& pair) const { return weights->f32() + pair.a_offset; }
-  const float* b(const Pair& pair) const { return weights->f32() + pair.b_offset; }
+  // A tensor at this offset of the flat array as kernels read it: f32 on the CPU, bf16 on a GPU.
+  ConstTensor working(int64_t offset, std::initializer_list<int64_t> dims) const;
 };
 
-// PEFT's default initialization: A uniform in +-1/sqrt(in) (kaiming_uniform with a = sqrt 5), B = 0; counted randomness
-// from `seed`.
+// PEFT's default initialization, in host memory: A uniform in +-1/sqrt(in) (kaiming_uniform with a = sqrt 5), B = 0;
+// counted randomness from `seed`.
 Buffer initial_weights(const AdapterLayout& layout, uint64_t seed);
 
 // Row-major copies under PEFT names ("base_model.model.<module>.lora_A.weight" [r, in], "....lora_B.weight" [out, r]);
-// a shared A is written once per module. `flat` may be weights, gradients or moments.
+// a shared A is written once per module. `flat` (host memory) may be weights, gradients or moments.
 struct ExportedTensors {
   std::vector<Buffer> memory;
   NamedTensors tensors;
@@ -81,7 +92,7 @@ struct ExportedTensors {
 ExportedTensors export_tensors(const AdapterLayout& layout, const float* flat);
 
 // The inverse. Accepts f32, bf16, f16. FormatError / ShapeError naming the tensor: missing, surplus, mis-shaped, and
-// (fused) copies of a shared A that differ.
+// (fused) copies of a shared A that differ. Host memory.
 Buffer import_tensors(const AdapterLayout& layout, const NamedTensors& tensors, const std::string& where);
 
 // The modules that the tensors of an adapter directory belong to, by their names and shapes: for looking at an adapter

@@ -1,16 +1,28 @@
 #include "lora/delta.h"
 
-#include "kernels/matmul.h"
+#include <algorithm>
+#include <vector>
+
+#include "core/transfer.h"
 
 namespace lockstep::lora {
 
 namespace {
 
-ConstTensor a_of(const AdapterVersion& adapter, const Pair& pair) {
-  return ConstTensor(adapter.a(pair), DType::f32, {pair.in, pair.rank});
-}
-ConstTensor b_of(const AdapterVersion& adapter, const Pair& pair) {
-  return ConstTensor(adapter.b(pair), DType::f32, {pair.rank, pair.out});
+// The pairs of one product as the kernels read them.
+std::vector<kernels::LoraPair> pairs_of(const AdapterVersion& adapter, const std::vector<int>& site) {
+  std::vector<kernels::LoraPair> pairs;
+  pairs.reserve(site.size());
+  for (const int index : site) {
+    const Pair& pair = adapter.layout->pairs[static_cast<size_t>(index)];
+    pairs.push_back({.a = adapter.working(pair.a_offset, {pair.in, pair.rank}),
+                     .b = adapter.working(pair.b_offset, {pair.rank, pair.out}),
+                     .out_begin = pair.out_begin,
+                     .scale = pair.scale,
+                     .a_offset = pair.a_offset,
+                     .b_offset = pair.b_offset});
+  }
+  return pairs;
 }
 
 kernels::DropoutCounter counter_of(const DeltaDropout& dropout, int pair, int64_t row_begin, int64_t rows) {
@@ -21,75 +33,123 @@ kernels::DropoutCounter counter_of(const DeltaDropout& dropout, int pair, int64_
           .position = dropout.position.subspan(static_cast<size_t>(row_begin), static_cast<size_t>(rows))};
 }
 
-// What the adapter reads: x itself, or x under the pair's dropout mask.
-ConstTensor adapter_input(ConstTensor x, const Pair& pair, const kernels::DropoutCounter& counter, float p,
-                          Arena& arena, Stream& stream) {
+// Calls f(pairs, mask): once for all pairs, which read x itself; under dropout pair by pair, as every pair has a mask
+// of its own.
+template <class F>
+void for_pairs_of_one_input(const AdapterVersion& adapter, const std::vector<int>& site, const DeltaDropout& dropout,
+                            int64_t row_begin, int64_t rows, const F& f) {
+  const std::vector<kernels::LoraPair> pairs = pairs_of(adapter, site);
+  const std::span<const kernels::LoraPair> all(pairs);
+  if (dropout.p == 0) return f(all, kernels::DropoutCounter());
+  for (size_t i = 0; i < site.size(); ++i) f(all.subspan(i, 1), counter_of(dropout, site[i], row_begin, rows));
+}
+
+// What the adapter reads: x itself, or x under a mask.
+ConstTensor adapter_input(ConstTensor x, float p, const kernels::DropoutCounter& counter, Arena& arena,
+                          Stream& stream) {
   if (p == 0) return x;
-  Tensor masked = arena.alloc({x[0], pair.in});
+  const Tensor masked = arena.alloc({x[0], x[1]}, x.dtype);
   kernels::dropout(masked, x, p, counter, false, stream);
   return masked;
 }
 
 }  // namespace
 
+int64_t gradient_floats(const AdapterLayout& layout) {
+  int64_t most = 0;
+  for (const std::vector<int>& site : layout.site_pairs) {
+    int64_t floats = 0;
+    for (const int index : site) {
+      const Pair& pair = layout.pairs[static_cast<size_t>(index)];
+      floats += pair.rank * (pair.in + pair.out);
+    }
+    most = std::max(most, floats);
+  }
+  return most;
+}
+
+void adapted_linear_forward(Tensor y, ConstTensor x, const kernels::PackedWeight& weight, ConstTensor bias,
+                            ConstTensor residual, int64_t layer, Product product, std::span<const AdapterRows> adapters,
+                            const DeltaDropout& dropout, Arena& arena, Stream& stream) {
+  const AdapterVersion* const adapter = adapters.size() == 1 ? adapters.front().adapter : nullptr;
+  const bool whole = adapter != nullptr && adapters.front().rows == x[0] && dropout.p == 0;
+  if (!whole || adapter->layout->site(layer, product).empty()) {
+    kernels::linear_forward(y, x, weight, bias, residual, stream);
+    return delta_forward(y, x, layer, product, adapters, dropout, arena, stream);
+  }
+  const Arena::Scope scope(arena);
+  const std::vector<kernels::LoraPair> pairs = pairs_of(*adapter, adapter->layout->site(layer, product));
+  const Tensor h = arena.alloc({x[0], kernels::total_rank(pairs)}, x.dtype);
+  stream.fork([&] { kernels::lora_shrink(h, x, pairs, stream); });
+  kernels::linear_forward(y, x, weight, bias, residual, stream);
+  stream.join();
+  kernels::lora_expand(y, h, pairs, stream);
+}
+
 void delta_forward(Tensor y, ConstTensor x, int64_t layer, Product product, std::span<const AdapterRows> adapters,
                    const DeltaDropout& dropout, Arena& arena, Stream& stream) {
   for (const AdapterRows& rows : adapters) {
     if (rows.adapter == nullptr) continue;
-    const AdapterLayout& layout = *rows.adapter->layout;
+    const std::vector<int>& site = rows.adapter->layout->site(layer, product);
+    if (site.empty()) continue;
     const int64_t end = rows.row_begin + rows.rows;
-    for (const int index : layout.site(layer, product)) {
-      const Pair& pair = layout.pairs[static_cast<size_t>(index)];
-      Arena::Scope scope(arena);
-      kernels::DropoutCounter counter;
-      if (dropout.p != 0) counter = counter_of(dropout, index, rows.row_begin, rows.rows);
-      const ConstTensor input = adapter_input(x.rows(rows.row_begin, end), pair, counter, dropout.p, arena, stream);
-      Tensor h = arena.alloc({rows.rows, pair.rank});
-      kernels::matmul(h, input, a_of(*rows.adapter, pair), 1, false, stream);
-      kernels::matmul(y.rows(rows.row_begin, end).cols(pair.out_begin, pair.out_begin + pair.out), h,
-                      b_of(*rows.adapter, pair), pair.scale, true, stream);
-    }
+    for_pairs_of_one_input(*rows.adapter, site, dropout, rows.row_begin, rows.rows, [&](auto pairs, const auto& mask) {
+      const Arena::Scope scope(arena);
+      const ConstTensor input = adapter_input(x.rows(rows.row_begin, end), dropout.p, mask, arena, stream);
+      const Tensor h = arena.alloc({rows.rows, kernels::total_rank(pairs)}, x.dtype);
+      kernels::lora_shrink(h, input, pairs, stream);
+      kernels::lora_expand(y.rows(rows.row_begin, end), h, pairs, stream);
+    });
   }
 }
 
-void delta_backward(Tensor dx, ConstTensor dy, ConstTensor x, int64_t layer, Product product,
-                    const AdapterVersion& adapter, std::span<const GradientRows> lanes, const DeltaDropout& dropout,
-                    Arena& arena, Stream& stream) {
-  const int64_t rows = x[0];
-  for (const int index : adapter.layout->site(layer, product)) {
-    const Pair& pair = adapter.layout->pairs[static_cast<size_t>(index)];
-    Arena::Scope scope(arena);
-    kernels::DropoutCounter counter;
-    if (dropout.p != 0) counter = counter_of(dropout, index, 0, rows);
-    const ConstTensor input = adapter_input(x, pair, counter, dropout.p, arena, stream);
-    const ConstTensor dy_pair = dy.cols(pair.out_begin, pair.out_begin + pair.out);
-    Tensor h = arena.alloc({rows, pair.rank});
-    kernels::matmul(h, input, a_of(adapter, pair), 1, false, stream);
-    Tensor dh = arena.alloc({rows, pair.rank});
-    kernels::matmul_transposed(dh, dy_pair, b_of(adapter, pair), pair.scale, false, stream);
-
-    for (size_t i = 0; i < lanes.size();) {
-      // Neighbours of one lane are one stretch of its chain, and one pass over its gradient.
-      const int64_t begin = lanes[i].row_begin;
-      int64_t end = begin + lanes[i].rows;
-      float* gradient = lanes[i].gradient;
-      for (++i; i < lanes.size() && lanes[i].gradient == gradient && lanes[i].row_begin == end; ++i)
-        end += lanes[i].rows;
-      Tensor d_a(gradient + pair.a_offset, DType::f32, {pair.in, pair.rank});
-      Tensor d_b(gradient + pair.b_offset, DType::f32, {pair.rank, pair.out});
-      kernels::outer_accumulate(d_b, h.rows(begin, end), dy_pair.rows(begin, end), pair.scale, stream);
-      kernels::outer_accumulate(d_a, input.rows(begin, end), dh.rows(begin, end), 1, stream);
-    }
-
-    if (dx.empty()) continue;
-    if (dropout.p == 0) {
-      kernels::matmul_transposed(dx, dh, a_of(adapter, pair), 1, true, stream);
-    } else {
-      Tensor masked = arena.alloc({rows, pair.in});
-      kernels::matmul_transposed(masked, dh, a_of(adapter, pair), 1, false, stream);
-      kernels::dropout(dx, masked, dropout.p, counter, true, stream);
-    }
+void adapted_linear_backward(Tensor dx, ConstTensor dy, ConstTensor x, const kernels::PackedWeight& weight,
+                             int64_t layer, Product product, const AdapterVersion& adapter,
+                             const kernels::GradientPlan& lanes, const DeltaDropout& dropout, Arena& arena,
+                             Stream& stream) {
+  const std::vector<int>& site = adapter.layout->site(layer, product);
+  if (site.empty() || dropout.p != 0) {
+    if (!dx.empty()) kernels::linear_backward_input(dx, dy, weight, false, stream);
+    return delta_backward(dx, dy, x, layer, product, adapter, lanes, dropout, arena, stream);
   }
+  const Arena::Scope scope(arena);
+  const std::vector<kernels::LoraPair> pairs = pairs_of(adapter, site);
+  const int64_t rank = kernels::total_rank(pairs);
+  const Tensor h = arena.alloc({x[0], rank}, x.dtype), dh = arena.alloc({x[0], rank}, x.dtype);
+  stream.fork([&] {
+    kernels::lora_shrink(h, x, pairs, stream);
+    kernels::lora_expand_backward(dh, dy, pairs, stream);
+    kernels::lora_gradient(lanes, x, h, dh, dy, pairs, stream);
+  });
+  if (!dx.empty()) kernels::linear_backward_input(dx, dy, weight, false, stream);
+  stream.join();
+  if (!dx.empty()) kernels::lora_shrink_backward(dx, dh, pairs, stream);
+}
+
+void delta_backward(Tensor dx, ConstTensor dy, ConstTensor x, int64_t layer, Product product,
+                    const AdapterVersion& adapter, const kernels::GradientPlan& lanes, const DeltaDropout& dropout,
+                    Arena& arena, Stream& stream) {
+  const std::vector<int>& site = adapter.layout->site(layer, product);
+  if (site.empty()) return;
+  const int64_t rows = x[0];
+  for_pairs_of_one_input(adapter, site, dropout, 0, rows, [&](auto pairs, const auto& mask) {
+    const Arena::Scope scope(arena);
+    const ConstTensor input = adapter_input(x, dropout.p, mask, arena, stream);
+    const int64_t rank = kernels::total_rank(pairs);
+    const Tensor h = arena.alloc({rows, rank}, x.dtype), dh = arena.alloc({rows, rank}, x.dtype);
+    kernels::lora_shrink(h, input, pairs, stream);
+    kernels::lora_expand_backward(dh, dy, pairs, stream);
+    kernels::lora_gradient(lanes, input, h, dh, dy, pairs, stream);
+    if (dx.empty()) return;
+    if (dropout.p == 0) {
+      kernels::lora_shrink_backward(dx, dh, pairs, stream);
+    } else {
+      const Tensor masked = arena.alloc({rows, x[1]}, x.dtype);
+      zero(masked.data, static_cast<size_t>(masked.elements() * dtype_bytes(masked.dtype)), stream);
+      kernels::lora_shrink_backward(masked, dh, pairs, stream);
+      kernels::dropout(dx, masked, dropout.p, mask, true, stream);
+    }
+  });
 }
 
 }  // namespace lockstep::lora

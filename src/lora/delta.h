@@ -6,6 +6,8 @@
 #include "core/memory.h"
 #include "core/stream.h"
 #include "kernels/elementwise.h"
+#include "kernels/linear.h"
+#include "kernels/lora.h"
 #include "lora/adapter.h"
 
 namespace lockstep::lora {
@@ -22,24 +24,35 @@ struct DeltaDropout {
   float p = 0;
   uint64_t key = 0;
   uint32_t step = 0;
-  std::span<const int32_t> sample, position;  // per row of the batch
+  std::span<const int32_t> sample, position;  // per row of the batch, in the stream's memory
 };
 
-// y [T, out of product], x [T, in]. The base product is already in y; its chain goes on over the rank.
+// y = linear_forward(x, weight, bias, residual), then delta_forward. On a GPU the adapter's inner product runs beside
+// the base's.
+void adapted_linear_forward(Tensor y, ConstTensor x, const kernels::PackedWeight& weight, ConstTensor bias,
+                            ConstTensor residual, int64_t layer, Product product, std::span<const AdapterRows> adapters,
+                            const DeltaDropout& dropout, Arena& arena, Stream& stream);
+
+// y [T, out of product], x [T, in]. The base product is already in y (on the CPU its chain goes on over the rank).
 // Bits of a row do not depend on other rows or on their adapters. `arena` gives scratch.
 void delta_forward(Tensor y, ConstTensor x, int64_t layer, Product product, std::span<const AdapterRows> adapters,
                    const DeltaDropout& dropout, Arena& arena, Stream& stream);
 
-// Consecutive rows and the flat gradient buffer (num_floats) of their lane: each lane is one chain over its tokens.
-struct GradientRows {
-  int64_t row_begin = 0, rows = 0;
-  float* gradient = nullptr;
-};
+// Gradients go to flat buffers in the adapter's layout, one per lane (kernels/lora.h).
+using kernels::GradientRows;
+int64_t gradient_floats(const AdapterLayout& layout);  // of the product with most: for kernels::plan_gradients
+
+// dx = linear_backward_input(dy, weight) (unless dx is empty), then delta_backward. On a GPU the adapter's gradients
+// are made beside the base's product.
+void adapted_linear_backward(Tensor dx, ConstTensor dy, ConstTensor x, const kernels::PackedWeight& weight,
+                             int64_t layer, Product product, const AdapterVersion& adapter,
+                             const kernels::GradientPlan& lanes, const DeltaDropout& dropout, Arena& arena,
+                             Stream& stream);
 
 // dx += scale * (dy B) A (unless dx is empty);  dB += scale * dy^T h,  dA += scale * (dy B)^T x  into the lanes,
 // continuing chains. One adapter for all rows: training batches hold one.
 void delta_backward(Tensor dx, ConstTensor dy, ConstTensor x, int64_t layer, Product product,
-                    const AdapterVersion& adapter, std::span<const GradientRows> lanes, const DeltaDropout& dropout,
+                    const AdapterVersion& adapter, const kernels::GradientPlan& lanes, const DeltaDropout& dropout,
                     Arena& arena, Stream& stream);
 
 }  // namespace lockstep::lora

@@ -1,12 +1,14 @@
 // One transformer block, forward and backward: the only code that runs a block, for training, prefill and decode.
 //   n1 = norm(x);  q,k,v = qkv(n1);  q,k = rope(norm(q), norm(k));  m = x + o(attention(q, K, V))
-//   n2 = norm(m);  g,u = gate_up(n2);  y = m + down(silu(g) * u)      each product: bias + base chain + adapter chain,
-//   then the residual
-// T rows, D width, F feed-forward, Q = heads * head_dim, C = kv_heads * head_dim.
+//   n2 = norm(m);  g,u = gate_up(n2);  y = m + down(silu(g) * u)      each product: bias + base chain, the residual,
+//   then the adapter
+// T rows, D width, F feed-forward, Q = heads * head_dim, C = kv_heads * head_dim. Activations are f32 on the CPU, bf16
+// on a GPU (kernels::activation_dtype).
 #pragma once
 
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "core/memory.h"
 #include "kernels/attention.h"
@@ -16,26 +18,31 @@
 
 namespace lockstep::model {
 
-// What the blocks of one pass share. Made by prepare_rows; memory in its arena.
+// What the blocks of one pass share. Made by prepare_rows; what a GPU reads lies in its arena.
 struct Rows {
   const ModelConfig* config = nullptr;
   const Weights* weights = nullptr;
   std::shared_ptr<const kernels::RopeTable> rope;
-  std::span<int32_t> positions;                     // [T]
-  std::span<lora::AdapterRows> adapters;            // neighbours with one adapter are one entry
-  std::span<kernels::AttentionSequence> sequences;  // their blocks point into `kv`
-  std::span<float*> kv;                             // every block of every sequence, for the layer whose turn it is
-  int64_t kv_layer_stride = 0;
+  std::span<const int32_t> tokens, positions;         // [T] in the stream's memory
+  std::vector<lora::AdapterRows> adapters;            // neighbours with one adapter are one entry
+  std::vector<void*> blocks;                          // of every sequence; host memory of pointers
+  std::vector<kernels::AttentionSequence> sequences;  // their blocks point into `blocks`
+  kernels::AttentionRows attention;
+  int64_t kv_layer_stride = 0;  // elements
   lora::DeltaDropout dropout;
   Arena* arena = nullptr;
   Stream* stream = nullptr;
 
+  Rows() = default;
+  Rows(Rows&&) = default;
+  Rows& operator=(Rows&&) = default;
+
   int64_t size() const { return static_cast<int64_t>(positions.size()); }
-  void next_layer() const;
+  DType dtype() const { return kernels::activation_dtype(stream->device()); }
 };
 
-// Checks a batch and lays out what the blocks need. DataError: positions beyond the model; ShapeError: segments that do
-// not cover the rows, too few KV blocks, an adapter of another model.
+// Checks a batch and lays out what the blocks need. DataError: positions beyond the model, tokens outside its
+// vocabulary; ShapeError: segments that do not cover the rows, too few KV blocks, an adapter of another model.
 Rows prepare_rows(const RowBatch& batch, const ModelConfig& config, const Weights& weights, RopeCache& rope,
                   Arena& arena, Stream& stream);
 
@@ -45,10 +52,10 @@ void check_adapter(const lora::AdapterVersion& adapter, const ModelConfig& confi
 // Activations of one block. Inference reuses one set for all layers, training keeps one per layer.
 struct BlockTensors {
   Tensor norm;     // [T, D]          n1, later n2
-  Tensor qkv;      // [T, Q + 2C]     as attention reads it; q and k before their norm when `qk` lies elsewhere
+  Tensor qkv;      // [T, Q + 2C]     q and k before norm and rope when `qk` lies elsewhere
   Tensor qk;       // [T, Q + C]      after norm and rope: columns of qkv, or memory of its own
   Tensor att;      // [T, Q]
-  Tensor stats;    // [T, H, 2]       empty when no backward follows
+  Tensor stats;    // [T, H, 2] f32   empty when no backward follows
   Tensor mid;      // [T, D]
   Tensor gate_up;  // [T, 2F]
   Tensor act;      // [T, F]
@@ -66,24 +73,23 @@ struct BlockGradient {
   Tensor d_act;    // [T, F]
   Tensor d_att;    // [T, Q]
   Tensor d_qkv;    // [T, Q + 2C]
-  Tensor rstd;     // [T]
-  Tensor qk_rstd;  // [T * H] of q, then [T * kv_heads] of k, when the model has q/k norms
+  Tensor rstd;     // [T] f32
+  Tensor qk_rstd;  // [T * H] of q, then [T * kv_heads] of k, f32, when the model has q/k norms
+  Tensor att_dot;  // [T, H] f32      scratch of attention's backward
 };
 
 // The tensors of block_forward in `t` (norm and act are scratch; gate_up is used up) and its keys and values. Adds the
 // adapter's gradient to the lanes. `last` is true for the lowest layer with an adapter: then nothing below its lowest
 // adapted product is computed.
 void block_backward(const BlockGradient& g, ConstTensor x, int64_t layer, const Rows& rows, const BlockTensors& t,
-                    const lora::AdapterVersion& adapter, std::span<const lora::GradientRows> lanes, bool last);
+                    const lora::AdapterVersion& adapter, const kernels::GradientPlan& lanes, bool last);
 
-// Heads begin .. end-1 of rows of heads: [T, end - begin, head_dim].
-Tensor heads_of(Tensor x, int64_t begin, int64_t end, const ModelConfig& config);
+// q and k of t.qkv into t.qk: norm (if the model has it) and rotation; keys and values into the blocks if `store`.
+// rstd as in BlockGradient, or empty.
+void prepare_heads(int64_t layer, const Rows& rows, const BlockTensors& t, Tensor rstd, bool store);
 
-// q and k of t.qkv into t.qk: norm (if the model has it) and rotation. rstd as in BlockGradient, or empty.
-void normalize_and_rotate(int64_t layer, const Rows& rows, const BlockTensors& t, Tensor rstd);
-// Keys and values of t into the blocks.
-void store_keys(int64_t layer, const Rows& rows, const BlockTensors& t);
-
-kernels::AttentionShape attention_shape(const ModelConfig& config, int64_t layer);
+kernels::HeadNorms head_norms(const ModelConfig& config, const LayerWeights& weights);
+kernels::AttentionShape attention_shape(const ModelConfig& config, int64_t layer);  // of memory of one layer
+kernels::AttentionShape attention_shape(const Rows& rows, int64_t layer);           // within the rows' blocks
 
 }  // namespace lockstep::model

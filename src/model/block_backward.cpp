@@ -12,7 +12,7 @@ using lora::Product;
 class Backward {
  public:
   Backward(const BlockGradient& g, int64_t layer, const Rows& rows, const BlockTensors& t,
-           const lora::AdapterVersion& adapter, std::span<const lora::GradientRows> lanes, bool last)
+           const lora::AdapterVersion& adapter, const kernels::GradientPlan& lanes, bool last)
       : g_(g),
         c_(*rows.config),
         w_(rows.weights->layers[static_cast<size_t>(layer)]),
@@ -47,9 +47,8 @@ class Backward {
   // dx from dy, and the adapter's gradient. False: nothing below is needed, dx is not computed.
   bool product(Tensor dx, ConstTensor dy, ConstTensor x, const kernels::PackedWeight& weight, Product which) {
     const bool go_on = needed_below(which);
-    if (go_on) kernels::linear_backward_input(dx, dy, weight, false, stream_);
-    lora::delta_backward(go_on ? dx : Tensor(), dy, x, layer_, which, adapter_, lanes_, rows_.dropout, *rows_.arena,
-                         stream_);
+    lora::adapted_linear_backward(go_on ? dx : Tensor(), dy, x, weight, layer_, which, adapter_, lanes_, rows_.dropout,
+                                  *rows_.arena, stream_);
     return go_on;
   }
 
@@ -68,18 +67,11 @@ class Backward {
   void attention() {
     const int64_t q = c_.q_width(), qk = q + c_.kv_width();
     const Tensor dq = g_.d_qkv.cols(0, q), dk = g_.d_qkv.cols(q, qk), dv = g_.d_qkv.cols(qk, qk + c_.kv_width());
-    kernels::attention_backward(dq, dk, dv, g_.d_att, t_.qk.cols(0, q), t_.att, t_.stats, attention_shape(c_, layer_),
-                                rows_.sequences, stream_);
-    kernels::rope(g_.d_qkv, c_.heads + c_.kv_heads, rows_.positions, *rows_.rope, -1, stream_);
-    if (!c_.qk_norm) return;
-    head_norms(0, c_.heads, w_.q_norm);
-    head_norms(c_.heads, c_.heads + c_.kv_heads, w_.k_norm);
-  }
-
-  void head_norms(int64_t begin, int64_t end, const Vector& weight) {
-    const Tensor d = heads_of(g_.d_qkv, begin, end, c_);
-    const ConstTensor rstd(g_.qk_rstd.f32() + begin * rows_.size(), DType::f32, {(end - begin) * rows_.size()});
-    kernels::rmsnorm_backward(d, d, heads_of(t_.qkv, begin, end, c_), weight.view(), rstd, false, stream_);
+    const kernels::AttentionShape shape = attention_shape(rows_, layer_);
+    kernels::attention_backward(dq, dk, dv, g_.d_att, t_.qk.cols(0, q), t_.att, t_.stats, g_.att_dot, shape,
+                                rows_.attention, stream_);
+    kernels::heads_backward(g_.d_qkv, t_.qkv, g_.qk_rstd, head_norms(c_, w_), *rows_.rope, rows_.positions, shape,
+                            stream_);
   }
 
   const BlockGradient& g_;
@@ -89,7 +81,7 @@ class Backward {
   const Rows& rows_;
   const BlockTensors& t_;
   const lora::AdapterVersion& adapter_;
-  const std::span<const lora::GradientRows> lanes_;
+  const kernels::GradientPlan& lanes_;
   const bool last_;
   Stream& stream_;
 };
@@ -97,7 +89,7 @@ class Backward {
 }  // namespace
 
 void block_backward(const BlockGradient& g, ConstTensor x, int64_t layer, const Rows& rows, const BlockTensors& t,
-                    const lora::AdapterVersion& adapter, std::span<const lora::GradientRows> lanes, bool last) {
+                    const lora::AdapterVersion& adapter, const kernels::GradientPlan& lanes, bool last) {
   Backward(g, layer, rows, t, adapter, lanes, last).run(x);
 }
 

@@ -12,17 +12,13 @@ namespace lockstep::model {
 
 // Rows with a target and their targets, in order. DataError when a target lies outside [-1, V).
 struct TargetRows {
-  std::vector<int64_t> rows;
+  std::vector<int32_t> rows;
   std::vector<int32_t> targets;
   int64_t size() const { return static_cast<int64_t>(rows.size()); }
 };
 TargetRows target_rows(std::span<const int32_t> targets, int64_t vocab_size);
 
-// to[i] = from[rows[i]];  to[rows[i]] = from[i].   Rank 1 or 2, f32.
-void gather_rows(Tensor to, ConstTensor from, std::span<const int64_t> rows);
-void scatter_rows(Tensor to, ConstTensor from, std::span<const int64_t> rows);
-
-// normed [N, D] = final_norm(hidden [N, D]), may be hidden;  logits [N, V] = head(normed).
+// normed [N, D] = final_norm(hidden [N, D]), may be hidden;  logits [N, V] f32 = head(normed).
 void final_norm(Tensor normed, Tensor rstd, ConstTensor hidden, const ModelConfig& config, const Weights& weights,
                 Stream& stream);
 void head_logits(Tensor logits, ConstTensor normed, const Weights& weights, Stream& stream);

@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/error.h"
+#include "core/transfer.h"
+#include "kernels/elementwise.h"
 #include "kernels/logprob.h"
 #include "model/block.h"
 #include "model/head.h"
@@ -13,15 +14,15 @@ namespace lockstep::model {
 namespace {
 
 // One set of activations, used by every layer in turn.
-BlockTensors inference_tensors(const ModelConfig& c, int64_t count, Arena& arena) {
+BlockTensors inference_tensors(const ModelConfig& c, int64_t count, DType dtype, Arena& arena) {
   BlockTensors t;
-  t.norm = arena.alloc({count, c.width});
-  t.qkv = arena.alloc({count, c.qkv_width()});
+  t.norm = arena.alloc({count, c.width}, dtype);
+  t.qkv = arena.alloc({count, c.qkv_width()}, dtype);
   t.qk = t.qkv.cols(0, c.q_width() + c.kv_width());
-  t.att = arena.alloc({count, c.q_width()});
-  t.mid = arena.alloc({count, c.width});
-  t.gate_up = arena.alloc({count, 2 * c.ffn});
-  t.act = arena.alloc({count, c.ffn});
+  t.att = arena.alloc({count, c.q_width()}, dtype);
+  t.mid = arena.alloc({count, c.width}, dtype);
+  t.gate_up = arena.alloc({count, 2 * c.ffn}, dtype);
+  t.act = arena.alloc({count, c.ffn}, dtype);
   return t;
 }
 
@@ -37,25 +38,42 @@ kernels::AttentionShape Model::attention_shape(int64_t layer) const {
   return model::attention_shape(config_, layer);
 }
 
-int64_t Model::kv_layer_floats() const {
-  return attention_shape(0).block_floats();
+int64_t Model::kv_layer_elements() const {
+  return attention_shape(0).block_elements();
 }
 
 void Model::forward(Tensor hidden_TD, const RowBatch& batch, Arena& arena, Stream& stream) const {
-  require_f32(hidden_TD, {static_cast<int64_t>(batch.tokens.size()), config_.width}, "Model::forward", "hidden");
   Arena::Scope scope(arena);
   const Rows rows = prepare_rows(batch, config_, *weights_, *rope_, arena, stream);
-  const BlockTensors tensors = inference_tensors(config_, rows.size(), arena);
-  kernels::embedding_gather(hidden_TD, weights_->embedding, batch.tokens, stream);
-  for (int64_t layer = 0; layer < config_.layers; ++layer) {
-    block_forward(hidden_TD, hidden_TD, layer, rows, tensors);
-    rows.next_layer();
-  }
+  run_blocks(hidden_TD, rows, arena);
+}
+
+void Model::forward(Tensor hidden_TD, const DecodeRows& decode, Arena& arena, Stream& stream) const {
+  Arena::Scope scope(arena);
+  Rows rows;
+  rows.config = &config_;
+  rows.weights = weights_.get();
+  rows.rope = rope_->covering(decode.max_positions, stream);
+  rows.tokens = decode.tokens;
+  rows.positions = decode.positions;
+  rows.adapters = {{.row_begin = 0, .rows = rows.size(), .adapter = decode.adapter}};
+  rows.attention.device = decode.sequences;
+  rows.kv_layer_stride = decode.kv_layer_stride;
+  rows.arena = &arena;
+  rows.stream = &stream;
+  run_blocks(hidden_TD, rows, arena);
+}
+
+void Model::run_blocks(Tensor hidden_TD, const Rows& rows, Arena& arena) const {
+  require_tensor(hidden_TD, rows.dtype(), {rows.size(), config_.width}, "Model::forward", "hidden");
+  const BlockTensors tensors = inference_tensors(config_, rows.size(), rows.dtype(), arena);
+  kernels::embedding_gather(hidden_TD, weights_->embedding, rows.tokens, *rows.stream);
+  for (int64_t layer = 0; layer < config_.layers; ++layer) block_forward(hidden_TD, hidden_TD, layer, rows, tensors);
 }
 
 void Model::logits(Tensor logits_NV, ConstTensor hidden_ND, Arena& arena, Stream& stream) const {
   Arena::Scope scope(arena);
-  const Tensor normed = arena.alloc({hidden_ND[0], config_.width});
+  const Tensor normed = arena.alloc({hidden_ND[0], config_.width}, hidden_ND.dtype);
   final_norm(normed, {}, hidden_ND, config_, *weights_, stream);
   head_logits(logits_NV, normed, *weights_, stream);
 }
@@ -67,30 +85,34 @@ int64_t Model::logits_rows() const {
 void Model::logprobs(Tensor logprob_N, Tensor entropy_N, ConstTensor hidden_ND, std::span<const int32_t> targets,
                      float inv_temperature, Arena& arena, Stream& stream) const {
   const int64_t count = static_cast<int64_t>(targets.size());
-  require_f32(hidden_ND, {count, config_.width}, "Model::logprobs", "hidden");
+  const DType dtype = kernels::activation_dtype(stream.device());
+  require_tensor(hidden_ND, dtype, {count, config_.width}, "Model::logprobs", "hidden");
   require_f32(logprob_N, {count}, "Model::logprobs", "logprob");
   if (!entropy_N.empty()) require_f32(entropy_N, {count}, "Model::logprobs", "entropy");
   const TargetRows wanted = target_rows(targets, config_.vocab_size);
-  std::fill_n(logprob_N.f32(), count, 0.0f);
-  if (!entropy_N.empty()) std::fill_n(entropy_N.f32(), count, 0.0f);
+  zero(logprob_N.data, static_cast<size_t>(count) * sizeof(float), stream);
+  if (!entropy_N.empty()) zero(entropy_N.data, static_cast<size_t>(count) * sizeof(float), stream);
+  if (wanted.size() == 0) return;
 
   Arena::Scope scope(arena);
+  const std::span<const int32_t> all_rows = upload(std::span<const int32_t>(wanted.rows), arena, stream);
+  const std::span<const int32_t> all_targets = upload(std::span<const int32_t>(wanted.targets), arena, stream);
   const int64_t step = std::min(logits_rows(), wanted.size());
-  const Tensor normed = arena.alloc({step, config_.width});
+  const Tensor normed = arena.alloc({step, config_.width}, dtype);
   const Tensor logits = arena.alloc({step, config_.vocab_size});
   const Tensor values = arena.alloc({3, step});
   for (int64_t begin = 0; begin < wanted.size(); begin += step) {
     const int64_t n = std::min(step, wanted.size() - begin);
-    const std::span<const int64_t> rows(wanted.rows.data() + begin, static_cast<size_t>(n));
-    gather_rows(normed, hidden_ND, rows);
+    const auto rows = all_rows.subspan(static_cast<size_t>(begin), static_cast<size_t>(n));
+    kernels::gather_rows(normed.rows(0, n), hidden_ND, rows, stream);
     final_norm(normed.rows(0, n), {}, normed.rows(0, n), config_, *weights_, stream);
     head_logits(logits.rows(0, n), normed.rows(0, n), *weights_, stream);
     const Tensor logprob(values.row(0), DType::f32, {n}), lse(values.row(1), DType::f32, {n});
     const Tensor entropy = entropy_N.empty() ? Tensor() : Tensor(values.row(2), DType::f32, {n});
-    kernels::logprob_forward(logprob, entropy, lse, logits.rows(0, n), {wanted.targets.data() + begin, rows.size()},
-                             inv_temperature, stream);
-    scatter_rows(logprob_N, logprob, rows);
-    if (!entropy_N.empty()) scatter_rows(entropy_N, entropy, rows);
+    kernels::logprob_forward(logprob, entropy, lse, logits.rows(0, n),
+                             all_targets.subspan(static_cast<size_t>(begin), rows.size()), inv_temperature, stream);
+    kernels::scatter_rows(logprob_N, logprob, rows, stream);
+    if (!entropy_N.empty()) kernels::scatter_rows(entropy_N, entropy, rows, stream);
   }
 }
 

@@ -15,24 +15,35 @@
 
 namespace lockstep::model {
 
-// Consecutive rows of one sequence. kv_blocks[b] is the memory of positions 16b .. 16b+15 for all layers:
-// layer l starts at kv_blocks[b] + l * layer_stride (0: one layer's memory used by every layer in turn).
+struct Rows;
+
+// Consecutive rows of one sequence. kv_blocks[b] (in the stream's memory) is the memory of positions 16b .. 16b+15 for
+// all layers: layer l starts l * kv_layer_stride elements on (0: one layer's memory used by every layer in turn).
 struct Segment {
   int64_t row_begin = 0, rows = 0, first_position = 0;
-  std::span<float* const> kv_blocks;
+  std::span<void* const> kv_blocks;
   const lora::AdapterVersion* adapter = nullptr;  // nullptr: base
 };
 
 struct RowBatch {
   std::span<const int32_t> tokens;    // [T]; DataError when outside the vocabulary
   std::span<const Segment> segments;  // cover all T rows in order
-  int64_t kv_layer_stride = 0;        // floats
+  int64_t kv_layer_stride = 0;        // elements
 };
 
-// Per layer KV memory of one block: layers * kv_block_floats floats when every layer keeps its own.
+// Rows of a decode step that already lie on the GPU and change there from step to step: what a captured graph reads.
+struct DecodeRows {
+  std::span<const int32_t> tokens, positions;     // [T]
+  kernels::DeviceSequences sequences;             // one row each
+  int64_t max_positions = 0;                      // no position reaches it
+  int64_t kv_layer_stride = 0;                    // elements
+  const lora::AdapterVersion* adapter = nullptr;  // of every row; nullptr: base
+};
+
 class Model {
  public:
-  static constexpr int64_t kLogitsBytes = int64_t{128} << 20;
+  static constexpr int64_t kLogitsBytes = int64_t{128} << 20, kGpuLogitsBytes = int64_t{5120} << 20;
+  static int64_t default_logits_bytes(Device device) { return device == Device::cpu ? kLogitsBytes : kGpuLogitsBytes; }
 
   // logits_bytes: the stated bound of every [N, V] buffer.
   Model(ModelConfig config, std::shared_ptr<const Weights> weights, int64_t logits_bytes = kLogitsBytes);
@@ -40,25 +51,30 @@ class Model {
   const ModelConfig& config() const { return config_; }
   const Weights& weights() const { return *weights_; }
   kernels::AttentionShape attention_shape(int64_t layer) const;
-  int64_t kv_layer_floats() const;  // floats of one block of one layer
+  int64_t kv_layer_elements() const;  // activations in one block of one layer
 
-  // Runs all blocks for the rows and stores their keys and values. hidden_TD [T, D] f32: the residual stream after the
-  // last block, before the final norm. Positions must be below config().max_positions (DataError).
+  // Runs all blocks for the rows and stores their keys and values. hidden_TD [T, D] activations: the residual stream
+  // after the last block, before the final norm. Positions must be below config().max_positions (DataError). `arena` is
+  // of the stream's device.
   void forward(Tensor hidden_TD, const RowBatch& batch, Arena& arena, Stream& stream) const;
+  // The same for rows that lie on the GPU; copies nothing, so a graph can capture it.
+  void forward(Tensor hidden_TD, const DecodeRows& rows, Arena& arena, Stream& stream) const;
 
-  // logits [N, V] = head(final_norm(hidden [N, D])). The caller bounds N.
+  // logits [N, V] f32 = head(final_norm(hidden [N, D])). The caller bounds N.
   void logits(Tensor logits_NV, ConstTensor hidden_ND, Arena& arena, Stream& stream) const;
 
   // Rows of logits that fit the stated bound (at least 1): nobody ever holds a larger [N, V] buffer.
   int64_t logits_rows() const;
 
   // logprob[i] of targets[i] given hidden row i, at logits * inv_temperature over the full vocabulary; chunked by
-  // logits_rows(). entropy may be empty. targets -1 are skipped (logprob 0, entropy 0, no head computed).
+  // logits_rows(). entropy may be empty. targets (host memory) -1 are skipped (logprob 0, entropy 0, no head computed).
   void logprobs(Tensor logprob_N, Tensor entropy_N, ConstTensor hidden_ND, std::span<const int32_t> targets,
                 float inv_temperature, Arena& arena, Stream& stream) const;
 
  private:
   friend class TrainPass;
+  void run_blocks(Tensor hidden_TD, const Rows& rows, Arena& arena) const;
+
   ModelConfig config_;
   std::shared_ptr<const Weights> weights_;
   std::unique_ptr<RopeCache> rope_;

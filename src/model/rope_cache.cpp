@@ -12,15 +12,15 @@ constexpr int64_t kFirstPositions = 1024;
 RopeCache::RopeCache(std::vector<float> inv_freq, int64_t max_positions)
     : inv_freq_(std::move(inv_freq)), max_positions_(max_positions) {}
 
-std::shared_ptr<const kernels::RopeTable> RopeCache::covering(int64_t positions) {
+std::shared_ptr<const kernels::RopeTable> RopeCache::covering(int64_t positions, Stream& stream) {
   const std::lock_guard lock(mutex_);
-  if (!table_ || table_->positions < positions) {
+  if (tables_.empty() || tables_.back()->positions < positions) {
     int64_t rows = kFirstPositions;
     while (rows < positions) rows *= 2;
     rows = std::max(positions, std::min(rows, max_positions_));
-    table_ = std::make_shared<const kernels::RopeTable>(kernels::make_rope_table(inv_freq_, rows, 1));
+    tables_.push_back(std::make_shared<const kernels::RopeTable>(kernels::make_rope_table(inv_freq_, rows, 1, stream)));
   }
-  return table_;
+  return tables_.back();
 }
 
 }  // namespace lockstep::model

@@ -1,20 +1,14 @@
 #include <algorithm>
 #include <cmath>
-#include <memory>
+#include <utility>
 
 #include "core/error.h"
+#include "core/transfer.h"
 #include "model/block.h"
 
 namespace lockstep::model {
 
 namespace {
-
-template <class T>
-std::span<T> array(Arena& arena, int64_t count) {
-  T* memory = static_cast<T*>(arena.alloc_bytes(static_cast<size_t>(count) * sizeof(T)));
-  std::uninitialized_value_construct_n(memory, count);
-  return {memory, static_cast<size_t>(count)};
-}
 
 int64_t blocks_of(const Segment& segment) {
   return (segment.first_position + segment.rows + kernels::kKvBlock - 1) / kernels::kKvBlock;
@@ -41,6 +35,16 @@ void check_segment(const Segment& segment, int64_t index, int64_t row, const Mod
   if (segment.adapter) check_adapter(*segment.adapter, config);
 }
 
+void check_tokens(std::span<const int32_t> tokens, const ModelConfig& config) {
+  for (size_t t = 0; t < tokens.size(); ++t)
+    if (tokens[t] < 0 || tokens[t] >= config.vocab_size)
+      throw DataError({.what = "token outside the vocabulary",
+                       .where = "position " + std::to_string(t),
+                       .got = std::to_string(tokens[t]),
+                       .wanted = "0 to " + std::to_string(config.vocab_size - 1),
+                       .attempt = "the tokenizer that belongs to this model"});
+}
+
 }  // namespace
 
 kernels::AttentionShape attention_shape(const ModelConfig& config, int64_t layer) {
@@ -51,6 +55,12 @@ kernels::AttentionShape attention_shape(const ModelConfig& config, int64_t layer
           .scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim))};
 }
 
+kernels::AttentionShape attention_shape(const Rows& rows, int64_t layer) {
+  kernels::AttentionShape shape = attention_shape(*rows.config, layer);
+  shape.kv_offset = rows.kv_layer_stride * layer;
+  return shape;
+}
+
 void check_adapter(const lora::AdapterVersion& adapter, const ModelConfig& config) {
   const int64_t layers = static_cast<int64_t>(adapter.layout->site_pairs.size()) / lora::kProducts;
   if (layers != config.layers)
@@ -58,10 +68,6 @@ void check_adapter(const lora::AdapterVersion& adapter, const ModelConfig& confi
                       .where = "adapter version " + std::to_string(adapter.version),
                       .got = std::to_string(layers) + " layers",
                       .wanted = std::to_string(config.layers) + " layers"});
-}
-
-void Rows::next_layer() const {
-  for (float*& block : kv) block += kv_layer_stride;
 }
 
 Rows prepare_rows(const RowBatch& batch, const ModelConfig& config, const Weights& weights, RopeCache& rope,
@@ -81,36 +87,35 @@ Rows prepare_rows(const RowBatch& batch, const ModelConfig& config, const Weight
                       .got = std::to_string(row) + " rows",
                       .wanted = std::to_string(count)});
 
+  check_tokens(batch.tokens, config);
+
   Rows rows;
   rows.config = &config;
   rows.weights = &weights;
-  rows.rope = rope.covering(last_position);
-  rows.positions = array<int32_t>(arena, count);
-  rows.sequences = array<kernels::AttentionSequence>(arena, static_cast<int64_t>(batch.segments.size()));
-  rows.adapters = array<lora::AdapterRows>(arena, static_cast<int64_t>(batch.segments.size()));
-  rows.kv = array<float*>(arena, num_blocks);
+  rows.rope = rope.covering(last_position, stream);
   rows.kv_layer_stride = batch.kv_layer_stride;
   rows.arena = &arena;
   rows.stream = &stream;
-
-  size_t block = 0, runs = 0;
-  for (size_t i = 0; i < batch.segments.size(); ++i) {
-    const Segment& segment = batch.segments[i];
+  rows.blocks.reserve(static_cast<size_t>(num_blocks));  // spans of it are handed out below
+  std::vector<int32_t> positions(static_cast<size_t>(count));
+  for (const Segment& segment : batch.segments) {
     for (int64_t r = 0; r < segment.rows; ++r)
-      rows.positions[static_cast<size_t>(segment.row_begin + r)] = static_cast<int32_t>(segment.first_position + r);
-    const size_t blocks = static_cast<size_t>(blocks_of(segment));
-    std::copy_n(segment.kv_blocks.begin(), blocks, rows.kv.begin() + static_cast<std::ptrdiff_t>(block));
-    rows.sequences[i] = {.row_begin = segment.row_begin,
-                         .rows = segment.rows,
-                         .first_position = segment.first_position,
-                         .blocks = rows.kv.subspan(block, blocks)};
-    block += blocks;
-    if (runs > 0 && rows.adapters[runs - 1].adapter == segment.adapter)
-      rows.adapters[runs - 1].rows += segment.rows;
+      positions[static_cast<size_t>(segment.row_begin + r)] = static_cast<int32_t>(segment.first_position + r);
+    const size_t begin = rows.blocks.size(), blocks = static_cast<size_t>(blocks_of(segment));
+    rows.blocks.insert(rows.blocks.end(), segment.kv_blocks.begin(),
+                       segment.kv_blocks.begin() + static_cast<std::ptrdiff_t>(blocks));
+    rows.sequences.push_back({.row_begin = segment.row_begin,
+                              .rows = segment.rows,
+                              .first_position = segment.first_position,
+                              .blocks = std::span(rows.blocks).subspan(begin, blocks)});
+    if (!rows.adapters.empty() && rows.adapters.back().adapter == segment.adapter)
+      rows.adapters.back().rows += segment.rows;
     else
-      rows.adapters[runs++] = {.row_begin = segment.row_begin, .rows = segment.rows, .adapter = segment.adapter};
+      rows.adapters.push_back({.row_begin = segment.row_begin, .rows = segment.rows, .adapter = segment.adapter});
   }
-  rows.adapters = rows.adapters.first(runs);
+  rows.tokens = upload(batch.tokens, arena, stream);
+  rows.positions = upload(std::span<const int32_t>(positions), arena, stream);
+  rows.attention = kernels::place_sequences(rows.sequences, attention_shape(config, 0), arena, stream);
   return rows;
 }
 

@@ -10,42 +10,54 @@ namespace lockstep::model {
 namespace {
 
 constexpr int64_t kFloat = sizeof(float);
-constexpr int64_t kAlignmentPerTensor = 64;
+constexpr int64_t kAlignmentPerTensor = 256;
 constexpr int64_t kTensorsPerLayer = 8;
-constexpr int64_t kBookkeepingPerToken = 64;  // positions, target rows, outputs
+constexpr int64_t kBookkeepingPerToken = 64;  // tokens, positions, target rows, outputs
 
-// Floats per token that one block keeps for its backward.
+// Activations and floats per token that one block keeps for its backward.
+int64_t layer_activations(const ModelConfig& c) {
+  return c.qkv_width() + c.q_width() + c.width + 2 * c.ffn;
+}
 int64_t layer_floats(const ModelConfig& c) {
-  return c.qkv_width() + c.q_width() + 2 * c.heads + c.width + 2 * c.ffn;
+  return 2 * c.heads;
+}
+
+int64_t kv_elements(const ModelConfig& c, int64_t blocks) {
+  return blocks * 2 * c.kv_width() * kernels::kKvBlock;
 }
 
 }  // namespace
 
 int64_t kept_bytes(const ModelConfig& c, const PassShape& s) {
   const int64_t sets = s.recompute ? 1 : s.kept_layers;
-  int64_t per_token = (s.kept_layers + 1) * c.width + sets * layer_floats(c) + c.width + c.ffn;
-  if (c.qk_norm) per_token += c.q_width() + c.kv_width();
-  int64_t floats = s.tokens * per_token + s.kv_blocks * 2 * c.kv_width() * kernels::kKvBlock;
-  floats += s.target_rows * (2 * c.width + 4);
+  const int64_t per_token =
+      (s.kept_layers + 1) * c.width + sets * layer_activations(c) + c.width + c.ffn + c.q_width() + c.kv_width();
+  const int64_t activations = s.tokens * per_token + kv_elements(c, s.kv_blocks) + s.target_rows * 2 * c.width;
+  int64_t floats = s.tokens * sets * layer_floats(c) + s.target_rows * 4;
   if (s.keep_logits) floats += s.logits_rows * c.vocab_size;
-  const int64_t pointers = s.kv_blocks * static_cast<int64_t>(sizeof(float*)) + s.tokens * kBookkeepingPerToken;
-  return floats * kFloat + pointers + (s.kept_layers + 4) * kTensorsPerLayer * kAlignmentPerTensor;
+  const int64_t bookkeeping = s.kv_blocks * static_cast<int64_t>(sizeof(void*)) + s.tokens * kBookkeepingPerToken;
+  return activations * s.activation_bytes + floats * kFloat + bookkeeping +
+         (s.kept_layers + 4) * kTensorsPerLayer * kAlignmentPerTensor;
 }
 
 int64_t scratch_bytes(const ModelConfig& c, const PassShape& s) {
-  int64_t per_token = 2 * c.width + c.ffn + c.q_width() + c.qkv_width() + 1 + c.heads + c.kv_heads + 2 * s.max_rank;
+  int64_t per_token = 2 * c.width + c.ffn + c.q_width() + c.qkv_width() + 6 * s.max_rank;
   if (s.dropout) per_token += 2 * std::max({c.width, c.ffn, c.q_width()});
-  int64_t floats = s.tokens * per_token + s.target_rows * (c.width + 2);
+  const int64_t activations = s.tokens * per_token + s.target_rows * c.width;
+  int64_t floats =
+      s.tokens * (1 + 2 * c.heads + c.kv_heads) + s.target_rows * 2 + s.gradient_blocks * s.gradient_floats;
   if (!s.keep_logits) floats += s.logits_rows * c.vocab_size;
-  return floats * kFloat + 4 * kTensorsPerLayer * kAlignmentPerTensor;
+  return activations * s.activation_bytes + floats * kFloat + s.tokens * kBookkeepingPerToken +
+         6 * kTensorsPerLayer * kAlignmentPerTensor;
 }
 
-int64_t score_bytes(const ModelConfig& c, int64_t tokens, int64_t kv_blocks, int64_t logits_rows) {
-  const int64_t per_token = 3 * c.width + c.qkv_width() + c.q_width() + 3 * c.ffn;
+int64_t score_bytes(const ModelConfig& c, int64_t tokens, int64_t kv_blocks, int64_t logits_rows,
+                    int64_t activation_bytes) {
   const int64_t rows = std::min(tokens, logits_rows);
-  const int64_t floats =
-      tokens * per_token + kv_blocks * 2 * c.kv_width() * kernels::kKvBlock + rows * (c.width + c.vocab_size + 3);
-  return floats * kFloat + kv_blocks * static_cast<int64_t>(sizeof(float*)) + tokens * kBookkeepingPerToken +
+  const int64_t activations =
+      tokens * (3 * c.width + c.qkv_width() + c.q_width() + 3 * c.ffn) + kv_elements(c, kv_blocks) + rows * c.width;
+  return activations * activation_bytes + rows * (c.vocab_size + 3) * kFloat +
+         kv_blocks * static_cast<int64_t>(sizeof(void*)) + tokens * kBookkeepingPerToken +
          4 * kTensorsPerLayer * kAlignmentPerTensor;
 }
 
@@ -56,8 +68,9 @@ void reserve(Arena& arena, int64_t bytes) {
   arena.alloc_bytes(static_cast<size_t>(bytes));
 }
 
-int64_t TrainPass::activation_bytes(const ModelConfig& config, int64_t tokens, bool recompute) {
-  const int64_t fitting = std::max<int64_t>(1, Model::kLogitsBytes / (config.vocab_size * kFloat));
+int64_t TrainPass::activation_bytes(const ModelConfig& config, int64_t tokens, bool recompute, Device device) {
+  const int64_t logits_bytes = Model::default_logits_bytes(device);
+  const int64_t fitting = std::max<int64_t>(1, logits_bytes / (config.vocab_size * kFloat));
   const PassShape shape{.tokens = tokens,
                         .kv_blocks = (tokens + kernels::kKvBlock - 1) / kernels::kKvBlock + 1,
                         .target_rows = tokens,
@@ -66,7 +79,8 @@ int64_t TrainPass::activation_bytes(const ModelConfig& config, int64_t tokens, b
                         .max_rank = 0,
                         .keep_logits = tokens <= fitting,
                         .recompute = recompute,
-                        .dropout = false};
+                        .dropout = false,
+                        .activation_bytes = dtype_bytes(kernels::activation_dtype(device))};
   return kept_bytes(config, shape) + scratch_bytes(config, shape);
 }
 

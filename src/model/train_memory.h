@@ -1,4 +1,4 @@
-// What a training pass holds, in floats: the same arithmetic allocates and estimates.
+// What a training pass holds, in bytes: the same arithmetic allocates and estimates.
 #pragma once
 
 #include "core/memory.h"
@@ -16,12 +16,15 @@ struct PassShape {
   bool keep_logits = false;  // one buffer from forward to backward; otherwise a chunk at a time, twice
   bool recompute = false;
   bool dropout = false;
+  int64_t activation_bytes = sizeof(float);          // of one activation
+  int64_t gradient_blocks = 0, gradient_floats = 0;  // of the gradients' partial sums (a GPU's)
 };
 
 int64_t kept_bytes(const ModelConfig& config, const PassShape& shape);
 int64_t scratch_bytes(const ModelConfig& config, const PassShape& shape);
 // Of a forward that keeps nothing, and its head.
-int64_t score_bytes(const ModelConfig& config, int64_t tokens, int64_t kv_blocks, int64_t logits_rows);
+int64_t score_bytes(const ModelConfig& config, int64_t tokens, int64_t kv_blocks, int64_t logits_rows,
+                    int64_t activation_bytes);
 
 // Makes `arena` one piece of at least `bytes`; lengths vary from batch to batch, and pieces grown one by one would pile
 // up. No Scope of it may be alive.

@@ -1,9 +1,10 @@
 #include "model/train_pass.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "core/error.h"
+#include "core/transfer.h"
+#include "kernels/elementwise.h"
 #include "kernels/linear.h"
 #include "kernels/logprob.h"
 #include "kernels/rmsnorm.h"
@@ -50,12 +51,12 @@ int64_t count_blocks(const TrainBatch& batch) {
 // Whole sequences over the KV memory of one layer, which every layer uses in turn: backward stores keys and values
 // anew.
 struct PackedRows {
-  std::vector<float*> blocks;
+  std::vector<void*> blocks;
   std::vector<Segment> segments;
 
-  PackedRows(const TrainBatch& batch, const lora::AdapterVersion* adapter, int64_t block_floats, float* kv) {
-    const int64_t total = count_blocks(batch);
-    for (int64_t b = 0; b < total; ++b) blocks.push_back(kv + b * block_floats);
+  // kv [blocks, elements of a block]
+  PackedRows(const TrainBatch& batch, const lora::AdapterVersion* adapter, Tensor kv) {
+    for (int64_t b = 0; b < kv[0]; ++b) blocks.push_back(kv.rows(b, b + 1).data);
     size_t next = 0;
     for (size_t i = 1; i < batch.sequence_begin.size(); ++i) {
       const int64_t begin = batch.sequence_begin[i - 1], rows = batch.sequence_begin[i] - begin;
@@ -74,6 +75,13 @@ Tensor vector_of(Tensor matrix, int64_t row, int64_t begin, int64_t end) {
   return Tensor(matrix.row(row) + begin, DType::f32, {end - begin});
 }
 
+// The gradient of logits, as activations, in the memory of the logits (kernels/logprob.h).
+Tensor gradient_in_place(Tensor logits, DType dtype) {
+  Tensor d(logits.data, dtype, {logits[0], logits[1]});
+  d.row_stride = logits.row_stride * dtype_bytes(logits.dtype) / dtype_bytes(dtype);
+  return d;
+}
+
 }  // namespace
 
 // Everything here lies in kept_.
@@ -88,9 +96,9 @@ struct TrainPass::Saved {
   const lora::AdapterVersion* adapter = nullptr;
   int64_t first_layer = 0;
   Rows rows;
-  std::vector<Tensor> x;              // input of each kept layer, and last the output of the model
-  std::vector<BlockTensors> tensors;  // of each kept layer; one set for all when recomputing
-  TargetRows wanted;
+  std::vector<Tensor> x;                                 // input of each kept layer, and last the output of the model
+  std::vector<BlockTensors> tensors;                     // of each kept layer; one set for all when recomputing
+  std::span<const int32_t> wanted_rows, wanted_targets;  // rows with a target, in the stream's memory
   Tensor hidden, normed, rstd, logits;  // of the rows with a target; logits empty unless they fit the bound
   Tensor head;                          // [3, N]: logprob, entropy, lse
   Tensor outputs;                       // [2, T]: logprob, entropy
@@ -104,33 +112,38 @@ struct TrainPass::Saved {
 namespace {
 
 PassShape shape_of(const TrainBatch& batch, const TargetRows& wanted, const lora::AdapterLayout& layout,
-                   const Model& model) {
+                   const Model& model, Device device) {
   PassShape shape;
+  shape.activation_bytes = dtype_bytes(kernels::activation_dtype(device));
   shape.tokens = static_cast<int64_t>(batch.tokens.size());
   shape.kv_blocks = count_blocks(batch);
   shape.target_rows = wanted.size();
   shape.kept_layers = model.config().layers - layout.first_layer;
   shape.logits_rows = std::min(wanted.size(), model.logits_rows());
   shape.keep_logits = wanted.size() <= model.logits_rows();
+  if (device == Device::cuda) {
+    shape.gradient_floats = lora::gradient_floats(layout);
+    for (size_t i = 1; i < batch.sequence_begin.size(); ++i)
+      shape.gradient_blocks += kernels::gradient_blocks(batch.sequence_begin[i] - batch.sequence_begin[i - 1]);
+  }
   for (const lora::Pair& pair : layout.pairs) shape.max_rank = std::max(shape.max_rank, pair.rank);
   return shape;
 }
 
-std::vector<BlockTensors> kept_tensors(const ModelConfig& c, const PassShape& shape, Arena& arena) {
+std::vector<BlockTensors> kept_tensors(const ModelConfig& c, const PassShape& shape, DType dtype, Arena& arena) {
   const int64_t count = shape.tokens;
   BlockTensors shared;
-  shared.norm = arena.alloc({count, c.width});
-  shared.act = arena.alloc({count, c.ffn});
-  if (c.qk_norm) shared.qk = arena.alloc({count, c.q_width() + c.kv_width()});
+  shared.norm = arena.alloc({count, c.width}, dtype);
+  shared.act = arena.alloc({count, c.ffn}, dtype);
+  shared.qk = arena.alloc({count, c.q_width() + c.kv_width()}, dtype);
   std::vector<BlockTensors> sets;
   for (int64_t i = 0; i < (shape.recompute ? 1 : shape.kept_layers); ++i) {
     BlockTensors t = shared;
-    t.qkv = arena.alloc({count, c.qkv_width()});
-    if (!c.qk_norm) t.qk = t.qkv.cols(0, c.q_width() + c.kv_width());
-    t.att = arena.alloc({count, c.q_width()});
+    t.qkv = arena.alloc({count, c.qkv_width()}, dtype);
+    t.att = arena.alloc({count, c.q_width()}, dtype);
     t.stats = arena.alloc({count, c.heads, 2});
-    t.mid = arena.alloc({count, c.width});
-    t.gate_up = arena.alloc({count, 2 * c.ffn});
+    t.mid = arena.alloc({count, c.width}, dtype);
+    t.gate_up = arena.alloc({count, 2 * c.ffn}, dtype);
     sets.push_back(t);
   }
   return sets;
@@ -138,7 +151,8 @@ std::vector<BlockTensors> kept_tensors(const ModelConfig& c, const PassShape& sh
 
 }  // namespace
 
-TrainPass::TrainPass(const Model& model, Stream& stream) : model_(model), stream_(stream) {}
+TrainPass::TrainPass(const Model& model, Stream& stream)
+    : model_(model), stream_(stream), kept_(stream.device()), scratch_(stream.device()) {}
 TrainPass::~TrainPass() = default;
 
 HeadOutputs TrainPass::forward(const TrainBatch& batch, const lora::AdapterVersion& adapter,
@@ -146,8 +160,8 @@ HeadOutputs TrainPass::forward(const TrainBatch& batch, const lora::AdapterVersi
   const ModelConfig& c = model_.config_;
   check_batch(batch);
   check_adapter(adapter, c);
-  TargetRows wanted = target_rows(batch.targets, c.vocab_size);
-  PassShape shape = shape_of(batch, wanted, *adapter.layout, model_);
+  const TargetRows wanted = target_rows(batch.targets, c.vocab_size);
+  PassShape shape = shape_of(batch, wanted, *adapter.layout, model_, stream_.device());
   shape.recompute = options.recompute;
   shape.dropout = dropout.p != 0;
 
@@ -161,40 +175,50 @@ HeadOutputs TrainPass::forward(const TrainBatch& batch, const lora::AdapterVersi
   s.inv_temperature = options.inv_temperature;
   s.adapter = &adapter;
   s.first_layer = adapter.layout->first_layer;
-  s.wanted = std::move(wanted);
+  s.wanted_rows = upload(std::span<const int32_t>(wanted.rows), kept_, stream_);
+  s.wanted_targets = upload(std::span<const int32_t>(wanted.targets), kept_, stream_);
 
-  const int64_t block_floats = model_.kv_layer_floats();
-  const PackedRows packed(batch, &adapter, block_floats, kept_.alloc({shape.kv_blocks, block_floats}).f32());
+  const DType dtype = kernels::activation_dtype(stream_.device());
+  const PackedRows packed(batch, &adapter, kept_.alloc({shape.kv_blocks, model_.kv_layer_elements()}, dtype));
   s.rows = prepare_rows({.tokens = batch.tokens, .segments = packed.segments, .kv_layer_stride = 0}, c,
                         *model_.weights_, *model_.rope_, kept_, stream_);
   s.rows.arena = &scratch_;
   s.rows.dropout = dropout;
-  for (int64_t i = 0; i <= shape.kept_layers; ++i) s.x.push_back(kept_.alloc({shape.tokens, c.width}));
-  s.tensors = kept_tensors(c, shape, kept_);
+  for (int64_t i = 0; i <= shape.kept_layers; ++i) s.x.push_back(kept_.alloc({shape.tokens, c.width}, dtype));
+  s.tensors = kept_tensors(c, shape, dtype, kept_);
 
-  kernels::embedding_gather(s.x.front(), model_.weights_->embedding, batch.tokens, stream_);
+  kernels::embedding_gather(s.x.front(), model_.weights_->embedding, s.rows.tokens, stream_);
   for (int64_t layer = 0; layer < s.first_layer; ++layer)
     block_forward(s.x.front(), s.x.front(), layer, s.rows, s.tensors.front());
   for (int64_t layer = s.first_layer; layer < c.layers; ++layer)
     block_forward(s.input(layer + 1), s.input(layer), layer, s.rows, s.of(layer));
   head_forward();
   s.done = true;
-  return {.logprob_T = vector_of(s.outputs, 0, 0, shape.tokens),
-          .entropy_T = options.entropy ? vector_of(s.outputs, 1, 0, shape.tokens) : Tensor()};
+  return read_outputs(s.outputs, outputs_, options.entropy);
+}
+
+HeadOutputs TrainPass::read_outputs(Tensor outputs, Buffer& host, bool entropy) {
+  const size_t bytes = static_cast<size_t>(outputs.elements()) * sizeof(float);
+  if (host.bytes() < bytes) host = Buffer(bytes, Buffer::Fill::none);
+  download(host.data(), outputs.data, bytes, stream_);
+  const int64_t count = outputs[1];
+  return {.logprob_T = ConstTensor(host.f32(), DType::f32, {count}),
+          .entropy_T = entropy ? ConstTensor(host.f32() + count, DType::f32, {count}) : ConstTensor()};
 }
 
 void TrainPass::head_forward() {
   Saved& s = *saved_;
-  const int64_t count = s.wanted.size(), width = model_.config_.width;
+  const int64_t count = s.shape.target_rows, width = model_.config_.width;
+  const DType dtype = s.rows.dtype();
   s.outputs = kept_.alloc({2, s.shape.tokens});
-  std::memset(s.outputs.data, 0, static_cast<size_t>(s.outputs.elements()) * sizeof(float));
-  s.hidden = kept_.alloc({count, width});
-  s.normed = kept_.alloc({count, width});
+  zero(s.outputs.data, static_cast<size_t>(s.outputs.elements()) * sizeof(float), stream_);
+  s.hidden = kept_.alloc({count, width}, dtype);
+  s.normed = kept_.alloc({count, width}, dtype);
   s.rstd = kept_.alloc({count});
   s.head = kept_.alloc({3, count});
   if (s.shape.keep_logits) s.logits = kept_.alloc({count, model_.config_.vocab_size});
   if (count == 0) return;
-  gather_rows(s.hidden, s.x.back(), s.wanted.rows);
+  kernels::gather_rows(s.hidden, s.x.back(), s.wanted_rows, stream_);
   final_norm(s.normed, s.rstd, s.hidden, model_.config_, *model_.weights_, stream_);
 
   const Arena::Scope scope(scratch_);
@@ -204,44 +228,50 @@ void TrainPass::head_forward() {
     const int64_t end = std::min(count, begin + s.shape.logits_rows);
     const Tensor logits = chunk.rows(0, end - begin);
     head_logits(logits, s.normed.rows(begin, end), *model_.weights_, stream_);
-    kernels::logprob_forward(
-        vector_of(s.head, 0, begin, end), s.entropy ? vector_of(s.head, 1, begin, end) : Tensor(),
-        vector_of(s.head, 2, begin, end), logits,
-        std::span(s.wanted.targets).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
-        s.inv_temperature, stream_);
+    kernels::logprob_forward(vector_of(s.head, 0, begin, end), s.entropy ? vector_of(s.head, 1, begin, end) : Tensor(),
+                             vector_of(s.head, 2, begin, end), logits,
+                             s.wanted_targets.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
+                             s.inv_temperature, stream_);
   }
-  scatter_rows(vector_of(s.outputs, 0, 0, s.shape.tokens), vector_of(s.head, 0, 0, count), s.wanted.rows);
+  kernels::scatter_rows(vector_of(s.outputs, 0, 0, s.shape.tokens), vector_of(s.head, 0, 0, count), s.wanted_rows,
+                        stream_);
   if (s.entropy)
-    scatter_rows(vector_of(s.outputs, 1, 0, s.shape.tokens), vector_of(s.head, 1, 0, count), s.wanted.rows);
+    kernels::scatter_rows(vector_of(s.outputs, 1, 0, s.shape.tokens), vector_of(s.head, 1, 0, count), s.wanted_rows,
+                          stream_);
 }
 
 void TrainPass::head_backward(Tensor d, ConstTensor d_logprob_T, ConstTensor d_entropy_T) {
   Saved& s = *saved_;
   const Weights& weights = *model_.weights_;
-  const int64_t count = s.wanted.size(), rows = s.shape.logits_rows;
-  std::memset(d.data, 0, static_cast<size_t>(d.elements()) * sizeof(float));
+  const int64_t count = s.shape.target_rows, rows = s.shape.logits_rows;
+  zero(d.data, static_cast<size_t>(d.elements() * dtype_bytes(d.dtype)), stream_);
   if (count == 0) return;
 
   const Arena::Scope scope(scratch_);
-  const Tensor d_hidden = scratch_.alloc({count, model_.config_.width});
+  const Tensor d_hidden = scratch_.alloc({count, model_.config_.width}, d.dtype);
   const Tensor d_outputs = scratch_.alloc({2, count});
-  gather_rows(vector_of(d_outputs, 0, 0, count), d_logprob_T, s.wanted.rows);
-  if (!d_entropy_T.empty()) gather_rows(vector_of(d_outputs, 1, 0, count), d_entropy_T, s.wanted.rows);
+  const auto gather = [&](int64_t row, ConstTensor host) {
+    const Tensor all = scratch_.alloc({host[0]});
+    upload(all.data, host.data, static_cast<size_t>(host[0]) * sizeof(float), stream_);
+    kernels::gather_rows(vector_of(d_outputs, row, 0, count), all, s.wanted_rows, stream_);
+  };
+  gather(0, d_logprob_T);
+  if (!d_entropy_T.empty()) gather(1, d_entropy_T);
   const Tensor chunk = s.shape.keep_logits ? s.logits : scratch_.alloc({rows, model_.config_.vocab_size});
   for (int64_t begin = 0; begin < count; begin += rows) {
     const int64_t end = std::min(count, begin + rows);
     const Tensor logits = chunk.rows(0, end - begin);
     if (!s.shape.keep_logits) head_logits(logits, s.normed.rows(begin, end), weights, stream_);
     const bool entropy = !d_entropy_T.empty();
+    const Tensor d_logits = gradient_in_place(logits, d.dtype);
     kernels::logprob_backward(
-        logits, logits,
-        std::span(s.wanted.targets).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
+        d_logits, logits, s.wanted_targets.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
         s.inv_temperature, vector_of(s.head, 2, begin, end), entropy ? vector_of(s.head, 1, begin, end) : Tensor(),
         vector_of(d_outputs, 0, begin, end), entropy ? vector_of(d_outputs, 1, begin, end) : Tensor(), stream_);
-    kernels::linear_backward_input(d_hidden.rows(begin, end), logits, weights.head_weight(), false, stream_);
+    kernels::linear_backward_input(d_hidden.rows(begin, end), d_logits, weights.head_weight(), false, stream_);
   }
   kernels::rmsnorm_backward(d_hidden, d_hidden, s.hidden, weights.final_norm.view(), s.rstd, false, stream_);
-  scatter_rows(d, d_hidden, s.wanted.rows);
+  kernels::scatter_rows(d, d_hidden, s.wanted_rows, stream_);
 }
 
 void TrainPass::backward(ConstTensor d_logprob_T, ConstTensor d_entropy_T, std::span<const lora::GradientRows> lanes) {
@@ -260,21 +290,24 @@ void TrainPass::backward(ConstTensor d_logprob_T, ConstTensor d_entropy_T, std::
   s.done = false;
 
   const Arena::Scope scope(scratch_);
+  const DType dtype = s.rows.dtype();
   BlockGradient g;
-  g.d = scratch_.alloc({count, c.width});
+  g.d = scratch_.alloc({count, c.width}, dtype);
   head_backward(g.d, d_logprob_T, d_entropy_T);
-  g.d_norm = scratch_.alloc({count, c.width});
-  g.d_act = scratch_.alloc({count, c.ffn});
-  g.d_att = scratch_.alloc({count, c.q_width()});
-  g.d_qkv = scratch_.alloc({count, c.qkv_width()});
+  g.d_norm = scratch_.alloc({count, c.width}, dtype);
+  g.d_act = scratch_.alloc({count, c.ffn}, dtype);
+  g.d_att = scratch_.alloc({count, c.q_width()}, dtype);
+  g.d_qkv = scratch_.alloc({count, c.qkv_width()}, dtype);
+  g.att_dot = scratch_.alloc({count, c.heads});
   g.rstd = scratch_.alloc({count});
   if (c.qk_norm) g.qk_rstd = scratch_.alloc({count * (c.heads + c.kv_heads)});
+  const kernels::GradientPlan plan =
+      kernels::plan_gradients(lanes, lora::gradient_floats(*s.adapter->layout), scratch_, stream_);
   for (int64_t layer = c.layers - 1; layer >= s.first_layer; --layer) {
     const BlockTensors& t = s.of(layer);
     if (s.shape.recompute) block_forward_kept(s.input(layer), layer, s.rows, t);
-    if (c.qk_norm) normalize_and_rotate(layer, s.rows, t, g.qk_rstd);
-    if (!s.shape.recompute) store_keys(layer, s.rows, t);
-    block_backward(g, s.input(layer), layer, s.rows, t, *s.adapter, lanes, layer == s.first_layer);
+    if (c.qk_norm || !s.shape.recompute) prepare_heads(layer, s.rows, t, g.qk_rstd, !s.shape.recompute);
+    block_backward(g, s.input(layer), layer, s.rows, t, *s.adapter, plan, layer == s.first_layer);
   }
 }
 
@@ -282,20 +315,17 @@ HeadOutputs TrainPass::score(const TrainBatch& batch, const lora::AdapterVersion
                              const TrainOptions& options) {
   check_batch(batch);
   const int64_t count = static_cast<int64_t>(batch.tokens.size());
-  const size_t bytes = static_cast<size_t>(2 * count) * sizeof(float);
-  if (score_outputs_.bytes() < bytes) score_outputs_ = Buffer(bytes, Buffer::Fill::none);
-  const Tensor logprob(score_outputs_.f32(), DType::f32, {count});
-  const Tensor entropy = options.entropy ? Tensor(score_outputs_.f32() + count, DType::f32, {count}) : Tensor();
-
-  reserve(scratch_, score_bytes(model_.config_, count, count_blocks(batch), model_.logits_rows()));
+  const DType dtype = kernels::activation_dtype(stream_.device());
+  reserve(scratch_, score_bytes(model_.config_, count, count_blocks(batch), model_.logits_rows(), dtype_bytes(dtype)));
   const Arena::Scope scope(scratch_);
-  const int64_t block_floats = model_.kv_layer_floats();
-  const PackedRows packed(batch, adapter, block_floats, scratch_.alloc({count_blocks(batch), block_floats}).f32());
-  const Tensor hidden = scratch_.alloc({count, model_.config_.width});
+  const Tensor outputs = scratch_.alloc({2, count});
+  const PackedRows packed(batch, adapter, scratch_.alloc({count_blocks(batch), model_.kv_layer_elements()}, dtype));
+  const Tensor hidden = scratch_.alloc({count, model_.config_.width}, dtype);
   model_.forward(hidden, {.tokens = batch.tokens, .segments = packed.segments, .kv_layer_stride = 0}, scratch_,
                  stream_);
-  model_.logprobs(logprob, entropy, hidden, batch.targets, options.inv_temperature, scratch_, stream_);
-  return {.logprob_T = logprob, .entropy_T = entropy};
+  model_.logprobs(vector_of(outputs, 0, 0, count), options.entropy ? vector_of(outputs, 1, 0, count) : Tensor(), hidden,
+                  batch.targets, options.inv_temperature, scratch_, stream_);
+  return read_outputs(outputs, score_outputs_, options.entropy);
 }
 
 }  // namespace lockstep::model

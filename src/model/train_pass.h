@@ -23,7 +23,7 @@ struct TrainOptions {
 };
 
 struct HeadOutputs {
-  ConstTensor logprob_T, entropy_T;  // [T] f32; 0 where there is no target; valid until the next forward of the pass
+  ConstTensor logprob_T, entropy_T;  // [T] f32, host memory; 0 where there is no target; valid until the next forward
 };
 
 class TrainPass {
@@ -37,9 +37,9 @@ class TrainPass {
   HeadOutputs forward(const TrainBatch& batch, const lora::AdapterVersion& adapter, const TrainOptions& options,
                       const lora::DeltaDropout& dropout = {});
 
-  // d_logprob_T, d_entropy_T [T] (the latter may be empty) -> adds to the gradient lanes (flat buffers in the adapter's
-  // layout). Lanes are row ranges in order; rows of no lane add nothing. Stops below the lowest adapted layer. Call
-  // once after forward (ShapeError).
+  // d_logprob_T, d_entropy_T [T], host memory (the latter may be empty) -> adds to the gradient lanes (flat f32 buffers
+  // in the adapter's layout, in the stream's memory). Lanes are row ranges in order; rows of no lane add nothing. Stops
+  // below the lowest adapted layer. Call once after forward (ShapeError).
   void backward(ConstTensor d_logprob_T, ConstTensor d_entropy_T, std::span<const lora::GradientRows> lanes);
 
   // Log-probabilities only, nothing kept: the reference policy (adapter nullptr), scoring, evaluation losses. May be
@@ -47,19 +47,20 @@ class TrainPass {
   HeadOutputs score(const TrainBatch& batch, const lora::AdapterVersion* adapter, const TrainOptions& options);
 
   // Estimated bytes of activations for T tokens (for --dry-run and for choosing micro-batches).
-  static int64_t activation_bytes(const ModelConfig& config, int64_t tokens, bool recompute);
+  static int64_t activation_bytes(const ModelConfig& config, int64_t tokens, bool recompute, Device device);
 
  private:
   struct Saved;  // between forward and backward
 
   void head_forward();
+  HeadOutputs read_outputs(Tensor outputs, Buffer& host, bool entropy);
   void head_backward(Tensor d, ConstTensor d_logprob_T, ConstTensor d_entropy_T);
 
   const Model& model_;
   Stream& stream_;
   Arena kept_, scratch_;
   std::unique_ptr<Saved> saved_;
-  Buffer score_outputs_;
+  Buffer outputs_, score_outputs_;  // host memory
 };
 
 }  // namespace lockstep::model

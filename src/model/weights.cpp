@@ -5,6 +5,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "core/transfer.h"
 #include "model/weight_slots.h"
 
 namespace lockstep::model {
@@ -126,8 +127,9 @@ class Loader {
     Vector& vector = vector_slot(*weights_, places_[begin]);
     vector.dtype = parts.front().dtype;
     for (const ConstTensor& part : parts) vector.size += part.elements();
-    vector.values = Buffer(static_cast<size_t>(vector.size) * sizeof(float));
-    for (size_t i = begin; i < end; ++i) append_f32(vector.values.f32() + places_[i].row_begin, parts[i - begin]);
+    std::vector<float> values(static_cast<size_t>(vector.size));
+    for (size_t i = begin; i < end; ++i) append_f32(values.data() + places_[i].row_begin, parts[i - begin]);
+    vector.values = device_copy(values.data(), values.size() * sizeof(float), stream_);
   }
 
   const ModelConfig& config_;

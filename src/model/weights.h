@@ -1,4 +1,4 @@
-// The frozen base: packed once from named tensors, then immutable and shared by trainer and engine.
+// The frozen base: packed once from named tensors onto one device, then immutable and shared by trainer and engine.
 #pragma once
 
 #include <functional>
@@ -14,7 +14,7 @@ namespace lockstep::model {
 
 // A norm weight or a bias: f32 for the kernels, and the storage type it came in.
 struct Vector {
-  Buffer values;  // f32
+  Buffer values;  // f32, on the stream's device
   int64_t size = 0;
   DType dtype = DType::f32;
   ConstTensor view() const { return size == 0 ? ConstTensor() : ConstTensor(values.data(), DType::f32, {size}); }
@@ -31,11 +31,13 @@ class Weights {
   // Every expected tensor must be there with its shape and a type of f32 | bf16 | f16, and nothing else, except
   // *.rotary_emb.inv_freq and, when tied, an lm_head.weight with the embedding's bytes. FormatError names the tensor,
   // after `where` (the directory or file), what it has and what was wanted. Fused siblings must share a dtype.
-  // `progress` is told the fraction done.
+  // `progress` is told the fraction done. Lies on the stream's device; a GPU stores matrices as bf16, whatever their
+  // type.
   static std::shared_ptr<const Weights> load(const ModelConfig& config, const NamedTensors& tensors, Stream& stream,
                                              const std::function<void(double)>& progress = {},
                                              const std::string& where = {});
-  // Random weights (normal, 0.02; norms 1) of the given storage type: for benchmarks and tests without files.
+  // Random weights (uniform, deviation 0.02; norms 1) of the given storage type, made where they lie: for
+  // benchmarks and tests without files.
   static std::shared_ptr<const Weights> random(const ModelConfig& config, DType dtype, uint64_t seed, Stream& stream);
 
   kernels::PackedWeight embedding;  // [V, D]; also the head when tied

@@ -1,8 +1,6 @@
-#include <cmath>
-#include <numbers>
-
 #include "core/error.h"
-#include "core/random.h"
+#include "core/transfer.h"
+#include "kernels/random.h"
 #include "model/half.h"
 #include "model/weight_slots.h"
 
@@ -10,29 +8,38 @@ namespace lockstep::model {
 
 namespace {
 
-constexpr float kDeviation = 0.02f;
+// Uniform with deviation 0.02: as far as a product of hundreds of them can tell, the usual normal start.
+constexpr float kBound = 0.034641016f;
 
-void store(void* out, int64_t i, float value, DType dtype) {
-  if (dtype == DType::f32)
-    static_cast<float*>(out)[i] = value;
-  else
-    static_cast<uint16_t*>(out)[i] = dtype == DType::bf16 ? to_bf16(value).bits : to_f16(value).bits;
+// Rounded to the storage type.
+float stored(float value, DType dtype) {
+  if (dtype == DType::bf16) return to_f32(to_bf16(value));
+  return dtype == DType::f16 ? to_f32(to_f16(value)) : value;
 }
 
-// Box-Muller on counted bits, one row per task.
-void fill_normal(Buffer& out, int64_t rows, int64_t cols, DType dtype, uint64_t seed, uint32_t tensor, Stream& stream) {
-  stream.parallel(rows, [&](int64_t row, int) {
-    for (int64_t i = 0; i < cols; i += 4) {
-      const Counter counter{tensor, 0, static_cast<uint32_t>(row), static_cast<uint32_t>(i)};
-      const auto bits = philox(seed, counter);
-      for (int64_t j = 0; j < 4 && i + j < cols; ++j) {
-        const size_t pair = static_cast<size_t>(j / 2 * 2);
-        const float radius = std::sqrt(-2 * std::log(1 - uniform01(bits[pair])));
-        const float angle = 2 * std::numbers::pi_v<float> * uniform01(bits[pair + 1]);
-        store(out.data(), row * cols + i + j, kDeviation * radius * (j % 2 ? std::sin(angle) : std::cos(angle)), dtype);
-      }
-    }
-  });
+kernels::PackedWeight random_matrix(int64_t rows, int64_t cols, DType dtype, uint64_t seed, uint32_t tensor,
+                                    Stream& stream) {
+  if (stream.device() == Device::cuda) {  // a packed weight is the plain bf16 matrix there: made in place
+    kernels::PackedWeight weight{.rows = rows, .depth = cols, .dtype = dtype};
+    weight.panels =
+        Buffer(static_cast<size_t>(rows * cols * dtype_bytes(DType::bf16)), Buffer::Fill::none, Device::cuda);
+    kernels::fill_uniform(Tensor(weight.panels.data(), DType::bf16, {rows, cols}), kBound, seed, tensor, stream);
+    return weight;
+  }
+  const DType drawn = dtype == DType::bf16 ? DType::bf16 : DType::f32;
+  const Buffer values(static_cast<size_t>(rows * cols * dtype_bytes(drawn)), Buffer::Fill::none);
+  kernels::fill_uniform(Tensor(values.data(), drawn, {rows, cols}), kBound, seed, tensor, stream);
+  std::vector<Float16> halves(static_cast<size_t>(dtype == DType::f16 ? rows * cols : 0));
+  for (size_t i = 0; i < halves.size(); ++i) halves[i] = to_f16(values.f32()[i]);
+  const ConstTensor part(halves.empty() ? values.data() : halves.data(), dtype, {rows, cols});
+  return kernels::pack_weight({&part, 1}, stream);
+}
+
+Vector random_vector(int64_t size, bool norm, DType dtype, uint64_t seed, uint32_t tensor, Stream& stream) {
+  std::vector<float> values(static_cast<size_t>(size), 1.0f);
+  for (size_t i = 0; !norm && i < values.size(); ++i)
+    values[i] = stored(kernels::uniform_values(kBound, seed, tensor, i / 4)[i % 4], dtype);
+  return {.values = device_copy(values.data(), values.size() * sizeof(float), stream), .size = size, .dtype = dtype};
 }
 
 bool is_norm(Slot slot) {
@@ -50,30 +57,15 @@ std::shared_ptr<const Weights> Weights::random(const ModelConfig& config, DType 
   weights->layers.resize(static_cast<size_t>(config.layers));
   for (size_t begin = 0, end; begin < places.size(); begin = end) {
     // Stacked siblings are drawn as one matrix.
+    const TensorPlace& place = places[begin];
     int64_t rows = 0;
-    for (end = begin;
-         end < places.size() && places[end].slot == places[begin].slot && places[end].layer == places[begin].layer;
-         ++end)
+    for (end = begin; end < places.size() && places[end].slot == place.slot && places[end].layer == place.layer; ++end)
       rows += places[end].shape[0];
-    const int64_t cols = places[begin].shape.size() == 2 ? places[begin].shape[1] : 1;
-    Buffer values(static_cast<size_t>(rows * cols * dtype_bytes(dtype)), Buffer::Fill::none);
-    fill_normal(values, rows, cols, dtype, seed, static_cast<uint32_t>(begin), stream);
-    if (kernels::PackedWeight* packed = packed_slot(*weights, places[begin])) {
-      const ConstTensor part(values.data(), dtype, {rows, cols});
-      *packed = kernels::pack_weight({&part, 1}, stream);
-      continue;
-    }
-    Vector& vector = vector_slot(*weights, places[begin]);
-    vector.dtype = dtype;
-    vector.size = rows;
-    vector.values = Buffer(static_cast<size_t>(rows) * sizeof(float));
-    for (int64_t i = 0; i < rows; ++i) {
-      const uint16_t bits = dtype == DType::f32 ? 0 : static_cast<const uint16_t*>(values.data())[i];
-      const float drawn = dtype == DType::f32    ? values.f32()[i]
-                          : dtype == DType::bf16 ? to_f32(BFloat16{bits})
-                                                 : to_f32(Float16{bits});
-      vector.values.f32()[i] = is_norm(places[begin].slot) ? 1.0f : drawn;
-    }
+    const auto tensor = static_cast<uint32_t>(begin);
+    if (kernels::PackedWeight* packed = packed_slot(*weights, place))
+      *packed = random_matrix(rows, place.shape[1], dtype, seed, tensor, stream);
+    else
+      vector_slot(*weights, place) = random_vector(rows, is_norm(place.slot), dtype, seed, tensor, stream);
   }
   return weights;
 }

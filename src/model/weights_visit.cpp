@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/transfer.h"
 #include "model/half.h"
 #include "model/weight_slots.h"
 
@@ -50,7 +51,7 @@ void Weights::visit(const ModelConfig& config, const std::function<void(const Na
     } else {
       const Vector& vector = vector_slot(*this, place);
       const Buffer copy(static_cast<size_t>(place.shape[0] * dtype_bytes(vector.dtype)), Buffer::Fill::none);
-      narrow(copy.data(), vector.values.f32() + place.row_begin, place.shape[0], vector.dtype);
+      narrow(copy.data(), host_copy(vector.values, stream).f32() + place.row_begin, place.shape[0], vector.dtype);
       visit({place.name, ConstTensor(copy.data(), vector.dtype, {place.shape[0]})});
     }
   }

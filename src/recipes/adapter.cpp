@@ -5,6 +5,7 @@
 
 #include <cstring>
 #include <ostream>
+#include <utility>
 
 namespace lockstep::recipes {
 
@@ -18,8 +19,9 @@ Adapter load_adapter(const checkpoint::PeftDirectory& directory, const Base& bas
                        .attempt = "the --hf-checkpoint it was trained on"});
   Adapter adapter;
   adapter.layout = lora::resolve_layout(directory.config(), model::linear_modules(base.config));
-  adapter.weights = std::make_shared<const Buffer>(
-      lora::import_tensors(*adapter.layout, directory.tensors(), directory.weights_file().string()));
+  Buffer weights = lora::import_tensors(*adapter.layout, directory.tensors(), directory.weights_file().string());
+  adapter.weights =
+      std::make_shared<const Buffer>(lora::place_weights(std::move(weights), *adapter.layout, *base.stream));
   adapter.version = metadata ? metadata->version : 0;
   return adapter;
 }
@@ -31,7 +33,8 @@ Adapter load_adapter(const std::string& directory, const Base& base) {
 Adapter fresh_adapter(const lora::LoraConfig& config, const Base& base, uint64_t seed) {
   Adapter adapter;
   adapter.layout = lora::resolve_layout(config, model::linear_modules(base.config));
-  adapter.weights = std::make_shared<const Buffer>(lora::initial_weights(*adapter.layout, seed));
+  adapter.weights = std::make_shared<const Buffer>(
+      lora::place_weights(lora::initial_weights(*adapter.layout, seed), *adapter.layout, *base.stream));
   return adapter;
 }
 
@@ -84,7 +87,8 @@ void save_training(const SaveOptions& options, const Base& base, const train::Tr
                    const Progress& progress) {
   const lora::AdapterLayout& layout = trainer.layout();
   const lora::AdapterVersion adapter = trainer.snapshot(progress.version);
-  const lora::ExportedTensors tensors = lora::export_tensors(layout, adapter.weights->f32());
+  const Buffer weights = lora::host_weights(*adapter.weights, layout, *base.stream);
+  const lora::ExportedTensors tensors = lora::export_tensors(layout, weights.f32());
   const train::Trainer::State moments = trainer.state();
   checkpoint::Checkpoint checkpoint;
   checkpoint.config = layout.config;
@@ -104,8 +108,8 @@ void save_training(const SaveOptions& options, const Base& base, const train::Tr
                                {"data_position", progress.data_position},
                                {"settings", progress.settings}};
   checkpoint.state.tensors = {
-      {"first_moment", ConstTensor(moments.first_moment->data(), DType::f32, {layout.num_floats})},
-      {"second_moment", ConstTensor(moments.second_moment->data(), DType::f32, {layout.num_floats})}};
+      {"first_moment", ConstTensor(moments.first_moment.data(), DType::f32, {layout.num_floats})},
+      {"second_moment", ConstTensor(moments.second_moment.data(), DType::f32, {layout.num_floats})}};
   checkpoint::save_checkpoint(options.save, checkpoint);
 }
 

@@ -35,9 +35,23 @@ Base read_base_config(const BaseOptions& options) {
   return base;
 }
 
-Base load_base(const BaseOptions& options, Stream& stream, const Control& control) {
-  const auto start = std::chrono::steady_clock::now();
-  Base base = read_base_config(options);
+StreamOptions stream_options(const BaseOptions& options) {
+  StreamOptions stream = options.stream;
+  stream.device = parse_device(options.device);
+  return stream;
+}
+
+DType weight_dtype(const Base& base) {
+  const std::string file = (base.path / "config.json").string();
+  const Json json = read_json(file);
+  const JsonObject config(json, file);
+  const std::string name = config.string("torch_dtype", config.string("dtype", "float32"));
+  return name == "bfloat16" ? DType::bf16 : name == "float16" ? DType::f16 : DType::f32;
+}
+
+namespace {
+
+std::shared_ptr<const model::Weights> file_weights(Base& base, Stream& stream, const Control& control) {
   checkpoint::HfDirectory directory(base.path);
   directory.map_weights();
   base.fingerprint =
@@ -45,8 +59,32 @@ Base load_base(const BaseOptions& options, Stream& stream, const Control& contro
   const auto progress = [&](double done) {
     if (control.terminal) *control.info << fmt::format("\rloading {} {:3.0f} %", base.name, 100 * done) << std::flush;
   };
-  const auto weights = model::Weights::load(base.config, directory.tensors(), stream, progress, base.path.string());
-  base.model = std::make_shared<const model::Model>(base.config, weights);
+  return model::Weights::load(base.config, directory.tensors(), stream, progress, base.path.string());
+}
+
+// The same numbers in every run and on every device, so their identity is the shape they fill.
+std::shared_ptr<const model::Weights> dummy_weights(Base& base, Stream& stream, const Control& control) {
+  constexpr uint64_t kSeed = 0;
+  *control.info << "note    --load-format dummy: the weights are random numbers\n";
+  Sha256 hash;
+  hash.update("dummy weights\n");
+  hash.update(read_json((base.path / "config.json").string()).dump());
+  base.fingerprint = hash.hex();
+  const auto weights = model::Weights::random(base.config, weight_dtype(base), kSeed, stream);
+  stream.synchronize();
+  return weights;
+}
+
+}  // namespace
+
+Base load_base(const BaseOptions& options, Stream& stream, const Control& control) {
+  const auto start = std::chrono::steady_clock::now();
+  Base base = read_base_config(options);
+  const bool dummy = options.load_format == LoadFormat::dummy;
+  const auto weights = dummy ? dummy_weights(base, stream, control) : file_weights(base, stream, control);
+  base.model =
+      std::make_shared<const model::Model>(base.config, weights, model::Model::default_logits_bytes(stream.device()));
+  base.stream = &stream;
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   if (control.terminal) *control.info << "\r";
   *control.info << fmt::format(

@@ -22,10 +22,17 @@ struct Base {
   std::vector<int32_t> eos;  // ids that end a sequence
   std::string fingerprint;   // checkpoint::base_fingerprint
   std::shared_ptr<const model::Model> model;
+  Stream* stream = nullptr;  // where the model and its adapters lie; outlives the base
 };
 
-// Reads, checks and packs; tells `control.info` what was loaded and how long it took.
+// The stream a command runs on.   DeviceError: --device cuda and no GPU.
+StreamOptions stream_options(const BaseOptions& options);
+
+// Reads, checks and packs onto the stream's device; tells `control.info` what was loaded and how long it took.
 Base load_base(const BaseOptions& options, Stream& stream, const Control& control);
+
+// The type config.json says its weights have; what a GPU holds is bf16 all the same.
+DType weight_dtype(const Base& base);
 
 // config.json only: for --dry-run, where weights may be absent. `path` and `config` are set.
 Base read_base_config(const BaseOptions& options);

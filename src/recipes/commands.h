@@ -25,6 +25,7 @@ void run_eval(const EvalOptions& options, const Control& control);
 void run_inspect(const std::string& path,
                  const Control& control);  // an adapter directory, a save directory or a model directory
 void run_bench(const BenchOptions& options, const Control& control);
+std::vector<std::string> bench_parts();  // names of BenchOptions::parts, in order
 
 // Model-shape flags of launch scripts (--num-layers 24 ...) that repeat config.json: ConfigError naming flag, its value
 // and config.json's if they contradict. Pairs of (flag without dashes, value or "true").

@@ -9,7 +9,7 @@
 namespace lockstep::recipes {
 
 void run_eval(const EvalOptions& options, const Control& control) {
-  Stream stream(options.base.stream);
+  Stream stream(stream_options(options.base));
   const Base base = load_base(options.base, stream, control);
   const text::Tokenizer tokenizer = load_tokenizer(base);
   rollout::Engine engine(base.model, {.tokenizer = &tokenizer}, stream);

@@ -90,7 +90,7 @@ class Generator {
   Generator(const GenerateOptions& options, const Control& control)
       : options_(options),
         control_(control),
-        stream_(options.base.stream),
+        stream_(stream_options(options.base)),
         base_(load_base(options.base, stream_, control)),
         tokenizer_(load_tokenizer(base_)),
         engine_(base_.model, {.tokenizer = &tokenizer_}, stream_),

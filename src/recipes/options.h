@@ -23,9 +23,14 @@
 
 namespace lockstep::recipes {
 
+// Where the base's weights come from: its files, or random numbers in the shape config.json says.
+enum class LoadFormat { automatic, dummy };
+
 struct BaseOptions {
-  std::string hf_checkpoint;  // directory or hub id
-  StreamOptions stream;       // --threads, --cpu-isa
+  std::string hf_checkpoint;    // directory or hub id
+  StreamOptions stream;         // --threads, --cpu-isa; its device follows from:
+  std::string device = "auto";  // --device: auto (a GPU if there is one), cpu, cuda
+  LoadFormat load_format = LoadFormat::automatic;
 };
 
 struct AdapterOptions {
@@ -41,12 +46,16 @@ struct OptimizerOptions {
   double clip_grad = 1.0;
 };
 
+// Whether each block's activations are made again in the backward pass. What is cheap to make again (norms, silu(g) u)
+// always is. automatic: only if the activations of a micro-batch do not fit a GPU otherwise; never on the CPU.
+enum class Recompute { automatic, none, full };
+
 struct TrainingOptions {
-  int64_t global_batch_size = 0;  // samples per optimizer step
-  int64_t max_tokens = 2048;      // per micro-batch (--max-tokens-per-gpu)
-  bool recompute = false;         // --recompute-granularity full
-  bool per_token_loss = false;    // --calculate-per-token-loss
-  uint64_t seed = 1234;           // adapter initialization, dropout
+  int64_t global_batch_size = 0;      // samples per optimizer step
+  std::optional<int64_t> max_tokens;  // per micro-batch (--max-tokens-per-gpu); default: micro_batch_tokens (steps.h)
+  Recompute recompute = Recompute::automatic;
+  bool per_token_loss = false;  // --calculate-per-token-loss
+  uint64_t seed = 1234;         // adapter initialization, dropout
 };
 
 struct SaveOptions {
@@ -98,8 +107,8 @@ struct RlOptions {
   int64_t eval_interval = 0;                   // 0: never
   int64_t eval_samples = 1;                    // --n-samples-per-eval-prompt
   rollout::SamplingParams eval_sampling;
-  bool eval_before_train = true;  // !--skip-eval-before-train
-  int64_t kv_bytes = int64_t{2} << 30;
+  bool eval_before_train = true;    // !--skip-eval-before-train
+  std::optional<int64_t> kv_bytes;  // most memory of the KV cache; default: the engine's
   int64_t max_sequences = 256;
 };
 
@@ -137,10 +146,13 @@ struct EvalOptions {
 
 struct BenchOptions {
   BaseOptions base;
-  int64_t batch_size = 2, seq_length = 256, lora_rank = 16;
-  std::vector<int64_t> decode_batches = {1, 8, 32};
-  int64_t prompt_tokens = 128, new_tokens = 128;
-  std::string json;  // record; empty: terminal only
+  // What is not given follows the device: small work on a CPU, work that fills it on a GPU (bench_work).
+  std::optional<int64_t> batch_size, seq_length, prompt_tokens, new_tokens;
+  std::vector<int64_t> decode_batches;
+  int64_t lora_rank = 16;
+  TrainingOptions training;        // micro-batches and recomputation of the training step
+  std::vector<std::string> parts;  // of the benchmark, in order; empty: all
+  std::string json;                // record; empty: terminal only
 };
 
 }  // namespace lockstep::recipes

@@ -5,9 +5,9 @@
 
 #include <ostream>
 
-#include "model/train_pass.h"
 #include "recipes/adapter.h"
 #include "recipes/commands.h"
+#include "recipes/memory_plan.h"
 #include "recipes/steps.h"
 #include "text/dataset.h"
 
@@ -19,16 +19,9 @@ std::string count_text(std::optional<int64_t> count) {
   return count ? std::to_string(*count) : "unknown";
 }
 
-std::string bytes_text(double bytes) {
+std::string bytes_text(int64_t count) {
+  const auto bytes = static_cast<double>(count);
   return bytes < 1e9 ? fmt::format("{:8.1f} MB", bytes * 1e-6) : fmt::format("{:8.2f} GB", bytes * 1e-9);
-}
-
-double weight_bytes(const Base& base) {
-  const std::string file = (base.path / "config.json").string();
-  const Json json = read_json(file);
-  const JsonObject config(json, file);
-  const std::string dtype = config.string("torch_dtype", config.string("dtype", "float32"));
-  return static_cast<double>(model::num_parameters(base.config)) * (dtype == "float32" ? 4 : 2);
 }
 
 // What fs::require_writable_directory would find, without making anything.
@@ -50,6 +43,7 @@ struct Plan {
   const OptimizerOptions& optimizer;
   const TrainingOptions& training;
   const SaveOptions& save;
+  const Device device;
   std::ostream& out;
 
   std::shared_ptr<const lora::AdapterLayout> layout() const {
@@ -59,7 +53,7 @@ struct Plan {
     return lora::resolve_layout(adapter.config, model::linear_modules(base.config));
   }
 
-  void model_and_memory(double kv_bytes) const {
+  void model_and_memory(const std::optional<EnginePlan>& engine) const {
     const auto adapter_layout = layout();
     const int64_t base_parameters = model::num_parameters(base.config);
     const int64_t total = base_parameters + adapter_layout->num_parameters;
@@ -71,20 +65,32 @@ struct Plan {
                        fmt::join(adapter_layout->target_leaves, ", "));
     out << fmt::format("parameters  {} total, {} trainable ({:.3f} %)\n", total, adapter_layout->num_parameters,
                        100.0 * static_cast<double>(adapter_layout->num_parameters) / static_cast<double>(total));
-    const double adapter_bytes = 4.0 * static_cast<double>(adapter_layout->num_floats);
-    const double activations =
-        static_cast<double>(model::TrainPass::activation_bytes(base.config, training.max_tokens, training.recompute));
-    const double logits = static_cast<double>(model::Model::kLogitsBytes);
-    out << fmt::format("memory      base weights        {}\n", bytes_text(weight_bytes(base)));
-    out << fmt::format("            adapter, 2 versions {}\n", bytes_text(2 * adapter_bytes));
-    out << fmt::format("            optimizer moments   {}\n", bytes_text(2 * adapter_bytes));
-    out << fmt::format("            gradient lanes      {}  (at most {} alive)\n", bytes_text(3 * adapter_bytes), 3);
-    out << fmt::format("            activations         {}  (micro-batch of {} tokens{})\n", bytes_text(activations),
-                       training.max_tokens, training.recompute ? ", recomputed" : "");
-    out << fmt::format("            logits, at most     {}\n", bytes_text(logits));
-    if (kv_bytes > 0) out << fmt::format("            KV pool, at most    {}\n", bytes_text(kv_bytes));
-    out << fmt::format("            sum                 {}\n",
-                       bytes_text(weight_bytes(base) + 7 * adapter_bytes + activations + logits + kv_bytes));
+    memory(*adapter_layout, engine);
+  }
+
+  void memory(const lora::AdapterLayout& adapter_layout, const std::optional<EnginePlan>& engine) const {
+    const MemoryPlan memory = plan_memory(base, adapter_layout, training, engine, device);
+    const char* label = "memory      ";
+    const auto line = [&](const char* what, int64_t bytes, const std::string& remark = "") {
+      out << fmt::format("{}{:<20}{}{}\n", label, what, bytes_text(bytes), remark);
+      label = "            ";
+    };
+    if (device == Device::cuda) {
+      const DeviceInfo gpu = cuda_info();
+      line("of the GPU", gpu.total_bytes, fmt::format("  ({}), free", gpu.name) + bytes_text(gpu.free_bytes));
+    }
+    line("base weights", memory.base);
+    line("adapter, 2 versions", memory.adapter);
+    line("optimizer moments", memory.moments);
+    line("gradient lanes", memory.lanes, "  (at most)");
+    line("activations", memory.activations,
+         fmt::format("  (micro-batch of {} tokens{})", memory.max_tokens, memory.recompute ? ", recomputed" : ""));
+    line("logits, at most", memory.logits);
+    if (memory.prefill > 0) line("prefill", memory.prefill);
+    if (memory.reserve > 0) line("reserve", memory.reserve);
+    if (memory.kv > 0) line("KV pool, at most", memory.kv);
+    line("sum", memory.without_kv() + memory.kv);
+    require_fit(memory);
   }
 
   // Where the run would start and what it would keep, with the errors of a real run.
@@ -131,9 +137,15 @@ std::string rows_text(const std::string& path, std::optional<int64_t>& rows) {
 
 void plan_sft(const SftOptions& options, const std::vector<std::string>& notes, const Control& control) {
   const Base base = read_base_config(options.base);
-  const Plan plan{base, options.adapter, options.optimizer, options.training, options.save, *control.out};
+  const Plan plan{base,
+                  options.adapter,
+                  options.optimizer,
+                  options.training,
+                  options.save,
+                  stream_options(options.base).device,
+                  *control.out};
   plan.checkpoints();
-  plan.model_and_memory(0);
+  plan.model_and_memory(std::nullopt);
   std::optional<int64_t> rows, steps;
   *control.out << fmt::format("data        {}\n", rows_text(options.prompt_data, rows));
   const int64_t batch = options.training.global_batch_size;
@@ -146,9 +158,15 @@ void plan_sft(const SftOptions& options, const std::vector<std::string>& notes, 
 
 void plan_rl(const RlOptions& options, const std::vector<std::string>& notes, const Control& control) {
   const Base base = read_base_config(options.base);
-  const Plan plan{base, options.adapter, options.optimizer, options.training, options.save, *control.out};
+  const Plan plan{base,
+                  options.adapter,
+                  options.optimizer,
+                  options.training,
+                  options.save,
+                  stream_options(options.base).device,
+                  *control.out};
   plan.checkpoints();
-  plan.model_and_memory(static_cast<double>(options.kv_bytes));
+  plan.model_and_memory(EnginePlan{options.kv_bytes});
   std::optional<int64_t> rows;
   *control.out << fmt::format("data        {}\n", rows_text(options.prompt_data, rows));
   for (const EvalSet& set : options.eval_sets) {

@@ -8,6 +8,7 @@
 #include "recipes/data_order.h"
 #include "recipes/evaluate.h"
 #include "recipes/reward.h"
+#include "recipes/rl_datum.h"
 #include "recipes/steps.h"
 #include "sync/publisher.h"
 #include "train/advantage.h"
@@ -26,27 +27,12 @@ struct RolloutResult {
   std::optional<double> kl;
 };
 
-train::Datum rl_datum(const rollout::Prompt& prompt, const rollout::Sample& sample) {
-  std::vector<int32_t> tokens = prompt.tokens;
-  tokens.insert(tokens.end(), sample.tokens.begin(), sample.tokens.end());
-  std::vector<float> mask(prompt.tokens.size(), 0.0f);
-  mask.resize(tokens.size(), 1.0f);
-  train::Datum datum = train::make_datum(tokens, mask);
-  // Row t is asked for token t + 1: the first response token belongs to the prompt's last row.
-  datum.logprobs.assign(datum.tokens.size(), 0.0f);
-  std::copy(sample.logprobs.begin(), sample.logprobs.end(),
-            datum.logprobs.begin() + static_cast<std::ptrdiff_t>(prompt.tokens.size()) - 1);
-  datum.version = sample.versions.front();
-  datum.group = sample.prompt;
-  return datum;
-}
-
 class RlRun {
  public:
   RlRun(const RlOptions& options, const Control& control)
       : options_(options),
         control_(control),
-        stream_(options.base.stream),
+        stream_(stream_options(options.base)),
         base_(load_base(options.base, stream_, control)),
         tokenizer_(load_tokenizer(base_)),
         prompts_(read(options.prompt_data, options.input_key, options.label_key)),
@@ -55,9 +41,11 @@ class RlRun {
         total_(num_rollouts()),
         steps_per_rollout_(options.rollout_batch_size * options.n_samples / options.training.global_batch_size),
         run_(options.adapter, options.optimizer, options.training, options.save, base_, stream_, control, settings(),
-             options.sampling.temperature),
+             options.sampling.temperature, EnginePlan{options.kv_bytes}),
         engine_(base_.model,
-                {.kv_bytes = options.kv_bytes, .max_sequences = options.max_sequences, .tokenizer = &tokenizer_},
+                {.kv_bytes = stream_.device() == Device::cuda ? run_.memory().kv : options.kv_bytes,
+                 .max_sequences = options.max_sequences,
+                 .tokenizer = &tokenizer_},
                 stream_),
         publisher_(run_.version()),
         log_(options.save.save, run_.saved_iteration(), control) {
@@ -187,7 +175,7 @@ class RlRun {
     double sum = 0, weight = 0;  // averaged as the loss is: over samples, or over all tokens
     const std::span<train::Datum> datums = result.datums;
     for (size_t i = 0, count; i < datums.size(); i += count) {
-      count = train::micro_batch_size(datums.subspan(i), options_.training.max_tokens);
+      count = train::micro_batch_size(datums.subspan(i), run_.memory().max_tokens);
       auto reference = run_.trainer().logprobs(datums.subspan(i, count), nullptr);
       for (size_t j = 0; j < count; ++j) datums[i + j].ref_logprobs = std::move(reference[j]);
       if (control_.interrupted()) run_.stop_interrupted();

@@ -75,7 +75,7 @@ std::string output_text(const std::vector<ScoreRow>& rows) {
 }  // namespace
 
 void run_score(const ScoreOptions& options, const Control& control) {
-  Stream stream(options.base.stream);
+  Stream stream(stream_options(options.base));
   const Base base = load_base(options.base, stream, control);
   std::optional<lora::AdapterVersion> adapter;
   if (!options.adapter_path.empty()) adapter = load_adapter(options.adapter_path, base).snapshot();

@@ -14,7 +14,7 @@ namespace lockstep::recipes {
 
 void run_sft(const SftOptions& options, const Control& control) {
   if (!options.save.save.empty()) fs::require_writable_directory(options.save.save);
-  Stream stream(options.base.stream);
+  Stream stream(stream_options(options.base));
   const Base base = load_base(options.base, stream, control);
   const SftRows data = read_sft_rows(options.prompt_data, base);
   const auto num_rows = static_cast<int64_t>(data.rows.size());

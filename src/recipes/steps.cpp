@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <ostream>
 #include <utility>
@@ -18,9 +19,19 @@ void check_warmup(const OptimizerOptions& optimizer, int64_t steps) {
                        .wanted = fmt::format("at most {}, the optimizer steps of the run", steps)});
 }
 
+int64_t micro_batch_tokens(const TrainingOptions& training, const model::ModelConfig& config, Device device) {
+  constexpr int64_t kCpu = 2048, kGpuLeast = 1024, kGpuMost = 16384;
+  if (training.max_tokens) return *training.max_tokens;
+  if (device == Device::cpu) return kCpu;
+  const int64_t fitting =
+      model::Model::default_logits_bytes(device) / (config.vocab_size * static_cast<int64_t>(sizeof(float)));
+  return std::clamp(fitting / kGpuLeast * kGpuLeast, kGpuLeast, kGpuMost);
+}
+
 TrainingRun::TrainingRun(const AdapterOptions& adapter, const OptimizerOptions& optimizer,
                          const TrainingOptions& training, const SaveOptions& save, const Base& base, Stream& stream,
-                         const Control& control, OrderedJson settings, float temperature)
+                         const Control& control, OrderedJson settings, float temperature,
+                         const std::optional<EnginePlan>& engine)
     : optimizer_(optimizer),
       training_(training),
       save_(save),
@@ -30,13 +41,15 @@ TrainingRun::TrainingRun(const AdapterOptions& adapter, const OptimizerOptions& 
   std::optional<Resumed> resumed = resume(save, adapter, settings_, base, control);
   const Adapter start = resumed ? resumed->adapter : starting_adapter(adapter, base, training.seed);
   describe_adapter(start, base, control);
+  memory_ = plan_memory(base, *start.layout, training, engine, stream.device());
+  require_fit(memory_);
   const train::TrainerOptions options{.beta1 = optimizer.beta1,
                                       .beta2 = optimizer.beta2,
                                       .eps = optimizer.eps,
                                       .weight_decay = optimizer.weight_decay,
                                       .clip_grad = optimizer.clip_grad,
-                                      .max_tokens = training.max_tokens,
-                                      .recompute = training.recompute,
+                                      .max_tokens = memory_.max_tokens,
+                                      .recompute = memory_.recompute,
                                       .temperature = temperature,
                                       .dropout = static_cast<float>(adapter.config.dropout),
                                       .seed = training.seed};
@@ -78,7 +91,7 @@ train::StepReport TrainingRun::step(std::span<const train::Datum> datums, const 
   size_t begin = 0;
   while (begin < datums.size()) {
     // In micro-batches: the split changes no bit, and an interrupt is noticed between them.
-    const size_t end = begin + train::micro_batch_size(datums.subspan(begin), training_.max_tokens);
+    const size_t end = begin + train::micro_batch_size(datums.subspan(begin), memory_.max_tokens);
     trainer_->forward_backward(datums.subspan(begin, end - begin), loss);
     begin = end;
     on_progress(static_cast<int64_t>(begin));

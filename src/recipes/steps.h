@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "recipes/adapter.h"
+#include "recipes/memory_plan.h"
 #include "recipes/options.h"
 #include "train/trainer.h"
 
@@ -14,13 +15,17 @@ namespace lockstep::recipes {
 // ConfigError if the warm-up would not end in a run of `steps` optimizer steps.
 void check_warmup(const OptimizerOptions& optimizer, int64_t steps);
 
+// --max-tokens-per-gpu, or what keeps the device busy while the logits of a micro-batch still fit the model's bound.
+int64_t micro_batch_tokens(const TrainingOptions& training, const model::ModelConfig& config, Device device);
+
 class TrainingRun {
  public:
   // `settings`: flags and values that decide which data a step sees and how it is drawn; kept in every checkpoint, and
-  // a resumed run must have the same (ConfigError). `temperature`: of the log-probs (RL: the rollout's).
+  // a resumed run must have the same (ConfigError). `temperature`: of the log-probs (RL: the rollout's). `engine`: the
+  // engine that shares the device. ResourceError when it cannot all fit a GPU.
   TrainingRun(const AdapterOptions& adapter, const OptimizerOptions& optimizer, const TrainingOptions& training,
               const SaveOptions& save, const Base& base, Stream& stream, const Control& control, OrderedJson settings,
-              float temperature = 1);
+              float temperature = 1, const std::optional<EnginePlan>& engine = {});
 
   // Fixes warm-up and decay over `optimizer_steps` steps of the whole run.
   void set_schedule(int64_t optimizer_steps);
@@ -44,6 +49,7 @@ class TrainingRun {
   void finish();
 
   train::Trainer& trainer() { return *trainer_; }
+  const MemoryPlan& memory() const { return memory_; }
 
  private:
   void save();
@@ -56,6 +62,7 @@ class TrainingRun {
   const Control& control_;
   const OrderedJson settings_;
   train::Schedule schedule_;
+  MemoryPlan memory_;
   std::unique_ptr<train::Trainer> trainer_;
   int64_t iteration_ = 0, data_position_ = 0, version_ = 0;
   int64_t saved_iteration_ = 0;

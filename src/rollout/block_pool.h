@@ -7,35 +7,37 @@
 #include <vector>
 
 #include "core/memory.h"
+#include "core/stream.h"
 
 namespace lockstep::rollout {
 
-// Memory comes in slabs, allocated when first needed, up to `max_bytes`. A block returns to the pool with its last
-// reference; its contents are undefined when handed out.
+// Memory of the stream's device comes in slabs, allocated when first needed, up to `max_bytes`. A block returns to the
+// pool with its last reference; its contents are undefined when handed out.
 class BlockPool {
  public:
   using Id = int32_t;
   static constexpr Id kNone = -1;
 
-  BlockPool(int64_t block_floats, int64_t max_bytes);
+  BlockPool(int64_t block_bytes, int64_t max_bytes, Stream& stream);
 
   Id acquire();  // one reference; kNone when all blocks are in use. ResourceError when the system has no memory for the
                  // next slab
   void retain(Id block);
   void release(Id block);
   int32_t references(Id block) const { return references_[static_cast<size_t>(block)]; }
-  float* memory(Id block) const;
+  void* memory(Id block) const;
   void copy(Id to, Id from) const;
 
   int64_t capacity() const { return capacity_; }  // blocks
   int64_t in_use() const { return in_use_; }      // blocks with a reference
   int64_t available() const { return capacity_ - in_use_; }
-  int64_t block_bytes() const { return block_floats_ * static_cast<int64_t>(sizeof(float)); }
+  int64_t block_bytes() const { return block_bytes_; }
 
   void release_memory();  // gives the slabs back to the system; no block may be in use
 
  private:
-  int64_t block_floats_, capacity_, slab_blocks_;
+  int64_t block_bytes_, capacity_, slab_blocks_;
+  Stream& stream_;
   int64_t in_use_ = 0;
   std::vector<Buffer> slabs_;
   std::vector<int32_t> references_;
@@ -49,14 +51,14 @@ class BlockTable {
 
   int64_t blocks() const { return static_cast<int64_t>(ids_.size()); }
   BlockPool::Id operator[](int64_t i) const { return ids_[static_cast<size_t>(i)]; }
-  std::span<float* const> memory() const { return memory_; }
+  std::span<void* const> memory() const { return memory_; }
   void push(const BlockPool& pool, BlockPool::Id block);  // takes over the caller's reference
   BlockPool::Id pop();                                    // hands the last reference to the caller
   void clear(BlockPool& pool);                            // releases all
 
  private:
   std::vector<BlockPool::Id> ids_;
-  std::vector<float*> memory_;
+  std::vector<void*> memory_;
 };
 
 }  // namespace lockstep::rollout

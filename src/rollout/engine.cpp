@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "core/error.h"
+#include "core/transfer.h"
+#include "kernels/elementwise.h"
 #include "kernels/logprob.h"
+#include "rollout/decode_loop.h"
 #include "rollout/held_versions.h"
 #include "rollout/scheduler.h"
 
@@ -20,17 +22,32 @@ struct Draw {
   Sequence* sequence = nullptr;
 };
 
-EngineOptions checked(EngineOptions options) {
-  const auto require = [](bool ok, const char* field, int64_t got, const char* wanted) {
+// Options with their defaults, checked.
+struct Limits {
+  int64_t kv_bytes = int64_t{2} << 30, max_sequences = 0, max_batch_tokens = 2048;
+  const text::Tokenizer* tokenizer = nullptr;
+
+  Limits(const EngineOptions& options, Device device)
+      : max_sequences(options.max_sequences), tokenizer(options.tokenizer) {
+    constexpr double kShareOfFreeMemory = 0.85;
+    if (device == Device::cuda) {
+      kv_bytes = static_cast<int64_t>(kShareOfFreeMemory * static_cast<double>(cuda_info().free_bytes));
+      max_batch_tokens = 16384;
+    }
+    kv_bytes = options.kv_bytes.value_or(kv_bytes);
+    max_batch_tokens = options.max_batch_tokens.value_or(max_batch_tokens);
+    require(kv_bytes > 0, "kv_bytes", kv_bytes, "above 0");
+    require(max_sequences > 0, "max_sequences", max_sequences, "at least 1");
+    require(max_batch_tokens > 0, "max_batch_tokens", max_batch_tokens, "at least 1");
+  }
+
+ private:
+  static void require(bool ok, const char* field, int64_t got, const char* wanted) {
     if (!ok)
       throw ConfigError(
           {.what = "impossible engine option", .where = field, .got = std::to_string(got), .wanted = wanted});
-  };
-  require(options.kv_bytes > 0, "kv_bytes", options.kv_bytes, "above 0");
-  require(options.max_sequences > 0, "max_sequences", options.max_sequences, "at least 1");
-  require(options.max_batch_tokens > 0, "max_batch_tokens", options.max_batch_tokens, "at least 1");
-  return options;
-}
+  }
+};
 
 }  // namespace
 
@@ -40,11 +57,12 @@ const char* finish_reason_name(FinishReason reason) {
 
 struct Engine::Impl {
   std::shared_ptr<const model::Model> model;
-  const EngineOptions options;
+  const Limits options;
   Stream& stream;
   HeldVersions versions;
   BlockPool pool;
   Arena arena;
+  std::optional<DecodeLoop> decode_loop;  // on a GPU
   EngineStats stats;
   std::function<void(int32_t)> on_token;
 
@@ -53,17 +71,25 @@ struct Engine::Impl {
   std::vector<model::Segment> segments;
   std::vector<Draw> draws;
   std::vector<int32_t> drawn;
-  std::vector<const SamplingParams*> draw_params;
-  std::vector<Counter> counters;
+  std::vector<float> drawn_logprobs;
+  std::vector<kernels::SampleRow> sample_rows;
+  std::vector<DecodeInput> decode_inputs;
+  DecodeResults decode_results;
 
   class Call;
 
   Impl(std::shared_ptr<const model::Model> m, EngineOptions o, Stream& s)
       : model(std::move(m)),
-        options(checked(o)),
+        options(o, s.device()),
         stream(s),
-        versions(model::linear_modules(model->config())),
-        pool(model->config().layers * model->kv_layer_floats(), options.kv_bytes) {}
+        versions(model::linear_modules(model->config()), s.device()),
+        pool(model->config().layers * model->kv_layer_elements() * dtype_bytes(activations()), options.kv_bytes,
+             stream),
+        arena(stream.device()) {
+    if (stream.device() == Device::cuda) decode_loop.emplace(*model, stream);
+  }
+
+  DType activations() const { return kernels::activation_dtype(stream.device()); }
 };
 
 // One call of Engine::sample.
@@ -76,8 +102,12 @@ class Engine::Impl::Call {
   void add_prompt(const Prompt& prompt, int64_t index);
   int64_t capped_tokens(const Prompt& prompt, int64_t index) const;
   void step();
+  int64_t decode_steps(std::span<const PlannedRows> plan) const;
+  void decode(std::span<const PlannedRows> plan, int64_t steps);
+  kernels::SampleRow sample_row(const Sequence& sequence) const;
   void run_rows(std::span<const PlannedRows> plan, Tensor hidden);
   void draw_tokens(ConstTensor hidden);
+  Tensor draw_logits(std::span<const Draw> draws, ConstTensor hidden);
   void draw_chunk(std::span<const Draw> draws, ConstTensor hidden);
   void append(Sequence& sequence, int32_t token, float logprob);
 
@@ -180,12 +210,52 @@ std::vector<Sample> Engine::Impl::Call::run(const std::function<void(int64_t, in
 void Engine::Impl::Call::step() {
   Arena::Scope scope(engine_.arena);
   const std::span<const PlannedRows> plan = scheduler_.plan();
+  if (engine_.decode_loop)
+    if (const int64_t steps = decode_steps(plan); steps > 0) return decode(plan, scheduler_.extend(steps));
   int64_t rows = 0;
   for (const PlannedRows& planned : plan) rows += planned.rows;
-  const Tensor hidden = engine_.arena.alloc({rows, engine_.model->config().width});
+  const Tensor hidden = engine_.arena.alloc({rows, engine_.model->config().width}, engine_.activations());
   run_rows(plan, hidden);
   scheduler_.commit();
   draw_tokens(hidden);
+}
+
+// How many tokens the longest of the planned samples can still take, if all of them decode; else 0. Shorter ones run on
+// beyond their end, as far as the context reaches: what they draw there is dropped.
+int64_t Engine::Impl::Call::decode_steps(std::span<const PlannedRows> plan) const {
+  int64_t longest = 0, room = DecodeLoop::kMostSteps;
+  for (const PlannedRows& planned : plan) {
+    if (planned.sequence == nullptr || planned.rows != 1 || !planned.draws) return 0;
+    const Sequence& s = *planned.sequence;
+    longest = std::max(longest, s.group->max_tokens - static_cast<int64_t>(s.sample.tokens.size()));
+    room = std::min(room, engine_.model->config().max_positions - planned.first_position);
+  }
+  return std::min(longest, room);
+}
+
+void Engine::Impl::Call::decode(std::span<const PlannedRows> plan, int64_t steps) {
+  Impl& e = engine_;
+  e.decode_inputs.clear();
+  for (const PlannedRows& planned : plan)
+    e.decode_inputs.push_back({.token = planned.sequence->token(planned.first_position),
+                               .position = static_cast<int32_t>(planned.first_position),
+                               .blocks = planned.table().memory(),
+                               .sample = sample_row(*planned.sequence)});
+  e.decode_loop->run(e.decode_inputs, steps, adapter_.get(), 1.0f / params_.sampling.logprob_temperature,
+                     e.decode_results);
+  scheduler_.commit(steps);
+  for (int64_t step = 0; step < steps; ++step)
+    for (size_t i = 0; i < plan.size(); ++i) {
+      if (plan[i].sequence->state == Sequence::State::finished) continue;
+      const auto at = static_cast<size_t>(step * e.decode_results.stride) + i;
+      append(*plan[i].sequence, e.decode_results.tokens[at], e.decode_results.logprobs[at]);
+    }
+}
+
+kernels::SampleRow Engine::Impl::Call::sample_row(const Sequence& s) const {
+  return rollout::sample_row(
+      params_.sampling, {params_.rollout, s.group->row, static_cast<uint32_t>(s.group->first_sample + s.sample.index),
+                         static_cast<uint32_t>(s.length())});
 }
 
 void Engine::Impl::Call::run_rows(std::span<const PlannedRows> plan, Tensor hidden) {
@@ -210,53 +280,63 @@ void Engine::Impl::Call::run_rows(std::span<const PlannedRows> plan, Tensor hidd
       for (Sequence& sequence : planned.group->samples) engine_.draws.push_back({last, &sequence});
   }
   const model::RowBatch batch{
-      .tokens = engine_.tokens, .segments = engine_.segments, .kv_layer_stride = engine_.model->kv_layer_floats()};
+      .tokens = engine_.tokens, .segments = engine_.segments, .kv_layer_stride = engine_.model->kv_layer_elements()};
   engine_.model->forward(hidden, batch, engine_.arena, engine_.stream);
 }
 
 void Engine::Impl::Call::draw_tokens(ConstTensor hidden) {
-  // Logits and probabilities together stay within the model's bound.
-  const auto most = static_cast<size_t>(std::max<int64_t>(1, engine_.model->logits_rows() / 2));
+  // Logits, their copies for the samples of one prompt, and probabilities together stay within the model's bound.
+  const auto most = static_cast<size_t>(std::max<int64_t>(1, engine_.model->logits_rows() / 3));
   const std::span<const Draw> draws = engine_.draws;
   for (size_t begin = 0; begin < draws.size(); begin += most)
     draw_chunk(draws.subspan(begin, std::min(most, draws.size() - begin)), hidden);
 }
 
+// Logits of every draw. Samples of one prompt draw their first token from the same row: the head runs once for them.
+Tensor Engine::Impl::Call::draw_logits(std::span<const Draw> draws, ConstTensor hidden) {
+  Impl& e = engine_;
+  const int64_t vocab = e.model->config().vocab_size, width = e.model->config().width;
+  std::vector<int32_t> rows, copies;
+  for (size_t i = 0; i < draws.size(); ++i) {
+    if (i == 0 || draws[i].row != draws[i - 1].row) rows.push_back(static_cast<int32_t>(draws[i].row));
+    copies.push_back(static_cast<int32_t>(rows.size()) - 1);
+  }
+  const auto count = static_cast<int64_t>(rows.size());
+  const Tensor distinct = e.arena.alloc({count, width}, e.activations()), logits = e.arena.alloc({count, vocab});
+  kernels::gather_rows(distinct, hidden, upload(std::span<const int32_t>(rows), e.arena, e.stream), e.stream);
+  e.model->logits(logits, distinct, e.arena, e.stream);
+  if (rows.size() == draws.size()) return logits;
+  const Tensor all = e.arena.alloc({static_cast<int64_t>(draws.size()), vocab});
+  kernels::gather_rows(all, logits, upload(std::span<const int32_t>(copies), e.arena, e.stream), e.stream);
+  return all;
+}
+
 void Engine::Impl::Call::draw_chunk(std::span<const Draw> draws, ConstTensor hidden) {
   Impl& e = engine_;
-  Arena::Scope scope(e.arena);
+  const Arena::Scope scope(e.arena);
   const auto count = static_cast<int64_t>(draws.size());
-  const int64_t vocab = e.model->config().vocab_size, width = e.model->config().width;
-  const Tensor distinct = e.arena.alloc({count, width}), logits = e.arena.alloc({count, vocab});
-  const Tensor probabilities = e.arena.alloc({count, vocab}), logprobs = e.arena.alloc({count}),
-               lse = e.arena.alloc({count});
-
-  // Samples of one prompt draw their first token from the same row: the head runs once for them.
-  int64_t num_distinct = 0;
-  for (int64_t i = 0; i < count; ++i)
-    if (i == 0 || draws[i].row != draws[i - 1].row)
-      std::memcpy(distinct.row(num_distinct++), hidden.row(draws[i].row), static_cast<size_t>(width) * sizeof(float));
-  e.model->logits(logits.rows(0, num_distinct), distinct.rows(0, num_distinct), e.arena, e.stream);
-  for (int64_t i = count - 1, from = num_distinct - 1; i > from; --i) {
-    std::memcpy(logits.row(i), logits.row(from), static_cast<size_t>(vocab) * sizeof(float));
-    if (draws[i].row != draws[i - 1].row) --from;
-  }
-
+  const Tensor logits = draw_logits(draws, hidden);
+  const Tensor logprobs = e.arena.alloc({count}), lse = e.arena.alloc({count});
+  const std::span<int32_t> tokens(static_cast<int32_t*>(e.arena.alloc({count}, DType::i32).data), draws.size());
+  e.sample_rows.clear();
+  for (const Draw& draw : draws) e.sample_rows.push_back(sample_row(*draw.sequence));
+  const auto rows = upload(std::span<const kernels::SampleRow>(e.sample_rows), e.arena, e.stream);
+  kernels::sample_tokens(tokens, e.stream.device() == Device::cpu ? e.arena.alloc({count, logits[1]}) : Tensor(),
+                         logits, rows, e.stream);
+  kernels::logprob_forward(logprobs, {}, lse, logits, tokens, 1.0f / params_.sampling.logprob_temperature, e.stream);
   e.drawn.resize(draws.size());
-  e.draw_params.assign(draws.size(), &params_.sampling);
-  e.counters.resize(draws.size());
-  for (size_t i = 0; i < draws.size(); ++i) {
-    const Sequence& s = *draws[i].sequence;
-    e.counters[i] = {params_.rollout, s.group->row, static_cast<uint32_t>(s.group->first_sample + s.sample.index),
-                     static_cast<uint32_t>(s.length())};
-  }
-  sample_tokens(e.drawn, probabilities, logits, e.draw_params, e.counters, e.stream);
-  kernels::logprob_forward(logprobs, {}, lse, logits, e.drawn, 1.0f / params_.sampling.logprob_temperature, e.stream);
-  for (size_t i = 0; i < draws.size(); ++i) append(*draws[i].sequence, e.drawn[i], logprobs.f32()[i]);
+  e.drawn_logprobs.resize(draws.size());
+  download(e.drawn.data(), tokens.data(), tokens.size_bytes(), e.stream);
+  download(e.drawn_logprobs.data(), logprobs.data, draws.size() * sizeof(float), e.stream);
+  for (size_t i = 0; i < draws.size(); ++i) append(*draws[i].sequence, e.drawn[i], e.drawn_logprobs[i]);
 }
 
 void Engine::Impl::Call::append(Sequence& sequence, int32_t token, float logprob) {
   Sample& sample = sequence.sample;
+  if (token < 0)
+    throw DataError({.what = "logits are not finite",
+                     .where = fmt::format("prompt {}, sample {}", sample.prompt, sample.index),
+                     .attempt = "check the adapter: a diverged training run leaves such weights"});
   if (!std::isfinite(logprob))
     throw DataError({.what = "log-probability is not finite",
                      .where = fmt::format("prompt {}, sample {}", sample.prompt, sample.index),
@@ -309,6 +389,7 @@ void Engine::release_memory() {
   impl_->versions.forget_retired();
   impl_->pool.release_memory();
   impl_->arena.release();
+  // On a GPU the decode loop keeps its graphs and their little memory: recording them again would cost more.
 }
 
 }  // namespace lockstep::rollout

@@ -18,10 +18,12 @@
 namespace lockstep::rollout {
 
 struct EngineOptions {
-  int64_t kv_bytes = int64_t{1} << 30;         // upper bound of the KV pool; grown on demand up to it
-  int64_t max_sequences = 256;                 // decoding at once
-  int64_t max_batch_tokens = 2048;             // rows of one step; a longer prompt is prefilled in chunks
-  const text::Tokenizer* tokenizer = nullptr;  // needed for stop strings only
+  std::optional<int64_t> kv_bytes = {};  // upper bound of the KV pool; grown on demand up to it. Default: 2 GiB,
+                                         // on a GPU 85 % of what is free when the engine is made
+  int64_t max_sequences = 256;           // decoding at once
+  std::optional<int64_t> max_batch_tokens = {};  // rows of one step; a longer prompt is prefilled in chunks. Default:
+                                                 // 2048, on a GPU 16384
+  const text::Tokenizer* tokenizer = nullptr;    // needed for stop strings only
 };
 
 struct Prompt {
@@ -62,7 +64,8 @@ class Engine {
 
   // Holds a version from now on (a pointer, no copy). The `keep` versions held last stay; older ones can no longer be
   // asked for. Their memory is let go when the next sample() begins, so that publishing does not wait for the system to
-  // take it back. ConfigError if the number is negative or already held, ShapeError if the layout is not of this model.
+  // take it back. ConfigError if the number is negative or already held, ShapeError if the layout is not of this model,
+  // DeviceError if the weights lie on another device.
   void hold(lora::AdapterVersion version, int64_t keep = 1);
   void check(const lora::AdapterVersion& version) const;  // throws what hold() would throw; changes nothing
   bool holds(int64_t version) const;

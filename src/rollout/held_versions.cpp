@@ -31,7 +31,9 @@ void HeldVersions::check(const lora::AdapterVersion& version, int64_t keep) cons
     throw ConfigError(
         {.what = "adapter version is already held", .where = where, .attempt = "give every publish a new number"});
   if (!version.layout || !version.weights) throw ShapeError({.what = "adapter version is empty", .where = where});
-  const auto wanted = static_cast<size_t>(version.layout->num_floats) * sizeof(float);
+  if (version.weights->device() != device_)
+    throw DeviceError({.what = "adapter lies on another device than the engine", .where = where});
+  const size_t wanted = lora::weight_bytes(*version.layout, device_);
   if (version.weights->bytes() < wanted)
     throw ShapeError({.what = "adapter buffer is shorter than its layout",
                       .where = where,

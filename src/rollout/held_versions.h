@@ -12,7 +12,7 @@ namespace lockstep::rollout {
 
 class HeldVersions {
  public:
-  explicit HeldVersions(std::vector<lora::Module> modules) : modules_(std::move(modules)) {}
+  HeldVersions(std::vector<lora::Module> modules, Device device) : modules_(std::move(modules)), device_(device) {}
 
   void check(const lora::AdapterVersion& version, int64_t keep) const;  // Engine::hold's errors
   void hold(lora::AdapterVersion version, int64_t keep);
@@ -24,6 +24,7 @@ class HeldVersions {
   void check_layout(const lora::AdapterLayout& layout) const;
 
   std::vector<lora::Module> modules_;                              // of the model
+  Device device_;                                                  // of the engine
   std::vector<std::shared_ptr<const lora::AdapterVersion>> held_;  // in the order they came
   std::vector<std::shared_ptr<const lora::AdapterVersion>> retired_;
 };

@@ -4,17 +4,14 @@
 //   memory      the Engine owns its KV pool; adapter versions are shared immutable buffers
 //   threads     one Engine is driven by one thread; its ops run on its Stream
 //
-// This header: what to generate, and the sampler.
+// This header: what to generate.
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <string>
 #include <vector>
 
-#include "core/random.h"
-#include "core/stream.h"
-#include "core/tensor.h"
+#include "kernels/sample.h"
 
 namespace lockstep::rollout {
 
@@ -32,14 +29,7 @@ struct SamplingParams {
 };
 void validate(const SamplingParams& params);  // ConfigError naming the field and its range
 
-// Draws one token from each row's logits: filters in the order temperature, top-k, top-p, min-p (equals: lower id
-// first), then inverts the cumulative sum (index order) at uniform01(philox(seed, counter)[0]). Temperature 0 and top_k
-// = 1 take the largest logit. A row's token depends only on its logits, params and counter, not on the other rows.
-//   logits         [R, V] f32   read only: log-probs are taken from them afterwards
-//   probabilities  [R, V] f32   scratch, distinct from logits; contents undefined afterwards
-//   tokens, params, counters [R]
-// Throws ShapeError; DataError when a row's logits are not finite.
-void sample_tokens(std::span<int32_t> tokens, Tensor probabilities, ConstTensor logits,
-                   std::span<const SamplingParams* const> params, std::span<const Counter> counters, Stream& stream);
+// How the kernels draw a row with this counter (kernels/sample.h).
+kernels::SampleRow sample_row(const SamplingParams& params, const Counter& counter);
 
 }  // namespace lockstep::rollout

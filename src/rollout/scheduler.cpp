@@ -210,14 +210,27 @@ void Scheduler::wait(Sequence& sequence) {
   insert_by_order(waiting_, sequence);
 }
 
-void Scheduler::commit() {
-  ++stats_.steps;
+int64_t Scheduler::extend(int64_t most) {
   for (const PlannedRows& planned : plan_) {
-    planned.table().computed += planned.rows;
+    BlockTable& table = planned.table();
+    while (table.blocks() * kKvBlock < table.computed + most) {
+      const BlockPool::Id block = pool_.acquire();
+      if (block == BlockPool::kNone) break;
+      table.push(pool_, block);
+    }
+    most = std::min(most, table.blocks() * kKvBlock - table.computed);
+  }
+  return most;
+}
+
+void Scheduler::commit(int64_t steps) {
+  stats_.steps += steps;
+  for (const PlannedRows& planned : plan_) {
+    planned.table().computed += planned.rows * steps;
     planned.group->planned_rows = 0;
     if (planned.sequence) planned.sequence->planned_rows = 0;
     const bool decodes = planned.sequence && planned.draws && planned.rows == 1;
-    (decodes ? stats_.decode_tokens : stats_.prefill_tokens) += planned.rows;
+    (decodes ? stats_.decode_tokens : stats_.prefill_tokens) += planned.rows * steps;
     if (planned.sequence || !planned.draws) continue;
     planned.group->opened = true;
     ++next_prompt_;

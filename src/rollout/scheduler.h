@@ -39,9 +39,12 @@ class Scheduler {
 
   // Chooses the rows of the next step; at least one unless done(). Valid until the next call.
   std::span<const PlannedRows> plan();
-  // The planned rows were run. Tokens are appended to the samples, and finish() called, after this and before the next
-  // plan().
-  void commit();
+  // How many steps, up to `most`, a plan whose every row decodes can be run without asking again: as many as there are
+  // free blocks for. Takes them.
+  int64_t extend(int64_t most);
+  // The planned rows were run, `steps` times when extended. Tokens are appended to the samples, and finish() called,
+  // after this and before the next plan().
+  void commit(int64_t steps = 1);
   void finish(Sequence& sequence);
   bool done() const { return unfinished_ == 0; }
 

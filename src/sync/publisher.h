@@ -17,7 +17,8 @@ namespace lockstep::sync {
 struct PublishReport {
   int64_t version = 0;
   double microseconds = 0;
-  int64_t bytes_copied = 0;  // growth of live_bytes(): 0, because every engine shares the optimizer's own buffer
+  // Growth of live_bytes() on all devices: 0, because every engine shares the optimizer's own buffer.
+  int64_t bytes_copied = 0;
 };
 
 // Numbers versions without gaps and hands each to every engine. A publish either reaches all engines or throws and

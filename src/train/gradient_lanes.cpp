@@ -1,8 +1,9 @@
 #include "train/gradient_lanes.h"
 
-#include <cstring>
+#include <algorithm>
 #include <utility>
 
+#include "core/transfer.h"
 #include "kernels/elementwise.h"
 
 namespace lockstep::train {
@@ -28,12 +29,17 @@ int lane_of(int64_t sample, int64_t num_samples) {
   return lane;
 }
 
+int64_t open_lanes(int64_t lane_bytes, Device device) {
+  const int64_t aside = device == Device::cpu ? int64_t{64} << 20 : int64_t{1} << 30;
+  return std::clamp<int64_t>(aside / lane_bytes, 2, kGradientLanes);
+}
+
 Buffer GradientLanes::take() {
   const size_t bytes = static_cast<size_t>(num_floats_) * sizeof(float);
-  if (free_.empty()) return Buffer(bytes);
+  if (free_.empty()) return Buffer(bytes, Buffer::Fill::zero, stream_.device());
   Buffer buffer = std::move(free_.back());
   free_.pop_back();
-  std::memset(buffer.data(), 0, bytes);
+  zero(buffer.data(), bytes, stream_);
   return buffer;
 }
 
@@ -54,10 +60,10 @@ float* GradientLanes::lane(int64_t sample) {
   return open_.back().gradient.f32();
 }
 
-void GradientLanes::consumed(int64_t num_samples, Stream& stream) {
+void GradientLanes::consumed(int64_t num_samples) {
   while (!open_.empty() && num_samples >= (open_.front().index + 1) * num_samples_ / kGradientLanes) {
     if (total_.data() == nullptr) total_ = take();
-    add_flat(total_.f32(), open_.front().gradient.f32(), num_floats_, stream);
+    add_flat(total_.f32(), open_.front().gradient.f32(), num_floats_, stream_);
     give(std::move(open_.front().gradient));
     open_.erase(open_.begin());
   }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/transfer.h"
 #include "kernels/adamw.h"
 #include "train/gradient_lanes.h"
 #include "train/micro_batch.h"
@@ -15,9 +16,6 @@
 namespace lockstep::train {
 
 namespace {
-
-// Gradients of lanes that may be alive during one micro-batch; two lanes are always allowed.
-constexpr int64_t kOpenLaneBytes = int64_t{64} << 20;
 
 // Row weights of a step against its plan: both are sums of the same numbers, perhaps in another order.
 constexpr double kWeightTolerance = 1e-6;
@@ -51,12 +49,12 @@ size_t flat_bytes(const lora::AdapterLayout& layout) {
   return static_cast<size_t>(layout.num_floats) * sizeof(float);
 }
 
-void require_bytes(const Buffer& buffer, const lora::AdapterLayout& layout, const char* what) {
-  if (buffer.bytes() == flat_bytes(layout)) return;
+void require_bytes(size_t got, size_t wanted, const char* what) {
+  if (got == wanted) return;
   throw ShapeError({.what = "a flat array does not fit the adapter's layout",
                     .where = what,
-                    .got = std::to_string(buffer.bytes()) + " bytes",
-                    .wanted = std::to_string(flat_bytes(layout)) + " bytes"});
+                    .got = std::to_string(got) + " bytes",
+                    .wanted = std::to_string(wanted) + " bytes"});
 }
 
 [[noreturn]] void bad_datum(int64_t sample, const std::string& what, const std::string& got,
@@ -111,6 +109,7 @@ struct Trainer::Impl {
   Buffer first_moment, second_moment;
   int64_t steps = 0;
   GradientLanes lanes;
+  Arena counters;  // of dropout
   std::optional<OpenStep> open;
 
   Impl(std::shared_ptr<const model::Model> m, std::shared_ptr<const lora::AdapterLayout> l,
@@ -120,13 +119,14 @@ struct Trainer::Impl {
         options(o),
         stream(s),
         pass(*model, stream),
-        pool(std::make_shared<WeightPool>(flat_bytes(*layout))),
+        pool(std::make_shared<WeightPool>(lora::weight_bytes(*layout, stream.device()), stream.device())),
         weights(std::move(w)),
-        first_moment(flat_bytes(*layout)),
-        second_moment(flat_bytes(*layout)),
-        lanes(layout->num_floats) {
+        first_moment(flat_bytes(*layout), Buffer::Fill::zero, stream.device()),
+        second_moment(flat_bytes(*layout), Buffer::Fill::zero, stream.device()),
+        lanes(layout->num_floats, stream),
+        counters(stream.device()) {
     require_options(options);
-    require_bytes(*weights, *layout, "weights");
+    require_bytes(weights->bytes(), lora::weight_bytes(*layout, stream.device()), "weights");
   }
 
   // For messages; steps are counted from 1 there, as in the log.
@@ -140,6 +140,10 @@ struct Trainer::Impl {
     if (!open)
       throw ConfigError({.what = "no step is open", .where = "Trainer", .wanted = "begin_step before this call"});
     return *open;
+  }
+
+  Buffer on_device(Buffer host) const {
+    return stream.device() == Device::cpu ? std::move(host) : device_copy(host.data(), host.bytes(), stream);
   }
 
   void forget_step() {
@@ -161,12 +165,13 @@ struct Trainer::Impl {
     const MicroBatch batch = pack(datums, first, true);
     const lora::AdapterVersion adapter{.version = 0, .layout = layout, .weights = weights};
     lora::DeltaDropout dropout;
+    const Arena::Scope scope(counters);
     if (options.dropout > 0)
       dropout = {.p = options.dropout,
                  .key = options.seed,
                  .step = static_cast<uint32_t>(steps),
-                 .sample = batch.sample,
-                 .position = batch.position};
+                 .sample = upload(std::span<const int32_t>(batch.sample), counters, stream),
+                 .position = upload(std::span<const int32_t>(batch.position), counters, stream)};
     const model::HeadOutputs head = pass.forward(batch.view(), adapter, pass_options(needs_entropy(loss)), dropout);
 
     const size_t rows = batch.tokens.size();
@@ -189,7 +194,7 @@ struct Trainer::Impl {
 
   // One micro-batch from the front of `datums`; returns how many it took.
   size_t consume(std::span<const Datum> datums, const Loss& loss, LossReport& call) {
-    const int64_t max_lanes = std::max<int64_t>(2, kOpenLaneBytes / static_cast<int64_t>(flat_bytes(*layout)));
+    const int64_t max_lanes = open_lanes(static_cast<int64_t>(flat_bytes(*layout)), stream.device());
     const size_t reach = samples_in_lanes(open->consumed, datums.size(), open->plan.num_samples, max_lanes);
     const size_t count = micro_batch_size(datums.first(reach), options.max_tokens);
     const LossOutput output = run(datums.first(count), loss);
@@ -204,7 +209,7 @@ struct Trainer::Impl {
       call.tokens += datums[i].size();
     }
     open->consumed += static_cast<int64_t>(count);
-    lanes.consumed(open->consumed, stream);
+    lanes.consumed(open->consumed);
     return count;
   }
 
@@ -293,7 +298,8 @@ StepReport Trainer::optim_step(double lr) {
   }
   const double clip = t.options.clip_grad > 0 ? std::min(1.0, t.options.clip_grad / (report.grad_norm + 1e-6)) : 1.0;
   const std::shared_ptr<Buffer> next = t.pool->take();
-  kernels::adamw(t.flat(*next), t.flat(*t.weights), t.flat(t.first_moment), t.flat(t.second_moment), gradient,
+  kernels::adamw(t.flat(*next), lora::working_weights(*next, *t.layout), t.flat(*t.weights), t.flat(t.first_moment),
+                 t.flat(t.second_moment), gradient,
                  {.lr = lr,
                   .beta1 = t.options.beta1,
                   .beta2 = t.options.beta2,
@@ -339,7 +345,9 @@ const lora::AdapterLayout& Trainer::layout() const {
 }
 
 Trainer::State Trainer::state() const {
-  return {.steps = impl_->steps, .first_moment = &impl_->first_moment, .second_moment = &impl_->second_moment};
+  return {.steps = impl_->steps,
+          .first_moment = host_copy(impl_->first_moment, impl_->stream),
+          .second_moment = host_copy(impl_->second_moment, impl_->stream)};
 }
 
 void Trainer::restore(int64_t steps, Buffer first_moment, Buffer second_moment) {
@@ -350,11 +358,11 @@ void Trainer::restore(int64_t steps, Buffer first_moment, Buffer second_moment) 
   if (steps < 0)
     throw ConfigError(
         {.what = "impossible optimizer state", .where = "steps", .got = std::to_string(steps), .wanted = "at least 0"});
-  require_bytes(first_moment, *impl_->layout, "first moment");
-  require_bytes(second_moment, *impl_->layout, "second moment");
+  require_bytes(first_moment.bytes(), flat_bytes(*impl_->layout), "first moment");
+  require_bytes(second_moment.bytes(), flat_bytes(*impl_->layout), "second moment");
   impl_->steps = steps;
-  impl_->first_moment = std::move(first_moment);
-  impl_->second_moment = std::move(second_moment);
+  impl_->first_moment = impl_->on_device(std::move(first_moment));
+  impl_->second_moment = impl_->on_device(std::move(second_moment));
 }
 
 }  // namespace lockstep::train

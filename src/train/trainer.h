@@ -45,7 +45,8 @@ struct StepReport {
 
 class Trainer {
  public:
-  // `weights` are the adapter's first values; they are never written to. ShapeError if their size is not the layout's,
+  // `weights` are the adapter's first values, on the stream's device (lora::place_weights); they are never written to.
+  // ShapeError if their size is not the layout's,
   // ConfigError for impossible options.
   Trainer(std::shared_ptr<const model::Model> model, std::shared_ptr<const lora::AdapterLayout> layout,
           std::shared_ptr<const Buffer> weights, TrainerOptions options, Stream& stream);
@@ -73,13 +74,11 @@ class Trainer {
   int64_t steps() const;  // completed optimizer steps
   const lora::AdapterLayout& layout() const;
 
-  // Moments (flat, adapter layout) for checkpoints, valid until the next optim_step or restore. restore() needs
-  // matching sizes (ShapeError) and no open step (ConfigError); with the weights of the same moment training goes on
-  // bit for bit.
+  // Moments (flat, adapter layout, host memory) for checkpoints. restore() needs matching sizes (ShapeError) and no
+  // open step (ConfigError); with the weights of the same moment training goes on bit for bit.
   struct State {
     int64_t steps = 0;
-    const Buffer* first_moment = nullptr;
-    const Buffer* second_moment = nullptr;
+    Buffer first_moment, second_moment;
   };
   State state() const;
   void restore(int64_t steps, Buffer first_moment, Buffer second_moment);

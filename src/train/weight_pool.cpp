@@ -10,7 +10,7 @@ std::shared_ptr<Buffer> WeightPool::take() {
     const std::lock_guard lock(mutex_);
     buffer = std::move(free_);
   }
-  if (!buffer) buffer = std::make_unique<Buffer>(bytes_, Buffer::Fill::none);
+  if (!buffer) buffer = std::make_unique<Buffer>(bytes_, Buffer::Fill::none, device_);
   return {buffer.release(), [pool = shared_from_this()](Buffer* back) { pool->give(std::unique_ptr<Buffer>(back)); }};
 }
 

@@ -153,7 +153,7 @@ TEST(Scripts, DapoLaunchRunsWithoutThem) {
       args.push_back(word);
   const auto command = parse_train(args);
   EXPECT_EQ(command.options.reward, recipes::RewardType::math);
-  EXPECT_TRUE(command.options.training.recompute);
+  EXPECT_EQ(command.options.training.recompute, recipes::Recompute::full);
   EXPECT_EQ(command.options.training.global_batch_size, 128);
 }
 

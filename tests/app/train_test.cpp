@@ -42,7 +42,7 @@ TEST(Train, DefaultsAreThoseOfTheScripts) {
   EXPECT_EQ(o.save.save_interval, 0);
   EXPECT_TRUE(o.eval_before_train);
   EXPECT_FALSE(o.shuffle);
-  EXPECT_FALSE(o.training.recompute);
+  EXPECT_EQ(o.training.recompute, recipes::Recompute::automatic);
 }
 
 TEST(Train, EveryFlagReachesItsOption) {
@@ -96,7 +96,7 @@ TEST(Train, EveryFlagReachesItsOption) {
   EXPECT_EQ(o.kv_bytes, 1000000);
   EXPECT_EQ(o.max_sequences, 16);
   EXPECT_EQ(o.training.max_tokens, 512);
-  EXPECT_TRUE(o.training.recompute);
+  EXPECT_EQ(o.training.recompute, recipes::Recompute::full);
   EXPECT_EQ(o.eval_input_key, "q");
   EXPECT_EQ(o.eval_label_key, "a");
   EXPECT_EQ(o.reward, recipes::RewardType::exact);
@@ -211,10 +211,19 @@ TEST(Train, ScheduleAndSaveRules) {
 }
 
 TEST(Train, RecomputationAndDryRun) {
-  EXPECT_TRUE(
-      train("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1").training.recompute);
-  EXPECT_TRUE(train("--recompute-granularity selective").training.recompute);
-  EXPECT_TRUE(notes_contain("--recompute-granularity selective", "whole layers"));
+  using recipes::Recompute;
+  const auto recompute = [](const std::string& flags) { return train(flags).training.recompute; };
+  EXPECT_EQ(recompute("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"),
+            Recompute::full);
+  EXPECT_EQ(recompute("--gradient-checkpointing"), Recompute::full);
+  EXPECT_EQ(recompute("--recompute full"), Recompute::full);
+  EXPECT_EQ(recompute("--recompute none"), Recompute::none);
+  EXPECT_EQ(recompute("--recompute selective"), Recompute::none);
+  EXPECT_EQ(recompute("--recompute-granularity selective"), Recompute::none);
+  EXPECT_EQ(recompute("--recompute full --recompute auto"), Recompute::automatic);
+  rejects("--recompute some", {"--recompute", "auto, none, selective, full"});
+  EXPECT_TRUE(notes_contain("--recompute-granularity selective", "always made again"));
+  EXPECT_TRUE(notes_contain("--offload", "unnecessary"));
   EXPECT_TRUE(parse_train(train_args("--dry-run")).dry_run);
   EXPECT_FALSE(parse_train(train_args()).dry_run);
 }

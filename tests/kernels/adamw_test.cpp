@@ -32,7 +32,7 @@ struct State {
   }
   void step(Matrix& grad, const AdamWStep& options, Stream& stream) {
     Matrix next(1, w.cols());
-    adamw(next.flat(), w.flat(), m.flat(), v.flat(), grad.flat(), options, stream);
+    adamw(next.flat(), {}, w.flat(), m.flat(), v.flat(), grad.flat(), options, stream);
     w = next;
   }
 };
@@ -94,7 +94,7 @@ TEST(AdamWTest, RefusesBadArguments) {
   State state(4);
   Matrix next(1, 4), grad(1, 4), shorter(1, 3);
   const auto call = [&](Tensor to, Tensor g, int64_t step) {
-    adamw(to, state.w.flat(), state.m.flat(), state.v.flat(), g, {.lr = 1, .step = step}, stream);
+    adamw(to, {}, state.w.flat(), state.m.flat(), state.v.flat(), g, {.lr = 1, .step = step}, stream);
   };
   EXPECT_NO_THROW(call(next.flat(), grad.flat(), 1));
   EXPECT_THROW(call(shorter.flat(), grad.flat(), 1), ShapeError);

@@ -29,13 +29,13 @@ Gradients differentiate(Matrix q, Matrix k, Matrix v, Matrix d_o, std::span<cons
   kv_store(k.tensor(), v.tensor(), shape, sequences, stream);
   attention_forward(o.tensor(), stats_tensor, q.tensor(), shape, sequences, stream);
   attention_backward(g.dq.tensor(), g.dk.tensor(), g.dv.tensor(), d_o.tensor(), q.tensor(), o.tensor(), stats_tensor,
-                     shape, sequences, stream);
+                     {}, shape, sequences, stream);
   return g;
 }
 
 Gradients differentiate(Sequence& s, Matrix& d_o, const AttentionShape& shape, Stream& stream) {
   const int64_t length = s.length();
-  return differentiate(s.q, s.k, s.v, d_o, {&length, 1}, shape, stream);
+  return differentiate(s.q, s.k, s.v, d_o, std::span(&length, 1), shape, stream);
 }
 
 TEST(AttentionBackwardTest, MatchesFiniteDifferences) {
@@ -148,13 +148,13 @@ TEST(AttentionBackwardTest, RefusesPartsOfSequencesAndBadShapes) {
   const Tensor stats_tensor(stats.values().data(), DType::f32, {16, 2, 2});
   const AttentionSequence part{0, 16, 16, blocks.pointers()}, whole{0, 16, 0, blocks.pointers()};
   EXPECT_THROW(attention_backward(q.tensor(), kv.tensor(), kv.tensor(), q.tensor(), q.tensor(), q.tensor(),
-                                  stats_tensor, shape, {&part, 1}, stream),
+                                  stats_tensor, {}, shape, std::span(&part, 1), stream),
                ShapeError);
   EXPECT_THROW(attention_backward(q.tensor(), q.tensor(), kv.tensor(), q.tensor(), q.tensor(), q.tensor(), stats_tensor,
-                                  shape, {&whole, 1}, stream),
+                                  {}, shape, std::span(&whole, 1), stream),
                ShapeError);
   EXPECT_THROW(attention_backward(q.tensor(), kv.tensor(), kv.tensor(), q.tensor(), q.tensor(), q.tensor(),
-                                  stats.tensor(), shape, {&whole, 1}, stream),
+                                  stats.tensor(), {}, shape, std::span(&whole, 1), stream),
                ShapeError);
 }
 

@@ -142,12 +142,12 @@ TEST(AttentionTest, SequencesMayShareThePrefixBlocks) {
   Output expected = attend(second, shape, stream);
   Blocks own(shape, 40), shared(shape, 40);
   const AttentionSequence whole{0, 40, 0, shared.pointers()};
-  kv_store(first.k.tensor(), first.v.tensor(), shape, {&whole, 1}, stream);
-  const std::vector<float*> mixed = {shared.pointers()[0], shared.pointers()[1], own.pointers()[2]};
+  kv_store(first.k.tensor(), first.v.tensor(), shape, std::span(&whole, 1), stream);
+  const std::vector<void*> mixed = {shared.pointers()[0], shared.pointers()[1], own.pointers()[2]};
   const AttentionSequence tail{0, 8, 32, mixed};
   Matrix o(8, 48);
-  kv_store(second.k.tensor().rows(32, 40), second.v.tensor().rows(32, 40), shape, {&tail, 1}, stream);
-  attention_forward(o.tensor(), {}, second.q.tensor().rows(32, 40), shape, {&tail, 1}, stream);
+  kv_store(second.k.tensor().rows(32, 40), second.v.tensor().rows(32, 40), shape, std::span(&tail, 1), stream);
+  attention_forward(o.tensor(), {}, second.q.tensor().rows(32, 40), shape, std::span(&tail, 1), stream);
   EXPECT_TRUE(same_bits(o.values(), {expected.o.tensor().row(32), 8 * 48}));
 }
 
@@ -171,10 +171,10 @@ TEST(AttentionTest, RefusesBadShapesAndSequences) {
   Blocks blocks(shape, 20), few(shape, 16);
   Matrix o(20, 32), narrow(20, 31);
   const auto forward = [&](const AttentionShape& with, Matrix& out, const AttentionSequence& sequence) {
-    attention_forward(out.tensor(), {}, s.q.tensor(), with, {&sequence, 1}, stream);
+    attention_forward(out.tensor(), {}, s.q.tensor(), with, std::span(&sequence, 1), stream);
   };
   const AttentionSequence good{0, 20, 0, blocks.pointers()};
-  kv_store(s.k.tensor(), s.v.tensor(), shape, {&good, 1}, stream);
+  kv_store(s.k.tensor(), s.v.tensor(), shape, std::span(&good, 1), stream);
   EXPECT_NO_THROW(forward(shape, o, good));
   EXPECT_THROW(forward(shape, narrow, good), ShapeError);
   EXPECT_THROW(forward(make_shape(4, 3, 8), o, good), ShapeError);
@@ -182,7 +182,7 @@ TEST(AttentionTest, RefusesBadShapesAndSequences) {
   EXPECT_THROW(forward(shape, o, {0, 20, 0, few.pointers()}), ShapeError);
   EXPECT_THROW(forward(shape, o, {1, 20, 0, blocks.pointers()}), ShapeError);
   EXPECT_THROW(forward(shape, o, {0, 20, 13, blocks.pointers()}), ShapeError);
-  EXPECT_THROW(kv_store(s.q.tensor(), s.v.tensor(), shape, {&good, 1}, stream), ShapeError);
+  EXPECT_THROW(kv_store(s.q.tensor(), s.v.tensor(), shape, std::span(&good, 1), stream), ShapeError);
 }
 
 }  // namespace

@@ -13,15 +13,15 @@ class Blocks {
  public:
   Blocks(const AttentionShape& shape, int64_t positions) {
     for (int64_t b = 0; b < (positions + kKvBlock - 1) / kKvBlock; ++b) {
-      memory_.emplace_back(static_cast<size_t>(shape.block_floats()), NAN);
+      memory_.emplace_back(static_cast<size_t>(shape.block_elements()), NAN);
     }
     for (auto& block : memory_) pointers_.push_back(block.data());
   }
-  std::span<float* const> pointers() const { return pointers_; }
+  std::span<void* const> pointers() const { return pointers_; }
 
  private:
   std::vector<std::vector<float>> memory_;
-  std::vector<float*> pointers_;
+  std::vector<void*> pointers_;
 };
 
 inline Matrix join(std::vector<Matrix> parts) {
@@ -57,9 +57,10 @@ inline Output attend(Sequence& s, const AttentionShape& shape, Stream& stream, i
     const int64_t end = chunk ? std::min(s.length(), begin + chunk) : s.length();
     const AttentionSequence part{
         .row_begin = 0, .rows = end - begin, .first_position = begin, .blocks = blocks.pointers()};
-    kv_store(s.k.tensor().rows(begin, end), s.v.tensor().rows(begin, end), shape, {&part, 1}, stream);
+    kv_store(s.k.tensor().rows(begin, end), s.v.tensor().rows(begin, end), shape, std::span(&part, 1), stream);
     Tensor stats(out.stats.tensor().row(begin), DType::f32, {end - begin, shape.heads, 2});
-    attention_forward(out.o.tensor().rows(begin, end), stats, s.q.tensor().rows(begin, end), shape, {&part, 1}, stream);
+    attention_forward(out.o.tensor().rows(begin, end), stats, s.q.tensor().rows(begin, end), shape, std::span(&part, 1),
+                      stream);
     begin = end;
   }
   return out;

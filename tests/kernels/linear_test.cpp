@@ -56,7 +56,7 @@ TEST(Linear, ForwardIsTheChainForEveryBatchSize) {
       Matrix expected = all_forward_rows(w, x, &bias);
       for (int64_t m : batch_sizes()) {
         Matrix y(m, n, n + 5);
-        linear_forward(y.tensor(), x.tensor().rows(0, m), packed, vector_of(bias), stream);
+        linear_forward(y.tensor(), x.tensor().rows(0, m), packed, vector_of(bias), {}, stream);
         expect_rows(y, expected, m, std::string(dtype_name(dtype)) + " N=" + std::to_string(n));
         ASSERT_EQ(y.values()[static_cast<size_t>(n)], -77.0f) << "a row's neighbour was written";
       }
@@ -68,7 +68,7 @@ TEST(Linear, ForwardWithoutBiasStartsAtZero) {
   const StoredWeight w(50, 20, DType::bf16, 13);
   Matrix x = Matrix::random(9, 20, 14), y(9, 50);
   Matrix expected = all_forward_rows(w, x, nullptr);
-  linear_forward(y.tensor(), x.tensor(), pack(w, stream), {}, stream);
+  linear_forward(y.tensor(), x.tensor(), pack(w, stream), {}, {}, stream);
   expect_rows(y, expected, 9, "no bias");
 }
 
@@ -82,7 +82,7 @@ TEST(Linear, DeepChainsContinueAcrossBlocks) {
     Matrix expected = all_forward_rows(w, x, nullptr);
     for (int64_t m : {1, 5, 17}) {
       Matrix y(m, 40);
-      linear_forward(y.tensor(), x.tensor().rows(0, m), packed, {}, stream);
+      linear_forward(y.tensor(), x.tensor().rows(0, m), packed, {}, {}, stream);
       expect_rows(y, expected, m, dtype_name(dtype));
     }
     const StoredWeight tall(1100, 40, dtype, 17);
@@ -121,8 +121,8 @@ TEST(Linear, SameBitsOnEveryThreadCountAndInstructionSet) {
       const PackedWeight packed = pack(w, stream);
       Matrix x = Matrix::random(70, 300, 31), y(70, 1000), bias = Matrix::random(1, 1000, 32), dx(70, 300),
              one(1, 1000);
-      linear_forward(y.tensor(), x.tensor(), packed, vector_of(bias), stream);
-      linear_forward(one.tensor(), x.tensor().rows(69, 70), packed, vector_of(bias), stream);
+      linear_forward(y.tensor(), x.tensor(), packed, vector_of(bias), {}, stream);
+      linear_forward(one.tensor(), x.tensor().rows(69, 70), packed, vector_of(bias), {}, stream);
       EXPECT_TRUE(same_bits(one.values(), {&y.at(69, 0), 1000})) << "a row of the batch differs from the row alone";
       linear_backward_input(dx.tensor(), y.tensor(), packed, false, stream);
       std::vector<float> all = y.values();
@@ -136,7 +136,7 @@ TEST(Linear, NoRowsIsNoWork) {
   Stream stream({.threads = 2});
   const PackedWeight packed = pack(StoredWeight(40, 8, DType::bf16, 40), stream);
   Matrix x(1, 8), y(1, 40);
-  linear_forward(y.tensor().rows(0, 0), x.tensor().rows(0, 0), packed, {}, stream);
+  linear_forward(y.tensor().rows(0, 0), x.tensor().rows(0, 0), packed, {}, {}, stream);
   linear_backward_input(x.tensor().rows(0, 0), y.tensor().rows(0, 0), packed, false, stream);
   EXPECT_EQ(y.at(0, 0), -77.0f);
   EXPECT_EQ(x.at(0, 0), -77.0f);
@@ -146,11 +146,11 @@ TEST(Linear, WrongShapesAreErrors) {
   Stream stream({.threads = 1});
   const PackedWeight packed = pack(StoredWeight(40, 8, DType::bf16, 41), stream);
   Matrix x(3, 8), y(3, 40), narrow(3, 7), short_y(2, 40), bias(1, 39);
-  EXPECT_THROW(linear_forward(y.tensor(), narrow.tensor(), packed, {}, stream), ShapeError);
-  EXPECT_THROW(linear_forward(short_y.tensor(), x.tensor(), packed, {}, stream), ShapeError);
-  EXPECT_THROW(linear_forward(y.tensor(), x.flat(), packed, {}, stream), ShapeError);
-  EXPECT_THROW(linear_forward(y.tensor(), x.tensor(), packed, vector_of(bias), stream), ShapeError);
-  EXPECT_THROW(linear_forward(y.tensor(), ConstTensor(x.values().data(), DType::bf16, {3, 8}), packed, {}, stream),
+  EXPECT_THROW(linear_forward(y.tensor(), narrow.tensor(), packed, {}, {}, stream), ShapeError);
+  EXPECT_THROW(linear_forward(short_y.tensor(), x.tensor(), packed, {}, {}, stream), ShapeError);
+  EXPECT_THROW(linear_forward(y.tensor(), x.flat(), packed, {}, {}, stream), ShapeError);
+  EXPECT_THROW(linear_forward(y.tensor(), x.tensor(), packed, vector_of(bias), {}, stream), ShapeError);
+  EXPECT_THROW(linear_forward(y.tensor(), ConstTensor(x.values().data(), DType::bf16, {3, 8}), packed, {}, {}, stream),
                DTypeError);
   EXPECT_THROW(linear_backward_input(narrow.tensor(), y.tensor(), packed, false, stream), ShapeError);
   EXPECT_THROW(linear_backward_input(x.tensor(), short_y.tensor(), packed, false, stream), ShapeError);

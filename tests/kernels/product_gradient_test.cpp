@@ -34,7 +34,7 @@ TEST(ProductGradients, LinearBackwardInputIsTheGradientOfLinearForward) {
       for (int64_t k = 0; k < s.k; ++k)
         for (int64_t n = 0; n < s.n; ++n) transposed.push_back(stored.at(n, k));
       const auto forward = [&](const std::vector<double>& at) { return product(at, transposed, s); };
-      linear_forward(y.tensor(), x.tensor(), weight, {}, stream);
+      linear_forward(y.tensor(), x.tensor(), weight, {}, {}, stream);
       EXPECT_LT(relative_error(y.doubles(), forward(x.doubles())), 1e-6);
 
       linear_backward_input(dx.tensor(), dy.tensor(), weight, false, stream);

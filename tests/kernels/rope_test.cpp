@@ -38,7 +38,7 @@ TEST(RopeTest, RotatesTheFirstHeadsAndLeavesTheRest) {
     constexpr int64_t kHeads = 3;
     const int64_t width = kHeads * 2 * half + 5;
     Matrix x = Matrix::random(5, width, 1, 1.0f, width + 2);
-    const RopeTable table = make_rope_table(frequencies(half), 100, 1.25f);
+    const RopeTable table = make_rope_table(frequencies(half), 100, 1.25f, stream);
     const auto expected = reference(x.doubles(), width, kHeads, positions, frequencies(half), 1.25);
     const float beyond = x.at(3, width - 5);
     rope(x.tensor(), kHeads, positions, table, +1, stream);
@@ -51,7 +51,7 @@ TEST(RopeTest, BackwardIsTheTransposeOfForward) {
   Stream stream({.threads = 1});
   const std::vector<int32_t> positions = {7, 2};
   Matrix x = Matrix::random(2, 24, 2), dx = Matrix::random(2, 24, 3);
-  const RopeTable table = make_rope_table(frequencies(6), 8, 1.0f);
+  const RopeTable table = make_rope_table(frequencies(6), 8, 1.0f, stream);
   const auto expected = numeric_gradient(x.doubles(), [&](const std::vector<double>& at) {
     return dot(reference(at, 24, 2, positions, frequencies(6), 1), dx.doubles());
   });
@@ -64,7 +64,7 @@ TEST(RopeTest, SameBitsOnEveryThreadCountAndInstructionSet) {
     std::vector<int32_t> positions(100);
     for (int32_t t = 0; t < 100; ++t) positions[static_cast<size_t>(t)] = (t * 37) % 64;
     Matrix x = Matrix::random(100, 9 * 80, 4);
-    rope(x.tensor(), 9, positions, make_rope_table(frequencies(40), 64, 1.0f), +1, stream);
+    rope(x.tensor(), 9, positions, make_rope_table(frequencies(40), 64, 1.0f, stream), +1, stream);
     return x.values();
   });
 }
@@ -72,7 +72,7 @@ TEST(RopeTest, SameBitsOnEveryThreadCountAndInstructionSet) {
 TEST(RopeTest, RowsDoNotDependOnTheBatch) {
   Stream stream({.threads = 2});
   const std::vector<int32_t> positions = {3, 1, 2};
-  const RopeTable table = make_rope_table(frequencies(8), 4, 1.0f);
+  const RopeTable table = make_rope_table(frequencies(8), 4, 1.0f, stream);
   Matrix x = Matrix::random(3, 32, 5), all = x;
   rope(all.tensor(), 2, positions, table, +1, stream);
   for (int64_t t = 0; t < 3; ++t)
@@ -82,7 +82,7 @@ TEST(RopeTest, RowsDoNotDependOnTheBatch) {
 
 TEST(RopeTest, RefusesPositionsOutsideTheTableAndNarrowRows) {
   Stream stream({.threads = 1});
-  const RopeTable table = make_rope_table(frequencies(4), 10, 1.0f);
+  const RopeTable table = make_rope_table(frequencies(4), 10, 1.0f, stream);
   Matrix x = Matrix::random(1, 16, 6);
   const std::vector<int32_t> last = {9}, beyond = {10}, negative = {-1}, two = {1, 2};
   EXPECT_NO_THROW(rope(x.tensor(), 2, last, table, +1, stream));

@@ -53,12 +53,13 @@ TEST_P(DeltaForwardRank, AddsScaledProducts) {
     const std::vector<float> x = draw(kRows * kIn, 0), y = draw(kRows * kOut, 1);
     for (const int index : adapter.layout->site(1, Product::qkv)) {
       const Pair& pair = adapter.layout->pairs[static_cast<size_t>(index)];
+      const float *a = adapter.weights->f32() + pair.a_offset, *b = adapter.weights->f32() + pair.b_offset;
       for (int64_t t = 0; t < kRows; ++t)
         for (int64_t o = 0; o < pair.out; ++o) {
           double sum = 0;
           for (int64_t r = 0; r < pair.rank; ++r)
             for (int64_t i = 0; i < kIn; ++i)
-              sum += double(x[t * kIn + i]) * adapter.a(pair)[i * pair.rank + r] * adapter.b(pair)[r * pair.out + o];
+              sum += double(x[t * kIn + i]) * a[i * pair.rank + r] * b[r * pair.out + o];
           const int64_t at = t * kOut + pair.out_begin + o;
           ASSERT_NEAR(got[at], y[at] + pair.scale * sum, 1e-5);
         }

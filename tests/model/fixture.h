@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "core/random.h"
+#include "core/transfer.h"
 #include "model/train_pass.h"
+#include "support/gpu.h"
 
 namespace lockstep::model {
 
@@ -26,6 +28,19 @@ inline Json tiny_json(const std::string& family) {
 
 inline ModelConfig tiny_config(const std::string& family) {
   return parse_config(tiny_json(family), "config.json");
+}
+
+// The families as a GPU can run them: head_dim a multiple of 16; one, two and four query heads to a key head. With
+// biases everywhere, with a window, with biases of q, k and v, with norms of q and k.
+inline const char* const kGpuFamilies[] = {"llama", "mistral", "qwen2", "qwen3"};
+inline Json gpu_json(const std::string& family) {
+  Json json = tiny_json(family);
+  json["hidden_size"] = 64;
+  json["max_position_embeddings"] = 1024;
+  json["head_dim"] = family == "llama" ? 32 : family == "mistral" ? 16 : family == "qwen2" ? 64 : 128;
+  json["num_key_value_heads"] = family == "llama" ? 4 : family == "qwen2" ? 1 : 2;
+  if (family == "mistral") json["sliding_window"] = 37;
+  return json;
 }
 
 inline float drawn(uint32_t tensor, uint32_t i) {
@@ -65,14 +80,20 @@ struct ModelFile {
   }
 };
 
-inline std::shared_ptr<const Weights> tiny_weights(const ModelConfig& config, Stream& stream) {
-  const ModelFile file(config);
+inline std::shared_ptr<const Weights> tiny_weights(const ModelConfig& config, Stream& stream,
+                                                   DType dtype = DType::f32) {
+  const ModelFile file(config, dtype);
   return Weights::load(config, file.tensors, stream);
 }
 
 inline Model tiny_model(const std::string& family, Stream& stream, int64_t logits_bytes = Model::kLogitsBytes) {
   const ModelConfig config = tiny_config(family);
   return Model(config, tiny_weights(config, stream), logits_bytes);
+}
+// With weights that every device stores as they are.
+inline Model gpu_model(const std::string& family, Stream& stream, int64_t logits_bytes = Model::kLogitsBytes) {
+  const ModelConfig config = parse_config(gpu_json(family), "config.json");
+  return Model(config, tiny_weights(config, stream, DType::bf16), logits_bytes);
 }
 
 // A and B nonzero.
@@ -98,19 +119,42 @@ inline std::vector<int32_t> tiny_tokens(int64_t count, uint32_t which, int64_t v
   return tokens;
 }
 
-// KV memory of one sequence, every layer its own.
+// KV memory of one sequence, every layer its own; NaN, because nobody may use what was never written.
 struct Cache {
   Buffer memory;
-  std::vector<float*> blocks;
+  std::vector<void*> blocks;
   int64_t stride = 0;
 
-  Cache(const Model& model, int64_t tokens) : stride(model.kv_layer_floats()) {
+  Cache(const Model& model, int64_t tokens, Stream& stream) : stride(model.kv_layer_elements()) {
     const int64_t count = (tokens + kernels::kKvBlock - 1) / kernels::kKvBlock;
-    const int64_t block = stride * model.config().layers;
-    memory = Buffer(static_cast<size_t>(count * block) * sizeof(float), Buffer::Fill::none);
-    for (int64_t i = 0; i < count * block; ++i) memory.f32()[i] = 1e30f;  // nobody may read what was never written
-    for (int64_t i = 0; i < count; ++i) blocks.push_back(memory.f32() + i * block);
+    const int64_t block = stride * model.config().layers * dtype_bytes(kernels::activation_dtype(stream.device()));
+    const std::vector<std::byte> ones(static_cast<size_t>(count * block), std::byte{0xff});
+    memory = device_copy(ones.data(), ones.size(), stream);
+    for (int64_t i = 0; i < count; ++i) blocks.push_back(static_cast<std::byte*>(memory.data()) + i * block);
   }
 };
+
+// One sequence, run in steps of the given sizes; returns hidden states of all rows.
+inline std::vector<float> run_alone(const Model& model, const std::vector<int32_t>& tokens,
+                                    const std::vector<int64_t>& steps, const lora::AdapterVersion* adapter,
+                                    Stream& stream) {
+  const int64_t count = static_cast<int64_t>(tokens.size());
+  const Cache cache(model, count, stream);
+  Arena arena(stream.device());
+  const Tensor hidden = arena.alloc({count, model.config().width}, kernels::activation_dtype(stream.device()));
+  int64_t done = 0;
+  for (const int64_t step : steps) {
+    const Segment segment{
+        .row_begin = 0, .rows = step, .first_position = done, .kv_blocks = cache.blocks, .adapter = adapter};
+    model.forward(hidden.rows(done, done + step),
+                  {.tokens = std::span(tokens).subspan(static_cast<size_t>(done), static_cast<size_t>(step)),
+                   .segments = {&segment, 1},
+                   .kv_layer_stride = cache.stride},
+                  arena, stream);
+    done += step;
+  }
+  EXPECT_EQ(done, count);
+  return testing::values_of(hidden, stream);
+}
 
 }  // namespace lockstep::model

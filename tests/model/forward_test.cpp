@@ -10,28 +10,6 @@ namespace {
 
 const char* const kFamilies[] = {"llama", "mistral", "qwen2", "qwen3"};
 
-// One sequence, run in steps of the given sizes; returns hidden states of all rows.
-std::vector<float> run_alone(const Model& model, const std::vector<int32_t>& tokens, const std::vector<int64_t>& steps,
-                             const lora::AdapterVersion* adapter, Stream& stream) {
-  const int64_t count = static_cast<int64_t>(tokens.size()), width = model.config().width;
-  const Cache cache(model, count);
-  Arena arena;
-  std::vector<float> hidden(static_cast<size_t>(count * width));
-  int64_t done = 0;
-  for (const int64_t step : steps) {
-    const Segment segment{
-        .row_begin = 0, .rows = step, .first_position = done, .kv_blocks = cache.blocks, .adapter = adapter};
-    model.forward(Tensor(hidden.data() + done * width, DType::f32, {step, width}),
-                  {.tokens = std::span(tokens).subspan(static_cast<size_t>(done), static_cast<size_t>(step)),
-                   .segments = {&segment, 1},
-                   .kv_layer_stride = cache.stride},
-                  arena, stream);
-    done += step;
-  }
-  EXPECT_EQ(done, count);
-  return hidden;
-}
-
 TEST(Forward, ChunksAndSingleStepsGiveTheBitsOfTheWhole) {
   Stream stream({.threads = 2});
   for (const char* family : kFamilies) {
@@ -65,7 +43,7 @@ TEST(Forward, MixedBatchIsWhatEachGivesAlone) {
     int64_t total = 0;
     for (size_t i = 0; i < 5; ++i) {
       tokens.push_back(tiny_tokens(before[i] + rows[i], static_cast<uint32_t>(i)));
-      caches.emplace_back(model, before[i] + rows[i]);
+      caches.emplace_back(model, before[i] + rows[i], stream);
       if (before[i] > 0) {
         const Segment history{.row_begin = 0,
                               .rows = before[i],
@@ -120,7 +98,7 @@ TEST(Forward, SharedPrefixBlocks) {
   const Model model = tiny_model("qwen3", stream);
   const int64_t width = model.config().width;
   std::vector<int32_t> tokens = tiny_tokens(20, 0);
-  const Cache first(model, 20), second(model, 20);
+  const Cache first(model, 20, stream);
   Arena arena;
   const auto run = [&](const Cache& cache, int64_t begin, int64_t rows) {
     const Segment segment{
@@ -134,7 +112,7 @@ TEST(Forward, SharedPrefixBlocks) {
     return hidden;
   };
   const std::vector<float> whole = run(first, 0, 20);
-  Cache shared = Cache(model, 20);
+  Cache shared(model, 20, stream);
   shared.blocks[0] = first.blocks[0];  // positions 0 .. 15
   const std::vector<float> rest = run(shared, 16, 4);
   EXPECT_EQ(std::memcmp(rest.data(), whole.data() + 16 * width, rest.size() * sizeof(float)), 0);
@@ -169,7 +147,7 @@ TEST(Logprobs, ChunkedHeadGivesTheSameBits) {
   }
 }
 
-class BadBatch : public testing::Test {
+class BadBatch : public ::testing::Test {
  protected:
   template <class E>
   void expect_error(const std::vector<int32_t>& tokens, const std::vector<Segment>& segments) {
@@ -182,7 +160,7 @@ class BadBatch : public testing::Test {
   }
   Stream stream_{StreamOptions{.threads = 1}};
   Model model_ = tiny_model("llama", stream_);
-  Cache cache_{model_, 128};
+  Cache cache_{model_, 128, stream_};
   Segment segment_{.row_begin = 0, .rows = 4, .first_position = 0, .kv_blocks = cache_.blocks, .adapter = nullptr};
 };
 

@@ -7,94 +7,17 @@
 
 #include "core/error.h"
 #include "core/hash.h"
-#include "model/fixture.h"
+#include "model/train_case.h"
 
 namespace lockstep::model {
 namespace {
 
 const char* const kFamilies[] = {"llama", "mistral", "qwen2", "qwen3"};
-constexpr int64_t kLengths[] = {19, 5, 33, 16, 2, 8};
-constexpr int kSequences = 6;
-
-struct Result {
-  std::vector<float> logprob, entropy;        // by sequence, in order
-  std::vector<std::vector<float>> gradients;  // by lane
-  bool operator==(const Result&) const = default;
-};
-
-// Six sequences in two lanes (0-3, 4-5), trained in micro-batches of the given numbers of sequences.
-struct TrainCase {
-  std::string family = "llama";
-  lora::LoraType type = lora::LoraType::fused;
-  std::vector<std::string> targets = {"all-linear"};
-  std::vector<int> micro_batches = {kSequences};
-  StreamOptions stream = {.threads = 2};
-  int64_t logits_bytes = Model::kLogitsBytes;
-  bool recompute = false;
-  float dropout = 0;
-};
-
-struct Packed {
-  std::vector<int32_t> tokens, targets, sample, position;
-  std::vector<int64_t> begins = {0};
-  std::vector<float> d_logprob, d_entropy;
-
-  Packed(int first, int count) {
-    for (int s = first; s < first + count; ++s) {
-      const std::vector<int32_t> sequence = tiny_tokens(kLengths[s] + 1, static_cast<uint32_t>(s));
-      for (int64_t t = 0; t < kLengths[s]; ++t) {
-        tokens.push_back(sequence[static_cast<size_t>(t)]);
-        const bool none = t < kLengths[s] / 3;  // a prompt
-        targets.push_back(none ? -1 : sequence[static_cast<size_t>(t) + 1]);
-        sample.push_back(s);
-        position.push_back(static_cast<int32_t>(t));
-        d_logprob.push_back(drawn(70 + static_cast<uint32_t>(s), static_cast<uint32_t>(t)));
-        d_entropy.push_back(drawn(80 + static_cast<uint32_t>(s), static_cast<uint32_t>(t)));
-      }
-      begins.push_back(static_cast<int64_t>(tokens.size()));
-    }
-  }
-  TrainBatch batch() const { return {.tokens = tokens, .sequence_begin = begins, .targets = targets}; }
-  int64_t size() const { return static_cast<int64_t>(tokens.size()); }
-  static ConstTensor view(const std::vector<float>& values) {
-    return ConstTensor(values.data(), DType::f32, {static_cast<int64_t>(values.size())});
-  }
-};
-
-Result train(const TrainCase& run) {
-  Stream stream(run.stream);
-  const Model model = tiny_model(run.family, stream, run.logits_bytes);
-  const lora::AdapterVersion adapter = tiny_adapter(model.config(), run.type, 1, run.targets);
-  Result result;
-  result.gradients.assign(2, std::vector<float>(static_cast<size_t>(adapter.layout->num_floats)));
-  TrainPass pass(model, stream);
-  int first = 0;
-  for (const int count : run.micro_batches) {
-    const Packed packed(first, count);
-    lora::DeltaDropout dropout;
-    if (run.dropout > 0)
-      dropout = {.p = run.dropout, .key = 4, .step = 2, .sample = packed.sample, .position = packed.position};
-    const HeadOutputs heads = pass.forward(
-        packed.batch(), adapter, {.inv_temperature = 1.25f, .recompute = run.recompute, .entropy = true}, dropout);
-    result.logprob.insert(result.logprob.end(), heads.logprob_T.f32(), heads.logprob_T.f32() + packed.size());
-    result.entropy.insert(result.entropy.end(), heads.entropy_T.f32(), heads.entropy_T.f32() + packed.size());
-    std::vector<lora::GradientRows> lanes;
-    for (int i = 0; i < count; ++i) {
-      const int64_t begin = packed.begins[static_cast<size_t>(i)], end = packed.begins[static_cast<size_t>(i) + 1];
-      lanes.push_back({begin, end - begin, result.gradients[first + i < 4 ? 0 : 1].data()});
-    }
-    pass.backward(Packed::view(packed.d_logprob), Packed::view(packed.d_entropy), lanes);
-    first += count;
-  }
-  EXPECT_EQ(first, kSequences);
-  return result;
-}
-
 TEST(TrainPass, PackedIsUnpackedAndMicroBatchesAreOneBatch) {
   for (const char* family : kFamilies)
     for (const float dropout : {0.0f, 0.25f}) {
-      TrainCase run{.family = family, .dropout = dropout};
-      const Result whole = train(run);
+      TrainCase run{.json = tiny_json(family), .dropout = dropout};
+      const TrainResult whole = train(run);
       EXPECT_NE(whole.gradients[0], whole.gradients[1]);
       for (const std::vector<int>& split : {std::vector<int>{1, 1, 1, 1, 1, 1}, {2, 3, 1}, {4, 2}}) {
         run.micro_batches = split;
@@ -105,8 +28,9 @@ TEST(TrainPass, PackedIsUnpackedAndMicroBatchesAreOneBatch) {
 
 TEST(TrainPass, RecomputeGivesTheSameBits) {
   for (const char* family : kFamilies) {
-    TrainCase run{.family = family, .type = lora::LoraType::canonical, .micro_batches = {3, 3}, .dropout = 0.1f};
-    const Result kept = train(run);
+    TrainCase run{
+        .json = tiny_json(family), .type = lora::LoraType::canonical, .micro_batches = {3, 3}, .dropout = 0.1f};
+    const TrainResult kept = train(run);
     run.recompute = true;
     EXPECT_EQ(kept, train(run)) << family;
   }
@@ -114,8 +38,8 @@ TEST(TrainPass, RecomputeGivesTheSameBits) {
 
 TEST(TrainPass, BitsDoNotDependOnThreadsOrIsa) {
   for (const char* family : kFamilies) {
-    TrainCase run{.family = family, .type = lora::LoraType::canonical, .stream = {.threads = 1}};
-    const Result one = train(run);
+    TrainCase run{.json = tiny_json(family), .type = lora::LoraType::canonical, .stream = {.threads = 1}};
+    const TrainResult one = train(run);
     run.stream = {.threads = 2};
     EXPECT_EQ(one, train(run)) << family;
     run.stream = {.threads = 2, .isa = CpuIsa::avx2};
@@ -124,8 +48,8 @@ TEST(TrainPass, BitsDoNotDependOnThreadsOrIsa) {
 }
 
 TEST(TrainPass, ChunkedHeadGivesTheSameBits) {
-  TrainCase run{.family = "qwen2"};
-  const Result whole = train(run);
+  TrainCase run{.json = tiny_json("qwen2")};
+  const TrainResult whole = train(run);
   for (const int64_t rows : {1, 7, 50}) {
     run.logits_bytes = rows * 53 * 4;
     EXPECT_EQ(whole, train(run)) << rows;
@@ -133,7 +57,7 @@ TEST(TrainPass, ChunkedHeadGivesTheSameBits) {
 }
 
 TEST(TrainPass, DropoutChangesWhatItShould) {
-  const Result without = train({}), with = train({.dropout = 0.25f});
+  const TrainResult without = train({}), with = train({.dropout = 0.25f});
   EXPECT_NE(without.logprob, with.logprob);
   EXPECT_NE(without.gradients, with.gradients);
 }
@@ -155,9 +79,9 @@ TEST(TrainPass, LowestAdapterMayBeAnyProduct) {
       for (const lora::Pair& p : all.layout->pairs)
         if (p.modules.front().name == pair.modules.front().name) same = &p;
       ASSERT_NE(same, nullptr);
-      std::memcpy(weights->f32() + same->a_offset, high.a(pair),
+      std::memcpy(weights->f32() + same->a_offset, high.weights->f32() + pair.a_offset,
                   static_cast<size_t>(pair.in * pair.rank) * sizeof(float));
-      std::memcpy(weights->f32() + same->b_offset, high.b(pair),
+      std::memcpy(weights->f32() + same->b_offset, high.weights->f32() + pair.b_offset,
                   static_cast<size_t>(pair.out * pair.rank) * sizeof(float));
       all.weights = weights;
 
@@ -327,11 +251,12 @@ TEST(TrainPass, MemoryIsWhatTheEstimateSays) {
     const int64_t before = live_bytes();
     for (const int64_t sequences : {4, 8, 6, 12, 2}) step(pass, sequences, recompute);
     // What is held is what the largest batch needs, not the sum of all sizes. An arena's smallest piece is 4 MiB.
-    const int64_t estimate = TrainPass::activation_bytes(config, 12 * 128, recompute);
+    const int64_t estimate = TrainPass::activation_bytes(config, 12 * 128, recompute, Device::cpu);
     EXPECT_LE(live_bytes() - before, estimate + (int64_t{4} << 20)) << recompute;
     EXPECT_GE(live_bytes() - before, estimate / 2) << recompute;
   }
-  EXPECT_LT(TrainPass::activation_bytes(config, 4096, true), TrainPass::activation_bytes(config, 4096, false) / 2);
+  EXPECT_LT(TrainPass::activation_bytes(config, 4096, true, Device::cpu),
+            TrainPass::activation_bytes(config, 4096, false, Device::cpu) / 2);
 }
 
 // Nothing is kept for a backward below the lowest adapter, so there is none.

@@ -13,7 +13,7 @@
 namespace lockstep::model {
 namespace {
 
-class Loading : public testing::Test {
+class Loading : public ::testing::Test {
  protected:
   std::string load_error(const ModelConfig& config, const NamedTensors& tensors, const std::string& where = "") {
     try {
@@ -123,7 +123,7 @@ TEST_F(Loading, ProgressEndsAtOne) {
   EXPECT_EQ(fractions.back(), 1.0);
 }
 
-TEST_F(Loading, RandomWeightsAreSeededNormal) {
+TEST_F(Loading, RandomWeightsAreSeeded) {
   const ModelConfig config = tiny_config("llama");
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     const auto one = Weights::random(config, dtype, 1, stream_), again = Weights::random(config, dtype, 1, stream_);

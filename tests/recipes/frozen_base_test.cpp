@@ -63,8 +63,8 @@ TEST_F(FrozenBase, IsTheSameInFileAndMemoryBeforeAndAfterTraining) {
   // Moments exist for the adapter's floats and for nothing else.
   const auto state = trainer.state();
   const auto adapter_bytes = static_cast<size_t>(adapter.layout->num_floats) * sizeof(float);
-  EXPECT_EQ(state.first_moment->bytes(), adapter_bytes);
-  EXPECT_EQ(state.second_moment->bytes(), adapter_bytes);
+  EXPECT_EQ(state.first_moment.bytes(), adapter_bytes);
+  EXPECT_EQ(state.second_moment.bytes(), adapter_bytes);
 }
 
 TEST_F(FrozenBase, ARunOfTheRecipeLeavesTheFileAlone) {

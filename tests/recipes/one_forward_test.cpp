@@ -50,7 +50,7 @@ TEST_P(OneForward, TheTrainerFindsTheEnginesBits) {
   const text::Tokenizer words = tokenizer(spellings);
   const std::vector<rollout::Prompt> prompts = random_prompts({1, 16, 20, 5, 40, 23}, config_.vocab_size, 2);
   // Blocks of 16 positions: the longest sequence needs 40 + 55 of them, all there are, so the others must make room.
-  const int64_t block_bytes = config_.layers * model_->kv_layer_floats() * static_cast<int64_t>(sizeof(float));
+  const int64_t block_bytes = config_.layers * model_->kv_layer_elements() * static_cast<int64_t>(sizeof(float));
   rollout::Engine engine(model_, {.kv_bytes = 6 * block_bytes, .max_batch_tokens = 60, .tokenizer = &words}, stream_);
   engine.hold(adapter_);
   // "Ab" ends a sample between two tokens, wherever one that ends in A is followed by one of 10 to 19.

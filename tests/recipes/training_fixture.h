@@ -35,7 +35,7 @@ class Training : public ::testing::Test {
 
   SftOptions sft(const std::string& save) {
     SftOptions options;
-    options.base = {.hf_checkpoint = kTiny, .stream = {.threads = 2}};
+    options.base = {.hf_checkpoint = kTiny, .stream = {.threads = 2}, .device = device_};
     options.adapter.config = {.rank = 4, .alpha = 8, .target_modules = {"all-linear"}};
     options.optimizer.schedule.lr = 1e-2;
     options.optimizer.schedule.style = train::DecayStyle::cosine;
@@ -50,7 +50,7 @@ class Training : public ::testing::Test {
 
   RlOptions rl(const std::string& save) {
     RlOptions options;
-    options.base = {.hf_checkpoint = kArith, .stream = {.threads = 2}};
+    options.base = {.hf_checkpoint = kArith, .stream = {.threads = 2}, .device = device_};
     options.adapter.config = {.rank = 4, .alpha = 8, .target_modules = {"all-linear"}};
     options.optimizer.schedule.lr = 1e-3;
     options.training = {.global_batch_size = 8};
@@ -77,6 +77,7 @@ class Training : public ::testing::Test {
     return lines;
   }
 
+  std::string device_ = "cpu";
   testing::TempDirectory dir_;
   std::ostringstream out_, info_;
   Control control_;

@@ -11,7 +11,8 @@ namespace {
 
 TEST(BlockPool, RandomTrafficKeepsItsBooks) {
   constexpr int64_t kFloats = 64, kBlocks = 37;
-  BlockPool pool(kFloats, kBlocks * kFloats * 4 + 3);
+  Stream stream({.threads = 1});
+  BlockPool pool(kFloats * 4, kBlocks * kFloats * 4 + 3, stream);
   EXPECT_EQ(pool.capacity(), kBlocks);
   std::map<BlockPool::Id, int> references;  // what the pool must know
   std::map<BlockPool::Id, float> contents;
@@ -30,7 +31,7 @@ TEST(BlockPool, RandomTrafficKeepsItsBooks) {
       EXPECT_EQ(references.count(block), 0u) << "handed out twice";
       references[block] = 1;
       contents[block] = static_cast<float>(step);
-      std::fill_n(pool.memory(block), kFloats, contents[block]);
+      std::fill_n(static_cast<float*>(pool.memory(block)), kFloats, contents[block]);
     } else if (!references.empty()) {
       auto it = references.begin();
       std::advance(it, random() % references.size());
@@ -38,7 +39,8 @@ TEST(BlockPool, RandomTrafficKeepsItsBooks) {
         pool.retain(it->first);
         ++it->second;
       } else {
-        EXPECT_TRUE(std::all_of(pool.memory(it->first), pool.memory(it->first) + kFloats,
+        EXPECT_TRUE(std::all_of(static_cast<float*>(pool.memory(it->first)),
+                                static_cast<float*>(pool.memory(it->first)) + kFloats,
                                 [&](float x) { return x == contents[it->first]; }));
         pool.release(it->first);
         if (--it->second == 0) references.erase(it);
@@ -59,7 +61,8 @@ TEST(BlockPool, RandomTrafficKeepsItsBooks) {
 
 TEST(BlockPool, GrowsOnDemandAndGivesMemoryBack) {
   const int64_t before = live_bytes();
-  BlockPool pool(int64_t{1} << 20, int64_t{1} << 40);
+  Stream stream({.threads = 1});
+  BlockPool pool(int64_t{4} << 20, int64_t{1} << 40, stream);
   EXPECT_EQ(live_bytes(), before);
   const BlockPool::Id first = pool.acquire();
   const int64_t one_slab = live_bytes() - before;
@@ -73,7 +76,8 @@ TEST(BlockPool, GrowsOnDemandAndGivesMemoryBack) {
 }
 
 TEST(BlockTable, PopRollsBackWhatWasComputed) {
-  BlockPool pool(16, 1 << 20);
+  Stream stream({.threads = 1});
+  BlockPool pool(64, 1 << 20, stream);
   BlockTable table;
   for (int i = 0; i < 3; ++i) table.push(pool, pool.acquire());
   EXPECT_EQ(table.memory()[2], pool.memory(table[2]));

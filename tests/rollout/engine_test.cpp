@@ -121,7 +121,7 @@ TEST_F(EngineTest, BadRequestsAreTypedErrors) {
 }
 
 TEST_F(EngineTest, ASequenceThatCannotFitIsRefusedUpFront) {
-  const int64_t block = config_.layers * model_->kv_layer_floats() * 4;
+  const int64_t block = config_.layers * model_->kv_layer_elements() * 4;
   Engine small(model_, {.kv_bytes = 2 * block}, stream_);
   params_.sampling.max_tokens = 13;  // 20 + 12 positions are stored
   EXPECT_EQ(small.sample(prompts_, params_, Engine::kBase).size(), 4u);

@@ -1,7 +1,7 @@
 // One forward: what a sample is, and its log-probabilities to the last bit, depend on nothing but the request.
 #include <gtest/gtest.h>
 
-#include <cstring>
+#include <algorithm>
 
 #include "core/error.h"
 #include "kernels/logprob.h"
@@ -11,19 +11,6 @@ namespace lockstep::rollout {
 namespace {
 
 using namespace testing_models;
-
-void expect_same(const std::vector<Sample>& got, const std::vector<Sample>& wanted, const char* schedule) {
-  ASSERT_EQ(got.size(), wanted.size()) << schedule;
-  for (size_t i = 0; i < got.size(); ++i) {
-    EXPECT_EQ(got[i].prompt, wanted[i].prompt);
-    EXPECT_EQ(got[i].index, wanted[i].index);
-    EXPECT_EQ(got[i].tokens, wanted[i].tokens) << schedule << ", sample " << i;
-    ASSERT_EQ(got[i].logprobs.size(), wanted[i].logprobs.size());
-    EXPECT_EQ(std::memcmp(got[i].logprobs.data(), wanted[i].logprobs.data(), got[i].logprobs.size() * sizeof(float)), 0)
-        << schedule << ", sample " << i;
-    EXPECT_EQ(got[i].finish, wanted[i].finish);
-  }
-}
 
 class Exactness : public testing::TestWithParam<bool> {
  protected:
@@ -40,26 +27,7 @@ class Exactness : public testing::TestWithParam<bool> {
     EXPECT_EQ(engine.kv_bytes_in_use(), 0);
     return result;
   }
-  // Logits of all rows of prompt and answer, from one forward over the whole sequence.
-  Buffer whole_logits(const Prompt& prompt, const Sample& sample) {
-    std::vector<int32_t> tokens = prompt.tokens;
-    tokens.insert(tokens.end(), sample.tokens.begin(), sample.tokens.end());
-    const auto rows = static_cast<int64_t>(tokens.size());
-    std::vector<Buffer> memory;
-    std::vector<float*> blocks;
-    for (int64_t b = 0; b < (rows + 15) / 16; ++b)
-      blocks.push_back(memory.emplace_back(static_cast<size_t>(block_bytes())).f32());
-    const model::Segment segment{.rows = rows, .kv_blocks = blocks, .adapter = &adapter_};
-    const model::RowBatch batch{
-        .tokens = tokens, .segments = {&segment, 1}, .kv_layer_stride = model_->kv_layer_floats()};
-    Arena arena;
-    const Tensor hidden = arena.alloc({rows, config_.width});
-    Buffer logits(static_cast<size_t>(rows * config_.vocab_size) * sizeof(float));
-    model_->forward(hidden, batch, arena, stream_);
-    model_->logits(Tensor(logits.data(), DType::f32, {rows, config_.vocab_size}), hidden, arena, stream_);
-    return logits;
-  }
-  int64_t block_bytes() const { return config_.layers * model_->kv_layer_floats() * 4; }
+  int64_t block_bytes() const { return config_.layers * model_->kv_layer_elements() * 4; }
 
   Stream stream_{{.threads = 1}};
   model::ModelConfig config_;
@@ -149,7 +117,7 @@ TEST_P(Exactness, GreedyEqualsTheWholeSequenceForward) {
   for (const Sample& sample : run({.max_batch_tokens = 20}, stream_).samples) {
     const Prompt& prompt = prompts_[static_cast<size_t>(sample.prompt)];
     ASSERT_EQ(sample.tokens.size(), 30u);
-    const Buffer logits = whole_logits(prompt, sample);
+    const Buffer logits = whole_logits(*model_, prompt, sample, &adapter_, stream_);
     for (size_t i = 0; i < sample.tokens.size(); ++i) {
       const float* row = logits.f32() + (static_cast<int64_t>(prompt.tokens.size() + i) - 1) * config_.vocab_size;
       EXPECT_EQ(sample.tokens[i], std::max_element(row, row + config_.vocab_size) - row) << "token " << i;
@@ -160,18 +128,18 @@ TEST_P(Exactness, GreedyEqualsTheWholeSequenceForward) {
 TEST_P(Exactness, EveryTokenIsTheCountedDraw) {
   for (const Sample& sample : run({.max_batch_tokens = 33}, stream_).samples) {
     const Prompt& prompt = prompts_[static_cast<size_t>(sample.prompt)];
-    const Buffer logits = whole_logits(prompt, sample);
+    const Buffer logits = whole_logits(*model_, prompt, sample, &adapter_, stream_);
     const auto count = static_cast<int64_t>(sample.tokens.size()), first = static_cast<int64_t>(prompt.tokens.size());
     std::vector<int32_t> tokens(sample.tokens.size());
-    const std::vector<const SamplingParams*> params(tokens.size(), &params_.sampling);
-    std::vector<Counter> counters;
+    std::vector<kernels::SampleRow> rows;
     for (int64_t i = 0; i < count; ++i)
-      counters.push_back(
-          {params_.rollout, prompt.row, static_cast<uint32_t>(sample.index), static_cast<uint32_t>(first + i)});
+      rows.push_back(sample_row(params_.sampling, {params_.rollout, prompt.row, static_cast<uint32_t>(sample.index),
+                                                   static_cast<uint32_t>(first + i)}));
     Buffer scratch(static_cast<size_t>(count * config_.vocab_size) * sizeof(float));
-    sample_tokens(tokens, Tensor(scratch.data(), DType::f32, {count, config_.vocab_size}),
-                  ConstTensor(logits.f32() + (first - 1) * config_.vocab_size, DType::f32, {count, config_.vocab_size}),
-                  params, counters, stream_);
+    kernels::sample_tokens(
+        tokens, Tensor(scratch.data(), DType::f32, {count, config_.vocab_size}),
+        ConstTensor(logits.f32() + (first - 1) * config_.vocab_size, DType::f32, {count, config_.vocab_size}), rows,
+        stream_);
     EXPECT_EQ(tokens, sample.tokens) << "prompt " << sample.prompt << ", sample " << sample.index;
   }
 }

@@ -41,10 +41,10 @@ std::vector<int32_t> sample(Rows& rows, Stream& stream) {
   const auto count = static_cast<int64_t>(rows.params.size());
   std::vector<int32_t> tokens(rows.params.size(), -1);
   Buffer scratch(rows.logits.size() * sizeof(float));
-  std::vector<const SamplingParams*> params;
-  for (const SamplingParams& p : rows.params) params.push_back(&p);
-  sample_tokens(tokens, Tensor(scratch.data(), DType::f32, {count, rows.vocab}),
-                ConstTensor(rows.logits.data(), DType::f32, {count, rows.vocab}), params, rows.counters, stream);
+  std::vector<kernels::SampleRow> how;
+  for (size_t i = 0; i < rows.params.size(); ++i) how.push_back(sample_row(rows.params[i], rows.counters[i]));
+  kernels::sample_tokens(tokens, Tensor(scratch.data(), DType::f32, {count, rows.vocab}),
+                         ConstTensor(rows.logits.data(), DType::f32, {count, rows.vocab}), how, stream);
   return tokens;
 }
 
@@ -244,26 +244,24 @@ TEST_F(Sampling, CounterAndSeedDecide) {
   }
 }
 
-TEST_F(Sampling, LogitsThatAreNotFiniteAreAnError) {
+TEST_F(Sampling, LogitsThatAreNotFiniteGiveNoToken) {
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     std::vector<float> logits = random_logits(40, 8);
     logits[0] = bad;
-    EXPECT_THROW(draws(logits, {}, 1, stream_), DataError);
-    EXPECT_THROW(draws(logits, {.temperature = 0}, 1, stream_), DataError);
-    EXPECT_THROW(draws(logits, {.top_p = 0.5f, .top_k = 3}, 1, stream_), DataError);
+    EXPECT_EQ(draws(logits, {}, 1, stream_).front(), -1);
+    EXPECT_EQ(draws(logits, {.temperature = 0}, 1, stream_).front(), -1);
+    EXPECT_EQ(draws(logits, {.top_p = 0.5f, .top_k = 3}, 1, stream_).front(), -1);
   }
 }
 
 TEST_F(Sampling, ShapesAreChecked) {
   std::vector<float> memory(40);
   std::vector<int32_t> tokens(3);
-  const SamplingParams params;
-  const std::vector<const SamplingParams*> two(2, &params);
-  const std::vector<Counter> counters(2);
+  const std::vector<kernels::SampleRow> two(2);
   const Tensor matrix(memory.data(), DType::f32, {2, 10});
-  EXPECT_THROW(sample_tokens(tokens, matrix, matrix, two, counters, stream_), ShapeError);
-  EXPECT_THROW(sample_tokens(std::span(tokens).first(2), Tensor(memory.data(), DType::f32, {2, 9}), matrix, two,
-                             counters, stream_),
+  EXPECT_THROW(kernels::sample_tokens(tokens, matrix, matrix, two, stream_), ShapeError);
+  EXPECT_THROW(kernels::sample_tokens(std::span(tokens).first(2), Tensor(memory.data(), DType::f32, {2, 9}), matrix,
+                                      two, stream_),
                ShapeError);
 }
 

@@ -18,11 +18,12 @@ class Simulation {
     int64_t prompt_size, n, max_tokens;
   };
 
-  // Without early stops every sample draws its max_tokens.
+  // Without early stops every sample draws its max_tokens. A plan whose rows all decode is run up to `burst` times.
   Simulation(const std::vector<Request>& requests, int64_t blocks, SchedulerLimits limits, uint32_t seed = 1,
-             bool early_stops = false)
+             bool early_stops = false, int64_t burst = 1)
       : early_stops_(early_stops),
-        pool_(kBlock, blocks * kBlock * 4),
+        burst_(burst),
+        pool_(kBlock * 4, blocks * kBlock * 4, stream_),
         limits_(limits),
         prompts_(requests.size()),
         groups_(requests.size()),
@@ -47,6 +48,11 @@ class Simulation {
       const auto plan = scheduler.plan();
       ASSERT_FALSE(plan.empty()) << "no progress in step " << stats_.steps;
       const std::vector<PlannedRows> rows(plan.begin(), plan.end());
+      if (burst_ > 1 && all_decode(rows)) {
+        run_burst(scheduler, rows);
+        ASSERT_FALSE(testing::Test::HasFailure()) << "step " << stats_.steps;
+        continue;
+      }
       run_rows(rows);
       scheduler.commit();
       for (const PlannedRows& planned : rows) {
@@ -76,6 +82,7 @@ class Simulation {
   const EngineStats& stats() const { return stats_; }
   std::vector<PromptGroup>& groups() { return groups_; }
   int64_t peak() const { return peak_; }
+  int64_t bursts() const { return bursts_; }  // of more than one step
 
  private:
   static uint32_t mix(uint32_t hash, int32_t token) {
@@ -102,7 +109,7 @@ class Simulation {
       uint32_t hash = 0;
       for (int64_t p = 0; p < planned.first_position + planned.rows; ++p) {
         hash = mix(hash, token_at(planned, p));
-        float& key = memory[static_cast<size_t>(p / kBlock)][p % kBlock];
+        float& key = static_cast<float*>(memory[static_cast<size_t>(p / kBlock)])[p % kBlock];
         if (p < planned.first_position) {
           ASSERT_EQ(key, static_cast<float>(hash)) << "position " << p << " of " << planned.first_position;
         } else {
@@ -115,10 +122,50 @@ class Simulation {
     EXPECT_LE(pool_.in_use(), pool_.capacity());
   }
 
+  static bool all_decode(const std::vector<PlannedRows>& plan) {
+    return std::all_of(plan.begin(), plan.end(), [](const PlannedRows& planned) {
+      return planned.sequence && planned.rows == 1 && planned.draws;
+    });
+  }
+
+  // Some sequences come to their end within it and run on; what they draw there is dropped.
+  void run_burst(Scheduler& scheduler, const std::vector<PlannedRows>& plan) {
+    const int64_t steps = scheduler.extend(burst_);
+    ASSERT_GE(steps, 1);
+    ASSERT_LE(steps, burst_);
+    bursts_ += steps > 1;
+    for (const PlannedRows& planned : plan) {
+      ASSERT_EQ(planned.first_position, planned.table().computed);
+      ASSERT_GE(planned.table().blocks() * kBlock, planned.first_position + steps);
+      uint32_t hash = 0;
+      for (int64_t p = 0; p < planned.first_position + steps; ++p) {
+        const int64_t generated = p - planned.sequence->group->size();
+        hash = mix(hash, p <= planned.first_position ? token_at(planned, p) : drawn(*planned.sequence, generated));
+        float& key = static_cast<float*>(planned.table().memory()[static_cast<size_t>(p / kBlock)])[p % kBlock];
+        if (p < planned.first_position) {
+          ASSERT_EQ(key, static_cast<float>(hash)) << "position " << p << " of " << planned.first_position;
+        } else {
+          ASSERT_EQ(pool_.references(planned.table()[p / kBlock]), 1) << "written while shared";
+          key = static_cast<float>(hash);
+        }
+      }
+    }
+    EXPECT_LE(pool_.in_use(), pool_.capacity());
+    peak_ = std::max(peak_, pool_.in_use());
+    scheduler.commit(steps);
+    for (int64_t step = 0; step < steps; ++step)
+      for (const PlannedRows& planned : plan)
+        if (planned.sequence->state != Sequence::State::finished) draw(scheduler, *planned.sequence);
+    check_order();
+  }
+
+  static int32_t drawn(const Sequence& sequence, int64_t i) {
+    return static_cast<int32_t>((sequence.group->row * 31 + sequence.sample.index * 17 + i) % 1000);
+  }
+
   void draw(Scheduler& scheduler, Sequence& sequence) {
     const auto i = static_cast<int64_t>(sequence.sample.tokens.size());
-    sequence.sample.tokens.push_back(
-        static_cast<int32_t>((sequence.group->row * 31 + sequence.sample.index * 17 + i) % 1000));
+    sequence.sample.tokens.push_back(drawn(sequence, i));
     if (i + 1 == wanted_tokens(sequence)) scheduler.finish(sequence);
   }
 
@@ -132,6 +179,9 @@ class Simulation {
   }
 
   bool early_stops_;
+  int64_t burst_;
+  int64_t bursts_ = 0;
+  Stream stream_{{.threads = 1}};
   BlockPool pool_;
   SchedulerLimits limits_;
   EngineStats stats_;
@@ -141,12 +191,15 @@ class Simulation {
   int64_t peak_ = 0;
 };
 
-TEST(Scheduler, RandomTrafficFinishesWithEveryPositionRight) {
+// Decode steps one by one, and as many at once as there are blocks for.
+class SchedulerTraffic : public testing::TestWithParam<int> {};
+
+TEST_P(SchedulerTraffic, FinishesWithEveryPositionRight) {
   std::mt19937 random(11);
   const auto pick = [&](int64_t low, int64_t high) {
     return low + static_cast<int64_t>(random() % static_cast<uint32_t>(high - low + 1));
   };
-  int64_t preemptions = 0, shared = 0;
+  int64_t preemptions = 0, shared = 0, bursts = 0;
   for (uint32_t round = 0; round < 400; ++round) {
     std::vector<Simulation::Request> requests;
     int64_t largest = 1;
@@ -156,15 +209,38 @@ TEST(Scheduler, RandomTrafficFinishesWithEveryPositionRight) {
     }
     // Every third round has just enough memory for its largest sequence alone.
     const int64_t blocks = round % 3 == 0 ? largest : largest + pick(0, 30);
-    Simulation simulation(requests, blocks, {pick(1, 8), pick(1, round % 2 ? 8 : 100)}, round, true);
+    Simulation simulation(requests, blocks, {pick(1, 8), pick(1, round % 2 ? 8 : 100)}, round, true, GetParam());
     simulation.run();
     ASSERT_FALSE(HasFailure()) << "round " << round;
     simulation.expect_results();
     preemptions += simulation.stats().preemptions;
     shared += simulation.stats().shared_prompt_tokens;
+    bursts += simulation.bursts();
   }
   EXPECT_GT(preemptions, 100);
   EXPECT_GT(shared, 10000);
+  EXPECT_EQ(bursts > 1000, GetParam() > 1) << bursts;
+}
+INSTANTIATE_TEST_SUITE_P(StepsAtOnce, SchedulerTraffic, testing::Values(1, 3, 16, 40));
+
+TEST(Scheduler, ABurstIsAsLongAsThereAreBlocksFor) {
+  // Each holds 4 blocks in the end; there are 9.
+  Simulation simulation({{20, 1, 44}, {20, 1, 44}, {20, 1, 44}}, 9, {8, 2048}, 1, false, 16);
+  simulation.run();
+  simulation.expect_results();
+  EXPECT_GT(simulation.bursts(), 0);
+  EXPECT_GT(simulation.stats().preemptions, 0);
+  EXPECT_FALSE(simulation.groups()[0].samples[0].preempted);
+}
+
+TEST(Scheduler, BurstsTakeNoMoreStepsThanTheLongestNeedsOfMemory) {
+  // 40 positions and 9 tokens: as one by one, but that a burst may take a block ahead.
+  Simulation simulation({{40, 5, 9}}, 100, {16, 2048}, 1, false, 8);
+  simulation.run();
+  simulation.expect_results();
+  EXPECT_EQ(simulation.stats().prefill_tokens, 40);
+  EXPECT_EQ(simulation.stats().decode_tokens, 5 * 8);
+  EXPECT_EQ(simulation.peak(), 2 + 5);
 }
 
 TEST(Scheduler, APromptIsComputedAndStoredOnce) {

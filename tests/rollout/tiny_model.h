@@ -1,10 +1,14 @@
 // Random decoders small enough to run thousands of steps in a test, and adapters for them.
 #pragma once
 
+#include <gtest/gtest.h>
+
+#include <cstring>
 #include <memory>
 #include <random>
 #include <vector>
 
+#include "core/transfer.h"
 #include "model/model.h"
 #include "model/train_pass.h"
 #include "rollout/engine.h"
@@ -34,10 +38,11 @@ inline std::shared_ptr<const model::Model> random_model(const model::ModelConfig
   return std::make_shared<model::Model>(config, model::Weights::random(config, DType::bf16, 7, stream));
 }
 
-// Rank 3, all linear modules, both factors random, large enough to change what is sampled.
-inline lora::AdapterVersion random_adapter(const model::ModelConfig& config, int64_t version, uint32_t seed) {
+// All linear modules, both factors random, large enough to change what is sampled. In host memory.
+inline lora::AdapterVersion random_adapter(const model::ModelConfig& config, int64_t version, uint32_t seed,
+                                           int64_t rank = 3, double alpha = 6) {
   lora::LoraConfig lora;
-  lora.rank = 3, lora.alpha = 6, lora.target_modules = {"all-linear"};
+  lora.rank = rank, lora.alpha = alpha, lora.target_modules = {"all-linear"};
   const auto layout = lora::resolve_layout(lora, model::linear_modules(config));
   auto weights = std::make_shared<Buffer>(static_cast<size_t>(layout->num_floats) * sizeof(float));
   std::mt19937 random(seed);
@@ -74,6 +79,46 @@ inline std::vector<float> trainer_logprobs(const model::Model& model, const Prom
   const model::HeadOutputs out = pass.score({.tokens = tokens, .sequence_begin = begins, .targets = targets}, adapter,
                                             {.inv_temperature = 1.0f / temperature});
   return {out.logprob_T.f32() + prompt.tokens.size() - 1, out.logprob_T.f32() + tokens.size()};
+}
+
+// Logits [T, V] f32, in the stream's memory, of all rows of prompt and answer, from one forward over the whole
+// sequence.
+inline Buffer whole_logits(const model::Model& model, const Prompt& prompt, const Sample& sample,
+                           const lora::AdapterVersion* adapter, Stream& stream) {
+  std::vector<int32_t> tokens = prompt.tokens;
+  tokens.insert(tokens.end(), sample.tokens.begin(), sample.tokens.end());
+  const auto rows = static_cast<int64_t>(tokens.size());
+  const DType dtype = kernels::activation_dtype(stream.device());
+  const int64_t block_bytes = model.config().layers * model.kv_layer_elements() * dtype_bytes(dtype);
+  const int64_t num_blocks = (rows + kernels::kKvBlock - 1) / kernels::kKvBlock;
+  const Buffer memory(static_cast<size_t>(num_blocks * block_bytes), Buffer::Fill::zero, stream.device());
+  std::vector<void*> blocks;
+  for (int64_t b = 0; b < num_blocks; ++b) blocks.push_back(static_cast<std::byte*>(memory.data()) + b * block_bytes);
+  const model::Segment segment{.rows = rows, .kv_blocks = blocks, .adapter = adapter};
+  const model::RowBatch batch{
+      .tokens = tokens, .segments = {&segment, 1}, .kv_layer_stride = model.kv_layer_elements()};
+  Arena arena(stream.device());
+  const Tensor hidden = arena.alloc({rows, model.config().width}, dtype);
+  const int64_t vocab = model.config().vocab_size;
+  Buffer logits(static_cast<size_t>(rows * vocab) * sizeof(float), Buffer::Fill::none, stream.device());
+  model.forward(hidden, batch, arena, stream);
+  model.logits(Tensor(logits.data(), DType::f32, {rows, vocab}), hidden, arena, stream);
+  stream.synchronize();
+  return logits;
+}
+
+inline void expect_same(const std::vector<Sample>& got, const std::vector<Sample>& wanted,
+                        const std::string& schedule) {
+  ASSERT_EQ(got.size(), wanted.size()) << schedule;
+  for (size_t i = 0; i < got.size(); ++i) {
+    EXPECT_EQ(got[i].prompt, wanted[i].prompt);
+    EXPECT_EQ(got[i].index, wanted[i].index);
+    EXPECT_EQ(got[i].tokens, wanted[i].tokens) << schedule << ", sample " << i;
+    ASSERT_EQ(got[i].logprobs.size(), wanted[i].logprobs.size()) << schedule << ", sample " << i;
+    EXPECT_EQ(std::memcmp(got[i].logprobs.data(), wanted[i].logprobs.data(), got[i].logprobs.size() * sizeof(float)), 0)
+        << schedule << ", sample " << i;
+    EXPECT_EQ(got[i].finish, wanted[i].finish);
+  }
 }
 
 }  // namespace lockstep::rollout::testing_models

@@ -37,8 +37,7 @@ inline float random_float(uint64_t key, uint32_t a, uint32_t b) {
   return 2 * uniform01(philox(key, {a, b, 0, 0})[0]) - 1;
 }
 
-inline Tiny make_tiny(Stream& stream, DType dtype = DType::bf16) {
-  const model::ModelConfig config = tiny_config();
+inline Tiny make_tiny(Stream& stream, DType dtype = DType::bf16, const model::ModelConfig& config = tiny_config()) {
   Tiny tiny;
   tiny.model = std::make_shared<const model::Model>(config, model::Weights::random(config, dtype, 7, stream));
   lora::LoraConfig lora;
@@ -52,18 +51,19 @@ inline Tiny make_tiny(Stream& stream, DType dtype = DType::bf16) {
     for (int64_t i = 0; i < pair.rank * pair.out; ++i)
       weights.f32()[pair.b_offset + i] = 0.05f * random_float(5, static_cast<uint32_t>(p), static_cast<uint32_t>(i));
   }
-  tiny.weights = std::make_shared<const Buffer>(std::move(weights));
+  tiny.weights = std::make_shared<const Buffer>(lora::place_weights(std::move(weights), *tiny.layout, stream));
   return tiny;
 }
 
-// `count` samples of 3 to 19 rows whose first rows are prompt; with everything that PolicyLoss reads.
-inline std::vector<Datum> make_batch(int64_t count, uint64_t key) {
+// `count` samples of 3 to `longest` rows whose first rows are prompt; with everything that PolicyLoss reads.
+inline std::vector<Datum> make_batch(int64_t count, uint64_t key, int64_t longest = 19) {
   std::vector<Datum> batch;
   for (int64_t i = 0; i < count; ++i) {
     const auto draw = [&](int64_t at) {
       return philox(key, {static_cast<uint32_t>(i), static_cast<uint32_t>(at), 0, 0});
     };
-    const int64_t length = 4 + draw(0)[0] % 17, prompt = 1 + draw(0)[1] % 3;
+    const int64_t length = 4 + static_cast<int64_t>(draw(0)[0] % static_cast<uint64_t>(longest - 2)),
+                  prompt = 1 + draw(0)[1] % 3;
     std::vector<int32_t> tokens;
     std::vector<float> mask;
     for (int64_t t = 0; t < length; ++t) {
@@ -105,6 +105,9 @@ inline std::vector<float> floats(const Buffer& buffer) {
   std::vector<float> values(buffer.bytes() / sizeof(float));
   std::memcpy(values.data(), buffer.data(), buffer.bytes());
   return values;
+}
+inline std::vector<float> weights_of(const Trainer& trainer, Stream& stream) {
+  return floats(lora::host_weights(*trainer.snapshot(0).weights, trainer.layout(), stream));
 }
 inline std::vector<float> weights_of(const Trainer& trainer) {
   return floats(*trainer.snapshot(0).weights);

@@ -43,7 +43,7 @@ TEST_F(TrainerTest, GradientIsTheSlopeOfTheLoss) {
   for (const Loss& loss : {Loss(SftLoss{}), Loss(unclipped)}) {
     Trainer trainer = make({.clip_grad = 0});
     const StepReport report = take_step(trainer, batch, loss);
-    std::vector<float> gradient = floats(*trainer.state().first_moment);
+    std::vector<float> gradient = floats(trainer.state().first_moment);
     double squares = 0;
     for (float& g : gradient) {
       g *= 10;
@@ -68,7 +68,7 @@ TEST_F(TrainerTest, FirstStepIsAdamW) {
   Trainer trainer = make(options);
   take_step(trainer, make_batch(5, 1), SftLoss{}, 0.01);
   const std::vector<float> before = floats(*tiny_.weights), after = weights_of(trainer);
-  const std::vector<float> m = floats(*trainer.state().first_moment), v = floats(*trainer.state().second_moment);
+  const std::vector<float> m = floats(trainer.state().first_moment), v = floats(trainer.state().second_moment);
   int moved = 0;
   for (size_t i = 0; i < before.size(); ++i) {
     const double g = m[i] / 0.2;
@@ -86,10 +86,10 @@ TEST_F(TrainerTest, ClipsByTheNormOfTheWholeGradient) {
   EXPECT_EQ(take_step(tight, batch, SftLoss{}).grad_norm, norm);  // reported before clipping
   EXPECT_EQ(take_step(loose, batch, SftLoss{}).grad_norm, norm);
   ASSERT_GT(norm, 1e-2);
-  const std::vector<float> whole = floats(*free.state().first_moment), cut = floats(*tight.state().first_moment);
+  const std::vector<float> whole = floats(free.state().first_moment), cut = floats(tight.state().first_moment);
   for (size_t i = 0; i < whole.size(); ++i)
     EXPECT_NEAR(cut[i], whole[i] * (1e-3 / (norm + 1e-6)), 1e-6 * std::abs(whole[i]) + 1e-12);
-  EXPECT_TRUE(same_bits(whole, floats(*loose.state().first_moment)));
+  EXPECT_TRUE(same_bits(whole, floats(loose.state().first_moment)));
 }
 
 TEST_F(TrainerTest, ReportsOfCallsAddUp) {
@@ -150,8 +150,8 @@ TEST_F(TrainerTest, OnlyTheAdapterHasStateAndChanges) {
   for (uint64_t step = 0; step < 3; ++step) take_step(trainer, make_batch(4, step), SftLoss{});
   EXPECT_EQ(hash(), before);
   const size_t bytes = static_cast<size_t>(tiny_.layout->num_floats) * sizeof(float);
-  EXPECT_EQ(trainer.state().first_moment->bytes(), bytes);
-  EXPECT_EQ(trainer.state().second_moment->bytes(), bytes);
+  EXPECT_EQ(trainer.state().first_moment.bytes(), bytes);
+  EXPECT_EQ(trainer.state().second_moment.bytes(), bytes);
   EXPECT_LT(tiny_.layout->num_parameters, model::num_parameters(tiny_.model->config()) / 2);
 }
 
@@ -266,7 +266,7 @@ TEST_F(TrainerTest, AnAbandonedStepLeavesNoTrace) {
   EXPECT_EQ(other.steps(), 1);
   take_step(other, make_batch(6, 2), SftLoss{});
   EXPECT_TRUE(same_bits(weights_of(plain), weights_of(other)));
-  EXPECT_TRUE(same_bits(floats(*plain.state().first_moment), floats(*other.state().first_moment)));
+  EXPECT_TRUE(same_bits(floats(plain.state().first_moment), floats(other.state().first_moment)));
 }
 
 TEST_F(TrainerTest, BadDataNamesStepAndSampleAndChangesNothing) {
@@ -313,7 +313,7 @@ TEST_F(TrainerTest, AGradientThatIsNotFiniteChangesNothing) {
   EXPECT_NE(message.find("step 1"), std::string::npos) << message;
   EXPECT_EQ(trainer.steps(), 0);
   EXPECT_TRUE(same_bits(weights_of(trainer), before));
-  for (const float m : floats(*trainer.state().first_moment)) ASSERT_EQ(m, 0);
+  for (const float m : floats(trainer.state().first_moment)) ASSERT_EQ(m, 0);
   EXPECT_NO_THROW(take_step(trainer, make_batch(3, 1), PolicyLoss{}));
 }
 

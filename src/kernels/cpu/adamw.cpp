@@ -81,6 +81,13 @@ void adamw(Tensor w_new, ConstTensor w, Tensor m, Tensor v, ConstTensor grad, co
   });
 }
 
+void round_to_working(Tensor working, ConstTensor w, Stream& stream) {
+  auto* const to = static_cast<BFloat16*>(working.data);
+  split_rows(stream, w.shape[0], 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) to[i] = to_bf16(w.f32()[i]);
+  });
+}
+
 double sum_of_squares(ConstTensor x, Stream& stream) {
   constexpr int64_t kBlock = 4096;
   const int64_t count = x.shape[0], blocks = (count + kBlock - 1) / kBlock;

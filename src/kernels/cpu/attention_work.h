@@ -27,9 +27,10 @@ struct AttentionHead {
     return shape->window > 0 ? std::max<int64_t>(0, position(v) - shape->window + 1) : 0;
   }
   const float* keys(int64_t block) const {  // [head_dim][16]
-    return sequence->blocks[static_cast<size_t>(block)] + kv_head * shape->head_dim * kKvBlock;
+    return static_cast<const float*>(sequence->blocks[static_cast<size_t>(block)]) + shape->kv_offset +
+           kv_head * shape->head_dim * kKvBlock;
   }
-  const float* values(int64_t block) const { return keys(block) + shape->key_block_floats(); }  // [16][head_dim]
+  const float* values(int64_t block) const { return keys(block) + shape->key_block_elements(); }  // [16][head_dim]
 };
 
 // Some vectors of a head: an amount of work for one thread.

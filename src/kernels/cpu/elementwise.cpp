@@ -1,3 +1,6 @@
+#include <cstring>
+#include <type_traits>
+
 #include "kernels/cpu/row_ops.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/targets.h"
@@ -87,6 +90,26 @@ void add(Tensor y, ConstTensor x, Stream& stream) {
   split_rows(stream, y.shape[0], y.shape[1], [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) row(y.row(t), x.row(t), y.shape[1]);
   });
+}
+
+namespace {
+template <class View>
+auto* bytes_of(const View& x, int64_t row) {
+  using Byte = std::conditional_t<std::is_same_v<View, Tensor>, std::byte, const std::byte>;
+  return static_cast<Byte*>(x.data) + row * x.row_stride * dtype_bytes(x.dtype);
+}
+}  // namespace
+
+void gather_rows(Tensor to, ConstTensor from, std::span<const int32_t> rows, Stream&) {
+  const size_t bytes = static_cast<size_t>(from.row_elements() * dtype_bytes(from.dtype));
+  for (size_t i = 0; i < rows.size(); ++i)
+    std::memcpy(bytes_of(to, static_cast<int64_t>(i)), bytes_of(from, rows[i]), bytes);
+}
+
+void scatter_rows(Tensor to, ConstTensor from, std::span<const int32_t> rows, Stream&) {
+  const size_t bytes = static_cast<size_t>(from.row_elements() * dtype_bytes(from.dtype));
+  for (size_t i = 0; i < rows.size(); ++i)
+    std::memcpy(bytes_of(to, rows[i]), bytes_of(from, static_cast<int64_t>(i)), bytes);
 }
 
 void dropout(Tensor y, ConstTensor x, float p, const DropoutCounter& counter, bool accumulate, Stream& stream) {

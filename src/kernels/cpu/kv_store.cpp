@@ -13,15 +13,16 @@ struct BlockRows {
 };
 
 void store_block(const BlockRows& part, const ConstTensor& k, const ConstTensor& v, const AttentionShape& shape) {
-  float* const block = part.sequence->blocks[static_cast<size_t>(part.begin / kKvBlock)];
+  float* const block =
+      static_cast<float*>(part.sequence->blocks[static_cast<size_t>(part.begin / kKvBlock)]) + shape.kv_offset;
   const int64_t offset = part.begin % kKvBlock, count = part.end - part.begin;
   // A fresh block: what lies beyond the written positions is multiplied by probability 0, which needs finite numbers.
-  if (offset == 0 && count < kKvBlock) std::fill_n(block, shape.block_floats(), 0.0f);
+  if (offset == 0 && count < kKvBlock) std::fill_n(block, shape.block_elements(), 0.0f);
   const int64_t row = part.sequence->row_begin + part.begin - part.sequence->first_position;
   const int64_t head_dim = shape.head_dim;
   for (int64_t head = 0; head < shape.kv_heads; ++head) {
     float* const keys = block + head * head_dim * kKvBlock + offset;
-    float* const values = block + shape.key_block_floats() + (head * kKvBlock + offset) * head_dim;
+    float* const values = block + shape.key_block_elements() + (head * kKvBlock + offset) * head_dim;
     for (int64_t i = 0; i < count; ++i) {
       const float* const key = k.row(row + i) + head * head_dim;
       for (int64_t d = 0; d < head_dim; ++d) keys[d * kKvBlock + i] = key[d];

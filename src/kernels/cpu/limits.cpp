@@ -1,6 +1,7 @@
 #include "kernels/limits.h"
 
 #include "kernels/cpu/targets.h"
+#include "kernels/cuda/ops.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/limits.cpp"
@@ -75,6 +76,7 @@ double now() {
 }  // namespace
 
 double measure_fma_gflops(double seconds, Stream& stream) {
+  if (stream.device() == Device::cuda) return cuda::measure_fma_gflops(seconds, stream);
   const auto rounds = LOCKSTEP_DISPATCH(stream, FmaRounds);
   std::vector<float> sink(static_cast<size_t>(stream.threads()) * 16);
   double best = 0;
@@ -92,6 +94,7 @@ double measure_fma_gflops(double seconds, Stream& stream) {
 }
 
 double measure_read_gb_s(size_t bytes, double seconds, Stream& stream) {
+  if (stream.device() == Device::cuda) return cuda::measure_read_gb_s(bytes, seconds, stream);
   const auto read = LOCKSTEP_DISPATCH(stream, ReadAll);
   const Buffer buffer(bytes);
   const size_t piece = size_t{1} << 18;  // floats; 1 MB

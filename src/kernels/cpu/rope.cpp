@@ -41,8 +41,7 @@ void rope(Tensor x, int64_t heads, std::span<const int32_t> positions, const Rop
   split_rows(stream, x.shape[0], heads * 2 * table.half, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       const int64_t at = positions[static_cast<size_t>(t)] * table.half;
-      rotate_row(x.row(t), heads, table.half, table.cos.data() + at, table.sin.data() + at,
-                 static_cast<float>(direction));
+      rotate_row(x.row(t), heads, table.half, table.cos() + at, table.sin() + at, static_cast<float>(direction));
     }
   });
 }

@@ -9,6 +9,7 @@
 #include "kernels/adamw.h"
 #include "kernels/elementwise.h"
 #include "kernels/rope.h"
+#include "kernels/sample.h"
 
 namespace lockstep::kernels::cpu {
 
@@ -30,14 +31,20 @@ void rope(Tensor x, int64_t heads, std::span<const int32_t> positions, const Rop
 void swiglu_forward(Tensor y, ConstTensor gate_up, Stream& stream);
 void swiglu_backward(Tensor d_gate_up, ConstTensor dy, ConstTensor gate_up, Stream& stream);
 void add(Tensor y, ConstTensor x, Stream& stream);
+void gather_rows(Tensor to, ConstTensor from, std::span<const int32_t> rows, Stream& stream);
+void scatter_rows(Tensor to, ConstTensor from, std::span<const int32_t> rows, Stream& stream);
 void dropout(Tensor y, ConstTensor x, float p, const DropoutCounter& counter, bool accumulate, Stream& stream);
 void logprob_forward(Tensor logprob, Tensor entropy, Tensor lse, ConstTensor logits, std::span<const int32_t> targets,
                      float inv_temperature, Stream& stream);
 void logprob_backward(Tensor dlogits, ConstTensor logits, std::span<const int32_t> targets, float inv_temperature,
                       ConstTensor lse, ConstTensor entropy, ConstTensor d_logprob, ConstTensor d_entropy,
                       Stream& stream);
+void sample_tokens(std::span<int32_t> tokens, Tensor scratch, ConstTensor logits, std::span<const SampleRow> rows,
+                   Stream& stream);
 void softmax_unnormalized(Tensor probabilities, Tensor sums, ConstTensor logits, float inv_temperature, Stream& stream);
 void adamw(Tensor w_new, ConstTensor w, Tensor m, Tensor v, ConstTensor grad, const AdamWStep& options, Stream& stream);
+void round_to_working(Tensor working, ConstTensor w, Stream& stream);
 double sum_of_squares(ConstTensor x, Stream& stream);
+void fill_uniform(Tensor x, float bound, uint64_t key, uint32_t tensor, Stream& stream);
 
 }  // namespace lockstep::kernels::cpu

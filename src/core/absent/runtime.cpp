@@ -1,0 +1,59 @@
+#include "core/cuda/runtime.h"
+
+#include "core/error.h"
+
+namespace lockstep::cuda {
+
+namespace {
+[[noreturn]] void absent() {
+  throw DeviceError({.what = "this lockstep was built without CUDA", .attempt = "--device cpu, or build with nvcc"});
+}
+}  // namespace
+
+std::string unusable() {
+  return "this lockstep was built without CUDA";
+}
+DeviceInfo info() {
+  absent();
+}
+void* allocate(size_t) {
+  absent();
+}
+void release(void*) {}
+void* make_stream() {
+  absent();
+}
+void destroy_stream(void*) {}
+void synchronize(void*) {
+  absent();
+}
+void* make_event() {
+  absent();
+}
+void destroy_event(void*) {}
+void record_event(void*, void*) {
+  absent();
+}
+void wait_event(void*, void*) {
+  absent();
+}
+void zero(void*, size_t, void*) {
+  absent();
+}
+void copy(void*, const void*, size_t, void*) {
+  absent();
+}
+
+void begin_recording(void*) {
+  absent();
+}
+void* end_recording(void*) {
+  absent();
+}
+void abandon_recording(void*) {}
+void launch_graph(void*, void*) {
+  absent();
+}
+void destroy_graph(void*) {}
+
+}  // namespace lockstep::cuda

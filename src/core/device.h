@@ -1,0 +1,25 @@
+// Which processor memory lies on and ops run on.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace lockstep {
+
+enum class Device : uint8_t { cpu, cuda };
+
+// "cpu"; "cuda" (DeviceError saying why when no GPU can be used); "auto": a GPU if there is one. ConfigError otherwise.
+Device parse_device(std::string_view name);
+
+// Why no GPU can be used by this build on this machine; empty when one can.
+std::string cuda_unusable();
+
+struct DeviceInfo {
+  std::string name;  // "NVIDIA H200"
+  int64_t free_bytes = 0, total_bytes = 0;
+  int multiprocessors = 0;
+};
+DeviceInfo cuda_info();  // DeviceError when no GPU can be used
+
+}  // namespace lockstep

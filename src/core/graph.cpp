@@ -1,0 +1,39 @@
+#include "core/graph.h"
+
+#include <utility>
+
+#include "core/cuda/runtime.h"
+#include "core/error.h"
+
+namespace lockstep {
+
+Graph::Graph(Graph&& other) noexcept : graph_(std::exchange(other.graph_, nullptr)) {}
+
+Graph& Graph::operator=(Graph&& other) noexcept {
+  std::swap(graph_, other.graph_);
+  return *this;
+}
+
+Graph::~Graph() {
+  if (graph_) cuda::destroy_graph(graph_);
+}
+
+Graph Graph::record(Stream& stream, const std::function<void()>& work) {
+  if (stream.device() == Device::cpu) throw DeviceError({.what = "only a GPU's work can be recorded as a graph"});
+  cuda::begin_recording(stream.native());
+  try {
+    work();
+  } catch (...) {
+    cuda::abandon_recording(stream.native());
+    throw;
+  }
+  Graph graph;
+  graph.graph_ = cuda::end_recording(stream.native());
+  return graph;
+}
+
+void Graph::launch(Stream& stream) const {
+  cuda::launch_graph(graph_, stream.native());
+}
+
+}  // namespace lockstep

@@ -1,0 +1,27 @@
+// A recorded sequence of GPU ops that is launched as one: launching costs microseconds however many ops it holds.
+#pragma once
+
+#include <functional>
+
+#include "core/stream.h"
+
+namespace lockstep {
+
+// Move only. Launches read and write the memory that was named when it was recorded.
+class Graph {
+ public:
+  Graph() = default;
+  Graph(Graph&& other) noexcept;
+  Graph& operator=(Graph&& other) noexcept;
+  ~Graph();
+
+  // Records what `work` queues on the stream; nothing runs. `work` must not wait, allocate device memory or touch the
+  // host's. DeviceError otherwise, and on a CPU stream.
+  static Graph record(Stream& stream, const std::function<void()>& work);
+  void launch(Stream& stream) const;  // queued
+
+ private:
+  void* graph_ = nullptr;
+};
+
+}  // namespace lockstep

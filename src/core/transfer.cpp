@@ -1,0 +1,52 @@
+#include "core/transfer.h"
+
+#include <cstring>
+
+#include "core/cuda/runtime.h"
+
+namespace lockstep {
+
+namespace {
+void move_bytes(void* to, const void* from, size_t bytes, Stream& stream) {
+  if (bytes == 0) return;
+  if (stream.device() == Device::cpu)
+    std::memcpy(to, from, bytes);
+  else
+    cuda::copy(to, from, bytes, stream.native());
+}
+}  // namespace
+
+void upload(void* to, const void* from_host, size_t bytes, Stream& stream) {
+  move_bytes(to, from_host, bytes, stream);
+}
+
+void download(void* to_host, const void* from, size_t bytes, Stream& stream) {
+  move_bytes(to_host, from, bytes, stream);
+  stream.synchronize();
+}
+
+void copy(void* to, const void* from, size_t bytes, Stream& stream) {
+  move_bytes(to, from, bytes, stream);
+}
+
+void zero(void* to, size_t bytes, Stream& stream) {
+  if (bytes == 0) return;
+  if (stream.device() == Device::cpu)
+    std::memset(to, 0, bytes);
+  else
+    cuda::zero(to, bytes, stream.native());
+}
+
+Buffer host_copy(const Buffer& buffer, Stream& stream) {
+  Buffer result(buffer.bytes(), Buffer::Fill::none);
+  download(result.data(), buffer.data(), buffer.bytes(), stream);
+  return result;
+}
+
+Buffer device_copy(const void* from_host, size_t bytes, Stream& stream) {
+  Buffer result(bytes, Buffer::Fill::none, stream.device());
+  upload(result.data(), from_host, bytes, stream);
+  return result;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,116 @@
+// Stands in for the GPU code in a build without CUDA. Nothing here is ever reached: no Stream on a GPU can be made.
+#include "kernels/cuda/ops.h"
+
+#include "core/error.h"
+
+namespace lockstep::kernels::cuda {
+
+namespace {
+[[noreturn]] void absent() {
+  throw DeviceError({.what = "this lockstep was built without CUDA", .attempt = "--device cpu, or build with nvcc"});
+}
+}  // namespace
+
+void pack_rows(PackedWeight&, std::span<const ConstTensor>, Stream&) {
+  absent();
+}
+void unpack_rows(Tensor, const PackedWeight&, int64_t, int64_t, Stream&) {
+  absent();
+}
+void embedding_gather(Tensor, const PackedWeight&, std::span<const int32_t>, Stream&) {
+  absent();
+}
+void linear_forward(Tensor, ConstTensor, const PackedWeight&, ConstTensor, ConstTensor, Stream&) {
+  absent();
+}
+void linear_backward_input(Tensor, ConstTensor, const PackedWeight&, bool, Stream&) {
+  absent();
+}
+void lora_shrink(Tensor, ConstTensor, std::span<const LoraPair>, Stream&) {
+  absent();
+}
+void lora_expand(Tensor, ConstTensor, std::span<const LoraPair>, Stream&) {
+  absent();
+}
+void lora_expand_backward(Tensor, ConstTensor, std::span<const LoraPair>, Stream&) {
+  absent();
+}
+void lora_shrink_backward(Tensor, ConstTensor, std::span<const LoraPair>, Stream&) {
+  absent();
+}
+void lora_gradient(const GradientPlan&, ConstTensor, ConstTensor, ConstTensor, ConstTensor, std::span<const LoraPair>,
+                   Stream&) {
+  absent();
+}
+void heads_forward(Tensor, Tensor, ConstTensor, const HeadNorms&, const RopeTable&, std::span<const int32_t>,
+                   const AttentionShape&, const DeviceSequences&, bool, Stream&) {
+  absent();
+}
+void heads_backward(Tensor, ConstTensor, ConstTensor, const HeadNorms&, const RopeTable&, std::span<const int32_t>,
+                    const AttentionShape&, Stream&) {
+  absent();
+}
+void attention_forward(Tensor, Tensor, ConstTensor, const AttentionShape&, const DeviceSequences&, Stream&) {
+  absent();
+}
+void attention_backward(Tensor, Tensor, Tensor, ConstTensor, ConstTensor, ConstTensor, ConstTensor, Tensor,
+                        const AttentionShape&, const DeviceSequences&, Stream&) {
+  absent();
+}
+void rmsnorm_forward(Tensor, Tensor, ConstTensor, ConstTensor, float, Stream&) {
+  absent();
+}
+void rmsnorm_backward(Tensor, ConstTensor, ConstTensor, ConstTensor, ConstTensor, bool, Stream&) {
+  absent();
+}
+void swiglu_forward(Tensor, ConstTensor, Stream&) {
+  absent();
+}
+void swiglu_backward(Tensor, ConstTensor, ConstTensor, Stream&) {
+  absent();
+}
+void add(Tensor, ConstTensor, Stream&) {
+  absent();
+}
+void gather_rows(Tensor, ConstTensor, std::span<const int32_t>, Stream&) {
+  absent();
+}
+void scatter_rows(Tensor, ConstTensor, std::span<const int32_t>, Stream&) {
+  absent();
+}
+void dropout(Tensor, ConstTensor, float, const DropoutCounter&, bool, Stream&) {
+  absent();
+}
+void logprob_forward(Tensor, Tensor, Tensor, ConstTensor, std::span<const int32_t>, float, Stream&) {
+  absent();
+}
+void logprob_backward(Tensor, ConstTensor, std::span<const int32_t>, float, ConstTensor, ConstTensor, ConstTensor,
+                      ConstTensor, Stream&) {
+  absent();
+}
+void decode_advance(const DecodeState&, std::span<const int32_t>, ConstTensor, Stream&) {
+  absent();
+}
+void sample_tokens(std::span<int32_t>, ConstTensor, std::span<const SampleRow>, Stream&) {
+  absent();
+}
+void adamw(Tensor, Tensor, ConstTensor, Tensor, Tensor, ConstTensor, const AdamWStep&, Stream&) {
+  absent();
+}
+void round_to_working(Tensor, ConstTensor, Stream&) {
+  absent();
+}
+double sum_of_squares(ConstTensor, Stream&) {
+  absent();
+}
+void fill_uniform(Tensor, float, uint64_t, uint32_t, Stream&) {
+  absent();
+}
+double measure_fma_gflops(double, Stream&) {
+  absent();
+}
+double measure_read_gb_s(size_t, double, Stream&) {
+  absent();
+}
+
+}  // namespace lockstep::kernels::cuda

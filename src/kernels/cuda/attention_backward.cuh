@@ -1,0 +1,104 @@
+// What the kernels of attention_backward share.
+#pragma once
+
+#include "kernels/cuda/attention_common.cuh"
+
+namespace lockstep::kernels::cuda {
+
+inline constexpr float kLog2e = 1.44269504f;
+
+struct Backward {
+  HeadRows<bf16> dq, dk, dv;
+  HeadRows<const bf16> d_o, q, o;
+  const float* stats;
+  int64_t stats_stride;
+  float* delta;  // do . o
+  int64_t delta_stride;
+  int heads, kv_heads, head_dim, window;
+  int64_t rows, kv_offset;
+  float scale, c;
+  DeviceSequences sequences;
+  int64_t num_tiles;  // without a list every sequence has one row and is a tile
+};
+
+// What a query row needs to know to make its probabilities again.
+struct QueryStats {
+  float max = 0, sum = 1, delta = 0;  // of a row that does not exist
+
+  __device__ QueryStats() {}
+  __device__ QueryStats(const Backward& p, int64_t row, int head) {
+    const float* stats = p.stats + row * p.stats_stride + 2 * head;
+    max = stats[0], sum = stats[1], delta = p.delta[row * p.delta_stride + head];
+  }
+  // p = exp2(fma(S, c, -log2_norm))
+  __device__ float log2_norm() const { return fmaf(max, kLog2e, __log2f(sum)); }
+};
+
+// One tile and what it belongs to; its 64 rows are queries or keys.
+struct Tile {
+  DeviceSequence sequence;
+  int first;  // position of its first row
+  __device__ Tile(const Backward& p, int index)
+      : Tile(p, p.sequences.tiles ? p.sequences.tiles[index] : QueryTile{index, 0}) {}
+  __device__ Tile(const Backward& p, const QueryTile& tile)
+      : sequence(p.sequences.sequences[tile.sequence]), first(tile.first) {}
+  __device__ KvPlace keys_of(const Backward& p, int kv_head, int end) const {
+    const int head_elements = static_cast<int>(kKvBlock) * p.head_dim;
+    return {.blocks = p.sequences.blocks + sequence.block_begin,
+            .offset = p.kv_offset + int64_t{kv_head} * head_elements,
+            .value_offset = p.kv_heads * head_elements,
+            .head_dim = p.head_dim,
+            .end = end};
+  }
+};
+
+// A lane's two rows of queries.
+struct QueryRows {
+  float norm[2], delta[2];
+  int low[2], high[2];  // visible keys
+
+  __device__ QueryRows(const Backward& p, int64_t tile_row, int head, int rows, int position, int warp, int lane) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int r = 16 * warp + lane / 4 + 8 * h;
+      const QueryStats stats = r < rows ? QueryStats(p, tile_row + r, head) : QueryStats();
+      norm[h] = stats.log2_norm(), delta[h] = stats.delta;
+      high[h] = position + r, low[h] = p.window ? max(0, high[h] - p.window + 1) : 0;
+    }
+  }
+};
+
+// 16 rows of a gradient, times `factor`.
+template <int kDim>
+__device__ __forceinline__ void store_gradient(const HeadRows<bf16>& to, const float (&x)[kDim / 8][4], int64_t row,
+                                               int column, int present, int head_dim, float factor, int lane) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int r = lane / 4 + 8 * h;
+    if (r >= present) continue;
+#pragma unroll
+    for (int n = 0; n < kDim / 8; ++n)
+      if (8 * n < head_dim)
+        store_pair(to.at(row + r, column + 8 * n + 2 * (lane & 3)), to.by_4, x[n][2 * h] * factor,
+                   x[n][2 * h + 1] * factor);
+  }
+}
+
+// The tiles of queries that see a tile of keys, head after head of the group.
+struct QueryWalk {
+  int first_tile, last_tile, last_head;  // inclusive
+  int head, tile;
+  __device__ bool done() const { return head > last_head; }
+  __device__ void advance() {
+    if (tile < last_tile)
+      ++tile;
+    else
+      tile = first_tile, ++head;
+  }
+};
+
+// attention_backward_wgmma.cu: dq, dk and dv on Hopper for head_dim 64 and 128, rows at multiples of 16 bytes.
+bool takes_wgmma(const Backward& p);
+void launch_backward_wgmma(const Backward& p, cudaStream_t stream);
+
+}  // namespace lockstep::kernels::cuda

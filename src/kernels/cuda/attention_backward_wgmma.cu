@@ -1,0 +1,357 @@
+// attention_backward on Hopper: the same sums in the same order as attention_backward.cu, by warpgroup products. One
+// warpgroup loads, the others have 64 rows (keys or queries) each and run apart, so that the exponentials of one
+// overlap the products of another. P and dS never leave registers: the key kernel makes S^T = K Q^T, the query kernel S
+// = Q K^T.
+#include "kernels/cuda/attention_backward.cuh"
+#include "kernels/cuda/attention_wgmma.cuh"
+
+namespace lockstep::kernels::cuda {
+namespace {
+
+constexpr int kStages = 3;
+constexpr int kKeyGroups = 2, kQueryGroups = 3;  // warpgroups that compute
+constexpr int kKeyThreads = (1 + kKeyGroups) * kWarpgroup, kQueryThreads = (1 + kQueryGroups) * kWarpgroup;
+// Registers of a thread that loads and of one that computes; together no more than the CTA was launched with.
+constexpr int kKeyLoading = 40, kKeyComputing = 232;
+constexpr int kQueryLoading = 32, kQueryComputing = 160;
+
+template <int kDim>
+constexpr int kTileElements = kTileRows* kDim;
+
+template <int kDim>
+struct KeyShared {
+  bf16 keys[kKeyGroups][kTileElements<kDim>], values[kKeyGroups][kTileElements<kDim>];
+  bf16 queries[kStages][kTileElements<kDim>], gradients[kStages][kTileElements<kDim>];
+  float4 norm_delta[kStages][kTileRows / 2];  // of two rows: norm, norm, delta, delta
+  Ring<kStages> ring;
+};
+
+// The keys of a CTA and the queries that see them.
+struct KeyWork {
+  DeviceSequence sequence;
+  int first, kv_head, present;
+  QueryWalk walk;
+
+  __device__ KeyWork(const Backward& p, const Tile& tile, int head)
+      : sequence(tile.sequence), first(tile.first), kv_head(head) {
+    const int rows = sequence.rows, group = p.heads / p.kv_heads;
+    present = min(rows - first, kKeyGroups * kTileRows);
+    const int last_query = p.window ? min(rows - 1, first + present - 1 + p.window - 1) : rows - 1;
+    walk = {.first_tile = first / kTileRows,
+            .last_tile = last_query / kTileRows,
+            .last_head = kv_head * group + group - 1,
+            .head = kv_head * group,
+            .tile = first / kTileRows};
+  }
+};
+
+template <int kDim>
+__device__ __forceinline__ void load_for_keys(KeyShared<kDim>& shared, const Backward& p, const Tile& tile,
+                                              const KeyWork& work, int thread) {
+  const TileLoader<kDim> loader(thread);
+  QueryWalk walk = work.walk;
+  const int rows = work.sequence.rows;
+  const int64_t row_begin = work.sequence.row_begin;
+  const auto stats_of = [&](const QueryWalk& at) {
+    const int own = at.tile * kTileRows + thread;
+    return thread < kTileRows && own < rows ? QueryStats(p, row_begin + own, at.head) : QueryStats();
+  };
+  {
+    const KvPlace place = tile.keys_of(p, work.kv_head, work.first + work.present);
+    for (int g = 0; g < kKeyGroups; ++g) {
+      const bf16* from[4];
+      find_positions(from, place, work.first + g * kTileRows);
+      loader.positions(shared.keys[g], from, 0, work.present - g * kTileRows);
+      loader.positions(shared.values[g], from, place.value_offset, work.present - g * kTileRows);
+    }
+  }
+  QueryStats stats = stats_of(walk);
+  for (RingPlace<kStages> at; !walk.done(); at.advance()) {
+    const int first = walk.tile * kTileRows, column = walk.head * kDim;
+    shared.ring.empty[at.stage].wait(at.round ^ 1);
+    if (thread < kTileRows) {
+      float* const to = reinterpret_cast<float*>(&shared.norm_delta[at.stage][thread / 2]) + (thread & 1);
+      to[0] = stats.log2_norm(), to[2] = stats.delta;
+    }
+    shared.ring.full[at.stage].arrive();
+    loader.rows(shared.queries[at.stage], p.q, row_begin + first, column, rows - first);
+    loader.rows(shared.gradients[at.stage], p.d_o, row_begin + first, column, rows - first);
+    shared.ring.full[at.stage].arrive_after_copies();
+    walk.advance();
+    if (!walk.done()) stats = stats_of(walk);
+  }
+  copy_commit();
+  copy_wait<0>();
+}
+
+// S^T becomes P^T.
+[[maybe_unused]] __device__ __forceinline__ void make_probabilities(float (&s)[8][4], const float4* norm_delta, float c,
+                                                                    int lane) {
+#pragma unroll
+  for (int n = 0; n < 8; ++n) {
+    const float4 two = norm_delta[4 * n + (lane & 3)];
+#pragma unroll
+    for (int e = 0; e < 4; ++e) s[n][e] = exp2_fast(__fmaf_rn(s[n][e], c, -(e & 1 ? two.y : two.x)));
+  }
+}
+// dP^T becomes dS^T.
+[[maybe_unused]] __device__ __forceinline__ void make_score_gradients(float (&d)[8][4],
+                                                                      const float (&probability)[8][4],
+                                                                      const float4* norm_delta, int lane) {
+#pragma unroll
+  for (int n = 0; n < 8; ++n) {
+    const float4 two = norm_delta[4 * n + (lane & 3)];
+#pragma unroll
+    for (int e = 0; e < 4; ++e) d[n][e] = probability[n][e] * (d[n][e] - (e & 1 ? two.w : two.z));
+  }
+}
+// Of 16 keys from first_key on and 64 queries.
+[[maybe_unused]] __device__ __forceinline__ void mask_transposed(float (&s)[8][4], int first_key, int first_query,
+                                                                 int window, int lane) {
+#pragma unroll
+  for (int n = 0; n < 8; ++n)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int query = first_query + 8 * n + 2 * (lane & 3) + (e & 1), key = first_key + lane / 4 + 8 * (e >> 1);
+      if (key > query || (window != 0 && key <= query - window)) s[n][e] = -INFINITY;
+    }
+}
+
+// dk and dv of 64 keys get what a tile of queries adds.
+template <int kDim>
+__device__ __forceinline__ void add_queries(float (&dk)[kDim / 8][4], float (&dv)[kDim / 8][4],
+                                            const KeyShared<kDim>& shared, const Backward& p, int group, int stage,
+                                            int first_key, int first_query, int lane) {
+  const bf16* const queries = shared.queries[stage];
+  const bf16* const gradients = shared.gradients[stage];
+  float s[8][4], d[8][4];
+  uint32_t a[4][4], ds[4][4];
+  begin_products();
+  start_rows_by_rows<kDim>(s, shared.keys[group], queries);
+  commit_products();
+  start_rows_by_rows<kDim>(d, shared.values[group], gradients);
+  commit_products();
+  wait_products<1>();
+  pin(s);
+  const bool all =
+      first_key + kKeyBlock - 1 <= first_query && (p.window == 0 || first_key > first_query + kTileRows - 1 - p.window);
+  if (!all) mask_transposed(s, first_key + 16 * (threadIdx.x / 32 & 3), first_query, p.window, lane);
+  make_probabilities(s, shared.norm_delta[stage], p.c, lane);
+  pack_weights(a, s);
+  begin_products();
+  start_weighted_rows<kDim>(dv, a, gradients);
+  commit_products();
+  wait_products<1>();
+  pin(d);
+  make_score_gradients(d, s, shared.norm_delta[stage], lane);
+  pack_weights(ds, d);
+  begin_products();
+  start_weighted_rows<kDim>(dk, ds, queries);
+  commit_products();
+  wait_products<0>();
+  pin(dv), pin(dk);
+}
+
+template <int kDim>
+__device__ __forceinline__ void compute_keys(KeyShared<kDim>& shared, const Backward& p, const KeyWork& work, int group,
+                                             int lane) {
+  float dk[kDim / 8][4] = {}, dv[kDim / 8][4] = {};
+  const int first_key = work.first + group * kTileRows;
+  QueryWalk walk = work.walk;
+  for (RingPlace<kStages> at; !walk.done(); at.advance(), walk.advance()) {
+    const int first_query = walk.tile * kTileRows;
+    shared.ring.full[at.stage].wait(at.round);
+    // Else no query of the tile sees a key of this warpgroup, or there is none.
+    if (first_query >= first_key && group * kTileRows < work.present &&
+        (p.window == 0 || first_key + kKeyBlock - 1 > first_query - p.window)) {
+      fence_for_products();
+      add_queries<kDim>(dk, dv, shared, p, group, at.stage, first_key, first_query, lane);
+    }
+    give_back(shared.ring.empty[at.stage], lane);
+  }
+  const int own = group * kTileRows + 16 * (threadIdx.x / 32 & 3), column = work.kv_head * kDim;
+  const int64_t row = int64_t{work.sequence.row_begin} + work.first + own;
+  store_gradient<kDim>(p.dk, dk, row, column, work.present - own, kDim, p.scale, lane);
+  store_gradient<kDim>(p.dv, dv, row, column, work.present - own, kDim, 1.0f, lane);
+}
+
+// dk and dv of two tiles of keys and a kv head: over the heads of the group, then tiles of queries, in order.
+template <int kDim>
+__global__ void __launch_bounds__(kKeyThreads, 1) key_kernel(const Backward p) {
+  if constexpr (kHasWgmma) {
+    extern __shared__ __align__(kTileAlignment) unsigned char memory[];
+    auto& shared = *reinterpret_cast<KeyShared<kDim>*>(aligned_tiles(memory));
+    // Tiles come longest rows of keys first: the other way round the keys that most queries see.
+    const QueryTile first =
+        group_of_tiles<kKeyGroups, true, kKeyThreads>(p.sequences, static_cast<int>(blockIdx.x) / p.kv_heads);
+    if (first.sequence < 0) return;
+    const Tile tile(p, first);
+    const KeyWork work(p, tile, static_cast<int>(blockIdx.x) % p.kv_heads);
+    if (threadIdx.x == 0) shared.ring.init(2 * kWarpgroup, kKeyGroups);
+    __syncthreads();
+    const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
+    if (warpgroup == 0) {
+      give_registers<kKeyLoading>();
+      load_for_keys<kDim>(shared, p, tile, work, threadIdx.x);
+    } else {
+      take_registers<kKeyComputing>();
+      compute_keys<kDim>(shared, p, work, warpgroup - 1, threadIdx.x & 31);
+    }
+  } else {
+    __trap();
+  }
+}
+
+template <int kDim>
+struct QueryShared {
+  bf16 queries[kQueryGroups][kTileElements<kDim>], gradients[kQueryGroups][kTileElements<kDim>];
+  bf16 keys[kStages][kTileElements<kDim>], values[kStages][kTileElements<kDim>];
+  Ring<kStages> ring;
+};
+
+// The queries of a CTA, of one head, and the blocks of keys that they see.
+struct QueryWork {
+  DeviceSequence sequence;
+  int64_t row;
+  int first, head, present, first_block, last_block;
+
+  __device__ QueryWork(const Backward& p, const Tile& tile, int query_head)
+      : sequence(tile.sequence), row(int64_t{sequence.row_begin} + tile.first), first(tile.first), head(query_head) {
+    present = min(sequence.rows - first, kQueryGroups * kTileRows);
+    first_block = (p.window ? max(0, first - p.window + 1) : 0) / kKeyBlock;
+    last_block = (first + present - 1) / kKeyBlock;
+  }
+};
+
+template <int kDim>
+__device__ __forceinline__ void load_for_queries(QueryShared<kDim>& shared, const Backward& p, const Tile& tile,
+                                                 const QueryWork& work, int thread) {
+  const TileLoader<kDim> loader(thread);
+  const KvPlace place = tile.keys_of(p, work.head / (p.heads / p.kv_heads), work.first + work.present);
+  const bf16* from[4];
+  find_positions(from, place, work.first_block * kKeyBlock);
+  for (int g = 0; g < kQueryGroups; ++g) {
+    const int first = g * kTileRows, column = work.head * kDim;
+    loader.rows(shared.queries[g], p.q, work.row + first, column, work.present - first);
+    loader.rows(shared.gradients[g], p.d_o, work.row + first, column, work.present - first);
+  }
+  RingPlace<kStages> at;
+  for (int block = work.first_block; block <= work.last_block; ++block, at.advance()) {
+    const int present = place.end - block * kKeyBlock;
+    shared.ring.empty[at.stage].wait(at.round ^ 1);
+    loader.positions(shared.keys[at.stage], from, 0, present);
+    loader.positions(shared.values[at.stage], from, place.value_offset, present);
+    shared.ring.full[at.stage].arrive_after_copies();
+    find_positions(from, place, (block + 1) * kKeyBlock);
+  }
+  copy_commit();
+  copy_wait<0>();
+}
+
+// dq of 64 queries gets what a block of keys adds.
+template <int kDim>
+__device__ __forceinline__ void add_keys(float (&dq)[kDim / 8][4], const QueryShared<kDim>& shared, int group,
+                                         int stage, const QueryRows& rows, int first_key, bool masked, float c,
+                                         int lane) {
+  float s[8][4], d[8][4];
+  uint32_t ds[4][4];
+  begin_products();
+  start_rows_by_rows<kDim>(s, shared.queries[group], shared.keys[stage]);
+  commit_products();
+  start_rows_by_rows<kDim>(d, shared.gradients[group], shared.values[stage]);
+  commit_products();
+  wait_products<1>();
+  pin(s);
+  if (masked) mask_block(s, first_key, rows.low, rows.high, lane);
+#pragma unroll
+  for (int n = 0; n < 8; ++n)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) s[n][e] = exp2_fast(__fmaf_rn(s[n][e], c, -rows.norm[e >> 1]));
+  wait_products<0>();
+  pin(d);
+#pragma unroll
+  for (int n = 0; n < 8; ++n)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) d[n][e] = s[n][e] * (d[n][e] - rows.delta[e >> 1]);
+  pack_weights(ds, d);
+  begin_products();
+  start_weighted_rows<kDim>(dq, ds, shared.keys[stage]);
+  commit_products();
+  wait_products<0>();
+  pin(dq);
+}
+
+template <int kDim>
+__device__ __forceinline__ void compute_queries(QueryShared<kDim>& shared, const Backward& p, const QueryWork& work,
+                                                int group, int lane) {
+  const int warp = threadIdx.x / 32 & 3, own = group * kTileRows, first = work.first + own;
+  const QueryRows rows(p, work.row + own, work.head, work.present - own, first, warp, lane);
+  float dq[kDim / 8][4] = {};
+  RingPlace<kStages> at;
+  for (int block = work.first_block; block <= work.last_block; ++block, at.advance()) {
+    const int first_key = block * kKeyBlock, last_key = first_key + kKeyBlock - 1;
+    shared.ring.full[at.stage].wait(at.round);
+    // Else no query of this warpgroup sees a key of the block, or there is none.
+    if (first_key <= first && own < work.present && (p.window == 0 || last_key > first - p.window)) {
+      const bool masked = last_key > first || (p.window != 0 && first_key <= first + kTileRows - 1 - p.window);
+      fence_for_products();
+      add_keys<kDim>(dq, shared, group, at.stage, rows, first_key, masked, p.c, lane);
+    }
+    give_back(shared.ring.empty[at.stage], lane);
+  }
+  store_gradient<kDim>(p.dq, dq, work.row + own + 16 * warp, work.head * kDim, work.present - own - 16 * warp, kDim,
+                       p.scale, lane);
+}
+
+// dq of three tiles and a head: over blocks of keys in order.
+template <int kDim>
+__global__ void __launch_bounds__(kQueryThreads, 1) query_kernel(const Backward p) {
+  if constexpr (kHasWgmma) {
+    extern __shared__ __align__(kTileAlignment) unsigned char memory[];
+    auto& shared = *reinterpret_cast<QueryShared<kDim>*>(aligned_tiles(memory));
+    const QueryTile first =
+        group_of_tiles<kQueryGroups, false, kQueryThreads>(p.sequences, static_cast<int>(blockIdx.x) / p.heads);
+    if (first.sequence < 0) return;
+    const Tile tile(p, first);
+    const QueryWork work(p, tile, static_cast<int>(blockIdx.x) % p.heads);
+    if (threadIdx.x == 0) shared.ring.init(kWarpgroup, kQueryGroups);
+    __syncthreads();
+    const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
+    if (warpgroup == 0) {
+      give_registers<kQueryLoading>();
+      load_for_queries<kDim>(shared, p, tile, work, threadIdx.x);
+    } else {
+      take_registers<kQueryComputing>();
+      compute_queries<kDim>(shared, p, work, warpgroup - 1, threadIdx.x & 31);
+    }
+  } else {
+    __trap();
+  }
+}
+
+template <int kDim>
+void launch(const Backward& p, cudaStream_t stream) {
+  constexpr const char* kOp = "attention_backward";
+  constexpr int kQueryBytes = sizeof(QueryShared<kDim>) + kTileAlignment;
+  constexpr int kKeyBytes = sizeof(KeyShared<kDim>) + kTileAlignment;
+  const auto query_ctas = static_cast<unsigned>(most_groups(p.sequences, kQueryGroups) * p.heads);
+  const auto key_ctas = static_cast<unsigned>(most_groups(p.sequences, kKeyGroups) * p.kv_heads);
+  allow_shared(query_kernel<kDim>, kQueryBytes, kOp);
+  query_kernel<kDim><<<query_ctas, kQueryThreads, kQueryBytes, stream>>>(p);
+  check_launch(kOp);
+  allow_shared(key_kernel<kDim>, kKeyBytes, kOp);
+  key_kernel<kDim><<<key_ctas, kKeyThreads, kKeyBytes, stream>>>(p);
+  check_launch(kOp);
+}
+
+}  // namespace
+
+bool takes_wgmma(const Backward& p) {
+  return (p.head_dim == 64 || p.head_dim == 128) && p.q.by_16 && p.d_o.by_16 && has_wgmma();
+}
+
+void launch_backward_wgmma(const Backward& p, cudaStream_t stream) {
+  p.head_dim == 64 ? launch<64>(p, stream) : launch<128>(p, stream);
+}
+
+}  // namespace lockstep::kernels::cuda

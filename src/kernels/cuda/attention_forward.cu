@@ -1,0 +1,147 @@
+// Attention of tiles of 64 rows: training, prefill, chunked prefill. FlashAttention-2 (arXiv 2307.08691) by mma.sync,
+// with the sums cut at spans (attention_common.cuh has the rule).
+//
+// A CTA takes one tile and one or two query heads of a group, four warps of 16 rows each per head; two heads share the
+// keys and values they read. Blocks of 64 keys come by cp.async, one ahead.
+// Hopper takes attention_forward_wgmma.cu where it can, which gives the same bits.
+#include "kernels/cuda/attention_forward.cuh"
+#include "kernels/cuda/ops.h"
+
+namespace lockstep::kernels::cuda {
+namespace {
+
+constexpr int kWarpsPerHead = kTileRows / 16;
+constexpr int kMostHeads = 2;  // of one CTA
+
+// Blocks of 64 keys on their way to shared memory: each warp copies 16 keys and their values, or its share of them.
+template <int kDim>
+struct KvLoader {
+  KvPlace place;
+  int warp, lane;
+  const bf16* next;  // of the block that will be asked for next, read early
+
+  __device__ KvLoader(const KvPlace& p, int first_block)
+      : place(p), warp(threadIdx.x / 32), lane(threadIdx.x & 31), next(p.at(position(first_block))) {}
+
+  __device__ int position(int block) const { return block * kKeyBlock + (warp & 3) * static_cast<int>(kKvBlock); }
+
+  __device__ void load(bf16* keys, bf16* values, int block) {
+    const int row = (warp & 3) * static_cast<int>(kKvBlock), present = place.end - position(block);
+    const int first = lane + 32 * (warp >> 2), step = static_cast<int>(blockDim.x) / 4;
+    copy_kv_block<kDim>(keys, row, next, present, place.head_dim, first, step);
+    copy_kv_block<kDim>(values, row, next + place.value_offset, present, place.head_dim, first, step);
+    next = place.at(position(block + 1));
+  }
+};
+
+template <int kDim>
+__device__ void load_queries(uint32_t (&q)[kDim / 16][4], const Forward& p, int64_t row, int head, int present,
+                             int lane) {
+  const int column = head * p.head_dim + 2 * (lane & 3);
+#pragma unroll
+  for (int k = 0; k < kDim / 16; ++k)
+#pragma unroll
+    for (int i = 0; i < 4;
+         ++i) {  // registers: (row g, first 8 columns), (g + 8, first 8), (g, last 8), (g + 8, last 8)
+      const int r = lane / 4 + (i & 1) * 8;
+      const bool valid = r < present && 16 * k < p.head_dim;
+      q[k][i] = valid ? load_pair(p.q.at(row + r, column + 16 * k + (i >> 1) * 8), p.q.by_4) : 0;
+    }
+}
+
+template <int kDim>
+__global__ void __launch_bounds__(kMostHeads* kWarpsPerHead * 32, 1) forward_kernel(const Forward p) {
+  extern __shared__ __align__(128) unsigned char shared[];
+  constexpr int kTile = kKeyBlock * kDim;
+  bf16* const tiles = reinterpret_cast<bf16*>(shared);  // [2 stages][keys, values]
+  float4* const totals = reinterpret_cast<float4*>(tiles + 4 * kTile) + threadIdx.x;
+
+  const int warp = threadIdx.x / 32, lane = threadIdx.x & 31;
+  const int cta_heads = blockDim.x / (32 * kWarpsPerHead), head_groups = p.heads / cta_heads;
+  const QueryTile tile = p.sequences.tiles[blockIdx.x / head_groups];
+  const DeviceSequence sequence = p.sequences.sequences[tile.sequence];
+  const int head = (blockIdx.x % head_groups) * cta_heads + warp / kWarpsPerHead;
+  const int kv_head = head / (p.heads / p.kv_heads);
+  const int first_row = tile.first + warp % kWarpsPerHead * 16;  // of the sequence, of this warp
+  const int64_t row = int64_t{sequence.row_begin} + first_row;
+  const int present = sequence.rows - first_row;
+
+  const int first_position = sequence.first_position + tile.first;
+  const int end = sequence.first_position + min(tile.first + kTileRows, sequence.rows);
+  const int first_block = (p.window ? max(0, first_position - p.window + 1) : 0) / kKeyBlock;
+  const int last_block = (end - 1) / kKeyBlock;
+
+  WarpRows<kDim> rows;
+  place_rows(rows, sequence.first_position + first_row, p.window, lane);
+  const int head_elements = static_cast<int>(kKvBlock) * p.head_dim;
+  KvLoader<kDim> loader({.blocks = p.sequences.blocks + sequence.block_begin,
+                         .offset = p.kv_offset + int64_t{kv_head} * head_elements,
+                         .value_offset = p.kv_heads * head_elements,
+                         .head_dim = p.head_dim,
+                         .end = end},
+                        first_block);
+  loader.load(tiles, tiles + kTile, first_block);
+  copy_commit();
+  uint32_t q[kDim / 16][4];
+  load_queries<kDim>(q, p, row, head, present, lane);
+  rows.begin_span();
+  bool first_span = true;
+  for (int block = first_block; block <= last_block; ++block) {
+    copy_wait<0>();
+    __syncthreads();  // the block is there, and nobody reads the other stage any more
+    const int stage = (block - first_block) & 1;
+    bf16* const here = tiles + stage * 2 * kTile;
+    bf16* const ahead = tiles + (stage ^ 1) * 2 * kTile;
+    if (block < last_block) loader.load(ahead, ahead + kTile, block + 1);
+    copy_commit();
+    if (present > 0 && rows.sees(block * kKeyBlock)) {
+      float s[8][4] = {};
+      score_block<kDim>(s, q, here, lane);
+      rows.softmax(s, block * kKeyBlock, p.c, lane);
+      add_weighted_rows<kDim>(rows.o, s, here + kTile, lane);
+    }
+    const bool last = block == last_block;
+    if (last || block % kBlocksPerSpan == kBlocksPerSpan - 1) {
+      rows.end_span(totals, static_cast<int>(blockDim.x), first_span, last, p.c);
+      first_span = false;
+    }
+  }
+  store_rows(rows, p, row, head, present, lane);
+}
+
+}  // namespace
+
+void attention_forward(Tensor o, Tensor stats, ConstTensor q, const AttentionShape& shape,
+                       const DeviceSequences& sequences, Stream& stream) {
+  if (!sequences.tiles) return attention_decode(o, stats, q, shape, sequences, stream);
+  if (sequences.num_tiles == 0 || q.shape[0] == 0) return;
+  const Forward arguments{.o = head_rows<bf16>(o),
+                          .q = head_rows<const bf16>(q),
+                          .stats = data_of<float>(stats),
+                          .stats_stride = stats.row_stride,
+                          .heads = static_cast<int>(shape.heads),
+                          .kv_heads = static_cast<int>(shape.kv_heads),
+                          .head_dim = static_cast<int>(shape.head_dim),
+                          .window = static_cast<int>(shape.window),
+                          .kv_offset = shape.kv_offset,
+                          .scale = shape.scale,
+                          .c = log2_scale(shape),
+                          .sequences = sequences};
+  if (takes_wgmma(arguments)) {
+    launch_forward_wgmma(arguments, stream_of(stream));
+    return check_launch("attention_forward", {q, o});
+  }
+  const int cta_heads = shape.heads / shape.kv_heads % kMostHeads == 0 ? kMostHeads : 1;
+  const int threads = cta_heads * kWarpsPerHead * 32;
+  for_head_dim(shape.head_dim, [&]<int kDim>() {
+    const int tiles = 4 * kKeyBlock * kDim * static_cast<int>(sizeof(bf16));
+    // No totals where no row can see two spans.
+    const int totals = sequences.max_positions > kKeySpan ? threads * kDim / 8 * static_cast<int>(sizeof(float4)) : 0;
+    allow_shared(forward_kernel<kDim>, tiles + totals, "attention_forward");
+    forward_kernel<kDim><<<static_cast<unsigned>(sequences.num_tiles * (shape.heads / cta_heads)), threads,
+                           static_cast<size_t>(tiles + totals), stream_of(stream)>>>(arguments);
+  });
+  check_launch("attention_forward", {q, o});
+}
+
+}  // namespace lockstep::kernels::cuda

@@ -1,0 +1,115 @@
+// What the kernels of attention_forward for tiles share: the rows of a warp.
+#pragma once
+
+#include "kernels/cuda/attention_common.cuh"
+
+namespace lockstep::kernels::cuda {
+
+struct Forward {
+  HeadRows<bf16> o;
+  HeadRows<const bf16> q;
+  float* stats;  // or nullptr
+  int64_t stats_stride;
+  int heads, kv_heads, head_dim, window;
+  int64_t kv_offset;
+  float scale, c;
+  DeviceSequences sequences;
+};
+
+// What a warp knows about its 16 rows; a lane has rows g and g + 8.
+template <int kDim>
+struct WarpRows {
+  float o[kDim / 8][4];
+  float m[2], l[2];  // of the span; l of the lane
+  RowTotal total[2];
+  int low[2], high[2];            // visible keys
+  int warp_low[2], warp_high[2];  // the least and the largest of low and high over the warp's rows
+
+  __device__ __forceinline__ void begin_span() {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) m[h] = kNoKey, l[h] = 0;
+#pragma unroll
+    for (int n = 0; n < kDim / 8; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) o[n][e] = 0;
+  }
+
+  __device__ __forceinline__ bool sees(int first_key) const {
+    return first_key <= warp_high[1] && first_key + kKeyBlock > warp_low[0];
+  }
+  __device__ __forceinline__ bool sees_all(int first_key) const {
+    return first_key + kKeyBlock - 1 <= warp_high[0] && first_key >= warp_low[1];
+  }
+
+  // S of a block becomes p; o is ready for the block's values.
+  __device__ __forceinline__ void softmax(float (&s)[8][4], int first_key, float c, int lane) {
+    if (!sees_all(first_key)) mask_block(s, first_key, low, high, lane);
+    const float next[2] = {fmaxf(m[0], block_max<0>(s)), fmaxf(m[1], block_max<1>(s))};
+    const float f[2] = {rescale(m[0], next[0], c), rescale(m[1], next[1], c)};
+    m[0] = next[0], m[1] = next[1];
+    l[0] = __fmaf_rn(l[0], f[0], block_exp<0>(s, __fmul_rn(m[0], c), c));
+    l[1] = __fmaf_rn(l[1], f[1], block_exp<1>(s, __fmul_rn(m[1], c), c));
+    // Times 1 changes nothing, and a running maximum soon stands still.
+    if (__any_sync(~0u, f[0] != 1.0f || f[1] != 1.0f)) {
+#pragma unroll
+      for (int n = 0; n < kDim / 8; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) o[n][e] = __fmul_rn(o[n][e], f[e >> 1]);
+    }
+  }
+
+  // The span joins the total, whose o lies in this thread's slots of `totals`, `step` apart, between spans. The first
+  // join would copy exactly, so it does; after the last the total's o is in o.
+  __device__ __forceinline__ void end_span(float4* totals, int step, bool first, bool last, float c) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) total[h].join(m[h], quad_sum(l[h]), c);
+    if (!first) {
+#pragma unroll
+      for (int n = 0; n < kDim / 8; ++n) {
+        if (n % 4 == 0) asm volatile("" ::: "memory");  // no more than four slots on their way: registers are few
+        const float4 t = totals[n * step];
+        o[n][0] = total[0].joined(t.x, o[n][0]), o[n][1] = total[0].joined(t.y, o[n][1]);
+        o[n][2] = total[1].joined(t.z, o[n][2]), o[n][3] = total[1].joined(t.w, o[n][3]);
+      }
+    }
+    if (last) return;
+#pragma unroll
+    for (int n = 0; n < kDim / 8; ++n) totals[n * step] = make_float4(o[n][0], o[n][1], o[n][2], o[n][3]);
+    begin_span();
+  }
+};
+
+template <int kDim>
+__device__ void place_rows(WarpRows<kDim>& rows, int position, int window, int lane) {
+  const auto low = [&](int i) { return window ? max(0, i - window + 1) : 0; };
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    rows.high[h] = position + lane / 4 + 8 * h, rows.low[h] = low(rows.high[h]);
+    rows.warp_high[h] = position + 15 * h, rows.warp_low[h] = low(rows.warp_high[h]);
+  }
+}
+
+template <int kDim>
+__device__ void store_rows(const WarpRows<kDim>& rows, const Forward& p, int64_t row, int head, int present, int lane) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int r = lane / 4 + 8 * h;
+    if (r >= present) continue;
+    const float inverse = rows.total[h].inverse();
+#pragma unroll
+    for (int n = 0; n < kDim / 8; ++n)
+      if (8 * n < p.head_dim)
+        store_pair(p.o.at(row + r, head * p.head_dim + 8 * n + 2 * (lane & 3)), p.o.by_4,
+                   finished(rows.o[n][2 * h], inverse), finished(rows.o[n][2 * h + 1], inverse));
+    if (p.stats && (lane & 3) == 0) {
+      float* stats = p.stats + (row + r) * p.stats_stride + 2 * head;
+      stats[0] = __fmul_rn(rows.total[h].m, p.scale), stats[1] = rows.total[h].l;
+    }
+  }
+}
+
+// attention_forward_wgmma.cu: Hopper, head_dim 64 and 128, queries at multiples of 16 bytes.
+bool takes_wgmma(const Forward& p);
+void launch_forward_wgmma(const Forward& p, cudaStream_t stream);
+
+}  // namespace lockstep::kernels::cuda

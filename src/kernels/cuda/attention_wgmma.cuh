@@ -1,0 +1,295 @@
+// Hopper's warpgroup products (wgmma) on tiles of 64 rows, and the barriers between loading and computing warps.
+//
+// A tile is kDim / 64 slabs of 64 rows x 64 columns of bf16: rows of 128 bytes whose chunks of 16 bytes are permuted by
+// the row (chunk ^ row % 8), the 128-byte swizzle of the PTX ISA ("Shared memory matrix layout"). One tile serves as
+// either operand: its rows as rows of A or columns of B (K-major), or its rows as the contraction of B (MN-major).
+// Accumulators and A fragments lie in a warp as those of mma.sync do: warp w of the group has rows 16 w .. 16 w + 15.
+//
+// Only code compiled for sm_90a may use what is here: if constexpr (kHasWgmma).
+#pragma once
+
+#include "kernels/cuda/attention_common.cuh"
+
+namespace lockstep::kernels::cuda {
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+inline constexpr bool kHasWgmma = true;
+#else
+inline constexpr bool kHasWgmma = false;
+#endif
+
+inline constexpr int kWarpgroup = 128;
+inline constexpr int kSlabElements = 64 * 64, kTileAlignment = 1024;
+
+// The first multiple of kTileAlignment; memory is that much longer than what it holds.
+__device__ __forceinline__ unsigned char* aligned_tiles(unsigned char* memory) {
+  return memory + (-shared_address(memory) & (kTileAlignment - 1));
+}
+
+// Chunk `chunk` (8 columns) of a row.
+__device__ __forceinline__ int swizzled_offset(int row, int chunk) {
+  return (chunk >> 3) * kSlabElements + row * 64 + ((chunk ^ row) & 7) * 8;
+}
+
+// mbarrier. The n-th use of a barrier (from 0) is waited for with parity n & 1.
+struct Barrier {
+  uint64_t state;
+
+  __device__ __forceinline__ void init(int arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(shared_address(&state)), "r"(arrivals) : "memory");
+  }
+  __device__ __forceinline__ void arrive() {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(shared_address(&state)) : "memory");
+  }
+  // When this thread's cp.async so far have arrived.
+  __device__ __forceinline__ void arrive_after_copies() {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];\n" ::"r"(shared_address(&state)) : "memory");
+  }
+  __device__ __forceinline__ void wait(int parity) {
+    asm volatile(
+        "{\n.reg .pred done;\n"
+        "again:\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+        "@done bra ready;\n"
+        "bra again;\n"
+        "ready:\n}\n" ::"r"(shared_address(&state)),
+        "r"(parity)
+        : "memory");
+  }
+};
+
+// A ring of stages: a stage is loaded (full) and given back (empty) by every warp that computes.
+template <int kStages>
+struct Ring {
+  Barrier full[kStages], empty[kStages];
+
+  __device__ void init(int arrivals, int groups) {
+    for (int i = 0; i < kStages; ++i) full[i].init(arrivals), empty[i].init(4 * groups);
+  }
+};
+template <int kStages>
+struct RingPlace {
+  int stage = 0, round = 0;
+  __device__ __forceinline__ void advance() {
+    if (++stage == kStages) stage = 0, round ^= 1;
+  }
+};
+__device__ __forceinline__ void give_back(Barrier& empty, int lane) {
+  __syncwarp();
+  if (lane == 0) empty.arrive();
+}
+
+// What other threads copied into shared memory becomes visible to this thread's products.
+__device__ __forceinline__ void fence_for_products() {
+  asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
+}
+template <int kRegisters>
+__device__ __forceinline__ void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ __forceinline__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kRegisters));
+}
+
+// Before the first product that reads or writes registers which other instructions have written.
+__device__ __forceinline__ void begin_products() {
+  asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory");
+}
+__device__ __forceinline__ void commit_products() {
+  asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory");
+}
+template <int kPending>
+__device__ __forceinline__ void wait_products() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(kPending) : "memory");
+}
+// Keeps the compiler from moving uses of registers that a product writes or reads across this point.
+template <int kRows>
+__device__ __forceinline__ void pin(float (&d)[kRows][4]) {
+#pragma unroll
+  for (int i = 0; i < kRows; ++i)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) asm volatile("" : "+f"(d[i][e])::"memory");
+}
+__device__ __forceinline__ void pin(uint32_t (&a)[4][4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) asm volatile("" : "+r"(a[i][e])::"memory");
+}
+
+// Matrix descriptor of a tile: 128-byte swizzle; 1024 bytes from 8 rows to the next 8; MN-major also: a slab from 64
+// columns to the next 64.
+__device__ __forceinline__ uint64_t tile_descriptor(const bf16* tile) {
+  constexpr uint64_t kSlab = kSlabElements * sizeof(bf16) / 16, kEightRows = 1024 / 16;
+  return uint64_t{1} << 62 | kEightRows << 32 | kSlab << 16 | (shared_address(tile) & 0x3ffff) >> 4;
+}
+// Steps of a descriptor's address, in units of 16 bytes: 16 columns (K-major), 16 rows (MN-major).
+__host__ __device__ constexpr int column_step(int k) {
+  return k / 4 * (kSlabElements * 2 / 16) + k % 4 * 2;
+}
+__host__ __device__ constexpr int row_step(int k) {
+  return k * 128;
+}
+
+#define LOCKSTEP_ROW(how, d, j) how(d[j][0]), how(d[j][1]), how(d[j][2]), how(d[j][3])
+#define LOCKSTEP_ROWS_8(how, d, j)                                                                                \
+  LOCKSTEP_ROW(how, d, j), LOCKSTEP_ROW(how, d, j + 1), LOCKSTEP_ROW(how, d, j + 2), LOCKSTEP_ROW(how, d, j + 3), \
+      LOCKSTEP_ROW(how, d, j + 4), LOCKSTEP_ROW(how, d, j + 5), LOCKSTEP_ROW(how, d, j + 6),                      \
+      LOCKSTEP_ROW(how, d, j + 7)
+
+// d = a b^T, 64 x 64 x 16, both K-major in shared memory. Nothing flows in, so that no copy of d has to wait for
+// products under way.
+__device__ __forceinline__ void wgmma_shared_first(float (&d)[8][4], uint64_t a, uint64_t b) {
+  asm volatile(
+      "{\n.reg .pred add;\nsetp.ne.b32 add, 0, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+      "%32, %33, add, 1, 1, 0, 0;\n}\n"
+      : LOCKSTEP_ROWS_8("=f", d, 0)
+      : "l"(a), "l"(b));
+}
+// d += a b^T
+__device__ __forceinline__ void wgmma_shared(float (&d)[8][4], uint64_t a, uint64_t b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+      "%32, %33, 1, 1, 1, 0, 0;\n"
+      : LOCKSTEP_ROWS_8("+f", d, 0)
+      : "l"(a), "l"(b));
+}
+// d += a b, 64 x 64 (or 128) x 16; a in registers, b MN-major in shared memory.
+__device__ __forceinline__ void wgmma_registers(float (&d)[8][4], const uint32_t (&a)[4], uint64_t b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+      "{%32, %33, %34, %35}, %36, 1, 1, 1, 1;\n"
+      : LOCKSTEP_ROWS_8("+f", d, 0)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+__device__ __forceinline__ void wgmma_registers(float (&d)[16][4], const uint32_t (&a)[4], uint64_t b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+      "{%64, %65, %66, %67}, %68, 1, 1, 1, 1;\n"
+      : LOCKSTEP_ROWS_8("+f", d, 0), LOCKSTEP_ROWS_8("+f", d, 8)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+#undef LOCKSTEP_ROWS_8
+#undef LOCKSTEP_ROW
+
+// d = a b^T of two tiles, a chain over their columns in groups of 16.
+template <int kDim>
+__device__ __forceinline__ void start_rows_by_rows(float (&d)[8][4], const bf16* a, const bf16* b) {
+  const uint64_t a_tile = tile_descriptor(a), b_tile = tile_descriptor(b);
+  wgmma_shared_first(d, a_tile, b_tile);
+#pragma unroll
+  for (int k = 1; k < kDim / 16; ++k) wgmma_shared(d, a_tile + column_step(k), b_tile + column_step(k));
+}
+// sum += weights tile, over the tile's 64 rows in groups of 16.
+template <int kDim>
+__device__ __forceinline__ void start_weighted_rows(float (&sum)[kDim / 8][4], const uint32_t (&weights)[4][4],
+                                                    const bf16* tile) {
+  const uint64_t rows = tile_descriptor(tile);
+#pragma unroll
+  for (int k = 0; k < 4; ++k) wgmma_registers(sum, weights[k], rows + row_step(k));
+}
+__device__ __forceinline__ void pack_weights(uint32_t (&a)[4][4], const float (&x)[8][4]) {
+#pragma unroll
+  for (int k = 0; k < 4; ++k) pack_a(a[k], x[2 * k], x[2 * k + 1]);
+}
+
+// Loading, by the 128 threads of a warpgroup: a thread has one chunk of every kStep-th row, so that its place in the
+// swizzle stays.
+template <int kDim>
+struct TileLoader {
+  static constexpr int kChunks = kDim / 8, kStep = kWarpgroup / kChunks, kPieces = kTileRows / kStep;
+  static constexpr int kPiece = kStep * kDim;  // elements of one step
+  static_assert(kStep % 8 == 0);
+  int row, chunk, offset;
+
+  __device__ explicit TileLoader(int thread)
+      : row(thread / kChunks), chunk(thread % kChunks), offset(swizzled_offset(row, chunk)) {}
+
+  // Rows of a matrix from `first` on; zeros from row `present` on.
+  __device__ __forceinline__ void rows(bf16* tile, const HeadRows<const bf16>& from, int64_t first, int column,
+                                       int present) const {
+    const bf16* source = from.at(first + row, column + 8 * chunk);
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i, source += kStep * from.stride) {
+      const bool valid = row + i * kStep < present;
+      copy_async_16(tile + offset + i * kStep * 64, valid ? source : from.data, valid);
+    }
+  }
+  // 64 positions, 16 at each of from[]; zeros from position `present` on.
+  __device__ __forceinline__ void positions(bf16* tile, const bf16* const (&from)[4], int64_t shift,
+                                            int present) const {
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      const int at = i * kPiece % (static_cast<int>(kKvBlock) * kDim) + row * kDim + 8 * chunk;
+      copy_async_16(tile + offset + i * kStep * 64, from[i * kStep / static_cast<int>(kKvBlock)] + shift + at,
+                    row + i * kStep < present);
+    }
+  }
+};
+
+__device__ __forceinline__ void find_positions(const bf16* (&from)[4], const KvPlace& place, int position) {
+#pragma unroll
+  for (int b = 0; b < 4; ++b) from[b] = place.at(position + b * static_cast<int>(kKvBlock));
+}
+
+// A CTA takes kTiles tiles of a sequence that follow each other. The n-th tile of the list, or from its end, that
+// begins such a group; sequence -1 if there are fewer. Called by all threads: CTAs that only found out that theirs
+// begins none would each hold up a multiprocessor.
+template <int kTiles, bool kFromEnd, int kThreads>
+__device__ __forceinline__ QueryTile group_of_tiles(const DeviceSequences& sequences, int n) {
+  __shared__ QueryTile found;
+  __shared__ int counts[kThreads / 32];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x & 31, num_tiles = static_cast<int>(sequences.num_tiles);
+  if (!sequences.tiles) return {n, 0};
+  if (threadIdx.x == 0) found = {-1, 0};
+  for (int begin = 0; begin < num_tiles && n >= 0; begin += kThreads) {
+    const int i = begin + static_cast<int>(threadIdx.x);
+    QueryTile tile;
+    bool begins = false;
+    if (i < num_tiles) {
+      tile = sequences.tiles[kFromEnd ? num_tiles - 1 - i : i];
+      begins = tile.first / kTileRows % kTiles == 0;
+    }
+    const unsigned votes = __ballot_sync(~0u, begins);
+    if (lane == 0) counts[warp] = __popc(votes);
+    __syncthreads();
+    int before = __popc(votes & ((1u << lane) - 1)), all = 0;
+#pragma unroll
+    for (int w = 0; w < kThreads / 32; ++w) before += w < warp ? counts[w] : 0, all += counts[w];
+    if (begins && before == n) found = tile;
+    n -= all;
+    __syncthreads();
+  }
+  return found;
+}
+// No list has more groups.
+inline int64_t most_groups(const DeviceSequences& sequences, int tiles) {
+  if (!sequences.tiles) return sequences.num_sequences;
+  return (sequences.num_tiles + (tiles - 1) * sequences.num_sequences) / tiles;
+}
+
+// Whether the current device runs sm_90a code.
+inline bool has_wgmma() {
+  static const bool has = [] {
+    int device = 0, major = 0, minor = 0;
+    check(cudaGetDevice(&device), "cudaGetDevice");
+    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
+    check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "cudaDeviceGetAttribute");
+    return major == 9 && minor == 0;
+  }();
+  return has;
+}
+
+}  // namespace lockstep::kernels::cuda

@@ -1,0 +1,100 @@
+// What the GPU kernels share: checks, types, tensor-core steps, reductions with a fixed tree.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+
+#include "core/error.h"
+#include "core/stream.h"
+#include "core/tensor.h"
+
+namespace lockstep::kernels::cuda {
+
+using bf16 = __nv_bfloat16;
+
+inline cudaStream_t stream_of(const Stream& stream) {
+  return static_cast<cudaStream_t>(stream.native());
+}
+
+template <class T>
+T* data_of(const Tensor& tensor) {
+  return static_cast<T*>(tensor.data);
+}
+template <class T>
+const T* data_of(const ConstTensor& tensor) {
+  return static_cast<const T*>(tensor.data);
+}
+
+// DeviceError naming the op and its tensors unless `status` is success.
+inline void check(cudaError_t status, const char* op, std::initializer_list<ConstTensor> tensors = {}) {
+  if (status == cudaSuccess) return;
+  std::string shapes;
+  for (const ConstTensor& tensor : tensors) shapes += (shapes.empty() ? "" : ", ") + shape_text(tensor);
+  throw DeviceError({.what = "a GPU operation failed",
+                     .where = std::string(op) + (shapes.empty() ? "" : " of " + shapes),
+                     .got = std::string(cudaGetErrorName(status)) + ": " + cudaGetErrorString(status)});
+}
+// After a launch.
+inline void check_launch(const char* op, std::initializer_list<ConstTensor> tensors = {}) {
+  check(cudaGetLastError(), op, tensors);
+}
+
+// d += a b: one tensor-core group of 16 in k.   a 16x16 row-major fragments, b 16x8 column-major fragments, d 16x8 f32.
+__device__ __forceinline__ void mma_16816(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+// Four 8x8 matrices of 16-bit elements; each lane gives the address of one row (16 bytes).
+__device__ __forceinline__ void ldmatrix_x4(uint32_t (&r)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(shared_address(row)));
+}
+__device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(shared_address(row)));
+}
+
+// 16 bytes from global to shared memory; zeros when !valid (nothing is read then).
+__device__ __forceinline__ void copy_async_16(void* shared, const void* global, bool valid = true) {
+  const int bytes = valid ? 16 : 0;
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(shared_address(shared)), "l"(global),
+               "r"(bytes));
+}
+__device__ __forceinline__ void copy_commit() {
+  asm volatile("cp.async.commit_group;\n");
+}
+template <int kPending>
+__device__ __forceinline__ void copy_wait() {
+  asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending));
+}
+
+__device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+
+// Sums over a warp: lanes 16, 8, 4, 2, 1 apart; the same in every lane.
+__device__ __forceinline__ float warp_sum(float x) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(~0u, x, offset);
+  return x;
+}
+__device__ __forceinline__ float warp_max(float x) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, offset));
+  return x;
+}
+
+}  // namespace lockstep::kernels::cuda

@@ -1,0 +1,47 @@
+#include "kernels/cuda/copy_engine.cuh"
+
+namespace lockstep::kernels::cuda {
+namespace {
+
+using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
+
+EncodeTiled encode_tiled() {
+  static const EncodeTiled encode = [] {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult result{};
+    const cudaError_t status =
+        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &result);
+    if (status != cudaSuccess || result != cudaDriverEntryPointSuccess) return EncodeTiled{};
+    return reinterpret_cast<EncodeTiled>(function);
+  }();
+  return encode;
+}
+
+}  // namespace
+
+bool has_copy_engine() {
+  static const bool has = [] {
+    int major = 0;
+    return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) == cudaSuccess && major == 9 &&
+           encode_tiled() != nullptr;
+  }();
+  return has;
+}
+
+CUtensorMap box_map(const Operand& matrix, int box_cols, int box_rows) {
+  CUtensorMap map{};
+  const cuuint64_t dims[] = {static_cast<cuuint64_t>(matrix.cols), static_cast<cuuint64_t>(matrix.rows)};
+  const cuuint64_t strides[] = {static_cast<cuuint64_t>(std::max(matrix.stride, matrix.cols)) * sizeof(bf16)};
+  const cuuint32_t box[] = {static_cast<cuuint32_t>(box_cols), static_cast<cuuint32_t>(box_rows)}, steps[] = {1, 1};
+  const CUresult status = encode_tiled()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<bf16*>(matrix.data),
+                                         dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                                         box_cols == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_32B,
+                                         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (status != CUDA_SUCCESS)
+    throw DeviceError({.what = "the copy engine takes no map of a matrix",
+                       .got = std::to_string(matrix.rows) + " x " + std::to_string(matrix.cols) + ", error " +
+                              std::to_string(static_cast<int>(status))});
+  return map;
+}
+
+}  // namespace lockstep::kernels::cuda

@@ -1,0 +1,109 @@
+// The copy engine of compute capability 9.0: boxes of a matrix travel to shared memory on their own, and barriers count
+// the bytes that have come. Shared memory is named by 32-bit addresses.
+#pragma once
+
+#include <cuda.h>
+
+#include "kernels/cuda/tile.cuh"
+
+namespace lockstep::kernels::cuda {
+
+inline constexpr size_t kMostShared = 227 << 10;  // of a block, compute capability 9.0
+
+// Whether kernels for compute capability 9.0 run here.
+bool has_copy_engine();
+// Boxes of `box_cols` (64 or 16) columns for the copy engine, which exchanges 16-byte chunks by row so that fragments
+// load without conflicts: chunk c of row r lies at c ^ r % 8 (64 columns) or c ^ r / 4 % 2 (16). DeviceError.
+CUtensorMap box_map(const Operand& matrix, int box_cols, int box_rows);
+
+// ---- barriers in shared memory (64 bits) ----
+
+__device__ __forceinline__ void barrier_init(uint32_t barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+// After barrier_init: the copy engine and the other blocks of the cluster see it.
+__device__ __forceinline__ void barrier_init_fence() {
+  asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
+  asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
+}
+__device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(barrier) : "memory");
+}
+// Arrives, and lets the phase end only when `bytes` more have come.
+__device__ __forceinline__ void barrier_expect(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(barrier), "r"(bytes) : "memory");
+}
+// Until the phase of this parity has ended.
+__device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred ended;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 ended, [%0], %1;\n"
+      "@ended bra done;\n"
+      "bra again;\n"
+      "done:\n"
+      "}\n" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+
+// A ring of stages, then their barriers: `full` when a stage's copies have come, `empty` when its readers are done.
+struct CopyRing {
+  static constexpr int kMostStages = 16;
+  static constexpr uint32_t kBarrierBytes = 16 * kMostStages;
+  uint32_t shared, stage_bytes;
+  int stages;
+  int stage = 0;
+  uint32_t parity = 0;
+
+  __device__ __forceinline__ uint32_t full() const { return shared + stages * stage_bytes + 8 * stage; }
+  __device__ __forceinline__ uint32_t empty() const { return full() + 8 * kMostStages; }
+  __device__ __forceinline__ uint32_t at() const { return shared + stage * stage_bytes; }
+  __device__ __forceinline__ void next() {
+    if (++stage == stages) stage = 0, parity ^= 1;
+  }
+  // By one thread; a block's barrier follows.
+  __device__ __forceinline__ void init(int readers) const {
+    CopyRing each = *this;
+    for (int i = 0; i < stages; ++i, each.next()) {
+      barrier_init(each.full(), 1);
+      barrier_init(each.empty(), readers);
+    }
+    barrier_init_fence();
+  }
+};
+
+// ---- the copy engine: one thread asks for a box of a matrix; zeros outside the matrix ----
+
+__device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap& from, int col, int row, uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];\n" ::"r"(
+          to),
+      "l"(&from), "r"(barrier), "r"(col), "r"(row)
+      : "memory");
+}
+__device__ __forceinline__ void prefetch_map(const CUtensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];\n" ::"l"(&map) : "memory");
+}
+
+// ---- fragments, by address ----
+
+__device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(row)
+               : "memory");
+}
+__device__ __forceinline__ void load_matrices_trans(uint32_t (&r)[4], uint32_t row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(row)
+               : "memory");
+}
+__device__ __forceinline__ void copy_async_16(uint32_t to, const void* global, bool valid) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(global), "r"(valid ? 16 : 0)
+               : "memory");
+}
+
+}  // namespace lockstep::kernels::cuda

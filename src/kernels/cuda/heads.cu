@@ -1,0 +1,259 @@
+#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/ops.h"
+#include "kernels/cuda/row_io.cuh"
+
+namespace lockstep::kernels::cuda {
+namespace {
+
+// kLanes neighbouring threads have one head of one row: thread i holds elements 8i .. 8i+7 of the lower half and the
+// same of the upper half, which are the pairs that rotate together. head_dim is a multiple of 16 up to 16 * kLanes, so
+// a thread has all of its elements or none.
+constexpr int kThreads = 128;
+
+struct Heads {
+  int64_t rows;
+  int heads, kv_heads, head_dim;
+  uint32_t items;  // heads of a row that get threads: queries, keys, and values if they are to be stored
+  const int32_t* positions;
+  const float *cosines, *sines;
+  const float *q_norm, *k_norm;  // both or neither
+  float* rstd;
+  float eps;
+  int64_t kv_offset;
+  const DeviceSequence* sequences;  // nullptr: nothing is stored
+  const int32_t* sequence_of_row;
+  void* const* blocks;
+  bool norms_aligned;
+};
+
+struct Matrix {
+  bf16* data;
+  int64_t stride;
+  bool aligned;
+
+  explicit Matrix(const ConstTensor& t)
+      : data(const_cast<bf16*>(data_of<bf16>(t))), stride(t.row_stride), aligned(rows_aligned(t)) {}
+  __device__ bf16* at(int64_t row, int column) const { return data + row * stride + column; }
+};
+
+// What one thread has of its head.
+struct Part {
+  int64_t row;
+  int head, lane;
+  bool active;    // has elements
+  int low, high;  // first element of each half, within the head
+
+  template <int kLanes>
+  __device__ static Part mine(const Heads& h) {
+    // 32 bits: there are fewer heads than that, and a wide division would cost more than the rest of the address.
+    const uint32_t item = blockIdx.x * (kThreads / kLanes) + threadIdx.x / kLanes, row = item / h.items;
+    Part part;
+    part.row = row;
+    part.head = static_cast<int>(item - row * h.items);
+    part.lane = threadIdx.x % kLanes;
+    part.low = 8 * part.lane;
+    part.high = part.low + h.head_dim / 2;
+    part.active = part.row < h.rows && part.low < h.head_dim / 2;
+    return part;
+  }
+  __device__ bool is_query(const Heads& h) const { return head < h.heads; }
+  __device__ bool is_value(const Heads& h) const { return head >= h.heads + h.kv_heads; }
+  __device__ int64_t rstd_index(const Heads& h) const {
+    return is_query(h) ? row * h.heads + head : h.rows * h.heads + row * h.kv_heads + (head - h.heads);
+  }
+};
+
+// Over the threads of one head; every thread of the warp must come here.
+template <int kLanes>
+__device__ __forceinline__ float head_sum(float x) {
+#pragma unroll
+  for (int offset = kLanes / 2; offset > 0; offset /= 2) x = __fadd_rn(x, __shfl_xor_sync(~0u, x, offset));
+  return x;
+}
+
+struct Angles {
+  float cosine[8] = {}, sine[8] = {};
+
+  __device__ void load(const Heads& h, const Part& part) {
+    const int64_t at = int64_t{h.positions[part.row]} * (h.head_dim / 2) + part.low;
+    load8(cosine, h.cosines + at, 8, true);
+    load8(sine, h.sines + at, 8, true);
+  }
+};
+
+// (a, b) -> (a cos - b sin, b cos + a sin), or back with direction -1.
+__device__ __forceinline__ void rotate(float (&a)[8], float (&b)[8], const Angles& angles, float direction) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const float s = __fmul_rn(direction, angles.sine[i]), low = a[i], high = b[i];
+    a[i] = __fmaf_rn(low, angles.cosine[i], __fmul_rn(high, -s));
+    b[i] = __fmaf_rn(high, angles.cosine[i], __fmul_rn(low, s));
+  }
+}
+
+// Where keys (values: 1) of a row and kv head live.
+__device__ __forceinline__ bf16* stored(const Heads& h, const Part& part, int kv_head, int values) {
+  const int position = h.positions[part.row];
+  const DeviceSequence& sequence = h.sequences[h.sequence_of_row[part.row]];
+  bf16* block = static_cast<bf16*>(h.blocks[sequence.block_begin + position / kKvBlock]) + h.kv_offset;
+  const int64_t head = static_cast<int64_t>(values * h.kv_heads + kv_head) * kKvBlock + position % kKvBlock;
+  return block + head * h.head_dim;
+}
+
+__device__ __forceinline__ float sum_of_products(float sum, const float (&x)[8], const float (&y)[8]) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) sum = __fmaf_rn(x[i], y[i], sum);
+  return sum;
+}
+
+template <int kLanes>
+__global__ void __launch_bounds__(kThreads) heads_kernel(Matrix qk, Matrix qkv, Heads h) {
+  const Part part = Part::mine<kLanes>(h);
+  const int column = part.head * h.head_dim;
+  const bool is_value = part.is_value(h);
+  float a[8] = {}, b[8] = {}, low[8], high[8];
+  Angles angles;
+  if (part.active) {
+    load8(a, qkv.at(part.row, column + part.low), 8, qkv.aligned);
+    load8(b, qkv.at(part.row, column + part.high), 8, qkv.aligned);
+    // What is needed after the sum is asked for before it: a decode step has nothing else to hide the wait behind.
+    if (!is_value) {
+      angles.load(h, part);
+      if (h.q_norm) {
+        const float* norm = part.is_query(h) ? h.q_norm : h.k_norm;
+        load8(low, norm + part.low, 8, h.norms_aligned);
+        load8(high, norm + part.high, 8, h.norms_aligned);
+      }
+    }
+  }
+  float rstd = 1;
+  if (h.q_norm) {
+    const float sum = head_sum<kLanes>(sum_of_products(sum_of_products(0, a, a), b, b));
+    const float mean = __fdiv_rn(sum, static_cast<float>(h.head_dim));
+    rstd = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, h.eps)));
+  }
+  if (!part.active) return;
+  if (!is_value) {
+    if (h.q_norm) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        a[i] = __fmul_rn(__fmul_rn(a[i], rstd), low[i]);
+        b[i] = __fmul_rn(__fmul_rn(b[i], rstd), high[i]);
+      }
+      if (h.rstd && part.lane == 0) h.rstd[part.rstd_index(h)] = rstd;
+    }
+    rotate(a, b, angles, 1);
+    store8(qk.at(part.row, column + part.low), a, 8, qk.aligned);
+    store8(qk.at(part.row, column + part.high), b, 8, qk.aligned);
+  }
+  if (h.sequences && !part.is_query(h)) {
+    bf16* to = stored(h, part, part.head - h.heads - (is_value ? h.kv_heads : 0), is_value);
+    store8(to + part.low, a, 8, true);
+    store8(to + part.high, b, 8, true);
+  }
+}
+
+template <int kLanes>
+__global__ void __launch_bounds__(kThreads) heads_grad_kernel(Matrix d_qkv, Matrix qkv, Heads h) {
+  const Part part = Part::mine<kLanes>(h);
+  const int column = part.head * h.head_dim;
+  float a[8] = {}, b[8] = {};
+  if (part.active) {
+    load8(a, d_qkv.at(part.row, column + part.low), 8, d_qkv.aligned);
+    load8(b, d_qkv.at(part.row, column + part.high), 8, d_qkv.aligned);
+    Angles angles;
+    angles.load(h, part);
+    rotate(a, b, angles, -1);
+  }
+  if (h.q_norm) {
+    const float* norm = part.is_query(h) ? h.q_norm : h.k_norm;
+    float low[8] = {}, high[8] = {}, x_low[8] = {}, x_high[8] = {};
+    float rstd = 0;
+    if (part.active) {
+      load8(low, norm + part.low, 8, h.norms_aligned);
+      load8(high, norm + part.high, 8, h.norms_aligned);
+      load8(x_low, qkv.at(part.row, column + part.low), 8, qkv.aligned);
+      load8(x_high, qkv.at(part.row, column + part.high), 8, qkv.aligned);
+      rstd = h.rstd[part.rstd_index(h)];
+    }
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      a[i] = __fmul_rn(a[i], low[i]);
+      b[i] = __fmul_rn(b[i], high[i]);
+    }
+    const float dots = head_sum<kLanes>(sum_of_products(sum_of_products(0, a, x_low), b, x_high));
+    const float cube = __fmul_rn(__fmul_rn(rstd, rstd), rstd);
+    const float pull = -__fmul_rn(__fdiv_rn(cube, static_cast<float>(h.head_dim)), dots);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      a[i] = __fmaf_rn(pull, x_low[i], __fmul_rn(rstd, a[i]));
+      b[i] = __fmaf_rn(pull, x_high[i], __fmul_rn(rstd, b[i]));
+    }
+  }
+  if (!part.active) return;
+  store8(d_qkv.at(part.row, column + part.low), a, 8, d_qkv.aligned);
+  store8(d_qkv.at(part.row, column + part.high), b, 8, d_qkv.aligned);
+}
+
+Heads heads_of(const ConstTensor& qkv, const ConstTensor& rstd, const HeadNorms& norms, const RopeTable& table,
+               std::span<const int32_t> positions, const AttentionShape& shape) {
+  const auto at_16 = [](const ConstTensor& t) { return reinterpret_cast<uintptr_t>(t.data) % 16 == 0; };
+  return {.rows = qkv.shape[0],
+          .heads = static_cast<int>(shape.heads),
+          .kv_heads = static_cast<int>(shape.kv_heads),
+          .head_dim = static_cast<int>(shape.head_dim),
+          .items = static_cast<uint32_t>(shape.heads + shape.kv_heads),
+          .positions = positions.data(),
+          .cosines = table.cos(),
+          .sines = table.sin(),
+          .q_norm = norms.q_norm.empty() ? nullptr : data_of<float>(norms.q_norm),
+          .k_norm = norms.k_norm.empty() ? nullptr : data_of<float>(norms.k_norm),
+          .rstd = rstd.empty() ? nullptr : const_cast<float*>(data_of<float>(rstd)),
+          .eps = norms.eps,
+          .kv_offset = shape.kv_offset,
+          .norms_aligned = at_16(norms.q_norm) && at_16(norms.k_norm)};
+}
+
+// launch(threads of a head as a constant, grid)
+template <class Launch>
+void for_head_dim(const Heads& h, const Launch& launch) {
+  const auto start = [&](auto lanes) {
+    const int64_t threads = h.rows * h.items * lanes.value;
+    launch(lanes, static_cast<unsigned>((threads + kThreads - 1) / kThreads));
+  };
+  if (h.head_dim <= 64) return start(std::integral_constant<int, 4>());
+  start(std::integral_constant<int, 8>());
+}
+
+}  // namespace
+
+void heads_forward(Tensor qk, Tensor rstd, ConstTensor qkv, const HeadNorms& norms, const RopeTable& table,
+                   std::span<const int32_t> positions, const AttentionShape& shape, const DeviceSequences& sequences,
+                   bool store, Stream& stream) {
+  Heads h = heads_of(qkv, rstd, norms, table, positions, shape);
+  if (h.rows == 0) return;
+  if (store) {
+    h.items += static_cast<uint32_t>(h.kv_heads);
+    h.sequences = sequences.sequences;
+    h.sequence_of_row = sequences.sequence_of_row;
+    h.blocks = sequences.blocks;
+  }
+  for_head_dim(h, [&](auto lanes, unsigned grid) {
+    heads_kernel<lanes.value><<<grid, kThreads, 0, stream_of(stream)>>>(Matrix(qk), Matrix(qkv), h);
+  });
+  check_launch("heads_forward", {qk, qkv});
+}
+
+void heads_backward(Tensor d_qkv, ConstTensor qkv, ConstTensor rstd, const HeadNorms& norms, const RopeTable& table,
+                    std::span<const int32_t> positions, const AttentionShape& shape, Stream& stream) {
+  const Heads h = heads_of(d_qkv, rstd, norms, table, positions, shape);
+  if (h.rows == 0) return;
+  // Without norms qkv is not read and may be empty.
+  for_head_dim(h, [&](auto lanes, unsigned grid) {
+    heads_grad_kernel<lanes.value>
+        <<<grid, kThreads, 0, stream_of(stream)>>>(Matrix(d_qkv), Matrix(norms.q_norm.empty() ? d_qkv : qkv), h);
+  });
+  check_launch("heads_backward", {d_qkv, qkv});
+}
+
+}  // namespace lockstep::kernels::cuda

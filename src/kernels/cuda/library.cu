@@ -1,0 +1,52 @@
+#include <algorithm>
+
+#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/library.h"
+
+namespace lockstep::kernels::cuda {
+
+namespace {
+constexpr size_t kWorkspaceBytes = size_t{32} << 20;
+constexpr size_t kLeastScratchBytes = size_t{16} << 20;
+}  // namespace
+
+Library::Library(Stream&)
+    : workspace(kWorkspaceBytes, Buffer::Fill::none, Device::cuda),
+      tickets(kTickets * sizeof(unsigned), Buffer::Fill::zero, Device::cuda) {
+  if (const cublasStatus_t status = cublasLtCreate(&blas); status != CUBLAS_STATUS_SUCCESS)
+    throw DeviceError({.what = "cuBLASLt does not start", .got = cublasLtGetStatusString(status)});
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
+  multiprocessors = properties.multiProcessorCount;
+  shared_limit = properties.sharedMemPerBlockOptin;
+}
+
+Library::~Library() {
+  if (blas) cublasLtDestroy(blas);
+}
+
+Library& library_of(Stream& stream) {
+  std::shared_ptr<void>& state = stream.kernel_state();
+  if (!state) state = std::make_shared<Library>(stream);
+  return *static_cast<Library*>(state.get());
+}
+
+bool is_capturing(const Stream& stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check(cudaStreamIsCapturing(stream_of(stream), &status), "cudaStreamIsCapturing");
+  return status != cudaStreamCaptureStatusNone;
+}
+
+void* scratch_of(Stream& stream, size_t bytes) {
+  Library& library = library_of(stream);
+  const size_t held = library.scratch.empty() ? 0 : library.scratch.back().bytes();
+  if (held >= bytes) return library.scratch.empty() ? nullptr : library.scratch.back().data();
+  if (is_capturing(stream))
+    throw DeviceError({.what = "scratch memory would have to grow inside a graph capture",
+                       .got = std::to_string(bytes) + " bytes",
+                       .wanted = "at most " + std::to_string(held)});
+  library.scratch.emplace_back(std::max({bytes, kLeastScratchBytes, 2 * held}), Buffer::Fill::none, Device::cuda);
+  return library.scratch.back().data();
+}
+
+}  // namespace lockstep::kernels::cuda

@@ -1,0 +1,43 @@
+// What the GPU kernels keep from op to op on one stream (Stream::kernel_state()).
+#pragma once
+
+#include <cublasLt.h>
+
+#include <memory>
+#include <vector>
+
+#include "core/memory.h"
+#include "core/stream.h"
+
+namespace lockstep::kernels::cuda {
+
+struct LinearChoices;  // linear.cu: the kernel chosen for each shape
+struct Staging;        // pack.cu: pinned host memory on its way to the GPU
+
+inline constexpr int kTickets = 16384;
+
+struct Library {
+  cublasLtHandle_t blas = nullptr;
+  Buffer workspace;             // of cuBLASLt
+  std::vector<Buffer> scratch;  // scratch_of hands out the last; captured graphs may still name the others
+  std::shared_ptr<LinearChoices> linear;
+  std::shared_ptr<Staging> staging;
+  Buffer tickets;  // kTickets zeros between ops: blocks of one launch count themselves, and the last one sums
+  int multiprocessors = 0;
+  size_t shared_limit = 0;  // bytes a block may have
+
+  explicit Library(Stream& stream);
+  ~Library();
+  Library(const Library&) = delete;
+  Library& operator=(const Library&) = delete;
+};
+
+Library& library_of(Stream& stream);  // made at the first use; DeviceError
+
+bool is_capturing(const Stream& stream);
+
+// At least `bytes` of device memory, contents undefined, valid until the next call: for results that travel between the
+// kernels of one op. Cannot grow inside a graph capture: run the same ops once before (DeviceError).
+void* scratch_of(Stream& stream, size_t bytes);
+
+}  // namespace lockstep::kernels::cuda

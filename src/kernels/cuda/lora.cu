@@ -1,0 +1,368 @@
+// Two kinds of product with a small dimension, the rank.
+//   many to few (lora_shrink, lora_expand_backward): bound by reading x once. Chains over segments of 256, whose sums
+//   are added in order. Few rows: every segment is one warp's, and the last block of a tile adds them. Many rows: a
+//   block keeps its rows and walks the segments.
+//   few to many (lora_expand, lora_shrink_backward): bound by reading and writing y once.
+// Many rows, aligned, of small ranks: lora_large.cuh.
+#include "kernels/cuda/library.h"
+#include "kernels/cuda/lora_large.cuh"
+#include "kernels/cuda/ops.h"
+
+namespace lockstep::kernels::cuda {
+namespace {
+
+constexpr int kSegment = 256;
+constexpr int64_t kFewRows = 512;
+
+using Rows = LoraRows;
+
+// ---- many to few, few rows: a block has 16 rows x 16 columns and four segments, one a warp ----
+
+constexpr int kSegmentWarps = 4;
+
+template <bool kTransposed>
+constexpr int kSegmentElements = 16 * (kSegment + 8) +
+                                 (kTransposed ? kSegment * (16 + 8) : 16 * (kSegment + 8));  // of one warp
+
+template <bool kTransposed>
+__device__ void segment_sum(float (&acc)[1][2][4], bf16* shared, const PairProduct& pair, int64_t row0, int64_t col0,
+                            int64_t segment, int lane) {
+  bf16* const b = shared + 16 * tile_stride(kSegment);
+  load_tile<16, kSegment, 32, false>(shared, pair.x, row0, segment * kSegment, lane);
+  if constexpr (kTransposed)
+    load_tile<kSegment, 16, 32, true>(b, pair.b, segment * kSegment, col0, lane);
+  else
+    load_tile<16, kSegment, 32, false>(b, pair.b, col0, segment * kSegment, lane);
+  copy_commit();
+  copy_wait<0>();
+  __syncwarp();
+  tile_chain<1, 2, kSegment, kTransposed>(acc, shared, tile_stride(kSegment), b,
+                                          kTransposed ? tile_stride(16) : tile_stride(kSegment), lane);
+}
+
+template <bool kTransposed>
+__global__ void __launch_bounds__(32 * kSegmentWarps)
+    shrink_few(const __grid_constant__ PairProducts products, Rows rows, int64_t most_segments, float4* partial,
+               unsigned* tickets) {
+  extern __shared__ __align__(16) bf16 shared[];
+  __shared__ bool last;
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
+  const int64_t slot = int64_t{blockIdx.x} * 16, row0 = int64_t{blockIdx.y} * 16;
+  const int64_t tile = int64_t{blockIdx.y} * gridDim.x + blockIdx.x;
+  const PairProduct& pair = products.pair[products.find(slot)];
+  const int64_t segments = (pair.x.cols + kSegment - 1) / kSegment, col0 = slot - pair.first_slot;
+  const int64_t segment = int64_t{blockIdx.z} * kSegmentWarps + warp;
+  partial += tile * most_segments * 64;
+
+  if (segment < segments) {
+    float acc[1][2][4] = {};
+    segment_sum<kTransposed>(acc, shared + warp * kSegmentElements<kTransposed>, pair, row0, col0, segment, lane);
+    for (int j = 0; j < 2; ++j)
+      partial[segment * 64 + j * 32 + lane] = make_float4(acc[0][j][0], acc[0][j][1], acc[0][j][2], acc[0][j][3]);
+  }
+  __threadfence();
+  __syncthreads();
+  if (thread == 0) last = atomicAdd(&tickets[tile], 1) == gridDim.z - 1;
+  __syncthreads();
+  if (!last) return;
+  __threadfence();
+  if (thread == 0) tickets[tile] = 0;
+  if (thread >= 64) return;
+
+  float sum[4] = {};
+#pragma unroll 4
+  for (int64_t s = 0; s < segments; ++s) {
+    const float4 part = __ldcg(&partial[s * 64 + thread]);
+    sum[0] += part.x, sum[1] += part.y, sum[2] += part.z, sum[3] += part.w;
+  }
+  for (int e = 0; e < 4; ++e) {
+    const int64_t row = row0 + lane / 4 + e / 2 * 8, col = col0 + thread / 32 * 8 + lane % 4 * 2 + e % 2;
+    if (row < rows.count && col < pair.y_cols)
+      rows.y[row * rows.stride + pair.y_begin + col] = __float2bfloat16_rn(__fmul_rn(pair.scale, sum[e]));
+  }
+}
+
+// ---- many to few, many rows: a block has 64 rows x 64 slots, eight warps of 16 x 32 ----
+
+constexpr int kManyDepth = 64, kManyStages = 5, kManyThreads = 256;
+constexpr int kManyTile = 64 * tile_stride(64);
+constexpr size_t kManyShared = sizeof(bf16) * kManyStages * 2 * kManyTile;
+
+// Transposed: the slots of a tile may belong to several pairs with the same x; a thread always copies the same 8 slots.
+template <bool kTransposed>
+__global__ void __launch_bounds__(kManyThreads) shrink_many(const __grid_constant__ PairProducts products, Rows rows) {
+  extern __shared__ __align__(16) bf16 shared[];
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
+  const int warp_row = warp / 2 * 16, warp_col = warp % 2 * 32;
+  const int64_t slot0 = int64_t{blockIdx.x} * 64, row0 = int64_t{blockIdx.y} * 64;
+  const int64_t my_slot = kTransposed ? slot0 + thread % 8 * 8 : slot0;
+  const PairProduct& mine = products.pair[products.find(my_slot)];
+  const Operand x = mine.x, b = mine.b;
+  const int64_t col0 = my_slot - mine.first_slot;
+
+  const auto load = [&](int step, int stage) {
+    bf16* const tile = shared + stage * 2 * kManyTile;
+    const int64_t k = int64_t{step} * kManyDepth;
+    load_tile<64, kManyDepth, kManyThreads, false>(tile, x, row0, k, thread);
+    if constexpr (kTransposed) {
+      for (int r = thread / 8; r < kManyDepth; r += kManyThreads / 8)
+        load_chunk(tile + kManyTile + r * tile_stride(64) + thread % 8 * 8, b, k + r, col0);
+    } else {
+      load_tile<64, kManyDepth, kManyThreads, false>(tile + kManyTile, b, col0, k, thread);
+    }
+  };
+  float acc[1][4][4] = {}, sum[4][4] = {};
+  const int steps = static_cast<int>((x.cols + kManyDepth - 1) / kManyDepth);
+  const auto compute = [&](int step, int stage) {
+    const bf16* const tile = shared + stage * 2 * kManyTile + warp_row * tile_stride(kManyDepth);
+    const bf16* const w = shared + stage * 2 * kManyTile + kManyTile + warp_col * (kTransposed ? 1 : tile_stride(64));
+    tile_chain<1, 4, kManyDepth, kTransposed>(acc, tile, tile_stride(kManyDepth), w, tile_stride(64), lane);
+    if ((step + 1) % (kSegment / kManyDepth) != 0 && step + 1 != steps) return;
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) sum[j][e] += acc[0][j][e], acc[0][j][e] = 0;
+  };
+  pipeline<kManyStages>(steps, load, compute);
+
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    const int64_t slot = slot0 + warp_col + 8 * j;
+    const PairProduct& pair = products.pair[products.find(slot)];
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int64_t row = row0 + warp_row + lane / 4 + e / 2 * 8, col = slot - pair.first_slot + lane % 4 * 2 + e % 2;
+      if (row < rows.count && col < pair.y_cols)
+        rows.y[row * rows.stride + pair.y_begin + col] = __float2bfloat16_rn(__fmul_rn(pair.scale, sum[j][e]));
+    }
+  }
+}
+
+// ---- few to many: a block has 64 rows x 64 columns of y, four warps of 32 x 32 ----
+
+constexpr int kUpdateStages = 3, kUpdateThreads = 128;
+constexpr int kYTile = 64 * tile_stride(64);
+
+template <bool kTransposed, int kDepth>
+constexpr int kUpdateStage = 64 * tile_stride(kDepth) +
+                             (kTransposed ? kDepth * tile_stride(64) : 64 * tile_stride(kDepth));
+template <bool kTransposed, int kDepth>
+constexpr size_t kUpdateShared = sizeof(bf16) * (kYTile + kUpdateStages * kUpdateStage<kTransposed, kDepth>);
+
+__device__ void store_tile(const bf16* tile, const Operand& y, int64_t row0, int64_t col0, int thread) {
+  bf16* const to = const_cast<bf16*>(y.data);
+  for (int i = thread; i < 64 * 8; i += kUpdateThreads) {
+    const int64_t row = row0 + i / 8, col = col0 + i % 8 * 8;
+    const bf16* const from = tile + i / 8 * tile_stride(64) + i % 8 * 8;
+    if (row >= y.rows || col >= y.cols) continue;
+    if (y.aligned)
+      *reinterpret_cast<uint4*>(to + row * y.stride + col) = *reinterpret_cast<const uint4*>(from);
+    else
+      for (int e = 0; e < 8 && col + e < y.cols; ++e) to[row * y.stride + col + e] = from[e];
+  }
+}
+
+// Transposed (lora_expand): the block's columns belong to one pair. Else (lora_shrink_backward): all pairs add to the
+// same columns. Every pair takes `chunks` steps of kDepth ranks.
+template <bool kTransposed, int kDepth>
+__global__ void __launch_bounds__(kUpdateThreads)
+    update(const __grid_constant__ PairProducts products, Rows rows, int chunks) {
+  extern __shared__ __align__(16) bf16 shared[];
+  constexpr int kStage = kUpdateStage<kTransposed, kDepth>, kXTile = 64 * tile_stride(kDepth);
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
+  const int warp_row = warp / 2 * 32, warp_col = warp % 2 * 32;
+  const int64_t slot = int64_t{blockIdx.x} * 64, row0 = int64_t{blockIdx.y} * 64;
+  const int first = kTransposed ? products.find(slot) : 0, count = kTransposed ? 1 : products.count;
+  const PairProduct& columns = products.pair[first];
+  const int64_t col0 = slot - columns.first_slot;
+  bf16* const y_tile = shared;
+  Operand y{rows.y + columns.y_begin, rows.stride, rows.count, columns.y_cols, false};
+  y.aligned = reinterpret_cast<uintptr_t>(y.data) % 16 == 0 && y.stride % 8 == 0 && y.cols % 8 == 0;
+
+  load_tile<64, 64, kUpdateThreads, false>(y_tile, y, row0, col0, thread);
+  const auto load = [&](int step, int stage) {
+    const PairProduct& pair = products.pair[first + step / chunks];
+    bf16* const x = shared + kYTile + stage * kStage;
+    const int64_t k = int64_t{step % chunks} * kDepth;
+    load_tile<64, kDepth, kUpdateThreads, false>(x, pair.x, row0, k, thread);
+    if constexpr (kTransposed)
+      load_tile<kDepth, 64, kUpdateThreads, true>(x + kXTile, pair.b, k, col0, thread);
+    else
+      load_tile<64, kDepth, kUpdateThreads, false>(x + kXTile, pair.b, col0, k, thread);
+  };
+  float acc[2][4][4] = {}, sum[2][4][4] = {};
+  const auto compute = [&](int step, int stage) {
+    const bf16* const x = shared + kYTile + stage * kStage + warp_row * tile_stride(kDepth);
+    const bf16* const b =
+        shared + kYTile + stage * kStage + kXTile + warp_col * (kTransposed ? 1 : tile_stride(kDepth));
+    tile_chain<2, 4, kDepth, kTransposed>(acc, x, tile_stride(kDepth), b,
+                                          kTransposed ? tile_stride(64) : tile_stride(kDepth), lane);
+    if ((step + 1) % chunks != 0) return;
+    const float scale = products.pair[first + step / chunks].scale;
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          sum[i][j][e] = __fadd_rn(sum[i][j][e], __fmul_rn(scale, acc[i][j][e]));
+          acc[i][j][e] = 0;
+        }
+  };
+  pipeline<kUpdateStages>(count * chunks, load, compute);
+
+#pragma unroll
+  for (int i = 0; i < 2; ++i)
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = warp_row + 16 * i + lane / 4 + 8 * half, col = warp_col + 8 * j + lane % 4 * 2;
+        auto* const at = reinterpret_cast<__nv_bfloat162*>(y_tile + row * tile_stride(64) + col);
+        const float2 before = __bfloat1622float2(*at);
+        *at = __floats2bfloat162_rn(__fadd_rn(before.x, sum[i][j][2 * half]),
+                                    __fadd_rn(before.y, sum[i][j][2 * half + 1]));
+      }
+  __syncthreads();
+  store_tile(y_tile, y, row0, col0, thread);
+}
+
+// ---- launches ----
+
+unsigned tiles_of(int64_t count, int64_t size) {
+  return static_cast<unsigned>((count + size - 1) / size);
+}
+
+// `products` padded to 16; false if the segments' sums would take too much memory.
+template <bool kTransposed>
+bool launch_few(const PairProducts& products, const Rows& rows, Stream& stream) {
+  constexpr size_t kMostBytes = size_t{16} << 20;
+  constexpr size_t kShared = sizeof(bf16) * kSegmentWarps * kSegmentElements<kTransposed>;
+  int64_t segments = 1;
+  for (int p = 0; p < products.count; ++p)
+    segments = std::max<int64_t>(segments, tiles_of(products.pair[p].x.cols, kSegment));
+  const dim3 grid(tiles_of(products.slots, 16), tiles_of(rows.count, 16), tiles_of(segments, kSegmentWarps));
+  const size_t bytes = size_t{grid.x} * grid.y * static_cast<size_t>(segments) * 64 * sizeof(float4);
+  if (bytes > kMostBytes || grid.x * grid.y > unsigned{kTickets}) return false;
+  auto* const partial = static_cast<float4*>(scratch_of(stream, bytes));
+  auto* const tickets = static_cast<unsigned*>(library_of(stream).tickets.data());
+  allow_shared<shrink_few<kTransposed>>(kShared);
+  shrink_few<kTransposed>
+      <<<grid, 32 * kSegmentWarps, kShared, stream_of(stream)>>>(products, rows, segments, partial, tickets);
+  return true;
+}
+
+template <bool kTransposed>
+void launch_many(const PairProducts& products, const Rows& rows, Stream& stream) {
+  allow_shared<shrink_many<kTransposed>>(kManyShared);
+  const dim3 grid(tiles_of(products.slots, 64), tiles_of(rows.count, 64));
+  shrink_many<kTransposed><<<grid, kManyThreads, kManyShared, stream_of(stream)>>>(products, rows);
+}
+
+// products(pad): the slots of each padded. Transposed: all with the same x.
+template <bool kTransposed, class Products>
+void reduce(const Products& products, const Rows& rows, Stream& stream) {
+  if (rows.count <= kFewRows) {
+    if (launch_few<kTransposed>(products(16), rows, stream)) return;
+  } else if (reduce_large(products(16), rows, kTransposed, library_of(stream).multiprocessors, stream_of(stream))) {
+    return;
+  }
+  launch_many<kTransposed>(products(kTransposed ? 8 : 64), rows, stream);
+}
+
+template <bool kTransposed, int kDepth>
+void launch_update(const PairProducts& products, const Rows& rows, int64_t cols, int64_t rank, Stream& stream) {
+  constexpr size_t kShared = kUpdateShared<kTransposed, kDepth>;
+  allow_shared<update<kTransposed, kDepth>>(kShared);
+  const dim3 grid(tiles_of(cols, 64), tiles_of(rows.count, 64));
+  update<kTransposed, kDepth>
+      <<<grid, kUpdateThreads, kShared, stream_of(stream)>>>(products, rows, static_cast<int>(tiles_of(rank, kDepth)));
+}
+
+// Transposed: each product adds to its own columns, else all to the same `cols`.
+template <bool kTransposed>
+void add_products(const PairProducts& products, const Rows& rows, int64_t cols, int64_t rank, Stream& stream) {
+  (rank <= 32 ? launch_update<kTransposed, 32> : launch_update<kTransposed, 64>)(products, rows, cols, rank, stream);
+}
+
+int64_t largest_rank(std::span<const LoraPair> pairs) {
+  int64_t rank = 0;
+  for (const LoraPair& pair : pairs) rank = std::max(rank, pair.rank());
+  return rank;
+}
+
+Rows rows_of(const Tensor& y) {
+  return {data_of<bf16>(y), y.row_stride, y[0]};
+}
+
+}  // namespace
+
+void lora_shrink(Tensor h, ConstTensor x, std::span<const LoraPair> pairs, Stream& stream) {
+  if (x[0] == 0 || pairs.empty()) return;
+  require_few_pairs(pairs, "lora_shrink");
+  const auto products = [&](int64_t pad) {
+    PairProducts all;
+    int64_t begin = 0;
+    for (const LoraPair& pair : pairs) {
+      all.add({.x = operand(x), .b = operand(pair.a), .y_begin = begin, .y_cols = pair.rank()}, pad);
+      begin += pair.rank();
+    }
+    return all;
+  };
+  reduce<true>(products, rows_of(h), stream);
+  check_launch("lora_shrink", {h, x});
+}
+
+void lora_expand_backward(Tensor dh, ConstTensor dy, std::span<const LoraPair> pairs, Stream& stream) {
+  if (dy[0] == 0 || pairs.empty()) return;
+  require_few_pairs(pairs, "lora_expand_backward");
+  const auto products = [&](int64_t pad) {
+    PairProducts all;
+    int64_t begin = 0;
+    for (const LoraPair& pair : pairs) {
+      all.add({.x = columns_of(dy, pair.out_begin, pair.b[1]),
+               .b = operand(pair.b),
+               .y_begin = begin,
+               .y_cols = pair.rank(),
+               .scale = pair.scale},
+              pad);
+      begin += pair.rank();
+    }
+    return all;
+  };
+  reduce<false>(products, rows_of(dh), stream);
+  check_launch("lora_expand_backward", {dh, dy});
+}
+
+void lora_expand(Tensor y, ConstTensor h, std::span<const LoraPair> pairs, Stream& stream) {
+  if (y[0] == 0 || pairs.empty()) return;
+  require_few_pairs(pairs, "lora_expand");
+  PairProducts products;
+  int64_t begin = 0;
+  for (const LoraPair& pair : pairs) {
+    products.add({.x = columns_of(h, begin, pair.rank()),
+                  .b = operand(pair.b),
+                  .y_begin = pair.out_begin,
+                  .y_cols = pair.b[1],
+                  .scale = pair.scale},
+                 64);
+    begin += pair.rank();
+  }
+  add_products<true>(products, rows_of(y), products.slots, largest_rank(pairs), stream);
+  check_launch("lora_expand", {y, h});
+}
+
+void lora_shrink_backward(Tensor dx, ConstTensor dh, std::span<const LoraPair> pairs, Stream& stream) {
+  if (dx[0] == 0 || pairs.empty()) return;
+  require_few_pairs(pairs, "lora_shrink_backward");
+  PairProducts products;
+  int64_t begin = 0;
+  for (const LoraPair& pair : pairs) {
+    products.add({.x = columns_of(dh, begin, pair.rank()), .b = operand(pair.a), .y_cols = dx[1]}, 64);
+    begin += pair.rank();
+  }
+  add_products<false>(products, rows_of(dx), dx[1], largest_rank(pairs), stream);
+  check_launch("lora_shrink_backward", {dx, dh});
+}
+
+}  // namespace lockstep::kernels::cuda

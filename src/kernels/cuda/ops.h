@@ -1,0 +1,97 @@
+// The GPU's side of every op. Arguments have been checked; contracts are in kernels/<op>.h. kernels/absent implements
+// these when the build has no CUDA; they are then never reached, because no Stream on a GPU can be made.
+#pragma once
+
+#include "kernels/adamw.h"
+#include "kernels/attention.h"
+#include "kernels/decode.h"
+#include "kernels/elementwise.h"
+#include "kernels/limits.h"
+#include "kernels/linear.h"
+#include "kernels/logprob.h"
+#include "kernels/lora.h"
+#include "kernels/pack.h"
+#include "kernels/random.h"
+#include "kernels/rmsnorm.h"
+#include "kernels/rope.h"
+#include "kernels/sample.h"
+#include "kernels/swiglu.h"
+
+namespace lockstep::kernels::cuda {
+
+// pack.cu
+void pack_rows(PackedWeight& weight, std::span<const ConstTensor> parts, Stream& stream);
+void unpack_rows(Tensor out, const PackedWeight& weight, int64_t begin, int64_t end, Stream& stream);
+void embedding_gather(Tensor y, const PackedWeight& weight, std::span<const int32_t> ids, Stream& stream);
+
+// linear.cu
+void linear_forward(Tensor y, ConstTensor x, const PackedWeight& weight, ConstTensor bias, ConstTensor residual,
+                    Stream& stream);
+void linear_backward_input(Tensor dx, ConstTensor dy, const PackedWeight& weight, bool accumulate, Stream& stream);
+
+// lora.cu
+void lora_shrink(Tensor h, ConstTensor x, std::span<const LoraPair> pairs, Stream& stream);
+void lora_expand(Tensor y, ConstTensor h, std::span<const LoraPair> pairs, Stream& stream);
+void lora_expand_backward(Tensor dh, ConstTensor dy, std::span<const LoraPair> pairs, Stream& stream);
+void lora_shrink_backward(Tensor dx, ConstTensor dh, std::span<const LoraPair> pairs, Stream& stream);
+void lora_gradient(const GradientPlan& plan, ConstTensor x, ConstTensor h, ConstTensor dh, ConstTensor dy,
+                   std::span<const LoraPair> pairs, Stream& stream);
+
+// heads.cu
+void heads_forward(Tensor qk, Tensor rstd, ConstTensor qkv, const HeadNorms& norms, const RopeTable& table,
+                   std::span<const int32_t> positions, const AttentionShape& shape, const DeviceSequences& sequences,
+                   bool store, Stream& stream);
+void heads_backward(Tensor d_qkv, ConstTensor qkv, ConstTensor rstd, const HeadNorms& norms, const RopeTable& table,
+                    std::span<const int32_t> positions, const AttentionShape& shape, Stream& stream);
+
+// attention_forward.cu, attention_decode.cu, attention_backward.cu
+void attention_forward(Tensor o, Tensor stats, ConstTensor q, const AttentionShape& shape,
+                       const DeviceSequences& sequences, Stream& stream);  // decode when sequences.tiles is nullptr
+void attention_backward(Tensor dq, Tensor dk, Tensor dv, ConstTensor d_o, ConstTensor q, ConstTensor o,
+                        ConstTensor stats, Tensor scratch, const AttentionShape& shape,
+                        const DeviceSequences& sequences, Stream& stream);
+
+// What decode keeps between CTAs: partial o [sequences, spans, heads, head_dim], (m, l) [sequences, spans, heads, 2],
+// then counters, one per sequence and head. The owner zeroes all of it once; every call leaves the counters zero. A
+// scratch belongs to one (shape, num_sequences, max_positions): zero it again before it serves another.
+inline int64_t span_scratch_floats(const AttentionShape& shape, int64_t num_sequences, int64_t max_positions) {
+  const int64_t spans = (max_positions + kKeySpan - 1) / kKeySpan;
+  return num_sequences * shape.heads * (spans * (shape.head_dim + 2) + 1);
+}
+
+// rmsnorm.cu, swiglu.cu, elementwise.cu
+void rmsnorm_forward(Tensor y, Tensor rstd, ConstTensor x, ConstTensor weight, float eps, Stream& stream);
+void rmsnorm_backward(Tensor dx, ConstTensor dy, ConstTensor x, ConstTensor weight, ConstTensor rstd, bool accumulate,
+                      Stream& stream);
+void swiglu_forward(Tensor y, ConstTensor gate_up, Stream& stream);
+void swiglu_backward(Tensor d_gate_up, ConstTensor dy, ConstTensor gate_up, Stream& stream);
+void add(Tensor y, ConstTensor x, Stream& stream);
+void gather_rows(Tensor to, ConstTensor from, std::span<const int32_t> rows, Stream& stream);
+void scatter_rows(Tensor to, ConstTensor from, std::span<const int32_t> rows, Stream& stream);
+void dropout(Tensor y, ConstTensor x, float p, const DropoutCounter& counter, bool accumulate, Stream& stream);
+
+// logprob.cu, sample.cu
+void logprob_forward(Tensor logprob, Tensor entropy, Tensor lse, ConstTensor logits, std::span<const int32_t> targets,
+                     float inv_temperature, Stream& stream);
+void logprob_backward(Tensor dlogits, ConstTensor logits, std::span<const int32_t> targets, float inv_temperature,
+                      ConstTensor lse, ConstTensor entropy, ConstTensor d_logprob, ConstTensor d_entropy,
+                      Stream& stream);
+void sample_tokens(std::span<int32_t> tokens, ConstTensor logits, std::span<const SampleRow> rows, Stream& stream);
+
+// decode.cu
+void decode_advance(const DecodeState& state, std::span<const int32_t> tokens, ConstTensor logprobs, Stream& stream);
+
+// adamw.cu
+void adamw(Tensor w_new, Tensor working, ConstTensor w, Tensor m, Tensor v, ConstTensor grad, const AdamWStep& options,
+           Stream& stream);
+void round_to_working(Tensor working, ConstTensor w, Stream& stream);
+double sum_of_squares(ConstTensor x, Stream& stream);
+
+// random.cu
+void fill_uniform(Tensor x, float bound, uint64_t key, uint32_t tensor, Stream& stream);
+
+// limits.cu
+double measure_fma_gflops(double seconds, Stream& stream);  // bf16 matrix product, 8192 cubed
+double measure_read_gb_s(size_t bytes, double seconds, Stream& stream);
+
+}  // namespace lockstep::kernels::cuda

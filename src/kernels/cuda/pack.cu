@@ -1,0 +1,169 @@
+#include <cuda_fp16.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/library.h"
+#include "kernels/cuda/ops.h"
+
+namespace lockstep::kernels::cuda {
+
+namespace {
+constexpr size_t kPieceBytes = size_t{32} << 20;
+constexpr int kPieces = 3;
+}  // namespace
+
+// Pieces of pinned memory: the host fills one while the others travel.
+struct Staging {
+  struct Piece {
+    void* memory = nullptr;
+    cudaEvent_t travelled = nullptr;
+  };
+  Piece pieces[kPieces];
+  int next = 0;
+
+  Staging() {
+    for (Piece& piece : pieces) {
+      check(cudaHostAlloc(&piece.memory, kPieceBytes, cudaHostAllocDefault), "pinned memory for weights");
+      check(cudaEventCreateWithFlags(&piece.travelled, cudaEventDisableTiming), "pinned memory for weights");
+    }
+  }
+  ~Staging() {
+    for (Piece& piece : pieces) {
+      if (piece.travelled) cudaEventSynchronize(piece.travelled), cudaEventDestroy(piece.travelled);
+      if (piece.memory) cudaFreeHost(piece.memory);
+    }
+  }
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
+
+  // A piece whose last contents have arrived.
+  Piece& take() {
+    Piece& piece = pieces[next];
+    next = (next + 1) % kPieces;
+    check(cudaEventSynchronize(piece.travelled), "copying weights");
+    return piece;
+  }
+};
+
+namespace {
+
+Staging& staging_of(Stream& stream) {
+  Library& library = library_of(stream);
+  if (!library.staging) library.staging = std::make_shared<Staging>();
+  return *library.staging;
+}
+
+// Round to nearest even; a NaN stays one. Written so that the compiler can use vectors.
+inline uint16_t bf16_bits(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  const uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  const uint32_t quiet = (bits >> 16) | 0x40;
+  return static_cast<uint16_t>((bits & 0x7fffffff) > 0x7f800000 ? quiet : rounded);
+}
+
+void to_bf16_row(uint16_t* to, const void* from, DType dtype, int64_t count) {
+  if (dtype == DType::bf16) {
+    std::memcpy(to, from, static_cast<size_t>(count) * sizeof(uint16_t));
+  } else if (dtype == DType::f32) {
+    for (int64_t i = 0; i < count; ++i) to[i] = bf16_bits(static_cast<const float*>(from)[i]);
+  } else {
+    for (int64_t i = 0; i < count; ++i) to[i] = bf16_bits(to_f32(static_cast<const Float16*>(from)[i]));
+  }
+}
+
+void from_bf16_row(void* to, const uint16_t* from, DType dtype, int64_t count) {
+  if (dtype == DType::bf16) {
+    std::memcpy(to, from, static_cast<size_t>(count) * sizeof(uint16_t));
+  } else if (dtype == DType::f32) {
+    for (int64_t i = 0; i < count; ++i) static_cast<float*>(to)[i] = to_f32(BFloat16{from[i]});
+  } else {
+    for (int64_t i = 0; i < count; ++i) static_cast<__half*>(to)[i] = __float2half_rn(to_f32(BFloat16{from[i]}));
+  }
+}
+
+int64_t rows_per_piece(int64_t depth) {
+  const int64_t rows = static_cast<int64_t>(kPieceBytes) / (depth * 2);
+  if (rows == 0)
+    throw ShapeError({.what = "a weight's rows are too long for a GPU",
+                      .got = std::to_string(depth) + " inputs",
+                      .wanted = "at most " + std::to_string(kPieceBytes / 2)});
+  return rows;
+}
+
+// A worker's share of a piece: about 128 KiB.
+int64_t rows_per_task(int64_t depth) {
+  return std::max<int64_t>(1, (64 << 10) / depth);
+}
+
+void upload_part(bf16* to, const ConstTensor& part, Stream& stream) {
+  Staging& staging = staging_of(stream);
+  const int64_t depth = part[1], per_piece = rows_per_piece(depth), per_task = rows_per_task(depth);
+  const int64_t row_bytes = part.row_stride * dtype_bytes(part.dtype);
+  for (int64_t begin = 0; begin < part[0]; begin += per_piece) {
+    const int64_t rows = std::min(per_piece, part[0] - begin);
+    Staging::Piece& piece = staging.take();
+    stream.parallel((rows + per_task - 1) / per_task, [&](int64_t task, int) {
+      for (int64_t r = task * per_task; r < std::min(rows, (task + 1) * per_task); ++r)
+        to_bf16_row(static_cast<uint16_t*>(piece.memory) + r * depth,
+                    static_cast<const std::byte*>(part.data) + (begin + r) * row_bytes, part.dtype, depth);
+    });
+    check(cudaMemcpyAsync(to + begin * depth, piece.memory, static_cast<size_t>(rows * depth) * sizeof(bf16),
+                          cudaMemcpyHostToDevice, stream_of(stream)),
+          "pack_weight", {part});
+    check(cudaEventRecord(piece.travelled, stream_of(stream)), "pack_weight", {part});
+  }
+}
+
+// One block per row.
+__global__ void gather_kernel(bf16* y, int64_t y_stride, const bf16* w, int64_t depth, const int32_t* ids,
+                              bool vector) {
+  bf16* const to = y + int64_t{blockIdx.x} * y_stride;
+  const bf16* const from = w + int64_t{ids[blockIdx.x]} * depth;
+  if (vector) {
+    for (int64_t k = threadIdx.x; k < depth / 8; k += blockDim.x)
+      reinterpret_cast<uint4*>(to)[k] = reinterpret_cast<const uint4*>(from)[k];
+  } else {
+    for (int64_t k = threadIdx.x; k < depth; k += blockDim.x) to[k] = from[k];
+  }
+}
+
+}  // namespace
+
+void pack_rows(PackedWeight& weight, std::span<const ConstTensor> parts, Stream& stream) {
+  auto* to = static_cast<bf16*>(weight.panels.data());
+  for (const ConstTensor& part : parts) {
+    upload_part(to, part, stream);
+    to += part[0] * weight.depth;
+  }
+}
+
+void unpack_rows(Tensor out, const PackedWeight& weight, int64_t begin, int64_t end, Stream& stream) {
+  Staging& staging = staging_of(stream);
+  const int64_t depth = weight.depth, per_piece = rows_per_piece(depth), per_task = rows_per_task(depth);
+  const int64_t out_row_bytes = out.row_stride * dtype_bytes(out.dtype);
+  for (int64_t from = begin; from < end; from += per_piece) {
+    const int64_t rows = std::min(per_piece, end - from);
+    Staging::Piece& piece = staging.take();
+    check(cudaMemcpyAsync(piece.memory, static_cast<const bf16*>(weight.panels.data()) + from * depth,
+                          static_cast<size_t>(rows * depth) * sizeof(bf16), cudaMemcpyDeviceToHost, stream_of(stream)),
+          "unpack_rows", {out});
+    check(cudaStreamSynchronize(stream_of(stream)), "unpack_rows", {out});
+    stream.parallel((rows + per_task - 1) / per_task, [&](int64_t task, int) {
+      for (int64_t r = task * per_task; r < std::min(rows, (task + 1) * per_task); ++r)
+        from_bf16_row(static_cast<std::byte*>(out.data) + (from - begin + r) * out_row_bytes,
+                      static_cast<const uint16_t*>(piece.memory) + r * depth, out.dtype, depth);
+    });
+  }
+}
+
+void embedding_gather(Tensor y, const PackedWeight& weight, std::span<const int32_t> ids, Stream& stream) {
+  if (ids.empty()) return;
+  const bool vector = reinterpret_cast<uintptr_t>(y.data) % 16 == 0 && y.row_stride % 8 == 0 && weight.depth % 8 == 0;
+  gather_kernel<<<static_cast<unsigned>(ids.size()), 128, 0, stream_of(stream)>>>(
+      data_of<bf16>(y), y.row_stride, static_cast<const bf16*>(weight.panels.data()), weight.depth, ids.data(), vector);
+  check_launch("embedding_gather", {y});
+}
+
+}  // namespace lockstep::kernels::cuda

@@ -1,0 +1,176 @@
+#include "core/error.h"
+#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/ops.h"
+#include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/row_io.cuh"
+
+namespace lockstep::kernels::cuda {
+namespace {
+
+// A thread holds up to kPieces pieces of eight elements: piece j of thread i begins at 8 * (i + j * threads). The
+// number of threads of a row follows from its width, so its sums do too.
+constexpr int kPieces = 4;
+
+struct Matrix {
+  bf16* data;
+  int64_t stride;
+  bool aligned;
+
+  explicit Matrix(const ConstTensor& t)
+      : data(const_cast<bf16*>(data_of<bf16>(t))), stride(t.row_stride), aligned(rows_aligned(t)) {}
+  __device__ bf16* at(int64_t row, int column) const { return data + row * stride + column; }
+};
+
+struct Norm {
+  const float* weight;
+  float* rstd;
+  int64_t rows;
+  int width;
+  float eps;
+  bool weight_aligned;
+};
+
+constexpr int block_threads(int row_threads) {
+  return row_threads < 128 ? 128 : row_threads;
+}
+
+template <int kThreads>
+__global__ void __launch_bounds__(block_threads(kThreads)) norm_kernel(Matrix y, Matrix x, Norm norm) {
+  __shared__ float shared[kThreads / 32];
+  const int64_t row = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / kThreads;
+  if (row >= norm.rows) return;
+  const int thread = threadIdx.x % kThreads;
+  uint4 input[kPieces];
+  float weight[kPieces][8];
+#pragma unroll
+  for (int j = 0; j < kPieces; ++j) {
+    const int column = 8 * (thread + j * kThreads);
+    input[j] = load_bf16x8(x.at(row, column), norm.width - column, x.aligned);
+  }
+  // Loaded before the sum is known: a single row would otherwise wait for memory twice.
+#pragma unroll
+  for (int j = 0; j < kPieces; ++j) {
+    const int column = 8 * (thread + j * kThreads);
+    load8(weight[j], norm.weight + column, norm.width - column, norm.weight_aligned);
+  }
+  float squares = 0;
+#pragma unroll
+  for (int j = 0; j < kPieces; ++j) {
+    float v[8];
+    widen(v, input[j]);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) squares = __fmaf_rn(v[i], v[i], squares);
+  }
+  const float sum = block_sum<kThreads / 32>(squares, shared);
+  const float mean = __fdiv_rn(sum, static_cast<float>(norm.width));
+  const float rstd = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, norm.eps)));
+  if (norm.rstd && thread == 0) norm.rstd[row] = rstd;
+#pragma unroll
+  for (int j = 0; j < kPieces; ++j) {
+    const int column = 8 * (thread + j * kThreads);
+    float v[8];
+    widen(v, input[j]);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) v[i] = __fmul_rn(__fmul_rn(v[i], rstd), weight[j][i]);
+    store8(y.at(row, column), v, norm.width - column, y.aligned);
+  }
+}
+
+template <int kThreads>
+__global__ void __launch_bounds__(block_threads(kThreads))
+    norm_grad_kernel(Matrix dx, Matrix dy, Matrix x, Norm norm, bool accumulate) {
+  __shared__ float shared[kThreads / 32];
+  const int64_t row = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / kThreads;
+  if (row >= norm.rows) return;
+  const int thread = threadIdx.x % kThreads;
+  uint4 input[kPieces], grad[kPieces], before[kPieces];
+#pragma unroll
+  for (int j = 0; j < kPieces; ++j) {
+    const int column = 8 * (thread + j * kThreads), left = norm.width - column;
+    grad[j] = load_bf16x8(dy.at(row, column), left, dy.aligned);
+    input[j] = load_bf16x8(x.at(row, column), left, x.aligned);
+    before[j] = accumulate ? load_bf16x8(dx.at(row, column), left, dx.aligned) : uint4{};
+  }
+  float dots = 0;
+#pragma unroll
+  for (int j = 0; j < kPieces; ++j) {
+    const int column = 8 * (thread + j * kThreads);
+    float v[8], g[8], weight[8];
+    widen(v, input[j]);
+    widen(g, grad[j]);
+    load8(weight, norm.weight + column, norm.width - column, norm.weight_aligned);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) dots = __fmaf_rn(__fmul_rn(g[i], weight[i]), v[i], dots);
+  }
+  const float sum = block_sum<kThreads / 32>(dots, shared), rstd = norm.rstd[row];
+  const float cube = __fmul_rn(__fmul_rn(rstd, rstd), rstd);
+  const float pull = -__fmul_rn(__fdiv_rn(cube, static_cast<float>(norm.width)), sum);
+#pragma unroll
+  for (int j = 0; j < kPieces; ++j) {
+    const int column = 8 * (thread + j * kThreads), left = norm.width - column;
+    float v[8], g[8], old[8], weight[8];
+    widen(v, input[j]);
+    widen(g, grad[j]);
+    widen(old, before[j]);
+    load8(weight, norm.weight + column, left, norm.weight_aligned);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const float direct = __fmul_rn(rstd, __fmul_rn(g[i], weight[i]));
+      v[i] = __fadd_rn(old[i], __fmaf_rn(pull, v[i], direct));
+    }
+    store8(dx.at(row, column), v, left, dx.aligned);
+  }
+}
+
+// launch(threads of a row as a constant, grid, block)
+template <class Launch>
+void for_width(const Norm& norm, const char* op, const Launch& launch) {
+  const auto start = [&](auto threads) {
+    constexpr int kBlock = block_threads(threads.value);
+    const int64_t rows_per_block = kBlock / threads.value;
+    launch(threads, static_cast<unsigned>((norm.rows + rows_per_block - 1) / rows_per_block), kBlock);
+  };
+  if (norm.width <= 32 * 8 * kPieces) return start(std::integral_constant<int, 32>());
+  if (norm.width <= 128 * 8 * kPieces) return start(std::integral_constant<int, 128>());
+  if (norm.width <= 512 * 8 * kPieces) return start(std::integral_constant<int, 512>());
+  throw ShapeError({.what = "rows too wide for a GPU's norm",
+                    .where = op,
+                    .got = std::to_string(norm.width),
+                    .wanted = "at most " + std::to_string(512 * 8 * kPieces)});
+}
+
+Norm norm_of(const ConstTensor& x, const ConstTensor& weight, const ConstTensor& rstd, float eps, const char* op) {
+  if (x.rank != 2)
+    throw ShapeError(
+        {.what = "a GPU's norm takes whole rows", .where = op, .got = shape_text(x), .wanted = "bf16 [T, D]"});
+  return {.weight = data_of<float>(weight),
+          .rstd = rstd.empty() ? nullptr : const_cast<float*>(data_of<float>(rstd)),
+          .rows = x.shape[0],
+          .width = static_cast<int>(x.shape[1]),
+          .eps = eps,
+          .weight_aligned = reinterpret_cast<uintptr_t>(weight.data) % 16 == 0};
+}
+
+}  // namespace
+
+void rmsnorm_forward(Tensor y, Tensor rstd, ConstTensor x, ConstTensor weight, float eps, Stream& stream) {
+  const Norm norm = norm_of(x, weight, rstd, eps, "rmsnorm_forward");
+  if (norm.rows == 0) return;
+  for_width(norm, "rmsnorm_forward", [&](auto threads, unsigned grid, int block) {
+    norm_kernel<threads.value><<<grid, block, 0, stream_of(stream)>>>(Matrix(y), Matrix(x), norm);
+  });
+  check_launch("rmsnorm_forward", {y, x});
+}
+
+void rmsnorm_backward(Tensor dx, ConstTensor dy, ConstTensor x, ConstTensor weight, ConstTensor rstd, bool accumulate,
+                      Stream& stream) {
+  const Norm norm = norm_of(x, weight, rstd, 0, "rmsnorm_backward");
+  if (norm.rows == 0) return;
+  for_width(norm, "rmsnorm_backward", [&](auto threads, unsigned grid, int block) {
+    norm_grad_kernel<threads.value>
+        <<<grid, block, 0, stream_of(stream)>>>(Matrix(dx), Matrix(dy), Matrix(x), norm, accumulate);
+  });
+  check_launch("rmsnorm_backward", {dx, dy, x});
+}
+
+}  // namespace lockstep::kernels::cuda

@@ -1,0 +1,74 @@
+// A row of logits in chunks of fixed length: what log-probabilities and the sampler add up, each chunk relative to its
+// own largest entry, by one block in one pass over memory.
+#pragma once
+
+#include <cmath>
+
+#include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/row_io.cuh"
+
+namespace lockstep::kernels::cuda {
+
+inline constexpr int kChunk = 4096;
+inline constexpr int kChunkThreads = 256;
+
+inline int64_t chunks_of(int64_t vocab) {
+  return (vocab + kChunk - 1) / kChunk;
+}
+
+// Entries v .. v+3 of a row of `vocab`; -infinity beyond its end.
+__device__ __forceinline__ float4 load_logits(const float* row, int v, int vocab, bool aligned) {
+  if (aligned && v + 4 <= vocab) return *reinterpret_cast<const float4*>(row + v);
+  const auto at = [&](int i) { return i < vocab ? row[i] : -INFINITY; };
+  return make_float4(at(v), at(v + 1), at(v + 2), at(v + 3));
+}
+
+// z = logits * scale;  largest = max z;  sum of e = exp(z - largest);  moment = sum of e (z - largest).
+// A chunk of nothing but -infinity has sum 0; NaN and +infinity make the sum NaN.
+struct ChunkSums {
+  float largest, sum, moment;
+};
+
+// exp(z - largest), 0 for z = -infinity even when that is the largest.
+__device__ __forceinline__ float weight_of(float z, float largest) {
+  return z == -INFINITY ? 0.0f : expf(__fsub_rn(z, largest));
+}
+
+// Of chunk `chunk` by a block of kChunkThreads; the same in every thread. Thread i has entries 4i .. 4i+3 of every
+// 1024.
+template <bool kMoment>
+__device__ __forceinline__ ChunkSums sum_chunk(const float* row, int chunk, int vocab, float scale, bool aligned) {
+  constexpr int kPieces = kChunk / (4 * kChunkThreads), kWarps = kChunkThreads / 32;
+  __shared__ float shared[3][kWarps];
+  float z[kPieces][4];
+#pragma unroll
+  for (int j = 0; j < kPieces; ++j) {
+    const int v = chunk * kChunk + 4 * (j * kChunkThreads + static_cast<int>(threadIdx.x));
+    const float4 piece = load_logits(row, v, vocab, aligned);
+    z[j][0] = piece.x, z[j][1] = piece.y, z[j][2] = piece.z, z[j][3] = piece.w;
+  }
+  float largest = -INFINITY;
+#pragma unroll
+  for (int j = 0; j < kPieces; ++j)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      z[j][i] = __fmul_rn(z[j][i], scale);
+      largest = fmaxf(largest, z[j][i]);
+    }
+  largest = block_max<kWarps>(largest, shared[0]);
+  float sum = 0, moment = 0;
+#pragma unroll
+  for (int j = 0; j < kPieces; ++j)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float e = weight_of(z[j][i], largest);
+      sum = __fadd_rn(sum, e);
+      // A logit of -infinity has e = 0 and no say in the entropy; 0 * infinity would be NaN.
+      if (kMoment) moment = __fmaf_rn(e, e > 0 ? __fsub_rn(z[j][i], largest) : 0.0f, moment);
+    }
+  sum = block_sum<kWarps>(sum, shared[1]);
+  if (kMoment) moment = block_sum<kWarps>(moment, shared[2]);
+  return {largest, sum, moment};
+}
+
+}  // namespace lockstep::kernels::cuda

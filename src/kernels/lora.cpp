@@ -1,0 +1,180 @@
+#include "kernels/lora.h"
+
+#include <algorithm>
+#include <string>
+
+#include "core/error.h"
+#include "core/transfer.h"
+#include "kernels/cuda/ops.h"
+#include "kernels/matmul.h"
+#include "kernels/pack.h"
+
+namespace lockstep::kernels {
+namespace {
+
+constexpr int64_t kMaxPairRank = 256;
+constexpr int64_t kGradientBlock = 256;
+
+// h and its gradient: T rows of the pairs' ranks side by side.
+void require_inner(const ConstTensor& h, int64_t rows, std::span<const LoraPair> pairs, const char* op,
+                   const Stream& stream) {
+  require_tensor(h, activation_dtype(stream.device()), {rows, total_rank(pairs)}, op, "h");
+}
+
+void require_pairs(std::span<const LoraPair> pairs, const char* op, const Stream& stream) {
+  const DType dtype = activation_dtype(stream.device());
+  for (const LoraPair& pair : pairs) {
+    if (pair.a.rank != 2 || pair.b.rank != 2 || pair.rank() < 1 || pair.rank() > kMaxPairRank ||
+        pair.b[0] != pair.rank())
+      throw ShapeError({.what = "a LoRA pair has impossible factors",
+                        .where = op,
+                        .got = shape_text(pair.a) + " and " + shape_text(pair.b),
+                        .wanted = "[in, rank] and [rank, out], rank 1 to " + std::to_string(kMaxPairRank)});
+    require_tensor(pair.a, dtype, {pair.a[0], pair.rank()}, op, "a");
+    require_tensor(pair.b, dtype, {pair.rank(), pair.b[1]}, op, "b");
+  }
+}
+
+void require_input(const ConstTensor& x, std::span<const LoraPair> pairs, const char* op, const Stream& stream) {
+  for (const LoraPair& pair : pairs)
+    require_tensor(x, activation_dtype(stream.device()), {x.shape[0], pair.a[0]}, op, "x");
+}
+
+void require_output(const ConstTensor& y, std::span<const LoraPair> pairs, const char* op, const Stream& stream) {
+  int64_t width = 0;
+  for (const LoraPair& pair : pairs) width = std::max(width, pair.out_begin + pair.b[1]);
+  if (y.rank == 2 && y.dtype == activation_dtype(stream.device()) && y[1] >= width) return;
+  throw ShapeError({.what = "op argument has the wrong shape",
+                    .where = std::string(op) + ": y",
+                    .got = shape_text(y),
+                    .wanted = "at least " + std::to_string(width) + " columns of activations"});
+}
+
+// What the CPU does pair by pair: f(pair, its columns of h).
+template <class View, class F>
+void each_pair(std::span<const LoraPair> pairs, const View& h, const F& f) {
+  int64_t begin = 0;
+  for (const LoraPair& pair : pairs) {
+    f(pair, h.cols(begin, begin + pair.rank()));
+    begin += pair.rank();
+  }
+}
+
+template <class View>
+View output_of(const View& y, const LoraPair& pair) {
+  return y.cols(pair.out_begin, pair.out_begin + pair.b[1]);
+}
+
+}  // namespace
+
+int64_t total_rank(std::span<const LoraPair> pairs) {
+  int64_t rank = 0;
+  for (const LoraPair& pair : pairs) rank += pair.rank();
+  return rank;
+}
+
+void lora_shrink(Tensor h, ConstTensor x, std::span<const LoraPair> pairs, Stream& stream) {
+  constexpr const char* kOp = "lora_shrink";
+  require_pairs(pairs, kOp, stream);
+  require_input(x, pairs, kOp, stream);
+  require_inner(h, x.shape[0], pairs, kOp, stream);
+  if (stream.device() == Device::cuda) return cuda::lora_shrink(h, x, pairs, stream);
+  each_pair(pairs, h, [&](const LoraPair& pair, Tensor inner) { matmul(inner, x, pair.a, 1, false, stream); });
+}
+
+void lora_expand(Tensor y, ConstTensor h, std::span<const LoraPair> pairs, Stream& stream) {
+  constexpr const char* kOp = "lora_expand";
+  require_pairs(pairs, kOp, stream);
+  require_inner(h, y.shape[0], pairs, kOp, stream);
+  require_output(y, pairs, kOp, stream);
+  if (stream.device() == Device::cuda) return cuda::lora_expand(y, h, pairs, stream);
+  each_pair(pairs, h, [&](const LoraPair& pair, ConstTensor inner) {
+    matmul(output_of(y, pair), inner, pair.b, pair.scale, true, stream);
+  });
+}
+
+void lora_expand_backward(Tensor dh, ConstTensor dy, std::span<const LoraPair> pairs, Stream& stream) {
+  constexpr const char* kOp = "lora_expand_backward";
+  require_pairs(pairs, kOp, stream);
+  require_inner(dh, dy.shape[0], pairs, kOp, stream);
+  require_output(dy, pairs, kOp, stream);
+  if (stream.device() == Device::cuda) return cuda::lora_expand_backward(dh, dy, pairs, stream);
+  each_pair(pairs, dh, [&](const LoraPair& pair, Tensor inner) {
+    matmul_transposed(inner, output_of(dy, pair), pair.b, pair.scale, false, stream);
+  });
+}
+
+void lora_shrink_backward(Tensor dx, ConstTensor dh, std::span<const LoraPair> pairs, Stream& stream) {
+  constexpr const char* kOp = "lora_shrink_backward";
+  require_pairs(pairs, kOp, stream);
+  require_input(dx, pairs, kOp, stream);
+  require_inner(dh, dx.shape[0], pairs, kOp, stream);
+  if (stream.device() == Device::cuda) return cuda::lora_shrink_backward(dx, dh, pairs, stream);
+  each_pair(pairs, dh,
+            [&](const LoraPair& pair, ConstTensor inner) { matmul_transposed(dx, inner, pair.a, 1, true, stream); });
+}
+
+GradientPlan plan_gradients(std::span<const GradientRows> rows, int64_t partial_floats, Arena& arena, Stream& stream) {
+  GradientPlan plan(rows);
+  if (stream.device() == Device::cpu) return plan;
+  std::vector<GradientBlock> blocks;
+  std::vector<GradientLane> lanes;
+  for (const GradientRows& r : rows) {
+    if (r.rows == 0) continue;
+    if (lanes.empty() || lanes.back().gradient != r.gradient)
+      lanes.push_back({.gradient = r.gradient, .first_block = static_cast<int32_t>(blocks.size())});
+    for (int64_t begin = 0; begin < r.rows; begin += kGradientBlock) {
+      blocks.push_back({.row_begin = static_cast<int32_t>(r.row_begin + begin),
+                        .rows = static_cast<int32_t>(std::min(kGradientBlock, r.rows - begin))});
+      ++lanes.back().num_blocks;
+    }
+  }
+  plan.num_blocks = static_cast<int64_t>(blocks.size());
+  plan.num_lanes = static_cast<int64_t>(lanes.size());
+  if (blocks.empty()) return plan;
+  plan.blocks = upload(std::span<const GradientBlock>(blocks), arena, stream).data();
+  plan.lanes = upload(std::span<const GradientLane>(lanes), arena, stream).data();
+  plan.partial = arena.alloc({plan.num_blocks * partial_floats}).f32();
+  return plan;
+}
+
+int64_t gradient_blocks(int64_t rows) {
+  return (rows + kGradientBlock - 1) / kGradientBlock;
+}
+
+int64_t lora_gradient_floats(std::span<const LoraPair> pairs) {
+  int64_t floats = 0;
+  for (const LoraPair& pair : pairs) floats += pair.a.elements() + pair.b.elements();
+  return floats;
+}
+
+void lora_gradient(const GradientPlan& plan, ConstTensor x, ConstTensor h, ConstTensor dh, ConstTensor dy,
+                   std::span<const LoraPair> pairs, Stream& stream) {
+  constexpr const char* kOp = "lora_gradient";
+  require_pairs(pairs, kOp, stream);
+  require_input(x, pairs, kOp, stream);
+  require_inner(h, x.shape[0], pairs, kOp, stream);
+  require_inner(dh, x.shape[0], pairs, kOp, stream);
+  require_output(dy, pairs, kOp, stream);
+  if (stream.device() == Device::cuda) return cuda::lora_gradient(plan, x, h, dh, dy, pairs, stream);
+  const std::span<const GradientRows> all = plan.rows;
+  for (size_t i = 0; i < all.size();) {
+    // Neighbours of one lane are one stretch of its chain, and one pass over its gradient.
+    const int64_t begin = all[i].row_begin;
+    int64_t end = begin + all[i].rows;
+    float* const gradient = all[i].gradient;
+    for (++i; i < all.size() && all[i].gradient == gradient && all[i].row_begin == end; ++i) end += all[i].rows;
+    int64_t column = 0;
+    for (const LoraPair& pair : pairs) {
+      const int64_t rank = pair.rank();
+      const Tensor d_a(gradient + pair.a_offset, DType::f32, {pair.a[0], rank});
+      const Tensor d_b(gradient + pair.b_offset, DType::f32, {rank, pair.b[1]});
+      outer_accumulate(d_b, h.cols(column, column + rank).rows(begin, end), output_of(dy, pair).rows(begin, end),
+                       pair.scale, stream);
+      outer_accumulate(d_a, x.rows(begin, end), dh.cols(column, column + rank).rows(begin, end), 1, stream);
+      column += rank;
+    }
+  }
+}
+
+}  // namespace lockstep::kernels

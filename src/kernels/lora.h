@@ -1,0 +1,73 @@
+// The adapter's part of a product and its gradients, for one adapter and the pairs that read one input (q, k, v; gate,
+// up).
+//   y[:, out of p] += scale_p (x A_p) B_p
+// h and dh lie side by side: pair p owns `rank` columns after those of the pairs before it.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "core/memory.h"
+#include "core/stream.h"
+
+namespace lockstep::kernels {
+
+struct LoraPair {
+  ConstTensor a;          // A transposed, [in, rank]:  f32 on the CPU, bf16 on a GPU; contiguous
+  ConstTensor b;          // B transposed, [rank, out]
+  int64_t out_begin = 0;  // first column of the product
+  float scale = 1;
+  int64_t a_offset = 0, b_offset = 0;  // of the same tensors in a flat gradient buffer, floats
+
+  int64_t rank() const { return a[1]; }
+};
+int64_t total_rank(std::span<const LoraPair> pairs);
+
+// Ranks of one call: 1 to 256 a pair. All tensors are activations: f32 on the CPU, bf16 on a GPU, with f32 sums.
+// x [T, in]   h, dh [T, total rank]   y, dy [T, out of the product]   dx [T, in].   A row's bits do not depend on T.
+
+// h_p = x A_p        (CPU: one chain; CUDA: chains over segments of 256 of `in`, the segments' sums in order)
+void lora_shrink(Tensor h, ConstTensor x, std::span<const LoraPair> pairs, Stream& stream);
+// y[:, out of p] += scale_p h_p B_p       (CPU: the chain of y goes on; CUDA: added in f32, then rounded)
+void lora_expand(Tensor y, ConstTensor h, std::span<const LoraPair> pairs, Stream& stream);
+// dh_p = scale_p dy[:, out of p] B_p^T    (CUDA: as lora_shrink, over segments of `out`)
+void lora_expand_backward(Tensor dh, ConstTensor dy, std::span<const LoraPair> pairs, Stream& stream);
+// dx += sum over p, in order, of dh_p A_p^T
+void lora_shrink_backward(Tensor dx, ConstTensor dh, std::span<const LoraPair> pairs, Stream& stream);
+
+// Consecutive rows (a sample, or a part of one that begins at a multiple of 256 of its rows) and the flat gradient
+// buffer of their lane. Rows of no entry add nothing.
+struct GradientRows {
+  int64_t row_begin = 0, rows = 0;
+  float* gradient = nullptr;
+};
+// The same on a GPU: blocks of at most 256 rows, neighbours of one gradient buffer side by side.
+struct GradientBlock {
+  int32_t row_begin = 0, rows = 0;
+};
+struct GradientLane {
+  float* gradient = nullptr;
+  int32_t first_block = 0, num_blocks = 0;
+};
+struct GradientPlan {
+  std::span<const GradientRows> rows;     // host
+  const GradientBlock* blocks = nullptr;  // device
+  const GradientLane* lanes = nullptr;    // device
+  int64_t num_blocks = 0, num_lanes = 0;
+  float* partial = nullptr;  // device: one block's dA and dB each, [num_blocks, largest of lora_gradient_floats]
+
+  GradientPlan() = default;
+  GradientPlan(std::span<const GradientRows> r) : rows(r) {}                      // NOLINT: on the CPU that is all
+  GradientPlan(const std::vector<GradientRows>& r) : rows(r.data(), r.size()) {}  // NOLINT
+};
+// partial_floats: the largest lora_gradient_floats of the calls to come. Memory in `arena` (of the stream's device).
+GradientPlan plan_gradients(std::span<const GradientRows> rows, int64_t partial_floats, Arena& arena, Stream& stream);
+int64_t lora_gradient_floats(std::span<const LoraPair> pairs);  // dA and dB of one block, all pairs
+int64_t gradient_blocks(int64_t rows);                          // of one GradientRows
+
+// dA_p += x^T dh_p,  dB_p += scale_p h_p^T dy[:, out of p]   into each lane's buffer at a_offset and b_offset, f32.
+// CPU: one chain over a lane's rows in order. CUDA: one chain per block of 256 rows, the blocks' sums added in order.
+void lora_gradient(const GradientPlan& plan, ConstTensor x, ConstTensor h, ConstTensor dh, ConstTensor dy,
+                   std::span<const LoraPair> pairs, Stream& stream);
+
+}  // namespace lockstep::kernels

@@ -1,0 +1,44 @@
+#include <utility>
+
+#include "core/transfer.h"
+#include "kernels/adamw.h"
+#include "lora/adapter.h"
+
+namespace lockstep::lora {
+
+size_t weight_bytes(const AdapterLayout& layout, Device device) {
+  const size_t bytes_each = sizeof(float) + (device == Device::cpu ? 0 : sizeof(BFloat16));
+  return static_cast<size_t>(layout.num_floats) * bytes_each;
+}
+
+Tensor master_weights(const Buffer& weights, const AdapterLayout& layout) {
+  return Tensor(weights.data(), DType::f32, {layout.num_floats});
+}
+
+Tensor working_weights(const Buffer& weights, const AdapterLayout& layout) {
+  if (weights.device() == Device::cpu) return {};
+  return Tensor(weights.f32() + layout.num_floats, DType::bf16, {layout.num_floats});
+}
+
+Buffer place_weights(Buffer host, const AdapterLayout& layout, Stream& stream) {
+  if (stream.device() == Device::cpu) return host;
+  Buffer placed(weight_bytes(layout, stream.device()), Buffer::Fill::none, stream.device());
+  upload(placed.data(), host.data(), static_cast<size_t>(layout.num_floats) * sizeof(float), stream);
+  kernels::round_to_working(working_weights(placed, layout), master_weights(placed, layout), stream);
+  stream.synchronize();  // `host` ends here
+  return placed;
+}
+
+Buffer host_weights(const Buffer& weights, const AdapterLayout& layout, Stream& stream) {
+  Buffer host(static_cast<size_t>(layout.num_floats) * sizeof(float), Buffer::Fill::none);
+  download(host.data(), weights.data(), host.bytes(), stream);
+  return host;
+}
+
+ConstTensor AdapterVersion::working(int64_t offset, std::initializer_list<int64_t> dims) const {
+  if (weights->device() == Device::cpu) return ConstTensor(weights->f32() + offset, DType::f32, dims);
+  const auto* working = static_cast<const BFloat16*>(working_weights(*weights, *layout).data);
+  return ConstTensor(working + offset, DType::bf16, dims);
+}
+
+}  // namespace lockstep::lora

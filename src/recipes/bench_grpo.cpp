@@ -1,0 +1,155 @@
+// lockstep bench: one GRPO iteration, rollout and training step. Samples end at random: every new_tokens-th token of
+// the vocabulary is a stop token, which a model of random weights draws with a chance of about one in new_tokens, so
+// lengths are geometric with that mean, cut off at four times it.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "recipes/bench.h"
+#include "recipes/rl_datum.h"
+#include "recipes/run_log.h"
+#include "sync/publisher.h"
+#include "train/advantage.h"
+
+namespace lockstep::recipes {
+
+namespace {
+
+struct Iteration {
+  double rollout_s = 0, train_s = 0, logprob_diff = 0;
+  int64_t new_tokens = 0, trained_tokens = 0;
+
+  double seconds() const { return rollout_s + train_s; }
+};
+
+std::vector<rollout::Prompt> prompts_around(const Bench& bench) {
+  std::vector<rollout::Prompt> prompts;
+  const int64_t mean = bench.work.grpo_prompt_tokens, spread = mean / 5;
+  for (int64_t i = 0; i < bench.work.grpo_prompts; ++i) {
+    const int64_t tokens = mean - spread + (2 * spread * i) / std::max<int64_t>(1, bench.work.grpo_prompts - 1);
+    prompts.push_back({.tokens = bench.random_tokens(std::max<int64_t>(1, tokens), 1000 + static_cast<uint32_t>(i)),
+                       .row = static_cast<uint32_t>(i)});
+  }
+  return prompts;
+}
+
+rollout::GroupParams group_params(const Bench& bench) {
+  rollout::GroupParams params;
+  params.n = bench.work.grpo_samples;
+  params.sampling.max_tokens = 4 * bench.work.new_tokens;
+  for (int64_t id = 0; id < bench.base.config.vocab_size; id += bench.work.new_tokens)
+    params.sampling.stop_token_ids.push_back(static_cast<int32_t>(id));
+  return params;
+}
+
+// Rewards are random: their spread is what a group's advantages need.
+std::vector<train::Datum> datums_of(std::span<const rollout::Prompt> prompts, std::span<const rollout::Sample> samples,
+                                    int64_t group, uint32_t rollout) {
+  std::vector<train::Datum> datums;
+  for (size_t first = 0; first < samples.size(); first += static_cast<size_t>(group)) {
+    std::vector<float> rewards;
+    for (int64_t i = 0; i < group; ++i)
+      rewards.push_back(uniform01(philox(11, {rollout, static_cast<uint32_t>(first), static_cast<uint32_t>(i), 0})[0]));
+    const auto advantages = train::group_advantages(rewards, true, true);
+    for (size_t i = 0; i < advantages.size(); ++i) {
+      const rollout::Sample& sample = samples[first + i];
+      train::Datum datum = rl_datum(prompts[static_cast<size_t>(sample.prompt)], sample);
+      datum.advantages.assign(datum.tokens.size(), advantages[i]);
+      datums.push_back(std::move(datum));
+    }
+  }
+  return datums;
+}
+
+class Loop {
+ public:
+  explicit Loop(Bench& bench)
+      : bench_(bench),
+        plan_(bench.plan(EnginePlan{})),
+        trainer_(bench.base.model, bench.adapter.layout, bench.adapter.weights,
+                 {.max_tokens = plan_.max_tokens, .recompute = plan_.recompute}, bench.stream),
+        engine_(bench.base.model, engine_options(), bench.stream),
+        publisher_(0),
+        prompts_(prompts_around(bench)),
+        params_(group_params(bench)) {
+    publisher_.add(engine_);
+    version_ = publisher_.publish(trainer_.snapshot(0)).version;
+  }
+
+  Iteration run(uint32_t rollout) {
+    Iteration it;
+    params_.rollout = rollout;
+    const Stopwatch rollout_watch;
+    const auto samples = engine_.sample(prompts_, params_, version_);
+    engine_.release_memory();
+    it.rollout_s = rollout_watch.ms() / 1000;
+    for (const rollout::Sample& sample : samples) it.new_tokens += static_cast<int64_t>(sample.tokens.size());
+
+    const Stopwatch train_watch;
+    const auto datums = datums_of(prompts_, samples, params_.n, rollout);
+    trainer_.begin_step({.num_samples = static_cast<int64_t>(datums.size())});
+    trainer_.forward_backward(datums, train::PolicyLoss{});
+    const train::StepReport report = trainer_.optim_step(1e-5);
+    version_ = publisher_.publish(trainer_.snapshot(0)).version;
+    bench_.stream.synchronize();
+    it.train_s = train_watch.ms() / 1000;
+    it.logprob_diff = report.metrics.logprob_diff_max;
+    it.trained_tokens = report.tokens;
+    return it;
+  }
+
+ private:
+  rollout::EngineOptions engine_options() const {
+    rollout::EngineOptions options;
+    options.max_sequences = std::max(options.max_sequences, bench_.work.grpo_prompts * bench_.work.grpo_samples);
+    if (bench_.gpu()) options.kv_bytes = plan_.kv;
+    return options;
+  }
+
+  Bench& bench_;
+  const MemoryPlan plan_;
+  train::Trainer trainer_;
+  rollout::Engine engine_;
+  sync::Publisher publisher_;
+  const std::vector<rollout::Prompt> prompts_;
+  rollout::GroupParams params_;
+  int64_t version_ = 0;
+};
+
+}  // namespace
+
+void bench_grpo(Bench& bench) {
+  constexpr double kEnough = 20;  // seconds
+  Loop loop(bench);
+  loop.run(0);  // warm: records the graphs of a batch that shrinks
+  std::vector<Iteration> iterations;
+  double spent = 0, diff = 0;
+  do {
+    iterations.push_back(loop.run(1 + static_cast<uint32_t>(iterations.size())));
+    spent += iterations.back().seconds();
+    diff = std::max(diff, iterations.back().logprob_diff);
+  } while (iterations.size() < 3 && spent < kEnough);
+  std::ranges::sort(iterations, {}, &Iteration::seconds);
+  const Iteration& it = iterations[iterations.size() / 2];
+  const auto samples = static_cast<double>(bench.work.grpo_prompts * bench.work.grpo_samples);
+  const double mean = static_cast<double>(it.new_tokens) / samples;
+  bench.report.results["grpo_step"] = {{"prompts", bench.work.grpo_prompts},
+                                       {"samples_per_prompt", bench.work.grpo_samples},
+                                       {"mean_new_tokens", mean},
+                                       {"lengths", "geometric: stop tokens drawn at random, at most 4 x the mean"},
+                                       {"new_tokens", it.new_tokens},
+                                       {"trained_tokens", it.trained_tokens},
+                                       {"rollout_s", it.rollout_s},
+                                       {"train_s", it.train_s},
+                                       {"logprob_diff_max", diff}};
+  bench.report.result(
+      "grpo_step_s", it.seconds(),
+      fmt::format(
+          "s        {:.2f} rollout ({:.0f} tok/s), {:.2f} training ({:.0f} tok/s); {} x {} samples of {:.0f} new "
+          "tokens; max |logprob diff| {:g}",
+          it.rollout_s, static_cast<double>(it.new_tokens) / it.rollout_s, it.train_s,
+          static_cast<double>(it.trained_tokens) / it.train_s, bench.work.grpo_prompts, bench.work.grpo_samples, mean,
+          diff));
+}
+
+}  // namespace lockstep::recipes

@@ -1,0 +1,164 @@
+// lockstep bench: decoding, prefill and publishing.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "recipes/bench.h"
+#include "recipes/run_log.h"
+#include "sync/publisher.h"
+
+namespace lockstep::recipes {
+
+namespace {
+
+std::vector<rollout::Prompt> random_prompts(const Bench& bench, int64_t count, int64_t tokens) {
+  std::vector<rollout::Prompt> prompts;
+  for (int64_t i = 0; i < count; ++i)
+    prompts.push_back(
+        {.tokens = bench.random_tokens(tokens, static_cast<uint32_t>(i)), .row = static_cast<uint32_t>(i)});
+  return prompts;
+}
+
+rollout::EngineOptions engine_options(const Bench& bench, int64_t sequences) {
+  rollout::EngineOptions options;
+  options.max_sequences = std::max(options.max_sequences, sequences);
+  if (!bench.gpu()) options.max_batch_tokens = 1024;
+  return options;
+}
+
+// Samples to the end; returns the number of new tokens.
+int64_t sample(rollout::Engine& engine, std::span<const rollout::Prompt> prompts, int64_t new_tokens, int64_t version) {
+  rollout::GroupParams params;
+  params.sampling.max_tokens = new_tokens;
+  int64_t total = 0;
+  for (const rollout::Sample& made : engine.sample(prompts, params, version))
+    total += static_cast<int64_t>(made.tokens.size());
+  return total;
+}
+
+// Tokens per second of decoding that no machine of these limits exceeds: each step reads the weights that take part
+// once and each sequence's keys and values, and its products cannot be faster than the arithmetic limit.
+double decode_limit(const Bench& bench, int64_t sequences, bool adapter) {
+  const model::ModelConfig& c = bench.base.config;
+  const model::Weights& weights = bench.base.model->weights();
+  const int64_t activation = dtype_bytes(kernels::activation_dtype(bench.stream.device()));
+  const int64_t positions = bench.work.prompt_tokens + bench.work.new_tokens / 2;
+  int64_t bytes = weights.bytes() - (c.tied_head ? 0 : static_cast<int64_t>(weights.embedding.panels.bytes()));
+  bytes += sequences * positions * c.layers * 2 * c.kv_width() * activation;
+  if (adapter) bytes += bench.adapter.layout->num_floats * activation;
+  const double flops = 2.0 * static_cast<double>(sequences * bench.product_parameters());
+  const double step_seconds = std::max(static_cast<double>(bytes) / (bench.limits.read_gb_s * 1e9),
+                                       flops / (bench.limits.product_gflops * 1e9));
+  return static_cast<double>(sequences) / step_seconds;
+}
+
+// Generated tokens per second of wall time including prefill, and of decoding alone.
+void decode_one(Bench& bench, const std::string& name, int64_t sequences, int64_t version) {
+  rollout::Engine engine(bench.base.model, engine_options(bench, sequences), bench.stream);
+  if (version != rollout::Engine::kBase) engine.hold({version, bench.adapter.layout, bench.adapter.weights});
+  const auto prompts = random_prompts(bench, sequences, bench.work.prompt_tokens);
+  int64_t made = 0;
+  const auto seconds = [&](int64_t new_tokens) {
+    return bench.seconds([&] { made = sample(engine, prompts, new_tokens, version); });
+  };
+  // Warm: on a GPU this records the graphs of every length that is to come.
+  sample(engine, prompts, bench.gpu() ? bench.work.new_tokens : 2, version);
+  const double prefill = seconds(1), all = seconds(bench.work.new_tokens);
+  const double total = static_cast<double>(made) / all;
+  const double alone = static_cast<double>(made - sequences) / (all > prefill ? all - prefill : all);
+  const double limit = decode_limit(bench, sequences, version != rollout::Engine::kBase);
+  const std::string key = std::to_string(sequences);
+  OrderedJson& results = bench.report.results;
+  results[name][key] = total;
+  results[name + "_without_prefill"][key] = alone;
+  results[name + "_percent_of_limit"][key] = 100 * alone / limit;
+  bench.report.row(fmt::format("{:<28} {:>12.2f} tok/s    {:.2f} without prefill, {:.1f} % of the limit {:.0f}",
+                               fmt::format("{} x{}", name, sequences), total, alone, 100 * alone / limit, limit));
+}
+
+}  // namespace
+
+void bench_decode(Bench& bench) {
+  OrderedJson& results = bench.report.results;
+  for (const int64_t sequences : bench.work.decode_batches) {
+    decode_one(bench, "decode_tok_s", sequences, rollout::Engine::kBase);
+    decode_one(bench, "decode_lora_tok_s", sequences, 0);
+    const std::string key = std::to_string(sequences);
+    const double cost = results["decode_tok_s"][key].get<double>() / results["decode_lora_tok_s"][key].get<double>();
+    results["decode_lora_cost"][key] = cost;
+    if (bench.gpu())
+      bench.report.row(fmt::format("{:<28} {:>12.3f} x", fmt::format("decode_lora_cost x{}", sequences), cost));
+  }
+}
+
+// Prompt tokens per second; the head runs for the last token of each prompt only.
+void bench_prefill(Bench& bench) {
+  const model::ModelConfig& c = bench.base.config;
+  const auto prompts = random_prompts(bench, bench.work.prefill_prompts, bench.work.prefill_tokens);
+  const double tokens = static_cast<double>(bench.work.prefill_prompts * bench.work.prefill_tokens);
+  const double flops =
+      2.0 * static_cast<double>(bench.product_parameters() - c.vocab_size * c.width) * tokens +
+      bench.attention_flops(bench.work.prefill_tokens) * static_cast<double>(bench.work.prefill_prompts);
+  rollout::Engine engine(bench.base.model, engine_options(bench, bench.work.prefill_prompts), bench.stream);
+  engine.hold({0, bench.adapter.layout, bench.adapter.weights});
+  for (const auto& [name, version] :
+       {std::pair<const char*, int64_t>{"prefill_tok_s", rollout::Engine::kBase}, {"prefill_lora_tok_s", 0}}) {
+    sample(engine, prompts, 1, version);
+    const double seconds = bench.seconds([&] { sample(engine, prompts, 1, version); });
+    bench.report.result(
+        name, tokens / seconds, "tok/s", 100 * flops / seconds * 1e-9 / bench.limits.product_gflops,
+        fmt::format("the product limit, {} x {}", bench.work.prefill_prompts, bench.work.prefill_tokens));
+  }
+}
+
+namespace {
+
+// What the first decoded token of a new version takes beyond that of a version already in use.
+void publish_to_token(Bench& bench, rollout::Engine& engine, sync::Publisher& publisher) {
+  const Adapter other = fresh_adapter(bench_adapter_config(bench.options), bench.base, 2);
+  const lora::AdapterVersion versions[2] = {bench.adapter.snapshot(), other.snapshot()};
+  const auto prompts = random_prompts(bench, 1, bench.work.prompt_tokens);
+  std::vector<double> published, plain;
+  for (int i = 0; i < 24; ++i) {
+    const Stopwatch watch;
+    const int64_t version = publisher.publish(versions[i % 2]).version;
+    sample(engine, prompts, 2, version);
+    const double first = watch.ms();
+    const Stopwatch again;
+    sample(engine, prompts, 2, version);
+    if (i < 4) continue;  // both buffers' graphs are being recorded
+    published.push_back(1000 * first);
+    plain.push_back(1000 * again.ms());
+  }
+  bench.report.results["publish_and_decode_us"] = median(published);
+  bench.report.results["decode_us"] = median(plain);
+  bench.report.result(
+      "publish_to_token_us", median(published) - median(plain),
+      fmt::format("us       ({:.1f} with, {:.1f} without publishing)", median(published), median(plain)));
+}
+
+}  // namespace
+
+void bench_publish(Bench& bench) {
+  rollout::Engine engine(bench.base.model, engine_options(bench, 1), bench.stream);
+  sync::Publisher publisher(0);
+  publisher.add(engine);
+  const Device device = bench.stream.device();
+  reset_peak_bytes();
+  const int64_t live = live_bytes(device);
+  std::vector<double> times;
+  int64_t copied = 0;
+  for (int i = 0; i < 200; ++i) {
+    const sync::PublishReport report = publisher.publish(bench.adapter.snapshot());
+    times.push_back(report.microseconds);
+    copied += report.bytes_copied;
+  }
+  if (bench.gpu()) copied += peak_bytes(device) - live;  // the report counts the host's
+  OrderedJson& results = bench.report.results;
+  results["publish_us"] = median(times);
+  results["publish_bytes_copied"] = copied;
+  bench.report.row(fmt::format("{:<28} {:>12.2f} us       {} bytes copied", "publish_us", median(times), copied));
+  if (bench.gpu()) publish_to_token(bench, engine, publisher);
+}
+
+}  // namespace lockstep::recipes

@@ -1,0 +1,104 @@
+#include "recipes/memory_plan.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "core/memory.h"
+#include "lora/delta.h"
+#include "model/train_memory.h"
+#include "recipes/steps.h"
+#include "train/gradient_lanes.h"
+
+namespace lockstep::recipes {
+
+namespace {
+
+constexpr int64_t kFloat = sizeof(float);
+constexpr int64_t kGpuReserve = int64_t{768} << 20;
+constexpr int64_t kEngineRows = 16384;   // of one step on a GPU, rollout::EngineOptions::max_batch_tokens
+constexpr double kLeastShareOfKv = 0.1;  // that Recompute::automatic leaves
+
+std::string gigabytes(int64_t bytes) {
+  return fmt::format("{:.2f} GB", static_cast<double>(bytes) * 1e-9);
+}
+
+// Everything a pass keeps and its scratch memory; the logits among it are `logits`.
+void add_pass(MemoryPlan& plan, const model::ModelConfig& config, const lora::AdapterLayout& layout) {
+  const int64_t fitting = model::Model::default_logits_bytes(plan.device) / (config.vocab_size * kFloat);
+  plan.logits = std::min(plan.max_tokens, std::max<int64_t>(1, fitting)) * config.vocab_size * kFloat;
+  const int64_t all = model::TrainPass::activation_bytes(config, plan.max_tokens, plan.recompute, plan.device);
+  plan.activations = all - plan.logits;
+  if (plan.device == Device::cuda)
+    plan.activations += kernels::gradient_blocks(plan.max_tokens) * lora::gradient_floats(layout) * kFloat;
+}
+
+// nullopt: it fits, or there is no bound.
+std::optional<int64_t> missing(const MemoryPlan& plan) {
+  if (!plan.room) return std::nullopt;
+  const int64_t wanted = plan.without_kv() + plan.kv_asked.value_or(0);
+  return wanted > *plan.room ? std::optional(wanted - *plan.room) : std::nullopt;
+}
+
+}  // namespace
+
+MemoryPlan plan_memory(const model::ModelConfig& config, const lora::AdapterLayout& layout, int64_t weight_bytes,
+                       const TrainingOptions& training, const std::optional<EnginePlan>& engine, Device device,
+                       std::optional<int64_t> room) {
+  MemoryPlan plan{.device = device, .room = room};
+  const int64_t flat = layout.num_floats * kFloat;
+  plan.max_tokens = micro_batch_tokens(training, config, device);
+  plan.base = model::num_parameters(config) * weight_bytes;
+  plan.adapter = 2 * static_cast<int64_t>(lora::weight_bytes(layout, device));
+  plan.moments = 2 * flat;
+  plan.lanes = flat * (1 + train::open_lanes(flat, device));  // the total, and those still open
+  if (device == Device::cuda) {
+    plan.reserve = kGpuReserve;
+    if (engine) plan.prefill = model::score_bytes(config, kEngineRows, 0, plan.max_tokens, dtype_bytes(DType::bf16));
+  }
+  if (engine) plan.kv_asked = engine->kv_bytes;
+  plan.recompute = training.recompute == Recompute::full;
+  add_pass(plan, config, layout);
+  if (training.recompute == Recompute::automatic && room) {
+    const auto least_kv = engine ? static_cast<int64_t>(kLeastShareOfKv * static_cast<double>(*room)) : 0;
+    plan.recompute = plan.without_kv() + std::max(least_kv, plan.kv_asked.value_or(0)) > *room;
+    add_pass(plan, config, layout);
+  }
+  if (engine && room) plan.kv = std::clamp<int64_t>(*room - plan.without_kv(), 0, plan.kv_asked.value_or(*room));
+  if (engine && !room) plan.kv = plan.kv_asked.value_or(0);
+  return plan;
+}
+
+MemoryPlan plan_memory(const Base& base, const lora::AdapterLayout& layout, const TrainingOptions& training,
+                       const std::optional<EnginePlan>& engine, Device device) {
+  if (device == Device::cpu)
+    return plan_memory(base.config, layout, dtype_bytes(weight_dtype(base)), training, engine, device, std::nullopt);
+  // What this process holds already is part of the plan.
+  const int64_t room = cuda_info().free_bytes + live_bytes(device);
+  return plan_memory(base.config, layout, dtype_bytes(DType::bf16), training, engine, device, room);
+}
+
+void require_fit(const MemoryPlan& plan) {
+  const auto short_of = missing(plan);
+  if (!short_of && !(plan.room && plan.prefill > 0 && plan.kv == 0)) return;
+  std::vector<std::string> attempts;
+  if (plan.max_tokens > 1024)
+    attempts.push_back(fmt::format("a smaller --max-tokens-per-gpu than {}", plan.max_tokens));
+  if (!plan.recompute) attempts.push_back("--recompute-granularity full");
+  if (plan.kv_asked) attempts.push_back("a smaller --kv-cache-bytes");
+  attempts.push_back("a smaller --lora-rank or model");
+  throw ResourceError(
+      {.what = "the run does not fit the GPU",
+       .got = fmt::format("{} (base {}, adapter and optimizer {}, a micro-batch of {} tokens {}, prefill {}, KV {}, "
+                          "reserve {})",
+                          gigabytes(plan.without_kv() + plan.kv_asked.value_or(0)), gigabytes(plan.base),
+                          gigabytes(plan.adapter + plan.moments + plan.lanes), plan.max_tokens,
+                          gigabytes(plan.activations + plan.logits), gigabytes(plan.prefill),
+                          plan.kv_asked ? gigabytes(*plan.kv_asked) : "not counted", gigabytes(plan.reserve)),
+       .wanted = fmt::format("at most {}, its free memory", gigabytes(*plan.room)),
+       .attempt = fmt::format("{}", fmt::join(attempts, ", or "))});
+}
+
+}  // namespace lockstep::recipes

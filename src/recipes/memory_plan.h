@@ -1,0 +1,44 @@
+// What a training run holds, in bytes, before it holds it: for --dry-run, for choosing whether to recompute, and for an
+// error before the first step instead of one in the middle of it.
+#pragma once
+
+#include <optional>
+
+#include "recipes/base.h"
+
+namespace lockstep::recipes {
+
+struct MemoryPlan {
+  Device device = Device::cpu;
+  int64_t max_tokens = 0;  // of a micro-batch
+  bool recompute = false;
+  int64_t base = 0, adapter = 0, moments = 0, lanes = 0, activations = 0, logits = 0;
+  int64_t prefill = 0;              // activations of the engine's largest step
+  int64_t reserve = 0;              // of a GPU: libraries, graphs, pieces too small to list
+  int64_t kv = 0;                   // the KV pool, at most; of a GPU what is left unless --kv-cache-bytes says less
+  std::optional<int64_t> kv_asked;  // --kv-cache-bytes
+  std::optional<int64_t> room;      // of a GPU: its free memory, with what this run already holds
+
+  int64_t without_kv() const { return base + adapter + moments + lanes + activations + logits + prefill + reserve; }
+};
+
+// The part of a rollout engine in a run; sft has none.
+struct EnginePlan {
+  std::optional<int64_t> kv_bytes;
+};
+
+// `weight_bytes`: of one weight where the base lies. `room`: nullopt on the CPU, whose memory is not counted. Resolves
+// Recompute::automatic: none if that fits the room (with a tenth of it left for keys and values, if there is an
+// engine).
+MemoryPlan plan_memory(const model::ModelConfig& config, const lora::AdapterLayout& layout, int64_t weight_bytes,
+                       const TrainingOptions& training, const std::optional<EnginePlan>& engine, Device device,
+                       std::optional<int64_t> room);
+
+// The same for a base whose config has been read, on the device as it is now. A run and its --dry-run both ask here.
+MemoryPlan plan_memory(const Base& base, const lora::AdapterLayout& layout, const TrainingOptions& training,
+                       const std::optional<EnginePlan>& engine, Device device);
+
+// ResourceError naming what to change when the plan does not fit its room.
+void require_fit(const MemoryPlan& plan);
+
+}  // namespace lockstep::recipes

@@ -1,0 +1,175 @@
+#include "rollout/decode_loop.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <numeric>
+
+#include "core/transfer.h"
+#include "kernels/logprob.h"
+
+namespace lockstep::rollout {
+
+namespace {
+
+constexpr int64_t kSpan = kernels::kKeySpan;
+
+// Few enough sizes to record, close enough that padding is cheap: powers of two up to 16, then multiples of an eighth
+// of the next power of two.
+int64_t round_rows(int64_t rows) {
+  if (rows <= 16) return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(rows)));
+  const int64_t step = std::max<int64_t>(8, static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(rows))) / 8);
+  return (rows + step - 1) / step * step;
+}
+
+// Appends arrays to one piece of memory that travels to the GPU at once.
+class Staging {
+ public:
+  explicit Staging(std::vector<std::byte>& memory) : memory_(memory) { memory_.clear(); }
+
+  template <class T>
+  size_t add(std::span<const T> values) {
+    const size_t at = (memory_.size() + 255) / 256 * 256;
+    memory_.resize(at + values.size_bytes());
+    std::memcpy(memory_.data() + at, values.data(), values.size_bytes());
+    return at;
+  }
+
+ private:
+  std::vector<std::byte>& memory_;
+};
+
+}  // namespace
+
+DecodeLoop::DecodeLoop(const model::Model& model, Stream& stream)
+    : model_(model), stream_(stream), arena_(stream.device()) {}
+
+kernels::DecodeState DecodeLoop::place(std::span<const DecodeInput> inputs, int64_t rows, int64_t spans) {
+  const auto count = static_cast<size_t>(rows);
+  const int64_t blocks_each = spans * kSpan / kernels::kKvBlock;
+  std::vector<int32_t> tokens(count), positions(count, 1), sequence_of_row(count);
+  std::iota(sequence_of_row.begin(), sequence_of_row.end(), 0);
+  std::vector<kernels::DeviceSequence> sequences(count);
+  std::vector<kernels::SampleRow> samples(count);
+  std::vector<void*> blocks(count * static_cast<size_t>(blocks_each), padding_block_.data());
+  for (size_t i = 0; i < count; ++i) {
+    sequences[i] = {.row_begin = static_cast<int32_t>(i),
+                    .rows = 1,
+                    .first_position = 1,
+                    .block_begin = static_cast<int32_t>(static_cast<int64_t>(i) * blocks_each)};
+    if (i >= inputs.size()) continue;
+    tokens[i] = inputs[i].token;
+    positions[i] = sequences[i].first_position = inputs[i].position;
+    samples[i] = inputs[i].sample;
+    // A sequence may hold blocks beyond these steps: those that were taken before another one found none.
+    const auto used = std::min(inputs[i].blocks.size(), static_cast<size_t>(blocks_each));
+    std::copy_n(inputs[i].blocks.begin(), used,
+                blocks.begin() + static_cast<std::ptrdiff_t>(static_cast<int64_t>(i) * blocks_each));
+  }
+  const auto active = static_cast<int32_t>(inputs.size());
+  const int32_t step = 0;
+  Staging staging(staged_);
+  // The blocks come last: their number depends on the spans, and graphs keep the addresses of the others.
+  const size_t at_step = staging.add(std::span(&step, 1)), at_active = staging.add(std::span(&active, 1));
+  const size_t at_tokens = staging.add(std::span<const int32_t>(tokens));
+  const size_t at_positions = staging.add(std::span<const int32_t>(positions));
+  const size_t at_sequences = staging.add(std::span<const kernels::DeviceSequence>(sequences));
+  const size_t at_samples = staging.add(std::span<const kernels::SampleRow>(samples));
+  const size_t at_rows = staging.add(std::span<const int32_t>(sequence_of_row));
+  const size_t at_blocks = staging.add(std::span<void* const>(blocks));
+  const size_t result_bytes = static_cast<size_t>(DecodeLoop::kMostSteps * rows) * (sizeof(int32_t) + sizeof(float));
+  if (state_.bytes() < staged_.size() || results_.bytes() < result_bytes) {
+    graphs_.clear();  // they name the old memory
+    state_ = Buffer(2 * staged_.size(), Buffer::Fill::none, stream_.device());
+    results_ = Buffer(2 * result_bytes, Buffer::Fill::none, stream_.device());
+  }
+  upload(state_.data(), staged_.data(), staged_.size(), stream_);
+  std::byte* const base = static_cast<std::byte*>(state_.data());
+  const auto at = [&]<class T>(size_t offset, T*) { return reinterpret_cast<T*>(base + offset); };
+  blocks_ = at(at_blocks, static_cast<void**>(nullptr));
+  sequence_of_row_ = at(at_rows, static_cast<int32_t*>(nullptr));
+  auto* const drawn = static_cast<int32_t*>(results_.data());
+  return {.tokens = at(at_tokens, static_cast<int32_t*>(nullptr)),
+          .positions = at(at_positions, static_cast<int32_t*>(nullptr)),
+          .sequences = at(at_sequences, static_cast<kernels::DeviceSequence*>(nullptr)),
+          .rows = at(at_samples, static_cast<kernels::SampleRow*>(nullptr)),
+          .num_rows = rows,
+          .num_active = at(at_active, static_cast<int32_t*>(nullptr)),
+          .step = at(at_step, static_cast<int32_t*>(nullptr)),
+          .drawn = drawn,
+          .logprobs = reinterpret_cast<float*>(drawn + DecodeLoop::kMostSteps * rows)};
+}
+
+void DecodeLoop::step(const kernels::DecodeState& state, int64_t spans, const lora::AdapterVersion* adapter,
+                      float inv_temperature) {
+  const Arena::Scope scope(arena_);
+  const model::ModelConfig& c = model_.config();
+  const int64_t rows = state.num_rows, positions = spans * kSpan;
+  const auto count = static_cast<size_t>(rows);
+  const int64_t floats = kernels::span_scratch_floats(model_.attention_shape(0), rows, positions);
+  const Tensor hidden = arena_.alloc({rows, c.width}, kernels::activation_dtype(stream_.device()));
+  const Tensor logits = arena_.alloc({rows, c.vocab_size});
+  const Tensor logprobs = arena_.alloc({rows}), lse = arena_.alloc({rows}), spare = arena_.alloc({floats});
+  const std::span<int32_t> drawn(static_cast<int32_t*>(arena_.alloc({rows}, DType::i32).data), count);
+  zero(spare.data, static_cast<size_t>(floats) * sizeof(float), stream_);
+  model_.forward(hidden,
+                 model::DecodeRows{.tokens = std::span(state.tokens, count),
+                                   .positions = std::span(state.positions, count),
+                                   .sequences = {.sequences = state.sequences,
+                                                 .blocks = blocks_,
+                                                 .sequence_of_row = sequence_of_row_,
+                                                 .num_sequences = rows,
+                                                 .max_positions = positions,
+                                                 .span_scratch = spare.f32()},
+                                   .max_positions = std::min(positions, c.max_positions),
+                                   .kv_layer_stride = model_.kv_layer_elements(),
+                                   .adapter = adapter},
+                 arena_, stream_);
+  model_.logits(logits, hidden, arena_, stream_);
+  kernels::sample_tokens(drawn, {}, logits, std::span<const kernels::SampleRow>(state.rows, count), stream_);
+  kernels::logprob_forward(logprobs, {}, lse, logits, drawn, inv_temperature, stream_);
+  kernels::decode_advance(state, drawn, logprobs, stream_);
+}
+
+void DecodeLoop::run(std::span<const DecodeInput> inputs, int64_t steps, const lora::AdapterVersion* adapter,
+                     float inv_temperature, DecodeResults& results) {
+  int64_t positions = 1;
+  for (const DecodeInput& input : inputs) positions = std::max<int64_t>(positions, input.position + steps);
+  const auto spans = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>((positions + kSpan - 1) / kSpan)));
+  const int64_t rows = round_rows(static_cast<int64_t>(inputs.size()));
+  if (padding_block_.bytes() == 0)
+    padding_block_ = Buffer(static_cast<size_t>(model_.config().layers * model_.kv_layer_elements() *
+                                                dtype_bytes(kernels::activation_dtype(stream_.device()))),
+                            Buffer::Fill::zero, stream_.device());
+  const kernels::DecodeState state = place(inputs, rows, spans);
+  const Key key{rows, spans, adapter ? adapter->weights->data() : nullptr, adapter ? adapter->layout.get() : nullptr,
+                inv_temperature};
+  int64_t done = 0;
+  auto graph = graphs_.find(key);
+  if (graph == graphs_.end()) {
+    // The first step runs as it is: kernels choose their variants and take their scratch memory, which a recording must
+    // not do.
+    step(state, spans, adapter, inv_temperature);
+    done = 1;
+    Graph recorded = Graph::record(stream_, [&] { step(state, spans, adapter, inv_temperature); });
+    graph = graphs_.emplace(key, Recorded{std::move(recorded), adapter ? adapter->layout : nullptr}).first;
+  }
+  for (; done < steps; ++done) graph->second.graph.launch(stream_);
+
+  const auto count = static_cast<size_t>(steps * rows);
+  results.stride = rows;
+  results.tokens.resize(count);
+  results.logprobs.resize(count);
+  download(results.tokens.data(), state.drawn, count * sizeof(int32_t), stream_);
+  download(results.logprobs.data(), state.logprobs, count * sizeof(float), stream_);
+}
+
+void DecodeLoop::release() {
+  graphs_.clear();
+  arena_.release();
+  state_ = Buffer();
+  results_ = Buffer();
+  padding_block_ = Buffer();
+}
+
+}  // namespace lockstep::rollout

@@ -1,0 +1,68 @@
+// Many decode steps on a GPU without the host: a captured graph of one step is launched again and again, each step's
+// tokens are the next one's inputs, and the host reads the results of all steps at once.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <span>
+#include <tuple>
+#include <vector>
+
+#include "core/graph.h"
+#include "kernels/decode.h"
+#include "model/model.h"
+
+namespace lockstep::rollout {
+
+// One running sequence: its next input and what lies before it.
+struct DecodeInput {
+  int32_t token = 0, position = 0;
+  std::span<void* const> blocks;  // for every position of the steps to come
+  kernels::SampleRow sample;      // how the token after `position` is drawn
+};
+
+struct DecodeResults {
+  int64_t stride = 0;  // entries per step; entry i of step s is of input i
+  std::vector<int32_t> tokens;
+  std::vector<float> logprobs;
+};
+
+// Graphs are kept by (rows rounded up, spans of keys rounded up, adapter buffer, adapter layout, temperature of the
+// log-probs), so a published version costs nothing once its buffer has been seen. One thread.
+class DecodeLoop {
+ public:
+  static constexpr int64_t kMostSteps = 16;
+
+  DecodeLoop(const model::Model& model, Stream& stream);
+
+  // `results` is overwritten and valid for `steps` steps (at most kMostSteps). A result after a sequence's end means
+  // nothing. Every row's bits are those of running it alone.
+  void run(std::span<const DecodeInput> inputs, int64_t steps, const lora::AdapterVersion* adapter,
+           float inv_temperature, DecodeResults& results);
+  // Lets go of graphs and memory; the next run makes them anew.
+  void release();
+
+ private:
+  using Key = std::tuple<int64_t, int64_t, const void*, const void*, float>;
+  struct Recorded {
+    Graph graph;
+    // Alive, so that its address in the key names no other: memory of an adapter that is gone goes to the next one.
+    std::shared_ptr<const lora::AdapterLayout> layout;
+  };
+
+  kernels::DecodeState place(std::span<const DecodeInput> inputs, int64_t rows, int64_t spans);
+  void step(const kernels::DecodeState& state, int64_t spans, const lora::AdapterVersion* adapter,
+            float inv_temperature);
+
+  const model::Model& model_;
+  Stream& stream_;
+  Buffer state_, results_;  // device
+  std::vector<std::byte> staged_;
+  void* const* blocks_ = nullptr;  // in state_, as is:
+  const int32_t* sequence_of_row_ = nullptr;
+  Buffer padding_block_;  // where padding rows store their keys
+  Arena arena_;
+  std::map<Key, Recorded> graphs_;
+};
+
+}  // namespace lockstep::rollout

@@ -1,0 +1,206 @@
+// What attention is given, for the agreement tests and the speed table (kernels/op_case.h).
+#include <algorithm>
+
+#include "kernels/attention_case.h"
+
+namespace lockstep::kernels::testing {
+namespace {
+
+constexpr double kTolerance = 0x1p-6;  // bf16 probabilities and results
+
+// The last `rows` positions of a sequence of `length`.
+struct Part {
+  int64_t length = 0, rows = 0;
+};
+
+std::string text_of(const AttentionShape& shape) {
+  return std::to_string(shape.heads) + "/" + std::to_string(shape.kv_heads) + "x" + std::to_string(shape.head_dim) +
+         (shape.window ? " window " + std::to_string(shape.window) : "");
+}
+
+int64_t qkv_width(const AttentionShape& shape) {
+  return (shape.heads + 2 * shape.kv_heads) * shape.head_dim;
+}
+
+// `apart` elements lie between two rows of q and of o.
+Prepared prepare_forward(Workbench& bench, const AttentionShape& shape, const std::vector<Part>& parts, int64_t apart) {
+  std::vector<int64_t> lengths;
+  for (const Part& part : parts) lengths.push_back(part.length);
+  const int64_t positions = sum_of(lengths), width = shape.heads * shape.head_dim;
+  const Tensor qkv =
+      bench.activations(random_values(positions * qkv_width(shape), 1, 2.0f), {positions, qkv_width(shape)});
+  const auto& cache = bench.keep(KvCache(bench, shape, rows_of_each(qkv, lengths)));
+
+  auto& sequences = bench.keep(std::vector<AttentionSequence>{});
+  int64_t rows = 0;
+  for (size_t s = 0; s < parts.size(); ++s) {
+    sequences.push_back(cache.sequence(s, rows, parts[s].rows, parts[s].length - parts[s].rows));
+    rows += parts[s].rows;
+  }
+  const Tensor q =
+      bench.activations(random_values(rows * (width + apart), 2, 2.0f), {rows, width + apart}).cols(0, width);
+  const Tensor o = bench.poisoned_activations({rows, width + apart}).cols(0, width);
+  const Tensor stats = bench.poisoned_f32({rows, shape.heads, 2});
+  const AttentionRows placed = place_sequences(sequences, cache.shape(), bench.arena, bench.stream);
+  return {.launch = [=, &bench, with = cache.shape()] { attention_forward(o, stats, q, with, placed, bench.stream); },
+          .outputs = {o, stats}};
+}
+
+OpCase forward_case(const AttentionShape& shape, std::vector<Part> parts, int64_t apart, const std::string& what) {
+  return {.name = "attention_forward " + text_of(shape) + " " + what,
+          .tolerance = kTolerance,
+          .prepare = [=](Workbench& bench) { return prepare_forward(bench, shape, parts, apart); }};
+}
+
+// The gradient of q, k and v as column ranges of one matrix, with q itself the first columns of qkv.
+Prepared prepare_backward(Workbench& bench, const AttentionShape& shape, const std::vector<int64_t>& lengths,
+                          const Tensor& qkv, const Tensor& d_o, const std::vector<Tensor>& keys) {
+  const int64_t rows = sum_of(lengths), width = shape.heads * shape.head_dim,
+                kv_width = shape.kv_heads * shape.head_dim;
+  const auto& cache = bench.keep(KvCache(bench, shape, keys));
+  auto& sequences = bench.keep(std::vector<AttentionSequence>{});
+  int64_t row = 0;
+  for (size_t s = 0; s < lengths.size(); ++s) {
+    sequences.push_back(cache.sequence(s, row, lengths[s], 0));
+    row += lengths[s];
+  }
+  const AttentionRows placed = place_sequences(sequences, cache.shape(), bench.arena, bench.stream);
+  const Tensor q = qkv.cols(0, width), o = bench.poisoned_activations({rows, width});
+  const Tensor stats = bench.poisoned_f32({rows, shape.heads, 2}), scratch = bench.poisoned_f32({rows, shape.heads});
+  attention_forward(o, stats, q, cache.shape(), placed, bench.stream);
+  const Tensor gradient = bench.poisoned_activations({rows, width + 2 * kv_width});
+  const Tensor dq = gradient.cols(0, width), dk = gradient.cols(width, width + kv_width);
+  const Tensor dv = gradient.cols(width + kv_width, width + 2 * kv_width);
+  return {.launch =
+              [=, &bench, with = cache.shape()] {
+                attention_backward(dq, dk, dv, d_o, q, o, stats, scratch, with, placed, bench.stream);
+              },
+          .outputs = {dq, dk, dv}};
+}
+
+OpCase backward_case(const AttentionShape& shape, const std::vector<int64_t>& lengths, int64_t apart,
+                     const std::string& what) {
+  return {.name = "attention_backward " + text_of(shape) + " " + what,
+          .tolerance = kTolerance,
+          .prepare = [=](Workbench& bench) {
+            const int64_t rows = sum_of(lengths), width = shape.heads * shape.head_dim, all = qkv_width(shape);
+            const Tensor qkv =
+                bench.activations(random_values(rows * (all + apart), 3, 2.0f), {rows, all + apart}).cols(0, all);
+            const Tensor d_o =
+                bench.activations(random_values(rows * (width + apart), 4), {rows, width + apart}).cols(0, width);
+            return prepare_backward(bench, shape, lengths, qkv, d_o, rows_of_each(qkv, lengths));
+          }};
+}
+
+// Every sequence has the same values in its own memory.
+Tensor repeated(Workbench& bench, int64_t copies, int64_t rows, int64_t width, uint64_t seed) {
+  const Tensor all = bench.arena.alloc({copies * rows, width}, DType::bf16);
+  const Tensor first = bench.activations(random_values(rows * width, seed), {rows, width});
+  const auto bytes = static_cast<size_t>(rows * width * dtype_bytes(DType::bf16));
+  for (int64_t i = 0; i < copies; ++i)
+    copy(static_cast<std::byte*>(all.data) + static_cast<size_t>(i) * bytes, first.data, bytes, bench.stream);
+  return all;
+}
+
+Prepared prepare_speed_forward(Workbench& bench, const AttentionShape& shape, int64_t copies, const Part& part) {
+  const Tensor qkv =
+      bench.activations(random_values(part.length * qkv_width(shape), 5), {part.length, qkv_width(shape)});
+  const auto& cache = bench.keep(KvCache(bench, shape, std::vector<Tensor>(static_cast<size_t>(copies), qkv)));
+  auto& sequences = bench.keep(std::vector<AttentionSequence>{});
+  for (int64_t s = 0; s < copies; ++s)
+    sequences.push_back(cache.sequence(static_cast<size_t>(s), s * part.rows, part.rows, part.length - part.rows));
+  const int64_t width = shape.heads * shape.head_dim;
+  const Tensor q = repeated(bench, copies, part.rows, width, 6);
+  const Tensor o = bench.arena.alloc({copies * part.rows, width}, DType::bf16);
+  const Tensor stats = bench.arena.alloc({copies * part.rows, shape.heads, 2});
+  const AttentionRows placed = place_sequences(sequences, cache.shape(), bench.arena, bench.stream);
+  return {.launch = [=, &bench, with = cache.shape()] { attention_forward(o, stats, q, with, placed, bench.stream); },
+          .outputs = {o}};
+}
+
+double kv_bytes(const AttentionShape& shape, int64_t positions) {
+  return 4.0 * static_cast<double>(positions * shape.kv_heads * shape.head_dim);
+}
+double row_bytes(const AttentionShape& shape, int64_t rows) {
+  return 2.0 * static_cast<double>(rows * shape.heads * shape.head_dim);
+}
+// Of one product of queries and keys, the visible half of it.
+double causal_flops(const AttentionShape& shape, int64_t copies, int64_t length) {
+  return static_cast<double>(copies * shape.heads * shape.head_dim) * static_cast<double>(length * (length + 1));
+}
+
+OpCase speed_forward(const AttentionShape& shape, int64_t copies, int64_t length) {
+  return {.name = "attention_forward " + text_of(shape) + " " + std::to_string(copies) + "x" + std::to_string(length),
+          .bytes = kv_bytes(shape, copies * length) + 2 * row_bytes(shape, copies * length),
+          .flops = 2 * causal_flops(shape, copies, length),
+          .prepare = [=](Workbench& bench) {
+            return prepare_speed_forward(bench, shape, copies, {.length = length, .rows = length});
+          }};
+}
+
+OpCase speed_decode(const AttentionShape& shape, int64_t batch, int64_t length) {
+  return {
+      .name = "attention_decode " + text_of(shape) + " B=" + std::to_string(batch) + " at " + std::to_string(length),
+      .bytes = kv_bytes(shape, batch * length) + 2 * row_bytes(shape, batch),
+      .prepare = [=](Workbench& bench) {
+        return prepare_speed_forward(bench, shape, batch, {.length = length, .rows = 1});
+      }};
+}
+
+OpCase speed_backward(const AttentionShape& shape, int64_t copies, int64_t length) {
+  return {.name = "attention_backward " + text_of(shape) + " " + std::to_string(copies) + "x" + std::to_string(length),
+          .bytes = 2 * kv_bytes(shape, copies * length) + 4 * row_bytes(shape, copies * length),
+          .flops = 7 * causal_flops(shape, copies, length),
+          .prepare = [=](Workbench& bench) {
+            const Tensor qkv = repeated(bench, copies, length, qkv_width(shape), 7);
+            const Tensor d_o = repeated(bench, copies, length, shape.heads * shape.head_dim, 8);
+            const std::vector<int64_t> lengths(static_cast<size_t>(copies), length);
+            return prepare_backward(bench, shape, lengths, qkv, d_o, rows_of_each(qkv, lengths));
+          }};
+}
+
+}  // namespace
+
+std::vector<OpCase> attention_cases() {
+  std::vector<OpCase> cases;
+  for (const AttentionShape& shape :
+       {attention_shape(2, 1, 16), attention_shape(4, 2, 32), attention_shape(9, 3, 64), attention_shape(16, 8, 128),
+        attention_shape(32, 8, 128), attention_shape(2, 1, 16, 7), attention_shape(4, 2, 48, 100),
+        attention_shape(9, 3, 64, 7), attention_shape(16, 8, 128, 100), attention_shape(6, 2, 112)}) {
+    cases.push_back(forward_case(shape, {{1, 1}, {300, 300}, {64, 64}, {65, 65}, {17, 17}}, 0, "whole"));
+    cases.push_back(forward_case(shape, {{700, 130}, {1, 1}, {260, 3}, {513, 1}, {80, 64}}, 0, "chunks"));
+    cases.push_back(
+        forward_case(shape, {{1, 1}, {2, 1}, {64, 1}, {65, 1}, {255, 1}, {256, 1}, {257, 1}, {700, 1}}, 0, "decode"));
+    cases.push_back(backward_case(shape, {1, 300, 64, 65, 17}, 0, "packed"));
+  }
+  cases.push_back(forward_case(attention_shape(16, 8, 128), {{700, 700}}, 8, "700"));
+  cases.push_back(backward_case(attention_shape(16, 8, 128), {700}, 8, "700"));
+  // Rows at odd addresses.
+  cases.push_back(forward_case(attention_shape(3, 1, 16), {{90, 90}, {5, 2}}, 1, "unaligned"));
+  cases.push_back(forward_case(attention_shape(3, 1, 16), {{90, 1}, {5, 1}}, 1, "unaligned decode"));
+  cases.push_back(backward_case(attention_shape(3, 1, 16), {90, 5}, 1, "unaligned"));
+  cases.push_back(forward_case(attention_shape(4, 2, 64), {{330, 330}, {70, 2}}, 1, "unaligned"));
+  cases.push_back(backward_case(attention_shape(4, 2, 64), {330, 5}, 1, "unaligned"));
+  // Several tiles of 64 rows, the last of them not full, and heads that are no multiple of what a CTA takes.
+  for (const AttentionShape& shape : {attention_shape(10, 2, 128), attention_shape(4, 4, 64, 300)}) {
+    cases.push_back(forward_case(shape, {{450, 450}, {30, 30}, {600, 200}}, 0, "tiles"));
+    cases.push_back(backward_case(shape, {450, 30, 200}, 0, "tiles"));
+  }
+  // More query heads to a key head than one tile of the tensor cores has rows.
+  cases.push_back(forward_case(attention_shape(20, 1, 64), {{300, 1}, {7, 1}}, 0, "decode"));
+  cases.push_back(forward_case(attention_shape(20, 1, 64), {{300, 300}}, 0, "whole"));
+  return cases;
+}
+
+std::vector<OpCase> attention_speed_cases() {
+  std::vector<OpCase> cases;
+  for (const AttentionShape& shape : {attention_shape(16, 8, 128), attention_shape(32, 8, 128)}) {
+    cases.push_back(speed_forward(shape, 4, 2048));
+    cases.push_back(speed_forward(shape, 64, 1024));
+    cases.push_back(speed_backward(shape, 4, 2048));
+    for (const int64_t batch : {1, 64, 256}) cases.push_back(speed_decode(shape, batch, 384));
+  }
+  return cases;
+}
+
+}  // namespace lockstep::kernels::testing

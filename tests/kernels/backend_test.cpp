@@ -1,0 +1,55 @@
+// Every op on a GPU against the CPU, the reference: one description per op (kernels/op_case.h).
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/op_case.h"
+
+namespace lockstep::kernels::testing {
+namespace {
+
+std::vector<OpCase> all_cases() {
+  std::vector<OpCase> all = row_cases();
+  for (auto cases : {product_cases(), attention_cases()}) all.insert(all.end(), cases.begin(), cases.end());
+  return all;
+}
+
+std::vector<std::vector<float>> run(const OpCase& op_case, Device device) {
+  Stream stream({.device = device});
+  Workbench bench(stream);
+  const Prepared prepared = op_case.prepare(bench);
+  prepared.launch();
+  std::vector<std::vector<float>> outputs;
+  for (const ConstTensor& output : prepared.outputs) outputs.push_back(bench.read(output));
+  return outputs;
+}
+
+class BackendTest : public ::testing::TestWithParam<OpCase> {};
+
+TEST_P(BackendTest, GpuAgreesWithCpu) {
+  if (const std::string why = cuda_unusable(); !why.empty()) GTEST_SKIP() << "no GPU: " << why;
+  const auto wanted = run(GetParam(), Device::cpu), got = run(GetParam(), Device::cuda);
+  ASSERT_EQ(got.size(), wanted.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    ASSERT_EQ(got[i].size(), wanted[i].size());
+    double largest = 0, difference = 0;
+    for (size_t j = 0; j < got[i].size(); ++j) {
+      ASSERT_TRUE(std::isfinite(wanted[i][j])) << "output " << i << ", element " << j << " on the CPU";
+      ASSERT_TRUE(std::isfinite(got[i][j])) << "output " << i << ", element " << j << " on the GPU";
+      largest = std::max(largest, std::abs(static_cast<double>(wanted[i][j])));
+      difference = std::max(difference, std::abs(static_cast<double>(wanted[i][j]) - got[i][j]));
+    }
+    EXPECT_GT(largest, 0) << "output " << i << " is all zeros: the case shows nothing";
+    EXPECT_LE(difference, GetParam().tolerance * largest) << "output " << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ops, BackendTest, ::testing::ValuesIn(all_cases()), [](const auto& info) {
+  std::string name;
+  for (const char c : info.param.name) name += std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+  return name + "_" + std::to_string(info.index);
+});
+
+}  // namespace
+}  // namespace lockstep::kernels::testing

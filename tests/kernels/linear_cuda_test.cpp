@@ -1,0 +1,285 @@
+// On a GPU a row's bits do not depend on the batch, nor on the kernel that a batch of its size is given.
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "kernels/linear.h"
+#include "kernels/lora.h"
+#include "kernels/op_case.h"
+
+namespace lockstep::kernels::testing {
+namespace {
+
+#define SKIP_WITHOUT_GPU() \
+  if (const std::string why = cuda_unusable(); !why.empty()) GTEST_SKIP() << "no GPU: " << why
+
+std::vector<std::byte> bytes_of(const ConstTensor& tensor, Stream& stream) {
+  std::vector<std::byte> bytes(static_cast<size_t>(tensor.elements() * dtype_bytes(tensor.dtype)));
+  download(bytes.data(), tensor.data, bytes.size(), stream);  // contiguous
+  return bytes;
+}
+
+// The first rows of `all` against `part`.
+void expect_same_rows(const std::vector<std::byte>& part, const std::vector<std::byte>& all, const std::string& what) {
+  ASSERT_LE(part.size(), all.size());
+  if (std::memcmp(part.data(), all.data(), part.size()) == 0) return;
+  size_t different = 0;
+  for (size_t i = 0; i + 1 < part.size(); i += 2) different += std::memcmp(&part[i], &all[i], 2) != 0;
+  ADD_FAILURE() << what << ": " << different << " of " << part.size() / 2 << " half-words differ";
+}
+
+// The rows from `begin` on.
+std::vector<std::byte> tail(const std::vector<std::byte>& all, size_t begin) {
+  return {all.begin() + static_cast<std::ptrdiff_t>(begin), all.end()};
+}
+
+struct Shape {
+  int64_t outputs, depth;
+};
+constexpr Shape kShapes[] = {{4096, 1024}, {1024, 2048}, {6144, 1024}, {1024, 3072},
+                             {6144, 2560}, {2560, 4096}, {2560, 9728}};
+constexpr int64_t kAll = 2048;
+constexpr int64_t kBatches[] = {1, 7, 8, 16, 31, 64, 100, 200, 700};
+
+class LinearCuda : public ::testing::TestWithParam<Shape> {
+ protected:
+  void SetUp() override { SKIP_WITHOUT_GPU(); }
+};
+
+PackedWeight weight_of(Workbench& bench, int64_t outputs, int64_t depth) {
+  return bench.weight(random_values(outputs * depth, 1, 0.05f), outputs, depth);
+}
+
+// bf16 with residual, bf16, f32.
+enum class End { rounded, residual, f32, bias };
+
+std::vector<std::byte> forward(Workbench& bench, const PackedWeight& weight, ConstTensor x, ConstTensor bias, End end) {
+  const Arena::Scope scope(bench.arena);
+  const Tensor y = bench.arena.alloc({x[0], weight.rows}, end == End::f32 ? DType::f32 : DType::bf16);
+  zero(y.data, static_cast<size_t>(y.elements() * dtype_bytes(y.dtype)), bench.stream);
+  const bool residual = end == End::residual;
+  // A residual with bits of its own: the first product of the same rows.
+  if (residual) linear_forward(y, x, weight, {}, {}, bench.stream);
+  linear_forward(y, x, weight, end == End::bias ? bias : ConstTensor(), residual ? ConstTensor(y) : ConstTensor(),
+                 bench.stream);
+  return bytes_of(y, bench.stream);
+}
+
+TEST_P(LinearCuda, ForwardRowsDoNotDependOnTheBatch) {
+  Stream stream({.device = Device::cuda});
+  Workbench bench(stream);
+  const auto [outputs, depth] = GetParam();
+  const PackedWeight weight = weight_of(bench, outputs, depth);
+  const Tensor x = bench.activations(random_values(kAll * depth, 2), {kAll, depth});
+  const Tensor bias = bench.f32(random_values(outputs, 3), {outputs});
+  for (const End end : {End::rounded, End::residual, End::f32, End::bias}) {
+    const std::vector<std::byte> all = forward(bench, weight, x, bias, end);
+    const size_t row_bytes = all.size() / kAll;
+    for (const int64_t rows : kBatches) {
+      const std::string what = "M = " + std::to_string(rows) + ", end " + std::to_string(static_cast<int>(end));
+      expect_same_rows(forward(bench, weight, x.rows(0, rows), bias, end), all, what);
+      // Other rows, and another place in the batch.
+      expect_same_rows(forward(bench, weight, x.rows(kAll - rows, kAll), bias, end),
+                       tail(all, static_cast<size_t>(kAll - rows) * row_bytes), what + ", last rows");
+    }
+  }
+}
+
+TEST_P(LinearCuda, BackwardRowsDoNotDependOnTheBatch) {
+  Stream stream({.device = Device::cuda});
+  Workbench bench(stream);
+  const auto [outputs, depth] = GetParam();
+  const PackedWeight weight = weight_of(bench, outputs, depth);
+  const Tensor dy = bench.activations(random_values(kAll * outputs, 2), {kAll, outputs});
+  const auto backward = [&](int64_t rows, bool accumulate) {
+    const Arena::Scope scope(bench.arena);
+    const Tensor dx = bench.arena.alloc({rows, depth}, DType::bf16);
+    linear_backward_input(dx, dy.rows(0, rows), weight, false, stream);
+    if (accumulate) linear_backward_input(dx, dy.rows(0, rows), weight, true, stream);
+    return bytes_of(dx, stream);
+  };
+  for (const bool accumulate : {false, true}) {
+    const std::vector<std::byte> all = backward(kAll, accumulate);
+    for (const int64_t rows : kBatches)
+      expect_same_rows(backward(rows, accumulate), all, "M = " + std::to_string(rows));
+  }
+}
+
+// A row stride that is not aligned takes another kernel, and gives the same bits.
+TEST_P(LinearCuda, StridesDoNotChangeBits) {
+  Stream stream({.device = Device::cuda});
+  Workbench bench(stream);
+  const auto [outputs, depth] = GetParam();
+  const PackedWeight weight = weight_of(bench, outputs, depth);
+  constexpr int64_t kRows = 70;
+  const std::vector<float> wide = random_values(kRows * (depth + 3), 2);
+  std::vector<float> narrow;
+  for (int64_t t = 0; t < kRows; ++t)
+    narrow.insert(narrow.end(), wide.begin() + t * (depth + 3) + 1, wide.begin() + t * (depth + 3) + 1 + depth);
+  const Tensor strided = bench.activations(wide, {kRows, depth + 3}).cols(1, depth + 1);
+  const Tensor plain = bench.activations(narrow, {kRows, depth});
+  expect_same_rows(forward(bench, weight, strided, {}, End::f32), forward(bench, weight, plain, {}, End::f32),
+                   "odd stride");
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, LinearCuda, ::testing::ValuesIn(kShapes), [](const auto& info) {
+  return std::to_string(info.param.outputs) + "x" + std::to_string(info.param.depth);
+});
+
+// ---- LoRA ----
+
+struct Pairs {
+  std::vector<LoraPair> all;
+  int64_t in = 0, out = 0, rank = 0;
+};
+
+Pairs make_pairs(Workbench& bench, int64_t in, int64_t rank, std::initializer_list<int64_t> outs) {
+  Pairs pairs;
+  pairs.in = in;
+  for (const int64_t out : outs) {
+    LoraPair pair;
+    const auto seed = static_cast<uint64_t>(pairs.all.size());
+    pair.a = bench.activations(random_values(in * rank, 10 + seed, 0.05f), {in, rank});
+    pair.b = bench.activations(random_values(rank * out, 20 + seed, 0.05f), {rank, out});
+    pair.out_begin = pairs.out;
+    pair.scale = 1.3f;
+    pairs.out += out, pairs.rank += rank;
+    pairs.all.push_back(pair);
+  }
+  return pairs;
+}
+
+using Op = void (*)(Tensor, ConstTensor, std::span<const LoraPair>, Stream&);
+
+std::vector<std::byte> apply(Workbench& bench, Op op, std::span<const LoraPair> pairs, ConstTensor from,
+                             int64_t to_cols) {
+  const Arena::Scope scope(bench.arena);
+  const Tensor to = bench.arena.alloc({from[0], to_cols}, DType::bf16);
+  zero(to.data, static_cast<size_t>(to.elements()) * 2, bench.stream);
+  op(to, from, pairs, bench.stream);
+  op(to, from, pairs, bench.stream);  // those that add: onto values with bits of their own
+  return bytes_of(to, bench.stream);
+}
+
+TEST(LoraCuda, RowsDoNotDependOnTheBatch) {
+  SKIP_WITHOUT_GPU();
+  Stream stream({.device = Device::cuda});
+  Workbench bench(stream);
+  for (const int64_t rank : {int64_t{8}, int64_t{16}, int64_t{40}, int64_t{64}}) {
+    const Pairs pairs = make_pairs(bench, 2560, rank, {4096, 1024, 1024});
+    const std::tuple<const char*, Op, int64_t, int64_t> ops[] = {
+        {"shrink", lora_shrink, pairs.in, pairs.rank},
+        {"expand", lora_expand, pairs.rank, pairs.out},
+        {"expand_backward", lora_expand_backward, pairs.out, pairs.rank},
+        {"shrink_backward", lora_shrink_backward, pairs.rank, pairs.in}};
+    for (const auto& [name, op, from_cols, to_cols] : ops) {
+      const Tensor from = bench.activations(random_values(kAll * from_cols, 5), {kAll, from_cols});
+      const std::vector<std::byte> all = apply(bench, op, pairs.all, from, to_cols);
+      for (const int64_t rows : {1, 8, 64, 200, 513})
+        expect_same_rows(apply(bench, op, pairs.all, from.rows(0, rows), to_cols), all,
+                         std::string(name) + ", rank " + std::to_string(rank) + ", T = " + std::to_string(rows));
+    }
+  }
+}
+
+// Columns [begin, begin + count) of rows of `width` bf16.
+std::vector<std::byte> columns(const std::vector<std::byte>& rows, int64_t width, int64_t begin, int64_t count) {
+  std::vector<std::byte> result;
+  for (size_t at = 0; at < rows.size(); at += static_cast<size_t>(width) * 2) {
+    const auto from = rows.begin() + static_cast<std::ptrdiff_t>(at) + begin * 2;
+    result.insert(result.end(), from, from + count * 2);
+  }
+  return result;
+}
+
+TEST(LoraCuda, PairsTogetherEqualPairsAlone) {
+  SKIP_WITHOUT_GPU();
+  Stream stream({.device = Device::cuda});
+  Workbench bench(stream);
+  for (const int64_t rows : {int64_t{5}, int64_t{600}}) {
+    const Pairs pairs = make_pairs(bench, 1024, 16, {2048, 1024, 1024});
+    const Tensor x = bench.activations(random_values(rows * pairs.in, 5), {rows, pairs.in});
+    const Tensor dy = bench.activations(random_values(rows * pairs.out, 6), {rows, pairs.out});
+    const auto h = apply(bench, lora_shrink, pairs.all, x, pairs.rank);
+    const auto dh = apply(bench, lora_expand_backward, pairs.all, dy, pairs.rank);
+    for (size_t p = 0; p < pairs.all.size(); ++p) {
+      const auto begin = static_cast<int64_t>(p) * 16;
+      const std::span<const LoraPair> one(&pairs.all[p], 1);
+      expect_same_rows(apply(bench, lora_shrink, one, x, 16), columns(h, pairs.rank, begin, 16), "shrink");
+      expect_same_rows(apply(bench, lora_expand_backward, one, dy, 16), columns(dh, pairs.rank, begin, 16),
+                       "expand_backward");
+    }
+  }
+}
+
+// The gradient of two samples is the same whether they come in one call or in two.
+TEST(LoraCuda, GradientsDoNotDependOnTheCall) {
+  SKIP_WITHOUT_GPU();
+  Stream stream({.device = Device::cuda});
+  Workbench bench(stream);
+  constexpr int64_t kRows = 900, kFirst = 410;
+  Pairs pairs = make_pairs(bench, 1024, 16, {2048, 1024});
+  int64_t floats = 0;
+  for (LoraPair& pair : pairs.all) {
+    pair.a_offset = floats;
+    pair.b_offset = floats += pairs.in * 16;
+    floats += 16 * pair.b[1];
+  }
+  const Tensor x = bench.activations(random_values(kRows * pairs.in, 5), {kRows, pairs.in});
+  const Tensor h = bench.activations(random_values(kRows * pairs.rank, 6), {kRows, pairs.rank});
+  const Tensor dh = bench.activations(random_values(kRows * pairs.rank, 7), {kRows, pairs.rank});
+  const Tensor dy = bench.activations(random_values(kRows * pairs.out, 8), {kRows, pairs.out});
+  const Tensor together = bench.f32(std::vector<float>(static_cast<size_t>(floats)), {floats});
+  const Tensor apart = bench.f32(std::vector<float>(static_cast<size_t>(floats)), {floats});
+  const auto add = [&](std::vector<GradientRows> rows, int64_t begin, int64_t end) {
+    const Arena::Scope scope(bench.arena);
+    const GradientPlan plan = plan_gradients(rows, lora_gradient_floats(pairs.all), bench.arena, stream);
+    lora_gradient(plan, x.rows(begin, end), h.rows(begin, end), dh.rows(begin, end), dy.rows(begin, end), pairs.all,
+                  stream);
+    stream.synchronize();
+  };
+  add({{0, kFirst, together.f32()}, {kFirst, kRows - kFirst, together.f32()}}, 0, kRows);
+  add({{0, kFirst, apart.f32()}}, 0, kFirst);
+  add({{0, kRows - kFirst, apart.f32()}}, kFirst, kRows);
+  expect_same_rows(bytes_of(apart, stream), bytes_of(together, stream), "gradient");
+}
+
+// Many lanes at once take another kernel than one: each lane's buffer has the same bits.
+TEST(LoraCuda, GradientsDoNotDependOnOtherLanes) {
+  SKIP_WITHOUT_GPU();
+  Stream stream({.device = Device::cuda});
+  Workbench bench(stream);
+  constexpr int64_t kRows = 1500;
+  constexpr int kLanes = 4;
+  const GradientRows parts[] = {{0, 300}, {300, 1}, {301, 511}, {815, 685}};
+  for (const int64_t rank : {int64_t{8}, int64_t{16}, int64_t{32}}) {
+    Pairs pairs = make_pairs(bench, 1024, rank, {1024, 512});
+    int64_t floats = 0;
+    for (LoraPair& pair : pairs.all) {
+      pair.a_offset = floats;
+      pair.b_offset = floats += pairs.in * rank;
+      floats += rank * pair.b[1];
+    }
+    const Tensor x = bench.activations(random_values(kRows * pairs.in, 5), {kRows, pairs.in});
+    const Tensor h = bench.activations(random_values(kRows * pairs.rank, 6), {kRows, pairs.rank});
+    const Tensor dh = bench.activations(random_values(kRows * pairs.rank, 7), {kRows, pairs.rank});
+    const Tensor dy = bench.activations(random_values(kRows * pairs.out, 8), {kRows, pairs.out});
+    const Tensor together = bench.f32(random_values(kLanes * floats, 9), {kLanes, floats});
+    const Tensor apart = bench.f32(random_values(kLanes * floats, 9), {kLanes, floats});
+    const auto add = [&](const std::vector<GradientRows>& rows) {
+      const Arena::Scope scope(bench.arena);
+      const GradientPlan plan = plan_gradients(rows, lora_gradient_floats(pairs.all), bench.arena, stream);
+      lora_gradient(plan, x, h, dh, dy, pairs.all, stream);
+      stream.synchronize();
+    };
+    const auto rows_of = [&](const Tensor& gradient, int lane) {
+      return GradientRows{parts[lane].row_begin, parts[lane].rows, gradient.row(lane)};
+    };
+    add({rows_of(together, 0), rows_of(together, 1), rows_of(together, 2), rows_of(together, 3)});
+    for (int lane = 0; lane < kLanes; ++lane) add({rows_of(apart, lane)});
+    expect_same_rows(bytes_of(apart, stream), bytes_of(together, stream), "rank " + std::to_string(rank));
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::kernels::testing

@@ -1,0 +1,150 @@
+// The forward on a GPU: a row's bits depend on its own sequence and adapter alone, whichever kernels its batch gets.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+
+#include "core/hash.h"
+#include "model/fixture.h"
+#include "support/tolerance.h"
+
+namespace lockstep::model {
+namespace {
+
+class ForwardCuda : public testing::OnGpu<::testing::TestWithParam<const char*>> {
+ protected:
+  void make() override {
+    model_ = std::make_unique<Model>(gpu_model(GetParam(), gpu()));
+    adapter_ = testing::placed(tiny_adapter(model_->config(), lora::LoraType::canonical, 1), gpu());
+  }
+  std::unique_ptr<Model> model_;
+  lora::AdapterVersion adapter_;
+};
+
+// Beyond kKeySpan positions, so that rows are joined from spans.
+TEST_P(ForwardCuda, ChunksAndSingleStepsGiveTheBitsOfTheWhole) {
+  constexpr int64_t kRows = 300;
+  const std::vector<int32_t> tokens = tiny_tokens(kRows, 0);
+  const std::vector<float> whole = run_alone(*model_, tokens, {kRows}, &adapter_, gpu());
+  for (const float value : whole) ASSERT_TRUE(std::isfinite(value));
+  EXPECT_EQ(whole, run_alone(*model_, tokens, {16, 240, 44}, &adapter_, gpu()));
+  EXPECT_EQ(whole, run_alone(*model_, tokens, {7, 1, 120, 129, 1, 42}, &adapter_, gpu()));
+  EXPECT_EQ(whole, run_alone(*model_, tokens, std::vector<int64_t>(kRows, 1), &adapter_, gpu()));
+  EXPECT_NE(whole, run_alone(*model_, tokens, {kRows}, nullptr, gpu()));
+}
+
+// Prefill of one sequence beside decode steps of others, two adapters and the base in one batch.
+TEST_P(ForwardCuda, MixedBatchIsWhatEachGivesAlone) {
+  const int64_t width = model_->config().width;
+  const lora::AdapterVersion fused =
+      testing::placed(tiny_adapter(model_->config(), lora::LoraType::fused, 2, {"q_proj", "down_proj"}), gpu());
+  const lora::AdapterVersion* adapters[] = {&adapter_, &adapter_, nullptr, &fused, &adapter_};
+  const int64_t before[] = {0, 12, 270, 16, 3}, rows[] = {121, 1, 1, 1, 6};
+  std::vector<Cache> caches;
+  std::vector<std::vector<int32_t>> tokens;
+  std::vector<Segment> segments;
+  std::vector<int32_t> batch_tokens;
+  Arena arena(gpu().device());
+  int64_t total = 0;
+  for (size_t i = 0; i < 5; ++i) {
+    tokens.push_back(tiny_tokens(before[i] + rows[i], static_cast<uint32_t>(i)));
+    caches.emplace_back(*model_, before[i] + rows[i], gpu());
+  }
+  for (size_t i = 0; i < 5; ++i) {
+    if (before[i] > 0) {
+      const Segment history{.rows = before[i], .kv_blocks = caches[i].blocks, .adapter = adapters[i]};
+      const Arena::Scope scope(arena);
+      model_->forward(arena.alloc({before[i], width}, kernels::activation_dtype(gpu().device())),
+                      {.tokens = std::span(tokens[i]).first(static_cast<size_t>(before[i])),
+                       .segments = {&history, 1},
+                       .kv_layer_stride = caches[i].stride},
+                      arena, gpu());
+    }
+    segments.push_back({.row_begin = total,
+                        .rows = rows[i],
+                        .first_position = before[i],
+                        .kv_blocks = caches[i].blocks,
+                        .adapter = adapters[i]});
+    batch_tokens.insert(batch_tokens.end(), tokens[i].begin() + before[i], tokens[i].end());
+    total += rows[i];
+  }
+  const Tensor hidden = arena.alloc({total, width}, kernels::activation_dtype(gpu().device()));
+  model_->forward(hidden, {.tokens = batch_tokens, .segments = segments, .kv_layer_stride = caches[0].stride}, arena,
+                  gpu());
+  const std::vector<float> together = testing::values_of(hidden, gpu());
+  for (size_t i = 0; i < 5; ++i) {
+    const std::vector<float> alone = run_alone(*model_, tokens[i], {before[i] + rows[i]}, adapters[i], gpu());
+    EXPECT_TRUE(
+        std::equal(alone.begin() + before[i] * width, alone.end(), together.begin() + segments[i].row_begin * width))
+        << "sequence " << i;
+  }
+}
+
+TEST_P(ForwardCuda, ChunkedHeadGivesTheSameBits) {
+  const Model chunked = gpu_model(GetParam(), gpu(), 3 * 53 * 4);
+  ASSERT_EQ(chunked.logits_rows(), 3);
+  constexpr int64_t kRows = 25;
+  const std::vector<int32_t> tokens = tiny_tokens(kRows, 0);
+  std::vector<int32_t> targets = tiny_tokens(kRows, 1);
+  targets[0] = targets[7] = targets[24] = -1;
+  const auto run = [&](const Model& model) {
+    const Cache cache(model, kRows, gpu());
+    Arena arena(gpu().device());
+    const Tensor hidden = arena.alloc({kRows, model.config().width}, kernels::activation_dtype(gpu().device()));
+    const Tensor out = arena.alloc({2, kRows});
+    const Segment segment{.rows = kRows, .kv_blocks = cache.blocks, .adapter = &adapter_};
+    model.forward(hidden, {.tokens = tokens, .segments = {&segment, 1}, .kv_layer_stride = cache.stride}, arena, gpu());
+    model.logprobs(Tensor(out.row(0), DType::f32, {kRows}), Tensor(out.row(1), DType::f32, {kRows}), hidden, targets,
+                   0.8f, arena, gpu());
+    return testing::values_of(out, gpu());
+  };
+  const std::vector<float> wanted = run(*model_);
+  EXPECT_EQ(wanted, run(chunked));
+  EXPECT_EQ(wanted[7], 0.0f);
+  EXPECT_EQ(wanted[kRows + 7], 0.0f);
+  EXPECT_LT(wanted[3], 0.0f);
+  EXPECT_GT(wanted[kRows + 3], 0.0f);
+}
+
+// A bf16 base comes back from the GPU as the file had it, and is the same after it was used.
+TEST_P(ForwardCuda, VisitGivesTheFileBack) {
+  const ModelFile file(model_->config(), DType::bf16);
+  const auto visit = [&] {
+    std::map<std::string, std::string> hashes;
+    model_->weights().visit(
+        model_->config(),
+        [&](const NamedTensor& tensor) {
+          Sha256 sha;
+          sha.update({static_cast<const std::byte*>(tensor.tensor.data),
+                      static_cast<size_t>(tensor.tensor.elements() * dtype_bytes(tensor.tensor.dtype))});
+          hashes[tensor.name + " " + shape_text(tensor.tensor)] = sha.hex();
+        },
+        gpu());
+    return hashes;
+  };
+  std::map<std::string, std::string> wanted;
+  for (const NamedTensor& tensor : file.tensors) {
+    Sha256 sha;
+    sha.update({static_cast<const std::byte*>(tensor.tensor.data),
+                static_cast<size_t>(tensor.tensor.elements() * dtype_bytes(tensor.tensor.dtype))});
+    wanted[tensor.name + " " + shape_text(tensor.tensor)] = sha.hex();
+  }
+  EXPECT_EQ(visit(), wanted);
+  run_alone(*model_, tiny_tokens(40, 0), {40}, &adapter_, gpu());
+  EXPECT_EQ(visit(), wanted);
+}
+
+TEST_P(ForwardCuda, AgreesWithTheCpu) {
+  const Model on_cpu = gpu_model(GetParam(), cpu());
+  const lora::AdapterVersion host = testing::rounded(tiny_adapter(on_cpu.config(), lora::LoraType::canonical, 1));
+  const std::vector<int32_t> tokens = tiny_tokens(120, 0);
+  const testing::Difference d = testing::difference(run_alone(*model_, tokens, {120}, &adapter_, gpu()),
+                                                    run_alone(on_cpu, tokens, {120}, &host, cpu()));
+  EXPECT_LE(d.of_norm, testing::kRounded.logits);
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, ForwardCuda, ::testing::ValuesIn(kGpuFamilies),
+                         [](const auto& info) { return std::string(info.param); });
+
+}  // namespace
+}  // namespace lockstep::model

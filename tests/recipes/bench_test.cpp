@@ -1,0 +1,62 @@
+// lockstep bench and the random weights it can run on.
+#include <gtest/gtest.h>
+
+#include <sstream>
+
+#include "recipes/base.h"
+#include "recipes/commands.h"
+#include "support/temp_directory.h"
+
+namespace lockstep::recipes {
+namespace {
+
+using lockstep::testing::expect_error;
+
+// A folder with a config.json and nothing else.
+class BenchCommand : public ::testing::Test {
+ protected:
+  BenchCommand() {
+    const fs::Path folder = dir_.path() / "shape";
+    std::filesystem::create_directories(folder);
+    std::filesystem::create_symlink(LOCKSTEP_SOURCE_DIR "/tests/golden/qwen3/config.json", folder / "config.json");
+    base_ = {.hf_checkpoint = folder.string(), .stream = {}, .device = "cpu", .load_format = LoadFormat::dummy};
+    control_.out = &out_;
+    control_.info = &info_;
+  }
+
+  lockstep::testing::TempDirectory dir_;
+  std::ostringstream out_, info_;
+  Control control_;
+  BaseOptions base_;
+};
+
+TEST_F(BenchCommand, DummyWeightsNeedConfigJsonAlone) {
+  Stream stream({.threads = 1}), other({.threads = 2});
+  const Base one = load_base(base_, stream, control_), two = load_base(base_, other, control_);
+  EXPECT_EQ(one.fingerprint, two.fingerprint);
+  EXPECT_EQ(fingerprint_of_memory(*one.model, stream), fingerprint_of_memory(*two.model, other));
+  EXPECT_NE(info_.str().find("random numbers"), std::string::npos);
+  expect_error<FormatError>([&] { load_base({.hf_checkpoint = base_.hf_checkpoint}, stream, control_); },
+                            {"safetensors"});
+}
+
+TEST_F(BenchCommand, EveryPartFillsTheRecord) {
+  BenchOptions bench;
+  bench.base = base_;
+  bench.batch_size = 2, bench.seq_length = 16, bench.prompt_tokens = 8, bench.new_tokens = 4;
+  bench.decode_batches = {1, 3};
+  bench.parts = bench_parts();
+  bench.json = (dir_.path() / "record.json").string();
+  run_bench(bench, control_);
+  const Json record = read_json(bench.json), results = record["results"];
+  EXPECT_NE(record["command"].get<std::string>().find("--load-format dummy"), std::string::npos);
+  for (const char* name : {"fma_gflops", "gemm_gflops", "attention_backward_tflops", "train_tok_s",
+                           "prefill_lora_tok_s", "publish_us", "grpo_step_s"})
+    EXPECT_GT(results[name].get<double>(), 0) << name;
+  EXPECT_GT(results["decode_lora_tok_s"]["3"].get<double>(), 0);
+  EXPECT_EQ(results["grpo_step"]["logprob_diff_max"].get<double>(), 0);
+  EXPECT_NE(out_.str().find("grpo_step_s"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace lockstep::recipes

@@ -1,0 +1,80 @@
+// What a run is expected to hold, and the error before the first step when that does not fit a GPU.
+#include "recipes/memory_plan.h"
+
+#include <gtest/gtest.h>
+
+#include "support/temp_directory.h"
+
+namespace lockstep::recipes {
+namespace {
+
+using lockstep::testing::expect_error;
+
+constexpr int64_t kGiB = int64_t{1} << 30;
+
+class MemoryPlans : public ::testing::Test {
+ protected:
+  // Of Qwen3-8B with a rank-16 adapter on everything, on a GPU with this much memory.
+  MemoryPlan plan(int64_t room, const TrainingOptions& training, const std::optional<EnginePlan>& engine = {}) const {
+    return plan_memory(base_.config, *layout_, 2, training, engine, Device::cuda, room);
+  }
+
+  const Base base_ = read_base_config({.hf_checkpoint = LOCKSTEP_SOURCE_DIR "/bench/shapes/qwen3-8b", .stream = {}});
+  const std::shared_ptr<const lora::AdapterLayout> layout_ = lora::resolve_layout(
+      {.rank = 16, .alpha = 32, .target_modules = {"all-linear"}}, model::linear_modules(base_.config));
+};
+
+TEST_F(MemoryPlans, ShapesAreThePublishedModels) {
+  const auto parameters = [](const char* name) {
+    return model::num_parameters(
+        read_base_config({.hf_checkpoint = LOCKSTEP_SOURCE_DIR "/bench/shapes/" + std::string(name), .stream = {}})
+            .config);
+  };
+  EXPECT_EQ(parameters("qwen3-0.6b"), 596'049'920);
+  EXPECT_EQ(parameters("qwen3-4b"), 4'022'468'096);
+  EXPECT_EQ(parameters("qwen3-8b"), 8'190'735'360);
+}
+
+TEST_F(MemoryPlans, RecomputesOnlyWithoutRoom) {
+  const MemoryPlan large = plan(139 * kGiB, {});
+  EXPECT_FALSE(large.recompute);
+  EXPECT_EQ(large.max_tokens, 8192);
+  EXPECT_EQ(large.base, 2 * model::num_parameters(base_.config));
+  EXPECT_EQ(large.prefill, 0);
+  EXPECT_EQ(large.kv, 0);
+  EXPECT_NO_THROW(require_fit(large));
+  const MemoryPlan small = plan(36 * kGiB, {});
+  EXPECT_TRUE(small.recompute);
+  EXPECT_LT(small.activations, large.activations);
+  EXPECT_NO_THROW(require_fit(small));
+  EXPECT_TRUE(plan(139 * kGiB, {.recompute = Recompute::full}).recompute);
+  EXPECT_FALSE(plan(36 * kGiB, {.recompute = Recompute::none}).recompute);
+}
+
+TEST_F(MemoryPlans, KeysAndValuesGetWhatIsLeft) {
+  const MemoryPlan all = plan(139 * kGiB, {}, EnginePlan{});
+  EXPECT_EQ(all.without_kv() + all.kv, 139 * kGiB);
+  EXPECT_GT(all.prefill, 0);
+  const MemoryPlan asked = plan(139 * kGiB, {}, EnginePlan{kGiB});
+  EXPECT_EQ(asked.kv, kGiB);
+}
+
+TEST_F(MemoryPlans, WhatDoesNotFitNamesWhatToChange) {
+  expect_error<ResourceError>(
+      [&] { require_fit(plan(24 * kGiB, {.max_tokens = 32768, .recompute = Recompute::none})); },
+      {"does not fit", "--max-tokens-per-gpu than 32768", "--recompute-granularity full"});
+  expect_error<ResourceError>([&] { require_fit(plan(139 * kGiB, {}, EnginePlan{130 * kGiB})); },
+                              {"a smaller --kv-cache-bytes"});
+  expect_error<ResourceError>([&] { require_fit(plan(16 * kGiB, {}, EnginePlan{})); }, {"--lora-rank or model"});
+}
+
+TEST_F(MemoryPlans, ACpuIsNotBounded) {
+  const MemoryPlan cpu = plan_memory(base_, *layout_, {}, EnginePlan{}, Device::cpu);
+  EXPECT_FALSE(cpu.recompute);
+  EXPECT_EQ(cpu.room, std::nullopt);
+  EXPECT_EQ(cpu.kv, 0);
+  EXPECT_NO_THROW(require_fit(cpu));
+}
+
+}  // namespace
+}  // namespace lockstep::recipes

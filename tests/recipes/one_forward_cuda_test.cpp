@@ -1,0 +1,176 @@
+// One forward on a GPU, end to end: trainers publish, engines sample under every schedule, and what the engines report
+// is what the trainers compute, to the last bit. For a million tokens:
+//   recipes_test --gtest_also_run_disabled_tests --gtest_filter=*MillionTokens
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/hash.h"
+#include "rollout/tiny_model.h"
+#include "support/gpu.h"
+#include "sync/publisher.h"
+#include "train/trainer.h"
+
+namespace lockstep {
+namespace {
+
+using namespace rollout::testing_models;
+
+constexpr float kTemperature = 0.7f;
+constexpr int64_t kPrompts = 32, kSamples = 8;  // 256 sequences at once, fewer and fewer as they end
+
+model::ModelConfig medium_config() {
+  model::ModelConfig c;
+  c.family = model::Family::qwen3;
+  c.vocab_size = 5000, c.width = 512, c.layers = 4, c.heads = 4, c.kv_heads = 2, c.head_dim = 128, c.ffn = 1024;
+  c.max_positions = 1024, c.tied_head = true, c.qk_norm = true;
+  c.window.assign(4, 0);
+  return c;
+}
+
+train::Datum datum_of(const rollout::Prompt& prompt, const rollout::Sample& sample) {
+  std::vector<int32_t> tokens = prompt.tokens;
+  tokens.insert(tokens.end(), sample.tokens.begin(), sample.tokens.end());
+  std::vector<float> mask(prompt.tokens.size(), 0.0f);
+  mask.resize(tokens.size(), 1.0f);
+  train::Datum datum = train::make_datum(tokens, mask);
+  datum.logprobs.assign(datum.tokens.size(), 0.0f);
+  std::copy(sample.logprobs.begin(), sample.logprobs.end(),
+            datum.logprobs.end() - static_cast<std::ptrdiff_t>(sample.logprobs.size()));
+  datum.advantages.assign(datum.tokens.size(), sample.index % 2 ? 1.0f : -1.0f);
+  return datum;
+}
+
+// Two trainers and three engines on one base. Everything they make goes into one hash.
+class Session {
+ public:
+  explicit Session(Stream& stream)
+      : stream_(stream),
+        config_(medium_config()),
+        model_(std::make_shared<model::Model>(config_, model::Weights::random(config_, DType::bf16, 7, stream),
+                                              model::Model::default_logits_bytes(stream.device()))) {
+    for (const auto& [rank, alpha] : {std::pair{8, 8.0}, {16, 16.0}}) {
+      const lora::AdapterVersion start = testing::placed(small_adapter(rank, alpha), stream);
+      trainers_.push_back(std::make_unique<train::Trainer>(
+          model_, start.layout, start.weights, train::TrainerOptions{.max_tokens = 4096, .temperature = kTemperature},
+          stream));
+    }
+    const int64_t block_bytes =
+        config_.layers * model_->kv_layer_elements() * dtype_bytes(kernels::activation_dtype(stream.device()));
+    for (const rollout::EngineOptions& options :
+         {rollout::EngineOptions{}, rollout::EngineOptions{.max_sequences = 64, .max_batch_tokens = 96},
+          rollout::EngineOptions{.kv_bytes = 400 * block_bytes}}) {
+      engines_.push_back(std::make_unique<rollout::Engine>(model_, options, stream));
+      publisher_.add(*engines_.back());
+    }
+  }
+
+  // Samples, compares, trains on what was sampled.
+  void round(uint32_t number) {
+    train::Trainer& trainer = *trainers_[number % trainers_.size()];
+    const sync::PublishReport published = publisher_.publish(trainer.snapshot(0));
+    EXPECT_EQ(published.bytes_copied, 0);
+    const std::vector<rollout::Prompt> prompts = prompts_of(number);
+    const rollout::GroupParams params = params_of(number);
+    const std::vector<rollout::Sample> samples = engines_[0]->sample(prompts, params, published.version);
+    for (size_t e = 1; e < engines_.size(); ++e)
+      expect_same(engines_[e]->sample(prompts, params, published.version), samples, "engine " + std::to_string(e));
+    for (const auto& engine : engines_) engine->release_memory();
+
+    std::vector<train::Datum> datums;
+    for (const rollout::Sample& sample : samples)
+      datums.push_back(datum_of(prompts[static_cast<size_t>(sample.prompt)], sample));
+    const lora::AdapterVersion now = trainer.snapshot(published.version);
+    const auto logprobs = trainer.logprobs(datums, &now);
+    for (size_t i = 0; i < samples.size(); ++i) {
+      const std::vector<float>& reported = samples[i].logprobs;
+      const float* computed = logprobs[i].data() + (logprobs[i].size() - reported.size());
+      EXPECT_EQ(std::memcmp(computed, reported.data(), reported.size() * sizeof(float)), 0)
+          << "round " << number << ", sample " << i;
+      tokens_ += static_cast<int64_t>(reported.size());
+      add(samples[i].tokens);
+      add(reported);
+    }
+    trainer.begin_step({.num_samples = static_cast<int64_t>(datums.size())});
+    EXPECT_EQ(trainer.forward_backward(datums, train::PolicyLoss{}).metrics.logprob_diff_max, 0) << "round " << number;
+    trainer.optim_step(1e-3);
+  }
+
+  int64_t tokens() const { return tokens_; }
+  int64_t preemptions() const { return engines_[2]->stats().preemptions; }
+  std::string hash() {
+    for (const auto& trainer : trainers_) {
+      const Buffer weights = lora::host_weights(*trainer->snapshot(0).weights, trainer->layout(), stream_);
+      hash_.update({static_cast<const std::byte*>(weights.data()), weights.bytes()});
+    }
+    return hash_.hex();
+  }
+
+ private:
+  // Changes what is sampled without drowning the base.
+  lora::AdapterVersion small_adapter(int64_t rank, double alpha) const {
+    lora::AdapterVersion adapter = random_adapter(config_, 0, static_cast<uint32_t>(rank), rank, alpha);
+    const auto weights = std::make_shared<Buffer>(adapter.weights->bytes());
+    for (int64_t i = 0; i < adapter.layout->num_floats; ++i) weights->f32()[i] = 0.1f * adapter.weights->f32()[i];
+    adapter.weights = weights;
+    return adapter;
+  }
+
+  std::vector<rollout::Prompt> prompts_of(uint32_t number) const {
+    std::vector<int64_t> sizes;
+    for (int64_t i = 0; i < kPrompts; ++i) sizes.push_back(1 + (i * 37 + number * 11) % 300);
+    return random_prompts(sizes, config_.vocab_size, number);
+  }
+
+  // One token in 50 ends a sample: lengths are spread up to the limit, and batches shrink from 256 to 1.
+  rollout::GroupParams params_of(uint32_t number) const {
+    rollout::GroupParams params{.sampling = {.temperature = kTemperature,
+                                             .max_tokens = 70 + number % 5,
+                                             .seed = number,
+                                             .logprob_temperature = kTemperature},
+                                .n = kSamples,
+                                .rollout = number};
+    if (number % 3 == 1) params.sampling.top_p = 0.9f;
+    if (number % 3 == 2) params.sampling.top_k = 200;
+    for (int32_t token = 0; token < config_.vocab_size; token += 50) params.sampling.stop_token_ids.push_back(token);
+    return params;
+  }
+
+  template <class T>
+  void add(const std::vector<T>& values) {
+    hash_.update({reinterpret_cast<const std::byte*>(values.data()), values.size() * sizeof(T)});
+  }
+
+  Stream& stream_;
+  const model::ModelConfig config_;
+  std::shared_ptr<const model::Model> model_;
+  std::vector<std::unique_ptr<train::Trainer>> trainers_;
+  std::vector<std::unique_ptr<rollout::Engine>> engines_;
+  sync::Publisher publisher_{0};
+  Sha256 hash_;
+  int64_t tokens_ = 0;
+};
+
+class OneForwardCuda : public testing::OnGpu<> {
+ protected:
+  std::string run(int64_t tokens) {
+    Session session(gpu());
+    for (uint32_t number = 0; session.tokens() < tokens && !HasFailure(); ++number) session.round(number);
+    EXPECT_GT(session.preemptions(), 0);
+    std::printf("compared %lld tokens\n", static_cast<long long>(session.tokens()));
+    return session.hash();
+  }
+};
+
+TEST_F(OneForwardCuda, TheTrainersFindTheEnginesBitsAndTwoRunsAreOne) {
+  constexpr int64_t kTokens = 40'000;
+  EXPECT_EQ(run(kTokens), run(kTokens));
+}
+
+TEST_F(OneForwardCuda, DISABLED_MillionTokens) {
+  run(1'000'000);
+}
+
+}  // namespace
+}  // namespace lockstep

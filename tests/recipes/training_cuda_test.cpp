@@ -1,0 +1,167 @@
+// The loops on a GPU: two runs are one, resumed is uninterrupted, and what is saved is what was trained.
+#include <cmath>
+
+#include "core/hash.h"
+#include "recipes/adapter.h"
+#include "recipes/training_fixture.h"
+#include "support/gpu.h"
+
+namespace lockstep::recipes {
+namespace {
+
+class TrainingCuda : public testing::OnGpu<Training> {
+ protected:
+  TrainingCuda() { device_ = "cuda"; }
+
+  fs::Path adapter_directory(const std::string& save, int64_t iteration) const {
+    return dir_.path() / save / checkpoint::iteration_directory_name(iteration) / "lora_adapter";
+  }
+};
+
+TEST_F(TrainingCuda, TwoSftRunsGiveTheSameBytesHoweverTheyAreSplit) {
+  run_sft(sft("a"), control_);
+  SftOptions other = sft("b");
+  other.training.max_tokens = 1000;
+  other.training.recompute = Recompute::full;
+  run_sft(other, control_);
+  EXPECT_EQ(adapter_bytes("a", 6), adapter_bytes("b", 6));
+  const auto lines = metrics("a");
+  ASSERT_EQ(lines.size(), 6u);
+  EXPECT_LT(lines.back()["loss"].get<double>(), lines.front()["loss"].get<double>());
+}
+
+TEST_F(TrainingCuda, SftIsCloseToTheCpus) {
+  run_sft(sft("gpu"), control_);
+  device_ = "cpu";
+  run_sft(sft("cpu"), control_);
+  const auto a = metrics("gpu"), b = metrics("cpu");
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i)
+    EXPECT_NEAR(a[i]["loss"].get<double>(), b[i]["loss"].get<double>(), 0.04 * b[i]["loss"].get<double>()) << i;
+}
+
+TEST_F(TrainingCuda, ResumedSftEqualsUninterrupted) {
+  run_sft(sft("whole"), control_);
+  SftOptions first = sft("part");
+  int asked = 0;
+  control_.interrupted = [&asked] { return ++asked > 7; };
+  EXPECT_THROW(run_sft(first, control_), Cancelled);
+  const auto reached = checkpoint::latest_iteration(first.save.save);
+  ASSERT_TRUE(reached.has_value());
+  ASSERT_LT(*reached, 6);
+  control_.interrupted = [] { return false; };
+  first.save.load = first.save.save;
+  run_sft(first, control_);
+  EXPECT_EQ(adapter_bytes("whole", 6), adapter_bytes("part", 6));
+}
+
+TEST_F(TrainingCuda, GrpoIsExactAndReproducible) {
+  run_rl(rl("a"), control_);
+  RlOptions other = rl("b");
+  other.max_sequences = 3;
+  other.training.max_tokens = 64;
+  run_rl(other, control_);
+  EXPECT_EQ(adapter_bytes("a", 4), adapter_bytes("b", 4));
+  const auto lines = metrics("a");
+  ASSERT_EQ(lines.size(), 4u);
+  for (size_t i = 0; i < lines.size(); ++i) {
+    EXPECT_EQ(lines[i]["logprob_diff_max"].get<double>(), 0.0);
+    EXPECT_EQ(lines[i]["version"].get<size_t>(), i);
+    EXPECT_TRUE(std::isfinite(lines[i]["grad_norm"].get<double>()));
+  }
+}
+
+TEST_F(TrainingCuda, ResumedGrpoEqualsUninterrupted) {
+  run_rl(rl("whole"), control_);
+  RlOptions part = rl("part");
+  part.num_rollout = 2;
+  run_rl(part, control_);
+  part.num_rollout = 4;
+  part.save.load = part.save.save;
+  run_rl(part, control_);
+  EXPECT_EQ(adapter_bytes("whole", 4), adapter_bytes("part", 4));
+}
+
+TEST_F(TrainingCuda, GrpoInterruptedAnywhereResumesBitForBit) {
+  const auto options = [&](const std::string& save) {
+    RlOptions o = rl(save);
+    o.num_rollout = 3;
+    o.use_kl_loss = true;
+    o.loss.kl_coef = 0.1f;
+    o.training.max_tokens = 64;  // many micro-batches
+    return o;
+  };
+  int questions = 0;
+  control_.interrupted = [&] { return ++questions < 0; };
+  run_rl(options("whole"), control_);
+  ASSERT_GT(questions, 8);
+  for (int at = questions / 3; at < questions; at += questions / 4) {
+    const std::string name = "part" + std::to_string(at);
+    RlOptions part = options(name);
+    int asked = 0;
+    control_.interrupted = [&] { return ++asked > at; };
+    EXPECT_THROW(run_rl(part, control_), Cancelled) << at;
+    control_.interrupted = [] { return false; };
+    part.save.load = part.save.save;
+    run_rl(part, control_);
+    EXPECT_EQ(adapter_bytes(name, 3), adapter_bytes("whole", 3)) << at;
+  }
+}
+
+// A run that began on a GPU goes on without one.
+TEST_F(TrainingCuda, ACheckpointBelongsToNoDevice) {
+  SftOptions options = sft("run");
+  options.num_epoch = 1;
+  run_sft(options, control_);
+  device_ = "cpu";
+  SftOptions rest = sft("run");
+  rest.save.load = rest.save.save;
+  run_sft(rest, control_);
+  EXPECT_EQ(checkpoint::latest_iteration(rest.save.save), 6);
+}
+
+TEST_F(TrainingCuda, TheSavedDirectoryIsTheAdapter) {
+  run_sft(sft("run"), control_);
+  const fs::Path directory = adapter_directory("run", 6);
+  const Base base = load_base({.hf_checkpoint = kTiny}, gpu(), control_);
+  const Adapter adapter = load_adapter(directory.string(), base);
+  const Buffer values = lora::host_weights(*adapter.weights, *adapter.layout, gpu());
+  const lora::ExportedTensors tensors = lora::export_tensors(*adapter.layout, values.f32());
+  const checkpoint::PeftDirectory files(directory);
+  ASSERT_EQ(files.tensors().size(), tensors.tensors.size());
+  for (const NamedTensor& tensor : tensors.tensors) {
+    const auto found = std::find_if(files.tensors().begin(), files.tensors().end(),
+                                    [&](const NamedTensor& file) { return file.name == tensor.name; });
+    ASSERT_NE(found, files.tensors().end()) << tensor.name;
+    EXPECT_EQ(std::memcmp(found->tensor.data, tensor.tensor.data,
+                          static_cast<size_t>(tensor.tensor.elements()) * sizeof(float)),
+              0)
+        << tensor.name;
+  }
+  // A warm start that learns nothing gives it back.
+  SftOptions again = sft("again");
+  again.adapter.adapter_path = directory.string();
+  again.optimizer.schedule.lr = 0;
+  again.optimizer.weight_decay = 0;
+  again.num_epoch = 1;
+  run_sft(again, control_);
+  EXPECT_EQ(adapter_bytes("run", 6), adapter_bytes("again", 3));
+}
+
+// Of a bf16 base; another type is rounded on its way to a GPU.
+TEST_F(TrainingCuda, TheBaseIsTheFileBeforeAndAfterTraining) {
+  const Base base = load_base({.hf_checkpoint = kTiny}, gpu(), control_);
+  EXPECT_EQ(fingerprint_of_memory(*base.model, gpu()), base.fingerprint);
+  const Adapter adapter = fresh_adapter({.rank = 4, .alpha = 8, .target_modules = {"all-linear"}}, base, 1);
+  train::Trainer trainer(base.model, adapter.layout, adapter.weights, {}, gpu());
+  const train::Datum datum = train::make_datum({1, 2, 3, 4, 5}, {0, 1, 1, 1, 1});
+  for (int step = 0; step < 3; ++step) {
+    trainer.begin_step({.num_samples = 1});
+    trainer.forward_backward(std::span(&datum, 1), train::SftLoss{});
+    trainer.optim_step(1e-2);
+  }
+  EXPECT_EQ(fingerprint_of_memory(*base.model, gpu()), base.fingerprint);
+}
+
+}  // namespace
+}  // namespace lockstep::recipes

@@ -1,0 +1,59 @@
+// One training run, taken in different ways that must give the same bits.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tiny.h"
+
+namespace lockstep::train::testing {
+
+struct Outcome {
+  std::vector<float> weights;
+  std::vector<StepReport> reports;
+};
+
+struct Way {
+  static constexpr int kSteps = 3;
+  static constexpr int64_t kSamples = 11;  // some lanes hold one sample, some two
+
+  StreamOptions stream{.threads = 1};
+  int64_t max_tokens = 2048;
+  size_t chunk = 0;
+  bool recompute = false;
+  float dropout = 0;
+  bool per_token = false;
+  DType dtype = DType::bf16;
+  model::ModelConfig config = tiny_config();
+  int64_t longest = 19;  // rows of a sample
+};
+
+inline Outcome train(const Way& way, const Loss& loss, Stream& stream) {
+  const Tiny tiny = make_tiny(stream, way.dtype, way.config);
+  Trainer trainer(
+      tiny.model, tiny.layout, tiny.weights,
+      {.max_tokens = way.max_tokens, .recompute = way.recompute, .temperature = 0.7f, .dropout = way.dropout}, stream);
+  Outcome outcome;
+  for (uint64_t step = 0; step < Way::kSteps; ++step)
+    outcome.reports.push_back(
+        take_step(trainer, make_batch(Way::kSamples, 40 + step, way.longest), loss, 1e-2, way.per_token, way.chunk));
+  outcome.weights = weights_of(trainer, stream);
+  return outcome;
+}
+inline Outcome train(const Way& way, const Loss& loss) {
+  Stream stream(way.stream);
+  return train(way, loss, stream);
+}
+
+inline void expect_same(const Outcome& a, const Outcome& b, const std::string& what) {
+  EXPECT_TRUE(same_bits(a.weights, b.weights)) << what;
+  for (size_t step = 0; step < Way::kSteps; ++step) {
+    EXPECT_EQ(a.reports[step].loss, b.reports[step].loss) << what << ", step " << step;
+    EXPECT_EQ(a.reports[step].grad_norm, b.reports[step].grad_norm) << what << ", step " << step;
+    EXPECT_EQ(a.reports[step].metrics, b.reports[step].metrics) << what << ", step " << step;
+    EXPECT_EQ(a.reports[step].tokens, b.reports[step].tokens) << what << ", step " << step;
+  }
+}
+
+}  // namespace lockstep::train::testing
