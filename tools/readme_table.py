@@ -43,14 +43,51 @@ def section(path):
     return "\n".join(lines)
 
 
+def gpu_rows(record):
+    ours, ratios = record["parts"]["lockstep"]["results"], record["ratios"]
+    eager = record["parts"].get("peft_eager", {})
+
+    def row(label, key, sub=None, unit="", peer=None, ratio=None):
+        value, limit = ours[key], ours.get(key + "_percent_of_limit")
+        if sub:
+            value, limit = value[sub], limit[sub] if limit else None
+        return label, number(value), f"{limit:.0f} %" if limit else "", peer or "", f"{ratio:.2g}x" if ratio else ""
+
+    yield row("LoRA SFT, rank 16, 8 x 2048, tok/s", "train_tok_s",
+              peer=f"{number(eager['train_tok_s'])} (PEFT eager)" if eager else None, ratio=ratios.get("train_over_peft_eager"))
+    yield ("peak memory of that step, GiB", number(ours["train_peak_bytes"] / 2**30), "",
+           f"{number(eager['train_peak_bytes'] / 2**30)} (PEFT eager)" if eager else "",
+           f"{ratios['train_peak_over_peft_eager']:.2g}x" if eager else "")
+    yield row("decode, one sequence, tok/s", "decode_tok_s", "1")
+    for count in ("64", "256"):
+        yield row(f"decode with adapter, {count} sequences, tok/s", "decode_lora_tok_s", count)
+    yield row("prefill with adapter, 64 x 1024, tok/s", "prefill_lora_tok_s")
+    yield row("publish to the next token's start, us", "publish_to_token_us")
+    yield row("GRPO step, 32 x 8 samples, s", "grpo_step_s")
+
+
+def gpu_section(path):
+    record = json.loads(path.read_text())
+    model = record["parts"]["lockstep"]["model"]["name"]
+    lines = [f"**{record['machine']['gpu']}**; {model}, random bf16 weights ([record]({path.relative_to(ROOT)}), {record['date']})", "",
+             "| measure | Lockstep | of the limit | peer in the same run | ratio |", "|---|---|---|---|---|"]
+    lines += ["| " + " | ".join(row) + " |" for row in gpu_rows(record)]
+    return "\n".join(lines)
+
+
 newest = {}
 for path in sorted((ROOT / "bench/records").glob("*/*-cpu-peers.json")):
     newest[path.parent.name] = path
+gpu = {}
+for model in ("qwen3-0.6b", "qwen3-4b"):
+    for path in sorted((ROOT / "bench/records").glob(f"*/*-{model}.json")):
+        gpu[path.parent.name, model] = path
 readme = ROOT / "README.md"
 text = readme.read_text()
 head, rest = text.split(BEGIN)
 _, tail = rest.split(END)
-made = head + BEGIN + "\n" + "\n\n".join(section(path) for path in newest.values()) + "\n" + END + tail
+made = head + BEGIN + "\n" + "\n\n".join(
+    [section(path) for path in newest.values()] + [gpu_section(path) for path in gpu.values()]) + "\n" + END + tail
 if "--check" in sys.argv:
     sys.exit(0 if made == text else "README.md differs from the records: run tools/readme_table.py")
 readme.write_text(made)

@@ -163,5 +163,13 @@ TEST_F(TrainingCuda, TheBaseIsTheFileBeforeAndAfterTraining) {
   EXPECT_EQ(fingerprint_of_memory(*base.model, gpu()), base.fingerprint);
 }
 
+TEST_F(TrainingCuda, ABaseThatIsRoundedSaysSo) {
+  load_base({.hf_checkpoint = LOCKSTEP_SOURCE_DIR "/tests/golden/llama3"}, gpu(), control_);
+  EXPECT_NE(info_.str().find("the base is f32; the GPU holds it rounded to bf16"), std::string::npos);
+  info_.str("");
+  load_base({.hf_checkpoint = kTiny}, gpu(), control_);
+  EXPECT_EQ(info_.str().find("rounded"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace lockstep::recipes
