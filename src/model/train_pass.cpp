@@ -311,6 +311,12 @@ void TrainPass::backward(ConstTensor d_logprob_T, ConstTensor d_entropy_T, std::
   }
 }
 
+void TrainPass::release_memory() {
+  saved_.reset();
+  kept_.release();
+  scratch_.release();
+}
+
 HeadOutputs TrainPass::score(const TrainBatch& batch, const lora::AdapterVersion* adapter,
                              const TrainOptions& options) {
   check_batch(batch);

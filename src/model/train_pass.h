@@ -46,6 +46,9 @@ class TrainPass {
   // called between forward and backward; its outputs are valid until the next score.
   HeadOutputs score(const TrainBatch& batch, const lora::AdapterVersion* adapter, const TrainOptions& options);
 
+  // Gives all memory back; what forward kept is forgotten.
+  void release_memory();
+
   // Estimated bytes of activations for T tokens (for --dry-run and for choosing micro-batches).
   static int64_t activation_bytes(const ModelConfig& config, int64_t tokens, bool recompute, Device device);
 

@@ -221,6 +221,8 @@ class RlRun {
       // Only the first batch is trained by the version that sampled it.
       if (step == 0) logprob_diff = report.metrics.logprob_diff_max;
     }
+    // A GPU gives it to the next rollout's keys and values; the CPU would only pay for the pages again.
+    if (stream_.device() == Device::cuda) run_.trainer().release_memory();
     const double train_ms = train_watch.ms();
     const sync::PublishReport published = publisher_.publish(run_.trainer().snapshot(0));
     run_.set_version(published.version);

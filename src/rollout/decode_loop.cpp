@@ -147,6 +147,7 @@ void DecodeLoop::run(std::span<const DecodeInput> inputs, int64_t steps, const l
   int64_t done = 0;
   auto graph = graphs_.find(key);
   if (graph == graphs_.end()) {
+    if (graphs_.size() >= kMostGraphs) graphs_.clear();  // most are of adapters that are gone
     // The first step runs as it is: kernels choose their variants and take their scratch memory, which a recording must
     // not do.
     step(state, spans, adapter, inv_temperature);

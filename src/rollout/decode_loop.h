@@ -32,6 +32,7 @@ struct DecodeResults {
 class DecodeLoop {
  public:
   static constexpr int64_t kMostSteps = 16;
+  static constexpr size_t kMostGraphs = 256;
 
   DecodeLoop(const model::Model& model, Stream& stream);
 

@@ -314,6 +314,10 @@ StepReport Trainer::optim_step(double lr) {
   return report;
 }
 
+void Trainer::release_memory() {
+  impl_->pass.release_memory();
+}
+
 void Trainer::abandon_step() {
   impl_->forget_step();
 }

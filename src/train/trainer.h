@@ -65,6 +65,9 @@ class Trainer {
   StepReport optim_step(double lr);
   void abandon_step();  // forgets the open step, if any; state is as before begin_step
 
+  // Gives the memory of activations back (between training and rollout). Weights, moments and an open step stay.
+  void release_memory();
+
   // Per datum, per row: log-prob of its target at the trainer's temperature under `adapter` (nullptr: base). 0 where no
   // target; weights and the rest of the datum are not looked at. DataError as above.
   std::vector<std::vector<float>> logprobs(std::span<const Datum> datums, const lora::AdapterVersion* adapter);

@@ -98,6 +98,21 @@ TEST(Exact, RestoredTrainingGoesOn) {
   EXPECT_FALSE(same_bits(weights_of(whole), weights_of(forgetful)));
 }
 
+TEST(Exact, MemoryGivenBackChangesNothing) {
+  Stream stream({.threads = 1});
+  const Tiny tiny = make_tiny(stream);
+  Trainer keeps(tiny.model, tiny.layout, tiny.weights, {}, stream),
+      gives(tiny.model, tiny.layout, tiny.weights, {}, stream);
+  for (uint32_t step = 1; step <= 3; ++step) {
+    take_step(keeps, make_batch(kSamples, step), SftLoss{});
+    take_step(gives, make_batch(kSamples, step), SftLoss{});
+    const int64_t before = live_bytes();
+    gives.release_memory();
+    EXPECT_LT(live_bytes(), before);
+  }
+  EXPECT_TRUE(same_bits(weights_of(keeps), weights_of(gives)));
+}
+
 TEST(GradientLanes, SamplesOfALane) {
   const auto lanes = [](int64_t num_samples) {
     std::vector<int> all;
