@@ -10,6 +10,7 @@
 #include "lora/delta.h"
 #include "model/train_memory.h"
 #include "recipes/steps.h"
+#include "rollout/engine.h"
 #include "train/gradient_lanes.h"
 
 namespace lockstep::recipes {
@@ -18,7 +19,6 @@ namespace {
 
 constexpr int64_t kFloat = sizeof(float);
 constexpr int64_t kGpuReserve = int64_t{768} << 20;
-constexpr int64_t kEngineRows = 16384;   // of one step on a GPU, rollout::EngineOptions::max_batch_tokens
 constexpr double kLeastShareOfKv = 0.1;  // that Recompute::automatic leaves
 
 std::string gigabytes(int64_t bytes) {
@@ -56,7 +56,8 @@ MemoryPlan plan_memory(const model::ModelConfig& config, const lora::AdapterLayo
   plan.lanes = flat * (1 + train::open_lanes(flat, device));  // the total, and those still open
   if (device == Device::cuda) {
     plan.reserve = kGpuReserve;
-    if (engine) plan.prefill = model::score_bytes(config, kEngineRows, 0, plan.max_tokens, dtype_bytes(DType::bf16));
+    if (engine)
+      plan.prefill = model::score_bytes(config, rollout::kGpuBatchTokens, 0, plan.max_tokens, dtype_bytes(DType::bf16));
   }
   if (engine) plan.kv_asked = engine->kv_bytes;
   plan.recompute = training.recompute == Recompute::full;

@@ -165,12 +165,4 @@ void DecodeLoop::run(std::span<const DecodeInput> inputs, int64_t steps, const l
   download(results.logprobs.data(), state.logprobs, count * sizeof(float), stream_);
 }
 
-void DecodeLoop::release() {
-  graphs_.clear();
-  arena_.release();
-  state_ = Buffer();
-  results_ = Buffer();
-  padding_block_ = Buffer();
-}
-
 }  // namespace lockstep::rollout

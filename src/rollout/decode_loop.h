@@ -40,8 +40,6 @@ class DecodeLoop {
   // nothing. Every row's bits are those of running it alone.
   void run(std::span<const DecodeInput> inputs, int64_t steps, const lora::AdapterVersion* adapter,
            float inv_temperature, DecodeResults& results);
-  // Lets go of graphs and memory; the next run makes them anew.
-  void release();
 
  private:
   using Key = std::tuple<int64_t, int64_t, const void*, const void*, float>;

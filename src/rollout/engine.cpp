@@ -32,7 +32,7 @@ struct Limits {
     constexpr double kShareOfFreeMemory = 0.85;
     if (device == Device::cuda) {
       kv_bytes = static_cast<int64_t>(kShareOfFreeMemory * static_cast<double>(cuda_info().free_bytes));
-      max_batch_tokens = 16384;
+      max_batch_tokens = kGpuBatchTokens;
     }
     kv_bytes = options.kv_bytes.value_or(kv_bytes);
     max_batch_tokens = options.max_batch_tokens.value_or(max_batch_tokens);

@@ -17,12 +17,14 @@
 
 namespace lockstep::rollout {
 
+inline constexpr int64_t kGpuBatchTokens = 16384;
+
 struct EngineOptions {
   std::optional<int64_t> kv_bytes = {};  // upper bound of the KV pool; grown on demand up to it. Default: 2 GiB,
                                          // on a GPU 85 % of what is free when the engine is made
   int64_t max_sequences = 256;           // decoding at once
   std::optional<int64_t> max_batch_tokens = {};  // rows of one step; a longer prompt is prefilled in chunks. Default:
-                                                 // 2048, on a GPU 16384
+                                                 // 2048, on a GPU kGpuBatchTokens
   const text::Tokenizer* tokenizer = nullptr;    // needed for stop strings only
 };
 

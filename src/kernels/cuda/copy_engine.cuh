@@ -83,9 +83,6 @@ __device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap& from, i
       "l"(&from), "r"(barrier), "r"(col), "r"(row)
       : "memory");
 }
-__device__ __forceinline__ void prefetch_map(const CUtensorMap& map) {
-  asm volatile("prefetch.tensormap [%0];\n" ::"l"(&map) : "memory");
-}
 
 // ---- fragments, by address ----
 
