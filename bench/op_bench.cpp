@@ -1,6 +1,6 @@
 // Speed of every op at the shapes that matter, each beside the limit measured in the same run: memory bandwidth, or the
 // matrix products of the library. One description per op, shared with the tests (tests/kernels/op_case.h).
-//   op_bench [cuda|cpu] [part of a name]
+//   op_bench [part of a name]
 #include <fmt/format.h>
 
 #include <algorithm>

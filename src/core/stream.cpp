@@ -194,6 +194,7 @@ Stream::Stream(StreamOptions options) : impl_(std::make_unique<Impl>()) {
                        .got = std::to_string(options.threads),
                        .wanted = "1 to " + std::to_string(max_threads()) + " on this machine, or 0 for all cores"});
   impl_->isa = resolve_isa(options.isa);
+  impl_->numerics = options.numerics;
   const int threads = options.threads > 0 ? options.threads : available_cores();
   try {
     impl_->start(threads);
@@ -208,7 +209,6 @@ Stream::Stream(StreamOptions options) : impl_(std::make_unique<Impl>()) {
   if (const std::string why = cuda_unusable(); !why.empty())
     throw DeviceError({.what = "no GPU can be used", .where = "--device cuda", .got = why, .attempt = "--device cpu"});
   impl_->device = Device::cuda;
-  impl_->numerics = options.numerics;
   impl_->native = cuda::make_stream();
   impl_->side = cuda::make_stream();
   impl_->forked = cuda::make_event();
@@ -242,6 +242,7 @@ void Stream::fork(const std::function<void()>& work) {
   try {
     work();
   } catch (...) {
+    cuda::record_event(impl.joined, impl.native);  // what was queued still runs, and join() waits for it
     change_queues();
     throw;
   }

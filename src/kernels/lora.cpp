@@ -1,6 +1,7 @@
 #include "kernels/lora.h"
 
 #include <algorithm>
+#include <limits>
 #include <string>
 
 #include "core/error.h"
@@ -12,7 +13,6 @@
 namespace lockstep::kernels {
 namespace {
 
-constexpr int64_t kMaxPairRank = 256;
 constexpr int64_t kGradientBlock = 256;
 
 // h and its gradient: T rows of the pairs' ranks side by side.
@@ -23,13 +23,14 @@ void require_inner(const ConstTensor& h, int64_t rows, std::span<const LoraPair>
 
 void require_pairs(std::span<const LoraPair> pairs, const char* op, const Stream& stream) {
   const DType dtype = activation_dtype(stream.device());
+  const int64_t most = stream.device() == Device::cuda ? kMostGpuRank : std::numeric_limits<int64_t>::max();
   for (const LoraPair& pair : pairs) {
-    if (pair.a.rank != 2 || pair.b.rank != 2 || pair.rank() < 1 || pair.rank() > kMaxPairRank ||
-        pair.b[0] != pair.rank())
-      throw ShapeError({.what = "a LoRA pair has impossible factors",
-                        .where = op,
-                        .got = shape_text(pair.a) + " and " + shape_text(pair.b),
-                        .wanted = "[in, rank] and [rank, out], rank 1 to " + std::to_string(kMaxPairRank)});
+    if (pair.a.rank != 2 || pair.b.rank != 2 || pair.rank() < 1 || pair.rank() > most || pair.b[0] != pair.rank())
+      throw ShapeError(
+          {.what = "a LoRA pair has impossible factors",
+           .where = op,
+           .got = shape_text(pair.a) + " and " + shape_text(pair.b),
+           .wanted = "[in, rank] and [rank, out], rank at least 1, on a GPU at most " + std::to_string(kMostGpuRank)});
     require_tensor(pair.a, dtype, {pair.a[0], pair.rank()}, op, "a");
     require_tensor(pair.b, dtype, {pair.rank(), pair.b[1]}, op, "b");
   }

@@ -23,8 +23,11 @@ struct LoraPair {
 };
 int64_t total_rank(std::span<const LoraPair> pairs);
 
-// Ranks of one call: 1 to 256 a pair. All tensors are activations: f32 on the CPU, bf16 on a GPU, with f32 sums.
-// x [T, in]   h, dh [T, total rank]   y, dy [T, out of the product]   dx [T, in].   A row's bits do not depend on T.
+inline constexpr int64_t kMostGpuRank = 256;
+
+// Ranks from 1; on a GPU at most kMostGpuRank a pair. All tensors are activations: f32 on the CPU, bf16 on a GPU, with
+// f32 sums. x [T, in]   h, dh [T, total rank]   y, dy [T, out of the product]   dx [T, in].   A row's bits do not
+// depend on T.
 
 // h_p = x A_p        (CPU: one chain; CUDA: chains over segments of 256 of `in`, the segments' sums in order)
 void lora_shrink(Tensor h, ConstTensor x, std::span<const LoraPair> pairs, Stream& stream);

@@ -28,8 +28,8 @@ struct EnginePlan {
 };
 
 // `weight_bytes`: of one weight where the base lies. `room`: nullopt on the CPU, whose memory is not counted. Resolves
-// Recompute::automatic: none if that fits the room (with a tenth of it left for keys and values, if there is an
-// engine).
+// ConfigError for ranks that a GPU does not take. Recompute::automatic: none if that fits the room (with a tenth of it
+// left for keys and values, if there is an engine).
 MemoryPlan plan_memory(const model::ModelConfig& config, const lora::AdapterLayout& layout, int64_t weight_bytes,
                        const TrainingOptions& training, const std::optional<EnginePlan>& engine, Device device,
                        std::optional<int64_t> room);

@@ -38,7 +38,7 @@ const std::string kModel = LOCKSTEP_SOURCE_DIR "/models/arith";
 const std::string kTrain =
     "train --hf-checkpoint " + kModel + " --prompt-data " + kModel +
     "/train.jsonl --input-key prompt --label-key label --rm-type math --rollout-batch-size 8 "
-    "--n-samples-per-prompt 4 --rollout-max-response-len 16 --lora-rank 8 --target-modules all-linear ";
+    "--n-samples-per-prompt 4 --rollout-max-response-len 16 --lora-rank 8 --target-modules all-linear --device cpu ";
 
 TEST(Process, HelpGoesToStdout) {
   const testing::TempDirectory dir;

@@ -41,7 +41,7 @@ std::vector<float> run(std::span<const AdapterRows> adapters, const DeltaDropout
 
 // With a rank above both sides of every module too.
 class DeltaForwardRank : public ::testing::TestWithParam<int64_t> {};
-INSTANTIATE_TEST_SUITE_P(Ranks, DeltaForwardRank, ::testing::Values(4, 70));
+INSTANTIATE_TEST_SUITE_P(Ranks, DeltaForwardRank, ::testing::Values(4, 70, 300));
 
 TEST_P(DeltaForwardRank, AddsScaledProducts) {
   for (const LoraType type : {LoraType::fused, LoraType::canonical}) {

@@ -84,7 +84,7 @@ class Commands : public ::testing::Test {
 
   SftOptions sft() const {
     SftOptions options;
-    options.base = {.hf_checkpoint = kTiny, .stream = {.threads = 1}};
+    options.base = {.hf_checkpoint = kTiny, .stream = {.threads = 1}, .device = "cpu"};
     options.adapter.config.rank = 4;
     options.adapter.config.target_modules = {"all-linear"};
     options.training.global_batch_size = 4;
@@ -260,7 +260,7 @@ TEST_F(Commands, AModelThatLacksATensorIsNamed) {
 
 GenerateOptions generate_options(const std::string& model) {
   GenerateOptions options;
-  options.base = {.hf_checkpoint = model, .stream = {.threads = 2}};
+  options.base = {.hf_checkpoint = model, .stream = {.threads = 2}, .device = "cpu"};
   options.max_tokens = 12;
   return options;
 }
@@ -314,7 +314,8 @@ TEST_F(Commands, TrainTakesOnlyEndTokensFromTheModel) {
   const auto train = [&](const Json& generation, const std::string& save) {
     RlOptions options;
     options.base = {.hf_checkpoint = model_with(kArith, "generation_config.json", generation),
-                    .stream = {.threads = 2}};
+                    .stream = {.threads = 2},
+                    .device = "cpu"};
     options.adapter.config.rank = 2;
     options.adapter.config.target_modules = {"q_proj"};
     options.training.global_batch_size = 4;

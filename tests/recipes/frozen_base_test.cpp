@@ -71,7 +71,7 @@ TEST_F(FrozenBase, ARunOfTheRecipeLeavesTheFileAlone) {
   const std::string fingerprint = file_fingerprint(), hash = file_hash();
   dir_.write("rows.jsonl", "{\"tokens\": [1, 2, 3, 4], \"loss_mask\": [0, 1, 1, 1]}\n");
   SftOptions options;
-  options.base = {.hf_checkpoint = (dir_ / "base").string(), .stream = {.threads = 1}};
+  options.base = {.hf_checkpoint = (dir_ / "base").string(), .stream = {.threads = 1}, .device = "cpu"};
   options.adapter.config = {.rank = 4, .alpha = 8, .target_modules = {"all-linear"}};
   options.optimizer.schedule.lr = 1e-2;
   options.training.global_batch_size = 1;

@@ -68,6 +68,15 @@ TEST_F(MemoryPlans, WhatDoesNotFitNamesWhatToChange) {
   expect_error<ResourceError>([&] { require_fit(plan(16 * kGiB, {}, EnginePlan{})); }, {"--lora-rank or model"});
 }
 
+TEST_F(MemoryPlans, RanksThatAGpuDoesNotTakeAreRefusedFirst) {
+  const auto wide = lora::resolve_layout({.rank = 257, .alpha = 32, .target_modules = {"q_proj"}},
+                                         model::linear_modules(base_.config));
+  const auto ask = [&](Device device) { plan_memory(base_, *wide, {}, EnginePlan{}, device); };
+  EXPECT_NO_THROW(ask(Device::cpu));
+  expect_error<ConfigError>([&] { plan_memory(base_.config, *wide, 2, {}, EnginePlan{}, Device::cuda, 139 * kGiB); },
+                            {"--lora-rank", "257", "at most 256"});
+}
+
 TEST_F(MemoryPlans, ACpuIsNotBounded) {
   const MemoryPlan cpu = plan_memory(base_, *layout_, {}, EnginePlan{}, Device::cpu);
   EXPECT_FALSE(cpu.recompute);

@@ -177,7 +177,7 @@ TEST_F(Training, AnUnwritableSaveDirectoryStopsBeforeAnyWork) {
 TEST_F(Training, ScoreKeepsTheRowAndPrintsPerplexity) {
   const std::string input = (dir_.path() / "rows.jsonl").string(), output = (dir_.path() / "scored.jsonl").string();
   fs::write_file_atomic(input, "{\"tokens\": [1, 2, 3], \"id\": \"a\"}\n{\"tokens\": [5]}\n");
-  run_score({.base = {.hf_checkpoint = kTiny}, .input = input, .output = output}, control_);
+  run_score({.base = {.hf_checkpoint = kTiny, .device = "cpu"}, .input = input, .output = output}, control_);
   std::istringstream text(fs::read_file(output));
   std::string line;
   std::getline(text, line);
@@ -194,7 +194,8 @@ TEST_F(Training, ScoreKeepsTheRowAndPrintsPerplexity) {
 }
 
 TEST_F(Training, GenerateIsReproducibleAndPrintsOnlyCompletions) {
-  GenerateOptions options{.base = {.hf_checkpoint = kArith}, .prompt = "12+34=", .temperature = 1.0f, .max_tokens = 16};
+  GenerateOptions options{
+      .base = {.hf_checkpoint = kArith, .device = "cpu"}, .prompt = "12+34=", .temperature = 1.0f, .max_tokens = 16};
   run_generate(options, control_);
   const std::string first = out_.str();
   out_.str("");
