@@ -229,8 +229,8 @@ void Stream::synchronize() {
 void* Stream::native() const {
   return impl_->native;
 }
-void Stream::fork(const std::function<void()>& work) {
-  if (impl_->device == Device::cpu) return work();
+void Stream::beside(const std::function<void()>& work, const std::function<void()>& meanwhile) {
+  if (impl_->device == Device::cpu) return work(), meanwhile();
   Impl& impl = *impl_;
   cuda::record_event(impl.forked, impl.native);
   cuda::wait_event(impl.forked, impl.side);
@@ -238,20 +238,22 @@ void Stream::fork(const std::function<void()>& work) {
     std::swap(impl.native, impl.side);
     std::swap(impl.kernel_state, impl.side_state);
   };
+  // What was queued before an exception still runs: the queues meet again however this ends.
+  std::exception_ptr failure;
+  const auto guarded = [&](const std::function<void()>& queue) {
+    try {
+      if (!failure) queue();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+  };
   change_queues();
-  try {
-    work();
-  } catch (...) {
-    cuda::record_event(impl.joined, impl.native);  // what was queued still runs, and join() waits for it
-    change_queues();
-    throw;
-  }
+  guarded(work);
   cuda::record_event(impl.joined, impl.native);
   change_queues();
-}
-
-void Stream::join() {
-  if (impl_->device == Device::cuda) cuda::wait_event(impl_->joined, impl_->native);
+  guarded(meanwhile);
+  cuda::wait_event(impl.joined, impl.native);
+  if (failure) std::rethrow_exception(failure);
 }
 
 std::shared_ptr<void>& Stream::kernel_state() {

@@ -41,10 +41,9 @@ class Stream {
   Numerics numerics() const;
   void synchronize();    // waits until everything queued is done; DeviceError if some op failed on the GPU
   void* native() const;  // the cudaStream_t; nullptr on the CPU
-  // Ops that `work` queues run beside those queued after fork() and before join(), which waits for them: on a GPU on a
-  // second queue, with kernel state of its own. On the CPU `work` simply runs. One fork at a time.
-  void fork(const std::function<void()>& work);
-  void join();
+  // Ops that `work` queues run beside those that `meanwhile` queues, and what comes after waits for both: on a GPU on a
+  // second queue, with kernel state of its own. On the CPU one after the other. Not reentrant.
+  void beside(const std::function<void()>& work, const std::function<void()>& meanwhile);
 
   // What the kernels keep from op to op on this stream (a GPU's library handles and workspaces); theirs alone.
   std::shared_ptr<void>& kernel_state();

@@ -18,19 +18,31 @@ int64_t require_rows(const ConstTensor& rows, const char* op, const char* argume
   return rows[0];
 }
 
+void require_linear(const Tensor& y, const ConstTensor& x, const PackedWeight& weight, const ConstTensor& bias,
+                    const ConstTensor& residual, const char* op, const Stream& stream) {
+  const int64_t tokens = require_rows(x, op, "x");
+  const DType dtype = activation_dtype(stream.device());
+  require_tensor(x, dtype, {tokens, weight.depth}, op, "x");
+  require_tensor(y, y.dtype == DType::f32 ? DType::f32 : dtype, {tokens, weight.rows}, op, "y");
+  if (!residual.empty()) require_tensor(residual, y.dtype, {tokens, weight.rows}, op, "residual");
+  if (!bias.empty()) require_f32(bias, {weight.rows}, op, "bias");
+}
+
 }  // namespace
 
 void linear_forward(Tensor y, ConstTensor x, const PackedWeight& weight, ConstTensor bias, ConstTensor residual,
                     Stream& stream) {
-  const int64_t tokens = require_rows(x, "linear_forward", "x");
-  const DType dtype = activation_dtype(stream.device());
-  require_tensor(x, dtype, {tokens, weight.depth}, "linear_forward", "x");
-  require_tensor(y, y.dtype == DType::f32 ? DType::f32 : dtype, {tokens, weight.rows}, "linear_forward", "y");
-  if (!residual.empty()) require_tensor(residual, y.dtype, {tokens, weight.rows}, "linear_forward", "residual");
-  if (!bias.empty()) require_f32(bias, {weight.rows}, "linear_forward", "bias");
+  require_linear(y, x, weight, bias, residual, "linear_forward", stream);
   if (stream.device() == Device::cuda) return cuda::linear_forward(y, x, weight, bias, residual, stream);
   cpu::linear_forward(y, x, weight, bias, stream);
   if (!residual.empty()) cpu::add(y, residual, stream);
+}
+
+void adapted_linear_forward(Tensor y, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
+                            ConstTensor residual, std::span<const LoraPair> pairs, Stream& stream) {
+  stream.beside([&] { lora_shrink(h, x, pairs, stream); },
+                [&] { linear_forward(y, x, weight, bias, residual, stream); });
+  lora_expand(y, h, pairs, stream);
 }
 
 void linear_backward_input(Tensor dx, ConstTensor dy, const PackedWeight& weight, bool accumulate, Stream& stream) {

@@ -1,6 +1,9 @@
 // Products with a frozen packed weight. There is no gradient for W: the base never has one.
 #pragma once
 
+#include <span>
+
+#include "kernels/lora.h"
 #include "kernels/pack.h"
 
 namespace lockstep::kernels {
@@ -13,6 +16,12 @@ namespace lockstep::kernels {
 // not depend on T.
 void linear_forward(Tensor y, ConstTensor x, const PackedWeight& weight, ConstTensor bias, ConstTensor residual,
                     Stream& stream);
+
+// linear_forward with an adapter: lora_shrink(h, x), linear_forward(y, x), lora_expand(y, h), with their contracts. On
+// a GPU the first two run side by side.
+//   h [T, total rank] activations, scratch
+void adapted_linear_forward(Tensor y, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
+                            ConstTensor residual, std::span<const LoraPair> pairs, Stream& stream);
 
 // dx[t,k] (+)= sum_n dy[t,n] W[n,k]           (the chain runs over n in order; continues dx when `accumulate`)
 //   dy [T, N], dx [T, K] activations. On a GPU groups of 16 n in order, and `accumulate` adds in f32 before the

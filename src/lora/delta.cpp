@@ -80,10 +80,7 @@ void adapted_linear_forward(Tensor y, ConstTensor x, const kernels::PackedWeight
   const Arena::Scope scope(arena);
   const std::vector<kernels::LoraPair> pairs = pairs_of(*adapter, adapter->layout->site(layer, product));
   const Tensor h = arena.alloc({x[0], kernels::total_rank(pairs)}, x.dtype);
-  stream.fork([&] { kernels::lora_shrink(h, x, pairs, stream); });
-  kernels::linear_forward(y, x, weight, bias, residual, stream);
-  stream.join();
-  kernels::lora_expand(y, h, pairs, stream);
+  kernels::adapted_linear_forward(y, h, x, weight, bias, residual, pairs, stream);
 }
 
 void delta_forward(Tensor y, ConstTensor x, int64_t layer, Product product, std::span<const AdapterRows> adapters,
@@ -116,13 +113,15 @@ void adapted_linear_backward(Tensor dx, ConstTensor dy, ConstTensor x, const ker
   const std::vector<kernels::LoraPair> pairs = pairs_of(adapter, site);
   const int64_t rank = kernels::total_rank(pairs);
   const Tensor h = arena.alloc({x[0], rank}, x.dtype), dh = arena.alloc({x[0], rank}, x.dtype);
-  stream.fork([&] {
-    kernels::lora_shrink(h, x, pairs, stream);
-    kernels::lora_expand_backward(dh, dy, pairs, stream);
-    kernels::lora_gradient(lanes, x, h, dh, dy, pairs, stream);
-  });
-  if (!dx.empty()) kernels::linear_backward_input(dx, dy, weight, false, stream);
-  stream.join();
+  stream.beside(
+      [&] {
+        kernels::lora_shrink(h, x, pairs, stream);
+        kernels::lora_expand_backward(dh, dy, pairs, stream);
+        kernels::lora_gradient(lanes, x, h, dh, dy, pairs, stream);
+      },
+      [&] {
+        if (!dx.empty()) kernels::linear_backward_input(dx, dy, weight, false, stream);
+      });
   if (!dx.empty()) kernels::lora_shrink_backward(dx, dh, pairs, stream);
 }
 

@@ -78,12 +78,16 @@ kernels::DecodeState DecodeLoop::place(std::span<const DecodeInput> inputs, int6
   const size_t at_rows = staging.add(std::span<const int32_t>(sequence_of_row));
   const size_t at_blocks = staging.add(std::span<void* const>(blocks));
   const size_t result_bytes = static_cast<size_t>(DecodeLoop::kMostSteps * rows) * (sizeof(int32_t) + sizeof(float));
-  if (state_.bytes() < staged_.size() || results_.bytes() < result_bytes) {
+  const size_t span_bytes =
+      static_cast<size_t>(kernels::span_scratch_floats(model_.attention_shape(0), rows, spans * kSpan)) * sizeof(float);
+  if (state_.bytes() < staged_.size() || results_.bytes() < result_bytes || spans_.bytes() < span_bytes) {
     graphs_.clear();  // they name the old memory
     state_ = Buffer(2 * staged_.size(), Buffer::Fill::none, stream_.device());
     results_ = Buffer(2 * result_bytes, Buffer::Fill::none, stream_.device());
+    spans_ = Buffer(2 * span_bytes, Buffer::Fill::none, stream_.device());
   }
   upload(state_.data(), staged_.data(), staged_.size(), stream_);
+  zero(spans_.data(), span_bytes, stream_);  // every step leaves its counters at zero
   std::byte* const base = static_cast<std::byte*>(state_.data());
   const auto at = [&]<class T>(size_t offset, T*) { return reinterpret_cast<T*>(base + offset); };
   blocks_ = at(at_blocks, static_cast<void**>(nullptr));
@@ -106,12 +110,10 @@ void DecodeLoop::step(const kernels::DecodeState& state, int64_t spans, const lo
   const model::ModelConfig& c = model_.config();
   const int64_t rows = state.num_rows, positions = spans * kSpan;
   const auto count = static_cast<size_t>(rows);
-  const int64_t floats = kernels::span_scratch_floats(model_.attention_shape(0), rows, positions);
   const Tensor hidden = arena_.alloc({rows, c.width}, kernels::activation_dtype(stream_.device()));
   const Tensor logits = arena_.alloc({rows, c.vocab_size});
-  const Tensor logprobs = arena_.alloc({rows}), lse = arena_.alloc({rows}), spare = arena_.alloc({floats});
+  const Tensor logprobs = arena_.alloc({rows}), lse = arena_.alloc({rows});
   const std::span<int32_t> drawn(static_cast<int32_t*>(arena_.alloc({rows}, DType::i32).data), count);
-  zero(spare.data, static_cast<size_t>(floats) * sizeof(float), stream_);
   model_.forward(hidden,
                  model::DecodeRows{.tokens = std::span(state.tokens, count),
                                    .positions = std::span(state.positions, count),
@@ -120,7 +122,7 @@ void DecodeLoop::step(const kernels::DecodeState& state, int64_t spans, const lo
                                                  .sequence_of_row = sequence_of_row_,
                                                  .num_sequences = rows,
                                                  .max_positions = positions,
-                                                 .span_scratch = spare.f32()},
+                                                 .span_scratch = static_cast<float*>(spans_.data())},
                                    .max_positions = std::min(positions, c.max_positions),
                                    .kv_layer_stride = model_.kv_layer_elements(),
                                    .adapter = adapter},

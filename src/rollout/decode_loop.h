@@ -55,7 +55,7 @@ class DecodeLoop {
 
   const model::Model& model_;
   Stream& stream_;
-  Buffer state_, results_;  // device
+  Buffer state_, results_, spans_;  // device
   std::vector<std::byte> staged_;
   void* const* blocks_ = nullptr;  // in state_, as is:
   const int32_t* sequence_of_row_ = nullptr;

@@ -42,15 +42,15 @@ TEST(Device, MemoryIsCountedPerDevice) {
   EXPECT_EQ(buffer.device(), Device::cpu);
 }
 
-TEST(Stream, OnTheCpuAForkRunsAtOnceAndPassesErrorsOn) {
+TEST(Stream, OnTheCpuWhatRunsBesideRunsInTurnAndPassesErrorsOn) {
   Stream stream({.threads = 1, .numerics = Numerics::fast});
   EXPECT_EQ(stream.numerics(), Numerics::fast);
   int order = 0;
-  stream.fork([&] { EXPECT_EQ(order++, 0); });
-  EXPECT_EQ(order++, 1);
-  stream.join();
-  EXPECT_THROW(stream.fork([] { throw std::runtime_error("inside"); }), std::runtime_error);
-  stream.join();
+  stream.beside([&] { EXPECT_EQ(order++, 0); }, [&] { EXPECT_EQ(order++, 1); });
+  EXPECT_EQ(order, 2);
+  const auto fails = [] { throw std::runtime_error("inside"); };
+  EXPECT_THROW(stream.beside(fails, [] {}), std::runtime_error);
+  EXPECT_THROW(stream.beside([] {}, fails), std::runtime_error);
 }
 
 TEST(Graph, ACpuHasNone) {

@@ -59,8 +59,9 @@ std::vector<std::byte> forward(Workbench& bench, const PackedWeight& weight, Con
   zero(y.data, static_cast<size_t>(y.elements() * dtype_bytes(y.dtype)), bench.stream);
   const bool residual = end == End::residual;
   // A residual with bits of its own: the first product of the same rows.
-  if (residual) linear_forward(y, x, weight, {}, {}, bench.stream);
-  linear_forward(y, x, weight, end == End::bias ? bias : ConstTensor(), residual ? ConstTensor(y) : ConstTensor(),
+  const Tensor added = bench.arena.alloc({x[0], weight.rows}, y.dtype);
+  if (residual) linear_forward(added, x, weight, {}, {}, bench.stream);
+  linear_forward(y, x, weight, end == End::bias ? bias : ConstTensor(), residual ? ConstTensor(added) : ConstTensor(),
                  bench.stream);
   return bytes_of(y, bench.stream);
 }
@@ -147,6 +148,42 @@ Pairs make_pairs(Workbench& bench, int64_t in, int64_t rank, std::initializer_li
     pairs.all.push_back(pair);
   }
   return pairs;
+}
+
+// Whatever runs where: the bits are those of the three ops one after the other.
+TEST(LoraCuda, AdaptedLinearEqualsItsParts) {
+  SKIP_WITHOUT_GPU();
+  Stream stream({.device = Device::cuda});
+  Workbench bench(stream);
+  const auto check = [&](int64_t in, int64_t rank, std::initializer_list<int64_t> outs) {
+    const Arena::Scope scope(bench.arena);
+    const Pairs pairs = make_pairs(bench, in, rank, outs);
+    const PackedWeight weight = weight_of(bench, pairs.out, in);
+    const Tensor bias = bench.f32(random_values(pairs.out, 3), {pairs.out});
+    for (const int64_t rows : {1, 3, 8, 9, 16, 31, 64, 65, 300}) {
+      const Arena::Scope of_rows(bench.arena);
+      const Tensor x = bench.activations(random_values(rows * in, 5), {rows, in});
+      const Tensor residual = bench.activations(random_values(rows * pairs.out, 6), {rows, pairs.out});
+      const Tensor h = bench.arena.alloc({rows, pairs.rank}, DType::bf16);
+      const Tensor y = bench.arena.alloc({rows, pairs.out}, DType::bf16);
+      for (const bool full : {false, true}) {
+        const ConstTensor b = full ? ConstTensor(bias) : ConstTensor(),
+                          r = full ? ConstTensor(residual) : ConstTensor();
+        adapted_linear_forward(y, h, x, weight, b, r, pairs.all, stream);
+        const std::vector<std::byte> together = bytes_of(y, stream);
+        lora_shrink(h, x, pairs.all, stream);
+        linear_forward(y, x, weight, b, r, stream);
+        lora_expand(y, h, pairs.all, stream);
+        const std::string what = "rank " + std::to_string(rank) + ", " + std::to_string(rows) + " rows of " +
+                                 std::to_string(in) + " -> " + std::to_string(pairs.out);
+        expect_same_rows(together, bytes_of(y, stream), what);
+      }
+    }
+  };
+  for (const int64_t rank : {8, 16, 32, 40, 64}) check(1024, rank, {2048, 1024, 1000});
+  check(1024, 16, {3072, 3072});
+  check(2560, 16, {2560});
+  check(264, 16, {24, 40});  // few columns, a contraction that fills no stage
 }
 
 using Op = void (*)(Tensor, ConstTensor, std::span<const LoraPair>, Stream&);

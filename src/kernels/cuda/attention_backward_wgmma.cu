@@ -347,7 +347,7 @@ void launch(const Backward& p, cudaStream_t stream) {
 }  // namespace
 
 bool takes_wgmma(const Backward& p) {
-  return (p.head_dim == 64 || p.head_dim == 128) && p.q.by_16 && p.d_o.by_16 && has_wgmma();
+  return (p.head_dim == 64 || p.head_dim == 128) && p.q.by_16 && p.d_o.by_16 && has_sm90();
 }
 
 void launch_backward_wgmma(const Backward& p, cudaStream_t stream) {

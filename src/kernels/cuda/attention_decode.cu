@@ -309,6 +309,7 @@ __global__ void __launch_bounds__(P::kWarps * 32, P::kAhead ? 1 : 3) decode_kern
   extern __shared__ __align__(128) unsigned char memory[];
   auto& shared = *reinterpret_cast<Shared<P>*>(memory);
   const int warp = threadIdx.x / 32, lane = threadIdx.x & 31;
+  begin_early();
 
   const DeviceSequence sequence = p.sequences.sequences[blockIdx.z];
   Part part;
@@ -371,7 +372,7 @@ void attention_decode(Tensor o, Tensor stats, ConstTensor q, const AttentionShap
   const auto launch = [&]<class P>() {
     constexpr int kBytes = sizeof(Shared<P>);
     allow_shared(decode_kernel<P>, kBytes, "attention_forward");
-    decode_kernel<P><<<grid, P::kWarps * 32, kBytes, stream_of(stream)>>>(arguments);
+    launch_early(decode_kernel<P>, grid, P::kWarps * 32, kBytes, stream_of(stream), arguments);
   };
   for_head_dim(shape.head_dim, [&]<int kDim>() {
     // max_positions may be far above what is there: count at most four spans.

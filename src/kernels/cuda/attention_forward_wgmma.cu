@@ -201,7 +201,7 @@ void launch(const Forward& p, cudaStream_t stream) {
 }  // namespace
 
 bool takes_wgmma(const Forward& p) {
-  return (p.head_dim == 64 || p.head_dim == 128) && p.q.by_16 && has_wgmma();
+  return (p.head_dim == 64 || p.head_dim == 128) && p.q.by_16 && has_sm90();
 }
 
 void launch_forward_wgmma(const Forward& p, cudaStream_t stream) {

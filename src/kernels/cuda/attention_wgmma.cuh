@@ -280,16 +280,4 @@ inline int64_t most_groups(const DeviceSequences& sequences, int tiles) {
   return (sequences.num_tiles + (tiles - 1) * sequences.num_sequences) / tiles;
 }
 
-// Whether the current device runs sm_90a code.
-inline bool has_wgmma() {
-  static const bool has = [] {
-    int device = 0, major = 0, minor = 0;
-    check(cudaGetDevice(&device), "cudaGetDevice");
-    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
-    check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "cudaDeviceGetAttribute");
-    return major == 9 && minor == 0;
-  }();
-  return has;
-}
-
 }  // namespace lockstep::kernels::cuda

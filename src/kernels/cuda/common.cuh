@@ -43,6 +43,56 @@ inline void check_launch(const char* op, std::initializer_list<ConstTensor> tens
   check(cudaGetLastError(), op, tensors);
 }
 
+// Whether the current device runs the code for compute capability 9.0.
+inline bool has_sm90() {
+  static const bool has = [] {
+    int device = 0, major = 0, minor = 0;
+    check(cudaGetDevice(&device), "cudaGetDevice");
+    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
+    check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "cudaDeviceGetAttribute");
+    return major == 9 && minor == 0;
+  }();
+  return has;
+}
+
+// ---- kernels that overlap (programmatic dependent launch) ----
+//
+// A kernel launched by launch_early may begin while those before it on the stream still run. So each calls
+// wait_for_previous() before it touches memory that another kernel writes, or writes any itself; what never changes
+// (weights of the base) may be read before. let_next_begin() comes as early as possible: it costs nothing, because the
+// next kernel finds no room until all blocks of this one are there.
+
+__device__ __forceinline__ void let_next_begin() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void wait_for_previous() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;\n" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void begin_early() {
+  let_next_begin();
+  wait_for_previous();
+}
+
+template <class... Parameters, class... Arguments>
+void launch_early(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
+                  const Arguments&... arguments) {
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = &early;
+  config.numAttrs = has_sm90() ? 1 : 0;
+  cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);  // check_launch() sees a failure
+}
+
 // d += a b: one tensor-core group of 16 in k.   a 16x16 row-major fragments, b 16x8 column-major fragments, d 16x8 f32.
 __device__ __forceinline__ void mma_16816(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   asm volatile(

@@ -20,12 +20,7 @@ EncodeTiled encode_tiled() {
 }  // namespace
 
 bool has_copy_engine() {
-  static const bool has = [] {
-    int major = 0;
-    return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) == cudaSuccess && major == 9 &&
-           encode_tiled() != nullptr;
-  }();
-  return has;
+  return has_sm90() && encode_tiled() != nullptr;
 }
 
 CUtensorMap box_map(const Operand& matrix, int box_cols, int box_rows) {

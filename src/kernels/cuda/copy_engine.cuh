@@ -54,10 +54,11 @@ struct CopyRing {
   static constexpr uint32_t kBarrierBytes = 16 * kMostStages;
   uint32_t shared, stage_bytes;
   int stages;
+  uint32_t slack_bytes = 0;  // between the last stage and the barriers
   int stage = 0;
   uint32_t parity = 0;
 
-  __device__ __forceinline__ uint32_t full() const { return shared + stages * stage_bytes + 8 * stage; }
+  __device__ __forceinline__ uint32_t full() const { return shared + stages * stage_bytes + slack_bytes + 8 * stage; }
   __device__ __forceinline__ uint32_t empty() const { return full() + 8 * kMostStages; }
   __device__ __forceinline__ uint32_t at() const { return shared + stage * stage_bytes; }
   __device__ __forceinline__ void next() {

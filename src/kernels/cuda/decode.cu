@@ -6,6 +6,7 @@ namespace lockstep::kernels::cuda {
 namespace {
 
 __global__ void advance(DecodeState state, const int32_t* tokens, const float* logprobs) {
+  begin_early();
   const int step = *state.step;
   const int active = *state.num_active;
   for (int i = threadIdx.x; i < state.num_rows; i += blockDim.x) {
@@ -24,7 +25,7 @@ __global__ void advance(DecodeState state, const int32_t* tokens, const float* l
 }  // namespace
 
 void decode_advance(const DecodeState& state, std::span<const int32_t> tokens, ConstTensor logprobs, Stream& stream) {
-  advance<<<1, 256, 0, stream_of(stream)>>>(state, tokens.data(), data_of<float>(logprobs));
+  launch_early(advance, 1, 256, 0, stream_of(stream), state, tokens.data(), data_of<float>(logprobs));
   check_launch("decode_advance", {logprobs});
 }
 

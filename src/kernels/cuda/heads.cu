@@ -112,6 +112,7 @@ __global__ void __launch_bounds__(kThreads) heads_kernel(Matrix qk, Matrix qkv, 
   const int column = part.head * h.head_dim;
   const bool is_value = part.is_value(h);
   float a[8] = {}, b[8] = {}, low[8], high[8];
+  begin_early();
   Angles angles;
   if (part.active) {
     load8(a, qkv.at(part.row, column + part.low), 8, qkv.aligned);
@@ -239,7 +240,7 @@ void heads_forward(Tensor qk, Tensor rstd, ConstTensor qkv, const HeadNorms& nor
     h.blocks = sequences.blocks;
   }
   for_head_dim(h, [&](auto lanes, unsigned grid) {
-    heads_kernel<lanes.value><<<grid, kThreads, 0, stream_of(stream)>>>(Matrix(qk), Matrix(qkv), h);
+    launch_early(heads_kernel<lanes.value>, grid, kThreads, 0, stream_of(stream), Matrix(qk), Matrix(qkv), h);
   });
   check_launch("heads_forward", {qk, qkv});
 }

@@ -81,23 +81,14 @@ constexpr SmallKernel kernel_of() {
 
 using Any = Shape<2, 4, 2, 2, 64, 4>;  // 64 tokens x 64 outputs; 72 KiB, which every GPU since compute 8.0 has
 
-// Few outputs per block where N is small, so that all multiprocessors have work; the stages hold 24 to 60 KiB of weight
-// on its way per multiprocessor. Per number of tokens from few outputs to many.
+// For GPUs that linear_ring.cu does not suit. Few outputs per block where N is small, so that all multiprocessors have
+// work; the stages hold 24 to 60 KiB of weight on its way per multiprocessor.
 const std::array kKernels = {
     kernel_of<Shape<1, 1, 1, 1, 128, 10>>(),  // 16 x 8
-    kernel_of<Shape<1, 1, 1, 1, 256, 6>>(),   // the same, fewer barriers
     kernel_of<Shape<1, 1, 1, 2, 128, 8>>(),   // 16 x 16
-    kernel_of<Shape<1, 1, 1, 2, 256, 5>>(),
-    kernel_of<Shape<1, 1, 1, 4, 128, 6>>(),   // 16 x 32
-    kernel_of<Shape<1, 1, 1, 4, 256, 4>>(),
     kernel_of<Shape<1, 2, 1, 4, 128, 4>>(),   // 16 x 64
-    kernel_of<Shape<1, 1, 2, 2, 128, 7>>(),   // 32 x 16
     kernel_of<Shape<1, 2, 2, 2, 128, 6>>(),   // 32 x 32
-    kernel_of<Shape<2, 2, 1, 4, 128, 4>>(),   // 32 x 64
     kernel_of<Shape<1, 2, 4, 1, 128, 5>>(),   // 64 x 16
-    kernel_of<Shape<1, 2, 4, 1, 256, 3>>(),
-    kernel_of<Shape<1, 3, 4, 1, 128, 8>>(),   // 64 x 24, one block per multiprocessor
-    kernel_of<Shape<2, 2, 2, 2, 128, 8>>(),   // 64 x 32, one block per multiprocessor
     kernel_of<Any>(),                         // 64 x 64
 };
 const SmallKernel kAnyTransposed = kernel_of<Any, true>();
@@ -114,13 +105,20 @@ const SmallKernel& any_kernel(bool transposed) {
 
 const SmallKernel& likely_kernel(const Product& product, size_t shared_limit, int multiprocessors) {
   if (product.transposed) return kAnyTransposed;
+  const auto blocks = [&](const SmallKernel& kernel) { return (product.outputs + kernel.rows - 1) / kernel.rows; };
+  if (product.x.aligned && product.w.aligned && product.x.rows > 0) {
+    const SmallKernel* ring = nullptr;
+    for (const SmallKernel& kernel : ring_kernels(product.x.rows))
+      if (!ring || 2 * blocks(kernel) >= multiprocessors) ring = &kernel;
+    if (ring) return *ring;
+  }
   const int64_t tokens = std::min<int64_t>(64, (product.x.rows + 15) / 16 * 16);
   const SmallKernel* best = nullptr;
   for (const SmallKernel& kernel : kKernels) {
     if (kernel.tokens < tokens || kernel.shared_bytes > shared_limit) continue;
     if (best && kernel.tokens > best->tokens) break;
     // The most outputs per block that still give every multiprocessor one.
-    if (!best || (product.outputs + kernel.rows - 1) / kernel.rows >= multiprocessors) best = &kernel;
+    if (!best || blocks(kernel) >= multiprocessors) best = &kernel;
   }
   return best ? *best : kKernels.back();
 }

@@ -1,4 +1,4 @@
-// Our own matrix products: any shape, any M; made for few rows, where the weight is read once at the speed of memory.
+// Our own matrix products, made for few rows, where the weight is read once at the speed of memory.
 #pragma once
 
 #include <span>
@@ -7,8 +7,7 @@
 
 namespace lockstep::kernels::cuda {
 
-// What becomes of an accumulator: y = (acc + bias) + residual in f32, rounded once. A fused activation would be a
-// second member of this kind, chosen by the kernel's template.
+// What becomes of an accumulator: y = (acc + bias) + residual in f32, rounded once.
 struct ProductEnd {
   void* y = nullptr;
   int64_t y_stride = 0;
@@ -16,21 +15,27 @@ struct ProductEnd {
   const float* bias = nullptr;
   const void* residual = nullptr;  // of y's type
   int64_t residual_stride = 0;
+
+  __device__ __forceinline__ float residual_at(int64_t m, int64_t n) const {
+    const int64_t at = m * residual_stride + n;
+    return y_f32 ? static_cast<const float*>(residual)[at] : __bfloat162float(static_cast<const bf16*>(residual)[at]);
+  }
+  __device__ __forceinline__ void store(int64_t m, int64_t n, float value) const {
+    const int64_t at = m * y_stride + n;
+    if (y_f32)
+      static_cast<float*>(y)[at] = value;
+    else
+      static_cast<bf16*>(y)[at] = __float2bfloat16_rn(value);
+  }
 };
 
 __device__ __forceinline__ void store_product(const ProductEnd& end, int64_t m, int64_t n, float value) {
-  if (end.bias) value += end.bias[n];
-  if (end.y_f32) {
-    if (end.residual) value += static_cast<const float*>(end.residual)[m * end.residual_stride + n];
-    static_cast<float*>(end.y)[m * end.y_stride + n] = value;
-  } else {
-    if (end.residual) value += __bfloat162float(static_cast<const bf16*>(end.residual)[m * end.residual_stride + n]);
-    static_cast<bf16*>(end.y)[m * end.y_stride + n] = __float2bfloat16_rn(value);
-  }
+  if (end.bias) value = __fadd_rn(value, end.bias[n]);
+  if (end.residual) value = __fadd_rn(value, end.residual_at(m, n));
+  end.store(m, n, value);
 }
 
 // y[M, N] = x[M, K] w^T: w is [N, K], or [K, N] when transposed (the backward product with the same weight).
-// A prologue (x normalised on load) would take the place of the copies of `x`.
 struct Product {
   Operand x, w;
   bool transposed = false;
@@ -43,11 +48,15 @@ struct SmallKernel {
   int tokens = 0, rows = 0;
   size_t shared_bytes = 0;
   void (*launch)(const Product&, cudaStream_t) = nullptr;
+  bool ring = false;  // of linear_ring.cu: wants aligned operands, begins early
 };
 
 // The kernels for plain weights, and the one for any product at all; all give the same bits.
 std::span<const SmallKernel> small_kernels();
 const SmallKernel& any_kernel(bool transposed);
+// linear_ring.cu: for up to this many rows; none where the GPU or the number of rows does not suit.
+inline constexpr int64_t kRingRows = 64;
+std::span<const SmallKernel> ring_kernels(int64_t rows);
 // The one to take for M rows when nothing has been measured.
 const SmallKernel& likely_kernel(const Product& product, size_t shared_limit, int multiprocessors);
 

@@ -27,6 +27,7 @@ struct Logits {
 // One block per chunk.
 __global__ void __launch_bounds__(kChunkThreads) chunk_kernel(ChunkSums* parts, Logits logits) {
   const int64_t row = blockIdx.x / logits.chunks;
+  begin_early();
   if (logits.targets[row] < 0) return;
   const int chunk = static_cast<int>(blockIdx.x - row * logits.chunks);
   const ChunkSums sums =
@@ -42,6 +43,7 @@ __global__ void __launch_bounds__(32 * kFoldRows)
   __shared__ double sums[kFoldRows][32], moments[kFoldRows][32];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int64_t row = int64_t{blockIdx.x} * kFoldRows + warp;
+  begin_early();
   if (row >= rows) return;
   const int32_t target = logits.targets[row];
   if (target < 0) {
@@ -150,10 +152,10 @@ void logprob_forward(Tensor logprob, Tensor entropy, Tensor lse, ConstTensor log
   const Logits in(logits, targets, inv_temperature);
   const int64_t parts = rows * in.chunks;
   auto* scratch = static_cast<ChunkSums*>(scratch_of(stream, static_cast<size_t>(parts) * sizeof(ChunkSums)));
-  chunk_kernel<<<static_cast<unsigned>(parts), kChunkThreads, 0, stream_of(stream)>>>(scratch, in);
-  fold_kernel<<<static_cast<unsigned>((rows + kFoldRows - 1) / kFoldRows), 32 * kFoldRows, 0, stream_of(stream)>>>(
-      data_of<float>(logprob), entropy.empty() ? nullptr : data_of<float>(entropy), data_of<float>(lse), scratch, in,
-      rows);
+  launch_early(chunk_kernel, static_cast<unsigned>(parts), kChunkThreads, 0, stream_of(stream), scratch, in);
+  launch_early(fold_kernel, static_cast<unsigned>((rows + kFoldRows - 1) / kFoldRows), 32 * kFoldRows, 0,
+               stream_of(stream), data_of<float>(logprob), entropy.empty() ? nullptr : data_of<float>(entropy),
+               data_of<float>(lse), scratch, in, rows);
   check_launch("logprob_forward", {logits});
 }
 

@@ -54,6 +54,7 @@ __global__ void __launch_bounds__(32 * kSegmentWarps)
   const int64_t segment = int64_t{blockIdx.z} * kSegmentWarps + warp;
   partial += tile * most_segments * 64;
 
+  begin_early();
   if (segment < segments) {
     float acc[1][2][4] = {};
     segment_sum<kTransposed>(acc, shared + warp * kSegmentElements<kTransposed>, pair, row0, col0, segment, lane);
@@ -179,6 +180,7 @@ __global__ void __launch_bounds__(kUpdateThreads)
   Operand y{rows.y + columns.y_begin, rows.stride, rows.count, columns.y_cols, false};
   y.aligned = reinterpret_cast<uintptr_t>(y.data) % 16 == 0 && y.stride % 8 == 0 && y.cols % 8 == 0;
 
+  begin_early();
   load_tile<64, 64, kUpdateThreads, false>(y_tile, y, row0, col0, thread);
   const auto load = [&](int step, int stage) {
     const PairProduct& pair = products.pair[first + step / chunks];
@@ -247,8 +249,8 @@ bool launch_few(const PairProducts& products, const Rows& rows, Stream& stream) 
   auto* const partial = static_cast<float4*>(scratch_of(stream, bytes));
   auto* const tickets = static_cast<unsigned*>(library_of(stream).tickets.data());
   allow_shared<shrink_few<kTransposed>>(kShared);
-  shrink_few<kTransposed>
-      <<<grid, 32 * kSegmentWarps, kShared, stream_of(stream)>>>(products, rows, segments, partial, tickets);
+  launch_early(shrink_few<kTransposed>, grid, 32 * kSegmentWarps, kShared, stream_of(stream), products, rows, segments,
+               partial, tickets);
   return true;
 }
 
@@ -275,8 +277,8 @@ void launch_update(const PairProducts& products, const Rows& rows, int64_t cols,
   constexpr size_t kShared = kUpdateShared<kTransposed, kDepth>;
   allow_shared<update<kTransposed, kDepth>>(kShared);
   const dim3 grid(tiles_of(cols, 64), tiles_of(rows.count, 64));
-  update<kTransposed, kDepth>
-      <<<grid, kUpdateThreads, kShared, stream_of(stream)>>>(products, rows, static_cast<int>(tiles_of(rank, kDepth)));
+  launch_early(update<kTransposed, kDepth>, grid, kUpdateThreads, kShared, stream_of(stream), products, rows,
+               static_cast<int>(tiles_of(rank, kDepth)));
 }
 
 // Transposed: each product adds to its own columns, else all to the same `cols`.

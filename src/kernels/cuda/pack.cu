@@ -119,6 +119,7 @@ void upload_part(bf16* to, const ConstTensor& part, Stream& stream) {
 // One block per row.
 __global__ void gather_kernel(bf16* y, int64_t y_stride, const bf16* w, int64_t depth, const int32_t* ids,
                               bool vector) {
+  begin_early();
   bf16* const to = y + int64_t{blockIdx.x} * y_stride;
   const bf16* const from = w + int64_t{ids[blockIdx.x]} * depth;
   if (vector) {
@@ -161,8 +162,8 @@ void unpack_rows(Tensor out, const PackedWeight& weight, int64_t begin, int64_t 
 void embedding_gather(Tensor y, const PackedWeight& weight, std::span<const int32_t> ids, Stream& stream) {
   if (ids.empty()) return;
   const bool vector = reinterpret_cast<uintptr_t>(y.data) % 16 == 0 && y.row_stride % 8 == 0 && weight.depth % 8 == 0;
-  gather_kernel<<<static_cast<unsigned>(ids.size()), 128, 0, stream_of(stream)>>>(
-      data_of<bf16>(y), y.row_stride, static_cast<const bf16*>(weight.panels.data()), weight.depth, ids.data(), vector);
+  launch_early(gather_kernel, static_cast<unsigned>(ids.size()), 128, 0, stream_of(stream), data_of<bf16>(y),
+               y.row_stride, static_cast<const bf16*>(weight.panels.data()), weight.depth, ids.data(), vector);
   check_launch("embedding_gather", {y});
 }
 

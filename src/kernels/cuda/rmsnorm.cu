@@ -38,20 +38,22 @@ template <int kThreads>
 __global__ void __launch_bounds__(block_threads(kThreads)) norm_kernel(Matrix y, Matrix x, Norm norm) {
   __shared__ float shared[kThreads / 32];
   const int64_t row = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / kThreads;
+  let_next_begin();
   if (row >= norm.rows) return;
   const int thread = threadIdx.x % kThreads;
   uint4 input[kPieces];
   float weight[kPieces][8];
-#pragma unroll
-  for (int j = 0; j < kPieces; ++j) {
-    const int column = 8 * (thread + j * kThreads);
-    input[j] = load_bf16x8(x.at(row, column), norm.width - column, x.aligned);
-  }
-  // Loaded before the sum is known: a single row would otherwise wait for memory twice.
+  // Never changes, so it may come before the rows are there.
 #pragma unroll
   for (int j = 0; j < kPieces; ++j) {
     const int column = 8 * (thread + j * kThreads);
     load8(weight[j], norm.weight + column, norm.width - column, norm.weight_aligned);
+  }
+  wait_for_previous();
+#pragma unroll
+  for (int j = 0; j < kPieces; ++j) {
+    const int column = 8 * (thread + j * kThreads);
+    input[j] = load_bf16x8(x.at(row, column), norm.width - column, x.aligned);
   }
   float squares = 0;
 #pragma unroll
@@ -157,7 +159,7 @@ void rmsnorm_forward(Tensor y, Tensor rstd, ConstTensor x, ConstTensor weight, f
   const Norm norm = norm_of(x, weight, rstd, eps, "rmsnorm_forward");
   if (norm.rows == 0) return;
   for_width(norm, "rmsnorm_forward", [&](auto threads, unsigned grid, int block) {
-    norm_kernel<threads.value><<<grid, block, 0, stream_of(stream)>>>(Matrix(y), Matrix(x), norm);
+    launch_early(norm_kernel<threads.value>, grid, block, 0, stream_of(stream), Matrix(y), Matrix(x), norm);
   });
   check_launch("rmsnorm_forward", {y, x});
 }

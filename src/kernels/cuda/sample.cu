@@ -28,6 +28,7 @@ struct Batch {
 
 // parts[row][chunk] = largest entry, sum relative to it
 __global__ void __launch_bounds__(kChunkThreads) sample_chunks(float2* parts, Batch batch) {
+  begin_early();
   const int64_t row = blockIdx.x / batch.chunks;
   const int chunk = static_cast<int>(blockIdx.x - row * batch.chunks);
   const ChunkSums sums =
@@ -127,6 +128,7 @@ __device__ int draw(const LogitRow& row, const float2* parts, int chunks, float 
 
 __global__ void __launch_bounds__(kSampleThreads) sample_rows(int32_t* tokens, const float2* parts, Batch batch) {
   __shared__ Block block;
+  begin_early();
   const SampleRow& wanted = batch.rows[blockIdx.x];
   parts += int64_t{blockIdx.x} * batch.chunks;
   // Every warp looks at all chunks, so that nobody has to wait.
@@ -176,8 +178,9 @@ void sample_tokens(std::span<int32_t> tokens, ConstTensor logits, std::span<cons
                     .aligned = rows_aligned(logits)};
   const int64_t parts = count * batch.chunks;
   auto* scratch = static_cast<float2*>(scratch_of(stream, static_cast<size_t>(parts) * sizeof(float2)));
-  sample_chunks<<<static_cast<unsigned>(parts), kChunkThreads, 0, stream_of(stream)>>>(scratch, batch);
-  sample_rows<<<static_cast<unsigned>(count), kSampleThreads, 0, stream_of(stream)>>>(tokens.data(), scratch, batch);
+  launch_early(sample_chunks, static_cast<unsigned>(parts), kChunkThreads, 0, stream_of(stream), scratch, batch);
+  launch_early(sample_rows, static_cast<unsigned>(count), kSampleThreads, 0, stream_of(stream), tokens.data(), scratch,
+               batch);
   check_launch("sample_tokens", {logits});
 }
 

@@ -13,6 +13,7 @@ __device__ __forceinline__ float sigmoid(float z) {
 __global__ void __launch_bounds__(kRowThreads) swiglu_kernel(bf16* y, int64_t y_stride, const bf16* gate_up,
                                                              int64_t stride, int64_t rows, int width, bool aligned) {
   const int column = 8 * (blockIdx.x * kRowThreads + threadIdx.x), left = width - column;
+  begin_early();
   if (left <= 0) return;
   for (int64_t t = blockIdx.y; t < rows; t += gridDim.y) {
     const bf16* from = gate_up + t * stride + column;
@@ -55,9 +56,8 @@ void swiglu_forward(Tensor y, ConstTensor gate_up, Stream& stream) {
   const int64_t rows = y.shape[0], width = y.shape[1];
   if (rows == 0 || width == 0) return;
   const bool aligned = rows_aligned(y) && rows_aligned(gate_up) && width % 8 == 0;
-  swiglu_kernel<<<row_grid((width + 7) / 8, rows), kRowThreads, 0, stream_of(stream)>>>(
-      data_of<bf16>(y), y.row_stride, data_of<bf16>(gate_up), gate_up.row_stride, rows, static_cast<int>(width),
-      aligned);
+  launch_early(swiglu_kernel, row_grid((width + 7) / 8, rows), kRowThreads, 0, stream_of(stream), data_of<bf16>(y),
+               y.row_stride, data_of<bf16>(gate_up), gate_up.row_stride, rows, static_cast<int>(width), aligned);
   check_launch("swiglu_forward", {y, gate_up});
 }
 

@@ -1,0 +1,26 @@
+// Which kernel computes a product. cuBLASLt without split-K and our own kernels walk the same chain (groups of 16 in
+// order, one f32 accumulator), so the choice changes the speed and never a bit. It is made at the first use of a shape:
+// the candidates run on random rows, those whose bits differ from our plain kernel's are dropped, the fastest is kept.
+//   residual    cuBLASLt adds it as C with beta = 1: f32(acc) + C, rounded once, as ours do
+//   bias        its epilogue would add it after C, and in y's type: so cuBLASLt gives f32 sums to scratch memory and a
+//               second kernel does what the end of our own kernels does
+// Numerics::fast leaves out the comparison and allows split-K.
+//   unaligned or odd shapes, and products too small to matter: our own kernels
+#pragma once
+
+#include "kernels/cuda/library.h"
+#include "kernels/cuda/linear_small.cuh"
+
+namespace lockstep::kernels::cuda {
+
+// One of the two.
+struct Choice {
+  const SmallKernel* kernel = nullptr;
+  cublasLtMatmulAlgo_t algo{};
+};
+
+// Remembered in library.linear.
+Choice choose_linear(Library& library, const Product& p, Stream& stream);
+void run_linear(Library& library, const Product& p, const Choice& choice, cudaStream_t stream);
+
+}  // namespace lockstep::kernels::cuda
