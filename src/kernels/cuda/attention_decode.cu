@@ -16,6 +16,7 @@ namespace {
 
 constexpr int kRows = 16;
 constexpr int64_t kFillingCtas = 2048, kLeastSpanCtas = 8;
+constexpr int kBlock = static_cast<int>(kKvBlock);
 constexpr int64_t kFewCtas = 128;  // as many as find a multiprocessor each
 
 // How a CTA is made: kAhead asks for values before the keys have been used.
@@ -304,12 +305,25 @@ __device__ bool arrived_last(const Decode& p, const Part& part, bool& last) {
   return last;
 }
 
+// Keys and values of a span on their way to the L2 cache.
+__device__ __forceinline__ void prefetch_span(const Part& part, const KvPlace& place, int span, int head_elements) {
+  constexpr int kLine = 128 / sizeof(bf16);
+  const int lines = head_elements / kLine, first = max(span * static_cast<int>(kKeySpan), part.low / kBlock * kBlock);
+  const int keys = min(part.high + 1, (span + 1) * static_cast<int>(kKeySpan)) - first;
+  const int all = (keys + kBlock - 1) / kBlock * lines;
+  for (int i = threadIdx.x; i < all; i += blockDim.x) {
+    const bf16* const keys_of_block = place.at(first + i / lines * kBlock) + i % lines * kLine;
+    asm volatile("prefetch.global.L2 [%0];\nprefetch.global.L2 [%1];\n" ::"l"(keys_of_block),
+                 "l"(keys_of_block + place.value_offset));
+  }
+}
+
 template <class P>
 __global__ void __launch_bounds__(P::kWarps * 32, P::kAhead ? 1 : 3) decode_kernel(const Decode p) {
   extern __shared__ __align__(128) unsigned char memory[];
   auto& shared = *reinterpret_cast<Shared<P>*>(memory);
   const int warp = threadIdx.x / 32, lane = threadIdx.x & 31;
-  begin_early();
+  let_next_begin();
 
   const DeviceSequence sequence = p.sequences.sequences[blockIdx.z];
   Part part;
@@ -328,6 +342,9 @@ __global__ void __launch_bounds__(P::kWarps * 32, P::kAhead ? 1 : 3) decode_kern
                       .value_offset = p.kv_heads * head_elements,
                       .head_dim = p.head_dim,
                       .end = part.high + 1};
+  // The list of sequences is from before this step; so are all keys and values but the newest.
+  prefetch_span(part, place, blockIdx.x, head_elements);
+  wait_for_previous();
   for (part.span = blockIdx.x; part.span <= part.last_span; part.span += gridDim.x) {
     if (part.span < part.first_span) continue;
     compute_span<P>(shared, p, part, place, warp, lane);
