@@ -45,7 +45,7 @@ TEST(Sft, Rules) {
   sft_rejects("--lora-dropout 1", {"--lora-dropout", "below 1"});
   sft_rejects("--freeze-params-name-list a", {"LoRA excludes"});
   sft_rejects("--save-interval 2", {"needs --save"});
-  sft_rejects("--prompt-data d.parquet", {"not available yet: --prompt-data d.parquet"});
+  sft_rejects("--max-bad-rows -1", {"--max-bad-rows", "0"});
 }
 
 TEST(Sft, LaunchScriptsOfSupervisedRuns) {
