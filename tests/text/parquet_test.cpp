@@ -107,6 +107,14 @@ TEST(Parquet, FilesThatCannotBeReadSayWhy) {
                           {"empty", "0 rows"});
 }
 
+// A list of 2^31 - 1 doubles in a footer of eight bytes: Thrift's own check of it overflows.
+TEST(Parquet, CountsBeyondTheFooterAreRefused) {
+  using namespace std::string_view_literals;
+  for (const std::string_view footer : {"\x19\xf7\xff\xff\xff\xff\x07\0"sv, "\x19\xfc\xff\xff\xff\xff\x07\0"sv,
+                                        "\x1b\xff\xff\xff\xff\x07\x77\0"sv, "\x18\xff\xff\xff\xff\x07\0\0"sv})
+    expect_error<FormatError>([&] { parquet::read_metadata(footer, "f"); }, {"damaged Parquet footer"});
+}
+
 TEST(Parquet, AChecksumThatIsWrongIsSeen) {
   const std::string bytes = golden_bytes("old_repeated");
   const size_t place = bytes.find("\x01\0\0\0p");
