@@ -5,7 +5,6 @@ The rows are those of `lockstep inspect FILE --rows N`, one JSON object a line.
 import gzip
 import json
 import lzma
-import os
 import pathlib
 import random
 import sys
@@ -58,10 +57,10 @@ def test_random_tables(lockstep, tmp_path, chunk):
 
 
 @pytest.fixture(scope="module")
-def gsm8k():
-    root = os.environ.get("LOCKSTEP_TEST_DATA")
+def gsm8k(request):
+    root = request.config.getoption("--test-data")
     if not root:
-        pytest.skip("LOCKSTEP_TEST_DATA is not set: no GSM8K")
+        pytest.skip("no --test-data directory given: no GSM8K")
     return pathlib.Path(root) / "data/gsm8k/train.jsonl.xz"
 
 
