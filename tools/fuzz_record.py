@@ -37,6 +37,6 @@ targets = {name: target(name) for name in names}
 commit = subprocess.run(["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
                         capture_output=True, text=True).stdout.strip()
 clean = all(t["failures"] == 0 and t["exit_status"] == 0 and t["seconds"] is not None for t in targets.values())
-print(write_record("fuzz", f"tools/fuzz.sh build/fuzz {seconds}", machine(),
+print(write_record("fuzz", f"tools/fuzz.sh build/fuzz {seconds} {' '.join(names)}", machine(),
                    {"commit": commit, "sanitizers": "libFuzzer, address, undefined, leak", "clean": clean, "targets": targets}))
 sys.exit(0 if clean else "a target failed: see " + str(build / "fuzz/failed"))
