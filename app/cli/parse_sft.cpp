@@ -21,11 +21,10 @@ struct SftForm {
 
 FlagSet sft_flags(SftForm& form) {
   recipes::SftOptions& o = form.options;
-  Binding data = text(o.prompt_data);
-  data.later = "*.parquet";
   FlagSet flags;
-  std::vector<Flag> required = {hf_checkpoint_flag(o.base),
-                                {"--prompt-data", "FILE", data, "JSON lines, one sample a row"}};
+  std::vector<Flag> required = {
+      hf_checkpoint_flag(o.base),
+      {"--prompt-data", "FILE", text(o.prompt_data), "one sample a row: JSON Lines, JSON or Parquet"}};
   for (Flag& flag : required_lora_flags(o.adapter)) required.push_back(std::move(flag));
   flags.add("Required", std::move(required));
   flags.add("Data",
@@ -33,6 +32,7 @@ FlagSet sft_flags(SftForm& form) {
              {"--global-batch-size", "N", number(o.training.global_batch_size, 1, kMany), "rows per optimizer step"},
              {"--rollout-shuffle", "", toggle(o.shuffle), "rows in a new order each epoch"},
              {"--rollout-seed", "N", number(o.shuffle_seed, 0, 9e15), "of that order"},
+             max_bad_rows_flag(o.max_bad_rows),
              {"--calculate-per-token-loss", "", toggle(o.training.per_token_loss),
               "mean over all tokens (of sample means)"}});
   flags.add("LoRA", lora_flags(o.adapter));

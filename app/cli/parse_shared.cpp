@@ -34,6 +34,11 @@ Flag adapter_path_flag(std::string& path, std::string help) {
   return {"--lora-adapter-path", "DIR", text(path), std::move(help)};
 }
 
+Flag max_bad_rows_flag(int64_t& rows) {
+  return {"--max-bad-rows", "N", number(rows, 0, kMany),
+          "rows that may be left out; each is named, one more stops the run"};
+}
+
 Flag reward_flag(recipes::RewardType& reward, std::string_view shown) {
   const auto set = [&reward](const std::string& name) {
     reward = name == "math" ? recipes::RewardType::math : recipes::RewardType::exact;

@@ -4,6 +4,7 @@
 #include <ostream>
 
 #include "recipes/adapter.h"
+#include "recipes/bad_rows.h"
 #include "recipes/commands.h"
 #include "recipes/data_order.h"
 #include "recipes/run_log.h"
@@ -16,9 +17,10 @@ void run_sft(const SftOptions& options, const Control& control) {
   if (!options.save.save.empty()) fs::require_writable_directory(options.save.save);
   Stream stream(stream_options(options.base));
   const Base base = load_base(options.base, stream, control);
-  const SftRows data = read_sft_rows(options.prompt_data, base);
+  const SftRows data = read_sft_rows(options.prompt_data, base, options.max_bad_rows);
   const auto num_rows = static_cast<int64_t>(data.rows.size());
   *control.info << fmt::format("data    {} rows from {}\n", num_rows, options.prompt_data);
+  report_bad_rows(data.bad_rows, options.max_bad_rows, *control.info);
   if (data.unaligned > 0)
     *control.info << fmt::format(
         "note    {} rows: the prompt's tokens are no prefix of prompt + completion; the mask "

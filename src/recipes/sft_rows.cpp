@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <optional>
 
-#include "text/dataset.h"
-
 namespace lockstep::recipes {
 
 namespace {
@@ -67,26 +65,33 @@ class RowReader {
   int64_t unaligned_ = 0;
 };
 
+train::Datum make_row(const text::Dataset& data, const text::Row& row, const Base& base, RowReader& reader) {
+  const TokenRow tokens = reader.read(row);
+  if (std::find(tokens.mask.begin(), tokens.mask.end(), 1.0f) == tokens.mask.end())
+    throw DataError({.what = "no token of the row is a target",
+                     .where = data.where(row),
+                     .wanted = "at least one 1 in loss_mask, or a completion"});
+  if (static_cast<int64_t>(tokens.tokens.size()) > base.config.max_positions + 1)
+    throw DataError({.what = "row longer than the model's context",
+                     .where = data.where(row),
+                     .got = fmt::format("{} tokens", tokens.tokens.size()),
+                     .wanted = fmt::format("at most {}", base.config.max_positions + 1),
+                     .attempt = "shorten the row"});
+  return train::make_datum(tokens.tokens, tokens.mask);
+}
+
 }  // namespace
 
-SftRows read_sft_rows(const std::string& path, const Base& base) {
-  const text::Dataset data = text::Dataset::read(path);
+SftRows read_sft_rows(const std::string& path, const Base& base, int64_t max_bad_rows) {
+  text::Dataset data = text::Dataset::open(path, {.max_bad_rows = max_bad_rows});
   RowReader reader(base, data);
   SftRows result;
-  for (const text::Row& row : data.rows()) {
-    const TokenRow tokens = reader.read(row);
-    if (std::find(tokens.mask.begin(), tokens.mask.end(), 1.0f) == tokens.mask.end())
-      throw DataError({.what = "no token of the row is a target",
-                       .where = data.where(row),
-                       .wanted = "at least one 1 in loss_mask, or a completion"});
-    if (static_cast<int64_t>(tokens.tokens.size()) > base.config.max_positions + 1)
-      throw DataError({.what = "row longer than the model's context",
-                       .where = data.where(row),
-                       .got = fmt::format("{} tokens", tokens.tokens.size()),
-                       .wanted = fmt::format("at most {}", base.config.max_positions + 1),
-                       .attempt = "shorten the row"});
-    result.rows.push_back(train::make_datum(tokens.tokens, tokens.mask));
-  }
+  while (const auto row = data.next())
+    data.accept(*row, [&] { result.rows.push_back(make_row(data, *row, base, reader)); });
+  result.bad_rows = data.bad_rows();
+  if (result.rows.empty())
+    throw DataError(
+        {.what = "no usable row", .where = path, .got = fmt::format("{} bad rows", result.bad_rows.size())});
   result.unaligned = reader.unaligned();
   return result;
 }

@@ -45,7 +45,7 @@ TEST(Sft, Rules) {
   sft_rejects("--lora-dropout 1", {"--lora-dropout", "below 1"});
   sft_rejects("--freeze-params-name-list a", {"LoRA excludes"});
   sft_rejects("--save-interval 2", {"needs --save"});
-  sft_rejects("--prompt-data d.parquet", {"not available yet: --prompt-data d.parquet"});
+  sft_rejects("--max-bad-rows -1", {"--max-bad-rows", "0"});
 }
 
 TEST(Sft, LaunchScriptsOfSupervisedRuns) {
@@ -134,7 +134,8 @@ TEST(Bench, Flags) {
 }
 
 TEST(Inspect, TakesOnePath) {
-  EXPECT_EQ(parse_inspect({"p"}), "p");
+  EXPECT_EQ(parse_inspect({"p"}).path, "p");
+  EXPECT_EQ(parse_inspect({"p", "--rows", "7"}).num_rows, 7);
   expect_error<ConfigError>([] { parse_inspect({}); }, {"inspect needs a path"});
   expect_error<ConfigError>([] { parse_inspect({"p", "q"}); }, {"unexpected argument", "q"});
   expect_error<ConfigError>([] { parse_inspect({"p", "--json"}); }, {"unknown: --json"});

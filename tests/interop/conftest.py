@@ -11,6 +11,7 @@ FAMILIES = ["llama3", "smollm2", "mistral", "qwen2", "qwen2_untied", "qwen3"]
 
 def pytest_addoption(parser):
     parser.addoption("--lockstep", required=True, help="the binary to test")
+    parser.addoption("--test-data", default=None, help="folder with data/gsm8k")
     parser.addoption("--smollm2", default=None, help="SmolLM2-135M-Instruct directory")
 
 
