@@ -48,13 +48,18 @@ void run_training(const TrainingCommand<Options>& command, const Console& consol
 }
 
 constexpr Command kCommands[] = {
-    {"train", "reinforcement learning (GRPO) of a LoRA adapter", train_help,
+    {"train", "reinforcement learning (GRPO) of a LoRA adapter; --loss-type sft_loss: as sft", train_help,
      [](const Values& args, const Console& console) {
+       if (asks_for_sft(args)) return run_training(parse_sft(args), console, recipes::plan_sft, recipes::run_sft);
        run_training(parse_train(args), console, recipes::plan_rl, recipes::run_rl);
      }},
     {"sft", "supervised training of a LoRA adapter", sft_help,
      [](const Values& args, const Console& console) {
        run_training(parse_sft(args), console, recipes::plan_sft, recipes::run_sft);
+     }},
+    {"dpo", "preference training (DPO) of a LoRA adapter", dpo_help,
+     [](const Values& args, const Console& console) {
+       run_training(parse_dpo(args), console, recipes::plan_sft, recipes::run_sft);
      }},
     {"score", "log-probabilities and perplexity of given texts", score_help,
      [](const Values& args, const Console& console) { recipes::run_score(parse_score(args), query_control(console)); }},

@@ -22,6 +22,8 @@ struct TrainingCommand {
 
 TrainingCommand<recipes::RlOptions> parse_train(const Values& args);
 TrainingCommand<recipes::SftOptions> parse_sft(const Values& args);
+TrainingCommand<recipes::SftOptions> parse_dpo(const Values& args);  // sft with --loss-type dpo_loss
+bool asks_for_sft(const Values& args);  // arguments of `train` whose --loss-type is one of sft's
 recipes::ScoreOptions parse_score(const Values& args);
 recipes::GenerateOptions parse_generate(const Values& args);
 recipes::EvalOptions parse_eval(const Values& args);
@@ -30,6 +32,7 @@ std::string parse_inspect(const Values& args);  // the path
 
 std::string train_help();
 std::string sft_help();
+std::string dpo_help();
 std::string score_help();
 std::string generate_help();
 std::string eval_help();

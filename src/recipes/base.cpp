@@ -101,6 +101,11 @@ text::Tokenizer load_tokenizer(const Base& base) {
   return text::Tokenizer::load(base.path.string());
 }
 
+std::optional<text::ChatTemplate> load_chat_template(const Base& base, const std::string& file) {
+  if (file.empty()) return text::ChatTemplate::load(base.path.string());
+  return text::ChatTemplate::parse(fs::read_file(file), file);
+}
+
 int32_t eos_for_training(const Base& base, const text::Tokenizer& tokenizer) {
   const fs::Path file = base.path / "tokenizer_config.json";
   if (std::filesystem::exists(file)) {

@@ -320,9 +320,10 @@ def write_manifest(out, noises):
     import torch
     import transformers
     modules = (torch, transformers, peft, safetensors, tokenizers)
-    files = sorted(p for d in [*CONFIGS, "tokenizer"] for p in (out / d).rglob("*") if p.is_file())
+    files = sorted(p for d in [*CONFIGS, "tokenizer", "curves"] for p in (out / d).rglob("*") if p.is_file())
     write_json(out / "MANIFEST.json", {
         "generator": "tools/golden/make_goldens.py", "tokenizer_generator": "tools/golden/tokenizer_cases.py",
+        "curves_generator": "tools/golden/make_curves.py",
         "python": sys.version.split()[0], "seed": SEED, "versions": {m.__name__: m.__version__ for m in modules},
         "noise": noises, "files": {p.relative_to(out).as_posix(): digest(p) for p in files},
     })
