@@ -41,19 +41,20 @@ std::vector<Flag> row_flags(recipes::RowOptions& rows) {
       throw ConfigError({.what = "bad value of " + flag, .where = flag, .got = values[0], .wanted = "a JSON object"});
     rows.template_kwargs = OrderedJson::parse(values[0]);
   };
-  return {{"--input-key", "KEY", text(rows.messages_key), "key of a row's list of messages"},
-          {"--tool-key", "KEY", text(rows.tools_key), "key of its tools"},
-          {"--chat-template", "FILE", text(rows.chat_template), "instead of the model directory's template"},
-          {"--apply-chat-template-kwargs", "JSON", {.set = set_kwargs}, "variables of the template, for all rows"},
-          {"--loss-mask-type", "TYPE",
-           choice("auto|assistant|completion|all|qwen|qwen3|qwen3_5|distill_qwen", "auto", set_mask),
-           "targets: auto (turns of the assistant; completions; all of a text) | assistant (also: qwen, qwen3, qwen3_5, "
-           "distill_qwen) | completion | all"},
-          {"--max-seq-length", "N", number(rows.max_length, 2, 100'000'000),
-           "longer rows are cut, with a count (an error)"},
-          {"--truncation-mode", "MODE", choice("keep_start|keep_end", "keep_start", set_truncation),
-           "keep_start | keep_end of a row that is cut"},
-          {"--max-bad-rows", "N", number(rows.max_bad_rows, 0, kMany), "bad rows left out before one stops the run"}};
+  return {
+      {"--input-key", "KEY", text(rows.messages_key), "key of a row's list of messages"},
+      {"--tool-key", "KEY", text(rows.tools_key), "key of its tools"},
+      {"--chat-template", "FILE", text(rows.chat_template), "instead of the model directory's template"},
+      {"--apply-chat-template-kwargs", "JSON", {.set = set_kwargs}, "variables of the template, for all rows"},
+      {"--loss-mask-type", "TYPE",
+       choice("auto|assistant|completion|all|qwen|qwen3|qwen3_5|distill_qwen", "auto", set_mask),
+       "targets: auto (turns of the assistant; completions; all of a text) | assistant (also: qwen, qwen3, qwen3_5, "
+       "distill_qwen) | completion | all"},
+      {"--max-seq-length", "N", number(rows.max_length, 2, 100'000'000),
+       "longer rows are cut, with a count (an error)"},
+      {"--truncation-mode", "MODE", choice("keep_start|keep_end", "keep_start", set_truncation),
+       "keep_start | keep_end of a row that is cut"},
+      {"--max-bad-rows", "N", number(rows.max_bad_rows, 0, kMany), "bad rows left out before one stops the run"}};
 }
 
 FlagSet sft_flags(SftForm& form) {
@@ -61,8 +62,9 @@ FlagSet sft_flags(SftForm& form) {
   Binding data = text(o.prompt_data);
   data.later = "*.parquet";
   FlagSet flags;
-  std::vector<Flag> required = {hf_checkpoint_flag(o.base),
-                                {"--prompt-data", "FILE", data, "JSON lines, one sample a row (FILE@[0:100] for a part)"}};
+  std::vector<Flag> required = {
+      hf_checkpoint_flag(o.base),
+      {"--prompt-data", "FILE", data, "JSON lines, one sample a row (FILE@[0:100] for a part)"}};
   for (Flag& flag : required_lora_flags(o.adapter)) required.push_back(std::move(flag));
   flags.add("Required", std::move(required));
   const auto set_loss = [&o](const std::string& name) {
@@ -72,22 +74,20 @@ FlagSet sft_flags(SftForm& form) {
       o.loss = train::SftLoss{};
   };
   const char* loss = std::holds_alternative<train::DpoLoss>(o.loss) ? "dpo_loss" : "sft_loss";
-  flags.add("Loss",
-            {{"--loss-type", "NAME", choice("sft_loss|dpo_loss", loss, set_loss, "policy_loss|custom_loss"),
-              "sft_loss: cross-entropy of the targets | dpo_loss: -log sigmoid of preferences"},
-             {"--dpo-beta", "B", number(form.beta, kAboveZero, 1000),
-              "DPO: weight of the log-ratios to the reference, the base (0.1)"},
-             {"--calculate-per-token-loss", "", toggle(o.training.per_token_loss),
-              "mean over all tokens of a step, as TRL's (of sample means, as slime's)"}});
+  flags.add("Loss", {{"--loss-type", "NAME", choice("sft_loss|dpo_loss", loss, set_loss, "policy_loss|custom_loss"),
+                      "sft_loss: cross-entropy of the targets | dpo_loss: -log sigmoid of preferences"},
+                     {"--dpo-beta", "B", number(form.beta, kAboveZero, 1000),
+                      "DPO: weight of the log-ratios to the reference, the base (0.1)"},
+                     {"--calculate-per-token-loss", "", toggle(o.training.per_token_loss),
+                      "mean over all tokens of a step, as TRL's (of sample means, as slime's)"}});
   flags.add("Data", row_flags(o.rows));
-  flags.add("Data",
-            {{"--num-epoch", "N", number(o.num_epoch, 1, kMany), "passes over the rows"},
-             {"--num-rollout", "N", number(o.num_steps, 1, kMany), "optimizer steps, instead of --num-epoch"},
-             {"--train-iters", "N", number(o.num_steps, 1, kMany), "the same, in Megatron's words"},
-             {"--global-batch-size", "N", number(o.training.global_batch_size, 1, kMany),
-              "rows (or pairs) per optimizer step"},
-             {"--rollout-shuffle", "", toggle(o.shuffle), "rows in a new order each epoch"},
-             {"--rollout-seed", "N", number(o.shuffle_seed, 0, 9e15), "of that order"}});
+  flags.add("Data", {{"--num-epoch", "N", number(o.num_epoch, 1, kMany), "passes over the rows"},
+                     {"--num-rollout", "N", number(o.num_steps, 1, kMany), "optimizer steps, instead of --num-epoch"},
+                     {"--train-iters", "N", number(o.num_steps, 1, kMany), "the same, in Megatron's words"},
+                     {"--global-batch-size", "N", number(o.training.global_batch_size, 1, kMany),
+                      "rows (or pairs) per optimizer step"},
+                     {"--rollout-shuffle", "", toggle(o.shuffle), "rows in a new order each epoch"},
+                     {"--rollout-seed", "N", number(o.shuffle_seed, 0, 9e15), "of that order"}});
   flags.add("Evaluation",
             {{"--eval-prompt-data", "NAME PATH...", eval_sets(o.eval_sets), "held-out rows (or one PATH)"},
              {"--eval-interval", "N", number(o.eval_interval, 1, kMany),

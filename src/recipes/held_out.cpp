@@ -43,7 +43,6 @@ void add_reference(train::Trainer& trainer, std::vector<train::Datum>& datums) {
 
 HeldOut::HeldOut(const SftOptions& options, const Base& base, const Control& control) : options_(options) {
   if (options.eval_interval == 0) return;
-  sets_.reserve(options.eval_sets.size());
   for (const EvalSet& set : options.eval_sets) {
     sets_.emplace_back(set.path, base, options.rows, train::datums_per_term(options.loss) == 2, control);
     sets_.back().describe("eval", *control.info);

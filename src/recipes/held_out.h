@@ -1,6 +1,7 @@
 // Held-out sets of a supervised run: what they say, which checkpoint is best, when to stop.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <optional>
 #include <string>
@@ -40,7 +41,7 @@ class HeldOut {
 
  private:
   const SftOptions& options_;
-  std::vector<TrainingRows> sets_;
+  std::deque<TrainingRows> sets_;
 };
 
 }  // namespace lockstep::recipes

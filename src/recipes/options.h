@@ -44,8 +44,8 @@ struct OptimizerOptions {
   std::optional<int64_t> decay_steps;  // --lr-decay-iters; default: all steps of the run
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01;
   double clip_grad = 1.0;
-  double loraplus_lr_ratio = 1;              // LoRA+: learning rate of B over that of A
-  std::optional<int64_t> wsd_decay_steps;    // --lr-wsd-decay-iters; WSD needs it
+  double loraplus_lr_ratio = 1;            // LoRA+: learning rate of B over that of A
+  std::optional<int64_t> wsd_decay_steps;  // --lr-wsd-decay-iters; WSD needs it
 };
 
 // Whether each block's activations are made again in the backward pass. What is cheap to make again (norms, silu(g) u)
@@ -76,15 +76,15 @@ struct EvalSet {
 //   completion  all of the completion
 //   all         every token but the first
 enum class LossMaskType { automatic, assistant, completion, all };
-const char* loss_mask_name(LossMaskType type);                  // "auto", "assistant", "completion", "all"
+const char* loss_mask_name(LossMaskType type);               // "auto", "assistant", "completion", "all"
 LossMaskType parse_loss_mask_type(const std::string& name);  // and slime's names of assistant; ConfigError
 enum class TruncationMode { keep_start, keep_end };
 
 // How rows become tokens.
 struct RowOptions {
   std::string messages_key = "messages", tools_key = "tools";
-  std::string chat_template;         // file; empty: the model directory's
-  OrderedJson template_kwargs;       // --apply-chat-template-kwargs; an object or null
+  std::string chat_template;    // file; empty: the model directory's
+  OrderedJson template_kwargs;  // --apply-chat-template-kwargs; an object or null
   LossMaskType loss_mask = LossMaskType::automatic;
   std::optional<int64_t> max_length;  // --max-seq-length: tokens kept of a row
   TruncationMode truncation = TruncationMode::keep_start;

@@ -156,11 +156,11 @@ void plan_sft(const SftOptions& options, const std::vector<std::string>& notes, 
   *control.out << fmt::format(
       "batch       {} {} a step, {}\n", options.training.global_batch_size, dpo != nullptr ? "pairs" : "samples",
       dpo != nullptr ? fmt::format("DPO with beta {:g}, the reference is the base", dpo->beta)
-                     : fmt::format("loss mean over {}", options.training.per_token_loss ? "all tokens"
-                                                                                        : "samples of their token means"));
-  *control.out << fmt::format("targets     {}{}\n", loss_mask_name(options.rows.loss_mask),
-                              options.rows.max_length ? fmt::format(", rows cut to {} tokens", *options.rows.max_length)
-                                                      : "");
+                     : fmt::format("loss mean over {}",
+                                   options.training.per_token_loss ? "all tokens" : "samples of their token means"));
+  *control.out << fmt::format(
+      "targets     {}{}\n", loss_mask_name(options.rows.loss_mask),
+      options.rows.max_length ? fmt::format(", rows cut to {} tokens", *options.rows.max_length) : "");
   const auto steps = rows || options.num_steps ? std::optional(sft_steps(options, rows.value_or(1))) : std::nullopt;
   plan.schedule(steps);
   plan.notes(notes);

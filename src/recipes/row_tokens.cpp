@@ -34,7 +34,8 @@ bool has(const OrderedJson& row, const std::string& key) {
 }
 
 [[noreturn]] void wrong_type(const std::string& key, const OrderedJson& value, const std::string& wanted) {
-  throw DataError({.what = "a value has the wrong type", .where = key, .got = value.dump().substr(0, 80), .wanted = wanted});
+  throw DataError(
+      {.what = "a value has the wrong type", .where = key, .got = value.dump().substr(0, 80), .wanted = wanted});
 }
 
 std::string string_of(const OrderedJson& row, const std::string& key) {
@@ -146,7 +147,8 @@ RowTokenizer::Tools& RowTokenizer::tools() {
   if (!tools_) {
     text::Tokenizer tokenizer = load_tokenizer(base_);
     const int32_t eos = eos_for_training(base_, tokenizer);
-    tools_ = std::make_unique<Tools>(Tools{std::move(tokenizer), eos, load_chat_template(base_, options_.chat_template)});
+    tools_ =
+        std::make_unique<Tools>(Tools{std::move(tokenizer), eos, load_chat_template(base_, options_.chat_template)});
   }
   return *tools_;
 }
@@ -184,8 +186,7 @@ text::Conversation conversation_of(const OrderedJson& row, OrderedJson messages,
   text::Conversation conversation{.messages = std::move(messages), .tools = nullptr, .kwargs = options.template_kwargs};
   if (has(row, options.tools_key)) {
     const OrderedJson& tools = row[options.tools_key];
-    conversation.tools =
-        tools.is_string() ? parse_ordered_json(tools.get<std::string>(), options.tools_key) : tools;
+    conversation.tools = tools.is_string() ? parse_ordered_json(tools.get<std::string>(), options.tools_key) : tools;
   }
   if (has(row, "chat_template_kwargs")) {
     const OrderedJson& own = row["chat_template_kwargs"];
@@ -214,7 +215,8 @@ RowTokens RowTokenizer::from_messages(const OrderedJson& row, const OrderedJson&
   const Tools& t = tools();
   const text::ChatTemplate& chat_template = require_template(t.chat_template, base_);
   const text::Conversation conversation = conversation_of(row, messages, options_);
-  if (options_.loss_mask == LossMaskType::all) return taken(text::render_tokens(chat_template, t.tokenizer, conversation));
+  if (options_.loss_mask == LossMaskType::all)
+    return taken(text::render_tokens(chat_template, t.tokenizer, conversation));
   if (options_.loss_mask == LossMaskType::completion)
     throw DataError({.what = "messages have turns and no completion", .attempt = "--loss-mask-type assistant"});
   return taken(text::assistant_tokens(chat_template, t.tokenizer, conversation));

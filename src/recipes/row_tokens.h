@@ -32,8 +32,8 @@ class RowTokenizer {
   RowTokenizer(const Base& base, const RowOptions& options);
   ~RowTokenizer();
 
-  // DataError saying what is wrong with the row; the caller says which row. FormatError, ConfigError: with the tokenizer
-  // or the template.
+  // DataError saying what is wrong with the row; the caller says which row. FormatError, ConfigError: with the
+  // tokenizer or the template.
   RowTokens sequence(const OrderedJson& row);
   std::array<RowTokens, 2> preference(const OrderedJson& row);  // chosen, rejected
 

@@ -54,7 +54,7 @@ class Pace {
 };
 
 std::string progress_bar(int64_t done, int64_t total);  // "[#####---------------]  25 %"
-std::string duration_text(double seconds);  // "8.2s", "3m12s", "1h04m"
+std::string duration_text(double seconds);              // "8.2s", "3m12s", "1h04m"
 
 // Wall time of a stretch of code, in milliseconds.
 class Stopwatch {

@@ -58,8 +58,8 @@ class SftRun {
       run_.save_if_due();
     }
     if (out_of_patience() && run_.iteration() < total_)
-      *control_.info << fmt::format("stop    {} evaluations without a better loss than {:.5f} at step {}\n", best_.stale,
-                                    *best_.loss, best_.iteration);
+      *control_.info << fmt::format("stop    {} evaluations without a better loss than {:.5f} at step {}\n",
+                                    best_.stale, *best_.loss, best_.iteration);
     run_.finish();
     if (options_.save_best && best_.iteration > 0)
       *control_.info << fmt::format("best    step {}, loss {:.5f}: {}\n", best_.iteration, *best_.loss,
@@ -71,14 +71,14 @@ class SftRun {
 
   OrderedJson settings() const {
     return {{"rows of --prompt-data", data_.size()},
-                       {"--global-batch-size", options_.training.global_batch_size},
-                       {"--rollout-shuffle", options_.shuffle},
-                       {"--rollout-seed", options_.shuffle_seed},
-                       {"--seed", options_.training.seed},
-                       {"--lora-dropout", options_.adapter.config.dropout},
-                       {"--loss-type", pairs() ? "dpo_loss" : "sft_loss"},
-                       {"--loss-mask-type", loss_mask_name(options_.rows.loss_mask)},
-                       {"--max-seq-length", options_.rows.max_length.value_or(0)}};
+            {"--global-batch-size", options_.training.global_batch_size},
+            {"--rollout-shuffle", options_.shuffle},
+            {"--rollout-seed", options_.shuffle_seed},
+            {"--seed", options_.training.seed},
+            {"--lora-dropout", options_.adapter.config.dropout},
+            {"--loss-type", pairs() ? "dpo_loss" : "sft_loss"},
+            {"--loss-mask-type", loss_mask_name(options_.rows.loss_mask)},
+            {"--max-seq-length", options_.rows.max_length.value_or(0)}};
   }
 
   std::vector<train::Datum> next_batch() {
@@ -96,8 +96,8 @@ class SftRun {
     std::vector<train::Datum> datums = next_batch();
     const auto rows = static_cast<int64_t>(datums.size()) / data_.datums_per_row();
     const auto on_progress = [&](int64_t done) {
-      log_.progress(fmt::format("{} step {}/{}: {}/{} rows | {:.0f} tok/s | {}", progress_bar(number - 1, total_), number,
-                                total_, done / data_.datums_per_row(), rows, speed_, pace.left(number - 1)));
+      log_.progress(fmt::format("{} step {}/{}: {}/{} rows | {:.0f} tok/s | {}", progress_bar(number - 1, total_),
+                                number, total_, done / data_.datums_per_row(), rows, speed_, pace.left(number - 1)));
     };
     on_progress(0);
     if (pairs()) add_reference(run_.trainer(), datums);

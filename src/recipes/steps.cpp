@@ -98,11 +98,10 @@ double TrainingRun::learning_rate() const {
 
 train::StepReport TrainingRun::step(std::span<const train::Datum> datums, const train::Loss& loss,
                                     const std::function<void(int64_t)>& on_progress, bool interruptible) {
-  train::StepPlan plan{
-      .num_samples = static_cast<int64_t>(datums.size()),
-      .weight_total = 0,
-      .per_token = training_.per_token_loss,
-      .datums_per_term = train::datums_per_term(loss)};
+  train::StepPlan plan{.num_samples = static_cast<int64_t>(datums.size()),
+                       .weight_total = 0,
+                       .per_token = training_.per_token_loss,
+                       .datums_per_term = train::datums_per_term(loss)};
   for (const train::Datum& datum : datums) plan.weight_total += datum.weight_sum();
   trainer_->begin_step(plan);
   size_t begin = 0;

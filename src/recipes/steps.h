@@ -62,7 +62,6 @@ class TrainingRun {
   const MemoryPlan& memory() const { return memory_; }
 
  private:
-
   const OptimizerOptions& optimizer_;
   const TrainingOptions& training_;
   const SaveOptions& save_;

@@ -98,11 +98,12 @@ void require_prefix(const std::string& begins, const std::string& whole, size_t 
   if (whole.starts_with(begins)) return;
   const auto differ = std::mismatch(begins.begin(), begins.end(), whole.begin(), whole.end());
   const auto at = static_cast<size_t>(differ.first - begins.begin());
-  throw DataError({.what = "the chat template renders the beginning of the conversation differently when more follows",
-                   .where = turn_name(message),
-                   .got = "\"" + begins.substr(at, 40) + "\" at byte " + std::to_string(at),
-                   .wanted = "\"" + whole.substr(at, 40) + "\", as in the whole conversation",
-                   .attempt = "a template with {% generation %} blocks (--chat-template), such as TRL's *_training.jinja"});
+  throw DataError(
+      {.what = "the chat template renders the beginning of the conversation differently when more follows",
+       .where = turn_name(message),
+       .got = "\"" + begins.substr(at, 40) + "\" at byte " + std::to_string(at),
+       .wanted = "\"" + whole.substr(at, 40) + "\", as in the whole conversation",
+       .attempt = "a template with {% generation %} blocks (--chat-template), such as TRL's *_training.jinja"});
 }
 
 std::string trimmed(const std::string& text) {
@@ -192,8 +193,7 @@ MaskedTokens assistant_tokens(const ChatTemplate& chat_template, const Tokenizer
                               const Conversation& given) {
   Conversation conversation = given;
   std::vector<float> weights;
-  for (size_t i = 0; i < conversation.messages.size(); ++i)
-    weights.push_back(take_weight(conversation.messages[i], i));
+  for (size_t i = 0; i < conversation.messages.size(); ++i) weights.push_back(take_weight(conversation.messages[i], i));
   Rendered rendered = chat_template.render(input_of(conversation, conversation.messages, false));
   MaskedTokens tokens = tokens_of(tokenizer, std::move(rendered.text), 0);
   const std::vector<Turn> turns = rendered.generation_spans.empty()

@@ -37,8 +37,9 @@ MaskedTokens render_tokens(const ChatTemplate& chat_template, const Tokenizer& t
 // {% generation %} blocks. If it has none, turn i is what the rendering of messages 0..i has beyond that of messages
 // 0..i-1 with a generation prompt, without the white space behind its end token; its tokens are decoded again and
 // compared with it.
-// DataError naming the turn: a weight that is none, or is that of another role; a rendering of a prefix that is no prefix
-// of the whole; tokens that do not say what the turn says; weights for another number of turns than there are blocks.
+// DataError naming the turn: a weight that is none, or is that of another role; a rendering of a prefix that is no
+// prefix of the whole; tokens that do not say what the turn says; weights for another number of turns than there are
+// blocks.
 MaskedTokens assistant_tokens(const ChatTemplate& chat_template, const Tokenizer& tokenizer,
                               const Conversation& conversation);
 
