@@ -3,9 +3,10 @@ BUILD := build/release
 LOCKSTEP := $(BUILD)/lockstep
 TEST_DATA ?=
 JOBS ?= $(shell nproc)
+SECONDS_EACH ?= 600
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-asan test-tsan bench interop format lint clean
+.PHONY: help setup build demo test test-asan test-tsan fuzz bench interop format lint clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -30,6 +31,11 @@ test-asan: setup  ## The fast suite under AddressSanitizer and UBSan
 test-tsan: setup  ## The fast suite under ThreadSanitizer
 	@cmake --preset tsan -DLOCKSTEP_TEST_DATA="$(TEST_DATA)" && cmake --build --preset tsan -j $(JOBS)
 	@tools/run_tests.sh build/tsan
+
+fuzz: setup  ## Every parser under libFuzzer with ASan and UBSan, SECONDS_EACH=600; writes a record
+	@tools/setup.sh clang
+	@cmake --preset fuzz && cmake --build --preset fuzz -j $(JOBS)
+	@tools/fuzz.sh build/fuzz $(SECONDS_EACH)
 
 bench: build  ## GEMM beside oneDNN, then `lockstep bench` (MODEL=DIR, default the embedded model)
 	@tools/bench.sh $(LOCKSTEP) $(MODEL)

@@ -50,11 +50,9 @@ bool same_value(std::string_view wanted, const std::string& got) {
   return wanted == got || (number && number == read_real(got));
 }
 
-// "*" any, "*.x" by ending, else the value itself.
+// "*" any, else the value itself.
 bool is_later_value(std::string_view later, const std::string& value) {
-  return std::ranges::any_of(split_names(later), [&](std::string_view name) {
-    return name.starts_with('*') ? std::string_view(value).ends_with(name.substr(1)) : name == value;
-  });
+  return std::ranges::any_of(split_names(later), [&](std::string_view name) { return name == "*" || name == value; });
 }
 
 template <typename Table>

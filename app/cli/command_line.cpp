@@ -69,7 +69,7 @@ constexpr Command kCommands[] = {
      }},
     {"eval", "accuracy on questions with known answers", eval_help,
      [](const Values& args, const Console& console) { recipes::run_eval(parse_eval(args), query_control(console)); }},
-    {"inspect", "what an adapter, save or model directory holds", inspect_help,
+    {"inspect", "what an adapter, save or model directory or a data set holds", inspect_help,
      [](const Values& args, const Console& console) {
        recipes::run_inspect(parse_inspect(args), query_control(console));
      }},

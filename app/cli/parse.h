@@ -28,7 +28,7 @@ recipes::ScoreOptions parse_score(const Values& args);
 recipes::GenerateOptions parse_generate(const Values& args);
 recipes::EvalOptions parse_eval(const Values& args);
 recipes::BenchOptions parse_bench(const Values& args);
-std::string parse_inspect(const Values& args);  // the path
+recipes::InspectOptions parse_inspect(const Values& args);
 
 std::string train_help();
 std::string sft_help();

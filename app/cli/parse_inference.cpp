@@ -16,7 +16,7 @@ namespace {
 FlagSet score_flags(recipes::ScoreOptions& o) {
   FlagSet flags;
   flags.add("Required", {hf_checkpoint_flag(o.base),
-                         {"--input", "FILE", text(o.input), "JSON lines: {\"tokens\": [...]} or {\"text\": \"...\"}"},
+                         {"--input", "FILE", text(o.input), "rows: {\"tokens\": [...]} or {\"text\": \"...\"}"},
                          {"--output", "FILE", text(o.output), "the same rows with tokens and logprobs"}});
   flags.add("Options", {adapter_path_flag(o.adapter_path, "score with this adapter"),
                         {"--max-tokens-per-gpu", "N", number(o.max_tokens, 1, 100'000'000),
@@ -27,9 +27,10 @@ FlagSet score_flags(recipes::ScoreOptions& o) {
 
 FlagSet generate_flags(recipes::GenerateOptions& o) {
   FlagSet flags;
-  flags.add("Required", {hf_checkpoint_flag(o.base),
-                         {"--prompt", "TEXT", text(o.prompt), "one prompt; only the completion is printed"},
-                         {"--input", "FILE", text(o.input), "or JSON lines; JSON lines are printed"}});
+  flags.add("Required",
+            {hf_checkpoint_flag(o.base),
+             {"--prompt", "TEXT", text(o.prompt), "one prompt; only the completion is printed"},
+             {"--input", "FILE", text(o.input), "or rows (JSON Lines, JSON, Parquet); JSON Lines are printed"}});
   flags.add("Options",
             {adapter_path_flag(o.adapter_path, "generate with this adapter"),
              {"--input-key", "KEY", text(o.input_key), "key of the prompt in --input"},
@@ -45,10 +46,17 @@ FlagSet generate_flags(recipes::GenerateOptions& o) {
   return flags;
 }
 
+FlagSet inspect_flags(recipes::InspectOptions& o) {
+  FlagSet flags;
+  flags.add("Options", {{"--rows", "N", number(o.num_rows, 0, kMany), "rows of a data set that are printed"}});
+  return flags;
+}
+
 FlagSet eval_flags(recipes::EvalOptions& o) {
   FlagSet flags;
-  flags.add("Required", {hf_checkpoint_flag(o.base),
-                         {"--prompt-data", "FILE", text(o.prompt_data), "JSON lines, one question a row"}});
+  flags.add("Required",
+            {hf_checkpoint_flag(o.base),
+             {"--prompt-data", "FILE", text(o.prompt_data), "one question a row: JSON Lines, JSON or Parquet"}});
   flags.add("Options",
             {adapter_path_flag(o.adapter_path, "evaluate with this adapter"),
              {"--input-key", "KEY", text(o.input_key), "key of the prompt"},
@@ -151,11 +159,15 @@ recipes::BenchOptions parse_bench(const Values& args) {
   return options;
 }
 
-std::string parse_inspect(const Values& args) {
-  const Classified given = classify(args, FlagSet(), Scripts::none, nullptr, 1);
+recipes::InspectOptions parse_inspect(const Values& args) {
+  recipes::InspectOptions options;
+  const FlagSet flags = inspect_flags(options);
+  const Classified given = classify(args, flags, Scripts::none, nullptr, 1);
+  bind(given, flags);
   if (given.positionals.empty())
     throw ConfigError({.what = "inspect needs a path", .attempt = "lockstep inspect run/iter_0000003/lora_adapter"});
-  return given.positionals[0];
+  options.path = given.positionals[0];
+  return options;
 }
 
 std::string score_help() {
@@ -186,10 +198,13 @@ std::string bench_help() {
 }
 
 std::string inspect_help() {
-  return FlagSet().help(
+  recipes::InspectOptions options;
+  return inspect_flags(options).help(
       "inspect PATH",
-      "What a directory is: an adapter (rank, alpha, modules, norms, version, base), a save directory or a model.",
-      "Example:\n  lockstep inspect run/iter_0000100/lora_adapter");
+      "What a directory is: an adapter (rank, alpha, modules, norms, version, base), a save directory or a model.\n"
+      "What a data set holds (JSON Lines, JSON, Parquet; gzip, xz, zstd): its columns and first rows.",
+      "Examples:\n  lockstep inspect run/iter_0000100/lora_adapter\n  lockstep inspect train.parquet@[100:200] --rows "
+      "5");
 }
 
 }  // namespace lockstep::cli

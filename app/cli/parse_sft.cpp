@@ -28,7 +28,6 @@ struct SftForm {
   bool dry_run = false;
 };
 
-// Above every count: "not given" is not shown as a default.
 std::vector<Flag> row_flags(recipes::RowOptions& rows) {
   using recipes::LossMaskType, recipes::TruncationMode;
   const auto set_mask = [&rows](const std::string& name) { rows.loss_mask = recipes::parse_loss_mask_type(name); };
@@ -54,16 +53,15 @@ std::vector<Flag> row_flags(recipes::RowOptions& rows) {
        "longer rows are cut, with a count (an error)"},
       {"--truncation-mode", "MODE", choice("keep_start|keep_end", "keep_start", set_truncation),
        "keep_start | keep_end of a row that is cut"},
-      {"--max-bad-rows", "N", number(rows.max_bad_rows, 0, kMany), "bad rows left out before one stops the run"}};
+      max_bad_rows_flag(rows.max_bad_rows)};
 }
 
 FlagSet sft_flags(SftForm& form) {
   recipes::SftOptions& o = form.options;
-  Binding data = text(o.prompt_data);
-  data.later = "*.parquet";
   FlagSet flags;
   std::vector<Flag> required = {
       hf_checkpoint_flag(o.base),
+<<<<<<< HEAD
       {"--prompt-data", "FILE", data, "JSON lines, one sample a row (FILE@[0:100] for a part)"}};
   for (Flag& flag : required_lora_flags(o.adapter)) required.push_back(std::move(flag));
   flags.add("Required", std::move(required));
@@ -97,6 +95,18 @@ FlagSet sft_flags(SftForm& form) {
              {"--early-stopping-patience", "N", number(o.patience, 1, kMany),
               "stop after so many evaluations without a lower loss on the first set"},
              {"--early-stopping-threshold", "X", number(o.threshold, 0, 1e6), "how much lower it has to be"}});
+=======
+      {"--prompt-data", "FILE", text(o.prompt_data), "one sample a row: JSON Lines, JSON or Parquet"}};
+  for (Flag& flag : required_lora_flags(o.adapter)) required.push_back(std::move(flag));
+  flags.add("Required", std::move(required));
+  flags.add("Data",
+            {{"--num-epoch", "N", number(o.num_epoch, 1, kMany), "passes over the rows"},
+             {"--global-batch-size", "N", number(o.training.global_batch_size, 1, kMany), "rows per optimizer step"},
+             {"--rollout-shuffle", "", toggle(o.shuffle), "rows in a new order each epoch"},
+             {"--rollout-seed", "N", number(o.shuffle_seed, 0, 9e15), "of that order"},
+             {"--calculate-per-token-loss", "", toggle(o.training.per_token_loss),
+              "mean over all tokens (of sample means)"}});
+>>>>>>> r3-data
   flags.add("LoRA", lora_flags(o.adapter));
   flags.add("Optimizer", optimizer_flags(o.optimizer));
   flags.add("Checkpoint", checkpoint_flags(o.save));

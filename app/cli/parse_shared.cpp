@@ -53,8 +53,12 @@ Binding eval_sets(std::vector<recipes::EvalSet>& sets) {
                     throw ConfigError({.what = "two evaluation sets of one name", .where = flag, .got = values[i]});
                   sets.push_back({.name = values[i], .path = values[i + 1]});
                 }
-              },
-          .later = "*.parquet"};
+              }};
+}
+
+Flag max_bad_rows_flag(int64_t& rows) {
+  return {"--max-bad-rows", "N", number(rows, 0, kMany),
+          "rows that may be left out; each is named, one more stops the run"};
 }
 
 Flag reward_flag(recipes::RewardType& reward, std::string_view shown) {

@@ -18,17 +18,12 @@ constexpr const char* kExample =
     "16 \\\n"
     "    --lora-rank 8 --target-modules all-linear --lr 1e-3 --save run --save-interval 10";
 
-Binding jsonl(std::string& target) {
-  Binding binding = text(target);
-  binding.later = "*.parquet";
-  return binding;
-}
-
 std::vector<Flag> required_flags(TrainForm& form) {
   recipes::RlOptions& o = form.options;
   std::vector<Flag> flags = {
       hf_checkpoint_flag(o.base),
-      {"--prompt-data", "FILE", jsonl(o.prompt_data), "JSON lines, one prompt a row (FILE@[0:100] for a part)"},
+      {"--prompt-data", "FILE", text(o.prompt_data),
+       "one prompt a row: JSON Lines, JSON or Parquet (FILE@[0:100] for a part)"},
       {"--label-key", "KEY", text(o.label_key), "key of the right answer"},
       reward_flag(o.reward, ""),
       {"--rollout-batch-size", "N", number(o.rollout_batch_size, 1, 1'000'000), "prompts per rollout"},
@@ -176,6 +171,7 @@ FlagSet train_flags(TrainForm& form) {
   flags.add("Data",
             {{"--input-key", "KEY", text(o.input_key), "key of the prompt, a string already rendered"},
              {"--rollout-shuffle", "", toggle(o.shuffle), "prompts in a new order each epoch"},
+             max_bad_rows_flag(o.max_bad_rows),
              {"--num-epoch", "N", number(o.num_epoch, 1, kMany), "passes over the prompts, if no --num-rollout"}});
   flags.add("Rollout", rollout_flags(o));
   flags.add("Algorithm", algorithm_flags(form));

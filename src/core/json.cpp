@@ -1,7 +1,11 @@
 #include "core/json.h"
 
+#include <algorithm>
 #include <limits>
+#include <optional>
 #include <set>
+#include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "core/fs.h"
@@ -60,19 +64,111 @@ const Json& required(const JsonObject& object, std::string_view key) {
   return object.value(key);
 }
 
+[[noreturn]] void nested_too_deeply(const std::string& where) {
+  throw FormatError({.what = "JSON is nested too deeply",
+                     .where = where,
+                     .wanted = "at most " + std::to_string(kMaxJsonDepth) + " lists and objects inside one another"});
+}
+
+[[noreturn]] void key_twice(const std::string& where, const std::string& key) {
+  throw FormatError({.what = "a key appears twice in one JSON object", .where = where, .got = shown(key)});
+}
+
+// Builds a value from the library's events. The library's own builder looks through all keys of an object for each new
+// one, so a hostile line could keep it busy for hours.
+class OrderedBuilder : public nlohmann::json_sax<OrderedJson> {
+ public:
+  OrderedBuilder(const std::string& where, std::map<std::string, std::string>* number_texts)
+      : where_(where), number_texts_(number_texts) {}
+  OrderedJson take() { return std::move(root_); }
+
+  bool null() override { return put(nullptr), true; }
+  bool boolean(bool value) override { return put(value), true; }
+  bool number_integer(int64_t value) override { return put(value), true; }
+  bool number_unsigned(uint64_t value) override { return put(value), true; }
+  bool string(std::string& value) override { return put(std::move(value)), true; }
+  bool binary(OrderedJson::binary_t&) override { return false; }
+  bool number_float(double value, const std::string& text) override {
+    if (number_texts_ != nullptr && open_.size() == 1 && open_[0].value->is_object())
+      number_texts_->emplace(open_[0].value->get_ref<const OrderedJson::object_t&>().back().first, text);
+    return put(value), true;
+  }
+  bool start_object(size_t) override { return enter(OrderedJson::object()); }
+  bool start_array(size_t) override { return enter(OrderedJson::array()); }
+  bool end_object() override { return open_.pop_back(), true; }
+  bool end_array() override { return open_.pop_back(), true; }
+  bool key(std::string& name) override {
+    Open& open = open_.back();
+    auto& members = open.value->get_ref<OrderedJson::object_t&>();
+    if (is_known(open, members, name)) key_twice(where_, name);
+    members.emplace_back(std::move(name), nullptr);
+    return true;
+  }
+  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception& error) override {
+    throw FormatError({.what = "invalid JSON", .where = where_, .got = library_reason(error)});
+  }
+
+ private:
+  struct Open {
+    OrderedJson* value;
+    std::optional<std::unordered_set<std::string>> keys = {};  // of an object with many
+  };
+
+  static bool is_known(Open& open, const OrderedJson::object_t& members, const std::string& name) {
+    constexpr size_t kFew = 16;
+    if (members.size() < kFew)
+      return std::any_of(members.begin(), members.end(), [&](const auto& member) { return member.first == name; });
+    if (!open.keys) {
+      open.keys.emplace();
+      for (const auto& member : members) open.keys->insert(member.first);
+    }
+    return !open.keys->insert(name).second;
+  }
+
+  template <class Value>
+  OrderedJson* put(Value&& value) {
+    if (open_.empty()) return &(root_ = std::forward<Value>(value));
+    OrderedJson& parent = *open_.back().value;
+    if (parent.is_array()) {
+      parent.get_ref<OrderedJson::array_t&>().emplace_back(std::forward<Value>(value));
+      return &parent.back();
+    }
+    return &(parent.get_ref<OrderedJson::object_t&>().back().second = std::forward<Value>(value));
+  }
+
+  bool enter(OrderedJson container) {
+    if (open_.size() == kMaxJsonDepth) nested_too_deeply(where_);
+    open_.push_back({put(std::move(container))});
+    return true;
+  }
+
+  const std::string& where_;
+  std::map<std::string, std::string>* number_texts_;
+  OrderedJson root_;
+  std::vector<Open> open_;
+};
+
 }  // namespace
+
+OrderedJson parse_ordered_json(std::string_view text, const std::string& where,
+                               std::map<std::string, std::string>* number_texts) {
+  OrderedBuilder builder(where, number_texts);
+  OrderedJson::sax_parse(text.begin(), text.end(), &builder);
+  return builder.take();
+}
 
 Json parse_json(std::string_view text, const std::string& where) {
   std::vector<std::set<std::string>> keys;  // of every object that is open
-  const Json::parser_callback_t reject_duplicates = [&](int, Json::parse_event_t event, Json& parsed) {
+  const Json::parser_callback_t check = [&](int depth, Json::parse_event_t event, Json& parsed) {
+    if (depth > kMaxJsonDepth) nested_too_deeply(where);
     if (event == Json::parse_event_t::object_start) keys.emplace_back();
     if (event == Json::parse_event_t::object_end) keys.pop_back();
     if (event == Json::parse_event_t::key && !keys.back().insert(parsed.get<std::string>()).second)
-      throw FormatError({.what = "a key appears twice in one JSON object", .where = where, .got = shown(parsed)});
+      key_twice(where, parsed.get_ref<const std::string&>());
     return true;
   };
   try {
-    return Json::parse(text.begin(), text.end(), reject_duplicates);
+    return Json::parse(text.begin(), text.end(), check);
   } catch (const Json::exception& error) {
     throw FormatError({.what = "invalid JSON", .where = where, .got = library_reason(error)});
   }

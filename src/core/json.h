@@ -1,6 +1,7 @@
 // JSON glue over nlohmann-json: parse errors and type errors become FormatError / DataError that name file and key.
 #pragma once
 
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -13,8 +14,13 @@ using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;
 
 // `where` names the source in errors ("DIR/config.json"). Throws FormatError: invalid JSON, invalid UTF-8, a duplicate
-// key.
+// key, more than kMaxJsonDepth lists and objects inside one another (what reads a value may call itself).
+inline constexpr int kMaxJsonDepth = 500;
 Json parse_json(std::string_view text, const std::string& where);
+// The same with keys in the order of the text. `number_texts`, if given, receives the numbers of the outermost object
+// that are no integers of 64 bits, as written: a double would lose the "3.50" of a label.
+OrderedJson parse_ordered_json(std::string_view text, const std::string& where,
+                               std::map<std::string, std::string>* number_texts = nullptr);
 Json read_json(const std::string& path);
 
 // An object of a known file with typed access. A missing key without a default, or a value of another type, is a

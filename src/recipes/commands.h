@@ -22,8 +22,9 @@ void plan_rl(const RlOptions& options, const std::vector<std::string>& notes, co
 void run_score(const ScoreOptions& options, const Control& control);
 void run_generate(const GenerateOptions& options, const Control& control);
 void run_eval(const EvalOptions& options, const Control& control);
-void run_inspect(const std::string& path,
-                 const Control& control);  // an adapter directory, a save directory or a model directory
+// An adapter directory, a save directory, a model directory, or a data set: its columns and first rows, one JSON object
+// a line.
+void run_inspect(const InspectOptions& options, const Control& control);
 void run_bench(const BenchOptions& options, const Control& control);
 std::vector<std::string> bench_parts();  // names of BenchOptions::parts, in order
 

@@ -115,19 +115,20 @@ class Generator {
   }
 
   void file() {
-    const text::Dataset data = text::Dataset::read(options_.input);
+    text::Dataset data = text::Dataset::open(options_.input);
+    const std::vector<text::Row> rows = data.rest();
     std::vector<rollout::Prompt> prompts;
-    for (const text::Row& row : data.rows()) {
+    for (const text::Row& row : rows) {
       prompts.push_back({.tokens = tokenizer_.encode(text::string_field(data, row, options_.input_key)),
                          .row = static_cast<uint32_t>(prompts.size())});
       if (prompts.back().tokens.empty()) throw DataError({.what = "empty prompt", .where = data.where(row)});
     }
     for (const rollout::Sample& sample : sample(prompts)) {
-      Json line = data.rows()[static_cast<size_t>(sample.prompt)].json;
+      OrderedJson line = rows[static_cast<size_t>(sample.prompt)].json;
       line["index"] = sample.index;
       line["completion"] = completion_text(tokenizer_, sample.tokens, params_.sampling);
       line["tokens"] = sample.tokens;
-      line["logprobs"] = Json::array();
+      line["logprobs"] = OrderedJson::array();
       for (float value : sample.logprobs) line["logprobs"].push_back(static_cast<double>(value));
       line["finish_reason"] = rollout::finish_reason_name(sample.finish);
       *control_.out << line.dump() << "\n";

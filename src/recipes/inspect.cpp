@@ -2,12 +2,15 @@
 #include <fmt/ranges.h>
 
 #include <cmath>
+#include <limits>
 #include <map>
 #include <ostream>
 #include <string_view>
+#include <utility>
 
 #include "recipes/adapter.h"
 #include "recipes/commands.h"
+#include "text/dataset.h"
 
 namespace lockstep::recipes {
 
@@ -87,22 +90,39 @@ void inspect_model(const fs::Path& path, std::ostream& out) {
   out << fmt::format("fingerprint {}\n", checkpoint::base_fingerprint(directory.tensors()));
 }
 
+void inspect_data(const std::string& path, int64_t num_rows, std::ostream& out) {
+  text::Dataset data = text::Dataset::open(path, {.max_bad_rows = std::numeric_limits<int64_t>::max()});
+  out << fmt::format("data        {}\nformat      {}\nrows        {}\n", path, data.format(), data.size());
+  auto row = data.next();
+  auto columns = data.columns();
+  if (columns.empty() && row)
+    for (const auto& [key, value] : row->json.items()) columns.emplace_back(key, value.type_name());
+  const char* label = "columns";
+  for (const auto& [name, type] : columns) out << fmt::format("{:<11} {}: {}\n", std::exchange(label, ""), name, type);
+  for (int64_t i = 0; row && i < num_rows; ++i, row = data.next()) out << row->json.dump() << "\n";
+  for (const text::BadRow& bad : data.bad_rows()) out << fmt::format("bad row     {}: {}\n", bad.place, bad.reason);
+}
+
 }  // namespace
 
-void run_inspect(const std::string& path, const Control& control) {
+void run_inspect(const InspectOptions& options, const Control& control) {
+  const std::string& path = options.path;
   const fs::Path given(path);
   if (std::filesystem::exists(given / "adapter_config.json")) return inspect_adapter(given, *control.out);
   if (std::filesystem::exists(given / checkpoint::kAdapterDirectory))
     return inspect_adapter(given / checkpoint::kAdapterDirectory, *control.out);
   if (std::filesystem::exists(given / "config.json")) return inspect_model(given, *control.out);
+  if (std::filesystem::is_regular_file(path.substr(0, path.rfind("@["))))
+    return inspect_data(path, options.num_rows, *control.out);
   if (std::filesystem::is_directory(given)) {
     if (const auto iteration = checkpoint::latest_iteration(given))
       return inspect_adapter(given / checkpoint::iteration_directory_name(*iteration) / checkpoint::kAdapterDirectory,
                              *control.out);
   }
-  throw ConfigError({.what = "nothing to inspect",
-                     .where = path,
-                     .wanted = "an adapter directory, a --save directory or a Hugging Face model directory"});
+  throw ConfigError(
+      {.what = "nothing to inspect",
+       .where = path,
+       .wanted = "an adapter directory, a --save directory, a Hugging Face model directory or a data set"});
 }
 
 }  // namespace lockstep::recipes

@@ -122,6 +122,7 @@ struct RlOptions {
   TrainingOptions training;  // global_batch_size 0: rollout_batch_size * n / num_steps_per_rollout
   SaveOptions save;
   std::string prompt_data, input_key = "input", label_key;
+  int64_t max_bad_rows = 0;  // --max-bad-rows, of each file
   RewardType reward = RewardType::math;
   std::optional<int64_t> num_rollout, num_epoch;  // one is required; num_rollout wins
   int64_t rollout_batch_size = 0;                 // prompts per rollout
@@ -175,6 +176,11 @@ struct EvalOptions {
   int64_t max_tokens = 256;
   uint64_t seed = 42;
   int64_t num_examples = 3;  // answers printed per temperature
+};
+
+struct InspectOptions {
+  std::string path;
+  int64_t num_rows = 3;  // of a data set that are printed
 };
 
 struct BenchOptions {

@@ -127,11 +127,14 @@ struct Plan {
 };
 
 // Rows of a data file if it is there: a plan may be made where the data is not.
-std::string rows_text(const std::string& path, std::optional<int64_t>& rows) {
-  const std::string file = path.substr(0, path.find("@["));
+std::string rows_text(const std::string& path, int64_t max_bad_rows, std::optional<int64_t>& rows) {
+  const std::string file = path.substr(0, path.rfind("@["));
   if (!std::filesystem::exists(file)) return fmt::format("{} (not on this machine)", path);
-  rows = static_cast<int64_t>(text::Dataset::read(path).rows().size());
-  return fmt::format("{} rows from {}", *rows, path);
+  text::Dataset data = text::Dataset::open(path, {.max_bad_rows = max_bad_rows});
+  rows = 0;
+  while (data.next()) ++*rows;
+  const size_t bad = data.bad_rows().size();
+  return fmt::format("{} rows from {}{}", *rows, path, bad > 0 ? fmt::format(", {} bad rows left out", bad) : "");
 }
 
 }  // namespace
@@ -178,11 +181,11 @@ void plan_rl(const RlOptions& options, const std::vector<std::string>& notes, co
   plan.checkpoints();
   plan.model_and_memory(EnginePlan{options.kv_bytes});
   std::optional<int64_t> rows;
-  *control.out << fmt::format("data        {}\n", rows_text(options.prompt_data, rows));
+  *control.out << fmt::format("data        {}\n", rows_text(options.prompt_data, options.max_bad_rows, rows));
   for (const EvalSet& set : options.eval_sets) {
     std::optional<int64_t> ignored;
-    *control.out << fmt::format("evaluation  {}: {}, every {} rollouts\n", set.name, rows_text(set.path, ignored),
-                                options.eval_interval);
+    *control.out << fmt::format("evaluation  {}: {}, every {} rollouts\n", set.name,
+                                rows_text(set.path, options.max_bad_rows, ignored), options.eval_interval);
   }
   const int64_t samples = options.rollout_batch_size * options.n_samples;
   const int64_t steps = samples / options.training.global_batch_size;

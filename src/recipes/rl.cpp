@@ -4,6 +4,7 @@
 #include <map>
 #include <ostream>
 
+#include "recipes/bad_rows.h"
 #include "recipes/commands.h"
 #include "recipes/data_order.h"
 #include "recipes/evaluate.h"
@@ -60,6 +61,8 @@ class RlRun {
   void train() {
     *control_.info << fmt::format("data    {} prompts from {}{}\n", num_prompts(), options_.prompt_data,
                                   prompts_.dropped ? fmt::format(" ({} too long, dropped)", prompts_.dropped) : "");
+    report_bad_rows(prompts_.bad_rows, options_.max_bad_rows, *control_.info);
+    for (const PromptSet& set : eval_prompts_) report_bad_rows(set.bad_rows, options_.max_bad_rows, *control_.info);
     // Of a run that was interrupted between a checkpoint and its evaluation, this is the evaluation.
     evaluate_if_due();
     if (run_.iteration() >= total_) *control_.info << fmt::format("note    all {} rollouts were done before\n", total_);
@@ -80,7 +83,7 @@ class RlRun {
   PromptSet read(const std::string& path, const std::string& input_key, const std::string& label_key) const {
     const int64_t room = base_.config.max_positions - 1;
     const int64_t limit = options_.max_prompt_len > 0 ? std::min(options_.max_prompt_len, room) : room;
-    return read_prompts(path, input_key, label_key, tokenizer_, limit);
+    return read_prompts(path, input_key, label_key, tokenizer_, limit, options_.max_bad_rows);
   }
 
   std::vector<PromptSet> read_eval_sets() const {

@@ -20,10 +20,10 @@ struct ScoreRow {
   std::vector<float> logprobs;  // of tokens[1..]
 };
 
-std::vector<ScoreRow> read_rows(const text::Dataset& data, const Base& base) {
+std::vector<ScoreRow> read_rows(const text::Dataset& data, const std::vector<text::Row>& given, const Base& base) {
   std::vector<ScoreRow> rows;
   std::optional<text::Tokenizer> tokenizer;
-  for (const text::Row& row : data.rows()) {
+  for (const text::Row& row : given) {
     ScoreRow score{.row = &row};
     if (row.json.contains("tokens")) {
       score.tokens = text::token_field(data, row, "tokens", base.config.vocab_size);
@@ -62,9 +62,9 @@ void score_batch(std::span<ScoreRow> rows, model::TrainPass& pass, const lora::A
 std::string output_text(const std::vector<ScoreRow>& rows) {
   std::string text;
   for (const ScoreRow& row : rows) {
-    Json line = row.row->json;
+    OrderedJson line = row.row->json;
     line["tokens"] = row.tokens;
-    Json logprobs = Json::array({nullptr});
+    OrderedJson logprobs = OrderedJson::array({nullptr});
     for (float value : row.logprobs) logprobs.push_back(static_cast<double>(value));
     line["logprobs"] = std::move(logprobs);
     text += line.dump() + "\n";
@@ -79,8 +79,9 @@ void run_score(const ScoreOptions& options, const Control& control) {
   const Base base = load_base(options.base, stream, control);
   std::optional<lora::AdapterVersion> adapter;
   if (!options.adapter_path.empty()) adapter = load_adapter(options.adapter_path, base).snapshot();
-  const text::Dataset data = text::Dataset::read(options.input);
-  std::vector<ScoreRow> rows = read_rows(data, base);
+  text::Dataset data = text::Dataset::open(options.input);
+  const std::vector<text::Row> given = data.rest();
+  std::vector<ScoreRow> rows = read_rows(data, given, base);
 
   RunLog log("", 0, control);
   model::TrainPass pass(*base.model, stream);

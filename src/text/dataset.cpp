@@ -1,190 +1,153 @@
 #include "text/dataset.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
-#include <optional>
-
-#include "core/error.h"
-#include "core/fs.h"
 
 namespace lockstep::text {
 
 namespace {
 
-struct Slice {
-  std::optional<int64_t> begin, end;
-};
-
-// "FILE@[a:b]" -> FILE and the slice; anything else is a file name.
-std::pair<std::string, Slice> split_path(const std::string& path) {
-  const size_t open = path.rfind("@[");
-  if (open == std::string::npos || !path.ends_with(']')) return {path, {}};
-  const std::string inside = path.substr(open + 2, path.size() - open - 3);
-  const size_t colon = inside.find(':');
-  const auto bound = [&](const std::string& text) -> std::optional<int64_t> {
-    if (text.empty()) return std::nullopt;
-    int64_t value = 0;
-    const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (failed == std::errc() && end == text.data() + text.size()) return value;
-    throw ConfigError(
-        {.what = "malformed slice of a data set", .where = path, .got = inside, .wanted = "@[start:end]"});
-  };
-  if (colon == std::string::npos) bound("no colon");
-  return {path.substr(0, open), {bound(inside.substr(0, colon)), bound(inside.substr(colon + 1))}};
+int64_t parse_bound(const std::string& path, std::string_view inside, std::string_view text) {
+  int64_t value = 0;
+  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (failed == std::errc() && end == text.data() + text.size()) return value;
+  throw ConfigError(
+      {.what = "malformed slice of a data set", .where = path, .got = std::string(inside), .wanted = "@[start:end]"});
 }
 
-std::vector<std::pair<int64_t, std::string_view>> lines_with_text(std::string_view bytes) {
-  std::vector<std::pair<int64_t, std::string_view>> lines;
-  if (bytes.starts_with("\xEF\xBB\xBF")) bytes.remove_prefix(3);
-  for (int64_t number = 1; !bytes.empty(); ++number) {
-    const std::string_view line = bytes.substr(0, bytes.find('\n'));
-    bytes.remove_prefix(std::min(bytes.size(), line.size() + 1));
-    if (line.find_first_not_of(" \t\r") != std::string_view::npos) lines.emplace_back(number, line);
-  }
-  return lines;
-}
-
-// Python's rule for the bounds of a slice.
-int64_t clamp_bound(std::optional<int64_t> bound, int64_t fallback, int64_t count) {
-  if (!bound) return fallback;
-  const int64_t from_start = *bound < 0 ? std::max<int64_t>(*bound, -count) + count : *bound;
-  return std::min(from_start, count);
-}
-
-// Collects top-level numbers that are no integers, in the spelling of the file.
-class NumberTexts : public nlohmann::json_sax<Json> {
- public:
-  explicit NumberTexts(std::map<std::string, std::string>& texts) : texts_(texts) {}
-  bool number_float(double, const std::string& text) override {
-    if (depth_ == 1) texts_[key_] = text;
-    return true;
-  }
-  bool key(std::string& name) override {
-    if (depth_ == 1) key_ = name;
-    return true;
-  }
-  bool start_object(size_t) override { return ++depth_; }
-  bool start_array(size_t) override { return ++depth_; }
-  bool end_object() override { return --depth_, true; }
-  bool end_array() override { return --depth_, true; }
-  bool null() override { return true; }
-  bool boolean(bool) override { return true; }
-  bool number_integer(int64_t) override { return true; }
-  bool number_unsigned(uint64_t) override { return true; }
-  bool string(std::string&) override { return true; }
-  bool binary(Json::binary_t&) override { return true; }
-  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception&) override { return false; }
-
- private:
-  std::map<std::string, std::string>& texts_;
-  std::string key_;
-  int64_t depth_ = 0;
-};
-
-Row parse_row(int64_t number, std::string_view line, const std::string& where) {
-  Row row;
-  row.line = number;
-  try {
-    row.json = parse_json(line, where);
-  } catch (const FormatError& error) {
-    throw DataError(error.fault());
-  }
-  if (!row.json.is_object())
-    throw DataError({.what = "a row is not a JSON object", .where = where, .got = std::string(row.json.type_name())});
-  const auto is_float = [](const Json& value) { return value.is_number_float(); };
-  if (std::any_of(row.json.begin(), row.json.end(), is_float)) {
-    NumberTexts collector(row.number_texts);
-    Json::sax_parse(line.begin(), line.end(), &collector);
-  }
-  return row;
-}
-
-const Json& field(const Dataset& data, const Row& row, const std::string& key) {
-  if (const auto found = row.json.find(key); found != row.json.end()) return *found;
-  std::vector<std::string> keys;
-  for (const auto& item : row.json.items()) keys.push_back(item.key());
-  throw DataError({.what = "a row lacks a key",
-                   .where = data.where(row),
-                   .got = fmt::format("keys {}", fmt::join(keys, ", ")),
-                   .wanted = key});
-}
-
-[[noreturn]] void wrong_field(const Dataset& data, const Row& row, const std::string& key, const std::string& wanted) {
-  throw DataError({.what = "a field has the wrong type",
-                   .where = data.where(row) + ": " + key,
-                   .got = row.json[key].dump(-1, ' ', true).substr(0, 100),
-                   .wanted = wanted});
-}
-
-struct ListWords {
-  const char* wanted;
-  const char* bad_item;
-};
-
-// A list of integers in [0, limit).
-std::vector<int32_t> integer_list(const Dataset& data, const Row& row, const std::string& key, int64_t limit,
-                                  const ListWords& words) {
-  const Json& list = field(data, row, key);
-  if (!list.is_array()) wrong_field(data, row, key, words.wanted);
-  std::vector<int32_t> values;
-  values.reserve(list.size());
-  for (size_t i = 0; i < list.size(); ++i) {
-    const bool valid = list[i].is_number_unsigned() && list[i].get<uint64_t>() < static_cast<uint64_t>(limit);
-    if (!valid)
-      throw DataError({.what = words.bad_item,
-                       .where = fmt::format("{}: {}[{}]", data.where(row), key, i),
-                       .got = list[i].dump().substr(0, 100),
-                       .wanted = limit == 2 ? "0 or 1" : fmt::format("an integer from 0 to {}", limit - 1)});
-    values.push_back(list[i].get<int32_t>());
-  }
-  return values;
+// Python's rule for a bound that counts from the end.
+int64_t from_start(int64_t bound, int64_t count) {
+  return bound < 0 ? std::max<int64_t>(bound, -count) + count : bound;
 }
 
 }  // namespace
 
-Dataset Dataset::read(const std::string& path) {
-  const auto [file, slice] = split_path(path);
-  const std::string bytes = fs::read_file(file);
-  const auto lines = lines_with_text(bytes);
-  const int64_t count = static_cast<int64_t>(lines.size());
+Dataset::Slice Dataset::split_slice(std::string& path) {
+  const size_t open = path.rfind("@[");
+  if (open == std::string::npos || !path.ends_with(']')) return {};
+  const std::string inside = path.substr(open + 2, path.size() - open - 3);
+  const std::string_view text = inside;
+  const size_t colon = text.find(':');
+  if (colon == std::string_view::npos) parse_bound(path, text, "no colon");
+  Slice slice;
+  if (colon > 0) slice.begin = parse_bound(path, text, text.substr(0, colon));
+  if (colon + 1 < text.size()) slice.end = parse_bound(path, text, text.substr(colon + 1));
+  path.resize(open);
+  return slice;
+}
+
+Dataset Dataset::open(const std::string& path, const DatasetOptions& options) {
   Dataset data;
-  data.path_ = file;
-  const int64_t end = clamp_bound(slice.end, count, count);
-  for (int64_t i = clamp_bound(slice.begin, 0, count); i < end; ++i) {
-    const auto& [number, line] = lines[static_cast<size_t>(i)];
-    data.rows_.push_back(parse_row(number, line, file + " line " + std::to_string(number)));
+  data.path_ = path;
+  const Slice slice = split_slice(data.path_);
+  data.options_ = options;
+  data.file_ = std::make_unique<FileBytes>(data.path_);
+  data.in_order_ = parquet::is_parquet(data.file_->bytes());
+  if (data.in_order_) {
+    auto rows = std::make_unique<ParquetRows>(data.file_->bytes(), data.path_);
+    for (const parquet::Node& field : rows->schema().fields)
+      data.columns_.emplace_back(field.name, parquet::type_text(field, rows->schema()));
+    data.source_ = std::move(rows);
+  } else {
+    data.source_ = std::make_unique<TextRows>(data.file_->bytes(), data.path_);
   }
-  if (data.rows_.empty())
+  data.resolve(slice);
+  // The first row tells whether there is any, without a look at the others.
+  const int64_t known = data.end_ && data.begin_ >= *data.end_ ? data.begin_ : data.source_->count_to(data.begin_ + 1);
+  if (known <= data.begin_)
     throw DataError({.what = "the data set is empty",
                      .where = path,
-                     .got = std::to_string(count) + " rows in the file",
+                     .got = std::to_string(data.source_->size()) + " rows in the file",
                      .wanted = "at least one row of JSON"});
+  data.rewind();
   return data;
 }
 
-std::string string_field(const Dataset& data, const Row& row, const std::string& key) {
-  const Json& value = field(data, row, key);
-  if (!value.is_string()) wrong_field(data, row, key, "a string");
-  return value.get<std::string>();
+// Bounds that count from the end need the number of rows.
+void Dataset::resolve(const Slice& slice) {
+  const auto bound = [&](std::optional<int64_t> given) {
+    return given && *given < 0 ? from_start(*given, source_->size()) : given;
+  };
+  begin_ = bound(slice.begin).value_or(0);
+  end_ = bound(slice.end);
 }
 
-std::string label_field(const Dataset& data, const Row& row, const std::string& key) {
-  const Json& value = field(data, row, key);
-  if (value.is_string()) return value.get<std::string>();
-  if (!value.is_number()) wrong_field(data, row, key, "a string or a number");
-  const auto written = row.number_texts.find(key);
-  return written == row.number_texts.end() ? value.dump() : written->second;
+void Dataset::rewind() {
+  position_ = begin_;
+  source_->seek(begin_);
 }
 
-std::vector<int32_t> token_field(const Dataset& data, const Row& row, const std::string& key, int64_t limit) {
-  return integer_list(data, row, key, limit, {"a list of token ids", "not a token id"});
+std::optional<Row> Dataset::next() {
+  for (;;) {
+    if (end_ && position_ >= *end_) return std::nullopt;
+    Row row;
+    ++position_;
+    try {
+      if (!source_->next(row)) return std::nullopt;
+      row.number -= begin_;
+      return row;
+    } catch (const DataError& error) {
+      note_bad(row.line, error);
+    }
+  }
 }
 
-std::vector<int32_t> mask_field(const Dataset& data, const Row& row, const std::string& key) {
-  return integer_list(data, row, key, 2, {"a list of 0 and 1", "a mask value is neither 0 nor 1"});
+std::vector<Row> Dataset::rest() {
+  std::vector<Row> rows;
+  while (auto row = next()) rows.push_back(*std::move(row));
+  return rows;
+}
+
+int64_t Dataset::size() {
+  const int64_t end = end_ ? source_->count_to(*end_) : source_->size();
+  return end - begin_;
+}
+
+Row Dataset::row(int64_t number) {
+  if (number < 0 || number >= size())
+    throw DataError({.what = "no such row",
+                     .where = path_,
+                     .got = std::to_string(number),
+                     .wanted = fmt::format("0 to {}", size() - 1)});
+  if (in_order_ && begin_ + number != position_) {
+    source_ = std::make_unique<SpooledRows>(*source_, path_);
+    in_order_ = false;
+  }
+  if (begin_ + number != position_) source_->seek(begin_ + number);
+  position_ = begin_ + number + 1;
+  Row row;
+  source_->next(row);
+  row.number = number;
+  return row;
+}
+
+void Dataset::note_bad(int64_t line, const DataError& error) {
+  const Fault& fault = error.fault();
+  if (bad_.contains(line)) return;
+  if (static_cast<int64_t>(bad_.size()) >= options_.max_bad_rows) {
+    if (options_.max_bad_rows == 0) throw error;
+    Fault last = fault;
+    last.what += fmt::format(" (after {} bad rows that were left out)", bad_.size());
+    throw DataError(last);
+  }
+  std::string reason = fault.what;
+  if (!fault.got.empty()) reason += ": " + fault.got;
+  if (!fault.wanted.empty()) reason += "; wanted " + fault.wanted;
+  bad_[line] = std::move(reason);
+}
+
+std::string Dataset::format() const {
+  const Compression compression = file_->compression();
+  return source_->format() +
+         (compression == Compression::none ? "" : std::string(", ") + compression_name(compression));
+}
+
+std::vector<BadRow> Dataset::bad_rows() const {
+  std::vector<BadRow> rows;
+  for (const auto& [line, reason] : bad_) rows.push_back({.place = source_->place(line), .reason = reason});
+  return rows;
 }
 
 }  // namespace lockstep::text

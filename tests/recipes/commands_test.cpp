@@ -184,7 +184,7 @@ TEST_F(Commands, ShapeFlagsAreNumbers) {
 TEST_F(Commands, InspectSaysWhatTheTrainerSaid) {
   for (const lora::LoraType type : {lora::LoraType::fused, lora::LoraType::canonical}) {
     const std::string adapter = adapter_of(kTiny, type);
-    run_inspect(adapter, control_);
+    run_inspect({.path = adapter}, control_);
     const std::string text = taken(out_);
     for (const std::string& part :
          {std::string("rank        4\nalpha       8\n"), fmt::format("type        {}\n", lora::lora_type_name(type)),
@@ -199,29 +199,30 @@ TEST_F(Commands, InspectSaysWhatTheTrainerSaid) {
       ASSERT_TRUE(std::getline(lines, row));
       EXPECT_EQ(row.size(), title.size()) << title << "\n" << row;
     }
-    run_inspect(fs::Path(adapter).parent_path().string(), control_);
+    run_inspect({.path = fs::Path(adapter).parent_path().string()}, control_);
     EXPECT_EQ(taken(out_), text);
   }
 }
 
 TEST_F(Commands, InspectKnowsForeignAdaptersAndModels) {
-  run_inspect(kTiny + "/adapter_pattern", control_);
+  run_inspect({.path = kTiny + "/adapter_pattern"}, control_);
   EXPECT_NE(out_.str().find("made elsewhere"), std::string::npos) << out_.str();
   EXPECT_NE(out_.str().find("judged by names and shapes"), std::string::npos) << out_.str();
   taken(out_);
-  run_inspect(kTiny, control_);
+  run_inspect({.path = kTiny}, control_);
   EXPECT_NE(out_.str().find("family      qwen3"), std::string::npos) << out_.str();
-  expect_error<ConfigError>([&] { run_inspect(path("nothing"), control_); }, {"nothing to inspect"});
+  expect_error<ConfigError>([&] { run_inspect({.path = path("nothing")}, control_); }, {"nothing to inspect"});
 }
 
 TEST_F(Commands, InspectRefusesWhatWouldNotLoad) {
   const std::string adapter = adapter_of(kTiny, lora::LoraType::canonical);
   change(fs::Path(adapter) / "adapter_config.json", "r", 5);
-  expect_error<ShapeError>([&] { run_inspect(adapter, control_); },
+  expect_error<ShapeError>([&] { run_inspect({.path = adapter}, control_); },
                            {"adapter_model.safetensors: base_model.model.model.layers.0", "[4, 64]", "[5, 64]"});
   change(fs::Path(adapter) / "adapter_config.json", "r", 4);
   change(fs::Path(adapter) / "adapter_config.json", "target_modules", {"c_attn"});
-  expect_error<FormatError>([&] { run_inspect(adapter, control_); }, {"adapter_config.json: target_modules", "c_attn"});
+  expect_error<FormatError>([&] { run_inspect({.path = adapter}, control_); },
+                            {"adapter_config.json: target_modules", "c_attn"});
 }
 
 TEST_F(Commands, FaultsOfAnAdapterNameFileAndField) {

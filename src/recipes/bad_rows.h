@@ -1,0 +1,15 @@
+// What --max-bad-rows let a run leave out, said to the user.
+#pragma once
+
+#include <ostream>
+#include <span>
+#include <string>
+
+#include "text/dataset.h"
+
+namespace lockstep::recipes {
+
+// A line for each row: place and reason. Nothing where there is none.
+void report_bad_rows(std::span<const text::BadRow> rows, int64_t max_bad_rows, std::ostream& info);
+
+}  // namespace lockstep::recipes

@@ -1,0 +1,34 @@
+// Bytes that are made once and read in any order: in memory while they are few, else in a temporary file that has no
+// name.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace lockstep::text {
+
+class Spool {
+ public:
+  // The file lies where the system keeps temporary files and goes away with the object, or with the process.
+  explicit Spool(size_t memory_bytes = size_t{64} << 20) : memory_bytes_(memory_bytes) {}
+  Spool(const Spool&) = delete;
+  Spool& operator=(const Spool&) = delete;
+  ~Spool();
+
+  // ResourceError: no room on the disk.
+  void append(std::string_view bytes);
+  // Everything appended; valid until the next append.
+  std::string_view bytes();
+
+ private:
+  void write(std::string_view bytes);
+  void unmap();
+
+  size_t memory_bytes_, file_bytes_ = 0, mapped_bytes_ = 0;
+  std::string memory_;  // all bytes, or those not yet written to the file
+  int fd_ = -1;
+  void* mapped_ = nullptr;
+};
+
+}  // namespace lockstep::text
