@@ -61,8 +61,8 @@ FlagSet sft_flags(SftForm& form) {
   FlagSet flags;
   std::vector<Flag> required = {
       hf_checkpoint_flag(o.base),
-<<<<<<< HEAD
-      {"--prompt-data", "FILE", data, "JSON lines, one sample a row (FILE@[0:100] for a part)"}};
+      {"--prompt-data", "FILE", text(o.prompt_data),
+       "one sample a row: JSON Lines, JSON or Parquet (FILE@[0:100] for a part)"}};
   for (Flag& flag : required_lora_flags(o.adapter)) required.push_back(std::move(flag));
   flags.add("Required", std::move(required));
   const auto set_loss = [&o](const std::string& name) {
@@ -95,18 +95,6 @@ FlagSet sft_flags(SftForm& form) {
              {"--early-stopping-patience", "N", number(o.patience, 1, kMany),
               "stop after so many evaluations without a lower loss on the first set"},
              {"--early-stopping-threshold", "X", number(o.threshold, 0, 1e6), "how much lower it has to be"}});
-=======
-      {"--prompt-data", "FILE", text(o.prompt_data), "one sample a row: JSON Lines, JSON or Parquet"}};
-  for (Flag& flag : required_lora_flags(o.adapter)) required.push_back(std::move(flag));
-  flags.add("Required", std::move(required));
-  flags.add("Data",
-            {{"--num-epoch", "N", number(o.num_epoch, 1, kMany), "passes over the rows"},
-             {"--global-batch-size", "N", number(o.training.global_batch_size, 1, kMany), "rows per optimizer step"},
-             {"--rollout-shuffle", "", toggle(o.shuffle), "rows in a new order each epoch"},
-             {"--rollout-seed", "N", number(o.shuffle_seed, 0, 9e15), "of that order"},
-             {"--calculate-per-token-loss", "", toggle(o.training.per_token_loss),
-              "mean over all tokens (of sample means)"}});
->>>>>>> r3-data
   flags.add("LoRA", lora_flags(o.adapter));
   flags.add("Optimizer", optimizer_flags(o.optimizer));
   flags.add("Checkpoint", checkpoint_flags(o.save));

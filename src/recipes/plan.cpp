@@ -151,9 +151,9 @@ void plan_sft(const SftOptions& options, const std::vector<std::string>& notes, 
   plan.checkpoints();
   plan.model_and_memory(std::nullopt);
   std::optional<int64_t> rows, ignored;
-  *control.out << fmt::format("data        {}\n", rows_text(options.prompt_data, rows));
+  *control.out << fmt::format("data        {}\n", rows_text(options.prompt_data, options.rows.max_bad_rows, rows));
   for (const EvalSet& set : options.eval_sets)
-    *control.out << fmt::format("evaluation  {}: {}, every {} steps\n", set.name, rows_text(set.path, ignored),
+    *control.out << fmt::format("evaluation  {}: {}, every {} steps\n", set.name, rows_text(set.path, options.rows.max_bad_rows, ignored),
                                 options.eval_interval);
   const auto* dpo = std::get_if<train::DpoLoss>(&options.loss);
   *control.out << fmt::format(

@@ -4,7 +4,6 @@
 #include <ostream>
 
 #include "recipes/adapter.h"
-#include "recipes/bad_rows.h"
 #include "recipes/commands.h"
 #include "recipes/data_order.h"
 #include "recipes/held_out.h"

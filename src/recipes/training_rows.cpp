@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <ostream>
 
 #include "core/error.h"
+#include "recipes/bad_rows.h"
 
 namespace lockstep::recipes {
 
@@ -26,43 +28,42 @@ bool has_target(const RowTokens& row) {
 
 }  // namespace
 
+void TrainingRows::Counts::add(const Counts& other) {
+  truncated += other.truncated;
+  cut_tokens += other.cut_tokens;
+  dropped += other.dropped;
+  unaligned += other.unaligned;
+  tokens += other.tokens;
+  targets += other.targets;
+}
+
 TrainingRows::TrainingRows(const std::string& path, const Base& base, const RowOptions& options, bool pairs,
                            const Control& control)
     : base_(base),
       options_(options),
       pairs_(pairs),
-      path_(path),
-      data_(text::Dataset::read(path)),
+      data_(text::Dataset::open(path, {.max_bad_rows = options.max_bad_rows})),
       tokenizer_(base, options) {
-  for (int64_t number = 0; number < static_cast<int64_t>(data_.rows().size()); ++number) {
-    if (control.interrupted()) throw Cancelled({.what = "interrupted while reading", .where = path});
-    read(number, data_.rows()[static_cast<size_t>(number)]);
+  constexpr int64_t kRowsBetweenQuestions = 256;
+  while (const std::optional<text::Row> row = data_.next()) {
+    if (row->number % kRowsBetweenQuestions == kRowsBetweenQuestions - 1 && control.interrupted())
+      throw Cancelled({.what = "interrupted while reading rows", .where = path});
+    data_.accept(*row, [&] {
+      Counts counts;
+      std::vector<train::Datum> datums = datums_of(*row, counts);
+      counts_.add(counts);
+      if (!datums.empty()) keep(row->number, std::move(datums));
+    });
   }
   if (kept_.empty())
     throw DataError({.what = "no row is left to train on",
                      .where = path,
-                     .got = fmt::format("{} rows, {} without a target after truncation, {} bad", counts_.rows,
-                                        counts_.dropped, counts_.bad),
+                     .got = fmt::format("{} rows without a target after truncation, {} bad rows", counts_.dropped,
+                                        data_.bad_rows().size()),
                      .attempt = counts_.dropped > 0 ? "a larger --max-seq-length" : ""});
 }
 
-void TrainingRows::read(int64_t number, const text::Row& row) {
-  ++counts_.rows;
-  std::vector<train::Datum> datums;
-  try {
-    datums = datums_of(OrderedJson::parse(row.json.dump()));
-  } catch (const DataError& error) {
-    if (++counts_.bad <= options_.max_bad_rows) return;
-    Fault fault = error.fault();
-    fault.where = data_.where(row) + (fault.where.empty() ? "" : ", " + fault.where);
-    throw DataError(std::move(fault));
-  }
-  if (datums.empty()) return;
-  for (const train::Datum& datum : datums) {
-    counts_.tokens += datum.size() + 1;
-    counts_.targets += static_cast<double>(
-        std::count_if(datum.weights.begin(), datum.weights.end(), [](float weight) { return weight > 0; }));
-  }
+void TrainingRows::keep(int64_t number, std::vector<train::Datum> datums) {
   const int64_t bytes = bytes_of(datums);
   if (ready_.size() == kept_.size() && ready_bytes_ + bytes <= kReadyBytes) {
     ready_bytes_ += bytes;
@@ -71,49 +72,57 @@ void TrainingRows::read(int64_t number, const text::Row& row) {
   kept_.push_back(number);
 }
 
-std::vector<train::Datum> TrainingRows::datums_of(const OrderedJson& row) {
-  std::vector<RowTokens> sides;
-  if (pairs_)
-    for (RowTokens& side : tokenizer_.preference(row)) sides.push_back(std::move(side));
-  else
-    sides.push_back(tokenizer_.sequence(row));
-  std::vector<train::Datum> datums;
-  bool whole = true;
-  for (RowTokens& side : sides) {
-    if (!has_target(side))
-      throw DataError({.what = "no token of the row is a target",
-                       .wanted = "at least one 1 in loss_mask, a completion, or a message of the assistant"});
-    counts_.unaligned += side.unaligned;
-    whole = cut(side) && whole;
+std::vector<train::Datum> TrainingRows::datums_of(const text::Row& row, Counts& counts) {
+  try {
+    std::vector<RowTokens> sides;
+    if (pairs_)
+      for (RowTokens& side : tokenizer_.preference(row.json)) sides.push_back(std::move(side));
+    else
+      sides.push_back(tokenizer_.sequence(row.json));
+    bool whole = true;
+    for (RowTokens& side : sides) {
+      if (!has_target(side))
+        throw DataError({.what = "no token of the row is a target",
+                         .wanted = "at least one 1 in loss_mask, a completion, or a message of the assistant"});
+      counts.unaligned += side.unaligned;
+      whole = cut(side, counts) && whole;
+    }
+    counts.dropped += !whole;
+    std::vector<train::Datum> datums;
+    for (const RowTokens& side : sides) {
+      if (!whole) break;
+      datums.push_back(train::make_datum(side.tokens, side.weights));
+      counts.tokens += static_cast<int64_t>(side.tokens.size());
+      counts.targets += std::count_if(side.weights.begin(), side.weights.end(), [](float w) { return w > 0; });
+    }
+    return datums;
+  } catch (const DataError& error) {
+    Fault fault = error.fault();
+    fault.where = data_.where(row) + (fault.where.empty() ? "" : ", " + fault.where);
+    throw DataError(std::move(fault));
   }
-  if (!whole) {
-    ++counts_.dropped;
-    return {};
-  }
-  for (const RowTokens& side : sides) datums.push_back(train::make_datum(side.tokens, side.weights));
-  return datums;
 }
 
-bool TrainingRows::cut(RowTokens& row) {
+bool TrainingRows::cut(RowTokens& row, Counts& counts) const {
   const auto length = static_cast<int64_t>(row.tokens.size());
-  if (length > options_.max_length.value_or(base_.config.max_positions + 1)) {
+  if (length > std::min(options_.max_length.value_or(length), base_.config.max_positions + 1)) {
     if (!options_.max_length)
       throw DataError({.what = "row longer than the model's context",
                        .got = fmt::format("{} tokens", length),
                        .wanted = fmt::format("at most {}", base_.config.max_positions + 1),
                        .attempt = "--max-seq-length N cuts rows"});
-    const auto surplus = static_cast<std::ptrdiff_t>(length - *options_.max_length);
+    const int64_t kept = std::min(*options_.max_length, base_.config.max_positions + 1);
     const auto drop = [&](auto& values) {
       if (options_.truncation == TruncationMode::keep_start)
-        values.erase(values.end() - surplus, values.end());
+        values.erase(values.begin() + kept, values.end());
       else
-        values.erase(values.begin(), values.begin() + surplus);
+        values.erase(values.begin(), values.end() - kept);
     };
     drop(row.tokens);
     drop(row.weights);
     row.weights[0] = 0;
-    ++counts_.truncated;
-    counts_.cut_tokens += surplus;
+    ++counts.truncated;
+    counts.cut_tokens += length - kept;
   }
   return row.tokens.size() >= 2 && has_target(row);
 }
@@ -124,13 +133,13 @@ void TrainingRows::append(int64_t row, std::vector<train::Datum>& datums) {
     datums.insert(datums.end(), ready_[place].begin(), ready_[place].end());
     return;
   }
-  for (train::Datum& datum : datums_of(OrderedJson::parse(data_.rows()[static_cast<size_t>(kept_[place])].json.dump())))
-    datums.push_back(std::move(datum));
+  Counts ignored;
+  for (train::Datum& datum : datums_of(data_.row(kept_[place]), ignored)) datums.push_back(std::move(datum));
 }
 
 void TrainingRows::describe(const std::string& label, std::ostream& out) const {
   out << fmt::format("{:<7} {} {} from {}: {} tokens, {} of them targets\n", label, size(), pairs_ ? "pairs" : "rows",
-                     path_, counts_.tokens, counts_.targets);
+                     data_.path(), counts_.tokens, counts_.targets);
   const auto note = [&](int64_t count, const std::string& what) {
     if (count > 0) out << fmt::format("note    {} {}\n", count, what);
   };
@@ -138,9 +147,9 @@ void TrainingRows::describe(const std::string& label, std::ostream& out) const {
        fmt::format("{} cut to --max-seq-length {}: {} tokens are not seen", pairs_ ? "sides of pairs" : "rows",
                    options_.max_length.value_or(0), counts_.cut_tokens));
   note(counts_.dropped, "rows left out: cut so, they have no target");
-  note(counts_.bad, "bad rows left out (--max-bad-rows)");
   note(counts_.unaligned,
        "rows: the prompt's tokens are no prefix of prompt + completion; the completion starts where they differ");
+  report_bad_rows(data_.bad_rows(), options_.max_bad_rows, out);
 }
 
 }  // namespace lockstep::recipes

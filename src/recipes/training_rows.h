@@ -29,19 +29,18 @@ class TrainingRows {
 
  private:
   struct Counts {
-    int64_t rows = 0, truncated = 0, cut_tokens = 0, dropped = 0, unaligned = 0, bad = 0, tokens = 0;
-    double targets = 0;
+    int64_t truncated = 0, cut_tokens = 0, dropped = 0, unaligned = 0, tokens = 0, targets = 0;
+    void add(const Counts& other);
   };
 
   // The row's datums; none if truncation left one without a target.
-  std::vector<train::Datum> datums_of(const OrderedJson& row);
-  void read(int64_t number, const text::Row& row);
-  bool cut(RowTokens& row);  // false: no target is left
+  std::vector<train::Datum> datums_of(const text::Row& row, Counts& counts);
+  bool cut(RowTokens& row, Counts& counts) const;  // false: no target is left
+  void keep(int64_t number, std::vector<train::Datum> datums);
 
   const Base& base_;
   const RowOptions& options_;
   const bool pairs_;
-  std::string path_;
   text::Dataset data_;
   RowTokenizer tokenizer_;
   std::vector<int64_t> kept_;                     // numbers of usable rows
