@@ -101,6 +101,10 @@ text::Tokenizer load_tokenizer(const Base& base) {
   return text::Tokenizer::load(base.path.string());
 }
 
+text::Tokenizer load_tokenizer(const BaseOptions& options) {
+  return text::Tokenizer::load(resolve(options).string());
+}
+
 int32_t eos_for_training(const Base& base, const text::Tokenizer& tokenizer) {
   const fs::Path file = base.path / "tokenizer_config.json";
   if (std::filesystem::exists(file)) {

@@ -38,6 +38,7 @@ DType weight_dtype(const Base& base);
 Base read_base_config(const BaseOptions& options);
 
 text::Tokenizer load_tokenizer(const Base& base);
+text::Tokenizer load_tokenizer(const BaseOptions& options);  // and nothing else of the model
 // The id appended to SFT completions: eos_token of tokenizer_config.json, else the first end token of the model.
 // DataError if neither.
 int32_t eos_for_training(const Base& base, const text::Tokenizer& tokenizer);

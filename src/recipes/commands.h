@@ -24,6 +24,9 @@ void run_generate(const GenerateOptions& options, const Control& control);
 void run_eval(const EvalOptions& options, const Control& control);
 void run_inspect(const std::string& path,
                  const Control& control);  // an adapter directory, a save directory or a model directory
+// Only the tokenizer of the model directory is read.
+void run_tokenize(const TokenizeOptions& options, const Control& control);
+void run_detokenize(const DetokenizeOptions& options, const Control& control);
 void run_bench(const BenchOptions& options, const Control& control);
 std::vector<std::string> bench_parts();  // names of BenchOptions::parts, in order
 

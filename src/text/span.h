@@ -1,0 +1,13 @@
+// A range of bytes of a text.
+#pragma once
+
+#include <cstddef>
+
+namespace lockstep::text {
+
+struct Span {
+  size_t begin = 0, end = 0;
+  bool operator==(const Span&) const = default;
+};
+
+}  // namespace lockstep::text
