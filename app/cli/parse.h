@@ -27,6 +27,8 @@ bool asks_for_sft(const Values& args);  // arguments of `train` whose --loss-typ
 recipes::ScoreOptions parse_score(const Values& args);
 recipes::GenerateOptions parse_generate(const Values& args);
 recipes::EvalOptions parse_eval(const Values& args);
+recipes::TokenizeOptions parse_tokenize(const Values& args);
+recipes::DetokenizeOptions parse_detokenize(const Values& args);
 recipes::BenchOptions parse_bench(const Values& args);
 recipes::InspectOptions parse_inspect(const Values& args);
 
@@ -36,6 +38,8 @@ std::string dpo_help();
 std::string score_help();
 std::string generate_help();
 std::string eval_help();
+std::string tokenize_help();
+std::string detokenize_help();
 std::string bench_help();
 std::string inspect_help();
 

@@ -59,10 +59,9 @@ std::vector<Flag> row_flags(recipes::RowOptions& rows) {
 FlagSet sft_flags(SftForm& form) {
   recipes::SftOptions& o = form.options;
   FlagSet flags;
-  std::vector<Flag> required = {
-      hf_checkpoint_flag(o.base),
-      {"--prompt-data", "FILE", text(o.prompt_data),
-       "one sample a row: JSON Lines, JSON or Parquet (FILE@[0:100] for a part)"}};
+  std::vector<Flag> required = {hf_checkpoint_flag(o.base),
+                                {"--prompt-data", "FILE", text(o.prompt_data),
+                                 "one sample a row: JSON Lines, JSON or Parquet (FILE@[0:100] for a part)"}};
   for (Flag& flag : required_lora_flags(o.adapter)) required.push_back(std::move(flag));
   flags.add("Required", std::move(required));
   const auto set_loss = [&o](const std::string& name) {

@@ -39,6 +39,7 @@ DType weight_dtype(const Base& base);
 Base read_base_config(const BaseOptions& options);
 
 text::Tokenizer load_tokenizer(const Base& base);
+text::Tokenizer load_tokenizer(const BaseOptions& options);  // and nothing else of the model
 // The template in `file`, or (empty) the model directory's; nullopt if that has none.
 std::optional<text::ChatTemplate> load_chat_template(const Base& base, const std::string& file);
 // The id appended to SFT completions: eos_token of tokenizer_config.json, else the first end token of the model.

@@ -183,6 +183,23 @@ struct InspectOptions {
   int64_t num_rows = 3;  // of a data set that are printed
 };
 
+struct TokenizeOptions {
+  BaseOptions base;
+  std::optional<std::string> text;  // exactly one of text, input
+  std::string input, input_key;     // without a key the whole file is one text, else JSON lines
+  std::string output;               // JSON lines; empty: printed
+  bool add_special_tokens = false;
+  bool ids_only = false;
+};
+
+struct DetokenizeOptions {
+  BaseOptions base;
+  std::vector<int32_t> ids;              // without input
+  std::string input, input_key = "ids";  // JSON lines
+  std::string output;                    // JSON lines; empty: printed
+  bool skip_special_tokens = false;
+};
+
 struct BenchOptions {
   BaseOptions base;
   // What is not given follows the device: small work on a CPU, work that fills it on a GPU (bench_work).

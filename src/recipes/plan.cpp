@@ -153,8 +153,8 @@ void plan_sft(const SftOptions& options, const std::vector<std::string>& notes, 
   std::optional<int64_t> rows, ignored;
   *control.out << fmt::format("data        {}\n", rows_text(options.prompt_data, options.rows.max_bad_rows, rows));
   for (const EvalSet& set : options.eval_sets)
-    *control.out << fmt::format("evaluation  {}: {}, every {} steps\n", set.name, rows_text(set.path, options.rows.max_bad_rows, ignored),
-                                options.eval_interval);
+    *control.out << fmt::format("evaluation  {}: {}, every {} steps\n", set.name,
+                                rows_text(set.path, options.rows.max_bad_rows, ignored), options.eval_interval);
   const auto* dpo = std::get_if<train::DpoLoss>(&options.loss);
   *control.out << fmt::format(
       "batch       {} {} a step, {}\n", options.training.global_batch_size, dpo != nullptr ? "pairs" : "samples",

@@ -13,6 +13,8 @@ namespace {
 
 constexpr const char* kWeightKeys[] = {"weight", "step_loss_mask"};
 constexpr const char* kWhiteSpace = " \t\r\n";
+constexpr const char* kBlocksHelp =
+    "a template with {% generation %} blocks (--chat-template FILE), such as TRL's *_training.jinja";
 
 struct Turn {
   size_t message = 0;  // of a block: its own number, where nobody asks for the message
@@ -98,12 +100,11 @@ void require_prefix(const std::string& begins, const std::string& whole, size_t 
   if (whole.starts_with(begins)) return;
   const auto differ = std::mismatch(begins.begin(), begins.end(), whole.begin(), whole.end());
   const auto at = static_cast<size_t>(differ.first - begins.begin());
-  throw DataError(
-      {.what = "the chat template renders the beginning of the conversation differently when more follows",
-       .where = turn_name(message),
-       .got = "\"" + begins.substr(at, 40) + "\" at byte " + std::to_string(at),
-       .wanted = "\"" + whole.substr(at, 40) + "\", as in the whole conversation",
-       .attempt = "a template with {% generation %} blocks (--chat-template), such as TRL's *_training.jinja"});
+  throw DataError({.what = "the chat template renders the beginning of the conversation differently when more follows",
+                   .where = turn_name(message),
+                   .got = "\"" + begins.substr(at, 40) + "\" at byte " + std::to_string(at),
+                   .wanted = "\"" + whole.substr(at, 40) + "\", as in the whole conversation",
+                   .attempt = kBlocksHelp});
 }
 
 std::string trimmed(const std::string& text) {
@@ -138,6 +139,12 @@ std::vector<Turn> derived_turns(const ChatTemplate& chat_template, const Tokeniz
       prefix.push_back(message);
       continue;
     }
+    if (prefix.empty())
+      throw DataError({.what = "what stands before the first turn cannot be rendered by itself",
+                       .where = turn_name(i),
+                       .got = "a conversation that begins with the assistant",
+                       .wanted = "a message of the user or the system before it",
+                       .attempt = kBlocksHelp});
     const std::string before = chat_template.render(input_of(conversation, prefix, true)).text;
     require_prefix(before, tokens.text, i);
     prefix.push_back(message);
@@ -147,6 +154,8 @@ std::vector<Turn> derived_turns(const ChatTemplate& chat_template, const Tokeniz
     if (with.size() <= before.size()) continue;
     Turn turn{i, {before.size(), with.size()}, weights[i]};
     drop_trailing_space(tokenizer, tokens, turn.span);
+    // A tokenizer that trims its spans has no token for the space before a word.
+    while (turn.span.begin + 1 < turn.span.end && !token_at(tokens.spans, turn.span.begin)) ++turn.span.begin;
     verify_turn(tokenizer, tokens, turn);
     turns.push_back(turn);
   }
@@ -196,9 +205,9 @@ MaskedTokens assistant_tokens(const ChatTemplate& chat_template, const Tokenizer
   for (size_t i = 0; i < conversation.messages.size(); ++i) weights.push_back(take_weight(conversation.messages[i], i));
   Rendered rendered = chat_template.render(input_of(conversation, conversation.messages, false));
   MaskedTokens tokens = tokens_of(tokenizer, std::move(rendered.text), 0);
-  const std::vector<Turn> turns = rendered.generation_spans.empty()
-                                      ? derived_turns(chat_template, tokenizer, conversation, weights, tokens)
-                                      : generation_turns(rendered.generation_spans, conversation, weights);
+  const std::vector<Turn> turns = chat_template.marks_generation(!conversation.tools.is_null())
+                                      ? generation_turns(rendered.generation_spans, conversation, weights)
+                                      : derived_turns(chat_template, tokenizer, conversation, weights, tokens);
   for (const Turn& turn : turns) {
     const auto range = tokens_in(tokens, turn.span);
     if (!range) break;  // as transformers
