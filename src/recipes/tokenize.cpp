@@ -106,10 +106,10 @@ void run_tokenize(const TokenizeOptions& options, const Control& control) {
   } else if (options.input_key.empty()) {
     tokenizing.add(fs::read_file(options.input));
   } else {
-    const text::Dataset data = text::Dataset::read(options.input);
-    for (const text::Row& row : data.rows()) {
-      if (control.interrupted()) throw Cancelled({.what = "interrupted", .where = data.where(row)});
-      tokenizing.add(text::string_field(data, row, options.input_key));
+    text::Dataset data = text::Dataset::open(options.input);
+    while (const auto row = data.next()) {
+      if (control.interrupted()) throw Cancelled({.what = "interrupted", .where = data.where(*row)});
+      tokenizing.add(text::string_field(data, *row, options.input_key));
     }
   }
   tokenizing.close();
@@ -122,11 +122,11 @@ void run_detokenize(const DetokenizeOptions& options, const Control& control) {
     return;
   }
   Lines lines(options.output, *control.out);
-  const text::Dataset data = text::Dataset::read(options.input);
+  text::Dataset data = text::Dataset::open(options.input);
   constexpr int64_t kMostIds = int64_t{1} << 31;
-  for (const text::Row& row : data.rows()) {
-    if (control.interrupted()) throw Cancelled({.what = "interrupted", .where = data.where(row)});
-    const std::vector<int32_t> ids = text::token_field(data, row, options.input_key, kMostIds);
+  while (const auto row = data.next()) {
+    if (control.interrupted()) throw Cancelled({.what = "interrupted", .where = data.where(*row)});
+    const std::vector<int32_t> ids = text::token_field(data, *row, options.input_key, kMostIds);
     lines.add(dumped({{"text", tokenizer.decode(ids, options.skip_special_tokens)}}));
   }
   lines.close();
