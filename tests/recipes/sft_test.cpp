@@ -98,7 +98,10 @@ TEST_F(Sft, EveryShapeOfRows) {
   row.erase(std::remove(row.begin(), row.end(), '\n'), row.end());
   const std::string user = "user: 1+2=<|endoftext|>assistant: ";
   EXPECT_EQ(shown(row), Shown{user + "[3<|endoftext|>]user: 2+2=<|endoftext|>assistant: [4<|endoftext|>]"});
-  EXPECT_EQ(shown(row, [](RowOptions& o) { o.loss_mask = LossMaskType::all; })[0].find("u[ser: 1+2="), 0u);
+  const std::string all = shown(row, [](RowOptions& o) { o.loss_mask = LossMaskType::all; })[0];
+  EXPECT_EQ(std::count(all.begin(), all.end(), '['), 1);
+  EXPECT_LE(all.find('['), std::string("user").size());
+  EXPECT_EQ(all.back(), ']');
   EXPECT_EQ(
       shown(
           R"({"prompt": [{"role": "user", "content": "1+2="}], "completion": [{"role": "assistant", "content": "3"}]})"),
