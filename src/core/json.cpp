@@ -160,7 +160,8 @@ OrderedJson parse_ordered_json(std::string_view text, const std::string& where,
 Json parse_json(std::string_view text, const std::string& where) {
   std::vector<std::set<std::string>> keys;  // of every object that is open
   const Json::parser_callback_t check = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    if (depth > kMaxJsonDepth) nested_too_deeply(where);
+    const bool opens = event == Json::parse_event_t::object_start || event == Json::parse_event_t::array_start;
+    if (opens && depth >= kMaxJsonDepth) nested_too_deeply(where);
     if (event == Json::parse_event_t::object_start) keys.emplace_back();
     if (event == Json::parse_event_t::object_end) keys.pop_back();
     if (event == Json::parse_event_t::key && !keys.back().insert(parsed.get<std::string>()).second)

@@ -14,7 +14,7 @@ namespace lockstep::text {
 
 namespace {
 
-constexpr size_t kPieceBytes = 1 << 20;
+constexpr size_t kPieceBytes = 1 << 17;
 constexpr uint64_t kXzMemory = uint64_t{512} << 20;
 
 [[noreturn]] void fail(Compression compression, const std::string& where, const std::string& reason) {

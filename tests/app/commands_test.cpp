@@ -56,6 +56,7 @@ TEST(Sft, Rules) {
   sft_rejects("--loss-type dpo_loss --loss-mask-type qwen", {"DPO compares completions", "qwen"});
   sft_rejects("--loss-type dpo_loss --truncation-mode keep_end", {"cut at their ends"});
   sft_rejects("--apply-chat-template-kwargs [1]", {"a JSON object"});
+  sft_rejects("--max-bad-rows -1", {"--max-bad-rows", "0"});
 }
 
 TEST(Sft, LaunchScriptsOfSupervisedRuns) {

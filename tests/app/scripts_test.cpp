@@ -157,13 +157,14 @@ TEST(Scripts, DapoLaunchRunsWithoutThem) {
   EXPECT_EQ(command.options.training.global_batch_size, 128);
 }
 
-TEST(Scripts, ParquetIsNotAvailableYet) {
-  testing::expect_error<ConfigError>(
-      [] {
-        parse_train(
-            train_args("--prompt-data t.parquet --eval-prompt-data gsm8k e.parquet --eval-interval 1 --use-tis"));
-      },
-      {"not available yet: --prompt-data t.parquet, --eval-prompt-data e.parquet, --use-tis"});
+TEST(Scripts, ParquetDataIsRead) {
+  const auto command =
+      parse_train(train_args("--prompt-data t.parquet --eval-prompt-data gsm8k e.parquet --eval-interval 1"));
+  EXPECT_EQ(command.options.prompt_data, "t.parquet");
+  ASSERT_EQ(command.options.eval_sets.size(), 1u);
+  EXPECT_EQ(command.options.eval_sets[0].path, "e.parquet");
+  EXPECT_EQ(command.options.max_bad_rows, 0);
+  EXPECT_EQ(parse_train(train_args("--prompt-data t.parquet --max-bad-rows 7")).options.max_bad_rows, 7);
 }
 
 void expect_known(const std::string& flag) {

@@ -22,10 +22,48 @@ TEST(ParseJson, DuplicateKeysAtAnyDepth) {
   EXPECT_NO_THROW(parse_json(R"({"a":{"a":{"a":[{"a":1},{"a":2}]}},"b":{"a":1}})", "f"));
 }
 
+std::string nested(int depth) {
+  return std::string(static_cast<size_t>(depth), '[') + std::string(static_cast<size_t>(depth), ']');
+}
+
+// What reads a value (dump, comparison) calls itself for each level.
 TEST(ParseJson, DepthDoesNotOverflowTheStack) {
-  const std::string deep = std::string(200000, '[') + std::string(200000, ']');
-  EXPECT_TRUE(parse_json(deep, "f").is_array());
-  EXPECT_THROW(parse_json(std::string(200000, '['), "f"), FormatError);
+  EXPECT_EQ(parse_json(nested(kMaxJsonDepth), "f").dump(), nested(kMaxJsonDepth));
+  EXPECT_EQ(parse_ordered_json(nested(kMaxJsonDepth), "f").dump(), nested(kMaxJsonDepth));
+  for (const std::string& deep : {nested(kMaxJsonDepth + 1), nested(200000), std::string(200000, '[')}) {
+    expect_error<FormatError>([&] { parse_json(deep, "f"); }, {"nested too deeply", "at most 500"});
+    expect_error<FormatError>([&] { parse_ordered_json(deep, "f"); }, {"nested too deeply", "at most 500"});
+  }
+}
+
+TEST(ParseOrderedJson, KeepsTheOrderAndTheSpellingOfNumbers) {
+  std::map<std::string, std::string> numbers;
+  const OrderedJson json = parse_ordered_json(
+      R"({"z":1,"a":{"b":[true,null,"x\u00e9"],"f":2.50},"f":3.50,"big":123456789012345678901,"l":[1.50],"i":-7})", "f",
+      &numbers);
+  EXPECT_EQ(json.dump(),
+            R"({"z":1,"a":{"b":[true,null,"xé"],"f":2.5},"f":3.5,"big":1.2345678901234568e+20,"l":[1.5],"i":-7})");
+  EXPECT_EQ(numbers, (std::map<std::string, std::string>{{"f", "3.50"}, {"big", "123456789012345678901"}}));
+  numbers.clear();
+  EXPECT_EQ(parse_ordered_json("[1.50]", "f", &numbers).size(), 1u);
+  EXPECT_EQ(parse_ordered_json("2.50", "f", &numbers), 2.5);
+  EXPECT_TRUE(numbers.empty());
+}
+
+TEST(ParseOrderedJson, RefusesWhatParseJsonRefuses) {
+  for (const char* bad : {"", "{", "{\"a\":1}{", "[1,]", "{'a':1}", "NaN", "\"\xff\"", "\"\\ud800\"", "01", "1 2"}) {
+    EXPECT_THROW(parse_json(bad, "f"), FormatError) << bad;
+    expect_error<FormatError>([&] { parse_ordered_json(bad, "FILE line 3"); }, {"invalid JSON", "FILE line 3"});
+  }
+  expect_error<FormatError>([] { parse_ordered_json(R"({"a":1,"b":{"k":1,"k":2}})", "f"); }, {"twice", "\"k\""});
+}
+
+// The library's own builder compares each new key with all before it.
+TEST(ParseOrderedJson, ManyKeysAreReadInTimeThatGrowsWithThem) {
+  std::string text = "{";
+  for (int i = 0; i < 30000; ++i) text += "\"key" + std::to_string(i) + "\":0,";
+  EXPECT_EQ(parse_ordered_json(text + "\"last\":1}", "f").size(), 30001u);
+  expect_error<FormatError>([&] { parse_ordered_json(text + "\"key77\":1}", "f"); }, {"twice", "key77"});
 }
 
 TEST(ReadJson, MissingFileIsDataError) {

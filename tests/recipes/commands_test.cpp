@@ -214,6 +214,23 @@ TEST_F(Commands, InspectKnowsForeignAdaptersAndModels) {
   expect_error<ConfigError>([&] { run_inspect({.path = path("nothing")}, control_); }, {"nothing to inspect"});
 }
 
+TEST_F(Commands, InspectShowsADataSet) {
+  const std::string parquet = LOCKSTEP_SOURCE_DIR "/tests/golden/parquet/chat_zstd_v2.parquet";
+  run_inspect({.path = parquet + "@[3:]", .num_rows = 1}, control_);
+  const std::string text = taken(out_);
+  for (const char* part :
+       {"format      Parquet, 3 row groups, written by parquet-cpp-arrow", "rows        37\n",
+        "columns     id: int64\n", "            messages: list<struct<role: string, content: string>>\n",
+        "\n{\"id\":3,\"messages\":[{\"role\":"})
+    EXPECT_NE(text.find(part), std::string::npos) << part << "\nis not in\n" << text;
+  EXPECT_EQ(text.find("{\"id\":4"), std::string::npos) << text;
+  fs::write_file_atomic(path("rows.jsonl"), "{\"b\":1.5,\"a\":\"x\"}\nnope\n");
+  run_inspect({.path = path("rows.jsonl")}, control_);
+  for (const char* part : {"JSON Lines\n", "rows        2\n", "b: number\n            a: string\n",
+                           "{\"b\":1.5,\"a\":\"x\"}\n", "rows.jsonl line 2: invalid JSON"})
+    EXPECT_NE(out_.str().find(part), std::string::npos) << part << "\nis not in\n" << out_.str();
+}
+
 TEST_F(Commands, InspectRefusesWhatWouldNotLoad) {
   const std::string adapter = adapter_of(kTiny, lora::LoraType::canonical);
   change(fs::Path(adapter) / "adapter_config.json", "r", 5);

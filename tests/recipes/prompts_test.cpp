@@ -49,13 +49,27 @@ TEST_F(Prompts, ErrorsNameFileLineAndKey) {
   EXPECT_NE(error("{\"prompt\": \"\", \"label\": 2}\n").find("empty prompt"), std::string::npos);
 }
 
+TEST_F(Prompts, BadRowsAreLeftOutWhereThatIsAllowed) {
+  fs::write_file_atomic(
+      dir_.path() / "rows.jsonl",
+      "{\"prompt\": \"1=\", \"label\": 1}\n{\"label\": 1}\nnope\n{\"prompt\": \"2=\", \"label\": 2}\n");
+  const std::string path = (dir_.path() / "rows.jsonl").string();
+  const PromptSet set = read_prompts(path, "prompt", "label", tokenizer_, 100, 2);
+  ASSERT_EQ(set.bad_rows.size(), 2u);
+  EXPECT_EQ(set.bad_rows[0].place, path + " line 2");
+  ASSERT_EQ(set.prompts.size(), 2u);
+  EXPECT_EQ(set.prompts[1].row, 3u);
+  testing::expect_error<DataError>([&] { read_prompts(path, "prompt", "label", tokenizer_, 100, 1); },
+                                   {"line 3", "after 1 bad row"});
+}
+
 TEST_F(Prompts, LongOnesAreDroppedAndCounted) {
   const std::string rows = "{\"prompt\": \"11111111=\", \"label\": 2}\n{\"prompt\": \"2=\", \"label\": 4}\n";
   const PromptSet set = read(rows, 4);
   EXPECT_EQ(set.dropped, 1);
   ASSERT_EQ(set.prompts.size(), 1u);
   EXPECT_EQ(set.prompts[0].row, 1u);  // the counter follows the file, not the list
-  EXPECT_NE(error(rows, 1).find("all longer"), std::string::npos);
+  EXPECT_NE(error(rows, 1).find("2 rows longer than the limit, 0 bad rows"), std::string::npos);
 }
 
 }  // namespace

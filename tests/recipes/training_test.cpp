@@ -143,6 +143,27 @@ TEST_F(Training, AWarmStartBeginsAtTheGivenAdapter) {
   EXPECT_EQ(adapter_bytes("first", 3), adapter_bytes("second", 3));
 }
 
+TEST_F(Training, BadRowsAreLeftOutAndNamedWhereThatIsAllowed) {
+  SftOptions options = sft("bad");
+  options.prompt_data = (dir_.path() / "bad.jsonl").string();
+  fs::write_file_atomic(options.prompt_data,
+                        R"({"tokens": [1, 2], "loss_mask": [0, 1]}
+{"tokens": [1, 304], "loss_mask": [0, 1]}
+{"tokens": [1, 2], "loss_mask": [0, 1]
+{"tokens": [3, 4], "loss_mask": [0, 1]}
+)");
+  options.optimizer.schedule.warmup_steps = 0;
+  options.max_bad_rows = 1;
+  testing::expect_error<DataError>([&] { run_sft(options, control_); }, {"bad.jsonl line 3", "after 1 bad row"});
+  options.max_bad_rows = 2;
+  options.num_epoch = 1;
+  run_sft(options, control_);
+  for (const char* part :
+       {"data    2 rows from ", "note    2 bad rows left out (--max-bad-rows 2):\n",
+        "bad.jsonl line 2: not a token id: 304; wanted an integer from 0 to 303\n", "bad.jsonl line 3: invalid JSON: "})
+    EXPECT_NE(info_.str().find(part), std::string::npos) << part << "\nis not in\n" << info_.str();
+}
+
 TEST_F(Training, BadRowsNameTheirLineAndNothingIsWritten) {
   const auto fails = [&](const std::string& row, const std::string& word) {
     SftOptions options = sft("bad");

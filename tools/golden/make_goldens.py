@@ -315,14 +315,16 @@ def write_case(case, out):
 
 def write_manifest(out, noises):
     import peft
+    import pyarrow
     import safetensors
     import tokenizers
     import torch
     import transformers
-    modules = (torch, transformers, peft, safetensors, tokenizers)
-    files = sorted(p for d in [*CONFIGS, "tokenizer", "curves"] for p in (out / d).rglob("*") if p.is_file())
+    modules = (torch, transformers, peft, safetensors, tokenizers, pyarrow)
+    files = sorted(p for p in out.rglob("*") if p.is_file() and p.name != "MANIFEST.json")
     write_json(out / "MANIFEST.json", {
         "generator": "tools/golden/make_goldens.py", "tokenizer_generator": "tools/golden/tokenizer_cases.py",
+        "parquet_generator": "tools/golden/parquet_cases.py",
         "curves_generator": "tools/golden/make_curves.py",
         "python": sys.version.split()[0], "seed": SEED, "versions": {m.__name__: m.__version__ for m in modules},
         "noise": noises, "files": {p.relative_to(out).as_posix(): digest(p) for p in files},

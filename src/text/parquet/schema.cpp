@@ -5,6 +5,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "text/utf8.h"
 
 namespace lockstep::text::parquet {
 
@@ -83,6 +84,7 @@ class Builder {
   Node field(const std::string& parent, int definition, int repetition, int depth) {
     const SchemaElement& element = take(parent);
     Place place{parent.empty() ? element.name : parent + "." + element.name, definition, repetition, depth};
+    if (valid_utf8_prefix(element.name) != element.name.size()) fail(parent, "a name that is not UTF-8", "UTF-8");
     const auto how = static_cast<Repetition>(element.repetition);
     if (element.repetition < 0 || element.repetition > 2)
       fail(place.path, fmt::format("repetition {}", element.repetition), "required, optional or repeated");

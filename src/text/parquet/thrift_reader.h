@@ -4,6 +4,7 @@
 #include <thrift/protocol/TCompactProtocol.h>
 #include <thrift/transport/TBufferTransports.h>
 
+#include <algorithm>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -22,7 +23,7 @@ class ThriftReader {
       : size_(static_cast<uint32_t>(std::min<size_t>(bytes.size(), std::numeric_limits<int32_t>::max()))),
         buffer_(std::make_shared<Buffer>(reinterpret_cast<uint8_t*>(const_cast<char*>(bytes.data())), size_,
                                          Buffer::OBSERVE, limits())),
-        protocol_(buffer_, static_cast<int32_t>(std::max<uint32_t>(size_, 1)), 0) {}
+        protocol_(buffer_, most(size_, std::numeric_limits<int32_t>::max()), most(size_, kMaxItems)) {}
 
   size_t consumed() const { return size_ - buffer_->available_read(); }
 
@@ -101,6 +102,12 @@ class ThriftReader {
  private:
   using Buffer = apache::thrift::transport::TMemoryBuffer;
 
+  // Every byte of a string and every item of a list takes a byte at least. The library multiplies a count by the bytes
+  // of an item (16 at most) in 32 bits.
+  static constexpr uint32_t kMaxItems = 1 << 26;
+  static int32_t most(uint32_t bytes, uint32_t limit) {
+    return static_cast<int32_t>(std::clamp<uint32_t>(bytes, 1, limit));
+  }
   static std::shared_ptr<apache::thrift::TConfiguration> limits() {
     return std::make_shared<apache::thrift::TConfiguration>(std::numeric_limits<int32_t>::max());
   }
