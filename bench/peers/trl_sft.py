@@ -22,8 +22,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 TEMPLATE = """{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}<|im_start|>system
 You are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>
 {% endif %}<|im_start|>{{ message['role'] }}
-{% if message['role'] == 'assistant' %}{% generation %}{{ message['content'] }}<|im_end|>{% endgeneration %}
-{% else %}{{ message['content'] }}<|im_end|>
+{% if message['role'] == 'assistant' %}{% generation %}{{ message['content'] }}<|im_end|>{% endgeneration %}{{ '\\n' }}{% else %}{{ message['content'] }}<|im_end|>
 {% endif %}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
 LR, ALPHA, RANK = 2e-4, 32, 16
@@ -170,7 +169,8 @@ def main():
         subprocess.run([options.lockstep, "bench", "--hf-checkpoint", options.model, "--decode-batch", "1",
                         "--new-tokens", "8", "--json", work / "bench.json"], check=True, stdout=sys.stderr)
         about = json.loads((work / "bench.json").read_text())
-        command = f"bench/peers/trl_sft.py --steps {options.steps} --batch {options.batch}" + (" --short" if options.short else "")
+        command = (f"bench/peers/trl_sft.py --steps {options.steps} --batch {options.batch}" + (" --short" if options.short else "")
+                   + (f" --threads {options.threads}" if options.threads else ""))
         print(write_record(options.record, command, about["machine"],
                            {"commit": about["commit"], "model": about["model"], "results": results}), file=sys.stderr)
 

@@ -43,10 +43,12 @@ void add_reference(train::Trainer& trainer, std::vector<train::Datum>& datums) {
 
 HeldOut::HeldOut(const SftOptions& options, const Base& base, const Control& control) : options_(options) {
   if (options.eval_interval == 0) return;
-  for (const EvalSet& set : options.eval_sets) {
+  for (const EvalSet& set : options.eval_sets)
     sets_.emplace_back(set.path, base, options.rows, train::datums_per_term(options.loss) == 2, control);
-    sets_.back().describe("eval", *control.info);
-  }
+}
+
+void HeldOut::describe(std::ostream& out) const {
+  for (const TrainingRows& set : sets_) set.describe("eval", out);
 }
 
 train::Evaluation HeldOut::evaluate(size_t set, TrainingRun& run,

@@ -3,6 +3,7 @@
 
 #include <deque>
 #include <functional>
+#include <iosfwd>
 #include <optional>
 #include <string>
 #include <vector>
@@ -34,6 +35,7 @@ class HeldOut {
  public:
   HeldOut(const SftOptions& options, const Base& base, const Control& control);
 
+  void describe(std::ostream& out) const;
   bool empty() const { return sets_.empty(); }
   const std::vector<EvalSet>& names() const { return options_.eval_sets; }
   // One set under the current weights. Calls on_progress with the rows done; it may throw to stop.

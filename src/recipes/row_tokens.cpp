@@ -44,9 +44,9 @@ std::string string_of(const OrderedJson& row, const std::string& key) {
   return value.get<std::string>();
 }
 
-int64_t integer_of(const OrderedJson& value, const std::string& key, int64_t limit) {
+int64_t integer_of(const OrderedJson& value, const char* what, int64_t limit) {
   if (!value.is_number_integer() || value.get<int64_t>() < 0 || value.get<int64_t>() >= limit)
-    wrong_type(key, value, fmt::format("whole numbers from 0 to {}", limit - 1));
+    throw DataError({.what = what, .got = value.dump(), .wanted = fmt::format("an integer from 0 to {}", limit - 1)});
   return value.get<int64_t>();
 }
 
@@ -156,9 +156,9 @@ RowTokenizer::Tools& RowTokenizer::tools() {
 RowTokens RowTokenizer::from_tokens(const OrderedJson& row) const {
   RowTokens result;
   for (const OrderedJson& token : list_of(row, "tokens"))
-    result.tokens.push_back(static_cast<int32_t>(integer_of(token, "tokens", base_.config.vocab_size)));
+    result.tokens.push_back(static_cast<int32_t>(integer_of(token, "not a token id", base_.config.vocab_size)));
   for (const OrderedJson& value : list_of(row, "loss_mask"))
-    result.weights.push_back(static_cast<float>(integer_of(value, "loss_mask", 2)));
+    result.weights.push_back(static_cast<float>(integer_of(value, "not a value of loss_mask", 2)));
   if (result.weights.size() != result.tokens.size())
     throw DataError({.what = "tokens and loss_mask differ in length",
                      .got = fmt::format("{} tokens, {} mask values", result.tokens.size(), result.weights.size())});

@@ -47,6 +47,7 @@ class SftRun {
 
   void train() {
     data_.describe("data", *control_.info);
+    held_out_.describe(*control_.info);
     run_.set_schedule(total_);
     if (run_.iteration() >= total_) *control_.info << fmt::format("note    all {} steps were done before\n", total_);
     if (options_.save_best && best_.iteration > 0) mark_best();

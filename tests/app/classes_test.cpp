@@ -101,7 +101,7 @@ TEST(NotAvailableYet, OneErrorNamesAll) {
       "--loss-type custom_loss --update-weights-interval 2 --sglang-quantization "
       "fp8",
       {"not available yet: --use-tis, --partial-rollout, --custom-rm-path, --num-experts, --train-backend fsdp, "
-       "--advantage-estimator gspo, --loss-type custom_loss,, "
+       "--advantage-estimator gspo, --loss-type custom_loss, "
        "--update-weights-interval 2, --sglang-quantization fp8"});
 }
 
