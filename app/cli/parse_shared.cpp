@@ -37,23 +37,21 @@ Flag adapter_path_flag(std::string& path, std::string help) {
 }
 
 Binding eval_sets(std::vector<recipes::EvalSet>& sets) {
-  return {.arity = Arity::many,
-          .set =
-              [&sets](const std::string& flag, const Values& values) {
-                sets.clear();
-                if (values.size() == 1) return sets.push_back({.name = "eval", .path = values[0]});
-                if (values.size() % 2 != 0)
-                  throw ConfigError({.what = flag + " takes pairs of a name and a path",
-                                     .where = flag,
-                                     .got = fmt::format("{} values", values.size()),
-                                     .wanted = "NAME PATH [NAME PATH ...]"});
-                std::set<std::string> names;
-                for (size_t i = 0; i < values.size(); i += 2) {
-                  if (!names.insert(values[i]).second)
-                    throw ConfigError({.what = "two evaluation sets of one name", .where = flag, .got = values[i]});
-                  sets.push_back({.name = values[i], .path = values[i + 1]});
-                }
-              }};
+  return {.arity = Arity::many, .set = [&sets](const std::string& flag, const Values& values) {
+            sets.clear();
+            if (values.size() == 1) return sets.push_back({.name = "eval", .path = values[0]});
+            if (values.size() % 2 != 0)
+              throw ConfigError({.what = flag + " takes pairs of a name and a path",
+                                 .where = flag,
+                                 .got = fmt::format("{} values", values.size()),
+                                 .wanted = "NAME PATH [NAME PATH ...]"});
+            std::set<std::string> names;
+            for (size_t i = 0; i < values.size(); i += 2) {
+              if (!names.insert(values[i]).second)
+                throw ConfigError({.what = "two evaluation sets of one name", .where = flag, .got = values[i]});
+              sets.push_back({.name = values[i], .path = values[i + 1]});
+            }
+          }};
 }
 
 Flag max_bad_rows_flag(int64_t& rows) {
