@@ -27,13 +27,19 @@ struct Command {
 
 // Training shows its progress where results go; the other commands keep stdout clean for what they print.
 Control training_control(const Console& console) {
-  return {
-      .out = console.out, .info = console.out, .terminal = console.out_terminal, .interrupted = console.interrupted};
+  return {.out = console.out,
+          .info = console.out,
+          .terminal = console.out_terminal,
+          .out_terminal = console.out_terminal,
+          .interrupted = console.interrupted};
 }
 
 Control query_control(const Console& console) {
-  return {
-      .out = console.out, .info = console.err, .terminal = console.err_terminal, .interrupted = console.interrupted};
+  return {.out = console.out,
+          .info = console.err,
+          .terminal = console.err_terminal,
+          .out_terminal = console.out_terminal,
+          .interrupted = console.interrupted};
 }
 
 template <typename Options>
@@ -48,13 +54,18 @@ void run_training(const TrainingCommand<Options>& command, const Console& consol
 }
 
 constexpr Command kCommands[] = {
-    {"train", "reinforcement learning (GRPO) of a LoRA adapter", train_help,
+    {"train", "reinforcement learning (GRPO) of a LoRA adapter; --loss-type sft_loss: as sft", train_help,
      [](const Values& args, const Console& console) {
+       if (asks_for_sft(args)) return run_training(parse_sft(args), console, recipes::plan_sft, recipes::run_sft);
        run_training(parse_train(args), console, recipes::plan_rl, recipes::run_rl);
      }},
     {"sft", "supervised training of a LoRA adapter", sft_help,
      [](const Values& args, const Console& console) {
        run_training(parse_sft(args), console, recipes::plan_sft, recipes::run_sft);
+     }},
+    {"dpo", "preference training (DPO) of a LoRA adapter", dpo_help,
+     [](const Values& args, const Console& console) {
+       run_training(parse_dpo(args), console, recipes::plan_sft, recipes::run_sft);
      }},
     {"score", "log-probabilities and perplexity of given texts", score_help,
      [](const Values& args, const Console& console) { recipes::run_score(parse_score(args), query_control(console)); }},
@@ -67,6 +78,14 @@ constexpr Command kCommands[] = {
     {"inspect", "what an adapter, save or model directory or a data set holds", inspect_help,
      [](const Values& args, const Console& console) {
        recipes::run_inspect(parse_inspect(args), query_control(console));
+     }},
+    {"tokenize", "ids, spans and spellings of a text's tokens", tokenize_help,
+     [](const Values& args, const Console& console) {
+       recipes::run_tokenize(parse_tokenize(args), query_control(console));
+     }},
+    {"detokenize", "the text of tokens", detokenize_help,
+     [](const Values& args, const Console& console) {
+       recipes::run_detokenize(parse_detokenize(args), query_control(console));
      }},
     {"bench", "speed and memory on this machine", bench_help,
      [](const Values& args, const Console& console) { recipes::run_bench(parse_bench(args), query_control(console)); }},

@@ -198,7 +198,7 @@ constexpr Compatible kCompatible[] = {
 
 // What launch scripts of supervised runs pass besides.
 constexpr Compatible kSftCompatible[] = {
-    {"--loss-type", one, "cross-entropy of the target tokens", "sft_loss", "*"},
+    {"--apply-chat-template", none, "messages are always rendered by the chat template, other rows never"},
     {"--rollout-function-path", one, "rows are read by this program",
      "slime.rollout.sft_rollout.generate_rollout|miles.rollout.sft_rollout.generate_rollout|vime.rollout.sft_rollout."
      "generate_rollout",

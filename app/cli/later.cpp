@@ -92,7 +92,7 @@ constexpr std::string_view kLater[] = {
     "--reset-optimizer-states",
     "--lr-warmup-samples",
     "--lr-warmup-init",
-    "--lr-wsd-*",
+    "--lr-wsd-decay-samples",
     // LoRA.
     "--lora-train-only",
     "--experts-shared-outer-loras",
@@ -173,7 +173,7 @@ constexpr std::string_view kLater[] = {
     "--enable-event-analyzer",
 };
 
-constexpr std::string_view kSftLater[] = {"--input-key", "--num-rollout", "--eval-interval", "--eval-prompt-data"};
+constexpr std::string_view kSftLater[] = {"--label-key", "--num-steps-per-rollout"};
 
 constexpr ShapeFlag kShape[] = {
     {"--num-layers", Arity::one},

@@ -22,17 +22,24 @@ struct TrainingCommand {
 
 TrainingCommand<recipes::RlOptions> parse_train(const Values& args);
 TrainingCommand<recipes::SftOptions> parse_sft(const Values& args);
+TrainingCommand<recipes::SftOptions> parse_dpo(const Values& args);  // sft with --loss-type dpo_loss
+bool asks_for_sft(const Values& args);  // arguments of `train` whose --loss-type is one of sft's
 recipes::ScoreOptions parse_score(const Values& args);
 recipes::GenerateOptions parse_generate(const Values& args);
 recipes::EvalOptions parse_eval(const Values& args);
+recipes::TokenizeOptions parse_tokenize(const Values& args);
+recipes::DetokenizeOptions parse_detokenize(const Values& args);
 recipes::BenchOptions parse_bench(const Values& args);
 recipes::InspectOptions parse_inspect(const Values& args);
 
 std::string train_help();
 std::string sft_help();
+std::string dpo_help();
 std::string score_help();
 std::string generate_help();
 std::string eval_help();
+std::string tokenize_help();
+std::string detokenize_help();
 std::string bench_help();
 std::string inspect_help();
 

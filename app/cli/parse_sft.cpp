@@ -1,4 +1,4 @@
-// lockstep sft: supervised training under the same names.
+// lockstep sft, and dpo: supervised and preference training under the same names; `train --loss-type sft_loss` is sft.
 #include "cli/parse.h"
 #include "cli/parse_shared.h"
 #include "cli/train_flags.h"
@@ -8,33 +8,92 @@ namespace lockstep::cli {
 
 namespace {
 
-constexpr const char* kExample =
-    "  lockstep sft --hf-checkpoint DIR --prompt-data rows.jsonl --lora-rank 16 --target-modules all-linear "
-    "--num-epoch 2 --save run\n"
-    "Rows: {\"prompt\": \"...\", \"completion\": \"...\"} or {\"tokens\": [...], \"loss_mask\": [...]}";
+constexpr const char* kSftExample =
+    "  lockstep sft --hf-checkpoint DIR --prompt-data rows.jsonl --lora-rank 16 --target-modules all-linear \\\n"
+    "    --lr 1e-4 --num-epoch 2 --eval-prompt-data held_out test.jsonl --eval-interval 50 --save-best --save run\n"
+    "Rows: {\"messages\": [{\"role\", \"content\"}, ...]}, {\"prompt\", \"completion\"} (strings or messages),\n"
+    "{\"text\"}, or {\"tokens\", \"loss_mask\"}; docs/sft.md";
+constexpr const char* kDpoExample =
+    "  lockstep dpo --hf-checkpoint DIR --prompt-data pairs.jsonl --lora-rank 16 --target-modules all-linear --lr 1e-5 "
+    "--save run\n"
+    "Rows: {\"prompt\", \"chosen\", \"rejected\"} (strings or messages), or chosen and rejected alone; docs/sft.md";
 
 struct SftForm {
-  SftForm() { options.training.global_batch_size = 8; }
+  explicit SftForm(train::Loss loss) {
+    options.training.global_batch_size = 8;
+    options.loss = loss;
+  }
   recipes::SftOptions options;
+  std::optional<float> beta;
   bool dry_run = false;
 };
+
+std::vector<Flag> row_flags(recipes::RowOptions& rows) {
+  using recipes::LossMaskType, recipes::TruncationMode;
+  const auto set_mask = [&rows](const std::string& name) { rows.loss_mask = recipes::parse_loss_mask_type(name); };
+  const auto set_truncation = [&rows](const std::string& name) {
+    rows.truncation = name == "keep_end" ? TruncationMode::keep_end : TruncationMode::keep_start;
+  };
+  const auto set_kwargs = [&rows](const std::string& flag, const Values& values) {
+    const Json json = parse_json(values[0], flag);
+    if (!json.is_object())
+      throw ConfigError({.what = "bad value of " + flag, .where = flag, .got = values[0], .wanted = "a JSON object"});
+    rows.template_kwargs = OrderedJson::parse(values[0]);
+  };
+  return {
+      {"--input-key", "KEY", text(rows.messages_key), "key of a row's list of messages"},
+      {"--tool-key", "KEY", text(rows.tools_key), "key of its tools"},
+      {"--chat-template", "FILE", text(rows.chat_template), "instead of the model directory's template"},
+      {"--apply-chat-template-kwargs", "JSON", {.set = set_kwargs}, "variables of the template, for all rows"},
+      {"--loss-mask-type", "TYPE",
+       choice("auto|assistant|completion|all|qwen|qwen3|qwen3_5|distill_qwen", "auto", set_mask),
+       "targets: auto (turns of the assistant; completions; all of a text) | assistant (also: qwen, qwen3, qwen3_5, "
+       "distill_qwen) | completion | all"},
+      {"--max-seq-length", "N", number(rows.max_length, 2, 100'000'000),
+       "longer rows are cut, with a count (an error)"},
+      {"--truncation-mode", "MODE", choice("keep_start|keep_end", "keep_start", set_truncation),
+       "keep_start | keep_end of a row that is cut"},
+      max_bad_rows_flag(rows.max_bad_rows)};
+}
 
 FlagSet sft_flags(SftForm& form) {
   recipes::SftOptions& o = form.options;
   FlagSet flags;
-  std::vector<Flag> required = {
-      hf_checkpoint_flag(o.base),
-      {"--prompt-data", "FILE", text(o.prompt_data), "one sample a row: JSON Lines, JSON or Parquet"}};
+  std::vector<Flag> required = {hf_checkpoint_flag(o.base),
+                                {"--prompt-data", "FILE", text(o.prompt_data),
+                                 "one sample a row: JSON Lines, JSON or Parquet (FILE@[0:100] for a part)"}};
   for (Flag& flag : required_lora_flags(o.adapter)) required.push_back(std::move(flag));
   flags.add("Required", std::move(required));
-  flags.add("Data",
-            {{"--num-epoch", "N", number(o.num_epoch, 1, kMany), "passes over the rows"},
-             {"--global-batch-size", "N", number(o.training.global_batch_size, 1, kMany), "rows per optimizer step"},
-             {"--rollout-shuffle", "", toggle(o.shuffle), "rows in a new order each epoch"},
-             {"--rollout-seed", "N", number(o.shuffle_seed, 0, 9e15), "of that order"},
-             max_bad_rows_flag(o.max_bad_rows),
-             {"--calculate-per-token-loss", "", toggle(o.training.per_token_loss),
-              "mean over all tokens (of sample means)"}});
+  const auto set_loss = [&o](const std::string& name) {
+    if (name == "dpo_loss")
+      o.loss = train::DpoLoss{};
+    else
+      o.loss = train::SftLoss{};
+  };
+  const char* loss = std::holds_alternative<train::DpoLoss>(o.loss) ? "dpo_loss" : "sft_loss";
+  flags.add("Loss", {{"--loss-type", "NAME", choice("sft_loss|dpo_loss", loss, set_loss, "policy_loss|custom_loss"),
+                      "sft_loss: cross-entropy of the targets | dpo_loss: -log sigmoid of preferences"},
+                     {"--dpo-beta", "B", number(form.beta, kAboveZero, 1000),
+                      "DPO: weight of the log-ratios to the reference, the base (0.1)"},
+                     {"--calculate-per-token-loss", "", toggle(o.training.per_token_loss),
+                      "mean over all tokens of a step, as TRL's (of sample means, as slime's)"}});
+  flags.add("Data", row_flags(o.rows));
+  flags.add("Data", {{"--num-epoch", "N", number(o.num_epoch, 1, kMany), "passes over the rows"},
+                     {"--num-rollout", "N", number(o.num_steps, 1, kMany), "optimizer steps, instead of --num-epoch"},
+                     {"--train-iters", "N", number(o.num_steps, 1, kMany), "the same, in Megatron's words"},
+                     {"--global-batch-size", "N", number(o.training.global_batch_size, 1, kMany),
+                      "rows (or pairs) per optimizer step"},
+                     {"--rollout-shuffle", "", toggle(o.shuffle), "rows in a new order each epoch"},
+                     {"--rollout-seed", "N", number(o.shuffle_seed, 0, 9e15), "of that order"}});
+  flags.add("Evaluation",
+            {{"--eval-prompt-data", "NAME PATH...", eval_sets(o.eval_sets), "held-out rows (or one PATH)"},
+             {"--eval-interval", "N", number(o.eval_interval, 1, kMany),
+              "steps between evaluations, also before the first and after the last"},
+             {"--skip-eval-before-train", "", toggle(o.eval_before_train, false), "not before the first"},
+             {"--save-best", "", toggle(o.save_best), "keep the checkpoint of the lowest loss on the first set"},
+             {"--early-stopping-patience", "N", number(o.patience, 1, kMany),
+              "stop after so many evaluations without a lower loss on the first set"},
+             {"--early-stopping-threshold", "X", number(o.threshold, 0, 1e6), "how much lower it has to be"}});
   flags.add("LoRA", lora_flags(o.adapter));
   flags.add("Optimizer", optimizer_flags(o.optimizer));
   flags.add("Checkpoint", checkpoint_flags(o.save));
@@ -43,18 +102,53 @@ FlagSet sft_flags(SftForm& form) {
   return flags;
 }
 
-}  // namespace
+void check_loss(SftForm& form, const Classified& given) {
+  auto* dpo = std::get_if<train::DpoLoss>(&form.options.loss);
+  if (dpo == nullptr && form.beta)
+    throw ConfigError({.what = "--dpo-beta needs --loss-type dpo_loss", .where = "--dpo-beta"});
+  if (dpo == nullptr) return;
+  dpo->beta = form.beta.value_or(dpo->beta);
+  if (form.options.training.per_token_loss)
+    throw ConfigError({.what = "DPO's loss is a mean over pairs",
+                       .where = "--calculate-per-token-loss",
+                       .attempt = "drop it: a pair's log-probabilities are sums over its tokens"});
+  const auto mask = form.options.rows.loss_mask;
+  if (mask != recipes::LossMaskType::automatic && mask != recipes::LossMaskType::completion)
+    throw ConfigError({.what = "DPO compares completions",
+                       .where = "--loss-mask-type",
+                       .got = given.given("--loss-mask-type")->values[0],
+                       .wanted = "auto or completion"});
+  if (form.options.rows.truncation == recipes::TruncationMode::keep_end)
+    throw ConfigError({.what = "the sides of a pair share a prompt, so they are cut at their ends",
+                       .where = "--truncation-mode",
+                       .got = "keep_end",
+                       .wanted = "keep_start"});
+}
 
-TrainingCommand<recipes::SftOptions> parse_sft(const Values& args) {
-  SftForm form;
+void check_watching(const recipes::SftOptions& o) {
+  const auto needs = [](bool wanted, bool there, const char* flag, const char* other) {
+    if (wanted && !there)
+      throw ConfigError({.what = std::string(flag) + " needs " + other, .where = flag, .attempt = other});
+  };
+  needs(o.save_best, o.eval_interval > 0, "--save-best", "--eval-interval");
+  needs(o.save_best, !o.save.save.empty(), "--save-best", "--save");
+  needs(o.patience.has_value(), o.eval_interval > 0, "--early-stopping-patience", "--eval-interval");
+  needs(o.threshold > 0, o.patience || o.save_best, "--early-stopping-threshold", "--early-stopping-patience");
+}
+
+TrainingCommand<recipes::SftOptions> parse(const Values& args, train::Loss loss) {
+  SftForm form(loss);
   TrainForm train_form;
   const FlagSet flags = sft_flags(form), elsewhere = train_flags(train_form);
   Classified given = classify(args, flags, Scripts::sft, &elsewhere);
   bind(given, flags);
   require(given, {"--hf-checkpoint", "--prompt-data"});
+  check_loss(form, given);
   check_adapter(form.options.adapter, given);
   check_schedule(form.options.optimizer, given);
   check_save(form.options.save, given);
+  check_evaluation(form.options.eval_sets, form.options.eval_interval, given.notes);
+  check_watching(form.options);
   check_scripts(given, given.notes);
   note_exclusions(form.options.adapter.config, given.notes);
   return {.options = std::move(form.options),
@@ -63,9 +157,32 @@ TrainingCommand<recipes::SftOptions> parse_sft(const Values& args) {
           .shape = std::move(given.shape)};
 }
 
+}  // namespace
+
+TrainingCommand<recipes::SftOptions> parse_sft(const Values& args) {
+  return parse(args, train::SftLoss{});
+}
+TrainingCommand<recipes::SftOptions> parse_dpo(const Values& args) {
+  return parse(args, train::DpoLoss{});
+}
+
 std::string sft_help() {
-  SftForm form;
-  return sft_flags(form).help("sft", "Supervised training of a LoRA adapter.", training_closing(kExample));
+  SftForm form(train::SftLoss{});
+  return sft_flags(form).help("sft", "Supervised training of a LoRA adapter.", training_closing(kSftExample));
+}
+std::string dpo_help() {
+  SftForm form(train::DpoLoss{});
+  return sft_flags(form).help("dpo", "Preference training (DPO) of a LoRA adapter; the reference is the base.",
+                              training_closing(kDpoExample));
+}
+
+bool asks_for_sft(const Values& args) {
+  std::string loss;
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (args[i] == "--loss-type" && i + 1 < args.size()) loss = args[i + 1];
+    if (args[i].starts_with("--loss-type=")) loss = args[i].substr(args[i].find('=') + 1);
+  }
+  return loss == "sft_loss" || loss == "dpo_loss";
 }
 
 }  // namespace lockstep::cli

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <set>
+
 #include "core/error.h"
 #include "lora/targets.h"
 
@@ -32,6 +34,24 @@ Flag hf_checkpoint_flag(BaseOptions& base) {
 
 Flag adapter_path_flag(std::string& path, std::string help) {
   return {"--lora-adapter-path", "DIR", text(path), std::move(help)};
+}
+
+Binding eval_sets(std::vector<recipes::EvalSet>& sets) {
+  return {.arity = Arity::many, .set = [&sets](const std::string& flag, const Values& values) {
+            sets.clear();
+            if (values.size() == 1) return sets.push_back({.name = "eval", .path = values[0]});
+            if (values.size() % 2 != 0)
+              throw ConfigError({.what = flag + " takes pairs of a name and a path",
+                                 .where = flag,
+                                 .got = fmt::format("{} values", values.size()),
+                                 .wanted = "NAME PATH [NAME PATH ...]"});
+            std::set<std::string> names;
+            for (size_t i = 0; i < values.size(); i += 2) {
+              if (!names.insert(values[i]).second)
+                throw ConfigError({.what = "two evaluation sets of one name", .where = flag, .got = values[i]});
+              sets.push_back({.name = values[i], .path = values[i + 1]});
+            }
+          }};
 }
 
 Flag max_bad_rows_flag(int64_t& rows) {
@@ -80,14 +100,21 @@ std::vector<Flag> optimizer_flags(OptimizerOptions& optimizer) {
       {"--min-lr", "X", number(schedule.min_lr, 0, 1), "where the decay ends"},
       {"--lr-decay-style", "STYLE",
        choice(
-           "constant|linear|cosine", "constant",
+           "constant|linear|cosine|WSD", "constant",
            [&schedule](const std::string& name) { schedule.style = train::parse_decay_style(name); },
-           "inverse-square-root|WSD"),
-       "constant | linear | cosine"},
+           "inverse-square-root"),
+       "constant | linear | cosine | WSD (flat, then falling)"},
       {"--lr-decay-iters", "N", number(optimizer.decay_steps, 1, kMany),
        "steps until --min-lr, warm-up included (all)"},
       {"--lr-warmup-iters", "N", number(schedule.warmup_steps, 0, kMany), "steps of linear warm-up"},
       {"--lr-warmup-fraction", "F", number(optimizer.warmup_fraction, 0, kBelowOne), "warm-up as a share of the decay"},
+      {"--lr-wsd-decay-style", "STYLE",
+       choice("exponential|linear|cosine|minus_sqrt", "exponential",
+              [&schedule](const std::string& name) { schedule.wsd_style = train::parse_wsd_style(name); }),
+       "how WSD falls: exponential | linear | cosine | minus_sqrt"},
+      {"--lr-wsd-decay-iters", "N", number(optimizer.wsd_decay_steps, 1, kMany), "and for how many of the last steps"},
+      {"--loraplus-lr-ratio", "R", number(optimizer.loraplus_lr_ratio, kAboveZero, 1e4),
+       "LoRA+: learning rate of B over that of A"},
       {"--adam-beta1", "B", number(optimizer.beta1, 0, kBelowOne), "decay of the first moment"},
       {"--adam-beta2", "B", number(optimizer.beta2, 0, kBelowOne), "decay of the second moment"},
       {"--adam-eps", "X", number(optimizer.eps, kAboveZero, 1), "added to the denominator"},
@@ -208,11 +235,29 @@ void check_schedule(const OptimizerOptions& optimizer, const Classified& given) 
                        .wanted = "at most " + shown_number(schedule.lr)});
   if (given.given("--lr-warmup-iters") != nullptr && given.given("--lr-warmup-fraction") != nullptr)
     throw ConfigError({.what = "--lr-warmup-iters and --lr-warmup-fraction exclude each other", .attempt = "keep one"});
+  const bool wsd = schedule.style == train::DecayStyle::wsd;
+  if (wsd && !optimizer.wsd_decay_steps)
+    throw ConfigError({.what = "--lr-decay-style WSD needs --lr-wsd-decay-iters",
+                       .where = "--lr-wsd-decay-iters",
+                       .attempt = "the number of steps in which the rate falls, at the end"});
+  if (!wsd)
+    for (const char* flag : {"--lr-wsd-decay-iters", "--lr-wsd-decay-style"})
+      if (given.given(flag) != nullptr)
+        throw ConfigError({.what = fmt::format("{} needs --lr-decay-style WSD", flag), .where = flag});
   if (optimizer.decay_steps && schedule.warmup_steps >= *optimizer.decay_steps)
     throw ConfigError({.what = "the warm-up does not end before the decay",
                        .where = "--lr-warmup-iters",
                        .got = shown_number(schedule.warmup_steps),
                        .wanted = fmt::format("below --lr-decay-iters {}", *optimizer.decay_steps)});
+}
+
+void check_evaluation(const std::vector<recipes::EvalSet>& sets, int64_t interval, std::vector<std::string>& notes) {
+  if (interval > 0 && sets.empty())
+    throw ConfigError({.what = "--eval-interval needs --eval-prompt-data",
+                       .where = "--eval-interval",
+                       .attempt = "--eval-prompt-data NAME PATH"});
+  if (interval == 0 && !sets.empty())
+    notes.push_back("--eval-prompt-data without --eval-interval: nothing is evaluated");
 }
 
 void check_save(const SaveOptions& save, const Classified& given) {

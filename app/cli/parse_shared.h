@@ -10,6 +10,7 @@ namespace lockstep::cli {
 // Rows.
 Flag hf_checkpoint_flag(recipes::BaseOptions& base);
 Flag adapter_path_flag(std::string& path, std::string help);
+Binding eval_sets(std::vector<recipes::EvalSet>& sets);  // NAME PATH pairs, or one PATH
 Flag max_bad_rows_flag(int64_t& rows);
 Flag reward_flag(recipes::RewardType& reward, std::string_view shown);
 std::vector<Flag> lora_flags(recipes::AdapterOptions& adapter);           // without --lora-rank and --target-modules
@@ -27,6 +28,7 @@ void require(const Classified& given,
              const std::vector<std::string_view>& flags);  // one error naming all that are missing
 void check_adapter(const recipes::AdapterOptions& adapter, const Classified& given);
 void check_schedule(const recipes::OptimizerOptions& optimizer, const Classified& given);
+void check_evaluation(const std::vector<recipes::EvalSet>& sets, int64_t interval, std::vector<std::string>& notes);
 void check_save(const recipes::SaveOptions& save, const Classified& given);
 // Rules between a compatible flag and an option, and notes about options that need one.
 void check_scripts(const Classified& given, std::vector<std::string>& notes);

@@ -1,8 +1,6 @@
 // lockstep train: the flags of vime, miles and slime with their defaults, and the rules between them.
 #include <fmt/format.h>
 
-#include <set>
-
 #include "cli/parse.h"
 #include "cli/parse_shared.h"
 #include "cli/train_flags.h"
@@ -19,24 +17,6 @@ constexpr const char* kExample =
     "    --rm-type math --num-rollout 30 --rollout-batch-size 16 --n-samples-per-prompt 8 --rollout-max-response-len "
     "16 \\\n"
     "    --lora-rank 8 --target-modules all-linear --lr 1e-3 --save run --save-interval 10";
-
-Binding eval_data(std::vector<recipes::EvalSet>& sets) {
-  return {.arity = Arity::many, .set = [&sets](const std::string& flag, const Values& values) {
-            sets.clear();
-            if (values.size() == 1) return sets.push_back({.name = "eval", .path = values[0]});
-            if (values.size() % 2 != 0)
-              throw ConfigError({.what = flag + " takes pairs of a name and a path",
-                                 .where = flag,
-                                 .got = fmt::format("{} values", values.size()),
-                                 .wanted = "NAME PATH [NAME PATH ...]"});
-            std::set<std::string> names;
-            for (size_t i = 0; i < values.size(); i += 2) {
-              if (!names.insert(values[i]).second)
-                throw ConfigError({.what = "two evaluation sets of one name", .where = flag, .got = values[i]});
-              sets.push_back({.name = values[i], .path = values[i + 1]});
-            }
-          }};
-}
 
 std::vector<Flag> required_flags(TrainForm& form) {
   recipes::RlOptions& o = form.options;
@@ -94,7 +74,7 @@ std::vector<Flag> algorithm_flags(TrainForm& form) {
 
 std::vector<Flag> evaluation_flags(TrainForm& form) {
   recipes::RlOptions& o = form.options;
-  return {{"--eval-prompt-data", "NAME PATH...", eval_data(o.eval_sets), "held-out sets (or one PATH)"},
+  return {{"--eval-prompt-data", "NAME PATH...", eval_sets(o.eval_sets), "held-out sets (or one PATH)"},
           {"--eval-interval", "N", number(o.eval_interval, 1, kMany),
            "rollouts between evaluations, also before the first"},
           {"--skip-eval-before-train", "", toggle(o.eval_before_train, false), "not before the first"},
@@ -173,12 +153,7 @@ void resolve_batches(recipes::RlOptions& o) {
 
 void resolve_evaluation(TrainForm& form, std::vector<std::string>& notes) {
   recipes::RlOptions& o = form.options;
-  if (o.eval_interval > 0 && o.eval_sets.empty())
-    throw ConfigError({.what = "--eval-interval needs --eval-prompt-data",
-                       .where = "--eval-interval",
-                       .attempt = "--eval-prompt-data NAME PATH"});
-  if (o.eval_interval == 0 && !o.eval_sets.empty())
-    notes.push_back("--eval-prompt-data without --eval-interval: nothing is evaluated");
+  check_evaluation(o.eval_sets, o.eval_interval, notes);
   o.eval_sampling = o.sampling;
   o.eval_sampling.max_tokens = form.eval_max_tokens.value_or(o.sampling.max_tokens);
   o.eval_sampling.temperature = form.eval_temperature.value_or(o.sampling.temperature);

@@ -12,6 +12,7 @@ namespace lockstep::checkpoint {
 namespace {
 
 constexpr const char* kMarkerFile = "latest_checkpointed_iteration.txt";
+constexpr const char* kBestFile = "best_checkpointed_iteration.txt";
 constexpr const char* kMetadataFile = "vime_lora_metadata.json";
 constexpr const char* kStateFile = "train_state.json";
 constexpr const char* kTensorFile = "train_state.safetensors";
@@ -75,8 +76,10 @@ void save_checkpoint(const fs::Path& save, const Checkpoint& checkpoint) {
   fs::write_file_atomic(save / kMarkerFile, std::to_string(iteration));
 }
 
-std::optional<int64_t> latest_iteration(const fs::Path& save) {
-  const fs::Path marker = save / kMarkerFile;
+namespace {
+
+std::optional<int64_t> marked_iteration(const fs::Path& save, const char* file) {
+  const fs::Path marker = save / file;
   std::error_code error;
   if (!std::filesystem::exists(marker, error)) return std::nullopt;
   std::string text = fs::read_file(marker);
@@ -89,12 +92,26 @@ std::optional<int64_t> latest_iteration(const fs::Path& save) {
                        .got = text.substr(0, 100),
                        .wanted = "the number of an iteration"});
   if (!std::filesystem::is_directory(save / iteration_directory_name(iteration), error))
-    throw FormatError({.what = "the newest checkpoint is missing",
+    throw FormatError({.what = "the checkpoint that a marker names is missing",
                        .where = marker.string(),
                        .got = "iteration " + std::to_string(iteration),
                        .wanted = (save / iteration_directory_name(iteration)).string(),
                        .attempt = "write the number of an iteration that exists into the marker"});
   return iteration;
+}
+
+}  // namespace
+
+std::optional<int64_t> latest_iteration(const fs::Path& save) {
+  return marked_iteration(save, kMarkerFile);
+}
+
+std::optional<int64_t> best_iteration(const fs::Path& save) {
+  return marked_iteration(save, kBestFile);
+}
+
+void mark_best(const fs::Path& save, int64_t iteration) {
+  fs::write_file_atomic(save / kBestFile, std::to_string(iteration));
 }
 
 LoadedCheckpoint::LoadedCheckpoint(const fs::Path& save, int64_t iteration)

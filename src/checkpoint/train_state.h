@@ -1,5 +1,6 @@
 // Resume state and the layout of a save directory:
 //   SAVE/latest_checkpointed_iteration.txt                   the number of the newest complete checkpoint, written last
+//   SAVE/best_checkpointed_iteration.txt                     the number of the best one, if the run looks for it
 //   SAVE/iter_0000100/lora_adapter/{adapter_config.json, adapter_model.safetensors}
 //   SAVE/iter_0000100/vime_lora_metadata.json               the same file lies in lora_adapter/
 //   SAVE/iter_0000100/train_state.{json,safetensors}         optimizer moments, counters, data position, run arguments
@@ -40,6 +41,10 @@ void save_checkpoint(const fs::Path& save, const Checkpoint& checkpoint);
 // The newest iteration of a save directory; nullopt when it has none. FormatError if the marker is damaged or names a
 // missing directory.
 std::optional<int64_t> latest_iteration(const fs::Path& save);
+
+// The iteration that mark_best named, which must have been saved; nullopt when none is. Errors as above.
+std::optional<int64_t> best_iteration(const fs::Path& save);
+void mark_best(const fs::Path& save, int64_t iteration);
 
 class LoadedCheckpoint {
  public:

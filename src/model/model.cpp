@@ -6,6 +6,7 @@
 #include "core/transfer.h"
 #include "kernels/elementwise.h"
 #include "kernels/logprob.h"
+#include "kernels/sample.h"
 #include "model/block.h"
 #include "model/head.h"
 
@@ -82,8 +83,23 @@ int64_t Model::logits_rows() const {
   return std::max<int64_t>(1, logits_bytes_ / (config_.vocab_size * static_cast<int64_t>(sizeof(float))));
 }
 
+namespace {
+
+std::vector<int32_t> largest_logits(Tensor logits, Arena& arena, Stream& stream) {
+  const Arena::Scope scope(arena);
+  const std::vector<kernels::SampleRow> greedy(static_cast<size_t>(logits[0]), {.temperature = 0});
+  const std::span<const kernels::SampleRow> rows = upload(std::span(greedy), arena, stream);
+  std::vector<int32_t> tokens(greedy.size());
+  const std::span<int32_t> drawn = upload(std::span<const int32_t>(tokens), arena, stream);
+  kernels::sample_tokens(drawn, logits, logits, rows, stream);  // a greedy row leaves its scratch memory alone
+  download(tokens.data(), drawn.data(), drawn.size_bytes(), stream);
+  return tokens;
+}
+
+}  // namespace
+
 void Model::logprobs(Tensor logprob_N, Tensor entropy_N, ConstTensor hidden_ND, std::span<const int32_t> targets,
-                     float inv_temperature, Arena& arena, Stream& stream) const {
+                     float inv_temperature, Arena& arena, Stream& stream, std::span<int32_t> greedy) const {
   const int64_t count = static_cast<int64_t>(targets.size());
   const DType dtype = kernels::activation_dtype(stream.device());
   require_tensor(hidden_ND, dtype, {count, config_.width}, "Model::logprobs", "hidden");
@@ -92,6 +108,7 @@ void Model::logprobs(Tensor logprob_N, Tensor entropy_N, ConstTensor hidden_ND, 
   const TargetRows wanted = target_rows(targets, config_.vocab_size);
   zero(logprob_N.data, static_cast<size_t>(count) * sizeof(float), stream);
   if (!entropy_N.empty()) zero(entropy_N.data, static_cast<size_t>(count) * sizeof(float), stream);
+  std::fill(greedy.begin(), greedy.end(), -1);
   if (wanted.size() == 0) return;
 
   Arena::Scope scope(arena);
@@ -113,6 +130,11 @@ void Model::logprobs(Tensor logprob_N, Tensor entropy_N, ConstTensor hidden_ND, 
                              all_targets.subspan(static_cast<size_t>(begin), rows.size()), inv_temperature, stream);
     kernels::scatter_rows(logprob_N, logprob, rows, stream);
     if (!entropy_N.empty()) kernels::scatter_rows(entropy_N, entropy, rows, stream);
+    if (!greedy.empty()) {
+      const std::vector<int32_t> largest = largest_logits(logits.rows(0, n), arena, stream);
+      for (size_t i = 0; i < largest.size(); ++i)
+        greedy[static_cast<size_t>(wanted.rows[static_cast<size_t>(begin) + i])] = largest[i];
+    }
   }
 }
 

@@ -68,8 +68,9 @@ class Model {
 
   // logprob[i] of targets[i] given hidden row i, at logits * inv_temperature over the full vocabulary; chunked by
   // logits_rows(). entropy may be empty. targets (host memory) -1 are skipped (logprob 0, entropy 0, no head computed).
+  // greedy [N] (host memory, or empty): the token of the largest logit; -1 where skipped. Waits for it.
   void logprobs(Tensor logprob_N, Tensor entropy_N, ConstTensor hidden_ND, std::span<const int32_t> targets,
-                float inv_temperature, Arena& arena, Stream& stream) const;
+                float inv_temperature, Arena& arena, Stream& stream, std::span<int32_t> greedy = {}) const;
 
  private:
   friend class TrainPass;

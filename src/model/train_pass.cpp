@@ -324,14 +324,17 @@ HeadOutputs TrainPass::score(const TrainBatch& batch, const lora::AdapterVersion
   const DType dtype = kernels::activation_dtype(stream_.device());
   reserve(scratch_, score_bytes(model_.config_, count, count_blocks(batch), model_.logits_rows(), dtype_bytes(dtype)));
   const Arena::Scope scope(scratch_);
+  greedy_.resize(options.greedy ? static_cast<size_t>(count) : 0);
   const Tensor outputs = scratch_.alloc({2, count});
   const PackedRows packed(batch, adapter, scratch_.alloc({count_blocks(batch), model_.kv_layer_elements()}, dtype));
   const Tensor hidden = scratch_.alloc({count, model_.config_.width}, dtype);
   model_.forward(hidden, {.tokens = batch.tokens, .segments = packed.segments, .kv_layer_stride = 0}, scratch_,
                  stream_);
   model_.logprobs(vector_of(outputs, 0, 0, count), options.entropy ? vector_of(outputs, 1, 0, count) : Tensor(), hidden,
-                  batch.targets, options.inv_temperature, scratch_, stream_);
-  return read_outputs(outputs, score_outputs_, options.entropy);
+                  batch.targets, options.inv_temperature, scratch_, stream_, greedy_);
+  HeadOutputs heads = read_outputs(outputs, score_outputs_, options.entropy);
+  heads.greedy_T = greedy_;
+  return heads;
 }
 
 }  // namespace lockstep::model

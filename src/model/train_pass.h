@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "model/model.h"
 
@@ -20,10 +21,12 @@ struct TrainOptions {
   float inv_temperature = 1;
   bool recompute = false;  // keep only each block's input, run the block again in backward; same bits
   bool entropy = false;    // compute entropy (needed when its gradient is given)
+  bool greedy = false;     // score only: the token of the largest logit
 };
 
 struct HeadOutputs {
-  ConstTensor logprob_T, entropy_T;  // [T] f32, host memory; 0 where there is no target; valid until the next forward
+  ConstTensor logprob_T, entropy_T;   // [T] f32, host memory; 0 where there is no target; valid until the next forward
+  std::span<const int32_t> greedy_T;  // [T] host memory; -1 where there is no target
 };
 
 class TrainPass {
@@ -64,6 +67,7 @@ class TrainPass {
   Arena kept_, scratch_;
   std::unique_ptr<Saved> saved_;
   Buffer outputs_, score_outputs_;  // host memory
+  std::vector<int32_t> greedy_;
 };
 
 }  // namespace lockstep::model

@@ -107,6 +107,7 @@ void save_training(const SaveOptions& options, const Base& base, const train::Tr
                                {"version", progress.version},
                                {"data_position", progress.data_position},
                                {"settings", progress.settings}};
+  if (!progress.evaluations.is_null()) checkpoint.state.counters["evaluations"] = progress.evaluations;
   checkpoint.state.tensors = {
       {"first_moment", ConstTensor(moments.first_moment.data(), DType::f32, {layout.num_floats})},
       {"second_moment", ConstTensor(moments.second_moment.data(), DType::f32, {layout.num_floats})}};
@@ -172,6 +173,7 @@ std::optional<Resumed> resume(const SaveOptions& options, const AdapterOptions& 
   resumed.data_position = counters.integer("data_position");
   resumed.optimizer_steps = counters.integer("optimizer_steps");
   resumed.adapter.version = counters.integer("version");
+  if (counters.has("evaluations")) resumed.evaluations = counters.value("evaluations");
   const int64_t floats = resumed.adapter.layout->num_floats;
   resumed.first_moment = moment(loaded.state(), "first_moment", floats, where);
   resumed.second_moment = moment(loaded.state(), "second_moment", floats, where);

@@ -32,6 +32,7 @@ void describe_adapter(const Adapter& adapter, const Base& base, const Control& c
 struct Progress {
   int64_t iteration = 0, version = 0, data_position = 0;
   OrderedJson settings;
+  OrderedJson evaluations = nullptr;  // what the recipe knows of them (recipes/best.h)
 };
 void save_training(const SaveOptions& options, const Base& base, const train::Trainer& trainer,
                    const Progress& progress);
@@ -47,6 +48,7 @@ struct Resumed {
   int64_t iteration = 0, data_position = 0;
   int64_t optimizer_steps = 0;
   Buffer first_moment, second_moment;
+  Json evaluations;  // null: none were kept
 };
 std::optional<Resumed> resume(const SaveOptions& options, const AdapterOptions& wanted, const OrderedJson& settings,
                               const Base& base, const Control& control);

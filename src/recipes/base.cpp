@@ -101,6 +101,15 @@ text::Tokenizer load_tokenizer(const Base& base) {
   return text::Tokenizer::load(base.path.string());
 }
 
+text::Tokenizer load_tokenizer(const BaseOptions& options) {
+  return text::Tokenizer::load(resolve(options).string());
+}
+
+std::optional<text::ChatTemplate> load_chat_template(const Base& base, const std::string& file) {
+  if (file.empty()) return text::ChatTemplate::load(base.path.string());
+  return text::ChatTemplate::load_file(file, base.path.string());
+}
+
 int32_t eos_for_training(const Base& base, const text::Tokenizer& tokenizer) {
   const fs::Path file = base.path / "tokenizer_config.json";
   if (std::filesystem::exists(file)) {

@@ -10,6 +10,7 @@
 #include "model/model.h"
 #include "recipes/control.h"
 #include "recipes/options.h"
+#include "text/chat_template.h"
 #include "text/tokenizer.h"
 
 namespace lockstep::recipes {
@@ -38,6 +39,9 @@ DType weight_dtype(const Base& base);
 Base read_base_config(const BaseOptions& options);
 
 text::Tokenizer load_tokenizer(const Base& base);
+text::Tokenizer load_tokenizer(const BaseOptions& options);  // and nothing else of the model
+// The template in `file`, or (empty) the model directory's; nullopt if that has none.
+std::optional<text::ChatTemplate> load_chat_template(const Base& base, const std::string& file);
 // The id appended to SFT completions: eos_token of tokenizer_config.json, else the first end token of the model.
 // DataError if neither.
 int32_t eos_for_training(const Base& base, const text::Tokenizer& tokenizer);

@@ -25,6 +25,9 @@ void run_eval(const EvalOptions& options, const Control& control);
 // An adapter directory, a save directory, a model directory, or a data set: its columns and first rows, one JSON object
 // a line.
 void run_inspect(const InspectOptions& options, const Control& control);
+// Only the tokenizer of the model directory is read.
+void run_tokenize(const TokenizeOptions& options, const Control& control);
+void run_detokenize(const DetokenizeOptions& options, const Control& control);
 void run_bench(const BenchOptions& options, const Control& control);
 std::vector<std::string> bench_parts();  // names of BenchOptions::parts, in order
 

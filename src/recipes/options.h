@@ -44,6 +44,8 @@ struct OptimizerOptions {
   std::optional<int64_t> decay_steps;  // --lr-decay-iters; default: all steps of the run
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01;
   double clip_grad = 1.0;
+  double loraplus_lr_ratio = 1;            // LoRA+: learning rate of B over that of A
+  std::optional<int64_t> wsd_decay_steps;  // --lr-wsd-decay-iters; WSD needs it
 };
 
 // Whether each block's activations are made again in the backward pass. What is cheap to make again (norms, silu(g) u)
@@ -64,21 +66,51 @@ struct SaveOptions {
   std::string load;
 };
 
+struct EvalSet {
+  std::string name, path;
+};
+
+// Which tokens of a row are targets (recipes/row_tokens.h says what each shape makes of it).
+//   automatic   assistant turns of messages, completions of prompts, all of a text
+//   assistant   assistant turns only, of prompt and completion too
+//   completion  all of the completion
+//   all         every token but the first
+enum class LossMaskType { automatic, assistant, completion, all };
+const char* loss_mask_name(LossMaskType type);               // "auto", "assistant", "completion", "all"
+LossMaskType parse_loss_mask_type(const std::string& name);  // and slime's names of assistant; ConfigError
+enum class TruncationMode { keep_start, keep_end };
+
+// How rows become tokens.
+struct RowOptions {
+  std::string messages_key = "messages", tools_key = "tools";
+  std::string chat_template;    // file; empty: the model directory's
+  OrderedJson template_kwargs;  // --apply-chat-template-kwargs; an object or null
+  LossMaskType loss_mask = LossMaskType::automatic;
+  std::optional<int64_t> max_length;  // --max-seq-length: tokens kept of a row
+  TruncationMode truncation = TruncationMode::keep_start;
+  int64_t max_bad_rows = 0;
+};
+
+// Supervised training and, with a DpoLoss, preference training.
 struct SftOptions {
   BaseOptions base;
   AdapterOptions adapter;
   OptimizerOptions optimizer;
   TrainingOptions training;
   SaveOptions save;
-  std::string prompt_data;
-  int64_t max_bad_rows = 0;  // --max-bad-rows
+  RowOptions rows;
+  train::Loss loss;         // SftLoss or DpoLoss
+  std::string prompt_data;  // a slice may follow: FILE@[0:100]
   int64_t num_epoch = 1;
-  bool shuffle = false;        // --rollout-shuffle
-  uint64_t shuffle_seed = 42;  // --rollout-seed
-};
-
-struct EvalSet {
-  std::string name, path;
+  std::optional<int64_t> num_steps;  // --num-rollout, --train-iters: goes before num_epoch
+  bool shuffle = false;              // --rollout-shuffle
+  uint64_t shuffle_seed = 42;        // --rollout-seed
+  std::vector<EvalSet> eval_sets;    // the first decides which checkpoint is best
+  int64_t eval_interval = 0;         // steps; 0: never
+  bool eval_before_train = true;
+  bool save_best = false;
+  std::optional<int64_t> patience;  // --early-stopping-patience: evaluations without a better loss
+  double threshold = 0;             // --early-stopping-threshold: what counts as better
 };
 
 enum class RewardType { math, exact };
@@ -149,6 +181,23 @@ struct EvalOptions {
 struct InspectOptions {
   std::string path;
   int64_t num_rows = 3;  // of a data set that are printed
+};
+
+struct TokenizeOptions {
+  BaseOptions base;
+  std::optional<std::string> text;  // exactly one of text, input
+  std::string input, input_key;     // without a key the whole file is one text, else JSON lines
+  std::string output;               // JSON lines; empty: printed
+  bool add_special_tokens = false;
+  bool ids_only = false;
+};
+
+struct DetokenizeOptions {
+  BaseOptions base;
+  std::vector<int32_t> ids;              // without input
+  std::string input, input_key = "ids";  // JSON lines
+  std::string output;                    // JSON lines; empty: printed
+  bool skip_special_tokens = false;
 };
 
 struct BenchOptions {

@@ -106,10 +106,11 @@ struct Plan {
   // `steps` is unknown where the data is not on this machine.
   void schedule(std::optional<int64_t> steps) const {
     if (steps) check_warmup(optimizer, *steps);
-    const char* styles[] = {"constant", "linear", "cosine"};
     out << fmt::format("optimizer   AdamW lr {:g} ({}), betas {:g} {:g}, eps {:g}, weight decay {:g}, clip {:g}\n",
-                       optimizer.schedule.lr, styles[static_cast<int>(optimizer.schedule.style)], optimizer.beta1,
+                       optimizer.schedule.lr, train::decay_style_name(optimizer.schedule.style), optimizer.beta1,
                        optimizer.beta2, optimizer.eps, optimizer.weight_decay, optimizer.clip_grad);
+    if (optimizer.loraplus_lr_ratio != 1)
+      out << fmt::format("            LoRA+: B at {:g} times this rate\n", optimizer.loraplus_lr_ratio);
     out << fmt::format("            {} optimizer steps\n", count_text(steps));
     out << fmt::format("save        {}\n",
                        save.save.empty() ? "nothing (no --save)"
@@ -149,12 +150,21 @@ void plan_sft(const SftOptions& options, const std::vector<std::string>& notes, 
                   *control.out};
   plan.checkpoints();
   plan.model_and_memory(std::nullopt);
-  std::optional<int64_t> rows, steps;
-  *control.out << fmt::format("data        {}\n", rows_text(options.prompt_data, options.max_bad_rows, rows));
-  const int64_t batch = options.training.global_batch_size;
-  *control.out << fmt::format("batch       {} samples a step, loss mean over {}\n", batch,
-                              options.training.per_token_loss ? "all tokens" : "samples of their token means");
-  if (rows) steps = (*rows + batch - 1) / batch * options.num_epoch;
+  std::optional<int64_t> rows, ignored;
+  *control.out << fmt::format("data        {}\n", rows_text(options.prompt_data, options.rows.max_bad_rows, rows));
+  for (const EvalSet& set : options.eval_sets)
+    *control.out << fmt::format("evaluation  {}: {}, every {} steps\n", set.name,
+                                rows_text(set.path, options.rows.max_bad_rows, ignored), options.eval_interval);
+  const auto* dpo = std::get_if<train::DpoLoss>(&options.loss);
+  *control.out << fmt::format(
+      "batch       {} {} a step, {}\n", options.training.global_batch_size, dpo != nullptr ? "pairs" : "samples",
+      dpo != nullptr ? fmt::format("DPO with beta {:g}, the reference is the base", dpo->beta)
+                     : fmt::format("loss mean over {}",
+                                   options.training.per_token_loss ? "all tokens" : "samples of their token means"));
+  *control.out << fmt::format(
+      "targets     {}{}\n", loss_mask_name(options.rows.loss_mask),
+      options.rows.max_length ? fmt::format(", rows cut to {} tokens", *options.rows.max_length) : "");
+  const auto steps = rows || options.num_steps ? std::optional(sft_steps(options, rows.value_or(1))) : std::nullopt;
   plan.schedule(steps);
   plan.notes(notes);
 }

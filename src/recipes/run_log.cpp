@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <ostream>
@@ -90,6 +91,13 @@ std::string Pace::left(int64_t done) const {
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start_;
   return duration_text(seconds.count() / static_cast<double>(done - first_) * static_cast<double>(total_ - done)) +
          " left";
+}
+
+std::string progress_bar(int64_t done, int64_t total) {
+  constexpr int64_t kWidth = 20;
+  const int64_t full = total > 0 ? std::min(kWidth, kWidth * done / total) : 0;
+  return fmt::format("[{}{}] {:3} %", std::string(static_cast<size_t>(full), '#'),
+                     std::string(static_cast<size_t>(kWidth - full), '-'), total > 0 ? 100 * done / total : 0);
 }
 
 std::string duration_text(double seconds) {

@@ -53,7 +53,8 @@ class Pace {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-std::string duration_text(double seconds);  // "8.2s", "3m12s", "1h04m"
+std::string progress_bar(int64_t done, int64_t total);  // "[#####---------------]  25 %"
+std::string duration_text(double seconds);              // "8.2s", "3m12s", "1h04m"
 
 // Wall time of a stretch of code, in milliseconds.
 class Stopwatch {

@@ -4,70 +4,195 @@
 #include <ostream>
 
 #include "recipes/adapter.h"
-#include "recipes/bad_rows.h"
 #include "recipes/commands.h"
 #include "recipes/data_order.h"
+#include "recipes/held_out.h"
 #include "recipes/run_log.h"
-#include "recipes/sft_rows.h"
 #include "recipes/steps.h"
+#include "recipes/training_rows.h"
 
 namespace lockstep::recipes {
 
+namespace {
+
+// TRL's names.
+void add_rewards(OrderedJson& line, const train::Metrics& metrics, double pairs) {
+  line["rewards/chosen"] = metrics.reward_chosen / pairs;
+  line["rewards/rejected"] = metrics.reward_rejected / pairs;
+  line["rewards/accuracies"] = metrics.reward_accuracy / pairs;
+  line["rewards/margins"] = (metrics.reward_chosen - metrics.reward_rejected) / pairs;
+  line["logps/chosen"] = metrics.logp_chosen / pairs;
+  line["logps/rejected"] = metrics.logp_rejected / pairs;
+}
+
+std::string rewards_text(const train::Metrics& metrics, double pairs) {
+  return fmt::format(" | reward {:.3f} over {:.3f} | accuracy {:.3f}", metrics.reward_chosen / pairs,
+                     metrics.reward_rejected / pairs, metrics.reward_accuracy / pairs);
+}
+
+class SftRun {
+ public:
+  SftRun(const SftOptions& options, const Control& control)
+      : options_(options),
+        control_(control),
+        stream_(stream_options(options.base)),
+        base_(load_base(options.base, stream_, control)),
+        data_(options.prompt_data, base_, options.rows, pairs(), control),
+        held_out_(options, base_, control),
+        order_(data_.size(), options.shuffle, options.shuffle_seed),
+        total_(sft_steps(options, data_.size())),
+        run_(options.adapter, options.optimizer, options.training, options.save, base_, stream_, control, settings()),
+        log_(options.save.save, run_.saved_iteration(), control),
+        best_(BestSoFar::from(run_.evaluations(), "train_state.json: evaluations")) {}
+
+  void train() {
+    data_.describe("data", *control_.info);
+    held_out_.describe(*control_.info);
+    run_.set_schedule(total_);
+    if (run_.iteration() >= total_) *control_.info << fmt::format("note    all {} steps were done before\n", total_);
+    if (options_.save_best && best_.iteration > 0) mark_best();
+    evaluate_if_due();
+    const Pace pace(run_.iteration(), total_);
+    while (run_.iteration() < total_ && !out_of_patience()) {
+      step(pace);
+      evaluate_if_due();
+      run_.save_if_due();
+    }
+    if (out_of_patience() && run_.iteration() < total_)
+      *control_.info << fmt::format("stop    {} evaluations without a better loss than {:.5f} at step {}\n",
+                                    best_.stale, *best_.loss, best_.iteration);
+    run_.finish();
+    if (options_.save_best && best_.iteration > 0)
+      *control_.info << fmt::format("best    step {}, loss {:.5f}: {}\n", best_.iteration, *best_.loss,
+                                    checkpoint::iteration_directory_name(best_.iteration));
+  }
+
+ private:
+  bool pairs() const { return train::datums_per_term(options_.loss) == 2; }
+
+  OrderedJson settings() const {
+    return {{"rows of --prompt-data", data_.size()},
+            {"--global-batch-size", options_.training.global_batch_size},
+            {"--rollout-shuffle", options_.shuffle},
+            {"--rollout-seed", options_.shuffle_seed},
+            {"--seed", options_.training.seed},
+            {"--lora-dropout", options_.adapter.config.dropout},
+            {"--loss-type", pairs() ? "dpo_loss" : "sft_loss"},
+            {"--loss-mask-type", loss_mask_name(options_.rows.loss_mask)},
+            {"--max-seq-length", options_.rows.max_length.value_or(0)}};
+  }
+
+  std::vector<train::Datum> next_batch() {
+    const int64_t left_in_epoch = data_.size() - run_.data_position() % data_.size();
+    std::vector<train::Datum> datums;
+    for (const int64_t row :
+         order_.rows(run_.data_position(), std::min(options_.training.global_batch_size, left_in_epoch)))
+      data_.append(row, datums);
+    return datums;
+  }
+
+  void step(const Pace& pace) {
+    const Stopwatch watch;
+    const int64_t number = run_.iteration() + 1;
+    std::vector<train::Datum> datums = next_batch();
+    const auto rows = static_cast<int64_t>(datums.size()) / data_.datums_per_row();
+    const auto on_progress = [&](int64_t done) {
+      log_.progress(fmt::format("{} step {}/{}: {}/{} rows | {:.0f} tok/s | {}", progress_bar(number - 1, total_),
+                                number, total_, done / data_.datums_per_row(), rows, speed_, pace.left(number - 1)));
+    };
+    on_progress(0);
+    if (pairs()) add_reference(run_.trainer(), datums);
+    const double lr = run_.learning_rate();
+    const train::StepReport report = run_.step(datums, options_.loss, on_progress);
+    speed_ = 1000.0 * static_cast<double>(report.tokens) / watch.ms();
+    run_.completed(rows);
+    run_.set_version(number);
+    OrderedJson line = {{"step", number},
+                        {"epoch", static_cast<double>(run_.data_position()) / static_cast<double>(data_.size())},
+                        {"loss", report.loss},
+                        {"grad_norm", report.grad_norm},
+                        {"lr", lr},
+                        {"tokens", report.tokens},
+                        {"tokens_per_s", speed_}};
+    if (pairs()) add_rewards(line, report.metrics, 1);
+    log_.write(line);
+    log_.say(fmt::format("step {}/{} | loss {:.5f}{} | grad_norm {:.3f} | lr {:.2e} | {} tokens | {:.0f} tok/s | {}",
+                         number, total_, report.loss, pairs() ? rewards_text(report.metrics, 1) : "", report.grad_norm,
+                         lr, report.tokens, speed_, pace.left(number)));
+  }
+
+  void evaluate_if_due() {
+    const int64_t at = run_.iteration();
+    if (held_out_.empty() || best_.evaluated >= at) return;
+    const bool due = at == 0 ? options_.eval_before_train : at >= total_ || at % options_.eval_interval == 0;
+    if (!due) return;
+    double first_loss = 0;
+    for (size_t set = 0; set < held_out_.names().size(); ++set) {
+      const std::string& name = held_out_.names()[set].name;
+      const train::Evaluation sums = held_out_.evaluate(set, run_, [&](int64_t done, int64_t rows) {
+        if (control_.interrupted()) run_.stop_interrupted();
+        log_.progress(fmt::format("{} evaluating {}: {}/{} rows", progress_bar(done, rows), name, done, rows));
+      });
+      if (set == 0) first_loss = sums.mean_loss(options_.training.per_token_loss);
+      if (at != resumed_at_ || !log_.has_evaluation(name)) report(name, sums);
+    }
+    judge(first_loss);
+  }
+
+  void report(const std::string& name, const train::Evaluation& sums) {
+    const double loss = sums.mean_loss(options_.training.per_token_loss), terms = static_cast<double>(sums.samples);
+    const double accuracy = static_cast<double>(sums.correct) / static_cast<double>(sums.targets);
+    OrderedJson line = {{"step", run_.iteration()}, {"eval", name}, {"loss", loss}};
+    if (pairs())
+      add_rewards(line, sums.metrics, terms);
+    else
+      line["perplexity"] = std::exp(sums.nll / sums.weight);
+    line["token_accuracy"] = accuracy;
+    line["tokens"] = sums.targets;
+    log_.write(line);
+    log_.say(fmt::format("eval {} after {} steps: loss {:.5f}{} | token accuracy {:.4f} | {} tokens", name,
+                         run_.iteration(), loss,
+                         pairs() ? rewards_text(sums.metrics, terms)
+                                 : fmt::format(" | perplexity {:.4f}", std::exp(sums.nll / sums.weight)),
+                         accuracy, sums.targets));
+  }
+
+  void judge(double loss) {
+    const bool better = best_.add(run_.iteration(), loss, options_.threshold);
+    run_.set_evaluations(best_.json());
+    if (!better || !options_.save_best) return;
+    run_.save();
+    mark_best();
+  }
+
+  void mark_best() const {
+    if (std::filesystem::is_directory(fs::Path(options_.save.save) /
+                                      checkpoint::iteration_directory_name(best_.iteration)))
+      checkpoint::mark_best(options_.save.save, best_.iteration);
+  }
+
+  bool out_of_patience() const { return options_.patience && best_.stale >= *options_.patience; }
+
+  const SftOptions& options_;
+  const Control& control_;
+  Stream stream_;
+  const Base base_;
+  TrainingRows data_;
+  HeldOut held_out_;
+  DataOrder order_;
+  const int64_t total_;
+  TrainingRun run_;
+  const int64_t resumed_at_ = run_.iteration();
+  RunLog log_;
+  BestSoFar best_;
+  double speed_ = 0;  // of the last step
+};
+
+}  // namespace
+
 void run_sft(const SftOptions& options, const Control& control) {
   if (!options.save.save.empty()) fs::require_writable_directory(options.save.save);
-  Stream stream(stream_options(options.base));
-  const Base base = load_base(options.base, stream, control);
-  const SftRows data = read_sft_rows(options.prompt_data, base, options.max_bad_rows);
-  const auto num_rows = static_cast<int64_t>(data.rows.size());
-  *control.info << fmt::format("data    {} rows from {}\n", num_rows, options.prompt_data);
-  report_bad_rows(data.bad_rows, options.max_bad_rows, *control.info);
-  if (data.unaligned > 0)
-    *control.info << fmt::format(
-        "note    {} rows: the prompt's tokens are no prefix of prompt + completion; the mask "
-        "covers as many tokens as the prompt alone has\n",
-        data.unaligned);
-
-  const int64_t batch = options.training.global_batch_size;
-  const int64_t total = options.num_epoch * ((num_rows + batch - 1) / batch);
-  TrainingRun run(options.adapter, options.optimizer, options.training, options.save, base, stream, control,
-                  {{"rows of --prompt-data", num_rows},
-                   {"--global-batch-size", batch},
-                   {"--rollout-shuffle", options.shuffle},
-                   {"--rollout-seed", options.shuffle_seed},
-                   {"--seed", options.training.seed},
-                   {"--lora-dropout", options.adapter.config.dropout}});
-  run.set_schedule(total);
-  DataOrder order(num_rows, options.shuffle, options.shuffle_seed);
-  RunLog log(options.save.save, run.saved_iteration(), control);
-  if (run.iteration() >= total) *control.info << fmt::format("note    all {} steps were done before\n", total);
-  const Pace pace(run.iteration(), total);
-
-  for (int64_t step = run.iteration(); step < total; ++step) {
-    const Stopwatch watch;
-    std::vector<train::Datum> datums;
-    const int64_t left_in_epoch = num_rows - run.data_position() % num_rows;
-    for (int64_t row : order.rows(run.data_position(), std::min(batch, left_in_epoch)))
-      datums.push_back(data.rows[static_cast<size_t>(row)]);
-    const double lr = run.learning_rate();
-    const auto on_progress = [&](int64_t done) {
-      log.progress(fmt::format("step {}/{}: {}/{} rows", step + 1, total, done, datums.size()));
-    };
-    const train::StepReport report = run.step(datums, train::SftLoss{}, on_progress);
-    const double tokens_per_s = 1000.0 * static_cast<double>(report.tokens) / watch.ms();
-    run.completed(static_cast<int64_t>(datums.size()));
-    run.set_version(step + 1);
-    log.write({{"step", step + 1},
-               {"loss", report.loss},
-               {"grad_norm", report.grad_norm},
-               {"lr", lr},
-               {"tokens", report.tokens},
-               {"tokens_per_s", tokens_per_s}});
-    log.say(fmt::format("step {}/{} | loss {:.5f} | grad_norm {:.3f} | lr {:.2e} | {} tokens | {:.0f} tok/s | {}",
-                        step + 1, total, report.loss, report.grad_norm, lr, report.tokens, tokens_per_s,
-                        pace.left(step + 1)));
-    run.save_if_due();
-  }
-  run.finish();
+  SftRun(options, control).train();
 }
 
 }  // namespace lockstep::recipes

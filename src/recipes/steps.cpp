@@ -12,11 +12,22 @@
 namespace lockstep::recipes {
 
 void check_warmup(const OptimizerOptions& optimizer, int64_t steps) {
+  const int64_t decay_steps = optimizer.decay_steps.value_or(steps);
+  if (optimizer.schedule.style == train::DecayStyle::wsd && optimizer.wsd_decay_steps.value_or(0) > decay_steps)
+    throw ConfigError({.what = "the decay of WSD is longer than the run",
+                       .where = "--lr-wsd-decay-iters",
+                       .got = std::to_string(*optimizer.wsd_decay_steps),
+                       .wanted = fmt::format("at most {}", decay_steps)});
   if (optimizer.schedule.warmup_steps > optimizer.decay_steps.value_or(steps))
     throw ConfigError({.what = "the warm-up is longer than the run",
                        .where = "--lr-warmup-iters",
                        .got = std::to_string(optimizer.schedule.warmup_steps),
                        .wanted = fmt::format("at most {}, the optimizer steps of the run", steps)});
+}
+
+int64_t sft_steps(const SftOptions& options, int64_t rows) {
+  const int64_t batch = options.training.global_batch_size;
+  return options.num_steps.value_or(options.num_epoch * ((rows + batch - 1) / batch));
 }
 
 int64_t micro_batch_tokens(const TrainingOptions& training, const model::ModelConfig& config, Device device) {
@@ -52,12 +63,14 @@ TrainingRun::TrainingRun(const AdapterOptions& adapter, const OptimizerOptions& 
                                       .recompute = memory_.recompute,
                                       .temperature = temperature,
                                       .dropout = static_cast<float>(adapter.config.dropout),
+                                      .lr_ratio = optimizer.loraplus_lr_ratio,
                                       .seed = training.seed};
   trainer_ = std::make_unique<train::Trainer>(base.model, start.layout, start.weights, options, stream);
   version_ = start.version;
   if (resumed) {
     iteration_ = resumed->iteration;
     data_position_ = resumed->data_position;
+    evaluations_ = resumed->evaluations;
     if (fs::same_place(save.load, save.save)) saved_iteration_ = iteration_;
     trainer_->restore(resumed->optimizer_steps, std::move(resumed->first_moment), std::move(resumed->second_moment));
   } else if (keeps() && checkpoint::latest_iteration(save.save)) {
@@ -75,6 +88,7 @@ void TrainingRun::set_schedule(int64_t optimizer_steps) {
   if (optimizer_.warmup_fraction > 0)
     schedule_.warmup_steps =
         static_cast<int64_t>(std::llround(optimizer_.warmup_fraction * static_cast<double>(schedule_.decay_steps)));
+  schedule_.wsd_decay_steps = optimizer_.wsd_decay_steps.value_or(0);
   check_warmup(optimizer_, optimizer_steps);
 }
 
@@ -84,14 +98,16 @@ double TrainingRun::learning_rate() const {
 
 train::StepReport TrainingRun::step(std::span<const train::Datum> datums, const train::Loss& loss,
                                     const std::function<void(int64_t)>& on_progress, bool interruptible) {
-  train::StepPlan plan{
-      .num_samples = static_cast<int64_t>(datums.size()), .weight_total = 0, .per_token = training_.per_token_loss};
+  train::StepPlan plan{.num_samples = static_cast<int64_t>(datums.size()),
+                       .weight_total = 0,
+                       .per_token = training_.per_token_loss,
+                       .datums_per_term = train::datums_per_term(loss)};
   for (const train::Datum& datum : datums) plan.weight_total += datum.weight_sum();
   trainer_->begin_step(plan);
   size_t begin = 0;
   while (begin < datums.size()) {
     // In micro-batches: the split changes no bit, and an interrupt is noticed between them.
-    const size_t end = begin + train::micro_batch_size(datums.subspan(begin), memory_.max_tokens);
+    const size_t end = begin + train::micro_batch_size(datums.subspan(begin), memory_.max_tokens, plan.datums_per_term);
     trainer_->forward_backward(datums.subspan(begin, end - begin), loss);
     begin = end;
     on_progress(static_cast<int64_t>(begin));
@@ -109,12 +125,13 @@ void TrainingRun::completed(int64_t rows) {
 }
 
 void TrainingRun::save() {
-  save_training(save_, base_, *trainer_, {iteration_, version_, data_position_, settings_});
+  if (!keeps() || saved_iteration_ == iteration_) return;
+  save_training(save_, base_, *trainer_, {iteration_, version_, data_position_, settings_, evaluations_});
   saved_iteration_ = iteration_;
 }
 
 void TrainingRun::save_if_due() {
-  if (keeps() && save_.save_interval > 0 && iteration_ % save_.save_interval == 0) save();
+  if (save_.save_interval > 0 && iteration_ % save_.save_interval == 0) save();
 }
 
 void TrainingRun::stop_interrupted() {
@@ -123,7 +140,7 @@ void TrainingRun::stop_interrupted() {
         {.what = fmt::format("interrupted after iteration {}", iteration_), .got = "no --save, so nothing is kept"});
   if (iteration_ == 0)
     throw Cancelled({.what = "interrupted before the first iteration was done", .attempt = "run the command again"});
-  if (saved_iteration_ != iteration_) save();
+  save();
   throw Cancelled({.what = fmt::format("interrupted; iteration {} is saved", iteration_),
                    .where = save_.save,
                    .attempt = fmt::format("the same command with --load {} to resume bit for bit", save_.save)});
@@ -131,7 +148,7 @@ void TrainingRun::stop_interrupted() {
 
 void TrainingRun::finish() {
   if (!keeps() || iteration_ == 0) return;
-  if (saved_iteration_ != iteration_) save();
+  save();
   const fs::Path where =
       fs::Path(save_.save) / checkpoint::iteration_directory_name(iteration_) / checkpoint::kAdapterDirectory;
   *control_.info << fmt::format("adapter {}\n", where.string());

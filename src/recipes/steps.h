@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "recipes/adapter.h"
 #include "recipes/memory_plan.h"
@@ -14,6 +15,9 @@ namespace lockstep::recipes {
 
 // ConfigError if the warm-up would not end in a run of `steps` optimizer steps.
 void check_warmup(const OptimizerOptions& optimizer, int64_t steps);
+
+// Optimizer steps of a supervised run over this many rows; the last step of an epoch may be smaller.
+int64_t sft_steps(const SftOptions& options, int64_t rows);
 
 // --max-tokens-per-gpu, or what keeps the device busy while the logits of a micro-batch still fit the model's bound.
 int64_t micro_batch_tokens(const TrainingOptions& training, const model::ModelConfig& config, Device device);
@@ -42,25 +46,29 @@ class TrainingRun {
   int64_t data_position() const { return data_position_; }  // rows read by the completed iterations
   void completed(int64_t rows);                             // one more iteration is done and has read this many
   void save_if_due();
+  void save();  // the last completed iteration, unless --save holds it or there is no --save
+  bool keeps() const { return !save_.save.empty(); }
   int64_t saved_iteration() const { return saved_iteration_; }  // the newest that --save holds; 0: none of this run
   // Saves the last completed iteration (if --save) and throws Cancelled with how to go on.
   [[noreturn]] void stop_interrupted();
   // After the last iteration: saves it unless --save holds it already, and says where the adapter lies.
   void finish();
 
+  // Kept in checkpoints from now on, and what the checkpoint that this run resumed kept (null: nothing).
+  void set_evaluations(OrderedJson evaluations) { evaluations_ = std::move(evaluations); }
+  const OrderedJson& evaluations() const { return evaluations_; }
+
   train::Trainer& trainer() { return *trainer_; }
   const MemoryPlan& memory() const { return memory_; }
 
  private:
-  void save();
-  bool keeps() const { return !save_.save.empty(); }
-
   const OptimizerOptions& optimizer_;
   const TrainingOptions& training_;
   const SaveOptions& save_;
   const Base& base_;
   const Control& control_;
   const OrderedJson settings_;
+  OrderedJson evaluations_;
   train::Schedule schedule_;
   MemoryPlan memory_;
   std::unique_ptr<train::Trainer> trainer_;

@@ -58,14 +58,23 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tok
       if (fresh) ends_.push_back(-1);
       node = place->second;
     }
-    ends_[node] = static_cast<int32_t>(i);
-    first_byte_[static_cast<uint8_t>(tokens_[i].content[0])] = true;
+    if (ends_[node] < 0) ends_[node] = static_cast<int32_t>(i);
+    const uint8_t first = static_cast<uint8_t>(tokens_[i].content[0]);
+    first_byte_[first] = true;
+    if (i == 0) only_first_byte_ = first;
+    if (only_first_byte_ != first) only_first_byte_ = -1;
   }
 }
 
+size_t AddedTokens::next_first_byte(std::string_view text, size_t from) const {
+  if (tokens_.empty()) return text.size();
+  if (only_first_byte_ >= 0) return std::min(text.find(static_cast<char>(only_first_byte_), from), text.size());
+  while (from < text.size() && !first_byte_[static_cast<uint8_t>(text[from])]) ++from;
+  return from;
+}
+
 AddedTokens::Match AddedTokens::find(std::string_view text, size_t from) const {
-  for (size_t begin = from; begin < text.size(); ++begin) {
-    if (!first_byte_[static_cast<uint8_t>(text[begin])]) continue;
+  for (size_t begin = next_first_byte(text, from); begin < text.size(); begin = next_first_byte(text, begin + 1)) {
     Match longest;
     uint32_t node = 0;
     for (size_t place = begin; place < text.size(); ++place) {
@@ -79,8 +88,8 @@ AddedTokens::Match AddedTokens::find(std::string_view text, size_t from) const {
   return {};
 }
 
-void AddedTokens::split(std::string_view text, const std::function<void(std::string_view)>& plain,
-                        const std::function<void(int32_t)>& token) const {
+void AddedTokens::split(std::string_view text, const std::function<void(Span)>& plain,
+                        const std::function<void(int32_t, Span)>& token) const {
   size_t done = 0;
   for (Match match = find(text, 0); match.token != nullptr; match = find(text, match.end)) {
     // A match that is refused still hides what lies under it, as in the library.
@@ -90,11 +99,11 @@ void AddedTokens::split(std::string_view text, const std::function<void(std::str
     size_t begin = match.begin, end = match.end;
     if (match.token->lstrip) begin = std::max(without_trailing_space(text.substr(0, begin)), done);
     if (match.token->rstrip) end += leading_space(text.substr(end));
-    if (done < begin) plain(text.substr(done, begin - done));
-    token(match.token->id);
+    if (done < begin) plain({done, begin});
+    token(match.token->id, {begin, end});
     done = end;
   }
-  if (done < text.size()) plain(text.substr(done));
+  if (done < text.size()) plain({done, text.size()});
 }
 
 }  // namespace lockstep::text

@@ -8,6 +8,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "text/span.h"
+
 namespace lockstep::text {
 
 struct AddedToken {
@@ -23,9 +25,9 @@ class AddedTokens {
  public:
   explicit AddedTokens(std::vector<AddedToken> tokens);
 
-  // Cuts `text` into tokens and what lies between: plain(part) and token(id), in order. Empty parts are left out.
-  void split(std::string_view text, const std::function<void(std::string_view)>& plain,
-             const std::function<void(int32_t)>& token) const;
+  // Cuts `text` into tokens and what lies between: plain(part) and token(id, part), in order. Empty parts are left out.
+  void split(std::string_view text, const std::function<void(Span)>& plain,
+             const std::function<void(int32_t, Span)>& token) const;
 
  private:
   struct Match {
@@ -33,12 +35,14 @@ class AddedTokens {
     const AddedToken* token = nullptr;
   };
   Match find(std::string_view text, size_t from) const;
+  size_t next_first_byte(std::string_view text, size_t from) const;
 
   std::vector<AddedToken> tokens_;
   // A trie: (node, next byte) -> node; node 0 is the root.
   std::unordered_map<uint64_t, uint32_t> edges_;
   std::vector<int32_t> ends_;  // index of the token that ends at a node, or -1
   bool first_byte_[256] = {};
+  int only_first_byte_ = -1;  // when all tokens begin alike
 };
 
 }  // namespace lockstep::text

@@ -2,19 +2,23 @@
 // left. Source: arXiv 1508.07909; ids equal those of Hugging Face `tokenizers`.
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
+
+#include "text/word_table.h"
 
 namespace lockstep::text {
 
 struct BpeOptions {
-  std::optional<int32_t> unk_id;  // for bytes the vocabulary lacks; without it they vanish, as in the library
-  bool fuse_unk = false;          // one for a run of such bytes
+  bool byte_level = false;        // merging begins with bytes; else with characters
+  std::optional<int32_t> unk_id;  // for what the vocabulary lacks; without it that vanishes, as in the library
+  bool fuse_unk = false;          // one for a run of unknowns
   bool ignore_merges = false;     // a piece that is a token as a whole is that token
+  bool byte_fallback = false;     // an unknown character is the tokens <0x..> of its bytes, if all of them exist
 };
 
 class Bpe {
@@ -22,39 +26,66 @@ class Bpe {
   struct Merge {
     int32_t left, right, result;
   };
-  // vocabulary: the raw bytes of every byte-level token and its id. merges: in order of rank; of a pair that comes
-  // twice the later rank counts, as in the library.
-  Bpe(std::unordered_map<std::string, int32_t> vocabulary, const std::vector<Merge>& merges, BpeOptions options);
+  // words: the token of every string that pieces may hold (raw bytes when byte_level). merges: in order of rank; of a
+  // pair that comes twice the later rank counts, as in the library. byte_tokens: <0x00> to <0xFF>, -1 where there is
+  // none.
+  Bpe(WordTable words, int32_t vocab_size, const std::vector<Merge>& merges, BpeOptions options,
+      const std::array<int32_t, 256>& byte_tokens);
 
   // Memory that encode() uses again from piece to piece; one per thread.
   class Scratch {
     friend class Bpe;
     struct Symbol {
-      int32_t id, previous, next;
+      int32_t id;
+      uint32_t length;         // bytes of the piece
+      int32_t previous, next;  // of a long piece
+    };
+    struct Ranked {
+      uint32_t rank;
+      int32_t result;
     };
     struct Candidate {
       uint32_t rank;
       int32_t place, left, right, result;
     };
     std::vector<Symbol> symbols_;
+    std::vector<Ranked> pairs_;
     std::vector<Candidate> heap_;
   };
 
-  // Appends the ids of `piece`. O(n log n) in its bytes.
-  void encode(std::string_view piece, Scratch& scratch, std::vector<int32_t>& ids) const;
+  // Appends the ids of `piece` (not empty, less than 2 GiB), and to `lengths` the bytes each stands for, unless it is
+  // nullptr. O(n log n) in its bytes. As in the library, what vanishes has no bytes, so that later tokens of the piece
+  // seem to stand where it stood.
+  void encode(std::string_view piece, Scratch& scratch, std::vector<int32_t>& ids,
+              std::vector<uint32_t>* lengths) const;
 
  private:
-  struct Ranked {
-    uint32_t rank;
-    int32_t result;
+  using Ranked = Scratch::Ranked;
+  struct Slot {
+    uint64_t pair = kNoPair;
+    Ranked ranked{};
   };
-  void add_symbols(std::string_view piece, Scratch& scratch) const;
-  void push_pair(Scratch& scratch, int32_t place) const;
+  static constexpr uint64_t kNoPair = ~uint64_t{0};
+  static constexpr uint32_t kNoRank = ~uint32_t{0};
 
-  std::unordered_map<std::string, int32_t> vocabulary_;
-  std::unordered_map<uint64_t, Ranked> merges_;
+  void merge(std::string_view piece, Scratch& scratch) const;
+  void add_bytes(std::string_view piece, Scratch& scratch) const;
+  void add_characters(std::string_view piece, Scratch& scratch) const;
+  void merge_short(Scratch& scratch) const;
+  void merge_long(Scratch& scratch) const;
+  void push_pair(Scratch& scratch, int32_t place) const;
+  void set_merge(const Merge& merge, uint32_t rank);
+  Ranked find_merge(int32_t left, int32_t right) const;
+
+  WordTable words_;
+  std::vector<Slot> merges_;  // open addressing
   BpeOptions options_;
-  int32_t byte_ids_[256];
+  std::array<int32_t, 256> first_ids_{};  // of bytes; when not byte_level of ASCII characters
+  std::array<int32_t, 256> byte_tokens_{};
+  // What merging makes of a piece that is a token as a whole: not seen yet, that token, or something else. Found out
+  // once per token, by whoever needs it first; everybody would find the same.
+  enum Whole : uint8_t { kNotSeen, kItself, kOther };
+  mutable std::vector<std::atomic<uint8_t>> whole_;
 };
 
 }  // namespace lockstep::text

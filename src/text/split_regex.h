@@ -1,30 +1,35 @@
 // Regular expressions that cut text, as the pre-tokenizers of Hugging Face `tokenizers` use them.
 //
-// PCRE2 with JIT, but with the Unicode classes of text/unicode_tables.h written out, so that a match does not depend on
-// the Unicode version of the PCRE2 of this machine. Immutable; matching is re-entrant.
+// PCRE2 with JIT, but with the Unicode classes of text/unicode.h written out, so that a match does not depend on the
+// Unicode version of the PCRE2 of this machine. Immutable; matching is re-entrant.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
+
+#include "text/span.h"
 
 namespace lockstep::text {
 
-// `pattern` with \p{L}, \p{N} and \s (also inside brackets) and \S (outside) written as ranges. FormatError names any
-// other class of characters.
+// `pattern` with its Unicode classes as ranges: \p{L} \p{Lu} ... \P{L} \p{^L} \s \S \d \D \w \W, of which the negated
+// ones not inside brackets. FormatError names what is anything else than PCRE2 and Oniguruma agree on: other classes,
+// \b, brackets within brackets, && and POSIX classes in them, options other than (?i).
 std::string expand_classes(std::string_view pattern);
 
 class SplitRegex {
  public:
-  // FormatError with PCRE2's reason when the pattern is malformed.
+  // FormatError with PCRE2's reason when the pattern is malformed, and when it can match nothing at all: such a match
+  // is a cut without text, which no known tokenizer means.
   explicit SplitRegex(std::string_view pattern);
   SplitRegex(SplitRegex&&) noexcept;
+  SplitRegex& operator=(SplitRegex&&) noexcept;
   ~SplitRegex();
 
-  // Calls piece(part) for the parts of `text` in order: every match, and whatever lies between two matches. `text` must
-  // be valid UTF-8. Throws ResourceError when a match needs more memory than PCRE2 is given.
-  void split(std::string_view text, const std::function<void(std::string_view)>& piece) const;
+  // Appends the matches in `text` (valid UTF-8), in order. Throws ResourceError when a match needs more memory or steps
+  // than PCRE2 is given.
+  void find(std::string_view text, std::vector<Span>& matches) const;
 
  private:
   struct Impl;

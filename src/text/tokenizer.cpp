@@ -1,5 +1,8 @@
 #include "text/tokenizer.h"
 
+#include <algorithm>
+#include <limits>
+
 #include "core/error.h"
 #include "core/fs.h"
 #include "text/tokenizer_file.h"
@@ -13,15 +16,115 @@ struct Tokenizer::Impl {
         raw_tokens(std::move(file.raw_tokens)),
         normalized_tokens(std::move(file.normalized_tokens)) {}
 
-  std::string_view bytes(int32_t id) const {
+  // The row of an id in the file's tables; nothing for ids above the vocabulary.
+  std::optional<size_t> place(int32_t id) const {
     if (id < 0) throw DataError({.what = "negative token id", .got = std::to_string(id), .wanted = "0 or more"});
     const size_t place = static_cast<size_t>(id);
-    return place < file.token_bytes.size() ? std::string_view(file.token_bytes[place]) : std::string_view();
+    return place < file.known.size() && file.known[place] ? std::optional(place) : std::nullopt;
   }
+
+  Encoding encode(std::string_view text, bool add_special, bool with_spans) const;
 
   TokenizerFile file;
   AddedTokens raw_tokens, normalized_tokens;
 };
+
+namespace {
+
+// Encodes one text, part by part.
+class Encoder {
+ public:
+  Encoder(const TokenizerFile& file, const AddedTokens& normalized_tokens, Encoding& out, bool with_spans)
+      : file_(file), normalized_tokens_(normalized_tokens), out_(out), with_spans_(with_spans) {}
+
+  void add_token(int32_t id, Span span, std::string_view found) {
+    if (with_spans_) {
+      found_.emplace_back(out_.ids.size(), found);
+      out_.spans.push_back(span);
+    }
+    out_.ids.push_back(id);
+  }
+
+  // The text of every added token that was found, by its place among the ids.
+  std::string_view spelling(size_t place) const {
+    const auto row = std::ranges::lower_bound(found_, place, {}, [](const auto& found) { return found.first; });
+    if (row != found_.end() && row->first == place) return row->second;
+    return file_.spellings[static_cast<size_t>(out_.ids[place])];
+  }
+
+  // What lies between added tokens of the raw text.
+  void add_part(std::string_view text, size_t offset) {
+    const bool tracked = with_spans_ || file_.pre_tokenizer.needs_origins();
+    TextView view{.text = text, .offset = offset, .origins = nullptr, .tracked = tracked};
+    if (file_.normalizer.may_change(text)) {
+      file_.normalizer.apply(view, normalized_);
+      view = normalized_.view();
+    }
+    normalized_tokens_.split(
+        view.text, [&](Span part) { add_text(view, part); },
+        [&](int32_t id, Span part) {
+          const std::string_view found = view.text.substr(part.begin, part.end - part.begin);
+          add_token(id, with_spans_ ? view.origin(part) : Span{}, found);
+        });
+  }
+
+ private:
+  void add_text(const TextView& view, Span part) {
+    work_.text = view;
+    work_.text.text = view.text.substr(part.begin, part.end - part.begin);
+    if (view.origins == nullptr)
+      work_.text.offset += part.begin;
+    else
+      work_.text.origins += part.begin;
+    file_.pre_tokenizer.split(work_);
+    for (const Span& piece : work_.pieces) add_piece(piece);
+  }
+
+  void add_piece(Span piece) {
+    const std::string_view text = work_.text.text.substr(piece.begin, piece.end - piece.begin);
+    if (text.size() > std::numeric_limits<int32_t>::max())
+      throw DataError(
+          {.what = "text too long", .got = std::to_string(text.size()) + " bytes", .wanted = "below 2 GiB"});
+    lengths_.clear();
+    file_.bpe->encode(text, scratch_, out_.ids, with_spans_ ? &lengths_ : nullptr);
+    if (!with_spans_) return;
+    size_t place = piece.begin;
+    for (const uint32_t length : lengths_) {
+      out_.spans.push_back(work_.text.origin({place, place + length}));
+      place += length;
+    }
+  }
+
+  const TokenizerFile& file_;
+  const AddedTokens& normalized_tokens_;
+  Encoding& out_;
+  bool with_spans_;
+  std::vector<std::pair<size_t, std::string>> found_;
+  AlignedText normalized_;
+  PreTokenizer::Work work_;
+  Bpe::Scratch scratch_;
+  std::vector<uint32_t> lengths_;
+};
+
+}  // namespace
+
+Encoding Tokenizer::Impl::encode(std::string_view text, bool add_special, bool with_spans) const {
+  if (const size_t valid = valid_utf8_prefix(text); valid != text.size())
+    throw DataError({.what = "text is not UTF-8", .where = "byte " + std::to_string(valid)});
+  Encoding out;
+  constexpr size_t kBytesPerToken = 4;  // a guess that saves growing
+  out.ids.reserve(text.size() / kBytesPerToken + 1);
+  Encoder encoder(file, normalized_tokens, out, with_spans);
+  raw_tokens.split(
+      text, [&](Span part) { encoder.add_part(text.substr(part.begin, part.end - part.begin), part.begin); },
+      [&](int32_t id, Span part) { encoder.add_token(id, part, text.substr(part.begin, part.end - part.begin)); });
+  if (with_spans)
+    file.post_processor.process(
+        text, [&](size_t place) { return encoder.spelling(place); }, add_special, out.ids, out.spans);
+  else if (add_special)
+    file.post_processor.add_special(out.ids);
+  return out;
+}
 
 Tokenizer::Tokenizer(std::unique_ptr<const Impl> impl) : impl_(std::move(impl)) {}
 Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
@@ -40,27 +143,19 @@ Tokenizer Tokenizer::load(const std::string& directory) {
   return parse(fs::read_file(file), file.string());
 }
 
-std::vector<int32_t> Tokenizer::encode(std::string_view utf8) const {
-  if (const size_t valid = valid_utf8_prefix(utf8); valid != utf8.size())
-    throw DataError({.what = "text is not UTF-8", .where = "byte " + std::to_string(valid)});
-  std::vector<int32_t> ids;
-  Bpe::Scratch scratch;
-  const auto add_id = [&](int32_t id) { ids.push_back(id); };
-  const auto add_piece = [&](std::string_view piece) { impl_->file.bpe.encode(piece, scratch, ids); };
-  const auto add_text = [&](std::string_view part) { impl_->file.pre_tokenizer.split(part, add_piece); };
-  impl_->raw_tokens.split(
-      utf8, [&](std::string_view part) { impl_->normalized_tokens.split(part, add_text, add_id); }, add_id);
-  return ids;
+std::vector<int32_t> Tokenizer::encode(std::string_view utf8, bool add_special) const {
+  return impl_->encode(utf8, add_special, false).ids;
+}
+
+Encoding Tokenizer::encode_with_spans(std::string_view utf8, bool add_special) const {
+  return impl_->encode(utf8, add_special, true);
 }
 
 std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {
-  std::string bytes;
-  for (int32_t id : ids)
-    if (const std::string_view part = impl_->bytes(id); !skip_special || !is_special(id)) bytes += part;
-  if (valid_utf8_prefix(bytes) == bytes.size()) return bytes;
+  StreamingDecoder decoder(*this, skip_special);
   std::string text;
-  append_lossy(text, bytes);
-  return text;
+  for (int32_t id : ids) decoder.push(id, text);
+  return text + decoder.finish();
 }
 
 int64_t Tokenizer::vocab_size() const {
@@ -68,8 +163,8 @@ int64_t Tokenizer::vocab_size() const {
 }
 
 std::optional<int32_t> Tokenizer::token_id(std::string_view token) const {
-  const auto found = impl_->file.ids.find(std::string(token));
-  return found == impl_->file.ids.end() ? std::nullopt : std::optional(found->second);
+  const int32_t id = impl_->file.ids.find(token);
+  return id < 0 ? std::nullopt : std::optional(id);
 }
 
 bool Tokenizer::is_special(int32_t id) const {
@@ -77,32 +172,34 @@ bool Tokenizer::is_special(int32_t id) const {
 }
 
 std::string_view Tokenizer::token_bytes(int32_t id) const {
-  return impl_->bytes(id);
+  const auto place = impl_->place(id);
+  return place ? std::string_view(impl_->file.token_bytes[*place]) : std::string_view();
+}
+
+std::string_view Tokenizer::spelling(int32_t id) const {
+  const auto place = impl_->place(id);
+  return place ? std::string_view(impl_->file.spellings[*place]) : std::string_view();
+}
+
+StreamingDecoder::StreamingDecoder(const Tokenizer& tokenizer, bool skip_special)
+    : tokenizer_(&tokenizer), skip_special_(skip_special), state_(tokenizer.impl_->file.decoder.begin()) {}
+
+void StreamingDecoder::push(int32_t id, std::string& text) {
+  const auto& impl = *tokenizer_->impl_;
+  const auto place = impl.place(id);
+  if (!place || (skip_special_ && impl.file.special[*place])) return;
+  impl.file.decoder.push(state_, impl.file.prepared[*place], text);
 }
 
 std::string StreamingDecoder::push(int32_t id) {
-  const std::string_view bytes = tokenizer_->token_bytes(id);
-  if (!skip_special_ || !tokenizer_->is_special(id)) pending_ += bytes;
   std::string text;
-  std::string_view rest = pending_;
-  while (!rest.empty()) {
-    const size_t valid = valid_utf8_prefix(rest);
-    text += rest.substr(0, valid);
-    rest.remove_prefix(valid);
-    if (rest.empty()) break;
-    const Utf8Char damaged = read_utf8(rest);
-    if (damaged.cut) break;
-    append_lossy(text, rest.substr(0, damaged.size));
-    rest.remove_prefix(damaged.size);
-  }
-  pending_ = std::string(rest);
+  push(id, text);
   return text;
 }
 
 std::string StreamingDecoder::finish() {
   std::string text;
-  append_lossy(text, pending_);
-  pending_.clear();
+  tokenizer_->impl_->file.decoder.finish(state_, text);
   return text;
 }
 

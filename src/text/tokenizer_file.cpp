@@ -1,10 +1,14 @@
 #include "text/tokenizer_file.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <array>
+#include <unordered_map>
 
 #include "core/error.h"
 #include "text/byte_level.h"
-#include "text/utf8.h"
+#include "text/component.h"
 
 namespace lockstep::text {
 
@@ -12,51 +16,18 @@ namespace {
 
 constexpr int64_t kMaxVocabulary = int64_t{1} << 24;
 
-[[noreturn]] void unsupported(const std::string& where, const Json& got, const std::string& wanted) {
-  throw FormatError({.what = "unsupported tokenizer component",
-                     .where = where,
-                     .got = got.dump(-1, ' ', true, Json::error_handler_t::replace).substr(0, 200),
-                     .wanted = wanted});
-}
-
 bool is_absent(const JsonObject& object, const char* key) {
   return !object.has(key) || object.value(key) == "";
 }
 
-// The type of a component, for messages the whole of it when it has none.
-std::string type_of(const Json& component, const std::string& where) {
-  if (!component.is_object() || !component.contains("type") || !component["type"].is_string())
-    unsupported(where, component, "an object with a type");
-  return component["type"].get<std::string>();
-}
-
-// encode() adds no tokens around a text, so a post-processor that does nothing else never acts.
-void check_post_processor(const Json& component, const std::string& where, bool nested = false) {
-  const std::string type = type_of(component, where);
-  if (type == "ByteLevel" || type == "TemplateProcessing") return;
-  if (type != "Sequence" || nested || !component.contains("processors") || !component["processors"].is_array())
-    unsupported(where, type, "ByteLevel, TemplateProcessing or a Sequence of them");
-  for (const Json& inner : component["processors"]) check_post_processor(inner, where + ": Sequence", true);
-}
-
-void check_components(const JsonObject& file) {
-  const std::string& where = file.where();
-  for (const char* key : {"normalizer", "truncation", "padding"})
-    if (file.has(key)) unsupported(where + ": " + key, file.value(key), "null");
-  if (!file.has("decoder")) unsupported(where + ": decoder", Json(), "ByteLevel");
-  if (type_of(file.value("decoder"), where + ": decoder") != "ByteLevel")
-    unsupported(where + ": decoder", file.value("decoder")["type"], "ByteLevel");
-  if (file.has("post_processor")) check_post_processor(file.value("post_processor"), where + ": post_processor");
-  if (!file.has("pre_tokenizer")) unsupported(where + ": pre_tokenizer", Json(), "ByteLevel");
-}
-
 void check_model(const JsonObject& model) {
   const std::string& where = model.where();
-  if (model.string("type", "BPE") != "BPE") unsupported(where + ": type", model.value("type"), "BPE");
+  if (model.string("type", "BPE") != "BPE")
+    unsupported_component(where + ": type", shown_json(model.value("type")), "BPE");
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"})
-    if (!is_absent(model, key)) unsupported(where + ": " + key, model.value(key), "null");
-  if (model.number("dropout", 0) != 0) unsupported(where + ": dropout", model.value("dropout"), "null");
-  if (model.boolean("byte_fallback", false)) unsupported(where + ": byte_fallback", true, "false");
+    if (!is_absent(model, key)) unsupported_component(where + ": " + key, shown_json(model.value(key)), "null");
+  if (model.number("dropout", 0) != 0)
+    unsupported_component(where + ": dropout", shown_json(model.value("dropout")), "null");
 }
 
 int32_t checked_id(const Json& value, const std::string& where) {
@@ -76,18 +47,18 @@ class Vocabulary {
   void add(const std::string& token, int32_t id) {
     const size_t place = static_cast<size_t>(id);
     if (place >= file_.known.size()) {
-      file_.token_bytes.resize(place + 1);
+      file_.spellings.resize(place + 1);
       file_.known.resize(place + 1);
       file_.special.resize(place + 1);
     }
-    const bool fresh = file_.ids.try_emplace(token, id).second;
+    const bool fresh = file_.ids.insert(token, id);
     if (!fresh || file_.known[place])
       throw FormatError({.what = "two tokens share an id, or one has two",
                          .where = where_,
                          .got = token + " = " + std::to_string(id),
-                         .wanted = fresh ? "an id of its own" : std::to_string(file_.ids[token])});
+                         .wanted = fresh ? "an id of its own" : std::to_string(file_.ids.find(token))});
     file_.known[place] = true;
-    file_.token_bytes[place] = spelled_bytes(token);
+    file_.spellings[place] = token;
   }
 
  private:
@@ -95,18 +66,21 @@ class Vocabulary {
   std::string where_;
 };
 
-std::unordered_map<std::string, int32_t> read_vocabulary(const JsonObject& model, TokenizerFile& file) {
+// Fills the file's tables and returns what pieces of text are looked up in.
+WordTable read_vocabulary(const JsonObject& model, TokenizerFile& file) {
   const JsonObject vocab = model.object("vocab");
+  const bool byte_level = file.pre_tokenizer.byte_level();
   Vocabulary vocabulary(file, vocab.where());
-  std::unordered_map<std::string, int32_t> bytes;
-  bytes.reserve(vocab.json().size());
+  file.ids = WordTable(vocab.json().size());
+  WordTable words(vocab.json().size());
   for (const auto& item : vocab.json().items()) {
     const int32_t id = checked_id(item.value(), vocab.where() + ": " + item.key());
     vocabulary.add(item.key(), id);
     // A token with other characters, such as a special one with a space, can never come out of merging bytes.
-    if (is_byte_spelling(item.key())) bytes.emplace(spelled_bytes(item.key()), id);
+    if (!byte_level || is_byte_spelling(item.key()))
+      words.insert(byte_level ? spelled_bytes(item.key()) : item.key(), id);
   }
-  return bytes;
+  return words;
 }
 
 std::pair<std::string, std::string> read_merge(const Json& entry, const std::string& where) {
@@ -124,16 +98,16 @@ std::pair<std::string, std::string> read_merge(const Json& entry, const std::str
                      .wanted = "[\"a\", \"b\"] or \"a b\""});
 }
 
-std::vector<Bpe::Merge> read_merges(const JsonObject& model, const std::unordered_map<std::string, int32_t>& ids) {
+std::vector<Bpe::Merge> read_merges(const JsonObject& model, const WordTable& ids) {
   const std::string where = model.where() + ": merges";
   const Json& list = model.value("merges");
   if (!list.is_array())
     throw FormatError({.what = "a value has the wrong type", .where = where, .wanted = "a list of merges"});
   const auto id_of = [&](const std::string& token) {
-    const auto found = ids.find(token);
-    if (found == ids.end())
+    const int32_t id = ids.find(token);
+    if (id < 0)
       throw FormatError({.what = "a merge names a token that is not in the vocabulary", .where = where, .got = token});
-    return found->second;
+    return id;
   };
   std::vector<Bpe::Merge> merges;
   merges.reserve(list.size());
@@ -170,13 +144,12 @@ void read_added_tokens(const JsonObject& root, TokenizerFile& file) {
     const int32_t id = checked_id(object.value("id"), where + ": id");
     AddedToken token{id, object.string("content"), object.boolean("single_word", false),
                      object.boolean("lstrip", false), object.boolean("rstrip", false)};
-    const auto in_model = file.ids.find(token.content);
-    if (token.content.empty() || !seen.try_emplace(token.content, id).second ||
-        (in_model != file.ids.end() && in_model->second != id))
+    const int32_t in_model = file.ids.find(token.content);
+    if (token.content.empty() || !seen.try_emplace(token.content, id).second || (in_model >= 0 && in_model != id))
       throw FormatError({.what = "an added token is empty, comes twice or has another id in the vocabulary",
                          .where = where,
-                         .got = entry.dump(-1, ' ', true, Json::error_handler_t::replace).substr(0, 200)});
-    if (in_model == file.ids.end()) {
+                         .got = shown_json(entry)});
+    if (in_model < 0) {
       check_fresh_id(token, highest, model_size, where);
       vocabulary.add(token.content, id);
     }
@@ -184,8 +157,57 @@ void read_added_tokens(const JsonObject& root, TokenizerFile& file) {
     const bool special = object.boolean("special", false);
     file.special[static_cast<size_t>(id)] = special;
     // A special token keeps its text unless the file says otherwise: AddedToken's own default in the library.
-    (object.boolean("normalized", !special) ? file.normalized_tokens : file.raw_tokens).push_back(std::move(token));
+    if (!object.boolean("normalized", !special)) {
+      file.raw_tokens.push_back(std::move(token));
+      continue;
+    }
+    // It is looked for in normalized text, so in its normalized form.
+    token.content = file.normalizer.apply(token.content);
+    if (token.content.empty())
+      throw FormatError(
+          {.what = "an added token is empty once it is normalized", .where = where, .got = shown_json(entry)});
+    file.spellings[static_cast<size_t>(id)] = token.content;  // so the library decodes it
+    file.normalized_tokens.push_back(std::move(token));
   }
+}
+
+BpeOptions read_options(const JsonObject& model, const TokenizerFile& file) {
+  BpeOptions options{.byte_level = file.pre_tokenizer.byte_level(),
+                     .unk_id = {},
+                     .fuse_unk = model.boolean("fuse_unk", false),
+                     .ignore_merges = model.boolean("ignore_merges", false),
+                     .byte_fallback = model.boolean("byte_fallback", false)};
+  if (!is_absent(model, "unk_token")) {
+    const int32_t unk = file.ids.find(model.string("unk_token"));
+    if (unk < 0)
+      throw FormatError({.what = "unk_token is not in the vocabulary",
+                         .where = model.where() + ": unk_token",
+                         .got = model.string("unk_token")});
+    options.unk_id = unk;
+  }
+  return options;
+}
+
+std::array<int32_t, 256> byte_tokens(const WordTable& ids) {
+  std::array<int32_t, 256> tokens{};
+  for (size_t byte = 0; byte < tokens.size(); ++byte) tokens[byte] = ids.find(fmt::format("<0x{:02X}>", byte));
+  return tokens;
+}
+
+// With every byte in the vocabulary there is nothing to fall back from.
+void check_byte_fallback(const BpeOptions& options, const WordTable& words, const std::string& where) {
+  if (!options.byte_level || !options.byte_fallback) return;
+  for (int byte = 0; byte < 256; ++byte) {
+    const char text = static_cast<char>(byte);
+    if (words.find({&text, 1}) < 0)
+      unsupported_component(where + ": byte_fallback", "true, with a byte-level vocabulary that lacks a byte", "false");
+  }
+}
+
+// Part `key` of the file, or its default when the file has none.
+template <typename Part>
+Part read_part(const JsonObject& root, const char* key) {
+  return root.has(key) ? Part(root.value(key), root.where()) : Part();
 }
 
 }  // namespace
@@ -193,32 +215,22 @@ void read_added_tokens(const JsonObject& root, TokenizerFile& file) {
 TokenizerFile parse_tokenizer_file(std::string_view json, const std::string& where) {
   const Json parsed = parse_json(json, where);
   const JsonObject root(parsed, where);
-  check_components(root);
   const JsonObject model = root.object("model");
   check_model(model);
-  TokenizerFile file{.raw_tokens = {},
-                     .normalized_tokens = {},
-                     .token_bytes = {},
-                     .known = {},
-                     .special = {},
-                     .ids = {},
-                     .pre_tokenizer = PreTokenizer(root.value("pre_tokenizer"), where),
-                     .bpe = Bpe({}, {}, {})};
-  std::unordered_map<std::string, int32_t> vocabulary = read_vocabulary(model, file);
-  BpeOptions options{.unk_id = {},
-                     .fuse_unk = model.boolean("fuse_unk", false),
-                     .ignore_merges = model.boolean("ignore_merges", false)};
-  if (!is_absent(model, "unk_token")) {
-    const auto unk = file.ids.find(model.string("unk_token"));
-    if (unk == file.ids.end())
-      throw FormatError({.what = "unk_token is not in the vocabulary",
-                         .where = model.where() + ": unk_token",
-                         .got = model.string("unk_token")});
-    options.unk_id = unk->second;
-  }
-  const std::vector<Bpe::Merge> merges = read_merges(model, file.ids);
-  file.bpe = Bpe(std::move(vocabulary), merges, options);
+  TokenizerFile file{.normalizer = read_part<Normalizer>(root, "normalizer"),
+                     .pre_tokenizer = read_part<PreTokenizer>(root, "pre_tokenizer"),
+                     .post_processor = read_part<PostProcessor>(root, "post_processor"),
+                     .decoder = read_part<Decoder>(root, "decoder")};
+  WordTable words = read_vocabulary(model, file);
+  const BpeOptions options = read_options(model, file);
+  check_byte_fallback(options, words, model.where());
+  file.bpe.emplace(std::move(words), static_cast<int32_t>(file.known.size()), read_merges(model, file.ids), options,
+                   byte_tokens(file.ids));
   read_added_tokens(root, file);
+  for (const std::string& spelling : file.spellings) {
+    file.token_bytes.push_back(file.decoder.bytes_of(spelling));
+    file.prepared.push_back(file.decoder.prepared(spelling));
+  }
   return file;
 }
 

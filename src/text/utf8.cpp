@@ -1,5 +1,7 @@
 #include "text/utf8.h"
 
+#include <cstring>
+
 namespace lockstep::text {
 
 namespace {
@@ -41,9 +43,35 @@ Utf8Char read_utf8(std::string_view bytes) {
   return {code, static_cast<uint8_t>(lead.following + 1), true, false};
 }
 
+void append_utf8(std::string& out, uint32_t code) {
+  const auto byte = [&](uint32_t bits) { out += static_cast<char>(bits); };
+  if (code < 0x80) return byte(code);
+  if (code < 0x800) {
+    byte(0xC0 | code >> 6);
+  } else {
+    if (code < 0x10000) {
+      byte(0xE0 | code >> 12);
+    } else {
+      byte(0xF0 | code >> 18);
+      byte(0x80 | (code >> 12 & 0x3F));
+    }
+    byte(0x80 | (code >> 6 & 0x3F));
+  }
+  byte(0x80 | (code & 0x3F));
+}
+
 size_t valid_utf8_prefix(std::string_view bytes) {
   size_t place = 0;
   while (place < bytes.size()) {
+    // Eight bytes of ASCII at once.
+    uint64_t word = 0;
+    if (place + sizeof(word) <= bytes.size()) {
+      std::memcpy(&word, bytes.data() + place, sizeof(word));
+      if ((word & 0x8080808080808080u) == 0) {
+        place += sizeof(word);
+        continue;
+      }
+    }
     const Utf8Char next = read_utf8(bytes.substr(place));
     if (!next.valid) break;
     place += next.size;

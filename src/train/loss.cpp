@@ -102,9 +102,13 @@ void require_fields(const PolicyLoss& loss, const Datum& datum, int64_t sample) 
     require_rows(datum, sample, "ref_logprobs", datum.ref_logprobs.size());
 }
 
-void require_sensible(const SftLoss&) {}
+void require_fields(const DpoLoss&, const Datum& datum, int64_t sample) {
+  require_rows(datum, sample, "ref_logprobs", datum.ref_logprobs.size());
+}
 
-void require_sensible(const PolicyLoss& loss) {
+void require_sensible(const SftLoss&, const LossScale&, size_t) {}
+
+void require_sensible(const PolicyLoss& loss, const LossScale&, size_t) {
   if (!(loss.clip_low >= 0) || !(loss.clip_high >= 0))
     throw ConfigError({.what = "a clip range must not be negative",
                        .where = "--eps-clip, --eps-clip-high",
@@ -115,6 +119,21 @@ void require_sensible(const PolicyLoss& loss) {
                        .where = "--eps-clip-c",
                        .got = std::to_string(loss.clip_c),
                        .wanted = "a number > 1, or none"});
+}
+
+void require_sensible(const DpoLoss& loss, const LossScale& scale, size_t datums) {
+  if (!(loss.beta > 0) || !std::isfinite(loss.beta))
+    throw ConfigError({.what = "DPO needs a positive beta",
+                       .where = "--dpo-beta",
+                       .got = std::to_string(loss.beta),
+                       .wanted = "a number > 0"});
+  if (scale.per_token)
+    throw ConfigError({.what = "DPO's loss is a mean over pairs", .where = "--calculate-per-token-loss"});
+  if (datums % 2 != 0 || scale.num_samples % 2 != 0 || scale.first_sample % 2 != 0)
+    throw ConfigError({.what = "a pair is cut",
+                       .where = "sample " + std::to_string(scale.first_sample),
+                       .got = std::to_string(datums) + " datums of " + std::to_string(scale.num_samples),
+                       .wanted = "chosen and rejected, one after the other, in one call"});
 }
 
 void require_size(const char* name, size_t got, int64_t rows, bool may_be_empty) {
@@ -138,6 +157,24 @@ struct SampleRows {
   std::span<float> d_logprob, d_entropy;
 };
 
+void require_row(const Row& row) {
+  const float weight = row.datum.weights[row.index];
+  const int32_t target = row.datum.targets[row.index];
+  if (!(weight > 0) || !std::isfinite(weight) || target < 0)
+    fail(row, "a row's weight does not fit its target",
+         "weight " + std::to_string(weight) + ", target " + std::to_string(target),
+         "a finite weight >= 0, and 0 where there is no target");
+  if (!std::isfinite(row.logprob) || !std::isfinite(row.entropy))
+    fail(row, "the model's output is not finite",
+         "log-prob " + std::to_string(row.logprob) + ", entropy " + std::to_string(row.entropy), "finite numbers");
+}
+
+void require_finite(const Row& row, double value, double gradient) {
+  if (std::isfinite(value) && std::isfinite(gradient)) return;
+  fail(row, "the loss is not finite", "loss " + std::to_string(value) + ", gradient " + std::to_string(gradient),
+       "finite numbers");
+}
+
 template <class L>
 double evaluate_sample(const L& loss, double factor, const Datum& datum, int64_t sample, const SampleRows& rows,
                        Metrics& metrics) {
@@ -147,24 +184,77 @@ double evaluate_sample(const L& loss, double factor, const Datum& datum, int64_t
     if (!rows.d_entropy.empty()) rows.d_entropy[t] = 0;
     if (datum.weights[t] == 0) continue;
     const Row row{datum, sample, t, rows.logprob[t], rows.entropy.empty() ? 0.0 : rows.entropy[t]};
-    if (!(datum.weights[t] > 0) || !std::isfinite(datum.weights[t]) || datum.targets[t] < 0)
-      fail(row, "a row's weight does not fit its target",
-           "weight " + std::to_string(datum.weights[t]) + ", target " + std::to_string(datum.targets[t]),
-           "a finite weight >= 0, and 0 where there is no target");
-    if (!std::isfinite(row.logprob) || !std::isfinite(row.entropy))
-      fail(row, "the model's output is not finite",
-           "log-prob " + std::to_string(row.logprob) + ", entropy " + std::to_string(row.entropy), "finite numbers");
+    require_row(row);
     const double weight = factor * datum.weights[t];
     const RowTerm term = row_term(loss, row, weight, metrics);
     const double value = weight * term.value;
     rows.d_logprob[t] = static_cast<float>(weight * term.d_logprob);
     if (!rows.d_entropy.empty()) rows.d_entropy[t] = static_cast<float>(weight * term.d_entropy);
-    if (!std::isfinite(value) || !std::isfinite(rows.d_logprob[t]))
-      fail(row, "the loss is not finite",
-           "loss " + std::to_string(value) + ", gradient " + std::to_string(rows.d_logprob[t]), "finite numbers");
+    require_finite(row, value, rows.d_logprob[t]);
     total += value;
   }
   return total;
+}
+
+// The datums of one term, their views in the caller's arrays, and the number of the first in the step.
+struct Term {
+  std::span<const Datum> datums;
+  std::span<const SampleRows> rows;
+  int64_t sample = 0;
+};
+
+template <class L>
+void evaluate_term(const L& loss, const LossScale& scale, const Term& term, LossOutput& output) {
+  Metrics& metrics = output.sample_metrics.emplace_back();
+  output.sample_losses.push_back(
+      evaluate_sample(loss, sample_scale(scale, term.datums[0]), term.datums[0], term.sample, term.rows[0], metrics));
+}
+
+// sum w lp and sum w ref of one datum.
+struct SequenceLogprobs {
+  double policy = 0, reference = 0;
+};
+
+SequenceLogprobs sum_logprobs(const Datum& datum, int64_t sample, const SampleRows& rows) {
+  SequenceLogprobs sums;
+  for (int64_t t = 0; t < datum.size(); ++t) {
+    if (datum.weights[t] == 0) continue;
+    const Row row{datum, sample, t, rows.logprob[t], 0};
+    require_row(row);
+    require_finite(row, datum.ref_logprobs[t], 0);
+    sums.policy += static_cast<double>(datum.weights[t]) * rows.logprob[t];
+    sums.reference += static_cast<double>(datum.weights[t]) * datum.ref_logprobs[t];
+  }
+  return sums;
+}
+
+void evaluate_term(const DpoLoss& loss, const LossScale& scale, const Term& term, LossOutput& output) {
+  SequenceLogprobs sums[2];
+  for (size_t side : {0, 1})
+    sums[side] = sum_logprobs(term.datums[side], term.sample + static_cast<int64_t>(side), term.rows[side]);
+  const double beta = loss.beta, share = 2.0 / static_cast<double>(scale.num_samples);
+  const double chosen = beta * (sums[0].policy - sums[0].reference);
+  const double rejected = beta * (sums[1].policy - sums[1].reference);
+  const double margin = chosen - rejected;
+  // log1p(exp(-|m|)) does not overflow, whichever side is preferred.
+  const double value = share * (std::max(-margin, 0.0) + std::log1p(std::exp(-std::abs(margin))));
+  const double slope = share * beta / (1.0 + std::exp(margin));
+  for (size_t side : {0, 1}) {
+    const Datum& datum = term.datums[side];
+    for (int64_t t = 0; t < datum.size(); ++t) {
+      const double weight = static_cast<double>(datum.weights[t]) * (side == 0 ? -slope : slope);
+      term.rows[side].d_logprob[t] = static_cast<float>(weight);
+      if (!term.rows[side].d_entropy.empty()) term.rows[side].d_entropy[t] = 0;
+      require_finite({datum, term.sample + static_cast<int64_t>(side), t, 0, 0}, value, weight);
+    }
+  }
+  output.sample_losses.insert(output.sample_losses.end(), {value, 0.0});
+  output.sample_metrics.push_back({.reward_chosen = share * chosen,
+                                   .reward_rejected = share * rejected,
+                                   .reward_accuracy = chosen > rejected ? share : 0.0,
+                                   .logp_chosen = share * sums[0].policy,
+                                   .logp_rejected = share * sums[1].policy});
+  output.sample_metrics.emplace_back();
 }
 
 std::span<float> slice(std::span<float> all, int64_t begin, int64_t rows) {
@@ -189,6 +279,15 @@ KlType parse_kl_type(const std::string& name) {
 void Metrics::add(const Metrics& other) {
   entropy += other.entropy;
   logprob_diff_max = std::max(logprob_diff_max, other.logprob_diff_max);
+  reward_chosen += other.reward_chosen;
+  reward_rejected += other.reward_rejected;
+  reward_accuracy += other.reward_accuracy;
+  logp_chosen += other.logp_chosen;
+  logp_rejected += other.logp_rejected;
+}
+
+int64_t datums_per_term(const Loss& loss) {
+  return std::holds_alternative<DpoLoss>(loss) ? 2 : 1;
 }
 
 bool needs_entropy(const Loss& loss) {
@@ -209,29 +308,33 @@ LossOutput evaluate_loss(const Loss& loss, const LossScale& scale, std::span<con
   require_size("d_logprob", d_logprob.size(), total_rows, false);
   require_size("entropy", entropy.size(), total_rows, !needs_entropy(loss));
   require_size("d_entropy", d_entropy.size(), total_rows, !needs_entropy_gradient(loss));
-  std::visit([](const auto& kind) { require_sensible(kind); }, loss);
+  std::visit([&](const auto& kind) { require_sensible(kind, scale, datums.size()); }, loss);
 
   LossOutput output;
-  int64_t begin = 0, sample = scale.first_sample;
-  for (const Datum& datum : datums) {
-    const int64_t rows = datum.size();
+  const size_t term = static_cast<size_t>(datums_per_term(loss));
+  int64_t begin = 0;
+  std::vector<SampleRows> rows;
+  for (size_t i = 0; i < datums.size(); ++i) {
+    const Datum& datum = datums[i];
+    const int64_t count = datum.size(), sample = scale.first_sample + static_cast<int64_t>(i);
     require_rows(datum, sample, "targets", datum.targets.size());
     require_rows(datum, sample, "weights", datum.weights.size());
-    const SampleRows views{logprob.subspan(begin, rows), entropy.empty() ? entropy : entropy.subspan(begin, rows),
-                           slice(d_logprob, begin, rows), slice(d_entropy, begin, rows)};
-    Metrics& metrics = output.sample_metrics.emplace_back();
-    const double share = std::visit(
+    std::visit([&](const auto& kind) { require_fields(kind, datum, sample); }, loss);
+    rows.push_back({logprob.subspan(begin, count), entropy.empty() ? entropy : entropy.subspan(begin, count),
+                    slice(d_logprob, begin, count), slice(d_entropy, begin, count)});
+    begin += count;
+  }
+  for (size_t i = 0; i < datums.size(); i += term)
+    std::visit(
         [&](const auto& kind) {
-          require_fields(kind, datum, sample);
-          return evaluate_sample(kind, sample_scale(scale, datum), datum, sample, views, metrics);
+          evaluate_term(
+              kind, scale,
+              {datums.subspan(i, term), std::span(rows).subspan(i, term), scale.first_sample + static_cast<int64_t>(i)},
+              output);
         },
         loss);
-    output.sample_losses.push_back(share);
-    output.loss += share;
-    output.metrics.add(metrics);
-    begin += rows;
-    ++sample;
-  }
+  for (const double share : output.sample_losses) output.loss += share;
+  for (const Metrics& metrics : output.sample_metrics) output.metrics.add(metrics);
   return output;
 }
 

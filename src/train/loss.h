@@ -33,11 +33,21 @@ struct PolicyLoss {
   KlType kl_type = KlType::low_var;
 };
 
-using Loss = std::variant<SftLoss, PolicyLoss>;
+// Datums in pairs, chosen before rejected. Over the rows of a datum: s = sum w (lp - ref). The loss of a pair is
+// -log sigmoid(beta (s_chosen - s_rejected)), that of the step its mean over pairs; beta s is a datum's reward.
+// Source: arXiv 2305.18290 eq. 7, as TRL's DPOTrainer ("sigmoid") reduces it.
+struct DpoLoss {
+  float beta = 0.1f;
+};
+
+using Loss = std::variant<SftLoss, PolicyLoss, DpoLoss>;
+
+// Datums that one term of the loss reads together: 2 for pairs, else 1. They are in one call, a whole number of terms.
+int64_t datums_per_term(const Loss& loss);
 
 // How rows become one number: mean over samples of each sample's weighted token mean, or (per_token) over all tokens of
-// the batch. Totals are those of the whole optimizer step, so that micro-batches add up exactly. A sample whose weights
-// are all 0 counts and adds 0.
+// the batch, which is what transformers' Trainer and TRL do; pairs have a mean over pairs only. Totals are those of the
+// whole optimizer step, so that micro-batches add up exactly. A sample whose weights are all 0 counts and adds 0.
 struct LossScale {
   int64_t num_samples = 1;
   double weight_total = 1;  // sum of weights over the step; used when per_token
@@ -49,6 +59,9 @@ struct LossScale {
 struct Metrics {
   double entropy = 0;           // PolicyLoss: a share, on the scale of the loss
   double logprob_diff_max = 0;  // PolicyLoss: max |lp - old| over the rows of weight > 0
+  // DpoLoss, each pair's share of the mean over pairs: rewards, 1 where the chosen one's is larger, log-probs.
+  double reward_chosen = 0, reward_rejected = 0, reward_accuracy = 0;
+  double logp_chosen = 0, logp_rejected = 0;
 
   void add(const Metrics& other);
   bool operator==(const Metrics&) const = default;
@@ -56,7 +69,7 @@ struct Metrics {
 
 struct LossOutput {
   double loss = 0;                    // this call's share of the step's loss
-  std::vector<double> sample_losses;  // per datum, same sum; the step adds them in batch order
+  std::vector<double> sample_losses;  // per datum, same sum; the step adds them in batch order (a pair's is chosen's)
   Metrics metrics;
   std::vector<Metrics> sample_metrics;  // per datum; added in order they are `metrics`
 };
@@ -66,9 +79,10 @@ bool needs_entropy_gradient(const Loss& loss);  // d_entropy is not 0 everywhere
 
 // logprob, entropy: rows of all datums back to back. Overwrites d_logprob and d_entropy with d loss / d logprob and d
 // loss / d entropy (0 where the weight is 0; values there are not looked at). entropy may be empty unless
-// needs_entropy, d_entropy unless needs_entropy_gradient. Arithmetic in double. ConfigError for a negative clip range
-// and for 0 != clip_c <= 1. ShapeError for spans of the wrong length. DataError naming sample and row if a datum lacks
-// what the loss needs, has a negative weight or one without a target, or if a value or gradient is not finite.
+// needs_entropy, d_entropy unless needs_entropy_gradient. Arithmetic in double. ConfigError for a negative clip range,
+// for 0 != clip_c <= 1, for beta <= 0, and for pairs that are cut or asked for a loss per token. ShapeError for spans
+// of the wrong length. DataError naming sample and row if a datum lacks what the loss needs, has a negative weight or
+// one without a target, or if a value or gradient is not finite.
 LossOutput evaluate_loss(const Loss& loss, const LossScale& scale, std::span<const Datum> datums,
                          std::span<const float> logprob, std::span<const float> entropy, std::span<float> d_logprob,
                          std::span<float> d_entropy);

@@ -2,8 +2,14 @@
 
 namespace lockstep::train {
 
-size_t micro_batch_size(std::span<const Datum> datums, int64_t max_rows) {
-  return micro_batch_size(datums, max_rows, [](const Datum& datum) { return datum.size(); });
+size_t micro_batch_size(std::span<const Datum> datums, int64_t max_rows, int64_t per_term) {
+  const auto term = static_cast<size_t>(per_term);
+  size_t count = 0;
+  for (int64_t rows = 0; count + term <= datums.size(); count += term) {
+    for (const Datum& datum : datums.subspan(count, term)) rows += datum.size();
+    if (count > 0 && rows > max_rows) break;
+  }
+  return count > 0 ? count : datums.size();
 }
 
 MicroBatch pack(std::span<const Datum> datums, int64_t first_sample, bool only_weighted) {

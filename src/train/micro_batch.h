@@ -28,7 +28,8 @@ size_t micro_batch_size(std::span<Item> items, int64_t max_rows, const RowsOf& r
   }
   return count;
 }
-size_t micro_batch_size(std::span<const Datum> datums, int64_t max_rows);
+// The same for datums of which each `per_term` belong together: a whole number of terms.
+size_t micro_batch_size(std::span<const Datum> datums, int64_t max_rows, int64_t per_term = 1);
 
 // first_sample: number in the step of the first datum. only_weighted: rows of weight 0 ask nothing of the head.
 MicroBatch pack(std::span<const Datum> datums, int64_t first_sample, bool only_weighted);

@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "core/transfer.h"
 #include "kernels/adamw.h"
+#include "train/checks.h"
 #include "train/gradient_lanes.h"
 #include "train/micro_batch.h"
 #include "train/weight_pool.h"
@@ -27,24 +28,6 @@ struct OpenStep {
   StepReport report{};
 };
 
-void require_option(bool good, const char* option, double got, const char* wanted) {
-  if (good) return;
-  throw ConfigError(
-      {.what = "impossible training option", .where = option, .got = std::to_string(got), .wanted = wanted});
-}
-
-void require_options(const TrainerOptions& o) {
-  require_option(o.beta1 >= 0 && o.beta1 < 1, "--adam-beta1", o.beta1, "at least 0 and below 1");
-  require_option(o.beta2 >= 0 && o.beta2 < 1, "--adam-beta2", o.beta2, "at least 0 and below 1");
-  require_option(o.eps > 0 && std::isfinite(o.eps), "--adam-eps", o.eps, "a positive number");
-  require_option(o.weight_decay >= 0 && std::isfinite(o.weight_decay), "--weight-decay", o.weight_decay, "at least 0");
-  require_option(o.clip_grad >= 0 && std::isfinite(o.clip_grad), "--clip-grad", o.clip_grad, "at least 0 (0: off)");
-  require_option(o.max_tokens >= 1, "--max-tokens-per-gpu", static_cast<double>(o.max_tokens), "at least 1");
-  require_option(o.temperature > 0 && std::isfinite(o.temperature), "--rollout-temperature", o.temperature,
-                 "a positive number");
-  require_option(o.dropout >= 0 && o.dropout < 1, "--lora-dropout", o.dropout, "at least 0 and below 1");
-}
-
 size_t flat_bytes(const lora::AdapterLayout& layout) {
   return static_cast<size_t>(layout.num_floats) * sizeof(float);
 }
@@ -57,43 +40,36 @@ void require_bytes(size_t got, size_t wanted, const char* what) {
                     .wanted = std::to_string(wanted) + " bytes"});
 }
 
-[[noreturn]] void bad_datum(int64_t sample, const std::string& what, const std::string& got,
-                            const std::string& wanted) {
-  throw DataError({.what = what, .where = "sample " + std::to_string(sample), .got = got, .wanted = wanted});
-}
-
-// What packing and the model need; what the loss needs is the loss's own business.
-void require_readable(const Datum& datum, int64_t sample, const model::ModelConfig& config) {
-  const int64_t rows = datum.size(), vocab = config.vocab_size;
-  if (rows < 1 || rows > config.max_positions)
-    bad_datum(sample, "a training sequence has an impossible length", std::to_string(rows) + " rows",
-              "1 to " + std::to_string(config.max_positions) + ", the positions of the model");
-  if (static_cast<int64_t>(datum.targets.size()) != rows)
-    bad_datum(sample, "a datum has the wrong number of entries", std::to_string(datum.targets.size()) + " targets",
-              std::to_string(rows) + ", one per token");
-  for (int64_t t = 0; t < rows; ++t)
-    if (datum.tokens[t] < 0 || datum.tokens[t] >= vocab || datum.targets[t] < -1 || datum.targets[t] >= vocab)
-      bad_datum(sample, "a token is outside the vocabulary",
-                "row " + std::to_string(t) + ": token " + std::to_string(datum.tokens[t]) + ", target " +
-                    std::to_string(datum.targets[t]),
-                "0 to " + std::to_string(vocab - 1) + " (a target may be -1: none)");
-}
-
-void require_weights(const Datum& datum, int64_t sample) {
-  if (datum.weights.size() != datum.tokens.size())
-    bad_datum(sample, "a datum has the wrong number of entries", std::to_string(datum.weights.size()) + " weights",
-              std::to_string(datum.size()) + ", one per token");
-}
-
-// How many of the samples from `first` on lie in the first `max_lanes` lanes that they touch.
-size_t samples_in_lanes(int64_t first, size_t count, int64_t num_samples, int64_t max_lanes) {
+// How many of the `count` samples from `first` on lie in the first `max_lanes` lanes that they touch: whole terms.
+size_t samples_in_lanes(int64_t first, size_t count, const StepPlan& plan, int64_t max_lanes) {
   size_t i = 0;
-  for (int64_t lanes = 0, last = -1; i < count; ++i) {
-    const int lane = lane_of(first + static_cast<int64_t>(i), num_samples);
+  for (int64_t lanes = 0, last = -1; i < count; i += static_cast<size_t>(plan.datums_per_term)) {
+    const int lane =
+        lane_of((first + static_cast<int64_t>(i)) / plan.datums_per_term, plan.num_samples / plan.datums_per_term);
     if (lane != last && ++lanes > max_lanes) break;
     last = lane;
   }
   return i;
+}
+
+// Calls piece(first, floats, ratio) for stretches of the flat array that learn at one rate: all of it, or (LoRA+) every
+// B apart from what lies between. Tensors start at multiples of 16, and so do the stretches.
+template <class Piece>
+void for_each_rate(const lora::AdapterLayout& layout, double ratio, const Piece& piece) {
+  if (ratio == 1) return piece(0, layout.num_floats, 1.0);
+  std::vector<std::pair<int64_t, int64_t>> b;
+  for (const lora::Pair& pair : layout.pairs) {
+    const int64_t end = (pair.b_offset + pair.rank * pair.out + 15) / 16 * 16;
+    b.emplace_back(pair.b_offset, std::min(end, layout.num_floats));
+  }
+  std::sort(b.begin(), b.end());
+  int64_t at = 0;
+  for (const auto& [begin, end] : b) {
+    if (begin > at) piece(at, begin - at, 1.0);
+    piece(begin, end - begin, ratio);
+    at = end;
+  }
+  if (at < layout.num_floats) piece(at, layout.num_floats - at, 1.0);
 }
 
 }  // namespace
@@ -156,7 +132,7 @@ struct Trainer::Impl {
     for (size_t i = 0; i + 1 < batch.sequence_begin.size(); ++i)
       rows.push_back({.row_begin = batch.sequence_begin[i],
                       .rows = batch.sequence_begin[i + 1] - batch.sequence_begin[i],
-                      .gradient = lanes.lane(first + static_cast<int64_t>(i))});
+                      .gradient = lanes.lane((first + static_cast<int64_t>(i)) / open->plan.datums_per_term)});
     return rows;
   }
 
@@ -195,8 +171,8 @@ struct Trainer::Impl {
   // One micro-batch from the front of `datums`; returns how many it took.
   size_t consume(std::span<const Datum> datums, const Loss& loss, LossReport& call) {
     const int64_t max_lanes = open_lanes(static_cast<int64_t>(flat_bytes(*layout)), stream.device());
-    const size_t reach = samples_in_lanes(open->consumed, datums.size(), open->plan.num_samples, max_lanes);
-    const size_t count = micro_batch_size(datums.first(reach), options.max_tokens);
+    const size_t reach = samples_in_lanes(open->consumed, datums.size(), open->plan, max_lanes);
+    const size_t count = micro_batch_size(datums.first(reach), options.max_tokens, open->plan.datums_per_term);
     const LossOutput output = run(datums.first(count), loss);
     StepReport& step = open->report;
     for (size_t i = 0; i < count; ++i) {
@@ -209,8 +185,27 @@ struct Trainer::Impl {
       call.tokens += datums[i].size();
     }
     open->consumed += static_cast<int64_t>(count);
-    lanes.consumed(open->consumed);
+    lanes.consumed(open->consumed / open->plan.datums_per_term);
     return count;
+  }
+
+  void update(const Buffer& next, ConstTensor gradient, double lr, float clip) {
+    const Tensor working = lora::working_weights(next, *layout);
+    for_each_rate(*layout, options.lr_ratio, [&](int64_t first, int64_t count, double ratio) {
+      const auto part = [&](Tensor all) { return Tensor(all.f32() + first, DType::f32, {count}); };
+      const Tensor rounded =
+          working.empty() ? Tensor() : Tensor(static_cast<BFloat16*>(working.data) + first, DType::bf16, {count});
+      kernels::adamw(part(flat(next)), rounded, part(flat(*weights)), part(flat(first_moment)),
+                     part(flat(second_moment)), ConstTensor(gradient.f32() + first, DType::f32, {count}),
+                     {.lr = lr * ratio,
+                      .beta1 = options.beta1,
+                      .beta2 = options.beta2,
+                      .eps = options.eps,
+                      .weight_decay = options.weight_decay,
+                      .step = steps + 1,
+                      .grad_scale = clip},
+                     stream);
+    });
   }
 
   void require_complete(const OpenStep& step, double lr) const {
@@ -252,7 +247,12 @@ void Trainer::begin_step(const StepPlan& plan) {
                        .where = impl_->step_name(),
                        .got = std::to_string(plan.weight_total),
                        .wanted = "a positive number"});
-  impl_->lanes.begin(plan.num_samples);
+  if (plan.datums_per_term < 1 || plan.num_samples % plan.datums_per_term != 0)
+    throw ConfigError({.what = "a step holds whole terms of its loss",
+                       .where = impl_->step_name(),
+                       .got = std::to_string(plan.num_samples) + " samples",
+                       .wanted = "a multiple of " + std::to_string(plan.datums_per_term)});
+  impl_->lanes.begin(plan.num_samples / plan.datums_per_term);
   impl_->open = OpenStep{.plan = plan};
 }
 
@@ -265,6 +265,13 @@ LossReport Trainer::forward_backward(std::span<const Datum> datums, const Loss& 
                          .where = impl_->step_name(),
                          .got = std::to_string(datums.size()),
                          .wanted = "at most " + std::to_string(left) + " more"});
+    const int64_t per_term = datums_per_term(loss);
+    if (per_term != step.plan.datums_per_term || static_cast<int64_t>(datums.size()) % per_term != 0)
+      throw ConfigError({.what = "datums of a term belong in one call, and the plan says how many they are",
+                         .where = impl_->step_name(),
+                         .got = std::to_string(datums.size()) + " samples, planned in terms of " +
+                                std::to_string(step.plan.datums_per_term),
+                         .wanted = "a multiple of " + std::to_string(per_term)});
     for (size_t i = 0; i < datums.size(); ++i) {
       require_readable(datums[i], step.consumed + static_cast<int64_t>(i), impl_->model->config());
       require_weights(datums[i], step.consumed + static_cast<int64_t>(i));
@@ -298,16 +305,7 @@ StepReport Trainer::optim_step(double lr) {
   }
   const double clip = t.options.clip_grad > 0 ? std::min(1.0, t.options.clip_grad / (report.grad_norm + 1e-6)) : 1.0;
   const std::shared_ptr<Buffer> next = t.pool->take();
-  kernels::adamw(t.flat(*next), lora::working_weights(*next, *t.layout), t.flat(*t.weights), t.flat(t.first_moment),
-                 t.flat(t.second_moment), gradient,
-                 {.lr = lr,
-                  .beta1 = t.options.beta1,
-                  .beta2 = t.options.beta2,
-                  .eps = t.options.eps,
-                  .weight_decay = t.options.weight_decay,
-                  .step = t.steps + 1,
-                  .grad_scale = static_cast<float>(clip)},
-                 t.stream);
+  t.update(*next, gradient, lr, static_cast<float>(clip));
   t.weights = next;
   ++t.steps;
   t.forget_step();
@@ -335,6 +333,23 @@ std::vector<std::vector<float>> Trainer::logprobs(std::span<const Datum> datums,
     datums = datums.subspan(count);
   }
   return all;
+}
+
+void Trainer::evaluate(std::span<const Datum> datums, const Loss& loss, Evaluation& sums) {
+  for (size_t i = 0; i < datums.size(); ++i) {
+    require_readable(datums[i], static_cast<int64_t>(i), impl_->model->config());
+    require_weights(datums[i], static_cast<int64_t>(i));
+  }
+  model::TrainOptions options = impl_->pass_options(false);
+  options.greedy = true;
+  const lora::AdapterVersion adapter = snapshot(0);
+  while (!datums.empty()) {
+    const std::span<const Datum> now =
+        datums.first(micro_batch_size(datums, impl_->options.max_tokens, datums_per_term(loss)));
+    const MicroBatch batch = pack(now, 0, true);
+    sums.add(loss, now, batch, impl_->pass.score(batch.view(), &adapter, options));
+    datums = datums.subspan(now.size());
+  }
 }
 
 lora::AdapterVersion Trainer::snapshot(int64_t version) const {

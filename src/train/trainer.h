@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "model/train_pass.h"
+#include "train/evaluation.h"
 #include "train/loss.h"
 
 namespace lockstep::train {
@@ -21,6 +22,7 @@ struct TrainerOptions {
   bool recompute = false;     // speed and memory only
   float temperature = 1;      // log-probs are those of logits / temperature
   float dropout = 0;          // of adapter inputs (SFT)
+  double lr_ratio = 1;        // LoRA+: B learns with lr * lr_ratio. Source: arXiv 2402.12354
   uint64_t seed = 1234;       // of dropout
 };
 
@@ -28,6 +30,8 @@ struct StepPlan {
   int64_t num_samples = 0;  // B of the step
   double weight_total = 0;  // sum of row weights over the step; needed when per_token
   bool per_token = false;   // loss over all tokens instead of mean of sample means
+  // Of the step's loss (datums_per_term): lanes and micro-batches hold whole terms, so that B above counts terms.
+  int64_t datums_per_term = 1;
 };
 
 struct LossReport {
@@ -56,8 +60,9 @@ class Trainer {
   // calls. ConfigError: a step is open, num_samples < 1, or per_token without a positive weight_total.
   void begin_step(const StepPlan& plan);
   // Adds the gradients of these samples to the open step. ConfigError without an open step or for more samples than
-  // planned. DataError naming step and sample: malformed datums, tokens the model does not have, values that are not
-  // finite. Any exception ends the step as abandon_step does.
+  // planned,
+  // or for another loss than the plan's. DataError naming step and sample: malformed datums, tokens the model does not
+  // have, values that are not finite. Any exception ends the step as abandon_step does.
   LossReport forward_backward(std::span<const Datum> datums, const Loss& loss);
   // AdamW into a buffer nobody holds: versions handed out before stay what they were. ConfigError unless exactly
   // num_samples samples were consumed (and, per_token, their weights are the plan's), or lr is not a finite number >=
@@ -71,6 +76,10 @@ class Trainer {
   // Per datum, per row: log-prob of its target at the trainer's temperature under `adapter` (nullptr: base). 0 where no
   // target; weights and the rest of the datum are not looked at. DataError as above.
   std::vector<std::vector<float>> logprobs(std::span<const Datum> datums, const lora::AdapterVersion* adapter);
+
+  // Adds what the loss says of these datums (whole terms) under the current weights; nothing is kept for gradients, no
+  // dropout. SftLoss and DpoLoss (ConfigError otherwise). DataError as above.
+  void evaluate(std::span<const Datum> datums, const Loss& loss, Evaluation& sums);
 
   // The current weights as a version with this number; shares the buffer, copies nothing.
   lora::AdapterVersion snapshot(int64_t version) const;

@@ -98,10 +98,10 @@ TEST(NotAvailableYet, OneErrorNamesAll) {
   rejects(
       "--use-tis --partial-rollout --custom-rm-path a.b --num-experts 8 --train-backend fsdp --advantage-estimator "
       "gspo "
-      "--loss-type custom_loss --lr-decay-style WSD --update-weights-interval 2 --sglang-quantization "
+      "--loss-type custom_loss --update-weights-interval 2 --sglang-quantization "
       "fp8",
       {"not available yet: --use-tis, --partial-rollout, --custom-rm-path, --num-experts, --train-backend fsdp, "
-       "--advantage-estimator gspo, --loss-type custom_loss, --lr-decay-style WSD, "
+       "--advantage-estimator gspo, --loss-type custom_loss, "
        "--update-weights-interval 2, --sglang-quantization fp8"});
 }
 

@@ -45,6 +45,17 @@ TEST(Sft, Rules) {
   sft_rejects("--lora-dropout 1", {"--lora-dropout", "below 1"});
   sft_rejects("--freeze-params-name-list a", {"LoRA excludes"});
   sft_rejects("--save-interval 2", {"needs --save"});
+  sft_rejects("--lr-decay-style WSD", {"needs --lr-wsd-decay-iters"});
+  sft_rejects("--lr-wsd-decay-iters 4", {"needs --lr-decay-style WSD"});
+  sft_rejects("--eval-interval 4", {"--eval-interval needs --eval-prompt-data"});
+  sft_rejects("--save-best --save s", {"--save-best needs --eval-interval"});
+  sft_rejects("--save-best --eval-prompt-data e --eval-interval 2", {"--save-best needs --save"});
+  sft_rejects("--early-stopping-patience 2", {"--early-stopping-patience needs --eval-interval"});
+  sft_rejects("--dpo-beta 0.2", {"--dpo-beta needs --loss-type dpo_loss"});
+  sft_rejects("--loss-type dpo_loss --calculate-per-token-loss", {"mean over pairs"});
+  sft_rejects("--loss-type dpo_loss --loss-mask-type qwen", {"DPO compares completions", "qwen"});
+  sft_rejects("--loss-type dpo_loss --truncation-mode keep_end", {"cut at their ends"});
+  sft_rejects("--apply-chat-template-kwargs [1]", {"a JSON object"});
   sft_rejects("--max-bad-rows -1", {"--max-bad-rows", "0"});
 }
 
@@ -53,12 +64,62 @@ TEST(Sft, LaunchScriptsOfSupervisedRuns) {
       sft_args("--save s --loss-type sft_loss --rollout-function-path slime.rollout.sft_rollout.generate_rollout "
                "--disable-compute-advantages-and-returns --debug-train-only --rollout-batch-size 128 --colocate "
                "--num-layers 2"));
-  EXPECT_EQ(command.notes.size(), 6u);
+  EXPECT_EQ(command.notes.size(), 5u);
   EXPECT_EQ(command.shape.size(), 1u);
-  sft_rejects("--loss-type policy_loss --input-key messages --loss-mask-type qwen",
-              {"not available yet: --loss-type policy_loss, --input-key, --loss-mask-type"});
+  sft_rejects("--loss-type policy_loss", {"not available yet: --loss-type policy_loss"});
   sft_rejects("--rollout-function-path my.own", {"not available yet: --rollout-function-path my.own"});
   sft_rejects("--rollout-temperature 1", {"unknown: --rollout-temperature (a flag of `lockstep train`)"});
+}
+
+// slime's scripts/run-qwen3-4B-base-sft.sh, as far as it is about training.
+constexpr const char* kSlimeSft =
+    "--hf-checkpoint M --ref-load R --load L --save L --save-interval 1000 --rollout-function-path "
+    "slime.rollout.sft_rollout.generate_rollout --prompt-data openhermes2_5.parquet --input-key messages "
+    "--apply-chat-template --rollout-shuffle --num-epoch 3 --rollout-batch-size 128 --global-batch-size 128 "
+    "--loss-type "
+    "sft_loss --loss-mask-type qwen3 --calculate-per-token-loss --disable-compute-advantages-and-returns "
+    "--debug-train-only --optimizer adam --lr 1e-5 --lr-decay-style cosine --min-lr 1e-6 --lr-warmup-fraction 0.1 "
+    "--weight-decay 0.1 --adam-beta1 0.9 --adam-beta2 0.95 --use-dynamic-batch-size --max-tokens-per-gpu 9216 "
+    "--lora-rank 8 --target-modules all-linear";
+
+TEST(Sft, TrainAsksForIt) {
+  EXPECT_TRUE(asks_for_sft(words(kSlimeSft)));
+  EXPECT_TRUE(asks_for_sft(words("--loss-type=dpo_loss")));
+  EXPECT_FALSE(asks_for_sft(words("--loss-type sft_loss --loss-type policy_loss")));
+  EXPECT_FALSE(asks_for_sft(words("--loss-type")));
+  const recipes::SftOptions o = parse_sft(words(kSlimeSft)).options;
+  EXPECT_EQ(o.rows.messages_key, "messages");
+  EXPECT_EQ(o.rows.loss_mask, recipes::LossMaskType::assistant);
+  EXPECT_TRUE(std::holds_alternative<train::SftLoss>(o.loss));
+  EXPECT_EQ(o.num_epoch, 3);
+  EXPECT_EQ(o.training.global_batch_size, 128);
+  EXPECT_EQ(o.training.max_tokens, 9216);
+  EXPECT_TRUE(o.training.per_token_loss);
+}
+
+TEST(Sft, EvaluationSchedulesAndPreferences) {
+  const auto o = parse_sft(sft_args("--num-rollout 40 --lr-decay-style WSD --lr-wsd-decay-iters 8 --lr-wsd-decay-style "
+                                    "minus_sqrt --loraplus-lr-ratio 16 --eval-prompt-data a x b y --eval-interval 5 "
+                                    "--save s --save-best --early-stopping-patience 3 --early-stopping-threshold 0.01 "
+                                    "--max-seq-length 512 --truncation-mode keep_end --loss-mask-type completion"))
+                     .options;
+  EXPECT_EQ(o.num_steps, 40);
+  EXPECT_EQ(o.optimizer.schedule.style, train::DecayStyle::wsd);
+  EXPECT_EQ(o.optimizer.schedule.wsd_style, train::WsdStyle::minus_sqrt);
+  EXPECT_EQ(o.optimizer.wsd_decay_steps, 8);
+  EXPECT_EQ(o.optimizer.loraplus_lr_ratio, 16);
+  ASSERT_EQ(o.eval_sets.size(), 2u);
+  EXPECT_EQ(o.eval_sets[1].path, "y");
+  EXPECT_TRUE(o.save_best);
+  EXPECT_EQ(o.patience, 3);
+  EXPECT_EQ(o.threshold, 0.01);
+  EXPECT_EQ(o.rows.max_length, 512);
+  EXPECT_EQ(o.rows.truncation, recipes::TruncationMode::keep_end);
+  EXPECT_EQ(o.rows.loss_mask, recipes::LossMaskType::completion);
+  EXPECT_EQ(std::get<train::DpoLoss>(parse_dpo(sft_args()).options.loss).beta, 0.1f);
+  EXPECT_EQ(std::get<train::DpoLoss>(parse_sft(sft_args("--loss-type dpo_loss --dpo-beta 0.5")).options.loss).beta,
+            0.5f);
+  EXPECT_NE(dpo_help().find("--loss-type NAME=dpo_loss"), std::string::npos);
 }
 
 TEST(Score, FlagsAndRules) {

@@ -13,6 +13,7 @@ def pytest_addoption(parser):
     parser.addoption("--lockstep", required=True, help="the binary to test")
     parser.addoption("--test-data", default=None, help="folder with data/gsm8k")
     parser.addoption("--smollm2", default=None, help="SmolLM2-135M-Instruct directory")
+    parser.addoption("--test-data", default=None, help="folder with tokenizers/ (LOCKSTEP_TEST_DATA)")
 
 
 class Lockstep:

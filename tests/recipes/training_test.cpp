@@ -153,9 +153,9 @@ TEST_F(Training, BadRowsAreLeftOutAndNamedWhereThatIsAllowed) {
 {"tokens": [3, 4], "loss_mask": [0, 1]}
 )");
   options.optimizer.schedule.warmup_steps = 0;
-  options.max_bad_rows = 1;
+  options.rows.max_bad_rows = 1;
   testing::expect_error<DataError>([&] { run_sft(options, control_); }, {"bad.jsonl line 3", "after 1 bad row"});
-  options.max_bad_rows = 2;
+  options.rows.max_bad_rows = 2;
   options.num_epoch = 1;
   run_sft(options, control_);
   for (const char* part :

@@ -4,7 +4,6 @@
 
 #include "core/error.h"
 #include "support/temp_directory.h"
-#include "text/unicode.h"
 
 namespace lockstep::text {
 namespace {
@@ -13,7 +12,15 @@ using lockstep::testing::expect_error;
 
 std::vector<std::string> pieces(const char* pattern, std::string_view text) {
   std::vector<std::string> list;
-  SplitRegex(pattern).split(text, [&](std::string_view piece) { list.emplace_back(piece); });
+  std::vector<Span> matches;
+  SplitRegex(pattern).find(text, matches);
+  size_t done = 0;
+  const auto add = [&](size_t end) {
+    if (end > done) list.emplace_back(text.substr(done, end - done));
+    done = end;
+  };
+  for (const Span& match : matches) add(match.begin), add(match.end);
+  add(text.size());
   return list;
 }
 
@@ -22,7 +29,6 @@ using Pieces = std::vector<std::string>;
 TEST(SplitRegex, MatchesAndWhatLiesBetween) {
   EXPECT_EQ(pieces("b+", "abbcb"), (Pieces{"a", "bb", "c", "b"}));
   EXPECT_EQ(pieces("x", "abc"), (Pieces{"abc"}));
-  EXPECT_EQ(pieces("x*", "axb"), (Pieces{"a", "x", "b"}));  // empty matches cut nothing
   EXPECT_EQ(pieces("a", ""), Pieces{});
   EXPECT_EQ(pieces("a(?!b)", "abaa"), (Pieces{"ab", "a", "a"}));
 }
@@ -38,31 +44,27 @@ TEST(SplitRegex, ClassesOfTheTables) {
   EXPECT_EQ(pieces("\\p{L}+", "\U000105C0\U000105C1!"), (Pieces{"\U000105C0\U000105C1", "!"}));
 }
 
-TEST(SplitRegex, Errors) {
-  expect_error<FormatError>([] { SplitRegex regex("(a"); }, {"malformed regular expression", "(a"});
-  for (const char* other : {"\\p{M}+", "\\P{L}", "[^\\S]", "\\w", "\\d", "\\pL", "\\p{Lu}"})
-    expect_error<FormatError>([&] { SplitRegex regex(other); }, {"unsupported character class", other});
+TEST(SplitRegex, CategoriesOfTheTables) {
+  EXPECT_EQ(pieces("\\p{Lu}+", "aB\u00c9c\u01c5"), (Pieces{"a", "B\u00c9", "c\u01c5"}));
+  EXPECT_EQ(pieces("[\\p{Ll}\\p{M}]+", "Aa\u0301B"), (Pieces{"A", "a\u0301", "B"}));
+  EXPECT_EQ(pieces("[\\p{P}\\p{S}]+", "a+-\u20acb"), (Pieces{"a", "+-\u20ac", "b"}));
+  EXPECT_EQ(pieces("\\P{L}+|\\p{^N}+", "a1 b"), (Pieces{"a", "1 ", "b"}));
+  EXPECT_EQ(pieces("\\w+|\\D", "a_1\u0301 -2"), (Pieces{"a_1\u0301", " ", "-", "2"}));
+  EXPECT_EQ(pieces("\\d{1,3}(?=(?:\\d{3})*$)", "1234567"), (Pieces{"1", "234", "567"}));
 }
 
-TEST(UnicodeTables, SortedDisjointAndKnown) {
-  const auto sorted = [](std::span<const unicode::Range> ranges) {
-    for (size_t i = 0; i < ranges.size(); ++i) {
-      if (ranges[i].first > ranges[i].last || ranges[i].last > 0x10FFFF) return false;
-      if (i > 0 && ranges[i - 1].last + 1 >= ranges[i].first) return false;
-    }
-    return !ranges.empty();
-  };
-  EXPECT_TRUE(sorted(unicode::kLetter));
-  EXPECT_TRUE(sorted(unicode::kNumber));
-  EXPECT_TRUE(sorted(unicode::kWhiteSpace));
-  EXPECT_TRUE(sorted(unicode::kNumeric));
-  EXPECT_TRUE(sorted(unicode::kWord));
-  EXPECT_TRUE(unicode::is_word('_') && unicode::is_word(0x301) && unicode::is_word(0x203F) && !unicode::is_word('-'));
-  EXPECT_TRUE(unicode::is_numeric('0') && unicode::is_numeric(0x2167) && unicode::is_numeric(0xBD) &&
-              !unicode::is_numeric('a'));
-  EXPECT_TRUE(unicode::is_white_space(0x85) && unicode::is_white_space(0x3000) && !unicode::is_white_space(0x200B));
-  EXPECT_FALSE(unicode::contains(unicode::kLetter, 0));
-  EXPECT_FALSE(unicode::contains(unicode::kLetter, 0x10FFFF));
+TEST(SplitRegex, SmallAndCapitalLettersAsInUnicode) {
+  EXPECT_EQ(pieces("(?i:'s|k)", "'\u017fx\u212a'S"), (Pieces{"'\u017f", "x", "\u212a", "'S"}));
+}
+
+TEST(SplitRegex, Errors) {
+  expect_error<FormatError>([] { SplitRegex regex("(a"); }, {"malformed regular expression", "(a"});
+  for (const char* other :
+       {"[^\\S]", "[\\P{L}]", "\\pL", "\\p{Greek}", "\\p{C}", "\\p{}",   "\\p",    "\\h",     "\\b",     "\\Ra",
+        "[a[b]]", "[a&&b]",   "[]a]", "(?m:a)",     "(?im)a", "(?<x>a)", "(?#x)a", "(*UCP)a", "a{1,2}+", "\\1a"})
+    expect_error<FormatError>([&] { SplitRegex regex(other); }, {"unsupported part of a regular expression", other});
+  for (const char* empty : {"x*", "a?", "|b", "^", "(?=a)"})
+    expect_error<FormatError>([&] { SplitRegex regex(empty); }, {"can match nothing", empty});
 }
 
 }  // namespace

@@ -44,10 +44,28 @@ std::string streamed(const Tokenizer& tokenizer, const std::vector<int32_t>& ids
   return text;
 }
 
+Json spans_json(const std::vector<Span>& spans) {
+  Json list = Json::array();
+  for (const Span& span : spans) list.push_back({span.begin, span.end});
+  return list;
+}
+
 void check_case(const Tokenizer& tokenizer, const Json& golden) {
   const std::vector<int32_t> ids = golden["ids"];
   if (golden.contains("text")) {
-    EXPECT_EQ(tokenizer.encode(golden["text"].get<std::string>()), ids) << golden.dump();
+    const std::string text = golden["text"];
+    EXPECT_EQ(tokenizer.encode(text), ids) << golden.dump();
+    const Encoding encoding = tokenizer.encode_with_spans(text);
+    EXPECT_EQ(encoding.ids, ids) << golden.dump();
+    EXPECT_EQ(encoding.spans.size(), ids.size()) << golden.dump();
+    if (golden.contains("spans")) {
+      EXPECT_EQ(spans_json(encoding.spans), golden["spans"]) << golden.dump();
+    }
+    if (golden.contains("with_special")) {
+      const std::vector<int32_t> with_special = golden["with_special"];
+      EXPECT_EQ(tokenizer.encode(text, true), with_special) << golden.dump();
+      EXPECT_EQ(tokenizer.encode_with_spans(text, true).ids, with_special) << golden.dump();
+    }
   }
   EXPECT_EQ(tokenizer.decode(ids), golden["decoded"].get<std::string>()) << golden.dump();
   EXPECT_EQ(streamed(tokenizer, ids, false), golden["decoded"].get<std::string>()) << golden.dump();
@@ -79,6 +97,25 @@ TEST(TokenizerGolden, Gpt2StyleAndItsVariants) {
   const std::vector<Json> cases = read_cases(kGoldens / "gpt2_style/cases.jsonl");
   EXPECT_GT(cases.size(), 1000u);
   for (const Json& golden : cases) check_case(tokenizers.at(golden["variant"]), golden);
+}
+
+// Every component, alone and together (tools/golden/tokenizer_styles.py).
+TEST(TokenizerGolden, StylesAndTheirVariants) {
+  const std::map<std::string, Json> bases = {{"characters", read_json((kGoldens / "styles/characters.json").string())},
+                                             {"bytes", gpt2_style()}};
+  const Json variants = read_json((kGoldens / "styles/variants.json").string());
+  std::map<std::string, Tokenizer> tokenizers;
+  for (const auto& item : variants.items()) {
+    Json json = bases.at(item.value()["base"]);
+    json.merge_patch(item.value()["patch"]);
+    tokenizers.emplace(item.key(), parse(json));
+  }
+  const std::vector<Json> cases = read_cases(kGoldens / "styles/cases.jsonl");
+  EXPECT_GT(cases.size(), 3000u);
+  for (const Json& golden : cases) {
+    SCOPED_TRACE(golden["variant"].get<std::string>());
+    check_case(tokenizers.at(golden["variant"]), golden);
+  }
 }
 
 TEST(TokenizerGolden, EmbeddedModel) {

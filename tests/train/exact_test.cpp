@@ -38,6 +38,20 @@ TEST(Exact, SplitsOfABatch) {
   }
 }
 
+// 11 pairs: lanes of one and of two pairs; never half a pair in a micro-batch.
+TEST(Exact, SplitsOfABatchOfPairs) {
+  const DpoLoss loss{.beta = 0.5f};
+  const Outcome base = train({.samples = 22}, loss);
+  EXPECT_GT(base.reports[0].metrics.reward_chosen, -100);
+  EXPECT_FALSE(same_bits(base.weights, train({.samples = 22}, DpoLoss{.beta = 0.1f}).weights));
+  for (const size_t chunk : {2, 4, 6, 10})
+    expect_same(base, train({.chunk = chunk, .samples = 22}, loss), "calls of " + std::to_string(chunk));
+  for (const int64_t max_tokens : {1, 17, 40, 64, 100})
+    expect_same(base, train({.max_tokens = max_tokens, .samples = 22}, loss),
+                "micro-batches of " + std::to_string(max_tokens));
+  expect_same(base, train({.max_tokens = 33, .chunk = 4, .recompute = true, .samples = 22}, loss), "all of it");
+}
+
 TEST(Exact, DropoutDoesNotSeeTheSplit) {
   const Outcome base = train({.dropout = 0.25f}, SftLoss{});
   expect_same(base, train({.max_tokens = 1, .dropout = 0.25f}, SftLoss{}), "one sample at a time");

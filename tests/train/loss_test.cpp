@@ -110,6 +110,61 @@ TEST(SftLoss, NeedsNoEntropy) {
   EXPECT_EQ(evaluate_loss(SftLoss{}, {}, datums, logprob, {}, gradient, {}).loss, 2.0);
 }
 
+Case dpo_case() {
+  Case input;
+  input.datums = {rows_of({0, 1, 1}), rows_of({1, 0.5f}), rows_of({1}), rows_of({0, 2, 1})};
+  input.datums[0].ref_logprobs = {-1, -1.25f, -2.5f};
+  input.datums[1].ref_logprobs = {-4, -2.5f};
+  input.datums[2].ref_logprobs = {-0.5f};
+  input.datums[3].ref_logprobs = {-1, -1, -2};
+  input.logprob = {-50, -1, -3, -5, -2, -0.25f, -9, -1.5f, -0.75f};
+  input.entropy.assign(9, 0);
+  return input;
+}
+
+// TRL's formulas in PyTorch, float64, gradients by autograd.
+TEST(DpoLoss, AgreesWithPyTorch) {
+  const Result result = evaluate(DpoLoss{.beta = 0.25f}, {.num_samples = 4}, dpo_case());
+  EXPECT_NEAR(result.output.loss, 0.6628731079385572, 1e-9);
+  EXPECT_NEAR(result.output.sample_losses[0], 0.6325990353171691 / 2, 1e-9);
+  EXPECT_EQ(result.output.sample_losses[1], 0);
+  expect_near(result.d_logprob,
+              {0, -0.05859882832828047, -0.05859882832828047, 0.05859882832828047, 0.029299414164140235, -0.0625, 0,
+               0.125, 0.0625},
+              "d_logprob");
+  const Metrics& metrics = result.output.metrics;
+  EXPECT_NEAR(metrics.reward_chosen, (-0.0625 + 0.0625) / 2, 1e-7);
+  EXPECT_NEAR(metrics.reward_rejected, (-0.1875 + 0.0625) / 2, 1e-7);
+  EXPECT_DOUBLE_EQ(metrics.reward_accuracy, 0.5);  // equal rewards are not a win
+  EXPECT_DOUBLE_EQ(metrics.logp_chosen, (-4.0 - 0.25) / 2);
+  EXPECT_DOUBLE_EQ(metrics.logp_rejected, (-6.0 - 3.75) / 2);
+}
+
+TEST(DpoLoss, SaturatesWithoutOverflow) {
+  Case input = dpo_case();
+  for (const float much : {-1e30f, 1e30f}) {
+    input.logprob[1] = much;
+    const Result result = evaluate(DpoLoss{}, {.num_samples = 4}, input);
+    EXPECT_TRUE(std::isfinite(result.output.loss));
+    EXPECT_EQ(result.d_logprob[1], much < 0 ? -0.05f : 0.0f);
+  }
+}
+
+TEST(DpoLoss, WantsWholePairsWithReferences) {
+  EXPECT_EQ(datums_per_term(DpoLoss{}), 2);
+  EXPECT_EQ(datums_per_term(SftLoss{}), 1);
+  EXPECT_THROW(evaluate(DpoLoss{}, {.num_samples = 4}, dpo_case(), 0, 3), ConfigError);
+  EXPECT_THROW(evaluate(DpoLoss{}, {.num_samples = 4}, dpo_case(), 1, 3), ConfigError);
+  EXPECT_THROW(evaluate(DpoLoss{}, {.num_samples = 4, .per_token = true}, dpo_case()), ConfigError);
+  EXPECT_THROW(evaluate(DpoLoss{.beta = 0}, {.num_samples = 4}, dpo_case()), ConfigError);
+  Case input = dpo_case();
+  input.datums[2].ref_logprobs.clear();
+  EXPECT_THROW(evaluate(DpoLoss{}, {.num_samples = 4}, input), DataError);
+  input = dpo_case();
+  input.logprob[1] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_THROW(evaluate(DpoLoss{}, {.num_samples = 4}, input), DataError);
+}
+
 // Values of the same formulas in PyTorch, float64, gradients by autograd.
 TEST(PolicyLoss, AgreesWithPyTorch) {
   struct Wanted {

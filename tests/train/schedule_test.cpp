@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <string>
+#include <vector>
 
 #include "core/error.h"
 
@@ -45,6 +47,28 @@ TEST(Schedule, CosineFallsAfterWarmup) {
   EXPECT_DOUBLE_EQ(schedule.at(6), 0.55);
   EXPECT_DOUBLE_EQ(schedule.at(10), 0.1);
   EXPECT_DOUBLE_EQ(schedule.at(11), 0.1);
+}
+
+// Values of Megatron's OptimizerParamScheduler at steps 0, 1, 2, 5, 6 ... 11.
+TEST(Schedule, WsdIsFlatAndThenFalls) {
+  const std::vector<std::pair<const char*, std::vector<double>>> all = {
+      {"exponential", {0, 0.5, 1, 1, 1, 0.7136135474566861, 0.47279220613578565, 0.2702864035024489, 0.1, 0.1}},
+      {"linear", {0, 0.5, 1, 1, 1, 0.775, 0.55, 0.325, 0.1, 0.1}},
+      {"cosine", {0, 0.5, 1, 1, 1, 0.8681980515339464, 0.55, 0.23180194846605365, 0.1, 0.1}},
+      {"minus_sqrt", {0, 0.5, 1, 1, 1, 0.55, 0.36360389693210715, 0.22057713659400527, 0.1, 0.1}}};
+  const int64_t steps[] = {0, 1, 2, 5, 6, 7, 8, 9, 10, 11};
+  for (const auto& [name, wanted] : all) {
+    const Schedule schedule{.lr = 1.0,
+                            .min_lr = 0.1,
+                            .style = DecayStyle::wsd,
+                            .warmup_steps = 2,
+                            .decay_steps = 10,
+                            .wsd_style = parse_wsd_style(name),
+                            .wsd_decay_steps = 4};
+    for (size_t i = 0; i < wanted.size(); ++i) EXPECT_DOUBLE_EQ(schedule.at(steps[i]), wanted[i]) << name << steps[i];
+  }
+  EXPECT_THROW(parse_wsd_style("sqrt"), ConfigError);
+  EXPECT_EQ(decay_style_name(parse_decay_style("WSD")), std::string("WSD"));
 }
 
 TEST(Schedule, DecayShorterThanWarmupEndsAtTheMinimum) {

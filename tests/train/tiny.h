@@ -91,7 +91,9 @@ inline StepPlan plan_of(const std::vector<Datum>& batch, bool per_token = false)
 // One step, `chunk` samples a call (0: all at once).
 inline StepReport take_step(Trainer& trainer, const std::vector<Datum>& batch, const Loss& loss, double lr = 1e-3,
                             bool per_token = false, size_t chunk = 0) {
-  trainer.begin_step(plan_of(batch, per_token));
+  StepPlan plan = plan_of(batch, per_token);
+  plan.datums_per_term = datums_per_term(loss);
+  trainer.begin_step(plan);
   std::span<const Datum> left = batch;
   while (!left.empty()) {
     const size_t count = chunk == 0 ? left.size() : std::min(chunk, left.size());

@@ -29,7 +29,9 @@ class TrainerTest : public ::testing::Test {
     return Trainer(tiny_.model, tiny_.layout, std::make_shared<const Buffer>(std::move(buffer)), options, stream_);
   }
   double loss_of(Trainer& trainer, const std::vector<Datum>& batch, const Loss& loss) {
-    trainer.begin_step(plan_of(batch));
+    StepPlan plan = plan_of(batch);
+    plan.datums_per_term = datums_per_term(loss);
+    trainer.begin_step(plan);
     const double value = trainer.forward_backward(batch, loss).loss;
     trainer.abandon_step();
     return value;
@@ -38,9 +40,11 @@ class TrainerTest : public ::testing::Test {
 
 // One step with clipping off: the first moment is 0.1 times the gradient.
 TEST_F(TrainerTest, GradientIsTheSlopeOfTheLoss) {
-  const std::vector<Datum> batch = make_batch(5, 1);
+  const std::vector<Datum> five = make_batch(5, 1);
   const PolicyLoss unclipped{.clip_low = 5, .clip_high = 5, .entropy_coef = 0.3f, .kl_coef = 0.2f};
-  for (const Loss& loss : {Loss(SftLoss{}), Loss(unclipped)}) {
+  const std::vector<Datum> pairs = make_batch(6, 1);
+  for (const Loss& loss : {Loss(SftLoss{}), Loss(unclipped), Loss(DpoLoss{.beta = 0.5f})}) {
+    const std::vector<Datum>& batch = datums_per_term(loss) == 2 ? pairs : five;
     Trainer trainer = make({.clip_grad = 0});
     const StepReport report = take_step(trainer, batch, loss);
     std::vector<float> gradient = floats(trainer.state().first_moment);
@@ -90,6 +94,77 @@ TEST_F(TrainerTest, ClipsByTheNormOfTheWholeGradient) {
   for (size_t i = 0; i < whole.size(); ++i)
     EXPECT_NEAR(cut[i], whole[i] * (1e-3 / (norm + 1e-6)), 1e-6 * std::abs(whole[i]) + 1e-12);
   EXPECT_TRUE(same_bits(whole, floats(loose.state().first_moment)));
+}
+
+// LoRA+: A as with the rate itself, B as with the rate times the ratio.
+TEST_F(TrainerTest, LoraPlusIsARateOfItsOwnForB) {
+  const std::vector<Datum> batch = make_batch(5, 1);
+  Trainer plain = make(), faster = make(), both = make({.lr_ratio = 8});
+  take_step(plain, batch, SftLoss{}, 1e-3);
+  take_step(faster, batch, SftLoss{}, 8e-3);
+  take_step(both, batch, SftLoss{}, 1e-3);
+  const std::vector<float> a = weights_of(plain), b = weights_of(faster), got = weights_of(both);
+  std::vector<float> wanted = a;
+  for (const lora::Pair& pair : tiny_.layout->pairs)
+    std::copy_n(b.begin() + pair.b_offset, pair.rank * pair.out, wanted.begin() + pair.b_offset);
+  EXPECT_TRUE(same_bits(got, wanted));
+  EXPECT_FALSE(same_bits(got, a));
+  EXPECT_TRUE(same_bits(floats(plain.state().second_moment), floats(both.state().second_moment)));
+  EXPECT_THROW(make({.lr_ratio = 0}), ConfigError);
+}
+
+TEST_F(TrainerTest, EvaluationIsTheLossOfAStepWithoutIt) {
+  const std::vector<Datum> batch = make_batch(10, 3);
+  Trainer trainer = make({.dropout = 0}), split = make({.max_tokens = 20});
+  for (const bool per_token : {false, true}) {
+    trainer.begin_step(plan_of(batch, per_token));
+    const double wanted = trainer.forward_backward(batch, SftLoss{}).loss;
+    trainer.abandon_step();
+    Evaluation whole, parts;
+    trainer.evaluate(batch, SftLoss{}, whole);
+    split.evaluate(std::span(batch).first(3), SftLoss{}, parts);
+    split.evaluate(std::span(batch).subspan(3), SftLoss{}, parts);
+    EXPECT_NEAR(whole.mean_loss(per_token), wanted, 1e-12);
+    EXPECT_EQ(whole.mean_loss(per_token), parts.mean_loss(per_token));
+    EXPECT_EQ(whole.correct, parts.correct);
+    EXPECT_EQ(whole.samples, 10);
+    EXPECT_EQ(static_cast<double>(whole.targets), whole.weight);
+  }
+  EXPECT_EQ(trainer.steps(), 0);
+  StepPlan plan = plan_of(batch);
+  plan.datums_per_term = 2;
+  trainer.begin_step(plan);
+  const LossReport step = trainer.forward_backward(batch, DpoLoss{});
+  Evaluation pairs;
+  split.evaluate(batch, DpoLoss{}, pairs);
+  EXPECT_EQ(pairs.samples, 5);
+  EXPECT_NEAR(pairs.mean_loss(false), step.loss, 1e-12);
+  EXPECT_NEAR(pairs.metrics.reward_chosen / 5, step.metrics.reward_chosen, 1e-12);
+  EXPECT_THROW(trainer.evaluate(batch, PolicyLoss{}, pairs), ConfigError);
+}
+
+// A model that has learnt its rows predicts them.
+TEST_F(TrainerTest, EvaluationCountsWhatTheModelWouldSay) {
+  Trainer trainer = make({.temperature = 0.1f});
+  const std::vector<Datum> batch = make_batch(4, 9);
+  Evaluation before, after;
+  trainer.evaluate(batch, SftLoss{}, before);
+  for (int step = 0; step < 80; ++step) take_step(trainer, batch, SftLoss{}, 1e-2);
+  trainer.evaluate(batch, SftLoss{}, after);
+  EXPECT_LT(before.correct, before.targets / 3);
+  EXPECT_GT(after.correct, after.targets * 9 / 10);
+}
+
+TEST_F(TrainerTest, PreferredDatumsBecomeLikelier) {
+  std::vector<Datum> batch = make_batch(8, 9);
+  Trainer trainer = make({.temperature = 0.1f});
+  const auto reference = trainer.logprobs(batch, nullptr);
+  for (size_t i = 0; i < batch.size(); ++i) batch[i].ref_logprobs = reference[i];
+  StepReport report;
+  for (int step = 0; step < 12; ++step) report = take_step(trainer, batch, DpoLoss{}, 1e-2);
+  EXPECT_LT(report.loss, 0.3);
+  EXPECT_EQ(report.metrics.reward_accuracy, 1);
+  EXPECT_GT(report.metrics.reward_chosen - report.metrics.reward_rejected, 1);
 }
 
 TEST_F(TrainerTest, ReportsOfCallsAddUp) {

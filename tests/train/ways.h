@@ -27,17 +27,23 @@ struct Way {
   DType dtype = DType::bf16;
   model::ModelConfig config = tiny_config();
   int64_t longest = 19;  // rows of a sample
+  int64_t samples = kSamples;
+  double lr_ratio = 1;
 };
 
 inline Outcome train(const Way& way, const Loss& loss, Stream& stream) {
   const Tiny tiny = make_tiny(stream, way.dtype, way.config);
-  Trainer trainer(
-      tiny.model, tiny.layout, tiny.weights,
-      {.max_tokens = way.max_tokens, .recompute = way.recompute, .temperature = 0.7f, .dropout = way.dropout}, stream);
+  Trainer trainer(tiny.model, tiny.layout, tiny.weights,
+                  {.max_tokens = way.max_tokens,
+                   .recompute = way.recompute,
+                   .temperature = 0.7f,
+                   .dropout = way.dropout,
+                   .lr_ratio = way.lr_ratio},
+                  stream);
   Outcome outcome;
   for (uint64_t step = 0; step < Way::kSteps; ++step)
     outcome.reports.push_back(
-        take_step(trainer, make_batch(Way::kSamples, 40 + step, way.longest), loss, 1e-2, way.per_token, way.chunk));
+        take_step(trainer, make_batch(way.samples, 40 + step, way.longest), loss, 1e-2, way.per_token, way.chunk));
   outcome.weights = weights_of(trainer, stream);
   return outcome;
 }

@@ -325,6 +325,7 @@ def write_manifest(out, noises):
     write_json(out / "MANIFEST.json", {
         "generator": "tools/golden/make_goldens.py", "tokenizer_generator": "tools/golden/tokenizer_cases.py",
         "parquet_generator": "tools/golden/parquet_cases.py",
+        "curves_generator": "tools/golden/make_curves.py",
         "python": sys.version.split()[0], "seed": SEED, "versions": {m.__name__: m.__version__ for m in modules},
         "noise": noises, "files": {p.relative_to(out).as_posix(): digest(p) for p in files},
     })

@@ -1,0 +1,93 @@
+// lockstep tokenize, detokenize.
+#include "cli/parse.h"
+#include "cli/parse_shared.h"
+#include "core/error.h"
+
+namespace lockstep::cli {
+
+namespace {
+
+constexpr size_t kMostIds = 1'000'000;
+
+FlagSet tokenize_flags(recipes::TokenizeOptions& o) {
+  FlagSet flags;
+  flags.add("Required", {hf_checkpoint_flag(o.base)});
+  flags.add(
+      "Options",
+      {{"--input", "FILE", text(o.input), "instead of TEXT: a text file, or JSON lines when --input-key is given"},
+       {"--input-key", "KEY", text(o.input_key), "key of the text in the rows of --input"},
+       {"--output", "FILE", text(o.output), "write the JSON lines here instead of printing them"},
+       {"--add-special-tokens", "", toggle(o.add_special_tokens), "with the tokens that belong around a text (BOS)"},
+       {"--ids-only", "", toggle(o.ids_only), "no spans and no spellings"}});
+  return flags;
+}
+
+FlagSet detokenize_flags(recipes::DetokenizeOptions& o) {
+  FlagSet flags;
+  flags.add("Required", {hf_checkpoint_flag(o.base)});
+  flags.add("Options", {{"--input", "FILE", text(o.input), "instead of IDS: JSON lines"},
+                        {"--input-key", "KEY", text(o.input_key), "key of the list of ids in the rows of --input"},
+                        {"--output", "FILE", text(o.output), "write JSON lines of {\"text\": ...} here"},
+                        {"--skip-special-tokens", "", toggle(o.skip_special_tokens), "leave special tokens out"}});
+  return flags;
+}
+
+void check_source(bool given, const Classified& flags, const char* name, const std::string& example) {
+  const bool input = flags.given("--input") != nullptr;
+  if (given == input)
+    throw ConfigError({.what = std::string("give one of ") + name + " and --input",
+                       .where = "--input",
+                       .got = input ? "both" : "neither",
+                       .attempt = example});
+  if (!input)
+    for (const char* flag : {"--input-key", "--output"})
+      if (flags.given(flag) != nullptr && !(std::string_view(flag) == "--output" && std::string_view(name) == "TEXT"))
+        throw ConfigError({.what = std::string(flag) + " needs --input", .where = flag});
+}
+
+constexpr const char* kTokenizeExample = "lockstep tokenize \"It's 12:30.\" --hf-checkpoint DIR";
+constexpr const char* kDetokenizeExample = "lockstep detokenize 9906 11 1917 --hf-checkpoint DIR";
+
+}  // namespace
+
+recipes::TokenizeOptions parse_tokenize(const Values& args) {
+  recipes::TokenizeOptions options;
+  const FlagSet flags = tokenize_flags(options);
+  const Classified given = classify(args, flags, Scripts::none, nullptr, 1);
+  bind(given, flags);
+  require(given, {"--hf-checkpoint"});
+  check_source(!given.positionals.empty(), given, "TEXT", kTokenizeExample);
+  if (!given.positionals.empty()) options.text = given.positionals[0];
+  return options;
+}
+
+recipes::DetokenizeOptions parse_detokenize(const Values& args) {
+  recipes::DetokenizeOptions options;
+  const FlagSet flags = detokenize_flags(options);
+  const Classified given = classify(args, flags, Scripts::none, nullptr, kMostIds);
+  bind(given, flags);
+  require(given, {"--hf-checkpoint"});
+  check_source(!given.positionals.empty(), given, "IDS", kDetokenizeExample);
+  for (const std::string& id : given.positionals)
+    options.ids.push_back(static_cast<int32_t>(parse_integer("IDS", id, 0, std::numeric_limits<int32_t>::max())));
+  return options;
+}
+
+std::string tokenize_help() {
+  recipes::TokenizeOptions options;
+  return tokenize_flags(options).help(
+      "tokenize [TEXT]",
+      "The tokens of a text: coloured on a terminal, elsewhere a line of JSON {\"ids\", \"spans\", \"tokens\"} for "
+      "every "
+      "text. Spans are bytes of the text. Only tokenizer.json is read.",
+      std::string("Example:\n  ") + kTokenizeExample +
+          "\n  lockstep tokenize --input rows.jsonl --input-key question --output ids.jsonl --hf-checkpoint DIR");
+}
+
+std::string detokenize_help() {
+  recipes::DetokenizeOptions options;
+  return detokenize_flags(options).help("detokenize [IDS...]", "The text of tokens. Only tokenizer.json is read.",
+                                        std::string("Example:\n  ") + kDetokenizeExample);
+}
+
+}  // namespace lockstep::cli

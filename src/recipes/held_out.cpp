@@ -1,0 +1,74 @@
+#include "recipes/held_out.h"
+
+#include <ostream>
+
+namespace lockstep::recipes {
+
+bool BestSoFar::add(int64_t at, double value, double threshold) {
+  evaluated = at;
+  if (at == 0) return false;  // no checkpoint could hold it
+  if (loss && !(value < *loss - threshold)) {
+    ++stale;
+    return false;
+  }
+  loss = value;
+  iteration = at;
+  stale = 0;
+  return true;
+}
+
+OrderedJson BestSoFar::json() const {
+  return {{"evaluated", evaluated},
+          {"loss", loss ? OrderedJson(*loss) : OrderedJson(nullptr)},
+          {"iteration", iteration},
+          {"stale", stale}};
+}
+
+BestSoFar BestSoFar::from(const OrderedJson& json, const std::string& where) {
+  BestSoFar best;
+  if (json.is_null()) return best;
+  const Json plain = Json::parse(json.dump());
+  const JsonObject object(plain, where);
+  best.evaluated = object.integer("evaluated");
+  if (object.has("loss")) best.loss = object.number("loss");
+  best.iteration = object.integer("iteration");
+  best.stale = object.integer("stale");
+  return best;
+}
+
+void add_reference(train::Trainer& trainer, std::vector<train::Datum>& datums) {
+  auto reference = trainer.logprobs(datums, nullptr);
+  for (size_t i = 0; i < datums.size(); ++i) datums[i].ref_logprobs = std::move(reference[i]);
+}
+
+HeldOut::HeldOut(const SftOptions& options, const Base& base, const Control& control) : options_(options) {
+  if (options.eval_interval == 0) return;
+  for (const EvalSet& set : options.eval_sets)
+    sets_.emplace_back(set.path, base, options.rows, train::datums_per_term(options.loss) == 2, control);
+}
+
+void HeldOut::describe(std::ostream& out) const {
+  for (const TrainingRows& set : sets_) set.describe("eval", out);
+}
+
+train::Evaluation HeldOut::evaluate(size_t set, TrainingRun& run,
+                                    const std::function<void(int64_t, int64_t)>& on_progress) {
+  TrainingRows& rows = sets_[set];
+  train::Evaluation sums;
+  std::vector<train::Datum> datums;
+  int64_t held = 0;
+  for (int64_t row = 0; row < rows.size(); ++row) {
+    const size_t before = datums.size();
+    rows.append(row, datums);
+    for (size_t i = before; i < datums.size(); ++i) held += datums[i].size();
+    if (held < run.memory().max_tokens && row + 1 < rows.size()) continue;
+    if (rows.datums_per_row() == 2) add_reference(run.trainer(), datums);
+    run.trainer().evaluate(datums, options_.loss, sums);
+    datums.clear();
+    held = 0;
+    on_progress(row + 1, rows.size());
+  }
+  return sums;
+}
+
+}  // namespace lockstep::recipes

@@ -1,0 +1,49 @@
+// Held-out sets of a supervised run: what they say, which checkpoint is best, when to stop.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <iosfwd>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "recipes/steps.h"
+#include "recipes/training_rows.h"
+#include "train/evaluation.h"
+
+namespace lockstep::recipes {
+
+// What the evaluations of a run have said so far; lies in its checkpoints.
+struct BestSoFar {
+  int64_t evaluated = -1;      // iteration of the last evaluation
+  std::optional<double> loss;  // the best, of iteration 1 or later
+  int64_t iteration = 0;       // where it was
+  int64_t stale = 0;           // evaluations since then that were not better by more than the threshold
+
+  // True if it is the best so far.
+  bool add(int64_t at, double value, double threshold);
+
+  OrderedJson json() const;
+  static BestSoFar from(const OrderedJson& json, const std::string& where);  // null: nothing yet. FormatError
+};
+
+// Datums of the reference's log-probs: those of the base, with the adapter off.
+void add_reference(train::Trainer& trainer, std::vector<train::Datum>& datums);
+
+class HeldOut {
+ public:
+  HeldOut(const SftOptions& options, const Base& base, const Control& control);
+
+  void describe(std::ostream& out) const;
+  bool empty() const { return sets_.empty(); }
+  const std::vector<EvalSet>& names() const { return options_.eval_sets; }
+  // One set under the current weights. Calls on_progress with the rows done; it may throw to stop.
+  train::Evaluation evaluate(size_t set, TrainingRun& run, const std::function<void(int64_t, int64_t)>& on_progress);
+
+ private:
+  const SftOptions& options_;
+  std::deque<TrainingRows> sets_;
+};
+
+}  // namespace lockstep::recipes

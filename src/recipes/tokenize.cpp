@@ -1,0 +1,135 @@
+// lockstep tokenize and detokenize: what a model sees of a text. Only the tokenizer is loaded.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <ostream>
+
+#include "recipes/base.h"
+#include "recipes/commands.h"
+#include "text/dataset.h"
+
+namespace lockstep::recipes {
+
+namespace {
+
+// Collects lines for a file, which is written at the end, or passes them on to the terminal.
+class Lines {
+ public:
+  Lines(const std::string& file, std::ostream& out) : file_(file), out_(out) {}
+  void add(const std::string& line) {
+    if (file_.empty())
+      out_ << line << "\n";
+    else
+      text_ += line + "\n";
+  }
+  void close() {
+    if (!file_.empty()) fs::write_file_atomic(file_, text_);
+  }
+
+ private:
+  std::string file_, text_;
+  std::ostream& out_;
+};
+
+std::string dumped(const OrderedJson& json) {
+  return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+}
+
+class Tokenizing {
+ public:
+  Tokenizing(const TokenizeOptions& options, const Control& control)
+      : options_(options),
+        tokenizer_(load_tokenizer(options.base)),
+        lines_(options.output, *control.out),
+        coloured_(control.out_terminal && options.output.empty()) {}
+
+  void add(std::string_view text) {
+    if (options_.ids_only) return lines_.add(dumped({{"ids", tokenizer_.encode(text, options_.add_special_tokens)}}));
+    const text::Encoding encoding = tokenizer_.encode_with_spans(text, options_.add_special_tokens);
+    if (coloured_) return show(text, encoding);
+    OrderedJson spans = OrderedJson::array(), tokens = OrderedJson::array();
+    for (const text::Span& span : encoding.spans) spans.push_back({span.begin, span.end});
+    for (const int32_t id : encoding.ids) tokens.push_back(tokenizer_.spelling(id));
+    lines_.add(dumped({{"ids", encoding.ids}, {"spans", std::move(spans)}, {"tokens", std::move(tokens)}}));
+  }
+  void close() { lines_.close(); }
+
+ private:
+  // The text with the tokens in colours that alternate, and below it the ids in the same colours.
+  void show(std::string_view text, const text::Encoding& encoding) {
+    std::string shown, ids;
+    size_t done = 0;
+    for (size_t i = 0; i < encoding.ids.size(); ++i) {
+      const auto [begin, end] = encoding.spans[i];
+      const char* colour = tokenizer_.is_special(encoding.ids[i]) ? kSpecial : kColours[i % std::size(kColours)];
+      if (begin == end && tokenizer_.is_special(encoding.ids[i]))
+        shown += fmt::format("{}{}{}", colour, tokenizer_.spelling(encoding.ids[i]), kPlain);
+      if (begin > done) shown += text.substr(done, begin - done);  // no token stands for it
+      // Tokens of one character share its span; the first of them shows it.
+      if (end > std::max(begin, done))
+        shown += coloured(colour, text.substr(std::max(begin, done), end - std::max(begin, done)));
+      done = std::max(done, end);
+      ids += fmt::format("{}{}{} ", colour, encoding.ids[i], kPlain);
+    }
+    shown += text.substr(done);
+    lines_.add(shown);
+    lines_.add(fmt::format("{}\n{} tokens", ids, encoding.ids.size()));
+  }
+
+  // A background would run on to the end of the line behind a line break, so it ends before one.
+  static std::string coloured(const char* colour, std::string_view text) {
+    std::string out = colour;
+    for (const char c : text) {
+      if (c == '\n') out += kPlain;
+      out += c;
+      if (c == '\n') out += colour;
+    }
+    return out + kPlain;
+  }
+
+  static constexpr const char* kColours[] = {"\033[30;46m", "\033[30;43m", "\033[30;42m", "\033[30;45m"};
+  static constexpr const char* kSpecial = "\033[97;41m";
+  static constexpr const char* kPlain = "\033[0m";
+
+  const TokenizeOptions& options_;
+  const text::Tokenizer tokenizer_;
+  Lines lines_;
+  const bool coloured_;
+};
+
+}  // namespace
+
+void run_tokenize(const TokenizeOptions& options, const Control& control) {
+  Tokenizing tokenizing(options, control);
+  if (options.text) {
+    tokenizing.add(*options.text);
+  } else if (options.input_key.empty()) {
+    tokenizing.add(fs::read_file(options.input));
+  } else {
+    text::Dataset data = text::Dataset::open(options.input);
+    while (const auto row = data.next()) {
+      if (control.interrupted()) throw Cancelled({.what = "interrupted", .where = data.where(*row)});
+      tokenizing.add(text::string_field(data, *row, options.input_key));
+    }
+  }
+  tokenizing.close();
+}
+
+void run_detokenize(const DetokenizeOptions& options, const Control& control) {
+  const text::Tokenizer tokenizer = load_tokenizer(options.base);
+  if (options.input.empty()) {
+    *control.out << tokenizer.decode(options.ids, options.skip_special_tokens) << "\n";
+    return;
+  }
+  Lines lines(options.output, *control.out);
+  text::Dataset data = text::Dataset::open(options.input);
+  constexpr int64_t kMostIds = int64_t{1} << 31;
+  while (const auto row = data.next()) {
+    if (control.interrupted()) throw Cancelled({.what = "interrupted", .where = data.where(*row)});
+    const std::vector<int32_t> ids = text::token_field(data, *row, options.input_key, kMostIds);
+    lines.add(dumped({{"text", tokenizer.decode(ids, options.skip_special_tokens)}}));
+  }
+  lines.close();
+}
+
+}  // namespace lockstep::recipes

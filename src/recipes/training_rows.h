@@ -1,0 +1,52 @@
+// A file of supervised or preference rows, read once to be checked and then by number.
+#pragma once
+
+#include <iosfwd>
+#include <string>
+#include <vector>
+
+#include "recipes/row_tokens.h"
+#include "text/dataset.h"
+#include "train/datum.h"
+
+namespace lockstep::recipes {
+
+class TrainingRows {
+ public:
+  // Reads every row of `path`, so that what is wrong with one is known before training starts. DataError naming file
+  // and row, unless max_bad_rows allows it: whatever RowTokenizer says, no target at all, more tokens than the model's
+  // context without max_length. `pairs`: rows are preferences. The options outlive this.
+  TrainingRows(const std::string& path, const Base& base, const RowOptions& options, bool pairs,
+               const Control& control);
+
+  int64_t size() const { return static_cast<int64_t>(kept_.size()); }  // usable rows
+  int64_t datums_per_row() const { return pairs_ ? 2 : 1; }
+  // Appends the row's datum, or chosen and rejected.
+  void append(int64_t row, std::vector<train::Datum>& datums);
+
+  // Says how many rows there are, and which were cut or left out.
+  void describe(const std::string& label, std::ostream& out) const;
+
+ private:
+  struct Counts {
+    int64_t truncated = 0, cut_tokens = 0, dropped = 0, unaligned = 0, tokens = 0, targets = 0;
+    void add(const Counts& other);
+  };
+
+  // The row's datums; none if truncation left one without a target.
+  std::vector<train::Datum> datums_of(const text::Row& row, Counts& counts);
+  bool cut(RowTokens& row, Counts& counts) const;  // false: no target is left
+  void keep(int64_t number, std::vector<train::Datum> datums);
+
+  const Base& base_;
+  const RowOptions& options_;
+  const bool pairs_;
+  text::Dataset data_;
+  RowTokenizer tokenizer_;
+  std::vector<int64_t> kept_;                     // numbers of usable rows
+  std::vector<std::vector<train::Datum>> ready_;  // of the first ones, as many as memory is set aside for
+  int64_t ready_bytes_ = 0;
+  Counts counts_;
+};
+
+}  // namespace lockstep::recipes

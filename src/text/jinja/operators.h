@@ -1,0 +1,62 @@
+// Python's operators and conversions. Errors that Python would raise are DataErrors with the template's line.
+#pragma once
+
+#include <string>
+
+#include "text/jinja/runtime.h"
+
+namespace lockstep::text::jinja {
+
+bool truth(const Value& value);
+
+// str() and repr(). FormatError for what Python writes with an address (functions, generators).
+void append_str(Runtime& runtime, std::string& out, const Value& value);
+void append_repr(Runtime& runtime, std::string& out, const Value& value);
+std::string str(Runtime& runtime, const Value& value);
+std::string repr(Runtime& runtime, const Value& value);
+// markupsafe.escape, as text.
+std::string escaped(Runtime& runtime, const Value& value);
+
+bool equal(Runtime& runtime, const Value& a, const Value& b);
+// `symbol` is <, <=, > or >=.
+bool ordered(Runtime& runtime, const Value& a, const Value& b, std::string_view symbol);
+bool contains(Runtime& runtime, const Value& container, const Value& item);
+bool is_hashable(const Value& value);
+// The value of a key that is equal; nullptr if there is none. The key must be hashable.
+const Value* look_up(Runtime& runtime, const Pairs& items, const Value& key);
+void store(Runtime& runtime, Pairs& items, const Value& key, Value value);  // DataError: unhashable
+
+Value arithmetic(Runtime& runtime, BinaryOperator op, const Value& a, const Value& b);
+Value negative(Runtime& runtime, const Value& value, bool minus);
+
+bool is_iterable(const Value& value);
+// The items; what is left of an iterator, which is then used up. DataError: not iterable.
+std::shared_ptr<const Values> iterate(Runtime& runtime, const Value& value);
+std::optional<Int> length(const Value& value);  // nothing: the type has no length
+
+// object.name and object[key] as the sandbox finds them: undefined where Python's environment gives that.
+Value get_attribute(Runtime& runtime, const Value& object, const Value& name);
+Value get_item(Runtime& runtime, const Value& object, const Value& key);
+// object[start:stop:step]; none where a part is left out. DataError: not sliceable.
+Value get_slice(Runtime& runtime, const Value& object, const Value& start, const Value& stop, const Value& step);
+// "a.0.b" of map(attribute=...), sort and so on.
+Value get_path(Runtime& runtime, const Value& object, const Value& path);
+Value range_of(Runtime& runtime, Int start, Int stop, Int step);  // DataError: more than 100000 items
+
+// The method `name` of str, list, dict ...: bound; missing if the type has none. What would change its object, or
+// starts with an underscore, is undefined; FormatError for a method that exists and is not supported.
+Value find_method(Runtime& runtime, const Value& object, std::string_view name);
+
+// str % value, and str.format.
+std::string percent_format(Runtime& runtime, const std::string& format, const Value& value);
+std::string brace_format(Runtime& runtime, const std::string& format, const Arguments& arguments);
+
+// json.dumps.
+struct JsonStyle {
+  bool ensure_ascii = false, sort_keys = false;
+  std::optional<std::string> indent;
+  std::string item_separator = ", ", key_separator = ": ";
+};
+std::string to_json(Runtime& runtime, const Value& value, const JsonStyle& style);
+
+}  // namespace lockstep::text::jinja

@@ -1,0 +1,295 @@
+// Supervised and preference runs: shapes of rows, truncation, held-out sets, the best checkpoint, early stop.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include "recipes/held_out.h"
+#include "recipes/training_fixture.h"
+#include "recipes/training_rows.h"
+
+namespace lockstep::recipes {
+namespace {
+
+constexpr const char* kTemplate =
+    "{% for m in messages %}{{ m.role }}: {{ m.content }}<|endoftext|>{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}";
+
+class Sft : public Training {
+ protected:
+  Sft() : stream_({.threads = 1}) { template_ = dir_.write("chat.jinja", kTemplate).string(); }
+
+  SftOptions arith(const std::string& save, const std::string& data) {
+    SftOptions options = sft(save);
+    options.base.hf_checkpoint = kArith;
+    options.prompt_data = data;
+    options.rows.chat_template = template_;
+    return options;
+  }
+  // Sums as conversations of two turns, and as preferences.
+  std::string conversations(int count) {
+    std::string rows;
+    for (int i = 0; i < count; ++i)
+      rows += fmt::format(
+          R"({{"messages": [{{"role": "user", "content": "{0}+{1}="}}, {{"role": "assistant", "content": "{2}"}},
+          {{"role": "user", "content": "{1}+{1}="}}, {{"role": "assistant", "content": "{3}", "weight": {4}}}]}})",
+          i, i + 1, 2 * i + 1, 2 * i + 2, i % 3 == 0 ? "0.5" : "1");
+    rows.erase(std::remove(rows.begin(), rows.end(), '\n'), rows.end());
+    size_t at = 0;
+    while ((at = rows.find("}{", at)) != std::string::npos) rows.insert(at + 1, "\n");
+    return dir_.write("chat.jsonl", rows + "\n").string();
+  }
+  std::string preferences(int count) {
+    std::string rows;
+    for (int i = 0; i < count; ++i)
+      rows += fmt::format("{{\"prompt\": \"{}+{}=\", \"chosen\": \"{}\", \"rejected\": \"{}\"}}\n", i, i + 1, 2 * i + 1,
+                          2 * i + 3);
+    return dir_.write("pairs.jsonl", rows).string();
+  }
+  SftOptions dpo(const std::string& save) {
+    SftOptions options = arith(save, preferences(9));
+    options.loss = train::DpoLoss{.beta = 0.5f};
+    return options;
+  }
+
+  // The rows of a file, by what is a target and what is not: "1+2=[3<|endoftext|>]".
+  std::vector<std::string> shown(const std::string& text, const std::function<void(RowOptions&)>& change = {},
+                                 bool pairs = false) {
+    Base base = read_base_config({.hf_checkpoint = kArith});
+    RowOptions options{.chat_template = template_};
+    if (change) change(options);
+    TrainingRows rows(dir_.write("rows.jsonl", text).string(), base, options, pairs, control_);
+    rows.describe("data", info_);
+    const text::Tokenizer tokenizer = load_tokenizer(base);
+    std::vector<std::string> all;
+    for (int64_t row = 0; row < rows.size(); ++row) {
+      std::vector<train::Datum> datums;
+      rows.append(row, datums);
+      for (const train::Datum& datum : datums) {
+        std::string line(tokenizer.token_bytes(datum.tokens[0]));
+        for (int64_t t = 0; t < datum.size(); ++t) {
+          const bool was = t > 0 && datum.weights[t - 1] > 0, is = datum.weights[t] > 0;
+          const int32_t next = t + 1 < datum.size() ? datum.tokens[t + 1] : datum.targets[t];
+          line += std::string(was && !is   ? "]"
+                              : !was && is ? "["
+                                           : "") +
+                  (next < 0 ? "..." : std::string(tokenizer.token_bytes(next)));
+        }
+        all.push_back(line + (datum.weights.back() > 0 ? "]" : ""));
+      }
+    }
+    return all;
+  }
+
+  Stream stream_;
+  std::string template_;
+};
+
+using Shown = std::vector<std::string>;
+
+TEST_F(Sft, EveryShapeOfRows) {
+  EXPECT_EQ(shown(R"({"prompt": "1+2=", "completion": "3"})"), Shown{"1+2=[3<|endoftext|>]"});
+  EXPECT_EQ(shown(R"({"text": "1+2=3"})"), Shown{"1[+2=3<|endoftext|>]"});
+  EXPECT_EQ(shown(R"({"text": "1+2=3<|endoftext|>"})"), Shown{"1[+2=3<|endoftext|>]"});
+  const char* chat = R"({"messages": [{"role": "user", "content": "1+2="}, {"role": "assistant", "content": "3"},
+                                      {"role": "user", "content": "2+2="}, {"role": "assistant", "content": "4"}]})";
+  std::string row = chat;
+  row.erase(std::remove(row.begin(), row.end(), '\n'), row.end());
+  const std::string user = "user: 1+2=<|endoftext|>assistant: ";
+  EXPECT_EQ(shown(row), Shown{user + "[3<|endoftext|>]user: 2+2=<|endoftext|>assistant: [4<|endoftext|>]"});
+  const std::string all = shown(row, [](RowOptions& o) { o.loss_mask = LossMaskType::all; })[0];
+  EXPECT_EQ(std::count(all.begin(), all.end(), '['), 1);
+  EXPECT_LE(all.find('['), std::string("user").size());
+  EXPECT_EQ(all.back(), ']');
+  EXPECT_EQ(
+      shown(
+          R"({"prompt": [{"role": "user", "content": "1+2="}], "completion": [{"role": "assistant", "content": "3"}]})"),
+      Shown{user + "[3<|endoftext|>]"});
+  EXPECT_EQ(shown(R"({"chat": [{"role": "user", "content": "1+2="}, {"role": "assistant", "content": "3"}]})",
+                  [](RowOptions& o) { o.messages_key = "chat"; }),
+            Shown{user + "[3<|endoftext|>]"});
+  // Assistant turns of prompt and completion alike, but only of the completion.
+  const char* both =
+      R"({"prompt": [{"role": "assistant", "content": "0"}, {"role": "user", "content": "1+2="}], "completion": [{"role": "assistant", "content": "3"}]})";
+  EXPECT_THROW(shown(both, [](RowOptions& o) { o.loss_mask = LossMaskType::assistant; }), DataError);
+  EXPECT_EQ(shown(both)[0], "assistant: 0<|endoftext|>" + user + "[3<|endoftext|>]");
+}
+
+TEST_F(Sft, PreferencesShareAPrompt) {
+  const Shown wanted = {"1+2=[3<|endoftext|>]", "1+2=[4<|endoftext|>]"};
+  EXPECT_EQ(shown(R"({"prompt": "1+2=", "chosen": "3", "rejected": "4"})", {}, true), wanted);
+  EXPECT_EQ(shown(R"({"chosen": "1+2=3", "rejected": "1+2=4"})", {}, true), wanted);
+  const std::string user = "user: 1+2=<|endoftext|>assistant: ";
+  const Shown chat = {user + "[3<|endoftext|>]", user + "[4<|endoftext|>]"};
+  const char* question = R"({"role": "user", "content": "1+2="})";
+  EXPECT_EQ(shown(fmt::format(R"({{"chosen": [{0}, {1}3"}}], "rejected": [{0}, {1}4"}}]}})", question,
+                              R"({"role": "assistant", "content": ")"),
+                  {}, true),
+            chat);
+  EXPECT_EQ(shown(R"({"chosen": "a b c", "rejected": "a b d"})", {}, true),
+            (Shown{"a b[ c<|endoftext|>]", "a b[ d<|endoftext|>]"}));
+  EXPECT_THROW(shown(R"({"chosen": "a", "rejected": [{"role": "user", "content": "b"}]})", {}, true), DataError);
+}
+
+TEST_F(Sft, WhatIsWrongWithARowNamesItsLine) {
+  const auto fails = [&](const std::string& row, std::initializer_list<const char*> parts) {
+    SCOPED_TRACE(row);
+    testing::expect_error<DataError>([&] { shown("{\"text\": \"ok\"}\n" + row); }, parts);
+  };
+  fails(R"({"question": "a"})", {"rows.jsonl line 2", "lacks a key", "prompt", "question"});
+  fails(R"({"messages": "a"})", {"rows.jsonl line 2", "messages", "a list of messages"});
+  fails(R"({"messages": [{"role": "user", "content": "a"}]})", {"line 2", "no token of the row is a target"});
+  fails(R"({"prompt": "a", "completion": 3})", {"line 2", "completion", "a string"});
+  fails(R"({"text": ")" + std::string(600, 'x') + R"("})", {"line 2", "context", "--max-seq-length"});
+  // Unless they may be bad.
+  EXPECT_EQ(shown("{\"text\": 3}\n{\"text\": \"ok\"}", [](RowOptions& o) { o.max_bad_rows = 1; }).size(), 1u);
+  EXPECT_NE(info_.str().find("line 1"), std::string::npos) << info_.str();
+}
+
+TEST_F(Sft, TruncationIsCounted) {
+  const auto cut = [](int64_t length, TruncationMode mode) {
+    return [=](RowOptions& o) { o.max_length = length, o.truncation = mode; };
+  };
+  const std::string rows =
+      "{\"prompt\": \"1+2=\", \"completion\": \"12345\"}\n{\"prompt\": \"123456789\", \"completion\": \"1\"}\n";
+  EXPECT_EQ(shown(rows, cut(6, TruncationMode::keep_start)), Shown{"1+2=[12]"});
+  EXPECT_NE(info_.str().find("2 rows cut to --max-seq-length 6: 9 tokens are not seen"), std::string::npos)
+      << info_.str();
+  EXPECT_NE(info_.str().find("1 rows left out"), std::string::npos) << info_.str();
+  EXPECT_EQ(shown(rows, cut(6, TruncationMode::keep_end)), (Shown{"1[2345<|endoftext|>]", "6789[1<|endoftext|>]"}));
+  EXPECT_THROW(shown(rows, cut(4, TruncationMode::keep_start)), DataError);  // nothing is left
+  const std::string pair = R"({"prompt": "1+2=", "chosen": "12", "rejected": "3456"})";
+  EXPECT_EQ(shown(pair, cut(6, TruncationMode::keep_start), true), (Shown{"1+2=[12]", "1+2=[34]"}));
+}
+
+TEST_F(Sft, PackedConversationsAreUnpackedOnes) {
+  const std::string data = conversations(10);
+  run_sft(arith("packed", data), control_);
+  SftOptions alone = arith("alone", data);
+  alone.training.max_tokens = 1;
+  run_sft(alone, control_);
+  EXPECT_EQ(adapter_bytes("packed", 6), adapter_bytes("alone", 6));
+  EXPECT_LT(metrics("packed").back()["loss"], metrics("packed").front()["loss"]);
+}
+
+TEST_F(Sft, DpoFallsFromLogTwo) {
+  SftOptions options = dpo("dpo");
+  options.optimizer.schedule.warmup_steps = 0;
+  run_sft(options, control_);
+  SftOptions split = dpo("split");
+  split.optimizer.schedule.warmup_steps = 0;
+  split.training.max_tokens = 1;
+  run_sft(split, control_);
+  EXPECT_EQ(adapter_bytes("dpo", 6), adapter_bytes("split", 6));
+  const auto lines = metrics("dpo");
+  ASSERT_EQ(lines.size(), 6u);
+  EXPECT_NEAR(lines[0]["loss"].get<double>(), std::log(2), 1e-12);  // a fresh adapter is the reference
+  EXPECT_EQ(lines[0]["rewards/margins"], 0.0);
+  EXPECT_LT(lines[5]["loss"].get<double>(), 0.6);
+  EXPECT_GT(lines[5]["rewards/margins"].get<double>(), 0.1);
+  EXPECT_NEAR(lines[5]["rewards/margins"].get<double>(),
+              lines[5]["rewards/chosen"].get<double>() - lines[5]["rewards/rejected"].get<double>(), 1e-12);
+  for (const char* key : {"rewards/accuracies", "logps/chosen", "logps/rejected"})
+    EXPECT_TRUE(lines[5][key].is_number()) << key;
+}
+
+TEST_F(Sft, HeldOutRowsAreEvaluated) {
+  SftOptions options = arith("eval", conversations(10));
+  options.eval_sets = {{"chat", options.prompt_data + "@[0:3]"}, {"sums", kArith + "/test.jsonl@[0:4]"}};
+  options.eval_sets[1].path = dir_.write("sums.jsonl", "{\"prompt\": \"1+2=\", \"completion\": \"3\"}\n").string();
+  options.eval_interval = 4;
+  run_sft(options, control_);
+  std::vector<Json> evals;
+  for (const Json& line : metrics("eval"))
+    if (line.contains("eval")) evals.push_back(line);
+  ASSERT_EQ(evals.size(), 6u);  // before the first step, after four, after the last; two sets
+  EXPECT_EQ(evals[0]["eval"], "chat");
+  EXPECT_EQ(evals[1]["eval"], "sums");
+  EXPECT_EQ(evals[4]["step"], 6);
+  EXPECT_LT(evals[4]["loss"], evals[0]["loss"]);
+  EXPECT_NEAR(evals[1]["perplexity"].get<double>(), std::exp(evals[1]["loss"].get<double>()), 1e-9);
+  EXPECT_GE(evals[0]["token_accuracy"].get<double>(), 0);
+  EXPECT_EQ(evals[1]["tokens"], 2);
+  // Evaluation changes nothing.
+  run_sft(arith("plain", conversations(10)), control_);
+  EXPECT_EQ(adapter_bytes("plain", 6), adapter_bytes("eval", 6));
+}
+
+TEST_F(Sft, TheBestCheckpointIsKeptAndPatienceEnds) {
+  SftOptions options = arith("best", conversations(10));
+  options.optimizer.schedule.lr = 0.3;  // soon worse than before
+  options.optimizer.schedule.style = train::DecayStyle::constant;
+  options.num_steps = 30;
+  options.save.save_interval = 0;
+  options.eval_sets = {
+      {"sums", dir_.write("sums.jsonl", "{\"prompt\": \"11+12=\", \"completion\": \"23\"}\n").string()}};
+  options.eval_interval = 1;
+  options.save_best = true;
+  options.patience = 3;
+  run_sft(options, control_);
+  double best = 1e9;
+  int64_t at = 0, last = 0;
+  for (const Json& line : metrics("best")) {
+    last = line["step"];
+    if (line.contains("eval") && last > 0 && line["loss"].get<double>() < best) best = line["loss"], at = last;
+  }
+  EXPECT_EQ(checkpoint::best_iteration(options.save.save), at);
+  EXPECT_EQ(last, at + 3);
+  EXPECT_LT(last, 30);
+  EXPECT_NE(info_.str().find("stop    3 evaluations"), std::string::npos);
+  // Resuming a run that stopped adds nothing.
+  const size_t lines = metrics("best").size();
+  options.save.load = options.save.save;
+  run_sft(options, control_);
+  EXPECT_EQ(metrics("best").size(), lines);
+}
+
+TEST_F(Sft, InterruptedAnywhereResumesWithItsEvaluations) {
+  const auto options = [&](const std::string& save) {
+    SftOptions o = dpo(save);
+    o.eval_sets = {{"a", o.prompt_data + "@[0:2]"}, {"b", o.prompt_data + "@[2:5]"}};
+    o.eval_interval = 2;
+    o.eval_before_train = false;
+    o.save_best = true;
+    o.patience = 5;
+    return o;
+  };
+  int questions = 0;
+  control_.interrupted = [&] { return ++questions < 0; };
+  run_sft(options("whole"), control_);
+  ASSERT_GT(questions, 15);
+  for (int at = 4; at < questions; at += 3) {
+    const std::string name = "part" + std::to_string(at);
+    int asked = 0;
+    control_.interrupted = [&] { return ++asked > at; };
+    EXPECT_THROW(run_sft(options(name), control_), Cancelled);
+    control_.interrupted = [] { return false; };
+    SftOptions again = options(name);
+    again.save.load = again.save.save;
+    run_sft(again, control_);
+    EXPECT_EQ(adapter_bytes(name, 6), adapter_bytes("whole", 6)) << at;
+    EXPECT_EQ(checkpoint::best_iteration(again.save.save), checkpoint::best_iteration(options("whole").save.save))
+        << at;
+    const auto got = metrics(name), wanted = metrics("whole");
+    ASSERT_EQ(got.size(), wanted.size()) << at;
+    for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i]["loss"], wanted[i]["loss"]) << at << ", line " << i;
+  }
+}
+
+TEST(BestSoFar, CountsWhatIsNotBetter) {
+  BestSoFar best;
+  EXPECT_FALSE(best.add(0, 1.0, 0));  // no checkpoint of the beginning
+  EXPECT_TRUE(best.add(2, 2.0, 0));
+  EXPECT_FALSE(best.add(4, 2.0, 0));
+  EXPECT_FALSE(best.add(6, 1.95, 0.1));
+  EXPECT_EQ(best.stale, 2);
+  const BestSoFar same = BestSoFar::from(best.json(), "test");
+  EXPECT_EQ(same.json(), best.json());
+  EXPECT_TRUE(best.add(8, 1.8, 0.1));
+  EXPECT_EQ(best.iteration, 8);
+  EXPECT_EQ(best.stale, 0);
+}
+
+}  // namespace
+}  // namespace lockstep::recipes
