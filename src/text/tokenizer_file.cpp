@@ -14,7 +14,7 @@ namespace lockstep::text {
 
 namespace {
 
-constexpr int64_t kMaxVocabulary = int64_t{1} << 24;
+constexpr int64_t kMaxVocabulary = int64_t{1} << 20;  // four times the largest known; tables have a row for every id
 
 bool is_absent(const JsonObject& object, const char* key) {
   return !object.has(key) || object.value(key) == "";
