@@ -35,7 +35,7 @@ bench: build  ## GEMM beside oneDNN, then `lockstep bench` (MODEL=DIR, default t
 	@tools/bench.sh $(LOCKSTEP) $(MODEL)
 
 interop: build  ## Tests against the real transformers and PEFT (installs them into .venv)
-	@tools/interop/run.sh $(LOCKSTEP)
+	@tools/interop/run.sh $(LOCKSTEP) .venv $(TEST_DATA)
 
 format:  ## Format the sources
 	@tools/setup.sh clang-format
