@@ -1,4 +1,6 @@
 // lockstep tokenize, detokenize.
+#include <limits>
+
 #include "cli/parse.h"
 #include "cli/parse_shared.h"
 #include "core/error.h"
@@ -32,17 +34,18 @@ FlagSet detokenize_flags(recipes::DetokenizeOptions& o) {
   return flags;
 }
 
-void check_source(bool given, const Classified& flags, const char* name, const std::string& example) {
-  const bool input = flags.given("--input") != nullptr;
-  if (given == input)
-    throw ConfigError({.what = std::string("give one of ") + name + " and --input",
+// Either what the command line says itself, called `name`, or --input, without which `only_with_input` mean nothing.
+void check_source(const Classified& given, const std::string& name, const std::string& example,
+                  std::initializer_list<const char*> only_with_input) {
+  const bool input = given.given("--input") != nullptr;
+  if (given.positionals.empty() != input)
+    throw ConfigError({.what = "give one of " + name + " and --input",
                        .where = "--input",
                        .got = input ? "both" : "neither",
                        .attempt = example});
-  if (!input)
-    for (const char* flag : {"--input-key", "--output"})
-      if (flags.given(flag) != nullptr && !(std::string_view(flag) == "--output" && std::string_view(name) == "TEXT"))
-        throw ConfigError({.what = std::string(flag) + " needs --input", .where = flag});
+  for (const char* flag : only_with_input)
+    if (!input && given.given(flag) != nullptr)
+      throw ConfigError({.what = std::string(flag) + " needs --input", .where = flag});
 }
 
 constexpr const char* kTokenizeExample = "lockstep tokenize \"It's 12:30.\" --hf-checkpoint DIR";
@@ -56,7 +59,7 @@ recipes::TokenizeOptions parse_tokenize(const Values& args) {
   const Classified given = classify(args, flags, Scripts::none, nullptr, 1);
   bind(given, flags);
   require(given, {"--hf-checkpoint"});
-  check_source(!given.positionals.empty(), given, "TEXT", kTokenizeExample);
+  check_source(given, "TEXT", kTokenizeExample, {"--input-key"});
   if (!given.positionals.empty()) options.text = given.positionals[0];
   return options;
 }
@@ -67,7 +70,7 @@ recipes::DetokenizeOptions parse_detokenize(const Values& args) {
   const Classified given = classify(args, flags, Scripts::none, nullptr, kMostIds);
   bind(given, flags);
   require(given, {"--hf-checkpoint"});
-  check_source(!given.positionals.empty(), given, "IDS", kDetokenizeExample);
+  check_source(given, "IDS", kDetokenizeExample, {"--input-key", "--output"});
   for (const std::string& id : given.positionals)
     options.ids.push_back(static_cast<int32_t>(parse_integer("IDS", id, 0, std::numeric_limits<int32_t>::max())));
   return options;

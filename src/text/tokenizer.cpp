@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "core/error.h"
 #include "core/fs.h"
+#include "text/byte_level.h"
 #include "text/tokenizer_file.h"
 #include "text/utf8.h"
 
@@ -88,10 +90,31 @@ class Encoder {
     lengths_.clear();
     file_.bpe->encode(text, scratch_, out_.ids, with_spans_ ? &lengths_ : nullptr);
     if (!with_spans_) return;
+    const size_t known = std::accumulate(lengths_.begin(), lengths_.end(), size_t{0});
+    if (known < text.size() && file_.pre_tokenizer.byte_level()) return add_spelled_spans(piece);
     size_t place = piece.begin;
     for (const uint32_t length : lengths_) {
       out_.spans.push_back(work_.text.origin({place, place + length}));
       place += length;
+    }
+  }
+
+  // Where bytes vanished, the library counts in the spelling of the piece, whose bytes are characters of one or two
+  // bytes: later tokens seem to stand where what vanished stood, and may begin or end in the middle of a byte.
+  void add_spelled_spans(Span piece) {
+    const auto spelled_size = [&](size_t place) {
+      return byte_character(static_cast<uint8_t>(work_.text.text[place])) < 0x80 ? size_t{1} : size_t{2};
+    };
+    size_t place = piece.begin, passed = 0;  // a byte of the piece, and where its spelling begins
+    const auto byte_at = [&](size_t offset) {
+      for (; passed + spelled_size(place) <= offset; ++place) passed += spelled_size(place);
+      return place;
+    };
+    size_t offset = 0;
+    for (size_t i = out_.ids.size() - lengths_.size(); i < out_.ids.size(); ++i) {
+      const size_t begin = byte_at(offset);
+      offset += file_.spellings[static_cast<size_t>(out_.ids[i])].size();
+      out_.spans.push_back(work_.text.origin({begin, byte_at(offset - 1) + 1}));
     }
   }
 

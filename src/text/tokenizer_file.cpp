@@ -9,12 +9,11 @@
 #include "core/error.h"
 #include "text/byte_level.h"
 #include "text/component.h"
+#include "text/tokenizer_json.h"
 
 namespace lockstep::text {
 
 namespace {
-
-constexpr int64_t kMaxVocabulary = int64_t{1} << 24;
 
 bool is_absent(const JsonObject& object, const char* key) {
   return !object.has(key) || object.value(key) == "";
@@ -28,15 +27,10 @@ void check_model(const JsonObject& model) {
     if (!is_absent(model, key)) unsupported_component(where + ": " + key, shown_json(model.value(key)), "null");
   if (model.number("dropout", 0) != 0)
     unsupported_component(where + ": dropout", shown_json(model.value("dropout")), "null");
-}
-
-int32_t checked_id(const Json& value, const std::string& where) {
-  if (!value.is_number_unsigned() || value.get<uint64_t>() >= static_cast<uint64_t>(kMaxVocabulary))
-    throw FormatError({.what = "not a token id",
-                       .where = where,
-                       .got = value.dump().substr(0, 100),
-                       .wanted = "an integer from 0 to " + std::to_string(kMaxVocabulary - 1)});
-  return value.get<int32_t>();
+  model.object("vocab");
+  if (!model.value("merges").is_array())
+    throw FormatError(
+        {.what = "a value has the wrong type", .where = where + ": merges", .wanted = "a list of merges"});
 }
 
 // Builds the tables of ids while tokens are named; two tokens of one id are refused.
@@ -67,55 +61,30 @@ class Vocabulary {
 };
 
 // Fills the file's tables and returns what pieces of text are looked up in.
-WordTable read_vocabulary(const JsonObject& model, TokenizerFile& file) {
-  const JsonObject vocab = model.object("vocab");
+WordTable read_vocabulary(const TokenizerJson& json, const std::string& where, TokenizerFile& file) {
   const bool byte_level = file.pre_tokenizer.byte_level();
-  Vocabulary vocabulary(file, vocab.where());
-  file.ids = WordTable(vocab.json().size());
-  WordTable words(vocab.json().size());
-  for (const auto& item : vocab.json().items()) {
-    const int32_t id = checked_id(item.value(), vocab.where() + ": " + item.key());
-    vocabulary.add(item.key(), id);
+  Vocabulary vocabulary(file, where + ": vocab");
+  file.ids = WordTable(json.vocab.size());
+  WordTable words(json.vocab.size());
+  for (const auto& [token, id] : json.vocab) {
+    vocabulary.add(token, id);
     // A token with other characters, such as a special one with a space, can never come out of merging bytes.
-    if (!byte_level || is_byte_spelling(item.key()))
-      words.insert(byte_level ? spelled_bytes(item.key()) : item.key(), id);
+    if (!byte_level || is_byte_spelling(token)) words.insert(byte_level ? spelled_bytes(token) : token, id);
   }
   return words;
 }
 
-std::pair<std::string, std::string> read_merge(const Json& entry, const std::string& where) {
-  if (entry.is_array() && entry.size() == 2 && entry[0].is_string() && entry[1].is_string())
-    return {entry[0].get<std::string>(), entry[1].get<std::string>()};
-  if (entry.is_string()) {
-    const std::string text = entry.get<std::string>();
-    const size_t space = text.find(' ');
-    if (space != std::string::npos && text.find(' ', space + 1) == std::string::npos)
-      return {text.substr(0, space), text.substr(space + 1)};
-  }
-  throw FormatError({.what = "malformed merge",
-                     .where = where,
-                     .got = entry.dump().substr(0, 100),
-                     .wanted = "[\"a\", \"b\"] or \"a b\""});
-}
-
-std::vector<Bpe::Merge> read_merges(const JsonObject& model, const WordTable& ids) {
-  const std::string where = model.where() + ": merges";
-  const Json& list = model.value("merges");
-  if (!list.is_array())
-    throw FormatError({.what = "a value has the wrong type", .where = where, .wanted = "a list of merges"});
+std::vector<Bpe::Merge> read_merges(const TokenizerJson& json, const std::string& where, const WordTable& ids) {
   const auto id_of = [&](const std::string& token) {
     const int32_t id = ids.find(token);
     if (id < 0)
-      throw FormatError({.what = "a merge names a token that is not in the vocabulary", .where = where, .got = token});
+      throw FormatError(
+          {.what = "a merge names a token that is not in the vocabulary", .where = where + ": merges", .got = token});
     return id;
   };
   std::vector<Bpe::Merge> merges;
-  merges.reserve(list.size());
-  for (const Json& entry : list) {
-    if (entry.is_string() && entry.get_ref<const std::string&>().starts_with("#version")) continue;
-    const auto [left, right] = read_merge(entry, where);
-    merges.push_back({id_of(left), id_of(right), id_of(left + right)});
-  }
+  merges.reserve(json.merges.size());
+  for (const auto& [left, right] : json.merges) merges.push_back({id_of(left), id_of(right), id_of(left + right)});
   return merges;
 }
 
@@ -213,19 +182,19 @@ Part read_part(const JsonObject& root, const char* key) {
 }  // namespace
 
 TokenizerFile parse_tokenizer_file(std::string_view json, const std::string& where) {
-  const Json parsed = parse_json(json, where);
-  const JsonObject root(parsed, where);
+  const TokenizerJson parsed = parse_tokenizer_json(json, where);
+  const JsonObject root(parsed.rest, where);
   const JsonObject model = root.object("model");
   check_model(model);
   TokenizerFile file{.normalizer = read_part<Normalizer>(root, "normalizer"),
                      .pre_tokenizer = read_part<PreTokenizer>(root, "pre_tokenizer"),
                      .post_processor = read_part<PostProcessor>(root, "post_processor"),
                      .decoder = read_part<Decoder>(root, "decoder")};
-  WordTable words = read_vocabulary(model, file);
+  WordTable words = read_vocabulary(parsed, model.where(), file);
   const BpeOptions options = read_options(model, file);
   check_byte_fallback(options, words, model.where());
-  file.bpe.emplace(std::move(words), static_cast<int32_t>(file.known.size()), read_merges(model, file.ids), options,
-                   byte_tokens(file.ids));
+  file.bpe.emplace(std::move(words), static_cast<int32_t>(file.known.size()),
+                   read_merges(parsed, model.where(), file.ids), options, byte_tokens(file.ids));
   read_added_tokens(root, file);
   for (const std::string& spelling : file.spellings) {
     file.token_bytes.push_back(file.decoder.bytes_of(spelling));

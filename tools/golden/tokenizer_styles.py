@@ -35,6 +35,7 @@ TEXTS = [
     "e\u0323\u0301 e\u0301\u0323", "\u1ec7\u0301 \u1e69 q\u0307\u0323", "a\u0316\u0301b", "\u0301\u0323x", "\u1100\u1161\u11a8\u11a8 \u1112\u1161\u11ab\uac00\u11a8", "\u0344 \u0374 \u2126 \u212b\u0327",
     "\ufb03 \ufdfa \u00bd\u2460 \u3392 \uff76\uff9e", "\u0f73\u0f71\u0f72 \u0cca\u0cd5", "\u0958\u09dc \u2adc", "a\u0300\u0300\u0316\u0345b", "  padded \u3000", "ABCdef GHI'Ll JKL's \u01c5x \u4e2dA\u4e2db",
     "\u0301Ab A\u0301B \u4e2d\u6587ABC abcDEF'S'T \u02b0A\u02b0", "'\u017f x'\u017f '\u017fx 'RE 'Ve 'lL", "a//b/\n/c!/\r\n/", "foo_bar(baz)[1]{2}; --x",
+    "a\x05b\u4e2dc**d", "\x00x\x01\x05\u4e2d\u4e2d \u4e2dyz*", "\u4e2d\u6587*", "*",
 ]
 
 
@@ -110,7 +111,7 @@ def character_variants(base):
     return {name: {"base": "characters", "patch": patch} for name, patch in patches.items()}
 
 
-def byte_variants():
+def byte_variants(base):
     def cut(*steps, **more):
         return {"pre_tokenizer": sequence("pretokenizers", *steps, gpt2_style.BYTE_LEVEL | {"use_regex": False}), **more}
 
@@ -125,6 +126,11 @@ def byte_variants():
     patches["normalizers"] = {"normalizer": sequence(
         "normalizers", {"type": "Strip", "strip_left": True, "strip_right": True}, {"type": "NFKD"},
         replace({"Regex": r"\p{Mn}+"}, ""), {"type": "Lowercase"}, replace({"String": "th"}, "\u00fe"), {"type": "Prepend", "prepend": "> "})}
+    # Without the bytes of some letters and marks, which have two-byte and one-byte spellings.
+    vocab = base["model"]["vocab"]
+    gone = {chr(c): None for c in (0x100, 0x101, 0x105, 0xE4, 0x2A)}
+    patches["bytes_dropped"] = cut(split(L)) | {"model": {"vocab": gone | {f"unused{k}": vocab[k] for k in gone}, "merges": [
+        m for m in base["model"]["merges"] if not set("".join(m)) & set(gone)]}}
     patches["words"] = cut({"type": "Whitespace"})
     patches["white_space"] = cut({"type": "WhitespaceSplit"}, {"type": "Digits", "individual_digits": False})
     return {name: {"base": "bytes", "patch": patch} for name, patch in patches.items()}
@@ -176,7 +182,7 @@ def main():
         (folder / "characters.json").write_text(json.dumps(trained(), ensure_ascii=False, separators=(",", ":")))
     bases = {"characters": json.loads((folder / "characters.json").read_text()),
              "bytes": json.loads((args.out / "gpt2_style/tokenizer.json").read_text())}
-    patches = character_variants(bases["characters"]) | byte_variants()
+    patches = character_variants(bases["characters"]) | byte_variants(bases["bytes"])
     (folder / "variants.json").write_text(json.dumps(patches, indent=1) + "\n")
 
     c = tokenizer_cases

@@ -8,7 +8,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 venv=${1:?usage: setup.sh VENV [vllm] [smollm2]}; shift
 [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
 pip() { "$venv/bin/pip" --disable-pip-version-check -q "$@"; }
-pip install "torch==2.13.0" numpy "transformers>=5.16.1,<5.20" "peft==0.21.2" pytest safetensors pyarrow
+pip install "torch==2.13.0" numpy "transformers>=5.16.1,<5.20" "tokenizers==0.23.3" "peft==0.21.2" pytest safetensors pyarrow
 
 for part in "$@"; do case $part in
   vllm)
