@@ -315,7 +315,13 @@ ExpressionPtr Parser::subscribed(ExpressionPtr node, int line) {
     next();
     is_slice = true;
   }
-  if (current().is_symbol(",")) fail("an index of several parts is not supported", line);
+  if (current().is_symbol(",")) {
+    if (is_slice) fail("an index of several slices is not supported", line);
+    std::vector<ExpressionPtr> items;
+    items.push_back(std::move(parts[1]));
+    while (skip_symbol(",")) items.push_back(expression());
+    parts[1] = make(Kind::tuple, line, std::move(items));
+  }
   expect_symbol("]");
   if (!is_slice) return make(Kind::item, line, std::move(parts));
   parts.resize(4);

@@ -276,7 +276,7 @@ Value join(Runtime& runtime, const Value& self, Arguments& arguments) {
   if (self.string().markup) runtime.unsupported("`join` of a text that is marked safe");
   std::string out;
   Int place = 0;
-  for (const Value& item : *iterate(runtime, given[0])) {
+  for (const Value& item : iterate(runtime, given[0])) {
     if (!item.is_string())
       runtime.fail("sequence item " + text_of(place) + ": expected str instance, " + std::string(type_name(item)) +
                    " found");
