@@ -27,13 +27,19 @@ struct Command {
 
 // Training shows its progress where results go; the other commands keep stdout clean for what they print.
 Control training_control(const Console& console) {
-  return {
-      .out = console.out, .info = console.out, .terminal = console.out_terminal, .interrupted = console.interrupted};
+  return {.out = console.out,
+          .info = console.out,
+          .terminal = console.out_terminal,
+          .out_terminal = console.out_terminal,
+          .interrupted = console.interrupted};
 }
 
 Control query_control(const Console& console) {
-  return {
-      .out = console.out, .info = console.err, .terminal = console.err_terminal, .interrupted = console.interrupted};
+  return {.out = console.out,
+          .info = console.err,
+          .terminal = console.err_terminal,
+          .out_terminal = console.out_terminal,
+          .interrupted = console.interrupted};
 }
 
 template <typename Options>
@@ -67,6 +73,10 @@ constexpr Command kCommands[] = {
     {"inspect", "what an adapter, save or model directory holds", inspect_help,
      [](const Values& args, const Console& console) {
        recipes::run_inspect(parse_inspect(args), query_control(console));
+     }},
+    {"render", "conversations as a chat template writes them", render_help,
+     [](const Values& args, const Console& console) {
+       recipes::run_render(parse_render(args), query_control(console));
      }},
     {"bench", "speed and memory on this machine", bench_help,
      [](const Values& args, const Console& console) { recipes::run_bench(parse_bench(args), query_control(console)); }},

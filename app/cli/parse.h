@@ -25,6 +25,7 @@ TrainingCommand<recipes::SftOptions> parse_sft(const Values& args);
 recipes::ScoreOptions parse_score(const Values& args);
 recipes::GenerateOptions parse_generate(const Values& args);
 recipes::EvalOptions parse_eval(const Values& args);
+recipes::RenderOptions parse_render(const Values& args);
 recipes::BenchOptions parse_bench(const Values& args);
 std::string parse_inspect(const Values& args);  // the path
 
@@ -33,6 +34,7 @@ std::string sft_help();
 std::string score_help();
 std::string generate_help();
 std::string eval_help();
+std::string render_help();
 std::string bench_help();
 std::string inspect_help();
 

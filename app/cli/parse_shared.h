@@ -10,6 +10,7 @@ namespace lockstep::cli {
 // Rows.
 Flag hf_checkpoint_flag(recipes::BaseOptions& base);
 Flag adapter_path_flag(std::string& path, std::string help);
+std::vector<Flag> chat_flags(recipes::ChatOptions& chat);  // how conversations become text
 Flag reward_flag(recipes::RewardType& reward, std::string_view shown);
 std::vector<Flag> lora_flags(recipes::AdapterOptions& adapter);           // without --lora-rank and --target-modules
 std::vector<Flag> required_lora_flags(recipes::AdapterOptions& adapter);  // these two

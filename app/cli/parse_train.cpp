@@ -205,6 +205,7 @@ FlagSet train_flags(TrainForm& form) {
             {{"--input-key", "KEY", text(o.input_key), "key of the prompt, a string already rendered"},
              {"--rollout-shuffle", "", toggle(o.shuffle), "prompts in a new order each epoch"},
              {"--num-epoch", "N", number(o.num_epoch, 1, kMany), "passes over the prompts, if no --num-rollout"}});
+  flags.add("Data", chat_flags(o.chat));
   flags.add("Rollout", rollout_flags(o));
   flags.add("Algorithm", algorithm_flags(form));
   flags.add("LoRA", lora_flags(o.adapter));

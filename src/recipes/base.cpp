@@ -18,15 +18,15 @@ fs::Path home_directory() {
   return home != nullptr && *home != '\0' ? fs::Path(home) : fs::Path("/nonexistent");
 }
 
-fs::Path resolve(const BaseOptions& options) {
+}  // namespace
+
+fs::Path model_directory(const BaseOptions& options) {
   return checkpoint::resolve_hf_checkpoint(options.hf_checkpoint, home_directory() / ".cache" / "huggingface" / "hub");
 }
 
-}  // namespace
-
 Base read_base_config(const BaseOptions& options) {
   Base base;
-  base.path = resolve(options);
+  base.path = model_directory(options);
   base.name = options.hf_checkpoint;
   const checkpoint::HfDirectory directory(base.path);
   base.config = model::parse_config(directory.config(), (base.path / "config.json").string());

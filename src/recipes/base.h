@@ -25,6 +25,9 @@ struct Base {
   Stream* stream = nullptr;  // where the model and its adapters lie; outlives the base
 };
 
+// The directory of a model: itself, or that of a hub id in the local cache. ConfigError: neither.
+fs::Path model_directory(const BaseOptions& options);
+
 // The stream a command runs on.   DeviceError: --device cuda and no GPU.
 StreamOptions stream_options(const BaseOptions& options);
 

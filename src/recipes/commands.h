@@ -24,6 +24,8 @@ void run_generate(const GenerateOptions& options, const Control& control);
 void run_eval(const EvalOptions& options, const Control& control);
 void run_inspect(const std::string& path,
                  const Control& control);  // an adapter directory, a save directory or a model directory
+// Needs no weights: a model directory's template, or a file's.
+void run_render(const RenderOptions& options, const Control& control);
 void run_bench(const BenchOptions& options, const Control& control);
 std::vector<std::string> bench_parts();  // names of BenchOptions::parts, in order
 

@@ -15,7 +15,8 @@ void run_eval(const EvalOptions& options, const Control& control) {
   rollout::Engine engine(base.model, {.tokenizer = &tokenizer}, stream);
   const int64_t version = hold_adapter(engine, options.adapter_path, base);
   const PromptSet prompts =
-      read_prompts(options.prompt_data, options.input_key, options.label_key, tokenizer, base.config.max_positions - 1);
+      read_prompts(options.prompt_data, options.input_key, options.label_key, tokenizer, base.config.max_positions - 1,
+                   PromptRenderer(base.path.string(), options.chat));
   RunLog log("", 0, control);
   for (float temperature : options.temperatures) {
     EvalRequest request{.prompts = &prompts,

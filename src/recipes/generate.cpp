@@ -4,6 +4,7 @@
 #include <ostream>
 #include <string_view>
 
+#include "recipes/chat.h"
 #include "recipes/commands.h"
 #include "recipes/evaluate.h"
 #include "recipes/held_adapter.h"
@@ -93,6 +94,7 @@ class Generator {
         stream_(stream_options(options.base)),
         base_(load_base(options.base, stream_, control)),
         tokenizer_(load_tokenizer(base_)),
+        chat_(base_.path.string(), options.chat),
         engine_(base_.model, {.tokenizer = &tokenizer_}, stream_),
         log_("", 0, control) {
     params_ = {.sampling = resolve_sampling(options, base_, control), .n = options.n};
@@ -100,7 +102,8 @@ class Generator {
   }
 
   void one_prompt() {
-    rollout::Prompt prompt{.tokens = tokenizer_.encode(*options_.prompt)};
+    const OrderedJson row = {{"prompt", *options_.prompt}};
+    rollout::Prompt prompt{.tokens = tokenizer_.encode(chat_.render(row, "prompt", "--prompt"))};
     if (prompt.tokens.empty()) throw DataError({.what = "empty prompt", .where = "--prompt"});
     // A single plain completion appears as it is made; stop strings need the whole text first.
     text::StreamingDecoder decoder(tokenizer_, true);
@@ -118,16 +121,16 @@ class Generator {
     const text::Dataset data = text::Dataset::read(options_.input);
     std::vector<rollout::Prompt> prompts;
     for (const text::Row& row : data.rows()) {
-      prompts.push_back({.tokens = tokenizer_.encode(text::string_field(data, row, options_.input_key)),
+      prompts.push_back({.tokens = tokenizer_.encode(chat_.render(row.json, options_.input_key, data.where(row))),
                          .row = static_cast<uint32_t>(prompts.size())});
       if (prompts.back().tokens.empty()) throw DataError({.what = "empty prompt", .where = data.where(row)});
     }
     for (const rollout::Sample& sample : sample(prompts)) {
-      Json line = data.rows()[static_cast<size_t>(sample.prompt)].json;
+      OrderedJson line = data.rows()[static_cast<size_t>(sample.prompt)].json;
       line["index"] = sample.index;
       line["completion"] = completion_text(tokenizer_, sample.tokens, params_.sampling);
       line["tokens"] = sample.tokens;
-      line["logprobs"] = Json::array();
+      line["logprobs"] = OrderedJson::array();
       for (float value : sample.logprobs) line["logprobs"].push_back(static_cast<double>(value));
       line["finish_reason"] = rollout::finish_reason_name(sample.finish);
       *control_.out << line.dump() << "\n";
@@ -147,6 +150,7 @@ class Generator {
   Stream stream_;
   const Base base_;
   const text::Tokenizer tokenizer_;
+  const PromptRenderer chat_;
   rollout::Engine engine_;
   RunLog log_;
   rollout::GroupParams params_;

@@ -5,20 +5,12 @@
 namespace lockstep::recipes {
 
 PromptSet read_prompts(const std::string& path, const std::string& input_key, const std::string& label_key,
-                       const text::Tokenizer& tokenizer, int64_t max_prompt_len) {
+                       const text::Tokenizer& tokenizer, int64_t max_prompt_len, const PromptRenderer& chat) {
   const text::Dataset data = text::Dataset::read(path);
   PromptSet set;
   for (size_t i = 0; i < data.rows().size(); ++i) {
     const text::Row& row = data.rows()[i];
-    const auto entry = row.json.find(input_key);
-    if (entry != row.json.end() && entry->is_array())
-      throw DataError(
-          {.what = "the prompt is a list of messages, and chat templates are not available yet",
-           .where = data.where(row),
-           .got = "\"" + input_key + "\": a list",
-           .wanted = "a rendered string",
-           .attempt = "render the template beforehand (tokenizer.apply_chat_template(..., tokenize=False))"});
-    std::string prompt = text::string_field(data, row, input_key);
+    std::string prompt = chat.render(row.json, input_key, data.where(row));
     std::vector<int32_t> tokens = tokenizer.encode(prompt);
     if (tokens.empty())
       throw DataError({.what = "empty prompt", .where = data.where(row), .got = "\"" + input_key + "\": \"\""});

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "recipes/base.h"
+#include "recipes/chat.h"
 #include "rollout/engine.h"
 
 namespace lockstep::recipes {
@@ -15,9 +16,8 @@ struct PromptSet {
   int64_t dropped = 0;  // longer than the limit
 };
 
-// Strings are taken as rendered. DataError (file, line, key): a list of messages (chat templates are not built yet), an
-// empty prompt, no label.
+// DataError (file, line, key): what `chat` cannot render, an empty prompt, no label.
 PromptSet read_prompts(const std::string& path, const std::string& input_key, const std::string& label_key,
-                       const text::Tokenizer& tokenizer, int64_t max_prompt_len);
+                       const text::Tokenizer& tokenizer, int64_t max_prompt_len, const PromptRenderer& chat);
 
 }  // namespace lockstep::recipes

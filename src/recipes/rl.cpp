@@ -80,7 +80,8 @@ class RlRun {
   PromptSet read(const std::string& path, const std::string& input_key, const std::string& label_key) const {
     const int64_t room = base_.config.max_positions - 1;
     const int64_t limit = options_.max_prompt_len > 0 ? std::min(options_.max_prompt_len, room) : room;
-    return read_prompts(path, input_key, label_key, tokenizer_, limit);
+    return read_prompts(path, input_key, label_key, tokenizer_, limit,
+                        PromptRenderer(base_.path.string(), options_.chat));
   }
 
   std::vector<PromptSet> read_eval_sets() const {

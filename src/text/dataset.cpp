@@ -88,13 +88,14 @@ Row parse_row(int64_t number, std::string_view line, const std::string& where) {
   Row row;
   row.line = number;
   try {
-    row.json = parse_json(line, where);
+    parse_json(line, where);  // refuses what OrderedJson would read: a key twice
+    row.json = OrderedJson::parse(line.begin(), line.end());
   } catch (const FormatError& error) {
     throw DataError(error.fault());
   }
   if (!row.json.is_object())
     throw DataError({.what = "a row is not a JSON object", .where = where, .got = std::string(row.json.type_name())});
-  const auto is_float = [](const Json& value) { return value.is_number_float(); };
+  const auto is_float = [](const OrderedJson& value) { return value.is_number_float(); };
   if (std::any_of(row.json.begin(), row.json.end(), is_float)) {
     NumberTexts collector(row.number_texts);
     Json::sax_parse(line.begin(), line.end(), &collector);
@@ -102,7 +103,7 @@ Row parse_row(int64_t number, std::string_view line, const std::string& where) {
   return row;
 }
 
-const Json& field(const Dataset& data, const Row& row, const std::string& key) {
+const OrderedJson& field(const Dataset& data, const Row& row, const std::string& key) {
   if (const auto found = row.json.find(key); found != row.json.end()) return *found;
   std::vector<std::string> keys;
   for (const auto& item : row.json.items()) keys.push_back(item.key());
@@ -127,7 +128,7 @@ struct ListWords {
 // A list of integers in [0, limit).
 std::vector<int32_t> integer_list(const Dataset& data, const Row& row, const std::string& key, int64_t limit,
                                   const ListWords& words) {
-  const Json& list = field(data, row, key);
+  const OrderedJson& list = field(data, row, key);
   if (!list.is_array()) wrong_field(data, row, key, words.wanted);
   std::vector<int32_t> values;
   values.reserve(list.size());
@@ -166,13 +167,13 @@ Dataset Dataset::read(const std::string& path) {
 }
 
 std::string string_field(const Dataset& data, const Row& row, const std::string& key) {
-  const Json& value = field(data, row, key);
+  const OrderedJson& value = field(data, row, key);
   if (!value.is_string()) wrong_field(data, row, key, "a string");
   return value.get<std::string>();
 }
 
 std::string label_field(const Dataset& data, const Row& row, const std::string& key) {
-  const Json& value = field(data, row, key);
+  const OrderedJson& value = field(data, row, key);
   if (value.is_string()) return value.get<std::string>();
   if (!value.is_number()) wrong_field(data, row, key, "a string or a number");
   const auto written = row.number_texts.find(key);

@@ -11,7 +11,7 @@ namespace lockstep::text {
 
 struct Row {
   int64_t line = 0;                                      // from 1
-  Json json;                                             // an object
+  OrderedJson json;                                      // an object
   std::map<std::string, std::string> number_texts = {};  // its top-level numbers that are no integers, as written
 };
 

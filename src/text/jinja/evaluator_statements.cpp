@@ -19,8 +19,9 @@ Evaluator::Evaluator(const Tree& tree, Runtime& runtime, const std::map<std::str
 
 void Evaluator::run() {
   execute(tree_.body, inner_scope(nullptr, tree_.unset), output);
-  if (count_characters(output) == output.size()) return;
-  for (Span& span : generation_spans) span = {byte_of(span.begin), byte_of(span.end)};
+  const bool ascii = count_characters(output) == output.size();
+  const auto byte = [&](size_t character) { return ascii ? std::min(character, output.size()) : byte_of(character); };
+  for (Span& span : generation_spans) span = {byte(span.begin), byte(span.end)};
 }
 
 // Offset of a character of the output; its end beyond it.
