@@ -69,7 +69,7 @@ TEST(Scripts, Gsm8kLaunchSaysWhatItsOtherFlagsBecame) {
   for (const char* flag :
        {"--colocate", "--megatron-to-hf-mode", "--optimizer", "--use-wandb", "--wandb-host", "--wandb-group",
         "--tensor-model-parallel-size", "--sequence-parallel", "--sglang-mem-fraction-static", "--attention-backend",
-        "--apply-chat-template", "--use-dynamic-batch-size"})
+        "--use-dynamic-batch-size"})
     EXPECT_TRUE(has_note(command.notes, flag)) << flag;
   const std::vector<std::pair<std::string, std::string>> shape = {{"swiglu", "true"},
                                                                   {"num-layers", "24"},

@@ -16,7 +16,7 @@ class Prompts : public ::testing::Test {
  protected:
   PromptSet read(const std::string& text, int64_t limit = 100) {
     fs::write_file_atomic(dir_.path() / "rows.jsonl", text);
-    return read_prompts((dir_.path() / "rows.jsonl").string(), "prompt", "label", tokenizer_, limit);
+    return read_prompts((dir_.path() / "rows.jsonl").string(), "prompt", "label", tokenizer_, limit, chat_);
   }
   // The message of the DataError that reading must raise.
   std::string error(const std::string& text, int64_t limit = 100) {
@@ -29,6 +29,7 @@ class Prompts : public ::testing::Test {
   }
 
   testing::TempDirectory dir_;
+  PromptRenderer chat_;
   text::Tokenizer tokenizer_ = text::Tokenizer::load(kArith);
 };
 
@@ -47,6 +48,27 @@ TEST_F(Prompts, ErrorsNameFileLineAndKey) {
   EXPECT_NE(error("{\"text\": \"1+1=\", \"label\": 2}\n").find("prompt"), std::string::npos);
   EXPECT_NE(error("{\"prompt\": \"1+1=\"}\n").find("label"), std::string::npos);
   EXPECT_NE(error("{\"prompt\": \"\", \"label\": 2}\n").find("empty prompt"), std::string::npos);
+}
+
+TEST_F(Prompts, MessagesAreRendered) {
+  EXPECT_NE(error("{\"prompt\": [{\"role\": \"user\", \"content\": \"x\"}], \"label\": 1}\n").find("no chat template"),
+            std::string::npos);
+  const auto file = dir_.write("t.jinja",
+                               "{% for m in messages %}{{ m.content }}{% endfor %}{{ tools|length if tools }}"
+                               "{{ '=' if add_generation_prompt }}{{ more }}{% if messages|length > 1 %}"
+                               "{{ raise_exception('too long') }}{% endif %}");
+  const std::string rows =
+      "{\"prompt\": [{\"role\": \"user\", \"content\": \"1+1\"}], \"label\": 2, \"tools\": \"[{}, {}]\"}\n"
+      "{\"prompt\": \"2+2\", \"label\": 4, \"chat_template_kwargs\": {\"more\": 3}}\n";
+  ChatOptions options{.kwargs = {{"more", 9}}, .template_file = file.string()};
+  chat_ = PromptRenderer("", options);
+  EXPECT_EQ(read(rows).texts, (std::vector<std::string>{"1+12=9", "2+2"}));
+  options.apply = true;
+  chat_ = PromptRenderer("", options);
+  EXPECT_EQ(read(rows).texts, (std::vector<std::string>{"1+12=9", "2+2=3"}));
+  const std::string refused = error("{\"prompt\": [{\"content\": \"1\"}, {\"content\": \"2\"}], \"label\": 2}\n");
+  for (const char* part : {"too long", "rows.jsonl line 1", "t.jinja line 1"})
+    EXPECT_NE(refused.find(part), std::string::npos) << refused;
 }
 
 TEST_F(Prompts, LongOnesAreDroppedAndCounted) {

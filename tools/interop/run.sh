@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Interop tests against the real PEFT and transformers:  run.sh build/release/lockstep [VENV]
+# Interop tests against the real PEFT and transformers:  run.sh build/release/lockstep [VENV [TEST_DATA]]
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd); root=$(cd "$here/../.." && pwd)
 lockstep=$(realpath "${1:?usage: run.sh LOCKSTEP [VENV]}"); venv=${2:-$root/.venv}
@@ -7,4 +7,4 @@ command -v python3 >/dev/null && python3 -m venv --help >/dev/null 2>&1 || {
   sudo=(); [ "$(id -u)" -eq 0 ] || sudo=(sudo)
   "${sudo[@]}" apt-get update -qq; "${sudo[@]}" apt-get install -y -qq python3-venv >/dev/null; }
 "$here/setup.sh" "$venv" smollm2
-"$venv/bin/python" -m pytest -q "$root/tests/interop" --lockstep "$lockstep" --smollm2 "$venv/smollm2"
+"$venv/bin/python" -m pytest -q "$root/tests/interop" --lockstep "$lockstep" --smollm2 "$venv/smollm2" ${3:+--test-data "$3"}
