@@ -202,7 +202,7 @@ FlagSet train_flags(TrainForm& form) {
   FlagSet flags;
   flags.add("Required", required_flags(form));
   flags.add("Data",
-            {{"--input-key", "KEY", text(o.input_key), "key of the prompt, a string already rendered"},
+            {{"--input-key", "KEY", text(o.input_key), "key of the prompt: a string, or a list of messages"},
              {"--rollout-shuffle", "", toggle(o.shuffle), "prompts in a new order each epoch"},
              {"--num-epoch", "N", number(o.num_epoch, 1, kMany), "passes over the prompts, if no --num-rollout"}});
   flags.add("Data", chat_flags(o.chat));

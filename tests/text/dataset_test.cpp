@@ -92,7 +92,7 @@ TEST_F(DatasetTest, StringField) {
   const Row& row = data.rows()[0];
   EXPECT_EQ(string_field(data, row, "prompt"), "p");
   expect_error<DataError>([&] { string_field(data, row, "n"); }, {"line 1: n", "3", "a string"});
-  expect_error<DataError>([&] { string_field(data, row, "text"); }, {"rows.jsonl line 1", "text", "keys n, prompt"});
+  expect_error<DataError>([&] { string_field(data, row, "text"); }, {"rows.jsonl line 1", "text", "keys prompt, n"});
 }
 
 TEST_F(DatasetTest, LabelsAsWritten) {
