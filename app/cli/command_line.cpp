@@ -87,6 +87,10 @@ constexpr Command kCommands[] = {
      [](const Values& args, const Console& console) {
        recipes::run_detokenize(parse_detokenize(args), query_control(console));
      }},
+    {"render", "conversations as a chat template writes them", render_help,
+     [](const Values& args, const Console& console) {
+       recipes::run_render(parse_render(args), query_control(console));
+     }},
     {"bench", "speed and memory on this machine", bench_help,
      [](const Values& args, const Console& console) { recipes::run_bench(parse_bench(args), query_control(console)); }},
 };

@@ -128,8 +128,6 @@ constexpr Compatible kCompatible[] = {
     {"--softmax-type", one, "attention's softmax is the plain one", "vanilla", "*"},
     {"--seq-length", one, "rows are as long as their data, up to the model's context"},
     // Data and reference.
-    {"--apply-chat-template", none,
-     "chat templates are not built yet: string prompts are taken as already rendered, message lists are a DataError"},
     {"--metadata-key", one, "the rewards here read the response and the label only"},
     {"--rollout-skip-special-tokens", none, "rewards always read the response without special tokens"},
     {"--ref-load", one, "the reference policy is the base with the adapter off"},

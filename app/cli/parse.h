@@ -29,6 +29,7 @@ recipes::GenerateOptions parse_generate(const Values& args);
 recipes::EvalOptions parse_eval(const Values& args);
 recipes::TokenizeOptions parse_tokenize(const Values& args);
 recipes::DetokenizeOptions parse_detokenize(const Values& args);
+recipes::RenderOptions parse_render(const Values& args);
 recipes::BenchOptions parse_bench(const Values& args);
 recipes::InspectOptions parse_inspect(const Values& args);
 
@@ -40,6 +41,7 @@ std::string generate_help();
 std::string eval_help();
 std::string tokenize_help();
 std::string detokenize_help();
+std::string render_help();
 std::string bench_help();
 std::string inspect_help();
 

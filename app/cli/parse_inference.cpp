@@ -42,6 +42,7 @@ FlagSet generate_flags(recipes::GenerateOptions& o) {
              {"--n", "N", number(o.n, 1, 65536), "samples of each prompt"},
              {"--stop", "TEXT...", texts(o.stop), "end before one of these"},
              {"--seed", "N", number(o.seed, 0, 9e15), "of sampling"}});
+  flags.add("Chat", chat_flags(o.chat));
   flags.add("Machine", machine_flags(o.base));
   return flags;
 }
@@ -67,6 +68,7 @@ FlagSet eval_flags(recipes::EvalOptions& o) {
              {"--max-tokens", "N", number(o.max_tokens, 1, 10'000'000), "most new tokens"},
              {"--seed", "N", number(o.seed, 0, 9e15), "of sampling"},
              {"--num-examples", "N", number(o.num_examples, 0, 1'000'000), "answers printed per temperature"}});
+  flags.add("Chat", chat_flags(o.chat));
   flags.add("Machine", machine_flags(o.base));
   return flags;
 }

@@ -34,26 +34,21 @@ std::vector<Flag> row_flags(recipes::RowOptions& rows) {
   const auto set_truncation = [&rows](const std::string& name) {
     rows.truncation = name == "keep_end" ? TruncationMode::keep_end : TruncationMode::keep_start;
   };
-  const auto set_kwargs = [&rows](const std::string& flag, const Values& values) {
-    const Json json = parse_json(values[0], flag);
-    if (!json.is_object())
-      throw ConfigError({.what = "bad value of " + flag, .where = flag, .got = values[0], .wanted = "a JSON object"});
-    rows.template_kwargs = OrderedJson::parse(values[0]);
-  };
-  return {
-      {"--input-key", "KEY", text(rows.messages_key), "key of a row's list of messages"},
-      {"--tool-key", "KEY", text(rows.tools_key), "key of its tools"},
-      {"--chat-template", "FILE", text(rows.chat_template), "instead of the model directory's template"},
-      {"--apply-chat-template-kwargs", "JSON", {.set = set_kwargs}, "variables of the template, for all rows"},
-      {"--loss-mask-type", "TYPE",
-       choice("auto|assistant|completion|all|qwen|qwen3|qwen3_5|distill_qwen", "auto", set_mask),
-       "targets: auto (turns of the assistant; completions; all of a text) | assistant (also: qwen, qwen3, qwen3_5, "
-       "distill_qwen) | completion | all"},
-      {"--max-seq-length", "N", number(rows.max_length, 2, 100'000'000),
-       "longer rows are cut, with a count (an error)"},
-      {"--truncation-mode", "MODE", choice("keep_start|keep_end", "keep_start", set_truncation),
-       "keep_start | keep_end of a row that is cut"},
-      max_bad_rows_flag(rows.max_bad_rows)};
+  std::vector<Flag> flags = chat_flags(rows.chat);
+  std::erase_if(flags, [](const Flag& flag) { return flag.name == "--apply-chat-template"; });  // messages always are
+  flags.insert(
+      flags.end(),
+      {{"--input-key", "KEY", text(rows.messages_key), "key of a row's list of messages"},
+       {"--loss-mask-type", "TYPE",
+        choice("auto|assistant|completion|all|qwen|qwen3|qwen3_5|distill_qwen", "auto", set_mask),
+        "targets: auto (turns of the assistant; completions; all of a text) | assistant (also: qwen, qwen3, qwen3_5, "
+        "distill_qwen) | completion | all"},
+       {"--max-seq-length", "N", number(rows.max_length, 2, 100'000'000),
+        "longer rows are cut, with a count (an error)"},
+       {"--truncation-mode", "MODE", choice("keep_start|keep_end", "keep_start", set_truncation),
+        "keep_start | keep_end of a row that is cut"},
+       max_bad_rows_flag(rows.max_bad_rows)});
+  return flags;
 }
 
 FlagSet sft_flags(SftForm& form) {

@@ -59,6 +59,23 @@ Flag max_bad_rows_flag(int64_t& rows) {
           "rows that may be left out; each is named, one more stops the run"};
 }
 
+std::vector<Flag> chat_flags(recipes::ChatOptions& chat) {
+  const Binding kwargs = {.set = [&chat](const std::string& flag, const Values& values) {
+    chat.kwargs = OrderedJson::parse(values[0], nullptr, false);
+    if (!chat.kwargs.is_object())
+      throw ConfigError({.what = "bad value of " + flag,
+                         .where = flag,
+                         .got = values[0],
+                         .wanted = "a JSON object, such as {\"enable_thinking\": false}"});
+  }};
+  return {{"--apply-chat-template", "", toggle(chat.apply),
+           "a string prompt is one user message (lists always are messages)"},
+          {"--apply-chat-template-kwargs", "JSON", kwargs, "variables of the template, {\"enable_thinking\": false}"},
+          {"--chat-template", "FILE", text(chat.template_file), "a template instead of the model directory's"},
+          {"--chat-template-path", "FILE", text(chat.template_file), "the same"},
+          {"--tool-key", "KEY", text(chat.tool_key), "key of a row's tools: JSON schemas for the template"}};
+}
+
 Flag reward_flag(recipes::RewardType& reward, std::string_view shown) {
   const auto set = [&reward](const std::string& name) {
     reward = name == "math" ? recipes::RewardType::math : recipes::RewardType::exact;

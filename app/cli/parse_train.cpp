@@ -169,10 +169,11 @@ FlagSet train_flags(TrainForm& form) {
   FlagSet flags;
   flags.add("Required", required_flags(form));
   flags.add("Data",
-            {{"--input-key", "KEY", text(o.input_key), "key of the prompt, a string already rendered"},
+            {{"--input-key", "KEY", text(o.input_key), "key of the prompt: a string, or a list of messages"},
              {"--rollout-shuffle", "", toggle(o.shuffle), "prompts in a new order each epoch"},
              max_bad_rows_flag(o.max_bad_rows),
              {"--num-epoch", "N", number(o.num_epoch, 1, kMany), "passes over the prompts, if no --num-rollout"}});
+  flags.add("Data", chat_flags(o.chat));
   flags.add("Rollout", rollout_flags(o));
   flags.add("Algorithm", algorithm_flags(form));
   flags.add("LoRA", lora_flags(o.adapter));

@@ -18,15 +18,15 @@ fs::Path home_directory() {
   return home != nullptr && *home != '\0' ? fs::Path(home) : fs::Path("/nonexistent");
 }
 
-fs::Path resolve(const BaseOptions& options) {
+}  // namespace
+
+fs::Path model_directory(const BaseOptions& options) {
   return checkpoint::resolve_hf_checkpoint(options.hf_checkpoint, home_directory() / ".cache" / "huggingface" / "hub");
 }
 
-}  // namespace
-
 Base read_base_config(const BaseOptions& options) {
   Base base;
-  base.path = resolve(options);
+  base.path = model_directory(options);
   base.name = options.hf_checkpoint;
   const checkpoint::HfDirectory directory(base.path);
   base.config = model::parse_config(directory.config(), (base.path / "config.json").string());
@@ -102,12 +102,7 @@ text::Tokenizer load_tokenizer(const Base& base) {
 }
 
 text::Tokenizer load_tokenizer(const BaseOptions& options) {
-  return text::Tokenizer::load(resolve(options).string());
-}
-
-std::optional<text::ChatTemplate> load_chat_template(const Base& base, const std::string& file) {
-  if (file.empty()) return text::ChatTemplate::load(base.path.string());
-  return text::ChatTemplate::load_file(file, base.path.string());
+  return text::Tokenizer::load(model_directory(options).string());
 }
 
 int32_t eos_for_training(const Base& base, const text::Tokenizer& tokenizer) {

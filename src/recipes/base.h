@@ -10,7 +10,6 @@
 #include "model/model.h"
 #include "recipes/control.h"
 #include "recipes/options.h"
-#include "text/chat_template.h"
 #include "text/tokenizer.h"
 
 namespace lockstep::recipes {
@@ -26,6 +25,9 @@ struct Base {
   Stream* stream = nullptr;  // where the model and its adapters lie; outlives the base
 };
 
+// The directory of a model: itself, or that of a hub id in the local cache. ConfigError: neither.
+fs::Path model_directory(const BaseOptions& options);
+
 // The stream a command runs on.   DeviceError: --device cuda and no GPU.
 StreamOptions stream_options(const BaseOptions& options);
 
@@ -40,8 +42,6 @@ Base read_base_config(const BaseOptions& options);
 
 text::Tokenizer load_tokenizer(const Base& base);
 text::Tokenizer load_tokenizer(const BaseOptions& options);  // and nothing else of the model
-// The template in `file`, or (empty) the model directory's; nullopt if that has none.
-std::optional<text::ChatTemplate> load_chat_template(const Base& base, const std::string& file);
 // The id appended to SFT completions: eos_token of tokenizer_config.json, else the first end token of the model.
 // DataError if neither.
 int32_t eos_for_training(const Base& base, const text::Tokenizer& tokenizer);

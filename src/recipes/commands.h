@@ -28,6 +28,8 @@ void run_inspect(const InspectOptions& options, const Control& control);
 // Only the tokenizer of the model directory is read.
 void run_tokenize(const TokenizeOptions& options, const Control& control);
 void run_detokenize(const DetokenizeOptions& options, const Control& control);
+// Needs no weights: a model directory's template, or a file's.
+void run_render(const RenderOptions& options, const Control& control);
 void run_bench(const BenchOptions& options, const Control& control);
 std::vector<std::string> bench_parts();  // names of BenchOptions::parts, in order
 

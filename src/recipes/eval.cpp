@@ -14,8 +14,12 @@ void run_eval(const EvalOptions& options, const Control& control) {
   const text::Tokenizer tokenizer = load_tokenizer(base);
   rollout::Engine engine(base.model, {.tokenizer = &tokenizer}, stream);
   const int64_t version = hold_adapter(engine, options.adapter_path, base);
-  const PromptSet prompts =
-      read_prompts(options.prompt_data, options.input_key, options.label_key, tokenizer, base.config.max_positions - 1);
+  const PromptSet prompts = read_prompts({.path = options.prompt_data,
+                                          .input_key = options.input_key,
+                                          .label_key = options.label_key,
+                                          .max_length = base.config.max_positions - 1,
+                                          .chat = PromptRenderer(base.path.string(), options.chat)},
+                                         tokenizer);
   RunLog log("", 0, control);
   for (float temperature : options.temperatures) {
     EvalRequest request{.prompts = &prompts,

@@ -4,6 +4,7 @@
 #include <ostream>
 #include <string_view>
 
+#include "recipes/chat.h"
 #include "recipes/commands.h"
 #include "recipes/evaluate.h"
 #include "recipes/held_adapter.h"
@@ -93,6 +94,7 @@ class Generator {
         stream_(stream_options(options.base)),
         base_(load_base(options.base, stream_, control)),
         tokenizer_(load_tokenizer(base_)),
+        chat_(base_.path.string(), options.chat),
         engine_(base_.model, {.tokenizer = &tokenizer_}, stream_),
         log_("", 0, control) {
     params_ = {.sampling = resolve_sampling(options, base_, control), .n = options.n};
@@ -100,7 +102,8 @@ class Generator {
   }
 
   void one_prompt() {
-    rollout::Prompt prompt{.tokens = tokenizer_.encode(*options_.prompt)};
+    const OrderedJson row = {{"prompt", *options_.prompt}};
+    rollout::Prompt prompt{.tokens = tokenizer_.encode(chat_.render(row, "prompt", "--prompt"))};
     if (prompt.tokens.empty()) throw DataError({.what = "empty prompt", .where = "--prompt"});
     // A single plain completion appears as it is made; stop strings need the whole text first.
     text::StreamingDecoder decoder(tokenizer_, true);
@@ -119,7 +122,7 @@ class Generator {
     const std::vector<text::Row> rows = data.rest();
     std::vector<rollout::Prompt> prompts;
     for (const text::Row& row : rows) {
-      prompts.push_back({.tokens = tokenizer_.encode(text::string_field(data, row, options_.input_key)),
+      prompts.push_back({.tokens = tokenizer_.encode(chat_.render(row.json, options_.input_key, data.where(row))),
                          .row = static_cast<uint32_t>(prompts.size())});
       if (prompts.back().tokens.empty()) throw DataError({.what = "empty prompt", .where = data.where(row)});
     }
@@ -148,6 +151,7 @@ class Generator {
   Stream stream_;
   const Base base_;
   const text::Tokenizer tokenizer_;
+  const PromptRenderer chat_;
   rollout::Engine engine_;
   RunLog log_;
   rollout::GroupParams params_;

@@ -38,6 +38,14 @@ struct AdapterOptions {
   std::string adapter_path;  // --lora-adapter-path: a PEFT directory to start from, or to generate with
 };
 
+// How conversations become text.
+struct ChatOptions {
+  bool apply = false;         // --apply-chat-template: a string prompt is one user message; lists always are messages
+  OrderedJson kwargs;         // --apply-chat-template-kwargs: variables of the template; an object or null
+  std::string template_file;  // --chat-template; empty: the model directory's
+  std::string tool_key = "tools";  // key of a row's tools
+};
+
 struct OptimizerOptions {
   train::Schedule schedule;            // lr, min_lr, style; warmup_steps / decay_steps resolved by the recipe
   double warmup_fraction = 0;          // of decay steps; exclusive with schedule.warmup_steps
@@ -82,9 +90,8 @@ enum class TruncationMode { keep_start, keep_end };
 
 // How rows become tokens.
 struct RowOptions {
-  std::string messages_key = "messages", tools_key = "tools";
-  std::string chat_template;    // file; empty: the model directory's
-  OrderedJson template_kwargs;  // --apply-chat-template-kwargs; an object or null
+  std::string messages_key = "messages";
+  ChatOptions chat;
   LossMaskType loss_mask = LossMaskType::automatic;
   std::optional<int64_t> max_length;  // --max-seq-length: tokens kept of a row
   TruncationMode truncation = TruncationMode::keep_start;
@@ -123,6 +130,7 @@ struct RlOptions {
   SaveOptions save;
   std::string prompt_data, input_key = "input", label_key;
   int64_t max_bad_rows = 0;  // --max-bad-rows, of each file
+  ChatOptions chat;
   RewardType reward = RewardType::math;
   std::optional<int64_t> num_rollout, num_epoch;  // one is required; num_rollout wins
   int64_t rollout_batch_size = 0;                 // prompts per rollout
@@ -157,6 +165,7 @@ struct GenerateOptions {
   std::string adapter_path;
   std::optional<std::string> prompt;  // exactly one of prompt, input
   std::string input, input_key = "prompt";
+  ChatOptions chat;
   int64_t n = 1;
   // Fields the user set; the others come from generation_config.json, then from SamplingParams.
   std::optional<float> temperature, top_p, min_p;
@@ -170,6 +179,7 @@ struct EvalOptions {
   BaseOptions base;
   std::string adapter_path;  // empty: the base
   std::string prompt_data, input_key = "prompt", label_key = "label";
+  ChatOptions chat;
   RewardType reward = RewardType::math;
   std::vector<float> temperatures = {0, 1};  // one accuracy each; 0 is greedy
   int64_t n = 1;                             // samples per prompt where the temperature is not 0
@@ -198,6 +208,15 @@ struct DetokenizeOptions {
   std::string input, input_key = "ids";  // JSON lines
   std::string output;                    // JSON lines; empty: printed
   bool skip_special_tokens = false;
+};
+
+struct RenderOptions {
+  std::string hf_checkpoint;  // template and special tokens; or none, and chat.template_file alone
+  ChatOptions chat;
+  std::optional<std::string> prompt;  // exactly one of prompt, input
+  std::string input, input_key = "messages", output;
+  std::string tools;  // file: a JSON list of schemas for all conversations
+  bool add_generation_prompt = false, continue_final_message = false;
 };
 
 struct BenchOptions {

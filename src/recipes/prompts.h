@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "recipes/base.h"
+#include "recipes/chat.h"
 #include "rollout/engine.h"
 #include "text/dataset.h"
 
@@ -17,9 +18,15 @@ struct PromptSet {
   std::vector<text::BadRow> bad_rows;  // left out, at most max_bad_rows
 };
 
-// Strings are taken as rendered. DataError (file, line, key) of the row after max_bad_rows others: a list of messages
-// (chat templates are not built yet), an empty prompt, no label.
-PromptSet read_prompts(const std::string& path, const std::string& input_key, const std::string& label_key,
-                       const text::Tokenizer& tokenizer, int64_t max_prompt_len, int64_t max_bad_rows = 0);
+struct PromptSource {
+  std::string path, input_key, label_key;  // no label key: no labels
+  int64_t max_length = 0;                  // tokens of a prompt; longer ones are dropped with a count
+  PromptRenderer chat;                     // none: strings only
+  int64_t max_bad_rows = 0;
+};
+
+// DataError (file, line, key) of the row after max_bad_rows others: what `chat` cannot render, an empty prompt, no
+// label.
+PromptSet read_prompts(const PromptSource& source, const text::Tokenizer& tokenizer);
 
 }  // namespace lockstep::recipes

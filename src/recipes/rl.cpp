@@ -83,7 +83,13 @@ class RlRun {
   PromptSet read(const std::string& path, const std::string& input_key, const std::string& label_key) const {
     const int64_t room = base_.config.max_positions - 1;
     const int64_t limit = options_.max_prompt_len > 0 ? std::min(options_.max_prompt_len, room) : room;
-    return read_prompts(path, input_key, label_key, tokenizer_, limit, options_.max_bad_rows);
+    return read_prompts({.path = path,
+                         .input_key = input_key,
+                         .label_key = label_key,
+                         .max_length = limit,
+                         .chat = PromptRenderer(base_.path.string(), options_.chat),
+                         .max_bad_rows = options_.max_bad_rows},
+                        tokenizer_);
   }
 
   std::vector<PromptSet> read_eval_sets() const {

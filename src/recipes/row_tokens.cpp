@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "core/error.h"
+#include "recipes/chat.h"
 #include "text/loss_mask.h"
 
 namespace lockstep::recipes {
@@ -147,8 +148,8 @@ RowTokenizer::Tools& RowTokenizer::tools() {
   if (!tools_) {
     text::Tokenizer tokenizer = load_tokenizer(base_);
     const int32_t eos = eos_for_training(base_, tokenizer);
-    tools_ =
-        std::make_unique<Tools>(Tools{std::move(tokenizer), eos, load_chat_template(base_, options_.chat_template)});
+    tools_ = std::make_unique<Tools>(
+        Tools{std::move(tokenizer), eos, load_chat_template(base_.path.string(), options_.chat)});
   }
   return *tools_;
 }
@@ -183,10 +184,11 @@ RowTokens RowTokenizer::from_text(const std::string& prompt, const std::string& 
 namespace {
 
 text::Conversation conversation_of(const OrderedJson& row, OrderedJson messages, const RowOptions& options) {
-  text::Conversation conversation{.messages = std::move(messages), .tools = nullptr, .kwargs = options.template_kwargs};
-  if (has(row, options.tools_key)) {
-    const OrderedJson& tools = row[options.tools_key];
-    conversation.tools = tools.is_string() ? parse_ordered_json(tools.get<std::string>(), options.tools_key) : tools;
+  text::Conversation conversation{.messages = std::move(messages), .tools = nullptr, .kwargs = options.chat.kwargs};
+  if (has(row, options.chat.tool_key)) {
+    const OrderedJson& tools = row[options.chat.tool_key];
+    conversation.tools =
+        tools.is_string() ? parse_ordered_json(tools.get<std::string>(), options.chat.tool_key) : tools;
   }
   if (has(row, "chat_template_kwargs")) {
     const OrderedJson& own = row["chat_template_kwargs"];

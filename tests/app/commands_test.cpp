@@ -1,4 +1,4 @@
-// sft, score, generate, eval, bench, inspect.
+// sft, score, generate, eval, bench, inspect, render.
 #include <gtest/gtest.h>
 
 #include "app/arguments.h"
@@ -192,6 +192,25 @@ TEST(Bench, Flags) {
   expect_error<ConfigError>([] { parse_bench(words("--hf-checkpoint M --decode-batch 1,,2")); }, {"--decode-batch"});
   EXPECT_EQ(told.prompt_tokens, 7);
   EXPECT_EQ(told.new_tokens, 9);
+}
+
+TEST(Render, NeedsATemplateAndAConversation) {
+  const auto options = parse_render({"--chat-template", "t.jinja", "--prompt", "x", "--apply-chat-template-kwargs",
+                                     "{\"b\": 1, \"a\": false}", "--add-generation-prompt"});
+  EXPECT_EQ(options.chat.kwargs.dump(), "{\"b\":1,\"a\":false}");
+  EXPECT_TRUE(options.add_generation_prompt);
+  expect_error<ConfigError>([] { parse_render({"--prompt", "x"}); }, {"--hf-checkpoint", "--chat-template"});
+  expect_error<ConfigError>([] { parse_render({"--chat-template", "t"}); }, {"one of --prompt and --input", "neither"});
+  expect_error<ConfigError>(
+      [] {
+        parse_render({"--chat-template", "t", "--prompt", "x", "--apply-chat-template-kwargs", "[1]"});
+      },
+      {"--apply-chat-template-kwargs", "[1]", "a JSON object"});
+  expect_error<ConfigError>(
+      [] {
+        parse_render({"--chat-template", "t", "--prompt", "x", "--add-generation-prompt", "--continue-final-message"});
+      },
+      {"exclude each other"});
 }
 
 TEST(Inspect, TakesOnePath) {

@@ -43,7 +43,7 @@ const std::string kTrain =
 TEST(Process, HelpGoesToStdout) {
   const testing::TempDirectory dir;
   for (const char* args : {"--help", "train --help", "sft -h", "score --help", "generate --help", "eval --help",
-                           "inspect --help", "bench --help", "train --nonsense --help"}) {
+                           "inspect --help", "render --help", "bench --help", "train --nonsense --help"}) {
     const Outcome outcome = run_program(dir, args);
     EXPECT_EQ(outcome.code, 0) << args;
     EXPECT_NE(outcome.out.find("Usage: lockstep"), std::string::npos) << args;
@@ -96,6 +96,22 @@ TEST(Process, DataErrorsAreThree) {
       dir, "score --hf-checkpoint " + kModel + " --input " + rows.string() + " --output " + (dir / "o").string());
   EXPECT_EQ(outcome.code, 3) << outcome.err;
   EXPECT_NE(outcome.err.find("DataError"), std::string::npos) << outcome.err;
+}
+
+TEST(Process, RenderWritesTextAndSpans) {
+  const testing::TempDirectory dir;
+  const auto chat = dir.write("t.jinja",
+                              "{% for m in messages %}{% generation %}{{ m | tojson }}{% endgeneration %};{% endfor %}"
+                              "{% if messages[0].bad %}{{ raise_exception('no') }}{% endif %}");
+  const auto rows = dir.write("rows.jsonl", "{\"messages\": [{\"role\": \"u\", \"content\": \"é\"}]}\n");
+  const Outcome good = run_program(dir, "render --chat-template " + chat.string() + " --input " + rows.string());
+  EXPECT_EQ(good.code, 0) << good.err;
+  EXPECT_EQ(good.out, "{\"text\":\"{\\\"role\\\": \\\"u\\\", \\\"content\\\": \\\"é\\\"};\",\"spans\":[[0,30]]}\n");
+  dir.write("rows.jsonl", "{\"messages\": [{\"bad\": 1}]}\n");
+  const Outcome bad = run_program(dir, "render --chat-template " + chat.string() + " --input " + rows.string());
+  EXPECT_EQ(bad.code, 3) << bad.err;
+  for (const char* part : {"error: no", "rows.jsonl line 1", "t.jinja line 1"})
+    EXPECT_NE(bad.err.find(part), std::string::npos) << bad.err;
 }
 
 TEST(Process, FormatErrorsAreFour) {

@@ -66,10 +66,9 @@ TEST(Scripts, Gsm8kLaunchBecomesOptions) {
 
 TEST(Scripts, Gsm8kLaunchSaysWhatItsOtherFlagsBecame) {
   const auto command = parse_train(words(kGsm8kLaunch));
-  for (const char* flag :
-       {"--colocate", "--megatron-to-hf-mode", "--optimizer", "--use-wandb", "--wandb-host", "--wandb-group",
-        "--tensor-model-parallel-size", "--sequence-parallel", "--sglang-mem-fraction-static", "--attention-backend",
-        "--apply-chat-template", "--use-dynamic-batch-size"})
+  for (const char* flag : {"--colocate", "--megatron-to-hf-mode", "--optimizer", "--use-wandb", "--wandb-host",
+                           "--wandb-group", "--tensor-model-parallel-size", "--sequence-parallel",
+                           "--sglang-mem-fraction-static", "--attention-backend", "--use-dynamic-batch-size"})
     EXPECT_TRUE(has_note(command.notes, flag)) << flag;
   const std::vector<std::pair<std::string, std::string>> shape = {{"swiglu", "true"},
                                                                   {"num-layers", "24"},

@@ -11,6 +11,7 @@ FAMILIES = ["llama3", "smollm2", "mistral", "qwen2", "qwen2_untied", "qwen3"]
 
 def pytest_addoption(parser):
     parser.addoption("--lockstep", required=True, help="the binary to test")
+    parser.addoption("--test-data", default=None, help="folder with tokenizers/ and data/")
     parser.addoption("--smollm2", default=None, help="SmolLM2-135M-Instruct directory")
     parser.addoption("--test-data", default=None, help="folder with tokenizers/ and data/ (LOCKSTEP_TEST_DATA)")
     parser.addoption("--tokenizer-texts", type=int, default=200_000, help="made-up texts for each real tokenizer")
@@ -53,3 +54,17 @@ def smollm2(request):
 @pytest.fixture(params=FAMILIES)
 def family(request):
     return GOLDEN / request.param
+
+
+@pytest.fixture(scope="session")
+def test_data(request):
+    path = request.config.getoption("--test-data")
+    if path is None:
+        pytest.skip("no --test-data directory given")
+    return pathlib.Path(path)
+
+
+@pytest.fixture
+def clockless():
+    """The command's clock cannot be set; templates that ask for the date are given one instead."""
+    return lambda source: '{%- macro strftime_now(format) %}{{ "04 Jul 2026" }}{% endmacro %}' + source

@@ -16,7 +16,8 @@ class Prompts : public ::testing::Test {
  protected:
   PromptSet read(const std::string& text, int64_t limit = 100) {
     fs::write_file_atomic(dir_.path() / "rows.jsonl", text);
-    return read_prompts((dir_.path() / "rows.jsonl").string(), "prompt", "label", tokenizer_, limit);
+    source_.max_length = limit;
+    return read_prompts(source_, tokenizer_);
   }
   // The message of the DataError that reading must raise.
   std::string error(const std::string& text, int64_t limit = 100) {
@@ -29,6 +30,8 @@ class Prompts : public ::testing::Test {
   }
 
   testing::TempDirectory dir_;
+  PromptSource source_{
+      .path = (dir_.path() / "rows.jsonl").string(), .input_key = "prompt", .label_key = "label", .max_length = 100};
   text::Tokenizer tokenizer_ = text::Tokenizer::load(kArith);
 };
 
@@ -53,14 +56,35 @@ TEST_F(Prompts, BadRowsAreLeftOutWhereThatIsAllowed) {
   fs::write_file_atomic(
       dir_.path() / "rows.jsonl",
       "{\"prompt\": \"1=\", \"label\": 1}\n{\"label\": 1}\nnope\n{\"prompt\": \"2=\", \"label\": 2}\n");
-  const std::string path = (dir_.path() / "rows.jsonl").string();
-  const PromptSet set = read_prompts(path, "prompt", "label", tokenizer_, 100, 2);
+  source_.max_bad_rows = 2;
+  const PromptSet set = read_prompts(source_, tokenizer_);
   ASSERT_EQ(set.bad_rows.size(), 2u);
-  EXPECT_EQ(set.bad_rows[0].place, path + " line 2");
+  EXPECT_EQ(set.bad_rows[0].place, source_.path + " line 2");
   ASSERT_EQ(set.prompts.size(), 2u);
   EXPECT_EQ(set.prompts[1].row, 3u);
-  testing::expect_error<DataError>([&] { read_prompts(path, "prompt", "label", tokenizer_, 100, 1); },
-                                   {"line 3", "after 1 bad row"});
+  source_.max_bad_rows = 1;
+  testing::expect_error<DataError>([&] { read_prompts(source_, tokenizer_); }, {"line 3", "after 1 bad row"});
+}
+
+TEST_F(Prompts, MessagesAreRendered) {
+  EXPECT_NE(error("{\"prompt\": [{\"role\": \"user\", \"content\": \"x\"}], \"label\": 1}\n").find("no chat template"),
+            std::string::npos);
+  const auto file = dir_.write("t.jinja",
+                               "{% for m in messages %}{{ m.content }}{% endfor %}{{ tools|length if tools }}"
+                               "{{ '=' if add_generation_prompt }}{{ more }}{% if messages|length > 1 %}"
+                               "{{ raise_exception('too long') }}{% endif %}");
+  const std::string rows =
+      "{\"prompt\": [{\"role\": \"user\", \"content\": \"1+1\"}], \"label\": 2, \"tools\": \"[{}, {}]\"}\n"
+      "{\"prompt\": \"2+2\", \"label\": 4, \"chat_template_kwargs\": {\"more\": 3}}\n";
+  ChatOptions options{.kwargs = {{"more", 9}}, .template_file = file.string()};
+  source_.chat = PromptRenderer("", options);
+  EXPECT_EQ(read(rows).texts, (std::vector<std::string>{"1+12=9", "2+2"}));
+  options.apply = true;
+  source_.chat = PromptRenderer("", options);
+  EXPECT_EQ(read(rows).texts, (std::vector<std::string>{"1+12=9", "2+2=3"}));
+  const std::string refused = error("{\"prompt\": [{\"content\": \"1\"}, {\"content\": \"2\"}], \"label\": 2}\n");
+  for (const char* part : {"too long", "rows.jsonl line 1", "t.jinja line 1"})
+    EXPECT_NE(refused.find(part), std::string::npos) << refused;
 }
 
 TEST_F(Prompts, LongOnesAreDroppedAndCounted) {

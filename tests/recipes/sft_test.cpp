@@ -24,7 +24,7 @@ class Sft : public Training {
     SftOptions options = sft(save);
     options.base.hf_checkpoint = kArith;
     options.prompt_data = data;
-    options.rows.chat_template = template_;
+    options.rows.chat.template_file = template_;
     return options;
   }
   // Sums as conversations of two turns, and as preferences.
@@ -57,7 +57,7 @@ class Sft : public Training {
   std::vector<std::string> shown(const std::string& text, const std::function<void(RowOptions&)>& change = {},
                                  bool pairs = false) {
     Base base = read_base_config({.hf_checkpoint = kArith});
-    RowOptions options{.chat_template = template_};
+    RowOptions options{.chat = {.template_file = template_}};
     if (change) change(options);
     TrainingRows rows(dir_.write("rows.jsonl", text).string(), base, options, pairs, control_);
     rows.describe("data", info_);

@@ -3,6 +3,7 @@
 transformers + PEFT compute with them in float32.
 
   python tools/golden/tokenizer_cases.py --tokenizer <SmolLM2 tokenizer.json> --out tests/golden/tokenizer   (first)
+  python tools/golden/chat_cases.py --out tests/golden/chat                                                 (first)
   python tools/golden/make_goldens.py --out tests/golden                  write every case and MANIFEST.json
   python tools/golden/make_goldens.py --out tests/golden --only qwen3     write one case, and MANIFEST.json
   python tools/golden/make_goldens.py --out tests/golden --manifest       write MANIFEST.json only
@@ -325,6 +326,7 @@ def write_manifest(out, noises):
     write_json(out / "MANIFEST.json", {
         "generator": "tools/golden/make_goldens.py", "tokenizer_generator": "tools/golden/tokenizer_cases.py",
         "parquet_generator": "tools/golden/parquet_cases.py",
+        "chat_generator": "tools/golden/chat_cases.py",
         "curves_generator": "tools/golden/make_curves.py",
         "python": sys.version.split()[0], "seed": SEED, "versions": {m.__name__: m.__version__ for m in modules},
         "noise": noises, "files": {p.relative_to(out).as_posix(): digest(p) for p in files},

@@ -99,7 +99,8 @@ Value attribute(Runtime& runtime, const Value& object, std::string_view name) {
     return {};
   }
   if (is_python_internal(name)) return unsafe(runtime, object, name);
-  if (object.is(Kind::loop)) return loop_property(runtime, object.loop(), name);
+  if (object.is(Kind::loop))
+    if (Value found = loop_property(runtime, object.loop(), name); !found.is_missing()) return found;
   return find_method(runtime, object, name);
 }
 
@@ -134,14 +135,14 @@ bool is_iterable(const Value& value) {
          value.is(Kind::loop);
 }
 
-std::shared_ptr<const Values> iterate(Runtime& runtime, const Value& value) {
+Items iterate(Runtime& runtime, const Value& value) {
   auto made = std::make_shared<Values>();
   switch (value.kind()) {
     case Kind::undefined: break;
     case Kind::string: {
       const std::u32string codes = to_codes(value.text());
       runtime.charge(codes.size() * (sizeof(Value) + sizeof(String)));
-      for (const char32_t code : codes) made->push_back(make_string(to_utf8({&code, 1}), value.string().markup));
+      for (const char32_t code : codes) made->push_back(make_string(to_utf8({&code, 1})));
       break;
     }
     case Kind::dict:
@@ -155,7 +156,7 @@ std::shared_ptr<const Values> iterate(Runtime& runtime, const Value& value) {
       if (begin == 0) {
         // A list that holds the row alive: no copy.
         const auto owner = std::make_shared<Value>(value);
-        return std::shared_ptr<const Values>(owner, &owner->sequence().items);
+        return Items(std::shared_ptr<const Values>(owner, &owner->sequence().items));
       }
       runtime.charge((row.items.size() - begin) * sizeof(Value));
       made->assign(row.items.begin() + static_cast<std::ptrdiff_t>(begin), row.items.end());
@@ -164,7 +165,7 @@ std::shared_ptr<const Values> iterate(Runtime& runtime, const Value& value) {
     case Kind::loop: runtime.unsupported("looping over `loop`");
     default: runtime.fail("'" + std::string(type_name(value)) + "' object is not iterable");
   }
-  return made;
+  return Items(std::move(made));
 }
 
 std::optional<Int> length(const Value& value) {

@@ -54,7 +54,8 @@ Value integer_arithmetic(Runtime& runtime, BinaryOperator op, Int a, Int b) {
     default: break;
   }
   if (b == 0) runtime.fail(op == BinaryOperator::divide ? "division by zero" : "integer division or modulo by zero");
-  if (op == BinaryOperator::divide) return Value(static_cast<double>(a) / static_cast<double>(b));
+  if (op == BinaryOperator::divide)
+    return Value(static_cast<double>(static_cast<long double>(a) / static_cast<long double>(b)));
   const Int quotient = floor_divide(a, b);
   return runtime.integer(op == BinaryOperator::floor_divide ? quotient : a - quotient * b);
 }

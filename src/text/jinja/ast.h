@@ -103,6 +103,7 @@ struct Statement {
   std::vector<Branch> branches;
   std::vector<Parameter> parameters;
   Block body, otherwise;
+  std::vector<int32_t> unset, otherwise_unset;  // variables that are undefined in them until they are set (symbols.h)
   bool recursive = false;
   bool uses_caller = false, uses_kwargs = false, uses_varargs = false;  // of a macro: its body asks for them
 };
@@ -116,6 +117,7 @@ struct Tree {
   Block body;
   std::vector<std::string> names;  // of variables, by number
   SpecialNames special;
+  std::vector<int32_t> unset;
 };
 
 }  // namespace lockstep::text::jinja

@@ -41,7 +41,10 @@ class Evaluator {
   Flow loop(const Statement& statement, const ScopePtr& scope, const Value& iterable, std::string& out, int64_t depth0);
   std::shared_ptr<Loop> start_loop(const Statement& statement, const ScopePtr& scope, const Value& iterable,
                                    int64_t depth0);
-  std::string body_text(const Block& block, const ScopePtr& scope);
+  void append_text(std::string& out, const Value& value);
+  size_t byte_of(size_t character) const;
+  std::string body_text(const Statement& statement, const ScopePtr& scope);
+  static ScopePtr inner_scope(const ScopePtr& scope, const std::vector<int32_t>& unset);
 
   Value evaluate(const Expression& node, const ScopePtr& scope);
   Value compound(const Expression& node, const ScopePtr& scope);
@@ -61,8 +64,9 @@ class Evaluator {
 
   const Tree& tree_;
   Runtime& runtime_;
-  std::vector<Value> context_;             // by number of the name
-  const std::string* captured_ = nullptr;  // text of the filter block that is being filtered
+  std::vector<Value> context_;                         // by number of the name
+  size_t counted_bytes_ = 0, counted_characters_ = 0;  // of the output, up to the last generation block
+  const std::string* captured_ = nullptr;              // text of the filter block that is being filtered
 };
 
 }  // namespace lockstep::text::jinja

@@ -159,8 +159,8 @@ Arguments Evaluator::arguments_of(const CallArguments& given, const ScopePtr& sc
   for (const Named& named : given.named) arguments.named.emplace_back(named.name, evaluate(*named.value, scope));
   if (given.star) {
     const auto more = iterate(runtime_, evaluate(*given.star, scope));
-    runtime_.charge(more->size() * sizeof(Value));
-    arguments.positional.insert(arguments.positional.end(), more->begin(), more->end());
+    runtime_.charge(more.size() * sizeof(Value));
+    arguments.positional.insert(arguments.positional.end(), more.begin(), more.end());
   }
   if (given.double_star) {
     const Value more = evaluate(*given.double_star, scope);
@@ -247,7 +247,7 @@ void bind_rest(Runtime& runtime, const Statement& source, Arguments& arguments, 
 Value Evaluator::call_macro(const Macro& macro, Arguments& arguments) {
   const Runtime::Level level(runtime_);
   const Statement& source = *macro.source;
-  const ScopePtr scope = std::make_shared<Scope>(macro.scope);
+  const ScopePtr scope = inner_scope(macro.scope, source.unset);
   bool found_caller = false;
   for (size_t i = 0; i < source.parameters.size(); ++i) {
     const Parameter& parameter = source.parameters[i];

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <utility>
 
 #include "text/jinja/evaluator.h"
@@ -17,7 +18,24 @@ Evaluator::Evaluator(const Tree& tree, Runtime& runtime, const std::map<std::str
 }
 
 void Evaluator::run() {
-  execute(tree_.body, std::make_shared<Scope>(nullptr), output);
+  execute(tree_.body, inner_scope(nullptr, tree_.unset), output);
+  const bool ascii = count_characters(output) == output.size();
+  const auto byte = [&](size_t character) { return ascii ? std::min(character, output.size()) : byte_of(character); };
+  for (Span& span : generation_spans) span = {byte(span.begin), byte(span.end)};
+}
+
+// Offset of a character of the output; its end beyond it.
+size_t Evaluator::byte_of(size_t character) const {
+  size_t byte = 0;
+  for (; byte < output.size(); ++byte)
+    if ((output[byte] & 0xC0) != 0x80 && character-- == 0) break;
+  return byte;
+}
+
+Evaluator::ScopePtr Evaluator::inner_scope(const ScopePtr& scope, const std::vector<int32_t>& unset) {
+  auto made = std::make_shared<Scope>(scope);
+  for (const int32_t name : unset) made->variables.emplace_back(name, Value());
+  return made;
 }
 
 Evaluator::Flow Evaluator::execute(const Block& block, const ScopePtr& scope, std::string& out) {
@@ -75,7 +93,7 @@ Evaluator::Flow Evaluator::conditional(const Statement& statement, const ScopePt
 
 Evaluator::Flow Evaluator::capture(const Statement& statement, const ScopePtr& scope) {
   std::string text;
-  const ScopePtr inner = std::make_shared<Scope>(scope);
+  const ScopePtr inner = inner_scope(scope, statement.unset);
   if (const Flow flow = execute(statement.body, inner, text); flow != Flow::normal) return flow;
   Value value;
   if (statement.expression) {
@@ -92,17 +110,17 @@ Evaluator::Flow Evaluator::capture(const Statement& statement, const ScopePtr& s
 
 Evaluator::Flow Evaluator::filter_block(const Statement& statement, const ScopePtr& scope, std::string& out) {
   std::string text;
-  const ScopePtr inner = std::make_shared<Scope>(scope);
+  const ScopePtr inner = inner_scope(scope, statement.unset);
   if (const Flow flow = execute(statement.body, inner, text); flow != Flow::normal) return flow;
   const std::string* outer = std::exchange(captured_, &text);
   const Value value = evaluate(*statement.expression, inner);
   captured_ = outer;
-  append_str(runtime_, out, value);
+  append_text(out, value);
   return Flow::normal;
 }
 
 Evaluator::Flow Evaluator::with_block(const Statement& statement, const ScopePtr& scope, std::string& out) {
-  const ScopePtr inner = std::make_shared<Scope>(scope);
+  const ScopePtr inner = inner_scope(scope, statement.unset);
   for (const Parameter& parameter : statement.parameters)
     inner->set(parameter.name, evaluate(*parameter.fallback, scope));
   return execute(statement.body, inner, out);
@@ -118,19 +136,27 @@ void Evaluator::call_block(const Statement& statement, const ScopePtr& scope, st
   runtime_.charge(sizeof(Macro));
   runtime_.macros.push_back({.source = &statement, .scope = scope});
   const Value caller(&runtime_.macros.back());
-  const Value value = call(*statement.expression, scope, &caller);
+  append_text(out, call(*statement.expression, scope, &caller));
+}
+
+// What a call or filter block gives must be a text already.
+void Evaluator::append_text(std::string& out, const Value& value) {
+  if (!value.is_string()) runtime_.fail("expected str instance, " + std::string(type_name(value)) + " found");
   append_str(runtime_, out, value);
 }
 
 void Evaluator::generation(const Statement& statement, const ScopePtr& scope, std::string& out) {
-  const std::string text = body_text(statement.body, scope);
-  generation_spans.push_back({output.size(), output.size() + text.size()});
+  const std::string text = body_text(statement, scope);
+  // Counted in characters, as transformers does: the text may end up elsewhere. run() makes them bytes.
+  counted_characters_ += count_characters(std::string_view(output).substr(counted_bytes_));
+  counted_bytes_ = output.size();
+  generation_spans.push_back({counted_characters_, counted_characters_ + count_characters(text)});
   out += text;
 }
 
-std::string Evaluator::body_text(const Block& block, const ScopePtr& scope) {
+std::string Evaluator::body_text(const Statement& statement, const ScopePtr& scope) {
   std::string text;
-  execute(block, std::make_shared<Scope>(scope), text);
+  execute(statement.body, inner_scope(scope, statement.unset), text);
   return text;
 }
 
@@ -153,11 +179,11 @@ void Evaluator::unpack(const Expression& target, const Value& value, const Scope
   if (!is_iterable(value)) runtime_.fail("cannot unpack non-iterable " + std::string(type_name(value)) + " object");
   const auto items = iterate(runtime_, value);
   const size_t wanted = target.children.size();
-  if (items->size() > wanted) runtime_.fail("too many values to unpack (expected " + std::to_string(wanted) + ")");
-  if (items->size() < wanted)
+  if (items.size() > wanted) runtime_.fail("too many values to unpack (expected " + std::to_string(wanted) + ")");
+  if (items.size() < wanted)
     runtime_.fail("not enough values to unpack (expected " + std::to_string(wanted) + ", got " +
-                  std::to_string(items->size()) + ")");
-  for (size_t i = 0; i < wanted; ++i) assign(*target.children[i], (*items)[i], scope);
+                  std::to_string(items.size()) + ")");
+  for (size_t i = 0; i < wanted; ++i) assign(*target.children[i], items[i], scope);
 }
 
 // The loop's object; what it refers to while it runs is let go at the end, so that nothing owns itself.
@@ -175,14 +201,14 @@ std::shared_ptr<Loop> Evaluator::start_loop(const Statement& statement, const Sc
       return text;
     };
   if (!statement.condition) {
-    loop->items = source;
+    loop->items = source.held();
     return loop;
   }
   auto accepted = std::make_shared<Values>();
   loop->items = accepted;
   loop->pull = [this, &statement, scope, source, accepted, place = size_t{0}]() mutable {
-    while (place < source->size()) {
-      const Value& item = (*source)[place++];
+    while (place < source.size()) {
+      const Value& item = source[place++];
       const ScopePtr inner = std::make_shared<Scope>(scope);
       assign(*statement.target, item, inner);
       if (!truth(evaluate(*statement.condition, inner))) continue;
@@ -208,13 +234,10 @@ Evaluator::Flow Evaluator::loop(const Statement& statement, const ScopePtr& scop
   };
   const Release running{start_loop(statement, scope, iterable, depth0)};
   Loop& loop = *running.loop;
-  ScopePtr inner = std::make_shared<Scope>(scope);
+  ScopePtr inner;
   bool finished_one = false;  // as in jinja2: break or continue in every turn leaves the else to run
   for (size_t i = 0; i < loop.items->size() || (loop.pull && loop.pull()); ++i) {
-    if (inner.use_count() > 1)
-      inner = std::make_shared<Scope>(scope);
-    else
-      inner->variables.clear();
+    inner = inner_scope(scope, statement.unset);
     loop.index0 = static_cast<int64_t>(i);
     const Value item = (*loop.items)[i];
     assign(*statement.target, item, inner);
@@ -224,7 +247,7 @@ Evaluator::Flow Evaluator::loop(const Statement& statement, const ScopePtr& scop
     finished_one = finished_one || flow == Flow::normal;
   }
   if (finished_one || statement.otherwise.empty()) return Flow::normal;
-  return execute(statement.otherwise, std::make_shared<Scope>(scope), out);
+  return execute(statement.otherwise, inner_scope(scope, statement.otherwise_unset), out);
 }
 
 }  // namespace lockstep::text::jinja

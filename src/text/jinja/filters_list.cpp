@@ -38,23 +38,23 @@ Value first(Runtime& runtime, const Value& value, Arguments& arguments) {
     return runtime.undefined("No first item, sequence was empty.");
   }
   const auto items = iterate(runtime, value);
-  return items->empty() ? runtime.undefined("No first item, sequence was empty.") : items->front();
+  return items.size() == 0 ? runtime.undefined("No first item, sequence was empty.") : items[0];
 }
 
 Value last(Runtime& runtime, const Value& value, Arguments& arguments) {
   bound(runtime, "last", arguments, {});
-  const bool reversible =
-      value.is_string() || value.is(Kind::dict) || (value.is(Kind::sequence) && !value.is_sequence(Flavour::iterator));
+  const bool reversible = value.is_undefined() || value.is_string() || value.is(Kind::dict) ||
+                          (value.is(Kind::sequence) && !value.is_sequence(Flavour::iterator));
   if (!reversible) runtime.fail("'" + std::string(type_name(value)) + "' object is not reversible");
   const auto items = iterate(runtime, value);
-  return items->empty() ? runtime.undefined("No last item, sequence was empty.") : items->back();
+  return items.size() == 0 ? runtime.undefined("No last item, sequence was empty.") : items[items.size() - 1];
 }
 
 Value to_list(Runtime& runtime, const Value& value, Arguments& arguments) {
   bound(runtime, "list", arguments, {});
   const auto items = iterate(runtime, value);
-  runtime.charge(items->size() * sizeof(Value));
-  return runtime.row(*items);
+  runtime.charge(items.size() * sizeof(Value));
+  return runtime.row(Values(items.begin(), items.end()));
 }
 
 Value items_of(Runtime& runtime, const Value& value, Arguments& arguments) {
@@ -75,10 +75,11 @@ Value reversed(Runtime& runtime, const Value& value, Arguments& arguments) {
   }
   if (!is_iterable(value)) runtime.fail("argument must be iterable");
   const auto items = iterate(runtime, value);
-  runtime.charge(items->size() * sizeof(Value));
-  Values backwards(items->rbegin(), items->rend());
+  runtime.charge(items.size() * sizeof(Value));
+  Values backwards(items.begin(), items.end());
+  std::ranges::reverse(backwards);
   // reversed() gives an iterator; what it cannot turn around becomes a list.
-  const bool listed = value.is_sequence(Flavour::iterator) || value.is_undefined();
+  const bool listed = value.is_sequence(Flavour::iterator);
   return listed ? runtime.row(std::move(backwards)) : iterator(runtime, std::move(backwards), "list_reverseiterator");
 }
 
@@ -88,7 +89,7 @@ Value join(Runtime& runtime, const Value& value, Arguments& arguments) {
   const bool by_attribute = !given[1].is_missing() && !given[1].is_none();
   std::string out;
   bool behind = false;
-  for (const Value& item : *iterate(runtime, value)) {
+  for (const Value& item : iterate(runtime, value)) {
     if (behind) {
       runtime.charge(separator.size());
       out += separator;
@@ -121,14 +122,14 @@ Value map_attribute(Runtime& runtime, const Values& items, Arguments& arguments)
 Value map(Runtime& runtime, const Value& value, Arguments& arguments) {
   if (!truth(value)) return iterator(runtime, {});
   const auto items = iterate(runtime, value);
-  runtime.charge(items->size() * sizeof(Value));
+  runtime.charge(items.size() * sizeof(Value));
   const bool by_attribute = std::ranges::count(arguments.named, "attribute", &std::pair<std::string, Value>::first) > 0;
-  if (arguments.positional.empty() && by_attribute) return map_attribute(runtime, *items, arguments);
+  if (arguments.positional.empty() && by_attribute) return map_attribute(runtime, *items.held(), arguments);
   if (arguments.positional.empty()) runtime.fail("map requires a filter argument");
   const std::string name = need_text(runtime, arguments.positional[0]);
   arguments.positional.erase(arguments.positional.begin());
   Values mapped;
-  for (const Value& item : *items) {
+  for (const Value& item : items) {
     runtime.step();
     mapped.push_back(call_filter(runtime, name, item, arguments));
   }
@@ -152,7 +153,7 @@ Value chosen(Runtime& runtime, const Value& value, Arguments& arguments) {
     arguments.positional.erase(arguments.positional.begin());
   }
   Values kept;
-  for (const Value& item : *iterate(runtime, value)) {
+  for (const Value& item : iterate(runtime, value)) {
     runtime.step();
     const Value looked_at = by_attribute ? get_path(runtime, item, path) : item;
     const bool passed = tested ? call_test(runtime, test, looked_at, arguments) : truth(looked_at);
@@ -170,7 +171,7 @@ Value batch(Runtime& runtime, const Value& value, Arguments& arguments) {
     rows.push_back(runtime.row(std::move(row)));
     row.clear();
   };
-  for (const Value& item : *items) {
+  for (const Value& item : items) {
     if (equal(runtime, Value(static_cast<Int>(row.size())), size)) flush();
     row.push_back(item);
   }
@@ -189,7 +190,7 @@ Value batch(Runtime& runtime, const Value& value, Arguments& arguments) {
 Value slice(Runtime& runtime, const Value& value, Arguments& arguments) {
   const Values given = bound(runtime, "slice", arguments, {"slices", "fill_with"}, 1);
   const auto items = iterate(runtime, value);
-  const int64_t slices = need_count(runtime, given[0], int64_t{1} << 40), size = static_cast<int64_t>(items->size());
+  const int64_t slices = need_count(runtime, given[0], int64_t{1} << 40), size = static_cast<int64_t>(items.size());
   if (slices == 0) runtime.fail("integer division or modulo by zero");
   if (slices < 0) return iterator(runtime, {});
   runtime.charge(static_cast<size_t>(slices) * sizeof(Value));
@@ -199,7 +200,7 @@ Value slice(Runtime& runtime, const Value& value, Arguments& arguments) {
   int64_t begin = 0;
   for (int64_t i = 0; i < slices; ++i) {
     const int64_t end = begin + each + (i < longer ? 1 : 0);
-    Values row(items->begin() + begin, items->begin() + end);
+    Values row(items.begin() + begin, items.begin() + end);
     if (!given[1].is_missing() && !given[1].is_none() && i >= longer) row.push_back(given[1]);
     rows.push_back(runtime.row(std::move(row)));
     begin = end;

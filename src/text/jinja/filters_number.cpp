@@ -56,8 +56,8 @@ std::optional<Int> parse_integer(std::string_view text, int base) {
   Int value = 0;
   for (const char c : *digits) {
     if (digit_value(c) >= base) return {};
+    if (value > kLargestInt / base - base) return {};
     value = value * base + digit_value(c);
-    if (value > kLargestInt) return {};
   }
   return negative ? -value : value;
 }
@@ -169,7 +169,7 @@ Value rounded(Runtime& runtime, const Value& value, Arguments& arguments) {
   }
   const double scale = std::pow(10.0, static_cast<double>(digits)), scaled = value.real() * scale;
   if (!std::isfinite(scaled)) runtime.fail("cannot convert float infinity to integer");
-  return Value((method == "ceil" ? std::ceil(scaled) : std::floor(scaled)) / scale);
+  return Value((method == "ceil" ? std::ceil(scaled) : std::floor(scaled)) / scale + 0.0);
 }
 
 }  // namespace lockstep::text::jinja

@@ -55,7 +55,7 @@ Value sort(Runtime& runtime, const Value& value, Arguments& arguments) {
   const Values given = bound(runtime, "sort", arguments, {"reverse", "case_sensitive", "attribute"});
   const Value paths = given[2].is_missing() ? Value::none() : given[2];
   std::vector<Keyed> rows;
-  for (const Value& item : *iterate(runtime, value))
+  for (const Value& item : iterate(runtime, value))
     rows.push_back({several_keys(runtime, item, paths, truth(given[1])), item});
   return items_in_order(runtime, std::move(rows), truth(given[0]));
 }
@@ -81,7 +81,7 @@ Value unique(Runtime& runtime, const Value& value, Arguments& arguments) {
   const Values given = bound(runtime, "unique", arguments, {"case_sensitive", "attribute"});
   Pairs seen;
   Values items;
-  for (const Value& item : *iterate(runtime, value)) {
+  for (const Value& item : iterate(runtime, value)) {
     const Value key = key_of(runtime, item, path_or_missing(given[1]), truth(given[0]));
     if (!is_hashable(key)) runtime.fail("unhashable type: '" + std::string(type_name(key)) + "'");
     if (look_up(runtime, seen, key) != nullptr) continue;
@@ -95,9 +95,9 @@ template <bool largest>
 Value extreme(Runtime& runtime, const Value& value, Arguments& arguments) {
   const Values given = bound(runtime, largest ? "max" : "min", arguments, {"case_sensitive", "attribute"});
   const auto items = iterate(runtime, value);
-  if (items->empty()) return runtime.undefined("No aggregated item, sequence was empty.");
+  if (items.size() == 0) return runtime.undefined("No aggregated item, sequence was empty.");
   Keyed best;
-  for (const Value& item : *items) {
+  for (const Value& item : items) {
     const Value key = key_of(runtime, item, path_or_missing(given[1]), truth(given[0]));
     if (best.item.is_missing() || ordered(runtime, key, best.key, largest ? ">" : "<")) best = {key, item};
   }
@@ -109,7 +109,7 @@ Value sum(Runtime& runtime, const Value& value, Arguments& arguments) {
   Value total = given[1].is_missing() ? Value(Int{0}) : given[1];
   if (total.is_string()) runtime.fail("sum() can't sum strings [use ''.join(seq) instead]");
   const Value path = path_or_missing(given[0]);
-  for (const Value& item : *iterate(runtime, value))
+  for (const Value& item : iterate(runtime, value))
     total = arithmetic(runtime, BinaryOperator::add, total, path.is_missing() ? item : get_path(runtime, item, path));
   return total;
 }
@@ -123,7 +123,7 @@ Value groupby(Runtime& runtime, const Value& value, Arguments& arguments) {
     return instead ? given[1] : found;
   };
   std::vector<Keyed> rows;
-  for (const Value& item : *iterate(runtime, value))
+  for (const Value& item : iterate(runtime, value))
     rows.push_back({folded(runtime, attribute(item), case_sensitive), item});
   sort_keyed(runtime, rows, false);
   Values groups;

@@ -92,14 +92,14 @@ Value indent(Runtime& runtime, const Value& value, Arguments& arguments) {
 
 Value truncate(Runtime& runtime, const Value& value, Arguments& arguments) {
   const Values given = bound(runtime, "truncate", arguments, {"length", "killwords", "end", "leeway"});
-  const std::u32string codes = to_codes(need_text(runtime, value));
   const std::string end = given[2].is_missing() ? "..." : need_text(runtime, given[2]);
   const Int tail = static_cast<Int>(count_characters(end));
   const Int most = given[0].is_missing() ? 255 : need_integer(runtime, given[0]);
   const Int leeway = given[3].is_missing() || given[3].is_none() ? 5 : need_integer(runtime, given[3]);
   if (most < tail) runtime.fail("expected length >= " + text_of(tail) + ", got " + text_of(most));
   if (leeway < 0) runtime.fail("expected leeway >= 0, got " + text_of(leeway));
-  if (static_cast<Int>(codes.size()) <= most + leeway) return value;
+  if (const auto size = length(value); size && *size <= most + leeway) return value;
+  const std::u32string codes = to_codes(need_text(runtime, value));
   std::u32string_view head = std::u32string_view(codes).substr(0, static_cast<size_t>(most - tail));
   if (!truth(given[1])) head = head.substr(0, head.rfind(U' '));
   return runtime.text(to_utf8(head) + end);
@@ -179,10 +179,10 @@ Value urlencode(Runtime& runtime, const Value& value, Arguments& arguments) {
   if (value.is(Kind::dict)) {
     for (const auto& [key, item] : value.dict().items) append(key, item);
   } else {
-    for (const Value& item : *iterate(runtime, value)) {
+    for (const Value& item : iterate(runtime, value)) {
       const auto pair = iterate(runtime, item);
-      if (pair->size() != 2) runtime.fail("urlencode wants pairs");
-      append((*pair)[0], (*pair)[1]);
+      if (pair.size() != 2) runtime.fail("urlencode wants pairs");
+      append(pair[0], pair[1]);
     }
   }
   return runtime.text(std::move(out));
@@ -200,9 +200,9 @@ Value to_json_filter(Runtime& runtime, const Value& value, Arguments& arguments)
   if (style.indent) style.item_separator = ",";
   if (!given[2].is_missing() && !given[2].is_none()) {
     const auto separators = iterate(runtime, given[2]);
-    if (separators->size() != 2) runtime.fail("tojson: separators are two strings");
-    style.item_separator = need_text(runtime, (*separators)[0]);
-    style.key_separator = need_text(runtime, (*separators)[1]);
+    if (separators.size() != 2) runtime.fail("tojson: separators are two strings");
+    style.item_separator = need_text(runtime, separators[0]);
+    style.key_separator = need_text(runtime, separators[1]);
   }
   return runtime.text(to_json(runtime, value, style));
 }

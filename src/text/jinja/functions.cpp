@@ -88,10 +88,10 @@ Pairs pairs_of(Runtime& runtime, const char* function, Arguments& arguments) {
       runtime.charge(from.dict().items.size() * 2 * sizeof(Value));
       items = from.dict().items;
     } else {
-      for (const Value& item : *iterate(runtime, from)) {
+      for (const Value& item : iterate(runtime, from)) {
         const auto pair = iterate(runtime, item);
-        if (pair->size() != 2) runtime.fail("dictionary update sequence element needs a length of 2");
-        store(runtime, items, (*pair)[0], (*pair)[1]);
+        if (pair.size() != 2) runtime.fail("dictionary update sequence element needs a length of 2");
+        store(runtime, items, pair[0], pair[1]);
       }
     }
   }
@@ -107,7 +107,7 @@ Value make_namespace(Runtime& runtime, const Value&, Arguments& arguments) {
   runtime.charge(sizeof(Space) + arguments.named.size() * 2 * sizeof(Value));
   Pairs items = pairs_of(runtime, "namespace", arguments);
   for (const auto& [key, value] : items) need_text(runtime, key);
-  runtime.spaces.push_back({std::move(items)});
+  runtime.spaces.push_back({.items = std::move(items)});
   return Value(&runtime.spaces.back());
 }
 
@@ -182,7 +182,7 @@ bool is_sequence_like(const Value& value) {
     const Flavour flavour = value.sequence().flavour;
     return flavour == Flavour::list || flavour == Flavour::tuple || flavour == Flavour::range;
   }
-  return value.is_string() || value.is(Kind::dict);
+  return value.is_string() || value.is(Kind::dict) || value.is_undefined();
 }
 
 bool is_callable(const Value& value) {

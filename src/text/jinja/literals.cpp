@@ -35,9 +35,8 @@ NumberLiteral integer(std::string_view text, size_t prefix, int base) {
   Int value = 0;
   for (const char c : text.substr(prefix)) {
     if (c == '_') continue;
-    value = value * base + digit_of(c);
-    if (value > kLargestInt) literal.too_large = true;
-    if (literal.too_large) value = 0;
+    if (value > kLargestInt / base - base) literal.too_large = true;
+    value = literal.too_large ? 0 : value * base + digit_of(c);
   }
   literal.value = Value(value);
   return literal;

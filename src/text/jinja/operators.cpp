@@ -69,11 +69,23 @@ void append_sequence(Runtime& runtime, std::string& out, const Value& value) {
   }
 }
 
+// Namespaces can hold themselves; Python writes dots the second time.
+template <class Append>
+void append_once(Runtime& runtime, std::string& out, const void* what, std::string_view dots, const Append& append) {
+  if (std::ranges::count(runtime.printing, what) > 0) {
+    out += dots;
+    return;
+  }
+  runtime.printing.push_back(what);
+  append();
+  runtime.printing.pop_back();
+}
+
 void append_object(Runtime& runtime, std::string& out, const Value& value) {
   switch (value.kind()) {
     case Kind::space:
       out += "<Namespace ";
-      append_pairs(runtime, out, value.space().items);
+      append_once(runtime, out, &value.space(), "{...}", [&] { append_pairs(runtime, out, value.space().items); });
       out += '>';
       return;
     case Kind::macro:
@@ -101,8 +113,12 @@ void append_repr(Runtime& runtime, std::string& out, const Value& value) {
       runtime.charge(value.text().size() + kAbout);
       out += value.string().markup ? "Markup(" + repr(value.text()) + ")" : repr(value.text());
       return;
-    case Kind::sequence: return append_sequence(runtime, out, value);
-    case Kind::dict: return append_pairs(runtime, out, value.dict().items);
+    case Kind::sequence: {
+      const std::string_view dots = value.is_sequence(Flavour::tuple) ? "(...)" : "[...]";
+      return append_once(runtime, out, &value.sequence(), dots, [&] { append_sequence(runtime, out, value); });
+    }
+    case Kind::dict:
+      return append_once(runtime, out, &value.dict(), "{...}", [&] { append_pairs(runtime, out, value.dict().items); });
     case Kind::none: out += "None"; break;
     case Kind::boolean: out += value.boolean() ? "True" : "False"; break;
     case Kind::integer: out += text_of(value.integer()); break;
@@ -230,14 +246,14 @@ bool contains(Runtime& runtime, const Value& container, const Value& item) {
     runtime.step(static_cast<int64_t>(container.text().size() / 64));
     return container.text().find(item.text()) != std::string::npos;
   }
-  if (container.is(Kind::dict)) {
+  if (container.is(Kind::dict) || container.is_sequence(Flavour::keys)) {
     if (!is_hashable(item)) runtime.fail("unhashable type: '" + std::string(type_name(item)) + "'");
-    return look_up(runtime, container.dict().items, item) != nullptr;
+    if (container.is(Kind::dict)) return look_up(runtime, container.dict().items, item) != nullptr;
   }
   if (!is_iterable(container))
     runtime.fail("argument of type '" + std::string(type_name(container)) + "' is not iterable");
   const auto items = iterate(runtime, container);
-  return std::ranges::any_of(*items,
+  return std::ranges::any_of(items,
                              [&](const Value& other) { return other.same(item) || equal(runtime, other, item); });
 }
 

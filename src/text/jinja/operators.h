@@ -30,8 +30,21 @@ Value arithmetic(Runtime& runtime, BinaryOperator op, const Value& a, const Valu
 Value negative(Runtime& runtime, const Value& value, bool minus);
 
 bool is_iterable(const Value& value);
-// The items; what is left of an iterator, which is then used up. DataError: not iterable.
-std::shared_ptr<const Values> iterate(Runtime& runtime, const Value& value);
+// Items of something, kept alive: `for (const Value& item : iterate(...))`.
+class Items {
+ public:
+  explicit Items(std::shared_ptr<const Values> held) : held_(std::move(held)) {}
+  Values::const_iterator begin() const { return held_->begin(); }
+  Values::const_iterator end() const { return held_->end(); }
+  size_t size() const { return held_->size(); }
+  const Value& operator[](size_t place) const { return (*held_)[place]; }
+  const std::shared_ptr<const Values>& held() const { return held_; }
+
+ private:
+  std::shared_ptr<const Values> held_;
+};
+// What is left of an iterator, which is then used up. DataError: not iterable.
+Items iterate(Runtime& runtime, const Value& value);
 std::optional<Int> length(const Value& value);  // nothing: the type has no length
 
 // object.name and object[key] as the sandbox finds them: undefined where Python's environment gives that.

@@ -9,8 +9,6 @@ using Kind = Expression::Kind;
 
 namespace {
 
-constexpr int kMaxDepth = 200;
-
 std::vector<ExpressionPtr> row(ExpressionPtr a, ExpressionPtr b = nullptr, ExpressionPtr c = nullptr, size_t size = 0) {
   std::vector<ExpressionPtr> children;
   const size_t count = size != 0 ? size : c ? 3 : b ? 2 : 1;
@@ -21,37 +19,6 @@ std::vector<ExpressionPtr> row(ExpressionPtr a, ExpressionPtr b = nullptr, Expre
 }
 
 }  // namespace
-
-void Parser::finish(Expression& node) const {
-  int depth = 0;
-  const auto look = [&depth](const ExpressionPtr& child) {
-    if (child) depth = std::max(depth, child->depth);
-  };
-  for (const ExpressionPtr& child : node.children) look(child);
-  for (const ExpressionPtr& child : node.arguments.positional) look(child);
-  for (const Named& named : node.arguments.named) look(named.value);
-  look(node.arguments.star);
-  look(node.arguments.double_star);
-  node.depth = depth + 1;
-  if (node.depth > kMaxDepth) fail("an expression is nested too deeply", node.line);
-}
-
-ExpressionPtr Parser::make(Kind kind, int line, std::vector<ExpressionPtr> children) {
-  auto node = std::make_unique<Expression>();
-  node->kind = kind;
-  node->line = line;
-  node->children = std::move(children);
-  finish(*node);
-  return node;
-}
-
-ExpressionPtr Parser::name_node(const std::string& text, int line) {
-  ExpressionPtr node = make(Kind::name, line);
-  node->text = text;
-  node->name = number_of(text);
-  uses_.push_back({text, false});
-  return node;
-}
 
 // a, b, c: a tuple; a: the expression itself.
 ExpressionPtr Parser::tuple(bool conditional, Names ends, bool parentheses) {
@@ -315,7 +282,13 @@ ExpressionPtr Parser::subscribed(ExpressionPtr node, int line) {
     next();
     is_slice = true;
   }
-  if (current().is_symbol(",")) fail("an index of several parts is not supported", line);
+  if (current().is_symbol(",")) {
+    if (is_slice) fail("an index of several slices is not supported", line);
+    std::vector<ExpressionPtr> items;
+    items.push_back(std::move(parts[1]));
+    while (skip_symbol(",")) items.push_back(expression());
+    parts[1] = make(Kind::tuple, line, std::move(items));
+  }
   expect_symbol("]");
   if (!is_slice) return make(Kind::item, line, std::move(parts));
   parts.resize(4);

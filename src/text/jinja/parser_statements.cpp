@@ -3,6 +3,7 @@
 #include "text/jinja/functions.h"
 #include "text/jinja/parse_state.h"
 #include "text/jinja/parser.h"
+#include "text/jinja/symbols.h"
 
 namespace lockstep::text::jinja {
 
@@ -41,6 +42,7 @@ Parser::Nested::Nested(Parser& parser) : parser_(parser) {
 Tree Parser::run() {
   tree_.body = block({});
   if (!unknown_.empty()) fail_unknown(where_, unknown_[0].line, unknown_[0].name, unknown_[0].filter);
+  find_unset(tree_);
   return std::move(tree_);
 }
 

@@ -79,6 +79,7 @@ class PercentFormat {
     const std::string key = text_.substr(begin, place_ - 1 - begin);
     const Value* found = find_key(value_.dict(), key);
     if (found == nullptr) runtime_.fail(repr(key));
+    next_ = arguments_.size();  // keys and places do not mix
     return *found;
   }
 

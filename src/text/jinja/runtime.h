@@ -19,7 +19,7 @@ struct Limits {
   int depth = 1200;                // of evaluation: nested expressions, blocks and macro calls
 };
 inline constexpr int kMaxContainerDepth = 400;
-inline constexpr Int kLargestInt = Int{1} << 100;
+inline constexpr Int kLargestInt = Int{1} << 125;
 
 struct Scope {
   explicit Scope(std::shared_ptr<Scope> above) : parent(std::move(above)) {}
@@ -60,6 +60,8 @@ class Runtime {
   Value integer(Int value) const;  // DataError beyond kLargestInt
 
   std::tm now() const;  // the clock, unless one was given
+
+  std::vector<const void*> printing;  // lists, dicts and namespaces whose texts are being made
 
   // What can change belongs to the rendering.
   std::deque<Space> spaces;

@@ -4,7 +4,7 @@
 //   memory      a Template is immutable after parse and may be rendered by many threads at once
 //   fidelity    texts equal jinja2's byte for byte; what jinja2 has and this has not is a FormatError that names it
 //   not here    block, extends, include, import, autoescape; the filters pprint, random, striptags, urlize, wordwrap,
-//               xmlattr, filesizeformat; methods of markupsafe.Markup; integers beyond 2^100
+//               xmlattr, filesizeformat; methods of markupsafe.Markup; integers beyond 2^125
 //   limits      runtime.h
 #pragma once
 

@@ -40,7 +40,11 @@ std::string_view type_name(const Value& value) {
     case Value::Kind::string: return value.string().markup ? "Markup" : "str";
     case Value::Kind::dict: return "dict";
     case Value::Kind::space: return "Namespace";
-    case Value::Kind::callable: return "builtin_function_or_method";
+    case Value::Kind::callable: {
+      const Callable& callable = value.callable();
+      if (!callable.self.is_missing()) return "builtin_function_or_method";
+      return callable.name == "range" || callable.name.find('_') != std::string_view::npos ? "function" : "type";
+    }
     case Value::Kind::macro: return "Macro";
     case Value::Kind::loop: return "LoopContext";
     case Value::Kind::turn: return value.turn().joiner ? "Joiner" : "Cycler";

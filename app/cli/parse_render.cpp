@@ -1,0 +1,58 @@
+// lockstep render.
+#include "cli/parse.h"
+#include "cli/parse_shared.h"
+#include "core/error.h"
+
+namespace lockstep::cli {
+
+namespace {
+
+FlagSet render_flags(recipes::RenderOptions& o) {
+  FlagSet flags;
+  flags.add("Template", {{"--hf-checkpoint", "DIR", text(o.hf_checkpoint),
+                          "Hugging Face model directory, or a hub id in the local cache (weights are not needed)"},
+                         {"--chat-template", "FILE", text(o.chat.template_file), "or a template of its own"}});
+  flags.add("Conversations",
+            {{"--input", "FILE", text(o.input), "JSON lines, a list of messages each"},
+             {"--input-key", "KEY", text(o.input_key), "key of the messages (a string is one user message)"},
+             {"--prompt", "TEXT", text(o.prompt), "or one user message; only its text is printed"},
+             {"--tools", "FILE", text(o.tools), "a JSON list of schemas, for rows without tools"},
+             {"--tool-key", "KEY", text(o.chat.tool_key), "key of a row's tools"},
+             {"--output", "FILE", text(o.output), "JSON lines: {\"text\", \"spans\"}"}});
+  const std::vector<Flag> chat = chat_flags(o.chat);
+  flags.add("Options",
+            {chat[1],
+             {"--add-generation-prompt", "", toggle(o.add_generation_prompt), "end where the assistant begins"},
+             {"--continue-final-message", "", toggle(o.continue_final_message), "end inside the last message"}});
+  return flags;
+}
+
+}  // namespace
+
+recipes::RenderOptions parse_render(const Values& args) {
+  recipes::RenderOptions options;
+  const FlagSet flags = render_flags(options);
+  bind(classify(args, flags, Scripts::none), flags);
+  if (options.hf_checkpoint.empty() && options.chat.template_file.empty())
+    throw ConfigError({.what = "missing: --hf-checkpoint or --chat-template", .attempt = "--hf-checkpoint DIR"});
+  if (options.prompt.has_value() != options.input.empty())
+    throw ConfigError({.what = "give one of --prompt and --input",
+                       .where = "--prompt",
+                       .got = options.prompt ? "both" : "neither",
+                       .attempt = "--prompt \"What is 2 + 3?\""});
+  if (options.add_generation_prompt && options.continue_final_message)
+    throw ConfigError(
+        {.what = "--add-generation-prompt and --continue-final-message exclude each other", .attempt = "keep one"});
+  return options;
+}
+
+std::string render_help() {
+  recipes::RenderOptions options;
+  return render_flags(options).help(
+      "render",
+      "Conversations as a chat template writes them, as transformers' apply_chat_template. Spans are the bytes that\n"
+      "{% generation %} blocks made, what assistant-only training learns; on a terminal they are coloured.",
+      "Example:\n  lockstep render --hf-checkpoint DIR --prompt \"What is 2 + 3?\" --add-generation-prompt");
+}
+
+}  // namespace lockstep::cli
