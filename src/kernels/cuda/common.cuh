@@ -58,8 +58,9 @@ inline bool has_sm90() {
 // ---- kernels that overlap (programmatic dependent launch) ----
 //
 // A kernel launched by launch_early may begin while those before it on the stream still run. So each calls
-// wait_for_previous() before it touches memory that another kernel writes, or writes any itself; what never changes
-// (weights of the base) may be read before. let_next_begin() comes as early as possible: it costs nothing, because the
+// wait_for_previous() before it touches memory that another kernel writes, or writes any itself. What does not change
+// while a batch is under way may be read before: the base, and an adapter, for kernels that write one are launched as
+// usual and a batch's upload lies between. let_next_begin() comes as early as possible: it costs nothing, because the
 // next kernel finds no room until all blocks of this one are there.
 
 __device__ __forceinline__ void let_next_begin() {

@@ -24,15 +24,21 @@ template <bool kTransposed>
 constexpr int kSegmentElements = 16 * (kSegment + 8) +
                                  (kTransposed ? kSegment * (16 + 8) : 16 * (kSegment + 8));  // of one warp
 
+// The adapter may be read before the kernels ahead have ended: it does not change while a batch is under way.
 template <bool kTransposed>
-__device__ void segment_sum(float (&acc)[1][2][4], bf16* shared, const PairProduct& pair, int64_t row0, int64_t col0,
-                            int64_t segment, int lane) {
+__device__ void load_adapter(bf16* shared, const PairProduct& pair, int64_t col0, int64_t segment, int lane) {
   bf16* const b = shared + 16 * tile_stride(kSegment);
-  load_tile<16, kSegment, 32, false>(shared, pair.x, row0, segment * kSegment, lane);
   if constexpr (kTransposed)
     load_tile<kSegment, 16, 32, true>(b, pair.b, segment * kSegment, col0, lane);
   else
     load_tile<16, kSegment, 32, false>(b, pair.b, col0, segment * kSegment, lane);
+}
+
+template <bool kTransposed>
+__device__ void segment_sum(float (&acc)[1][2][4], bf16* shared, const PairProduct& pair, int64_t row0, int64_t segment,
+                            int lane) {
+  const bf16* const b = shared + 16 * tile_stride(kSegment);
+  load_tile<16, kSegment, 32, false>(shared, pair.x, row0, segment * kSegment, lane);
   copy_commit();
   copy_wait<0>();
   __syncwarp();
@@ -54,10 +60,13 @@ __global__ void __launch_bounds__(32 * kSegmentWarps)
   const int64_t segment = int64_t{blockIdx.z} * kSegmentWarps + warp;
   partial += tile * most_segments * 64;
 
-  begin_early();
+  bf16* const tiles = shared + warp * kSegmentElements<kTransposed>;
+  let_next_begin();
+  if (segment < segments) load_adapter<kTransposed>(tiles, pair, col0, segment, lane);
+  wait_for_previous();
   if (segment < segments) {
     float acc[1][2][4] = {};
-    segment_sum<kTransposed>(acc, shared + warp * kSegmentElements<kTransposed>, pair, row0, col0, segment, lane);
+    segment_sum<kTransposed>(acc, tiles, pair, row0, segment, lane);
     for (int j = 0; j < 2; ++j)
       partial[segment * 64 + j * 32 + lane] = make_float4(acc[0][j][0], acc[0][j][1], acc[0][j][2], acc[0][j][3]);
   }
@@ -180,17 +189,25 @@ __global__ void __launch_bounds__(kUpdateThreads)
   Operand y{rows.y + columns.y_begin, rows.stride, rows.count, columns.y_cols, false};
   y.aligned = reinterpret_cast<uintptr_t>(y.data) % 16 == 0 && y.stride % 8 == 0 && y.cols % 8 == 0;
 
-  begin_early();
+  const auto load_adapter = [&](int step, int stage) {
+    const PairProduct& pair = products.pair[first + step / chunks];
+    bf16* const b = shared + kYTile + stage * kStage + kXTile;
+    const int64_t k = int64_t{step % chunks} * kDepth;
+    if constexpr (kTransposed)
+      load_tile<kDepth, 64, kUpdateThreads, true>(b, pair.b, k, col0, thread);
+    else
+      load_tile<64, kDepth, kUpdateThreads, false>(b, pair.b, col0, k, thread);
+  };
+  const int early = min(count * chunks, kUpdateStages - 1);  // steps whose part of the adapter comes before the rest
+  let_next_begin();
+  for (int step = 0; step < early; ++step) load_adapter(step, step);
+  wait_for_previous();
   load_tile<64, 64, kUpdateThreads, false>(y_tile, y, row0, col0, thread);
   const auto load = [&](int step, int stage) {
-    const PairProduct& pair = products.pair[first + step / chunks];
-    bf16* const x = shared + kYTile + stage * kStage;
-    const int64_t k = int64_t{step % chunks} * kDepth;
-    load_tile<64, kDepth, kUpdateThreads, false>(x, pair.x, row0, k, thread);
-    if constexpr (kTransposed)
-      load_tile<kDepth, 64, kUpdateThreads, true>(x + kXTile, pair.b, k, col0, thread);
-    else
-      load_tile<64, kDepth, kUpdateThreads, false>(x + kXTile, pair.b, col0, k, thread);
+    if (step >= early) load_adapter(step, stage);
+    load_tile<64, kDepth, kUpdateThreads, false>(shared + kYTile + stage * kStage,
+                                                 products.pair[first + step / chunks].x, row0,
+                                                 int64_t{step % chunks} * kDepth, thread);
   };
   float acc[2][4][4] = {}, sum[2][4][4] = {};
   const auto compute = [&](int step, int stage) {
