@@ -72,6 +72,7 @@ class SftRun {
 
   OrderedJson settings() const {
     return {{"rows of --prompt-data", data_.size()},
+            {"tokens and targets of --prompt-data", data_.digest().substr(0, 16)},
             {"--global-batch-size", options_.training.global_batch_size},
             {"--rollout-shuffle", options_.shuffle},
             {"--rollout-seed", options_.shuffle_seed},
