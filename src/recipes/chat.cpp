@@ -56,6 +56,8 @@ text::ChatInput conversation_of(const OrderedJson& row, OrderedJson messages, co
       .messages = std::move(messages), .tools = tools_of(row, options.tool_key, where), .kwargs = options.kwargs};
   if (const auto more = row.find("chat_template_kwargs"); more != row.end() && !more->is_null()) {
     if (!more->is_object()) wrong_type(*more, "chat_template_kwargs", where, "an object");
+    for (const char* name : {"messages", "tools", "add_generation_prompt"})
+      if (more->contains(name)) wrong_type(*more, "chat_template_kwargs", where, "no variable of the program's own");
     if (input.kwargs.is_null()) input.kwargs = OrderedJson::object();
     input.kwargs.update(*more);
   }

@@ -146,6 +146,7 @@ TEST_F(Sft, WhatIsWrongWithARowNamesItsLine) {
       R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], )";
   fails(turns + R"("tools": "[bad"})", {"rows.jsonl line 2, tools", "[bad", "a list of JSON schemas"});
   fails(turns + R"("chat_template_kwargs": []})", {"rows.jsonl line 2, chat_template_kwargs", "an object"});
+  fails(turns + R"("chat_template_kwargs": {"tools": []}})", {"rows.jsonl line 2, chat_template_kwargs", "tools"});
   fails(R"({"text": ")" + std::string(600, 'x') + R"("})", {"line 2", "context", "--max-seq-length"});
   // Unless they may be bad.
   EXPECT_EQ(shown("{\"text\": 3}\n{\"text\": \"ok\"}", [](RowOptions& o) { o.max_bad_rows = 1; }).size(), 1u);
@@ -248,6 +249,12 @@ TEST_F(Sft, TheBestCheckpointIsKeptAndPatienceEnds) {
   options.save.load = options.save.save;
   run_sft(options, control_);
   EXPECT_EQ(metrics("best").size(), lines);
+  // Where it goes on from another directory, the best checkpoint is still the one over there.
+  options.save.save = (dir_.path() / "elsewhere").string();
+  info_.str("");
+  run_sft(options, control_);
+  EXPECT_NE(info_.str().find(options.save.load + "/" + checkpoint::iteration_directory_name(at)), std::string::npos)
+      << info_.str();
 }
 
 TEST_F(Sft, InterruptedAnywhereResumesWithItsEvaluations) {
