@@ -18,13 +18,34 @@ FlagSet render_flags(recipes::RenderOptions& o) {
              {"--prompt", "TEXT", text(o.prompt), "or one user message; only its text is printed"},
              {"--tools", "FILE", text(o.tools), "a JSON list of schemas, for rows without tools"},
              {"--tool-key", "KEY", text(o.chat.tool_key), "key of a row's tools"},
-             {"--output", "FILE", text(o.output), "JSON lines: {\"text\", \"spans\"}"}});
-  const std::vector<Flag> chat = chat_flags(o.chat);
+             {"--output", "FILE", text(o.output), "write the JSON lines here instead of printing them"}});
+  flags.add("Training", {{"--tokens", "", toggle(o.tokens),
+                          "rows of any shape as sft and dpo read them: {\"tokens\", \"loss_mask\", \"text\"}"},
+                         loss_mask_flag(o.loss_mask)});
+  std::vector<Flag> chat = chat_flags(o.chat);
+  std::erase_if(chat, [](const Flag& flag) { return flag.name != "--apply-chat-template-kwargs"; });
+  flags.add("Options", std::move(chat));
   flags.add("Options",
-            {chat[1],
-             {"--add-generation-prompt", "", toggle(o.add_generation_prompt), "end where the assistant begins"},
+            {{"--add-generation-prompt", "", toggle(o.add_generation_prompt), "end where the assistant begins"},
              {"--continue-final-message", "", toggle(o.continue_final_message), "end inside the last message"}});
   return flags;
+}
+
+void check_tokens(const recipes::RenderOptions& o, const Classified& given) {
+  if (!o.tokens) {
+    if (given.given("--loss-mask-type") != nullptr)
+      throw ConfigError(
+          {.what = "--loss-mask-type needs --tokens", .where = "--loss-mask-type", .attempt = "--tokens"});
+    return;
+  }
+  for (const char* flag : {"--hf-checkpoint", "--input"})
+    if (given.given(flag) == nullptr)
+      throw ConfigError({.what = std::string("--tokens needs ") + flag, .where = "--tokens", .attempt = flag});
+  for (const char* flag : {"--prompt", "--tools", "--add-generation-prompt", "--continue-final-message"})
+    if (given.given(flag) != nullptr)
+      throw ConfigError({.what = std::string("--tokens excludes ") + flag,
+                         .where = flag,
+                         .attempt = "drop it: rows are read as training reads them"});
 }
 
 }  // namespace
@@ -32,7 +53,9 @@ FlagSet render_flags(recipes::RenderOptions& o) {
 recipes::RenderOptions parse_render(const Values& args) {
   recipes::RenderOptions options;
   const FlagSet flags = render_flags(options);
-  bind(classify(args, flags, Scripts::none), flags);
+  const Classified given = classify(args, flags, Scripts::none);
+  bind(given, flags);
+  check_tokens(options, given);
   if (options.hf_checkpoint.empty() && options.chat.template_file.empty())
     throw ConfigError({.what = "missing: --hf-checkpoint or --chat-template", .attempt = "--hf-checkpoint DIR"});
   if (options.prompt.has_value() != options.input.empty())
@@ -51,8 +74,10 @@ std::string render_help() {
   return render_flags(options).help(
       "render",
       "Conversations as a chat template writes them, as transformers' apply_chat_template. Spans are the bytes that\n"
-      "{% generation %} blocks made, what assistant-only training learns; on a terminal they are coloured.",
-      "Example:\n  lockstep render --hf-checkpoint DIR --prompt \"What is 2 + 3?\" --add-generation-prompt");
+      "{% generation %} blocks made, what assistant-only training learns; on a terminal they are coloured.\n"
+      "With --tokens: the tokens of training rows and which of them are targets (docs/sft.md).",
+      "Examples:\n  lockstep render --hf-checkpoint DIR --prompt \"What is 2 + 3?\" --add-generation-prompt\n"
+      "  lockstep render --hf-checkpoint DIR --input rows.jsonl@[0:3] --tokens");
 }
 
 }  // namespace lockstep::cli

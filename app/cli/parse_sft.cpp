@@ -29,25 +29,19 @@ struct SftForm {
 };
 
 std::vector<Flag> row_flags(recipes::RowOptions& rows) {
-  using recipes::LossMaskType, recipes::TruncationMode;
-  const auto set_mask = [&rows](const std::string& name) { rows.loss_mask = recipes::parse_loss_mask_type(name); };
+  using recipes::TruncationMode;
   const auto set_truncation = [&rows](const std::string& name) {
     rows.truncation = name == "keep_end" ? TruncationMode::keep_end : TruncationMode::keep_start;
   };
   std::vector<Flag> flags = chat_flags(rows.chat);
   std::erase_if(flags, [](const Flag& flag) { return flag.name == "--apply-chat-template"; });  // messages always are
-  flags.insert(
-      flags.end(),
-      {{"--input-key", "KEY", text(rows.messages_key), "key of a row's list of messages"},
-       {"--loss-mask-type", "TYPE",
-        choice("auto|assistant|completion|all|qwen|qwen3|qwen3_5|distill_qwen", "auto", set_mask),
-        "targets: auto (turns of the assistant; completions; all of a text) | assistant (also: qwen, qwen3, qwen3_5, "
-        "distill_qwen) | completion | all"},
-       {"--max-seq-length", "N", number(rows.max_length, 2, 100'000'000),
-        "longer rows are cut, with a count (an error)"},
-       {"--truncation-mode", "MODE", choice("keep_start|keep_end", "keep_start", set_truncation),
-        "keep_start | keep_end of a row that is cut"},
-       max_bad_rows_flag(rows.max_bad_rows)});
+  flags.insert(flags.end(), {{"--input-key", "KEY", text(rows.messages_key), "key of a row's list of messages"},
+                             loss_mask_flag(rows.loss_mask),
+                             {"--max-seq-length", "N", number(rows.max_length, 2, 100'000'000),
+                              "longer rows are cut, with a count (an error)"},
+                             {"--truncation-mode", "MODE", choice("keep_start|keep_end", "keep_start", set_truncation),
+                              "keep_start | keep_end of a row that is cut"},
+                             max_bad_rows_flag(rows.max_bad_rows)});
   return flags;
 }
 

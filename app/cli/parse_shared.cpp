@@ -59,6 +59,14 @@ Flag max_bad_rows_flag(int64_t& rows) {
           "rows that may be left out; each is named, one more stops the run"};
 }
 
+Flag loss_mask_flag(recipes::LossMaskType& type) {
+  const auto set = [&type](const std::string& name) { type = recipes::parse_loss_mask_type(name); };
+  return {"--loss-mask-type", "TYPE",
+          choice("auto|assistant|completion|all|qwen|qwen3|qwen3_5|distill_qwen", "auto", set),
+          "targets: auto (turns of the assistant; completions; all of a text) | assistant (also: qwen, qwen3, qwen3_5, "
+          "distill_qwen) | completion | all"};
+}
+
 std::vector<Flag> chat_flags(recipes::ChatOptions& chat) {
   const Binding kwargs = {.set = [&chat](const std::string& flag, const Values& values) {
     chat.kwargs = OrderedJson::parse(values[0], nullptr, false);

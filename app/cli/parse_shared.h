@@ -12,6 +12,7 @@ Flag hf_checkpoint_flag(recipes::BaseOptions& base);
 Flag adapter_path_flag(std::string& path, std::string help);
 Binding eval_sets(std::vector<recipes::EvalSet>& sets);  // NAME PATH pairs, or one PATH
 Flag max_bad_rows_flag(int64_t& rows);
+Flag loss_mask_flag(recipes::LossMaskType& type);
 std::vector<Flag> chat_flags(recipes::ChatOptions& chat);  // how conversations become text
 Flag reward_flag(recipes::RewardType& reward, std::string_view shown);
 std::vector<Flag> lora_flags(recipes::AdapterOptions& adapter);           // without --lora-rank and --target-modules

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
@@ -24,7 +25,7 @@ const OrderedJson& field(const OrderedJson& row, const std::string& key, const s
 [[noreturn]] void wrong_type(const OrderedJson& value, const std::string& key, const std::string& where,
                              const char* wanted) {
   throw DataError({.what = "a field has the wrong type",
-                   .where = where + ": " + key,
+                   .where = where.empty() ? key : where + ": " + key,
                    .got = value.dump(-1, ' ', true, OrderedJson::error_handler_t::replace).substr(0, 100),
                    .wanted = wanted});
 }
@@ -49,24 +50,27 @@ std::optional<text::ChatTemplate> load_chat_template(const std::string& director
   return directory.empty() ? std::nullopt : text::ChatTemplate::load(directory);
 }
 
-text::ChatInput chat_input(const OrderedJson& row, const std::string& key, const ChatOptions& options,
-                           const std::string& where) {
-  const OrderedJson& messages = field(row, key, where);
-  text::ChatInput input;
-  if (messages.is_string())
-    input.messages = OrderedJson::array({{{"role", "user"}, {"content", messages}}});
-  else if (messages.is_array())
-    input.messages = messages;
-  else
-    wrong_type(messages, key, where, "a list of messages, or a string");
-  input.tools = tools_of(row, options.tool_key, where);
-  input.kwargs = options.kwargs;
+text::ChatInput conversation_of(const OrderedJson& row, OrderedJson messages, const ChatOptions& options,
+                                const std::string& where) {
+  text::ChatInput input{
+      .messages = std::move(messages), .tools = tools_of(row, options.tool_key, where), .kwargs = options.kwargs};
   if (const auto more = row.find("chat_template_kwargs"); more != row.end() && !more->is_null()) {
     if (!more->is_object()) wrong_type(*more, "chat_template_kwargs", where, "an object");
+    for (const char* name : {"messages", "tools", "add_generation_prompt"})
+      if (more->contains(name)) wrong_type(*more, "chat_template_kwargs", where, "no variable of the program's own");
     if (input.kwargs.is_null()) input.kwargs = OrderedJson::object();
     input.kwargs.update(*more);
   }
   return input;
+}
+
+text::ChatInput chat_input(const OrderedJson& row, const std::string& key, const ChatOptions& options,
+                           const std::string& where) {
+  const OrderedJson& messages = field(row, key, where);
+  if (messages.is_string())
+    return conversation_of(row, OrderedJson::array({{{"role", "user"}, {"content", messages}}}), options, where);
+  if (!messages.is_array()) wrong_type(messages, key, where, "a list of messages, or a string");
+  return conversation_of(row, messages, options, where);
 }
 
 text::Rendered render_chat(const text::ChatTemplate& chat_template, const text::ChatInput& input,

@@ -13,9 +13,13 @@ namespace lockstep::recipes {
 // none. An empty directory stands for no model.
 std::optional<text::ChatTemplate> load_chat_template(const std::string& directory, const ChatOptions& options);
 
-// The conversation under `key`: a list of messages, or a string, which becomes one user message. Beside it the row may
-// have tools (a list of JSON schemas, or its text; chat.tool_key) and "chat_template_kwargs", which go before the
-// command's. DataError naming `where`.
+// These messages with what the row has beside them: tools (a list of JSON schemas, or its text; chat.tool_key) and
+// "chat_template_kwargs", which go before the command's. DataError naming `where` (empty: the key alone).
+text::ChatInput conversation_of(const OrderedJson& row, OrderedJson messages, const ChatOptions& options,
+                                const std::string& where);
+
+// The conversation under `key`: a list of messages, or a string, which becomes one user message. DataError naming
+// `where`.
 text::ChatInput chat_input(const OrderedJson& row, const std::string& key, const ChatOptions& options,
                            const std::string& where);
 

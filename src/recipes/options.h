@@ -217,6 +217,8 @@ struct RenderOptions {
   std::string input, input_key = "messages", output;
   std::string tools;  // file: a JSON list of schemas for all conversations
   bool add_generation_prompt = false, continue_final_message = false;
+  bool tokens = false;  // rows of any shape as supervised or preference training reads them: tokens and loss mask
+  LossMaskType loss_mask = LossMaskType::automatic;  // of `tokens`
 };
 
 struct BenchOptions {

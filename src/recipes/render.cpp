@@ -1,6 +1,8 @@
 // lockstep render: what a chat template makes of conversations, and which part of it assistant-only training would
-// learn.
-#include <cstdlib>
+// learn; or what training makes of a row of any shape.
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <ostream>
 
 #include "checkpoint/hf_directory.h"
@@ -8,14 +10,32 @@
 #include "recipes/base.h"
 #include "recipes/chat.h"
 #include "recipes/commands.h"
+#include "recipes/row_tokens.h"
 #include "text/dataset.h"
 
 namespace lockstep::recipes {
 
 namespace {
 
-constexpr const char* kGenerated = "\033[30;42m";
+constexpr const char* kMarked = "\033[30;42m";
 constexpr const char* kPlain = "\033[0m";
+
+bool inside(const std::vector<text::Span>& spans, size_t place) {
+  return std::ranges::any_of(spans, [place](const text::Span& s) { return place >= s.begin && place < s.end; });
+}
+
+std::string coloured(const std::string& text, const std::vector<text::Span>& spans) {
+  std::string shown;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool marked = inside(spans, i), before = i > 0 && inside(spans, i - 1);
+    const bool break_ended = i > 0 && text[i - 1] == '\n';
+    // A background would run on to the end of the line behind a line break, so it pauses there.
+    if (marked && (!before || break_ended)) shown += kMarked;
+    if ((!marked && before) || (marked && text[i] == '\n')) shown += kPlain;
+    shown += text[i];
+  }
+  return shown + kPlain;
+}
 
 class Renderer {
  public:
@@ -60,26 +80,8 @@ class Renderer {
 
   // The text; on a terminal, what {% generation %} blocks made is coloured.
   void show(const text::Rendered& rendered) const {
-    if (!control_.out_terminal) {
-      *control_.out << rendered.text << "\n";
-      return;
-    }
-    std::string shown;
-    for (size_t i = 0; i < rendered.text.size(); ++i) {
-      const bool generated = inside(rendered, i), before = i > 0 && inside(rendered, i - 1);
-      const bool break_ended = i > 0 && rendered.text[i - 1] == '\n';
-      // A background would run on to the end of the line behind a line break, so it pauses there.
-      if (generated && (!before || break_ended)) shown += kGenerated;
-      if ((!generated && before) || (generated && rendered.text[i] == '\n')) shown += kPlain;
-      shown += rendered.text[i];
-    }
-    *control_.out << shown << kPlain << "\n";
-  }
-
-  static bool inside(const text::Rendered& rendered, size_t place) {
-    for (const text::Span& span : rendered.generation_spans)
-      if (place >= span.begin && place < span.end) return true;
-    return false;
+    *control_.out << (control_.out_terminal ? coloured(rendered.text, rendered.generation_spans) : rendered.text)
+                  << "\n";
   }
 
   const RenderOptions& options_;
@@ -89,9 +91,95 @@ class Renderer {
   std::string lines_;
 };
 
+// Rows as training reads them. Weights are written as they are, 0 and 1 as integers: such a line is itself a row.
+class RowRenderer {
+ public:
+  RowRenderer(const RenderOptions& options, const Control& control)
+      : options_(options),
+        control_(control),
+        rows_{.messages_key = options.input_key, .chat = options.chat, .loss_mask = options.loss_mask},
+        base_(read_base_config({.hf_checkpoint = options.hf_checkpoint})),
+        row_tokenizer_(base_, rows_),
+        tokenizer_(load_tokenizer(base_)) {}
+
+  void add(const OrderedJson& row) {
+    if (!row.contains("chosen") || row["chosen"].is_null()) return write(row_tokenizer_.sequence(row));
+    const std::array<RowTokens, 2> sides = row_tokenizer_.preference(row);
+    if (coloured_output()) {
+      for (const RowTokens& side : sides) write(side);
+      return;
+    }
+    write_line({{"chosen", json(sides[0])}, {"rejected", json(sides[1])}});
+  }
+
+  void close() {
+    if (!options_.output.empty()) fs::write_file_atomic(options_.output, lines_);
+  }
+
+ private:
+  bool coloured_output() const { return control_.out_terminal && options_.output.empty(); }
+
+  void write(const RowTokens& row) {
+    if (!coloured_output()) return write_line(json(row));
+    text::StreamingDecoder decoder(tokenizer_, false);
+    std::string text;
+    std::vector<text::Span> targets;
+    int64_t count = 0;
+    for (size_t i = 0; i <= row.tokens.size(); ++i) {
+      const size_t begin = text.size();
+      text += i < row.tokens.size() ? decoder.push(row.tokens[i]) : decoder.finish();
+      const bool target = row.weights[std::min(i, row.tokens.size() - 1)] > 0;
+      if (target) targets.push_back({begin, text.size()});
+      count += target && i < row.tokens.size();
+    }
+    *control_.out << coloured(text, targets)
+                  << fmt::format("\n{} of {} tokens are targets\n", count, row.tokens.size());
+  }
+
+  OrderedJson json(const RowTokens& row) const {
+    OrderedJson weights = OrderedJson::array();
+    for (const float weight : row.weights)
+      weights.push_back(weight == 0 || weight == 1 ? OrderedJson(static_cast<int>(weight)) : OrderedJson(weight));
+    return {{"tokens", row.tokens}, {"loss_mask", std::move(weights)}, {"text", tokenizer_.decode(row.tokens)}};
+  }
+
+  void write_line(const OrderedJson& line) {
+    const std::string text = line.dump(-1, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
+    if (options_.output.empty())
+      *control_.out << text;
+    else
+      lines_ += text;
+  }
+
+  const RenderOptions& options_;
+  const Control& control_;
+  const RowOptions rows_;
+  const Base base_;
+  RowTokenizer row_tokenizer_;
+  const text::Tokenizer tokenizer_;
+  std::string lines_;
+};
+
+void render_tokens(const RenderOptions& options, const Control& control) {
+  RowRenderer renderer(options, control);
+  text::Dataset data = text::Dataset::open(options.input);
+  while (const auto row = data.next()) {
+    if (control.interrupted()) throw Cancelled({.what = "interrupted", .where = data.where(*row)});
+    try {
+      renderer.add(row->json);
+    } catch (const DataError& error) {
+      Fault fault = error.fault();
+      fault.where = data.where(*row) + (fault.where.empty() ? "" : ", " + fault.where);
+      throw DataError(std::move(fault));
+    }
+  }
+  renderer.close();
+}
+
 }  // namespace
 
 void run_render(const RenderOptions& options, const Control& control) {
+  if (options.tokens) return render_tokens(options, control);
   Renderer renderer(options, control);
   if (options.prompt) {
     renderer.add({{"prompt", *options.prompt}}, "prompt", "--prompt");

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "core/error.h"
 #include "recipes/chat.h"
@@ -183,22 +184,6 @@ RowTokens RowTokenizer::from_text(const std::string& prompt, const std::string& 
 
 namespace {
 
-text::Conversation conversation_of(const OrderedJson& row, OrderedJson messages, const RowOptions& options) {
-  text::Conversation conversation{.messages = std::move(messages), .tools = nullptr, .kwargs = options.chat.kwargs};
-  if (has(row, options.chat.tool_key)) {
-    const OrderedJson& tools = row[options.chat.tool_key];
-    conversation.tools =
-        tools.is_string() ? parse_ordered_json(tools.get<std::string>(), options.chat.tool_key) : tools;
-  }
-  if (has(row, "chat_template_kwargs")) {
-    const OrderedJson& own = row["chat_template_kwargs"];
-    if (!own.is_object()) wrong_type("chat_template_kwargs", own, "an object");
-    if (conversation.kwargs.is_null()) conversation.kwargs = OrderedJson::object();
-    conversation.kwargs.update(own);
-  }
-  return conversation;
-}
-
 const text::ChatTemplate& require_template(const std::optional<text::ChatTemplate>& chat_template, const Base& base) {
   if (chat_template) return *chat_template;
   throw ConfigError({.what = "messages need a chat template, and the model has none",
@@ -216,24 +201,25 @@ RowTokens taken(text::MaskedTokens tokens) {
 RowTokens RowTokenizer::from_messages(const OrderedJson& row, const OrderedJson& messages) {
   const Tools& t = tools();
   const text::ChatTemplate& chat_template = require_template(t.chat_template, base_);
-  const text::Conversation conversation = conversation_of(row, messages, options_);
+  text::ChatInput conversation = conversation_of(row, messages, options_.chat, "");
   if (options_.loss_mask == LossMaskType::all)
-    return taken(text::render_tokens(chat_template, t.tokenizer, conversation));
+    return taken(text::render_tokens(chat_template, t.tokenizer, std::move(conversation)));
   if (options_.loss_mask == LossMaskType::completion)
     throw DataError({.what = "messages have turns and no completion", .attempt = "--loss-mask-type assistant"});
-  return taken(text::assistant_tokens(chat_template, t.tokenizer, conversation));
+  return taken(text::assistant_tokens(chat_template, t.tokenizer, std::move(conversation)));
 }
 
 RowTokens RowTokenizer::from_prompt(const OrderedJson& row, const OrderedJson& prompt, const OrderedJson& completion) {
   const Tools& t = tools();
   const text::ChatTemplate& chat_template = require_template(t.chat_template, base_);
-  const text::Conversation whole = conversation_of(row, joined(prompt, completion), options_);
+  text::ChatInput whole = conversation_of(row, joined(prompt, completion), options_.chat, "");
+  text::ChatInput asked = conversation_of(row, prompt, options_.chat, "");
+  asked.add_generation_prompt = true;
   const bool assistant = options_.loss_mask == LossMaskType::assistant;
-  RowTokens result = taken(assistant ? text::assistant_tokens(chat_template, t.tokenizer, whole)
-                                     : text::render_tokens(chat_template, t.tokenizer, whole));
+  RowTokens result = taken(assistant ? text::assistant_tokens(chat_template, t.tokenizer, std::move(whole))
+                                     : text::render_tokens(chat_template, t.tokenizer, std::move(whole)));
   if (options_.loss_mask == LossMaskType::all) return result;
-  mask_prompt(result,
-              text::render_tokens(chat_template, t.tokenizer, conversation_of(row, prompt, options_), true).ids);
+  mask_prompt(result, text::render_tokens(chat_template, t.tokenizer, std::move(asked)).ids);
   return result;
 }
 

@@ -64,7 +64,7 @@ class SftRun {
     run_.finish();
     if (options_.save_best && best_.iteration > 0)
       *control_.info << fmt::format("best    step {}, loss {:.5f}: {}\n", best_.iteration, *best_.loss,
-                                    checkpoint::iteration_directory_name(best_.iteration));
+                                    best_directory().string());
   }
 
  private:
@@ -72,6 +72,7 @@ class SftRun {
 
   OrderedJson settings() const {
     return {{"rows of --prompt-data", data_.size()},
+            {"tokens and targets of --prompt-data", data_.digest().substr(0, 16)},
             {"--global-batch-size", options_.training.global_batch_size},
             {"--rollout-shuffle", options_.shuffle},
             {"--rollout-seed", options_.shuffle_seed},
@@ -165,10 +166,19 @@ class SftRun {
     mark_best();
   }
 
+  // A run resumed from elsewhere need not have written the best checkpoint itself.
+  fs::Path best_directory() const {
+    const std::string name = checkpoint::iteration_directory_name(best_.iteration);
+    return (holds_best() ? fs::Path(options_.save.save) : fs::Path(options_.save.load)) / name;
+  }
+
+  bool holds_best() const {
+    return std::filesystem::is_directory(fs::Path(options_.save.save) /
+                                         checkpoint::iteration_directory_name(best_.iteration));
+  }
+
   void mark_best() const {
-    if (std::filesystem::is_directory(fs::Path(options_.save.save) /
-                                      checkpoint::iteration_directory_name(best_.iteration)))
-      checkpoint::mark_best(options_.save.save, best_.iteration);
+    if (holds_best()) checkpoint::mark_best(options_.save.save, best_.iteration);
   }
 
   bool out_of_patience() const { return options_.patience && best_.stale >= *options_.patience; }

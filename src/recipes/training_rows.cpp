@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 #include <ostream>
+#include <span>
 
 #include "core/error.h"
 #include "recipes/bad_rows.h"
@@ -61,9 +62,17 @@ TrainingRows::TrainingRows(const std::string& path, const Base& base, const RowO
                      .got = fmt::format("{} rows without a target after truncation, {} bad rows", counts_.dropped,
                                         data_.bad_rows().size()),
                      .attempt = counts_.dropped > 0 ? "a larger --max-seq-length" : ""});
+  digest_ = hash_.hex();
 }
 
 void TrainingRows::keep(int64_t number, std::vector<train::Datum> datums) {
+  for (const train::Datum& datum : datums) {
+    const int64_t length = datum.size();
+    hash_.update(std::as_bytes(std::span(&length, 1)));
+    hash_.update(std::as_bytes(std::span(datum.tokens)));
+    hash_.update(std::as_bytes(std::span(datum.targets)));
+    hash_.update(std::as_bytes(std::span(datum.weights)));
+  }
   const int64_t bytes = bytes_of(datums);
   if (ready_.size() == kept_.size() && ready_bytes_ + bytes <= kReadyBytes) {
     ready_bytes_ += bytes;
@@ -145,7 +154,7 @@ void TrainingRows::describe(const std::string& label, std::ostream& out) const {
   };
   note(counts_.truncated,
        fmt::format("{} cut to --max-seq-length {}: {} tokens are not seen", pairs_ ? "sides of pairs" : "rows",
-                   options_.max_length.value_or(0), counts_.cut_tokens));
+                   std::min(options_.max_length.value_or(0), base_.config.max_positions + 1), counts_.cut_tokens));
   note(counts_.dropped, "rows left out: cut so, they have no target");
   note(counts_.unaligned,
        "rows: the prompt's tokens are no prefix of prompt + completion; the completion starts where they differ");

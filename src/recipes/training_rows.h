@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "core/hash.h"
 #include "recipes/row_tokens.h"
 #include "text/dataset.h"
 #include "train/datum.h"
@@ -21,6 +22,8 @@ class TrainingRows {
 
   int64_t size() const { return static_cast<int64_t>(kept_.size()); }  // usable rows
   int64_t datums_per_row() const { return pairs_ ? 2 : 1; }
+  // SHA-256 over tokens and weights of all usable rows: what a resumed run must find again, whatever made them.
+  const std::string& digest() const { return digest_; }
   // Appends the row's datum, or chosen and rejected.
   void append(int64_t row, std::vector<train::Datum>& datums);
 
@@ -47,6 +50,8 @@ class TrainingRows {
   std::vector<std::vector<train::Datum>> ready_;  // of the first ones, as many as memory is set aside for
   int64_t ready_bytes_ = 0;
   Counts counts_;
+  Sha256 hash_;
+  std::string digest_;
 };
 
 }  // namespace lockstep::recipes

@@ -54,11 +54,13 @@ float take_weight(OrderedJson& message, size_t index) {
   return static_cast<float>(weight);
 }
 
-ChatInput input_of(const Conversation& conversation, OrderedJson messages, bool add_generation_prompt) {
+// The beginning of a conversation, with what the template sees beside it.
+ChatInput beginning(const ChatInput& conversation, OrderedJson messages, bool add_generation_prompt) {
   return {.messages = std::move(messages),
           .tools = conversation.tools,
           .kwargs = conversation.kwargs,
-          .add_generation_prompt = add_generation_prompt};
+          .add_generation_prompt = add_generation_prompt,
+          .now = conversation.now};
 }
 
 MaskedTokens tokens_of(const Tokenizer& tokenizer, std::string text, float weight) {
@@ -129,7 +131,7 @@ void verify_turn(const Tokenizer& tokenizer, const MaskedTokens& tokens, const T
 }
 
 std::vector<Turn> derived_turns(const ChatTemplate& chat_template, const Tokenizer& tokenizer,
-                                const Conversation& conversation, const std::vector<float>& weights,
+                                const ChatInput& conversation, const std::vector<float>& weights,
                                 const MaskedTokens& tokens) {
   std::vector<Turn> turns;
   OrderedJson prefix = OrderedJson::array();
@@ -145,11 +147,11 @@ std::vector<Turn> derived_turns(const ChatTemplate& chat_template, const Tokeniz
                        .got = "a conversation that begins with the assistant",
                        .wanted = "a message of the user or the system before it",
                        .attempt = kBlocksHelp});
-    const std::string before = chat_template.render(input_of(conversation, prefix, true)).text;
+    const std::string before = chat_template.render(beginning(conversation, prefix, true)).text;
     require_prefix(before, tokens.text, i);
     prefix.push_back(message);
     const bool last = i + 1 == conversation.messages.size();
-    const std::string with = last ? tokens.text : chat_template.render(input_of(conversation, prefix, false)).text;
+    const std::string with = last ? tokens.text : chat_template.render(beginning(conversation, prefix, false)).text;
     require_prefix(with, tokens.text, i);
     if (with.size() <= before.size()) continue;
     Turn turn{i, {before.size(), with.size()}, weights[i]};
@@ -163,7 +165,7 @@ std::vector<Turn> derived_turns(const ChatTemplate& chat_template, const Tokeniz
 }
 
 // Blocks and messages of the assistant are in the same order.
-std::vector<Turn> generation_turns(const std::vector<Span>& spans, const Conversation& conversation,
+std::vector<Turn> generation_turns(const std::vector<Span>& spans, const ChatInput& conversation,
                                    const std::vector<float>& weights) {
   std::vector<size_t> messages;
   bool plain = true;
@@ -185,25 +187,20 @@ std::vector<Turn> generation_turns(const std::vector<Span>& spans, const Convers
 
 }  // namespace
 
-MaskedTokens render_tokens(const ChatTemplate& chat_template, const Tokenizer& tokenizer,
-                           const Conversation& conversation, bool add_generation_prompt) {
-  OrderedJson messages = conversation.messages;
-  for (size_t i = 0; i < messages.size(); ++i)
-    if (const float weight = take_weight(messages[i], i); weight != 1)
+MaskedTokens render_tokens(const ChatTemplate& chat_template, const Tokenizer& tokenizer, ChatInput input) {
+  for (size_t i = 0; i < input.messages.size(); ++i)
+    if (const float weight = take_weight(input.messages[i], i); weight != 1)
       throw DataError({.what = "weights of messages go with targets that are the assistant's turns",
                        .where = turn_name(i),
                        .got = std::to_string(weight),
                        .attempt = "--loss-mask-type assistant"});
-  return tokens_of(tokenizer,
-                   chat_template.render(input_of(conversation, std::move(messages), add_generation_prompt)).text, 1);
+  return tokens_of(tokenizer, chat_template.render(input).text, 1);
 }
 
-MaskedTokens assistant_tokens(const ChatTemplate& chat_template, const Tokenizer& tokenizer,
-                              const Conversation& given) {
-  Conversation conversation = given;
+MaskedTokens assistant_tokens(const ChatTemplate& chat_template, const Tokenizer& tokenizer, ChatInput conversation) {
   std::vector<float> weights;
   for (size_t i = 0; i < conversation.messages.size(); ++i) weights.push_back(take_weight(conversation.messages[i], i));
-  Rendered rendered = chat_template.render(input_of(conversation, conversation.messages, false));
+  Rendered rendered = chat_template.render(conversation);
   MaskedTokens tokens = tokens_of(tokenizer, std::move(rendered.text), 0);
   const std::vector<Turn> turns = chat_template.marks_generation(!conversation.tools.is_null())
                                       ? generation_turns(rendered.generation_spans, conversation, weights)

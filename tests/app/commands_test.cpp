@@ -213,6 +213,20 @@ TEST(Render, NeedsATemplateAndAConversation) {
       {"exclude each other"});
 }
 
+TEST(Render, TokensAreThoseOfTrainingRows) {
+  const auto options = parse_render(words("--hf-checkpoint M --input f --tokens --loss-mask-type qwen3"));
+  EXPECT_TRUE(options.tokens);
+  EXPECT_EQ(options.loss_mask, recipes::LossMaskType::assistant);
+  expect_error<ConfigError>([] { parse_render(words("--chat-template t --input f --tokens")); },
+                            {"--tokens needs --hf-checkpoint"});
+  expect_error<ConfigError>([] { parse_render(words("--hf-checkpoint M --prompt x --tokens")); },
+                            {"--tokens needs --input"});
+  expect_error<ConfigError>([] { parse_render(words("--hf-checkpoint M --input f --tokens --tools t")); },
+                            {"--tokens excludes --tools"});
+  expect_error<ConfigError>([] { parse_render(words("--hf-checkpoint M --input f --loss-mask-type all")); },
+                            {"--loss-mask-type needs --tokens"});
+}
+
 TEST(Inspect, TakesOnePath) {
   EXPECT_EQ(parse_inspect({"p"}).path, "p");
   EXPECT_EQ(parse_inspect({"p", "--rows", "7"}).num_rows, 7);

@@ -11,7 +11,6 @@ FAMILIES = ["llama3", "smollm2", "mistral", "qwen2", "qwen2_untied", "qwen3"]
 
 def pytest_addoption(parser):
     parser.addoption("--lockstep", required=True, help="the binary to test")
-    parser.addoption("--test-data", default=None, help="folder with tokenizers/ and data/")
     parser.addoption("--smollm2", default=None, help="SmolLM2-135M-Instruct directory")
     parser.addoption("--test-data", default=None, help="folder with tokenizers/ and data/ (LOCKSTEP_TEST_DATA)")
     parser.addoption("--tokenizer-texts", type=int, default=200_000, help="made-up texts for each real tokenizer")

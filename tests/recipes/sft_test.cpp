@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <sstream>
 
 #include "recipes/held_out.h"
 #include "recipes/training_fixture.h"
@@ -141,6 +142,11 @@ TEST_F(Sft, WhatIsWrongWithARowNamesItsLine) {
   fails(R"({"messages": "a"})", {"rows.jsonl line 2", "messages", "a list of messages"});
   fails(R"({"messages": [{"role": "user", "content": "a"}]})", {"line 2", "no token of the row is a target"});
   fails(R"({"prompt": "a", "completion": 3})", {"line 2", "completion", "a string"});
+  const std::string turns =
+      R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], )";
+  fails(turns + R"("tools": "[bad"})", {"rows.jsonl line 2, tools", "[bad", "a list of JSON schemas"});
+  fails(turns + R"("chat_template_kwargs": []})", {"rows.jsonl line 2, chat_template_kwargs", "an object"});
+  fails(turns + R"("chat_template_kwargs": {"tools": []}})", {"rows.jsonl line 2, chat_template_kwargs", "tools"});
   fails(R"({"text": ")" + std::string(600, 'x') + R"("})", {"line 2", "context", "--max-seq-length"});
   // Unless they may be bad.
   EXPECT_EQ(shown("{\"text\": 3}\n{\"text\": \"ok\"}", [](RowOptions& o) { o.max_bad_rows = 1; }).size(), 1u);
@@ -243,6 +249,12 @@ TEST_F(Sft, TheBestCheckpointIsKeptAndPatienceEnds) {
   options.save.load = options.save.save;
   run_sft(options, control_);
   EXPECT_EQ(metrics("best").size(), lines);
+  // Where it goes on from another directory, the best checkpoint is still the one over there.
+  options.save.save = (dir_.path() / "elsewhere").string();
+  info_.str("");
+  run_sft(options, control_);
+  EXPECT_NE(info_.str().find(options.save.load + "/" + checkpoint::iteration_directory_name(at)), std::string::npos)
+      << info_.str();
 }
 
 TEST_F(Sft, InterruptedAnywhereResumesWithItsEvaluations) {
@@ -275,6 +287,56 @@ TEST_F(Sft, InterruptedAnywhereResumesWithItsEvaluations) {
     ASSERT_EQ(got.size(), wanted.size()) << at;
     for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i]["loss"], wanted[i]["loss"]) << at << ", line " << i;
   }
+}
+
+// Same rows, same flags that are kept by name, other tokens: the run could not be the uninterrupted one.
+TEST_F(Sft, ResumedWithOtherTokensIsRefused) {
+  SftOptions options = sft("part");
+  options.rows.max_length = 5;
+  options.num_steps = 2;
+  run_sft(options, control_);
+  options.save.load = options.save.save;
+  options.rows.truncation = TruncationMode::keep_end;
+  testing::expect_error<ConfigError>([&] { run_sft(options, control_); },
+                                     {"tokens and targets of --prompt-data", "train_state.json"});
+}
+
+TEST_F(Sft, RenderShowsWhatIsTrainedOn) {
+  RenderOptions options{.hf_checkpoint = kArith, .chat = {.template_file = template_}, .tokens = true};
+  options.input = dir_.write("rows.jsonl",
+                             R"({"prompt": "1+2=", "completion": "3"})"
+                             "\n"
+                             R"({"messages": [{"role": "user", "content": "1"}, {"role": "assistant", "content": "3",)"
+                             R"( "weight": 0.5}]})"
+                             "\n"
+                             R"({"chosen": "1+2=3", "rejected": "1+2=4"})"
+                             "\n")
+                      .string();
+  run_render(options, control_);
+  std::vector<Json> lines;
+  std::istringstream printed(out_.str());
+  for (std::string line; std::getline(printed, line);) lines.push_back(Json::parse(line));
+  ASSERT_EQ(lines.size(), 3u) << out_.str();
+  EXPECT_EQ(lines[0]["text"], "1+2=3<|endoftext|>");
+  EXPECT_EQ(lines[0]["loss_mask"].dump(), "[0,0,0,0,1,1]");
+  EXPECT_EQ(lines[0]["tokens"].size(), 6u);
+  EXPECT_EQ(lines[1]["text"], "user: 1<|endoftext|>assistant: 3<|endoftext|>");
+  EXPECT_EQ(lines[1]["loss_mask"].back(), 0.5);
+  EXPECT_EQ(lines[2]["chosen"]["loss_mask"].dump(), "[0,0,0,0,1,1]");
+  EXPECT_EQ(lines[2]["rejected"]["text"], "1+2=4<|endoftext|>");
+  // What it says of a row is a row that means the same.
+  EXPECT_EQ(shown(R"({"prompt": "1+2=", "completion": "3"})"), shown(lines[0].dump()));
+  // On a terminal targets are coloured.
+  out_.str("");
+  control_.out_terminal = true;
+  options.input += "@[0:1]";
+  run_render(options, control_);
+  EXPECT_NE(out_.str().find("1+2=\033[30;42m3<|endoftext|>\033[0m"), std::string::npos) << out_.str();
+  EXPECT_NE(out_.str().find("2 of 6 tokens are targets"), std::string::npos) << out_.str();
+  control_.out_terminal = false;
+  options.loss_mask = LossMaskType::completion;
+  options.input = dir_.write("rows.jsonl", R"({"messages": [{"role": "user", "content": "1"}]})").string();
+  testing::expect_error<DataError>([&] { run_render(options, control_); }, {"rows.jsonl line 1", "no completion"});
 }
 
 TEST(BestSoFar, CountsWhatIsNotBetter) {

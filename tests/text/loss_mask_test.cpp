@@ -29,9 +29,7 @@ class LossMask : public ::testing::Test {
  protected:
   LossMask() : tokenizer_(Tokenizer::load(LOCKSTEP_SOURCE_DIR "/tests/golden/tokenizer/gpt2_style")) {}
 
-  static Conversation conversation(const std::string& messages) {
-    return {.messages = OrderedJson::parse(messages), .tools = nullptr, .kwargs = nullptr};
-  }
+  static ChatInput conversation(const std::string& messages) { return {.messages = OrderedJson::parse(messages)}; }
   MaskedTokens mask(const char* source, const std::string& messages) const {
     return assistant_tokens(ChatTemplate::parse(source, "test"), tokenizer_, conversation(messages));
   }
@@ -128,10 +126,10 @@ TEST_F(LossMask, CharactersOfSeveralTokensAndBlocksWithoutText) {
 
 TEST_F(LossMask, WholeConversationsAndPrompts) {
   const ChatTemplate chat = ChatTemplate::parse(kPlain, "test");
-  const Conversation both =
-      conversation(R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])");
-  const Conversation prompt = conversation(R"([{"role": "user", "content": "a"}])");
-  const MaskedTokens all = render_tokens(chat, tokenizer_, both), asked = render_tokens(chat, tokenizer_, prompt, true);
+  const ChatInput both = conversation(R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])");
+  ChatInput prompt = conversation(R"([{"role": "user", "content": "a"}])");
+  prompt.add_generation_prompt = true;
+  const MaskedTokens all = render_tokens(chat, tokenizer_, both), asked = render_tokens(chat, tokenizer_, prompt);
   EXPECT_EQ(std::count(all.weights.begin(), all.weights.end(), 1.0f), static_cast<int64_t>(all.ids.size()));
   EXPECT_EQ(common_prefix_length(all.ids, asked.ids), asked.ids.size());
   EXPECT_EQ(common_prefix_length({}, asked.ids), 0u);

@@ -1,42 +1,14 @@
-#include "train/trainer.h"
-
-#include <gtest/gtest.h>
-
 #include <cmath>
-#include <limits>
 #include <string>
 
 #include "core/error.h"
 #include "core/hash.h"
-#include "tiny.h"
+#include "trainer_fixture.h"
 
 namespace lockstep::train {
 namespace {
 
 using namespace testing;
-
-class TrainerTest : public ::testing::Test {
- protected:
-  Stream stream_{{.threads = 1}};
-  Tiny tiny_ = make_tiny(stream_);
-
-  Trainer make(const TrainerOptions& options = {}) {
-    return Trainer(tiny_.model, tiny_.layout, tiny_.weights, options, stream_);
-  }
-  Trainer with_weights(const std::vector<float>& weights, const TrainerOptions& options = {}) {
-    Buffer buffer(weights.size() * sizeof(float));
-    std::memcpy(buffer.data(), weights.data(), buffer.bytes());
-    return Trainer(tiny_.model, tiny_.layout, std::make_shared<const Buffer>(std::move(buffer)), options, stream_);
-  }
-  double loss_of(Trainer& trainer, const std::vector<Datum>& batch, const Loss& loss) {
-    StepPlan plan = plan_of(batch);
-    plan.datums_per_term = datums_per_term(loss);
-    trainer.begin_step(plan);
-    const double value = trainer.forward_backward(batch, loss).loss;
-    trainer.abandon_step();
-    return value;
-  }
-};
 
 // One step with clipping off: the first moment is 0.1 times the gradient.
 TEST_F(TrainerTest, GradientIsTheSlopeOfTheLoss) {
@@ -314,134 +286,6 @@ TEST_F(TrainerTest, RewardedTokensBecomeLikelier) {
     for (size_t t = 0; t < after[i].size(); ++t) change += after[i][t] - before[i][t];
     EXPECT_GT(i % 2 == 0 ? change : -change, 0.05) << "sample " << i;
   }
-}
-
-// ---- misuse and bad data: a typed error, and nothing has changed
-
-template <class Call>
-std::string data_error(const Call& call) {
-  try {
-    call();
-  } catch (const DataError& error) {
-    return error.what();
-  }
-  return "no DataError";
-}
-
-TEST_F(TrainerTest, AnAbandonedStepLeavesNoTrace) {
-  Trainer plain = make(), other = make();
-  take_step(plain, make_batch(6, 1), SftLoss{});
-  take_step(plain, make_batch(6, 2), SftLoss{});
-
-  take_step(other, make_batch(6, 1), SftLoss{});
-  const std::vector<Datum> lost = make_batch(10, 77);
-  other.begin_step(plan_of(lost));
-  other.forward_backward(std::span(lost).first(7), full_policy_loss());
-  other.abandon_step();
-  EXPECT_EQ(other.steps(), 1);
-  take_step(other, make_batch(6, 2), SftLoss{});
-  EXPECT_TRUE(same_bits(weights_of(plain), weights_of(other)));
-  EXPECT_TRUE(same_bits(floats(plain.state().first_moment), floats(other.state().first_moment)));
-}
-
-TEST_F(TrainerTest, BadDataNamesStepAndSampleAndChangesNothing) {
-  const float nan = std::numeric_limits<float>::quiet_NaN();
-  Trainer plain = make(), trainer = make({.max_tokens = 30});
-  for (Trainer* each : {&plain, &trainer}) take_step(*each, make_batch(6, 1), full_policy_loss());
-
-  const auto spoiled = [&](const auto& change) {
-    std::vector<Datum> batch = make_batch(6, 5);
-    change(batch[4]);
-    const std::string message = data_error([&] { take_step(trainer, batch, full_policy_loss()); });
-    EXPECT_NE(message.find("step 2, sample 4"), std::string::npos) << message;
-    EXPECT_THROW(trainer.optim_step(1e-3), ConfigError) << "the step is closed";
-  };
-  spoiled([&](Datum& datum) { datum.advantages.back() = nan; });
-  spoiled([&](Datum& datum) { datum.logprobs.back() = nan; });
-  spoiled([&](Datum& datum) { datum.weights.pop_back(); });
-  spoiled([&](Datum& datum) { datum.targets.pop_back(); });
-  spoiled([&](Datum& datum) { datum.tokens[0] = 61; });
-  spoiled([&](Datum& datum) { datum.tokens[0] = -1; });
-  spoiled([&](Datum& datum) { datum.targets.back() = 61; });
-  spoiled([&](Datum& datum) { datum.ref_logprobs.clear(); });
-  spoiled([&](Datum& datum) { datum = Datum(); });
-  std::vector<float> mask(66, 1);  // 65 rows, and the model has 64 positions
-  mask[0] = 0;
-  spoiled([&](Datum& datum) { datum = make_datum(std::vector<int32_t>(66, 1), mask); });
-
-  for (Trainer* each : {&plain, &trainer}) take_step(*each, make_batch(6, 2), full_policy_loss());
-  EXPECT_TRUE(same_bits(weights_of(plain), weights_of(trainer)));
-}
-
-TEST_F(TrainerTest, AGradientThatIsNotFiniteChangesNothing) {
-  Trainer trainer = make({.temperature = 0.02f});  // dividing the gradient of a log-prob by it overflows
-  std::vector<Datum> batch = make_batch(3, 1);
-  const lora::AdapterVersion start = trainer.snapshot(0);
-  const auto logprobs = trainer.logprobs(batch, &start);
-  for (size_t i = 0; i < batch.size(); ++i) {
-    batch[i].logprobs = logprobs[i];
-    for (float& advantage : batch[i].advantages) advantage = advantage < 0 ? -3e38f : 3e38f;
-  }
-  const std::vector<float> before = weights_of(trainer);
-  const std::string message = data_error([&] { take_step(trainer, batch, PolicyLoss{}); });
-  EXPECT_NE(message.find("the gradient is not finite"), std::string::npos) << message;
-  EXPECT_NE(message.find("step 1"), std::string::npos) << message;
-  EXPECT_EQ(trainer.steps(), 0);
-  EXPECT_TRUE(same_bits(weights_of(trainer), before));
-  for (const float m : floats(trainer.state().first_moment)) ASSERT_EQ(m, 0);
-  EXPECT_NO_THROW(take_step(trainer, make_batch(3, 1), PolicyLoss{}));
-}
-
-TEST_F(TrainerTest, AModelThatBlowsUpNamesTheSample) {
-  std::vector<float> weights = floats(*tiny_.weights);
-  for (float& w : weights) w *= 1e25f;
-  Trainer trainer = with_weights(weights);
-  const std::string message = data_error([&] { take_step(trainer, make_batch(3, 1), SftLoss{}); });
-  EXPECT_NE(message.find("step 1, sample 0"), std::string::npos) << message;
-  EXPECT_TRUE(same_bits(weights_of(trainer), weights));
-}
-
-TEST_F(TrainerTest, MisuseIsRefused) {
-  Trainer trainer = make();
-  const std::vector<Datum> batch = make_batch(3, 1);
-  EXPECT_THROW(trainer.forward_backward(batch, SftLoss{}), ConfigError);
-  EXPECT_THROW(trainer.optim_step(1e-3), ConfigError);
-  EXPECT_THROW(trainer.begin_step({.num_samples = 0}), ConfigError);
-  EXPECT_THROW(trainer.begin_step({.num_samples = 3, .per_token = true}), ConfigError);
-
-  trainer.begin_step(plan_of(batch));
-  EXPECT_THROW(trainer.begin_step(plan_of(batch)), ConfigError);
-  trainer.forward_backward(std::span(batch).first(2), SftLoss{});
-  EXPECT_THROW(trainer.optim_step(1e-3), ConfigError);  // a sample is missing; the step stays open
-  trainer.forward_backward(std::span(batch).last(1), SftLoss{});
-  EXPECT_THROW(trainer.optim_step(-1), ConfigError);
-  EXPECT_THROW(trainer.optim_step(std::numeric_limits<double>::quiet_NaN()), ConfigError);
-  EXPECT_THROW(trainer.restore(1, Buffer(), Buffer()), ConfigError);
-  EXPECT_NO_THROW(trainer.optim_step(1e-3));
-
-  trainer.begin_step({.num_samples = 2});
-  EXPECT_THROW(trainer.forward_backward(batch, SftLoss{}), ConfigError);  // one too many ends the step
-  StepPlan plan = plan_of(batch, true);
-  plan.weight_total += 1;
-  trainer.begin_step(plan);
-  trainer.forward_backward(batch, SftLoss{});
-  EXPECT_THROW(trainer.optim_step(1e-3), ConfigError);  // loss and gradient were divided by the wrong total
-  trainer.abandon_step();
-  EXPECT_EQ(trainer.steps(), 1);
-}
-
-TEST_F(TrainerTest, ImpossibleStateAndOptionsAreRefused) {
-  const auto bytes = static_cast<size_t>(tiny_.layout->num_floats) * sizeof(float);
-  Trainer trainer = make();
-  EXPECT_THROW(trainer.restore(1, Buffer(bytes), Buffer(bytes - 4)), ShapeError);
-  EXPECT_THROW(trainer.restore(1, Buffer(bytes + 4), Buffer(bytes)), ShapeError);
-  EXPECT_THROW(trainer.restore(-1, Buffer(bytes), Buffer(bytes)), ConfigError);
-  EXPECT_THROW(with_weights(std::vector<float>(3)), ShapeError);
-  for (const TrainerOptions& options :
-       {TrainerOptions{.beta1 = 1}, TrainerOptions{.beta2 = -0.1}, TrainerOptions{.eps = 0},
-        TrainerOptions{.weight_decay = -1}, TrainerOptions{.clip_grad = -1}, TrainerOptions{.max_tokens = 0},
-        TrainerOptions{.temperature = 0}, TrainerOptions{.dropout = 1}})
-    EXPECT_THROW(make(options), ConfigError);
 }
 
 }  // namespace
