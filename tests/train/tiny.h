@@ -120,6 +120,17 @@ inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) 
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
+// The message of the DataError that `call` must raise.
+template <class Call>
+std::string data_error(const Call& call) {
+  try {
+    call();
+  } catch (const DataError& error) {
+    return error.what();
+  }
+  return "no DataError";
+}
+
 inline PolicyLoss full_policy_loss() {
   return {.clip_low = 0.2f,
           .clip_high = 0.28f,

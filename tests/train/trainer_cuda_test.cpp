@@ -219,16 +219,6 @@ TEST_F(TrainerCuda, AgreesWithTheCpu) {
 
 // ---- errors: typed, and nothing has changed
 
-template <class Call>
-std::string data_error(const Call& call) {
-  try {
-    call();
-  } catch (const DataError& error) {
-    return error.what();
-  }
-  return "no DataError";
-}
-
 TEST_F(TrainerCuda, AModelThatBlowsUpNamesTheSample) {
   for (const float factor : {1e25f, INFINITY}) {
     std::vector<float> values = first_weights();

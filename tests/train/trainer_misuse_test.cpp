@@ -11,16 +11,6 @@ namespace {
 
 using namespace testing;
 
-template <class Call>
-std::string data_error(const Call& call) {
-  try {
-    call();
-  } catch (const DataError& error) {
-    return error.what();
-  }
-  return "no DataError";
-}
-
 TEST_F(TrainerTest, AnAbandonedStepLeavesNoTrace) {
   Trainer plain = make(), other = make();
   take_step(plain, make_batch(6, 1), SftLoss{});
