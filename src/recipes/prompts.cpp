@@ -1,5 +1,9 @@
 #include "recipes/prompts.h"
 
+#include <span>
+
+#include "core/hash.h"
+
 namespace lockstep::recipes {
 
 namespace {
@@ -20,6 +24,18 @@ void add_row(PromptSet& set, const text::Dataset& data, const text::Row& row, co
 }
 
 }  // namespace
+
+std::string PromptSet::digest() const {
+  Sha256 hash;
+  const auto add = [&hash](const auto& values) {  // the length first, so that no two lists run together alike
+    const size_t length = values.size();
+    hash.update(std::as_bytes(std::span(&length, 1)));
+    hash.update(std::as_bytes(std::span(values)));
+  };
+  for (const rollout::Prompt& prompt : prompts) add(prompt.tokens);
+  for (const std::string& label : labels) add(label);
+  return hash.hex();
+}
 
 PromptSet read_prompts(const PromptSource& source, const text::Tokenizer& tokenizer) {
   text::Dataset data = text::Dataset::open(source.path, {.max_bad_rows = source.max_bad_rows});

@@ -16,6 +16,9 @@ struct PromptSet {
   std::vector<std::string> texts, labels;
   int64_t dropped = 0;                 // longer than the limit
   std::vector<text::BadRow> bad_rows;  // left out, at most max_bad_rows
+
+  // SHA-256 of tokens and labels: whether a resumed run has the same.
+  std::string digest() const;
 };
 
 struct PromptSource {

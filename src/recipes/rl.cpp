@@ -115,6 +115,7 @@ class RlRun {
   // What decides which prompts a rollout reads, how they are sampled, and how a rollout is cut into steps.
   OrderedJson settings() const {
     return {{"prompts of --prompt-data", num_prompts()},
+            {"tokens and labels of --prompt-data", prompts_.digest().substr(0, 16)},
             {"--rollout-batch-size", options_.rollout_batch_size},
             {"--n-samples-per-prompt", options_.n_samples},
             {"--global-batch-size", options_.training.global_batch_size},

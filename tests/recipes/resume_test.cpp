@@ -130,6 +130,12 @@ TEST_F(Resume, ResumingWithOtherDataOrSeedsIsAnError) {
   refused([](RlOptions& o) { o.training.seed = 7; }, "--seed");
   refused([](RlOptions& o) { o.shuffle = false; }, "--rollout-shuffle");
   refused([](RlOptions& o) { o.prompt_data += "@[0:100]"; }, "--prompt-data");
+  // As many prompts, and one other label.
+  std::string rows = fs::read_file(options.prompt_data);
+  const size_t last = rows.find_last_of("0123456789");
+  rows[last] = rows[last] == '1' ? '2' : '1';
+  const std::string changed = dir_.write("changed.jsonl", rows).string();
+  refused([&](RlOptions& o) { o.prompt_data = changed; }, "tokens and labels of --prompt-data");
   refused([](RlOptions& o) { o.adapter.config.use_rslora = true; }, "--use-rslora");
   refused([](RlOptions& o) { o.adapter.config.alpha = 9; }, "--lora-alpha");
 }
