@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "model/model.h"
-#include "rollout/sampling.h"
+#include "rollout/request.h"
 #include "text/tokenizer.h"
 
 namespace lockstep::rollout {
@@ -40,9 +40,6 @@ struct GroupParams {
   int64_t n = 1;         // samples per prompt; the prompt is computed and stored once
   uint32_t rollout = 0;  // for the counter: (rollout, row, first_sample + index, position)
 };
-
-enum class FinishReason { stop, length };
-const char* finish_reason_name(FinishReason reason);
 
 struct Sample {
   int64_t prompt = 0;             // index into the prompts of the call

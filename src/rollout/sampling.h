@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/sample.h"
@@ -26,6 +27,20 @@ struct SamplingParams {
   std::vector<std::string> stop = {};        // generation ends when the text holds one of these
   // Log-probs are log_softmax(logits / logprob_temperature) over the full vocabulary, before top-k, top-p and min-p.
   float logprob_temperature = 1;
+
+  // What follows changes logits before the temperature, in this order, and never the log-probs.
+  float repetition_penalty = 1;  // above 0: logits of tokens of prompt and answer / penalty where positive, * else
+                                 // (arXiv 1909.05858)
+  float frequency_penalty = 0;   // subtracted once for each time the token is in the answer
+  float presence_penalty = 0;    // subtracted if the token is in the answer
+  std::vector<std::pair<int32_t, float>> logit_bias = {};  // added to these tokens' logits
+  int64_t min_tokens =
+      0;  // before so many tokens stop_token_ids cannot be drawn, and stop strings do not end the sample
+
+  int64_t top_logprobs = 0;  // the most likely tokens to report beside each one drawn, at most kMostTopLogprobs
+
+  static constexpr int64_t kMostTopLogprobs = 128;
+  bool changes_logits() const;
 };
 void validate(const SamplingParams& params);  // ConfigError naming the field and its range
 
