@@ -54,6 +54,10 @@ void Session::enter(Phase phase) {
 
 void Session::on_time(Clock::time_point now) {
   if (closed_ || now < deadline_) return;
+  const auto self = shared_from_this();
+  const Phase phase = phase_;
+  phase == Phase::answering ? flush() : on_readable();  // what was ready before the server had time to look
+  if (closed_ || phase_ != phase || now < deadline_) return;
   if (phase_ == Phase::body) return refuse({408, "the body did not come in time"});
   close();
 }
