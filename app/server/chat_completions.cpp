@@ -47,8 +47,8 @@ class ChatAnswer : public Answer {
   void append_begin(std::string& out) override {
     for (size_t i = 0; i < choices_.size(); ++i) {
       out += "data: " + head_;
-      out += fmt::format(R"({{"index":{},"delta":{{"role":{},"content":""}},"logprobs":null,"finish_reason":null}}])", i,
-                         json_string(role_));
+      out += fmt::format(R"({{"index":{},"delta":{{"role":{},"content":""}},"logprobs":null,"finish_reason":null}}])",
+                         i, json_string(role_));
       append_usage(out, 0);
       out += R"(,"prompt_token_ids":)" + prompt_ids() + R"(,"prompt_text":)" + prompt_text_;
       append_version(out);

@@ -148,7 +148,8 @@ class CompletionAnswer : public Answer {
   std::vector<CompletionLogprobs> logprobs_;
 };
 
-PromptInput tokenized(const Service& service, const CompletionRequest& request, const CompletionRequest::Prompt& prompt) {
+PromptInput tokenized(const Service& service, const CompletionRequest& request,
+                      const CompletionRequest::Prompt& prompt) {
   if (const auto* ids = std::get_if<std::vector<int32_t>>(&prompt)) {
     check_vocabulary(*ids, service.rules, "prompt");
     return {.tokens = *ids, .text = request.common.options.echo ? service.tokenizer.decode(*ids) : ""};
@@ -173,8 +174,7 @@ CompletionRequest parse_completion(const OrderedJson& body, const SamplingRules&
 }
 
 void handle_completions(Service& service, const HttpRequest& request, std::shared_ptr<Responder> responder) {
-  const CompletionRequest asked =
-      parse_completion(read_body(request), service.rules, service.options.tokens_as_ids);
+  const CompletionRequest asked = parse_completion(read_body(request), service.rules, service.options.tokens_as_ids);
   std::vector<PromptInput> prompts;
   for (const CompletionRequest::Prompt& prompt : asked.prompts) prompts.push_back(tokenized(service, asked, prompt));
   const bool discard = asked.max_tokens == 0;

@@ -137,8 +137,8 @@ void handle_pause(Service& service, const HttpRequest& request, Reply reply) {
   const bool clear_cache = query_flag(request, "clear_cache", true);
   if (mode == "wait") return pause_when_idle(service, clear_cache, std::move(reply));
   if (mode != "abort" && mode != "keep")
-    return reply->send(
-        json_response(fmt::format(R"({{"error":{}}})", json_string("mode must be abort, wait or keep, got " + mode)), 400));
+    return reply->send(json_response(
+        fmt::format(R"({{"error":{}}})", json_string("mode must be abort, wait or keep, got " + mode)), 400));
   answer_from_worker(service, std::move(reply), [&service, mode, clear_cache] {
     service.serving.pause(mode == "abort" ? PauseMode::abort : PauseMode::in_place);
     if (mode == "abort" && clear_cache) service.serving.flush_cache();

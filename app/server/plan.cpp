@@ -50,7 +50,7 @@ AnswerPlan make_plan(Service& service, const CommonFields& common, std::vector<P
   }
   AnswerPlan plan{.model = model.name, .seeded = common.sampling.seeded, .options = common.options};
   const std::string_view header = request.header("x-request-id");
-  plan.id = std::string(prefix) + (!header.empty() ? std::string(header)
+  plan.id = std::string(prefix) + (!header.empty()     ? std::string(header)
                                    : common.request_id ? *common.request_id
                                                        : service.random_id());
   plan.request = {.n = common.sampling.n,

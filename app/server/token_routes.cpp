@@ -134,10 +134,9 @@ TokensRequest parse_tokens(const OrderedJson& body, const SamplingRules& rules) 
 void handle_tokens_generate(Service& service, const HttpRequest& request, std::shared_ptr<Responder> responder) {
   TokensRequest asked = parse_tokens(read_body(request), service.rules);
   std::vector<PromptInput> prompts = {{.tokens = std::move(asked.tokens)}};
-  AnswerPlan plan =
-      make_plan(service, asked.common, std::move(prompts),
-                {.asked = asked.max_tokens, .usual = service.rules.defaults.max_new_tokens}, request,
-                "generate-tokens-");
+  AnswerPlan plan = make_plan(service, asked.common, std::move(prompts),
+                              {.asked = asked.max_tokens, .usual = service.rules.defaults.max_new_tokens}, request,
+                              "generate-tokens-");
   service.answers.start(std::make_shared<TokensAnswer>(service, std::move(responder), std::move(plan)));
 }
 
