@@ -104,11 +104,12 @@ void handle_abort_request(Service& service, const HttpRequest& request, Reply re
   const Fields fields(body);
   const std::string id = fields.string("rid").value_or("");
   if (fields.flag("abort_all"))
-    service.serving.abort_all();
-  else if (id.empty())
-    throw bad_request("Give `rid` or `abort_all`.", "rid");
-  else
-    service.answers.abort(id);
+    return answer_from_worker(service, std::move(reply), [&service] {
+      service.serving.abort_all();
+      return text_response("");
+    });
+  if (id.empty()) throw bad_request("Give `rid` or `abort_all`.", "rid");
+  service.answers.abort(id);
   reply->send(text_response(""));
 }
 
@@ -172,12 +173,15 @@ void handle_reset_prefix_cache(Service& service, const HttpRequest& request, Rep
 void handle_abort_requests(Service& service, const HttpRequest& request, Reply reply) {
   const OrderedJson body = optional_body(request);
   const auto ids = Fields(body).strings("request_ids");
-  int64_t count = 0;
+  const auto said = [](int64_t count) {
+    return json_response(fmt::format(R"({{"status":"aborted","aborted":{}}})", count));
+  };
   if (!ids || ids->empty())
-    count = service.serving.abort_all();
-  else
-    for (const std::string& id : *ids) count += service.answers.abort(id);
-  reply->send(json_response(fmt::format(R"({{"status":"aborted","aborted":{}}})", count)));
+    return answer_from_worker(service, std::move(reply),
+                              [&service, said] { return said(service.serving.abort_all()); });
+  int64_t count = 0;
+  for (const std::string& id : *ids) count += service.answers.abort(id);
+  reply->send(said(count));
 }
 
 void handle_health(Service& service, bool draining, Reply reply) {

@@ -80,15 +80,6 @@ void answer_when_unused(Service& service, const std::string& name, std::shared_p
 
 }  // namespace
 
-AdapterSource parse_load(const OrderedJson& body) {
-  const Fields fields(body);
-  return {.name = fields.required_string("lora_name"),
-          .path = fields.required_string("lora_path"),
-          .in_place = fields.flag("load_inplace"),
-          .sha256 = fields.string("sha256").value_or(""),
-          .version = fields.integer("adapter_version", 0, std::numeric_limits<int64_t>::max())};
-}
-
 void handle_vllm_load(Service& service, const HttpRequest& request, std::shared_ptr<Responder> responder) {
   service.adapter_worker.post([&service, source = parse_load(read_body(request)), responder = std::move(responder)] {
     try {
