@@ -39,10 +39,15 @@ def of_elements(theirs, ours, path):
         return [f"{path}: {'elements' if ours else 'no element'}"] if theirs or ours else []
     found = []
     for one in ours:
-        found += min((differences(other, one, path) for other in theirs), key=len)
+        found += min((differences(other, one, path) for other in alike(theirs, one)), key=len)
     for other in theirs:
-        found += min((differences(other, one, path) for one in ours), key=len)
+        found += min((differences(other, one, path) for one in alike(ours, other)), key=len)
     return list(dict.fromkeys(found))
+
+
+def alike(shapes, one):
+    """Those of its kind, if there are any."""
+    return [shape for shape in shapes if named(shape) == named(one)] or shapes
 
 
 def named(shape):
