@@ -97,7 +97,8 @@ def throughput(model, vocabulary, concurrency, adapter):
     return concurrency * options.new_tokens / seconds
 
 
-llama_cpp.llama_log_set(llama_cpp.llama_log_callback(lambda *_: None), None)
+silent = llama_cpp.llama_log_callback(lambda *_: None)  # kept: llama.cpp calls it to the end
+llama_cpp.llama_log_set(silent, None)
 llama_cpp.llama_backend_init()
 model = llama_cpp.llama_model_load_from_file(options.gguf.encode(), llama_cpp.llama_model_default_params())
 vocabulary = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))

@@ -62,6 +62,13 @@ def run(command, environment, port, log, adapters):
         server.stop()
 
 
+def write_recording(content):
+    """A case a line, so that another version's differences can be read."""
+    lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(brief)}" for name, brief in content.pop("cases").items())
+    head = json.dumps(content)[:-1]
+    RECORDED.write_text(f'{head}, "cases": {{\n{lines}\n}}}}\n')
+
+
 @pytest.fixture(scope="module")
 def vllm(request, smollm2, adapter_paths, tmp_path_factory):
     program = request.config.getoption("--vllm")
@@ -73,7 +80,7 @@ def vllm(request, smollm2, adapter_paths, tmp_path_factory):
     port = free_port()
     version, cases = run(*vllm_command(program, smollm2, port), port, tmp_path_factory.mktemp("vllm") / "log", adapter_paths)
     if request.config.getoption("--record-vllm"):
-        RECORDED.write_text(json.dumps({"vllm": version, "adapter_sha256": weights, "cases": cases}, indent=1) + "\n")
+        write_recording({"vllm": version, "adapter_sha256": weights, "cases": cases})
     return cases
 
 
