@@ -3,32 +3,27 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
+#include <map>
 
 #include "core/error.h"
-#include "core/transfer.h"
-#include "kernels/elementwise.h"
-#include "kernels/logprob.h"
 #include "rollout/decode_loop.h"
 #include "rollout/held_versions.h"
+#include "rollout/live_request.h"
+#include "rollout/request_checks.h"
 #include "rollout/scheduler.h"
 
 namespace lockstep::rollout {
 namespace {
 
-// A token to draw: after this row of the step's hidden states, for this sample.
-struct Draw {
-  int64_t row = 0;
-  Sequence* sequence = nullptr;
-};
-
 // Options with their defaults, checked.
 struct Limits {
-  int64_t kv_bytes = int64_t{2} << 30, max_sequences = 0, max_batch_tokens = 2048;
+  int64_t kv_bytes = int64_t{2} << 30, max_sequences = 0, max_batch_tokens = 2048, max_decode_steps = 0;
   const text::Tokenizer* tokenizer = nullptr;
 
   Limits(const EngineOptions& options, Device device)
-      : max_sequences(options.max_sequences), tokenizer(options.tokenizer) {
+      : max_sequences(options.max_sequences),
+        max_decode_steps(std::min(options.max_decode_steps, DecodeLoop::kMostSteps)),
+        tokenizer(options.tokenizer) {
     constexpr double kShareOfFreeMemory = 0.85;
     if (device == Device::cuda) {
       kv_bytes = static_cast<int64_t>(kShareOfFreeMemory * static_cast<double>(cuda_info().free_bytes));
@@ -39,6 +34,7 @@ struct Limits {
     require(kv_bytes > 0, "kv_bytes", kv_bytes, "above 0");
     require(max_sequences > 0, "max_sequences", max_sequences, "at least 1");
     require(max_batch_tokens > 0, "max_batch_tokens", max_batch_tokens, "at least 1");
+    require(max_decode_steps > 0, "max_decode_steps", max_decode_steps, "at least 1");
   }
 
  private:
@@ -52,7 +48,12 @@ struct Limits {
 }  // namespace
 
 const char* finish_reason_name(FinishReason reason) {
-  return reason == FinishReason::stop ? "stop" : "length";
+  switch (reason) {
+    case FinishReason::stop: return "stop";
+    case FinishReason::length: return "length";
+    case FinishReason::error: return "error";
+  }
+  return "";
 }
 
 struct Engine::Impl {
@@ -62,21 +63,24 @@ struct Engine::Impl {
   HeldVersions versions;
   BlockPool pool;
   Arena arena;
+  TokenSampler sampler;
   std::optional<DecodeLoop> decode_loop;  // on a GPU
   EngineStats stats;
   std::function<void(int32_t)> on_token;
+  RequestId next_id = 1;
+  std::optional<PrefixCache> cache;
+  // The scheduler lets go of all blocks when it is destroyed, so it comes after what it points to.
+  std::map<RequestId, std::unique_ptr<LiveRequest>> requests;
+  Scheduler scheduler;
+  StepReport report;
 
   // Of the step in flight; kept so that a step allocates nothing once the batch has had its size.
   std::vector<int32_t> tokens;
   std::vector<model::Segment> segments;
   std::vector<Draw> draws;
-  std::vector<int32_t> drawn;
-  std::vector<float> drawn_logprobs;
-  std::vector<kernels::SampleRow> sample_rows;
+  std::vector<Sequence*> drawing;  // by draw
   std::vector<DecodeInput> decode_inputs;
   DecodeResults decode_results;
-
-  class Call;
 
   Impl(std::shared_ptr<const model::Model> m, EngineOptions o, Stream& s)
       : model(std::move(m)),
@@ -85,274 +89,220 @@ struct Engine::Impl {
         versions(model::linear_modules(model->config()), s.device()),
         pool(model->config().layers * model->kv_layer_elements() * dtype_bytes(activations()), options.kv_bytes,
              stream),
-        arena(stream.device()) {
+        arena(stream.device()),
+        sampler(*model, stream),
+        cache(o.prefix_cache ? std::optional<PrefixCache>(std::in_place, pool) : std::nullopt),
+        scheduler(pool, {options.max_sequences, options.max_batch_tokens}, stats, cache ? &*cache : nullptr) {
     if (stream.device() == Device::cuda) decode_loop.emplace(*model, stream);
   }
 
   DType activations() const { return kernels::activation_dtype(stream.device()); }
-};
 
-// One call of Engine::sample.
-class Engine::Impl::Call {
- public:
-  Call(Impl& engine, std::span<const Prompt> prompts, const GroupParams& params, int64_t version);
-  std::vector<Sample> run(const std::function<void(int64_t, int64_t)>& on_progress);
-
- private:
-  void add_prompt(const Prompt& prompt, int64_t index);
-  int64_t capped_tokens(const Prompt& prompt, int64_t index) const;
+  RequestId submit(Request request, const std::string& where);
   void step();
   int64_t decode_steps(std::span<const PlannedRows> plan) const;
   void decode(std::span<const PlannedRows> plan, int64_t steps);
-  kernels::SampleRow sample_row(const Sequence& sequence) const;
+  void report_started(std::span<const PlannedRows> plan);
   void run_rows(std::span<const PlannedRows> plan, Tensor hidden);
-  void draw_tokens(ConstTensor hidden);
-  Tensor draw_logits(std::span<const Draw> draws, ConstTensor hidden);
-  void draw_chunk(std::span<const Draw> draws, ConstTensor hidden);
-  void append(Sequence& sequence, int32_t token, float logprob);
-
-  Impl& engine_;
-  const GroupParams& params_;
-  const int64_t version_;
-  std::shared_ptr<const lora::AdapterVersion> adapter_;  // nullptr: base
-  // The scheduler lets go of all blocks when it is destroyed, so it comes after what it points to.
-  std::vector<Sequence> sequences_;
-  std::vector<PromptGroup> groups_;
-  Scheduler scheduler_;
-  int64_t finished_ = 0;
+  void score_prompts(std::span<const PlannedRows> plan, ConstTensor hidden);
+  void take(Sequence& sequence, const Drawn& drawn);
+  void cancel_all();
+  std::vector<Sample> sample(std::span<const Prompt> prompts, const GroupParams& params,
+                             std::shared_ptr<const lora::AdapterVersion> adapter,
+                             const std::function<void(int64_t, int64_t)>& on_progress);
+  void collect(std::vector<Sample>& samples, RequestId first, int64_t n, int64_t& finished) const;
 };
 
-Engine::Impl::Call::Call(Impl& engine, std::span<const Prompt> prompts, const GroupParams& params, int64_t version)
-    : engine_(engine),
-      params_(params),
-      version_(version),
-      scheduler_(engine.pool, {engine.options.max_sequences, engine.options.max_batch_tokens}, engine.stats) {
-  validate(params.sampling);
-  if (params.n < 1)
-    throw ConfigError({.what = "impossible number of samples",
-                       .where = "n",
-                       .got = std::to_string(params.n),
-                       .wanted = "at least 1"});
-  if (!params.sampling.stop.empty() && engine.options.tokenizer == nullptr)
-    throw ConfigError({.what = "stop strings need a tokenizer", .where = "stop", .attempt = "stop_token_ids"});
-  if (version != Engine::kBase) adapter_ = engine.versions.get(version);
-  sequences_.resize(prompts.size() * static_cast<size_t>(params.n));
-  groups_.resize(prompts.size());
-  for (size_t i = 0; i < prompts.size(); ++i) add_prompt(prompts[i], static_cast<int64_t>(i));
+RequestId Engine::Impl::submit(Request request, const std::string& where) {
+  const int64_t max_tokens = check_request(request, where, model->config(), pool, options.tokenizer != nullptr);
+  if (request.adapter) versions.check_fits(*request.adapter);
+  const PrefixCache::Node root = cache ? cache->root(request.adapter) : PrefixCache::kBaseRoot;
+  const RequestId id = next_id++;
+  auto added = std::make_unique<LiveRequest>(id, std::move(request), max_tokens, options.tokenizer, root);
+  scheduler.add(*added);
+  requests.emplace(id, std::move(added));
+  return id;
 }
 
-void Engine::Impl::Call::add_prompt(const Prompt& prompt, int64_t index) {
-  PromptGroup& group = groups_[static_cast<size_t>(index)];
-  group.tokens = prompt.tokens;
-  group.row = prompt.row;
-  group.first_sample = prompt.first_sample;
-  constexpr int64_t kSampleNumbers = int64_t{1} << 32;
-  if (prompt.first_sample < 0 || prompt.first_sample > kSampleNumbers - params_.n)
-    throw ConfigError({.what = "a sample number does not fit the counter",
-                       .where = fmt::format("prompt {} (dataset row {})", index, prompt.row),
-                       .got = fmt::format("{} samples from {} on", params_.n, prompt.first_sample),
-                       .wanted = "numbers of 32 bits"});
-  group.max_tokens = capped_tokens(prompt, index);
-  group.samples = std::span(sequences_).subspan(static_cast<size_t>(index * params_.n), static_cast<size_t>(params_.n));
-  for (int64_t i = 0; i < params_.n; ++i) {
-    Sequence& sequence = group.samples[static_cast<size_t>(i)];
-    sequence.sample.prompt = index;
-    sequence.sample.index = i;
-    if (!params_.sampling.stop.empty())
-      sequence.stop_text = StopText(*engine_.options.tokenizer, params_.sampling.stop);
-  }
-  scheduler_.add(group);
-}
-
-// max_tokens within the context; also says whether the prompt can be sampled from at all.
-int64_t Engine::Impl::Call::capped_tokens(const Prompt& prompt, int64_t index) const {
-  const model::ModelConfig& config = engine_.model->config();
-  const auto size = static_cast<int64_t>(prompt.tokens.size());
-  const std::string where = fmt::format("prompt {} (dataset row {})", index, prompt.row);
-  if (size == 0) throw DataError({.what = "empty prompt", .where = where, .wanted = "at least one token"});
-  if (size >= config.max_positions)
-    throw DataError({.what = "prompt leaves no room for an answer",
-                     .where = where,
-                     .got = fmt::format("{} tokens", size),
-                     .wanted = fmt::format("fewer than the context of {}", config.max_positions)});
-  for (const int32_t token : prompt.tokens)
-    if (token < 0 || token >= config.vocab_size)
-      throw DataError({.what = "token outside the vocabulary",
-                       .where = where,
-                       .got = std::to_string(token),
-                       .wanted = fmt::format("0 .. {}", config.vocab_size - 1)});
-  const int64_t max_tokens = std::min(params_.sampling.max_tokens, config.max_positions - size);
-  // The last token's keys and values are never needed.
-  const int64_t blocks = (size + max_tokens - 1 + kernels::kKvBlock - 1) / kernels::kKvBlock;
-  const BlockPool& pool = engine_.pool;
-  if (blocks > pool.capacity())
-    throw ResourceError(
-        {.what = "one sequence does not fit the KV pool",
-         .where = where,
-         .got = fmt::format("{} prompt + {} new tokens = {} bytes", size, max_tokens, blocks * pool.block_bytes()),
-         .wanted = fmt::format("at most {} bytes", pool.capacity() * pool.block_bytes()),
-         .attempt = "fewer new tokens, or a larger KV pool"});
-  return max_tokens;
-}
-
-std::vector<Sample> Engine::Impl::Call::run(const std::function<void(int64_t, int64_t)>& on_progress) {
-  const auto total = static_cast<int64_t>(sequences_.size());
-  while (!scheduler_.done()) {
-    step();
-    if (on_progress) on_progress(finished_, total);
-  }
-  std::vector<Sample> samples;
-  samples.reserve(sequences_.size());
-  for (Sequence& sequence : sequences_) samples.push_back(std::move(sequence.sample));
-  return samples;
-}
-
-void Engine::Impl::Call::step() {
-  Arena::Scope scope(engine_.arena);
-  const std::span<const PlannedRows> plan = scheduler_.plan();
-  if (engine_.decode_loop)
-    if (const int64_t steps = decode_steps(plan); steps > 0) return decode(plan, scheduler_.extend(steps));
+void Engine::Impl::step() {
+  report.started.clear();
+  report.prompts.clear();
+  report.outputs.clear();
+  if (scheduler.done()) return;
+  const Arena::Scope scope(arena);
+  const std::span<const PlannedRows> plan = scheduler.plan();
+  if (decode_loop)
+    if (const int64_t steps = decode_steps(plan); steps > 0) return decode(plan, scheduler.extend(steps));
+  report_started(plan);
   int64_t rows = 0;
   for (const PlannedRows& planned : plan) rows += planned.rows;
-  const Tensor hidden = engine_.arena.alloc({rows, engine_.model->config().width}, engine_.activations());
+  const Tensor hidden = arena.alloc({rows, model->config().width}, activations());
   run_rows(plan, hidden);
-  scheduler_.commit();
-  draw_tokens(hidden);
+  score_prompts(plan, hidden);
+  scheduler.commit();
+  const std::span<const Drawn> drawn = sampler.draw(draws, hidden, arena);
+  for (size_t i = 0; i < drawn.size(); ++i) take(*drawing[i], drawn[i]);
+  std::erase_if(requests, [](const auto& entry) { return entry.second->unfinished == 0; });
 }
 
-// How many tokens the longest of the planned samples can still take, if all of them decode; else 0. Shorter ones run on
-// beyond their end, as far as the context reaches: what they draw there is dropped.
-int64_t Engine::Impl::Call::decode_steps(std::span<const PlannedRows> plan) const {
-  int64_t longest = 0, room = DecodeLoop::kMostSteps;
+// How many tokens the longest of the planned samples can still take, if all of them decode with one adapter and need
+// nothing beside their tokens; else 0. Shorter ones run on beyond their end, as far as the context reaches: what they
+// draw there is dropped.
+int64_t Engine::Impl::decode_steps(std::span<const PlannedRows> plan) const {
+  int64_t longest = 0, room = options.max_decode_steps;
+  const Request& first = live(*plan.front().group).request;
   for (const PlannedRows& planned : plan) {
-    if (planned.sequence == nullptr || planned.rows != 1 || !planned.draws) return 0;
-    const Sequence& s = *planned.sequence;
-    longest = std::max(longest, s.group->max_tokens - static_cast<int64_t>(s.sample.tokens.size()));
-    room = std::min(room, engine_.model->config().max_positions - planned.first_position);
+    const LiveRequest& request = live(*planned.group);
+    if (planned.sequence == nullptr || planned.rows != 1 || !planned.draws || !request.plain() ||
+        request.request.adapter != first.adapter ||
+        request.request.sampling.logprob_temperature != first.sampling.logprob_temperature)
+      return 0;
+    longest = std::max(longest, request.max_tokens - static_cast<int64_t>(planned.sequence->tokens.size()));
+    room = std::min(room, model->config().max_positions - planned.first_position);
   }
   return std::min(longest, room);
 }
 
-void Engine::Impl::Call::decode(std::span<const PlannedRows> plan, int64_t steps) {
-  Impl& e = engine_;
-  e.decode_inputs.clear();
+void Engine::Impl::decode(std::span<const PlannedRows> plan, int64_t steps) {
+  decode_inputs.clear();
   for (const PlannedRows& planned : plan)
-    e.decode_inputs.push_back({.token = planned.sequence->token(planned.first_position),
-                               .position = static_cast<int32_t>(planned.first_position),
-                               .blocks = planned.table().memory(),
-                               .sample = sample_row(*planned.sequence)});
-  e.decode_loop->run(e.decode_inputs, steps, adapter_.get(), 1.0f / params_.sampling.logprob_temperature,
-                     e.decode_results);
-  scheduler_.commit(steps);
+    decode_inputs.push_back({.token = planned.sequence->token(planned.first_position),
+                             .position = static_cast<int32_t>(planned.first_position),
+                             .blocks = planned.table().memory(),
+                             .sample = live(*planned.group).draw_of(*planned.sequence, 0).how});
+  const Request& first = live(*plan.front().group).request;
+  decode_loop->run(decode_inputs, steps, first.adapter.get(), 1.0f / first.sampling.logprob_temperature,
+                   decode_results);
+  scheduler.commit(steps);
   for (int64_t step = 0; step < steps; ++step)
     for (size_t i = 0; i < plan.size(); ++i) {
       if (plan[i].sequence->state == Sequence::State::finished) continue;
-      const auto at = static_cast<size_t>(step * e.decode_results.stride) + i;
-      append(*plan[i].sequence, e.decode_results.tokens[at], e.decode_results.logprobs[at]);
+      const auto at = static_cast<size_t>(step * decode_results.stride) + i;
+      take(*plan[i].sequence, {.token = decode_results.tokens[at], .logprob = decode_results.logprobs[at]});
     }
+  std::erase_if(requests, [](const auto& entry) { return entry.second->unfinished == 0; });
 }
 
-kernels::SampleRow Engine::Impl::Call::sample_row(const Sequence& s) const {
-  return rollout::sample_row(
-      params_.sampling, {params_.rollout, s.group->row, static_cast<uint32_t>(s.group->first_sample + s.sample.index),
-                         static_cast<uint32_t>(s.length())});
+void Engine::Impl::report_started(std::span<const PlannedRows> plan) {
+  for (const PlannedRows& planned : plan)
+    if (LiveRequest& request = live(*planned.group); !std::exchange(request.reported, true))
+      report.started.push_back(request.id);
 }
 
-void Engine::Impl::Call::run_rows(std::span<const PlannedRows> plan, Tensor hidden) {
-  engine_.tokens.clear();
-  engine_.segments.clear();
-  engine_.draws.clear();
+void Engine::Impl::run_rows(std::span<const PlannedRows> plan, Tensor hidden) {
+  tokens.clear();
+  segments.clear();
+  draws.clear();
+  drawing.clear();
   for (const PlannedRows& planned : plan) {
-    const auto begin = static_cast<int64_t>(engine_.tokens.size());
-    engine_.segments.push_back({.row_begin = begin,
-                                .rows = planned.rows,
-                                .first_position = planned.first_position,
-                                .kv_blocks = planned.table().memory(),
-                                .adapter = adapter_.get()});
+    LiveRequest& request = live(*planned.group);
+    const auto begin = static_cast<int64_t>(tokens.size());
+    segments.push_back({.row_begin = begin,
+                        .rows = planned.rows,
+                        .first_position = planned.first_position,
+                        .kv_blocks = planned.table().memory(),
+                        .adapter = request.request.adapter.get()});
     for (int64_t p = planned.first_position; p < planned.first_position + planned.rows; ++p)
-      engine_.tokens.push_back(planned.sequence ? planned.sequence->token(p)
-                                                : planned.group->tokens[static_cast<size_t>(p)]);
+      tokens.push_back(planned.sequence ? planned.sequence->token(p) : request.tokens[static_cast<size_t>(p)]);
     if (!planned.draws) continue;
-    const int64_t last = begin + planned.rows - 1;
+    const auto add_draw = [&](Sequence& sequence) {
+      draws.push_back(request.draw_of(sequence, begin + planned.rows - 1));
+      drawing.push_back(&sequence);
+    };
     if (planned.sequence)
-      engine_.draws.push_back({last, planned.sequence});
+      add_draw(*planned.sequence);
     else
-      for (Sequence& sequence : planned.group->samples) engine_.draws.push_back({last, &sequence});
+      for (Sequence& sequence : request.sequences) add_draw(sequence);
   }
-  const model::RowBatch batch{
-      .tokens = engine_.tokens, .segments = engine_.segments, .kv_layer_stride = engine_.model->kv_layer_elements()};
-  engine_.model->forward(hidden, batch, engine_.arena, engine_.stream);
+  const model::RowBatch batch{.tokens = tokens, .segments = segments, .kv_layer_stride = model->kv_layer_elements()};
+  model->forward(hidden, batch, arena, stream);
 }
 
-void Engine::Impl::Call::draw_tokens(ConstTensor hidden) {
-  // Logits, their copies for the samples of one prompt, and probabilities together stay within the model's bound.
-  const auto most = static_cast<size_t>(std::max<int64_t>(1, engine_.model->logits_rows() / 3));
-  const std::span<const Draw> draws = engine_.draws;
-  for (size_t begin = 0; begin < draws.size(); begin += most)
-    draw_chunk(draws.subspan(begin, std::min(most, draws.size() - begin)), hidden);
-}
-
-// Logits of every draw. Samples of one prompt draw their first token from the same row: the head runs once for them.
-Tensor Engine::Impl::Call::draw_logits(std::span<const Draw> draws, ConstTensor hidden) {
-  Impl& e = engine_;
-  const int64_t vocab = e.model->config().vocab_size, width = e.model->config().width;
-  std::vector<int32_t> rows, copies;
-  for (size_t i = 0; i < draws.size(); ++i) {
-    if (i == 0 || draws[i].row != draws[i - 1].row) rows.push_back(static_cast<int32_t>(draws[i].row));
-    copies.push_back(static_cast<int32_t>(rows.size()) - 1);
+// Log-probs of the prompts whose requests asked, as far as their rows have now been run for the first time; and the
+// reports of prompts that are done.
+void Engine::Impl::score_prompts(std::span<const PlannedRows> plan, ConstTensor hidden) {
+  int64_t begin = 0;
+  for (const PlannedRows& planned : plan) {
+    const int64_t first_row = begin;
+    begin += planned.rows;
+    LiveRequest& request = live(*planned.group);
+    if (planned.sequence != nullptr || request.opened) continue;
+    std::vector<PromptLogprob>& scores = request.prompt_logprobs;
+    if (const std::optional<int64_t> top = request.request.prompt_logprobs) {
+      if (scores.empty()) scores.push_back({.token = request.tokens[0]});
+      // Row p is asked about token p + 1; rows that ran before their blocks were dropped have been asked.
+      const auto next = static_cast<int64_t>(scores.size());
+      const int64_t end = std::min(planned.first_position + planned.rows + 1, request.size());
+      if (end > next)
+        sampler.score(
+            hidden.rows(first_row + next - 1 - planned.first_position, first_row + end - 1 - planned.first_position),
+            request.tokens.subspan(static_cast<size_t>(next), static_cast<size_t>(end - next)), *top,
+            request.request.sampling.logprob_temperature, arena, scores);
+    }
+    if (planned.draws)
+      report.prompts.push_back(
+          {.request = request.id, .cached_tokens = request.cached_tokens, .prompt_logprobs = std::move(scores)});
   }
-  const auto count = static_cast<int64_t>(rows.size());
-  const Tensor distinct = e.arena.alloc({count, width}, e.activations()), logits = e.arena.alloc({count, vocab});
-  kernels::gather_rows(distinct, hidden, upload(std::span<const int32_t>(rows), e.arena, e.stream), e.stream);
-  e.model->logits(logits, distinct, e.arena, e.stream);
-  if (rows.size() == draws.size()) return logits;
-  const Tensor all = e.arena.alloc({static_cast<int64_t>(draws.size()), vocab});
-  kernels::gather_rows(all, logits, upload(std::span<const int32_t>(copies), e.arena, e.stream), e.stream);
-  return all;
 }
 
-void Engine::Impl::Call::draw_chunk(std::span<const Draw> draws, ConstTensor hidden) {
-  Impl& e = engine_;
-  const Arena::Scope scope(e.arena);
-  const auto count = static_cast<int64_t>(draws.size());
-  const Tensor logits = draw_logits(draws, hidden);
-  const Tensor logprobs = e.arena.alloc({count}), lse = e.arena.alloc({count});
-  const std::span<int32_t> tokens(static_cast<int32_t*>(e.arena.alloc({count}, DType::i32).data), draws.size());
-  e.sample_rows.clear();
-  for (const Draw& draw : draws) e.sample_rows.push_back(sample_row(*draw.sequence));
-  const auto rows = upload(std::span<const kernels::SampleRow>(e.sample_rows), e.arena, e.stream);
-  kernels::sample_tokens(tokens, e.stream.device() == Device::cpu ? e.arena.alloc({count, logits[1]}) : Tensor(),
-                         logits, rows, e.stream);
-  kernels::logprob_forward(logprobs, {}, lse, logits, tokens, 1.0f / params_.sampling.logprob_temperature, e.stream);
-  e.drawn.resize(draws.size());
-  e.drawn_logprobs.resize(draws.size());
-  download(e.drawn.data(), tokens.data(), tokens.size_bytes(), e.stream);
-  download(e.drawn_logprobs.data(), logprobs.data, draws.size() * sizeof(float), e.stream);
-  for (size_t i = 0; i < draws.size(); ++i) append(*draws[i].sequence, e.drawn[i], e.drawn_logprobs[i]);
+void Engine::Impl::take(Sequence& sequence, const Drawn& drawn) {
+  report.outputs.push_back(live(*sequence.group).take(sequence, drawn));
+  if (report.outputs.back().finish) scheduler.finish(sequence);
 }
 
-void Engine::Impl::Call::append(Sequence& sequence, int32_t token, float logprob) {
-  Sample& sample = sequence.sample;
-  if (token < 0)
-    throw DataError({.what = "logits are not finite",
-                     .where = fmt::format("prompt {}, sample {}", sample.prompt, sample.index),
-                     .attempt = "check the adapter: a diverged training run leaves such weights"});
-  if (!std::isfinite(logprob))
-    throw DataError({.what = "log-probability is not finite",
-                     .where = fmt::format("prompt {}, sample {}", sample.prompt, sample.index),
-                     .got = fmt::format("{} for token {}", logprob, token),
-                     .attempt = "check the adapter: a diverged training run leaves such weights"});
-  sample.tokens.push_back(token);
-  sample.logprobs.push_back(logprob);
-  sample.versions.push_back(version_);
-  if (sample.prompt == 0 && sample.index == 0 && engine_.on_token) engine_.on_token(token);
+void Engine::Impl::cancel_all() {
+  for (const auto& [id, request] : requests) scheduler.remove(*request);
+  requests.clear();
+}
 
-  const std::vector<int32_t>& stops = params_.sampling.stop_token_ids;
-  const bool stopped = std::find(stops.begin(), stops.end(), token) != stops.end() || sequence.stop_text.push(token);
-  if (!stopped && static_cast<int64_t>(sample.tokens.size()) < sequence.group->max_tokens) return;
-  sample.finish = stopped ? FinishReason::stop : FinishReason::length;
-  scheduler_.finish(sequence);
-  ++finished_;
+std::vector<Sample> Engine::Impl::sample(std::span<const Prompt> prompts, const GroupParams& params,
+                                         std::shared_ptr<const lora::AdapterVersion> adapter,
+                                         const std::function<void(int64_t, int64_t)>& on_progress) {
+  const RequestId first = next_id;
+  std::vector<Sample> samples;
+  int64_t finished = 0;
+  try {
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      submit({.tokens = prompts[i].tokens,
+              .sampling = params.sampling,
+              .n = params.n,
+              .rollout = params.rollout,
+              .row = prompts[i].row,
+              .first_sample = prompts[i].first_sample,
+              .adapter = adapter},
+             fmt::format("prompt {} (dataset row {})", i, prompts[i].row));
+      for (int64_t s = 0; s < params.n; ++s) samples.push_back({.prompt = static_cast<int64_t>(i), .index = s});
+    }
+    while (!requests.empty()) {
+      step();
+      collect(samples, first, params.n, finished);
+      if (on_progress) on_progress(finished, static_cast<int64_t>(samples.size()));
+    }
+  } catch (...) {
+    cancel_all();
+    throw;
+  }
+  return samples;
+}
+
+// What the last step gave the samples of sample(), whose requests are numbered from `first` on.
+void Engine::Impl::collect(std::vector<Sample>& samples, RequestId first, int64_t n, int64_t& finished) const {
+  for (const Output& out : report.outputs) {
+    const int64_t prompt = out.request - first;
+    if (out.finish == FinishReason::error)
+      throw DataError({.what = out.token < 0 ? "logits are not finite" : "log-probability is not finite",
+                       .where = fmt::format("prompt {}, sample {}", prompt, out.index),
+                       .got = out.token < 0 ? "" : fmt::format("{} for token {}", out.logprob, out.token),
+                       .attempt = "check the adapter: a diverged training run leaves such weights"});
+    Sample& sample = samples[static_cast<size_t>(prompt * n + out.index)];
+    sample.tokens.push_back(out.token);
+    sample.logprobs.push_back(out.logprob);
+    sample.versions.push_back(out.version);
+    if (prompt == 0 && out.index == 0 && on_token) on_token(out.token);
+    if (!out.finish) continue;
+    sample.finish = *out.finish;
+    ++finished;
+  }
 }
 
 Engine::Engine(std::shared_ptr<const model::Model> model, EngineOptions options, Stream& stream)
@@ -369,10 +319,69 @@ bool Engine::holds(int64_t version) const {
   return impl_->versions.holds(version);
 }
 
+RequestId Engine::submit(Request request) {
+  return impl_->submit(std::move(request), "prompt");
+}
+
+const StepReport& Engine::step() {
+  try {
+    impl_->step();
+  } catch (...) {
+    impl_->cancel_all();
+    throw;
+  }
+  return impl_->report;
+}
+
+bool Engine::cancel(RequestId id) {
+  const auto found = impl_->requests.find(id);
+  if (found == impl_->requests.end()) return false;
+  impl_->scheduler.remove(*found->second);
+  impl_->requests.erase(found);
+  return true;
+}
+
+void Engine::cancel_all() {
+  impl_->cancel_all();
+}
+
+bool Engine::switch_adapter(RequestId id, std::shared_ptr<const lora::AdapterVersion> adapter) {
+  const auto found = impl_->requests.find(id);
+  if (found == impl_->requests.end()) return false;
+  if (adapter) impl_->versions.check_fits(*adapter);
+  LiveRequest& request = *found->second;
+  request.request.adapter = std::move(adapter);
+  impl_->scheduler.restart(request,
+                           impl_->cache ? impl_->cache->root(request.request.adapter) : PrefixCache::kBaseRoot);
+  return true;
+}
+
+void Engine::drop_keys() {
+  for (const auto& [id, request] : impl_->requests) impl_->scheduler.restart(*request, request->cache_root);
+}
+
+void Engine::flush_cache() {
+  if (impl_->cache) impl_->cache->clear();
+}
+
+bool Engine::idle() const {
+  return impl_->requests.empty();
+}
+
+EngineLoad Engine::load() const {
+  const int64_t running = impl_->scheduler.running();
+  const int64_t cached = impl_->cache ? impl_->cache->idle_blocks() : 0;
+  return {.running = running,
+          .waiting = impl_->scheduler.unfinished() - running,
+          .kv_blocks = impl_->pool.capacity(),
+          .kv_blocks_in_use = impl_->pool.in_use() - cached};
+}
+
 std::vector<Sample> Engine::sample(std::span<const Prompt> prompts, const GroupParams& params, int64_t version,
                                    const std::function<void(int64_t, int64_t)>& on_progress) {
+  if (!idle()) throw ConfigError({.what = "sample() of an engine that has requests in flight"});
   impl_->versions.forget_retired();
-  return Impl::Call(*impl_, prompts, params, version).run(on_progress);
+  return impl_->sample(prompts, params, version == kBase ? nullptr : impl_->versions.get(version), on_progress);
 }
 
 void Engine::on_token(std::function<void(int32_t)> callback) {
@@ -387,6 +396,7 @@ int64_t Engine::kv_bytes_in_use() const {
 
 void Engine::release_memory() {
   impl_->versions.forget_retired();
+  flush_cache();
   impl_->pool.release_memory();
   impl_->arena.release();
   // On a GPU the decode loop keeps its graphs and their little memory: recording them again would cost more.

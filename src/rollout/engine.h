@@ -1,7 +1,8 @@
-// The Engine: paged KV, continuous batching, shared prompts, chunked prefill, preemption by recompute.
+// The Engine: paged KV, continuous batching of requests for any adapters, shared prompts, prefix cache, chunked
+// prefill, preemption by recompute.
 //
 // What it returns for a request depends only on (seed, counter, prompt, adapter version, params), never on what else is
-// in flight, on the schedule, or on preemption; log-probs equal the trainer's bit for bit.
+// in flight, on the schedule, on the cache, or on preemption; log-probs equal the trainer's bit for bit.
 #pragma once
 
 #include <functional>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "model/model.h"
+#include "rollout/engine_stats.h"
 #include "rollout/request.h"
 #include "text/tokenizer.h"
 
@@ -26,6 +28,8 @@ struct EngineOptions {
   std::optional<int64_t> max_batch_tokens = {};  // rows of one step; a longer prompt is prefilled in chunks. Default:
                                                  // 2048, on a GPU kGpuBatchTokens
   const text::Tokenizer* tokenizer = nullptr;    // needed for stop strings only
+  bool prefix_cache = false;                     // keeps blocks of ended requests for those that begin alike
+  int64_t max_decode_steps = 16;  // on a GPU: tokens a sequence may get in one step(), while all others wait
 };
 
 struct Prompt {
@@ -50,13 +54,22 @@ struct Sample {
   FinishReason finish = FinishReason::length;
 };
 
-struct EngineStats {
-  int64_t steps = 0, prefill_tokens = 0, decode_tokens = 0, preemptions = 0, shared_prompt_tokens = 0;
+// A request whose prompt is done.
+struct PromptReport {
+  RequestId request = 0;
+  int64_t cached_tokens = 0;                        // of the prompt, found in the prefix cache
+  std::vector<PromptLogprob> prompt_logprobs = {};  // one per token of the prompt, if the request asked
+};
+
+struct StepReport {
+  std::vector<RequestId> started;     // their first rows ran
+  std::vector<PromptReport> prompts;  // come before the first of their outputs
+  std::vector<Output> outputs;        // in the order drawn
 };
 
 class Engine {
  public:
-  static constexpr int64_t kBase = -1;  // "version" of the bare base
+  static constexpr int64_t kBase = kBaseVersion;
 
   Engine(std::shared_ptr<const model::Model> model, EngineOptions options, Stream& stream);
   ~Engine();
@@ -69,12 +82,28 @@ class Engine {
   void check(const lora::AdapterVersion& version) const;  // throws what hold() would throw; changes nothing
   bool holds(int64_t version) const;
 
-  // Samples n completions of every prompt with the given version; results ordered by (prompt, index).
-  // ConfigError: version not held, impossible parameters, a sample number beyond 32 bits, stop strings without a
-  // tokenizer. DataError: empty prompt, prompt + 1 token beyond the context, token outside the vocabulary, logits that
-  // are not finite. ResourceError: one sequence cannot fit the pool. `on_progress(finished, total)` is called between
-  // steps and may throw Cancelled: all sequences are dropped, the engine stays usable. max_tokens is cut to the context
-  // length.
+  // Queues a request behind those there. ConfigError: impossible parameters, a sample number beyond 32 bits, stop
+  // strings without a tokenizer. DataError: empty prompt, prompt + 1 token beyond the context, token outside the
+  // vocabulary. ResourceError: one sequence cannot fit the pool. What check() throws for its adapter, which it keeps
+  // until it ends; an adapter need not be held. max_tokens is cut to the context length.
+  RequestId submit(Request request);
+  // Runs the next step of all requests; nothing when idle. Valid until the next call. A request whose samples have all
+  // finished is gone. What it throws (ResourceError: the system has no memory; DeviceError) has dropped all requests.
+  const StepReport& step();
+  bool cancel(RequestId id);  // between steps; false: there is no such request
+  void cancel_all();
+  // From the next token on the request uses this adapter, and its keys are computed again with it: what a token's
+  // log-prob says is true of the version it carries. False: there is no such request.
+  bool switch_adapter(RequestId id, std::shared_ptr<const lora::AdapterVersion> adapter);
+  void drop_keys();    // of all requests: they are computed again
+  void flush_cache();  // of blocks that no request uses
+  bool idle() const;
+  EngineLoad load() const;
+
+  // Samples n completions of every prompt with the given version; the engine must be idle (ConfigError). Results are
+  // ordered by (prompt, index). What submit() throws; ConfigError: version not held; DataError: logits that are not
+  // finite. `on_progress(finished, total)` is called between steps and may throw Cancelled: all sequences are dropped,
+  // the engine stays usable. max_tokens is cut to the context length.
   std::vector<Sample> sample(std::span<const Prompt> prompts, const GroupParams& params, int64_t version,
                              const std::function<void(int64_t finished, int64_t total)>& on_progress = {});
 

@@ -30,6 +30,24 @@ void HeldVersions::check(const lora::AdapterVersion& version, int64_t keep) cons
   if (holds(version.version))
     throw ConfigError(
         {.what = "adapter version is already held", .where = where, .attempt = "give every publish a new number"});
+  check_memory(version);
+  // Versions of one training run share their layout: publishing the next one costs no comparison of names.
+  const bool known =
+      std::any_of(held_.begin(), held_.end(), [&](const auto& held) { return held->layout == version.layout; });
+  if (!known) check_layout(*version.layout);
+}
+
+void HeldVersions::check_fits(const lora::AdapterVersion& version) {
+  check_memory(version);
+  std::erase_if(fitting_, [](const auto& layout) { return layout.expired(); });
+  if (std::any_of(fitting_.begin(), fitting_.end(), [&](const auto& seen) { return seen.lock() == version.layout; }))
+    return;
+  check_layout(*version.layout);
+  fitting_.push_back(version.layout);
+}
+
+void HeldVersions::check_memory(const lora::AdapterVersion& version) const {
+  const std::string where = fmt::format("adapter version {}", version.version);
   if (!version.layout || !version.weights) throw ShapeError({.what = "adapter version is empty", .where = where});
   if (version.weights->device() != device_)
     throw DeviceError({.what = "adapter lies on another device than the engine", .where = where});
@@ -39,10 +57,6 @@ void HeldVersions::check(const lora::AdapterVersion& version, int64_t keep) cons
                       .where = where,
                       .got = fmt::format("{} bytes", version.weights->bytes()),
                       .wanted = fmt::format("{} bytes", wanted)});
-  // Versions of one training run share their layout: publishing the next one costs no comparison of names.
-  const bool known =
-      std::any_of(held_.begin(), held_.end(), [&](const auto& held) { return held->layout == version.layout; });
-  if (!known) check_layout(*version.layout);
 }
 
 void HeldVersions::check_layout(const lora::AdapterLayout& layout) const {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "core/error.h"
@@ -12,6 +13,7 @@ namespace {
 
 // The exponent of logits / temperature must stay a number.
 constexpr float kLeastTemperature = 1e-5f, kMostTemperature = 1e5f;
+constexpr float kMostPenalty = 1e5f;
 
 void require(bool ok, const char* field, const std::string& got, const char* wanted) {
   if (!ok) throw ConfigError({.what = "impossible sampling parameter", .where = field, .got = got, .wanted = wanted});
@@ -33,7 +35,25 @@ void validate(const SamplingParams& params) {
   require(params.max_tokens >= 1, "max_tokens", text(params.max_tokens), "at least 1");
   require(is_temperature(params.logprob_temperature), "logprob_temperature", text(params.logprob_temperature),
           "1e-5 to 1e5");
+  require(params.repetition_penalty > 0 && params.repetition_penalty <= 1e5f, "repetition_penalty",
+          text(params.repetition_penalty), "above 0");
+  require(std::abs(params.frequency_penalty) <= kMostPenalty, "frequency_penalty", text(params.frequency_penalty),
+          "-1e5 to 1e5");
+  require(std::abs(params.presence_penalty) <= kMostPenalty, "presence_penalty", text(params.presence_penalty),
+          "-1e5 to 1e5");
+  for (const auto& [token, bias] : params.logit_bias)
+    require(!std::isnan(bias) && bias <= kMostPenalty, "logit_bias", fmt::format("{} for token {}", bias, token),
+            "a number");
+  require(params.min_tokens >= 0 && params.min_tokens <= params.max_tokens, "min_tokens", text(params.min_tokens),
+          "0 to max_tokens");
+  require(params.top_logprobs >= 0 && params.top_logprobs <= SamplingParams::kMostTopLogprobs, "top_logprobs",
+          text(params.top_logprobs), "0 to 128");
   for (const std::string& stop : params.stop) require(!stop.empty(), "stop", "an empty string", "text to stop at");
+}
+
+bool SamplingParams::changes_logits() const {
+  return !logit_bias.empty() || repetition_penalty != 1 || frequency_penalty != 0 || presence_penalty != 0 ||
+         min_tokens > 0;
 }
 
 kernels::SampleRow sample_row(const SamplingParams& params, const Counter& counter) {

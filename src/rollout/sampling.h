@@ -29,11 +29,11 @@ struct SamplingParams {
   float logprob_temperature = 1;
 
   // What follows changes logits before the temperature, in this order, and never the log-probs.
-  float repetition_penalty = 1;  // above 0: logits of tokens of prompt and answer / penalty where positive, * else
+  std::vector<std::pair<int32_t, float>> logit_bias = {};  // added to these tokens' logits
+  float repetition_penalty = 1;  // above 0: logits of tokens of prompt and answer / penalty where positive, else *
                                  // (arXiv 1909.05858)
   float frequency_penalty = 0;   // subtracted once for each time the token is in the answer
   float presence_penalty = 0;    // subtracted if the token is in the answer
-  std::vector<std::pair<int32_t, float>> logit_bias = {};  // added to these tokens' logits
   int64_t min_tokens =
       0;  // before so many tokens stop_token_ids cannot be drawn, and stop strings do not end the sample
 

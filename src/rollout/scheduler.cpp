@@ -23,8 +23,8 @@ void insert_by_order(std::vector<Sequence*>& queue, Sequence& sequence) {
 
 }  // namespace
 
-Scheduler::Scheduler(BlockPool& pool, SchedulerLimits limits, EngineStats& stats)
-    : pool_(pool), limits_(limits), stats_(stats) {
+Scheduler::Scheduler(BlockPool& pool, SchedulerLimits limits, EngineStats& stats, PrefixCache* cache)
+    : pool_(pool), limits_(limits), stats_(stats), cache_(cache) {
   // Every running sequence must be able to decode in every step.
   limits_.max_sequences = std::min(limits_.max_sequences, limits_.max_batch_tokens);
 }
@@ -43,6 +43,28 @@ void Scheduler::add(PromptGroup& group) {
   for (Sequence& sequence : group.samples) {
     sequence.group = &group;
     sequence.order = next_order_++;
+  }
+}
+
+void Scheduler::remove(PromptGroup& group) {
+  for (Sequence& sequence : group.samples)
+    if (sequence.state != Sequence::State::finished) {
+      drop(sequence);
+      --unfinished_;
+    }
+  group.unfinished = 0;
+  forget(group);
+}
+
+void Scheduler::restart(PromptGroup& group, PrefixCache::Node cache_root) {
+  group.cache_root = cache_root;
+  group.kv.clear(pool_);
+  for (Sequence& sequence : group.samples) {
+    if (sequence.state != Sequence::State::running) continue;
+    std::erase(running_, &sequence);
+    sequence.kv.clear(pool_);
+    sequence.preempted = true;
+    wait(sequence);
   }
 }
 
@@ -91,6 +113,12 @@ void Scheduler::plan_prompts() {
 }
 
 bool Scheduler::plan_prompt(PromptGroup& group, int64_t order, int64_t claims) {
+  const bool all_rows = group.needs_all_rows && !group.opened;
+  // Not the last position: its row is what the first token is drawn from.
+  if (cache_ && group.kv.blocks() == 0 && !all_rows) {
+    cache_->find(group.cache_root, group.tokens, group.size() - 1, group.kv);
+    if (!group.started) group.cached_tokens = group.kv.computed;
+  }
   const int64_t first = group.kv.computed;
   const int64_t wanted = std::min(group.size() - first, budget_);
   if (!headroom(blocks_of(first + wanted) - group.kv.blocks(), claims, &group)) return false;
@@ -100,6 +128,11 @@ bool Scheduler::plan_prompt(PromptGroup& group, int64_t order, int64_t claims) {
   plan_.push_back({.group = &group, .first_position = first, .rows = rows, .draws = ends && !group.opened});
   group.planned_rows = rows;
   budget_ -= rows;
+  if (!group.started && cache_) {
+    stats_.prefix_query_tokens += group.size();
+    stats_.prefix_hit_tokens += group.cached_tokens;
+  }
+  group.started = true;
   return true;
 }
 
@@ -112,7 +145,7 @@ bool Scheduler::start(Sequence& sequence) {
   const int64_t needed = blocks_of(computed + rows) - computed / kKvBlock - (take_tail ? 1 : 0);
   if (!headroom(needed, count(running_), &group)) return false;
 
-  if (sequence.preempted || sequence.sample.index > 0) stats_.shared_prompt_tokens += computed;
+  if (sequence.preempted || sequence.index > 0) stats_.shared_prompt_tokens += computed;
   take_prompt_blocks(sequence, take_tail);
   sequence.kv.computed = computed;
   sequence.state = Sequence::State::running;
@@ -133,7 +166,7 @@ void Scheduler::take_prompt_blocks(Sequence& sequence, bool take_tail) {
   if (!has_tail) return;
   BlockPool::Id own = BlockPool::kNone;
   if (!take_tail)
-    while ((own = pool_.acquire()) == BlockPool::kNone && trim_idle_prompt(sequence.group)) {
+    while ((own = pool_.acquire()) == BlockPool::kNone && find_memory(sequence.group)) {
     }
   // Without memory for a copy the tail moves to this sample; the others compute it again.
   if (own == BlockPool::kNone)
@@ -162,7 +195,7 @@ int64_t Scheduler::reserve(BlockTable& table, int64_t rows, int64_t order, const
     const BlockPool::Id block = pool_.acquire();
     if (block != BlockPool::kNone)
       table.push(pool_, block);
-    else if (!trim_idle_prompt(keep) && !preempt_newest(order))
+    else if (!find_memory(keep) && !preempt_newest(order) && !trim_idle_prompt(keep, Trim::shared))
       break;
   }
   return std::min(rows, table.blocks() * kKvBlock - table.computed);
@@ -173,16 +206,24 @@ int64_t Scheduler::reserve(BlockTable& table, int64_t rows, int64_t order, const
 bool Scheduler::headroom(int64_t blocks, int64_t claims, const PromptGroup* keep) {
   if (claims == 0) return true;
   while (pool_.available() < blocks + claims)
-    if (!trim_idle_prompt(keep)) return false;
+    if (!find_memory(keep)) return false;
   return true;
 }
 
-// Drops the last block of the newest prompt whose last block only its group holds.
-bool Scheduler::trim_idle_prompt(const PromptGroup* keep) {
+// Takes a reference from a block that nobody needs now; the next acquire() may still find none.
+bool Scheduler::find_memory(const PromptGroup* keep) {
+  return (cache_ && cache_->evict()) || trim_idle_prompt(keep, Trim::own);
+}
+
+// Drops the last block of the newest prompt that is not being computed. Trim::own: one that only its group holds, and
+// perhaps the cache. Others give no memory by themselves, but idle prompts may hold the same block of the cache.
+bool Scheduler::trim_idle_prompt(const PromptGroup* keep, Trim which) {
   for (size_t i = groups_.size(); i-- > 0;) {
     PromptGroup& group = *groups_[i];
     const int64_t blocks = group.kv.blocks();
-    if (blocks == 0 || &group == keep || group.planned_rows > 0 || pool_.references(group.kv[blocks - 1]) > 1) continue;
+    if (blocks == 0 || &group == keep || group.planned_rows > 0) continue;
+    const BlockPool::Id last = group.kv[blocks - 1];
+    if (which == Trim::own && pool_.references(last) > (cache_ && cache_->holds(last) ? 2 : 1)) continue;
     pool_.release(group.kv.pop());
     return true;
   }
@@ -233,19 +274,39 @@ void Scheduler::commit(int64_t steps) {
     (decodes ? stats_.decode_tokens : stats_.prefill_tokens) += planned.rows * steps;
     if (planned.sequence || !planned.draws) continue;
     planned.group->opened = true;
+    if (cache_) cache_->insert(planned.group->cache_root, planned.group->tokens, planned.group->kv);
     ++next_prompt_;
     for (Sequence& sequence : planned.group->samples) wait(sequence);
   }
 }
 
 void Scheduler::finish(Sequence& sequence) {
+  if (cache_ && sequence.kv.computed > 0) {
+    // The last token has not been run; on a GPU, rows after it may have been.
+    const std::vector<int32_t> tokens = sequence.run_tokens();
+    cache_->insert(sequence.group->cache_root, tokens, sequence.kv);
+  }
   PromptGroup& group = *sequence.group;
-  if (sequence.state == Sequence::State::waiting) --group.waiting;
-  std::erase(sequence.state == Sequence::State::waiting ? waiting_ : running_, &sequence);
+  drop(sequence);
+  --unfinished_;
+  if (--group.unfinished == 0) forget(group);
+}
+
+void Scheduler::drop(Sequence& sequence) {
+  if (sequence.state == Sequence::State::waiting) {
+    --sequence.group->waiting;
+    std::erase(waiting_, &sequence);
+  }
+  if (sequence.state == Sequence::State::running) std::erase(running_, &sequence);
   sequence.state = Sequence::State::finished;
   sequence.kv.clear(pool_);
-  --unfinished_;
-  if (--group.unfinished == 0) group.kv.clear(pool_);
+}
+
+void Scheduler::forget(PromptGroup& group) {
+  group.kv.clear(pool_);
+  const auto place = std::find(groups_.begin(), groups_.end(), &group);
+  if (place - groups_.begin() < static_cast<std::ptrdiff_t>(next_prompt_)) --next_prompt_;
+  groups_.erase(place);
 }
 
 }  // namespace lockstep::rollout

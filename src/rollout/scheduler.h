@@ -1,13 +1,15 @@
 // Decides which rows each step runs: first come, first served; decode rows first, then prompts in chunks.
 //
-// When no block is free, prompt blocks that nobody reads are dropped, then the newest sequence is preempted: it loses
-// its blocks and is recomputed later, keeping its tokens. The oldest sequence can always take every block, so some row
-// runs in every step as long as one sequence alone fits the pool.
+// When no block is free, blocks that only the prefix cache holds are dropped, then prompt blocks that nobody reads,
+// then the newest sequence is preempted: it loses its blocks and is recomputed later, keeping its tokens. The oldest
+// sequence can always take every block, so some row runs in every step as long as one sequence alone fits the pool.
 #pragma once
 
 #include <span>
 #include <vector>
 
+#include "rollout/engine_stats.h"
+#include "rollout/prefix_cache.h"
 #include "rollout/sequence.h"
 
 namespace lockstep::rollout {
@@ -29,13 +31,19 @@ struct PlannedRows {
 
 class Scheduler {
  public:
-  Scheduler(BlockPool& pool, SchedulerLimits limits, EngineStats& stats);
+  // `cache` may be nullptr.
+  Scheduler(BlockPool& pool, SchedulerLimits limits, EngineStats& stats, PrefixCache* cache = nullptr);
   ~Scheduler();  // releases every block
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
 
-  // Queues a prompt and its samples behind those added before. They outlive the scheduler.
+  // Queues a prompt and its samples behind those added before. They stay where they are until all samples are finished
+  // or the group is removed.
   void add(PromptGroup& group);
+  // Between steps: forgets the group and takes its blocks; its samples are finished.
+  void remove(PromptGroup& group);
+  // Between steps: everything of the group is computed again, by an adapter whose blocks hang under `cache_root`.
+  void restart(PromptGroup& group, PrefixCache::Node cache_root);
 
   // Chooses the rows of the next step; at least one unless done(). Valid until the next call.
   std::span<const PlannedRows> plan();
@@ -47,6 +55,8 @@ class Scheduler {
   void commit(int64_t steps = 1);
   void finish(Sequence& sequence);
   bool done() const { return unfinished_ == 0; }
+  int64_t running() const { return static_cast<int64_t>(running_.size()); }
+  int64_t unfinished() const { return unfinished_; }  // samples
 
  private:
   void plan_decodes();
@@ -59,13 +69,18 @@ class Scheduler {
   void plan_sequence(Sequence& sequence);
   int64_t reserve(BlockTable& table, int64_t rows, int64_t order, const PromptGroup* keep);
   bool headroom(int64_t blocks, int64_t claims, const PromptGroup* keep);
-  bool trim_idle_prompt(const PromptGroup* keep);
+  bool find_memory(const PromptGroup* keep);
+  enum class Trim { own, shared };
+  bool trim_idle_prompt(const PromptGroup* keep, Trim which);
   bool preempt_newest(int64_t order);
   void wait(Sequence& sequence);
+  void drop(Sequence& sequence);
+  void forget(PromptGroup& group);
 
   BlockPool& pool_;
   SchedulerLimits limits_;
   EngineStats& stats_;
+  PrefixCache* cache_;
   std::vector<PromptGroup*> groups_;
   size_t next_prompt_ = 0;          // groups before it are opened
   std::vector<Sequence*> waiting_;  // by order

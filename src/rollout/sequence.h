@@ -6,8 +6,7 @@
 #include <vector>
 
 #include "rollout/block_pool.h"
-#include "rollout/engine.h"
-#include "rollout/stop_text.h"
+#include "rollout/prefix_cache.h"
 
 namespace lockstep::rollout {
 
@@ -16,15 +15,16 @@ struct Sequence;
 // A prompt is computed once; its blocks are kept for those samples that have not started yet or must start again.
 struct PromptGroup {
   std::span<const int32_t> tokens;
-  uint32_t row = 0;
-  int64_t first_sample = 0;
-  int64_t max_tokens = 0;  // of each sample
   std::span<Sequence> samples;
-  BlockTable kv;             // of positions of the prompt only
-  bool opened = false;       // the prompt was computed once, and every sample got its first token
-  int64_t unfinished = 0;    // samples
-  int64_t waiting = 0;       // samples in Sequence::State::waiting
-  int64_t planned_rows = 0;  // in the step being planned
+  bool needs_all_rows = false;  // the first time: none come from the cache
+  PrefixCache::Node cache_root = PrefixCache::kBaseRoot;
+  BlockTable kv;              // of positions of the prompt only
+  bool started = false;       // rows of it have been planned
+  bool opened = false;        // the prompt was computed once, and every sample got its first token
+  int64_t cached_tokens = 0;  // that the cache had when it started
+  int64_t unfinished = 0;     // samples
+  int64_t waiting = 0;        // samples in Sequence::State::waiting
+  int64_t planned_rows = 0;   // in the step being planned
 
   int64_t size() const { return static_cast<int64_t>(tokens.size()); }
 };
@@ -35,21 +35,27 @@ struct Sequence {
   enum class State { unopened, waiting, running, finished };
 
   PromptGroup* group = nullptr;
+  int64_t index = 0;  // among the samples
   int64_t order = 0;  // first come, first served
   State state = State::unopened;
-  bool preempted = false;    // at least once
-  BlockTable kv;             // whole prompt and generated tokens; leading blocks shared with the group
-  int64_t planned_rows = 0;  // in the step being planned
-  StopText stop_text;
-  Sample sample;
+  bool preempted = false;       // at least once
+  BlockTable kv;                // whole prompt and generated tokens; leading blocks shared with the group
+  int64_t planned_rows = 0;     // in the step being planned
+  std::vector<int32_t> tokens;  // generated
 
-  int64_t length() const { return group->size() + static_cast<int64_t>(sample.tokens.size()); }
+  int64_t length() const { return group->size() + static_cast<int64_t>(tokens.size()); }
   int64_t missing() const {
     return length() - kv.computed;
   }  // rows to run before the next token can be drawn; 1 when decoding
   int32_t token(int64_t position) const {
     return position < group->size() ? group->tokens[static_cast<size_t>(position)]
-                                    : sample.tokens[static_cast<size_t>(position - group->size())];
+                                    : tokens[static_cast<size_t>(position - group->size())];
+  }
+  std::vector<int32_t> run_tokens() const {  // all but the last
+    std::vector<int32_t> all(group->tokens.begin(), group->tokens.end());
+    all.insert(all.end(), tokens.begin(), tokens.end());
+    all.pop_back();
+    return all;
   }
 };
 

@@ -10,13 +10,13 @@ StopText::StopText(const text::Tokenizer& tokenizer, std::span<const std::string
   if (longest_ > 0) decoder_.emplace(tokenizer, /*skip_special=*/false);
 }
 
-bool StopText::push(int32_t token) {
-  if (!decoder_ || token >= vocab_size_) return false;
+int64_t StopText::push(int32_t token, bool counts) {
+  if (!decoder_ || token >= vocab_size_) return -1;
   tail_ += decoder_->push(token);
-  for (const std::string& stop : stops_)
-    if (tail_.find(stop) != std::string::npos) return true;
+  for (size_t i = 0; counts && i < stops_.size(); ++i)
+    if (tail_.find(stops_[i]) != std::string::npos) return static_cast<int64_t>(i);
   if (tail_.size() >= longest_) tail_.erase(0, tail_.size() - (longest_ - 1));
-  return false;
+  return -1;
 }
 
 }  // namespace lockstep::rollout

@@ -15,9 +15,9 @@ class StopText {
   // `stops` and `tokenizer` outlive the object.
   StopText(const text::Tokenizer& tokenizer, std::span<const std::string> stops);
 
-  // True once the text of the tokens so far holds a stop string; special tokens count with their text. Ids that only
-  // pad the model's vocabulary have no text.
-  bool push(int32_t token);
+  // The first of the stop strings that the text of the tokens so far holds, -1: none; special tokens count with their
+  // text. Ids that only pad the model's vocabulary have no text. What ends before `counts` is passed over for good.
+  int64_t push(int32_t token, bool counts = true);
 
  private:
   std::span<const std::string> stops_;

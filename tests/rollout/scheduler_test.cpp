@@ -25,6 +25,7 @@ class Simulation {
         burst_(burst),
         pool_(kBlock * 4, blocks * kBlock * 4, stream_),
         limits_(limits),
+        requests_(requests),
         prompts_(requests.size()),
         groups_(requests.size()),
         samples_(requests.size()) {
@@ -34,45 +35,59 @@ class Simulation {
         prompts_[i].push_back(static_cast<int32_t>(random() % 1000));
       samples_[i].resize(static_cast<size_t>(requests[i].n));
       groups_[i].tokens = prompts_[i];
-      groups_[i].max_tokens = requests[i].max_tokens;
       groups_[i].samples = samples_[i];
-      groups_[i].row = static_cast<uint32_t>(i);
-      for (size_t s = 0; s < samples_[i].size(); ++s) samples_[i][s].sample.index = static_cast<int64_t>(s);
+      for (size_t s = 0; s < samples_[i].size(); ++s) samples_[i][s].index = static_cast<int64_t>(s);
     }
+  }
+
+  // Prompts begin with tokens that all share.
+  void share_first_tokens(int64_t count) {
+    for (std::vector<int32_t>& prompt : prompts_)
+      for (int64_t t = 0; t < std::min(count, static_cast<int64_t>(prompt.size())); ++t)
+        prompt[static_cast<size_t>(t)] = static_cast<int32_t>(t * 13 % 1000);
+  }
+  // A server's day: requests come one after the other, every `restart_every`-th step one of them begins again, and
+  // every `remove_every`-th step one of them is gone.
+  struct Traffic {
+    int64_t arrive_every = 1, restart_every = 0, remove_every = 0;
+  };
+  void serve(PrefixCache& cache, const Traffic& traffic) {
+    {
+      Scheduler scheduler(pool_, limits_, stats_, &cache);
+      std::mt19937 random(5);
+      size_t arrived = 0;
+      for (int64_t step = 0; arrived < groups_.size() || !scheduler.done(); ++step) {
+        if (arrived < groups_.size() && (step % traffic.arrive_every == 0 || scheduler.done()))
+          scheduler.add(groups_[arrived++]);
+        if (traffic.restart_every > 0 && step % traffic.restart_every == 3)
+          if (PromptGroup& group = groups_[random() % arrived]; group.unfinished > 0)
+            scheduler.restart(group, group.cache_root);
+        if (traffic.remove_every > 0 && step % traffic.remove_every == 5)
+          if (PromptGroup& group = groups_[random() % arrived]; group.unfinished > 0) scheduler.remove(group);
+        if (scheduler.done()) continue;
+        run_step(scheduler);
+        ASSERT_FALSE(testing::Test::HasFailure()) << "step " << stats_.steps;
+      }
+    }
+    EXPECT_EQ(pool_.in_use(), cache.blocks());
+    for (const PromptGroup& group : groups_)
+      for (const Sequence& sequence : group.samples) EXPECT_EQ(sequence.state, Sequence::State::finished);
   }
 
   void run(int64_t stop_after_steps = -1) {
     Scheduler scheduler(pool_, limits_, stats_);
     for (PromptGroup& group : groups_) scheduler.add(group);
     while (!scheduler.done() && stats_.steps != stop_after_steps) {
-      const auto plan = scheduler.plan();
-      ASSERT_FALSE(plan.empty()) << "no progress in step " << stats_.steps;
-      const std::vector<PlannedRows> rows(plan.begin(), plan.end());
-      if (burst_ > 1 && all_decode(rows)) {
-        run_burst(scheduler, rows);
-        ASSERT_FALSE(testing::Test::HasFailure()) << "step " << stats_.steps;
-        continue;
-      }
-      run_rows(rows);
-      scheduler.commit();
-      for (const PlannedRows& planned : rows) {
-        if (!planned.draws) continue;
-        if (planned.sequence)
-          draw(scheduler, *planned.sequence);
-        else
-          for (Sequence& sequence : planned.group->samples) draw(scheduler, sequence);
-      }
-      peak_ = std::max(peak_, pool_.in_use());
+      run_step(scheduler);
       check_order();
       ASSERT_FALSE(testing::Test::HasFailure()) << "step " << stats_.steps;
     }
   }
-
   void expect_results() {
     for (const PromptGroup& group : groups_)
       for (const Sequence& sequence : group.samples) {
         EXPECT_EQ(sequence.state, Sequence::State::finished);
-        EXPECT_EQ(static_cast<int64_t>(sequence.sample.tokens.size()), wanted_tokens(sequence));
+        EXPECT_EQ(static_cast<int64_t>(sequence.tokens.size()), wanted_tokens(sequence));
         EXPECT_EQ(sequence.kv.blocks(), 0);
       }
     EXPECT_EQ(pool_.in_use(), 0);
@@ -94,8 +109,8 @@ class Simulation {
   }
 
   int64_t wanted_tokens(const Sequence& sequence) const {
-    const int64_t cut = 1 + (sequence.group->row * 7 + sequence.sample.index * 5) % 11 * 6;
-    return early_stops_ ? std::min(sequence.group->max_tokens, cut) : sequence.group->max_tokens;
+    const int64_t cut = 1 + (number(sequence) * 7 + sequence.index * 5) % 11 * 6;
+    return early_stops_ ? std::min(max_tokens(sequence), cut) : max_tokens(sequence);
   }
 
   void run_rows(const std::vector<PlannedRows>& plan) {
@@ -156,17 +171,37 @@ class Simulation {
     for (int64_t step = 0; step < steps; ++step)
       for (const PlannedRows& planned : plan)
         if (planned.sequence->state != Sequence::State::finished) draw(scheduler, *planned.sequence);
-    check_order();
   }
 
-  static int32_t drawn(const Sequence& sequence, int64_t i) {
-    return static_cast<int32_t>((sequence.group->row * 31 + sequence.sample.index * 17 + i) % 1000);
+  int32_t drawn(const Sequence& sequence, int64_t i) const {
+    return static_cast<int32_t>((number(sequence) * 31 + sequence.index * 17 + i) % 1000);
+  }
+  int64_t number(const Sequence& sequence) const { return sequence.group - groups_.data(); }
+  int64_t max_tokens(const Sequence& sequence) const {
+    return requests_[static_cast<size_t>(number(sequence))].max_tokens;
   }
 
   void draw(Scheduler& scheduler, Sequence& sequence) {
-    const auto i = static_cast<int64_t>(sequence.sample.tokens.size());
-    sequence.sample.tokens.push_back(drawn(sequence, i));
+    const auto i = static_cast<int64_t>(sequence.tokens.size());
+    sequence.tokens.push_back(drawn(sequence, i));
     if (i + 1 == wanted_tokens(sequence)) scheduler.finish(sequence);
+  }
+
+  void run_step(Scheduler& scheduler) {
+    const auto plan = scheduler.plan();
+    ASSERT_FALSE(plan.empty()) << "no progress in step " << stats_.steps;
+    const std::vector<PlannedRows> rows(plan.begin(), plan.end());
+    if (burst_ > 1 && all_decode(rows)) return run_burst(scheduler, rows);
+    run_rows(rows);
+    scheduler.commit();
+    for (const PlannedRows& planned : rows) {
+      if (!planned.draws) continue;
+      if (planned.sequence)
+        draw(scheduler, *planned.sequence);
+      else
+        for (Sequence& sequence : planned.group->samples) draw(scheduler, sequence);
+    }
+    peak_ = std::max(peak_, pool_.in_use());
   }
 
   void check_order() {
@@ -185,6 +220,7 @@ class Simulation {
   BlockPool pool_;
   SchedulerLimits limits_;
   EngineStats stats_;
+  std::vector<Request> requests_;
   std::vector<std::vector<int32_t>> prompts_;
   std::vector<PromptGroup> groups_;
   std::vector<std::vector<Sequence>> samples_;
@@ -222,6 +258,39 @@ TEST_P(SchedulerTraffic, FinishesWithEveryPositionRight) {
   EXPECT_EQ(bursts > 1000, GetParam() > 1) << bursts;
 }
 INSTANTIATE_TEST_SUITE_P(StepsAtOnce, SchedulerTraffic, testing::Values(1, 3, 16, 40));
+
+// Requests that come and go, begin again and share their first tokens, with a cache that takes all memory it can get.
+TEST_P(SchedulerTraffic, ServesFromTheCacheWithEveryPositionRight) {
+  std::mt19937 random(17);
+  const auto pick = [&](int64_t low, int64_t high) {
+    return low + static_cast<int64_t>(random() % static_cast<uint32_t>(high - low + 1));
+  };
+  int64_t preemptions = 0, hits = 0;
+  for (uint32_t round = 0; round < 300; ++round) {
+    std::vector<Simulation::Request> requests;
+    int64_t largest = 1;
+    for (int64_t n = pick(1, 12); n > 0; --n) {
+      requests.push_back({pick(1, 90), pick(1, 4), pick(1, 60)});
+      largest = std::max(largest, (requests.back().prompt_size + requests.back().max_tokens - 1 + kBlock - 1) / kBlock);
+    }
+    Simulation simulation(requests, round % 3 == 0 ? largest : largest + pick(0, 40), {pick(1, 8), pick(1, 100)}, round,
+                          true, GetParam());
+    simulation.share_first_tokens(pick(0, 70));
+    PrefixCache cache(simulation.pool());
+    simulation.serve(cache, {.arrive_every = pick(1, 9),
+                             .restart_every = round % 2 ? pick(6, 20) : 0,
+                             .remove_every = round % 5 == 0 ? pick(7, 30) : 0});
+    ASSERT_FALSE(HasFailure()) << "round " << round;
+    preemptions += simulation.stats().preemptions;
+    hits += simulation.stats().prefix_hit_tokens;
+    while (cache.evict()) {
+    }
+    EXPECT_EQ(cache.blocks(), 0);
+    EXPECT_EQ(simulation.pool().in_use(), 0);
+  }
+  EXPECT_GT(preemptions, 50);
+  EXPECT_GT(hits, 3000);
+}
 
 TEST(Scheduler, ABurstIsAsLongAsThereAreBlocksFor) {
   // Each holds 4 blocks in the end; there are 9.
@@ -274,8 +343,8 @@ TEST(Scheduler, LongPromptsRunInChunks) {
 TEST(Scheduler, DecodingGoesOnWhileAPromptIsPrefilled) {
   Simulation simulation({{10, 2, 40}, {400, 1, 2}}, 100, {8, 16});
   simulation.run(12);
-  EXPECT_EQ(simulation.groups()[0].samples[0].sample.tokens.size(), 12u);
-  EXPECT_EQ(simulation.groups()[0].samples[1].sample.tokens.size(), 12u);
+  EXPECT_EQ(simulation.groups()[0].samples[0].tokens.size(), 12u);
+  EXPECT_EQ(simulation.groups()[0].samples[1].tokens.size(), 12u);
   EXPECT_EQ(simulation.stats().prefill_tokens, 10 + 6 + 11 * 14);
 }
 

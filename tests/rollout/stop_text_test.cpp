@@ -14,7 +14,7 @@ using namespace testing_models;
 int stops_at(const text::Tokenizer& words, const std::vector<std::string>& stops, const std::vector<int32_t>& tokens) {
   StopText text(words, stops);
   for (size_t i = 0; i < tokens.size(); ++i)
-    if (text.push(tokens[i])) return static_cast<int>(i);
+    if (text.push(tokens[i]) >= 0) return static_cast<int>(i);
   return -1;
 }
 
@@ -26,7 +26,7 @@ TEST(StopText, FindsStringsAcrossTokens) {
   EXPECT_EQ(stops_at(words, {"ccccc", "ca"}, {1, 1, 1, 1, 0}), 4);
   EXPECT_EQ(stops_at(words, {"c"}, {0, 1}), 1);
   EXPECT_EQ(stops_at(words, {}, {0, 1}), -1);
-  EXPECT_FALSE(StopText().push(0));
+  EXPECT_EQ(StopText().push(0), -1);
 }
 
 TEST(StopText, WaitsForWholeCharactersAndReadsSpecialTokens) {

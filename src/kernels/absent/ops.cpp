@@ -94,6 +94,12 @@ void decode_advance(const DecodeState&, std::span<const int32_t>, ConstTensor, S
 void sample_tokens(std::span<int32_t>, ConstTensor, std::span<const SampleRow>, Stream&) {
   absent();
 }
+void edit_logits(Tensor, std::span<const LogitEdit>, Stream&) {
+  absent();
+}
+void top_logprobs(const TopLogprobs&, ConstTensor, ConstTensor, std::span<const int32_t>, float, Stream&) {
+  absent();
+}
 void adamw(Tensor, Tensor, ConstTensor, Tensor, Tensor, ConstTensor, const AdamWStep&, Stream&) {
   absent();
 }

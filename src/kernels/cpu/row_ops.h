@@ -8,8 +8,10 @@
 #include "core/tensor.h"
 #include "kernels/adamw.h"
 #include "kernels/elementwise.h"
+#include "kernels/logit_edits.h"
 #include "kernels/rope.h"
 #include "kernels/sample.h"
+#include "kernels/top_logprobs.h"
 
 namespace lockstep::kernels::cpu {
 
@@ -41,6 +43,9 @@ void logprob_backward(Tensor dlogits, ConstTensor logits, std::span<const int32_
                       Stream& stream);
 void sample_tokens(std::span<int32_t> tokens, Tensor scratch, ConstTensor logits, std::span<const SampleRow> rows,
                    Stream& stream);
+void edit_logits(Tensor logits, std::span<const LogitEdit> edits);
+void top_logprobs(const TopLogprobs& top, ConstTensor logits, ConstTensor lse, std::span<const int32_t> targets,
+                  float inv_temperature, Stream& stream);
 void softmax_unnormalized(Tensor probabilities, Tensor sums, ConstTensor logits, float inv_temperature, Stream& stream);
 void adamw(Tensor w_new, ConstTensor w, Tensor m, Tensor v, ConstTensor grad, const AdamWStep& options, Stream& stream);
 void round_to_working(Tensor working, ConstTensor w, Stream& stream);

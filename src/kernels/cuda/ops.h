@@ -8,6 +8,7 @@
 #include "kernels/elementwise.h"
 #include "kernels/limits.h"
 #include "kernels/linear.h"
+#include "kernels/logit_edits.h"
 #include "kernels/logprob.h"
 #include "kernels/lora.h"
 #include "kernels/pack.h"
@@ -16,6 +17,7 @@
 #include "kernels/rope.h"
 #include "kernels/sample.h"
 #include "kernels/swiglu.h"
+#include "kernels/top_logprobs.h"
 
 namespace lockstep::kernels::cuda {
 
@@ -77,6 +79,11 @@ void logprob_backward(Tensor dlogits, ConstTensor logits, std::span<const int32_
                       ConstTensor lse, ConstTensor entropy, ConstTensor d_logprob, ConstTensor d_entropy,
                       Stream& stream);
 void sample_tokens(std::span<int32_t> tokens, ConstTensor logits, std::span<const SampleRow> rows, Stream& stream);
+
+// logit_edits.cu, top_logprobs.cu
+void edit_logits(Tensor logits, std::span<const LogitEdit> edits, Stream& stream);
+void top_logprobs(const TopLogprobs& top, ConstTensor logits, ConstTensor lse, std::span<const int32_t> targets,
+                  float inv_temperature, Stream& stream);
 
 // decode.cu
 void decode_advance(const DecodeState& state, std::span<const int32_t> tokens, ConstTensor logprobs, Stream& stream);

@@ -1,0 +1,47 @@
+// A request on its way through the engine.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "rollout/logit_changes.h"
+#include "rollout/request.h"
+#include "rollout/sequence.h"
+#include "rollout/stop_text.h"
+#include "rollout/token_sampler.h"
+
+namespace lockstep::rollout {
+
+// What a sample needs beside its tokens: what it draws from and where it ends.
+struct Answer {
+  LogitChanges changes;
+  StopText stop_text;
+};
+
+// Stays where it is: the scheduler and its own parts point into it.
+struct LiveRequest final : PromptGroup {
+  // `max_tokens` of each sample, within the context.
+  LiveRequest(RequestId id, Request request, int64_t max_tokens, const text::Tokenizer* tokenizer,
+              PrefixCache::Node cache_root);
+  LiveRequest(const LiveRequest&) = delete;
+  LiveRequest& operator=(const LiveRequest&) = delete;
+
+  Draw draw_of(const Sequence& sequence, int64_t row) const;
+  // The token as the sample's next one, and what that makes of the sample.
+  Output take(Sequence& sequence, const Drawn& drawn);
+  bool plain() const;  // no row of it needs more than a draw and its log-prob
+
+  const RequestId id;
+  Request request;
+  const int64_t max_tokens;
+  std::vector<Sequence> sequences;
+  std::vector<Answer> answers;                 // by sequence
+  std::vector<PromptLogprob> prompt_logprobs;  // so far
+  bool reported = false;                       // as started
+};
+
+inline LiveRequest& live(PromptGroup& group) {
+  return static_cast<LiveRequest&>(group);
+}
+
+}  // namespace lockstep::rollout

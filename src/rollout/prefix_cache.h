@@ -1,0 +1,86 @@
+// Blocks that were computed before, for requests that begin with the same tokens and use the same adapter version.
+//
+// A tree of full blocks: a block is found under the one before it by its 16 tokens, compared as they are (a hash only
+// finds the place), so a hit is never another text's. Roots are (base, adapter version): a new version has a new root,
+// so keys of an older one cannot be found.
+#pragma once
+
+#include <array>
+#include <list>
+#include <memory>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "kernels/attention.h"
+#include "lora/adapter.h"
+#include "rollout/block_pool.h"
+
+namespace lockstep::rollout {
+
+// Holds one reference to each of its blocks. The least recently used block that nobody else holds leaves first.
+class PrefixCache {
+ public:
+  using Node = uint64_t;
+  static constexpr Node kBaseRoot = 0;
+
+  explicit PrefixCache(BlockPool& pool) : pool_(pool) {}
+  ~PrefixCache() { clear(); }
+  PrefixCache(const PrefixCache&) = delete;
+  PrefixCache& operator=(const PrefixCache&) = delete;
+
+  // Where the blocks of this version hang; nullptr: the base. Versions are told apart by the object, never by number or
+  // address alone: one that is gone is not found again.
+  Node root(const std::shared_ptr<const lora::AdapterVersion>& adapter);
+
+  // Appends the known blocks of these tokens to an empty table, with a reference each, and moves `computed`: whole
+  // blocks of at most `most` positions.
+  void find(Node root, std::span<const int32_t> tokens, int64_t most, BlockTable& table);
+  // Keeps the first blocks of the table that `tokens` fill and that are computed. Those known already stay as they are.
+  void insert(Node root, std::span<const int32_t> tokens, const BlockTable& table);
+  bool evict();  // gives one block back to the pool; false: none that nobody else holds
+  void clear();
+
+  int64_t blocks() const { return static_cast<int64_t>(entries_.size()); }
+  int64_t idle_blocks() const;  // those that nobody else holds
+  bool holds(BlockPool::Id block) const {
+    return static_cast<size_t>(block) < held_.size() && held_[static_cast<size_t>(block)];
+  }
+
+ private:
+  using Tokens = std::array<int32_t, kernels::kKvBlock>;
+  struct Key {
+    Node parent = 0;
+    Tokens tokens = {};
+    bool operator==(const Key&) const = default;
+  };
+  struct KeyHash {
+    size_t operator()(const Key& key) const;
+  };
+  struct Entry {
+    Key key;
+    Node node = 0;
+    BlockPool::Id block = BlockPool::kNone;
+    int64_t children = 0;
+    Entry* parent = nullptr;  // nullptr: a root
+  };
+  using Place = std::list<Entry>::iterator;
+
+  static Key key_of(Node parent, std::span<const int32_t> tokens, int64_t block);
+  void touch(std::span<const Place> path);
+  void erase(Place place);
+  void erase_below(const Entry& entry);
+
+  BlockPool& pool_;
+  Node next_node_ = 1;
+  std::list<Entry> entries_;  // most recently used first; an entry never comes before its parent
+  std::unordered_map<Key, Place, KeyHash> places_;
+  struct Root {
+    std::weak_ptr<const lora::AdapterVersion> adapter;
+    Node node = 0;
+  };
+  std::vector<Root> roots_;
+  std::vector<bool> held_;  // by block
+};
+
+}  // namespace lockstep::rollout

@@ -1,0 +1,77 @@
+#include "rollout/request_checks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "kernels/attention.h"
+
+namespace lockstep::rollout {
+namespace {
+
+void check_sampling(const Request& request, const std::string& where, int64_t vocab, bool has_tokenizer) {
+  validate(request.sampling);
+  if (request.n < 1)
+    throw ConfigError({.what = "impossible number of samples",
+                       .where = "n",
+                       .got = std::to_string(request.n),
+                       .wanted = "at least 1"});
+  if (!request.sampling.stop.empty() && !has_tokenizer)
+    throw ConfigError({.what = "stop strings need a tokenizer", .where = "stop", .attempt = "stop_token_ids"});
+  constexpr int64_t kSampleNumbers = int64_t{1} << 32;
+  if (request.first_sample < 0 || request.first_sample > kSampleNumbers - request.n)
+    throw ConfigError({.what = "a sample number does not fit the counter",
+                       .where = where,
+                       .got = fmt::format("{} samples from {} on", request.n, request.first_sample),
+                       .wanted = "numbers of 32 bits"});
+  const auto check_token = [&](int32_t token, const char* field) {
+    if (token < 0 || token >= vocab)
+      throw ConfigError({.what = "token outside the vocabulary",
+                         .where = field,
+                         .got = std::to_string(token),
+                         .wanted = fmt::format("0 .. {}", vocab - 1)});
+  };
+  for (const auto& [token, bias] : request.sampling.logit_bias) check_token(token, "logit_bias");
+  if (request.sampling.min_tokens > 0)
+    for (const int32_t token : request.sampling.stop_token_ids) check_token(token, "stop_token_ids");
+  if (request.prompt_logprobs &&
+      (*request.prompt_logprobs < 0 || *request.prompt_logprobs > SamplingParams::kMostTopLogprobs))
+    throw ConfigError({.what = "impossible number of most likely tokens",
+                       .where = "prompt_logprobs",
+                       .got = std::to_string(*request.prompt_logprobs),
+                       .wanted = fmt::format("0 to {}", SamplingParams::kMostTopLogprobs)});
+}
+
+}  // namespace
+
+int64_t check_request(const Request& request, const std::string& where, const model::ModelConfig& config,
+                      const BlockPool& pool, bool has_tokenizer) {
+  check_sampling(request, where, config.vocab_size, has_tokenizer);
+  const auto size = static_cast<int64_t>(request.tokens.size());
+  if (size == 0) throw DataError({.what = "empty prompt", .where = where, .wanted = "at least one token"});
+  if (size >= config.max_positions)
+    throw DataError({.what = "prompt leaves no room for an answer",
+                     .where = where,
+                     .got = fmt::format("{} tokens", size),
+                     .wanted = fmt::format("fewer than the context of {}", config.max_positions)});
+  for (const int32_t token : request.tokens)
+    if (token < 0 || token >= config.vocab_size)
+      throw DataError({.what = "token outside the vocabulary",
+                       .where = where,
+                       .got = std::to_string(token),
+                       .wanted = fmt::format("0 .. {}", config.vocab_size - 1)});
+  const int64_t max_tokens = std::min(request.sampling.max_tokens, config.max_positions - size);
+  // The last token's keys and values are never needed.
+  const int64_t blocks = (size + max_tokens - 1 + kernels::kKvBlock - 1) / kernels::kKvBlock;
+  if (blocks > pool.capacity())
+    throw ResourceError(
+        {.what = "one sequence does not fit the KV pool",
+         .where = where,
+         .got = fmt::format("{} prompt + {} new tokens = {} bytes", size, max_tokens, blocks * pool.block_bytes()),
+         .wanted = fmt::format("at most {} bytes", pool.capacity() * pool.block_bytes()),
+         .attempt = "fewer new tokens, or a larger KV pool"});
+  return max_tokens;
+}
+
+}  // namespace lockstep::rollout

@@ -1,0 +1,16 @@
+// Whether a request can be answered at all.
+#pragma once
+
+#include <string>
+
+#include "model/config.h"
+#include "rollout/block_pool.h"
+#include "rollout/request.h"
+
+namespace lockstep::rollout {
+
+// Engine::submit's errors, but those of the adapter; `where` names the prompt. Returns max_tokens within the context.
+int64_t check_request(const Request& request, const std::string& where, const model::ModelConfig& config,
+                      const BlockPool& pool, bool has_tokenizer);
+
+}  // namespace lockstep::rollout

@@ -1,0 +1,58 @@
+// From hidden rows to drawn tokens with their log-probs.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "kernels/sample.h"
+#include "model/model.h"
+#include "rollout/logit_changes.h"
+#include "rollout/request.h"
+
+namespace lockstep::rollout {
+
+// A token to draw: after this row of the step's hidden states.
+struct Draw {
+  int64_t row = 0;
+  kernels::SampleRow how;
+  float logprob_temperature = 1;
+  int64_t top_logprobs = 0;
+  const LogitChanges* changes = nullptr;  // nullptr: none
+};
+
+struct Drawn {
+  int32_t token = 0;  // -1: the logits are not finite
+  float logprob = 0;
+  std::vector<TopLogprob> top;
+};
+
+// What is drawn for a row depends on nothing but its Draw and its hidden state. One thread.
+class TokenSampler {
+ public:
+  TokenSampler(const model::Model& model, Stream& stream) : model_(model), stream_(stream) {}
+
+  // One result per draw, valid until the next call. Draws of one row are best side by side: its logits are made once.
+  std::span<const Drawn> draw(std::span<const Draw> draws, ConstTensor hidden, Arena& arena);
+
+  // Appends the log-prob and rank of targets[i] after row i of `hidden`, with the `top` most likely tokens.
+  void score(ConstTensor hidden, std::span<const int32_t> targets, int64_t top, float temperature, Arena& arena,
+             std::vector<PromptLogprob>& scores);
+
+ private:
+  Tensor draw_logits(std::span<const Draw> draws, ConstTensor hidden, Arena& arena);
+  Tensor edited(ConstTensor logits, std::span<const Draw> draws, Arena& arena);
+  void draw_chunk(std::span<const Draw> draws, ConstTensor hidden, Arena& arena);
+  void report(std::span<const Draw> draws, int64_t begin, ConstTensor logits, std::span<const int32_t> tokens,
+              Arena& arena);
+
+  const model::Model& model_;
+  Stream& stream_;
+  // Of the step in flight; kept so that a step allocates nothing once the batch has had its size.
+  std::vector<Drawn> drawn_;
+  std::vector<kernels::SampleRow> rows_;
+  std::vector<kernels::LogitEdit> edits_;
+  std::vector<int32_t> tokens_, top_tokens_, ranks_;
+  std::vector<float> logprobs_, top_logprobs_;
+};
+
+}  // namespace lockstep::rollout
