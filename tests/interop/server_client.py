@@ -30,7 +30,7 @@ def free_port():
 def vllm_command(program, model, port, more=()):
     command = [program, "serve", model, "--served-model-name", MODEL, "--host", "127.0.0.1", "--port", port, "--dtype", "float32",
                "--max-model-len", MAX_MODEL_LEN, "--max-num-seqs", 8, "--no-enable-prefix-caching", "--enable-lora",
-               "--max-lora-rank", 16, "--max-loras", 2, "--max-cpu-loras", 4, "--api-key", API_KEY, "--disable-log-stats", *more]
+               "--max-lora-rank", 16, "--max-loras", 2, "--max-cpu-loras", 4, "--api-key", API_KEY, *more]
     environment = dict(os.environ, VLLM_ALLOW_RUNTIME_LORA_UPDATING="1", VLLM_CPU_KVCACHE_SPACE="1",
                        VLLM_CPU_OMP_THREADS_BIND="nobind", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1")
     return [str(part) for part in command], environment

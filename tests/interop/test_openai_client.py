@@ -113,15 +113,37 @@ def test_chat_logprobs(client):
     assert "".join(entry.token for entry in choice.logprobs.content) == choice.message.content
 
 
-def test_adapters_and_their_versions(client):
+def test_raw_response(client):
     raw = client.completions.with_raw_response.create(model="a", prompt=STORY, temperature=0, max_tokens=4,
                                                       extra_body={"return_token_ids": True})
     assert raw.http_response.status_code == 200 and raw.headers["content-type"].startswith("application/json")
     answer = raw.parse()
     assert answer.model == "a" and len(answer.choices[0].token_ids) == 4
-    base = client.completions.create(model=MODEL, prompt=STORY, temperature=0, max_tokens=4, logprobs=0).choices[0]
-    adapted = client.completions.create(model="a", prompt=STORY, temperature=0, max_tokens=4, logprobs=0).choices[0]
-    assert base.logprobs.token_logprobs != adapted.logprobs.token_logprobs
+
+
+def test_versions_of_an_adapter(client, serving, adapter_paths):
+    """Every answer says which version made it; a request may pin an older one, and gets that one's log-probs."""
+    def ask(**fields):
+        return client.completions.create(model="v", prompt=STORY, temperature=0, max_tokens=4, logprobs=0,
+                                         extra_body={"return_token_versions": True, **fields})
+
+    def load(path, **fields):
+        answer = serving.client().post("/v1/load_lora_adapter", {"lora_name": "v", "lora_path": path, **fields})
+        assert answer.status == 200, answer.text
+
+    load(adapter_paths["A"])
+    first = ask()
+    assert first.choices[0].token_versions == [first.adapter_version] * 4
+    load(adapter_paths["B"], load_inplace=True)
+    second, pinned = ask(), ask(adapter_version=first.adapter_version)
+    assert second.adapter_version > first.adapter_version == pinned.adapter_version
+    assert pinned.choices[0].logprobs == first.choices[0].logprobs != second.choices[0].logprobs
+    card = client.models.retrieve("v")
+    assert card.adapter_version == second.adapter_version and card.adapter_versions == [first.adapter_version, second.adapter_version]
+    with pytest.raises(openai.NotFoundError):
+        ask(adapter_version=second.adapter_version + 7)
+    base = client.completions.create(model=MODEL, prompt=STORY, max_tokens=1, extra_body={"return_token_versions": True})
+    assert base.adapter_version is None and base.choices[0].token_versions == [None]
 
 
 def test_extra_body(client):
