@@ -60,12 +60,17 @@ auto look_up(const Table& table, std::string_view name) {
   return std::ranges::find_if(table, [&](const auto& row) { return means(row.name, name); });
 }
 
+bool is_training(Scripts scripts) {
+  return scripts == Scripts::train || scripts == Scripts::sft;
+}
+
 const Compatible* find_compatible(std::string_view name, Scripts scripts) {
   if (scripts == Scripts::none) return nullptr;
   const auto search = [&](std::span<const Compatible> table) {
     const auto row = look_up(table, name);
     return row == table.end() ? nullptr : &*row;
   };
+  if (scripts == Scripts::serve) return search(serve_compatible_flags());
   const Compatible* row = scripts == Scripts::sft ? search(sft_compatible_flags()) : nullptr;
   if (row == nullptr) row = search(compatible_flags());
   return row != nullptr ? row : engine_flag(name);
@@ -75,7 +80,7 @@ bool is_later_flag(std::string_view name, Scripts scripts) {
   const auto in = [&](std::span<const std::string_view> table) {
     return std::ranges::any_of(table, [&](std::string_view pattern) { return means(pattern, name); });
   };
-  return (scripts == Scripts::sft && in(sft_later_flags())) || (scripts != Scripts::none && in(later_flags()));
+  return (scripts == Scripts::sft && in(sft_later_flags())) || (is_training(scripts) && in(later_flags()));
 }
 
 std::vector<std::string> known_names(const FlagSet& flags, Scripts scripts) {
@@ -85,7 +90,9 @@ std::vector<std::string> known_names(const FlagSet& flags, Scripts scripts) {
   };
   for (const FlagSet::Group& group : flags.groups())
     for (const Flag& flag : group.flags) add(flag.name);
-  if (scripts == Scripts::none) return names;
+  if (scripts == Scripts::serve)
+    for (const Compatible& row : serve_compatible_flags()) add(row.name);
+  if (!is_training(scripts)) return names;
   if (scripts == Scripts::sft)
     for (const Compatible& row : sft_compatible_flags()) add(row.name);
   for (const Compatible& row : compatible_flags()) add(row.name);
@@ -120,7 +127,7 @@ class Classifier {
     } else if (const Compatible* row = find_compatible(occurrence.flag, scripts_)) {
       place_compatible(occurrence, *row);
     } else if (const auto shape = look_up(shape_flags(), occurrence.flag);
-               scripts_ != Scripts::none && shape != shape_flags().end()) {
+               is_training(scripts_) && shape != shape_flags().end()) {
       take(occurrence, shape->arity, result_.positionals);
       result_.shape.emplace_back(occurrence.flag.substr(2), occurrence.values.empty() ? "true" : occurrence.values[0]);
     } else if (is_later_flag(occurrence.flag, scripts_)) {

@@ -21,7 +21,7 @@ struct Occurrence {
 };
 
 // Which launch scripts a command reads besides its own flags.
-enum class Scripts { none, train, sft };
+enum class Scripts { none, train, sft, serve };
 
 struct Classified {
   std::vector<Occurrence> used, compatible;                // one per flag, in order

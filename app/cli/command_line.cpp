@@ -73,6 +73,8 @@ constexpr Command kCommands[] = {
      [](const Values& args, const Console& console) {
        recipes::run_generate(parse_generate(args), query_control(console));
      }},
+    {"serve", "the engine over HTTP: OpenAI's, vLLM's and SGLang's routes, adapters loaded as it serves", serve_help,
+     [](const Values& args, const Console& console) { server::run_serve(parse_serve(args), query_control(console)); }},
     {"eval", "accuracy on questions with known answers", eval_help,
      [](const Values& args, const Console& console) { recipes::run_eval(parse_eval(args), query_control(console)); }},
     {"inspect", "what an adapter, save or model directory or a data set holds", inspect_help,

@@ -21,7 +21,8 @@ struct Compatible {
       {};  // values known but not available yet ("*": all others); any other value is a ConfigError
 };
 std::span<const Compatible> compatible_flags();
-std::span<const Compatible> sft_compatible_flags();  // looked up first by `sft`
+std::span<const Compatible> sft_compatible_flags();    // looked up first by `sft`
+std::span<const Compatible> serve_compatible_flags();  // those of `serve`, which has no others
 // The row of --vllm-X, --no-vllm-X, --sglang-X or --no-sglang-X where X is an argument of that engine that changes no
 // result here; else nullptr.
 const Compatible* engine_flag(std::string_view flag);

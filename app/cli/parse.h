@@ -8,6 +8,7 @@
 
 #include "cli/flags.h"
 #include "recipes/options.h"
+#include "server/serve.h"
 
 namespace lockstep::cli {
 
@@ -32,6 +33,7 @@ recipes::DetokenizeOptions parse_detokenize(const Values& args);
 recipes::RenderOptions parse_render(const Values& args);
 recipes::BenchOptions parse_bench(const Values& args);
 recipes::InspectOptions parse_inspect(const Values& args);
+server::ServeOptions parse_serve(const Values& args);
 
 std::string train_help();
 std::string sft_help();
@@ -44,5 +46,6 @@ std::string detokenize_help();
 std::string render_help();
 std::string bench_help();
 std::string inspect_help();
+std::string serve_help();
 
 }  // namespace lockstep::cli

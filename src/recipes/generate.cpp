@@ -1,14 +1,13 @@
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <ostream>
-#include <string_view>
 
 #include "recipes/chat.h"
 #include "recipes/commands.h"
 #include "recipes/evaluate.h"
 #include "recipes/held_adapter.h"
 #include "recipes/run_log.h"
+#include "recipes/sampling_defaults.h"
 #include "rollout/engine.h"
 #include "text/dataset.h"
 
@@ -16,56 +15,17 @@ namespace lockstep::recipes {
 
 namespace {
 
-// Keys of generation_config.json that are read here or elsewhere, or say nothing about sampling.
-constexpr std::string_view kKnownKeys[] = {"temperature",
-                                           "top_p",
-                                           "top_k",
-                                           "min_p",
-                                           "do_sample",
-                                           "eos_token_id",
-                                           "bos_token_id",
-                                           "pad_token_id",
-                                           "_from_model_config",
-                                           "use_cache",
-                                           "transformers_version",
-                                           "trust_remote_code"};
-
-// A line for each key that would change the text in transformers and changes nothing here.
-void note_unused_keys(const Json& config, std::ostream& info) {
-  static const Json defaults = {{"repetition_penalty", 1},
-                                {"encoder_repetition_penalty", 1},
-                                {"length_penalty", 1},
-                                {"no_repeat_ngram_size", 0},
-                                {"num_beams", 1},
-                                {"num_beam_groups", 1},
-                                {"num_return_sequences", 1},
-                                {"diversity_penalty", 0},
-                                {"typical_p", 1},
-                                {"epsilon_cutoff", 0},
-                                {"eta_cutoff", 0},
-                                {"min_length", 0}};
-  for (const auto& [key, value] : config.items()) {
-    if (std::ranges::count(kKnownKeys, key) > 0 || value.is_null() || value == false || value == "") continue;
-    if (value.is_structured() && value.empty()) continue;
-    if (const auto usual = defaults.find(key); usual != defaults.end() && *usual == value) continue;
-    info << fmt::format("note    generation_config.json: {} {} is not used{}\n", key, value.dump(),
-                        key == "max_new_tokens" || key == "max_length" ? "; --max-tokens limits the answer" : "");
-  }
-}
-
 // The user's values first, then generation_config.json, then the defaults of SamplingParams. do_sample = false means
 // greedy.
 rollout::SamplingParams resolve_sampling(const GenerateOptions& options, const Base& base, const Control& control) {
   rollout::SamplingParams params;
-  if (base.generation_config) {
-    const JsonObject config(*base.generation_config, (base.path / "generation_config.json").string());
-    note_unused_keys(*base.generation_config, *control.info);
-    params.temperature = static_cast<float>(config.number("temperature", params.temperature));
-    params.top_p = static_cast<float>(config.number("top_p", params.top_p));
-    params.top_k = config.integer("top_k", params.top_k);
-    params.min_p = static_cast<float>(config.number("min_p", params.min_p));
-    if (config.has("do_sample") && !config.boolean("do_sample", true)) params.temperature = 0;
-  }
+  const SamplingDefaults defaults = read_sampling_defaults(
+      base.generation_config, (base.path / "generation_config.json").string(), control.info);
+  params.repetition_penalty = defaults.repetition_penalty.value_or(params.repetition_penalty);
+  params.temperature = defaults.greedy ? 0 : defaults.temperature.value_or(params.temperature);
+  params.top_p = defaults.top_p.value_or(params.top_p);
+  params.top_k = defaults.top_k.value_or(params.top_k);
+  params.min_p = defaults.min_p.value_or(params.min_p);
   params.temperature = options.temperature.value_or(params.temperature);
   params.top_p = options.top_p.value_or(params.top_p);
   params.top_k = options.top_k.value_or(params.top_k);

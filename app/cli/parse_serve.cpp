@@ -1,0 +1,150 @@
+// lockstep serve.
+#include <algorithm>
+
+#include "cli/command_line.h"
+#include "cli/parse.h"
+#include "cli/parse_shared.h"
+#include "core/error.h"
+
+namespace lockstep::cli {
+
+namespace {
+
+using server::LoraModule, server::ServeOptions;
+
+[[noreturn]] void bad_module(const std::string& flag, const std::string& got) {
+  throw ConfigError({.what = "bad value of " + flag,
+                     .where = flag,
+                     .got = got,
+                     .wanted = "NAME=PATH, or {\"name\": NAME, \"path\": PATH}"});
+}
+
+LoraModule lora_module(const std::string& flag, const std::string& text) {
+  if (text.starts_with('{')) {
+    const OrderedJson json = OrderedJson::parse(text, nullptr, false);
+    if (!json.is_object() || !json.contains("name") || !json.contains("path") || !json["name"].is_string() ||
+        !json["path"].is_string())
+      bad_module(flag, text);
+    return {json["name"].get<std::string>(), json["path"].get<std::string>()};
+  }
+  const size_t equals = text.find('=');
+  if (equals == 0 || equals == std::string::npos || equals + 1 == text.size()) bad_module(flag, text);
+  return {text.substr(0, equals), text.substr(equals + 1)};
+}
+
+Binding lora_modules(std::vector<LoraModule>& modules) {
+  return {.arity = Arity::many, .set = [&modules](const std::string& flag, const Values& values) {
+            modules.clear();
+            for (const std::string& value : values) modules.push_back(lora_module(flag, value));
+          }};
+}
+
+Binding seconds(std::chrono::seconds& target) {
+  return {.shown = shown_number(target.count()), .set = [&target](const std::string& flag, const Values& values) {
+            target = std::chrono::seconds(parse_integer(flag, values[0], 0, kMany));
+          }};
+}
+
+std::vector<Flag> template_flags(recipes::ChatOptions& chat, bool& request_template) {
+  std::vector<Flag> flags;
+  for (Flag& flag : chat_flags(chat))
+    if (flag.name == "--chat-template") flags.push_back(std::move(flag));
+  Binding kwargs;
+  for (Flag& flag : chat_flags(chat))
+    if (flag.name == "--apply-chat-template-kwargs") kwargs = flag.binding;
+  flags.push_back({"--default-chat-template-kwargs", "JSON", kwargs,
+                   "variables of the template unless a request says otherwise"});
+  flags.push_back({"--trust-request-chat-template", "", toggle(request_template),
+                   "requests may bring a chat_template; it runs in a sandbox with limits"});
+  return flags;
+}
+
+FlagSet serve_flags(ServeOptions& o) {
+  FlagSet flags;
+  flags.add("Required", {hf_checkpoint_flag(o.base)});
+  flags.add("Address",
+            {{"--host", "ADDRESS", text(o.host), "where to listen; 0.0.0.0: everywhere"},
+             {"--port", "N", number(o.port, 0, 65535), "0: any free port, which the first line names"},
+             {"--api-key", "KEY...", texts(o.api_keys), "clients must send one: Authorization: Bearer KEY"},
+             {"--served-model-name", "NAME...", texts(o.served_model_names), "what clients call the base"}});
+  flags.add("Engine",
+            {{"--max-model-len", "N", number(o.max_model_len, 1, kMany), "tokens of prompt and answer (the model's)"},
+             {"--max-num-seqs", "N", number(o.max_num_seqs, 1, 65536), "most sequences generated at once"},
+             {"--max-num-batched-tokens", "N", number(o.max_num_batched_tokens, 1, kMany),
+              "tokens of one step; longer prompts take several (CPU 2048; GPU 16384)"},
+             {"--kv-cache-bytes", "N", number(o.kv_bytes, 1 << 16, 1e15), "most memory of the KV cache"},
+             {"--no-enable-prefix-caching", "", toggle(o.prefix_cache, false),
+              "do not keep keys of prompts for those that begin alike"},
+             {"--max-queue", "N", number(o.max_queue, 1, kMany), "samples that may wait; more are answered 429"},
+             {"--drain-timeout", "SECONDS", seconds(o.drain_timeout),
+              "after SIGTERM, for requests in flight; then they are aborted"}});
+  flags.add("Adapters",
+            {{"--lora-modules", "NAME=PATH...", lora_modules(o.lora_modules), "load these before the server is ready"},
+             {"--max-loras", "N", number(o.max_loras, 1, 65536), "names loaded at once; one batch may use all"},
+             {"--max-lora-rank", "R", number(o.max_lora_rank, 1, 8192), "a larger rank is refused"},
+             {"--lora-root", "DIR", text(o.lora_root), "read adapters below this directory only"},
+             {"--keep-adapter-versions", "N", number(o.keep_versions, 1, 65536),
+              "versions of each name that requests can pin, the newest included"}});
+  flags.add("Answers",
+            {{"--generation-config", "FROM", text(o.generation_config),
+              "sampling fields a request leaves out: auto (the model's generation_config.json) | vllm (none) | DIR"},
+             {"--max-logprobs", "N", number(o.max_logprobs, -1, rollout::SamplingParams::kMostTopLogprobs),
+              "most log-probs of a token; -1: as many as the engine reports, 128"},
+             {"--return-tokens-as-token-ids", "", toggle(o.tokens_as_ids), "\"token_id:N\" for tokens in log-probs"},
+             {"--enable-prompt-tokens-details", "", toggle(o.prompt_tokens_details),
+              "usage tells how many tokens of the prompt were cached"},
+             {"--log-requests", "", toggle(o.log_requests), "a line per answered request"}});
+  flags.add("Answers", template_flags(o.chat, o.request_chat_template));
+  flags.add("Machine", machine_flags(o.base));
+  return flags;
+}
+
+void check_names(const ServeOptions& options) {
+  for (size_t i = 0; i < options.lora_modules.size(); ++i)
+    for (size_t j = 0; j < i; ++j)
+      if (options.lora_modules[i].name == options.lora_modules[j].name)
+        throw ConfigError({.what = "two adapters of one name", .where = "--lora-modules",
+                           .got = options.lora_modules[i].name});
+  if (options.lora_modules.size() > static_cast<size_t>(options.max_loras))
+    throw ConfigError({.what = "more adapters than --max-loras",
+                       .where = "--lora-modules",
+                       .got = std::to_string(options.lora_modules.size()),
+                       .wanted = "at most " + std::to_string(options.max_loras)});
+  if (std::ranges::count(options.api_keys, "") > 0)
+    throw ConfigError({.what = "an API key is empty", .where = "--api-key"});
+}
+
+}  // namespace
+
+server::ServeOptions parse_serve(const Values& args) {
+  ServeOptions options;
+  const FlagSet flags = serve_flags(options);
+  Classified given = classify(args, flags, Scripts::serve);
+  bind(given, flags);
+  require(given, {"--hf-checkpoint"});
+  if (options.max_logprobs > rollout::SamplingParams::kMostTopLogprobs)
+    throw ConfigError({.what = "bad value of --max-logprobs", .where = "--max-logprobs"});
+  check_names(options);
+  options.version = kVersion;
+  options.notes = std::move(given.notes);
+  return options;
+}
+
+std::string serve_help() {
+  ServeOptions options;
+  return serve_flags(options).help(
+      "serve",
+      "The rollout engine over HTTP: OpenAI's and vLLM's routes (/v1/completions, /v1/chat/completions, /v1/models), "
+      "adapters\nloaded, replaced and unloaded while it serves (/v1/load_lora_adapter; SGLang's /load_lora_adapter and "
+      "/generate),\n/health and /metrics. docs/server.md lists routes and fields.",
+      "Examples:\n  lockstep serve --hf-checkpoint DIR --port 8000 --lora-modules mine=run/iter_0000100/lora_adapter\n"
+      "  curl http://127.0.0.1:8000/v1/completions -H 'Content-Type: application/json' \\\n"
+      "    -d '{\"model\": \"mine\", \"prompt\": \"12+34=\", \"max_tokens\": 16, \"temperature\": 0}'\n"
+      "  curl http://127.0.0.1:8000/v1/load_lora_adapter -H 'Content-Type: application/json' \\\n"
+      "    -d '{\"lora_name\": \"mine\", \"lora_path\": \"run/iter_0000200/lora_adapter\", \"load_inplace\": true}'\n\n"
+      "SIGTERM and Ctrl-C drain: new requests are answered 503, the program ends when those in flight have; a second "
+      "signal\nstops at once. A request is answered by one version of its adapter, also when the name is reloaded "
+      "meanwhile.");
+}
+
+}  // namespace lockstep::cli

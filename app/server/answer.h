@@ -1,0 +1,161 @@
+// One client's request for text: its samples as they grow, and the bytes that tell of them.
+//
+// Answers live on the server's thread. The engine's thread only puts updates into a box (Answers::put), which the
+// server's thread empties: one task for all that a step made.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "recipes/serving.h"
+#include "server/answer_options.h"
+#include "server/api_error.h"
+#include "server/choice_text.h"
+#include "server/http.h"
+#include "server/loop.h"
+
+namespace lockstep::server {
+
+struct Service;
+
+struct PromptInput {
+  std::vector<int32_t> tokens;
+  std::string text = {};                      // of an echo
+  std::optional<std::string> adapter = {};  // instead of the request's
+};
+
+// What is asked of the engine, and how it is told.
+struct AnswerPlan {
+  std::string id;     // of the request, as the client sees it
+  std::string model;  // the name it asked for
+  std::vector<PromptInput> prompts;
+  recipes::GenerationRequest request;  // of each prompt, without its tokens
+  bool seeded = false;                 // else each prompt draws a seed
+  bool discard = false;                // nothing but the prompt is wanted: one token is made and not told
+  AnswerOptions options;
+};
+
+struct Usage {
+  int64_t prompt_tokens = 0, completion_tokens = 0, cached_tokens = 0;
+};
+
+struct Choice {
+  ChoiceText text;
+  int64_t num_tokens = 0;
+  std::string content = {};            // all of the text so far, where the answer is told at its end
+  std::vector<int32_t> tokens = {};    // likewise
+  std::vector<int64_t> versions = {};  // likewise
+  int64_t version = -1;  // the newest that made a token; rollout::Engine::kBase: the base
+  bool begun = false, finished = false;
+  const char* finish_reason = nullptr;  // "stop", "length", "abort"
+  std::string matched = "null";         // JSON: the stop string or token that ended it
+  bool by_end_token = false;            // the model's own
+};
+
+// What an update adds to one choice.
+struct Delta {
+  size_t index = 0;  // of the choice
+  Choice& choice;
+  std::string text = {};
+  std::span<const recipes::GeneratedToken> tokens = {};
+  bool first = false;  // of this choice
+};
+
+class Answer {
+ public:
+  // `service` outlives it.
+  Answer(Service& service, std::shared_ptr<Responder> responder, AnswerPlan plan);
+  virtual ~Answer() = default;
+
+  // Submits every prompt. What submit() throws leaves nothing in flight and is the caller's to tell.
+  void start(uint64_t key);
+  void update(size_t prompt, recipes::GenerationUpdate update);
+  void abort();                      // its end comes as the engine's last updates
+  void fail(const ApiError& error);  // tells the client and aborts
+  void drop();                       // the client is gone: aborts and says nothing more
+  virtual bool is_named(std::string_view id) const;  // by its id, with or without the prefix
+  bool over() const { return over_; }
+
+ protected:
+  // Of a stream: events before the first delta; one delta's; the last ones, without [DONE].
+  virtual void append_begin(std::string&) {}
+  virtual void append_delta(std::string& out, const Delta& delta) = 0;
+  virtual void append_end(std::string&) {}
+  // Of a whole answer: takes notes of a delta (text, tokens and versions are kept already); the body.
+  virtual void collect(const Delta&) {}
+  virtual std::string body() = 0;
+  virtual void append_error(std::string& out, const ApiError& error);
+  virtual HttpResponse error(const ApiError& error) { return error_response(error); }
+
+  const AnswerOptions& options() const { return plan_.options; }
+  // ,"token_ids": those of the delta, or of the whole choice, or null; and "token_versions" if they are asked for.
+  void append_tokens(std::string& out, const Delta& delta) const;
+  void append_choice_tokens(std::string& out, const Choice& choice) const;
+  void append_fingerprint(std::string& out) const;  // ,"system_fingerprint":
+  // ,"adapter_version": the newest that made a token of this choice, or of any; null: the base.
+  static void append_version(std::string& out, const Choice& choice);
+  void append_version(std::string& out) const;
+
+  Usage usage() const;
+  size_t prompt_of(size_t choice) const { return choice / static_cast<size_t>(plan_.request.n); }
+  // JSON: what stopped it, null for the end token.
+  static const char* stop_reason(const Choice& choice) { return choice.by_end_token ? "null" : choice.matched.c_str(); }
+
+  Service& service_;
+  AnswerPlan plan_;
+  std::vector<Choice> choices_;                                        // prompt-major
+  std::vector<std::vector<rollout::PromptLogprob>> prompt_logprobs_;  // of each prompt
+  std::vector<int64_t> cached_tokens_;                                 // likewise
+  bool keep_ = false;  // keep content, tokens and versions of choices also while streaming
+
+ private:
+  void take(size_t prompt, std::span<recipes::GeneratedToken> tokens, std::string& out);
+  std::string text_of(Choice& choice, const recipes::GeneratedToken& token);
+  void tell(Delta& delta, std::string& out);
+  void abort_rest(size_t prompt, std::string& out);
+  void conclude(std::string out);
+
+  std::shared_ptr<Responder> responder_;
+  std::vector<recipes::Serving::Id> ids_;
+  size_t prompts_open_ = 0;
+  int64_t version_ = -1;
+  bool begun_ = false, over_ = false;
+};
+
+// The answers that are not complete.
+class Answers {
+ public:
+  explicit Answers(Loop loop) : loop_(std::move(loop)) {}
+
+  // Keeps and starts it. Throws what Answer::start throws.
+  void start(std::shared_ptr<Answer> answer);
+  // For the engine's thread.
+  void put(uint64_t key, size_t prompt, recipes::GenerationUpdate update);
+  int64_t abort(std::string_view id);  // how many of that name
+  void drop(uint64_t key);             // its client is gone
+  size_t size() const { return open_.size(); }
+
+ private:
+  struct Letter {
+    uint64_t key;
+    size_t prompt;
+    recipes::GenerationUpdate update;
+  };
+  void empty_box();
+
+  Loop loop_;
+  std::unordered_map<uint64_t, std::shared_ptr<Answer>> open_;
+  uint64_t next_key_ = 0;
+  std::mutex mutex_;  // of what follows
+  std::vector<Letter> box_;
+  bool posted_ = false;
+};
+
+}  // namespace lockstep::server

@@ -1,0 +1,190 @@
+#include "server/chat_completions.h"
+
+#include <fmt/format.h>
+
+#include <iterator>
+#include <utility>
+
+#include "server/api_error.h"
+#include "server/json_text.h"
+#include "server/logprobs_json.h"
+#include "server/service.h"
+#include "server/usage_json.h"
+
+namespace lockstep::server {
+
+namespace {
+
+class ChatAnswer : public Answer {
+ public:
+  ChatAnswer(Service& service, std::shared_ptr<Responder> responder, AnswerPlan plan, const ChatRequest& request)
+      : Answer(service, std::move(responder), std::move(plan)),
+        head_(fmt::format(R"({{"id":{},"object":"{}","created":{},"model":{},"choices":[)", json_string(plan_.id),
+                          plan_.options.stream ? "chat.completion.chunk" : "chat.completion", unix_seconds(),
+                          json_string(plan_.model))),
+        role_(request.chat.role),
+        echo_(plan_.options.echo ? request.chat.last_content : ""),
+        prompt_text_(request.return_prompt_text ? json_string(plan_.prompts[0].text) : "null"),
+        logprobs_(choices_.size(), ChatLogprobs(service.tokenizer, plan_.options.tokens_as_ids)) {}
+
+ private:
+  std::string prompt_ids() const {
+    std::string ids = "null";
+    if (options().return_token_ids) append_ids(ids.erase(), plan_.prompts[0].tokens);
+    return ids;
+  }
+
+  void append_usage(std::string& out, int64_t completion_tokens) const {
+    if (!options().continuous_usage) return;
+    std::string usage = stream_usage_json(
+        {.prompt_tokens = static_cast<int64_t>(plan_.prompts[0].tokens.size()), .completion_tokens = completion_tokens},
+        false);
+    usage.pop_back();
+    out += R"(,"usage":)" + usage + R"(,"completion_tokens_details":null})";
+  }
+
+  // The role of every choice, then what it goes on with.
+  void append_begin(std::string& out) override {
+    for (size_t i = 0; i < choices_.size(); ++i) {
+      out += "data: " + head_;
+      out += fmt::format(R"({{"index":{},"delta":{{"role":{},"content":""}},"logprobs":null,"finish_reason":null}}])", i,
+                         json_string(role_));
+      append_usage(out, 0);
+      out += R"(,"prompt_token_ids":)" + prompt_ids() + R"(,"prompt_text":)" + prompt_text_;
+      append_version(out);
+      out += "}\n\n";
+    }
+    if (echo_.empty()) return;
+    for (size_t i = 0; i < choices_.size(); ++i) {
+      out += "data: " + head_;
+      out += fmt::format(R"({{"index":{},"delta":{{"content":{}}},"logprobs":null,"finish_reason":null}}])", i,
+                         json_string(echo_));
+      append_usage(out, 0);
+      append_version(out);
+      out += "}\n\n";
+    }
+  }
+
+  void add_logprobs(const Delta& delta) {
+    if (!options().logprobs) return;
+    for (const recipes::GeneratedToken& token : delta.tokens)
+      logprobs_[delta.index].add(token.token, token.logprob, token.top);
+  }
+
+  void append_delta(std::string& out, const Delta& delta) override {
+    add_logprobs(delta);
+    out += "data: ";
+    out += head_;
+    fmt::format_to(std::back_inserter(out), R"({{"index":{},"delta":{{"content":)", delta.index);
+    append_string(out, delta.text);
+    out += R"(},"logprobs":)";
+    out += options().logprobs ? logprobs_[delta.index].take() : "null";
+    append_finish(out, delta.choice);
+    append_tokens(out, delta);
+    out += "}]";
+    append_usage(out, delta.choice.num_tokens);
+    if (delta.choice.finished && !options().include_usage) append_fingerprint(out);
+    append_version(out);
+    out += "}\n\n";
+  }
+
+  static void append_finish(std::string& out, const Choice& choice) {
+    out += R"(,"finish_reason":)";
+    if (!choice.finished) {
+      out += "null";
+      return;
+    }
+    out += json_string(choice.finish_reason) + R"(,"stop_reason":)" + stop_reason(choice);
+  }
+
+  void append_end(std::string& out) override {
+    if (!options().include_usage) return;
+    out += "data: " + head_ + R"(],"usage":)" + stream_usage_json(usage(), service_.options.prompt_tokens_details);
+    append_fingerprint(out);
+    append_version(out);
+    out += "}\n\n";
+  }
+
+  void collect(const Delta& delta) override { add_logprobs(delta); }
+
+  void append_choice(std::string& out, size_t index) {
+    const Choice& choice = choices_[index];
+    fmt::format_to(std::back_inserter(out), R"({{"index":{},"message":{{"role":)", index);
+    append_string(out, role_);
+    out += R"(,"content":)";
+    append_string(out, echo_ + choice.content);
+    out += R"(,"refusal":null,"annotations":null,"audio":null,"function_call":null,"reasoning":null},"logprobs":)";
+    out += options().logprobs ? logprobs_[index].take() : "null";
+    append_finish(out, choice);
+    append_choice_tokens(out, choice);
+    out += R"(,"routed_experts":null)";
+    out += '}';
+  }
+
+  std::string body() override {
+    std::string out = head_;
+    for (size_t i = 0; i < choices_.size(); ++i) {
+      if (i > 0) out += ',';
+      append_choice(out, i);
+    }
+    out += R"(],"service_tier":null)";
+    append_fingerprint(out);
+    out += R"(,"usage":)" + usage_json(usage(), service_.options.prompt_tokens_details) + R"(,"prompt_logprobs":)";
+    out += plan_.request.prompt_logprobs ? prompt_logprobs_json(service_.tokenizer, prompt_logprobs_[0]) : "null";
+    out += R"(,"prompt_token_ids":)" + prompt_ids() + R"(,"prompt_text":)" + prompt_text_;
+    out += R"(,"kv_transfer_params":null,"ec_transfer_params":null,"metrics":null)";
+    append_version(out);
+    return out + "}";
+  }
+
+  std::string head_;  // of every body and chunk, up to its choices
+  std::string role_, echo_, prompt_text_;
+  std::vector<ChatLogprobs> logprobs_;
+};
+
+}  // namespace
+
+ChatRequest parse_chat(const OrderedJson& body, const SamplingRules& rules, bool tokens_as_ids,
+                       const OrderedJson& kwargs) {
+  const Fields fields(body);
+  ChatRequest request{.chat = read_chat(fields, kwargs),
+                      .return_prompt_text = fields.flag("return_prompt_text"),
+                      .common = read_common(fields, rules, tokens_as_ids)};
+  const bool logprobs = fields.flag("logprobs");
+  const std::optional<int64_t> top = read_top_logprobs(fields, "top_logprobs", rules);
+  if (!logprobs && top.value_or(0) > 0)
+    throw bad_request("when using `top_logprobs`, `logprobs` must be set to true.", "top_logprobs");
+  if (logprobs) request.common.options.logprobs = top.value_or(0);
+  request.max_tokens = fields.integer("max_completion_tokens", 1, kMostTokens);
+  if (!request.max_tokens) request.max_tokens = fields.integer("max_tokens", 1, kMostTokens);
+  return request;
+}
+
+PromptInput chat_prompt(const Service& service, const ChatFields& chat) {
+  std::optional<text::ChatTemplate> own;
+  if (!chat.chat_template.empty()) {
+    if (!service.options.request_chat_template)
+      throw bad_request("This server takes no `chat_template` from requests (--trust-request-chat-template).",
+                        "chat_template");
+    own = text::ChatTemplate::parse(chat.chat_template, "chat_template",
+                                    text::ChatTemplate::special_tokens(service.serving.base().path.string()));
+  }
+  const text::ChatTemplate* chosen = own ? &*own : service.chat_template ? &*service.chat_template : nullptr;
+  if (chosen == nullptr)
+    throw bad_request("The model has no chat template: start the server with --chat-template FILE.", "messages");
+  PromptInput prompt{.text = chosen->render(chat.input).text};
+  prompt.tokens = service.tokenizer.encode(prompt.text, chat.add_special_tokens);
+  return prompt;
+}
+
+void handle_chat_completions(Service& service, const HttpRequest& request, std::shared_ptr<Responder> responder) {
+  const ChatRequest asked = parse_chat(read_body(request), service.rules, service.options.tokens_as_ids,
+                                       service.options.chat_template_kwargs);
+  std::vector<PromptInput> prompts = {chat_prompt(service, asked.chat)};
+  AnswerPlan plan =
+      make_plan(service, asked.common, std::move(prompts),
+                {.asked = asked.max_tokens, .usual = service.rules.defaults.max_new_tokens}, request, "chatcmpl-");
+  service.answers.start(std::make_shared<ChatAnswer>(service, std::move(responder), std::move(plan), asked));
+}
+
+}  // namespace lockstep::server

@@ -1,0 +1,31 @@
+// POST /v1/chat/completions, as vLLM and OpenAI. Calls of tools stay in the text, as the model wrote them.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "server/chat_input.h"
+#include "server/http.h"
+#include "server/plan.h"
+
+namespace lockstep::server {
+
+struct ChatRequest {
+  ChatFields chat;
+  std::optional<int64_t> max_tokens;  // default: what is left of the context
+  bool return_prompt_text = false;
+  CommonFields common;
+};
+
+// `kwargs`: variables of the template that hold unless the request says otherwise. ApiError 400.
+ChatRequest parse_chat(const OrderedJson& body, const SamplingRules& rules, bool tokens_as_ids,
+                       const OrderedJson& kwargs = nullptr);
+
+// The prompt of a conversation. ApiError 400: no template, or what it refuses.
+PromptInput chat_prompt(const Service& service, const ChatFields& chat);
+
+// Throws ApiError and what Serving::submit throws.
+void handle_chat_completions(Service& service, const HttpRequest& request, std::shared_ptr<Responder> responder);
+
+}  // namespace lockstep::server

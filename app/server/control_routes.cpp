@@ -1,0 +1,187 @@
+#include "server/control_routes.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <exception>
+#include <string>
+#include <utility>
+
+#include "server/api_error.h"
+#include "server/fields.h"
+#include "server/json_text.h"
+#include "server/service.h"
+
+namespace lockstep::server {
+
+using recipes::PauseMode;
+using std::chrono::milliseconds;
+
+namespace {
+
+// A body may be left out.
+OrderedJson optional_body(const HttpRequest& request) {
+  return request.body.empty() ? OrderedJson::object() : read_body(request, false);
+}
+
+bool query_flag(const HttpRequest& request, std::string_view name, bool fallback) {
+  const std::optional<std::string> value = request.parameter(name);
+  if (!value) return fallback;
+  for (const char* yes : {"true", "True", "1", "yes", "on"})
+    if (*value == yes) return true;
+  for (const char* no : {"false", "False", "0", "no", "off"})
+    if (*value == no) return false;
+  throw bad_request(fmt::format("`{}` must be true or false, got {}.", name, *value), std::string(name));
+}
+
+// Runs `work` on the worker and sends what it returns.
+template <class Work>
+void answer_from_worker(Service& service, Reply reply, Work work) {
+  service.control_worker.post([reply = std::move(reply), work = std::move(work)] {
+    try {
+      reply->send(work());
+    } catch (...) {
+      reply->send(error_response(api_error(std::current_exception())));
+    }
+  });
+}
+
+// Waits for what is in flight, looking again on the server's thread, then freezes the engine.
+void pause_when_idle(Service& service, bool clear_cache, Reply reply) {
+  constexpr milliseconds kPause(10);
+  if (!service.serving.idle())
+    return service.loop.post_after(kPause,
+                                   [&service, clear_cache, reply] { pause_when_idle(service, clear_cache, reply); });
+  answer_from_worker(service, std::move(reply), [&service, clear_cache] {
+    service.serving.pause(PauseMode::in_place);
+    if (clear_cache) service.serving.flush_cache();
+    return json_response(R"({"status":"paused"})");
+  });
+}
+
+class HealthAnswer : public Answer {
+ public:
+  using Answer::Answer;
+
+ private:
+  void append_delta(std::string&, const Delta&) override {}
+  std::string body() override { return ""; }
+};
+
+}  // namespace
+
+void handle_flush_cache(Service& service, const HttpRequest&, Reply reply) {
+  answer_from_worker(service, std::move(reply), [&service] {
+    return service.serving.flush_cache() ? text_response("Cache flushed.\n")
+                                         : text_response("Cache not flushed: requests are in flight.\n", 400);
+  });
+}
+
+void handle_pause_generation(Service& service, const HttpRequest& request, Reply reply) {
+  const OrderedJson body = optional_body(request);
+  const std::string name = Fields(body).string("mode").value_or("abort");
+  if (name != "abort" && name != "retract" && name != "in_place")
+    throw bad_request(fmt::format("`mode` must be abort, retract or in_place, got {}.", name), "mode");
+  const PauseMode mode = name == "abort"     ? PauseMode::abort
+                         : name == "retract" ? PauseMode::retract
+                                             : PauseMode::in_place;
+  answer_from_worker(service, std::move(reply), [&service, mode] {
+    service.serving.pause(mode);
+    return json_response(R"({"message":"Generation paused successfully.","status":"ok"})");
+  });
+}
+
+void handle_continue_generation(Service& service, const HttpRequest& request, Reply reply) {
+  optional_body(request);
+  answer_from_worker(service, std::move(reply), [&service] {
+    service.serving.resume();
+    return json_response(R"({"message":"Generation continued successfully.","status":"ok"})");
+  });
+}
+
+void handle_abort_request(Service& service, const HttpRequest& request, Reply reply) {
+  const OrderedJson body = optional_body(request);
+  const Fields fields(body);
+  const std::string id = fields.string("rid").value_or("");
+  if (fields.flag("abort_all"))
+    service.serving.abort_all();
+  else if (id.empty())
+    throw bad_request("Give `rid` or `abort_all`.", "rid");
+  else
+    service.answers.abort(id);
+  reply->send(text_response(""));
+}
+
+void handle_model_info(Service& service, const HttpRequest&, Reply reply) {
+  const recipes::Base& base = service.serving.base();
+  const std::string path = json_string(base.path.string());
+  reply->send(json_response(fmt::format(
+      R"({{"model_path":{},"tokenizer_path":{},"is_generation":true,"weight_version":"default","served_model_name":{},)"
+      R"("max_model_len":{},"vocab_size":{},"base_fingerprint":{}}})",
+      path, path, json_string(service.options.model_names.front()), service.serving.max_model_len(),
+      base.config.vocab_size, json_string(base.fingerprint))));
+}
+
+void handle_health_generate(Service& service, const HttpRequest&, Reply reply) {
+  AnswerPlan plan{.id = "health-" + service.random_id(),
+                  .model = service.options.model_names.front(),
+                  .prompts = {{.tokens = {0}}},
+                  .discard = true};
+  plan.request.sampling.temperature = 0;
+  plan.request.sampling.max_tokens = 1;
+  service.answers.start(std::make_shared<HealthAnswer>(service, std::move(reply), std::move(plan)));
+}
+
+void handle_pause(Service& service, const HttpRequest& request, Reply reply) {
+  const std::string mode = request.parameter("mode").value_or("abort");
+  const bool clear_cache = query_flag(request, "clear_cache", true);
+  if (mode == "wait") return pause_when_idle(service, clear_cache, std::move(reply));
+  if (mode != "abort" && mode != "keep")
+    return reply->send(
+        json_response(fmt::format(R"({{"error":{}}})", json_string("mode must be abort, wait or keep, got " + mode)), 400));
+  answer_from_worker(service, std::move(reply), [&service, mode, clear_cache] {
+    service.serving.pause(mode == "abort" ? PauseMode::abort : PauseMode::in_place);
+    if (mode == "abort" && clear_cache) service.serving.flush_cache();
+    return json_response(R"({"status":"paused"})");
+  });
+}
+
+void handle_resume(Service& service, const HttpRequest&, Reply reply) {
+  answer_from_worker(service, std::move(reply), [&service] {
+    service.serving.resume();
+    return json_response(R"({"status":"resumed"})");
+  });
+}
+
+void handle_is_paused(Service& service, const HttpRequest&, Reply reply) {
+  reply->send(json_response(fmt::format(R"({{"is_paused":{}}})", service.serving.paused())));
+}
+
+void handle_reset_prefix_cache(Service& service, const HttpRequest& request, Reply reply) {
+  const bool abort = query_flag(request, "reset_running_requests", false);
+  answer_from_worker(service, std::move(reply), [&service, abort] {
+    if (abort) {
+      const bool paused = service.serving.paused();
+      service.serving.pause(PauseMode::retract);
+      if (!paused) service.serving.resume();
+    }
+    return json_response(fmt::format(R"({{"success":{}}})", service.serving.flush_cache()));
+  });
+}
+
+void handle_abort_requests(Service& service, const HttpRequest& request, Reply reply) {
+  const OrderedJson body = optional_body(request);
+  const auto ids = Fields(body).strings("request_ids");
+  int64_t count = 0;
+  if (!ids || ids->empty())
+    count = service.serving.abort_all();
+  else
+    for (const std::string& id : *ids) count += service.answers.abort(id);
+  reply->send(json_response(fmt::format(R"({{"status":"aborted","aborted":{}}})", count)));
+}
+
+void handle_health(Service& service, bool draining, Reply reply) {
+  reply->send(text_response("", service.serving.healthy() && !draining ? 200 : 503));
+}
+
+}  // namespace lockstep::server

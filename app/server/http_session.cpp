@@ -1,0 +1,216 @@
+#include "server/http_session.h"
+
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/error.hpp>
+#include <boost/asio/socket_base.hpp>
+#include <exception>
+
+namespace lockstep::server {
+
+namespace asio = boost::asio;
+using boost::system::error_code;
+
+namespace {
+
+constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+
+bool would_block(const error_code& error) {
+  return error == asio::error::would_block || error == asio::error::try_again || error == asio::error::interrupted;
+}
+
+}  // namespace
+
+Session::Session(SessionHost& host, Socket socket)
+    : host_(host), socket_(std::move(socket)), reader_(host.options.max_header_bytes, host.options.max_body_bytes) {}
+
+void Session::start() {
+  host_.sessions.emplace(this, shared_from_this());
+  ++host_.num_sessions;
+  error_code error;
+  socket_.non_blocking(true, error);
+  enter(Phase::header);
+  wait_readable();
+}
+
+void Session::start_refused() {
+  start();
+  refuse({503, "too many connections"});
+}
+
+void Session::set_deadline(std::chrono::milliseconds from_now) {
+  deadline_ = Clock::now() + from_now;
+}
+
+void Session::enter(Phase phase) {
+  phase_ = phase;
+  switch (phase) {
+    case Phase::idle: return set_deadline(host_.options.idle_timeout);
+    case Phase::header: return set_deadline(host_.options.header_timeout);
+    case Phase::body: return set_deadline(host_.options.body_timeout);
+    case Phase::lingering: return set_deadline(host_.options.linger_timeout);
+    case Phase::answering: deadline_ = Clock::time_point::max();  // flush() sets one while bytes wait
+  }
+}
+
+void Session::on_time(Clock::time_point now) {
+  if (closed_ || now < deadline_) return;
+  const auto self = shared_from_this();
+  const Phase phase = phase_;
+  phase == Phase::answering ? flush() : on_readable();  // what was ready before the server had time to look
+  if (closed_ || phase_ != phase || now < deadline_) return;
+  if (phase_ == Phase::body) return refuse({408, "the body did not come in time"});
+  close();
+}
+
+void Session::close() {
+  if (closed_) return;
+  closed_ = true;
+  const auto self = shared_from_this();  // the host's may be the last
+  host_.sessions.erase(this);
+  --host_.num_sessions;
+  host_.bodies_bytes -= std::exchange(accounted_bytes_, 0);
+  error_code error;
+  socket_.close(error);
+  if (const auto answer = std::move(answer_)) {
+    answer->session = nullptr;
+    answer->disconnect();
+  }
+}
+
+// The client must not take what it has for the whole answer.
+void Session::cut() {
+  error_code error;
+  socket_.set_option(asio::socket_base::linger(true, 0), error);
+  close();
+}
+
+// Closing with bytes unread would reset the connection, and the client could lose the answer it has not read yet.
+void Session::linger() {
+  discard_ = true;
+  error_code error;
+  socket_.shutdown(Socket::shutdown_send, error);
+  if (error || peer_ended_) return close();
+  enter(Phase::lingering);
+  wait_readable();
+}
+
+void Session::wait_readable() {
+  if (closed_ || wait_pending_ || peer_ended_) return;
+  // A client that sends on and on while its answer is made waits in the kernel; then only writing shows that it left.
+  if (phase_ == Phase::answering && reader_.waiting_bytes() > host_.options.max_header_bytes) return;
+  wait_pending_ = true;
+  socket_.async_wait(Socket::wait_read, [self = shared_from_this()](error_code error) {
+    self->wait_pending_ = false;
+    if (!error && !self->closed_) self->on_readable();
+  });
+}
+
+void Session::on_readable() {
+  error_code error;
+  const size_t size = socket_.read_some(asio::buffer(host_.scratch), error);
+  if (error && !would_block(error)) return on_end(error != asio::error::eof);
+  if (size > 0 && !discard_) {
+    reader_.append({host_.scratch.data(), size});
+    if (phase_ != Phase::answering) advance();
+  }
+  wait_readable();
+}
+
+void Session::on_end(bool reset) {
+  const bool writes_on = phase_ == Phase::answering && !reset && answer_->is_complete();
+  if (!writes_on) return close();
+  peer_ended_ = true;
+}
+
+bool Session::account_body() {
+  host_.bodies_bytes += reader_.body_bytes() - accounted_bytes_;
+  accounted_bytes_ = reader_.body_bytes();
+  return host_.bodies_bytes <= host_.options.max_bodies_bytes;
+}
+
+void Session::advance() {
+  const RequestReader::Status status = reader_.parse();
+  if (status == RequestReader::Status::refused) return refuse(reader_.refusal());
+  if (!account_body()) return refuse({503, "too many bodies are being read"});
+  if (status == RequestReader::Status::request) return dispatch();
+  if (reader_.has_header()) {
+    if (phase_ != Phase::body) enter(Phase::body);
+    if (!reader_.expects_continue()) return;
+    error_code error;  // everything before it was taken, so there is room
+    if (socket_.write_some(asio::buffer(kContinue), error) != kContinue.size()) close();
+  } else if (reader_.begun() && phase_ == Phase::idle) {
+    enter(Phase::header);
+  }
+}
+
+void Session::dispatch() {
+  enter(Phase::answering);
+  const RequestReader::Framing framing = reader_.framing();
+  HttpRequest request = reader_.take();
+  host_.bodies_bytes -= std::exchange(accounted_bytes_, 0);
+  const auto answer = answer_ = std::make_shared<Answer>(host_.mailbox, framing, this);
+  const auto responder = make_responder(answer);
+  try {
+    host_.handler(std::move(request), responder);
+  } catch (const std::exception& error) {
+    answer->fail(error.what());
+  } catch (...) {
+    answer->fail("the handler failed");
+  }
+}
+
+// The last answer of this connection: where the next request begins is not known.
+void Session::refuse(const HttpRefusal& refusal) {
+  const RequestReader::Framing framing = reader_.framing();
+  host_.bodies_bytes -= std::exchange(accounted_bytes_, 0);
+  discard_ = true;
+  enter(Phase::answering);
+  answer_ = std::make_shared<Answer>(host_.mailbox, RequestReader::Framing{.head = framing.head}, this);
+  answer_->send(refusal_response(refusal));
+}
+
+void Session::on_news() {
+  if (!closed_) flush();
+}
+
+void Session::flush() {
+  Answer::Taken& taken = answer_->taken;
+  bool progress = false;
+  while (taken.sent < taken.bytes.size()) {
+    error_code error;
+    const auto rest = asio::buffer(taken.bytes) + taken.sent;
+    const size_t size = socket_.write_some(rest, error);
+    if (would_block(error)) break;
+    if (error) return close();
+    taken.sent += size;
+    progress = true;
+  }
+  if (taken.sent == taken.bytes.size()) return on_flushed();
+  const bool stream = taken.state == Answer::State::streaming;
+  if (stream && taken.bytes.size() - taken.sent > host_.options.max_pending_bytes) return cut();
+  if (progress || !write_pending_) set_deadline(host_.options.write_timeout);
+  if (write_pending_) return;
+  write_pending_ = true;
+  socket_.async_wait(Socket::wait_write, [self = shared_from_this()](error_code error) {
+    self->write_pending_ = false;
+    if (!error && !self->closed_ && self->answer_) self->flush();
+  });
+}
+
+void Session::on_flushed() {
+  Answer::Taken& taken = answer_->taken;
+  taken.bytes.clear();
+  taken.sent = 0;
+  deadline_ = Clock::time_point::max();
+  if (taken.state == Answer::State::cut) return cut();
+  if (taken.state != Answer::State::complete) return;
+  const bool last = taken.close || peer_ended_;
+  answer_->session = nullptr;
+  answer_.reset();
+  if (last) return linger();
+  enter(Phase::idle);
+  advance();
+  wait_readable();
+}
+
+}  // namespace lockstep::server

@@ -1,0 +1,115 @@
+#include "server/logprobs_json.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <vector>
+
+#include "server/json_text.h"
+#include "server/token_text.h"
+
+namespace lockstep::server {
+
+namespace {
+
+void separate(std::string& list) {
+  if (!list.empty()) list += ',';
+}
+
+}  // namespace
+
+void CompletionLogprobs::add(int32_t token, std::optional<float> logprob, TopLogprobs top) {
+  const std::string text = token_text(*tokenizer_, token, tokens_as_ids_);
+  separate(offsets_);
+  separate(logprobs_);
+  separate(tokens_);
+  separate(tops_);
+  fmt::format_to(std::back_inserter(offsets_), "{}", offset_);
+  offset_ += num_characters(text);
+  append_string(tokens_, text);
+  if (!logprob) {
+    logprobs_ += "null";
+    tops_ += "null";
+    return;
+  }
+  append_logprob(logprobs_, *logprob);
+  // Different tokens may have one text, and an object has each key once: the more likely one counts.
+  std::vector<std::string> written = {text};
+  tops_ += '{';
+  append_string(tops_, text);
+  tops_ += ':';
+  append_logprob(tops_, *logprob);
+  for (const rollout::TopLogprob& other : top) {
+    std::string key = token_text(*tokenizer_, other.token, tokens_as_ids_);
+    if (std::ranges::count(written, key) > 0) continue;
+    tops_ += ',';
+    append_string(tops_, key);
+    tops_ += ':';
+    append_logprob(tops_, other.logprob);
+    written.push_back(std::move(key));
+  }
+  tops_ += '}';
+}
+
+std::string CompletionLogprobs::take() {
+  std::string json = fmt::format(R"({{"text_offset":[{}],"token_logprobs":[{}],"tokens":[{}],"top_logprobs":[{}]}})",
+                                 offsets_, logprobs_, tokens_, tops_);
+  for (std::string* list : {&offsets_, &logprobs_, &tokens_, &tops_}) list->clear();
+  return json;
+}
+
+void ChatLogprobs::append(std::string& out, int32_t token, float logprob) const {
+  out += R"({"token":)";
+  append_string(out, token_text(*tokenizer_, token, tokens_as_ids_));
+  out += R"(,"logprob":)";
+  append_logprob(out, logprob);
+  out += R"(,"bytes":)";
+  append_bytes(out, tokenizer_->token_bytes(token));
+}
+
+void ChatLogprobs::add(int32_t token, float logprob, TopLogprobs top) {
+  separate(content_);
+  append(content_, token, logprob);
+  content_ += R"(,"top_logprobs":[)";
+  for (size_t i = 0; i < top.size(); ++i) {
+    if (i > 0) content_ += ',';
+    append(content_, top[i].token, top[i].logprob);
+    content_ += '}';
+  }
+  content_ += "]}";
+}
+
+std::string ChatLogprobs::take() {
+  std::string json = R"({"content":[)" + content_ + "]}";
+  content_.clear();
+  return json;
+}
+
+std::string prompt_logprobs_json(const text::Tokenizer& tokenizer, std::span<const rollout::PromptLogprob> prompt) {
+  std::string out = "[";
+  const auto entry = [&](int32_t token, float logprob, int64_t rank) {
+    fmt::format_to(std::back_inserter(out), R"("{}":{{"logprob":)", token);
+    append_logprob(out, logprob);
+    fmt::format_to(std::back_inserter(out), R"(,"rank":{},"decoded_token":)", rank);
+    append_string(out, token_text(tokenizer, token));
+    out += '}';
+  };
+  for (size_t i = 0; i < prompt.size(); ++i) {
+    if (i == 0) {
+      out += "null";
+      continue;
+    }
+    out += ",{";
+    entry(prompt[i].token, prompt[i].logprob, prompt[i].rank);
+    for (size_t rank = 0; rank < prompt[i].top.size(); ++rank) {
+      if (prompt[i].top[rank].token == prompt[i].token) continue;
+      out += ',';
+      entry(prompt[i].top[rank].token, prompt[i].top[rank].logprob, static_cast<int64_t>(rank) + 1);
+    }
+    out += '}';
+  }
+  return out + "]";
+}
+
+}  // namespace lockstep::server

@@ -1,0 +1,158 @@
+#include "server/lora_routes.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <exception>
+#include <filesystem>
+#include <limits>
+#include <utility>
+
+#include "server/api_error.h"
+#include "server/json_text.h"
+#include "server/service.h"
+
+namespace lockstep::server {
+
+using recipes::AdapterInfo, recipes::AdapterSource;
+
+namespace {
+
+// vLLM calls what the client got wrong InvalidUserInput, what was not found NotFoundError, and every other failure to
+// load InternalServerError.
+ApiError invalid(const std::string& message) {
+  return {400, message, "", "InvalidUserInput"};
+}
+
+bool is_loaded(const Service& service, const std::string& name) {
+  for (const AdapterInfo& adapter : service.serving.adapters())
+    if (adapter.name == name) return true;
+  return false;
+}
+
+void check_load(const Service& service, const AdapterSource& source) {
+  if (source.name.empty() || source.path.empty())
+    throw invalid("Both 'lora_name' and 'lora_path' must be provided.");
+  if (service.is_base(source.name))
+    throw invalid(fmt::format("The lora adapter '{}' conflicts with a served base model.", source.name));
+  if (!source.in_place && is_loaded(service, source.name))
+    throw invalid(
+        fmt::format("The lora adapter '{}' has already been loaded. If you want to load the adapter in place, set "
+                    "'load_inplace' to True.",
+                    source.name));
+}
+
+// A directory without its files is not found; what the files hold, and their versions, is the caller's to mend.
+ApiError load_error(std::exception_ptr error, const AdapterSource& source) {
+  const std::filesystem::path directory(source.path);
+  std::error_code ignored;
+  for (const char* file : {"adapter_config.json", "adapter_model.safetensors"})
+    if (!std::filesystem::exists(directory / file, ignored))
+      return {404, fmt::format("No adapter found for '{}': {}", source.name, api_error(error).what())};
+  try {
+    std::rethrow_exception(error);
+  } catch (const ConfigError& found) {
+    return invalid(one_line(found.fault()));
+  } catch (...) {
+    ApiError found = api_error(std::current_exception());
+    return {500, found.what()};
+  }
+}
+
+// {"success", "error_message", "loaded_adapters"}, as SGLang.
+HttpResponse sglang_result(const Service& service, const std::string& error) {
+  std::string adapters;
+  for (const AdapterInfo& adapter : service.serving.adapters())
+    adapters += fmt::format("{}{}:{}", adapters.empty() ? "" : ",", json_string(adapter.name), json_string(adapter.path));
+  return json_response(fmt::format(R"({{"success":{},"error_message":{},"loaded_adapters":{{{}}}}})", error.empty(),
+                                   error.empty() ? "null" : json_string(error), adapters),
+                       error.empty() ? 200 : 400);
+}
+
+// Looks again on the server's thread until nothing uses what `name` was.
+void answer_when_unused(Service& service, const std::string& name, std::shared_ptr<Responder> responder) {
+  constexpr auto kPause = std::chrono::milliseconds(10);
+  if (service.serving.wait_unused(name, std::chrono::milliseconds(0)))
+    return responder->send(sglang_result(service, ""));
+  service.loop.post_after(kPause, [&service, name, responder = std::move(responder)] {
+    answer_when_unused(service, name, responder);
+  });
+}
+
+}  // namespace
+
+AdapterSource parse_load(const OrderedJson& body) {
+  const Fields fields(body);
+  return {.name = fields.required_string("lora_name"),
+          .path = fields.required_string("lora_path"),
+          .in_place = fields.flag("load_inplace"),
+          .sha256 = fields.string("sha256").value_or(""),
+          .version = fields.integer("adapter_version", 0, std::numeric_limits<int64_t>::max())};
+}
+
+void handle_vllm_load(Service& service, const HttpRequest& request, std::shared_ptr<Responder> responder) {
+  service.adapter_worker.post(
+      [&service, source = parse_load(read_body(request)), responder = std::move(responder)] {
+        try {
+          check_load(service, source);
+        } catch (const ApiError& error) {
+          return responder->send(error_response(error));
+        }
+        try {
+          const AdapterInfo adapter = service.serving.load_adapter(source);
+          responder->send(text_response(fmt::format("Success: LoRA adapter '{}' added successfully.", adapter.name)));
+        } catch (...) {
+          responder->send(error_response(load_error(std::current_exception(), source)));
+        }
+      });
+}
+
+void handle_vllm_unload(Service& service, const HttpRequest& request, std::shared_ptr<Responder> responder) {
+  const OrderedJson body = read_body(request);
+  const Fields fields(body);
+  std::string name = fields.required_string("lora_name");
+  fields.integer("lora_int_id");
+  service.adapter_worker.post([&service, name = std::move(name), responder = std::move(responder)] {
+    if (name.empty())
+      return responder->send(error_response(invalid("'lora_name' needs to be provided to unload a LoRA adapter.")));
+    try {
+      service.serving.unload_adapter(name);
+      responder->send(text_response(fmt::format("Success: LoRA adapter '{}' removed successfully.", name)));
+    } catch (const recipes::NoSuchAdapter&) {
+      responder->send(error_response({404, fmt::format("The lora adapter '{}' cannot be found.", name)}));
+    } catch (...) {
+      responder->send(error_response(api_error(std::current_exception())));
+    }
+  });
+}
+
+void handle_sglang_load(Service& service, const HttpRequest& request, std::shared_ptr<Responder> responder) {
+  service.adapter_worker.post(
+      [&service, source = parse_load(read_body(request, false)), responder = std::move(responder)] {
+        try {
+          if (!source.in_place && is_loaded(service, source.name))
+            throw bad_request(
+                fmt::format("Failed to load LoRA adapter {} because it is already loaded", source.name));
+          check_load(service, source);
+          service.serving.load_adapter(source);
+          responder->send(sglang_result(service, ""));
+        } catch (...) {
+          responder->send(sglang_result(service, api_error(std::current_exception()).what()));
+        }
+      });
+}
+
+void handle_sglang_unload(Service& service, const HttpRequest& request, std::shared_ptr<Responder> responder) {
+  const OrderedJson body = read_body(request, false);
+  std::string name = Fields(body).required_string("lora_name");
+  service.adapter_worker.post([&service, name = std::move(name), responder = std::move(responder)] {
+    try {
+      service.serving.unload_adapter(name);
+    } catch (...) {
+      return responder->send(sglang_result(service, api_error(std::current_exception()).what()));
+    }
+    service.loop.post([&service, name, responder] { answer_when_unused(service, name, responder); });
+  });
+}
+
+}  // namespace lockstep::server

@@ -1,0 +1,25 @@
+// Adapters by name: vLLM's /v1/load_lora_adapter and /v1/unload_lora_adapter, SGLang's /load_lora_adapter and
+// /unload_lora_adapter. Files are read on a worker; the answer comes when the adapter serves.
+#pragma once
+
+#include <memory>
+
+#include "server/fields.h"
+#include "server/http.h"
+#include "recipes/serving.h"
+
+namespace lockstep::server {
+
+struct Service;
+
+// {"lora_name", "lora_path", "load_inplace"}, and Lockstep's "sha256" and "adapter_version". ApiError 400.
+recipes::AdapterSource parse_load(const OrderedJson& body);
+
+// Throw ApiError for a body they cannot read.
+void handle_vllm_load(Service& service, const HttpRequest& request, std::shared_ptr<Responder> responder);
+void handle_vllm_unload(Service& service, const HttpRequest& request, std::shared_ptr<Responder> responder);
+void handle_sglang_load(Service& service, const HttpRequest& request, std::shared_ptr<Responder> responder);
+// Answers when no request in flight uses the adapter.
+void handle_sglang_unload(Service& service, const HttpRequest& request, std::shared_ptr<Responder> responder);
+
+}  // namespace lockstep::server

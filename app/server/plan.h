@@ -1,0 +1,34 @@
+// From a request's common fields to what the engine is asked.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "server/answer.h"
+#include "server/answer_options.h"
+#include "server/sampling_json.h"
+
+namespace lockstep::server {
+
+struct CommonFields {
+  std::optional<std::string> model, request_id;
+  SamplingFields sampling;
+  AnswerOptions options;
+  VersionFields version;
+};
+
+// What completions and chats share. ApiError 400.
+CommonFields read_common(const Fields& fields, const SamplingRules& rules, bool tokens_as_ids);
+
+// How many tokens each prompt may get: what is asked for, or what is left of the context (at most `usual`).
+struct TokenLimit {
+  std::optional<int64_t> asked;
+  std::optional<int64_t> usual = {};
+};
+
+// Joins them with the prompts. `prefix` begins the answer's id. ApiError 400: an empty prompt, a token outside the
+// vocabulary, prompt and max_tokens beyond the context, min_tokens above max_tokens; 404: no such model.
+AnswerPlan make_plan(Service& service, const CommonFields& common, std::vector<PromptInput> prompts, TokenLimit limit,
+                     const HttpRequest& request, std::string_view prefix);
+
+}  // namespace lockstep::server

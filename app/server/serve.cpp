@@ -1,0 +1,156 @@
+#include "server/serve.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <filesystem>
+#include <ostream>
+#include <utility>
+
+#include "recipes/base.h"
+#include "recipes/chat.h"
+#include "recipes/serving.h"
+#include "server/access_log.h"
+#include "server/http.h"
+#include "server/router.h"
+#include "server/service.h"
+
+namespace lockstep::server {
+
+namespace {
+
+using std::chrono::milliseconds;
+
+recipes::ServingOptions serving_options(const ServeOptions& options, const text::Tokenizer& tokenizer) {
+  recipes::ServingOptions serving{.max_model_len = options.max_model_len,
+                                  .max_queue = options.max_queue,
+                                  .max_loras = options.max_loras,
+                                  .max_lora_rank = options.max_lora_rank,
+                                  .keep_versions = options.keep_versions,
+                                  .lora_root = options.lora_root};
+  serving.engine.kv_bytes = options.kv_bytes;
+  serving.engine.max_sequences = options.max_num_seqs;
+  serving.engine.max_batch_tokens = options.max_num_batched_tokens;
+  serving.engine.tokenizer = &tokenizer;
+  serving.engine.prefix_cache = options.prefix_cache;
+  return serving;
+}
+
+ServiceOptions service_options(const ServeOptions& options) {
+  ServiceOptions service{.model_names = options.served_model_names,
+                         .api_keys = options.api_keys,
+                         .max_logprobs = options.max_logprobs,
+                         .tokens_as_ids = options.tokens_as_ids,
+                         .prompt_tokens_details = options.prompt_tokens_details,
+                         .request_chat_template = options.request_chat_template,
+                         .chat_template_kwargs = options.chat.kwargs,
+                         .model_defaults = options.generation_config != "vllm",
+                         .version = options.version};
+  if (service.model_names.empty()) service.model_names = {options.base.hf_checkpoint};
+  if (options.generation_config == "auto" || options.generation_config == "vllm") return service;
+  service.generation_config =
+      read_json((std::filesystem::path(options.generation_config) / "generation_config.json").string());
+  return service;
+}
+
+class Program {
+ public:
+  Program(const ServeOptions& options, const recipes::Control& control)
+      : options_(options),
+        control_(control),
+        http_({.host = options.host, .port = static_cast<int>(options.port)},
+              [this](HttpRequest request, std::shared_ptr<Responder> responder) {
+                handle(request, std::move(responder));
+              }),
+        stream_(recipes::stream_options(options.base)),
+        base_(recipes::load_base(options.base, stream_, control)),
+        tokenizer_(recipes::load_tokenizer(base_)),
+        serving_(base_, serving_options(options, tokenizer_)),
+        service_(serving_, tokenizer_, recipes::load_chat_template(base_.path.string(), options.chat),
+                 service_options(options), loop()),
+        router_(service_) {}
+
+  void run() {
+    for (const std::string& note : options_.notes) *control_.info << "note    " << note << "\n";
+    for (const LoraModule& module : options_.lora_modules) {
+      const recipes::AdapterInfo adapter = serving_.load_adapter({.name = module.name, .path = module.path});
+      *control_.info << fmt::format("adapter {} (rank {}, version {}) from {}\n", adapter.name, adapter.rank,
+                                    adapter.version, adapter.path);
+    }
+    const bool ipv6 = options_.host.find(':') != std::string::npos;
+    *control_.out << fmt::format("serving {} at http://{}{}{}:{}, {} tokens of context\n",
+                                 fmt::join(service_.options.model_names, ", "), ipv6 ? "[" : "", options_.host,
+                                 ipv6 ? "]" : "", http_.port(), serving_.max_model_len())
+                  << std::flush;
+    watch();
+    http_.run();
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  Loop loop() {
+    return {.post = [this](Task task) { http_.post(std::move(task)); },
+            .post_after = [this](milliseconds delay, Task task) { http_.post_after(delay, std::move(task)); }};
+  }
+
+  void handle(const HttpRequest& request, std::shared_ptr<Responder> responder) {
+    if (options_.log_requests)
+      responder = logged(request, std::move(responder), [this](std::string line) {
+        http_.post([this, line = std::move(line)] { *control_.info << line << std::endl; });
+      });
+    router_.handle(request, std::move(responder));
+  }
+
+  // Looks for a signal, then for the end of what is in flight.
+  void watch() {
+    constexpr milliseconds kPause(50);
+    if (control_.interrupted() && !drain_until_) begin_drain();
+    if (drain_until_ && is_drained()) return stop_soon();
+    http_.post_after(kPause, [this] { watch(); });
+  }
+
+  void begin_drain() {
+    *control_.info << fmt::format("draining: {} requests in flight; a second signal stops at once\n",
+                                  service_.answers.size())
+                   << std::flush;
+    drain_until_ = Clock::now() + options_.drain_timeout;
+    serving_.drain();
+    router_.set_draining();
+  }
+
+  bool is_drained() {
+    if (service_.answers.size() == 0 && service_.adapter_worker.idle() && service_.control_worker.idle()) return true;
+    if (Clock::now() < *drain_until_) return false;
+    if (const int64_t aborted = serving_.abort_all(); aborted > 0)
+      *control_.info << fmt::format("note    {} requests were aborted after --drain-timeout {}\n", aborted,
+                                    options_.drain_timeout.count());
+    return true;
+  }
+
+  // Leaves clients a moment to read their last bytes.
+  void stop_soon() {
+    constexpr milliseconds kMoment(200);
+    http_.close_listener();
+    http_.post_after(kMoment, [this] { http_.stop(); });
+  }
+
+  const ServeOptions& options_;
+  const recipes::Control& control_;
+  HttpServer http_;  // bound before the model is loaded: an address in use is known at once
+  Stream stream_;
+  const recipes::Base base_;
+  const text::Tokenizer tokenizer_;
+  recipes::Serving serving_;
+  Service service_;
+  Router router_;
+  std::optional<Clock::time_point> drain_until_;
+};
+
+}  // namespace
+
+void run_serve(const ServeOptions& options, const recipes::Control& control) {
+  Program(options, control).run();
+}
+
+}  // namespace lockstep::server

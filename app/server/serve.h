@@ -1,0 +1,54 @@
+// `lockstep serve`: the rollout engine for other people's clients, over HTTP.
+//
+//   threads   the server's (requests, answers), the engine's (recipes::Serving), one that loads adapters and one that
+//             waits for the engine's steps (pause, flush)
+//   routes    docs/server.md
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "recipes/control.h"
+#include "recipes/options.h"
+
+namespace lockstep::server {
+
+struct LoraModule {
+  std::string name, path;
+};
+
+struct ServeOptions {
+  recipes::BaseOptions base;
+  recipes::ChatOptions chat;  // template_file and kwargs
+  std::string host = "127.0.0.1";
+  int64_t port = 8000;                          // 0: any free one
+  std::vector<std::string> served_model_names;  // empty: hf_checkpoint as given
+  std::vector<std::string> api_keys;            // empty: none is asked for
+  // engine
+  int64_t max_model_len = 0;  // 0: the model's
+  int64_t max_num_seqs = 256;
+  std::optional<int64_t> max_num_batched_tokens, kv_bytes;
+  bool prefix_cache = true;
+  int64_t max_queue = 4096;
+  // adapters
+  std::vector<LoraModule> lora_modules;  // loaded before the server is ready
+  int64_t max_loras = 64, max_lora_rank = 256, keep_versions = 2;
+  std::string lora_root;  // empty: adapters are read from anywhere
+  // answers
+  std::string generation_config = "auto";  // auto: the model's; vllm: none; else a directory
+  int64_t max_logprobs = 20;               // -1: as many as the engine reports
+  bool tokens_as_ids = false, prompt_tokens_details = false, request_chat_template = false;
+  bool log_requests = false;
+  std::chrono::seconds drain_timeout{60};
+  std::string version;             // of the program
+  std::vector<std::string> notes;  // lines of compatibility flags
+};
+
+// Serves until `control.interrupted()`: then new requests are answered 503 and it returns when those in flight have
+// ended, or been aborted after drain_timeout. Prints one line with the address to `control.out` when it is ready.
+// ConfigError: the address, the model or an adapter cannot be used.
+void run_serve(const ServeOptions& options, const recipes::Control& control);
+
+}  // namespace lockstep::server

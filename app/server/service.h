@@ -1,0 +1,68 @@
+// What the routes share: the engine's front, the model's text tools, names and limits. One Service, on the server's
+// thread.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <random>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "recipes/serving.h"
+#include "server/answer.h"
+#include "server/loop.h"
+#include "server/sampling_json.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace lockstep::server {
+
+struct ServiceOptions {
+  std::vector<std::string> model_names;    // of the base; the first is what answers say
+  std::vector<std::string> api_keys = {};  // empty: none is asked for
+  int64_t max_logprobs = 20;               // -1: as many as the engine reports
+  bool tokens_as_ids = false;              // "token_id:123" in log-probs
+  bool prompt_tokens_details = false;      // usage tells cached tokens
+  bool request_chat_template = false;      // a request may bring its own template
+  OrderedJson chat_template_kwargs = nullptr;
+  bool model_defaults = true;              // sampling fields left out are generation_config.json's
+  std::optional<Json> generation_config = {};  // instead of the model's
+  std::string version;                     // of the program
+};
+
+struct Service {
+  // All referenced objects outlive it.
+  Service(recipes::Serving& serving, const text::Tokenizer& tokenizer, std::optional<text::ChatTemplate> chat_template,
+          ServiceOptions options, Loop loop);
+
+  struct Model {
+    std::string name;     // as the answer says it
+    std::string adapter;  // empty: the base
+  };
+  // The base by its names, an adapter by its own or SGLang's "base:adapter"; no name: the base. ApiError 404.
+  Model model(const std::optional<std::string>& name) const;
+  bool is_base(std::string_view name) const;
+
+  std::string random_id();  // 32 hexadecimal digits
+  uint64_t random_seed();
+
+  recipes::Serving& serving;
+  const text::Tokenizer& tokenizer;
+  std::optional<text::ChatTemplate> chat_template;
+  ServiceOptions options;
+  SamplingRules rules;
+  std::string fingerprint;  // system_fingerprint of answers
+  int64_t started;          // unix seconds
+  Loop loop;
+  Answers answers;
+  Worker adapter_worker, control_worker;
+
+ private:
+  std::mt19937_64 random_;
+};
+
+int64_t unix_seconds();
+
+}  // namespace lockstep::server

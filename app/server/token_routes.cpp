@@ -1,0 +1,182 @@
+#include "server/token_routes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "server/api_error.h"
+#include "server/chat_completions.h"
+#include "server/json_text.h"
+#include "server/logprobs_json.h"
+#include "server/service.h"
+#include "server/usage_json.h"
+
+namespace lockstep::server {
+
+namespace {
+
+// Log-probs of ids, whose texts nobody asks for.
+void append_content(std::string& out, const recipes::GeneratedToken& token) {
+  const auto entry = [&](int32_t id, float logprob) {
+    fmt::format_to(std::back_inserter(out), R"({{"token":"token_id:{}","logprob":)", id);
+    append_logprob(out, logprob);
+  };
+  entry(token.token, token.logprob);
+  out += R"(,"bytes":null,"top_logprobs":[)";
+  const rollout::TopLogprob itself{token.token, token.logprob};
+  const TopLogprobs top = token.top.empty() ? TopLogprobs(&itself, 1) : TopLogprobs(token.top);
+  for (size_t i = 0; i < top.size(); ++i) {
+    if (i > 0) out += ',';
+    entry(top[i].token, top[i].logprob);
+    out += '}';
+  }
+  out += "]}";
+}
+
+class TokensAnswer : public Answer {
+ public:
+  TokensAnswer(Service& service, std::shared_ptr<Responder> responder, AnswerPlan plan)
+      : Answer(service, std::move(responder), std::move(plan)), logprobs_(choices_.size()), created_(unix_seconds()) {}
+
+ private:
+  void add_logprobs(const Delta& delta) {
+    if (!options().logprobs) return;
+    for (const recipes::GeneratedToken& token : delta.tokens) {
+      std::string& content = logprobs_[delta.index];
+      if (!content.empty()) content += ',';
+      append_content(content, token);
+    }
+  }
+
+  // {"index", "logprobs", "finish_reason" without its closing brace.
+  void append_choice(std::string& out, size_t index, const Choice& choice) {
+    fmt::format_to(std::back_inserter(out), R"({{"index":{},"logprobs":)", index);
+    if (options().logprobs)
+      out += R"({"content":[)" + std::exchange(logprobs_[index], {}) + "]}";
+    else
+      out += "null";
+    out += R"(,"finish_reason":)";
+    out += choice.finished ? json_string(choice.finish_reason) : "null";
+  }
+
+  void append_delta(std::string& out, const Delta& delta) override {
+    if (delta.tokens.empty() && !delta.choice.finished) return;
+    add_logprobs(delta);
+    out += R"(data: {"request_id":)" + json_string(plan_.id) + R"(,"choices":[)";
+    append_choice(out, delta.index, delta.choice);
+    append_tokens(out, delta);
+    out += R"(,"routed_experts":null,"sampling_mask":null}],"usage":)";
+    if (options().continuous_usage)
+      out += stream_usage_json({.prompt_tokens = static_cast<int64_t>(plan_.prompts[0].tokens.size()),
+                                .completion_tokens = delta.choice.num_tokens},
+                               false);
+    else
+      out += "null";
+    append_version(out);
+    out += "}\n\n";
+  }
+
+  void append_end(std::string& out) override {
+    if (!options().include_usage) return;
+    out += R"(data: {"request_id":)" + json_string(plan_.id) + R"(,"choices":[],"usage":)" +
+           stream_usage_json(usage(), service_.options.prompt_tokens_details);
+    append_version(out);
+    out += "}\n\n";
+  }
+
+  void collect(const Delta& delta) override { add_logprobs(delta); }
+
+  std::string body() override {
+    std::string out = fmt::format(R"({{"request_id":{},"model":{},"created":{},"choices":[)", json_string(plan_.id),
+                                  json_string(plan_.model), created_);
+    for (size_t i = 0; i < choices_.size(); ++i) {
+      if (i > 0) out += ',';
+      append_choice(out, i, choices_[i]);
+      append_choice_tokens(out, choices_[i]);
+      out += R"(,"routed_experts":null,"sampling_mask":null})";
+    }
+    out += R"(],"usage":)" + usage_json(usage(), service_.options.prompt_tokens_details) + R"(,"prompt_logprobs":)";
+    out += plan_.request.prompt_logprobs ? prompt_logprobs_json(service_.tokenizer, prompt_logprobs_[0]) : "null";
+    out += R"(,"kv_transfer_params":null,"ec_transfer_params":null)";
+    append_version(out);
+    return out + "}";
+  }
+
+  std::vector<std::string> logprobs_;  // of each choice, not told yet
+  int64_t created_;
+};
+
+}  // namespace
+
+TokensRequest parse_tokens(const OrderedJson& body, const SamplingRules& rules) {
+  const Fields fields(body);
+  if (!fields.has("token_ids")) throw bad_request("`token_ids` is required.", "token_ids");
+  if (!fields.has("sampling_params")) throw bad_request("`sampling_params` is required.", "sampling_params");
+  const Fields sampling = *fields.object("sampling_params");
+  // What this route asks for lies partly outside sampling_params.
+  TokensRequest request{.tokens = *fields.ids("token_ids"), .common = read_common(sampling, rules, true)};
+  for (const char* name : {"features", "content_parts", "kv_transfer_params", "ec_transfer_params"})
+    if (fields.has(name)) throw bad_request(fmt::format("`{}` is not supported by this server.", name), name);
+  CommonFields& common = request.common;
+  common.model = fields.string("model");
+  common.request_id = fields.string("request_id");
+  common.version = read_version_fields(fields);
+  common.options = read_answer_options(fields, true);
+  common.options.return_token_ids = true;
+  common.options.logprobs = read_top_logprobs(sampling, "logprobs", rules);
+  if (common.options.logprobs) common.options.logprobs = std::max<int64_t>(*common.options.logprobs, 1);
+  request.max_tokens = sampling.integer("max_tokens", 1, kMostTokens);
+  return request;
+}
+
+void handle_tokens_generate(Service& service, const HttpRequest& request, std::shared_ptr<Responder> responder) {
+  TokensRequest asked = parse_tokens(read_body(request), service.rules);
+  std::vector<PromptInput> prompts = {{.tokens = std::move(asked.tokens)}};
+  AnswerPlan plan =
+      make_plan(service, asked.common, std::move(prompts),
+                {.asked = asked.max_tokens, .usual = service.rules.defaults.max_new_tokens}, request,
+                "generate-tokens-");
+  service.answers.start(std::make_shared<TokensAnswer>(service, std::move(responder), std::move(plan)));
+}
+
+void handle_tokenize(Service& service, const HttpRequest& request, std::shared_ptr<Responder> responder) {
+  const OrderedJson body = read_body(request);
+  const Fields fields(body);
+  service.model(fields.string("model"));
+  std::vector<int32_t> tokens;
+  if (const auto prompt = fields.string("prompt"))
+    tokens = service.tokenizer.encode(*prompt, fields.flag("add_special_tokens", true));
+  else
+    tokens = chat_prompt(service, read_chat(fields, service.options.chat_template_kwargs)).tokens;
+  std::string out =
+      fmt::format(R"({{"count":{},"max_model_len":{},"tokens":)", tokens.size(), service.serving.max_model_len());
+  append_ids(out, tokens);
+  out += R"(,"token_strs":)";
+  if (fields.flag("return_token_strs")) {
+    out += '[';
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      if (i > 0) out += ',';
+      append_string(out, service.tokenizer.spelling(tokens[i]));
+    }
+    out += ']';
+  } else {
+    out += "null";
+  }
+  responder->send(json_response(out + "}"));
+}
+
+void handle_detokenize(Service& service, const HttpRequest& request, std::shared_ptr<Responder> responder) {
+  const OrderedJson body = read_body(request);
+  const Fields fields(body);
+  service.model(fields.string("model"));
+  const auto tokens = fields.ids("tokens");
+  if (!tokens) throw bad_request("`tokens` is required.", "tokens");
+  check_vocabulary(*tokens, service.rules, "tokens");
+  std::string out = R"({"prompt":)";
+  append_string(out, service.tokenizer.decode(*tokens));
+  responder->send(json_response(out + "}"));
+}
+
+}  // namespace lockstep::server
