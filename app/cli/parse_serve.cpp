@@ -52,8 +52,8 @@ std::vector<Flag> template_flags(recipes::ChatOptions& chat, bool& request_templ
   Binding kwargs;
   for (Flag& flag : chat_flags(chat))
     if (flag.name == "--apply-chat-template-kwargs") kwargs = flag.binding;
-  flags.push_back({"--default-chat-template-kwargs", "JSON", kwargs,
-                   "variables of the template unless a request says otherwise"});
+  flags.push_back(
+      {"--default-chat-template-kwargs", "JSON", kwargs, "variables of the template unless a request says otherwise"});
   flags.push_back({"--trust-request-chat-template", "", toggle(request_template),
                    "requests may bring a chat_template; it runs in a sandbox with limits"});
   return flags;
@@ -62,11 +62,10 @@ std::vector<Flag> template_flags(recipes::ChatOptions& chat, bool& request_templ
 FlagSet serve_flags(ServeOptions& o) {
   FlagSet flags;
   flags.add("Required", {hf_checkpoint_flag(o.base)});
-  flags.add("Address",
-            {{"--host", "ADDRESS", text(o.host), "where to listen; 0.0.0.0: everywhere"},
-             {"--port", "N", number(o.port, 0, 65535), "0: any free port, which the first line names"},
-             {"--api-key", "KEY...", texts(o.api_keys), "clients must send one: Authorization: Bearer KEY"},
-             {"--served-model-name", "NAME...", texts(o.served_model_names), "what clients call the base"}});
+  flags.add("Address", {{"--host", "ADDRESS", text(o.host), "where to listen; 0.0.0.0: everywhere"},
+                        {"--port", "N", number(o.port, 0, 65535), "0: any free port, which the first line names"},
+                        {"--api-key", "KEY...", texts(o.api_keys), "clients must send one: Authorization: Bearer KEY"},
+                        {"--served-model-name", "NAME...", texts(o.served_model_names), "what clients call the base"}});
   flags.add("Engine",
             {{"--max-model-len", "N", number(o.max_model_len, 1, kMany), "tokens of prompt and answer (the model's)"},
              {"--max-num-seqs", "N", number(o.max_num_seqs, 1, 65536), "most sequences generated at once"},
@@ -103,8 +102,8 @@ void check_names(const ServeOptions& options) {
   for (size_t i = 0; i < options.lora_modules.size(); ++i)
     for (size_t j = 0; j < i; ++j)
       if (options.lora_modules[i].name == options.lora_modules[j].name)
-        throw ConfigError({.what = "two adapters of one name", .where = "--lora-modules",
-                           .got = options.lora_modules[i].name});
+        throw ConfigError(
+            {.what = "two adapters of one name", .where = "--lora-modules", .got = options.lora_modules[i].name});
   if (options.lora_modules.size() > static_cast<size_t>(options.max_loras))
     throw ConfigError({.what = "more adapters than --max-loras",
                        .where = "--lora-modules",

@@ -35,20 +35,20 @@ Answer::Answer(Service& service, std::shared_ptr<Responder> responder, AnswerPla
 
 void Answer::start(uint64_t key) {
   // Prompts of one request are answered with one version.
-  const bool own = std::ranges::any_of(plan_.prompts, [](const PromptInput& prompt) { return prompt.adapter.has_value(); });
+  const bool own =
+      std::ranges::any_of(plan_.prompts, [](const PromptInput& prompt) { return prompt.adapter.has_value(); });
   if (plan_.prompts.size() > 1 && !own && !plan_.request.adapter.empty() && !plan_.request.follow_adapter &&
       !plan_.request.adapter_version)
-    plan_.request.adapter_version = service_.serving.adapter(plan_.request.adapter).version;
+    plan_.request.adapter_version = service_.serving.adapters().info(plan_.request.adapter).version;
   try {
     for (size_t i = 0; i < plan_.prompts.size(); ++i) {
       recipes::GenerationRequest request = plan_.request;
       request.tokens = plan_.prompts[i].tokens;
       if (plan_.prompts[i].adapter) request.adapter = *plan_.prompts[i].adapter;
       if (!plan_.seeded) request.sampling.seed = service_.random_seed();
-      ids_.push_back(
-          service_.serving.submit(std::move(request), [&answers = service_.answers, key, i](GenerationUpdate update) {
-            answers.put(key, i, std::move(update));
-          }));
+      ids_.push_back(service_.serving.submit(
+          std::move(request),
+          [&answers = service_.answers, key, i](GenerationUpdate update) { answers.put(key, i, std::move(update)); }));
     }
   } catch (...) {
     drop();
@@ -102,8 +102,7 @@ void Answer::take(size_t prompt, std::span<GeneratedToken> tokens, std::string& 
     const size_t place = prompt * static_cast<size_t>(plan_.request.n) + static_cast<size_t>(index);
     Delta delta{.index = place, .choice = choices_[place], .tokens = tokens.first(count)};
     for (const GeneratedToken& token : delta.tokens) {
-      if (token.finish == rollout::FinishReason::error)
-        return fail({500, "the model's logits are not finite numbers"});
+      if (token.finish == rollout::FinishReason::error) return fail({500, "the model's logits are not finite numbers"});
       delta.text += text_of(delta.choice, token);
       delta.choice.version = std::max(delta.choice.version, token.version);
     }

@@ -27,7 +27,7 @@ struct Service;
 
 struct PromptInput {
   std::vector<int32_t> tokens;
-  std::string text = {};                      // of an echo
+  std::string text = {};                    // of an echo
   std::optional<std::string> adapter = {};  // instead of the request's
 };
 
@@ -52,7 +52,7 @@ struct Choice {
   std::string content = {};            // all of the text so far, where the answer is told at its end
   std::vector<int32_t> tokens = {};    // likewise
   std::vector<int64_t> versions = {};  // likewise
-  int64_t version = -1;  // the newest that made a token; rollout::Engine::kBase: the base
+  int64_t version = -1;                // the newest that made a token; rollout::Engine::kBase: the base
   bool begun = false, finished = false;
   const char* finish_reason = nullptr;  // "stop", "length", "abort"
   std::string matched = "null";         // JSON: the stop string or token that ended it
@@ -77,9 +77,9 @@ class Answer {
   // Submits every prompt. What submit() throws leaves nothing in flight and is the caller's to tell.
   void start(uint64_t key);
   void update(size_t prompt, recipes::GenerationUpdate update);
-  void abort();                      // its end comes as the engine's last updates
-  void fail(const ApiError& error);  // tells the client and aborts
-  void drop();                       // the client is gone: aborts and says nothing more
+  void abort();                                      // its end comes as the engine's last updates
+  void fail(const ApiError& error);                  // tells the client and aborts
+  void drop();                                       // the client is gone: aborts and says nothing more
   virtual bool is_named(std::string_view id) const;  // by its id, with or without the prefix
   bool over() const { return over_; }
 
@@ -110,9 +110,9 @@ class Answer {
 
   Service& service_;
   AnswerPlan plan_;
-  std::vector<Choice> choices_;                                        // prompt-major
+  std::vector<Choice> choices_;                                       // prompt-major
   std::vector<std::vector<rollout::PromptLogprob>> prompt_logprobs_;  // of each prompt
-  std::vector<int64_t> cached_tokens_;                                 // likewise
+  std::vector<int64_t> cached_tokens_;                                // likewise
   bool keep_ = false;  // keep content, tokens and versions of choices also while streaming
 
  private:

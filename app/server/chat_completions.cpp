@@ -47,8 +47,8 @@ class ChatAnswer : public Answer {
   void append_begin(std::string& out) override {
     for (size_t i = 0; i < choices_.size(); ++i) {
       out += "data: " + head_;
-      out += fmt::format(R"({{"index":{},"delta":{{"role":{},"content":""}},"logprobs":null,"finish_reason":null}}])", i,
-                         json_string(role_));
+      out += fmt::format(R"({{"index":{},"delta":{{"role":{},"content":""}},"logprobs":null,"finish_reason":null}}])",
+                         i, json_string(role_));
       append_usage(out, 0);
       out += R"(,"prompt_token_ids":)" + prompt_ids() + R"(,"prompt_text":)" + prompt_text_;
       append_version(out);
@@ -143,22 +143,6 @@ class ChatAnswer : public Answer {
 };
 
 }  // namespace
-
-ChatRequest parse_chat(const OrderedJson& body, const SamplingRules& rules, bool tokens_as_ids,
-                       const OrderedJson& kwargs) {
-  const Fields fields(body);
-  ChatRequest request{.chat = read_chat(fields, kwargs),
-                      .return_prompt_text = fields.flag("return_prompt_text"),
-                      .common = read_common(fields, rules, tokens_as_ids)};
-  const bool logprobs = fields.flag("logprobs");
-  const std::optional<int64_t> top = read_top_logprobs(fields, "top_logprobs", rules);
-  if (!logprobs && top.value_or(0) > 0)
-    throw bad_request("when using `top_logprobs`, `logprobs` must be set to true.", "top_logprobs");
-  if (logprobs) request.common.options.logprobs = top.value_or(0);
-  request.max_tokens = fields.integer("max_completion_tokens", 1, kMostTokens);
-  if (!request.max_tokens) request.max_tokens = fields.integer("max_tokens", 1, kMostTokens);
-  return request;
-}
 
 PromptInput chat_prompt(const Service& service, const ChatFields& chat) {
   std::optional<text::ChatTemplate> own;

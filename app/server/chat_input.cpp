@@ -16,7 +16,8 @@ std::string name_in(size_t message, std::string_view field) {
 // Templates take text; of a list of parts, the texts line by line, as vLLM gives them to such templates.
 std::string part_text(const OrderedJson& part, const std::string& name) {
   if (part.is_string()) return part.get<std::string>();
-  if (!part.is_object()) throw ApiError(400, fmt::format("`{}` must hold strings or objects.", name), name, "Bad Request");
+  if (!part.is_object())
+    throw ApiError(400, fmt::format("`{}` must hold strings or objects.", name), name, "Bad Request");
   const Fields fields(part, name + ".");
   const std::string type = fields.string("type").value_or("text");
   for (const char* key : {"text", "refusal", "thinking"})

@@ -31,7 +31,8 @@ constexpr size_t kNone = std::string::npos;
 
 }  // namespace
 
-// Reads text that is new at the end of held_. Where in held_ stop string `stop` ends for the first time; kNone: nowhere.
+// Reads text that is new at the end of held_. Where in held_ stop string `stop` ends for the first time; kNone:
+// nowhere.
 size_t ChoiceText::read(const std::string& text, size_t stop) {
   size_t end = kNone;
   for (const char byte : text) {

@@ -104,11 +104,12 @@ void handle_abort_request(Service& service, const HttpRequest& request, Reply re
   const Fields fields(body);
   const std::string id = fields.string("rid").value_or("");
   if (fields.flag("abort_all"))
-    service.serving.abort_all();
-  else if (id.empty())
-    throw bad_request("Give `rid` or `abort_all`.", "rid");
-  else
-    service.answers.abort(id);
+    return answer_from_worker(service, std::move(reply), [&service] {
+      service.serving.abort_all();
+      return text_response("");
+    });
+  if (id.empty()) throw bad_request("Give `rid` or `abort_all`.", "rid");
+  service.answers.abort(id);
   reply->send(text_response(""));
 }
 
@@ -137,8 +138,8 @@ void handle_pause(Service& service, const HttpRequest& request, Reply reply) {
   const bool clear_cache = query_flag(request, "clear_cache", true);
   if (mode == "wait") return pause_when_idle(service, clear_cache, std::move(reply));
   if (mode != "abort" && mode != "keep")
-    return reply->send(
-        json_response(fmt::format(R"({{"error":{}}})", json_string("mode must be abort, wait or keep, got " + mode)), 400));
+    return reply->send(json_response(
+        fmt::format(R"({{"error":{}}})", json_string("mode must be abort, wait or keep, got " + mode)), 400));
   answer_from_worker(service, std::move(reply), [&service, mode, clear_cache] {
     service.serving.pause(mode == "abort" ? PauseMode::abort : PauseMode::in_place);
     if (mode == "abort" && clear_cache) service.serving.flush_cache();
@@ -172,12 +173,15 @@ void handle_reset_prefix_cache(Service& service, const HttpRequest& request, Rep
 void handle_abort_requests(Service& service, const HttpRequest& request, Reply reply) {
   const OrderedJson body = optional_body(request);
   const auto ids = Fields(body).strings("request_ids");
-  int64_t count = 0;
+  const auto said = [](int64_t count) {
+    return json_response(fmt::format(R"({{"status":"aborted","aborted":{}}})", count));
+  };
   if (!ids || ids->empty())
-    count = service.serving.abort_all();
-  else
-    for (const std::string& id : *ids) count += service.answers.abort(id);
-  reply->send(json_response(fmt::format(R"({{"status":"aborted","aborted":{}}})", count)));
+    return answer_from_worker(service, std::move(reply),
+                              [&service, said] { return said(service.serving.abort_all()); });
+  int64_t count = 0;
+  for (const std::string& id : *ids) count += service.answers.abort(id);
+  reply->send(said(count));
 }
 
 void handle_health(Service& service, bool draining, Reply reply) {

@@ -19,7 +19,7 @@ void append_logprob(std::string& out, float value);
 void append_ids(std::string& out, std::span<const int32_t> ids);  // [1,2,3]
 // ,"token_versions":[0,null]: the adapter version of each token, null for the base.
 void append_versions(std::string& out, std::span<const int64_t> versions);
-void append_bytes(std::string& out, std::string_view bytes);      // [226,130,172]
+void append_bytes(std::string& out, std::string_view bytes);  // [226,130,172]
 
 std::string valid_utf8(std::string_view bytes);  // bytes that are no UTF-8 become U+FFFD
 int64_t num_characters(std::string_view utf8);

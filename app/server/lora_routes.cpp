@@ -25,14 +25,13 @@ ApiError invalid(const std::string& message) {
 }
 
 bool is_loaded(const Service& service, const std::string& name) {
-  for (const AdapterInfo& adapter : service.serving.adapters())
+  for (const AdapterInfo& adapter : service.serving.adapters().list())
     if (adapter.name == name) return true;
   return false;
 }
 
 void check_load(const Service& service, const AdapterSource& source) {
-  if (source.name.empty() || source.path.empty())
-    throw invalid("Both 'lora_name' and 'lora_path' must be provided.");
+  if (source.name.empty() || source.path.empty()) throw invalid("Both 'lora_name' and 'lora_path' must be provided.");
   if (service.is_base(source.name))
     throw invalid(fmt::format("The lora adapter '{}' conflicts with a served base model.", source.name));
   if (!source.in_place && is_loaded(service, source.name))
@@ -42,28 +41,29 @@ void check_load(const Service& service, const AdapterSource& source) {
                     source.name));
 }
 
-// A directory without its files is not found; what the files hold, and their versions, is the caller's to mend.
-ApiError load_error(std::exception_ptr error, const AdapterSource& source) {
-  const std::filesystem::path directory(source.path);
+// What the request asks for is the caller's to mend; a directory without its files is not found.
+ApiError load_error(std::exception_ptr error, const Service& service, const AdapterSource& source) {
+  const std::string message = api_error(error).what();
+  try {
+    std::rethrow_exception(error);
+  } catch (const ConfigError&) {
+    return invalid(message);
+  } catch (...) {
+  }
+  const std::filesystem::path directory = std::filesystem::path(service.options.lora_root) / source.path;
   std::error_code ignored;
   for (const char* file : {"adapter_config.json", "adapter_model.safetensors"})
     if (!std::filesystem::exists(directory / file, ignored))
-      return {404, fmt::format("No adapter found for '{}': {}", source.name, api_error(error).what())};
-  try {
-    std::rethrow_exception(error);
-  } catch (const ConfigError& found) {
-    return invalid(one_line(found.fault()));
-  } catch (...) {
-    ApiError found = api_error(std::current_exception());
-    return {500, found.what()};
-  }
+      return {404, fmt::format("No adapter found for '{}': {}", source.name, message)};
+  return {500, message};
 }
 
 // {"success", "error_message", "loaded_adapters"}, as SGLang.
 HttpResponse sglang_result(const Service& service, const std::string& error) {
   std::string adapters;
-  for (const AdapterInfo& adapter : service.serving.adapters())
-    adapters += fmt::format("{}{}:{}", adapters.empty() ? "" : ",", json_string(adapter.name), json_string(adapter.path));
+  for (const AdapterInfo& adapter : service.serving.adapters().list())
+    adapters +=
+        fmt::format("{}{}:{}", adapters.empty() ? "" : ",", json_string(adapter.name), json_string(adapter.path));
   return json_response(fmt::format(R"({{"success":{},"error_message":{},"loaded_adapters":{{{}}}}})", error.empty(),
                                    error.empty() ? "null" : json_string(error), adapters),
                        error.empty() ? 200 : 400);
@@ -72,39 +72,28 @@ HttpResponse sglang_result(const Service& service, const std::string& error) {
 // Looks again on the server's thread until nothing uses what `name` was.
 void answer_when_unused(Service& service, const std::string& name, std::shared_ptr<Responder> responder) {
   constexpr auto kPause = std::chrono::milliseconds(10);
-  if (service.serving.wait_unused(name, std::chrono::milliseconds(0)))
+  if (service.serving.adapters().wait_unused(name, std::chrono::milliseconds(0)))
     return responder->send(sglang_result(service, ""));
-  service.loop.post_after(kPause, [&service, name, responder = std::move(responder)] {
-    answer_when_unused(service, name, responder);
-  });
+  service.loop.post_after(
+      kPause, [&service, name, responder = std::move(responder)] { answer_when_unused(service, name, responder); });
 }
 
 }  // namespace
 
-AdapterSource parse_load(const OrderedJson& body) {
-  const Fields fields(body);
-  return {.name = fields.required_string("lora_name"),
-          .path = fields.required_string("lora_path"),
-          .in_place = fields.flag("load_inplace"),
-          .sha256 = fields.string("sha256").value_or(""),
-          .version = fields.integer("adapter_version", 0, std::numeric_limits<int64_t>::max())};
-}
-
 void handle_vllm_load(Service& service, const HttpRequest& request, std::shared_ptr<Responder> responder) {
-  service.adapter_worker.post(
-      [&service, source = parse_load(read_body(request)), responder = std::move(responder)] {
-        try {
-          check_load(service, source);
-        } catch (const ApiError& error) {
-          return responder->send(error_response(error));
-        }
-        try {
-          const AdapterInfo adapter = service.serving.load_adapter(source);
-          responder->send(text_response(fmt::format("Success: LoRA adapter '{}' added successfully.", adapter.name)));
-        } catch (...) {
-          responder->send(error_response(load_error(std::current_exception(), source)));
-        }
-      });
+  service.adapter_worker.post([&service, source = parse_load(read_body(request)), responder = std::move(responder)] {
+    try {
+      check_load(service, source);
+    } catch (const ApiError& error) {
+      return responder->send(error_response(error));
+    }
+    try {
+      const AdapterInfo adapter = service.serving.adapters().load(source);
+      responder->send(text_response(fmt::format("Success: LoRA adapter '{}' added successfully.", adapter.name)));
+    } catch (...) {
+      responder->send(error_response(load_error(std::current_exception(), service, source)));
+    }
+  });
 }
 
 void handle_vllm_unload(Service& service, const HttpRequest& request, std::shared_ptr<Responder> responder) {
@@ -116,7 +105,7 @@ void handle_vllm_unload(Service& service, const HttpRequest& request, std::share
     if (name.empty())
       return responder->send(error_response(invalid("'lora_name' needs to be provided to unload a LoRA adapter.")));
     try {
-      service.serving.unload_adapter(name);
+      service.serving.adapters().unload(name);
       responder->send(text_response(fmt::format("Success: LoRA adapter '{}' removed successfully.", name)));
     } catch (const recipes::NoSuchAdapter&) {
       responder->send(error_response({404, fmt::format("The lora adapter '{}' cannot be found.", name)}));
@@ -131,10 +120,9 @@ void handle_sglang_load(Service& service, const HttpRequest& request, std::share
       [&service, source = parse_load(read_body(request, false)), responder = std::move(responder)] {
         try {
           if (!source.in_place && is_loaded(service, source.name))
-            throw bad_request(
-                fmt::format("Failed to load LoRA adapter {} because it is already loaded", source.name));
+            throw bad_request(fmt::format("Failed to load LoRA adapter {} because it is already loaded", source.name));
           check_load(service, source);
-          service.serving.load_adapter(source);
+          service.serving.adapters().load(source);
           responder->send(sglang_result(service, ""));
         } catch (...) {
           responder->send(sglang_result(service, api_error(std::current_exception()).what()));
@@ -147,7 +135,7 @@ void handle_sglang_unload(Service& service, const HttpRequest& request, std::sha
   std::string name = Fields(body).required_string("lora_name");
   service.adapter_worker.post([&service, name = std::move(name), responder = std::move(responder)] {
     try {
-      service.serving.unload_adapter(name);
+      service.serving.adapters().unload(name);
     } catch (...) {
       return responder->send(sglang_result(service, api_error(std::current_exception()).what()));
     }

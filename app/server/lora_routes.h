@@ -4,9 +4,9 @@
 
 #include <memory>
 
+#include "recipes/serving.h"
 #include "server/fields.h"
 #include "server/http.h"
-#include "recipes/serving.h"
 
 namespace lockstep::server {
 

@@ -61,11 +61,13 @@ class Page {
 
 void add_state(Page& page, const recipes::ServingMetrics& metrics) {
   page.gauge("vllm:num_requests_running", static_cast<double>(metrics.running), "Samples being generated.");
-  page.gauge("vllm:num_requests_waiting", static_cast<double>(metrics.waiting), "Samples waiting for their first token.");
+  page.gauge("vllm:num_requests_waiting", static_cast<double>(metrics.waiting),
+             "Samples waiting for their first token.");
   page.gauge("vllm:kv_cache_usage_perc", metrics.kv_cache_usage, "KV pool in use; 1 is all of it.");
   page.family("vllm:cache_config_info", "gauge", "The KV pool.");
   page.value(1, fmt::format(R"(num_gpu_blocks="{}")", metrics.kv_blocks));
-  page.family("vllm:lora_requests_info", "gauge", "Adapters of running and waiting requests, at the time of the value.");
+  page.family("vllm:lora_requests_info", "gauge",
+              "Adapters of running and waiting requests, at the time of the value.");
   page.value(std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(),
              fmt::format(R"(max_lora="{}",waiting_lora_adapters="{}",running_lora_adapters="{}")", metrics.max_loras,
                          label_value(fmt::format("{}", fmt::join(metrics.waiting_adapters, ","))),
@@ -93,8 +95,7 @@ void add_histograms(Page& page, const recipes::ServingMetrics& metrics) {
   page.histogram("vllm:request_queue_time_seconds", metrics.request_queue_time, "From arrival to the first step.");
   page.histogram("vllm:request_prefill_time_seconds", metrics.request_prefill_time,
                  "From the first step to the first token.");
-  page.histogram("vllm:request_decode_time_seconds", metrics.request_decode_time,
-                 "From the first to the last token.");
+  page.histogram("vllm:request_decode_time_seconds", metrics.request_decode_time, "From the first to the last token.");
   page.histogram("vllm:request_prompt_tokens", metrics.request_prompt_tokens, "Tokens of a prompt.");
   page.histogram("vllm:request_generation_tokens", metrics.request_generation_tokens, "Tokens of a sample.");
   page.histogram("vllm:iteration_tokens_total", metrics.iteration_tokens, "Tokens of a step.");

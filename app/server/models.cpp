@@ -28,15 +28,15 @@ std::string card(const std::string& id, int64_t created, const std::string& root
 }  // namespace
 
 std::string models_json(const Service& service) {
-  const recipes::Serving& serving = service.serving;
+  recipes::Serving& serving = service.serving;
   std::string out = R"({"object":"list","data":[)";
   for (const std::string& name : service.options.model_names)
-    out += card(name, service.started, serving.base().path.string(), "null",
-                fmt::format("{}", serving.max_model_len())) +
-           "},";
+    out +=
+        card(name, service.started, serving.base().path.string(), "null", fmt::format("{}", serving.max_model_len())) +
+        "},";
   out.pop_back();
   const std::string parent = json_string(service.options.model_names.front());
-  for (const recipes::AdapterInfo& adapter : serving.adapters())
+  for (const recipes::AdapterInfo& adapter : serving.adapters().list())
     out += "," + card(adapter.name, adapter.loaded_at, adapter.path, parent, "null") +
            fmt::format(R"(,"adapter_version":{},"adapter_versions":[{}],"rank":{}}})", adapter.version,
                        fmt::join(adapter.versions, ","), adapter.rank);

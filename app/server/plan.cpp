@@ -29,18 +29,6 @@ int64_t max_tokens(const Service& service, const std::vector<PromptInput>& promp
 
 }  // namespace
 
-CommonFields read_common(const Fields& fields, const SamplingRules& rules, bool tokens_as_ids) {
-  refuse_unsupported(fields);
-  CommonFields common{.model = fields.string("model"),
-                      .request_id = fields.string("request_id"),
-                      .sampling = read_sampling(fields, rules),
-                      .options = read_answer_options(fields, tokens_as_ids),
-                      .version = read_version_fields(fields)};
-  if (common.options.stream && common.sampling.prompt_logprobs.value_or(0) > 0)
-    throw bad_request("`prompt_logprobs` are not available when `stream=True`.", "prompt_logprobs");
-  return common;
-}
-
 AnswerPlan make_plan(Service& service, const CommonFields& common, std::vector<PromptInput> prompts, TokenLimit limit,
                      const HttpRequest& request, std::string_view prefix) {
   const Service::Model model = service.model(common.model);
@@ -50,7 +38,7 @@ AnswerPlan make_plan(Service& service, const CommonFields& common, std::vector<P
   }
   AnswerPlan plan{.model = model.name, .seeded = common.sampling.seeded, .options = common.options};
   const std::string_view header = request.header("x-request-id");
-  plan.id = std::string(prefix) + (!header.empty() ? std::string(header)
+  plan.id = std::string(prefix) + (!header.empty()     ? std::string(header)
                                    : common.request_id ? *common.request_id
                                                        : service.random_id());
   plan.request = {.n = common.sampling.n,

@@ -5,20 +5,9 @@
 #include <string>
 
 #include "server/answer.h"
-#include "server/answer_options.h"
-#include "server/sampling_json.h"
+#include "server/common_fields.h"
 
 namespace lockstep::server {
-
-struct CommonFields {
-  std::optional<std::string> model, request_id;
-  SamplingFields sampling;
-  AnswerOptions options;
-  VersionFields version;
-};
-
-// What completions and chats share. ApiError 400.
-CommonFields read_common(const Fields& fields, const SamplingRules& rules, bool tokens_as_ids);
 
 // How many tokens each prompt may get: what is asked for, or what is left of the context (at most `usual`).
 struct TokenLimit {

@@ -35,7 +35,7 @@ void send_load(Service& service, const HttpRequest&, std::shared_ptr<Responder> 
   responder->send(json_response(fmt::format(R"({{"server_load":{}}})", service.answers.size())));
 }
 void send_metrics(Service& service, const HttpRequest&, std::shared_ptr<Responder> responder) {
-  responder->send({.body = metrics_text(service.serving.metrics(), service.serving.adapters(),
+  responder->send({.body = metrics_text(service.serving.metrics(), service.serving.adapters().list(),
                                         service.options.model_names.front()),
                    .content_type = "text/plain; version=0.0.4; charset=utf-8"});
 }
@@ -105,10 +105,10 @@ bool Router::is_authorized(const HttpRequest& request) const {
   if (service_.options.api_keys.empty() || std::ranges::count(kOpen, request.path) > 0) return true;
   constexpr std::string_view kScheme = "bearer ";
   const std::string_view given = request.header("authorization");
-  const bool bearer = given.size() > kScheme.size() &&
-                      std::ranges::equal(given.substr(0, kScheme.size()), kScheme, [](char a, char b) {
-                        return (a >= 'A' && a <= 'Z' ? static_cast<char>(a - 'A' + 'a') : a) == b;
-                      });
+  const bool bearer =
+      given.size() > kScheme.size() && std::ranges::equal(given.substr(0, kScheme.size()), kScheme, [](char a, char b) {
+        return (a >= 'A' && a <= 'Z' ? static_cast<char>(a - 'A' + 'a') : a) == b;
+      });
   const std::string key = digest(bearer ? given.substr(kScheme.size()) : std::string_view());
   bool found = false;
   for (const std::string& known : service_.options.api_keys) found |= same_digest(key, digest(known));

@@ -53,9 +53,8 @@ int32_t bias_id(const std::string& key, const SamplingRules& rules) {
   if (error != std::errc() || end != key.data() + key.size())
     throw bad_request(fmt::format("logit_bias has a key that is no token id: {}.", key), "logit_bias");
   if (id < 0 || id >= rules.vocab_size)
-    throw bad_request(
-        fmt::format("logit_bias holds id {}, outside the vocabulary of {} tokens.", id, rules.vocab_size),
-        "logit_bias");
+    throw bad_request(fmt::format("logit_bias holds id {}, outside the vocabulary of {} tokens.", id, rules.vocab_size),
+                      "logit_bias");
   return static_cast<int32_t>(id);
 }
 
@@ -118,11 +117,9 @@ constexpr Unsupported kUnsupported[] = {{"suffix", "\"\""},
 std::optional<int64_t> read_top_logprobs(const Fields& fields, std::string_view name, const SamplingRules& rules) {
   const std::optional<int64_t> count = fields.integer(name);
   if (!count) return std::nullopt;
-  if (*count < -1)
-    throw bad_request(fmt::format("`{}` must be a positive value or -1.", name), fields.full_name(name));
-  const int64_t most = rules.max_logprobs < 0
-                           ? std::min(rollout::SamplingParams::kMostTopLogprobs, rules.vocab_size)
-                           : rules.max_logprobs;
+  if (*count < -1) throw bad_request(fmt::format("`{}` must be a positive value or -1.", name), fields.full_name(name));
+  const int64_t most = rules.max_logprobs < 0 ? std::min(rollout::SamplingParams::kMostTopLogprobs, rules.vocab_size)
+                                              : rules.max_logprobs;
   const int64_t asked = *count == -1 ? rules.vocab_size : *count;
   if (asked > most)
     throw bad_request(fmt::format("`{}` asks for {} log-probabilities, at most {} are allowed.", name, asked, most),
@@ -133,16 +130,16 @@ std::optional<int64_t> read_top_logprobs(const Fields& fields, std::string_view 
 void check_vocabulary(std::span<const int32_t> ids, const SamplingRules& rules, std::string_view name) {
   for (const int32_t id : ids)
     if (id < 0 || id >= rules.vocab_size)
-      throw bad_request(fmt::format("Token id {} is out of vocabulary: `{}` may hold 0 to {}.", id, name,
-                                    rules.vocab_size - 1),
-                        std::string(name));
+      throw bad_request(
+          fmt::format("Token id {} is out of vocabulary: `{}` may hold 0 to {}.", id, name, rules.vocab_size - 1),
+          std::string(name));
 }
 
 void check_min_tokens(const rollout::SamplingParams& params) {
   if (params.min_tokens > params.max_tokens)
-    throw bad_request(fmt::format("min_tokens must be at most max_tokens={}, got {}.", params.max_tokens,
-                                  params.min_tokens),
-                      "min_tokens");
+    throw bad_request(
+        fmt::format("min_tokens must be at most max_tokens={}, got {}.", params.max_tokens, params.min_tokens),
+        "min_tokens");
 }
 
 SamplingFields read_sampling(const Fields& fields, const SamplingRules& rules) {

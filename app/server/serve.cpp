@@ -21,13 +21,18 @@ namespace {
 
 using std::chrono::milliseconds;
 
+std::vector<std::string> model_names(const ServeOptions& options) {
+  if (!options.served_model_names.empty()) return options.served_model_names;
+  return {options.base.hf_checkpoint};
+}
+
 recipes::ServingOptions serving_options(const ServeOptions& options, const text::Tokenizer& tokenizer) {
-  recipes::ServingOptions serving{.max_model_len = options.max_model_len,
-                                  .max_queue = options.max_queue,
-                                  .max_loras = options.max_loras,
-                                  .max_lora_rank = options.max_lora_rank,
-                                  .keep_versions = options.keep_versions,
-                                  .lora_root = options.lora_root};
+  recipes::ServingOptions serving{.max_model_len = options.max_model_len, .max_queue = options.max_queue};
+  serving.adapters = {.base_names = model_names(options),
+                      .max_loras = options.max_loras,
+                      .max_lora_rank = options.max_lora_rank,
+                      .keep_versions = options.keep_versions,
+                      .lora_root = options.lora_root};
   serving.engine.kv_bytes = options.kv_bytes;
   serving.engine.max_sequences = options.max_num_seqs;
   serving.engine.max_batch_tokens = options.max_num_batched_tokens;
@@ -37,7 +42,7 @@ recipes::ServingOptions serving_options(const ServeOptions& options, const text:
 }
 
 ServiceOptions service_options(const ServeOptions& options) {
-  ServiceOptions service{.model_names = options.served_model_names,
+  ServiceOptions service{.model_names = model_names(options),
                          .api_keys = options.api_keys,
                          .max_logprobs = options.max_logprobs,
                          .tokens_as_ids = options.tokens_as_ids,
@@ -45,8 +50,8 @@ ServiceOptions service_options(const ServeOptions& options) {
                          .request_chat_template = options.request_chat_template,
                          .chat_template_kwargs = options.chat.kwargs,
                          .model_defaults = options.generation_config != "vllm",
+                         .lora_root = options.lora_root,
                          .version = options.version};
-  if (service.model_names.empty()) service.model_names = {options.base.hf_checkpoint};
   if (options.generation_config == "auto" || options.generation_config == "vllm") return service;
   service.generation_config =
       read_json((std::filesystem::path(options.generation_config) / "generation_config.json").string());
@@ -73,7 +78,7 @@ class Program {
   void run() {
     for (const std::string& note : options_.notes) *control_.info << "note    " << note << "\n";
     for (const LoraModule& module : options_.lora_modules) {
-      const recipes::AdapterInfo adapter = serving_.load_adapter({.name = module.name, .path = module.path});
+      const recipes::AdapterInfo adapter = serving_.adapters().load({.name = module.name, .path = module.path});
       *control_.info << fmt::format("adapter {} (rank {}, version {}) from {}\n", adapter.name, adapter.rank,
                                     adapter.version, adapter.path);
     }

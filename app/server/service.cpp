@@ -52,8 +52,7 @@ Service::Service(recipes::Serving& serving, const text::Tokenizer& tokenizer,
       chat_template(std::move(chat_template)),
       options(std::move(options)),
       rules(sampling_rules(serving.base(), tokenizer, this->options)),
-      fingerprint(
-          fmt::format("lockstep-{}-{}", this->options.version, serving.base().fingerprint.substr(0, 12))),
+      fingerprint(fmt::format("lockstep-{}-{}", this->options.version, serving.base().fingerprint.substr(0, 12))),
       started(unix_seconds()),
       loop(loop),
       answers(std::move(loop)),
@@ -68,7 +67,7 @@ Service::Model Service::model(const std::optional<std::string>& name) const {
   if (is_base(*name)) return {*name, ""};
   const auto loaded = [&](const std::string& adapter) {
     try {
-      serving.adapter(adapter);
+      serving.adapters().info(adapter);
       return true;
     } catch (const recipes::NoSuchAdapter&) {
       return false;

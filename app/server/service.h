@@ -27,9 +27,10 @@ struct ServiceOptions {
   bool prompt_tokens_details = false;      // usage tells cached tokens
   bool request_chat_template = false;      // a request may bring its own template
   OrderedJson chat_template_kwargs = nullptr;
-  bool model_defaults = true;              // sampling fields left out are generation_config.json's
+  bool model_defaults = true;                  // sampling fields left out are generation_config.json's
   std::optional<Json> generation_config = {};  // instead of the model's
-  std::string version;                     // of the program
+  std::string lora_root;                       // relative paths of adapters are below it; empty: the working directory
+  std::string version;                         // of the program
 };
 
 struct Service {

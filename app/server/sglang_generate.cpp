@@ -117,7 +117,8 @@ class SglangAnswer : public Answer {
     fmt::format_to(std::back_inserter(out),
                    R"(,"prompt_tokens":{},"weight_version":{},"reasoning_tokens":0,"completion_tokens":{},)"
                    R"("cached_tokens":{},"dp_rank":null)",
-                   plan_.prompts[prompt].tokens.size(), json_string(version), choice.num_tokens, cached_tokens_[prompt]);
+                   plan_.prompts[prompt].tokens.size(), json_string(version), choice.num_tokens,
+                   cached_tokens_[prompt]);
     if (choice.finished)
       fmt::format_to(std::back_inserter(out), R"(,"e2e_latency":{:.6f})",
                      std::chrono::duration<double>(Clock::now() - begun_at_).count());
@@ -152,9 +153,9 @@ class SglangAnswer : public Answer {
   HttpResponse error(const ApiError& error) override { return sglang_error_response(error); }
 
   void append_error(std::string& out, const ApiError& error) override {
-    out += fmt::format(
-        R"(data: {{"error":{{"message":{},"type":"invalid_request_error","code":{},"retryable":false}}}})",
-        json_string(error.what()), error.status);
+    out +=
+        fmt::format(R"(data: {{"error":{{"message":{},"type":"invalid_request_error","code":{},"retryable":false}}}})",
+                    json_string(error.what()), error.status);
     out += "\n\n";
   }
 
@@ -183,8 +184,8 @@ void handle_sglang_generate(Service& service, const HttpRequest& request, std::s
     for (PromptInput& prompt : prompts) prompt.adapter.reset();
   if (asked.ids.size() == 1) common.request_id = asked.ids[0];
   constexpr int64_t kUsualTokens = 128;
-  AnswerPlan plan = make_plan(service, common, std::move(prompts),
-                              {.asked = asked.max_tokens, .usual = kUsualTokens}, request, "");
+  AnswerPlan plan =
+      make_plan(service, common, std::move(prompts), {.asked = asked.max_tokens, .usual = kUsualTokens}, request, "");
   service.answers.start(
       std::make_shared<SglangAnswer>(service, std::move(responder), std::move(plan), std::move(asked)));
 }

@@ -71,8 +71,8 @@ SamplingFields read_parameters(const Fields& given, const SamplingRules& rules) 
   rollout::SamplingParams& params = sampling.params;
   constexpr float kLeastTemperature = 1e-6f, kLeastScale = 1e-5f;
   constexpr int64_t kMostSamples = 16384;
-  params.temperature = static_cast<float>(
-      given.number("temperature", 0, std::numeric_limits<float>::max(), "non-negative").value_or(1));
+  params.temperature =
+      static_cast<float>(given.number("temperature", 0, std::numeric_limits<float>::max(), "non-negative").value_or(1));
   if (params.temperature < kLeastTemperature) params.temperature = 0;
   if (params.temperature > 0) params.temperature = std::max(params.temperature, kLeastScale);
   params.logprob_temperature = params.temperature == 0 ? 1 : params.temperature;

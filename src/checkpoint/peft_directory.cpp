@@ -124,7 +124,9 @@ lora::LoraType type_of(const AdapterMetadata& metadata, const fs::Path& file) {
 }  // namespace
 
 PeftDirectory::PeftDirectory(const fs::Path& directory)
-    : path_(directory), config_(read_config(directory)), weights_(weights_path(directory)) {
+    : path_(directory),
+      config_(read_config(directory)),
+      weights_(weights_path(directory), SafetensorsFile::Read::copied) {
   check_tensors(weights_);
   const std::string config_file = (directory / kConfigFile).string();
   const Json json = read_json(config_file);

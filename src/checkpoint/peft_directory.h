@@ -33,7 +33,8 @@ class PeftDirectory {
   const std::optional<AdapterMetadata>& metadata() const { return metadata_; }
   const fs::Path& path() const { return path_; }
   const fs::Path& weights_file() const { return weights_.path(); }
-  const fs::Path& metadata_file() const { return metadata_file_; }         // of metadata(), for messages
+  std::span<const std::byte> weights_bytes() const { return weights_.bytes(); }  // of that file, as read
+  const fs::Path& metadata_file() const { return metadata_file_; }               // of metadata(), for messages
   const std::string& base_model_name() const { return base_model_name_; }  // base_model_name_or_path; may be empty
 
  private:

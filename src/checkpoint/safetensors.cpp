@@ -192,8 +192,12 @@ void append_bytes(std::string& out, const ConstTensor& tensor) {
 
 }  // namespace
 
-SafetensorsFile::SafetensorsFile(const fs::Path& path) : file_(path) {
-  HeaderReader reader(file_.bytes(), path.string());
+SafetensorsFile::SafetensorsFile(const fs::Path& path, Read read) : path_(path) {
+  if (read == Read::mapped)
+    map_.emplace(path);
+  else
+    copy_ = fs::read_file(path);
+  HeaderReader reader(bytes(), path.string());
   const std::vector<Entry> entries = reader.read(metadata_);
   tensors_.reserve(entries.size());
   for (const Entry& entry : entries) {

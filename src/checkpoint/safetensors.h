@@ -8,6 +8,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -20,18 +21,25 @@ namespace lockstep::checkpoint {
 
 class SafetensorsFile {
  public:
+  // mapped: for files that nobody changes while they are read (a process that does ends this one). copied: for those of
+  // others, such as an adapter that a trainer writes.
+  enum class Read { mapped, copied };
+
   // Checks the whole header: size, UTF-8 JSON, duplicate names, known dtypes, offsets without holes or overlaps that
   // fill the file exactly, sizes equal to shape x dtype (with overflow checks). FormatError names file and tensor. A
   // scalar is read as [1]; more than four dimensions are a FormatError.
-  explicit SafetensorsFile(const fs::Path& path);
+  explicit SafetensorsFile(const fs::Path& path, Read read = Read::mapped);
 
   const NamedTensors& tensors() const { return tensors_; }  // in order of their bytes
   const ConstTensor* find(const std::string& name) const;
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
-  const fs::Path& path() const { return file_.path(); }
+  const fs::Path& path() const { return path_; }
+  std::span<const std::byte> bytes() const { return map_ ? map_->bytes() : std::as_bytes(std::span(copy_)); }
 
  private:
-  fs::MappedFile file_;
+  fs::Path path_;
+  std::optional<fs::MappedFile> map_;
+  std::string copy_;               // without a map
   std::vector<Buffer> realigned_;  // copies of tensors that begin at an address their type cannot have
   NamedTensors tensors_;
   std::unordered_map<std::string, size_t> index_;

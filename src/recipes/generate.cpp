@@ -19,8 +19,8 @@ namespace {
 // greedy.
 rollout::SamplingParams resolve_sampling(const GenerateOptions& options, const Base& base, const Control& control) {
   rollout::SamplingParams params;
-  const SamplingDefaults defaults = read_sampling_defaults(
-      base.generation_config, (base.path / "generation_config.json").string(), control.info);
+  const SamplingDefaults defaults =
+      read_sampling_defaults(base.generation_config, (base.path / "generation_config.json").string(), control.info);
   params.repetition_penalty = defaults.repetition_penalty.value_or(params.repetition_penalty);
   params.temperature = defaults.greedy ? 0 : defaults.temperature.value_or(params.temperature);
   params.top_p = defaults.top_p.value_or(params.top_p);

@@ -5,7 +5,6 @@
 // alone.
 #pragma once
 
-#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "recipes/adapter_registry.h"
 #include "recipes/base.h"
 #include "recipes/serving_metrics.h"
 #include "rollout/engine.h"
@@ -27,18 +27,11 @@ class QueueFull : public ResourceError {  // 429
 class Draining : public ResourceError {  // 503
   using ResourceError::ResourceError;
 };
-class NoSuchAdapter : public ConfigError {  // 404: neither loaded nor (version) still held
-  using ConfigError::ConfigError;
-};
-
 struct ServingOptions {
   rollout::EngineOptions engine;  // its tokenizer outlives the Serving
-  int64_t max_model_len = 0;      // tokens of prompt and answer; 0: the model's
-  int64_t max_queue = 4096;       // samples waiting for their first token; more: QueueFull
-  int64_t max_loras = 64;         // names loaded at once
-  int64_t max_lora_rank = 256;    // a larger rank is refused
-  int64_t keep_versions = 2;      // of each name: the newest and those before it that can be pinned
-  std::string lora_root;          // adapters are read below this directory only; empty: anywhere
+  RegistryOptions adapters;
+  int64_t max_model_len = 0;  // tokens of prompt and answer; 0: the model's
+  int64_t max_queue = 4096;   // samples waiting for their first rows; more: QueueFull
 };
 
 struct GenerationRequest {
@@ -72,21 +65,6 @@ struct GenerationUpdate {
   std::optional<Fault> error;  // the request failed
 };
 
-struct AdapterInfo {
-  std::string name, path;
-  int64_t version = 0;            // the newest
-  std::vector<int64_t> versions;  // all that can be asked for, ascending
-  int64_t rank = 0;
-  int64_t loaded_at = 0;  // unix seconds
-};
-
-struct AdapterSource {
-  std::string name, path;
-  bool in_place = false;                // a loaded name gets a new version
-  std::string sha256;                   // of adapter_model.safetensors, hex; empty: not checked
-  std::optional<int64_t> version = {};  // default: what the directory says if that is newer, else the last + 1
-};
-
 enum class PauseMode { abort, retract, in_place };  // SGLang's: drop requests, drop their keys, freeze
 
 class Serving {
@@ -105,16 +83,9 @@ class Serving {
   void cancel(Id id);   // no-op when it has ended; its last update says aborted
   int64_t abort_all();  // how many
 
-  // Loads on the calling thread: reads, checks names, shapes, rank, base fingerprint and SHA-256, then swaps; on any
-  // error the old version goes on serving. ConfigError: loaded already and not in_place, too many names, a name that is
-  // the base's, a path outside lora_root, a version that is not newer; FormatError, ShapeError, DataError (SHA-256),
-  // ResourceError as load_adapter.
-  AdapterInfo load_adapter(const AdapterSource& source);
-  void unload_adapter(const std::string& name);  // NoSuchAdapter. Requests in flight keep it
-  // Waits until no request in flight uses a version of a name that was unloaded. False: not within `timeout`.
-  bool wait_unused(const std::string& name, std::chrono::milliseconds timeout);
-  std::vector<AdapterInfo> adapters() const;           // in the order of loading
-  AdapterInfo adapter(const std::string& name) const;  // NoSuchAdapter
+  // Loading blocks the calling thread, not the engine. A request that follows its adapter sees a new version at its
+  // next token.
+  AdapterRegistry& adapters();
 
   void pause(PauseMode mode);  // no step is run until resume(); returns when the running one has ended
   void resume();

@@ -323,6 +323,10 @@ RequestId Engine::submit(Request request) {
   return impl_->submit(std::move(request), "prompt");
 }
 
+void Engine::check(const Request& request) const {
+  check_request(request, "prompt", impl_->model->config(), impl_->pool, impl_->options.tokenizer != nullptr);
+}
+
 const StepReport& Engine::step() {
   try {
     impl_->step();

@@ -87,6 +87,7 @@ class Engine {
   // vocabulary. ResourceError: one sequence cannot fit the pool. What check() throws for its adapter, which it keeps
   // until it ends; an adapter need not be held. max_tokens is cut to the context length.
   RequestId submit(Request request);
+  void check(const Request& request) const;  // throws what submit() would, but for its adapter; from any thread
   // Runs the next step of all requests; nothing when idle. Valid until the next call. A request whose samples have all
   // finished is gone. What it throws (ResourceError: the system has no memory; DeviceError) has dropped all requests.
   const StepReport& step();

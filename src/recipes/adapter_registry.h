@@ -1,0 +1,90 @@
+// Adapters that are served, by name: loaded from PEFT directories, checked, and swapped in whole.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+#include "recipes/base.h"
+
+namespace lockstep::recipes {
+
+class NoSuchAdapter : public ConfigError {  // neither loaded nor (version) still held
+  using ConfigError::ConfigError;
+};
+
+struct AdapterInfo {
+  std::string name, path;
+  int64_t version = 0;            // the newest
+  std::vector<int64_t> versions;  // all that can be asked for, ascending
+  int64_t rank = 0;               // the largest
+  int64_t loaded_at = 0;          // unix seconds
+};
+
+struct AdapterSource {
+  std::string name, path;
+  bool in_place = false;                // a loaded name gets a new version
+  std::string sha256;                   // of adapter_model.safetensors, hex; empty: not checked
+  std::optional<int64_t> version = {};  // default: what the directory says if that is newer, else a number not used yet
+};
+
+struct RegistryOptions {
+  std::vector<std::string> base_names;  // no adapter may have one of these
+  int64_t max_loras = 64;               // names loaded at once
+  int64_t max_lora_rank = 256;          // a larger rank is refused
+  int64_t keep_versions = 2;            // of each name: the newest and those before it that can be pinned
+  std::string lora_root;                // adapters are read below this directory only; empty: anywhere
+};
+
+// Any thread. A version lives as long as somebody holds it; a name's older ones are let go when newer ones come.
+class AdapterRegistry {
+ public:
+  using Version = std::shared_ptr<const lora::AdapterVersion>;
+
+  // `base` outlives it.
+  AdapterRegistry(const Base& base, RegistryOptions options);
+
+  // Reads and checks everything first - names, shapes, rank, base fingerprint, SHA-256 - then swaps; on any error what
+  // was served goes on being served. ConfigError: loaded already and not in_place, too many names, an empty name or a
+  // base's, a path outside lora_root, a version that is not newer, a rank above the limit; DataError: SHA-256;
+  // FormatError, ShapeError, ResourceError as load_adapter.
+  AdapterInfo load(const AdapterSource& source);
+  void unload(const std::string& name);  // NoSuchAdapter. Requests in flight keep it
+  // Waits until nobody uses a version of a name that was unloaded. False: not within `timeout`.
+  bool wait_unused(const std::string& name, std::chrono::milliseconds timeout);
+
+  Version get(const std::string& name, std::optional<int64_t> version) const;  // NoSuchAdapter
+  Version newest(const std::string& name) const;                               // nullptr: not loaded
+  std::vector<AdapterInfo> list() const;                                       // in the order of loading
+  AdapterInfo info(const std::string& name) const;                             // NoSuchAdapter
+  int64_t changes() const { return changes_; }                                 // counts loads
+
+ private:
+  struct Named {
+    AdapterInfo info;
+    std::vector<Version> versions;  // ascending
+  };
+
+  void check_name(const AdapterSource& source) const;
+  std::string allowed_path(const AdapterSource& source) const;
+  lora::AdapterVersion stage(const AdapterSource& source, const std::string& path) const;
+  const Named* find(const std::string& name) const;
+
+  const RegistryOptions options_;
+  std::unique_ptr<Stream> stream_;  // of its own, so that loading does not wait for the engine, nor it for loading
+  Base base_;
+  std::mutex loading_;  // one at a time
+  mutable std::mutex mutex_;
+  std::vector<Named> named_;
+  std::map<std::string, std::vector<std::weak_ptr<const lora::AdapterVersion>>> unloaded_;
+  int64_t last_version_ = 0;
+  std::atomic<int64_t> changes_ = 0;
+};
+
+}  // namespace lockstep::recipes

@@ -1,0 +1,458 @@
+#include "recipes/serving.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <future>
+#include <mutex>
+#include <set>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+
+namespace lockstep::recipes {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds(Clock::duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
+// A request between submit() and its last update.
+struct Tracked {
+  Serving::Id id = 0;
+  Serving::OnUpdate on_update;
+  GenerationRequest request;
+  std::shared_ptr<const lora::AdapterVersion> adapter;
+  Clock::time_point submitted = Clock::now(), started = {}, first_token = {}, last_token = {};
+  int64_t unfinished = 0, tokens = 0;
+  bool has_started = false, has_token = false, has_update = false;
+  GenerationUpdate update;  // of the step in flight
+};
+
+}  // namespace
+
+struct Serving::Impl {
+  const Base& base;
+  const ServingOptions options;
+  AdapterRegistry adapters;
+  rollout::Engine engine;
+
+  mutable std::mutex mutex;  // of what follows, up to the thread's own
+  std::condition_variable wake;
+  std::deque<Tracked> inbox;
+  std::vector<Id> cancelled;
+  std::deque<std::function<void()>> calls;  // to be made on the thread
+  Id next_id = 1;
+  bool stopping = false;
+  std::atomic<bool> draining = false, is_paused = false, broken = false;
+  std::atomic<int64_t> in_flight = 0;  // requests
+  std::atomic<int64_t> queued = 0;     // samples without a row run
+
+  mutable std::mutex metrics_mutex;
+  ServingMetrics metrics;
+  Clock::time_point last_snapshot = {};
+
+  // The thread's own.
+  std::unordered_map<rollout::RequestId, Tracked> tracked;
+  std::unordered_map<Id, rollout::RequestId> engine_ids;
+  std::vector<rollout::RequestId> touched;
+  int64_t seen_changes = 0;
+  std::thread thread;
+
+  Impl(const Base& b, ServingOptions o)
+      : base(b), options(std::move(o)), adapters(b, options.adapters), engine(b.model, options.engine, *b.stream) {
+    thread = std::thread([this] { run(); });
+  }
+
+  ~Impl() {
+    {
+      const std::lock_guard lock(mutex);
+      stopping = true;
+    }
+    wake.notify_all();
+    thread.join();
+  }
+
+  int64_t max_model_len() const {
+    const int64_t most = base.config.max_positions;
+    return options.max_model_len > 0 ? std::min(options.max_model_len, most) : most;
+  }
+
+  // ---- any thread ----
+  void check(const GenerationRequest& request) const;
+  Id submit(GenerationRequest request, OnUpdate on_update);
+  void call(const std::function<void()>& task);
+
+  // ---- the thread ----
+  void run();
+  bool work_to_do() const { return !is_paused && !engine.idle(); }
+  void start(Tracked request);
+  void step();
+  void follow_adapters();
+  void deliver(const rollout::StepReport& report);
+  void deliver_token(const rollout::Output& out, Clock::time_point now);
+  void finish_sample(Tracked& request, rollout::FinishReason reason);
+  void send(Tracked& request);
+  void end(Tracked& request, const std::string& reason);
+  void abort(rollout::RequestId id);
+  int64_t abort_all();
+  void fail_all(const Fault& fault);
+  void snapshot(bool now);
+};
+
+// Errors of a request that can be told at once.
+void Serving::Impl::check(const GenerationRequest& request) const {
+  const auto size = static_cast<int64_t>(request.tokens.size());
+  if (size + request.sampling.max_tokens > max_model_len())
+    throw DataError({.what = "the prompt and its answer do not fit the context",
+                     .where = "max_tokens",
+                     .got = fmt::format("{} prompt + {} new tokens", size, request.sampling.max_tokens),
+                     .wanted = fmt::format("at most {}", max_model_len()),
+                     .attempt = "a shorter prompt, or fewer new tokens"});
+  engine.check({.tokens = request.tokens,
+                .sampling = request.sampling,
+                .n = request.n,
+                .prompt_logprobs = request.prompt_logprobs});
+}
+
+Serving::Id Serving::Impl::submit(GenerationRequest request, OnUpdate on_update) {
+  if (broken) throw DeviceError({.what = "the engine has failed", .attempt = "restart the server"});
+  if (draining) throw Draining({.what = "the server is shutting down"});
+  Tracked added{.on_update = std::move(on_update)};
+  if (!request.adapter.empty()) added.adapter = adapters.get(request.adapter, request.adapter_version);
+  check(request);
+  const int64_t n = request.n, waiting = queued.fetch_add(n);
+  if (waiting + n > options.max_queue) {
+    queued -= n;
+    throw QueueFull({.what = "too many requests are waiting",
+                     .got = std::to_string(waiting),
+                     .wanted = fmt::format("at most {} (--max-queue)", options.max_queue),
+                     .attempt = "again later"});
+  }
+  ++in_flight;
+  added.unfinished = n;
+  added.request = std::move(request);
+  const std::lock_guard lock(mutex);
+  const Id id = added.id = next_id++;
+  inbox.push_back(std::move(added));
+  wake.notify_one();
+  return id;
+}
+
+// Runs the task on the thread, between steps, and waits for it.
+void Serving::Impl::call(const std::function<void()>& task) {
+  std::packaged_task<void()> packaged(task);
+  std::future<void> done = packaged.get_future();
+  {
+    const std::lock_guard lock(mutex);
+    calls.emplace_back([&packaged] { packaged(); });
+  }
+  wake.notify_one();
+  done.get();
+}
+
+void Serving::Impl::run() {
+  while (true) {
+    std::deque<Tracked> added;
+    std::vector<Id> gone;
+    std::deque<std::function<void()>> tasks;
+    bool stop = false;
+    {
+      std::unique_lock lock(mutex);
+      const auto awake = [&] {
+        return stopping || !inbox.empty() || !cancelled.empty() || !calls.empty() || work_to_do();
+      };
+      if (!awake()) {
+        snapshot(true);
+        wake.wait(lock, awake);
+      }
+      added.swap(inbox);
+      gone.swap(cancelled);
+      tasks.swap(calls);
+      stop = stopping;
+    }
+    for (Tracked& request : added) start(std::move(request));
+    for (const Id id : gone)
+      if (const auto found = engine_ids.find(id); found != engine_ids.end()) abort(found->second);
+    for (const auto& task : tasks) task();
+    if (stop) {
+      abort_all();
+      return;
+    }
+    if (work_to_do()) step();
+  }
+}
+
+void Serving::Impl::start(Tracked request) {
+  const GenerationRequest& asked = request.request;
+  try {
+    if (broken) throw DeviceError({.what = "the engine has failed", .attempt = "restart the server"});
+    const rollout::RequestId id = engine.submit({.tokens = asked.tokens,
+                                                 .sampling = asked.sampling,
+                                                 .n = asked.n,
+                                                 .adapter = request.adapter,
+                                                 .prompt_logprobs = asked.prompt_logprobs});
+    engine_ids.emplace(request.id, id);
+    tracked.emplace(id, std::move(request));
+  } catch (const Error& error) {
+    request.update.error = error.fault();
+    end(request, "error");
+  }
+}
+
+void Serving::Impl::step() {
+  follow_adapters();
+  const Clock::time_point begin = Clock::now();
+  try {
+    const rollout::StepReport& report = engine.step();
+    deliver(report);
+    const std::lock_guard lock(metrics_mutex);
+    metrics.engine_seconds += seconds(Clock::now() - begin);
+  } catch (const ResourceError& error) {
+    fail_all(error.fault());
+  } catch (const Error& error) {
+    broken = true;
+    fail_all(error.fault());
+  } catch (const std::exception& error) {
+    broken = true;
+    fail_all({.what = error.what()});
+  }
+  snapshot(false);
+}
+
+void Serving::Impl::follow_adapters() {
+  const int64_t changes = adapters.changes();
+  if (changes == std::exchange(seen_changes, changes)) return;
+  for (auto& [id, request] : tracked) {
+    if (!request.request.follow_adapter || request.request.adapter.empty()) continue;
+    const AdapterRegistry::Version newest = adapters.newest(request.request.adapter);
+    if (!newest || newest == request.adapter) continue;
+    request.adapter = newest;
+    engine.switch_adapter(id, newest);
+  }
+}
+
+void Serving::Impl::deliver(const rollout::StepReport& report) {
+  const Clock::time_point now = Clock::now();
+  touched.clear();
+  const auto touch = [&](rollout::RequestId id) -> Tracked& {
+    Tracked& request = tracked.at(id);
+    if (!std::exchange(request.has_update, true)) touched.push_back(id);
+    return request;
+  };
+  {
+    const std::lock_guard lock(metrics_mutex);
+    for (const rollout::RequestId id : report.started) {
+      Tracked& request = tracked.at(id);
+      request.has_started = true;
+      request.started = now;
+      queued -= request.request.n;
+      metrics.request_queue_time.add(seconds(now - request.submitted));
+    }
+    for (const rollout::PromptReport& prompt : report.prompts) {
+      Tracked& request = touch(prompt.request);
+      request.update.cached_tokens = prompt.cached_tokens;
+      request.update.prompt_logprobs = prompt.prompt_logprobs;
+      metrics.prompt_tokens += static_cast<int64_t>(request.request.tokens.size());
+      metrics.request_prompt_tokens.add(static_cast<double>(request.request.tokens.size()));
+    }
+    for (const rollout::Output& out : report.outputs) {
+      touch(out.request);
+      deliver_token(out, now);
+    }
+    metrics.iteration_tokens.add(static_cast<double>(report.outputs.size()));
+  }
+  for (const rollout::RequestId id : touched)
+    if (const auto found = tracked.find(id); found != tracked.end()) {
+      Tracked& request = found->second;
+      request.has_update = false;
+      if (request.update.error)
+        abort(id);
+      else
+        send(request);
+      if (request.unfinished == 0) {
+        engine_ids.erase(request.id);
+        tracked.erase(found);
+      }
+    }
+}
+
+// Under the lock of the metrics.
+void Serving::Impl::deliver_token(const rollout::Output& out, Clock::time_point now) {
+  Tracked& request = tracked.at(out.request);
+  if (out.finish == rollout::FinishReason::error) {
+    request.update.error = Fault{.what = "logits are not finite",
+                                 .where = request.request.adapter,
+                                 .attempt = "check the adapter: a diverged training run leaves such weights"};
+    return;
+  }
+  if (!std::exchange(request.has_token, true)) {
+    request.first_token = now;
+    metrics.time_to_first_token.add(seconds(now - request.submitted));
+    metrics.request_prefill_time.add(seconds(now - request.started));
+  } else {
+    metrics.inter_token_latency.add(seconds(now - request.last_token));
+  }
+  request.last_token = now;
+  ++request.tokens;
+  ++metrics.generation_tokens;
+  request.update.tokens.push_back({.index = out.index,
+                                   .token = out.token,
+                                   .logprob = out.logprob,
+                                   .version = out.version,
+                                   .top = out.top,
+                                   .finish = out.finish,
+                                   .stop_index = out.stop_index});
+  if (out.finish) finish_sample(request, *out.finish);
+}
+
+void Serving::Impl::finish_sample(Tracked& request, rollout::FinishReason reason) {
+  ++metrics.finished[rollout::finish_reason_name(reason)];
+  if (--request.unfinished > 0) return;
+  metrics.e2e_request_latency.add(seconds(request.last_token - request.submitted));
+  metrics.request_decode_time.add(seconds(request.last_token - request.first_token));
+  metrics.request_generation_tokens.add(static_cast<double>(request.tokens));
+  request.update.done = true;
+}
+
+void Serving::Impl::send(Tracked& request) {
+  if (request.update.done) --in_flight;
+  request.on_update(std::exchange(request.update, {}));
+}
+
+// The last update of a request that did not come to its own end.
+void Serving::Impl::end(Tracked& request, const std::string& reason) {
+  {
+    const std::lock_guard lock(metrics_mutex);
+    metrics.finished[reason] += request.unfinished;
+  }
+  if (!std::exchange(request.has_started, true)) queued -= request.request.n;
+  request.unfinished = 0;
+  request.update.done = true;
+  request.update.aborted = reason == "abort";
+  send(request);
+}
+
+void Serving::Impl::abort(rollout::RequestId id) {
+  const auto found = tracked.find(id);
+  engine.cancel(id);
+  Tracked request = std::move(found->second);
+  tracked.erase(found);
+  engine_ids.erase(request.id);
+  end(request, request.update.error ? "error" : "abort");
+}
+
+int64_t Serving::Impl::abort_all() {
+  std::vector<rollout::RequestId> ids;
+  for (const auto& [id, request] : tracked) ids.push_back(id);
+  std::ranges::sort(ids);
+  for (const rollout::RequestId id : ids) abort(id);
+  return static_cast<int64_t>(ids.size());
+}
+
+void Serving::Impl::fail_all(const Fault& fault) {
+  for (auto& [id, request] : tracked) request.update.error = fault;
+  abort_all();
+}
+
+// What the thread alone can see of the engine, for metrics(); at most ten times a second.
+void Serving::Impl::snapshot(bool at_once) {
+  constexpr std::chrono::milliseconds kEvery{100};
+  const Clock::time_point now = Clock::now();
+  if (!at_once && now - last_snapshot < kEvery) return;
+  last_snapshot = now;
+  std::set<std::string> running, waiting;
+  for (const auto& [id, request] : tracked)
+    if (!request.request.adapter.empty()) (request.has_started ? running : waiting).insert(request.request.adapter);
+  const rollout::EngineLoad load = engine.load();
+  const rollout::EngineStats& stats = engine.stats();
+  const std::lock_guard lock(metrics_mutex);
+  metrics.running = load.running;
+  metrics.waiting = load.waiting;
+  metrics.kv_blocks = load.kv_blocks;
+  metrics.kv_cache_usage = static_cast<double>(load.kv_blocks_in_use) / static_cast<double>(load.kv_blocks);
+  metrics.max_loras = options.adapters.max_loras;
+  metrics.running_adapters.assign(running.begin(), running.end());
+  metrics.waiting_adapters.assign(waiting.begin(), waiting.end());
+  metrics.prefix_queries = stats.prefix_query_tokens;
+  metrics.prefix_hits = stats.prefix_hit_tokens;
+  metrics.preemptions = stats.preemptions;
+  metrics.steps = stats.steps;
+}
+
+Serving::Serving(const Base& base, ServingOptions options) : impl_(std::make_unique<Impl>(base, std::move(options))) {}
+Serving::~Serving() = default;
+
+Serving::Id Serving::submit(GenerationRequest request, OnUpdate on_update) {
+  return impl_->submit(std::move(request), std::move(on_update));
+}
+
+void Serving::cancel(Id id) {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->cancelled.push_back(id);
+  impl_->wake.notify_one();
+}
+
+int64_t Serving::abort_all() {
+  int64_t count = 0;
+  impl_->call([&] { count = impl_->abort_all(); });
+  return count;
+}
+
+AdapterRegistry& Serving::adapters() {
+  return impl_->adapters;
+}
+
+void Serving::pause(PauseMode mode) {
+  impl_->call([&] {
+    if (mode == PauseMode::abort) impl_->abort_all();
+    if (mode == PauseMode::retract) impl_->engine.drop_keys();
+    impl_->is_paused = true;
+  });
+}
+
+void Serving::resume() {
+  impl_->call([&] { impl_->is_paused = false; });
+}
+
+bool Serving::paused() const {
+  return impl_->is_paused;
+}
+
+bool Serving::flush_cache() {
+  bool flushed = false;
+  impl_->call([&] {
+    flushed = impl_->engine.idle();
+    if (flushed) impl_->engine.flush_cache();
+  });
+  return flushed;
+}
+
+void Serving::drain() {
+  impl_->draining = true;
+}
+bool Serving::idle() const {
+  return impl_->in_flight == 0;
+}
+bool Serving::healthy() const {
+  return !impl_->broken;
+}
+
+ServingMetrics Serving::metrics() const {
+  const std::lock_guard lock(impl_->metrics_mutex);
+  return impl_->metrics;
+}
+
+int64_t Serving::max_model_len() const {
+  return impl_->max_model_len();
+}
+const Base& Serving::base() const {
+  return impl_->base;
+}
+
+}  // namespace lockstep::recipes

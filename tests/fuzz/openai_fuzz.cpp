@@ -1,0 +1,51 @@
+// Bodies of requests: every route reads one or refuses it with an ApiError 400; nothing else is thrown.
+#include <array>
+#include <cstdint>
+#include <cstdlib>
+
+#include "server/api_error.h"
+#include "server/chat_completions.h"
+#include "server/completions.h"
+#include "server/json_text.h"
+#include "server/lora_routes.h"
+#include "server/sglang_generate.h"
+#include "server/token_routes.h"
+
+namespace {
+
+using namespace lockstep;
+using namespace lockstep::server;
+
+const SamplingRules kRules{.vocab_size = 1000, .end_tokens = {0, 2}};
+
+template <class Read>
+void read(const Read& read) {
+  try {
+    read();
+  } catch (const ApiError& error) {
+    if (error.status != 400) std::abort();
+    // What the client is told is JSON, whatever the body said.
+    if (!OrderedJson::accept(error_body(error))) std::abort();
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  HttpRequest request{.headers = {{"content-type", "application/json"}},
+                      .body = std::string(reinterpret_cast<const char*>(data), size)};
+  read([&] {
+    const OrderedJson body = read_body(request);
+    read([&] {
+      const CompletionRequest completion = parse_completion(body, kRules, false);
+      if (completion.prompts.empty() || completion.common.sampling.n < 1) std::abort();
+    });
+    read([&] { parse_chat(body, kRules, false); });
+    read([&] { parse_sglang(body, kRules); });
+    read([&] { parse_tokens(body, kRules); });
+    read([&] { parse_load(body); });
+    read([&] { read_chat(Fields(body), nullptr); });
+  });
+  if (!OrderedJson::accept(json_string(request.body))) std::abort();
+  return 0;
+}

@@ -1,0 +1,190 @@
+// SGLang's /generate and the routes that steer the engine, through HTTP.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <future>
+
+#include "server/protocol_fixture.h"
+
+namespace lockstep::server {
+namespace {
+
+using testing::Client, testing::Reply, testing::Served;
+using namespace std::chrono_literals;
+
+class Sglang : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() { served_ = std::make_unique<Served>(); }
+  static void TearDownTestSuite() { served_.reset(); }
+
+  static OrderedJson with(OrderedJson more) {
+    OrderedJson body = {{"text", "12+34="}, {"sampling_params", {{"temperature", 0}, {"max_new_tokens", 20}}}};
+    body.update(more);
+    return body;
+  }
+  static OrderedJson ask(const OrderedJson& more) { return served_->json("/generate", with(more)); }
+
+  static std::unique_ptr<Served> served_;
+};
+std::unique_ptr<Served> Sglang::served_;
+
+TEST_F(Sglang, KeysAndTypes) {
+  const OrderedJson answer = ask({{"rid", "mine"}});
+  const OrderedJson& meta = answer["meta_info"];
+  EXPECT_EQ(meta["id"], "mine");
+  EXPECT_EQ(meta["finish_reason"], OrderedJson({{"type", "stop"}, {"matched", 0}}));
+  EXPECT_EQ(meta["prompt_tokens"], 6);
+  EXPECT_EQ(meta["completion_tokens"], answer["output_ids"].size());
+  EXPECT_EQ(meta["weight_version"], "default");
+  EXPECT_TRUE(meta["e2e_latency"].is_number_float());
+  EXPECT_FALSE(meta.contains("output_token_logprobs"));
+  EXPECT_TRUE(answer["adapter_version"].is_null());
+  const OrderedJson completion =
+      served_->json("/v1/completions", {{"prompt", "12+34="}, {"temperature", 0}, {"max_tokens", 20}});
+  EXPECT_EQ(answer["text"], completion["choices"][0]["text"]);
+}
+
+TEST_F(Sglang, LengthAndStopStrings) {
+  const OrderedJson cut = ask({{"sampling_params", {{"temperature", 0}, {"max_new_tokens", 2}}}});
+  EXPECT_EQ(cut["meta_info"]["finish_reason"], OrderedJson({{"type", "length"}, {"length", 2}}));
+  const std::string text = ask({})["text"];
+  const OrderedJson stopped =
+      ask({{"sampling_params", {{"temperature", 0}, {"max_new_tokens", 20}, {"stop", text.substr(2, 1)}}}});
+  EXPECT_EQ(stopped["meta_info"]["finish_reason"]["matched"], text.substr(2, 1));
+}
+
+TEST_F(Sglang, LogprobsAreAfterTheTemperature) {
+  const OrderedJson params = {{"temperature", 0.5}, {"max_new_tokens", 6}, {"sampling_seed", 3}, {"ignore_eos", true}};
+  const OrderedJson answer =
+      ask({{"sampling_params", params}, {"return_logprob", true}, {"logprob_start_len", 0}, {"top_logprobs_num", 2}});
+  const OrderedJson& meta = answer["meta_info"];
+  ASSERT_EQ(meta["output_token_logprobs"].size(), 6u);
+  EXPECT_EQ(meta["output_token_logprobs_length"], 6);
+  ASSERT_EQ(meta["input_token_logprobs"].size(), 6u);
+  EXPECT_TRUE(meta["input_token_logprobs"][0][0].is_null());
+  EXPECT_EQ(meta["output_top_logprobs"][0].size(), 2u);
+  EXPECT_TRUE(meta["output_token_logprobs"][0][2].is_null()) << "no text unless asked for";
+  // The same tokens at temperature 1: log p' = 2 log p - log sum p^2, so differences double.
+  const OrderedJson plain = served_->json("/v1/completions", {{"prompt", "12+34="},
+                                                              {"temperature", 0.5},
+                                                              {"seed", 3},
+                                                              {"max_tokens", 6},
+                                                              {"ignore_eos", true},
+                                                              {"logprobs", 2},
+                                                              {"return_token_ids", true}});
+  const OrderedJson& choice = plain["choices"][0];
+  EXPECT_EQ(choice["token_ids"], answer["output_ids"]);
+  std::vector<double> tops;
+  for (const auto& [key, value] : choice["logprobs"]["top_logprobs"][0].items()) tops.push_back(value);
+  std::ranges::sort(tops, std::greater<>());
+  const OrderedJson& scaled = meta["output_top_logprobs"][0];
+  EXPECT_NEAR(scaled[0][0].get<double>() - scaled[1][0].get<double>(), 2 * (tops[0] - tops[1]), 1e-4);
+}
+
+TEST_F(Sglang, StreamsAreCumulative) {
+  const OrderedJson whole = ask({{"return_logprob", true}});
+  const std::vector<OrderedJson> events = served_->stream("/generate", with({{"return_logprob", true}}));
+  ASSERT_GT(events.size(), 1u);
+  std::string before;
+  for (const OrderedJson& event : events) {
+    const std::string text = event["text"];
+    EXPECT_TRUE(text.starts_with(before));
+    EXPECT_EQ(event["meta_info"]["output_token_logprobs"].size(), event["output_ids"].size());
+    before = text;
+  }
+  EXPECT_EQ(before, whole["text"]);
+  EXPECT_EQ(events.back()["output_ids"], whole["output_ids"]);
+  EXPECT_TRUE(events[0]["meta_info"]["finish_reason"].is_null());
+}
+
+TEST_F(Sglang, BatchesAreLists) {
+  const OrderedJson texts = ask({{"text", {"12+34=", "1+1="}}, {"rid", {"x", "y"}}});
+  ASSERT_TRUE(texts.is_array());
+  ASSERT_EQ(texts.size(), 2u);
+  EXPECT_EQ(texts[0]["text"], ask({})["text"]);
+  EXPECT_EQ(texts[1]["meta_info"]["id"], "y");
+  OrderedJson body = with({{"input_ids", {1, 2, 3}}});
+  body.erase("text");
+  EXPECT_TRUE(served_->json("/generate", body).is_object());
+  EXPECT_TRUE(ask({{"text", {"1+1="}}}).is_array()) << "a batch of one";
+}
+
+TEST_F(Sglang, Errors) {
+  const Reply both = served_->post("/generate", with({{"input_ids", {1}}}));
+  EXPECT_EQ(both.status, 400);
+  EXPECT_TRUE(both.json()["error"]["message"].is_string());
+  EXPECT_EQ(served_->post("/generate", with({{"lora_path", "nobody"}})).status, 400);
+  EXPECT_EQ(served_->post("/generate", with({{"sampling_params", {{"max_new_tokens", 600}}}})).status, 400);
+  EXPECT_EQ(served_->ask("POST", "/generate", "{").status, 400);
+}
+
+TEST_F(Sglang, PauseContinueAndFlush) {
+  EXPECT_EQ(served_->post("/pause_generation", {{"mode", "in_place"}}).json()["status"], "ok");
+  EXPECT_EQ(served_->get("/is_paused").json()["is_paused"], true);
+  auto answer = std::async(std::launch::async, [] { return ask({}); });
+  ASSERT_TRUE(testing::eventually([] { return !served_->serving->idle(); }, 30s));
+  EXPECT_EQ(answer.wait_for(100ms), std::future_status::timeout);
+  EXPECT_EQ(served_->ask("POST", "/flush_cache").status, 400) << "a request is in flight";
+  EXPECT_EQ(served_->ask("POST", "/continue_generation").status, 200);
+  EXPECT_EQ(answer.get()["text"], ask({})["text"]);
+  EXPECT_EQ(served_->get("/flush_cache").status, 200);
+  EXPECT_EQ(served_->post("/pause_generation", {{"mode", "sideways"}}).status, 400);
+}
+
+TEST_F(Sglang, VllmsPauseAbortsByDefault) {
+  served_->serving->pause(recipes::PauseMode::in_place);
+  auto answer = std::async(std::launch::async, [] {
+    return served_->json("/v1/completions", {{"prompt", "1+1="}, {"max_tokens", 5}});
+  });
+  ASSERT_TRUE(testing::eventually([] { return !served_->serving->idle(); }, 30s));
+  EXPECT_EQ(served_->ask("POST", "/pause").json()["status"], "paused");
+  EXPECT_EQ(answer.get()["choices"][0]["finish_reason"], "abort");
+  EXPECT_EQ(served_->ask("POST", "/pause?mode=sideways").status, 400);
+  EXPECT_EQ(served_->ask("POST", "/resume").json()["status"], "resumed");
+  EXPECT_EQ(served_->ask("POST", "/pause?mode=wait").json()["status"], "paused");
+  EXPECT_EQ(served_->ask("POST", "/resume").status, 200);
+  EXPECT_EQ(served_->ask("POST", "/reset_prefix_cache").json()["success"], true);
+}
+
+TEST_F(Sglang, AbortById) {
+  served_->serving->pause(recipes::PauseMode::in_place);
+  auto sglang = std::async(std::launch::async, [] { return ask({{"rid", "one"}}); });
+  auto vllm = std::async(std::launch::async, [] {
+    return served_->json("/v1/completions", {{"prompt", "1+1="}, {"max_tokens", 5}, {"request_id", "two"}});
+  });
+  ASSERT_TRUE(testing::eventually([] { return served_->serving->metrics().waiting == 2; }, 30s));
+  EXPECT_EQ(served_->post("/abort_request", {{"rid", "one"}}).status, 200);
+  EXPECT_EQ(served_->post("/abort_requests", {{"request_ids", {"two"}}}).json()["aborted"], 1);
+  EXPECT_EQ(served_->post("/abort_request", OrderedJson::object()).status, 400);
+  EXPECT_EQ(sglang.get()["meta_info"]["finish_reason"]["type"], "abort");
+  EXPECT_EQ(vllm.get()["choices"][0]["finish_reason"], "abort");
+  served_->serving->resume();
+}
+
+TEST_F(Sglang, ModelInfoAndHealth) {
+  const OrderedJson info = served_->get("/get_model_info").json();
+  EXPECT_EQ(info["model_path"], testing::kModel);
+  EXPECT_EQ(info["is_generation"], true);
+  EXPECT_EQ(served_->get("/health_generate").status, 200);
+}
+
+TEST_F(Sglang, TokensInTokensOut) {
+  const OrderedJson body = {
+      {"token_ids", {1, 2, 3}},
+      {"sampling_params", {{"temperature", 0}, {"max_tokens", 4}, {"logprobs", 2}, {"ignore_eos", true}}}};
+  const OrderedJson answer = served_->json("/inference/v1/generate", body);
+  EXPECT_TRUE(answer["request_id"].get<std::string>().starts_with("generate-tokens-"));
+  const OrderedJson& choice = answer["choices"][0];
+  EXPECT_EQ(choice["token_ids"].size(), 4u);
+  EXPECT_EQ(choice["logprobs"]["content"][0]["top_logprobs"].size(), 2u);
+  EXPECT_TRUE(choice["logprobs"]["content"][0]["bytes"].is_null());
+  OrderedJson ids = OrderedJson::array();
+  for (const OrderedJson& event : served_->stream("/inference/v1/generate", body)) {
+    const OrderedJson& part = event["choices"][0]["token_ids"];
+    ids.insert(ids.end(), part.begin(), part.end());
+  }
+  EXPECT_EQ(ids, choice["token_ids"]);
+}
+
+}  // namespace
+}  // namespace lockstep::server
