@@ -40,7 +40,7 @@ fuzz: setup  ## Every parser under libFuzzer with ASan and UBSan, SECONDS_EACH=6
 bench: build  ## GEMM beside oneDNN, then `lockstep bench` (MODEL=DIR, default the embedded model)
 	@tools/bench.sh $(LOCKSTEP) $(MODEL)
 
-interop: build  ## Tests against the real transformers and PEFT (installs them into .venv)
+interop: build  ## Tests against the real transformers, PEFT, openai and vLLM (installs the first three into .venv)
 	@tools/interop/run.sh $(LOCKSTEP) .venv $(TEST_DATA)
 
 format:  ## Format the sources

@@ -75,9 +75,47 @@ def gpu_section(path):
     return "\n".join(lines)
 
 
+def serve_rows(record):
+    parts, ratios, results = record["parts"], record["ratios"], record["results"]
+    for name, label in (("tok_s", ""), ("lora_tok_s", ", rank-16 adapter")):
+        for key, value in parts.get("lockstep", {}).get(name, {}).items():
+            cells = []
+            for peer in ("vllm", "llama"):
+                rate = parts.get(peer, {}).get(name, {}).get(key)
+                ratio = ratios.get(f"{'lora_' if 'lora' in name else ''}over_{peer}", {}).get(key)
+                cells.append(f"{number(rate)} ({ratio:.2g}x)" if rate else "")
+            yield f"{key} client{'s' if key != '1' else ''}{label}, tok/s", number(value), *cells
+    if "ttft" in results:
+        ttft = results["ttft"]
+        yield (f"first token of {ttft['prompt_tokens']}, ms; its prefix cached",
+               f"{number(ttft['cold_ms']['p50'])}; {number(ttft['prefix_hit_ms']['p50'])}", "", "")
+    if "layer" in results:
+        yield "the HTTP layer's share of a step, 32 streams", f"{100 * results['layer']['http_share']:.2g} %", "", ""
+    if "adapters" in results:
+        adapters = results["adapters"]
+        yield (f"{adapters['adapters']} adapters in turn, {adapters['concurrency']} clients, tok/s", number(adapters["tok_s"]), "", "")
+    if "cycles" in results:
+        cycles = results["cycles"]
+        yield (f"replace an adapter in place, p50 and p99 of {cycles['cycles']:,}, ms",
+               f"{number(cycles['in_place']['p50_ms'])}; {number(cycles['in_place']['p99_ms'])}", "", "")
+
+
+def serve_section(path):
+    record = json.loads(path.read_text())
+    machine, tokens = record["machine"], record["tokens"]
+    lines = [f"**`lockstep serve` on {machine['cpu']}**, {machine['threads']} threads, {machine['isa']}; SmolLM2-135M through HTTP, "
+             f"{tokens['prompt']} tokens in, {tokens['answer']} out ([record]({path.relative_to(ROOT)}), {record['date']})", "",
+             "| measure | Lockstep | vLLM-CPU f32 | llama.cpp, in-process |", "|---|---|---|---|"]
+    lines += ["| " + " | ".join(row) + " |" for row in serve_rows(record)]
+    return "\n".join(lines)
+
+
 newest = {}
 for path in sorted((ROOT / "bench/records").glob("*/*-cpu-peers.json")):
     newest[path.parent.name] = path
+serve = {}
+for path in sorted((ROOT / "bench/records").glob("*/*-serve.json")):
+    serve[path.parent.name] = path
 gpu = {}
 for model in ("qwen3-0.6b", "qwen3-4b"):
     for path in sorted((ROOT / "bench/records").glob(f"*/*-{model}.json")):
@@ -87,7 +125,7 @@ text = readme.read_text()
 head, rest = text.split(BEGIN)
 _, tail = rest.split(END)
 made = head + BEGIN + "\n" + "\n\n".join(
-    [section(path) for path in newest.values()] + [gpu_section(path) for path in gpu.values()]) + "\n" + END + tail
+    [section(path) for path in newest.values()] + [serve_section(path) for path in serve.values()] + [gpu_section(path) for path in gpu.values()]) + "\n" + END + tail
 if "--check" in sys.argv:
     sys.exit(0 if made == text else "README.md differs from the records: run tools/readme_table.py")
 readme.write_text(made)

@@ -3,6 +3,7 @@ import pathlib
 import subprocess
 
 import pytest
+from server_client import Client, Server, free_port, lockstep_command, write_adapters
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "golden"
@@ -12,6 +13,8 @@ FAMILIES = ["llama3", "smollm2", "mistral", "qwen2", "qwen2_untied", "qwen3"]
 def pytest_addoption(parser):
     parser.addoption("--lockstep", required=True, help="the binary to test")
     parser.addoption("--smollm2", default=None, help="SmolLM2-135M-Instruct directory")
+    parser.addoption("--vllm", default=None, help="vLLM's program; without it recorded answers are compared")
+    parser.addoption("--record-vllm", action="store_true", help="write vLLM's answers to vllm_shapes.json")
     parser.addoption("--test-data", default=None, help="folder with tokenizers/ and data/ (LOCKSTEP_TEST_DATA)")
     parser.addoption("--tokenizer-texts", type=int, default=200_000, help="made-up texts for each real tokenizer")
 
@@ -48,6 +51,34 @@ def smollm2(request):
     if path is None:
         pytest.skip("no --smollm2 directory given")
     return pathlib.Path(path)
+
+
+@pytest.fixture(scope="session")
+def adapter_paths(tmp_path_factory):
+    """Adapters of SmolLM2, good and bad, by the names of server_client.write_adapters."""
+    return write_adapters(tmp_path_factory.mktemp("adapters"))
+
+
+class Serving:
+    def __init__(self, server):
+        self.server, self.port = server, server.port
+
+    def client(self):
+        return Client(self.port)
+
+
+@pytest.fixture(scope="module")
+def serving(request, smollm2, adapter_paths, tmp_path_factory):
+    """`lockstep serve` of SmolLM2 with adapters a and b."""
+    port = free_port()
+    modules = ["--lora-modules", f"a={adapter_paths['A']}", f"b={adapter_paths['B']}"]
+    log = tmp_path_factory.mktemp("serve") / "log"
+    server = Server(*lockstep_command(request.config.getoption("--lockstep"), smollm2, port, modules), port, log)
+    try:
+        yield Serving(server.wait_ready())
+    finally:
+        status = server.stop()
+    assert status == 0, f"the server did not end well: {status}\n{server.tail()}"
 
 
 @pytest.fixture(params=FAMILIES)

