@@ -58,6 +58,10 @@ Service::Service(recipes::Serving& serving, const text::Tokenizer& tokenizer,
       answers(std::move(loop)),
       random_(fresh_seed()) {}
 
+Service::~Service() {
+  serving.abort_all();  // from here on the engine has nobody to tell
+}
+
 bool Service::is_base(std::string_view name) const {
   return std::ranges::count(options.model_names, name) > 0;
 }

@@ -37,6 +37,8 @@ struct Service {
   // All referenced objects outlive it.
   Service(recipes::Serving& serving, const text::Tokenizer& tokenizer, std::optional<text::ChatTemplate> chat_template,
           ServiceOptions options, Loop loop);
+  // Aborts what is in flight; the server's thread must have ended, the loop must still be there.
+  ~Service();
 
   struct Model {
     std::string name;     // as the answer says it
