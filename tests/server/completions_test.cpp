@@ -25,7 +25,7 @@ class Completions : public ::testing::Test {
 
   static OrderedJson with(OrderedJson more) {
     OrderedJson body = {{"prompt", "12+34="}, {"temperature", 0}, {"max_tokens", 20}};
-    body.update(more);
+    if (!more.is_null()) body.update(more);
     return body;
   }
   static OrderedJson ask(const OrderedJson& more) { return served_->json("/v1/completions", with(more)); }
@@ -236,6 +236,8 @@ TEST_F(Completions, Errors) {
   EXPECT_EQ(status({{"max_tokens", 507}}), 400) << "6 + 507 > 512";
   EXPECT_EQ(status({{"max_tokens", 506}, {"temperature", 1}}), 200);
   EXPECT_EQ(status({{"min_tokens", 30}}), 400);
+  EXPECT_EQ(status({{"prompt", std::string(1 << 20, '1')}}), 400);
+  EXPECT_EQ(status({{"n", 5000}, {"temperature", 1}}), 400) << "more than may wait";
   EXPECT_EQ(status({{"adapter_version", 1}}), 400) << "the base has no versions";
   EXPECT_EQ(status({{"temperature", -1}, {"stream", true}}), 400) << "before the stream begins";
   EXPECT_EQ(served_->ask("POST", "/v1/completions", "{\"model\": ").status, 400);
