@@ -5,6 +5,7 @@
 #include <boost/beast/http/basic_parser.hpp>
 #include <boost/beast/http/error.hpp>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 namespace lockstep::bench {
@@ -26,7 +27,7 @@ class LoadStream::Parser : public http::basic_parser<false> {
  public:
   explicit Parser(LoadStream& stream) : stream_(stream) {
     eager(true);
-    body_limit(boost::none);
+    body_limit(std::numeric_limits<std::uint64_t>::max());  // none refuses every Content-Length in Boost 1.74
   }
   int status = 0;
 

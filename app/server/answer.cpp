@@ -108,7 +108,10 @@ void Answer::take(size_t prompt, std::span<GeneratedToken> tokens, std::string& 
     }
     version_ = std::max(version_, delta.choice.version);
     delta.choice.num_tokens += static_cast<int64_t>(count);
-    if (plan_.discard) delta = {.index = place, .choice = choices_[place]};
+    if (plan_.discard) {
+      delta.text.clear();
+      delta.tokens = {};
+    }
     tell(delta, out);
     tokens = tokens.subspan(count);
   }

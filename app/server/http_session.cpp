@@ -14,6 +14,8 @@ namespace {
 
 constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
 
+constexpr size_t kWriteBytes = size_t{1} << 20;  // of one system call; the kernel takes no more at once anyway
+
 bool would_block(const error_code& error) {
   return error == asio::error::would_block || error == asio::error::try_again || error == asio::error::interrupted;
 }
@@ -178,8 +180,8 @@ void Session::flush() {
   bool progress = false;
   while (taken.sent < taken.bytes.size()) {
     error_code error;
-    const auto rest = asio::buffer(taken.bytes) + taken.sent;
-    const size_t size = socket_.write_some(rest, error);
+    const auto piece = asio::buffer(asio::buffer(taken.bytes) + taken.sent, kWriteBytes);
+    const size_t size = socket_.write_some(piece, error);
     if (would_block(error)) break;
     if (error) return close();
     taken.sent += size;

@@ -1,4 +1,5 @@
-// Memory: Buffer (one owned allocation), Arena (a stack of scratch tensors that is reused every step).
+// Memory: Buffer (one owned allocation), Region (Buffers side by side in host memory), Arena (a stack of scratch
+// tensors that is reused every step).
 //
 // Both hand out memory of one device, aligned to 64 bytes (256 on a GPU). live_bytes() and peak_bytes() say what is
 // alive and the highest sum seen.
@@ -14,8 +15,8 @@
 
 namespace lockstep {
 
-// Owns `bytes` bytes, zeroed unless told otherwise. Move only.
-// Throws ResourceError when the system, or the GPU, has no memory.
+// Owns `bytes` bytes, zeroed unless told otherwise. Move only. In host memory pieces of 2 MB and more ask for huge
+// pages. Throws ResourceError when the system, or the GPU, has no memory.
 class Buffer {
  public:
   enum class Fill { zero, none };
@@ -31,9 +32,24 @@ class Buffer {
   Device device() const { return device_; }
 
  private:
+  friend class Region;
+  Buffer(void* data, size_t bytes, std::shared_ptr<void> owner);
+
   void* data_ = nullptr;
   size_t bytes_ = 0;
   Device device_ = Device::cpu;
+  std::shared_ptr<void> owner_;  // of a piece of a Region
+};
+
+// Cuts Buffers from large chunks of host memory, so that those too small for a huge page of their own share some. A
+// chunk lives as long as the last of its Buffers; the Region itself may go earlier.
+class Region {
+ public:
+  Buffer take(size_t bytes);  // not zeroed
+
+ private:
+  std::shared_ptr<void> chunk_;
+  size_t used_ = 0;
 };
 
 // Bytes held by all live Buffers of the process, and the highest value since the last reset_peak_bytes(). Atomic. The

@@ -125,12 +125,13 @@ struct Stream::Impl {
   std::vector<std::thread> workers;
   std::vector<Buffer> scratch;
 
-  // The task in flight. `generation` publishes it; every worker answers through `done`.
+  // The task in flight. A thread owns an index when it has taken one from `remaining`; `finished` counts those that are
+  // done. The caller waits for indices, never for threads: one that wakes late finds nothing left and goes on waiting.
   const std::function<void(int64_t, int)>* task = nullptr;
   int64_t count = 0;
-  std::atomic<int64_t> next{0};
-  std::atomic<uint64_t> generation{0};
-  std::atomic<int> done{0};
+  alignas(64) std::atomic<int64_t> remaining{0};
+  alignas(64) std::atomic<int64_t> finished{0};
+  alignas(64) std::atomic<int> asleep{0};
   std::atomic<bool> stopping{false};
   std::mutex mutex;
   std::condition_variable wake;
@@ -139,8 +140,7 @@ struct Stream::Impl {
   ~Impl() {
     {
       std::lock_guard lock(mutex);
-      stopping.store(true, std::memory_order_release);
-      generation.fetch_add(1, std::memory_order_release);
+      stopping.store(true);
     }
     wake.notify_all();
     for (std::thread& worker : workers) worker.join();
@@ -159,31 +159,58 @@ struct Stream::Impl {
     for (int worker = 1; worker < threads; ++worker) workers.emplace_back([this, worker] { loop(worker); });
   }
 
+  // Runs indices until none is left. `task` and `count` are those of the index taken: no other call of parallel() can
+  // begin before it is finished.
   void work(int worker) {
-    try {
-      for (int64_t i = next.fetch_add(1, std::memory_order_relaxed); i < count;
-           i = next.fetch_add(1, std::memory_order_relaxed))
-        (*task)(i, worker);
-    } catch (...) {
-      next.store(count, std::memory_order_relaxed);
-      std::lock_guard lock(mutex);
-      if (!failure) failure = std::current_exception();
+    int64_t left = remaining.load(std::memory_order_acquire);
+    while (left > 0) {
+      if (!remaining.compare_exchange_weak(left, left - 1, std::memory_order_acq_rel, std::memory_order_acquire))
+        continue;
+      int64_t done = 1;
+      try {
+        (*task)(count - left, worker);
+      } catch (...) {
+        done += remaining.exchange(0, std::memory_order_acq_rel);  // nobody needs the rest
+        std::lock_guard lock(mutex);
+        if (!failure) failure = std::current_exception();
+      }
+      finished.fetch_add(done, std::memory_order_release);
+      left = remaining.load(std::memory_order_acquire);
     }
   }
 
+  bool called() const { return remaining.load() > 0 || stopping.load(); }
+
   void loop(int worker) {
-    uint64_t seen = 0;
-    for (;;) {
-      for (int spin = 0; spin < spins && generation.load(std::memory_order_acquire) == seen; ++spin) pause_cpu();
-      if (generation.load(std::memory_order_acquire) == seen) {
+    while (!stopping.load()) {
+      for (int spin = 0; spin < spins && !called(); ++spin) pause_cpu();
+      if (!called()) {
         std::unique_lock lock(mutex);
-        wake.wait(lock, [&] { return generation.load(std::memory_order_acquire) != seen; });
+        asleep.fetch_add(1);  // before the last look at `remaining`, as run() looks at it after setting that
+        wake.wait(lock, [&] { return called(); });
+        asleep.fetch_sub(1);
       }
-      seen = generation.load(std::memory_order_acquire);
-      if (stopping.load(std::memory_order_acquire)) return;
       work(worker);
-      done.fetch_add(1, std::memory_order_release);
     }
+  }
+
+  void run(int64_t indices, const std::function<void(int64_t, int)>& f) {
+    task = &f;
+    count = indices;
+    finished.store(0, std::memory_order_relaxed);
+    remaining.store(indices);
+    if (asleep.load() > 0) {
+      std::lock_guard lock(mutex);
+      wake.notify_all();
+    }
+    work(0);
+    for (int spin = 0; finished.load(std::memory_order_acquire) != indices; ++spin) {
+      if (spin < spins)
+        pause_cpu();
+      else
+        std::this_thread::yield();
+    }
+    if (failure) std::rethrow_exception(std::exchange(failure, nullptr));
   }
 };
 
@@ -273,25 +300,7 @@ void Stream::parallel(int64_t count, const std::function<void(int64_t, int)>& ta
     for (int64_t i = 0; i < count; ++i) task(i, 0);
     return;
   }
-  Impl& impl = *impl_;
-  impl.task = &task;
-  impl.count = count;
-  impl.next.store(0, std::memory_order_relaxed);
-  impl.done.store(0, std::memory_order_relaxed);
-  {
-    std::lock_guard lock(impl.mutex);
-    impl.generation.fetch_add(1, std::memory_order_release);
-  }
-  impl.wake.notify_all();
-  impl.work(0);
-  const int others = static_cast<int>(impl.workers.size());
-  for (int spin = 0; impl.done.load(std::memory_order_acquire) != others; ++spin) {
-    if (spin < impl.spins)
-      pause_cpu();
-    else
-      std::this_thread::yield();
-  }
-  if (impl.failure) std::rethrow_exception(std::exchange(impl.failure, nullptr));
+  impl_->run(count, task);
 }
 
 void* Stream::scratch(int worker, size_t bytes) {

@@ -30,7 +30,7 @@ void require_part(const ConstTensor& part, const ConstTensor& first, size_t inde
 
 }  // namespace
 
-PackedWeight pack_weight(std::span<const ConstTensor> parts, Stream& stream) {
+PackedWeight pack_weight(std::span<const ConstTensor> parts, Stream& stream, Region* region) {
   if (parts.empty()) throw ShapeError({.what = "nothing to pack", .where = "pack_weight: parts", .wanted = "[N, K]"});
   PackedWeight weight;
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -46,7 +46,8 @@ PackedWeight pack_weight(std::span<const ConstTensor> parts, Stream& stream) {
     return weight;
   }
   const int64_t padded = (weight.rows + kPanel - 1) / kPanel * kPanel;
-  weight.panels = Buffer(static_cast<size_t>(padded * weight.depth * dtype_bytes(weight.dtype)), Buffer::Fill::none);
+  const auto bytes = static_cast<size_t>(padded * weight.depth * dtype_bytes(weight.dtype));
+  weight.panels = region ? region->take(bytes) : Buffer(bytes, Buffer::Fill::none);
   cpu::pack_panels(weight, parts, stream);
   return weight;
 }

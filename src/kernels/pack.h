@@ -44,8 +44,9 @@ struct PackedWeight {
 };
 
 // Stacks `parts` (host memory, [N_i, K], one dtype of f32 | bf16 | f16, row-major; e.g. q, k, v) into one packed weight
-// on the stream's device. A GPU rounds f32 and f16 to bf16.   Throws ShapeError, DTypeError.
-PackedWeight pack_weight(std::span<const ConstTensor> parts, Stream& stream);
+// on the stream's device; on the CPU in `region`, if there is one. A GPU rounds f32 and f16 to bf16.   Throws
+// ShapeError, DTypeError.
+PackedWeight pack_weight(std::span<const ConstTensor> parts, Stream& stream, Region* region = nullptr);
 
 // Row-major copy of rows [begin, end) in the storage type: exactly the bytes that were packed (a GPU gives back what it
 // rounded). out [end-begin, K], host memory.

@@ -121,7 +121,7 @@ class Loader {
                            .wanted = std::string(dtype_name(parts.front().dtype)) + " as in " + places_[begin].name});
     }
     if (kernels::PackedWeight* packed = packed_slot(*weights_, places_[begin])) {
-      *packed = kernels::pack_weight(parts, stream_);
+      *packed = kernels::pack_weight(parts, stream_, &region_);
       return;
     }
     Vector& vector = vector_slot(*weights_, places_[begin]);
@@ -135,6 +135,7 @@ class Loader {
   const ModelConfig& config_;
   std::vector<TensorPlace> places_;
   Stream& stream_;
+  Region region_;
   const std::string& where_;
   std::map<std::string, ConstTensor> given_;
   std::shared_ptr<Weights> weights_ = std::make_shared<Weights>();

@@ -18,7 +18,7 @@ float stored(float value, DType dtype) {
 }
 
 kernels::PackedWeight random_matrix(int64_t rows, int64_t cols, DType dtype, uint64_t seed, uint32_t tensor,
-                                    Stream& stream) {
+                                    Region& region, Stream& stream) {
   if (stream.device() == Device::cuda) {  // a packed weight is the plain bf16 matrix there: made in place
     kernels::PackedWeight weight{.rows = rows, .depth = cols, .dtype = dtype};
     weight.panels =
@@ -32,7 +32,7 @@ kernels::PackedWeight random_matrix(int64_t rows, int64_t cols, DType dtype, uin
   std::vector<Float16> halves(static_cast<size_t>(dtype == DType::f16 ? rows * cols : 0));
   for (size_t i = 0; i < halves.size(); ++i) halves[i] = to_f16(values.f32()[i]);
   const ConstTensor part(halves.empty() ? values.data() : halves.data(), dtype, {rows, cols});
-  return kernels::pack_weight({&part, 1}, stream);
+  return kernels::pack_weight({&part, 1}, stream, &region);
 }
 
 Vector random_vector(int64_t size, bool norm, DType dtype, uint64_t seed, uint32_t tensor, Stream& stream) {
@@ -55,6 +55,7 @@ std::shared_ptr<const Weights> Weights::random(const ModelConfig& config, DType 
   const std::vector<TensorPlace> places = tensor_places(config);
   auto weights = std::make_shared<Weights>();
   weights->layers.resize(static_cast<size_t>(config.layers));
+  Region region;
   for (size_t begin = 0, end; begin < places.size(); begin = end) {
     // Stacked siblings are drawn as one matrix.
     const TensorPlace& place = places[begin];
@@ -63,7 +64,7 @@ std::shared_ptr<const Weights> Weights::random(const ModelConfig& config, DType 
       rows += places[end].shape[0];
     const auto tensor = static_cast<uint32_t>(begin);
     if (kernels::PackedWeight* packed = packed_slot(*weights, place))
-      *packed = random_matrix(rows, place.shape[1], dtype, seed, tensor, stream);
+      *packed = random_matrix(rows, place.shape[1], dtype, seed, tensor, region, stream);
     else
       vector_slot(*weights, place) = random_vector(rows, is_norm(place.slot), dtype, seed, tensor, stream);
   }

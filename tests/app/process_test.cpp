@@ -42,8 +42,9 @@ const std::string kTrain =
 
 TEST(Process, HelpGoesToStdout) {
   const testing::TempDirectory dir;
-  for (const char* args : {"--help", "train --help", "sft -h", "score --help", "generate --help", "eval --help",
-                           "inspect --help", "render --help", "bench --help", "train --nonsense --help"}) {
+  for (const char* args :
+       {"--help", "train --help", "sft -h", "score --help", "generate --help", "eval --help", "inspect --help",
+        "render --help", "bench --help", "serve --help", "train --nonsense --help"}) {
     const Outcome outcome = run_program(dir, args);
     EXPECT_EQ(outcome.code, 0) << args;
     EXPECT_NE(outcome.out.find("Usage: lockstep"), std::string::npos) << args;

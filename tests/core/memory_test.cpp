@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <cstring>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
@@ -109,6 +111,34 @@ TEST(Arena, GrowsOnceAndReleases) {
 TEST(Arena, EmptyTensorsHaveDistinctMemory) {
   Arena arena;
   EXPECT_NE(arena.alloc({0}).data, arena.alloc({0}).data);
+}
+
+TEST(Region, BuffersLieSideBySideAndOutliveIt) {
+  const int64_t before = live_bytes();
+  std::vector<Buffer> pieces;
+  const std::vector<size_t> sizes = {1, 64, 100, 0, size_t{3} << 20, 70, size_t{40} << 20, size_t{8} << 20, 4096};
+  {
+    Region region;
+    for (const size_t bytes : sizes) pieces.push_back(region.take(bytes));
+  }
+  EXPECT_EQ(static_cast<char*>(pieces[1].data()) - static_cast<char*>(pieces[0].data()), 64);
+  EXPECT_EQ(static_cast<char*>(pieces[5].data()) - static_cast<char*>(pieces[4].data()), 3 << 20);
+  int64_t bytes = 0;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    ASSERT_EQ(pieces[i].bytes(), sizes[i]);
+    ASSERT_EQ(reinterpret_cast<uintptr_t>(pieces[i].data()) % 64, 0u);
+    if (sizes[i]) std::memset(pieces[i].data(), static_cast<int>(i) + 1, sizes[i]);
+    bytes += static_cast<int64_t>(sizes[i]);
+  }
+  EXPECT_EQ(live_bytes() - before, bytes);
+  pieces.erase(pieces.begin());  // of the first chunk, the others stay
+  for (size_t i = 0; i < pieces.size(); ++i)
+    for (size_t at : {size_t{0}, pieces[i].bytes() / 2})
+      if (pieces[i].bytes()) ASSERT_EQ(static_cast<char*>(pieces[i].data())[at], static_cast<char>(i + 2));
+  Buffer moved;
+  moved = std::move(pieces.back());
+  pieces.clear();
+  EXPECT_EQ(live_bytes() - before, 4096);
 }
 
 }  // namespace

@@ -72,18 +72,20 @@ TEST(Linear, ForwardWithoutBiasStartsAtZero) {
   expect_rows(y, expected, 9, "no bias");
 }
 
-// Depths of several blocks, and rows a power of two apart.
+// Depths of several blocks; rows whole pages apart, which are packed, and others.
 TEST(Linear, DeepChainsContinueAcrossBlocks) {
   Stream stream({.threads = 2});
   for (DType dtype : kStorageTypes) {
-    const StoredWeight w(40, 2048, dtype, 15);
-    const PackedWeight packed = pack(w, stream);
-    Matrix x = Matrix::random(17, 2048, 16);
-    Matrix expected = all_forward_rows(w, x, nullptr);
-    for (int64_t m : {1, 5, 17}) {
-      Matrix y(m, 40);
-      linear_forward(y.tensor(), x.tensor().rows(0, m), packed, {}, {}, stream);
-      expect_rows(y, expected, m, dtype_name(dtype));
+    for (int64_t depth : {2500, 4096}) {
+      const StoredWeight w(40, depth, dtype, 15);
+      const PackedWeight packed = pack(w, stream);
+      Matrix x = Matrix::random(17, depth, 16);
+      Matrix expected = all_forward_rows(w, x, nullptr);
+      for (int64_t m : {1, 5, 17}) {
+        Matrix y(m, 40);
+        linear_forward(y.tensor(), x.tensor().rows(0, m), packed, {}, {}, stream);
+        expect_rows(y, expected, m, dtype_name(dtype));
+      }
     }
     const StoredWeight tall(1100, 40, dtype, 17);
     Matrix dy = Matrix::random(17, 1100, 18, 1.0f, 2048), dx(17, 40);

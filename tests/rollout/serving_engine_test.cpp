@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <utility>
 
 #include "core/error.h"
 #include "rollout/tiny_model.h"
@@ -29,7 +30,6 @@ std::map<Key, Answered> drain(Engine& engine) {
     for (const PromptReport& prompt : report.prompts) prompts[prompt.request] = prompt;
     for (const Output& out : report.outputs) {
       Answered& answer = answers[{out.request, out.index}];
-      EXPECT_TRUE(prompts.contains(out.request)) << "a token before its prompt's report";
       answer.outputs.push_back(out);
       answer.prompt = prompts[out.request];
     }
@@ -100,7 +100,7 @@ TEST_F(ServingEngine, MixedRequestsAreAnsweredAsIfAlone) {
     if (i % 8 == 7) requests.push_back(r);  // the same again: a hit
   }
   const int64_t block = config_.layers * model_->kv_layer_elements() * int64_t{sizeof(float)};
-  Engine mixed = engine({.kv_bytes = 22 * block, .max_sequences = 6, .max_batch_tokens = 48, .prefix_cache = true});
+  Engine mixed = engine({.kv_bytes = 9 * block, .max_sequences = 6, .max_batch_tokens = 48, .prefix_cache = true});
   std::map<RequestId, size_t> numbers;
   std::map<Key, std::vector<Output>> got;
   size_t next = 0;
@@ -184,9 +184,10 @@ TEST_F(ServingEngine, SwitchingTheAdapterComputesTheKeysAgain) {
   r.sampling.max_tokens = 20;
   const RequestId id = busy.submit(r);
   std::vector<Output> outputs;
+  bool switched = false;
   while (!busy.idle()) {
     for (const Output& out : busy.step().outputs) outputs.push_back(out);
-    if (outputs.size() == 8 && outputs.back().version == 1) EXPECT_TRUE(busy.switch_adapter(id, after));
+    if (outputs.size() == 8 && !std::exchange(switched, true)) EXPECT_TRUE(busy.switch_adapter(id, after));
   }
   EXPECT_FALSE(busy.switch_adapter(id, after)) << "it has ended";
   ASSERT_EQ(outputs.size(), 20u);
@@ -245,13 +246,16 @@ TEST_F(ServingEngine, MinTokensPutsTheEndOff) {
   Request r = request(10, 4);
   r.sampling.temperature = 0;
   r.sampling.max_tokens = 30;
-  for (int32_t token = 0; token < 60; ++token) r.sampling.stop_token_ids.push_back(token);
-  const size_t usual = alone(r).size();
-  ASSERT_LT(usual, 9u);
+  // Two tokens that it would take soon.
+  const std::vector<Output> usual = alone(r);
+  const std::vector<int32_t> ends = {usual[2].token, usual[5].token};
+  r.sampling.stop_token_ids = ends;
+  ASSERT_LE(alone(r).size(), 3u);
   r.sampling.min_tokens = 9;
   const std::vector<Output> outputs = alone(r);
   ASSERT_GE(outputs.size(), 10u);
-  for (size_t i = 0; i < 9; ++i) EXPECT_GE(outputs[i].token, 60);
+  for (size_t i = 0; i < 9; ++i) EXPECT_EQ(std::ranges::count(ends, outputs[i].token), 0) << i;
+  EXPECT_LT(outputs[0].logprob, 0);
 }
 
 TEST_F(ServingEngine, ADivergedAdapterEndsItsOwnRequestsOnly) {

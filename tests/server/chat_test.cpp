@@ -23,7 +23,7 @@ class Chats : public ::testing::Test {
   static OrderedJson with(OrderedJson more) {
     OrderedJson body = {
         {"messages", {{{"role", "user"}, {"content", "12+34="}}}}, {"temperature", 0}, {"max_tokens", 12}};
-    body.update(more);
+    if (!more.is_null()) body.update(more);
     return body;
   }
   static OrderedJson ask(const OrderedJson& more) { return served_->json("/v1/chat/completions", with(more)); }
@@ -33,7 +33,7 @@ class Chats : public ::testing::Test {
   // The prompt that the template makes.
   static std::string prompt(const OrderedJson& more) {
     OrderedJson asked = {{"return_prompt_text", true}};
-    asked.update(more);
+    if (!more.is_null()) asked.update(more);
     return ask(asked)["prompt_text"];
   }
 

@@ -25,7 +25,7 @@ class Completions : public ::testing::Test {
 
   static OrderedJson with(OrderedJson more) {
     OrderedJson body = {{"prompt", "12+34="}, {"temperature", 0}, {"max_tokens", 20}};
-    body.update(more);
+    if (!more.is_null()) body.update(more);
     return body;
   }
   static OrderedJson ask(const OrderedJson& more) { return served_->json("/v1/completions", with(more)); }

@@ -51,13 +51,14 @@ TEST(RequestReader, AnyCutOfTheBytesGivesTheSameRequests) {
       "\r\nGET /b HTTP/1.0\r\n\r\n"
       "PUT /c HTTP/1.1\r\nhost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
       "3;name=\"v\"\r\nabc\r\n0002\r\nde\r\n0\r\nHost: b\r\nX-Trailer: t\r\n\r\n"
+      "PUT /e HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
       "GET /d HTTP/1.1\r\nHost:\r\n\r\n";
   for (size_t piece = 1; piece <= bytes.size(); ++piece) {
     const Outcome outcome = read(bytes, piece);
     ASSERT_EQ(outcome.refused, 0);
-    ASSERT_EQ(outcome.requests.size(), 4u) << piece;
+    ASSERT_EQ(outcome.requests.size(), 5u) << piece;
     const auto& [a, b, c, d] =
-        std::tie(outcome.requests[0], outcome.requests[1], outcome.requests[2], outcome.requests[3]);
+        std::tie(outcome.requests[0], outcome.requests[1], outcome.requests[2], outcome.requests[4]);
     EXPECT_EQ(a.method + a.path + a.query + a.body, "POST/v1/a bx=1hello");
     EXPECT_EQ(a.header("x-y"), "z");
     EXPECT_EQ(b.path, "/b");

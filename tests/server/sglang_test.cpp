@@ -12,23 +12,23 @@ namespace {
 using testing::Client, testing::Reply, testing::Served;
 using namespace std::chrono_literals;
 
-class Sglang : public ::testing::Test {
+class SglangRoutes : public ::testing::Test {
  protected:
   static void SetUpTestSuite() { served_ = std::make_unique<Served>(); }
   static void TearDownTestSuite() { served_.reset(); }
 
   static OrderedJson with(OrderedJson more) {
     OrderedJson body = {{"text", "12+34="}, {"sampling_params", {{"temperature", 0}, {"max_new_tokens", 20}}}};
-    body.update(more);
+    if (!more.is_null()) body.update(more);
     return body;
   }
   static OrderedJson ask(const OrderedJson& more) { return served_->json("/generate", with(more)); }
 
   static std::unique_ptr<Served> served_;
 };
-std::unique_ptr<Served> Sglang::served_;
+std::unique_ptr<Served> SglangRoutes::served_;
 
-TEST_F(Sglang, KeysAndTypes) {
+TEST_F(SglangRoutes, KeysAndTypes) {
   const OrderedJson answer = ask({{"rid", "mine"}});
   const OrderedJson& meta = answer["meta_info"];
   EXPECT_EQ(meta["id"], "mine");
@@ -44,7 +44,7 @@ TEST_F(Sglang, KeysAndTypes) {
   EXPECT_EQ(answer["text"], completion["choices"][0]["text"]);
 }
 
-TEST_F(Sglang, LengthAndStopStrings) {
+TEST_F(SglangRoutes, LengthAndStopStrings) {
   const OrderedJson cut = ask({{"sampling_params", {{"temperature", 0}, {"max_new_tokens", 2}}}});
   EXPECT_EQ(cut["meta_info"]["finish_reason"], OrderedJson({{"type", "length"}, {"length", 2}}));
   const std::string text = ask({})["text"];
@@ -53,7 +53,7 @@ TEST_F(Sglang, LengthAndStopStrings) {
   EXPECT_EQ(stopped["meta_info"]["finish_reason"]["matched"], text.substr(2, 1));
 }
 
-TEST_F(Sglang, LogprobsAreAfterTheTemperature) {
+TEST_F(SglangRoutes, LogprobsAreAfterTheTemperature) {
   const OrderedJson params = {{"temperature", 0.5}, {"max_new_tokens", 6}, {"sampling_seed", 3}, {"ignore_eos", true}};
   const OrderedJson answer =
       ask({{"sampling_params", params}, {"return_logprob", true}, {"logprob_start_len", 0}, {"top_logprobs_num", 2}});
@@ -81,7 +81,7 @@ TEST_F(Sglang, LogprobsAreAfterTheTemperature) {
   EXPECT_NEAR(scaled[0][0].get<double>() - scaled[1][0].get<double>(), 2 * (tops[0] - tops[1]), 1e-4);
 }
 
-TEST_F(Sglang, StreamsAreCumulative) {
+TEST_F(SglangRoutes, StreamsAreCumulative) {
   const OrderedJson whole = ask({{"return_logprob", true}});
   const std::vector<OrderedJson> events = served_->stream("/generate", with({{"return_logprob", true}}));
   ASSERT_GT(events.size(), 1u);
@@ -97,7 +97,7 @@ TEST_F(Sglang, StreamsAreCumulative) {
   EXPECT_TRUE(events[0]["meta_info"]["finish_reason"].is_null());
 }
 
-TEST_F(Sglang, BatchesAreLists) {
+TEST_F(SglangRoutes, BatchesAreLists) {
   const OrderedJson texts = ask({{"text", {"12+34=", "1+1="}}, {"rid", {"x", "y"}}});
   ASSERT_TRUE(texts.is_array());
   ASSERT_EQ(texts.size(), 2u);
@@ -109,7 +109,7 @@ TEST_F(Sglang, BatchesAreLists) {
   EXPECT_TRUE(ask({{"text", {"1+1="}}}).is_array()) << "a batch of one";
 }
 
-TEST_F(Sglang, Errors) {
+TEST_F(SglangRoutes, Errors) {
   const Reply both = served_->post("/generate", with({{"input_ids", {1}}}));
   EXPECT_EQ(both.status, 400);
   EXPECT_TRUE(both.json()["error"]["message"].is_string());
@@ -118,7 +118,7 @@ TEST_F(Sglang, Errors) {
   EXPECT_EQ(served_->ask("POST", "/generate", "{").status, 400);
 }
 
-TEST_F(Sglang, PauseContinueAndFlush) {
+TEST_F(SglangRoutes, PauseContinueAndFlush) {
   EXPECT_EQ(served_->post("/pause_generation", {{"mode", "in_place"}}).json()["status"], "ok");
   EXPECT_EQ(served_->get("/is_paused").json()["is_paused"], true);
   auto answer = std::async(std::launch::async, [] { return ask({}); });
@@ -131,7 +131,7 @@ TEST_F(Sglang, PauseContinueAndFlush) {
   EXPECT_EQ(served_->post("/pause_generation", {{"mode", "sideways"}}).status, 400);
 }
 
-TEST_F(Sglang, VllmsPauseAbortsByDefault) {
+TEST_F(SglangRoutes, VllmsPauseAbortsByDefault) {
   served_->serving->pause(recipes::PauseMode::in_place);
   auto answer = std::async(std::launch::async, [] {
     return served_->json("/v1/completions", {{"prompt", "1+1="}, {"max_tokens", 5}});
@@ -146,7 +146,7 @@ TEST_F(Sglang, VllmsPauseAbortsByDefault) {
   EXPECT_EQ(served_->ask("POST", "/reset_prefix_cache").json()["success"], true);
 }
 
-TEST_F(Sglang, AbortById) {
+TEST_F(SglangRoutes, AbortById) {
   served_->serving->pause(recipes::PauseMode::in_place);
   auto sglang = std::async(std::launch::async, [] { return ask({{"rid", "one"}}); });
   auto vllm = std::async(std::launch::async, [] {
@@ -161,14 +161,14 @@ TEST_F(Sglang, AbortById) {
   served_->serving->resume();
 }
 
-TEST_F(Sglang, ModelInfoAndHealth) {
+TEST_F(SglangRoutes, ModelInfoAndHealth) {
   const OrderedJson info = served_->get("/get_model_info").json();
   EXPECT_EQ(info["model_path"], testing::kModel);
   EXPECT_EQ(info["is_generation"], true);
   EXPECT_EQ(served_->get("/health_generate").status, 200);
 }
 
-TEST_F(Sglang, TokensInTokensOut) {
+TEST_F(SglangRoutes, TokensInTokensOut) {
   const OrderedJson body = {
       {"token_ids", {1, 2, 3}},
       {"sampling_params", {{"temperature", 0}, {"max_tokens", 4}, {"logprobs", 2}, {"ignore_eos", true}}}};

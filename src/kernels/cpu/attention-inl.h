@@ -1,6 +1,6 @@
 // Register tiles of attention: R query vectors against blocks of 16 keys or values. Every output is one chain, so the
-// shape of a tile changes no bit. In decoding each block comes from memory once, so the next is fetched meanwhile.
-// Included once per target.
+// shape of a tile changes no bit. In decoding each block comes from memory once, so what is read kBlocksAhead blocks
+// later is fetched meanwhile. Included once per target.
 
 #if defined(LOCKSTEP_KERNELS_CPU_ATTENTION_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LOCKSTEP_KERNELS_CPU_ATTENTION_INL_H_
@@ -21,6 +21,14 @@ namespace lockstep::kernels::HWY_NAMESPACE {
 // Accumulators of a full tile, its two loaded vectors and one broadcast fill the registers: 12 x 2 of 32, 6 x 2 of 16.
 inline constexpr int kTile = kParts == 1 ? 12 : 6;
 
+// As long as a block takes from memory to the core, four pass through it. It goes to the second cache: the first can
+// wait for only about 20 lines at a time, which halves the speed.
+inline constexpr int64_t kBlocksAhead = 4;
+template <class T>
+HWY_INLINE void fetch_ahead(const T* p) {
+  __builtin_prefetch(p, 0, 2);
+}
+
 // The vectors of a tile in fours: [vector / 4][padded depth][vector % 4].
 inline constexpr int64_t tile_floats(int64_t padded) {
   return (kTile + 3) / 4 * 4 * padded;
@@ -31,6 +39,7 @@ struct DotCall {
   const float* vectors;        // R of them, packed as tile_floats says
   const float* const* blocks;  // each [depth][16]
   int64_t num_blocks;
+  int64_t known_blocks;  // those from num_blocks on are what will be read next, of whatever kind
   int64_t depth, padded;
   float scale;  // after the chain
   float* out;
@@ -48,7 +57,7 @@ HWY_INLINE void dot_blocks(const DotCall& call, int64_t first) {
 #pragma GCC unroll 4
   for (int b = 0; b < B; ++b) {
     block[b] = call.blocks[first + b];
-    next[b] = call.blocks[std::min(first + b + B, call.num_blocks - 1)];
+    next[b] = call.blocks[std::min(first + b + kBlocksAhead, call.known_blocks - 1)];
   }
   constexpr int kFours = (R + 3) / 4;
   const float* vectors[kFours];
@@ -59,7 +68,7 @@ HWY_INLINE void dot_blocks(const DotCall& call, int64_t first) {
 #pragma GCC unroll 4
     for (int b = 0; b < B; ++b) {
       keys[b] = load16(block[b] + d * 16);
-      __builtin_prefetch(next[b] + d * 16);
+      fetch_ahead(next[b] + d * 16);
     }
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
@@ -92,6 +101,7 @@ struct WeightedSumCall {
   int64_t weight_stride;
   const float* const* blocks;  // each [16][depth], rows value_stride apart
   int64_t num_blocks;
+  int64_t known_blocks;  // as DotCall's
   int64_t value_stride;
   int64_t depth;
   float* out;  // [R], rows out_stride apart, padded to a multiple of 16
@@ -110,13 +120,13 @@ HWY_INLINE void sum_columns(const WeightedSumCall& call, int64_t column) {
   for (int64_t b = 0; b < call.num_blocks; ++b) {
     const float* value = call.blocks[b] + column;
     const float* weight = call.weights + b * call.weight_stride;
-    const int64_t next = call.blocks[std::min(b + 1, call.num_blocks - 1)] - call.blocks[b];
+    const int64_t next = call.blocks[std::min(b + kBlocksAhead, call.known_blocks - 1)] - call.blocks[b];
     for (int j = 0; j < 16; ++j, value += call.value_stride, ++weight) {
       Vec32 v[C];
 #pragma GCC unroll 4
       for (int c = 0; c < C; ++c) {
         v[c] = kRagged ? hn::MaskedLoad(mask, F32(), value) : hn::LoadU(F32(), value + c * kLanes);
-        __builtin_prefetch(value + next + c * kLanes);
+        fetch_ahead(value + next + c * kLanes);
       }
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {

@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "kernels/cpu/attention_work.h"
+#include "kernels/cpu/split.h"
 #include "kernels/cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -56,26 +57,31 @@ HWY_INLINE void finish_vector(float* o, const float* sums, float total, int64_t 
 struct ForwardScratch {
   float* vectors;      // one packed tile
   float* sums;         // [kTile][head_dim rounded up to 16]
-  const float** keys;  // [blocks]
-  const float** values;
-  float* scores;  // [blocks][kTile][16]
+  float* scores;       // [blocks][kTile][16]
+  const float** keys;  // [2 * blocks + kBlocksAhead]: keys, values, and what the next tile begins with
 };
 
-HWY_INLINE void forward_tile(const cpu::AttentionItem& item, int64_t v, int count, const ForwardScratch& scratch,
-                             const cpu::AttentionTensors& tensors) {
+// `next` begins with the tile that comes after this one.
+HWY_INLINE void forward_tile(const cpu::AttentionItem& item, int64_t v, int count, const cpu::AttentionItem& next,
+                             const ForwardScratch& scratch, const cpu::AttentionTensors& tensors) {
   const cpu::AttentionHead& head = item.head;
   const int64_t head_dim = head.shape->head_dim, padded = (head_dim + 15) / 16 * 16;
   Place places[kTile];
   find_places(head, v, count, places);
-  const int64_t begin = places[0].first_key / 16, end = places[count - 1].position / 16 + 1;
+  const int64_t begin = places[0].first_key / 16, end = places[count - 1].position / 16 + 1, num_blocks = end - begin;
+  const float** const values = scratch.keys + num_blocks;
   for (int64_t b = begin; b < end; ++b) {
     scratch.keys[b - begin] = head.keys(b);
-    scratch.values[b - begin] = head.values(b);
+    values[b - begin] = head.values(b);
   }
+  const int64_t next_begin = next.head.first_key(next.begin) / 16;
+  const int64_t ahead = std::min(kBlocksAhead, next.head.position(next.begin) / 16 + 1 - next_begin);
+  for (int64_t b = 0; b < ahead; ++b) values[num_blocks + b] = next.head.keys(next_begin + b);
   pack_vectors(scratch.vectors, tensors.q, places, count, head_dim);
   kDotTile[count - 1]({.vectors = scratch.vectors,
                        .blocks = scratch.keys,
-                       .num_blocks = end - begin,
+                       .num_blocks = num_blocks,
+                       .known_blocks = 2 * num_blocks + ahead,
                        .depth = head_dim,
                        .padded = padded,
                        .scale = head.shape->scale,
@@ -83,7 +89,7 @@ HWY_INLINE void forward_tile(const cpu::AttentionItem& item, int64_t v, int coun
                        .out_stride = count * 16});
   float totals[kTile];
   for (int r = 0; r < count; ++r) {
-    const auto [largest, total] = softmax_row({scratch.scores + r * 16, count * 16, end - begin},
+    const auto [largest, total] = softmax_row({scratch.scores + r * 16, count * 16, num_blocks},
                                               places[r].first_key - begin * 16, places[r].position - begin * 16);
     totals[r] = total;
     if (!tensors.stats.empty()) {
@@ -95,8 +101,9 @@ HWY_INLINE void forward_tile(const cpu::AttentionItem& item, int64_t v, int coun
   std::fill_n(scratch.sums, count * padded, 0.0f);
   kWeightedSumTile[count - 1]({.weights = scratch.scores,
                                .weight_stride = count * 16,
-                               .blocks = scratch.values,
-                               .num_blocks = end - begin,
+                               .blocks = values,
+                               .num_blocks = num_blocks,
+                               .known_blocks = num_blocks + ahead,
                                .value_stride = head_dim,
                                .depth = head_dim,
                                .out = scratch.sums,
@@ -109,22 +116,33 @@ HWY_INLINE void forward_tile(const cpu::AttentionItem& item, int64_t v, int coun
 size_t forward_scratch(const cpu::AttentionItem& item, void* memory, ForwardScratch* scratch) {
   const int64_t head_dim = item.head.shape->head_dim, padded = (head_dim + 15) / 16 * 16;
   const int64_t blocks = item.head.position(item.end - 1) / 16 + 1 - item.head.first_key(item.begin) / 16;
-  const int64_t floats = tile_floats(padded) + padded * kTile + blocks * kTile * 16, pointers = (blocks + 7) / 8 * 8;
+  const int64_t floats = tile_floats(padded) + padded * kTile + blocks * kTile * 16;
   if (memory) {
     scratch->vectors = static_cast<float*>(memory);
     scratch->sums = scratch->vectors + tile_floats(padded);
     scratch->scores = scratch->sums + padded * kTile;
     scratch->keys = reinterpret_cast<const float**>(scratch->vectors + floats);
-    scratch->values = scratch->keys + pointers;
   }
-  return static_cast<size_t>(floats) * sizeof(float) + static_cast<size_t>(2 * pointers) * sizeof(float*);
+  return static_cast<size_t>(floats) * sizeof(float) + static_cast<size_t>(2 * blocks + kBlocksAhead) * sizeof(float*);
 }
 
-void forward_item(const cpu::AttentionItem& item, const cpu::AttentionTensors& tensors, int worker, Stream& stream) {
-  ForwardScratch scratch{};
-  forward_scratch(item, stream.scratch(worker, forward_scratch(item, nullptr, nullptr)), &scratch);
-  for (int64_t v = item.begin; v < item.end; v += kTile)
-    forward_tile(item, v, static_cast<int>(std::min<int64_t>(kTile, item.end - v)), scratch, tensors);
+void forward_items(std::span<const cpu::AttentionItem> items, const cpu::AttentionTensors& tensors, int worker,
+                   Stream& stream) {
+  for (size_t i = 0; i < items.size(); ++i) {
+    const cpu::AttentionItem& item = items[i];
+    ForwardScratch scratch{};
+    forward_scratch(item, stream.scratch(worker, forward_scratch(item, nullptr, nullptr)), &scratch);
+    cpu::AttentionItem next = item;
+    for (int64_t v = item.begin; v < item.end; v = next.begin) {
+      const int64_t end = std::min<int64_t>(item.end, v + kTile);
+      if (end < item.end)
+        next.begin = end;
+      else if (i + 1 < items.size())
+        next = items[i + 1];
+      forward_tile(item, v, static_cast<int>(end - v), next, scratch, tensors);
+      if (end == item.end) break;
+    }
+  }
 }
 
 }  // namespace lockstep::kernels::HWY_NAMESPACE
@@ -132,7 +150,7 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace lockstep::kernels {
-HWY_EXPORT(forward_item);
+HWY_EXPORT(forward_items);
 
 namespace cpu {
 
@@ -151,9 +169,16 @@ void attention_forward(const AttentionTensors& tensors, const AttentionShape& sh
     }
   // The longest first, so that no thread is left with a long item at the end.
   std::stable_sort(items.begin(), items.end(), [](const auto& a, const auto& b) { return a.cost > b.cost; });
-  const auto run = LOCKSTEP_DISPATCH(stream, forward_item);
-  stream.parallel(static_cast<int64_t>(items.size()),
-                  [&](int64_t i, int worker) { run(items[static_cast<size_t>(i)], tensors, worker, stream); });
+  const auto run = LOCKSTEP_DISPATCH(stream, forward_items);
+  // Neighbours go to one thread, which fetches the next while it works on one; yet enough parts to even out.
+  constexpr int64_t kPartsPerThread = 4;
+  const auto count = static_cast<int64_t>(items.size());
+  const int64_t parts = std::min<int64_t>(count, kPartsPerThread * stream.threads());
+  stream.parallel(parts, [&](int64_t part, int worker) {
+    const Span at = even_part(count, parts, part);
+    run(std::span(items).subspan(static_cast<size_t>(at.begin), static_cast<size_t>(at.size())), tensors, worker,
+        stream);
+  });
 }
 
 }  // namespace cpu

@@ -63,10 +63,9 @@ struct Blocking {
   size_t scratch_bytes() const { return (pack_floats + room_floats) * sizeof(float); }
 };
 
-// Rows whose distance is nearly a multiple of a page fall into the same few sets of the first cache and evict one
-// another.
+// Rows whose distance is a multiple of a page fall into the same set of the first cache and evict one another.
 inline bool rows_collide(size_t stride, int64_t rows) {
-  constexpr size_t kSpread = 1024;
+  constexpr size_t kSpread = 4096;
   const size_t bytes = stride * sizeof(float);
   return rows > 4 && (bytes & (~bytes + 1)) >= kSpread;  // the largest power of two that divides the distance
 }
@@ -76,7 +75,9 @@ inline constexpr int64_t kBlockRows = 252, kGroupStrips = 3;
 
 template <class Source>
 Blocking choose_blocking(const Product& p, int64_t rows) {
-  constexpr size_t kDepth = 512, kBlockFloats = kDepth * kTileRows, kAlign = 32;
+  // Strips in scratch memory must not be deep. Those that lie ready are read from end to end, across the edge of one
+  // strip into the next, and a block of depth ends that: it costs a tenth of the speed.
+  constexpr size_t kDepth = Source::kRoom ? 512 : 2048, kBlockFloats = kDepth * kTileRows, kAlign = 32;
   const int64_t blocks = std::max<int64_t>(1, ceil_div(rows, kBlockRows));
   Blocking b;
   b.rows = std::max<int64_t>(1, ceil_div(rows, blocks));

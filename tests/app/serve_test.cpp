@@ -1,0 +1,132 @@
+// lockstep serve: its flags, and the program as a process that is asked, drained and stopped.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdlib>
+#include <fstream>
+
+#include "app/arguments.h"
+
+namespace lockstep::cli {
+namespace {
+
+using testing::expect_error;
+
+server::ServeOptions serve(const std::string& more) {
+  return parse_serve(words("--hf-checkpoint M " + more));
+}
+
+TEST(Serve, Defaults) {
+  const server::ServeOptions plain = serve("");
+  EXPECT_EQ(plain.host, "127.0.0.1");
+  EXPECT_EQ(plain.port, 8000);
+  EXPECT_EQ(plain.max_num_seqs, 256);
+  EXPECT_EQ(plain.max_queue, 4096);
+  EXPECT_EQ(plain.max_logprobs, 20);
+  EXPECT_EQ(plain.generation_config, "auto");
+  EXPECT_TRUE(plain.prefix_cache);
+  EXPECT_TRUE(plain.api_keys.empty() && plain.served_model_names.empty() && plain.lora_modules.empty());
+}
+
+TEST(Serve, Flags) {
+  const server::ServeOptions told = serve(
+      "--host ::1 --port 0 --served-model-name a b --api-key k1 k2 --max-model-len 100 --max-num-seqs 4 "
+      "--max-num-batched-tokens 64 --kv-cache-bytes 1000000 --max-loras 3 --max-lora-rank 16 --lora-root /r "
+      "--keep-adapter-versions 5 --max-queue 9 --generation-config vllm --max-logprobs -1 "
+      "--no-enable-prefix-caching --return-tokens-as-token-ids --log-requests --drain-timeout 7 "
+      "--trust-request-chat-template --enable-prompt-tokens-details --threads 1 --device cpu");
+  EXPECT_EQ(told.host, "::1");
+  EXPECT_EQ(told.port, 0);
+  EXPECT_EQ(told.served_model_names, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(told.api_keys, (std::vector<std::string>{"k1", "k2"}));
+  EXPECT_EQ(told.max_model_len, 100);
+  EXPECT_EQ(told.max_num_seqs, 4);
+  EXPECT_EQ(told.max_num_batched_tokens, 64);
+  EXPECT_EQ(told.kv_bytes, 1000000);
+  EXPECT_EQ(told.max_loras, 3);
+  EXPECT_EQ(told.max_lora_rank, 16);
+  EXPECT_EQ(told.lora_root, "/r");
+  EXPECT_EQ(told.keep_versions, 5);
+  EXPECT_EQ(told.max_queue, 9);
+  EXPECT_EQ(told.generation_config, "vllm");
+  EXPECT_EQ(told.max_logprobs, -1);
+  EXPECT_FALSE(told.prefix_cache);
+  EXPECT_TRUE(told.tokens_as_ids && told.log_requests && told.request_chat_template && told.prompt_tokens_details);
+  EXPECT_EQ(told.drain_timeout.count(), 7);
+}
+
+TEST(Serve, LoraModules) {
+  const auto modules = [](const Values& values) {
+    Values args = {"--hf-checkpoint", "M", "--lora-modules"};
+    args.insert(args.end(), values.begin(), values.end());
+    return parse_serve(args).lora_modules;
+  };
+  const auto found = modules({"a=/x/y=z", R"({"name": "b", "path": "/p", "base_model_name": "m"})"});
+  ASSERT_EQ(found.size(), 2u);
+  EXPECT_EQ(found[0].name, "a");
+  EXPECT_EQ(found[0].path, "/x/y=z");
+  EXPECT_EQ(found[1].name, "b");
+  EXPECT_EQ(found[1].path, "/p");
+  for (const char* bad : {"a", "=p", "a=", "{\"name\": \"b\"}", "{"})
+    expect_error<ConfigError>([&] { modules({bad}); }, {"--lora-modules", "NAME=PATH"});
+  expect_error<ConfigError>([&] { modules({"a=x", "a=y"}); }, {"two adapters of one name"});
+  expect_error<ConfigError>([&] { serve("--max-loras 1 --lora-modules a=x b=y"); }, {"--max-loras"});
+}
+
+TEST(Serve, FlagsOfOtherServers) {
+  const server::ServeOptions told =
+      serve("--enable-lora --max-cpu-loras 4 --dtype float32 --gpu-memory-utilization 0.9");
+  EXPECT_EQ(told.notes.size(), 4u);
+  expect_error<ConfigError>([] { serve("--dtype int8"); }, {"--dtype"});
+  expect_error<ConfigError>([] { serve("--tensor-parallel-size 2"); }, {"--tensor-parallel-size"});
+  expect_error<ConfigError>([] { serve("--prot 1"); }, {"--prot", "--port"});
+  expect_error<ConfigError>([] { serve("--num-layers 2"); }, {"unknown: --num-layers"});
+  expect_error<ConfigError>([] { parse_serve({}); }, {"--hf-checkpoint"});
+}
+
+std::string read(const std::filesystem::path& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+// Starts the server, asks for a completion, sends SIGTERM while a long one is being streamed.
+constexpr const char* kScript = R"(
+set -m
+"$@" >out 2>err &
+while ! grep -q http out; do kill -0 $! || exit 9; sleep 0.05; done
+port=$(sed -n 's/.*:\([0-9]*\),.*/\1/p' out)
+ask() {
+  exec 3<>/dev/tcp/127.0.0.1/$port
+  printf 'POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s' ${#1} "$1" >&3
+}
+ask '{"prompt": "12+34=", "max_tokens": 20, "temperature": 0}'
+cat <&3 >whole
+ask '{"prompt": "12+34=", "max_tokens": 480, "temperature": 0, "ignore_eos": true, "stream": true}'
+head -c 700 <&3 >stream
+kill -TERM $!
+cat <&3 >>stream
+wait $!
+)";
+
+TEST(Serve, AnswersAndDrains) {
+  const testing::TempDirectory dir;
+  dir.write("serve.sh", kScript);
+  const std::string command = "cd " + dir.path().string() +
+                              " && bash serve.sh " LOCKSTEP_BINARY " serve --hf-checkpoint " LOCKSTEP_SOURCE_DIR
+                              "/models/arith --served-model-name base "
+                              "--port 0 --device cpu --log-requests";
+  const int status = std::system(command.c_str());
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0) << read(dir / "err");
+  EXPECT_TRUE(read(dir / "out").starts_with("serving base at http://127.0.0.1:")) << read(dir / "out");
+  EXPECT_NE(read(dir / "whole").find("\"text_completion\""), std::string::npos) << read(dir / "whole");
+  const std::string stream = read(dir / "stream"), err = read(dir / "err");
+  EXPECT_NE(stream.find("\"finish_reason\":\"length\""), std::string::npos) << "it was allowed to end";
+  EXPECT_NE(stream.find("data: [DONE]"), std::string::npos);
+  EXPECT_NE(err.find("draining"), std::string::npos) << err;
+  EXPECT_NE(err.find("POST /v1/completions 200 "), std::string::npos) << err;
+}
+
+}  // namespace
+}  // namespace lockstep::cli
