@@ -49,7 +49,7 @@ class Running:
     """A server while the block runs."""
 
     def __init__(self, name, command, environment=None):
-        self.port = free_port()
+        self.port, self.loads = free_port(), 0
         self.server = Server([*map(str, command), "--port", str(self.port)], environment, self.port, folder / f"{name}.log")
 
     def __enter__(self):
@@ -68,17 +68,18 @@ class Running:
         return Client(self.port, key=None)
 
     def load(self, model="base", concurrency=1, requests=1, prompt=128, answer=128, *more):
-        """What serve_load says of these requests; an error of any ends the run."""
+        """What serve_load says of these requests, prompts never seen before; an error of any ends the run."""
         path = folder / "load.json"
+        self.loads += 1
         command = [options.load, "--host", "127.0.0.1", "--port", self.port, "--model", model, "--endpoint", "completions",
                    "--concurrency", concurrency, "--num-requests", requests, "--prompt-tokens", prompt, "--max-tokens", answer,
-                   "--vocab", VOCABULARY, "--json", path, *more]
+                   "--vocab", VOCABULARY, "--temperature", 1, "--prompt-seed", self.loads, "--json", path, *more]
         done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
         if done.returncode != 0:
             sys.exit(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
         result = json.loads(path.read_text())
-        if result["errors"]:
-            sys.exit(f"{result['errors']} of {requests} requests failed: {json.dumps(result)}")
+        if result["num_errors"]:
+            sys.exit(f"{result['num_errors']} of {requests} requests failed: {json.dumps(result)}")
         return result
 
 
@@ -105,8 +106,8 @@ def throughput_of(server, model):
     server.load(model, max(options.concurrency), max(options.concurrency), 8, 4)  # what is compiled or allocated on first use
     for concurrency in options.concurrency:
         result = server.load(model, concurrency, options.rounds * concurrency, options.tokens, options.tokens)
-        rates[str(concurrency)] = result["output_tokens_per_second"]
-        times[str(concurrency)] = {key: result[key] for key in ("ttft_ms", "itl_ms") if key in result}
+        rates[str(concurrency)] = result["tokens_per_s"]
+        times[str(concurrency)] = {key: result[key] for key in ("ttft_ms", "inter_token_ms")}
         print(model, concurrency, round(rates[str(concurrency)], 1), "tok/s", flush=True)
     return rates, times
 
@@ -141,8 +142,7 @@ def ttft():
     with lockstep() as server:
         server.load("base", 1, 2, 768, 2)
         cold = server.load("base", 1, 12, 768, 2)
-        server.load("base", 1, 1, 768, 2, "--shared-prefix", 752)
-        warm = server.load("base", 1, 12, 768, 2, "--shared-prefix", 752)
+        warm = server.load("base", 1, 13, 768, 2, "--shared-prefix", 752)  # its first fills the cache
     return {"prompt_tokens": 768, "cold_ms": cold["ttft_ms"], "prefix_hit_ms": warm["ttft_ms"]}
 
 
@@ -157,7 +157,7 @@ def layer():
     http = after[0][server.pid] - before[0].get(server.pid, 0)
     return {"streams": 32, "steps": steps, "step_ms": 1000 * seconds / steps, "http_ms_per_step": 1000 * http / steps,
             "http_share": http / seconds, "http_us_per_token": 1e6 * http / (64 * options.tokens),
-            "tok_s": result["output_tokens_per_second"]}
+            "tok_s": result["tokens_per_s"]}
 
 
 def streams():
@@ -169,7 +169,7 @@ def streams():
             result = server.load("base", options.streams, options.streams, 16, 32, *more)
             found["rounds"].append({"slow": slow, **result})
             found["resident_bytes"].append(resident_bytes(server.pid))
-            print("streams", slow, round(result["output_tokens_per_second"], 1), found["resident_bytes"][-1], flush=True)
+            print("streams", slow, round(result["tokens_per_s"], 1), found["resident_bytes"][-1], flush=True)
     return found
 
 
@@ -182,8 +182,8 @@ def adapters():
         result = server.load(",".join(names), 64, 4 * options.num_adapters, 64, 64)
         one = server.load(names[0], 64, 4 * options.num_adapters, 64, 64)
         after = resident_bytes(server.pid)
-    return {"adapters": options.num_adapters, "concurrency": 64, "tok_s": result["output_tokens_per_second"],
-            "one_adapter_tok_s": one["output_tokens_per_second"], "resident_bytes": [before, after], "load": result}
+    return {"adapters": options.num_adapters, "concurrency": 64, "tok_s": result["tokens_per_s"],
+            "one_adapter_tok_s": one["tokens_per_s"], "resident_bytes": [before, after], "load": result}
 
 
 def cycles():

@@ -39,10 +39,15 @@ def of_elements(theirs, ours, path):
         return [f"{path}: {'elements' if ours else 'no element'}"] if theirs or ours else []
     found = []
     for one in ours:
-        found += min((differences(other, one, path) for other in alike(theirs, one)), key=len)
+        found += min((differences(other, one, path) for other in alike(theirs, one)), key=distance)
     for other in theirs:
-        found += min((differences(other, one, path) for one in alike(ours, other)), key=len)
+        found += min((differences(other, one, path) for one in alike(ours, other)), key=distance)
     return list(dict.fromkeys(found))
+
+
+def distance(found):
+    """What is more than asked for counts least."""
+    return sum(not line.endswith(": extra") for line in found), len(found)
 
 
 def alike(shapes, one):
