@@ -10,14 +10,32 @@ namespace lockstep::server {
 
 namespace {
 
+// Told once, by whoever comes first: the answer, or the client that goes away.
+class Line {
+ public:
+  Line(const HttpRequest& request, std::function<void(std::string)> log)
+      : what_(request.method + " " + request.path), log_(std::move(log)) {}
+
+  void tell(const std::string& how) {
+    if (told_.exchange(true)) return;
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - arrived_;
+    log_(fmt::format("{} {} {:.3f} s", what_, how, seconds.count()));
+  }
+
+ private:
+  std::string what_;
+  std::function<void(std::string)> log_;
+  std::chrono::steady_clock::time_point arrived_ = std::chrono::steady_clock::now();
+  std::atomic<bool> told_ = false;
+};
+
 class LoggedResponder : public Responder {
  public:
-  LoggedResponder(const HttpRequest& request, std::shared_ptr<Responder> responder,
-                  std::function<void(std::string)> log)
-      : what_(request.method + " " + request.path), responder_(std::move(responder)), log_(std::move(log)) {}
+  LoggedResponder(std::shared_ptr<Line> line, std::shared_ptr<Responder> responder)
+      : line_(std::move(line)), responder_(std::move(responder)) {}
 
   void send(HttpResponse response) override {
-    tell(fmt::format("{}", response.status));
+    line_->tell(fmt::format("{}", response.status));
     responder_->send(std::move(response));
   }
   void begin_stream(HttpResponse head) override {
@@ -26,36 +44,27 @@ class LoggedResponder : public Responder {
   }
   void write(std::string chunk) override { responder_->write(std::move(chunk)); }
   void end_stream() override {
-    tell(fmt::format("{} stream", status_.load()));
+    line_->tell(fmt::format("{} stream", status_.load()));
     responder_->end_stream();
   }
   void on_disconnect(std::function<void()> callback) override {
-    responder_->on_disconnect([this, callback = std::move(callback)] {
-      tell("client gone");
+    responder_->on_disconnect([line = line_, callback = std::move(callback)] {
+      line->tell("client gone");
       callback();
     });
   }
 
  private:
-  void tell(const std::string& how) {
-    if (told_.exchange(true)) return;
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - arrived_;
-    log_(fmt::format("{} {} {:.3f} s", what_, how, seconds.count()));
-  }
-
-  std::string what_;
+  std::shared_ptr<Line> line_;
   std::shared_ptr<Responder> responder_;
-  std::function<void(std::string)> log_;
-  std::chrono::steady_clock::time_point arrived_ = std::chrono::steady_clock::now();
   std::atomic<int> status_ = 200;
-  std::atomic<bool> told_ = false;
 };
 
 }  // namespace
 
 std::shared_ptr<Responder> logged(const HttpRequest& request, std::shared_ptr<Responder> responder,
                                   std::function<void(std::string line)> log) {
-  return std::make_shared<LoggedResponder>(request, std::move(responder), std::move(log));
+  return std::make_shared<LoggedResponder>(std::make_shared<Line>(request, std::move(log)), std::move(responder));
 }
 
 }  // namespace lockstep::server

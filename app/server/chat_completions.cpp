@@ -157,7 +157,7 @@ PromptInput chat_prompt(const Service& service, const ChatFields& chat) {
   if (chosen == nullptr)
     throw bad_request("The model has no chat template: start the server with --chat-template FILE.", "messages");
   PromptInput prompt{.text = chosen->render(chat.input).text};
-  prompt.tokens = service.tokenizer.encode(prompt.text, chat.add_special_tokens);
+  prompt.tokens = service.encode(prompt.text, chat.add_special_tokens);
   return prompt;
 }
 

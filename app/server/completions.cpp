@@ -131,7 +131,7 @@ PromptInput tokenized(const Service& service, const CompletionRequest& request,
     return {.tokens = *ids, .text = request.common.options.echo ? service.tokenizer.decode(*ids) : ""};
   }
   const std::string& text = std::get<std::string>(prompt);
-  return {.tokens = service.tokenizer.encode(text, request.add_special_tokens), .text = text};
+  return {.tokens = service.encode(text, request.add_special_tokens), .text = text};
 }
 
 }  // namespace

@@ -152,7 +152,7 @@ OrderedJson read_body(const HttpRequest& request, bool must_be_json) {
   try {
     body = parse_ordered_json(request.body, "body");
   } catch (const FormatError& error) {
-    throw ApiError(400, one_line(error.fault()), "", "Bad Request");
+    throw ApiError(400, one_line(error.fault()), "body", "Bad Request");
   }
   if (!body.is_object()) wrong_type("body", body, "a JSON object");
   return body;

@@ -41,7 +41,7 @@ void check_load(const Service& service, const AdapterSource& source) {
                     source.name));
 }
 
-// What the request asks for is the caller's to mend; a directory without its files is not found.
+// What the request asks for is the caller's to mend; a directory that is no adapter's is not found.
 ApiError load_error(std::exception_ptr error, const Service& service, const AdapterSource& source) {
   const std::string message = api_error(error).what();
   try {
@@ -52,9 +52,8 @@ ApiError load_error(std::exception_ptr error, const Service& service, const Adap
   }
   const std::filesystem::path directory = std::filesystem::path(service.options.lora_root) / source.path;
   std::error_code ignored;
-  for (const char* file : {"adapter_config.json", "adapter_model.safetensors"})
-    if (!std::filesystem::exists(directory / file, ignored))
-      return {404, fmt::format("No adapter found for '{}': {}", source.name, message)};
+  if (!std::filesystem::exists(directory / "adapter_config.json", ignored))
+    return {404, fmt::format("No adapter found for '{}': {}", source.name, message)};
   return {500, message};
 }
 

@@ -36,6 +36,11 @@ AnswerPlan make_plan(Service& service, const CommonFields& common, std::vector<P
     if (prompt.tokens.empty()) throw bad_request("The prompt cannot be empty.", "prompt");
     check_vocabulary(prompt.tokens, service.rules, "prompt");
   }
+  const int64_t samples = static_cast<int64_t>(prompts.size()) * common.sampling.n;
+  if (samples > service.options.max_samples)
+    throw bad_request(
+        fmt::format("The request asks for {} samples, at most {} may wait.", samples, service.options.max_samples),
+        "n");
   AnswerPlan plan{.model = model.name, .seeded = common.sampling.seeded, .options = common.options};
   const std::string_view header = request.header("x-request-id");
   plan.id = std::string(prefix) + (!header.empty()     ? std::string(header)

@@ -77,6 +77,10 @@ constexpr Route kRoutes[] = {
     {"GET", "/metrics", send_metrics},
 };
 
+// As FastAPI, under vLLM and SGLang.
+const HttpResponse kNotFound = json_response(R"({"detail":"Not Found"})", 404);
+const HttpResponse kNotAllowed = json_response(R"({"detail":"Method Not Allowed"})", 405);
+
 // Without a key anyone may see that the server is there and how it does.
 constexpr std::string_view kOpen[] = {"/health", "/ping", "/version", "/metrics"};
 
@@ -117,8 +121,7 @@ bool Router::is_authorized(const HttpRequest& request) const {
 
 void Router::dispatch(const HttpRequest& request, std::shared_ptr<Responder> responder) {
   if (request.path == "/health" || request.path == "/ping") {
-    if (request.method != "GET" && request.method != "POST")
-      throw ApiError(405, "Method Not Allowed", "", "Method Not Allowed");
+    if (request.method != "GET" && request.method != "POST") return responder->send(kNotAllowed);
     return handle_health(service_, draining_, std::move(responder));
   }
   bool known = false;
@@ -135,8 +138,7 @@ void Router::dispatch(const HttpRequest& request, std::shared_ptr<Responder> res
       return responder->send(sglang_error_response(error));
     }
   }
-  if (known) throw ApiError(405, "Method Not Allowed", "", "Method Not Allowed");
-  throw ApiError(404, "Not Found", "", "Not Found");
+  responder->send(known ? kNotAllowed : kNotFound);
 }
 
 void Router::handle(const HttpRequest& request, std::shared_ptr<Responder> responder) {

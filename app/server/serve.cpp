@@ -44,6 +44,7 @@ recipes::ServingOptions serving_options(const ServeOptions& options, const text:
 ServiceOptions service_options(const ServeOptions& options) {
   ServiceOptions service{.model_names = model_names(options),
                          .api_keys = options.api_keys,
+                         .max_samples = options.max_queue,
                          .max_logprobs = options.max_logprobs,
                          .tokens_as_ids = options.tokens_as_ids,
                          .prompt_tokens_details = options.prompt_tokens_details,

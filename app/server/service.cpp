@@ -34,6 +34,14 @@ SamplingRules sampling_rules(const recipes::Base& base, const text::Tokenizer& t
   return rules;
 }
 
+// What normalization shrinks at most, times the longest token, times the context.
+size_t max_prompt_bytes(const text::Tokenizer& tokenizer, int64_t max_model_len) {
+  constexpr size_t kShrinking = 4;
+  size_t longest = 1;
+  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) longest = std::max(longest, tokenizer.token_bytes(id).size());
+  return kShrinking * longest * static_cast<size_t>(max_model_len);
+}
+
 uint64_t fresh_seed() {
   std::random_device device;
   return uint64_t{device()} << 32 | device();
@@ -56,7 +64,12 @@ Service::Service(recipes::Serving& serving, const text::Tokenizer& tokenizer,
       started(unix_seconds()),
       loop(loop),
       answers(std::move(loop)),
+      max_prompt_bytes_(max_prompt_bytes(tokenizer, serving.max_model_len())),
       random_(fresh_seed()) {}
+
+Service::~Service() {
+  serving.abort_all();  // from here on the engine has nobody to tell
+}
 
 bool Service::is_base(std::string_view name) const {
   return std::ranges::count(options.model_names, name) > 0;
@@ -78,6 +91,14 @@ Service::Model Service::model(const std::optional<std::string>& name) const {
     if (name->size() > base.size() + 1 && name->starts_with(base) && (*name)[base.size()] == ':')
       if (const std::string adapter = name->substr(base.size() + 1); loaded(adapter)) return {*name, adapter};
   throw no_such_model(*name);
+}
+
+std::vector<int32_t> Service::encode(std::string_view text, bool add_special) const {
+  if (text.size() > max_prompt_bytes_)
+    throw bad_request(fmt::format("This model's maximum context length is {} tokens. A prompt of {} bytes has more.",
+                                  serving.max_model_len(), text.size()),
+                      "prompt");
+  return tokenizer.encode(text, add_special);
 }
 
 std::string Service::random_id() {

@@ -22,6 +22,7 @@ namespace lockstep::server {
 struct ServiceOptions {
   std::vector<std::string> model_names;    // of the base; the first is what answers say
   std::vector<std::string> api_keys = {};  // empty: none is asked for
+  int64_t max_samples = 4096;              // of one request: prompts times n
   int64_t max_logprobs = 20;               // -1: as many as the engine reports
   bool tokens_as_ids = false;              // "token_id:123" in log-probs
   bool prompt_tokens_details = false;      // usage tells cached tokens
@@ -37,6 +38,8 @@ struct Service {
   // All referenced objects outlive it.
   Service(recipes::Serving& serving, const text::Tokenizer& tokenizer, std::optional<text::ChatTemplate> chat_template,
           ServiceOptions options, Loop loop);
+  // Aborts what is in flight; the server's thread must have ended, the loop must still be there.
+  ~Service();
 
   struct Model {
     std::string name;     // as the answer says it
@@ -45,6 +48,10 @@ struct Service {
   // The base by its names, an adapter by its own or SGLang's "base:adapter"; no name: the base. ApiError 404.
   Model model(const std::optional<std::string>& name) const;
   bool is_base(std::string_view name) const;
+
+  // The tokens of a prompt. ApiError 400 without a look at a text so long that it cannot fit the context: the server's
+  // thread has others to serve.
+  std::vector<int32_t> encode(std::string_view text, bool add_special) const;
 
   std::string random_id();  // 32 hexadecimal digits
   uint64_t random_seed();
@@ -61,6 +68,7 @@ struct Service {
   Worker adapter_worker, control_worker;
 
  private:
+  size_t max_prompt_bytes_;
   std::mt19937_64 random_;
 };
 

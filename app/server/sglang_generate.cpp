@@ -174,7 +174,7 @@ void handle_sglang_generate(Service& service, const HttpRequest& request, std::s
     for (std::vector<int32_t>& tokens : *ids) prompts.push_back({.tokens = std::move(tokens)});
   else
     for (const std::string& text : std::get<std::vector<std::string>>(asked.prompts))
-      prompts.push_back({.tokens = service.tokenizer.encode(text, true)});
+      prompts.push_back({.tokens = service.encode(text, true)});
   for (size_t i = 0; i < prompts.size(); ++i)
     prompts[i].adapter = asked.adapters[i] ? service.model(*asked.adapters[i]).adapter : "";
   CommonFields common = asked.common;

@@ -125,7 +125,7 @@ void handle_tokenize(Service& service, const HttpRequest& request, std::shared_p
   service.model(fields.string("model"));
   std::vector<int32_t> tokens;
   if (const auto prompt = fields.string("prompt"))
-    tokens = service.tokenizer.encode(*prompt, fields.flag("add_special_tokens", true));
+    tokens = service.encode(*prompt, fields.flag("add_special_tokens", true));
   else
     tokens = chat_prompt(service, read_chat(fields, service.options.chat_template_kwargs)).tokens;
   std::string out =

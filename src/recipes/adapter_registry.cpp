@@ -88,7 +88,7 @@ lora::AdapterVersion AdapterRegistry::stage(const AdapterSource& source, const s
   const checkpoint::PeftDirectory directory{fs::Path(path)};
   const int64_t rank = directory.config().rank;
   if (rank > options_.max_lora_rank)
-    throw ConfigError(
+    throw ShapeError(
         {.what = fmt::format("LoRA rank {} is greater than max_lora_rank {}.", rank, options_.max_lora_rank),
          .where = source.name});
   if (!source.sha256.empty()) {

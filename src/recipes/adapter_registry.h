@@ -52,8 +52,8 @@ class AdapterRegistry {
 
   // Reads and checks everything first - names, shapes, rank, base fingerprint, SHA-256 - then swaps; on any error what
   // was served goes on being served. ConfigError: loaded already and not in_place, too many names, an empty name or a
-  // base's, a path outside lora_root, a version that is not newer, a rank above the limit; DataError: SHA-256;
-  // FormatError, ShapeError, ResourceError as load_adapter.
+  // base's, a path outside lora_root, a version that is not newer; ShapeError: a rank above the limit; DataError:
+  // SHA-256; FormatError, ShapeError, ResourceError as load_adapter.
   AdapterInfo load(const AdapterSource& source);
   void unload(const std::string& name);  // NoSuchAdapter. Requests in flight keep it
   // Waits until nobody uses a version of a name that was unloaded. False: not within `timeout`.

@@ -149,7 +149,7 @@ TEST_F(ServingTest, WhatCannotBeLoadedChangesNothing) {
   EXPECT_THROW(adapters.load({.name = "base", .path = first_}), ConfigError);
   EXPECT_THROW(adapters.load({.name = "", .path = first_}), ConfigError);
   EXPECT_THROW(adapters.load({.name = "b", .path = path("nowhere")}), Error);
-  EXPECT_THROW(adapters.load({.name = "b", .path = adapter_of(kTiny, lora::LoraType::canonical, 5)}), ConfigError)
+  EXPECT_THROW(adapters.load({.name = "b", .path = adapter_of(kTiny, lora::LoraType::canonical, 5)}), ShapeError)
       << "rank";
   EXPECT_THROW(adapters.load({.name = "b", .path = adapter_of(kArith, lora::LoraType::canonical, 4)}), Error)
       << "another base";

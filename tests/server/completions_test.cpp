@@ -236,6 +236,8 @@ TEST_F(Completions, Errors) {
   EXPECT_EQ(status({{"max_tokens", 507}}), 400) << "6 + 507 > 512";
   EXPECT_EQ(status({{"max_tokens", 506}, {"temperature", 1}}), 200);
   EXPECT_EQ(status({{"min_tokens", 30}}), 400);
+  EXPECT_EQ(status({{"prompt", std::string(1 << 20, '1')}}), 400);
+  EXPECT_EQ(status({{"n", 5000}, {"temperature", 1}}), 400) << "more than may wait";
   EXPECT_EQ(status({{"adapter_version", 1}}), 400) << "the base has no versions";
   EXPECT_EQ(status({{"temperature", -1}, {"stream", true}}), 400) << "before the stream begins";
   EXPECT_EQ(served_->ask("POST", "/v1/completions", "{\"model\": ").status, 400);

@@ -83,6 +83,8 @@ inline std::string request_text(const std::string& method, const std::string& pa
 }
 
 class Served {
+  Running running_;  // is stopped first and destroyed last: the engine's thread posts to it
+
  public:
   explicit Served(ServiceOptions options = {}, recipes::ServingOptions serving_options = {})
       : running_([this](HttpRequest request, std::shared_ptr<Responder> responder) {
@@ -157,10 +159,6 @@ class Served {
   std::unique_ptr<recipes::Serving> serving;
   std::unique_ptr<Service> service;
   std::unique_ptr<Router> router;
-
- private:
-  // Goes first: its thread uses the others. Its server, which they post to, is the last to be destroyed.
-  Running running_;
 };
 
 }  // namespace lockstep::server::testing

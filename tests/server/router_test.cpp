@@ -16,7 +16,7 @@ const OrderedJson kShort = {{"prompt", "1+1="}, {"max_tokens", 2}};
 TEST(Router, WhatThereIs) {
   const Served served;
   EXPECT_EQ(served.get("/v1/nothing").status, 404);
-  EXPECT_EQ(served.get("/v1/nothing").json()["error"]["code"], 404);
+  EXPECT_EQ(served.get("/v1/nothing").json(), OrderedJson({{"detail", "Not Found"}}));
   EXPECT_EQ(served.get("/v1/completions").status, 405);
   EXPECT_EQ(served.ask("OPTIONS", "/v1/completions").status, 405);
   EXPECT_EQ(served.ask("DELETE", "/v1/models").status, 405);
