@@ -229,7 +229,8 @@ def ratios(parts):
 
 
 about = folder / "about.json"
-subprocess.run([options.lockstep, "bench", "--hf-checkpoint", options.model, "--decode-batch", "1", "--new-tokens", "8", "--json",
+subprocess.run([options.lockstep, "bench", "--hf-checkpoint", options.model, "--batch-size", "1", "--seq-length", "16", "--decode-batch",
+                "1", "--new-tokens", "8", "--json",
                 str(about)], check=True, stdout=subprocess.DEVNULL)
 about = json.loads(about.read_text())
 parts, results = {}, {}

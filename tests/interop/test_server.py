@@ -119,6 +119,6 @@ def test_answers_as_vllm(vllm, ours, case):
         for family, (kind, labels) in mine["metrics"].items():
             known = theirs["metrics"].get(family, ["no such metric", []])
             # what an `_info` metric tells of the configuration is each server's own choice
-            assert kind == known[0] and (labels == known[1] or family.endswith("_info") and set(labels) <= {*known[1], "model_name"}), family
+            assert kind == known[0] and (labels == known[1] or family.endswith("_info") and set(labels) <= {*known[1], "engine", "model_name"}), family
     if "values" in theirs:
         assert_same_values(theirs["values"], mine["values"])
