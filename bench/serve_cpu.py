@@ -161,7 +161,7 @@ def layer():
 
 
 def streams():
-    with lockstep(sequences=256) as server:
+    with lockstep("--kv-cache-bytes", 2**30, sequences=256) as server:  # a pool that the first round fills
         server.load("base", 8, 8, 16, 16)
         found = {"streams": options.streams, "slow": options.slow, "resident_bytes": [resident_bytes(server.pid)], "rounds": []}
         for slow in (0, options.slow, options.slow):

@@ -28,8 +28,6 @@ OTHER_STATUS = {
     "error: prompt and max_tokens beyond the context": (400, "BadRequestError"),
     # vLLM loads an adapter whose A is narrower than the layer and serves something.
     "load: of another base": (500, "InternalServerError"),
-    # A file that is not there is 404 whichever it is; vLLM says so only of the other one.
-    "load: no adapter_model.safetensors": (404, "NotFoundError"),
     # vLLM needs a parser for it; here the tools are the template's matter and the answer is text.
     "chat tools auto": (200, None),
 }
