@@ -45,6 +45,13 @@ void adapted_linear_forward(Tensor y, Tensor h, ConstTensor x, const PackedWeigh
   lora_expand(y, h, pairs, stream);
 }
 
+void adapted_linear_forward(Tensor y, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
+                            ConstTensor residual, const LoraTiles& tiles, int64_t site, Stream& stream) {
+  stream.beside([&] { lora_shrink_tiles(h, x, tiles, site, stream); },
+                [&] { linear_forward(y, x, weight, bias, residual, stream); });
+  lora_expand_tiles(y, h, tiles, site, stream);
+}
+
 void linear_backward_input(Tensor dx, ConstTensor dy, const PackedWeight& weight, bool accumulate, Stream& stream) {
   const int64_t tokens = require_rows(dy, "linear_backward_input", "dy");
   const DType dtype = activation_dtype(stream.device());

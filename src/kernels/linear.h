@@ -23,6 +23,10 @@ void linear_forward(Tensor y, ConstTensor x, const PackedWeight& weight, ConstTe
 void adapted_linear_forward(Tensor y, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
                             ConstTensor residual, std::span<const LoraPair> pairs, Stream& stream);
 
+// The same for rows of many adapters.   h [T, tiles.h_columns()]
+void adapted_linear_forward(Tensor y, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
+                            ConstTensor residual, const LoraTiles& tiles, int64_t site, Stream& stream);
+
 // dx[t,k] (+)= sum_n dy[t,n] W[n,k]           (the chain runs over n in order; continues dx when `accumulate`)
 //   dy [T, N], dx [T, K] activations. On a GPU groups of 16 n in order, and `accumulate` adds in f32 before the
 //   rounding.

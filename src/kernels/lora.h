@@ -38,6 +38,41 @@ void lora_expand_backward(Tensor dh, ConstTensor dy, std::span<const LoraPair> p
 // dx += sum over p, in order, of dh_p A_p^T
 void lora_shrink_backward(Tensor dx, ConstTensor dh, std::span<const LoraPair> pairs, Stream& stream);
 
+// ---- few rows of many adapters in one launch (GPU) ----
+
+inline constexpr int kLoraTileRows = 16;
+inline constexpr int kMostSitePairs = 3;
+
+// Neighbouring rows of one adapter, at most kLoraTileRows; none: an entry that only fills the list.
+struct LoraTile {
+  int32_t row_begin = 0, rows = 0, adapter = 0;
+};
+// The pairs of one adapter that read one input. Device pointers to contiguous bf16.
+struct LoraSitePair {
+  const void *a = nullptr, *b = nullptr;  // [in, rank], [rank, out]
+  int32_t rank = 0, in = 0, out = 0, out_begin = 0;
+  float scale = 1;
+};
+struct LoraSite {
+  LoraSitePair pair[kMostSitePairs];
+  int32_t count = 0;
+};
+// Device memory. Rows of no tile are base rows.
+struct LoraTiles {
+  const LoraTile* tiles = nullptr;
+  int64_t num_tiles = 0;
+  const LoraSite* sites = nullptr;  // [adapters, num_sites]
+  int64_t num_sites = 0;
+  int64_t most_rank = 0;  // of a pair; multiple of 16. Sizes the launch and h, changes no result
+
+  int64_t h_columns() const { return kMostSitePairs * most_rank; }
+};
+
+// h = x A and y += scale h B as lora_shrink and lora_expand make them of each tile's rows alone, bit for bit, with the
+// pairs of its adapter at `site`.   x [T, in]   h [T, h_columns()]   y [T, out of the product]   DeviceError on a CPU.
+void lora_shrink_tiles(Tensor h, ConstTensor x, const LoraTiles& tiles, int64_t site, Stream& stream);
+void lora_expand_tiles(Tensor y, ConstTensor h, const LoraTiles& tiles, int64_t site, Stream& stream);
+
 // Consecutive rows (a sample, or a part of one that begins at a multiple of 256 of its rows) and the flat gradient
 // buffer of their lane. Rows of no entry add nothing.
 struct GradientRows {

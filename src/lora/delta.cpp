@@ -53,6 +53,11 @@ ConstTensor adapter_input(ConstTensor x, float p, const kernels::DropoutCounter&
   return masked;
 }
 
+// Of AdapterLayout::site_pairs, and of tiles.
+int64_t site_number(int64_t layer, Product product) {
+  return layer * kProducts + static_cast<int64_t>(product);
+}
+
 }  // namespace
 
 int64_t gradient_floats(const AdapterLayout& layout) {
@@ -69,23 +74,35 @@ int64_t gradient_floats(const AdapterLayout& layout) {
 }
 
 void adapted_linear_forward(Tensor y, ConstTensor x, const kernels::PackedWeight& weight, ConstTensor bias,
-                            ConstTensor residual, int64_t layer, Product product, std::span<const AdapterRows> adapters,
+                            ConstTensor residual, int64_t layer, Product product, const AdapterBatch& adapters,
                             const DeltaDropout& dropout, Arena& arena, Stream& stream) {
-  const AdapterVersion* const adapter = adapters.size() == 1 ? adapters.front().adapter : nullptr;
-  const bool whole = adapter != nullptr && adapters.front().rows == x[0] && dropout.p == 0;
-  if (!whole || adapter->layout->site(layer, product).empty()) {
+  const Arena::Scope scope(arena);
+  const kernels::LoraTiles& tiles = adapters.tiles;
+  if (tiles.num_tiles > 0) {
+    const Tensor h = arena.alloc({x[0], tiles.h_columns()}, x.dtype);
+    kernels::adapted_linear_forward(y, h, x, weight, bias, residual, tiles, site_number(layer, product), stream);
+    return delta_forward(y, x, layer, product, adapters.rows, dropout, arena, stream);
+  }
+  const AdapterRows only = adapters.rows.size() == 1 ? adapters.rows.front() : AdapterRows();
+  const bool whole = only.adapter != nullptr && only.rows == x[0] && dropout.p == 0;
+  if (!whole || only.adapter->layout->site(layer, product).empty()) {
     kernels::linear_forward(y, x, weight, bias, residual, stream);
     return delta_forward(y, x, layer, product, adapters, dropout, arena, stream);
   }
-  const Arena::Scope scope(arena);
-  const std::vector<kernels::LoraPair> pairs = pairs_of(*adapter, adapter->layout->site(layer, product));
+  const std::vector<kernels::LoraPair> pairs = pairs_of(*only.adapter, only.adapter->layout->site(layer, product));
   const Tensor h = arena.alloc({x[0], kernels::total_rank(pairs)}, x.dtype);
   kernels::adapted_linear_forward(y, h, x, weight, bias, residual, pairs, stream);
 }
 
-void delta_forward(Tensor y, ConstTensor x, int64_t layer, Product product, std::span<const AdapterRows> adapters,
+void delta_forward(Tensor y, ConstTensor x, int64_t layer, Product product, const AdapterBatch& adapters,
                    const DeltaDropout& dropout, Arena& arena, Stream& stream) {
-  for (const AdapterRows& rows : adapters) {
+  if (adapters.tiles.num_tiles > 0) {
+    const Arena::Scope scope(arena);
+    const Tensor h = arena.alloc({x[0], adapters.tiles.h_columns()}, x.dtype);
+    kernels::lora_shrink_tiles(h, x, adapters.tiles, site_number(layer, product), stream);
+    kernels::lora_expand_tiles(y, h, adapters.tiles, site_number(layer, product), stream);
+  }
+  for (const AdapterRows& rows : adapters.rows) {
     if (rows.adapter == nullptr) continue;
     const std::vector<int>& site = rows.adapter->layout->site(layer, product);
     if (site.empty()) continue;

@@ -9,14 +9,18 @@
 #include "kernels/linear.h"
 #include "kernels/lora.h"
 #include "lora/adapter.h"
+#include "lora/adapter_tiles.h"
 
 namespace lockstep::lora {
 
-// Consecutive rows of a batch and the adapter they use; nullptr is the base (the reference policy). Rows not listed are
-// base rows.
-struct AdapterRows {
-  int64_t row_begin = 0, rows = 0;
-  const AdapterVersion* adapter = nullptr;
+// The adapters of a batch's rows.
+struct AdapterBatch {
+  std::span<const AdapterRows> rows;
+  kernels::LoraTiles tiles = {};  // on a GPU: those of further rows, in one launch
+
+  AdapterBatch() = default;
+  AdapterBatch(std::span<const AdapterRows> r) : rows(r) {}  // NOLINT: on the CPU that is all
+  AdapterBatch(std::span<const AdapterRows> r, const kernels::LoraTiles& t) : rows(r), tiles(t) {}
 };
 
 // Dropout of the adapter's input (SFT only); p = 0 means none. module = pair index.
@@ -30,12 +34,12 @@ struct DeltaDropout {
 // y = linear_forward(x, weight, bias, residual), then delta_forward. On a GPU the adapter's inner product runs beside
 // the base's.
 void adapted_linear_forward(Tensor y, ConstTensor x, const kernels::PackedWeight& weight, ConstTensor bias,
-                            ConstTensor residual, int64_t layer, Product product, std::span<const AdapterRows> adapters,
+                            ConstTensor residual, int64_t layer, Product product, const AdapterBatch& adapters,
                             const DeltaDropout& dropout, Arena& arena, Stream& stream);
 
 // y [T, out of product], x [T, in]. The base product is already in y (on the CPU its chain goes on over the rank).
 // Bits of a row do not depend on other rows or on their adapters. `arena` gives scratch.
-void delta_forward(Tensor y, ConstTensor x, int64_t layer, Product product, std::span<const AdapterRows> adapters,
+void delta_forward(Tensor y, ConstTensor x, int64_t layer, Product product, const AdapterBatch& adapters,
                    const DeltaDropout& dropout, Arena& arena, Stream& stream);
 
 // Gradients go to flat buffers in the adapter's layout, one per lane (kernels/lora.h).

@@ -17,8 +17,8 @@ const LayerWeights& weights_of(const Rows& rows, int64_t layer) {
 // One of the block's products, the residual (or none), and the adapter.
 void product(Tensor y, ConstTensor x, const kernels::PackedWeight& weight, const Vector& bias, ConstTensor residual,
              int64_t layer, Product which, const Rows& rows) {
-  lora::adapted_linear_forward(y, x, weight, bias.view(), residual, layer, which, rows.adapters, rows.dropout,
-                               *rows.arena, *rows.stream);
+  lora::adapted_linear_forward(y, x, weight, bias.view(), residual, layer, which, {rows.adapters, rows.tiles},
+                               rows.dropout, *rows.arena, *rows.stream);
 }
 
 }  // namespace

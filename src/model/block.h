@@ -25,6 +25,7 @@ struct Rows {
   std::shared_ptr<const kernels::RopeTable> rope;
   std::span<const int32_t> tokens, positions;         // [T] in the stream's memory
   std::vector<lora::AdapterRows> adapters;            // neighbours with one adapter are one entry
+  kernels::LoraTiles tiles;                           // on a GPU: short runs of rows with an adapter
   std::vector<void*> blocks;                          // of every sequence; host memory of pointers
   std::vector<kernels::AttentionSequence> sequences;  // their blocks point into `blocks`
   kernels::AttentionRows attention;

@@ -58,6 +58,7 @@ void Model::forward(Tensor hidden_TD, const DecodeRows& decode, Arena& arena, St
   rows.tokens = decode.tokens;
   rows.positions = decode.positions;
   rows.adapters = {{.row_begin = 0, .rows = rows.size(), .adapter = decode.adapter}};
+  rows.tiles = decode.tiles;
   rows.attention.device = decode.sequences;
   rows.kv_layer_stride = decode.kv_layer_stride;
   rows.arena = &arena;

@@ -37,7 +37,8 @@ struct DecodeRows {
   kernels::DeviceSequences sequences;             // one row each
   int64_t max_positions = 0;                      // no position reaches it
   int64_t kv_layer_stride = 0;                    // elements
-  const lora::AdapterVersion* adapter = nullptr;  // of every row; nullptr: base
+  const lora::AdapterVersion* adapter = nullptr;  // of every row; nullptr: base, or those of:
+  kernels::LoraTiles tiles;
 };
 
 class Model {

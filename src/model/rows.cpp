@@ -45,6 +45,18 @@ void check_tokens(std::span<const int32_t> tokens, const ModelConfig& config) {
                        .attempt = "the tokenizer that belongs to this model"});
 }
 
+// On a GPU the rows of several adapters share a launch, but for those that are many enough to fill the GPU alone.
+void gather_short_runs(Rows& rows, Arena& arena, Stream& stream) {
+  constexpr int64_t kShort = 64;
+  if (stream.device() == Device::cpu || rows.adapters.size() < 2) return;
+  std::vector<lora::AdapterRows> runs, rest;
+  for (const lora::AdapterRows& run : rows.adapters)
+    if (run.adapter) (run.rows <= kShort ? runs : rest).push_back(run);
+  if (runs.size() < 2) return;
+  rows.tiles = lora::place_tiles(lora::tiles_of(runs), arena, stream);
+  rows.adapters = std::move(rest);
+}
+
 }  // namespace
 
 kernels::AttentionShape attention_shape(const ModelConfig& config, int64_t layer) {
@@ -113,6 +125,7 @@ Rows prepare_rows(const RowBatch& batch, const ModelConfig& config, const Weight
     else
       rows.adapters.push_back({.row_begin = segment.row_begin, .rows = segment.rows, .adapter = segment.adapter});
   }
+  if (batch.kv_layer_stride > 0) gather_short_runs(rows, arena, stream);  // training has one adapter, and dropout
   rows.tokens = upload(batch.tokens, arena, stream);
   rows.positions = upload(std::span<const int32_t>(positions), arena, stream);
   rows.attention = kernels::place_sequences(rows.sequences, attention_shape(config, 0), arena, stream);

@@ -271,10 +271,11 @@ void Serving::Impl::deliver(const rollout::StepReport& report) {
     if (const auto found = tracked.find(id); found != tracked.end()) {
       Tracked& request = found->second;
       request.has_update = false;
-      if (request.update.error)
+      if (request.update.error) {
         abort(id);
-      else
-        send(request);
+        continue;
+      }
+      send(request);
       if (request.unfinished == 0) {
         engine_ids.erase(request.id);
         tracked.erase(found);

@@ -76,6 +76,8 @@ kernels::DecodeState DecodeLoop::place(std::span<const DecodeInput> inputs, int6
   const size_t at_sequences = staging.add(std::span<const kernels::DeviceSequence>(sequences));
   const size_t at_samples = staging.add(std::span<const kernels::SampleRow>(samples));
   const size_t at_rows = staging.add(std::span<const int32_t>(sequence_of_row));
+  const size_t at_tiles = staging.add(std::span<const kernels::LoraTile>(host_tiles_.tiles));
+  const size_t at_sites = staging.add(std::span<const kernels::LoraSite>(host_tiles_.sites));
   const size_t at_blocks = staging.add(std::span<void* const>(blocks));
   const size_t result_bytes = static_cast<size_t>(DecodeLoop::kMostSteps * rows) * (sizeof(int32_t) + sizeof(float));
   const size_t span_bytes =
@@ -91,6 +93,9 @@ kernels::DecodeState DecodeLoop::place(std::span<const DecodeInput> inputs, int6
   std::byte* const base = static_cast<std::byte*>(state_.data());
   const auto at = [&]<class T>(size_t offset, T*) { return reinterpret_cast<T*>(base + offset); };
   blocks_ = at(at_blocks, static_cast<void**>(nullptr));
+  tiles_ = host_tiles_.empty() ? kernels::LoraTiles()
+                               : host_tiles_.on_device(at(at_tiles, static_cast<kernels::LoraTile*>(nullptr)),
+                                                       at(at_sites, static_cast<kernels::LoraSite*>(nullptr)));
   sequence_of_row_ = at(at_rows, static_cast<int32_t*>(nullptr));
   auto* const drawn = static_cast<int32_t*>(results_.data());
   return {.tokens = at(at_tokens, static_cast<int32_t*>(nullptr)),
@@ -104,8 +109,7 @@ kernels::DecodeState DecodeLoop::place(std::span<const DecodeInput> inputs, int6
           .logprobs = reinterpret_cast<float*>(drawn + DecodeLoop::kMostSteps * rows)};
 }
 
-void DecodeLoop::step(const kernels::DecodeState& state, int64_t spans, const lora::AdapterVersion* adapter,
-                      float inv_temperature) {
+void DecodeLoop::step(const kernels::DecodeState& state, int64_t spans, float inv_temperature) {
   const Arena::Scope scope(arena_);
   const model::ModelConfig& c = model_.config();
   const int64_t rows = state.num_rows, positions = spans * kSpan;
@@ -125,7 +129,8 @@ void DecodeLoop::step(const kernels::DecodeState& state, int64_t spans, const lo
                                                  .span_scratch = static_cast<float*>(spans_.data())},
                                    .max_positions = std::min(positions, c.max_positions),
                                    .kv_layer_stride = model_.kv_layer_elements(),
-                                   .adapter = adapter},
+                                   .adapter = adapter_,
+                                   .tiles = tiles_},
                  arena_, stream_);
   model_.logits(logits, hidden, arena_, stream_);
   kernels::sample_tokens(drawn, {}, logits, std::span<const kernels::SampleRow>(state.rows, count), stream_);
@@ -133,8 +138,23 @@ void DecodeLoop::step(const kernels::DecodeState& state, int64_t spans, const lo
   kernels::decode_advance(state, drawn, logprobs, stream_);
 }
 
-void DecodeLoop::run(std::span<const DecodeInput> inputs, int64_t steps, const lora::AdapterVersion* adapter,
-                     float inv_temperature, DecodeResults& results) {
+void DecodeLoop::choose_adapters(std::span<const DecodeInput> inputs) {
+  adapter_ = inputs.front().adapter;
+  host_tiles_ = {};
+  std::vector<lora::AdapterRows> runs;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (runs.empty() || runs.back().adapter != inputs[i].adapter)
+      runs.push_back({.row_begin = static_cast<int64_t>(i), .adapter = inputs[i].adapter});
+    ++runs.back().rows;
+  }
+  if (runs.size() == 1) return;
+  adapter_ = nullptr;
+  host_tiles_ = lora::tiles_of(runs);
+}
+
+void DecodeLoop::run(std::span<const DecodeInput> inputs, int64_t steps, float inv_temperature,
+                     DecodeResults& results) {
+  choose_adapters(inputs);
   int64_t positions = 1;
   for (const DecodeInput& input : inputs) positions = std::max<int64_t>(positions, input.position + steps);
   const auto spans = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>((positions + kSpan - 1) / kSpan)));
@@ -144,18 +164,24 @@ void DecodeLoop::run(std::span<const DecodeInput> inputs, int64_t steps, const l
                                                 dtype_bytes(kernels::activation_dtype(stream_.device()))),
                             Buffer::Fill::zero, stream_.device());
   const kernels::DecodeState state = place(inputs, rows, spans);
-  const Key key{rows, spans, adapter ? adapter->weights->data() : nullptr, adapter ? adapter->layout.get() : nullptr,
-                inv_temperature};
+  const Key key{rows,
+                spans,
+                adapter_ ? adapter_->weights->data() : nullptr,
+                adapter_ ? adapter_->layout.get() : nullptr,
+                inv_temperature,
+                tiles_.num_tiles,
+                static_cast<int64_t>(host_tiles_.sites.size()),
+                tiles_.most_rank};
   int64_t done = 0;
   auto graph = graphs_.find(key);
   if (graph == graphs_.end()) {
     if (graphs_.size() >= kMostGraphs) graphs_.clear();  // most are of adapters that are gone
     // The first step runs as it is: kernels choose their variants and take their scratch memory, which a recording must
     // not do.
-    step(state, spans, adapter, inv_temperature);
+    step(state, spans, inv_temperature);
     done = 1;
-    Graph recorded = Graph::record(stream_, [&] { step(state, spans, adapter, inv_temperature); });
-    graph = graphs_.emplace(key, Recorded{std::move(recorded), adapter ? adapter->layout : nullptr}).first;
+    Graph recorded = Graph::record(stream_, [&] { step(state, spans, inv_temperature); });
+    graph = graphs_.emplace(key, Recorded{std::move(recorded), adapter_ ? adapter_->layout : nullptr}).first;
   }
   for (; done < steps; ++done) graph->second.graph.launch(stream_);
 

@@ -17,8 +17,9 @@ namespace lockstep::rollout {
 // One running sequence: its next input and what lies before it.
 struct DecodeInput {
   int32_t token = 0, position = 0;
-  std::span<void* const> blocks;  // for every position of the steps to come
-  kernels::SampleRow sample;      // how the token after `position` is drawn
+  std::span<void* const> blocks;                  // for every position of the steps to come
+  kernels::SampleRow sample;                      // how the token after `position` is drawn
+  const lora::AdapterVersion* adapter = nullptr;  // nullptr: base
 };
 
 struct DecodeResults {
@@ -28,7 +29,8 @@ struct DecodeResults {
 };
 
 // Graphs are kept by (rows rounded up, spans of keys rounded up, adapter buffer, adapter layout, temperature of the
-// log-probs), so a published version costs nothing once its buffer has been seen. One thread.
+// log-probs), so a published version costs nothing once its buffer has been seen. Of several adapters a graph knows
+// only how many tiles of rows and which rank there are at most. One thread.
 class DecodeLoop {
  public:
   static constexpr int64_t kMostSteps = 16;
@@ -37,21 +39,20 @@ class DecodeLoop {
   DecodeLoop(const model::Model& model, Stream& stream);
 
   // `results` is overwritten and valid for `steps` steps (at most kMostSteps). A result after a sequence's end means
-  // nothing. Every row's bits are those of running it alone.
-  void run(std::span<const DecodeInput> inputs, int64_t steps, const lora::AdapterVersion* adapter,
-           float inv_temperature, DecodeResults& results);
+  // nothing. Every row's bits are those of running it alone. Inputs of one adapter are best side by side.
+  void run(std::span<const DecodeInput> inputs, int64_t steps, float inv_temperature, DecodeResults& results);
 
  private:
-  using Key = std::tuple<int64_t, int64_t, const void*, const void*, float>;
+  using Key = std::tuple<int64_t, int64_t, const void*, const void*, float, int64_t, int64_t, int64_t>;
   struct Recorded {
     Graph graph;
     // Alive, so that its address in the key names no other: memory of an adapter that is gone goes to the next one.
     std::shared_ptr<const lora::AdapterLayout> layout;
   };
 
+  void choose_adapters(std::span<const DecodeInput> inputs);
   kernels::DecodeState place(std::span<const DecodeInput> inputs, int64_t rows, int64_t spans);
-  void step(const kernels::DecodeState& state, int64_t spans, const lora::AdapterVersion* adapter,
-            float inv_temperature);
+  void step(const kernels::DecodeState& state, int64_t spans, float inv_temperature);
 
   const model::Model& model_;
   Stream& stream_;
@@ -59,6 +60,10 @@ class DecodeLoop {
   std::vector<std::byte> staged_;
   void* const* blocks_ = nullptr;  // in state_, as is:
   const int32_t* sequence_of_row_ = nullptr;
+  // Of the run: one adapter for all rows, or tiles of rows, or neither.
+  const lora::AdapterVersion* adapter_ = nullptr;
+  lora::AdapterTiles host_tiles_;
+  kernels::LoraTiles tiles_;
   Buffer padding_block_;  // where padding rows store their keys
   Arena arena_;
   std::map<Key, Recorded> graphs_;

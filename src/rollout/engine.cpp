@@ -75,6 +75,7 @@ struct Engine::Impl {
   StepReport report;
 
   // Of the step in flight; kept so that a step allocates nothing once the batch has had its size.
+  std::vector<PlannedRows> plan;
   std::vector<int32_t> tokens;
   std::vector<model::Segment> segments;
   std::vector<Draw> draws;
@@ -99,12 +100,13 @@ struct Engine::Impl {
   DType activations() const { return kernels::activation_dtype(stream.device()); }
 
   RequestId submit(Request request, const std::string& where);
+  int64_t number_of(const lora::AdapterVersion* adapter) const;
   void step();
-  int64_t decode_steps(std::span<const PlannedRows> plan) const;
-  void decode(std::span<const PlannedRows> plan, int64_t steps);
-  void report_started(std::span<const PlannedRows> plan);
-  void run_rows(std::span<const PlannedRows> plan, Tensor hidden);
-  void score_prompts(std::span<const PlannedRows> plan, ConstTensor hidden);
+  int64_t decode_steps() const;
+  void decode(int64_t steps);
+  void report_started();
+  void run_rows(Tensor hidden);
+  void score_prompts(ConstTensor hidden);
   void take(Sequence& sequence, const Drawn& drawn);
   void cancel_all();
   std::vector<Sample> sample(std::span<const Prompt> prompts, const GroupParams& params,
@@ -119,9 +121,22 @@ RequestId Engine::Impl::submit(Request request, const std::string& where) {
   const PrefixCache::Node root = cache ? cache->root(request.adapter) : PrefixCache::kBaseRoot;
   const RequestId id = next_id++;
   auto added = std::make_unique<LiveRequest>(id, std::move(request), max_tokens, options.tokenizer, root);
+  added->adapter_number = number_of(added->request.adapter.get());
   scheduler.add(*added);
   requests.emplace(id, std::move(added));
   return id;
+}
+
+// The base has 0; requests of one adapter share a number as long as one of them is here. A number orders rows by what
+// came first, where an address would order them by chance.
+int64_t Engine::Impl::number_of(const lora::AdapterVersion* adapter) const {
+  if (!adapter) return 0;
+  int64_t highest = 0;
+  for (const auto& [id, request] : requests) {
+    if (request->request.adapter.get() == adapter && request->adapter_number > 0) return request->adapter_number;
+    highest = std::max(highest, request->adapter_number);
+  }
+  return highest + 1;
 }
 
 void Engine::Impl::step() {
@@ -130,31 +145,33 @@ void Engine::Impl::step() {
   report.outputs.clear();
   if (scheduler.done()) return;
   const Arena::Scope scope(arena);
-  const std::span<const PlannedRows> plan = scheduler.plan();
+  // Rows of one adapter stand together: each product then has it once.
+  const std::span<const PlannedRows> planned = scheduler.plan();
+  plan.assign(planned.begin(), planned.end());
+  std::ranges::stable_sort(plan, {}, [](const PlannedRows& rows) { return live(*rows.group).adapter_number; });
   if (decode_loop)
-    if (const int64_t steps = decode_steps(plan); steps > 0) return decode(plan, scheduler.extend(steps));
-  report_started(plan);
+    if (const int64_t steps = decode_steps(); steps > 0) return decode(scheduler.extend(steps));
+  report_started();
   int64_t rows = 0;
-  for (const PlannedRows& planned : plan) rows += planned.rows;
+  for (const PlannedRows& part : plan) rows += part.rows;
   const Tensor hidden = arena.alloc({rows, model->config().width}, activations());
-  run_rows(plan, hidden);
-  score_prompts(plan, hidden);
+  run_rows(hidden);
+  score_prompts(hidden);
   scheduler.commit();
   const std::span<const Drawn> drawn = sampler.draw(draws, hidden, arena);
   for (size_t i = 0; i < drawn.size(); ++i) take(*drawing[i], drawn[i]);
   std::erase_if(requests, [](const auto& entry) { return entry.second->unfinished == 0; });
 }
 
-// How many tokens the longest of the planned samples can still take, if all of them decode with one adapter and need
-// nothing beside their tokens; else 0. Shorter ones run on beyond their end, as far as the context reaches: what they
-// draw there is dropped.
-int64_t Engine::Impl::decode_steps(std::span<const PlannedRows> plan) const {
+// How many tokens the longest of the planned samples can still take, if all of them decode and need nothing beside
+// their tokens; else 0. Shorter ones run on beyond their end, as far as the context reaches: what they draw there is
+// dropped.
+int64_t Engine::Impl::decode_steps() const {
   int64_t longest = 0, room = options.max_decode_steps;
   const Request& first = live(*plan.front().group).request;
   for (const PlannedRows& planned : plan) {
     const LiveRequest& request = live(*planned.group);
     if (planned.sequence == nullptr || planned.rows != 1 || !planned.draws || !request.plain() ||
-        request.request.adapter != first.adapter ||
         request.request.sampling.logprob_temperature != first.sampling.logprob_temperature)
       return 0;
     longest = std::max(longest, request.max_tokens - static_cast<int64_t>(planned.sequence->tokens.size()));
@@ -163,16 +180,16 @@ int64_t Engine::Impl::decode_steps(std::span<const PlannedRows> plan) const {
   return std::min(longest, room);
 }
 
-void Engine::Impl::decode(std::span<const PlannedRows> plan, int64_t steps) {
+void Engine::Impl::decode(int64_t steps) {
   decode_inputs.clear();
   for (const PlannedRows& planned : plan)
     decode_inputs.push_back({.token = planned.sequence->token(planned.first_position),
                              .position = static_cast<int32_t>(planned.first_position),
                              .blocks = planned.table().memory(),
-                             .sample = live(*planned.group).draw_of(*planned.sequence, 0).how});
+                             .sample = live(*planned.group).draw_of(*planned.sequence, 0).how,
+                             .adapter = live(*planned.group).request.adapter.get()});
   const Request& first = live(*plan.front().group).request;
-  decode_loop->run(decode_inputs, steps, first.adapter.get(), 1.0f / first.sampling.logprob_temperature,
-                   decode_results);
+  decode_loop->run(decode_inputs, steps, 1.0f / first.sampling.logprob_temperature, decode_results);
   scheduler.commit(steps);
   for (int64_t step = 0; step < steps; ++step)
     for (size_t i = 0; i < plan.size(); ++i) {
@@ -183,13 +200,13 @@ void Engine::Impl::decode(std::span<const PlannedRows> plan, int64_t steps) {
   std::erase_if(requests, [](const auto& entry) { return entry.second->unfinished == 0; });
 }
 
-void Engine::Impl::report_started(std::span<const PlannedRows> plan) {
+void Engine::Impl::report_started() {
   for (const PlannedRows& planned : plan)
     if (LiveRequest& request = live(*planned.group); !std::exchange(request.reported, true))
       report.started.push_back(request.id);
 }
 
-void Engine::Impl::run_rows(std::span<const PlannedRows> plan, Tensor hidden) {
+void Engine::Impl::run_rows(Tensor hidden) {
   tokens.clear();
   segments.clear();
   draws.clear();
@@ -220,7 +237,7 @@ void Engine::Impl::run_rows(std::span<const PlannedRows> plan, Tensor hidden) {
 
 // Log-probs of the prompts whose requests asked, as far as their rows have now been run for the first time; and the
 // reports of prompts that are done.
-void Engine::Impl::score_prompts(std::span<const PlannedRows> plan, ConstTensor hidden) {
+void Engine::Impl::score_prompts(ConstTensor hidden) {
   int64_t begin = 0;
   for (const PlannedRows& planned : plan) {
     const int64_t first_row = begin;
@@ -355,6 +372,8 @@ bool Engine::switch_adapter(RequestId id, std::shared_ptr<const lora::AdapterVer
   if (adapter) impl_->versions.check_fits(*adapter);
   LiveRequest& request = *found->second;
   request.request.adapter = std::move(adapter);
+  request.adapter_number = 0;
+  request.adapter_number = impl_->number_of(request.request.adapter.get());
   impl_->scheduler.restart(request,
                            impl_->cache ? impl_->cache->root(request.request.adapter) : PrefixCache::kBaseRoot);
   return true;

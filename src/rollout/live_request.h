@@ -38,6 +38,7 @@ struct LiveRequest final : PromptGroup {
   std::vector<Answer> answers;                 // by sequence
   std::vector<PromptLogprob> prompt_logprobs;  // so far
   bool reported = false;                       // as started
+  int64_t adapter_number = 0;                  // rows are ordered by it
 };
 
 inline LiveRequest& live(PromptGroup& group) {

@@ -124,7 +124,7 @@ double objective(const AdapterVersion& adapter, const DeltaDropout& dropout, int
   if (input >= 0) x[static_cast<size_t>(input)] += step;
   const AdapterRows rows{0, kRows, &moved};
   delta_forward(Tensor(y.data(), DType::f32, {kRows, kOut}), ConstTensor(x.data(), DType::f32, {kRows, kIn}), 1,
-                Product::qkv, {&rows, 1}, dropout, arena, stream);
+                Product::qkv, std::span(&rows, 1), dropout, arena, stream);
   double sum = 0;
   for (size_t i = 0; i < y.size(); ++i) sum += double(y[i]) * dy[i];
   return sum;

@@ -269,6 +269,37 @@ TEST_F(ServingTest, ThePrefixIsReusedAndGoneWithTheVersion) {
   EXPECT_EQ(reloaded.cached(), 0);
 }
 
+// All that ran before the samples with numbers that are not finite goes on.
+TEST_F(ServingTest, ADivergedAdapterFailsItsOwnRequestsOnly) {
+  Serving& serving = serve();
+  const fs::Path file = fs::Path(second_) / "adapter_model.safetensors";
+  std::string bytes = fs::read_file(file);
+  std::fill(bytes.end() - 4096, bytes.end(), '\xff');
+  fs::write_file_atomic(file, bytes);
+  serving.adapters().load({.name = "good", .path = first_});
+  serving.adapters().load({.name = "bad", .path = second_});
+  const std::vector<int32_t> wanted = ask(request(1, 20, "good"));
+  std::vector<Answer> lost(6);
+  Answer kept;
+  serving.pause(PauseMode::in_place);
+  serving.submit(request(1, 20, "good"), kept.sink());
+  for (Answer& answer : lost) {
+    GenerationRequest r = request(2, 20, "bad");
+    r.n = 2;
+    serving.submit(r, answer.sink());
+  }
+  serving.resume();
+  EXPECT_EQ(kept.ids(), wanted);
+  for (Answer& answer : lost) {
+    const GenerationUpdate& last = answer.wait();
+    ASSERT_TRUE(last.error.has_value());
+    EXPECT_NE(last.error->what.find("not finite"), std::string::npos);
+    EXPECT_TRUE(answer.tokens().empty());
+  }
+  wait_until_idle();
+  EXPECT_EQ(serving.metrics().finished.at("error"), 12);
+}
+
 TEST_F(ServingTest, ShuttingDownEndsWhatIsInFlight) {
   Answer answer;
   serve().submit(request(1, 90), answer.sink());

@@ -2,8 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstring>
 #include <map>
+#include <memory>
 #include <utility>
 
 #include "core/error.h"
@@ -52,10 +55,24 @@ void expect_same(const std::vector<Output>& got, const std::vector<Output>& want
   }
 }
 
-class ServingEngine : public testing::Test {
+class ServingEngine : public testing::TestWithParam<Device> {
  protected:
-  Adapter adapter(int64_t version, uint32_t seed, int64_t rank) const {
-    return std::make_shared<const lora::AdapterVersion>(random_adapter(config_, version, seed, rank));
+  void SetUp() override {
+    if (GetParam() == Device::cuda)
+      if (const std::string why = cuda_unusable(); !why.empty()) GTEST_SKIP() << "no GPU: " << why;
+    stream_owner_ = std::make_unique<Stream>(StreamOptions{.threads = 2, .device = GetParam()});
+    model_ = random_model(config_, *stream_owner_);
+  }
+  Stream& stream() { return *stream_owner_; }
+
+  Adapter placed(lora::AdapterVersion made) {
+    Buffer host(made.weights->bytes(), Buffer::Fill::none);
+    std::memcpy(host.data(), made.weights->data(), host.bytes());
+    made.weights = std::make_shared<const Buffer>(lora::place_weights(std::move(host), *made.layout, stream()));
+    return std::make_shared<const lora::AdapterVersion>(std::move(made));
+  }
+  Adapter adapter(int64_t version, uint32_t seed, int64_t rank) {
+    return placed(random_adapter(config_, version, seed, rank));
   }
   Engine engine(EngineOptions options = {}) { return {model_, options, stream_}; }
   Request request(int64_t size, uint32_t seed, Adapter adapter = nullptr) const {
@@ -75,17 +92,19 @@ class ServingEngine : public testing::Test {
     Sample sample;
     for (const Output& out : outputs) sample.tokens.push_back(out.token);
     return trainer_logprobs(*model_, {.tokens = r.tokens}, sample, r.adapter.get(), r.sampling.logprob_temperature,
-                            stream_);
+                            stream());
   }
 
-  Stream stream_{{.threads = 2}};
+  std::unique_ptr<Stream> stream_owner_;
   model::ModelConfig config_ = qwen3_config();
-  std::shared_ptr<const model::Model> model_ = random_model(config_, stream_);
+  std::shared_ptr<const model::Model> model_;
 };
+INSTANTIATE_TEST_SUITE_P(On, ServingEngine, testing::Values(Device::cpu, Device::cuda),
+                         [](const auto& device) { return device.param == Device::cpu ? "Cpu" : "Cuda"; });
 
 // Different adapters, ranks, temperatures, penalties and lengths, arriving step by step, in little memory, with a
 // cache.
-TEST_F(ServingEngine, MixedRequestsAreAnsweredAsIfAlone) {
+TEST_P(ServingEngine, MixedRequestsAreAnsweredAsIfAlone) {
   const std::vector<Adapter> adapters = {nullptr, adapter(1, 5, 1), adapter(1, 6, 3), adapter(2, 7, 8)};
   std::vector<Request> requests;
   for (uint32_t i = 0; i < 24; ++i) {
@@ -99,7 +118,8 @@ TEST_F(ServingEngine, MixedRequestsAreAnsweredAsIfAlone) {
     requests.push_back(r);
     if (i % 8 == 7) requests.push_back(r);  // the same again: a hit
   }
-  const int64_t block = config_.layers * model_->kv_layer_elements() * int64_t{sizeof(float)};
+  const int64_t block =
+      config_.layers * model_->kv_layer_elements() * dtype_bytes(kernels::activation_dtype(stream().device()));
   Engine mixed = engine({.kv_bytes = 9 * block, .max_sequences = 6, .max_batch_tokens = 48, .prefix_cache = true});
   std::map<RequestId, size_t> numbers;
   std::map<Key, std::vector<Output>> got;
@@ -120,7 +140,7 @@ TEST_F(ServingEngine, MixedRequestsAreAnsweredAsIfAlone) {
   }
 }
 
-TEST_F(ServingEngine, APrefixIsComputedOnceAndKeptByVersion) {
+TEST_P(ServingEngine, APrefixIsComputedOnceAndKeptByVersion) {
   Engine cached = engine({.prefix_cache = true});
   const Adapter first = adapter(1, 5, 3), second = adapter(1, 6, 3);  // the same number, other weights
   Request r = request(70, 3, first);
@@ -146,7 +166,7 @@ TEST_F(ServingEngine, APrefixIsComputedOnceAndKeptByVersion) {
   EXPECT_EQ(ask(r).prompt.cached_tokens, 0);
 }
 
-TEST_F(ServingEngine, AnAnswerIsThePrefixOfTheNextTurn) {
+TEST_P(ServingEngine, AnAnswerIsThePrefixOfTheNextTurn) {
   Engine cached = engine({.prefix_cache = true});
   Request r = request(20, 3);
   r.sampling.max_tokens = 30;
@@ -158,7 +178,7 @@ TEST_F(ServingEngine, AnAnswerIsThePrefixOfTheNextTurn) {
   EXPECT_EQ(drain(cached).begin()->second.prompt.cached_tokens, 48) << "20 + 29 computed positions: three blocks";
 }
 
-TEST_F(ServingEngine, CancelledRequestsLeaveNothingBehind) {
+TEST_P(ServingEngine, CancelledRequestsLeaveNothingBehind) {
   Engine busy = engine();
   const Request wanted = request(30, 1);
   const RequestId kept = busy.submit(wanted), waiting = busy.submit(request(40, 2)),
@@ -177,8 +197,8 @@ TEST_F(ServingEngine, CancelledRequestsLeaveNothingBehind) {
 }
 
 // A token's log-prob is that of the version it carries, for the whole text before it.
-TEST_F(ServingEngine, SwitchingTheAdapterComputesTheKeysAgain) {
-  Engine busy = engine({.prefix_cache = true});
+TEST_P(ServingEngine, SwitchingTheAdapterComputesTheKeysAgain) {
+  Engine busy = engine({.prefix_cache = true, .max_decode_steps = 1});
   const Adapter before = adapter(1, 5, 3), after = adapter(2, 6, 2);
   Request r = request(37, 4, before);
   r.sampling.max_tokens = 20;
@@ -200,8 +220,8 @@ TEST_F(ServingEngine, SwitchingTheAdapterComputesTheKeysAgain) {
   }
 }
 
-TEST_F(ServingEngine, DroppedKeysAreComputedAgain) {
-  Engine busy = engine();
+TEST_P(ServingEngine, DroppedKeysAreComputedAgain) {
+  Engine busy = engine({.max_decode_steps = 1});
   const Request r = request(37, 4, adapter(1, 5, 3));
   busy.submit(r);
   std::vector<Output> outputs;
@@ -215,7 +235,7 @@ TEST_F(ServingEngine, DroppedKeysAreComputedAgain) {
   expect_same(outputs, alone(r), "across the drop");
 }
 
-TEST_F(ServingEngine, PromptLogProbsAreTheTrainers) {
+TEST_P(ServingEngine, PromptLogProbsAreTheTrainers) {
   Engine cached = engine({.max_batch_tokens = 32, .prefix_cache = true});
   Request r = request(75, 4, adapter(1, 5, 3));
   cached.submit(r);
@@ -228,8 +248,8 @@ TEST_F(ServingEngine, PromptLogProbsAreTheTrainers) {
   const Prompt first{.tokens = {r.tokens[0]}};
   Sample rest;
   rest.tokens.assign(r.tokens.begin() + 1, r.tokens.end());
-  const std::vector<float> wanted = trainer_logprobs(*model_, first, rest, r.adapter.get(), 1, stream_);
-  const Buffer logits = whole_logits(*model_, first, rest, r.adapter.get(), stream_);
+  const std::vector<float> wanted = trainer_logprobs(*model_, first, rest, r.adapter.get(), 1, stream());
+  const Buffer logits = host_copy(whole_logits(*model_, first, rest, r.adapter.get(), stream()), stream());
   for (size_t t = 1; t < r.tokens.size(); ++t) {
     const PromptLogprob& got = report.prompt_logprobs[t];
     EXPECT_EQ(got.token, r.tokens[t]);
@@ -242,7 +262,7 @@ TEST_F(ServingEngine, PromptLogProbsAreTheTrainers) {
   }
 }
 
-TEST_F(ServingEngine, MinTokensPutsTheEndOff) {
+TEST_P(ServingEngine, MinTokensPutsTheEndOff) {
   Request r = request(10, 4);
   r.sampling.temperature = 0;
   r.sampling.max_tokens = 30;
@@ -258,7 +278,7 @@ TEST_F(ServingEngine, MinTokensPutsTheEndOff) {
   EXPECT_LT(outputs[0].logprob, 0);
 }
 
-TEST_F(ServingEngine, ADivergedAdapterEndsItsOwnRequestsOnly) {
+TEST_P(ServingEngine, ADivergedAdapterEndsItsOwnRequestsOnly) {
   auto broken = random_adapter(config_, 3, 5, 3);
   auto weights = std::make_shared<Buffer>(broken.weights->bytes());
   std::fill_n(weights->f32(), broken.layout->num_floats, std::numeric_limits<float>::quiet_NaN());
@@ -266,14 +286,14 @@ TEST_F(ServingEngine, ADivergedAdapterEndsItsOwnRequestsOnly) {
   Engine busy = engine();
   const Request good = request(20, 2, adapter(1, 5, 3));
   const RequestId kept = busy.submit(good);
-  const RequestId lost = busy.submit(request(20, 2, std::make_shared<const lora::AdapterVersion>(broken)));
+  const RequestId lost = busy.submit(request(20, 2, placed(broken)));
   std::map<Key, Answered> answers = drain(busy);
   EXPECT_EQ(answers.at({lost, 0}).outputs.size(), 1u);
   EXPECT_EQ(answers.at({lost, 0}).outputs[0].finish, FinishReason::error);
   expect_same(answers.at({kept, 0}).outputs, alone(good), "beside it");
 }
 
-TEST_F(ServingEngine, RefusesWhatItCannotDo) {
+TEST_P(ServingEngine, RefusesWhatItCannotDo) {
   Engine busy = engine();
   Request r = request(10, 1);
   r.sampling.logit_bias = {{static_cast<int32_t>(config_.vocab_size), 1.0f}};
@@ -284,11 +304,11 @@ TEST_F(ServingEngine, RefusesWhatItCannotDo) {
   r = request(10, 1);
   r.prompt_logprobs = 1000;
   EXPECT_THROW(busy.submit(r), ConfigError);
-  r = request(10, 1, std::make_shared<const lora::AdapterVersion>(random_adapter(window_config(), 1, 5)));
+  r = request(10, 1, placed(random_adapter(window_config(), 1, 5)));
   EXPECT_NO_THROW(busy.submit(r)) << "the same shapes";
   model::ModelConfig other = config_;
   other.layers = 3, other.window.assign(3, 0);
-  r.adapter = std::make_shared<const lora::AdapterVersion>(random_adapter(other, 1, 5));
+  r.adapter = placed(random_adapter(other, 1, 5));
   EXPECT_THROW(busy.submit(r), ShapeError);
   EXPECT_THROW(busy.sample({}, {}, Engine::kBase), ConfigError) << "requests are in flight";
   busy.cancel_all();

@@ -94,6 +94,12 @@ void decode_advance(const DecodeState&, std::span<const int32_t>, ConstTensor, S
 void sample_tokens(std::span<int32_t>, ConstTensor, std::span<const SampleRow>, Stream&) {
   absent();
 }
+void lora_shrink_tiles(Tensor, ConstTensor, const LoraTiles&, int64_t, Stream&) {
+  absent();
+}
+void lora_expand_tiles(Tensor, ConstTensor, const LoraTiles&, int64_t, Stream&) {
+  absent();
+}
 void edit_logits(Tensor, std::span<const LogitEdit>, Stream&) {
   absent();
 }

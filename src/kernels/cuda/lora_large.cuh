@@ -6,11 +6,6 @@
 
 namespace lockstep::kernels::cuda {
 
-struct LoraRows {
-  bf16* y = nullptr;
-  int64_t stride = 0, count = 0;
-};
-
 // lora_large_reduce.cu. together: all products read the same x (lora_shrink, b [in, rank]); else each its own columns
 // (lora_expand_backward, b [rank, out]).
 bool reduce_large(const PairProducts& products, const LoraRows& rows, bool together, int multiprocessors,

@@ -38,6 +38,11 @@ struct PairProducts {
   }
 };
 
+struct LoraRows {
+  bf16* y = nullptr;
+  int64_t stride = 0, count = 0;
+};
+
 inline void require_few_pairs(std::span<const LoraPair> pairs, const char* op) {
   if (pairs.size() > static_cast<size_t>(kMaxPairs))
     throw ShapeError({.what = "too many adapted products of one input",

@@ -1,0 +1,316 @@
+// Products with a small dimension, the rank, for any number of rows and any alignment. Each source file that includes
+// this has kernels of its own.
+#pragma once
+
+#include "kernels/cuda/lora_pairs.cuh"
+#include "kernels/lora.h"
+
+namespace lockstep::kernels::cuda {
+namespace {
+
+constexpr int kSegment = 256;
+constexpr int64_t kFewRows = 512;
+
+using Rows = LoraRows;
+
+// ---- whose rows a block has, and of which pair ----
+
+// blockIdx.y counts the tiles of all rows.
+struct OneAdapter {
+  PairProducts products;
+
+  __device__ int64_t row_begin(int height) const { return int64_t{blockIdx.y} * height; }
+  __device__ int64_t row_end(const Rows& rows) const { return rows.count; }
+  __device__ int find(int64_t slot, int) const { return products.find(slot); }
+  __device__ const PairProduct& at(int p) const { return products.pair[p]; }
+  __device__ int count() const { return products.count; }
+};
+
+// blockIdx.y is the tile.
+struct ManyAdapters {
+  const LoraTile* tiles;
+  const LoraSite* sites;  // those of the first adapter at this site
+  int64_t num_sites;
+  Operand x;  // of all rows
+  bool expand;
+
+  __device__ const LoraSite& site() const { return sites[tiles[blockIdx.y].adapter * num_sites]; }
+  __device__ int64_t row_begin(int) const { return tiles[blockIdx.y].row_begin; }
+  __device__ int64_t row_end(const Rows&) const { return tiles[blockIdx.y].row_begin + tiles[blockIdx.y].rows; }
+  // -1: the tile has no such slot.
+  __device__ int find(int64_t slot, int pad) const {
+    if (tiles[blockIdx.y].rows == 0) return -1;
+    const LoraSite& pairs = site();
+    for (int p = 0; p < pairs.count; ++p) {
+      const int64_t slots = ((expand ? pairs.pair[p].out : pairs.pair[p].rank) + pad - 1) / pad * pad;
+      if (slot < slots) return p;
+      slot -= slots;
+    }
+    return -1;
+  }
+  __device__ PairProduct at(int p) const {
+    const LoraSite& pairs = site();
+    const LoraSitePair& pair = pairs.pair[p];
+    const int pad = expand ? 64 : 16;
+    PairProduct product;
+    int64_t h_begin = 0;
+    for (int before = 0; before < p; ++before) {
+      product.first_slot += ((expand ? pairs.pair[before].out : pairs.pair[before].rank) + pad - 1) / pad * pad;
+      h_begin += pairs.pair[before].rank;
+    }
+    const auto* const a = static_cast<const bf16*>(pair.a);
+    const auto* const b = static_cast<const bf16*>(pair.b);
+    const int64_t rows = tiles[blockIdx.y].row_begin + tiles[blockIdx.y].rows;
+    if (expand) {
+      product.x = {x.data + h_begin, x.stride, rows, pair.rank, x.aligned && h_begin % 8 == 0 && pair.rank % 8 == 0};
+      product.b = {b, pair.out, pair.rank, pair.out, reinterpret_cast<uintptr_t>(b) % 16 == 0 && pair.out % 8 == 0};
+      product.y_begin = pair.out_begin, product.y_cols = pair.out, product.scale = pair.scale;
+    } else {
+      product.x = {x.data, x.stride, rows, pair.in, x.aligned && pair.in % 8 == 0};
+      product.b = {a, pair.rank, pair.in, pair.rank, reinterpret_cast<uintptr_t>(a) % 16 == 0 && pair.rank % 8 == 0};
+      product.y_begin = h_begin, product.y_cols = pair.rank;
+    }
+    return product;
+  }
+  __device__ int count() const { return site().count; }
+};
+
+// ---- many to few, few rows: a block has 16 rows x 16 columns and four segments, one a warp ----
+
+constexpr int kSegmentWarps = 4;
+
+template <bool kTransposed>
+constexpr int kSegmentElements = 16 * (kSegment + 8) +
+                                 (kTransposed ? kSegment * (16 + 8) : 16 * (kSegment + 8));  // of one warp
+
+// The adapter may be read before the kernels ahead have ended: it does not change while a batch is under way.
+template <bool kTransposed>
+__device__ void load_adapter(bf16* shared, const PairProduct& pair, int64_t col0, int64_t segment, int lane) {
+  bf16* const b = shared + 16 * tile_stride(kSegment);
+  if constexpr (kTransposed)
+    load_tile<kSegment, 16, 32, true>(b, pair.b, segment * kSegment, col0, lane);
+  else
+    load_tile<16, kSegment, 32, false>(b, pair.b, col0, segment * kSegment, lane);
+}
+
+template <bool kTransposed>
+__device__ void segment_sum(float (&acc)[1][2][4], bf16* shared, const PairProduct& pair, int64_t row0, int64_t segment,
+                            int lane) {
+  const bf16* const b = shared + 16 * tile_stride(kSegment);
+  load_tile<16, kSegment, 32, false>(shared, pair.x, row0, segment * kSegment, lane);
+  copy_commit();
+  copy_wait<0>();
+  __syncwarp();
+  tile_chain<1, 2, kSegment, kTransposed>(acc, shared, tile_stride(kSegment), b,
+                                          kTransposed ? tile_stride(16) : tile_stride(kSegment), lane);
+}
+
+template <bool kTransposed, class Source>
+__global__ void __launch_bounds__(32 * kSegmentWarps)
+    shrink_few(const __grid_constant__ Source source, Rows rows, int64_t most_segments, float4* partial,
+               unsigned* tickets) {
+  extern __shared__ __align__(16) bf16 shared[];
+  __shared__ bool last;
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
+  const int64_t slot = int64_t{blockIdx.x} * 16, row0 = source.row_begin(16), row_end = source.row_end(rows);
+  const int64_t tile = int64_t{blockIdx.y} * gridDim.x + blockIdx.x;
+  const int which = source.find(slot, 16);
+  if (which < 0) return begin_early();
+  const PairProduct& pair = source.at(which);
+  const int64_t segments = (pair.x.cols + kSegment - 1) / kSegment, col0 = slot - pair.first_slot;
+  const int64_t segment = int64_t{blockIdx.z} * kSegmentWarps + warp;
+  partial += tile * most_segments * 64;
+
+  bf16* const tiles = shared + warp * kSegmentElements<kTransposed>;
+  let_next_begin();
+  if (segment < segments) load_adapter<kTransposed>(tiles, pair, col0, segment, lane);
+  wait_for_previous();
+  if (segment < segments) {
+    float acc[1][2][4] = {};
+    segment_sum<kTransposed>(acc, tiles, pair, row0, segment, lane);
+    for (int j = 0; j < 2; ++j)
+      partial[segment * 64 + j * 32 + lane] = make_float4(acc[0][j][0], acc[0][j][1], acc[0][j][2], acc[0][j][3]);
+  }
+  __threadfence();
+  __syncthreads();
+  if (thread == 0) last = atomicAdd(&tickets[tile], 1) == gridDim.z - 1;
+  __syncthreads();
+  if (!last) return;
+  __threadfence();
+  if (thread == 0) tickets[tile] = 0;
+  if (thread >= 64) return;
+
+  float sum[4] = {};
+#pragma unroll 4
+  for (int64_t s = 0; s < segments; ++s) {
+    const float4 part = __ldcg(&partial[s * 64 + thread]);
+    sum[0] += part.x, sum[1] += part.y, sum[2] += part.z, sum[3] += part.w;
+  }
+  for (int e = 0; e < 4; ++e) {
+    const int64_t row = row0 + lane / 4 + e / 2 * 8, col = col0 + thread / 32 * 8 + lane % 4 * 2 + e % 2;
+    if (row < row_end && col < pair.y_cols)
+      rows.y[row * rows.stride + pair.y_begin + col] = __float2bfloat16_rn(__fmul_rn(pair.scale, sum[e]));
+  }
+}
+
+// ---- many to few, many rows: a block has 64 rows x 64 slots, eight warps of 16 x 32 ----
+
+constexpr int kManyDepth = 64, kManyStages = 5, kManyThreads = 256;
+constexpr int kManyTile = 64 * tile_stride(64);
+constexpr size_t kManyShared = sizeof(bf16) * kManyStages * 2 * kManyTile;
+
+// Transposed: the slots of a tile may belong to several pairs with the same x; a thread always copies the same 8 slots.
+template <bool kTransposed>
+__global__ void __launch_bounds__(kManyThreads) shrink_many(const __grid_constant__ PairProducts products, Rows rows) {
+  extern __shared__ __align__(16) bf16 shared[];
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
+  const int warp_row = warp / 2 * 16, warp_col = warp % 2 * 32;
+  const int64_t slot0 = int64_t{blockIdx.x} * 64, row0 = int64_t{blockIdx.y} * 64;
+  const int64_t my_slot = kTransposed ? slot0 + thread % 8 * 8 : slot0;
+  const PairProduct& mine = products.pair[products.find(my_slot)];
+  const Operand x = mine.x, b = mine.b;
+  const int64_t col0 = my_slot - mine.first_slot;
+
+  const auto load = [&](int step, int stage) {
+    bf16* const tile = shared + stage * 2 * kManyTile;
+    const int64_t k = int64_t{step} * kManyDepth;
+    load_tile<64, kManyDepth, kManyThreads, false>(tile, x, row0, k, thread);
+    if constexpr (kTransposed) {
+      for (int r = thread / 8; r < kManyDepth; r += kManyThreads / 8)
+        load_chunk(tile + kManyTile + r * tile_stride(64) + thread % 8 * 8, b, k + r, col0);
+    } else {
+      load_tile<64, kManyDepth, kManyThreads, false>(tile + kManyTile, b, col0, k, thread);
+    }
+  };
+  float acc[1][4][4] = {}, sum[4][4] = {};
+  const int steps = static_cast<int>((x.cols + kManyDepth - 1) / kManyDepth);
+  const auto compute = [&](int step, int stage) {
+    const bf16* const tile = shared + stage * 2 * kManyTile + warp_row * tile_stride(kManyDepth);
+    const bf16* const w = shared + stage * 2 * kManyTile + kManyTile + warp_col * (kTransposed ? 1 : tile_stride(64));
+    tile_chain<1, 4, kManyDepth, kTransposed>(acc, tile, tile_stride(kManyDepth), w, tile_stride(64), lane);
+    if ((step + 1) % (kSegment / kManyDepth) != 0 && step + 1 != steps) return;
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) sum[j][e] += acc[0][j][e], acc[0][j][e] = 0;
+  };
+  pipeline<kManyStages>(steps, load, compute);
+
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    const int64_t slot = slot0 + warp_col + 8 * j;
+    const PairProduct& pair = products.pair[products.find(slot)];
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int64_t row = row0 + warp_row + lane / 4 + e / 2 * 8, col = slot - pair.first_slot + lane % 4 * 2 + e % 2;
+      if (row < rows.count && col < pair.y_cols)
+        rows.y[row * rows.stride + pair.y_begin + col] = __float2bfloat16_rn(__fmul_rn(pair.scale, sum[j][e]));
+    }
+  }
+}
+
+// ---- few to many: a block has 64 rows x 64 columns of y, four warps of 32 x 32 ----
+
+constexpr int kUpdateStages = 3, kUpdateThreads = 128;
+constexpr int kYTile = 64 * tile_stride(64);
+
+template <bool kTransposed, int kDepth>
+constexpr int kUpdateStage = 64 * tile_stride(kDepth) +
+                             (kTransposed ? kDepth * tile_stride(64) : 64 * tile_stride(kDepth));
+template <bool kTransposed, int kDepth>
+constexpr size_t kUpdateShared = sizeof(bf16) * (kYTile + kUpdateStages * kUpdateStage<kTransposed, kDepth>);
+
+__device__ void store_tile(const bf16* tile, const Operand& y, int64_t row0, int64_t col0, int thread) {
+  bf16* const to = const_cast<bf16*>(y.data);
+  for (int i = thread; i < 64 * 8; i += kUpdateThreads) {
+    const int64_t row = row0 + i / 8, col = col0 + i % 8 * 8;
+    const bf16* const from = tile + i / 8 * tile_stride(64) + i % 8 * 8;
+    if (row >= y.rows || col >= y.cols) continue;
+    if (y.aligned)
+      *reinterpret_cast<uint4*>(to + row * y.stride + col) = *reinterpret_cast<const uint4*>(from);
+    else
+      for (int e = 0; e < 8 && col + e < y.cols; ++e) to[row * y.stride + col + e] = from[e];
+  }
+}
+
+// Transposed (lora_expand): the block's columns belong to one pair. Else (lora_shrink_backward): all pairs add to the
+// same columns. Every pair takes `chunks` steps of kDepth ranks.
+template <bool kTransposed, int kDepth, class Source>
+__global__ void __launch_bounds__(kUpdateThreads) update(const __grid_constant__ Source source, Rows rows, int chunks) {
+  extern __shared__ __align__(16) bf16 shared[];
+  constexpr int kStage = kUpdateStage<kTransposed, kDepth>, kXTile = 64 * tile_stride(kDepth);
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
+  const int warp_row = warp / 2 * 32, warp_col = warp % 2 * 32;
+  const int64_t slot = int64_t{blockIdx.x} * 64, row0 = source.row_begin(64);
+  const int first = kTransposed ? source.find(slot, 64) : 0, count = kTransposed ? 1 : source.count();
+  if (first < 0) return begin_early();
+  const PairProduct& columns = source.at(first);
+  const auto pair_of = [&](int step) -> const PairProduct& {
+    if constexpr (kTransposed)
+      return columns;
+    else
+      return source.at(step / chunks);
+  };
+  const int64_t col0 = slot - columns.first_slot;
+  bf16* const y_tile = shared;
+  Operand y{rows.y + columns.y_begin, rows.stride, source.row_end(rows), columns.y_cols, false};
+  y.aligned = reinterpret_cast<uintptr_t>(y.data) % 16 == 0 && y.stride % 8 == 0 && y.cols % 8 == 0;
+
+  const auto load_adapter = [&](int step, int stage) {
+    const PairProduct& pair = pair_of(step);
+    bf16* const b = shared + kYTile + stage * kStage + kXTile;
+    const int64_t k = int64_t{step % chunks} * kDepth;
+    if constexpr (kTransposed)
+      load_tile<kDepth, 64, kUpdateThreads, true>(b, pair.b, k, col0, thread);
+    else
+      load_tile<64, kDepth, kUpdateThreads, false>(b, pair.b, col0, k, thread);
+  };
+  const int early = min(count * chunks, kUpdateStages - 1);  // steps whose part of the adapter comes before the rest
+  let_next_begin();
+  for (int step = 0; step < early; ++step) load_adapter(step, step);
+  wait_for_previous();
+  load_tile<64, 64, kUpdateThreads, false>(y_tile, y, row0, col0, thread);
+  const auto load = [&](int step, int stage) {
+    if (step >= early) load_adapter(step, stage);
+    load_tile<64, kDepth, kUpdateThreads, false>(shared + kYTile + stage * kStage, pair_of(step).x, row0,
+                                                 int64_t{step % chunks} * kDepth, thread);
+  };
+  float acc[2][4][4] = {}, sum[2][4][4] = {};
+  const auto compute = [&](int step, int stage) {
+    const bf16* const x = shared + kYTile + stage * kStage + warp_row * tile_stride(kDepth);
+    const bf16* const b =
+        shared + kYTile + stage * kStage + kXTile + warp_col * (kTransposed ? 1 : tile_stride(kDepth));
+    tile_chain<2, 4, kDepth, kTransposed>(acc, x, tile_stride(kDepth), b,
+                                          kTransposed ? tile_stride(64) : tile_stride(kDepth), lane);
+    if ((step + 1) % chunks != 0) return;
+    const float scale = pair_of(step).scale;
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          sum[i][j][e] = __fadd_rn(sum[i][j][e], __fmul_rn(scale, acc[i][j][e]));
+          acc[i][j][e] = 0;
+        }
+  };
+  pipeline<kUpdateStages>(count * chunks, load, compute);
+
+#pragma unroll
+  for (int i = 0; i < 2; ++i)
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = warp_row + 16 * i + lane / 4 + 8 * half, col = warp_col + 8 * j + lane % 4 * 2;
+        auto* const at = reinterpret_cast<__nv_bfloat162*>(y_tile + row * tile_stride(64) + col);
+        const float2 before = __bfloat1622float2(*at);
+        *at = __floats2bfloat162_rn(__fadd_rn(before.x, sum[i][j][2 * half]),
+                                    __fadd_rn(before.y, sum[i][j][2 * half + 1]));
+      }
+  __syncthreads();
+  store_tile(y_tile, y, row0, col0, thread);
+}
+
+}  // namespace
+}  // namespace lockstep::kernels::cuda

@@ -1,0 +1,37 @@
+// Few rows of many adapters, in one launch (GPU).
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "core/memory.h"
+#include "core/stream.h"
+#include "kernels/lora.h"
+#include "lora/adapter.h"
+
+namespace lockstep::lora {
+
+// Consecutive rows of a batch and the adapter they use; nullptr is the base (the reference policy). Rows not listed are
+// base rows.
+struct AdapterRows {
+  int64_t row_begin = 0, rows = 0;
+  const AdapterVersion* adapter = nullptr;
+};
+
+// What kernels::LoraTiles points at, in host memory. Sites are numbered layer * kProducts + product.
+struct AdapterTiles {
+  std::vector<kernels::LoraTile> tiles;
+  std::vector<kernels::LoraSite> sites;  // [adapters, num_sites]
+  int64_t num_sites = 0, most_rank = 0;
+
+  bool empty() const { return tiles.empty(); }
+  // With these copies in the GPU's memory.
+  kernels::LoraTiles on_device(const kernels::LoraTile* tiles, const kernels::LoraSite* sites) const;
+};
+
+// Tiles of all rows that have an adapter; the adapters are of one model and lie on the GPU. Tiles and adapters are
+// padded to powers of two, and the rank, so that few sizes occur.
+AdapterTiles tiles_of(std::span<const AdapterRows> rows);
+kernels::LoraTiles place_tiles(const AdapterTiles& tiles, Arena& arena, Stream& stream);
+
+}  // namespace lockstep::lora
