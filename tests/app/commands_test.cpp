@@ -136,27 +136,27 @@ TEST(Score, FlagsAndRules) {
 TEST(Generate, OnlyWhatIsGivenIsSet) {
   const auto plain = parse_generate({"--hf-checkpoint", "M", "--prompt", ""});
   EXPECT_EQ(plain.prompt, "");
-  EXPECT_FALSE(plain.temperature || plain.top_p || plain.top_k || plain.min_p);
-  EXPECT_EQ(plain.max_tokens, 256);
+  EXPECT_FALSE(plain.sampling.temperature || plain.sampling.top_p || plain.sampling.top_k || plain.sampling.min_p);
+  EXPECT_EQ(plain.sampling.max_tokens, 256);
   const auto told =
       parse_generate(words("--hf-checkpoint M --input i --input-key q --temperature 0 --top-p 0.5 --top-k -1 "
                            "--min-p 0.1 --max-tokens 4 --seed 3 --n 2 --stop a b"));
   EXPECT_EQ(told.input, "i");
   EXPECT_EQ(told.input_key, "q");
-  EXPECT_EQ(told.temperature, 0);
-  EXPECT_EQ(told.top_p, 0.5f);
-  EXPECT_EQ(told.top_k, -1);
-  EXPECT_EQ(told.min_p, 0.1f);
-  EXPECT_EQ(told.max_tokens, 4);
-  EXPECT_EQ(told.seed, 3u);
+  EXPECT_EQ(told.sampling.temperature, 0);
+  EXPECT_EQ(told.sampling.top_p, 0.5f);
+  EXPECT_EQ(told.sampling.top_k, -1);
+  EXPECT_EQ(told.sampling.min_p, 0.1f);
+  EXPECT_EQ(told.sampling.max_tokens, 4);
+  EXPECT_EQ(told.sampling.seed, 3u);
   EXPECT_EQ(told.n, 2);
-  EXPECT_EQ(told.stop, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(told.sampling.stop, (std::vector<std::string>{"a", "b"}));
 }
 
 TEST(Generate, NeedsOnePrompt) {
   expect_error<ConfigError>([] { parse_generate(words("--hf-checkpoint M")); },
-                            {"one of --prompt and --input", "neither"});
-  expect_error<ConfigError>([] { parse_generate(words("--hf-checkpoint M --prompt a --input b")); }, {"both"});
+                            {"one of --prompt, --input and --interactive", "none"});
+  expect_error<ConfigError>([] { parse_generate(words("--hf-checkpoint M --prompt a --input b")); }, {"more than one"});
 }
 
 TEST(Eval, FlagsAndRules) {
