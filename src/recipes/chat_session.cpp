@@ -234,7 +234,8 @@ void ChatSession::set(const std::string& assignment) {
     const std::string value = end == std::string::npos ? "" : trimmed(assignment.substr(end));
     set_sampling_field(generation_.sampling, assignment.substr(0, end), value);
   }
-  for (const auto& [name, value] : sampling_json(generation_.sampling).items())
+  const OrderedJson fields = sampling_json(generation_.sampling);
+  for (const auto& [name, value] : fields.items())
     say(fmt::format("{:<20}{}", name, value.dump()));
 }
 
