@@ -235,8 +235,7 @@ void ChatSession::set(const std::string& assignment) {
     set_sampling_field(generation_.sampling, assignment.substr(0, end), value);
   }
   const OrderedJson fields = sampling_json(generation_.sampling);
-  for (const auto& [name, value] : fields.items())
-    say(fmt::format("{:<20}{}", name, value.dump()));
+  for (const auto& [name, value] : fields.items()) say(fmt::format("{:<20}{}", name, value.dump()));
 }
 
 void ChatSession::adapter(const std::string& path) {
