@@ -53,6 +53,16 @@ void run_training(const TrainingCommand<Options>& command, const Console& consol
   train(command.options, control);
 }
 
+// What talks with the user reads stdin too.
+Control talk_control(const Console& console) {
+  Control control = query_control(console);
+  control.in = console.in;
+  control.in_terminal = console.in_terminal;
+  control.forget_interrupt = console.forget_interrupt;
+  control.await_input = console.await_input;
+  return control;
+}
+
 constexpr Command kCommands[] = {
     {"train", "reinforcement learning (GRPO) of a LoRA adapter; --loss-type sft_loss: as sft", train_help,
      [](const Values& args, const Console& console) {
@@ -69,9 +79,13 @@ constexpr Command kCommands[] = {
      }},
     {"score", "log-probabilities and perplexity of given texts", score_help,
      [](const Values& args, const Console& console) { recipes::run_score(parse_score(args), query_control(console)); }},
-    {"generate", "text from a model, with or without an adapter", generate_help,
+    {"generate", "completions of a prompt, or of a file of prompts", generate_help,
      [](const Values& args, const Console& console) {
-       recipes::run_generate(parse_generate(args), query_control(console));
+       recipes::run_generate(parse_generate(args), talk_control(console));
+     }},
+    {"chat", "a conversation with a model, with or without an adapter", chat_help,
+     [](const Values& args, const Console& console) {
+       recipes::run_generate(parse_chat(args), talk_control(console));
      }},
     {"serve", "the engine over HTTP: OpenAI's, vLLM's and SGLang's routes, adapters loaded as it serves", serve_help,
      [](const Values& args, const Console& console) { server::run_serve(parse_serve(args), query_control(console)); }},

@@ -1,4 +1,4 @@
-// The program, apart from the process: which command, its help, what it is given to write to.
+// The program, apart from the process: which command, its help, what it is given to write to and to read from.
 #pragma once
 
 #include <functional>
@@ -16,6 +16,11 @@ struct Console {
   std::ostream* err = nullptr;  // stderr
   bool out_terminal = false, err_terminal = false;
   std::function<bool()> interrupted = [] { return false; };
+  std::istream* in = nullptr;  // stdin
+  bool in_terminal = false;
+  // As in recipes/control.h.
+  std::function<bool()> forget_interrupt = [] { return false; };
+  std::function<bool()> await_input = [] { return true; };
 };
 
 // Runs `args` (argv without the program's name) and returns the exit code of what ends normally. Throws what the

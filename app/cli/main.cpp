@@ -1,4 +1,5 @@
 // The process: arguments, signals and the one catch.
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,12 +13,26 @@ namespace {
 
 // A signal handler has no other way to reach the program.
 std::atomic<int> num_interrupts = 0;
-static_assert(std::atomic<int>::is_always_lock_free);
+std::atomic<bool> terminated = false;
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 
 // The first Ctrl-C (or SIGTERM) asks the running command to save and stop; the second stops at once.
-void on_interrupt(int) {
+void on_interrupt(int signal) {
   constexpr int kCancelled = 130;
+  if (signal == SIGTERM) terminated = true;
   if (num_interrupts.fetch_add(1) > 0) _exit(kCancelled);
+}
+
+bool forget_interrupt() {
+  return !terminated && num_interrupts.exchange(0) > 0;
+}
+
+// A read is begun again after a signal; poll is not.
+bool await_input() {
+  if (std::cin.rdbuf()->in_avail() > 0) return true;
+  if (num_interrupts > 0) return false;
+  pollfd input{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
+  return poll(&input, 1, -1) >= 0;
 }
 
 }  // namespace
@@ -31,7 +46,11 @@ int main(int argc, char** argv) {
                                          .err = &std::cerr,
                                          .out_terminal = isatty(STDOUT_FILENO) == 1,
                                          .err_terminal = isatty(STDERR_FILENO) == 1,
-                                         .interrupted = [] { return num_interrupts > 0; }};
+                                         .interrupted = [] { return num_interrupts > 0; },
+                                         .in = &std::cin,
+                                         .in_terminal = isatty(STDIN_FILENO) == 1,
+                                         .forget_interrupt = forget_interrupt,
+                                         .await_input = await_input};
     return lockstep::cli::run({argv + std::min(argc, 1), argv + argc}, console);
   } catch (...) {
     std::cout.flush();

@@ -27,6 +27,7 @@ TrainingCommand<recipes::SftOptions> parse_dpo(const Values& args);  // sft with
 bool asks_for_sft(const Values& args);  // arguments of `train` whose --loss-type is one of sft's
 recipes::ScoreOptions parse_score(const Values& args);
 recipes::GenerateOptions parse_generate(const Values& args);
+recipes::GenerateOptions parse_chat(const Values& args);  // generate --interactive
 recipes::EvalOptions parse_eval(const Values& args);
 recipes::TokenizeOptions parse_tokenize(const Values& args);
 recipes::DetokenizeOptions parse_detokenize(const Values& args);
@@ -40,6 +41,7 @@ std::string sft_help();
 std::string dpo_help();
 std::string score_help();
 std::string generate_help();
+std::string chat_help();
 std::string eval_help();
 std::string tokenize_help();
 std::string detokenize_help();

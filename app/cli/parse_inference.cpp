@@ -1,4 +1,4 @@
-// lockstep score, generate, eval, bench, inspect.
+// lockstep score, eval, bench, inspect.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -21,28 +21,6 @@ FlagSet score_flags(recipes::ScoreOptions& o) {
   flags.add("Options", {adapter_path_flag(o.adapter_path, "score with this adapter"),
                         {"--max-tokens-per-gpu", "N", number(o.max_tokens, 1, 100'000'000),
                          "tokens of a batch: memory and speed only"}});
-  flags.add("Machine", machine_flags(o.base));
-  return flags;
-}
-
-FlagSet generate_flags(recipes::GenerateOptions& o) {
-  FlagSet flags;
-  flags.add("Required",
-            {hf_checkpoint_flag(o.base),
-             {"--prompt", "TEXT", text(o.prompt), "one prompt; only the completion is printed"},
-             {"--input", "FILE", text(o.input), "or rows (JSON Lines, JSON, Parquet); JSON Lines are printed"}});
-  flags.add("Options",
-            {adapter_path_flag(o.adapter_path, "generate with this adapter"),
-             {"--input-key", "KEY", text(o.input_key), "key of the prompt in --input"},
-             {"--max-tokens", "N", number(o.max_tokens, 1, 10'000'000), "most new tokens"},
-             {"--temperature", "T", number(o.temperature, 0, 100), "0: greedy (generation_config.json, else 1)"},
-             {"--top-p", "P", number(o.top_p, kAboveZero, 1), "(generation_config.json, else 1)"},
-             {"--top-k", "K", number(o.top_k, -1, kMany), "(generation_config.json, else -1: all)"},
-             {"--min-p", "P", number(o.min_p, 0, 1), "drop tokens less likely than P times the best (0)"},
-             {"--n", "N", number(o.n, 1, 65536), "samples of each prompt"},
-             {"--stop", "TEXT...", texts(o.stop), "end before one of these"},
-             {"--seed", "N", number(o.seed, 0, 9e15), "of sampling"}});
-  flags.add("Chat", chat_flags(o.chat));
   flags.add("Machine", machine_flags(o.base));
   return flags;
 }
@@ -138,17 +116,6 @@ recipes::ScoreOptions parse_score(const Values& args) {
   return options;
 }
 
-recipes::GenerateOptions parse_generate(const Values& args) {
-  recipes::GenerateOptions options;
-  parse(args, generate_flags(options), {"--hf-checkpoint"});
-  if (options.prompt.has_value() != options.input.empty())
-    throw ConfigError({.what = "give one of --prompt and --input",
-                       .where = "--prompt",
-                       .got = options.prompt ? "both" : "neither",
-                       .attempt = "--prompt \"12+34=\""});
-  return options;
-}
-
 recipes::EvalOptions parse_eval(const Values& args) {
   recipes::EvalOptions options;
   parse(args, eval_flags(options), {"--hf-checkpoint", "--prompt-data"});
@@ -177,13 +144,6 @@ std::string score_help() {
   return score_flags(options).help(
       "score", "Log-probabilities of given texts; prints the perplexity.",
       "Example:\n  lockstep score --hf-checkpoint DIR --input rows.jsonl --output scored.jsonl");
-}
-
-std::string generate_help() {
-  recipes::GenerateOptions options;
-  return generate_flags(options).help("generate", "Text from a model, with or without an adapter.",
-                                      "Example:\n  lockstep generate --hf-checkpoint DIR --lora-adapter-path "
-                                      "run/iter_0000100/lora_adapter --prompt \"12+34=\" --temperature 0");
 }
 
 std::string eval_help() {

@@ -23,11 +23,11 @@ std::string version_json(int64_t version) {
 
 Answer::Answer(Service& service, std::shared_ptr<Responder> responder, AnswerPlan plan)
     : service_(service), plan_(std::move(plan)), responder_(std::move(responder)) {
-  const ChoiceText::Options text{.stop = plan_.request.sampling.stop,
-                                 .include_stop = plan_.options.include_stop,
-                                 .skip_special = plan_.options.skip_special};
+  const recipes::ChoiceText::Options text{.stop = plan_.request.sampling.stop,
+                                          .include_stop = plan_.options.include_stop,
+                                          .skip_special = plan_.options.skip_special};
   for (size_t i = 0; i < plan_.prompts.size() * static_cast<size_t>(plan_.request.n); ++i)
-    choices_.push_back({.text = ChoiceText(service.tokenizer, text)});
+    choices_.push_back({.text = recipes::ChoiceText(service.tokenizer, text)});
   prompt_logprobs_.resize(plan_.prompts.size());
   cached_tokens_.resize(plan_.prompts.size());
   prompts_open_ = plan_.prompts.size();

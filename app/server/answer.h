@@ -14,10 +14,10 @@
 #include <unordered_map>
 #include <vector>
 
+#include "recipes/choice_text.h"
 #include "recipes/serving.h"
 #include "server/answer_options.h"
 #include "server/api_error.h"
-#include "server/choice_text.h"
 #include "server/http.h"
 #include "server/loop.h"
 
@@ -47,7 +47,7 @@ struct Usage {
 };
 
 struct Choice {
-  ChoiceText text;
+  recipes::ChoiceText text;
   int64_t num_tokens = 0;
   std::string content = {};            // all of the text so far, where the answer is told at its end
   std::vector<int32_t> tokens = {};    // likewise

@@ -1,4 +1,4 @@
-// What a recipe needs from the program around it: where text goes, and whether the user pressed Ctrl-C.
+// What a recipe needs from the program around it: where text goes and comes from, and whether the user pressed Ctrl-C.
 #pragma once
 
 #include <functional>
@@ -12,6 +12,15 @@ struct Control {
   bool terminal = false;         // `info` is a terminal: progress may redraw its line
   bool out_terminal = false;     // `out` is a terminal: results may be coloured
   std::function<bool()> interrupted = [] { return false; };
+
+  // For what talks with the user.
+  std::istream* in = nullptr;  // what the user says (stdin)
+  bool in_terminal = false;    // `in` is a terminal: somebody types
+  // Forgets a Ctrl-C, so that `interrupted` is false again and the next one is again the first; false if there was
+  // none. A request to end (SIGTERM) is never forgotten.
+  std::function<bool()> forget_interrupt = [] { return false; };
+  // Waits until `in` has something to read or has ended; false: a signal came instead.
+  std::function<bool()> await_input = [] { return true; };
 };
 
 }  // namespace lockstep::recipes

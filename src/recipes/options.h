@@ -160,19 +160,35 @@ struct ScoreOptions {
   int64_t max_tokens = 2048;  // per batch
 };
 
+// Fields the user set; those without a value come from generation_config.json, then from SamplingParams.
+struct SamplingOptions {
+  std::optional<float> temperature, top_p, min_p, repetition_penalty;
+  std::optional<int64_t> top_k;
+  float frequency_penalty = 0, presence_penalty = 0;
+  int64_t max_tokens = 256, min_tokens = 0;
+  uint64_t seed = 42;
+  std::vector<std::string> stop;
+  std::vector<int32_t> stop_token_ids;  // beside the model's end tokens
+  bool ignore_eos = false;              // the model's end tokens end nothing
+};
+
 struct GenerateOptions {
   BaseOptions base;
   std::string adapter_path;
-  std::optional<std::string> prompt;  // exactly one of prompt, input
+  bool interactive = false;           // exactly one of interactive, prompt, input
+  std::optional<std::string> prompt;  // one text
   std::string input, input_key = "prompt";
   ChatOptions chat;
-  int64_t n = 1;
-  // Fields the user set; the others come from generation_config.json, then from SamplingParams.
-  std::optional<float> temperature, top_p, min_p;
-  std::optional<int64_t> top_k;
-  int64_t max_tokens = 256;
-  uint64_t seed = 42;
-  std::vector<std::string> stop;
+  SamplingOptions sampling;
+  int64_t n = 1;                    // samples of each prompt
+  std::optional<int64_t> kv_bytes;  // most memory of the KV cache; default: the engine's
+  // Of input:
+  std::string output;      // JSON Lines that an interrupted run goes on with; empty: printed
+  bool overwrite = false;  // begin the output anew
+  int64_t top_logprobs = 0;
+  std::optional<int64_t> prompt_logprobs;
+  int64_t max_sequences = 256;  // decoded at once
+  int64_t max_bad_rows = 0;
 };
 
 struct EvalOptions {

@@ -67,4 +67,32 @@ SamplingDefaults read_sampling_defaults(const std::optional<Json>& generation_co
   return defaults;
 }
 
+rollout::SamplingParams resolve_sampling(const SamplingOptions& options, const Base& base, std::ostream* info) {
+  const SamplingDefaults defaults =
+      read_sampling_defaults(base.generation_config, (base.path / "generation_config.json").string(), info);
+  rollout::SamplingParams params;
+  const auto pick = [](auto& field, const auto& users, const auto& models) {
+    if (users)
+      field = *users;
+    else if (models)
+      field = *models;
+  };
+  pick(params.temperature, options.temperature, defaults.greedy ? std::optional<float>(0) : defaults.temperature);
+  pick(params.top_p, options.top_p, defaults.top_p);
+  pick(params.top_k, options.top_k, defaults.top_k);
+  pick(params.min_p, options.min_p, defaults.min_p);
+  pick(params.repetition_penalty, options.repetition_penalty, defaults.repetition_penalty);
+  params.frequency_penalty = options.frequency_penalty;
+  params.presence_penalty = options.presence_penalty;
+  params.max_tokens = options.max_tokens;
+  params.min_tokens = options.min_tokens;
+  params.seed = options.seed;
+  params.stop = options.stop;
+  if (!options.ignore_eos) params.stop_token_ids = base.eos;
+  for (const int32_t id : options.stop_token_ids)
+    if (std::ranges::count(params.stop_token_ids, id) == 0) params.stop_token_ids.push_back(id);
+  rollout::validate(params);
+  return params;
+}
+
 }  // namespace lockstep::recipes

@@ -1,10 +1,11 @@
-// What generation_config.json says about sampling.
+// What generation_config.json says about sampling, and what becomes of it beside the user's words.
 #pragma once
 
 #include <iosfwd>
 #include <optional>
 
 #include "recipes/base.h"
+#include "rollout/sampling.h"
 
 namespace lockstep::recipes {
 
@@ -20,5 +21,9 @@ struct SamplingDefaults {
 // FormatError naming the file: a value of another type.
 SamplingDefaults read_sampling_defaults(const std::optional<Json>& generation_config, const std::string& where,
                                         std::ostream* info = nullptr);
+
+// The user's values first, then generation_config.json (whose do_sample = false means greedy), then the defaults of
+// SamplingParams; the model's end tokens end a sample unless ignore_eos. ConfigError: values that cannot be.
+rollout::SamplingParams resolve_sampling(const SamplingOptions& options, const Base& base, std::ostream* info);
 
 }  // namespace lockstep::recipes

@@ -66,7 +66,6 @@ struct Engine::Impl {
   TokenSampler sampler;
   std::optional<DecodeLoop> decode_loop;  // on a GPU
   EngineStats stats;
-  std::function<void(int32_t)> on_token;
   RequestId next_id = 1;
   std::optional<PrefixCache> cache;
   // The scheduler lets go of all blocks when it is destroyed, so it comes after what it points to.
@@ -315,7 +314,6 @@ void Engine::Impl::collect(std::vector<Sample>& samples, RequestId first, int64_
     sample.tokens.push_back(out.token);
     sample.logprobs.push_back(out.logprob);
     sample.versions.push_back(out.version);
-    if (prompt == 0 && out.index == 0 && on_token) on_token(out.token);
     if (!out.finish) continue;
     sample.finish = *out.finish;
     ++finished;
@@ -407,9 +405,6 @@ std::vector<Sample> Engine::sample(std::span<const Prompt> prompts, const GroupP
   return impl_->sample(prompts, params, version == kBase ? nullptr : impl_->versions.get(version), on_progress);
 }
 
-void Engine::on_token(std::function<void(int32_t)> callback) {
-  impl_->on_token = std::move(callback);
-}
 const EngineStats& Engine::stats() const {
   return impl_->stats;
 }

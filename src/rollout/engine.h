@@ -108,9 +108,6 @@ class Engine {
   std::vector<Sample> sample(std::span<const Prompt> prompts, const GroupParams& params, int64_t version,
                              const std::function<void(int64_t finished, int64_t total)>& on_progress = {});
 
-  // Called for every new token of sample 0 of prompt 0 while sample() runs: streaming in a terminal. Empty to stop.
-  void on_token(std::function<void(int32_t token)> callback);
-
   const EngineStats& stats() const;
   int64_t kv_bytes_in_use() const;
   void release_memory();  // gives KV pool, scratch and dropped versions back (between rollout and training)

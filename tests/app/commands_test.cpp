@@ -136,27 +136,86 @@ TEST(Score, FlagsAndRules) {
 TEST(Generate, OnlyWhatIsGivenIsSet) {
   const auto plain = parse_generate({"--hf-checkpoint", "M", "--prompt", ""});
   EXPECT_EQ(plain.prompt, "");
-  EXPECT_FALSE(plain.temperature || plain.top_p || plain.top_k || plain.min_p);
-  EXPECT_EQ(plain.max_tokens, 256);
+  EXPECT_FALSE(plain.sampling.temperature || plain.sampling.top_p || plain.sampling.top_k || plain.sampling.min_p);
+  EXPECT_EQ(plain.sampling.max_tokens, 256);
   const auto told =
       parse_generate(words("--hf-checkpoint M --input i --input-key q --temperature 0 --top-p 0.5 --top-k -1 "
                            "--min-p 0.1 --max-tokens 4 --seed 3 --n 2 --stop a b"));
   EXPECT_EQ(told.input, "i");
   EXPECT_EQ(told.input_key, "q");
-  EXPECT_EQ(told.temperature, 0);
-  EXPECT_EQ(told.top_p, 0.5f);
-  EXPECT_EQ(told.top_k, -1);
-  EXPECT_EQ(told.min_p, 0.1f);
-  EXPECT_EQ(told.max_tokens, 4);
-  EXPECT_EQ(told.seed, 3u);
+  EXPECT_EQ(told.sampling.temperature, 0);
+  EXPECT_EQ(told.sampling.top_p, 0.5f);
+  EXPECT_EQ(told.sampling.top_k, -1);
+  EXPECT_EQ(told.sampling.min_p, 0.1f);
+  EXPECT_EQ(told.sampling.max_tokens, 4);
+  EXPECT_EQ(told.sampling.seed, 3u);
   EXPECT_EQ(told.n, 2);
-  EXPECT_EQ(told.stop, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(told.sampling.stop, (std::vector<std::string>{"a", "b"}));
 }
 
 TEST(Generate, NeedsOnePrompt) {
   expect_error<ConfigError>([] { parse_generate(words("--hf-checkpoint M")); },
-                            {"one of --prompt and --input", "neither"});
-  expect_error<ConfigError>([] { parse_generate(words("--hf-checkpoint M --prompt a --input b")); }, {"both"});
+                            {"one of --prompt, --input and --interactive", "none"});
+  expect_error<ConfigError>([] { parse_generate(words("--hf-checkpoint M --prompt a --input b")); }, {"more than one"});
+}
+
+TEST(Generate, FilesAndSampling) {
+  const auto o = parse_generate(
+      words("--hf-checkpoint M --input i --output o --overwrite --logprobs 5 --prompt-logprobs 0 --max-num-seqs 8 "
+            "--max-bad-rows 3 --kv-cache-bytes 1000000 --repetition-penalty 1.2 --frequency-penalty -0.5 "
+            "--presence-penalty 0.5 --min-tokens 2 --ignore-eos --stop-token-ids 7 8"));
+  EXPECT_EQ(o.output, "o");
+  EXPECT_TRUE(o.overwrite);
+  EXPECT_EQ(o.top_logprobs, 5);
+  EXPECT_EQ(o.prompt_logprobs, 0);
+  EXPECT_EQ(o.max_sequences, 8);
+  EXPECT_EQ(o.max_bad_rows, 3);
+  EXPECT_EQ(o.kv_bytes, 1'000'000);
+  EXPECT_EQ(o.sampling.repetition_penalty, 1.2f);
+  EXPECT_EQ(o.sampling.frequency_penalty, -0.5f);
+  EXPECT_EQ(o.sampling.presence_penalty, 0.5f);
+  EXPECT_EQ(o.sampling.min_tokens, 2);
+  EXPECT_TRUE(o.sampling.ignore_eos);
+  EXPECT_EQ(o.sampling.stop_token_ids, (std::vector<int32_t>{7, 8}));
+  const auto rejects = [](const std::string& more, std::initializer_list<const char*> parts) {
+    SCOPED_TRACE(more);
+    expect_error<ConfigError>([&] { parse_generate(words("--hf-checkpoint M " + more)); }, parts);
+  };
+  rejects("--input i --overwrite", {"--overwrite needs --output"});
+  rejects("--prompt p --output o", {"--output needs --input"});
+  rejects("--prompt p --logprobs 2", {"--logprobs needs --input"});
+  rejects("--input i --logprobs 200", {"--logprobs", "128"});
+  rejects("--input i --min-tokens 9 --max-tokens 8", {"--min-tokens is above --max-tokens", "at most 8"});
+  rejects("--interactive --prompt p", {"more than one"});
+  rejects("--interactive --n 2", {"--n has no meaning in a conversation"});
+  rejects("--interactive --max-bad-rows 2", {"--max-bad-rows has no meaning"});
+}
+
+TEST(Generate, ConversationsHaveTheirOwnCommand) {
+  const std::string more =
+      " --lora-adapter-path A --temperature 0.7 --chat-template t --apply-chat-template-kwargs {\"a\":1}";
+  const auto talk = parse_chat(words("--hf-checkpoint M" + more));
+  const auto same = parse_generate(words("--interactive --hf-checkpoint M" + more));
+  for (const auto& o : {talk, same}) {
+    EXPECT_TRUE(o.interactive);
+    EXPECT_EQ(o.adapter_path, "A");
+    EXPECT_EQ(o.sampling.temperature, 0.7f);
+    EXPECT_EQ(o.chat.template_file, "t");
+    EXPECT_EQ(o.chat.kwargs["a"], 1);
+  }
+  expect_error<ConfigError>([] { parse_chat(words("--temperature 1")); }, {"missing: --hf-checkpoint"});
+  expect_error<ConfigError>([] { parse_chat(words("--hf-checkpoint M --input i")); }, {"unknown: --input"});
+}
+
+TEST(Generate, HelpTeachesByExample) {
+  const std::string help = generate_help(), talk = chat_help();
+  for (const char* part :
+       {"--output answers.jsonl", "--interactive", "FILE.run.json", "--repetition-penalty X", "--overwrite"})
+    EXPECT_NE(help.find(part), std::string::npos) << part;
+  for (const char* part :
+       {"lockstep chat --hf-checkpoint DIR", "/adapter DIR", "Ctrl-C stops an answer", "--temperature T"})
+    EXPECT_NE(talk.find(part), std::string::npos) << part;
+  EXPECT_EQ(talk.find("--input"), std::string::npos);
 }
 
 TEST(Eval, FlagsAndRules) {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <fstream>
@@ -43,8 +44,8 @@ const std::string kTrain =
 TEST(Process, HelpGoesToStdout) {
   const testing::TempDirectory dir;
   for (const char* args :
-       {"--help", "train --help", "sft -h", "score --help", "generate --help", "eval --help", "inspect --help",
-        "render --help", "bench --help", "serve --help", "train --nonsense --help"}) {
+       {"--help", "train --help", "sft -h", "score --help", "generate --help", "chat --help", "eval --help",
+        "inspect --help", "render --help", "bench --help", "serve --help", "train --nonsense --help"}) {
     const Outcome outcome = run_program(dir, args);
     EXPECT_EQ(outcome.code, 0) << args;
     EXPECT_NE(outcome.out.find("Usage: lockstep"), std::string::npos) << args;
@@ -180,6 +181,49 @@ TEST(Process, AnInterruptSavesAndTheResumedRunIsTheWholeOne) {
   const auto adapter = std::filesystem::path(iteration) / "lora_adapter" / "adapter_model.safetensors";
   EXPECT_EQ(read(save / adapter), read(whole / adapter));
   EXPECT_FALSE(read(whole / adapter).empty());
+}
+
+TEST(Process, AKilledGenerateGoesOn) {
+  const testing::TempDirectory dir;
+  std::string rows;
+  for (int i = 0; i < 300; ++i) rows += "{\"prompt\": \"" + std::to_string(i) + "+7=\"}\n";
+  dir.write("in.jsonl", rows);
+  const auto out = dir / "out.jsonl", whole = dir / "whole.jsonl";
+  const std::string generate = "generate --hf-checkpoint " + kModel +
+                               " --device cpu --max-tokens 8 --max-num-seqs 4 --input " + (dir / "in.jsonl").string() +
+                               " --output ";
+  // Killed, then asked to stop (job control, or the shell would start the program deaf to it), then left alone.
+  for (const char* signal : {"KILL", "INT"}) {
+    std::filesystem::remove(dir / "stop.sh");
+    const std::string seen = std::to_string(std::filesystem::exists(out) ? std::filesystem::file_size(out) : 0);
+    dir.write("stop.sh", "set -m\n\"$@\" &\nwhile kill -0 $! && ! [ $(stat -c %s " + out.string() + " || echo 0) -gt " +
+                             seen + " ]; do sleep 0.01; done\nkill -" + signal + " $!\nwait $!\n");
+    const Outcome outcome = run_program(dir, generate + out.string(), "bash " + (dir / "stop.sh").string());
+    if (std::string(signal) == "INT") {
+      EXPECT_TRUE(outcome.code == 130 || outcome.code == 0) << outcome.err;
+    }
+  }
+  EXPECT_EQ(run_program(dir, generate + out.string()).code, 0);
+  EXPECT_EQ(run_program(dir, generate + whole.string()).code, 0);
+  EXPECT_FALSE(read(whole).empty());
+  EXPECT_EQ(read(out), read(whole));
+  const Outcome other = run_program(dir, generate + out.string() + " --temperature 0");
+  EXPECT_EQ(other.code, 2) << other.err;
+  EXPECT_NE(other.err.find("--overwrite"), std::string::npos) << other.err;
+}
+
+TEST(Process, ChatReadsItsTurnsFromAPipe) {
+  const testing::TempDirectory dir;
+  const std::string chat = "chat --hf-checkpoint " + kModel + " --device cpu --temperature 0 --max-tokens 4";
+  const Outcome one = run_program(dir, chat, "echo '12+34=' |");
+  EXPECT_EQ(one.code, 0) << one.err;
+  EXPECT_EQ(std::ranges::count(one.out, '\n'), 1) << one.out;
+  const Outcome same = run_program(dir, "generate --interactive" + chat.substr(4), "echo '12+34=' |");
+  EXPECT_EQ(same.out, one.out);
+  EXPECT_EQ(run_program(dir, chat + " </dev/null").out, "");
+  const Outcome bad = run_program(dir, chat, "printf '/nonsense\\n12+34=\\n' |");
+  EXPECT_EQ(bad.code, 3) << bad.err;
+  EXPECT_EQ(bad.out, one.out);
 }
 
 template <class Thrown>

@@ -14,7 +14,7 @@ using lockstep::testing::expect_error;
 GenerateOptions generate_options(const std::string& model) {
   GenerateOptions options;
   options.base = {.hf_checkpoint = model, .stream = {.threads = 2}, .device = "cpu"};
-  options.max_tokens = 12;
+  options.sampling.max_tokens = 12;
   return options;
 }
 
@@ -22,8 +22,8 @@ TEST_F(Commands, GenerateTakesSamplingDefaultsFromTheModel) {
   const auto answer = [&](const Json& generation, uint64_t seed, std::optional<float> temperature = {}) {
     GenerateOptions options = generate_options(model_with(kArith, "generation_config.json", generation));
     options.prompt = "12+34=";
-    options.seed = seed;
-    options.temperature = temperature;
+    options.sampling.seed = seed;
+    options.sampling.temperature = temperature;
     run_generate(options, control_);
     return taken(out_);
   };
@@ -117,13 +117,13 @@ TEST_F(Commands, GenerateFromAFile) {
 TEST_F(Commands, GenerateStopsBeforeAStopString) {
   GenerateOptions options = generate_options(kArith);
   options.prompt = "12+34=";
-  options.temperature = 0;
+  options.sampling.temperature = 0;
   run_generate(options, control_);
   std::string whole = taken(out_);
   ASSERT_GT(whole.size(), 2u);
-  options.stop = {whole.substr(1, 1)};
+  options.sampling.stop = {whole.substr(1, 1)};
   run_generate(options, control_);
-  EXPECT_EQ(taken(out_), whole.substr(0, whole.find(options.stop[0])) + "\n");
+  EXPECT_EQ(taken(out_), whole.substr(0, whole.find(options.sampling.stop[0])) + "\n");
 }
 
 TEST_F(Commands, GenerateScoreAndEvalUseTheAdapter) {
@@ -131,7 +131,7 @@ TEST_F(Commands, GenerateScoreAndEvalUseTheAdapter) {
   fs::write_file_atomic(path("in.jsonl"), "{\"prompt\":\"12+34=\",\"label\":\"46\"}\n");
   GenerateOptions generate = generate_options(kArith);
   generate.input = path("in.jsonl");
-  generate.temperature = 0;
+  generate.sampling.temperature = 0;
   run_generate(generate, control_);
   const Json base = lines()[0];
   generate.adapter_path = adapter;

@@ -215,8 +215,9 @@ TEST_F(Training, ScoreKeepsTheRowAndPrintsPerplexity) {
 }
 
 TEST_F(Training, GenerateIsReproducibleAndPrintsOnlyCompletions) {
-  GenerateOptions options{
-      .base = {.hf_checkpoint = kArith, .device = "cpu"}, .prompt = "12+34=", .temperature = 1.0f, .max_tokens = 16};
+  GenerateOptions options{.base = {.hf_checkpoint = kArith, .device = "cpu"},
+                          .prompt = "12+34=",
+                          .sampling = {.temperature = 1.0f, .max_tokens = 16}};
   run_generate(options, control_);
   const std::string first = out_.str();
   out_.str("");

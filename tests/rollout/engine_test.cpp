@@ -190,20 +190,6 @@ TEST_F(EngineTest, CancelLeavesTheEngineUsable) {
   for (size_t i = 0; i < wanted.size(); ++i) EXPECT_EQ(again[i].tokens, wanted[i].tokens);
 }
 
-TEST_F(EngineTest, TokensAreStreamedWhileTheyAreMade) {
-  std::vector<int32_t> seen;
-  size_t seen_at_first_progress = 0;
-  engine_.on_token([&](int32_t token) { seen.push_back(token); });
-  const auto samples = engine_.sample(prompts_, params_, Engine::kBase, [&](int64_t, int64_t) {
-    if (seen_at_first_progress == 0) seen_at_first_progress = seen.size();
-  });
-  EXPECT_EQ(seen, samples[0].tokens);
-  EXPECT_EQ(seen_at_first_progress, 1u);
-  engine_.on_token({});
-  engine_.sample(prompts_, params_, Engine::kBase);
-  EXPECT_EQ(seen.size(), 12u);
-}
-
 TEST_F(EngineTest, MemoryReturns) {
   // The first rollout gives the stream its scratch, which is not the engine's to give back.
   engine_.sample(prompts_, params_, Engine::kBase);

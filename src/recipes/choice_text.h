@@ -8,7 +8,7 @@
 
 #include "text/tokenizer.h"
 
-namespace lockstep::server {
+namespace lockstep::recipes {
 
 // Finds a stop string in a text that comes in parts (Knuth, Morris, Pratt): O(1) a byte, whatever the string.
 class StopMatcher {
@@ -52,4 +52,4 @@ class ChoiceText {
   std::string held_;  // could begin a stop string
 };
 
-}  // namespace lockstep::server
+}  // namespace lockstep::recipes

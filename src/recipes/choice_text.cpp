@@ -1,10 +1,10 @@
-#include "server/choice_text.h"
+#include "recipes/choice_text.h"
 
 #include <algorithm>
 #include <string_view>
 #include <utility>
 
-namespace lockstep::server {
+namespace lockstep::recipes {
 
 StopMatcher::StopMatcher(std::string stop) : stop_(std::move(stop)), fallback_(stop_.size() + 1, 0) {
   for (size_t i = 1, k = 0; i < stop_.size(); ++i) {
@@ -75,4 +75,4 @@ std::string ChoiceText::finish_by_text(int32_t token, size_t stop) {
   return std::exchange(held_, {}).substr(0, include_stop_ ? end : end - std::min(end, stops_[stop].size()));
 }
 
-}  // namespace lockstep::server
+}  // namespace lockstep::recipes

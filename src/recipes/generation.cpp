@@ -1,0 +1,52 @@
+#include "recipes/generation.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "checkpoint/peft_directory.h"
+#include "core/error.h"
+#include "core/hash.h"
+#include "recipes/adapter.h"
+#include "recipes/sampling_defaults.h"
+
+namespace lockstep::recipes {
+
+ChosenAdapter choose_adapter(const std::string& path, const Base& base) {
+  if (path.empty()) return {};
+  const checkpoint::PeftDirectory directory{fs::Path(path)};
+  ChosenAdapter chosen{
+      .version = std::make_shared<const lora::AdapterVersion>(load_adapter(directory, base).snapshot()), .path = path};
+  Sha256 hash;
+  hash.update(fs::read_file(directory.path() / "adapter_config.json"));
+  hash.update(directory.weights_bytes());
+  chosen.digest = hash.hex();
+  for (const lora::Pair& pair : chosen.version->layout->pairs) chosen.rank = std::max(chosen.rank, pair.rank);
+  return chosen;
+}
+
+Generation::Generation(const GenerateOptions& options, const Control& control)
+    : stream(stream_options(options.base)),
+      base(load_base(options.base, stream, control)),
+      tokenizer(load_tokenizer(base)),
+      adapter(choose_adapter(options.adapter_path, base)),
+      sampling(resolve_sampling(options.sampling, base, control.info)) {}
+
+std::string next_text(ChoiceText& text, const rollout::Output& out) {
+  if (out.finish != rollout::FinishReason::stop) {
+    std::string shown = text.push(out.token);
+    return out.finish ? shown + text.finish() : shown;
+  }
+  return out.stop_index < 0 ? text.finish_by_token(out.token)
+                            : text.finish_by_text(out.token, static_cast<size_t>(out.stop_index));
+}
+
+void require_finite(const rollout::Output& out, const std::string& where) {
+  if (out.finish != rollout::FinishReason::error) return;
+  throw DataError({.what = out.token < 0 ? "logits are not finite" : "log-probability is not finite",
+                   .where = where,
+                   .got = out.token < 0 ? "" : fmt::format("{} for token {}", out.logprob, out.token),
+                   .attempt = "check the adapter: a diverged training run leaves such weights"});
+}
+
+}  // namespace lockstep::recipes

@@ -1,0 +1,41 @@
+// What all ways to generate start with: the base, its tokenizer, an adapter, sampling; and the text of what is drawn.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "recipes/base.h"
+#include "recipes/choice_text.h"
+#include "rollout/engine.h"
+
+namespace lockstep::recipes {
+
+struct ChosenAdapter {
+  std::shared_ptr<const lora::AdapterVersion> version;  // nullptr: the base
+  std::string path;
+  std::string digest;  // SHA-256 of its two files; empty: the base
+  int64_t rank = 0;    // the largest
+};
+// An empty path chooses the base. Throws what load_adapter throws.
+ChosenAdapter choose_adapter(const std::string& path, const Base& base);
+
+struct Generation {
+  // What load_base, load_tokenizer, choose_adapter and resolve_sampling throw.
+  Generation(const GenerateOptions& options, const Control& control);
+  Generation(const Generation&) = delete;
+  Generation& operator=(const Generation&) = delete;
+
+  Stream stream;
+  Base base;
+  text::Tokenizer tokenizer;
+  ChosenAdapter adapter;
+  rollout::SamplingParams sampling;
+};
+
+// What can be shown of a sample after this token (recipes/choice_text.h).
+std::string next_text(ChoiceText& text, const rollout::Output& out);
+
+// DataError naming `where`: the model or the adapter gave numbers that are none.
+void require_finite(const rollout::Output& out, const std::string& where);
+
+}  // namespace lockstep::recipes
