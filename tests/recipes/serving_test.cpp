@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <fstream>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -187,6 +188,23 @@ TEST_F(ServingTest, AdaptersAreReadBelowTheRootOnly) {
   EXPECT_THROW(adapters.load({.name = "b", .path = "/"}), ConfigError);
 }
 
+// Below a root that is not there lies nothing, not everything.
+TEST_F(ServingTest, WithoutTheRootNothingIsRead) {
+  ServingOptions options;
+  options.adapters.lora_root = path("gone");
+  AdapterRegistry& adapters = serve(options).adapters();
+  EXPECT_THROW(adapters.load({.name = "a", .path = first_}), ConfigError);
+  EXPECT_THROW(adapters.load({.name = "a", .path = "relative"}), ConfigError);
+}
+
+TEST_F(ServingTest, EveryVersionHasANextOne) {
+  AdapterRegistry& adapters = serve().adapters();
+  for (const int64_t version : {int64_t{-1}, (int64_t{1} << 53) - 1, std::numeric_limits<int64_t>::max()})
+    EXPECT_THROW(adapters.load({.name = "a", .path = first_, .version = version}), ConfigError) << version;
+  EXPECT_EQ(adapters.load({.name = "a", .path = first_, .version = (int64_t{1} << 53) - 2}).version,
+            (int64_t{1} << 53) - 2);
+}
+
 TEST_F(ServingTest, UnloadedAdaptersServeWhatIsInFlight) {
   Serving& serving = serve();
   serving.adapters().load({.name = "a", .path = first_});
@@ -218,12 +236,66 @@ TEST_F(ServingTest, CancelledAndAbortedRequestsSaySo) {
   EXPECT_TRUE(aborted.tokens().empty());
   serving.submit(request(1, 60), kept.sink());
   EXPECT_TRUE(serving.paused());
-  EXPECT_FALSE(serving.flush_cache()) << "a request is in flight";
   serving.pause(PauseMode::retract);
   serving.resume();
   EXPECT_EQ(kept.ids().size(), 60u);
   wait_until_idle();
   EXPECT_TRUE(serving.flush_cache());
+}
+
+// However many come meanwhile, those that were there end and the pause begins.
+TEST_F(ServingTest, PausingWaitsForWhatIsInFlightOnly) {
+  Serving& serving = serve();
+  const std::vector<int32_t> wanted = ask(request(2, 8));
+  serving.pause(PauseMode::in_place);
+  Answer before, after, cancelled, aborted;
+  serving.submit(request(1, 90), before.sink());
+  serving.resume();
+  serving.pause(PauseMode::wait);
+  EXPECT_TRUE(serving.pausing() || serving.paused());
+  serving.submit(request(2, 8), after.sink());
+  const Serving::Id id = serving.submit(request(2, 8), cancelled.sink());
+  EXPECT_EQ(before.ids().size(), 90u);
+  while (!serving.paused()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_FALSE(serving.pausing());
+  serving.cancel(id);
+  EXPECT_TRUE(cancelled.wait().aborted);
+  EXPECT_TRUE(after.tokens().empty());
+  EXPECT_TRUE(serving.flush_cache()) << "those that are kept have no keys";
+  serving.resume();
+  EXPECT_EQ(after.ids(), wanted);
+  wait_until_idle();
+
+  serving.pause(PauseMode::in_place);
+  Answer running;
+  serving.submit(request(1, 90), running.sink());
+  serving.resume();
+  serving.pause(PauseMode::wait);
+  const Serving::Id kept = serving.submit(request(2, 8), aborted.sink());
+  serving.cancel(kept);
+  EXPECT_TRUE(aborted.wait().aborted) << "also while it is kept";
+  Answer last;
+  serving.submit(request(2, 8), last.sink());
+  EXPECT_GE(serving.abort_all(), 1);
+  EXPECT_TRUE(last.wait().aborted);
+  running.wait();
+  wait_until_idle();
+  serving.resume();
+  EXPECT_EQ(ask(request(2, 8)), wanted) << "no count is left behind";
+}
+
+TEST_F(ServingTest, RetractedRequestsDoNotKeepTheCache) {
+  Serving& serving = serve();
+  const std::vector<int32_t> wanted = ask(request(1, 90));
+  Answer answer;
+  serving.submit(request(1, 90), answer.sink());
+  answer.wait_for_tokens(20);
+  serving.pause(PauseMode::in_place);
+  EXPECT_FALSE(serving.flush_cache()) << "its keys are in use";
+  serving.pause(PauseMode::retract);
+  EXPECT_TRUE(serving.flush_cache());
+  serving.resume();
+  EXPECT_EQ(answer.ids(), wanted);
 }
 
 TEST_F(ServingTest, LimitsAreToldAtOnce) {
@@ -240,6 +312,7 @@ TEST_F(ServingTest, LimitsAreToldAtOnce) {
   EXPECT_EQ(ask(request(1)).size(), 8u) << "there is room again";
   EXPECT_EQ(ask(request(1, 35)).size(), 35u);
   EXPECT_THROW(ask(request(1, 36)), DataError) << "5 + 36 > 40";
+  EXPECT_THROW(ask(request(1, std::numeric_limits<int64_t>::max())), DataError);
   EXPECT_THROW(ask(request(100000)), DataError);
   GenerationRequest none = request(1);
   none.tokens.clear();
