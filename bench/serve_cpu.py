@@ -28,6 +28,7 @@ parser.add_argument("--lockstep", required=True)
 parser.add_argument("--load", required=True, help="serve_load of a LOCKSTEP_BENCH build")
 parser.add_argument("--model", required=True)
 parser.add_argument("--venv", help="virtual environment with vllm; without it there is no peer")
+parser.add_argument("--skip-vllm", action="store_true")
 parser.add_argument("--gguf", help="the same model as a GGUF file, for llama.cpp of the VENV")
 parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
 parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 8, 32])
@@ -118,7 +119,7 @@ def throughput():
         base, base_times = throughput_of(server, "base")
         adapted, adapted_times = throughput_of(server, "a")
     parts["lockstep"] = {"tok_s": base, "lora_tok_s": adapted, "times": base_times, "lora_times": adapted_times}
-    if options.venv:
+    if options.venv and not options.skip_vllm:
         with vllm() as server:
             version = server.client().get("/version").json()["version"]
             base, base_times = throughput_of(server, "base")
@@ -161,7 +162,7 @@ def layer():
 
 
 def streams():
-    with lockstep(sequences=256) as server:
+    with lockstep("--kv-cache-bytes", 2**30, sequences=256) as server:  # a pool that the first round fills
         server.load("base", 8, 8, 16, 16)
         found = {"streams": options.streams, "slow": options.slow, "resident_bytes": [resident_bytes(server.pid)], "rounds": []}
         for slow in (0, options.slow, options.slow):
@@ -229,7 +230,8 @@ def ratios(parts):
 
 
 about = folder / "about.json"
-subprocess.run([options.lockstep, "bench", "--hf-checkpoint", options.model, "--decode-batch", "1", "--new-tokens", "8", "--json",
+subprocess.run([options.lockstep, "bench", "--hf-checkpoint", options.model, "--batch-size", "1", "--seq-length", "16", "--decode-batch",
+                "1", "--new-tokens", "8", "--json",
                 str(about)], check=True, stdout=subprocess.DEVNULL)
 about = json.loads(about.read_text())
 parts, results = {}, {}
@@ -240,7 +242,9 @@ for part in options.parts:
     else:
         results[part] = globals()[part]()
         print(json.dumps(results[part])[:2000], flush=True)
+told = [f"--{name.replace('_', '-')} {' '.join(map(str, value)) if isinstance(value, list) else value}"
+        for name, value in vars(options).items() if name not in ("lockstep", "load", "model", "venv", "gguf", "name", "skip_vllm")]
 content = {"commit": about["commit"], "model": about["model"], "tokens": {"prompt": options.tokens, "answer": options.tokens},
            "ratios": ratios(parts), "parts": parts, "results": results}
 print(json.dumps(content["ratios"], indent=2))
-print(write_record(options.name, "bench/serve_cpu.py --parts " + " ".join(options.parts), about["machine"], content), file=sys.stderr)
+print(write_record(options.name, "bench/serve_cpu.py " + " ".join(told), about["machine"], content), file=sys.stderr)

@@ -71,6 +71,8 @@ FlagSet serve_flags(ServeOptions& o) {
              {"--max-num-seqs", "N", number(o.max_num_seqs, 1, 65536), "most sequences generated at once"},
              {"--max-num-batched-tokens", "N", number(o.max_num_batched_tokens, 1, kMany),
               "tokens of one step; longer prompts take several (CPU 2048; GPU 16384)"},
+             {"--num-scheduler-steps", "N", number(o.num_scheduler_steps, 1, 16),
+              "on a GPU: tokens that are generated before others may join; fewer answer sooner, more are faster"},
              {"--kv-cache-bytes", "N", number(o.kv_bytes, 1 << 16, 1e15), "most memory of the KV cache"},
              {"--no-enable-prefix-caching", "", toggle(o.prefix_cache, false),
               "do not keep keys of prompts for those that begin alike"},

@@ -36,6 +36,7 @@ recipes::ServingOptions serving_options(const ServeOptions& options, const text:
   serving.engine.kv_bytes = options.kv_bytes;
   serving.engine.max_sequences = options.max_num_seqs;
   serving.engine.max_batch_tokens = options.max_num_batched_tokens;
+  serving.engine.max_decode_steps = options.num_scheduler_steps;
   serving.engine.tokenizer = &tokenizer;
   serving.engine.prefix_cache = options.prefix_cache;
   return serving;

@@ -30,6 +30,7 @@ struct ServeOptions {
   int64_t max_model_len = 0;  // 0: the model's
   int64_t max_num_seqs = 256;
   std::optional<int64_t> max_num_batched_tokens, kv_bytes;
+  int64_t num_scheduler_steps = 8;  // of a GPU
   bool prefix_cache = true;
   int64_t max_queue = 4096;
   // adapters

@@ -89,8 +89,6 @@ ADAPTERS = [
     post("unload d", UNLOAD, {"lora_name": "d"}),
     complete("unloaded adapter", model="d"),
     get("models without d", "/v1/models"),
-    load("load: of another base", "c", "$ALIEN"),
-    complete("base after a failed load", COMPARED, logprobs=2, **GREEDY),
 ]
 
 COMPLETE = [
@@ -264,6 +262,8 @@ UNLOADING = [
     post("unload b", UNLOAD, {"lora_name": "b", "lora_int_id": None}),
     get("models at the end", "/v1/models"),
     get("metrics", "/metrics", metrics=True),
+    load("load: of another base", "c", "$ALIEN"),
+    complete("base after a failed load", COMPARED, logprobs=2, **GREEDY),
 ]
 
 ALL = SERVER + ADAPTERS + COMPLETE + CHATS + STREAMS + ERRORS + UNLOADING

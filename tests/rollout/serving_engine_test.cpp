@@ -74,7 +74,7 @@ class ServingEngine : public testing::TestWithParam<Device> {
   Adapter adapter(int64_t version, uint32_t seed, int64_t rank) {
     return placed(random_adapter(config_, version, seed, rank));
   }
-  Engine engine(EngineOptions options = {}) { return {model_, options, stream_}; }
+  Engine engine(EngineOptions options = {}) { return {model_, options, stream()}; }
   Request request(int64_t size, uint32_t seed, Adapter adapter = nullptr) const {
     Request r{.tokens = random_prompts({size}, config_.vocab_size, seed)[0].tokens, .adapter = std::move(adapter)};
     r.sampling.max_tokens = 12;
@@ -207,7 +207,9 @@ TEST_P(ServingEngine, SwitchingTheAdapterComputesTheKeysAgain) {
   bool switched = false;
   while (!busy.idle()) {
     for (const Output& out : busy.step().outputs) outputs.push_back(out);
-    if (outputs.size() == 8 && !std::exchange(switched, true)) EXPECT_TRUE(busy.switch_adapter(id, after));
+    if (outputs.size() == 8 && !std::exchange(switched, true)) {
+      EXPECT_TRUE(busy.switch_adapter(id, after));
+    }
   }
   EXPECT_FALSE(busy.switch_adapter(id, after)) << "it has ended";
   ASSERT_EQ(outputs.size(), 20u);
