@@ -29,6 +29,7 @@ TEST(LiveRequest, EverySampleHasItsOwnChanges) {
   asked.sampling.min_tokens = 3;
   asked.sampling.stop_token_ids = {9, 1, 9};
   LiveRequest request(1, asked, 10, nullptr, 0);
+  for (Sequence& sequence : request.sequences) sequence.group = &request;  // as the scheduler does
   EXPECT_EQ(request.request.sampling.stop_token_ids, (std::vector<int32_t>{1, 9}));
   for (const int32_t token : {2, 5, 2}) request.take(request.sequences[0], {.token = token, .logprob = -1});
 
