@@ -123,8 +123,6 @@ server::ServeOptions parse_serve(const Values& args) {
   Classified given = classify(args, flags, Scripts::serve);
   bind(given, flags);
   require(given, {"--hf-checkpoint"});
-  if (options.max_logprobs > rollout::SamplingParams::kMostTopLogprobs)
-    throw ConfigError({.what = "bad value of --max-logprobs", .where = "--max-logprobs"});
   check_names(options);
   options.version = kVersion;
   options.notes = std::move(given.notes);

@@ -6,15 +6,23 @@
 #include <chrono>
 #include <utility>
 
+#include "server/json_text.h"
+
 namespace lockstep::server {
 
 namespace {
+
+// A path is decoded: it may hold the end of a line.
+std::string one_line(const std::string& path) {
+  const std::string quoted = json_string(path);
+  return quoted.substr(1, quoted.size() - 2);
+}
 
 // Told once, by whoever comes first: the answer, or the client that goes away.
 class Line {
  public:
   Line(const HttpRequest& request, std::function<void(std::string)> log)
-      : what_(request.method + " " + request.path), log_(std::move(log)) {}
+      : what_(request.method + " " + one_line(request.path)), log_(std::move(log)) {}
 
   void tell(const std::string& how) {
     if (told_.exchange(true)) return;

@@ -46,16 +46,23 @@ void answer_from_worker(Service& service, Reply reply, Work work) {
   });
 }
 
-// Waits for what is in flight, looking again on the server's thread, then freezes the engine.
-void pause_when_idle(Service& service, bool clear_cache, Reply reply) {
+// Looks again on the server's thread until what was in flight has ended, or somebody resumes.
+void answer_when_paused(Service& service, bool clear_cache, Reply reply) {
   constexpr milliseconds kPause(10);
-  if (!service.serving.idle())
+  if (service.serving.pausing())
     return service.loop.post_after(kPause,
-                                   [&service, clear_cache, reply] { pause_when_idle(service, clear_cache, reply); });
+                                   [&service, clear_cache, reply] { answer_when_paused(service, clear_cache, reply); });
   answer_from_worker(service, std::move(reply), [&service, clear_cache] {
-    service.serving.pause(PauseMode::in_place);
+    if (!service.serving.paused()) return json_response(R"({"status":"resumed"})");
     if (clear_cache) service.serving.flush_cache();
     return json_response(R"({"status":"paused"})");
+  });
+}
+
+void pause_when_idle(Service& service, bool clear_cache, Reply reply) {
+  service.control_worker.post([&service, clear_cache, reply = std::move(reply)] {
+    service.serving.pause(PauseMode::wait);
+    service.loop.post([&service, clear_cache, reply] { answer_when_paused(service, clear_cache, reply); });
   });
 }
 
@@ -159,14 +166,17 @@ void handle_is_paused(Service& service, const HttpRequest&, Reply reply) {
 }
 
 void handle_reset_prefix_cache(Service& service, const HttpRequest& request, Reply reply) {
-  const bool abort = query_flag(request, "reset_running_requests", false);
-  answer_from_worker(service, std::move(reply), [&service, abort] {
-    if (abort) {
+  const bool running_too = query_flag(request, "reset_running_requests", false);
+  const auto said = [](bool flushed) { return json_response(fmt::format(R"({{"success":{}}})", flushed)); };
+  answer_from_worker(service, std::move(reply), [&service, running_too, said] {
+    if (running_too) {
       const bool paused = service.serving.paused();
       service.serving.pause(PauseMode::retract);
+      const bool flushed = service.serving.flush_cache();
       if (!paused) service.serving.resume();
+      return said(flushed);
     }
-    return json_response(fmt::format(R"({{"success":{}}})", service.serving.flush_cache()));
+    return said(service.serving.flush_cache());
   });
 }
 

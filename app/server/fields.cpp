@@ -42,6 +42,11 @@ std::optional<int64_t> as_integer(const OrderedJson& value) {
 Fields::Fields(const OrderedJson& body, std::string inside) : body_(&body), inside_(std::move(inside)) {
   if (!body.is_object())
     wrong_type(inside_.empty() ? "body" : inside_.substr(0, inside_.size() - 1), body, "a JSON object");
+  // Each field that is read is looked for among all of them.
+  constexpr size_t kMostFields = 1024;
+  if (body.size() > kMostFields)
+    throw bad_request(fmt::format("The object has {} fields, at most {} are allowed.", body.size(), kMostFields),
+                      inside_.empty() ? "body" : inside_.substr(0, inside_.size() - 1));
 }
 
 const OrderedJson* Fields::find(std::string_view name) const {

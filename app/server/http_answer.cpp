@@ -17,7 +17,7 @@ void append_chunk(std::string& out, std::string_view chunk) {
 
 class Handle : public Responder {
  public:
-  explicit Handle(std::shared_ptr<Answer> answer) : answer_(std::move(answer)) {}
+  explicit Handle(std::shared_ptr<HttpAnswer> answer) : answer_(std::move(answer)) {}
   ~Handle() override { answer_->fail("the request was not answered"); }
   void send(HttpResponse response) override { answer_->send(std::move(response)); }
   void begin_stream(HttpResponse head) override { answer_->begin_stream(std::move(head)); }
@@ -26,20 +26,20 @@ class Handle : public Responder {
   void on_disconnect(std::function<void()> callback) override { answer_->on_disconnect(std::move(callback)); }
 
  private:
-  const std::shared_ptr<Answer> answer_;
+  const std::shared_ptr<HttpAnswer> answer_;
 };
 
 }  // namespace
 
-std::shared_ptr<Responder> make_responder(std::shared_ptr<Answer> answer) {
+std::shared_ptr<Responder> make_responder(std::shared_ptr<HttpAnswer> answer) {
   return std::make_shared<Handle>(std::move(answer));
 }
 
-std::vector<std::shared_ptr<Answer>> Mailbox::take() {
+std::vector<std::shared_ptr<HttpAnswer>> Mailbox::take() {
   const std::lock_guard lock(mutex_);
   for (const auto& answer : news_) {
     answer->queued_ = false;
-    Answer::Taken& taken = answer->taken;
+    HttpAnswer::Taken& taken = answer->taken;
     if (taken.bytes.empty()) {
       taken.bytes.swap(answer->pending_);
     } else {
@@ -49,21 +49,21 @@ std::vector<std::shared_ptr<Answer>> Mailbox::take() {
     taken.state = answer->state_;
     taken.close = answer->close_;
   }
-  std::vector<std::shared_ptr<Answer>> news;
+  std::vector<std::shared_ptr<HttpAnswer>> news;
   news.reserve(news_.size());
   news.swap(news_);
   return news;
 }
 
 void Mailbox::close() {
-  std::vector<std::shared_ptr<Answer>> news;
+  std::vector<std::shared_ptr<HttpAnswer>> news;
   const std::lock_guard lock(mutex_);
   wake_ = nullptr;
   news.swap(news_);
 }
 
 // Under the lock.
-void Answer::notify() {
+void HttpAnswer::notify() {
   if (queued_ || !mailbox_->wake_) return;
   queued_ = true;
   mailbox_->news_.push_back(shared_from_this());
@@ -71,20 +71,20 @@ void Answer::notify() {
 }
 
 // Under the lock; the callback, which is not needed any more, leaves it with the caller.
-void Answer::finish(State state, std::function<void()>& callback) {
+void HttpAnswer::finish(State state, std::function<void()>& callback) {
   state_ = state;
   callback.swap(callback_);
   notify();
 }
 
-std::string Answer::whole(const HttpResponse& response) const {
+std::string HttpAnswer::whole(const HttpResponse& response) const {
   const bool close = !framing_.keep_alive;
   std::string bytes = response_head(response, {.close = close, .announce_keep_alive = framing_.http_1_0 && !close});
   if (!framing_.head && !has_no_body(response.status)) bytes += response.body;
   return bytes;
 }
 
-void Answer::send(HttpResponse response) {
+void HttpAnswer::send(HttpResponse response) {
   std::string bytes = whole(response);
   std::function<void()> unneeded;
   const std::lock_guard lock(mailbox_->mutex_);
@@ -95,7 +95,7 @@ void Answer::send(HttpResponse response) {
   finish(State::complete, unneeded);
 }
 
-void Answer::begin_stream(HttpResponse response) {
+void HttpAnswer::begin_stream(HttpResponse response) {
   if (!response.body.empty()) throw std::logic_error("the head of a stream has a body");
   const bool has_body = !framing_.head && !has_no_body(response.status);
   const bool chunked = !framing_.http_1_0 && !has_no_body(response.status);
@@ -112,7 +112,7 @@ void Answer::begin_stream(HttpResponse response) {
   notify();
 }
 
-void Answer::write(std::string_view chunk) {
+void HttpAnswer::write(std::string_view chunk) {
   const std::lock_guard lock(mailbox_->mutex_);
   if (over()) return;
   if (state_ != State::streaming) throw std::logic_error("write() before begin_stream()");
@@ -125,7 +125,7 @@ void Answer::write(std::string_view chunk) {
   notify();
 }
 
-void Answer::end_stream() {
+void HttpAnswer::end_stream() {
   std::function<void()> unneeded;
   const std::lock_guard lock(mailbox_->mutex_);
   if (over()) return;
@@ -134,7 +134,7 @@ void Answer::end_stream() {
   finish(State::complete, unneeded);
 }
 
-void Answer::on_disconnect(std::function<void()> callback) {
+void HttpAnswer::on_disconnect(std::function<void()> callback) {
   const std::lock_guard lock(mailbox_->mutex_);
   if (state_ == State::complete || state_ == State::cut)
     return;  // the argument is destroyed after the lock is released
@@ -142,7 +142,7 @@ void Answer::on_disconnect(std::function<void()> callback) {
   if (gone_) notify();
 }
 
-void Answer::fail(const std::string& message) {
+void HttpAnswer::fail(const std::string& message) {
   {
     const std::lock_guard lock(mailbox_->mutex_);
     if (over()) return;
@@ -157,7 +157,7 @@ void Answer::fail(const std::string& message) {
   finish(State::complete, unneeded);
 }
 
-bool Answer::disconnect() {
+bool HttpAnswer::disconnect() {
   std::function<void()> callback;
   {
     const std::lock_guard lock(mailbox_->mutex_);
@@ -170,12 +170,12 @@ bool Answer::disconnect() {
   return true;
 }
 
-bool Answer::is_complete() const {
+bool HttpAnswer::is_complete() const {
   const std::lock_guard lock(mailbox_->mutex_);
   return state_ == State::complete;
 }
 
-void Answer::run_late_callback() {
+void HttpAnswer::run_late_callback() {
   std::function<void()> callback;
   {
     const std::lock_guard lock(mailbox_->mutex_);

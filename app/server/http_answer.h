@@ -12,7 +12,7 @@
 
 namespace lockstep::server {
 
-class Answer;
+class HttpAnswer;
 class Session;
 
 // The answers with news. One lock guards it and the shared half of every answer: it is held for an append or a swap.
@@ -21,19 +21,19 @@ class Mailbox {
   // `wake` is called from any thread when there is news after none; it must only make the server's thread call take().
   explicit Mailbox(std::function<void()> wake) : wake_(std::move(wake)) {}
   // The answers with news, whose taken half is brought up to date. Server's thread.
-  std::vector<std::shared_ptr<Answer>> take();
+  std::vector<std::shared_ptr<HttpAnswer>> take();
   void close();  // from now on nobody is woken and nothing is kept
 
  private:
-  friend class Answer;
+  friend class HttpAnswer;
   std::mutex mutex_;
   std::function<void()> wake_;  // empty: closed
-  std::vector<std::shared_ptr<Answer>> news_;
+  std::vector<std::shared_ptr<HttpAnswer>> news_;
 };
 
-class Answer : public std::enable_shared_from_this<Answer> {
+class HttpAnswer : public std::enable_shared_from_this<HttpAnswer> {
  public:
-  Answer(std::shared_ptr<Mailbox> mailbox, RequestReader::Framing framing, Session* session)
+  HttpAnswer(std::shared_ptr<Mailbox> mailbox, RequestReader::Framing framing, Session* session)
       : session(session), mailbox_(std::move(mailbox)), framing_(framing) {}
 
   // Any thread; as Responder's.
@@ -79,6 +79,6 @@ class Answer : public std::enable_shared_from_this<Answer> {
 };
 
 // What a handler holds of an answer.
-std::shared_ptr<Responder> make_responder(std::shared_ptr<Answer> answer);
+std::shared_ptr<Responder> make_responder(std::shared_ptr<HttpAnswer> answer);
 
 }  // namespace lockstep::server

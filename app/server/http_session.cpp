@@ -150,7 +150,7 @@ void Session::dispatch() {
   const RequestReader::Framing framing = reader_.framing();
   HttpRequest request = reader_.take();
   host_.bodies_bytes -= std::exchange(accounted_bytes_, 0);
-  const auto answer = answer_ = std::make_shared<Answer>(host_.mailbox, framing, this);
+  const auto answer = answer_ = std::make_shared<HttpAnswer>(host_.mailbox, framing, this);
   const auto responder = make_responder(answer);
   try {
     host_.handler(std::move(request), responder);
@@ -167,7 +167,7 @@ void Session::refuse(const HttpRefusal& refusal) {
   host_.bodies_bytes -= std::exchange(accounted_bytes_, 0);
   discard_ = true;
   enter(Phase::answering);
-  answer_ = std::make_shared<Answer>(host_.mailbox, RequestReader::Framing{.head = framing.head}, this);
+  answer_ = std::make_shared<HttpAnswer>(host_.mailbox, RequestReader::Framing{.head = framing.head}, this);
   answer_->send(refusal_response(refusal));
 }
 
@@ -176,7 +176,7 @@ void Session::on_news() {
 }
 
 void Session::flush() {
-  Answer::Taken& taken = answer_->taken;
+  HttpAnswer::Taken& taken = answer_->taken;
   bool progress = false;
   while (taken.sent < taken.bytes.size()) {
     error_code error;
@@ -188,7 +188,7 @@ void Session::flush() {
     progress = true;
   }
   if (taken.sent == taken.bytes.size()) return on_flushed();
-  const bool stream = taken.state == Answer::State::streaming;
+  const bool stream = taken.state == HttpAnswer::State::streaming;
   if (stream && taken.bytes.size() - taken.sent > host_.options.max_pending_bytes) return cut();
   if (progress || !write_pending_) set_deadline(host_.options.write_timeout);
   if (write_pending_) return;
@@ -200,12 +200,12 @@ void Session::flush() {
 }
 
 void Session::on_flushed() {
-  Answer::Taken& taken = answer_->taken;
+  HttpAnswer::Taken& taken = answer_->taken;
   taken.bytes.clear();
   taken.sent = 0;
   deadline_ = Clock::time_point::max();
-  if (taken.state == Answer::State::cut) return cut();
-  if (taken.state != Answer::State::complete) return;
+  if (taken.state == HttpAnswer::State::cut) return cut();
+  if (taken.state != HttpAnswer::State::complete) return;
   const bool last = taken.close || peer_ended_;
   answer_->session = nullptr;
   answer_.reset();

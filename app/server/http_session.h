@@ -59,7 +59,7 @@ class Session : public std::enable_shared_from_this<Session> {
   SessionHost& host_;
   Socket socket_;
   RequestReader reader_;
-  std::shared_ptr<Answer> answer_;  // while answering
+  std::shared_ptr<HttpAnswer> answer_;  // while answering
   Phase phase_ = Phase::header;
   Clock::time_point deadline_ = Clock::time_point::max();
   size_t accounted_bytes_ = 0;  // of host.bodies_bytes

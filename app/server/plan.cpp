@@ -27,6 +27,20 @@ int64_t max_tokens(const Service& service, const std::vector<PromptInput>& promp
   throw bad_request(message, longest >= context ? "prompt" : "max_tokens");
 }
 
+// Every choice repeats those of its prompt: a thousand samples of a long one would be gigabytes of JSON.
+void check_prompt_logprobs(const std::vector<PromptInput>& prompts, const SamplingFields& sampling) {
+  constexpr int64_t kMostEntries = int64_t{1} << 23;
+  if (!sampling.prompt_logprobs) return;
+  int64_t tokens = 0;
+  for (const PromptInput& prompt : prompts) tokens += length(prompt);
+  const int64_t entries = tokens * sampling.n * (*sampling.prompt_logprobs + 1);
+  if (entries > kMostEntries)
+    throw bad_request(fmt::format("The answer would hold {} log-probabilities of prompts, at most {} are allowed: ask "
+                                  "for fewer of them, or for fewer samples.",
+                                  entries, kMostEntries),
+                      "prompt_logprobs");
+}
+
 }  // namespace
 
 AnswerPlan make_plan(Service& service, const CommonFields& common, std::vector<PromptInput> prompts, TokenLimit limit,
@@ -41,6 +55,7 @@ AnswerPlan make_plan(Service& service, const CommonFields& common, std::vector<P
     throw bad_request(
         fmt::format("The request asks for {} samples, at most {} may wait.", samples, service.options.max_samples),
         "n");
+  check_prompt_logprobs(prompts, common.sampling);
   AnswerPlan plan{.model = model.name, .seeded = common.sampling.seeded, .options = common.options};
   const std::string_view header = request.header("x-request-id");
   plan.id = std::string(prefix) + (!header.empty()     ? std::string(header)

@@ -25,6 +25,19 @@ std::vector<const OrderedJson*> spread(const Fields& fields, std::string_view na
   return values;
 }
 
+// Fields that all prompts of a batch must have in common, given once or once for each.
+OrderedJson common_values(const Fields& fields, std::initializer_list<const char*> names, size_t count) {
+  OrderedJson common = OrderedJson::object();
+  for (const char* name : names) {
+    const std::vector<const OrderedJson*> values = spread(fields, name, count);
+    for (const OrderedJson* value : values)
+      if ((value == nullptr) != (values[0] == nullptr) || (value != nullptr && *value != *values[0]))
+        throw bad_request(fmt::format("`{}` must be the same for all prompts of a batch.", name), name);
+    if (values[0] != nullptr) common[name] = *values[0];
+  }
+  return common;
+}
+
 void read_prompts(const Fields& fields, SglangRequest& request) {
   if (fields.has("text") == fields.has("input_ids"))
     throw bad_request("Give one of `text` and `input_ids`.", fields.has("text") ? "text" : "input_ids");
@@ -43,18 +56,6 @@ void read_prompts(const Fields& fields, SglangRequest& request) {
   else
     for (const OrderedJson& item : ids) prompts.push_back(read_ids(item, "input_ids"));
   request.prompts = std::move(prompts);
-}
-
-// One set of sampling parameters for all prompts.
-OrderedJson sampling_object(const Fields& fields) {
-  const OrderedJson* given = fields.find("sampling_params");
-  if (given == nullptr) return OrderedJson::object();
-  if (!given->is_array()) return *given;
-  if (given->empty()) return OrderedJson::object();
-  for (const OrderedJson& other : *given)
-    if (other != given->front())
-      throw bad_request("`sampling_params` must be the same for all prompts of a batch.", "sampling_params");
-  return given->front();
 }
 
 // SGLang's names and defaults onto vLLM's fields, whose ranges are the same or wider.
@@ -86,12 +87,6 @@ SamplingFields read_parameters(const Fields& given, const SamplingRules& rules) 
   return sampling;
 }
 
-bool any_true(const Fields& fields, std::string_view name) {
-  const OrderedJson* value = fields.find(name);
-  if (value == nullptr || !value->is_array()) return fields.flag(name);
-  return std::ranges::any_of(*value, [](const OrderedJson& item) { return item == true; });
-}
-
 }  // namespace
 
 SglangRequest parse_sglang(const OrderedJson& body, const SamplingRules& rules) {
@@ -112,8 +107,12 @@ SglangRequest parse_sglang(const OrderedJson& body, const SamplingRules& rules) 
     if (fields.has(name)) throw bad_request(fmt::format("`{}` is not supported by this server.", name), name);
   if (fields.flag("return_hidden_states"))
     throw bad_request("`return_hidden_states` is not supported by this server.", "return_hidden_states");
-  const OrderedJson parameters = sampling_object(fields);
-  const Fields sampling(parameters, "sampling_params.");
+  const OrderedJson common_json =
+      common_values(fields, {"sampling_params", "return_logprob", "top_logprobs_num", "logprob_start_len"}, count);
+  const Fields each(common_json);
+  const OrderedJson no_parameters = OrderedJson::object();
+  const OrderedJson* parameters = each.find("sampling_params");
+  const Fields sampling(parameters == nullptr ? no_parameters : *parameters, "sampling_params.");
   request.max_tokens = sampling.integer("max_new_tokens", 1, kMostTokens);
   CommonFields& common = request.common;
   common.sampling = read_parameters(sampling, rules);
@@ -123,16 +122,10 @@ SglangRequest parse_sglang(const OrderedJson& body, const SamplingRules& rules) 
   common.options.return_token_versions = fields.flag("return_token_versions");
   common.version = read_version_fields(fields);
   request.text_in_logprobs = fields.flag("return_text_in_logprobs");
-  if (any_true(fields, "return_logprob")) {
-    const std::vector<const OrderedJson*> tops = spread(fields, "top_logprobs_num", count);
-    OrderedJson first = OrderedJson::object();
-    if (tops[0] != nullptr) first["top_logprobs_num"] = *tops[0];
+  if (each.flag("return_logprob")) {
     common.options.logprobs =
-        Fields(first).integer("top_logprobs_num", 0, rollout::SamplingParams::kMostTopLogprobs).value_or(0);
-    const std::vector<const OrderedJson*> starts = spread(fields, "logprob_start_len", count);
-    first = OrderedJson::object();
-    if (starts[0] != nullptr) first["logprob_start_len"] = *starts[0];
-    request.logprob_start = Fields(first).integer("logprob_start_len", -1, kMostTokens).value_or(-1);
+        each.integer("top_logprobs_num", 0, rollout::SamplingParams::kMostTopLogprobs).value_or(0);
+    request.logprob_start = each.integer("logprob_start_len", -1, kMostTokens).value_or(-1);
     if (request.logprob_start >= 0) common.sampling.prompt_logprobs = common.options.logprobs;
   }
   return request;

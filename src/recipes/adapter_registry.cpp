@@ -29,6 +29,16 @@ std::string lower(std::string text) {
   throw NoSuchAdapter({.what = "no such adapter", .where = name});
 }
 
+// The next number must exist, and clients read numbers as doubles.
+void check_number(int64_t version, const std::string& where) {
+  constexpr int64_t kMostVersion = (int64_t{1} << 53) - 1;
+  if (version < 0 || version >= kMostVersion)
+    throw ConfigError({.what = "impossible adapter version",
+                       .where = where,
+                       .got = std::to_string(version),
+                       .wanted = fmt::format("0 to {}", kMostVersion - 1)});
+}
+
 }  // namespace
 
 AdapterRegistry::AdapterRegistry(const Base& base, RegistryOptions options)
@@ -58,8 +68,7 @@ void AdapterRegistry::check_name(const AdapterSource& source) const {
                        .where = source.name,
                        .got = std::to_string(*source.version),
                        .wanted = fmt::format("above {}", loaded->info.version)});
-  if (source.version && *source.version < 0)
-    throw ConfigError({.what = "adapter versions count from 0", .got = std::to_string(*source.version)});
+  if (source.version) check_number(*source.version, source.name);
   if (!loaded && static_cast<int64_t>(named_.size()) >= options_.max_loras)
     throw ConfigError({.what = "too many adapters are loaded",
                        .where = source.name,
@@ -71,12 +80,12 @@ void AdapterRegistry::check_name(const AdapterSource& source) const {
 std::string AdapterRegistry::allowed_path(const AdapterSource& source) const {
   if (source.path.empty()) throw ConfigError({.what = "an adapter needs a path", .where = source.name});
   if (options_.lora_root.empty()) return source.path;
-  std::error_code error;
-  const fs::Path root = std::filesystem::canonical(options_.lora_root, error);
+  std::error_code no_root, no_path;
+  const fs::Path root = std::filesystem::canonical(options_.lora_root, no_root);
   // A relative path is one below the root; links are followed before they are judged.
-  const fs::Path path = std::filesystem::weakly_canonical(root / source.path, error);
+  const fs::Path path = std::filesystem::weakly_canonical(root / source.path, no_path);
   const auto [end, rest] = std::mismatch(root.begin(), root.end(), path.begin(), path.end());
-  if (error || end != root.end())
+  if (no_root || no_path || end != root.end())  // every path is below a root that is not there
     throw ConfigError({.what = "the adapter lies outside the directory that adapters may be read from",
                        .where = source.name,
                        .got = source.path,
@@ -101,6 +110,7 @@ lora::AdapterVersion AdapterRegistry::stage(const AdapterSource& source, const s
                        .wanted = lower(source.sha256)});
   }
   const Adapter adapter = load_adapter(directory, base_);
+  check_number(adapter.version, directory.weights_file().string());
   stream_->synchronize();
   return adapter.snapshot();
 }

@@ -8,6 +8,7 @@
 #include <deque>
 #include <future>
 #include <mutex>
+#include <new>
 #include <set>
 #include <thread>
 #include <unordered_map>
@@ -20,6 +21,10 @@ using Clock = std::chrono::steady_clock;
 
 double seconds(Clock::duration duration) {
   return std::chrono::duration<double>(duration).count();
+}
+
+Fault no_memory() {
+  return {.what = "the system has no memory for this request", .attempt = "again later"};
 }
 
 // A request between submit() and its last update.
@@ -50,8 +55,9 @@ struct Serving::Impl {
   Id next_id = 1;
   bool stopping = false;
   std::atomic<bool> draining = false, is_paused = false, broken = false;
-  std::atomic<int64_t> in_flight = 0;  // requests
-  std::atomic<int64_t> queued = 0;     // samples without a row run
+  std::atomic<bool> is_pausing = false;  // what is in the inbox stays there
+  std::atomic<int64_t> in_flight = 0;    // requests
+  std::atomic<int64_t> queued = 0;       // samples without a row run
 
   mutable std::mutex metrics_mutex;
   ServingMetrics metrics;
@@ -91,6 +97,7 @@ struct Serving::Impl {
   // ---- the thread ----
   void run();
   bool work_to_do() const { return !is_paused && !engine.idle(); }
+  bool may_start() const { return !is_pausing && !inbox.empty(); }
   void start(Tracked request);
   void step();
   void follow_adapters();
@@ -100,6 +107,8 @@ struct Serving::Impl {
   void send(Tracked& request);
   void end(Tracked& request, const std::string& reason);
   void abort(rollout::RequestId id);
+  void abort_id(Id id);
+  int64_t abort_started();
   int64_t abort_all();
   void fail_all(const Fault& fault);
   void snapshot(bool now);
@@ -108,7 +117,7 @@ struct Serving::Impl {
 // Errors of a request that can be told at once.
 void Serving::Impl::check(const GenerationRequest& request) const {
   const auto size = static_cast<int64_t>(request.tokens.size());
-  if (size + request.sampling.max_tokens > max_model_len())
+  if (request.sampling.max_tokens > max_model_len() - size)
     throw DataError({.what = "the prompt and its answer do not fit the context",
                      .where = "max_tokens",
                      .got = fmt::format("{} prompt + {} new tokens", size, request.sampling.max_tokens),
@@ -165,26 +174,29 @@ void Serving::Impl::run() {
     {
       std::unique_lock lock(mutex);
       const auto awake = [&] {
-        return stopping || !inbox.empty() || !cancelled.empty() || !calls.empty() || work_to_do();
+        return stopping || may_start() || !cancelled.empty() || !calls.empty() || work_to_do();
       };
       if (!awake()) {
         snapshot(true);
         wake.wait(lock, awake);
       }
-      added.swap(inbox);
+      if (may_start()) added.swap(inbox);
       gone.swap(cancelled);
       tasks.swap(calls);
       stop = stopping;
     }
     for (Tracked& request : added) start(std::move(request));
-    for (const Id id : gone)
-      if (const auto found = engine_ids.find(id); found != engine_ids.end()) abort(found->second);
+    for (const Id id : gone) abort_id(id);
     for (const auto& task : tasks) task();
     if (stop) {
       abort_all();
       return;
     }
     if (work_to_do()) step();
+    if (is_pausing && engine.idle()) {
+      is_paused = true;
+      is_pausing = false;
+    }
   }
 }
 
@@ -202,19 +214,24 @@ void Serving::Impl::start(Tracked request) {
   } catch (const Error& error) {
     request.update.error = error.fault();
     end(request, "error");
+  } catch (const std::bad_alloc&) {
+    request.update.error = no_memory();
+    end(request, "error");
   }
 }
 
 void Serving::Impl::step() {
-  follow_adapters();
   const Clock::time_point begin = Clock::now();
   try {
+    follow_adapters();
     const rollout::StepReport& report = engine.step();
     deliver(report);
     const std::lock_guard lock(metrics_mutex);
     metrics.engine_seconds += seconds(Clock::now() - begin);
   } catch (const ResourceError& error) {
     fail_all(error.fault());
+  } catch (const std::bad_alloc&) {
+    fail_all(no_memory());
   } catch (const Error& error) {
     broken = true;
     fail_all(error.fault());
@@ -348,7 +365,31 @@ void Serving::Impl::abort(rollout::RequestId id) {
   end(request, request.update.error ? "error" : "abort");
 }
 
+void Serving::Impl::abort_id(Id id) {
+  if (const auto found = engine_ids.find(id); found != engine_ids.end()) return abort(found->second);
+  std::deque<Tracked> kept;
+  {
+    const std::lock_guard lock(mutex);
+    const auto found = std::ranges::find(inbox, id, &Tracked::id);
+    if (found == inbox.end()) return;
+    kept.push_back(std::move(*found));
+    inbox.erase(found);
+  }
+  end(kept.front(), "abort");
+}
+
 int64_t Serving::Impl::abort_all() {
+  std::deque<Tracked> kept;
+  {
+    const std::lock_guard lock(mutex);
+    kept.swap(inbox);
+  }
+  const int64_t started = abort_started();
+  for (Tracked& request : kept) end(request, "abort");
+  return started + static_cast<int64_t>(kept.size());
+}
+
+int64_t Serving::Impl::abort_started() {
   std::vector<rollout::RequestId> ids;
   for (const auto& [id, request] : tracked) ids.push_back(id);
   std::ranges::sort(ids);
@@ -358,7 +399,7 @@ int64_t Serving::Impl::abort_all() {
 
 void Serving::Impl::fail_all(const Fault& fault) {
   for (auto& [id, request] : tracked) request.update.error = fault;
-  abort_all();
+  abort_started();
 }
 
 // What the thread alone can see of the engine, for metrics(); at most ten times a second.
@@ -413,12 +454,17 @@ void Serving::pause(PauseMode mode) {
   impl_->call([&] {
     if (mode == PauseMode::abort) impl_->abort_all();
     if (mode == PauseMode::retract) impl_->engine.drop_keys();
-    impl_->is_paused = true;
+    impl_->is_pausing = mode == PauseMode::wait && !impl_->is_paused;
+    impl_->is_paused = !impl_->is_pausing;
   });
 }
 
 void Serving::resume() {
-  impl_->call([&] { impl_->is_paused = false; });
+  impl_->call([&] { impl_->is_paused = impl_->is_pausing = false; });
+}
+
+bool Serving::pausing() const {
+  return impl_->is_pausing;
 }
 
 bool Serving::paused() const {
@@ -428,7 +474,7 @@ bool Serving::paused() const {
 bool Serving::flush_cache() {
   bool flushed = false;
   impl_->call([&] {
-    flushed = impl_->engine.idle();
+    flushed = impl_->engine.load().kv_blocks_in_use == 0;
     if (flushed) impl_->engine.flush_cache();
   });
   return flushed;

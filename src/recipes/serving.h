@@ -65,7 +65,9 @@ struct GenerationUpdate {
   std::optional<Fault> error;  // the request failed
 };
 
-enum class PauseMode { abort, retract, in_place };  // SGLang's: drop requests, drop their keys, freeze
+// SGLang's: drop requests, drop their keys, freeze; and vLLM's "wait": requests in flight end first, those that come
+// meanwhile are kept for resume().
+enum class PauseMode { abort, retract, in_place, wait };
 
 class Serving {
  public:
@@ -87,10 +89,13 @@ class Serving {
   // next token.
   AdapterRegistry& adapters();
 
-  void pause(PauseMode mode);  // no step is run until resume(); returns when the running one has ended
+  // No step is run until resume(); returns when the running one has ended. PauseMode::wait: returns at once, is
+  // pausing() while requests go on and paused() when none does.
+  void pause(PauseMode mode);
   void resume();
   bool paused() const;
-  bool flush_cache();    // drops the prefix cache; false, and nothing, while requests are in flight
+  bool pausing() const;
+  bool flush_cache();    // drops the prefix cache; false, and nothing, while a request has keys
   void drain();          // from now on submit() throws Draining
   bool idle() const;     // nothing in flight
   bool healthy() const;  // false once the engine has failed (DeviceError): requests are answered with that error

@@ -370,6 +370,7 @@ bool Engine::switch_adapter(RequestId id, std::shared_ptr<const lora::AdapterVer
   if (adapter) impl_->versions.check_fits(*adapter);
   LiveRequest& request = *found->second;
   request.request.adapter = std::move(adapter);
+  if (!request.opened) request.prompt_logprobs.clear();  // all of one version
   request.adapter_number = 0;
   request.adapter_number = impl_->number_of(request.request.adapter.get());
   impl_->scheduler.restart(request,

@@ -17,9 +17,14 @@ LiveRequest::LiveRequest(RequestId request_id, Request r, int64_t most_tokens, c
   samples = sequences;
   cache_root = root;
   needs_all_rows = request.prompt_logprobs.has_value();
+  // A client may send as many as it likes; every token is looked for among them.
+  std::vector<int32_t>& stops = request.sampling.stop_token_ids;
+  std::ranges::sort(stops);
+  stops.erase(std::ranges::unique(stops).begin(), stops.end());
+  if (request.sampling.changes_logits()) changes.emplace(request.sampling, request.tokens);
   for (size_t i = 0; i < sequences.size(); ++i) {
     sequences[i].index = static_cast<int64_t>(i);
-    answers[i].changes = LogitChanges(request.sampling, request.tokens);
+    if (changes) answers[i].changes = LogitChanges(*changes);
     if (!request.sampling.stop.empty()) answers[i].stop_text = StopText(*tokenizer, request.sampling.stop);
   }
 }
@@ -55,7 +60,7 @@ Output LiveRequest::take(Sequence& sequence, const Drawn& drawn) {
   answer.changes.push(drawn.token);
   const auto count = static_cast<int64_t>(sequence.tokens.size());
   out.stop_index = answer.stop_text.push(drawn.token, count >= params.min_tokens);
-  const bool ends = std::ranges::find(params.stop_token_ids, drawn.token) != params.stop_token_ids.end();
+  const bool ends = std::ranges::binary_search(params.stop_token_ids, drawn.token);
   if (ends || out.stop_index >= 0)
     out.finish = FinishReason::stop;
   else if (count >= max_tokens)

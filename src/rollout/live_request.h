@@ -1,6 +1,7 @@
 // A request on its way through the engine.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -35,6 +36,7 @@ struct LiveRequest final : PromptGroup {
   Request request;
   const int64_t max_tokens;
   std::vector<Sequence> sequences;
+  std::optional<CommonChanges> changes;        // of the logits of all samples
   std::vector<Answer> answers;                 // by sequence
   std::vector<PromptLogprob> prompt_logprobs;  // so far
   bool reported = false;                       // as started

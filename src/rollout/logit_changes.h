@@ -2,8 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
 #include "kernels/logit_edits.h"
@@ -11,11 +11,21 @@
 
 namespace lockstep::rollout {
 
+// What is so for every sample of a request before it has a token. There is one for all of them: a thousand samples of a
+// long prompt would otherwise each list its tokens.
+struct CommonChanges {
+  // `params`, whose stop_token_ids ascend without one twice, outlives the object.
+  CommonChanges(const SamplingParams& params, std::span<const int32_t> prompt);
+
+  const SamplingParams& params;
+  std::vector<kernels::LogitEdit> edits;  // ascending tokens
+};
+
 class LogitChanges {
  public:
   LogitChanges() = default;  // none
-  // `params` outlives the object.
-  LogitChanges(const SamplingParams& params, std::span<const int32_t> prompt);
+  // `common` outlives the object.
+  explicit LogitChanges(const CommonChanges& common) : common_(&common) {}
 
   void push(int32_t token);  // was drawn
   // The edits of the logits that the next token is drawn from, as those of `row`. Nothing appended: they stay as they
@@ -29,9 +39,9 @@ class LogitChanges {
   };
   Entry& entry(int32_t token);
 
-  const SamplingParams* params_ = nullptr;  // nullptr: no changes
+  const CommonChanges* common_ = nullptr;  // nullptr: no changes
   int64_t drawn_ = 0;
-  std::unordered_map<int32_t, Entry> entries_;
+  std::map<int32_t, Entry> entries_;  // of tokens that were drawn, instead of the common ones
 };
 
 }  // namespace lockstep::rollout

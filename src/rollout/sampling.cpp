@@ -13,7 +13,7 @@ namespace {
 
 // The exponent of logits / temperature must stay a number.
 constexpr float kLeastTemperature = 1e-5f, kMostTemperature = 1e5f;
-constexpr float kMostPenalty = 1e5f;
+constexpr float kLeastPenalty = 1e-5f, kMostPenalty = 1e5f;  // logits / penalty must stay numbers too
 
 void require(bool ok, const char* field, const std::string& got, const char* wanted) {
   if (!ok) throw ConfigError({.what = "impossible sampling parameter", .where = field, .got = got, .wanted = wanted});
@@ -35,8 +35,8 @@ void validate(const SamplingParams& params) {
   require(params.max_tokens >= 1, "max_tokens", text(params.max_tokens), "at least 1");
   require(is_temperature(params.logprob_temperature), "logprob_temperature", text(params.logprob_temperature),
           "1e-5 to 1e5");
-  require(params.repetition_penalty > 0 && params.repetition_penalty <= 1e5f, "repetition_penalty",
-          text(params.repetition_penalty), "above 0");
+  require(params.repetition_penalty >= kLeastPenalty && params.repetition_penalty <= kMostPenalty, "repetition_penalty",
+          text(params.repetition_penalty), "1e-5 to 1e5");
   require(std::abs(params.frequency_penalty) <= kMostPenalty, "frequency_penalty", text(params.frequency_penalty),
           "-1e5 to 1e5");
   require(std::abs(params.presence_penalty) <= kMostPenalty, "presence_penalty", text(params.presence_penalty),

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <deque>
 #include <fstream>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -187,6 +189,23 @@ TEST_F(ServingTest, AdaptersAreReadBelowTheRootOnly) {
   EXPECT_THROW(adapters.load({.name = "b", .path = "/"}), ConfigError);
 }
 
+// Below a root that is not there lies nothing, not everything.
+TEST_F(ServingTest, WithoutTheRootNothingIsRead) {
+  ServingOptions options;
+  options.adapters.lora_root = path("gone");
+  AdapterRegistry& adapters = serve(options).adapters();
+  EXPECT_THROW(adapters.load({.name = "a", .path = first_}), ConfigError);
+  EXPECT_THROW(adapters.load({.name = "a", .path = "relative"}), ConfigError);
+}
+
+TEST_F(ServingTest, EveryVersionHasANextOne) {
+  AdapterRegistry& adapters = serve().adapters();
+  for (const int64_t version : {int64_t{-1}, (int64_t{1} << 53) - 1, std::numeric_limits<int64_t>::max()})
+    EXPECT_THROW(adapters.load({.name = "a", .path = first_, .version = version}), ConfigError) << version;
+  EXPECT_EQ(adapters.load({.name = "a", .path = first_, .version = (int64_t{1} << 53) - 2}).version,
+            (int64_t{1} << 53) - 2);
+}
+
 TEST_F(ServingTest, UnloadedAdaptersServeWhatIsInFlight) {
   Serving& serving = serve();
   serving.adapters().load({.name = "a", .path = first_});
@@ -218,12 +237,71 @@ TEST_F(ServingTest, CancelledAndAbortedRequestsSaySo) {
   EXPECT_TRUE(aborted.tokens().empty());
   serving.submit(request(1, 60), kept.sink());
   EXPECT_TRUE(serving.paused());
-  EXPECT_FALSE(serving.flush_cache()) << "a request is in flight";
   serving.pause(PauseMode::retract);
   serving.resume();
   EXPECT_EQ(kept.ids().size(), 60u);
   wait_until_idle();
   EXPECT_TRUE(serving.flush_cache());
+}
+
+// However many come meanwhile, those that were there end and the pause begins.
+TEST_F(ServingTest, PausingWaitsForWhatIsInFlightOnly) {
+  Serving& serving = serve();
+  const std::vector<int32_t> wanted = ask(request(2, 8));
+  serving.pause(PauseMode::in_place);
+  Answer before, after, cancelled, aborted;
+  serving.submit(request(1, 90), before.sink());
+  serving.resume();
+  serving.pause(PauseMode::wait);
+  EXPECT_TRUE(serving.pausing() || serving.paused());
+  serving.submit(request(2, 8), after.sink());
+  const Serving::Id id = serving.submit(request(2, 8), cancelled.sink());
+  EXPECT_EQ(before.ids().size(), 90u);
+  while (!serving.paused()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_FALSE(serving.pausing());
+  serving.cancel(id);
+  EXPECT_TRUE(cancelled.wait().aborted);
+  EXPECT_TRUE(after.tokens().empty());
+  EXPECT_TRUE(serving.flush_cache()) << "those that are kept have no keys";
+  serving.resume();
+  EXPECT_EQ(after.ids(), wanted);
+  wait_until_idle();
+
+  serving.pause(PauseMode::in_place);
+  Answer running;
+  serving.submit(request(1, 90), running.sink());
+  serving.resume();
+  serving.pause(PauseMode::wait);
+  const Serving::Id kept = serving.submit(request(2, 8), aborted.sink());
+  serving.cancel(kept);
+  EXPECT_TRUE(aborted.wait().aborted) << "also while it is kept";
+  Answer last;
+  serving.submit(request(2, 8), last.sink());
+  EXPECT_GE(serving.abort_all(), 1);
+  EXPECT_TRUE(last.wait().aborted);
+  running.wait();
+  wait_until_idle();
+  serving.resume();
+  EXPECT_EQ(ask(request(2, 8)), wanted) << "no count is left behind";
+}
+
+TEST_F(ServingTest, RetractedRequestsDoNotKeepTheCache) {
+  Serving& serving = serve();
+  const std::vector<int32_t> wanted = ask(request(1, 90));
+  std::deque<Answer> answers;
+  for (int tries = 0; serving.idle() && tries < 100; ++tries) {  // until one is caught before its end
+    serving.resume();
+    wait_until_idle();
+    serving.submit(request(1, 90), answers.emplace_back().sink());
+    answers.back().wait_for_tokens(1);
+    serving.pause(PauseMode::in_place);
+  }
+  ASSERT_FALSE(serving.idle());
+  EXPECT_FALSE(serving.flush_cache()) << "its keys are in use";
+  serving.pause(PauseMode::retract);
+  EXPECT_TRUE(serving.flush_cache());
+  serving.resume();
+  EXPECT_EQ(answers.back().ids(), wanted);
 }
 
 TEST_F(ServingTest, LimitsAreToldAtOnce) {
@@ -240,6 +318,7 @@ TEST_F(ServingTest, LimitsAreToldAtOnce) {
   EXPECT_EQ(ask(request(1)).size(), 8u) << "there is room again";
   EXPECT_EQ(ask(request(1, 35)).size(), 35u);
   EXPECT_THROW(ask(request(1, 36)), DataError) << "5 + 36 > 40";
+  EXPECT_THROW(ask(request(1, std::numeric_limits<int64_t>::max())), DataError);
   EXPECT_THROW(ask(request(100000)), DataError);
   GenerationRequest none = request(1);
   none.tokens.clear();
@@ -272,12 +351,13 @@ TEST_F(ServingTest, ThePrefixIsReusedAndGoneWithTheVersion) {
 // All that ran before the samples with numbers that are not finite goes on.
 TEST_F(ServingTest, ADivergedAdapterFailsItsOwnRequestsOnly) {
   Serving& serving = serve();
-  const fs::Path file = fs::Path(second_) / "adapter_model.safetensors";
+  const std::string broken = adapter_of(kTiny, lora::LoraType::canonical, 2);
+  const fs::Path file = fs::Path(broken) / "adapter_model.safetensors";
   std::string bytes = fs::read_file(file);
   std::fill(bytes.end() - 4096, bytes.end(), '\xff');
   fs::write_file_atomic(file, bytes);
   serving.adapters().load({.name = "good", .path = first_});
-  serving.adapters().load({.name = "bad", .path = second_});
+  serving.adapters().load({.name = "bad", .path = broken});
   const std::vector<int32_t> wanted = ask(request(1, 20, "good"));
   std::vector<Answer> lost(6);
   Answer kept;

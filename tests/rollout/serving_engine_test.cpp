@@ -222,6 +222,22 @@ TEST_P(ServingEngine, SwitchingTheAdapterComputesTheKeysAgain) {
   }
 }
 
+TEST_P(ServingEngine, LogProbsOfAPromptAreOfOneVersion) {
+  Engine busy = engine({.max_batch_tokens = 32});
+  const Adapter old = adapter(1, 5, 3), young = adapter(2, 6, 3);
+  Request r = request(75, 4, young);
+  r.prompt_logprobs = 1;
+  busy.submit(r);
+  const std::vector<PromptLogprob> wanted = drain(busy).begin()->second.prompt.prompt_logprobs;
+  r.adapter = old;
+  const RequestId id = busy.submit(r);
+  busy.step();
+  ASSERT_TRUE(busy.switch_adapter(id, young));
+  const std::vector<PromptLogprob> got = drain(busy).begin()->second.prompt.prompt_logprobs;
+  ASSERT_EQ(got.size(), wanted.size());
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i].logprob, wanted[i].logprob) << i;
+}
+
 TEST_P(ServingEngine, DroppedKeysAreComputedAgain) {
   Engine busy = engine({.max_decode_steps = 1});
   const Request r = request(37, 4, adapter(1, 5, 3));
@@ -303,6 +319,8 @@ TEST_P(ServingEngine, RefusesWhatItCannotDo) {
   r = request(10, 1);
   r.sampling.repetition_penalty = 0;
   EXPECT_THROW(busy.submit(r), ConfigError);
+  r.sampling.repetition_penalty = 1e-40f;
+  EXPECT_THROW(busy.submit(r), ConfigError) << "a logit over it is no number";
   r = request(10, 1);
   r.prompt_logprobs = 1000;
   EXPECT_THROW(busy.submit(r), ConfigError);

@@ -240,6 +240,13 @@ TEST_F(Completions, Errors) {
   EXPECT_EQ(status({{"n", 5000}, {"temperature", 1}}), 400) << "more than may wait";
   EXPECT_EQ(status({{"adapter_version", 1}}), 400) << "the base has no versions";
   EXPECT_EQ(status({{"temperature", -1}, {"stream", true}}), 400) << "before the stream begins";
+  EXPECT_EQ(status({{"prompt", std::vector<int>(500, 1)},
+                    {"n", 2000},
+                    {"temperature", 1},
+                    {"max_tokens", 1},
+                    {"prompt_logprobs", 20}}),
+            400)
+      << "each of the choices would repeat them";
   EXPECT_EQ(served_->ask("POST", "/v1/completions", "{\"model\": ").status, 400);
   EXPECT_EQ(served_->ask("POST", "/v1/completions", "").status, 400);
   EXPECT_EQ(status({}), 200) << "and it goes on serving";

@@ -312,8 +312,20 @@ TEST(Sglang, Refusals) {
       {R"("lora_path": ["a", "b"])", "lora_path"},
       {R"("return_hidden_states": true)", "return_hidden_states"},
       {R"("return_logprob": true, "top_logprobs_num": 1000)", "top_logprobs_num"},
+      {R"("return_logprob": [1])", "return_logprob"},
   };
   for (const auto& [more, field] : cases) EXPECT_EQ(refused([&] { sglang(more); }), field) << more;
+  // What a batch cannot have of each prompt is not taken from the first.
+  const auto batch = [](const std::string& name, const std::string& values) {
+    return refused([&] { parse_sglang(body(R"({"text": ["x", "y"], ")" + name + R"(": )" + values + "}"), kRules); });
+  };
+  EXPECT_EQ(batch("return_logprob", "[true, false]"), "return_logprob");
+  EXPECT_EQ(batch("return_logprob", "[true]"), "return_logprob");
+  EXPECT_EQ(batch("top_logprobs_num", "[1, 2]"), "top_logprobs_num");
+  EXPECT_EQ(batch("logprob_start_len", "[0, null]"), "logprob_start_len");
+  EXPECT_EQ(batch("sampling_params", "[{}, {\"n\": 2}]"), "sampling_params");
+  EXPECT_EQ(batch("sampling_params", "[{}]"), "sampling_params");
+  EXPECT_EQ(batch("return_logprob", "[true, true]"), "");
   EXPECT_EQ(refused([] { parse_sglang(OrderedJson::object(), kRules); }), "input_ids");
   EXPECT_EQ(refused([] { parse_sglang({{"input_ids", "x"}}, kRules); }), "input_ids");
 }
@@ -340,6 +352,13 @@ TEST(Load, Fields) {
   EXPECT_EQ(source.version, 3);
   EXPECT_EQ(refused([] { parse_load(body(R"({"lora_name": 3, "lora_path": "/p"})")); }), "lora_name");
   EXPECT_EQ(refused([] { parse_load(body(R"({"lora_name": "a"})")); }), "lora_path");
+}
+
+// Every field that is read is looked for among all of them: millions would keep the other clients waiting.
+TEST(Body, HasNotTooManyFields) {
+  OrderedJson many = {{"prompt", "x"}};
+  for (int i = 0; i < 1100; ++i) many.push_back({"unknown" + std::to_string(i), i});
+  EXPECT_EQ(refused([&] { parse_completion(many, kRules, false); }), "body");
 }
 
 TEST(Body, MustBeAnObjectOfJson) {

@@ -20,6 +20,7 @@ TEST(Router, WhatThereIs) {
   EXPECT_EQ(served.get("/v1/completions").status, 405);
   EXPECT_EQ(served.ask("OPTIONS", "/v1/completions").status, 405);
   EXPECT_EQ(served.ask("DELETE", "/v1/models").status, 405);
+  EXPECT_EQ(served.ask("ET", "/flush_cache").status, 405) << "the end of a method is none";
   EXPECT_EQ(served.get("/health").status, 200);
   EXPECT_EQ(served.get("/health").body, "");
   EXPECT_EQ(served.get("/ping").status, 200);
