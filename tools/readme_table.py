@@ -110,12 +110,29 @@ def serve_section(path):
     return "\n".join(lines)
 
 
+def serve_gpu_section(path):
+    record = json.loads(path.read_text())
+    results, tokens, vllm = record["results"], record["tokens"], record.get("vllm", {})
+    lines = [f"**`lockstep serve` on {record['machine']['gpu']}**; {record['model']['name']}, random bf16 weights, through HTTP, "
+             f"{tokens['prompt']} tokens in, {tokens['answer']} out, log-probs ([record]({path.relative_to(ROOT)}), {record['date']})", "",
+             f"| measure | Lockstep | vLLM {vllm.get('version', '')}, another run, without HTTP | ratio |", "|---|---|---|---|"]
+    for part, label in (("base", ""), ("one_adapter", ", rank-16 adapter"), ("64_adapters", ", 64 adapters in turn")):
+        for streams, found in results[part].items():
+            rate, peer = found["tokens_per_s"], vllm.get("tokens_per_s", {}).get(part, {}).get(streams)
+            cells = [number(peer), f"{rate / peer:.2g}x"] if peer else ["", ""]
+            lines.append(f"| {streams} stream{'s' if streams != '1' else ''}{label}, tok/s | {number(rate)} | {' | '.join(cells)} |")
+    prompt = results["prompt_2048"]
+    lines.append(f"| first token of 2,048, ms; its prefix cached | {number(prompt['cold_ms']['p50'])}; {number(prompt['prefix_hit_ms']['p50'])} | | |")
+    return "\n".join(lines)
+
+
 newest = {}
 for path in sorted((ROOT / "bench/records").glob("*/*-cpu-peers.json")):
     newest[path.parent.name] = path
 serve = {}
 for path in sorted((ROOT / "bench/records").glob("*/*-serve.json")):
     serve[path.parent.name] = path
+serve_gpu = sorted((ROOT / "bench/records").glob("*/*-serve-on-gpu.json"))[-1:]
 gpu = {}
 for model in ("qwen3-0.6b", "qwen3-4b"):
     for path in sorted((ROOT / "bench/records").glob(f"*/*-{model}.json")):
@@ -125,7 +142,8 @@ text = readme.read_text()
 head, rest = text.split(BEGIN)
 _, tail = rest.split(END)
 made = head + BEGIN + "\n" + "\n\n".join(
-    [section(path) for path in newest.values()] + [serve_section(path) for path in serve.values()] + [gpu_section(path) for path in gpu.values()]) + "\n" + END + tail
+    [section(path) for path in newest.values()] + [serve_section(path) for path in serve.values()]
+    + [serve_gpu_section(path) for path in serve_gpu] + [gpu_section(path) for path in gpu.values()]) + "\n" + END + tail
 if "--check" in sys.argv:
     sys.exit(0 if made == text else "README.md differs from the records: run tools/readme_table.py")
 readme.write_text(made)
