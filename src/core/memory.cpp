@@ -46,7 +46,7 @@ void* allocate_host(size_t bytes) {
   // aligned_alloc wants a multiple of the alignment, which AddressSanitizer insists on.
   void* memory = nullptr;
   if (posix_memalign(&memory, kHugePage, round_up(bytes, kAlignment)) != 0) return nullptr;
-  if (memory != nullptr) madvise(memory, round_up(bytes, kPage), MADV_HUGEPAGE);
+  madvise(memory, round_up(bytes, kPage), MADV_HUGEPAGE);
   return memory;
 }
 
