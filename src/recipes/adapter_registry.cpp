@@ -14,12 +14,6 @@
 namespace lockstep::recipes {
 namespace {
 
-int64_t largest_rank(const lora::AdapterLayout& layout) {
-  int64_t rank = 0;
-  for (const lora::Pair& pair : layout.pairs) rank = std::max(rank, pair.rank);
-  return rank;
-}
-
 std::string lower(std::string text) {
   for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   return text;
@@ -135,7 +129,7 @@ AdapterInfo AdapterRegistry::load(const AdapterSource& source) {
                    : has_number   ? staged.version
                                   : std::max(named.info.version, last_version_) + 1;
   last_version_ = std::max(last_version_, staged.version);
-  const int64_t rank = largest_rank(*staged.layout), number = staged.version;
+  const int64_t rank = lora::largest_rank(*staged.layout), number = staged.version;
   named.versions.push_back(std::make_shared<const lora::AdapterVersion>(std::move(staged)));
   const auto surplus = std::max<std::ptrdiff_t>(
       0, static_cast<std::ptrdiff_t>(named.versions.size()) - static_cast<std::ptrdiff_t>(options_.keep_versions));
