@@ -1,14 +1,10 @@
 #include "checkpoint/hf_directory.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <limits>
 #include <set>
-#include <span>
 
 #include "core/error.h"
-#include "core/hash.h"
 
 namespace lockstep::checkpoint {
 
@@ -121,32 +117,6 @@ void check_shard(const SafetensorsFile& shard, const std::map<std::string, std::
                          .attempt = "download the model again"});
 }
 
-// What the cache believes about one weight file.
-Json file_identity(const fs::Path& path) {
-  try {
-    return {{"path", stdfs::canonical(path).string()},
-            {"size", stdfs::file_size(path)},
-            {"mtime", stdfs::last_write_time(path).time_since_epoch().count()}};
-  } catch (const stdfs::filesystem_error& error) {
-    throw DataError({.what = "cannot read file", .where = path.string(), .got = error.code().message()});
-  }
-}
-
-bool is_fingerprint(const Json& value) {
-  return value.is_string() && value.get_ref<const std::string&>().size() == 64 &&
-         value.get_ref<const std::string&>().find_first_not_of("0123456789abcdef") == std::string::npos;
-}
-
-// Entries of a cache file; none when it is absent or damaged, for it can always be made again.
-Json read_cache(const fs::Path& cache_file) {
-  try {
-    Json cache = read_json(cache_file.string());
-    if (cache.is_object()) return cache;
-  } catch (const Error&) {
-  }
-  return Json::object();
-}
-
 }  // namespace
 
 fs::Path resolve_hf_checkpoint(const std::string& path_or_id, const fs::Path& cache) {
@@ -220,43 +190,6 @@ std::vector<fs::Path> HfDirectory::weight_files() const {
   std::vector<fs::Path> paths;
   for (const auto& file : files_) paths.push_back(file->path());
   return paths;
-}
-
-std::string base_fingerprint(const NamedTensors& sorted_tensors) {
-  Sha256 hash;
-  for (const auto& [name, tensor] : sorted_tensors) {
-    const std::span<const int64_t> shape(tensor.shape.data(), static_cast<size_t>(tensor.rank));
-    hash.update(name + '\0' + dtype_name(tensor.dtype) + '\0' + fmt::format("{}", fmt::join(shape, ",")) + '\0');
-    const auto add = [&](const ConstTensor& rows) {
-      hash.update(
-          {static_cast<const std::byte*>(rows.data), static_cast<size_t>(rows.elements() * dtype_bytes(rows.dtype))});
-    };
-    if (tensor.contiguous())
-      add(tensor);
-    else
-      for (int64_t row = 0; row < tensor[0]; ++row) add(tensor.rows(row, row + 1));
-  }
-  return hash.hex();
-}
-
-std::string cached_base_fingerprint(const HfDirectory& directory, const fs::Path& cache_file) {
-  Json files = Json::array();
-  for (const fs::Path& file : directory.weight_files()) files.push_back(file_identity(file));
-  Json cache = read_cache(cache_file);
-  const std::string key = stdfs::canonical(directory.path()).string();
-  if (cache.contains(key) && cache[key].is_object()) {
-    const Json& entry = cache[key];
-    if (entry.value("files", Json()) == files && is_fingerprint(entry.value("fingerprint", Json())))
-      return entry["fingerprint"].get<std::string>();
-  }
-  std::string fingerprint = base_fingerprint(directory.tensors());
-  cache[key] = {{"files", files}, {"fingerprint", fingerprint}};
-  try {
-    fs::write_file_atomic(cache_file, cache.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
-  } catch (const ResourceError&) {
-    // The cache only saves time: a read-only home must not stop a run.
-  }
-  return fingerprint;
 }
 
 }  // namespace lockstep::checkpoint

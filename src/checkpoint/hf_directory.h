@@ -39,12 +39,4 @@ class HfDirectory {
   NamedTensors tensors_;
 };
 
-// SHA-256 over (name, dtype, shape, bytes) of the tensors sorted by name: each tensor adds
-// "name\0dtype\0d0,d1,...\0" and its bytes. The identity of a base model, whatever its sharding.
-std::string base_fingerprint(const NamedTensors& sorted_tensors);
-
-// The same, cached in `cache_file` under every weight file's (path, size, mtime); a stale or damaged cache is
-// recomputed, an unwritable one is not an error. The weights must be mapped.
-std::string cached_base_fingerprint(const HfDirectory& directory, const fs::Path& cache_file);
-
 }  // namespace lockstep::checkpoint

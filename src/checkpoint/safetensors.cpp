@@ -196,7 +196,7 @@ SafetensorsFile::SafetensorsFile(const fs::Path& path, Read read) : path_(path) 
   if (read == Read::mapped)
     map_.emplace(path);
   else
-    copy_ = fs::read_file(path);
+    copy_ = fs::read_buffer(path);
   HeaderReader reader(bytes(), path.string());
   const std::vector<Entry> entries = reader.read(metadata_);
   tensors_.reserve(entries.size());

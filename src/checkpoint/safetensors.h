@@ -34,12 +34,14 @@ class SafetensorsFile {
   const ConstTensor* find(const std::string& name) const;
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   const fs::Path& path() const { return path_; }
-  std::span<const std::byte> bytes() const { return map_ ? map_->bytes() : std::as_bytes(std::span(copy_)); }
+  std::span<const std::byte> bytes() const {
+    return map_ ? map_->bytes() : std::span(static_cast<const std::byte*>(copy_.data()), copy_.bytes());
+  }
 
  private:
   fs::Path path_;
   std::optional<fs::MappedFile> map_;
-  std::string copy_;               // without a map
+  Buffer copy_;                    // without a map
   std::vector<Buffer> realigned_;  // copies of tensors that begin at an address their type cannot have
   NamedTensors tensors_;
   std::unordered_map<std::string, size_t> index_;

@@ -53,6 +53,29 @@ class Descriptor {
   int fd_;
 };
 
+size_t size_of(int fd, const Path& path) {
+  struct stat status {};
+  if (::fstat(fd, &status) != 0) cannot_read(path, errno);
+  return static_cast<size_t>(status.st_size);
+}
+
+// At most `most` bytes; 0 only at the end of the file.
+size_t read_some(int fd, void* to, size_t most, const Path& path) {
+  for (;;) {
+    const ssize_t got = ::read(fd, to, most);
+    if (got >= 0) return static_cast<size_t>(got);
+    if (errno != EINTR) cannot_read(path, errno);
+  }
+}
+
+[[noreturn]] void changed_while_read(const Path& path, const std::string& got, size_t size) {
+  throw DataError({.what = "the file changed while it was read",
+                   .where = path.string(),
+                   .got = got,
+                   .wanted = fmt::format("{} bytes, as at first", size),
+                   .attempt = "again when its writer is done"});
+}
+
 Path without_trailing_slash(const Path& path) {
   return path.has_filename() ? path : path.parent_path();
 }
@@ -135,20 +158,30 @@ void replace_directory(const Path& fresh, const Path& path) {
 std::string read_file(const Path& path) {
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (file.get() < 0) cannot_read(path, errno);
-  struct stat status {};
-  if (::fstat(file.get(), &status) != 0) cannot_read(path, errno);
   // The size is only a hint: pipes have none, and a file may grow while it is read.
-  std::string bytes(static_cast<size_t>(status.st_size) + 1, '\0');
+  std::string bytes(size_of(file.get(), path) + 1, '\0');
   size_t used = 0;
-  for (;;) {
-    const ssize_t got = ::read(file.get(), bytes.data() + used, bytes.size() - used);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) cannot_read(path, errno);
-    if (got == 0) break;
-    used += static_cast<size_t>(got);
+  while (const size_t got = read_some(file.get(), bytes.data() + used, bytes.size() - used, path)) {
+    used += got;
     if (used == bytes.size()) bytes.resize(used * 2 + 4096);
   }
   bytes.resize(used);
+  return bytes;
+}
+
+Buffer read_buffer(const Path& path) {
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.get() < 0) cannot_read(path, errno);
+  const size_t size = size_of(file.get(), path);
+  Buffer bytes(size, Buffer::Fill::none);
+  size_t used = 0;
+  while (used < size) {
+    const size_t got = read_some(file.get(), static_cast<char*>(bytes.data()) + used, size - used, path);
+    if (got == 0) changed_while_read(path, fmt::format("{} bytes", used), size);
+    used += got;
+  }
+  char more;
+  if (read_some(file.get(), &more, 1, path) > 0) changed_while_read(path, "more", size);
   return bytes;
 }
 

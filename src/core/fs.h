@@ -8,12 +8,18 @@
 #include <string>
 #include <string_view>
 
+#include "core/memory.h"
+
 namespace lockstep::fs {
 
 using Path = std::filesystem::path;
 
 // Throws DataError if the file cannot be read.
 std::string read_file(const Path& path);
+
+// The same for large files of a fixed size, into memory that may have huge pages. DataError also if the file becomes
+// longer or shorter while it is read.
+Buffer read_buffer(const Path& path);
 
 // Writes a temporary file beside `path`, fsyncs it and renames it over `path`: readers see the old bytes or the new
 // ones. Creates missing parent directories. Throws ResourceError; the old file is untouched then.

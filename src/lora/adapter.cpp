@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "core/random.h"
 #include "lora/targets.h"
+#include "lora/transpose.h"
 
 namespace lockstep::lora {
 
@@ -38,10 +39,14 @@ int64_t layer_of(const std::string& module) {
   return layer >= 0 && layer < kMostLayers ? layer : 0;
 }
 
-// to[j, i] = from[i, j] for a matrix of rows x cols with free distances between rows.
-void transpose(float* to, int64_t to_stride, const float* from, int64_t from_stride, int64_t rows, int64_t cols) {
-  for (int64_t i = 0; i < rows; ++i)
-    for (int64_t j = 0; j < cols; ++j) to[j * to_stride + i] = from[i * from_stride + j];
+// The matrix transposed, as f32: what a kernel reads of it.
+void widen_transposed(float* to, int64_t to_stride, const ConstTensor& from) {
+  const auto read_as = [&](auto value) {
+    transpose(to, to_stride, static_cast<const decltype(value)*>(from.data), from.row_stride, from[0], from[1]);
+  };
+  if (from.dtype == DType::bf16) return read_as(BFloat16{});
+  if (from.dtype == DType::f16) return read_as(Float16{});
+  read_as(float{});
 }
 
 class Importer {
@@ -52,8 +57,8 @@ class Importer {
         throw FormatError({.what = "an adapter tensor appears twice", .where = where_ + ": " + tensor.name});
   }
 
-  // Row-major f32 copy of a tensor that must be there with this shape.
-  std::vector<float> take(const std::string& name, int64_t rows, int64_t cols) {
+  // A tensor that must be there with this shape.
+  const ConstTensor& take(const std::string& name, int64_t rows, int64_t cols) {
     const auto found = by_name_.find(name);
     if (found == by_name_.end())
       throw FormatError({.what = "an adapter tensor is missing", .where = where_ + ": " + name});
@@ -66,20 +71,12 @@ class Importer {
                         .got = shape_text(tensor),
                         .wanted = wanted,
                         .attempt = "the base model and the rank that this adapter was made for"});
-    std::vector<float> values(static_cast<size_t>(rows * cols));
-    if (tensor.dtype == DType::f32) {
-      std::memcpy(values.data(), tensor.data, values.size() * sizeof(float));
-    } else if (tensor.dtype == DType::bf16) {
-      widen<BFloat16>(values, tensor.data);
-    } else if (tensor.dtype == DType::f16) {
-      widen<Float16>(values, tensor.data);
-    } else {
+    if (tensor.dtype != DType::f32 && tensor.dtype != DType::bf16 && tensor.dtype != DType::f16)
       throw FormatError({.what = "an adapter tensor has the wrong type",
                          .where = where_ + ": " + name,
                          .got = shape_text(tensor),
                          .wanted = wanted});
-    }
-    return values;
+    return tensor;
   }
 
   void refuse_surplus() const {
@@ -91,15 +88,6 @@ class Importer {
   }
 
  private:
-  template <class Half>
-  static void widen(std::vector<float>& values, const void* data) {
-    for (size_t i = 0; i < values.size(); ++i) {
-      Half half;
-      std::memcpy(&half, static_cast<const char*>(data) + i * sizeof(Half), sizeof(Half));
-      values[i] = to_f32(half);
-    }
-  }
-
   const std::string& where_;
   std::map<std::string, ConstTensor> by_name_;
   std::set<std::string> taken_;
@@ -147,23 +135,22 @@ ExportedTensors export_tensors(const AdapterLayout& layout, const float* flat) {
 Buffer import_tensors(const AdapterLayout& layout, const NamedTensors& tensors, const std::string& where) {
   Importer importer(tensors, where);
   Buffer buffer(static_cast<size_t>(layout.num_floats) * sizeof(float));
+  std::vector<float> copy;
   for (const Pair& pair : layout.pairs) {
-    std::vector<float> shared;
+    float* const shared = buffer.f32() + pair.a_offset;
     for (const Module& module : pair.modules) {
-      std::vector<float> a = importer.take(a_name(module), pair.rank, pair.in);
-      if (shared.empty()) {
-        shared = std::move(a);
-      } else if (std::memcmp(shared.data(), a.data(), a.size() * sizeof(float)) != 0) {
+      const ConstTensor& a = importer.take(a_name(module), pair.rank, pair.in);
+      const bool first = &module == &pair.modules.front();
+      if (!first) copy.resize(static_cast<size_t>(pair.in * pair.rank));
+      widen_transposed(first ? shared : copy.data(), pair.rank, a);
+      if (!first && std::memcmp(shared, copy.data(), copy.size() * sizeof(float)) != 0)
         throw FormatError({.what = "copies of a shared A differ",
                            .where = where + ": " + a_name(module),
                            .wanted = "the values of " + a_name(pair.modules.front()),
                            .attempt = "--lora-type canonical_lora"});
-      }
-      const std::vector<float> b = importer.take(b_name(module), module.out, pair.rank);
-      transpose(buffer.f32() + pair.b_offset + (module.out_begin - pair.out_begin), pair.out, b.data(), pair.rank,
-                module.out, pair.rank);
+      widen_transposed(buffer.f32() + pair.b_offset + (module.out_begin - pair.out_begin), pair.out,
+                       importer.take(b_name(module), module.out, pair.rank));
     }
-    transpose(buffer.f32() + pair.a_offset, pair.rank, shared.data(), pair.in, pair.rank, pair.in);
   }
   importer.refuse_surplus();
   return buffer;

@@ -60,6 +60,11 @@ struct AdapterLayout {
 // after exclusions; ConfigError naming the flag, or FormatError naming config.file and its key.
 std::shared_ptr<const AdapterLayout> resolve_layout(const LoraConfig& config, const std::vector<Module>& modules);
 
+int64_t largest_rank(const AdapterLayout& layout);
+// What a GPU's kernels take (kernels::kMostGpuRank) is asked here, before a batch does: ConfigError naming the flag, or
+// FormatError naming config.file and its key.
+void check_ranks(const AdapterLayout& layout, Device device);
+
 // Bytes of an adapter's weights on a device: num_floats f32, on a GPU followed by num_floats bf16.
 size_t weight_bytes(const AdapterLayout& layout, Device device);
 Tensor master_weights(const Buffer& weights, const AdapterLayout& layout);   // [num_floats] f32

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "core/error.h"
+#include "kernels/lora.h"
 #include "lora/adapter.h"
 #include "lora/targets.h"
 
@@ -163,6 +164,24 @@ class LayoutBuilder {
 
 const std::vector<int>& AdapterLayout::site(int64_t layer, Product product) const {
   return site_pairs[static_cast<size_t>(layer * kProducts + static_cast<int>(product))];
+}
+
+int64_t largest_rank(const AdapterLayout& layout) {
+  int64_t rank = 0;
+  for (const Pair& pair : layout.pairs) rank = std::max(rank, pair.rank);
+  return rank;
+}
+
+void check_ranks(const AdapterLayout& layout, Device device) {
+  if (device == Device::cpu) return;
+  for (const Pair& pair : layout.pairs)
+    if (pair.rank > kernels::kMostGpuRank)
+      reject(layout.config, "--lora-rank", pair.rank == layout.config.rank ? "r" : "rank_pattern",
+             {.what = "a GPU takes smaller LoRA ranks",
+              .where = "for " + pair.modules.front().name,
+              .got = std::to_string(pair.rank),
+              .wanted = "at most " + std::to_string(kernels::kMostGpuRank),
+              .attempt = "an adapter of a smaller rank, or --device cpu"});
 }
 
 std::shared_ptr<const AdapterLayout> resolve_layout(const LoraConfig& config, const std::vector<Module>& modules) {

@@ -16,9 +16,12 @@ Adapter load_adapter(const checkpoint::PeftDirectory& directory, const Base& bas
                        .where = directory.metadata_file().string() + ": base_fingerprint",
                        .got = "base fingerprint " + metadata->base_fingerprint,
                        .wanted = base.fingerprint + " (" + base.name + ")",
-                       .attempt = "the --hf-checkpoint it was trained on"});
+                       .attempt =
+                           "the --hf-checkpoint it was trained on; if that is this one and another build of Lockstep "
+                           "saved the adapter, take base_fingerprint out of this file"});
   Adapter adapter;
   adapter.layout = lora::resolve_layout(directory.config(), model::linear_modules(base.config));
+  lora::check_ranks(*adapter.layout, base.stream->device());
   Buffer weights = lora::import_tensors(*adapter.layout, directory.tensors(), directory.weights_file().string());
   adapter.weights =
       std::make_shared<const Buffer>(lora::place_weights(std::move(weights), *adapter.layout, *base.stream));
@@ -33,6 +36,7 @@ Adapter load_adapter(const std::string& directory, const Base& base) {
 Adapter fresh_adapter(const lora::LoraConfig& config, const Base& base, uint64_t seed) {
   Adapter adapter;
   adapter.layout = lora::resolve_layout(config, model::linear_modules(base.config));
+  lora::check_ranks(*adapter.layout, base.stream->device());
   adapter.weights = std::make_shared<const Buffer>(
       lora::place_weights(lora::initial_weights(*adapter.layout, seed), *adapter.layout, *base.stream));
   return adapter;

@@ -14,12 +14,6 @@
 namespace lockstep::recipes {
 namespace {
 
-int64_t largest_rank(const lora::AdapterLayout& layout) {
-  int64_t rank = 0;
-  for (const lora::Pair& pair : layout.pairs) rank = std::max(rank, pair.rank);
-  return rank;
-}
-
 std::string lower(std::string text) {
   for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   return text;
@@ -94,12 +88,14 @@ std::string AdapterRegistry::allowed_path(const AdapterSource& source) const {
 }
 
 lora::AdapterVersion AdapterRegistry::stage(const AdapterSource& source, const std::string& path) const {
+  const auto check_rank = [&](int64_t rank) {
+    if (rank > options_.max_lora_rank)
+      throw ShapeError(
+          {.what = fmt::format("LoRA rank {} is greater than max_lora_rank {}.", rank, options_.max_lora_rank),
+           .where = source.name});
+  };
   const checkpoint::PeftDirectory directory{fs::Path(path)};
-  const int64_t rank = directory.config().rank;
-  if (rank > options_.max_lora_rank)
-    throw ShapeError(
-        {.what = fmt::format("LoRA rank {} is greater than max_lora_rank {}.", rank, options_.max_lora_rank),
-         .where = source.name});
+  check_rank(directory.config().rank);
   if (!source.sha256.empty()) {
     Sha256 hash;
     hash.update(directory.weights_bytes());
@@ -110,6 +106,7 @@ lora::AdapterVersion AdapterRegistry::stage(const AdapterSource& source, const s
                        .wanted = lower(source.sha256)});
   }
   const Adapter adapter = load_adapter(directory, base_);
+  check_rank(lora::largest_rank(*adapter.layout));  // rank_pattern may name others
   check_number(adapter.version, directory.weights_file().string());
   stream_->synchronize();
   return adapter.snapshot();
@@ -135,11 +132,12 @@ AdapterInfo AdapterRegistry::load(const AdapterSource& source) {
                    : has_number   ? staged.version
                                   : std::max(named.info.version, last_version_) + 1;
   last_version_ = std::max(last_version_, staged.version);
-  const int64_t rank = largest_rank(*staged.layout), number = staged.version;
+  const int64_t rank = lora::largest_rank(*staged.layout), number = staged.version;
   named.versions.push_back(std::make_shared<const lora::AdapterVersion>(std::move(staged)));
   const auto surplus = std::max<std::ptrdiff_t>(
       0, static_cast<std::ptrdiff_t>(named.versions.size()) - static_cast<std::ptrdiff_t>(options_.keep_versions));
   dropped.assign(named.versions.begin(), named.versions.begin() + surplus);
+  dropped_.add(source.name, dropped);
   named.versions.erase(named.versions.begin(), named.versions.begin() + surplus);
   named.info = {.name = source.name, .path = path, .version = number, .rank = rank, .loaded_at = std::time(nullptr)};
   for (const Version& version : named.versions) named.info.versions.push_back(version->version);
@@ -154,22 +152,14 @@ void AdapterRegistry::unload(const std::string& name) {
   if (found == named_.end()) not_loaded(name);
   gone = std::move(*found);
   named_.erase(found);
-  std::erase_if(unloaded_, [](const auto& entry) {
-    return std::ranges::all_of(entry.second, [](const auto& version) { return version.expired(); });
-  });
-  for (const Version& version : gone.versions) unloaded_[name].push_back(version);
+  dropped_.add(name, gone.versions);
 }
 
 bool AdapterRegistry::wait_unused(const std::string& name, std::chrono::milliseconds timeout) {
   constexpr std::chrono::milliseconds kPause{5};
   for (const auto end = std::chrono::steady_clock::now() + timeout;; std::this_thread::sleep_for(kPause)) {
     const std::lock_guard lock(mutex_);
-    const auto found = unloaded_.find(name);
-    if (found == unloaded_.end()) return true;
-    if (std::ranges::all_of(found->second, [](const auto& version) { return version.expired(); })) {
-      unloaded_.erase(found);
-      return true;
-    }
+    if (!dropped_.used(name)) return true;
     if (std::chrono::steady_clock::now() >= end) return false;
   }
 }

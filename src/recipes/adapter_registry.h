@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -12,6 +11,7 @@
 
 #include "core/error.h"
 #include "recipes/base.h"
+#include "recipes/dropped_versions.h"
 
 namespace lockstep::recipes {
 
@@ -56,7 +56,8 @@ class AdapterRegistry {
   // SHA-256; FormatError, ShapeError, ResourceError as load_adapter.
   AdapterInfo load(const AdapterSource& source);
   void unload(const std::string& name);  // NoSuchAdapter. Requests in flight keep it
-  // Waits until nobody uses a version of a name that was unloaded. False: not within `timeout`.
+  // Waits until nobody uses a version of this name that can no longer be asked for: unloaded, or before those that are
+  // kept. False: not within `timeout`.
   bool wait_unused(const std::string& name, std::chrono::milliseconds timeout);
 
   Version get(const std::string& name, std::optional<int64_t> version) const;  // NoSuchAdapter
@@ -82,7 +83,7 @@ class AdapterRegistry {
   std::mutex loading_;  // one at a time
   mutable std::mutex mutex_;
   std::vector<Named> named_;
-  std::map<std::string, std::vector<std::weak_ptr<const lora::AdapterVersion>>> unloaded_;
+  DroppedVersions dropped_;
   int64_t last_version_ = 0;
   std::atomic<int64_t> changes_ = 0;
 };

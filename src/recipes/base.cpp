@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <ostream>
 
+#include "checkpoint/base_fingerprint.h"
 #include "core/hash.h"
 #include "model/config.h"
 
@@ -54,8 +55,8 @@ namespace {
 std::shared_ptr<const model::Weights> file_weights(Base& base, Stream& stream, const Control& control) {
   checkpoint::HfDirectory directory(base.path);
   directory.map_weights();
-  base.fingerprint =
-      checkpoint::cached_base_fingerprint(directory, home_directory() / ".cache" / "lockstep" / "fingerprints.json");
+  base.fingerprint = checkpoint::cached_base_fingerprint(
+      directory, home_directory() / ".cache" / "lockstep" / "fingerprints.json", stream);
   const auto progress = [&](double done) {
     if (control.terminal) *control.info << fmt::format("\rloading {} {:3.0f} %", base.name, 100 * done) << std::flush;
   };
@@ -140,7 +141,7 @@ std::string fingerprint_of_memory(const model::Model& model, Stream& stream) {
     memory.push_back(std::move(copy));
   };
   model.weights().visit(model.config(), keep, stream);
-  return checkpoint::base_fingerprint(tensors);
+  return checkpoint::base_fingerprint(tensors, stream);
 }
 
 }  // namespace lockstep::recipes

@@ -191,12 +191,16 @@ std::optional<text::Row> FileGenerator::next_row(rollout::Request& request) {
                  .row = static_cast<uint32_t>(row->number),
                  .adapter = generation_.adapter.version,
                  .prompt_logprobs = options_.prompt_logprobs};
+      const auto at_row = [&](Fault fault) {
+        fault.where = where;
+        return fault;
+      };
       try {
         engine_.check(request);
       } catch (const DataError& error) {
-        Fault fault = error.fault();
-        fault.where = where;
-        throw DataError(std::move(fault));
+        throw DataError(at_row(error.fault()));
+      } catch (const ResourceError& error) {
+        throw ResourceError(at_row(error.fault()));
       }
     });
     if (!good) continue;

@@ -21,7 +21,7 @@ ChosenAdapter choose_adapter(const std::string& path, const Base& base) {
   hash.update(fs::read_file(directory.path() / "adapter_config.json"));
   hash.update(directory.weights_bytes());
   chosen.digest = hash.hex();
-  for (const lora::Pair& pair : chosen.version->layout->pairs) chosen.rank = std::max(chosen.rank, pair.rank);
+  chosen.rank = lora::largest_rank(*chosen.version->layout);
   return chosen;
 }
 

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "checkpoint/base_fingerprint.h"
 #include "recipes/adapter.h"
 #include "recipes/commands.h"
 #include "text/dataset.h"
@@ -87,7 +88,8 @@ void inspect_model(const fs::Path& path, std::ostream& out) {
   out << fmt::format("context     {}\nend tokens  {}\n", config.max_positions,
                      fmt::join(directory.eos_token_ids(), ", "));
   directory.map_weights();
-  out << fmt::format("fingerprint {}\n", checkpoint::base_fingerprint(directory.tensors()));
+  Stream stream;
+  out << fmt::format("fingerprint {}\n", checkpoint::base_fingerprint(directory.tensors(), stream));
 }
 
 void inspect_data(const std::string& path, int64_t num_rows, std::ostream& out) {

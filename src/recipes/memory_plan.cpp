@@ -47,13 +47,7 @@ std::optional<int64_t> missing(const MemoryPlan& plan) {
 MemoryPlan plan_memory(const model::ModelConfig& config, const lora::AdapterLayout& layout, int64_t weight_bytes,
                        const TrainingOptions& training, const std::optional<EnginePlan>& engine, Device device,
                        std::optional<int64_t> room) {
-  for (const lora::Pair& pair : layout.pairs)
-    if (device == Device::cuda && pair.rank > kernels::kMostGpuRank)
-      throw ConfigError({.what = "a GPU takes smaller LoRA ranks",
-                         .where = "--lora-rank",
-                         .got = std::to_string(pair.rank),
-                         .wanted = "at most " + std::to_string(kernels::kMostGpuRank),
-                         .attempt = "--device cpu"});
+  lora::check_ranks(layout, device);
   MemoryPlan plan{.device = device, .room = room};
   const int64_t flat = layout.num_floats * kFloat;
   plan.max_tokens = micro_batch_tokens(training, config, device);

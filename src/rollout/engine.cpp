@@ -3,49 +3,38 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 
 #include "core/error.h"
-#include "rollout/decode_loop.h"
-#include "rollout/held_versions.h"
-#include "rollout/live_request.h"
+#include "rollout/engine_impl.h"
 #include "rollout/request_checks.h"
-#include "rollout/scheduler.h"
 
 namespace lockstep::rollout {
 namespace {
 
-// Options with their defaults, checked.
-struct Limits {
-  int64_t kv_bytes = int64_t{2} << 30, max_sequences = 0, max_batch_tokens = 2048, max_decode_steps = 0;
-  const text::Tokenizer* tokenizer = nullptr;
-
-  Limits(const EngineOptions& options, Device device)
-      : max_sequences(options.max_sequences),
-        max_decode_steps(std::min(options.max_decode_steps, DecodeLoop::kMostSteps)),
-        tokenizer(options.tokenizer) {
-    constexpr double kShareOfFreeMemory = 0.85;
-    if (device == Device::cuda) {
-      kv_bytes = static_cast<int64_t>(kShareOfFreeMemory * static_cast<double>(cuda_info().free_bytes));
-      max_batch_tokens = kGpuBatchTokens;
-    }
-    kv_bytes = options.kv_bytes.value_or(kv_bytes);
-    max_batch_tokens = options.max_batch_tokens.value_or(max_batch_tokens);
-    require(kv_bytes > 0, "kv_bytes", kv_bytes, "above 0");
-    require(max_sequences > 0, "max_sequences", max_sequences, "at least 1");
-    require(max_batch_tokens > 0, "max_batch_tokens", max_batch_tokens, "at least 1");
-    require(max_decode_steps > 0, "max_decode_steps", max_decode_steps, "at least 1");
-  }
-
- private:
-  static void require(bool ok, const char* field, int64_t got, const char* wanted) {
-    if (!ok)
-      throw ConfigError(
-          {.what = "impossible engine option", .where = field, .got = std::to_string(got), .wanted = wanted});
-  }
-};
+void require(bool ok, const char* field, int64_t got, const char* wanted) {
+  if (!ok)
+    throw ConfigError(
+        {.what = "impossible engine option", .where = field, .got = std::to_string(got), .wanted = wanted});
+}
 
 }  // namespace
+
+EngineLimits::EngineLimits(const EngineOptions& options, Device device)
+    : max_sequences(options.max_sequences),
+      max_decode_steps(std::min(options.max_decode_steps, DecodeLoop::kMostSteps)),
+      tokenizer(options.tokenizer) {
+  constexpr double kShareOfFreeMemory = 0.85;
+  if (device == Device::cuda) {
+    kv_bytes = static_cast<int64_t>(kShareOfFreeMemory * static_cast<double>(cuda_info().free_bytes));
+    max_batch_tokens = kGpuBatchTokens;
+  }
+  kv_bytes = options.kv_bytes.value_or(kv_bytes);
+  max_batch_tokens = options.max_batch_tokens.value_or(max_batch_tokens);
+  require(kv_bytes > 0, "kv_bytes", kv_bytes, "above 0");
+  require(max_sequences > 0, "max_sequences", max_sequences, "at least 1");
+  require(max_batch_tokens > 0, "max_batch_tokens", max_batch_tokens, "at least 1");
+  require(max_decode_steps > 0, "max_decode_steps", max_decode_steps, "at least 1");
+}
 
 const char* finish_reason_name(FinishReason reason) {
   switch (reason) {
@@ -55,64 +44,6 @@ const char* finish_reason_name(FinishReason reason) {
   }
   return "";
 }
-
-struct Engine::Impl {
-  std::shared_ptr<const model::Model> model;
-  const Limits options;
-  Stream& stream;
-  HeldVersions versions;
-  BlockPool pool;
-  Arena arena;
-  TokenSampler sampler;
-  std::optional<DecodeLoop> decode_loop;  // on a GPU
-  EngineStats stats;
-  RequestId next_id = 1;
-  std::optional<PrefixCache> cache;
-  // The scheduler lets go of all blocks when it is destroyed, so it comes after what it points to.
-  std::map<RequestId, std::unique_ptr<LiveRequest>> requests;
-  Scheduler scheduler;
-  StepReport report;
-
-  // Of the step in flight; kept so that a step allocates nothing once the batch has had its size.
-  std::vector<PlannedRows> plan;
-  std::vector<int32_t> tokens;
-  std::vector<model::Segment> segments;
-  std::vector<Draw> draws;
-  std::vector<Sequence*> drawing;  // by draw
-  std::vector<DecodeInput> decode_inputs;
-  DecodeResults decode_results;
-
-  Impl(std::shared_ptr<const model::Model> m, EngineOptions o, Stream& s)
-      : model(std::move(m)),
-        options(o, s.device()),
-        stream(s),
-        versions(model::linear_modules(model->config()), s.device()),
-        pool(model->config().layers * model->kv_layer_elements() * dtype_bytes(activations()), options.kv_bytes,
-             stream),
-        arena(stream.device()),
-        sampler(*model, stream),
-        cache(o.prefix_cache ? std::optional<PrefixCache>(std::in_place, pool) : std::nullopt),
-        scheduler(pool, {options.max_sequences, options.max_batch_tokens}, stats, cache ? &*cache : nullptr) {
-    if (stream.device() == Device::cuda) decode_loop.emplace(*model, stream);
-  }
-
-  DType activations() const { return kernels::activation_dtype(stream.device()); }
-
-  RequestId submit(Request request, const std::string& where);
-  int64_t number_of(const lora::AdapterVersion* adapter) const;
-  void step();
-  int64_t decode_steps() const;
-  void decode(int64_t steps);
-  void report_started();
-  void run_rows(Tensor hidden);
-  void score_prompts(ConstTensor hidden);
-  void take(Sequence& sequence, const Drawn& drawn);
-  void cancel_all();
-  std::vector<Sample> sample(std::span<const Prompt> prompts, const GroupParams& params,
-                             std::shared_ptr<const lora::AdapterVersion> adapter,
-                             const std::function<void(int64_t, int64_t)>& on_progress);
-  void collect(std::vector<Sample>& samples, RequestId first, int64_t n, int64_t& finished) const;
-};
 
 RequestId Engine::Impl::submit(Request request, const std::string& where) {
   const int64_t max_tokens = check_request(request, where, model->config(), pool, options.tokenizer != nullptr);
@@ -136,134 +67,6 @@ int64_t Engine::Impl::number_of(const lora::AdapterVersion* adapter) const {
     highest = std::max(highest, request->adapter_number);
   }
   return highest + 1;
-}
-
-void Engine::Impl::step() {
-  report.started.clear();
-  report.prompts.clear();
-  report.outputs.clear();
-  if (scheduler.done()) return;
-  const Arena::Scope scope(arena);
-  // Rows of one adapter stand together: each product then has it once.
-  const std::span<const PlannedRows> planned = scheduler.plan();
-  plan.assign(planned.begin(), planned.end());
-  std::ranges::stable_sort(plan, {}, [](const PlannedRows& rows) { return live(*rows.group).adapter_number; });
-  if (decode_loop)
-    if (const int64_t steps = decode_steps(); steps > 0) return decode(scheduler.extend(steps));
-  report_started();
-  int64_t rows = 0;
-  for (const PlannedRows& part : plan) rows += part.rows;
-  const Tensor hidden = arena.alloc({rows, model->config().width}, activations());
-  run_rows(hidden);
-  score_prompts(hidden);
-  scheduler.commit();
-  const std::span<const Drawn> drawn = sampler.draw(draws, hidden, arena);
-  for (size_t i = 0; i < drawn.size(); ++i) take(*drawing[i], drawn[i]);
-  std::erase_if(requests, [](const auto& entry) { return entry.second->unfinished == 0; });
-}
-
-// How many tokens the longest of the planned samples can still take, if all of them decode and need nothing beside
-// their tokens; else 0. Shorter ones run on beyond their end, as far as the context reaches: what they draw there is
-// dropped.
-int64_t Engine::Impl::decode_steps() const {
-  int64_t longest = 0, room = options.max_decode_steps;
-  const Request& first = live(*plan.front().group).request;
-  for (const PlannedRows& planned : plan) {
-    const LiveRequest& request = live(*planned.group);
-    if (planned.sequence == nullptr || planned.rows != 1 || !planned.draws || !request.plain() ||
-        request.request.sampling.logprob_temperature != first.sampling.logprob_temperature)
-      return 0;
-    longest = std::max(longest, request.max_tokens - static_cast<int64_t>(planned.sequence->tokens.size()));
-    room = std::min(room, model->config().max_positions - planned.first_position);
-  }
-  return std::min(longest, room);
-}
-
-void Engine::Impl::decode(int64_t steps) {
-  decode_inputs.clear();
-  for (const PlannedRows& planned : plan)
-    decode_inputs.push_back({.token = planned.sequence->token(planned.first_position),
-                             .position = static_cast<int32_t>(planned.first_position),
-                             .blocks = planned.table().memory(),
-                             .sample = live(*planned.group).draw_of(*planned.sequence, 0).how,
-                             .adapter = live(*planned.group).request.adapter.get()});
-  const Request& first = live(*plan.front().group).request;
-  decode_loop->run(decode_inputs, steps, 1.0f / first.sampling.logprob_temperature, decode_results);
-  scheduler.commit(steps);
-  for (int64_t step = 0; step < steps; ++step)
-    for (size_t i = 0; i < plan.size(); ++i) {
-      if (plan[i].sequence->state == Sequence::State::finished) continue;
-      const auto at = static_cast<size_t>(step * decode_results.stride) + i;
-      take(*plan[i].sequence, {.token = decode_results.tokens[at], .logprob = decode_results.logprobs[at]});
-    }
-  std::erase_if(requests, [](const auto& entry) { return entry.second->unfinished == 0; });
-}
-
-void Engine::Impl::report_started() {
-  for (const PlannedRows& planned : plan)
-    if (LiveRequest& request = live(*planned.group); !std::exchange(request.reported, true))
-      report.started.push_back(request.id);
-}
-
-void Engine::Impl::run_rows(Tensor hidden) {
-  tokens.clear();
-  segments.clear();
-  draws.clear();
-  drawing.clear();
-  for (const PlannedRows& planned : plan) {
-    LiveRequest& request = live(*planned.group);
-    const auto begin = static_cast<int64_t>(tokens.size());
-    segments.push_back({.row_begin = begin,
-                        .rows = planned.rows,
-                        .first_position = planned.first_position,
-                        .kv_blocks = planned.table().memory(),
-                        .adapter = request.request.adapter.get()});
-    for (int64_t p = planned.first_position; p < planned.first_position + planned.rows; ++p)
-      tokens.push_back(planned.sequence ? planned.sequence->token(p) : request.tokens[static_cast<size_t>(p)]);
-    if (!planned.draws) continue;
-    const auto add_draw = [&](Sequence& sequence) {
-      draws.push_back(request.draw_of(sequence, begin + planned.rows - 1));
-      drawing.push_back(&sequence);
-    };
-    if (planned.sequence)
-      add_draw(*planned.sequence);
-    else
-      for (Sequence& sequence : request.sequences) add_draw(sequence);
-  }
-  const model::RowBatch batch{.tokens = tokens, .segments = segments, .kv_layer_stride = model->kv_layer_elements()};
-  model->forward(hidden, batch, arena, stream);
-}
-
-// Log-probs of the prompts whose requests asked, as far as their rows have now been run for the first time; and the
-// reports of prompts that are done.
-void Engine::Impl::score_prompts(ConstTensor hidden) {
-  int64_t begin = 0;
-  for (const PlannedRows& planned : plan) {
-    const int64_t first_row = begin;
-    begin += planned.rows;
-    LiveRequest& request = live(*planned.group);
-    if (planned.sequence != nullptr || request.opened) continue;
-    std::vector<PromptLogprob>& scores = request.prompt_logprobs;
-    if (const std::optional<int64_t> top = request.request.prompt_logprobs) {
-      if (scores.empty()) scores.push_back({.token = request.tokens[0]});
-      // Row p is asked about token p + 1; rows that ran before their blocks were dropped have been asked.
-      const auto next = static_cast<int64_t>(scores.size());
-      const int64_t end = std::min(planned.first_position + planned.rows + 1, request.size());
-      if (end > next)
-        sampler.score(
-            hidden.rows(first_row + next - 1 - planned.first_position, first_row + end - 1 - planned.first_position),
-            request.tokens.subspan(static_cast<size_t>(next), static_cast<size_t>(end - next)), *top,
-            request.request.sampling.logprob_temperature, arena, scores);
-    }
-    if (planned.draws)
-      report.prompts.push_back(
-          {.request = request.id, .cached_tokens = request.cached_tokens, .prompt_logprobs = std::move(scores)});
-  }
-}
-
-void Engine::Impl::take(Sequence& sequence, const Drawn& drawn) {
-  report.outputs.push_back(live(*sequence.group).take(sequence, drawn));
-  if (report.outputs.back().finish) scheduler.finish(sequence);
 }
 
 void Engine::Impl::cancel_all() {

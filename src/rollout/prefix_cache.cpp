@@ -125,7 +125,6 @@ void PrefixCache::clear() {
   for (const Entry& entry : entries_) pool_.release(entry.block);
   entries_.clear();
   places_.clear();
-  roots_.clear();
   held_.clear();
 }
 

@@ -12,9 +12,13 @@ StopText::StopText(const text::Tokenizer& tokenizer, std::span<const std::string
 
 int64_t StopText::push(int32_t token, bool counts) {
   if (!decoder_ || token >= vocab_size_) return -1;
+  const size_t known = tail_.size();
   tail_ += decoder_->push(token);
-  for (size_t i = 0; counts && i < stops_.size(); ++i)
-    if (tail_.find(stops_[i]) != std::string::npos) return static_cast<int64_t>(i);
+  for (size_t i = 0; counts && i < stops_.size(); ++i) {
+    // Only what ends in this token's text: what is kept for the longest may hold a shorter one.
+    const size_t size = stops_[i].size(), first = known < size ? 0 : known - size + 1;
+    if (tail_.find(stops_[i], first) != std::string::npos) return static_cast<int64_t>(i);
+  }
   if (tail_.size() >= longest_) tail_.erase(0, tail_.size() - (longest_ - 1));
   return -1;
 }

@@ -1,9 +1,6 @@
 #include "checkpoint/hf_directory.h"
 
-#include <chrono>
-
 #include "core/error.h"
-#include "core/hash.h"
 #include "support/temp_directory.h"
 
 namespace lockstep::checkpoint {
@@ -168,88 +165,6 @@ TEST(ResolveHfCheckpoint, DirectoryCacheOrHelp) {
   dir.write("hub/models--gpt2/refs/main", "f");
   dir.write("hub/models--gpt2/snapshots/f/config.json", "{}");
   EXPECT_EQ(resolve_hf_checkpoint("gpt2", cache), cache / "models--gpt2/snapshots/f");
-}
-
-TEST(BaseFingerprint, IsTheHashOfTheDescribedBytes) {
-  std::string bytes(
-      "a\0f32\0"
-      "2\0",
-      8);
-  bytes.append(reinterpret_cast<const char*>(kValues), 8);
-  bytes.append(
-      "c\0f32\0"
-      "2,4\0",
-      10);
-  bytes.append(reinterpret_cast<const char*>(kValues), 32);
-  Sha256 hash;
-  hash.update(bytes);
-  EXPECT_EQ(base_fingerprint({{"a", kTwo}, {"c", kMatrix}}), hash.hex());
-}
-
-TEST(BaseFingerprint, EveryPartCountsShardingDoesNot) {
-  const std::string base = base_fingerprint({{"a", kTwo}, {"b", kTwo}, {"c", kMatrix}});
-  EXPECT_NE(base, base_fingerprint({{"a", kTwo}, {"b", kTwo}, {"d", kMatrix}}));
-  EXPECT_NE(base, base_fingerprint({{"a", kTwo}, {"b", kTwo}, {"c", ConstTensor(kValues, DType::f32, {4, 2})}}));
-  EXPECT_NE(base, base_fingerprint({{"a", kTwo}, {"b", kTwo}, {"c", ConstTensor(kValues, DType::i32, {2, 4})}}));
-  EXPECT_NE(base, base_fingerprint({{"a", kTwo}, {"b", ConstTensor(kValues + 1, DType::f32, {2})}, {"c", kMatrix}}));
-  const TempDirectory dir;
-  write_sharded(dir);
-  HfDirectory sharded(dir.path());
-  sharded.map_weights();
-  EXPECT_EQ(base_fingerprint(sharded.tensors()), base);
-}
-
-TEST(CachedBaseFingerprint, RecomputesWhenStaleOrDamaged) {
-  const TempDirectory dir, home;
-  write_sharded(dir);
-  const fs::Path cache = home / "sub/fingerprints.json";
-  const auto fingerprint = [&] {
-    HfDirectory directory(dir.path());
-    directory.map_weights();
-    return cached_base_fingerprint(directory, cache);
-  };
-  const std::string first = fingerprint();
-  EXPECT_EQ(first, base_fingerprint({{"a", kTwo}, {"b", kTwo}, {"c", kMatrix}}));
-
-  // A planted entry shows that the cache is used; a changed file that it is not believed for ever.
-  Json planted = read_json(cache.string());
-  planted.begin().value()["fingerprint"] = std::string(64, '0');
-  fs::write_file_atomic(cache, planted.dump());
-  EXPECT_EQ(fingerprint(), std::string(64, '0'));
-  std::filesystem::last_write_time(dir / "two.safetensors",
-                                   std::filesystem::file_time_type::clock::now() + std::chrono::seconds(5));
-  EXPECT_EQ(fingerprint(), first);
-  dir.write("two.safetensors", safetensors_bytes({{"b", ConstTensor(kValues, DType::f32, {1, 2})}}, {}));
-  EXPECT_NE(fingerprint(), first);
-  write_sharded(dir);
-
-  const std::string good = fs::read_file(cache);
-  for (const std::string& damaged : {std::string("{"), std::string(), std::string("[1]"),
-                                     good.substr(0, good.size() / 2), Json({{dir.path().string(), 7}}).dump()}) {
-    fs::write_file_atomic(cache, damaged);
-    EXPECT_EQ(fingerprint(), first) << damaged;
-  }
-}
-
-TEST(CachedBaseFingerprint, AnUnwritableCacheIsNoError) {
-  const TempDirectory dir;
-  write_sharded(dir);
-  HfDirectory directory(dir.path());
-  directory.map_weights();
-  EXPECT_EQ(cached_base_fingerprint(directory, "/dev/null/cache.json"), base_fingerprint(directory.tensors()));
-}
-
-TEST(CachedBaseFingerprint, ManyModelsShareOneFile) {
-  const TempDirectory a, b, home;
-  write_sharded(a);
-  b.write("config.json", "{}");
-  b.write("model.safetensors", safetensors_bytes({{"x", kTwo}}, {}));
-  for (const TempDirectory* dir : {&a, &b, &a}) {
-    HfDirectory directory(dir->path());
-    directory.map_weights();
-    EXPECT_EQ(cached_base_fingerprint(directory, home / "f.json"), base_fingerprint(directory.tensors()));
-  }
-  EXPECT_EQ(read_json((home / "f.json").string()).size(), 2u);
 }
 
 }  // namespace

@@ -49,6 +49,19 @@ TEST(ReadFile, ErrorsNamePathAndReason) {
   expect_error<DataError>([&] { read_file(dir.path()); }, {"Is a directory"});
 }
 
+TEST(ReadBuffer, BytesAsTheyAreOrAnError) {
+  const TempDirectory dir;
+  for (const std::string& bytes : {std::string("a\0\r\n\xff", 5), std::string(), std::string(5 << 20, 'q')}) {
+    const Buffer buffer = read_buffer(dir.write("x", bytes));
+    EXPECT_EQ(std::string(static_cast<const char*>(buffer.data()), buffer.bytes()), bytes);
+  }
+  expect_error<DataError>([&] { read_buffer(dir / "absent"); }, {"absent", "No such file"});
+  expect_error<DataError>([&] { read_buffer(dir.path()); }, {"Is a directory"});
+  // The kernel says 0 bytes and 4096 bytes of these.
+  expect_error<DataError>([&] { read_buffer("/proc/self/status"); }, {"changed", "/proc/self/status", "0 bytes"});
+  expect_error<DataError>([&] { read_buffer("/sys/devices/system/cpu/online"); }, {"changed", "4096 bytes"});
+}
+
 TEST(WriteFileAtomic, WritesReplacesAndMakesParents) {
   const TempDirectory dir;
   const Path file = dir / "a/b/c.txt";

@@ -1,10 +1,11 @@
 """Rendered conversations equal transformers', for every template at hand: TRL's folder, the tokenizers of the test data,
-SmolLM2. One `lockstep render` per template and way of calling."""
+SmolLM2. One `lockstep render` per template and way of calling; it stops at a conversation that the template refuses, so
+those go through chat_rows, which goes on, and the first of them through the command too."""
 import importlib.util
 import json
 import pathlib
+import subprocess
 import sys
-import tempfile
 
 import pytest
 
@@ -19,78 +20,92 @@ def real_templates():
     return sorted(folder.glob("*.jinja")) if folder and folder.is_dir() else []
 
 
-def render(lockstep, template, name, messages, keywords, folder):
-    """{"text", "spans"} or {"error": what lockstep says}."""
-    row = {"messages": messages}
-    arguments = []
-    variables = {**chats.SPECIAL_TOKENS}
+@pytest.fixture(scope="session")
+def chat_rows(lockstep):
+    """{"text", "spans"} or {"error"} for every row."""
+    binary = pathlib.Path(lockstep.binary).parent / "chat_rows"
+    if not binary.exists():
+        pytest.skip(f"no {binary}: build the tests")
+
+    def run(rows):
+        done = subprocess.run([binary], input="".join(json.dumps(row) + "\n" for row in rows), capture_output=True, text=True,
+                              check=True)
+        return [json.loads(line) for line in done.stdout.splitlines()]
+    return run
+
+
+def row_of(messages, keywords):
+    """The row that asks for this, and the flags of the way of calling."""
+    row, flags, variables = {"messages": messages}, {}, {**chats.SPECIAL_TOKENS}
     for key, value in keywords.items():
         if key == "tools":
             row["tools"] = value
-        elif key == "add_generation_prompt":
-            arguments += ["--add-generation-prompt"] if value else []
-        elif key == "continue_final_message":
-            arguments += ["--continue-final-message"]
+        elif key in ("add_generation_prompt", "continue_final_message"):
+            flags[key] = value
         else:
             variables[key] = value
     row["chat_template_kwargs"] = variables
-    return row, tuple(arguments)
+    return row, (flags.get("add_generation_prompt", False), "continue_final_message" in flags)
 
 
-def rendered(lockstep, template, rows, arguments, folder):
-    """Results of all rows; after an error the rest are tried again, for the command stops at it."""
-    import subprocess
-    results, source = [], folder / "rows.jsonl"
-    output = folder / "out.jsonl"
-    while len(results) < len(rows):
-        source.write_text("".join(json.dumps(row) + "\n" for row in rows[len(results):]))
-        done = subprocess.run([lockstep.binary, "render", "--chat-template", template, "--input", source, *arguments],
-                              capture_output=True, text=True)
-        results += [json.loads(line) for line in done.stdout.split("\n") if line]
-        if done.returncode == 0:
-            break
-        assert done.returncode in (3, 4), done.stderr  # DataError, FormatError: no crash
-        results.append({"error": done.stderr})
-    return results
+def command(lockstep, template, rows, way, folder):
+    """`lockstep render` of these rows."""
+    source = folder / "rows.jsonl"
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    names = ["--add-generation-prompt", "--continue-final-message"]
+    flags = [name for name, given in zip(names, way) if given]
+    return subprocess.run([lockstep.binary, "render", "--chat-template", template, "--input", source, *flags],
+                          capture_output=True, text=True)
 
 
-def compare(lockstep, template, source, tmp_path):
+def expect_refusal(wanted, got, name):
+    if wanted["error"] in ("TemplateError", "UndefinedError"):
+        assert wanted["message"] in got, name
+
+
+def compare(lockstep, chat_rows, template, source, folder):
     template.write_text(source) if not template.exists() else None
     groups = {}
     for name, messages, keywords in chats.cases():
-        row, arguments = render(lockstep, template, name, messages, keywords, tmp_path)
+        row, way = row_of(messages, keywords)
         wanted = chats.transformers_rendering(source, messages, keywords)
-        groups.setdefault((arguments, "error" in wanted), []).append((name, row, wanted))
-    for (arguments, fails), cases in groups.items():
-        results = rendered(lockstep, template, [row for _, row, _ in cases], arguments, tmp_path)
-        assert len(results) == len(cases)
-        for (name, _, wanted), got in zip(cases, results):
-            if not fails:
+        groups.setdefault((way, "error" in wanted), []).append((name, row, wanted))
+    for (way, fails), cases in groups.items():
+        rows = [row for _, row, _ in cases]
+        done = command(lockstep, template, rows, way, folder)
+        if not fails:
+            assert done.returncode == 0, done.stderr
+            for (name, _, wanted), line in zip(cases, done.stdout.split("\n")[:-1], strict=True):
+                got = json.loads(line)
                 if "continue" in name:
                     got, wanted = {**got, "spans": []}, {**wanted, "spans": []}
                 assert got == wanted, name
-                continue
+            continue
+        assert done.returncode in (3, 4) and not done.stdout, done.stderr  # DataError, FormatError: at the first row
+        expect_refusal(cases[0][2], done.stderr, cases[0][0])
+        told = [{**row, "template": str(template), "add_generation_prompt": way[0], "continue_final_message": way[1]}
+                for row in rows]
+        for (name, _, wanted), got in zip(cases, chat_rows(told), strict=True):
             assert "error" in got, name
-            if wanted["error"] in ("TemplateError", "UndefinedError"):
-                assert wanted["message"] in got["error"], name
+            expect_refusal(wanted, got["error"], name)
     return sum(map(len, groups.values()))
 
 
 @pytest.mark.parametrize("template", real_templates(), ids=lambda path: path.stem)
-def test_templates_of_trl(lockstep, template, tmp_path, clockless):
+def test_templates_of_trl(lockstep, chat_rows, template, tmp_path, clockless):
     source = template.read_text()
     copy = tmp_path / template.name
-    assert compare(lockstep, copy, clockless(source), tmp_path) > 200
+    assert compare(lockstep, chat_rows, copy, clockless(source), tmp_path) > 200
 
 
 @pytest.mark.parametrize("name", ["qwen3", "llama3_1"])
-def test_templates_of_tokenizers(lockstep, name, tmp_path, test_data, clockless):
+def test_templates_of_tokenizers(lockstep, chat_rows, name, tmp_path, test_data, clockless):
     config = json.loads((test_data / "tokenizers" / name / "tokenizer_config.json").read_text())
-    compare(lockstep, tmp_path / "template.jinja", clockless(config["chat_template"]), tmp_path)
+    compare(lockstep, chat_rows, tmp_path / "template.jinja", clockless(config["chat_template"]), tmp_path)
 
 
-def test_template_of_smollm2(lockstep, smollm2, tmp_path):
-    compare(lockstep, tmp_path / "template.jinja", (smollm2 / "chat_template.jinja").read_text(), tmp_path)
+def test_template_of_smollm2(lockstep, chat_rows, smollm2, tmp_path):
+    compare(lockstep, chat_rows, tmp_path / "template.jinja", (smollm2 / "chat_template.jinja").read_text(), tmp_path)
 
 
 def test_a_directory_is_read_as_transformers_reads_it(lockstep, smollm2, tmp_path):

@@ -83,9 +83,10 @@ TEST(Export, NamesShapesAndOrder) {
 }
 
 TEST(Import, UndoesExport) {
-  for (const LoraType type : {LoraType::fused, LoraType::canonical}) {
+  for (const auto& [type, rank] :
+       {std::pair(LoraType::fused, 3), {LoraType::canonical, 3}, {LoraType::fused, 16}, {LoraType::canonical, 21}}) {
     LoraConfig config = tiny_config(type);
-    config.rank = 3;
+    config.rank = rank;
     const auto layout = resolve_layout(config, tiny_modules());
     const Buffer flat = random_flat(*layout, 2);
     const ExportedTensors exported = export_tensors(*layout, flat.f32());
@@ -180,6 +181,30 @@ TEST(Import, RefusesWhatDoesNotFit) {
     changed[17] += 1;
     tensor.tensor.data = changed.data();
   }
+  EXPECT_NE(error_of<FormatError>(*layout, tensors).find("shared A"), std::string::npos);
+}
+
+TEST(Import, CopiesOfASharedAMayHaveAnotherType) {
+  const auto layout = resolve_layout(tiny_config(LoraType::fused), tiny_modules());
+  const Buffer flat = random_flat(*layout, 3);
+  const ExportedTensors exported = export_tensors(*layout, flat.f32());
+  NamedTensors tensors = exported.tensors;
+  std::vector<std::vector<BFloat16>> halves;
+  std::vector<std::vector<float>> rounded;
+  for (NamedTensor& tensor : tensors) {
+    if (!tensor.name.ends_with("lora_A.weight")) continue;
+    halves.emplace_back();
+    rounded.emplace_back();
+    for (int64_t i = 0; i < tensor.tensor.elements(); ++i) {
+      halves.back().push_back(to_bf16(tensor.tensor.f32()[i]));
+      rounded.back().push_back(to_f32(halves.back().back()));
+    }
+    const bool half = tensor.name.find("k_proj") != std::string::npos || tensor.name.find("gate") != std::string::npos;
+    tensor.tensor.data = rounded.back().data();
+    if (half) tensor.tensor.data = halves.back().data(), tensor.tensor.dtype = DType::bf16;
+  }
+  EXPECT_NO_THROW(import_tensors(*layout, tensors, "here"));
+  halves[1][17].bits ^= 1;  // k_proj of the first layer
   EXPECT_NE(error_of<FormatError>(*layout, tensors).find("shared A"), std::string::npos);
 }
 

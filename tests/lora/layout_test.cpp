@@ -10,6 +10,7 @@
 namespace lockstep::lora {
 namespace {
 
+using testing::expect_error;
 using Names = std::vector<std::string>;
 const Names kAllLeaves = {"down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"};
 
@@ -27,6 +28,26 @@ Names module_names(const AdapterLayout& layout) {
   for (const Pair& pair : layout.pairs)
     for (const Module& module : pair.modules) names.push_back(module.name);
   return names;
+}
+
+TEST(Ranks, ThoseThatAGpuDoesNotTakeAreRefusedWhereverTheyComeFrom) {
+  LoraConfig config = tiny_config(LoraType::canonical);
+  config.rank = 256;
+  EXPECT_NO_THROW(check_ranks(*resolve_layout(config, tiny_modules()), Device::cuda));
+  EXPECT_EQ(largest_rank(*resolve_layout(config, tiny_modules())), 256);
+  config.rank = 257;
+  const auto wide = resolve_layout(config, tiny_modules());
+  EXPECT_NO_THROW(check_ranks(*wide, Device::cpu));
+  expect_error<ConfigError>([&] { check_ranks(*wide, Device::cuda); },
+                            {"--lora-rank", "257", "at most 256", "q_proj", "--device cpu"});
+  config.rank = 8;
+  config.rank_pattern = {{"up_proj", 300}};
+  config.file = "some/adapter_config.json";
+  const auto pattern = resolve_layout(config, tiny_modules());
+  EXPECT_EQ(largest_rank(*pattern), 300);
+  EXPECT_NO_THROW(check_ranks(*pattern, Device::cpu));
+  expect_error<FormatError>([&] { check_ranks(*pattern, Device::cuda); },
+                            {"some/adapter_config.json", "rank_pattern", "up_proj", "300", "at most 256"});
 }
 
 TEST(ModuleList, SplitsAtCommasAndSpaces) {

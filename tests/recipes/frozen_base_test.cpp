@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "checkpoint/base_fingerprint.h"
 #include "core/hash.h"
 #include "recipes/adapter.h"
 #include "recipes/commands.h"
@@ -24,7 +25,8 @@ class FrozenBase : public ::testing::Test {
   std::string file_fingerprint() const {
     checkpoint::HfDirectory directory(dir_ / "base");
     directory.map_weights();
-    return checkpoint::base_fingerprint(directory.tensors());
+    Stream stream({.threads = 2});
+    return checkpoint::base_fingerprint(directory.tensors(), stream);
   }
   std::string file_hash() const {
     Sha256 hash;

@@ -39,6 +39,20 @@ class GenerateFile : public Commands {
   }
 };
 
+TEST_F(GenerateFile, ARowThatDoesNotFitTheMemoryIsNamed) {
+  GenerateOptions options = to("out.jsonl");
+  Stream stream({.threads = 1});
+  const Base base = load_base(options.base, stream, control_);
+  const int64_t block_bytes =
+      base.config.layers * base.model->kv_layer_elements() * static_cast<int64_t>(sizeof(float));
+  options.kv_bytes = 2 * block_bytes;
+  EXPECT_NO_THROW(made(options));
+  fs::write_file_atomic(path("in.jsonl"), "{\"prompt\":\"1+1=\"}\n{\"prompt\":\"" + std::string(60, '1') + "+1=\"}\n");
+  options.output = path("other.jsonl");
+  expect_error<ResourceError>([&] { run_generate(options, control_); },
+                              {"does not fit the KV pool", "in.jsonl line 2"});
+}
+
 TEST_F(GenerateFile, LinesAreTheRowsWithResults) {
   GenerateOptions options = to("out.jsonl");
   options.top_logprobs = 3;

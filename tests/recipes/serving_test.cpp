@@ -1,91 +1,14 @@
-// The engine behind many clients: threads, versions, limits, the way out.
+// The engine behind many clients: threads, versions in flight, pauses, limits, the way out.
 #include "recipes/serving.h"
 
-#include <algorithm>
-#include <condition_variable>
 #include <deque>
-#include <fstream>
 #include <limits>
 #include <map>
-#include <mutex>
-#include <thread>
 
-#include "recipes/commands_fixture.h"
+#include "recipes/serving_fixture.h"
 
 namespace lockstep::recipes {
 namespace {
-
-// What came back for one request; waits for its end.
-class Answer {
- public:
-  Serving::OnUpdate sink() {
-    return [this](GenerationUpdate update) {
-      const std::lock_guard lock(mutex_);
-      EXPECT_FALSE(last_.done) << "an update after the last one";
-      tokens_.insert(tokens_.end(), update.tokens.begin(), update.tokens.end());
-      cached_ = std::max(cached_, update.cached_tokens);
-      last_ = std::move(update);
-      changed_.notify_all();
-    };
-  }
-  const GenerationUpdate& wait() {
-    std::unique_lock lock(mutex_);
-    EXPECT_TRUE(changed_.wait_for(lock, std::chrono::seconds(30), [this] { return last_.done; }));
-    return last_;
-  }
-  void wait_for_tokens(size_t count) {
-    std::unique_lock lock(mutex_);
-    EXPECT_TRUE(
-        changed_.wait_for(lock, std::chrono::seconds(30), [&] { return tokens_.size() >= count || last_.done; }));
-  }
-  std::vector<int32_t> ids() {
-    wait();
-    std::vector<int32_t> all;
-    for (const GeneratedToken& token : tokens_) all.push_back(token.token);
-    return all;
-  }
-  const std::vector<GeneratedToken>& tokens() const { return tokens_; }
-  int64_t cached() const { return cached_; }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<GeneratedToken> tokens_;
-  int64_t cached_ = 0;
-  GenerationUpdate last_;
-};
-
-class ServingTest : public Commands {
- protected:
-  Serving& serve(ServingOptions options = {}) {
-    options.engine.prefix_cache = true;
-    serving_ = std::make_unique<Serving>(base_, options);
-    return *serving_;
-  }
-  GenerationRequest request(int32_t first, int64_t max_tokens = 8, const std::string& adapter = "") {
-    GenerationRequest r{.tokens = {first, 2, 3, 4, 5}, .adapter = adapter};
-    r.sampling.max_tokens = max_tokens;
-    r.sampling.temperature = 0;
-    return r;
-  }
-  std::vector<int32_t> ask(const GenerationRequest& r) {
-    Answer answer;
-    serving_->submit(r, answer.sink());
-    return answer.ids();
-  }
-  void wait_until_idle() {
-    while (!serving_->idle()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  void forget_version(const std::string& adapter) {
-    std::filesystem::remove(fs::Path(adapter).parent_path() / "vime_lora_metadata.json");
-  }
-
-  Stream stream_{{.threads = 2}};
-  Base base_ = load_base({.hf_checkpoint = kTiny}, stream_, control_);
-  std::string first_ = adapter_of(kTiny, lora::LoraType::canonical, 4),
-              second_ = adapter_of(kTiny, lora::LoraType::fused, 2);
-  std::unique_ptr<Serving> serving_;
-};
 
 TEST_F(ServingTest, ManyThreadsGetWhatOneWouldGet) {
   Serving& serving = serve();
@@ -140,88 +63,8 @@ TEST_F(ServingTest, ARequestKeepsItsVersionAndAFollowerSwitches) {
   EXPECT_EQ(ask(old), before) << "the first directory again";
 }
 
-TEST_F(ServingTest, WhatCannotBeLoadedChangesNothing) {
-  ServingOptions options;
-  options.adapters = {.base_names = {"base"}, .max_loras = 2, .max_lora_rank = 4};
-  Serving& serving = serve(options);
-  AdapterRegistry& adapters = serving.adapters();
-  EXPECT_EQ(adapters.load({.name = "a", .path = first_}).version, 7) << "what its directory says";
-  const std::vector<int32_t> before = ask(request(1, 8, "a"));
-  EXPECT_THROW(adapters.load({.name = "a", .path = first_}), ConfigError) << "not in place";
-  EXPECT_THROW(adapters.load({.name = "base", .path = first_}), ConfigError);
-  EXPECT_THROW(adapters.load({.name = "", .path = first_}), ConfigError);
-  EXPECT_THROW(adapters.load({.name = "b", .path = path("nowhere")}), Error);
-  EXPECT_THROW(adapters.load({.name = "b", .path = adapter_of(kTiny, lora::LoraType::canonical, 5)}), ShapeError)
-      << "rank";
-  EXPECT_THROW(adapters.load({.name = "b", .path = adapter_of(kArith, lora::LoraType::canonical, 4)}), Error)
-      << "another base";
-  EXPECT_THROW(adapters.load({.name = "a", .path = second_, .in_place = true, .version = 7}), ConfigError)
-      << "not newer";
-  EXPECT_THROW(adapters.load({.name = "a", .path = second_, .in_place = true, .sha256 = std::string(64, '0')}),
-               DataError);
-  const std::string torn = adapter_of(kTiny, lora::LoraType::canonical, 4);
-  std::filesystem::resize_file(fs::Path(torn) / "adapter_model.safetensors", 2000);
-  EXPECT_THROW(adapters.load({.name = "a", .path = torn, .in_place = true}), FormatError);
-  EXPECT_EQ(adapters.info("a").version, 7);
-  EXPECT_EQ(ask(request(1, 8, "a")), before);
-  adapters.load({.name = "b", .path = second_});
-  EXPECT_THROW(adapters.load({.name = "c", .path = second_}), ConfigError) << "two names at most";
-  adapters.unload("b");
-  EXPECT_THROW(adapters.unload("b"), NoSuchAdapter);
-  EXPECT_NO_THROW(adapters.load({.name = "c", .path = second_}));
-  EXPECT_EQ(adapters.list().size(), 2u);
-}
-
-TEST_F(ServingTest, AdaptersAreReadBelowTheRootOnly) {
-  ServingOptions options;
-  options.adapters.lora_root = fs::Path(first_).parent_path().string();
-  AdapterRegistry& adapters = serve(options).adapters();
-  const std::string name = fs::Path(first_).filename().string();
-  EXPECT_NO_THROW(adapters.load({.name = "absolute", .path = first_}));
-  EXPECT_NO_THROW(adapters.load({.name = "relative", .path = name}));
-  EXPECT_THROW(adapters.load({.name = "b", .path = second_}), ConfigError);
-  EXPECT_THROW(
-      adapters.load(
-          {.name = "b", .path = first_ + "/../../" + fs::Path(second_).parent_path().filename().string() + "/" + name}),
-      ConfigError);
-  std::filesystem::create_directory_symlink(second_, fs::Path(first_).parent_path() / "link");
-  EXPECT_THROW(adapters.load({.name = "b", .path = "link"}), ConfigError);
-  EXPECT_THROW(adapters.load({.name = "b", .path = "/"}), ConfigError);
-}
-
 // Below a root that is not there lies nothing, not everything.
-TEST_F(ServingTest, WithoutTheRootNothingIsRead) {
-  ServingOptions options;
-  options.adapters.lora_root = path("gone");
-  AdapterRegistry& adapters = serve(options).adapters();
-  EXPECT_THROW(adapters.load({.name = "a", .path = first_}), ConfigError);
-  EXPECT_THROW(adapters.load({.name = "a", .path = "relative"}), ConfigError);
-}
-
-TEST_F(ServingTest, EveryVersionHasANextOne) {
-  AdapterRegistry& adapters = serve().adapters();
-  for (const int64_t version : {int64_t{-1}, (int64_t{1} << 53) - 1, std::numeric_limits<int64_t>::max()})
-    EXPECT_THROW(adapters.load({.name = "a", .path = first_, .version = version}), ConfigError) << version;
-  EXPECT_EQ(adapters.load({.name = "a", .path = first_, .version = (int64_t{1} << 53) - 2}).version,
-            (int64_t{1} << 53) - 2);
-}
-
-TEST_F(ServingTest, UnloadedAdaptersServeWhatIsInFlight) {
-  Serving& serving = serve();
-  serving.adapters().load({.name = "a", .path = first_});
-  const std::vector<int32_t> wanted = ask(request(1, 60, "a"));
-  serving.pause(PauseMode::in_place);
-  Answer answer;
-  serving.submit(request(1, 60, "a"), answer.sink());
-  serving.adapters().unload("a");
-  EXPECT_THROW(serving.submit(request(1, 8, "a"), [](GenerationUpdate) {}), NoSuchAdapter);
-  EXPECT_FALSE(serving.adapters().wait_unused("a", std::chrono::milliseconds(20)));
-  serving.resume();
-  EXPECT_EQ(answer.ids(), wanted);
-  EXPECT_TRUE(serving.adapters().wait_unused("a", std::chrono::seconds(10)));
-  EXPECT_TRUE(serving.adapters().wait_unused("never there", std::chrono::milliseconds(1)));
-}
-
+// Also for versions that newer ones had pushed out before the name was unloaded.
 TEST_F(ServingTest, CancelledAndAbortedRequestsSaySo) {
   Serving& serving = serve();
   Answer cancelled, aborted, kept;
@@ -283,6 +126,36 @@ TEST_F(ServingTest, PausingWaitsForWhatIsInFlightOnly) {
   wait_until_idle();
   serving.resume();
   EXPECT_EQ(ask(request(2, 8)), wanted) << "no count is left behind";
+}
+
+// A request that a pause keeps from starting has the version of its adapter that is the newest when it starts.
+TEST_F(ServingTest, AFollowerThatWasKeptFollowsToo) {
+  Serving& serving = serve();
+  forget_version(first_), forget_version(second_);
+  bool was_kept = false;
+  for (int tries = 0; tries < 50 && !was_kept; ++tries) {
+    const int64_t before = serving.adapters().load({.name = "a", .path = first_, .in_place = true}).version;
+    Answer running, follows;
+    serving.submit(request(1, 90), [sink = running.sink()](GenerationUpdate update) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      sink(std::move(update));
+    });
+    running.wait_for_tokens(1);
+    serving.pause(PauseMode::wait);
+    GenerationRequest follower = request(1, 8, "a");
+    follower.follow_adapter = true;
+    serving.submit(follower, follows.sink());
+    serving.adapters().load({.name = "a", .path = second_, .in_place = true});
+    const int64_t steps = serving.metrics().generation_tokens;
+    while (serving.pausing() && serving.metrics().generation_tokens < steps + 2)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    was_kept = serving.pausing();
+    serving.resume();
+    running.wait();
+    follows.wait();
+    EXPECT_EQ(follows.tokens().front().version, before + 1);
+  }
+  EXPECT_TRUE(was_kept);
 }
 
 TEST_F(ServingTest, RetractedRequestsDoNotKeepTheCache) {
@@ -349,6 +222,22 @@ TEST_F(ServingTest, ThePrefixIsReusedAndGoneWithTheVersion) {
 }
 
 // All that ran before the samples with numbers that are not finite goes on.
+TEST_F(ServingTest, RequestsThatWaitedThroughAFlushFillTheCache) {
+  Serving& serving = serve();
+  serving.adapters().load({.name = "a", .path = first_});
+  GenerationRequest r = request(1, 2, "a");
+  for (int32_t t = 0; t < 40; ++t) r.tokens.push_back(t);
+  serving.pause(PauseMode::in_place);
+  Answer waited, warm;
+  serving.submit(r, waited.sink());
+  EXPECT_TRUE(serving.flush_cache());
+  serving.resume();
+  waited.wait();
+  serving.submit(r, warm.sink());
+  EXPECT_EQ(warm.ids(), waited.ids());
+  EXPECT_EQ(warm.cached(), 32);
+}
+
 TEST_F(ServingTest, ADivergedAdapterFailsItsOwnRequestsOnly) {
   Serving& serving = serve();
   const std::string broken = adapter_of(kTiny, lora::LoraType::canonical, 2);
@@ -388,26 +277,6 @@ TEST_F(ServingTest, ShuttingDownEndsWhatIsInFlight) {
 }
 
 // Loading again and again gives back what it took.
-TEST_F(ServingTest, ReloadingDoesNotGrow) {
-  AdapterRegistry& adapters = serve().adapters();
-  adapters.load({.name = "a", .path = first_});
-  // The pool's first slab and the step's scratch memory stay.
-  for (int i = 0; i < 3; ++i) {
-    adapters.load({.name = "a", .path = first_, .in_place = true});
-    ask(request(i, 2, "a"));
-  }
-  wait_until_idle();
-  serving_->flush_cache();
-  const int64_t before = live_bytes(Device::cpu);
-  for (int i = 0; i < 50; ++i) {
-    adapters.load({.name = "a", .path = i % 2 ? first_ : second_, .in_place = true});
-    if (i % 5 == 0) ask(request(i, 2, "a"));
-  }
-  for (int i = 0; i < 2; ++i) adapters.load({.name = "a", .path = first_, .in_place = true});
-  wait_until_idle();
-  serving_->flush_cache();
-  EXPECT_LE(live_bytes(Device::cpu), before + (int64_t{1} << 16));
-}
 
 }  // namespace
 }  // namespace lockstep::recipes

@@ -360,6 +360,18 @@ TEST(Scheduler, PreemptionTakesTheNewestAndKeepsTokens) {
   EXPECT_GT(simulation.stats().decode_tokens + simulation.stats().prefill_tokens, 3 * (20 + 43));
 }
 
+// The first request grows to all 8 blocks. Both others are preempted by then, and their prompts hold the same two
+// blocks of the cache: neither lets one go that nobody else holds.
+TEST(Scheduler, IdlePromptsGiveUpBlocksThatTheyShare) {
+  Simulation simulation({{8, 1, 121}, {40, 1, 60}, {40, 1, 60}}, 8, {8, 2048});
+  simulation.share_first_tokens(32);
+  PrefixCache cache(simulation.pool());
+  simulation.serve(cache, {.arrive_every = 2});
+  EXPECT_EQ(simulation.groups()[2].cached_tokens, 32);
+  EXPECT_TRUE(simulation.groups()[1].samples[0].preempted);
+  EXPECT_TRUE(simulation.groups()[2].samples[0].preempted);
+}
+
 TEST(Scheduler, APreemptedSampleFindsItsPromptAgain) {
   // 32 shared positions; four samples grow to 3 more blocks each: 2 + 12 > 9.
   Simulation simulation({{32, 4, 48}}, 9, {8, 2048});

@@ -38,6 +38,18 @@ TEST(StopText, WaitsForWholeCharactersAndReadsSpecialTokens) {
   EXPECT_EQ(stops_at(words, {"aa"}, {0, 4000, 0}), 2) << "an id that only pads the model's vocabulary has no text";
 }
 
+TEST(StopText, WhatEndsTooEarlyIsPassedOverForGood) {
+  const text::Tokenizer words = tokenizer({"ab", "c", "d"});
+  const std::vector<std::string> stops = {"ab", "cccccc", "bd"};
+  StopText text(words, stops);
+  EXPECT_EQ(text.push(0, false), -1);
+  EXPECT_EQ(text.push(1, true), -1) << "the longest string keeps \"ab\" in sight";
+  EXPECT_EQ(text.push(0, true), 0);
+  StopText half(words, stops);
+  EXPECT_EQ(half.push(0, false), -1);
+  EXPECT_EQ(half.push(2, true), 2) << "what only began too early counts";
+}
+
 TEST(StopText, EndsSamplesOfTheEngine) {
   Stream stream({.threads = 1});
   const model::ModelConfig config = qwen3_config();

@@ -1,0 +1,106 @@
+#include "checkpoint/base_fingerprint.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <span>
+#include <vector>
+
+#include "core/error.h"
+#include "core/hash.h"
+
+namespace lockstep::checkpoint {
+
+namespace {
+
+namespace stdfs = std::filesystem;
+
+constexpr size_t kPieceBytes = size_t{64} << 20;
+// Stands before the path in a cache file, so that a value made by another definition is never taken for one of this.
+constexpr const char* kDefinition = "pieces of 64 MiB: ";
+
+std::span<const std::byte> bytes_of(const NamedTensor& named) {
+  const ConstTensor& tensor = named.tensor;
+  if (!tensor.contiguous())
+    throw ShapeError({.what = "a fingerprint is of whole tensors",
+                      .where = named.name,
+                      .got = fmt::format("{} with rows {} apart", shape_text(tensor), tensor.row_stride)});
+  return {static_cast<const std::byte*>(tensor.data),
+          static_cast<size_t>(tensor.elements() * dtype_bytes(tensor.dtype))};
+}
+
+// What the cache believes about one weight file.
+Json file_identity(const fs::Path& path) {
+  try {
+    return {{"path", stdfs::canonical(path).string()},
+            {"size", stdfs::file_size(path)},
+            {"mtime", stdfs::last_write_time(path).time_since_epoch().count()}};
+  } catch (const stdfs::filesystem_error& error) {
+    throw DataError({.what = "cannot read file", .where = path.string(), .got = error.code().message()});
+  }
+}
+
+bool is_fingerprint(const Json& value) {
+  return value.is_string() && value.get_ref<const std::string&>().size() == 64 &&
+         value.get_ref<const std::string&>().find_first_not_of("0123456789abcdef") == std::string::npos;
+}
+
+// Entries of a cache file; none when it is absent or damaged, for it can always be made again.
+Json read_cache(const fs::Path& cache_file) {
+  try {
+    Json cache = read_json(cache_file.string());
+    if (cache.is_object()) return cache;
+  } catch (const Error&) {
+  }
+  return Json::object();
+}
+
+}  // namespace
+
+std::string base_fingerprint(const NamedTensors& sorted_tensors, Stream& stream) {
+  std::vector<std::span<const std::byte>> pieces;
+  for (const NamedTensor& named : sorted_tensors)
+    for (std::span<const std::byte> left = bytes_of(named); !left.empty();) {
+      pieces.push_back(left.first(std::min(kPieceBytes, left.size())));
+      left = left.subspan(pieces.back().size());
+    }
+  std::vector<std::string> digests(pieces.size());
+  stream.parallel(static_cast<int64_t>(pieces.size()), [&](int64_t index, int) {
+    const auto i = static_cast<size_t>(index);
+    Sha256 piece;
+    piece.update(pieces[i]);
+    digests[i] = piece.hex();
+  });
+  Sha256 hash;
+  auto digest = digests.begin();
+  for (const NamedTensor& named : sorted_tensors) {
+    const std::span<const int64_t> shape(named.tensor.shape.data(), static_cast<size_t>(named.tensor.rank));
+    hash.update(named.name + '\0' + dtype_name(named.tensor.dtype) + '\0' + fmt::format("{}", fmt::join(shape, ",")) +
+                '\0');
+    for (size_t hashed = 0; hashed < bytes_of(named).size(); hashed += kPieceBytes) hash.update(*digest++);
+  }
+  return hash.hex();
+}
+
+std::string cached_base_fingerprint(const HfDirectory& directory, const fs::Path& cache_file, Stream& stream) {
+  Json files = Json::array();
+  for (const fs::Path& file : directory.weight_files()) files.push_back(file_identity(file));
+  Json cache = read_cache(cache_file);
+  const std::string key = kDefinition + stdfs::canonical(directory.path()).string();
+  if (cache.contains(key) && cache[key].is_object()) {
+    const Json& entry = cache[key];
+    if (entry.value("files", Json()) == files && is_fingerprint(entry.value("fingerprint", Json())))
+      return entry["fingerprint"].get<std::string>();
+  }
+  std::string fingerprint = base_fingerprint(directory.tensors(), stream);
+  cache[key] = {{"files", files}, {"fingerprint", fingerprint}};
+  try {
+    fs::write_file_atomic(cache_file, cache.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  } catch (const ResourceError&) {
+    // The cache only saves time: a read-only home must not stop a run.
+  }
+  return fingerprint;
+}
+
+}  // namespace lockstep::checkpoint

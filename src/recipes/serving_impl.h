@@ -1,0 +1,103 @@
+// What a Serving is made of. Only serving.cpp (any thread) and serving_thread.cpp (the engine's thread) see this.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+
+#include "recipes/serving.h"
+
+namespace lockstep::recipes {
+
+using Clock = std::chrono::steady_clock;
+
+// A request between submit() and its last update.
+struct Tracked {
+  Serving::Id id = 0;
+  Serving::OnUpdate on_update;
+  GenerationRequest request;
+  std::shared_ptr<const lora::AdapterVersion> adapter;
+  Clock::time_point submitted = Clock::now(), started = {}, first_token = {}, last_token = {};
+  int64_t unfinished = 0, tokens = 0;
+  bool has_started = false, has_token = false, has_update = false;
+  GenerationUpdate update;  // of the step in flight
+};
+
+struct Serving::Impl {
+  const Base& base;
+  const ServingOptions options;
+  AdapterRegistry adapters;
+  rollout::Engine engine;
+
+  mutable std::mutex mutex;  // of what follows, up to the thread's own
+  std::condition_variable wake;
+  std::deque<Tracked> inbox;
+  std::vector<Id> cancelled;
+  std::deque<std::function<void()>> calls;  // to be made on the thread
+  Id next_id = 1;
+  bool stopping = false;
+  std::atomic<bool> draining = false, is_paused = false, broken = false;
+  std::atomic<bool> is_pausing = false;  // what is in the inbox stays there
+  std::atomic<int64_t> in_flight = 0;    // requests
+  std::atomic<int64_t> queued = 0;       // samples without a row run
+
+  mutable std::mutex metrics_mutex;
+  ServingMetrics metrics;
+  Clock::time_point last_snapshot = {};
+
+  // The thread's own.
+  std::unordered_map<rollout::RequestId, Tracked> tracked;
+  std::unordered_map<Id, rollout::RequestId> engine_ids;
+  std::vector<rollout::RequestId> touched;
+  int64_t seen_changes = 0;
+  std::thread thread;
+
+  Impl(const Base& b, ServingOptions o)
+      : base(b), options(std::move(o)), adapters(b, options.adapters), engine(b.model, options.engine, *b.stream) {
+    thread = std::thread([this] { run(); });
+  }
+
+  ~Impl() {
+    {
+      const std::lock_guard lock(mutex);
+      stopping = true;
+    }
+    wake.notify_all();
+    thread.join();
+  }
+
+  int64_t max_model_len() const {
+    const int64_t most = base.config.max_positions;
+    return options.max_model_len > 0 ? std::min(options.max_model_len, most) : most;
+  }
+
+  // ---- any thread ----
+  void check(const GenerationRequest& request) const;
+  Id submit(GenerationRequest request, OnUpdate on_update);
+  void call(const std::function<void()>& task);
+
+  // ---- the thread ----
+  void run();
+  bool work_to_do() const { return !is_paused && !engine.idle(); }
+  bool may_start() const { return !is_pausing && !inbox.empty(); }
+  void start(Tracked request);
+  void step();
+  void follow_adapters();
+  void deliver(const rollout::StepReport& report);
+  void deliver_token(const rollout::Output& out, Clock::time_point now);
+  void finish_sample(Tracked& request, rollout::FinishReason reason);
+  void send(Tracked& request);
+  void end(Tracked& request, const std::string& reason);
+  void abort(rollout::RequestId id);
+  void abort_id(Id id);
+  int64_t abort_started();
+  int64_t abort_all();
+  void fail_all(const Fault& fault);
+  void snapshot(bool now);
+};
+
+}  // namespace lockstep::recipes

@@ -1,0 +1,83 @@
+// What an Engine is made of. Only engine.cpp (requests in and out) and engine_step.cpp (one step) see this.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "rollout/decode_loop.h"
+#include "rollout/engine.h"
+#include "rollout/held_versions.h"
+#include "rollout/live_request.h"
+#include "rollout/scheduler.h"
+
+namespace lockstep::rollout {
+
+// Options with their defaults, checked.
+struct EngineLimits {
+  int64_t kv_bytes = int64_t{2} << 30, max_sequences = 0, max_batch_tokens = 2048, max_decode_steps = 0;
+  const text::Tokenizer* tokenizer = nullptr;
+
+  EngineLimits(const EngineOptions& options, Device device);
+};
+
+struct Engine::Impl {
+  std::shared_ptr<const model::Model> model;
+  const EngineLimits options;
+  Stream& stream;
+  HeldVersions versions;
+  BlockPool pool;
+  Arena arena;
+  TokenSampler sampler;
+  std::optional<DecodeLoop> decode_loop;  // on a GPU
+  EngineStats stats;
+  RequestId next_id = 1;
+  std::optional<PrefixCache> cache;
+  // The scheduler lets go of all blocks when it is destroyed, so it comes after what it points to.
+  std::map<RequestId, std::unique_ptr<LiveRequest>> requests;
+  Scheduler scheduler;
+  StepReport report;
+
+  // Of the step in flight; kept so that a step allocates nothing once the batch has had its size.
+  std::vector<PlannedRows> plan;
+  std::vector<int32_t> tokens;
+  std::vector<model::Segment> segments;
+  std::vector<Draw> draws;
+  std::vector<Sequence*> drawing;  // by draw
+  std::vector<DecodeInput> decode_inputs;
+  DecodeResults decode_results;
+
+  Impl(std::shared_ptr<const model::Model> m, EngineOptions o, Stream& s)
+      : model(std::move(m)),
+        options(o, s.device()),
+        stream(s),
+        versions(model::linear_modules(model->config()), s.device()),
+        pool(model->config().layers * model->kv_layer_elements() * dtype_bytes(activations()), options.kv_bytes,
+             stream),
+        arena(stream.device()),
+        sampler(*model, stream),
+        cache(o.prefix_cache ? std::optional<PrefixCache>(std::in_place, pool) : std::nullopt),
+        scheduler(pool, {options.max_sequences, options.max_batch_tokens}, stats, cache ? &*cache : nullptr) {
+    if (stream.device() == Device::cuda) decode_loop.emplace(*model, stream);
+  }
+
+  DType activations() const { return kernels::activation_dtype(stream.device()); }
+
+  RequestId submit(Request request, const std::string& where);
+  int64_t number_of(const lora::AdapterVersion* adapter) const;
+  void step();
+  int64_t decode_steps() const;
+  void decode(int64_t steps);
+  void report_started();
+  void run_rows(Tensor hidden);
+  void score_prompts(ConstTensor hidden);
+  void take(Sequence& sequence, const Drawn& drawn);
+  void cancel_all();
+  std::vector<Sample> sample(std::span<const Prompt> prompts, const GroupParams& params,
+                             std::shared_ptr<const lora::AdapterVersion> adapter,
+                             const std::function<void(int64_t, int64_t)>& on_progress);
+  void collect(std::vector<Sample>& samples, RequestId first, int64_t n, int64_t& finished) const;
+};
+
+}  // namespace lockstep::rollout

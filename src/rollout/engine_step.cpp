@@ -1,0 +1,137 @@
+// One step: the rows of the plan are run, tokens drawn, and what came of it reported.
+#include <algorithm>
+#include <utility>
+
+#include "rollout/engine_impl.h"
+
+namespace lockstep::rollout {
+
+void Engine::Impl::step() {
+  report.started.clear();
+  report.prompts.clear();
+  report.outputs.clear();
+  if (scheduler.done()) return;
+  const Arena::Scope scope(arena);
+  // Rows of one adapter stand together: each product then has it once.
+  const std::span<const PlannedRows> planned = scheduler.plan();
+  plan.assign(planned.begin(), planned.end());
+  std::ranges::stable_sort(plan, {}, [](const PlannedRows& rows) { return live(*rows.group).adapter_number; });
+  if (decode_loop)
+    if (const int64_t steps = decode_steps(); steps > 0) return decode(scheduler.extend(steps));
+  report_started();
+  int64_t rows = 0;
+  for (const PlannedRows& part : plan) rows += part.rows;
+  const Tensor hidden = arena.alloc({rows, model->config().width}, activations());
+  run_rows(hidden);
+  score_prompts(hidden);
+  scheduler.commit();
+  const std::span<const Drawn> drawn = sampler.draw(draws, hidden, arena);
+  for (size_t i = 0; i < drawn.size(); ++i) take(*drawing[i], drawn[i]);
+  std::erase_if(requests, [](const auto& entry) { return entry.second->unfinished == 0; });
+}
+
+// How many tokens the longest of the planned samples can still take, if all of them decode and need nothing beside
+// their tokens; else 0. Shorter ones run on beyond their end, as far as the context reaches: what they draw there is
+// dropped.
+int64_t Engine::Impl::decode_steps() const {
+  int64_t longest = 0, room = options.max_decode_steps;
+  const Request& first = live(*plan.front().group).request;
+  for (const PlannedRows& planned : plan) {
+    const LiveRequest& request = live(*planned.group);
+    if (planned.sequence == nullptr || planned.rows != 1 || !planned.draws || !request.plain() ||
+        request.request.sampling.logprob_temperature != first.sampling.logprob_temperature)
+      return 0;
+    longest = std::max(longest, request.max_tokens - static_cast<int64_t>(planned.sequence->tokens.size()));
+    room = std::min(room, model->config().max_positions - planned.first_position);
+  }
+  return std::min(longest, room);
+}
+
+void Engine::Impl::decode(int64_t steps) {
+  decode_inputs.clear();
+  for (const PlannedRows& planned : plan)
+    decode_inputs.push_back({.token = planned.sequence->token(planned.first_position),
+                             .position = static_cast<int32_t>(planned.first_position),
+                             .blocks = planned.table().memory(),
+                             .sample = live(*planned.group).draw_of(*planned.sequence, 0).how,
+                             .adapter = live(*planned.group).request.adapter.get()});
+  const Request& first = live(*plan.front().group).request;
+  decode_loop->run(decode_inputs, steps, 1.0f / first.sampling.logprob_temperature, decode_results);
+  scheduler.commit(steps);
+  for (int64_t step = 0; step < steps; ++step)
+    for (size_t i = 0; i < plan.size(); ++i) {
+      if (plan[i].sequence->state == Sequence::State::finished) continue;
+      const auto at = static_cast<size_t>(step * decode_results.stride) + i;
+      take(*plan[i].sequence, {.token = decode_results.tokens[at], .logprob = decode_results.logprobs[at]});
+    }
+  std::erase_if(requests, [](const auto& entry) { return entry.second->unfinished == 0; });
+}
+
+void Engine::Impl::report_started() {
+  for (const PlannedRows& planned : plan)
+    if (LiveRequest& request = live(*planned.group); !std::exchange(request.reported, true))
+      report.started.push_back(request.id);
+}
+
+void Engine::Impl::run_rows(Tensor hidden) {
+  tokens.clear();
+  segments.clear();
+  draws.clear();
+  drawing.clear();
+  for (const PlannedRows& planned : plan) {
+    LiveRequest& request = live(*planned.group);
+    const auto begin = static_cast<int64_t>(tokens.size());
+    segments.push_back({.row_begin = begin,
+                        .rows = planned.rows,
+                        .first_position = planned.first_position,
+                        .kv_blocks = planned.table().memory(),
+                        .adapter = request.request.adapter.get()});
+    for (int64_t p = planned.first_position; p < planned.first_position + planned.rows; ++p)
+      tokens.push_back(planned.sequence ? planned.sequence->token(p) : request.tokens[static_cast<size_t>(p)]);
+    if (!planned.draws) continue;
+    const auto add_draw = [&](Sequence& sequence) {
+      draws.push_back(request.draw_of(sequence, begin + planned.rows - 1));
+      drawing.push_back(&sequence);
+    };
+    if (planned.sequence)
+      add_draw(*planned.sequence);
+    else
+      for (Sequence& sequence : request.sequences) add_draw(sequence);
+  }
+  const model::RowBatch batch{.tokens = tokens, .segments = segments, .kv_layer_stride = model->kv_layer_elements()};
+  model->forward(hidden, batch, arena, stream);
+}
+
+// Log-probs of the prompts whose requests asked, as far as their rows have now been run for the first time; and the
+// reports of prompts that are done.
+void Engine::Impl::score_prompts(ConstTensor hidden) {
+  int64_t begin = 0;
+  for (const PlannedRows& planned : plan) {
+    const int64_t first_row = begin;
+    begin += planned.rows;
+    LiveRequest& request = live(*planned.group);
+    if (planned.sequence != nullptr || request.opened) continue;
+    std::vector<PromptLogprob>& scores = request.prompt_logprobs;
+    if (const std::optional<int64_t> top = request.request.prompt_logprobs) {
+      if (scores.empty()) scores.push_back({.token = request.tokens[0]});
+      // Row p is asked about token p + 1; rows that ran before their blocks were dropped have been asked.
+      const auto next = static_cast<int64_t>(scores.size());
+      const int64_t end = std::min(planned.first_position + planned.rows + 1, request.size());
+      if (end > next)
+        sampler.score(
+            hidden.rows(first_row + next - 1 - planned.first_position, first_row + end - 1 - planned.first_position),
+            request.tokens.subspan(static_cast<size_t>(next), static_cast<size_t>(end - next)), *top,
+            request.request.sampling.logprob_temperature, arena, scores);
+    }
+    if (planned.draws)
+      report.prompts.push_back(
+          {.request = request.id, .cached_tokens = request.cached_tokens, .prompt_logprobs = std::move(scores)});
+  }
+}
+
+void Engine::Impl::take(Sequence& sequence, const Drawn& drawn) {
+  report.outputs.push_back(live(*sequence.group).take(sequence, drawn));
+  if (report.outputs.back().finish) scheduler.finish(sequence);
+}
+
+}  // namespace lockstep::rollout
