@@ -181,8 +181,8 @@ void Router::read_beside(const RouteEntry& entry, HttpRequest request, const Rep
   reply->on_disconnect([gone] { *gone = true; });
   const auto kept = std::make_shared<const HttpRequest>(std::move(request));
   service_.prompt_worker.post([this, &entry, &service = service_, kept, bytes, gone, reply] {
-    const Action action = *gone ? nullptr : read(entry, service, *kept);
-    service.loop.post([this, &entry, action, bytes, gone, reply] {
+    Action action = *gone ? nullptr : read(entry, service, *kept);
+    service.loop.post([this, &entry, action = std::move(action), bytes, gone, reply] {
       reading_bytes_ -= bytes;
       if (!*gone) act(entry, action, reply);
     });
