@@ -103,6 +103,9 @@ TEST_F(RequestLimits, WhatEveryChoiceRepeats) {
   refused("/generate", {{"text", "1+1="}, {"rid", longest + "i"}}, limit);
   EXPECT_EQ(refused("/v1/chat/completions", {{"messages", {{{"role", longest + "i"}, {"content", "x"}}}}}, limit),
             "messages.0.role");
+  const OrderedJson prompt = OrderedJson(std::vector<int>(50'000, 1));
+  for (const char* field : {"echo", "return_token_ids"})
+    EXPECT_EQ(refused("/v1/completions", {{"prompt", prompt}, {"n", 4096}, {field, true}}, "1073741824"), field);
 }
 
 }  // namespace
