@@ -32,10 +32,10 @@ test-tsan: setup  ## The fast suite under ThreadSanitizer
 	@cmake --preset tsan -DLOCKSTEP_TEST_DATA="$(TEST_DATA)" && cmake --build --preset tsan -j $(JOBS)
 	@tools/run_tests.sh build/tsan
 
-fuzz: setup  ## Every parser under libFuzzer with ASan and UBSan, SECONDS_EACH=600; writes a record
+fuzz: setup  ## Every parser (or FUZZ="http openai") under libFuzzer with ASan and UBSan, SECONDS_EACH=600; writes a record
 	@tools/setup.sh clang
-	@cmake --preset fuzz && cmake --build --preset fuzz -j $(JOBS)
-	@tools/fuzz.sh build/fuzz $(SECONDS_EACH)
+	@cmake --preset fuzz && cmake --build build/fuzz -j $(JOBS) --target $(if $(FUZZ),$(addprefix fuzz_,$(FUZZ)),fuzz)
+	@tools/fuzz.sh build/fuzz $(SECONDS_EACH) $(FUZZ)
 
 bench: build  ## GEMM beside oneDNN, then `lockstep bench` (MODEL=DIR, default the embedded model)
 	@tools/bench.sh $(LOCKSTEP) $(MODEL)

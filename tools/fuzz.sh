@@ -2,7 +2,10 @@
 # Runs the libFuzzer programs of a build (preset fuzz) for SECONDS each, one per core at a time, and writes a record under
 # bench/records/. What they found grows in BUILD/fuzz/corpus; inputs that failed are in BUILD/fuzz/failed.
 #   fuzz.sh build/fuzz SECONDS [TARGET...]
+# TARGETs are names of tests/fuzz/NAME_fuzz.cpp (http openai ...); none: every program of the build. A run of some has a
+# record of its own name.
 set -uo pipefail
+[ "${1:-}" != --help ] || { sed -n '2,/^set/{s/^# \{0,1\}//p}' "$0"; exit; }
 root=$(cd "$(dirname "$0")/.." && pwd)
 build=$(realpath "${1:?usage: fuzz.sh BUILD SECONDS [TARGET...]}"); seconds=${2:?usage: fuzz.sh BUILD SECONDS [TARGET...]}; shift 2
 targets=("$@")

@@ -8,6 +8,7 @@
 
 #include "server/json_text.h"
 #include "server/service.h"
+#include "server/usage_json.h"
 
 namespace lockstep::server {
 
@@ -21,8 +22,8 @@ std::string version_json(int64_t version) {
 
 }  // namespace
 
-Answer::Answer(Service& service, std::shared_ptr<Responder> responder, AnswerPlan plan)
-    : service_(service), plan_(std::move(plan)), responder_(std::move(responder)) {
+Answer::Answer(Service& service, Reply reply, AnswerPlan plan)
+    : service_(service), plan_(std::move(plan)), reply_(std::move(reply)) {
   const recipes::ChoiceText::Options text{.stop = plan_.request.sampling.stop,
                                           .include_stop = plan_.options.include_stop,
                                           .skip_special = plan_.options.skip_special};
@@ -54,16 +55,16 @@ void Answer::start(uint64_t key) {
     drop();
     throw;
   }
-  responder_->on_disconnect([key, &answers = service_.answers] { answers.drop(key); });
-  if (plan_.options.stream) responder_->begin_stream({.content_type = "text/event-stream; charset=utf-8"});
+  reply_->on_disconnect([key, &answers = service_.answers] { answers.drop(key); });
+  if (plan_.options.stream) reply_->begin_stream({.content_type = "text/event-stream; charset=utf-8"});
 }
 
 void Answer::abort() {
   for (const recipes::Serving::Id id : ids_) service_.serving.cancel(id);
 }
 
-bool Answer::is_named(std::string_view id) const {
-  return id == plan_.id || id == std::string_view(plan_.id).substr(plan_.id.find('-') + 1);
+bool Answer::is_named(const Names& ids) const {
+  return ids.contains(plan_.id) || ids.contains(plan_.name);
 }
 
 void Answer::drop() {
@@ -89,7 +90,7 @@ void Answer::update(size_t prompt, GenerationUpdate update) {
     --prompts_open_;
   }
   if (prompts_open_ == 0) return conclude(std::move(out));
-  if (!out.empty()) responder_->write(std::move(out));
+  if (!out.empty()) reply_->write(std::move(out));
 }
 
 void Answer::take(size_t prompt, std::span<GeneratedToken> tokens, std::string& out) {
@@ -169,19 +170,27 @@ void Answer::append_error(std::string& out, const ApiError& error) {
 
 void Answer::fail(const ApiError& error) {
   drop();
-  if (!plan_.options.stream) return responder_->send(this->error(error));
+  if (!plan_.options.stream) return reply_->send(this->error(error));
   std::string out;
   append_error(out, error);
-  responder_->write(out + "data: [DONE]\n\n");
-  responder_->end_stream();
+  reply_->write(out + "data: [DONE]\n\n");
+  reply_->end_stream();
 }
 
 void Answer::conclude(std::string out) {
   over_ = true;
-  if (!plan_.options.stream) return responder_->send(json_response(body()));
+  if (!plan_.options.stream) return reply_->send(json_response(body()));
   append_end(out);
-  responder_->write(out + "data: [DONE]\n\n");
-  responder_->end_stream();
+  reply_->write(out + "data: [DONE]\n\n");
+  reply_->end_stream();
+}
+
+void Answer::append_usage_event(std::string& out, const std::string& head) const {
+  if (!options().include_usage) return;
+  out += "data: " + head + R"(],"usage":)" + stream_usage_json(usage(), service_.options.prompt_tokens_details);
+  append_fingerprint(out);
+  append_version(out);
+  out += "}\n\n";
 }
 
 Usage Answer::usage() const {
@@ -230,7 +239,7 @@ void Answer::append_version(std::string& out) const {
   out += R"(,"adapter_version":)" + version_json(version_);
 }
 
-void Answers::start(std::shared_ptr<Answer> answer) {
+uint64_t Answers::start(std::shared_ptr<Answer> answer) {
   const uint64_t key = next_key_++;
   const auto kept = open_.emplace(key, std::move(answer)).first->second;
   try {
@@ -239,6 +248,7 @@ void Answers::start(std::shared_ptr<Answer> answer) {
     open_.erase(key);
     throw;
   }
+  return key;
 }
 
 void Answers::put(uint64_t key, size_t prompt, GenerationUpdate update) {
@@ -277,10 +287,17 @@ void Answers::drop(uint64_t key) {
   open_.erase(found);
 }
 
-int64_t Answers::abort(std::string_view id) {
+void Answers::fail(uint64_t key, const ApiError& error) {
+  const auto found = open_.find(key);
+  if (found == open_.end()) return;
+  found->second->fail(error);
+  open_.erase(found);
+}
+
+int64_t Answers::abort(const Names& ids) {
   int64_t count = 0;
   for (const auto& [key, answer] : open_)
-    if (answer->is_named(id)) {
+    if (answer->is_named(ids)) {
       answer->abort();
       ++count;
     }

@@ -12,18 +12,17 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "recipes/choice_text.h"
 #include "recipes/serving.h"
 #include "server/answer_options.h"
 #include "server/api_error.h"
-#include "server/http.h"
 #include "server/loop.h"
+#include "server/route.h"
 
 namespace lockstep::server {
-
-struct Service;
 
 struct PromptInput {
   std::vector<int32_t> tokens;
@@ -34,6 +33,7 @@ struct PromptInput {
 // What is asked of the engine, and how it is told.
 struct AnswerPlan {
   std::string id;     // of the request, as the client sees it
+  std::string name;   // the same without the route's prefix
   std::string model;  // the name it asked for
   std::vector<PromptInput> prompts;
   recipes::GenerationRequest request;  // of each prompt, without its tokens
@@ -41,6 +41,8 @@ struct AnswerPlan {
   bool discard = false;                // nothing but the prompt is wanted: one token is made and not told
   AnswerOptions options;
 };
+
+using Names = std::unordered_set<std::string>;
 
 struct Usage {
   int64_t prompt_tokens = 0, completion_tokens = 0, cached_tokens = 0;
@@ -71,16 +73,16 @@ struct Delta {
 class Answer {
  public:
   // `service` outlives it.
-  Answer(Service& service, std::shared_ptr<Responder> responder, AnswerPlan plan);
+  Answer(Service& service, Reply reply, AnswerPlan plan);
   virtual ~Answer() = default;
 
   // Submits every prompt. What submit() throws leaves nothing in flight and is the caller's to tell.
   void start(uint64_t key);
   void update(size_t prompt, recipes::GenerationUpdate update);
-  void abort();                                      // its end comes as the engine's last updates
-  void fail(const ApiError& error);                  // tells the client and aborts
-  void drop();                                       // the client is gone: aborts and says nothing more
-  virtual bool is_named(std::string_view id) const;  // by its id, with or without the prefix
+  void abort();                                   // its end comes as the engine's last updates
+  void fail(const ApiError& error);               // tells the client and aborts
+  void drop();                                    // the client is gone: aborts and says nothing more
+  virtual bool is_named(const Names& ids) const;  // by its id, with or without the prefix
   bool over() const { return over_; }
 
  protected:
@@ -95,6 +97,16 @@ class Answer {
   virtual HttpResponse error(const ApiError& error) { return error_response(error); }
 
   const AnswerOptions& options() const { return plan_.options; }
+  // Every choice, written by append(index), with commas between them.
+  template <class Append>
+  void append_choices(std::string& out, const Append& append) const {
+    for (size_t i = 0; i < choices_.size(); ++i) {
+      if (i > 0) out += ',';
+      append(i);
+    }
+  }
+  // The last event of OpenAI's streams: `head`, which ends in "choices":[, and the usage if it is asked for.
+  void append_usage_event(std::string& out, const std::string& head) const;
   // ,"token_ids": those of the delta, or of the whole choice, or null; and "token_versions" if they are asked for.
   void append_tokens(std::string& out, const Delta& delta) const;
   void append_choice_tokens(std::string& out, const Choice& choice) const;
@@ -122,7 +134,7 @@ class Answer {
   void abort_rest(size_t prompt, std::string& out);
   void conclude(std::string out);
 
-  std::shared_ptr<Responder> responder_;
+  Reply reply_;
   std::vector<recipes::Serving::Id> ids_;
   size_t prompts_open_ = 0;
   int64_t version_ = -1;
@@ -134,12 +146,13 @@ class Answers {
  public:
   explicit Answers(Loop loop) : loop_(std::move(loop)) {}
 
-  // Keeps and starts it. Throws what Answer::start throws.
-  void start(std::shared_ptr<Answer> answer);
+  // Keeps and starts it; returns its key. Throws what Answer::start throws.
+  uint64_t start(std::shared_ptr<Answer> answer);
   // For the engine's thread.
   void put(uint64_t key, size_t prompt, recipes::GenerationUpdate update);
-  int64_t abort(std::string_view id);  // how many of that name
-  void drop(uint64_t key);             // its client is gone
+  int64_t abort(const Names& ids);                 // how many have one of these names
+  void drop(uint64_t key);                         // its client is gone
+  void fail(uint64_t key, const ApiError& error);  // unless it is complete
   size_t size() const { return open_.size(); }
 
  private:

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
 
 #include "server/fields.h"
 
@@ -18,6 +19,8 @@ struct AnswerOptions {
   bool tokens_as_ids = false;          // "token_id:123" for tokens in log-probs
   bool return_token_versions = false;  // Lockstep's: the adapter version of each token
   std::optional<int64_t> logprobs;     // of each token, with so many of the most likely ones
+  // What the route calls them.
+  std::string_view logprobs_name = "logprobs", prompt_logprobs_name = "prompt_logprobs";
 };
 
 // stream, stream_options, echo, include_stop_str_in_output, skip_special_tokens, return_token_ids,

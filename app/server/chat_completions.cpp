@@ -15,16 +15,21 @@ namespace lockstep::server {
 
 namespace {
 
+// What the answer repeats of its request.
+struct Repeated {
+  std::string role;
+  std::string echo;                  // the text the answer goes on with, if it is told
+  std::string prompt_text = "null";  // JSON
+};
+
 class ChatAnswer : public Answer {
  public:
-  ChatAnswer(Service& service, std::shared_ptr<Responder> responder, AnswerPlan plan, const ChatRequest& request)
-      : Answer(service, std::move(responder), std::move(plan)),
+  ChatAnswer(Service& service, Reply reply, AnswerPlan plan, Repeated repeated)
+      : Answer(service, std::move(reply), std::move(plan)),
         head_(fmt::format(R"({{"id":{},"object":"{}","created":{},"model":{},"choices":[)", json_string(plan_.id),
                           plan_.options.stream ? "chat.completion.chunk" : "chat.completion", unix_seconds(),
                           json_string(plan_.model))),
-        role_(request.chat.role),
-        echo_(plan_.options.echo ? request.chat.last_content : ""),
-        prompt_text_(request.return_prompt_text ? json_string(plan_.prompts[0].text) : "null"),
+        repeated_(std::move(repeated)),
         logprobs_(choices_.size(), ChatLogprobs(service.tokenizer, plan_.options.tokens_as_ids)) {}
 
  private:
@@ -48,17 +53,17 @@ class ChatAnswer : public Answer {
     for (size_t i = 0; i < choices_.size(); ++i) {
       out += "data: " + head_;
       out += fmt::format(R"({{"index":{},"delta":{{"role":{},"content":""}},"logprobs":null,"finish_reason":null}}])",
-                         i, json_string(role_));
+                         i, json_string(repeated_.role));
       append_usage(out, 0);
-      out += R"(,"prompt_token_ids":)" + prompt_ids() + R"(,"prompt_text":)" + prompt_text_;
+      out += R"(,"prompt_token_ids":)" + prompt_ids() + R"(,"prompt_text":)" + repeated_.prompt_text;
       append_version(out);
       out += "}\n\n";
     }
-    if (echo_.empty()) return;
+    if (repeated_.echo.empty()) return;
     for (size_t i = 0; i < choices_.size(); ++i) {
       out += "data: " + head_;
       out += fmt::format(R"({{"index":{},"delta":{{"content":{}}},"logprobs":null,"finish_reason":null}}])", i,
-                         json_string(echo_));
+                         json_string(repeated_.echo));
       append_usage(out, 0);
       append_version(out);
       out += "}\n\n";
@@ -97,22 +102,16 @@ class ChatAnswer : public Answer {
     out += json_string(choice.finish_reason) + R"(,"stop_reason":)" + stop_reason(choice);
   }
 
-  void append_end(std::string& out) override {
-    if (!options().include_usage) return;
-    out += "data: " + head_ + R"(],"usage":)" + stream_usage_json(usage(), service_.options.prompt_tokens_details);
-    append_fingerprint(out);
-    append_version(out);
-    out += "}\n\n";
-  }
+  void append_end(std::string& out) override { append_usage_event(out, head_); }
 
   void collect(const Delta& delta) override { add_logprobs(delta); }
 
   void append_choice(std::string& out, size_t index) {
     const Choice& choice = choices_[index];
     fmt::format_to(std::back_inserter(out), R"({{"index":{},"message":{{"role":)", index);
-    append_string(out, role_);
+    append_string(out, repeated_.role);
     out += R"(,"content":)";
-    append_string(out, echo_ + choice.content);
+    append_string(out, repeated_.echo + choice.content);
     out += R"(,"refusal":null,"annotations":null,"audio":null,"function_call":null,"reasoning":null},"logprobs":)";
     out += options().logprobs ? logprobs_[index].take() : "null";
     append_finish(out, choice);
@@ -123,22 +122,19 @@ class ChatAnswer : public Answer {
 
   std::string body() override {
     std::string out = head_;
-    for (size_t i = 0; i < choices_.size(); ++i) {
-      if (i > 0) out += ',';
-      append_choice(out, i);
-    }
+    append_choices(out, [&](size_t i) { append_choice(out, i); });
     out += R"(],"service_tier":null)";
     append_fingerprint(out);
     out += R"(,"usage":)" + usage_json(usage(), service_.options.prompt_tokens_details) + R"(,"prompt_logprobs":)";
     out += plan_.request.prompt_logprobs ? prompt_logprobs_json(service_.tokenizer, prompt_logprobs_[0]) : "null";
-    out += R"(,"prompt_token_ids":)" + prompt_ids() + R"(,"prompt_text":)" + prompt_text_;
+    out += R"(,"prompt_token_ids":)" + prompt_ids() + R"(,"prompt_text":)" + repeated_.prompt_text;
     out += R"(,"kv_transfer_params":null,"ec_transfer_params":null,"metrics":null)";
     append_version(out);
     return out + "}";
   }
 
   std::string head_;  // of every body and chunk, up to its choices
-  std::string role_, echo_, prompt_text_;
+  Repeated repeated_;
   std::vector<ChatLogprobs> logprobs_;
 };
 
@@ -161,14 +157,19 @@ PromptInput chat_prompt(const Service& service, const ChatFields& chat) {
   return prompt;
 }
 
-void handle_chat_completions(Service& service, const HttpRequest& request, std::shared_ptr<Responder> responder) {
+Action handle_chat_completions(Service& service, const HttpRequest& request) {
   const ChatRequest asked = parse_chat(read_body(request), service.rules, service.options.tokens_as_ids,
                                        service.options.chat_template_kwargs);
   std::vector<PromptInput> prompts = {chat_prompt(service, asked.chat)};
   AnswerPlan plan =
       make_plan(service, asked.common, std::move(prompts),
                 {.asked = asked.max_tokens, .usual = service.rules.defaults.max_new_tokens}, request, "chatcmpl-");
-  service.answers.start(std::make_shared<ChatAnswer>(service, std::move(responder), std::move(plan), asked));
+  Repeated repeated{.role = asked.chat.role, .echo = asked.common.options.echo ? asked.chat.last_content : ""};
+  if (asked.return_prompt_text) repeated.prompt_text = json_string(plan.prompts[0].text);
+  return [&service, plan = std::move(plan), repeated = std::move(repeated)](Reply reply) mutable {
+    service.answers.start(
+        std::make_shared<ChatAnswer>(service, std::move(reply), std::move(plan), std::move(repeated)));
+  };
 }
 
 }  // namespace lockstep::server

@@ -1,13 +1,12 @@
 // POST /v1/chat/completions, as vLLM and OpenAI. Calls of tools stay in the text, as the model wrote them.
 #pragma once
 
-#include <memory>
 #include <optional>
 #include <string>
 
 #include "server/chat_input.h"
-#include "server/http.h"
 #include "server/plan.h"
+#include "server/route.h"
 
 namespace lockstep::server {
 
@@ -25,7 +24,7 @@ ChatRequest parse_chat(const OrderedJson& body, const SamplingRules& rules, bool
 // The prompt of a conversation. ApiError 400: no template, or what it refuses.
 PromptInput chat_prompt(const Service& service, const ChatFields& chat);
 
-// Throws ApiError and what Serving::submit throws.
-void handle_chat_completions(Service& service, const HttpRequest& request, std::shared_ptr<Responder> responder);
+// Throws ApiError; its action, what Serving::submit throws.
+Action handle_chat_completions(Service& service, const HttpRequest& request);
 
 }  // namespace lockstep::server

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "server/api_error.h"
+#include "server/common_fields.h"
 
 namespace lockstep::server {
 
@@ -63,7 +64,7 @@ OrderedJson read_message(const OrderedJson& given, size_t i) {
                    "Bad Request");
   OrderedJson message = given;
   const Fields fields(given, fmt::format("messages.{}.", i));
-  fields.required_string("role");
+  check_repeated(fields.required_string("role"), name_in(i, "role"));
   if (const auto content = message.find("content"); content != message.end())
     *content = content_text(*content, name_in(i, "content"));
   else

@@ -15,6 +15,7 @@ ChatRequest parse_chat(const OrderedJson& body, const SamplingRules& rules, bool
   if (!logprobs && top.value_or(0) > 0)
     throw bad_request("when using `top_logprobs`, `logprobs` must be set to true.", "top_logprobs");
   if (logprobs) request.common.options.logprobs = top.value_or(0);
+  request.common.options.logprobs_name = "top_logprobs";
   request.max_tokens = fields.integer("max_completion_tokens", 1, kMostTokens);
   if (!request.max_tokens) request.max_tokens = fields.integer("max_tokens", 1, kMostTokens);
   return request;

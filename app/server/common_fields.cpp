@@ -1,8 +1,16 @@
 #include "server/common_fields.h"
 
+#include <fmt/format.h>
+
 #include "server/api_error.h"
 
 namespace lockstep::server {
+
+void check_repeated(std::string_view text, const std::string& name) {
+  constexpr size_t kMostBytes = 1024;
+  if (text.size() > kMostBytes)
+    throw bad_request(fmt::format("`{}` has {} bytes, at most {} are allowed.", name, text.size(), kMostBytes), name);
+}
 
 CommonFields read_common(const Fields& fields, const SamplingRules& rules, bool tokens_as_ids) {
   refuse_unsupported(fields);

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "server/answer_options.h"
 #include "server/sampling_json.h"
@@ -15,6 +16,9 @@ struct CommonFields {
   AnswerOptions options;
   VersionFields version;
 };
+
+// Every event of a stream repeats the request's id, every choice the role. ApiError 400 for more than 1,024 bytes.
+void check_repeated(std::string_view text, const std::string& name);
 
 // ApiError 400.
 CommonFields read_common(const Fields& fields, const SamplingRules& rules, bool tokens_as_ids);

@@ -17,8 +17,8 @@ namespace {
 
 class CompletionAnswer : public Answer {
  public:
-  CompletionAnswer(Service& service, std::shared_ptr<Responder> responder, AnswerPlan plan)
-      : Answer(service, std::move(responder), std::move(plan)),
+  CompletionAnswer(Service& service, Reply reply, AnswerPlan plan)
+      : Answer(service, std::move(reply), std::move(plan)),
         head_(fmt::format(R"({{"id":{},"object":"text_completion","created":{},"model":{},"choices":[)",
                           json_string(plan_.id), unix_seconds(), json_string(plan_.model))),
         logprobs_(choices_.size(), CompletionLogprobs(service.tokenizer, plan_.options.tokens_as_ids)) {}
@@ -74,13 +74,7 @@ class CompletionAnswer : public Answer {
     out += "}\n\n";
   }
 
-  void append_end(std::string& out) override {
-    if (!options().include_usage) return;
-    out += "data: " + head_ + R"(],"usage":)" + stream_usage_json(usage(), service_.options.prompt_tokens_details);
-    append_fingerprint(out);
-    append_version(out);
-    out += "}\n\n";
-  }
+  void append_end(std::string& out) override { append_usage_event(out, head_); }
 
   void collect(const Delta& delta) override {
     add_logprobs(delta);
@@ -108,10 +102,7 @@ class CompletionAnswer : public Answer {
 
   std::string body() override {
     std::string out = head_;
-    for (size_t i = 0; i < choices_.size(); ++i) {
-      if (i > 0) out += ',';
-      append_choice(out, i);
-    }
+    append_choices(out, [&](size_t i) { append_choice(out, i); });
     out += R"(],"service_tier":null)";
     append_fingerprint(out);
     out += R"(,"usage":)" + usage_json(usage(), service_.options.prompt_tokens_details);
@@ -136,7 +127,7 @@ PromptInput tokenized(const Service& service, const CompletionRequest& request,
 
 }  // namespace
 
-void handle_completions(Service& service, const HttpRequest& request, std::shared_ptr<Responder> responder) {
+Action handle_completions(Service& service, const HttpRequest& request) {
   const CompletionRequest asked = parse_completion(read_body(request), service.rules, service.options.tokens_as_ids);
   std::vector<PromptInput> prompts;
   for (const CompletionRequest::Prompt& prompt : asked.prompts) prompts.push_back(tokenized(service, asked, prompt));
@@ -144,7 +135,9 @@ void handle_completions(Service& service, const HttpRequest& request, std::share
   AnswerPlan plan = make_plan(service, asked.common, std::move(prompts),
                               {.asked = std::max<int64_t>(asked.max_tokens, 1)}, request, "cmpl-");
   plan.discard = discard;
-  service.answers.start(std::make_shared<CompletionAnswer>(service, std::move(responder), std::move(plan)));
+  return [&service, plan = std::move(plan)](Reply reply) mutable {
+    service.answers.start(std::make_shared<CompletionAnswer>(service, std::move(reply), std::move(plan)));
+  };
 }
 
 }  // namespace lockstep::server

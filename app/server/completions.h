@@ -1,13 +1,12 @@
 // POST /v1/completions, as vLLM and OpenAI.
 #pragma once
 
-#include <memory>
 #include <string>
 #include <variant>
 #include <vector>
 
-#include "server/http.h"
 #include "server/plan.h"
+#include "server/route.h"
 
 namespace lockstep::server {
 
@@ -22,7 +21,7 @@ struct CompletionRequest {
 // ApiError 400.
 CompletionRequest parse_completion(const OrderedJson& body, const SamplingRules& rules, bool tokens_as_ids);
 
-// Throws ApiError and what Serving::submit throws.
-void handle_completions(Service& service, const HttpRequest& request, std::shared_ptr<Responder> responder);
+// Throws ApiError; its action, what Serving::submit throws.
+Action handle_completions(Service& service, const HttpRequest& request);
 
 }  // namespace lockstep::server

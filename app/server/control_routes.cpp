@@ -36,34 +36,38 @@ bool query_flag(const HttpRequest& request, std::string_view name, bool fallback
 
 // Runs `work` on the worker and sends what it returns.
 template <class Work>
-void answer_from_worker(Service& service, Reply reply, Work work) {
-  service.control_worker.post([reply = std::move(reply), work = std::move(work)] {
-    try {
-      reply->send(work());
-    } catch (...) {
-      reply->send(error_response(api_error(std::current_exception())));
-    }
-  });
+Action answer_from_worker(Service& service, Work work) {
+  return [&service, work = std::move(work)](const Reply& reply) {
+    service.control_worker.post([reply, work] {
+      try {
+        reply->send(work());
+      } catch (...) {
+        reply->send(error_response(api_error(std::current_exception())));
+      }
+    });
+  };
 }
 
 // Looks again on the server's thread until what was in flight has ended, or somebody resumes.
-void answer_when_paused(Service& service, bool clear_cache, Reply reply) {
+void answer_when_paused(Service& service, bool clear_cache, const Reply& reply) {
   constexpr milliseconds kPause(10);
   if (service.serving.pausing())
     return service.loop.post_after(kPause,
                                    [&service, clear_cache, reply] { answer_when_paused(service, clear_cache, reply); });
-  answer_from_worker(service, std::move(reply), [&service, clear_cache] {
+  answer_from_worker(service, [&service, clear_cache] {
     if (!service.serving.paused()) return json_response(R"({"status":"resumed"})");
     if (clear_cache) service.serving.flush_cache();
     return json_response(R"({"status":"paused"})");
-  });
+  })(reply);
 }
 
-void pause_when_idle(Service& service, bool clear_cache, Reply reply) {
-  service.control_worker.post([&service, clear_cache, reply = std::move(reply)] {
-    service.serving.pause(PauseMode::wait);
-    service.loop.post([&service, clear_cache, reply] { answer_when_paused(service, clear_cache, reply); });
-  });
+Action pause_when_idle(Service& service, bool clear_cache) {
+  return [&service, clear_cache](const Reply& reply) {
+    service.control_worker.post([&service, clear_cache, reply] {
+      service.serving.pause(PauseMode::wait);
+      service.loop.post([&service, clear_cache, reply] { answer_when_paused(service, clear_cache, reply); });
+    });
+  };
 }
 
 class HealthAnswer : public Answer {
@@ -73,18 +77,19 @@ class HealthAnswer : public Answer {
  private:
   void append_delta(std::string&, const Delta&) override {}
   std::string body() override { return ""; }
+  HttpResponse error(const ApiError& error) override { return sglang_error_response(error); }
 };
 
 }  // namespace
 
-void handle_flush_cache(Service& service, const HttpRequest&, Reply reply) {
-  answer_from_worker(service, std::move(reply), [&service] {
+Action handle_flush_cache(Service& service, const HttpRequest&) {
+  return answer_from_worker(service, [&service] {
     return service.serving.flush_cache() ? text_response("Cache flushed.\n")
                                          : text_response("Cache not flushed: requests are in flight.\n", 400);
   });
 }
 
-void handle_pause_generation(Service& service, const HttpRequest& request, Reply reply) {
+Action handle_pause_generation(Service& service, const HttpRequest& request) {
   const OrderedJson body = optional_body(request);
   const std::string name = Fields(body).string("mode").value_or("abort");
   if (name != "abort" && name != "retract" && name != "in_place")
@@ -92,83 +97,93 @@ void handle_pause_generation(Service& service, const HttpRequest& request, Reply
   const PauseMode mode = name == "abort"     ? PauseMode::abort
                          : name == "retract" ? PauseMode::retract
                                              : PauseMode::in_place;
-  answer_from_worker(service, std::move(reply), [&service, mode] {
+  return answer_from_worker(service, [&service, mode] {
     service.serving.pause(mode);
     return json_response(R"({"message":"Generation paused successfully.","status":"ok"})");
   });
 }
 
-void handle_continue_generation(Service& service, const HttpRequest& request, Reply reply) {
+Action handle_continue_generation(Service& service, const HttpRequest& request) {
   optional_body(request);
-  answer_from_worker(service, std::move(reply), [&service] {
+  return answer_from_worker(service, [&service] {
     service.serving.resume();
     return json_response(R"({"message":"Generation continued successfully.","status":"ok"})");
   });
 }
 
-void handle_abort_request(Service& service, const HttpRequest& request, Reply reply) {
+Action handle_abort_request(Service& service, const HttpRequest& request) {
   const OrderedJson body = optional_body(request);
   const Fields fields(body);
   const std::string id = fields.string("rid").value_or("");
   if (fields.flag("abort_all"))
-    return answer_from_worker(service, std::move(reply), [&service] {
+    return answer_from_worker(service, [&service] {
       service.serving.abort_all();
       return text_response("");
     });
   if (id.empty()) throw bad_request("Give `rid` or `abort_all`.", "rid");
-  service.answers.abort(id);
-  reply->send(text_response(""));
+  return [&service, id](const Reply& reply) {
+    service.answers.abort({id});
+    reply->send(text_response(""));
+  };
 }
 
-void handle_model_info(Service& service, const HttpRequest&, Reply reply) {
+Action handle_model_info(Service& service, const HttpRequest&) {
   const recipes::Base& base = service.serving.base();
   const std::string path = json_string(base.path.string());
-  reply->send(json_response(fmt::format(
+  return send_action(json_response(fmt::format(
       R"({{"model_path":{},"tokenizer_path":{},"is_generation":true,"weight_version":"default","served_model_name":{},)"
       R"("max_model_len":{},"vocab_size":{},"base_fingerprint":{}}})",
       path, path, json_string(service.options.model_names.front()), service.serving.max_model_len(),
       base.config.vocab_size, json_string(base.fingerprint))));
 }
 
-void handle_health_generate(Service& service, const HttpRequest&, Reply reply) {
+Action handle_health_generate(Service& service, const HttpRequest&) {
   AnswerPlan plan{.id = "health-" + service.random_id(),
                   .model = service.options.model_names.front(),
                   .prompts = {{.tokens = {0}}},
                   .discard = true};
   plan.request.sampling.temperature = 0;
   plan.request.sampling.max_tokens = 1;
-  service.answers.start(std::make_shared<HealthAnswer>(service, std::move(reply), std::move(plan)));
+  return [&service, plan = std::move(plan)](Reply reply) mutable {
+    const milliseconds limit = service.options.health_timeout;
+    const uint64_t key =
+        service.answers.start(std::make_shared<HealthAnswer>(service, std::move(reply), std::move(plan)));
+    service.loop.post_after(limit, [&service, key, limit] {
+      service.answers.fail(
+          key, {503, fmt::format("The engine made no token in {} ms: it is paused, busy or stuck.", limit.count())});
+    });
+  };
 }
 
-void handle_pause(Service& service, const HttpRequest& request, Reply reply) {
+Action handle_pause(Service& service, const HttpRequest& request) {
   const std::string mode = request.parameter("mode").value_or("abort");
   const bool clear_cache = query_flag(request, "clear_cache", true);
-  if (mode == "wait") return pause_when_idle(service, clear_cache, std::move(reply));
+  if (mode == "wait") return pause_when_idle(service, clear_cache);
   if (mode != "abort" && mode != "keep")
-    return reply->send(json_response(
+    return send_action(json_response(
         fmt::format(R"({{"error":{}}})", json_string("mode must be abort, wait or keep, got " + mode)), 400));
-  answer_from_worker(service, std::move(reply), [&service, mode, clear_cache] {
+  return answer_from_worker(service, [&service, mode, clear_cache] {
     service.serving.pause(mode == "abort" ? PauseMode::abort : PauseMode::in_place);
     if (mode == "abort" && clear_cache) service.serving.flush_cache();
     return json_response(R"({"status":"paused"})");
   });
 }
 
-void handle_resume(Service& service, const HttpRequest&, Reply reply) {
-  answer_from_worker(service, std::move(reply), [&service] {
+Action handle_resume(Service& service, const HttpRequest&) {
+  return answer_from_worker(service, [&service] {
     service.serving.resume();
     return json_response(R"({"status":"resumed"})");
   });
 }
 
-void handle_is_paused(Service& service, const HttpRequest&, Reply reply) {
-  reply->send(json_response(fmt::format(R"({{"is_paused":{}}})", service.serving.paused())));
+Action handle_is_paused(Service& service, const HttpRequest&) {
+  return send_action(json_response(fmt::format(R"({{"is_paused":{}}})", service.serving.paused())));
 }
 
-void handle_reset_prefix_cache(Service& service, const HttpRequest& request, Reply reply) {
+Action handle_reset_prefix_cache(Service& service, const HttpRequest& request) {
   const bool running_too = query_flag(request, "reset_running_requests", false);
   const auto said = [](bool flushed) { return json_response(fmt::format(R"({{"success":{}}})", flushed)); };
-  answer_from_worker(service, std::move(reply), [&service, running_too, said] {
+  return answer_from_worker(service, [&service, running_too, said] {
     if (running_too) {
       const bool paused = service.serving.paused();
       service.serving.pause(PauseMode::retract);
@@ -180,21 +195,20 @@ void handle_reset_prefix_cache(Service& service, const HttpRequest& request, Rep
   });
 }
 
-void handle_abort_requests(Service& service, const HttpRequest& request, Reply reply) {
+Action handle_abort_requests(Service& service, const HttpRequest& request) {
   const OrderedJson body = optional_body(request);
   const auto ids = Fields(body).strings("request_ids");
   const auto said = [](int64_t count) {
     return json_response(fmt::format(R"({{"status":"aborted","aborted":{}}})", count));
   };
   if (!ids || ids->empty())
-    return answer_from_worker(service, std::move(reply),
-                              [&service, said] { return said(service.serving.abort_all()); });
-  int64_t count = 0;
-  for (const std::string& id : *ids) count += service.answers.abort(id);
-  reply->send(said(count));
+    return answer_from_worker(service, [&service, said] { return said(service.serving.abort_all()); });
+  return [&service, ids = Names(ids->begin(), ids->end()), said](const Reply& reply) {
+    reply->send(said(service.answers.abort(ids)));
+  };
 }
 
-void handle_health(Service& service, bool draining, Reply reply) {
+void send_health(const Service& service, bool draining, const Reply& reply) {
   reply->send(text_response("", service.serving.healthy() && !draining ? 200 : 503));
 }
 

@@ -6,24 +6,12 @@
 #include <cmath>
 #include <iterator>
 
+#include "text/json_escape.h"
 #include "text/utf8.h"
 
 namespace lockstep::server {
 
 namespace {
-
-void append_escaped(std::string& out, char byte) {
-  switch (byte) {
-    case '"': out += "\\\""; return;
-    case '\\': out += "\\\\"; return;
-    case '\n': out += "\\n"; return;
-    case '\r': out += "\\r"; return;
-    case '\t': out += "\\t"; return;
-    case '\b': out += "\\b"; return;
-    case '\f': out += "\\f"; return;
-    default: fmt::format_to(std::back_inserter(out), "\\u{:04x}", static_cast<unsigned>(static_cast<uint8_t>(byte)));
-  }
-}
 
 bool is_plain(char byte) {
   return static_cast<uint8_t>(byte) >= 0x20 && byte != '"' && byte != '\\' && byte != 0x7F;
@@ -48,7 +36,7 @@ void append_string(std::string& out, std::string_view text) {
     size_t end = place;
     while (end < text.size() && is_plain(text[end])) ++end;
     out += text.substr(place, end - place);
-    if (end < text.size()) append_escaped(out, text[end++]);
+    if (end < text.size()) text::append_json_escape(out, static_cast<uint8_t>(text[end++]));
     place = end;
   }
   out += '"';

@@ -69,77 +69,81 @@ HttpResponse sglang_result(const Service& service, const std::string& error) {
 }
 
 // Looks again on the server's thread until nothing uses what `name` was.
-void answer_when_unused(Service& service, const std::string& name, std::shared_ptr<Responder> responder) {
+void answer_when_unused(Service& service, const std::string& name, const Reply& reply) {
   constexpr auto kPause = std::chrono::milliseconds(10);
   if (service.serving.adapters().wait_unused(name, std::chrono::milliseconds(0)))
-    return responder->send(sglang_result(service, ""));
-  service.loop.post_after(
-      kPause, [&service, name, responder = std::move(responder)] { answer_when_unused(service, name, responder); });
+    return reply->send(sglang_result(service, ""));
+  service.loop.post_after(kPause, [&service, name, reply] { answer_when_unused(service, name, reply); });
 }
 
 }  // namespace
 
-void handle_vllm_load(Service& service, const HttpRequest& request, std::shared_ptr<Responder> responder) {
-  service.adapter_worker.post([&service, source = parse_load(read_body(request)), responder = std::move(responder)] {
-    try {
-      check_load(service, source);
-    } catch (const ApiError& error) {
-      return responder->send(error_response(error));
-    }
-    try {
-      const AdapterInfo adapter = service.serving.adapters().load(source);
-      responder->send(text_response(fmt::format("Success: LoRA adapter '{}' added successfully.", adapter.name)));
-    } catch (...) {
-      responder->send(error_response(load_error(std::current_exception(), service, source)));
-    }
-  });
+Action handle_vllm_load(Service& service, const HttpRequest& request) {
+  return [&service, source = parse_load(read_body(request))](const Reply& reply) {
+    service.adapter_worker.post([&service, source, reply] {
+      try {
+        check_load(service, source);
+      } catch (const ApiError& error) {
+        return reply->send(error_response(error));
+      }
+      try {
+        const AdapterInfo adapter = service.serving.adapters().load(source);
+        reply->send(text_response(fmt::format("Success: LoRA adapter '{}' added successfully.", adapter.name)));
+      } catch (...) {
+        reply->send(error_response(load_error(std::current_exception(), service, source)));
+      }
+    });
+  };
 }
 
-void handle_vllm_unload(Service& service, const HttpRequest& request, std::shared_ptr<Responder> responder) {
+Action handle_vllm_unload(Service& service, const HttpRequest& request) {
   const OrderedJson body = read_body(request);
   const Fields fields(body);
-  std::string name = fields.required_string("lora_name");
   fields.integer("lora_int_id");
-  service.adapter_worker.post([&service, name = std::move(name), responder = std::move(responder)] {
+  return [&service, name = fields.required_string("lora_name")](const Reply& reply) {
     if (name.empty())
-      return responder->send(error_response(invalid("'lora_name' needs to be provided to unload a LoRA adapter.")));
-    try {
-      service.serving.adapters().unload(name);
-      responder->send(text_response(fmt::format("Success: LoRA adapter '{}' removed successfully.", name)));
-    } catch (const recipes::NoSuchAdapter&) {
-      responder->send(error_response({404, fmt::format("The lora adapter '{}' cannot be found.", name)}));
-    } catch (...) {
-      responder->send(error_response(api_error(std::current_exception())));
-    }
-  });
+      return reply->send(error_response(invalid("'lora_name' needs to be provided to unload a LoRA adapter.")));
+    service.adapter_worker.post([&service, name, reply] {
+      try {
+        service.serving.adapters().unload(name);
+        reply->send(text_response(fmt::format("Success: LoRA adapter '{}' removed successfully.", name)));
+      } catch (const recipes::NoSuchAdapter&) {
+        reply->send(error_response({404, fmt::format("The lora adapter '{}' cannot be found.", name)}));
+      } catch (...) {
+        reply->send(error_response(api_error(std::current_exception())));
+      }
+    });
+  };
 }
 
-void handle_sglang_load(Service& service, const HttpRequest& request, std::shared_ptr<Responder> responder) {
-  service.adapter_worker.post(
-      [&service, source = parse_load(read_body(request, false)), responder = std::move(responder)] {
-        try {
-          if (!source.in_place && is_loaded(service, source.name))
-            throw bad_request(fmt::format("Failed to load LoRA adapter {} because it is already loaded", source.name));
-          check_load(service, source);
-          service.serving.adapters().load(source);
-          responder->send(sglang_result(service, ""));
-        } catch (...) {
-          responder->send(sglang_result(service, api_error(std::current_exception()).what()));
-        }
-      });
+Action handle_sglang_load(Service& service, const HttpRequest& request) {
+  return [&service, source = parse_load(read_body(request, false))](const Reply& reply) {
+    service.adapter_worker.post([&service, source, reply] {
+      try {
+        if (!source.in_place && is_loaded(service, source.name))
+          throw bad_request(fmt::format("Failed to load LoRA adapter {} because it is already loaded", source.name));
+        check_load(service, source);
+        service.serving.adapters().load(source);
+        reply->send(sglang_result(service, ""));
+      } catch (...) {
+        reply->send(sglang_result(service, api_error(std::current_exception()).what()));
+      }
+    });
+  };
 }
 
-void handle_sglang_unload(Service& service, const HttpRequest& request, std::shared_ptr<Responder> responder) {
+Action handle_sglang_unload(Service& service, const HttpRequest& request) {
   const OrderedJson body = read_body(request, false);
-  std::string name = Fields(body).required_string("lora_name");
-  service.adapter_worker.post([&service, name = std::move(name), responder = std::move(responder)] {
-    try {
-      service.serving.adapters().unload(name);
-    } catch (...) {
-      return responder->send(sglang_result(service, api_error(std::current_exception()).what()));
-    }
-    service.loop.post([&service, name, responder] { answer_when_unused(service, name, responder); });
-  });
+  return [&service, name = Fields(body).required_string("lora_name")](const Reply& reply) {
+    service.adapter_worker.post([&service, name, reply] {
+      try {
+        service.serving.adapters().unload(name);
+      } catch (...) {
+        return reply->send(sglang_result(service, api_error(std::current_exception()).what()));
+      }
+      service.loop.post([&service, name, reply] { answer_when_unused(service, name, reply); });
+    });
+  };
 }
 
 }  // namespace lockstep::server

@@ -2,24 +2,20 @@
 // /unload_lora_adapter. Files are read on a worker; the answer comes when the adapter serves.
 #pragma once
 
-#include <memory>
-
 #include "recipes/serving.h"
 #include "server/fields.h"
-#include "server/http.h"
+#include "server/route.h"
 
 namespace lockstep::server {
-
-struct Service;
 
 // {"lora_name", "lora_path", "load_inplace"}, and Lockstep's "sha256" and "adapter_version". ApiError 400.
 recipes::AdapterSource parse_load(const OrderedJson& body);
 
 // Throw ApiError for a body they cannot read.
-void handle_vllm_load(Service& service, const HttpRequest& request, std::shared_ptr<Responder> responder);
-void handle_vllm_unload(Service& service, const HttpRequest& request, std::shared_ptr<Responder> responder);
-void handle_sglang_load(Service& service, const HttpRequest& request, std::shared_ptr<Responder> responder);
+Action handle_vllm_load(Service& service, const HttpRequest& request);
+Action handle_vllm_unload(Service& service, const HttpRequest& request);
+Action handle_sglang_load(Service& service, const HttpRequest& request);
 // Answers when no request in flight uses the adapter.
-void handle_sglang_unload(Service& service, const HttpRequest& request, std::shared_ptr<Responder> responder);
+Action handle_sglang_unload(Service& service, const HttpRequest& request);
 
 }  // namespace lockstep::server

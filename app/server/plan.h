@@ -16,7 +16,8 @@ struct TokenLimit {
 };
 
 // Joins them with the prompts. `prefix` begins the answer's id. ApiError 400: an empty prompt, a token outside the
-// vocabulary, prompt and max_tokens beyond the context, min_tokens above max_tokens; 404: no such model.
+// vocabulary, prompt and max_tokens beyond the context, min_tokens above max_tokens, more log-probs than an answer may
+// hold; 404: no such model.
 AnswerPlan make_plan(Service& service, const CommonFields& common, std::vector<PromptInput> prompts, TokenLimit limit,
                      const HttpRequest& request, std::string_view prefix);
 

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <exception>
 #include <string_view>
+#include <utility>
 
 #include "core/hash.h"
 #include "server/api_error.h"
@@ -23,33 +25,39 @@ namespace lockstep::server {
 
 namespace {
 
-using Handler = void (*)(Service&, const HttpRequest&, std::shared_ptr<Responder>);
+constexpr size_t kReadAtOnce = size_t{32} << 10;  // bytes of a body that delays nobody
 
-void send_models(Service& service, const HttpRequest&, std::shared_ptr<Responder> responder) {
-  responder->send(json_response(models_json(service)));
+Action handle_models(Service& service, const HttpRequest&) {
+  return send_action(json_response(models_json(service)));
 }
-void send_version(Service& service, const HttpRequest&, std::shared_ptr<Responder> responder) {
-  responder->send(json_response(R"({"version":)" + json_string(service.options.version) + "}"));
+Action handle_version(Service& service, const HttpRequest&) {
+  return send_action(json_response(R"({"version":)" + json_string(service.options.version) + "}"));
 }
-void send_load(Service& service, const HttpRequest&, std::shared_ptr<Responder> responder) {
-  responder->send(json_response(fmt::format(R"({{"server_load":{}}})", service.answers.size())));
+Action handle_load(Service& service, const HttpRequest&) {
+  return [&service](const Reply& reply) {
+    reply->send(json_response(fmt::format(R"({{"server_load":{}}})", service.answers.size())));
+  };
 }
-void send_metrics(Service& service, const HttpRequest&, std::shared_ptr<Responder> responder) {
-  responder->send({.body = metrics_text(service.serving.metrics(), service.serving.adapters().list(),
-                                        service.options.model_names.front()),
-                   .content_type = "text/plain; version=0.0.4; charset=utf-8"});
+Action handle_metrics(Service& service, const HttpRequest&) {
+  return send_action({.body = metrics_text(service.serving.metrics(), service.serving.adapters().list(),
+                                           service.options.model_names.front()),
+                      .content_type = "text/plain; version=0.0.4; charset=utf-8"});
 }
 
 enum class Errors { vllm, sglang };  // whose shape
 
-struct Route {
+}  // namespace
+
+struct RouteEntry {
   std::string_view methods, path;  // "GET POST"
-  Handler handler;
+  Route route;
   Errors errors = Errors::vllm;
 };
 
-constexpr Route kRoutes[] = {
-    {"GET", "/v1/models", send_models},
+namespace {
+
+constexpr RouteEntry kRoutes[] = {
+    {"GET", "/v1/models", handle_models},
     {"POST", "/v1/completions", handle_completions},
     {"POST", "/v1/chat/completions", handle_chat_completions},
     {"POST", "/v1/load_lora_adapter", handle_vllm_load},
@@ -72,25 +80,53 @@ constexpr Route kRoutes[] = {
     {"POST", "/inference/v1/generate", handle_tokens_generate},
     {"POST", "/tokenize", handle_tokenize},
     {"POST", "/detokenize", handle_detokenize},
-    {"GET", "/version", send_version},
-    {"GET", "/load", send_load},
-    {"GET", "/metrics", send_metrics},
+    {"GET", "/version", handle_version},
+    {"GET", "/load", handle_load},
+    {"GET", "/metrics", handle_metrics},
 };
 
 // As FastAPI, under vLLM and SGLang.
 const HttpResponse kNotFound = json_response(R"({"detail":"Not Found"})", 404);
-const HttpResponse kNotAllowed = json_response(R"({"detail":"Method Not Allowed"})", 405);
+HttpResponse not_allowed(std::string methods) {
+  for (size_t at = 0; (at = methods.find(' ', at)) != methods.npos; at += 2) methods.replace(at, 1, ", ");
+  HttpResponse response = json_response(R"({"detail":"Method Not Allowed"})", 405);
+  response.headers.emplace_back("Allow", std::move(methods));
+  return response;
+}
 
 // Without a key anyone may see that the server is there and how it does.
 constexpr std::string_view kOpen[] = {"/health", "/ping", "/version", "/metrics"};
 
-bool allows(const Route& route, std::string_view method) {
-  for (std::string_view rest = route.methods; !rest.empty();) {
+bool allows(std::string_view methods, std::string_view method) {
+  for (std::string_view rest = methods; !rest.empty();) {
     const size_t end = std::min(rest.find(' '), rest.size());
     if (rest.substr(0, end) == method) return true;
     rest.remove_prefix(std::min(end + 1, rest.size()));
   }
   return false;
+}
+
+Action throwing(const ApiError& error) {
+  return [error](const Reply&) { throw ApiError(error); };
+}
+
+Action read(const RouteEntry& entry, Service& service, const HttpRequest& request) {
+  try {
+    return entry.route(service, request);
+  } catch (...) {
+    return [error = std::current_exception()](const Reply&) { std::rethrow_exception(error); };
+  }
+}
+
+void act(const RouteEntry& entry, const Action& action, const Reply& reply) {
+  try {
+    action(reply);
+  } catch (...) {
+    ApiError error = api_error(std::current_exception());
+    if (entry.errors == Errors::vllm) return reply->send(error_response(error));
+    if (error.status == 404) error.status = 400;  // there is no 404 for what a body names
+    reply->send(sglang_error_response(error));
+  }
 }
 
 // Compares all of both, so that the time tells nothing of a key; digests are of one length.
@@ -122,34 +158,43 @@ bool Router::is_authorized(const HttpRequest& request) const {
   return bearer && found;
 }
 
-void Router::dispatch(const HttpRequest& request, std::shared_ptr<Responder> responder) {
+void Router::dispatch(HttpRequest request, const Reply& reply) {
   if (request.path == "/health" || request.path == "/ping") {
-    if (request.method != "GET" && request.method != "POST") return responder->send(kNotAllowed);
-    return handle_health(service_, draining_, std::move(responder));
+    constexpr std::string_view kMethods = "GET POST";
+    if (!allows(kMethods, request.method)) return reply->send(not_allowed(std::string(kMethods)));
+    return send_health(service_, draining_, reply);
   }
-  bool known = false;
-  for (const Route& route : kRoutes) {
-    if (route.path != request.path) continue;
-    known = true;
-    if (!allows(route, request.method)) continue;
-    if (route.errors == Errors::vllm) return route.handler(service_, request, responder);
-    try {
-      return route.handler(service_, request, responder);
-    } catch (...) {
-      ApiError error = api_error(std::current_exception());
-      if (error.status == 404) error.status = 400;  // there is no 404 for what a body names
-      return responder->send(sglang_error_response(error));
-    }
-  }
-  responder->send(known ? kNotAllowed : kNotFound);
+  const auto entry = std::ranges::find(kRoutes, request.path, &RouteEntry::path);
+  if (entry == std::ranges::end(kRoutes)) return reply->send(kNotFound);
+  if (!allows(entry->methods, request.method)) return reply->send(not_allowed(std::string(entry->methods)));
+  if (request.body.size() > kReadAtOnce) return read_beside(*entry, std::move(request), reply);
+  act(*entry, read(*entry, service_, request), reply);
 }
 
-void Router::handle(const HttpRequest& request, std::shared_ptr<Responder> responder) {
+void Router::read_beside(const RouteEntry& entry, HttpRequest request, const Reply& reply) {
+  const size_t bytes = request.body.size();
+  if (draining_) return act(entry, throwing(ApiError(503, "the server is shutting down")), reply);
+  if (reading_bytes_ + bytes > service_.options.max_reading_bytes)
+    return act(entry, throwing(ApiError(503, "too many large requests wait to be read")), reply);
+  reading_bytes_ += bytes;
+  const auto gone = std::make_shared<std::atomic<bool>>(false);
+  reply->on_disconnect([gone] { *gone = true; });
+  const auto kept = std::make_shared<const HttpRequest>(std::move(request));
+  service_.prompt_worker.post([this, &entry, &service = service_, kept, bytes, gone, reply] {
+    Action action = *gone ? nullptr : read(entry, service, *kept);
+    service.loop.post([this, &entry, action = std::move(action), bytes, gone, reply] {
+      reading_bytes_ -= bytes;
+      if (!*gone) act(entry, action, reply);
+    });
+  });
+}
+
+void Router::handle(HttpRequest request, const Reply& reply) {
   try {
-    if (!is_authorized(request)) return responder->send(json_response(R"({"error":"Unauthorized"})", 401));
-    dispatch(request, responder);
+    if (!is_authorized(request)) return reply->send(json_response(R"({"error":"Unauthorized"})", 401));
+    dispatch(std::move(request), reply);
   } catch (...) {
-    responder->send(error_response(api_error(std::current_exception())));
+    reply->send(error_response(api_error(std::current_exception())));
   }
 }
 

@@ -47,6 +47,14 @@ void read_penalties(const Fields& fields, const SamplingRules& rules, rollout::S
                                    rules.defaults.repetition_penalty, 1);
 }
 
+// Every prompt, or every sample, has a copy.
+constexpr size_t kMostIds = 16384, kMostStopBytes = 1024;
+
+void check_size(size_t size, size_t most, const std::string& name, std::string_view of) {
+  if (size > most)
+    throw bad_request(fmt::format("`{}` has {} {}, at most {} are allowed.", name, size, of, most), name);
+}
+
 int32_t bias_id(const std::string& key, const SamplingRules& rules) {
   int64_t id = -1;
   const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
@@ -63,6 +71,7 @@ void read_logit_bias(const Fields& fields, const SamplingRules& rules, rollout::
   const OrderedJson* bias = fields.find("logit_bias");
   if (bias == nullptr) return;
   if (!bias->is_object()) fields.wrong("logit_bias", *bias, "an object of token id to number");
+  check_size(bias->size(), kMostIds, "logit_bias", "entries");
   for (const auto& [key, value] : bias->items()) {
     if (!value.is_number()) fields.wrong("logit_bias", value, "an object of token id to number");
     params.logit_bias.emplace_back(bias_id(key, rules),
@@ -76,9 +85,12 @@ void read_stops(const Fields& fields, const SamplingRules& rules, rollout::Sampl
   if (params.stop.size() > kMostStops)
     throw bad_request(fmt::format("stop holds {} strings, at most {} are allowed.", params.stop.size(), kMostStops),
                       "stop");
-  for (const std::string& stop : params.stop)
+  for (const std::string& stop : params.stop) {
     if (stop.empty()) throw bad_request("stop cannot contain an empty string.", "stop");
+    check_size(stop.size(), kMostStopBytes, "stop", "bytes in a string");
+  }
   params.stop_token_ids = fields.ids("stop_token_ids").value_or(std::vector<int32_t>{});
+  check_size(params.stop_token_ids.size(), kMostIds, "stop_token_ids", "ids");
   check_vocabulary(params.stop_token_ids, rules, "stop_token_ids");
   if (fields.flag("ignore_eos")) return;
   for (const int32_t id : rules.end_tokens)

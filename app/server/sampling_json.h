@@ -28,7 +28,7 @@ struct SamplingFields {
 };
 
 // temperature, top_p, top_k, min_p, the three penalties, logit_bias, n, seed, stop, stop_token_ids, ignore_eos,
-// min_tokens, prompt_logprobs. ApiError 400 naming the field: another type, out of range, greedy with n > 1.
+// min_tokens, prompt_logprobs. ApiError 400 naming the field: another type, out of range, too long, greedy with n > 1.
 SamplingFields read_sampling(const Fields& fields, const SamplingRules& rules);
 
 // A count of top log-probs (prompt_logprobs, logprobs, top_logprobs); -1 stands for all, if there is no limit.

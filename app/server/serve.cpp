@@ -67,7 +67,7 @@ class Program {
         control_(control),
         http_({.host = options.host, .port = static_cast<int>(options.port)},
               [this](HttpRequest request, std::shared_ptr<Responder> responder) {
-                handle(request, std::move(responder));
+                handle(std::move(request), std::move(responder));
               }),
         stream_(recipes::stream_options(options.base)),
         base_(recipes::load_base(options.base, stream_, control)),
@@ -101,18 +101,19 @@ class Program {
             .post_after = [this](milliseconds delay, Task task) { http_.post_after(delay, std::move(task)); }};
   }
 
-  void handle(const HttpRequest& request, std::shared_ptr<Responder> responder) {
+  void handle(HttpRequest request, std::shared_ptr<Responder> responder) {
     if (options_.log_requests)
       responder = logged(request, std::move(responder), [this](std::string line) {
         http_.post([this, line = std::move(line)] { *control_.info << line << std::endl; });
       });
-    router_.handle(request, std::move(responder));
+    router_.handle(std::move(request), responder);
   }
 
   // Looks for a signal, then for the end of what is in flight.
   void watch() {
     constexpr milliseconds kPause(50);
     if (control_.interrupted() && !drain_until_) begin_drain();
+    if (drain_until_ && !router_.is_reading()) serving_.drain();  // requests that were being read are in flight too
     if (drain_until_ && is_drained()) return stop_soon();
     http_.post_after(kPause, [this] { watch(); });
   }
@@ -122,13 +123,15 @@ class Program {
                                   service_.answers.size())
                    << std::flush;
     drain_until_ = Clock::now() + options_.drain_timeout;
-    serving_.drain();
     router_.set_draining();
   }
 
   bool is_drained() {
-    if (service_.answers.size() == 0 && service_.adapter_worker.idle() && service_.control_worker.idle()) return true;
+    if (service_.answers.size() == 0 && !router_.is_reading() && service_.adapter_worker.idle() &&
+        service_.control_worker.idle())
+      return true;
     if (Clock::now() < *drain_until_) return false;
+    serving_.drain();
     if (const int64_t aborted = serving_.abort_all(); aborted > 0)
       *control_.info << fmt::format("note    {} requests were aborted after --drain-timeout {}\n", aborted,
                                     options_.drain_timeout.count());

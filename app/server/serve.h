@@ -1,7 +1,8 @@
 // `lockstep serve`: the rollout engine for other people's clients, over HTTP.
 //
-//   threads   the server's (requests, answers), the engine's (recipes::Serving), one that loads adapters and one that
-//             waits for the engine's steps (pause, flush)
+//   threads   the server's (requests, answers), the engine's (recipes::Serving), one that reads large requests, one
+//   that
+//             loads adapters and one that waits for the engine's steps (pause, flush)
 //   routes    docs/server.md
 #pragma once
 

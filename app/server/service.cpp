@@ -102,10 +102,11 @@ std::vector<int32_t> Service::encode(std::string_view text, bool add_special) co
 }
 
 std::string Service::random_id() {
-  return fmt::format("{:016x}{:016x}", random_(), random_());
+  return fmt::format("{:016x}{:016x}", random_seed(), random_seed());
 }
 
 uint64_t Service::random_seed() {
+  const std::scoped_lock lock(random_mutex_);
   return random_();
 }
 

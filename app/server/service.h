@@ -1,9 +1,10 @@
-// What the routes share: the engine's front, the model's text tools, names and limits. One Service, on the server's
-// thread.
+// What the routes share: the engine's front, the model's text tools, names and limits. One Service. Its answers and the
+// loop are the server's thread's; what reads a request may be called from any thread.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
+#include <mutex>
 #include <optional>
 #include <random>
 #include <string>
@@ -32,6 +33,8 @@ struct ServiceOptions {
   std::optional<Json> generation_config = {};  // instead of the model's
   std::string lora_root;                       // relative paths of adapters are below it; empty: the working directory
   std::string version;                         // of the program
+  std::chrono::milliseconds health_timeout{20'000};  // of /health_generate: then 503
+  size_t max_reading_bytes = size_t{1} << 30;        // of large bodies that wait to be read; more: 503
 };
 
 struct Service {
@@ -49,8 +52,7 @@ struct Service {
   Model model(const std::optional<std::string>& name) const;
   bool is_base(std::string_view name) const;
 
-  // The tokens of a prompt. ApiError 400 without a look at a text so long that it cannot fit the context: the server's
-  // thread has others to serve.
+  // The tokens of a prompt. ApiError 400 without a look at a text so long that it cannot fit the context: others wait.
   std::vector<int32_t> encode(std::string_view text, bool add_special) const;
 
   std::string random_id();  // 32 hexadecimal digits
@@ -65,11 +67,14 @@ struct Service {
   int64_t started;          // unix seconds
   Loop loop;
   Answers answers;
-  Worker adapter_worker, control_worker;
 
  private:
   size_t max_prompt_bytes_;
+  std::mutex random_mutex_;
   std::mt19937_64 random_;
+
+ public:
+  Worker adapter_worker, control_worker, prompt_worker;  // destroyed first: their tasks use what is above
 };
 
 int64_t unix_seconds();

@@ -21,8 +21,8 @@ using Clock = std::chrono::steady_clock;
 
 class SglangAnswer : public Answer {
  public:
-  SglangAnswer(Service& service, std::shared_ptr<Responder> responder, AnswerPlan plan, SglangRequest request)
-      : Answer(service, std::move(responder), std::move(plan)),
+  SglangAnswer(Service& service, Reply reply, AnswerPlan plan, SglangRequest request)
+      : Answer(service, std::move(reply), std::move(plan)),
         request_(std::move(request)),
         single_(!request_.batch && plan_.request.n == 1),
         logprobs_(choices_.size()),
@@ -30,8 +30,8 @@ class SglangAnswer : public Answer {
     keep_ = true;
   }
 
-  bool is_named(std::string_view id) const override {
-    return std::ranges::count(request_.ids, id) > 0 || Answer::is_named(id);
+  bool is_named(const Names& ids) const override {
+    return Answer::is_named(ids) || std::ranges::any_of(request_.ids, [&](const auto& id) { return ids.contains(id); });
   }
 
  private:
@@ -142,11 +142,10 @@ class SglangAnswer : public Answer {
 
   std::string body() override {
     std::string out = single_ ? "" : "[";
-    for (size_t i = 0; i < choices_.size(); ++i) {
-      if (i > 0) out += ',';
+    append_choices(out, [&](size_t i) {
       append_object(out, i);
       out += '}';
-    }
+    });
     return single_ ? out : out + "]";
   }
 
@@ -167,7 +166,7 @@ class SglangAnswer : public Answer {
 
 }  // namespace
 
-void handle_sglang_generate(Service& service, const HttpRequest& request, std::shared_ptr<Responder> responder) {
+Action handle_sglang_generate(Service& service, const HttpRequest& request) {
   SglangRequest asked = parse_sglang(read_body(request, false), service.rules);
   std::vector<PromptInput> prompts;
   if (auto* ids = std::get_if<std::vector<std::vector<int32_t>>>(&asked.prompts))
@@ -184,10 +183,12 @@ void handle_sglang_generate(Service& service, const HttpRequest& request, std::s
     for (PromptInput& prompt : prompts) prompt.adapter.reset();
   if (asked.ids.size() == 1) common.request_id = asked.ids[0];
   constexpr int64_t kUsualTokens = 128;
+  asked.prompts = {};  // tokens by now
   AnswerPlan plan =
       make_plan(service, common, std::move(prompts), {.asked = asked.max_tokens, .usual = kUsualTokens}, request, "");
-  service.answers.start(
-      std::make_shared<SglangAnswer>(service, std::move(responder), std::move(plan), std::move(asked)));
+  return [&service, plan = std::move(plan), asked = std::move(asked)](Reply reply) mutable {
+    service.answers.start(std::make_shared<SglangAnswer>(service, std::move(reply), std::move(plan), std::move(asked)));
+  };
 }
 
 }  // namespace lockstep::server

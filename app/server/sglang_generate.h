@@ -1,14 +1,13 @@
 // POST /generate, as SGLang. Log-probabilities are after the temperature, as there.
 #pragma once
 
-#include <memory>
 #include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
-#include "server/http.h"
 #include "server/plan.h"
+#include "server/route.h"
 
 namespace lockstep::server {
 
@@ -26,7 +25,7 @@ struct SglangRequest {
 // ApiError 400.
 SglangRequest parse_sglang(const OrderedJson& body, const SamplingRules& rules);
 
-// Throws ApiError and what Serving::submit throws.
-void handle_sglang_generate(Service& service, const HttpRequest& request, std::shared_ptr<Responder> responder);
+// Throws ApiError; its action, what Serving::submit throws.
+Action handle_sglang_generate(Service& service, const HttpRequest& request);
 
 }  // namespace lockstep::server

@@ -100,6 +100,7 @@ SglangRequest parse_sglang(const OrderedJson& body, const SamplingRules& rules) 
   }
   if (const OrderedJson* ids = fields.find("rid")) {
     request.ids = *fields.strings("rid");
+    for (const std::string& id : request.ids) check_repeated(id, "rid");
     if (ids->is_array() && request.ids.size() != count)
       throw bad_request(fmt::format("`rid` holds {} values for {} prompts.", request.ids.size(), count), "rid");
   }
@@ -120,6 +121,8 @@ SglangRequest parse_sglang(const OrderedJson& body, const SamplingRules& rules) 
   common.options.include_stop = sampling.flag("no_stop_trim");
   common.options.skip_special = sampling.flag("skip_special_tokens", true);
   common.options.return_token_versions = fields.flag("return_token_versions");
+  common.options.logprobs_name = "top_logprobs_num";
+  common.options.prompt_logprobs_name = "logprob_start_len";
   common.version = read_version_fields(fields);
   request.text_in_logprobs = fields.flag("return_text_in_logprobs");
   if (each.flag("return_logprob")) {

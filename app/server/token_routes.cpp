@@ -37,8 +37,8 @@ void append_content(std::string& out, const recipes::GeneratedToken& token) {
 
 class TokensAnswer : public Answer {
  public:
-  TokensAnswer(Service& service, std::shared_ptr<Responder> responder, AnswerPlan plan)
-      : Answer(service, std::move(responder), std::move(plan)), logprobs_(choices_.size()), created_(unix_seconds()) {}
+  TokensAnswer(Service& service, Reply reply, AnswerPlan plan)
+      : Answer(service, std::move(reply), std::move(plan)), logprobs_(choices_.size()), created_(unix_seconds()) {}
 
  private:
   void add_logprobs(const Delta& delta) {
@@ -91,12 +91,11 @@ class TokensAnswer : public Answer {
   std::string body() override {
     std::string out = fmt::format(R"({{"request_id":{},"model":{},"created":{},"choices":[)", json_string(plan_.id),
                                   json_string(plan_.model), created_);
-    for (size_t i = 0; i < choices_.size(); ++i) {
-      if (i > 0) out += ',';
+    append_choices(out, [&](size_t i) {
       append_choice(out, i, choices_[i]);
       append_choice_tokens(out, choices_[i]);
       out += R"(,"routed_experts":null,"sampling_mask":null})";
-    }
+    });
     out += R"(],"usage":)" + usage_json(usage(), service_.options.prompt_tokens_details) + R"(,"prompt_logprobs":)";
     out += plan_.request.prompt_logprobs ? prompt_logprobs_json(service_.tokenizer, prompt_logprobs_[0]) : "null";
     out += R"(,"kv_transfer_params":null,"ec_transfer_params":null)";
@@ -110,16 +109,18 @@ class TokensAnswer : public Answer {
 
 }  // namespace
 
-void handle_tokens_generate(Service& service, const HttpRequest& request, std::shared_ptr<Responder> responder) {
+Action handle_tokens_generate(Service& service, const HttpRequest& request) {
   TokensRequest asked = parse_tokens(read_body(request), service.rules);
   std::vector<PromptInput> prompts = {{.tokens = std::move(asked.tokens)}};
   AnswerPlan plan = make_plan(service, asked.common, std::move(prompts),
                               {.asked = asked.max_tokens, .usual = service.rules.defaults.max_new_tokens}, request,
                               "generate-tokens-");
-  service.answers.start(std::make_shared<TokensAnswer>(service, std::move(responder), std::move(plan)));
+  return [&service, plan = std::move(plan)](Reply reply) mutable {
+    service.answers.start(std::make_shared<TokensAnswer>(service, std::move(reply), std::move(plan)));
+  };
 }
 
-void handle_tokenize(Service& service, const HttpRequest& request, std::shared_ptr<Responder> responder) {
+Action handle_tokenize(Service& service, const HttpRequest& request) {
   const OrderedJson body = read_body(request);
   const Fields fields(body);
   service.model(fields.string("model"));
@@ -142,10 +143,10 @@ void handle_tokenize(Service& service, const HttpRequest& request, std::shared_p
   } else {
     out += "null";
   }
-  responder->send(json_response(out + "}"));
+  return send_action(json_response(out + "}"));
 }
 
-void handle_detokenize(Service& service, const HttpRequest& request, std::shared_ptr<Responder> responder) {
+Action handle_detokenize(Service& service, const HttpRequest& request) {
   const OrderedJson body = read_body(request);
   const Fields fields(body);
   service.model(fields.string("model"));
@@ -154,7 +155,7 @@ void handle_detokenize(Service& service, const HttpRequest& request, std::shared
   check_vocabulary(*tokens, service.rules, "tokens");
   std::string out = R"({"prompt":)";
   append_string(out, service.tokenizer.decode(*tokens));
-  responder->send(json_response(out + "}"));
+  return send_action(json_response(out + "}"));
 }
 
 }  // namespace lockstep::server

@@ -1,12 +1,11 @@
 // Tokens in, tokens out: POST /tokenize, /detokenize and /inference/v1/generate, as vLLM.
 #pragma once
 
-#include <memory>
 #include <optional>
 #include <vector>
 
-#include "server/http.h"
 #include "server/plan.h"
+#include "server/route.h"
 
 namespace lockstep::server {
 
@@ -19,9 +18,9 @@ struct TokensRequest {
 // ApiError 400.
 TokensRequest parse_tokens(const OrderedJson& body, const SamplingRules& rules);
 
-// Throw ApiError and what Serving::submit throws.
-void handle_tokens_generate(Service& service, const HttpRequest& request, std::shared_ptr<Responder> responder);
-void handle_tokenize(Service& service, const HttpRequest& request, std::shared_ptr<Responder> responder);
-void handle_detokenize(Service& service, const HttpRequest& request, std::shared_ptr<Responder> responder);
+// Throw ApiError; the action of the first, what Serving::submit throws.
+Action handle_tokens_generate(Service& service, const HttpRequest& request);
+Action handle_tokenize(Service& service, const HttpRequest& request);
+Action handle_detokenize(Service& service, const HttpRequest& request);
 
 }  // namespace lockstep::server

@@ -88,7 +88,7 @@ class Served {
  public:
   explicit Served(ServiceOptions options = {}, recipes::ServingOptions serving_options = {})
       : running_([this](HttpRequest request, std::shared_ptr<Responder> responder) {
-          router->handle(request, std::move(responder));
+          router->handle(std::move(request), responder);
         }) {
     const Model& model = Model::get();
     if (options.model_names.empty()) options.model_names = {"base"};

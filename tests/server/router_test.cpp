@@ -19,6 +19,8 @@ TEST(Router, WhatThereIs) {
   EXPECT_EQ(served.get("/v1/nothing").json(), OrderedJson({{"detail", "Not Found"}}));
   EXPECT_EQ(served.get("/v1/completions").status, 405);
   EXPECT_EQ(served.ask("OPTIONS", "/v1/completions").status, 405);
+  EXPECT_NE(served.ask("DELETE", "/flush_cache").head.find("\r\nAllow: GET, POST"), std::string::npos);
+  EXPECT_NE(served.ask("DELETE", "/health").head.find("\r\nAllow: GET, POST"), std::string::npos);
   EXPECT_EQ(served.ask("DELETE", "/v1/models").status, 405);
   EXPECT_EQ(served.ask("ET", "/flush_cache").status, 405) << "the end of a method is none";
   EXPECT_EQ(served.get("/health").status, 200);
@@ -91,6 +93,31 @@ TEST(Router, AFullQueueIs429) {
   served.serving->resume();
   EXPECT_EQ(first.get().status, 200);
   EXPECT_EQ(served.post("/v1/completions", kShort).status, 200);
+}
+
+TEST(Router, AbortByAnIdWithOrWithoutItsPrefix) {
+  const Served served;
+  served.serving->pause(recipes::PauseMode::in_place);
+  const auto asked = [&](const std::string& path, OrderedJson body, const std::string& id) {
+    body["request_id"] = body["rid"] = id;
+    return std::async(std::launch::async, [&served, path, body] { return served.post(path, body).status; });
+  };
+  const OrderedJson ids = {{"token_ids", {1}}, {"sampling_params", {{"max_tokens", 4}}}};
+  auto bare = asked("/inference/v1/generate", ids, "a-1"), full = asked("/inference/v1/generate", ids, "a-2");
+  auto other = asked("/generate", {{"text", "1+1="}, {"sampling_params", {{"max_new_tokens", 4}}}}, "b-1");
+  ASSERT_TRUE(testing::eventually([&] { return served.serving->metrics().waiting == 3; }, 30s));
+  const auto aborted = [&](const char* id) {
+    return served.json("/abort_requests", {{"request_ids", {id}}})["aborted"];
+  };
+  EXPECT_EQ(aborted("1"), 0) << "a part of an id is none";
+  EXPECT_EQ(aborted("tokens-a-1"), 0);
+  EXPECT_EQ(aborted("a-1"), 1);
+  EXPECT_EQ(aborted("generate-tokens-a-2"), 1);
+  EXPECT_EQ(bare.get(), 200);
+  EXPECT_EQ(full.get(), 200);
+  served.serving->resume();
+  EXPECT_EQ(other.get(), 200);
+  EXPECT_EQ(served.serving->metrics().finished["abort"], 2);
 }
 
 TEST(Router, Draining) {

@@ -200,6 +200,20 @@ TEST_F(SglangRoutes, ModelInfoAndHealth) {
   EXPECT_EQ(served_->get("/health_generate").status, 200);
 }
 
+// A probe must not wait for as long as a trainer pauses.
+TEST(HealthGenerate, IsAnsweredInTime) {
+  ServiceOptions options;
+  options.health_timeout = 50ms;
+  const Served served(std::move(options));
+  served.serving->pause(recipes::PauseMode::in_place);
+  const Reply paused = served.get("/health_generate");
+  EXPECT_EQ(paused.status, 503);
+  EXPECT_NE(paused.json()["error"]["message"].get<std::string>().find("50 ms"), std::string::npos) << paused.body;
+  EXPECT_EQ(served.service->answers.size(), 0u);
+  served.serving->resume();
+  EXPECT_TRUE(testing::eventually([&] { return served.serving->idle(); }, 30s)) << "it was cancelled";
+}
+
 TEST_F(SglangRoutes, TokensInTokensOut) {
   const OrderedJson body = {
       {"token_ids", {1, 2, 3}},

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "text/jinja/operators.h"
+#include "text/json_escape.h"
 
 namespace lockstep::text::jinja {
 
@@ -49,27 +50,15 @@ class JsonWriter {
     return repr(value.real());
   }
 
-  void code(uint32_t unit) {
-    out += "\\u";
-    for (int shift = 12; shift >= 0; shift -= 4) out += "0123456789abcdef"[unit >> shift & 15];
-  }
-
   void string(const std::string& text) {
     runtime_.charge(text.size() + 2);
     out += '"';
     const auto one = [&](uint32_t unit) {
-      switch (unit) {
-        case '"': out += "\\\""; return;
-        case '\\': out += "\\\\"; return;
-        case '\n': out += "\\n"; return;
-        case '\r': out += "\\r"; return;
-        case '\t': out += "\\t"; return;
-        case '\b': out += "\\b"; return;
-        case '\f': out += "\\f"; return;
-        default: break;
-      }
-      if (unit < 0x20 || (style_.ensure_ascii && unit == 0x7F)) return code(unit);
-      out += static_cast<char>(unit);
+      const bool plain = unit >= 0x20 && unit != '"' && unit != '\\' && !(style_.ensure_ascii && unit == 0x7F);
+      if (plain)
+        out += static_cast<char>(unit);
+      else
+        append_json_escape(out, unit);
     };
     if (!style_.ensure_ascii) {
       for (const char c : text) one(static_cast<unsigned char>(c));
@@ -78,10 +67,10 @@ class JsonWriter {
         if (letter < 0x80) {
           one(letter);
         } else if (letter < 0x10000) {
-          code(letter);
+          append_json_escape(out, letter);
         } else {
-          code(0xD800 + ((letter - 0x10000) >> 10));
-          code(0xDC00 + ((letter - 0x10000) & 0x3FF));
+          append_json_escape(out, 0xD800 + ((letter - 0x10000) >> 10));
+          append_json_escape(out, 0xDC00 + ((letter - 0x10000) & 0x3FF));
         }
       }
     }
