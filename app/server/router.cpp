@@ -52,32 +52,33 @@ struct RouteEntry {
   std::string_view methods, path;  // "GET POST"
   Route route;
   Errors errors = Errors::vllm;
+  bool generates = false;  // refused while draining
 };
 
 namespace {
 
 constexpr RouteEntry kRoutes[] = {
     {"GET", "/v1/models", handle_models},
-    {"POST", "/v1/completions", handle_completions},
-    {"POST", "/v1/chat/completions", handle_chat_completions},
+    {"POST", "/v1/completions", handle_completions, Errors::vllm, true},
+    {"POST", "/v1/chat/completions", handle_chat_completions, Errors::vllm, true},
     {"POST", "/v1/load_lora_adapter", handle_vllm_load},
     {"POST", "/v1/unload_lora_adapter", handle_vllm_unload},
     {"POST", "/load_lora_adapter", handle_sglang_load, Errors::sglang},
     {"POST", "/unload_lora_adapter", handle_sglang_unload, Errors::sglang},
-    {"POST PUT", "/generate", handle_sglang_generate, Errors::sglang},
+    {"POST PUT", "/generate", handle_sglang_generate, Errors::sglang, true},
     {"GET POST", "/flush_cache", handle_flush_cache, Errors::sglang},
     {"POST", "/pause_generation", handle_pause_generation, Errors::sglang},
     {"POST", "/continue_generation", handle_continue_generation, Errors::sglang},
     {"POST", "/abort_request", handle_abort_request, Errors::sglang},
     {"GET", "/model_info", handle_model_info, Errors::sglang},
     {"GET", "/get_model_info", handle_model_info, Errors::sglang},
-    {"GET", "/health_generate", handle_health_generate, Errors::sglang},
+    {"GET", "/health_generate", handle_health_generate, Errors::sglang, true},
     {"POST", "/pause", handle_pause},
     {"POST", "/resume", handle_resume},
     {"GET", "/is_paused", handle_is_paused},
     {"POST", "/reset_prefix_cache", handle_reset_prefix_cache},
     {"POST", "/abort_requests", handle_abort_requests},
-    {"POST", "/inference/v1/generate", handle_tokens_generate},
+    {"POST", "/inference/v1/generate", handle_tokens_generate, Errors::vllm, true},
     {"POST", "/tokenize", handle_tokenize},
     {"POST", "/detokenize", handle_detokenize},
     {"GET", "/version", handle_version},
@@ -167,13 +168,15 @@ void Router::dispatch(HttpRequest request, const Reply& reply) {
   const auto entry = std::ranges::find(kRoutes, request.path, &RouteEntry::path);
   if (entry == std::ranges::end(kRoutes)) return reply->send(kNotFound);
   if (!allows(entry->methods, request.method)) return reply->send(not_allowed(std::string(entry->methods)));
-  if (request.body.size() > kReadAtOnce) return read_beside(*entry, std::move(request), reply);
+  const bool large = request.body.size() > kReadAtOnce;
+  if (draining_ && (large || entry->generates))
+    return act(*entry, throwing(ApiError(503, "the server is shutting down")), reply);
+  if (large) return read_beside(*entry, std::move(request), reply);
   act(*entry, read(*entry, service_, request), reply);
 }
 
 void Router::read_beside(const RouteEntry& entry, HttpRequest request, const Reply& reply) {
   const size_t bytes = request.body.size();
-  if (draining_) return act(entry, throwing(ApiError(503, "the server is shutting down")), reply);
   if (reading_bytes_ + bytes > service_.options.max_reading_bytes)
     return act(entry, throwing(ApiError(503, "too many large requests wait to be read")), reply);
   reading_bytes_ += bytes;

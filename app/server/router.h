@@ -15,7 +15,7 @@ class Router {
 
   // Never throws: every request is answered.
   void handle(HttpRequest request, const Reply& reply);
-  void set_draining() { draining_ = true; }               // /health says so; no large body is read any more
+  void set_draining() { draining_ = true; }  // /health says so; nothing more is generated for who comes now
   bool is_reading() const { return reading_bytes_ > 0; }  // of those that came before
 
  private:

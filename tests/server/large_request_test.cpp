@@ -174,6 +174,9 @@ TEST(LargeRequests, WhatIsBeingReadWhenDrainingBeginsIsAnswered) {
   ASSERT_TRUE(eventually([&] { return is_reading(served); }, 30s));
   on_server(served, [&] { return served.router->set_draining(), true; });
   EXPECT_EQ(served.post("/v1/completions", padded(kShort)).status, 503);
+  EXPECT_EQ(served.post("/v1/completions", kShort).status, 503);
+  EXPECT_EQ(served.post("/generate", {{"text", "1+1="}}).status, 503);
+  EXPECT_EQ(served.get("/v1/models").status, 200);
   EXPECT_TRUE(is_reading(served));
   block.release();
   EXPECT_EQ(answer_of(first).status, 200);
