@@ -17,18 +17,18 @@ namespace {
 
 // Options with their defaults, checked.
 struct Limits {
-  int64_t kv_bytes = int64_t{2} << 30, max_sequences = 0, max_batch_tokens = 2048, max_decode_steps = 0;
+  int64_t kv_bytes = int64_t{2} << 30, max_sequences = 0, max_batch_tokens = 0, max_decode_steps = 0;
   const text::Tokenizer* tokenizer = nullptr;
 
   Limits(const EngineOptions& options, Device device)
       : max_sequences(options.max_sequences),
+        // On the CPU at least a row for every sequence that may decode.
+        max_batch_tokens(device == Device::cuda ? kGpuBatchTokens : std::max(kCpuBatchTokens, max_sequences)),
         max_decode_steps(std::min(options.max_decode_steps, DecodeLoop::kMostSteps)),
         tokenizer(options.tokenizer) {
     constexpr double kShareOfFreeMemory = 0.85;
-    if (device == Device::cuda) {
+    if (device == Device::cuda)
       kv_bytes = static_cast<int64_t>(kShareOfFreeMemory * static_cast<double>(cuda_info().free_bytes));
-      max_batch_tokens = kGpuBatchTokens;
-    }
     kv_bytes = options.kv_bytes.value_or(kv_bytes);
     max_batch_tokens = options.max_batch_tokens.value_or(max_batch_tokens);
     require(kv_bytes > 0, "kv_bytes", kv_bytes, "above 0");
