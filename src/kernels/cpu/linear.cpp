@@ -209,7 +209,7 @@ void forward(const Tensor& y, const ConstTensor& x, const PackedWeight& weight, 
     float* const room = scratch + blocking.scratch_bytes() / sizeof(float);
     compute_part(product, strips, blocking, even_part(product.rows, grid.row_parts, part % grid.row_parts),
                  even_part(product.strips(), grid.strip_parts, part / grid.row_parts), scratch,
-                 [&](Span rows, Span near) {
+                 grid.after(product.strips(), part, stream.threads()), [&](Span rows, Span near) {
                    const Span columns{near.begin * kStrip, std::min(product.columns, near.end * kStrip)};
                    if (!parts.residual.empty()) add_residual(y, parts.residual, rows, columns);
                    inner.wait();

@@ -164,10 +164,11 @@ struct RowTiles {
   }
 };
 
-// The tiles of a block over some strips. `scratch` holds b.scratch_bytes().
+// The tiles of a block over some strips. `after`: the strip this worker is likely to go on with; -1: not known.
+// `scratch` holds b.scratch_bytes().
 template <class Source>
 void compute_strips(const Product& p, const Source& source, const Blocking& b, const RowTiles& tiles, Span depth,
-                    Span strips, float* scratch) {
+                    Span strips, float* scratch, int64_t after = -1) {
   using Load = typename Source::Load;
   const auto steps = static_cast<size_t>(depth.size());
   for (int64_t first = strips.begin; first < strips.end; first += kGroupStrips) {
@@ -176,6 +177,10 @@ void compute_strips(const Product& p, const Source& source, const Blocking& b, c
     for (int64_t s = 0; s < members; ++s)
       views[s] = source.strip(first + s, static_cast<size_t>(depth.begin), steps,
                               scratch + b.pack_floats + static_cast<size_t>(s) * steps * kStrip);
+    // Several tiles of few rows read a strip from memory once: the next strips are fetched during all of them.
+    constexpr int64_t kMostTiles = 5;
+    const int64_t next = first + members < strips.end ? first + members : after;
+    const bool fetches = !Source::kRoom && next >= 0 && tiles.count > 1 && tiles.count <= kMostTiles;
     for (int64_t t = 0; t < tiles.count; ++t)
       for (int64_t s = 0; s < members; ++s) {
         const int64_t column = (first + s) * kStrip, row = tiles.at[t].begin;
@@ -190,6 +195,13 @@ void compute_strips(const Product& p, const Source& source, const Blocking& b, c
                                              .init_stride = p.c_stride,
                                              .c = c,
                                              .c_stride = p.c_stride};
+        call.fetch = views[s].data + views[s].ahead;
+        if (fetches) {
+          const StripView<typename Load::Stored> coming =
+              source.strip(std::min(next + s, p.strips() - 1), static_cast<size_t>(depth.begin), steps, nullptr);
+          call.fetch = coming.data + steps * coming.stride * static_cast<size_t>(t) / static_cast<size_t>(tiles.count);
+          call.fetch_step = coming.stride / static_cast<size_t>(tiles.count) + 1;
+        }
         if (depth.begin == 0) {
           call.init = p.init ? p.init + row * p.init_stride + column : nullptr;
           call.init_stride = p.init_stride;
@@ -205,10 +217,10 @@ struct NoEnd {
   void operator()(Span, Span) const {}
 };
 
-// The part of the product at `rows` x `strips`. `scratch` holds b.scratch_bytes().
+// The part of the product at `rows` x `strips`. `after` and `scratch` as in compute_strips.
 template <class Source, class End = NoEnd>
 void compute_part(const Product& p, const Source& source, const Blocking& b, Span rows, Span strips, float* scratch,
-                  const End& end = {}) {
+                  int64_t after = -1, const End& end = {}) {
   constexpr int64_t kNearFloats = 32768;
   const auto depth_step = static_cast<int64_t>(b.depth);
   for (int64_t row = rows.begin; row < rows.end; row += b.rows) {
@@ -221,7 +233,7 @@ void compute_part(const Product& p, const Source& source, const Blocking& b, Spa
       const int64_t step = ends ? kGroupStrips * std::max<int64_t>(1, groups) : strips.size();
       for (int64_t first = strips.begin; first < strips.end; first += step) {
         const Span near{first, std::min(strips.end, first + step)};
-        compute_strips(p, source, b, tiles, depth, near, scratch);
+        compute_strips(p, source, b, tiles, depth, near, scratch, near.end < strips.end ? near.end : after);
         if (ends) end(block, near);
       }
     }
@@ -237,7 +249,8 @@ void run_product(const Product& p, const Source& source, int64_t strip_cycles, S
   stream.parallel(grid.tasks(), [&](int64_t index, int worker) {
     auto* const scratch = static_cast<float*>(stream.scratch(worker, blocking.scratch_bytes()));
     compute_part(p, source, blocking, even_part(p.rows, grid.row_parts, index % grid.row_parts),
-                 even_part(p.strips(), grid.strip_parts, index / grid.row_parts), scratch);
+                 even_part(p.strips(), grid.strip_parts, index / grid.row_parts), scratch,
+                 grid.after(p.strips(), index, stream.threads()));
   });
 }
 
