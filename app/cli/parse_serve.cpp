@@ -70,7 +70,7 @@ FlagSet serve_flags(ServeOptions& o) {
             {{"--max-model-len", "N", number(o.max_model_len, 1, kMany), "tokens of prompt and answer (the model's)"},
              {"--max-num-seqs", "N", number(o.max_num_seqs, 1, 65536), "most sequences generated at once"},
              {"--max-num-batched-tokens", "N", number(o.max_num_batched_tokens, 1, kMany),
-              "tokens of one step; longer prompts take several (CPU 2048; GPU 16384)"},
+              "tokens of one step; longer prompts take several (CPU 512; GPU 16384)"},
              {"--num-scheduler-steps", "N", number(o.num_scheduler_steps, 1, 16),
               "on a GPU: tokens that are generated before others may join; fewer answer sooner, more are faster"},
              {"--kv-cache-bytes", "N", number(o.kv_bytes, 1 << 16, 1e15), "most memory of the KV cache"},

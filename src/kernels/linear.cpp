@@ -2,8 +2,8 @@
 
 #include "core/error.h"
 #include "kernels/cpu/matrix_ops.h"
-#include "kernels/cpu/row_ops.h"
 #include "kernels/cuda/ops.h"
+#include "kernels/lora_checks.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -34,15 +34,43 @@ void linear_forward(Tensor y, ConstTensor x, const PackedWeight& weight, ConstTe
                     Stream& stream) {
   require_linear(y, x, weight, bias, residual, "linear_forward", stream);
   if (stream.device() == Device::cuda) return cuda::linear_forward(y, x, weight, bias, residual, stream);
-  cpu::linear_forward(y, x, weight, bias, stream);
-  if (!residual.empty()) cpu::add(y, residual, stream);
+  cpu::linear_forward(y, x, weight, {.bias = bias, .residual = residual}, stream);
 }
 
 void adapted_linear_forward(Tensor y, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
                             ConstTensor residual, std::span<const LoraPair> pairs, Stream& stream) {
+  if (stream.device() == Device::cpu) {
+    require_inner(h, x.shape[0], pairs, "adapted_linear_forward", stream);
+    const LoraRows all{.row_begin = 0, .rows = x.shape[0], .pairs = pairs};
+    return adapted_linear_forward(y, h, x, weight, bias, residual, std::span(&all, 1), stream);
+  }
   stream.beside([&] { lora_shrink(h, x, pairs, stream); },
                 [&] { linear_forward(y, x, weight, bias, residual, stream); });
   lora_expand(y, h, pairs, stream);
+}
+
+void adapted_linear_forward(Tensor y, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
+                            ConstTensor residual, std::span<const LoraRows> adapters, Stream& stream) {
+  constexpr const char* kOp = "adapted_linear_forward";
+  if (stream.device() == Device::cuda)
+    throw DeviceError({.what = "rows of many adapters are tiles on a GPU", .where = kOp});
+  require_linear(y, x, weight, bias, residual, kOp, stream);
+  require_f32(h, {x[0], h.shape[1]}, kOp, "h");
+  int64_t row = 0;
+  for (const LoraRows& part : adapters) {
+    require_pairs(part.pairs, kOp, stream);
+    require_input(x, part.pairs, kOp, stream);
+    require_output(y, part.pairs, kOp, stream);
+    if (part.row_begin < row || part.rows < 0 || part.row_begin + part.rows > x[0] || total_rank(part.pairs) > h[1])
+      throw ShapeError({.what = "an adapter's rows are not rows of the product",
+                        .where = kOp,
+                        .got = std::to_string(part.rows) + " rows from " + std::to_string(part.row_begin) +
+                               " of total rank " + std::to_string(total_rank(part.pairs)),
+                        .wanted = "rows from " + std::to_string(row) + " to " + std::to_string(x[0]) +
+                                  ", total rank at most " + std::to_string(h[1])});
+    row = part.row_begin + part.rows;
+  }
+  cpu::linear_forward(y, x, weight, {.bias = bias, .residual = residual, .adapters = adapters, .h = h}, stream);
 }
 
 void adapted_linear_forward(Tensor y, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,

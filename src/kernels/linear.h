@@ -17,13 +17,18 @@ namespace lockstep::kernels {
 void linear_forward(Tensor y, ConstTensor x, const PackedWeight& weight, ConstTensor bias, ConstTensor residual,
                     Stream& stream);
 
-// linear_forward with an adapter: lora_shrink(h, x), linear_forward(y, x), lora_expand(y, h), with their contracts. On
-// a GPU the first two run side by side.
+// linear_forward with an adapter: lora_shrink(h, x), linear_forward(y, x), lora_expand(y, h), with their contracts and
+// their bits. On a GPU the first two run side by side; on the CPU all are tasks of one parallel call.
 //   h [T, total rank] activations, scratch
 void adapted_linear_forward(Tensor y, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
                             ConstTensor residual, std::span<const LoraPair> pairs, Stream& stream);
 
-// The same for rows of many adapters.   h [T, tiles.h_columns()]
+// The same for rows of many adapters on the CPU: `adapters` in order of rows; rows of none are base rows. A GPU takes
+// tiles (DeviceError).   h [T, at least the total rank of any]
+void adapted_linear_forward(Tensor y, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
+                            ConstTensor residual, std::span<const LoraRows> adapters, Stream& stream);
+
+// The same for rows of many adapters on a GPU.   h [T, tiles.h_columns()]
 void adapted_linear_forward(Tensor y, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
                             ConstTensor residual, const LoraTiles& tiles, int64_t site, Stream& stream);
 

@@ -1,12 +1,12 @@
 #include "kernels/lora.h"
 
 #include <algorithm>
-#include <limits>
 #include <string>
 
 #include "core/error.h"
 #include "core/transfer.h"
 #include "kernels/cuda/ops.h"
+#include "kernels/lora_checks.h"
 #include "kernels/matmul.h"
 #include "kernels/pack.h"
 
@@ -14,42 +14,6 @@ namespace lockstep::kernels {
 namespace {
 
 constexpr int64_t kGradientBlock = 256;
-
-// h and its gradient: T rows of the pairs' ranks side by side.
-void require_inner(const ConstTensor& h, int64_t rows, std::span<const LoraPair> pairs, const char* op,
-                   const Stream& stream) {
-  require_tensor(h, activation_dtype(stream.device()), {rows, total_rank(pairs)}, op, "h");
-}
-
-void require_pairs(std::span<const LoraPair> pairs, const char* op, const Stream& stream) {
-  const DType dtype = activation_dtype(stream.device());
-  const int64_t most = stream.device() == Device::cuda ? kMostGpuRank : std::numeric_limits<int64_t>::max();
-  for (const LoraPair& pair : pairs) {
-    if (pair.a.rank != 2 || pair.b.rank != 2 || pair.rank() < 1 || pair.rank() > most || pair.b[0] != pair.rank())
-      throw ShapeError(
-          {.what = "a LoRA pair has impossible factors",
-           .where = op,
-           .got = shape_text(pair.a) + " and " + shape_text(pair.b),
-           .wanted = "[in, rank] and [rank, out], rank at least 1, on a GPU at most " + std::to_string(kMostGpuRank)});
-    require_tensor(pair.a, dtype, {pair.a[0], pair.rank()}, op, "a");
-    require_tensor(pair.b, dtype, {pair.rank(), pair.b[1]}, op, "b");
-  }
-}
-
-void require_input(const ConstTensor& x, std::span<const LoraPair> pairs, const char* op, const Stream& stream) {
-  for (const LoraPair& pair : pairs)
-    require_tensor(x, activation_dtype(stream.device()), {x.shape[0], pair.a[0]}, op, "x");
-}
-
-void require_output(const ConstTensor& y, std::span<const LoraPair> pairs, const char* op, const Stream& stream) {
-  int64_t width = 0;
-  for (const LoraPair& pair : pairs) width = std::max(width, pair.out_begin + pair.b[1]);
-  if (y.rank == 2 && y.dtype == activation_dtype(stream.device()) && y[1] >= width) return;
-  throw ShapeError({.what = "op argument has the wrong shape",
-                    .where = std::string(op) + ": y",
-                    .got = shape_text(y),
-                    .wanted = "at least " + std::to_string(width) + " columns of activations"});
-}
 
 // What the CPU does pair by pair: f(pair, its columns of h).
 template <class View, class F>

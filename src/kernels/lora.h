@@ -23,6 +23,12 @@ struct LoraPair {
 };
 int64_t total_rank(std::span<const LoraPair> pairs);
 
+// Consecutive rows of one adapter, with its pairs that read one input.
+struct LoraRows {
+  int64_t row_begin = 0, rows = 0;
+  std::span<const LoraPair> pairs;
+};
+
 inline constexpr int64_t kMostGpuRank = 256;
 
 // Ranks from 1; on a GPU at most kMostGpuRank a pair. All tensors are activations: f32 on the CPU, bf16 on a GPU, with

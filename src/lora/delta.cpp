@@ -73,6 +73,27 @@ int64_t gradient_floats(const AdapterLayout& layout) {
   return most;
 }
 
+namespace {
+
+// All adapters in one call of the workers.
+void adapted_linear_on_cpu(Tensor y, ConstTensor x, const kernels::PackedWeight& weight, ConstTensor bias,
+                           ConstTensor residual, int64_t layer, Product product, std::span<const AdapterRows> adapters,
+                           Arena& arena, Stream& stream) {
+  std::vector<std::vector<kernels::LoraPair>> pairs;
+  std::vector<kernels::LoraRows> rows;
+  int64_t rank = 0;
+  for (const AdapterRows& part : adapters) {
+    if (part.adapter == nullptr || part.adapter->layout->site(layer, product).empty()) continue;
+    pairs.push_back(pairs_of(*part.adapter, part.adapter->layout->site(layer, product)));
+    rows.push_back({.row_begin = part.row_begin, .rows = part.rows, .pairs = pairs.back()});
+    rank = std::max(rank, kernels::total_rank(pairs.back()));
+  }
+  if (rows.empty()) return kernels::linear_forward(y, x, weight, bias, residual, stream);
+  kernels::adapted_linear_forward(y, arena.alloc({x[0], rank}), x, weight, bias, residual, rows, stream);
+}
+
+}  // namespace
+
 void adapted_linear_forward(Tensor y, ConstTensor x, const kernels::PackedWeight& weight, ConstTensor bias,
                             ConstTensor residual, int64_t layer, Product product, const AdapterBatch& adapters,
                             const DeltaDropout& dropout, Arena& arena, Stream& stream) {
@@ -83,6 +104,8 @@ void adapted_linear_forward(Tensor y, ConstTensor x, const kernels::PackedWeight
     kernels::adapted_linear_forward(y, h, x, weight, bias, residual, tiles, site_number(layer, product), stream);
     return delta_forward(y, x, layer, product, adapters.rows, dropout, arena, stream);
   }
+  if (stream.device() == Device::cpu && dropout.p == 0)
+    return adapted_linear_on_cpu(y, x, weight, bias, residual, layer, product, adapters.rows, arena, stream);
   const AdapterRows only = adapters.rows.size() == 1 ? adapters.rows.front() : AdapterRows();
   const bool whole = only.adapter != nullptr && only.rows == x[0] && dropout.p == 0;
   if (!whole || only.adapter->layout->site(layer, product).empty()) {

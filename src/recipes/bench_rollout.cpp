@@ -19,10 +19,9 @@ std::vector<rollout::Prompt> random_prompts(const Bench& bench, int64_t count, i
   return prompts;
 }
 
-rollout::EngineOptions engine_options(const Bench& bench, int64_t sequences) {
+rollout::EngineOptions engine_options(int64_t sequences) {
   rollout::EngineOptions options;
   options.max_sequences = std::max(options.max_sequences, sequences);
-  if (!bench.gpu()) options.max_batch_tokens = 1024;
   return options;
 }
 
@@ -54,7 +53,7 @@ double decode_limit(const Bench& bench, int64_t sequences, bool adapter) {
 
 // Generated tokens per second of wall time including prefill, and of decoding alone.
 void decode_one(Bench& bench, const std::string& name, int64_t sequences, int64_t version) {
-  rollout::Engine engine(bench.base.model, engine_options(bench, sequences), bench.stream);
+  rollout::Engine engine(bench.base.model, engine_options(sequences), bench.stream);
   if (version != rollout::Engine::kBase) engine.hold({version, bench.adapter.layout, bench.adapter.weights});
   const auto prompts = random_prompts(bench, sequences, bench.work.prompt_tokens);
   int64_t made = 0;
@@ -99,7 +98,7 @@ void bench_prefill(Bench& bench) {
   const double flops =
       2.0 * static_cast<double>(bench.product_parameters() - c.vocab_size * c.width) * tokens +
       bench.attention_flops(bench.work.prefill_tokens) * static_cast<double>(bench.work.prefill_prompts);
-  rollout::Engine engine(bench.base.model, engine_options(bench, bench.work.prefill_prompts), bench.stream);
+  rollout::Engine engine(bench.base.model, engine_options(bench.work.prefill_prompts), bench.stream);
   engine.hold({0, bench.adapter.layout, bench.adapter.weights});
   for (const auto& [name, version] :
        {std::pair<const char*, int64_t>{"prefill_tok_s", rollout::Engine::kBase}, {"prefill_lora_tok_s", 0}}) {
@@ -140,7 +139,7 @@ void publish_to_token(Bench& bench, rollout::Engine& engine, sync::Publisher& pu
 }  // namespace
 
 void bench_publish(Bench& bench) {
-  rollout::Engine engine(bench.base.model, engine_options(bench, 1), bench.stream);
+  rollout::Engine engine(bench.base.model, engine_options(1), bench.stream);
   sync::Publisher publisher(0);
   publisher.add(engine);
   std::vector<double> times;

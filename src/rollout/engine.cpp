@@ -21,13 +21,13 @@ void require(bool ok, const char* field, int64_t got, const char* wanted) {
 
 EngineLimits::EngineLimits(const EngineOptions& options, Device device)
     : max_sequences(options.max_sequences),
+      // On the CPU at least a row for every sequence that may decode.
+      max_batch_tokens(device == Device::cuda ? kGpuBatchTokens : std::max(kCpuBatchTokens, max_sequences)),
       max_decode_steps(std::min(options.max_decode_steps, DecodeLoop::kMostSteps)),
       tokenizer(options.tokenizer) {
   constexpr double kShareOfFreeMemory = 0.85;
-  if (device == Device::cuda) {
+  if (device == Device::cuda)
     kv_bytes = static_cast<int64_t>(kShareOfFreeMemory * static_cast<double>(cuda_info().free_bytes));
-    max_batch_tokens = kGpuBatchTokens;
-  }
   kv_bytes = options.kv_bytes.value_or(kv_bytes);
   max_batch_tokens = options.max_batch_tokens.value_or(max_batch_tokens);
   require(kv_bytes > 0, "kv_bytes", kv_bytes, "above 0");

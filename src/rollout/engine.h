@@ -20,13 +20,14 @@
 namespace lockstep::rollout {
 
 inline constexpr int64_t kGpuBatchTokens = 16384;
+inline constexpr int64_t kCpuBatchTokens = 512;  // the activations of so many rows stay in the caches
 
 struct EngineOptions {
   std::optional<int64_t> kv_bytes = {};  // upper bound of the KV pool; grown on demand up to it. Default: 2 GiB,
                                          // on a GPU 85 % of what is free when the engine is made
   int64_t max_sequences = 256;           // decoding at once
   std::optional<int64_t> max_batch_tokens = {};  // rows of one step; a longer prompt is prefilled in chunks. Default:
-                                                 // 2048, on a GPU kGpuBatchTokens
+                                                 // kCpuBatchTokens or max_sequences, on a GPU kGpuBatchTokens
   const text::Tokenizer* tokenizer = nullptr;    // needed for stop strings only
   bool prefix_cache = false;                     // keeps blocks of ended requests for those that begin alike
   int64_t max_decode_steps = 16;  // on a GPU: tokens a sequence may get in one step(), while all others wait

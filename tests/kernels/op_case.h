@@ -66,5 +66,6 @@ std::vector<OpCase> attention_cases();  // heads, attention
 std::vector<OpCase> row_speed_cases();
 std::vector<OpCase> product_speed_cases();
 std::vector<OpCase> attention_speed_cases();
+std::vector<OpCase> cpu_speed_cases();  // a whole model's products; the others would take a CPU hours
 
 }  // namespace lockstep::kernels::testing

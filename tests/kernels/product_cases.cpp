@@ -1,6 +1,9 @@
 // Products: linear, LoRA, embedding. Inputs are bf16 numbers on both devices, so f32 results differ by the order
 // of sums alone, and bf16 results by one rounding more.
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <numeric>
 
 #include "kernels/linear.h"
 #include "kernels/lora.h"
@@ -233,6 +236,68 @@ void add_lora_speeds(std::vector<OpCase>& cases, const char* layer, const LoraSh
   }
 }
 
+// All products of a block, in every layer with weights of its own, as decoding and prefill walk them: nothing but the
+// activations stays in a cache.
+struct ModelShape {
+  const char* name;
+  int64_t layers;
+  struct Product {
+    int64_t depth;
+    std::vector<int64_t> outs;
+    bool residual;
+    int64_t outputs() const { return std::accumulate(outs.begin(), outs.end(), int64_t{0}); }
+  };
+  std::vector<Product> products;
+};
+const ModelShape kSmolLm2 = {
+    "SmolLM2-135M",
+    30,
+    {{576, {576, 192, 192}, false}, {576, {576}, true}, {576, {1536, 1536}, false}, {1536, {576}, true}}};
+
+// The rows are shared out evenly among `adapters` of rank 16; none: the base alone. On a CPU.
+OpCase model_products(const ModelShape& model, int64_t rows, int64_t adapters) {
+  constexpr int64_t kRank = 16;
+  OpCase speed{.name = fmt::format("products of {} [{}], {} adapters", model.name, rows, adapters)};
+  const double t = static_cast<double>(rows), r = kRank;
+  for (const ModelShape::Product& p : model.products) {
+    const double k = static_cast<double>(p.depth), n = static_cast<double>(p.outputs());
+    const double layers = static_cast<double>(model.layers), pairs = static_cast<double>(p.outs.size());
+    const double inner = adapters > 0 ? r * (pairs * k + n) : 0;  // entries of one adapter's factors
+    speed.flops += layers * 2 * t * (n * k + inner);
+    speed.bytes += layers * (2 * n * k + 4 * inner * static_cast<double>(adapters));
+  }
+  speed.prepare = [=](Workbench& bench) -> Prepared {
+    std::vector<std::function<void()>>& launches = bench.keep(std::vector<std::function<void()>>());
+    std::vector<ConstTensor> outputs;
+    for (int64_t layer = 0; layer < model.layers; ++layer)
+      for (const ModelShape::Product& p : model.products) {
+        const int64_t n = p.outputs();
+        const PackedWeight& weight = bench.keep(bench.weight(values(n * p.depth, 1, 0.1f), n, p.depth));
+        const Tensor x = bench.activations(values(rows * p.depth, 2), {rows, p.depth});
+        const Tensor y = bench.poisoned_activations({rows, n});
+        const ConstTensor residual =
+            p.residual ? ConstTensor(bench.activations(values(rows * n, 4), {rows, n})) : ConstTensor();
+        const std::vector<int64_t> ranks(p.outs.size(), kRank);
+        const Tensor h = bench.poisoned_activations({rows, kRank * static_cast<int64_t>(ranks.size())});
+        std::vector<LoraRows>& parts = bench.keep(std::vector<LoraRows>());
+        for (int64_t a = 0; a < adapters; ++a) {
+          const int64_t begin = rows * a / adapters, end = rows * (a + 1) / adapters;
+          parts.push_back({begin, end - begin, bench.keep(make_pairs(bench, {rows, p.depth, ranks, p.outs}))});
+        }
+        outputs.push_back(y);
+        launches.push_back([=, &weight, &parts, &bench] {
+          if (parts.empty()) return linear_forward(y, x, weight, {}, residual, bench.stream);
+          adapted_linear_forward(y, h, x, weight, {}, residual, parts, bench.stream);
+        });
+      }
+    return {[&launches] {
+              for (const auto& launch : launches) launch();
+            },
+            outputs};
+  };
+  return speed;
+}
+
 }  // namespace
 
 std::vector<OpCase> product_cases() {
@@ -284,6 +349,14 @@ std::vector<OpCase> product_speed_cases() {
     add_lora_speeds(cases, "4B gate_up", {rows, 2560, {16, 16}, {9728, 9728}});
     add_lora_speeds(cases, "4B down", {rows, 9728, {16}, {2560}});
   }
+  return cases;
+}
+
+std::vector<OpCase> cpu_speed_cases() {
+  std::vector<OpCase> cases;
+  for (const int64_t rows : {1, 8, 32, 256})
+    for (const int64_t adapters : {0, 1, 8})
+      if (adapters <= rows) cases.push_back(model_products(kSmolLm2, rows, adapters));
   return cases;
 }
 

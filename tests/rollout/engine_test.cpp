@@ -120,6 +120,16 @@ TEST_F(EngineTest, BadRequestsAreTypedErrors) {
   EXPECT_THROW(Engine(model_, {.max_batch_tokens = -1}, stream_), ConfigError);
 }
 
+TEST_F(EngineTest, AStepHoldsEverySequenceThatMayDecode) {
+  constexpr int64_t kMany = kCpuBatchTokens + 88;
+  Engine many(model_, {.max_sequences = kMany}, stream_);
+  many.submit({.tokens = {1, 2, 3}, .sampling = {.max_tokens = 3}, .n = kMany});
+  many.step();
+  many.step();
+  EXPECT_EQ(many.load().running, kMany);
+  many.cancel_all();
+}
+
 TEST_F(EngineTest, ASequenceThatCannotFitIsRefusedUpFront) {
   const int64_t block = config_.layers * model_->kv_layer_elements() * 4;
   Engine small(model_, {.kv_bytes = 2 * block}, stream_);

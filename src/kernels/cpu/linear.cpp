@@ -1,5 +1,8 @@
 #include "kernels/linear.h"
 
+#include <vector>
+
+#include "kernels/cpu/countdown.h"
 #include "kernels/cpu/matrix_ops.h"
 #include "kernels/cpu/targets.h"
 
@@ -9,7 +12,7 @@
 #include <hwy/highway.h>
 
 #include "kernels/cpu/dispatch.h"
-#include "kernels/cpu/product-inl.h"
+#include "kernels/cpu/row_major-inl.h"
 #include "kernels/cpu/transpose-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -72,8 +75,107 @@ const typename L::Stored* panels_of(const PackedWeight& weight) {
   return static_cast<const typename L::Stored*>(weight.panels.data());
 }
 
+// ---- forward: one parallel call ----
+// The first tasks make h, the others parts of y: the base's chains, then the residual, then the adapters' chains. So a
+// part of y is written while it is near, and the workers meet once.
+
+// Rows of one adapter through the A of one of its pairs.
+struct ShrinkTask {
+  const LoraPair* pair;
+  Span rows;
+  int64_t column;  // of h
+};
+
+std::vector<ShrinkTask> shrink_tasks(std::span<const LoraRows> adapters) {
+  constexpr int64_t kMostRows = 2 * kTileRows;
+  std::vector<ShrinkTask> tasks;
+  for (const LoraRows& part : adapters)
+    for (int64_t row = 0; row < part.rows; row += kMostRows) {
+      const Span rows{part.row_begin + row, part.row_begin + std::min(part.rows, row + kMostRows)};
+      int64_t column = 0;
+      for (const LoraPair& pair : part.pairs) {
+        tasks.push_back({&pair, rows, column});
+        column += pair.rank();
+      }
+    }
+  return tasks;
+}
+
+// h = scale (x A): the scale that lora_expand gives to h.
+void shrink(const ShrinkTask& task, const Tensor& h, const ConstTensor& x, int worker, Stream& stream) {
+  const ConstTensor& a = task.pair->a;
+  const auto a_stride = static_cast<size_t>(a.row_stride);
+  const Product product{.rows = task.rows.size(),
+                        .columns = a[1],
+                        .depth = a[0],
+                        .a = x.row(task.rows.begin),
+                        .a_stride = static_cast<size_t>(x.row_stride),
+                        .c = h.row(task.rows.begin) + task.column,
+                        .c_stride = static_cast<size_t>(h.row_stride)};
+  const Blocking blocking = choose_blocking<RowMajorStrips>(product, product.rows);
+  compute_part(product, RowMajorStrips{a.f32(), a_stride, a[1]}, blocking, {0, product.rows}, {0, product.strips()},
+               static_cast<float*>(stream.scratch(worker, blocking.scratch_bytes())));
+  if (task.pair->scale == 1) return;
+  for (int64_t r = 0; r < product.rows; ++r) {
+    float* const row = product.c + r * product.c_stride;
+    scale_row(row, static_cast<size_t>(a[1]), task.pair->scale, row);
+  }
+}
+
+// The columns of y that are the pair's go on with its chains. At most kBlockRows rows; `room` holds rank * kStrip *
+// kGroupStrips floats.
+void expand(const LoraPair& pair, const Tensor& y, const float* h, size_t h_stride, Span rows, Span columns,
+            float* room) {
+  float* const c = y.row(rows.begin) + columns.begin;
+  const auto c_stride = static_cast<size_t>(y.row_stride);
+  const Product product{.rows = rows.size(),
+                        .columns = columns.size(),
+                        .depth = pair.rank(),
+                        .a = h,
+                        .a_stride = h_stride,
+                        .init = c,
+                        .init_stride = c_stride,
+                        .c = c,
+                        .c_stride = c_stride};
+  const Blocking whole{.depth = static_cast<size_t>(product.depth), .rows = product.rows};
+  const Span depth{0, product.depth};
+  const RowMajorStrips strips{pair.b.f32() + columns.begin - pair.out_begin, static_cast<size_t>(pair.b.row_stride),
+                              columns.size()};
+  compute_strips(product, strips, whole, RowTiles(product, whole, {0, product.rows}, depth, nullptr), depth,
+                 {0, product.strips()}, room);
+}
+
+inline Span overlap(Span a, Span b) {
+  return {std::max(a.begin, b.begin), std::min(a.end, b.end)};
+}
+
+void expand_all(const cpu::LinearParts& parts, const Tensor& y, Span rows, Span columns, float* room) {
+  for (const LoraRows& part : parts.adapters) {
+    const Span own = overlap(rows, {part.row_begin, part.row_begin + part.rows});
+    if (own.size() <= 0) continue;
+    const float* h = parts.h.row(own.begin);
+    for (const LoraPair& pair : part.pairs) {
+      const Span to = overlap(columns, {pair.out_begin, pair.out_begin + pair.b[1]});
+      if (to.size() > 0) expand(pair, y, h, static_cast<size_t>(parts.h.row_stride), own, to, room);
+      h += pair.rank();
+    }
+  }
+}
+
+void add_residual(const Tensor& y, const ConstTensor& residual, Span rows, Span columns) {
+  const Lanes d;
+  for (int64_t r = rows.begin; r < rows.end; ++r) {
+    float* const to = y.row(r);
+    const float* const from = residual.row(r);
+    int64_t i = columns.begin;
+    for (; i + kLanes <= columns.end; i += kLanes)
+      hn::StoreU(hn::Add(hn::LoadU(d, to + i), hn::LoadU(d, from + i)), d, to + i);
+    for (; i < columns.end; ++i) to[i] += from[i];
+  }
+}
+
 template <class L>
-void forward(const Tensor& y, const ConstTensor& x, const PackedWeight& weight, const ConstTensor& bias,
+void forward(const Tensor& y, const ConstTensor& x, const PackedWeight& weight, const cpu::LinearParts& parts,
              Stream& stream) {
   // Fetching a strip row from memory takes about as long as eight rows of arithmetic on it.
   constexpr int64_t kFetchCycles = 16;
@@ -82,11 +184,41 @@ void forward(const Tensor& y, const ConstTensor& x, const PackedWeight& weight, 
                         .depth = weight.depth,
                         .a = x.f32(),
                         .a_stride = static_cast<size_t>(x.row_stride),
-                        .init = bias.empty() ? nullptr : bias.f32(),
+                        .init = parts.bias.empty() ? nullptr : parts.bias.f32(),
                         .init_stride = 0,
                         .c = y.f32(),
                         .c_stride = static_cast<size_t>(y.row_stride)};
-  run_product(product, PanelStrips<L>{panels_of<L>(weight), weight.depth}, kFetchCycles, stream);
+  const PanelStrips<L> strips{panels_of<L>(weight), weight.depth};
+  if (parts.residual.empty() && parts.adapters.empty()) return run_product(product, strips, kFetchCycles, stream);
+  if (product.rows == 0) return;
+  const std::vector<ShrinkTask> shrinks = shrink_tasks(parts.adapters);
+  const auto num_shrinks = static_cast<int64_t>(shrinks.size());
+  int64_t most_rank = 0;
+  for (const ShrinkTask& task : shrinks) most_rank = std::max(most_rank, task.pair->rank());
+  const Grid grid = choose_grid(product.work(kFetchCycles), stream.threads());
+  const Blocking blocking = choose_blocking<PanelStrips<L>>(product, ceil_div(product.rows, grid.row_parts));
+  const size_t room_bytes = static_cast<size_t>(most_rank * kStrip * kGroupStrips) * sizeof(float);
+  cpu::Countdown inner(num_shrinks);
+  const auto run = [&](int64_t index, int worker) {
+    if (index < num_shrinks) {
+      const cpu::Countdown::One one(inner);
+      return shrink(shrinks[static_cast<size_t>(index)], parts.h, x, worker, stream);
+    }
+    const int64_t part = index - num_shrinks;
+    auto* const scratch = static_cast<float*>(stream.scratch(worker, blocking.scratch_bytes() + room_bytes));
+    float* const room = scratch + blocking.scratch_bytes() / sizeof(float);
+    compute_part(product, strips, blocking, even_part(product.rows, grid.row_parts, part % grid.row_parts),
+                 even_part(product.strips(), grid.strip_parts, part / grid.row_parts), scratch,
+                 grid.after(product.strips(), part, stream.threads()), [&](Span rows, Span near) {
+                   const Span columns{near.begin * kStrip, std::min(product.columns, near.end * kStrip)};
+                   if (!parts.residual.empty()) add_residual(y, parts.residual, rows, columns);
+                   inner.wait();
+                   expand_all(parts, y, rows, columns, room);
+                 });
+  };
+  // A product that is not worth sharing has an adapter that is not either.
+  if (grid.tasks() > 1) return stream.parallel(num_shrinks + grid.tasks(), run);
+  for (int64_t index = 0; index < num_shrinks + 1; ++index) run(index, 0);
 }
 
 template <class L>
@@ -105,12 +237,12 @@ void backward(const Tensor& dx, const ConstTensor& dy, const PackedWeight& weigh
   run_product(product, TurnedStrips<L>{panels_of<L>(weight), weight.depth}, kTurnCycles, stream);
 }
 
-void multiply_panels(const Tensor& y, const ConstTensor& x, const PackedWeight& weight, const ConstTensor& bias,
+void multiply_panels(const Tensor& y, const ConstTensor& x, const PackedWeight& weight, const cpu::LinearParts& parts,
                      Stream& stream) {
   switch (weight.dtype) {
-    case DType::bf16: return forward<LoadBf16>(y, x, weight, bias, stream);
-    case DType::f16: return forward<LoadF16>(y, x, weight, bias, stream);
-    default: return forward<LoadF32>(y, x, weight, bias, stream);
+    case DType::bf16: return forward<LoadBf16>(y, x, weight, parts, stream);
+    case DType::f16: return forward<LoadF16>(y, x, weight, parts, stream);
+    default: return forward<LoadF32>(y, x, weight, parts, stream);
   }
 }
 
@@ -133,8 +265,8 @@ HWY_EXPORT(multiply_turned_panels);
 
 namespace cpu {
 
-void linear_forward(Tensor y, ConstTensor x, const PackedWeight& weight, ConstTensor bias, Stream& stream) {
-  LOCKSTEP_DISPATCH(stream, multiply_panels)(y, x, weight, bias, stream);
+void linear_forward(Tensor y, ConstTensor x, const PackedWeight& weight, const LinearParts& parts, Stream& stream) {
+  LOCKSTEP_DISPATCH(stream, multiply_panels)(y, x, weight, parts, stream);
 }
 
 void linear_backward_input(Tensor dx, ConstTensor dy, const PackedWeight& weight, bool accumulate, Stream& stream) {

@@ -10,37 +10,11 @@
 
 #include "kernels/cpu/dispatch.h"
 #include "kernels/cpu/product-inl.h"
+#include "kernels/cpu/row_major-inl.h"
 #include "kernels/cpu/transpose-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lockstep::kernels::HWY_NAMESPACE {
-
-// Strips of a row-major matrix [depth, columns]: in place where a tile can read them, else scaled or padded copies.
-struct RowMajorStrips {
-  using Load = LoadF32;
-  static constexpr bool kRoom = true;
-  const float* b;
-  size_t stride;
-  int64_t columns;
-  float scale = 1;
-  bool copy = false;
-
-  StripView<float> strip(int64_t index, size_t begin, size_t count, float* room) const {
-    const int64_t column = index * kStrip;
-    const float* const from = b + begin * stride + column;
-    const auto width = static_cast<size_t>(std::min<int64_t>(kStrip, columns - column));
-    const size_t padded = width <= kNarrowStrip ? kNarrowStrip : kStrip;
-    // A single strip is read down its rows; of several, short ones, the next are beside this one.
-    constexpr size_t kStripsAhead = 4;
-    const size_t ahead = columns <= kStrip ? kRowsAhead * stride : kStripsAhead * kStrip;
-    if (width == padded && !copy && scale == 1) return {from, stride, ahead};
-    for (size_t k = 0; k < count; ++k) {
-      scale_row(from + k * stride, width, scale, room + k * kStrip);
-      std::fill(room + k * kStrip + width, room + k * kStrip + padded, 0.0f);
-    }
-    return {room, kStrip};
-  }
-};
 
 // Strips of the transpose of a row-major matrix [columns, depth].
 struct TransposedStrips {

@@ -11,7 +11,13 @@ void pack_panels(PackedWeight& weight, std::span<const ConstTensor> parts, Strea
 void unpack_rows(Tensor out, const PackedWeight& weight, int64_t begin, int64_t end, Stream& stream);
 void embedding_gather(Tensor y, const PackedWeight& weight, std::span<const int32_t> ids, Stream& stream);
 
-void linear_forward(Tensor y, ConstTensor x, const PackedWeight& weight, ConstTensor bias, Stream& stream);
+// What a product has beside its weight; whatever it lacks is empty.
+struct LinearParts {
+  ConstTensor bias, residual;
+  std::span<const LoraRows> adapters = {};
+  Tensor h = {};  // scratch of the adapters
+};
+void linear_forward(Tensor y, ConstTensor x, const PackedWeight& weight, const LinearParts& parts, Stream& stream);
 void linear_backward_input(Tensor dx, ConstTensor dy, const PackedWeight& weight, bool accumulate, Stream& stream);
 
 void matmul(Tensor c, ConstTensor a, ConstTensor b, float scale, bool accumulate, Stream& stream);

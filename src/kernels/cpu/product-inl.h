@@ -38,6 +38,14 @@ struct Product {
   size_t c_stride = 0;
 
   int64_t strips() const { return ceil_div(columns, kStrip); }
+  ProductWork work(int64_t strip_cycles) const {
+    return {.rows = rows,
+            .strips = strips(),
+            .depth = depth,
+            .tile_rows = kTileRows,
+            .row_cycles = 2,
+            .strip_cycles = strip_cycles};
+  }
 };
 
 template <class Stored>
@@ -139,20 +147,29 @@ inline TileRows take_rows(const Product& p, const Blocking& b, Span rows, Span d
   return {pack, b.pack_stride};
 }
 
-// One block of rows at one depth block, all strips. `scratch` holds b.scratch_bytes().
-template <class Source>
-void compute_block(const Product& p, const Source& source, const Blocking& b, Span rows, Span depth, Span strips,
-                   float* scratch) {
-  using Load = typename Source::Load;
-  constexpr int64_t kMostTiles = (kBlockRows + kTileRows - 1) / kTileRows;
-  const int64_t tiles = ceil_div(rows.size(), kTileRows);
-  Span at[kMostTiles];
-  TileRows a[kMostTiles];
-  for (int64_t t = 0; t < tiles; ++t) {
-    const Span part = even_part(rows.size(), tiles, t);
-    at[t] = {rows.begin + part.begin, rows.begin + part.end};
-    a[t] = take_rows(p, b, at[t], depth, scratch + static_cast<size_t>(t) * b.tile_floats);
+// The tiles of one block of rows at one depth block.
+struct RowTiles {
+  static constexpr int64_t kMost = (kBlockRows + kTileRows - 1) / kTileRows;
+  int64_t count;
+  Span at[kMost];
+  TileRows a[kMost];
+
+  RowTiles(const Product& p, const Blocking& b, Span rows, Span depth, float* scratch)
+      : count(ceil_div(rows.size(), kTileRows)) {
+    for (int64_t t = 0; t < count; ++t) {
+      const Span part = even_part(rows.size(), count, t);
+      at[t] = {rows.begin + part.begin, rows.begin + part.end};
+      a[t] = take_rows(p, b, at[t], depth, scratch + static_cast<size_t>(t) * b.tile_floats);
+    }
   }
+};
+
+// The tiles of a block over some strips. `after`: the strip this worker is likely to go on with; -1: not known.
+// `scratch` holds b.scratch_bytes().
+template <class Source>
+void compute_strips(const Product& p, const Source& source, const Blocking& b, const RowTiles& tiles, Span depth,
+                    Span strips, float* scratch, int64_t after = -1) {
+  using Load = typename Source::Load;
   const auto steps = static_cast<size_t>(depth.size());
   for (int64_t first = strips.begin; first < strips.end; first += kGroupStrips) {
     const int64_t members = std::min<int64_t>(kGroupStrips, strips.end - first);
@@ -160,12 +177,16 @@ void compute_block(const Product& p, const Source& source, const Blocking& b, Sp
     for (int64_t s = 0; s < members; ++s)
       views[s] = source.strip(first + s, static_cast<size_t>(depth.begin), steps,
                               scratch + b.pack_floats + static_cast<size_t>(s) * steps * kStrip);
-    for (int64_t t = 0; t < tiles; ++t)
+    // Several tiles of few rows read a strip from memory once: the next strips are fetched during all of them.
+    constexpr int64_t kMostTiles = 5;
+    const int64_t next = first + members < strips.end ? first + members : after;
+    const bool fetches = !Source::kRoom && next >= 0 && tiles.count > 1 && tiles.count <= kMostTiles;
+    for (int64_t t = 0; t < tiles.count; ++t)
       for (int64_t s = 0; s < members; ++s) {
-        const int64_t column = (first + s) * kStrip;
-        float* const c = p.c + at[t].begin * p.c_stride + column;
-        TileCall<typename Load::Stored> call{.a = a[t].a,
-                                             .a_stride = a[t].stride,
+        const int64_t column = (first + s) * kStrip, row = tiles.at[t].begin;
+        float* const c = p.c + row * p.c_stride + column;
+        TileCall<typename Load::Stored> call{.a = tiles.a[t].a,
+                                             .a_stride = tiles.a[t].stride,
                                              .b = views[s].data,
                                              .b_stride = views[s].stride,
                                              .ahead = views[s].ahead,
@@ -174,24 +195,48 @@ void compute_block(const Product& p, const Source& source, const Blocking& b, Sp
                                              .init_stride = p.c_stride,
                                              .c = c,
                                              .c_stride = p.c_stride};
+        call.fetch = views[s].data + views[s].ahead;
+        if (fetches) {
+          const StripView<typename Load::Stored> coming =
+              source.strip(std::min(next + s, p.strips() - 1), static_cast<size_t>(depth.begin), steps, nullptr);
+          call.fetch = coming.data + steps * coming.stride * static_cast<size_t>(t) / static_cast<size_t>(tiles.count);
+          call.fetch_step = coming.stride / static_cast<size_t>(tiles.count) + 1;
+        }
         if (depth.begin == 0) {
-          call.init = p.init ? p.init + at[t].begin * p.init_stride + column : nullptr;
+          call.init = p.init ? p.init + row * p.init_stride + column : nullptr;
           call.init_stride = p.init_stride;
         }
-        run_tile<Load>(call, p.layout, static_cast<int>(at[t].size()),
+        run_tile<Load>(call, p.layout, static_cast<int>(tiles.at[t].size()),
                        static_cast<int>(std::min<int64_t>(kStrip, p.columns - column)));
       }
   }
 }
 
-// The part of the product at `rows` x `strips`. `scratch` holds b.scratch_bytes().
-template <class Source>
-void compute_part(const Product& p, const Source& source, const Blocking& b, Span rows, Span strips, float* scratch) {
-  const auto step = static_cast<int64_t>(b.depth);
+// end(rows, strips) goes on with a part of C whose chains are complete, while it is in the second cache.
+struct NoEnd {
+  void operator()(Span, Span) const {}
+};
+
+// The part of the product at `rows` x `strips`. `after` and `scratch` as in compute_strips.
+template <class Source, class End = NoEnd>
+void compute_part(const Product& p, const Source& source, const Blocking& b, Span rows, Span strips, float* scratch,
+                  int64_t after = -1, const End& end = {}) {
+  constexpr int64_t kNearFloats = 32768;
+  const auto depth_step = static_cast<int64_t>(b.depth);
   for (int64_t row = rows.begin; row < rows.end; row += b.rows) {
     const Span block{row, std::min(rows.end, row + b.rows)};
-    for (int64_t k = 0; k == 0 || k < p.depth; k += step)
-      compute_block(p, source, b, block, {k, std::min(p.depth, k + step)}, strips, scratch);
+    for (int64_t k = 0; k == 0 || k < p.depth; k += depth_step) {
+      const Span depth{k, std::min(p.depth, k + depth_step)};
+      const RowTiles tiles(p, b, block, depth, scratch);
+      const bool ends = !std::is_same_v<End, NoEnd> && depth.end == p.depth;
+      const int64_t groups = kNearFloats / (block.size() * kStrip * kGroupStrips);
+      const int64_t step = ends ? kGroupStrips * std::max<int64_t>(1, groups) : strips.size();
+      for (int64_t first = strips.begin; first < strips.end; first += step) {
+        const Span near{first, std::min(strips.end, first + step)};
+        compute_strips(p, source, b, tiles, depth, near, scratch, near.end < strips.end ? near.end : after);
+        if (ends) end(block, near);
+      }
+    }
   }
 }
 
@@ -199,18 +244,13 @@ void compute_part(const Product& p, const Source& source, const Blocking& b, Spa
 template <class Source>
 void run_product(const Product& p, const Source& source, int64_t strip_cycles, Stream& stream) {
   if (p.rows == 0 || p.columns == 0) return;
-  const Grid grid = choose_grid({.rows = p.rows,
-                                 .strips = p.strips(),
-                                 .depth = p.depth,
-                                 .tile_rows = kTileRows,
-                                 .row_cycles = 2,
-                                 .strip_cycles = strip_cycles},
-                                stream.threads());
+  const Grid grid = choose_grid(p.work(strip_cycles), stream.threads());
   const Blocking blocking = choose_blocking<Source>(p, ceil_div(p.rows, grid.row_parts));
   stream.parallel(grid.tasks(), [&](int64_t index, int worker) {
     auto* const scratch = static_cast<float*>(stream.scratch(worker, blocking.scratch_bytes()));
     compute_part(p, source, blocking, even_part(p.rows, grid.row_parts, index % grid.row_parts),
-                 even_part(p.strips(), grid.strip_parts, index / grid.row_parts), scratch);
+                 even_part(p.strips(), grid.strip_parts, index / grid.row_parts), scratch,
+                 grid.after(p.strips(), index, stream.threads()));
   });
 }
 

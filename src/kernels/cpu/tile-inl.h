@@ -45,7 +45,9 @@ struct TileCall {
   size_t a_stride;
   const T* b;  // row k of the strip at b + k * b_stride
   size_t b_stride;
-  size_t ahead;  // elements from a row of the strip to what will be read some time later: fetched meanwhile
+  size_t ahead;           // elements from a row of the strip to what will be read some time later: fetched meanwhile
+  const T* fetch;         // what comes after this strip, or a part of it: goes to the second cache meanwhile
+  size_t fetch_step = 0;  // elements for each row of the strip
   size_t depth;
   const float* init;  // row r at init + r * init_stride; stride 0 starts every row from the same values
   size_t init_stride;
@@ -121,11 +123,16 @@ HWY_NOINLINE void tile(const TileCall<typename Load::Stored>& call) {
 #pragma GCC unroll 16
   for (int i = 0; i < kPointers; ++i) a[i] = call.a + i * kRowsPerPointer * row_step;
   const auto* HWY_RESTRICT b = call.b;
-  const size_t ahead = call.ahead;
+  const auto* fetch = call.fetch;
+  const size_t ahead = call.ahead, fetch_step = call.fetch_step;
   constexpr size_t kLine = 64 / sizeof(*b);
   for (size_t k = call.depth; k > 0; --k, b += b_stride) {
 #pragma GCC unroll 4
-    for (size_t line = 0; line < NV * kLanes; line += kLine) __builtin_prefetch(b + ahead + line);
+    for (size_t line = 0; line < NV * kLanes; line += kLine) {
+      __builtin_prefetch(b + ahead + line);
+      __builtin_prefetch(fetch + line, 0, 2);
+    }
+    fetch += fetch_step;
     VecF bv[NV];
     Load::weights(b, bv);
 #pragma GCC unroll 16
