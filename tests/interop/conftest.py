@@ -45,6 +45,19 @@ def lockstep(request):
     return Lockstep(request.config.getoption("--lockstep"))
 
 
+def rows_program(lockstep, name):
+    """The test program `name` beside the binary, as a function: what it answers to each row."""
+    binary = pathlib.Path(lockstep.binary).parent / name
+    if not binary.exists():
+        pytest.skip(f"no {binary}: build the tests")
+
+    def run(rows):
+        done = subprocess.run([binary], input="".join(json.dumps(row) + "\n" for row in rows), capture_output=True, text=True,
+                              check=True)
+        return [json.loads(line) for line in done.stdout.splitlines()]
+    return run
+
+
 @pytest.fixture(scope="session")
 def smollm2(request):
     path = request.config.getoption("--smollm2")

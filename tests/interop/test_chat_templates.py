@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from conftest import rows_program
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools" / "golden"))
@@ -23,15 +24,7 @@ def real_templates():
 @pytest.fixture(scope="session")
 def chat_rows(lockstep):
     """{"text", "spans"} or {"error"} for every row."""
-    binary = pathlib.Path(lockstep.binary).parent / "chat_rows"
-    if not binary.exists():
-        pytest.skip(f"no {binary}: build the tests")
-
-    def run(rows):
-        done = subprocess.run([binary], input="".join(json.dumps(row) + "\n" for row in rows), capture_output=True, text=True,
-                              check=True)
-        return [json.loads(line) for line in done.stdout.splitlines()]
-    return run
+    return rows_program(lockstep, "chat_rows")
 
 
 def row_of(messages, keywords):

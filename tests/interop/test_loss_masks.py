@@ -3,10 +3,10 @@ import json
 import lzma
 import pathlib
 import random
-import subprocess
 
 import pytest
 import transformers
+from conftest import rows_program
 
 TRL = ["qwen2_5_training", "qwen3_training", "llama3_training", "gemma_training", "phi3_training", "deepseekv3_training",
        "cohere_training", "qwen3_instruct_2507_training"]
@@ -24,16 +24,8 @@ def conversation(numbers, turns):
 
 
 @pytest.fixture(scope="session")
-def mask_rows(request):
-    binary = pathlib.Path(request.config.getoption("--lockstep")).parent / "mask_rows"
-    if not binary.exists():
-        pytest.skip(f"no {binary}: build the tests")
-
-    def run(rows):
-        done = subprocess.run([binary], input="".join(json.dumps(row) + "\n" for row in rows), capture_output=True, text=True,
-                              check=True)
-        return [json.loads(line) for line in done.stdout.splitlines()]
-    return run
+def mask_rows(lockstep):
+    return rows_program(lockstep, "mask_rows")
 
 
 @pytest.fixture(scope="session")
