@@ -17,6 +17,7 @@
 
 #include "core/memory.h"
 #include "core/stream.h"
+#include "kernels/lora.h"
 #include "kernels/rope.h"
 
 namespace lockstep::kernels {
@@ -54,6 +55,11 @@ struct DeviceSequence {
   int32_t row_begin = 0, rows = 0, first_position = 0;
   int32_t block_begin = 0;  // its blocks are blocks[block_begin ...]
 };
+// A span of kKeySpan positions that lies in the same memory for `count` neighbouring sequences (samples of one prompt):
+// decode reads it once for all of them.
+struct SharedSpan {
+  int32_t sequence = 0, count = 0, span = 0;
+};
 struct QueryTile {
   int32_t sequence = 0;
   int32_t first = 0;  // rows first .. first + 63 of the sequence (as far as it has them); a multiple of 64
@@ -67,6 +73,9 @@ struct DeviceSequences {
   int64_t num_sequences = 0, num_tiles = 0;
   int64_t max_positions = 0;      // no sequence has more than this many keys; sizes the grid, changes no result
   float* span_scratch = nullptr;  // decode: partial results of spans, span_scratch_floats of the shape
+  const SharedSpan* shared_spans = nullptr;  // decode: [num_shared_spans]
+  const int32_t* first_own_span = nullptr;   // [num_sequences] spans before it are shared; absent: none are
+  int64_t num_shared_spans = 0;
 };
 
 // The sequences of a call, in order of rows and covering all of them.
@@ -99,6 +108,10 @@ struct HeadNorms {
 void heads_forward(Tensor qk, Tensor rstd, ConstTensor qkv, const HeadNorms& norms, const RopeTable& table,
                    std::span<const int32_t> positions, const AttentionShape& shape, const AttentionRows& rows,
                    bool store, Stream& stream);
+// add_delta(qkv, delta), then heads_forward. `keep`: qkv is read again, so it is written.
+void heads_forward(Tensor qk, Tensor rstd, Tensor qkv, const PendingDelta& delta, bool keep, const HeadNorms& norms,
+                   const RopeTable& table, std::span<const int32_t> positions, const AttentionShape& shape,
+                   const AttentionRows& rows, bool store, Stream& stream);
 
 // The way back for q and k, in place: d_qkv holds dq', dk', dv; becomes dq, dk, dv (dv as it is).
 void heads_backward(Tensor d_qkv, ConstTensor qkv, ConstTensor rstd, const HeadNorms& norms, const RopeTable& table,
@@ -112,6 +125,11 @@ void kv_store(ConstTensor k, ConstTensor v, const AttentionShape& shape, const A
 // stats [T, heads, 2] f32 (max, sum), written unless empty; needed by backward.
 void attention_forward(Tensor o, Tensor stats, ConstTensor q, const AttentionShape& shape, const AttentionRows& rows,
                        Stream& stream);
+// heads_forward that stores, then attention_forward of its queries, without rstd and stats. A decode step of few
+// sequences on a GPU is one launch, which leaves qk unwritten.
+void heads_attention_forward(Tensor o, Tensor qk, ConstTensor qkv, const HeadNorms& norms, const RopeTable& table,
+                             std::span<const int32_t> positions, const AttentionShape& shape, const AttentionRows& rows,
+                             Stream& stream);
 
 // Gradients for whole sequences (first_position == 0). dq, dk, dv overwritten; shapes of q and of k, v.
 //   dv_j = sum_i p_ij do_i;  ds_ij = p_ij (do_i . v_j - do_i . o_i)

@@ -23,6 +23,10 @@ void linear_forward(Tensor y, ConstTensor x, const PackedWeight& weight, ConstTe
 void adapted_linear_forward(Tensor y, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
                             ConstTensor residual, std::span<const LoraPair> pairs, Stream& stream);
 
+// Its first half: y = linear_forward(x), h = lora_shrink(x). On a GPU up to 64 rows are one launch.
+void linear_shrink_forward(Tensor y, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
+                           ConstTensor residual, std::span<const LoraPair> pairs, Stream& stream);
+
 // The same for rows of many adapters on the CPU: `adapters` in order of rows; rows of none are base rows. A GPU takes
 // tiles (DeviceError).   h [T, at least the total rank of any]
 void adapted_linear_forward(Tensor y, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
@@ -31,6 +35,20 @@ void adapted_linear_forward(Tensor y, Tensor h, ConstTensor x, const PackedWeigh
 // The same for rows of many adapters on a GPU.   h [T, tiles.h_columns()]
 void adapted_linear_forward(Tensor y, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
                             ConstTensor residual, const LoraTiles& tiles, int64_t site, Stream& stream);
+
+// What a product reads: rmsnorm_forward(x, weight, eps), or x itself without weight.
+struct LinearInput {
+  ConstTensor x, norm_weight = {};
+  float norm_eps = 0;
+};
+// norm = rmsnorm_forward(input) if it has a weight, y = linear_forward(norm), with their contracts and their bits. One
+// row on a GPU is one launch, which leaves `norm` [T, K] unwritten.
+void normed_linear_forward(Tensor y, Tensor norm, const LinearInput& input, const PackedWeight& weight,
+                           ConstTensor bias, Stream& stream);
+// gate_up = normed_linear_forward(input), act = swiglu_forward(gate_up). Up to 64 rows on a GPU are one launch after
+// the norm, which leaves gate_up [T, 2F] unwritten.
+void normed_swiglu_forward(Tensor act, Tensor gate_up, Tensor norm, const LinearInput& input,
+                           const PackedWeight& weight, ConstTensor bias, Stream& stream);
 
 // dx[t,k] (+)= sum_n dy[t,n] W[n,k]           (the chain runs over n in order; continues dx when `accumulate`)
 //   dy [T, N], dx [T, K] activations. On a GPU groups of 16 n in order, and `accumulate` adds in f32 before the

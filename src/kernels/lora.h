@@ -35,11 +35,11 @@ inline constexpr int64_t kMostGpuRank = 256;
 // f32 sums. x [T, in]   h, dh [T, total rank]   y, dy [T, out of the product]   dx [T, in].   A row's bits do not
 // depend on T.
 
-// h_p = x A_p        (CPU: one chain; CUDA: chains over segments of 256 of `in`, the segments' sums in order)
+// h_p = x A_p        (one chain over `in`; CUDA: of groups of 16, as linear_forward)
 void lora_shrink(Tensor h, ConstTensor x, std::span<const LoraPair> pairs, Stream& stream);
 // y[:, out of p] += scale_p h_p B_p       (CPU: the chain of y goes on; CUDA: added in f32, then rounded)
 void lora_expand(Tensor y, ConstTensor h, std::span<const LoraPair> pairs, Stream& stream);
-// dh_p = scale_p dy[:, out of p] B_p^T    (CUDA: as lora_shrink, over segments of `out`)
+// dh_p = scale_p dy[:, out of p] B_p^T    (as lora_shrink, over `out`)
 void lora_expand_backward(Tensor dh, ConstTensor dy, std::span<const LoraPair> pairs, Stream& stream);
 // dx += sum over p, in order, of dh_p A_p^T
 void lora_shrink_backward(Tensor dx, ConstTensor dh, std::span<const LoraPair> pairs, Stream& stream);
@@ -78,6 +78,19 @@ struct LoraTiles {
 // pairs of its adapter at `site`.   x [T, in]   h [T, h_columns()]   y [T, out of the product]   DeviceError on a CPU.
 void lora_shrink_tiles(Tensor h, ConstTensor x, const LoraTiles& tiles, int64_t site, Stream& stream);
 void lora_expand_tiles(Tensor y, ConstTensor h, const LoraTiles& tiles, int64_t site, Stream& stream);
+
+// What a product on a GPU still lacks: scale h B, of one adapter (pairs) or of many (tiles). The op that reads the
+// product adds it on its way (rmsnorm_forward, heads_forward, swiglu_forward), or add_delta does; the bits are the
+// same.
+struct PendingDelta {
+  ConstTensor h;  // [T, total rank], or [T, tiles.h_columns()]
+  std::span<const LoraPair> pairs = {};
+  LoraTiles tiles = {};
+  int64_t site = 0;  // of the tiles
+
+  bool empty() const { return pairs.empty() && tiles.num_tiles == 0; }
+};
+void add_delta(Tensor y, const PendingDelta& delta, Stream& stream);
 
 // Consecutive rows (a sample, or a part of one that begins at a multiple of 256 of its rows) and the flat gradient
 // buffer of their lane. Rows of no entry add nothing.

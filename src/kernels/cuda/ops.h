@@ -29,6 +29,11 @@ void embedding_gather(Tensor y, const PackedWeight& weight, std::span<const int3
 // linear.cu
 void linear_forward(Tensor y, ConstTensor x, const PackedWeight& weight, ConstTensor bias, ConstTensor residual,
                     Stream& stream);
+// These return false where they do not suit: nothing is done then.
+bool linear_shrink_forward(Tensor y, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
+                           ConstTensor residual, std::span<const LoraPair> pairs, Stream& stream);
+bool normed_linear_forward(Tensor y, const LinearInput& input, const PackedWeight& weight, ConstTensor bias,
+                           bool swiglu, Stream& stream);  // y is act when swiglu
 void linear_backward_input(Tensor dx, ConstTensor dy, const PackedWeight& weight, bool accumulate, Stream& stream);
 
 // lora.cu
@@ -47,6 +52,13 @@ void heads_forward(Tensor qk, Tensor rstd, ConstTensor qkv, const HeadNorms& nor
                    bool store, Stream& stream);
 void heads_backward(Tensor d_qkv, ConstTensor qkv, ConstTensor rstd, const HeadNorms& norms, const RopeTable& table,
                     std::span<const int32_t> positions, const AttentionShape& shape, Stream& stream);
+
+bool heads_forward(Tensor qk, Tensor rstd, Tensor qkv, const PendingDelta& delta, bool keep, const HeadNorms& norms,
+                   const RopeTable& table, std::span<const int32_t> positions, const AttentionShape& shape,
+                   const DeviceSequences& sequences, bool store, Stream& stream);
+bool heads_attention_forward(Tensor o, Tensor qk, ConstTensor qkv, const HeadNorms& norms, const RopeTable& table,
+                             std::span<const int32_t> positions, const AttentionShape& shape,
+                             const DeviceSequences& sequences, Stream& stream);
 
 // attention_forward.cu, attention_decode.cu, attention_backward.cu
 void attention_forward(Tensor o, Tensor stats, ConstTensor q, const AttentionShape& shape,
@@ -68,6 +80,10 @@ void rmsnorm_forward(Tensor y, Tensor rstd, ConstTensor x, ConstTensor weight, f
 void rmsnorm_backward(Tensor dx, ConstTensor dy, ConstTensor x, ConstTensor weight, ConstTensor rstd, bool accumulate,
                       Stream& stream);
 void swiglu_forward(Tensor y, ConstTensor gate_up, Stream& stream);
+// False: nothing done, the delta is to be added before.
+bool rmsnorm_forward(Tensor y, Tensor rstd, Tensor x, const PendingDelta& delta, ConstTensor weight, float eps,
+                     Stream& stream);
+bool swiglu_forward(Tensor y, Tensor gate_up, const PendingDelta& delta, bool keep, Stream& stream);
 void swiglu_backward(Tensor d_gate_up, ConstTensor dy, ConstTensor gate_up, Stream& stream);
 void add(Tensor y, ConstTensor x, Stream& stream);
 void gather_rows(Tensor to, ConstTensor from, std::span<const int32_t> rows, Stream& stream);
