@@ -23,6 +23,9 @@ void embedding_gather(Tensor, const PackedWeight&, std::span<const int32_t>, Str
 void linear_forward(Tensor, ConstTensor, const PackedWeight&, ConstTensor, ConstTensor, Stream&) {
   absent();
 }
+bool normed_linear_forward(Tensor, const LinearInput&, const PackedWeight&, ConstTensor, bool, Stream&) {
+  absent();
+}
 void linear_backward_input(Tensor, ConstTensor, const PackedWeight&, bool, Stream&) {
   absent();
 }

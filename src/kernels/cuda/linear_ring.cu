@@ -50,7 +50,7 @@ __device__ void multiply(const Product& p, const Place& place, int steps, const 
       const bool there = p.end.residual && place.stored(p, j, e);
       residual[j][e] = there ? p.end.residual_at(place.token_of(j, e), place.output_of(e)) : 0;
     }
-  walk_ring<S>(acc, steps, ring, lane);
+  walk_ring<S>(acc, steps, ring, lane, streamed_x<S>);
 #pragma unroll
   for (int j = 0; j < S::kTokenTiles; ++j)
 #pragma unroll

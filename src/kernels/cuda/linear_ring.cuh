@@ -12,11 +12,12 @@ namespace lockstep::kernels::cuda {
 inline constexpr int kBoxColumns = 64;   // of the contraction: 128 bytes, the width of the copy engine's swizzle
 inline constexpr int kTileOutputs = 64;  // rows of a wgmma
 
-template <int kTokens_, int kRows_, int kBoxes_>
+// kStreamed: a stage holds the tokens' part of x before the weights; else x lies elsewhere as a whole.
+template <int kTokens_, int kRows_, int kBoxes_, bool kStreamed = true>
 struct Shape {
   static constexpr int kTokens = kTokens_, kRows = kRows_, kBoxes = kBoxes_;  // boxes of one stage
   [[maybe_unused]] static constexpr int kTokenTiles = kTokens / 8;
-  static constexpr uint32_t kXBytes = kTokens * 128, kWBytes = kRows * 128;
+  static constexpr uint32_t kXBytes = kStreamed ? kTokens * 128 : 0, kWBytes = kRows * 128;
   static constexpr uint32_t kStageBytes = kBoxes * (kXBytes + kWBytes);
   static constexpr uint32_t kSlackBytes = (kTileOutputs - kRows) * 128;  // the last box's tile reaches beyond the ring
   static constexpr uint32_t kFixedBytes = 1024 + kSlackBytes + CopyRing::kBarrierBytes;
@@ -71,15 +72,23 @@ struct Place {
   }
 };
 
+// x of a box within its stage.
 template <class S>
-__device__ void walk_ring(float (&acc)[S::kTokenTiles][4], int steps, CopyRing ring, int lane) {
+__device__ __forceinline__ uint64_t streamed_x(const CopyRing& ring, int /*step*/, int box) {
+  return descriptor(ring.at() + box * S::kXBytes);
+}
+
+// x_of(ring, step, box): the descriptor of x's first 16 columns of a box; 16 columns more are 32 bytes further.
+template <class S, class X>
+__device__ __forceinline__ void walk_ring(float (&acc)[S::kTokenTiles][4], int steps, CopyRing ring, int lane,
+                                          const X& x_of) {
   begin_products();
   uint32_t walked = 0;  // the barrier of the stage before
   for (int step_of_ring = 0; step_of_ring < steps; ++step_of_ring, ring.next()) {
     barrier_wait(ring.full(), ring.parity);
 #pragma unroll
     for (int b = 0; b < S::kBoxes; ++b) {
-      const uint64_t x = descriptor(ring.at() + b * S::kXBytes);
+      const uint64_t x = x_of(ring, step_of_ring, b);
       const uint64_t w = descriptor(ring.at() + S::kBoxes * S::kXBytes + b * S::kWBytes);
 #pragma unroll
       for (int k = 0; k < kBoxColumns / 16; ++k) step(acc, w + column_step(k), x + column_step(k));
