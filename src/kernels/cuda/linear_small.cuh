@@ -44,15 +44,17 @@ struct Product {
 };
 
 // The adapter's products of the same x, h = x A, for a launch that makes both.
-inline constexpr int kMostInner = 4;
+inline constexpr int kMostInner = 4, kInnerColumns = 16;  // columns of A of one block
 struct InnerProducts {
-  static constexpr int kUnit = 16, kMostUnits = 16;  // columns of A that are computed together; of all pairs
-
   Operand a[kMostInner];  // [K, rank], aligned
   int64_t h_begin[kMostInner] = {};
-  int count = 0;
+  int count = 0, blocks = 0;
   bf16* h = nullptr;
   int64_t h_stride = 0;
+
+  __host__ __device__ int padded(int i) const {
+    return static_cast<int>(a[i].cols + kInnerColumns - 1) / kInnerColumns * kInnerColumns;
+  }
 };
 
 // A tile shape: one block computes `tokens` x `rows` outputs.
