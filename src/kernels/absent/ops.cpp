@@ -26,6 +26,10 @@ void linear_forward(Tensor, ConstTensor, const PackedWeight&, ConstTensor, Const
 bool normed_linear_forward(Tensor, const LinearInput&, const PackedWeight&, ConstTensor, bool, Stream&) {
   absent();
 }
+bool linear_shrink_forward(Tensor, Tensor, ConstTensor, const PackedWeight&, ConstTensor, ConstTensor,
+                           std::span<const LoraPair>, Stream&) {
+  absent();
+}
 void linear_backward_input(Tensor, ConstTensor, const PackedWeight&, bool, Stream&) {
   absent();
 }

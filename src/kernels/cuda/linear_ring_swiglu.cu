@@ -44,7 +44,7 @@ __device__ void multiply(const Product& p, int first, int steps, const CopyRing&
   const bool stored = 16 * warp < S::kRows && up < p.outputs;
   float acc[S::kTokenTiles][4] = {}, bias[2] = {};
   if (stored && p.end.bias) bias[0] = p.end.bias[gate], bias[1] = p.end.bias[up];
-  walk_ring<S>(acc, steps, ring, lane, streamed_x<S>);
+  walk_ring<S>(acc, steps, ring, lane);
   if (!stored) return;
 #pragma unroll
   for (int j = 0; j < S::kTokenTiles; ++j)
