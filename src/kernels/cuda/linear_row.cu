@@ -110,7 +110,7 @@ __device__ void put_normed(uint32_t to, int padded, const RowProduct& row, int w
 
 // 16 columns of the row as 8 tokens.
 [[maybe_unused]] __device__ __forceinline__ uint64_t row_descriptor(uint32_t at) {
-  return uint64_t{8} << 32 | uint64_t{1} << 16 | (at & 0x3ffff) >> 4;
+  return uint64_t{1} << 32 | uint64_t{1} << 16 | (at & 0x3ffff) >> 4;
 }
 
 template <class S, bool kSwiglu>
@@ -246,7 +246,8 @@ constexpr std::array kSwiglu = {kernel_of<16, 8, true>(), kernel_of<32, 4, true>
 bool row_product(const RowProduct& row, int multiprocessors, cudaStream_t stream) {
   const Product& p = row.product;
   if (!has_copy_engine() || p.x.rows != 1 || p.transposed || p.outputs == 0 || p.x.cols == 0 || !p.x.aligned ||
-      !suits_slab_map(p.w, row.swiglu) || p.x.cols > kWidestNorm)
+      !suits_slab_map(p.w, row.swiglu) || p.x.cols > kWidestNorm ||
+      reinterpret_cast<uintptr_t>(row.norm_weight) % 16 != 0)
     return false;
   const std::span<const RowKernel> kernels = row.swiglu ? std::span<const RowKernel>(kSwiglu) : kPlain;
   const RowKernel* best = nullptr;
