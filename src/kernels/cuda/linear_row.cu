@@ -1,12 +1,10 @@
 // Products of one row on compute capability 9.0: the ring of linear_ring.cu for the weights alone. The row lies in
 // shared memory once; the block's warps bring it, or compute its norm, while the weights are already on their way.
 //
-// wgmma wants 8 tokens. Without a swizzle, 8 columns of 8 tokens are 128 bytes that follow each other, and 8 columns
-// further may lie anywhere: here 16 bytes further, so that the row lies as in memory, and the 7 other tokens are the
-// columns that follow. What they give is dropped.
+// Here the row is one of 64 of wgmma's first operand, which comes from registers, and the outputs are its columns: a
+// step of the chain reads the weights alone, so that blocks of several products that wait in one multiprocessor do not
+// slow each other down. What the other 63 rows give is dropped.
 //
-// A block takes less than half of a multiprocessor's shared memory, so that blocks of the next product find room and
-// fetch their weights while these still wait and multiply.
 #include <algorithm>
 #include <array>
 
@@ -19,21 +17,28 @@ namespace lockstep::kernels::cuda {
 namespace {
 
 constexpr int kThreads = kWarpgroup + 32;
+constexpr int kPartColumns = kWarpgroup * 8 * kNormPieces;
 constexpr uint32_t kBlockShared = (113 << 10) - 256;  // two blocks, their static memory, and 1 KiB each of the system's
 
 struct Launch {
   RowProduct row;
   int steps = 0, stages = 0;
-  uint32_t slack_bytes = 0;  // after the last stage: holds the row
+  uint32_t row_bytes = 0;
 };
 
-__device__ __forceinline__ void sync_warpgroup() {
+[[maybe_unused]] __device__ __forceinline__ void sync_warpgroup() {
   asm volatile("bar.sync 1, 128;\n" ::: "memory");
 }
-__device__ __forceinline__ void store_shared(uint32_t to, const float (&v)[8]) {
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};\n" ::"r"(to), "r"(pack_bf16(v[0], v[1])),
-               "r"(pack_bf16(v[2], v[3])), "r"(pack_bf16(v[4], v[5])), "r"(pack_bf16(v[6], v[7]))
-               : "memory");
+// Where a thread finds its part of the first operand: of 64 columns, 32 bytes for each of the four lanes that hold the
+// row; of 16 columns, lane t has columns 2t, 2t + 1, 2t + 8 and 2t + 9. `column` is a multiple of 8.
+__device__ __forceinline__ uint32_t place_of(int column, int t) {
+  return column / kBoxColumns * 128 + t * 32 + column % kBoxColumns / 8 * 4;
+}
+[[maybe_unused]] __device__ __forceinline__ void store_columns(uint32_t row, int column, uint4 packed) {
+  const uint32_t word[4] = {packed.x, packed.y, packed.z, packed.w};
+#pragma unroll
+  for (int t = 0; t < 4; ++t)
+    asm volatile("st.shared.b32 [%0], %1;\n" ::"r"(row + place_of(column, t)), "r"(word[t]) : "memory");
 }
 
 // The row's norm with the threads that rmsnorm.cu gives it: the four warps stand for 16, or each of them for the one,
@@ -85,71 +90,169 @@ __device__ void put_normed(uint32_t to, int padded, const RowProduct& row, int w
       if (!mine(j) || column_of(part, j) >= padded) continue;
       float v[8];
       normed(v, input[part][j], rstd, weight[j]);
-      store_shared(to + 2 * column_of(part, j), v);
+      store_columns(
+          to, column_of(part, j),
+          make_uint4(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7])));
     }
   }
 }
 
-[[maybe_unused]] __device__ void put_row(uint32_t to, int padded, const RowProduct& row, int warp, int lane) {
+// The row as it is; kParts pieces of kPartColumns.
+template <int kParts>
+__device__ void put_plain(uint32_t to, int padded, const RowProduct& row, int thread) {
   const int width = static_cast<int>(row.product.x.cols);
-  if (!row.norm_weight) {
-    wait_for_previous();
-    for (int column = 8 * (32 * warp + lane); column < padded; column += 8 * kWarpgroup)
-      copy_async_16(to + 2 * column, row.product.x.data + (column < width ? column : 0), column < width);
-    copy_commit();
-    copy_wait<0>();
-  } else if (width <= 32 * 8 * kNormPieces) {
-    put_normed<32>(to, padded, row, warp, lane);
-  } else if (width <= 128 * 8 * kNormPieces) {
-    put_normed<128>(to, padded, row, warp, lane);
-  } else {
+  const auto column_of = [&](int j) { return 8 * (thread + j * kWarpgroup); };
+  uint4 input[kParts * kNormPieces];
+  wait_for_previous();
+#pragma unroll
+  for (int j = 0; j < kParts * kNormPieces; ++j)
+    input[j] = load_bf16x8(row.product.x.data + column_of(j), width - column_of(j), true);
+#pragma unroll
+  for (int j = 0; j < kParts * kNormPieces; ++j)
+    if (column_of(j) < padded) store_columns(to, column_of(j), input[j]);
+}
+
+template <int kParts>
+__device__ void put_row(uint32_t to, int padded, const RowProduct& row, int warp, int lane) {
+  if (!row.norm_weight) return put_plain<kParts>(to, padded, row, 32 * warp + lane);
+  if constexpr (kParts > 1)
     put_normed<512>(to, padded, row, warp, lane);
+  else if (row.product.x.cols <= 32 * 8 * kNormPieces)
+    put_normed<32>(to, padded, row, warp, lane);
+  else
+    put_normed<128>(to, padded, row, warp, lane);
+}
+
+// ---- the chain ----
+
+#define LOCKSTEP_SUMS(d, j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
+#define LOCKSTEP_SUMS_4(d, j) \
+  LOCKSTEP_SUMS(d, j), LOCKSTEP_SUMS(d, j + 1), LOCKSTEP_SUMS(d, j + 2), LOCKSTEP_SUMS(d, j + 3)
+#define LOCKSTEP_STEP(outputs, sums, a0, a1, a2, a3, b)                                                            \
+  "wgmma.mma_async.sync.aligned.m64n" outputs "k16.f32.bf16.bf16 {" sums "}, {" a0 ", " a1 ", " a2 ", " a3 "}, " b \
+  ", 1, 1, 1, 0;\n"
+// d += a w^T, 64 rows x 8 kTiles outputs x 16 of the contraction; of a thread's rows the second is always 0.
+[[maybe_unused]] __device__ __forceinline__ void row_step(float (&d)[1][4], const uint32_t (&a)[2], uint64_t w) {
+  asm volatile(LOCKSTEP_STEP("8", "%0, %1, %2, %3", "%4", "%6", "%5", "%6", "%7")
+               : LOCKSTEP_SUMS(d, 0)
+               : "r"(a[0]), "r"(a[1]), "r"(0), "l"(w));
+}
+[[maybe_unused]] __device__ __forceinline__ void row_step(float (&d)[2][4], const uint32_t (&a)[2], uint64_t w) {
+  asm volatile(LOCKSTEP_STEP("16", "%0, %1, %2, %3, %4, %5, %6, %7", "%8", "%10", "%9", "%10", "%11")
+               : LOCKSTEP_SUMS(d, 0), LOCKSTEP_SUMS(d, 1)
+               : "r"(a[0]), "r"(a[1]), "r"(0), "l"(w));
+}
+[[maybe_unused]] __device__ __forceinline__ void row_step(float (&d)[4][4], const uint32_t (&a)[2], uint64_t w) {
+  asm volatile(LOCKSTEP_STEP("32", "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15", "%16", "%18",
+                             "%17", "%18", "%19")
+               : LOCKSTEP_SUMS_4(d, 0)
+               : "r"(a[0]), "r"(a[1]), "r"(0), "l"(w));
+}
+[[maybe_unused]] __device__ __forceinline__ void row_step(float (&d)[6][4], const uint32_t (&a)[2], uint64_t w) {
+  asm volatile(LOCKSTEP_STEP("48",
+                             "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                             "%16, %17, %18, %19, %20, %21, %22, %23",
+                             "%24", "%26", "%25", "%26", "%27")
+               : LOCKSTEP_SUMS_4(d, 0), LOCKSTEP_SUMS(d, 4), LOCKSTEP_SUMS(d, 5)
+               : "r"(a[0]), "r"(a[1]), "r"(0), "l"(w));
+}
+[[maybe_unused]] __device__ __forceinline__ void row_step(float (&d)[8][4], const uint32_t (&a)[2], uint64_t w) {
+  asm volatile(LOCKSTEP_STEP("64",
+                             "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                             "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31",
+                             "%32", "%34", "%33", "%34", "%35")
+               : LOCKSTEP_SUMS_4(d, 0), LOCKSTEP_SUMS_4(d, 4)
+               : "r"(a[0]), "r"(a[1]), "r"(0), "l"(w));
+}
+#undef LOCKSTEP_STEP
+#undef LOCKSTEP_SUMS_4
+#undef LOCKSTEP_SUMS
+
+// The row's part of a stage; 0 in threads that hold none of it.
+template <int kBoxes>
+struct RowPart {
+  uint32_t a[4 * kBoxes][2] = {};
+
+  __device__ __forceinline__ void load(uint32_t from, bool holds) {
+    if (!holds) return;
+#pragma unroll
+    for (int b = 0; b < kBoxes; ++b)
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];\n"
+                     : "=r"(a[4 * b + 2 * half][0]), "=r"(a[4 * b + 2 * half][1]), "=r"(a[4 * b + 2 * half + 1][0]),
+                       "=r"(a[4 * b + 2 * half + 1][1])
+                     : "r"(from + b * 128 + half * 16));
   }
-  fence_for_products();
+};
+
+template <class S>
+__device__ __forceinline__ void walk_row(float (&acc)[S::kRows / 8][4], int steps, CopyRing ring, uint32_t row,
+                                         int warp, int lane) {
+  const bool holds = warp == 0 && lane < 4;
+  uint32_t from = row + lane * 32, walked = 0;  // the barrier of the stage before
+  RowPart<S::kBoxes> part[2];
+  part[0].load(from, holds);
+  const auto walk = [&](const RowPart<S::kBoxes>& now, RowPart<S::kBoxes>& next, bool more) {
+    barrier_wait(ring.full(), ring.parity);
+    begin_products();
+#pragma unroll
+    for (int b = 0; b < S::kBoxes; ++b)
+#pragma unroll
+      for (int k = 0; k < kBoxColumns / 16; ++k)
+        row_step(acc, now.a[4 * b + k], descriptor(ring.at() + b * S::kWBytes) + column_step(k));
+    commit_products();
+    wait_products<1>();
+    if (walked && lane == 0) barrier_arrive(walked);
+    walked = ring.empty();
+    ring.next();
+    from += S::kBoxes * 128;
+    if (more) next.load(from, holds);
+  };
+  for (int step = 0; step < steps; step += 2) {
+    walk(part[0], part[1], step + 1 < steps);
+    if (step + 1 < steps) walk(part[1], part[0], step + 2 < steps);
+  }
+  wait_products<0>();
+  pin(acc);
 }
 
-// 16 columns of the row as 8 tokens.
-[[maybe_unused]] __device__ __forceinline__ uint64_t row_descriptor(uint32_t at) {
-  return uint64_t{1} << 32 | uint64_t{1} << 16 | (at & 0x3ffff) >> 4;
-}
-
+// The first four threads hold the outputs: acc[j][e] is output 8 j + 2 lane + e.
 template <class S, bool kSwiglu>
 __device__ void multiply(const Launch& l, int64_t first, uint32_t row, const CopyRing& ring, int warp, int lane) {
+  constexpr int kTiles = S::kRows / 8, kStored = kSwiglu ? kTiles / 2 : kTiles;
   const Product& p = l.row.product;
-  const bool first_token = lane % 4 == 0;
-  float acc[1][4] = {};
-  const auto row_of = [&](const CopyRing&, int step, int box) {
-    return row_descriptor(row + (step * S::kBoxes + box) * kBoxColumns * 2);
-  };
-  if constexpr (kSwiglu) {
-    const int64_t gate = first + 8 * warp + lane / 4, up = p.outputs / 2 + gate;
-    const bool stored = first_token && 16 * warp < S::kRows && up < p.outputs;
-    float bias[2] = {};
-    if (stored && p.end.bias) bias[0] = p.end.bias[gate], bias[1] = p.end.bias[up];
-    walk_ring<S>(acc, l.steps, ring, lane, row_of);
-    if (!stored) return;
-    if (p.end.bias) acc[0][0] = __fadd_rn(acc[0][0], bias[0]), acc[0][2] = __fadd_rn(acc[0][2], bias[1]);
-    static_cast<bf16*>(p.end.y)[gate] = swiglu_of_sums(acc[0][0], acc[0][2]);
-  } else {
-    const int64_t output = first + 16 * warp + lane / 4, end = min(p.outputs, first + S::kRows);
-    float bias[2] = {}, residual[2] = {};
-    // Asked for before the chain, so that its end does not wait for memory.
+  const int64_t outputs = kSwiglu ? p.outputs / 2 : p.outputs;
+  const auto output_of = [&](int j, int e) { return first + 8 * j + 2 * lane + e; };
+  const auto stored = [&](int j, int e) { return warp == 0 && lane < 4 && output_of(j, e) < outputs; };
+  float acc[kTiles][4] = {}, residual[kSwiglu ? 1 : kTiles][2] = {};
+  // Asked for before the chain, so that its end does not wait for memory.
+  if constexpr (!kSwiglu)
+    if (p.end.residual) {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      if (!first_token || output + 8 * i >= end) continue;
-      if (p.end.bias) bias[i] = p.end.bias[output + 8 * i];
-      if (p.end.residual) residual[i] = p.end.residual_at(0, output + 8 * i);
-    }
-    walk_ring<S>(acc, l.steps, ring, lane, row_of);
+      for (int j = 0; j < kTiles; ++j)
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      if (!first_token || output + 8 * i >= end) continue;
-      float value = acc[0][2 * i];
-      if (p.end.bias) value = __fadd_rn(value, bias[i]);
-      if (p.end.residual) value = __fadd_rn(value, residual[i]);
-      p.end.store(0, output + 8 * i, value);
+        for (int e = 0; e < 2; ++e)
+          if (stored(j, e)) residual[j][e] = p.end.residual_at(0, output_of(j, e));
     }
-  }
+  walk_row<S>(acc, l.steps, ring, row, warp, lane);
+#pragma unroll
+  for (int j = 0; j < kStored; ++j)
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      if (!stored(j, e)) continue;
+      const int64_t output = output_of(j, e);
+      if constexpr (kSwiglu) {
+        float gate = acc[2 * j][e], up = acc[2 * j + 1][e];
+        if (p.end.bias) gate = __fadd_rn(gate, p.end.bias[output]), up = __fadd_rn(up, p.end.bias[outputs + output]);
+        static_cast<bf16*>(p.end.y)[output] = swiglu_of_sums(gate, up);
+      } else {
+        float value = acc[j][e];
+        if (p.end.bias) value = __fadd_rn(value, p.end.bias[output]);
+        if (p.end.residual) value = __fadd_rn(value, residual[j][e]);
+        p.end.store(0, output, value);
+      }
+    }
 }
 
 // By one thread. The first stages need no word from anybody.
@@ -177,7 +280,7 @@ struct WeightLoader {
   }
 };
 
-template <class S, bool kSwiglu>
+template <class S, bool kSwiglu, int kParts>
 __global__ void __launch_bounds__(kThreads)
     row_kernel(const __grid_constant__ CUtensorMap w, const __grid_constant__ Launch l) {
   if constexpr (kHasWgmma) {
@@ -187,7 +290,7 @@ __global__ void __launch_bounds__(kThreads)
     const CopyRing ring{.shared = (shared_address(unaligned) + 1023) / 1024 * 1024,
                         .stage_bytes = S::kStageBytes,
                         .stages = l.stages,
-                        .slack_bytes = l.slack_bytes};
+                        .slack_bytes = l.row_bytes};
     const uint32_t row = ring.shared + l.stages * S::kStageBytes;
     let_next_begin();
     if (warp == kWarpgroup / 32) {
@@ -197,7 +300,7 @@ __global__ void __launch_bounds__(kThreads)
       if (lane == 0) loader.go_on();
       return;
     }
-    put_row(row, l.steps * S::kBoxes * kBoxColumns, l.row, warp, lane);
+    put_row<kParts>(row, l.steps * S::kBoxes * kBoxColumns, l.row, warp, lane);
     __syncthreads();
     multiply<S, kSwiglu>(l, first, row, ring, warp, lane);
   } else {
@@ -206,26 +309,30 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // False: too little shared memory for a row of this width.
-template <class S, bool kSwiglu>
-bool launch(const RowProduct& row, cudaStream_t stream) {
+template <class S, bool kSwiglu, int kParts>
+bool launch_parts(const RowProduct& row, cudaStream_t stream) {
   const Product& p = row.product;
   constexpr int64_t kStageColumns = S::kBoxes * kBoxColumns;
   const int64_t steps = (p.x.cols + kStageColumns - 1) / kStageColumns, row_bytes = steps * kStageColumns * 2;
-  const int64_t slack = std::max<int64_t>(S::kSlackBytes, row_bytes);
-  const int64_t fixed = 1024 + slack + CopyRing::kBarrierBytes;
+  const int64_t fixed = 1024 + row_bytes + CopyRing::kBarrierBytes;
   const int64_t room = (int64_t{kBlockShared} - fixed) / S::kStageBytes;
   const int64_t stages = std::min({steps, room, int64_t{CopyRing::kMostStages}});
   if (stages < std::min<int64_t>(steps, 3)) return false;
-  allow_shared<row_kernel<S, kSwiglu>>(kBlockShared);
+  allow_shared<row_kernel<S, kSwiglu, kParts>>(kBlockShared);
   const Launch arguments{.row = row,
                          .steps = static_cast<int>(steps),
                          .stages = static_cast<int>(stages),
-                         .slack_bytes = static_cast<uint32_t>(slack)};
+                         .row_bytes = static_cast<uint32_t>(row_bytes)};
   const auto blocks = static_cast<unsigned>((p.outputs + S::kRows - 1) / S::kRows);
-  launch_early(row_kernel<S, kSwiglu>, blocks, kThreads, static_cast<size_t>(fixed + stages * S::kStageBytes), stream,
-               slab_map(p.w, S::kRows, S::kBoxes, kSwiglu), arguments);
+  launch_early(row_kernel<S, kSwiglu, kParts>, blocks, kThreads, static_cast<size_t>(fixed + stages * S::kStageBytes),
+               stream, slab_map(p.w, S::kRows, S::kBoxes, kSwiglu), arguments);
   check_launch("linear");
   return true;
+}
+template <class S, bool kSwiglu>
+bool launch(const RowProduct& row, cudaStream_t stream) {
+  return row.product.x.cols <= kPartColumns ? launch_parts<S, kSwiglu, 1>(row, stream)
+                                            : launch_parts<S, kSwiglu, kWidestNorm / kPartColumns>(row, stream);
 }
 
 struct RowKernel {
@@ -236,9 +343,9 @@ template <int kRows, int kBoxes, bool kSwiglu>
 constexpr RowKernel kernel_of() {
   return {kRows, launch<Shape<8, kRows, kBoxes, false>, kSwiglu>};
 }
-constexpr std::array kPlain = {kernel_of<8, 8, false>(),  kernel_of<16, 8, false>(), kernel_of<24, 4, false>(),
-                               kernel_of<32, 4, false>(), kernel_of<48, 4, false>(), kernel_of<64, 2, false>()};
-constexpr std::array kSwiglu = {kernel_of<16, 8, true>(), kernel_of<32, 4, true>(), kernel_of<48, 4, true>(),
+constexpr std::array kPlain = {kernel_of<8, 4, false>(), kernel_of<16, 4, false>(), kernel_of<32, 4, false>(),
+                               kernel_of<48, 2, false>(), kernel_of<64, 2, false>()};
+constexpr std::array kSwiglu = {kernel_of<16, 4, true>(), kernel_of<32, 2, true>(), kernel_of<48, 2, true>(),
                                 kernel_of<64, 2, true>()};
 
 }  // namespace
