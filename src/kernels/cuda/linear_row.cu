@@ -1,12 +1,10 @@
 // Products of one row on compute capability 9.0: the ring of linear_ring.cu for the weights alone. The row lies in
-// shared memory once; the block's warps bring it, or compute its norm, while the weights are already on their way.
+// shared memory as a whole; the block's warps bring it, or compute its norm, while the weights are already on their
+// way. Outputs are cut in tiles of which a block takes every gridDim.x-th, so that the ring never runs dry between two.
 //
-// Here the row is one of 64 of wgmma's first operand, which comes from registers, and the outputs are its columns: a
-// step of the chain reads the weights alone, so that blocks of several products that wait in one multiprocessor do not
-// slow each other down. What the other 63 rows give is dropped.
-//
+// Everything a product can ask for is one kernel, tile heights too: a step of decode is a row of such products, and
+// code that the one before has run is still in the instruction cache.
 #include <algorithm>
-#include <array>
 
 #include "kernels/cuda/linear_fused.h"
 #include "kernels/cuda/linear_ring.cuh"
@@ -17,28 +15,29 @@ namespace lockstep::kernels::cuda {
 namespace {
 
 constexpr int kThreads = kWarpgroup + 32;
-constexpr int kPartColumns = kWarpgroup * 8 * kNormPieces;
-constexpr uint32_t kBlockShared = (113 << 10) - 256;  // two blocks, their static memory, and 1 KiB each of the system's
+constexpr int kBoxes = 4;                 // of a stage
+constexpr uint32_t kXBoxBytes = 8 * 128;  // wgmma wants 8 tokens: the row, and 7 of whatever lies there
+constexpr int kStageColumns = kBoxes * kBoxColumns;
+constexpr int64_t kWidestRow = 6144;  // leaves the ring more than half of shared memory
+// More than half: a second block of the same product in one multiprocessor would slow the first one down while other
+// multiprocessors have none.
+constexpr int64_t kLeastShared = 116 << 10;
 
 struct Launch {
   RowProduct row;
-  int steps = 0, stages = 0;
-  uint32_t row_bytes = 0;
+  int tile_rows = 0, tiles = 0, steps = 0, stages = 0;
+  uint32_t slack_bytes = 0;  // after the last stage: holds the row
 };
 
 [[maybe_unused]] __device__ __forceinline__ void sync_warpgroup() {
   asm volatile("bar.sync 1, 128;\n" ::: "memory");
 }
-// Where a thread finds its part of the first operand: of 64 columns, 32 bytes for each of the four lanes that hold the
-// row; of 16 columns, lane t has columns 2t, 2t + 1, 2t + 8 and 2t + 9. `column` is a multiple of 8.
-__device__ __forceinline__ uint32_t place_of(int column, int t) {
-  return column / kBoxColumns * 128 + t * 32 + column % kBoxColumns / 8 * 4;
-}
-[[maybe_unused]] __device__ __forceinline__ void store_columns(uint32_t row, int column, uint4 packed) {
-  const uint32_t word[4] = {packed.x, packed.y, packed.z, packed.w};
-#pragma unroll
-  for (int t = 0; t < 4; ++t)
-    asm volatile("st.shared.b32 [%0], %1;\n" ::"r"(row + place_of(column, t)), "r"(word[t]) : "memory");
+// Eight columns of the row.
+[[maybe_unused]] __device__ __forceinline__ void store_columns(uint32_t row, int column, uint4 v) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};\n" ::"r"(row + column / kBoxColumns * kXBoxBytes +
+                                                                  column % kBoxColumns * 2),
+               "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+               : "memory");
 }
 
 // The row's norm with the threads that rmsnorm.cu gives it: the four warps stand for 16, or each of them for the one,
@@ -97,270 +96,183 @@ __device__ void put_normed(uint32_t to, int padded, const RowProduct& row, int w
   }
 }
 
-// The row as it is; kParts pieces of kPartColumns.
-template <int kParts>
-__device__ void put_plain(uint32_t to, int padded, const RowProduct& row, int thread) {
+[[maybe_unused]] __device__ void put_row(uint32_t to, int padded, const RowProduct& row, int warp, int lane) {
   const int width = static_cast<int>(row.product.x.cols);
-  const auto column_of = [&](int j) { return 8 * (thread + j * kWarpgroup); };
-  uint4 input[kParts * kNormPieces];
-  wait_for_previous();
-#pragma unroll
-  for (int j = 0; j < kParts * kNormPieces; ++j)
-    input[j] = load_bf16x8(row.product.x.data + column_of(j), width - column_of(j), true);
-#pragma unroll
-  for (int j = 0; j < kParts * kNormPieces; ++j)
-    if (column_of(j) < padded) store_columns(to, column_of(j), input[j]);
-}
-
-template <int kParts>
-__device__ void put_row(uint32_t to, int padded, const RowProduct& row, int warp, int lane) {
-  if (!row.norm_weight) return put_plain<kParts>(to, padded, row, 32 * warp + lane);
-  if constexpr (kParts > 1)
-    put_normed<512>(to, padded, row, warp, lane);
-  else if (row.product.x.cols <= 32 * 8 * kNormPieces)
+  if (!row.norm_weight) {
+    wait_for_previous();
+#pragma unroll 4
+    for (int column = 8 * (32 * warp + lane); column < padded; column += 8 * kWarpgroup)
+      store_columns(to, column, load_bf16x8(row.product.x.data + column, width - column, true));
+  } else if (width <= 32 * 8 * kNormPieces) {
     put_normed<32>(to, padded, row, warp, lane);
-  else
+  } else if (width <= 128 * 8 * kNormPieces) {
     put_normed<128>(to, padded, row, warp, lane);
-}
-
-// ---- the chain ----
-
-#define LOCKSTEP_SUMS(d, j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
-#define LOCKSTEP_SUMS_4(d, j) \
-  LOCKSTEP_SUMS(d, j), LOCKSTEP_SUMS(d, j + 1), LOCKSTEP_SUMS(d, j + 2), LOCKSTEP_SUMS(d, j + 3)
-#define LOCKSTEP_STEP(outputs, sums, a0, a1, a2, a3, b)                                                            \
-  "wgmma.mma_async.sync.aligned.m64n" outputs "k16.f32.bf16.bf16 {" sums "}, {" a0 ", " a1 ", " a2 ", " a3 "}, " b \
-  ", 1, 1, 1, 0;\n"
-// d += a w^T, 64 rows x 8 kTiles outputs x 16 of the contraction; of a thread's rows the second is always 0.
-[[maybe_unused]] __device__ __forceinline__ void row_step(float (&d)[1][4], const uint32_t (&a)[2], uint64_t w) {
-  asm volatile(LOCKSTEP_STEP("8", "%0, %1, %2, %3", "%4", "%6", "%5", "%6", "%7")
-               : LOCKSTEP_SUMS(d, 0)
-               : "r"(a[0]), "r"(a[1]), "r"(0), "l"(w));
-}
-[[maybe_unused]] __device__ __forceinline__ void row_step(float (&d)[2][4], const uint32_t (&a)[2], uint64_t w) {
-  asm volatile(LOCKSTEP_STEP("16", "%0, %1, %2, %3, %4, %5, %6, %7", "%8", "%10", "%9", "%10", "%11")
-               : LOCKSTEP_SUMS(d, 0), LOCKSTEP_SUMS(d, 1)
-               : "r"(a[0]), "r"(a[1]), "r"(0), "l"(w));
-}
-[[maybe_unused]] __device__ __forceinline__ void row_step(float (&d)[4][4], const uint32_t (&a)[2], uint64_t w) {
-  asm volatile(LOCKSTEP_STEP("32", "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15", "%16", "%18",
-                             "%17", "%18", "%19")
-               : LOCKSTEP_SUMS_4(d, 0)
-               : "r"(a[0]), "r"(a[1]), "r"(0), "l"(w));
-}
-[[maybe_unused]] __device__ __forceinline__ void row_step(float (&d)[6][4], const uint32_t (&a)[2], uint64_t w) {
-  asm volatile(LOCKSTEP_STEP("48",
-                             "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                             "%16, %17, %18, %19, %20, %21, %22, %23",
-                             "%24", "%26", "%25", "%26", "%27")
-               : LOCKSTEP_SUMS_4(d, 0), LOCKSTEP_SUMS(d, 4), LOCKSTEP_SUMS(d, 5)
-               : "r"(a[0]), "r"(a[1]), "r"(0), "l"(w));
-}
-[[maybe_unused]] __device__ __forceinline__ void row_step(float (&d)[8][4], const uint32_t (&a)[2], uint64_t w) {
-  asm volatile(LOCKSTEP_STEP("64",
-                             "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                             "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31",
-                             "%32", "%34", "%33", "%34", "%35")
-               : LOCKSTEP_SUMS_4(d, 0), LOCKSTEP_SUMS_4(d, 4)
-               : "r"(a[0]), "r"(a[1]), "r"(0), "l"(w));
-}
-#undef LOCKSTEP_STEP
-#undef LOCKSTEP_SUMS_4
-#undef LOCKSTEP_SUMS
-
-// The row's part of a stage; 0 in threads that hold none of it.
-template <int kBoxes>
-struct RowPart {
-  uint32_t a[4 * kBoxes][2] = {};
-
-  __device__ __forceinline__ void load(uint32_t from, bool holds) {
-    if (!holds) return;
-#pragma unroll
-    for (int b = 0; b < kBoxes; ++b)
-#pragma unroll
-      for (int half = 0; half < 2; ++half)
-        asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];\n"
-                     : "=r"(a[4 * b + 2 * half][0]), "=r"(a[4 * b + 2 * half][1]), "=r"(a[4 * b + 2 * half + 1][0]),
-                       "=r"(a[4 * b + 2 * half + 1][1])
-                     : "r"(from + b * 128 + half * 16));
+  } else {
+    put_normed<512>(to, padded, row, warp, lane);
   }
-};
+  fence_for_products();
+}
 
-template <class S>
-__device__ __forceinline__ void walk_row(float (&acc)[S::kRows / 8][4], int steps, CopyRing ring, uint32_t row,
-                                         int warp, int lane) {
-  const bool holds = warp == 0 && lane < 4;
-  uint32_t from = row + lane * 32, walked = 0;  // the barrier of the stage before
-  RowPart<S::kBoxes> part[2];
-  part[0].load(from, holds);
-  const auto walk = [&](const RowPart<S::kBoxes>& now, RowPart<S::kBoxes>& next, bool more) {
+// One tile's chain. The ring goes on where it is.
+[[maybe_unused]] __device__ __forceinline__ void walk_tile(float (&acc)[1][4], int steps, CopyRing& ring, uint32_t x,
+                                                           uint32_t box_bytes, int lane) {
+  begin_products();
+  uint32_t walked = 0;  // the barrier of the stage before
+  for (int step_of_ring = 0; step_of_ring < steps; ++step_of_ring, ring.next()) {
     barrier_wait(ring.full(), ring.parity);
-    begin_products();
 #pragma unroll
-    for (int b = 0; b < S::kBoxes; ++b)
+    for (int b = 0; b < kBoxes; ++b, x += kXBoxBytes)
 #pragma unroll
       for (int k = 0; k < kBoxColumns / 16; ++k)
-        row_step(acc, now.a[4 * b + k], descriptor(ring.at() + b * S::kWBytes) + column_step(k));
+        step<false>(acc, descriptor(ring.at() + b * box_bytes) + column_step(k), descriptor(x) + column_step(k));
     commit_products();
     wait_products<1>();
     if (walked && lane == 0) barrier_arrive(walked);
     walked = ring.empty();
-    ring.next();
-    from += S::kBoxes * 128;
-    if (more) next.load(from, holds);
-  };
-  for (int step = 0; step < steps; step += 2) {
-    walk(part[0], part[1], step + 1 < steps);
-    if (step + 1 < steps) walk(part[1], part[0], step + 2 < steps);
   }
   wait_products<0>();
+  if (lane == 0) barrier_arrive(walked);
   pin(acc);
 }
 
-// The first four threads hold the outputs: acc[j][e] is output 8 j + 2 lane + e.
-template <class S, bool kSwiglu>
-__device__ void multiply(const Launch& l, int64_t first, uint32_t row, const CopyRing& ring, int warp, int lane) {
-  constexpr int kTiles = S::kRows / 8, kStored = kSwiglu ? kTiles / 2 : kTiles;
-  const Product& p = l.row.product;
-  const int64_t outputs = kSwiglu ? p.outputs / 2 : p.outputs;
-  const auto output_of = [&](int j, int e) { return first + 8 * j + 2 * lane + e; };
-  const auto stored = [&](int j, int e) { return warp == 0 && lane < 4 && output_of(j, e) < outputs; };
-  float acc[kTiles][4] = {}, residual[kSwiglu ? 1 : kTiles][2] = {};
+// A thread's two outputs of a tile, of which it holds the first token: rows lane / 4 and lane / 4 + 8 of its warp's 16.
+// With SwiGLU these are the gate and the up of one.
+struct Ends {
+  int64_t output[2];
+  bool stored[2];
+  float bias[2] = {}, residual[2] = {};
+
   // Asked for before the chain, so that its end does not wait for memory.
-  if constexpr (!kSwiglu)
-    if (p.end.residual) {
+  __device__ Ends(const Launch& l, int tile, int warp, int lane) {
+    const Product& p = l.row.product;
+    const bool swiglu = l.row.swiglu, holds = lane % 4 == 0 && 16 * warp < l.tile_rows;
+    const int64_t outputs = swiglu ? p.outputs / 2 : p.outputs;
+    const int rows = swiglu ? l.tile_rows / 2 : l.tile_rows, at = (swiglu ? 8 : 16) * warp + lane / 4;
 #pragma unroll
-      for (int j = 0; j < kTiles; ++j)
-#pragma unroll
-        for (int e = 0; e < 2; ++e)
-          if (stored(j, e)) residual[j][e] = p.end.residual_at(0, output_of(j, e));
+    for (int i = 0; i < 2; ++i) {
+      const int in_tile = swiglu ? at : at + 8 * i;
+      const int64_t in_part = int64_t{tile} * rows + in_tile;
+      stored[i] = holds && in_tile < rows && in_part < outputs;
+      output[i] = swiglu ? in_part + i * outputs : in_part;
+      if (stored[i] && p.end.bias) bias[i] = p.end.bias[output[i]];
+      if (stored[i] && p.end.residual) residual[i] = p.end.residual_at(0, output[i]);
     }
-  walk_row<S>(acc, l.steps, ring, row, warp, lane);
+  }
+  __device__ void store(const Launch& l, const float (&acc)[1][4]) const {
+    const ProductEnd& end = l.row.product.end;
+    float value[2] = {acc[0][0], acc[0][2]};
 #pragma unroll
-  for (int j = 0; j < kStored; ++j)
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      if (!stored(j, e)) continue;
-      const int64_t output = output_of(j, e);
-      if constexpr (kSwiglu) {
-        float gate = acc[2 * j][e], up = acc[2 * j + 1][e];
-        if (p.end.bias) gate = __fadd_rn(gate, p.end.bias[output]), up = __fadd_rn(up, p.end.bias[outputs + output]);
-        static_cast<bf16*>(p.end.y)[output] = swiglu_of_sums(gate, up);
-      } else {
-        float value = acc[j][e];
-        if (p.end.bias) value = __fadd_rn(value, p.end.bias[output]);
-        if (p.end.residual) value = __fadd_rn(value, residual[j][e]);
-        p.end.store(0, output, value);
-      }
+    for (int i = 0; i < 2; ++i) {
+      if (end.bias) value[i] = __fadd_rn(value[i], bias[i]);
+      if (end.residual) value[i] = __fadd_rn(value[i], residual[i]);
+      if (!l.row.swiglu && stored[i]) end.store(0, output[i], value[i]);
     }
-}
+    if (l.row.swiglu && stored[0]) static_cast<bf16*>(end.y)[output[0]] = swiglu_of_sums(value[0], value[1]);
+  }
+};
 
 // By one thread. The first stages need no word from anybody.
-template <class S>
 struct WeightLoader {
   const CUtensorMap& map;
-  int group, steps, step = 0;
+  const Launch& l;
   CopyRing ring;
+  int tile, step = 0, loaded = 0;
 
+  __device__ bool more() const { return tile < l.tiles; }
   __device__ void load() {
-    barrier_expect(ring.full(), S::kStageBytes);
-    copy_slabs(ring.at(), map, group, step * S::kBoxes, ring.full());
-    ++step, ring.next();
+    barrier_expect(ring.full(), ring.stage_bytes);
+    const int groups = l.tile_rows / (l.row.swiglu ? 16 : 8);
+    copy_slabs(ring.at(), map, tile * groups, step * kBoxes, ring.full());
+    ring.next(), ++loaded;
+    if (++step == l.steps) step = 0, tile += static_cast<int>(gridDim.x);
   }
   __device__ void start() {
     prefetch_map(map);
     ring.init(kWarpgroup / 32);
-    for (const int first = min(steps, ring.stages); step < first;) load();
+    while (more() && loaded < ring.stages) load();
   }
   __device__ void go_on() {
-    while (step < steps) {
+    while (more()) {
       barrier_wait(ring.empty(), ring.parity ^ 1);
       load();
     }
   }
 };
 
-template <class S, bool kSwiglu, int kParts>
 __global__ void __launch_bounds__(kThreads)
     row_kernel(const __grid_constant__ CUtensorMap w, const __grid_constant__ Launch l) {
   if constexpr (kHasWgmma) {
     extern __shared__ __align__(1024) uint8_t unaligned[];
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-    const int first = static_cast<int>(blockIdx.x) * (kSwiglu ? S::kRows / 2 : S::kRows);
-    const CopyRing ring{.shared = (shared_address(unaligned) + 1023) / 1024 * 1024,
-                        .stage_bytes = S::kStageBytes,
-                        .stages = l.stages,
-                        .slack_bytes = l.row_bytes};
-    const uint32_t row = ring.shared + l.stages * S::kStageBytes;
+    const uint32_t box_bytes = l.tile_rows * 128;
+    CopyRing ring{.shared = (shared_address(unaligned) + 1023) / 1024 * 1024,
+                  .stage_bytes = kBoxes * box_bytes,
+                  .stages = l.stages,
+                  .slack_bytes = l.slack_bytes};
+    const uint32_t row = ring.shared + l.stages * ring.stage_bytes;
     let_next_begin();
     if (warp == kWarpgroup / 32) {
-      WeightLoader<S> loader{.map = w, .group = first / 8, .steps = l.steps, .ring = ring};
+      WeightLoader loader{.map = w, .l = l, .ring = ring, .tile = static_cast<int>(blockIdx.x)};
       if (lane == 0) loader.start();
       __syncthreads();
       if (lane == 0) loader.go_on();
       return;
     }
-    put_row<kParts>(row, l.steps * S::kBoxes * kBoxColumns, l.row, warp, lane);
+    put_row(row, l.steps * kStageColumns, l.row, warp, lane);
     __syncthreads();
-    multiply<S, kSwiglu>(l, first, row, ring, warp, lane);
+#pragma unroll 1
+    for (int tile = static_cast<int>(blockIdx.x); tile < l.tiles; tile += static_cast<int>(gridDim.x)) {
+      const Ends ends(l, tile, warp, lane);
+      float acc[1][4] = {};
+      walk_tile(acc, l.steps, ring, row, box_bytes, lane);
+      ends.store(l, acc);
+    }
   } else {
     __trap();
   }
 }
 
-// False: too little shared memory for a row of this width.
-template <class S, bool kSwiglu, int kParts>
-bool launch_parts(const RowProduct& row, cudaStream_t stream) {
-  const Product& p = row.product;
-  constexpr int64_t kStageColumns = S::kBoxes * kBoxColumns;
-  const int64_t steps = (p.x.cols + kStageColumns - 1) / kStageColumns, row_bytes = steps * kStageColumns * 2;
-  const int64_t fixed = 1024 + row_bytes + CopyRing::kBarrierBytes;
-  const int64_t room = (int64_t{kBlockShared} - fixed) / S::kStageBytes;
-  const int64_t stages = std::min({steps, room, int64_t{CopyRing::kMostStages}});
-  if (stages < std::min<int64_t>(steps, 3)) return false;
-  allow_shared<row_kernel<S, kSwiglu, kParts>>(kBlockShared);
-  const Launch arguments{.row = row,
-                         .steps = static_cast<int>(steps),
-                         .stages = static_cast<int>(stages),
-                         .row_bytes = static_cast<uint32_t>(row_bytes)};
-  const auto blocks = static_cast<unsigned>((p.outputs + S::kRows - 1) / S::kRows);
-  launch_early(row_kernel<S, kSwiglu, kParts>, blocks, kThreads, static_cast<size_t>(fixed + stages * S::kStageBytes),
-               stream, slab_map(p.w, S::kRows, S::kBoxes, kSwiglu), arguments);
-  check_launch("linear");
-  return true;
+// Of those that give a block the fewest outputs in all, the tallest.
+int rows_of_a_tile(int64_t outputs, bool swiglu, int multiprocessors) {
+  const int least = swiglu ? 16 : 8;
+  int best = 0;
+  int64_t fewest = 0;
+  for (int rows = least; rows <= kTileOutputs; rows += least) {
+    const int64_t tiles = (outputs + rows - 1) / rows, most = (tiles + multiprocessors - 1) / multiprocessors * rows;
+    if (!best || most <= fewest) best = rows, fewest = most;
+  }
+  return best;
 }
-template <class S, bool kSwiglu>
-bool launch(const RowProduct& row, cudaStream_t stream) {
-  return row.product.x.cols <= kPartColumns ? launch_parts<S, kSwiglu, 1>(row, stream)
-                                            : launch_parts<S, kSwiglu, kWidestNorm / kPartColumns>(row, stream);
-}
-
-struct RowKernel {
-  int rows;
-  bool (*launch)(const RowProduct&, cudaStream_t);
-};
-template <int kRows, int kBoxes, bool kSwiglu>
-constexpr RowKernel kernel_of() {
-  return {kRows, launch<Shape<8, kRows, kBoxes, false>, kSwiglu>};
-}
-constexpr std::array kPlain = {kernel_of<8, 4, false>(), kernel_of<16, 4, false>(), kernel_of<32, 4, false>(),
-                               kernel_of<48, 2, false>(), kernel_of<64, 2, false>()};
-constexpr std::array kSwiglu = {kernel_of<16, 4, true>(), kernel_of<32, 2, true>(), kernel_of<48, 2, true>(),
-                                kernel_of<64, 2, true>()};
 
 }  // namespace
 
 bool row_product(const RowProduct& row, int multiprocessors, cudaStream_t stream) {
   const Product& p = row.product;
   if (!has_copy_engine() || p.x.rows != 1 || p.transposed || p.outputs == 0 || p.x.cols == 0 || !p.x.aligned ||
-      !suits_slab_map(p.w, row.swiglu) || p.x.cols > kWidestNorm ||
+      !suits_slab_map(p.w, row.swiglu) || p.x.cols > kWidestRow ||
       reinterpret_cast<uintptr_t>(row.norm_weight) % 16 != 0)
     return false;
-  const std::span<const RowKernel> kernels = row.swiglu ? std::span<const RowKernel>(kSwiglu) : kPlain;
-  const RowKernel* best = nullptr;
-  for (const RowKernel& kernel : kernels)
-    if (!best || 2 * ((p.outputs + kernel.rows - 1) / kernel.rows) >= multiprocessors) best = &kernel;
-  return best->launch(row, stream);
+  const int tile_rows = rows_of_a_tile(p.outputs, row.swiglu, multiprocessors);
+  const int64_t tiles = (p.outputs + tile_rows - 1) / tile_rows;
+  const int64_t steps = (p.x.cols + kStageColumns - 1) / kStageColumns, stage_bytes = int64_t{kBoxes} * tile_rows * 128;
+  // The last box's tile reaches beyond the ring.
+  const int64_t slack = std::max<int64_t>(steps * kBoxes * kXBoxBytes, (kTileOutputs - tile_rows) * 128);
+  const int64_t fixed = 1024 + slack + CopyRing::kBarrierBytes, blocks = std::min<int64_t>(tiles, multiprocessors);
+  const int64_t wanted = steps * ((tiles + blocks - 1) / blocks);
+  const int64_t stages = std::min(
+      {wanted, (static_cast<int64_t>(kMostShared) - 128 - fixed) / stage_bytes, int64_t{CopyRing::kMostStages}});
+  allow_shared<row_kernel>(kMostShared - 128);  // the rest is static
+  const Launch arguments{.row = row,
+                         .tile_rows = tile_rows,
+                         .tiles = static_cast<int>(tiles),
+                         .steps = static_cast<int>(steps),
+                         .stages = static_cast<int>(stages),
+                         .slack_bytes = static_cast<uint32_t>(slack)};
+  launch_early(row_kernel, static_cast<unsigned>(blocks), kThreads,
+               static_cast<size_t>(std::max(kLeastShared, fixed + stages * stage_bytes)), stream,
+               slab_map(p.w, tile_rows, kBoxes, row.swiglu), arguments);
+  check_launch("linear");
+  return true;
 }
 
 }  // namespace lockstep::kernels::cuda
