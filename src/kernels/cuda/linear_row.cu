@@ -124,7 +124,7 @@ __device__ void put_normed(uint32_t to, int padded, const RowProduct& row, int w
     for (int b = 0; b < kBoxes; ++b, x += kXBoxBytes)
 #pragma unroll
       for (int k = 0; k < kBoxColumns / 16; ++k)
-        step<false>(acc, descriptor(ring.at() + b * box_bytes) + column_step(k), descriptor(x) + column_step(k));
+        step(acc, descriptor(ring.at() + b * box_bytes) + column_step(k), descriptor(x) + column_step(k));
     commit_products();
     wait_products<1>();
     if (walked && lane == 0) barrier_arrive(walked);
