@@ -22,6 +22,7 @@ constexpr int64_t kWidestRow = 6144;  // leaves the ring more than half of share
 // More than half: a second block of the same product in one multiprocessor would slow the first one down while other
 // multiprocessors have none.
 constexpr int64_t kLeastShared = 116 << 10;
+constexpr int64_t kMostRowShared = kMostShared - 1024;  // static memory lies before the rest, which is aligned
 
 struct Launch {
   RowProduct row;
@@ -270,9 +271,8 @@ bool row_product(const RowProduct& row, int multiprocessors, cudaStream_t stream
   const int64_t slack = std::max<int64_t>(steps * kBoxes * kXBoxBytes, (kTileOutputs - tile_rows) * 128);
   const int64_t fixed = 1024 + slack + CopyRing::kBarrierBytes, blocks = std::min<int64_t>(tiles, multiprocessors);
   const int64_t wanted = steps * ((tiles + blocks - 1) / blocks);
-  const int64_t stages = std::min(
-      {wanted, (static_cast<int64_t>(kMostShared) - 128 - fixed) / stage_bytes, int64_t{CopyRing::kMostStages}});
-  allow_shared<row_kernel>(kMostShared - 128);  // the rest is static
+  const int64_t stages = std::min({wanted, (kMostRowShared - fixed) / stage_bytes, int64_t{CopyRing::kMostStages}});
+  allow_shared<row_kernel>(kMostRowShared);
   const Launch arguments{.row = row,
                          .tile_rows = tile_rows,
                          .tiles = static_cast<int>(tiles),
