@@ -1,5 +1,6 @@
 // The ring of linear_ring.cu for gate_up: a block has the gates and the ups of the same outputs, eight of the one and
 // then eight of the other, so that a thread's accumulators hold both, and stores the activation alone.
+#include <algorithm>
 #include <array>
 
 #include "kernels/cuda/linear_fused.h"
@@ -114,10 +115,13 @@ bool ring_swiglu(const Product& p, int multiprocessors, cudaStream_t stream) {
     return false;
   const int64_t rows = p.x.rows;
   const auto& kernels = rows <= 8 ? kOf8 : rows <= 16 ? kOf16 : rows <= 32 ? kOf32 : kOf64;
-  const SwigluKernel* best = nullptr;
-  for (const SwigluKernel& kernel : kernels)
-    if (!best || 2 * ((p.outputs + kernel.rows - 1) / kernel.rows) >= multiprocessors) best = &kernel;
-  best->launch(p, stream);
+  // What the last multiprocessor to end has done: to begin a block costs as much as some outputs.
+  const auto longest = [&](const SwigluKernel& kernel) {
+    constexpr int64_t kBeginning = 16;
+    const int64_t blocks = (p.outputs + kernel.rows - 1) / kernel.rows;
+    return (blocks + multiprocessors - 1) / multiprocessors * (kernel.rows + kBeginning);
+  };
+  std::ranges::min_element(kernels, {}, longest)->launch(p, stream);
   return true;
 }
 
