@@ -18,6 +18,8 @@ constexpr int kThreads = kWarpgroup + 32;
 constexpr int kBoxes = 4;                 // of a stage
 constexpr uint32_t kXBoxBytes = 8 * 128;  // wgmma wants 8 tokens: the row, and 7 of whatever lies there
 constexpr int kStageColumns = kBoxes * kBoxColumns;
+// Elements of a weight: smaller ones are read before a block has computed the norm, and a kernel ahead is faster.
+constexpr int64_t kSmallestWeight = int64_t{1} << 23;
 constexpr int64_t kWidestRow = 6144;  // leaves the ring more than half of shared memory
 // More than half: a second block of the same product in one multiprocessor would slow the first one down while other
 // multiprocessors have none.
@@ -261,7 +263,7 @@ int rows_of_a_tile(int64_t outputs, bool swiglu, int multiprocessors) {
 bool row_product(const RowProduct& row, int multiprocessors, cudaStream_t stream) {
   const Product& p = row.product;
   if (!has_copy_engine() || p.x.rows != 1 || p.transposed || p.outputs == 0 || p.x.cols == 0 || !p.x.aligned ||
-      !suits_slab_map(p.w, row.swiglu) || p.x.cols > kWidestRow ||
+      !suits_slab_map(p.w, row.swiglu) || p.w.rows * p.w.cols < kSmallestWeight || p.x.cols > kWidestRow ||
       reinterpret_cast<uintptr_t>(row.norm_weight) % 16 != 0)
     return false;
   const int tile_rows = rows_of_a_tile(p.outputs, row.swiglu, multiprocessors);
