@@ -4,6 +4,7 @@
 //   few to many (lora_expand, lora_shrink_backward): bound by reading and writing y once.
 // Many rows, aligned, of small ranks: lora_large.cuh.
 #include "kernels/cuda/library.h"
+#include "kernels/cuda/linear_small.cuh"
 #include "kernels/cuda/lora_kernels.cuh"
 #include "kernels/cuda/lora_large.cuh"
 #include "kernels/cuda/ops.h"
@@ -67,6 +68,7 @@ Rows rows_of(const Tensor& y) {
 
 void lora_shrink(Tensor h, ConstTensor x, std::span<const LoraPair> pairs, Stream& stream) {
   if (x[0] == 0 || pairs.empty()) return;
+  if (shrink_by_ring(h, x, pairs, stream)) return check_launch("lora_shrink", {h, x});
   require_few_pairs(pairs, "lora_shrink");
   PairProducts products;
   int64_t begin = 0;
