@@ -50,6 +50,10 @@ void heads_backward(Tensor, ConstTensor, ConstTensor, const HeadNorms&, const Ro
                     const AttentionShape&, Stream&) {
   absent();
 }
+bool heads_attention_forward(Tensor, Tensor, ConstTensor, const HeadNorms&, const RopeTable&, std::span<const int32_t>,
+                             const AttentionShape&, const DeviceSequences&, Stream&) {
+  absent();
+}
 void attention_forward(Tensor, Tensor, ConstTensor, const AttentionShape&, const DeviceSequences&, Stream&) {
   absent();
 }
