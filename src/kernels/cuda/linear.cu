@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 
 #include "kernels/cuda/linear_choice.h"
 #include "kernels/cuda/ops.h"
@@ -65,6 +66,28 @@ void linear_forward(Tensor y, ConstTensor x, const PackedWeight& weight, ConstTe
                     Stream& stream) {
   run_product(forward_product(y, x, weight, bias, residual), stream);
   check_launch("linear_forward", {y, x, bias, residual});
+}
+
+bool linear_shrink_forward(Tensor y, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
+                           ConstTensor residual, std::span<const LoraPair> pairs, Stream& stream) {
+  constexpr int64_t kMostRank = 256;  // of all pairs: beyond it blocks for A delay those of the base
+  if (pairs.empty() || pairs.size() >= size_t{kMostTogether} || total_rank(pairs) > kMostRank) return false;
+  std::array<Product, kMostTogether> products = {forward_product(y, x, weight, bias, residual)};
+  size_t count = 1;
+  int64_t column = 0;
+  for (const LoraPair& pair : pairs) {
+    const Operand a = operand(pair.a);
+    if (!a.aligned) return false;
+    products[count++] = {.x = products[0].x,
+                         .w = a,
+                         .outputs = pair.rank(),
+                         .end = {.y = data_of<bf16>(h) + column, .y_stride = h.row_stride}};
+    column += pair.rank();
+  }
+  const SmallKernel* const kernel = choose_ring(library_of(stream), products[0], stream);
+  if (!kernel) return false;
+  kernel->launch_together(std::span(products).first(count), stream_of(stream));
+  return true;
 }
 
 void linear_backward_input(Tensor dx, ConstTensor dy, const PackedWeight& weight, bool accumulate, Stream& stream) {

@@ -3,78 +3,44 @@
 // the same groups of 16 in order as everywhere. A block has few outputs, so that every multiprocessor has a block where
 // N is small; of the 64 rows of the tile those beyond them are computed from whatever lies there and dropped.
 //
-// The weight does not depend on what other kernels do: the ring fills before they have ended (launch_early).
+// The weight does not depend on what other kernels do: the ring fills before they have ended (launch_early). Several
+// products of one x make one launch: a layer's, and those with the adapter's A, which have a few blocks of their own.
+#include <algorithm>
 #include <array>
 
-#include "kernels/cuda/attention_wgmma.cuh"
-#include "kernels/cuda/copy_engine.cuh"
-#include "kernels/cuda/linear_small.cuh"
+#include "kernels/cuda/linear_ring.cuh"
 
 namespace lockstep::kernels::cuda {
 namespace {
 
-constexpr int kBoxColumns = 64;   // of the contraction: 128 bytes, the width of the copy engine's swizzle
-constexpr int kTileOutputs = 64;  // rows of a wgmma
-
-template <int kTokens_, int kRows_, int kBoxes_>
-struct Shape {
-  static constexpr int kTokens = kTokens_, kRows = kRows_, kBoxes = kBoxes_;  // boxes of one stage
-  [[maybe_unused]] static constexpr int kTokenTiles = kTokens / 8;
-  static constexpr uint32_t kXBytes = kTokens * 128, kWBytes = kRows * 128;
-  static constexpr uint32_t kStageBytes = kBoxes * (kXBytes + kWBytes);
-  static constexpr uint32_t kSlackBytes = (kTileOutputs - kRows) * 128;  // the last box's tile reaches beyond the ring
-  static constexpr uint32_t kFixedBytes = 1024 + kSlackBytes + CopyRing::kBarrierBytes;
-  static constexpr int kStages = std::min<int>(CopyRing::kMostStages, (kMostShared - kFixedBytes) / kStageBytes);
-  static constexpr size_t kSharedBytes = kFixedBytes + kStages * kStageBytes;
+// One product of a launch.
+struct Part {
+  CUtensorMap w;
+  ProductEnd end;
+  int64_t outputs = 0;
+  int tokens = 0;
+  int rows = 0, first_block = 0;  // outputs of a block
 };
-
-struct Maps {
-  CUtensorMap x, w;
+template <int kParts>
+struct Parts {
+  CUtensorMap x;
+  Part part[kParts];  // those of fewer blocks first
+  int64_t depth = 0;
+  int count = 0;
 };
-
-#define LOCKSTEP_TOKENS(d, j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
-// d += w x^T, 64 outputs x 8 kTiles tokens x 16 of the contraction.
-__device__ __forceinline__ void step(float (&d)[1][4], uint64_t w, uint64_t x) {
-  asm volatile("wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, %3}, %4, %5, 1, 1, 1, 0, 0;\n"
-               : LOCKSTEP_TOKENS(d, 0)
-               : "l"(w), "l"(x));
-}
-__device__ __forceinline__ void step(float (&d)[2][4], uint64_t w, uint64_t x) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7}, %8, %9, 1, 1, 1, 0, 0;\n"
-      : LOCKSTEP_TOKENS(d, 0), LOCKSTEP_TOKENS(d, 1)
-      : "l"(w), "l"(x));
-}
-__device__ __forceinline__ void step(float (&d)[4][4], uint64_t w, uint64_t x) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, %16, %17, 1, 1, 1, 0, 0;\n"
-      : LOCKSTEP_TOKENS(d, 0), LOCKSTEP_TOKENS(d, 1), LOCKSTEP_TOKENS(d, 2), LOCKSTEP_TOKENS(d, 3)
-      : "l"(w), "l"(x));
-}
-__device__ __forceinline__ void step(float (&d)[8][4], uint64_t w, uint64_t x) {
-  wgmma_shared(d, w, x);
-}
-#undef LOCKSTEP_TOKENS
-
-// A tile whose rows of 128 bytes are swizzled; 1024 bytes from 8 rows to the next 8.
-__device__ __forceinline__ uint64_t descriptor(uint32_t tile) {
-  constexpr uint64_t kEightRows = 1024 / 16;
-  return uint64_t{1} << 62 | kEightRows << 32 | uint64_t{1} << 16 | (tile & 0x3ffff) >> 4;
-}
 
 template <class S>
-__device__ void load_ring(const Maps& maps, int steps, int output, CopyRing ring) {
+__device__ void load_ring(const CUtensorMap& x, const Part& p, int steps, int output, CopyRing ring) {
   const auto load = [&](const CUtensorMap& map, int step, uint32_t at, uint32_t box_bytes, int row) {
 #pragma unroll
     for (int b = 0; b < S::kBoxes; ++b)
       copy_box(at + b * box_bytes, map, (step * S::kBoxes + b) * kBoxColumns, row, ring.full());
   };
   const auto load_w = [&](int step) {
-    barrier_expect(ring.full(), S::kStageBytes);
-    load(maps.w, step, ring.at() + S::kBoxes * S::kXBytes, S::kWBytes, output);
+    barrier_expect(ring.full(), S::kBoxes * (S::kXBytes + 128 * p.rows));
+    load(p.w, step, ring.at() + S::kBoxes * S::kXBytes, S::kWBytes, output);
   };
-  const auto load_x = [&](int step) { load(maps.x, step, ring.at(), S::kXBytes, 0); };
+  const auto load_x = [&](int step) { load(x, step, ring.at(), S::kXBytes, 0); };
   const int first = min(steps, S::kStages);
   for (int step = 0; step < first; ++step, ring.next()) load_w(step);
   ring.stage = 0, ring.parity = 0;
@@ -87,53 +53,15 @@ __device__ void load_ring(const Maps& maps, int steps, int output, CopyRing ring
   }
 }
 
-// Where accumulators lie: acc[j][e] is token token + 8 j + e % 2, output output + 8 (e / 2).
-struct Place {
-  int64_t output, end;
-  int token;
-
-  template <class S>
-  __device__ static Place of(const Product& p, int64_t first_output, int warp, int lane) {
-    return {first_output + 16 * warp + lane / 4, min(p.outputs, first_output + S::kRows), lane % 4 * 2};
-  }
-  __device__ int64_t output_of(int e) const { return output + e / 2 * 8; }
-  __device__ int64_t token_of(int j, int e) const { return token + 8 * j + e % 2; }
-  __device__ bool stored(const Product& p, int j, int e) const {
-    return output_of(e) < end && token_of(j, e) < p.x.rows;
-  }
-};
-
 template <class S>
-__device__ void walk_ring(float (&acc)[S::kTokenTiles][4], int steps, CopyRing ring, int lane) {
-  begin_products();
-  uint32_t walked = 0;  // the barrier of the stage before
-  for (int step_of_ring = 0; step_of_ring < steps; ++step_of_ring, ring.next()) {
-    barrier_wait(ring.full(), ring.parity);
-#pragma unroll
-    for (int b = 0; b < S::kBoxes; ++b) {
-      const uint64_t x = descriptor(ring.at() + b * S::kXBytes);
-      const uint64_t w = descriptor(ring.at() + S::kBoxes * S::kXBytes + b * S::kWBytes);
-#pragma unroll
-      for (int k = 0; k < kBoxColumns / 16; ++k) step(acc, w + column_step(k), x + column_step(k));
-    }
-    commit_products();
-    wait_products<1>();
-    if (walked && lane == 0) barrier_arrive(walked);
-    walked = ring.empty();
-  }
-  wait_products<0>();
-  pin(acc);
-}
-
-template <class S>
-__device__ void multiply(const Product& p, const Place& place, int steps, const CopyRing& ring, int lane) {
+__device__ void multiply(const Part& p, const Place& place, int steps, const CopyRing& ring, int lane) {
   float residual[S::kTokenTiles][4], acc[S::kTokenTiles][4] = {};
   // Asked for before the chain, so that its end does not wait for memory.
 #pragma unroll
   for (int j = 0; j < S::kTokenTiles; ++j)
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      const bool there = p.end.residual && place.stored(p, j, e);
+      const bool there = p.end.residual && place.stored(p.tokens, j, e);
       residual[j][e] = there ? p.end.residual_at(place.token_of(j, e), place.output_of(e)) : 0;
     }
   walk_ring<S>(acc, steps, ring, lane);
@@ -141,7 +69,7 @@ __device__ void multiply(const Product& p, const Place& place, int steps, const 
   for (int j = 0; j < S::kTokenTiles; ++j)
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      if (!place.stored(p, j, e)) continue;
+      if (!place.stored(p.tokens, j, e)) continue;
       const int64_t output = place.output_of(e);
       float value = p.end.bias ? __fadd_rn(acc[j][e], p.end.bias[output]) : acc[j][e];
       if (p.end.residual) value = __fadd_rn(value, residual[j][e]);
@@ -149,14 +77,18 @@ __device__ void multiply(const Product& p, const Place& place, int steps, const 
     }
 }
 
-template <class S>
-__global__ void __launch_bounds__(kWarpgroup + 32)
-    ring_kernel(const __grid_constant__ Maps maps, const __grid_constant__ Product p) {
+template <class S, int kParts>
+__global__ void __launch_bounds__(kWarpgroup + 32) ring_kernel(const __grid_constant__ Parts<kParts> parts) {
   if constexpr (kHasWgmma) {
     extern __shared__ __align__(1024) uint8_t unaligned[];
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-    const int64_t output = int64_t{blockIdx.x} * S::kRows;
-    const int steps = static_cast<int>((p.x.cols + S::kBoxes * kBoxColumns - 1) / (S::kBoxes * kBoxColumns));
+    const int block = static_cast<int>(blockIdx.x);
+    int which = 0;
+    if constexpr (kParts > 1)
+      while (which + 1 < parts.count && block >= parts.part[which + 1].first_block) ++which;
+    const Part& p = parts.part[which];
+    const int64_t output = int64_t{block - p.first_block} * p.rows;
+    const int steps = static_cast<int>((parts.depth + S::kBoxes * kBoxColumns - 1) / (S::kBoxes * kBoxColumns));
     const CopyRing ring{.shared = (shared_address(unaligned) + 1023) / 1024 * 1024,
                         .stage_bytes = S::kStageBytes,
                         .stages = S::kStages,
@@ -165,30 +97,61 @@ __global__ void __launch_bounds__(kWarpgroup + 32)
     __syncthreads();
     let_next_begin();
     if (warp == kWarpgroup / 32) {
-      if (lane == 0) load_ring<S>(maps, steps, static_cast<int>(output), ring);
+      if (lane == 0) load_ring<S>(parts.x, p, steps, static_cast<int>(output), ring);
       return;
     }
     wait_for_previous();
-    multiply<S>(p, Place::of<S>(p, output, warp, lane), steps, ring, lane);
+    multiply<S>(p, Place::of(output, min(p.outputs, output + p.rows), warp, lane), steps, ring, lane);
   } else {
     __trap();
   }
 }
 
+// Small products are cut into tiles of 16 outputs: their blocks then end before those of the large one.
+constexpr int kSmallRows = 16;
+
+template <class S, int kParts>
+void launch_parts(std::span<const Product> products, cudaStream_t stream) {
+  if (products[0].x.rows == 0 || products[0].outputs == 0) return;
+  allow_shared<ring_kernel<S, kParts>>(S::kSharedBytes);
+  Parts<kParts> parts;
+  parts.x = box_map(products[0].x, kBoxColumns, S::kTokens);
+  parts.depth = products[0].x.cols;
+  int blocks = 0;
+  for (size_t i = products.size(); i-- > 0;) {
+    const Product& p = products[i];
+    const int rows = i == 0 ? S::kRows : kSmallRows;
+    parts.part[parts.count++] = {.w = box_map(p.w, kBoxColumns, rows),
+                                 .end = p.end,
+                                 .outputs = p.outputs,
+                                 .tokens = static_cast<int>(p.x.rows),
+                                 .rows = rows,
+                                 .first_block = blocks};
+    blocks += static_cast<int>((p.outputs + rows - 1) / rows);
+  }
+  launch_early(ring_kernel<S, kParts>, static_cast<unsigned>(blocks), kWarpgroup + 32, S::kSharedBytes, stream, parts);
+  check_launch("linear");
+}
+
 template <class S>
 void launch(const Product& p, cudaStream_t stream) {
-  if (p.x.rows == 0 || p.outputs == 0) return;
-  allow_shared<ring_kernel<S>>(S::kSharedBytes);
-  const auto blocks = static_cast<unsigned>((p.outputs + S::kRows - 1) / S::kRows);
-  const Maps maps{box_map(p.x, kBoxColumns, S::kTokens), box_map(p.w, kBoxColumns, S::kRows)};
-  launch_early(ring_kernel<S>, blocks, kWarpgroup + 32, S::kSharedBytes, stream, maps, p);
-  check_launch("linear");
+  launch_parts<S, 1>({&p, 1}, stream);
+}
+
+// The first is the large one.
+template <class S>
+void launch_together(std::span<const Product> products, cudaStream_t stream) {
+  launch_parts<S, kMostTogether>(products, stream);
 }
 
 template <int kTokens, int kRows, int kBoxes>
 constexpr SmallKernel kernel_of() {
   using S = Shape<kTokens, kRows, kBoxes>;
-  return {.tokens = kTokens, .rows = kRows, .shared_bytes = S::kSharedBytes, .launch = launch<S>, .ring = true};
+  return {.tokens = kTokens,
+          .rows = kRows,
+          .shared_bytes = S::kSharedBytes,
+          .launch = launch<S>,
+          .launch_together = launch_together<S>};
 }
 
 // From few outputs to many; of long stages where they are small.

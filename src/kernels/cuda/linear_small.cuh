@@ -48,8 +48,12 @@ struct SmallKernel {
   int tokens = 0, rows = 0;
   size_t shared_bytes = 0;
   void (*launch)(const Product&, cudaStream_t) = nullptr;
-  bool ring = false;  // of linear_ring.cu: wants aligned operands, begins early
+  // Of linear_ring.cu: wants aligned operands, begins early, makes up to kMostTogether products of one x in a launch.
+  void (*launch_together)(std::span<const Product>, cudaStream_t) = nullptr;
+
+  bool ring() const { return launch_together != nullptr; }
 };
+inline constexpr int kMostTogether = 5;
 
 // The kernels for plain weights, and the one for any product at all; all give the same bits.
 std::span<const SmallKernel> small_kernels();

@@ -1,7 +1,6 @@
 // Two kinds of product with a small dimension, the rank.
-//   many to few (lora_shrink, lora_expand_backward): bound by reading x once. Chains over segments of 256, whose sums
-//   are added in order. Few rows: every segment is one warp's, and the last block of a tile adds them. Many rows: a
-//   block keeps its rows and walks the segments.
+//   many to few (lora_shrink, lora_expand_backward): bound by reading x once. A block keeps its rows and walks the
+//   contraction, one chain as in every product. Up to 64 rows the base's launch makes h, too (linear_ring.cu).
 //   few to many (lora_expand, lora_shrink_backward): bound by reading and writing y once.
 // Many rows, aligned, of small ranks: lora_large.cuh.
 #include "kernels/cuda/library.h"
@@ -18,58 +17,40 @@ unsigned tiles_of(int64_t count, int64_t size) {
   return static_cast<unsigned>((count + size - 1) / size);
 }
 
-// `products` padded to 16; false if the segments' sums would take too much memory.
-template <bool kTransposed>
-bool launch_few(const PairProducts& products, const Rows& rows, Stream& stream) {
-  constexpr size_t kMostBytes = size_t{16} << 20;
-  constexpr size_t kShared = sizeof(bf16) * kSegmentWarps * kSegmentElements<kTransposed>;
-  int64_t segments = 1;
-  for (int p = 0; p < products.count; ++p)
-    segments = std::max<int64_t>(segments, tiles_of(products.pair[p].x.cols, kSegment));
-  const dim3 grid(tiles_of(products.slots, 16), tiles_of(rows.count, 16), tiles_of(segments, kSegmentWarps));
-  const size_t bytes = size_t{grid.x} * grid.y * static_cast<size_t>(segments) * 64 * sizeof(float4);
-  if (bytes > kMostBytes || grid.x * grid.y > unsigned{kTickets}) return false;
-  auto* const partial = static_cast<float4*>(scratch_of(stream, bytes));
-  auto* const tickets = static_cast<unsigned*>(library_of(stream).tickets.data());
-  constexpr auto kKernel = shrink_few<kTransposed, OneAdapter>;
+template <int kTileRows, class Source>
+void launch_reduce(const Source& source, int64_t slots, int64_t tiles, const Rows& rows, Stream& stream) {
+  constexpr size_t kShared = ReduceShape<kTileRows>::kSharedBytes;
+  constexpr auto kKernel = reduce_tiles<kTileRows, Source>;
   allow_shared<kKernel>(kShared);
-  launch_early(kKernel, grid, 32 * kSegmentWarps, kShared, stream_of(stream), OneAdapter{products}, rows, segments,
-               partial, tickets);
-  return true;
+  launch_early(kKernel, dim3(tiles_of(slots, kSlots), tiles_of(tiles, 1)), kReduceThreads, kShared, stream_of(stream),
+               source, rows);
 }
 
-template <bool kTransposed>
-void launch_many(const PairProducts& products, const Rows& rows, Stream& stream) {
-  allow_shared<shrink_many<kTransposed>>(kManyShared);
-  const dim3 grid(tiles_of(products.slots, 64), tiles_of(rows.count, 64));
-  shrink_many<kTransposed><<<grid, kManyThreads, kManyShared, stream_of(stream)>>>(products, rows);
+// together: all with the same x.
+void reduce(const PairProducts& products, const Rows& rows, bool together, Stream& stream) {
+  constexpr int64_t kFewRows = 512;
+  if (reduce_large(products, rows, together, library_of(stream).multiprocessors, stream_of(stream))) return;
+  const OneAdapter all{products};
+  if (rows.count <= kFewRows)
+    launch_reduce<16>(all, products.slots, tiles_of(rows.count, 16), rows, stream);
+  else
+    launch_reduce<64>(all, products.slots, tiles_of(rows.count, 64), rows, stream);
 }
 
-// products(pad): the slots of each padded. Transposed: all with the same x.
-template <bool kTransposed, class Products>
-void reduce(const Products& products, const Rows& rows, Stream& stream) {
-  if (rows.count <= kFewRows) {
-    if (launch_few<kTransposed>(products(16), rows, stream)) return;
-  } else if (reduce_large(products(16), rows, kTransposed, library_of(stream).multiprocessors, stream_of(stream))) {
-    return;
-  }
-  launch_many<kTransposed>(products(kTransposed ? 8 : 64), rows, stream);
-}
-
-template <bool kTransposed, int kDepth>
+template <bool kOwnColumns, int kDepth>
 void launch_update(const PairProducts& products, const Rows& rows, int64_t cols, int64_t rank, Stream& stream) {
-  constexpr size_t kShared = kUpdateShared<kTransposed, kDepth>;
-  constexpr auto kKernel = update<kTransposed, kDepth, OneAdapter>;
+  constexpr size_t kShared = kUpdateShared<kDepth>;
+  constexpr auto kKernel = update<kOwnColumns, kDepth, OneAdapter>;
   allow_shared<kKernel>(kShared);
   const dim3 grid(tiles_of(cols, 64), tiles_of(rows.count, 64));
   launch_early(kKernel, grid, kUpdateThreads, kShared, stream_of(stream), OneAdapter{products}, rows,
                static_cast<int>(tiles_of(rank, kDepth)));
 }
 
-// Transposed: each product adds to its own columns, else all to the same `cols`.
-template <bool kTransposed>
+// kOwnColumns: each product adds to its own columns, else all to the same `cols`.
+template <bool kOwnColumns>
 void add_products(const PairProducts& products, const Rows& rows, int64_t cols, int64_t rank, Stream& stream) {
-  (rank <= 32 ? launch_update<kTransposed, 32> : launch_update<kTransposed, 64>)(products, rows, cols, rank, stream);
+  (rank <= 32 ? launch_update<kOwnColumns, 32> : launch_update<kOwnColumns, 64>)(products, rows, cols, rank, stream);
 }
 
 int64_t largest_rank(std::span<const LoraPair> pairs) {
@@ -87,37 +68,31 @@ Rows rows_of(const Tensor& y) {
 void lora_shrink(Tensor h, ConstTensor x, std::span<const LoraPair> pairs, Stream& stream) {
   if (x[0] == 0 || pairs.empty()) return;
   require_few_pairs(pairs, "lora_shrink");
-  const auto products = [&](int64_t pad) {
-    PairProducts all;
-    int64_t begin = 0;
-    for (const LoraPair& pair : pairs) {
-      all.add({.x = operand(x), .b = operand(pair.a), .y_begin = begin, .y_cols = pair.rank()}, pad);
-      begin += pair.rank();
-    }
-    return all;
-  };
-  reduce<true>(products, rows_of(h), stream);
+  PairProducts products;
+  int64_t begin = 0;
+  for (const LoraPair& pair : pairs) {
+    products.add({.x = operand(x), .b = operand(pair.a), .y_begin = begin, .y_cols = pair.rank()}, kSlots);
+    begin += pair.rank();
+  }
+  reduce(products, rows_of(h), true, stream);
   check_launch("lora_shrink", {h, x});
 }
 
 void lora_expand_backward(Tensor dh, ConstTensor dy, std::span<const LoraPair> pairs, Stream& stream) {
   if (dy[0] == 0 || pairs.empty()) return;
   require_few_pairs(pairs, "lora_expand_backward");
-  const auto products = [&](int64_t pad) {
-    PairProducts all;
-    int64_t begin = 0;
-    for (const LoraPair& pair : pairs) {
-      all.add({.x = columns_of(dy, pair.out_begin, pair.b[1]),
-               .b = operand(pair.b),
-               .y_begin = begin,
-               .y_cols = pair.rank(),
-               .scale = pair.scale},
-              pad);
-      begin += pair.rank();
-    }
-    return all;
-  };
-  reduce<false>(products, rows_of(dh), stream);
+  PairProducts products;
+  int64_t begin = 0;
+  for (const LoraPair& pair : pairs) {
+    products.add({.x = columns_of(dy, pair.out_begin, pair.b[1]),
+                  .b = operand(pair.b),
+                  .y_begin = begin,
+                  .y_cols = pair.rank(),
+                  .scale = pair.scale},
+                 kSlots);
+    begin += pair.rank();
+  }
+  reduce(products, rows_of(dh), false, stream);
   check_launch("lora_expand_backward", {dh, dy});
 }
 
@@ -140,28 +115,14 @@ void lora_expand(Tensor y, ConstTensor h, std::span<const LoraPair> pairs, Strea
 }
 
 void lora_shrink_tiles(Tensor h, ConstTensor x, const LoraTiles& tiles, int64_t site, Stream& stream) {
-  constexpr size_t kShared = sizeof(bf16) * kSegmentWarps * kSegmentElements<true>;
-  constexpr auto kKernel = shrink_few<true, ManyAdapters>;
-  const unsigned segments = tiles_of(x[1], kSegment);
-  const dim3 grid(tiles_of(kMostSitePairs * tiles.most_rank, 16), tiles_of(tiles.num_tiles, 1),
-                  tiles_of(segments, kSegmentWarps));
-  if (grid.x * grid.y > unsigned{kTickets})
-    throw ShapeError({.what = "too many rows of different adapters in one launch",
-                      .where = "lora_shrink_tiles",
-                      .got = std::to_string(tiles.num_tiles) + " tiles of rank " + std::to_string(tiles.most_rank)});
-  const size_t bytes = size_t{grid.x} * grid.y * segments * 64 * sizeof(float4);
-  auto* const partial = static_cast<float4*>(scratch_of(stream, bytes));
-  auto* const tickets = static_cast<unsigned*>(library_of(stream).tickets.data());
-  allow_shared<kKernel>(kShared);
-  launch_early(kKernel, grid, 32 * kSegmentWarps, kShared, stream_of(stream),
-               ManyAdapters{tiles.tiles, tiles.sites + site, tiles.num_sites, operand(x), false}, rows_of(h),
-               int64_t{segments}, partial, tickets);
+  const ManyAdapters all{tiles.tiles, tiles.sites + site, tiles.num_sites, operand(x), false};
+  launch_reduce<kLoraTileRows>(all, kMostSitePairs * tiles.most_rank, tiles.num_tiles, rows_of(h), stream);
   check_launch("lora_shrink_tiles", {h, x});
 }
 
 template <int kDepth>
 void launch_expand_tiles(Tensor y, ConstTensor h, const LoraTiles& tiles, int64_t site, Stream& stream) {
-  constexpr size_t kShared = kUpdateShared<true, kDepth>;
+  constexpr size_t kShared = kUpdateShared<kDepth>;
   constexpr auto kKernel = update<true, kDepth, ManyAdapters>;
   allow_shared<kKernel>(kShared);
   // Each pair's columns begin a tile of their own.
