@@ -12,7 +12,7 @@ namespace lockstep::kernels {
 inline constexpr int64_t kSharedSpanRows = 16;
 
 struct KeySpans {
-  std::vector<SharedSpan> shared;
+  std::vector<SharedSpan> shared;  // entries of count 0 may follow: they fill up a list and do nothing
   std::vector<int32_t> first_own;  // [sequences] spans before it are shared
 };
 

@@ -7,7 +7,6 @@
 
 #include "core/transfer.h"
 #include "kernels/key_spans.h"
-#include "kernels/logprob.h"
 
 namespace lockstep::rollout {
 
@@ -138,8 +137,6 @@ void DecodeLoop::step(const kernels::DecodeState& state, int64_t spans, float in
   const auto count = static_cast<size_t>(rows);
   const Tensor hidden = arena_.alloc({rows, c.width}, kernels::activation_dtype(stream_.device()));
   const Tensor logits = arena_.alloc({rows, c.vocab_size});
-  const Tensor logprobs = arena_.alloc({rows}), lse = arena_.alloc({rows});
-  const std::span<int32_t> drawn(static_cast<int32_t*>(arena_.alloc({rows}, DType::i32).data), count);
   model_.forward(hidden,
                  model::DecodeRows{.tokens = std::span(state.tokens, count),
                                    .positions = std::span(state.positions, count),
@@ -150,9 +147,7 @@ void DecodeLoop::step(const kernels::DecodeState& state, int64_t spans, float in
                                    .tiles = tiles_},
                  arena_, stream_);
   model_.logits(logits, hidden, arena_, stream_);
-  kernels::sample_tokens(drawn, {}, logits, std::span<const kernels::SampleRow>(state.rows, count), stream_);
-  kernels::logprob_forward(logprobs, {}, lse, logits, drawn, inv_temperature, stream_);
-  kernels::decode_advance(state, drawn, logprobs, stream_);
+  kernels::decode_draw(state, logits, inv_temperature, stream_);
 }
 
 void DecodeLoop::choose_adapters(std::span<const DecodeInput> inputs) {

@@ -96,7 +96,7 @@ void logprob_backward(Tensor, ConstTensor, std::span<const int32_t>, float, Cons
                       ConstTensor, Stream&) {
   absent();
 }
-void decode_advance(const DecodeState&, std::span<const int32_t>, ConstTensor, Stream&) {
+void decode_draw(const DecodeState&, ConstTensor, float, Stream&) {
   absent();
 }
 void sample_tokens(std::span<int32_t>, ConstTensor, std::span<const SampleRow>, Stream&) {

@@ -94,7 +94,7 @@ __device__ __forceinline__ void compute_span(DecodeShared<P>& shared, const Deco
       copy_commit();
     }
   }
-  finish_span<P>(shared, p, ScratchPartials{p}, tile, s, mine, warp, lane);
+  finish_span<P>(shared, p, tile, s, mine, warp, lane);
 }
 
 // Keys and values of a span on their way to the L2 cache.
@@ -145,7 +145,7 @@ __device__ __forceinline__ void join_finished(bool* last, const Decode& p, const
   }
   __syncthreads();
   for (int i = 0; i < count; ++i)
-    if (last[i]) join_spans(p, ScratchPartials{p}, i == 0 ? part : DecodePart(p, part.sequence + i, part.kv_head));
+    if (last[i]) join_spans(p, i == 0 ? part : DecodePart(p, part.sequence + i, part.kv_head));
 }
 
 // A CTA has every gridDim.x-th span of one sequence that is the sequence's own, or one span that several share.

@@ -35,6 +35,11 @@ struct Decode {
   float* partial_o;      // the parts of span_scratch
   float2* partial_ml;
   unsigned* counters;
+
+  // Where a span's partial result for a head lies.
+  __device__ int64_t place(int sequence, int span, int head) const {
+    return (int64_t{sequence} * spans + span) * heads + head;
+  }
 };
 Decode decode_arguments(const Tensor& o, const Tensor& stats, const ConstTensor& q, const AttentionShape& shape,
                         const DeviceSequences& sequences);
@@ -152,38 +157,15 @@ __device__ __forceinline__ void store_stats(const Decode& p, int64_t row, int he
   stats[0] = __fmul_rn(m, p.scale), stats[1] = l;
 }
 
-// Where a span's (m, l) and o of a row lie until the spans are joined: in span_scratch.
-struct ScratchPartials {
-  const Decode& p;
-
-  __device__ int64_t place(int sequence, int span, int head) const {
-    return (int64_t{sequence} * p.spans + span) * p.heads + head;
-  }
-  __device__ float* o(const DecodeRow& row, int span) const {
-    return p.partial_o + place(row.sequence, span, row.head) * p.head_dim;
-  }
-  __device__ float2* ml(const DecodeRow& row, int span) const {
-    return p.partial_ml + place(row.sequence, span, row.head);
-  }
-  // Of a part's row, and o's columns column .. column + 3.
-  __device__ float2 load_ml(const DecodePart& part, int span, int row) const {
-    return __ldcg(p.partial_ml + place(part.sequence, span, part.head + row));
-  }
-  __device__ float4 load_o(const DecodePart& part, int span, int row, int column) const {
-    return __ldcg(reinterpret_cast<const float4*>(p.partial_o +
-                                                  place(part.sequence, span, part.head + row) * p.head_dim + column));
-  }
-};
-
-// The only span of a sequence is its result; one of several waits for the others.
-template <class P, class Partials>
-__device__ __forceinline__ void store_span(const Decode& p, const Partials& partials, const SpanTile& tile,
-                                           const DecodeColumns<P>& columns, const float (&m)[2], const float (&l)[2],
-                                           int warp, int lane) {
+// The only span of a sequence is its result; one of several goes to the scratch.
+template <class P>
+__device__ __forceinline__ void store_span(const Decode& p, const SpanTile& tile, const DecodeColumns<P>& columns,
+                                           const float (&m)[2], const float (&l)[2], int warp, int lane) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const DecodeRow& row = tile.rows[h];
     if (!row.present) continue;
+    const int64_t place = p.place(row.sequence, tile.span, row.head);
     RowTotal total;
     total.join(m[h], l[h], p.c);
     const float inverse = total.inverse();
@@ -196,37 +178,37 @@ __device__ __forceinline__ void store_span(const Decode& p, const Partials& part
         store_pair(p.o.at(row.row, row.head * p.head_dim + column), p.o.by_4, finished(x, inverse),
                    finished(y, inverse));
       else
-        *reinterpret_cast<float2*>(partials.o(row, tile.span) + column) = make_float2(x, y);
+        *reinterpret_cast<float2*>(p.partial_o + place * p.head_dim + column) = make_float2(x, y);
     }
     if (warp == 0 && (lane & 3) == 0) {
       if (tile.alone)
         store_stats(p, row.row, row.head, total.m, total.l);
       else
-        *partials.ml(row, tile.span) = make_float2(m[h], l[h]);
+        p.partial_ml[place] = make_float2(m[h], l[h]);
     }
   }
 }
 
 // By one CTA, once all spans are there: those of each head, in order.
-template <class Partials>
-__device__ void join_spans(const Decode& p, const Partials& partials, const DecodePart& part) {
+inline __device__ void join_spans(const Decode& p, const DecodePart& part) {
   const int quads = p.head_dim / 4;
   for (int i = threadIdx.x; i < part.present * quads; i += blockDim.x) {
-    const int row = i / quads, column = i % quads * 4;
+    const int head = part.head + i / quads, column = i % quads * 4;
     RowTotal total;
     float4 o = make_float4(0, 0, 0, 0);
 #pragma unroll 4
     for (int span = part.first_span; span <= part.last_span; ++span) {
-      const float2 ml = partials.load_ml(part, span, row);
-      const float4 x = partials.load_o(part, span, row, column);
+      const int64_t place = p.place(part.sequence, span, head);
+      const float2 ml = __ldcg(p.partial_ml + place);
+      const float4 x = __ldcg(reinterpret_cast<const float4*>(p.partial_o + place * p.head_dim + column));
       total.join(ml.x, ml.y, p.c);
       o = make_float4(total.joined(o.x, x.x), total.joined(o.y, x.y), total.joined(o.z, x.z), total.joined(o.w, x.w));
     }
     const float inverse = total.inverse();
-    bf16* const to = p.o.at(part.row, (part.head + row) * p.head_dim + column);
+    bf16* const to = p.o.at(part.row, head * p.head_dim + column);
     store_pair(to, p.o.by_4, finished(o.x, inverse), finished(o.y, inverse));
     store_pair(to + 2, p.o.by_4, finished(o.z, inverse), finished(o.w, inverse));
-    if (column == 0) store_stats(p, part.row, part.head + row, total.m, total.l);
+    if (column == 0) store_stats(p, part.row, head, total.m, total.l);
   }
 }
 
@@ -269,9 +251,9 @@ __device__ __forceinline__ void mask_span(float (&s)[8][4], const SpanTile& tile
 
 // Once warp w < kBlocksPerSpan has the scores of block w (`mine`: some key of it is seen); the values may still be on
 // their way.
-template <class P, class Partials>
-__device__ __forceinline__ void finish_span(DecodeShared<P>& shared, const Decode& p, const Partials& partials,
-                                            const SpanTile& tile, float (&s)[8][4], bool mine, int warp, int lane) {
+template <class P>
+__device__ __forceinline__ void finish_span(DecodeShared<P>& shared, const Decode& p, const SpanTile& tile,
+                                            float (&s)[8][4], bool mine, int warp, int lane) {
   const int own = warp % kBlocksPerSpan;
   const bool scores = warp < kBlocksPerSpan;
   if (scores) {
@@ -297,7 +279,7 @@ __device__ __forceinline__ void finish_span(DecodeShared<P>& shared, const Decod
   }
 #pragma unroll
   for (int h = 0; h < 2; ++h) l[h] = quad_sum(l[h]);
-  store_span<P>(p, partials, tile, columns, rescaling.m, l, warp, lane);
+  store_span<P>(p, tile, columns, rescaling.m, l, warp, lane);
 }
 
 // By thread 0, when all threads have written a span: whether it is the last of the part's to be written.

@@ -22,56 +22,6 @@ template <class P>
 struct HeadsShared {
   DecodeShared<P> span;
   bf16 queries[kDecodeRows * P::kDim];
-  float partial_o[kDecodeRows * P::kDim];
-  float2 partial_ml[kDecodeRows];
-};
-
-// All spans of a sequence and kv head as one cluster: a span's results stay in its CTA's shared memory, where the CTA
-// that joins them reads them.
-constexpr int64_t kMostClusterSpans = 8;
-
-__device__ __forceinline__ void cluster_arrive() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.release.aligned;\n" ::: "memory");
-#endif
-}
-// For all threads of the cluster that have not ended.
-__device__ __forceinline__ void cluster_wait() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.wait.acquire.aligned;\n" ::: "memory");
-#endif
-}
-
-struct ClusterPartials {
-  float* partial_o;  // of this CTA
-  float2* partial_ml;
-  int first_head, head_dim;
-
-  __device__ float* o(const DecodeRow& row, int) const { return partial_o + (row.head - first_head) * head_dim; }
-  __device__ float2* ml(const DecodeRow& row, int) const { return partial_ml + row.head - first_head; }
-  // A CTA's rank in the cluster is its span.
-  __device__ float2 load_ml(const DecodePart&, int span, int row) const {
-    float2 v = make_float2(0, 0);
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile(
-        "{.reg .u32 there;\nmapa.shared::cluster.u32 there, %2, %3;\n"
-        "ld.shared::cluster.v2.f32 {%0,%1}, [there];}\n"
-        : "=f"(v.x), "=f"(v.y)
-        : "r"(shared_address(partial_ml + row)), "r"(span));
-#endif
-    return v;
-  }
-  __device__ float4 load_o(const DecodePart&, int span, int row, int column) const {
-    float4 v = make_float4(0, 0, 0, 0);
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile(
-        "{.reg .u32 there;\nmapa.shared::cluster.u32 there, %4, %5;\n"
-        "ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [there];}\n"
-        : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-        : "r"(shared_address(partial_o + row * head_dim + column)), "r"(span));
-#endif
-    return v;
-  }
 };
 
 // 64 keys or values up to the one before `newest`, whose row is left to be written by others; zeros beyond.
@@ -118,7 +68,7 @@ struct NewHead {
     load8(high_norm, norm + high, 8, h.norms_aligned);
   }
 
-  // Every thread of the warp must come here. `to(value, chunk)` is the place of a row's 8 elements in shared memory.
+  // Every thread of the warp must come here. `stored`: where the newest position's key lies in its block.
   __device__ __forceinline__ void make(HeadsShared<DecodePlan<kDim, true>>& shared, const Decode& p, const NewHeads& h,
                                        const DecodePart& part, bf16* stored) {
     float a[8] = {}, b[8] = {};
@@ -157,7 +107,7 @@ __device__ __forceinline__ void clear_queries(bf16* tile, int rows, int head_dim
 }
 
 // A CTA has one span; every sequence has one row, at a position above 0.
-template <int kDim, bool kCluster>
+template <int kDim>
 __global__ void __launch_bounds__(DecodePlan<kDim, true>::kWarps * 32, 1)
     heads_decode_kernel(const Decode p, const NewHeads heads) {
   using P = DecodePlan<kDim, true>;
@@ -195,45 +145,12 @@ __global__ void __launch_bounds__(DecodePlan<kDim, true>::kWarps * 32, 1)
     score_block<kDim>(s, q, keys, lane);
     mask_span(s, tile, first_key, lane);
   }
-  if constexpr (kCluster) {
-    const ClusterPartials partials{shared.partial_o, shared.partial_ml, part.head, p.head_dim};
-    finish_span<P>(shared.span, p, partials, tile, s, mine, warp, lane);
-    if (tile.alone) return;
-    __syncwarp();
-    cluster_arrive();
-    cluster_wait();
-    if (span == part.last_span) join_spans(p, partials, part);
-    __syncwarp();
-    cluster_arrive();  // nobody's memory goes before it has been read
-    cluster_wait();
-    return;
-  }
-  finish_span<P>(shared.span, p, ScratchPartials{p}, tile, s, mine, warp, lane);
+  finish_span<P>(shared.span, p, tile, s, mine, warp, lane);
   if (tile.alone) return;
   __syncthreads();
   if (threadIdx.x == 0) shared.span.last[0] = arrive(p, part);
   __syncthreads();
-  if (shared.span.last[0]) join_spans(p, ScratchPartials{p}, part);
-}
-
-// launch_early with clusters of `size` CTAs along x.
-template <class... Parameters>
-void launch_in_clusters(void (*kernel)(Parameters...), dim3 grid, unsigned size, unsigned threads, size_t shared_bytes,
-                        cudaStream_t stream, const Parameters&... parameters) {
-  if (size == 1) return launch_early(kernel, grid, threads, shared_bytes, stream, parameters...);
-  cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim.x = size, attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = grid;
-  config.blockDim = threads;
-  config.dynamicSmemBytes = shared_bytes;
-  config.stream = stream;
-  config.attrs = attributes;
-  config.numAttrs = 2;
-  cudaLaunchKernelEx(&config, kernel, parameters...);
+  if (shared.span.last[0]) join_spans(p, part);
 }
 
 bool at_16(const ConstTensor& t) {
@@ -258,19 +175,11 @@ bool heads_attention_forward(Tensor o, Tensor, ConstTensor qkv, const HeadNorms&
                        .norms_aligned = at_16(norms.q_norm) && at_16(norms.k_norm)};
   const dim3 grid(static_cast<unsigned>(ctas.of_spans), static_cast<unsigned>(ctas.items),
                   static_cast<unsigned>(sequences.num_sequences));
-  const bool cluster = has_sm90() && ctas.of_spans > 1 && ctas.of_spans <= kMostClusterSpans;
   for_head_dim(shape.head_dim, [&]<int kDim>() {
     using P = DecodePlan<kDim, true>;
     constexpr int kBytes = sizeof(HeadsShared<P>);
-    const auto launch = [&](auto* kernel) {
-      allow_shared(kernel, kBytes, "heads_attention_forward");
-      launch_in_clusters(kernel, grid, cluster ? grid.x : 1, P::kWarps * 32, kBytes, stream_of(stream), arguments,
-                         heads);
-    };
-    if (cluster)
-      launch(heads_decode_kernel<kDim, true>);
-    else
-      launch(heads_decode_kernel<kDim, false>);
+    allow_shared(heads_decode_kernel<kDim>, kBytes, "heads_attention_forward");
+    launch_early(heads_decode_kernel<kDim>, grid, P::kWarps * 32, kBytes, stream_of(stream), arguments, heads);
   });
   check_launch("heads_attention_forward", {qkv, o});
   return true;
