@@ -33,15 +33,27 @@ void prepare_heads(int64_t layer, const Rows& rows, const BlockTensors& t, Tenso
                          rows.positions, attention_shape(rows, layer), rows.attention, store, *rows.stream);
 }
 
+namespace {
+
+// Attention of the rows' heads, whose keys and values are stored.
+void attend(int64_t layer, const Rows& rows, const BlockTensors& t) {
+  const kernels::AttentionShape shape = attention_shape(rows, layer);
+  if (t.stats.empty())
+    return kernels::heads_attention_forward(t.att, t.qk, t.qkv, head_norms(*rows.config, weights_of(rows, layer)),
+                                            *rows.rope, rows.positions, shape, rows.attention, *rows.stream);
+  prepare_heads(layer, rows, t, {}, true);
+  kernels::attention_forward(t.att, t.stats, t.qk.cols(0, rows.config->q_width()), shape, rows.attention, *rows.stream);
+}
+
+}  // namespace
+
 void block_forward_kept(ConstTensor x, int64_t layer, const Rows& rows, const BlockTensors& t) {
   const ModelConfig& c = *rows.config;
   const LayerWeights& w = weights_of(rows, layer);
   Stream& stream = *rows.stream;
   kernels::rmsnorm_forward(t.norm, {}, x, w.input_norm.view(), c.norm_eps, stream);
   product(t.qkv, t.norm, w.qkv, w.qkv_bias, {}, layer, Product::qkv, rows);
-  prepare_heads(layer, rows, t, {}, true);
-  kernels::attention_forward(t.att, t.stats, t.qk.cols(0, c.q_width()), attention_shape(rows, layer), rows.attention,
-                             stream);
+  attend(layer, rows, t);
   product(t.mid, t.att, w.o, w.o_bias, x, layer, Product::o, rows);
   kernels::rmsnorm_forward(t.norm, {}, t.mid, w.post_norm.view(), c.norm_eps, stream);
   product(t.gate_up, t.norm, w.gate_up, w.gate_up_bias, {}, layer, Product::gate_up, rows);

@@ -58,5 +58,20 @@ TEST_F(BenchCommand, EveryPartFillsTheRecord) {
   EXPECT_NE(out_.str().find("grpo_step_s"), std::string::npos);
 }
 
+TEST_F(BenchCommand, SamplesOfOnePromptDecodeTogether) {
+  BenchOptions bench;
+  bench.base = base_;
+  bench.prompt_tokens = 8, bench.new_tokens = 4, bench.decode_batches = {2, 4}, bench.samples_per_prompt = 2;
+  bench.parts = {"decode"};
+  bench.json = (dir_.path() / "record.json").string();
+  run_bench(bench, control_);
+  const Json record = read_json(bench.json);
+  EXPECT_EQ(record["batch"]["samples_per_prompt"], 2);
+  EXPECT_NE(record["command"].get<std::string>().find("--n-samples-per-prompt 2"), std::string::npos);
+  EXPECT_GT(record["results"]["decode_tok_s"]["4"].get<double>(), 0);
+  bench.decode_batches = {4, 5};
+  expect_error<ConfigError>([&] { run_bench(bench, control_); }, {"--n-samples-per-prompt 2", "--decode-batch 5"});
+}
+
 }  // namespace
 }  // namespace lockstep::recipes

@@ -54,6 +54,10 @@ void heads_backward(Tensor, ConstTensor, ConstTensor, const HeadNorms&, const Ro
                     const AttentionShape&, Stream&) {
   absent();
 }
+bool heads_attention_forward(Tensor, Tensor, ConstTensor, const HeadNorms&, const RopeTable&, std::span<const int32_t>,
+                             const AttentionShape&, const DeviceSequences&, Stream&) {
+  absent();
+}
 void attention_forward(Tensor, Tensor, ConstTensor, const AttentionShape&, const DeviceSequences&, Stream&) {
   absent();
 }
@@ -92,7 +96,7 @@ void logprob_backward(Tensor, ConstTensor, std::span<const int32_t>, float, Cons
                       ConstTensor, Stream&) {
   absent();
 }
-void decode_advance(const DecodeState&, std::span<const int32_t>, ConstTensor, Stream&) {
+void decode_draw(const DecodeState&, ConstTensor, float, Stream&) {
   absent();
 }
 void sample_tokens(std::span<int32_t>, ConstTensor, std::span<const SampleRow>, Stream&) {

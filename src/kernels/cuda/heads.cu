@@ -1,13 +1,9 @@
-#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/heads.cuh"
 #include "kernels/cuda/ops.h"
-#include "kernels/cuda/row_io.cuh"
 
 namespace lockstep::kernels::cuda {
 namespace {
 
-// kLanes neighbouring threads have one head of one row: thread i holds elements 8i .. 8i+7 of the lower half and the
-// same of the upper half, which are the pairs that rotate together. head_dim is a multiple of 16 up to 16 * kLanes, so
-// a thread has all of its elements or none.
 constexpr int kThreads = 128;
 
 struct Heads {
@@ -58,38 +54,11 @@ struct Part {
   }
   __device__ bool is_query(const Heads& h) const { return head < h.heads; }
   __device__ bool is_value(const Heads& h) const { return head >= h.heads + h.kv_heads; }
+  __device__ int64_t angles_at(const Heads& h) const { return int64_t{h.positions[row]} * (h.head_dim / 2) + low; }
   __device__ int64_t rstd_index(const Heads& h) const {
     return is_query(h) ? row * h.heads + head : h.rows * h.heads + row * h.kv_heads + (head - h.heads);
   }
 };
-
-// Over the threads of one head; every thread of the warp must come here.
-template <int kLanes>
-__device__ __forceinline__ float head_sum(float x) {
-#pragma unroll
-  for (int offset = kLanes / 2; offset > 0; offset /= 2) x = __fadd_rn(x, __shfl_xor_sync(~0u, x, offset));
-  return x;
-}
-
-struct Angles {
-  float cosine[8] = {}, sine[8] = {};
-
-  __device__ void load(const Heads& h, const Part& part) {
-    const int64_t at = int64_t{h.positions[part.row]} * (h.head_dim / 2) + part.low;
-    load8(cosine, h.cosines + at, 8, true);
-    load8(sine, h.sines + at, 8, true);
-  }
-};
-
-// (a, b) -> (a cos - b sin, b cos + a sin), or back with direction -1.
-__device__ __forceinline__ void rotate(float (&a)[8], float (&b)[8], const Angles& angles, float direction) {
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const float s = __fmul_rn(direction, angles.sine[i]), low = a[i], high = b[i];
-    a[i] = __fmaf_rn(low, angles.cosine[i], __fmul_rn(high, -s));
-    b[i] = __fmaf_rn(high, angles.cosine[i], __fmul_rn(low, s));
-  }
-}
 
 // Where keys (values: 1) of a row and kv head live.
 __device__ __forceinline__ bf16* stored(const Heads& h, const Part& part, int kv_head, int values) {
@@ -98,12 +67,6 @@ __device__ __forceinline__ bf16* stored(const Heads& h, const Part& part, int kv
   bf16* block = static_cast<bf16*>(h.blocks[sequence.block_begin + position / kKvBlock]) + h.kv_offset;
   const int64_t head = static_cast<int64_t>(values * h.kv_heads + kv_head) * kKvBlock + position % kKvBlock;
   return block + head * h.head_dim;
-}
-
-__device__ __forceinline__ float sum_of_products(float sum, const float (&x)[8], const float (&y)[8]) {
-#pragma unroll
-  for (int i = 0; i < 8; ++i) sum = __fmaf_rn(x[i], y[i], sum);
-  return sum;
 }
 
 template <int kLanes>
@@ -119,7 +82,7 @@ __global__ void __launch_bounds__(kThreads) heads_kernel(Matrix qk, Matrix qkv, 
     load8(b, qkv.at(part.row, column + part.high), 8, qkv.aligned);
     // What is needed after the sum is asked for before it: a decode step has nothing else to hide the wait behind.
     if (!is_value) {
-      angles.load(h, part);
+      angles.load(h.cosines, h.sines, part.angles_at(h));
       if (h.q_norm) {
         const float* norm = part.is_query(h) ? h.q_norm : h.k_norm;
         load8(low, norm + part.low, 8, h.norms_aligned);
@@ -128,19 +91,11 @@ __global__ void __launch_bounds__(kThreads) heads_kernel(Matrix qk, Matrix qkv, 
     }
   }
   float rstd = 1;
-  if (h.q_norm) {
-    const float sum = head_sum<kLanes>(sum_of_products(sum_of_products(0, a, a), b, b));
-    const float mean = __fdiv_rn(sum, static_cast<float>(h.head_dim));
-    rstd = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, h.eps)));
-  }
+  if (h.q_norm) rstd = head_rstd<kLanes>(a, b, h.head_dim, h.eps);
   if (!part.active) return;
   if (!is_value) {
     if (h.q_norm) {
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        a[i] = __fmul_rn(__fmul_rn(a[i], rstd), low[i]);
-        b[i] = __fmul_rn(__fmul_rn(b[i], rstd), high[i]);
-      }
+      scale_head(a, rstd, low), scale_head(b, rstd, high);
       if (h.rstd && part.lane == 0) h.rstd[part.rstd_index(h)] = rstd;
     }
     rotate(a, b, angles, 1);
@@ -163,7 +118,7 @@ __global__ void __launch_bounds__(kThreads) heads_grad_kernel(Matrix d_qkv, Matr
     load8(a, d_qkv.at(part.row, column + part.low), 8, d_qkv.aligned);
     load8(b, d_qkv.at(part.row, column + part.high), 8, d_qkv.aligned);
     Angles angles;
-    angles.load(h, part);
+    angles.load(h.cosines, h.sines, part.angles_at(h));
     rotate(a, b, angles, -1);
   }
   if (h.q_norm) {
@@ -222,7 +177,7 @@ void for_head_dim(const Heads& h, const Launch& launch) {
     const int64_t threads = h.rows * h.items * lanes.value;
     launch(lanes, static_cast<unsigned>((threads + kThreads - 1) / kThreads));
   };
-  if (h.head_dim <= 64) return start(std::integral_constant<int, 4>());
+  if (head_lanes(h.head_dim) == 4) return start(std::integral_constant<int, 4>());
   start(std::integral_constant<int, 8>());
 }
 

@@ -104,7 +104,7 @@ void top_logprobs(const TopLogprobs& top, ConstTensor logits, ConstTensor lse, s
                   float inv_temperature, Stream& stream);
 
 // decode.cu
-void decode_advance(const DecodeState& state, std::span<const int32_t> tokens, ConstTensor logprobs, Stream& stream);
+void decode_draw(const DecodeState& state, ConstTensor logits, float inv_temperature, Stream& stream);
 
 // adamw.cu
 void adamw(Tensor w_new, Tensor working, ConstTensor w, Tensor m, Tensor v, ConstTensor grad, const AdamWStep& options,
