@@ -4,6 +4,8 @@
 #include "kernels/cpu/matrix_ops.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/lora_checks.h"
+#include "kernels/rmsnorm.h"
+#include "kernels/swiglu.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -26,6 +28,18 @@ void require_linear(const Tensor& y, const ConstTensor& x, const PackedWeight& w
   require_tensor(y, y.dtype == DType::f32 ? DType::f32 : dtype, {tokens, weight.rows}, op, "y");
   if (!residual.empty()) require_tensor(residual, y.dtype, {tokens, weight.rows}, op, "residual");
   if (!bias.empty()) require_f32(bias, {weight.rows}, op, "bias");
+}
+
+// What the product reads, in `norm` if the input has a norm.
+ConstTensor normed(Tensor norm, const LinearInput& input, Stream& stream) {
+  if (input.norm_weight.empty()) return input.x;
+  rmsnorm_forward(norm, {}, input.x, input.norm_weight, input.norm_eps, stream);
+  return norm;
+}
+
+// A product with its norm inside checks what the norm would have.
+void require_norm(const LinearInput& input, int64_t depth, const char* op) {
+  if (!input.norm_weight.empty()) require_f32(input.norm_weight, {depth}, op, "norm weight");
 }
 
 }  // namespace
@@ -91,6 +105,29 @@ void adapted_linear_forward(Tensor y, Tensor h, ConstTensor x, const PackedWeigh
   stream.beside([&] { lora_shrink_tiles(h, x, tiles, site, stream); },
                 [&] { linear_forward(y, x, weight, bias, residual, stream); });
   lora_expand_tiles(y, h, tiles, site, stream);
+}
+
+void normed_linear_forward(Tensor y, Tensor norm, const LinearInput& input, const PackedWeight& weight,
+                           ConstTensor bias, Stream& stream) {
+  constexpr const char* kOp = "normed_linear_forward";
+  require_linear(y, input.x, weight, bias, {}, kOp, stream);
+  require_norm(input, weight.depth, kOp);
+  if (stream.device() == Device::cuda && cuda::normed_linear_forward(y, input, weight, bias, false, stream)) return;
+  linear_forward(y, normed(norm, input, stream), weight, bias, {}, stream);
+}
+
+void normed_swiglu_forward(Tensor act, Tensor gate_up, Tensor norm, const LinearInput& input,
+                           const PackedWeight& weight, ConstTensor bias, Stream& stream) {
+  constexpr const char* kOp = "normed_swiglu_forward";
+  require_linear(gate_up, input.x, weight, bias, {}, kOp, stream);
+  require_norm(input, weight.depth, kOp);
+  require_tensor(act, activation_dtype(stream.device()), {input.x[0], weight.rows / 2}, kOp, "act");
+  const bool cuda = stream.device() == Device::cuda;
+  if (cuda && cuda::normed_linear_forward(act, input, weight, bias, true, stream)) return;
+  const LinearInput rest{.x = normed(norm, input, stream)};
+  if (cuda && !input.norm_weight.empty() && cuda::normed_linear_forward(act, rest, weight, bias, true, stream)) return;
+  linear_forward(gate_up, rest.x, weight, bias, {}, stream);
+  swiglu_forward(act, gate_up, stream);
 }
 
 void linear_backward_input(Tensor dx, ConstTensor dy, const PackedWeight& weight, bool accumulate, Stream& stream) {

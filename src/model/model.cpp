@@ -5,6 +5,7 @@
 
 #include "core/transfer.h"
 #include "kernels/elementwise.h"
+#include "kernels/linear.h"
 #include "kernels/logprob.h"
 #include "kernels/sample.h"
 #include "model/block.h"
@@ -76,8 +77,9 @@ void Model::run_blocks(Tensor hidden_TD, const Rows& rows, Arena& arena) const {
 void Model::logits(Tensor logits_NV, ConstTensor hidden_ND, Arena& arena, Stream& stream) const {
   Arena::Scope scope(arena);
   const Tensor normed = arena.alloc({hidden_ND[0], config_.width}, hidden_ND.dtype);
-  final_norm(normed, {}, hidden_ND, config_, *weights_, stream);
-  head_logits(logits_NV, normed, *weights_, stream);
+  kernels::normed_linear_forward(
+      logits_NV, normed, {.x = hidden_ND, .norm_weight = weights_->final_norm.view(), .norm_eps = config_.norm_eps},
+      weights_->head_weight(), {}, stream);
 }
 
 int64_t Model::logits_rows() const {

@@ -15,6 +15,13 @@ bool has_copy_engine();
 // Boxes of `box_cols` (64 or 16) columns for the copy engine, which exchanges 16-byte chunks by row so that fragments
 // load without conflicts: chunk c of row r lies at c ^ r % 8 (64 columns) or c ^ r / 4 % 2 (16). DeviceError.
 CUtensorMap box_map(const Operand& matrix, int box_cols, int box_rows);
+// Boxes of `box_rows` rows x `slabs` slabs of 64 columns, one slab after the other and each swizzled as a box of 64
+// columns. `paired`: the matrix is two of half the rows, and eight rows of the one stand before the eight same rows of
+// the other.
+CUtensorMap slab_map(const Operand& matrix, int box_rows, int slabs, bool paired);
+inline bool suits_slab_map(const Operand& matrix, bool paired) {
+  return matrix.aligned && matrix.cols % 64 == 0 && matrix.rows % (paired ? 16 : 8) == 0;
+}
 
 // ---- barriers in shared memory (64 bits) ----
 
@@ -83,6 +90,20 @@ __device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap& from, i
           to),
       "l"(&from), "r"(barrier), "r"(col), "r"(row)
       : "memory");
+}
+
+// Of a slab_map: from row 8 * group (of each half when paired) and column 64 * slab.
+__device__ __forceinline__ void copy_slabs(uint32_t to, const CUtensorMap& from, int group, int slab,
+                                           uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %3, %3, %4, %5}], "
+      "[%2];\n" ::"r"(to),
+      "l"(&from), "r"(barrier), "r"(0), "r"(group), "r"(slab)
+      : "memory");
+}
+// Fetches what the copy engine needs to know before its first box.
+__device__ __forceinline__ void prefetch_map(const CUtensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];\n" ::"l"(&map) : "memory");
 }
 
 // ---- fragments, by address ----

@@ -2,6 +2,7 @@
 #include <array>
 
 #include "kernels/cuda/linear_choice.h"
+#include "kernels/cuda/linear_fused.h"
 #include "kernels/cuda/ops.h"
 
 namespace lockstep::kernels::cuda {
@@ -64,7 +65,8 @@ Product forward_product(const Tensor& y, const ConstTensor& x, const PackedWeigh
 
 void linear_forward(Tensor y, ConstTensor x, const PackedWeight& weight, ConstTensor bias, ConstTensor residual,
                     Stream& stream) {
-  run_product(forward_product(y, x, weight, bias, residual), stream);
+  const Product p = forward_product(y, x, weight, bias, residual);
+  if (!row_product({.product = p}, library_of(stream).multiprocessors, stream_of(stream))) run_product(p, stream);
   check_launch("linear_forward", {y, x, bias, residual});
 }
 
@@ -92,6 +94,16 @@ struct InnerProducts {
 };
 
 }  // namespace
+
+bool normed_linear_forward(Tensor y, const LinearInput& input, const PackedWeight& weight, ConstTensor bias,
+                           bool swiglu, Stream& stream) {
+  const Product p = forward_product(y, input.x, weight, bias, {});
+  const int multiprocessors = library_of(stream).multiprocessors;
+  const RowProduct row{
+      .product = p, .norm_weight = data_of<float>(input.norm_weight), .norm_eps = input.norm_eps, .swiglu = swiglu};
+  if (row_product(row, multiprocessors, stream_of(stream))) return true;
+  return swiglu && !row.norm_weight && ring_swiglu(p, multiprocessors, stream_of(stream));
+}
 
 bool linear_shrink_forward(Tensor y, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
                            ConstTensor residual, std::span<const LoraPair> pairs, Stream& stream) {

@@ -1,0 +1,128 @@
+// The ring of linear_ring.cu for gate_up: a block has the gates and the ups of the same outputs, eight of the one and
+// then eight of the other, so that a thread's accumulators hold both, and stores the activation alone.
+#include <algorithm>
+#include <array>
+
+#include "kernels/cuda/linear_fused.h"
+#include "kernels/cuda/linear_ring.cuh"
+#include "kernels/cuda/swiglu.cuh"
+
+namespace lockstep::kernels::cuda {
+namespace {
+
+struct Maps {
+  CUtensorMap x, w;
+};
+
+template <class S>
+__device__ void load_ring(const Maps& maps, int steps, int group, CopyRing ring) {
+  const auto load_w = [&](int step) {
+    barrier_expect(ring.full(), S::kStageBytes);
+    copy_slabs(ring.at() + S::kBoxes * S::kXBytes, maps.w, group, step * S::kBoxes, ring.full());
+  };
+  const auto load_x = [&](int step) {
+#pragma unroll
+    for (int b = 0; b < S::kBoxes; ++b)
+      copy_box(ring.at() + b * S::kXBytes, maps.x, (step * S::kBoxes + b) * kBoxColumns, 0, ring.full());
+  };
+  prefetch_map(maps.w);
+  prefetch_map(maps.x);
+  const int first = min(steps, S::kStages);
+  for (int step = 0; step < first; ++step, ring.next()) load_w(step);
+  ring.stage = 0, ring.parity = 0;
+  wait_for_previous();
+  for (int step = 0; step < first; ++step, ring.next()) load_x(step);
+  for (int step = first; step < steps; ++step, ring.next()) {
+    barrier_wait(ring.empty(), ring.parity ^ 1);
+    load_w(step);
+    load_x(step);
+  }
+}
+
+template <class S>
+__device__ void multiply(const Product& p, int first, int steps, const CopyRing& ring, int warp, int lane) {
+  const int64_t gate = first + 8 * warp + lane / 4, up = p.outputs / 2 + gate;
+  const bool stored = 16 * warp < S::kRows && up < p.outputs;
+  float acc[S::kTokenTiles][4] = {}, bias[2] = {};
+  if (stored && p.end.bias) bias[0] = p.end.bias[gate], bias[1] = p.end.bias[up];
+  walk_ring<S>(acc, steps, ring, lane);
+  if (!stored) return;
+#pragma unroll
+  for (int j = 0; j < S::kTokenTiles; ++j)
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int64_t token = 8 * j + lane % 4 * 2 + i;
+      if (token >= p.x.rows) continue;
+      float sum[2] = {acc[j][i], acc[j][2 + i]};
+      if (p.end.bias) sum[0] = __fadd_rn(sum[0], bias[0]), sum[1] = __fadd_rn(sum[1], bias[1]);
+      static_cast<bf16*>(p.end.y)[token * p.end.y_stride + gate] = swiglu_of_sums(sum[0], sum[1]);
+    }
+}
+
+template <class S>
+__global__ void __launch_bounds__(kWarpgroup + 32)
+    ring_swiglu_kernel(const __grid_constant__ Maps maps, const __grid_constant__ Product p) {
+  if constexpr (kHasWgmma) {
+    extern __shared__ __align__(1024) uint8_t unaligned[];
+    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+    const int first = static_cast<int>(blockIdx.x) * S::kRows / 2;
+    const int steps = static_cast<int>((p.x.cols + S::kBoxes * kBoxColumns - 1) / (S::kBoxes * kBoxColumns));
+    const CopyRing ring{.shared = (shared_address(unaligned) + 1023) / 1024 * 1024,
+                        .stage_bytes = S::kStageBytes,
+                        .stages = S::kStages,
+                        .slack_bytes = S::kSlackBytes};
+    if (threadIdx.x == 0) ring.init(kWarpgroup / 32);
+    __syncthreads();
+    let_next_begin();
+    if (warp == kWarpgroup / 32) {
+      if (lane == 0) load_ring<S>(maps, steps, first / 8, ring);
+      return;
+    }
+    wait_for_previous();
+    multiply<S>(p, first, steps, ring, warp, lane);
+  } else {
+    __trap();
+  }
+}
+
+template <class S>
+void launch(const Product& p, cudaStream_t stream) {
+  allow_shared<ring_swiglu_kernel<S>>(S::kSharedBytes);
+  const auto blocks = static_cast<unsigned>((p.outputs + S::kRows - 1) / S::kRows);
+  const Maps maps{box_map(p.x, kBoxColumns, S::kTokens), slab_map(p.w, S::kRows, S::kBoxes, true)};
+  launch_early(ring_swiglu_kernel<S>, blocks, kWarpgroup + 32, S::kSharedBytes, stream, maps, p);
+  check_launch("linear");
+}
+
+struct SwigluKernel {
+  int rows;
+  void (*launch)(const Product&, cudaStream_t);
+};
+template <int kTokens, int kBoxes>
+constexpr std::array<SwigluKernel, 3> kernels_of() {
+  return {SwigluKernel{16, launch<Shape<kTokens, 16, 2 * kBoxes>>},
+          {48, launch<Shape<kTokens, 48, kBoxes>>},
+          {64, launch<Shape<kTokens, 64, kBoxes>>}};
+}
+constexpr std::array kOf8 = kernels_of<8, 4>(), kOf16 = kernels_of<16, 4>(), kOf32 = kernels_of<32, 2>(),
+                     kOf64 = kernels_of<64, 2>();
+
+}  // namespace
+
+bool ring_swiglu(const Product& p, int multiprocessors, cudaStream_t stream) {
+  if (!has_copy_engine() || p.x.rows == 0 || p.x.rows > kRingRows || p.outputs == 0 || p.x.cols == 0 || !p.x.aligned ||
+      !suits_slab_map(p.w, true))
+    return false;
+  const int64_t rows = p.x.rows;
+  const auto& kernels = rows <= 8 ? kOf8 : rows <= 16 ? kOf16 : rows <= 32 ? kOf32 : kOf64;
+  // What the last multiprocessor to end has done: to begin a block costs as much as some outputs.
+  const auto longest = [&](const SwigluKernel& kernel) {
+    constexpr int64_t kBeginning = 16;
+    const int64_t blocks = (p.outputs + kernel.rows - 1) / kernel.rows;
+    return (blocks + multiprocessors - 1) / multiprocessors * (kernel.rows + kBeginning);
+  };
+  std::ranges::min_element(kernels, {}, longest)->launch(p, stream);
+  return true;
+}
+
+}  // namespace lockstep::kernels::cuda

@@ -1,0 +1,289 @@
+// Products of one row on compute capability 9.0: the ring of linear_ring.cu for the weights alone. The row lies in
+// shared memory as a whole; the block's warps bring it, or compute its norm, while the weights are already on their
+// way. Outputs are cut in tiles of which a block takes every gridDim.x-th, so that the ring never runs dry between two.
+//
+// Everything a product can ask for is one kernel, tile heights too: a step of decode is a row of such products, and
+// code that the one before has run is still in the instruction cache.
+#include <algorithm>
+
+#include "kernels/cuda/linear_fused.h"
+#include "kernels/cuda/linear_ring.cuh"
+#include "kernels/cuda/rmsnorm.cuh"
+#include "kernels/cuda/swiglu.cuh"
+
+namespace lockstep::kernels::cuda {
+namespace {
+
+constexpr int kThreads = kWarpgroup + 32;
+constexpr int kBoxes = 4;                 // of a stage
+constexpr uint32_t kXBoxBytes = 8 * 128;  // wgmma wants 8 tokens: the row, and 7 of whatever lies there
+constexpr int kStageColumns = kBoxes * kBoxColumns;
+constexpr int64_t kWidestRow = 6144;  // leaves the ring more than half of shared memory
+// More than half: a second block of the same product in one multiprocessor would slow the first one down while other
+// multiprocessors have none.
+constexpr int64_t kLeastShared = 116 << 10;
+constexpr int64_t kMostRowShared = kMostShared - 1024;  // static memory lies before the rest, which is aligned
+
+struct Launch {
+  RowProduct row;
+  int tile_rows = 0, tiles = 0, steps = 0, stages = 0;
+  uint32_t slack_bytes = 0;  // after the last stage: holds the row
+};
+
+[[maybe_unused]] __device__ __forceinline__ void sync_warpgroup() {
+  asm volatile("bar.sync 1, 128;\n" ::: "memory");
+}
+// Eight columns of the row.
+[[maybe_unused]] __device__ __forceinline__ void store_columns(uint32_t row, int column, uint4 v) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};\n" ::"r"(row + column / kBoxColumns * kXBoxBytes +
+                                                                  column % kBoxColumns * 2),
+               "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+               : "memory");
+}
+
+// Eight elements from `column`, zeros from the row's end on: a multiple of 64, so that all are inside or none.
+[[maybe_unused]] __device__ __forceinline__ uint4 load_columns(const bf16* x, int column, int width) {
+  return column < width ? *reinterpret_cast<const uint4*>(x + column) : uint4{};
+}
+[[maybe_unused]] __device__ __forceinline__ void load_columns(float (&v)[8], const float* weight, int column,
+                                                              int width) {
+  const float4 low = column < width ? reinterpret_cast<const float4*>(weight + column)[0] : float4{};
+  const float4 high = column < width ? reinterpret_cast<const float4*>(weight + column)[1] : float4{};
+  v[0] = low.x, v[1] = low.y, v[2] = low.z, v[3] = low.w;
+  v[4] = high.x, v[5] = high.y, v[6] = high.z, v[7] = high.w;
+}
+
+// The row's norm with the threads that rmsnorm.cu gives it: the four warps stand for 16, or each of them for the one,
+// and writes its quarter. Zeros from the row's end to `padded`.
+template <int kRowThreads>
+__device__ void put_normed(uint32_t to, int padded, const RowProduct& row, int warp, int lane) {
+  constexpr bool kOneWarp = kRowThreads == 32;
+  constexpr int kParts = kOneWarp ? 1 : kRowThreads / kWarpgroup;
+  __shared__ float sums[kRowThreads / 32];
+  const bf16* const x = row.product.x.data;
+  const int width = static_cast<int>(row.product.x.cols), thread = kOneWarp ? lane : 32 * warp + lane;
+  const auto column_of = [&](int part, int j) { return 8 * (thread + part * kWarpgroup + j * kRowThreads); };
+  const auto mine = [&](int j) { return !kOneWarp || j == warp; };
+  uint4 input[kParts][kNormPieces];
+  float weight[kNormPieces][8];
+  const auto load_weights = [&](int part) {
+#pragma unroll
+    for (int j = 0; j < kNormPieces; ++j)
+      if (mine(j)) load_columns(weight[j], row.norm_weight, column_of(part, j), width);
+  };
+  load_weights(0);
+  wait_for_previous();
+#pragma unroll
+  for (int part = 0; part < kParts; ++part)
+#pragma unroll
+    for (int j = 0; j < kNormPieces; ++j) input[part][j] = load_columns(x, column_of(part, j), width);
+  float sum = 0;
+#pragma unroll
+  for (int part = 0; part < kParts; ++part) {
+    float squares = 0;
+#pragma unroll
+    for (int j = 0; j < kNormPieces; ++j) squares = add_squares(squares, input[part][j]);
+    sum = warp_sum(squares);
+    if (!kOneWarp && lane == 0) sums[part * 4 + warp] = sum;
+  }
+  if constexpr (!kOneWarp) {
+    sync_warpgroup();
+    sum = sums[0];
+#pragma unroll
+    for (int w = 1; w < kRowThreads / 32; ++w) sum = __fadd_rn(sum, sums[w]);
+  }
+  const float rstd = rstd_of(sum, width, row.norm_eps);
+#pragma unroll
+  for (int part = 0; part < kParts; ++part) {
+    if (part > 0) load_weights(part);
+#pragma unroll
+    for (int j = 0; j < kNormPieces; ++j) {
+      if (!mine(j) || column_of(part, j) >= padded) continue;
+      float v[8];
+      normed(v, input[part][j], rstd, weight[j]);
+      store_columns(
+          to, column_of(part, j),
+          make_uint4(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7])));
+    }
+  }
+}
+
+[[maybe_unused]] __device__ void put_row(uint32_t to, int padded, const RowProduct& row, int warp, int lane) {
+  const int width = static_cast<int>(row.product.x.cols);
+  if (!row.norm_weight) {
+    wait_for_previous();
+#pragma unroll 4
+    for (int column = 8 * (32 * warp + lane); column < padded; column += 8 * kWarpgroup)
+      store_columns(to, column, load_columns(row.product.x.data, column, width));
+  } else if (width <= 32 * 8 * kNormPieces) {
+    put_normed<32>(to, padded, row, warp, lane);
+  } else if (width <= 128 * 8 * kNormPieces) {
+    put_normed<128>(to, padded, row, warp, lane);
+  } else {
+    put_normed<512>(to, padded, row, warp, lane);
+  }
+  fence_for_products();
+}
+
+// One tile's chain. The ring goes on where it is.
+[[maybe_unused]] __device__ __forceinline__ void walk_tile(float (&acc)[1][4], int steps, CopyRing& ring, uint32_t x,
+                                                           uint32_t box_bytes, int lane) {
+  begin_products();
+  uint32_t walked = 0;  // the barrier of the stage before
+  for (int step_of_ring = 0; step_of_ring < steps; ++step_of_ring, ring.next()) {
+    barrier_wait(ring.full(), ring.parity);
+#pragma unroll
+    for (int b = 0; b < kBoxes; ++b, x += kXBoxBytes)
+#pragma unroll
+      for (int k = 0; k < kBoxColumns / 16; ++k)
+        step(acc, descriptor(ring.at() + b * box_bytes) + column_step(k), descriptor(x) + column_step(k));
+    commit_products();
+    wait_products<1>();
+    if (walked && lane == 0) barrier_arrive(walked);
+    walked = ring.empty();
+  }
+  wait_products<0>();
+  if (lane == 0) barrier_arrive(walked);
+  pin(acc);
+}
+
+// A thread's two outputs of a tile, of which it holds the first token: rows lane / 4 and lane / 4 + 8 of its warp's 16.
+// With SwiGLU these are the gate and the up of one.
+struct Ends {
+  int64_t output[2];
+  bool stored[2];
+  float bias[2] = {}, residual[2] = {};
+
+  // Asked for before the chain, so that its end does not wait for memory.
+  __device__ Ends(const Launch& l, int tile, int warp, int lane) {
+    const Product& p = l.row.product;
+    const bool swiglu = l.row.swiglu, holds = lane % 4 == 0 && 16 * warp < l.tile_rows;
+    const int64_t outputs = swiglu ? p.outputs / 2 : p.outputs;
+    const int rows = swiglu ? l.tile_rows / 2 : l.tile_rows, at = (swiglu ? 8 : 16) * warp + lane / 4;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int in_tile = swiglu ? at : at + 8 * i;
+      const int64_t in_part = int64_t{tile} * rows + in_tile;
+      stored[i] = holds && in_tile < rows && in_part < outputs;
+      output[i] = swiglu ? in_part + i * outputs : in_part;
+      if (stored[i] && p.end.bias) bias[i] = p.end.bias[output[i]];
+      if (stored[i] && p.end.residual) residual[i] = p.end.residual_at(0, output[i]);
+    }
+  }
+  __device__ void store(const Launch& l, const float (&acc)[1][4]) const {
+    const ProductEnd& end = l.row.product.end;
+    float value[2] = {acc[0][0], acc[0][2]};
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if (end.bias) value[i] = __fadd_rn(value[i], bias[i]);
+      if (end.residual) value[i] = __fadd_rn(value[i], residual[i]);
+      if (!l.row.swiglu && stored[i]) end.store(0, output[i], value[i]);
+    }
+    if (l.row.swiglu && stored[0]) static_cast<bf16*>(end.y)[output[0]] = swiglu_of_sums(value[0], value[1]);
+  }
+};
+
+// By one thread. The first stages need no word from anybody.
+struct WeightLoader {
+  const CUtensorMap& map;
+  const Launch& l;
+  CopyRing ring;
+  int tile, step = 0, loaded = 0;
+
+  __device__ bool more() const { return tile < l.tiles; }
+  __device__ void load() {
+    barrier_expect(ring.full(), ring.stage_bytes);
+    const int groups = l.tile_rows / (l.row.swiglu ? 16 : 8);
+    copy_slabs(ring.at(), map, tile * groups, step * kBoxes, ring.full());
+    ring.next(), ++loaded;
+    if (++step == l.steps) step = 0, tile += static_cast<int>(gridDim.x);
+  }
+  __device__ void start() {
+    prefetch_map(map);
+    ring.init(kWarpgroup / 32);
+    while (more() && loaded < ring.stages) load();
+  }
+  __device__ void go_on() {
+    while (more()) {
+      barrier_wait(ring.empty(), ring.parity ^ 1);
+      load();
+    }
+  }
+};
+
+__global__ void __launch_bounds__(kThreads)
+    row_kernel(const __grid_constant__ CUtensorMap w, const __grid_constant__ Launch l) {
+  if constexpr (kHasWgmma) {
+    extern __shared__ __align__(1024) uint8_t unaligned[];
+    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+    const uint32_t box_bytes = l.tile_rows * 128;
+    CopyRing ring{.shared = (shared_address(unaligned) + 1023) / 1024 * 1024,
+                  .stage_bytes = kBoxes * box_bytes,
+                  .stages = l.stages,
+                  .slack_bytes = l.slack_bytes};
+    const uint32_t row = ring.shared + l.stages * ring.stage_bytes;
+    let_next_begin();
+    if (warp == kWarpgroup / 32) {
+      WeightLoader loader{.map = w, .l = l, .ring = ring, .tile = static_cast<int>(blockIdx.x)};
+      if (lane == 0) loader.start();
+      __syncthreads();
+      if (lane == 0) loader.go_on();
+      return;
+    }
+    put_row(row, l.steps * kStageColumns, l.row, warp, lane);
+    __syncthreads();
+#pragma unroll 1
+    for (int tile = static_cast<int>(blockIdx.x); tile < l.tiles; tile += static_cast<int>(gridDim.x)) {
+      const Ends ends(l, tile, warp, lane);
+      float acc[1][4] = {};
+      walk_tile(acc, l.steps, ring, row, box_bytes, lane);
+      ends.store(l, acc);
+    }
+  } else {
+    __trap();
+  }
+}
+
+// Of those that give a block the fewest outputs in all, the tallest.
+int rows_of_a_tile(int64_t outputs, bool swiglu, int multiprocessors) {
+  const int least = swiglu ? 16 : 8;
+  int best = 0;
+  int64_t fewest = 0;
+  for (int rows = least; rows <= kTileOutputs; rows += least) {
+    const int64_t tiles = (outputs + rows - 1) / rows, most = (tiles + multiprocessors - 1) / multiprocessors * rows;
+    if (!best || most <= fewest) best = rows, fewest = most;
+  }
+  return best;
+}
+
+}  // namespace
+
+bool row_product(const RowProduct& row, int multiprocessors, cudaStream_t stream) {
+  const Product& p = row.product;
+  if (!has_copy_engine() || p.x.rows != 1 || p.transposed || p.outputs == 0 || p.x.cols == 0 || !p.x.aligned ||
+      !suits_slab_map(p.w, row.swiglu) || p.x.cols > kWidestRow ||
+      reinterpret_cast<uintptr_t>(row.norm_weight) % 16 != 0)
+    return false;
+  const int tile_rows = rows_of_a_tile(p.outputs, row.swiglu, multiprocessors);
+  const int64_t tiles = (p.outputs + tile_rows - 1) / tile_rows;
+  const int64_t steps = (p.x.cols + kStageColumns - 1) / kStageColumns, stage_bytes = int64_t{kBoxes} * tile_rows * 128;
+  // The last box's tile reaches beyond the ring.
+  const int64_t slack = std::max<int64_t>(steps * kBoxes * kXBoxBytes, (kTileOutputs - tile_rows) * 128);
+  const int64_t fixed = 1024 + slack + CopyRing::kBarrierBytes, blocks = std::min<int64_t>(tiles, multiprocessors);
+  const int64_t wanted = steps * ((tiles + blocks - 1) / blocks);
+  const int64_t stages = std::min({wanted, (kMostRowShared - fixed) / stage_bytes, int64_t{CopyRing::kMostStages}});
+  allow_shared<row_kernel>(kMostRowShared);
+  const Launch arguments{.row = row,
+                         .tile_rows = tile_rows,
+                         .tiles = static_cast<int>(tiles),
+                         .steps = static_cast<int>(steps),
+                         .stages = static_cast<int>(stages),
+                         .slack_bytes = static_cast<uint32_t>(slack)};
+  launch_early(row_kernel, static_cast<unsigned>(blocks), kThreads,
+               static_cast<size_t>(std::max(kLeastShared, fixed + stages * stage_bytes)), stream,
+               slab_map(p.w, tile_rows, kBoxes, row.swiglu), arguments);
+  check_launch("linear");
+  return true;
+}
+
+}  // namespace lockstep::kernels::cuda
