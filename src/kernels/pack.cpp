@@ -1,10 +1,12 @@
 #include "kernels/pack.h"
 
 #include <string>
+#include <vector>
 
 #include "core/error.h"
 #include "kernels/cpu/matrix_ops.h"
 #include "kernels/cuda/ops.h"
+#include "kernels/pack_file.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -28,9 +30,8 @@ void require_part(const ConstTensor& part, const ConstTensor& first, size_t inde
                       .wanted = std::string(dtype_name(first.dtype)) + ", as parts[0]"});
 }
 
-}  // namespace
-
-PackedWeight pack_weight(std::span<const ConstTensor> parts, Stream& stream, Region* region) {
+// The packed weight but for its memory.
+PackedWeight checked(std::span<const ConstTensor> parts) {
   if (parts.empty()) throw ShapeError({.what = "nothing to pack", .where = "pack_weight: parts", .wanted = "[N, K]"});
   PackedWeight weight;
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -39,12 +40,32 @@ PackedWeight pack_weight(std::span<const ConstTensor> parts, Stream& stream, Reg
   }
   weight.depth = parts[0][1];
   weight.dtype = parts[0].dtype;
+  return weight;
+}
+
+}  // namespace
+
+PackedWeight pack_weight(std::span<const NamedTensor* const> parts, Stream& stream, Region* region) {
+  std::vector<ConstTensor> tensors;
+  for (const NamedTensor* part : parts) tensors.push_back(part->tensor);
+  if (stream.device() == Device::cpu) return pack_weight(tensors, stream, region);
+  PackedWeight weight = checked(tensors);
+  weight.panels = Buffer(static_cast<size_t>(weight.rows * weight.depth * dtype_bytes(DType::bf16)), Buffer::Fill::none,
+                         Device::cuda);
+  cuda::pack_rows(weight, parts, stream);
+  return weight;
+}
+
+PackedWeight pack_weight(std::span<const ConstTensor> parts, Stream& stream, Region* region) {
   if (stream.device() == Device::cuda) {
-    weight.panels = Buffer(static_cast<size_t>(weight.rows * weight.depth * dtype_bytes(DType::bf16)),
-                           Buffer::Fill::none, Device::cuda);
-    cuda::pack_rows(weight, parts, stream);
-    return weight;
+    std::vector<NamedTensor> named;
+    std::vector<const NamedTensor*> pointers;
+    named.reserve(parts.size());
+    for (const ConstTensor& part : parts)
+      pointers.push_back(&named.emplace_back(NamedTensor{.name = {}, .tensor = part}));
+    return pack_weight(pointers, stream);
   }
+  PackedWeight weight = checked(parts);
   const int64_t padded = (weight.rows + kPanel - 1) / kPanel * kPanel;
   const auto bytes = static_cast<size_t>(padded * weight.depth * dtype_bytes(weight.dtype));
   weight.panels = region ? region->take(bytes) : Buffer(bytes, Buffer::Fill::none);

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/transfer.h"
+#include "kernels/pack_file.h"
 #include "model/weight_slots.h"
 
 namespace lockstep::model {
@@ -40,7 +41,7 @@ class Loader {
   Loader(const ModelConfig& config, const NamedTensors& tensors, Stream& stream, const std::string& where)
       : config_(config), places_(tensor_places(config)), stream_(stream), where_(where) {
     for (const NamedTensor& tensor : tensors)
-      if (!given_.emplace(tensor.name, tensor.tensor).second)
+      if (!given_.emplace(tensor.name, &tensor).second)
         throw FormatError({.what = "a tensor appears twice", .where = at(tensor.name)});
   }
 
@@ -48,6 +49,7 @@ class Loader {
     for (const TensorPlace& place : places_) check(place);
     take_surplus();
     weights_->layers.resize(static_cast<size_t>(config_.layers));
+    if (stream_.device() == Device::cuda) reserve();
     for (size_t begin = 0, end; begin < places_.size(); begin = end) {
       for (end = begin + 1; end < places_.size() && stacked(places_[begin], places_[end]);) ++end;
       place_group(begin, end);
@@ -71,7 +73,7 @@ class Loader {
                          .where = at(place.name),
                          .got = "no such tensor",
                          .wanted = wanted});
-    const ConstTensor& tensor = found->second;
+    const ConstTensor& tensor = found->second->tensor;
     bool same = tensor.rank == static_cast<int>(place.shape.size());
     for (int i = 0; same && i < tensor.rank; ++i)
       same = tensor.shape[static_cast<size_t>(i)] == place.shape[static_cast<size_t>(i)];
@@ -86,15 +88,16 @@ class Loader {
   void take_surplus() {
     std::set<std::string> expected;
     for (const TensorPlace& place : places_) expected.insert(place.name);
-    for (const auto& [name, tensor] : given_) {
+    for (const auto& [name, named] : given_) {
       if (expected.count(name)) continue;
+      const ConstTensor& tensor = named->tensor;
       if (name.ends_with(".rotary_emb.inv_freq")) {
         const size_t bytes = static_cast<size_t>(tensor.elements() * dtype_bytes(tensor.dtype));
         Weights::Extra& extra = weights_->extras.emplace_back(Weights::Extra{name, Buffer(bytes), tensor});
         std::memcpy(extra.bytes.data(), tensor.data, bytes);
         extra.view.data = extra.bytes.data();
       } else if (config_.tied_head && name == "lm_head.weight") {
-        if (!same_bytes(tensor, given_.at("model.embed_tokens.weight")))
+        if (!same_bytes(tensor, given_.at("model.embed_tokens.weight")->tensor))
           throw FormatError(
               {.what = "config.json ties the output head to the embedding, but the file holds another one",
                .where = at(name),
@@ -110,25 +113,35 @@ class Loader {
     }
   }
 
+  // The driver's pool keeps what is given back (core/cuda/runtime.h), and to grow it once takes a third of the time of
+  // growing it for every weight.
+  void reserve() {
+    int64_t elements = 0;
+    for (const TensorPlace& place : places_)
+      if (place.shape.size() == 2) elements += place.shape[0] * place.shape[1];
+    const Buffer all(static_cast<size_t>(elements * dtype_bytes(DType::bf16)), Buffer::Fill::none, Device::cuda);
+  }
+
   void place_group(size_t begin, size_t end) {
-    std::vector<ConstTensor> parts;
+    std::vector<const NamedTensor*> parts;
     for (size_t i = begin; i < end; ++i) {
       parts.push_back(given_.at(places_[i].name));
-      if (parts.back().dtype != parts.front().dtype)
+      const ConstTensor &first = parts.front()->tensor, &part = parts.back()->tensor;
+      if (part.dtype != first.dtype)
         throw FormatError({.what = "projections that are computed together have different types",
                            .where = at(places_[i].name),
-                           .got = shape_text(parts.back()),
-                           .wanted = std::string(dtype_name(parts.front().dtype)) + " as in " + places_[begin].name});
+                           .got = shape_text(part),
+                           .wanted = std::string(dtype_name(first.dtype)) + " as in " + places_[begin].name});
     }
     if (kernels::PackedWeight* packed = packed_slot(*weights_, places_[begin])) {
       *packed = kernels::pack_weight(parts, stream_, &region_);
       return;
     }
     Vector& vector = vector_slot(*weights_, places_[begin]);
-    vector.dtype = parts.front().dtype;
-    for (const ConstTensor& part : parts) vector.size += part.elements();
+    vector.dtype = parts.front()->tensor.dtype;
+    for (const NamedTensor* part : parts) vector.size += part->tensor.elements();
     std::vector<float> values(static_cast<size_t>(vector.size));
-    for (size_t i = begin; i < end; ++i) append_f32(values.data() + places_[i].row_begin, parts[i - begin]);
+    for (size_t i = begin; i < end; ++i) append_f32(values.data() + places_[i].row_begin, parts[i - begin]->tensor);
     vector.values = device_copy(values.data(), values.size() * sizeof(float), stream_);
   }
 
@@ -137,7 +150,7 @@ class Loader {
   Stream& stream_;
   Region region_;
   const std::string& where_;
-  std::map<std::string, ConstTensor> given_;
+  std::map<std::string, const NamedTensor*> given_;
   std::shared_ptr<Weights> weights_ = std::make_shared<Weights>();
 };
 
