@@ -1,6 +1,7 @@
 #include "kernels/pack.h"
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
@@ -45,13 +46,23 @@ PackedWeight checked(std::span<const ConstTensor> parts) {
 
 }  // namespace
 
-PackedWeight pack_weight(std::span<const NamedTensor* const> parts, Stream& stream, Region* region) {
+size_t gpu_bytes(int64_t rows, int64_t depth) {
+  return static_cast<size_t>(rows * depth * dtype_bytes(DType::bf16));
+}
+
+PackedWeight pack_weight(std::span<const NamedTensor* const> parts, Stream& stream, Region* region, Buffer memory) {
   std::vector<ConstTensor> tensors;
   for (const NamedTensor* part : parts) tensors.push_back(part->tensor);
   if (stream.device() == Device::cpu) return pack_weight(tensors, stream, region);
   PackedWeight weight = checked(tensors);
-  weight.panels = Buffer(static_cast<size_t>(weight.rows * weight.depth * dtype_bytes(DType::bf16)), Buffer::Fill::none,
-                         Device::cuda);
+  const size_t bytes = gpu_bytes(weight.rows, weight.depth);
+  if (memory.data() == nullptr) memory = Buffer(bytes, Buffer::Fill::none, Device::cuda);
+  if (memory.bytes() != bytes || memory.device() != Device::cuda)
+    throw ShapeError({.what = "memory of another size than the weight",
+                      .where = "pack_weight: memory",
+                      .got = std::to_string(memory.bytes()) + " bytes",
+                      .wanted = std::to_string(bytes) + " on the GPU"});
+  weight.panels = std::move(memory);
   cuda::pack_rows(weight, parts, stream);
   return weight;
 }

@@ -1,8 +1,12 @@
 #include "model/weights.h"
 
 #include <cstring>
+#include <future>
 #include <map>
+#include <optional>
 #include <set>
+#include <thread>
+#include <utility>
 
 #include "core/error.h"
 #include "core/transfer.h"
@@ -36,6 +40,28 @@ void append_f32(float* out, const ConstTensor& tensor) {
   }
 }
 
+// GPU memory, given in order. The driver takes its time for fresh memory: a tenth of a load, were it not for a thread
+// that asks ahead while weights travel.
+class MemoryAhead {
+ public:
+  explicit MemoryAhead(std::vector<size_t> sizes) : memory_(sizes.size()) {
+    thread_ = std::jthread([this, sizes = std::move(sizes)](const std::stop_token& stop) {
+      for (size_t i = 0; i < sizes.size() && !stop.stop_requested(); ++i) try {
+          memory_[i].set_value(Buffer(sizes[i], Buffer::Fill::none, Device::cuda));
+        } catch (...) {
+          memory_[i].set_exception(std::current_exception());
+          return;
+        }
+    });
+  }
+  Buffer next() { return memory_[next_++].get_future().get(); }
+
+ private:
+  std::vector<std::promise<Buffer>> memory_;
+  size_t next_ = 0;
+  std::jthread thread_;  // last, so that it ends first
+};
+
 class Loader {
  public:
   Loader(const ModelConfig& config, const NamedTensors& tensors, Stream& stream, const std::string& where)
@@ -49,7 +75,7 @@ class Loader {
     for (const TensorPlace& place : places_) check(place);
     take_surplus();
     weights_->layers.resize(static_cast<size_t>(config_.layers));
-    if (stream_.device() == Device::cuda) reserve();
+    if (stream_.device() == Device::cuda) memory_.emplace(matrix_bytes());
     for (size_t begin = 0, end; begin < places_.size(); begin = end) {
       for (end = begin + 1; end < places_.size() && stacked(places_[begin], places_[end]);) ++end;
       place_group(begin, end);
@@ -113,13 +139,15 @@ class Loader {
     }
   }
 
-  // The driver's pool keeps what is given back (core/cuda/runtime.h), and to grow it once takes a third of the time of
-  // growing it for every weight.
-  void reserve() {
-    int64_t elements = 0;
-    for (const TensorPlace& place : places_)
-      if (place.shape.size() == 2) elements += place.shape[0] * place.shape[1];
-    const Buffer all(static_cast<size_t>(elements * dtype_bytes(DType::bf16)), Buffer::Fill::none, Device::cuda);
+  // Of the stacked matrices, in order.
+  std::vector<size_t> matrix_bytes() const {
+    std::vector<size_t> bytes;
+    for (size_t i = 0; i < places_.size(); ++i) {
+      if (places_[i].shape.size() != 2) continue;
+      if (i == 0 || !stacked(places_[i - 1], places_[i])) bytes.push_back(0);
+      bytes.back() += kernels::gpu_bytes(places_[i].shape[0], places_[i].shape[1]);
+    }
+    return bytes;
   }
 
   void place_group(size_t begin, size_t end) {
@@ -134,7 +162,7 @@ class Loader {
                            .wanted = std::string(dtype_name(first.dtype)) + " as in " + places_[begin].name});
     }
     if (kernels::PackedWeight* packed = packed_slot(*weights_, places_[begin])) {
-      *packed = kernels::pack_weight(parts, stream_, &region_);
+      *packed = kernels::pack_weight(parts, stream_, &region_, memory_ ? memory_->next() : Buffer());
       return;
     }
     Vector& vector = vector_slot(*weights_, places_[begin]);
@@ -148,7 +176,8 @@ class Loader {
   const ModelConfig& config_;
   std::vector<TensorPlace> places_;
   Stream& stream_;
-  Region region_;
+  Region region_;                      // on the CPU
+  std::optional<MemoryAhead> memory_;  // on a GPU
   const std::string& where_;
   std::map<std::string, const NamedTensor*> given_;
   std::shared_ptr<Weights> weights_ = std::make_shared<Weights>();
