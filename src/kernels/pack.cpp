@@ -68,15 +68,12 @@ PackedWeight pack_weight(std::span<const NamedTensor* const> parts, Stream& stre
 }
 
 PackedWeight pack_weight(std::span<const ConstTensor> parts, Stream& stream, Region* region) {
-  if (stream.device() == Device::cuda) {
-    std::vector<NamedTensor> named;
-    std::vector<const NamedTensor*> pointers;
-    named.reserve(parts.size());
-    for (const ConstTensor& part : parts)
-      pointers.push_back(&named.emplace_back(NamedTensor{.name = {}, .tensor = part}));
-    return pack_weight(pointers, stream);
-  }
   PackedWeight weight = checked(parts);
+  if (stream.device() == Device::cuda) {
+    weight.panels = Buffer(gpu_bytes(weight.rows, weight.depth), Buffer::Fill::none, Device::cuda);
+    cuda::pack_rows(weight, parts, stream);
+    return weight;
+  }
   const int64_t padded = (weight.rows + kPanel - 1) / kPanel * kPanel;
   const auto bytes = static_cast<size_t>(padded * weight.depth * dtype_bytes(weight.dtype));
   weight.panels = region ? region->take(bytes) : Buffer(bytes, Buffer::Fill::none);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <vector>
 
 #include "core/fs.h"
 #include "kernels/copy_limit.h"
@@ -158,6 +159,16 @@ void pack_rows(PackedWeight& weight, std::span<const NamedTensor* const> parts, 
           "pack_weight", {parts.front()->tensor});
     check(cudaEventRecord(piece.travelled, stream_of(stream)), "pack_weight", {parts.front()->tensor});
   }
+}
+
+void pack_rows(PackedWeight& weight, std::span<const ConstTensor> parts, Stream& stream) {
+  std::vector<NamedTensor> named(parts.size());
+  std::vector<const NamedTensor*> pointers;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    named[i].tensor = parts[i];
+    pointers.push_back(&named[i]);
+  }
+  pack_rows(weight, pointers, stream);
 }
 
 void unpack_rows(Tensor out, const PackedWeight& weight, int64_t begin, int64_t end, Stream& stream) {
