@@ -23,10 +23,10 @@ struct Part {
   bool on_cpu;  // unless asked for
 };
 
-constexpr Part kParts[] = {{"gemm", bench_gemm, true},        {"attention", bench_attention, false},
-                           {"train", bench_train, true},      {"decode", bench_decode, true},
-                           {"prefill", bench_prefill, false}, {"publish", bench_publish, true},
-                           {"grpo", bench_grpo, false}};
+constexpr Part kParts[] = {
+    {"load", bench_load, true},       {"gemm", bench_gemm, true},     {"attention", bench_attention, false},
+    {"train", bench_train, true},     {"decode", bench_decode, true}, {"prefill", bench_prefill, false},
+    {"publish", bench_publish, true}, {"grpo", bench_grpo, false}};
 
 std::string cpu_name() {
   std::ifstream lines("/proc/cpuinfo");

@@ -72,6 +72,7 @@ double median(std::vector<double> values);
 
 // The parts, in bench_ops.cpp, bench_train.cpp and bench_rollout.cpp.
 void bench_limits(Bench& bench);
+void bench_load(Bench& bench);
 void bench_gemm(Bench& bench);
 void bench_attention(Bench& bench);
 void bench_train(Bench& bench);

@@ -73,5 +73,22 @@ TEST_F(BenchCommand, SamplesOfOnePromptDecodeTogether) {
   expect_error<ConfigError>([&] { run_bench(bench, control_); }, {"--n-samples-per-prompt 2", "--decode-batch 5"});
 }
 
+TEST_F(BenchCommand, LoadIsMeasuredForRealFiles) {
+  BenchOptions bench;
+  bench.base = base_;
+  bench.base.hf_checkpoint = LOCKSTEP_SOURCE_DIR "/tests/golden/qwen3";
+  bench.base.load_format = LoadFormat::automatic;
+  bench.parts = {"load"};
+  bench.json = (dir_.path() / "record.json").string();
+  run_bench(bench, control_);
+  const Json results = read_json(bench.json)["results"];
+  for (const char* name : {"load_s", "load_gb_s", "host_copy_gb_s", "load_gb_s_percent_of_limit"})
+    EXPECT_GT(results[name].get<double>(), 0) << name;
+  bench.base = base_;
+  run_bench(bench, control_);
+  EXPECT_FALSE(read_json(bench.json)["results"].contains("load_gb_s"));
+  EXPECT_NE(info_.str().find("nothing is loaded"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace lockstep::recipes

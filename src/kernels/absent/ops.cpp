@@ -2,6 +2,8 @@
 #include "kernels/cuda/ops.h"
 
 #include "core/error.h"
+#include "kernels/copy_limit.h"
+#include "kernels/pack_file.h"
 
 namespace lockstep::kernels::cuda {
 
@@ -12,6 +14,9 @@ namespace {
 }  // namespace
 
 void pack_rows(PackedWeight&, std::span<const ConstTensor>, Stream&) {
+  absent();
+}
+void pack_rows(PackedWeight&, std::span<const NamedTensor* const>, Stream&) {
   absent();
 }
 void unpack_rows(Tensor, const PackedWeight&, int64_t, int64_t, Stream&) {
@@ -136,6 +141,9 @@ double measure_fma_gflops(double, Stream&) {
   absent();
 }
 double measure_read_gb_s(size_t, double, Stream&) {
+  absent();
+}
+double measure_host_copy_gb_s(double, Stream&) {
   absent();
 }
 
