@@ -44,9 +44,14 @@ void adapted_linear_forward(Tensor y, Tensor h, ConstTensor x, const PackedWeigh
     const LoraRows all{.row_begin = 0, .rows = x.shape[0], .pairs = pairs};
     return adapted_linear_forward(y, h, x, weight, bias, residual, std::span(&all, 1), stream);
   }
+  linear_shrink_forward(y, h, x, weight, bias, residual, pairs, stream);
+  lora_expand(y, h, pairs, stream);
+}
+
+void linear_shrink_forward(Tensor y, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
+                           ConstTensor residual, std::span<const LoraPair> pairs, Stream& stream) {
   stream.beside([&] { lora_shrink(h, x, pairs, stream); },
                 [&] { linear_forward(y, x, weight, bias, residual, stream); });
-  lora_expand(y, h, pairs, stream);
 }
 
 void adapted_linear_forward(Tensor y, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,

@@ -2,14 +2,12 @@
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/reduce.cuh"
-#include "kernels/cuda/row_io.cuh"
+#include "kernels/cuda/rmsnorm.cuh"
 
 namespace lockstep::kernels::cuda {
 namespace {
 
-// A thread holds up to kPieces pieces of eight elements: piece j of thread i begins at 8 * (i + j * threads). The
-// number of threads of a row follows from its width, so its sums do too.
-constexpr int kPieces = 4;
+constexpr int kPieces = kNormPieces;
 
 struct Matrix {
   bf16* data;
@@ -57,23 +55,14 @@ __global__ void __launch_bounds__(block_threads(kThreads)) norm_kernel(Matrix y,
   }
   float squares = 0;
 #pragma unroll
-  for (int j = 0; j < kPieces; ++j) {
-    float v[8];
-    widen(v, input[j]);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) squares = __fmaf_rn(v[i], v[i], squares);
-  }
-  const float sum = block_sum<kThreads / 32>(squares, shared);
-  const float mean = __fdiv_rn(sum, static_cast<float>(norm.width));
-  const float rstd = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, norm.eps)));
+  for (int j = 0; j < kPieces; ++j) squares = add_squares(squares, input[j]);
+  const float rstd = rstd_of(block_sum<kThreads / 32>(squares, shared), norm.width, norm.eps);
   if (norm.rstd && thread == 0) norm.rstd[row] = rstd;
 #pragma unroll
   for (int j = 0; j < kPieces; ++j) {
     const int column = 8 * (thread + j * kThreads);
     float v[8];
-    widen(v, input[j]);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) v[i] = __fmul_rn(__fmul_rn(v[i], rstd), weight[j][i]);
+    normed(v, input[j], rstd, weight[j]);
     store8(y.at(row, column), v, norm.width - column, y.aligned);
   }
 }
@@ -134,11 +123,11 @@ void for_width(const Norm& norm, const char* op, const Launch& launch) {
   };
   if (norm.width <= 32 * 8 * kPieces) return start(std::integral_constant<int, 32>());
   if (norm.width <= 128 * 8 * kPieces) return start(std::integral_constant<int, 128>());
-  if (norm.width <= 512 * 8 * kPieces) return start(std::integral_constant<int, 512>());
+  if (norm.width <= kWidestNorm) return start(std::integral_constant<int, 512>());
   throw ShapeError({.what = "rows too wide for a GPU's norm",
                     .where = op,
                     .got = std::to_string(norm.width),
-                    .wanted = "at most " + std::to_string(512 * 8 * kPieces)});
+                    .wanted = "at most " + std::to_string(kWidestNorm)});
 }
 
 Norm norm_of(const ConstTensor& x, const ConstTensor& weight, const ConstTensor& rstd, float eps, const char* op) {

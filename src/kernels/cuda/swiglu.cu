@@ -1,14 +1,10 @@
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/row_io.cuh"
+#include "kernels/cuda/swiglu.cuh"
 
 namespace lockstep::kernels::cuda {
 namespace {
-
-// 1 / (1 + exp(-z)): exp(-z) may be infinite, the result is then a clean 0.
-__device__ __forceinline__ float sigmoid(float z) {
-  return __fdividef(1.0f, __fadd_rn(1.0f, __expf(-z)));
-}
 
 __global__ void __launch_bounds__(kRowThreads) swiglu_kernel(bf16* y, int64_t y_stride, const bf16* gate_up,
                                                              int64_t stride, int64_t rows, int width, bool aligned) {
@@ -21,7 +17,7 @@ __global__ void __launch_bounds__(kRowThreads) swiglu_kernel(bf16* y, int64_t y_
     load8(gate, from, left, aligned);
     load8(up, from + width, left, aligned);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) up[i] = __fmul_rn(__fmul_rn(gate[i], sigmoid(gate[i])), up[i]);
+    for (int i = 0; i < 8; ++i) up[i] = swiglu(gate[i], up[i]);
     store8(y + t * y_stride + column, up, left, aligned);
   }
 }

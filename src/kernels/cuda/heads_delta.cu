@@ -1,0 +1,144 @@
+// heads_forward of a product that still lacks its adapter's part: one pass over q, k and v instead of two. A warp has
+// one head of 16 rows. What a lane has of a row is what one or two threads of heads_kernel have (heads.cuh), so that
+// the sums have the same tree.
+#include "kernels/cuda/head_rows.cuh"
+#include "kernels/cuda/heads.cuh"
+#include "kernels/cuda/library.h"
+#include "kernels/cuda/lora_delta.cuh"
+#include "kernels/cuda/rmsnorm.cuh"
+
+namespace lockstep::kernels::cuda {
+namespace {
+
+// A lane's columns of one row of a head: 8 of every strip. Those of the upper half of the strips rotate with those of
+// the lower half.
+template <int kStrips>
+using Row = Eight[kStrips];
+
+template <int kStrips>
+__device__ __forceinline__ float rstd_of_row(const Row<kStrips>& x, const Heads& h) {
+  float part[2] = {};
+#pragma unroll
+  for (int s = 0; s < kStrips / 2; ++s) {
+    float a[8], b[8];
+    widen(a, x[s].vector), widen(b, x[s + kStrips / 2].vector);
+    part[s] = sum_of_products(sum_of_products(0, a, a), b, b);
+  }
+  return rstd_of(head_sum<4>(kStrips == 4 ? __fadd_rn(part[0], part[1]) : part[0]), h.head_dim, h.eps);
+}
+
+__device__ __forceinline__ uint4 rounded(const float (&v)[8]) {
+  return make_uint4(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7]));
+}
+
+// Norm and rotation of a query or key.
+template <int kStrips>
+__device__ __forceinline__ void prepare(Row<kStrips>& x, const Heads& h, int64_t row, int head, float rstd, int lane) {
+#pragma unroll
+  for (int s = 0; s < kStrips / 2; ++s) {
+    const int low = kStripColumns * s + lane % 4 * 8, high = low + h.head_dim / 2;
+    float a[8], b[8], norm[8];
+    widen(a, x[s].vector), widen(b, x[s + kStrips / 2].vector);
+    if (h.q_norm) {
+      const float* const norms = h.is_query(head) ? h.q_norm : h.k_norm;
+      load8(norm, norms + low, 8, h.norms_aligned);
+      scale_head(a, rstd, norm);
+      load8(norm, norms + high, 8, h.norms_aligned);
+      scale_head(b, rstd, norm);
+    }
+    Angles angles;
+    angles.load(h.cosines, h.sines, h.angles_at(row, low));
+    rotate(a, b, angles, 1);
+    x[s].vector = rounded(a), x[s + kStrips / 2].vector = rounded(b);
+  }
+}
+
+// head_dim is 32 kStrips. kGroups: of 16 ranks; 0: `all_groups`.
+template <int kStrips, int kGroups, class Source>
+__global__ void __launch_bounds__(256, 2)
+    heads_delta_kernel(const __grid_constant__ Source source, HeadMatrix qk, HeadMatrix qkv,
+                       const __grid_constant__ Heads h, int all_groups, int across, bool keep) {
+  extern __shared__ uint4 shared[];  // [across][strips][groups][64]
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int warps = static_cast<int>(blockDim.x) / 32, groups = kGroups > 0 ? kGroups : all_groups;
+  const int head0 = static_cast<int>(blockIdx.x) * across, num_heads = static_cast<int>(h.items);
+  let_next_begin();
+  for (int i = warp; i < across * kStrips * groups; i += warps) {
+    const int strip = head0 * kStrips + i / groups;
+    if (strip >= num_heads * kStrips) break;
+    store_strip(shared + 64 * i, source.columns(strip * kStripColumns), i % groups, lane);
+  }
+  const int head = head0 + warp % across, column = head * h.head_dim + lane % 4 * 8;
+  const DeltaColumns pair = source.columns(head * h.head_dim);
+  const uint4* const strips = shared + warp % across * kStrips * groups * 64;
+  const DeltaRows rows = source.my_rows();
+  __syncthreads();
+  wait_for_previous();
+  if (head >= num_heads) return;
+
+  for (int row0 = rows.begin + warp / across * kStripRows; row0 < rows.end; row0 += warps / across * kStripRows) {
+    Row<kStrips> x[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+#pragma unroll
+      for (int s = 0; s < kStrips; ++s)
+        x[r][s].vector = load_once(qkv.at(min(row0 + lane / 4 + 8 * r, rows.end - 1), column + s * kStripColumns));
+    add_to_strips<kStrips, kGroups, Source::kPaired>(x, source.source, pair, strips, groups, row0 + lane / 4, rows.end,
+                                                     lane);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int64_t row = row0 + lane / 4 + 8 * r;
+      const float rstd = h.q_norm && !h.is_value(head) ? rstd_of_row<kStrips>(x[r], h) : 1;
+      if (row >= rows.end || (rows.without >> (lane / 4 + 8 * r) & 1) != 0) continue;
+      const auto store_row = [&](bf16* to, int first) {
+#pragma unroll
+        for (int s = 0; s < kStrips; ++s) *reinterpret_cast<uint4*>(to + first + s * kStripColumns) = x[r][s].vector;
+      };
+      if (keep) store_row(qkv.at(row, 0), column);
+      if (!h.is_value(head)) {
+        if (h.rstd && h.q_norm && lane % 4 == 0) h.rstd[h.rstd_index(row, head)] = rstd;
+        prepare<kStrips>(x[r], h, row, head, rstd, lane);
+        store_row(qk.at(row, 0), column);
+      }
+      if (h.sequences && !h.is_query(head)) store_row(stored(h, row, head), lane % 4 * 8);
+    }
+  }
+}
+
+// Whether every pair has whole heads.
+bool pairs_fit(std::span<const LoraPair> pairs, int64_t head_dim) {
+  for (const LoraPair& pair : pairs)
+    if (pair.out_begin % head_dim != 0 || pair.b[1] % head_dim != 0) return false;
+  return true;
+}
+
+}  // namespace
+
+bool heads_forward(Tensor qk, Tensor rstd, Tensor qkv, const PendingDelta& delta, bool keep, const HeadNorms& norms,
+                   const RopeTable& table, std::span<const int32_t> positions, const AttentionShape& shape,
+                   const DeviceSequences& sequences, bool store, Stream& stream) {
+  const int64_t rows = qkv.shape[0];
+  if (rows == 0 || (shape.head_dim != 64 && shape.head_dim != 128) || !reads_well(delta) ||
+      !pairs_fit(delta.pairs, shape.head_dim) || !rows_aligned(qkv) || !rows_aligned(qk))
+    return false;
+  Heads h = heads_of(qkv, rstd, norms, table, positions, shape);
+  if (store || keep) h.items += static_cast<uint32_t>(h.kv_heads);
+  if (store) h.store_in(sequences);
+  const auto start = [&](auto strips) {
+    const DeltaShape grid_shape = delta_shape(delta, rows, h.items, strips.value, library_of(stream).multiprocessors);
+    with_delta(delta, grid_shape, rows, [&](const auto& source, dim3 grid) {
+      const auto run = [&](auto groups) {
+        constexpr auto kKernel = heads_delta_kernel<strips.value, groups.value, std::decay_t<decltype(source)>>;
+        allow_shared<kKernel>(kMostDeltaShared);
+        launch_early(kKernel, grid, grid_shape.threads(), grid_shape.shared_bytes, stream_of(stream), source,
+                     HeadMatrix(qk), HeadMatrix(qkv), h, grid_shape.groups, grid_shape.across, keep);
+      };
+      grid_shape.groups == 1 ? run(std::integral_constant<int, 1>()) : run(std::integral_constant<int, 0>());
+    });
+  };
+  shape.head_dim == 64 ? start(std::integral_constant<int, 2>()) : start(std::integral_constant<int, 4>());
+  check_launch("heads_forward", {qk, qkv});
+  return true;
+}
+
+}  // namespace lockstep::kernels::cuda

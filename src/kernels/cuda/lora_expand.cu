@@ -1,0 +1,90 @@
+// lora_expand by strips: y is read and written as 16 bytes, B lies in shared memory while the rows go by.
+#include "kernels/cuda/library.h"
+#include "kernels/cuda/lora_delta.cuh"
+#include "kernels/cuda/lora_expand.h"
+
+namespace lockstep::kernels::cuda {
+namespace {
+
+constexpr int kStrips = 2;  // of a warp, side by side
+constexpr int kColumns = kStrips * kStripColumns;
+
+// The first column of unit number `unit`, when every pair's columns begin a unit of their own; -1: there is none.
+__device__ int unit_column(const LoraSite& site, int unit) {
+  for (int p = 0; p < site.count; ++p) {
+    const int units = (site.pair[p].out + kColumns - 1) / kColumns;
+    if (unit < units) return site.pair[p].out_begin + unit * kColumns;
+    unit -= units;
+  }
+  return -1;
+}
+
+// kGroups: of 16 ranks; 0: `all_groups`. Pairs begin and end at multiples of 8 columns.
+template <int kGroups>
+__global__ void __launch_bounds__(256, 3)
+    expand_strips(const __grid_constant__ OneDelta delta, bf16* y, int stride, int all_groups, int across) {
+  extern __shared__ uint4 shared[];  // [across][strips][groups][64]
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int warps = static_cast<int>(blockDim.x) / 32, groups = kGroups > 0 ? kGroups : all_groups;
+  const auto column_of = [&](int w) { return unit_column(delta.site, static_cast<int>(blockIdx.x) * across + w); };
+  let_next_begin();
+  for (int i = warp; i < across * kStrips * groups; i += warps) {
+    const int strip = i / groups, column = column_of(strip / kStrips);
+    if (column < 0) break;
+    DeltaColumns columns = delta.columns(column);
+    columns.b.data += strip % kStrips * kStripColumns, columns.b.cols -= strip % kStrips * kStripColumns;
+    store_strip(shared + 64 * i, columns, i % groups, lane);
+  }
+  const int column0 = column_of(warp % across);
+  const DeltaColumns columns = delta.columns(column0);
+  const uint4* const strips = shared + warp % across * kStrips * groups * 64;
+  const DeltaRows rows = delta.my_rows();
+  __syncthreads();
+  wait_for_previous();
+  if (column0 < 0) return;
+
+  bf16* const from = y + column0 + lane % 4 * 8;
+  const int left = static_cast<int>(columns.b.cols) - lane % 4 * 8;
+  for (int row0 = rows.begin + warp / across * kStripRows; row0 < rows.end; row0 += warps / across * kStripRows) {
+    const int row = row0 + lane / 4;
+    Eight x[2][kStrips];  // [row, row + 8]
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+#pragma unroll
+      for (int s = 0; s < kStrips; ++s)
+        x[r][s].vector = load_once(from + int64_t{min(row + 8 * r, rows.end - 1)} * stride +
+                                   (s * kStripColumns < left ? s * kStripColumns : 0));
+    add_to_strips<kStrips, kGroups, true>(x, delta.source, columns, strips, groups, row, rows.end, lane);
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+#pragma unroll
+      for (int s = 0; s < kStrips; ++s)
+        if (row + 8 * r < rows.end && s * kStripColumns < left)
+          *reinterpret_cast<uint4*>(from + int64_t{row + 8 * r} * stride + s * kStripColumns) = x[r][s].vector;
+  }
+}
+
+}  // namespace
+
+bool expand_by_strips(Tensor y, const PendingDelta& delta, Stream& stream) {
+  if (!reads_well(delta) || !rows_aligned(y)) return false;
+  int64_t units = 0;
+  for (const LoraPair& pair : delta.pairs) {
+    if (pair.out_begin % 8 != 0 || pair.b[1] % 8 != 0) return false;
+    units += (pair.b[1] + kColumns - 1) / kColumns;
+  }
+  const DeltaShape shape = delta_shape(delta, y[0], units, kStrips, library_of(stream).multiprocessors);
+  const auto start = [&](auto groups, const OneDelta& source, dim3 grid) {
+    constexpr auto kKernel = expand_strips<groups.value>;
+    allow_shared<kKernel>(kMostDeltaShared);
+    launch_early(kKernel, grid, shape.threads(), shape.shared_bytes, stream_of(stream), source, data_of<bf16>(y),
+                 static_cast<int>(y.row_stride), shape.groups, shape.across);
+  };
+  with_one_delta(delta, shape, y[0], [&](const OneDelta& source, dim3 grid) {
+    shape.groups == 1 ? start(std::integral_constant<int, 1>(), source, grid)
+                      : start(std::integral_constant<int, 0>(), source, grid);
+  });
+  return true;
+}
+
+}  // namespace lockstep::kernels::cuda
