@@ -50,6 +50,14 @@ void adapted_linear_forward(Tensor y, Tensor h, ConstTensor x, const PackedWeigh
 
 void linear_shrink_forward(Tensor y, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
                            ConstTensor residual, std::span<const LoraPair> pairs, Stream& stream) {
+  constexpr const char* kOp = "linear_shrink_forward";
+  if (stream.device() == Device::cuda) {
+    require_linear(y, x, weight, bias, residual, kOp, stream);
+    require_pairs(pairs, kOp, stream);
+    require_input(x, pairs, kOp, stream);
+    require_inner(h, x[0], pairs, kOp, stream);
+    if (cuda::linear_shrink_forward(y, h, x, weight, bias, residual, pairs, stream)) return;
+  }
   stream.beside([&] { lora_shrink(h, x, pairs, stream); },
                 [&] { linear_forward(y, x, weight, bias, residual, stream); });
 }

@@ -23,6 +23,10 @@ void embedding_gather(Tensor, const PackedWeight&, std::span<const int32_t>, Str
 void linear_forward(Tensor, ConstTensor, const PackedWeight&, ConstTensor, ConstTensor, Stream&) {
   absent();
 }
+bool linear_shrink_forward(Tensor, Tensor, ConstTensor, const PackedWeight&, ConstTensor, ConstTensor,
+                           std::span<const LoraPair>, Stream&) {
+  absent();
+}
 void linear_backward_input(Tensor, ConstTensor, const PackedWeight&, bool, Stream&) {
   absent();
 }

@@ -14,15 +14,12 @@ namespace lockstep::kernels::cuda {
 struct LinearChoices;  // linear.cu: the kernel chosen for each shape
 struct Staging;        // pack.cu: pinned host memory on its way to the GPU
 
-inline constexpr int kTickets = 16384;
-
 struct Library {
   cublasLtHandle_t blas = nullptr;
   Buffer workspace;             // of cuBLASLt
   std::vector<Buffer> scratch;  // scratch_of hands out the last; captured graphs may still name the others
   std::shared_ptr<LinearChoices> linear;
   std::shared_ptr<Staging> staging;
-  Buffer tickets;  // kTickets zeros between ops: blocks of one launch count themselves, and the last one sums
   int multiprocessors = 0;
   size_t shared_limit = 0;  // bytes a block may have
 

@@ -67,6 +67,30 @@ void linear_forward(Tensor y, ConstTensor x, const PackedWeight& weight, ConstTe
   check_launch("linear_forward", {y, x, bias, residual});
 }
 
+// Larger ranks keep as many multiprocessors from the base; a launch of their own is then as good.
+constexpr int kMostInnerBlocks = 16;
+
+bool linear_shrink_forward(Tensor y, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
+                           ConstTensor residual, std::span<const LoraPair> pairs, Stream& stream) {
+  if (pairs.empty() || pairs.size() > size_t{kMostInner}) return false;
+  const Product p = forward_product(y, x, weight, bias, residual);
+  InnerProducts inner{.h = data_of<bf16>(h), .h_stride = h.row_stride};
+  int64_t h_begin = 0;
+  for (const LoraPair& pair : pairs) {
+    const Operand a = operand(pair.a);
+    if (!a.aligned) return false;
+    inner.a[inner.count] = a;
+    inner.h_begin[inner.count] = h_begin;
+    inner.blocks += inner.padded(inner.count++) / kInnerColumns;
+    h_begin += pair.rank();
+  }
+  if (inner.blocks > kMostInnerBlocks) return false;
+  const SmallKernel* const kernel = choose_ring(library_of(stream), p, stream);
+  if (!kernel) return false;
+  kernel->launch_adapted(p, inner, stream_of(stream));
+  return true;
+}
+
 void linear_backward_input(Tensor dx, ConstTensor dy, const PackedWeight& weight, bool accumulate, Stream& stream) {
   run_product({.x = operand(dy),
                .w = operand_of(weight),

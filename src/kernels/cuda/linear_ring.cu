@@ -4,125 +4,82 @@
 // N is small; of the 64 rows of the tile those beyond them are computed from whatever lies there and dropped.
 //
 // The weight does not depend on what other kernels do: the ring fills before they have ended (launch_early).
+//
+// With an adapter the first blocks make h = x A, one more product of x: a block has 16 columns of A [K, rank], whose
+// rows are the contraction. Rows of 32 bytes are slow work for the copy engine, so a warp copies them.
+#include <algorithm>
 #include <array>
+#include <type_traits>
 
-#include "kernels/cuda/attention_wgmma.cuh"
-#include "kernels/cuda/copy_engine.cuh"
-#include "kernels/cuda/linear_small.cuh"
+#include "kernels/cuda/linear_ring.cuh"
 
 namespace lockstep::kernels::cuda {
 namespace {
 
-constexpr int kBoxColumns = 64;   // of the contraction: 128 bytes, the width of the copy engine's swizzle
-constexpr int kTileOutputs = 64;  // rows of a wgmma
-
-template <int kTokens_, int kRows_, int kBoxes_>
-struct Shape {
-  static constexpr int kTokens = kTokens_, kRows = kRows_, kBoxes = kBoxes_;  // boxes of one stage
-  [[maybe_unused]] static constexpr int kTokenTiles = kTokens / 8;
-  static constexpr uint32_t kXBytes = kTokens * 128, kWBytes = kRows * 128;
-  static constexpr uint32_t kStageBytes = kBoxes * (kXBytes + kWBytes);
-  static constexpr uint32_t kSlackBytes = (kTileOutputs - kRows) * 128;  // the last box's tile reaches beyond the ring
-  static constexpr uint32_t kFixedBytes = 1024 + kSlackBytes + CopyRing::kBarrierBytes;
-  static constexpr int kStages = std::min<int>(CopyRing::kMostStages, (kMostShared - kFixedBytes) / kStageBytes);
-  static constexpr size_t kSharedBytes = kFixedBytes + kStages * kStageBytes;
-};
-
 struct Maps {
   CUtensorMap x, w;
 };
+struct NoInner {};
 
-#define LOCKSTEP_TOKENS(d, j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
-// d += w x^T, 64 outputs x 8 kTiles tokens x 16 of the contraction.
-__device__ __forceinline__ void step(float (&d)[1][4], uint64_t w, uint64_t x) {
-  asm volatile("wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, %3}, %4, %5, 1, 1, 1, 0, 0;\n"
-               : LOCKSTEP_TOKENS(d, 0)
-               : "l"(w), "l"(x));
-}
-__device__ __forceinline__ void step(float (&d)[2][4], uint64_t w, uint64_t x) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7}, %8, %9, 1, 1, 1, 0, 0;\n"
-      : LOCKSTEP_TOKENS(d, 0), LOCKSTEP_TOKENS(d, 1)
-      : "l"(w), "l"(x));
-}
-__device__ __forceinline__ void step(float (&d)[4][4], uint64_t w, uint64_t x) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, %16, %17, 1, 1, 1, 0, 0;\n"
-      : LOCKSTEP_TOKENS(d, 0), LOCKSTEP_TOKENS(d, 1), LOCKSTEP_TOKENS(d, 2), LOCKSTEP_TOKENS(d, 3)
-      : "l"(w), "l"(x));
-}
-__device__ __forceinline__ void step(float (&d)[8][4], uint64_t w, uint64_t x) {
-  wgmma_shared(d, w, x);
-}
-#undef LOCKSTEP_TOKENS
-
-// A tile whose rows of 128 bytes are swizzled; 1024 bytes from 8 rows to the next 8.
-__device__ __forceinline__ uint64_t descriptor(uint32_t tile) {
-  constexpr uint64_t kEightRows = 1024 / 16;
-  return uint64_t{1} << 62 | kEightRows << 32 | uint64_t{1} << 16 | (tile & 0x3ffff) >> 4;
-}
-
-template <class S>
-__device__ void load_ring(const Maps& maps, int steps, int output, CopyRing ring) {
-  const auto load = [&](const CUtensorMap& map, int step, uint32_t at, uint32_t box_bytes, int row) {
-#pragma unroll
-    for (int b = 0; b < S::kBoxes; ++b)
-      copy_box(at + b * box_bytes, map, (step * S::kBoxes + b) * kBoxColumns, row, ring.full());
-  };
-  const auto load_w = [&](int step) {
-    barrier_expect(ring.full(), S::kStageBytes);
-    load(maps.w, step, ring.at() + S::kBoxes * S::kXBytes, S::kWBytes, output);
-  };
-  const auto load_x = [&](int step) { load(maps.x, step, ring.at(), S::kXBytes, 0); };
+// load_w(step, stage of the ring) and load_x, by every thread that fills: the weight before other kernels have ended.
+template <class S, class LoadW, class LoadX>
+__device__ void fill_ring(int steps, CopyRing ring, const LoadW& load_w, const LoadX& load_x) {
   const int first = min(steps, S::kStages);
-  for (int step = 0; step < first; ++step, ring.next()) load_w(step);
+  for (int step = 0; step < first; ++step, ring.next()) load_w(step, ring);
   ring.stage = 0, ring.parity = 0;
   wait_for_previous();
-  for (int step = 0; step < first; ++step, ring.next()) load_x(step);
+  for (int step = 0; step < first; ++step, ring.next()) load_x(step, ring);
   for (int step = first; step < steps; ++step, ring.next()) {
     barrier_wait(ring.empty(), ring.parity ^ 1);
-    load_w(step);
-    load_x(step);
+    load_w(step, ring);
+    load_x(step, ring);
   }
 }
 
-// Where accumulators lie: acc[j][e] is token token + 8 j + e % 2, output output + 8 (e / 2).
-struct Place {
-  int64_t output, end;
-  int token;
-
-  template <class S>
-  __device__ static Place of(const Product& p, int64_t first_output, int warp, int lane) {
-    return {first_output + 16 * warp + lane / 4, min(p.outputs, first_output + S::kRows), lane % 4 * 2};
-  }
-  __device__ int64_t output_of(int e) const { return output + e / 2 * 8; }
-  __device__ int64_t token_of(int j, int e) const { return token + 8 * j + e % 2; }
-  __device__ bool stored(const Product& p, int j, int e) const {
-    return output_of(e) < end && token_of(j, e) < p.x.rows;
-  }
-};
-
 template <class S>
-__device__ void walk_ring(float (&acc)[S::kTokenTiles][4], int steps, CopyRing ring, int lane) {
-  begin_products();
-  uint32_t walked = 0;  // the barrier of the stage before
-  for (int step_of_ring = 0; step_of_ring < steps; ++step_of_ring, ring.next()) {
-    barrier_wait(ring.full(), ring.parity);
+__device__ void copy_x(const CUtensorMap& x, int step, const CopyRing& ring) {
 #pragma unroll
-    for (int b = 0; b < S::kBoxes; ++b) {
-      const uint64_t x = descriptor(ring.at() + b * S::kXBytes);
-      const uint64_t w = descriptor(ring.at() + S::kBoxes * S::kXBytes + b * S::kWBytes);
+  for (int b = 0; b < S::kBoxes; ++b)
+    copy_box(ring.at() + b * S::kXBytes, x, (step * S::kBoxes + b) * kBoxColumns, 0, ring.full());
+}
+
+// By one thread.
+template <class S>
+__device__ void load_ring(const Maps& maps, int steps, int output, const CopyRing& ring) {
+  const auto load_w = [&](int step, const CopyRing& at) {
+    barrier_expect(at.full(), S::kStageBytes);
 #pragma unroll
-      for (int k = 0; k < kBoxColumns / 16; ++k) step(acc, w + column_step(k), x + column_step(k));
-    }
-    commit_products();
-    wait_products<1>();
-    if (walked && lane == 0) barrier_arrive(walked);
-    walked = ring.empty();
-  }
-  wait_products<0>();
-  pin(acc);
+    for (int b = 0; b < S::kBoxes; ++b)
+      copy_box(at.at() + S::kBoxes * S::kXBytes + b * S::kWBytes, maps.w, (step * S::kBoxes + b) * kBoxColumns, output,
+               at.full());
+  };
+  fill_ring<S>(steps, ring, load_w, [&](int step, const CopyRing& at) { copy_x<S>(maps.x, step, at); });
+}
+
+// By a warp: columns `column` to `column + 15` of A; lane l has half a row, every 16th of them. A stage is full when
+// the copies of all lanes and x have come.
+template <class S>
+__device__ void load_inner(const CUtensorMap& x, const Operand& a, int column, int steps, const CopyRing& ring,
+                           int lane) {
+  const int row = lane / 2, chunk = lane % 2;
+  const bool inside = column + 8 * chunk < a.cols;
+  const bf16* const from = a.data + column + 8 * chunk;
+  const auto load_w = [&](int step, const CopyRing& at) {
+    const uint32_t to = at.at() + S::kBoxes * S::kXBytes + 32 * row + 16 * (chunk ^ (row / 4 % 2));
+    int64_t k = int64_t{step} * S::kBoxes * kBoxColumns + row;
+#pragma unroll
+    for (int b = 0; b < S::kBoxes; ++b)
+#pragma unroll
+      for (int part = 0; part < kBoxColumns / 16; ++part, k += 16) {
+        const bool valid = inside && k < a.rows;
+        copy_async_16(to + b * S::kWBytes + part * 512, valid ? from + k * a.stride : a.data, valid);
+      }
+    barrier_arrive_after_copies(at.full());
+    if (lane == 0) barrier_expect(at.full(), S::kBoxes * S::kXBytes);
+  };
+  fill_ring<S>(steps, ring, load_w, [&](int step, const CopyRing& at) {
+    if (lane == 0) copy_x<S>(x, step, at);
+  });
 }
 
 template <class S>
@@ -149,23 +106,60 @@ __device__ void multiply(const Product& p, const Place& place, int steps, const 
     }
 }
 
+// The first 16 outputs of the tile, which are the first warp's.
 template <class S>
+__device__ void multiply_inner(bf16* h, int64_t h_stride, int64_t rows, int cols, int steps, const CopyRing& ring,
+                               int warp, int lane) {
+  float acc[S::kTokenTiles][4] = {};
+  walk_ring<S, RowsAreDepth>(acc, steps, ring, lane);
+  if (warp != 0) return;
+#pragma unroll
+  for (int j = 0; j < S::kTokenTiles; ++j)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int token = lane % 4 * 2 + 8 * j + e % 2, column = lane / 4 + e / 2 * 8;
+      if (token < rows && column < cols) h[token * h_stride + column] = __float2bfloat16_rn(acc[j][e]);
+    }
+}
+
+template <class S>
+__device__ void inner_block(const CUtensorMap& x, const Product& p, const InnerProducts& inner, int block, int steps,
+                            const CopyRing& ring, int warp, int lane) {
+  int pair = 0, column = block * kInnerColumns;
+  for (; column >= inner.padded(pair); ++pair) column -= inner.padded(pair);
+  if (warp == kWarpgroup / 32) return load_inner<S>(x, inner.a[pair], column, steps, ring, lane);
+  wait_for_previous();
+  multiply_inner<S>(inner.h + inner.h_begin[pair] + column, inner.h_stride, p.x.rows,
+                    static_cast<int>(inner.a[pair].cols) - column, steps, ring, warp, lane);
+}
+
+template <class S, class Inner>
 __global__ void __launch_bounds__(kWarpgroup + 32)
-    ring_kernel(const __grid_constant__ Maps maps, const __grid_constant__ Product p) {
+    ring_kernel(const __grid_constant__ Maps maps, const __grid_constant__ Product p,
+                const __grid_constant__ Inner inner) {
   if constexpr (kHasWgmma) {
+    constexpr bool kAdapted = std::is_same_v<Inner, InnerProducts>;
     extern __shared__ __align__(1024) uint8_t unaligned[];
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-    const int64_t output = int64_t{blockIdx.x} * S::kRows;
     const int steps = static_cast<int>((p.x.cols + S::kBoxes * kBoxColumns - 1) / (S::kBoxes * kBoxColumns));
     const CopyRing ring{.shared = (shared_address(unaligned) + 1023) / 1024 * 1024,
                         .stage_bytes = S::kStageBytes,
                         .stages = S::kStages,
                         .slack_bytes = S::kSlackBytes};
-    if (threadIdx.x == 0) ring.init(kWarpgroup / 32);
+    int block = static_cast<int>(blockIdx.x);
+    bool makes_h = false;
+    if constexpr (kAdapted) {
+      makes_h = block < inner.blocks;
+      block -= makes_h ? 0 : inner.blocks;
+    }
+    if (threadIdx.x == 0) ring.init(kWarpgroup / 32, makes_h ? 33 : 1);
     __syncthreads();
     let_next_begin();
+    if constexpr (kAdapted)
+      if (makes_h) return inner_block<S>(maps.x, p, inner, block, steps, ring, warp, lane);
+    const int output = block * S::kRows;
     if (warp == kWarpgroup / 32) {
-      if (lane == 0) load_ring<S>(maps, steps, static_cast<int>(output), ring);
+      if (lane == 0) load_ring<S>(maps, steps, output, ring);
       return;
     }
     wait_for_previous();
@@ -175,20 +169,34 @@ __global__ void __launch_bounds__(kWarpgroup + 32)
   }
 }
 
+template <class S, class Inner>
+void launch_with(const Product& p, const Inner& inner, int inner_blocks, cudaStream_t stream) {
+  if (p.x.rows == 0 || p.outputs == 0) return;
+  allow_shared<ring_kernel<S, Inner>>(S::kSharedBytes);
+  const auto blocks = static_cast<unsigned>((p.outputs + S::kRows - 1) / S::kRows + inner_blocks);
+  const Maps maps{box_map(p.x, kBoxColumns, S::kTokens), box_map(p.w, kBoxColumns, S::kRows)};
+  launch_early(ring_kernel<S, Inner>, blocks, kWarpgroup + 32, S::kSharedBytes, stream, maps, p, inner);
+  check_launch("linear");
+}
+
 template <class S>
 void launch(const Product& p, cudaStream_t stream) {
-  if (p.x.rows == 0 || p.outputs == 0) return;
-  allow_shared<ring_kernel<S>>(S::kSharedBytes);
-  const auto blocks = static_cast<unsigned>((p.outputs + S::kRows - 1) / S::kRows);
-  const Maps maps{box_map(p.x, kBoxColumns, S::kTokens), box_map(p.w, kBoxColumns, S::kRows)};
-  launch_early(ring_kernel<S>, blocks, kWarpgroup + 32, S::kSharedBytes, stream, maps, p);
-  check_launch("linear");
+  launch_with<S>(p, NoInner(), 0, stream);
+}
+
+template <class S>
+void launch_adapted(const Product& p, const InnerProducts& inner, cudaStream_t stream) {
+  launch_with<S>(p, inner, inner.blocks, stream);
 }
 
 template <int kTokens, int kRows, int kBoxes>
 constexpr SmallKernel kernel_of() {
   using S = Shape<kTokens, kRows, kBoxes>;
-  return {.tokens = kTokens, .rows = kRows, .shared_bytes = S::kSharedBytes, .launch = launch<S>, .ring = true};
+  return {.tokens = kTokens,
+          .rows = kRows,
+          .shared_bytes = S::kSharedBytes,
+          .launch = launch<S>,
+          .launch_adapted = launch_adapted<S>};
 }
 
 // From few outputs to many; of long stages where they are small.

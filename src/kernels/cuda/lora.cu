@@ -1,7 +1,6 @@
 // Two kinds of product with a small dimension, the rank.
-//   many to few (lora_shrink, lora_expand_backward): bound by reading x once. Chains over segments of 256, whose sums
-//   are added in order. Few rows: every segment is one warp's, and the last block of a tile adds them. Many rows: a
-//   block keeps its rows and walks the segments.
+//   many to few (lora_shrink, lora_expand_backward): bound by reading x once. A block keeps its rows and walks the
+//   contraction, one chain as in every product. Up to 64 rows the base's launch makes h, too (linear_ring.cu).
 //   few to many (lora_expand, lora_shrink_backward): bound by reading and writing y once.
 // Many rows, aligned, of small ranks: lora_large.cuh.
 #include "kernels/cuda/library.h"
@@ -19,42 +18,27 @@ unsigned tiles_of(int64_t count, int64_t size) {
   return static_cast<unsigned>((count + size - 1) / size);
 }
 
-// `products` padded to 16; false if the segments' sums would take too much memory.
-template <bool kTransposed>
-bool launch_few(const PairProducts& products, const Rows& rows, Stream& stream) {
-  constexpr size_t kMostBytes = size_t{16} << 20;
-  constexpr size_t kShared = sizeof(bf16) * kSegmentWarps * kSegmentElements<kTransposed>;
-  int64_t segments = 1;
-  for (int p = 0; p < products.count; ++p)
-    segments = std::max<int64_t>(segments, tiles_of(products.pair[p].x.cols, kSegment));
-  const dim3 grid(tiles_of(products.slots, 16), tiles_of(rows.count, 16), tiles_of(segments, kSegmentWarps));
-  const size_t bytes = size_t{grid.x} * grid.y * static_cast<size_t>(segments) * 64 * sizeof(float4);
-  if (bytes > kMostBytes || grid.x * grid.y > unsigned{kTickets}) return false;
-  auto* const partial = static_cast<float4*>(scratch_of(stream, bytes));
-  auto* const tickets = static_cast<unsigned*>(library_of(stream).tickets.data());
-  constexpr auto kKernel = shrink_few<kTransposed, OneAdapter>;
+template <bool kTransposed, int kTileRows, class Source>
+void launch_reduce(const Source& source, int64_t slots, int64_t tiles, const Rows& rows, Stream& stream) {
+  using S = ReduceShape<kTileRows>;
+  constexpr size_t kShared = S::template kSharedBytes<kTransposed>;
+  constexpr auto kKernel = reduce_tiles<kTransposed, kTileRows, Source>;
   allow_shared<kKernel>(kShared);
-  launch_early(kKernel, grid, 32 * kSegmentWarps, kShared, stream_of(stream), OneAdapter{products}, rows, segments,
-               partial, tickets);
-  return true;
-}
-
-template <bool kTransposed>
-void launch_many(const PairProducts& products, const Rows& rows, Stream& stream) {
-  allow_shared<shrink_many<kTransposed>>(kManyShared);
-  const dim3 grid(tiles_of(products.slots, 64), tiles_of(rows.count, 64));
-  shrink_many<kTransposed><<<grid, kManyThreads, kManyShared, stream_of(stream)>>>(products, rows);
+  launch_early(kKernel, dim3(tiles_of(slots, 64), tiles_of(tiles, 1)), S::kThreads, kShared, stream_of(stream), source,
+               rows);
 }
 
 // products(pad): the slots of each padded. Transposed: all with the same x.
 template <bool kTransposed, class Products>
 void reduce(const Products& products, const Rows& rows, Stream& stream) {
-  if (rows.count <= kFewRows) {
-    if (launch_few<kTransposed>(products(16), rows, stream)) return;
-  } else if (reduce_large(products(16), rows, kTransposed, library_of(stream).multiprocessors, stream_of(stream))) {
+  const bool few = rows.count <= kFewRows;
+  if (!few && reduce_large(products(16), rows, kTransposed, library_of(stream).multiprocessors, stream_of(stream)))
     return;
-  }
-  launch_many<kTransposed>(products(kTransposed ? 8 : 64), rows, stream);
+  const OneAdapter all{products(kTransposed ? 8 : 64)};
+  if (few)
+    launch_reduce<kTransposed, 16>(all, all.products.slots, tiles_of(rows.count, 16), rows, stream);
+  else
+    launch_reduce<kTransposed, 64>(all, all.products.slots, tiles_of(rows.count, 64), rows, stream);
 }
 
 template <bool kTransposed, int kDepth>
@@ -142,22 +126,8 @@ void lora_expand(Tensor y, ConstTensor h, std::span<const LoraPair> pairs, Strea
 }
 
 void lora_shrink_tiles(Tensor h, ConstTensor x, const LoraTiles& tiles, int64_t site, Stream& stream) {
-  constexpr size_t kShared = sizeof(bf16) * kSegmentWarps * kSegmentElements<true>;
-  constexpr auto kKernel = shrink_few<true, ManyAdapters>;
-  const unsigned segments = tiles_of(x[1], kSegment);
-  const dim3 grid(tiles_of(kMostSitePairs * tiles.most_rank, 16), tiles_of(tiles.num_tiles, 1),
-                  tiles_of(segments, kSegmentWarps));
-  if (grid.x * grid.y > unsigned{kTickets})
-    throw ShapeError({.what = "too many rows of different adapters in one launch",
-                      .where = "lora_shrink_tiles",
-                      .got = std::to_string(tiles.num_tiles) + " tiles of rank " + std::to_string(tiles.most_rank)});
-  const size_t bytes = size_t{grid.x} * grid.y * segments * 64 * sizeof(float4);
-  auto* const partial = static_cast<float4*>(scratch_of(stream, bytes));
-  auto* const tickets = static_cast<unsigned*>(library_of(stream).tickets.data());
-  allow_shared<kKernel>(kShared);
-  launch_early(kKernel, grid, 32 * kSegmentWarps, kShared, stream_of(stream),
-               ManyAdapters{tiles.tiles, tiles.sites + site, tiles.num_sites, operand(x), false}, rows_of(h),
-               int64_t{segments}, partial, tickets);
+  const ManyAdapters all{tiles.tiles, tiles.sites + site, tiles.num_sites, operand(x), false};
+  launch_reduce<true, kLoraTileRows>(all, kMostSitePairs * tiles.most_rank, tiles.num_tiles, rows_of(h), stream);
   check_launch("lora_shrink_tiles", {h, x});
 }
 

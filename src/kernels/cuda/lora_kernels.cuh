@@ -8,7 +8,6 @@
 namespace lockstep::kernels::cuda {
 namespace {
 
-constexpr int kSegment = 256;
 constexpr int64_t kFewRows = 512;
 
 using Rows = LoraRows;
@@ -75,136 +74,82 @@ struct ManyAdapters {
   __device__ int count() const { return site().count; }
 };
 
-// ---- many to few, few rows: a block has 16 rows x 16 columns and four segments, one a warp ----
+// ---- many to few: a block has 64 slots and kTileRows rows, and walks the contraction ----
 
-constexpr int kSegmentWarps = 4;
-
-template <bool kTransposed>
-constexpr int kSegmentElements = 16 * (kSegment + 8) +
-                                 (kTransposed ? kSegment * (16 + 8) : 16 * (kSegment + 8));  // of one warp
-
-// The adapter may be read before the kernels ahead have ended: it does not change while a batch is under way.
-template <bool kTransposed>
-__device__ void load_adapter(bf16* shared, const PairProduct& pair, int64_t col0, int64_t segment, int lane) {
-  bf16* const b = shared + 16 * tile_stride(kSegment);
-  if constexpr (kTransposed)
-    load_tile<kSegment, 16, 32, true>(b, pair.b, segment * kSegment, col0, lane);
-  else
-    load_tile<16, kSegment, 32, false>(b, pair.b, col0, segment * kSegment, lane);
-}
-
-template <bool kTransposed>
-__device__ void segment_sum(float (&acc)[1][2][4], bf16* shared, const PairProduct& pair, int64_t row0, int64_t segment,
-                            int lane) {
-  const bf16* const b = shared + 16 * tile_stride(kSegment);
-  load_tile<16, kSegment, 32, false>(shared, pair.x, row0, segment * kSegment, lane);
-  copy_commit();
-  copy_wait<0>();
-  __syncwarp();
-  tile_chain<1, 2, kSegment, kTransposed>(acc, shared, tile_stride(kSegment), b,
-                                          kTransposed ? tile_stride(16) : tile_stride(kSegment), lane);
-}
-
-template <bool kTransposed, class Source>
-__global__ void __launch_bounds__(32 * kSegmentWarps)
-    shrink_few(const __grid_constant__ Source source, Rows rows, int64_t most_segments, float4* partial,
-               unsigned* tickets) {
-  extern __shared__ __align__(16) bf16 shared[];
-  __shared__ bool last;
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
-  const int64_t slot = int64_t{blockIdx.x} * 16, row0 = source.row_begin(16), row_end = source.row_end(rows);
-  const int64_t tile = int64_t{blockIdx.y} * gridDim.x + blockIdx.x;
-  const int which = source.find(slot, 16);
-  if (which < 0) return begin_early();
-  const PairProduct& pair = source.at(which);
-  const int64_t segments = (pair.x.cols + kSegment - 1) / kSegment, col0 = slot - pair.first_slot;
-  const int64_t segment = int64_t{blockIdx.z} * kSegmentWarps + warp;
-  partial += tile * most_segments * 64;
-
-  bf16* const tiles = shared + warp * kSegmentElements<kTransposed>;
-  let_next_begin();
-  if (segment < segments) load_adapter<kTransposed>(tiles, pair, col0, segment, lane);
-  wait_for_previous();
-  if (segment < segments) {
-    float acc[1][2][4] = {};
-    segment_sum<kTransposed>(acc, tiles, pair, row0, segment, lane);
-    for (int j = 0; j < 2; ++j)
-      partial[segment * 64 + j * 32 + lane] = make_float4(acc[0][j][0], acc[0][j][1], acc[0][j][2], acc[0][j][3]);
-  }
-  __threadfence();
-  __syncthreads();
-  if (thread == 0) last = atomicAdd(&tickets[tile], 1) == gridDim.z - 1;
-  __syncthreads();
-  if (!last) return;
-  __threadfence();
-  if (thread == 0) tickets[tile] = 0;
-  if (thread >= 64) return;
-
-  float sum[4] = {};
-#pragma unroll 4
-  for (int64_t s = 0; s < segments; ++s) {
-    const float4 part = __ldcg(&partial[s * 64 + thread]);
-    sum[0] += part.x, sum[1] += part.y, sum[2] += part.z, sum[3] += part.w;
-  }
-  for (int e = 0; e < 4; ++e) {
-    const int64_t row = row0 + lane / 4 + e / 2 * 8, col = col0 + thread / 32 * 8 + lane % 4 * 2 + e % 2;
-    if (row < row_end && col < pair.y_cols)
-      rows.y[row * rows.stride + pair.y_begin + col] = __float2bfloat16_rn(__fmul_rn(pair.scale, sum[e]));
-  }
-}
-
-// ---- many to few, many rows: a block has 64 rows x 64 slots, eight warps of 16 x 32 ----
-
-constexpr int kManyDepth = 64, kManyStages = 5, kManyThreads = 256;
-constexpr int kManyTile = 64 * tile_stride(64);
-constexpr size_t kManyShared = sizeof(bf16) * kManyStages * 2 * kManyTile;
+template <int kTileRows>
+struct ReduceShape {
+  static constexpr int kWarpsM = kTileRows / 16, kWarpsN = kTileRows == 16 ? 4 : 2, kThreads = 32 * kWarpsM * kWarpsN;
+  static constexpr int kNTiles = 8 / kWarpsN, kDepth = kTileRows == 16 ? 128 : 64, kStages = kTileRows == 16 ? 4 : 5;
+  static constexpr int kXElements = kTileRows * tile_stride(kDepth);
+  template <bool kTransposed>
+  static constexpr int kStageElements = kXElements +
+                                        (kTransposed ? kDepth * tile_stride(64) : 64 * tile_stride(kDepth));
+  template <bool kTransposed>
+  static constexpr size_t kSharedBytes = sizeof(bf16) * kStages* kStageElements<kTransposed>;
+};
 
 // Transposed: the slots of a tile may belong to several pairs with the same x; a thread always copies the same 8 slots.
-template <bool kTransposed>
-__global__ void __launch_bounds__(kManyThreads) shrink_many(const __grid_constant__ PairProducts products, Rows rows) {
+template <bool kTransposed, int kTileRows, class Source>
+__global__ void __launch_bounds__(ReduceShape<kTileRows>::kThreads)
+    reduce_tiles(const __grid_constant__ Source source, Rows rows) {
+  using S = ReduceShape<kTileRows>;
+  constexpr int kStageElements = S::template kStageElements<kTransposed>, kPad = 16;
   extern __shared__ __align__(16) bf16 shared[];
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
-  const int warp_row = warp / 2 * 16, warp_col = warp % 2 * 32;
-  const int64_t slot0 = int64_t{blockIdx.x} * 64, row0 = int64_t{blockIdx.y} * 64;
+  const int warp_row = warp / S::kWarpsN * 16, warp_col = warp % S::kWarpsN * 8 * S::kNTiles;
+  const int64_t slot0 = int64_t{blockIdx.x} * 64, row0 = source.row_begin(kTileRows), row_end = source.row_end(rows);
+  const int first = source.find(slot0, kPad);
+  if (first < 0) return begin_early();
   const int64_t my_slot = kTransposed ? slot0 + thread % 8 * 8 : slot0;
-  const PairProduct& mine = products.pair[products.find(my_slot)];
-  const Operand x = mine.x, b = mine.b;
+  const int which = source.find(my_slot, kPad);
+  const PairProduct mine = source.at(max(first, which));
+  const Operand x = mine.x;
+  Operand b = mine.b;
+  if (which < 0) b.cols = 0;
   const int64_t col0 = my_slot - mine.first_slot;
 
-  const auto load = [&](int step, int stage) {
-    bf16* const tile = shared + stage * 2 * kManyTile;
-    const int64_t k = int64_t{step} * kManyDepth;
-    load_tile<64, kManyDepth, kManyThreads, false>(tile, x, row0, k, thread);
+  const auto load_adapter = [&](int step, int stage) {
+    bf16* const tile = shared + stage * kStageElements + S::kXElements;
+    const int64_t k = int64_t{step} * S::kDepth;
     if constexpr (kTransposed) {
-      for (int r = thread / 8; r < kManyDepth; r += kManyThreads / 8)
-        load_chunk(tile + kManyTile + r * tile_stride(64) + thread % 8 * 8, b, k + r, col0);
+      for (int r = thread / 8; r < S::kDepth; r += S::kThreads / 8)
+        load_chunk(tile + r * tile_stride(64) + thread % 8 * 8, b, k + r, col0);
     } else {
-      load_tile<64, kManyDepth, kManyThreads, false>(tile + kManyTile, b, col0, k, thread);
+      load_tile<64, S::kDepth, S::kThreads, false>(tile, b, col0, k, thread);
     }
   };
-  float acc[1][4][4] = {}, sum[4][4] = {};
-  const int steps = static_cast<int>((x.cols + kManyDepth - 1) / kManyDepth);
-  const auto compute = [&](int step, int stage) {
-    const bf16* const tile = shared + stage * 2 * kManyTile + warp_row * tile_stride(kManyDepth);
-    const bf16* const w = shared + stage * 2 * kManyTile + kManyTile + warp_col * (kTransposed ? 1 : tile_stride(64));
-    tile_chain<1, 4, kManyDepth, kTransposed>(acc, tile, tile_stride(kManyDepth), w, tile_stride(64), lane);
-    if ((step + 1) % (kSegment / kManyDepth) != 0 && step + 1 != steps) return;
-#pragma unroll
-    for (int j = 0; j < 4; ++j)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) sum[j][e] += acc[0][j][e], acc[0][j][e] = 0;
+  const int steps = static_cast<int>((x.cols + S::kDepth - 1) / S::kDepth);
+  // The adapter may be read before the kernels ahead have ended: it does not change while a batch is under way.
+  const int early = min(steps, S::kStages - 1);
+  let_next_begin();
+  for (int step = 0; step < early; ++step) load_adapter(step, step);
+  wait_for_previous();
+  const auto load = [&](int step, int stage) {
+    if (step >= early) load_adapter(step, stage);
+    load_tile<kTileRows, S::kDepth, S::kThreads, false>(shared + stage * kStageElements, x, row0,
+                                                        int64_t{step} * S::kDepth, thread);
   };
-  pipeline<kManyStages>(steps, load, compute);
+  float acc[1][S::kNTiles][4] = {};
+  const auto compute = [&](int, int stage) {
+    const bf16* const tile = shared + stage * kStageElements;
+    tile_chain<1, S::kNTiles, S::kDepth, kTransposed>(
+        acc, tile + warp_row * tile_stride(S::kDepth), tile_stride(S::kDepth),
+        tile + S::kXElements + warp_col * (kTransposed ? 1 : tile_stride(S::kDepth)),
+        kTransposed ? tile_stride(64) : tile_stride(S::kDepth), lane);
+  };
+  pipeline<S::kStages>(steps, load, compute);
 
 #pragma unroll
-  for (int j = 0; j < 4; ++j) {
+  for (int j = 0; j < S::kNTiles; ++j) {
     const int64_t slot = slot0 + warp_col + 8 * j;
-    const PairProduct& pair = products.pair[products.find(slot)];
+    const int p = source.find(slot, kPad);
+    if (p < 0) continue;
+    const PairProduct& pair = source.at(p);
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       const int64_t row = row0 + warp_row + lane / 4 + e / 2 * 8, col = slot - pair.first_slot + lane % 4 * 2 + e % 2;
-      if (row < rows.count && col < pair.y_cols)
-        rows.y[row * rows.stride + pair.y_begin + col] = __float2bfloat16_rn(__fmul_rn(pair.scale, sum[j][e]));
+      if (row < row_end && col < pair.y_cols)
+        rows.y[row * rows.stride + pair.y_begin + col] = __float2bfloat16_rn(__fmul_rn(pair.scale, acc[0][j][e]));
     }
   }
 }

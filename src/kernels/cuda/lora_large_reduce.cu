@@ -6,8 +6,7 @@
 namespace lockstep::kernels::cuda {
 namespace {
 
-[[maybe_unused]] constexpr int kSegment = 256, kDepth = 128,
-                               kUnit = 16;  // of the contraction, of a stage, columns of h
+[[maybe_unused]] constexpr int kDepth = 128, kUnit = 16;  // of a stage, columns of h
 constexpr int kMostUnits = 4, kMostPasses = 4, kMostWarps = 4;
 constexpr uint32_t kUnitBytes = kUnit * kDepth * sizeof(bf16);
 
@@ -91,7 +90,7 @@ struct Fragments {
 };
 
 template <int kUnits>
-__device__ void store(const Reduce& args, const Pass& pass, const float (&sum)[2 * kUnits][4], int warp, int lane) {
+__device__ void store(const Reduce& args, const Pass& pass, const float (&acc)[2 * kUnits][4], int warp, int lane) {
   const int64_t row0 = (int64_t{blockIdx.x} * args.warps + warp) * kUnit + lane / 4;
 #pragma unroll
   for (int j = 0; j < 2 * kUnits; ++j) {
@@ -103,7 +102,7 @@ __device__ void store(const Reduce& args, const Pass& pass, const float (&sum)[2
       const int column = 8 * (j % 2) + lane % 4 * 2 + e % 2;
       if (row < args.rows.count && column < unit.y_cols)
         args.rows.y[row * args.rows.stride + unit.y_begin + column] =
-            __float2bfloat16_rn(__fmul_rn(unit.scale, sum[j][e]));
+            __float2bfloat16_rn(__fmul_rn(unit.scale, acc[j][e]));
     }
   }
 }
@@ -113,7 +112,7 @@ template <int kUnits, bool kByRank>
 __device__ void multiply(const Reduce& args, CopyRing ring, int warp, int lane) {
   constexpr int kChunks = kDepth / 32;
   Fragments<kUnits> fragments[2];
-  float acc[2 * kUnits][4] = {}, sum[2 * kUnits][4] = {};
+  float acc[2 * kUnits][4] = {};
   barrier_wait(ring.full(), ring.parity);
   fragments[0].template load<kByRank>(args, ring.at(), 0, warp, lane);
   for (int p = 0; p < args.num_passes; ++p) {
@@ -139,17 +138,12 @@ __device__ void multiply(const Reduce& args, CopyRing ring, int warp, int lane) 
       }
       __syncwarp();
       if (lane == 0) barrier_arrive(now.empty());
-      if ((step + 1) % (kSegment / kDepth) != 0 && step + 1 != steps) continue;
-#pragma unroll
-      for (int j = 0; j < 2 * kUnits; ++j)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) sum[j][e] = __fadd_rn(sum[j][e], acc[j][e]), acc[j][e] = 0;
     }
-    store<kUnits>(args, pass, sum, warp, lane);
+    store<kUnits>(args, pass, acc, warp, lane);
 #pragma unroll
     for (int j = 0; j < 2 * kUnits; ++j)
 #pragma unroll
-      for (int e = 0; e < 4; ++e) sum[j][e] = 0;
+      for (int e = 0; e < 4; ++e) acc[j][e] = 0;
   }
 }
 
