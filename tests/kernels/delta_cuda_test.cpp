@@ -139,7 +139,7 @@ TEST_F(DeltaCuda, ExpandDoesNotDependOnTheStride) {
 }
 
 TEST_F(DeltaCuda, SwigluEqualsItsParts) {
-  for (const int64_t width : {88, 1024, 100}) {
+  for (const int64_t width : {88, 1088, 100}) {
     const Tensor x = activations(kManyRows, 2 * width, 1, 3);
     const std::vector<Parts> sets = {
         {{0, width}, {width, width}}, {{0, width}}, {{width, width}}, {{0, 2 * width}}, {{0, 8}}};
@@ -168,7 +168,7 @@ TEST_F(DeltaCuda, SwigluEqualsItsParts) {
 }
 
 TEST_F(DeltaCuda, SwigluOfManyAdaptersEqualsItsParts) {
-  for (const int64_t width : {88, 1024}) {
+  for (const int64_t width : {88, 1088}) {
     const Tiles many = tiles_of({{{0, width}, {width, width}}, {{width, width}}}, {16, 20});
     const Tensor x = activations(many.rows, 2 * width, 1, 3), h = activations(many.rows, many.tiles.h_columns(), 2);
     const Tensor sum = copy_of(x), y = bench_->poisoned_activations({many.rows, width}),

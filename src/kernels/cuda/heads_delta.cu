@@ -31,29 +31,33 @@ __device__ __forceinline__ uint4 rounded(const float (&v)[8]) {
   return make_uint4(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7]));
 }
 
-// Norm and rotation of a query or key.
+// Norm and rotation of a query or key of two rows.
 template <int kStrips>
-__device__ __forceinline__ void prepare(Row<kStrips>& x, const Heads& h, int64_t row, int head, float rstd, int lane) {
+__device__ __forceinline__ void prepare(Row<kStrips> (&x)[2], const Heads& h, bool is_query, const float (&rstd)[2],
+                                        const int64_t (&angles_at)[2], int lane) {
 #pragma unroll
   for (int s = 0; s < kStrips / 2; ++s) {
     const int low = kStripColumns * s + lane % 4 * 8, high = low + h.head_dim / 2;
-    float a[8], b[8], norm[8];
-    widen(a, x[s].vector), widen(b, x[s + kStrips / 2].vector);
+    float norm_low[8], norm_high[8];
     if (h.q_norm) {
-      const float* const norms = h.is_query(head) ? h.q_norm : h.k_norm;
-      load8(norm, norms + low, 8, h.norms_aligned);
-      scale_head(a, rstd, norm);
-      load8(norm, norms + high, 8, h.norms_aligned);
-      scale_head(b, rstd, norm);
+      const float* const norms = is_query ? h.q_norm : h.k_norm;
+      load8(norm_low, norms + low, 8, h.norms_aligned);
+      load8(norm_high, norms + high, 8, h.norms_aligned);
     }
-    Angles angles;
-    angles.load(h.cosines, h.sines, h.angles_at(row, low));
-    rotate(a, b, angles, 1);
-    x[s].vector = rounded(a), x[s + kStrips / 2].vector = rounded(b);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float a[8], b[8];
+      widen(a, x[r][s].vector), widen(b, x[r][s + kStrips / 2].vector);
+      if (h.q_norm) scale_head(a, rstd[r], norm_low), scale_head(b, rstd[r], norm_high);
+      Angles angles;
+      angles.load(h.cosines, h.sines, angles_at[r] + kStripColumns * s);
+      rotate(a, b, angles, 1);
+      x[r][s].vector = rounded(a), x[r][s + kStrips / 2].vector = rounded(b);
+    }
   }
 }
 
-// head_dim is 32 kStrips. kGroups: of 16 ranks; 0: `all_groups`.
+// head_dim is 32 kStrips. kGroups as in LaneInput.
 template <int kStrips, int kGroups, class Source>
 __global__ void __launch_bounds__(256, 2)
     heads_delta_kernel(const __grid_constant__ Source source, HeadMatrix qk, HeadMatrix qkv,
@@ -69,39 +73,54 @@ __global__ void __launch_bounds__(256, 2)
     store_strip(shared + 64 * i, source.columns(strip * kStripColumns), i % groups, lane);
   }
   const int head = head0 + warp % across, column = head * h.head_dim + lane % 4 * 8;
+  const bool is_query = h.is_query(head), is_value = h.is_value(head), stores = h.sequences && !is_query;
   const DeltaColumns pair = source.columns(head * h.head_dim);
+  const LaneInput<kGroups, Source::kPaired> input(source.source, pair, lane);
+  const LaneRows<bf16> qkv_rows(qkv.data, static_cast<int>(qkv.stride), column);
+  const LaneRows<bf16> qk_rows(qk.data, static_cast<int>(qk.stride), column);
   const uint4* const strips = shared + warp % across * kStrips * groups * 64;
   const DeltaRows rows = source.my_rows();
+  const int first = rows.begin + warp / across * kStripRows, step = warps / across * kStripRows;
   __syncthreads();
   wait_for_previous();
   if (head >= num_heads) return;
 
-  for (int row0 = rows.begin + warp / across * kStripRows; row0 < rows.end; row0 += warps / across * kStripRows) {
+  for (int row0 = first; row0 < rows.end; row0 += step) {
+    const int row[2] = {min(row0 + lane / 4, rows.end - 1), min(row0 + lane / 4 + 8, rows.end - 1)};
     Row<kStrips> x[2];
+    int64_t angles_at[2];
+    bf16* block[2];
+    // What a chain of loads leads to is asked for first.
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      angles_at[r] = h.angles_at(row[r], lane % 4 * 8);
+      if (stores) block[r] = stored(h, row[r], head) + lane % 4 * 8;
+    }
 #pragma unroll
     for (int r = 0; r < 2; ++r)
 #pragma unroll
-      for (int s = 0; s < kStrips; ++s)
-        x[r][s].vector = load_once(qkv.at(min(row0 + lane / 4 + 8 * r, rows.end - 1), column + s * kStripColumns));
-    add_to_strips<kStrips, kGroups, Source::kPaired>(x, source.source, pair, strips, groups, row0 + lane / 4, rows.end,
-                                                     lane);
+      for (int s = 0; s < kStrips; ++s) x[r][s].vector = load_once(qkv_rows.at(row[r]) + s * kStripColumns);
+    add_to_strips<kStrips>(x, input, pair, strips, groups, row, lane);
+    const auto for_rows = [&](const auto& f) {
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int64_t row = row0 + lane / 4 + 8 * r;
-      const float rstd = h.q_norm && !h.is_value(head) ? rstd_of_row<kStrips>(x[r], h) : 1;
-      if (row >= rows.end || (rows.without >> (lane / 4 + 8 * r) & 1) != 0) continue;
-      const auto store_row = [&](bf16* to, int first) {
+      for (int r = 0; r < 2; ++r)
+        if (row0 + lane / 4 + 8 * r < rows.end && (rows.without >> (lane / 4 + 8 * r) & 1) == 0) f(r);
+    };
+    const auto store = [&](int r, bf16* to) {
 #pragma unroll
-        for (int s = 0; s < kStrips; ++s) *reinterpret_cast<uint4*>(to + first + s * kStripColumns) = x[r][s].vector;
-      };
-      if (keep) store_row(qkv.at(row, 0), column);
-      if (!h.is_value(head)) {
-        if (h.rstd && h.q_norm && lane % 4 == 0) h.rstd[h.rstd_index(row, head)] = rstd;
-        prepare<kStrips>(x[r], h, row, head, rstd, lane);
-        store_row(qk.at(row, 0), column);
+      for (int s = 0; s < kStrips; ++s) *reinterpret_cast<uint4*>(to + s * kStripColumns) = x[r][s].vector;
+    };
+    if (keep) for_rows([&](int r) { store(r, qkv_rows.at(row[r])); });
+    if (!is_value) {
+      float rstd[2] = {1, 1};
+      if (h.q_norm) {
+        rstd[0] = rstd_of_row<kStrips>(x[0], h), rstd[1] = rstd_of_row<kStrips>(x[1], h);
+        if (h.rstd && lane % 4 == 0) for_rows([&](int r) { h.rstd[h.rstd_index(row[r], head)] = rstd[r]; });
       }
-      if (h.sequences && !h.is_query(head)) store_row(stored(h, row, head), lane % 4 * 8);
+      prepare<kStrips>(x, h, is_query, rstd, angles_at, lane);
+      for_rows([&](int r) { store(r, qk_rows.at(row[r])); });
     }
+    if (stores) for_rows([&](int r) { store(r, block[r]); });
   }
 }
 
@@ -127,13 +146,12 @@ bool heads_forward(Tensor qk, Tensor rstd, Tensor qkv, const PendingDelta& delta
   const auto start = [&](auto strips) {
     const DeltaShape grid_shape = delta_shape(delta, rows, h.items, strips.value, library_of(stream).multiprocessors);
     with_delta(delta, grid_shape, rows, [&](const auto& source, dim3 grid) {
-      const auto run = [&](auto groups) {
+      with_groups<std::decay_t<decltype(source)>>(grid_shape, [&](auto groups) {
         constexpr auto kKernel = heads_delta_kernel<strips.value, groups.value, std::decay_t<decltype(source)>>;
         allow_shared<kKernel>(kMostDeltaShared);
         launch_early(kKernel, grid, grid_shape.threads(), grid_shape.shared_bytes, stream_of(stream), source,
                      HeadMatrix(qk), HeadMatrix(qkv), h, grid_shape.groups, grid_shape.across, keep);
-      };
-      grid_shape.groups == 1 ? run(std::integral_constant<int, 1>()) : run(std::integral_constant<int, 0>());
+      });
     });
   };
   shape.head_dim == 64 ? start(std::integral_constant<int, 2>()) : start(std::integral_constant<int, 4>());

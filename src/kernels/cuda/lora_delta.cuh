@@ -7,6 +7,8 @@
 // very order in which lanes use it.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/row_io.cuh"
 #include "kernels/cuda/tile.cuh"
@@ -111,6 +113,20 @@ union Eight {
   uint32_t word[2][2];
 };
 
+// A lane's columns of a matrix.
+template <class T>
+struct LaneRows {
+  T* first;
+  int stride_bytes;
+
+  __device__ LaneRows(T* data, int stride, int column)
+      : first(data + column), stride_bytes(stride * static_cast<int>(sizeof(T))) {}
+  __device__ __forceinline__ T* at(int row) const {
+    using Bytes = std::conditional_t<std::is_const_v<T>, const char, char>;
+    return reinterpret_cast<T*>(reinterpret_cast<Bytes*>(first) + int64_t{row} * stride_bytes);
+  }
+};
+
 // 16 bytes that are read once, in the order of the program: all of a tile's are asked for before any is used.
 __device__ __forceinline__ uint4 load_once(const bf16* from) {
   uint4 v;
@@ -147,31 +163,38 @@ __device__ __forceinline__ void store_strip(uint4* strip, const DeltaColumns& co
 
 // ---- h B ----
 
-// h of rows row and row + 8 of a lane (below row_end; others are read as the last) and of one group of ranks, as
-// tensor-core fragments. Ranks beyond the pair's count as zeros.
-template <bool kPaired>
-struct DeltaInput {
-  uint32_t a[4];
+// A lane's part of h, of one pair. kGroups: the pair has that many whole groups of 16 ranks; 0: any ranks, those beyond
+// the pair's count as zeros.
+template <int kGroups, bool kPaired>
+struct LaneInput {
+  LaneRows<const bf16> rows;
+  int ranks;  // from the lane's first on
 
-  __device__ __forceinline__ void load(const DeltaSource& source, const DeltaColumns& columns, int group, int row,
-                                       int row_end, int lane) {
-    const int rank = 16 * group + lane % 4 * 2, ranks = static_cast<int>(columns.b.rows);
+  __device__ LaneInput(const DeltaSource& source, const DeltaColumns& columns, int lane)
+      : rows(source.h, source.stride, columns.h_begin + lane % 4 * 2),
+        ranks(static_cast<int>(columns.b.rows) - lane % 4 * 2) {}
+
+  // The tensor core's fragment of one group and the lane's two rows.
+  __device__ __forceinline__ void load(uint32_t (&a)[4], int group, const int (&row)[2]) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const bf16* const from = source.h + int64_t{min(row + 8 * r, row_end - 1)} * source.stride + columns.h_begin;
+      const bf16* const from = rows.at(row[r]);
 #pragma unroll
-      for (int half = 0; half < 2; ++half) a[2 * half + r] = two(from, rank + 8 * half, ranks);
+      for (int half = 0; half < 2; ++half) {
+        const int rank = 16 * group + 8 * half;
+        if constexpr (kGroups > 0)
+          a[2 * half + r] = *reinterpret_cast<const uint32_t*>(from + rank);
+        else
+          a[2 * half + r] = two(from, rank);
+      }
     }
   }
 
  private:
-  __device__ static __forceinline__ uint32_t two(const bf16* h, int rank, int ranks) {
-    if constexpr (kPaired) {
-      const uint32_t word = *reinterpret_cast<const uint32_t*>(h + (rank < ranks ? rank : 0));
-      return rank < ranks ? word : 0;
-    }
-    uint32_t word = rank < ranks ? __bfloat16_as_ushort(h[rank]) : 0;
-    if (rank + 1 < ranks) word |= uint32_t{__bfloat16_as_ushort(h[rank + 1])} << 16;
+  __device__ __forceinline__ uint32_t two(const bf16* from, int rank) const {
+    if constexpr (kPaired) return rank < ranks ? *reinterpret_cast<const uint32_t*>(from + rank) : 0;
+    uint32_t word = rank < ranks ? __bfloat16_as_ushort(from[rank]) : 0;
+    if (rank + 1 < ranks) word |= uint32_t{__bfloat16_as_ushort(from[rank + 1])} << 16;
     return word;
   }
 };
@@ -202,28 +225,35 @@ struct HalfStrip {
   }
 };
 
-// Adds what is lacking to rows row and row + 8 of a lane, 8 columns of each of the warp's strips; all of one pair. One
-// group: strip by strip. Several: all strips of a group, as h is read from memory.
+// Adds what is lacking to a lane's two rows, 8 columns of each of the warp's strips; all of one pair. Few groups: strip
+// by strip. Any number: all strips of a group, as h is read.
 template <int kStrips, int kGroups, bool kPaired>
-__device__ __forceinline__ void add_to_strips(Eight (&x)[2][kStrips], const DeltaSource& source,
-                                              const DeltaColumns& pair, const uint4* strips, int groups, int row,
-                                              int row_end, int lane) {
+__device__ __forceinline__ void add_to_strips(Eight (&x)[2][kStrips], const LaneInput<kGroups, kPaired>& input,
+                                              const DeltaColumns& pair, const uint4* strips, int groups,
+                                              const int (&row)[2], int lane) {
   constexpr int kHalves = 2 * kStrips;
-  DeltaInput<kPaired> h;
   HalfStrip sum[kHalves];
   const auto add = [&](int i) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) sum[i].add_to(x[r][i / 2].word[i % 2], pair, r);
   };
-  if constexpr (kGroups == 1) {
-    h.load(source, pair, 0, row, row_end, lane);
+  if constexpr (kGroups > 0) {
+    uint32_t h[kGroups][4];
 #pragma unroll
-    for (int i = 0; i < kHalves; ++i) sum[i].chain(h.a, strips + i / 2 * 64, i % 2, lane), add(i);
+    for (int group = 0; group < kGroups; ++group) input.load(h[group], group, row);
+#pragma unroll
+    for (int i = 0; i < kHalves; ++i) {
+#pragma unroll
+      for (int group = 0; group < kGroups; ++group)
+        sum[i].chain(h[group], strips + (i / 2 * kGroups + group) * 64, i % 2, lane);
+      add(i);
+    }
   } else {
     for (int group = 0; group < groups; ++group) {
-      h.load(source, pair, group, row, row_end, lane);
+      uint32_t h[4];
+      input.load(h, group, row);
 #pragma unroll
-      for (int i = 0; i < kHalves; ++i) sum[i].chain(h.a, strips + (i / 2 * groups + group) * 64, i % 2, lane);
+      for (int i = 0; i < kHalves; ++i) sum[i].chain(h, strips + (i / 2 * groups + group) * 64, i % 2, lane);
     }
 #pragma unroll
     for (int i = 0; i < kHalves; ++i) add(i);
@@ -235,7 +265,8 @@ __device__ __forceinline__ void add_to_strips(Eight (&x)[2][kStrips], const Delt
 // How a kernel's warps lie: `across` side by side, each with the columns of one or several strips, `row_warps` below
 // each other, each with tiles of 16 rows.
 struct DeltaShape {
-  int groups = 1;  // of 16 ranks, of the largest pair
+  int groups = 1;        // of 16 ranks, of the largest pair
+  int whole_groups = 0;  // of every pair: 1, 2 or 4; 0: something else
   int across = 1, row_warps = 1;
   int block_rows = 16;
   unsigned columns = 0;  // blocks side by side
@@ -245,20 +276,20 @@ struct DeltaShape {
 };
 
 inline constexpr size_t kMostDeltaShared = size_t{128} << 10;
-
-inline int groups_of(const PendingDelta& delta) {
-  int64_t rank = delta.tiles.most_rank;
-  for (const LoraPair& pair : delta.pairs) rank = std::max(rank, pair.rank());
-  return static_cast<int>((rank + 15) / 16);
-}
+inline constexpr int64_t kFewDeltaRows = 128;
 
 // Few rows: many small blocks. Many: blocks of some columns that walk down, as long as there are enough for every
 // multiprocessor. A tile of an adapter is one warp's rows.   units: of a warp's columns, of `strips` strips each
 inline DeltaShape delta_shape(const PendingDelta& delta, int64_t rows, int64_t units, int strips, int multiprocessors) {
-  DeltaShape shape{.groups = groups_of(delta)};
+  DeltaShape shape;
+  int64_t least = kMostGpuRank, most = delta.tiles.most_rank;
+  for (const LoraPair& pair : delta.pairs) least = std::min(least, pair.rank()), most = std::max(most, pair.rank());
+  shape.groups = static_cast<int>((most + 15) / 16);
+  if (delta.tiles.num_tiles == 0 && least == most && (most == 16 || most == 32 || most == 64))
+    shape.whole_groups = shape.groups;
   if (delta.tiles.num_tiles > 0) {
     shape.across = 4;
-  } else if (rows <= 128) {
+  } else if (rows <= kFewDeltaRows) {
     shape.row_warps = static_cast<int>(std::min<int64_t>((rows + kStripRows - 1) / kStripRows, 4));
     shape.block_rows = kStripRows * shape.row_warps;
   } else {
@@ -271,6 +302,17 @@ inline DeltaShape delta_shape(const PendingDelta& delta, int64_t rows, int64_t u
   shape.shared_bytes = shared();
   shape.columns = static_cast<unsigned>((units + shape.across - 1) / shape.across);
   return shape;
+}
+
+// start(whole groups as a constant)
+template <class Source, class Start>
+void with_groups(const DeltaShape& shape, const Start& start) {
+  if constexpr (std::is_same_v<Source, OneDelta>) {
+    if (shape.whole_groups == 1) return start(std::integral_constant<int, 1>());
+    if (shape.whole_groups == 2) return start(std::integral_constant<int, 2>());
+    if (shape.whole_groups == 4) return start(std::integral_constant<int, 4>());
+  }
+  start(std::integral_constant<int, 0>());
 }
 
 // Whether OneDelta can read these.

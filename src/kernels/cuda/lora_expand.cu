@@ -19,7 +19,7 @@ __device__ int unit_column(const LoraSite& site, int unit) {
   return -1;
 }
 
-// kGroups: of 16 ranks; 0: `all_groups`. Pairs begin and end at multiples of 8 columns.
+// kGroups as in LaneInput. Pairs begin and end at multiples of 8 columns.
 template <int kGroups>
 __global__ void __launch_bounds__(256, 3)
     expand_strips(const __grid_constant__ OneDelta delta, bf16* y, int stride, int all_groups, int across) {
@@ -43,24 +43,25 @@ __global__ void __launch_bounds__(256, 3)
   wait_for_previous();
   if (column0 < 0) return;
 
-  bf16* const from = y + column0 + lane % 4 * 8;
+  const LaneInput<kGroups, true> input(delta.source, columns, lane);
+  const LaneRows<bf16> lane_rows(y, stride, column0 + lane % 4 * 8);
   const int left = static_cast<int>(columns.b.cols) - lane % 4 * 8;
-  for (int row0 = rows.begin + warp / across * kStripRows; row0 < rows.end; row0 += warps / across * kStripRows) {
-    const int row = row0 + lane / 4;
-    Eight x[2][kStrips];  // [row, row + 8]
+  const int step = warps / across * kStripRows;
+  for (int row0 = rows.begin + warp / across * kStripRows; row0 < rows.end; row0 += step) {
+    const int row[2] = {min(row0 + lane / 4, rows.end - 1), min(row0 + lane / 4 + 8, rows.end - 1)};
+    Eight x[2][kStrips];
 #pragma unroll
     for (int r = 0; r < 2; ++r)
 #pragma unroll
       for (int s = 0; s < kStrips; ++s)
-        x[r][s].vector = load_once(from + int64_t{min(row + 8 * r, rows.end - 1)} * stride +
-                                   (s * kStripColumns < left ? s * kStripColumns : 0));
-    add_to_strips<kStrips, kGroups, true>(x, delta.source, columns, strips, groups, row, rows.end, lane);
+        if (s * kStripColumns < left) x[r][s].vector = load_once(lane_rows.at(row[r]) + s * kStripColumns);
+    add_to_strips<kStrips>(x, input, columns, strips, groups, row, lane);
 #pragma unroll
     for (int r = 0; r < 2; ++r)
 #pragma unroll
       for (int s = 0; s < kStrips; ++s)
-        if (row + 8 * r < rows.end && s * kStripColumns < left)
-          *reinterpret_cast<uint4*>(from + int64_t{row + 8 * r} * stride + s * kStripColumns) = x[r][s].vector;
+        if (row0 + lane / 4 + 8 * r < rows.end && s * kStripColumns < left)
+          *reinterpret_cast<uint4*>(lane_rows.at(row[r]) + s * kStripColumns) = x[r][s].vector;
   }
 }
 
@@ -74,15 +75,13 @@ bool expand_by_strips(Tensor y, const PendingDelta& delta, Stream& stream) {
     units += (pair.b[1] + kColumns - 1) / kColumns;
   }
   const DeltaShape shape = delta_shape(delta, y[0], units, kStrips, library_of(stream).multiprocessors);
-  const auto start = [&](auto groups, const OneDelta& source, dim3 grid) {
-    constexpr auto kKernel = expand_strips<groups.value>;
-    allow_shared<kKernel>(kMostDeltaShared);
-    launch_early(kKernel, grid, shape.threads(), shape.shared_bytes, stream_of(stream), source, data_of<bf16>(y),
-                 static_cast<int>(y.row_stride), shape.groups, shape.across);
-  };
   with_one_delta(delta, shape, y[0], [&](const OneDelta& source, dim3 grid) {
-    shape.groups == 1 ? start(std::integral_constant<int, 1>(), source, grid)
-                      : start(std::integral_constant<int, 0>(), source, grid);
+    with_groups<OneDelta>(shape, [&](auto groups) {
+      constexpr auto kKernel = expand_strips<groups.value>;
+      allow_shared<kKernel>(kMostDeltaShared);
+      launch_early(kKernel, grid, shape.threads(), shape.shared_bytes, stream_of(stream), source, data_of<bf16>(y),
+                   static_cast<int>(y.row_stride), shape.groups, shape.across);
+    });
   });
   return true;
 }

@@ -1,188 +1,160 @@
-// rmsnorm_forward of a residual stream that still lacks an adapter's part: a pass over it less, and a launch.
+// rmsnorm_forward of many rows of a residual stream that still lacks an adapter's part: one pass over it instead of
+// two. A block holds 16 whole rows in registers and, if there is room, fetches the next 16 while it works on these.
 //
-// A cluster of blocks has 16 rows, each block some strips of them. The sums of a row have the tree of norm_kernel,
-// which gives a row kThreads threads, thread i the pieces of 8 columns i, i + kThreads ...: four such threads are the
-// lanes of a strip, so a warp's strips are those of one residue of kThreads / 4. Every block gets all sums and adds
-// them itself.
-#include <cooperative_groups.h>
-
+// The sums have the tree of norm_kernel (rmsnorm.cuh), whose thread i has the pieces of 8 columns i, i + kThreads ...:
+// four such threads are the lanes of a strip, and strips that are kThreads / 4 apart are of the same threads.
 #include "kernels/cuda/library.h"
 #include "kernels/cuda/lora_delta.cuh"
+#include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/rmsnorm.cuh"
 
 namespace lockstep::kernels::cuda {
 namespace {
 
-namespace cg = cooperative_groups;
-
-constexpr int kWarps = 4;  // of a block, each with one residue
-
-struct Norm {
-  const float* weight;  // aligned to 16 bytes
-  float* rstd;
-  float eps;
-  int width;
-};
+constexpr size_t kMostShared = size_t{192} << 10;
 
 struct Matrix {
   bf16* data;
   int stride;
 
   explicit Matrix(const Tensor& t) : data(data_of<bf16>(t)), stride(static_cast<int>(t.row_stride)) {}
-  __device__ bf16* at(int row, int column) const { return data + int64_t{row} * stride + column; }
 };
 
-// The threads' sums of 16 rows, of this and the next tile in turn: who is slow reads one while others write the other.
-template <int kThreads>
-struct Sums {
-  static constexpr int kStride = kThreads + 8;  // rows begin in other banks
-  float of[2][kStripRows][kStride];
-  float rstd[kStripRows];
+struct Norm {
+  const float* weight;  // at 16 bytes
+  float* rstd;
+  float eps;
+  int width;
 };
 
-// Of eight threads that share a row.
-template <int kThreads>
-__device__ __forceinline__ float row_sum(const float* sums, int thread) {
-  float total = 0;
-#pragma unroll
-  for (int warp = 0; warp < kThreads / 32; ++warp, sums += 32) {
-    float sum = __fadd_rn(__fadd_rn(sums[thread], sums[thread + 16]), __fadd_rn(sums[thread + 8], sums[thread + 24]));
-#pragma unroll
-    for (int offset = 4; offset > 0; offset /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, offset));
-    total = warp == 0 ? sum : __fadd_rn(total, sum);
-  }
-  return total;
-}
-
-// kSteps: strips of a warp. kGroups: of 16 ranks; 0: `all_groups`.
+// kThreads: of a row of norm_kernel. Warp w has the strips w, w + kWarps ...: kSteps of them.
 template <int kThreads, int kSteps, int kGroups>
-__global__ void __launch_bounds__(32 * kWarps, 4)
-    norm_delta_kernel(const __grid_constant__ OneDelta delta, Matrix y, Matrix x, Norm norm, int all_groups) {
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-  constexpr int kResidues = kThreads / 4, kBlocks = kResidues / kWarps;
+__global__ void __launch_bounds__(kThreads == 32 ? 256 : 512, kThreads == 32 ? 2 : 1)
+    norm_delta_kernel(const __grid_constant__ OneDelta delta, Matrix y, Matrix x, const __grid_constant__ Norm norm) {
+  constexpr int kWarps = kThreads == 32 ? 8 : 16, kResidues = kThreads / 4, kTurns = kResidues / kWarps;
   extern __shared__ uint4 shared[];  // [warps][steps][groups][64]
-  __shared__ Sums<kThreads> sums;
-  const cg::cluster_group cluster = cg::this_cluster();
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
-  const int groups = kGroups > 0 ? kGroups : all_groups;
-  const int residue = warp * kBlocks + static_cast<int>(cluster.block_rank());
-  const auto column_of = [&](int step) { return (residue + step * kResidues) * kStripColumns; };
-  uint4* const strips = shared + warp * kSteps * groups * 64;
+  __shared__ float sums[kStripRows][kThreads + 8], rstds[kStripRows];
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  uint4* const strips = shared + warp * kSteps * kGroups * 64;
+  const auto column_of = [&](int step) { return (warp + step * kWarps) * kStripColumns; };
   let_next_begin();
-  for (int i = 0; i < kSteps * groups; ++i)
-    if (column_of(i / groups) < norm.width)
-      store_strip(strips + 64 * i, delta.columns(column_of(i / groups)), i % groups, lane);
+#pragma unroll 1
+  for (int i = 0; i < kSteps * kGroups; ++i)
+    if (column_of(i / kGroups) < norm.width)
+      store_strip(strips + 64 * i, delta.columns(column_of(i / kGroups)), i % kGroups, lane);
   const DeltaColumns pair = delta.columns(0);
+  const LaneInput<kGroups, true> input(delta.source, pair, lane);
+  const LaneRows<bf16> x_rows(x.data, x.stride, column_of(0) + lane % 4 * 8);
+  const LaneRows<bf16> y_rows(y.data, y.stride, column_of(0) + lane % 4 * 8);
+  const auto inside = [&](int step) { return column_of(step) + lane % 4 * 8 < norm.width; };
+  __syncwarp();
   wait_for_previous();
-  cluster.sync();  // all blocks are there, and strips
 
-  int turn = 0;
-  for (int row0 = static_cast<int>(blockIdx.y) * kStripRows; row0 < delta.rows;
-       row0 += static_cast<int>(gridDim.y) * kStripRows, turn ^= 1) {
-    const int row = row0 + lane / 4;
-    const auto inside = [&](int step) { return column_of(step) + lane % 4 * 8 < norm.width; };
-    const auto column = [&](int step) { return inside(step) ? column_of(step) + lane % 4 * 8 : 0; };
-    Eight v[2][kSteps];
+  const int last = delta.rows - 1, step_rows = static_cast<int>(gridDim.x) * kStripRows;
+  constexpr bool kAhead = kSteps <= 6;
+  Eight v[2][kSteps], next[2][kSteps];
+  const auto load = [&](int row0) {
 #pragma unroll
-    for (int r = 0; r < 2; ++r)
-#pragma unroll
-      for (int s = 0; s < kSteps; ++s) v[r][s].vector = load_once(x.at(min(row + 8 * r, delta.rows - 1), column(s)));
-    add_to_strips<kSteps, kGroups, true>(v, delta.source, pair, strips, groups, row, delta.rows, lane);
-    float squares[2] = {};
-#pragma unroll
-    for (int r = 0; r < 2; ++r)
+    for (int r = 0; r < 2; ++r) {
+      const bf16* const from = x_rows.at(min(row0 + lane / 4 + 8 * r, last));
 #pragma unroll
       for (int s = 0; s < kSteps; ++s)
-        if (inside(s)) squares[r] = add_squares(squares[r], v[r][s].vector);
-#pragma unroll
-    for (int block = 0; block < kBlocks; ++block) {
-      Sums<kThreads>& there = *cluster.map_shared_rank(&sums, block);
-#pragma unroll
-      for (int r = 0; r < 2; ++r) there.of[turn][lane / 4 + 8 * r][4 * residue + lane % 4] = squares[r];
+        next[r][s].vector = inside(s) ? load_once(from + s * kWarps * kStripColumns) : uint4{};
     }
-    cluster.sync();
-    const int of_row = thread / 8;
-    const float rstd = rstd_of(row_sum<kThreads>(sums.of[turn][of_row], thread % 8), norm.width, norm.eps);
-    if (thread % 8 == 0) {
-      sums.rstd[of_row] = rstd;
-      if (norm.rstd && cluster.block_rank() == 0 && row0 + of_row < delta.rows) norm.rstd[row0 + of_row] = rstd;
+  };
+  int row0 = static_cast<int>(blockIdx.x) * kStripRows;
+  if (kAhead && row0 <= last) load(row0);
+  for (; row0 <= last; row0 += step_rows) {
+    const int row[2] = {min(row0 + lane / 4, last), min(row0 + lane / 4 + 8, last)};
+    if (!kAhead) load(row0);
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+#pragma unroll
+      for (int s = 0; s < kSteps; ++s) v[r][s] = next[r][s];
+    add_to_strips<kSteps>(v, input, pair, strips, kGroups, row, lane);
+    if (kAhead && row0 + step_rows <= last) load(row0 + step_rows);
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+#pragma unroll
+      for (int turn = 0; turn < kTurns; ++turn) {
+        float squares = 0;
+#pragma unroll
+        for (int s = turn; s < kSteps; s += kTurns)
+          if (inside(s)) squares = add_squares(squares, v[r][s].vector);
+        sums[lane / 4 + 8 * r][4 * (warp + turn * kWarps) + lane % 4] = squares;
+      }
+    __syncthreads();
+#pragma unroll
+    for (int i = warp; i < kStripRows; i += kWarps) {
+      float sum = warp_sum(sums[i][lane]);
+#pragma unroll
+      for (int part = 1; part < kThreads / 32; ++part) sum = __fadd_rn(sum, warp_sum(sums[i][32 * part + lane]));
+      const float rstd = rstd_of(sum, norm.width, norm.eps);
+      if (lane == 0) rstds[i] = rstd;
+      if (lane == 0 && norm.rstd && row0 + i <= last) norm.rstd[row0 + i] = rstd;
     }
     __syncthreads();
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
       if (!inside(s)) continue;
       float weight[8];
-      load8(weight, norm.weight + column(s), 8, true);
+      load8(weight, norm.weight + column_of(s) + lane % 4 * 8, 8, true);
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        if (row + 8 * r >= delta.rows) continue;
-        *reinterpret_cast<uint4*>(x.at(row + 8 * r, column(s))) = v[r][s].vector;
+        if (row0 + lane / 4 + 8 * r > last) continue;
+        *reinterpret_cast<uint4*>(x_rows.at(row[r]) + s * kWarps * kStripColumns) = v[r][s].vector;
         float scaled[8];
-        normed(scaled, v[r][s].vector, sums.rstd[lane / 4 + 8 * r], weight);
-        store8(y.at(row + 8 * r, column(s)), scaled, 8, true);
+        normed(scaled, v[r][s].vector, rstds[lane / 4 + 8 * r], weight);
+        store8(y_rows.at(row[r]) + s * kWarps * kStripColumns, scaled, 8, true);
       }
     }
   }
-  cluster.sync();  // nobody writes to a block that has gone
-#endif
-}
-
-template <int kThreads, int kSteps, int kGroups>
-void launch(const OneDelta& delta, const Matrix& y, const Matrix& x, const Norm& norm, int groups, int multiprocessors,
-            cudaStream_t stream) {
-  constexpr auto kKernel = norm_delta_kernel<kThreads, kSteps, kGroups>;
-  constexpr unsigned kBlocks = kThreads / 4 / kWarps;
-  const int tiles = (delta.rows + kStripRows - 1) / kStripRows, resident = 4 * multiprocessors / int{kBlocks};
-  allow_shared<kKernel>(kMostDeltaShared);
-  cudaLaunchAttribute attributes[2]{};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {kBlocks, 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(kBlocks, static_cast<unsigned>(std::min(tiles, resident)));
-  config.blockDim = 32 * kWarps;
-  config.dynamicSmemBytes = size_t{kStripBytes} * kWarps * kSteps * groups;
-  config.stream = stream;
-  config.attrs = attributes;
-  config.numAttrs = 2;
-  cudaLaunchKernelEx(&config, kKernel, delta, y, x, norm, groups);
 }
 
 }  // namespace
 
 bool rmsnorm_forward(Tensor y, Tensor rstd, Tensor x, const PendingDelta& delta, ConstTensor weight, float eps,
                      Stream& stream) {
+  constexpr int64_t kManyRows = 512;  // fewer fill too few blocks
   const int64_t rows = x[0], width = x[1];
-  if (!has_sm90() || delta.pairs.size() != 1 || !reads_well(delta) || !rows_aligned(x) || !rows_aligned(y))
+  if (rows < kManyRows || delta.pairs.size() != 1 || !reads_well(delta) || !rows_aligned(x) || !rows_aligned(y))
     return false;
-  if (rows == 0 || width % 8 != 0 || width > 128 * 8 * kNormPieces ||
-      reinterpret_cast<uintptr_t>(weight.data) % 16 != 0)
+  const int64_t rank = delta.pairs[0].rank();
+  if (width % 8 != 0 || width > 128 * 8 * kNormPieces || reinterpret_cast<uintptr_t>(weight.data) % 16 != 0 ||
+      delta.pairs[0].out_begin != 0 || delta.pairs[0].b[1] != width || (rank != 16 && rank != 32))
     return false;
-  if (delta.pairs[0].out_begin != 0 || delta.pairs[0].b[1] != width) return false;
-  const int groups = groups_of(delta);
-  const OneDelta source{DeltaSource(delta.h), site_of(delta.pairs), static_cast<int>(rows), 0};
-  const Norm norm{.weight = data_of<float>(weight),
-                  .rstd = rstd.empty() ? nullptr : data_of<float>(rstd),
-                  .eps = eps,
-                  .width = static_cast<int>(width)};
-  const bool narrow = width <= 32 * 8 * kNormPieces;
-  const int64_t threads_columns = (narrow ? 32 : 128) * 8;
-  const int64_t steps = std::max<int64_t>(2, (width + threads_columns - 1) / threads_columns);
-  if (size_t{kStripBytes} * kWarps * static_cast<size_t>(steps * groups) > kMostDeltaShared) return false;
-  const auto start = [&](auto threads, auto step) {
-    (groups == 1 ? launch<threads.value, step.value, 1>
-                 : launch<threads.value, step.value, 0>)(source, Matrix(y), Matrix(x), norm, groups,
-                                                         library_of(stream).multiprocessors, stream_of(stream));
+  const int multiprocessors = library_of(stream).multiprocessors;
+  const auto start = [&](auto threads, auto steps, auto groups) {
+    constexpr auto kKernel = norm_delta_kernel<threads.value, steps.value, groups.value>;
+    constexpr unsigned kWarps = threads.value == 32 ? 8 : 16;
+    constexpr size_t kShared = size_t{kStripBytes} * kWarps * steps.value * groups.value;
+    if constexpr (kShared <= kMostShared) {
+      allow_shared<kKernel>(kShared);
+      const int64_t tiles = (rows + kStripRows - 1) / kStripRows;
+      const dim3 grid(static_cast<unsigned>(std::min<int64_t>(tiles, (kWarps == 8 ? 2 : 1) * multiprocessors)));
+      launch_early(kKernel, grid, 32 * kWarps, kShared, stream_of(stream),
+                   OneDelta{DeltaSource(delta.h), site_of(delta.pairs), static_cast<int>(rows), 0}, Matrix(y),
+                   Matrix(x),
+                   Norm{.weight = data_of<float>(weight),
+                        .rstd = rstd.empty() ? nullptr : data_of<float>(rstd),
+                        .eps = eps,
+                        .width = static_cast<int>(width)});
+      check_launch("rmsnorm_forward", {y, x});
+      return true;
+    }
+    return false;
   };
-  const auto with_steps = [&](auto threads) {
-    if (steps == 2) return start(threads, std::integral_constant<int, 2>());
-    if (steps == 3) return start(threads, std::integral_constant<int, 3>());
-    start(threads, std::integral_constant<int, 4>());
+  const auto with_groups = [&](auto threads, auto steps) {
+    return rank == 16 ? start(threads, steps, std::integral_constant<int, 1>())
+                      : start(threads, steps, std::integral_constant<int, 2>());
   };
-  narrow ? with_steps(std::integral_constant<int, 32>()) : with_steps(std::integral_constant<int, 128>());
-  check_launch("rmsnorm_forward", {y, x});
-  return true;
+  if (width <= 32 * 8 * kNormPieces)
+    return with_groups(std::integral_constant<int, 32>(), std::integral_constant<int, 4>());
+  const auto wide = [&](auto steps) { return with_groups(std::integral_constant<int, 128>(), steps); };
+  if (width <= 2048) return wide(std::integral_constant<int, 4>());
+  if (width <= 2560) return wide(std::integral_constant<int, 5>());
+  if (width <= 3072) return wide(std::integral_constant<int, 6>());
+  return wide(std::integral_constant<int, 8>());
 }
 
 }  // namespace lockstep::kernels::cuda

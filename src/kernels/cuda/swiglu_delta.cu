@@ -11,8 +11,6 @@ struct Matrix {
   int stride;
 
   explicit Matrix(const Tensor& t) : data(data_of<bf16>(t)), stride(static_cast<int>(t.row_stride)) {}
-  __device__ bf16* at(int row, int column) const { return data + int64_t{row} * stride + column; }
-  __device__ void store(int row, int column, uint4 eight) const { *reinterpret_cast<uint4*>(at(row, column)) = eight; }
 };
 
 __device__ __forceinline__ uint32_t swiglu_2(uint32_t gate, uint32_t up) {
@@ -20,53 +18,66 @@ __device__ __forceinline__ uint32_t swiglu_2(uint32_t gate, uint32_t up) {
                    swiglu(__uint_as_float(gate & 0xffff0000u), __uint_as_float(up & 0xffff0000u)));
 }
 
-// kGroups: of 16 ranks; 0: `groups`. width is a multiple of 8, all rows begin at 16 bytes.
-template <int kGroups, class Source>
-__global__ void __launch_bounds__(256, kGroups == 1 ? 3 : 2)
+// A warp has kStrips strips of gate and the same of up; width is a multiple of its columns, and all rows begin at 16
+// bytes. kGroups as in LaneInput.
+template <int kStrips, int kGroups, class Source>
+__global__ void __launch_bounds__(256, kStrips == 1 ? 3 : 2)
     swiglu_delta_kernel(const __grid_constant__ Source source, Matrix y, Matrix gate_up, int width, int all_groups,
                         int across, bool keep) {
-  extern __shared__ uint4 strips[];  // [across][gate, up][groups][64]
+  constexpr int kColumns = kStrips * kStripColumns;
+  extern __shared__ uint4 shared[];  // [across][gate, up][strips][groups][64]
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int warps = static_cast<int>(blockDim.x) / 32, groups = kGroups > 0 ? kGroups : all_groups;
-  const int strip0 = static_cast<int>(blockIdx.x) * across;
+  const auto column_of = [&](int w) { return (static_cast<int>(blockIdx.x) * across + w) * kColumns; };
   let_next_begin();
-  for (int i = warp; i < 2 * across * groups; i += warps) {
-    const int half = i / groups, column = (strip0 + half / 2) * kStripColumns;
+  for (int i = warp; i < 2 * across * kStrips * groups; i += warps) {
+    const int strip = i / groups % kStrips, part = i / groups / kStrips % 2,
+              column = column_of(i / groups / kStrips / 2);
     if (column >= width) break;
-    DeltaColumns columns = source.columns(column + half % 2 * width);
-    columns.b.cols = min(columns.b.cols, int64_t{width - column});
-    store_strip(strips + 64 * i, columns, i % groups, lane);
+    store_strip(shared + 64 * i, source.columns(column + strip * kStripColumns + part * width), i % groups, lane);
   }
-  const int column0 = (strip0 + warp % across) * kStripColumns, column = column0 + lane % 4 * 8;
+  const int column0 = column_of(warp % across), column = column0 + lane % 4 * 8;
   const DeltaColumns pair[2] = {source.columns(column0), source.columns(column0 + width)};
-  const uint4* const strip = strips + warp % across * 2 * groups * 64;
+  const LaneInput<kGroups, Source::kPaired> input[2] = {{source.source, pair[0], lane}, {source.source, pair[1], lane}};
+  const LaneRows<bf16> gate_rows(gate_up.data, gate_up.stride, column), y_rows(y.data, y.stride, column);
+  const LaneRows<bf16> up_rows(gate_up.data, gate_up.stride, column + width);
+  const uint4* const strips = shared + warp % across * 2 * kStrips * groups * 64;
   const DeltaRows rows = source.my_rows();
-  const int inside = column < width ? column : 0;
+  const int first = rows.begin + warp / across * kStripRows, step = warps / across * kStripRows;
   __syncthreads();
   wait_for_previous();
+  if (column0 >= width) return;
 
-  for (int row0 = rows.begin + warp / across * kStripRows; row0 < rows.end; row0 += warps / across * kStripRows) {
-    const int row = row0 + lane / 4;
-    Eight x[2][2][1];  // [gate, up][row, row + 8]
-#pragma unroll
-    for (int r = 0; r < 2; ++r)
-#pragma unroll
-      for (int part = 0; part < 2; ++part)
-        x[part][r][0].vector = load_once(gate_up.at(min(row + 8 * r, rows.end - 1), inside + part * width));
-#pragma unroll
-    for (int part = 0; part < 2; ++part)
-      add_to_strips<1, kGroups, Source::kPaired>(x[part], source.source, pair[part], strip + part * groups * 64, groups,
-                                                 row, rows.end, lane);
+  for (int row0 = first; row0 < rows.end; row0 += step) {
+    const int row[2] = {min(row0 + lane / 4, rows.end - 1), min(row0 + lane / 4 + 8, rows.end - 1)};
+    Eight x[2][2][kStrips];  // [gate, up][row]
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      if (column >= width || row + 8 * r >= rows.end || (rows.without >> (lane / 4 + 8 * r) & 1) != 0) continue;
-      const uint4 gate = x[0][r][0].vector, up = x[1][r][0].vector;
-      y.store(
-          row + 8 * r, column,
-          make_uint4(swiglu_2(gate.x, up.x), swiglu_2(gate.y, up.y), swiglu_2(gate.z, up.z), swiglu_2(gate.w, up.w)));
+      const bf16 *const gate = gate_rows.at(row[r]), *const up = up_rows.at(row[r]);
 #pragma unroll
-      for (int part = 0; part < 2; ++part)
-        if (keep && pair[part].any()) gate_up.store(row + 8 * r, column + part * width, x[part][r][0].vector);
+      for (int s = 0; s < kStrips; ++s) {
+        x[0][r][s].vector = load_once(gate + s * kStripColumns);
+        x[1][r][s].vector = load_once(up + s * kStripColumns);
+      }
+    }
+#pragma unroll
+    for (int part = 0; part < 2; ++part)
+      add_to_strips<kStrips>(x[part], input[part], pair[part], strips + part * kStrips * groups * 64, groups, row,
+                             lane);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      if (row0 + lane / 4 + 8 * r >= rows.end || (rows.without >> (lane / 4 + 8 * r) & 1) != 0) continue;
+      bf16 *const to = y_rows.at(row[r]), *const kept[2] = {gate_rows.at(row[r]), up_rows.at(row[r])};
+#pragma unroll
+      for (int s = 0; s < kStrips; ++s) {
+        const uint4 gate = x[0][r][s].vector, up = x[1][r][s].vector;
+        *reinterpret_cast<uint4*>(to + s * kStripColumns) =
+            make_uint4(swiglu_2(gate.x, up.x), swiglu_2(gate.y, up.y), swiglu_2(gate.z, up.z), swiglu_2(gate.w, up.w));
+#pragma unroll
+        for (int part = 0; part < 2; ++part)
+          if (keep && pair[part].any())
+            *reinterpret_cast<uint4*>(kept[part] + s * kStripColumns) = x[part][r][s].vector;
+      }
     }
   }
 }
@@ -83,19 +94,24 @@ bool pairs_fit(std::span<const LoraPair> pairs, int64_t width) {
 
 bool swiglu_forward(Tensor y, Tensor gate_up, const PendingDelta& delta, bool keep, Stream& stream) {
   const int64_t rows = y.shape[0], width = y.shape[1];
-  if (rows == 0 || width == 0 || width % 8 != 0 || !rows_aligned(y) || !rows_aligned(gate_up)) return false;
+  if (rows == 0 || width == 0 || width % (2 * kStripColumns) != 0 || !rows_aligned(y) || !rows_aligned(gate_up))
+    return false;
   if (!reads_well(delta) || !pairs_fit(delta.pairs, width)) return false;
-  const int64_t num_strips = (width + kStripColumns - 1) / kStripColumns;
-  const DeltaShape shape = delta_shape(delta, rows, num_strips, 2, library_of(stream).multiprocessors);
-  with_delta(delta, shape, rows, [&](const auto& source, dim3 grid) {
-    const auto start = [&](auto groups) {
-      constexpr auto kKernel = swiglu_delta_kernel<groups.value, std::decay_t<decltype(source)>>;
-      allow_shared<kKernel>(kMostDeltaShared);
-      launch_early(kKernel, grid, shape.threads(), shape.shared_bytes, stream_of(stream), source, Matrix(y),
-                   Matrix(gate_up), static_cast<int>(width), shape.groups, shape.across, keep);
-    };
-    shape.groups == 1 ? start(std::integral_constant<int, 1>()) : start(std::integral_constant<int, 0>());
-  });
+  const auto start = [&](auto strips) {
+    const DeltaShape shape = delta_shape(delta, rows, width / (strips.value * kStripColumns), 2 * strips.value,
+                                         library_of(stream).multiprocessors);
+    with_delta(delta, shape, rows, [&](const auto& source, dim3 grid) {
+      using Source = std::decay_t<decltype(source)>;
+      with_groups<Source>(shape, [&](auto groups) {
+        constexpr auto kKernel = swiglu_delta_kernel<strips.value, groups.value, Source>;
+        allow_shared<kKernel>(kMostDeltaShared);
+        launch_early(kKernel, grid, shape.threads(), shape.shared_bytes, stream_of(stream), source, Matrix(y),
+                     Matrix(gate_up), static_cast<int>(width), shape.groups, shape.across, keep);
+      });
+    });
+  };
+  rows <= kFewDeltaRows || delta.tiles.num_tiles > 0 ? start(std::integral_constant<int, 1>())
+                                                     : start(std::integral_constant<int, 2>());
   check_launch("swiglu_forward", {y, gate_up});
   return true;
 }
