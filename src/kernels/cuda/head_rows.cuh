@@ -47,8 +47,7 @@ struct HeadMatrix {
 };
 
 // Where the keys or values of a row live; `head` counts those of queries and keys before.
-__device__ __forceinline__ bf16* stored(const Heads& h, int64_t row, int head) {
-  const int position = h.positions[row];
+__device__ __forceinline__ bf16* stored(const Heads& h, int64_t row, int position, int head) {
   const DeviceSequence& sequence = h.sequences[h.sequence_of_row[row]];
   bf16* block = static_cast<bf16*>(h.blocks[sequence.block_begin + position / kKvBlock]) + h.kv_offset;
   // The block's values follow its keys.

@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kThreads) heads_kernel(Matrix qk, Matrix qkv, 
     store8(qk.at(part.row, column + part.high), b, 8, qk.aligned);
   }
   if (h.sequences && !h.is_query(part.head)) {
-    bf16* to = stored(h, part.row, part.head);
+    bf16* to = stored(h, part.row, h.positions[part.row], part.head);
     store8(to + part.low, a, 8, true);
     store8(to + part.high, b, 8, true);
   }

@@ -31,29 +31,20 @@ __device__ __forceinline__ uint4 rounded(const float (&v)[8]) {
   return make_uint4(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7]));
 }
 
-// Norm and rotation of a query or key of two rows.
+// Norm and rotation of strips s and s + kStrips / 2 of a query or key.
 template <int kStrips>
-__device__ __forceinline__ void prepare(Row<kStrips> (&x)[2], const Heads& h, bool is_query, const float (&rstd)[2],
-                                        const int64_t (&angles_at)[2], int lane) {
+__device__ __forceinline__ void prepare(Row<kStrips> (&x)[2], int s, const Heads& h, const float* norms,
+                                        const float (&rstd)[2], const Angles (&angles)[2], int lane) {
+  const int low = kStripColumns * s + lane % 4 * 8, high = low + h.head_dim / 2;
+  float norm_low[8], norm_high[8];
+  if (h.q_norm) load8(norm_low, norms + low, 8, h.norms_aligned), load8(norm_high, norms + high, 8, h.norms_aligned);
 #pragma unroll
-  for (int s = 0; s < kStrips / 2; ++s) {
-    const int low = kStripColumns * s + lane % 4 * 8, high = low + h.head_dim / 2;
-    float norm_low[8], norm_high[8];
-    if (h.q_norm) {
-      const float* const norms = is_query ? h.q_norm : h.k_norm;
-      load8(norm_low, norms + low, 8, h.norms_aligned);
-      load8(norm_high, norms + high, 8, h.norms_aligned);
-    }
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      float a[8], b[8];
-      widen(a, x[r][s].vector), widen(b, x[r][s + kStrips / 2].vector);
-      if (h.q_norm) scale_head(a, rstd[r], norm_low), scale_head(b, rstd[r], norm_high);
-      Angles angles;
-      angles.load(h.cosines, h.sines, angles_at[r] + kStripColumns * s);
-      rotate(a, b, angles, 1);
-      x[r][s].vector = rounded(a), x[r][s + kStrips / 2].vector = rounded(b);
-    }
+  for (int r = 0; r < 2; ++r) {
+    float a[8], b[8];
+    widen(a, x[r][s].vector), widen(b, x[r][s + kStrips / 2].vector);
+    if (h.q_norm) scale_head(a, rstd[r], norm_low), scale_head(b, rstd[r], norm_high);
+    rotate(a, b, angles[r], 1);
+    x[r][s].vector = rounded(a), x[r][s + kStrips / 2].vector = rounded(b);
   }
 }
 
@@ -85,21 +76,43 @@ __global__ void __launch_bounds__(256, 2)
   wait_for_previous();
   if (head >= num_heads) return;
 
+  const float* const norms = is_query ? h.q_norm : h.k_norm;
+  const auto row_of = [&](int row0, int r) { return min(row0 + lane / 4 + 8 * r, rows.end - 1); };
+  TileFetch<2 * kStrips> ahead(shared + across * kStrips * groups * 64 + warp * TileFetch<2 * kStrips>::kWarpBytes / 16,
+                               lane);
+  const auto copies_of = [&](int row0) {
+    return [&, row0](const auto& fetch) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+#pragma unroll
+        for (int s = 0; s < kStrips; ++s) fetch(r * kStrips + s, qkv_rows.at(row_of(row0, r)) + s * kStripColumns);
+    };
+  };
+  int position[2] = {};
+  if (first < rows.end) {
+    ahead.begin(copies_of(first));
+    position[0] = h.positions[row_of(first, 0)], position[1] = h.positions[row_of(first, 1)];
+  }
   for (int row0 = first; row0 < rows.end; row0 += step) {
-    const int row[2] = {min(row0 + lane / 4, rows.end - 1), min(row0 + lane / 4 + 8, rows.end - 1)};
-    Row<kStrips> x[2];
+    const int row[2] = {row_of(row0, 0), row_of(row0, 1)};
+    // Everything that the rows wait for is under way at once; where the next rows are is known in time.
     int64_t angles_at[2];
-    bf16* block[2];
-    // What a chain of loads leads to is asked for first.
+    Angles angles[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      angles_at[r] = h.angles_at(row[r], lane % 4 * 8);
-      if (stores) block[r] = stored(h, row[r], head) + lane % 4 * 8;
+      angles_at[r] = int64_t{position[r]} * (h.head_dim / 2) + lane % 4 * 8;
+      if (!is_value) angles[r].load(h.cosines, h.sines, angles_at[r]);
     }
+    const int here[2] = {position[0], position[1]};
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+      if (row0 + step < rows.end) position[r] = h.positions[row_of(row0 + step, r)];
+    ahead.turn(row0 + step < rows.end, copies_of(row0 + step));
+    Row<kStrips> x[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r)
 #pragma unroll
-      for (int s = 0; s < kStrips; ++s) x[r][s].vector = load_once(qkv_rows.at(row[r]) + s * kStripColumns);
+      for (int s = 0; s < kStrips; ++s) x[r][s].vector = ahead.piece(r * kStrips + s);
     add_to_strips<kStrips>(x, input, pair, strips, groups, row, lane);
     const auto for_rows = [&](const auto& f) {
 #pragma unroll
@@ -117,10 +130,15 @@ __global__ void __launch_bounds__(256, 2)
         rstd[0] = rstd_of_row<kStrips>(x[0], h), rstd[1] = rstd_of_row<kStrips>(x[1], h);
         if (h.rstd && lane % 4 == 0) for_rows([&](int r) { h.rstd[h.rstd_index(row[r], head)] = rstd[r]; });
       }
-      prepare<kStrips>(x, h, is_query, rstd, angles_at, lane);
+#pragma unroll
+      for (int s = 0; s < kStrips / 2; ++s) {
+        prepare<kStrips>(x, s, h, norms, rstd, angles, lane);
+        if (s + 1 < kStrips / 2)
+          for (int r = 0; r < 2; ++r) angles[r].load(h.cosines, h.sines, angles_at[r] + kStripColumns * (s + 1));
+      }
       for_rows([&](int r) { store(r, qk_rows.at(row[r])); });
     }
-    if (stores) for_rows([&](int r) { store(r, block[r]); });
+    if (stores) for_rows([&](int r) { store(r, stored(h, row[r], here[r], head) + lane % 4 * 8); });
   }
 }
 
@@ -144,7 +162,9 @@ bool heads_forward(Tensor qk, Tensor rstd, Tensor qkv, const PendingDelta& delta
   if (store || keep) h.items += static_cast<uint32_t>(h.kv_heads);
   if (store) h.store_in(sequences);
   const auto start = [&](auto strips) {
-    const DeltaShape grid_shape = delta_shape(delta, rows, h.items, strips.value, library_of(stream).multiprocessors);
+    const DeltaShape grid_shape =
+        delta_shape(delta, rows, h.items, strips.value, TileFetch<2 * strips.value>::kWarpBytes,
+                    library_of(stream).multiprocessors);
     with_delta(delta, grid_shape, rows, [&](const auto& source, dim3 grid) {
       with_groups<std::decay_t<decltype(source)>>(grid_shape, [&](auto groups) {
         constexpr auto kKernel = heads_delta_kernel<strips.value, groups.value, std::decay_t<decltype(source)>>;

@@ -127,14 +127,37 @@ struct LaneRows {
   }
 };
 
-// 16 bytes that are read once, in the order of the program: all of a tile's are asked for before any is used.
-__device__ __forceinline__ uint4 load_once(const bf16* from) {
-  uint4 v;
-  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];\n"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(from));
-  return v;
-}
+// What a lane reads of a tile, kPieces times 16 bytes, fetched by the lane itself while it works on the tile before.
+//   begin(copy) once; then for every tile: turn(more, copy) with the copies of the next, then piece(i) of this.
+// copy(fetch) calls fetch(i, from) for every piece.
+template <int kPieces>
+class TileFetch {
+ public:
+  static constexpr int kWarpBytes = 2 * kPieces * 32 * static_cast<int>(sizeof(uint4));
+
+  __device__ TileFetch(uint4* warp_memory, int lane) : mine_(warp_memory + lane) {}
+
+  template <class Copy>
+  __device__ __forceinline__ void begin(const Copy& copy) {
+    copy([&](int i, const bf16* from) { copy_async_16(mine_ + 32 * i, from); });
+    copy_commit();
+  }
+  template <class Copy>
+  __device__ __forceinline__ void turn(bool more, const Copy& copy) {
+    uint4* const other = mine_ + 32 * kPieces * (1 - stage_);
+    if (more) copy([&](int i, const bf16* from) { copy_async_16(other + 32 * i, from); });
+    copy_commit();
+    copy_wait<1>();
+    __syncwarp();  // for the compiler, too
+    now_ = mine_ + 32 * kPieces * stage_;
+    stage_ = 1 - stage_;
+  }
+  __device__ __forceinline__ uint4 piece(int i) const { return now_[32 * i]; }
+
+ private:
+  uint4 *mine_, *now_ = nullptr;
+  int stage_ = 0;
+};
 
 // ---- B ----
 
@@ -163,8 +186,8 @@ __device__ __forceinline__ void store_strip(uint4* strip, const DeltaColumns& co
 
 // ---- h B ----
 
-// A lane's part of h, of one pair. kGroups: the pair has that many whole groups of 16 ranks; 0: any ranks, those beyond
-// the pair's count as zeros.
+// A lane's part of h, of one pair. kGroups: the pair has that many whole groups of 16 ranks, or a part of one; 0: any
+// number of ranks. Those beyond the pair's count as zeros.
 template <int kGroups, bool kPaired>
 struct LaneInput {
   LaneRows<const bf16> rows;
@@ -182,7 +205,7 @@ struct LaneInput {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int rank = 16 * group + 8 * half;
-        if constexpr (kGroups > 0)
+        if constexpr (kGroups > 1)
           a[2 * half + r] = *reinterpret_cast<const uint32_t*>(from + rank);
         else
           a[2 * half + r] = two(from, rank);
@@ -266,7 +289,7 @@ __device__ __forceinline__ void add_to_strips(Eight (&x)[2][kStrips], const Lane
 // each other, each with tiles of 16 rows.
 struct DeltaShape {
   int groups = 1;        // of 16 ranks, of the largest pair
-  int whole_groups = 0;  // of every pair: 1, 2 or 4; 0: something else
+  int known_groups = 0;  // kGroups of LaneInput, for every pair
   int across = 1, row_warps = 1;
   int block_rows = 16;
   unsigned columns = 0;  // blocks side by side
@@ -275,18 +298,20 @@ struct DeltaShape {
   unsigned threads() const { return static_cast<unsigned>(32 * across * row_warps); }
 };
 
-inline constexpr size_t kMostDeltaShared = size_t{128} << 10;
+inline constexpr size_t kMostDeltaShared = size_t{200} << 10;
 inline constexpr int64_t kFewDeltaRows = 128;
 
 // Few rows: many small blocks. Many: blocks of some columns that walk down, as long as there are enough for every
-// multiprocessor. A tile of an adapter is one warp's rows.   units: of a warp's columns, of `strips` strips each
-inline DeltaShape delta_shape(const PendingDelta& delta, int64_t rows, int64_t units, int strips, int multiprocessors) {
+// multiprocessor. A tile of an adapter is one warp's rows.   units: of a warp's columns, of `strips` strips each;
+// warp_bytes: of a warp's fetches
+inline DeltaShape delta_shape(const PendingDelta& delta, int64_t rows, int64_t units, int strips, size_t warp_bytes,
+                              int multiprocessors) {
   DeltaShape shape;
   int64_t least = kMostGpuRank, most = delta.tiles.most_rank;
   for (const LoraPair& pair : delta.pairs) least = std::min(least, pair.rank()), most = std::max(most, pair.rank());
   shape.groups = static_cast<int>((most + 15) / 16);
-  if (delta.tiles.num_tiles == 0 && least == most && (most == 16 || most == 32 || most == 64))
-    shape.whole_groups = shape.groups;
+  if (shape.groups == 1 || (delta.tiles.num_tiles == 0 && least == most && (most == 32 || most == 64)))
+    shape.known_groups = shape.groups;
   if (delta.tiles.num_tiles > 0) {
     shape.across = 4;
   } else if (rows <= kFewDeltaRows) {
@@ -297,20 +322,26 @@ inline DeltaShape delta_shape(const PendingDelta& delta, int64_t rows, int64_t u
     const int64_t wanted = int64_t{16} * multiprocessors, blocks = (units + 3) / 4;
     shape.block_rows = static_cast<int>(std::clamp<int64_t>((rows * blocks / wanted + 31) / 32 * 32, 32, 256));
   }
-  const auto shared = [&] { return size_t{kStripBytes} * shape.across * strips * shape.groups; };
-  while (shape.across > 1 && shared() > kMostDeltaShared) shape.across /= 2;
-  shape.shared_bytes = shared();
+  // B leaves room for a second block.
+  constexpr size_t kMostB = size_t{32} << 10;
+  const auto b_bytes = [&] { return size_t{kStripBytes} * shape.across * strips * shape.groups; };
+  while (shape.across > 1 && b_bytes() > kMostB) {
+    shape.across /= 2;
+    if (rows > kFewDeltaRows && delta.tiles.num_tiles == 0) shape.row_warps *= 2;
+  }
+  if (shape.row_warps == 8) shape.block_rows = (shape.block_rows + 127) / 128 * 128;
+  shape.shared_bytes = b_bytes() + warp_bytes * static_cast<size_t>(shape.across * shape.row_warps);
   shape.columns = static_cast<unsigned>((units + shape.across - 1) / shape.across);
   return shape;
 }
 
-// start(whole groups as a constant)
+// start(known groups as a constant)
 template <class Source, class Start>
 void with_groups(const DeltaShape& shape, const Start& start) {
+  if (shape.known_groups == 1) return start(std::integral_constant<int, 1>());
   if constexpr (std::is_same_v<Source, OneDelta>) {
-    if (shape.whole_groups == 1) return start(std::integral_constant<int, 1>());
-    if (shape.whole_groups == 2) return start(std::integral_constant<int, 2>());
-    if (shape.whole_groups == 4) return start(std::integral_constant<int, 4>());
+    if (shape.known_groups == 2) return start(std::integral_constant<int, 2>());
+    if (shape.known_groups == 4) return start(std::integral_constant<int, 4>());
   }
   start(std::integral_constant<int, 0>());
 }

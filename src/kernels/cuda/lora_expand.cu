@@ -44,17 +44,30 @@ __global__ void __launch_bounds__(256, 3)
   if (column0 < 0) return;
 
   const LaneInput<kGroups, true> input(delta.source, columns, lane);
-  const LaneRows<bf16> lane_rows(y, stride, column0 + lane % 4 * 8);
-  const int left = static_cast<int>(columns.b.cols) - lane % 4 * 8;
-  const int step = warps / across * kStripRows;
-  for (int row0 = rows.begin + warp / across * kStripRows; row0 < rows.end; row0 += step) {
-    const int row[2] = {min(row0 + lane / 4, rows.end - 1), min(row0 + lane / 4 + 8, rows.end - 1)};
+  const int left = static_cast<int>(columns.b.cols) - lane % 4 * 8, step = warps / across * kStripRows;
+  const LaneRows<bf16> lane_rows(y, stride, column0 + (left > 0 ? lane % 4 * 8 : 0));
+  TileFetch<2 * kStrips> ahead(shared + across * kStrips * groups * 64 + warp * TileFetch<2 * kStrips>::kWarpBytes / 16,
+                               lane);
+  const auto row_of = [&](int row0, int r) { return min(row0 + lane / 4 + 8 * r, rows.end - 1); };
+  const auto copies_of = [&](int row0) {
+    return [&, row0](const auto& fetch) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+#pragma unroll
+        for (int s = 0; s < kStrips; ++s)
+          fetch(r * kStrips + s, lane_rows.at(row_of(row0, r)) + (s * kStripColumns < left ? s * kStripColumns : 0));
+    };
+  };
+  const int first = rows.begin + warp / across * kStripRows;
+  if (first < rows.end) ahead.begin(copies_of(first));
+  for (int row0 = first; row0 < rows.end; row0 += step) {
+    const int row[2] = {row_of(row0, 0), row_of(row0, 1)};
+    ahead.turn(row0 + step < rows.end, copies_of(row0 + step));
     Eight x[2][kStrips];
 #pragma unroll
     for (int r = 0; r < 2; ++r)
 #pragma unroll
-      for (int s = 0; s < kStrips; ++s)
-        if (s * kStripColumns < left) x[r][s].vector = load_once(lane_rows.at(row[r]) + s * kStripColumns);
+      for (int s = 0; s < kStrips; ++s) x[r][s].vector = ahead.piece(r * kStrips + s);
     add_to_strips<kStrips>(x, input, columns, strips, groups, row, lane);
 #pragma unroll
     for (int r = 0; r < 2; ++r)
@@ -74,7 +87,8 @@ bool expand_by_strips(Tensor y, const PendingDelta& delta, Stream& stream) {
     if (pair.out_begin % 8 != 0 || pair.b[1] % 8 != 0) return false;
     units += (pair.b[1] + kColumns - 1) / kColumns;
   }
-  const DeltaShape shape = delta_shape(delta, y[0], units, kStrips, library_of(stream).multiprocessors);
+  const DeltaShape shape =
+      delta_shape(delta, y[0], units, kStrips, TileFetch<2 * kStrips>::kWarpBytes, library_of(stream).multiprocessors);
   with_one_delta(delta, shape, y[0], [&](const OneDelta& source, dim3 grid) {
     with_groups<OneDelta>(shape, [&](auto groups) {
       constexpr auto kKernel = expand_strips<groups.value>;

@@ -27,6 +27,15 @@ struct Norm {
   int width;
 };
 
+// In the order of the program: all of a tile's are asked for before any is used.
+__device__ __forceinline__ uint4 load_now(const bf16* from) {
+  uint4 v;
+  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];\n"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(from));
+  return v;
+}
+
 // kThreads: of a row of norm_kernel. Warp w has the strips w, w + kWarps ...: kSteps of them.
 template <int kThreads, int kSteps, int kGroups>
 __global__ void __launch_bounds__(kThreads == 32 ? 256 : 512, kThreads == 32 ? 2 : 1)
@@ -59,7 +68,7 @@ __global__ void __launch_bounds__(kThreads == 32 ? 256 : 512, kThreads == 32 ? 2
       const bf16* const from = x_rows.at(min(row0 + lane / 4 + 8 * r, last));
 #pragma unroll
       for (int s = 0; s < kSteps; ++s)
-        next[r][s].vector = inside(s) ? load_once(from + s * kWarps * kStripColumns) : uint4{};
+        next[r][s].vector = inside(s) ? load_now(from + s * kWarps * kStripColumns) : uint4{};
     }
   };
   int row0 = static_cast<int>(blockIdx.x) * kStripRows;

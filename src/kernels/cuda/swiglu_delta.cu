@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(256, kStrips == 1 ? 3 : 2)
     swiglu_delta_kernel(const __grid_constant__ Source source, Matrix y, Matrix gate_up, int width, int all_groups,
                         int across, bool keep) {
   constexpr int kColumns = kStrips * kStripColumns;
-  extern __shared__ uint4 shared[];  // [across][gate, up][strips][groups][64]
+  extern __shared__ uint4 shared[];  // [across][gate, up][strips][groups][64], then of the warps' fetches
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int warps = static_cast<int>(blockDim.x) / 32, groups = kGroups > 0 ? kGroups : all_groups;
   const auto column_of = [&](int w) { return (static_cast<int>(blockIdx.x) * across + w) * kColumns; };
@@ -48,18 +48,33 @@ __global__ void __launch_bounds__(256, kStrips == 1 ? 3 : 2)
   wait_for_previous();
   if (column0 >= width) return;
 
+  TileFetch<4 * kStrips> ahead(
+      shared + across * 2 * kStrips * groups * 64 + warp * TileFetch<4 * kStrips>::kWarpBytes / 16, lane);
+  const auto row_of = [&](int row0, int r) { return min(row0 + lane / 4 + 8 * r, rows.end - 1); };
+  const auto copies_of = [&](int row0) {
+    return [&, row0](const auto& fetch) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const bf16 *const gate = gate_rows.at(row_of(row0, r)), *const up = up_rows.at(row_of(row0, r));
+#pragma unroll
+        for (int s = 0; s < kStrips; ++s) {
+          fetch(2 * (r * kStrips + s), gate + s * kStripColumns);
+          fetch(2 * (r * kStrips + s) + 1, up + s * kStripColumns);
+        }
+      }
+    };
+  };
+  if (first < rows.end) ahead.begin(copies_of(first));
   for (int row0 = first; row0 < rows.end; row0 += step) {
-    const int row[2] = {min(row0 + lane / 4, rows.end - 1), min(row0 + lane / 4 + 8, rows.end - 1)};
+    const int row[2] = {row_of(row0, 0), row_of(row0, 1)};
+    ahead.turn(row0 + step < rows.end, copies_of(row0 + step));
     Eight x[2][2][kStrips];  // [gate, up][row]
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const bf16 *const gate = gate_rows.at(row[r]), *const up = up_rows.at(row[r]);
+    for (int r = 0; r < 2; ++r)
 #pragma unroll
-      for (int s = 0; s < kStrips; ++s) {
-        x[0][r][s].vector = load_once(gate + s * kStripColumns);
-        x[1][r][s].vector = load_once(up + s * kStripColumns);
-      }
-    }
+      for (int s = 0; s < kStrips; ++s)
+#pragma unroll
+        for (int part = 0; part < 2; ++part) x[part][r][s].vector = ahead.piece(2 * (r * kStrips + s) + part);
 #pragma unroll
     for (int part = 0; part < 2; ++part)
       add_to_strips<kStrips>(x[part], input[part], pair[part], strips + part * kStrips * groups * 64, groups, row,
@@ -99,7 +114,7 @@ bool swiglu_forward(Tensor y, Tensor gate_up, const PendingDelta& delta, bool ke
   if (!reads_well(delta) || !pairs_fit(delta.pairs, width)) return false;
   const auto start = [&](auto strips) {
     const DeltaShape shape = delta_shape(delta, rows, width / (strips.value * kStripColumns), 2 * strips.value,
-                                         library_of(stream).multiprocessors);
+                                         TileFetch<4 * strips.value>::kWarpBytes, library_of(stream).multiprocessors);
     with_delta(delta, shape, rows, [&](const auto& source, dim3 grid) {
       using Source = std::decay_t<decltype(source)>;
       with_groups<Source>(shape, [&](auto groups) {
