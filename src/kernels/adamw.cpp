@@ -41,6 +41,21 @@ void round_to_working(Tensor working, ConstTensor w, Stream& stream) {
   cpu::round_to_working(working, w, stream);
 }
 
+void round_transposed(Tensor working, ConstTensor w, std::span<const FlatMatrix> matrices, Stream& stream) {
+  constexpr const char* kOp = "round_transposed";
+  require_flat(w, kOp, "w");
+  require_tensor(working, DType::bf16, {w.shape[0]}, kOp, "working");
+  for (const FlatMatrix& m : matrices)
+    if (m.rows < 0 || m.cols < 0 || m.offset < 0 || m.offset + m.rows * m.cols > w.shape[0])
+      throw ShapeError(
+          {.what = "a matrix lies outside its array",
+           .where = kOp,
+           .got = std::to_string(m.rows) + " x " + std::to_string(m.cols) + " at " + std::to_string(m.offset),
+           .wanted = "within " + std::to_string(w.shape[0])});
+  if (stream.device() == Device::cuda) return cuda::round_transposed(working, w, matrices, stream);
+  cpu::round_transposed(working, w, matrices, stream);
+}
+
 double sum_of_squares(ConstTensor x, Stream& stream) {
   require_flat(x, "sum_of_squares", "x");
   if (stream.device() == Device::cuda) return cuda::sum_of_squares(x, stream);

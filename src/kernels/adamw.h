@@ -1,6 +1,8 @@
 // The optimizer's arithmetic over flat f32 arrays.
 #pragma once
 
+#include <span>
+
 #include "core/stream.h"
 #include "core/tensor.h"
 
@@ -25,6 +27,13 @@ void adamw(Tensor w_new, Tensor working, ConstTensor w, Tensor m, Tensor v, Cons
 
 // working = w rounded to bf16.   [N]
 void round_to_working(Tensor working, ConstTensor w, Stream& stream);
+
+// One matrix [rows, cols] of a flat array, at `offset`.
+struct FlatMatrix {
+  int64_t offset = 0, rows = 0, cols = 0;
+};
+// The same, transposed, of some matrices only: working[offset + c * rows + r] = w[offset + r * cols + c].
+void round_transposed(Tensor working, ConstTensor w, std::span<const FlatMatrix> matrices, Stream& stream);
 
 // sum of x^2 in double, in blocks of 4096 elements in order, 16 lanes inside a block. Waits for the result.   x [N] f32
 double sum_of_squares(ConstTensor x, Stream& stream);

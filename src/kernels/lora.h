@@ -13,13 +13,14 @@
 namespace lockstep::kernels {
 
 struct LoraPair {
-  ConstTensor a;          // A transposed, [in, rank]:  f32 on the CPU, bf16 on a GPU; contiguous
-  ConstTensor b;          // B transposed, [rank, out]
+  ConstTensor a;          // A, contiguous: f32 [in, rank] on the CPU, bf16 [rank, in] on a GPU
+  ConstTensor b;          // B transposed, [rank, out], of a's type
   int64_t out_begin = 0;  // first column of the product
   float scale = 1;
   int64_t a_offset = 0, b_offset = 0;  // of the same tensors in a flat gradient buffer, floats
 
-  int64_t rank() const { return a[1]; }
+  int64_t rank() const { return b[0]; }
+  int64_t in() const { return a.elements() / rank(); }
 };
 int64_t total_rank(std::span<const LoraPair> pairs);
 
@@ -55,7 +56,7 @@ struct LoraTile {
 };
 // The pairs of one adapter that read one input. Device pointers to contiguous bf16.
 struct LoraSitePair {
-  const void *a = nullptr, *b = nullptr;  // [in, rank], [rank, out]
+  const void *a = nullptr, *b = nullptr;  // [rank, in], [rank, out]
   int32_t rank = 0, in = 0, out = 0, out_begin = 0;
   float scale = 1;
 };

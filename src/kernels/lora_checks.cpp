@@ -18,20 +18,24 @@ void require_pairs(std::span<const LoraPair> pairs, const char* op, const Stream
   const DType dtype = activation_dtype(stream.device());
   const int64_t most = stream.device() == Device::cuda ? kMostGpuRank : std::numeric_limits<int64_t>::max();
   for (const LoraPair& pair : pairs) {
-    if (pair.a.rank != 2 || pair.b.rank != 2 || pair.rank() < 1 || pair.rank() > most || pair.b[0] != pair.rank())
+    if (pair.a.rank != 2 || pair.b.rank != 2 || pair.rank() < 1 || pair.rank() > most)
       throw ShapeError(
           {.what = "a LoRA pair has impossible factors",
            .where = op,
            .got = shape_text(pair.a) + " and " + shape_text(pair.b),
-           .wanted = "[in, rank] and [rank, out], rank at least 1, on a GPU at most " + std::to_string(kMostGpuRank)});
-    require_tensor(pair.a, dtype, {pair.a[0], pair.rank()}, op, "a");
+           .wanted = "[in, rank] (on a GPU [rank, in]) and [rank, out], rank at least 1, on a GPU at most " +
+                     std::to_string(kMostGpuRank)});
+    if (stream.device() == Device::cuda)
+      require_tensor(pair.a, dtype, {pair.rank(), pair.a[1]}, op, "a");
+    else
+      require_tensor(pair.a, dtype, {pair.a[0], pair.rank()}, op, "a");
     require_tensor(pair.b, dtype, {pair.rank(), pair.b[1]}, op, "b");
   }
 }
 
 void require_input(const ConstTensor& x, std::span<const LoraPair> pairs, const char* op, const Stream& stream) {
   for (const LoraPair& pair : pairs)
-    require_tensor(x, activation_dtype(stream.device()), {x.shape[0], pair.a[0]}, op, "x");
+    require_tensor(x, activation_dtype(stream.device()), {x.shape[0], pair.in()}, op, "x");
 }
 
 void require_output(const ConstTensor& y, std::span<const LoraPair> pairs, const char* op, const Stream& stream) {

@@ -3,7 +3,8 @@
 //
 // All tensors of an adapter lie in one flat f32 buffer, in the layout the kernels read: A transposed, [in, r], and B
 // transposed, [r, out]. The optimizer works on the flat buffer, and publishing hands over the very buffer it wrote. On
-// a GPU the same buffer goes on with the same array rounded to bf16, the working copy that kernels read.
+// a GPU the same buffer goes on with the same array rounded to bf16, the working copy that kernels read; there A lies
+// as [r, in], so that its rows are walked as those of every other weight.
 #pragma once
 
 #include <memory>
@@ -70,6 +71,8 @@ size_t weight_bytes(const AdapterLayout& layout, Device device);
 Tensor master_weights(const Buffer& weights, const AdapterLayout& layout);   // [num_floats] f32
 Tensor working_weights(const Buffer& weights, const AdapterLayout& layout);  // [num_floats] bf16; empty on the CPU
 
+// The matrices A of a GPU's working copy from those of the master, which has been rounded to the rest of it.
+void turn_working(const Buffer& weights, const AdapterLayout& layout, Stream& stream);
 // num_floats f32 of host memory as weights on the stream's device, and back.
 Buffer place_weights(Buffer host, const AdapterLayout& layout, Stream& stream);
 Buffer host_weights(const Buffer& weights, const AdapterLayout& layout, Stream& stream);
@@ -80,8 +83,12 @@ struct AdapterVersion {
   std::shared_ptr<const AdapterLayout> layout;
   std::shared_ptr<const Buffer> weights;  // weight_bytes
 
-  // A tensor at this offset of the flat array as kernels read it: f32 on the CPU, bf16 on a GPU.
-  ConstTensor working(int64_t offset, std::initializer_list<int64_t> dims) const;
+  // As kernels read them (kernels::LoraPair).
+  ConstTensor a(const Pair& pair) const;
+  ConstTensor b(const Pair& pair) const;
+
+ private:
+  ConstTensor working(int64_t offset, int64_t rows, int64_t cols) const;
 };
 
 // PEFT's default initialization, in host memory: A uniform in +-1/sqrt(in) (kaiming_uniform with a = sqrt 5), B = 0;

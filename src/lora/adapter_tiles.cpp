@@ -18,8 +18,8 @@ void add_sites(AdapterTiles& all, const AdapterVersion& adapter) {
     kernels::LoraSite& site = all.sites.emplace_back();
     for (const int index : indices) {
       const Pair& pair = adapter.layout->pairs[static_cast<size_t>(index)];
-      site.pair[site.count++] = {.a = adapter.working(pair.a_offset, {pair.in, pair.rank}).data,
-                                 .b = adapter.working(pair.b_offset, {pair.rank, pair.out}).data,
+      site.pair[site.count++] = {.a = adapter.a(pair).data,
+                                 .b = adapter.b(pair).data,
                                  .rank = static_cast<int32_t>(pair.rank),
                                  .in = static_cast<int32_t>(pair.in),
                                  .out = static_cast<int32_t>(pair.out),

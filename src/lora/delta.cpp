@@ -15,8 +15,8 @@ std::vector<kernels::LoraPair> pairs_of(const AdapterVersion& adapter, const std
   pairs.reserve(site.size());
   for (const int index : site) {
     const Pair& pair = adapter.layout->pairs[static_cast<size_t>(index)];
-    pairs.push_back({.a = adapter.working(pair.a_offset, {pair.in, pair.rank}),
-                     .b = adapter.working(pair.b_offset, {pair.rank, pair.out}),
+    pairs.push_back({.a = adapter.a(pair),
+                     .b = adapter.b(pair),
                      .out_begin = pair.out_begin,
                      .scale = pair.scale,
                      .a_offset = pair.a_offset,

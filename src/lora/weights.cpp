@@ -1,4 +1,5 @@
 #include <utility>
+#include <vector>
 
 #include "core/transfer.h"
 #include "kernels/adamw.h"
@@ -20,11 +21,20 @@ Tensor working_weights(const Buffer& weights, const AdapterLayout& layout) {
   return Tensor(weights.f32() + layout.num_floats, DType::bf16, {layout.num_floats});
 }
 
+void turn_working(const Buffer& weights, const AdapterLayout& layout, Stream& stream) {
+  std::vector<kernels::FlatMatrix> matrices;
+  matrices.reserve(layout.pairs.size());
+  for (const Pair& pair : layout.pairs)
+    matrices.push_back({.offset = pair.a_offset, .rows = pair.in, .cols = pair.rank});
+  kernels::round_transposed(working_weights(weights, layout), master_weights(weights, layout), matrices, stream);
+}
+
 Buffer place_weights(Buffer host, const AdapterLayout& layout, Stream& stream) {
   if (stream.device() == Device::cpu) return host;
   Buffer placed(weight_bytes(layout, stream.device()), Buffer::Fill::none, stream.device());
   upload(placed.data(), host.data(), static_cast<size_t>(layout.num_floats) * sizeof(float), stream);
   kernels::round_to_working(working_weights(placed, layout), master_weights(placed, layout), stream);
+  turn_working(placed, layout, stream);
   stream.synchronize();  // `host` ends here
   return placed;
 }
@@ -35,10 +45,19 @@ Buffer host_weights(const Buffer& weights, const AdapterLayout& layout, Stream& 
   return host;
 }
 
-ConstTensor AdapterVersion::working(int64_t offset, std::initializer_list<int64_t> dims) const {
-  if (weights->device() == Device::cpu) return ConstTensor(weights->f32() + offset, DType::f32, dims);
+ConstTensor AdapterVersion::working(int64_t offset, int64_t rows, int64_t cols) const {
+  if (weights->device() == Device::cpu) return ConstTensor(weights->f32() + offset, DType::f32, {rows, cols});
   const auto* working = static_cast<const BFloat16*>(working_weights(*weights, *layout).data);
-  return ConstTensor(working + offset, DType::bf16, dims);
+  return ConstTensor(working + offset, DType::bf16, {rows, cols});
+}
+
+ConstTensor AdapterVersion::a(const Pair& pair) const {
+  const bool turned = weights->device() == Device::cuda;
+  return working(pair.a_offset, turned ? pair.rank : pair.in, turned ? pair.in : pair.rank);
+}
+
+ConstTensor AdapterVersion::b(const Pair& pair) const {
+  return working(pair.b_offset, pair.rank, pair.out);
 }
 
 }  // namespace lockstep::lora

@@ -206,6 +206,7 @@ struct Trainer::Impl {
                       .grad_scale = clip},
                      stream);
     });
+    if (!working.empty()) lora::turn_working(next, *layout, stream);
   }
 
   void require_complete(const OpenStep& step, double lr) const {

@@ -140,7 +140,7 @@ Pairs make_pairs(Workbench& bench, int64_t in, int64_t rank, std::initializer_li
   for (const int64_t out : outs) {
     LoraPair pair;
     const auto seed = static_cast<uint64_t>(pairs.all.size());
-    pair.a = bench.activations(random_values(in * rank, 10 + seed, 0.05f), {in, rank});
+    pair.a = bench.factor_a(random_values(in * rank, 10 + seed, 0.05f), in, rank);
     pair.b = bench.activations(random_values(rank * out, 20 + seed, 0.05f), {rank, out});
     pair.out_begin = pairs.out;
     pair.scale = 1.3f;
@@ -170,20 +170,46 @@ TEST(LoraCuda, AdaptedLinearEqualsItsParts) {
         const ConstTensor b = full ? ConstTensor(bias) : ConstTensor(),
                           r = full ? ConstTensor(residual) : ConstTensor();
         adapted_linear_forward(y, h, x, weight, b, r, pairs.all, stream);
-        const std::vector<std::byte> together = bytes_of(y, stream);
+        const std::vector<std::byte> together = bytes_of(y, stream), inner = bytes_of(h, stream);
         lora_shrink(h, x, pairs.all, stream);
         linear_forward(y, x, weight, b, r, stream);
         lora_expand(y, h, pairs.all, stream);
         const std::string what = "rank " + std::to_string(rank) + ", " + std::to_string(rows) + " rows of " +
                                  std::to_string(in) + " -> " + std::to_string(pairs.out);
         expect_same_rows(together, bytes_of(y, stream), what);
+        expect_same_rows(inner, bytes_of(h, stream), what + ", h");
       }
     }
   };
-  for (const int64_t rank : {8, 16, 32, 40, 64}) check(1024, rank, {2048, 1024, 1000});
+  for (const int64_t rank : {4, 8, 16, 32, 40, 64}) check(1024, rank, {2048, 1024, 1000});
   check(1024, 16, {3072, 3072});
   check(2560, 16, {2560});
   check(264, 16, {24, 40});  // few columns, a contraction that fills no stage
+}
+
+// One chain, as every product: h is what linear_forward makes with A as its weight.
+TEST(LoraCuda, ShrinkIsAProductWithA) {
+  SKIP_WITHOUT_GPU();
+  Stream stream({.device = Device::cuda});
+  Workbench bench(stream);
+  const auto check = [&](int64_t in, int64_t rank, int64_t rows) {
+    const Arena::Scope scope(bench.arena);
+    const std::vector<float> values = random_values(rank * in, 8, 0.05f);
+    const Tensor a = bench.activations(values, {rank, in});
+    const PackedWeight weight = bench.weight(values, rank, in);
+    const LoraPair pair{.a = a, .b = bench.activations(random_values(rank * 8, 9), {rank, 8})};
+    const Tensor x = bench.activations(random_values(rows * in, 5), {rows, in});
+    const Tensor h = bench.arena.alloc({rows, rank}, DType::bf16), y = bench.arena.alloc({rows, rank}, DType::bf16);
+    lora_shrink(h, x, {&pair, 1}, stream);
+    linear_forward(y, x, weight, {}, {}, stream);
+    expect_same_rows(bytes_of(h, stream), bytes_of(y, stream),
+                     "rank " + std::to_string(rank) + " of " + std::to_string(in) + ", T = " + std::to_string(rows));
+  };
+  for (const int64_t rows : {1, 17, 64, 300, 2000})
+    for (const int64_t rank : {4, 16, 40, 64}) check(1000, rank, rows);
+  check(9728, 16, 64);
+  check(9728, 16, 1000);
+  check(1004, 16, 40);  // unaligned
 }
 
 using Op = void (*)(Tensor, ConstTensor, std::span<const LoraPair>, Stream&);

@@ -22,6 +22,8 @@ class Workbench {
   Tensor activations(const std::vector<float>& values, std::initializer_list<int64_t> dims);
   Tensor f32(const std::vector<float>& values, std::initializer_list<int64_t> dims);
   std::span<const int32_t> ints(const std::vector<int32_t>& values);
+  // A of a LoraPair from [in, rank], as this device keeps it.
+  Tensor factor_a(const std::vector<float>& values, int64_t in, int64_t rank);
   // For outputs: every element NaN, so that one that is not written shows.
   Tensor poisoned_activations(std::initializer_list<int64_t> dims);
   Tensor poisoned_f32(std::initializer_list<int64_t> dims);

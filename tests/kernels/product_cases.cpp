@@ -114,7 +114,7 @@ std::vector<LoraPair> make_pairs(Workbench& bench, const LoraShape& s) {
   for (size_t p = 0; p < s.ranks.size(); ++p) {
     const int64_t rank = s.ranks[p], out = s.outs[p];
     LoraPair pair;
-    pair.a = bench.activations(values(s.in * rank, 10 + p, 0.2f), {s.in, rank});
+    pair.a = bench.factor_a(values(s.in * rank, 10 + p, 0.2f), s.in, rank);
     pair.b = bench.activations(values(rank * out, 20 + p, 0.5f), {rank, out});
     pair.out_begin = out_begin;
     pair.scale = p == 0 ? 2.0f : 0.75f;

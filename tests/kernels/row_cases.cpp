@@ -232,6 +232,25 @@ OpCase round_case(int64_t count) {
           }};
 }
 
+OpCase round_transposed_case(int64_t rows, int64_t cols) {
+  return {.name = "round_transposed [" + std::to_string(rows) + ", " + std::to_string(cols) + "]",
+          .tolerance = 0,
+          .prepare = [=](Workbench& bench) -> Prepared {
+            // Two matrices and what lies around them, which stays.
+            const std::vector<FlatMatrix>& matrices = bench.keep(std::vector<FlatMatrix>{
+                {.offset = 3, .rows = rows, .cols = cols}, {.offset = 8 + rows * cols, .rows = cols, .cols = rows}});
+            const int64_t count = 16 + 2 * rows * cols;
+            std::vector<float> exact(static_cast<size_t>(count));
+            for (size_t i = 0; i < exact.size(); ++i) exact[i] = std::sin(static_cast<float>(i + 1)) * 3;
+            const Tensor w = bench.f32(exact, {count}), working = bench.arena.alloc({count}, DType::bf16);
+            return {[=, &bench] {
+                      round_to_working(working, w, bench.stream);
+                      round_transposed(working, w, matrices, bench.stream);
+                    },
+                    {working}};
+          }};
+}
+
 struct HeadsSize {
   int64_t rows, heads, kv_heads, head_dim;
   bool norms = true;
@@ -319,6 +338,7 @@ std::vector<OpCase> row_cases() {
        {Rows{1, 192}, Rows{5, 304, 1}, Rows{300, 271}, Rows{5, 4096}, Rows{5, 9001, 3}, Rows{2, 40000}})
     add_cases({logprob_forward_case(size), logprob_backward_case(size, false), logprob_backward_case(size, true)});
   for (const int64_t count : {1, 17, 5000}) add_cases({adamw_case(count), round_case(count)});
+  add_cases({round_transposed_case(40, 16), round_transposed_case(1030, 7)});
   for (const HeadsSize& size :
        {HeadsSize{1, 2, 1, 16}, HeadsSize{5, 4, 2, 32}, HeadsSize{300, 4, 2, 64, false}, HeadsSize{5, 6, 2, 48},
         HeadsSize{300, 16, 8, 128}, HeadsSize{5, 3, 1, 128, true, 5}, HeadsSize{5, 9, 3, 64, false, 8}})

@@ -126,6 +126,9 @@ void adamw(Tensor, Tensor, ConstTensor, Tensor, Tensor, ConstTensor, const AdamW
 void round_to_working(Tensor, ConstTensor, Stream&) {
   absent();
 }
+void round_transposed(Tensor, ConstTensor, std::span<const FlatMatrix>, Stream&) {
+  absent();
+}
 double sum_of_squares(ConstTensor, Stream&) {
   absent();
 }

@@ -88,6 +88,15 @@ void round_to_working(Tensor working, ConstTensor w, Stream& stream) {
   });
 }
 
+void round_transposed(Tensor working, ConstTensor w, std::span<const FlatMatrix> matrices, Stream& stream) {
+  auto* const to = static_cast<BFloat16*>(working.data);
+  stream.parallel(static_cast<int64_t>(matrices.size()), [&](int64_t index, int) {
+    const FlatMatrix& m = matrices[static_cast<size_t>(index)];
+    for (int64_t c = 0; c < m.cols; ++c)
+      for (int64_t r = 0; r < m.rows; ++r) to[m.offset + c * m.rows + r] = to_bf16(w.f32()[m.offset + r * m.cols + c]);
+  });
+}
+
 double sum_of_squares(ConstTensor x, Stream& stream) {
   constexpr int64_t kBlock = 4096;
   const int64_t count = x.shape[0], blocks = (count + kBlock - 1) / kBlock;

@@ -49,6 +49,7 @@ void top_logprobs(const TopLogprobs& top, ConstTensor logits, ConstTensor lse, s
 void softmax_unnormalized(Tensor probabilities, Tensor sums, ConstTensor logits, float inv_temperature, Stream& stream);
 void adamw(Tensor w_new, ConstTensor w, Tensor m, Tensor v, ConstTensor grad, const AdamWStep& options, Stream& stream);
 void round_to_working(Tensor working, ConstTensor w, Stream& stream);
+void round_transposed(Tensor working, ConstTensor w, std::span<const FlatMatrix> matrices, Stream& stream);
 double sum_of_squares(ConstTensor x, Stream& stream);
 void fill_uniform(Tensor x, float bound, uint64_t key, uint32_t tensor, Stream& stream);
 

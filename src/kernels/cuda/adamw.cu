@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -66,6 +67,30 @@ __global__ void __launch_bounds__(kThreads) round_kernel(bf16* working, const fl
   store8(working + begin, v, left, aligned);
 }
 
+constexpr int kMatrices = 64, kSide = 32;  // of one launch; of a square that passes through shared memory
+struct Matrices {
+  FlatMatrix of[kMatrices];
+};
+
+__global__ void __launch_bounds__(kThreads)
+    transpose_kernel(bf16* working, const float* w, const __grid_constant__ Matrices matrices) {
+  __shared__ float square[kSide][kSide + 1];
+  const FlatMatrix& m = matrices.of[blockIdx.y];
+  const int64_t across = (m.cols + kSide - 1) / kSide, squares = (m.rows + kSide - 1) / kSide * across;
+  const int column = threadIdx.x % kSide;
+  for (int64_t i = blockIdx.x; i < squares; i += gridDim.x) {
+    const int64_t row0 = i / across * kSide, col0 = i % across * kSide;
+    for (int r = threadIdx.x / kSide; r < kSide; r += kThreads / kSide)
+      if (row0 + r < m.rows && col0 + column < m.cols)
+        square[r][column] = w[m.offset + (row0 + r) * m.cols + col0 + column];
+    __syncthreads();
+    for (int c = threadIdx.x / kSide; c < kSide; c += kThreads / kSide)
+      if (row0 + column < m.rows && col0 + c < m.cols)
+        working[m.offset + (col0 + c) * m.rows + row0 + column] = __float2bfloat16_rn(square[column][c]);
+    __syncthreads();
+  }
+}
+
 constexpr int kSquares = 4096, kLanes = 16;
 
 // Sixteen threads have a block of 4096 elements: lane i adds up elements i, i + 16, ..., then the lanes are joined 8 +
@@ -121,6 +146,19 @@ void round_to_working(Tensor working, ConstTensor w, Stream& stream) {
   round_kernel<<<blocks_for((count + 7) / 8), kThreads, 0, stream_of(stream)>>>(
       data_of<bf16>(working), data_of<float>(w), count, at_16(working) && at_16(w));
   check_launch("round_to_working", {w});
+}
+
+void round_transposed(Tensor working, ConstTensor w, std::span<const FlatMatrix> matrices, Stream& stream) {
+  for (size_t first = 0; first < matrices.size(); first += kMatrices) {
+    const std::span<const FlatMatrix> some =
+        matrices.subspan(first, std::min<size_t>(kMatrices, matrices.size() - first));
+    Matrices arguments;
+    std::ranges::copy(some, arguments.of);
+    constexpr unsigned kBlocks = 32;  // of a matrix: more squares than that are walked
+    transpose_kernel<<<dim3(kBlocks, static_cast<unsigned>(some.size())), kThreads, 0, stream_of(stream)>>>(
+        data_of<bf16>(working), data_of<float>(w), arguments);
+  }
+  check_launch("round_transposed", {w});
 }
 
 // The partial sums are joined here, in order, as on the CPU: there are few, and the result is waited for anyway.

@@ -29,10 +29,6 @@ __device__ __forceinline__ void barrier_init_fence() {
 __device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(barrier) : "memory");
 }
-// When this thread's cp.async so far have arrived.
-__device__ __forceinline__ void barrier_arrive_after_copies(uint32_t barrier) {
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];\n" ::"r"(barrier) : "memory");
-}
 // Arrives, and lets the phase end only when `bytes` more have come.
 __device__ __forceinline__ void barrier_expect(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(barrier), "r"(bytes) : "memory");
@@ -68,11 +64,11 @@ struct CopyRing {
   __device__ __forceinline__ void next() {
     if (++stage == stages) stage = 0, parity ^= 1;
   }
-  // By one thread; a block's barrier follows. `writers`: arrivals that fill a stage.
-  __device__ __forceinline__ void init(int readers, int writers = 1) const {
+  // By one thread; a block's barrier follows.
+  __device__ __forceinline__ void init(int readers) const {
     CopyRing each = *this;
     for (int i = 0; i < stages; ++i, each.next()) {
-      barrier_init(each.full(), writers);
+      barrier_init(each.full(), 1);
       barrier_init(each.empty(), readers);
     }
     barrier_init_fence();

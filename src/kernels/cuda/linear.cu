@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 
 #include "kernels/cuda/linear_choice.h"
 #include "kernels/cuda/ops.h"
@@ -67,27 +68,25 @@ void linear_forward(Tensor y, ConstTensor x, const PackedWeight& weight, ConstTe
   check_launch("linear_forward", {y, x, bias, residual});
 }
 
-// Larger ranks keep as many multiprocessors from the base; a launch of their own is then as good.
-constexpr int kMostInnerBlocks = 16;
-
 bool linear_shrink_forward(Tensor y, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
                            ConstTensor residual, std::span<const LoraPair> pairs, Stream& stream) {
-  if (pairs.empty() || pairs.size() > size_t{kMostInner}) return false;
-  const Product p = forward_product(y, x, weight, bias, residual);
-  InnerProducts inner{.h = data_of<bf16>(h), .h_stride = h.row_stride};
-  int64_t h_begin = 0;
+  constexpr int64_t kMostRank = 256;  // of all pairs: beyond it blocks for A delay those of the base
+  if (pairs.empty() || pairs.size() >= size_t{kMostTogether} || total_rank(pairs) > kMostRank) return false;
+  std::array<Product, kMostTogether> products = {forward_product(y, x, weight, bias, residual)};
+  size_t count = 1;
+  int64_t column = 0;
   for (const LoraPair& pair : pairs) {
     const Operand a = operand(pair.a);
     if (!a.aligned) return false;
-    inner.a[inner.count] = a;
-    inner.h_begin[inner.count] = h_begin;
-    inner.blocks += inner.padded(inner.count++) / kInnerColumns;
-    h_begin += pair.rank();
+    products[count++] = {.x = products[0].x,
+                         .w = a,
+                         .outputs = pair.rank(),
+                         .end = {.y = data_of<bf16>(h) + column, .y_stride = h.row_stride}};
+    column += pair.rank();
   }
-  if (inner.blocks > kMostInnerBlocks) return false;
-  const SmallKernel* const kernel = choose_ring(library_of(stream), p, stream);
+  const SmallKernel* const kernel = choose_ring(library_of(stream), products[0], stream);
   if (!kernel) return false;
-  kernel->launch_adapted(p, inner, stream_of(stream));
+  kernel->launch_together(std::span(products).first(count), stream_of(stream));
   return true;
 }
 

@@ -25,41 +25,28 @@ struct Shape {
 };
 
 #define LOCKSTEP_TOKENS(d, j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
-#define LOCKSTEP_STEP(tokens, sums, w, x, transposed)                                                           \
-  "wgmma.mma_async.sync.aligned.m64n" tokens "k16.f32.bf16.bf16 {" sums "}, " w ", " x ", 1, 1, 1, " transposed \
-  ", "                                                                                                          \
-  "0;\n"
-// d += w x^T, 64 outputs x 8 kTiles tokens x 16 of the contraction. kByDepth: rows of w are the contraction (MN-major).
-template <bool kByDepth>
+// d += w x^T, 64 outputs x 8 kTiles tokens x 16 of the contraction.
 __device__ __forceinline__ void step(float (&d)[1][4], uint64_t w, uint64_t x) {
-  asm volatile(LOCKSTEP_STEP("8", "%0, %1, %2, %3", "%4", "%5", "%6")
+  asm volatile("wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, %3}, %4, %5, 1, 1, 1, 0, 0;\n"
                : LOCKSTEP_TOKENS(d, 0)
-               : "l"(w), "l"(x), "n"(int{kByDepth}));
+               : "l"(w), "l"(x));
 }
-template <bool kByDepth>
 __device__ __forceinline__ void step(float (&d)[2][4], uint64_t w, uint64_t x) {
-  asm volatile(LOCKSTEP_STEP("16", "%0, %1, %2, %3, %4, %5, %6, %7", "%8", "%9", "%10")
-               : LOCKSTEP_TOKENS(d, 0), LOCKSTEP_TOKENS(d, 1)
-               : "l"(w), "l"(x), "n"(int{kByDepth}));
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7}, %8, %9, 1, 1, 1, 0, 0;\n"
+      : LOCKSTEP_TOKENS(d, 0), LOCKSTEP_TOKENS(d, 1)
+      : "l"(w), "l"(x));
 }
-template <bool kByDepth>
 __device__ __forceinline__ void step(float (&d)[4][4], uint64_t w, uint64_t x) {
   asm volatile(
-      LOCKSTEP_STEP("32", "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15", "%16", "%17", "%18")
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, %16, %17, 1, 1, 1, 0, 0;\n"
       : LOCKSTEP_TOKENS(d, 0), LOCKSTEP_TOKENS(d, 1), LOCKSTEP_TOKENS(d, 2), LOCKSTEP_TOKENS(d, 3)
-      : "l"(w), "l"(x), "n"(int{kByDepth}));
+      : "l"(w), "l"(x));
 }
-template <bool kByDepth>
 __device__ __forceinline__ void step(float (&d)[8][4], uint64_t w, uint64_t x) {
-  asm volatile(LOCKSTEP_STEP("64",
-                             "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                             "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31",
-                             "%32", "%33", "%34")
-               : LOCKSTEP_TOKENS(d, 0), LOCKSTEP_TOKENS(d, 1), LOCKSTEP_TOKENS(d, 2), LOCKSTEP_TOKENS(d, 3),
-                 LOCKSTEP_TOKENS(d, 4), LOCKSTEP_TOKENS(d, 5), LOCKSTEP_TOKENS(d, 6), LOCKSTEP_TOKENS(d, 7)
-               : "l"(w), "l"(x), "n"(int{kByDepth}));
+  wgmma_shared(d, w, x);
 }
-#undef LOCKSTEP_STEP
 #undef LOCKSTEP_TOKENS
 
 // A tile whose rows of 128 bytes are swizzled; 1024 bytes from 8 rows to the next 8.
@@ -68,52 +55,32 @@ __device__ __forceinline__ uint64_t descriptor(uint32_t tile) {
   return uint64_t{1} << 62 | kEightRows << 32 | uint64_t{1} << 16 | (tile & 0x3ffff) >> 4;
 }
 
-// How a block's tile of the weight lies in a box: rows are outputs,
-struct RowsAreOutputs {
-  static constexpr bool kByDepth = false;
-  __device__ static uint64_t tile(uint32_t box) { return descriptor(box); }
-  __host__ __device__ static constexpr int step(int k) { return column_step(k); }
-};
-// or the contraction: 64 rows of 16 outputs, 32 bytes, swizzled; 256 bytes from 8 rows to the next 8. Of the 64 outputs
-// of the tile the others are whatever lies behind.
-struct RowsAreDepth {
-  static constexpr bool kByDepth = true;
-  __device__ static uint64_t tile(uint32_t box) {
-    constexpr uint64_t kEightRows = 256 / 16, kNext16 = 2048 / 16;
-    return uint64_t{3} << 62 | kEightRows << 32 | kNext16 << 16 | (box & 0x3ffff) >> 4;
-  }
-  __host__ __device__ static constexpr int step(int k) { return k * (16 * 32 / 16); }
-};
-
 // Where accumulators lie: acc[j][e] is token token + 8 j + e % 2, output output + 8 (e / 2).
 struct Place {
   int64_t output, end;
   int token;
 
-  template <class S>
-  __device__ static Place of(const Product& p, int64_t first_output, int warp, int lane) {
-    return {first_output + 16 * warp + lane / 4, min(p.outputs, first_output + S::kRows), lane % 4 * 2};
+  // Of the outputs from first_output on, up to `end`.
+  __device__ static Place of(int64_t first_output, int64_t end, int warp, int lane) {
+    return {first_output + 16 * warp + lane / 4, end, lane % 4 * 2};
   }
   __device__ int64_t output_of(int e) const { return output + e / 2 * 8; }
   __device__ int64_t token_of(int j, int e) const { return token + 8 * j + e % 2; }
-  __device__ bool stored(const Product& p, int j, int e) const {
-    return output_of(e) < end && token_of(j, e) < p.x.rows;
-  }
+  __device__ bool stored(int64_t tokens, int j, int e) const { return output_of(e) < end && token_of(j, e) < tokens; }
 };
 
-template <class S, class Weight = RowsAreOutputs>
+template <class S>
 __device__ void walk_ring(float (&acc)[S::kTokenTiles][4], int steps, CopyRing ring, int lane) {
   begin_products();
   uint32_t walked = 0;  // the barrier of the stage before
   for (int step_of_ring = 0; step_of_ring < steps; ++step_of_ring, ring.next()) {
     barrier_wait(ring.full(), ring.parity);
-    if (Weight::kByDepth) fence_for_products();  // threads have copied it
 #pragma unroll
     for (int b = 0; b < S::kBoxes; ++b) {
       const uint64_t x = descriptor(ring.at() + b * S::kXBytes);
-      const uint64_t w = Weight::tile(ring.at() + S::kBoxes * S::kXBytes + b * S::kWBytes);
+      const uint64_t w = descriptor(ring.at() + S::kBoxes * S::kXBytes + b * S::kWBytes);
 #pragma unroll
-      for (int k = 0; k < kBoxColumns / 16; ++k) step<Weight::kByDepth>(acc, w + Weight::step(k), x + column_step(k));
+      for (int k = 0; k < kBoxColumns / 16; ++k) step(acc, w + column_step(k), x + column_step(k));
     }
     commit_products();
     wait_products<1>();

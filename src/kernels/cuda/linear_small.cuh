@@ -43,30 +43,17 @@ struct Product {
   ProductEnd end;
 };
 
-// The adapter's products of the same x, h = x A, for a launch that makes both.
-inline constexpr int kMostInner = 4, kInnerColumns = 16;  // columns of A of one block
-struct InnerProducts {
-  Operand a[kMostInner];  // [K, rank], aligned
-  int64_t h_begin[kMostInner] = {};
-  int count = 0, blocks = 0;
-  bf16* h = nullptr;
-  int64_t h_stride = 0;
-
-  __host__ __device__ int padded(int i) const {
-    return static_cast<int>(a[i].cols + kInnerColumns - 1) / kInnerColumns * kInnerColumns;
-  }
-};
-
 // A tile shape: one block computes `tokens` x `rows` outputs.
 struct SmallKernel {
   int tokens = 0, rows = 0;
   size_t shared_bytes = 0;
   void (*launch)(const Product&, cudaStream_t) = nullptr;
-  // Of linear_ring.cu: wants aligned operands, begins early, has blocks to spare for an adapter.
-  void (*launch_adapted)(const Product&, const InnerProducts&, cudaStream_t) = nullptr;
+  // Of linear_ring.cu: wants aligned operands, begins early, makes up to kMostTogether products of one x in a launch.
+  void (*launch_together)(std::span<const Product>, cudaStream_t) = nullptr;
 
-  bool ring() const { return launch_adapted != nullptr; }
+  bool ring() const { return launch_together != nullptr; }
 };
+inline constexpr int kMostTogether = 5;
 
 // The kernels for plain weights, and the one for any product at all; all give the same bits.
 std::span<const SmallKernel> small_kernels();

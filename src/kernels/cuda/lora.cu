@@ -18,43 +18,40 @@ unsigned tiles_of(int64_t count, int64_t size) {
   return static_cast<unsigned>((count + size - 1) / size);
 }
 
-template <bool kTransposed, int kTileRows, class Source>
+template <int kTileRows, class Source>
 void launch_reduce(const Source& source, int64_t slots, int64_t tiles, const Rows& rows, Stream& stream) {
-  using S = ReduceShape<kTileRows>;
-  constexpr size_t kShared = S::template kSharedBytes<kTransposed>;
-  constexpr auto kKernel = reduce_tiles<kTransposed, kTileRows, Source>;
+  constexpr size_t kShared = ReduceShape<kTileRows>::kSharedBytes;
+  constexpr auto kKernel = reduce_tiles<kTileRows, Source>;
   allow_shared<kKernel>(kShared);
-  launch_early(kKernel, dim3(tiles_of(slots, 64), tiles_of(tiles, 1)), S::kThreads, kShared, stream_of(stream), source,
-               rows);
+  launch_early(kKernel, dim3(tiles_of(slots, kSlots), tiles_of(tiles, 1)), kReduceThreads, kShared, stream_of(stream),
+               source, rows);
 }
 
-// products(pad): the slots of each padded. Transposed: all with the same x.
-template <bool kTransposed, class Products>
-void reduce(const Products& products, const Rows& rows, Stream& stream) {
-  const bool few = rows.count <= kFewRows;
-  if (!few && reduce_large(products(16), rows, kTransposed, library_of(stream).multiprocessors, stream_of(stream)))
-    return;
-  const OneAdapter all{products(kTransposed ? 8 : 64)};
-  if (few)
-    launch_reduce<kTransposed, 16>(all, all.products.slots, tiles_of(rows.count, 16), rows, stream);
+// together: all with the same x.
+void reduce(const PairProducts& products, const Rows& rows, bool together, Stream& stream) {
+  constexpr int64_t kFewRows = 512;
+  if (reduce_large(products, rows, together, library_of(stream).multiprocessors, stream_of(stream))) return;
+  const OneAdapter all{products};
+  if (rows.count <= kFewRows)
+    launch_reduce<16>(all, products.slots, tiles_of(rows.count, 16), rows, stream);
   else
-    launch_reduce<kTransposed, 64>(all, all.products.slots, tiles_of(rows.count, 64), rows, stream);
+    launch_reduce<64>(all, products.slots, tiles_of(rows.count, 64), rows, stream);
 }
 
-template <bool kTransposed, int kDepth>
+template <bool kOwnColumns, int kDepth>
 void launch_update(const PairProducts& products, const Rows& rows, int64_t cols, int64_t rank, Stream& stream) {
-  constexpr size_t kShared = kUpdateShared<kTransposed, kDepth>;
-  constexpr auto kKernel = update<kTransposed, kDepth, OneAdapter>;
+  constexpr size_t kShared = kUpdateShared<kDepth>;
+  constexpr auto kKernel = update<kOwnColumns, kDepth, OneAdapter>;
   allow_shared<kKernel>(kShared);
   const dim3 grid(tiles_of(cols, 64), tiles_of(rows.count, 64));
   launch_early(kKernel, grid, kUpdateThreads, kShared, stream_of(stream), OneAdapter{products}, rows,
                static_cast<int>(tiles_of(rank, kDepth)));
 }
 
-// Transposed: each product adds to its own columns, else all to the same `cols`.
-template <bool kTransposed>
+// kOwnColumns: each product adds to its own columns, else all to the same `cols`.
+template <bool kOwnColumns>
 void add_products(const PairProducts& products, const Rows& rows, int64_t cols, int64_t rank, Stream& stream) {
-  (rank <= 32 ? launch_update<kTransposed, 32> : launch_update<kTransposed, 64>)(products, rows, cols, rank, stream);
+  (rank <= 32 ? launch_update<kOwnColumns, 32> : launch_update<kOwnColumns, 64>)(products, rows, cols, rank, stream);
 }
 
 int64_t largest_rank(std::span<const LoraPair> pairs) {
@@ -72,37 +69,31 @@ Rows rows_of(const Tensor& y) {
 void lora_shrink(Tensor h, ConstTensor x, std::span<const LoraPair> pairs, Stream& stream) {
   if (x[0] == 0 || pairs.empty()) return;
   require_few_pairs(pairs, "lora_shrink");
-  const auto products = [&](int64_t pad) {
-    PairProducts all;
-    int64_t begin = 0;
-    for (const LoraPair& pair : pairs) {
-      all.add({.x = operand(x), .b = operand(pair.a), .y_begin = begin, .y_cols = pair.rank()}, pad);
-      begin += pair.rank();
-    }
-    return all;
-  };
-  reduce<true>(products, rows_of(h), stream);
+  PairProducts products;
+  int64_t begin = 0;
+  for (const LoraPair& pair : pairs) {
+    products.add({.x = operand(x), .b = operand(pair.a), .y_begin = begin, .y_cols = pair.rank()}, kSlots);
+    begin += pair.rank();
+  }
+  reduce(products, rows_of(h), true, stream);
   check_launch("lora_shrink", {h, x});
 }
 
 void lora_expand_backward(Tensor dh, ConstTensor dy, std::span<const LoraPair> pairs, Stream& stream) {
   if (dy[0] == 0 || pairs.empty()) return;
   require_few_pairs(pairs, "lora_expand_backward");
-  const auto products = [&](int64_t pad) {
-    PairProducts all;
-    int64_t begin = 0;
-    for (const LoraPair& pair : pairs) {
-      all.add({.x = columns_of(dy, pair.out_begin, pair.b[1]),
-               .b = operand(pair.b),
-               .y_begin = begin,
-               .y_cols = pair.rank(),
-               .scale = pair.scale},
-              pad);
-      begin += pair.rank();
-    }
-    return all;
-  };
-  reduce<false>(products, rows_of(dh), stream);
+  PairProducts products;
+  int64_t begin = 0;
+  for (const LoraPair& pair : pairs) {
+    products.add({.x = columns_of(dy, pair.out_begin, pair.b[1]),
+                  .b = operand(pair.b),
+                  .y_begin = begin,
+                  .y_cols = pair.rank(),
+                  .scale = pair.scale},
+                 kSlots);
+    begin += pair.rank();
+  }
+  reduce(products, rows_of(dh), false, stream);
   check_launch("lora_expand_backward", {dh, dy});
 }
 
@@ -127,13 +118,13 @@ void lora_expand(Tensor y, ConstTensor h, std::span<const LoraPair> pairs, Strea
 
 void lora_shrink_tiles(Tensor h, ConstTensor x, const LoraTiles& tiles, int64_t site, Stream& stream) {
   const ManyAdapters all{tiles.tiles, tiles.sites + site, tiles.num_sites, operand(x), false};
-  launch_reduce<true, kLoraTileRows>(all, kMostSitePairs * tiles.most_rank, tiles.num_tiles, rows_of(h), stream);
+  launch_reduce<kLoraTileRows>(all, kMostSitePairs * tiles.most_rank, tiles.num_tiles, rows_of(h), stream);
   check_launch("lora_shrink_tiles", {h, x});
 }
 
 template <int kDepth>
 void launch_expand_tiles(Tensor y, ConstTensor h, const LoraTiles& tiles, int64_t site, Stream& stream) {
-  constexpr size_t kShared = kUpdateShared<true, kDepth>;
+  constexpr size_t kShared = kUpdateShared<kDepth>;
   constexpr auto kKernel = update<true, kDepth, ManyAdapters>;
   allow_shared<kKernel>(kShared);
   // Each pair's columns begin a tile of their own.

@@ -8,8 +8,6 @@
 namespace lockstep::kernels::cuda {
 namespace {
 
-constexpr int64_t kFewRows = 512;
-
 using Rows = LoraRows;
 
 // ---- whose rows a block has, and of which pair ----
@@ -66,7 +64,7 @@ struct ManyAdapters {
       product.y_begin = pair.out_begin, product.y_cols = pair.out, product.scale = pair.scale;
     } else {
       product.x = {x.data, x.stride, rows, pair.in, x.aligned && pair.in % 8 == 0};
-      product.b = {a, pair.rank, pair.in, pair.rank, reinterpret_cast<uintptr_t>(a) % 16 == 0 && pair.rank % 8 == 0};
+      product.b = {a, pair.in, pair.rank, pair.in, reinterpret_cast<uintptr_t>(a) % 16 == 0 && pair.in % 8 == 0};
       product.y_begin = h_begin, product.y_cols = pair.rank;
     }
     return product;
@@ -74,51 +72,35 @@ struct ManyAdapters {
   __device__ int count() const { return site().count; }
 };
 
-// ---- many to few: a block has 64 slots and kTileRows rows, and walks the contraction ----
+// ---- many to few: a block has 16 slots, of one pair, and kTileRows rows, and walks the contraction ----
+
+constexpr int kSlots = 16, kReduceThreads = 128;
 
 template <int kTileRows>
 struct ReduceShape {
-  static constexpr int kWarpsM = kTileRows / 16, kWarpsN = kTileRows == 16 ? 4 : 2, kThreads = 32 * kWarpsM * kWarpsN;
-  static constexpr int kNTiles = 8 / kWarpsN, kDepth = kTileRows == 16 ? 128 : 64, kStages = kTileRows == 16 ? 4 : 5;
+  static constexpr int kDepth = 128, kStages = kTileRows == 16 ? 8 : 4;
   static constexpr int kXElements = kTileRows * tile_stride(kDepth);
-  template <bool kTransposed>
-  static constexpr int kStageElements = kXElements +
-                                        (kTransposed ? kDepth * tile_stride(64) : 64 * tile_stride(kDepth));
-  template <bool kTransposed>
-  static constexpr size_t kSharedBytes = sizeof(bf16) * kStages* kStageElements<kTransposed>;
+  static constexpr int kStageElements = kXElements + kSlots * tile_stride(kDepth);
+  static constexpr size_t kSharedBytes = sizeof(bf16) * kStages * kStageElements;
 };
 
-// Transposed: the slots of a tile may belong to several pairs with the same x; a thread always copies the same 8 slots.
-template <bool kTransposed, int kTileRows, class Source>
-__global__ void __launch_bounds__(ReduceShape<kTileRows>::kThreads)
-    reduce_tiles(const __grid_constant__ Source source, Rows rows) {
+// All four warps copy; as many multiply as there are 16 rows.
+template <int kTileRows, class Source>
+__global__ void __launch_bounds__(kReduceThreads) reduce_tiles(const __grid_constant__ Source source, Rows rows) {
   using S = ReduceShape<kTileRows>;
-  constexpr int kStageElements = S::template kStageElements<kTransposed>, kPad = 16;
   extern __shared__ __align__(16) bf16 shared[];
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
-  const int warp_row = warp / S::kWarpsN * 16, warp_col = warp % S::kWarpsN * 8 * S::kNTiles;
-  const int64_t slot0 = int64_t{blockIdx.x} * 64, row0 = source.row_begin(kTileRows), row_end = source.row_end(rows);
-  const int first = source.find(slot0, kPad);
-  if (first < 0) return begin_early();
-  const int64_t my_slot = kTransposed ? slot0 + thread % 8 * 8 : slot0;
-  const int which = source.find(my_slot, kPad);
-  const PairProduct mine = source.at(max(first, which));
-  const Operand x = mine.x;
-  Operand b = mine.b;
-  if (which < 0) b.cols = 0;
-  const int64_t col0 = my_slot - mine.first_slot;
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp_row = thread / 32 * 16;
+  const int64_t slot = int64_t{blockIdx.x} * kSlots, row0 = source.row_begin(kTileRows);
+  const int which = source.find(slot, kSlots);
+  if (which < 0) return begin_early();
+  const PairProduct& pair = source.at(which);
+  const int64_t col0 = slot - pair.first_slot;
 
   const auto load_adapter = [&](int step, int stage) {
-    bf16* const tile = shared + stage * kStageElements + S::kXElements;
-    const int64_t k = int64_t{step} * S::kDepth;
-    if constexpr (kTransposed) {
-      for (int r = thread / 8; r < S::kDepth; r += S::kThreads / 8)
-        load_chunk(tile + r * tile_stride(64) + thread % 8 * 8, b, k + r, col0);
-    } else {
-      load_tile<64, S::kDepth, S::kThreads, false>(tile, b, col0, k, thread);
-    }
+    load_tile<kSlots, S::kDepth, kReduceThreads, false>(shared + stage * S::kStageElements + S::kXElements, pair.b,
+                                                        col0, int64_t{step} * S::kDepth, thread);
   };
-  const int steps = static_cast<int>((x.cols + S::kDepth - 1) / S::kDepth);
+  const int steps = static_cast<int>((pair.x.cols + S::kDepth - 1) / S::kDepth);
   // The adapter may be read before the kernels ahead have ended: it does not change while a batch is under way.
   const int early = min(steps, S::kStages - 1);
   let_next_begin();
@@ -126,32 +108,27 @@ __global__ void __launch_bounds__(ReduceShape<kTileRows>::kThreads)
   wait_for_previous();
   const auto load = [&](int step, int stage) {
     if (step >= early) load_adapter(step, stage);
-    load_tile<kTileRows, S::kDepth, S::kThreads, false>(shared + stage * kStageElements, x, row0,
-                                                        int64_t{step} * S::kDepth, thread);
+    load_tile<kTileRows, S::kDepth, kReduceThreads, false>(shared + stage * S::kStageElements, pair.x, row0,
+                                                           int64_t{step} * S::kDepth, thread);
   };
-  float acc[1][S::kNTiles][4] = {};
+  float acc[1][2][4] = {};
   const auto compute = [&](int, int stage) {
-    const bf16* const tile = shared + stage * kStageElements;
-    tile_chain<1, S::kNTiles, S::kDepth, kTransposed>(
-        acc, tile + warp_row * tile_stride(S::kDepth), tile_stride(S::kDepth),
-        tile + S::kXElements + warp_col * (kTransposed ? 1 : tile_stride(S::kDepth)),
-        kTransposed ? tile_stride(64) : tile_stride(S::kDepth), lane);
+    const bf16* const tile = shared + stage * S::kStageElements;
+    if (warp_row < kTileRows)
+      tile_chain<1, 2, S::kDepth, false>(acc, tile + warp_row * tile_stride(S::kDepth), tile_stride(S::kDepth),
+                                         tile + S::kXElements, tile_stride(S::kDepth), lane);
   };
   pipeline<S::kStages>(steps, load, compute);
 
+  if (warp_row >= kTileRows) return;
 #pragma unroll
-  for (int j = 0; j < S::kNTiles; ++j) {
-    const int64_t slot = slot0 + warp_col + 8 * j;
-    const int p = source.find(slot, kPad);
-    if (p < 0) continue;
-    const PairProduct& pair = source.at(p);
+  for (int j = 0; j < 2; ++j)
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      const int64_t row = row0 + warp_row + lane / 4 + e / 2 * 8, col = slot - pair.first_slot + lane % 4 * 2 + e % 2;
-      if (row < row_end && col < pair.y_cols)
+      const int64_t row = row0 + warp_row + lane / 4 + e / 2 * 8, col = col0 + 8 * j + lane % 4 * 2 + e % 2;
+      if (row < source.row_end(rows) && col < pair.y_cols)
         rows.y[row * rows.stride + pair.y_begin + col] = __float2bfloat16_rn(__fmul_rn(pair.scale, acc[0][j][e]));
     }
-  }
 }
 
 // ---- few to many: a block has 64 rows x 64 columns of y, four warps of 32 x 32 ----
@@ -159,11 +136,10 @@ __global__ void __launch_bounds__(ReduceShape<kTileRows>::kThreads)
 constexpr int kUpdateStages = 3, kUpdateThreads = 128;
 constexpr int kYTile = 64 * tile_stride(64);
 
-template <bool kTransposed, int kDepth>
-constexpr int kUpdateStage = 64 * tile_stride(kDepth) +
-                             (kTransposed ? kDepth * tile_stride(64) : 64 * tile_stride(kDepth));
-template <bool kTransposed, int kDepth>
-constexpr size_t kUpdateShared = sizeof(bf16) * (kYTile + kUpdateStages * kUpdateStage<kTransposed, kDepth>);
+template <int kDepth>
+constexpr int kUpdateStage = 64 * tile_stride(kDepth) + kDepth* tile_stride(64);
+template <int kDepth>
+constexpr size_t kUpdateShared = sizeof(bf16) * (kYTile + kUpdateStages * kUpdateStage<kDepth>);
 
 __device__ void store_tile(const bf16* tile, const Operand& y, int64_t row0, int64_t col0, int thread) {
   bf16* const to = const_cast<bf16*>(y.data);
@@ -178,20 +154,20 @@ __device__ void store_tile(const bf16* tile, const Operand& y, int64_t row0, int
   }
 }
 
-// Transposed (lora_expand): the block's columns belong to one pair. Else (lora_shrink_backward): all pairs add to the
+// kOwnColumns (lora_expand): the block's columns belong to one pair. Else (lora_shrink_backward): all pairs add to the
 // same columns. Every pair takes `chunks` steps of kDepth ranks.
-template <bool kTransposed, int kDepth, class Source>
+template <bool kOwnColumns, int kDepth, class Source>
 __global__ void __launch_bounds__(kUpdateThreads) update(const __grid_constant__ Source source, Rows rows, int chunks) {
   extern __shared__ __align__(16) bf16 shared[];
-  constexpr int kStage = kUpdateStage<kTransposed, kDepth>, kXTile = 64 * tile_stride(kDepth);
+  constexpr int kStage = kUpdateStage<kDepth>, kXTile = 64 * tile_stride(kDepth);
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
   const int warp_row = warp / 2 * 32, warp_col = warp % 2 * 32;
   const int64_t slot = int64_t{blockIdx.x} * 64, row0 = source.row_begin(64);
-  const int first = kTransposed ? source.find(slot, 64) : 0, count = kTransposed ? 1 : source.count();
+  const int first = kOwnColumns ? source.find(slot, 64) : 0, count = kOwnColumns ? 1 : source.count();
   if (first < 0) return begin_early();
   const PairProduct& columns = source.at(first);
   const auto pair_of = [&](int step) -> const PairProduct& {
-    if constexpr (kTransposed)
+    if constexpr (kOwnColumns)
       return columns;
     else
       return source.at(step / chunks);
@@ -205,10 +181,7 @@ __global__ void __launch_bounds__(kUpdateThreads) update(const __grid_constant__
     const PairProduct& pair = pair_of(step);
     bf16* const b = shared + kYTile + stage * kStage + kXTile;
     const int64_t k = int64_t{step % chunks} * kDepth;
-    if constexpr (kTransposed)
-      load_tile<kDepth, 64, kUpdateThreads, true>(b, pair.b, k, col0, thread);
-    else
-      load_tile<64, kDepth, kUpdateThreads, false>(b, pair.b, col0, k, thread);
+    load_tile<kDepth, 64, kUpdateThreads, true>(b, pair.b, k, col0, thread);
   };
   const int early = min(count * chunks, kUpdateStages - 1);  // steps whose part of the adapter comes before the rest
   let_next_begin();
@@ -223,10 +196,8 @@ __global__ void __launch_bounds__(kUpdateThreads) update(const __grid_constant__
   float acc[2][4][4] = {}, sum[2][4][4] = {};
   const auto compute = [&](int step, int stage) {
     const bf16* const x = shared + kYTile + stage * kStage + warp_row * tile_stride(kDepth);
-    const bf16* const b =
-        shared + kYTile + stage * kStage + kXTile + warp_col * (kTransposed ? 1 : tile_stride(kDepth));
-    tile_chain<2, 4, kDepth, kTransposed>(acc, x, tile_stride(kDepth), b,
-                                          kTransposed ? tile_stride(64) : tile_stride(kDepth), lane);
+    const bf16* const b = shared + kYTile + stage * kStage + kXTile + warp_col;
+    tile_chain<2, 4, kDepth, true>(acc, x, tile_stride(kDepth), b, tile_stride(64), lane);
     if ((step + 1) % chunks != 0) return;
     const float scale = pair_of(step).scale;
 #pragma unroll

@@ -6,8 +6,8 @@
 
 namespace lockstep::kernels::cuda {
 
-// lora_large_reduce.cu. together: all products read the same x (lora_shrink, b [in, rank]); else each its own columns
-// (lora_expand_backward, b [rank, out]).
+// lora_large_reduce.cu. b [rank, x's columns]. together: all products read the same x (lora_shrink); else each its own
+// columns (lora_expand_backward).
 bool reduce_large(const PairProducts& products, const LoraRows& rows, bool together, int multiprocessors,
                   cudaStream_t stream);
 

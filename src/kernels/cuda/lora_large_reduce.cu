@@ -1,5 +1,5 @@
-// h = x A. A block keeps up to 64 rows and all their columns of h, and x streams through a ring of stages in shared
-// memory that the copy engine fills. Compute capability 9.0.
+// h = x A and dh = dy B^T. A block keeps up to 64 rows and all their columns of h, and x streams through a ring of
+// stages in shared memory that the copy engine fills. Compute capability 9.0.
 #include "kernels/cuda/copy_engine.cuh"
 #include "kernels/cuda/lora_large.cuh"
 
@@ -36,8 +36,7 @@ struct Reduce {
   return (pass.depth + kDepth - 1) / kDepth;
 }
 
-// By one thread. b: boxes of 16 columns [k][rank], or (kByRank) of 64 columns [rank][k].
-template <bool kByRank>
+// By one thread. b: boxes of 64 columns [rank][k].
 __device__ void fill(const Reduce& args, CopyRing ring) {
   const int row = static_cast<int>(blockIdx.x) * kUnit * args.warps;
   bool first_round = true;
@@ -52,12 +51,8 @@ __device__ void fill(const Reduce& args, CopyRing ring) {
       for (int u = 0; u < pass.units; ++u) {
         const Unit& unit = args.unit[pass.first_unit + u];
         const uint32_t to = ring.at() + args.x_bytes() + u * kUnitBytes;
-        if (kByRank) {
-          for (int c = 0; c < kDepth / 64; ++c)
-            copy_box(to + c * (kUnitBytes / 2), args.b[unit.map], k + 64 * c, unit.column, ring.full());
-        } else {
-          copy_box(to, args.b[unit.map], unit.column, k, ring.full());
-        }
+        for (int c = 0; c < kDepth / 64; ++c)
+          copy_box(to + c * (kUnitBytes / 2), args.b[unit.map], k + 64 * c, unit.column, ring.full());
       }
       ring.next();
       if (ring.stage == 0) first_round = false;
@@ -70,7 +65,6 @@ template <int kUnits>
 struct Fragments {
   uint32_t x[2][4], b[2 * kUnits][4];
 
-  template <bool kByRank>
   __device__ __forceinline__ void load(const Reduce& args, uint32_t stage, int chunk, int warp, int lane) {
     const uint32_t row =
         stage + chunk / 2 * (args.x_bytes() / 2) + 128 * (kUnit * warp + lane % 16) + 16 * ((lane / 16) ^ (lane % 8));
@@ -79,12 +73,9 @@ struct Fragments {
 #pragma unroll
     for (int j = 0; j < 2 * kUnits; ++j) {
       const uint32_t unit = stage + args.x_bytes() + j / 2 * kUnitBytes;
-      if (kByRank)
-        load_matrices(b[j], (unit + chunk / 2 * (kUnitBytes / 2) + 128 * (8 * (j % 2) + lane % 8) +
-                             16 * ((lane / 8) ^ (lane % 8))) ^
-                                (64 * (chunk % 2)));
-      else
-        load_matrices_trans(b[j], unit + 32 * (32 * chunk + lane) + 16 * ((j % 2) ^ (lane / 4 % 2)));
+      load_matrices(b[j], (unit + chunk / 2 * (kUnitBytes / 2) + 128 * (8 * (j % 2) + lane % 8) +
+                           16 * ((lane / 8) ^ (lane % 8))) ^
+                              (64 * (chunk % 2)));
     }
   }
 };
@@ -108,13 +99,13 @@ __device__ void store(const Reduce& args, const Pass& pass, const float (&acc)[2
 }
 
 // A warp's 16 rows. The fragments of the next 32 of the contraction are loaded before those at hand are multiplied.
-template <int kUnits, bool kByRank>
+template <int kUnits>
 __device__ void multiply(const Reduce& args, CopyRing ring, int warp, int lane) {
   constexpr int kChunks = kDepth / 32;
   Fragments<kUnits> fragments[2];
   float acc[2 * kUnits][4] = {};
   barrier_wait(ring.full(), ring.parity);
-  fragments[0].template load<kByRank>(args, ring.at(), 0, warp, lane);
+  fragments[0].load(args, ring.at(), 0, warp, lane);
   for (int p = 0; p < args.num_passes; ++p) {
     const Pass& pass = args.pass[p];
     const int steps = steps_of(pass);
@@ -125,10 +116,10 @@ __device__ void multiply(const Reduce& args, CopyRing ring, int warp, int lane) 
       for (int chunk = 0; chunk < kChunks; ++chunk) {
         Fragments<kUnits>&f = fragments[chunk % 2], &then = fragments[1 - chunk % 2];
         if (chunk + 1 < kChunks) {
-          then.template load<kByRank>(args, now.at(), chunk + 1, warp, lane);
+          then.load(args, now.at(), chunk + 1, warp, lane);
         } else if (step + 1 < steps || p + 1 < args.num_passes) {
           barrier_wait(ring.full(), ring.parity);
-          then.template load<kByRank>(args, ring.at(), 0, warp, lane);
+          then.load(args, ring.at(), 0, warp, lane);
         }
 #pragma unroll
         for (int group = 0; group < 2; ++group)
@@ -147,7 +138,7 @@ __device__ void multiply(const Reduce& args, CopyRing ring, int warp, int lane) 
   }
 }
 
-template <int kUnits, bool kByRank>
+template <int kUnits>
 __global__ void __launch_bounds__(32 * (kMostWarps + 1)) reduce_rows(const __grid_constant__ Reduce args) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   extern __shared__ __align__(1024) uint8_t unaligned[];
@@ -157,27 +148,30 @@ __global__ void __launch_bounds__(32 * (kMostWarps + 1)) reduce_rows(const __gri
                 .stages = args.stages};
   if (threadIdx.x == 0) ring.init(args.warps);
   __syncthreads();
+  let_next_begin();
   if (warp == args.warps) {
-    if (lane == 0) fill<kByRank>(args, ring);
+    if (lane == 0) {
+      wait_for_previous();
+      fill(args, ring);
+    }
   } else {
-    multiply<kUnits, kByRank>(args, ring, warp, lane);
+    wait_for_previous();
+    multiply<kUnits>(args, ring, warp, lane);
   }
 #endif
 }
 
-template <int kUnits, bool kByRank>
+template <int kUnits>
 void launch(Reduce& args, int64_t rows, cudaStream_t stream) {
   const size_t stage_bytes = args.x_bytes() + kUnits * kUnitBytes, fixed = 1024 + CopyRing::kBarrierBytes;
   args.stages = static_cast<int>(std::min<size_t>(CopyRing::kMostStages, (kMostShared - fixed) / stage_bytes));
-  allow_shared<reduce_rows<kUnits, kByRank>>(kMostShared);
+  allow_shared<reduce_rows<kUnits>>(kMostShared);
   const auto blocks = static_cast<unsigned>((rows + kUnit * args.warps - 1) / (kUnit * args.warps));
-  reduce_rows<kUnits, kByRank><<<blocks, 32 * (args.warps + 1), fixed + args.stages * stage_bytes, stream>>>(args);
+  launch_early(reduce_rows<kUnits>, blocks, 32 * (args.warps + 1), fixed + args.stages * stage_bytes, stream, args);
 }
 
-template <bool kByRank>
 void launch(Reduce& args, int units, int64_t rows, cudaStream_t stream) {
-  constexpr void (*kLaunch[])(Reduce&, int64_t, cudaStream_t) = {launch<1, kByRank>, launch<2, kByRank>,
-                                                                 launch<3, kByRank>, launch<4, kByRank>};
+  constexpr void (*kLaunch[])(Reduce&, int64_t, cudaStream_t) = {launch<1>, launch<2>, launch<3>, launch<4>};
   kLaunch[units - 1](args, rows, stream);
 }
 
@@ -200,7 +194,7 @@ bool reduce_large(const PairProducts& products, const LoraRows& rows, bool toget
                                       .depth = static_cast<int>(product.x.cols),
                                       .first_unit = units};
     Pass& pass = args.pass[args.num_passes - 1];
-    args.b[p] = box_map(product.b, together ? kUnit : 64, together ? kDepth : kUnit);
+    args.b[p] = box_map(product.b, 64, kUnit);
     for (int column = 0; column < product.y_cols; column += kUnit, ++units, ++pass.units) {
       if (pass.units == kMostUnits) return false;
       args.unit[units] = {.map = p,
@@ -211,7 +205,7 @@ bool reduce_large(const PairProducts& products, const LoraRows& rows, bool toget
     }
     most_units = std::max(most_units, pass.units);
   }
-  (together ? launch<false> : launch<true>)(args, most_units, rows.count, stream);
+  launch(args, most_units, rows.count, stream);
   return true;
 }
 

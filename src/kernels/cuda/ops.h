@@ -110,6 +110,7 @@ void decode_advance(const DecodeState& state, std::span<const int32_t> tokens, C
 void adamw(Tensor w_new, Tensor working, ConstTensor w, Tensor m, Tensor v, ConstTensor grad, const AdamWStep& options,
            Stream& stream);
 void round_to_working(Tensor working, ConstTensor w, Stream& stream);
+void round_transposed(Tensor working, ConstTensor w, std::span<const FlatMatrix> matrices, Stream& stream);
 double sum_of_squares(ConstTensor x, Stream& stream);
 
 // random.cu
