@@ -40,7 +40,7 @@ class DeltaCuda : public ::testing::Test {
     std::vector<LoraPair> pairs;
     for (const Part& part : parts) {
       const uint64_t seed = 20 + pairs.size();
-      pairs.push_back({.a = activations(8, rank, seed),
+      pairs.push_back({.a = activations(rank, 8, seed),
                        .b = activations(rank, part.count, seed + 10, 0.3f),
                        .out_begin = part.begin,
                        .scale = 1.3f});

@@ -361,7 +361,7 @@ inline LoraSite site_of(std::span<const LoraPair> pairs) {
     site.pair[site.count++] = {.a = pair.a.data,
                                .b = pair.b.data,
                                .rank = static_cast<int32_t>(pair.rank()),
-                               .in = static_cast<int32_t>(pair.a[0]),
+                               .in = static_cast<int32_t>(pair.in()),
                                .out = static_cast<int32_t>(pair.b[1]),
                                .out_begin = static_cast<int32_t>(pair.out_begin),
                                .scale = pair.scale};
