@@ -3,7 +3,6 @@
 #include "core/error.h"
 #include "kernels/cpu/row_ops.h"
 #include "kernels/cuda/ops.h"
-#include "kernels/lora_checks.h"
 #include "kernels/pack.h"
 
 namespace lockstep::kernels {
@@ -30,30 +29,14 @@ int64_t require_rows(const ConstTensor& x, const ConstTensor& weight, const char
   return x.rank == 3 ? x.shape[0] * x.shape[1] : x.shape[0];
 }
 
-void require_forward(const ConstTensor& y, const ConstTensor& rstd, const ConstTensor& x, const ConstTensor& weight,
-                     const Stream& stream) {
-  const int64_t rows = require_rows(x, weight, "rmsnorm_forward", stream);
-  require_like(y, x, "rmsnorm_forward", "y", stream);
-  if (!rstd.empty()) require_f32(rstd, {rows}, "rmsnorm_forward", "rstd");
-}
-
 }  // namespace
 
 void rmsnorm_forward(Tensor y, Tensor rstd, ConstTensor x, ConstTensor weight, float eps, Stream& stream) {
-  require_forward(y, rstd, x, weight, stream);
+  const int64_t rows = require_rows(x, weight, "rmsnorm_forward", stream);
+  require_like(y, x, "rmsnorm_forward", "y", stream);
+  if (!rstd.empty()) require_f32(rstd, {rows}, "rmsnorm_forward", "rstd");
   if (stream.device() == Device::cuda) return cuda::rmsnorm_forward(y, rstd, x, weight, eps, stream);
   cpu::rmsnorm_forward(y, rstd, x, weight, eps, stream);
-}
-
-void rmsnorm_forward(Tensor y, Tensor rstd, Tensor x, const PendingDelta& delta, ConstTensor weight, float eps,
-                     Stream& stream) {
-  if (!delta.empty()) {
-    require_forward(y, rstd, x, weight, stream);
-    require_delta(x, delta, "rmsnorm_forward", stream);
-    if (cuda::rmsnorm_forward(y, rstd, x, delta, weight, eps, stream)) return;
-    add_delta(x, delta, stream);
-  }
-  rmsnorm_forward(y, rstd, x, weight, eps, stream);
 }
 
 void rmsnorm_backward(Tensor dx, ConstTensor dy, ConstTensor x, ConstTensor weight, ConstTensor rstd, bool accumulate,

@@ -52,14 +52,16 @@ void attention_half(ConstTensor x, int64_t layer, const Rows& rows, const BlockT
   const LayerWeights& w = weights_of(rows, layer);
   Stream& stream = *rows.stream;
   const kernels::AttentionShape shape = attention_shape(rows, layer);
-  const Arena::Scope scope(*rows.arena);
   kernels::rmsnorm_forward(t.norm, {}, x, w.input_norm.view(), c.norm_eps, stream);
-  const lora::LinearDelta qkv = begin_product(t.qkv, t.norm, w.qkv, w.qkv_bias, {}, layer, Product::qkv, rows);
-  kernels::heads_forward(t.qk, {}, t.qkv, qkv.get(), kept(t), head_norms(c, w), *rows.rope, rows.positions, shape,
-                         rows.attention, true, stream);
+  {
+    const Arena::Scope scope(*rows.arena);
+    const lora::LinearDelta delta = begin_product(t.qkv, t.norm, w.qkv, w.qkv_bias, {}, layer, Product::qkv, rows);
+    kernels::heads_forward(t.qk, {}, t.qkv, delta.get(), kept(t), head_norms(c, w), *rows.rope, rows.positions, shape,
+                           rows.attention, true, stream);
+  }
   kernels::attention_forward(t.att, t.stats, t.qk.cols(0, c.q_width()), shape, rows.attention, stream);
-  const lora::LinearDelta mid = begin_product(t.mid, t.att, w.o, w.o_bias, x, layer, Product::o, rows);
-  kernels::rmsnorm_forward(t.norm, {}, t.mid, mid.get(), w.post_norm.view(), c.norm_eps, stream);
+  product(t.mid, t.att, w.o, w.o_bias, x, layer, Product::o, rows);
+  kernels::rmsnorm_forward(t.norm, {}, t.mid, w.post_norm.view(), c.norm_eps, stream);
 }
 
 }  // namespace
@@ -72,11 +74,13 @@ void block_forward_kept(ConstTensor x, int64_t layer, const Rows& rows, const Bl
 
 void block_forward(Tensor y, ConstTensor x, int64_t layer, const Rows& rows, const BlockTensors& t) {
   const LayerWeights& w = weights_of(rows, layer);
-  const Arena::Scope scope(*rows.arena);
   attention_half(x, layer, rows, t);
-  const lora::LinearDelta gate_up =
-      begin_product(t.gate_up, t.norm, w.gate_up, w.gate_up_bias, {}, layer, Product::gate_up, rows);
-  kernels::swiglu_forward(t.act, t.gate_up, gate_up.get(), kept(t), *rows.stream);
+  {
+    const Arena::Scope scope(*rows.arena);
+    const lora::LinearDelta delta =
+        begin_product(t.gate_up, t.norm, w.gate_up, w.gate_up_bias, {}, layer, Product::gate_up, rows);
+    kernels::swiglu_forward(t.act, t.gate_up, delta.get(), kept(t), *rows.stream);
+  }
   product(y, t.act, w.down, w.down_bias, t.mid, layer, Product::down, rows);
 }
 

@@ -7,7 +7,6 @@
 #include "core/transfer.h"
 #include "kernels/attention.h"
 #include "kernels/op_case.h"
-#include "kernels/rmsnorm.h"
 #include "kernels/swiglu.h"
 
 namespace lockstep::kernels::testing {
@@ -249,7 +248,7 @@ TEST_F(HeadsDeltaCuda, HeadsEqualTheirParts) {
       for (const int64_t rank : {8, 16, 20, 64, 5, 256}) {
         const std::vector<LoraPair> pairs = pairs_of(sets[set], rank);
         const Tensor h = activations(kManyRows, total_rank(pairs), 2);
-        for (const int64_t rows : {int64_t{1}, int64_t{17}, int64_t{64}, int64_t{65}, int64_t{300}, kManyRows})
+        for (const int64_t rows : {int64_t{1}, int64_t{33}, int64_t{64}, int64_t{65}, int64_t{300}, kManyRows})
           for (const HeadsCase& c : {HeadsCase{shape, rows}, HeadsCase{shape, rows, false, true, true},
                                      HeadsCase{shape, rows, true, false}, HeadsCase{shape, rows, true, true, true}}) {
             if (rows == kManyRows && rank != 16) continue;
@@ -292,34 +291,6 @@ TEST_F(HeadsDeltaCuda, HeadsOfManyAdaptersEqualTheirParts) {
       });
       expect_same_heads(got, wanted, c, keep, "head_dim " + std::to_string(d));
     }
-  }
-}
-
-TEST_F(DeltaCuda, NormEqualsItsParts) {
-  for (const int64_t width : {107, 1000, 1024, 2560, 4096}) {
-    const Tensor x = activations(kManyRows, width, 1, 3), weight = floats(width, 3);
-    for (const int64_t rank : {8, 16, 20, 64, 5, 256})
-      for (const Part& part : {Part{0, width}, Part{0, width / 2}}) {
-        const Arena::Scope scope(bench_->arena);
-        const std::vector<LoraPair> pairs = pairs_of({part}, rank);
-        const Tensor h = activations(kManyRows, rank, 2);
-        for (const int64_t rows :
-             {int64_t{1}, int64_t{5}, int64_t{16}, int64_t{33}, int64_t{64}, int64_t{65}, int64_t{300}, kManyRows}) {
-          if (rows == kManyRows && rank != 16) continue;
-          const Arena::Scope of_rows(bench_->arena);
-          const std::string what = "width " + std::to_string(width) + ", " + text_of(rank, rows, 0);
-          const Tensor sum = copy_of(x.rows(0, rows)), got = copy_of(x.rows(0, rows));
-          const Tensor y = bench_->arena.alloc({rows, width}, DType::bf16), rstd = bench_->arena.alloc({rows});
-          const Tensor wanted = bench_->arena.alloc({rows, width}, DType::bf16),
-                       wanted_rstd = bench_->arena.alloc({rows});
-          lora_expand(sum, h.rows(0, rows), pairs, *stream_);
-          rmsnorm_forward(wanted, wanted_rstd, sum, weight, 1e-6f, *stream_);
-          rmsnorm_forward(y, rstd, got, {.h = h.rows(0, rows), .pairs = pairs}, weight, 1e-6f, *stream_);
-          expect_same(y, wanted, what);
-          expect_same(got, sum, what + ", sum");
-          expect_same(rstd, wanted_rstd, what + ", rstd");
-        }
-      }
   }
 }
 

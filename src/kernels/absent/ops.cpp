@@ -73,9 +73,6 @@ void swiglu_forward(Tensor, ConstTensor, Stream&) {
 bool swiglu_forward(Tensor, Tensor, const PendingDelta&, bool, Stream&) {
   absent();
 }
-bool rmsnorm_forward(Tensor, Tensor, Tensor, const PendingDelta&, ConstTensor, float, Stream&) {
-  absent();
-}
 bool heads_forward(Tensor, Tensor, Tensor, const PendingDelta&, bool, const HeadNorms&, const RopeTable&,
                    std::span<const int32_t>, const AttentionShape&, const DeviceSequences&, bool, Stream&) {
   absent();

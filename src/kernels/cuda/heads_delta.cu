@@ -154,8 +154,9 @@ bool pairs_fit(std::span<const LoraPair> pairs, int64_t head_dim) {
 bool heads_forward(Tensor qk, Tensor rstd, Tensor qkv, const PendingDelta& delta, bool keep, const HeadNorms& norms,
                    const RopeTable& table, std::span<const int32_t> positions, const AttentionShape& shape,
                    const DeviceSequences& sequences, bool store, Stream& stream) {
+  constexpr int64_t kFewRows = 32;  // up to here two launches take less time than the longer chain of one
   const int64_t rows = qkv.shape[0];
-  if (rows == 0 || (shape.head_dim != 64 && shape.head_dim != 128) || !reads_well(delta) ||
+  if (rows <= kFewRows || (shape.head_dim != 64 && shape.head_dim != 128) || !reads_well(delta) ||
       !pairs_fit(delta.pairs, shape.head_dim) || !rows_aligned(qkv) || !rows_aligned(qk))
     return false;
   Heads h = heads_of(qkv, rstd, norms, table, positions, shape);
