@@ -7,6 +7,7 @@
 #include "kernels/cpu/attention_work.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/key_spans.h"
+#include "kernels/lora_checks.h"
 #include "kernels/pack.h"
 #include "kernels/rmsnorm.h"
 
@@ -136,17 +137,24 @@ void require_heads(const ConstTensor& x, int64_t heads, const AttentionShape& sh
                       .wanted = std::to_string(rows)});
 }
 
+void require_heads_forward(const ConstTensor& qk, const ConstTensor& rstd, const ConstTensor& qkv,
+                           const HeadNorms& norms, std::span<const int32_t> positions, const AttentionShape& shape,
+                           const AttentionRows& rows, bool store, const Stream& stream) {
+  constexpr const char* kOp = "heads_forward";
+  const int64_t all = shape.heads + shape.kv_heads, count = rows_of(qkv);
+  require_heads(qkv, all + shape.kv_heads, shape, norms, positions, kOp, "qkv", stream);
+  require_tensor(qk, qkv.dtype, {count, all * shape.head_dim}, kOp, "qk");
+  if (!rstd.empty()) require_f32(rstd, {all * count}, kOp, "rstd");
+  if (store) require_sequences(rows.sequences, count, kOp);
+}
+
 }  // namespace
 
 void heads_forward(Tensor qk, Tensor rstd, ConstTensor qkv, const HeadNorms& norms, const RopeTable& table,
                    std::span<const int32_t> positions, const AttentionShape& shape, const AttentionRows& rows,
                    bool store, Stream& stream) {
-  constexpr const char* kOp = "heads_forward";
   const int64_t heads = shape.heads, all = shape.heads + shape.kv_heads, count = rows_of(qkv), d = shape.head_dim;
-  require_heads(qkv, all + shape.kv_heads, shape, norms, positions, kOp, "qkv", stream);
-  require_tensor(qk, qkv.dtype, {count, all * d}, kOp, "qk");
-  if (!rstd.empty()) require_f32(rstd, {all * count}, kOp, "rstd");
-  if (store) require_sequences(rows.sequences, count, kOp);
+  require_heads_forward(qk, rstd, qkv, norms, positions, shape, rows, store, stream);
   if (stream.device() == Device::cuda)
     return cuda::heads_forward(qk, rstd, qkv, norms, table, positions, shape, rows.device, store, stream);
   if (!norms.q_norm.empty()) {
@@ -159,6 +167,19 @@ void heads_forward(Tensor qk, Tensor rstd, ConstTensor qkv, const HeadNorms& nor
   }
   rope(qk, all, positions, table, +1, stream);
   if (store) kv_store(qk.cols(heads * d, all * d), qkv.cols(all * d, (all + shape.kv_heads) * d), shape, rows, stream);
+}
+
+void heads_forward(Tensor qk, Tensor rstd, Tensor qkv, const PendingDelta& delta, bool keep, const HeadNorms& norms,
+                   const RopeTable& table, std::span<const int32_t> positions, const AttentionShape& shape,
+                   const AttentionRows& rows, bool store, Stream& stream) {
+  if (!delta.empty()) {
+    require_heads_forward(qk, rstd, qkv, norms, positions, shape, rows, store, stream);
+    require_delta(qkv, delta, "heads_forward", stream);
+    if (cuda::heads_forward(qk, rstd, qkv, delta, keep, norms, table, positions, shape, rows.device, store, stream))
+      return;
+    add_delta(qkv, delta, stream);
+  }
+  heads_forward(qk, rstd, qkv, norms, table, positions, shape, rows, store, stream);
 }
 
 void heads_backward(Tensor d_qkv, ConstTensor qkv, ConstTensor rstd, const HeadNorms& norms, const RopeTable& table,

@@ -82,6 +82,13 @@ void rmsnorm_backward(Tensor, ConstTensor, ConstTensor, ConstTensor, ConstTensor
 void swiglu_forward(Tensor, ConstTensor, Stream&) {
   absent();
 }
+bool swiglu_forward(Tensor, Tensor, const PendingDelta&, bool, Stream&) {
+  absent();
+}
+bool heads_forward(Tensor, Tensor, Tensor, const PendingDelta&, bool, const HeadNorms&, const RopeTable&,
+                   std::span<const int32_t>, const AttentionShape&, const DeviceSequences&, bool, Stream&) {
+  absent();
+}
 void swiglu_backward(Tensor, ConstTensor, ConstTensor, Stream&) {
   absent();
 }

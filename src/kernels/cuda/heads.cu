@@ -1,36 +1,12 @@
+#include "kernels/cuda/head_rows.cuh"
 #include "kernels/cuda/heads.cuh"
-#include "kernels/cuda/ops.h"
 
 namespace lockstep::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 128;
 
-struct Heads {
-  int64_t rows;
-  int heads, kv_heads, head_dim;
-  uint32_t items;  // heads of a row that get threads: queries, keys, and values if they are to be stored
-  const int32_t* positions;
-  const float *cosines, *sines;
-  const float *q_norm, *k_norm;  // both or neither
-  float* rstd;
-  float eps;
-  int64_t kv_offset;
-  const DeviceSequence* sequences;  // nullptr: nothing is stored
-  const int32_t* sequence_of_row;
-  void* const* blocks;
-  bool norms_aligned;
-};
-
-struct Matrix {
-  bf16* data;
-  int64_t stride;
-  bool aligned;
-
-  explicit Matrix(const ConstTensor& t)
-      : data(const_cast<bf16*>(data_of<bf16>(t))), stride(t.row_stride), aligned(rows_aligned(t)) {}
-  __device__ bf16* at(int64_t row, int column) const { return data + row * stride + column; }
-};
+using Matrix = HeadMatrix;
 
 // What one thread has of its head.
 struct Part {
@@ -52,28 +28,13 @@ struct Part {
     part.active = part.row < h.rows && part.low < h.head_dim / 2;
     return part;
   }
-  __device__ bool is_query(const Heads& h) const { return head < h.heads; }
-  __device__ bool is_value(const Heads& h) const { return head >= h.heads + h.kv_heads; }
-  __device__ int64_t angles_at(const Heads& h) const { return int64_t{h.positions[row]} * (h.head_dim / 2) + low; }
-  __device__ int64_t rstd_index(const Heads& h) const {
-    return is_query(h) ? row * h.heads + head : h.rows * h.heads + row * h.kv_heads + (head - h.heads);
-  }
 };
-
-// Where keys (values: 1) of a row and kv head live.
-__device__ __forceinline__ bf16* stored(const Heads& h, const Part& part, int kv_head, int values) {
-  const int position = h.positions[part.row];
-  const DeviceSequence& sequence = h.sequences[h.sequence_of_row[part.row]];
-  bf16* block = static_cast<bf16*>(h.blocks[sequence.block_begin + position / kKvBlock]) + h.kv_offset;
-  const int64_t head = static_cast<int64_t>(values * h.kv_heads + kv_head) * kKvBlock + position % kKvBlock;
-  return block + head * h.head_dim;
-}
 
 template <int kLanes>
 __global__ void __launch_bounds__(kThreads) heads_kernel(Matrix qk, Matrix qkv, Heads h) {
   const Part part = Part::mine<kLanes>(h);
   const int column = part.head * h.head_dim;
-  const bool is_value = part.is_value(h);
+  const bool is_value = h.is_value(part.head);
   float a[8] = {}, b[8] = {}, low[8], high[8];
   begin_early();
   Angles angles;
@@ -82,9 +43,9 @@ __global__ void __launch_bounds__(kThreads) heads_kernel(Matrix qk, Matrix qkv, 
     load8(b, qkv.at(part.row, column + part.high), 8, qkv.aligned);
     // What is needed after the sum is asked for before it: a decode step has nothing else to hide the wait behind.
     if (!is_value) {
-      angles.load(h.cosines, h.sines, part.angles_at(h));
+      angles.load(h.cosines, h.sines, h.angles_at(part.row, part.low));
       if (h.q_norm) {
-        const float* norm = part.is_query(h) ? h.q_norm : h.k_norm;
+        const float* norm = h.is_query(part.head) ? h.q_norm : h.k_norm;
         load8(low, norm + part.low, 8, h.norms_aligned);
         load8(high, norm + part.high, 8, h.norms_aligned);
       }
@@ -96,14 +57,14 @@ __global__ void __launch_bounds__(kThreads) heads_kernel(Matrix qk, Matrix qkv, 
   if (!is_value) {
     if (h.q_norm) {
       scale_head(a, rstd, low), scale_head(b, rstd, high);
-      if (h.rstd && part.lane == 0) h.rstd[part.rstd_index(h)] = rstd;
+      if (h.rstd && part.lane == 0) h.rstd[h.rstd_index(part.row, part.head)] = rstd;
     }
     rotate(a, b, angles, 1);
     store8(qk.at(part.row, column + part.low), a, 8, qk.aligned);
     store8(qk.at(part.row, column + part.high), b, 8, qk.aligned);
   }
-  if (h.sequences && !part.is_query(h)) {
-    bf16* to = stored(h, part, part.head - h.heads - (is_value ? h.kv_heads : 0), is_value);
+  if (h.sequences && !h.is_query(part.head)) {
+    bf16* to = stored(h, part.row, h.positions[part.row], part.head);
     store8(to + part.low, a, 8, true);
     store8(to + part.high, b, 8, true);
   }
@@ -118,11 +79,11 @@ __global__ void __launch_bounds__(kThreads) heads_grad_kernel(Matrix d_qkv, Matr
     load8(a, d_qkv.at(part.row, column + part.low), 8, d_qkv.aligned);
     load8(b, d_qkv.at(part.row, column + part.high), 8, d_qkv.aligned);
     Angles angles;
-    angles.load(h.cosines, h.sines, part.angles_at(h));
+    angles.load(h.cosines, h.sines, h.angles_at(part.row, part.low));
     rotate(a, b, angles, -1);
   }
   if (h.q_norm) {
-    const float* norm = part.is_query(h) ? h.q_norm : h.k_norm;
+    const float* norm = h.is_query(part.head) ? h.q_norm : h.k_norm;
     float low[8] = {}, high[8] = {}, x_low[8] = {}, x_high[8] = {};
     float rstd = 0;
     if (part.active) {
@@ -130,7 +91,7 @@ __global__ void __launch_bounds__(kThreads) heads_grad_kernel(Matrix d_qkv, Matr
       load8(high, norm + part.high, 8, h.norms_aligned);
       load8(x_low, qkv.at(part.row, column + part.low), 8, qkv.aligned);
       load8(x_high, qkv.at(part.row, column + part.high), 8, qkv.aligned);
-      rstd = h.rstd[part.rstd_index(h)];
+      rstd = h.rstd[h.rstd_index(part.row, part.head)];
     }
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
@@ -149,25 +110,6 @@ __global__ void __launch_bounds__(kThreads) heads_grad_kernel(Matrix d_qkv, Matr
   if (!part.active) return;
   store8(d_qkv.at(part.row, column + part.low), a, 8, d_qkv.aligned);
   store8(d_qkv.at(part.row, column + part.high), b, 8, d_qkv.aligned);
-}
-
-Heads heads_of(const ConstTensor& qkv, const ConstTensor& rstd, const HeadNorms& norms, const RopeTable& table,
-               std::span<const int32_t> positions, const AttentionShape& shape) {
-  const auto at_16 = [](const ConstTensor& t) { return reinterpret_cast<uintptr_t>(t.data) % 16 == 0; };
-  return {.rows = qkv.shape[0],
-          .heads = static_cast<int>(shape.heads),
-          .kv_heads = static_cast<int>(shape.kv_heads),
-          .head_dim = static_cast<int>(shape.head_dim),
-          .items = static_cast<uint32_t>(shape.heads + shape.kv_heads),
-          .positions = positions.data(),
-          .cosines = table.cos(),
-          .sines = table.sin(),
-          .q_norm = norms.q_norm.empty() ? nullptr : data_of<float>(norms.q_norm),
-          .k_norm = norms.k_norm.empty() ? nullptr : data_of<float>(norms.k_norm),
-          .rstd = rstd.empty() ? nullptr : const_cast<float*>(data_of<float>(rstd)),
-          .eps = norms.eps,
-          .kv_offset = shape.kv_offset,
-          .norms_aligned = at_16(norms.q_norm) && at_16(norms.k_norm)};
 }
 
 // launch(threads of a head as a constant, grid)
@@ -190,9 +132,7 @@ void heads_forward(Tensor qk, Tensor rstd, ConstTensor qkv, const HeadNorms& nor
   if (h.rows == 0) return;
   if (store) {
     h.items += static_cast<uint32_t>(h.kv_heads);
-    h.sequences = sequences.sequences;
-    h.sequence_of_row = sequences.sequence_of_row;
-    h.blocks = sequences.blocks;
+    h.store_in(sequences);
   }
   for_head_dim(h, [&](auto lanes, unsigned grid) {
     launch_early(heads_kernel<lanes.value>, grid, kThreads, 0, stream_of(stream), Matrix(qk), Matrix(qkv), h);

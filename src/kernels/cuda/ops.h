@@ -81,8 +81,6 @@ void rmsnorm_backward(Tensor dx, ConstTensor dy, ConstTensor x, ConstTensor weig
                       Stream& stream);
 void swiglu_forward(Tensor y, ConstTensor gate_up, Stream& stream);
 // False: nothing done, the delta is to be added before.
-bool rmsnorm_forward(Tensor y, Tensor rstd, Tensor x, const PendingDelta& delta, ConstTensor weight, float eps,
-                     Stream& stream);
 bool swiglu_forward(Tensor y, Tensor gate_up, const PendingDelta& delta, bool keep, Stream& stream);
 void swiglu_backward(Tensor d_gate_up, ConstTensor dy, ConstTensor gate_up, Stream& stream);
 void add(Tensor y, ConstTensor x, Stream& stream);
