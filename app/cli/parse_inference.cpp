@@ -92,6 +92,8 @@ FlagSet bench_flags(recipes::BenchOptions& o) {
              {"--lora-rank", "R", number(o.lora_rank, 1, 8192), "rank of the adapter, on all linear layers"},
              {"--decode-batch", "N[,N...]", counts(o.decode_batches, 1, 65536),
               "sequences decoded at once (CPU 1,8,32; GPU 1,64,256)"},
+             {"--n-samples-per-prompt", "N", number(o.samples_per_prompt, 1, 65536),
+              "of those, samples of one prompt; divides every --decode-batch (1)"},
              {"--prompt-length", "N", number(o.prompt_tokens, 1, 10'000'000), "prompt tokens of each (128)"},
              {"--new-tokens", "N", number(o.new_tokens, 1, 10'000'000), "new tokens of each (CPU 128; GPU 256)"},
              {"--only", "PART[,PART...]", bench_parts(o.parts),

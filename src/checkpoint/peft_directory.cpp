@@ -52,7 +52,7 @@ std::string partner(const std::string& name) {
 }
 
 void check_tensors(const SafetensorsFile& file) {
-  for (const auto& [name, tensor] : file.tensors()) {
+  for (const auto& [name, tensor, source] : file.tensors()) {
     if (!name.ends_with(kSuffixA) && !name.ends_with(kSuffixB))
       throw FormatError({.what = "the adapter holds a tensor that is no LoRA factor of a linear layer",
                          .where = file.path().string(),

@@ -194,7 +194,7 @@ void append_bytes(std::string& out, const ConstTensor& tensor) {
 
 SafetensorsFile::SafetensorsFile(const fs::Path& path, Read read) : path_(path) {
   if (read == Read::mapped)
-    map_.emplace(path);
+    map_ = std::make_shared<const fs::MappedFile>(path);
   else
     copy_ = fs::read_buffer(path);
   HeaderReader reader(bytes(), path.string());
@@ -202,14 +202,16 @@ SafetensorsFile::SafetensorsFile(const fs::Path& path, Read read) : path_(path) 
   tensors_.reserve(entries.size());
   for (const Entry& entry : entries) {
     const std::byte* memory = reader.data().data() + entry.begin;
+    const fs::MappedFile* file = map_.get();
     if (entry.end > entry.begin &&
         reinterpret_cast<uintptr_t>(memory) % static_cast<uint64_t>(dtype_bytes(entry.dtype)) != 0) {
       realigned_.emplace_back(entry.end - entry.begin, Buffer::Fill::none);
       std::memcpy(realigned_.back().data(), memory, entry.end - entry.begin);
       memory = static_cast<const std::byte*>(realigned_.back().data());
+      file = nullptr;
     }
     index_[entry.name] = tensors_.size();
-    tensors_.push_back({entry.name, view(entry, memory)});
+    tensors_.push_back({entry.name, view(entry, memory), file});
   }
 }
 

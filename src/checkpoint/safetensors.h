@@ -8,7 +8,7 @@
 #pragma once
 
 #include <map>
-#include <optional>
+#include <memory>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -40,9 +40,9 @@ class SafetensorsFile {
 
  private:
   fs::Path path_;
-  std::optional<fs::MappedFile> map_;
-  Buffer copy_;                    // without a map
-  std::vector<Buffer> realigned_;  // copies of tensors that begin at an address their type cannot have
+  std::shared_ptr<const fs::MappedFile> map_;  // stays where it is: tensors name it
+  Buffer copy_;                                // without a map
+  std::vector<Buffer> realigned_;              // copies of tensors that begin at an address their type cannot have
   NamedTensors tensors_;
   std::unordered_map<std::string, size_t> index_;
   std::map<std::string, std::string> metadata_;

@@ -46,8 +46,9 @@ class Descriptor {
   Descriptor(const Descriptor&) = delete;
   Descriptor& operator=(const Descriptor&) = delete;
   int get() const { return fd_; }
+  int release() { return std::exchange(fd_, -1); }
   // Some file systems report a failed write only here.
-  int close() { return ::close(std::exchange(fd_, -1)); }
+  int close() { return ::close(release()); }
 
  private:
   int fd_;
@@ -238,7 +239,7 @@ void require_writable_directory(const Path& dir) {
 }
 
 MappedFile::MappedFile(const Path& path) : path_(path) {
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (file.get() < 0) cannot_read(path, errno);
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) cannot_read(path, errno);
@@ -248,13 +249,18 @@ MappedFile::MappedFile(const Path& path) : path_(path) {
   void* data = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.get(), 0);
   if (data == MAP_FAILED) cannot_read(path, errno);
   data_ = data;
+  fd_ = file.release();
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
-    : path_(std::move(other.path_)), data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+    : path_(std::move(other.path_)),
+      fd_(std::exchange(other.fd_, -1)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(path_, other.path_);
+  std::swap(fd_, other.fd_);
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
   return *this;
@@ -262,6 +268,19 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 
 MappedFile::~MappedFile() {
   if (data_ != nullptr) ::munmap(data_, size_);
+  if (fd_ >= 0) ::close(fd_);
+}
+
+void MappedFile::read(void* to, std::span<const std::byte> part) const {
+  auto at = static_cast<off_t>(part.data() - bytes().data());
+  auto* next = static_cast<std::byte*>(to);
+  for (size_t left = part.size(); left > 0;) {
+    const ssize_t got = ::pread(fd_, next, left, at);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) cannot_read(path_, errno);
+    if (got == 0) changed_while_read(path_, fmt::format("{} bytes", at), size_);
+    next += got, at += got, left -= static_cast<size_t>(got);
+  }
 }
 
 }  // namespace lockstep::fs

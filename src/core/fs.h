@@ -47,8 +47,14 @@ class MappedFile {
   std::span<const std::byte> bytes() const { return {static_cast<const std::byte*>(data_), size_}; }
   const Path& path() const { return path_; }
 
+  // Copies a part of bytes() by a system call. Through the map every page would be entered into this process's tables,
+  // and taken out in the end: for gigabytes that are read once, that takes longer than the copying. DataError if the
+  // file has become shorter. Any thread.
+  void read(void* to, std::span<const std::byte> part) const;
+
  private:
   Path path_;
+  int fd_ = -1;
   void* data_ = nullptr;
   size_t size_ = 0;
 };

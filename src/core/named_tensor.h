@@ -8,9 +8,14 @@
 
 namespace lockstep {
 
+namespace fs {
+class MappedFile;
+}
+
 struct NamedTensor {
   std::string name;
-  ConstTensor tensor;  // memory belongs to whoever made it (a mapped file, an adapter buffer)
+  ConstTensor tensor;                    // memory belongs to whoever made it (a mapped file, an adapter buffer)
+  const fs::MappedFile* file = nullptr;  // of which the tensor's bytes are a part
 };
 using NamedTensors = std::vector<NamedTensor>;
 

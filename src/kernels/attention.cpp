@@ -6,6 +6,8 @@
 #include "core/transfer.h"
 #include "kernels/cpu/attention_work.h"
 #include "kernels/cuda/ops.h"
+#include "kernels/key_spans.h"
+#include "kernels/lora_checks.h"
 #include "kernels/pack.h"
 #include "kernels/rmsnorm.h"
 
@@ -83,6 +85,12 @@ AttentionRows place_sequences(std::span<const AttentionSequence> sequences, cons
     const int64_t floats = span_scratch_floats(shape, device.num_sequences, device.max_positions);
     device.span_scratch = arena.alloc({floats}).f32();
     zero(device.span_scratch, static_cast<size_t>(floats) * sizeof(float), stream);
+    const KeySpans spans = shared_key_spans(sequences, shape);
+    if (!spans.shared.empty()) {
+      device.num_shared_spans = static_cast<int64_t>(spans.shared.size());
+      device.shared_spans = upload(std::span<const SharedSpan>(spans.shared), arena, stream).data();
+      device.first_own_span = upload(std::span<const int32_t>(spans.first_own), arena, stream).data();
+    }
   } else {
     device.num_tiles = static_cast<int64_t>(tiles.size());
     device.tiles = upload(std::span<const QueryTile>(tiles), arena, stream).data();
@@ -129,17 +137,24 @@ void require_heads(const ConstTensor& x, int64_t heads, const AttentionShape& sh
                       .wanted = std::to_string(rows)});
 }
 
+void require_heads_forward(const ConstTensor& qk, const ConstTensor& rstd, const ConstTensor& qkv,
+                           const HeadNorms& norms, std::span<const int32_t> positions, const AttentionShape& shape,
+                           const AttentionRows& rows, bool store, const Stream& stream) {
+  constexpr const char* kOp = "heads_forward";
+  const int64_t all = shape.heads + shape.kv_heads, count = rows_of(qkv);
+  require_heads(qkv, all + shape.kv_heads, shape, norms, positions, kOp, "qkv", stream);
+  require_tensor(qk, qkv.dtype, {count, all * shape.head_dim}, kOp, "qk");
+  if (!rstd.empty()) require_f32(rstd, {all * count}, kOp, "rstd");
+  if (store) require_sequences(rows.sequences, count, kOp);
+}
+
 }  // namespace
 
 void heads_forward(Tensor qk, Tensor rstd, ConstTensor qkv, const HeadNorms& norms, const RopeTable& table,
                    std::span<const int32_t> positions, const AttentionShape& shape, const AttentionRows& rows,
                    bool store, Stream& stream) {
-  constexpr const char* kOp = "heads_forward";
   const int64_t heads = shape.heads, all = shape.heads + shape.kv_heads, count = rows_of(qkv), d = shape.head_dim;
-  require_heads(qkv, all + shape.kv_heads, shape, norms, positions, kOp, "qkv", stream);
-  require_tensor(qk, qkv.dtype, {count, all * d}, kOp, "qk");
-  if (!rstd.empty()) require_f32(rstd, {all * count}, kOp, "rstd");
-  if (store) require_sequences(rows.sequences, count, kOp);
+  require_heads_forward(qk, rstd, qkv, norms, positions, shape, rows, store, stream);
   if (stream.device() == Device::cuda)
     return cuda::heads_forward(qk, rstd, qkv, norms, table, positions, shape, rows.device, store, stream);
   if (!norms.q_norm.empty()) {
@@ -152,6 +167,19 @@ void heads_forward(Tensor qk, Tensor rstd, ConstTensor qkv, const HeadNorms& nor
   }
   rope(qk, all, positions, table, +1, stream);
   if (store) kv_store(qk.cols(heads * d, all * d), qkv.cols(all * d, (all + shape.kv_heads) * d), shape, rows, stream);
+}
+
+void heads_forward(Tensor qk, Tensor rstd, Tensor qkv, const PendingDelta& delta, bool keep, const HeadNorms& norms,
+                   const RopeTable& table, std::span<const int32_t> positions, const AttentionShape& shape,
+                   const AttentionRows& rows, bool store, Stream& stream) {
+  if (!delta.empty()) {
+    require_heads_forward(qk, rstd, qkv, norms, positions, shape, rows, store, stream);
+    require_delta(qkv, delta, "heads_forward", stream);
+    if (cuda::heads_forward(qk, rstd, qkv, delta, keep, norms, table, positions, shape, rows.device, store, stream))
+      return;
+    add_delta(qkv, delta, stream);
+  }
+  heads_forward(qk, rstd, qkv, norms, table, positions, shape, rows, store, stream);
 }
 
 void heads_backward(Tensor d_qkv, ConstTensor qkv, ConstTensor rstd, const HeadNorms& norms, const RopeTable& table,
@@ -198,6 +226,21 @@ void attention_forward(Tensor o, Tensor stats, ConstTensor q, const AttentionSha
   require_sequences(rows.sequences, count, kOp);
   if (stream.device() == Device::cuda) return cuda::attention_forward(o, stats, q, shape, rows.device, stream);
   cpu::attention_forward({o, stats, q}, shape, rows.sequences, stream);
+}
+
+void heads_attention_forward(Tensor o, Tensor qk, ConstTensor qkv, const HeadNorms& norms, const RopeTable& table,
+                             std::span<const int32_t> positions, const AttentionShape& shape, const AttentionRows& rows,
+                             Stream& stream) {
+  constexpr const char* kOp = "heads_attention_forward";
+  const int64_t count = rows_of(qkv), width = shape.heads * shape.head_dim;
+  if (stream.device() == Device::cuda) {
+    require_heads(qkv, shape.heads + 2 * shape.kv_heads, shape, norms, positions, kOp, "qkv", stream);
+    require_tensor(o, qkv.dtype, {count, width}, kOp, "o");
+    require_sequences(rows.sequences, count, kOp);
+    if (cuda::heads_attention_forward(o, qk, qkv, norms, table, positions, shape, rows.device, stream)) return;
+  }
+  heads_forward(qk, {}, qkv, norms, table, positions, shape, rows, true, stream);
+  attention_forward(o, {}, qk.cols(0, width), shape, rows, stream);
 }
 
 void attention_backward(Tensor dq, Tensor dk, Tensor dv, ConstTensor d_o, ConstTensor q, ConstTensor o,

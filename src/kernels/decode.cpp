@@ -5,10 +5,10 @@
 
 namespace lockstep::kernels {
 
-void decode_advance(const DecodeState& state, std::span<const int32_t> tokens, ConstTensor logprobs, Stream& stream) {
-  if (stream.device() == Device::cpu) throw DeviceError({.what = "decode_advance is a GPU's"});
-  require_f32(logprobs, {static_cast<int64_t>(tokens.size())}, "decode_advance", "logprobs");
-  cuda::decode_advance(state, tokens, logprobs, stream);
+void decode_draw(const DecodeState& state, ConstTensor logits, float inv_temperature, Stream& stream) {
+  if (stream.device() == Device::cpu) throw DeviceError({.what = "decode_draw is a GPU's"});
+  require_f32(logits, {state.num_rows, logits.rank == 2 ? logits.shape[1] : 0}, "decode_draw", "logits");
+  cuda::decode_draw(state, logits, inv_temperature, stream);
 }
 
 }  // namespace lockstep::kernels

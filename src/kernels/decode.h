@@ -1,4 +1,5 @@
-// What a decode step on a GPU hands to the next one without the host: the drawn tokens become the next inputs.
+// The end of a decode step on a GPU, and what it hands to the next one without the host: the drawn tokens become the
+// next inputs.
 #pragma once
 
 #include <span>
@@ -22,8 +23,10 @@ struct DecodeState {
   float* logprobs = nullptr;            // [steps, B]
 };
 
-// Records this step's tokens and log-probs [B], and moves every active row on by one position. A row whose token is -1
-// (its logits were not finite) goes on with token 0.   GPU only: on the CPU the scheduler does this (DeviceError).
-void decode_advance(const DecodeState& state, std::span<const int32_t> tokens, ConstTensor logprobs, Stream& stream);
+// Draws every row's token from logits [B, V] f32 (sample_tokens), takes its log-prob at logits * inv_temperature
+// (logprob_forward), both with the bits of those ops, records them, and moves every active row on by one position. A
+// row whose token is -1 (its logits were not finite) has log-prob 0 and goes on with token 0. GPU only: on the CPU the
+// scheduler does this (DeviceError).
+void decode_draw(const DecodeState& state, ConstTensor logits, float inv_temperature, Stream& stream);
 
 }  // namespace lockstep::kernels

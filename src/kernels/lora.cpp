@@ -142,21 +142,6 @@ void lora_gradient(const GradientPlan& plan, ConstTensor x, ConstTensor h, Const
   }
 }
 
-namespace {
-
-void require_tiles(const LoraTiles& tiles, int64_t site, const ConstTensor& h, const char* op, const Stream& stream) {
-  if (stream.device() == Device::cpu) throw DeviceError({.what = std::string(op) + " is a GPU's"});
-  if (tiles.num_tiles < 1 || tiles.most_rank < 16 || tiles.most_rank % 16 != 0 || tiles.most_rank > kMostGpuRank ||
-      site < 0 || site >= tiles.num_sites)
-    throw ShapeError({.what = "impossible tiles of adapter rows",
-                      .where = op,
-                      .got = std::to_string(tiles.num_tiles) + " tiles, rank " + std::to_string(tiles.most_rank) +
-                             ", site " + std::to_string(site)});
-  require_tensor(h, activation_dtype(stream.device()), {h.shape[0], tiles.h_columns()}, op, "h");
-}
-
-}  // namespace
-
 void lora_shrink_tiles(Tensor h, ConstTensor x, const LoraTiles& tiles, int64_t site, Stream& stream) {
   require_tiles(tiles, site, h, "lora_shrink_tiles", stream);
   cuda::lora_shrink_tiles(h, x, tiles, site, stream);
@@ -165,6 +150,13 @@ void lora_shrink_tiles(Tensor h, ConstTensor x, const LoraTiles& tiles, int64_t 
 void lora_expand_tiles(Tensor y, ConstTensor h, const LoraTiles& tiles, int64_t site, Stream& stream) {
   require_tiles(tiles, site, h, "lora_expand_tiles", stream);
   cuda::lora_expand_tiles(y, h, tiles, site, stream);
+}
+
+void add_delta(Tensor y, const PendingDelta& delta, Stream& stream) {
+  if (delta.empty()) return;
+  require_delta(y, delta, "add_delta", stream);
+  if (delta.pairs.empty()) return lora_expand_tiles(y, delta.h, delta.tiles, delta.site, stream);
+  lora_expand(y, delta.h, delta.pairs, stream);
 }
 
 }  // namespace lockstep::kernels

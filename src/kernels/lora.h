@@ -80,9 +80,9 @@ struct LoraTiles {
 void lora_shrink_tiles(Tensor h, ConstTensor x, const LoraTiles& tiles, int64_t site, Stream& stream);
 void lora_expand_tiles(Tensor y, ConstTensor h, const LoraTiles& tiles, int64_t site, Stream& stream);
 
-// What a product on a GPU still lacks: scale h B, of one adapter (pairs) or of many (tiles). The op that reads the
-// product adds it on its way (rmsnorm_forward, heads_forward, swiglu_forward), or add_delta does; the bits are the
-// same.
+// What a product on a GPU still lacks: scale h B, of one adapter (pairs) or of many (tiles, whose pairs are whole
+// modules: gate, up or both, heads of q, k and v). The op that reads the product adds it on its way (heads_forward,
+// swiglu_forward), or add_delta does; the bits are the same.
 struct PendingDelta {
   ConstTensor h;  // [T, total rank], or [T, tiles.h_columns()]
   std::span<const LoraPair> pairs = {};

@@ -48,4 +48,24 @@ void require_output(const ConstTensor& y, std::span<const LoraPair> pairs, const
                     .wanted = "at least " + std::to_string(width) + " columns of activations"});
 }
 
+void require_tiles(const LoraTiles& tiles, int64_t site, const ConstTensor& h, const char* op, const Stream& stream) {
+  if (stream.device() == Device::cpu) throw DeviceError({.what = std::string(op) + " is a GPU's"});
+  if (tiles.num_tiles < 1 || tiles.most_rank < 16 || tiles.most_rank % 16 != 0 || tiles.most_rank > kMostGpuRank ||
+      site < 0 || site >= tiles.num_sites)
+    throw ShapeError({.what = "impossible tiles of adapter rows",
+                      .where = op,
+                      .got = std::to_string(tiles.num_tiles) + " tiles, rank " + std::to_string(tiles.most_rank) +
+                             ", site " + std::to_string(site)});
+  require_tensor(h, activation_dtype(stream.device()), {h.shape[0], tiles.h_columns()}, op, "h");
+}
+
+void require_delta(const ConstTensor& y, const PendingDelta& delta, const char* op, const Stream& stream) {
+  if (stream.device() == Device::cpu)
+    throw DeviceError({.what = "an adapter's part that is still to be added is a GPU's", .where = op});
+  if (delta.pairs.empty()) return require_tiles(delta.tiles, delta.site, delta.h, op, stream);
+  require_pairs(delta.pairs, op, stream);
+  require_inner(delta.h, y.shape[0], delta.pairs, op, stream);
+  require_output(y, delta.pairs, op, stream);
+}
+
 }  // namespace lockstep::kernels

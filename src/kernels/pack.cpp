@@ -1,10 +1,13 @@
 #include "kernels/pack.h"
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "core/error.h"
 #include "kernels/cpu/matrix_ops.h"
 #include "kernels/cuda/ops.h"
+#include "kernels/pack_file.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -28,9 +31,8 @@ void require_part(const ConstTensor& part, const ConstTensor& first, size_t inde
                       .wanted = std::string(dtype_name(first.dtype)) + ", as parts[0]"});
 }
 
-}  // namespace
-
-PackedWeight pack_weight(std::span<const ConstTensor> parts, Stream& stream, Region* region) {
+// The packed weight but for its memory.
+PackedWeight checked(std::span<const ConstTensor> parts) {
   if (parts.empty()) throw ShapeError({.what = "nothing to pack", .where = "pack_weight: parts", .wanted = "[N, K]"});
   PackedWeight weight;
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -39,9 +41,36 @@ PackedWeight pack_weight(std::span<const ConstTensor> parts, Stream& stream, Reg
   }
   weight.depth = parts[0][1];
   weight.dtype = parts[0].dtype;
+  return weight;
+}
+
+}  // namespace
+
+size_t gpu_bytes(int64_t rows, int64_t depth) {
+  return static_cast<size_t>(rows * depth * dtype_bytes(DType::bf16));
+}
+
+PackedWeight pack_weight(std::span<const NamedTensor* const> parts, Stream& stream, Region* region, Buffer memory) {
+  std::vector<ConstTensor> tensors;
+  for (const NamedTensor* part : parts) tensors.push_back(part->tensor);
+  if (stream.device() == Device::cpu) return pack_weight(tensors, stream, region);
+  PackedWeight weight = checked(tensors);
+  const size_t bytes = gpu_bytes(weight.rows, weight.depth);
+  if (memory.data() == nullptr) memory = Buffer(bytes, Buffer::Fill::none, Device::cuda);
+  if (memory.bytes() != bytes || memory.device() != Device::cuda)
+    throw ShapeError({.what = "memory of another size than the weight",
+                      .where = "pack_weight: memory",
+                      .got = std::to_string(memory.bytes()) + " bytes",
+                      .wanted = std::to_string(bytes) + " on the GPU"});
+  weight.panels = std::move(memory);
+  cuda::pack_rows(weight, parts, stream);
+  return weight;
+}
+
+PackedWeight pack_weight(std::span<const ConstTensor> parts, Stream& stream, Region* region) {
+  PackedWeight weight = checked(parts);
   if (stream.device() == Device::cuda) {
-    weight.panels = Buffer(static_cast<size_t>(weight.rows * weight.depth * dtype_bytes(DType::bf16)),
-                           Buffer::Fill::none, Device::cuda);
+    weight.panels = Buffer(gpu_bytes(weight.rows, weight.depth), Buffer::Fill::none, Device::cuda);
     cuda::pack_rows(weight, parts, stream);
     return weight;
   }

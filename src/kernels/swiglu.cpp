@@ -3,6 +3,7 @@
 #include "core/error.h"
 #include "kernels/cpu/row_ops.h"
 #include "kernels/cuda/ops.h"
+#include "kernels/lora_checks.h"
 #include "kernels/pack.h"
 
 namespace lockstep::kernels {
@@ -17,14 +18,28 @@ void require_halves(const ConstTensor& y, DType dtype, const char* op, const cha
   require_tensor(y, dtype, {y.shape[0], y.shape[1]}, op, argument);
 }
 
+void require_gate_up(const ConstTensor& y, const ConstTensor& gate_up, const char* op, const Stream& stream) {
+  const DType dtype = activation_dtype(stream.device());
+  require_halves(y, dtype, op, "y");
+  require_tensor(gate_up, dtype, {y.shape[0], 2 * y.shape[1]}, op, "gate_up");
+}
+
 }  // namespace
 
 void swiglu_forward(Tensor y, ConstTensor gate_up, Stream& stream) {
-  const DType dtype = activation_dtype(stream.device());
-  require_halves(y, dtype, "swiglu_forward", "y");
-  require_tensor(gate_up, dtype, {y.shape[0], 2 * y.shape[1]}, "swiglu_forward", "gate_up");
+  require_gate_up(y, gate_up, "swiglu_forward", stream);
   if (stream.device() == Device::cuda) return cuda::swiglu_forward(y, gate_up, stream);
   cpu::swiglu_forward(y, gate_up, stream);
+}
+
+void swiglu_forward(Tensor y, Tensor gate_up, const PendingDelta& delta, bool keep, Stream& stream) {
+  if (!delta.empty()) {
+    require_gate_up(y, gate_up, "swiglu_forward", stream);
+    require_delta(gate_up, delta, "swiglu_forward", stream);
+    if (cuda::swiglu_forward(y, gate_up, delta, keep, stream)) return;
+    add_delta(gate_up, delta, stream);
+  }
+  swiglu_forward(y, gate_up, stream);
 }
 
 void swiglu_backward(Tensor d_gate_up, ConstTensor dy, ConstTensor gate_up, Stream& stream) {

@@ -98,23 +98,43 @@ void adapted_linear_forward(Tensor y, ConstTensor x, const kernels::PackedWeight
                             ConstTensor residual, int64_t layer, Product product, const AdapterBatch& adapters,
                             const DeltaDropout& dropout, Arena& arena, Stream& stream) {
   const Arena::Scope scope(arena);
+  const LinearDelta delta =
+      adapted_linear_begin(y, x, weight, bias, residual, layer, product, adapters, dropout, arena, stream);
+  kernels::add_delta(y, delta.get(), stream);
+}
+
+LinearDelta adapted_linear_begin(Tensor y, ConstTensor x, const kernels::PackedWeight& weight, ConstTensor bias,
+                                 ConstTensor residual, int64_t layer, Product product, const AdapterBatch& adapters,
+                                 const DeltaDropout& dropout, Arena& arena, Stream& stream) {
   const kernels::LoraTiles& tiles = adapters.tiles;
   if (tiles.num_tiles > 0) {
+    const int64_t site = site_number(layer, product);
     const Tensor h = arena.alloc({x[0], tiles.h_columns()}, x.dtype);
-    kernels::adapted_linear_forward(y, h, x, weight, bias, residual, tiles, site_number(layer, product), stream);
-    return delta_forward(y, x, layer, product, adapters.rows, dropout, arena, stream);
+    if (std::ranges::none_of(adapters.rows, [](const AdapterRows& r) { return r.adapter != nullptr; })) {
+      stream.beside([&] { kernels::lora_shrink_tiles(h, x, tiles, site, stream); },
+                    [&] { kernels::linear_forward(y, x, weight, bias, residual, stream); });
+      return LinearDelta(tiles, site, h);
+    }
+    kernels::adapted_linear_forward(y, h, x, weight, bias, residual, tiles, site, stream);
+    delta_forward(y, x, layer, product, adapters.rows, dropout, arena, stream);
+    return {};
   }
-  if (stream.device() == Device::cpu && dropout.p == 0)
-    return adapted_linear_on_cpu(y, x, weight, bias, residual, layer, product, adapters.rows, arena, stream);
   const AdapterRows only = adapters.rows.size() == 1 ? adapters.rows.front() : AdapterRows();
   const bool whole = only.adapter != nullptr && only.rows == x[0] && dropout.p == 0;
-  if (!whole || only.adapter->layout->site(layer, product).empty()) {
-    kernels::linear_forward(y, x, weight, bias, residual, stream);
-    return delta_forward(y, x, layer, product, adapters, dropout, arena, stream);
+  if (whole && stream.device() == Device::cuda && !only.adapter->layout->site(layer, product).empty()) {
+    std::vector<kernels::LoraPair> pairs = pairs_of(*only.adapter, only.adapter->layout->site(layer, product));
+    const Tensor h = arena.alloc({x[0], kernels::total_rank(pairs)}, x.dtype);
+    kernels::linear_shrink_forward(y, h, x, weight, bias, residual, pairs, stream);
+    return LinearDelta(std::move(pairs), h);
   }
-  const std::vector<kernels::LoraPair> pairs = pairs_of(*only.adapter, only.adapter->layout->site(layer, product));
-  const Tensor h = arena.alloc({x[0], kernels::total_rank(pairs)}, x.dtype);
-  kernels::adapted_linear_forward(y, h, x, weight, bias, residual, pairs, stream);
+  const Arena::Scope scope(arena);
+  if (stream.device() == Device::cpu && dropout.p == 0) {
+    adapted_linear_on_cpu(y, x, weight, bias, residual, layer, product, adapters.rows, arena, stream);
+  } else {
+    kernels::linear_forward(y, x, weight, bias, residual, stream);
+    delta_forward(y, x, layer, product, adapters, dropout, arena, stream);
+  }
+  return {};
 }
 
 void delta_forward(Tensor y, ConstTensor x, int64_t layer, Product product, const AdapterBatch& adapters,

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <span>
+#include <utility>
+#include <vector>
 
 #include "core/memory.h"
 #include "core/stream.h"
@@ -36,6 +38,36 @@ struct DeltaDropout {
 void adapted_linear_forward(Tensor y, ConstTensor x, const kernels::PackedWeight& weight, ConstTensor bias,
                             ConstTensor residual, int64_t layer, Product product, const AdapterBatch& adapters,
                             const DeltaDropout& dropout, Arena& arena, Stream& stream);
+
+// What a product still lacks, with what it points at. Its h lives in the arena of the call: no Scope may end between.
+class LinearDelta {
+ public:
+  LinearDelta() = default;
+  LinearDelta(LinearDelta&&) = default;
+  LinearDelta& operator=(LinearDelta&&) = default;
+
+  LinearDelta(std::vector<kernels::LoraPair> pairs, Tensor h) : pairs_(std::move(pairs)) {
+    delta_.h = h;
+    delta_.pairs = pairs_;
+  }
+  LinearDelta(const kernels::LoraTiles& tiles, int64_t site, Tensor h) {
+    delta_.h = h;
+    delta_.tiles = tiles, delta_.site = site;
+  }
+
+  const kernels::PendingDelta& get() const { return delta_; }
+
+ private:
+  std::vector<kernels::LoraPair> pairs_;
+  kernels::PendingDelta delta_;
+};
+
+// adapted_linear_forward, of which the op that reads y next does the end: on a GPU, of one adapter without dropout, or
+// of tiles. Anything else is complete, and what is returned is empty.
+[[nodiscard]] LinearDelta adapted_linear_begin(Tensor y, ConstTensor x, const kernels::PackedWeight& weight,
+                                               ConstTensor bias, ConstTensor residual, int64_t layer, Product product,
+                                               const AdapterBatch& adapters, const DeltaDropout& dropout, Arena& arena,
+                                               Stream& stream);
 
 // y [T, out of product], x [T, in]. The base product is already in y (on the CPU its chain goes on over the rank).
 // Bits of a row do not depend on other rows or on their adapters. `arena` gives scratch.

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -47,6 +48,16 @@ struct Rows {
 Rows prepare_rows(const RowBatch& batch, const ModelConfig& config, const Weights& weights, RopeCache& rope,
                   Arena& arena, Stream& stream);
 
+// Some rows of a batch as a batch of their own, whose keys and values the whole batch stores.
+struct WantedRows {
+  Rows rows;
+  std::span<const int32_t> index;  // which of the batch's rows they are; in the stream's memory
+};
+// batch.wanted, if that is at most half of the rows: beyond that the copies cost what they save.
+// ShapeError: not rising, or outside the rows.
+std::optional<WantedRows> few_wanted_rows(const RowBatch& batch, const ModelConfig& config, const Weights& weights,
+                                          RopeCache& rope, Arena& arena, Stream& stream);
+
 // ShapeError unless the adapter's layout has the model's layers.
 void check_adapter(const lora::AdapterVersion& adapter, const ModelConfig& config);
 
@@ -64,6 +75,9 @@ struct BlockTensors {
 
 // y [T, D] may be x. Stores the rows' keys and values.
 void block_forward(Tensor y, ConstTensor x, int64_t layer, const Rows& rows, const BlockTensors& t);
+
+// Stores all rows' keys and values, but updates x [T, D] for the wanted rows only.
+void block_forward_wanted(Tensor x, int64_t layer, const Rows& rows, const WantedRows& wanted, const BlockTensors& t);
 
 // Everything of block_forward that backward reads: all but the last product.
 void block_forward_kept(ConstTensor x, int64_t layer, const Rows& rows, const BlockTensors& t);

@@ -47,7 +47,8 @@ int64_t Model::kv_layer_elements() const {
 void Model::forward(Tensor hidden_TD, const RowBatch& batch, Arena& arena, Stream& stream) const {
   Arena::Scope scope(arena);
   const Rows rows = prepare_rows(batch, config_, *weights_, *rope_, arena, stream);
-  run_blocks(hidden_TD, rows, arena);
+  const std::optional<WantedRows> wanted = few_wanted_rows(batch, config_, *weights_, *rope_, arena, stream);
+  run_blocks(hidden_TD, rows, wanted ? &*wanted : nullptr, arena);
 }
 
 void Model::forward(Tensor hidden_TD, const DecodeRows& decode, Arena& arena, Stream& stream) const {
@@ -64,14 +65,19 @@ void Model::forward(Tensor hidden_TD, const DecodeRows& decode, Arena& arena, St
   rows.kv_layer_stride = decode.kv_layer_stride;
   rows.arena = &arena;
   rows.stream = &stream;
-  run_blocks(hidden_TD, rows, arena);
+  run_blocks(hidden_TD, rows, nullptr, arena);
 }
 
-void Model::run_blocks(Tensor hidden_TD, const Rows& rows, Arena& arena) const {
+void Model::run_blocks(Tensor hidden_TD, const Rows& rows, const WantedRows* wanted, Arena& arena) const {
   require_tensor(hidden_TD, rows.dtype(), {rows.size(), config_.width}, "Model::forward", "hidden");
   const BlockTensors tensors = inference_tensors(config_, rows.size(), rows.dtype(), arena);
   kernels::embedding_gather(hidden_TD, weights_->embedding, rows.tokens, *rows.stream);
-  for (int64_t layer = 0; layer < config_.layers; ++layer) block_forward(hidden_TD, hidden_TD, layer, rows, tensors);
+  const int64_t last = config_.layers - 1;
+  for (int64_t layer = 0; layer < last; ++layer) block_forward(hidden_TD, hidden_TD, layer, rows, tensors);
+  if (wanted)
+    block_forward_wanted(hidden_TD, last, rows, *wanted, tensors);
+  else
+    block_forward(hidden_TD, hidden_TD, last, rows, tensors);
 }
 
 void Model::logits(Tensor logits_NV, ConstTensor hidden_ND, Arena& arena, Stream& stream) const {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "core/memory.h"
@@ -16,6 +17,7 @@
 namespace lockstep::model {
 
 struct Rows;
+struct WantedRows;
 
 // Consecutive rows of one sequence. kv_blocks[b] (in the stream's memory) is the memory of positions 16b .. 16b+15 for
 // all layers: layer l starts l * kv_layer_stride elements on (0: one layer's memory used by every layer in turn).
@@ -29,6 +31,9 @@ struct RowBatch {
   std::span<const int32_t> tokens;    // [T]; DataError when outside the vocabulary
   std::span<const Segment> segments;  // cover all T rows in order
   int64_t kv_layer_stride = 0;        // elements
+  // Rows whose hidden states somebody reads, rising; absent: all. Where they are few, the last block stores keys and
+  // values of all rows and does the rest for these alone: the same bits in these rows, and nothing of use in others.
+  std::optional<std::span<const int32_t>> wanted = {};
 };
 
 // Rows of a decode step that already lie on the GPU and change there from step to step: what a captured graph reads.
@@ -55,8 +60,8 @@ class Model {
   int64_t kv_layer_elements() const;  // activations in one block of one layer
 
   // Runs all blocks for the rows and stores their keys and values. hidden_TD [T, D] activations: the residual stream
-  // after the last block, before the final norm. Positions must be below config().max_positions (DataError). `arena` is
-  // of the stream's device.
+  // after the last block, before the final norm (batch.wanted: of those rows). Positions must be below
+  // config().max_positions (DataError). `arena` is of the stream's device.
   void forward(Tensor hidden_TD, const RowBatch& batch, Arena& arena, Stream& stream) const;
   // The same for rows that lie on the GPU; copies nothing, so a graph can capture it.
   void forward(Tensor hidden_TD, const DecodeRows& rows, Arena& arena, Stream& stream) const;
@@ -75,7 +80,7 @@ class Model {
 
  private:
   friend class TrainPass;
-  void run_blocks(Tensor hidden_TD, const Rows& rows, Arena& arena) const;
+  void run_blocks(Tensor hidden_TD, const Rows& rows, const WantedRows* wanted, Arena& arena) const;
 
   ModelConfig config_;
   std::shared_ptr<const Weights> weights_;

@@ -132,4 +132,46 @@ Rows prepare_rows(const RowBatch& batch, const ModelConfig& config, const Weight
   return rows;
 }
 
+namespace {
+
+void check_wanted(std::span<const int32_t> wanted, int64_t count) {
+  int64_t least = 0;
+  for (const int32_t row : wanted) {
+    if (row < least || row >= count)
+      throw ShapeError({.what = "wanted rows are not rows of the batch in order",
+                        .where = "batch",
+                        .got = "row " + std::to_string(row),
+                        .wanted = std::to_string(least) + " to " + std::to_string(count - 1)});
+    least = row + 1;
+  }
+}
+
+}  // namespace
+
+std::optional<WantedRows> few_wanted_rows(const RowBatch& batch, const ModelConfig& config, const Weights& weights,
+                                          RopeCache& rope, Arena& arena, Stream& stream) {
+  if (!batch.wanted) return {};
+  const std::span<const int32_t> wanted = *batch.wanted;
+  check_wanted(wanted, static_cast<int64_t>(batch.tokens.size()));
+  if (2 * wanted.size() > batch.tokens.size()) return {};
+  std::vector<int32_t> tokens;
+  std::vector<Segment> segments;
+  size_t next = 0;
+  for (const Segment& segment : batch.segments)
+    for (; next < wanted.size() && wanted[next] < segment.row_begin + segment.rows; ++next) {
+      // Neighbours stay one segment.
+      if (next == 0 || wanted[next] != wanted[next - 1] + 1 || wanted[next] == segment.row_begin) {
+        segments.push_back(segment);
+        segments.back().row_begin = static_cast<int64_t>(next);
+        segments.back().rows = 0;
+        segments.back().first_position += wanted[next] - segment.row_begin;
+      }
+      ++segments.back().rows;
+      tokens.push_back(batch.tokens[static_cast<size_t>(wanted[next])]);
+    }
+  return WantedRows{prepare_rows({.tokens = tokens, .segments = segments, .kv_layer_stride = batch.kv_layer_stride},
+                                 config, weights, rope, arena, stream),
+                    upload(wanted, arena, stream)};
+}
+
 }  // namespace lockstep::model

@@ -1,11 +1,16 @@
 #include "model/weights.h"
 
 #include <cstring>
+#include <future>
 #include <map>
+#include <optional>
 #include <set>
+#include <thread>
+#include <utility>
 
 #include "core/error.h"
 #include "core/transfer.h"
+#include "kernels/pack_file.h"
 #include "model/weight_slots.h"
 
 namespace lockstep::model {
@@ -35,12 +40,34 @@ void append_f32(float* out, const ConstTensor& tensor) {
   }
 }
 
+// GPU memory, given in order. The driver takes its time for fresh memory: a tenth of a load, were it not for a thread
+// that asks ahead while weights travel.
+class MemoryAhead {
+ public:
+  explicit MemoryAhead(std::vector<size_t> sizes) : memory_(sizes.size()) {
+    thread_ = std::jthread([this, sizes = std::move(sizes)](const std::stop_token& stop) {
+      for (size_t i = 0; i < sizes.size() && !stop.stop_requested(); ++i) try {
+          memory_[i].set_value(Buffer(sizes[i], Buffer::Fill::none, Device::cuda));
+        } catch (...) {
+          memory_[i].set_exception(std::current_exception());
+          return;
+        }
+    });
+  }
+  Buffer next() { return memory_[next_++].get_future().get(); }
+
+ private:
+  std::vector<std::promise<Buffer>> memory_;
+  size_t next_ = 0;
+  std::jthread thread_;  // last, so that it ends first
+};
+
 class Loader {
  public:
   Loader(const ModelConfig& config, const NamedTensors& tensors, Stream& stream, const std::string& where)
       : config_(config), places_(tensor_places(config)), stream_(stream), where_(where) {
     for (const NamedTensor& tensor : tensors)
-      if (!given_.emplace(tensor.name, tensor.tensor).second)
+      if (!given_.emplace(tensor.name, &tensor).second)
         throw FormatError({.what = "a tensor appears twice", .where = at(tensor.name)});
   }
 
@@ -48,6 +75,7 @@ class Loader {
     for (const TensorPlace& place : places_) check(place);
     take_surplus();
     weights_->layers.resize(static_cast<size_t>(config_.layers));
+    if (stream_.device() == Device::cuda) memory_.emplace(matrix_bytes());
     for (size_t begin = 0, end; begin < places_.size(); begin = end) {
       for (end = begin + 1; end < places_.size() && stacked(places_[begin], places_[end]);) ++end;
       place_group(begin, end);
@@ -71,7 +99,7 @@ class Loader {
                          .where = at(place.name),
                          .got = "no such tensor",
                          .wanted = wanted});
-    const ConstTensor& tensor = found->second;
+    const ConstTensor& tensor = found->second->tensor;
     bool same = tensor.rank == static_cast<int>(place.shape.size());
     for (int i = 0; same && i < tensor.rank; ++i)
       same = tensor.shape[static_cast<size_t>(i)] == place.shape[static_cast<size_t>(i)];
@@ -86,15 +114,16 @@ class Loader {
   void take_surplus() {
     std::set<std::string> expected;
     for (const TensorPlace& place : places_) expected.insert(place.name);
-    for (const auto& [name, tensor] : given_) {
+    for (const auto& [name, named] : given_) {
       if (expected.count(name)) continue;
+      const ConstTensor& tensor = named->tensor;
       if (name.ends_with(".rotary_emb.inv_freq")) {
         const size_t bytes = static_cast<size_t>(tensor.elements() * dtype_bytes(tensor.dtype));
         Weights::Extra& extra = weights_->extras.emplace_back(Weights::Extra{name, Buffer(bytes), tensor});
         std::memcpy(extra.bytes.data(), tensor.data, bytes);
         extra.view.data = extra.bytes.data();
       } else if (config_.tied_head && name == "lm_head.weight") {
-        if (!same_bytes(tensor, given_.at("model.embed_tokens.weight")))
+        if (!same_bytes(tensor, given_.at("model.embed_tokens.weight")->tensor))
           throw FormatError(
               {.what = "config.json ties the output head to the embedding, but the file holds another one",
                .where = at(name),
@@ -110,34 +139,47 @@ class Loader {
     }
   }
 
+  // Of the stacked matrices, in order.
+  std::vector<size_t> matrix_bytes() const {
+    std::vector<size_t> bytes;
+    for (size_t i = 0; i < places_.size(); ++i) {
+      if (places_[i].shape.size() != 2) continue;
+      if (i == 0 || !stacked(places_[i - 1], places_[i])) bytes.push_back(0);
+      bytes.back() += kernels::gpu_bytes(places_[i].shape[0], places_[i].shape[1]);
+    }
+    return bytes;
+  }
+
   void place_group(size_t begin, size_t end) {
-    std::vector<ConstTensor> parts;
+    std::vector<const NamedTensor*> parts;
     for (size_t i = begin; i < end; ++i) {
       parts.push_back(given_.at(places_[i].name));
-      if (parts.back().dtype != parts.front().dtype)
+      const ConstTensor &first = parts.front()->tensor, &part = parts.back()->tensor;
+      if (part.dtype != first.dtype)
         throw FormatError({.what = "projections that are computed together have different types",
                            .where = at(places_[i].name),
-                           .got = shape_text(parts.back()),
-                           .wanted = std::string(dtype_name(parts.front().dtype)) + " as in " + places_[begin].name});
+                           .got = shape_text(part),
+                           .wanted = std::string(dtype_name(first.dtype)) + " as in " + places_[begin].name});
     }
     if (kernels::PackedWeight* packed = packed_slot(*weights_, places_[begin])) {
-      *packed = kernels::pack_weight(parts, stream_, &region_);
+      *packed = kernels::pack_weight(parts, stream_, &region_, memory_ ? memory_->next() : Buffer());
       return;
     }
     Vector& vector = vector_slot(*weights_, places_[begin]);
-    vector.dtype = parts.front().dtype;
-    for (const ConstTensor& part : parts) vector.size += part.elements();
+    vector.dtype = parts.front()->tensor.dtype;
+    for (const NamedTensor* part : parts) vector.size += part->tensor.elements();
     std::vector<float> values(static_cast<size_t>(vector.size));
-    for (size_t i = begin; i < end; ++i) append_f32(values.data() + places_[i].row_begin, parts[i - begin]);
+    for (size_t i = begin; i < end; ++i) append_f32(values.data() + places_[i].row_begin, parts[i - begin]->tensor);
     vector.values = device_copy(values.data(), values.size() * sizeof(float), stream_);
   }
 
   const ModelConfig& config_;
   std::vector<TensorPlace> places_;
   Stream& stream_;
-  Region region_;
+  Region region_;                      // on the CPU
+  std::optional<MemoryAhead> memory_;  // on a GPU
   const std::string& where_;
-  std::map<std::string, ConstTensor> given_;
+  std::map<std::string, const NamedTensor*> given_;
   std::shared_ptr<Weights> weights_ = std::make_shared<Weights>();
 };
 

@@ -9,6 +9,7 @@
 #include "checkpoint/base_fingerprint.h"
 #include "core/hash.h"
 #include "model/config.h"
+#include "recipes/run_log.h"
 
 namespace lockstep::recipes {
 
@@ -53,14 +54,20 @@ DType weight_dtype(const Base& base) {
 namespace {
 
 std::shared_ptr<const model::Weights> file_weights(Base& base, Stream& stream, const Control& control) {
+  const Stopwatch watch;
   checkpoint::HfDirectory directory(base.path);
   directory.map_weights();
+  const Stopwatch hashing;
   base.fingerprint = checkpoint::cached_base_fingerprint(
       directory, home_directory() / ".cache" / "lockstep" / "fingerprints.json", stream);
+  const double hashing_ms = hashing.ms();
   const auto progress = [&](double done) {
     if (control.terminal) *control.info << fmt::format("\rloading {} {:3.0f} %", base.name, 100 * done) << std::flush;
   };
-  return model::Weights::load(base.config, directory.tensors(), stream, progress, base.path.string());
+  auto weights = model::Weights::load(base.config, directory.tensors(), stream, progress, base.path.string());
+  stream.synchronize();
+  base.load_seconds = (watch.ms() - hashing_ms) / 1000;
+  return weights;
 }
 
 // The same numbers in every run and on every device, so their identity is the shape they fill.

@@ -23,10 +23,10 @@ struct Part {
   bool on_cpu;  // unless asked for
 };
 
-constexpr Part kParts[] = {{"gemm", bench_gemm, true},        {"attention", bench_attention, false},
-                           {"train", bench_train, true},      {"decode", bench_decode, true},
-                           {"prefill", bench_prefill, false}, {"publish", bench_publish, true},
-                           {"grpo", bench_grpo, false}};
+constexpr Part kParts[] = {
+    {"load", bench_load, true},       {"gemm", bench_gemm, true},     {"attention", bench_attention, false},
+    {"train", bench_train, true},     {"decode", bench_decode, true}, {"prefill", bench_prefill, false},
+    {"publish", bench_publish, true}, {"grpo", bench_grpo, false}};
 
 std::string cpu_name() {
   std::ifstream lines("/proc/cpuinfo");
@@ -53,6 +53,8 @@ std::string command(const Bench& bench) {
       bench.base.path.filename().string(), o.base.load_format == LoadFormat::dummy ? " --load-format dummy" : "",
       bench.work.batch_size, bench.work.seq_length, o.lora_rank, fmt::join(bench.work.decode_batches, ","),
       bench.work.prompt_tokens, bench.work.new_tokens);
+  if (bench.work.samples_per_prompt > 1)
+    text += fmt::format(" --n-samples-per-prompt {}", bench.work.samples_per_prompt);
   if (o.training.max_tokens) text += fmt::format(" --max-tokens-per-gpu {}", *o.training.max_tokens);
   if (o.training.recompute == Recompute::full) text += " --recompute full";
   if (o.training.recompute == Recompute::none) text += " --recompute none";
@@ -80,6 +82,7 @@ OrderedJson record(const Bench& bench) {
             {"seq_length", bench.work.seq_length},
             {"lora_rank", bench.options.lora_rank},
             {"prompt_tokens", bench.work.prompt_tokens},
+            {"samples_per_prompt", bench.work.samples_per_prompt},
             {"new_tokens", bench.work.new_tokens}}},
           {"results", bench.report.results}};
 }
@@ -94,6 +97,13 @@ BenchWork::BenchWork(const BenchOptions& options, const model::ModelConfig& conf
   new_tokens = options.new_tokens.value_or(gpu ? 256 : 128);
   decode_batches = options.decode_batches;
   if (decode_batches.empty()) decode_batches = gpu ? std::vector<int64_t>{1, 64, 256} : std::vector<int64_t>{1, 8, 32};
+  samples_per_prompt = options.samples_per_prompt;
+  for (const int64_t sequences : decode_batches)
+    if (sequences % samples_per_prompt != 0)
+      throw ConfigError({.what = "a decode batch is not whole prompts",
+                         .where = "--n-samples-per-prompt " + std::to_string(samples_per_prompt),
+                         .got = "--decode-batch " + std::to_string(sequences),
+                         .wanted = "a multiple of the samples per prompt"});
   prefill_prompts = gpu ? 64 : 8;
   prefill_tokens = std::min<int64_t>(1024, config.max_positions - 1);
   grpo_prompts = gpu ? 32 : 4;

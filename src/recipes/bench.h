@@ -13,6 +13,7 @@ namespace lockstep::recipes {
 struct BenchWork {
   int64_t batch_size = 0, seq_length = 0, prompt_tokens = 0, new_tokens = 0;
   std::vector<int64_t> decode_batches;
+  int64_t samples_per_prompt = 1;
   int64_t prefill_prompts = 0, prefill_tokens = 0;
   int64_t grpo_prompts = 0, grpo_samples = 0, grpo_prompt_tokens = 0;  // new tokens: new_tokens on average
 
@@ -71,6 +72,7 @@ double median(std::vector<double> values);
 
 // The parts, in bench_ops.cpp, bench_train.cpp and bench_rollout.cpp.
 void bench_limits(Bench& bench);
+void bench_load(Bench& bench);
 void bench_gemm(Bench& bench);
 void bench_attention(Bench& bench);
 void bench_train(Bench& bench);

@@ -1,7 +1,8 @@
-// lockstep bench: the machine's limits, the model's products, attention.
+// lockstep bench: the machine's limits, loading, the model's products, attention.
 #include <fmt/format.h>
 
 #include "kernels/attention.h"
+#include "kernels/copy_limit.h"
 #include "kernels/limits.h"
 #include "kernels/linear.h"
 #include "kernels/random.h"
@@ -48,6 +49,17 @@ void bench_limits(Bench& bench) {
   }
   bench.report.result("fma_gflops", limits.product_gflops, "GFLOP/s");
   bench.report.result("stream_gb_s", limits.read_gb_s, "GB/s");
+}
+
+// How fast this run's weights came from their files; the first time that a system reads them, from its disk.
+void bench_load(Bench& bench) {
+  if (bench.base.load_seconds == 0)
+    return bench.report.note("load: random weights are made where they lie, nothing is loaded");
+  const double limit = kernels::measure_host_copy_gb_s(kLimitSeconds / 2, bench.stream);
+  const double rate = static_cast<double>(bench.base.model->weights().bytes()) / bench.base.load_seconds * 1e-9;
+  bench.report.results["load_s"] = bench.base.load_seconds;
+  bench.report.result("host_copy_gb_s", limit, "GB/s");
+  bench.report.result("load_gb_s", rate, "GB/s", 100 * rate / limit, "host_copy_gb_s");
 }
 
 // All products of one block at the training step's number of rows.

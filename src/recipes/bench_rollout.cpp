@@ -25,9 +25,11 @@ rollout::EngineOptions engine_options(int64_t sequences) {
   return options;
 }
 
-// Samples to the end; returns the number of new tokens.
-int64_t sample(rollout::Engine& engine, std::span<const rollout::Prompt> prompts, int64_t new_tokens, int64_t version) {
+// Samples to the end, `n` of each prompt; returns the number of new tokens.
+int64_t sample(rollout::Engine& engine, std::span<const rollout::Prompt> prompts, int64_t new_tokens, int64_t version,
+               int64_t n = 1) {
   rollout::GroupParams params;
+  params.n = n;
   params.sampling.max_tokens = new_tokens;
   int64_t total = 0;
   for (const rollout::Sample& made : engine.sample(prompts, params, version))
@@ -36,14 +38,16 @@ int64_t sample(rollout::Engine& engine, std::span<const rollout::Prompt> prompts
 }
 
 // Tokens per second of decoding that no machine of these limits exceeds: each step reads the weights that take part
-// once and each sequence's keys and values, and its products cannot be faster than the arithmetic limit.
+// once and all keys and values, those of a prompt once for all of its samples; and its products cannot be faster than
+// the arithmetic limit.
 double decode_limit(const Bench& bench, int64_t sequences, bool adapter) {
   const model::ModelConfig& c = bench.base.config;
   const model::Weights& weights = bench.base.model->weights();
   const int64_t activation = dtype_bytes(kernels::activation_dtype(bench.stream.device()));
-  const int64_t positions = bench.work.prompt_tokens + bench.work.new_tokens / 2;
+  const int64_t prompts = sequences / bench.work.samples_per_prompt;
+  const int64_t positions = prompts * bench.work.prompt_tokens + sequences * (bench.work.new_tokens / 2);
   int64_t bytes = weights.bytes() - (c.tied_head ? 0 : static_cast<int64_t>(weights.embedding.panels.bytes()));
-  bytes += sequences * positions * c.layers * 2 * c.kv_width() * activation;
+  bytes += positions * c.layers * 2 * c.kv_width() * activation;
   if (adapter) bytes += bench.adapter.layout->num_floats * activation;
   const double flops = 2.0 * static_cast<double>(sequences * bench.product_parameters());
   const double step_seconds = std::max(static_cast<double>(bytes) / (bench.limits.read_gb_s * 1e9),
@@ -55,13 +59,14 @@ double decode_limit(const Bench& bench, int64_t sequences, bool adapter) {
 void decode_one(Bench& bench, const std::string& name, int64_t sequences, int64_t version) {
   rollout::Engine engine(bench.base.model, engine_options(sequences), bench.stream);
   if (version != rollout::Engine::kBase) engine.hold({version, bench.adapter.layout, bench.adapter.weights});
-  const auto prompts = random_prompts(bench, sequences, bench.work.prompt_tokens);
+  const int64_t each = bench.work.samples_per_prompt;
+  const auto prompts = random_prompts(bench, sequences / each, bench.work.prompt_tokens);
   int64_t made = 0;
   const auto seconds = [&](int64_t new_tokens) {
-    return bench.seconds([&] { made = sample(engine, prompts, new_tokens, version); });
+    return bench.seconds([&] { made = sample(engine, prompts, new_tokens, version, each); });
   };
   // Warm: on a GPU this records the graphs of every length that is to come.
-  sample(engine, prompts, bench.gpu() ? bench.work.new_tokens : 2, version);
+  sample(engine, prompts, bench.gpu() ? bench.work.new_tokens : 2, version, each);
   const double prefill = seconds(1), all = seconds(bench.work.new_tokens);
   const double total = static_cast<double>(made) / all;
   const double alone = static_cast<double>(made - sequences) / (all > prefill ? all - prefill : all);

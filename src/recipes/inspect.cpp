@@ -30,7 +30,7 @@ double sum_of_squares(const ConstTensor& tensor) {
 
 std::map<std::string, LeafNorms> norms_by_leaf(const NamedTensors& tensors) {
   std::map<std::string, LeafNorms> leaves;
-  for (const auto& [name, tensor] : tensors) {
+  for (const auto& [name, tensor, file] : tensors) {
     const size_t factor = name.rfind(".lora_");
     const size_t leaf = name.rfind('.', factor - 1) + 1;
     LeafNorms& norms = leaves[name.substr(leaf, factor - leaf)];

@@ -242,6 +242,7 @@ struct BenchOptions {
   // What is not given follows the device: small work on a CPU, work that fills it on a GPU (bench_work).
   std::optional<int64_t> batch_size, seq_length, prompt_tokens, new_tokens;
   std::vector<int64_t> decode_batches;
+  int64_t samples_per_prompt = 1;  // of a decode batch; divides it
   int64_t lora_rank = 16;
   TrainingOptions training;        // micro-batches and recomputation of the training step
   std::vector<std::string> parts;  // of the benchmark, in order; empty: all

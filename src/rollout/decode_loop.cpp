@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "core/transfer.h"
-#include "kernels/logprob.h"
+#include "kernels/key_spans.h"
 
 namespace lockstep::rollout {
 
@@ -20,6 +20,11 @@ int64_t round_rows(int64_t rows) {
   if (rows <= 16) return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(rows)));
   const int64_t step = std::max<int64_t>(8, static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(rows))) / 8);
   return (rows + step - 1) / step * step;
+}
+
+// Powers of two, but for the least: entries of no sequence fill them up.
+size_t round_shared_spans(size_t count) {
+  return count == 0 ? 0 : std::max<size_t>(16, std::bit_ceil(count));
 }
 
 // Appends arrays to one piece of memory that travels to the GPU at once.
@@ -52,6 +57,7 @@ kernels::DecodeState DecodeLoop::place(std::span<const DecodeInput> inputs, int6
   std::vector<kernels::DeviceSequence> sequences(count);
   std::vector<kernels::SampleRow> samples(count);
   std::vector<void*> blocks(count * static_cast<size_t>(blocks_each), padding_block_.data());
+  std::vector<kernels::AttentionSequence> running;
   for (size_t i = 0; i < count; ++i) {
     sequences[i] = {.row_begin = static_cast<int32_t>(i),
                     .rows = 1,
@@ -61,11 +67,15 @@ kernels::DecodeState DecodeLoop::place(std::span<const DecodeInput> inputs, int6
     tokens[i] = inputs[i].token;
     positions[i] = sequences[i].first_position = inputs[i].position;
     samples[i] = inputs[i].sample;
+    running.push_back({.rows = 1, .first_position = inputs[i].position, .blocks = inputs[i].blocks});
     // A sequence may hold blocks beyond these steps: those that were taken before another one found none.
     const auto used = std::min(inputs[i].blocks.size(), static_cast<size_t>(blocks_each));
     std::copy_n(inputs[i].blocks.begin(), used,
                 blocks.begin() + static_cast<std::ptrdiff_t>(static_cast<int64_t>(i) * blocks_each));
   }
+  kernels::KeySpans key_spans = kernels::shared_key_spans(running, model_.attention_shape(0));
+  key_spans.shared.resize(round_shared_spans(key_spans.shared.size()));
+  key_spans.first_own.resize(count);
   const auto active = static_cast<int32_t>(inputs.size());
   const int32_t step = 0;
   Staging staging(staged_);
@@ -76,6 +86,8 @@ kernels::DecodeState DecodeLoop::place(std::span<const DecodeInput> inputs, int6
   const size_t at_sequences = staging.add(std::span<const kernels::DeviceSequence>(sequences));
   const size_t at_samples = staging.add(std::span<const kernels::SampleRow>(samples));
   const size_t at_rows = staging.add(std::span<const int32_t>(sequence_of_row));
+  const size_t at_shared = staging.add(std::span<const kernels::SharedSpan>(key_spans.shared));
+  const size_t at_first_own = staging.add(std::span<const int32_t>(key_spans.first_own));
   const size_t at_tiles = staging.add(std::span<const kernels::LoraTile>(host_tiles_.tiles));
   const size_t at_sites = staging.add(std::span<const kernels::LoraSite>(host_tiles_.sites));
   const size_t at_blocks = staging.add(std::span<void* const>(blocks));
@@ -92,15 +104,24 @@ kernels::DecodeState DecodeLoop::place(std::span<const DecodeInput> inputs, int6
   zero(spans_.data(), span_bytes, stream_);  // every step leaves its counters at zero
   std::byte* const base = static_cast<std::byte*>(state_.data());
   const auto at = [&]<class T>(size_t offset, T*) { return reinterpret_cast<T*>(base + offset); };
-  blocks_ = at(at_blocks, static_cast<void**>(nullptr));
+  auto* const placed = at(at_sequences, static_cast<kernels::DeviceSequence*>(nullptr));
+  const bool shares = !key_spans.shared.empty();
+  sequences_ = {.sequences = placed,
+                .blocks = at(at_blocks, static_cast<void**>(nullptr)),
+                .sequence_of_row = at(at_rows, static_cast<int32_t*>(nullptr)),
+                .num_sequences = rows,
+                .max_positions = spans * kSpan,
+                .span_scratch = static_cast<float*>(spans_.data()),
+                .shared_spans = shares ? at(at_shared, static_cast<kernels::SharedSpan*>(nullptr)) : nullptr,
+                .first_own_span = shares ? at(at_first_own, static_cast<int32_t*>(nullptr)) : nullptr,
+                .num_shared_spans = static_cast<int64_t>(key_spans.shared.size())};
   tiles_ = host_tiles_.empty() ? kernels::LoraTiles()
                                : host_tiles_.on_device(at(at_tiles, static_cast<kernels::LoraTile*>(nullptr)),
                                                        at(at_sites, static_cast<kernels::LoraSite*>(nullptr)));
-  sequence_of_row_ = at(at_rows, static_cast<int32_t*>(nullptr));
   auto* const drawn = static_cast<int32_t*>(results_.data());
   return {.tokens = at(at_tokens, static_cast<int32_t*>(nullptr)),
           .positions = at(at_positions, static_cast<int32_t*>(nullptr)),
-          .sequences = at(at_sequences, static_cast<kernels::DeviceSequence*>(nullptr)),
+          .sequences = placed,
           .rows = at(at_samples, static_cast<kernels::SampleRow*>(nullptr)),
           .num_rows = rows,
           .num_active = at(at_active, static_cast<int32_t*>(nullptr)),
@@ -116,26 +137,17 @@ void DecodeLoop::step(const kernels::DecodeState& state, int64_t spans, float in
   const auto count = static_cast<size_t>(rows);
   const Tensor hidden = arena_.alloc({rows, c.width}, kernels::activation_dtype(stream_.device()));
   const Tensor logits = arena_.alloc({rows, c.vocab_size});
-  const Tensor logprobs = arena_.alloc({rows}), lse = arena_.alloc({rows});
-  const std::span<int32_t> drawn(static_cast<int32_t*>(arena_.alloc({rows}, DType::i32).data), count);
   model_.forward(hidden,
                  model::DecodeRows{.tokens = std::span(state.tokens, count),
                                    .positions = std::span(state.positions, count),
-                                   .sequences = {.sequences = state.sequences,
-                                                 .blocks = blocks_,
-                                                 .sequence_of_row = sequence_of_row_,
-                                                 .num_sequences = rows,
-                                                 .max_positions = positions,
-                                                 .span_scratch = static_cast<float*>(spans_.data())},
+                                   .sequences = sequences_,
                                    .max_positions = std::min(positions, c.max_positions),
                                    .kv_layer_stride = model_.kv_layer_elements(),
                                    .adapter = adapter_,
                                    .tiles = tiles_},
                  arena_, stream_);
   model_.logits(logits, hidden, arena_, stream_);
-  kernels::sample_tokens(drawn, {}, logits, std::span<const kernels::SampleRow>(state.rows, count), stream_);
-  kernels::logprob_forward(logprobs, {}, lse, logits, drawn, inv_temperature, stream_);
-  kernels::decode_advance(state, drawn, logprobs, stream_);
+  kernels::decode_draw(state, logits, inv_temperature, stream_);
 }
 
 void DecodeLoop::choose_adapters(std::span<const DecodeInput> inputs) {
@@ -171,7 +183,8 @@ void DecodeLoop::run(std::span<const DecodeInput> inputs, int64_t steps, float i
                 inv_temperature,
                 tiles_.num_tiles,
                 static_cast<int64_t>(host_tiles_.sites.size()),
-                tiles_.most_rank};
+                tiles_.most_rank,
+                sequences_.num_shared_spans};
   int64_t done = 0;
   auto graph = graphs_.find(key);
   if (graph == graphs_.end()) {

@@ -30,7 +30,8 @@ struct DecodeResults {
 
 // Graphs are kept by (rows rounded up, spans of keys rounded up, adapter buffer, adapter layout, temperature of the
 // log-probs), so a published version costs nothing once its buffer has been seen. Of several adapters a graph knows
-// only how many tiles of rows and which rank there are at most. One thread.
+// only how many tiles of rows and which rank there are at most, of spans that inputs share only how many, rounded up.
+// One thread.
 class DecodeLoop {
  public:
   static constexpr int64_t kMostSteps = 16;
@@ -39,11 +40,12 @@ class DecodeLoop {
   DecodeLoop(const model::Model& model, Stream& stream);
 
   // `results` is overwritten and valid for `steps` steps (at most kMostSteps). A result after a sequence's end means
-  // nothing. Every row's bits are those of running it alone. Inputs of one adapter are best side by side.
+  // nothing. Every row's bits are those of running it alone. Inputs of one adapter are best side by side, and among
+  // them those of one prompt.
   void run(std::span<const DecodeInput> inputs, int64_t steps, float inv_temperature, DecodeResults& results);
 
  private:
-  using Key = std::tuple<int64_t, int64_t, const void*, const void*, float, int64_t, int64_t, int64_t>;
+  using Key = std::tuple<int64_t, int64_t, const void*, const void*, float, int64_t, int64_t, int64_t, int64_t>;
   struct Recorded {
     Graph graph;
     // Alive, so that its address in the key names no other: memory of an adapter that is gone goes to the next one.
@@ -58,8 +60,7 @@ class DecodeLoop {
   Stream& stream_;
   Buffer state_, results_, spans_;  // device
   std::vector<std::byte> staged_;
-  void* const* blocks_ = nullptr;  // in state_, as is:
-  const int32_t* sequence_of_row_ = nullptr;
+  kernels::DeviceSequences sequences_;  // in state_
   // Of the run: one adapter for all rows, or tiles of rows, or neither.
   const lora::AdapterVersion* adapter_ = nullptr;
   lora::AdapterTiles host_tiles_;

@@ -43,6 +43,7 @@ struct Engine::Impl {
   std::vector<PlannedRows> plan;
   std::vector<int32_t> tokens;
   std::vector<model::Segment> segments;
+  std::vector<int32_t> wanted;  // rows that are drawn from or scored
   std::vector<Draw> draws;
   std::vector<Sequence*> drawing;  // by draw
   std::vector<DecodeInput> decode_inputs;

@@ -73,9 +73,26 @@ void Engine::Impl::report_started() {
       report.started.push_back(request.id);
 }
 
+namespace {
+
+// Positions of a prompt whose rows are asked about the token after them, as requests for prompt log-probs want it; rows
+// that ran before their blocks were dropped have been asked.
+struct Positions {
+  int64_t begin = 0, end = 0;
+};
+Positions scored_positions(const PlannedRows& planned, const LiveRequest& request) {
+  if (planned.sequence != nullptr || request.opened || !request.request.prompt_logprobs) return {};
+  const int64_t known = std::max<int64_t>(1, static_cast<int64_t>(request.prompt_logprobs.size()));
+  const int64_t end = std::min(planned.first_position + planned.rows, request.size() - 1);
+  return {std::min(known - 1, end), end};
+}
+
+}  // namespace
+
 void Engine::Impl::run_rows(Tensor hidden) {
   tokens.clear();
   segments.clear();
+  wanted.clear();
   draws.clear();
   drawing.clear();
   for (const PlannedRows& planned : plan) {
@@ -88,7 +105,11 @@ void Engine::Impl::run_rows(Tensor hidden) {
                         .adapter = request.request.adapter.get()});
     for (int64_t p = planned.first_position; p < planned.first_position + planned.rows; ++p)
       tokens.push_back(planned.sequence ? planned.sequence->token(p) : request.tokens[static_cast<size_t>(p)]);
+    const Positions scored = scored_positions(planned, request);
+    for (int64_t p = scored.begin; p < scored.end; ++p)
+      wanted.push_back(static_cast<int32_t>(begin + p - planned.first_position));
     if (!planned.draws) continue;
+    wanted.push_back(static_cast<int32_t>(begin + planned.rows - 1));
     const auto add_draw = [&](Sequence& sequence) {
       draws.push_back(request.draw_of(sequence, begin + planned.rows - 1));
       drawing.push_back(&sequence);
@@ -98,7 +119,8 @@ void Engine::Impl::run_rows(Tensor hidden) {
     else
       for (Sequence& sequence : request.sequences) add_draw(sequence);
   }
-  const model::RowBatch batch{.tokens = tokens, .segments = segments, .kv_layer_stride = model->kv_layer_elements()};
+  const model::RowBatch batch{
+      .tokens = tokens, .segments = segments, .kv_layer_stride = model->kv_layer_elements(), .wanted = wanted};
   model->forward(hidden, batch, arena, stream);
 }
 
@@ -113,15 +135,13 @@ void Engine::Impl::score_prompts(ConstTensor hidden) {
     if (planned.sequence != nullptr || request.opened) continue;
     std::vector<PromptLogprob>& scores = request.prompt_logprobs;
     if (const std::optional<int64_t> top = request.request.prompt_logprobs) {
+      const auto [begin_position, end_position] = scored_positions(planned, request);
       if (scores.empty()) scores.push_back({.token = request.tokens[0]});
-      // Row p is asked about token p + 1; rows that ran before their blocks were dropped have been asked.
-      const auto next = static_cast<int64_t>(scores.size());
-      const int64_t end = std::min(planned.first_position + planned.rows + 1, request.size());
-      if (end > next)
-        sampler.score(
-            hidden.rows(first_row + next - 1 - planned.first_position, first_row + end - 1 - planned.first_position),
-            request.tokens.subspan(static_cast<size_t>(next), static_cast<size_t>(end - next)), *top,
-            request.request.sampling.logprob_temperature, arena, scores);
+      const int64_t row_of_0 = first_row - planned.first_position, count = end_position - begin_position;
+      if (count > 0)
+        sampler.score(hidden.rows(row_of_0 + begin_position, row_of_0 + end_position),
+                      request.tokens.subspan(static_cast<size_t>(begin_position) + 1, static_cast<size_t>(count)), *top,
+                      request.request.sampling.logprob_temperature, arena, scores);
     }
     if (planned.draws)
       report.prompts.push_back(

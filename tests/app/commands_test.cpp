@@ -237,9 +237,9 @@ TEST(Bench, Flags) {
   EXPECT_TRUE(plain.decode_batches.empty());
   EXPECT_EQ(plain.batch_size, std::nullopt);
   EXPECT_EQ(plain.base.load_format, recipes::LoadFormat::automatic);
-  const auto told =
-      parse_bench(words("--hf-checkpoint M --batch-size 4 --seq-length 128 --lora-rank 8 --json f --decode-batch 2,3 5 "
-                        "--prompt-length 7 --new-tokens 9 --load-format dummy --only train,decode"));
+  const auto told = parse_bench(
+      words("--hf-checkpoint M --batch-size 4 --seq-length 128 --lora-rank 8 --json f --decode-batch 2,3 5 "
+            "--prompt-length 7 --new-tokens 9 --n-samples-per-prompt 3 --load-format dummy --only train,decode"));
   EXPECT_EQ(told.batch_size, 4);
   EXPECT_EQ(told.seq_length, 128);
   EXPECT_EQ(told.lora_rank, 8);
@@ -251,6 +251,8 @@ TEST(Bench, Flags) {
   expect_error<ConfigError>([] { parse_bench(words("--hf-checkpoint M --decode-batch 1,,2")); }, {"--decode-batch"});
   EXPECT_EQ(told.prompt_tokens, 7);
   EXPECT_EQ(told.new_tokens, 9);
+  EXPECT_EQ(told.samples_per_prompt, 3);
+  EXPECT_EQ(plain.samples_per_prompt, 1);
 }
 
 TEST(Render, NeedsATemplateAndAConversation) {

@@ -161,6 +161,21 @@ TEST(MappedFile, BytesMovesAndErrors) {
   expect_error<DataError>([&] { MappedFile(dir.path()); }, {"Is a directory"});
 }
 
+TEST(MappedFile, ReadsPartsOfItself) {
+  const TempDirectory dir;
+  const fs::Path path = dir.write("x", "hello there");
+  MappedFile file(path);
+  char part[6] = {};
+  file.read(part, file.bytes().subspan(6, 5));
+  EXPECT_STREQ(part, "there");
+  MappedFile moved = std::move(file);
+  moved.read(part, moved.bytes().first(5));
+  EXPECT_STREQ(part, "hello");
+  moved.read(part, {});
+  std::filesystem::resize_file(path, 8);
+  expect_error<DataError>([&] { moved.read(part, moved.bytes().subspan(6, 5)); }, {"x", "changed", "8 bytes"});
+}
+
 TEST(SamePlace, SpellingDoesNotMatter) {
   const testing::TempDirectory dir;
   const std::string run = (dir.path() / "run").string();  // need not exist

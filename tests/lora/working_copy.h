@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "core/half.h"
+#include "core/tensor.h"
 #include "lora/adapter.h"
 
 namespace lockstep::lora {

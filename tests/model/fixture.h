@@ -4,7 +4,10 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/random.h"
@@ -155,6 +158,99 @@ inline std::vector<float> run_alone(const Model& model, const std::vector<int32_
   }
   EXPECT_EQ(done, count);
   return testing::values_of(hidden, stream);
+}
+
+// A sequence of a batch: `rows` rows after `before` positions that an earlier batch ran.
+struct MixedSequence {
+  int64_t before = 0, rows = 0;
+  const lora::AdapterVersion* adapter = nullptr;
+};
+
+inline std::vector<int32_t> tokens_of(const MixedSequence& sequence, size_t index) {
+  return tiny_tokens(sequence.before + sequence.rows + 1, static_cast<uint32_t>(index));
+}
+
+// Runs the sequences in one batch, then one row more of each. Hidden states of both batches, by row.
+inline std::pair<std::vector<float>, std::vector<float>> run_mixed(
+    const Model& model, std::span<const MixedSequence> sequences, Stream& stream,
+    std::optional<std::span<const int32_t>> wanted = {}) {
+  const int64_t width = model.config().width;
+  const DType dtype = kernels::activation_dtype(stream.device());
+  Arena arena(stream.device());
+  std::vector<Cache> caches;
+  const auto run = [&](std::span<const Segment> segments, std::optional<std::span<const int32_t>> rows_wanted) {
+    std::vector<int32_t> batch_tokens;
+    for (const Segment& segment : segments) {
+      const auto i = static_cast<size_t>(&segment - segments.data());
+      const std::vector<int32_t> tokens = tokens_of(sequences[i], i);
+      const auto first = tokens.begin() + segment.first_position;
+      batch_tokens.insert(batch_tokens.end(), first, first + segment.rows);
+    }
+    const Tensor hidden = arena.alloc({static_cast<int64_t>(batch_tokens.size()), width}, dtype);
+    model.forward(
+        hidden,
+        {.tokens = batch_tokens, .segments = segments, .kv_layer_stride = caches[0].stride, .wanted = rows_wanted},
+        arena, stream);
+    return testing::values_of(hidden, stream);
+  };
+  std::vector<Segment> now, after;
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    const MixedSequence& s = sequences[i];
+    caches.emplace_back(model, s.before + s.rows + 1, stream);
+    if (s.before > 0) {
+      const Arena::Scope scope(arena);
+      const std::vector<int32_t> tokens = tokens_of(s, i);
+      const Segment history{.rows = s.before, .kv_blocks = caches[i].blocks, .adapter = s.adapter};
+      model.forward(arena.alloc({s.before, width}, dtype),
+                    {.tokens = std::span(tokens).first(static_cast<size_t>(s.before)),
+                     .segments = {&history, 1},
+                     .kv_layer_stride = caches[i].stride},
+                    arena, stream);
+    }
+  }
+  int64_t row = 0;
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    const MixedSequence& s = sequences[i];
+    now.push_back({.row_begin = row,
+                   .rows = s.rows,
+                   .first_position = s.before,
+                   .kv_blocks = caches[i].blocks,
+                   .adapter = s.adapter});
+    after.push_back({.row_begin = static_cast<int64_t>(i),
+                     .rows = 1,
+                     .first_position = s.before + s.rows,
+                     .kv_blocks = caches[i].blocks,
+                     .adapter = s.adapter});
+    row += s.rows;
+  }
+  std::vector<float> hidden = run(now, wanted);
+  return {std::move(hidden), run(after, {})};
+}
+
+// The bits of wanted rows are those they have when all are wanted, and every row's keys and values are stored.
+inline void expect_wanted_rows_alike(const Model& model, std::span<const MixedSequence> sequences, Stream& stream) {
+  int32_t count = 0;
+  for (const MixedSequence& s : sequences) count += static_cast<int32_t>(s.rows);
+  const auto [all, after_all] = run_mixed(model, sequences, stream);
+  std::vector<std::vector<int32_t>> choices(5);  // the first: none
+  for (int32_t row = 0, i = 0; i < static_cast<int32_t>(sequences.size()); ++i) {
+    row += static_cast<int32_t>(sequences[static_cast<size_t>(i)].rows);
+    choices[1].push_back(row - 1);  // as an engine draws
+  }
+  for (int32_t row = 0; row < count / 2; ++row) choices[2].push_back(row);                    // runs of many
+  for (int32_t row = 3; row < count; row += row % 4 == 1 ? 5 : 1) choices[3].push_back(row);  // runs of few
+  choices[3].resize(std::min(choices[3].size(), static_cast<size_t>(count / 2)));
+  for (int32_t row = 1; row < count; ++row) choices[4].push_back(row);  // too many to be worth it
+  const auto width = static_cast<size_t>(model.config().width);
+  for (const std::vector<int32_t>& wanted : choices) {
+    const auto [some, after_some] = run_mixed(model, sequences, stream, wanted);
+    for (const int32_t row : wanted)
+      ASSERT_EQ(std::memcmp(all.data() + static_cast<size_t>(row) * width,
+                            some.data() + static_cast<size_t>(row) * width, width * sizeof(float)),
+                0)
+          << "row " << row << " of " << wanted.size() << " wanted";
+    EXPECT_EQ(after_all, after_some) << wanted.size() << " wanted";
+  }
 }
 
 }  // namespace lockstep::model

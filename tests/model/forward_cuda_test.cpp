@@ -38,46 +38,30 @@ TEST_P(ForwardCuda, MixedBatchIsWhatEachGivesAlone) {
   const int64_t width = model_->config().width;
   const lora::AdapterVersion fused =
       testing::placed(tiny_adapter(model_->config(), lora::LoraType::fused, 2, {"q_proj", "down_proj"}), gpu());
-  const lora::AdapterVersion* adapters[] = {&adapter_, &adapter_, nullptr, &fused, &adapter_};
-  const int64_t before[] = {0, 12, 270, 16, 3}, rows[] = {121, 1, 1, 1, 6};
-  std::vector<Cache> caches;
-  std::vector<std::vector<int32_t>> tokens;
-  std::vector<Segment> segments;
-  std::vector<int32_t> batch_tokens;
-  Arena arena(gpu().device());
-  int64_t total = 0;
-  for (size_t i = 0; i < 5; ++i) {
-    tokens.push_back(tiny_tokens(before[i] + rows[i], static_cast<uint32_t>(i)));
-    caches.emplace_back(*model_, before[i] + rows[i], gpu());
+  const MixedSequence sequences[] = {
+      {0, 121, &adapter_}, {12, 1, &adapter_}, {270, 1, nullptr}, {16, 1, &fused}, {3, 6, &adapter_}};
+  const std::vector<float> together = run_mixed(*model_, sequences, gpu()).first;
+  auto next = together.begin();
+  for (size_t i = 0; i < std::size(sequences); ++i) {
+    const MixedSequence& s = sequences[i];
+    std::vector<int32_t> tokens = tokens_of(s, i);
+    tokens.pop_back();
+    const std::vector<float> alone = run_alone(*model_, tokens, {s.before + s.rows}, s.adapter, gpu());
+    EXPECT_TRUE(std::equal(alone.begin() + s.before * width, alone.end(), next)) << "sequence " << i;
+    next += s.rows * width;
   }
-  for (size_t i = 0; i < 5; ++i) {
-    if (before[i] > 0) {
-      const Segment history{.rows = before[i], .kv_blocks = caches[i].blocks, .adapter = adapters[i]};
-      const Arena::Scope scope(arena);
-      model_->forward(arena.alloc({before[i], width}, kernels::activation_dtype(gpu().device())),
-                      {.tokens = std::span(tokens[i]).first(static_cast<size_t>(before[i])),
-                       .segments = {&history, 1},
-                       .kv_layer_stride = caches[i].stride},
-                      arena, gpu());
-    }
-    segments.push_back({.row_begin = total,
-                        .rows = rows[i],
-                        .first_position = before[i],
-                        .kv_blocks = caches[i].blocks,
-                        .adapter = adapters[i]});
-    batch_tokens.insert(batch_tokens.end(), tokens[i].begin() + before[i], tokens[i].end());
-    total += rows[i];
-  }
-  const Tensor hidden = arena.alloc({total, width}, kernels::activation_dtype(gpu().device()));
-  model_->forward(hidden, {.tokens = batch_tokens, .segments = segments, .kv_layer_stride = caches[0].stride}, arena,
-                  gpu());
-  const std::vector<float> together = testing::values_of(hidden, gpu());
-  for (size_t i = 0; i < 5; ++i) {
-    const std::vector<float> alone = run_alone(*model_, tokens[i], {before[i] + rows[i]}, adapters[i], gpu());
-    EXPECT_TRUE(
-        std::equal(alone.begin() + before[i] * width, alone.end(), together.begin() + segments[i].row_begin * width))
-        << "sequence " << i;
-  }
+}
+
+// Few wanted rows go by other kernels: those of decoding where every run is one row beyond position 0, else by tiles
+// that begin anywhere.
+TEST_P(ForwardCuda, WantedRowsHaveTheBitsOfAll) {
+  const lora::AdapterVersion fused =
+      testing::placed(tiny_adapter(model_->config(), lora::LoraType::fused, 2, {"q_proj", "down_proj"}), gpu());
+  const MixedSequence sequences[] = {
+      {0, 321, &adapter_}, {12, 1, &adapter_}, {270, 1, nullptr}, {16, 90, &fused}, {3, 6, &adapter_}};
+  expect_wanted_rows_alike(*model_, sequences, gpu());
+  const MixedSequence prompts[] = {{0, 300, nullptr}, {0, 64, nullptr}, {0, 1, nullptr}, {40, 500, nullptr}};
+  expect_wanted_rows_alike(*model_, prompts, gpu());
 }
 
 TEST_P(ForwardCuda, ChunkedHeadGivesTheSameBits) {

@@ -33,51 +33,40 @@ TEST(Forward, MixedBatchIsWhatEachGivesAlone) {
     const lora::AdapterVersion one = tiny_adapter(model.config(), lora::LoraType::fused, 1);
     const lora::AdapterVersion two =
         tiny_adapter(model.config(), lora::LoraType::canonical, 2, {"q_proj", "down_proj"});
-    const lora::AdapterVersion* adapters[] = {&one, &one, nullptr, &two, &one};
-    const int64_t before[] = {0, 12, 17, 16, 3}, rows[] = {21, 1, 1, 1, 6};
-    std::vector<Cache> caches;
-    std::vector<std::vector<int32_t>> tokens;
-    std::vector<Segment> segments;
-    std::vector<int32_t> batch_tokens;
-    Arena arena;
-    int64_t total = 0;
-    for (size_t i = 0; i < 5; ++i) {
-      tokens.push_back(tiny_tokens(before[i] + rows[i], static_cast<uint32_t>(i)));
-      caches.emplace_back(model, before[i] + rows[i], stream);
-      if (before[i] > 0) {
-        const Segment history{.row_begin = 0,
-                              .rows = before[i],
-                              .first_position = 0,
-                              .kv_blocks = caches[i].blocks,
-                              .adapter = adapters[i]};
-        Arena::Scope scope(arena);
-        model.forward(arena.alloc({before[i], width}),
-                      {.tokens = std::span(tokens[i]).first(static_cast<size_t>(before[i])),
-                       .segments = {&history, 1},
-                       .kv_layer_stride = caches[i].stride},
-                      arena, stream);
-      }
-    }
-    for (size_t i = 0; i < 5; ++i) {
-      segments.push_back({.row_begin = total,
-                          .rows = rows[i],
-                          .first_position = before[i],
-                          .kv_blocks = caches[i].blocks,
-                          .adapter = adapters[i]});
-      batch_tokens.insert(batch_tokens.end(), tokens[i].begin() + before[i], tokens[i].end());
-      total += rows[i];
-    }
-    std::vector<float> hidden(static_cast<size_t>(total * width));
-    model.forward(Tensor(hidden.data(), DType::f32, {total, width}),
-                  {.tokens = batch_tokens, .segments = segments, .kv_layer_stride = caches[0].stride}, arena, stream);
-    for (size_t i = 0; i < 5; ++i) {
-      const std::vector<float> alone = run_alone(model, tokens[i], {before[i] + rows[i]}, adapters[i], stream);
-      EXPECT_EQ(std::memcmp(hidden.data() + segments[i].row_begin * width, alone.data() + before[i] * width,
-                            static_cast<size_t>(rows[i] * width) * sizeof(float)),
-                0)
-          << family << " " << i;
+    const MixedSequence sequences[] = {{0, 21, &one}, {12, 1, &one}, {17, 1, nullptr}, {16, 1, &two}, {3, 6, &one}};
+    const std::vector<float> together = run_mixed(model, sequences, stream).first;
+    auto next = together.begin();
+    for (size_t i = 0; i < std::size(sequences); ++i) {
+      const MixedSequence& s = sequences[i];
+      std::vector<int32_t> tokens = tokens_of(s, i);
+      tokens.pop_back();
+      const std::vector<float> alone = run_alone(model, tokens, {s.before + s.rows}, s.adapter, stream);
+      EXPECT_TRUE(std::equal(alone.begin() + s.before * width, alone.end(), next)) << family << " " << i;
+      next += s.rows * width;
     }
   }
+}
+
+TEST(Forward, WantedRowsHaveTheBitsOfAll) {
+  Stream stream({.threads = 2});
+  for (const char* family : kFamilies) {
+    const Model model = tiny_model(family, stream);
+    const lora::AdapterVersion one = tiny_adapter(model.config(), lora::LoraType::fused, 1);
+    const lora::AdapterVersion two =
+        tiny_adapter(model.config(), lora::LoraType::canonical, 2, {"q_proj", "down_proj"});
+    const MixedSequence sequences[] = {{0, 21, &one}, {12, 1, &one}, {17, 1, nullptr}, {16, 19, &two}, {3, 6, &one}};
+    expect_wanted_rows_alike(model, sequences, stream);
+    const MixedSequence single[] = {{0, 30, &one}};
+    expect_wanted_rows_alike(model, single, stream);
+  }
+}
+
+TEST(Forward, WantedRowsMustBeRowsInOrder) {
+  Stream stream({.threads = 2});
+  const Model model = tiny_model("qwen3", stream);
+  const MixedSequence sequences[] = {{0, 9, nullptr}};
+  for (const std::vector<int32_t>& wanted : {std::vector<int32_t>{-1}, {9}, {2, 2}, {3, 1}})
+    EXPECT_THROW(run_mixed(model, sequences, stream, wanted), ShapeError);
 }
 
 TEST(Forward, BitsDoNotDependOnThreadsOrIsa) {

@@ -58,5 +58,37 @@ TEST_F(BenchCommand, EveryPartFillsTheRecord) {
   EXPECT_NE(out_.str().find("grpo_step_s"), std::string::npos);
 }
 
+TEST_F(BenchCommand, SamplesOfOnePromptDecodeTogether) {
+  BenchOptions bench;
+  bench.base = base_;
+  bench.prompt_tokens = 8, bench.new_tokens = 4, bench.decode_batches = {2, 4}, bench.samples_per_prompt = 2;
+  bench.parts = {"decode"};
+  bench.json = (dir_.path() / "record.json").string();
+  run_bench(bench, control_);
+  const Json record = read_json(bench.json);
+  EXPECT_EQ(record["batch"]["samples_per_prompt"], 2);
+  EXPECT_NE(record["command"].get<std::string>().find("--n-samples-per-prompt 2"), std::string::npos);
+  EXPECT_GT(record["results"]["decode_tok_s"]["4"].get<double>(), 0);
+  bench.decode_batches = {4, 5};
+  expect_error<ConfigError>([&] { run_bench(bench, control_); }, {"--n-samples-per-prompt 2", "--decode-batch 5"});
+}
+
+TEST_F(BenchCommand, LoadIsMeasuredForRealFiles) {
+  BenchOptions bench;
+  bench.base = base_;
+  bench.base.hf_checkpoint = LOCKSTEP_SOURCE_DIR "/tests/golden/qwen3";
+  bench.base.load_format = LoadFormat::automatic;
+  bench.parts = {"load"};
+  bench.json = (dir_.path() / "record.json").string();
+  run_bench(bench, control_);
+  const Json results = read_json(bench.json)["results"];
+  for (const char* name : {"load_s", "load_gb_s", "host_copy_gb_s", "load_gb_s_percent_of_limit"})
+    EXPECT_GT(results[name].get<double>(), 0) << name;
+  bench.base = base_;
+  run_bench(bench, control_);
+  EXPECT_FALSE(read_json(bench.json)["results"].contains("load_gb_s"));
+  EXPECT_NE(info_.str().find("nothing is loaded"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace lockstep::recipes

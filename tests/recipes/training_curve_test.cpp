@@ -88,7 +88,7 @@ TEST_P(TrainingCurve, IsThatOfTransformersAndPeft) {
   const lora::ExportedTensors got = lora::export_tensors(*golden.layout, last.weights->f32());
   ASSERT_EQ(got.tensors.size(), golden.peft.tensors().size());
   double worst = 0;
-  for (const auto& [name, tensor] : got.tensors) {
+  for (const auto& [name, tensor, file] : got.tensors) {
     const ConstTensor& wanted = find(golden.expected, "final." + name);
     ASSERT_EQ(shape_text(tensor), shape_text(wanted)) << name;
     double difference = 0, largest = 0;

@@ -118,6 +118,19 @@ TEST_P(EngineCuda, NoScheduleChangesABit) {
   expect_same(run().samples, alone, "n = 1");
 }
 
+// Decode reads whole spans of a prompt once for its samples; neighbours share one, two or none.
+TEST_P(EngineCuda, SamplesThatReadAPromptTogetherAreThoseAlone) {
+  prompts_ = random_prompts({600, 20, 256, 257, 512, 530}, kVocab, 4);
+  params_.n = 9;
+  const std::vector<Sample> together = run().samples;
+  expect_same(run({.max_sequences = 1}).samples, together, "one at a time");
+  expect_same(run({.max_sequences = 20}).samples, together, "twenty at once");
+  for (const Sample& sample : together)
+    EXPECT_EQ(sample.logprobs,
+              trainer_logprobs(*model_, prompts_[static_cast<size_t>(sample.prompt)], sample, &adapter_, 0.8f, gpu()))
+        << "prompt " << sample.prompt << ", sample " << sample.index;
+}
+
 TEST_P(EngineCuda, NoPreemptionChangesABit) {
   prompts_ = random_prompts({1, 16, 37, 5, 64, 23}, kVocab, 2);
   const std::vector<Sample> wanted = run().samples;

@@ -2,6 +2,8 @@
 #include "kernels/cuda/ops.h"
 
 #include "core/error.h"
+#include "kernels/copy_limit.h"
+#include "kernels/pack_file.h"
 
 namespace lockstep::kernels::cuda {
 
@@ -12,6 +14,9 @@ namespace {
 }  // namespace
 
 void pack_rows(PackedWeight&, std::span<const ConstTensor>, Stream&) {
+  absent();
+}
+void pack_rows(PackedWeight&, std::span<const NamedTensor* const>, Stream&) {
   absent();
 }
 void unpack_rows(Tensor, const PackedWeight&, int64_t, int64_t, Stream&) {
@@ -57,6 +62,10 @@ void heads_backward(Tensor, ConstTensor, ConstTensor, const HeadNorms&, const Ro
                     const AttentionShape&, Stream&) {
   absent();
 }
+bool heads_attention_forward(Tensor, Tensor, ConstTensor, const HeadNorms&, const RopeTable&, std::span<const int32_t>,
+                             const AttentionShape&, const DeviceSequences&, Stream&) {
+  absent();
+}
 void attention_forward(Tensor, Tensor, ConstTensor, const AttentionShape&, const DeviceSequences&, Stream&) {
   absent();
 }
@@ -71,6 +80,13 @@ void rmsnorm_backward(Tensor, ConstTensor, ConstTensor, ConstTensor, ConstTensor
   absent();
 }
 void swiglu_forward(Tensor, ConstTensor, Stream&) {
+  absent();
+}
+bool swiglu_forward(Tensor, Tensor, const PendingDelta&, bool, Stream&) {
+  absent();
+}
+bool heads_forward(Tensor, Tensor, Tensor, const PendingDelta&, bool, const HeadNorms&, const RopeTable&,
+                   std::span<const int32_t>, const AttentionShape&, const DeviceSequences&, bool, Stream&) {
   absent();
 }
 void swiglu_backward(Tensor, ConstTensor, ConstTensor, Stream&) {
@@ -95,7 +111,7 @@ void logprob_backward(Tensor, ConstTensor, std::span<const int32_t>, float, Cons
                       ConstTensor, Stream&) {
   absent();
 }
-void decode_advance(const DecodeState&, std::span<const int32_t>, ConstTensor, Stream&) {
+void decode_draw(const DecodeState&, ConstTensor, float, Stream&) {
   absent();
 }
 void sample_tokens(std::span<int32_t>, ConstTensor, std::span<const SampleRow>, Stream&) {
@@ -132,6 +148,9 @@ double measure_fma_gflops(double, Stream&) {
   absent();
 }
 double measure_read_gb_s(size_t, double, Stream&) {
+  absent();
+}
+double measure_host_copy_gb_s(double, Stream&) {
   absent();
 }
 

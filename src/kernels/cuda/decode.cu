@@ -1,32 +1,78 @@
-#include "kernels/cuda/common.cuh"
-#include "kernels/cuda/ops.h"
+// The end of a decode step: two launches, because every launch is one that a single sequence waits for.
+#include "kernels/cuda/library.h"
+#include "kernels/cuda/sample_draw.cuh"
 
 namespace lockstep::kernels::cuda {
 
 namespace {
 
-__global__ void advance(DecodeState state, const int32_t* tokens, const float* logprobs) {
+// Largest entry and sum relative to it of every chunk, for the draw and for the log-prob.
+struct DrawParts {
+  float2 *drawn, *scored;  // [rows, chunks]
+};
+
+__global__ void __launch_bounds__(kChunkThreads)
+    draw_chunks(DecodeState state, DrawParts parts, SampleBatch batch, float inv_temperature) {
   begin_early();
-  const int step = *state.step;
-  const int active = *state.num_active;
-  for (int i = threadIdx.x; i < state.num_rows; i += blockDim.x) {
-    state.drawn[step * state.num_rows + i] = tokens[i];
-    state.logprobs[step * state.num_rows + i] = logprobs[i];
-    if (i >= active) continue;
-    state.tokens[i] = max(tokens[i], 0);
-    ++state.positions[i];
-    ++state.sequences[i].first_position;
-    ++reinterpret_cast<uint32_t*>(&state.rows[i].counter)[3];
+  const int64_t row = blockIdx.x / batch.chunks;
+  const int chunk = static_cast<int>(blockIdx.x - row * batch.chunks);
+  const float scale = scale_of(batch.rows[row]);
+  const auto sums_at = [&](float by) {
+    const ChunkSums sums = sum_chunk<false>(batch.logits + row * batch.stride, chunk, batch.vocab, by, batch.aligned);
+    return make_float2(sums.largest, sums.sum);
+  };
+  const float2 drawn = sums_at(scale), scored = scale == inv_temperature ? drawn : sums_at(inv_temperature);
+  if (threadIdx.x != 0) return;
+  parts.drawn[blockIdx.x] = drawn;
+  parts.scored[blockIdx.x] = scored;
+  if (blockIdx.x == 0) ++*state.step;  // the rows below are of the step before it
+}
+
+__global__ void __launch_bounds__(kSampleThreads)
+    draw_rows(DecodeState state, DrawParts parts, SampleBatch batch, float inv_temperature) {
+  __shared__ Block block;
+  __shared__ double sums[32];
+  begin_early();
+  const int64_t row = blockIdx.x;
+  const int token = draw_token(batch, row, parts.drawn + row * batch.chunks, block);
+  __syncthreads();  // everybody has read what is written below
+  if (threadIdx.x >= 32) return;
+  float logprob = 0;
+  if (token >= 0) {
+    const float2* const scored = parts.scored + row * batch.chunks;
+    const RowSums all = join_chunks<false>(
+        batch.chunks,
+        [&](int c) {
+          return ChunkSums{scored[c].x, scored[c].y, 0};
+        },
+        sums, nullptr);
+    logprob = all.logprob(__fmul_rn(batch.logits[row * batch.stride + token], inv_temperature));
   }
-  __syncthreads();
-  if (threadIdx.x == 0) *state.step = step + 1;
+  if (threadIdx.x != 0) return;
+  const int64_t at = (*state.step - 1) * state.num_rows + row;
+  state.drawn[at] = token;
+  state.logprobs[at] = logprob;
+  if (row >= *state.num_active) return;
+  state.tokens[row] = max(token, 0);
+  ++state.positions[row];
+  ++state.sequences[row].first_position;
+  ++reinterpret_cast<uint32_t*>(&state.rows[row].counter)[3];
 }
 
 }  // namespace
 
-void decode_advance(const DecodeState& state, std::span<const int32_t> tokens, ConstTensor logprobs, Stream& stream) {
-  launch_early(advance, 1, 256, 0, stream_of(stream), state, tokens.data(), data_of<float>(logprobs));
-  check_launch("decode_advance", {logprobs});
+void decode_draw(const DecodeState& state, ConstTensor logits, float inv_temperature, Stream& stream) {
+  if (state.num_rows == 0) return;
+  require_sampled_vocabulary(logits.shape[1], "decode_draw");
+  const SampleBatch batch(logits, state.rows);
+  const int64_t count = state.num_rows * batch.chunks;
+  auto* scratch = static_cast<float2*>(scratch_of(stream, static_cast<size_t>(2 * count) * sizeof(float2)));
+  const DrawParts parts{scratch, scratch + count};
+  launch_early(draw_chunks, static_cast<unsigned>(count), kChunkThreads, 0, stream_of(stream), state, parts, batch,
+               inv_temperature);
+  launch_early(draw_rows, static_cast<unsigned>(state.num_rows), kSampleThreads, 0, stream_of(stream), state, parts,
+               batch, inv_temperature);
+  check_launch("decode_draw", {logits});
 }
 
 }  // namespace lockstep::kernels::cuda

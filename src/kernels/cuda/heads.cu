@@ -1,40 +1,12 @@
-#include "kernels/cuda/common.cuh"
-#include "kernels/cuda/ops.h"
-#include "kernels/cuda/row_io.cuh"
+#include "kernels/cuda/head_rows.cuh"
+#include "kernels/cuda/heads.cuh"
 
 namespace lockstep::kernels::cuda {
 namespace {
 
-// kLanes neighbouring threads have one head of one row: thread i holds elements 8i .. 8i+7 of the lower half and the
-// same of the upper half, which are the pairs that rotate together. head_dim is a multiple of 16 up to 16 * kLanes, so
-// a thread has all of its elements or none.
 constexpr int kThreads = 128;
 
-struct Heads {
-  int64_t rows;
-  int heads, kv_heads, head_dim;
-  uint32_t items;  // heads of a row that get threads: queries, keys, and values if they are to be stored
-  const int32_t* positions;
-  const float *cosines, *sines;
-  const float *q_norm, *k_norm;  // both or neither
-  float* rstd;
-  float eps;
-  int64_t kv_offset;
-  const DeviceSequence* sequences;  // nullptr: nothing is stored
-  const int32_t* sequence_of_row;
-  void* const* blocks;
-  bool norms_aligned;
-};
-
-struct Matrix {
-  bf16* data;
-  int64_t stride;
-  bool aligned;
-
-  explicit Matrix(const ConstTensor& t)
-      : data(const_cast<bf16*>(data_of<bf16>(t))), stride(t.row_stride), aligned(rows_aligned(t)) {}
-  __device__ bf16* at(int64_t row, int column) const { return data + row * stride + column; }
-};
+using Matrix = HeadMatrix;
 
 // What one thread has of its head.
 struct Part {
@@ -56,61 +28,13 @@ struct Part {
     part.active = part.row < h.rows && part.low < h.head_dim / 2;
     return part;
   }
-  __device__ bool is_query(const Heads& h) const { return head < h.heads; }
-  __device__ bool is_value(const Heads& h) const { return head >= h.heads + h.kv_heads; }
-  __device__ int64_t rstd_index(const Heads& h) const {
-    return is_query(h) ? row * h.heads + head : h.rows * h.heads + row * h.kv_heads + (head - h.heads);
-  }
 };
-
-// Over the threads of one head; every thread of the warp must come here.
-template <int kLanes>
-__device__ __forceinline__ float head_sum(float x) {
-#pragma unroll
-  for (int offset = kLanes / 2; offset > 0; offset /= 2) x = __fadd_rn(x, __shfl_xor_sync(~0u, x, offset));
-  return x;
-}
-
-struct Angles {
-  float cosine[8] = {}, sine[8] = {};
-
-  __device__ void load(const Heads& h, const Part& part) {
-    const int64_t at = int64_t{h.positions[part.row]} * (h.head_dim / 2) + part.low;
-    load8(cosine, h.cosines + at, 8, true);
-    load8(sine, h.sines + at, 8, true);
-  }
-};
-
-// (a, b) -> (a cos - b sin, b cos + a sin), or back with direction -1.
-__device__ __forceinline__ void rotate(float (&a)[8], float (&b)[8], const Angles& angles, float direction) {
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const float s = __fmul_rn(direction, angles.sine[i]), low = a[i], high = b[i];
-    a[i] = __fmaf_rn(low, angles.cosine[i], __fmul_rn(high, -s));
-    b[i] = __fmaf_rn(high, angles.cosine[i], __fmul_rn(low, s));
-  }
-}
-
-// Where keys (values: 1) of a row and kv head live.
-__device__ __forceinline__ bf16* stored(const Heads& h, const Part& part, int kv_head, int values) {
-  const int position = h.positions[part.row];
-  const DeviceSequence& sequence = h.sequences[h.sequence_of_row[part.row]];
-  bf16* block = static_cast<bf16*>(h.blocks[sequence.block_begin + position / kKvBlock]) + h.kv_offset;
-  const int64_t head = static_cast<int64_t>(values * h.kv_heads + kv_head) * kKvBlock + position % kKvBlock;
-  return block + head * h.head_dim;
-}
-
-__device__ __forceinline__ float sum_of_products(float sum, const float (&x)[8], const float (&y)[8]) {
-#pragma unroll
-  for (int i = 0; i < 8; ++i) sum = __fmaf_rn(x[i], y[i], sum);
-  return sum;
-}
 
 template <int kLanes>
 __global__ void __launch_bounds__(kThreads) heads_kernel(Matrix qk, Matrix qkv, Heads h) {
   const Part part = Part::mine<kLanes>(h);
   const int column = part.head * h.head_dim;
-  const bool is_value = part.is_value(h);
+  const bool is_value = h.is_value(part.head);
   float a[8] = {}, b[8] = {}, low[8], high[8];
   begin_early();
   Angles angles;
@@ -119,36 +43,28 @@ __global__ void __launch_bounds__(kThreads) heads_kernel(Matrix qk, Matrix qkv, 
     load8(b, qkv.at(part.row, column + part.high), 8, qkv.aligned);
     // What is needed after the sum is asked for before it: a decode step has nothing else to hide the wait behind.
     if (!is_value) {
-      angles.load(h, part);
+      angles.load(h.cosines, h.sines, h.angles_at(part.row, part.low));
       if (h.q_norm) {
-        const float* norm = part.is_query(h) ? h.q_norm : h.k_norm;
+        const float* norm = h.is_query(part.head) ? h.q_norm : h.k_norm;
         load8(low, norm + part.low, 8, h.norms_aligned);
         load8(high, norm + part.high, 8, h.norms_aligned);
       }
     }
   }
   float rstd = 1;
-  if (h.q_norm) {
-    const float sum = head_sum<kLanes>(sum_of_products(sum_of_products(0, a, a), b, b));
-    const float mean = __fdiv_rn(sum, static_cast<float>(h.head_dim));
-    rstd = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, h.eps)));
-  }
+  if (h.q_norm) rstd = head_rstd<kLanes>(a, b, h.head_dim, h.eps);
   if (!part.active) return;
   if (!is_value) {
     if (h.q_norm) {
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        a[i] = __fmul_rn(__fmul_rn(a[i], rstd), low[i]);
-        b[i] = __fmul_rn(__fmul_rn(b[i], rstd), high[i]);
-      }
-      if (h.rstd && part.lane == 0) h.rstd[part.rstd_index(h)] = rstd;
+      scale_head(a, rstd, low), scale_head(b, rstd, high);
+      if (h.rstd && part.lane == 0) h.rstd[h.rstd_index(part.row, part.head)] = rstd;
     }
     rotate(a, b, angles, 1);
     store8(qk.at(part.row, column + part.low), a, 8, qk.aligned);
     store8(qk.at(part.row, column + part.high), b, 8, qk.aligned);
   }
-  if (h.sequences && !part.is_query(h)) {
-    bf16* to = stored(h, part, part.head - h.heads - (is_value ? h.kv_heads : 0), is_value);
+  if (h.sequences && !h.is_query(part.head)) {
+    bf16* to = stored(h, part.row, h.positions[part.row], part.head);
     store8(to + part.low, a, 8, true);
     store8(to + part.high, b, 8, true);
   }
@@ -163,11 +79,11 @@ __global__ void __launch_bounds__(kThreads) heads_grad_kernel(Matrix d_qkv, Matr
     load8(a, d_qkv.at(part.row, column + part.low), 8, d_qkv.aligned);
     load8(b, d_qkv.at(part.row, column + part.high), 8, d_qkv.aligned);
     Angles angles;
-    angles.load(h, part);
+    angles.load(h.cosines, h.sines, h.angles_at(part.row, part.low));
     rotate(a, b, angles, -1);
   }
   if (h.q_norm) {
-    const float* norm = part.is_query(h) ? h.q_norm : h.k_norm;
+    const float* norm = h.is_query(part.head) ? h.q_norm : h.k_norm;
     float low[8] = {}, high[8] = {}, x_low[8] = {}, x_high[8] = {};
     float rstd = 0;
     if (part.active) {
@@ -175,7 +91,7 @@ __global__ void __launch_bounds__(kThreads) heads_grad_kernel(Matrix d_qkv, Matr
       load8(high, norm + part.high, 8, h.norms_aligned);
       load8(x_low, qkv.at(part.row, column + part.low), 8, qkv.aligned);
       load8(x_high, qkv.at(part.row, column + part.high), 8, qkv.aligned);
-      rstd = h.rstd[part.rstd_index(h)];
+      rstd = h.rstd[h.rstd_index(part.row, part.head)];
     }
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
@@ -196,25 +112,6 @@ __global__ void __launch_bounds__(kThreads) heads_grad_kernel(Matrix d_qkv, Matr
   store8(d_qkv.at(part.row, column + part.high), b, 8, d_qkv.aligned);
 }
 
-Heads heads_of(const ConstTensor& qkv, const ConstTensor& rstd, const HeadNorms& norms, const RopeTable& table,
-               std::span<const int32_t> positions, const AttentionShape& shape) {
-  const auto at_16 = [](const ConstTensor& t) { return reinterpret_cast<uintptr_t>(t.data) % 16 == 0; };
-  return {.rows = qkv.shape[0],
-          .heads = static_cast<int>(shape.heads),
-          .kv_heads = static_cast<int>(shape.kv_heads),
-          .head_dim = static_cast<int>(shape.head_dim),
-          .items = static_cast<uint32_t>(shape.heads + shape.kv_heads),
-          .positions = positions.data(),
-          .cosines = table.cos(),
-          .sines = table.sin(),
-          .q_norm = norms.q_norm.empty() ? nullptr : data_of<float>(norms.q_norm),
-          .k_norm = norms.k_norm.empty() ? nullptr : data_of<float>(norms.k_norm),
-          .rstd = rstd.empty() ? nullptr : const_cast<float*>(data_of<float>(rstd)),
-          .eps = norms.eps,
-          .kv_offset = shape.kv_offset,
-          .norms_aligned = at_16(norms.q_norm) && at_16(norms.k_norm)};
-}
-
 // launch(threads of a head as a constant, grid)
 template <class Launch>
 void for_head_dim(const Heads& h, const Launch& launch) {
@@ -222,7 +119,7 @@ void for_head_dim(const Heads& h, const Launch& launch) {
     const int64_t threads = h.rows * h.items * lanes.value;
     launch(lanes, static_cast<unsigned>((threads + kThreads - 1) / kThreads));
   };
-  if (h.head_dim <= 64) return start(std::integral_constant<int, 4>());
+  if (head_lanes(h.head_dim) == 4) return start(std::integral_constant<int, 4>());
   start(std::integral_constant<int, 8>());
 }
 
@@ -235,9 +132,7 @@ void heads_forward(Tensor qk, Tensor rstd, ConstTensor qkv, const HeadNorms& nor
   if (h.rows == 0) return;
   if (store) {
     h.items += static_cast<uint32_t>(h.kv_heads);
-    h.sequences = sequences.sequences;
-    h.sequence_of_row = sequences.sequence_of_row;
-    h.blocks = sequences.blocks;
+    h.store_in(sequences);
   }
   for_head_dim(h, [&](auto lanes, unsigned grid) {
     launch_early(heads_kernel<lanes.value>, grid, kThreads, 0, stream_of(stream), Matrix(qk), Matrix(qkv), h);

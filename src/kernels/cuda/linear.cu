@@ -70,6 +70,31 @@ void linear_forward(Tensor y, ConstTensor x, const PackedWeight& weight, ConstTe
   check_launch("linear_forward", {y, x, bias, residual});
 }
 
+namespace {
+
+// The pairs' A for a launch of linear_ring.cu; none if it does not take them.
+struct InnerProducts {
+  std::array<InnerProduct, kMostInner> of;
+  size_t count = 0;
+
+  InnerProducts(const Tensor& h, std::span<const LoraPair> pairs) {
+    constexpr int64_t kMostRank = 256;  // of all pairs: more blocks for A than that delay those of the base
+    if (pairs.size() > of.size() || total_rank(pairs) > kMostRank) return;
+    int64_t column = 0;
+    for (const LoraPair& pair : pairs) {
+      of[count] = {.a = operand(pair.a), .h = data_of<bf16>(h) + column};
+      column += pair.rank();
+      if (!of[count++].a.aligned) {
+        count = 0;
+        return;
+      }
+    }
+  }
+  std::span<const InnerProduct> span() const { return std::span(of).first(count); }
+};
+
+}  // namespace
+
 bool normed_linear_forward(Tensor y, const LinearInput& input, const PackedWeight& weight, ConstTensor bias,
                            bool swiglu, Stream& stream) {
   const Product p = forward_product(y, input.x, weight, bias, {});
@@ -82,23 +107,22 @@ bool normed_linear_forward(Tensor y, const LinearInput& input, const PackedWeigh
 
 bool linear_shrink_forward(Tensor y, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
                            ConstTensor residual, std::span<const LoraPair> pairs, Stream& stream) {
-  constexpr int64_t kMostRank = 256;  // of all pairs: beyond it blocks for A delay those of the base
-  if (pairs.empty() || pairs.size() >= size_t{kMostTogether} || total_rank(pairs) > kMostRank) return false;
-  std::array<Product, kMostTogether> products = {forward_product(y, x, weight, bias, residual)};
-  size_t count = 1;
-  int64_t column = 0;
-  for (const LoraPair& pair : pairs) {
-    const Operand a = operand(pair.a);
-    if (!a.aligned) return false;
-    products[count++] = {.x = products[0].x,
-                         .w = a,
-                         .outputs = pair.rank(),
-                         .end = {.y = data_of<bf16>(h) + column, .y_stride = h.row_stride}};
-    column += pair.rank();
-  }
-  const SmallKernel* const kernel = choose_ring(library_of(stream), products[0], stream);
-  if (!kernel) return false;
-  kernel->launch_together(std::span(products).first(count), stream_of(stream));
+  const InnerProducts inner(h, pairs);
+  const Product p = forward_product(y, x, weight, bias, residual);
+  if (inner.count == 0 || !p.x.aligned || !p.w.aligned || p.x.rows > kRingRows) return false;
+  Product sums = p;
+  sums.end.bias = nullptr;  // changes no choice
+  const SmallKernel* const kernel = choose_linear(library_of(stream), sums, stream).kernel;
+  if (!kernel || !kernel->ring()) return false;  // cuBLASLt is faster here, and A has a launch beside it
+  kernel->launch_adapted(p, inner.span(), h.row_stride, stream_of(stream));
+  return true;
+}
+
+bool shrink_by_ring(Tensor h, ConstTensor x, std::span<const LoraPair> pairs, Stream& stream) {
+  const InnerProducts inner(h, pairs);
+  const Operand rows = operand(x);
+  if (inner.count == 0 || !rows.aligned || rows.rows > kRingRows || ring_kernels(rows.rows).empty()) return false;
+  ring_kernels(rows.rows).front().launch_adapted({.x = rows}, inner.span(), h.row_stride, stream_of(stream));
   return true;
 }
 

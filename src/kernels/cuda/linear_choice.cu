@@ -11,7 +11,7 @@ namespace lockstep::kernels::cuda {
 namespace {
 
 struct Key {
-  bool transposed, f32, residual, ring;
+  bool transposed, f32, residual;
   int64_t bucket, outputs, depth;
   auto operator<=>(const Key&) const = default;
 };
@@ -288,26 +288,20 @@ std::vector<Choice> own_candidates(const Library& library, const Product& p, int
   return candidates;
 }
 
-void add_library_candidates_of_all_sizes(std::vector<Choice>& candidates, const Library& library, const Product& p,
-                                         int64_t bucket, Numerics numerics) {
-  add_library_candidates(candidates, library, p, kMostCandidates, numerics);
+Choice fastest(Library& library, const Product& p, int64_t bucket, Numerics numerics, cudaStream_t stream) {
+  Trial trial(p, bucket, library, stream);
+  Choice best = plain(library, p);
+  if (!trial.ready()) return best;
+  std::vector<Choice> candidates = own_candidates(library, p, bucket);
+  add_library_candidates(candidates, library, trial.product(), kMostCandidates, numerics);
   // For few rows the library offers tiles of 128 outputs alone: where N is small, far too few blocks. What it takes
   // for more rows serves fewer, too, and is often twice as fast.
   for (const int64_t rows : {128, 256, 512}) {
     if (bucket >= rows) continue;
-    Product more = p;
+    Product more = trial.product();
     more.x.rows = rows;
     add_library_candidates(candidates, library, more, kBorrowedCandidates, numerics);
   }
-}
-
-// ring: of our kernels alone.
-Choice fastest(Library& library, const Product& p, const Key& key, Numerics numerics, cudaStream_t stream) {
-  Trial trial(p, key.bucket, library, stream);
-  Choice best = plain(library, p);
-  if (!trial.ready()) return best;
-  std::vector<Choice> candidates = own_candidates(library, p, key.bucket);
-  if (!key.ring) add_library_candidates_of_all_sizes(candidates, library, trial.product(), key.bucket, numerics);
   float least = std::numeric_limits<float>::max();
   for (const Choice& candidate : candidates) {
     if (numerics == Numerics::exact && !trial.same_bits(candidate)) continue;
@@ -318,29 +312,17 @@ Choice fastest(Library& library, const Product& p, const Key& key, Numerics nume
   return best;
 }
 
-Choice choose(Library& library, const Product& p, bool ring, Stream& stream) {
+}  // namespace
+
+Choice choose_linear(Library& library, const Product& p, Stream& stream) {
   if (!library_takes(p) || p.w.rows * p.w.cols < kSmallestMeasured) return plain(library, p);
   if (!library.linear) library.linear = std::make_shared<LinearChoices>();
-  const Key key{p.transposed, p.end.y_f32, p.end.residual != nullptr, ring, bucket_of(p.x.rows), p.outputs, p.x.cols};
+  const Key key{p.transposed, p.end.y_f32, p.end.residual != nullptr, bucket_of(p.x.rows), p.outputs, p.x.cols};
   std::map<Key, Choice>& known = library.linear->of;
   if (const auto found = known.find(key); found != known.end()) return found->second;
   // A capture cannot wait for stopwatches.
   if (is_capturing(stream)) return plain(library, p);
-  return known[key] = fastest(library, p, key, stream.numerics(), stream_of(stream));
-}
-
-}  // namespace
-
-Choice choose_linear(Library& library, const Product& p, Stream& stream) {
-  return choose(library, p, false, stream);
-}
-
-const SmallKernel* choose_ring(Library& library, const Product& p, Stream& stream) {
-  if (!p.x.aligned || !p.w.aligned || p.transposed || ring_kernels(p.x.rows).empty()) return nullptr;
-  Product sums = p;
-  sums.end.bias = nullptr;  // changes no choice
-  const SmallKernel* const kernel = choose(library, sums, true, stream).kernel;
-  return kernel && kernel->ring() ? kernel : nullptr;
+  return known[key] = fastest(library, p, key.bucket, stream.numerics(), stream_of(stream));
 }
 
 void run_linear(Library& library, const Product& p, const Choice& choice, cudaStream_t stream) {

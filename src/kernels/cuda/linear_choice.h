@@ -21,8 +21,6 @@ struct Choice {
 
 // Remembered in library.linear.
 Choice choose_linear(Library& library, const Product& p, Stream& stream);
-// Of the kernels of linear_ring.cu; nullptr if they do not suit the product.
-const SmallKernel* choose_ring(Library& library, const Product& p, Stream& stream);
 void run_linear(Library& library, const Product& p, const Choice& choice, cudaStream_t stream);
 
 }  // namespace lockstep::kernels::cuda

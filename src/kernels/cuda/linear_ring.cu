@@ -3,50 +3,51 @@
 // the same groups of 16 in order as everywhere. A block has few outputs, so that every multiprocessor has a block where
 // N is small; of the 64 rows of the tile those beyond them are computed from whatever lies there and dropped.
 //
-// The weight does not depend on what other kernels do: the ring fills before they have ended (launch_early). Several
-// products of one x make one launch: a layer's, and those with the adapter's A, which have a few blocks of their own.
+// The weight does not depend on what other kernels do: the ring fills before they have ended (launch_early). With an
+// adapter the first blocks make h = x A, one more product of x; a block has 16 columns of h.
 #include <algorithm>
 #include <array>
+#include <type_traits>
 
 #include "kernels/cuda/linear_ring.cuh"
 
 namespace lockstep::kernels::cuda {
 namespace {
 
-// One product of a launch.
-struct Part {
-  CUtensorMap w;
-  ProductEnd end;
-  int64_t outputs = 0;
-  int tokens = 0;
-  int rows = 0, first_block = 0;  // outputs of a block
-};
-template <int kParts>
-struct Parts {
-  CUtensorMap x;
-  Part part[kParts];  // those of fewer blocks first
-  int64_t depth = 0;
-  int count = 0;
+struct Maps {
+  CUtensorMap x, w;
 };
 
+constexpr int kInnerColumns = 16;
+// The adapter's pairs as the kernel reads them.
+struct Inner {
+  CUtensorMap a[kMostInner];
+  bf16* h[kMostInner];  // the first column
+  int columns[kMostInner], first_block[kMostInner];
+  int64_t h_stride = 0;
+  int count = 0, blocks = 0;
+};
+struct NoInner {};
+
+// By one thread: `rows` rows of w from `first` on, and x.
 template <class S>
-__device__ void load_ring(const CUtensorMap& x, const Part& p, int steps, int output, CopyRing ring) {
+__device__ void load_ring(const CUtensorMap& x, const CUtensorMap& w, int first, int rows, int steps, CopyRing ring) {
   const auto load = [&](const CUtensorMap& map, int step, uint32_t at, uint32_t box_bytes, int row) {
 #pragma unroll
     for (int b = 0; b < S::kBoxes; ++b)
       copy_box(at + b * box_bytes, map, (step * S::kBoxes + b) * kBoxColumns, row, ring.full());
   };
   const auto load_w = [&](int step) {
-    barrier_expect(ring.full(), S::kBoxes * (S::kXBytes + 128 * p.rows));
-    load(p.w, step, ring.at() + S::kBoxes * S::kXBytes, S::kWBytes, output);
+    barrier_expect(ring.full(), S::kBoxes * (S::kXBytes + 128 * rows));
+    load(w, step, ring.at() + S::kBoxes * S::kXBytes, S::kWBytes, first);
   };
   const auto load_x = [&](int step) { load(x, step, ring.at(), S::kXBytes, 0); };
-  const int first = min(steps, S::kStages);
-  for (int step = 0; step < first; ++step, ring.next()) load_w(step);
+  const int stages = min(steps, S::kStages);
+  for (int step = 0; step < stages; ++step, ring.next()) load_w(step);
   ring.stage = 0, ring.parity = 0;
   wait_for_previous();
-  for (int step = 0; step < first; ++step, ring.next()) load_x(step);
-  for (int step = first; step < steps; ++step, ring.next()) {
+  for (int step = 0; step < stages; ++step, ring.next()) load_x(step);
+  for (int step = stages; step < steps; ++step, ring.next()) {
     barrier_wait(ring.empty(), ring.parity ^ 1);
     load_w(step);
     load_x(step);
@@ -54,14 +55,14 @@ __device__ void load_ring(const CUtensorMap& x, const Part& p, int steps, int ou
 }
 
 template <class S>
-__device__ void multiply(const Part& p, const Place& place, int steps, const CopyRing& ring, int lane) {
+__device__ void multiply(const Product& p, const Place& place, int steps, const CopyRing& ring, int lane) {
   float residual[S::kTokenTiles][4], acc[S::kTokenTiles][4] = {};
   // Asked for before the chain, so that its end does not wait for memory.
 #pragma unroll
   for (int j = 0; j < S::kTokenTiles; ++j)
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      const bool there = p.end.residual && place.stored(p.tokens, j, e);
+      const bool there = p.end.residual && place.stored(p.x.rows, j, e);
       residual[j][e] = there ? p.end.residual_at(place.token_of(j, e), place.output_of(e)) : 0;
     }
   walk_ring<S>(acc, steps, ring, lane);
@@ -69,7 +70,7 @@ __device__ void multiply(const Part& p, const Place& place, int steps, const Cop
   for (int j = 0; j < S::kTokenTiles; ++j)
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      if (!place.stored(p.tokens, j, e)) continue;
+      if (!place.stored(p.x.rows, j, e)) continue;
       const int64_t output = place.output_of(e);
       float value = p.end.bias ? __fadd_rn(acc[j][e], p.end.bias[output]) : acc[j][e];
       if (p.end.residual) value = __fadd_rn(value, residual[j][e]);
@@ -77,18 +78,47 @@ __device__ void multiply(const Part& p, const Place& place, int steps, const Cop
     }
 }
 
-template <class S, int kParts>
-__global__ void __launch_bounds__(kWarpgroup + 32) ring_kernel(const __grid_constant__ Parts<kParts> parts) {
+// The first 16 outputs of the tile, which are the first warp's, to `columns` columns of h.
+template <class S>
+__device__ void multiply_inner(bf16* h, int64_t stride, int columns, int64_t tokens, int steps, const CopyRing& ring,
+                               int warp, int lane) {
+  float acc[S::kTokenTiles][4] = {};
+  walk_ring<S>(acc, steps, ring, lane);
+  if (warp != 0) return;
+  const Place place = Place::of(0, columns, warp, lane);
+#pragma unroll
+  for (int j = 0; j < S::kTokenTiles; ++j)
+#pragma unroll
+    for (int e = 0; e < 4; ++e)
+      if (place.stored(tokens, j, e))
+        h[place.token_of(j, e) * stride + place.output_of(e)] = __float2bfloat16_rn(acc[j][e]);
+}
+
+template <class S>
+__device__ void inner_block(const CUtensorMap& x, const Inner& inner, int64_t tokens, int block, int steps,
+                            const CopyRing& ring, int warp, int lane) {
+  int pair = 0;
+  while (pair + 1 < inner.count && block >= inner.first_block[pair + 1]) ++pair;
+  const int column = (block - inner.first_block[pair]) * kInnerColumns;
+  if (warp == kWarpgroup / 32) {
+    if (lane == 0) load_ring<S>(x, inner.a[pair], column, kInnerColumns, steps, ring);
+    return;
+  }
+  bf16* const h = inner.h[pair] + column;
+  const int64_t stride = inner.h_stride;
+  const int columns = inner.columns[pair] - column;
+  wait_for_previous();
+  multiply_inner<S>(h, stride, columns, tokens, steps, ring, warp, lane);
+}
+
+template <class S, class Adapter>
+__global__ void __launch_bounds__(kWarpgroup + 32)
+    ring_kernel(const __grid_constant__ Maps maps, const __grid_constant__ Product p,
+                const __grid_constant__ Adapter inner) {
   if constexpr (kHasWgmma) {
     extern __shared__ __align__(1024) uint8_t unaligned[];
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-    const int block = static_cast<int>(blockIdx.x);
-    int which = 0;
-    if constexpr (kParts > 1)
-      while (which + 1 < parts.count && block >= parts.part[which + 1].first_block) ++which;
-    const Part& p = parts.part[which];
-    const int64_t output = int64_t{block - p.first_block} * p.rows;
-    const int steps = static_cast<int>((parts.depth + S::kBoxes * kBoxColumns - 1) / (S::kBoxes * kBoxColumns));
+    const int steps = static_cast<int>((p.x.cols + S::kBoxes * kBoxColumns - 1) / (S::kBoxes * kBoxColumns));
     const CopyRing ring{.shared = (shared_address(unaligned) + 1023) / 1024 * 1024,
                         .stage_bytes = S::kStageBytes,
                         .stages = S::kStages,
@@ -96,52 +126,51 @@ __global__ void __launch_bounds__(kWarpgroup + 32) ring_kernel(const __grid_cons
     if (threadIdx.x == 0) ring.init(kWarpgroup / 32);
     __syncthreads();
     let_next_begin();
+    int block = static_cast<int>(blockIdx.x);
+    if constexpr (std::is_same_v<Adapter, Inner>) {
+      if (block < inner.blocks) return inner_block<S>(maps.x, inner, p.x.rows, block, steps, ring, warp, lane);
+      block -= inner.blocks;
+    }
+    const int64_t output = int64_t{block} * S::kRows;
     if (warp == kWarpgroup / 32) {
-      if (lane == 0) load_ring<S>(parts.x, p, steps, static_cast<int>(output), ring);
+      if (lane == 0) load_ring<S>(maps.x, maps.w, static_cast<int>(output), S::kRows, steps, ring);
       return;
     }
     wait_for_previous();
-    multiply<S>(p, Place::of(output, min(p.outputs, output + p.rows), warp, lane), steps, ring, lane);
+    multiply<S>(p, Place::of(output, min(p.outputs, output + S::kRows), warp, lane), steps, ring, lane);
   } else {
     __trap();
   }
 }
 
-// Small products are cut into tiles of 16 outputs: their blocks then end before those of the large one.
-constexpr int kSmallRows = 16;
-
-template <class S, int kParts>
-void launch_parts(std::span<const Product> products, cudaStream_t stream) {
-  if (products[0].x.rows == 0 || products[0].outputs == 0) return;
-  allow_shared<ring_kernel<S, kParts>>(S::kSharedBytes);
-  Parts<kParts> parts;
-  parts.x = box_map(products[0].x, kBoxColumns, S::kTokens);
-  parts.depth = products[0].x.cols;
-  int blocks = 0;
-  for (size_t i = products.size(); i-- > 0;) {
-    const Product& p = products[i];
-    const int rows = i == 0 ? S::kRows : kSmallRows;
-    parts.part[parts.count++] = {.w = box_map(p.w, kBoxColumns, rows),
-                                 .end = p.end,
-                                 .outputs = p.outputs,
-                                 .tokens = static_cast<int>(p.x.rows),
-                                 .rows = rows,
-                                 .first_block = blocks};
-    blocks += static_cast<int>((p.outputs + rows - 1) / rows);
-  }
-  launch_early(ring_kernel<S, kParts>, static_cast<unsigned>(blocks), kWarpgroup + 32, S::kSharedBytes, stream, parts);
+template <class S, class Adapter>
+void launch_with(const Product& p, const Adapter& inner, int inner_blocks, cudaStream_t stream) {
+  const auto blocks = static_cast<unsigned>((p.outputs + S::kRows - 1) / S::kRows + inner_blocks);
+  if (p.x.rows == 0 || blocks == 0) return;
+  allow_shared<ring_kernel<S, Adapter>>(S::kSharedBytes);
+  const Maps maps{box_map(p.x, kBoxColumns, S::kTokens),
+                  p.outputs > 0 ? box_map(p.w, kBoxColumns, S::kRows) : CUtensorMap{}};
+  launch_early(ring_kernel<S, Adapter>, blocks, kWarpgroup + 32, S::kSharedBytes, stream, maps, p, inner);
   check_launch("linear");
 }
 
 template <class S>
 void launch(const Product& p, cudaStream_t stream) {
-  launch_parts<S, 1>({&p, 1}, stream);
+  launch_with<S>(p, NoInner(), 0, stream);
 }
 
-// The first is the large one.
 template <class S>
-void launch_together(std::span<const Product> products, cudaStream_t stream) {
-  launch_parts<S, kMostTogether>(products, stream);
+void launch_adapted(const Product& p, std::span<const InnerProduct> products, int64_t h_stride, cudaStream_t stream) {
+  Inner inner{.h_stride = h_stride};
+  for (const InnerProduct& product : products) {
+    const int i = inner.count++;
+    inner.a[i] = box_map(product.a, kBoxColumns, kInnerColumns);
+    inner.h[i] = product.h;
+    inner.columns[i] = static_cast<int>(product.a.rows);
+    inner.first_block[i] = inner.blocks;
+    inner.blocks += (inner.columns[i] + kInnerColumns - 1) / kInnerColumns;
+  }
+  launch_with<S>(p, inner, inner.blocks, stream);
 }
 
 template <int kTokens, int kRows, int kBoxes>
@@ -151,7 +180,7 @@ constexpr SmallKernel kernel_of() {
           .rows = kRows,
           .shared_bytes = S::kSharedBytes,
           .launch = launch<S>,
-          .launch_together = launch_together<S>};
+          .launch_adapted = launch_adapted<S>};
 }
 
 // From few outputs to many; of long stages where they are small.

@@ -4,6 +4,7 @@
 #include <span>
 
 #include "kernels/cuda/tile.cuh"
+#include "kernels/lora.h"
 
 namespace lockstep::kernels::cuda {
 
@@ -43,17 +44,24 @@ struct Product {
   ProductEnd end;
 };
 
+// h [M, rank] = x a^T with the x of another product: the adapter's A, [rank, K], aligned.
+struct InnerProduct {
+  Operand a;
+  bf16* h = nullptr;
+};
+inline constexpr int kMostInner = 4;
+
 // A tile shape: one block computes `tokens` x `rows` outputs.
 struct SmallKernel {
   int tokens = 0, rows = 0;
   size_t shared_bytes = 0;
   void (*launch)(const Product&, cudaStream_t) = nullptr;
-  // Of linear_ring.cu: wants aligned operands, begins early, makes up to kMostTogether products of one x in a launch.
-  void (*launch_together)(std::span<const Product>, cudaStream_t) = nullptr;
+  // Of linear_ring.cu: wants aligned operands, begins early, makes an adapter's h (of this stride) in the same launch;
+  // without outputs that alone.
+  void (*launch_adapted)(const Product&, std::span<const InnerProduct>, int64_t h_stride, cudaStream_t) = nullptr;
 
-  bool ring() const { return launch_together != nullptr; }
+  bool ring() const { return launch_adapted != nullptr; }
 };
-inline constexpr int kMostTogether = 5;
 
 // The kernels for plain weights, and the one for any product at all; all give the same bits.
 std::span<const SmallKernel> small_kernels();
@@ -61,6 +69,9 @@ const SmallKernel& any_kernel(bool transposed);
 // linear_ring.cu: for up to this many rows; none where the GPU or the number of rows does not suit.
 inline constexpr int64_t kRingRows = 64;
 std::span<const SmallKernel> ring_kernels(int64_t rows);
+// linear.cu: lora_shrink of up to kRingRows rows by the blocks that also stand beside a base product; false where they
+// do not suit.
+bool shrink_by_ring(Tensor h, ConstTensor x, std::span<const LoraPair> pairs, Stream& stream);
 // The one to take for M rows when nothing has been measured.
 const SmallKernel& likely_kernel(const Product& product, size_t shared_limit, int multiprocessors);
 

@@ -37,7 +37,6 @@ __global__ void __launch_bounds__(kChunkThreads) chunk_kernel(ChunkSums* parts, 
 
 constexpr int kFoldRows = 4;  // a warp each
 
-// Joins the chunks of a row in order, in double: log-probabilities near 0 keep their digits however large the logits.
 __global__ void __launch_bounds__(32 * kFoldRows)
     fold_kernel(float* logprob, float* entropy, float* lse, const ChunkSums* parts, Logits logits, int64_t rows) {
   __shared__ double sums[kFoldRows][32], moments[kFoldRows][32];
@@ -55,30 +54,12 @@ __global__ void __launch_bounds__(32 * kFoldRows)
     return;
   }
   parts += row * logits.chunks;
-  float largest = -INFINITY;
-  for (int c = lane; c < logits.chunks; c += 32) largest = fmaxf(largest, parts[c].largest);
-  largest = warp_max(largest);
-  double sum = 0, moment = 0;
-  for (int first = 0; first < logits.chunks; first += 32) {
-    const ChunkSums part = first + lane < logits.chunks ? parts[first + lane] : ChunkSums{-INFINITY, 0, 0};
-    const double shift = static_cast<double>(part.largest) - largest;
-    const bool counts = !(part.sum == 0);
-    const double factor = counts ? exp(shift) : 0;
-    sums[warp][lane] = factor * part.sum;
-    moments[warp][lane] = counts ? factor * (part.moment + shift * part.sum) : 0;
-    __syncwarp();
-    for (int i = 0; i < 32; ++i) {
-      sum += sums[warp][i];
-      moment += moments[warp][i];
-    }
-    __syncwarp();
-  }
+  const RowSums all = join_chunks<true>(
+      logits.chunks, [&](int c) { return parts[c]; }, sums[warp], moments[warp]);
   if (lane != 0) return;
-  const double log_sum = log(sum);
-  const float score = __fmul_rn(logits.data[row * logits.stride + target], logits.inv_temperature);
-  logprob[row] = static_cast<float>(static_cast<double>(score) - largest - log_sum);
-  lse[row] = static_cast<float>(largest + log_sum);
-  if (entropy) entropy[row] = static_cast<float>(log_sum - moment / sum);
+  logprob[row] = all.logprob(__fmul_rn(logits.data[row * logits.stride + target], logits.inv_temperature));
+  lse[row] = static_cast<float>(all.largest + all.log_sum);
+  if (entropy) entropy[row] = static_cast<float>(all.log_sum - all.moment / all.sum);
 }
 
 struct RowGrad {

@@ -4,6 +4,8 @@
 //   few to many (lora_expand, lora_shrink_backward): bound by reading and writing y once.
 // Many rows, aligned, of small ranks: lora_large.cuh.
 #include "kernels/cuda/library.h"
+#include "kernels/cuda/linear_small.cuh"
+#include "kernels/cuda/lora_expand.h"
 #include "kernels/cuda/lora_kernels.cuh"
 #include "kernels/cuda/lora_large.cuh"
 #include "kernels/cuda/ops.h"
@@ -67,6 +69,7 @@ Rows rows_of(const Tensor& y) {
 
 void lora_shrink(Tensor h, ConstTensor x, std::span<const LoraPair> pairs, Stream& stream) {
   if (x[0] == 0 || pairs.empty()) return;
+  if (shrink_by_ring(h, x, pairs, stream)) return check_launch("lora_shrink", {h, x});
   require_few_pairs(pairs, "lora_shrink");
   PairProducts products;
   int64_t begin = 0;
@@ -98,6 +101,7 @@ void lora_expand_backward(Tensor dh, ConstTensor dy, std::span<const LoraPair> p
 
 void lora_expand(Tensor y, ConstTensor h, std::span<const LoraPair> pairs, Stream& stream) {
   if (y[0] == 0 || pairs.empty()) return;
+  if (expand_by_strips(y, {.h = h, .pairs = pairs}, stream)) return check_launch("lora_expand", {y, h});
   require_few_pairs(pairs, "lora_expand");
   PairProducts products;
   int64_t begin = 0;

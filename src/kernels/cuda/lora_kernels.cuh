@@ -206,7 +206,7 @@ __global__ void __launch_bounds__(kUpdateThreads) update(const __grid_constant__
       for (int j = 0; j < 4; ++j)
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-          sum[i][j][e] = __fadd_rn(sum[i][j][e], __fmul_rn(scale, acc[i][j][e]));
+          sum[i][j][e] = __fmaf_rn(scale, acc[i][j][e], sum[i][j][e]);
           acc[i][j][e] = 0;
         }
   };

@@ -81,8 +81,6 @@ void rmsnorm_backward(Tensor dx, ConstTensor dy, ConstTensor x, ConstTensor weig
                       Stream& stream);
 void swiglu_forward(Tensor y, ConstTensor gate_up, Stream& stream);
 // False: nothing done, the delta is to be added before.
-bool rmsnorm_forward(Tensor y, Tensor rstd, Tensor x, const PendingDelta& delta, ConstTensor weight, float eps,
-                     Stream& stream);
 bool swiglu_forward(Tensor y, Tensor gate_up, const PendingDelta& delta, bool keep, Stream& stream);
 void swiglu_backward(Tensor d_gate_up, ConstTensor dy, ConstTensor gate_up, Stream& stream);
 void add(Tensor y, ConstTensor x, Stream& stream);
@@ -104,7 +102,7 @@ void top_logprobs(const TopLogprobs& top, ConstTensor logits, ConstTensor lse, s
                   float inv_temperature, Stream& stream);
 
 // decode.cu
-void decode_advance(const DecodeState& state, std::span<const int32_t> tokens, ConstTensor logprobs, Stream& stream);
+void decode_draw(const DecodeState& state, ConstTensor logits, float inv_temperature, Stream& stream);
 
 // adamw.cu
 void adamw(Tensor w_new, Tensor working, ConstTensor w, Tensor m, Tensor v, ConstTensor grad, const AdamWStep& options,

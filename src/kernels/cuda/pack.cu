@@ -1,11 +1,16 @@
 #include <cuda_fp16.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <vector>
 
+#include "core/fs.h"
+#include "kernels/copy_limit.h"
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/library.h"
 #include "kernels/cuda/ops.h"
+#include "kernels/pack_file.h"
 
 namespace lockstep::kernels::cuda {
 
@@ -20,20 +25,27 @@ struct Staging {
     void* memory = nullptr;
     cudaEvent_t travelled = nullptr;
   };
+  // Huge pages that all workers touch and the driver then pins: a fifth of the time that cudaHostAlloc takes.
+  Buffer memory;
   Piece pieces[kPieces];
   int next = 0;
 
-  Staging() {
+  explicit Staging(Stream& stream) : memory(kPieces * kPieceBytes, Buffer::Fill::none) {
+    constexpr size_t kPage = 4096, kTouched = size_t{2} << 20;
+    auto* const bytes = static_cast<std::byte*>(memory.data());
+    stream.parallel(memory.bytes() / kTouched, [&](int64_t task, int) {
+      for (size_t at = 0; at < kTouched; at += kPage) bytes[static_cast<size_t>(task) * kTouched + at] = std::byte{0};
+    });
+    check(cudaHostRegister(bytes, memory.bytes(), cudaHostRegisterDefault), "pinned memory for weights");
     for (Piece& piece : pieces) {
-      check(cudaHostAlloc(&piece.memory, kPieceBytes, cudaHostAllocDefault), "pinned memory for weights");
+      piece.memory = bytes + static_cast<size_t>(&piece - pieces) * kPieceBytes;
       check(cudaEventCreateWithFlags(&piece.travelled, cudaEventDisableTiming), "pinned memory for weights");
     }
   }
   ~Staging() {
-    for (Piece& piece : pieces) {
+    for (Piece& piece : pieces)
       if (piece.travelled) cudaEventSynchronize(piece.travelled), cudaEventDestroy(piece.travelled);
-      if (piece.memory) cudaFreeHost(piece.memory);
-    }
+    cudaHostUnregister(memory.data());
   }
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
@@ -51,7 +63,7 @@ namespace {
 
 Staging& staging_of(Stream& stream) {
   Library& library = library_of(stream);
-  if (!library.staging) library.staging = std::make_shared<Staging>();
+  if (!library.staging) library.staging = std::make_shared<Staging>(stream);
   return *library.staging;
 }
 
@@ -92,27 +104,26 @@ int64_t rows_per_piece(int64_t depth) {
   return rows;
 }
 
-// A worker's share of a piece: about 128 KiB.
+// A worker's share of a piece: about 512 KiB.
 int64_t rows_per_task(int64_t depth) {
-  return std::max<int64_t>(1, (64 << 10) / depth);
+  return std::max<int64_t>(1, (256 << 10) / depth);
 }
 
-void upload_part(bf16* to, const ConstTensor& part, Stream& stream) {
-  Staging& staging = staging_of(stream);
-  const int64_t depth = part[1], per_piece = rows_per_piece(depth), per_task = rows_per_task(depth);
-  const int64_t row_bytes = part.row_stride * dtype_bytes(part.dtype);
-  for (int64_t begin = 0; begin < part[0]; begin += per_piece) {
-    const int64_t rows = std::min(per_piece, part[0] - begin);
-    Staging::Piece& piece = staging.take();
-    stream.parallel((rows + per_task - 1) / per_task, [&](int64_t task, int) {
-      for (int64_t r = task * per_task; r < std::min(rows, (task + 1) * per_task); ++r)
-        to_bf16_row(static_cast<uint16_t*>(piece.memory) + r * depth,
-                    static_cast<const std::byte*>(part.data) + (begin + r) * row_bytes, part.dtype, depth);
-    });
-    check(cudaMemcpyAsync(to + begin * depth, piece.memory, static_cast<size_t>(rows * depth) * sizeof(bf16),
-                          cudaMemcpyHostToDevice, stream_of(stream)),
-          "pack_weight", {part});
-    check(cudaEventRecord(piece.travelled, stream_of(stream)), "pack_weight", {part});
+// Rows [begin, end) of the stacked parts, as bf16.
+void stack_rows(uint16_t* to, std::span<const NamedTensor* const> parts, int64_t begin, int64_t end) {
+  for (const NamedTensor* part : parts) {
+    const ConstTensor& w = part->tensor;
+    const int64_t depth = w[1], row_bytes = w.row_stride * dtype_bytes(w.dtype);
+    const int64_t first = std::max<int64_t>(0, begin), last = std::min(w[0], end);
+    const auto* const from = static_cast<const std::byte*>(w.data);
+    if (first < last && part->file && w.dtype == DType::bf16 && w.contiguous()) {
+      part->file->read(to, {from + first * row_bytes, static_cast<size_t>((last - first) * row_bytes)});
+    } else {
+      for (int64_t r = first; r < last; ++r)
+        to_bf16_row(to + (r - first) * depth, from + r * row_bytes, w.dtype, depth);
+    }
+    to += std::max<int64_t>(0, last - first) * depth;
+    begin -= w[0], end -= w[0];
   }
 }
 
@@ -132,12 +143,32 @@ __global__ void gather_kernel(bf16* y, int64_t y_stride, const bf16* w, int64_t 
 
 }  // namespace
 
-void pack_rows(PackedWeight& weight, std::span<const ConstTensor> parts, Stream& stream) {
-  auto* to = static_cast<bf16*>(weight.panels.data());
-  for (const ConstTensor& part : parts) {
-    upload_part(to, part, stream);
-    to += part[0] * weight.depth;
+void pack_rows(PackedWeight& weight, std::span<const NamedTensor* const> parts, Stream& stream) {
+  Staging& staging = staging_of(stream);
+  auto* const to = static_cast<bf16*>(weight.panels.data());
+  const int64_t depth = weight.depth, per_piece = rows_per_piece(depth), per_task = rows_per_task(depth);
+  for (int64_t begin = 0; begin < weight.rows; begin += per_piece) {
+    const int64_t rows = std::min(per_piece, weight.rows - begin);
+    Staging::Piece& piece = staging.take();
+    stream.parallel((rows + per_task - 1) / per_task, [&](int64_t task, int) {
+      stack_rows(static_cast<uint16_t*>(piece.memory) + task * per_task * depth, parts, begin + task * per_task,
+                 begin + std::min(rows, (task + 1) * per_task));
+    });
+    check(cudaMemcpyAsync(to + begin * depth, piece.memory, static_cast<size_t>(rows * depth) * sizeof(bf16),
+                          cudaMemcpyHostToDevice, stream_of(stream)),
+          "pack_weight", {parts.front()->tensor});
+    check(cudaEventRecord(piece.travelled, stream_of(stream)), "pack_weight", {parts.front()->tensor});
   }
+}
+
+void pack_rows(PackedWeight& weight, std::span<const ConstTensor> parts, Stream& stream) {
+  std::vector<NamedTensor> named(parts.size());
+  std::vector<const NamedTensor*> pointers;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    named[i].tensor = parts[i];
+    pointers.push_back(&named[i]);
+  }
+  pack_rows(weight, pointers, stream);
 }
 
 void unpack_rows(Tensor out, const PackedWeight& weight, int64_t begin, int64_t end, Stream& stream) {
@@ -165,6 +196,27 @@ void embedding_gather(Tensor y, const PackedWeight& weight, std::span<const int3
   launch_early(gather_kernel, static_cast<unsigned>(ids.size()), 128, 0, stream_of(stream), data_of<bf16>(y),
                y.row_stride, static_cast<const bf16*>(weight.panels.data()), weight.depth, ids.data(), vector);
   check_launch("embedding_gather", {y});
+}
+
+double measure_host_copy_gb_s(double seconds, Stream& stream) {
+  constexpr int kCopies = 32;
+  Staging& staging = staging_of(stream);
+  const Buffer to(kPieceBytes, Buffer::Fill::none, Device::cuda);
+  const auto now = [] { return std::chrono::steady_clock::now(); };
+  const auto seconds_since = [&](auto begin) { return std::chrono::duration<double>(now() - begin).count(); };
+  double best = 0;
+  const auto start = now();
+  do {
+    stream.synchronize();
+    const auto begin = now();
+    for (int i = 0; i < kCopies; ++i)
+      check(cudaMemcpyAsync(to.data(), staging.pieces[i % kPieces].memory, kPieceBytes, cudaMemcpyHostToDevice,
+                            stream_of(stream)),
+            "measure_host_copy_gb_s");
+    stream.synchronize();
+    best = std::max(best, static_cast<double>(kCopies * kPieceBytes) / seconds_since(begin) * 1e-9);
+  } while (seconds_since(start) < seconds);
+  return best;
 }
 
 }  // namespace lockstep::kernels::cuda

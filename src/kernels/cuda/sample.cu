@@ -1,33 +1,11 @@
-#include "core/error.h"
-#include "kernels/cuda/common.cuh"
 #include "kernels/cuda/library.h"
-#include "kernels/cuda/ops.h"
-#include "kernels/cuda/sample_select.cuh"
+#include "kernels/cuda/sample_draw.cuh"
 
 namespace lockstep::kernels::cuda {
 namespace {
 
-// Filtered rows are added up again, in pieces of this many entries, one warp each.
-constexpr int kSegment = 1024;
-
-__device__ __forceinline__ bool is_greedy(const SampleRow& row) {
-  return row.temperature == 0 || row.top_k == 1;
-}
-// Greedy rows compare the logits as they are: times a factor, two of them might become equal.
-__device__ __forceinline__ float scale_of(const SampleRow& row) {
-  return is_greedy(row) ? 1.0f : __fdiv_rn(1.0f, row.temperature);
-}
-
-struct Batch {
-  const float* logits;
-  int64_t stride;
-  int vocab, chunks;
-  const SampleRow* rows;
-  bool aligned;
-};
-
 // parts[row][chunk] = largest entry, sum relative to it
-__global__ void __launch_bounds__(kChunkThreads) sample_chunks(float2* parts, Batch batch) {
+__global__ void __launch_bounds__(kChunkThreads) sample_chunks(float2* parts, SampleBatch batch) {
   begin_early();
   const int64_t row = blockIdx.x / batch.chunks;
   const int chunk = static_cast<int>(blockIdx.x - row * batch.chunks);
@@ -36,146 +14,20 @@ __global__ void __launch_bounds__(kChunkThreads) sample_chunks(float2* parts, Ba
   if (threadIdx.x == 0) parts[blockIdx.x] = make_float2(sums.largest, sums.sum);
 }
 
-// The lowest id among the largest logits: they are in the first chunk whose largest entry they are.
-__device__ int pick_largest(const LogitRow& row, const float2* parts, int chunks, Block& block) {
-  int chunk = kNone;
-  for (int c = chunks - 1; c >= 0; --c)
-    if (parts[c].x == row.largest) chunk = c;
-  int found = kNone;
-  const int v = chunk * kChunk + 4 * static_cast<int>(threadIdx.x);
-  const float4 piece = load_logits(row.logits, v, row.vocab, row.aligned);
-  const float logit[4] = {piece.x, piece.y, piece.z, piece.w};
-#pragma unroll
-  for (int i = 3; i >= 0; --i)
-    if (logit[i] == row.largest) found = v + i;
-  return block_min(found, block);
-}
-
-// The token of [begin, begin + 4 * kSampleThreads) at which the sum of weights (relative to `largest`) passes `target`.
-__device__ int pick_token(const LogitRow& row, int begin, int end, float largest, const Kept& kept, double target,
-                          Block& block) {
-  const int v = begin + 4 * static_cast<int>(threadIdx.x);
-  const float4 piece = load_logits(row.logits, v, min(end, row.vocab), row.aligned);
-  const float logit[4] = {piece.x, piece.y, piece.z, piece.w};
-  double weight[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i)
-    weight[i] = kept.holds(row, logit[i], v + i) ? weight_of(row.scaled(logit[i]), largest) : 0;
-  return begin + invert<4>(weight, target, false, block).index;
-}
-
-// Sums of what the filters keep, by segment.
-__device__ void sum_segments(const LogitRow& row, const Kept& kept, Block& block) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  __syncthreads();  // the sums lie where select had its list
-  for (int segment = warp; segment * kSegment < row.vocab; segment += kSampleThreads / 32) {
-    constexpr int kPieces = kSegment / 128;
-    float4 piece[kPieces];
-#pragma unroll
-    for (int j = 0; j < kPieces; ++j)
-      piece[j] = load_logits(row.logits, segment * kSegment + 128 * j + 4 * lane, row.vocab, row.aligned);
-    double sum = 0;
-#pragma unroll
-    for (int j = 0; j < kPieces; ++j) {
-      const int v = segment * kSegment + 128 * j + 4 * lane;
-      const float logit[4] = {piece[j].x, piece[j].y, piece[j].z, piece[j].w};
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        if (kept.holds(row, logit[i], v + i)) sum += weight_of(row.scaled(logit[i]), row.largest);
-    }
-#pragma unroll
-    for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
-    if (lane == 0) block.segment[segment] = sum;
-  }
-  __syncthreads();
-}
-
-__device__ int draw_filtered(const LogitRow& row, const SampleRow& wanted, float u, Block& block) {
-  Kept kept{.last = ~uint64_t{0}, .min_p = wanted.min_p};
-  const bool by_k = wanted.top_k > 0 && wanted.top_k < row.vocab, by_p = wanted.top_p < 1;
-  if (by_k || by_p) {
-    count_bins(row, block);
-    double total = block.total_weight;
-    if (by_k) {
-      const Selected first = select(row, {.by_count = true, .amount = static_cast<double>(wanted.top_k)}, block);
-      kept.last = first.last;
-      total = first.weight;
-    }
-    if (by_p) {
-      const Selected first = select(row, {.by_count = false, .amount = wanted.top_p * total}, block);
-      kept.last = min(kept.last, first.last);
-    }
-  }
-  sum_segments(row, kept, block);
-  const bool mine = static_cast<int>(threadIdx.x) * kSegment < row.vocab;
-  const double weight[1] = {mine ? block.segment[threadIdx.x] : 0};
-  const Picked segment = invert<1>(weight, u, true, block);
-  const int begin = segment.index * kSegment;
-  return pick_token(row, begin, begin + kSegment, row.largest, kept, segment.rest, block);
-}
-
-__device__ int draw(const LogitRow& row, const float2* parts, int chunks, float u, Block& block) {
-  const int c = static_cast<int>(threadIdx.x);
-  const float2 part = c < chunks ? parts[c] : make_float2(-INFINITY, 0);
-  const double factor = part.y > 0 ? exp(static_cast<double>(part.x) - row.largest) : 0;
-  const double weight[1] = {factor * part.y};
-  const Picked chunk = invert<1>(weight, u, true, block);
-  const float largest = parts[chunk.index].x;
-  const double target = chunk.rest / exp(static_cast<double>(largest) - row.largest);
-  const int begin = chunk.index * kChunk;
-  return pick_token(row, begin, begin + kChunk, largest, {.last = ~uint64_t{0}, .min_p = 0}, target, block);
-}
-
-__global__ void __launch_bounds__(kSampleThreads) sample_rows(int32_t* tokens, const float2* parts, Batch batch) {
+__global__ void __launch_bounds__(kSampleThreads) sample_rows(int32_t* tokens, const float2* parts, SampleBatch batch) {
   __shared__ Block block;
   begin_early();
-  const SampleRow& wanted = batch.rows[blockIdx.x];
-  parts += int64_t{blockIdx.x} * batch.chunks;
-  // Every warp looks at all chunks, so that nobody has to wait.
-  float largest = -INFINITY;
-  bool finite = true;
-  for (int c = threadIdx.x % 32; c < batch.chunks; c += 32) {
-    largest = fmaxf(largest, parts[c].x);
-    finite = finite && isfinite(parts[c].y);
-  }
-  largest = warp_max(largest);
-  if (!__all_sync(~0u, finite && isfinite(largest))) {
-    if (threadIdx.x == 0) tokens[blockIdx.x] = -1;
-    return;
-  }
-  const LogitRow row{.logits = batch.logits + int64_t{blockIdx.x} * batch.stride,
-                     .vocab = batch.vocab,
-                     .scale = scale_of(wanted),
-                     .largest = largest,
-                     .aligned = batch.aligned};
-  int token;
-  if (is_greedy(wanted)) {
-    token = pick_largest(row, parts, batch.chunks, block);
-  } else {
-    const auto* counter = reinterpret_cast<const uint32_t*>(&wanted.counter);
-    const float u = uniform_of(philox_bits(wanted.seed, make_uint4(counter[0], counter[1], counter[2], counter[3])).x);
-    const bool filtered = (wanted.top_k > 0 && wanted.top_k < row.vocab) || wanted.top_p < 1 || wanted.min_p > 0;
-    token = filtered ? draw_filtered(row, wanted, u, block) : draw(row, parts, batch.chunks, u, block);
-  }
+  const int token = draw_token(batch, blockIdx.x, parts + int64_t{blockIdx.x} * batch.chunks, block);
   if (threadIdx.x == 0) tokens[blockIdx.x] = token;
 }
 
 }  // namespace
 
 void sample_tokens(std::span<int32_t> tokens, ConstTensor logits, std::span<const SampleRow> rows, Stream& stream) {
-  const int64_t count = logits.shape[0], vocab = logits.shape[1];
+  const int64_t count = logits.shape[0];
   if (count == 0) return;
-  if (vocab > int64_t{kSampleThreads} * kSegment)
-    throw ShapeError({.what = "vocabulary too large for a GPU's sampler",
-                      .where = "sample_tokens",
-                      .got = std::to_string(vocab),
-                      .wanted = "at most " + std::to_string(int64_t{kSampleThreads} * kSegment)});
-  const Batch batch{.logits = data_of<float>(logits),
-                    .stride = logits.row_stride,
-                    .vocab = static_cast<int>(vocab),
-                    .chunks = static_cast<int>(chunks_of(vocab)),
-                    .rows = rows.data(),
-                    .aligned = rows_aligned(logits)};
+  require_sampled_vocabulary(logits.shape[1], "sample_tokens");
+  const SampleBatch batch(logits, rows.data());
   const int64_t parts = count * batch.chunks;
   auto* scratch = static_cast<float2*>(scratch_of(stream, static_cast<size_t>(parts) * sizeof(float2)));
   launch_early(sample_chunks, static_cast<unsigned>(parts), kChunkThreads, 0, stream_of(stream), scratch, batch);

@@ -196,7 +196,7 @@ __device__ __forceinline__ void clear(Bins& bins) {
 }
 
 // Fills block.bins and block.total_weight.
-__device__ void count_bins(const LogitRow& row, Block& block) {
+inline __device__ void count_bins(const LogitRow& row, Block& block) {
   const float resolution = resolution_of(row);
   clear(block.bins);
   int tail = 0;
@@ -237,8 +237,8 @@ struct Reached {
 
 // Groups 2 i and 2 i + 1, in order of rank, are thread i's: the first with which the goal is reached, after `count` and
 // `weight` from elsewhere. Rounding may leave none: then the last group that is not empty.
-__device__ Reached reach(const double (&counts)[2], const double (&weights)[2], double count, double weight,
-                         const Goal& goal, bool inclusive, Block& block) {
+inline __device__ Reached reach(const double (&counts)[2], const double (&weights)[2], double count, double weight,
+                                const Goal& goal, bool inclusive, Block& block) {
   double all;
   count += block_scan(counts[0] + counts[1], block.scan[0], all);
   weight += block_scan(weights[0] + weights[1], block.scan[1], all);
@@ -270,8 +270,8 @@ __device__ Reached reach(const double (&counts)[2], const double (&weights)[2], 
 }
 
 // The group of `groups` (all in bin `bin`, or the bins themselves when bin < 0) that reaches the goal.
-__device__ Reached reach_group(const Bins& groups, int bin, double count, double weight, const Goal& goal,
-                               float resolution, Block& block) {
+inline __device__ Reached reach_group(const Bins& groups, int bin, double count, double weight, const Goal& goal,
+                                      float resolution, Block& block) {
   double counts[2], weights[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
@@ -283,7 +283,7 @@ __device__ Reached reach_group(const Bins& groups, int bin, double count, double
 }
 
 // Sorts list[0 .. size), rising; size a power of two up to kListRoom.
-__device__ void sort_list(uint64_t* list, int size) {
+inline __device__ void sort_list(uint64_t* list, int size) {
   for (int run = 2; run <= size; run *= 2)
     for (int step = run / 2; step > 0; step /= 2) {
       __syncthreads();
@@ -306,7 +306,7 @@ struct Selected {
 };
 
 // The shortest beginning of the order that reaches the goal. Needs count_bins, which stays valid.
-__device__ Selected select(const LogitRow& row, const Goal& goal, Block& block) {
+inline __device__ Selected select(const LogitRow& row, const Goal& goal, Block& block) {
   const float resolution = resolution_of(row);
   Reached at = reach_group(block.bins, -1, 0, 0, goal, resolution, block);
   const int bin = at.index;

@@ -71,4 +71,39 @@ __device__ __forceinline__ ChunkSums sum_chunk(const float* row, int chunk, int 
   return {largest, sum, moment};
 }
 
+// A row of chunks joined in order, in double: log-probabilities near 0 keep their digits however large the logits.
+struct RowSums {
+  float largest;
+  double sum, moment, log_sum;
+
+  __device__ float logprob(float score) const {
+    return static_cast<float>(static_cast<double>(score) - largest - log_sum);
+  }
+};
+
+// By one warp, the same in every lane; part(c) gives chunk c, `sums` and `moments` are memory of 32 each.
+template <bool kMoment, class Part>
+__device__ __forceinline__ RowSums join_chunks(int chunks, const Part& part_of, double* sums, double* moments) {
+  const int lane = threadIdx.x % 32;
+  RowSums row{-INFINITY, 0, 0, 0};
+  for (int c = lane; c < chunks; c += 32) row.largest = fmaxf(row.largest, part_of(c).largest);
+  row.largest = warp_max(row.largest);
+  for (int first = 0; first < chunks; first += 32) {
+    const ChunkSums part = first + lane < chunks ? part_of(first + lane) : ChunkSums{-INFINITY, 0, 0};
+    const double shift = static_cast<double>(part.largest) - row.largest;
+    const bool counts = !(part.sum == 0);
+    const double factor = counts ? exp(shift) : 0;
+    sums[lane] = factor * part.sum;
+    if (kMoment) moments[lane] = counts ? factor * (part.moment + shift * part.sum) : 0;
+    __syncwarp();
+    for (int i = 0; i < 32; ++i) {
+      row.sum += sums[i];
+      if (kMoment) row.moment += moments[i];
+    }
+    __syncwarp();
+  }
+  row.log_sum = log(row.sum);
+  return row;
+}
+
 }  // namespace lockstep::kernels::cuda

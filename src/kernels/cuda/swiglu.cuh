@@ -5,9 +5,14 @@
 
 namespace lockstep::kernels::cuda {
 
-// 1 / (1 + exp(-z)): exp(-z) may be infinite, the result is then a clean 0.
+// 1 / (1 + exp(-z)): exp(-z) may be infinite, the result is then a clean 0. The steps are those of __expf and
+// __fdividef without their care for subnormal numbers, which do not show beside 1.
 __device__ __forceinline__ float sigmoid(float z) {
-  return __fdividef(1.0f, __fadd_rn(1.0f, __expf(-z)));
+  constexpr float kLog2E = 1.4426950216293335f;
+  float power, share;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(__fmul_rn(z, -kLog2E)));
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(share) : "f"(__fadd_rn(1.0f, power)));
+  return share;
 }
 __device__ __forceinline__ float swiglu(float gate, float up) {
   return __fmul_rn(__fmul_rn(gate, sigmoid(gate)), up);

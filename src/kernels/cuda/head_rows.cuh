@@ -1,0 +1,77 @@
+// The heads of one call, as the kernels see them that make all heads of many rows.
+#pragma once
+
+#include "kernels/cuda/ops.h"
+#include "kernels/cuda/row_io.cuh"
+
+namespace lockstep::kernels::cuda {
+
+struct Heads {
+  int64_t rows;
+  int heads, kv_heads, head_dim;
+  uint32_t items;  // heads of a row that get threads: queries, keys, and values if they are to be stored
+  const int32_t* positions;
+  const float *cosines, *sines;
+  const float *q_norm, *k_norm;  // both or neither
+  float* rstd;
+  float eps;
+  int64_t kv_offset;
+  const DeviceSequence* sequences;  // nullptr: nothing is stored
+  const int32_t* sequence_of_row;
+  void* const* blocks;
+  bool norms_aligned;
+
+  void store_in(const DeviceSequences& all) {
+    sequences = all.sequences;
+    sequence_of_row = all.sequence_of_row;
+    blocks = all.blocks;
+  }
+  __device__ bool is_query(int head) const { return head < heads; }
+  __device__ bool is_value(int head) const { return head >= heads + kv_heads; }
+  // Where rstd of a query or key goes.
+  __device__ int64_t rstd_index(int64_t row, int head) const {
+    return is_query(head) ? row * heads + head : rows * heads + row * kv_heads + (head - heads);
+  }
+  // Of elements `low` .. of a head, in the tables of angles.
+  __device__ int64_t angles_at(int64_t row, int low) const { return int64_t{positions[row]} * (head_dim / 2) + low; }
+};
+
+struct HeadMatrix {
+  bf16* data;
+  int64_t stride;
+  bool aligned;
+
+  explicit HeadMatrix(const ConstTensor& t)
+      : data(const_cast<bf16*>(data_of<bf16>(t))), stride(t.row_stride), aligned(rows_aligned(t)) {}
+  __device__ bf16* at(int64_t row, int column) const { return data + row * stride + column; }
+};
+
+// Where the keys or values of a row live; `head` counts those of queries and keys before.
+__device__ __forceinline__ bf16* stored(const Heads& h, int64_t row, int position, int head) {
+  const DeviceSequence& sequence = h.sequences[h.sequence_of_row[row]];
+  bf16* block = static_cast<bf16*>(h.blocks[sequence.block_begin + position / kKvBlock]) + h.kv_offset;
+  // The block's values follow its keys.
+  const int64_t at = static_cast<int64_t>(head - h.heads) * kKvBlock + position % kKvBlock;
+  return block + at * h.head_dim;
+}
+
+inline Heads heads_of(const ConstTensor& qkv, const ConstTensor& rstd, const HeadNorms& norms, const RopeTable& table,
+                      std::span<const int32_t> positions, const AttentionShape& shape) {
+  const auto at_16 = [](const ConstTensor& t) { return reinterpret_cast<uintptr_t>(t.data) % 16 == 0; };
+  return {.rows = qkv.shape[0],
+          .heads = static_cast<int>(shape.heads),
+          .kv_heads = static_cast<int>(shape.kv_heads),
+          .head_dim = static_cast<int>(shape.head_dim),
+          .items = static_cast<uint32_t>(shape.heads + shape.kv_heads),
+          .positions = positions.data(),
+          .cosines = table.cos(),
+          .sines = table.sin(),
+          .q_norm = norms.q_norm.empty() ? nullptr : data_of<float>(norms.q_norm),
+          .k_norm = norms.k_norm.empty() ? nullptr : data_of<float>(norms.k_norm),
+          .rstd = rstd.empty() ? nullptr : const_cast<float*>(data_of<float>(rstd)),
+          .eps = norms.eps,
+          .kv_offset = shape.kv_offset,
+          .norms_aligned = at_16(norms.q_norm) && at_16(norms.k_norm)};
+}
+
+}  // namespace lockstep::kernels::cuda
