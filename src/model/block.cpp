@@ -87,7 +87,7 @@ void block_forward_wanted(Tensor x, int64_t layer, const Rows& rows, const Wante
   // They are at most half of the rows, so what comes in finds room behind what goes out.
   some.qk = t.att.rows(n, 2 * n);
   const Tensor y = t.mid.rows(n, 2 * n);
-  // On a GPU these launches also part the heads from attention: decode kernels read keys of earlier rows before the
+  // On a GPU these launches also part the heads from attention: decode kernels fetch keys of earlier rows before the
   // kernel ahead of them has ended, and here these rows are of this very step.
   kernels::gather_rows(some.qk, t.qk.cols(0, rows.config->q_width()), wanted.index, *rows.stream);
   kernels::gather_rows(y, x, wanted.index, *rows.stream);
