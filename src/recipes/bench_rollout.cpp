@@ -95,14 +95,17 @@ void bench_decode(Bench& bench) {
   }
 }
 
-// Prompt tokens per second; the head runs for the last token of each prompt only.
+// Prompt tokens per second. The last token of each prompt alone needs the head, and the last block beyond keys and
+// values; neither is counted.
 void bench_prefill(Bench& bench) {
   const model::ModelConfig& c = bench.base.config;
   const auto prompts = random_prompts(bench, bench.work.prefill_prompts, bench.work.prefill_tokens);
   const double tokens = static_cast<double>(bench.work.prefill_prompts * bench.work.prefill_tokens);
+  const int64_t last_block = c.width * (c.q_width() + 3 * c.ffn);
+  const double all_but_last = static_cast<double>(c.layers - 1) / static_cast<double>(c.layers);
   const double flops =
-      2.0 * static_cast<double>(bench.product_parameters() - c.vocab_size * c.width) * tokens +
-      bench.attention_flops(bench.work.prefill_tokens) * static_cast<double>(bench.work.prefill_prompts);
+      2.0 * static_cast<double>(bench.product_parameters() - c.vocab_size * c.width - last_block) * tokens +
+      all_but_last * bench.attention_flops(bench.work.prefill_tokens) * static_cast<double>(bench.work.prefill_prompts);
   rollout::Engine engine(bench.base.model, engine_options(bench.work.prefill_prompts), bench.stream);
   engine.hold({0, bench.adapter.layout, bench.adapter.weights});
   for (const auto& [name, version] :

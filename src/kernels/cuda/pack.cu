@@ -104,9 +104,9 @@ int64_t rows_per_piece(int64_t depth) {
   return rows;
 }
 
-// A worker's share of a piece: about 512 KiB.
+// A worker's share of a piece: about 1 MiB.
 int64_t rows_per_task(int64_t depth) {
-  return std::max<int64_t>(1, (256 << 10) / depth);
+  return std::max<int64_t>(1, (512 << 10) / depth);
 }
 
 // Rows [begin, end) of the stacked parts, as bf16.
