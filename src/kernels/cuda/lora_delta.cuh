@@ -128,7 +128,7 @@ struct LaneRows {
 };
 
 // What a lane reads of a tile, kPieces times 16 bytes, fetched by the lane itself while it works on the tile before.
-//   begin(copy) once; then for every tile: turn(more, copy) with the copies of the next, then piece(i) of this.
+// begin(copy) once; then for every tile turn(more, copy), with the copies of the next, and piece(i) of this.
 // copy(fetch) calls fetch(i, from) for every piece.
 template <int kPieces>
 class TileFetch {
@@ -222,8 +222,8 @@ struct LaneInput {
   }
 };
 
-// What is added to 16 of the strip's columns: 4 of each lane's 8, those from 4 * `half` on, of rows lane / 4 and lane /
-// 4 + 8. Chains over `groups` groups; h and b hold those of the strip.
+// What is added to half of a strip: 4 of each lane's 8 columns, those from 4 half on, of rows lane / 4 and lane / 4
+// + 8.
 struct HalfStrip {
   float acc[2][4] = {};
 
