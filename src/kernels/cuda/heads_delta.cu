@@ -27,16 +27,6 @@ __device__ __forceinline__ float rstd_of_row(const Row<kStrips>& x, const Heads&
   return rstd_of(head_sum<4>(kStrips == 4 ? __fadd_rn(part[0], part[1]) : part[0]), h.head_dim, h.eps);
 }
 
-// In the order of the program, so that all of a tile is asked for before any of it is used. (Fetched a tile ahead into
-// shared memory it would take the first cache from the tables of angles.)
-__device__ __forceinline__ uint4 load_now(const bf16* from) {
-  uint4 v;
-  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];\n"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(from));
-  return v;
-}
-
 __device__ __forceinline__ uint4 rounded(const float (&v)[8]) {
   return make_uint4(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7]));
 }
@@ -88,17 +78,23 @@ __global__ void __launch_bounds__(256, 2)
 
   const float* const norms = is_query ? h.q_norm : h.k_norm;
   const auto row_of = [&](int row0, int r) { return min(row0 + lane / 4 + 8 * r, rows.end - 1); };
+  TileFetch<2 * kStrips> ahead(shared + across * kStrips * groups * 64 + warp * TileFetch<2 * kStrips>::kWarpBytes / 16,
+                               lane);
+  const auto copies_of = [&](int row0) {
+    return [&, row0](const auto& fetch) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+#pragma unroll
+        for (int s = 0; s < kStrips; ++s) fetch(r * kStrips + s, qkv_rows.at(row_of(row0, r)) + s * kStripColumns);
+    };
+  };
   int position[2] = {};
   if (first < rows.end) {
+    ahead.begin(copies_of(first));
     position[0] = h.positions[row_of(first, 0)], position[1] = h.positions[row_of(first, 1)];
   }
   for (int row0 = first; row0 < rows.end; row0 += step) {
     const int row[2] = {row_of(row0, 0), row_of(row0, 1)};
-    Row<kStrips> x[2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r)
-#pragma unroll
-      for (int s = 0; s < kStrips; ++s) x[r][s].vector = load_now(qkv_rows.at(row[r]) + s * kStripColumns);
     // Everything that the rows wait for is under way at once; where the next rows are is known in time.
     int64_t angles_at[2];
     Angles angles[2];
@@ -111,6 +107,12 @@ __global__ void __launch_bounds__(256, 2)
 #pragma unroll
     for (int r = 0; r < 2; ++r)
       if (row0 + step < rows.end) position[r] = h.positions[row_of(row0 + step, r)];
+    ahead.turn(row0 + step < rows.end, copies_of(row0 + step));
+    Row<kStrips> x[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+#pragma unroll
+      for (int s = 0; s < kStrips; ++s) x[r][s].vector = ahead.piece(r * kStrips + s);
     add_to_strips<kStrips>(x, input, pair, strips, groups, row, lane);
     const auto for_rows = [&](const auto& f) {
 #pragma unroll
@@ -152,8 +154,11 @@ bool pairs_fit(std::span<const LoraPair> pairs, int64_t head_dim) {
 bool heads_forward(Tensor qk, Tensor rstd, Tensor qkv, const PendingDelta& delta, bool keep, const HeadNorms& norms,
                    const RopeTable& table, std::span<const int32_t> positions, const AttentionShape& shape,
                    const DeviceSequences& sequences, bool store, Stream& stream) {
-  // Between, and below, two launches take less time than one with its longer chain of loads.
-  const auto suits = [](int64_t rows) { return (rows > 32 && rows <= kFewDeltaRows) || rows >= 2048; };
+  // Elsewhere two launches take less time than one with its longer chain of loads.
+  const auto suits = [&](int64_t rows) {
+    return (rows > 32 && rows <= kFewDeltaRows) ||
+           (rows >= 2048 && (delta.pairs.empty() || delta.pairs[0].rank() <= 16));
+  };
   const int64_t rows = qkv.shape[0];
   if (!suits(rows) || (shape.head_dim != 64 && shape.head_dim != 128) || !reads_well(delta) ||
       !pairs_fit(delta.pairs, shape.head_dim) || !rows_aligned(qkv) || !rows_aligned(qk))
@@ -163,7 +168,8 @@ bool heads_forward(Tensor qk, Tensor rstd, Tensor qkv, const PendingDelta& delta
   if (store) h.store_in(sequences);
   const auto start = [&](auto strips) {
     const DeltaShape grid_shape =
-        delta_shape(delta, rows, h.items, strips.value, 0, library_of(stream).multiprocessors);
+        delta_shape(delta, rows, h.items, strips.value, TileFetch<2 * strips.value>::kWarpBytes,
+                    library_of(stream).multiprocessors);
     with_delta(delta, grid_shape, rows, [&](const auto& source, dim3 grid) {
       with_groups<std::decay_t<decltype(source)>>(grid_shape, [&](auto groups) {
         constexpr auto kKernel = heads_delta_kernel<strips.value, groups.value, std::decay_t<decltype(source)>>;
