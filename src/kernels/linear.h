@@ -23,7 +23,7 @@ void linear_forward(Tensor y, ConstTensor x, const PackedWeight& weight, ConstTe
 void adapted_linear_forward(Tensor y, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
                             ConstTensor residual, std::span<const LoraPair> pairs, Stream& stream);
 
-// Its first half: y = linear_forward(x), h = lora_shrink(x). On a GPU up to 64 rows are one launch.
+// Its first half: y = linear_forward(x), h = lora_shrink(x): one launch of up to 64 rows where that is fastest.
 void linear_shrink_forward(Tensor y, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
                            ConstTensor residual, std::span<const LoraPair> pairs, Stream& stream);
 
