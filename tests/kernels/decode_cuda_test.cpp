@@ -7,23 +7,17 @@
 
 #include "core/device.h"
 #include "core/error.h"
+#include "kernels/bench_cuda.h"
 #include "kernels/decode.h"
 #include "kernels/logprob.h"
-#include "kernels/op_case.h"
 
 namespace lockstep::kernels::testing {
 namespace {
 
 constexpr int64_t kRows = 9, kActive = 7, kSteps = 3;
 
-class DecodeCuda : public ::testing::Test {
+class DecodeCuda : public BenchCuda {
  protected:
-  void SetUp() override {
-    if (const std::string why = cuda_unusable(); !why.empty()) GTEST_SKIP() << "no GPU: " << why;
-    stream_.emplace(StreamOptions{.device = Device::cuda});
-    bench_.emplace(*stream_);
-  }
-
   template <class T>
   T* on_gpu(const std::vector<T>& values) {
     return const_cast<T*>(upload(std::span<const T>(values), bench_->arena, *stream_).data());
@@ -34,9 +28,6 @@ class DecodeCuda : public ::testing::Test {
     download(values.data(), from, values.size() * sizeof(T), *stream_);
     return values;
   }
-
-  std::optional<Stream> stream_;
-  std::optional<Workbench> bench_;
 };
 
 std::vector<SampleRow> sample_rows() {

@@ -6,7 +6,7 @@
 #include "core/error.h"
 #include "core/transfer.h"
 #include "kernels/attention.h"
-#include "kernels/op_case.h"
+#include "kernels/bench_cuda.h"
 #include "kernels/swiglu.h"
 
 namespace lockstep::kernels::testing {
@@ -22,19 +22,8 @@ struct Part {
 };
 using Parts = std::vector<Part>;
 
-class DeltaCuda : public ::testing::Test {
+class DeltaCuda : public BenchCuda {
  protected:
-  void SetUp() override {
-    if (const std::string why = cuda_unusable(); !why.empty()) GTEST_SKIP() << "no GPU: " << why;
-    stream_ = std::make_unique<Stream>(StreamOptions{.device = Device::cuda});
-    bench_ = std::make_unique<Workbench>(*stream_);
-  }
-
-  Tensor activations(int64_t rows, int64_t width, uint64_t seed, float scale = 1) {
-    return bench_->activations(random_values(rows * width, seed, scale), {rows, width});
-  }
-  Tensor floats(int64_t count, uint64_t seed) { return bench_->f32(random_values(count, seed), {count}); }
-
   std::vector<LoraPair> pairs_of(const Parts& parts, int64_t rank) {
     std::vector<LoraPair> pairs;
     for (const Part& part : parts) {
@@ -111,9 +100,6 @@ class DeltaCuda : public ::testing::Test {
       if (a[i] != b[i]) ++different, first = i;
     ADD_FAILURE() << what << ": " << different << " of " << a.size() << " half-words differ, first " << first;
   }
-
-  std::unique_ptr<Stream> stream_;
-  std::unique_ptr<Workbench> bench_;
 };
 
 std::string text_of(int64_t rank, int64_t rows, size_t parts) {

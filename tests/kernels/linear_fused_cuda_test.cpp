@@ -3,26 +3,16 @@
 
 #include <cstring>
 
+#include "kernels/bench_cuda.h"
 #include "kernels/linear.h"
-#include "kernels/op_case.h"
 #include "kernels/rmsnorm.h"
 #include "kernels/swiglu.h"
 
 namespace lockstep::kernels::testing {
 namespace {
 
-class LinearFusedCuda : public ::testing::Test {
+class LinearFusedCuda : public BenchCuda {
  protected:
-  void SetUp() override {
-    if (const std::string why = cuda_unusable(); !why.empty()) GTEST_SKIP() << "no GPU: " << why;
-    stream_ = std::make_unique<Stream>(StreamOptions{.device = Device::cuda});
-    bench_ = std::make_unique<Workbench>(*stream_);
-  }
-
-  Tensor activations(int64_t rows, int64_t width, uint64_t seed) {
-    return bench_->activations(random_values(rows * width, seed), {rows, width});
-  }
-  Tensor floats(int64_t count, uint64_t seed) { return bench_->f32(random_values(count, seed), {count}); }
   PackedWeight weight(int64_t outputs, int64_t depth) {
     return bench_->weight(random_values(outputs * depth, 1, 0.05f), outputs, depth);
   }
@@ -96,9 +86,6 @@ class LinearFusedCuda : public ::testing::Test {
         expect_same(together, apart, text(rows, 2 * ffn, depth, with_bias) + (with_norm ? ", norm" : ""));
       }
   }
-
-  std::unique_ptr<Stream> stream_;
-  std::unique_ptr<Workbench> bench_;
 };
 
 // Outputs of products that are large enough for a kernel of one row. Widths that fill no stage, that have one warp's

@@ -7,30 +7,20 @@
 
 #include "kernels/adamw.h"
 #include "kernels/attention.h"
+#include "kernels/bench_cuda.h"
 #include "kernels/elementwise.h"
 #include "kernels/logprob.h"
-#include "kernels/op_case.h"
 #include "kernels/rmsnorm.h"
 #include "kernels/swiglu.h"
 
 namespace lockstep::kernels::testing {
 namespace {
 
-class RowCuda : public ::testing::Test {
+class RowCuda : public BenchCuda {
  protected:
-  void SetUp() override {
-    if (const std::string why = cuda_unusable(); !why.empty()) GTEST_SKIP() << "no GPU: " << why;
-    stream_ = std::make_unique<Stream>(StreamOptions{.device = Device::cuda});
-    bench_ = std::make_unique<Workbench>(*stream_);
-  }
-
-  Tensor activations(int64_t rows, int64_t width, uint64_t seed, float scale = 1) {
-    return bench_->activations(random_values(rows * width, seed, scale), {rows, width});
-  }
   Tensor f32(int64_t rows, int64_t width, uint64_t seed, float scale = 1) {
     return bench_->f32(random_values(rows * width, seed, scale), {rows, width});
   }
-  Tensor floats(int64_t count, uint64_t seed) { return bench_->f32(random_values(count, seed), {count}); }
 
   void expect_same(const ConstTensor& got, const ConstTensor& wanted, const std::string& what) {
     const auto a = bench_->read(got), b = bench_->read(wanted);
@@ -38,9 +28,6 @@ class RowCuda : public ::testing::Test {
     ASSERT_FALSE(std::isnan(b.front())) << what;
     EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof(float)), 0) << what;
   }
-
-  std::unique_ptr<Stream> stream_;
-  std::unique_ptr<Workbench> bench_;
 };
 
 constexpr int64_t kRows = 700;
