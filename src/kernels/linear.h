@@ -42,10 +42,10 @@ struct LinearInput {
   float norm_eps = 0;
 };
 // norm = rmsnorm_forward(input) if it has a weight, y = linear_forward(norm), with their contracts and their bits. One
-// row on a GPU is one launch, which leaves `norm` [T, K] unwritten.
+// row of a large weight on a GPU may be one launch, which leaves `norm` [T, K] unwritten.
 void normed_linear_forward(Tensor y, Tensor norm, const LinearInput& input, const PackedWeight& weight,
                            ConstTensor bias, Stream& stream);
-// gate_up = normed_linear_forward(input), act = swiglu_forward(gate_up). Up to 64 rows on a GPU are one launch after
+// gate_up = normed_linear_forward(input), act = swiglu_forward(gate_up). Up to 64 rows on a GPU may be one launch after
 // the norm, which leaves gate_up [T, 2F] unwritten.
 void normed_swiglu_forward(Tensor act, Tensor gate_up, Tensor norm, const LinearInput& input,
                            const PackedWeight& weight, ConstTensor bias, Stream& stream);
