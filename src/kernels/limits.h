@@ -13,4 +13,8 @@ double measure_fma_gflops(double seconds, Stream& stream);
 // the passes in `seconds`.
 double measure_read_gb_s(size_t bytes, double seconds, Stream& stream);
 
+// GB/s of copying host memory piece by piece, best of the passes in `seconds`: to a GPU from pinned memory, which is
+// the limit of its link; on the CPU from memory to memory, all workers. As fast as weights could be loaded at best.
+double measure_host_copy_gb_s(double seconds, Stream& stream);
+
 }  // namespace lockstep::kernels

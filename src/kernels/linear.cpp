@@ -51,17 +51,6 @@ void linear_forward(Tensor y, ConstTensor x, const PackedWeight& weight, ConstTe
   cpu::linear_forward(y, x, weight, {.bias = bias, .residual = residual}, stream);
 }
 
-void adapted_linear_forward(Tensor y, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
-                            ConstTensor residual, std::span<const LoraPair> pairs, Stream& stream) {
-  if (stream.device() == Device::cpu) {
-    require_inner(h, x.shape[0], pairs, "adapted_linear_forward", stream);
-    const LoraRows all{.row_begin = 0, .rows = x.shape[0], .pairs = pairs};
-    return adapted_linear_forward(y, h, x, weight, bias, residual, std::span(&all, 1), stream);
-  }
-  linear_shrink_forward(y, h, x, weight, bias, residual, pairs, stream);
-  lora_expand(y, h, pairs, stream);
-}
-
 void linear_shrink_forward(Tensor y, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
                            ConstTensor residual, std::span<const LoraPair> pairs, Stream& stream) {
   constexpr const char* kOp = "linear_shrink_forward";
@@ -98,13 +87,6 @@ void adapted_linear_forward(Tensor y, Tensor h, ConstTensor x, const PackedWeigh
     row = part.row_begin + part.rows;
   }
   cpu::linear_forward(y, x, weight, {.bias = bias, .residual = residual, .adapters = adapters, .h = h}, stream);
-}
-
-void adapted_linear_forward(Tensor y, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
-                            ConstTensor residual, const LoraTiles& tiles, int64_t site, Stream& stream) {
-  stream.beside([&] { lora_shrink_tiles(h, x, tiles, site, stream); },
-                [&] { linear_forward(y, x, weight, bias, residual, stream); });
-  lora_expand_tiles(y, h, tiles, site, stream);
 }
 
 void normed_linear_forward(Tensor y, Tensor norm, const LinearInput& input, const PackedWeight& weight,

@@ -17,24 +17,17 @@ namespace lockstep::kernels {
 void linear_forward(Tensor y, ConstTensor x, const PackedWeight& weight, ConstTensor bias, ConstTensor residual,
                     Stream& stream);
 
-// linear_forward with an adapter: lora_shrink(h, x), linear_forward(y, x), lora_expand(y, h), with their contracts and
-// their bits. On a GPU the first two run side by side; on the CPU all are tasks of one parallel call.
-//   h [T, total rank] activations, scratch
-void adapted_linear_forward(Tensor y, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
-                            ConstTensor residual, std::span<const LoraPair> pairs, Stream& stream);
-
-// Its first half: y = linear_forward(x), h = lora_shrink(x): one launch of up to 64 rows where that is fastest.
+// y = linear_forward(x), h = lora_shrink(x), with their contracts and their bits: what a product with an adapter is
+// before lora_expand. A GPU runs them side by side, or as one launch of up to 64 rows where that is fastest.
+//   h [T, total rank] activations
 void linear_shrink_forward(Tensor y, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
                            ConstTensor residual, std::span<const LoraPair> pairs, Stream& stream);
 
-// The same for rows of many adapters on the CPU: `adapters` in order of rows; rows of none are base rows. A GPU takes
-// tiles (DeviceError).   h [T, at least the total rank of any]
+// On the CPU: linear_forward, and lora_shrink and lora_expand of every adapter's rows, as tasks of one parallel call.
+// `adapters` in order of rows; rows of none are base rows. DeviceError on a GPU.
+//   h [T, at least the total rank of any], scratch
 void adapted_linear_forward(Tensor y, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
                             ConstTensor residual, std::span<const LoraRows> adapters, Stream& stream);
-
-// The same for rows of many adapters on a GPU.   h [T, tiles.h_columns()]
-void adapted_linear_forward(Tensor y, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
-                            ConstTensor residual, const LoraTiles& tiles, int64_t site, Stream& stream);
 
 // What a product reads: rmsnorm_forward(x, weight, eps), or x itself without weight.
 struct LinearInput {

@@ -7,7 +7,6 @@
 #include "core/error.h"
 #include "kernels/cpu/matrix_ops.h"
 #include "kernels/cuda/ops.h"
-#include "kernels/pack_file.h"
 
 namespace lockstep::kernels {
 namespace {

@@ -24,6 +24,7 @@
 #include <span>
 
 #include "core/memory.h"
+#include "core/named_tensor.h"
 #include "core/stream.h"
 
 namespace lockstep::kernels {
@@ -47,6 +48,11 @@ struct PackedWeight {
 // on the stream's device; on the CPU in `region`, if there is one. A GPU rounds f32 and f16 to bf16.   Throws
 // ShapeError, DTypeError.
 PackedWeight pack_weight(std::span<const ConstTensor> parts, Stream& stream, Region* region = nullptr);
+// The same of named parts. A GPU reads bf16 parts of mapped files through the file (MappedFile::read) instead of the
+// map; DataError if a file has changed. `memory`: on a GPU the weight's, gpu_bytes(rows, depth); empty: made here.
+PackedWeight pack_weight(std::span<const NamedTensor* const> parts, Stream& stream, Region* region = nullptr,
+                         Buffer memory = {});
+size_t gpu_bytes(int64_t rows, int64_t depth);
 
 // Row-major copy of rows [begin, end) in the storage type: exactly the bytes that were packed (a GPU gives back what it
 // rounded). out [end-begin, K], host memory.

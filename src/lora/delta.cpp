@@ -110,12 +110,11 @@ LinearDelta adapted_linear_begin(Tensor y, ConstTensor x, const kernels::PackedW
   if (tiles.num_tiles > 0) {
     const int64_t site = site_number(layer, product);
     const Tensor h = arena.alloc({x[0], tiles.h_columns()}, x.dtype);
-    if (std::ranges::none_of(adapters.rows, [](const AdapterRows& r) { return r.adapter != nullptr; })) {
-      stream.beside([&] { kernels::lora_shrink_tiles(h, x, tiles, site, stream); },
-                    [&] { kernels::linear_forward(y, x, weight, bias, residual, stream); });
-      return LinearDelta(tiles, site, h);
-    }
-    kernels::adapted_linear_forward(y, h, x, weight, bias, residual, tiles, site, stream);
+    stream.beside([&] { kernels::lora_shrink_tiles(h, x, tiles, site, stream); },
+                  [&] { kernels::linear_forward(y, x, weight, bias, residual, stream); });
+    LinearDelta rest(tiles, site, h);
+    if (std::ranges::none_of(adapters.rows, [](const AdapterRows& r) { return r.adapter != nullptr; })) return rest;
+    kernels::add_delta(y, rest.get(), stream);
     delta_forward(y, x, layer, product, adapters.rows, dropout, arena, stream);
     return {};
   }

@@ -10,7 +10,7 @@
 
 #include "core/error.h"
 #include "core/transfer.h"
-#include "kernels/pack_file.h"
+#include "kernels/pack.h"
 #include "model/weight_slots.h"
 
 namespace lockstep::model {

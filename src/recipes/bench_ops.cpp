@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include "kernels/attention.h"
-#include "kernels/copy_limit.h"
 #include "kernels/limits.h"
 #include "kernels/linear.h"
 #include "kernels/random.h"

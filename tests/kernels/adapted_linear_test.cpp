@@ -132,7 +132,8 @@ TEST(AdaptedLinear, OfOneAdapterEqualsItsParts) {
   const Adapter adapter(70, {{16, 64}, {4, 30}}, 0, 10);
   const PackedWeight weight = pack(StoredWeight(100, 70, DType::bf16, 1), stream);
   Matrix x = Matrix::random(9, 70, 2), y(9, 100), h(9, 20), expected(9, 100);
-  adapted_linear_forward(y.tensor(), h.tensor(), x.tensor(), weight, {}, {}, adapter.pairs, stream);
+  linear_shrink_forward(y.tensor(), h.tensor(), x.tensor(), weight, {}, {}, adapter.pairs, stream);
+  add_delta(y.tensor(), {.h = h.tensor(), .pairs = adapter.pairs}, stream);
   linear_forward(expected.tensor(), x.tensor(), weight, {}, {}, stream);
   lora_shrink(h.tensor(), x.tensor(), adapter.pairs, stream);
   lora_expand(expected.tensor(), h.tensor(), adapter.pairs, stream);
@@ -155,7 +156,7 @@ TEST(AdaptedLinear, WrongShapesAreErrors) {
   EXPECT_THROW(run(short_h, {{0, 3, adapter.pairs}}), ShapeError);
   EXPECT_THROW(run(h, {{0, 3, other_input.pairs}}), ShapeError);
   EXPECT_THROW(run(h, {{0, 3, too_wide.pairs}}), ShapeError);
-  EXPECT_THROW(adapted_linear_forward(y.tensor(), narrow.tensor(), x.tensor(), weight, {}, {}, adapter.pairs, stream),
+  EXPECT_THROW(linear_shrink_forward(y.tensor(), narrow.tensor(), x.tensor(), weight, {}, {}, adapter.pairs, stream),
                ShapeError);
 }
 

@@ -169,7 +169,8 @@ TEST(LoraCuda, AdaptedLinearEqualsItsParts) {
       for (const bool full : {false, true}) {
         const ConstTensor b = full ? ConstTensor(bias) : ConstTensor(),
                           r = full ? ConstTensor(residual) : ConstTensor();
-        adapted_linear_forward(y, h, x, weight, b, r, pairs.all, stream);
+        linear_shrink_forward(y, h, x, weight, b, r, pairs.all, stream);
+        add_delta(y, {.h = h, .pairs = pairs.all}, stream);
         const std::vector<std::byte> together = bytes_of(y, stream), inner = bytes_of(h, stream);
         lora_shrink(h, x, pairs.all, stream);
         linear_forward(y, x, weight, b, r, stream);

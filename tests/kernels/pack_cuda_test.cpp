@@ -5,7 +5,7 @@
 
 #include "core/fs.h"
 #include "core/random.h"
-#include "kernels/pack_file.h"
+#include "kernels/pack.h"
 #include "support/gpu.h"
 #include "support/temp_directory.h"
 

@@ -2,8 +2,6 @@
 #include "kernels/cuda/ops.h"
 
 #include "core/error.h"
-#include "kernels/copy_limit.h"
-#include "kernels/pack_file.h"
 
 namespace lockstep::kernels::cuda {
 
@@ -74,6 +72,9 @@ void attention_backward(Tensor, Tensor, Tensor, ConstTensor, ConstTensor, ConstT
   absent();
 }
 void rmsnorm_forward(Tensor, Tensor, ConstTensor, ConstTensor, float, Stream&) {
+  absent();
+}
+bool rmsnorm_forward(Tensor, Tensor, const PendingDelta&, ConstTensor, float, Stream&) {
   absent();
 }
 void rmsnorm_backward(Tensor, ConstTensor, ConstTensor, ConstTensor, ConstTensor, bool, Stream&) {

@@ -60,6 +60,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <vector>
 
 #include "core/memory.h"
@@ -109,6 +110,24 @@ double measure_read_gb_s(size_t bytes, double seconds, Stream& stream) {
     best = std::max(best,
                     static_cast<double>(pieces) * static_cast<double>(piece) * sizeof(float) / (now() - begin) * 1e-9);
   }
+  return best;
+}
+
+double measure_host_copy_gb_s(double seconds, Stream& stream) {
+  if (stream.device() == Device::cuda) return cuda::measure_host_copy_gb_s(seconds, stream);
+  constexpr size_t kPieceBytes = size_t{1} << 20;
+  constexpr int64_t kPieces = 256;
+  const Buffer from(kPieceBytes * kPieces), to(kPieceBytes * kPieces);
+  double best = 0;
+  const double start = now();
+  do {
+    const double begin = now();
+    stream.parallel(kPieces, [&](int64_t piece, int) {
+      const size_t at = static_cast<size_t>(piece) * kPieceBytes;
+      std::memcpy(static_cast<char*>(to.data()) + at, static_cast<const char*>(from.data()) + at, kPieceBytes);
+    });
+    best = std::max(best, static_cast<double>(from.bytes()) / (now() - begin) * 1e-9);
+  } while (now() - start < seconds);
   return best;
 }
 

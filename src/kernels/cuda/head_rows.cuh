@@ -36,16 +36,6 @@ struct Heads {
   __device__ int64_t angles_at(int64_t row, int low) const { return int64_t{positions[row]} * (head_dim / 2) + low; }
 };
 
-struct HeadMatrix {
-  bf16* data;
-  int64_t stride;
-  bool aligned;
-
-  explicit HeadMatrix(const ConstTensor& t)
-      : data(const_cast<bf16*>(data_of<bf16>(t))), stride(t.row_stride), aligned(rows_aligned(t)) {}
-  __device__ bf16* at(int64_t row, int column) const { return data + row * stride + column; }
-};
-
 // Where the keys or values of a row live; `head` counts those of queries and keys before.
 __device__ __forceinline__ bf16* stored(const Heads& h, int64_t row, int position, int head) {
   const DeviceSequence& sequence = h.sequences[h.sequence_of_row[row]];

@@ -6,8 +6,6 @@ namespace {
 
 constexpr int kThreads = 128;
 
-using Matrix = HeadMatrix;
-
 // What one thread has of its head.
 struct Part {
   int64_t row;

@@ -51,8 +51,8 @@ __device__ __forceinline__ void prepare(Row<kStrips> (&x)[2], int s, const Heads
 // head_dim is 32 kStrips. kGroups as in LaneInput.
 template <int kStrips, int kGroups, class Source>
 __global__ void __launch_bounds__(256, 2)
-    heads_delta_kernel(const __grid_constant__ Source source, HeadMatrix qk, HeadMatrix qkv,
-                       const __grid_constant__ Heads h, int all_groups, int across, bool keep) {
+    heads_delta_kernel(const __grid_constant__ Source source, Matrix qk, Matrix qkv, const __grid_constant__ Heads h,
+                       int all_groups, int across, bool keep) {
   extern __shared__ uint4 shared[];  // [across][strips][groups][64]
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int warps = static_cast<int>(blockDim.x) / 32, groups = kGroups > 0 ? kGroups : all_groups;
@@ -175,7 +175,7 @@ bool heads_forward(Tensor qk, Tensor rstd, Tensor qkv, const PendingDelta& delta
         constexpr auto kKernel = heads_delta_kernel<strips.value, groups.value, std::decay_t<decltype(source)>>;
         allow_shared<kKernel>(kMostDeltaShared);
         launch_early(kKernel, grid, grid_shape.threads(), grid_shape.shared_bytes, stream_of(stream), source,
-                     HeadMatrix(qk), HeadMatrix(qkv), h, grid_shape.groups, grid_shape.across, keep);
+                     Matrix(qk), Matrix(qkv), h, grid_shape.groups, grid_shape.across, keep);
       });
     });
   };

@@ -1,7 +1,8 @@
 // Products of up to 64 rows on compute capability 9.0. The copy engine fills a ring of stages in shared memory, a
 // warpgroup walks them: outputs are the rows of wgmma's 64-row tile, tokens its columns, so that an output's chain is
 // the same groups of 16 in order as everywhere. A block has few outputs, so that every multiprocessor has a block where
-// N is small; of the 64 rows of the tile those beyond them are computed from whatever lies there and dropped.
+// N is small, or a part of the tokens; of the 64 rows of the tile those beyond a block's outputs are computed from
+// whatever lies there and dropped.
 //
 // The weight does not depend on what other kernels do: the ring fills before they have ended (launch_early). With an
 // adapter the first blocks make h = x A, one more product of x; a block has 16 columns of h.
@@ -29,42 +30,56 @@ struct Inner {
 };
 struct NoInner {};
 
-// By one thread: `rows` rows of w from `first` on, and x.
+// The block's tile of tokens.
 template <class S>
-__device__ void load_ring(const CUtensorMap& x, const CUtensorMap& w, int first, int rows, int steps, CopyRing ring) {
-  const auto load = [&](const CUtensorMap& map, int step, uint32_t at, uint32_t box_bytes, int row) {
+__device__ int first_token() {
+  return static_cast<int>(blockIdx.y) * S::kTokens;
+}
+
+// By one thread: `rows` rows of w from `first` on, and the block's tokens.
+template <class S>
+__device__ void load_ring(const CUtensorMap& x, const CUtensorMap& w, int first, int rows, int steps,
+                          const CopyRing& all) {
+  const auto load = [&](const CopyRing& ring, const CUtensorMap& map, int step, uint32_t at, uint32_t bytes, int row) {
 #pragma unroll
     for (int b = 0; b < S::kBoxes; ++b)
-      copy_box(at + b * box_bytes, map, (step * S::kBoxes + b) * kBoxColumns, row, ring.full());
+      copy_box(at + b * bytes, map, (step * S::kBoxes + b) * kBoxColumns, row, ring.full());
   };
-  const auto load_w = [&](int step) {
+  const auto load_w = [&](const CopyRing& ring, int step) {
     barrier_expect(ring.full(), S::kBoxes * (S::kXBytes + 128 * rows));
-    load(w, step, ring.at() + S::kBoxes * S::kXBytes, S::kWBytes, first);
+    load(ring, w, step, ring.at() + S::kBoxes * S::kXBytes, S::kWBytes, first);
   };
-  const auto load_x = [&](int step) { load(x, step, ring.at(), S::kXBytes, 0); };
-  const int stages = min(steps, S::kStages);
-  for (int step = 0; step < stages; ++step, ring.next()) load_w(step);
-  ring.stage = 0, ring.parity = 0;
-  wait_for_previous();
-  for (int step = 0; step < stages; ++step, ring.next()) load_x(step);
-  for (int step = stages; step < steps; ++step, ring.next()) {
-    barrier_wait(ring.empty(), ring.parity ^ 1);
-    load_w(step);
-    load_x(step);
-  }
+  const auto load_x = [&](const CopyRing& ring, int step) {
+    load(ring, x, step, ring.at(), S::kXBytes, first_token<S>());
+  };
+  fill_ring(all, steps, load_w, load_x);
+}
+
+// The residual of a thread's accumulators, as it lies in memory; elements outside the product are those of its edge.
+// There is no branch and no arithmetic between the loads: a thread that turned each into a float as it came would wait
+// for memory 32 times.
+template <class S>
+__device__ void load_residual(uint32_t (&bits)[S::kTokenTiles][4], const Product& p, const Place& place) {
+  const auto load = [&](const auto* from) {
+#pragma unroll
+    for (int j = 0; j < S::kTokenTiles; ++j)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int64_t token = min(place.token_of(j, e), p.x.rows - 1), output = min(place.output_of(e), place.end - 1);
+        bits[j][e] = from[token * p.end.residual_stride + output];
+      }
+  };
+  if (p.end.y_f32)
+    load(static_cast<const uint32_t*>(p.end.residual));
+  else
+    load(static_cast<const uint16_t*>(p.end.residual));
 }
 
 template <class S>
 __device__ void multiply(const Product& p, const Place& place, int steps, const CopyRing& ring, int lane) {
-  float residual[S::kTokenTiles][4], acc[S::kTokenTiles][4] = {};
-  // Asked for before the chain, so that its end does not wait for memory.
-#pragma unroll
-  for (int j = 0; j < S::kTokenTiles; ++j)
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const bool there = p.end.residual && place.stored(p.x.rows, j, e);
-      residual[j][e] = there ? p.end.residual_at(place.token_of(j, e), place.output_of(e)) : 0;
-    }
+  uint32_t residual[S::kTokenTiles][4] = {};
+  float acc[S::kTokenTiles][4] = {};
+  if (p.end.residual) load_residual<S>(residual, p, place);  // so that the end of the chain does not wait for memory
   walk_ring<S>(acc, steps, ring, lane);
 #pragma unroll
   for (int j = 0; j < S::kTokenTiles; ++j)
@@ -73,7 +88,8 @@ __device__ void multiply(const Product& p, const Place& place, int steps, const 
       if (!place.stored(p.x.rows, j, e)) continue;
       const int64_t output = place.output_of(e);
       float value = p.end.bias ? __fadd_rn(acc[j][e], p.end.bias[output]) : acc[j][e];
-      if (p.end.residual) value = __fadd_rn(value, residual[j][e]);
+      if (p.end.residual)
+        value = __fadd_rn(value, __uint_as_float(p.end.y_f32 ? residual[j][e] : residual[j][e] << 16));
       p.end.store(place.token_of(j, e), output, value);
     }
 }
@@ -85,7 +101,7 @@ __device__ void multiply_inner(bf16* h, int64_t stride, int columns, int64_t tok
   float acc[S::kTokenTiles][4] = {};
   walk_ring<S>(acc, steps, ring, lane);
   if (warp != 0) return;
-  const Place place = Place::of(0, columns, warp, lane);
+  const Place place = Place::of(0, columns, first_token<S>(), warp, lane);
 #pragma unroll
   for (int j = 0; j < S::kTokenTiles; ++j)
 #pragma unroll
@@ -137,7 +153,8 @@ __global__ void __launch_bounds__(kWarpgroup + 32)
       return;
     }
     wait_for_previous();
-    multiply<S>(p, Place::of(output, min(p.outputs, output + S::kRows), warp, lane), steps, ring, lane);
+    const Place place = Place::of(output, min(p.outputs, output + S::kRows), first_token<S>(), warp, lane);
+    multiply<S>(p, place, steps, ring, lane);
   } else {
     __trap();
   }
@@ -150,7 +167,8 @@ void launch_with(const Product& p, const Adapter& inner, int inner_blocks, cudaS
   allow_shared<ring_kernel<S, Adapter>>(S::kSharedBytes);
   const Maps maps{box_map(p.x, kBoxColumns, S::kTokens),
                   p.outputs > 0 ? box_map(p.w, kBoxColumns, S::kRows) : CUtensorMap{}};
-  launch_early(ring_kernel<S, Adapter>, blocks, kWarpgroup + 32, S::kSharedBytes, stream, maps, p, inner);
+  const dim3 grid(blocks, static_cast<unsigned>((p.x.rows + S::kTokens - 1) / S::kTokens));
+  launch_early(ring_kernel<S, Adapter>, grid, kWarpgroup + 32, S::kSharedBytes, stream, maps, p, inner);
   check_launch("linear");
 }
 
@@ -189,14 +207,21 @@ constexpr std::array<SmallKernel, 4> kernels_of() {
   return {kernel_of<kTokens, 16, 2 * kBoxes>(), kernel_of<kTokens, 24, kBoxes>(), kernel_of<kTokens, 48, kBoxes>(),
           kernel_of<kTokens, 64, kBoxes>()};
 }
+// Where N is small: two blocks share the outputs, and each brings half of x.
+template <int kTokens, int kBoxes>
+constexpr std::array<SmallKernel, 6> with_halves() {
+  const std::array<SmallKernel, 4> whole = kernels_of<kTokens, kBoxes>();
+  return {kernel_of<kTokens / 2, 16, 4>(), kernel_of<kTokens / 2, 32, 4>(), whole[0], whole[1], whole[2], whole[3]};
+}
 
 }  // namespace
 
 std::span<const SmallKernel> ring_kernels(int64_t rows) {
-  static const std::array of_8 = kernels_of<8, 4>(), of_16 = kernels_of<16, 4>(), of_32 = kernels_of<32, 2>(),
-                          of_64 = kernels_of<64, 2>();
+  static const std::array of_8 = kernels_of<8, 4>(), of_16 = kernels_of<16, 4>();
+  static const std::array of_32 = with_halves<32, 2>(), of_64 = with_halves<64, 2>();
   if (!has_copy_engine() || rows > kRingRows) return {};
-  return rows <= 8 ? of_8 : rows <= 16 ? of_16 : rows <= 32 ? of_32 : of_64;
+  if (rows <= 16) return rows <= 8 ? of_8 : of_16;
+  return rows <= 32 ? of_32 : of_64;
 }
 
 }  // namespace lockstep::kernels::cuda

@@ -61,13 +61,29 @@ struct Place {
   int token;
 
   // Of the outputs from first_output on, up to `end`.
-  __device__ static Place of(int64_t first_output, int64_t end, int warp, int lane) {
-    return {first_output + 16 * warp + lane / 4, end, lane % 4 * 2};
+  __device__ static Place of(int64_t first_output, int64_t end, int first_token, int warp, int lane) {
+    return {first_output + 16 * warp + lane / 4, end, first_token + lane % 4 * 2};
   }
   __device__ int64_t output_of(int e) const { return output + e / 2 * 8; }
   __device__ int64_t token_of(int j, int e) const { return token + 8 * j + e % 2; }
   __device__ bool stored(int64_t tokens, int j, int e) const { return output_of(e) < end && token_of(j, e) < tokens; }
 };
+
+// By one thread. load_w(ring, step) asks for what no other kernel changes, so the first stages are asked for before
+// those ahead have ended; load_x(ring, step) for the rest of the stage.
+template <class LoadW, class LoadX>
+__device__ __forceinline__ void fill_ring(CopyRing ring, int steps, const LoadW& load_w, const LoadX& load_x) {
+  const int stages = min(steps, ring.stages);
+  for (int step = 0; step < stages; ++step, ring.next()) load_w(ring, step);
+  ring.stage = 0, ring.parity = 0;
+  wait_for_previous();
+  for (int step = 0; step < stages; ++step, ring.next()) load_x(ring, step);
+  for (int step = stages; step < steps; ++step, ring.next()) {
+    barrier_wait(ring.empty(), ring.parity ^ 1);
+    load_w(ring, step);
+    load_x(ring, step);
+  }
+}
 
 template <class S>
 __device__ void walk_ring(float (&acc)[S::kTokenTiles][4], int steps, CopyRing ring, int lane) {

@@ -15,28 +15,19 @@ struct Maps {
 };
 
 template <class S>
-__device__ void load_ring(const Maps& maps, int steps, int group, CopyRing ring) {
-  const auto load_w = [&](int step) {
+__device__ void load_ring(const Maps& maps, int steps, int group, const CopyRing& all) {
+  const auto load_w = [&](const CopyRing& ring, int step) {
     barrier_expect(ring.full(), S::kStageBytes);
     copy_slabs(ring.at() + S::kBoxes * S::kXBytes, maps.w, group, step * S::kBoxes, ring.full());
   };
-  const auto load_x = [&](int step) {
+  const auto load_x = [&](const CopyRing& ring, int step) {
 #pragma unroll
     for (int b = 0; b < S::kBoxes; ++b)
       copy_box(ring.at() + b * S::kXBytes, maps.x, (step * S::kBoxes + b) * kBoxColumns, 0, ring.full());
   };
   prefetch_map(maps.w);
   prefetch_map(maps.x);
-  const int first = min(steps, S::kStages);
-  for (int step = 0; step < first; ++step, ring.next()) load_w(step);
-  ring.stage = 0, ring.parity = 0;
-  wait_for_previous();
-  for (int step = 0; step < first; ++step, ring.next()) load_x(step);
-  for (int step = first; step < steps; ++step, ring.next()) {
-    barrier_wait(ring.empty(), ring.parity ^ 1);
-    load_w(step);
-    load_x(step);
-  }
+  fill_ring(all, steps, load_w, load_x);
 }
 
 template <class S>

@@ -23,6 +23,7 @@ namespace lockstep::kernels::cuda {
 
 // pack.cu
 void pack_rows(PackedWeight& weight, std::span<const ConstTensor> parts, Stream& stream);
+void pack_rows(PackedWeight& weight, std::span<const NamedTensor* const> parts, Stream& stream);
 void unpack_rows(Tensor out, const PackedWeight& weight, int64_t begin, int64_t end, Stream& stream);
 void embedding_gather(Tensor y, const PackedWeight& weight, std::span<const int32_t> ids, Stream& stream);
 
@@ -77,6 +78,8 @@ inline int64_t span_scratch_floats(const AttentionShape& shape, int64_t num_sequ
 
 // rmsnorm.cu, swiglu.cu, elementwise.cu
 void rmsnorm_forward(Tensor y, Tensor rstd, ConstTensor x, ConstTensor weight, float eps, Stream& stream);
+// False: nothing done, the delta is to be added before.
+bool rmsnorm_forward(Tensor y, Tensor x, const PendingDelta& delta, ConstTensor weight, float eps, Stream& stream);
 void rmsnorm_backward(Tensor dx, ConstTensor dy, ConstTensor x, ConstTensor weight, ConstTensor rstd, bool accumulate,
                       Stream& stream);
 void swiglu_forward(Tensor y, ConstTensor gate_up, Stream& stream);
@@ -117,5 +120,6 @@ void fill_uniform(Tensor x, float bound, uint64_t key, uint32_t tensor, Stream& 
 // limits.cu
 double measure_fma_gflops(double seconds, Stream& stream);  // bf16 matrix product, 8192 cubed
 double measure_read_gb_s(size_t bytes, double seconds, Stream& stream);
+double measure_host_copy_gb_s(double seconds, Stream& stream);  // pack.cu, as weights are loaded
 
 }  // namespace lockstep::kernels::cuda

@@ -6,11 +6,9 @@
 #include <vector>
 
 #include "core/fs.h"
-#include "kernels/copy_limit.h"
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/library.h"
 #include "kernels/cuda/ops.h"
-#include "kernels/pack_file.h"
 
 namespace lockstep::kernels::cuda {
 

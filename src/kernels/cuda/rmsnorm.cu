@@ -9,16 +9,6 @@ namespace {
 
 constexpr int kPieces = kNormPieces;
 
-struct Matrix {
-  bf16* data;
-  int64_t stride;
-  bool aligned;
-
-  explicit Matrix(const ConstTensor& t)
-      : data(const_cast<bf16*>(data_of<bf16>(t))), stride(t.row_stride), aligned(rows_aligned(t)) {}
-  __device__ bf16* at(int64_t row, int column) const { return data + row * stride + column; }
-};
-
 struct Norm {
   const float* weight;
   float* rstd;

@@ -14,6 +14,17 @@ inline bool rows_aligned(const ConstTensor& tensor) {
   return reinterpret_cast<uintptr_t>(tensor.data) % 16 == 0 && pitch % 16 == 0;
 }
 
+// Activations as kernels get them.
+struct Matrix {
+  bf16* data;
+  int64_t stride;
+  bool aligned;
+
+  explicit Matrix(const ConstTensor& t)
+      : data(const_cast<bf16*>(data_of<bf16>(t))), stride(t.row_stride), aligned(rows_aligned(t)) {}
+  __device__ bf16* at(int64_t row, int column) const { return data + row * stride + column; }
+};
+
 // Elements p[0 .. 7]; those from `count` on read as 0.
 __device__ __forceinline__ uint4 load_bf16x8(const bf16* p, int count, bool aligned) {
   if (aligned && count >= 8) return *reinterpret_cast<const uint4*>(p);

@@ -6,13 +6,6 @@
 namespace lockstep::kernels::cuda {
 namespace {
 
-struct Matrix {
-  bf16* data;
-  int stride;
-
-  explicit Matrix(const Tensor& t) : data(data_of<bf16>(t)), stride(static_cast<int>(t.row_stride)) {}
-};
-
 __device__ __forceinline__ uint32_t swiglu_2(uint32_t gate, uint32_t up) {
   return pack_bf16(swiglu(__uint_as_float(gate << 16), __uint_as_float(up << 16)),
                    swiglu(__uint_as_float(gate & 0xffff0000u), __uint_as_float(up & 0xffff0000u)));
