@@ -14,6 +14,7 @@ import statistics
 import time
 
 os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # with a pool of processes compiling never ended here
 import peft
 import torch
 import transformers

@@ -125,11 +125,11 @@ void kv_store(ConstTensor k, ConstTensor v, const AttentionShape& shape, const A
 // stats [T, heads, 2] f32 (max, sum), written unless empty; needed by backward.
 void attention_forward(Tensor o, Tensor stats, ConstTensor q, const AttentionShape& shape, const AttentionRows& rows,
                        Stream& stream);
-// heads_forward that stores, then attention_forward of its queries, without rstd and stats. A decode step of few
-// sequences on a GPU is one launch, which leaves qk unwritten.
-void heads_attention_forward(Tensor o, Tensor qk, ConstTensor qkv, const HeadNorms& norms, const RopeTable& table,
-                             std::span<const int32_t> positions, const AttentionShape& shape, const AttentionRows& rows,
-                             Stream& stream);
+// add_delta(qkv, delta), heads_forward that stores, attention_forward of its queries, without rstd and stats. A decode
+// step of few sequences on a GPU is one launch, which leaves qk unwritten.
+void heads_attention_forward(Tensor o, Tensor qk, Tensor qkv, const PendingDelta& delta, const HeadNorms& norms,
+                             const RopeTable& table, std::span<const int32_t> positions, const AttentionShape& shape,
+                             const AttentionRows& rows, Stream& stream);
 
 // Gradients for whole sequences (first_position == 0). dq, dk, dv overwritten; shapes of q and of k, v.
 //   dv_j = sum_i p_ij do_i;  ds_ij = p_ij (do_i . v_j - do_i . o_i)

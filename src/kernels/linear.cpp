@@ -51,18 +51,41 @@ void linear_forward(Tensor y, ConstTensor x, const PackedWeight& weight, ConstTe
   cpu::linear_forward(y, x, weight, {.bias = bias, .residual = residual}, stream);
 }
 
-void linear_shrink_forward(Tensor y, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
-                           ConstTensor residual, std::span<const LoraPair> pairs, Stream& stream) {
-  constexpr const char* kOp = "linear_shrink_forward";
+namespace {
+
+void require_adapted(const Tensor& y, const Tensor& h, const ConstTensor& x, const PackedWeight& weight,
+                     const ConstTensor& bias, const ConstTensor& residual, std::span<const LoraPair> pairs,
+                     const char* op, const Stream& stream) {
+  require_linear(y, x, weight, bias, residual, op, stream);
+  require_pairs(pairs, op, stream);
+  require_input(x, pairs, op, stream);
+  require_inner(h, x[0], pairs, op, stream);
+  require_output(y, pairs, op, stream);
+}
+
+}  // namespace
+
+PendingDelta adapted_linear_begin(Tensor y, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
+                                  ConstTensor residual, std::span<const LoraPair> pairs, Stream& stream) {
+  require_adapted(y, h, x, weight, bias, residual, pairs, "adapted_linear_begin", stream);
+  const PendingDelta rest{.h = h, .pairs = pairs};
   if (stream.device() == Device::cuda) {
-    require_linear(y, x, weight, bias, residual, kOp, stream);
-    require_pairs(pairs, kOp, stream);
-    require_input(x, pairs, kOp, stream);
-    require_inner(h, x[0], pairs, kOp, stream);
-    if (cuda::linear_shrink_forward(y, h, x, weight, bias, residual, pairs, stream)) return;
+    const auto made = cuda::adapted_linear_begin(y, h, x, weight, bias, residual, pairs, stream);
+    if (made == cuda::AdaptedPart::all) return {};
+    if (made == cuda::AdaptedPart::inner) return rest;
   }
   stream.beside([&] { lora_shrink(h, x, pairs, stream); },
                 [&] { linear_forward(y, x, weight, bias, residual, stream); });
+  return rest;
+}
+
+void adapted_swiglu_forward(Tensor act, Tensor gate_up, Tensor h, ConstTensor x, const PackedWeight& weight,
+                            ConstTensor bias, std::span<const LoraPair> pairs, Stream& stream) {
+  constexpr const char* kOp = "adapted_swiglu_forward";
+  require_adapted(gate_up, h, x, weight, bias, {}, pairs, kOp, stream);
+  require_tensor(act, activation_dtype(stream.device()), {x[0], weight.rows / 2}, kOp, "act");
+  if (stream.device() == Device::cuda && cuda::adapted_swiglu_forward(act, h, x, weight, bias, pairs, stream)) return;
+  swiglu_forward(act, gate_up, adapted_linear_begin(gate_up, h, x, weight, bias, {}, pairs, stream), false, stream);
 }
 
 void adapted_linear_forward(Tensor y, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,

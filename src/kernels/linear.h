@@ -17,11 +17,16 @@ namespace lockstep::kernels {
 void linear_forward(Tensor y, ConstTensor x, const PackedWeight& weight, ConstTensor bias, ConstTensor residual,
                     Stream& stream);
 
-// y = linear_forward(x), h = lora_shrink(x), with their contracts and their bits: what a product with an adapter is
-// before lora_expand. A GPU runs them side by side, or as one launch of up to 64 rows where that is fastest.
-//   h [T, total rank] activations
-void linear_shrink_forward(Tensor y, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
-                           ConstTensor residual, std::span<const LoraPair> pairs, Stream& stream);
+// y = linear_forward(x), h = lora_shrink(x), with their contracts and their bits; returns what y still lacks, which is
+// nothing where a GPU makes the whole product of up to 64 rows in one launch.   h [T, total rank] activations
+[[nodiscard]] PendingDelta adapted_linear_begin(Tensor y, Tensor h, ConstTensor x, const PackedWeight& weight,
+                                                ConstTensor bias, ConstTensor residual, std::span<const LoraPair> pairs,
+                                                Stream& stream);
+
+// act = swiglu_forward of such a product without residual, when it is complete. Up to 64 rows on a GPU may be one
+// launch, which leaves gate_up [T, 2F] unwritten.
+void adapted_swiglu_forward(Tensor act, Tensor gate_up, Tensor h, ConstTensor x, const PackedWeight& weight,
+                            ConstTensor bias, std::span<const LoraPair> pairs, Stream& stream);
 
 // On the CPU: linear_forward, and lora_shrink and lora_expand of every adapter's rows, as tasks of one parallel call.
 // `adapters` in order of rows; rows of none are base rows. DeviceError on a GPU.

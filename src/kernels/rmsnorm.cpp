@@ -3,7 +3,6 @@
 #include "core/error.h"
 #include "kernels/cpu/row_ops.h"
 #include "kernels/cuda/ops.h"
-#include "kernels/lora_checks.h"
 #include "kernels/pack.h"
 
 namespace lockstep::kernels {
@@ -38,17 +37,6 @@ void rmsnorm_forward(Tensor y, Tensor rstd, ConstTensor x, ConstTensor weight, f
   if (!rstd.empty()) require_f32(rstd, {rows}, "rmsnorm_forward", "rstd");
   if (stream.device() == Device::cuda) return cuda::rmsnorm_forward(y, rstd, x, weight, eps, stream);
   cpu::rmsnorm_forward(y, rstd, x, weight, eps, stream);
-}
-
-void rmsnorm_forward(Tensor y, Tensor x, const PendingDelta& delta, ConstTensor weight, float eps, Stream& stream) {
-  if (!delta.empty() && stream.device() == Device::cuda) {
-    require_rows(x, weight, "rmsnorm_forward", stream);
-    require_like(y, x, "rmsnorm_forward", "y", stream);
-    require_delta(x, delta, "rmsnorm_forward", stream);
-    if (cuda::rmsnorm_forward(y, x, delta, weight, eps, stream)) return;
-  }
-  add_delta(x, delta, stream);
-  rmsnorm_forward(y, {}, x, weight, eps, stream);
 }
 
 void rmsnorm_backward(Tensor dx, ConstTensor dy, ConstTensor x, ConstTensor weight, ConstTensor rstd, bool accumulate,

@@ -3,7 +3,6 @@
 
 #include "core/stream.h"
 #include "core/tensor.h"
-#include "kernels/lora.h"
 
 namespace lockstep::kernels {
 
@@ -14,10 +13,6 @@ namespace lockstep::kernels {
 // Overwrites. A row's result does not depend on T. Used for whole rows and, as [T, H, head_dim], for q/k norms.
 // Throws ShapeError, DTypeError.
 void rmsnorm_forward(Tensor y, Tensor rstd, ConstTensor x, ConstTensor weight, float eps, Stream& stream);
-
-// add_delta(x, delta), then y = rmsnorm_forward(x), with their contracts and their bits; whole rows. Few rows on a GPU
-// are one launch.
-void rmsnorm_forward(Tensor y, Tensor x, const PendingDelta& delta, ConstTensor weight, float eps, Stream& stream);
 
 // dx (+)= rstd * (dy*weight) - x * rstd^3 / D * sum_d(dy*weight*x)
 //   dx [T, D] activations (or [T, H, D] as above); continues dx when `accumulate`; dx may be dy when not accumulating

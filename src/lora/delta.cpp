@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "core/transfer.h"
+#include "kernels/swiglu.h"
 
 namespace lockstep::lora {
 
@@ -92,6 +93,15 @@ void adapted_linear_on_cpu(Tensor y, ConstTensor x, const kernels::PackedWeight&
   kernels::adapted_linear_forward(y, arena.alloc({x[0], rank}), x, weight, bias, residual, rows, stream);
 }
 
+// The pairs of the one adapter that all rows have, on a GPU and without dropout; else none.
+std::vector<kernels::LoraPair> pairs_of_all(int64_t rows, int64_t layer, Product product, const AdapterBatch& adapters,
+                                            const DeltaDropout& dropout, const Stream& stream) {
+  if (stream.device() != Device::cuda || adapters.tiles.num_tiles > 0 || adapters.rows.size() != 1) return {};
+  const AdapterRows& only = adapters.rows.front();
+  if (only.adapter == nullptr || only.rows != rows || dropout.p != 0) return {};
+  return pairs_of(*only.adapter, only.adapter->layout->site(layer, product));
+}
+
 }  // namespace
 
 void adapted_linear_forward(Tensor y, ConstTensor x, const kernels::PackedWeight& weight, ConstTensor bias,
@@ -118,13 +128,11 @@ LinearDelta adapted_linear_begin(Tensor y, ConstTensor x, const kernels::PackedW
     delta_forward(y, x, layer, product, adapters.rows, dropout, arena, stream);
     return {};
   }
-  const AdapterRows only = adapters.rows.size() == 1 ? adapters.rows.front() : AdapterRows();
-  const bool whole = only.adapter != nullptr && only.rows == x[0] && dropout.p == 0;
-  if (whole && stream.device() == Device::cuda && !only.adapter->layout->site(layer, product).empty()) {
-    std::vector<kernels::LoraPair> pairs = pairs_of(*only.adapter, only.adapter->layout->site(layer, product));
+  if (std::vector<kernels::LoraPair> pairs = pairs_of_all(x[0], layer, product, adapters, dropout, stream);
+      !pairs.empty()) {
     const Tensor h = arena.alloc({x[0], kernels::total_rank(pairs)}, x.dtype);
-    kernels::linear_shrink_forward(y, h, x, weight, bias, residual, pairs, stream);
-    return LinearDelta(std::move(pairs), h);
+    const bool complete = kernels::adapted_linear_begin(y, h, x, weight, bias, residual, pairs, stream).empty();
+    return complete ? LinearDelta() : LinearDelta(std::move(pairs), h);
   }
   const Arena::Scope scope(arena);
   if (stream.device() == Device::cpu && dropout.p == 0) {
@@ -134,6 +142,20 @@ LinearDelta adapted_linear_begin(Tensor y, ConstTensor x, const kernels::PackedW
     delta_forward(y, x, layer, product, adapters, dropout, arena, stream);
   }
   return {};
+}
+
+void adapted_swiglu_forward(Tensor act, Tensor gate_up, ConstTensor x, const kernels::PackedWeight& weight,
+                            ConstTensor bias, int64_t layer, const AdapterBatch& adapters, const DeltaDropout& dropout,
+                            Arena& arena, Stream& stream) {
+  const Arena::Scope scope(arena);
+  const auto pairs = pairs_of_all(x[0], layer, Product::gate_up, adapters, dropout, stream);
+  if (!pairs.empty()) {
+    const Tensor h = arena.alloc({x[0], kernels::total_rank(pairs)}, x.dtype);
+    return kernels::adapted_swiglu_forward(act, gate_up, h, x, weight, bias, pairs, stream);
+  }
+  const LinearDelta delta =
+      adapted_linear_begin(gate_up, x, weight, bias, {}, layer, Product::gate_up, adapters, dropout, arena, stream);
+  kernels::swiglu_forward(act, gate_up, delta.get(), false, stream);
 }
 
 void delta_forward(Tensor y, ConstTensor x, int64_t layer, Product product, const AdapterBatch& adapters,

@@ -69,6 +69,11 @@ class LinearDelta {
                                                const AdapterBatch& adapters, const DeltaDropout& dropout, Arena& arena,
                                                Stream& stream);
 
+// act = swiglu_forward of gate_up, the complete product, which may be left unwritten.
+void adapted_swiglu_forward(Tensor act, Tensor gate_up, ConstTensor x, const kernels::PackedWeight& weight,
+                            ConstTensor bias, int64_t layer, const AdapterBatch& adapters, const DeltaDropout& dropout,
+                            Arena& arena, Stream& stream);
+
 // y [T, out of product], x [T, in]. The base product is already in y (on the CPU its chain goes on over the rank).
 // Bits of a row do not depend on other rows or on their adapters. `arena` gives scratch.
 void delta_forward(Tensor y, ConstTensor x, int64_t layer, Product product, const AdapterBatch& adapters,

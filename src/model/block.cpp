@@ -24,7 +24,6 @@ lora::LinearDelta begin_product(Tensor y, ConstTensor x, const kernels::PackedWe
                                     rows.dropout, *rows.arena, *rows.stream);
 }
 
-// The same, complete.
 void product(Tensor y, ConstTensor x, const kernels::PackedWeight& weight, const Vector& bias, ConstTensor residual,
              int64_t layer, Product which, const Rows& rows) {
   lora::adapted_linear_forward(y, x, weight, bias.view(), residual, layer, which, {rows.adapters, rows.tiles},
@@ -44,28 +43,12 @@ bool adapted(int64_t layer, Product which, const Rows& rows) {
   return rows.tiles.num_tiles > 0 || std::any_of(rows.adapters.begin(), rows.adapters.end(), has_part);
 }
 
-// What a norm reads: x, and what the adapter of the product before has still to add to it.
-struct NormInput {
-  Tensor x;
-  const kernels::PendingDelta& lacks;
-  ConstTensor weight;
-  float eps;
-  Stream& stream;
-
-  void norm(Tensor y) const { kernels::rmsnorm_forward(y, x, lacks, weight, eps, stream); }
-  // For a product that has the norm inside.
-  kernels::LinearInput complete() const {
-    kernels::add_delta(x, lacks, stream);
-    return {.x = x, .norm_weight = weight, .norm_eps = eps};
-  }
-};
-
 // product(norm(x)). `norm` holds the norm afterwards where an adapter reads it, too.
-void normed_product(Tensor y, Tensor norm, const NormInput& input, const kernels::PackedWeight& weight,
+void normed_product(Tensor y, Tensor norm, const kernels::LinearInput& input, const kernels::PackedWeight& weight,
                     const Vector& bias, int64_t layer, Product which, const Rows& rows) {
   if (!adapted(layer, which, rows))
-    return kernels::normed_linear_forward(y, norm, input.complete(), weight, bias.view(), *rows.stream);
-  input.norm(norm);
+    return kernels::normed_linear_forward(y, norm, input, weight, bias.view(), *rows.stream);
+  kernels::rmsnorm_forward(norm, {}, input.x, input.norm_weight, input.norm_eps, *rows.stream);
   product(y, norm, weight, bias, {}, layer, which, rows);
 }
 
@@ -83,26 +66,31 @@ void prepare_heads(int64_t layer, const Rows& rows, const BlockTensors& t, Tenso
 
 namespace {
 
-NormInput attention_input(Tensor x, const kernels::PendingDelta& lacks, const Rows& rows, const LayerWeights& w) {
-  return {x, lacks, w.input_norm.view(), rows.config->norm_eps, *rows.stream};
+kernels::LinearInput attention_input(ConstTensor x, const Rows& rows, const LayerWeights& w) {
+  return {.x = x, .norm_weight = w.input_norm.view(), .norm_eps = rows.config->norm_eps};
 }
-NormInput feed_forward_input(Tensor mid, const kernels::PendingDelta& lacks, const Rows& rows, const LayerWeights& w) {
-  return {mid, lacks, w.post_norm.view(), rows.config->norm_eps, *rows.stream};
+kernels::LinearInput feed_forward_input(ConstTensor mid, const Rows& rows, const LayerWeights& w) {
+  return {.x = mid, .norm_weight = w.post_norm.view(), .norm_eps = rows.config->norm_eps};
+}
+
+// The block's first product. Returns what t.qkv lacks.
+lora::LinearDelta forward_qkv(ConstTensor x, int64_t layer, const Rows& rows, const BlockTensors& t) {
+  const LayerWeights& w = weights_of(rows, layer);
+  const kernels::LinearInput input = attention_input(x, rows, w);
+  if (!adapted(layer, Product::qkv, rows)) {
+    kernels::normed_linear_forward(t.qkv, t.norm, input, w.qkv, w.qkv_bias.view(), *rows.stream);
+    return {};
+  }
+  kernels::rmsnorm_forward(t.norm, {}, input.x, input.norm_weight, input.norm_eps, *rows.stream);
+  return begin_product(t.qkv, t.norm, w.qkv, w.qkv_bias, {}, layer, Product::qkv, rows);
 }
 
 // The block up to its queries; keys and values are stored.
-void forward_heads(const NormInput& input, int64_t layer, const Rows& rows, const BlockTensors& t) {
-  const LayerWeights& w = weights_of(rows, layer);
-  Stream& stream = *rows.stream;
-  if (!adapted(layer, Product::qkv, rows)) {
-    kernels::normed_linear_forward(t.qkv, t.norm, input.complete(), w.qkv, w.qkv_bias.view(), stream);
-    return prepare_heads(layer, rows, t, {}, true);
-  }
-  input.norm(t.norm);
+void forward_heads(ConstTensor x, int64_t layer, const Rows& rows, const BlockTensors& t) {
   const Arena::Scope scope(*rows.arena);
-  const lora::LinearDelta delta = begin_product(t.qkv, t.norm, w.qkv, w.qkv_bias, {}, layer, Product::qkv, rows);
-  kernels::heads_forward(t.qk, {}, t.qkv, delta.get(), kept(t), head_norms(*rows.config, w), *rows.rope, rows.positions,
-                         attention_shape(rows, layer), rows.attention, true, stream);
+  const lora::LinearDelta delta = forward_qkv(x, layer, rows, t);
+  kernels::heads_forward(t.qk, {}, t.qkv, delta.get(), kept(t), head_norms(*rows.config, weights_of(rows, layer)),
+                         *rows.rope, rows.positions, attention_shape(rows, layer), rows.attention, true, *rows.stream);
 }
 
 void forward_attention(int64_t layer, const Rows& rows, const BlockTensors& t) {
@@ -110,75 +98,66 @@ void forward_attention(int64_t layer, const Rows& rows, const BlockTensors& t) {
                              rows.attention, *rows.stream);
 }
 
-// The same and attention. Of few rows on a GPU one launch makes heads and attention, and the adapter's B has its own.
-void forward_heads_and_attention(Tensor x, const kernels::PendingDelta& lacks, int64_t layer, const Rows& rows,
-                                 const BlockTensors& t) {
-  constexpr int64_t kFewRows = 32;
-  const LayerWeights& w = weights_of(rows, layer);
-  const NormInput input = attention_input(x, lacks, rows, w);
-  if (kept(t) || (rows.size() > kFewRows && adapted(layer, Product::qkv, rows))) {
-    forward_heads(input, layer, rows, t);
+// The same and attention.
+void forward_heads_and_attention(ConstTensor x, int64_t layer, const Rows& rows, const BlockTensors& t) {
+  if (kept(t)) {
+    forward_heads(x, layer, rows, t);
     return forward_attention(layer, rows, t);
   }
-  normed_product(t.qkv, t.norm, input, w.qkv, w.qkv_bias, layer, Product::qkv, rows);
-  kernels::heads_attention_forward(t.att, t.qk, t.qkv, head_norms(*rows.config, w), *rows.rope, rows.positions,
-                                   attention_shape(rows, layer), rows.attention, *rows.stream);
+  const Arena::Scope scope(*rows.arena);
+  const lora::LinearDelta delta = forward_qkv(x, layer, rows, t);
+  kernels::heads_attention_forward(t.att, t.qk, t.qkv, delta.get(), head_norms(*rows.config, weights_of(rows, layer)),
+                                   *rows.rope, rows.positions, attention_shape(rows, layer), rows.attention,
+                                   *rows.stream);
 }
 
-// Returns what t.mid lacks.
-lora::LinearDelta forward_o(ConstTensor x, int64_t layer, const Rows& rows, const BlockTensors& t) {
+void forward_o(ConstTensor x, int64_t layer, const Rows& rows, const BlockTensors& t) {
   const LayerWeights& w = weights_of(rows, layer);
-  return begin_product(t.mid, t.att, w.o, w.o_bias, x, layer, Product::o, rows);
+  product(t.mid, t.att, w.o, w.o_bias, x, layer, Product::o, rows);
 }
 
-// Returns what y lacks.
-lora::LinearDelta feed_forward(Tensor y, const lora::LinearDelta& of_mid, int64_t layer, const Rows& rows,
-                               const BlockTensors& t) {
+void feed_forward(Tensor y, int64_t layer, const Rows& rows, const BlockTensors& t) {
   const LayerWeights& w = weights_of(rows, layer);
   Stream& stream = *rows.stream;
-  const NormInput input = feed_forward_input(t.mid, of_mid.get(), rows, w);
+  const kernels::LinearInput input = feed_forward_input(t.mid, rows, w);
   if (adapted(layer, Product::gate_up, rows)) {
-    input.norm(t.norm);
+    kernels::rmsnorm_forward(t.norm, {}, input.x, input.norm_weight, input.norm_eps, stream);
     const Arena::Scope scope(*rows.arena);
-    const lora::LinearDelta delta =
-        begin_product(t.gate_up, t.norm, w.gate_up, w.gate_up_bias, {}, layer, Product::gate_up, rows);
-    kernels::swiglu_forward(t.act, t.gate_up, delta.get(), kept(t), stream);
+    if (kept(t)) {
+      const lora::LinearDelta delta =
+          begin_product(t.gate_up, t.norm, w.gate_up, w.gate_up_bias, {}, layer, Product::gate_up, rows);
+      kernels::swiglu_forward(t.act, t.gate_up, delta.get(), true, stream);
+    } else {
+      lora::adapted_swiglu_forward(t.act, t.gate_up, t.norm, w.gate_up, w.gate_up_bias.view(), layer,
+                                   {rows.adapters, rows.tiles}, rows.dropout, *rows.arena, stream);
+    }
   } else if (kept(t)) {
-    kernels::normed_linear_forward(t.gate_up, t.norm, input.complete(), w.gate_up, w.gate_up_bias.view(), stream);
+    kernels::normed_linear_forward(t.gate_up, t.norm, input, w.gate_up, w.gate_up_bias.view(), stream);
     kernels::swiglu_forward(t.act, t.gate_up, stream);
   } else {
-    kernels::normed_swiglu_forward(t.act, t.gate_up, t.norm, input.complete(), w.gate_up, w.gate_up_bias.view(),
-                                   stream);
+    kernels::normed_swiglu_forward(t.act, t.gate_up, t.norm, input, w.gate_up, w.gate_up_bias.view(), stream);
   }
-  return begin_product(y, t.act, w.down, w.down_bias, t.mid, layer, Product::down, rows);
+  product(y, t.act, w.down, w.down_bias, t.mid, layer, Product::down, rows);
 }
 
 }  // namespace
 
-void block_forward_kept(Tensor x, int64_t layer, const Rows& rows, const BlockTensors& t) {
-  const Arena::Scope scope(*rows.arena);
+void block_forward_kept(ConstTensor x, int64_t layer, const Rows& rows, const BlockTensors& t) {
   const LayerWeights& w = weights_of(rows, layer);
-  forward_heads_and_attention(x, {}, layer, rows, t);
-  const lora::LinearDelta of_mid = forward_o(x, layer, rows, t);
-  normed_product(t.gate_up, t.norm, feed_forward_input(t.mid, of_mid.get(), rows, w), w.gate_up, w.gate_up_bias, layer,
+  forward_heads_and_attention(x, layer, rows, t);
+  forward_o(x, layer, rows, t);
+  normed_product(t.gate_up, t.norm, feed_forward_input(t.mid, rows, w), w.gate_up, w.gate_up_bias, layer,
                  Product::gate_up, rows);
 }
 
-lora::LinearDelta block_forward_begin(Tensor y, Tensor x, const lora::LinearDelta& of_x, int64_t layer,
-                                      const Rows& rows, const BlockTensors& t) {
-  forward_heads_and_attention(x, of_x.get(), layer, rows, t);
-  const lora::LinearDelta of_mid = forward_o(x, layer, rows, t);
-  return feed_forward(y, of_mid, layer, rows, t);
-}
-
-void block_forward(Tensor y, Tensor x, int64_t layer, const Rows& rows, const BlockTensors& t) {
-  const Arena::Scope scope(*rows.arena);
-  kernels::add_delta(y, block_forward_begin(y, x, {}, layer, rows, t).get(), *rows.stream);
+void block_forward(Tensor y, ConstTensor x, int64_t layer, const Rows& rows, const BlockTensors& t) {
+  forward_heads_and_attention(x, layer, rows, t);
+  forward_o(x, layer, rows, t);
+  feed_forward(y, layer, rows, t);
 }
 
 void block_forward_wanted(Tensor x, int64_t layer, const Rows& rows, const WantedRows& wanted, const BlockTensors& t) {
-  const Arena::Scope scope(*rows.arena);
-  forward_heads(attention_input(x, {}, rows, weights_of(rows, layer)), layer, rows, t);
+  forward_heads(x, layer, rows, t);
   const int64_t n = wanted.rows.size();
   if (n == 0) return;
   BlockTensors some;
@@ -195,9 +174,8 @@ void block_forward_wanted(Tensor x, int64_t layer, const Rows& rows, const Wante
   kernels::gather_rows(some.qk, t.qk.cols(0, rows.config->q_width()), wanted.index, *rows.stream);
   kernels::gather_rows(y, x, wanted.index, *rows.stream);
   forward_attention(layer, wanted.rows, some);
-  const lora::LinearDelta of_mid = forward_o(y, layer, wanted.rows, some);
-  const lora::LinearDelta of_y = feed_forward(y, of_mid, layer, wanted.rows, some);
-  kernels::add_delta(y, of_y.get(), *rows.stream);
+  forward_o(y, layer, wanted.rows, some);
+  feed_forward(y, layer, wanted.rows, some);
   kernels::scatter_rows(x, y, wanted.index, *rows.stream);
 }
 

@@ -74,17 +74,13 @@ struct BlockTensors {
 };
 
 // y [T, D] may be x. Stores the rows' keys and values.
-void block_forward(Tensor y, Tensor x, int64_t layer, const Rows& rows, const BlockTensors& t);
-// The same of an x that still lacks `of_x` (it gets it); returns what y lacks, for the next block, so that norms add
-// what adapters give. Takes memory of the arena until the caller's Scope ends.
-[[nodiscard]] lora::LinearDelta block_forward_begin(Tensor y, Tensor x, const lora::LinearDelta& of_x, int64_t layer,
-                                                    const Rows& rows, const BlockTensors& t);
+void block_forward(Tensor y, ConstTensor x, int64_t layer, const Rows& rows, const BlockTensors& t);
 
 // Stores all rows' keys and values, but updates x [T, D] for the wanted rows only.
 void block_forward_wanted(Tensor x, int64_t layer, const Rows& rows, const WantedRows& wanted, const BlockTensors& t);
 
 // Everything of block_forward that backward reads: all but the last product.
-void block_forward_kept(Tensor x, int64_t layer, const Rows& rows, const BlockTensors& t);
+void block_forward_kept(ConstTensor x, int64_t layer, const Rows& rows, const BlockTensors& t);
 
 struct BlockGradient {
   Tensor d;        // [T, D]: gradient of the block's output; becomes that of its input

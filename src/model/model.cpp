@@ -73,13 +73,6 @@ void Model::run_blocks(Tensor hidden_TD, const Rows& rows, const WantedRows* wan
   const BlockTensors tensors = inference_tensors(config_, rows.size(), rows.dtype(), arena);
   kernels::embedding_gather(hidden_TD, weights_->embedding, rows.tokens, *rows.stream);
   const int64_t last = config_.layers - 1;
-  constexpr int64_t kFewRows = 256;  // whose adapters' inner products are small enough to keep those of all layers
-  if (rows.size() <= kFewRows && !wanted) {
-    lora::LinearDelta lacks;
-    for (int64_t layer = 0; layer <= last; ++layer)
-      lacks = block_forward_begin(hidden_TD, hidden_TD, lacks, layer, rows, tensors);
-    return kernels::add_delta(hidden_TD, lacks.get(), *rows.stream);
-  }
   for (int64_t layer = 0; layer < last; ++layer) block_forward(hidden_TD, hidden_TD, layer, rows, tensors);
   if (wanted)
     block_forward_wanted(hidden_TD, last, rows, *wanted, tensors);

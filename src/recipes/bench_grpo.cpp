@@ -128,7 +128,7 @@ void bench_grpo(Bench& bench) {
     iterations.push_back(loop.run(1 + static_cast<uint32_t>(iterations.size())));
     spent += iterations.back().seconds();
     diff = std::max(diff, iterations.back().logprob_diff);
-  } while (iterations.size() < 3 && spent < kEnough);
+  } while (iterations.size() < 5 && spent < kEnough);
   std::ranges::sort(iterations, {}, &Iteration::seconds);
   const Iteration& it = iterations[iterations.size() / 2];
   const auto samples = static_cast<double>(bench.work.grpo_prompts * bench.work.grpo_samples);

@@ -98,7 +98,7 @@ Step decode_step(Stream& stream, const HeadsCase& c, bool together) {
   const auto positions = bench.ints({c.positions.begin(), c.positions.end()});
   const AttentionRows placed = place_sequences(sequences, cache.shape(), bench.arena, stream);
   if (together) {
-    heads_attention_forward(o, qk, qkv, norms, table, positions, cache.shape(), placed, stream);
+    heads_attention_forward(o, qk, qkv, {}, norms, table, positions, cache.shape(), placed, stream);
   } else {
     heads_forward(qk, {}, qkv, norms, table, positions, cache.shape(), placed, true, stream);
     attention_forward(o, {}, qk.cols(0, q_width), cache.shape(), placed, stream);

@@ -7,7 +7,6 @@
 #include "core/transfer.h"
 #include "kernels/attention.h"
 #include "kernels/bench_cuda.h"
-#include "kernels/rmsnorm.h"
 #include "kernels/swiglu.h"
 
 namespace lockstep::kernels::testing {
@@ -122,31 +121,6 @@ TEST_F(DeltaCuda, ExpandDoesNotDependOnTheStride) {
         expect_same(odd, y, text_of(rank, rows, parts.size()));
       }
     }
-}
-
-TEST_F(DeltaCuda, NormEqualsItsParts) {
-  for (const int64_t width : {32, 96, 1000, 1024, 1056, 2560, 4096, 8192}) {
-    const Tensor x = activations(300, width, 1, 3), weight = floats(width, 4);
-    const std::vector<Parts> sets = {{{0, width}}, {{0, width / 2}}, {{0, 8}, {8, width - 8}}};
-    for (size_t set = 0; set < sets.size(); ++set)
-      for (const int64_t rank : kRanks) {
-        const Arena::Scope scope(bench_->arena);
-        const std::vector<LoraPair> pairs = pairs_of(sets[set], rank);
-        const Tensor h = activations(300, total_rank(pairs), 2);
-        for (const int64_t rows : {1, 3, 4, 5, 64, 65, 256, 300}) {
-          const Arena::Scope of_rows(bench_->arena);
-          const std::string what = "width " + std::to_string(width) + ", " + text_of(rank, rows, set);
-          const Tensor apart = copy_of(x.rows(0, rows)), together = copy_of(x.rows(0, rows));
-          const Tensor y = bench_->poisoned_activations({rows, width}),
-                       wanted = bench_->poisoned_activations({rows, width});
-          lora_expand(apart, h.rows(0, rows), pairs, *stream_);
-          rmsnorm_forward(wanted, {}, apart, weight, 1e-6f, *stream_);
-          rmsnorm_forward(y, together, {.h = h.rows(0, rows), .pairs = pairs}, weight, 1e-6f, *stream_);
-          expect_same(together, apart, what);
-          expect_same(y, wanted, what + ", norm");
-        }
-      }
-  }
 }
 
 TEST_F(DeltaCuda, SwigluEqualsItsParts) {

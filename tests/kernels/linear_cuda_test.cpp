@@ -6,6 +6,7 @@
 #include "kernels/linear.h"
 #include "kernels/lora.h"
 #include "kernels/op_case.h"
+#include "kernels/swiglu.h"
 
 namespace lockstep::kernels::testing {
 namespace {
@@ -169,8 +170,7 @@ TEST(LoraCuda, AdaptedLinearEqualsItsParts) {
       for (const bool full : {false, true}) {
         const ConstTensor b = full ? ConstTensor(bias) : ConstTensor(),
                           r = full ? ConstTensor(residual) : ConstTensor();
-        linear_shrink_forward(y, h, x, weight, b, r, pairs.all, stream);
-        add_delta(y, {.h = h, .pairs = pairs.all}, stream);
+        add_delta(y, adapted_linear_begin(y, h, x, weight, b, r, pairs.all, stream), stream);
         const std::vector<std::byte> together = bytes_of(y, stream), inner = bytes_of(h, stream);
         lora_shrink(h, x, pairs.all, stream);
         linear_forward(y, x, weight, b, r, stream);
@@ -183,9 +183,46 @@ TEST(LoraCuda, AdaptedLinearEqualsItsParts) {
     }
   };
   for (const int64_t rank : {4, 8, 16, 32, 40, 64}) check(1024, rank, {2048, 1024, 1000});
+  for (const int64_t rank : {2, 16, 20, 32, 48, 64, 66}) check(1024, rank, {2048, 1024, 1024});
   check(1024, 16, {3072, 3072});
-  check(2560, 16, {2560});
+  for (const int64_t rank : {8, 16, 64}) check(2560, rank, {2560});
+  check(3072, 16, {1024});
   check(264, 16, {24, 40});  // few columns, a contraction that fills no stage
+}
+
+TEST(LoraCuda, AdaptedSwigluEqualsItsParts) {
+  SKIP_WITHOUT_GPU();
+  Stream stream({.device = Device::cuda});
+  Workbench bench(stream);
+  const auto check = [&](int64_t in, int64_t rank, std::initializer_list<int64_t> outs) {
+    const Arena::Scope scope(bench.arena);
+    const Pairs pairs = make_pairs(bench, in, rank, outs);
+    const PackedWeight weight = weight_of(bench, pairs.out, in);
+    const Tensor bias = bench.f32(random_values(pairs.out, 3), {pairs.out});
+    for (const int64_t rows : {1, 3, 8, 9, 16, 31, 33, 64, 65, 300}) {
+      const Arena::Scope of_rows(bench.arena);
+      const Tensor x = bench.activations(random_values(rows * in, 5), {rows, in});
+      const Tensor h = bench.arena.alloc({rows, pairs.rank}, DType::bf16);
+      const Tensor gate_up = bench.arena.alloc({rows, pairs.out}, DType::bf16);
+      const Tensor together = bench.poisoned_activations({rows, pairs.out / 2});
+      const Tensor apart = bench.poisoned_activations({rows, pairs.out / 2});
+      for (const ConstTensor& b : {ConstTensor(), ConstTensor(bias)}) {
+        adapted_swiglu_forward(together, gate_up, h, x, weight, b, pairs.all, stream);
+        lora_shrink(h, x, pairs.all, stream);
+        linear_forward(gate_up, x, weight, b, {}, stream);
+        lora_expand(gate_up, h, pairs.all, stream);
+        swiglu_forward(apart, gate_up, stream);
+        expect_same_rows(bytes_of(together, stream), bytes_of(apart, stream),
+                         "rank " + std::to_string(rank) + ", " + std::to_string(rows) + " rows of " +
+                             std::to_string(in) + " -> " + std::to_string(pairs.out));
+      }
+    }
+  };
+  for (const int64_t rank : {2, 8, 16, 20, 32, 64, 66}) check(1024, rank, {3072, 3072});
+  check(1024, 16, {6144});
+  check(2560, 16, {9728, 9728});
+  check(200, 16, {64, 64});
+  check(1024, 16, {1000, 1000});
 }
 
 // One chain, as every product: h is what linear_forward makes with A as its weight.

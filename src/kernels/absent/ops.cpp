@@ -29,8 +29,12 @@ void linear_forward(Tensor, ConstTensor, const PackedWeight&, ConstTensor, Const
 bool normed_linear_forward(Tensor, const LinearInput&, const PackedWeight&, ConstTensor, bool, Stream&) {
   absent();
 }
-bool linear_shrink_forward(Tensor, Tensor, ConstTensor, const PackedWeight&, ConstTensor, ConstTensor,
-                           std::span<const LoraPair>, Stream&) {
+AdaptedPart adapted_linear_begin(Tensor, Tensor, ConstTensor, const PackedWeight&, ConstTensor, ConstTensor,
+                                 std::span<const LoraPair>, Stream&) {
+  absent();
+}
+bool adapted_swiglu_forward(Tensor, Tensor, ConstTensor, const PackedWeight&, ConstTensor, std::span<const LoraPair>,
+                            Stream&) {
   absent();
 }
 void linear_backward_input(Tensor, ConstTensor, const PackedWeight&, bool, Stream&) {
@@ -72,9 +76,6 @@ void attention_backward(Tensor, Tensor, Tensor, ConstTensor, ConstTensor, ConstT
   absent();
 }
 void rmsnorm_forward(Tensor, Tensor, ConstTensor, ConstTensor, float, Stream&) {
-  absent();
-}
-bool rmsnorm_forward(Tensor, Tensor, const PendingDelta&, ConstTensor, float, Stream&) {
   absent();
 }
 void rmsnorm_backward(Tensor, ConstTensor, ConstTensor, ConstTensor, ConstTensor, bool, Stream&) {

@@ -34,12 +34,11 @@ __global__ void __launch_bounds__(kThreads) heads_kernel(Matrix qk, Matrix qkv, 
   const int column = part.head * h.head_dim;
   const bool is_value = h.is_value(part.head);
   float a[8] = {}, b[8] = {}, low[8], high[8];
-  begin_early();
   Angles angles;
+  bf16* to = nullptr;  // where a key or value is stored
+  let_next_begin();
+  // Where the rows stand is from before this step, so all of this comes while the product is still being made.
   if (part.active) {
-    load8(a, qkv.at(part.row, column + part.low), 8, qkv.aligned);
-    load8(b, qkv.at(part.row, column + part.high), 8, qkv.aligned);
-    // What is needed after the sum is asked for before it: a decode step has nothing else to hide the wait behind.
     if (!is_value) {
       angles.load(h.cosines, h.sines, h.angles_at(part.row, part.low));
       if (h.q_norm) {
@@ -48,6 +47,12 @@ __global__ void __launch_bounds__(kThreads) heads_kernel(Matrix qk, Matrix qkv, 
         load8(high, norm + part.high, 8, h.norms_aligned);
       }
     }
+    if (h.sequences && !h.is_query(part.head)) to = stored(h, part.row, h.positions[part.row], part.head);
+  }
+  wait_for_previous();
+  if (part.active) {
+    load8(a, qkv.at(part.row, column + part.low), 8, qkv.aligned);
+    load8(b, qkv.at(part.row, column + part.high), 8, qkv.aligned);
   }
   float rstd = 1;
   if (h.q_norm) rstd = head_rstd<kLanes>(a, b, h.head_dim, h.eps);
@@ -61,8 +66,7 @@ __global__ void __launch_bounds__(kThreads) heads_kernel(Matrix qk, Matrix qkv, 
     store8(qk.at(part.row, column + part.low), a, 8, qk.aligned);
     store8(qk.at(part.row, column + part.high), b, 8, qk.aligned);
   }
-  if (h.sequences && !h.is_query(part.head)) {
-    bf16* to = stored(h, part.row, h.positions[part.row], part.head);
+  if (to) {
     store8(to + part.low, a, 8, true);
     store8(to + part.high, b, 8, true);
   }

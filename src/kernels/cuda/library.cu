@@ -10,7 +10,9 @@ constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 constexpr size_t kLeastScratchBytes = size_t{16} << 20;
 }  // namespace
 
-Library::Library(Stream&) : workspace(kWorkspaceBytes, Buffer::Fill::none, Device::cuda) {
+Library::Library(Stream&)
+    : workspace(kWorkspaceBytes, Buffer::Fill::none, Device::cuda),
+      counters(2 * sizeof(uint32_t), Buffer::Fill::zero, Device::cuda) {
   if (const cublasStatus_t status = cublasLtCreate(&blas); status != CUBLAS_STATUS_SUCCESS)
     throw DeviceError({.what = "cuBLASLt does not start", .got = cublasLtGetStatusString(status)});
   cudaDeviceProp properties{};

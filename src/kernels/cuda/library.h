@@ -17,6 +17,7 @@ struct Staging;        // pack.cu: pinned host memory on its way to the GPU
 struct Library {
   cublasLtHandle_t blas = nullptr;
   Buffer workspace;             // of cuBLASLt
+  Buffer counters;              // zeros between launches (linear_ring_adapter.cuh)
   std::vector<Buffer> scratch;  // scratch_of hands out the last; captured graphs may still name the others
   std::shared_ptr<LinearChoices> linear;
   std::shared_ptr<Staging> staging;

@@ -72,26 +72,26 @@ void linear_forward(Tensor y, ConstTensor x, const PackedWeight& weight, ConstTe
 
 namespace {
 
-// The pairs' A for a launch of linear_ring.cu; none if it does not take them.
-struct InnerProducts {
-  std::array<InnerProduct, kMostInner> of;
-  size_t count = 0;
-
-  InnerProducts(const Tensor& h, std::span<const LoraPair> pairs) {
-    constexpr int64_t kMostRank = 256;  // of all pairs: more blocks for A than that delay those of the base
-    if (pairs.size() > of.size() || total_rank(pairs) > kMostRank) return;
-    int64_t column = 0;
-    for (const LoraPair& pair : pairs) {
-      of[count] = {.a = operand(pair.a), .h = data_of<bf16>(h) + column};
-      column += pair.rank();
-      if (!of[count++].a.aligned) {
-        count = 0;
-        return;
-      }
-    }
+// The adapter's part of a launch of linear_ring.cu; nothing if it does not suit. It is expanded where B does.
+InnerProducts inner_products(const Tensor& h, std::span<const LoraPair> pairs, Library* library) {
+  constexpr int64_t kMostRank = 256;  // of all pairs: more blocks for A than that delay those of the base
+  InnerProducts inner{.h = data_of<bf16>(h), .h_stride = h.row_stride};
+  if (pairs.size() > kMostInner || total_rank(pairs) > kMostRank) return inner;
+  inner.expand = library != nullptr && reinterpret_cast<uintptr_t>(h.data) % 4 == 0 && h.row_stride % 2 == 0;
+  if (library) inner.counters = static_cast<uint32_t*>(library->counters.data());
+  for (const LoraPair& pair : pairs) {
+    inner.pair[inner.count] = {.a = operand(pair.a),
+                               .b = data_of<bf16>(pair.b),
+                               .out_begin = static_cast<int>(pair.out_begin),
+                               .outputs = static_cast<int>(pair.b[1]),
+                               .scale = pair.scale};
+    if (!inner.pair[inner.count++].a.aligned) return {};
+    constexpr int64_t kMostExpandedRank = 64;
+    if (pair.rank() % 2 != 0 || pair.rank() > kMostExpandedRank || pair.out_begin % 16 != 0 || pair.b[1] % 16 != 0)
+      inner.expand = false;
   }
-  std::span<const InnerProduct> span() const { return std::span(of).first(count); }
-};
+  return inner;
+}
 
 }  // namespace
 
@@ -102,27 +102,39 @@ bool normed_linear_forward(Tensor y, const LinearInput& input, const PackedWeigh
   const RowProduct row{
       .product = p, .norm_weight = data_of<float>(input.norm_weight), .norm_eps = input.norm_eps, .swiglu = swiglu};
   if (row_product(row, multiprocessors, stream_of(stream))) return true;
-  return swiglu && !row.norm_weight && ring_swiglu(p, multiprocessors, stream_of(stream));
+  return swiglu && !row.norm_weight && ring_swiglu(p, nullptr, multiprocessors, stream_of(stream));
 }
 
-bool linear_shrink_forward(Tensor y, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
-                           ConstTensor residual, std::span<const LoraPair> pairs, Stream& stream) {
-  const InnerProducts inner(h, pairs);
+AdaptedPart adapted_linear_begin(Tensor y, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
+                                 ConstTensor residual, std::span<const LoraPair> pairs, Stream& stream) {
+  Library& library = library_of(stream);
+  InnerProducts inner = inner_products(h, pairs, &library);
   const Product p = forward_product(y, x, weight, bias, residual);
-  if (inner.count == 0 || !p.x.aligned || !p.w.aligned || p.x.rows > kRingRows) return false;
+  if (inner.count == 0 || !p.x.aligned || !p.w.aligned || p.x.rows == 0 || p.x.rows > kRingRows)
+    return AdaptedPart::nothing;
   Product sums = p;
   sums.end.bias = nullptr;  // changes no choice
-  const SmallKernel* const kernel = choose_linear(library_of(stream), sums, stream).kernel;
-  if (!kernel || !kernel->ring()) return false;  // cuBLASLt is faster here, and A has a launch beside it
-  kernel->launch_adapted(p, inner.span(), h.row_stride, stream_of(stream));
-  return true;
+  const Choice choice = choose_linear(library, sums, stream);
+  inner.expand = inner.expand && choice.adapted && !p.end.y_f32;
+  const SmallKernel* const kernel = inner.expand ? choice.adapted : choice.kernel;
+  if (!kernel || !kernel->ring()) return AdaptedPart::nothing;  // cuBLASLt is faster, and A has a launch beside it
+  kernel->launch_adapted(p, inner, stream_of(stream));
+  return inner.expand ? AdaptedPart::all : AdaptedPart::inner;
+}
+
+bool adapted_swiglu_forward(Tensor act, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
+                            std::span<const LoraPair> pairs, Stream& stream) {
+  Library& library = library_of(stream);
+  const InnerProducts inner = inner_products(h, pairs, &library);
+  if (inner.count == 0 || !inner.expand) return false;
+  return ring_swiglu(forward_product(act, x, weight, bias, {}), &inner, library.multiprocessors, stream_of(stream));
 }
 
 bool shrink_by_ring(Tensor h, ConstTensor x, std::span<const LoraPair> pairs, Stream& stream) {
-  const InnerProducts inner(h, pairs);
+  const InnerProducts inner = inner_products(h, pairs, nullptr);
   const Operand rows = operand(x);
   if (inner.count == 0 || !rows.aligned || rows.rows > kRingRows || ring_kernels(rows.rows).empty()) return false;
-  ring_kernels(rows.rows).front().launch_adapted({.x = rows}, inner.span(), h.row_stride, stream_of(stream));
+  ring_kernels(rows.rows).front().launch_adapted({.x = rows}, inner, stream_of(stream));
   return true;
 }
 

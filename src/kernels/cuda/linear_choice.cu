@@ -22,6 +22,8 @@ constexpr int64_t kSmallestMeasured = 1 << 18;  // elements of a weight
 // What a kernel that cannot begin early (common.cuh) costs beside one that can: its launch, and the way of the first
 // weights. Measured on an H200 in a row of products: 1.4 to 2.2 us.
 constexpr float kLateMilliseconds = 0.0015f;
+// What an adapter costs that is not part of its product's launch: two more launches, one of them on a queue beside.
+constexpr float kApartMilliseconds = 0.005f;
 
 // Rows are rounded up to what one choice is made for. To choose takes up to half a second for a vocabulary's weight, so
 // many rows have few buckets: the last micro-batch of a step has another number of rows each time.
@@ -302,13 +304,17 @@ Choice fastest(Library& library, const Product& p, int64_t bucket, Numerics nume
     more.x.rows = rows;
     add_library_candidates(candidates, library, more, kBorrowedCandidates, numerics);
   }
-  float least = std::numeric_limits<float>::max();
+  float least = std::numeric_limits<float>::max(), least_adapted = least;
+  const SmallKernel* adapted = nullptr;
   for (const Choice& candidate : candidates) {
     if (numerics == Numerics::exact && !trial.same_bits(candidate)) continue;
     const bool early = candidate.kernel && candidate.kernel->ring();
     const float elapsed = trial.milliseconds(candidate) + (early ? 0 : kLateMilliseconds);
     if (elapsed < least) least = elapsed, best = candidate;
+    if (candidate.kernel && candidate.kernel->can_expand() && elapsed < least_adapted)
+      least_adapted = elapsed, adapted = candidate.kernel;
   }
+  if (least_adapted < least + kApartMilliseconds) best.adapted = adapted;
   return best;
 }
 

@@ -17,6 +17,8 @@ namespace lockstep::kernels::cuda {
 struct Choice {
   const SmallKernel* kernel = nullptr;
   cublasLtMatmulAlgo_t algo{};
+  const SmallKernel* adapted =
+      nullptr;  // for a product with an adapter: the fastest that can_expand(), if it is worth it
 };
 
 // Remembered in library.linear.

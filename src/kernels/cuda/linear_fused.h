@@ -16,7 +16,8 @@ struct RowProduct {
 };
 bool row_product(const RowProduct& product, int multiprocessors, cudaStream_t stream);
 
-// linear_ring_swiglu.cu: up to kRingRows rows, as RowProduct::swiglu.
-bool ring_swiglu(const Product& product, int multiprocessors, cudaStream_t stream);
+// linear_ring_swiglu.cu: up to kRingRows rows, as RowProduct::swiglu; with an adapter, whose products are expanded, or
+// nullptr.
+bool ring_swiglu(const Product& product, const InnerProducts* adapter, int multiprocessors, cudaStream_t stream);
 
 }  // namespace lockstep::kernels::cuda

@@ -1,4 +1,5 @@
-// What the products of up to 64 rows share that walk a ring of stages with wgmma (linear_ring.cu).
+// What the products of up to 64 rows share that walk a ring of stages with wgmma (linear_ring.cu): one warp fills the
+// ring, the four before it walk.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +23,30 @@ struct Shape {
   static constexpr uint32_t kFixedBytes = 1024 + kSlackBytes + CopyRing::kBarrierBytes;
   static constexpr int kStages = std::min<int>(CopyRing::kMostStages, (kMostShared - kFixedBytes) / kStageBytes);
   static constexpr size_t kSharedBytes = kFixedBytes + kStages * kStageBytes;
+
+  __device__ static int steps(int64_t depth) {
+    return static_cast<int>((depth + kBoxes * kBoxColumns - 1) / (kBoxes * kBoxColumns));
+  }
 };
+inline constexpr int kRingThreads = kWarpgroup + 32;
+
+// A block's ring in the dynamic shared memory of its launch; the next kernel may begin.
+template <class S>
+__device__ __forceinline__ CopyRing begin_ring(const uint8_t* unaligned) {
+  const CopyRing ring{.shared = (shared_address(unaligned) + 1023) / 1024 * 1024,
+                      .stage_bytes = S::kStageBytes,
+                      .stages = S::kStages,
+                      .slack_bytes = S::kSlackBytes};
+  if (threadIdx.x == 0) ring.init(kWarpgroup / 32);
+  __syncthreads();
+  let_next_begin();
+  return ring;
+}
+
+// Of the four warps that walk.
+__device__ __forceinline__ void sync_warpgroup() {
+  asm volatile("bar.sync 1, 128;\n" ::: "memory");
+}
 
 #define LOCKSTEP_TOKENS(d, j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
 // d += w x^T, 64 outputs x 8 kTiles tokens x 16 of the contraction.
@@ -83,6 +107,23 @@ __device__ __forceinline__ void fill_ring(CopyRing ring, int steps, const LoadW&
     load_w(ring, step);
     load_x(ring, step);
   }
+}
+
+// fill_ring with boxes: kTokens rows of x from first_token on, `rows` rows of w from first_row on.
+template <class S>
+__device__ __forceinline__ void fill_with_boxes(const CopyRing& ring, const CUtensorMap& x, int first_token,
+                                                const CUtensorMap& w, int first_row, int rows, int steps) {
+  const auto load = [&](const CopyRing& at, const CUtensorMap& map, int step, uint32_t to, uint32_t bytes, int row) {
+#pragma unroll
+    for (int b = 0; b < S::kBoxes; ++b)
+      copy_box(to + b * bytes, map, (step * S::kBoxes + b) * kBoxColumns, row, at.full());
+  };
+  const auto load_w = [&](const CopyRing& at, int step) {
+    barrier_expect(at.full(), S::kBoxes * (S::kXBytes + 128 * rows));
+    load(at, w, step, at.at() + S::kBoxes * S::kXBytes, S::kWBytes, first_row);
+  };
+  const auto load_x = [&](const CopyRing& at, int step) { load(at, x, step, at.at(), S::kXBytes, first_token); };
+  fill_ring(ring, steps, load_w, load_x);
 }
 
 template <class S>

@@ -4,7 +4,7 @@
 #include <array>
 
 #include "kernels/cuda/linear_fused.h"
-#include "kernels/cuda/linear_ring.cuh"
+#include "kernels/cuda/linear_ring_adapter.cuh"
 #include "kernels/cuda/swiglu.cuh"
 
 namespace lockstep::kernels::cuda {
@@ -30,64 +30,83 @@ __device__ void load_ring(const Maps& maps, int steps, int group, const CopyRing
   fill_ring(all, steps, load_w, load_x);
 }
 
-template <class S>
-__device__ void multiply(const Product& p, int first, int steps, const CopyRing& ring, int warp, int lane) {
+template <class S, class Adapter>
+__device__ void multiply(const Product& p, const Adapter& adapter, int first, int steps, const CopyRing& ring, int warp,
+                         int lane) {
   const int64_t gate = first + 8 * warp + lane / 4, up = p.outputs / 2 + gate;
   const bool stored = 16 * warp < S::kRows && up < p.outputs;
   float acc[S::kTokenTiles][4] = {}, bias[2] = {};
   if (stored && p.end.bias) bias[0] = p.end.bias[gate], bias[1] = p.end.bias[up];
+  const DeltaOf<Adapter, true> b(adapter, stored ? gate : -1, stored ? up : -1, lane);
+  wait_for_previous();
   walk_ring<S>(acc, steps, ring, lane);
+  if (p.end.bias) {
+#pragma unroll
+    for (int j = 0; j < S::kTokenTiles; ++j)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) acc[j][e] = __fadd_rn(acc[j][e], bias[e / 2]);
+  }
+  if constexpr (kHasAdapter<Adapter>) {
+    float delta[S::kTokenTiles][4] = {};
+    wait_for_inner(adapter, gridDim.x - adapter.blocks);
+    b.chain(delta, adapter, 0, p.x.rows, lane);
+#pragma unroll
+    for (int j = 0; j < S::kTokenTiles; ++j)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) acc[j][e] = b.add(e / 2, acc[j][e], delta[j][e]);
+  }
   if (!stored) return;
 #pragma unroll
   for (int j = 0; j < S::kTokenTiles; ++j)
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int64_t token = 8 * j + lane % 4 * 2 + i;
-      if (token >= p.x.rows) continue;
-      float sum[2] = {acc[j][i], acc[j][2 + i]};
-      if (p.end.bias) sum[0] = __fadd_rn(sum[0], bias[0]), sum[1] = __fadd_rn(sum[1], bias[1]);
-      static_cast<bf16*>(p.end.y)[token * p.end.y_stride + gate] = swiglu_of_sums(sum[0], sum[1]);
+      if (token < p.x.rows)
+        static_cast<bf16*>(p.end.y)[token * p.end.y_stride + gate] = swiglu_of_sums(acc[j][i], acc[j][2 + i]);
     }
 }
 
-template <class S>
-__global__ void __launch_bounds__(kWarpgroup + 32)
-    ring_swiglu_kernel(const __grid_constant__ Maps maps, const __grid_constant__ Product p) {
+template <class S, class Adapter>
+__global__ void __launch_bounds__(kRingThreads)
+    ring_swiglu_kernel(const __grid_constant__ Maps maps, const __grid_constant__ Product p,
+                       const __grid_constant__ Adapter adapter) {
   if constexpr (kHasWgmma) {
-    extern __shared__ __align__(1024) uint8_t unaligned[];
+    extern __shared__ __align__(1024) uint8_t shared[];
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-    const int first = static_cast<int>(blockIdx.x) * S::kRows / 2;
-    const int steps = static_cast<int>((p.x.cols + S::kBoxes * kBoxColumns - 1) / (S::kBoxes * kBoxColumns));
-    const CopyRing ring{.shared = (shared_address(unaligned) + 1023) / 1024 * 1024,
-                        .stage_bytes = S::kStageBytes,
-                        .stages = S::kStages,
-                        .slack_bytes = S::kSlackBytes};
-    if (threadIdx.x == 0) ring.init(kWarpgroup / 32);
-    __syncthreads();
-    let_next_begin();
+    const int block = static_cast<int>(blockIdx.x) - adapter.blocks;
+    if constexpr (kHasAdapter<Adapter>)
+      if (block < 0) return make_inner<InnerShape<S>>(adapter, p.x.rows, p.x.cols, shared, warp, lane);
+    const int first = block * S::kRows / 2, steps = S::steps(p.x.cols);
+    const CopyRing ring = begin_ring<S>(shared);
     if (warp == kWarpgroup / 32) {
       if (lane == 0) load_ring<S>(maps, steps, first / 8, ring);
       return;
     }
-    wait_for_previous();
-    multiply<S>(p, first, steps, ring, warp, lane);
+    multiply<S>(p, adapter, first, steps, ring, warp, lane);
   } else {
     __trap();
   }
 }
 
-template <class S>
-void launch(const Product& p, cudaStream_t stream) {
-  allow_shared<ring_swiglu_kernel<S>>(S::kSharedBytes);
-  const auto blocks = static_cast<unsigned>((p.outputs + S::kRows - 1) / S::kRows);
+template <class S, class Adapter>
+void launch_with(const Product& p, const Adapter& adapter, cudaStream_t stream) {
+  constexpr size_t kShared = std::max(S::kSharedBytes, InnerShape<S>::kSharedBytes);
+  allow_shared<ring_swiglu_kernel<S, Adapter>>(kShared);
+  const auto blocks = static_cast<unsigned>((p.outputs + S::kRows - 1) / S::kRows + adapter.blocks);
   const Maps maps{box_map(p.x, kBoxColumns, S::kTokens), slab_map(p.w, S::kRows, S::kBoxes, true)};
-  launch_early(ring_swiglu_kernel<S>, blocks, kWarpgroup + 32, S::kSharedBytes, stream, maps, p);
+  launch_early(ring_swiglu_kernel<S, Adapter>, blocks, kRingThreads, kShared, stream, maps, p, adapter);
   check_launch("linear");
+}
+
+template <class S>
+void launch(const Product& p, const InnerProducts* inner, cudaStream_t stream) {
+  if (inner) return launch_with<S>(p, ring_adapter<S>(p.x, *inner), stream);
+  launch_with<S>(p, NoAdapter(), stream);
 }
 
 struct SwigluKernel {
   int rows;
-  void (*launch)(const Product&, cudaStream_t);
+  void (*launch)(const Product&, const InnerProducts*, cudaStream_t);
 };
 template <int kTokens, int kBoxes>
 constexpr std::array<SwigluKernel, 3> kernels_of() {
@@ -100,19 +119,22 @@ constexpr std::array kOf8 = kernels_of<8, 4>(), kOf16 = kernels_of<16, 4>(), kOf
 
 }  // namespace
 
-bool ring_swiglu(const Product& p, int multiprocessors, cudaStream_t stream) {
+bool ring_swiglu(const Product& p, const InnerProducts* adapter, int multiprocessors, cudaStream_t stream) {
   if (!has_copy_engine() || p.x.rows == 0 || p.x.rows > kRingRows || p.outputs == 0 || p.x.cols == 0 || !p.x.aligned ||
       !suits_slab_map(p.w, true))
     return false;
   const int64_t rows = p.x.rows;
   const auto& kernels = rows <= 8 ? kOf8 : rows <= 16 ? kOf16 : rows <= 32 ? kOf32 : kOf64;
+  int64_t inner_blocks = 0;
+  for (int i = 0; adapter && i < adapter->count; ++i)
+    inner_blocks += (adapter->pair[i].rank() + kInnerColumns - 1) / kInnerColumns * ((rows + 31) / 32);
   // What the last multiprocessor to end has done: to begin a block costs as much as some outputs.
   const auto longest = [&](const SwigluKernel& kernel) {
     constexpr int64_t kBeginning = 16;
-    const int64_t blocks = (p.outputs + kernel.rows - 1) / kernel.rows;
+    const int64_t blocks = (p.outputs + kernel.rows - 1) / kernel.rows + inner_blocks;
     return (blocks + multiprocessors - 1) / multiprocessors * (kernel.rows + kBeginning);
   };
-  std::ranges::min_element(kernels, {}, longest)->launch(p, stream);
+  std::ranges::min_element(kernels, {}, longest)->launch(p, adapter, stream);
   return true;
 }
 

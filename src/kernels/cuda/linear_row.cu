@@ -14,7 +14,7 @@
 namespace lockstep::kernels::cuda {
 namespace {
 
-constexpr int kThreads = kWarpgroup + 32;
+constexpr int kThreads = kRingThreads;
 constexpr int kBoxes = 4;                 // of a stage
 constexpr uint32_t kXBoxBytes = 8 * 128;  // wgmma wants 8 tokens: the row, and 7 of whatever lies there
 constexpr int kStageColumns = kBoxes * kBoxColumns;
@@ -32,9 +32,6 @@ struct Launch {
   uint32_t slack_bytes = 0;  // after the last stage: holds the row
 };
 
-[[maybe_unused]] __device__ __forceinline__ void sync_warpgroup() {
-  asm volatile("bar.sync 1, 128;\n" ::: "memory");
-}
 // Eight columns of the row.
 [[maybe_unused]] __device__ __forceinline__ void store_columns(uint32_t row, int column, uint4 v) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};\n" ::"r"(row + column / kBoxColumns * kXBoxBytes +

@@ -44,23 +44,36 @@ struct Product {
   ProductEnd end;
 };
 
-// h [M, rank] = x a^T with the x of another product: the adapter's A, [rank, K], aligned.
-struct InnerProduct {
-  Operand a;
-  bf16* h = nullptr;
-};
+// An adapter's pairs beside a product: h = x A, next to each other in one matrix, then y += scale h B if `expand`.
 inline constexpr int kMostInner = 4;
+struct InnerPair {
+  Operand a;      // [rank, K], aligned
+  const bf16* b;  // [rank, outputs]
+  int out_begin, outputs;
+  float scale;
+
+  int rank() const { return static_cast<int>(a.rows); }
+};
+struct InnerProducts {
+  InnerPair pair[kMostInner];
+  int count = 0;
+  bf16* h = nullptr;
+  int64_t h_stride = 0;
+  bool expand = false;
+  uint32_t* counters = nullptr;  // two zeros, which the launch leaves as zeros
+};
 
 // A tile shape: one block computes `tokens` x `rows` outputs.
 struct SmallKernel {
   int tokens = 0, rows = 0;
   size_t shared_bytes = 0;
   void (*launch)(const Product&, cudaStream_t) = nullptr;
-  // Of linear_ring.cu: wants aligned operands, begins early, makes an adapter's h (of this stride) in the same launch;
-  // without outputs that alone.
-  void (*launch_adapted)(const Product&, std::span<const InnerProduct>, int64_t h_stride, cudaStream_t) = nullptr;
+  // Of linear_ring.cu: wants aligned operands, begins early, makes an adapter's products in the same launch; without
+  // outputs h alone.
+  void (*launch_adapted)(const Product&, const InnerProducts&, cudaStream_t) = nullptr;
 
   bool ring() const { return launch_adapted != nullptr; }
+  bool can_expand() const { return ring() && rows % 16 == 0; }
 };
 
 // The kernels for plain weights, and the one for any product at all; all give the same bits.

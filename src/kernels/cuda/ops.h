@@ -30,9 +30,13 @@ void embedding_gather(Tensor y, const PackedWeight& weight, std::span<const int3
 // linear.cu
 void linear_forward(Tensor y, ConstTensor x, const PackedWeight& weight, ConstTensor bias, ConstTensor residual,
                     Stream& stream);
+// What one launch has made: nothing, y and h without B, or all of the product.
+enum class AdaptedPart { nothing, inner, all };
+AdaptedPart adapted_linear_begin(Tensor y, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
+                                 ConstTensor residual, std::span<const LoraPair> pairs, Stream& stream);
 // These return false where they do not suit: nothing is done then.
-bool linear_shrink_forward(Tensor y, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
-                           ConstTensor residual, std::span<const LoraPair> pairs, Stream& stream);
+bool adapted_swiglu_forward(Tensor act, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
+                            std::span<const LoraPair> pairs, Stream& stream);
 bool normed_linear_forward(Tensor y, const LinearInput& input, const PackedWeight& weight, ConstTensor bias,
                            bool swiglu, Stream& stream);  // y is act when swiglu
 void linear_backward_input(Tensor dx, ConstTensor dy, const PackedWeight& weight, bool accumulate, Stream& stream);
@@ -78,8 +82,6 @@ inline int64_t span_scratch_floats(const AttentionShape& shape, int64_t num_sequ
 
 // rmsnorm.cu, swiglu.cu, elementwise.cu
 void rmsnorm_forward(Tensor y, Tensor rstd, ConstTensor x, ConstTensor weight, float eps, Stream& stream);
-// False: nothing done, the delta is to be added before.
-bool rmsnorm_forward(Tensor y, Tensor x, const PendingDelta& delta, ConstTensor weight, float eps, Stream& stream);
 void rmsnorm_backward(Tensor dx, ConstTensor dy, ConstTensor x, ConstTensor weight, ConstTensor rstd, bool accumulate,
                       Stream& stream);
 void swiglu_forward(Tensor y, ConstTensor gate_up, Stream& stream);

@@ -5,24 +5,18 @@
 
 namespace lockstep::kernels::cuda {
 
-// Sum over kWarps warps, of which this is number `warp`: inside each warp as warp_sum, then the warps in order. The
-// same in every thread. `shared` holds kWarps floats that no other thread may still be reading; all warps of the block
-// come.
+// Sum over kWarps warps: inside each warp as warp_sum, then the warps in order. The same in every thread. `shared`
+// holds kWarps floats that no other thread may still be reading.
 template <int kWarps>
-__device__ __forceinline__ float block_sum(float x, float* shared, int warp_of_sum) {
+__device__ __forceinline__ float block_sum(float x, float* shared) {
   x = warp_sum(x);
   if constexpr (kWarps == 1) return x;
-  if (threadIdx.x % 32 == 0) shared[warp_of_sum] = x;
+  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
   __syncthreads();
   x = shared[0];
 #pragma unroll
   for (int warp = 1; warp < kWarps; ++warp) x = __fadd_rn(x, shared[warp]);
   return x;
-}
-
-template <int kWarps>
-__device__ __forceinline__ float block_sum(float x, float* shared) {
-  return block_sum<kWarps>(x, shared, static_cast<int>(threadIdx.x) / 32);
 }
 
 template <int kWarps>

@@ -1,0 +1,203 @@
+// An adapter inside a product that walks a ring: y += scale h B, h = x A, in the launch of the base's product. Its
+// first blocks walk rings of their own and make h, 16 columns of it for some tokens each. The others walk the base's
+// chains meanwhile, wait until h is complete, and add the rest.
+//
+// Blocks begin in the order of their numbers, and those of h wait for no other block: so they end, however few
+// multiprocessors there are.
+#pragma once
+
+#include <type_traits>
+
+#include "kernels/cuda/linear_ring.cuh"
+
+namespace lockstep::kernels::cuda {
+
+inline constexpr int kInnerColumns = 16;
+inline constexpr int kMostGroups = 4;  // of 16 ranks, of a pair that is expanded
+
+struct RingPair {
+  const bf16* b;
+  int rank, out_begin, outputs, h_begin, first_block;
+  float scale;
+};
+struct RingAdapter {
+  CUtensorMap x;
+  CUtensorMap a[kMostInner];
+  RingPair pair[kMostInner];
+  int count, column_blocks, blocks;  // blocks of h side by side; of h
+  bf16* h;
+  int64_t h_stride;
+  bool expand;
+  uint32_t* counters;  // blocks of h that have ended, blocks that know of all of them
+};
+struct NoAdapter {
+  static constexpr int blocks = 0;
+};
+template <class Adapter>
+inline constexpr bool kHasAdapter = std::is_same_v<Adapter, RingAdapter>;
+
+// Fewer tokens than the base's blocks, so that h is there before their chains end.
+template <class S>
+using InnerShape = Shape<(S::kTokens < 32 ? S::kTokens : 32), kInnerColumns, 4>;
+
+template <class S>
+RingAdapter ring_adapter(const Operand& x, const InnerProducts& inner) {
+  RingAdapter adapter{};
+  adapter.x = box_map(x, kBoxColumns, InnerShape<S>::kTokens);
+  int column = 0;
+  for (int i = 0; i < inner.count; ++i) {
+    const InnerPair& pair = inner.pair[i];
+    adapter.a[i] = box_map(pair.a, kBoxColumns, kInnerColumns);
+    adapter.pair[i] = {pair.b, pair.rank(), pair.out_begin, pair.outputs, column, adapter.column_blocks, pair.scale};
+    column += pair.rank();
+    adapter.column_blocks += (pair.rank() + kInnerColumns - 1) / kInnerColumns;
+  }
+  adapter.count = inner.count;
+  adapter.blocks =
+      adapter.column_blocks * static_cast<int>((x.rows + InnerShape<S>::kTokens - 1) / InnerShape<S>::kTokens);
+  adapter.h = inner.h, adapter.h_stride = inner.h_stride;
+  adapter.expand = inner.expand, adapter.counters = inner.counters;
+  return adapter;
+}
+
+// ---- h ----
+
+// S: an InnerShape. The first 16 outputs of the tile are the first warp's.
+template <class S>
+__device__ void make_inner(const RingAdapter& adapter, int64_t tokens, int64_t depth, const uint8_t* shared, int warp,
+                           int lane) {
+  const int block = static_cast<int>(blockIdx.x) % adapter.column_blocks;
+  const int first_token = static_cast<int>(blockIdx.x) / adapter.column_blocks * S::kTokens;
+  int p = 0;
+  while (p + 1 < adapter.count && block >= adapter.pair[p + 1].first_block) ++p;
+  const RingPair& pair = adapter.pair[p];
+  const int column = (block - pair.first_block) * kInnerColumns, steps = S::steps(depth);
+  const CopyRing ring = begin_ring<S>(shared);
+  if (warp == kWarpgroup / 32) {
+    if (lane == 0) fill_with_boxes<S>(ring, adapter.x, first_token, adapter.a[p], column, kInnerColumns, steps);
+    return;
+  }
+  wait_for_previous();
+  float acc[S::kTokenTiles][4] = {};
+  walk_ring<S>(acc, steps, ring, lane);
+  if (warp != 0) return;
+  const Place place = Place::of(0, pair.rank - column, first_token, warp, lane);
+  bf16* const h = adapter.h + pair.h_begin + column;
+#pragma unroll
+  for (int j = 0; j < S::kTokenTiles; ++j)
+#pragma unroll
+    for (int e = 0; e < 4; ++e)
+      if (place.stored(tokens, j, e))
+        h[place.token_of(j, e) * adapter.h_stride + place.output_of(e)] = __float2bfloat16_rn(acc[j][e]);
+  if (!adapter.expand) return;
+  __threadfence();
+  __syncwarp();
+  if (lane == 0) atomicAdd(adapter.counters, 1u);
+}
+
+// By the four warps that walk, of one of `others` blocks: until h is complete. The last to know resets the counters.
+__device__ __forceinline__ void wait_for_inner(const RingAdapter& adapter, uint32_t others) {
+  if (threadIdx.x == 0) {
+    uint32_t ended;
+    do {
+      asm volatile("ld.acquire.gpu.global.u32 %0, [%1];\n" : "=r"(ended) : "l"(adapter.counters) : "memory");
+    } while (ended < static_cast<uint32_t>(adapter.blocks));
+  }
+  sync_warpgroup();
+  if (threadIdx.x == 0 && atomicAdd(adapter.counters + 1, 1u) == others - 1)
+    adapter.counters[0] = 0, adapter.counters[1] = 0;
+}
+
+// ---- h B ----
+
+// The pair that adds to an output, from this output on.
+struct DeltaOutput {
+  const bf16* b = nullptr;  // nothing is added without
+  const bf16* h = nullptr;
+  int stride = 0, rank = 0;
+  float scale = 0;
+
+  __device__ static DeltaOutput of(const RingAdapter& adapter, int64_t output) {
+    for (int p = 0; p < adapter.count; ++p) {
+      const RingPair& pair = adapter.pair[p];
+      const auto at = static_cast<int>(output) - pair.out_begin;
+      if (at >= 0 && at < pair.outputs)
+        return {pair.b + at, adapter.h + pair.h_begin, pair.outputs, pair.rank, pair.scale};
+    }
+    return {};
+  }
+  // Of ranks k and k + 1.
+  __device__ __forceinline__ uint32_t weights(int k) const {
+    if (k >= rank) return 0;
+    return uint32_t{__bfloat16_as_ushort(b[k * stride])} | uint32_t{__bfloat16_as_ushort(b[(k + 1) * stride])} << 16;
+  }
+  __device__ __forceinline__ uint32_t inputs(int64_t row_offset, int k) const {
+    return k < rank ? __ldcg(reinterpret_cast<const uint32_t*>(h + row_offset + k)) : 0;
+  }
+  // What y becomes; value and y count as stored.
+  __device__ __forceinline__ float add(float value, float delta) const {
+    return b ? __fadd_rn(__bfloat162float(__float2bfloat16_rn(value)), __fmaf_rn(scale, delta, 0.0f)) : value;
+  }
+};
+
+// Of a thread's two outputs of its warp's tile of 16 (Place: output_of(0), output_of(2)). kApart: of two pairs.
+template <bool kApart>
+class TileDelta {
+ public:
+  // Before the launch's x is there: asks for B.
+  __device__ TileDelta(const RingAdapter& adapter, int64_t first, int64_t second, int lane)
+      : output_{DeltaOutput::of(adapter, first), DeltaOutput::of(adapter, second)}, k_(lane % 4 * 2) {
+    if (!adapter.expand) output_[0] = output_[1] = {};
+    groups_ = (max(output_[0].rank, output_[1].rank) + 15) / 16;
+#pragma unroll
+    for (int g = 0; g < kMostGroups; ++g)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) b_[g][i] = output_[i % 2].weights(16 * g + k_ + i / 2 * 8);
+  }
+
+  // d[j][e] = h B at token_of(j, e), output_of(e); when h is complete.
+  template <int kTokenTiles>
+  __device__ void chain(float (&d)[kTokenTiles][4], const RingAdapter& adapter, int first_token, int64_t tokens,
+                        int lane) const {
+    float other[kApart ? kTokenTiles : 1][4] = {};  // of the second output
+#pragma unroll
+    for (int g = 0; g < kMostGroups; ++g) {
+      if (g >= groups_) break;
+      uint32_t h[kTokenTiles][kApart ? 4 : 2];
+#pragma unroll
+      for (int j = 0; j < kTokenTiles; ++j) {
+        const int64_t token = min(first_token + 8 * j + lane / 4, static_cast<int>(tokens) - 1);
+#pragma unroll
+        for (int i = 0; i < (kApart ? 4 : 2); ++i)
+          h[j][i] = output_[i / 2].inputs(token * adapter.h_stride, 16 * g + k_ + i % 2 * 8);
+      }
+#pragma unroll
+      for (int j = 0; j < kTokenTiles; ++j) {
+        mma_16816(d[j], b_[g], {h[j][0], h[j][1]});
+        if constexpr (kApart) mma_16816(other[j], b_[g], {h[j][2], h[j][3]});
+      }
+    }
+    if constexpr (kApart) {
+#pragma unroll
+      for (int j = 0; j < kTokenTiles; ++j) d[j][2] = other[j][2], d[j][3] = other[j][3];
+    }
+  }
+
+  // Of output_of(2 i).
+  __device__ __forceinline__ float add(int i, float value, float delta) const {
+    return output_[i].add(value, delta);
+  }
+
+ private:
+  DeltaOutput output_[2];
+  int k_, groups_;
+  uint32_t b_[kMostGroups][4];
+};
+
+struct NoDelta {
+  __device__ NoDelta(const NoAdapter&, int64_t, int64_t, int) {}
+};
+template <class Adapter, bool kApart>
+using DeltaOf = std::conditional_t<kHasAdapter<Adapter>, TileDelta<kApart>, NoDelta>;
+
+}  // namespace lockstep::kernels::cuda
