@@ -17,6 +17,9 @@ struct Maps {
   CUtensorMap x, w;
 };
 
+template <class S>
+using Inner = InnerShape<S, 16>;
+
 // The residual of a thread's accumulators, as it lies in memory; elements outside the product are those of its edge.
 // There is no branch and no arithmetic between the loads: a thread that turned each into a float as it came would wait
 // for memory 32 times.
@@ -58,7 +61,7 @@ __device__ void multiply(const Product& p, const Adapter& adapter, const Place& 
   if constexpr (kHasAdapter<Adapter>) {
     if (adapter.expand) {
       float delta[S::kTokenTiles][4] = {};
-      wait_for_inner(adapter, gridDim.x - adapter.blocks);
+      wait_for_inner();
       b.chain(delta, adapter, first_token, p.x.rows, lane);
 #pragma unroll
       for (int j = 0; j < S::kTokenTiles; ++j)
@@ -83,12 +86,13 @@ __global__ void __launch_bounds__(kRingThreads)
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     const int block = static_cast<int>(blockIdx.x) - adapter.blocks;
     if constexpr (kHasAdapter<Adapter>)
-      if (block < 0) return make_inner<InnerShape<S>>(adapter, p.x.rows, p.x.cols, shared, warp, lane);
+      if (block < 0) return make_inner<Inner<S>>(adapter, p.x.rows, p.x.cols, shared, warp, lane);
     const int across = static_cast<int>((p.outputs + S::kRows - 1) / S::kRows), steps = S::steps(p.x.cols);
     const int output = block % across * S::kRows, first_token = block / across * S::kTokens;
     const CopyRing ring = begin_ring<S>(shared);
     if (warp == kWarpgroup / 32) {
       if (lane == 0) fill_with_boxes<S>(ring, maps.x, first_token, maps.w, output, S::kRows, steps);
+      if constexpr (kHasAdapter<Adapter>) announce_inner(adapter, gridDim.x - adapter.blocks);
       return;
     }
     const Place place = Place::of(output, min(p.outputs, int64_t{output} + S::kRows), first_token, warp, lane);
@@ -103,7 +107,7 @@ void launch_with(const Product& p, const Adapter& adapter, cudaStream_t stream) 
   const int64_t across = (p.outputs + S::kRows - 1) / S::kRows, below = (p.x.rows + S::kTokens - 1) / S::kTokens;
   const auto blocks = static_cast<unsigned>(across * below + adapter.blocks);
   if (p.x.rows == 0 || blocks == 0) return;
-  constexpr size_t kShared = std::max(S::kSharedBytes, InnerShape<S>::kSharedBytes);
+  constexpr size_t kShared = std::max(S::kSharedBytes, Inner<S>::kSharedBytes);
   allow_shared<ring_kernel<S, Adapter>>(kShared);
   const Maps maps{box_map(p.x, kBoxColumns, S::kTokens),
                   p.outputs > 0 ? box_map(p.w, kBoxColumns, S::kRows) : CUtensorMap{}};
@@ -117,7 +121,7 @@ void launch(const Product& p, cudaStream_t stream) {
 }
 template <class S>
 void launch_adapted(const Product& p, const InnerProducts& inner, cudaStream_t stream) {
-  launch_with<S>(p, ring_adapter<S>(p.x, inner), stream);
+  launch_with<S>(p, ring_adapter<Inner<S>>(p.x, inner), stream);
 }
 
 template <int kTokens, int kRows, int kBoxes>

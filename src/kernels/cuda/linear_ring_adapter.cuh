@@ -1,6 +1,6 @@
 // An adapter inside a product that walks a ring: y += scale h B, h = x A, in the launch of the base's product. Its
 // first blocks walk rings of their own and make h, 16 columns of it for some tokens each. The others walk the base's
-// chains meanwhile, wait until h is complete, and add the rest.
+// chains meanwhile; the warp that fills the ring then waits until h is complete, and the others add the rest.
 //
 // Blocks begin in the order of their numbers, and those of h wait for no other block: so they end, however few
 // multiprocessors there are.
@@ -36,14 +36,15 @@ struct NoAdapter {
 template <class Adapter>
 inline constexpr bool kHasAdapter = std::is_same_v<Adapter, RingAdapter>;
 
-// Fewer tokens than the base's blocks, so that h is there before their chains end.
-template <class S>
-using InnerShape = Shape<(S::kTokens < 32 ? S::kTokens : 32), kInnerColumns, 4>;
+// Of fewer tokens than the base's blocks, so that h is there before their chains end.
+template <class S, int kMostTokens>
+using InnerShape = Shape<(S::kTokens < kMostTokens ? S::kTokens : kMostTokens), kInnerColumns, 4>;
 
-template <class S>
+// Shape: of the blocks of h.
+template <class Shape>
 RingAdapter ring_adapter(const Operand& x, const InnerProducts& inner) {
   RingAdapter adapter{};
-  adapter.x = box_map(x, kBoxColumns, InnerShape<S>::kTokens);
+  adapter.x = box_map(x, kBoxColumns, Shape::kTokens);
   int column = 0;
   for (int i = 0; i < inner.count; ++i) {
     const InnerPair& pair = inner.pair[i];
@@ -53,8 +54,7 @@ RingAdapter ring_adapter(const Operand& x, const InnerProducts& inner) {
     adapter.column_blocks += (pair.rank() + kInnerColumns - 1) / kInnerColumns;
   }
   adapter.count = inner.count;
-  adapter.blocks =
-      adapter.column_blocks * static_cast<int>((x.rows + InnerShape<S>::kTokens - 1) / InnerShape<S>::kTokens);
+  adapter.blocks = adapter.column_blocks * static_cast<int>((x.rows + Shape::kTokens - 1) / Shape::kTokens);
   adapter.h = inner.h, adapter.h_stride = inner.h_stride;
   adapter.expand = inner.expand, adapter.counters = inner.counters;
   return adapter;
@@ -95,25 +95,28 @@ __device__ void make_inner(const RingAdapter& adapter, int64_t tokens, int64_t d
   if (lane == 0) atomicAdd(adapter.counters, 1u);
 }
 
-// By the four warps that walk, of one of `others` blocks: until h is complete. The last to know resets the counters.
-__device__ __forceinline__ void wait_for_inner(const RingAdapter& adapter, uint32_t others) {
-  if (threadIdx.x == 0) {
-    uint32_t ended;
-    do {
-      asm volatile("ld.acquire.gpu.global.u32 %0, [%1];\n" : "=r"(ended) : "l"(adapter.counters) : "memory");
-    } while (ended < static_cast<uint32_t>(adapter.blocks));
-  }
-  sync_warpgroup();
-  if (threadIdx.x == 0 && atomicAdd(adapter.counters + 1, 1u) == others - 1)
+// By the warp that fills the ring of one of `others` blocks, and by those that walk it: until h is complete.
+__device__ __forceinline__ void announce_inner(const RingAdapter& adapter, uint32_t others) {
+  __syncwarp();
+  if (!adapter.expand) return;
+  uint32_t ended;
+  do {
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];\n" : "=r"(ended) : "l"(adapter.counters) : "memory");
+  } while (ended < static_cast<uint32_t>(adapter.blocks));
+  asm volatile("bar.arrive 1, 160;\n" ::: "memory");
+  // The last to know resets the counters.
+  if (threadIdx.x % 32 == 0 && atomicAdd(adapter.counters + 1, 1u) == others - 1)
     adapter.counters[0] = 0, adapter.counters[1] = 0;
+}
+__device__ __forceinline__ void wait_for_inner() {
+  asm volatile("bar.sync 1, 160;\n" ::: "memory");
 }
 
 // ---- h B ----
 
-// The pair that adds to an output, from this output on.
+// The pair that adds to an output, from this output on; of rank 0 where none does.
 struct DeltaOutput {
-  const bf16* b = nullptr;  // nothing is added without
-  const bf16* h = nullptr;
+  const bf16 *b, *h;
   int stride = 0, rank = 0;
   float scale = 0;
 
@@ -124,19 +127,20 @@ struct DeltaOutput {
       if (at >= 0 && at < pair.outputs)
         return {pair.b + at, adapter.h + pair.h_begin, pair.outputs, pair.rank, pair.scale};
     }
-    return {};
+    return {adapter.pair[0].b, adapter.h};  // may be read
   }
-  // Of ranks k and k + 1.
-  __device__ __forceinline__ uint32_t weights(int k) const {
-    if (k >= rank) return 0;
-    return uint32_t{__bfloat16_as_ushort(b[k * stride])} | uint32_t{__bfloat16_as_ushort(b[(k + 1) * stride])} << 16;
+  // No branches around loads: a thread would wait for each before it asks for the next.
+  __device__ __forceinline__ uint16_t weight(int k) const {
+    return __bfloat16_as_ushort(b[max(min(k, rank - 1), 0) * stride]);
   }
   __device__ __forceinline__ uint32_t inputs(int64_t row_offset, int k) const {
-    return k < rank ? __ldcg(reinterpret_cast<const uint32_t*>(h + row_offset + k)) : 0;
+    return __ldcg(reinterpret_cast<const uint32_t*>(h + row_offset + max(min(k, rank - 2), 0)));
   }
+  // Of a word that was read for ranks k and k + 1.
+  __device__ __forceinline__ uint32_t masked(uint32_t word, int k) const { return k < rank ? word : 0; }
   // What y becomes; value and y count as stored.
   __device__ __forceinline__ float add(float value, float delta) const {
-    return b ? __fadd_rn(__bfloat162float(__float2bfloat16_rn(value)), __fmaf_rn(scale, delta, 0.0f)) : value;
+    return rank > 0 ? __fadd_rn(__bfloat162float(__float2bfloat16_rn(value)), __fmaf_rn(scale, delta, 0.0f)) : value;
   }
 };
 
@@ -147,12 +151,20 @@ class TileDelta {
   // Before the launch's x is there: asks for B.
   __device__ TileDelta(const RingAdapter& adapter, int64_t first, int64_t second, int lane)
       : output_{DeltaOutput::of(adapter, first), DeltaOutput::of(adapter, second)}, k_(lane % 4 * 2) {
-    if (!adapter.expand) output_[0] = output_[1] = {};
+    if (!adapter.expand) output_[0].rank = output_[1].rank = 0;
     groups_ = (max(output_[0].rank, output_[1].rank) + 15) / 16;
 #pragma unroll
-    for (int g = 0; g < kMostGroups; ++g)
+    for (int g = 0; g < kMostGroups; ++g) {
+      if (g >= groups_) break;
+      uint16_t b[4][2];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) b_[g][i] = output_[i % 2].weights(16 * g + k_ + i / 2 * 8);
+      for (int i = 0; i < 4; ++i)
+#pragma unroll
+        for (int k = 0; k < 2; ++k) b[i][k] = output_[i % 2].weight(rank_of(g, i / 2) + k);
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        b_[g][i] = output_[i % 2].masked(b[i][0] | uint32_t{b[i][1]} << 16, rank_of(g, i / 2));
+    }
   }
 
   // d[j][e] = h B at token_of(j, e), output_of(e); when h is complete.
@@ -169,10 +181,12 @@ class TileDelta {
         const int64_t token = min(first_token + 8 * j + lane / 4, static_cast<int>(tokens) - 1);
 #pragma unroll
         for (int i = 0; i < (kApart ? 4 : 2); ++i)
-          h[j][i] = output_[i / 2].inputs(token * adapter.h_stride, 16 * g + k_ + i % 2 * 8);
+          h[j][i] = output_[i / 2].inputs(token * adapter.h_stride, rank_of(g, i % 2));
       }
 #pragma unroll
       for (int j = 0; j < kTokenTiles; ++j) {
+#pragma unroll
+        for (int i = 0; i < (kApart ? 4 : 2); ++i) h[j][i] = output_[i / 2].masked(h[j][i], rank_of(g, i % 2));
         mma_16816(d[j], b_[g], {h[j][0], h[j][1]});
         if constexpr (kApart) mma_16816(other[j], b_[g], {h[j][2], h[j][3]});
       }
@@ -189,6 +203,11 @@ class TileDelta {
   }
 
  private:
+  // The first of the thread's two ranks in a half of a group of 16.
+  __device__ __forceinline__ int rank_of(int group, int half) const {
+    return 16 * group + 8 * half + k_;
+  }
+
   DeltaOutput output_[2];
   int k_, groups_;
   uint32_t b_[kMostGroups][4];

@@ -14,6 +14,11 @@ struct Maps {
   CUtensorMap x, w;
 };
 
+// Few blocks: with those of 48 outputs, 64 rows of gate_up take every multiprocessor of an H200 already.
+constexpr int kInnerTokens = 32;
+template <class S>
+using Inner = InnerShape<S, kInnerTokens>;
+
 template <class S>
 __device__ void load_ring(const Maps& maps, int steps, int group, const CopyRing& all) {
   const auto load_w = [&](const CopyRing& ring, int step) {
@@ -48,7 +53,7 @@ __device__ void multiply(const Product& p, const Adapter& adapter, int first, in
   }
   if constexpr (kHasAdapter<Adapter>) {
     float delta[S::kTokenTiles][4] = {};
-    wait_for_inner(adapter, gridDim.x - adapter.blocks);
+    wait_for_inner();
     b.chain(delta, adapter, 0, p.x.rows, lane);
 #pragma unroll
     for (int j = 0; j < S::kTokenTiles; ++j)
@@ -75,11 +80,12 @@ __global__ void __launch_bounds__(kRingThreads)
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     const int block = static_cast<int>(blockIdx.x) - adapter.blocks;
     if constexpr (kHasAdapter<Adapter>)
-      if (block < 0) return make_inner<InnerShape<S>>(adapter, p.x.rows, p.x.cols, shared, warp, lane);
+      if (block < 0) return make_inner<Inner<S>>(adapter, p.x.rows, p.x.cols, shared, warp, lane);
     const int first = block * S::kRows / 2, steps = S::steps(p.x.cols);
     const CopyRing ring = begin_ring<S>(shared);
     if (warp == kWarpgroup / 32) {
       if (lane == 0) load_ring<S>(maps, steps, first / 8, ring);
+      if constexpr (kHasAdapter<Adapter>) announce_inner(adapter, gridDim.x - adapter.blocks);
       return;
     }
     multiply<S>(p, adapter, first, steps, ring, warp, lane);
@@ -90,7 +96,7 @@ __global__ void __launch_bounds__(kRingThreads)
 
 template <class S, class Adapter>
 void launch_with(const Product& p, const Adapter& adapter, cudaStream_t stream) {
-  constexpr size_t kShared = std::max(S::kSharedBytes, InnerShape<S>::kSharedBytes);
+  constexpr size_t kShared = std::max(S::kSharedBytes, Inner<S>::kSharedBytes);
   allow_shared<ring_swiglu_kernel<S, Adapter>>(kShared);
   const auto blocks = static_cast<unsigned>((p.outputs + S::kRows - 1) / S::kRows + adapter.blocks);
   const Maps maps{box_map(p.x, kBoxColumns, S::kTokens), slab_map(p.w, S::kRows, S::kBoxes, true)};
@@ -100,7 +106,7 @@ void launch_with(const Product& p, const Adapter& adapter, cudaStream_t stream) 
 
 template <class S>
 void launch(const Product& p, const InnerProducts* inner, cudaStream_t stream) {
-  if (inner) return launch_with<S>(p, ring_adapter<S>(p.x, *inner), stream);
+  if (inner) return launch_with<S>(p, ring_adapter<Inner<S>>(p.x, *inner), stream);
   launch_with<S>(p, NoAdapter(), stream);
 }
 
@@ -127,7 +133,8 @@ bool ring_swiglu(const Product& p, const InnerProducts* adapter, int multiproces
   const auto& kernels = rows <= 8 ? kOf8 : rows <= 16 ? kOf16 : rows <= 32 ? kOf32 : kOf64;
   int64_t inner_blocks = 0;
   for (int i = 0; adapter && i < adapter->count; ++i)
-    inner_blocks += (adapter->pair[i].rank() + kInnerColumns - 1) / kInnerColumns * ((rows + 31) / 32);
+    inner_blocks +=
+        (adapter->pair[i].rank() + kInnerColumns - 1) / kInnerColumns * ((rows + kInnerTokens - 1) / kInnerTokens);
   // What the last multiprocessor to end has done: to begin a block costs as much as some outputs.
   const auto longest = [&](const SwigluKernel& kernel) {
     constexpr int64_t kBeginning = 16;
