@@ -115,8 +115,9 @@ AdaptedPart adapted_linear_begin(Tensor y, Tensor h, ConstTensor x, const Packed
   Product sums = p;
   sums.end.bias = nullptr;  // changes no choice
   const Choice choice = choose_linear(library, sums, stream);
-  inner.expand = inner.expand && choice.adapted && !p.end.y_f32;
-  const SmallKernel* const kernel = inner.expand ? choice.adapted : choice.kernel;
+  const SmallKernel* const whole = inner.expand && !p.end.y_f32 ? adapted_ring(library, p, choice, inner) : nullptr;
+  inner.expand = whole != nullptr;
+  const SmallKernel* const kernel = whole ? whole : choice.kernel;
   if (!kernel || !kernel->ring()) return AdaptedPart::nothing;  // cuBLASLt is faster, and A has a launch beside it
   kernel->launch_adapted(p, inner, stream_of(stream));
   return inner.expand ? AdaptedPart::all : AdaptedPart::inner;

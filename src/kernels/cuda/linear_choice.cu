@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <compare>
 #include <limits>
 #include <map>
@@ -19,12 +20,6 @@ constexpr int kMostCandidates = 10;  // of cuBLASLt
 constexpr int kBorrowedCandidates = 10;
 constexpr int64_t kLargestBucket = 8192;
 constexpr int64_t kSmallestMeasured = 1 << 18;  // elements of a weight
-// What a kernel that cannot begin early (common.cuh) costs beside one that can: its launch, and the way of the first
-// weights. Measured on an H200 in a row of products: 1.4 to 2.2 us.
-constexpr float kLateMilliseconds = 0.0015f;
-// What an adapter costs that is not part of its product's launch: two more launches, one of them on a queue beside.
-constexpr float kApartMilliseconds = 0.005f;
-
 // Rows are rounded up to what one choice is made for. To choose takes up to half a second for a vocabulary's weight, so
 // many rows have few buckets: the last micro-batch of a step has another number of rows each time.
 int64_t bucket_of(int64_t rows) {
@@ -159,6 +154,12 @@ class Trial {
   bool ready() const { return memory_ != nullptr; }
   const Product& product() const { return product_; }
 
+  bool runs(const Choice& choice) {
+    const bool runs = run(library_, product_, choice, stream_);
+    if (!runs) cudaGetLastError();
+    return runs;
+  }
+
   // Whether all rows have the bits of the plain kernel, in this batch and in a smaller one: an algorithm that divides
   // the contraction does so by the size of the batch.
   bool same_bits(const Choice& choice) {
@@ -182,14 +183,45 @@ class Trial {
     return true;
   }
 
-  // The best of a few runs. Few rows: the weight comes from memory and not from the L2 cache, as in a model.
+  // The best of a few runs of what runs (same_bits).
   float milliseconds(const Choice& choice) {
+    if (weights_) return chain_milliseconds(choice);
+    return best_milliseconds([&] { run(library_, product_, choice, stream_); });
+  }
+
+ private:
+  static constexpr int64_t kSmallRows = 512;
+  static constexpr size_t kWeightsBytes = size_t{128} << 20;  // more than the L2 cache holds
+
+  // Few rows: what a product takes in a row of them that is recorded, as a decode step is, with weights that come from
+  // memory. Kernels that begin early (common.cuh) show here what that gains, and the host's launches take no time.
+  float chain_milliseconds(const Choice& choice) {
+    constexpr int kProducts = 16;
+    const auto weight = static_cast<int64_t>(product_.w.rows * product_.w.cols);
+    const int64_t count = static_cast<int64_t>(kWeightsBytes / sizeof(bf16)) / weight;
+    cudaGraph_t recorded = nullptr;
+    check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "linear: choosing a kernel");
+    for (int64_t i = 0; i < kProducts; ++i) {
+      Product one = product_;
+      if (count > 1) one.w = operand(weights_ + i % count * weight, product_.w.cols, product_.w.rows, product_.w.cols);
+      run(library_, one, choice, stream_);
+    }
+    check(cudaStreamEndCapture(stream_, &recorded), "linear: choosing a kernel");
+    cudaGraphExec_t chain = nullptr;
+    const cudaError_t made = cudaGraphInstantiate(&chain, recorded, 0);
+    cudaGraphDestroy(recorded);
+    check(made, "linear: choosing a kernel");
+    const float elapsed = best_milliseconds([&] { cudaGraphLaunch(chain, stream_); });
+    cudaGraphExecDestroy(chain);
+    return elapsed / kProducts;
+  }
+
+  template <class F>
+  float best_milliseconds(const F& f) {
     float best = std::numeric_limits<float>::max();
-    const bool small = product_.x.rows <= kSmallRows;
-    for (int i = 0; i < (small ? 6 : 3); ++i) {
-      if (small) check(cudaMemsetAsync(evictor_, i, kEvictBytes, stream_), "linear: choosing a kernel");
+    for (int i = 0; i < 3; ++i) {
       check(cudaEventRecord(start_, stream_), "linear: choosing a kernel");
-      run(library_, product_, choice, stream_);
+      f();
       check(cudaEventRecord(end_, stream_), "linear: choosing a kernel");
       check(cudaEventSynchronize(end_), "linear: choosing a kernel");
       float elapsed = 0;
@@ -198,10 +230,6 @@ class Trial {
     }
     return best;
   }
-
- private:
-  static constexpr int64_t kSmallRows = 512;
-  static constexpr size_t kEvictBytes = size_t{128} << 20;
 
   size_t y_bytes(int64_t rows) const {
     return static_cast<size_t>(rows * product_.outputs) * (product_.end.y_f32 ? 4 : 2);
@@ -212,9 +240,9 @@ class Trial {
     constexpr size_t kMostBytes = size_t{1} << 30;
     const auto padded = [](size_t bytes) { return (bytes + 255) / 256 * 256; };
     const size_t x = padded(static_cast<size_t>(rows * product_.x.cols) * 2), y = padded(y_bytes(rows));
-    const size_t evict = rows <= kSmallRows ? kEvictBytes : 0;
+    const size_t weights = rows <= kSmallRows ? kWeightsBytes : 0;
     if (rows > 64 && x + 4 * y > kMostBytes) return false;
-    if (cudaMallocAsync(&memory_, 256 + x + 4 * y + evict, stream_) != cudaSuccess) {
+    if (cudaMallocAsync(&memory_, 256 + x + 4 * y + weights, stream_) != cudaSuccess) {
       cudaGetLastError();
       memory_ = nullptr;
       return false;
@@ -228,7 +256,10 @@ class Trial {
     product_.end.y = take(y);
     product_.end.y_stride = product_.end.residual_stride = product_.outputs;
     for (void*& more : more_) more = take(y);
-    evictor_ = take(evict);
+    if (weights) {
+      weights_ = reinterpret_cast<bf16*>(take(weights));
+      fill_random<<<1024, 256, 0, stream_>>>(weights_, static_cast<int64_t>(weights / sizeof(bf16)), 3);
+    }
     check_launch("linear: choosing a kernel");
     return true;
   }
@@ -265,8 +296,9 @@ class Trial {
   Library& library_;
   cudaStream_t stream_;
   Product product_;
-  void *memory_ = nullptr, *evictor_ = nullptr;
-  void* more_[3] = {};  // of y's size
+  void* memory_ = nullptr;
+  void* more_[3] = {};       // of y's size
+  bf16* weights_ = nullptr;  // for few rows
   std::vector<Check> checks_;
   unsigned* different_ = nullptr;
   cudaEvent_t start_ = nullptr, end_ = nullptr;
@@ -304,17 +336,18 @@ Choice fastest(Library& library, const Product& p, int64_t bucket, Numerics nume
     more.x.rows = rows;
     add_library_candidates(candidates, library, more, kBorrowedCandidates, numerics);
   }
-  float least = std::numeric_limits<float>::max(), least_adapted = least;
-  const SmallKernel* adapted = nullptr;
+  float least = std::numeric_limits<float>::max();
+  std::array<RingTime, kMostRings> rings{};
+  size_t num_rings = 0;
   for (const Choice& candidate : candidates) {
-    if (numerics == Numerics::exact && !trial.same_bits(candidate)) continue;
-    const bool early = candidate.kernel && candidate.kernel->ring();
-    const float elapsed = trial.milliseconds(candidate) + (early ? 0 : kLateMilliseconds);
+    if (numerics == Numerics::exact ? !trial.same_bits(candidate) : !trial.runs(candidate)) continue;
+    const float elapsed = trial.milliseconds(candidate);
     if (elapsed < least) least = elapsed, best = candidate;
-    if (candidate.kernel && candidate.kernel->can_expand() && elapsed < least_adapted)
-      least_adapted = elapsed, adapted = candidate.kernel;
+    if (candidate.kernel && candidate.kernel->ring() && num_rings < rings.size())
+      rings[num_rings++] = {candidate.kernel, elapsed};
   }
-  if (least_adapted < least + kApartMilliseconds) best.adapted = adapted;
+  best.milliseconds = least;
+  best.rings = rings;
   return best;
 }
 
@@ -329,6 +362,26 @@ Choice choose_linear(Library& library, const Product& p, Stream& stream) {
   // A capture cannot wait for stopwatches.
   if (is_capturing(stream)) return plain(library, p);
   return known[key] = fastest(library, p, key.bucket, stream.numerics(), stream_of(stream));
+}
+
+const SmallKernel* adapted_ring(const Library& library, const Product& p, const Choice& choice,
+                                const InnerProducts& inner) {
+  // What an adapter costs that is not part of its product's launch: two more launches, one of them on a queue beside.
+  constexpr float kApartMilliseconds = 0.004f;
+  int64_t column_blocks = 0;
+  for (int i = 0; i < inner.count; ++i) column_blocks += (inner.pair[i].rank() + 15) / 16;
+  const auto waves = [&](int64_t blocks) { return (blocks + library.multiprocessors - 1) / library.multiprocessors; };
+  const SmallKernel* best = nullptr;
+  float least = choice.milliseconds + kApartMilliseconds;
+  for (const RingTime& ring : choice.rings) {
+    if (!ring.kernel || !ring.kernel->can_expand()) continue;
+    const int64_t tiles = (p.x.rows + ring.kernel->tokens - 1) / ring.kernel->tokens;
+    const int64_t blocks = (p.outputs + ring.kernel->rows - 1) / ring.kernel->rows * tiles;
+    const int64_t all = blocks + column_blocks * ((p.x.rows + kRingInnerTokens - 1) / kRingInnerTokens);
+    const float expected = ring.milliseconds * static_cast<float>(waves(all)) / static_cast<float>(waves(blocks));
+    if (expected < least) least = expected, best = ring.kernel;
+  }
+  return best;
 }
 
 void run_linear(Library& library, const Product& p, const Choice& choice, cudaStream_t stream) {

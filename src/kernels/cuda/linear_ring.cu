@@ -18,7 +18,7 @@ struct Maps {
 };
 
 template <class S>
-using Inner = InnerShape<S, 16>;
+using Inner = InnerShape<S, kRingInnerTokens>;
 
 // The residual of a thread's accumulators, as it lies in memory; elements outside the product are those of its edge.
 // There is no branch and no arithmetic between the loads: a thread that turned each into a float as it came would wait

@@ -81,6 +81,7 @@ std::span<const SmallKernel> small_kernels();
 const SmallKernel& any_kernel(bool transposed);
 // linear_ring.cu: for up to this many rows; none where the GPU or the number of rows does not suit.
 inline constexpr int64_t kRingRows = 64;
+inline constexpr int kRingInnerTokens = 16;  // of a block that makes h
 std::span<const SmallKernel> ring_kernels(int64_t rows);
 // linear.cu: lora_shrink of up to kRingRows rows by the blocks that also stand beside a base product; false where they
 // do not suit.
