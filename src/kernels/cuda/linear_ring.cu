@@ -20,24 +20,76 @@ struct Maps {
 template <class S>
 using Inner = InnerShape<S, kRingInnerTokens>;
 
+// Where a thread's accumulators lie in a matrix of T whose first element is `from`: those of place.output there, those
+// eight outputs on at `second`. Offsets are 32 bits: the code of a product that runs for 4 us has to come from memory,
+// too.
+template <class T>
+struct ThreadOutputs {
+  T *first, *second;
+  int stride;
+
+  __device__ ThreadOutputs(T* from, int64_t stride_, int64_t output, int64_t second_output)
+      : first(from + output), second(from + second_output), stride(static_cast<int>(stride_)) {}
+};
+
 // The residual of a thread's accumulators, as it lies in memory; elements outside the product are those of its edge.
 // There is no branch and no arithmetic between the loads: a thread that turned each into a float as it came would wait
 // for memory 32 times.
-template <class S>
-__device__ void load_residual(uint32_t (&bits)[S::kTokenTiles][4], const Product& p, const Place& place) {
-  const auto load = [&](const auto* from) {
+template <class S, class T>
+__device__ __forceinline__ void load_residual(uint32_t (&bits)[S::kTokenTiles][4], const Product& p,
+                                              const Place& place) {
+  const ThreadOutputs<const T> from(static_cast<const T*>(p.end.residual), p.end.residual_stride,
+                                    min(place.output_of(0), place.end - 1), min(place.output_of(2), place.end - 1));
+  const int last = static_cast<int>(p.x.rows) - 1;
+#pragma unroll
+  for (int j = 0; j < S::kTokenTiles; ++j)
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int at = min(place.token + 8 * j + i, last) * from.stride;
+      bits[j][i] = from.first[at], bits[j][2 + i] = from.second[at];
+    }
+}
+
+// What becomes of the chains' ends: bias, residual, the adapter's part; then they are stored. T: y's bits.
+template <class S, class T, class Adapter>
+__device__ __forceinline__ void finish(float (&acc)[S::kTokenTiles][4], const uint32_t (&residual)[S::kTokenTiles][4],
+                                       const Product& p, const Adapter& adapter, const DeltaOf<Adapter, false>& b,
+                                       const Place& place, int first_token, int lane) {
+  constexpr bool kRounded = sizeof(T) == 2;
+  const int64_t last = place.end - 1;
+  if (p.end.bias) {
+    const float bias[2] = {p.end.bias[min(place.output_of(0), last)], p.end.bias[min(place.output_of(2), last)]};
 #pragma unroll
     for (int j = 0; j < S::kTokenTiles; ++j)
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int64_t token = min(place.token_of(j, e), p.x.rows - 1), output = min(place.output_of(e), place.end - 1);
-        bits[j][e] = from[token * p.end.residual_stride + output];
-      }
-  };
-  if (p.end.y_f32)
-    load(static_cast<const uint32_t*>(p.end.residual));
-  else
-    load(static_cast<const uint16_t*>(p.end.residual));
+      for (int e = 0; e < 4; ++e) acc[j][e] = __fadd_rn(acc[j][e], bias[e / 2]);
+  }
+  if (p.end.residual) {
+#pragma unroll
+    for (int j = 0; j < S::kTokenTiles; ++j)
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        acc[j][e] = __fadd_rn(acc[j][e], __uint_as_float(kRounded ? residual[j][e] << 16 : residual[j][e]));
+  }
+  if constexpr (kHasAdapter<Adapter> && kRounded) {
+    if (adapter.expand) b.add_to(acc, adapter, first_token, p.x.rows, lane);
+  }
+  const ThreadOutputs<T> to(static_cast<T*>(p.end.y), p.end.y_stride, place.output_of(0), place.output_of(2));
+  const bool both = place.output_of(2) < place.end;
+  const int rows = static_cast<int>(p.x.rows);
+#pragma unroll
+  for (int j = 0; j < S::kTokenTiles; ++j)
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if (place.token + 8 * j + i >= rows) continue;
+      const int at = (place.token + 8 * j + i) * to.stride;
+      const auto bits = [](float value) -> T {
+        if constexpr (kRounded) return __bfloat16_as_ushort(__float2bfloat16_rn(value));
+        return __float_as_uint(value);
+      };
+      to.first[at] = bits(acc[j][i]);
+      if (both) to.second[at] = bits(acc[j][2 + i]);
+    }
 }
 
 template <class S, class Adapter>
@@ -48,32 +100,17 @@ __device__ void multiply(const Product& p, const Adapter& adapter, const Place& 
   const bool mine = place.output_of(0) < place.end;
   const DeltaOf<Adapter, false> b(adapter, mine ? place.output_of(0) : -1, mine ? place.output_of(2) : -1, lane);
   wait_for_previous();
-  if (p.end.residual) load_residual<S>(residual, p, place);  // so that the end of the chain does not wait for memory
+  // Now, so that the end of the chain does not wait for memory.
+  if (p.end.residual && p.end.y_f32) load_residual<S, uint32_t>(residual, p, place);
+  if (p.end.residual && !p.end.y_f32) load_residual<S, uint16_t>(residual, p, place);
   walk_ring<S>(acc, steps, ring, lane);
-#pragma unroll
-  for (int j = 0; j < S::kTokenTiles; ++j)
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      if (p.end.bias) acc[j][e] = __fadd_rn(acc[j][e], p.end.bias[min(place.output_of(e), place.end - 1)]);
-      const uint32_t bits = p.end.y_f32 ? residual[j][e] : residual[j][e] << 16;
-      if (p.end.residual) acc[j][e] = __fadd_rn(acc[j][e], __uint_as_float(bits));
-    }
-  if constexpr (kHasAdapter<Adapter>) {
-    if (adapter.expand) {
-      float delta[S::kTokenTiles][4] = {};
-      wait_for_inner();
-      b.chain(delta, adapter, first_token, p.x.rows, lane);
-#pragma unroll
-      for (int j = 0; j < S::kTokenTiles; ++j)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) acc[j][e] = b.add(e / 2, acc[j][e], delta[j][e]);
-    }
-  }
-#pragma unroll
-  for (int j = 0; j < S::kTokenTiles; ++j)
-#pragma unroll
-    for (int e = 0; e < 4; ++e)
-      if (place.stored(p.x.rows, j, e)) p.end.store(place.token_of(j, e), place.output_of(e), acc[j][e]);
+  if constexpr (kHasAdapter<Adapter>)
+    if (adapter.expand) wait_for_inner();
+  if (!mine) return;
+  if (p.end.y_f32)
+    finish<S, uint32_t>(acc, residual, p, adapter, b, place, first_token, lane);
+  else
+    finish<S, uint16_t>(acc, residual, p, adapter, b, place, first_token, lane);
 }
 
 // Blocks of h, then of the product: all outputs of the first tokens, of the next, and so on.

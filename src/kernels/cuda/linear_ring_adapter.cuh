@@ -26,7 +26,7 @@ struct RingAdapter {
   RingPair pair[kMostInner];
   int count, column_blocks, blocks;  // blocks of h side by side; of h
   bf16* h;
-  int64_t h_stride;
+  int h_stride;
   bool expand;
   uint32_t* counters;  // blocks of h that have ended, blocks that know of all of them
 };
@@ -55,7 +55,7 @@ RingAdapter ring_adapter(const Operand& x, const InnerProducts& inner) {
   }
   adapter.count = inner.count;
   adapter.blocks = adapter.column_blocks * static_cast<int>((x.rows + Shape::kTokens - 1) / Shape::kTokens);
-  adapter.h = inner.h, adapter.h_stride = inner.h_stride;
+  adapter.h = inner.h, adapter.h_stride = static_cast<int>(inner.h_stride);
   adapter.expand = inner.expand, adapter.counters = inner.counters;
   return adapter;
 }
@@ -133,9 +133,8 @@ struct DeltaOutput {
   __device__ __forceinline__ uint16_t weight(int k) const {
     return __bfloat16_as_ushort(b[max(min(k, rank - 1), 0) * stride]);
   }
-  __device__ __forceinline__ uint32_t inputs(int64_t row_offset, int k) const {
-    return __ldcg(reinterpret_cast<const uint32_t*>(h + row_offset + max(min(k, rank - 2), 0)));
-  }
+  // Ranks k and k + 1 of a row of h, or others of the pair where the weights are zeros.
+  __device__ __forceinline__ const bf16* inputs(int k) const { return h + max(min(k, rank - 2), 0); }
   // Of a word that was read for ranks k and k + 1.
   __device__ __forceinline__ uint32_t masked(uint32_t word, int k) const { return k < rank ? word : 0; }
   // What y becomes; value and y count as stored.
@@ -156,50 +155,48 @@ class TileDelta {
 #pragma unroll
     for (int g = 0; g < kMostGroups; ++g) {
       if (g >= groups_) break;
-      uint16_t b[4][2];
 #pragma unroll
       for (int i = 0; i < 4; ++i)
 #pragma unroll
-        for (int k = 0; k < 2; ++k) b[i][k] = output_[i % 2].weight(rank_of(g, i / 2) + k);
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        b_[g][i] = output_[i % 2].masked(b[i][0] | uint32_t{b[i][1]} << 16, rank_of(g, i / 2));
+        for (int k = 0; k < 2; ++k) b_[g][i][k] = output_[i % 2].weight(rank_of(g, i / 2) + k);
     }
   }
 
-  // d[j][e] = h B at token_of(j, e), output_of(e); when h is complete.
+  // y[j][e], complete but for it, becomes y + scale h B at token_of(j, e), output_of(e); when h is complete. All of it
+  // counts as stored, but is not rounded.
   template <int kTokenTiles>
-  __device__ void chain(float (&d)[kTokenTiles][4], const RingAdapter& adapter, int first_token, int64_t tokens,
-                        int lane) const {
-    float other[kApart ? kTokenTiles : 1][4] = {};  // of the second output
+  __device__ __forceinline__ void add_to(float (&y)[kTokenTiles][4], const RingAdapter& adapter, int first_token,
+                                         int64_t tokens, int lane) const {
+    constexpr int kInputs = kApart ? 4 : 2;
+    float d[kTokenTiles][4] = {}, other[kApart ? kTokenTiles : 1][4] = {};  // of the first output; of the second
 #pragma unroll
     for (int g = 0; g < kMostGroups; ++g) {
       if (g >= groups_) break;
-      uint32_t h[kTokenTiles][kApart ? 4 : 2];
+      const bf16* from[kInputs];
+#pragma unroll
+      for (int i = 0; i < kInputs; ++i) from[i] = output_[i / 2].inputs(rank_of(g, i % 2));
+      uint32_t h[kTokenTiles][kInputs];
 #pragma unroll
       for (int j = 0; j < kTokenTiles; ++j) {
-        const int64_t token = min(first_token + 8 * j + lane / 4, static_cast<int>(tokens) - 1);
+        const int at = min(first_token + 8 * j + lane / 4, static_cast<int>(tokens) - 1) * adapter.h_stride;
 #pragma unroll
-        for (int i = 0; i < (kApart ? 4 : 2); ++i)
-          h[j][i] = output_[i / 2].inputs(token * adapter.h_stride, rank_of(g, i % 2));
+        for (int i = 0; i < kInputs; ++i) h[j][i] = __ldcg(reinterpret_cast<const uint32_t*>(from[i] + at));
       }
+      uint32_t b[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        b[i] = output_[i % 2].masked(b_[g][i][0] | uint32_t{b_[g][i][1]} << 16, rank_of(g, i / 2));
 #pragma unroll
       for (int j = 0; j < kTokenTiles; ++j) {
-#pragma unroll
-        for (int i = 0; i < (kApart ? 4 : 2); ++i) h[j][i] = output_[i / 2].masked(h[j][i], rank_of(g, i % 2));
-        mma_16816(d[j], b_[g], {h[j][0], h[j][1]});
-        if constexpr (kApart) mma_16816(other[j], b_[g], {h[j][2], h[j][3]});
+        mma_16816(d[j], b, {h[j][0], h[j][1]});
+        if constexpr (kApart) mma_16816(other[j], b, {h[j][2], h[j][3]});
       }
     }
-    if constexpr (kApart) {
 #pragma unroll
-      for (int j = 0; j < kTokenTiles; ++j) d[j][2] = other[j][2], d[j][3] = other[j][3];
-    }
-  }
-
-  // Of output_of(2 i).
-  __device__ __forceinline__ float add(int i, float value, float delta) const {
-    return output_[i].add(value, delta);
+    for (int j = 0; j < kTokenTiles; ++j)
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        y[j][e] = output_[e / 2].add(y[j][e], kApart && e >= 2 ? other[kApart ? j : 0][e] : d[j][e]);
   }
 
  private:
@@ -210,7 +207,7 @@ class TileDelta {
 
   DeltaOutput output_[2];
   int k_, groups_;
-  uint32_t b_[kMostGroups][4];
+  uint16_t b_[kMostGroups][4][2];  // as they come: nothing waits for them before they are used
 };
 
 struct NoDelta {

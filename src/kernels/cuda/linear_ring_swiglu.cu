@@ -52,22 +52,18 @@ __device__ void multiply(const Product& p, const Adapter& adapter, int first, in
       for (int e = 0; e < 4; ++e) acc[j][e] = __fadd_rn(acc[j][e], bias[e / 2]);
   }
   if constexpr (kHasAdapter<Adapter>) {
-    float delta[S::kTokenTiles][4] = {};
     wait_for_inner();
-    b.chain(delta, adapter, 0, p.x.rows, lane);
-#pragma unroll
-    for (int j = 0; j < S::kTokenTiles; ++j)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) acc[j][e] = b.add(e / 2, acc[j][e], delta[j][e]);
+    if (stored) b.add_to(acc, adapter, 0, p.x.rows, lane);
   }
   if (!stored) return;
+  bf16* const y = static_cast<bf16*>(p.end.y) + gate;
+  const int rows = static_cast<int>(p.x.rows), stride = static_cast<int>(p.end.y_stride);
 #pragma unroll
   for (int j = 0; j < S::kTokenTiles; ++j)
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int64_t token = 8 * j + lane % 4 * 2 + i;
-      if (token < p.x.rows)
-        static_cast<bf16*>(p.end.y)[token * p.end.y_stride + gate] = swiglu_of_sums(acc[j][i], acc[j][2 + i]);
+      const int token = 8 * j + lane % 4 * 2 + i;
+      if (token < rows) y[token * stride] = swiglu_of_sums(acc[j][i], acc[j][2 + i]);
     }
 }
 
