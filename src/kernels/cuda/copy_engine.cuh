@@ -74,6 +74,7 @@ struct CopyRing {
   // By one thread; a block's barrier follows.
   __device__ __forceinline__ void init(int readers) const {
     CopyRing each = *this;
+#pragma unroll 1
     for (int i = 0; i < stages; ++i, each.next()) {
       barrier_init(each.full(), 1);
       barrier_init(each.empty(), readers);

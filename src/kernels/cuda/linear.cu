@@ -110,12 +110,12 @@ AdaptedPart adapted_linear_begin(Tensor y, Tensor h, ConstTensor x, const Packed
   Library& library = library_of(stream);
   InnerProducts inner = inner_products(h, pairs, &library);
   const Product p = forward_product(y, x, weight, bias, residual);
-  if (inner.count == 0 || !p.x.aligned || !p.w.aligned || p.x.rows == 0 || p.x.rows > kRingRows)
+  if (inner.count == 0 || p.end.y_f32 || !p.x.aligned || !p.w.aligned || p.x.rows == 0 || p.x.rows > kRingRows)
     return AdaptedPart::nothing;
   Product sums = p;
   sums.end.bias = nullptr;  // changes no choice
   const Choice choice = choose_linear(library, sums, stream);
-  const SmallKernel* const whole = inner.expand && !p.end.y_f32 ? adapted_ring(library, p, choice, inner) : nullptr;
+  const SmallKernel* const whole = inner.expand ? adapted_ring(library, p, choice, inner) : nullptr;
   inner.expand = whole != nullptr;
   const SmallKernel* const kernel = whole ? whole : choice.kernel;
   if (!kernel || !kernel->ring()) return AdaptedPart::nothing;  // cuBLASLt is faster, and A has a launch beside it

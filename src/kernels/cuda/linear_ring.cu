@@ -71,7 +71,7 @@ __device__ __forceinline__ void finish(float (&acc)[S::kTokenTiles][4], const ui
       for (int e = 0; e < 4; ++e)
         acc[j][e] = __fadd_rn(acc[j][e], __uint_as_float(kRounded ? residual[j][e] << 16 : residual[j][e]));
   }
-  if constexpr (kHasAdapter<Adapter> && kRounded) {
+  if constexpr (kHasAdapter<Adapter>) {
     if (adapter.expand) b.add_to(acc, adapter, first_token, p.x.rows, lane);
   }
   const ThreadOutputs<T> to(static_cast<T*>(p.end.y), p.end.y_stride, place.output_of(0), place.output_of(2));
@@ -92,7 +92,7 @@ __device__ __forceinline__ void finish(float (&acc)[S::kTokenTiles][4], const ui
     }
 }
 
-template <class S, class Adapter>
+template <class S, class T, class Adapter>
 __device__ void multiply(const Product& p, const Adapter& adapter, const Place& place, int first_token, int steps,
                          const CopyRing& ring, int lane) {
   uint32_t residual[S::kTokenTiles][4] = {};
@@ -100,21 +100,16 @@ __device__ void multiply(const Product& p, const Adapter& adapter, const Place& 
   const bool mine = place.output_of(0) < place.end;
   const DeltaOf<Adapter, false> b(adapter, mine ? place.output_of(0) : -1, mine ? place.output_of(2) : -1, lane);
   wait_for_previous();
-  // Now, so that the end of the chain does not wait for memory.
-  if (p.end.residual && p.end.y_f32) load_residual<S, uint32_t>(residual, p, place);
-  if (p.end.residual && !p.end.y_f32) load_residual<S, uint16_t>(residual, p, place);
+  if (p.end.residual) load_residual<S, T>(residual, p, place);  // so that the end of the chain does not wait for memory
   walk_ring<S>(acc, steps, ring, lane);
   if constexpr (kHasAdapter<Adapter>)
     if (adapter.expand) wait_for_inner();
   if (!mine) return;
-  if (p.end.y_f32)
-    finish<S, uint32_t>(acc, residual, p, adapter, b, place, first_token, lane);
-  else
-    finish<S, uint16_t>(acc, residual, p, adapter, b, place, first_token, lane);
+  finish<S, T>(acc, residual, p, adapter, b, place, first_token, lane);
 }
 
 // Blocks of h, then of the product: all outputs of the first tokens, of the next, and so on.
-template <class S, class Adapter>
+template <class S, class T, class Adapter>
 __global__ void __launch_bounds__(kRingThreads)
     ring_kernel(const __grid_constant__ Maps maps, const __grid_constant__ Product p,
                 const __grid_constant__ Adapter adapter) {
@@ -133,32 +128,33 @@ __global__ void __launch_bounds__(kRingThreads)
       return;
     }
     const Place place = Place::of(output, min(p.outputs, int64_t{output} + S::kRows), first_token, warp, lane);
-    multiply<S>(p, adapter, place, first_token, steps, ring, lane);
+    multiply<S, T>(p, adapter, place, first_token, steps, ring, lane);
   } else {
     __trap();
   }
 }
 
-template <class S, class Adapter>
+template <class S, class T, class Adapter>
 void launch_with(const Product& p, const Adapter& adapter, cudaStream_t stream) {
   const int64_t across = (p.outputs + S::kRows - 1) / S::kRows, below = (p.x.rows + S::kTokens - 1) / S::kTokens;
   const auto blocks = static_cast<unsigned>(across * below + adapter.blocks);
   if (p.x.rows == 0 || blocks == 0) return;
   constexpr size_t kShared = std::max(S::kSharedBytes, Inner<S>::kSharedBytes);
-  allow_shared<ring_kernel<S, Adapter>>(kShared);
+  allow_shared<ring_kernel<S, T, Adapter>>(kShared);
   const Maps maps{box_map(p.x, kBoxColumns, S::kTokens),
                   p.outputs > 0 ? box_map(p.w, kBoxColumns, S::kRows) : CUtensorMap{}};
-  launch_early(ring_kernel<S, Adapter>, blocks, kRingThreads, kShared, stream, maps, p, adapter);
+  launch_early(ring_kernel<S, T, Adapter>, blocks, kRingThreads, kShared, stream, maps, p, adapter);
   check_launch("linear");
 }
 
 template <class S>
 void launch(const Product& p, cudaStream_t stream) {
-  launch_with<S>(p, NoAdapter(), stream);
+  p.end.y_f32 ? launch_with<S, uint32_t>(p, NoAdapter(), stream) : launch_with<S, uint16_t>(p, NoAdapter(), stream);
 }
 template <class S>
 void launch_adapted(const Product& p, const InnerProducts& inner, cudaStream_t stream) {
-  launch_with<S>(p, ring_adapter<Inner<S>>(p.x, inner), stream);
+  with_groups(ring_adapter<Inner<S>>(p.x, inner),
+              [&](const auto& adapter) { launch_with<S, uint16_t>(p, adapter, stream); });
 }
 
 template <int kTokens, int kRows, int kBoxes>

@@ -98,10 +98,13 @@ struct Place {
 template <class LoadW, class LoadX>
 __device__ __forceinline__ void fill_ring(CopyRing ring, int steps, const LoadW& load_w, const LoadX& load_x) {
   const int stages = min(steps, ring.stages);
+#pragma unroll 1
   for (int step = 0; step < stages; ++step, ring.next()) load_w(ring, step);
   ring.stage = 0, ring.parity = 0;
   wait_for_previous();
+#pragma unroll 1
   for (int step = 0; step < stages; ++step, ring.next()) load_x(ring, step);
+#pragma unroll 1
   for (int step = stages; step < steps; ++step, ring.next()) {
     barrier_wait(ring.empty(), ring.parity ^ 1);
     load_w(ring, step);
@@ -130,6 +133,7 @@ template <class S>
 __device__ void walk_ring(float (&acc)[S::kTokenTiles][4], int steps, CopyRing ring, int lane) {
   begin_products();
   uint32_t walked = 0;  // the barrier of the stage before
+#pragma unroll 1
   for (int step_of_ring = 0; step_of_ring < steps; ++step_of_ring, ring.next()) {
     barrier_wait(ring.full(), ring.parity);
 #pragma unroll

@@ -13,7 +13,6 @@
 namespace lockstep::kernels::cuda {
 
 inline constexpr int kInnerColumns = 16;
-inline constexpr int kMostGroups = 4;  // of 16 ranks, of a pair that is expanded
 
 struct RingPair {
   const bf16* b;
@@ -30,11 +29,26 @@ struct RingAdapter {
   bool expand;
   uint32_t* counters;  // blocks of h that have ended, blocks that know of all of them
 };
+// Whose expanded pairs have at most 16 kGroups ranks. Code that does not run costs time, too: a layer's kernels share
+// the instruction cache, and every one that has to come from memory again takes a microsecond more.
+template <int kGroups_>
+struct RanksAdapter : RingAdapter {
+  static constexpr int kGroups = kGroups_;
+};
 struct NoAdapter {
-  static constexpr int blocks = 0;
+  static constexpr int blocks = 0, kGroups = 0;
 };
 template <class Adapter>
-inline constexpr bool kHasAdapter = std::is_same_v<Adapter, RingAdapter>;
+inline constexpr bool kHasAdapter = Adapter::kGroups > 0;
+
+// launch(the adapter, of as many groups as its ranks need)
+template <class Launch>
+void with_groups(const RingAdapter& adapter, const Launch& launch) {
+  int most = 0;
+  for (int i = 0; i < adapter.count; ++i) most = std::max(most, adapter.pair[i].rank);
+  if (most <= 16 || !adapter.expand) return launch(RanksAdapter<1>{adapter});
+  launch(RanksAdapter<4>{adapter});
+}
 
 // Of fewer tokens than the base's blocks, so that h is there before their chains end.
 template <class S, int kMostTokens>
@@ -121,6 +135,7 @@ struct DeltaOutput {
   float scale = 0;
 
   __device__ static DeltaOutput of(const RingAdapter& adapter, int64_t output) {
+#pragma unroll 1
     for (int p = 0; p < adapter.count; ++p) {
       const RingPair& pair = adapter.pair[p];
       const auto at = static_cast<int>(output) - pair.out_begin;
@@ -134,9 +149,13 @@ struct DeltaOutput {
     return __bfloat16_as_ushort(b[max(min(k, rank - 1), 0) * stride]);
   }
   // Ranks k and k + 1 of a row of h, or others of the pair where the weights are zeros.
-  __device__ __forceinline__ const bf16* inputs(int k) const { return h + max(min(k, rank - 2), 0); }
+  __device__ __forceinline__ const bf16* inputs(int k) const {
+    return h + max(min(k, rank - 2), 0);
+  }
   // Of a word that was read for ranks k and k + 1.
-  __device__ __forceinline__ uint32_t masked(uint32_t word, int k) const { return k < rank ? word : 0; }
+  __device__ __forceinline__ uint32_t masked(uint32_t word, int k) const {
+    return k < rank ? word : 0;
+  }
   // What y becomes; value and y count as stored.
   __device__ __forceinline__ float add(float value, float delta) const {
     return rank > 0 ? __fadd_rn(__bfloat162float(__float2bfloat16_rn(value)), __fmaf_rn(scale, delta, 0.0f)) : value;
@@ -144,7 +163,7 @@ struct DeltaOutput {
 };
 
 // Of a thread's two outputs of its warp's tile of 16 (Place: output_of(0), output_of(2)). kApart: of two pairs.
-template <bool kApart>
+template <bool kApart, int kGroups>
 class TileDelta {
  public:
   // Before the launch's x is there: asks for B.
@@ -153,7 +172,7 @@ class TileDelta {
     if (!adapter.expand) output_[0].rank = output_[1].rank = 0;
     groups_ = (max(output_[0].rank, output_[1].rank) + 15) / 16;
 #pragma unroll
-    for (int g = 0; g < kMostGroups; ++g) {
+    for (int g = 0; g < kGroups; ++g) {
       if (g >= groups_) break;
 #pragma unroll
       for (int i = 0; i < 4; ++i)
@@ -170,7 +189,7 @@ class TileDelta {
     constexpr int kInputs = kApart ? 4 : 2;
     float d[kTokenTiles][4] = {}, other[kApart ? kTokenTiles : 1][4] = {};  // of the first output; of the second
 #pragma unroll
-    for (int g = 0; g < kMostGroups; ++g) {
+    for (int g = 0; g < kGroups; ++g) {
       if (g >= groups_) break;
       const bf16* from[kInputs];
 #pragma unroll
@@ -207,13 +226,13 @@ class TileDelta {
 
   DeltaOutput output_[2];
   int k_, groups_;
-  uint16_t b_[kMostGroups][4][2];  // as they come: nothing waits for them before they are used
+  uint16_t b_[kGroups][4][2];  // as they come: nothing waits for them before they are used
 };
 
 struct NoDelta {
   __device__ NoDelta(const NoAdapter&, int64_t, int64_t, int) {}
 };
 template <class Adapter, bool kApart>
-using DeltaOf = std::conditional_t<kHasAdapter<Adapter>, TileDelta<kApart>, NoDelta>;
+using DeltaOf = std::conditional_t<kHasAdapter<Adapter>, TileDelta<kApart, Adapter::kGroups>, NoDelta>;
 
 }  // namespace lockstep::kernels::cuda

@@ -102,8 +102,8 @@ void launch_with(const Product& p, const Adapter& adapter, cudaStream_t stream) 
 
 template <class S>
 void launch(const Product& p, const InnerProducts* inner, cudaStream_t stream) {
-  if (inner) return launch_with<S>(p, ring_adapter<Inner<S>>(p.x, *inner), stream);
-  launch_with<S>(p, NoAdapter(), stream);
+  if (!inner) return launch_with<S>(p, NoAdapter(), stream);
+  with_groups(ring_adapter<Inner<S>>(p.x, *inner), [&](const auto& adapter) { launch_with<S>(p, adapter, stream); });
 }
 
 struct SwigluKernel {

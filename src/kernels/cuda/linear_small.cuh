@@ -45,7 +45,7 @@ struct Product {
 };
 
 // An adapter's pairs beside a product: h = x A, next to each other in one matrix, then y += scale h B if `expand`.
-inline constexpr int kMostInner = 4;
+inline constexpr int kMostInner = kMostSitePairs;
 struct InnerPair {
   Operand a;      // [rank, K], aligned
   const bf16* b;  // [rank, outputs]
@@ -68,8 +68,8 @@ struct SmallKernel {
   int tokens = 0, rows = 0;
   size_t shared_bytes = 0;
   void (*launch)(const Product&, cudaStream_t) = nullptr;
-  // Of linear_ring.cu: wants aligned operands, begins early, makes an adapter's products in the same launch; without
-  // outputs h alone.
+  // Of linear_ring.cu: wants aligned operands, begins early, makes an adapter's products in the same launch, of bf16;
+  // without outputs h alone.
   void (*launch_adapted)(const Product&, const InnerProducts&, cudaStream_t) = nullptr;
 
   bool ring() const { return launch_adapted != nullptr; }
