@@ -22,7 +22,27 @@ constexpr int block_threads(int row_threads) {
   return row_threads < 128 ? 128 : row_threads;
 }
 
-template <int kThreads>
+// Eight elements; those from `count` on, which are all of them or none when kWhole, read as 0 and are not stored.
+template <bool kWhole>
+__device__ __forceinline__ uint4 load_piece(const bf16* p, int count, bool aligned) {
+  if constexpr (kWhole) return count > 0 ? *reinterpret_cast<const uint4*>(p) : uint4{};
+  return load_bf16x8(p, count, aligned);
+}
+template <bool kWhole>
+__device__ __forceinline__ void load_floats(float (&v)[8], const float* p, int count, bool aligned) {
+  if constexpr (kWhole) {
+    const float4 low = count > 0 ? reinterpret_cast<const float4*>(p)[0] : float4{};
+    const float4 high = count > 0 ? reinterpret_cast<const float4*>(p)[1] : float4{};
+    v[0] = low.x, v[1] = low.y, v[2] = low.z, v[3] = low.w;
+    v[4] = high.x, v[5] = high.y, v[6] = high.z, v[7] = high.w;
+  } else {
+    load8(v, p, count, aligned);
+  }
+}
+
+// kWhole: widths and addresses are multiples of eight elements. The kernel is then less than half as long, which a
+// decode step notices: its kernels share the instruction cache.
+template <int kThreads, bool kWhole>
 __global__ void __launch_bounds__(block_threads(kThreads)) norm_kernel(Matrix y, Matrix x, Norm norm) {
   __shared__ float shared[kThreads / 32];
   const int64_t row = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / kThreads;
@@ -35,13 +55,13 @@ __global__ void __launch_bounds__(block_threads(kThreads)) norm_kernel(Matrix y,
 #pragma unroll
   for (int j = 0; j < kPieces; ++j) {
     const int column = 8 * (thread + j * kThreads);
-    load8(weight[j], norm.weight + column, norm.width - column, norm.weight_aligned);
+    load_floats<kWhole>(weight[j], norm.weight + column, norm.width - column, norm.weight_aligned);
   }
   wait_for_previous();
 #pragma unroll
   for (int j = 0; j < kPieces; ++j) {
     const int column = 8 * (thread + j * kThreads);
-    input[j] = load_bf16x8(x.at(row, column), norm.width - column, x.aligned);
+    input[j] = load_piece<kWhole>(x.at(row, column), norm.width - column, x.aligned);
   }
   float squares = 0;
 #pragma unroll
@@ -53,7 +73,8 @@ __global__ void __launch_bounds__(block_threads(kThreads)) norm_kernel(Matrix y,
     const int column = 8 * (thread + j * kThreads);
     float v[8];
     normed(v, input[j], rstd, weight[j]);
-    store8(y.at(row, column), v, norm.width - column, y.aligned);
+    if (!kWhole || column < norm.width)
+      store8(y.at(row, column), v, kWhole ? 8 : norm.width - column, kWhole || y.aligned);
   }
 }
 
@@ -138,7 +159,10 @@ void rmsnorm_forward(Tensor y, Tensor rstd, ConstTensor x, ConstTensor weight, f
   const Norm norm = norm_of(x, weight, rstd, eps, "rmsnorm_forward");
   if (norm.rows == 0) return;
   for_width(norm, "rmsnorm_forward", [&](auto threads, unsigned grid, int block) {
-    launch_early(norm_kernel<threads.value>, grid, block, 0, stream_of(stream), Matrix(y), Matrix(x), norm);
+    const Matrix to(y), from(x);
+    const bool whole = to.aligned && from.aligned && norm.weight_aligned && norm.width % 8 == 0;
+    launch_early(whole ? norm_kernel<threads.value, true> : norm_kernel<threads.value, false>, grid, block, 0,
+                 stream_of(stream), to, from, norm);
   });
   check_launch("rmsnorm_forward", {y, x});
 }
