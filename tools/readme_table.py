@@ -59,7 +59,7 @@ def gpu_rows(record):
         value, limit = ours[key], ours.get(key + "_percent_of_limit")
         if sub:
             value, limit = value[sub], limit[sub] if limit else None
-        return label, number(value), f"{limit:.0f} %" if limit else "", peer or "", f"{ratio:.2g}x" if ratio else ""
+        return label, number(value), f"{limit:.0f} %" if limit else "", peer or "", f"{ratio:.3g}x" if ratio else ""
 
     yield row("LoRA SFT, rank 16, 8 x 2048, tok/s", "train_tok_s", peer=of_peers(lambda peer: peer["train_tok_s"]),
               ratio=ratio_to_peer("train"))
