@@ -14,7 +14,7 @@ import statistics
 import time
 
 os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
-os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # with a pool of processes compiling never ended here
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # with a pool of processes compiling did not end on an H200 machine
 import peft
 import torch
 import transformers
