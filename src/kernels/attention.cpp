@@ -233,17 +233,17 @@ void heads_attention_forward(Tensor o, Tensor qk, Tensor qkv, const PendingDelta
                              const AttentionRows& rows, Stream& stream) {
   constexpr const char* kOp = "heads_attention_forward";
   const int64_t count = rows_of(qkv), width = shape.heads * shape.head_dim;
+  if (!delta.empty()) {
+    require_heads_forward(qk, {}, qkv, norms, positions, shape, rows, true, stream);
+    require_delta(qkv, delta, kOp, stream);
+    if (cuda::heads_forward(qk, {}, qkv, delta, false, norms, table, positions, shape, rows.device, true, stream))
+      return attention_forward(o, {}, qk.cols(0, width), shape, rows, stream);
+    add_delta(qkv, delta, stream);
+  }
   if (stream.device() == Device::cuda) {
     require_heads(qkv, shape.heads + 2 * shape.kv_heads, shape, norms, positions, kOp, "qkv", stream);
     require_tensor(o, qkv.dtype, {count, width}, kOp, "o");
     require_sequences(rows.sequences, count, kOp);
-    if (!delta.empty()) {
-      require_heads_forward(qk, {}, qkv, norms, positions, shape, rows, true, stream);
-      require_delta(qkv, delta, kOp, stream);
-      if (cuda::heads_forward(qk, {}, qkv, delta, false, norms, table, positions, shape, rows.device, true, stream))
-        return attention_forward(o, {}, qk.cols(0, width), shape, rows, stream);
-      add_delta(qkv, delta, stream);
-    }
     if (cuda::heads_attention_forward(o, qk, qkv, norms, table, positions, shape, rows.device, stream)) return;
   }
   heads_forward(qk, {}, qkv, norms, table, positions, shape, rows, true, stream);

@@ -291,5 +291,28 @@ TEST(DeltaCpu, IsAGpus) {
   EXPECT_NO_THROW(add_delta(y, {}, stream));
 }
 
+// An op that takes a delta refuses it there, too: it would be dropped.
+TEST(DeltaCpu, IsRefusedByAttention) {
+  Stream stream({.threads = 1});
+  Workbench bench(stream);
+  const AttentionShape shape{.heads = 1, .kv_heads = 1, .head_dim = 8, .scale = 1};
+  const Tensor qkv = bench.activations(random_values(48, 1), {2, 24}),
+               h = bench.activations(random_values(4, 2), {2, 2});
+  const Tensor qk = bench.activations(random_values(32, 3), {2, 16}),
+               o = bench.activations(random_values(16, 4), {2, 8});
+  const LoraPair pair{.a = bench.activations(random_values(16, 5), {8, 2}),
+                      .b = bench.activations(random_values(48, 6), {2, 24})};
+  std::vector<float> block(static_cast<size_t>(shape.block_elements()));
+  std::vector<void*> blocks = {block.data()};
+  const std::vector<AttentionSequence> sequences = {{0, 2, 0, blocks}};
+  const std::vector<int32_t> positions = {0, 1};
+  const RopeTable table = make_rope_table(std::vector<float>(4, 0.5f), 16, 1, stream);
+  const auto run = [&](const PendingDelta& delta) {
+    heads_attention_forward(o, qk, qkv, delta, {}, table, positions, shape, sequences, stream);
+  };
+  EXPECT_THROW(run({.h = h, .pairs = std::span(&pair, 1)}), DeviceError);
+  EXPECT_NO_THROW(run({}));
+}
+
 }  // namespace
 }  // namespace lockstep::kernels::testing
