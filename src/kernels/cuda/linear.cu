@@ -72,25 +72,22 @@ void linear_forward(Tensor y, ConstTensor x, const PackedWeight& weight, ConstTe
 
 namespace {
 
-// The adapter's part of a launch of linear_ring.cu; nothing if it does not suit. It is expanded where B does.
-InnerProducts inner_products(const Tensor& h, std::span<const LoraPair> pairs, Library* library) {
+// The adapter's part of a launch of linear_ring.cu; nothing if it does not suit. With counters it is expanded where it
+// can be.
+InnerProducts inner_products(const Tensor& h, std::span<const LoraPair> pairs, uint32_t* counters) {
   constexpr int64_t kMostRank = 256;  // of all pairs: more blocks for A than that delay those of the base
-  InnerProducts inner{.h = data_of<bf16>(h), .h_stride = h.row_stride};
-  if (pairs.size() > kMostInner || total_rank(pairs) > kMostRank) return inner;
-  inner.expand = library != nullptr && reinterpret_cast<uintptr_t>(h.data) % 4 == 0 && h.row_stride % 2 == 0;
-  if (library) inner.counters = static_cast<uint32_t*>(library->counters.data());
+  if (pairs.size() > kMostInner || total_rank(pairs) > kMostRank) return {};
+  InnerProducts inner{.pairs = pairs, .h = data_of<bf16>(h), .h_stride = h.row_stride, .counters = counters};
+  inner.expand = counters && reinterpret_cast<uintptr_t>(h.data) % 4 == 0 && h.row_stride % 2 == 0;
   for (const LoraPair& pair : pairs) {
-    inner.pair[inner.count] = {.a = operand(pair.a),
-                               .b = data_of<bf16>(pair.b),
-                               .out_begin = static_cast<int>(pair.out_begin),
-                               .outputs = static_cast<int>(pair.b[1]),
-                               .scale = pair.scale};
-    if (!inner.pair[inner.count++].a.aligned) return {};
-    constexpr int64_t kMostExpandedRank = 64;
+    if (!operand(pair.a).aligned) return {};
     if (pair.rank() % 2 != 0 || pair.rank() > kMostExpandedRank || pair.out_begin % 16 != 0 || pair.b[1] % 16 != 0)
       inner.expand = false;
   }
   return inner;
+}
+uint32_t* counters_of(const Library& library) {
+  return static_cast<uint32_t*>(library.counters.data());
 }
 
 }  // namespace
@@ -108,9 +105,9 @@ bool normed_linear_forward(Tensor y, const LinearInput& input, const PackedWeigh
 AdaptedPart adapted_linear_begin(Tensor y, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
                                  ConstTensor residual, std::span<const LoraPair> pairs, Stream& stream) {
   Library& library = library_of(stream);
-  InnerProducts inner = inner_products(h, pairs, &library);
+  InnerProducts inner = inner_products(h, pairs, counters_of(library));
   const Product p = forward_product(y, x, weight, bias, residual);
-  if (inner.count == 0 || p.end.y_f32 || !p.x.aligned || !p.w.aligned || p.x.rows == 0 || p.x.rows > kRingRows)
+  if (inner.pairs.empty() || p.end.y_f32 || !p.x.aligned || !p.w.aligned || p.x.rows == 0 || p.x.rows > kRingRows)
     return AdaptedPart::nothing;
   Product sums = p;
   sums.end.bias = nullptr;  // changes no choice
@@ -126,15 +123,15 @@ AdaptedPart adapted_linear_begin(Tensor y, Tensor h, ConstTensor x, const Packed
 bool adapted_swiglu_forward(Tensor act, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
                             std::span<const LoraPair> pairs, Stream& stream) {
   Library& library = library_of(stream);
-  const InnerProducts inner = inner_products(h, pairs, &library);
-  if (inner.count == 0 || !inner.expand) return false;
+  const InnerProducts inner = inner_products(h, pairs, counters_of(library));
+  if (inner.pairs.empty() || !inner.expand) return false;
   return ring_swiglu(forward_product(act, x, weight, bias, {}), &inner, library.multiprocessors, stream_of(stream));
 }
 
 bool shrink_by_ring(Tensor h, ConstTensor x, std::span<const LoraPair> pairs, Stream& stream) {
   const InnerProducts inner = inner_products(h, pairs, nullptr);
   const Operand rows = operand(x);
-  if (inner.count == 0 || !rows.aligned || rows.rows > kRingRows || ring_kernels(rows.rows).empty()) return false;
+  if (inner.pairs.empty() || !rows.aligned || rows.rows > kRingRows || ring_kernels(rows.rows).empty()) return false;
   ring_kernels(rows.rows).front().launch_adapted({.x = rows}, inner, stream_of(stream));
   return true;
 }

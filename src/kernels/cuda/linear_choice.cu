@@ -368,8 +368,6 @@ const SmallKernel* adapted_ring(const Library& library, const Product& p, const 
                                 const InnerProducts& inner) {
   // What an adapter costs that is not part of its product's launch: two more launches, one of them on a queue beside.
   constexpr float kApartMilliseconds = 0.004f;
-  int64_t column_blocks = 0;
-  for (int i = 0; i < inner.count; ++i) column_blocks += (inner.pair[i].rank() + 15) / 16;
   const auto waves = [&](int64_t blocks) { return (blocks + library.multiprocessors - 1) / library.multiprocessors; };
   const SmallKernel* best = nullptr;
   float least = choice.milliseconds + kApartMilliseconds;
@@ -377,7 +375,7 @@ const SmallKernel* adapted_ring(const Library& library, const Product& p, const 
     if (!ring.kernel || !ring.kernel->can_expand()) continue;
     const int64_t tiles = (p.x.rows + ring.kernel->tokens - 1) / ring.kernel->tokens;
     const int64_t blocks = (p.outputs + ring.kernel->rows - 1) / ring.kernel->rows * tiles;
-    const int64_t all = blocks + column_blocks * ((p.x.rows + kRingInnerTokens - 1) / kRingInnerTokens);
+    const int64_t all = blocks + inner.blocks(p.x.rows, kRingInnerTokens);
     const float expected = ring.milliseconds * static_cast<float>(waves(all)) / static_cast<float>(waves(blocks));
     if (expected < least) least = expected, best = ring.kernel;
   }

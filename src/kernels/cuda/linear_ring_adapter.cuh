@@ -12,8 +12,6 @@
 
 namespace lockstep::kernels::cuda {
 
-inline constexpr int kInnerColumns = 16;
-
 struct RingPair {
   const bf16* b;
   int rank, out_begin, outputs, h_begin, first_block;
@@ -47,7 +45,7 @@ void with_groups(const RingAdapter& adapter, const Launch& launch) {
   int most = 0;
   for (int i = 0; i < adapter.count; ++i) most = std::max(most, adapter.pair[i].rank);
   if (most <= 16 || !adapter.expand) return launch(RanksAdapter<1>{adapter});
-  launch(RanksAdapter<4>{adapter});
+  launch(RanksAdapter<kMostExpandedRank / 16>{adapter});
 }
 
 // Of fewer tokens than the base's blocks, so that h is there before their chains end.
@@ -60,15 +58,20 @@ RingAdapter ring_adapter(const Operand& x, const InnerProducts& inner) {
   RingAdapter adapter{};
   adapter.x = box_map(x, kBoxColumns, Shape::kTokens);
   int column = 0;
-  for (int i = 0; i < inner.count; ++i) {
-    const InnerPair& pair = inner.pair[i];
-    adapter.a[i] = box_map(pair.a, kBoxColumns, kInnerColumns);
-    adapter.pair[i] = {pair.b, pair.rank(), pair.out_begin, pair.outputs, column, adapter.column_blocks, pair.scale};
-    column += pair.rank();
-    adapter.column_blocks += (pair.rank() + kInnerColumns - 1) / kInnerColumns;
+  for (const LoraPair& pair : inner.pairs) {
+    const int i = adapter.count++, rank = static_cast<int>(pair.rank());
+    adapter.a[i] = box_map(operand(pair.a), kBoxColumns, kInnerColumns);
+    adapter.pair[i] = {.b = data_of<bf16>(pair.b),
+                       .rank = rank,
+                       .out_begin = static_cast<int>(pair.out_begin),
+                       .outputs = static_cast<int>(pair.b[1]),
+                       .h_begin = column,
+                       .first_block = adapter.column_blocks,
+                       .scale = pair.scale};
+    column += rank;
+    adapter.column_blocks += (rank + kInnerColumns - 1) / kInnerColumns;
   }
-  adapter.count = inner.count;
-  adapter.blocks = adapter.column_blocks * static_cast<int>((x.rows + Shape::kTokens - 1) / Shape::kTokens);
+  adapter.blocks = static_cast<int>(inner.blocks(x.rows, Shape::kTokens));
   adapter.h = inner.h, adapter.h_stride = static_cast<int>(inner.h_stride);
   adapter.expand = inner.expand, adapter.counters = inner.counters;
   return adapter;

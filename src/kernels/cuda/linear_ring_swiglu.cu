@@ -127,10 +127,7 @@ bool ring_swiglu(const Product& p, const InnerProducts* adapter, int multiproces
     return false;
   const int64_t rows = p.x.rows;
   const auto& kernels = rows <= 8 ? kOf8 : rows <= 16 ? kOf16 : rows <= 32 ? kOf32 : kOf64;
-  int64_t inner_blocks = 0;
-  for (int i = 0; adapter && i < adapter->count; ++i)
-    inner_blocks +=
-        (adapter->pair[i].rank() + kInnerColumns - 1) / kInnerColumns * ((rows + kInnerTokens - 1) / kInnerTokens);
+  const int64_t inner_blocks = adapter ? adapter->blocks(rows, kInnerTokens) : 0;
   // What the last multiprocessor to end has done: to begin a block costs as much as some outputs.
   const auto longest = [&](const SwigluKernel& kernel) {
     constexpr int64_t kBeginning = 16;

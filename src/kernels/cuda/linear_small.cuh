@@ -44,23 +44,24 @@ struct Product {
   ProductEnd end;
 };
 
-// An adapter's pairs beside a product: h = x A, next to each other in one matrix, then y += scale h B if `expand`.
+// An adapter's pairs beside a product: h = x A, next to each other in one matrix, then y += scale h B if `expand`. No
+// pairs: nothing.
 inline constexpr int kMostInner = kMostSitePairs;
-struct InnerPair {
-  Operand a;      // [rank, K], aligned
-  const bf16* b;  // [rank, outputs]
-  int out_begin, outputs;
-  float scale;
-
-  int rank() const { return static_cast<int>(a.rows); }
-};
+inline constexpr int kInnerColumns = 16;  // of h, of one block
+inline constexpr int64_t kMostExpandedRank = 64;
 struct InnerProducts {
-  InnerPair pair[kMostInner];
-  int count = 0;
+  std::span<const LoraPair> pairs;  // aligned A
   bf16* h = nullptr;
   int64_t h_stride = 0;
-  bool expand = false;
+  bool expand = false;           // even ranks up to kMostExpandedRank, outputs in tiles of 16
   uint32_t* counters = nullptr;  // two zeros, which the launch leaves as zeros
+
+  // Of `tokens` rows each.
+  int64_t blocks(int64_t rows, int64_t tokens) const {
+    int64_t across = 0;
+    for (const LoraPair& pair : pairs) across += (pair.rank() + kInnerColumns - 1) / kInnerColumns;
+    return across * ((rows + tokens - 1) / tokens);
+  }
 };
 
 // A tile shape: one block computes `tokens` x `rows` outputs.
