@@ -151,36 +151,56 @@ Pairs make_pairs(Workbench& bench, int64_t in, int64_t rank, std::initializer_li
   return pairs;
 }
 
-// Whatever runs where: the bits are those of the three ops one after the other.
+// Products with an adapter on a GPU, against the ops one after the other.
+struct Adapted {
+  ConstTensor x, bias, residual;
+  Tensor h, y;  // [rows, total rank], [rows, outputs]
+  const PackedWeight& weight;
+  std::span<const LoraPair> pairs;
+  std::string what;
+};
+
+// check(case) for batches of few rows and of many, without and with bias and residual.
+template <class Check>
+void for_adapted(Workbench& bench, int64_t in, int64_t rank, std::initializer_list<int64_t> outs, const Check& check) {
+  const Arena::Scope scope(bench.arena);
+  const Pairs pairs = make_pairs(bench, in, rank, outs);
+  const PackedWeight weight = weight_of(bench, pairs.out, in);
+  const Tensor bias = bench.f32(random_values(pairs.out, 3), {pairs.out});
+  for (const int64_t rows : {1, 3, 8, 9, 16, 31, 33, 64, 65, 300}) {
+    const Arena::Scope of_rows(bench.arena);
+    const Tensor x = bench.activations(random_values(rows * in, 5), {rows, in});
+    const Tensor residual = bench.activations(random_values(rows * pairs.out, 6), {rows, pairs.out});
+    const Tensor h = bench.arena.alloc({rows, pairs.rank}, DType::bf16);
+    for (const bool full : {false, true}) {
+      const Arena::Scope of_case(bench.arena);
+      check(Adapted{.x = x,
+                    .bias = full ? ConstTensor(bias) : ConstTensor(),
+                    .residual = full ? ConstTensor(residual) : ConstTensor(),
+                    .h = h,
+                    .y = bench.poisoned_activations({rows, pairs.out}),
+                    .weight = weight,
+                    .pairs = pairs.all,
+                    .what = "rank " + std::to_string(rank) + ", " + std::to_string(rows) + " rows of " +
+                            std::to_string(in) + " -> " + std::to_string(pairs.out)});
+    }
+  }
+}
+
 TEST(LoraCuda, AdaptedLinearEqualsItsParts) {
   SKIP_WITHOUT_GPU();
   Stream stream({.device = Device::cuda});
   Workbench bench(stream);
   const auto check = [&](int64_t in, int64_t rank, std::initializer_list<int64_t> outs) {
-    const Arena::Scope scope(bench.arena);
-    const Pairs pairs = make_pairs(bench, in, rank, outs);
-    const PackedWeight weight = weight_of(bench, pairs.out, in);
-    const Tensor bias = bench.f32(random_values(pairs.out, 3), {pairs.out});
-    for (const int64_t rows : {1, 3, 8, 9, 16, 31, 64, 65, 300}) {
-      const Arena::Scope of_rows(bench.arena);
-      const Tensor x = bench.activations(random_values(rows * in, 5), {rows, in});
-      const Tensor residual = bench.activations(random_values(rows * pairs.out, 6), {rows, pairs.out});
-      const Tensor h = bench.arena.alloc({rows, pairs.rank}, DType::bf16);
-      const Tensor y = bench.arena.alloc({rows, pairs.out}, DType::bf16);
-      for (const bool full : {false, true}) {
-        const ConstTensor b = full ? ConstTensor(bias) : ConstTensor(),
-                          r = full ? ConstTensor(residual) : ConstTensor();
-        add_delta(y, adapted_linear_begin(y, h, x, weight, b, r, pairs.all, stream), stream);
-        const std::vector<std::byte> together = bytes_of(y, stream), inner = bytes_of(h, stream);
-        lora_shrink(h, x, pairs.all, stream);
-        linear_forward(y, x, weight, b, r, stream);
-        lora_expand(y, h, pairs.all, stream);
-        const std::string what = "rank " + std::to_string(rank) + ", " + std::to_string(rows) + " rows of " +
-                                 std::to_string(in) + " -> " + std::to_string(pairs.out);
-        expect_same_rows(together, bytes_of(y, stream), what);
-        expect_same_rows(inner, bytes_of(h, stream), what + ", h");
-      }
-    }
+    for_adapted(bench, in, rank, outs, [&](const Adapted& c) {
+      add_delta(c.y, adapted_linear_begin(c.y, c.h, c.x, c.weight, c.bias, c.residual, c.pairs, stream), stream);
+      const std::vector<std::byte> together = bytes_of(c.y, stream), inner = bytes_of(c.h, stream);
+      lora_shrink(c.h, c.x, c.pairs, stream);
+      linear_forward(c.y, c.x, c.weight, c.bias, c.residual, stream);
+      lora_expand(c.y, c.h, c.pairs, stream);
+      expect_same_rows(together, bytes_of(c.y, stream), c.what);
+      expect_same_rows(inner, bytes_of(c.h, stream), c.what + ", h");
+    });
   };
   for (const int64_t rank : {4, 8, 16, 32, 40, 64}) check(1024, rank, {2048, 1024, 1000});
   for (const int64_t rank : {2, 16, 20, 32, 48, 64, 66}) check(1024, rank, {2048, 1024, 1024});
@@ -195,28 +215,16 @@ TEST(LoraCuda, AdaptedSwigluEqualsItsParts) {
   Stream stream({.device = Device::cuda});
   Workbench bench(stream);
   const auto check = [&](int64_t in, int64_t rank, std::initializer_list<int64_t> outs) {
-    const Arena::Scope scope(bench.arena);
-    const Pairs pairs = make_pairs(bench, in, rank, outs);
-    const PackedWeight weight = weight_of(bench, pairs.out, in);
-    const Tensor bias = bench.f32(random_values(pairs.out, 3), {pairs.out});
-    for (const int64_t rows : {1, 3, 8, 9, 16, 31, 33, 64, 65, 300}) {
-      const Arena::Scope of_rows(bench.arena);
-      const Tensor x = bench.activations(random_values(rows * in, 5), {rows, in});
-      const Tensor h = bench.arena.alloc({rows, pairs.rank}, DType::bf16);
-      const Tensor gate_up = bench.arena.alloc({rows, pairs.out}, DType::bf16);
-      const Tensor together = bench.poisoned_activations({rows, pairs.out / 2});
-      const Tensor apart = bench.poisoned_activations({rows, pairs.out / 2});
-      for (const ConstTensor& b : {ConstTensor(), ConstTensor(bias)}) {
-        adapted_swiglu_forward(together, gate_up, h, x, weight, b, pairs.all, stream);
-        lora_shrink(h, x, pairs.all, stream);
-        linear_forward(gate_up, x, weight, b, {}, stream);
-        lora_expand(gate_up, h, pairs.all, stream);
-        swiglu_forward(apart, gate_up, stream);
-        expect_same_rows(bytes_of(together, stream), bytes_of(apart, stream),
-                         "rank " + std::to_string(rank) + ", " + std::to_string(rows) + " rows of " +
-                             std::to_string(in) + " -> " + std::to_string(pairs.out));
-      }
-    }
+    for_adapted(bench, in, rank, outs, [&](const Adapted& c) {
+      const Tensor together = bench.poisoned_activations({c.y[0], c.y[1] / 2});
+      const Tensor apart = bench.poisoned_activations({c.y[0], c.y[1] / 2});
+      adapted_swiglu_forward(together, c.y, c.h, c.x, c.weight, c.bias, c.pairs, stream);
+      lora_shrink(c.h, c.x, c.pairs, stream);
+      linear_forward(c.y, c.x, c.weight, c.bias, {}, stream);
+      lora_expand(c.y, c.h, c.pairs, stream);
+      swiglu_forward(apart, c.y, stream);
+      expect_same_rows(bytes_of(together, stream), bytes_of(apart, stream), c.what);
+    });
   };
   for (const int64_t rank : {2, 8, 16, 20, 32, 64, 66}) check(1024, rank, {3072, 3072});
   check(1024, 16, {6144});
