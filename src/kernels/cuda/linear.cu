@@ -130,10 +130,7 @@ bool adapted_swiglu_forward(Tensor act, Tensor h, ConstTensor x, const PackedWei
 
 bool shrink_by_ring(Tensor h, ConstTensor x, std::span<const LoraPair> pairs, Stream& stream) {
   const InnerProducts inner = inner_products(h, pairs, nullptr);
-  const Operand rows = operand(x);
-  if (inner.pairs.empty() || !rows.aligned || rows.rows > kRingRows || ring_kernels(rows.rows).empty()) return false;
-  ring_kernels(rows.rows).front().launch_adapted({.x = rows}, inner, stream_of(stream));
-  return true;
+  return !inner.pairs.empty() && ring_inner(operand(x), inner, stream_of(stream));
 }
 
 void linear_backward_input(Tensor dx, ConstTensor dy, const PackedWeight& weight, bool accumulate, Stream& stream) {

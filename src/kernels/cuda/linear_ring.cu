@@ -137,12 +137,11 @@ __global__ void __launch_bounds__(kRingThreads)
 template <class S, class T, class Adapter>
 void launch_with(const Product& p, const Adapter& adapter, cudaStream_t stream) {
   const int64_t across = (p.outputs + S::kRows - 1) / S::kRows, below = (p.x.rows + S::kTokens - 1) / S::kTokens;
+  if (across * below == 0) return;
   const auto blocks = static_cast<unsigned>(across * below + adapter.blocks);
-  if (p.x.rows == 0 || blocks == 0) return;
   constexpr size_t kShared = std::max(S::kSharedBytes, Inner<S>::kSharedBytes);
   allow_shared<ring_kernel<S, T, Adapter>>(kShared);
-  const Maps maps{box_map(p.x, kBoxColumns, S::kTokens),
-                  p.outputs > 0 ? box_map(p.w, kBoxColumns, S::kRows) : CUtensorMap{}};
+  const Maps maps{box_map(p.x, kBoxColumns, S::kTokens), box_map(p.w, kBoxColumns, S::kRows)};
   launch_early(ring_kernel<S, T, Adapter>, blocks, kRingThreads, kShared, stream, maps, p, adapter);
   check_launch("linear");
 }
@@ -180,7 +179,39 @@ constexpr std::array<SmallKernel, 6> with_halves() {
   return {kernel_of<kTokens / 2, 16, 4>(), kernel_of<kTokens / 2, 32, 4>(), whole[0], whole[1], whole[2], whole[3]};
 }
 
+// ---- h alone ----
+
+template <class S>
+__global__ void __launch_bounds__(kRingThreads)
+    inner_kernel(const __grid_constant__ RingAdapter adapter, int64_t tokens, int64_t depth) {
+  if constexpr (kHasWgmma) {
+    extern __shared__ __align__(1024) uint8_t shared[];
+    make_inner<S>(adapter, tokens, depth, shared, static_cast<int>(threadIdx.x) / 32,
+                  static_cast<int>(threadIdx.x) % 32);
+  } else {
+    __trap();
+  }
+}
+
+template <int kTokens>
+void launch_inner(const Operand& x, const InnerProducts& inner, cudaStream_t stream) {
+  using S = Shape<kTokens, kInnerColumns, 4>;
+  const RingAdapter adapter = ring_adapter<S>(x, inner);
+  allow_shared<inner_kernel<S>>(S::kSharedBytes);
+  launch_early(inner_kernel<S>, static_cast<unsigned>(adapter.blocks), kRingThreads, S::kSharedBytes, stream, adapter,
+               x.rows, x.cols);
+}
+
 }  // namespace
+
+bool ring_inner(const Operand& x, const InnerProducts& inner, cudaStream_t stream) {
+  // A block has a multiprocessor to itself, and a large product beside it leaves few of them free.
+  constexpr int64_t kMostRows = 256;
+  if (!has_copy_engine() || !x.aligned || x.rows > kMostRows) return false;
+  const auto launch = x.rows <= 8 ? launch_inner<8> : x.rows <= kRingRows ? launch_inner<16> : launch_inner<64>;
+  launch(x, inner, stream);
+  return true;
+}
 
 std::span<const SmallKernel> ring_kernels(int64_t rows) {
   static const std::array of_8 = kernels_of<8, 4>(), of_16 = kernels_of<16, 4>();

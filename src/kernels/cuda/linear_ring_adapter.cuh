@@ -3,7 +3,7 @@
 // chains meanwhile; the warp that fills the ring then waits until h is complete, and the others add the rest.
 //
 // Blocks begin in the order of their numbers, and those of h wait for no other block: so they end, however few
-// multiprocessors there are.
+// multiprocessors there are. Were that ever not so, the launch fails after kMostWaitedCycles, and nothing hangs.
 #pragma once
 
 #include <type_traits>
@@ -116,10 +116,15 @@ __device__ void make_inner(const RingAdapter& adapter, int64_t tokens, int64_t d
 __device__ __forceinline__ void announce_inner(const RingAdapter& adapter, uint32_t others) {
   __syncwarp();
   if (!adapter.expand) return;
-  uint32_t ended;
-  do {
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];\n" : "=r"(ended) : "l"(adapter.counters) : "memory");
-  } while (ended < static_cast<uint32_t>(adapter.blocks));
+  constexpr int64_t kMostWaitedCycles = int64_t{1} << 36;  // half a minute
+  const int64_t begin = clock64();
+  const auto ended = [&] {
+    uint32_t count;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];\n" : "=r"(count) : "l"(adapter.counters) : "memory");
+    return count;
+  };
+  while (ended() < static_cast<uint32_t>(adapter.blocks))
+    if (clock64() - begin > kMostWaitedCycles) __trap();
   asm volatile("bar.arrive 1, 160;\n" ::: "memory");
   // The last to know resets the counters.
   if (threadIdx.x % 32 == 0 && atomicAdd(adapter.counters + 1, 1u) == others - 1)

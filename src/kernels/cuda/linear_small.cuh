@@ -69,8 +69,7 @@ struct SmallKernel {
   int tokens = 0, rows = 0;
   size_t shared_bytes = 0;
   void (*launch)(const Product&, cudaStream_t) = nullptr;
-  // Of linear_ring.cu: wants aligned operands, begins early, makes an adapter's products in the same launch, of bf16;
-  // without outputs h alone.
+  // Of linear_ring.cu: wants aligned operands, begins early, makes an adapter's products in the same launch, of bf16.
   void (*launch_adapted)(const Product&, const InnerProducts&, cudaStream_t) = nullptr;
 
   bool ring() const { return launch_adapted != nullptr; }
@@ -84,8 +83,9 @@ const SmallKernel& any_kernel(bool transposed);
 inline constexpr int64_t kRingRows = 64;
 inline constexpr int kRingInnerTokens = 16;  // of a block that makes h
 std::span<const SmallKernel> ring_kernels(int64_t rows);
-// linear.cu: lora_shrink of up to kRingRows rows by the blocks that also stand beside a base product; false where they
-// do not suit.
+// linear_ring.cu: the adapter's h alone; false where its blocks do not suit.
+bool ring_inner(const Operand& x, const InnerProducts& inner, cudaStream_t stream);
+// linear.cu: lora_shrink by them.
 bool shrink_by_ring(Tensor h, ConstTensor x, std::span<const LoraPair> pairs, Stream& stream);
 // The one to take for M rows when nothing has been measured.
 const SmallKernel& likely_kernel(const Product& product, size_t shared_limit, int multiprocessors);
