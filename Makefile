@@ -6,7 +6,7 @@ JOBS ?= $(shell nproc)
 SECONDS_EACH ?= 600
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-asan test-tsan fuzz bench interop format lint clean
+.PHONY: help setup build demo test test-asan test-tsan gpu-sanitizer fuzz bench interop format lint clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -31,6 +31,9 @@ test-asan: setup  ## The fast suite under AddressSanitizer and UBSan
 test-tsan: setup  ## The fast suite under ThreadSanitizer
 	@cmake --preset tsan -DLOCKSTEP_TEST_DATA="$(TEST_DATA)" && cmake --build --preset tsan -j $(JOBS)
 	@tools/run_tests.sh build/tsan
+
+gpu-sanitizer: build  ## The kernels' GPU tests under compute-sanitizer (TOOL=memcheck); minutes, on a GPU
+	@tools/gpu_sanitizer.sh $(BUILD)/kernels_test $(or $(TOOL),memcheck)
 
 fuzz: setup  ## Every parser (or FUZZ="http openai") under libFuzzer with ASan and UBSan, SECONDS_EACH=600; writes a record
 	@tools/setup.sh clang

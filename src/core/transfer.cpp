@@ -29,6 +29,13 @@ void copy(void* to, const void* from, size_t bytes, Stream& stream) {
   move_bytes(to, from, bytes, stream);
 }
 
+void copy_pieces(void* to, const void* from, size_t bytes, size_t stride, size_t count, Stream& stream) {
+  if (bytes == 0 || count == 0) return;
+  if (stream.device() == Device::cuda) return cuda::copy_pieces(to, from, bytes, stride, count, stream.native());
+  for (size_t i = 0; i < count; ++i)
+    std::memcpy(static_cast<std::byte*>(to) + i * stride, static_cast<const std::byte*>(from) + i * stride, bytes);
+}
+
 void zero(void* to, size_t bytes, Stream& stream) {
   if (bytes == 0) return;
   if (stream.device() == Device::cpu)

@@ -14,7 +14,9 @@ void upload(void* to, const void* from_host, size_t bytes, Stream& stream);
 // Waits for the ops queued before it.
 void download(void* to_host, const void* from, size_t bytes, Stream& stream);
 void copy(void* to, const void* from, size_t bytes, Stream& stream);  // within the device; queued
-void zero(void* to, size_t bytes, Stream& stream);                    // queued
+// The same for `count` pieces of `bytes` that lie `stride` bytes apart.
+void copy_pieces(void* to, const void* from, size_t bytes, size_t stride, size_t count, Stream& stream);
+void zero(void* to, size_t bytes, Stream& stream);  // queued
 
 // A copy of host memory in the stream's memory, taken from `arena` (of the stream's device).
 template <class T>

@@ -11,21 +11,31 @@ namespace {
 constexpr int64_t kSlabBytes = int64_t{16} << 20, kGpuSlabBytes = int64_t{256} << 20;
 }  // namespace
 
-BlockPool::BlockPool(int64_t block_bytes, int64_t max_bytes, Stream& stream)
-    : block_bytes_(block_bytes),
-      capacity_(max_bytes / block_bytes),
-      slab_blocks_(std::max<int64_t>(1, (stream.device() == Device::cpu ? kSlabBytes : kGpuSlabBytes) / block_bytes)),
-      stream_(stream) {}
+BlockPool::BlockPool(int64_t layers, int64_t layer_bytes, int64_t max_bytes, Stream& stream)
+    : layers_(layers), layer_bytes_(layer_bytes), capacity_(max_bytes / block_bytes()), stream_(stream) {
+  // Every slab has the spare block's place, as all have one stride.
+  const bool gpu = stream.device() == Device::cuda;
+  const int64_t spare = gpu ? 1 : 0;
+  const int64_t most = std::max<int64_t>(1, (gpu ? kGpuSlabBytes : kSlabBytes) / block_bytes() - spare);
+  const int64_t slabs = std::max<int64_t>(1, capacity_ / most);
+  slab_blocks_with_spare_ = (capacity_ + spare) / slabs;
+  slab_blocks_ = slab_blocks_with_spare_ - spare;
+  capacity_ = slabs * slab_blocks_;
+}
+
+void BlockPool::add_slab() {
+  const auto have = static_cast<int64_t>(references_.size());
+  slabs_.emplace_back(static_cast<size_t>(layers_ * layer_stride()), Buffer::Fill::none, stream_.device());
+  references_.resize(static_cast<size_t>(have + slab_blocks_), 0);
+  for (int64_t id = have + slab_blocks_; id-- > have;) free_.push_back(static_cast<Id>(id));
+  if (slabs_.size() > 1 || slab_blocks_with_spare_ == slab_blocks_) return;
+  for (int64_t l = 0; l < layers_; ++l)
+    zero(static_cast<std::byte*>(spare_memory()) + l * layer_stride(), static_cast<size_t>(layer_bytes_), stream_);
+}
 
 BlockPool::Id BlockPool::acquire() {
   if (in_use_ == capacity_) return kNone;
-  if (free_.empty()) {
-    const auto have = static_cast<int64_t>(references_.size());
-    const int64_t more = std::min(slab_blocks_, capacity_ - have);
-    slabs_.emplace_back(static_cast<size_t>(more * block_bytes_), Buffer::Fill::none, stream_.device());
-    references_.resize(static_cast<size_t>(have + more), 0);
-    for (int64_t id = have + more; id-- > have;) free_.push_back(static_cast<Id>(id));
-  }
+  if (free_.empty()) add_slab();
   const Id block = free_.back();
   free_.pop_back();
   references_[static_cast<size_t>(block)] = 1;
@@ -45,11 +55,17 @@ void BlockPool::release(Id block) {
 
 void* BlockPool::memory(Id block) const {
   return static_cast<std::byte*>(slabs_[static_cast<size_t>(block / slab_blocks_)].data()) +
-         block % slab_blocks_ * block_bytes_;
+         block % slab_blocks_ * layer_bytes_;
+}
+
+void* BlockPool::spare_memory() {
+  if (slabs_.empty()) add_slab();
+  return static_cast<std::byte*>(slabs_.front().data()) + slab_blocks_ * layer_bytes_;
 }
 
 void BlockPool::copy(Id to, Id from) const {
-  lockstep::copy(memory(to), memory(from), static_cast<size_t>(block_bytes_), stream_);
+  copy_pieces(memory(to), memory(from), static_cast<size_t>(layer_bytes_), static_cast<size_t>(layer_stride()),
+              static_cast<size_t>(layers_), stream_);
 }
 
 void BlockPool::release_memory() {

@@ -1,5 +1,8 @@
 // KV memory in blocks of 16 positions for all layers, counted by reference so that samples of one prompt share its
 // blocks.
+//
+// A layer's parts of all blocks of a slab lie side by side: a layer's attention then reads a few large pages of memory,
+// where whole blocks, one after the other, would have it touch a page for every block.
 #pragma once
 
 #include <cstdint>
@@ -18,25 +21,30 @@ class BlockPool {
   using Id = int32_t;
   static constexpr Id kNone = -1;
 
-  BlockPool(int64_t block_bytes, int64_t max_bytes, Stream& stream);
+  // layer_bytes: keys and values of 16 positions of one layer.
+  BlockPool(int64_t layers, int64_t layer_bytes, int64_t max_bytes, Stream& stream);
 
   Id acquire();  // one reference; kNone when all blocks are in use. ResourceError when the system has no memory for the
                  // next slab
   void retain(Id block);
   void release(Id block);
   int32_t references(Id block) const { return references_[static_cast<size_t>(block)]; }
-  void* memory(Id block) const;
+  void* memory(Id block) const;  // of its first layer; layer l is l * layer_stride() bytes on
+  void* spare_memory();  // likewise, of a block that is never handed out, on a GPU: rows of no sequence write to it
+  int64_t layer_stride() const { return slab_blocks_with_spare_ * layer_bytes_; }
   void copy(Id to, Id from) const;
 
   int64_t capacity() const { return capacity_; }  // blocks
   int64_t in_use() const { return in_use_; }      // blocks with a reference
   int64_t available() const { return capacity_ - in_use_; }
-  int64_t block_bytes() const { return block_bytes_; }
+  int64_t block_bytes() const { return layers_ * layer_bytes_; }
 
   void release_memory();  // gives the slabs back to the system; no block may be in use
 
  private:
-  int64_t block_bytes_, capacity_, slab_blocks_;
+  void add_slab();
+
+  int64_t layers_, layer_bytes_, capacity_, slab_blocks_, slab_blocks_with_spare_;
   Stream& stream_;
   int64_t in_use_ = 0;
   std::vector<Buffer> slabs_;

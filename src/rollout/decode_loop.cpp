@@ -46,8 +46,8 @@ class Staging {
 
 }  // namespace
 
-DecodeLoop::DecodeLoop(const model::Model& model, Stream& stream)
-    : model_(model), stream_(stream), arena_(stream.device()) {}
+DecodeLoop::DecodeLoop(const model::Model& model, BlockPool& pool, Stream& stream)
+    : model_(model), pool_(pool), stream_(stream), arena_(stream.device()) {}
 
 kernels::DecodeState DecodeLoop::place(std::span<const DecodeInput> inputs, int64_t rows, int64_t spans) {
   const auto count = static_cast<size_t>(rows);
@@ -56,7 +56,7 @@ kernels::DecodeState DecodeLoop::place(std::span<const DecodeInput> inputs, int6
   std::iota(sequence_of_row.begin(), sequence_of_row.end(), 0);
   std::vector<kernels::DeviceSequence> sequences(count);
   std::vector<kernels::SampleRow> samples(count);
-  std::vector<void*> blocks(count * static_cast<size_t>(blocks_each), padding_block_.data());
+  std::vector<void*> blocks(count * static_cast<size_t>(blocks_each), pool_.spare_memory());
   std::vector<kernels::AttentionSequence> running;
   for (size_t i = 0; i < count; ++i) {
     sequences[i] = {.row_begin = static_cast<int32_t>(i),
@@ -138,13 +138,14 @@ void DecodeLoop::step(const kernels::DecodeState& state, int64_t spans, float in
   const Tensor hidden = arena_.alloc({rows, c.width}, kernels::activation_dtype(stream_.device()));
   const Tensor logits = arena_.alloc({rows, c.vocab_size});
   model_.forward(hidden,
-                 model::DecodeRows{.tokens = std::span(state.tokens, count),
-                                   .positions = std::span(state.positions, count),
-                                   .sequences = sequences_,
-                                   .max_positions = std::min(positions, c.max_positions),
-                                   .kv_layer_stride = model_.kv_layer_elements(),
-                                   .adapter = adapter_,
-                                   .tiles = tiles_},
+                 model::DecodeRows{
+                     .tokens = std::span(state.tokens, count),
+                     .positions = std::span(state.positions, count),
+                     .sequences = sequences_,
+                     .max_positions = std::min(positions, c.max_positions),
+                     .kv_layer_stride = pool_.layer_stride() / dtype_bytes(kernels::activation_dtype(stream_.device())),
+                     .adapter = adapter_,
+                     .tiles = tiles_},
                  arena_, stream_);
   model_.logits(logits, hidden, arena_, stream_);
   kernels::decode_draw(state, logits, inv_temperature, stream_);
@@ -171,10 +172,6 @@ void DecodeLoop::run(std::span<const DecodeInput> inputs, int64_t steps, float i
   for (const DecodeInput& input : inputs) positions = std::max<int64_t>(positions, input.position + steps);
   const auto spans = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>((positions + kSpan - 1) / kSpan)));
   const int64_t rows = round_rows(static_cast<int64_t>(inputs.size()));
-  if (padding_block_.bytes() == 0)
-    padding_block_ = Buffer(static_cast<size_t>(model_.config().layers * model_.kv_layer_elements() *
-                                                dtype_bytes(kernels::activation_dtype(stream_.device()))),
-                            Buffer::Fill::zero, stream_.device());
   const kernels::DecodeState state = place(inputs, rows, spans);
   const Key key{rows,
                 spans,

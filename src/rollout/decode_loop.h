@@ -11,6 +11,7 @@
 #include "core/graph.h"
 #include "kernels/decode.h"
 #include "model/model.h"
+#include "rollout/block_pool.h"
 
 namespace lockstep::rollout {
 
@@ -37,7 +38,7 @@ class DecodeLoop {
   static constexpr int64_t kMostSteps = 16;
   static constexpr size_t kMostGraphs = 256;
 
-  DecodeLoop(const model::Model& model, Stream& stream);
+  DecodeLoop(const model::Model& model, BlockPool& pool, Stream& stream);
 
   // `results` is overwritten and valid for `steps` steps (at most kMostSteps). A result after a sequence's end means
   // nothing. Every row's bits are those of running it alone. Inputs of one adapter are best side by side, and among
@@ -57,6 +58,7 @@ class DecodeLoop {
   void step(const kernels::DecodeState& state, int64_t spans, float inv_temperature);
 
   const model::Model& model_;
+  BlockPool& pool_;
   Stream& stream_;
   Buffer state_, results_, spans_;  // device
   std::vector<std::byte> staged_;
@@ -65,7 +67,6 @@ class DecodeLoop {
   const lora::AdapterVersion* adapter_ = nullptr;
   lora::AdapterTiles host_tiles_;
   kernels::LoraTiles tiles_;
-  Buffer padding_block_;  // where padding rows store their keys
   Arena arena_;
   std::map<Key, Recorded> graphs_;
 };

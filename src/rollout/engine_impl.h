@@ -54,13 +54,12 @@ struct Engine::Impl {
         options(o, s.device()),
         stream(s),
         versions(model::linear_modules(model->config()), s.device()),
-        pool(model->config().layers * model->kv_layer_elements() * dtype_bytes(activations()), options.kv_bytes,
-             stream),
+        pool(model->config().layers, model->kv_layer_elements() * dtype_bytes(activations()), options.kv_bytes, stream),
         arena(stream.device()),
         sampler(*model, stream),
         cache(o.prefix_cache ? std::optional<PrefixCache>(std::in_place, pool) : std::nullopt),
         scheduler(pool, {options.max_sequences, options.max_batch_tokens}, stats, cache ? &*cache : nullptr) {
-    if (stream.device() == Device::cuda) decode_loop.emplace(*model, stream);
+    if (stream.device() == Device::cuda) decode_loop.emplace(*model, pool, stream);
   }
 
   DType activations() const { return kernels::activation_dtype(stream.device()); }

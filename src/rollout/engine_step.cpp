@@ -119,8 +119,10 @@ void Engine::Impl::run_rows(Tensor hidden) {
     else
       for (Sequence& sequence : request.sequences) add_draw(sequence);
   }
-  const model::RowBatch batch{
-      .tokens = tokens, .segments = segments, .kv_layer_stride = model->kv_layer_elements(), .wanted = wanted};
+  const model::RowBatch batch{.tokens = tokens,
+                              .segments = segments,
+                              .kv_layer_stride = pool.layer_stride() / dtype_bytes(activations()),
+                              .wanted = wanted};
   model->forward(hidden, batch, arena, stream);
 }
 

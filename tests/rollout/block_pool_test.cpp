@@ -12,7 +12,7 @@ namespace {
 TEST(BlockPool, RandomTrafficKeepsItsBooks) {
   constexpr int64_t kFloats = 64, kBlocks = 37;
   Stream stream({.threads = 1});
-  BlockPool pool(kFloats * 4, kBlocks * kFloats * 4 + 3, stream);
+  BlockPool pool(1, kFloats * 4, kBlocks * kFloats * 4 + 3, stream);
   EXPECT_EQ(pool.capacity(), kBlocks);
   std::map<BlockPool::Id, int> references;  // what the pool must know
   std::map<BlockPool::Id, float> contents;
@@ -59,10 +59,31 @@ TEST(BlockPool, RandomTrafficKeepsItsBooks) {
   EXPECT_EQ(pool.acquire(), BlockPool::kNone);
 }
 
+// Layers of a block lie apart, with those of other blocks between them.
+TEST(BlockPool, CopiesTheLayersOfOneBlock) {
+  constexpr int64_t kLayers = 5, kBytes = 1 << 20, kBlocks = 10;
+  Stream stream({.threads = 1});
+  BlockPool pool(kLayers, kBytes, kBlocks * kLayers * kBytes, stream);
+  EXPECT_EQ(pool.block_bytes(), kLayers * kBytes);
+  EXPECT_EQ(pool.capacity(), 9);  // three slabs of three: all slabs are alike
+  std::vector<BlockPool::Id> ids;
+  for (int64_t i = 0; i < pool.capacity(); ++i) ids.push_back(pool.acquire());
+  const auto layer = [&](BlockPool::Id id, int64_t l) {
+    return std::span(static_cast<char*>(pool.memory(id)) + l * pool.layer_stride(), kBytes);
+  };
+  const auto value = [](size_t block, int64_t l) { return static_cast<char>(8 * block + static_cast<size_t>(l)); };
+  for (size_t i = 0; i < ids.size(); ++i)
+    for (int64_t l = 0; l < kLayers; ++l) std::ranges::fill(layer(ids[i], l), value(i, l));
+  pool.copy(ids[7], ids[2]);
+  for (size_t i = 0; i < ids.size(); ++i)
+    for (int64_t l = 0; l < kLayers; ++l)
+      EXPECT_EQ(std::ranges::count(layer(ids[i], l), value(i == 7 ? 2 : i, l)), kBytes) << i << ", layer " << l;
+}
+
 TEST(BlockPool, GrowsOnDemandAndGivesMemoryBack) {
   const int64_t before = live_bytes();
   Stream stream({.threads = 1});
-  BlockPool pool(int64_t{4} << 20, int64_t{1} << 40, stream);
+  BlockPool pool(4, int64_t{1} << 20, int64_t{1} << 40, stream);
   EXPECT_EQ(live_bytes(), before);
   const BlockPool::Id first = pool.acquire();
   const int64_t one_slab = live_bytes() - before;
@@ -77,7 +98,7 @@ TEST(BlockPool, GrowsOnDemandAndGivesMemoryBack) {
 
 TEST(BlockTable, PopRollsBackWhatWasComputed) {
   Stream stream({.threads = 1});
-  BlockPool pool(64, 1 << 20, stream);
+  BlockPool pool(4, 16, 1 << 20, stream);
   BlockTable table;
   for (int i = 0; i < 3; ++i) table.push(pool, pool.acquire());
   EXPECT_EQ(table.memory()[2], pool.memory(table[2]));

@@ -23,7 +23,7 @@ class Simulation {
              bool early_stops = false, int64_t burst = 1)
       : early_stops_(early_stops),
         burst_(burst),
-        pool_(kBlock * 4, blocks * kBlock * 4, stream_),
+        pool_(1, kBlock * 4, blocks * kBlock * 4, stream_),
         limits_(limits),
         requests_(requests),
         prompts_(requests.size()),

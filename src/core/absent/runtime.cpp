@@ -43,6 +43,9 @@ void zero(void*, size_t, void*) {
 void copy(void*, const void*, size_t, void*) {
   absent();
 }
+void copy_pieces(void*, const void*, size_t, size_t, size_t, void*) {
+  absent();
+}
 
 void begin_recording(void*) {
   absent();

@@ -125,6 +125,11 @@ void copy(void* to, const void* from, size_t bytes, void* stream) {
   check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_of(stream)), "cudaMemcpy");
 }
 
+void copy_pieces(void* to, const void* from, size_t bytes, size_t stride, size_t count, void* stream) {
+  check(cudaMemcpy2DAsync(to, stride, from, stride, bytes, count, cudaMemcpyDeviceToDevice, stream_of(stream)),
+        "cudaMemcpy2D");
+}
+
 void begin_recording(void* stream) {
   check(cudaStreamBeginCapture(stream_of(stream), cudaStreamCaptureModeThreadLocal), "recording a graph");
 }

@@ -26,7 +26,9 @@ void destroy_event(void* event);
 void record_event(void* event, void* stream);
 void wait_event(void* event, void* stream);  // what is queued on the stream from now on runs after the event
 
-void zero(void* to, size_t bytes, void* stream);                    // nullptr: and wait
+void zero(void* to, size_t bytes, void* stream);  // nullptr: and wait
+void copy_pieces(void* to, const void* from, size_t bytes, size_t stride, size_t count,
+                 void* stream);                                     // device; queued
 void copy(void* to, const void* from, size_t bytes, void* stream);  // any direction; queued (pageable `from` is taken
                                                                     // before the call returns)
 

@@ -183,7 +183,7 @@ class Trial {
     return true;
   }
 
-  // The best of a few runs of what runs (same_bits); of one where that is hopeless beside `least`.
+  // The best of a few runs of what runs; of one where that is hopeless beside `least`.
   float milliseconds(const Choice& choice, float least) {
     if (weights_) return chain_milliseconds(choice, least);
     return best_milliseconds([&] { run(library_, product_, choice, stream_); }, least);
@@ -341,11 +341,13 @@ Choice fastest(Library& library, const Product& p, int64_t bucket, Numerics nume
   std::array<RingTime, kMostRings> rings{};
   size_t num_rings = 0;
   for (const Choice& candidate : candidates) {
-    if (numerics == Numerics::exact ? !trial.same_bits(candidate) : !trial.runs(candidate)) continue;
+    if (!trial.runs(candidate)) continue;
     const float elapsed = trial.milliseconds(candidate, least);
+    const bool ring = candidate.kernel && candidate.kernel->ring();
+    if (!ring && elapsed >= least) continue;
+    if (numerics == Numerics::exact && !trial.same_bits(candidate)) continue;
     if (elapsed < least) least = elapsed, best = candidate;
-    if (candidate.kernel && candidate.kernel->ring() && num_rings < rings.size())
-      rings[num_rings++] = {candidate.kernel, elapsed};
+    if (ring && num_rings < rings.size()) rings[num_rings++] = {candidate.kernel, elapsed};
   }
   best.milliseconds = least;
   best.rings = rings;

@@ -58,11 +58,7 @@ __device__ __forceinline__ void finish(float (&acc)[S::kTokenTiles][4], const ui
   constexpr bool kRounded = sizeof(T) == 2;
   const int64_t last = place.end - 1;
   if (p.end.bias) {
-    const float bias[2] = {p.end.bias[min(place.output_of(0), last)], p.end.bias[min(place.output_of(2), last)]};
-#pragma unroll
-    for (int j = 0; j < S::kTokenTiles; ++j)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) acc[j][e] = __fadd_rn(acc[j][e], bias[e / 2]);
+    add_bias(acc, {p.end.bias[min(place.output_of(0), last)], p.end.bias[min(place.output_of(2), last)]});
   }
   if (p.end.residual) {
 #pragma unroll

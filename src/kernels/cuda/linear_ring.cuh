@@ -93,6 +93,15 @@ struct Place {
   __device__ bool stored(int64_t tokens, int j, int e) const { return output_of(e) < end && token_of(j, e) < tokens; }
 };
 
+// Of a thread's two outputs, output_of(0) and output_of(2).
+template <int kTokenTiles>
+__device__ __forceinline__ void add_bias(float (&acc)[kTokenTiles][4], const float (&bias)[2]) {
+#pragma unroll
+  for (int j = 0; j < kTokenTiles; ++j)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) acc[j][e] = __fadd_rn(acc[j][e], bias[e / 2]);
+}
+
 // By one thread. load_w(ring, step) asks for what no other kernel changes, so the first stages are asked for before
 // those ahead have ended; load_x(ring, step) for the rest of the stage.
 template <class LoadW, class LoadX>

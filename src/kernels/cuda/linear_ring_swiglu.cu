@@ -45,12 +45,7 @@ __device__ void multiply(const Product& p, const Adapter& adapter, int first, in
   const DeltaOf<Adapter, true> b(adapter, stored ? gate : -1, stored ? up : -1, lane);
   wait_for_previous();
   walk_ring<S>(acc, steps, ring, lane);
-  if (p.end.bias) {
-#pragma unroll
-    for (int j = 0; j < S::kTokenTiles; ++j)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) acc[j][e] = __fadd_rn(acc[j][e], bias[e / 2]);
-  }
+  if (p.end.bias) add_bias(acc, bias);
   if constexpr (kHasAdapter<Adapter>) {
     wait_for_inner();
     if (stored) b.add_to(acc, adapter, 0, p.x.rows, lane);

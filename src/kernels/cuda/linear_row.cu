@@ -40,17 +40,7 @@ struct Launch {
                : "memory");
 }
 
-// Eight elements from `column`, zeros from the row's end on: a multiple of 64, so that all are inside or none.
-[[maybe_unused]] __device__ __forceinline__ uint4 load_columns(const bf16* x, int column, int width) {
-  return column < width ? *reinterpret_cast<const uint4*>(x + column) : uint4{};
-}
-[[maybe_unused]] __device__ __forceinline__ void load_columns(float (&v)[8], const float* weight, int column,
-                                                              int width) {
-  const float4 low = column < width ? reinterpret_cast<const float4*>(weight + column)[0] : float4{};
-  const float4 high = column < width ? reinterpret_cast<const float4*>(weight + column)[1] : float4{};
-  v[0] = low.x, v[1] = low.y, v[2] = low.z, v[3] = low.w;
-  v[4] = high.x, v[5] = high.y, v[6] = high.z, v[7] = high.w;
-}
+// Widths are multiples of 64, so that eight columns are all inside or none.
 
 // The row's norm with the threads that rmsnorm.cu gives it: the four warps stand for 16, or each of them for the one,
 // and writes its quarter. Zeros from the row's end to `padded`.
@@ -68,14 +58,15 @@ __device__ void put_normed(uint32_t to, int padded, const RowProduct& row, int w
   const auto load_weights = [&](int part) {
 #pragma unroll
     for (int j = 0; j < kNormPieces; ++j)
-      if (mine(j)) load_columns(weight[j], row.norm_weight, column_of(part, j), width);
+      if (mine(j)) load_all8(weight[j], row.norm_weight + column_of(part, j), column_of(part, j) < width);
   };
   load_weights(0);
   wait_for_previous();
 #pragma unroll
   for (int part = 0; part < kParts; ++part)
 #pragma unroll
-    for (int j = 0; j < kNormPieces; ++j) input[part][j] = load_columns(x, column_of(part, j), width);
+    for (int j = 0; j < kNormPieces; ++j)
+      input[part][j] = load_all8(x + column_of(part, j), column_of(part, j) < width);
   float sum = 0;
 #pragma unroll
   for (int part = 0; part < kParts; ++part) {
@@ -113,7 +104,7 @@ __device__ void put_normed(uint32_t to, int padded, const RowProduct& row, int w
     wait_for_previous();
 #pragma unroll 4
     for (int column = 8 * (32 * warp + lane); column < padded; column += 8 * kWarpgroup)
-      store_columns(to, column, load_columns(row.product.x.data, column, width));
+      store_columns(to, column, load_all8(row.product.x.data + column, column < width));
   } else if (width <= 32 * 8 * kNormPieces) {
     put_normed<32>(to, padded, row, warp, lane);
   } else if (width <= 128 * 8 * kNormPieces) {

@@ -25,19 +25,15 @@ constexpr int block_threads(int row_threads) {
 // Eight elements; those from `count` on, which are all of them or none when kWhole, read as 0 and are not stored.
 template <bool kWhole>
 __device__ __forceinline__ uint4 load_piece(const bf16* p, int count, bool aligned) {
-  if constexpr (kWhole) return count > 0 ? *reinterpret_cast<const uint4*>(p) : uint4{};
+  if constexpr (kWhole) return load_all8(p, count > 0);
   return load_bf16x8(p, count, aligned);
 }
 template <bool kWhole>
 __device__ __forceinline__ void load_floats(float (&v)[8], const float* p, int count, bool aligned) {
-  if constexpr (kWhole) {
-    const float4 low = count > 0 ? reinterpret_cast<const float4*>(p)[0] : float4{};
-    const float4 high = count > 0 ? reinterpret_cast<const float4*>(p)[1] : float4{};
-    v[0] = low.x, v[1] = low.y, v[2] = low.z, v[3] = low.w;
-    v[4] = high.x, v[5] = high.y, v[6] = high.z, v[7] = high.w;
-  } else {
+  if constexpr (kWhole)
+    load_all8(v, p, count > 0);
+  else
     load8(v, p, count, aligned);
-  }
 }
 
 // kWhole: widths and addresses are multiples of eight elements. The kernel is then less than half as long, which a

@@ -38,6 +38,17 @@ __device__ __forceinline__ uint4 load_bf16x8(const bf16* p, int count, bool alig
   return make_uint4(word[0], word[1], word[2], word[3]);
 }
 
+// Eight elements at a multiple of 16 bytes; zeros, and nothing is read, unless all are `there`.
+__device__ __forceinline__ uint4 load_all8(const bf16* p, bool there) {
+  return there ? *reinterpret_cast<const uint4*>(p) : uint4{};
+}
+__device__ __forceinline__ void load_all8(float (&v)[8], const float* p, bool there) {
+  const float4 low = there ? reinterpret_cast<const float4*>(p)[0] : float4{};
+  const float4 high = there ? reinterpret_cast<const float4*>(p)[1] : float4{};
+  v[0] = low.x, v[1] = low.y, v[2] = low.z, v[3] = low.w;
+  v[4] = high.x, v[5] = high.y, v[6] = high.z, v[7] = high.w;
+}
+
 __device__ __forceinline__ void widen(float (&v)[8], uint4 packed) {
   const uint32_t word[4] = {packed.x, packed.y, packed.z, packed.w};
 #pragma unroll
