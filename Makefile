@@ -32,7 +32,7 @@ test-tsan: setup  ## The fast suite under ThreadSanitizer
 	@cmake --preset tsan -DLOCKSTEP_TEST_DATA="$(TEST_DATA)" && cmake --build --preset tsan -j $(JOBS)
 	@tools/run_tests.sh build/tsan
 
-gpu-sanitizer: build  ## The kernels' GPU tests under compute-sanitizer (TOOL=memcheck); minutes, on a GPU
+gpu-sanitizer: build  ## The kernels' GPU tests under compute-sanitizer (TOOL=memcheck), on a GPU
 	@tools/gpu_sanitizer.sh $(BUILD)/kernels_test $(or $(TOOL),memcheck)
 
 fuzz: setup  ## Every parser (or FUZZ="http openai") under libFuzzer with ASan and UBSan, SECONDS_EACH=600; writes a record
