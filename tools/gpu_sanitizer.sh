@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # The GPU tests of a gtest binary under compute-sanitizer, in up to eight processes. Kernels are not chosen by time.
 #   gpu_sanitizer.sh build/release/kernels_test [TOOL=memcheck] [FILTER=all GPU tests]      TOOL: memcheck | racecheck | synccheck | initcheck
-# Fails if a tool reports an error, a test fails, or a part does not end within PART_SECONDS (1800).
+# Fails if a tool reports an error, a test fails, or a part does not end within PART_SECONDS (1800). The parts' output
+# goes to LOGS (beside the binary: sanitizer-TOOL).
 set -uo pipefail
 binary=${1:?usage: gpu_sanitizer.sh BINARY [TOOL] [FILTER]}
 tool=${2:-memcheck}

@@ -24,6 +24,7 @@ lora::LinearDelta begin_product(Tensor y, ConstTensor x, const kernels::PackedWe
                                     rows.dropout, *rows.arena, *rows.stream);
 }
 
+// The same, complete.
 void product(Tensor y, ConstTensor x, const kernels::PackedWeight& weight, const Vector& bias, ConstTensor residual,
              int64_t layer, Product which, const Rows& rows) {
   lora::adapted_linear_forward(y, x, weight, bias.view(), residual, layer, which, {rows.adapters, rows.tiles},

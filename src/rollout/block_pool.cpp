@@ -12,30 +12,28 @@ constexpr int64_t kSlabBytes = int64_t{16} << 20, kGpuSlabBytes = int64_t{256} <
 }  // namespace
 
 BlockPool::BlockPool(int64_t layers, int64_t layer_bytes, int64_t max_bytes, Stream& stream)
-    : layers_(layers), layer_bytes_(layer_bytes), capacity_(max_bytes / block_bytes()), stream_(stream) {
-  // Every slab has the spare block's place, as all have one stride.
-  const bool gpu = stream.device() == Device::cuda;
-  const int64_t spare = gpu ? 1 : 0;
-  const int64_t most = std::max<int64_t>(1, (gpu ? kGpuSlabBytes : kSlabBytes) / block_bytes() - spare);
-  const int64_t slabs = std::max<int64_t>(1, capacity_ / most);
-  slab_blocks_with_spare_ = (capacity_ + spare) / slabs;
-  slab_blocks_ = slab_blocks_with_spare_ - spare;
-  capacity_ = slabs * slab_blocks_;
+    : layers_(layers), layer_bytes_(layer_bytes), stream_(stream) {
+  const int64_t slab_bytes = stream.device() == Device::cpu ? kSlabBytes : kGpuSlabBytes;
+  const int64_t blocks = max_bytes / block_bytes() + 1;  // and the spare one
+  const int64_t slabs = std::max<int64_t>(1, blocks / std::max<int64_t>(1, slab_bytes / block_bytes()));
+  slab_blocks_ = blocks / slabs;
+  capacity_ = slabs * slab_blocks_ - 1;
 }
 
 void BlockPool::add_slab() {
-  const auto have = static_cast<int64_t>(references_.size());
+  const auto have = static_cast<Id>(references_.size()), more = static_cast<Id>(slab_blocks_);
   slabs_.emplace_back(static_cast<size_t>(layers_ * layer_stride()), Buffer::Fill::none, stream_.device());
-  references_.resize(static_cast<size_t>(have + slab_blocks_), 0);
-  for (int64_t id = have + slab_blocks_; id-- > have;) free_.push_back(static_cast<Id>(id));
-  if (slabs_.size() > 1 || slab_blocks_with_spare_ == slab_blocks_) return;
+  references_.resize(static_cast<size_t>(have + more), 0);
+  for (Id id = have + more; id-- > have;)
+    if (id != kSpare) free_.push_back(id);
+  if (have > 0) return;
   for (int64_t l = 0; l < layers_; ++l)
-    zero(static_cast<std::byte*>(spare_memory()) + l * layer_stride(), static_cast<size_t>(layer_bytes_), stream_);
+    zero(static_cast<std::byte*>(memory(kSpare)) + l * layer_stride(), static_cast<size_t>(layer_bytes_), stream_);
 }
 
 BlockPool::Id BlockPool::acquire() {
   if (in_use_ == capacity_) return kNone;
-  if (free_.empty()) add_slab();
+  while (free_.empty()) add_slab();
   const Id block = free_.back();
   free_.pop_back();
   references_[static_cast<size_t>(block)] = 1;
@@ -60,7 +58,7 @@ void* BlockPool::memory(Id block) const {
 
 void* BlockPool::spare_memory() {
   if (slabs_.empty()) add_slab();
-  return static_cast<std::byte*>(slabs_.front().data()) + slab_blocks_ * layer_bytes_;
+  return memory(kSpare);
 }
 
 void BlockPool::copy(Id to, Id from) const {

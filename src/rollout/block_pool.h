@@ -14,8 +14,9 @@
 
 namespace lockstep::rollout {
 
-// Memory of the stream's device comes in slabs, allocated when first needed, up to `max_bytes`. A block returns to the
-// pool with its last reference; its contents are undefined when handed out.
+// Memory of the stream's device comes in slabs of one size, allocated when first needed: as many whole ones as
+// `max_bytes` and one block more have room for. A block returns to the pool with its last reference; its contents are
+// undefined when handed out.
 class BlockPool {
  public:
   using Id = int32_t;
@@ -30,8 +31,8 @@ class BlockPool {
   void release(Id block);
   int32_t references(Id block) const { return references_[static_cast<size_t>(block)]; }
   void* memory(Id block) const;  // of its first layer; layer l is l * layer_stride() bytes on
-  void* spare_memory();  // likewise, of a block that is never handed out, on a GPU: rows of no sequence write to it
-  int64_t layer_stride() const { return slab_blocks_with_spare_ * layer_bytes_; }
+  void* spare_memory();          // likewise, of one block that is never handed out: rows of no sequence write to it
+  int64_t layer_stride() const { return slab_blocks_ * layer_bytes_; }
   void copy(Id to, Id from) const;
 
   int64_t capacity() const { return capacity_; }  // blocks
@@ -42,9 +43,11 @@ class BlockPool {
   void release_memory();  // gives the slabs back to the system; no block may be in use
 
  private:
+  static constexpr Id kSpare = 0;
+
   void add_slab();
 
-  int64_t layers_, layer_bytes_, capacity_, slab_blocks_, slab_blocks_with_spare_;
+  int64_t layers_, layer_bytes_, slab_blocks_, capacity_;
   Stream& stream_;
   int64_t in_use_ = 0;
   std::vector<Buffer> slabs_;

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <map>
 #include <random>
+#include <set>
+#include <span>
 
 namespace lockstep::rollout {
 namespace {
@@ -65,7 +67,7 @@ TEST(BlockPool, CopiesTheLayersOfOneBlock) {
   Stream stream({.threads = 1});
   BlockPool pool(kLayers, kBytes, kBlocks * kLayers * kBytes, stream);
   EXPECT_EQ(pool.block_bytes(), kLayers * kBytes);
-  EXPECT_EQ(pool.capacity(), 9);  // three slabs of three: all slabs are alike
+  EXPECT_EQ(pool.capacity(), 8);  // three slabs of three, one of them the spare block: all slabs are alike
   std::vector<BlockPool::Id> ids;
   for (int64_t i = 0; i < pool.capacity(); ++i) ids.push_back(pool.acquire());
   const auto layer = [&](BlockPool::Id id, int64_t l) {
@@ -74,10 +76,27 @@ TEST(BlockPool, CopiesTheLayersOfOneBlock) {
   const auto value = [](size_t block, int64_t l) { return static_cast<char>(8 * block + static_cast<size_t>(l)); };
   for (size_t i = 0; i < ids.size(); ++i)
     for (int64_t l = 0; l < kLayers; ++l) std::ranges::fill(layer(ids[i], l), value(i, l));
+  for (int64_t l = 0; l < kLayers; ++l) {
+    const std::span spare(static_cast<char*>(pool.spare_memory()) + l * pool.layer_stride(), kBytes);
+    EXPECT_EQ(std::ranges::count(spare, 0), kBytes) << "the spare block was handed out";
+    std::ranges::fill(spare, 77);
+  }
   pool.copy(ids[7], ids[2]);
   for (size_t i = 0; i < ids.size(); ++i)
     for (int64_t l = 0; l < kLayers; ++l)
       EXPECT_EQ(std::ranges::count(layer(ids[i], l), value(i == 7 ? 2 : i, l)), kBytes) << i << ", layer " << l;
+}
+
+// A slab of one block, and the first is the spare one.
+TEST(BlockPool, TakesBlocksLargerThanASlab) {
+  constexpr int64_t kBytes = int64_t{20} << 20;
+  Stream stream({.threads = 1});
+  BlockPool pool(1, kBytes, 3 * kBytes, stream);
+  EXPECT_EQ(pool.capacity(), 3);
+  std::set<void*> places{pool.spare_memory()};
+  for (int i = 0; i < 3; ++i) places.insert(pool.memory(pool.acquire()));
+  EXPECT_EQ(places.size(), 4u);
+  EXPECT_EQ(pool.acquire(), BlockPool::kNone);
 }
 
 TEST(BlockPool, GrowsOnDemandAndGivesMemoryBack) {

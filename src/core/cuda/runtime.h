@@ -26,11 +26,11 @@ void destroy_event(void* event);
 void record_event(void* event, void* stream);
 void wait_event(void* event, void* stream);  // what is queued on the stream from now on runs after the event
 
-void zero(void* to, size_t bytes, void* stream);  // nullptr: and wait
-void copy_pieces(void* to, const void* from, size_t bytes, size_t stride, size_t count,
-                 void* stream);                                     // device; queued
+void zero(void* to, size_t bytes, void* stream);                    // nullptr: and wait
 void copy(void* to, const void* from, size_t bytes, void* stream);  // any direction; queued (pageable `from` is taken
                                                                     // before the call returns)
+// `count` pieces that lie `stride` bytes apart, within the device; queued
+void copy_pieces(void* to, const void* from, size_t bytes, size_t stride, size_t count, void* stream);
 
 // core/graph.h
 void begin_recording(void* stream);
