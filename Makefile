@@ -1,4 +1,4 @@
-# Two commands are enough on a fresh Debian 12 or Ubuntu 24.04: `make demo` and `make test`.
+# Two commands are enough on a fresh Debian 12 or 13: `make demo` and `make test`.
 BUILD := build/release
 LOCKSTEP := $(BUILD)/lockstep
 TEST_DATA ?=
@@ -14,14 +14,18 @@ help:  ## Show this list
 setup:  ## Install what the build needs (apt, with sudo when not root)
 	@tools/setup.sh
 
-build: setup  ## Build build/release/lockstep
-	@cmake --preset release -DLOCKSTEP_TEST_DATA="$(TEST_DATA)"
-	@cmake --build --preset release -j $(JOBS)
+build: setup  ## Build build/release/lockstep, with its GPU code where nvcc is found
+	@cmake --preset release -DLOCKSTEP_CUDA=AUTO
+	@cmake --build --preset release -j $(JOBS) --target lockstep
 
-demo: build  ## Build, then teach the embedded model arithmetic by GRPO-LoRA (about 3 minutes)
+demo: setup  ## Build lockstep (GPU code only if there is a GPU), then teach the embedded model arithmetic by GRPO-LoRA
+	@cmake --preset release -DLOCKSTEP_CUDA=$(if $(wildcard /dev/nvidiactl),AUTO,OFF)
+	@cmake --build --preset release -j $(JOBS) --target lockstep
 	@tools/demo.sh $(LOCKSTEP)
 
-test: build  ## Build, then run the fast test suite
+test: setup  ## Build everything, then run the fast test suite
+	@cmake --preset release -DLOCKSTEP_CUDA=AUTO -DLOCKSTEP_TEST_DATA="$(TEST_DATA)"
+	@cmake --build --preset release -j $(JOBS)
 	@tools/run_tests.sh $(BUILD)
 
 test-asan: setup  ## The fast suite under AddressSanitizer and UBSan
@@ -32,7 +36,8 @@ test-tsan: setup  ## The fast suite under ThreadSanitizer
 	@cmake --preset tsan -DLOCKSTEP_TEST_DATA="$(TEST_DATA)" && cmake --build --preset tsan -j $(JOBS)
 	@tools/run_tests.sh build/tsan
 
-gpu-sanitizer: build  ## The kernels' GPU tests under compute-sanitizer (TOOL=memcheck), on a GPU
+gpu-sanitizer: setup  ## The kernels' GPU tests under compute-sanitizer (TOOL=memcheck), on a GPU
+	@cmake --preset release -DLOCKSTEP_CUDA=ON && cmake --build --preset release -j $(JOBS) --target kernels_test
 	@tools/gpu_sanitizer.sh $(BUILD)/kernels_test $(or $(TOOL),memcheck)
 
 fuzz: setup  ## Every parser (or FUZZ="http openai") under libFuzzer with ASan and UBSan, SECONDS_EACH=600; writes a record
@@ -43,17 +48,20 @@ fuzz: setup  ## Every parser (or FUZZ="http openai") under libFuzzer with ASan a
 bench: build  ## GEMM beside oneDNN, then `lockstep bench` (MODEL=DIR, default the embedded model)
 	@tools/bench.sh $(LOCKSTEP) $(MODEL)
 
-interop: build  ## Tests against the real transformers, PEFT, openai and vLLM (installs the first three into .venv)
+interop: setup  ## Tests against the real transformers, PEFT, openai and vLLM (installs the first three into .venv)
+	@cmake --preset release -DLOCKSTEP_CUDA=AUTO -DLOCKSTEP_TEST_DATA="$(TEST_DATA)"
+	@cmake --build --preset release -j $(JOBS)
 	@tools/interop/run.sh $(LOCKSTEP) .venv $(TEST_DATA)
 
 format:  ## Format the sources
 	@tools/setup.sh clang-format
 	@git ls-files '*.h' '*.cpp' | xargs clang-format -i
 
-lint: build  ## clang-format check and clang-tidy
+lint: setup  ## clang-format check and clang-tidy
 	@tools/setup.sh clang-format clang-tidy
+	@cmake --preset release -B build/lint -DLOCKSTEP_CUDA=OFF -DLOCKSTEP_UNITY=OFF && cmake --build build/lint --target lockstep_commit
 	@git ls-files '*.h' '*.cpp' | xargs clang-format --dry-run -Werror
-	@git ls-files 'src/*.cpp' 'app/*.cpp' | xargs -P $(JOBS) -n 4 clang-tidy --quiet -p $(BUILD)
+	@git ls-files 'src/*.cpp' 'app/*.cpp' | xargs -P $(JOBS) -n 4 clang-tidy --quiet -p build/lint
 
 clean:  ## Remove build products
 	@rm -rf build

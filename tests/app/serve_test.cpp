@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 
 #include "app/arguments.h"
@@ -112,9 +113,10 @@ wait $!
 TEST(Serve, AnswersAndDrains) {
   const testing::TempDirectory dir;
   dir.write("serve.sh", kScript);
+  const std::string model = std::filesystem::absolute(LOCKSTEP_SOURCE_DIR "/models/arith").string();
   const std::string command = "cd " + dir.path().string() +
-                              " && bash serve.sh " LOCKSTEP_BINARY " serve --hf-checkpoint " LOCKSTEP_SOURCE_DIR
-                              "/models/arith --served-model-name base "
+                              " && bash serve.sh " LOCKSTEP_BINARY " serve --hf-checkpoint " + model +
+                              " --served-model-name base "
                               "--port 0 --device cpu --log-requests";
   const int status = std::system(command.c_str());
   ASSERT_TRUE(WIFEXITED(status));

@@ -18,7 +18,8 @@ class BenchCommand : public ::testing::Test {
   BenchCommand() {
     const fs::Path folder = dir_.path() / "shape";
     std::filesystem::create_directories(folder);
-    std::filesystem::create_symlink(LOCKSTEP_SOURCE_DIR "/tests/golden/qwen3/config.json", folder / "config.json");
+    std::filesystem::create_symlink(std::filesystem::absolute(LOCKSTEP_SOURCE_DIR "/tests/golden/qwen3/config.json"),
+                                    folder / "config.json");
     base_ = {.hf_checkpoint = folder.string(), .stream = {}, .device = "cpu", .load_format = LoadFormat::dummy};
     control_.out = &out_;
     control_.info = &info_;

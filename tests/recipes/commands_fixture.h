@@ -37,7 +37,7 @@ class Commands : public ::testing::Test {
     std::filesystem::create_directories(copy);
     for (const auto& entry : std::filesystem::directory_iterator(model))
       if (entry.is_regular_file() && entry.path().filename() != file)
-        std::filesystem::create_symlink(entry.path(), copy / entry.path().filename());
+        std::filesystem::create_symlink(std::filesystem::absolute(entry.path()), copy / entry.path().filename());
     fs::write_file_atomic(copy / file, json.dump());
     return copy.string();
   }
