@@ -18,7 +18,7 @@ done
 wait "$runner"
 status=$?
 count() { grep -cE "^ *[0-9]+/[0-9]+ Test .*$1" "$log"; }
-failed=$(count '(\*\*\*Failed|\*\*\*Timeout|\*\*\*Exception|\*\*\*Not Run|Subprocess aborted)')
+failed=$(count "(\*\*\*(Failed|Timeout|Exception)|\*\*\*Not Run [^(]|Subprocess aborted)")
 skipped=$(count '\*\*\*Skipped')
 passed=$(count ' Passed ')
 if [ "$status" -ne 0 ]; then
