@@ -3,17 +3,18 @@
 #include <algorithm>
 #include <exception>
 #include <filesystem>
-#include <regex>
 
 #include "core/error.h"
 #include "core/fs.h"
 #include "text/jinja/characters.h"
 #include "text/jinja/template.h"
+#include "text/text_search.h"
 
 namespace lockstep::text {
 
 namespace {
 
+constexpr std::string_view kSpaces = " \t\n\v\f\r";
 constexpr std::string_view kSpecialTokens[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                                "pad_token", "cls_token", "mask_token"};
 
@@ -141,8 +142,26 @@ const std::string& ChatTemplate::source(bool with_tools) const {
 }
 
 bool ChatTemplate::marks_generation(bool with_tools) const {
-  static const std::regex kTag(R"(\{%[-+]?\s*generation\s*[-+]?%\})");
-  return std::regex_search(source(with_tools), kTag);
+  const std::string_view text = source(with_tools);
+  constexpr std::string_view kBegin = "{%", kName = "generation", kEnd = "%}";
+  for (size_t place = text.find(kBegin); place != std::string_view::npos; place = text.find(kBegin, place)) {
+    place += kBegin.size();
+    std::string_view rest = text.substr(place);
+    const auto skip = [&](std::string_view expected) {
+      const bool found = rest.starts_with(expected);
+      if (found) rest.remove_prefix(expected.size());
+      return found;
+    };
+    const auto skip_sign = [&] { return skip("-") || skip("+"); };
+    const auto skip_spaces = [&] { rest.remove_prefix(std::min(rest.find_first_not_of(kSpaces), rest.size())); };
+    skip_sign();
+    skip_spaces();
+    if (!skip(kName)) continue;
+    skip_spaces();
+    skip_sign();
+    if (skip(kEnd)) return true;
+  }
+  return false;
 }
 
 namespace {
@@ -172,11 +191,16 @@ std::string mark_final_message(OrderedJson& messages, const std::string& source)
   cannot_continue("no part of its content is a text");
 }
 
+// Both may come with one request, so the search must be linear.
+bool occurs(std::string_view part, std::string_view text) {
+  return part.empty() || TextSearch(part).find(text) != std::string_view::npos;
+}
+
 // Cuts the rendered text where the final message ends.
 void cut_at_tag(Rendered& rendered, const std::string& message) {
   std::string& text = rendered.text;
   const size_t place = text.rfind(kTagWord);
-  if (place == std::string::npos || text.find(jinja::strip_spaces(message)) == std::string::npos)
+  if (place == std::string::npos || !occurs(jinja::strip_spaces(message), text))
     cannot_continue("the template does not show it as it is");
   const bool whole = text.compare(place, kTag.size(), kTag) == 0;
   text.resize(place);
@@ -199,7 +223,7 @@ void check_input(const ChatInput& input) {
 
 }  // namespace
 
-Rendered ChatTemplate::render(const ChatInput& input) const {
+Rendered ChatTemplate::render(const ChatInput& input, const RenderLimits& limits) const {
   check_input(input);
   const Named& named = chosen(!input.tools.is_null());
   if (named.error) std::rethrow_exception(named.error);
@@ -215,7 +239,7 @@ Rendered ChatTemplate::render(const ChatInput& input) const {
   variables["add_generation_prompt"] = input.add_generation_prompt;
   std::string final_message;
   if (input.continue_final_message) final_message = mark_final_message(variables["messages"], named.source);
-  jinja::Rendering made = named.parsed->render(variables, {.limits = {}, .now = input.now});
+  jinja::Rendering made = named.parsed->render(variables, {.limits = limits, .now = input.now});
   Rendered rendered{std::move(made.text), std::move(made.generation_spans)};
   if (input.continue_final_message) cut_at_tag(rendered, final_message);
   return rendered;

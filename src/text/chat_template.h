@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/json.h"
+#include "text/render_limits.h"
 #include "text/span.h"
 
 namespace lockstep::text {
@@ -49,8 +50,9 @@ class ChatTemplate {
   static OrderedJson special_tokens(const std::string& directory);
 
   // Of several templates `tool_use` is taken when there are tools, else `default`.
-  // DataError: no message, raise_exception's message, whatever Python would raise; FormatError: not supported.
-  Rendered render(const ChatInput& input) const;
+  // DataError: no message, raise_exception's message, whatever Python would raise; FormatError: not supported, or
+  // beyond a limit.
+  Rendered render(const ChatInput& input, const RenderLimits& limits = {}) const;
 
   // The template that render takes marks the assistant's turns by {% generation %}.
   bool marks_generation(bool with_tools = false) const;

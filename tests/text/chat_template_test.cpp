@@ -89,6 +89,37 @@ TEST(ChatTemplate, ADirectoryIsReadAsTransformersReadsIt) {
 TEST(ChatTemplate, SaysWhetherItMarksGeneration) {
   EXPECT_TRUE(ChatTemplate::parse("{%- generation -%}x{% endgeneration %}", "t").marks_generation());
   EXPECT_FALSE(ChatTemplate::parse("x", "t").marks_generation());
+  EXPECT_TRUE(ChatTemplate::parse("{%+\n\tgeneration %}{% endgeneration %}", "t").marks_generation());
+  EXPECT_TRUE(ChatTemplate::parse("{# {% #}{%generation+%}{% endgeneration %}", "t").marks_generation());
+  EXPECT_FALSE(ChatTemplate::parse("{# {% generations %} {% - generation %} generation %}{% generation #}", "t")
+                   .marks_generation());
+}
+
+// std::regex calls itself once for each of them.
+TEST(ChatTemplate, ALongRunOfSpacesBehindATagIsLookedThrough) {
+  const std::string spaces(1'000'000, ' ');
+  EXPECT_FALSE(ChatTemplate::parse("{%" + spaces + "set x = 1 %}", "t").marks_generation());
+  EXPECT_TRUE(ChatTemplate::parse("{%" + spaces + "generation %}{% endgeneration %}", "t").marks_generation());
+}
+
+// Both texts come with a request: the product of their lengths would be minutes.
+TEST(ChatTemplate, TheFinalMessageIsLookedForInLinearTime) {
+  const auto chat = ChatTemplate::parse("{% for m in messages %}{{ m.content }}{% endfor %}", "t");
+  const std::string run(3'000'000, 'a');
+  const OrderedJson turns = {{{"role", "user"}, {"content", run}},
+                             {{"role", "assistant"}, {"content", run.substr(0, 1'000'000) + "b"}}};
+  EXPECT_EQ(render(chat, {.messages = turns, .continue_final_message = true}).size(), 4'000'001u);
+}
+
+TEST(ChatTemplate, RenderingHasLimits) {
+  const auto chat =
+      ChatTemplate::parse("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "t");
+  expect_error<FormatError>([&] { chat.render({.messages = kTurns}, {.max_steps = 100'000}); }, {"too many steps"});
+  const RenderLimits past{.deadline = std::chrono::steady_clock::now()};
+  expect_error<FormatError>([&] { chat.render({.messages = kTurns}, past); }, {"too much time"});
+  const RenderLimits soon{.max_steps = int64_t{1} << 60,
+                          .deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(20)};
+  expect_error<FormatError>([&] { chat.render({.messages = kTurns}, soon); }, {"too much time"});
 }
 
 TEST(ChatTemplate, ManyThreadsRenderOneTemplate) {

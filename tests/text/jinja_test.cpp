@@ -128,7 +128,7 @@ TEST(Jinja, RuntimeErrorsNameTheLine) {
 
 TEST(Jinja, HostileTemplatesAreStopped) {
   const auto stopped = [](const std::string& source) {
-    const Limits limits{.bytes = size_t{1} << 24};
+    const RenderLimits limits{.max_bytes = size_t{1} << 24};
     expect_error<FormatError>(
         [&] { Template::parse(source, "t").render(OrderedJson::object(), {.limits = limits, .now = {}}); },
         {"too many"});
@@ -144,13 +144,107 @@ TEST(Jinja, HostileTemplatesAreStopped) {
   expect_error<DataError>([] { rendered("{{ 9 ** 9999 }}"); }, {"too large"});
   expect_error<FormatError>([] { Template::parse("{{ " + std::string(9999, '(') + "1", "t"); }, {"nested"});
   expect_error<FormatError>([] { Template::parse("{{ 1" + std::string(9999, '+') + "1 }}", "t"); }, {"nested"});
-  const Limits few{.steps = 1000};
+  expect_error<FormatError>([] { Template::parse(std::string(2 << 20, 'x'), "t"); }, {"too long"});
+  const RenderLimits few{.max_steps = 1000};
   expect_error<FormatError>(
       [&] {
         Template::parse("{% for i in range(9999) %}{{ i }}{% endfor %}", "t")
             .render(OrderedJson::object(), {.limits = few, .now = {}});
       },
       {"too many steps"});
+}
+
+// Each of these is short and would take minutes or more, or all memory, if it were not charged for what it costs.
+TEST(Jinja, WorkIsChargedForWhatItCosts) {
+  const auto loop = [](const std::string& before, const std::string& body) {
+    return before + "{% for i in range(99999) %}{% for j in range(99999) %}" + body + "{% endfor %}{% endfor %}";
+  };
+  const std::string doubled =
+      "{% set ns = namespace(t=()) %}{% for i in range(99) %}{% set ns.t = (ns.t, ns.t) %}{% endfor %}";
+  const std::string a = "{% set a = 'a' * 10**5 %}{% set b = 'a' * 10**4 ~ 'b' %}";
+  for (const std::string& source :
+       {loop("", ""),
+        loop(a, "{% set x = b in a %}"),
+        loop(a, "{% set x = a.find(b) %}"),
+        loop(a, "{% set x = a.rfind('b' ~ a[1:9999]) %}"),
+        loop(a, "{% set x = a.count(b) %}"),
+        loop(a, "{% set x = a.replace(b, '') %}"),
+        loop(a, "{% set x = a.split(b) %}"),
+        loop(a, "{% set x = a.partition(b) %}"),
+        loop(a, "{% set x = a.strip(b) %}"),
+        loop(a, "{% set x = a < a %}"),
+        loop(a, "{% set x = a == a ~ '' %}"),
+        loop(a, "{% set x = a.startswith(a) %}"),
+        loop("{% set a = '\u00e9' * 10**5 %}", "{% set x = a[99998] %}"),
+        loop(a, "{% set x = 'c' in a %}"),
+        loop("{% set a = ' ' * 10**5 %}", "{% set x = a.strip() %}"),
+        loop("{% set a = 'a ' * 10**5 %}", "{% set x = a.rsplit(none, 10**5) %}"),
+        loop("{% set a = '1' * 10**5 %}", "{% set x = a|int %}"),
+        loop("", "{% set x = '%.99999f' % 1.5 %}"),
+        loop("{% set a = range(99999) %}", "{% set x = a|sum %}"),
+        loop("{% set a = [''] * 9999 %}", "{% set x = ''.join(a) %}"),
+        loop("{% set a = range(99999) %}", "{% set x = '{}'.format(*a) %}"),
+        loop("", "{% for k in [1] if k > 1 %}{% endfor %}"),
+        loop("", "{% set x = strftime_now('%c' * 500) %}"),
+        doubled + "{{ {ns.t: 1} }}",
+        doubled + "{{ ns.t }}",
+        doubled + "{{ ns.t|tojson }}",
+        doubled + "{% set u = ns.t %}{{ ns.t in [u, (u, u)] }}{{ (u, 1) == (u, 2) }}{{ {1: 2}.get(u) }}",
+        std::string("{{ (',' * 10**9).split(',') }}"),
+        std::string("{{ ('\n' * 10**9).splitlines() }}"),
+        std::string("{{ (' x' * 10**8).split() }}"),
+        std::string("{{ range(99999)|unique|list|length }}")}) {
+    const RenderLimits limits{.max_steps = 2'000'000, .max_bytes = size_t{1} << 26};
+    try {
+      Template::parse(source, "t").render(OrderedJson::object(), {.limits = limits, .now = golden_now()});
+      ADD_FAILURE() << "not stopped: " << source;
+    } catch (const FormatError& error) {
+      EXPECT_TRUE(error.fault().what.starts_with("the template takes too many ")) << source << "\n" << error.what();
+    }
+  }
+}
+
+TEST(Jinja, LargeTextsAreSearchedInLinearTime) {
+  EXPECT_EQ(rendered("{% set a = 'a' * 10**6 %}{{ (a ~ 'b') in (a ~ a) }}{{ (a ~ a).find(a ~ 'b') }}"
+                     "{{ (a ~ a).rfind('b' ~ a) }}{{ (a ~ 'b' ~ a).count(a ~ 'b') }}{{ (a ~ 'b').split(a)|length }}"),
+            "False-1-112");
+}
+
+// As many steps as the limits allow: a conversation of megabytes through what real templates do with one.
+TEST(Jinja, LargeConversationsFitTheLimits) {
+  const std::string content(1 << 20, 'x');
+  OrderedJson messages = OrderedJson::array();
+  for (int i = 0; i < 8; ++i) messages.push_back({{"role", "user"}, {"content", "<think>é" + content + "</think>"}});
+  const std::string source =
+      "{% for m in messages %}{% set c = m.content|trim %}{% if '</think>' in c %}"
+      "{% set r = c.split('</think>')[0].rstrip('\n').split('<think>')[-1].lstrip('\n') %}{% endif %}"
+      "{{ '<|' + m.role + '|>' + r + c.replace('\r', '') }}{{ m|tojson(indent=2) }}{% endfor %}";
+  EXPECT_GT(rendered(source, {{"messages", messages}}).size(), size_t{24} << 20);
+}
+
+// Names are looked for in lists, so what a large template lists must not be their square.
+TEST(Jinja, LargeTemplatesAreParsedInLinearTime) {
+  std::string arguments, parameters, names, blocks;
+  for (int i = 0; i < 50'000; ++i) {
+    const std::string name = "a" + std::to_string(i);
+    arguments += (i > 0 ? "," : "") + name + "=1";
+    parameters += (i > 0 ? "," : "") + name;
+    if (i < 20'000) names += "{% set " + name + "=1 %}";
+    if (i < 20'000) blocks += "{%for b in c%}d{%endfor%}";
+  }
+  Template::parse("{{ f(" + arguments + ") }}", "t");
+  Template::parse("{% macro f(" + parameters + ") %}{% endmacro %}", "t");
+  Template::parse(names + blocks, "t");
+}
+
+TEST(Jinja, LongMessagesOfATemplateAreCut) {
+  try {
+    rendered("{{ raise_exception('é' * 10**5) }}");
+    ADD_FAILURE();
+  } catch (const DataError& error) {
+    EXPECT_EQ(error.fault().what.size(), 4096u + 3);
+    EXPECT_TRUE(error.fault().what.ends_with("é..."));
+  }
 }
 
 }  // namespace

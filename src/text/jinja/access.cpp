@@ -3,6 +3,7 @@
 
 #include "text/jinja/loop.h"
 #include "text/jinja/operators.h"
+#include "text/utf8.h"
 
 namespace lockstep::text::jinja {
 
@@ -10,18 +11,10 @@ namespace {
 
 using Kind = Value::Kind;
 
-std::string_view character(const String& string, size_t place) {
-  if (string.ascii()) return std::string_view(string.text).substr(place, 1);
-  const std::string& text = string.text;
-  size_t begin = 0;
-  const auto skip = [&] {
-    do ++begin;
-    while (begin < text.size() && (text[begin] & 0xC0) == 0x80);
-  };
-  for (; place > 0; --place) skip();
-  const size_t first = begin;
-  skip();
-  return std::string_view(text).substr(first, begin - first);
+size_t end_of_character(std::string_view text, size_t begin) {
+  do ++begin;
+  while (begin < text.size() && !begins_character(text[begin]));
+  return begin;
 }
 
 // Index of a row of `size`, from the end if negative; nothing outside.
@@ -39,7 +32,7 @@ bool is_subscriptable(Flavour flavour) {
 Value subscript(Runtime& runtime, const Value& object, const Value& key) {
   runtime.need_defined(object);
   if (object.is(Kind::dict)) {
-    if (!is_hashable(key)) return {};
+    if (!is_hashable(runtime, key)) return {};
     const Value* found = look_up(runtime, object.dict().items, key);
     return found == nullptr ? Value() : *found;
   }
@@ -47,8 +40,9 @@ Value subscript(Runtime& runtime, const Value& object, const Value& key) {
   if (object.is_string()) {
     const auto place = place_of(key.integer(), object.string().length);
     if (!place) return {};
-    runtime.step(object.string().ascii() ? 1 : static_cast<int64_t>(*place / 16));
-    return runtime.text(std::string(character(object.string(), *place)), object.string().markup);
+    const std::string_view rest =
+        std::string_view(object.text()).substr(byte_of_character(runtime, object.string(), *place));
+    return runtime.text(std::string(rest.substr(0, end_of_character(rest, 0))), object.string().markup);
   }
   if (!object.is(Kind::sequence) || !is_subscriptable(object.sequence().flavour)) return {};
   const auto place = place_of(key.integer(), object.sequence().items.size());
@@ -94,6 +88,7 @@ Value attribute(Runtime& runtime, const Value& object, std::string_view name) {
   if (object.is_undefined() && name.starts_with("__") && name.ends_with("__") && !is_python_internal(name)) return {};
   if (object.is_undefined() && !is_python_internal(name)) runtime.need_defined(object);
   if (object.is(Kind::space)) {
+    runtime.step(static_cast<int64_t>(object.space().items.size() / 4));
     for (const auto& [key, value] : object.space().items)
       if (key.text() == name) return name.starts_with('_') ? unsafe(runtime, object, name) : value;
     return {};
@@ -105,6 +100,15 @@ Value attribute(Runtime& runtime, const Value& object, std::string_view name) {
 }
 
 }  // namespace
+
+size_t byte_of_character(Runtime& runtime, const String& string, size_t place) {
+  if (string.ascii()) return place;
+  if (place == string.length) return string.text.size();
+  runtime.pass_slowly(place);
+  size_t byte = 0;
+  for (; place > 0; --place) byte = end_of_character(string.text, byte);
+  return byte;
+}
 
 Value loop_property(Runtime& runtime, Loop& loop, std::string_view name) {
   const Int index0 = loop.index0;
@@ -140,8 +144,9 @@ Items iterate(Runtime& runtime, const Value& value) {
   switch (value.kind()) {
     case Kind::undefined: break;
     case Kind::string: {
-      const std::u32string codes = to_codes(value.text());
+      const std::u32string codes = runtime.codes(value.text());
       runtime.charge(codes.size() * (sizeof(Value) + sizeof(String)));
+      runtime.step(static_cast<int64_t>(codes.size() * 5));
       for (const char32_t code : codes) made->push_back(make_string(to_utf8({&code, 1})));
       break;
     }
@@ -182,12 +187,14 @@ std::optional<Int> length(const Value& value) {
 }
 
 Value get_attribute(Runtime& runtime, const Value& object, const Value& name) {
+  runtime.step(2);
   Value found = attribute(runtime, object, name.text());
   if (found.is_missing()) found = subscript(runtime, object, name);
   return found.is_missing() ? runtime.undefined_member(object, name) : found;
 }
 
 Value get_item(Runtime& runtime, const Value& object, const Value& key) {
+  runtime.step(2);
   Value found = subscript(runtime, object, key);
   if (found.is_missing() && key.is_string()) found = attribute(runtime, object, key.text());
   return found.is_missing() ? runtime.undefined_member(object, key) : found;
@@ -240,6 +247,20 @@ Row picked(const Row& from, const Cut& cut) {
   return out;
 }
 
+std::string cut_text(Runtime& runtime, const String& string, const Cut& cut) {
+  const std::string& text = string.text;
+  if (cut.step == 1) {
+    const auto end = static_cast<size_t>(cut.start + cut.count);
+    const size_t first = byte_of_character(runtime, string, static_cast<size_t>(cut.start));
+    const size_t behind = byte_of_character(runtime, string, end);
+    return text.substr(first, behind - first);
+  }
+  if (!string.ascii()) return to_utf8(picked(runtime.codes(text), cut));
+  runtime.charge(static_cast<size_t>(cut.count));
+  runtime.pass_slowly(static_cast<size_t>(cut.count));
+  return picked(text, cut);
+}
+
 }  // namespace
 
 Value get_slice(Runtime& runtime, const Value& object, const Value& start, const Value& stop, const Value& step) {
@@ -247,9 +268,7 @@ Value get_slice(Runtime& runtime, const Value& object, const Value& start, const
   if (object.is_string()) {
     const String& string = object.string();
     const Cut cut = cut_of(runtime, start, stop, step, static_cast<Int>(string.length));
-    runtime.charge(string.text.size());
-    return runtime.text(string.ascii() ? picked(string.text, cut) : to_utf8(picked(to_codes(string.text), cut)),
-                        string.markup);
+    return runtime.text(cut_text(runtime, string, cut), string.markup);
   }
   if (!object.is(Kind::sequence) || !is_subscriptable(object.sequence().flavour))
     runtime.fail(object.is(Kind::dict) ? "unhashable type: 'slice'"
@@ -270,6 +289,7 @@ Value range_of(Runtime& runtime, Int start, Int stop, Int step) {
   if (count > kMost)
     runtime.fail("Range too big. The sandbox blocks ranges larger than MAX_RANGE (" + text_of(kMost) + ").");
   runtime.charge(static_cast<size_t>(count) * sizeof(Value));
+  runtime.step(static_cast<int64_t>(count) / 4);
   Values items;
   items.reserve(static_cast<size_t>(count));
   for (Int i = 0; i < count; ++i) items.emplace_back(start + i * step);

@@ -38,6 +38,7 @@ Value integer_power(Runtime& runtime, Int base, Int exponent) {
     if (base == 0) runtime.fail("0.0 cannot be raised to a negative power");
     return Value(std::pow(static_cast<double>(base), static_cast<double>(exponent)));
   }
+  runtime.step(static_cast<int64_t>(std::min<Int>(exponent, 128)));
   Int result = 1;
   if (base == 0 || base == 1) return Value(exponent == 0 ? Int{1} : base);
   if (base == -1) return Value(exponent % 2 == 0 ? Int{1} : Int{-1});
@@ -111,7 +112,7 @@ Value joined(Runtime& runtime, const Value& a, const Value& b) {
 Value repeated(Runtime& runtime, const Value& value, Int count) {
   const Int times = std::max<Int>(count, 0);
   const auto total = [&](size_t size) {
-    if (size != 0 && times > Int{1} << 40) runtime.exhausted("memory");
+    if (size != 0 && times > Int{1} << 40) runtime.exhausted("many bytes");
     const size_t bytes = size * static_cast<size_t>(size == 0 ? 0 : times);
     runtime.charge(bytes);
     return bytes;
@@ -120,7 +121,8 @@ Value repeated(Runtime& runtime, const Value& value, Int count) {
     std::string out;
     const size_t size = total(value.text().size());
     out.reserve(size);
-    while (out.size() < size) out += value.text();
+    if (size > 0) out = value.text();
+    while (out.size() < size) out.append(out, 0, std::min(out.size(), size - out.size()));
     return runtime.text(std::move(out), value.string().markup);
   }
   const Sequence& row = value.sequence();
@@ -138,6 +140,7 @@ bool is_repeatable(const Value& value) {
 }  // namespace
 
 Value arithmetic(Runtime& runtime, BinaryOperator op, const Value& a, const Value& b) {
+  runtime.step();
   if (a.is_integer() && b.is_integer()) return integer_arithmetic(runtime, op, a.integer(), b.integer());
   if (a.is_number() && b.is_number()) return real_arithmetic(runtime, op, a.real(), b.real());
   if (op == BinaryOperator::add) {

@@ -23,7 +23,7 @@ struct Spec {
 
 Spec parse_spec(Runtime& runtime, const std::string& text) {
   Spec spec;
-  std::u32string codes = to_codes(text);
+  std::u32string codes = runtime.codes(text);
   size_t i = 0;
   const auto at = [&](size_t place) { return place < codes.size() ? codes[place] : U'\0'; };
   const auto is_align = [](char32_t c) { return c == '<' || c == '>' || c == '^' || c == '='; };
@@ -95,6 +95,7 @@ std::string real_digits(Runtime& runtime, const Spec& spec, double value) {
   const char format[] = {'%', '.', '*', percent ? 'f' : spec.kind, '\0'};
   std::string buffer(static_cast<size_t>(precision) + 400, '\0');
   runtime.charge(buffer.size());
+  runtime.pass_slowly(2 * buffer.size());
   const int size = std::snprintf(buffer.data(), buffer.size(), format, static_cast<int>(precision),
                                  percent ? magnitude * 100 : magnitude);
   buffer.resize(static_cast<size_t>(size));
@@ -131,8 +132,9 @@ std::string with_spec(Runtime& runtime, const Value& value, const std::string& s
     if (!is_one_of(spec.kind, "s")) wrong_kind();
     if (spec.align == '=' || spec.sign != '\0' || spec.comma) runtime.fail("not allowed in string format specifier");
     std::string text = value.text();
+    runtime.charge(text.size());
     if (spec.precision && *spec.precision < static_cast<Int>(value.string().length))
-      text = to_utf8(std::u32string_view(to_codes(text)).substr(0, static_cast<size_t>(*spec.precision)));
+      text.resize(byte_of_character(runtime, value.string(), static_cast<size_t>(*spec.precision)));
     return finished(runtime, spec, "", text, '<');
   }
   if (value.is_integer() && is_one_of(spec.kind, "dboxX")) {
@@ -157,6 +159,7 @@ class BraceFormat {
 
   std::string run(std::string_view text, int depth) {
     if (depth < 0) runtime_.fail("Max string recursion exceeded");
+    runtime_.pass_slowly(3 * text.size());  // a field is looked at for its end, its parts and what is in them
     std::string out;
     for (size_t i = 0; i < text.size(); ++i) {
       const char c = text[i];
@@ -188,6 +191,7 @@ class BraceFormat {
   }
 
   std::string field(std::string_view text, int depth) {
+    runtime_.step(16);
     size_t end = 0;
     for (bool inside = false; end < text.size(); ++end) {
       if (text[end] == '[') inside = true;
@@ -234,6 +238,7 @@ class BraceFormat {
         runtime_.fail("Replacement index " + std::to_string(index) + " out of range for positional args tuple");
       return arguments_.positional[index];
     }
+    runtime_.step(static_cast<int64_t>(arguments_.named.size() / 2));
     for (const auto& [key, value] : arguments_.named)
       if (key == name) return value;
     runtime_.fail(repr(name));

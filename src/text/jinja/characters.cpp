@@ -199,14 +199,13 @@ std::string swapcase(std::string_view utf8) {
   return out;
 }
 
-namespace {
-
-// The last character of a text that is not empty.
 Utf8Char last_character(std::string_view utf8) {
   size_t begin = utf8.size() - 1;
   while (begin > 0 && utf8.size() - begin < 4 && (utf8[begin] & 0xC0) == 0x80) --begin;
   return read_utf8(utf8.substr(begin));
 }
+
+namespace {
 
 template <class Member>
 std::string_view strip_if(std::string_view utf8, bool left, bool right, const Member& member) {
@@ -230,8 +229,9 @@ std::string_view strip_spaces(std::string_view utf8, bool left, bool right) {
 }
 
 std::string_view strip(std::string_view utf8, std::string_view characters, bool left, bool right) {
-  const std::u32string members = to_codes(characters);
-  return strip_if(utf8, left, right, [&](uint32_t code) { return members.find(code) != std::u32string::npos; });
+  std::u32string members = to_codes(characters);
+  std::ranges::sort(members);
+  return strip_if(utf8, left, right, [&](uint32_t code) { return std::ranges::binary_search(members, code); });
 }
 
 std::string repr(std::string_view utf8) {

@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "text/utf8.h"
+
 namespace lockstep::text::jinja {
 
 __extension__ typedef __int128 Int;  // Python's integers have no bounds; ours are kept within kLargestInt
@@ -21,6 +23,7 @@ std::u32string to_codes(std::string_view utf8);
 std::string to_utf8(std::u32string_view codes);
 void append_utf8(std::string& out, uint32_t code);
 size_t count_characters(std::string_view utf8);
+Utf8Char last_character(std::string_view utf8);  // of a text that is not empty
 
 // str.upper, .lower (with the final sigma), .title, .capitalize, .swapcase.
 std::string upper(std::string_view utf8);

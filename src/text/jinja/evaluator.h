@@ -42,9 +42,11 @@ class Evaluator {
   std::shared_ptr<Loop> start_loop(const Statement& statement, const ScopePtr& scope, const Value& iterable,
                                    int64_t depth0);
   void append_text(std::string& out, const Value& value);
-  size_t byte_of(size_t character) const;
+  void append(std::string& out, const std::string& text);
+  void set(Scope& scope, int32_t name, Value value);
+  void spans_to_bytes();
   std::string body_text(const Statement& statement, const ScopePtr& scope);
-  static ScopePtr inner_scope(const ScopePtr& scope, const std::vector<int32_t>& unset);
+  ScopePtr inner_scope(const ScopePtr& scope, const std::vector<int32_t>& unset);
 
   Value evaluate(const Expression& node, const ScopePtr& scope);
   Value compound(const Expression& node, const ScopePtr& scope);

@@ -57,9 +57,11 @@ Value Evaluator::compound(const Expression& node, const ScopePtr& scope) {
 }
 
 Value Evaluator::variable(const Expression& node, const ScopePtr& scope) {
-  for (const Scope* at = scope.get(); at != nullptr; at = at->parent.get())
+  for (const Scope* at = scope.get(); at != nullptr; at = at->parent.get()) {
+    runtime_.step(static_cast<int64_t>(at->variables.size() / 8));
     for (const auto& [name, value] : at->variables)
       if (name == node.name) return value.is_missing() ? runtime_.undefined_variable(tree_.names[size_t(name)]) : value;
+  }
   const std::string& name = tree_.names[static_cast<size_t>(node.name)];
   const Value& given = context_[static_cast<size_t>(node.name)];
   if (!given.is_missing()) return given;
@@ -169,6 +171,8 @@ Arguments Evaluator::arguments_of(const CallArguments& given, const ScopePtr& sc
       runtime_.fail("argument after ** must be a mapping, not " + std::string(type_name(more)));
     for (const auto& [key, value] : more.dict().items) {
       const std::string& name = need_text(runtime_, key);
+      runtime_.charge(sizeof(Value) + name.size());
+      runtime_.step(static_cast<int64_t>(1 + arguments.named.size() / 8));
       if (std::ranges::count(arguments.named, name, &std::pair<std::string, Value>::first) > 0)
         runtime_.fail("got multiple values for keyword argument " + jinja::repr(name));
       arguments.named.emplace_back(name, value);
@@ -210,7 +214,8 @@ Value Evaluator::call_value(const Value& callee, Arguments& arguments) {
 namespace {
 
 // Takes a named argument out; missing if it is not there.
-Value taken(Arguments& arguments, std::string_view name) {
+Value taken(Runtime& runtime, Arguments& arguments, std::string_view name) {
+  runtime.step(static_cast<int64_t>(arguments.named.size() / 2));
   const auto found = std::ranges::find(arguments.named, name, &std::pair<std::string, Value>::first);
   if (found == arguments.named.end()) return {};
   Value value = found->second;
@@ -221,16 +226,16 @@ Value taken(Arguments& arguments, std::string_view name) {
 // What is left after the parameters have theirs.
 void bind_rest(Runtime& runtime, const Statement& source, Arguments& arguments, const SpecialNames& special,
                Scope& scope) {
-  const std::string name = source.text.empty() ? "None" : repr(source.text);
+  const auto name = [&] { return source.text.empty() ? "None" : repr(source.text); };
   if (source.uses_kwargs) {
     Pairs items;
-    for (const auto& [key, value] : arguments.named) items.emplace_back(make_string(key), value);
+    for (const auto& [key, value] : arguments.named) items.emplace_back(runtime.text(key), value);
     scope.set(special.kwargs, runtime.dict(std::move(items)));
   } else if (!arguments.named.empty()) {
     if (std::ranges::count(arguments.named, "caller", &std::pair<std::string, Value>::first) > 0)
-      runtime.fail("macro " + name +
+      runtime.fail("macro " + name() +
                    " was invoked with two values for the special caller argument. This is most likely a bug.");
-    runtime.fail("macro " + name + " takes no keyword argument " + repr(arguments.named[0].first));
+    runtime.fail("macro " + name() + " takes no keyword argument " + repr(arguments.named[0].first));
   }
   const size_t count = source.parameters.size();
   if (source.uses_varargs) {
@@ -238,7 +243,7 @@ void bind_rest(Runtime& runtime, const Statement& source, Arguments& arguments, 
     Values rest(arguments.positional.begin() + static_cast<std::ptrdiff_t>(first), arguments.positional.end());
     scope.set(special.varargs, runtime.row(std::move(rest), Flavour::tuple));
   } else if (arguments.positional.size() > count) {
-    runtime.fail("macro " + name + " takes not more than " + std::to_string(count) + " argument(s)");
+    runtime.fail("macro " + name() + " takes not more than " + std::to_string(count) + " argument(s)");
   }
 }
 
@@ -248,15 +253,17 @@ Value Evaluator::call_macro(const Macro& macro, Arguments& arguments) {
   const Runtime::Level level(runtime_);
   const Statement& source = *macro.source;
   const ScopePtr scope = inner_scope(macro.scope, source.unset);
+  // Each parameter is looked for among those before it.
+  runtime_.step(static_cast<int64_t>(8 + source.parameters.size() * (1 + source.parameters.size() / 8)));
   bool found_caller = false;
   for (size_t i = 0; i < source.parameters.size(); ++i) {
     const Parameter& parameter = source.parameters[i];
     found_caller = found_caller || parameter.text == "caller";
     scope->set(parameter.name,
-               i < arguments.positional.size() ? arguments.positional[i] : taken(arguments, parameter.text));
+               i < arguments.positional.size() ? arguments.positional[i] : taken(runtime_, arguments, parameter.text));
   }
   if (source.uses_caller && !found_caller) {
-    const Value caller = taken(arguments, "caller");
+    const Value caller = taken(runtime_, arguments, "caller");
     scope->set(tree_.special.caller,
                caller.is_missing() || caller.is_none() ? runtime_.undefined("No caller defined") : caller);
   }

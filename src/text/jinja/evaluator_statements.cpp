@@ -20,19 +20,28 @@ Evaluator::Evaluator(const Tree& tree, Runtime& runtime, const std::map<std::str
 void Evaluator::run() {
   execute(tree_.body, inner_scope(nullptr, tree_.unset), output);
   const bool ascii = count_characters(output) == output.size();
-  const auto byte = [&](size_t character) { return ascii ? std::min(character, output.size()) : byte_of(character); };
-  for (Span& span : generation_spans) span = {byte(span.begin), byte(span.end)};
+  if (!ascii) return spans_to_bytes();
+  for (Span& span : generation_spans) span = {std::min(span.begin, output.size()), std::min(span.end, output.size())};
 }
 
-// Offset of a character of the output; its end beyond it.
-size_t Evaluator::byte_of(size_t character) const {
-  size_t byte = 0;
-  for (; byte < output.size(); ++byte)
-    if ((output[byte] & 0xC0) != 0x80 && character-- == 0) break;
-  return byte;
+// All spans in one pass over the output. What lies beyond its end becomes the end.
+void Evaluator::spans_to_bytes() {
+  std::vector<size_t*> places;
+  for (Span& span : generation_spans) places.insert(places.end(), {&span.begin, &span.end});
+  std::ranges::sort(places, {}, [](const size_t* place) { return *place; });
+  size_t byte = 0, characters = 0;  // those before `byte`
+  for (size_t* place : places) {
+    for (; byte < output.size(); ++byte) {
+      if ((output[byte] & 0xC0) == 0x80) continue;
+      if (characters == *place) break;
+      ++characters;
+    }
+    *place = byte;
+  }
 }
 
 Evaluator::ScopePtr Evaluator::inner_scope(const ScopePtr& scope, const std::vector<int32_t>& unset) {
+  runtime_.step(static_cast<int64_t>(2 + unset.size()));
   auto made = std::make_shared<Scope>(scope);
   for (const int32_t name : unset) made->variables.emplace_back(name, Value());
   return made;
@@ -66,7 +75,7 @@ Evaluator::Flow Evaluator::execute(const Statement& statement, const ScopePtr& s
       if (!statement.recursive) return loop(statement, scope, iterable, out, 0);
       std::string text;
       loop(statement, scope, iterable, text, 0);
-      out += text;
+      append(out, text);
       break;
     }
     case Kind::assign:
@@ -122,17 +131,18 @@ Evaluator::Flow Evaluator::filter_block(const Statement& statement, const ScopeP
 Evaluator::Flow Evaluator::with_block(const Statement& statement, const ScopePtr& scope, std::string& out) {
   const ScopePtr inner = inner_scope(scope, statement.unset);
   for (const Parameter& parameter : statement.parameters)
-    inner->set(parameter.name, evaluate(*parameter.fallback, scope));
+    set(*inner, parameter.name, evaluate(*parameter.fallback, scope));
   return execute(statement.body, inner, out);
 }
 
 void Evaluator::define(const Statement& statement, const ScopePtr& scope) {
   runtime_.charge(sizeof(Macro));
   runtime_.macros.push_back({.source = &statement, .scope = scope});
-  scope->set(statement.name, Value(&runtime_.macros.back()));
+  set(*scope, statement.name, Value(&runtime_.macros.back()));
 }
 
 void Evaluator::call_block(const Statement& statement, const ScopePtr& scope, std::string& out) {
+  runtime_.step(8);
   runtime_.charge(sizeof(Macro));
   runtime_.macros.push_back({.source = &statement, .scope = scope});
   const Value caller(&runtime_.macros.back());
@@ -150,8 +160,20 @@ void Evaluator::generation(const Statement& statement, const ScopePtr& scope, st
   // Counted in characters, as transformers does: the text may end up elsewhere. run() makes them bytes.
   counted_characters_ += count_characters(std::string_view(output).substr(counted_bytes_));
   counted_bytes_ = output.size();
+  runtime_.charge(sizeof(Span));
+  runtime_.step(4);
   generation_spans.push_back({counted_characters_, counted_characters_ + count_characters(text)});
+  append(out, text);
+}
+
+void Evaluator::append(std::string& out, const std::string& text) {
+  runtime_.charge(text.size());
   out += text;
+}
+
+void Evaluator::set(Scope& scope, int32_t name, Value value) {
+  runtime_.step(static_cast<int64_t>(scope.variables.size() / 8));
+  scope.set(name, std::move(value));
 }
 
 std::string Evaluator::body_text(const Statement& statement, const ScopePtr& scope) {
@@ -168,11 +190,11 @@ void Evaluator::check_members(const Expression& target, const ScopePtr& scope) {
 }
 
 void Evaluator::assign(const Expression& target, const Value& value, const ScopePtr& scope) {
-  if (target.kind == Expression::Kind::name) return scope->set(target.name, value);
+  if (target.kind == Expression::Kind::name) return set(*scope, target.name, value);
   if (target.kind == Expression::Kind::tuple) return unpack(target, value, scope);
   Pairs& items = variable(target, scope).space().items;
   runtime_.charge(2 * sizeof(Value));
-  store(runtime_, items, make_string(target.text), value);
+  store(runtime_, items, runtime_.text(target.text), value);
 }
 
 void Evaluator::unpack(const Expression& target, const Value& value, const ScopePtr& scope) {
@@ -190,6 +212,7 @@ void Evaluator::unpack(const Expression& target, const Value& value, const Scope
 std::shared_ptr<Loop> Evaluator::start_loop(const Statement& statement, const ScopePtr& scope, const Value& iterable,
                                             int64_t depth0) {
   runtime_.charge(sizeof(Loop));
+  runtime_.step(8);
   auto loop = std::make_shared<Loop>();
   loop->depth0 = depth0;
   loop->depth_of_items = depth_of(iterable);
@@ -208,6 +231,7 @@ std::shared_ptr<Loop> Evaluator::start_loop(const Statement& statement, const Sc
   loop->items = accepted;
   loop->pull = [this, &statement, scope, source, accepted, place = size_t{0}]() mutable {
     while (place < source.size()) {
+      runtime_.step(4);
       const Value& item = source[place++];
       const ScopePtr inner = std::make_shared<Scope>(scope);
       assign(*statement.target, item, inner);
@@ -237,6 +261,7 @@ Evaluator::Flow Evaluator::loop(const Statement& statement, const ScopePtr& scop
   ScopePtr inner;
   bool finished_one = false;  // as in jinja2: break or continue in every turn leaves the else to run
   for (size_t i = 0; i < loop.items->size() || (loop.pull && loop.pull()); ++i) {
+    runtime_.step(4);
     inner = inner_scope(scope, statement.unset);
     loop.index0 = static_cast<int64_t>(i);
     const Value item = (*loop.items)[i];

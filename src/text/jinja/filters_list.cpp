@@ -62,6 +62,7 @@ Value items_of(Runtime& runtime, const Value& value, Arguments& arguments) {
   if (value.is_undefined()) return iterator(runtime, {});
   if (!value.is(Kind::dict)) runtime.fail("Can only get item pairs from a mapping.");
   Values pairs;
+  runtime.charge(value.dict().items.size() * sizeof(Value));
   for (const auto& [key, item] : value.dict().items) pairs.push_back(runtime.row({key, item}, Flavour::tuple));
   return iterator(runtime, std::move(pairs));
 }
@@ -69,7 +70,7 @@ Value items_of(Runtime& runtime, const Value& value, Arguments& arguments) {
 Value reversed(Runtime& runtime, const Value& value, Arguments& arguments) {
   bound(runtime, "reverse", arguments, {});
   if (value.is_string()) {
-    std::u32string codes = to_codes(value.text());
+    std::u32string codes = runtime.codes(value.text());
     std::ranges::reverse(codes);
     return runtime.text(to_utf8(codes), value.string().markup);
   }
@@ -90,6 +91,7 @@ Value join(Runtime& runtime, const Value& value, Arguments& arguments) {
   std::string out;
   bool behind = false;
   for (const Value& item : iterate(runtime, value)) {
+    runtime.step();
     if (behind) {
       runtime.charge(separator.size());
       out += separator;
@@ -130,7 +132,7 @@ Value map(Runtime& runtime, const Value& value, Arguments& arguments) {
   arguments.positional.erase(arguments.positional.begin());
   Values mapped;
   for (const Value& item : items) {
-    runtime.step();
+    runtime.step(static_cast<int64_t>(1 + arguments.positional.size() + arguments.named.size() * 4));  // copied
     mapped.push_back(call_filter(runtime, name, item, arguments));
   }
   return iterator(runtime, std::move(mapped));
@@ -154,7 +156,8 @@ Value chosen(Runtime& runtime, const Value& value, Arguments& arguments) {
   }
   Values kept;
   for (const Value& item : iterate(runtime, value)) {
-    runtime.step();
+    runtime.step(static_cast<int64_t>(1 + arguments.positional.size() + arguments.named.size() * 4));  // copied
+    runtime.charge(sizeof(Value));
     const Value looked_at = by_attribute ? get_path(runtime, item, path) : item;
     const bool passed = tested ? call_test(runtime, test, looked_at, arguments) : truth(looked_at);
     if (passed == keep) kept.push_back(item);
@@ -211,6 +214,7 @@ Value slice(Runtime& runtime, const Value& value, Arguments& arguments) {
 Value attr(Runtime& runtime, const Value& value, Arguments& arguments) {
   const Values given = bound(runtime, "attr", arguments, {"name"}, 1);
   need_text(runtime, given[0]);
+  if (value.is(Kind::dict)) runtime.step(static_cast<int64_t>(value.dict().items.size() / 4));
   if (value.is(Kind::dict) && find_key(value.dict(), given[0].text()) != nullptr) {
     const Value method = find_method(runtime, value, given[0].text());
     return method.is_missing() ? runtime.undefined_member(value, given[0]) : method;

@@ -112,6 +112,7 @@ Value to_integer(Runtime& runtime, const Value& value, Arguments& arguments) {
   const Int base = given[1].is_missing() ? 10 : need_integer(runtime, given[1]);
   runtime.need_defined(value);
   if (value.is_integer()) return Value(value.integer());
+  if (value.is_string()) runtime.pass_slowly(8 * value.text().size());
   if (value.is_string() && (base == 0 || (base >= 2 && base <= 36)))
     if (const auto read = parse_integer(value.text(), static_cast<int>(base))) return Value(*read);
   if (const auto real = real_of(value))
@@ -123,6 +124,7 @@ Value to_integer(Runtime& runtime, const Value& value, Arguments& arguments) {
 Value to_real(Runtime& runtime, const Value& value, Arguments& arguments) {
   const Values given = bound(runtime, "float", arguments, {"default"});
   runtime.need_defined(value);
+  if (value.is_string()) runtime.pass_slowly(8 * value.text().size());
   if (const auto real = real_of(value)) return Value(*real);
   return given[0].is_missing() ? Value(0.0) : given[0];
 }
@@ -163,6 +165,7 @@ Value rounded(Runtime& runtime, const Value& value, Arguments& arguments) {
   runtime.need_defined(value);
   if (!value.is_number()) runtime.fail("type " + std::string(type_name(value)) + " doesn't define __round__ method");
   const int64_t digits = given[0].is_missing() ? 0 : need_count(runtime, given[0], 400);
+  runtime.step(8 + std::abs(digits));
   if (method == "common") {
     if (value.is_integer()) return Value(nearest_multiple(value.integer(), digits));
     return Value(nearest_decimal(value.real(), digits));

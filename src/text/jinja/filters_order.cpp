@@ -11,7 +11,9 @@ namespace {
 using Kind = Value::Kind;
 
 Value folded(Runtime& runtime, const Value& value, bool case_sensitive) {
-  return value.is_string() && !case_sensitive ? runtime.text(lower(value.text())) : value;
+  if (!value.is_string() || case_sensitive) return value;
+  runtime.charge_codes(value.text());
+  return runtime.text(lower(value.text()));
 }
 
 Value key_of(Runtime& runtime, const Value& item, const Value& path, bool case_sensitive) {
@@ -21,6 +23,11 @@ Value key_of(Runtime& runtime, const Value& item, const Value& path, bool case_s
 struct Keyed {
   Value key, item;
 };
+
+void put(Runtime& runtime, std::vector<Keyed>& rows, Keyed row) {
+  runtime.charge(2 * sizeof(Keyed));  // with the copy that sorting takes
+  rows.push_back(std::move(row));
+}
 
 // Python's sort: stable, also backwards.
 void sort_keyed(Runtime& runtime, std::vector<Keyed>& rows, bool reverse) {
@@ -56,7 +63,7 @@ Value sort(Runtime& runtime, const Value& value, Arguments& arguments) {
   const Value paths = given[2].is_missing() ? Value::none() : given[2];
   std::vector<Keyed> rows;
   for (const Value& item : iterate(runtime, value))
-    rows.push_back({several_keys(runtime, item, paths, truth(given[1])), item});
+    put(runtime, rows, {several_keys(runtime, item, paths, truth(given[1])), item});
   return items_in_order(runtime, std::move(rows), truth(given[0]));
 }
 
@@ -68,7 +75,7 @@ Value dictsort(Runtime& runtime, const Value& value, Arguments& arguments) {
   if (!value.is(Kind::dict)) runtime.fail("'" + std::string(type_name(value)) + "' object has no attribute 'items'");
   std::vector<Keyed> rows;
   for (const auto& [key, item] : value.dict().items)
-    rows.push_back(
+    put(runtime, rows,
         {folded(runtime, by == "key" ? key : item, truth(given[0])), runtime.row({key, item}, Flavour::tuple)});
   return items_in_order(runtime, std::move(rows), truth(given[2]));
 }
@@ -83,8 +90,9 @@ Value unique(Runtime& runtime, const Value& value, Arguments& arguments) {
   Values items;
   for (const Value& item : iterate(runtime, value)) {
     const Value key = key_of(runtime, item, path_or_missing(given[1]), truth(given[0]));
-    if (!is_hashable(key)) runtime.fail("unhashable type: '" + std::string(type_name(key)) + "'");
+    if (!is_hashable(runtime, key)) runtime.fail("unhashable type: '" + std::string(type_name(key)) + "'");
     if (look_up(runtime, seen, key) != nullptr) continue;
+    runtime.charge(2 * sizeof(Value));
     seen.emplace_back(key, Value::none());
     items.push_back(item);
   }
@@ -124,7 +132,7 @@ Value groupby(Runtime& runtime, const Value& value, Arguments& arguments) {
   };
   std::vector<Keyed> rows;
   for (const Value& item : iterate(runtime, value))
-    rows.push_back({folded(runtime, attribute(item), case_sensitive), item});
+    put(runtime, rows, {folded(runtime, attribute(item), case_sensitive), item});
   sort_keyed(runtime, rows, false);
   Values groups;
   for (size_t begin = 0; begin < rows.size();) {

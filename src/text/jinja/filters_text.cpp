@@ -53,7 +53,8 @@ Value center(Runtime& runtime, const Value& value, Arguments& arguments) {
 Value title_words(Runtime& runtime, const Value& value, Arguments& arguments) {
   bound(runtime, "title", arguments, {});
   const Value text = soft(runtime, value);
-  const std::u32string codes = to_codes(text.text());
+  const std::u32string codes = runtime.codes(text.text());
+  runtime.charge_codes(text.text());  // of each word
   std::string out;
   const auto separates = [](char32_t code) {
     return is_space(code) || std::u32string_view(U"-({[<").find(code) != std::u32string_view::npos;
@@ -61,6 +62,7 @@ Value title_words(Runtime& runtime, const Value& value, Arguments& arguments) {
   for (size_t i = 0; i < codes.size();) {
     size_t end = i;
     while (end < codes.size() && separates(codes[end]) == separates(codes[i])) ++end;
+    runtime.step(4);
     out += upper(to_utf8(std::u32string_view(codes).substr(i, 1)));
     out += lower(to_utf8(std::u32string_view(codes).substr(i + 1, end - i - 1)));
     i = end;
@@ -78,7 +80,8 @@ Value indent(Runtime& runtime, const Value& value, Arguments& arguments) {
     margin = std::string(static_cast<size_t>(width), ' ');
   }
   if (value.is_string() && value.string().markup) runtime.unsupported("`indent` of a text that is marked safe");
-  const std::vector<std::string> lines = split_lines(need_text(runtime, value) + "\n");
+  runtime.charge(need_text(runtime, value).size());
+  const std::vector<std::string> lines = split_lines(runtime, value.text() + "\n");
   const bool blank = truth(given[2]);
   std::string out = truth(given[1]) ? margin : "";
   for (size_t i = 0; i < lines.size(); ++i) {
@@ -99,7 +102,7 @@ Value truncate(Runtime& runtime, const Value& value, Arguments& arguments) {
   if (most < tail) runtime.fail("expected length >= " + text_of(tail) + ", got " + text_of(most));
   if (leeway < 0) runtime.fail("expected leeway >= 0, got " + text_of(leeway));
   if (const auto size = length(value); size && *size <= most + leeway) return value;
-  const std::u32string codes = to_codes(need_text(runtime, value));
+  const std::u32string codes = runtime.codes(need_text(runtime, value));
   std::u32string_view head = std::u32string_view(codes).substr(0, static_cast<size_t>(most - tail));
   if (!truth(given[1])) head = head.substr(0, head.rfind(U' '));
   return runtime.text(to_utf8(head) + end);
@@ -109,7 +112,9 @@ Value wordcount(Runtime& runtime, const Value& value, Arguments& arguments) {
   bound(runtime, "wordcount", arguments, {});
   Int words = 0;
   bool inside = false;
-  for (const char32_t code : to_codes(str(runtime, value))) {
+  const std::u32string codes = runtime.codes(str(runtime, value));
+  runtime.pass_slowly(codes.size() * 8);  // the classes of each
+  for (const char32_t code : codes) {
     const bool word = code == '_' || is(CharClass::alpha, code) || is(CharClass::numeric, code);
     words += word && !inside ? 1 : 0;
     inside = word;
@@ -125,7 +130,7 @@ Value format(Runtime& runtime, const Value& value, Arguments& arguments) {
   if (arguments.named.empty())
     return runtime.text(percent_format(runtime, text.text(), runtime.row(arguments.positional, Flavour::tuple)));
   Pairs items;
-  for (const auto& [name, item] : arguments.named) items.emplace_back(make_string(name), item);
+  for (const auto& [name, item] : arguments.named) items.emplace_back(runtime.text(name), item);
   return runtime.text(percent_format(runtime, text.text(), runtime.dict(std::move(items))));
 }
 
@@ -149,8 +154,10 @@ Value force_escape(Runtime& runtime, const Value& value, Arguments& arguments) {
   return runtime.text(escaped(runtime, runtime.text(str(runtime, value))), true);
 }
 
-std::string quoted(std::string_view text, bool query) {
-  static constexpr std::string_view kPlain = "_.-~";
+std::string quoted(Runtime& runtime, const std::string& text, bool query) {
+  static constexpr std::string_view kPlain = "_.-~", kDigits = "0123456789ABCDEF";
+  runtime.charge(3 * text.size());
+  runtime.pass_slowly(3 * text.size());
   std::string out;
   for (const char c : text) {
     const bool plain = (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') ||
@@ -160,9 +167,9 @@ std::string quoted(std::string_view text, bool query) {
     } else if (c == ' ' && query) {
       out += '+';
     } else {
-      char code[4];
-      std::snprintf(code, sizeof code, "%%%02X", static_cast<unsigned char>(c));
-      out += code;
+      out += '%';
+      out += kDigits[static_cast<unsigned char>(c) >> 4];
+      out += kDigits[static_cast<unsigned char>(c) & 15];
     }
   }
   return out;
@@ -170,11 +177,13 @@ std::string quoted(std::string_view text, bool query) {
 
 Value urlencode(Runtime& runtime, const Value& value, Arguments& arguments) {
   bound(runtime, "urlencode", arguments, {});
-  if (value.is_string() || !is_iterable(value)) return runtime.text(quoted(str(runtime, value), false));
+  if (value.is_string() || !is_iterable(value)) return runtime.text(quoted(runtime, str(runtime, value), false));
   std::string out;
   const auto append = [&](const Value& key, const Value& item) {
     if (!out.empty()) out += '&';
-    out += quoted(str(runtime, key), true) + "=" + quoted(str(runtime, item), true);
+    out += quoted(runtime, str(runtime, key), true);
+    out += '=';
+    out += quoted(runtime, str(runtime, item), true);
   };
   if (value.is(Kind::dict)) {
     for (const auto& [key, item] : value.dict().items) append(key, item);

@@ -63,6 +63,7 @@ Value strftime_now(Runtime& runtime, const Value&, Arguments& arguments) {
   const std::tm now = runtime.now();
   constexpr size_t kMost = 4096;
   if (format.size() > kMost / 4) runtime.fail("the format of strftime_now is too long");
+  runtime.step(static_cast<int64_t>(format.size() * 8));
   char buffer[kMost];
   // An empty result and a buffer that is too small look alike; formats are short, so it is the former.
   return runtime.text(std::string(buffer, std::strftime(buffer, sizeof buffer, format.c_str(), &now)));
@@ -95,7 +96,7 @@ Pairs pairs_of(Runtime& runtime, const char* function, Arguments& arguments) {
       }
     }
   }
-  for (const auto& [name, value] : arguments.named) store(runtime, items, make_string(name), value);
+  for (const auto& [name, value] : arguments.named) store(runtime, items, runtime.text(name), value);
   return items;
 }
 
@@ -105,6 +106,7 @@ Value make_dict(Runtime& runtime, const Value&, Arguments& arguments) {
 
 Value make_namespace(Runtime& runtime, const Value&, Arguments& arguments) {
   runtime.charge(sizeof(Space) + arguments.named.size() * 2 * sizeof(Value));
+  runtime.step(8);
   Pairs items = pairs_of(runtime, "namespace", arguments);
   for (const auto& [key, value] : items) need_text(runtime, key);
   runtime.spaces.push_back({.items = std::move(items)});
@@ -113,7 +115,7 @@ Value make_namespace(Runtime& runtime, const Value&, Arguments& arguments) {
 
 Value make_cycler(Runtime& runtime, const Value&, Arguments& arguments) {
   if (arguments.positional.empty() || !arguments.named.empty()) runtime.fail("at least one item has to be provided");
-  runtime.charge(sizeof(Turn));
+  runtime.charge(sizeof(Turn) + arguments.positional.size() * sizeof(Value));
   runtime.turns.push_back({.items = arguments.positional});
   return Value(&runtime.turns.back());
 }
@@ -153,7 +155,9 @@ bool divisible(Runtime& runtime, const Value& value, const Value& by, Int rest) 
 template <CharClass Wanted, CharClass Other>
 bool is_in_case(Runtime& runtime, const Value& value) {
   bool found = false;
-  for (const char32_t code : to_codes(str(runtime, value))) {
+  const std::u32string codes = runtime.codes(str(runtime, value));
+  runtime.pass_slowly(codes.size() * 8);  // the classes of each
+  for (const char32_t code : codes) {
     if (is(Other, code) || is(CharClass::title, code)) return false;
     found = found || is(Wanted, code);
   }
@@ -161,7 +165,7 @@ bool is_in_case(Runtime& runtime, const Value& value) {
 }
 
 bool test_named(Runtime& runtime, const Value& value, bool (*known)(std::string_view)) {
-  if (!is_hashable(value)) runtime.fail("unhashable type: '" + std::string(type_name(value)) + "'");
+  if (!is_hashable(runtime, value)) runtime.fail("unhashable type: '" + std::string(type_name(value)) + "'");
   return value.is_string() && known(value.text());
 }
 
@@ -258,12 +262,14 @@ void fail_unknown(const std::string& where, int line, const std::string& name, b
 }
 
 Value call_filter(Runtime& runtime, const std::string& name, const Value& value, Arguments arguments) {
+  runtime.step(2);
   const FilterRow* found = find_filter(name);
   if (found == nullptr) runtime.unsupported("the filter " + repr(name));
   return found->call(runtime, value, arguments);
 }
 
 bool call_test(Runtime& runtime, const std::string& name, const Value& value, Arguments arguments) {
+  runtime.step(2);
   const auto found = std::ranges::find(kTests, name, &TestRow::name);
   if (found == std::end(kTests)) runtime.unsupported("the test " + repr(name));
   if (arguments.positional.size() + arguments.named.size() != found->arguments)

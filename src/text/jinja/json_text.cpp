@@ -17,7 +17,7 @@ class JsonWriter {
 
   void write(const Value& value, int level) {
     const Runtime::Level nested(runtime_);
-    runtime_.step();
+    runtime_.step(4);
     switch (value.kind()) {
       case Kind::string: return string(value.text());
       case Kind::sequence:
@@ -51,7 +51,9 @@ class JsonWriter {
   }
 
   void string(const std::string& text) {
-    runtime_.charge(text.size() + 2);
+    const size_t begin = out.size();
+    runtime_.pass_slowly(text.size());
+    if (style_.ensure_ascii) runtime_.charge_codes(text);
     out += '"';
     const auto one = [&](uint32_t unit) {
       const bool plain = unit >= 0x20 && unit != '"' && unit != '\\' && !(style_.ensure_ascii && unit == 0x7F);
@@ -75,10 +77,12 @@ class JsonWriter {
       }
     }
     out += '"';
+    runtime_.charge(out.size() - begin);
   }
 
   void new_line(int level) {
     if (!style_.indent) return;
+    runtime_.step(1 + level / 4);
     put("\n");
     for (int i = 0; i < level; ++i) put(*style_.indent);
   }
@@ -97,6 +101,7 @@ class JsonWriter {
 
   void dict(const Dict& dict, int level) {
     if (dict.items.empty()) return put("{}");
+    runtime_.charge(dict.items.size() * 2 * sizeof(Value));
     Pairs items = dict.items;
     if (style_.sort_keys)
       std::stable_sort(items.begin(), items.end(),

@@ -31,7 +31,7 @@ Value view(Runtime& runtime, const Value& self, Arguments& arguments) {
 Value get(Runtime& runtime, const Value& self, Arguments& arguments) {
   if (!arguments.named.empty()) runtime.fail("dict.get() takes no keyword arguments");
   const Values given = bound(runtime, "get", arguments, {"key", "default"}, 1);
-  if (!is_hashable(given[0])) runtime.fail("unhashable type: '" + std::string(type_name(given[0])) + "'");
+  if (!is_hashable(runtime, given[0])) runtime.fail("unhashable type: '" + std::string(type_name(given[0])) + "'");
   if (const Value* found = look_up(runtime, self.dict().items, given[0])) return *found;
   return given[1].is_missing() ? Value::none() : given[1];
 }
@@ -166,6 +166,7 @@ Value find_method(Runtime& runtime, const Value& object, std::string_view name) 
   if (found->call == nullptr)
     runtime.unsupported("the attribute " + repr(name) + " of a " + std::string(type_name(object)));
   runtime.charge(sizeof(Callable));
+  runtime.step(4);
   return Value(std::shared_ptr<const Callable>(
       std::make_shared<Callable>(Callable{.name = found->name, .self = object, .call = found->call})));
 }

@@ -12,11 +12,12 @@ namespace lockstep::text::jinja {
 Value call_string_method(Runtime& runtime, std::string_view name, const Value& self, Arguments& arguments);
 
 // str.splitlines.
-std::vector<std::string> split_lines(std::string_view text, bool keep_ends = false);
+std::vector<std::string> split_lines(Runtime& runtime, std::string_view text, bool keep_ends = false);
 
 // str.split and rsplit: at runs of spaces, at a separator (not empty); at most `most` cuts, negative: all.
-std::vector<std::string_view> split_spaces(std::string_view text, Int most, bool from_right);
-std::vector<std::string_view> split_at(std::string_view text, std::string_view separator, Int most, bool from_right);
+std::vector<std::string_view> split_spaces(Runtime& runtime, std::string_view text, Int most, bool from_right);
+std::vector<std::string_view> split_at(Runtime& runtime, std::string_view text, std::string_view separator, Int most,
+                                       bool from_right);
 
 // int(text, base), float(text); nothing where Python raises ValueError.
 std::optional<Int> parse_integer(std::string_view text, int base);

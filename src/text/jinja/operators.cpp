@@ -72,6 +72,7 @@ void append_sequence(Runtime& runtime, std::string& out, const Value& value) {
 // Namespaces can hold themselves; Python writes dots the second time.
 template <class Append>
 void append_once(Runtime& runtime, std::string& out, const void* what, std::string_view dots, const Append& append) {
+  runtime.step(static_cast<int64_t>(runtime.printing.size() / 8));
   if (std::ranges::count(runtime.printing, what) > 0) {
     out += dots;
     return;
@@ -89,6 +90,7 @@ void append_object(Runtime& runtime, std::string& out, const Value& value) {
       out += '>';
       return;
     case Kind::macro:
+      runtime.charge_codes(value.macro().source->text);
       out +=
           value.macro().source->text.empty() ? "<Macro anonymous>" : "<Macro " + repr(value.macro().source->text) + ">";
       return;
@@ -111,6 +113,8 @@ void append_repr(Runtime& runtime, std::string& out, const Value& value) {
     case Kind::undefined: out += "Undefined"; return;
     case Kind::string:
       runtime.charge(value.text().size() + kAbout);
+      runtime.charge_codes(value.text());
+      if (!value.string().ascii()) runtime.pass_slowly(4 * value.text().size());  // is each printable?
       out += value.string().markup ? "Markup(" + repr(value.text()) + ")" : repr(value.text());
       return;
     case Kind::sequence: {
@@ -121,8 +125,14 @@ void append_repr(Runtime& runtime, std::string& out, const Value& value) {
       return append_once(runtime, out, &value.dict(), "{...}", [&] { append_pairs(runtime, out, value.dict().items); });
     case Kind::none: out += "None"; break;
     case Kind::boolean: out += value.boolean() ? "True" : "False"; break;
-    case Kind::integer: out += text_of(value.integer()); break;
-    case Kind::real: out += repr(value.real()); break;
+    case Kind::integer:
+      runtime.step(value.integer() >> 64 == 0 ? 2 : 40);  // a division of 128 bits for each digit
+      out += text_of(value.integer());
+      break;
+    case Kind::real:
+      runtime.step(8);
+      out += repr(value.real());
+      break;
     default: return append_object(runtime, out, value);
   }
   runtime.charge(kAbout);
@@ -154,6 +164,7 @@ std::string escaped(Runtime& runtime, const Value& value) {
   if (value.is_string() && value.string().markup) return plain;
   std::string out;
   runtime.charge(plain.size() * 2);
+  runtime.pass_slowly(plain.size());
   for (const char c : plain) switch (c) {
       case '&': out += "&amp;"; break;
       case '<': out += "&lt;"; break;
@@ -166,6 +177,12 @@ std::string escaped(Runtime& runtime, const Value& value) {
 }
 
 namespace {
+
+bool equal_texts(Runtime& runtime, const std::string& a, const std::string& b) {
+  if (a.size() != b.size()) return false;
+  runtime.pass(a.size());
+  return a == b;
+}
 
 bool equal_numbers(const Value& a, const Value& b) {
   if (!a.is(Kind::real) && !b.is(Kind::real)) return a.integer() == b.integer();
@@ -197,7 +214,7 @@ bool equal(Runtime& runtime, const Value& a, const Value& b) {
   if (a.is_number() && b.is_number()) return equal_numbers(a, b);
   if (a.kind() != b.kind()) return false;
   switch (a.kind()) {
-    case Kind::string: return a.text() == b.text();
+    case Kind::string: return equal_texts(runtime, a.text(), b.text());
     case Kind::undefined: return true;
     case Kind::dict: return equal_pairs(runtime, a.dict().items, b.dict().items);
     case Kind::sequence: {
@@ -225,7 +242,10 @@ bool ordered(Runtime& runtime, const Value& a, const Value& b, std::string_view 
     };
     return apply(wide(a), wide(b));
   }
-  if (a.is_string() && b.is_string()) return apply(a.text(), b.text());
+  if (a.is_string() && b.is_string()) {
+    runtime.pass(std::min(a.text().size(), b.text().size()));
+    return apply(a.text(), b.text());
+  }
   for (const Flavour flavour : {Flavour::list, Flavour::tuple}) {
     if (!a.is_sequence(flavour) || !b.is_sequence(flavour)) continue;
     const Values &x = a.sequence().items, &y = b.sequence().items;
@@ -239,15 +259,38 @@ bool ordered(Runtime& runtime, const Value& a, const Value& b, std::string_view 
                "' and '" + std::string(type_name(b)) + "'");
 }
 
+namespace {
+
+// A search prepares four bytes for each of its part, one after the other: as much as its characters are.
+TextSearch prepared(Runtime& runtime, std::string_view part, bool from_right) {
+  runtime.charge_codes(part);
+  return TextSearch(part, from_right ? TextSearch::From::right : TextSearch::From::left);
+}
+
+}  // namespace
+
+Finder::Finder(Runtime& runtime, std::string_view part, bool from_right)
+    : runtime_(runtime), search_(prepared(runtime, part, from_right)) {}
+
+size_t Finder::find(std::string_view text) const {
+  runtime_.step();
+  return search_.find(text, [&](size_t compared) { runtime_.pass_slowly(compared); });
+}
+
+size_t find_text(Runtime& runtime, std::string_view text, std::string_view part, bool from_right) {
+  if (part.size() > text.size()) return std::string_view::npos;
+  if (part.empty()) return from_right ? text.size() : 0;
+  return Finder(runtime, part, from_right).find(text);
+}
+
 bool contains(Runtime& runtime, const Value& container, const Value& item) {
   if (container.is_string()) {
     if (!item.is_string())
       runtime.fail("'in <string>' requires string as left operand, not " + std::string(type_name(item)));
-    runtime.step(static_cast<int64_t>(container.text().size() / 64));
-    return container.text().find(item.text()) != std::string::npos;
+    return find_text(runtime, container.text(), item.text()) != std::string_view::npos;
   }
   if (container.is(Kind::dict) || container.is_sequence(Flavour::keys)) {
-    if (!is_hashable(item)) runtime.fail("unhashable type: '" + std::string(type_name(item)) + "'");
+    if (!is_hashable(runtime, item)) runtime.fail("unhashable type: '" + std::string(type_name(item)) + "'");
     if (container.is(Kind::dict)) return look_up(runtime, container.dict().items, item) != nullptr;
   }
   if (!is_iterable(container))
@@ -257,19 +300,23 @@ bool contains(Runtime& runtime, const Value& container, const Value& item) {
                              [&](const Value& other) { return other.same(item) || equal(runtime, other, item); });
 }
 
-bool is_hashable(const Value& value) {
+bool is_hashable(Runtime& runtime, const Value& value) {
   if (value.is(Kind::dict)) return false;
   if (!value.is(Kind::sequence)) return true;
   const Sequence& row = value.sequence();
-  if (row.flavour == Flavour::tuple) return std::ranges::all_of(row.items, is_hashable);
+  if (row.flavour == Flavour::tuple)
+    return std::ranges::all_of(row.items, [&](const Value& item) {
+      runtime.step();
+      return is_hashable(runtime, item);
+    });
   return row.flavour == Flavour::range || row.flavour == Flavour::iterator || row.flavour == Flavour::values;
 }
 
 const Value* look_up(Runtime& runtime, const Pairs& items, const Value& key) {
-  runtime.step(static_cast<int64_t>(items.size() / 8));
+  runtime.step(static_cast<int64_t>(1 + items.size() / 4));
   if (key.is_string()) {
     for (const auto& [other, value] : items)
-      if (other.is_string() && other.text() == key.text()) return &value;
+      if (other.is_string() && equal_texts(runtime, other.text(), key.text())) return &value;
     return nullptr;
   }
   for (const auto& [other, value] : items)
@@ -278,7 +325,7 @@ const Value* look_up(Runtime& runtime, const Pairs& items, const Value& key) {
 }
 
 void store(Runtime& runtime, Pairs& items, const Value& key, Value value) {
-  if (!is_hashable(key)) runtime.fail("unhashable type: '" + std::string(type_name(key)) + "'");
+  if (!is_hashable(runtime, key)) runtime.fail("unhashable type: '" + std::string(type_name(key)) + "'");
   if (const Value* found = look_up(runtime, items, key))
     const_cast<Value&>(*found) = std::move(value);
   else

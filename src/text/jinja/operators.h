@@ -4,6 +4,7 @@
 #include <string>
 
 #include "text/jinja/runtime.h"
+#include "text/text_search.h"
 
 namespace lockstep::text::jinja {
 
@@ -20,8 +21,20 @@ std::string escaped(Runtime& runtime, const Value& value);
 bool equal(Runtime& runtime, const Value& a, const Value& b);
 // `symbol` is <, <=, > or >=.
 bool ordered(Runtime& runtime, const Value& a, const Value& b, std::string_view symbol);
+// Where `part` begins in `text`; npos. Linear in both, and charged by what it takes.
+size_t find_text(Runtime& runtime, std::string_view text, std::string_view part, bool from_right = false);
+// The same for a part that is looked for again and again, and is not empty.
+class Finder {
+ public:
+  Finder(Runtime& runtime, std::string_view part, bool from_right = false);
+  size_t find(std::string_view text) const;
+
+ private:
+  Runtime& runtime_;
+  TextSearch search_;
+};
 bool contains(Runtime& runtime, const Value& container, const Value& item);
-bool is_hashable(const Value& value);
+bool is_hashable(Runtime& runtime, const Value& value);
 // The value of a key that is equal; nullptr if there is none. The key must be hashable.
 const Value* look_up(Runtime& runtime, const Pairs& items, const Value& key);
 void store(Runtime& runtime, Pairs& items, const Value& key, Value value);  // DataError: unhashable
@@ -47,6 +60,8 @@ class Items {
 Items iterate(Runtime& runtime, const Value& value);
 std::optional<Int> length(const Value& value);  // nothing: the type has no length
 
+// Byte at which a character of a text begins; the end of the text for the one behind the last.
+size_t byte_of_character(Runtime& runtime, const String& string, size_t place);
 // object.name and object[key] as the sandbox finds them: undefined where Python's environment gives that.
 Value get_attribute(Runtime& runtime, const Value& object, const Value& name);
 Value get_item(Runtime& runtime, const Value& object, const Value& key);

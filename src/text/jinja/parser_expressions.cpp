@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <set>
 
 #include "text/jinja/functions.h"
 #include "text/jinja/parse_state.h"
@@ -347,6 +348,7 @@ CallArguments Parser::call_arguments() {
   const int line = current().line;
   expect_symbol("(");
   CallArguments given;
+  std::set<std::string> named;
   const auto ensure = [&](bool legal) {
     if (!legal) fail("the arguments of a call are out of order", line);
   };
@@ -365,7 +367,7 @@ CallArguments Parser::call_arguments() {
       ensure(!given.double_star);
       const std::string name = next().text;
       next();
-      ensure(std::ranges::count(given.named, name, &Named::name) == 0);
+      ensure(named.insert(name).second);
       given.named.push_back({name, expression()});
     } else {
       ensure(!given.star && !given.double_star && given.named.empty());

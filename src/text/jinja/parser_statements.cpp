@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <set>
 
 #include "text/jinja/functions.h"
 #include "text/jinja/parse_state.h"
@@ -216,13 +217,13 @@ Statement Parser::set_statement() {
 
 std::vector<Parameter> Parser::signature() {
   std::vector<Parameter> parameters;
+  std::set<int32_t> named;
   expect_symbol("(");
   while (!current().is_symbol(")")) {
     if (!parameters.empty()) expect_symbol(",");
     const Token name = expect(Token::Kind::name, "the name of a parameter");
     Parameter parameter{.text = name.text, .name = number_of(name.text), .fallback = nullptr};
-    if (std::ranges::count(parameters, name.text, &Parameter::text) > 0)
-      fail("a parameter is named twice", name.line, name.text);
+    if (!named.insert(parameter.name).second) fail("a parameter is named twice", name.line, name.text);
     if (skip_symbol("="))
       parameter.fallback = expression();
     else if (!parameters.empty() && parameters.back().fallback)

@@ -35,10 +35,12 @@ class PercentFormat {
  public:
   PercentFormat(Runtime& runtime, const std::string& format, const Value& value)
       : runtime_(runtime), text_(format), value_(value) {
-    if (value.is_sequence(Flavour::tuple))
+    if (value.is_sequence(Flavour::tuple)) {
+      runtime.charge(value.sequence().items.size() * sizeof(Value));
       arguments_ = value.sequence().items;
-    else
+    } else {
       arguments_.push_back(value);
+    }
     const bool indexed =
         value.is(Kind::dict) || value.is_undefined() ||
         (value.is(Kind::sequence) && (value.is_sequence(Flavour::list) || value.is_sequence(Flavour::range)));
@@ -77,6 +79,7 @@ class PercentFormat {
       open += c == '(' ? 1 : c == ')' ? -1 : 0;
     }
     const std::string key = text_.substr(begin, place_ - 1 - begin);
+    runtime_.step(static_cast<int64_t>(value_.dict().items.size() / 4));
     const Value* found = find_key(value_.dict(), key);
     if (found == nullptr) runtime_.fail(repr(key));
     next_ = arguments_.size();  // keys and places do not mix
@@ -97,6 +100,7 @@ class PercentFormat {
   }
 
   void conversion() {
+    runtime_.step(8);
     Conversion how;
     Value keyed_value;
     if (peek() == '(') keyed_value = keyed();
@@ -164,9 +168,9 @@ class PercentFormat {
     }
   }
 
-  static std::string cut(const Conversion& how, const std::string& text) {
+  std::string cut(const Conversion& how, std::string text) {
     if (!how.precision) return text;
-    const std::u32string codes = to_codes(text);
+    const std::u32string codes = runtime_.codes(text);
     return static_cast<Int>(codes.size()) <= *how.precision
                ? text
                : to_utf8(std::u32string_view(codes).substr(0, static_cast<size_t>(*how.precision)));
@@ -220,6 +224,7 @@ class PercentFormat {
                            '\0'};
     std::string buffer(static_cast<size_t>(precision) + 400, '\0');
     runtime_.charge(buffer.size());
+    runtime_.pass_slowly(2 * buffer.size());
     const int size =
         std::snprintf(buffer.data(), buffer.size(), format, static_cast<int>(precision), std::fabs(value.real()));
     buffer.resize(static_cast<size_t>(size));
@@ -230,6 +235,7 @@ class PercentFormat {
   void pad(const Conversion& how, const std::string& body, const std::string& sign, size_t prefix = 0) {
     const bool numeric = std::string_view("diuxXoeEfFgG").find(how.kind) != std::string_view::npos;
     std::string text = body;
+    runtime_.charge(2 * (body.size() + sign.size()));
     if (how.zero && !how.left && numeric) {
       const Int width = how.width - static_cast<Int>(sign.size() + prefix);
       text = body.substr(0, prefix) + padded(runtime_, body.substr(prefix), width, '>', "0");
@@ -250,6 +256,7 @@ class PercentFormat {
 
 std::string percent_format(Runtime& runtime, const std::string& format, const Value& value) {
   runtime.charge(format.size());
+  runtime.pass_slowly(format.size());
   return PercentFormat(runtime, format, value).run();
 }
 

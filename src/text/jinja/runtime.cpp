@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "text/jinja/operators.h"
+#include "text/utf8.h"
 
 namespace lockstep::text::jinja {
 
@@ -19,25 +20,45 @@ void Scope::set(int32_t name, Value value) {
     variables.emplace_back(name, std::move(value));
 }
 
+Runtime::Runtime(std::string where, const RenderLimits& limits, std::optional<std::tm> now)
+    : where_(std::move(where)),
+      limits_(limits),
+      steps_left_(limits.max_steps),
+      bytes_left_(limits.max_bytes),
+      now_(now) {
+  look_at_limits();
+}
+
+void Runtime::look_at_limits() {
+  constexpr int64_t kStepsBetween = 50'000;
+  if (steps_left_ < 0) exhausted("many steps");
+  if (!limits_.deadline) return;
+  if (std::chrono::steady_clock::now() >= *limits_.deadline) exhausted("much time");
+  next_look_ = std::max<int64_t>(steps_left_ - kStepsBetween, 0);
+}
+
 std::string Runtime::place() const {
   return where_ + " line " + std::to_string(line);
 }
 
 void Runtime::charge(size_t bytes) {
-  if (bytes > limits_.bytes) exhausted("memory");
-  limits_.bytes -= bytes;
+  if (bytes > bytes_left_) exhausted("many bytes");
+  bytes_left_ -= bytes;
+  pass(bytes);
 }
 
 void Runtime::exhausted(const std::string& what) const {
-  throw FormatError({.what = "the template takes too many " + (what == "memory"  ? "bytes"
-                                                               : what == "depth" ? "levels"
-                                                                                 : what),
+  throw FormatError({.what = "the template takes too " + what,
                      .where = place(),
-                     .attempt = "look for an endless recursion or a text that grows in a loop"});
+                     .attempt = "look for an endless recursion, loops in loops, or a text that grows in a loop"});
 }
 
 void Runtime::fail(const std::string& reason) const {
-  throw DataError({.what = reason, .where = place()});
+  constexpr size_t kLongest = 4096;  // a template can put any text into a message
+  const std::string_view shown = std::string_view(reason).substr(0, kLongest);
+  throw DataError(
+      {.what = shown.size() == reason.size() ? reason : std::string(reason, 0, valid_utf8_prefix(shown)) + "...",
+       .where = place()});
 }
 
 void Runtime::unsupported(const std::string& construct) const {
@@ -50,16 +71,28 @@ void Runtime::need_defined(const Value& value) const {
 
 Value Runtime::text(std::string utf8, bool markup) {
   charge(utf8.size() + sizeof(String));
+  step();
   return make_string(std::move(utf8), markup);
 }
 
+std::u32string Runtime::codes(std::string_view utf8) {
+  charge_codes(utf8);
+  return to_codes(utf8);
+}
+
+void Runtime::charge_codes(std::string_view utf8) {
+  charge(utf8.size() * sizeof(char32_t));
+  pass_slowly(utf8.size());
+}
+
 int Runtime::checked_depth(int depth) const {
-  if (depth > kMaxContainerDepth) exhausted("depth");
+  if (depth > kMaxContainerDepth) exhausted("many levels");
   return depth;
 }
 
 Value Runtime::row(Values items, Flavour flavour) {
   charge(sizeof(Sequence) + items.size() * sizeof(Value));
+  step(static_cast<int64_t>(1 + items.size() / 8));
   auto made = std::make_shared<Sequence>();
   int depth = 0;
   for (const Value& item : items) depth = std::max(depth, depth_of(item));
@@ -71,6 +104,7 @@ Value Runtime::row(Values items, Flavour flavour) {
 
 Value Runtime::dict(Pairs items) {
   charge(sizeof(Dict) + 2 * items.size() * sizeof(Value));
+  step(static_cast<int64_t>(1 + items.size() / 4));
   auto made = std::make_shared<Dict>();
   int depth = 0;
   for (const auto& [key, value] : items) depth = std::max({depth, depth_of(key), depth_of(value)});
@@ -81,17 +115,20 @@ Value Runtime::dict(Pairs items) {
 
 Value Runtime::undefined(std::string hint) {
   charge(sizeof(Undefined) + hint.size());
+  step(4);
   return Value(std::shared_ptr<const Undefined>(std::make_shared<Undefined>(Undefined{.hint = std::move(hint)})));
 }
 
 Value Runtime::undefined_variable(const std::string& name) {
-  charge(sizeof(Undefined));
+  charge(sizeof(Undefined) + sizeof(String) + name.size());
+  step(4);
   return Value(std::shared_ptr<const Undefined>(
       std::make_shared<Undefined>(Undefined{.hint = "", .owner = "", .name = make_string(name)})));
 }
 
 Value Runtime::undefined_member(const Value& owner, const Value& name) {
   charge(sizeof(Undefined));
+  step(4);
   if (!name.is_string() && !name.is(Value::Kind::integer))
     return undefined(owner_name(owner) + " has no element " + repr(*this, name));
   return Value(std::shared_ptr<const Undefined>(

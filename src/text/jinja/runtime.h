@@ -7,17 +7,11 @@
 
 #include "text/jinja/ast.h"
 #include "text/jinja/value.h"
+#include "text/render_limits.h"
 #include "text/span.h"
 
 namespace lockstep::text::jinja {
 
-// A template comes from a stranger: it must not hang, exhaust memory or overflow the stack. Beyond a limit:
-// FormatError.
-struct Limits {
-  int64_t steps = 100'000'000;     // nodes evaluated, items looked at
-  size_t bytes = size_t{1} << 30;  // of all strings and lists made, together
-  int depth = 1200;                // of evaluation: nested expressions, blocks and macro calls
-};
 inline constexpr int kMaxContainerDepth = 400;
 inline constexpr Int kLargestInt = Int{1} << 125;
 
@@ -36,22 +30,27 @@ struct Macro {
 
 class Runtime {
  public:
-  Runtime(std::string where, const Limits& limits, std::optional<std::tm> now)
-      : where_(std::move(where)), limits_(limits), now_(now) {}
+  Runtime(std::string where, const RenderLimits& limits, std::optional<std::tm> now);
 
   int line = 1;  // of what is being evaluated
 
+  // Whatever takes time that a template can choose is charged, before it is done: as steps, or by the bytes it goes
+  // over.
   void step(int64_t steps = 1) {
-    if ((limits_.steps -= steps) < 0) exhausted("steps");
+    if ((steps_left_ -= steps) < next_look_) look_at_limits();
   }
-  void charge(size_t bytes);  // before memory of this size is filled
-  [[noreturn]] void exhausted(const std::string& what) const;
-  [[noreturn]] void fail(const std::string& reason) const;            // DataError: what Python would raise
-  [[noreturn]] void unsupported(const std::string& construct) const;  // FormatError
-  void need_defined(const Value& value) const;                        // DataError "'x' is undefined"
+  void charge(size_t bytes);                                                 // memory of this size is filled
+  void pass(size_t bytes) { step(static_cast<int64_t>(bytes / 128)); }       // copied, compared or skipped as a block
+  void pass_slowly(size_t bytes) { step(static_cast<int64_t>(bytes / 4)); }  // looked at character by character
+  [[noreturn]] void exhausted(const std::string& what) const;                // "many steps"
+  [[noreturn]] void fail(const std::string& reason) const;                   // DataError: what Python would raise
+  [[noreturn]] void unsupported(const std::string& construct) const;         // FormatError
+  void need_defined(const Value& value) const;                               // DataError "'x' is undefined"
   std::string place() const;
 
   Value text(std::string utf8, bool markup = false);
+  std::u32string codes(std::string_view utf8);  // to_codes
+  void charge_codes(std::string_view utf8);     // of a function that calls to_codes
   Value row(Values items, Flavour flavour = Flavour::list);
   Value dict(Pairs items);
   Value undefined(std::string hint);
@@ -72,9 +71,9 @@ class Runtime {
   class Level {
    public:
     explicit Level(Runtime& runtime) : runtime_(runtime) {
-      if (++runtime_.depth_ > runtime_.limits_.depth) {
+      if (++runtime_.depth_ > runtime_.limits_.max_depth) {
         --runtime_.depth_;
-        runtime_.exhausted("depth");
+        runtime_.exhausted("many levels");
       }
     }
     ~Level() { --runtime_.depth_; }
@@ -87,9 +86,13 @@ class Runtime {
 
  private:
   int checked_depth(int depth) const;
+  void look_at_limits();
 
   std::string where_;
-  Limits limits_;
+  const RenderLimits limits_;
+  int64_t steps_left_;
+  int64_t next_look_ = 0;  // steps_left_ below which the limits are looked at
+  size_t bytes_left_;
   std::optional<std::tm> now_;
   int depth_ = 0;
 };

@@ -10,14 +10,20 @@ namespace lockstep::text::jinja {
 std::string padded(Runtime& runtime, const std::string& text, Int width, char align, const std::string& fill) {
   const Int size = static_cast<Int>(count_characters(text));
   if (width <= size) return text;
-  if (width - size > Int{1} << 34) runtime.exhausted("memory");
+  if (width - size > Int{1} << 34) runtime.exhausted("many bytes");
   const int64_t missing = static_cast<int64_t>(width - size);
-  runtime.charge(static_cast<size_t>(missing) * fill.size());
+  runtime.charge(text.size() + static_cast<size_t>(missing) * fill.size());
   const int64_t left = align == '<' ? 0 : align == '>' ? missing : missing / 2;
   std::string out;
-  for (int64_t i = 0; i < left; ++i) out += fill;
+  out.reserve(text.size() + static_cast<size_t>(missing) * fill.size());
+  const auto put_fill = [&](int64_t count) {
+    if (fill.size() == 1) return void(out.append(static_cast<size_t>(count), fill[0]));
+    runtime.pass_slowly(static_cast<size_t>(count));
+    for (int64_t i = 0; i < count; ++i) out += fill;
+  };
+  put_fill(left);
   out += text;
-  for (int64_t i = left; i < missing; ++i) out += fill;
+  put_fill(missing - left);
   return out;
 }
 
@@ -35,6 +41,8 @@ template <std::string (*convert)(std::string_view)>
 Value converted(Runtime& runtime, const Value& self, Arguments& arguments) {
   bound(runtime, "str", arguments, {});
   runtime.charge(self.text().size());
+  runtime.charge_codes(self.text());
+  if (!self.string().ascii()) runtime.pass_slowly(8 * self.text().size());  // tables are searched for each character
   return made(runtime, convert(self.text()), self);
 }
 
@@ -42,8 +50,13 @@ template <bool left, bool right>
 Value stripped(Runtime& runtime, const Value& self, Arguments& arguments) {
   const Values given = bound(runtime, "strip", arguments, {"chars"});
   const bool spaces = given[0].is_missing() || given[0].is_none();
+  if (!spaces) {
+    runtime.charge_codes(need_text(runtime, given[0]));
+    runtime.pass_slowly(8 * given[0].text().size());  // sorted
+  }
   const std::string_view rest =
       spaces ? strip_spaces(self.text(), left, right) : strip(self.text(), need_text(runtime, given[0]), left, right);
+  runtime.pass_slowly((self.text().size() - rest.size()) * (spaces ? 2 : 8));  // the characters are searched
   return made(runtime, std::string(rest), self);
 }
 
@@ -62,10 +75,7 @@ Window window_of(Runtime& runtime, const String& string, const Value& start, con
   };
   const Int first = place(start, 0), last = std::min(place(stop, size), size);
   const auto bytes = [&](Int characters) {
-    if (string.ascii()) return static_cast<size_t>(characters);
-    size_t byte = 0;
-    for (Int i = 0; i < characters; ++i) byte += read_utf8(std::string_view(string.text).substr(byte)).size;
-    return byte;
+    return byte_of_character(runtime, string, static_cast<size_t>(characters));
   };
   if (first > last || first > size) return {0, 0, true};
   return {bytes(first), bytes(last), false};
@@ -78,6 +88,8 @@ Value has_affix(Runtime& runtime, const Value& self, Arguments& arguments) {
   const std::string_view text = std::string_view(self.text()).substr(window.begin, window.end - window.begin);
   const auto matches = [&](const Value& affix) {
     const std::string& part = need_text(runtime, affix);
+    runtime.step();
+    runtime.pass(std::min(part.size(), text.size()));
     return !window.empty && (front ? text.starts_with(part) : text.ends_with(part));
   };
   if (!given[0].is_sequence(Flavour::tuple)) return Value(matches(given[0]));
@@ -91,8 +103,9 @@ Int found_at(Runtime& runtime, const Value& self, Arguments& arguments) {
   const Window window = window_of(runtime, self.string(), given[1], given[2]);
   if (window.empty) return -1;
   const std::string_view text = std::string_view(self.text()).substr(window.begin, window.end - window.begin);
-  const size_t place = from_right ? text.rfind(part) : text.find(part);
+  const size_t place = find_text(runtime, text, part, from_right);
   if (place == std::string_view::npos) return -1;
+  runtime.pass(window.begin + place);
   return static_cast<Int>(count_characters(std::string_view(self.text()).substr(0, window.begin + place)));
 }
 
@@ -113,10 +126,15 @@ Value count(Runtime& runtime, const Value& self, Arguments& arguments) {
   const std::string& part = need_text(runtime, given[0]);
   const Window window = window_of(runtime, self.string(), given[1], given[2]);
   if (window.empty) return Value(Int{0});
-  const std::string_view text = std::string_view(self.text()).substr(window.begin, window.end - window.begin);
+  std::string_view text = std::string_view(self.text()).substr(window.begin, window.end - window.begin);
+  runtime.pass(text.size());
   if (part.empty()) return Value(static_cast<Int>(count_characters(text)) + 1);
+  const Finder finder(runtime, part);
   Int found = 0;
-  for (size_t at = text.find(part); at != std::string_view::npos; at = text.find(part, at + part.size())) ++found;
+  for (size_t at = finder.find(text); at != std::string_view::npos; at = finder.find(text)) {
+    text.remove_prefix(at + part.size());
+    ++found;
+  }
   return Value(found);
 }
 
@@ -131,8 +149,11 @@ Value replace(Runtime& runtime, const Value& self, Arguments& arguments) {
     runtime.charge(text.size());
     out += text;
   };
+  std::optional<Finder> finder;
+  if (!from.empty()) finder.emplace(runtime, from);
   for (bool first = true; left != 0; --left, first = false) {
     if (from.empty()) {  // between all characters
+      runtime.step();
       if (!first && rest.empty()) break;
       if (!first) {
         const size_t size = read_utf8(rest).size;
@@ -142,7 +163,7 @@ Value replace(Runtime& runtime, const Value& self, Arguments& arguments) {
       put(to);
       continue;
     }
-    const size_t place = rest.find(from);
+    const size_t place = finder->find(rest);
     if (place == std::string_view::npos) break;
     put(rest.substr(0, place));
     put(to);
@@ -165,19 +186,18 @@ Value split(Runtime& runtime, const Value& self, Arguments& arguments) {
   const std::string& text = self.text();
   runtime.charge(text.size() * 2);
   if (given[0].is_missing() || given[0].is_none()) {
-    if (from_right && most < 0) return pieces_of(runtime, split_spaces(text, -1, false), self);
-    runtime.step(most > 0 && from_right ? static_cast<int64_t>(text.size()) : 1);
-    return pieces_of(runtime, split_spaces(text, most, from_right), self);
+    if (from_right && most < 0) return pieces_of(runtime, split_spaces(runtime, text, -1, false), self);
+    return pieces_of(runtime, split_spaces(runtime, text, most, from_right), self);
   }
   const std::string& separator = need_text(runtime, given[0]);
   if (separator.empty()) runtime.fail("empty separator");
-  return pieces_of(runtime, split_at(text, separator, most, from_right), self);
+  return pieces_of(runtime, split_at(runtime, text, separator, most, from_right), self);
 }
 
 Value splitlines(Runtime& runtime, const Value& self, Arguments& arguments) {
   const Values given = bound(runtime, "splitlines", arguments, {"keepends"});
   Values items;
-  for (std::string& line : split_lines(self.text(), truth(given[0])))
+  for (std::string& line : split_lines(runtime, self.text(), truth(given[0])))
     items.push_back(made(runtime, std::move(line), self));
   return runtime.row(std::move(items));
 }
@@ -188,7 +208,8 @@ Value partition(Runtime& runtime, const Value& self, Arguments& arguments) {
   const std::string& separator = need_text(runtime, given[0]);
   if (separator.empty()) runtime.fail("empty separator");
   const std::string& text = self.text();
-  const size_t place = from_right ? text.rfind(separator) : text.find(separator);
+  const size_t place = find_text(runtime, text, separator, from_right);
+  runtime.charge(2 * text.size() + separator.size());
   std::string parts[3] = {text, "", ""};
   if (place == std::string::npos) {
     if (from_right) std::swap(parts[0], parts[2]);
@@ -205,6 +226,7 @@ template <bool prefix>
 Value without_affix(Runtime& runtime, const Value& self, Arguments& arguments) {
   const Values given = bound(runtime, "removeprefix", arguments, {"affix"}, 1);
   const std::string &affix = need_text(runtime, given[0]), &text = self.text();
+  runtime.charge(text.size() + std::min(affix.size(), text.size()));
   if (affix.empty() || !(prefix ? text.starts_with(affix) : text.ends_with(affix))) return self;
   return made(runtime, prefix ? text.substr(affix.size()) : text.substr(0, text.size() - affix.size()), self);
 }
@@ -219,6 +241,7 @@ Value join(Runtime& runtime, const Value& self, Arguments& arguments) {
       runtime.fail("sequence item " + text_of(place) + ": expected str instance, " + std::string(type_name(item)) +
                    " found");
     runtime.charge(item.text().size() + self.text().size());
+    runtime.step();
     if (place++ > 0) out += self.text();
     out += item.text();
   }
@@ -247,6 +270,7 @@ Value zfill(Runtime& runtime, const Value& self, Arguments& arguments) {
   const Values given = bound(runtime, "zfill", arguments, {"width"}, 1);
   const Int width = need_integer(runtime, given[0]);
   const std::string& text = self.text();
+  runtime.charge(2 * text.size());
   const bool sign = text.starts_with('-') || text.starts_with('+');
   const std::string zeros = padded(runtime, text.substr(sign ? 1 : 0), width - (sign ? 1 : 0), '>', "0");
   return made(runtime, text.substr(0, sign ? 1 : 0) + zeros, self);
@@ -257,7 +281,7 @@ Value expandtabs(Runtime& runtime, const Value& self, Arguments& arguments) {
   const int64_t size = given[0].is_missing() ? 8 : need_count(runtime, given[0], 1 << 20);
   std::string out;
   int64_t column = 0;
-  for (const char32_t code : to_codes(self.text())) {
+  for (const char32_t code : runtime.codes(self.text())) {
     if (code != '\t') {
       append_utf8(out, code);
       column = code == '\n' || code == '\r' ? 0 : column + 1;
@@ -275,7 +299,8 @@ Value expandtabs(Runtime& runtime, const Value& self, Arguments& arguments) {
 template <bool (*member)(uint32_t)>
 Value all_are(Runtime& runtime, const Value& self, Arguments& arguments) {
   bound(runtime, "str", arguments, {});
-  const std::u32string codes = to_codes(self.text());
+  const std::u32string codes = runtime.codes(self.text());
+  runtime.pass_slowly(codes.size() * 4);  // the class of each
   return Value(!codes.empty() && std::ranges::all_of(codes, member));
 }
 
@@ -296,7 +321,9 @@ Value is_case(Runtime& runtime, const Value& self, Arguments& arguments) {
 Value istitle(Runtime& runtime, const Value& self, Arguments& arguments) {
   bound(runtime, "istitle", arguments, {});
   bool inside = false, found = false;
-  for (const char32_t code : to_codes(self.text())) {
+  const std::u32string codes = runtime.codes(self.text());
+  runtime.pass_slowly(codes.size() * 8);
+  for (const char32_t code : codes) {
     const bool big = is(CharClass::upper, code) || is(CharClass::title, code), small = is(CharClass::lower, code);
     if ((big && inside) || (small && !inside)) return Value(false);
     inside = big || small;
@@ -312,7 +339,9 @@ Value isascii(Runtime& runtime, const Value& self, Arguments& arguments) {
 
 Value isprintable(Runtime& runtime, const Value& self, Arguments& arguments) {
   bound(runtime, "isprintable", arguments, {});
-  return Value(std::ranges::all_of(to_codes(self.text()), in_class<CharClass::printable>));
+  const std::u32string codes = runtime.codes(self.text());
+  runtime.pass_slowly(codes.size() * 4);
+  return Value(std::ranges::all_of(codes, in_class<CharClass::printable>));
 }
 
 Value format(Runtime& runtime, const Value& self, Arguments& arguments) {

@@ -7,12 +7,11 @@ namespace lockstep::text::jinja {
 namespace {
 
 using Kind = Statement::Kind;
-using Names = std::set<int32_t>;
 
 // One level, looked at in the order in which jinja2's compiler does; the levels inside it come when it is known whole.
 class Level {
  public:
-  explicit Level(const Names& around) : around_(around) {}
+  explicit Level(const Level* around) : around_(around) {}
 
   void declare(int32_t name) { seen_.insert(name); }
   void declare(const Expression& target) {
@@ -24,10 +23,8 @@ class Level {
   }
   // What is unset in this level; fills in the levels inside.
   std::vector<int32_t> finish(const SpecialNames& special) {
-    Names known = around_;
-    known.insert(seen_.begin(), seen_.end());
     for (Statement* statement : inner_) {
-      Level body(known);
+      Level body(this);
       if (statement->kind == Kind::loop) {
         body.declare(*statement->target);
         body.declare(special.loop);
@@ -37,7 +34,7 @@ class Level {
         for (const Parameter& parameter : statement->parameters) body.read(parameter.fallback);
       body.look(statement->body);
       statement->unset = body.finish(special);
-      Level otherwise(known);
+      Level otherwise(this);
       otherwise.look(statement->otherwise);
       statement->otherwise_unset = otherwise.finish(special);
     }
@@ -77,11 +74,17 @@ class Level {
 
   // What only a branch sets may still be the variable that was given.
   void write(int32_t name, bool branch) {
-    if (seen_.insert(name).second && !branch && !around_.contains(name)) set_first_.push_back(name);
+    if (seen_.insert(name).second && !branch && !is_named_around(name)) set_first_.push_back(name);
   }
 
-  const Names& around_;
-  Names seen_;
+  bool is_named_around(int32_t name) const {
+    for (const Level* level = around_; level != nullptr; level = level->around_)
+      if (level->seen_.contains(name)) return true;
+    return false;
+  }
+
+  const Level* around_;  // the level this one is inside of; nullptr: none
+  std::set<int32_t> seen_;
   std::vector<int32_t> set_first_;
   std::vector<Statement*> inner_;
 };
@@ -89,8 +92,7 @@ class Level {
 }  // namespace
 
 void find_unset(Tree& tree) {
-  const Names none;
-  Level outermost(none);
+  Level outermost(nullptr);
   outermost.look(tree.body);
   tree.unset = outermost.finish(tree.special);
 }

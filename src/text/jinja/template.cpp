@@ -36,6 +36,12 @@ Value from_json(Runtime& runtime, const OrderedJson& json) {
 }  // namespace
 
 Template Template::parse(std::string_view source, const std::string& where) {
+  constexpr size_t kLongest = size_t{1} << 20;
+  if (source.size() > kLongest)
+    throw FormatError({.what = "the template is too long",
+                       .where = where,
+                       .got = std::to_string(source.size()) + " bytes",
+                       .wanted = "at most " + std::to_string(kLongest)});
   Template made;
   made.tree_ = jinja::parse(source, where);
   made.where_ = where;

@@ -5,7 +5,7 @@
 //   fidelity    texts equal jinja2's byte for byte; what jinja2 has and this has not is a FormatError that names it
 //   not here    block, extends, include, import, autoescape; the filters pprint, random, striptags, urlize, wordwrap,
 //               xmlattr, filesizeformat; methods of markupsafe.Markup; integers beyond 2^125
-//   limits      runtime.h
+//   limits      text/render_limits.h; the text of a template itself is at most 1 MiB
 #pragma once
 
 #include <ctime>
@@ -28,7 +28,7 @@ struct Rendering {
 };
 
 struct RenderOptions {
-  Limits limits;
+  RenderLimits limits;
   std::optional<std::tm> now;  // for strftime_now; default: the clock, local time
 };
 
