@@ -11,6 +11,7 @@
 #include "cli/parse.h"
 #include "core/error.h"
 #include "core/nearest_name.h"
+#include "core/printable.h"
 #include "recipes/commands.h"
 
 namespace lockstep::cli {
@@ -19,34 +20,51 @@ namespace {
 
 using recipes::Control;
 
+// What the program itself says goes through these streams: names and values of files must not reach a terminal raw.
+struct Screen {
+  explicit Screen(const Console& given) : console(given), out(*given.out), err(*given.err) {}
+  const Console& console;
+  PrintableStream out, err;
+};
+
 struct Command {
   std::string_view name, summary;
   std::string (*help)();
-  void (*run)(const Values& args, const Console& console);
+  void (*run)(const Values& args, Screen& screen);
 };
 
 // Training shows its progress where results go; the other commands keep stdout clean for what they print.
-Control training_control(const Console& console) {
-  return {.out = console.out,
-          .info = console.out,
+Control training_control(Screen& screen) {
+  const Console& console = screen.console;
+  return {.out = &screen.out,
+          .info = &screen.out,
           .terminal = console.out_terminal,
           .out_terminal = console.out_terminal,
           .interrupted = console.interrupted};
 }
 
-Control query_control(const Console& console) {
+// For commands whose results are data.
+Control query_control(Screen& screen) {
+  const Console& console = screen.console;
   return {.out = console.out,
-          .info = console.err,
+          .info = &screen.err,
           .terminal = console.err_terminal,
           .out_terminal = console.out_terminal,
           .interrupted = console.interrupted};
 }
 
+// For commands whose results are reports.
+Control report_control(Screen& screen) {
+  Control control = query_control(screen);
+  control.out = &screen.out;
+  return control;
+}
+
 template <typename Options>
-void run_training(const TrainingCommand<Options>& command, const Console& console,
+void run_training(const TrainingCommand<Options>& command, Screen& screen,
                   void (*plan)(const Options&, const std::vector<std::string>&, const Control&),
                   void (*train)(const Options&, const Control&)) {
-  const Control control = training_control(console);
+  const Control control = training_control(screen);
   recipes::check_model_shape(command.options.base.hf_checkpoint, command.shape);
   if (command.dry_run) return plan(command.options, command.notes, control);
   for (const std::string& note : command.notes) *control.info << "note    " << note << "\n";
@@ -54,8 +72,9 @@ void run_training(const TrainingCommand<Options>& command, const Console& consol
 }
 
 // What talks with the user reads stdin too.
-Control talk_control(const Console& console) {
-  Control control = query_control(console);
+Control talk_control(Screen& screen) {
+  const Console& console = screen.console;
+  Control control = query_control(screen);
   control.in = console.in;
   control.in_terminal = console.in_terminal;
   control.forget_interrupt = console.forget_interrupt;
@@ -65,50 +84,40 @@ Control talk_control(const Console& console) {
 
 constexpr Command kCommands[] = {
     {"train", "reinforcement learning (GRPO) of a LoRA adapter; --loss-type sft_loss: as sft", train_help,
-     [](const Values& args, const Console& console) {
-       if (asks_for_sft(args)) return run_training(parse_sft(args), console, recipes::plan_sft, recipes::run_sft);
-       run_training(parse_train(args), console, recipes::plan_rl, recipes::run_rl);
+     [](const Values& args, Screen& screen) {
+       if (asks_for_sft(args)) return run_training(parse_sft(args), screen, recipes::plan_sft, recipes::run_sft);
+       run_training(parse_train(args), screen, recipes::plan_rl, recipes::run_rl);
      }},
     {"sft", "supervised training of a LoRA adapter", sft_help,
-     [](const Values& args, const Console& console) {
-       run_training(parse_sft(args), console, recipes::plan_sft, recipes::run_sft);
+     [](const Values& args, Screen& screen) {
+       run_training(parse_sft(args), screen, recipes::plan_sft, recipes::run_sft);
      }},
     {"dpo", "preference training (DPO) of a LoRA adapter", dpo_help,
-     [](const Values& args, const Console& console) {
-       run_training(parse_dpo(args), console, recipes::plan_sft, recipes::run_sft);
+     [](const Values& args, Screen& screen) {
+       run_training(parse_dpo(args), screen, recipes::plan_sft, recipes::run_sft);
      }},
     {"score", "log-probabilities and perplexity of given texts", score_help,
-     [](const Values& args, const Console& console) { recipes::run_score(parse_score(args), query_control(console)); }},
+     [](const Values& args, Screen& screen) { recipes::run_score(parse_score(args), report_control(screen)); }},
     {"generate", "completions of a prompt, or of a file of prompts", generate_help,
-     [](const Values& args, const Console& console) {
-       recipes::run_generate(parse_generate(args), talk_control(console));
-     }},
+     [](const Values& args, Screen& screen) { recipes::run_generate(parse_generate(args), talk_control(screen)); }},
     {"chat", "a conversation with a model, with or without an adapter", chat_help,
-     [](const Values& args, const Console& console) {
-       recipes::run_generate(parse_chat(args), talk_control(console));
-     }},
+     [](const Values& args, Screen& screen) { recipes::run_generate(parse_chat(args), talk_control(screen)); }},
     {"serve", "the engine over HTTP: OpenAI's, vLLM's and SGLang's routes, adapters loaded as it serves", serve_help,
-     [](const Values& args, const Console& console) { server::run_serve(parse_serve(args), query_control(console)); }},
+     [](const Values& args, Screen& screen) { server::run_serve(parse_serve(args), report_control(screen)); }},
     {"eval", "accuracy on questions with known answers", eval_help,
-     [](const Values& args, const Console& console) { recipes::run_eval(parse_eval(args), query_control(console)); }},
+     [](const Values& args, Screen& screen) { recipes::run_eval(parse_eval(args), report_control(screen)); }},
     {"inspect", "what an adapter, save or model directory or a data set holds", inspect_help,
-     [](const Values& args, const Console& console) {
-       recipes::run_inspect(parse_inspect(args), query_control(console));
-     }},
+     [](const Values& args, Screen& screen) { recipes::run_inspect(parse_inspect(args), report_control(screen)); }},
     {"tokenize", "ids, spans and spellings of a text's tokens", tokenize_help,
-     [](const Values& args, const Console& console) {
-       recipes::run_tokenize(parse_tokenize(args), query_control(console));
-     }},
+     [](const Values& args, Screen& screen) { recipes::run_tokenize(parse_tokenize(args), query_control(screen)); }},
     {"detokenize", "the text of tokens", detokenize_help,
-     [](const Values& args, const Console& console) {
-       recipes::run_detokenize(parse_detokenize(args), query_control(console));
+     [](const Values& args, Screen& screen) {
+       recipes::run_detokenize(parse_detokenize(args), query_control(screen));
      }},
     {"render", "conversations as a chat template writes them", render_help,
-     [](const Values& args, const Console& console) {
-       recipes::run_render(parse_render(args), query_control(console));
-     }},
+     [](const Values& args, Screen& screen) { recipes::run_render(parse_render(args), query_control(screen)); }},
     {"bench", "speed and memory on this machine", bench_help,
-     [](const Values& args, const Console& console) { recipes::run_bench(parse_bench(args), query_control(console)); }},
+     [](const Values& args, Screen& screen) { recipes::run_bench(parse_bench(args), report_control(screen)); }},
 };
 
 std::string program_help() {
@@ -155,8 +164,10 @@ int run(const Values& args, const Console& console) {
     const Values rest(args.begin() + 1, args.end());
     if (asks_for_help(rest))
       *console.out << command.help();
-    else
-      command.run(rest, console);
+    else {
+      Screen screen(console);
+      command.run(rest, screen);
+    }
   }
   console.out->flush();
   return 0;
@@ -176,7 +187,7 @@ int report_error(std::ostream& err) {
         {.what = "out of memory",
          .attempt = "a smaller --max-tokens-per-gpu or --kv-cache-bytes, or --recompute-granularity full"}));
   } catch (const std::exception& error) {
-    err << "error: unexpected failure, please report it: " << error.what() << std::endl;
+    err << "error: unexpected failure, please report it: " << printable(error.what(), Lines::kept) << std::endl;
   } catch (...) {
     err << "error: unexpected failure, please report it" << std::endl;
   }

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "core/json.h"
+#include "core/utf8.h"
 #include "server/http_text.h"
-#include "text/utf8.h"
 
 namespace lockstep::server {
 
@@ -42,7 +42,7 @@ bool read_target(std::string_view target, HttpRequest& request) {
   if (target.empty() || target[0] != '/') return false;
   const size_t mark = std::min(target.find('?'), target.size());
   const std::optional<std::string> path = percent_decoded(target.substr(0, mark));
-  if (!path || path->find('\0') != path->npos || text::valid_utf8_prefix(*path) != path->size()) return false;
+  if (!path || path->find('\0') != path->npos || valid_utf8_prefix(*path) != path->size()) return false;
   request.path = *path;
   request.query = target.substr(std::min(mark + 1, target.size()));
   return true;

@@ -6,8 +6,8 @@
 #include <cmath>
 #include <iterator>
 
+#include "core/utf8.h"
 #include "text/json_escape.h"
-#include "text/utf8.h"
 
 namespace lockstep::server {
 
@@ -30,7 +30,7 @@ void append_list(std::string& out, const Items& items, const Append& append) {
 }  // namespace
 
 void append_string(std::string& out, std::string_view text) {
-  if (text::valid_utf8_prefix(text) < text.size()) return append_string(out, valid_utf8(text));
+  if (valid_utf8_prefix(text) < text.size()) return append_string(out, valid_utf8(text));
   out += '"';
   for (size_t place = 0; place < text.size();) {
     size_t end = place;
@@ -78,12 +78,12 @@ void append_bytes(std::string& out, std::string_view bytes) {
 
 std::string valid_utf8(std::string_view bytes) {
   std::string text;
-  text::append_lossy(text, bytes);
+  append_lossy(text, bytes);
   return text;
 }
 
 int64_t num_characters(std::string_view utf8) {
-  return std::ranges::count_if(utf8, text::begins_character);
+  return std::ranges::count_if(utf8, begins_character);
 }
 
 }  // namespace lockstep::server

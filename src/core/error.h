@@ -23,7 +23,8 @@ struct Fault {
 
 class Error : public std::runtime_error {
  public:
-  explicit Error(Fault fault);
+  // A fault names what files say, byte for byte; what() and fault() are of it made printable (core/printable.h).
+  explicit Error(const Fault& fault);
   const Fault& fault() const { return fault_; }
   virtual const char* kind() const = 0;
   virtual int exit_code() const = 0;

@@ -18,38 +18,17 @@ int64_t aligned(int64_t floats) {
   return (floats + kAlignFloats - 1) / kAlignFloats * kAlignFloats;
 }
 
-template <class Value>
-struct Pattern {
-  std::regex regex;
-  Value value;
-};
-
-template <class Value>
-std::vector<Pattern<Value>> compile(const LoraConfig& config,
-                                    const std::vector<std::pair<std::string, Value>>& patterns, const char* key) {
-  std::vector<Pattern<Value>> compiled;
-  for (const auto& [pattern, value] : patterns)
-    compiled.push_back({compile_pattern(config, "(.*\\.)?(" + pattern + ")", key), value});
-  return compiled;
-}
-
-template <class Value>
-Value first_match(const std::vector<Pattern<Value>>& patterns, const std::string& name, Value otherwise) {
-  for (const Pattern<Value>& pattern : patterns)
-    if (std::regex_match(name, pattern.regex)) return pattern.value;
-  return otherwise;
-}
-
 class LayoutBuilder {
  public:
   LayoutBuilder(const LoraConfig& config, const std::vector<Module>& modules)
       : config_(config),
         modules_(modules),
-        ranks_(compile(config, config.rank_pattern, "rank_pattern")),
-        alphas_(compile(config, config.alpha_pattern, "alpha_pattern")) {}
+        patterns_(config),
+        ranks_(patterns_.values(config.rank_pattern, "rank_pattern", modules, config.rank)),
+        alphas_(patterns_.values(config.alpha_pattern, "alpha_pattern", modules, config.alpha)) {}
 
   std::shared_ptr<const AdapterLayout> build() {
-    const std::vector<bool> selected = select_modules(config_, modules_);
+    const std::vector<bool> selected = select_modules(config_, modules_, patterns_);
     int64_t layers = 0;
     for (const Module& module : modules_) layers = std::max(layers, module.layer + 1);
     layout_->config = config_;
@@ -90,34 +69,35 @@ class LayoutBuilder {
   }
 
   void add_site(int64_t layer, Product product, const std::vector<bool>& selected) {
-    std::vector<Module> members, siblings;
+    std::vector<size_t> members, siblings;  // places in modules_
     for (size_t i = 0; i < modules_.size(); ++i) {
       if (modules_[i].layer != layer || modules_[i].product != product) continue;
-      siblings.push_back(modules_[i]);
-      if (selected[i]) members.push_back(modules_[i]);
+      siblings.push_back(i);
+      if (selected[i]) members.push_back(i);
     }
     if (members.empty()) return;
     if (config_.type == LoraType::fused) members = siblings;
     std::sort(members.begin(), members.end(),
-              [](const Module& a, const Module& b) { return a.out_begin < b.out_begin; });
+              [&](size_t a, size_t b) { return modules_[a].out_begin < modules_[b].out_begin; });
     if (config_.type == LoraType::fused) {
-      add_pair(std::move(members));
+      add_pair(members);
     } else {
-      for (const Module& module : members) add_pair({module});
+      for (const size_t member : members) add_pair({member});
     }
   }
 
-  void add_pair(std::vector<Module> members) {
-    const Module& first = members.front();
+  void add_pair(const std::vector<size_t>& members) {
+    const Module& first = modules_[members.front()];
     Pair pair;
     pair.in = first.in;
     pair.out_begin = first.out_begin;
-    pair.rank = first_match(ranks_, first.name, config_.rank);
-    double alpha = first_match(alphas_, first.name, config_.alpha);
-    for (const Module& module : members) {
+    pair.rank = ranks_[members.front()];
+    const double alpha = alphas_[members.front()];
+    for (const size_t member : members) {
+      const Module& module = modules_[member];
+      pair.modules.push_back(module);
       pair.out += module.out;
-      if (first_match(ranks_, module.name, config_.rank) != pair.rank ||
-          first_match(alphas_, module.name, config_.alpha) != alpha)
+      if (ranks_[member] != pair.rank || alphas_[member] != alpha)
         reject(config_, "rank_pattern, alpha_pattern", "rank_pattern, alpha_pattern",
                {.what = "projections that share one A must have one rank and one alpha",
                 .got = first.name + " and " + module.name + " differ",
@@ -133,7 +113,6 @@ class LayoutBuilder {
     layout_->num_parameters += pair.rank * (pair.in + pair.out);
     const size_t site = static_cast<size_t>(first.layer * kProducts + static_cast<int>(first.product));
     layout_->site_pairs[site].push_back(static_cast<int>(layout_->pairs.size()));
-    pair.modules = std::move(members);
     layout_->pairs.push_back(std::move(pair));
   }
 
@@ -155,8 +134,9 @@ class LayoutBuilder {
 
   const LoraConfig& config_;
   const std::vector<Module>& modules_;
-  std::vector<Pattern<int64_t>> ranks_;
-  std::vector<Pattern<double>> alphas_;
+  FilePatterns patterns_;
+  std::vector<int64_t> ranks_;  // of modules_
+  std::vector<double> alphas_;
   std::shared_ptr<AdapterLayout> layout_ = std::make_shared<AdapterLayout>();
 };
 

@@ -78,10 +78,8 @@ std::vector<bool> named_by_list(const LoraConfig& config, const ListRole& role, 
   return named;
 }
 
-std::vector<bool> named_by_regex(const LoraConfig& config, const std::vector<Module>& modules) {
-  const std::regex regex = compile_pattern(config, *config.target_regex, kTargets.key);
-  std::vector<bool> named(modules.size());
-  for (size_t i = 0; i < modules.size(); ++i) named[i] = std::regex_match(modules[i].name, regex);
+std::vector<bool> named_by_regex(const LoraConfig& config, const std::vector<Module>& modules, FilePatterns& patterns) {
+  std::vector<bool> named = patterns.whole_names(*config.target_regex, kTargets.key, modules);
   if (std::find(named.begin(), named.end(), true) == named.end())
     reject(config, kTargets.flag, kTargets.key,
            {.what = "a regular expression matches no linear module of the model",
@@ -137,34 +135,13 @@ bool names_module(const std::string& entry, const Module& module) {
          module.name[module.name.size() - entry.size() - 1] == '.';
 }
 
-std::regex compile_pattern(const LoraConfig& config, const std::string& pattern, const std::string& key) {
-  // libstdc++ compiles by recursion, so a hostile file could exhaust the stack.
-  constexpr size_t kLongest = 8192;
-  constexpr int kDeepest = 64;
-  int depth = 0, deepest = 0;
-  for (const char c : pattern) {
-    if (c == '(') deepest = std::max(deepest, ++depth);
-    if (c == ')') --depth;
-  }
-  if (pattern.size() > kLongest || deepest > kDeepest)
-    reject(config, key, key,
-           {.what = "a regular expression is too large",
-            .got = std::to_string(pattern.size()) + " characters, nested " + std::to_string(deepest),
-            .wanted = "at most 8192 characters, nested 64"});
-  try {
-    return std::regex(pattern, std::regex::ECMAScript);
-  } catch (const std::regex_error& error) {
-    reject(config, key, key, {.what = "a regular expression cannot be read", .got = pattern, .wanted = error.what()});
-  }
-}
-
-std::vector<bool> select_modules(const LoraConfig& config, const std::vector<Module>& modules) {
+std::vector<bool> select_modules(const LoraConfig& config, const std::vector<Module>& modules, FilePatterns& patterns) {
   if (!config.target_regex && config.target_modules.empty())
     reject(
         config, kTargets.flag, kTargets.key,
         {.what = "LoRA needs target modules", .got = "none", .wanted = "all-linear, or a list such as q_proj,v_proj"});
   std::vector<bool> selected =
-      config.target_regex ? named_by_regex(config, modules) : named_by_list(config, kTargets, modules);
+      config.target_regex ? named_by_regex(config, modules, patterns) : named_by_list(config, kTargets, modules);
   const std::vector<bool> excluded = named_by_list(config, kExclusions, modules);
   for (size_t i = 0; i < modules.size(); ++i) selected[i] = selected[i] && !excluded[i];
   keep_layers(selected, config, modules);

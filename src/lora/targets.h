@@ -1,7 +1,6 @@
 // Which modules a configuration names: HF leaves, Megatron names, suffixes, or PEFT's regular expressions.
 #pragma once
 
-#include <regex>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -9,6 +8,7 @@
 
 #include "core/error.h"
 #include "lora/adapter.h"
+#include "lora/file_patterns.h"
 
 namespace lockstep::lora {
 
@@ -24,14 +24,10 @@ std::pair<Product, int> place_of(std::string_view leaf);
 // else ConfigError at `flag`. What fault.where says already follows that place.
 [[noreturn]] void reject(const LoraConfig& config, const std::string& flag, const std::string& key, Fault fault);
 
-// A regular expression of an adapter file (ECMAScript grammar; PEFT's are the common subset). Rejects, naming `key` and
-// the pattern: invalid, longer than 8192 characters, or nested deeper than 64.
-std::regex compile_pattern(const LoraConfig& config, const std::string& pattern, const std::string& key);
-
 // selected[i] says whether modules[i] is targeted: targets minus exclusions, limited to layers_to_transform. An
 // exclusion may also name a part of the model that is never a target (lm_head, embed_tokens, norms). Rejects: an entry
 // that names nothing (with the names that exist and the nearest), no target at all.
-std::vector<bool> select_modules(const LoraConfig& config, const std::vector<Module>& modules);
+std::vector<bool> select_modules(const LoraConfig& config, const std::vector<Module>& modules, FilePatterns& patterns);
 
 // Leaves that exclude_modules names and LoraType::fused trains all the same, because a sibling that is a target shares
 // their A: what a user should be told.

@@ -166,7 +166,7 @@ std::string ChatSession::speak(std::vector<int32_t> tokens) {
     if (control_.in_terminal && control_.forget_interrupt()) {
       engine_.cancel(id);
       const std::string rest = text.finish();
-      *control_.out << rest;
+      *control_.out << control_.shown(rest);
       said += rest;
       break;
     }
@@ -177,7 +177,7 @@ std::string ChatSession::speak(std::vector<int32_t> tokens) {
       require_finite(out, "the answer");
       if (now.tokens++ == 0) now.first_ms = watch.ms();
       const std::string shown = next_text(text, out);
-      *control_.out << shown << std::flush;
+      *control_.out << control_.shown(shown) << std::flush;
       said += shown;
       finish = out.finish;
     }

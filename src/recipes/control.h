@@ -3,15 +3,21 @@
 
 #include <functional>
 #include <iosfwd>
+#include <string>
+#include <string_view>
 
 namespace lockstep::recipes {
 
 struct Control {
-  std::ostream* out = nullptr;   // results (stdout)
-  std::ostream* info = nullptr;  // progress and notes (stderr, or stdout for training)
-  bool terminal = false;         // `info` is a terminal: progress may redraw its line
-  bool out_terminal = false;     // `out` is a terminal: results may be coloured
+  std::ostream* out = nullptr;  // results (stdout)
+  std::ostream* info =
+      nullptr;                // progress and notes (stderr, or stdout for training), made printable (core/printable.h)
+  bool terminal = false;      // `info` is a terminal: progress may redraw its line
+  bool out_terminal = false;  // `out` is a terminal: results may be coloured
   std::function<bool()> interrupted = [] { return false; };
+
+  // Text of a model or of a file for `out`: as it is for programs, made printable on a terminal.
+  std::string shown(std::string_view text) const;
 
   // For what talks with the user.
   std::istream* in = nullptr;  // what the user says (stdin)

@@ -35,12 +35,12 @@ void generate_one(const GenerateOptions& options, Generation& generation, const 
       const auto index = static_cast<size_t>(out.index);
       const std::string text = next_text(texts[index], out);
       if (options.n == 1)
-        *control.out << text << std::flush;
+        *control.out << control.shown(text) << std::flush;
       else
         completions[index] += text;
     }
   }
-  for (const std::string& text : completions) *control.out << text << "\n";
+  for (const std::string& text : completions) *control.out << control.shown(text) << "\n";
 }
 
 }  // namespace

@@ -305,7 +305,7 @@ void FileGenerator::write_finished() {
   if (output_)
     output_->write(lines);
   else
-    *control_.out << lines << std::flush;
+    *control_.out << control_.shown(lines) << std::flush;
 }
 
 // On a terminal a line that is redrawn; elsewhere one every few seconds, for logs.

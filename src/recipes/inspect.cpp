@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "checkpoint/base_fingerprint.h"
+#include "core/printable.h"
 #include "recipes/adapter.h"
 #include "recipes/commands.h"
 #include "text/dataset.h"
@@ -60,7 +61,7 @@ void inspect_adapter(const fs::Path& path, std::ostream& out) {
                      config.use_rslora ? "  (rsLoRA: scale alpha / sqrt(rank))" : "");
   out << fmt::format("type        {}\n", lora::lora_type_name(config.type));
   out << fmt::format("parameters  {} in {} tensors\n", layout->num_parameters, adapter.tensors().size());
-  const std::string base = adapter.base_model_name().empty() ? "unnamed" : adapter.base_model_name();
+  const std::string base = adapter.base_model_name().empty() ? "unnamed" : printable(adapter.base_model_name());
   if (const auto& metadata = adapter.metadata()) {
     out << fmt::format("version     {}\niteration   {}\n", metadata->version, metadata->iteration);
     out << fmt::format("base        {}, fingerprint {}\n", base,
@@ -71,7 +72,7 @@ void inspect_adapter(const fs::Path& path, std::ostream& out) {
   }
   out << fmt::format("{:<24} {:>7} {:>9} {:>12} {:>12}\n", "modules", "tensors", "rank", "|A|", "|B|");
   for (const auto& [leaf, norms] : norms_by_leaf(tensors.tensors))
-    out << fmt::format("            {:<12} {:>7} {:>9} {:>12.5g} {:>12.5g}\n", leaf, norms.num_tensors,
+    out << fmt::format("            {:<12} {:>7} {:>9} {:>12.5g} {:>12.5g}\n", printable(leaf), norms.num_tensors,
                        norms.rank_min == norms.rank_max ? fmt::format("{}", norms.rank_min)
                                                         : fmt::format("{}..{}", norms.rank_min, norms.rank_max),
                        std::sqrt(norms.squares_a), std::sqrt(norms.squares_b));
@@ -100,8 +101,9 @@ void inspect_data(const std::string& path, int64_t num_rows, std::ostream& out) 
   if (columns.empty() && row)
     for (const auto& [key, value] : row->json.items()) columns.emplace_back(key, value.type_name());
   const char* label = "columns";
-  for (const auto& [name, type] : columns) out << fmt::format("{:<11} {}: {}\n", std::exchange(label, ""), name, type);
-  for (int64_t i = 0; row && i < num_rows; ++i, row = data.next()) out << row->json.dump() << "\n";
+  for (const auto& [name, type] : columns)
+    out << fmt::format("{:<11} {}: {}\n", std::exchange(label, ""), printable(name), type);
+  for (int64_t i = 0; row && i < num_rows; ++i, row = data.next()) out << printable(row->json.dump()) << "\n";
   for (const text::BadRow& bad : data.bad_rows()) out << fmt::format("bad row     {}: {}\n", bad.place, bad.reason);
 }
 

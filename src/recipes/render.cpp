@@ -7,6 +7,8 @@
 
 #include "checkpoint/hf_directory.h"
 #include "core/fs.h"
+#include "core/printable.h"
+#include "core/utf8.h"
 #include "recipes/base.h"
 #include "recipes/chat.h"
 #include "recipes/commands.h"
@@ -26,13 +28,16 @@ bool inside(const std::vector<text::Span>& spans, size_t place) {
 
 std::string coloured(const std::string& text, const std::vector<text::Span>& spans) {
   std::string shown;
-  for (size_t i = 0; i < text.size(); ++i) {
+  for (size_t i = 0; i < text.size();) {
+    const std::string_view character =
+        std::string_view(text).substr(i, read_utf8(std::string_view(text).substr(i)).size);
     const bool marked = inside(spans, i), before = i > 0 && inside(spans, i - 1);
     const bool break_ended = i > 0 && text[i - 1] == '\n';
     // A background would run on to the end of the line behind a line break, so it pauses there.
     if (marked && (!before || break_ended)) shown += kMarked;
     if ((!marked && before) || (marked && text[i] == '\n')) shown += kPlain;
-    shown += text[i];
+    shown += printable(character, Lines::kept);
+    i += character.size();
   }
   return shown + kPlain;
 }
@@ -58,7 +63,7 @@ class Renderer {
     for (const text::Span& span : rendered.generation_spans) spans.push_back({span.begin, span.end});
     const OrderedJson line = {{"text", rendered.text}, {"spans", std::move(spans)}};
     if (options_.output.empty())
-      *control_.out << line.dump() << "\n";
+      *control_.out << control_.shown(line.dump()) << "\n";
     else
       lines_ += line.dump() + "\n";
   }
@@ -146,7 +151,7 @@ class RowRenderer {
   void write_line(const OrderedJson& line) {
     const std::string text = line.dump(-1, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
     if (options_.output.empty())
-      *control_.out << text;
+      *control_.out << control_.shown(text);
     else
       lines_ += text;
   }

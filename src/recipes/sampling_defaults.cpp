@@ -6,6 +6,8 @@
 #include <ostream>
 #include <string_view>
 
+#include "core/printable.h"
+
 namespace lockstep::recipes {
 
 namespace {
@@ -41,7 +43,7 @@ void note_unused_keys(const Json& config, std::ostream& info) {
     if (std::ranges::count(kKnownKeys, key) > 0 || value.is_null() || value == false || value == "") continue;
     if (value.is_structured() && value.empty()) continue;
     if (const auto usual = defaults.find(key); usual != defaults.end() && *usual == value) continue;
-    info << fmt::format("note    generation_config.json: {} {} is not used{}\n", key, value.dump(),
+    info << fmt::format("note    generation_config.json: {} {} is not used{}\n", printable(key), value.dump(),
                         key == "max_new_tokens" || key == "max_length" ? "; --max-tokens limits the answer" : "");
   }
 }

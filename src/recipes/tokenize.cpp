@@ -4,6 +4,7 @@
 
 #include <ostream>
 
+#include "core/printable.h"
 #include "recipes/base.h"
 #include "recipes/commands.h"
 #include "text/dataset.h"
@@ -13,12 +14,12 @@ namespace lockstep::recipes {
 namespace {
 
 // Collects lines for a file, which is written at the end, or passes them on to the terminal.
-class Lines {
+class OutputLines {
  public:
-  Lines(const std::string& file, std::ostream& out) : file_(file), out_(out) {}
+  OutputLines(const std::string& file, const Control& control) : file_(file), control_(control) {}
   void add(const std::string& line) {
     if (file_.empty())
-      out_ << line << "\n";
+      *control_.out << control_.shown(line) << "\n";
     else
       text_ += line + "\n";
   }
@@ -28,7 +29,7 @@ class Lines {
 
  private:
   std::string file_, text_;
-  std::ostream& out_;
+  const Control& control_;
 };
 
 std::string dumped(const OrderedJson& json) {
@@ -40,7 +41,8 @@ class Tokenizing {
   Tokenizing(const TokenizeOptions& options, const Control& control)
       : options_(options),
         tokenizer_(load_tokenizer(options.base)),
-        lines_(options.output, *control.out),
+        control_(control),
+        lines_(options.output, control),
         coloured_(control.out_terminal && options.output.empty()) {}
 
   void add(std::string_view text) {
@@ -63,23 +65,22 @@ class Tokenizing {
       const auto [begin, end] = encoding.spans[i];
       const char* colour = tokenizer_.is_special(encoding.ids[i]) ? kSpecial : kColours[i % std::size(kColours)];
       if (begin == end && tokenizer_.is_special(encoding.ids[i]))
-        shown += fmt::format("{}{}{}", colour, tokenizer_.spelling(encoding.ids[i]), kPlain);
-      if (begin > done) shown += text.substr(done, begin - done);  // no token stands for it
+        shown += fmt::format("{}{}{}", colour, printable(tokenizer_.spelling(encoding.ids[i])), kPlain);
+      if (begin > done) shown += control_.shown(text.substr(done, begin - done));  // no token stands for it
       // Tokens of one character share its span; the first of them shows it.
       if (end > std::max(begin, done))
         shown += coloured(colour, text.substr(std::max(begin, done), end - std::max(begin, done)));
       done = std::max(done, end);
       ids += fmt::format("{}{}{} ", colour, encoding.ids[i], kPlain);
     }
-    shown += text.substr(done);
-    lines_.add(shown);
-    lines_.add(fmt::format("{}\n{} tokens", ids, encoding.ids.size()));
+    *control_.out << shown << control_.shown(text.substr(done)) << "\n"
+                  << fmt::format("{}\n{} tokens\n", ids, encoding.ids.size());
   }
 
   // A background would run on to the end of the line behind a line break, so it ends before one.
   static std::string coloured(const char* colour, std::string_view text) {
     std::string out = colour;
-    for (const char c : text) {
+    for (const char c : printable(text, Lines::kept)) {
       if (c == '\n') out += kPlain;
       out += c;
       if (c == '\n') out += colour;
@@ -93,7 +94,8 @@ class Tokenizing {
 
   const TokenizeOptions& options_;
   const text::Tokenizer tokenizer_;
-  Lines lines_;
+  const Control& control_;
+  OutputLines lines_;
   const bool coloured_;
 };
 
@@ -118,10 +120,10 @@ void run_tokenize(const TokenizeOptions& options, const Control& control) {
 void run_detokenize(const DetokenizeOptions& options, const Control& control) {
   const text::Tokenizer tokenizer = load_tokenizer(options.base);
   if (options.input.empty()) {
-    *control.out << tokenizer.decode(options.ids, options.skip_special_tokens) << "\n";
+    *control.out << control.shown(tokenizer.decode(options.ids, options.skip_special_tokens)) << "\n";
     return;
   }
-  Lines lines(options.output, *control.out);
+  OutputLines lines(options.output, control);
   text::Dataset data = text::Dataset::open(options.input);
   constexpr int64_t kMostIds = int64_t{1} << 31;
   while (const auto row = data.next()) {

@@ -1,6 +1,6 @@
 #include "text/aligned_text.h"
 
-#include "text/utf8.h"
+#include "core/utf8.h"
 
 namespace lockstep::text {
 

@@ -1,7 +1,7 @@
 #include "text/component.h"
 
 #include "core/error.h"
-#include "text/utf8.h"
+#include "core/utf8.h"
 
 namespace lockstep::text {
 

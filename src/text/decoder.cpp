@@ -2,9 +2,9 @@
 
 #include <charconv>
 
+#include "core/utf8.h"
 #include "text/byte_level.h"
 #include "text/component.h"
-#include "text/utf8.h"
 
 namespace lockstep::text {
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "core/utf8.h"
 #include "text/unicode.h"
-#include "text/utf8.h"
 
 namespace lockstep::text {
 

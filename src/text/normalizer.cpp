@@ -1,8 +1,8 @@
 #include "text/normalizer.h"
 
+#include "core/utf8.h"
 #include "text/component.h"
 #include "text/unicode.h"
-#include "text/utf8.h"
 
 namespace lockstep::text {
 

@@ -4,9 +4,9 @@
 #include <limits>
 
 #include "core/error.h"
+#include "core/utf8.h"
 #include "text/component.h"
 #include "text/unicode.h"
-#include "text/utf8.h"
 
 namespace lockstep::text {
 

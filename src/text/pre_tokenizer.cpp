@@ -3,10 +3,10 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/utf8.h"
 #include "text/component.h"
 #include "text/normalizer.h"
 #include "text/unicode.h"
-#include "text/utf8.h"
 
 namespace lockstep::text {
 

@@ -1,8 +1,6 @@
-#define PCRE2_CODE_UNIT_WIDTH 8
 #include "text/split_regex.h"
 
 #include <fmt/format.h>
-#include <pcre2.h>
 
 #include <array>
 
@@ -43,12 +41,6 @@ std::string category_text(std::string_view name) {
     open = Range{first, last};
   }
   return open ? text + range_text(open->first, open->last) : text;
-}
-
-std::string reason(int code) {
-  PCRE2_UCHAR buffer[256];
-  pcre2_get_error_message(code, buffer, sizeof(buffer));
-  return reinterpret_cast<const char*>(buffer);
 }
 
 // Rewrites a pattern from left to right.
@@ -156,54 +148,16 @@ std::string expand_classes(std::string_view pattern) {
   return Expansion(pattern).run();
 }
 
-struct SplitRegex::Impl {
-  pcre2_code* code = nullptr;
-  ~Impl() { pcre2_code_free(code); }
-};
-
-SplitRegex::SplitRegex(std::string_view pattern) {
-  auto impl = std::make_unique<Impl>();
-  const std::string expanded = expand_classes(pattern);
-  int error = 0;
-  PCRE2_SIZE place = 0;
-  // As Oniguruma has it: ^ and $ at every line, and \n alone ends a line whatever this PCRE2 was built with.
-  const std::unique_ptr<pcre2_compile_context, void (*)(pcre2_compile_context*)> context(
-      pcre2_compile_context_create(nullptr), pcre2_compile_context_free);
-  if (context == nullptr) throw ResourceError({.what = "out of memory in a regular expression"});
-  pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
-  impl->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(expanded.data()), expanded.size(),
-                             PCRE2_UTF | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error, &place, context.get());
-  if (impl->code == nullptr)
-    throw FormatError({.what = "malformed regular expression", .where = std::string(pattern), .got = reason(error)});
-  uint32_t matches_empty = 0;
-  pcre2_pattern_info(impl->code, PCRE2_INFO_MATCHEMPTY, &matches_empty);
-  if (matches_empty != 0)
+// As Oniguruma has it: ^ and $ at every line.
+SplitRegex::SplitRegex(std::string_view pattern) : regex_(expand_classes(pattern), {.multiline = true}, pattern) {
+  if (regex_.can_match_nothing())
     throw FormatError(
         {.what = "unsupported regular expression: it can match nothing at all", .where = std::string(pattern)});
-  // Where PCRE2 has no JIT, pcre2_match interprets the pattern: slower, the same matches.
-  pcre2_jit_compile(impl->code, PCRE2_JIT_COMPLETE);
-  impl_ = std::move(impl);
 }
-SplitRegex::SplitRegex(SplitRegex&&) noexcept = default;
-SplitRegex& SplitRegex::operator=(SplitRegex&&) noexcept = default;
-SplitRegex::~SplitRegex() = default;
 
 void SplitRegex::find(std::string_view text, std::vector<Span>& matches) const {
-  const std::unique_ptr<pcre2_match_data, void (*)(pcre2_match_data*)> match(
-      pcre2_match_data_create_from_pattern(impl_->code, nullptr), pcre2_match_data_free);
-  if (match == nullptr) throw ResourceError({.what = "out of memory in a regular expression"});
-  for (size_t search = 0; search < text.size();) {
-    // The text was checked once by the caller; checking it again at every match would be quadratic.
-    const int result = pcre2_match(impl_->code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), search,
-                                   PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY, match.get(), nullptr);
-    if (result == PCRE2_ERROR_NOMATCH) break;
-    if (result < 0)
-      throw ResourceError(
-          {.what = "a regular expression could not be matched", .got = reason(result), .attempt = "a shorter text"});
-    const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(match.get());
-    matches.push_back({ends[0], ends[1]});
-    search = ends[1];
-  }
+  Regex::Search search(regex_, text);
+  while (const auto match = search.next()) matches.push_back({match->begin, match->end});
 }
 
 }  // namespace lockstep::text

@@ -1,14 +1,14 @@
 // Regular expressions that cut text, as the pre-tokenizers of Hugging Face `tokenizers` use them.
 //
-// PCRE2 with JIT, but with the Unicode classes of text/unicode.h written out, so that a match does not depend on the
+// PCRE2, but with the Unicode classes of text/unicode.h written out, so that a match does not depend on the
 // Unicode version of the PCRE2 of this machine. Immutable; matching is re-entrant.
 #pragma once
 
-#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "core/regex.h"
 #include "text/span.h"
 
 namespace lockstep::text {
@@ -23,17 +23,13 @@ class SplitRegex {
   // FormatError with PCRE2's reason when the pattern is malformed, and when it can match nothing at all: such a match
   // is a cut without text, which no known tokenizer means.
   explicit SplitRegex(std::string_view pattern);
-  SplitRegex(SplitRegex&&) noexcept;
-  SplitRegex& operator=(SplitRegex&&) noexcept;
-  ~SplitRegex();
 
   // Appends the matches in `text` (valid UTF-8), in order. Throws ResourceError when a match needs more memory or steps
   // than PCRE2 is given.
   void find(std::string_view text, std::vector<Span>& matches) const;
 
  private:
-  struct Impl;
-  std::unique_ptr<const Impl> impl_;
+  Regex regex_;
 };
 
 }  // namespace lockstep::text

@@ -1,7 +1,7 @@
 #include "text/split_scanner.h"
 
+#include "core/utf8.h"
 #include "text/unicode.h"
-#include "text/utf8.h"
 
 namespace lockstep::text {
 

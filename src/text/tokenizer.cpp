@@ -6,9 +6,9 @@
 
 #include "core/error.h"
 #include "core/fs.h"
+#include "core/utf8.h"
 #include "text/byte_level.h"
 #include "text/tokenizer_file.h"
-#include "text/utf8.h"
 
 namespace lockstep::text {
 

@@ -15,8 +15,8 @@
 #include <cstdlib>
 #include <vector>
 
+#include "core/utf8.h"
 #include "server/http_session.h"
-#include "text/utf8.h"
 
 namespace {
 
@@ -36,7 +36,7 @@ void require_well_formed(const HttpRequest& request, const HttpOptions& options)
   require(!request.method.empty() && request.method.find_first_of(" \r\n\0") == request.method.npos);
   require(request.path.starts_with('/') || (request.path == "*" && request.method == "OPTIONS"));
   require(request.path.find('\0') == request.path.npos);
-  require(lockstep::text::valid_utf8_prefix(request.path) == request.path.size());
+  require(lockstep::valid_utf8_prefix(request.path) == request.path.size());
   const auto is_control = [](char c) { return (c >= 0 && c < ' ' && c != '\t') || c == 0x7F; };
   require(std::none_of(request.query.begin(), request.query.end(), [](char c) { return c >= 0 && c <= ' '; }));
   size_t header_bytes = request.query.size();

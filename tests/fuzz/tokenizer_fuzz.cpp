@@ -5,8 +5,8 @@
 #include <string_view>
 
 #include "core/error.h"
+#include "core/utf8.h"
 #include "text/tokenizer.h"
-#include "text/utf8.h"
 
 namespace {
 
@@ -26,7 +26,7 @@ void check(const text::Tokenizer& tokenizer, std::string_view utf8, bool add_spe
     std::string streamed;
     for (const int32_t id : ids) {
       const std::string part = decoder.push(id);
-      require(text::valid_utf8_prefix(part) == part.size());
+      require(valid_utf8_prefix(part) == part.size());
       streamed += part;
     }
     require(streamed + decoder.finish() == tokenizer.decode(ids, skip_special));

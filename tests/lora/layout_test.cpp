@@ -224,6 +224,44 @@ TEST(Layout, Regex) {
   EXPECT_NE(config_error(config).find("too large"), std::string::npos);
 }
 
+// re.fullmatch: both ends hold for every alternative, and \Z and named groups are Python's.
+TEST(Layout, RegexMeansWhatPythonMakesOfIt) {
+  LoraConfig config = tiny_config(LoraType::canonical, {});
+  const auto named = [&](const char* regex) {
+    config.target_regex = regex;
+    return module_names(*resolve_layout(config, tiny_modules()));
+  };
+  const Names q_projs = {"model.layers.0.self_attn.q_proj", "model.layers.1.self_attn.q_proj"};
+  EXPECT_EQ(named("q_proj|.*\\.q_proj|model"), q_projs);
+  EXPECT_EQ(named(".*q_proj\\Z"), q_projs);
+  EXPECT_EQ(named("(?P<model>model)\\..*\\.q_proj(?<!(?=k)_proj)"), q_projs);
+  EXPECT_EQ(named("(?i).*\\.Q_PROJ"), q_projs);
+  EXPECT_EQ(named(".*\\.(?P<letter>q)_(?!(?P=letter)).*"), q_projs);
+  // As they are read by re.match: an alternative outside the brackets is one of the whole expression.
+  config = tiny_config(LoraType::canonical, {"o_proj"});
+  config.rank_pattern = {{"o_proj)|(model", 2}};
+  EXPECT_EQ(resolve_layout(config, tiny_modules())->pairs[0].rank, 2);
+}
+
+TEST(Layout, APatternThatBacktracksWithoutEndIsRefused) {
+  const auto hangs = [](const char* key, auto change) {
+    LoraConfig config = tiny_config(LoraType::canonical);
+    config.file = "DIR/adapter_config.json";
+    change(config);
+    const std::string place = config.file + ": " + key;
+    expect_error<FormatError>([&] { resolve_layout(config, tiny_modules()); },
+                              {place.c_str(), "takes too long to match", "[XY]"});
+  };
+  const std::string evil = "(.*)(.*)(.*)(.*)(.*)(.*)(.*)(.*)[XY]";
+  hangs("target_modules", [&](LoraConfig& c) { c.target_regex = evil; });
+  hangs("rank_pattern", [&](LoraConfig& c) { c.rank_pattern = {{evil, 2}}; });
+  hangs("alpha_pattern", [&](LoraConfig& c) { c.alpha_pattern = {{"q_proj", 8.0}, {evil, 2.0}}; });
+  // Each below every limit of its own.
+  hangs("rank_pattern", [&](LoraConfig& c) {
+    for (int i = 0; i < 20000; ++i) c.rank_pattern.emplace_back("(?:.*)(?:.*)[XY]|" + std::to_string(i), 2);
+  });
+}
+
 TEST(Layout, LayersToTransform) {
   LoraConfig config = tiny_config(LoraType::canonical, {"q_proj"});
   config.layers_to_transform = std::vector<int64_t>{1};

@@ -9,9 +9,9 @@
 #include "core/fs.h"
 #include "core/hash.h"
 #include "core/json.h"
+#include "core/utf8.h"
 #include "support/temp_directory.h"
 #include "support/xz.h"
-#include "text/utf8.h"
 
 namespace lockstep::text {
 namespace {

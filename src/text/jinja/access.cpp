@@ -3,7 +3,7 @@
 
 #include "text/jinja/loop.h"
 #include "text/jinja/operators.h"
-#include "text/utf8.h"
+#include "core/utf8.h"
 
 namespace lockstep::text::jinja {
 

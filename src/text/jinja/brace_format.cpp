@@ -3,9 +3,9 @@
 #include <cmath>
 #include <cstdio>
 
+#include "core/utf8.h"
 #include "text/jinja/methods.h"
 #include "text/jinja/operators.h"
-#include "text/utf8.h"
 
 namespace lockstep::text::jinja {
 

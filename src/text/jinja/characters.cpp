@@ -5,8 +5,8 @@
 #include <cmath>
 #include <span>
 
+#include "core/utf8.h"
 #include "text/jinja/python_tables.h"
-#include "text/utf8.h"
 
 namespace lockstep::text::jinja {
 

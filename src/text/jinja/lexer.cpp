@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/utf8.h"
 #include "text/jinja/literals.h"
-#include "text/utf8.h"
 
 namespace lockstep::text::jinja {
 

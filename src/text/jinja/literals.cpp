@@ -4,8 +4,8 @@
 #include <charconv>
 #include <cstdio>
 
+#include "core/utf8.h"
 #include "text/jinja/runtime.h"
-#include "text/utf8.h"
 
 namespace lockstep::text::jinja {
 

@@ -4,7 +4,7 @@
 
 #include "core/error.h"
 #include "text/jinja/operators.h"
-#include "text/utf8.h"
+#include "core/utf8.h"
 
 namespace lockstep::text::jinja {
 

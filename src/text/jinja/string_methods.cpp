@@ -1,9 +1,9 @@
 // Methods of str; how texts are cut is in string_split.cpp.
 #include <algorithm>
 
+#include "core/utf8.h"
 #include "text/jinja/methods.h"
 #include "text/jinja/operators.h"
-#include "text/utf8.h"
 
 namespace lockstep::text::jinja {
 

@@ -1,9 +1,9 @@
 // str.split, rsplit and splitlines.
 #include <algorithm>
 
+#include "core/utf8.h"
 #include "text/jinja/methods.h"
 #include "text/jinja/operators.h"
-#include "text/utf8.h"
 
 namespace lockstep::text::jinja {
 

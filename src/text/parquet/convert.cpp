@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/tensor.h"
-#include "text/utf8.h"
+#include "core/utf8.h"
 
 namespace lockstep::text::parquet {
 

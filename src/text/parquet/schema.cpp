@@ -5,7 +5,7 @@
 #include <set>
 
 #include "core/error.h"
-#include "text/utf8.h"
+#include "core/utf8.h"
 
 namespace lockstep::text::parquet {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-namespace lockstep::text {
+namespace lockstep {
 
 struct Utf8Char {
   uint32_t code = 0;  // meaningful when valid
@@ -43,4 +43,4 @@ size_t valid_utf8_prefix(std::string_view bytes);
 // Appends `bytes` with one U+FFFD for every maximal subpart of what is no UTF-8.
 void append_lossy(std::string& out, std::string_view bytes);
 
-}  // namespace lockstep::text
+}  // namespace lockstep

@@ -1,8 +1,8 @@
-#include "text/utf8.h"
+#include "core/utf8.h"
 
 #include <cstring>
 
-namespace lockstep::text {
+namespace lockstep {
 
 namespace {
 
@@ -90,4 +90,4 @@ void append_lossy(std::string& out, std::string_view bytes) {
   }
 }
 
-}  // namespace lockstep::text
+}  // namespace lockstep
