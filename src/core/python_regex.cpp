@@ -38,6 +38,7 @@ class Translation {
   explicit Translation(std::string_view pattern) : pattern_(pattern) {}
 
   std::string run() {
+    if (valid_utf8_prefix(pattern_) < pattern_.size()) refuse("bytes that are no UTF-8", "a text");
     while (place_ < pattern_.size()) item();
     if (!open_.empty()) refuse("(", "a closing bracket");
     return std::move(out_);

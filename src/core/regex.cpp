@@ -29,7 +29,7 @@ PCRE2_SPTR units(std::string_view text) {
   return reinterpret_cast<PCRE2_SPTR>(text.data());
 }
 
-std::string reason(int code) {
+std::string pcre2_message(int code) {
   PCRE2_UCHAR buffer[256];
   pcre2_get_error_message(code, buffer, sizeof(buffer));
   return reinterpret_cast<const char*>(buffer);
@@ -37,7 +37,7 @@ std::string reason(int code) {
 
 [[noreturn]] void fail_match(int code) {
   throw ResourceError(
-      {.what = "a regular expression could not be matched", .got = reason(code), .attempt = "a shorter text"});
+      {.what = "a regular expression could not be matched", .got = pcre2_message(code), .attempt = "a shorter text"});
 }
 
 // Called before each item of a counted pattern.
@@ -70,7 +70,7 @@ Regex::Regex(std::string_view pattern, RegexOptions options, std::string_view wr
   if (code->handle == nullptr)
     throw FormatError({.what = "malformed regular expression",
                        .where = std::string(written.empty() ? pattern : written),
-                       .got = reason(error)});
+                       .got = pcre2_message(error)});
   // Where PCRE2 has no JIT, pcre2_match interprets the pattern: slower, the same matches.
   if (!options.counted) pcre2_jit_compile(code->handle.get(), PCRE2_JIT_COMPLETE);
   code_ = std::move(code);
