@@ -1,32 +1,68 @@
-// parallel: how processes of one job talk.
+// parallel: how the ranks of one job talk. A rank is a process, or a thread of one.
 //
 //   includes    core only
-//   memory      callers own every buffer; calls return when the result is there
-//   threads     a Group is used by one thread at a time
+//   memory      callers own every buffer, all of it host memory; a call that has returned is done with it
+//   threads     a Group is used by one thread; fail, interrupt and interrupted may be called from any
 //
-// A Group of one (`solo`) is a set of no-ops, so recipes are written once for one process and for many.
+// A Group moves bytes and never adds numbers: parallel/tree_sum.h does, so that no transport can change the order of a
+// sum. A Group of one (`solo`) has nothing to move, so callers are written once for one rank and for many.
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <memory>
 #include <span>
+#include <vector>
+
+#include "core/error.h"
 
 namespace lockstep::parallel {
 
+// Another rank failed, or this one said so itself (Group::fail), and the group ended with it. The exit code is that of
+// the rank's own error: it becomes the job's.
+class PeerFailed final : public Error {
+ public:
+  PeerFailed(int rank, Fault fault, int exit_code);
+  int rank() const { return rank_; }
+  const char* kind() const override { return "PeerFailed"; }
+  int exit_code() const override { return exit_code_; }
+
+ private:
+  int rank_, exit_code_;
+};
+
+// The verbs are collective: every rank makes the same calls in the same order. They throw ShapeError when sizes do not
+// fit (or, where the transport can see it, when the ranks make different calls), PeerFailed when a rank has failed or
+// has gone, and Cancelled when not all ranks have come to a call within its deadline. A group in which one call has
+// thrown is dead: all later calls, of every rank, throw. Outputs must not overlap inputs.
 class Group {
  public:
-  virtual ~Group() = default;
+  virtual ~Group() = default;  // not collective
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual void broadcast(std::span<std::byte> bytes, int root) = 0;
-  // Sums in rank order, so that the result does not depend on timing.
-  virtual void all_reduce(std::span<float> values) = 0;
-  // out holds size() pieces in rank order.
+  // out holds size() pieces in rank order, all as large as `mine`.
   virtual void all_gather(std::span<std::byte> out, std::span<const std::byte> mine) = 0;
-  // Throws Cancelled when not all ranks arrive before the deadline.
-  virtual void barrier(std::chrono::milliseconds deadline) = 0;
+  // Both hold size() pieces of one size: piece r of `in` goes to rank r, piece r of `out` came from rank r.
+  virtual void all_to_all(std::span<std::byte> out, std::span<const std::byte> in) = 0;
+  virtual void barrier() = 0;
+
+  // This rank cannot go on: from now on the calls of all ranks throw PeerFailed with this fault. The first call counts.
+  // In a group of one there is nobody to tell.
+  virtual void fail(const Fault& fault, int exit_code) noexcept = 0;
+  // Asks all ranks to stop when it suits them; interrupted() says whether any rank was asked. Flags: neither waits.
+  virtual void interrupt() noexcept = 0;
+  virtual bool interrupted() const noexcept = 0;
+};
+
+struct Timeouts {
+  std::chrono::milliseconds call = std::chrono::minutes(10);  // until all ranks have come to a call
 };
 
 std::unique_ptr<Group> solo();
+
+// `size` ranks inside one process, each for a thread of its own: for tests, and for several ranks on one GPU. A rank
+// whose Group is destroyed has gone. ConfigError for a size below 1.
+std::vector<std::unique_ptr<Group>> threads(int size, Timeouts timeouts = {});
 
 }  // namespace lockstep::parallel

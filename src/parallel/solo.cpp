@@ -1,29 +1,35 @@
 #include <algorithm>
+#include <atomic>
 
-#include "core/error.h"
+#include "parallel/checks.h"
 #include "parallel/group.h"
 
 namespace lockstep::parallel {
 
 namespace {
+
 class Solo final : public Group {
  public:
   int rank() const override { return 0; }
   int size() const override { return 1; }
-  void broadcast(std::span<std::byte>, int root) override {
-    if (root != 0)
-      throw ShapeError({.what = "broadcast from a rank outside the group", .got = std::to_string(root), .wanted = "0"});
-  }
-  void all_reduce(std::span<float>) override {}
+  void broadcast(std::span<std::byte>, int root) override { require_root(root, 1); }
   void all_gather(std::span<std::byte> out, std::span<const std::byte> mine) override {
-    if (out.size() != mine.size())
-      throw ShapeError({.what = "all_gather of a group of one needs equal sizes",
-                        .got = std::to_string(out.size()),
-                        .wanted = std::to_string(mine.size())});
-    std::copy(mine.begin(), mine.end(), out.begin());
+    require_gathered(out.size(), mine.size(), 1);
+    std::ranges::copy(mine, out.begin());
   }
-  void barrier(std::chrono::milliseconds) override {}
+  void all_to_all(std::span<std::byte> out, std::span<const std::byte> in) override {
+    require_exchanged(out.size(), in.size(), 1);
+    std::ranges::copy(in, out.begin());
+  }
+  void barrier() override {}
+  void fail(const Fault&, int) noexcept override {}
+  void interrupt() noexcept override { interrupted_.store(true); }
+  bool interrupted() const noexcept override { return interrupted_.load(); }
+
+ private:
+  std::atomic<bool> interrupted_{false};
 };
+
 }  // namespace
 
 std::unique_ptr<Group> solo() {

@@ -54,7 +54,7 @@ MemoryPlan plan_memory(const model::ModelConfig& config, const lora::AdapterLayo
   plan.base = model::num_parameters(config) * weight_bytes;
   plan.adapter = 2 * static_cast<int64_t>(lora::weight_bytes(layout, device));
   plan.moments = 2 * flat;
-  plan.lanes = flat * (1 + train::open_lanes(flat, device));  // the total, and those still open
+  plan.lanes = flat * train::lane_buffers(train::open_lanes(flat, device));
   if (device == Device::cuda) {
     plan.reserve = kGpuReserve;
     if (engine)

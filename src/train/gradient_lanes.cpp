@@ -1,6 +1,7 @@
 #include "train/gradient_lanes.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "core/transfer.h"
@@ -23,16 +24,23 @@ void add_flat(float* y, const float* x, int64_t n, Stream& stream) {
 
 }  // namespace
 
-int lane_of(int64_t sample, int64_t num_samples) {
-  int lane = 0;
-  while (sample >= (lane + 1) * num_samples / kGradientLanes) ++lane;
-  return lane;
-}
-
 int64_t open_lanes(int64_t lane_bytes, Device device) {
   const int64_t aside = device == Device::cpu ? int64_t{64} << 20 : int64_t{1} << 30;
   return std::clamp<int64_t>(aside / lane_bytes, 2, kGradientLanes);
 }
+
+int64_t lane_buffers(int64_t open, int lanes) {
+  int64_t most = 0;
+  for (int closed = 0; closed <= lanes; ++closed)
+    most = std::max(most, std::popcount(static_cast<unsigned>(closed)) + std::min<int64_t>(open, lanes - closed));
+  return most;
+}
+
+GradientLanes::GradientLanes(int64_t num_floats, const LaneRange& range, Stream& stream)
+    : num_floats_(num_floats),
+      range_(range),
+      stream_(stream),
+      waiting_(static_cast<size_t>(std::bit_width(static_cast<unsigned>(range.size())))) {}
 
 Buffer GradientLanes::take() {
   const size_t bytes = static_cast<size_t>(num_floats_) * sizeof(float);
@@ -44,33 +52,61 @@ Buffer GradientLanes::take() {
 }
 
 void GradientLanes::give(Buffer buffer) {
-  if (buffer.data() != nullptr) free_.push_back(std::move(buffer));
+  free_.push_back(std::move(buffer));
 }
 
 void GradientLanes::begin(int64_t num_samples) {
   for (Lane& lane : open_) give(std::move(lane.gradient));
   open_.clear();
-  give(std::exchange(total_, Buffer()));
+  const auto forget = [this](Node& node) {
+    if (node) give(*std::move(node));
+    node.reset();
+  };
+  std::ranges::for_each(waiting_, forget);
+  forget(spare_);
   num_samples_ = num_samples;
+  next_ = range_.begin;
 }
 
 float* GradientLanes::lane(int64_t sample) {
-  const int index = lane_of(sample, num_samples_);
+  const int index = lane_of(sample, num_samples_, range_.of);
   if (open_.empty() || open_.back().index != index) open_.push_back({index, take()});
   return open_.back().gradient.f32();
 }
 
-void GradientLanes::consumed(int64_t num_samples) {
-  while (!open_.empty() && num_samples >= (open_.front().index + 1) * num_samples_ / kGradientLanes) {
-    if (total_.data() == nullptr) total_ = take();
-    add_flat(total_.f32(), open_.front().gradient.f32(), num_floats_, stream_);
-    give(std::move(open_.front().gradient));
-    open_.erase(open_.begin());
-  }
+void GradientLanes::consumed(int64_t end) {
+  while (next_ < range_.end && end >= (next_ + 1) * num_samples_ / range_.of) close(next_++);
 }
 
-ConstTensor GradientLanes::total() const {
-  return ConstTensor(total_.data(), DType::f32, {num_floats_});
+void GradientLanes::close(int lane) {
+  Node node;
+  if (!open_.empty() && open_.front().index == lane) {
+    node = std::move(open_.front().gradient);
+    open_.erase(open_.begin());
+  }
+  auto index = static_cast<unsigned>(lane - range_.begin);
+  size_t level = 0;
+  for (; index % 2 == 1; index /= 2, ++level) {
+    Node left = std::exchange(waiting_[level], std::nullopt);
+    if (!left) continue;
+    if (node) {
+      add_flat(left->f32(), node->f32(), num_floats_, stream_);
+      give(*std::move(node));
+    }
+    node = std::move(left);
+  }
+  waiting_[level] = std::move(node);
+}
+
+ConstTensor GradientLanes::partial() const {
+  const Node& sum = waiting_.back();
+  return sum ? ConstTensor(sum->data(), DType::f32, {num_floats_}) : ConstTensor();
+}
+
+Tensor GradientLanes::total() {
+  Node& sum = waiting_.back();
+  if (!sum && !spare_) spare_ = take();
+  return Tensor((sum ? *sum : *spare_).data(), DType::f32, {num_floats_});
 }
 
 }  // namespace lockstep::train

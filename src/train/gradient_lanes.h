@@ -1,4 +1,6 @@
-// The gradient of one step: 8 lanes, each one chain over its samples, and their sum in lane order.
+// The gradient of one step: lanes, each one chain over its samples, and the binary tree that adds them up,
+// ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)). An empty lane is absent, not zero. Subtrees of a tree are trees, so ranks
+// add up their own lanes, and parallel::tree_sum their sums, to the same bits for any number of ranks.
 #pragma once
 
 #include <cstdint>
@@ -7,43 +9,55 @@
 
 #include "core/memory.h"
 #include "core/stream.h"
+#include "core/tensor.h"
+#include "train/lane_range.h"
 
 namespace lockstep::train {
-
-inline constexpr int kGradientLanes = 8;
-
-// Lane g holds the samples g*B/8 .. (g+1)*B/8 - 1 of a step of B samples (integer arithmetic); a small step leaves
-// lanes empty.
-int lane_of(int64_t sample, int64_t num_samples);
 
 // Most lanes that may be open at once, so that a micro-batch may reach across them: as many as fit the memory set aside
 // for that (64 MiB, on a GPU 1 GiB), at least 2.
 int64_t open_lanes(int64_t lane_bytes, Device device);
 
+// Most buffers alive at once in a step of `lanes` lanes of which `open` may be open: those and the partial sums below
+// them.
+int64_t lane_buffers(int64_t open, int lanes = kGradientLanes);
+
 // Samples arrive in batch order. A lane's buffer exists from its first sample until its last has been consumed; then it
-// is added to the total (which starts at 0) and used again, so that few lanes are alive at once. One thread.
+// goes up the tree, which waits as a binary counter: at most one partial sum per level. Buffers are used again. One
+// thread.
 class GradientLanes {
  public:
-  GradientLanes(int64_t num_floats, Stream& stream) : num_floats_(num_floats), stream_(stream) {}
+  GradientLanes(int64_t num_floats, const LaneRange& range, Stream& stream);
 
   void begin(int64_t num_samples);  // forgets everything of the step before
-  float* lane(int64_t sample);      // the buffer of this sample's lane, 0 when its first sample asks; samples ascend
-  // Samples 0 .. num_samples - 1 are in their lanes: adds up the lanes that are complete.
-  void consumed(int64_t num_samples);
-  ConstTensor total() const;  // [num_floats]; of a step whose samples were all consumed
+  // The buffer of this sample's lane, 0 when its first sample asks; samples ascend within samples_of(range).
+  float* lane(int64_t sample);
+  // All samples of the range below `end` (a number in the step) are in their lanes: adds up the lanes that are
+  // complete.
+  void consumed(int64_t end);
+  // [num_floats], the sum over the range's lanes, of a step whose samples of the range were all consumed; an empty
+  // tensor if all lanes of the range are.
+  ConstTensor partial() const;
+  // Where the sum over all ranks may go, until begin(): the memory of partial(), or if there is none a buffer's.
+  Tensor total();
 
  private:
   struct Lane {
     int index = 0;
     Buffer gradient;
   };
+  using Node = std::optional<Buffer>;  // of the tree; nullopt: absent
+  void close(int lane);
   Buffer take();  // zeroed
   void give(Buffer buffer);
 
   int64_t num_floats_ = 0, num_samples_ = 0;
-  Stream& stream_;          // its device holds the lanes
-  std::vector<Lane> open_;  // in lane order
-  Buffer total_;
+  LaneRange range_;
+  Stream& stream_;             // its device holds the lanes
+  std::vector<Lane> open_;     // in lane order
+  int next_ = 0;               // the first lane that has not gone up the tree
+  std::vector<Node> waiting_;  // by level: a left subtree, until the right one is complete. The last: the sum
+  Node spare_;                 // total() of a range of empty lanes
   std::vector<Buffer> free_;
 };
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
@@ -9,24 +11,18 @@
 #include "core/error.h"
 #include "core/transfer.h"
 #include "kernels/adamw.h"
+#include "parallel/agree.h"
+#include "parallel/gather.h"
+#include "parallel/tree_sum.h"
 #include "train/checks.h"
 #include "train/gradient_lanes.h"
 #include "train/micro_batch.h"
+#include "train/open_step.h"
 #include "train/weight_pool.h"
 
 namespace lockstep::train {
 
 namespace {
-
-// Row weights of a step against its plan: both are sums of the same numbers, perhaps in another order.
-constexpr double kWeightTolerance = 1e-6;
-
-struct OpenStep {
-  StepPlan plan;
-  int64_t consumed = 0;
-  double weight = 0;
-  StepReport report{};
-};
 
 size_t flat_bytes(const lora::AdapterLayout& layout) {
   return static_cast<size_t>(layout.num_floats) * sizeof(float);
@@ -40,13 +36,12 @@ void require_bytes(size_t got, size_t wanted, const char* what) {
                     .wanted = std::to_string(wanted) + " bytes"});
 }
 
-// How many of the `count` samples from `first` on lie in the first `max_lanes` lanes that they touch: whole terms.
-size_t samples_in_lanes(int64_t first, size_t count, const StepPlan& plan, int64_t max_lanes) {
+// How many of the next `count` samples lie in the first `max_lanes` lanes that they touch: whole terms.
+size_t samples_in_lanes(const OpenStep& step, size_t count, int lanes, int64_t max_lanes) {
   size_t i = 0;
-  for (int64_t lanes = 0, last = -1; i < count; i += static_cast<size_t>(plan.datums_per_term)) {
-    const int lane =
-        lane_of((first + static_cast<int64_t>(i)) / plan.datums_per_term, plan.num_samples / plan.datums_per_term);
-    if (lane != last && ++lanes > max_lanes) break;
+  for (int64_t touched = 0, last = -1; i < count; i += static_cast<size_t>(step.plan().datums_per_term)) {
+    const int lane = lane_of(step.term_of(step.next() + static_cast<int64_t>(i)), step.terms(), lanes);
+    if (lane != last && ++touched > max_lanes) break;
     last = lane;
   }
   return i;
@@ -75,6 +70,8 @@ void for_each_rate(const lora::AdapterLayout& layout, double ratio, const Piece&
 }  // namespace
 
 struct Trainer::Impl {
+  std::unique_ptr<parallel::Group> alone;  // where no group was given
+  parallel::Group& group;
   std::shared_ptr<const model::Model> model;
   std::shared_ptr<const lora::AdapterLayout> layout;
   TrainerOptions options;
@@ -89,8 +86,10 @@ struct Trainer::Impl {
   std::optional<OpenStep> open;
 
   Impl(std::shared_ptr<const model::Model> m, std::shared_ptr<const lora::AdapterLayout> l,
-       std::shared_ptr<const Buffer> w, const TrainerOptions& o, Stream& s)
-      : model(std::move(m)),
+       std::shared_ptr<const Buffer> w, const TrainerOptions& o, Stream& s, parallel::Group* g)
+      : alone(g ? nullptr : parallel::solo()),
+        group(g ? *g : *alone),
+        model(std::move(m)),
         layout(std::move(l)),
         options(o),
         stream(s),
@@ -99,7 +98,7 @@ struct Trainer::Impl {
         weights(std::move(w)),
         first_moment(flat_bytes(*layout), Buffer::Fill::zero, stream.device()),
         second_moment(flat_bytes(*layout), Buffer::Fill::zero, stream.device()),
-        lanes(layout->num_floats, stream),
+        lanes(layout->num_floats, lanes_of(group, options.gradient_lanes), stream),
         counters(stream.device()) {
     require_options(options);
     require_bytes(weights->bytes(), lora::weight_bytes(*layout, stream.device()), "weights");
@@ -127,17 +126,17 @@ struct Trainer::Impl {
     lanes.begin(0);
   }
 
-  std::vector<lora::GradientRows> lanes_of(const MicroBatch& batch, int64_t first) {
+  std::vector<lora::GradientRows> rows_by_lane(const MicroBatch& batch, int64_t first) {
     std::vector<lora::GradientRows> rows;
     for (size_t i = 0; i + 1 < batch.sequence_begin.size(); ++i)
       rows.push_back({.row_begin = batch.sequence_begin[i],
                       .rows = batch.sequence_begin[i + 1] - batch.sequence_begin[i],
-                      .gradient = lanes.lane((first + static_cast<int64_t>(i)) / open->plan.datums_per_term)});
+                      .gradient = lanes.lane(open->term_of(first + static_cast<int64_t>(i)))});
     return rows;
   }
 
   LossOutput run(std::span<const Datum> datums, const Loss& loss) {
-    const int64_t first = open->consumed;
+    const int64_t first = open->next();
     const MicroBatch batch = pack(datums, first, true);
     const lora::AdapterVersion adapter{.version = 0, .layout = layout, .weights = weights};
     lora::DeltaDropout dropout;
@@ -155,38 +154,47 @@ struct Trainer::Impl {
     const std::span<const float> entropy =
         head.entropy_T.empty() ? std::span<const float>() : std::span(head.entropy_T.f32(), rows);
     LossOutput output = evaluate_loss(loss,
-                                      {.num_samples = open->plan.num_samples,
-                                       .weight_total = open->plan.weight_total,
-                                       .per_token = open->plan.per_token,
+                                      {.num_samples = open->plan().num_samples,
+                                       .weight_total = open->plan().weight_total,
+                                       .per_token = open->plan().per_token,
                                        .first_sample = first},
                                       datums, std::span(head.logprob_T.f32(), rows), entropy, d_logprob, d_entropy);
     const auto view = [](const std::vector<float>& values) {
       return values.empty() ? ConstTensor()
                             : ConstTensor(values.data(), DType::f32, {static_cast<int64_t>(values.size())});
     };
-    pass.backward(view(d_logprob), view(d_entropy), lanes_of(batch, first));
+    pass.backward(view(d_logprob), view(d_entropy), rows_by_lane(batch, first));
     return output;
   }
 
   // One micro-batch from the front of `datums`; returns how many it took.
   size_t consume(std::span<const Datum> datums, const Loss& loss, LossReport& call) {
     const int64_t max_lanes = open_lanes(static_cast<int64_t>(flat_bytes(*layout)), stream.device());
-    const size_t reach = samples_in_lanes(open->consumed, datums.size(), open->plan, max_lanes);
-    const size_t count = micro_batch_size(datums.first(reach), options.max_tokens, open->plan.datums_per_term);
+    const size_t reach = samples_in_lanes(*open, datums.size(), options.gradient_lanes, max_lanes);
+    const size_t count = micro_batch_size(datums.first(reach), options.max_tokens, open->plan().datums_per_term);
     const LossOutput output = run(datums.first(count), loss);
-    StepReport& step = open->report;
     for (size_t i = 0; i < count; ++i) {
-      step.loss += output.sample_losses[i];
+      open->add({.loss = output.sample_losses[i],
+                 .weight = datums[i].weight_sum(),
+                 .tokens = datums[i].size(),
+                 .metrics = output.sample_metrics[i]});
       call.loss += output.sample_losses[i];
-      step.metrics.add(output.sample_metrics[i]);
       call.metrics.add(output.sample_metrics[i]);
-      open->weight += datums[i].weight_sum();
-      step.tokens += datums[i].size();
       call.tokens += datums[i].size();
     }
-    open->consumed += static_cast<int64_t>(count);
-    lanes.consumed(open->consumed / open->plan.datums_per_term);
+    lanes.consumed(open->term_of(open->next()));
     return count;
+  }
+
+  LossReport accumulate(std::span<const Datum> datums, const Loss& loss) {
+    open->require_room(static_cast<int64_t>(datums.size()), loss);
+    for (size_t i = 0; i < datums.size(); ++i) {
+      require_readable(datums[i], open->next() + static_cast<int64_t>(i), model->config());
+      require_weights(datums[i], open->next() + static_cast<int64_t>(i));
+    }
+    LossReport call;
+    while (!datums.empty()) datums = datums.subspan(consume(datums, loss, call));
+    return call;
   }
 
   void update(const Buffer& next, ConstTensor gradient, double lr, float clip) {
@@ -209,108 +217,111 @@ struct Trainer::Impl {
     if (!working.empty()) lora::turn_working(next, *layout, stream);
   }
 
-  void require_complete(const OpenStep& step, double lr) const {
-    if (step.consumed != step.plan.num_samples)
-      throw ConfigError({.what = "the step is not complete",
-                         .where = step_name(),
-                         .got = std::to_string(step.consumed) + " samples",
-                         .wanted = std::to_string(step.plan.num_samples),
-                         .attempt = "forward_backward on the others"});
-    if (step.plan.per_token && !(std::abs(step.weight - step.plan.weight_total) <= kWeightTolerance * step.weight))
-      throw ConfigError({.what = "the step's weights are not those of its plan",
-                         .where = step_name(),
-                         .got = std::to_string(step.weight),
-                         .wanted = std::to_string(step.plan.weight_total)});
-    if (!(lr >= 0) || !std::isfinite(lr))
-      throw ConfigError({.what = "impossible learning rate",
-                         .where = step_name(),
-                         .got = std::to_string(lr),
-                         .wanted = "a finite number >= 0"});
+  void require_rate(double lr) const {
+    if (lr >= 0 && std::isfinite(lr)) return;
+    throw ConfigError({.what = "impossible learning rate",
+                       .where = step_name(),
+                       .got = std::to_string(lr),
+                       .wanted = "a finite number >= 0"});
+  }
+
+  StepReport finish(double lr) {
+    std::shared_ptr<Buffer> next;
+    Tensor gradient;
+    parallel::agree_after(group, [&] {  // with the memory that the rest needs: there a rank cannot fail by itself
+      require_open().require_complete();
+      require_rate(lr);
+      next = pool->take();
+      gradient = lanes.total();
+    });
+    StepReport report = open->report(group, lr);
+    parallel::together(group, [&] {
+      parallel::tree_sum(gradient, lanes.partial(), group, stream);
+      report.grad_norm = std::sqrt(kernels::sum_of_squares(gradient, stream));
+    });
+    if (!std::isfinite(report.grad_norm)) {
+      forget_step();
+      throw DataError({.what = "the gradient is not finite",
+                       .where = step_name(),
+                       .got = "norm " + std::to_string(report.grad_norm),
+                       .attempt = "a smaller learning rate; the adapter is as it was before this step"});
+    }
+    const double clip = options.clip_grad > 0 ? std::min(1.0, options.clip_grad / (report.grad_norm + 1e-6)) : 1.0;
+    parallel::together(group, [&] { update(*next, gradient, lr, static_cast<float>(clip)); });
+    weights = std::move(next);
+    ++steps;
+    forget_step();
+    return report;
+  }
+
+  // This rank's share of the datums: whole terms, and with the last share what is left over.
+  std::vector<SampleEvaluation> evaluate_share(std::span<const Datum> datums, const Loss& loss) {
+    const int64_t per_term = datums_per_term(loss), terms = static_cast<int64_t>(datums.size()) / per_term;
+    const auto from = [&](int rank) {
+      return rank == group.size() ? datums.size() : static_cast<size_t>(rank * terms / group.size() * per_term);
+    };
+    size_t first = from(group.rank());
+    const size_t end = from(group.rank() + 1);
+    model::TrainOptions pass_options = this->pass_options(false);
+    pass_options.greedy = true;
+    const lora::AdapterVersion adapter{.version = 0, .layout = layout, .weights = weights};
+    std::vector<SampleEvaluation> samples;
+    while (first < end) {
+      const std::span<const Datum> left = datums.subspan(first, end - first);
+      const std::span<const Datum> now = left.first(micro_batch_size(left, options.max_tokens, per_term));
+      const MicroBatch batch = pack(now, 0, true);
+      std::ranges::copy(evaluate_samples(loss, now, static_cast<int64_t>(first), batch,
+                                         pass.score(batch.view(), &adapter, pass_options)),
+                        std::back_inserter(samples));
+      first += now.size();
+    }
+    return samples;
   }
 };
 
 Trainer::Trainer(std::shared_ptr<const model::Model> model, std::shared_ptr<const lora::AdapterLayout> layout,
                  std::shared_ptr<const Buffer> weights, TrainerOptions options, Stream& stream)
-    : impl_(std::make_unique<Impl>(std::move(model), std::move(layout), std::move(weights), options, stream)) {}
+    : impl_(std::make_unique<Impl>(std::move(model), std::move(layout), std::move(weights), options, stream, nullptr)) {
+}
+Trainer::Trainer(std::shared_ptr<const model::Model> model, std::shared_ptr<const lora::AdapterLayout> layout,
+                 std::shared_ptr<const Buffer> weights, TrainerOptions options, Stream& stream, parallel::Group& group)
+    : impl_(std::make_unique<Impl>(std::move(model), std::move(layout), std::move(weights), options, stream, &group)) {}
 Trainer::~Trainer() = default;
 
-void Trainer::begin_step(const StepPlan& plan) {
-  if (impl_->open)
+SampleRange Trainer::begin_step(const StepPlan& plan) {
+  Impl& t = *impl_;
+  if (t.open)
     throw ConfigError(
-        {.what = "a step is already open", .where = impl_->step_name(), .attempt = "optim_step or abandon_step first"});
-  if (plan.num_samples < 1)
-    throw ConfigError({.what = "a step needs samples",
-                       .where = impl_->step_name(),
-                       .got = std::to_string(plan.num_samples),
-                       .wanted = "at least 1"});
-  if (plan.per_token && !(plan.weight_total > 0 && std::isfinite(plan.weight_total)))
-    throw ConfigError({.what = "a loss per token needs the step's total weight",
-                       .where = impl_->step_name(),
-                       .got = std::to_string(plan.weight_total),
-                       .wanted = "a positive number"});
-  if (plan.datums_per_term < 1 || plan.num_samples % plan.datums_per_term != 0)
-    throw ConfigError({.what = "a step holds whole terms of its loss",
-                       .where = impl_->step_name(),
-                       .got = std::to_string(plan.num_samples) + " samples",
-                       .wanted = "a multiple of " + std::to_string(plan.datums_per_term)});
-  impl_->lanes.begin(plan.num_samples / plan.datums_per_term);
-  impl_->open = OpenStep{.plan = plan};
+        {.what = "a step is already open", .where = t.step_name(), .attempt = "optim_step or abandon_step first"});
+  const OpenStep& step = t.open.emplace(plan, lanes_of(t.group, t.options.gradient_lanes), t.step_name());
+  t.lanes.begin(step.terms());
+  return step.own();
 }
 
 LossReport Trainer::forward_backward(std::span<const Datum> datums, const Loss& loss) {
-  OpenStep& step = impl_->require_open();
+  impl_->require_open();
+  std::exception_ptr failure;
   try {
-    const int64_t left = step.plan.num_samples - step.consumed;
-    if (static_cast<int64_t>(datums.size()) > left)
-      throw ConfigError({.what = "more samples than the step was opened for",
-                         .where = impl_->step_name(),
-                         .got = std::to_string(datums.size()),
-                         .wanted = "at most " + std::to_string(left) + " more"});
-    const int64_t per_term = datums_per_term(loss);
-    if (per_term != step.plan.datums_per_term || static_cast<int64_t>(datums.size()) % per_term != 0)
-      throw ConfigError({.what = "datums of a term belong in one call, and the plan says how many they are",
-                         .where = impl_->step_name(),
-                         .got = std::to_string(datums.size()) + " samples, planned in terms of " +
-                                std::to_string(step.plan.datums_per_term),
-                         .wanted = "a multiple of " + std::to_string(per_term)});
-    for (size_t i = 0; i < datums.size(); ++i) {
-      require_readable(datums[i], step.consumed + static_cast<int64_t>(i), impl_->model->config());
-      require_weights(datums[i], step.consumed + static_cast<int64_t>(i));
-    }
-    LossReport call;
-    while (!datums.empty()) datums = datums.subspan(impl_->consume(datums, loss, call));
-    return call;
+    return impl_->accumulate(datums, loss);
   } catch (const DataError& error) {
     Fault fault = error.fault();
     fault.where = impl_->step_name() + (fault.where.empty() ? "" : ", " + fault.where);
-    abandon_step();
-    throw DataError(std::move(fault));
+    failure = std::make_exception_ptr(DataError(std::move(fault)));
   } catch (...) {
-    abandon_step();
-    throw;
+    failure = std::current_exception();
   }
+  abandon_step();
+  parallel::agree(impl_->group, failure);  // throws; the other ranks come to it in optim_step
+  return {};
 }
 
 StepReport Trainer::optim_step(double lr) {
-  Impl& t = *impl_;
-  t.require_complete(t.require_open(), lr);
-  StepReport report = std::move(t.open->report);
-  const ConstTensor gradient = t.lanes.total();
-  report.grad_norm = std::sqrt(kernels::sum_of_squares(gradient, t.stream));
-  if (!std::isfinite(report.grad_norm)) {
-    abandon_step();
-    throw DataError({.what = "the gradient is not finite",
-                     .where = t.step_name(),
-                     .got = "norm " + std::to_string(report.grad_norm),
-                     .attempt = "a smaller learning rate; the adapter is as it was before this step"});
+  try {
+    return impl_->finish(lr);
+  } catch (...) {
+    if (impl_->group.size() > 1) abandon_step();  // where it failed it may be closed already
+    throw;
   }
-  const double clip = t.options.clip_grad > 0 ? std::min(1.0, t.options.clip_grad / (report.grad_norm + 1e-6)) : 1.0;
-  const std::shared_ptr<Buffer> next = t.pool->take();
-  t.update(*next, gradient, lr, static_cast<float>(clip));
-  t.weights = next;
-  ++t.steps;
-  t.forget_step();
-  return report;
 }
 
 void Trainer::release_memory() {
@@ -337,20 +348,15 @@ std::vector<std::vector<float>> Trainer::logprobs(std::span<const Datum> datums,
 }
 
 void Trainer::evaluate(std::span<const Datum> datums, const Loss& loss, Evaluation& sums) {
-  for (size_t i = 0; i < datums.size(); ++i) {
-    require_readable(datums[i], static_cast<int64_t>(i), impl_->model->config());
-    require_weights(datums[i], static_cast<int64_t>(i));
-  }
-  model::TrainOptions options = impl_->pass_options(false);
-  options.greedy = true;
-  const lora::AdapterVersion adapter = snapshot(0);
-  while (!datums.empty()) {
-    const std::span<const Datum> now =
-        datums.first(micro_batch_size(datums, impl_->options.max_tokens, datums_per_term(loss)));
-    const MicroBatch batch = pack(now, 0, true);
-    sums.add(loss, now, batch, impl_->pass.score(batch.view(), &adapter, options));
-    datums = datums.subspan(now.size());
-  }
+  std::vector<SampleEvaluation> mine;
+  parallel::agree_after(impl_->group, [&] {
+    for (size_t i = 0; i < datums.size(); ++i) {
+      require_readable(datums[i], static_cast<int64_t>(i), impl_->model->config());
+      require_weights(datums[i], static_cast<int64_t>(i));
+    }
+    mine = impl_->evaluate_share(datums, loss);
+  });
+  for (const SampleEvaluation& sample : parallel::gather_values<SampleEvaluation>(impl_->group, mine)) sums.add(sample);
 }
 
 lora::AdapterVersion Trainer::snapshot(int64_t version) const {

@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
-#include "train/gradient_lanes.h"
 #include "ways.h"
 
 namespace lockstep::train {
@@ -125,55 +124,6 @@ TEST(Exact, MemoryGivenBackChangesNothing) {
     EXPECT_LT(live_bytes(), before);
   }
   EXPECT_TRUE(same_bits(weights_of(keeps), weights_of(gives)));
-}
-
-TEST(GradientLanes, SamplesOfALane) {
-  const auto lanes = [](int64_t num_samples) {
-    std::vector<int> all;
-    for (int64_t i = 0; i < num_samples; ++i) all.push_back(lane_of(i, num_samples));
-    return all;
-  };
-  EXPECT_EQ(lanes(1), (std::vector<int>{7}));
-  EXPECT_EQ(lanes(3), (std::vector<int>{2, 5, 7}));
-  EXPECT_EQ(lanes(8), (std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7}));
-  EXPECT_EQ(lanes(11), (std::vector<int>{0, 1, 2, 2, 3, 4, 5, 5, 6, 7, 7}));
-  EXPECT_EQ(lanes(16), (std::vector<int>{0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7}));
-}
-
-TEST(GradientLanes, AddsInLaneOrderFromZero) {
-  Stream stream({.threads = 2});
-  const int64_t floats = 5000;  // a full row of the kernel and a rest
-  GradientLanes lanes(floats, stream);
-  // In this order 1 is lost in 2^24 + 1 and the sum of the three is 0; in others it is 1 or 2.
-  const float values[3] = {0x1p24f, 1, -0x1p24f};
-  for (int round = 0; round < 2; ++round) {
-    lanes.begin(3);
-    for (int64_t i = 0; i < 3; ++i) {
-      float* lane = lanes.lane(i);
-      for (int64_t k = 0; k < floats; ++k) {
-        ASSERT_EQ(lane[k], 0) << "a lane that was used before";
-        lane[k] = values[i];
-      }
-      if (round == 0) lanes.consumed(i + 1);
-    }
-    lanes.consumed(3);
-    ASSERT_EQ(lanes.total().elements(), floats);
-    for (int64_t k = 0; k < floats; ++k) ASSERT_EQ(lanes.total().f32()[k], 0) << k;
-  }
-}
-
-TEST(GradientLanes, FewAreAliveAtOnce) {
-  Stream stream({.threads = 1});
-  const int64_t floats = 1 << 16;
-  GradientLanes lanes(floats, stream);
-  const int64_t before = live_bytes();
-  lanes.begin(64);
-  for (int64_t i = 0; i < 64; ++i) {
-    lanes.lane(i)[0] += 1;
-    lanes.consumed(i + 1);
-    EXPECT_LE(live_bytes() - before, 2 * floats * static_cast<int64_t>(sizeof(float)) + 4096);
-  }
-  EXPECT_EQ(lanes.total().f32()[0], 64);
 }
 
 }  // namespace

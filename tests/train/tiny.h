@@ -88,13 +88,14 @@ inline StepPlan plan_of(const std::vector<Datum>& batch, bool per_token = false)
   return plan;
 }
 
-// One step, `chunk` samples a call (0: all at once).
+// One step of this rank's samples, `chunk` of them a call (0: all at once).
 inline StepReport take_step(Trainer& trainer, const std::vector<Datum>& batch, const Loss& loss, double lr = 1e-3,
                             bool per_token = false, size_t chunk = 0) {
   StepPlan plan = plan_of(batch, per_token);
   plan.datums_per_term = datums_per_term(loss);
-  trainer.begin_step(plan);
-  std::span<const Datum> left = batch;
+  const SampleRange own = trainer.begin_step(plan);
+  std::span<const Datum> left =
+      std::span(batch).subspan(static_cast<size_t>(own.begin), static_cast<size_t>(own.size()));
   while (!left.empty()) {
     const size_t count = chunk == 0 ? left.size() : std::min(chunk, left.size());
     trainer.forward_backward(left.first(count), loss);

@@ -1,0 +1,60 @@
+// Where the ranks of a `threads` group meet: each shows the others a piece of memory, and nobody goes on before all
+// have come, nor before all have looked.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "parallel/group.h"
+
+namespace lockstep::parallel {
+
+// What a rank brings to a call: which one it makes, and what the others may read.
+struct Call {
+  const char* verb = "";
+  int root = 0;
+  std::span<const std::byte> shown = {};
+
+  bool fits(const Call& other) const;  // the ranks make the same call of the same size
+};
+
+class Meeting {
+ public:
+  Meeting(int size, Timeouts timeouts) : timeouts_(timeouts), calls_(static_cast<size_t>(size)), here_(calls_.size()) {}
+
+  int size() const { return static_cast<int>(calls_.size()); }
+  // Waits until every rank has come. Throws what the verbs of a Group throw, on every rank or on none: whoever comes in
+  // may read what all show until leave().
+  void enter(int rank, const Call& call);
+  std::span<const std::byte> shown(int rank) const { return calls_[static_cast<size_t>(rank)].shown; }
+  // Waits until every rank leaves, so that nobody's memory goes away under a reader. Between enter and leave a rank
+  // only copies bytes, so this wait needs no deadline.
+  void leave() noexcept;
+  // From now on enter() throws PeerFailed, unless it throws something already.
+  void fail(int rank, const Fault& fault, int exit_code) noexcept;
+
+  void interrupt() noexcept { interrupted_.store(true); }
+  bool interrupted() const noexcept { return interrupted_.load(); }
+
+ private:
+  using Failure = std::function<void()>;  // throws; a fresh exception for each rank
+  void end(Failure failure);
+  void require_same_calls();
+  std::string missing_ranks() const;
+
+  const Timeouts timeouts_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Call> calls_;
+  std::vector<bool> here_;
+  int arrived_ = 0, left_ = 0;
+  int64_t entered_turns_ = 0, left_turns_ = 0;  // calls that all ranks have entered and left
+  Failure failure_;
+  std::atomic<bool> interrupted_{false};
+};
+
+}  // namespace lockstep::parallel

@@ -1,0 +1,32 @@
+// Which gradient lanes of a step are whose, and which samples lie in them (train/gradient_lanes.h adds them up).
+#pragma once
+
+#include <cstdint>
+
+#include "parallel/group.h"
+
+namespace lockstep::train {
+
+inline constexpr int kGradientLanes = 8, kMaxGradientLanes = 64;
+
+// Lanes begin .. end - 1 of `of`: a rank's share, one of equal subtrees of the tree that adds the lanes up.
+struct LaneRange {
+  int begin = 0, end = kGradientLanes, of = kGradientLanes;
+  int size() const { return end - begin; }
+};
+
+// Rank p of P has the lanes p * lanes / P .. (p + 1) * lanes / P - 1. ConfigError unless `lanes` is 8, 16, 32 or 64 (it
+// decides bits) and P divides it (P decides none).
+LaneRange lanes_of(const parallel::Group& group, int lanes = kGradientLanes);
+
+struct SampleRange {
+  int64_t begin = 0, end = 0;
+  int64_t size() const { return end - begin; }
+};
+
+// Lane g holds the samples g * B / lanes .. (g + 1) * B / lanes - 1 of a step of B samples (integer arithmetic); a
+// small step leaves lanes empty.
+int lane_of(int64_t sample, int64_t num_samples, int lanes = kGradientLanes);
+SampleRange samples_of(const LaneRange& range, int64_t num_samples);
+
+}  // namespace lockstep::train

@@ -1,0 +1,33 @@
+// What goes into an optimizer step and what comes out of it.
+#pragma once
+
+#include <cstdint>
+
+#include "train/loss.h"
+
+namespace lockstep::train {
+
+// Of the whole step, whatever part of it this rank takes.
+struct StepPlan {
+  int64_t num_samples = 0;  // B of the step
+  double weight_total = 0;  // sum of row weights over the step; needed when per_token
+  bool per_token = false;   // loss over all tokens instead of mean of sample means
+  // Of the step's loss (datums_per_term): lanes and micro-batches hold whole terms, so that B above counts terms.
+  int64_t datums_per_term = 1;
+};
+
+struct LossReport {
+  double loss = 0;     // share of the step's loss
+  Metrics metrics;     // of the loss (train/loss.h)
+  int64_t tokens = 0;  // rows computed
+};
+
+// Of the whole step, and the same on every rank.
+struct StepReport {
+  double loss = 0;
+  double grad_norm = 0;  // before clipping
+  Metrics metrics;
+  int64_t tokens = 0;
+};
+
+}  // namespace lockstep::train

@@ -1,0 +1,245 @@
+// The verbs of a Group against what each rank should receive, and how a group ends.
+#include "parallel/group.h"
+
+#include <atomic>
+#include <regex>
+
+#include "parallel/ranks.h"
+
+namespace lockstep::parallel {
+namespace {
+
+using namespace testing;
+using namespace std::chrono_literals;
+
+// Byte i of what rank `from` sends to rank `to` in a call.
+std::byte byte_of(uint32_t call, int from, int to, size_t i) {
+  return static_cast<std::byte>(call * 31 + static_cast<uint32_t>(from) * 7 + static_cast<uint32_t>(to) * 13 + i);
+}
+std::vector<std::byte> bytes_of(uint32_t call, int from, int to, size_t count) {
+  std::vector<std::byte> bytes(count);
+  for (size_t i = 0; i < count; ++i) bytes[i] = byte_of(call, from, to, i);
+  return bytes;
+}
+void append(std::vector<std::byte>& to, const std::vector<std::byte>& more) {
+  to.insert(to.end(), more.begin(), more.end());
+}
+
+void check_broadcast(Group& group, uint32_t call, size_t count) {
+  const int root = static_cast<int>(call) % group.size();
+  std::vector<std::byte> bytes = bytes_of(call, group.rank(), 0, count);
+  group.broadcast(bytes, root);
+  EXPECT_EQ(bytes, bytes_of(call, root, 0, count)) << "broadcast from " << root;
+}
+
+void check_all_gather(Group& group, uint32_t call, size_t count) {
+  std::vector<std::byte> out(count * static_cast<size_t>(group.size())), wanted;
+  for (int rank = 0; rank < group.size(); ++rank) append(wanted, bytes_of(call, rank, 0, count));
+  group.all_gather(out, bytes_of(call, group.rank(), 0, count));
+  EXPECT_EQ(out, wanted);
+}
+
+void check_all_to_all(Group& group, uint32_t call, size_t count) {
+  std::vector<std::byte> in, wanted;
+  for (int rank = 0; rank < group.size(); ++rank) {
+    append(in, bytes_of(call, group.rank(), rank, count));
+    append(wanted, bytes_of(call, rank, group.rank(), count));
+  }
+  std::vector<std::byte> out(in.size());
+  group.all_to_all(out, in);
+  EXPECT_EQ(out, wanted);
+}
+
+void check_verbs(Group& group) {
+  uint32_t call = 0;
+  for (const size_t count : {0, 1, 3, 8, 4099})
+    for (int round = 0; round < 4; ++round) {
+      check_broadcast(group, ++call, count);
+      stumble(1, group.rank(), call);
+      check_all_gather(group, ++call, count);
+      stumble(2, group.rank(), call);
+      check_all_to_all(group, ++call, count);
+      stumble(3, group.rank(), call);
+      group.barrier();
+    }
+}
+
+TEST(Group, VerbsMoveTheRightBytes) {
+  for (const int size : {1, 2, 3, 4, 8}) on_sound_ranks(size, check_verbs);
+  const std::unique_ptr<Group> alone = solo();
+  EXPECT_EQ(alone->rank(), 0);
+  EXPECT_EQ(alone->size(), 1);
+  check_verbs(*alone);
+}
+
+TEST(Group, NobodyPassesABarrierBeforeAllHaveCome) {
+  std::atomic<int> come{0};
+  on_sound_ranks(4, [&](Group& group) {
+    for (int round = 1; round <= 50; ++round) {
+      stumble(4, group.rank(), static_cast<uint32_t>(round));
+      ++come;
+      group.barrier();
+      EXPECT_GE(come.load(), 4 * round);
+      group.barrier();
+    }
+  });
+}
+
+TEST(Group, SizesThatDoNotFitAreRefused) {
+  std::byte bytes[6] = {};
+  const auto all = std::span(bytes);
+  for (const bool alone : {true, false}) {
+    const auto refused = [&](int size, const auto& call) {
+      if (alone) return thrown_by([&] { call(*solo()); });
+      const auto thrown = on_ranks(size, [&](Group& group) {
+        if (group.rank() == 0) return call(group);
+        group.barrier();
+      });
+      for (int rank = 1; rank < size; ++rank)
+        EXPECT_TRUE(starts_with(text_of(thrown[static_cast<size_t>(rank)]), "PeerFailed 5: rank 0 failed: "));
+      return text_of(thrown[0]);
+    };
+    EXPECT_TRUE(starts_with(refused(2, [&](Group& g) { g.all_gather(all, all.first(2)); }), "ShapeError 5: "));
+    EXPECT_TRUE(starts_with(refused(2, [&](Group& g) { g.broadcast(all, g.size()); }), "ShapeError 5: "));
+    EXPECT_TRUE(starts_with(refused(2, [&](Group& g) { g.broadcast(all, -1); }), "ShapeError 5: "));
+    EXPECT_TRUE(starts_with(refused(2, [&](Group& g) { g.all_to_all(all, all.first(3)); }), "ShapeError 5: "));
+  }
+  const auto thrown = on_ranks(4, [&](Group& group) {  // 6 bytes are no 4 pieces
+    std::byte out[6];
+    group.all_to_all(out, all);
+  });
+  for (const std::exception_ptr& error : thrown) EXPECT_NE(text_of(error), "nothing");
+  EXPECT_THROW(threads(0), ConfigError);
+}
+
+TEST(Group, RanksThatMakeDifferentCallsAreToldSo) {
+  for (const auto& thrown : {on_ranks(4,
+                                      [](Group& group) {
+                                        std::byte byte{};
+                                        group.rank() == 2 ? group.broadcast(std::span(&byte, 1), 0) : group.barrier();
+                                      }),
+                             on_ranks(4, [](Group& group) {
+                               std::byte bytes[4] = {};
+                               const size_t count = group.rank() == 2 ? 3 : 4;
+                               group.broadcast(std::span(bytes).first(count), 0);
+                             })})
+    for (const std::exception_ptr& error : thrown) {
+      EXPECT_TRUE(starts_with(text_of(error), "ShapeError 5: the ranks of a group make different calls"));
+      EXPECT_NE(text_of(error).find("rank 2"), std::string::npos);
+    }
+}
+
+TEST(Group, ARankThatFailsEndsTheCallsOfAll) {
+  const auto begin = std::chrono::steady_clock::now();
+  const auto thrown = on_ranks(4, [](Group& group) {
+    group.barrier();
+    if (group.rank() == 2) throw DataError({.what = "a row is bad", .where = "row 7", .attempt = "mend it"});
+    EXPECT_TRUE(starts_with(thrown_by([&] { group.barrier(); }), "PeerFailed 3: rank 2 failed: a row is bad"));
+    std::byte bytes[4] = {}, byte{};  // and of every later call
+    EXPECT_TRUE(starts_with(thrown_by([&] { group.broadcast(bytes, 0); }), "PeerFailed 3: "));
+    EXPECT_TRUE(starts_with(thrown_by([&] { group.all_gather(bytes, std::span(&byte, 1)); }), "PeerFailed 3: "));
+    group.all_to_all(bytes, bytes);
+  });
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, kPatient.call / 2) << "not by the deadline";
+  for (const int rank : {0, 1, 3}) {
+    try {
+      std::rethrow_exception(thrown[static_cast<size_t>(rank)]);
+    } catch (const PeerFailed& error) {
+      EXPECT_EQ(error.rank(), 2);
+      EXPECT_EQ(error.exit_code(), 3);
+      EXPECT_EQ(error.fault().where, "row 7");
+      EXPECT_EQ(error.fault().attempt, "mend it");
+    }
+  }
+  EXPECT_TRUE(starts_with(text_of(thrown[2]), "DataError 3: a row is bad"));
+}
+
+TEST(Group, TheFirstFailureCounts) {
+  const std::vector<std::unique_ptr<Group>> groups = threads(2);
+  groups[1]->fail({.what = "first"}, 6);
+  groups[0]->fail({.what = "second"}, 7);
+  for (const std::unique_ptr<Group>& group : groups)
+    EXPECT_EQ(thrown_by([&] { group->barrier(); }), "PeerFailed 6: rank 1 failed: first");
+}
+
+TEST(Group, AFailureMayComeFromAnotherThread) {
+  const std::vector<std::unique_ptr<Group>> groups = threads(2, kPatient);
+  std::thread watchdog([&] {
+    std::this_thread::sleep_for(20ms);
+    groups[0]->fail({.what = "too hot"}, 6);
+  });
+  EXPECT_EQ(thrown_by([&] { groups[0]->barrier(); }), "PeerFailed 6: rank 0 failed: too hot");
+  watchdog.join();
+}
+
+TEST(Group, ASilentRankIsGivenUpAfterTheDeadline) {
+  std::atomic<int> gave_up{0};
+  const auto thrown =
+      on_ranks(4,
+               [&](Group& group) {
+                 if (group.rank() == 1)
+                   while (gave_up.load() < 3) std::this_thread::sleep_for(1ms);
+                 const std::string error = thrown_by([&] { group.barrier(); });
+                 ++gave_up;
+                 EXPECT_TRUE(starts_with(error, "Cancelled 130: not all ranks came")) << "rank " << group.rank();
+                 EXPECT_TRUE(std::regex_search(error, std::regex("no sign of rank [0-9, ]*1"))) << error;
+                 group.barrier();  // dead for good
+               },
+               {.call = 50ms});
+  for (const std::exception_ptr& error : thrown) EXPECT_TRUE(starts_with(text_of(error), "Cancelled 130: "));
+}
+
+TEST(Group, ARankThatHasGoneIsMissed) {
+  std::vector<std::unique_ptr<Group>> groups = threads(3, kPatient);
+  std::vector<std::string> errors(2);
+  std::vector<std::thread> ranks;
+  for (const size_t rank : {0, 1})
+    ranks.emplace_back([&, rank] { errors[rank] = thrown_by([&] { groups[rank]->barrier(); }); });
+  groups[2].reset();
+  for (std::thread& rank : ranks) rank.join();
+  for (const std::string& error : errors) EXPECT_EQ(error, "PeerFailed 1: rank 2 failed: it has left the group");
+}
+
+TEST(Group, RanksMayLeaveOneByOneWhenAllIsDone) {
+  for (int round = 0; round < 50; ++round) {
+    std::vector<std::unique_ptr<Group>> groups = threads(4, kPatient);
+    std::vector<std::thread> ranks;
+    for (std::unique_ptr<Group>& group : groups)
+      ranks.emplace_back([mine = std::move(group)] { EXPECT_NO_THROW(mine->barrier()); });
+    for (std::thread& rank : ranks) rank.join();
+  }
+}
+
+// Whenever a rank fails, a call moves its bytes on all ranks or throws on all, and no memory is read that has gone.
+TEST(Group, FailuresAtAnyMomentLeaveCallsWhole) {
+  for (uint32_t round = 0; round < 30; ++round) {
+    std::atomic<int> done[20] = {};
+    on_ranks(3, [&](Group& group) {
+      for (uint32_t call = 0; call < 20; ++call) {
+        if (group.rank() == 0 && call == 5 + round / 3) throw DataError({.what = "enough"});
+        stumble(round, group.rank(), call);
+        check_all_gather(group, call, 2000);
+        ++done[call];
+      }
+    });
+    for (const std::atomic<int>& ranks : done) EXPECT_TRUE(ranks == 0 || ranks == 3) << "round " << round;
+    EXPECT_EQ(done[4 + round / 3], 3);
+    EXPECT_EQ(done[5 + round / 3], 0);
+  }
+}
+
+TEST(Group, AskingToStopReachesAllRanks) {
+  const std::vector<std::unique_ptr<Group>> groups = threads(2);
+  EXPECT_FALSE(groups[0]->interrupted() || groups[1]->interrupted());
+  groups[1]->interrupt();
+  EXPECT_TRUE(groups[0]->interrupted() && groups[1]->interrupted());
+  const std::unique_ptr<Group> alone = solo();
+  EXPECT_FALSE(alone->interrupted());
+  alone->interrupt();
+  EXPECT_TRUE(alone->interrupted());
+  alone->fail({.what = "nobody to tell"}, 1);
+  EXPECT_NO_THROW(alone->barrier());
+}
+
+}  // namespace
+}  // namespace lockstep::parallel

@@ -1,0 +1,82 @@
+// Ranks as threads of a test.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <exception>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/random.h"
+#include "parallel/agree.h"
+#include "parallel/group.h"
+
+namespace lockstep::parallel::testing {
+
+// A test that hangs ends after this; nothing else waits so long.
+inline constexpr Timeouts kPatient{.call = std::chrono::minutes(2)};
+
+// Runs body(group) on each rank; returns what each threw, nullptr for nothing. A rank that throws fails its group, as
+// the end of its process would.
+template <class Body>
+std::vector<std::exception_ptr> on_ranks(int size, const Body& body, Timeouts timeouts = kPatient) {
+  const std::vector<std::unique_ptr<Group>> groups = threads(size, timeouts);
+  std::vector<std::exception_ptr> thrown(groups.size());
+  std::vector<std::thread> ranks;
+  for (const std::unique_ptr<Group>& group : groups)
+    ranks.emplace_back([&body, &thrown, &group = *group] {
+      try {
+        body(group);
+      } catch (...) {
+        thrown[static_cast<size_t>(group.rank())] = std::current_exception();
+        fail(group, std::current_exception());
+      }
+    });
+  for (std::thread& rank : ranks) rank.join();
+  return thrown;
+}
+
+// The same for bodies of which none may throw.
+template <class Body>
+void on_sound_ranks(int size, const Body& body) {
+  for (const std::exception_ptr& error : on_ranks(size, body))
+    if (error) std::rethrow_exception(error);
+}
+
+// What an error is and says: "DataError 3: message".
+inline std::string text_of(const std::exception_ptr& error) {
+  if (!error) return "nothing";
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& typed) {
+    return std::string(typed.kind()) + " " + std::to_string(typed.exit_code()) + ": " + typed.what();
+  } catch (const std::exception& other) {
+    return other.what();
+  }
+}
+
+// What `call` throws, as text_of has it.
+template <class Call>
+std::string thrown_by(const Call& call) {
+  try {
+    call();
+  } catch (...) {
+    return text_of(std::current_exception());
+  }
+  return "nothing";
+}
+
+inline ::testing::AssertionResult starts_with(const std::string& text, const std::string& beginning) {
+  if (text.starts_with(beginning)) return ::testing::AssertionSuccess();
+  return ::testing::AssertionFailure() << "\"" << text << "\" does not start with \"" << beginning << "\"";
+}
+
+// Up to half a millisecond, so that ranks come in every order; drawn by (key, rank, call).
+inline void stumble(uint64_t key, int rank, uint32_t call) {
+  const uint32_t draw = philox(key, {static_cast<uint32_t>(rank), call, 0, 0})[0];
+  if (draw % 3 == 0) std::this_thread::sleep_for(std::chrono::microseconds(draw % 500));
+}
+
+}  // namespace lockstep::parallel::testing
