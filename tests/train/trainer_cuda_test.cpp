@@ -78,6 +78,20 @@ TEST_F(TrainerCuda, SplitsOfABatch) {
   }
 }
 
+// Ranks of one process on one GPU, each with a queue of its own: sums travel through host memory.
+TEST_F(TrainerCuda, RanksOnOneGpu) {
+  Way dropout = way();
+  dropout.stream.device = gpu().device();
+  dropout.dropout = 0.25f;
+  Way policy = dropout;
+  policy.dropout = 0, policy.per_token = true, policy.max_tokens = 700;
+  const Outcome of_dropout = here(dropout, SftLoss{}), of_policy = here(policy, full_policy_loss());
+  for (const int ranks : {2, 4, 8}) {
+    expect_same(of_dropout, train_on(ranks, dropout, SftLoss{}), "dropout, " + std::to_string(ranks) + " ranks");
+    expect_same(of_policy, train_on(ranks, policy, full_policy_loss()), std::to_string(ranks) + " ranks");
+  }
+}
+
 TEST_F(TrainerCuda, DropoutDoesNotSeeTheSplit) {
   Way whole = way();
   whole.dropout = 0.25f;
