@@ -59,6 +59,20 @@ TEST_F(MemoryPlans, KeysAndValuesGetWhatIsLeft) {
   EXPECT_EQ(asked.kv, kGiB);
 }
 
+// Lanes of a large adapter are open two at a time; below them wait the partial sums of the tree.
+TEST_F(MemoryPlans, LanesAreCountedWithTheirPartialSums) {
+  const auto lanes_of = [&](int rank) {
+    const auto layout = lora::resolve_layout({.rank = rank, .alpha = 32, .target_modules = {"all-linear"}},
+                                             model::linear_modules(base_.config));
+    const int64_t flat = layout->num_floats * static_cast<int64_t>(sizeof(float));
+    const int64_t lanes = plan_memory(base_.config, *layout, 2, {}, {}, Device::cuda, 139 * kGiB).lanes;
+    EXPECT_EQ(lanes % flat, 0);
+    return lanes / flat;
+  };
+  EXPECT_EQ(lanes_of(256), 4);
+  EXPECT_EQ(lanes_of(4), 8);
+}
+
 TEST_F(MemoryPlans, WhatDoesNotFitNamesWhatToChange) {
   expect_error<ResourceError>(
       [&] { require_fit(plan(24 * kGiB, {.max_tokens = 32768, .recompute = Recompute::none})); },
