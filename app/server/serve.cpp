@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <filesystem>
+#include <functional>
 #include <ostream>
 #include <utility>
 
@@ -26,13 +27,15 @@ std::vector<std::string> model_names(const ServeOptions& options) {
   return {options.base.hf_checkpoint};
 }
 
-recipes::ServingOptions serving_options(const ServeOptions& options, const text::Tokenizer& tokenizer) {
+recipes::ServingOptions serving_options(const ServeOptions& options, const text::Tokenizer& tokenizer,
+                                        std::function<void(const std::string&)> tell) {
   recipes::ServingOptions serving{.max_model_len = options.max_model_len, .max_queue = options.max_queue};
   serving.adapters = {.base_names = model_names(options),
                       .max_loras = options.max_loras,
                       .max_lora_rank = options.max_lora_rank,
                       .keep_versions = options.keep_versions,
-                      .lora_root = options.lora_root};
+                      .lora_root = options.lora_root,
+                      .tell = std::move(tell)};
   serving.engine.kv_bytes = options.kv_bytes;
   serving.engine.max_sequences = options.max_num_seqs;
   serving.engine.max_batch_tokens = options.max_num_batched_tokens;
@@ -72,7 +75,8 @@ class Program {
         stream_(recipes::stream_options(options.base)),
         base_(recipes::load_base(options.base, stream_, control)),
         tokenizer_(recipes::load_tokenizer(base_)),
-        serving_(base_, serving_options(options, tokenizer_)),
+        serving_(base_,
+                 serving_options(options, tokenizer_, [this](const std::string& note) { say("note    " + note); })),
         service_(serving_, tokenizer_, recipes::load_chat_template(base_.path.string(), options.chat),
                  service_options(options), loop()),
         router_(service_) {}
@@ -101,11 +105,14 @@ class Program {
             .post_after = [this](milliseconds delay, Task task) { http_.post_after(delay, std::move(task)); }};
   }
 
+  // From any thread.
+  void say(std::string line) {
+    http_.post([this, line = std::move(line)] { *control_.info << line << std::endl; });
+  }
+
   void handle(HttpRequest request, std::shared_ptr<Responder> responder) {
     if (options_.log_requests)
-      responder = logged(request, std::move(responder), [this](std::string line) {
-        http_.post([this, line = std::move(line)] { *control_.info << line << std::endl; });
-      });
+      responder = logged(request, std::move(responder), [this](std::string line) { say(std::move(line)); });
     router_.handle(std::move(request), responder);
   }
 

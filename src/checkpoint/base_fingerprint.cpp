@@ -58,7 +58,14 @@ Json read_cache(const fs::Path& cache_file) {
 
 }  // namespace
 
-std::string base_fingerprint(const NamedTensors& sorted_tensors, Stream& stream) {
+std::string base_fingerprint(const std::string& weights_fingerprint, std::string_view config_text) {
+  Sha256 hash;
+  hash.update("base\n" + weights_fingerprint + '\n');
+  hash.update(config_text);
+  return hash.hex();
+}
+
+std::string weights_fingerprint(const NamedTensors& sorted_tensors, Stream& stream) {
   std::vector<std::span<const std::byte>> pieces;
   for (const NamedTensor& named : sorted_tensors)
     for (std::span<const std::byte> left = bytes_of(named); !left.empty();) {
@@ -83,7 +90,7 @@ std::string base_fingerprint(const NamedTensors& sorted_tensors, Stream& stream)
   return hash.hex();
 }
 
-std::string cached_base_fingerprint(const HfDirectory& directory, const fs::Path& cache_file, Stream& stream) {
+std::string cached_weights_fingerprint(const HfDirectory& directory, const fs::Path& cache_file, Stream& stream) {
   Json files = Json::array();
   for (const fs::Path& file : directory.weight_files()) files.push_back(file_identity(file));
   Json cache = read_cache(cache_file);
@@ -93,7 +100,7 @@ std::string cached_base_fingerprint(const HfDirectory& directory, const fs::Path
     if (entry.value("files", Json()) == files && is_fingerprint(entry.value("fingerprint", Json())))
       return entry["fingerprint"].get<std::string>();
   }
-  std::string fingerprint = base_fingerprint(directory.tensors(), stream);
+  std::string fingerprint = weights_fingerprint(directory.tensors(), stream);
   cache[key] = {{"files", files}, {"fingerprint", fingerprint}};
   try {
     fs::write_file_atomic(cache_file, cache.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");

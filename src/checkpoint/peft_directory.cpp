@@ -1,8 +1,11 @@
 #include "checkpoint/peft_directory.h"
 
 #include <set>
+#include <string_view>
 
+#include "checkpoint/file_hash.h"
 #include "checkpoint/peft_config.h"
+#include "checkpoint/safetensors_header.h"
 #include "core/error.h"
 #include "core/json.h"
 
@@ -12,9 +15,6 @@ namespace {
 
 namespace stdfs = std::filesystem;
 
-constexpr const char* kConfigFile = "adapter_config.json";
-constexpr const char* kWeightsFile = "adapter_model.safetensors";
-constexpr const char* kMetadataFile = "vime_lora_metadata.json";
 constexpr std::string_view kSuffixA = ".lora_A.weight";
 constexpr std::string_view kSuffixB = ".lora_B.weight";
 
@@ -24,7 +24,7 @@ bool file_exists(const fs::Path& path) {
 }
 
 lora::LoraConfig read_config(const fs::Path& directory) {
-  const fs::Path file = directory / kConfigFile;
+  const fs::Path file = directory / kAdapterConfigFile;
   if (!file_exists(file))
     throw FormatError({.what = "not a PEFT adapter directory",
                        .where = directory.string(),
@@ -34,15 +34,15 @@ lora::LoraConfig read_config(const fs::Path& directory) {
 }
 
 fs::Path weights_path(const fs::Path& directory) {
-  const fs::Path file = directory / kWeightsFile;
+  const fs::Path file = directory / kAdapterWeightsFile;
   if (file_exists(file)) return file;
   for (const char* torch_file : {"adapter_model.bin", "adapter_model.pt"})
     if (file_exists(directory / torch_file))
       throw FormatError({.what = "an adapter in PyTorch's pickle format is not read",
                          .where = (directory / torch_file).string(),
-                         .wanted = kWeightsFile,
+                         .wanted = kAdapterWeightsFile,
                          .attempt = "load it with PEFT and save it again: save_pretrained writes safetensors"});
-  throw FormatError({.what = "the adapter has no weights", .where = directory.string(), .wanted = kWeightsFile});
+  throw FormatError({.what = "the adapter has no weights", .where = directory.string(), .wanted = kAdapterWeightsFile});
 }
 
 std::string partner(const std::string& name) {
@@ -51,23 +51,30 @@ std::string partner(const std::string& name) {
   return other.replace(name.size() - kSuffixB.size(), kSuffixB.size(), kSuffixA);
 }
 
-void check_tensors(const SafetensorsFile& file) {
-  for (const auto& [name, tensor, source] : file.tensors()) {
+NamedTensors read_header(const fs::Path& file) {
+  const SafetensorsHeader header = SafetensorsHeader::read(file);
+  NamedTensors tensors;
+  for (const SafetensorsHeader::Entry& entry : header.entries) tensors.push_back({entry.name, entry.tensor(nullptr)});
+  return tensors;
+}
+
+void check_factors(const NamedTensors& tensors, const fs::Path& file) {
+  std::set<std::string_view> names;
+  for (const NamedTensor& tensor : tensors) names.insert(tensor.name);
+  for (const auto& [name, tensor, source] : tensors) {
     if (!name.ends_with(kSuffixA) && !name.ends_with(kSuffixB))
       throw FormatError({.what = "the adapter holds a tensor that is no LoRA factor of a linear layer",
-                         .where = file.path().string(),
+                         .where = file.string(),
                          .got = name,
                          .wanted = "names ending in .lora_A.weight or .lora_B.weight"});
     if (tensor.dtype != DType::f32 && tensor.dtype != DType::bf16 && tensor.dtype != DType::f16)
       throw FormatError({.what = "a LoRA factor has the wrong dtype",
-                         .where = file.path().string() + ": " + name,
+                         .where = file.string() + ": " + name,
                          .got = dtype_name(tensor.dtype),
                          .wanted = "f32, bf16 or f16"});
-    if (file.find(partner(name)) == nullptr)
-      throw FormatError({.what = "a LoRA factor has no partner",
-                         .where = file.path().string(),
-                         .got = name,
-                         .wanted = partner(name)});
+    if (!names.contains(partner(name)))
+      throw FormatError(
+          {.what = "a LoRA factor has no partner", .where = file.string(), .got = name, .wanted = partner(name)});
   }
 }
 
@@ -89,6 +96,7 @@ AdapterMetadata parse_metadata(const fs::Path& path) {
   metadata.alpha = file.number("alpha");
   metadata.lora_type = file.string("lora_type");
   metadata.base_fingerprint = file.string("base_fingerprint", "");
+  metadata.weights_fingerprint = file.string("base_weights_fingerprint", "");
   const Json& modules = file.value("target_modules");
   for (const Json& module : modules.is_array() ? modules : Json::array({modules})) {
     if (!module.is_string())
@@ -101,12 +109,24 @@ AdapterMetadata parse_metadata(const fs::Path& path) {
   return metadata;
 }
 
+// Whether `iteration` is a checkpoint of ours that holds these weights.
+bool is_checkpoint_of(const fs::Path& iteration, const fs::Path& weights_file) {
+  const fs::Path state = iteration / kTrainStateFile;
+  if (!file_exists(state)) return false;
+  const Json json = read_json(state.string());
+  const JsonObject hashes = JsonObject(json, state.string()).object("sha256");
+  return hashes.string((fs::Path(kAdapterDirectory) / kAdapterWeightsFile).string(), "") == file_sha256(weights_file);
+}
+
+// Absolute, so that "." and "x/" have a parent too.
 std::optional<fs::Path> find_metadata(const fs::Path& directory) {
-  // Absolute, so that "." and "x/" have a parent too.
   fs::Path place = stdfs::absolute(directory).lexically_normal();
   if (!place.has_filename()) place = place.parent_path();
-  for (const fs::Path& folder : {place, place.parent_path()})
-    if (file_exists(folder / kMetadataFile)) return folder / kMetadataFile;
+  if (file_exists(place / kAdapterMetadataFile)) return place / kAdapterMetadataFile;
+  const fs::Path beside = place.parent_path() / kAdapterMetadataFile;
+  if (place.filename() == kAdapterDirectory && file_exists(beside) &&
+      is_checkpoint_of(place.parent_path(), place / kAdapterWeightsFile))
+    return beside;
   return std::nullopt;
 }
 
@@ -126,9 +146,10 @@ lora::LoraType type_of(const AdapterMetadata& metadata, const fs::Path& file) {
 PeftDirectory::PeftDirectory(const fs::Path& directory)
     : path_(directory),
       config_(read_config(directory)),
-      weights_(weights_path(directory), SafetensorsFile::Read::copied) {
-  check_tensors(weights_);
-  const std::string config_file = (directory / kConfigFile).string();
+      weights_file_(weights_path(directory)),
+      header_(read_header(weights_file_)) {
+  check_factors(header_, weights_file_);
+  const std::string config_file = (directory / kAdapterConfigFile).string();
   const Json json = read_json(config_file);
   base_model_name_ = JsonObject(json, config_file).string("base_model_name_or_path", "");
   if (const std::optional<fs::Path> file = find_metadata(directory)) {
@@ -138,12 +159,18 @@ PeftDirectory::PeftDirectory(const fs::Path& directory)
   }
 }
 
+SafetensorsFile PeftDirectory::read_weights() const {
+  SafetensorsFile weights(weights_file_, SafetensorsFile::Read::copied);
+  check_factors(weights.tensors(), weights_file_);
+  return weights;
+}
+
 void write_peft_directory(const fs::Path& directory, const lora::LoraConfig& config,
                           const std::vector<std::string>& target_modules, const std::string& base_model_name,
                           const NamedTensors& tensors) {
   fs::write_directory_atomic(directory, [&](const fs::Path& fresh) {
-    fs::write_file_atomic(fresh / kConfigFile, peft_config_text(config, target_modules, base_model_name));
-    fs::write_file_atomic(fresh / kWeightsFile, safetensors_bytes(tensors, {{"format", "pt"}}));
+    fs::write_file_atomic(fresh / kAdapterConfigFile, peft_config_text(config, target_modules, base_model_name));
+    fs::write_file_atomic(fresh / kAdapterWeightsFile, safetensors_bytes(tensors, {{"format", "pt"}}));
   });
 }
 
@@ -154,7 +181,8 @@ void write_adapter_metadata(const fs::Path& file, const AdapterMetadata& metadat
                      {"alpha", metadata.alpha},
                      {"lora_type", metadata.lora_type},
                      {"target_modules", metadata.target_modules},
-                     {"base_fingerprint", metadata.base_fingerprint}};
+                     {"base_fingerprint", metadata.base_fingerprint},
+                     {"base_weights_fingerprint", metadata.weights_fingerprint}};
   fs::write_file_atomic(file, json.dump(2) + "\n");
 }
 

@@ -1,4 +1,5 @@
 // A PEFT LoRA adapter directory: adapter_config.json and adapter_model.safetensors, plus our vime_lora_metadata.json.
+// Where a checkpoint of ours keeps its adapter: ITERATION/lora_adapter (checkpoint/train_state.h).
 #pragma once
 
 #include <optional>
@@ -9,7 +10,13 @@
 
 namespace lockstep::checkpoint {
 
-// vime_lora_metadata.json in the adapter directory or beside it: what PEFT's files cannot say.
+inline constexpr const char* kAdapterDirectory = "lora_adapter";
+inline constexpr const char* kAdapterConfigFile = "adapter_config.json";
+inline constexpr const char* kAdapterWeightsFile = "adapter_model.safetensors";
+inline constexpr const char* kAdapterMetadataFile = "vime_lora_metadata.json";
+inline constexpr const char* kTrainStateFile = "train_state.json";
+
+// vime_lora_metadata.json: what PEFT's files cannot say.
 struct AdapterMetadata {
   int64_t iteration = 0;
   int64_t version = 0;
@@ -17,37 +24,42 @@ struct AdapterMetadata {
   double alpha = 0;
   std::string lora_type;
   std::vector<std::string> target_modules;
-  std::string base_fingerprint;
+  std::string base_fingerprint;     // checkpoint/base_fingerprint.h; empty: unknown
+  std::string weights_fingerprint;  // empty: of an older build, whose base_fingerprint is this
 };
 
 class PeftDirectory {
  public:
-  // Reads both files. FormatError naming the key for: peft_type other than LORA, any key we do not use with a value
-  // that is neither null, false, empty nor PEFT's default (use_dora, bias, modules_to_save, layer_replication, ...),
-  // adapter_model.bin.
+  // Reads what is small: adapter_config.json, the header of the weights and the metadata, so that an adapter can be
+  // judged before its weights take memory. FormatError naming the key for: peft_type other than LORA, any key we do not
+  // use with a value that is neither null, false, empty nor PEFT's default (use_dora, bias, modules_to_save,
+  // layer_replication, ...), adapter_model.bin; naming the tensor for what is no LoRA factor or has no partner.
   explicit PeftDirectory(const fs::Path& directory);
+  // The weights. FormatError as above: the file may have changed since.
+  SafetensorsFile read_weights() const;
 
   const lora::LoraConfig& config() const { return config_; }
-  const NamedTensors& tensors() const { return weights_.tensors(); }  // full PEFT names
-  // Metadata found in this directory or its parent; absent for adapters made by others.
+  const NamedTensors& header() const { return header_; }  // full PEFT names, types and shapes; no data
+  // Found in this directory, or in the parent if this is the adapter of a checkpoint of ours, by the hash of its
+  // weights; absent for adapters made by others, wherever they lie.
   const std::optional<AdapterMetadata>& metadata() const { return metadata_; }
   const fs::Path& path() const { return path_; }
-  const fs::Path& weights_file() const { return weights_.path(); }
-  std::span<const std::byte> weights_bytes() const { return weights_.bytes(); }  // of that file, as read
-  const fs::Path& metadata_file() const { return metadata_file_; }               // of metadata(), for messages
+  const fs::Path& weights_file() const { return weights_file_; }
+  const fs::Path& metadata_file() const { return metadata_file_; }         // of metadata(), for messages
   const std::string& base_model_name() const { return base_model_name_; }  // base_model_name_or_path; may be empty
 
  private:
   fs::Path path_;
   lora::LoraConfig config_;
   std::string base_model_name_;
-  SafetensorsFile weights_;
+  fs::Path weights_file_;
+  NamedTensors header_;
   fs::Path metadata_file_;
   std::optional<AdapterMetadata> metadata_;
 };
 
-// adapter_config.json text that PEFT, vLLM and SGLang read: target_modules as a list of leaf names, concrete values for
-// the rest. tensors: full PEFT names, f32, row-major (A [r, in], B [out, r]).
+// adapter_config.json text that PEFT, vLLM and SGLang read: target_modules as a list of names, concrete values for the
+// rest. tensors: full PEFT names, f32, row-major (A [r, in], B [out, r]).
 void write_peft_directory(const fs::Path& directory, const lora::LoraConfig& config,
                           const std::vector<std::string>& target_modules, const std::string& base_model_name,
                           const NamedTensors& tensors);

@@ -4,6 +4,7 @@
 
 #include <charconv>
 
+#include "checkpoint/file_hash.h"
 #include "core/error.h"
 #include "core/hash.h"
 
@@ -13,15 +14,19 @@ namespace {
 
 constexpr const char* kMarkerFile = "latest_checkpointed_iteration.txt";
 constexpr const char* kBestFile = "best_checkpointed_iteration.txt";
-constexpr const char* kMetadataFile = "vime_lora_metadata.json";
-constexpr const char* kStateFile = "train_state.json";
 constexpr const char* kTensorFile = "train_state.safetensors";
-const std::string kAdapterFile = std::string(kAdapterDirectory) + "/adapter_model.safetensors";
+constexpr const char* kOwnHash = "state_sha256";  // of train_state.json without this key
 
-std::string file_sha256(const fs::Path& file) {
-  const fs::MappedFile mapped(file);
+std::string in_adapter(const char* file) {
+  return std::string(kAdapterDirectory) + "/" + file;
+}
+// Those that every build has hashed, then the others.
+const std::string kAlwaysHashed[] = {in_adapter(kAdapterWeightsFile), kTensorFile};
+const std::string kHashed[] = {in_adapter(kAdapterConfigFile), in_adapter(kAdapterMetadataFile), kAdapterMetadataFile};
+
+std::string text_sha256(std::string_view text) {
   Sha256 hash;
-  hash.update(mapped.bytes());
+  hash.update(text);
   return hash.hex();
 }
 
@@ -36,19 +41,42 @@ fs::Path require_file(const fs::Path& file) {
 
 fs::Path iteration_directory(const fs::Path& save, int64_t iteration) {
   const fs::Path directory = save / iteration_directory_name(iteration);
-  require_file(directory / kStateFile);
+  require_file(directory / kTrainStateFile);
   return directory;
 }
 
-void check_hash(const fs::Path& directory, const JsonObject& hashes, const std::string& file) {
-  const std::string wanted = hashes.string(file);
-  const std::string got = file_sha256(require_file(directory / file));
+void require_hash(const fs::Path& file, const std::string& got, const std::string& wanted) {
   if (got != wanted)
     throw FormatError({.what = "a file of the checkpoint is not the one that was saved",
-                       .where = (directory / file).string(),
+                       .where = file.string(),
                        .got = "SHA-256 " + got,
                        .wanted = wanted,
                        .attempt = "another iteration of the same run"});
+}
+
+// Reads train_state.json and holds every file of the iteration against its hash.
+Json checked_state(const fs::Path& directory, std::vector<std::string>& unchecked) {
+  const fs::Path file = directory / kTrainStateFile;
+  Json json = read_json(file.string());
+  const JsonObject state(json, file.string());
+  const JsonObject hashes = state.object("sha256");
+  const auto check = [&](const std::string& name) {
+    require_hash(directory / name, file_sha256(require_file(directory / name)), hashes.string(name));
+  };
+  for (const std::string& name : kAlwaysHashed) check(name);
+  for (const std::string& name : kHashed)
+    if (hashes.has(name))
+      check(name);
+    else
+      unchecked.push_back(name);
+  if (!state.has(kOwnHash)) {
+    unchecked.push_back(kTrainStateFile);
+    return json;
+  }
+  const std::string wanted = state.string(kOwnHash);
+  json.erase(kOwnHash);
+  require_hash(file, text_sha256(json.dump()), wanted);
+  return json;
 }
 
 }  // namespace
@@ -64,14 +92,14 @@ void save_checkpoint(const fs::Path& save, const Checkpoint& checkpoint) {
                          checkpoint.base_model_name, checkpoint.adapter);
     // Once beside the adapter, where vime looks, and once in it: an adapter that is moved still knows its base.
     for (const fs::Path& place : {fresh, fresh / kAdapterDirectory})
-      write_adapter_metadata(place / kMetadataFile, checkpoint.metadata);
+      write_adapter_metadata(place / kAdapterMetadataFile, checkpoint.metadata);
     fs::write_file_atomic(fresh / kTensorFile, safetensors_bytes(checkpoint.state.tensors, {}));
-    const Json state = {
-        {"iteration", iteration},
-        {"counters", checkpoint.state.counters},
-        {"sha256",
-         {{kAdapterFile, file_sha256(fresh / kAdapterFile)}, {kTensorFile, file_sha256(fresh / kTensorFile)}}}};
-    fs::write_file_atomic(fresh / kStateFile, state.dump(2) + "\n");
+    Json hashes;
+    for (const std::string& name : kAlwaysHashed) hashes[name] = file_sha256(fresh / name);
+    for (const std::string& name : kHashed) hashes[name] = file_sha256(fresh / name);
+    Json state = {{"iteration", iteration}, {"counters", checkpoint.state.counters}, {"sha256", std::move(hashes)}};
+    state[kOwnHash] = text_sha256(state.dump());
+    fs::write_file_atomic(fresh / kTrainStateFile, state.dump(2) + "\n");
   });
   fs::write_file_atomic(save / kMarkerFile, std::to_string(iteration));
 }
@@ -115,16 +143,14 @@ void mark_best(const fs::Path& save, int64_t iteration) {
 }
 
 LoadedCheckpoint::LoadedCheckpoint(const fs::Path& save, int64_t iteration)
-    : adapter_(iteration_directory(save, iteration) / kAdapterDirectory),
-      tensors_(require_file(save / iteration_directory_name(iteration) / kTensorFile)) {
-  const fs::Path directory = save / iteration_directory_name(iteration);
-  const fs::Path file = directory / kStateFile;
-  const Json json = read_json(file.string());
-  const JsonObject state(json, file.string());
-  const JsonObject hashes = state.object("sha256");
-  check_hash(directory, hashes, kAdapterFile);
-  check_hash(directory, hashes, kTensorFile);
-  require_file(directory / kMetadataFile);
+    : directory_(iteration_directory(save, iteration)),
+      json_(checked_state(directory_, unchecked_)),
+      adapter_(directory_ / kAdapterDirectory),
+      adapter_weights_(adapter_.read_weights()),
+      tensors_(directory_ / kTensorFile) {
+  const fs::Path file = directory_ / kTrainStateFile;
+  const JsonObject state(json_, file.string());
+  require_file(directory_ / kAdapterMetadataFile);
   state_.iteration = state.integer("iteration");
   if (state_.iteration != iteration)
     throw FormatError({.what = "the checkpoint belongs to another iteration",

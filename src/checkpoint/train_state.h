@@ -4,7 +4,8 @@
 //   SAVE/iter_0000100/lora_adapter/{adapter_config.json, adapter_model.safetensors}
 //   SAVE/iter_0000100/vime_lora_metadata.json               the same file lies in lora_adapter/
 //   SAVE/iter_0000100/train_state.{json,safetensors}         optimizer moments, counters, data position, run arguments
-// train_state.json holds the SHA-256 of both .safetensors files, checked on loading.
+// train_state.json holds the SHA-256 of every other file of the iteration and of itself, checked on loading. Only the
+// markers have none: they change when nothing else does, and name what is checked.
 // An iteration directory appears whole (written aside, fsynced, renamed) or not at all.
 #pragma once
 
@@ -16,8 +17,6 @@
 
 namespace lockstep::checkpoint {
 
-inline constexpr const char* kAdapterDirectory = "lora_adapter";  // in an iteration's directory
-
 struct TrainState {
   int64_t iteration = 0;  // completed iterations
   Json counters;          // whatever the recipe needs to go on: optimizer step, version, data position; none negative
@@ -26,7 +25,7 @@ struct TrainState {
 
 struct Checkpoint {
   lora::LoraConfig config;
-  std::vector<std::string> target_modules;  // leaf names as exported
+  std::vector<std::string> target_modules;  // as adapter_config.json names them
   std::string base_model_name;
   NamedTensors adapter;  // PEFT names
   AdapterMetadata metadata;
@@ -50,10 +49,17 @@ class LoadedCheckpoint {
  public:
   LoadedCheckpoint(const fs::Path& save, int64_t iteration);  // FormatError naming file and field
   const PeftDirectory& adapter() const { return adapter_; }
+  const SafetensorsFile& adapter_weights() const { return adapter_weights_; }
   const TrainState& state() const { return state_; }
+  // Files that nothing vouches for, because an older build saved the checkpoint, which knew fewer hashes.
+  const std::vector<std::string>& unchecked() const { return unchecked_; }
 
  private:
+  fs::Path directory_;
+  std::vector<std::string> unchecked_;
+  Json json_;  // train_state.json; the hashes hold
   PeftDirectory adapter_;
+  SafetensorsFile adapter_weights_;
   SafetensorsFile tensors_;
   TrainState state_;
 };

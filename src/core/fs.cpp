@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <system_error>
@@ -168,6 +169,20 @@ std::string read_file(const Path& path) {
   }
   bytes.resize(used);
   return bytes;
+}
+
+Beginning read_beginning(const Path& path, size_t most) {
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.get() < 0) cannot_read(path, errno);
+  Beginning beginning{.file_bytes = size_of(file.get(), path)};
+  beginning.bytes.resize(std::min(most, beginning.file_bytes));
+  size_t used = 0;
+  while (used < beginning.bytes.size()) {
+    const size_t got = read_some(file.get(), beginning.bytes.data() + used, beginning.bytes.size() - used, path);
+    if (got == 0) changed_while_read(path, fmt::format("{} bytes", used), beginning.file_bytes);
+    used += got;
+  }
+  return beginning;
 }
 
 Buffer read_buffer(const Path& path) {

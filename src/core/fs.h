@@ -17,8 +17,15 @@ using Path = std::filesystem::path;
 // Throws DataError if the file cannot be read.
 std::string read_file(const Path& path);
 
-// The same for large files of a fixed size, into memory that may have huge pages. DataError also if the file becomes
-// longer or shorter while it is read.
+// The first bytes of a file, `most` or as many as it has, and how many it has. DataError.
+struct Beginning {
+  std::string bytes;
+  size_t file_bytes = 0;
+};
+Beginning read_beginning(const Path& path, size_t most);
+
+// The same as read_file for large files of a fixed size, into memory that may have huge pages. DataError also if the
+// file becomes longer or shorter while it is read.
 Buffer read_buffer(const Path& path);
 
 // Writes a temporary file beside `path`, fsyncs it and renames it over `path`: readers see the old bytes or the new

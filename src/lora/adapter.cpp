@@ -132,6 +132,16 @@ ExportedTensors export_tensors(const AdapterLayout& layout, const float* flat) {
   return result;
 }
 
+void check_tensors(const AdapterLayout& layout, const NamedTensors& tensors, const std::string& where) {
+  Importer importer(tensors, where);
+  for (const Pair& pair : layout.pairs)
+    for (const Module& module : pair.modules) {
+      importer.take(a_name(module), pair.rank, pair.in);
+      importer.take(b_name(module), module.out, pair.rank);
+    }
+  importer.refuse_surplus();
+}
+
 Buffer import_tensors(const AdapterLayout& layout, const NamedTensors& tensors, const std::string& where) {
   Importer importer(tensors, where);
   Buffer buffer(static_cast<size_t>(layout.num_floats) * sizeof(float));

@@ -42,7 +42,7 @@ struct Pair {
 };
 
 struct AdapterLayout {
-  LoraConfig config;
+  LoraConfig config;                         // as it came true, so that it can be saved: its lists name what is covered
   std::vector<Pair> pairs;                   // ordered by layer, product, column
   std::vector<std::vector<int>> site_pairs;  // [layer * kProducts + product] -> indices into pairs
   std::vector<std::string> target_leaves;    // HF leaf names covered, sorted (fused siblings included)
@@ -103,8 +103,12 @@ struct ExportedTensors {
 };
 ExportedTensors export_tensors(const AdapterLayout& layout, const float* flat);
 
-// The inverse. Accepts f32, bf16, f16. FormatError / ShapeError naming the tensor: missing, surplus, mis-shaped, and
-// (fused) copies of a shared A that differ. Host memory.
+// Whether `tensors`, whose data is not looked at, are those of the layout: f32, bf16 or f16. FormatError / ShapeError
+// naming the tensor: missing, surplus, mis-shaped.
+void check_tensors(const AdapterLayout& layout, const NamedTensors& tensors, const std::string& where);
+
+// The inverse of export_tensors. Accepts f32, bf16, f16. FormatError / ShapeError naming the tensor: missing, surplus,
+// mis-shaped, and (fused) copies of a shared A that differ. Host memory.
 Buffer import_tensors(const AdapterLayout& layout, const NamedTensors& tensors, const std::string& where);
 
 // The modules that the tensors of an adapter directory belong to, by their names and shapes: for looking at an adapter

@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "kernels/lora.h"
 #include "lora/adapter.h"
+#include "lora/saved_targets.h"
 #include "lora/targets.h"
 
 namespace lockstep::lora {
@@ -40,7 +41,9 @@ class LayoutBuilder {
     for (const Pair& pair : layout_->pairs)
       for (const Module& module : pair.modules) leaves.insert(module.leaf);
     layout_->target_leaves.assign(leaves.begin(), leaves.end());
+    layout_->config.target_modules = layout_->target_leaves;
     layout_->config.exclude_modules = lasting_exclusions();
+    layout_->config = exact_targets(std::move(layout_->config), modules_, covered_);
     return layout_;
   }
 
@@ -48,19 +51,16 @@ class LayoutBuilder {
   // Exclusions as they came true, for readers that do not know shared factors: an entry that names a covered sibling
   // becomes the full names of what it did leave out.
   std::vector<std::string> lasting_exclusions() const {
-    std::set<std::string> covered;
-    for (const Pair& pair : layout_->pairs)
-      for (const Module& module : pair.modules) covered.insert(module.name);
     std::vector<std::string> lasting;
     for (const std::string& entry : config_.exclude_modules) {
       std::vector<std::string> left_out;
       bool names_covered = false;
-      for (const Module& module : modules_) {
-        if (!names_module(entry, module)) continue;
-        if (covered.count(module.name))
+      for (size_t i = 0; i < modules_.size(); ++i) {
+        if (!names_module(entry, modules_[i])) continue;
+        if (covered_[i])
           names_covered = true;
         else
-          left_out.push_back(module.name);
+          left_out.push_back(modules_[i].name);
       }
       if (!names_covered) left_out = {entry};
       lasting.insert(lasting.end(), left_out.begin(), left_out.end());
@@ -95,6 +95,7 @@ class LayoutBuilder {
     const double alpha = alphas_[members.front()];
     for (const size_t member : members) {
       const Module& module = modules_[member];
+      covered_[member] = true;
       pair.modules.push_back(module);
       pair.out += module.out;
       if (ranks_[member] != pair.rank || alphas_[member] != alpha)
@@ -134,6 +135,7 @@ class LayoutBuilder {
 
   const LoraConfig& config_;
   const std::vector<Module>& modules_;
+  std::vector<bool> covered_ = std::vector<bool>(modules_.size());  // has a pair
   FilePatterns patterns_;
   std::vector<int64_t> ranks_;  // of modules_
   std::vector<double> alphas_;

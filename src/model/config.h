@@ -49,6 +49,10 @@ struct ModelConfig {
 // sizes), other families, other activations than silu.
 ModelConfig parse_config(const Json& config, const std::string& where);
 
+// Everything of a config that decides a number this program computes with given weights, one "name value" a line; two
+// spellings of one model give one text. max_positions is no part of it: it bounds texts and changes none.
+std::string canonical_text(const ModelConfig& config);
+
 struct TensorSpec {
   std::string name;
   std::vector<int64_t> shape;

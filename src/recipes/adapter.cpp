@@ -5,32 +5,68 @@
 
 #include <cstring>
 #include <ostream>
+#include <set>
 #include <utility>
 
 namespace lockstep::recipes {
 
-Adapter load_adapter(const checkpoint::PeftDirectory& directory, const Base& base) {
+namespace {
+
+// FormatError unless the adapter was made for this base, as far as it knows; what is to be said about that.
+std::vector<std::string> check_base(const checkpoint::PeftDirectory& directory, const Base& base) {
   const auto& metadata = directory.metadata();
-  if (metadata && !metadata->base_fingerprint.empty() && metadata->base_fingerprint != base.fingerprint)
-    throw FormatError({.what = "this adapter belongs to another base model",
+  if (!metadata || metadata->base_fingerprint.empty() || metadata->base_fingerprint == base.fingerprint) return {};
+  const bool older = metadata->weights_fingerprint.empty();
+  const std::string& weights = older ? metadata->base_fingerprint : metadata->weights_fingerprint;
+  if (older && weights == base.weights_fingerprint)
+    return {
+        fmt::format("{} is of an older build: the base's weights are those it was made with, its config.json is "
+                    "not compared",
+                    directory.path().string())};
+  if (weights == base.weights_fingerprint)
+    throw FormatError({.what = "this adapter was made with another config.json of the same weights",
                        .where = directory.metadata_file().string() + ": base_fingerprint",
                        .got = "base fingerprint " + metadata->base_fingerprint,
                        .wanted = base.fingerprint + " (" + base.name + ")",
-                       .attempt =
-                           "the --hf-checkpoint it was trained on; if that is this one and another build of Lockstep "
-                           "saved the adapter, take base_fingerprint out of this file"});
-  Adapter adapter;
-  adapter.layout = lora::resolve_layout(directory.config(), model::linear_modules(base.config));
-  lora::check_ranks(*adapter.layout, base.stream->device());
-  Buffer weights = lora::import_tensors(*adapter.layout, directory.tensors(), directory.weights_file().string());
-  adapter.weights =
-      std::make_shared<const Buffer>(lora::place_weights(std::move(weights), *adapter.layout, *base.stream));
-  adapter.version = metadata ? metadata->version : 0;
-  return adapter;
+                       .attempt = "the config.json it was made with: its sizes, rotary embedding (rope_theta, "
+                                  "rope_scaling), rms_norm_eps, sliding window or tied embeddings differ"});
+  throw FormatError({.what = "this adapter belongs to another base model",
+                     .where = directory.metadata_file().string() + ": base_fingerprint",
+                     .got = "base fingerprint " + metadata->base_fingerprint,
+                     .wanted = base.fingerprint + " (" + base.name + ")",
+                     .attempt =
+                         "the --hf-checkpoint it was trained on; if that is this one and another build of Lockstep "
+                         "saved the adapter, take base_fingerprint out of this file"});
 }
 
-Adapter load_adapter(const std::string& directory, const Base& base) {
-  return load_adapter(checkpoint::PeftDirectory(directory), base);
+}  // namespace
+
+CheckedAdapter check_adapter(const checkpoint::PeftDirectory& directory, const Base& base) {
+  CheckedAdapter checked{.weights_file = directory.weights_file(), .notes = check_base(directory, base)};
+  checked.layout = lora::resolve_layout(directory.config(), model::linear_modules(base.config));
+  lora::check_ranks(*checked.layout, base.stream->device());
+  lora::check_tensors(*checked.layout, directory.header(), checked.weights_file.string());
+  checked.version = directory.metadata() ? directory.metadata()->version : 0;
+  return checked;
+}
+
+Adapter load_adapter(const CheckedAdapter& checked, const checkpoint::SafetensorsFile& weights, const Base& base) {
+  Buffer values = lora::import_tensors(*checked.layout, weights.tensors(), checked.weights_file.string());
+  return {
+      .layout = checked.layout,
+      .weights = std::make_shared<const Buffer>(lora::place_weights(std::move(values), *checked.layout, *base.stream)),
+      .version = checked.version,
+      .notes = checked.notes};
+}
+
+Adapter load_adapter(const std::string& path, const Base& base) {
+  const checkpoint::PeftDirectory directory{fs::Path(path)};
+  const CheckedAdapter checked = check_adapter(directory, base);
+  return load_adapter(checked, directory.read_weights(), base);
+}
+
+void tell_notes(const std::vector<std::string>& notes, const Control& control) {
+  for (const std::string& note : notes) *control.info << fmt::format("note    {}\n", note);
 }
 
 Adapter fresh_adapter(const lora::LoraConfig& config, const Base& base, uint64_t seed) {
@@ -44,34 +80,50 @@ Adapter fresh_adapter(const lora::LoraConfig& config, const Base& base, uint64_t
 
 namespace {
 
+[[noreturn]] void another(const std::string& flag, const std::string& got, const std::string& stored,
+                          const fs::Path& where) {
+  throw ConfigError({.what = "the adapter to go on with has another " + flag,
+                     .where = where.string(),
+                     .got = got,
+                     .wanted = stored,
+                     .attempt = "the flags it was made with, or a fresh adapter and --save"});
+}
 void require_same(const std::string& flag, const std::string& got, const std::string& stored, const fs::Path& where) {
-  if (got != stored)
-    throw ConfigError({.what = "the adapter to go on with has another " + flag,
-                       .where = where.string(),
-                       .got = got,
-                       .wanted = stored,
-                       .attempt = "the flags it was made with, or a fresh adapter and --save"});
+  if (got != stored) another(flag, got, stored, where);
+}
+
+std::set<std::string> covered_modules(const lora::AdapterLayout& layout) {
+  std::set<std::string> names;
+  for (const lora::Pair& pair : layout.pairs)
+    for (const lora::Module& module : pair.modules) names.insert(module.name);
+  return names;
+}
+
+std::string targets_text(const lora::LoraConfig& config) {
+  std::string text = fmt::format("{}", fmt::join(config.target_modules, ","));
+  if (!config.exclude_modules.empty()) text += fmt::format(" without {}", fmt::join(config.exclude_modules, ","));
+  if (config.layers_to_transform) text += fmt::format(" in layers {}", fmt::join(*config.layers_to_transform, ","));
+  return text;
 }
 
 // Flags that ask for an adapter (rank > 0) must ask for this one.
 void require_same_adapter(const lora::LoraConfig& wanted, const lora::AdapterLayout& stored, const Base& base,
                           const fs::Path& where) {
   if (wanted.rank == 0) return;
-  const auto modules = [](const lora::AdapterLayout& layout) {
-    return fmt::format("{}", fmt::join(layout.target_leaves, ","));
-  };
   require_same("--lora-rank", std::to_string(wanted.rank), std::to_string(stored.config.rank), where);
   require_same("--lora-alpha", fmt::format("{:g}", wanted.alpha), fmt::format("{:g}", stored.config.alpha), where);
   require_same("--use-rslora", wanted.use_rslora ? "on" : "off", stored.config.use_rslora ? "on" : "off", where);
-  require_same("--target-modules", modules(*lora::resolve_layout(wanted, model::linear_modules(base.config))),
-               modules(stored), where);
+  const auto asked = lora::resolve_layout(wanted, model::linear_modules(base.config));
+  if (covered_modules(*asked) != covered_modules(stored))
+    another("--target-modules", targets_text(asked->config), targets_text(stored.config), where);
 }
 
 }  // namespace
 
-Adapter starting_adapter(const AdapterOptions& options, const Base& base, uint64_t seed) {
+Adapter starting_adapter(const AdapterOptions& options, const Base& base, uint64_t seed, const Control& control) {
   if (options.adapter_path.empty()) return fresh_adapter(options.config, base, seed);
   Adapter adapter = load_adapter(options.adapter_path, base);
+  tell_notes(adapter.notes, control);
   require_same_adapter(options.config, *adapter.layout, base, options.adapter_path);
   adapter.version = 0;  // a new run numbers its own versions
   return adapter;
@@ -96,7 +148,7 @@ void save_training(const SaveOptions& options, const Base& base, const train::Tr
   const train::Trainer::State moments = trainer.state();
   checkpoint::Checkpoint checkpoint;
   checkpoint.config = layout.config;
-  checkpoint.target_modules = layout.target_leaves;
+  checkpoint.target_modules = layout.config.target_modules;
   checkpoint.base_model_name = base.name;
   checkpoint.adapter = tensors.tensors;
   checkpoint.metadata = {.iteration = progress.iteration,
@@ -104,8 +156,9 @@ void save_training(const SaveOptions& options, const Base& base, const train::Tr
                          .rank = layout.config.rank,
                          .alpha = layout.config.alpha,
                          .lora_type = lora::lora_type_name(layout.config.type),
-                         .target_modules = layout.target_leaves,
-                         .base_fingerprint = base.fingerprint};
+                         .target_modules = layout.config.target_modules,
+                         .base_fingerprint = base.fingerprint,
+                         .weights_fingerprint = base.weights_fingerprint};
   checkpoint.state.iteration = progress.iteration;
   checkpoint.state.counters = {{"optimizer_steps", moments.steps},
                                {"version", progress.version},
@@ -158,9 +211,13 @@ std::optional<Resumed> resume(const SaveOptions& options, const AdapterOptions& 
   }
   const checkpoint::LoadedCheckpoint loaded(options.load, *iteration);
   const fs::Path where = loaded.adapter().path();
-  const fs::Path state_file = where.parent_path() / "train_state.json";
+  const fs::Path state_file = where.parent_path() / checkpoint::kTrainStateFile;
+  if (!loaded.unchecked().empty())
+    *control.info << fmt::format("note    {} is of an older build: it has no hash of {}\n",
+                                 where.parent_path().string(), fmt::join(loaded.unchecked(), ", "));
   Resumed resumed;
-  resumed.adapter = load_adapter(loaded.adapter(), base);
+  resumed.adapter = load_adapter(check_adapter(loaded.adapter(), base), loaded.adapter_weights(), base);
+  tell_notes(resumed.adapter.notes, control);
   if (wanted.adapter_path.empty()) {
     require_same_adapter(wanted.config, *resumed.adapter.layout, base, where);
     if (wanted.config.rank > 0)

@@ -3,6 +3,8 @@
 
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "checkpoint/train_state.h"
 #include "recipes/base.h"
@@ -10,18 +12,30 @@
 
 namespace lockstep::recipes {
 
+// An adapter directory that fits a base, as far as everything but the weights themselves tells.
+struct CheckedAdapter {
+  fs::Path weights_file;
+  int64_t version = 0;
+  std::shared_ptr<const lora::AdapterLayout> layout;
+  std::vector<std::string> notes;  // what a user should be told
+};
+// Throws FormatError (file and tensor), ShapeError, or names another base.
+CheckedAdapter check_adapter(const checkpoint::PeftDirectory& directory, const Base& base);
+
 struct Adapter {
   std::shared_ptr<const lora::AdapterLayout> layout;
   std::shared_ptr<const Buffer> weights;
   int64_t version = 0;
+  std::vector<std::string> notes = {};  // of its directory
 
   lora::AdapterVersion snapshot() const { return {version, layout, weights}; }
 };
 
-// Throws FormatError (file and tensor), ShapeError, or or names another base.
+// Throws what check_adapter throws, and FormatError where copies of a shared A differ.
+Adapter load_adapter(const CheckedAdapter& checked, const checkpoint::SafetensorsFile& weights, const Base& base);
 Adapter load_adapter(const std::string& directory, const Base& base);
-// The same from what has been read already.
-Adapter load_adapter(const checkpoint::PeftDirectory& directory, const Base& base);
+// A line for each note.
+void tell_notes(const std::vector<std::string>& notes, const Control& control);
 
 Adapter fresh_adapter(const lora::LoraConfig& config, const Base& base, uint64_t seed);
 
@@ -55,6 +69,6 @@ std::optional<Resumed> resume(const SaveOptions& options, const AdapterOptions& 
 
 // The adapter a fresh run starts with: the PEFT directory's, or new weights. ConfigError if flags say another rank,
 // alpha, scaling or other modules than the directory.
-Adapter starting_adapter(const AdapterOptions& options, const Base& base, uint64_t seed);
+Adapter starting_adapter(const AdapterOptions& options, const Base& base, uint64_t seed, const Control& control);
 
 }  // namespace lockstep::recipes

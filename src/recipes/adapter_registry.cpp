@@ -94,21 +94,25 @@ lora::AdapterVersion AdapterRegistry::stage(const AdapterSource& source, const s
           {.what = fmt::format("LoRA rank {} is greater than max_lora_rank {}.", rank, options_.max_lora_rank),
            .where = source.name});
   };
+  // Everything that names, shapes and ranks tell is told by the small files, before the weights take memory.
   const checkpoint::PeftDirectory directory{fs::Path(path)};
   check_rank(directory.config().rank);
+  const CheckedAdapter checked = check_adapter(directory, base_);
+  check_rank(lora::largest_rank(*checked.layout));  // rank_pattern may name others
+  const checkpoint::SafetensorsFile weights = directory.read_weights();
   if (!source.sha256.empty()) {
     Sha256 hash;
-    hash.update(directory.weights_bytes());
+    hash.update(weights.bytes());
     if (const std::string got = hash.hex(); got != lower(source.sha256))
       throw DataError({.what = "the adapter's weights have another SHA-256",
                        .where = directory.weights_file().string(),
                        .got = got,
                        .wanted = lower(source.sha256)});
   }
-  const Adapter adapter = load_adapter(directory, base_);
-  check_rank(lora::largest_rank(*adapter.layout));  // rank_pattern may name others
+  const Adapter adapter = load_adapter(checked, weights, base_);
   check_number(adapter.version, directory.weights_file().string());
   stream_->synchronize();
+  for (const std::string& note : adapter.notes) options_.tell(note);
   return adapter.snapshot();
 }
 

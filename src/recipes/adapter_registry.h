@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -40,6 +41,8 @@ struct RegistryOptions {
   int64_t max_lora_rank = 256;          // a larger rank is refused
   int64_t keep_versions = 2;            // of each name: the newest and those before it that can be pinned
   std::string lora_root;                // adapters are read below this directory only; empty: anywhere
+  // Told what a user should know of an adapter that was loaded, on the thread that loads.
+  std::function<void(const std::string& note)> tell = [](const std::string&) {};
 };
 
 // Any thread. A version lives as long as somebody holds it; a name's older ones are let go when newer ones come.

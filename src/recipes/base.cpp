@@ -58,7 +58,7 @@ std::shared_ptr<const model::Weights> file_weights(Base& base, Stream& stream, c
   checkpoint::HfDirectory directory(base.path);
   directory.map_weights();
   const Stopwatch hashing;
-  base.fingerprint = checkpoint::cached_base_fingerprint(
+  base.weights_fingerprint = checkpoint::cached_weights_fingerprint(
       directory, home_directory() / ".cache" / "lockstep" / "fingerprints.json", stream);
   const double hashing_ms = hashing.ms();
   const auto progress = [&](double done) {
@@ -77,7 +77,7 @@ std::shared_ptr<const model::Weights> dummy_weights(Base& base, Stream& stream, 
   Sha256 hash;
   hash.update("dummy weights\n");
   hash.update(read_json((base.path / "config.json").string()).dump());
-  base.fingerprint = hash.hex();
+  base.weights_fingerprint = hash.hex();
   const auto weights = model::Weights::random(base.config, weight_dtype(base), kSeed, stream);
   stream.synchronize();
   return weights;
@@ -90,6 +90,7 @@ Base load_base(const BaseOptions& options, Stream& stream, const Control& contro
   Base base = read_base_config(options);
   const bool dummy = options.load_format == LoadFormat::dummy;
   const auto weights = dummy ? dummy_weights(base, stream, control) : file_weights(base, stream, control);
+  base.fingerprint = checkpoint::base_fingerprint(base.weights_fingerprint, model::canonical_text(base.config));
   base.model =
       std::make_shared<const model::Model>(base.config, weights, model::Model::default_logits_bytes(stream.device()));
   base.stream = &stream;
@@ -148,7 +149,8 @@ std::string fingerprint_of_memory(const model::Model& model, Stream& stream) {
     memory.push_back(std::move(copy));
   };
   model.weights().visit(model.config(), keep, stream);
-  return checkpoint::base_fingerprint(tensors, stream);
+  return checkpoint::base_fingerprint(checkpoint::weights_fingerprint(tensors, stream),
+                                      model::canonical_text(model.config()));
 }
 
 }  // namespace lockstep::recipes

@@ -20,8 +20,9 @@ struct Base {
   model::ModelConfig config;
   std::optional<Json> generation_config;
   std::vector<int32_t> eos;  // ids that end a sequence
-  std::string fingerprint;   // checkpoint::base_fingerprint
-  double load_seconds = 0;   // from the files to the device, without the fingerprint; 0: random weights
+  std::string fingerprint;   // checkpoint::base_fingerprint: weights and config.json
+  std::string weights_fingerprint;
+  double load_seconds = 0;  // from the files to the device, without the fingerprint; 0: random weights
   std::shared_ptr<const model::Model> model;
   Stream* stream = nullptr;  // where the model and its adapters lie; outlives the base
 };

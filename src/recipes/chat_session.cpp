@@ -242,7 +242,7 @@ void ChatSession::adapter(const std::string& path) {
   if (path == "off")
     generation_.adapter = {};
   else if (!path.empty())
-    generation_.adapter = choose_adapter(path, generation_.base);
+    generation_.adapter = choose_adapter(path, generation_.base, control_);
   say(adapter_text(generation_.adapter));
 }
 

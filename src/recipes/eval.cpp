@@ -13,7 +13,7 @@ void run_eval(const EvalOptions& options, const Control& control) {
   const Base base = load_base(options.base, stream, control);
   const text::Tokenizer tokenizer = load_tokenizer(base);
   rollout::Engine engine(base.model, {.tokenizer = &tokenizer}, stream);
-  const int64_t version = hold_adapter(engine, options.adapter_path, base);
+  const int64_t version = hold_adapter(engine, options.adapter_path, base, control);
   const PromptSet prompts = read_prompts({.path = options.prompt_data,
                                           .input_key = options.input_key,
                                           .label_key = options.label_key,

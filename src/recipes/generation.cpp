@@ -12,14 +12,18 @@
 
 namespace lockstep::recipes {
 
-ChosenAdapter choose_adapter(const std::string& path, const Base& base) {
+ChosenAdapter choose_adapter(const std::string& path, const Base& base, const Control& control) {
   if (path.empty()) return {};
   const checkpoint::PeftDirectory directory{fs::Path(path)};
+  const CheckedAdapter checked = check_adapter(directory, base);
+  const checkpoint::SafetensorsFile weights = directory.read_weights();
   ChosenAdapter chosen{
-      .version = std::make_shared<const lora::AdapterVersion>(load_adapter(directory, base).snapshot()), .path = path};
+      .version = std::make_shared<const lora::AdapterVersion>(load_adapter(checked, weights, base).snapshot()),
+      .path = path};
+  tell_notes(checked.notes, control);
   Sha256 hash;
   hash.update(fs::read_file(directory.path() / "adapter_config.json"));
-  hash.update(directory.weights_bytes());
+  hash.update(weights.bytes());
   chosen.digest = hash.hex();
   chosen.rank = lora::largest_rank(*chosen.version->layout);
   return chosen;
@@ -29,7 +33,7 @@ Generation::Generation(const GenerateOptions& options, const Control& control)
     : stream(stream_options(options.base)),
       base(load_base(options.base, stream, control)),
       tokenizer(load_tokenizer(base)),
-      adapter(choose_adapter(options.adapter_path, base)),
+      adapter(choose_adapter(options.adapter_path, base, control)),
       sampling(resolve_sampling(options.sampling, base, control.info)) {}
 
 std::string next_text(ChoiceText& text, const rollout::Output& out) {

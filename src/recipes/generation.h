@@ -16,8 +16,8 @@ struct ChosenAdapter {
   std::string digest;  // SHA-256 of its two files; empty: the base
   int64_t rank = 0;    // the largest
 };
-// An empty path chooses the base. Throws what load_adapter throws.
-ChosenAdapter choose_adapter(const std::string& path, const Base& base);
+// An empty path chooses the base. Tells control.info the adapter's notes. Throws what load_adapter throws.
+ChosenAdapter choose_adapter(const std::string& path, const Base& base, const Control& control);
 
 struct Generation {
   // What load_base, load_tokenizer, choose_adapter and resolve_sampling throw.

@@ -4,9 +4,11 @@
 
 namespace lockstep::recipes {
 
-int64_t hold_adapter(rollout::Engine& engine, const std::string& path, const Base& base) {
+int64_t hold_adapter(rollout::Engine& engine, const std::string& path, const Base& base, const Control& control) {
   if (path.empty()) return rollout::Engine::kBase;
-  lora::AdapterVersion adapter = load_adapter(path, base).snapshot();
+  const Adapter loaded = load_adapter(path, base);
+  tell_notes(loaded.notes, control);
+  lora::AdapterVersion adapter = loaded.snapshot();
   const int64_t version = adapter.version;
   engine.hold(std::move(adapter));
   return version;

@@ -50,17 +50,19 @@ std::map<std::string, LeafNorms> norms_by_leaf(const NamedTensors& tensors) {
 void inspect_adapter(const fs::Path& path, std::ostream& out) {
   const checkpoint::PeftDirectory adapter(path);
   lora::LoraConfig config = adapter.config();
-  config.exclude_modules.clear();  // what was left out has no tensors
+  config.exclude_modules.clear();  // what was left out has no tensors, and the last layers need not have any
+  config.layers_to_transform.reset();
   // Resolved over its own modules, so that shapes, ranks and shared factors are checked as when it is loaded.
-  const auto layout = lora::resolve_layout(config, lora::modules_of(adapter.tensors()));
-  const Buffer weights = lora::import_tensors(*layout, adapter.tensors(), adapter.weights_file().string());
+  const auto layout = lora::resolve_layout(config, lora::modules_of(adapter.header()));
+  const Buffer weights =
+      lora::import_tensors(*layout, adapter.read_weights().tensors(), adapter.weights_file().string());
   const lora::ExportedTensors tensors = lora::export_tensors(*layout, weights.f32());
 
   out << fmt::format("adapter     {}\n", path.string());
   out << fmt::format("rank        {}\nalpha       {:g}{}\n", config.rank, config.alpha,
                      config.use_rslora ? "  (rsLoRA: scale alpha / sqrt(rank))" : "");
   out << fmt::format("type        {}\n", lora::lora_type_name(config.type));
-  out << fmt::format("parameters  {} in {} tensors\n", layout->num_parameters, adapter.tensors().size());
+  out << fmt::format("parameters  {} in {} tensors\n", layout->num_parameters, adapter.header().size());
   const std::string base = adapter.base_model_name().empty() ? "unnamed" : printable(adapter.base_model_name());
   if (const auto& metadata = adapter.metadata()) {
     out << fmt::format("version     {}\niteration   {}\n", metadata->version, metadata->iteration);
@@ -90,7 +92,9 @@ void inspect_model(const fs::Path& path, std::ostream& out) {
                      fmt::join(directory.eos_token_ids(), ", "));
   directory.map_weights();
   Stream stream;
-  out << fmt::format("fingerprint {}\n", checkpoint::base_fingerprint(directory.tensors(), stream));
+  const std::string weights = checkpoint::weights_fingerprint(directory.tensors(), stream);
+  out << fmt::format("fingerprint {}\n", checkpoint::base_fingerprint(weights, model::canonical_text(config)));
+  out << fmt::format("weights     {}\n", weights);
 }
 
 void inspect_data(const std::string& path, int64_t num_rows, std::ostream& out) {

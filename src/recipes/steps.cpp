@@ -50,7 +50,7 @@ TrainingRun::TrainingRun(const AdapterOptions& adapter, const OptimizerOptions& 
       control_(control),
       settings_(std::move(settings)) {
   std::optional<Resumed> resumed = resume(save, adapter, settings_, base, control);
-  const Adapter start = resumed ? resumed->adapter : starting_adapter(adapter, base, training.seed);
+  const Adapter start = resumed ? resumed->adapter : starting_adapter(adapter, base, training.seed, control);
   describe_adapter(start, base, control);
   memory_ = plan_memory(base, *start.layout, training, engine, stream.device());
   require_fit(memory_);

@@ -19,14 +19,14 @@ const ConstTensor kMatrix(kValues, DType::f32, {2, 4});
 
 std::string fingerprint_of(const NamedTensors& tensors) {
   Stream stream({.threads = 2});
-  return base_fingerprint(tensors, stream);
+  return weights_fingerprint(tensors, stream);
 }
 
 std::string cached_fingerprint(const fs::Path& model, const fs::Path& cache) {
   HfDirectory directory(model);
   directory.map_weights();
   Stream stream({.threads = 2});
-  return cached_base_fingerprint(directory, cache, stream);
+  return cached_weights_fingerprint(directory, cache, stream);
 }
 
 std::string digest(std::string_view bytes) {
@@ -47,7 +47,15 @@ void write_sharded(const TempDirectory& dir) {
   dir.write("model.safetensors.index.json", Json({{"weight_map", places}}).dump());
 }
 
-TEST(BaseFingerprint, IsTheHashOfTheDescribedBytes) {
+TEST(BaseFingerprint, IsOfTheWeightsAndTheConfig) {
+  const std::string weights(64, 'a');
+  EXPECT_EQ(base_fingerprint(weights, "width 8\n"), digest("base\n" + weights + "\nwidth 8\n"));
+  EXPECT_NE(base_fingerprint(weights, "width 8\n"), base_fingerprint(weights, "width 9\n"));
+  EXPECT_NE(base_fingerprint(weights, ""), base_fingerprint(std::string(64, 'b'), ""));
+  EXPECT_NE(base_fingerprint(weights, ""), weights) << "an older build's fingerprint is told apart";
+}
+
+TEST(WeightsFingerprint, IsTheHashOfTheDescribedBytes) {
   std::string bytes(
       "a\0f32\0"
       "2\0",
@@ -66,7 +74,7 @@ TEST(BaseFingerprint, IsTheHashOfTheDescribedBytes) {
       << "no bytes, no piece";
 }
 
-TEST(BaseFingerprint, LargeTensorsAreHashedInPiecesByAnyNumberOfThreads) {
+TEST(WeightsFingerprint, LargeTensorsAreHashedInPiecesByAnyNumberOfThreads) {
   constexpr int64_t kPiece = int64_t{64} << 20;
   std::vector<int32_t> values((kPiece + kPiece / 2) / 4);
   std::iota(values.begin(), values.end(), 7);
@@ -77,16 +85,16 @@ TEST(BaseFingerprint, LargeTensorsAreHashedInPiecesByAnyNumberOfThreads) {
                             std::to_string(kPiece / 4) + '\0' + digest(values.data(), kPiece);
   for (const int threads : {1, 2, 3}) {
     Stream stream({.threads = threads});
-    EXPECT_EQ(base_fingerprint({{"l", large}, {"w", whole}}, stream), digest(bytes)) << threads << " threads";
+    EXPECT_EQ(weights_fingerprint({{"l", large}, {"w", whole}}, stream), digest(bytes)) << threads << " threads";
   }
 }
 
-TEST(BaseFingerprint, RowsThatLieApartAreRefused) {
+TEST(WeightsFingerprint, RowsThatLieApartAreRefused) {
   Tensor matrix(const_cast<float*>(kValues), DType::f32, {2, 4});
   expect_error<ShapeError>([&] { fingerprint_of({{"half", matrix.cols(0, 2)}}); }, {"half", "4 apart"});
 }
 
-TEST(BaseFingerprint, EveryPartCountsShardingDoesNot) {
+TEST(WeightsFingerprint, EveryPartCountsShardingDoesNot) {
   const std::string base = fingerprint_of({{"a", kTwo}, {"b", kTwo}, {"c", kMatrix}});
   EXPECT_NE(base, fingerprint_of({{"a", kTwo}, {"b", kTwo}, {"d", kMatrix}}));
   EXPECT_NE(base, fingerprint_of({{"a", kTwo}, {"b", kTwo}, {"c", ConstTensor(kValues, DType::f32, {4, 2})}}));
@@ -99,7 +107,7 @@ TEST(BaseFingerprint, EveryPartCountsShardingDoesNot) {
   EXPECT_EQ(fingerprint_of(sharded.tensors()), base);
 }
 
-TEST(CachedBaseFingerprint, RecomputesWhenStaleOrDamaged) {
+TEST(CachedWeightsFingerprint, RecomputesWhenStaleOrDamaged) {
   const TempDirectory dir, home;
   write_sharded(dir);
   const fs::Path cache = home / "sub/fingerprints.json";
@@ -128,7 +136,7 @@ TEST(CachedBaseFingerprint, RecomputesWhenStaleOrDamaged) {
 }
 
 // Builds of another time keep values of their own definition there, under the path alone.
-TEST(CachedBaseFingerprint, ValuesOfAnotherDefinitionAreNotTaken) {
+TEST(CachedWeightsFingerprint, ValuesOfAnotherDefinitionAreNotTaken) {
   const TempDirectory dir, home;
   write_sharded(dir);
   const fs::Path cache = home / "fingerprints.json";
@@ -143,14 +151,14 @@ TEST(CachedBaseFingerprint, ValuesOfAnotherDefinitionAreNotTaken) {
   EXPECT_EQ(entries.size(), 2u) << "and both stay";
 }
 
-TEST(CachedBaseFingerprint, AnUnwritableCacheIsNoError) {
+TEST(CachedWeightsFingerprint, AnUnwritableCacheIsNoError) {
   const TempDirectory dir;
   write_sharded(dir);
   EXPECT_EQ(cached_fingerprint(dir.path(), "/dev/null/cache.json"),
             fingerprint_of({{"a", kTwo}, {"b", kTwo}, {"c", kMatrix}}));
 }
 
-TEST(CachedBaseFingerprint, ManyModelsShareOneFile) {
+TEST(CachedWeightsFingerprint, ManyModelsShareOneFile) {
   const TempDirectory a, b, home;
   write_sharded(a);
   b.write("config.json", "{}");

@@ -1,5 +1,6 @@
 #include "checkpoint/peft_directory.h"
 
+#include "checkpoint/file_hash.h"
 #include "core/error.h"
 #include "core/json.h"
 #include "support/temp_directory.h"
@@ -66,7 +67,7 @@ TEST(PeftDirectory, GoldenAdapter) {
   EXPECT_EQ(adapter.config().type, lora::LoraType::canonical);
   EXPECT_EQ(adapter.config().target_modules.size(), 7u);
   EXPECT_FALSE(adapter.config().target_regex);
-  EXPECT_EQ(adapter.tensors().size(), 2u * 7 * 2);
+  EXPECT_EQ(adapter.header().size(), 2u * 7 * 2);
   EXPECT_FALSE(adapter.metadata());
 }
 
@@ -265,25 +266,79 @@ const AdapterMetadata kMetadata = {.iteration = 3,
                                    .alpha = 4.5,
                                    .lora_type = "lora",
                                    .target_modules = {"q_proj"},
-                                   .base_fingerprint = std::string(64, 'a')};
+                                   .base_fingerprint = std::string(64, 'a'),
+                                   .weights_fingerprint = std::string(64, 'b')};
 
-TEST(PeftDirectory, MetadataHereOrInTheParent) {
-  for (const char* place : {"a/vime_lora_metadata.json", "vime_lora_metadata.json"}) {
-    const TempDirectory dir;
-    write_peft_directory(dir / "a", simple_config(2, 4), {"q_proj"}, "base", one_pair());
-    write_adapter_metadata(dir / place, kMetadata);
-    for (const char* spelling : {"a", "a/", "a/."}) {
-      const PeftDirectory adapter(dir / spelling);
-      ASSERT_TRUE(adapter.metadata()) << place << " " << spelling;
-      EXPECT_EQ(adapter.config().type, lora::LoraType::fused);
-      EXPECT_EQ(adapter.metadata()->iteration, 3);
-      EXPECT_EQ(adapter.metadata()->version, 5);
-      EXPECT_EQ(adapter.metadata()->rank, 2);
-      EXPECT_EQ(adapter.metadata()->alpha, 4.5);
-      EXPECT_EQ(adapter.metadata()->target_modules, kMetadata.target_modules);
-      EXPECT_EQ(adapter.metadata()->base_fingerprint, kMetadata.base_fingerprint);
-    }
+TEST(PeftDirectory, MetadataOfTheDirectory) {
+  const TempDirectory dir;
+  write_peft_directory(dir / "a", simple_config(2, 4), {"q_proj"}, "base", one_pair());
+  write_adapter_metadata(dir / "a/vime_lora_metadata.json", kMetadata);
+  for (const char* spelling : {"a", "a/", "a/."}) {
+    const PeftDirectory adapter(dir / spelling);
+    ASSERT_TRUE(adapter.metadata()) << spelling;
+    EXPECT_EQ(adapter.config().type, lora::LoraType::fused);
+    EXPECT_EQ(adapter.metadata()->iteration, 3);
+    EXPECT_EQ(adapter.metadata()->version, 5);
+    EXPECT_EQ(adapter.metadata()->rank, 2);
+    EXPECT_EQ(adapter.metadata()->alpha, 4.5);
+    EXPECT_EQ(adapter.metadata()->target_modules, kMetadata.target_modules);
+    EXPECT_EQ(adapter.metadata()->base_fingerprint, kMetadata.base_fingerprint);
+    EXPECT_EQ(adapter.metadata()->weights_fingerprint, kMetadata.weights_fingerprint);
   }
+}
+
+// What lies beside an adapter describes it only if a checkpoint of ours says so by the hash of its weights.
+TEST(PeftDirectory, MetadataOfTheParentIsForTheAdapterOfACheckpoint) {
+  const TempDirectory dir;
+  const auto write_state = [&](const std::string& hash) {
+    dir.write("train_state.json", Json{{"sha256", {{"lora_adapter/adapter_model.safetensors", hash}}}}.dump());
+  };
+  for (const char* name : {"lora_adapter", "stranger"})
+    write_peft_directory(dir / name, simple_config(2, 4), {"q_proj"}, "base", one_pair());
+  write_adapter_metadata(dir / "vime_lora_metadata.json", kMetadata);
+  EXPECT_FALSE(PeftDirectory(dir / "lora_adapter").metadata()) << "no checkpoint";
+  write_state(file_sha256(dir / "lora_adapter/adapter_model.safetensors"));
+  for (const char* spelling : {"lora_adapter", "lora_adapter/"}) {
+    const PeftDirectory adapter(dir / spelling);
+    ASSERT_TRUE(adapter.metadata()) << spelling;
+    EXPECT_EQ(adapter.config().type, lora::LoraType::fused);
+  }
+  EXPECT_FALSE(PeftDirectory(dir / "stranger").metadata()) << "the same weights, but not the checkpoint's adapter";
+  EXPECT_EQ(PeftDirectory(dir / "stranger").config().type, lora::LoraType::canonical);
+  write_state(std::string(64, '0'));
+  EXPECT_FALSE(PeftDirectory(dir / "lora_adapter").metadata()) << "other weights";
+}
+
+// The header is read without what is behind it: no terabyte is taken to say that an adapter does not fit.
+TEST(PeftDirectory, OnlyTheHeaderOfTheWeightsIsRead) {
+  constexpr uint64_t kColumns = uint64_t{1} << 37;  // a terabyte of f32, in a file without a block of data
+  const Json a = {{"dtype", "F32"}, {"shape", {2, kColumns}}, {"data_offsets", {0, 8 * kColumns}}};
+  const Json b = {{"dtype", "F32"}, {"shape", {4, 2}}, {"data_offsets", {8 * kColumns, 8 * kColumns + 32}}};
+  std::string header = Json{{kModule + ".lora_A.weight", a}, {kModule + ".lora_B.weight", b}}.dump();
+  header.append((8 - header.size() % 8) % 8, ' ');
+  std::string bytes(8, '\0');
+  for (size_t i = 0; i < 8; ++i) bytes[i] = static_cast<char>(header.size() >> (8 * i) & 255);
+  const TempDirectory dir;
+  dir.write("adapter_config.json", minimal().dump());
+  const fs::Path weights = dir.write("adapter_model.safetensors", bytes + header);
+  std::filesystem::resize_file(weights, 8 + header.size() + 8 * kColumns + 32);
+  const PeftDirectory adapter(dir.path());
+  ASSERT_EQ(adapter.header().size(), 2u);
+  EXPECT_EQ(adapter.header()[0].tensor.shape[1], static_cast<int64_t>(kColumns));
+  std::filesystem::resize_file(weights, 8 + header.size() + 8 * kColumns);
+  expect_error<FormatError>([&] { PeftDirectory torn(dir.path()); }, {"do not fill the file"});
+  std::filesystem::resize_file(weights, 8 + header.size() / 2);
+  expect_error<FormatError>([&] { PeftDirectory torn(dir.path()); }, {"impossible safetensors header length"});
+}
+
+TEST(PeftDirectory, WeightsThatChangedSinceAreCheckedAgain) {
+  const Adapter adapter(minimal());
+  const PeftDirectory opened(adapter.dir().path());
+  EXPECT_EQ(opened.read_weights().tensors().size(), 2u);
+  NamedTensors tensors = one_pair();
+  tensors.pop_back();
+  adapter.dir().write("adapter_model.safetensors", safetensors_bytes(tensors, {}));
+  expect_error<FormatError>([&] { opened.read_weights(); }, {"no partner"});
 }
 
 TEST(PeftDirectory, BadMetadataNamesFileAndField) {
@@ -297,10 +352,11 @@ TEST(PeftDirectory, BadMetadataNamesFileAndField) {
                                                                             {"alpha", "x"},
                                                                             {"lora_type", "qlora"},
                                                                             {"target_modules", {1}},
-                                                                            {"base_fingerprint", 7}}) {
+                                                                            {"base_fingerprint", 7},
+                                                                            {"base_weights_fingerprint", 7}}) {
     Json bad = good;
     bad[key] = value;
-    dir.write("vime_lora_metadata.json", bad.dump());
+    dir.write("a/vime_lora_metadata.json", bad.dump());
     expect_error<FormatError>([&] { PeftDirectory adapter(dir / "a"); }, {"vime_lora_metadata.json", key.c_str()});
   }
 }
@@ -326,7 +382,7 @@ TEST(WritePeftDirectory, RoundTrip) {
   EXPECT_EQ(adapter.config().layers_to_transform, config.layers_to_transform);
   EXPECT_EQ(adapter.config().rank_pattern, config.rank_pattern);
   EXPECT_EQ(adapter.config().alpha_pattern, config.alpha_pattern);
-  ASSERT_EQ(adapter.tensors().size(), 2u);
+  ASSERT_EQ(adapter.header().size(), 2u);
   EXPECT_EQ(fs::read_file(dir / "x/adapter_model.safetensors"), safetensors_bytes(one_pair(), {{"format", "pt"}}));
 }
 

@@ -59,7 +59,7 @@ TEST(TrainState, RoundTrip) {
   EXPECT_EQ(loaded.state().tensors[1].tensor.f32()[11], 12);
   EXPECT_EQ(loaded.adapter().config().type, lora::LoraType::fused);
   EXPECT_EQ(loaded.adapter().metadata()->version, 4);
-  EXPECT_EQ(loaded.adapter().tensors().size(), 2u);
+  EXPECT_EQ(loaded.adapter().header().size(), 2u);
 }
 
 TEST(TrainState, LayoutOnDisk) {
@@ -70,7 +70,7 @@ TEST(TrainState, LayoutOnDisk) {
     EXPECT_TRUE(std::filesystem::is_regular_file(dir / "iter_0000100" / file)) << file;
   EXPECT_EQ(fs::read_file(dir / "latest_checkpointed_iteration.txt"), "100");
   EXPECT_EQ(dir.entries(), 2);
-  EXPECT_EQ(read_json((dir / "iter_0000100/vime_lora_metadata.json").string()).size(), 7u);
+  EXPECT_EQ(read_json((dir / "iter_0000100/vime_lora_metadata.json").string()).size(), 8u);
 }
 
 TEST(TrainState, AMovedAdapterKnowsItsBase) {
@@ -99,7 +99,7 @@ TEST(TrainState, OlderCheckpointsStay) {
   save_checkpoint(dir.path(), checkpoint_at(2));
   save_checkpoint(dir.path(), checkpoint_at(1));  // replaces the directory under an open reader
   EXPECT_EQ(latest_iteration(dir.path()), 1);
-  EXPECT_EQ(first.adapter().tensors()[0].tensor.f32()[0], 1);
+  EXPECT_EQ(first.adapter_weights().tensors()[0].tensor.f32()[0], 1);
   EXPECT_NO_THROW(LoadedCheckpoint(dir.path(), 2));
 }
 
@@ -142,7 +142,9 @@ TEST(TrainState, EveryFileIsNeeded) {
 }
 
 TEST(TrainState, FlippedBytesAreSeen) {
-  for (const char* file : {"lora_adapter/adapter_model.safetensors", "train_state.safetensors"})
+  for (const char* file :
+       {"lora_adapter/adapter_model.safetensors", "train_state.safetensors", "lora_adapter/adapter_config.json",
+        "lora_adapter/vime_lora_metadata.json", "vime_lora_metadata.json"})
     for (size_t from_end : {1u, 20u}) {
       const TempDirectory dir;
       save_checkpoint(dir.path(), checkpoint_at(1));
@@ -151,11 +153,58 @@ TEST(TrainState, FlippedBytesAreSeen) {
     }
 }
 
+// Every value that decides how a run goes on is under a hash.
+TEST(TrainState, ChangedValuesAreSeen) {
+  const auto refused = [](const char* file, const std::string& key, const Json& value) {
+    SCOPED_TRACE(key);
+    const TempDirectory dir;
+    save_checkpoint(dir.path(), checkpoint_at(1));
+    const std::string name = std::string("iter_0000001/") + file;
+    Json json = read_json((dir / name).string());
+    ASSERT_NE(json.at(Json::json_pointer(key)), value);
+    json.at(Json::json_pointer(key)) = value;
+    dir.write(name, json.dump());
+    expect_error<FormatError>([&] { LoadedCheckpoint loaded(dir.path(), 1); },
+                              {"not the one that was saved", file, "SHA-256"});
+  };
+  refused("lora_adapter/adapter_config.json", "/lora_alpha", 61);
+  refused("lora_adapter/adapter_config.json", "/lora_dropout", 0.5);
+  refused("lora_adapter/vime_lora_metadata.json", "/lora_type", "canonical_lora");
+  refused("vime_lora_metadata.json", "/version", 9);
+  refused("train_state.json", "/counters/step", 16);
+  refused("train_state.json", "/counters/lr", 0.2);
+}
+
+TEST(TrainState, ACheckpointWithoutTheLaterHashesLoadsAndSaysSo) {
+  const TempDirectory dir;
+  save_checkpoint(dir.path(), checkpoint_at(1));
+  EXPECT_TRUE(LoadedCheckpoint(dir.path(), 1).unchecked().empty());
+  const std::string file = "iter_0000001/train_state.json";
+  Json older = read_json((dir / file).string());
+  older.erase("state_sha256");
+  for (const char* later :
+       {"lora_adapter/adapter_config.json", "lora_adapter/vime_lora_metadata.json", "vime_lora_metadata.json"})
+    older["sha256"].erase(later);
+  dir.write(file, older.dump());
+  const LoadedCheckpoint loaded(dir.path(), 1);
+  EXPECT_EQ(loaded.state().counters, checkpoint_at(1).state.counters);
+  EXPECT_EQ(loaded.unchecked(),
+            (std::vector<std::string>{"lora_adapter/adapter_config.json", "lora_adapter/vime_lora_metadata.json",
+                                      "vime_lora_metadata.json", "train_state.json"}));
+  // Builds before that wrote the metadata beside the adapter only.
+  std::filesystem::remove(dir / "iter_0000001/lora_adapter/vime_lora_metadata.json");
+  EXPECT_EQ(LoadedCheckpoint(dir.path(), 1).adapter().metadata()->version, 2);
+  older["sha256"].erase("train_state.safetensors");
+  dir.write(file, older.dump());
+  expect_error<FormatError>([&] { LoadedCheckpoint again(dir.path(), 1); }, {"train_state.safetensors"});
+}
+
 TEST(TrainState, DamagedStateNamesTheField) {
   const TempDirectory dir;
   save_checkpoint(dir.path(), checkpoint_at(1));
   const std::string file = "iter_0000001/train_state.json";
-  const Json good = read_json((dir / file).string());
+  Json good = read_json((dir / file).string());
+  good.erase("state_sha256");  // or nothing else would be looked at
   for (const char* key : {"iteration", "counters", "sha256"}) {
     Json bad = good;
     bad.erase(key);

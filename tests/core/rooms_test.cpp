@@ -100,6 +100,24 @@ TEST(Rooms, TargetsLinkExactlyTheirRow) {
   EXPECT_EQ(linked, kAllowed);
 }
 
+// std::regex calls itself for every character and backtracks without bound: core/regex.h.
+TEST(Rooms, NobodyUsesStdRegex) {
+  int files_read = 0;
+  for (const char* tree : {"src", "app"})
+    for (const auto& entry : files::recursive_directory_iterator(kRoot / tree)) {
+      if (!entry.is_regular_file() || !is_source(entry.path())) continue;
+      ++files_read;
+      std::ifstream lines(entry.path());
+      for (std::string line; std::getline(lines, line);) {
+        EXPECT_EQ(line.find("<regex>"), std::string::npos) << entry.path() << ": " << line;
+        if (!line.starts_with("//")) {
+          EXPECT_EQ(line.find("std::regex"), std::string::npos) << entry.path() << ": " << line;
+        }
+      }
+    }
+  EXPECT_GT(files_read, 300) << "the sources were not found";
+}
+
 TEST(Rooms, AppHoldsNoLogicOfItsOwn) {
   static const std::regex kInclude(
       R"re(^\s*#\s*include\s+"(kernels|model|train|rollout|sync)/(?!sampling\.h|loss\.h|schedule\.h))re");

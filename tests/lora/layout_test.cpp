@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/error.h"
@@ -260,6 +261,67 @@ TEST(Layout, APatternThatBacktracksWithoutEndIsRefused) {
   hangs("rank_pattern", [&](LoraConfig& c) {
     for (int i = 0; i < 20000; ++i) c.rank_pattern.emplace_back("(?:.*)(?:.*)[XY]|" + std::to_string(i), 2);
   });
+}
+
+// PEFT's check_target_module_exists for lists (peft 0.20), written down once more.
+bool peft_targets(const LoraConfig& config, const Module& module) {
+  const auto named = [&](const std::vector<std::string>& entries) {
+    for (const std::string& entry : entries)
+      if (module.name == entry || module.name.ends_with("." + entry)) return true;
+    return false;
+  };
+  if (named(config.exclude_modules) || !named(config.target_modules)) return false;
+  const auto& layers = config.layers_to_transform;
+  return !layers || layers->empty() || std::find(layers->begin(), layers->end(), module.layer) != layers->end();
+}
+
+// Whatever chose the modules, the lists that are saved choose them again, here and in PEFT.
+TEST(Layout, WhatIsSavedNamesExactlyWhatIsCovered) {
+  const auto holds = [](const char* how, const LoraConfig& config, bool leaves) {
+    SCOPED_TRACE(how);
+    const auto layout = resolve_layout(config, tiny_modules(12));
+    EXPECT_FALSE(layout->config.target_regex);
+    EXPECT_EQ(layout->config.target_modules == layout->target_leaves, leaves);
+    const auto again = resolve_layout(layout->config, tiny_modules(12));
+    EXPECT_EQ(module_names(*again), module_names(*layout));
+    EXPECT_EQ(again->num_floats, layout->num_floats);
+    EXPECT_EQ(again->config.target_modules, layout->config.target_modules);
+    Names covered = module_names(*layout), chosen;
+    for (const Module& module : tiny_modules(12))
+      if (peft_targets(layout->config, module)) chosen.push_back(module.name);
+    std::sort(covered.begin(), covered.end());
+    std::sort(chosen.begin(), chosen.end());
+    EXPECT_EQ(chosen, covered);
+  };
+  for (const LoraType type : {LoraType::canonical, LoraType::fused}) {
+    const auto config = [type](std::vector<std::string> targets) { return tiny_config(type, std::move(targets)); };
+    holds("all", config({"all-linear"}), true);
+    holds("leaves", config({"q_proj", "down_proj"}), true);
+    holds("Megatron's names", config({"linear_qkv", "linear_fc2"}), true);
+    holds("full names", config({"model.layers.1.self_attn.q_proj", "model.layers.0.mlp.down_proj"}), false);
+    holds("one full name", config({"model.layers.11.mlp.down_proj"}), false);
+    holds("suffixes", config({"1.self_attn.o_proj", "mlp.down_proj"}), false);
+    LoraConfig layers = config({"q_proj"});
+    layers.layers_to_transform = {1, 3};
+    holds("layers", layers, true);
+    layers.target_modules = {"layers.1.self_attn.q_proj", "layers.2.self_attn.q_proj"};
+    holds("full names in layers", layers, true);
+    LoraConfig excluding = config({"all-linear"});
+    excluding.exclude_modules = {"o_proj", "model.layers.3.mlp.down_proj", "lm_head"};
+    holds("exclusions", excluding, true);
+    excluding.exclude_modules = {"linear_proj"};
+    holds("an exclusion by Megatron's name", excluding, true);
+    excluding.target_modules = {"layers.0.self_attn.o_proj", "layers.1.mlp.down_proj", "layers.2.mlp.down_proj"};
+    excluding.exclude_modules = {"layers.1.mlp.down_proj"};
+    holds("exclusions from full names", excluding, false);
+    LoraConfig regex = config({});
+    regex.target_regex = "model\\.layers\\.([0-4])\\.(self_attn\\.q|mlp\\.up)_proj";
+    holds("a regular expression", regex, false);
+    regex.target_regex = ".*\\.o_proj";
+    holds("a regular expression that leaves say too", regex, true);
+  }
+  // Only a shared A brings these along.
+  holds("siblings", tiny_config(LoraType::fused, {"model.layers.2.self_attn.k_proj"}), false);
 }
 
 TEST(Layout, LayersToTransform) {

@@ -211,5 +211,68 @@ TEST(Tensors, ModulesLeaveOutTheHead) {
   EXPECT_EQ(modules[9].product, lora::Product::qkv);
 }
 
+Json without(Json json, const std::string& key) {
+  json.erase(key);
+  return json;
+}
+
+std::string text_of(const Json& json) {
+  return canonical_text(parse_config(json, "dir/config.json"));
+}
+
+// What adapters are bound to: both spellings of one model are one, and every value that changes a number is seen.
+TEST(CanonicalText, OfBothSpellingsIsOne) {
+  const Json llama3 = {{"rope_type", "llama3"},
+                       {"factor", 8.0},
+                       {"low_freq_factor", 1.0},
+                       {"high_freq_factor", 4.0},
+                       {"original_max_position_embeddings", 64}};
+  Json old = with(with(tiny_json("llama"), "rope_theta", 500000.0), "rope_scaling", llama3);
+  old["torch_dtype"] = "bfloat16";
+  Json parameters = llama3;
+  parameters["rope_theta"] = 500000;
+  Json fresh = with(without(tiny_json("llama"), "rope_theta"), "rope_parameters", parameters);
+  fresh["dtype"] = "float32";
+  EXPECT_EQ(text_of(old), text_of(fresh));
+  const Json plain = with(without(tiny_json("llama"), "rope_theta"), "rope_theta", 10000.0);
+  EXPECT_EQ(text_of(plain), text_of(with(without(plain, "rope_theta"), "rope_parameters",
+                                         {{"rope_type", "default"}, {"rope_theta", 1e4}})));
+}
+
+TEST(CanonicalText, LeavesOutWhatChangesNoNumber) {
+  const std::string text = text_of(tiny_json("llama"));
+  for (const auto& [key, value] : std::vector<std::pair<std::string, Json>>{{"torch_dtype", "float16"},
+                                                                            {"dtype", "float16"},
+                                                                            {"_name_or_path", "x"},
+                                                                            {"transformers_version", "9"},
+                                                                            {"use_cache", false},
+                                                                            {"eos_token_id", 7},
+                                                                            {"hidden_act", "swish"},
+                                                                            {"max_position_embeddings", 4096}})
+    EXPECT_EQ(text_of(with(tiny_json("llama"), key, value)), text) << key;
+}
+
+TEST(CanonicalText, HasEverythingElse) {
+  const Json json = tiny_json("llama");
+  const std::string text = text_of(json);
+  for (const auto& [key, value] :
+       std::vector<std::pair<std::string, Json>>{{"rope_theta", 12345.5},
+                                                 {"rms_norm_eps", 2e-6},
+                                                 {"rope_scaling", {{"rope_type", "linear"}, {"factor", 2.0}}},
+                                                 {"tie_word_embeddings", !json.value("tie_word_embeddings", false)},
+                                                 {"attention_bias", true},
+                                                 {"mlp_bias", true},
+                                                 {"vocab_size", 999},
+                                                 {"num_hidden_layers", 3},
+                                                 {"intermediate_size", 96},
+                                                 {"num_key_value_heads", 1},
+                                                 {"head_dim", 16}})
+    EXPECT_NE(text_of(with(json, key, value)), text) << key;
+  const Json linear = with(json, "rope_scaling", {{"rope_type", "linear"}, {"factor", 2.0}});
+  EXPECT_NE(text_of(linear), text_of(with(json, "rope_scaling", {{"rope_type", "linear"}, {"factor", 4.0}})));
+  const Json mistral = tiny_json("mistral");
+  EXPECT_NE(text_of(with(mistral, "sliding_window", 7)), text_of(with(mistral, "sliding_window", 8)));
+}
+
 }  // namespace
 }  // namespace lockstep::model

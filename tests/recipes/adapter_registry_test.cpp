@@ -43,6 +43,48 @@ TEST_F(AdapterRegistryTest, WhatCannotBeLoadedChangesNothing) {
   EXPECT_EQ(adapters.list().size(), 2u);
 }
 
+// Names, shapes and ranks are in the small files; a terabyte that does not fit is not read to see it.
+TEST_F(AdapterRegistryTest, AnAdapterIsJudgedBeforeItsWeightsAreRead) {
+  ServingOptions options;
+  options.adapters.max_lora_rank = 8;
+  AdapterRegistry& adapters = serve(options).adapters();
+  const std::string module = "base_model.model.model.layers.0.self_attn.q_proj";
+  const auto write = [&](int64_t rank, uint64_t columns) {
+    const uint64_t a_bytes = 16 * columns, bytes = a_bytes + 16;
+    const Json header = {
+        {module + ".lora_A.weight", {{"dtype", "F32"}, {"shape", {4, columns}}, {"data_offsets", {0, a_bytes}}}},
+        {module + ".lora_B.weight", {{"dtype", "F32"}, {"shape", {1, 4}}, {"data_offsets", {a_bytes, bytes}}}}};
+    std::string text = header.dump(), size(8, '\0');
+    for (size_t i = 0; i < 8; ++i) size[i] = static_cast<char>(text.size() >> (8 * i) & 255);
+    const Json config = {
+        {"peft_type", "LORA"}, {"r", rank}, {"lora_alpha", 8}, {"target_modules", {module.substr(17)}}};
+    dir_.write("huge/adapter_config.json", config.dump());
+    const fs::Path file = dir_.write("huge/adapter_model.safetensors", size + text);
+    std::filesystem::resize_file(file, 8 + text.size() + bytes);
+  };
+  constexpr uint64_t kColumns = uint64_t{1} << 36;
+  write(4, kColumns);
+  testing::expect_error<ShapeError>([&] { adapters.load({.name = "huge", .path = path("huge")}); },
+                                    {"layers.0.self_attn.q_proj.lora_A.weight", "68719476736", "[4, 64]"});
+  write(9, kColumns);
+  testing::expect_error<ShapeError>([&] { adapters.load({.name = "huge", .path = path("huge")}); },
+                                    {"LoRA rank 9 is greater than max_lora_rank 8."});
+}
+
+TEST_F(AdapterRegistryTest, TellsOfAnOlderBuildsAdapter) {
+  std::vector<std::string> told;
+  ServingOptions options;
+  options.adapters.tell = [&](const std::string& note) { told.push_back(note); };
+  AdapterRegistry& adapters = serve(options).adapters();
+  adapters.load({.name = "a", .path = first_});
+  EXPECT_TRUE(told.empty());
+  change(fs::Path(first_) / "vime_lora_metadata.json", "base_fingerprint", base_.weights_fingerprint);
+  change(fs::Path(first_) / "vime_lora_metadata.json", "base_weights_fingerprint", nullptr);
+  adapters.load({.name = "a", .path = first_, .in_place = true});
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_NE(told[0].find(first_ + " is of an older build"), std::string::npos) << told[0];
+}
+
 TEST_F(AdapterRegistryTest, AdaptersAreReadBelowTheRootOnly) {
   ServingOptions options;
   options.adapters.lora_root = fs::Path(first_).parent_path().string();

@@ -162,11 +162,11 @@ TEST_F(Commands, FaultsOfAnAdapterNameFileAndField) {
   faulty(config, "lora_alpha", 0, "lora_adapter/adapter_config.json: lora_alpha");
   faulty(config, "layers_to_transform", {99}, "lora_adapter/adapter_config.json: layers_to_transform");
   faulty(config, "r", int64_t{1} << 17, "lora_adapter/adapter_config.json: r");
-  faulty("../vime_lora_metadata.json", "base_fingerprint", std::string(64, '0'),
+  faulty("vime_lora_metadata.json", "base_fingerprint", std::string(64, '0'),
          "vime_lora_metadata.json: base_fingerprint");
-  faulty("../vime_lora_metadata.json", "version", -1, "vime_lora_metadata.json: version");
+  faulty("vime_lora_metadata.json", "version", -1, "vime_lora_metadata.json: version");
   const std::string other = adapter_of(kArith, lora::LoraType::canonical);
-  std::filesystem::remove(fs::Path(other).parent_path() / "vime_lora_metadata.json");
+  std::filesystem::remove(fs::Path(other) / "vime_lora_metadata.json");
   expect_error<ShapeError>([&] { load_adapter(other, base); },
                            {"lora_adapter/adapter_model.safetensors: base_model.model.model.layers.0."});
 }

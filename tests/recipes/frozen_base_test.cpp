@@ -26,7 +26,9 @@ class FrozenBase : public ::testing::Test {
     checkpoint::HfDirectory directory(dir_ / "base");
     directory.map_weights();
     Stream stream({.threads = 2});
-    return checkpoint::base_fingerprint(directory.tensors(), stream);
+    const model::ModelConfig config = model::parse_config(directory.config(), "config.json");
+    return checkpoint::base_fingerprint(checkpoint::weights_fingerprint(directory.tensors(), stream),
+                                        model::canonical_text(config));
   }
   std::string file_hash() const {
     Sha256 hash;

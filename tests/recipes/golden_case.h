@@ -66,7 +66,7 @@ struct Case {
     const checkpoint::PeftDirectory peft(files.path() / name);
     lora::AdapterVersion version;
     version.layout = lora::resolve_layout(peft.config(), model::linear_modules(config));
-    version.weights = std::make_shared<Buffer>(lora::import_tensors(*version.layout, peft.tensors(), name));
+    version.weights = std::make_shared<Buffer>(lora::import_tensors(*version.layout, peft.read_weights().tensors(), name));
     return testing::placed(storage == Storage::bf16 ? testing::rounded(version) : version, stream);
   }
 

@@ -85,7 +85,7 @@ class ServingTest : public Commands {
     while (!serving_->idle()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   void forget_version(const std::string& adapter) {
-    std::filesystem::remove(fs::Path(adapter).parent_path() / "vime_lora_metadata.json");
+    std::filesystem::remove(fs::Path(adapter) / "vime_lora_metadata.json");
   }
 
   Stream stream_{{.threads = 2}};

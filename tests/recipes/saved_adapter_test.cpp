@@ -1,0 +1,167 @@
+// What a run saves is what a run loads: the modules that were chosen, on the base they were trained on.
+#include "checkpoint/file_hash.h"
+#include "recipes/adapter.h"
+#include "recipes/training_fixture.h"
+
+namespace lockstep::recipes {
+namespace {
+
+using testing::expect_error;
+
+class SavedAdapter : public Training {
+ protected:
+  SftOptions one_epoch(const std::string& save) {
+    SftOptions options = sft(save);
+    options.num_epoch = 1;
+    return options;
+  }
+  std::string adapter_of(const std::string& save, int64_t iteration = 3) const {
+    return (dir_.path() / save / checkpoint::iteration_directory_name(iteration) / "lora_adapter").string();
+  }
+  // A copy of the tiny model whose config.json may be changed.
+  std::string model() {
+    std::filesystem::copy(kTiny, dir_ / "model");
+    return (dir_ / "model").string();
+  }
+  Json config() const { return read_json((dir_ / "model/config.json").string()); }
+  void set_config(const Json& json) const { dir_.write("model/config.json", json.dump()); }
+
+  // Leaves a checkpoint as builds before the later hashes and fingerprints did.
+  void make_older(const std::string& save, int64_t iteration, const std::string& weights_fingerprint) const {
+    const fs::Path directory = dir_.path() / save / checkpoint::iteration_directory_name(iteration);
+    for (const char* name : {"vime_lora_metadata.json", "lora_adapter/vime_lora_metadata.json"}) {
+      Json metadata = read_json((directory / name).string());
+      metadata["base_fingerprint"] = weights_fingerprint;
+      metadata.erase("base_weights_fingerprint");
+      fs::write_file_atomic(directory / name, metadata.dump());
+    }
+    Json state = read_json((directory / "train_state.json").string());
+    state.erase("state_sha256");
+    for (const char* later :
+         {"lora_adapter/adapter_config.json", "lora_adapter/vime_lora_metadata.json", "vime_lora_metadata.json"})
+      state["sha256"].erase(later);
+    fs::write_file_atomic(directory / "train_state.json", state.dump());
+  }
+};
+
+TEST_F(SavedAdapter, ModulesChosenByNameOrExpressionLoadAgain) {
+  const auto holds = [&](const std::string& name, auto choose) {
+    SCOPED_TRACE(name);
+    for (const lora::LoraType type : {lora::LoraType::fused, lora::LoraType::canonical}) {
+      const std::string save = name + lora::lora_type_name(type);
+      SftOptions options = one_epoch(save);
+      options.adapter.config.type = type;
+      options.adapter.config.target_modules.clear();
+      choose(options.adapter.config);
+      run_sft(options, control_);
+      Stream stream({.threads = 1});
+      const Base base = load_base(options.base, stream, control_);
+      const Adapter loaded = load_adapter(adapter_of(save), base);
+      const auto asked = lora::resolve_layout(options.adapter.config, model::linear_modules(base.config));
+      ASSERT_EQ(loaded.layout->pairs.size(), asked->pairs.size());
+      for (size_t i = 0; i < asked->pairs.size(); ++i)
+        EXPECT_EQ(loaded.layout->pairs[i].modules.front().name, asked->pairs[i].modules.front().name);
+      // A run goes on from it, by --load and by --lora-adapter-path.
+      options.save.load = options.save.save;
+      EXPECT_NO_THROW(run_sft(options, control_));
+      options.save.load.clear();
+      options.save.save.clear();
+      options.adapter.adapter_path = adapter_of(save);
+      EXPECT_NO_THROW(run_sft(options, control_));
+      run_inspect({.path = adapter_of(save)}, control_);
+    }
+  };
+  holds("names", [](lora::LoraConfig& c) {
+    c.target_modules = {"model.layers.1.self_attn.q_proj", "layers.0.mlp.down_proj"};
+  });
+  holds("regex", [](lora::LoraConfig& c) { c.target_regex = "model\\.layers\\.0\\.(self_attn\\.[qo]|mlp\\.up)_proj"; });
+  holds("layers", [](lora::LoraConfig& c) {
+    c.target_modules = {"v_proj"};
+    c.layers_to_transform = {0};
+  });
+}
+
+TEST_F(SavedAdapter, AnotherChoiceOfModulesIsAnotherAdapter) {
+  SftOptions options = one_epoch("save");
+  options.adapter.config.type = lora::LoraType::canonical;
+  options.adapter.config.target_modules = {"model.layers.0.self_attn.o_proj"};
+  run_sft(options, control_);
+  options.save.load = options.save.save;
+  for (const char* other : {"model.layers.1.self_attn.o_proj", "o_proj"}) {
+    options.adapter.config.target_modules = {other};
+    expect_error<ConfigError>([&] { run_sft(options, control_); }, {"--target-modules", other, "layers.0.self_attn"});
+  }
+}
+
+TEST_F(SavedAdapter, AChangedAdapterConfigIsNotResumed) {
+  SftOptions options = one_epoch("save");
+  run_sft(options, control_);
+  const std::string file = adapter_of("save") + "/adapter_config.json";
+  Json json = read_json(file);
+  json["lora_alpha"] = 61;
+  fs::write_file_atomic(file, json.dump());
+  options.save.load = options.save.save;
+  options.adapter.config = {};  // asks for no adapter, so that nothing else refuses it
+  expect_error<FormatError>([&] { run_sft(options, control_); }, {"adapter_config.json", "not the one that was saved"});
+}
+
+TEST_F(SavedAdapter, AnotherConfigOfTheSameWeightsIsAnotherBase) {
+  SftOptions options = one_epoch("save");
+  options.base.hf_checkpoint = model();
+  run_sft(options, control_);
+  options.save.load = options.save.save;
+  const Json good = config();
+  for (const auto& [key, value] :
+       std::vector<std::pair<std::string, Json>>{{"rope_theta", 12345.0}, {"rms_norm_eps", 1e-3}}) {
+    SCOPED_TRACE(key);
+    Json changed = good;
+    changed.erase("rope_parameters");
+    changed[key] = value;
+    set_config(changed);
+    expect_error<FormatError>([&] { run_sft(options, control_); },
+                              {"another config.json of the same weights", "vime_lora_metadata.json: base_fingerprint"});
+    expect_error<FormatError>(
+        [&] {
+          run_score({.base = options.base, .adapter_path = adapter_of("save"), .input = options.prompt_data}, control_);
+        },
+        {"another config.json"});
+  }
+  // The same values in transformers 5's words, another dtype and a longer context change nothing.
+  Stream stream({.threads = 1});
+  const double theta = model::parse_config(good, "").rope.theta;
+  Json fresh = good;
+  fresh.erase("rope_theta");
+  fresh.erase("rope_scaling");
+  fresh["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", theta}};
+  fresh["max_position_embeddings"] = 4 * good["max_position_embeddings"].get<int64_t>();
+  fresh["dtype"] = "float32";
+  set_config(fresh);
+  EXPECT_NO_THROW(run_sft(options, control_));
+}
+
+TEST_F(SavedAdapter, AnOlderBuildsCheckpointLoadsWithALine) {
+  SftOptions options = sft("save");
+  options.base.hf_checkpoint = model();
+  options.num_epoch = 1;
+  run_sft(options, control_);
+  options.num_epoch = 2;
+  options.save.load = options.save.save;
+  Stream stream({.threads = 1});
+  const Base base = load_base(options.base, stream, control_);
+  make_older("save", 3, base.weights_fingerprint);
+  info_.str("");
+  run_sft(options, control_);
+  const std::string said = info_.str();
+  EXPECT_NE(said.find("note    " + (dir_ / "save/iter_0000003").string() + " is of an older build"), std::string::npos)
+      << said;
+  EXPECT_NE(said.find("adapter_config.json"), std::string::npos) << said;
+  EXPECT_NE(said.find("its config.json is not compared"), std::string::npos) << said;
+  run_sft(sft("whole"), control_);
+  EXPECT_EQ(adapter_bytes("save", 6), adapter_bytes("whole", 6));
+
+  make_older("save", 6, std::string(64, '0'));
+  expect_error<FormatError>([&] { run_sft(options, control_); }, {"another base model"});
+}
+
+}  // namespace
+}  // namespace lockstep::recipes
