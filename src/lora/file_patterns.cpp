@@ -1,5 +1,7 @@
 #include "lora/file_patterns.h"
 
+#include <algorithm>
+
 #include "core/python_regex.h"
 #include "lora/targets.h"
 
@@ -33,23 +35,28 @@ auto FilePatterns::guarded(const std::string& pattern, const std::string& key, c
   }
 }
 
-std::vector<bool> FilePatterns::whole_names(const std::string& pattern, const std::string& key,
-                                            const std::vector<Module>& modules) {
+int64_t FilePatterns::affordable_steps(size_t modules) {
+  constexpr int64_t kLeast = 1'000'000, kMost = 200'000'000, kOfAPair = 150;
+  const auto count = static_cast<int64_t>(std::min<size_t>(modules, 1 << 16));
+  return std::min(kMost, kLeast + kOfAPair * count * count);
+}
+
+std::vector<bool> FilePatterns::whole_names(const std::string& pattern, const std::string& key) {
   return guarded(pattern, key, [&] {
     const PythonRegex regex(pattern);
-    std::vector<bool> named(modules.size());
-    for (size_t i = 0; i < modules.size(); ++i) named[i] = regex.fullmatch(modules[i].name, steps_);
+    std::vector<bool> named(modules_.size());
+    for (size_t i = 0; i < modules_.size(); ++i) named[i] = regex.fullmatch(modules_[i].name, steps_);
     return named;
   });
 }
 
 std::vector<size_t> FilePatterns::take_name_ends(const std::string& pattern, const std::string& key,
-                                                 const std::vector<Module>& modules, std::vector<bool>& open) {
+                                                 std::vector<bool>& open) {
   return guarded(pattern, key, [&] {
     const PythonRegex regex("(.*\\.)?(" + pattern + ")$");
     std::vector<size_t> named;
-    for (size_t i = 0; i < modules.size(); ++i) {
-      if (!open[i] || !regex.match(modules[i].name, steps_)) continue;
+    for (size_t i = 0; i < modules_.size(); ++i) {
+      if (!open[i] || !regex.match(modules_[i].name, steps_)) continue;
       named.push_back(i);
       open[i] = false;
     }

@@ -24,9 +24,9 @@ class LayoutBuilder {
   LayoutBuilder(const LoraConfig& config, const std::vector<Module>& modules)
       : config_(config),
         modules_(modules),
-        patterns_(config),
-        ranks_(patterns_.values(config.rank_pattern, "rank_pattern", modules, config.rank)),
-        alphas_(patterns_.values(config.alpha_pattern, "alpha_pattern", modules, config.alpha)) {}
+        patterns_(config, modules),
+        ranks_(patterns_.values(config.rank_pattern, "rank_pattern", config.rank)),
+        alphas_(patterns_.values(config.alpha_pattern, "alpha_pattern", config.alpha)) {}
 
   std::shared_ptr<const AdapterLayout> build() {
     const std::vector<bool> selected = select_modules(config_, modules_, patterns_);

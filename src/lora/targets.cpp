@@ -79,7 +79,7 @@ std::vector<bool> named_by_list(const LoraConfig& config, const ListRole& role, 
 }
 
 std::vector<bool> named_by_regex(const LoraConfig& config, const std::vector<Module>& modules, FilePatterns& patterns) {
-  std::vector<bool> named = patterns.whole_names(*config.target_regex, kTargets.key, modules);
+  std::vector<bool> named = patterns.whole_names(*config.target_regex, kTargets.key);
   if (std::find(named.begin(), named.end(), true) == named.end())
     reject(config, kTargets.flag, kTargets.key,
            {.what = "a regular expression matches no linear module of the model",

@@ -42,7 +42,7 @@ std::string canonical_text(const ModelConfig& config) {
   add("o_bias", config.o_bias);
   add("mlp_bias", config.mlp_bias);
   add("qk_norm", config.qk_norm);
-  add("window", fmt::join(config.window, ","));
+  add("window", fmt::format("{}", fmt::join(config.window, ",")));
   return text;
 }
 

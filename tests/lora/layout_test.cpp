@@ -305,7 +305,7 @@ TEST(Layout, WhatIsSavedNamesExactlyWhatIsCovered) {
     layers.layers_to_transform = {1, 3};
     holds("layers", layers, true);
     layers.target_modules = {"layers.1.self_attn.q_proj", "layers.2.self_attn.q_proj"};
-    holds("full names in layers", layers, true);
+    holds("full names in layers", layers, false);
     LoraConfig excluding = config({"all-linear"});
     excluding.exclude_modules = {"o_proj", "model.layers.3.mlp.down_proj", "lm_head"};
     holds("exclusions", excluding, true);
@@ -322,6 +322,15 @@ TEST(Layout, WhatIsSavedNamesExactlyWhatIsCovered) {
   }
   // Only a shared A brings these along.
   holds("siblings", tiny_config(LoraType::fused, {"model.layers.2.self_attn.k_proj"}), false);
+}
+
+// A file may have an expression for every module.
+TEST(Layout, APatternForEveryModuleIsAffordable) {
+  const std::vector<Module> modules = tiny_modules(60);
+  LoraConfig config = tiny_config(LoraType::canonical);
+  for (const Module& module : modules) config.rank_pattern.emplace_back(module.name, 1 + module.layer % 3);
+  const auto layout = resolve_layout(config, modules);
+  for (const Pair& pair : layout->pairs) EXPECT_EQ(pair.rank, 1 + pair.modules[0].layer % 3);
 }
 
 TEST(Layout, LayersToTransform) {

@@ -260,10 +260,10 @@ TEST(CanonicalText, HasEverythingElse) {
                                                  {"rms_norm_eps", 2e-6},
                                                  {"rope_scaling", {{"rope_type", "linear"}, {"factor", 2.0}}},
                                                  {"tie_word_embeddings", !json.value("tie_word_embeddings", false)},
-                                                 {"attention_bias", true},
-                                                 {"mlp_bias", true},
+                                                 {"attention_bias", !json.value("attention_bias", false)},
+                                                 {"mlp_bias", !json.value("mlp_bias", false)},
                                                  {"vocab_size", 999},
-                                                 {"num_hidden_layers", 3},
+                                                 {"num_hidden_layers", 5},
                                                  {"intermediate_size", 96},
                                                  {"num_key_value_heads", 1},
                                                  {"head_dim", 16}})
