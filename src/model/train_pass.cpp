@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/profile_range.h"
 #include "core/transfer.h"
 #include "kernels/elementwise.h"
 #include "kernels/linear.h"
@@ -187,6 +188,7 @@ HeadOutputs TrainPass::forward(const TrainBatch& batch, const lora::AdapterVersi
   for (int64_t i = 0; i <= shape.kept_layers; ++i) s.x.push_back(kept_.alloc({shape.tokens, c.width}, dtype));
   s.tensors = kept_tensors(c, shape, dtype, kept_);
 
+  const ProfileRange range("train/forward");
   kernels::embedding_gather(s.x.front(), model_.weights_->embedding, s.rows.tokens, stream_);
   for (int64_t layer = 0; layer < s.first_layer; ++layer)
     block_forward(s.x.front(), s.x.front(), layer, s.rows, s.tensors.front());
@@ -207,6 +209,7 @@ HeadOutputs TrainPass::read_outputs(Tensor outputs, Buffer& host, bool entropy) 
 }
 
 void TrainPass::head_forward() {
+  const ProfileRange range("train/head forward");
   Saved& s = *saved_;
   const int64_t count = s.shape.target_rows, width = model_.config_.width;
   const DType dtype = s.rows.dtype();
@@ -241,6 +244,7 @@ void TrainPass::head_forward() {
 }
 
 void TrainPass::head_backward(Tensor d, ConstTensor d_logprob_T, ConstTensor d_entropy_T) {
+  const ProfileRange range("train/head backward");
   Saved& s = *saved_;
   const Weights& weights = *model_.weights_;
   const int64_t count = s.shape.target_rows, rows = s.shape.logits_rows;
@@ -303,6 +307,7 @@ void TrainPass::backward(ConstTensor d_logprob_T, ConstTensor d_entropy_T, std::
   if (c.qk_norm) g.qk_rstd = scratch_.alloc({count * (c.heads + c.kv_heads)});
   const kernels::GradientPlan plan =
       kernels::plan_gradients(lanes, lora::gradient_floats(*s.adapter->layout), scratch_, stream_);
+  const ProfileRange range("train/backward");
   for (int64_t layer = c.layers - 1; layer >= s.first_layer; --layer) {
     const BlockTensors& t = s.of(layer);
     if (s.shape.recompute) block_forward_kept(s.input(layer), layer, s.rows, t);

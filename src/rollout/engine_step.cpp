@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/profile_range.h"
 #include "rollout/engine_impl.h"
 
 namespace lockstep::rollout {
@@ -48,6 +49,7 @@ int64_t Engine::Impl::decode_steps() const {
 }
 
 void Engine::Impl::decode(int64_t steps) {
+  const ProfileRange range("rollout/decode");
   decode_inputs.clear();
   for (const PlannedRows& planned : plan)
     decode_inputs.push_back({.token = planned.sequence->token(planned.first_position),
@@ -123,6 +125,7 @@ void Engine::Impl::run_rows(Tensor hidden) {
                               .segments = segments,
                               .kv_layer_stride = pool.layer_stride() / dtype_bytes(activations()),
                               .wanted = wanted};
+  const ProfileRange range("rollout/prefill");
   model->forward(hidden, batch, arena, stream);
 }
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/profile_range.h"
 #include "core/transfer.h"
 #include "kernels/adamw.h"
 #include "parallel/agree.h"
@@ -316,6 +317,7 @@ LossReport Trainer::forward_backward(std::span<const Datum> datums, const Loss& 
 }
 
 StepReport Trainer::optim_step(double lr) {
+  const ProfileRange range("train/optimizer");
   try {
     return impl_->finish(lr);
   } catch (...) {

@@ -1,0 +1,8 @@
+#include "core/profile_range.h"
+
+namespace lockstep {
+
+ProfileRange::ProfileRange(const char*) {}
+ProfileRange::~ProfileRange() = default;
+
+}  // namespace lockstep
