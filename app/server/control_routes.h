@@ -21,7 +21,7 @@ Action handle_is_paused(Service& service, const HttpRequest& request);
 Action handle_reset_prefix_cache(Service& service, const HttpRequest& request);
 Action handle_abort_requests(Service& service, const HttpRequest& request);
 
-// 200, or 503 once the engine has failed and while `draining`.
+// 200, or 503 once the GPU is lost and while `draining`.
 void send_health(const Service& service, bool draining, const Reply& reply);
 
 }  // namespace lockstep::server

@@ -80,6 +80,10 @@ void add_counters(Page& page, const recipes::ServingMetrics& metrics) {
   page.counter("vllm:prefix_cache_queries", metrics.prefix_queries, "Tokens looked for in the prefix cache.");
   page.counter("vllm:prefix_cache_hits", metrics.prefix_hits, "Tokens found in the prefix cache.");
   page.counter("vllm:num_preemptions", metrics.preemptions, "Samples that gave their blocks back and began again.");
+  page.counter("lockstep:failed_steps", metrics.failed_steps,
+               "Steps of the engine that failed and ended the requests in them.");
+  page.counter("lockstep:failed_recordings", metrics.failed_recordings,
+               "Decode steps that could not be recorded and ran without a CUDA graph.");
   page.family("vllm:request_success_total", "counter", "Samples that ended, by reason.");
   for (const char* reason : {"stop", "length", "abort", "error"}) {
     const auto found = metrics.finished.find(reason);

@@ -2,7 +2,7 @@
 //
 //   includes    nothing of ours
 //   memory      Buffer owns, Tensor / ConstTensor are views, Arena is a reusable stack of scratch memory
-//   threads     a Stream owns the worker threads its ops run on; the counters of live bytes are the one global state
+//   threads     a Stream owns the worker threads its ops run on; global are the byte counters and cuda/queues.h
 //
 // This header: the one tree of exceptions. A message says what failed, where, got, wanted, try.
 // Libraries throw; only app/ catches, prints to stderr and turns the kind into an exit code.

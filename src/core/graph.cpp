@@ -20,15 +20,16 @@ Graph::~Graph() {
 
 Graph Graph::record(Stream& stream, const std::function<void()>& work) {
   if (stream.device() == Device::cpu) throw DeviceError({.what = "only a GPU's work can be recorded as a graph"});
-  cuda::begin_recording(stream.native());
+  const auto [queue, second] = stream.queues();
+  cuda::begin_recording(queue, second);
   try {
     work();
   } catch (...) {
-    cuda::abandon_recording(stream.native());
+    cuda::abandon_recording(queue, second);
     throw;
   }
   Graph graph;
-  graph.graph_ = cuda::end_recording(stream.native());
+  graph.graph_ = cuda::end_recording(queue, second);
   return graph;
 }
 

@@ -16,7 +16,8 @@ class Graph {
   ~Graph();
 
   // Records what `work` queues on the stream; nothing runs. `work` must not wait, allocate device memory or touch the
-  // host's. DeviceError otherwise, and on a CPU stream.
+  // host's: DeviceError otherwise, and on a CPU stream. Other threads may use the GPU meanwhile, but not this stream.
+  // After an exception, of `work` or of recording, the stream can be used as before.
   static Graph record(Stream& stream, const std::function<void()>& work);
   void launch(Stream& stream) const;  // queued
 

@@ -76,7 +76,7 @@ Buffer::Buffer(size_t bytes, Fill fill, Device device) : bytes_(bytes), device_(
   if (device == Device::cpu)
     std::memset(data_, 0, bytes);
   else
-    cuda::zero(data_, bytes, nullptr);
+    cuda::zero(data_, bytes);
 }
 
 Buffer::Buffer(void* data, size_t bytes, std::shared_ptr<void> owner)

@@ -52,8 +52,8 @@ class Region {
   size_t used_ = 0;
 };
 
-// Bytes held by all live Buffers of the process, and the highest value since the last reset_peak_bytes(). Atomic. The
-// one process-wide state: read by publishing and by tests; nothing decides by it (docs/decisions.md).
+// Bytes held by all live Buffers of the process, and the highest value since the last reset_peak_bytes(). Atomic.
+// Process-wide: read by publishing and by tests; nothing decides by it (docs/decisions.md).
 int64_t live_bytes(Device device = Device::cpu);
 int64_t peak_bytes(Device device = Device::cpu);
 void reset_peak_bytes();

@@ -253,8 +253,14 @@ Numerics Stream::numerics() const {
 void Stream::synchronize() {
   if (impl_->native) cuda::synchronize(impl_->native);
 }
+bool Stream::recover() noexcept {
+  return impl_->device == Device::cpu || cuda::recover(impl_->native, impl_->side);
+}
 void* Stream::native() const {
   return impl_->native;
+}
+std::pair<void*, void*> Stream::queues() const {
+  return {impl_->native, impl_->side};
 }
 void Stream::beside(const std::function<void()>& work, const std::function<void()>& meanwhile) {
   if (impl_->device == Device::cpu) return work(), meanwhile();
@@ -265,21 +271,21 @@ void Stream::beside(const std::function<void()>& work, const std::function<void(
     std::swap(impl.native, impl.side);
     std::swap(impl.kernel_state, impl.side_state);
   };
-  // What was queued before an exception still runs: the queues meet again however this ends.
+  // The queues change back and meet again however this ends: a recording is ended where it was begun.
   std::exception_ptr failure;
-  const auto guarded = [&](const std::function<void()>& queue) {
+  const auto attempt = [&](const std::function<void()>& part) {
     try {
-      if (!failure) queue();
+      part();
     } catch (...) {
-      failure = std::current_exception();
+      if (!failure) failure = std::current_exception();
     }
   };
   change_queues();
-  guarded(work);
-  cuda::record_event(impl.joined, impl.native);
+  attempt(work);
+  attempt([&] { cuda::record_event(impl.joined, impl.native); });
   change_queues();
-  guarded(meanwhile);
-  cuda::wait_event(impl.joined, impl.native);
+  if (!failure) attempt(meanwhile);
+  attempt([&] { cuda::wait_event(impl.joined, impl.native); });
   if (failure) std::rethrow_exception(failure);
 }
 

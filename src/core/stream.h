@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <string_view>
+#include <utility>
 
 #include "core/device.h"
 
@@ -39,10 +40,15 @@ class Stream {
 
   Device device() const;
   Numerics numerics() const;
-  void synchronize();    // waits until everything queued is done; DeviceError if some op failed on the GPU
-  void* native() const;  // the cudaStream_t; nullptr on the CPU
+  void synchronize();  // waits until everything queued is done; DeviceError if some op failed on the GPU
+  // After an exception of an op: waits for what was queued before and forgets the error. False: the GPU is lost to this
+  // process, every further op will fail.
+  bool recover() noexcept;
+  void* native() const;                    // the cudaStream_t; nullptr on the CPU
+  std::pair<void*, void*> queues() const;  // native(), and the one of `beside`
   // Ops that `work` queues run beside those that `meanwhile` queues, and what comes after waits for both: on a GPU on a
-  // second queue, with kernel state of its own. On the CPU one after the other. Not reentrant.
+  // second queue, with kernel state of its own. On the CPU one after the other. Not reentrant. What was queued before
+  // an exception still runs, and what comes after waits for it.
   void beside(const std::function<void()>& work, const std::function<void()>& meanwhile);
 
   // What the kernels keep from op to op on this stream (a GPU's library handles and workspaces); theirs alone.

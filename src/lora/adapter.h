@@ -73,7 +73,8 @@ Tensor working_weights(const Buffer& weights, const AdapterLayout& layout);  // 
 
 // The matrices A of a GPU's working copy from those of the master, which has been rounded to the rest of it.
 void turn_working(const Buffer& weights, const AdapterLayout& layout, Stream& stream);
-// num_floats f32 of host memory as weights on the stream's device, and back.
+// num_floats f32 of host memory as weights on the stream's device, and back. Complete on return: any stream may read
+// them then.
 Buffer place_weights(Buffer host, const AdapterLayout& layout, Stream& stream);
 Buffer host_weights(const Buffer& weights, const AdapterLayout& layout, Stream& stream);
 

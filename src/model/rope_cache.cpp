@@ -18,7 +18,9 @@ std::shared_ptr<const kernels::RopeTable> RopeCache::covering(int64_t positions,
     int64_t rows = kFirstPositions;
     while (rows < positions) rows *= 2;
     rows = std::max(positions, std::min(rows, max_positions_));
-    tables_.push_back(std::make_shared<const kernels::RopeTable>(kernels::make_rope_table(inv_freq_, rows, 1, stream)));
+    auto table = std::make_shared<const kernels::RopeTable>(kernels::make_rope_table(inv_freq_, rows, 1, stream));
+    stream.synchronize();  // other streams will read it
+    tables_.push_back(std::move(table));
   }
   return tables_.back();
 }

@@ -26,7 +26,7 @@ void Serving::Impl::check(const GenerationRequest& request) const {
 }
 
 Serving::Id Serving::Impl::submit(GenerationRequest request, OnUpdate on_update) {
-  if (broken) throw DeviceError({.what = "the engine has failed", .attempt = "restart the server"});
+  if (broken) throw gpu_lost();
   if (draining) throw Draining({.what = "the server is shutting down"});
   Tracked added{.on_update = std::move(on_update)};
   if (!request.adapter.empty()) added.adapter = adapters.get(request.adapter, request.adapter_version);

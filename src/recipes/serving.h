@@ -95,10 +95,12 @@ class Serving {
   void resume();
   bool paused() const;
   bool pausing() const;
-  bool flush_cache();    // drops the prefix cache; false, and nothing, while a request has keys
-  void drain();          // from now on submit() throws Draining
-  bool idle() const;     // nothing in flight
-  bool healthy() const;  // false once the engine has failed (DeviceError): requests are answered with that error
+  bool flush_cache();  // drops the prefix cache; false, and nothing, while a request has keys
+  void drain();        // from now on submit() throws Draining
+  bool idle() const;   // nothing in flight
+  // False once the GPU is lost (an error that every further call repeats): requests are answered with that DeviceError.
+  // Any other error of a step ends the requests that were in it, each with that error, and later ones are served.
+  bool healthy() const;
 
   ServingMetrics metrics() const;
   int64_t max_model_len() const;

@@ -27,6 +27,11 @@ struct Tracked {
   GenerationUpdate update;  // of the step in flight
 };
 
+// What is said once no step can be run any more.
+inline DeviceError gpu_lost() {
+  return DeviceError({.what = "the engine has lost the GPU", .attempt = "restart the server"});
+}
+
 struct Serving::Impl {
   const Base& base;
   const ServingOptions options;

@@ -35,6 +35,8 @@ struct ServingMetrics {
   std::vector<std::string> running_adapters, waiting_adapters;  // names
   // since the start
   int64_t prompt_tokens = 0, generation_tokens = 0, prefix_queries = 0, prefix_hits = 0, preemptions = 0, steps = 0;
+  int64_t failed_steps = 0;                 // which ended the requests that were in them
+  int64_t failed_recordings = 0;            // of decode steps on a GPU, which then ran slower
   std::map<std::string, int64_t> finished;  // samples, by "stop", "length", "abort", "error"
   double engine_seconds = 0;                // in steps
   Histogram time_to_first_token{latency_bounds()}, inter_token_latency{token_bounds()},

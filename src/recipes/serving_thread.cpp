@@ -57,7 +57,7 @@ void Serving::Impl::run() {
 void Serving::Impl::start(Tracked request) {
   const GenerationRequest& asked = request.request;
   try {
-    if (broken) throw DeviceError({.what = "the engine has failed", .attempt = "restart the server"});
+    if (broken) throw gpu_lost();
     // follow_adapters() has seen the loads that this request waited through.
     if (asked.follow_adapter)
       if (AdapterRegistry::Version newest = adapters.newest(asked.adapter)) request.adapter = std::move(newest);
@@ -85,15 +85,11 @@ void Serving::Impl::step() {
     deliver(report);
     const std::lock_guard lock(metrics_mutex);
     metrics.engine_seconds += seconds(Clock::now() - begin);
-  } catch (const ResourceError& error) {
+  } catch (const Error& error) {
     fail_all(error.fault());
   } catch (const std::bad_alloc&) {
     fail_all(no_memory());
-  } catch (const Error& error) {
-    broken = true;
-    fail_all(error.fault());
   } catch (const std::exception& error) {
-    broken = true;
     fail_all({.what = error.what()});
   }
   snapshot(false);
@@ -254,7 +250,9 @@ int64_t Serving::Impl::abort_started() {
   return static_cast<int64_t>(ids.size());
 }
 
+// A step has failed. Those who were in it get its error; others are served as long as the GPU answers.
 void Serving::Impl::fail_all(const Fault& fault) {
+  broken = !engine.usable();
   for (auto& [id, request] : tracked) request.update.error = fault;
   abort_started();
 }
@@ -282,6 +280,8 @@ void Serving::Impl::snapshot(bool at_once) {
   metrics.prefix_hits = stats.prefix_hit_tokens;
   metrics.preemptions = stats.preemptions;
   metrics.steps = stats.steps;
+  metrics.failed_steps = stats.failed_steps;
+  metrics.failed_recordings = stats.failed_recordings;
 }
 
 }  // namespace lockstep::recipes

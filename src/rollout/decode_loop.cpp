@@ -173,27 +173,25 @@ void DecodeLoop::run(std::span<const DecodeInput> inputs, int64_t steps, float i
   const auto spans = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>((positions + kSpan - 1) / kSpan)));
   const int64_t rows = round_rows(static_cast<int64_t>(inputs.size()));
   const kernels::DecodeState state = place(inputs, rows, spans);
-  const Key key{rows,
-                spans,
-                adapter_ ? adapter_->weights->data() : nullptr,
-                adapter_ ? adapter_->layout.get() : nullptr,
-                inv_temperature,
-                tiles_.num_tiles,
-                static_cast<int64_t>(host_tiles_.sites.size()),
-                tiles_.most_rank,
-                sequences_.num_shared_spans};
+  const StepGraphs::Key key{.rows = rows,
+                            .spans = spans,
+                            .weights = adapter_ ? adapter_->weights->data() : nullptr,
+                            .layout = adapter_ ? adapter_->layout : nullptr,
+                            .inv_temperature = inv_temperature,
+                            .tiles = tiles_.num_tiles,
+                            .sites = static_cast<int64_t>(host_tiles_.sites.size()),
+                            .most_rank = tiles_.most_rank,
+                            .shared_spans = sequences_.num_shared_spans};
   int64_t done = 0;
-  auto graph = graphs_.find(key);
-  if (graph == graphs_.end()) {
-    if (graphs_.size() >= kMostGraphs) graphs_.clear();  // most are of adapters that are gone
+  const Graph* graph = graphs_.find(key);
+  if (!graph) {
     // The first step runs as it is: kernels choose their variants and take their scratch memory, which a recording must
     // not do.
     step(state, spans, inv_temperature);
     done = 1;
-    Graph recorded = Graph::record(stream_, [&] { step(state, spans, inv_temperature); });
-    graph = graphs_.emplace(key, Recorded{std::move(recorded), adapter_ ? adapter_->layout : nullptr}).first;
+    graph = graphs_.record(key, [&] { return Graph::record(stream_, [&] { step(state, spans, inv_temperature); }); });
   }
-  for (; done < steps; ++done) graph->second.graph.launch(stream_);
+  for (; done < steps; ++done) graph ? graph->launch(stream_) : step(state, spans, inv_temperature);
 
   const auto count = static_cast<size_t>(steps * rows);
   results.stride = rows;

@@ -2,16 +2,13 @@
 // tokens are the next one's inputs, and the host reads the results of all steps at once.
 #pragma once
 
-#include <map>
-#include <memory>
 #include <span>
-#include <tuple>
 #include <vector>
 
-#include "core/graph.h"
 #include "kernels/decode.h"
 #include "model/model.h"
 #include "rollout/block_pool.h"
+#include "rollout/step_graphs.h"
 
 namespace lockstep::rollout {
 
@@ -32,11 +29,10 @@ struct DecodeResults {
 // Graphs are kept by (rows rounded up, spans of keys rounded up, adapter buffer, adapter layout, temperature of the
 // log-probs), so a published version costs nothing once its buffer has been seen. Of several adapters a graph knows
 // only how many tiles of rows and which rank there are at most, of spans that inputs share only how many, rounded up.
-// One thread.
+// A step that cannot be recorded is run as it is, with the same bits. One thread.
 class DecodeLoop {
  public:
   static constexpr int64_t kMostSteps = 16;
-  static constexpr size_t kMostGraphs = 256;
 
   DecodeLoop(const model::Model& model, BlockPool& pool, Stream& stream);
 
@@ -44,15 +40,10 @@ class DecodeLoop {
   // nothing. Every row's bits are those of running it alone. Inputs of one adapter are best side by side, and among
   // them those of one prompt.
   void run(std::span<const DecodeInput> inputs, int64_t steps, float inv_temperature, DecodeResults& results);
+  void forget_graphs() { graphs_.clear(); }
+  int64_t failed_recordings() const { return graphs_.failures(); }
 
  private:
-  using Key = std::tuple<int64_t, int64_t, const void*, const void*, float, int64_t, int64_t, int64_t, int64_t>;
-  struct Recorded {
-    Graph graph;
-    // Alive, so that its address in the key names no other: memory of an adapter that is gone goes to the next one.
-    std::shared_ptr<const lora::AdapterLayout> layout;
-  };
-
   void choose_adapters(std::span<const DecodeInput> inputs);
   kernels::DecodeState place(std::span<const DecodeInput> inputs, int64_t rows, int64_t spans);
   void step(const kernels::DecodeState& state, int64_t spans, float inv_temperature);
@@ -68,7 +59,7 @@ class DecodeLoop {
   lora::AdapterTiles host_tiles_;
   kernels::LoraTiles tiles_;
   Arena arena_;
-  std::map<Key, Recorded> graphs_;
+  StepGraphs graphs_;
 };
 
 }  // namespace lockstep::rollout

@@ -146,13 +146,12 @@ void Engine::check(const Request& request) const {
 }
 
 const StepReport& Engine::step() {
-  try {
-    impl_->step();
-  } catch (...) {
-    impl_->cancel_all();
-    throw;
-  }
+  impl_->step();
   return impl_->report;
+}
+
+bool Engine::usable() const {
+  return impl_->is_usable;
 }
 
 bool Engine::cancel(RequestId id) {

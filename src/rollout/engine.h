@@ -90,8 +90,10 @@ class Engine {
   RequestId submit(Request request);
   void check(const Request& request) const;  // throws what submit() would, but for its adapter; from any thread
   // Runs the next step of all requests; nothing when idle. Valid until the next call. A request whose samples have all
-  // finished is gone. What it throws (ResourceError: the system has no memory; DeviceError) has dropped all requests.
+  // finished is gone. What it throws (ResourceError: the system has no memory; DeviceError, or any other) has dropped
+  // all requests and the prefix cache; the engine goes on with what is submitted next, as long as it is usable().
   const StepReport& step();
+  bool usable() const;        // false once the GPU was lost in a step: every further step will fail
   bool cancel(RequestId id);  // between steps; false: there is no such request
   void cancel_all();
   // From the next token on the request uses this adapter, and its keys are computed again with it: what a token's

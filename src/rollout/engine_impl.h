@@ -32,6 +32,7 @@ struct Engine::Impl {
   TokenSampler sampler;
   std::optional<DecodeLoop> decode_loop;  // on a GPU
   EngineStats stats;
+  bool is_usable = true;
   RequestId next_id = 1;
   std::optional<PrefixCache> cache;
   // The scheduler lets go of all blocks when it is destroyed, so it comes after what it points to.
@@ -67,6 +68,8 @@ struct Engine::Impl {
   RequestId submit(Request request, const std::string& where);
   int64_t number_of(const lora::AdapterVersion* adapter) const;
   void step();
+  void run_step();
+  void drop_failed_step();
   int64_t decode_steps() const;
   void decode(int64_t steps);
   void report_started();

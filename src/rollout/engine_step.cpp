@@ -8,6 +8,25 @@
 namespace lockstep::rollout {
 
 void Engine::Impl::step() {
+  try {
+    run_step();
+  } catch (...) {
+    drop_failed_step();
+    throw;
+  }
+}
+
+// Nothing that the step may have left half done is used again: neither its requests, nor keys that the prefix cache
+// took from it, nor a recorded graph.
+void Engine::Impl::drop_failed_step() {
+  ++stats.failed_steps;
+  is_usable = stream.recover();  // what was queued still writes to the requests' blocks
+  cancel_all();
+  if (cache) cache->clear();
+  if (decode_loop) decode_loop->forget_graphs();
+}
+
+void Engine::Impl::run_step() {
   report.started.clear();
   report.prompts.clear();
   report.outputs.clear();
@@ -59,6 +78,7 @@ void Engine::Impl::decode(int64_t steps) {
                              .adapter = live(*planned.group).request.adapter.get()});
   const Request& first = live(*plan.front().group).request;
   decode_loop->run(decode_inputs, steps, 1.0f / first.sampling.logprob_temperature, decode_results);
+  stats.failed_recordings = decode_loop->failed_recordings();
   scheduler.commit(steps);
   for (int64_t step = 0; step < steps; ++step)
     for (size_t i = 0; i < plan.size(); ++i) {

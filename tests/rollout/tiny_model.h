@@ -38,6 +38,20 @@ inline std::shared_ptr<const model::Model> random_model(const model::ModelConfig
   return std::make_shared<model::Model>(config, model::Weights::random(config, DType::bf16, 7, stream));
 }
 
+// A model whose last token has no embedding: on a CPU a step that runs it throws DataError, which no check before the
+// step foresees.
+inline std::shared_ptr<const model::Model> model_without_last_token(model::ModelConfig config, Stream& stream) {
+  config.tied_head = false;
+  model::ModelConfig smaller = config;
+  --smaller.vocab_size;
+  const auto random = [&](const model::ModelConfig& c) {
+    return std::const_pointer_cast<model::Weights>(model::Weights::random(c, DType::bf16, 7, stream));
+  };
+  const auto weights = random(config);
+  weights->embedding = std::move(random(smaller)->embedding);
+  return std::make_shared<model::Model>(config, weights);
+}
+
 // All linear modules, both factors random, large enough to change what is sampled. In host memory.
 inline lora::AdapterVersion random_adapter(const model::ModelConfig& config, int64_t version, uint32_t seed,
                                            int64_t rank = 3, double alpha = 6) {

@@ -19,22 +19,28 @@ DeviceInfo info() {
 void* allocate(size_t) {
   absent();
 }
-void release(void*) {}
+void release(void*) noexcept {}
 void* make_stream() {
   absent();
 }
-void destroy_stream(void*) {}
+void destroy_stream(void*) noexcept {}
 void synchronize(void*) {
   absent();
+}
+bool recover(void*, void*) noexcept {
+  return true;
 }
 void* make_event() {
   absent();
 }
-void destroy_event(void*) {}
+void destroy_event(void*) noexcept {}
 void record_event(void*, void*) {
   absent();
 }
 void wait_event(void*, void*) {
+  absent();
+}
+void zero(void*, size_t) {
   absent();
 }
 void zero(void*, size_t, void*) {
@@ -47,16 +53,16 @@ void copy_pieces(void*, const void*, size_t, size_t, size_t, void*) {
   absent();
 }
 
-void begin_recording(void*) {
+void begin_recording(void*, void*) {
   absent();
 }
-void* end_recording(void*) {
+void* end_recording(void*, void*) {
   absent();
 }
-void abandon_recording(void*) {}
+void abandon_recording(void*, void*) noexcept {}
 void launch_graph(void*, void*) {
   absent();
 }
-void destroy_graph(void*) {}
+void destroy_graph(void*) noexcept {}
 
 }  // namespace lockstep::cuda

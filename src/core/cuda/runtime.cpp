@@ -2,18 +2,12 @@
 
 #include <cuda_runtime.h>
 
-#include "core/error.h"
+#include "core/cuda/check.h"
+#include "core/cuda/queues.h"
 
 namespace lockstep::cuda {
 
 namespace {
-
-void check(cudaError_t status, const char* what) {
-  if (status == cudaSuccess) return;
-  throw DeviceError({.what = "a CUDA call failed",
-                     .where = what,
-                     .got = std::string(cudaGetErrorName(status)) + ": " + cudaGetErrorString(status)});
-}
 
 cudaStream_t stream_of(void* stream) {
   return static_cast<cudaStream_t>(stream);
@@ -24,7 +18,7 @@ std::string probe() {
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status != cudaSuccess || count == 0) {
-    cudaGetLastError();
+    forget_error();
     return status == cudaSuccess ? "no CUDA device" : cudaGetErrorString(status);
   }
   cudaDeviceProp properties{};
@@ -50,6 +44,7 @@ std::string unusable() {
 DeviceInfo info() {
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
+  check(cudaStreamSynchronize(Queues::get().memory()), "waiting for memory that was released");
   size_t free_bytes = 0, total_bytes = 0;
   check(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo");
   // What the pool keeps but nobody uses is free to us.
@@ -65,37 +60,59 @@ DeviceInfo info() {
 }
 
 void* allocate(size_t bytes) {
+  const cudaStream_t stream = Queues::get().memory();
   void* memory = nullptr;
-  const cudaError_t status = cudaMallocAsync(&memory, bytes, nullptr);
+  cudaError_t status = cudaMallocAsync(&memory, bytes, stream);
+  if (status == cudaErrorMemoryAllocation) {  // some may be on its way back
+    forget_error();
+    check(cudaStreamSynchronize(stream), "waiting for memory that was released");
+    status = cudaMallocAsync(&memory, bytes, stream);
+  }
   if (status == cudaErrorMemoryAllocation) {
-    cudaGetLastError();
+    forget_error();
     return nullptr;
   }
   check(status, "cudaMallocAsync");
-  check(cudaStreamSynchronize(nullptr), "cudaMallocAsync");
+  // From here on it may be used on every stream.
+  if (const cudaError_t there = cudaStreamSynchronize(stream); there != cudaSuccess) {
+    cudaFreeAsync(memory, stream);  // the error above is the one to tell
+    check(there, "cudaMallocAsync");
+  }
   return memory;
 }
 
-void release(void* memory) {
-  // In a destructor: an error here has been, or will be, reported by the op that caused it.
-  cudaDeviceSynchronize();
-  cudaFreeAsync(memory, nullptr);
-  cudaStreamSynchronize(nullptr);
+void release(void* memory) noexcept {
+  // From a destructor, which cannot throw. Memory whose last use cannot be told from a failed call is not given back; a
+  // GPU that is lost says so at every later call.
+  Queues& queues = Queues::get();
+  if (queues.follow_all() != cudaSuccess || cudaFreeAsync(memory, queues.memory()) != cudaSuccess) forget_error();
 }
 
 void* make_stream() {
-  cudaStream_t stream = nullptr;
-  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
-  return stream;
+  return Queues::get().add();
 }
 
-void destroy_stream(void* stream) {
-  cudaStreamSynchronize(stream_of(stream));
-  cudaStreamDestroy(stream_of(stream));
+void destroy_stream(void* stream) noexcept {
+  // From a destructor: an error of what was queued has been told by whoever waited for it.
+  if (cudaStreamSynchronize(stream_of(stream)) != cudaSuccess) forget_error();
+  Queues::get().remove(stream_of(stream));
 }
 
 void synchronize(void* stream) {
   check(cudaStreamSynchronize(stream_of(stream)), "waiting for the GPU");
+}
+
+bool recover(void* stream, void* second) noexcept {
+  // The first wait may tell what failed; the second one succeeds unless everything fails from now on.
+  for (int i = 0; i < 2; ++i) {
+    bool works = true;
+    for (void* one : {stream, second}) works &= cudaStreamSynchronize(stream_of(one)) == cudaSuccess;
+    if (works) break;
+    forget_error();
+    if (i == 1) return false;
+  }
+  forget_error();
+  return true;
 }
 
 void* make_event() {
@@ -104,8 +121,8 @@ void* make_event() {
   return event;
 }
 
-void destroy_event(void* event) {
-  cudaEventDestroy(static_cast<cudaEvent_t>(event));
+void destroy_event(void* event) noexcept {
+  if (cudaEventDestroy(static_cast<cudaEvent_t>(event)) != cudaSuccess) forget_error();  // from a destructor
 }
 
 void record_event(void* event, void* stream) {
@@ -118,7 +135,12 @@ void wait_event(void* event, void* stream) {
 
 void zero(void* to, size_t bytes, void* stream) {
   check(cudaMemsetAsync(to, 0, bytes, stream_of(stream)), "cudaMemset");
-  if (stream == nullptr) synchronize(nullptr);
+}
+
+void zero(void* to, size_t bytes) {
+  void* const stream = Queues::get().memory();
+  zero(to, bytes, stream);
+  synchronize(stream);
 }
 
 void copy(void* to, const void* from, size_t bytes, void* stream) {
@@ -130,33 +152,39 @@ void copy_pieces(void* to, const void* from, size_t bytes, size_t stride, size_t
         "cudaMemcpy2D");
 }
 
-void begin_recording(void* stream) {
-  check(cudaStreamBeginCapture(stream_of(stream), cudaStreamCaptureModeThreadLocal), "recording a graph");
+void begin_recording(void* stream, void* second) {
+  Queues::get().begin_recording(stream_of(stream), stream_of(second));
 }
 
-void* end_recording(void* stream) {
+void* end_recording(void* stream, void* second) {
   cudaGraph_t graph = nullptr;
-  check(cudaStreamEndCapture(stream_of(stream), &graph), "recording a graph");
+  const cudaError_t ended = cudaStreamEndCapture(stream_of(stream), &graph);  // also when it is an error
+  Queues::get().end_recording(stream_of(stream), stream_of(second));
+  check(ended, "recording a graph");
   cudaGraphExec_t executable = nullptr;
-  const cudaError_t status = cudaGraphInstantiate(&executable, graph, 0);
-  cudaGraphDestroy(graph);
-  check(status, "preparing a graph");
+  const cudaError_t prepared = cudaGraphInstantiate(&executable, graph, 0);
+  const cudaError_t destroyed = cudaGraphDestroy(graph);
+  check(prepared, "preparing a graph");
+  if (destroyed != cudaSuccess) destroy_graph(executable);
+  check(destroyed, "preparing a graph");
   return executable;
 }
 
-void abandon_recording(void* stream) {
+void abandon_recording(void* stream, void* second) noexcept {
+  // The exception that led here is the one to tell, and ending what failed is an error too.
   cudaGraph_t graph = nullptr;
   cudaStreamEndCapture(stream_of(stream), &graph);
   if (graph) cudaGraphDestroy(graph);
-  cudaGetLastError();
+  forget_error();
+  Queues::get().end_recording(stream_of(stream), stream_of(second));
 }
 
 void launch_graph(void* graph, void* stream) {
   check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), stream_of(stream)), "launching a graph");
 }
 
-void destroy_graph(void* graph) {
-  cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph));
+void destroy_graph(void* graph) noexcept {
+  if (cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph)) != cudaSuccess) forget_error();  // from a destructor
 }
 
 }  // namespace lockstep::cuda

@@ -29,9 +29,11 @@ const T* data_of(const ConstTensor& tensor) {
   return static_cast<const T*>(tensor.data);
 }
 
-// DeviceError naming the op and its tensors unless `status` is success.
+// DeviceError naming the op and its tensors unless `status` is success. The next op is not to blame: the thread's last
+// error is forgotten.
 inline void check(cudaError_t status, const char* op, std::initializer_list<ConstTensor> tensors = {}) {
   if (status == cudaSuccess) return;
+  cudaGetLastError();
   std::string shapes;
   for (const ConstTensor& tensor : tensors) shapes += (shapes.empty() ? "" : ", ") + shape_text(tensor);
   throw DeviceError({.what = "a GPU operation failed",

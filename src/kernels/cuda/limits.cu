@@ -56,8 +56,8 @@ double fastest(double seconds, Stream& stream, const std::function<void()>& laun
     check(cudaEventElapsedTime(&ms, begin, end), "timing");
     best = std::min(best, ms);
   } while (std::chrono::duration<double>(now() - start).count() < seconds);
-  cudaEventDestroy(begin);
-  cudaEventDestroy(end);
+  check(cudaEventDestroy(begin), "timing");
+  check(cudaEventDestroy(end), "timing");
   return best * 1e-3;
 }
 

@@ -121,7 +121,8 @@ std::vector<Choice> own_candidates(const Library& library, const Product& p, int
   return candidates;
 }
 
-Choice fastest(Library& library, const Product& p, int64_t bucket, Numerics numerics, cudaStream_t stream) {
+Choice fastest(Library& library, const Product& p, int64_t bucket, Stream& stream) {
+  const Numerics numerics = stream.numerics();
   Trial trial(p, bucket, library, stream);
   Choice best = plain(library, p);
   if (!trial.ready()) return best;
@@ -170,7 +171,7 @@ Choice choose_linear(Library& library, const Product& p, Stream& stream) {
   if (const auto found = known.find(key); found != known.end()) return found->second;
   // A capture cannot wait for stopwatches.
   if (is_capturing(stream)) return plain(library, p);
-  return known[key] = fastest(library, p, key.bucket, stream.numerics(), stream_of(stream));
+  return known[key] = fastest(library, p, key.bucket, stream);
 }
 
 const SmallKernel* adapted_ring(const Library& library, const Product& p, const Choice& choice,

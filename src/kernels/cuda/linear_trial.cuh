@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/graph.h"
 #include "kernels/cuda/linear_choice.h"
 
 namespace lockstep::kernels::cuda {
@@ -43,8 +44,8 @@ static __global__ void negate(bf16* to, const bf16* from, int64_t count) {
 // The product with random rows in place of the caller's, in memory of its own.
 class Trial {
  public:
-  Trial(const Product& like, int64_t rows, Library& library, cudaStream_t stream)
-      : library_(library), stream_(stream), product_(like) {
+  Trial(const Product& like, int64_t rows, Library& library, Stream& stream)
+      : library_(library), of_(stream), stream_(stream_of(stream)), product_(like) {
     while (!allocate(rows)) {
       if (rows <= 16) return;
       rows /= 2;
@@ -54,9 +55,11 @@ class Trial {
     prepare_checks();
   }
   ~Trial() {
+    // A destructor cannot throw; a GPU that is lost says so at every later call.
     if (start_) cudaEventDestroy(start_);
     if (end_) cudaEventDestroy(end_);
     if (memory_) cudaFreeAsync(memory_, stream_);
+    cudaGetLastError();
   }
   Trial(const Trial&) = delete;
   Trial& operator=(const Trial&) = delete;
@@ -110,21 +113,22 @@ class Trial {
     constexpr int kProducts = 16;
     const auto weight = static_cast<int64_t>(product_.w.rows * product_.w.cols);
     const int64_t count = static_cast<int64_t>(kWeightsBytes / sizeof(bf16)) / weight;
-    cudaGraph_t recorded = nullptr;
-    check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "linear: choosing a kernel");
-    for (int64_t i = 0; i < kProducts; ++i) {
-      Product one = product_;
-      if (count > 1) one.w = operand(weights_ + i % count * weight, product_.w.cols, product_.w.rows, product_.w.cols);
-      try_linear(library_, one, choice, stream_);
+    const auto run = [&] {
+      for (int64_t i = 0; i < kProducts; ++i) {
+        Product one = product_;
+        if (count > 1)
+          one.w = operand(weights_ + i % count * weight, product_.w.cols, product_.w.rows, product_.w.cols);
+        try_linear(library_, one, choice, stream_);
+      }
+    };
+    Graph chain;
+    bool recorded = true;
+    try {
+      chain = Graph::record(of_, run);
+    } catch (const DeviceError&) {
+      recorded = false;  // launched one by one they are slower, each of them; a choice changes no bit
     }
-    check(cudaStreamEndCapture(stream_, &recorded), "linear: choosing a kernel");
-    cudaGraphExec_t chain = nullptr;
-    const cudaError_t made = cudaGraphInstantiate(&chain, recorded, 0);
-    cudaGraphDestroy(recorded);
-    check(made, "linear: choosing a kernel");
-    const float elapsed = best_milliseconds([&] { cudaGraphLaunch(chain, stream_); }, least * kProducts);
-    cudaGraphExecDestroy(chain);
-    return elapsed / kProducts;
+    return best_milliseconds([&] { recorded ? chain.launch(of_) : run(); }, least * kProducts) / kProducts;
   }
 
   template <class F>
@@ -205,7 +209,8 @@ class Trial {
   };
 
   Library& library_;
-  cudaStream_t stream_;
+  Stream& of_;
+  cudaStream_t stream_;  // its own, or that of Stream::beside
   Product product_;
   void* memory_ = nullptr;
   void* more_[3] = {};       // of y's size

@@ -41,9 +41,11 @@ struct Staging {
     }
   }
   ~Staging() {
+    // A destructor cannot throw; a GPU that is lost says so at every later call.
     for (Piece& piece : pieces)
       if (piece.travelled) cudaEventSynchronize(piece.travelled), cudaEventDestroy(piece.travelled);
     cudaHostUnregister(memory.data());
+    cudaGetLastError();
   }
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;

@@ -1,0 +1,26 @@
+// Errors of the CUDA runtime as exceptions.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <string>
+
+#include "core/error.h"
+
+namespace lockstep::cuda {
+
+// Takes the error away from the thread: whoever asks next for the last error is not to blame for this one. An error
+// that has ended the GPU's context comes back with every call.
+inline void forget_error() {
+  cudaGetLastError();
+}
+
+inline void check(cudaError_t status, const char* what) {
+  if (status == cudaSuccess) return;
+  forget_error();
+  throw DeviceError({.what = "a CUDA call failed",
+                     .where = what,
+                     .got = std::string(cudaGetErrorName(status)) + ": " + cudaGetErrorString(status)});
+}
+
+}  // namespace lockstep::cuda

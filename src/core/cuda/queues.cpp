@@ -1,0 +1,66 @@
+#include "core/cuda/queues.h"
+
+#include <algorithm>
+
+#include "core/cuda/check.h"
+
+namespace lockstep::cuda {
+
+Queues::Queues() {
+  check(cudaStreamCreateWithFlags(&memory_, cudaStreamNonBlocking), "cudaStreamCreate");
+}
+
+Queues& Queues::get() {
+  static Queues& queues = *new Queues;  // never destroyed: Buffers of static objects go last
+  return queues;
+}
+
+Queues::Queue& Queues::find(cudaStream_t stream) {
+  return *std::ranges::find(queues_, stream, &Queue::stream);
+}
+
+cudaStream_t Queues::add() {
+  Queue added;
+  check(cudaStreamCreateWithFlags(&added.stream, cudaStreamNonBlocking), "cudaStreamCreate");
+  if (const cudaError_t status = cudaEventCreateWithFlags(&added.tail, cudaEventDisableTiming); status != cudaSuccess) {
+    cudaStreamDestroy(added.stream);  // the error above is the one to tell
+    check(status, "cudaEventCreate");
+  }
+  const std::lock_guard lock(mutex_);
+  queues_.push_back(added);
+  return added.stream;
+}
+
+void Queues::remove(cudaStream_t stream) noexcept {
+  const std::lock_guard lock(mutex_);
+  // From a destructor, which cannot throw. What fails here is a GPU that is lost, which every later call says.
+  cudaEventDestroy(find(stream).tail);
+  cudaStreamDestroy(stream);
+  std::erase_if(queues_, [&](const Queue& queue) { return queue.stream == stream; });
+  forget_error();
+}
+
+void Queues::begin_recording(cudaStream_t stream, cudaStream_t second) {
+  const std::lock_guard lock(mutex_);
+  for (const cudaStream_t one : {stream, second}) check(cudaEventRecord(find(one).tail, one), "cudaEventRecord");
+  // The mode concerns calls of this thread alone; what other threads must not do, the head of queues.h says.
+  check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "recording a graph");
+  for (const cudaStream_t one : {stream, second}) find(one).recording = true;
+}
+
+void Queues::end_recording(cudaStream_t stream, cudaStream_t second) noexcept {
+  const std::lock_guard lock(mutex_);
+  for (const cudaStream_t one : {stream, second}) find(one).recording = false;
+}
+
+cudaError_t Queues::follow_all() noexcept {
+  const std::lock_guard lock(mutex_);
+  for (const Queue& queue : queues_) {
+    if (!queue.recording)
+      if (const cudaError_t status = cudaEventRecord(queue.tail, queue.stream); status != cudaSuccess) return status;
+    if (const cudaError_t status = cudaStreamWaitEvent(memory_, queue.tail, 0); status != cudaSuccess) return status;
+  }
+  return cudaSuccess;
+}
+
+}  // namespace lockstep::cuda

@@ -1,0 +1,32 @@
+#include "rollout/step_graphs.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/error.h"
+
+namespace lockstep::rollout {
+
+const Graph* StepGraphs::find(const Key& key) const {
+  const auto found = graphs_.find(key);
+  return found == graphs_.end() ? nullptr : &found->second;
+}
+
+const Graph* StepGraphs::record(const Key& key, const std::function<Graph()>& record) {
+  if (calls_to_skip_ > 0) {
+    --calls_to_skip_;
+    return nullptr;
+  }
+  if (graphs_.size() >= kMostGraphs) clear();  // most are of adapters that are gone
+  try {
+    Graph graph = record();
+    pause_ = 0;
+    return &(graphs_[key] = std::move(graph));
+  } catch (const Error&) {
+    ++failures_;
+    calls_to_skip_ = pause_ = std::min(2 * pause_ + 1, kLongestPause);
+    return nullptr;
+  }
+}
+
+}  // namespace lockstep::rollout
