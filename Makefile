@@ -6,7 +6,7 @@ JOBS ?= $(shell nproc)
 SECONDS_EACH ?= 600
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-asan test-tsan gpu-sanitizer fuzz bench interop format lint clean
+.PHONY: help setup build demo test test-asan test-tsan gpu-sanitizer gpu-storm fuzz bench interop format lint clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -39,6 +39,10 @@ test-tsan: setup  ## The fast suite under ThreadSanitizer
 gpu-sanitizer: setup  ## The kernels' GPU tests under compute-sanitizer (TOOL=memcheck), on a GPU
 	@cmake --preset release -DLOCKSTEP_CUDA=ON && cmake --build --preset release -j $(JOBS) --target kernels_test
 	@tools/gpu_sanitizer.sh $(BUILD)/kernels_test $(or $(TOOL),memcheck)
+
+gpu-storm: setup  ## Adapters that come and go under load on a GPU, every answer checked, STORM_SECONDS=600 each
+	@cmake --preset release -DLOCKSTEP_CUDA=ON && cmake --build --preset release -j $(JOBS) --target lockstep recipes_test
+	@tools/gpu_storm.sh $(BUILD) $(or $(STORM_SECONDS),600)
 
 fuzz: setup  ## Every parser (or FUZZ="http openai") under libFuzzer with ASan and UBSan, SECONDS_EACH=600; writes a record
 	@tools/setup.sh clang

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """`lockstep serve` under a storm: clients ask through adapters while others load, replace and unload these adapters.
 
-    storm_client.py build/release/lockstep [--device cuda] [--seconds 60] [--clients 10] [--loaders 3]
+    storm_client.py build/release/lockstep [--device cuda|cpu] [--seconds 60] [--clients 10] [--loaders 3]
 
 Every answer is compared with what the version it names says when it is asked alone: text, tokens, log-probs. Prints what
 was counted; fails if an answer was wrong or missing, or if the server says that a step or a recording failed. Needs
@@ -14,6 +14,7 @@ import http.client
 import json
 import pathlib
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -181,7 +182,7 @@ def main():
             if not first:
                 sys.exit(f"storm: the server ended with {server.wait()}")
             threading.Thread(target=server.stdout.read, daemon=True).start()
-            storm = Storm(int(first.strip().rstrip("/").rsplit(":", 1)[1].split()[0]), directories)
+            storm = Storm(int(re.search(r"http://[^ ]*:(\d+)", first)[1]), directories)
             storm.rage(options.seconds, options.clients, options.loaders)
             failed = storm.failures + storm.failed_by_itself()
         finally:

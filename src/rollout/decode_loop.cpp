@@ -191,7 +191,16 @@ void DecodeLoop::run(std::span<const DecodeInput> inputs, int64_t steps, float i
     done = 1;
     graph = graphs_.record(key, [&] { return Graph::record(stream_, [&] { step(state, spans, inv_temperature); }); });
   }
-  for (; done < steps; ++done) graph ? graph->launch(stream_) : step(state, spans, inv_temperature);
+  for (; done < steps; ++done) {
+    if (graph) {
+      graph->launch(stream_);
+      continue;
+    }
+    // Kernels of a step read where the rows stand before those launched ahead of them have ended. A graph begins when
+    // all before it has; here a fill, which no kernel overlaps, stands between two steps. The counters are zero anyway.
+    zero(spans_.data(), sizeof(float), stream_);
+    step(state, spans, inv_temperature);
+  }
 
   const auto count = static_cast<size_t>(steps * rows);
   results.stride = rows;

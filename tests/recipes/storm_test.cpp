@@ -53,7 +53,9 @@ TEST_P(StormTest, ARunBesideItIsTheRunAlone) {
     std::vector<double> all;
     for (const Json& line : metrics(save)) {
       if (line.contains("eval")) all.push_back(line["accuracy"].get<double>());
-      if (line.contains("logprob_diff_max")) EXPECT_EQ(line["logprob_diff_max"].get<double>(), 0.0);
+      if (line.contains("logprob_diff_max")) {
+        EXPECT_EQ(line["logprob_diff_max"].get<double>(), 0.0);
+      }
     }
     return all;
   };

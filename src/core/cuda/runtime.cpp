@@ -61,13 +61,10 @@ DeviceInfo info() {
 
 void* allocate(size_t bytes) {
   const cudaStream_t stream = Queues::get().memory();
+  // The pool joins pieces of what has come back; of what is only on its way it would rather take more from the driver.
+  check(cudaStreamSynchronize(stream), "waiting for memory that was released");
   void* memory = nullptr;
-  cudaError_t status = cudaMallocAsync(&memory, bytes, stream);
-  if (status == cudaErrorMemoryAllocation) {  // some may be on its way back
-    forget_error();
-    check(cudaStreamSynchronize(stream), "waiting for memory that was released");
-    status = cudaMallocAsync(&memory, bytes, stream);
-  }
+  const cudaError_t status = cudaMallocAsync(&memory, bytes, stream);
   if (status == cudaErrorMemoryAllocation) {
     forget_error();
     return nullptr;

@@ -38,7 +38,6 @@ void* address_of(const char* function) {
   }
 
 FORWARD(cublasStatus_t, cublasLtCreate, (cublasLtHandle_t * handle), (handle))
-FORWARD(cublasStatus_t, cublasLtDestroy, (cublasLtHandle_t handle), (handle))
 FORWARD(const char*, cublasLtGetStatusString, (cublasStatus_t status), (status))
 FORWARD(cublasStatus_t, cublasLtMatmul,
         (cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void* alpha, const void* a,

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <mutex>
 
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/library.h"
@@ -8,21 +9,53 @@ namespace lockstep::kernels::cuda {
 namespace {
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 constexpr size_t kLeastScratchBytes = size_t{16} << 20;
+
+// cuBLASLt's handles are never destroyed: that waits for the device, which invalidates what any thread is recording
+// (core/cuda/queues.h). Those of streams that are gone serve the next ones.
+class Handles {
+ public:
+  static Handles& get() {
+    static Handles& handles = *new Handles;  // never destroyed: Streams of static objects go last
+    return handles;
+  }
+  cublasLtHandle_t take() {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!free_.empty()) {
+        const cublasLtHandle_t handle = free_.back();
+        free_.pop_back();
+        return handle;
+      }
+    }
+    cublasLtHandle_t handle = nullptr;
+    if (const cublasStatus_t status = cublasLtCreate(&handle); status != CUBLAS_STATUS_SUCCESS)
+      throw DeviceError({.what = "cuBLASLt does not start", .got = cublasLtGetStatusString(status)});
+    return handle;
+  }
+  void give(cublasLtHandle_t handle) {
+    const std::lock_guard lock(mutex_);
+    free_.push_back(handle);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<cublasLtHandle_t> free_;
+};
+
 }  // namespace
 
 Library::Library(Stream&)
     : workspace(kWorkspaceBytes, Buffer::Fill::none, Device::cuda),
       counters(2 * sizeof(uint32_t), Buffer::Fill::zero, Device::cuda) {
-  if (const cublasStatus_t status = cublasLtCreate(&blas); status != CUBLAS_STATUS_SUCCESS)
-    throw DeviceError({.what = "cuBLASLt does not start", .got = cublasLtGetStatusString(status)});
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
   multiprocessors = properties.multiProcessorCount;
   shared_limit = properties.sharedMemPerBlockOptin;
+  blas = Handles::get().take();  // last: the destructor of what was not made gives nothing back
 }
 
 Library::~Library() {
-  if (blas) cublasLtDestroy(blas);
+  Handles::get().give(blas);
 }
 
 Library& library_of(Stream& stream) {

@@ -44,8 +44,7 @@ static __global__ void negate(bf16* to, const bf16* from, int64_t count) {
 // The product with random rows in place of the caller's, in memory of its own.
 class Trial {
  public:
-  Trial(const Product& like, int64_t rows, Library& library, Stream& stream)
-      : library_(library), of_(stream), stream_(stream_of(stream)), product_(like) {
+  Trial(const Product& like, int64_t rows, Library& library, Stream& stream) : Trial(like, library, stream) {
     while (!allocate(rows)) {
       if (rows <= 16) return;
       rows /= 2;
@@ -103,6 +102,10 @@ class Trial {
   }
 
  private:
+  // The other constructor may throw: the destructor then takes back what it had.
+  Trial(const Product& like, Library& library, Stream& stream)
+      : library_(library), of_(stream), stream_(stream_of(stream)), product_(like) {}
+
   static constexpr int64_t kSmallRows = 512;
   static constexpr float kHopeless = 2;  // a first run takes longer than later ones, but not twice as long
   static constexpr size_t kWeightsBytes = size_t{128} << 20;  // more than the L2 cache holds

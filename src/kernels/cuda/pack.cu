@@ -28,7 +28,7 @@ struct Staging {
   Piece pieces[kPieces];
   int next = 0;
 
-  explicit Staging(Stream& stream) : memory(kPieces * kPieceBytes, Buffer::Fill::none) {
+  explicit Staging(Stream& stream) : Staging() {
     constexpr size_t kPage = 4096, kTouched = size_t{2} << 20;
     auto* const bytes = static_cast<std::byte*>(memory.data());
     stream.parallel(memory.bytes() / kTouched, [&](int64_t task, int) {
@@ -57,6 +57,10 @@ struct Staging {
     check(cudaEventSynchronize(piece.travelled), "copying weights");
     return piece;
   }
+
+ private:
+  // The other constructor may throw: the destructor then takes back what it had.
+  Staging() : memory(kPieces * kPieceBytes, Buffer::Fill::none) {}
 };
 
 namespace {
