@@ -19,7 +19,7 @@ bool selects(const LoraConfig& config, const Module& module, const Names& names)
   const auto& layers = config.layers_to_transform;
   return std::ranges::any_of(config.target_modules, names_it) &&
          std::ranges::none_of(config.exclude_modules, names_it) &&
-         (!layers || layers->empty() || std::ranges::count(*layers, module.layer) > 0);
+         (!layers || layers->empty() || std::ranges::count(*layers, module.layer) > 0 || is_listed(config, module));
 }
 
 }  // namespace

@@ -88,6 +88,7 @@ std::vector<bool> named_by_regex(const LoraConfig& config, const std::vector<Mod
   return named;
 }
 
+// PEFT asks for the layer only where an entry is not the module's full name.
 void keep_layers(std::vector<bool>& selected, const LoraConfig& config, const std::vector<Module>& modules) {
   if (!config.layers_to_transform || config.layers_to_transform->empty()) return;
   if (config.target_regex)
@@ -103,7 +104,8 @@ void keep_layers(std::vector<bool>& selected, const LoraConfig& config, const st
            {.what = "a layer that the model does not have",
             .got = std::to_string(*layers.begin() < 0 ? *layers.begin() : *layers.rbegin()),
             .wanted = "0 to " + std::to_string(last)});
-  for (size_t i = 0; i < modules.size(); ++i) selected[i] = selected[i] && layers.count(modules[i].layer);
+  for (size_t i = 0; i < modules.size(); ++i)
+    selected[i] = selected[i] && (layers.contains(modules[i].layer) || is_listed(config, modules[i]));
 }
 
 }  // namespace
@@ -122,6 +124,10 @@ void reject(const LoraConfig& config, const std::string& flag, const std::string
   fault.where = fault.where.empty() ? place : place + ", " + fault.where;
   if (config.file.empty()) throw ConfigError(std::move(fault));
   throw FormatError(std::move(fault));
+}
+
+bool is_listed(const LoraConfig& config, const Module& module) {
+  return std::ranges::count(config.target_modules, module.name) > 0;
 }
 
 bool names_module(const std::string& entry, const Module& module) {

@@ -16,6 +16,9 @@ namespace lockstep::lora {
 // "all-linear" (any case), "all" and "all_linear" name every module.
 bool names_module(const std::string& entry, const Module& module);
 
+// Whether the module is a target by its full name, which layers_to_transform does not limit.
+bool is_listed(const LoraConfig& config, const Module& module);
+
 // The product a leaf belongs to and its place there (q_proj 0, k_proj 1, v_proj 2); Product::o, 0 for a leaf of other
 // model families.
 std::pair<Product, int> place_of(std::string_view leaf);
@@ -24,9 +27,9 @@ std::pair<Product, int> place_of(std::string_view leaf);
 // else ConfigError at `flag`. What fault.where says already follows that place.
 [[noreturn]] void reject(const LoraConfig& config, const std::string& flag, const std::string& key, Fault fault);
 
-// selected[i] says whether modules[i] is targeted: targets minus exclusions, limited to layers_to_transform. An
-// exclusion may also name a part of the model that is never a target (lm_head, embed_tokens, norms). Rejects: an entry
-// that names nothing (with the names that exist and the nearest), no target at all.
+// selected[i] says whether modules[i] is targeted: targets minus exclusions, limited to layers_to_transform, as in
+// PEFT. An exclusion may also name a part of the model that is never a target (lm_head, embed_tokens, norms). Rejects:
+// an entry that names nothing (with the names that exist and the nearest), no target at all.
 std::vector<bool> select_modules(const LoraConfig& config, const std::vector<Module>& modules, FilePatterns& patterns);
 
 // Leaves that exclude_modules names and LoraType::fused trains all the same, because a sibling that is a target shares

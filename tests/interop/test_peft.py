@@ -5,6 +5,7 @@ import random
 import peft
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 TOLERANCE = 2e-5  # absolute, of log-probabilities around 5; both sides compute in float32
@@ -37,18 +38,25 @@ def assert_close(scored, wanted):
         assert max(abs(a - b) for a, b in zip(got, theirs)) < TOLERANCE
 
 
+# Modules chosen by name are saved by full names: PEFT must find these and no others.
+@pytest.mark.parametrize("targets", ["all-linear", "model.layers.0.self_attn.q_proj,layers.1.mlp.down_proj"],
+                         ids=["all", "names"])
 @pytest.mark.parametrize("lora_type", ["lora", "canonical_lora"])
-def test_peft_reads_our_adapter(lockstep, family, lora_type, tmp_path):
+def test_peft_reads_our_adapter(lockstep, family, lora_type, targets, tmp_path):
     model = load_base(family)
     rows = rows_for(model)
     data = tmp_path / "sft.jsonl"
     data.write_text("".join(json.dumps({**row, "loss_mask": [0] + [1] * (len(row["tokens"]) - 1)}) + "\n" for row in rows))
     lockstep("sft", "--hf-checkpoint", family, "--prompt-data", data, "--lora-rank", 4, "--lora-alpha", 8, "--lora-type",
-             lora_type, "--target-modules", "all-linear", "--lr", "2e-2", "--global-batch-size", 2, "--num-epoch", 4,
+             lora_type, "--target-modules", targets, "--lr", "2e-2", "--global-batch-size", 2, "--num-epoch", 4,
              "--save", tmp_path / "run")
     adapter = tmp_path / "run" / "iter_0000008" / "lora_adapter"
     base = peft_logprobs(model, rows)
-    adapted = peft_logprobs(peft.PeftModel.from_pretrained(model, adapter).eval(), rows)
+    model = peft.PeftModel.from_pretrained(model, adapter).eval()
+    held = {name.split(".lora_A")[0] for name in model.state_dict() if ".lora_A" in name}
+    stored = {name.split(".lora_A")[0] for name in load_file(adapter / "adapter_model.safetensors") if ".lora_A" in name}
+    assert held == stored
+    adapted = peft_logprobs(model, rows)
     moved = max(abs(a - b) for x, y in zip(base, adapted) for a, b in zip(x, y))
     assert moved > 1e-2, "the adapter must matter, or this test shows nothing"
     assert_close(lockstep.score(family, rows, tmp_path / "score", adapter), adapted)

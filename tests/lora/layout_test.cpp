@@ -271,6 +271,8 @@ bool peft_targets(const LoraConfig& config, const Module& module) {
     return false;
   };
   if (named(config.exclude_modules) || !named(config.target_modules)) return false;
+  for (const std::string& entry : config.target_modules)
+    if (entry == module.name) return true;
   const auto& layers = config.layers_to_transform;
   return !layers || layers->empty() || std::find(layers->begin(), layers->end(), module.layer) != layers->end();
 }
@@ -305,7 +307,9 @@ TEST(Layout, WhatIsSavedNamesExactlyWhatIsCovered) {
     layers.layers_to_transform = {1, 3};
     holds("layers", layers, true);
     layers.target_modules = {"layers.1.self_attn.q_proj", "layers.2.self_attn.q_proj"};
-    holds("full names in layers", layers, false);
+    holds("suffixes in layers", layers, false);
+    layers.target_modules = {"model.layers.0.self_attn.q_proj", "down_proj"};
+    holds("a full name beside layers", layers, false);
     LoraConfig excluding = config({"all-linear"});
     excluding.exclude_modules = {"o_proj", "model.layers.3.mlp.down_proj", "lm_head"};
     holds("exclusions", excluding, true);
@@ -339,6 +343,9 @@ TEST(Layout, LayersToTransform) {
   const auto layout = resolve_layout(config, tiny_modules());
   EXPECT_EQ(module_names(*layout), Names{"model.layers.1.self_attn.q_proj"});
   EXPECT_EQ(layout->first_layer, 1);
+  config.target_modules = {"model.layers.0.mlp.up_proj", "q_proj"};  // a full name is not limited
+  EXPECT_EQ(module_names(*resolve_layout(config, tiny_modules())),
+            (Names{"model.layers.0.mlp.up_proj", "model.layers.1.self_attn.q_proj"}));
   config.layers_to_transform = std::vector<int64_t>{2};
   EXPECT_NE(config_error(config).find("layers_to_transform"), std::string::npos);
   config.layers_to_transform = std::vector<int64_t>{0};
