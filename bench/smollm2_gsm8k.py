@@ -67,7 +67,7 @@ answer = lockstep("generate", "--hf-checkpoint", options.model, "--prompt", prom
 
 train = write("train.jsonl", [{"prompt": chat(row["question"]), "label": row["answer"]} for row in rows])
 lockstep("train", "--hf-checkpoint", options.model, "--prompt-data", train, "--input-key", "prompt", "--label-key", "label",
-         "--rm-type", "math", "--num-rollout", 3, "--rollout-batch-size", 4, "--n-samples-per-prompt", 8,
+         "--rm-type", "number", "--num-rollout", 3, "--rollout-batch-size", 4, "--n-samples-per-prompt", 8,
          "--rollout-max-response-len", 128, "--global-batch-size", 32, "--lora-rank", 16, "--target-modules", "all-linear",
          "--lr", "1e-4", "--use-kl-loss", "--save", work / "run")
 steps = [json.loads(line) for line in (work / "run" / "metrics.jsonl").read_text().splitlines()]

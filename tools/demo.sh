@@ -6,7 +6,7 @@ model=models/arith
 run=build/demo
 rm -rf "$run"
 evaluate=("$lockstep" eval --hf-checkpoint "$model" --prompt-data "$model/test.jsonl" --input-key prompt --label-key label
-          --rm-type math --max-tokens 24)
+          --rm-type number --max-tokens 24)
 # Prints what `lockstep eval` says and keeps its accuracies, greedy and sampled, in $accuracies.
 measure() {
   local text; text=$("${evaluate[@]}" "$@"); echo "$text"
@@ -16,7 +16,7 @@ echo "== before: 500 held-out sums"
 measure
 echo "== GRPO-LoRA"
 "$lockstep" train --hf-checkpoint "$model" --prompt-data "$model/train.jsonl" --input-key prompt --label-key label \
-  --rm-type math --num-rollout 80 --rollout-batch-size 32 --n-samples-per-prompt 8 --rollout-max-response-len 24 \
+  --rm-type number --num-rollout 80 --rollout-batch-size 32 --n-samples-per-prompt 8 --rollout-max-response-len 24 \
   --global-batch-size 256 --advantage-estimator grpo --rollout-shuffle --lr 2e-3 --lora-rank 8 --lora-alpha 16 \
   --target-modules all-linear --save "$run"
 echo "== after"

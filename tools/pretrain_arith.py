@@ -143,7 +143,7 @@ def make_tokenizer(seed, held_out):
 # ---- measuring -------------------------------------------------------------------------------------------------------
 
 def final_number(text):
-    """The product's `math` reward, short: what follows the last '####', else the last number."""
+    """The product's `number` reward, short: what follows the last '####', else the last number."""
     if "####" in text:
         text = text.rsplit("####", 1)[1]
     numbers = "".join(c if c.isdigit() else " " for c in text).split()

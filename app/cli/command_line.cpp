@@ -106,6 +106,8 @@ constexpr Command kCommands[] = {
      [](const Values& args, Screen& screen) { server::run_serve(parse_serve(args), report_control(screen)); }},
     {"eval", "accuracy on questions with known answers", eval_help,
      [](const Values& args, Screen& screen) { recipes::run_eval(parse_eval(args), report_control(screen)); }},
+    {"reward", "rewards of given responses, as training would give them", reward_help,
+     [](const Values& args, Screen& screen) { recipes::run_reward(parse_reward(args), query_control(screen)); }},
     {"inspect", "what an adapter, save or model directory or a data set holds", inspect_help,
      [](const Values& args, Screen& screen) { recipes::run_inspect(parse_inspect(args), report_control(screen)); }},
     {"tokenize", "ids, spans and spellings of a text's tokens", tokenize_help,

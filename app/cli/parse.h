@@ -29,6 +29,7 @@ recipes::ScoreOptions parse_score(const Values& args);
 recipes::GenerateOptions parse_generate(const Values& args);
 recipes::GenerateOptions parse_chat(const Values& args);  // generate --interactive
 recipes::EvalOptions parse_eval(const Values& args);
+recipes::RewardOptions parse_reward(const Values& args);
 recipes::TokenizeOptions parse_tokenize(const Values& args);
 recipes::DetokenizeOptions parse_detokenize(const Values& args);
 recipes::RenderOptions parse_render(const Values& args);
@@ -43,6 +44,7 @@ std::string score_help();
 std::string generate_help();
 std::string chat_help();
 std::string eval_help();
+std::string reward_help();
 std::string tokenize_help();
 std::string detokenize_help();
 std::string render_help();

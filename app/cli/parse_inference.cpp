@@ -40,7 +40,8 @@ FlagSet eval_flags(recipes::EvalOptions& o) {
             {adapter_path_flag(o.adapter_path, "evaluate with this adapter"),
              {"--input-key", "KEY", text(o.input_key), "key of the prompt"},
              {"--label-key", "KEY", text(o.label_key), "key of the right answer"},
-             reward_flag(o.reward, "math"),
+             reward_flag(o.reward.type, "number"),
+             math_tolerance_flag(o.reward.math_tolerance),
              {"--temperature", "T...", numbers(o.temperatures, 0, 100), "one accuracy for each; 0: greedy"},
              {"--n", "N", number(o.n, 1, 65536), "samples of each prompt at temperatures above 0"},
              {"--max-tokens", "N", number(o.max_tokens, 1, 10'000'000), "most new tokens"},
@@ -120,7 +121,8 @@ recipes::ScoreOptions parse_score(const Values& args) {
 
 recipes::EvalOptions parse_eval(const Values& args) {
   recipes::EvalOptions options;
-  parse(args, eval_flags(options), {"--hf-checkpoint", "--prompt-data"});
+  const Classified given = parse(args, eval_flags(options), {"--hf-checkpoint", "--prompt-data"});
+  check_reward(options.reward, given);
   return options;
 }
 
@@ -152,7 +154,7 @@ std::string eval_help() {
   recipes::EvalOptions options;
   return eval_flags(options).help(
       "eval", "Accuracy on questions with known answers.",
-      "Example:\n  lockstep eval --hf-checkpoint models/arith --prompt-data models/arith/test.jsonl");
+      "Example:\n  lockstep eval --hf-checkpoint models/arith --prompt-data models/arith/test.jsonl --rm-type number");
 }
 
 std::string bench_help() {

@@ -84,15 +84,22 @@ std::vector<Flag> chat_flags(recipes::ChatOptions& chat) {
           {"--tool-key", "KEY", text(chat.tool_key), "key of a row's tools: JSON schemas for the template"}};
 }
 
-Flag reward_flag(recipes::RewardType& reward, std::string_view shown) {
-  const auto set = [&reward](const std::string& name) {
-    reward = name == "math" ? recipes::RewardType::math : recipes::RewardType::exact;
+Flag reward_flag(recipes::RewardType& type, std::string_view shown) {
+  using recipes::RewardType;
+  const auto set = [&type](const std::string& name) {
+    for (const RewardType known : {RewardType::math, RewardType::number, RewardType::exact})
+      if (name == recipes::reward_name(known)) type = known;
   };
   return {"--rm-type", "NAME",
-          choice("math|exact", shown, set,
+          choice("math|number|exact", shown, set,
                  "deepscaler|dapo|f1|gpqa|gemma_math|ifbench|random|deterministic_random|remote_rm|boxed_math|boxed_f1|"
                  "boxed_gpqa|boxed_dapo|boxed_deepscaler"),
-          "reward: math (last boxed answer or number) | exact (the whole text)"};
+          "reward: math (LaTeX in the last \\boxed{}) | number (last boxed answer or number) | exact (the whole text)"};
+}
+
+Flag math_tolerance_flag(double& tolerance) {
+  return {"--math-tolerance", "X", number(tolerance, 0, kBelowOne),
+          "of --rm-type math: difference allowed between two numbers, relative to the label's (0: 0.333 is not 1/3)"};
 }
 
 std::vector<Flag> required_lora_flags(AdapterOptions& adapter) {
@@ -288,6 +295,13 @@ void check_evaluation(const std::vector<recipes::EvalSet>& sets, int64_t interva
 void check_save(const SaveOptions& save, const Classified& given) {
   if (save.save.empty() && given.given("--save-interval") != nullptr)
     throw ConfigError({.what = "--save-interval needs --save", .where = "--save-interval", .attempt = "--save DIR"});
+}
+
+void check_reward(const recipes::RewardRule& reward, const Classified& given) {
+  if (given.given("--math-tolerance") != nullptr && reward.type != recipes::RewardType::math)
+    throw ConfigError({.what = "--math-tolerance needs --rm-type math",
+                       .where = "--math-tolerance",
+                       .got = std::string("--rm-type ") + recipes::reward_name(reward.type)});
 }
 
 void check_scripts(const Classified& given, std::vector<std::string>& notes) {

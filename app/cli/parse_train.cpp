@@ -14,7 +14,7 @@ namespace {
 constexpr const char* kExample =
     "  lockstep train --hf-checkpoint models/arith --prompt-data models/arith/train.jsonl --input-key prompt "
     "--label-key label \\\n"
-    "    --rm-type math --num-rollout 30 --rollout-batch-size 16 --n-samples-per-prompt 8 --rollout-max-response-len "
+    "    --rm-type number --num-rollout 30 --rollout-batch-size 16 --n-samples-per-prompt 8 --rollout-max-response-len "
     "16 \\\n"
     "    --lora-rank 8 --target-modules all-linear --lr 1e-3 --save run --save-interval 10";
 
@@ -25,7 +25,7 @@ std::vector<Flag> required_flags(TrainForm& form) {
       {"--prompt-data", "FILE", text(o.prompt_data),
        "one prompt a row: JSON Lines, JSON or Parquet (FILE@[0:100] for a part)"},
       {"--label-key", "KEY", text(o.label_key), "key of the right answer"},
-      reward_flag(o.reward, ""),
+      reward_flag(o.reward.type, ""),
       {"--rollout-batch-size", "N", number(o.rollout_batch_size, 1, 1'000'000), "prompts per rollout"},
       {"--num-rollout", "N", number(o.num_rollout, 1, kMany), "rollouts of the run (or --num-epoch)"}};
   for (Flag& flag : required_lora_flags(o.adapter)) flags.push_back(std::move(flag));
@@ -69,7 +69,8 @@ std::vector<Flag> algorithm_flags(TrainForm& form) {
       {"--kl-coef", "X", number(o.kl_reward_coef, 0, 1000), "KL to the base in the reward"},
       {"--calculate-per-token-loss", "", toggle(o.training.per_token_loss), "mean over all tokens (of sample means)"},
       {"--disable-grpo-std-normalization", "", toggle(o.normalize_std, false), "do not divide by the group's spread"},
-      {"--disable-rewards-normalization", "", toggle(o.normalize_rewards, false), "do not subtract the group's mean"}};
+      {"--disable-rewards-normalization", "", toggle(o.normalize_rewards, false), "do not subtract the group's mean"},
+      math_tolerance_flag(o.reward.math_tolerance)};
 }
 
 std::vector<Flag> evaluation_flags(TrainForm& form) {
@@ -115,6 +116,10 @@ void check_algorithm(TrainForm& form, std::vector<std::string>& notes) {
                        .attempt = "keep one: KL in the reward or KL in the loss"});
   if (o.loss.kl_coef != 0 && !o.use_kl_loss)
     notes.push_back(fmt::format("--kl-loss-coef {}: not used without --use-kl-loss", shown_number(o.loss.kl_coef)));
+  if (o.reward.type == recipes::RewardType::math)
+    notes.push_back(
+        "--rm-type math: answers are compared exactly, without an algebra system; docs/rewards.md lists the verdicts "
+        "that differ from slime's and miles'");
   if (o.n_samples == 1) {
     o.normalize_std = false;
     notes.push_back("--n-samples-per-prompt 1: a group of one has no spread, rewards are not divided by it");
@@ -197,6 +202,7 @@ TrainingCommand<recipes::RlOptions> parse_train(const Values& args) {
   check_adapter(form.options.adapter, given);
   check_schedule(form.options.optimizer, given);
   check_save(form.options.save, given);
+  check_reward(form.options.reward, given);
   check_scripts(given, given.notes);
   note_exclusions(form.options.adapter.config, given.notes);
   check_algorithm(form, given.notes);

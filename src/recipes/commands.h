@@ -21,6 +21,8 @@ void plan_rl(const RlOptions& options, const std::vector<std::string>& notes, co
 
 void run_score(const ScoreOptions& options, const Control& control);
 void run_generate(const GenerateOptions& options, const Control& control);
+// Grades responses that are there already; each row is written with its `reward` (null: unknown).
+void run_reward(const RewardOptions& options, const Control& control);
 void run_eval(const EvalOptions& options, const Control& control);
 // An adapter directory, a save directory, a model directory, or a data set: its columns and first rows, one JSON object
 // a line.

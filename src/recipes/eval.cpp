@@ -17,6 +17,7 @@ void run_eval(const EvalOptions& options, const Control& control) {
   const PromptSet prompts = read_prompts({.path = options.prompt_data,
                                           .input_key = options.input_key,
                                           .label_key = options.label_key,
+                                          .reward = options.reward,
                                           .max_length = base.config.max_positions - 1,
                                           .chat = PromptRenderer(base.path.string(), options.chat)},
                                          tokenizer);

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <limits>
 
-#include "recipes/reward.h"
-
 namespace lockstep::recipes {
 
 std::string response_text(const text::Tokenizer& tokenizer, std::span<const int32_t> tokens,
@@ -31,7 +29,7 @@ EvalResult evaluate(rollout::Engine& engine, int64_t version, const text::Tokeni
     EvalExample example{.prompt = request.prompts->texts[prompt],
                         .response = response_text(tokenizer, sample.tokens, request.sampling.stop_token_ids),
                         .label = request.prompts->labels[prompt]};
-    example.reward = reward(request.reward, example.response, example.label);
+    example.reward = grade(request.reward, example.response, example.label).value();  // read_prompts checked the label
     result.accuracy += example.reward;
     result.response_len += static_cast<double>(sample.tokens.size());
     if (sample.index == 0 && sample.prompt < request.num_examples) result.examples.push_back(std::move(example));

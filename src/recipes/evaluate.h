@@ -25,7 +25,7 @@ struct EvalRequest {
   const PromptSet* prompts = nullptr;
   rollout::SamplingParams sampling;
   int64_t samples = 1;
-  RewardType reward = RewardType::math;
+  RewardRule reward;
   int64_t num_examples = 3;
 };
 

@@ -1,5 +1,7 @@
 #include "recipes/prompts.h"
 
+#include <fmt/format.h>
+
 #include <span>
 
 #include "core/hash.h"
@@ -7,6 +9,17 @@
 namespace lockstep::recipes {
 
 namespace {
+
+std::string read_label(const text::Dataset& data, const text::Row& row, const PromptSource& source) {
+  if (source.label_key.empty()) return "";
+  std::string label = text::label_field(data, row, source.label_key);
+  if (!is_gradable(source.reward, label))
+    throw DataError({.what = "the label has no answer to compare with",
+                     .where = data.where(row),
+                     .got = fmt::format("\"{}\": \"{}\"", source.label_key, label),
+                     .wanted = "a text, or one in \\boxed{} or behind ####"});
+  return label;
+}
 
 void add_row(PromptSet& set, const text::Dataset& data, const text::Row& row, const PromptSource& source,
              const text::Tokenizer& tokenizer) {
@@ -18,7 +31,7 @@ void add_row(PromptSet& set, const text::Dataset& data, const text::Row& row, co
     ++set.dropped;
     return;
   }
-  set.labels.push_back(source.label_key.empty() ? "" : text::label_field(data, row, source.label_key));
+  set.labels.push_back(read_label(data, row, source));
   set.prompts.push_back({.tokens = std::move(tokens), .row = static_cast<uint32_t>(row.number)});
   set.texts.push_back(std::move(prompt));
 }

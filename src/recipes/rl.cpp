@@ -8,7 +8,6 @@
 #include "recipes/commands.h"
 #include "recipes/data_order.h"
 #include "recipes/evaluate.h"
-#include "recipes/reward.h"
 #include "recipes/rl_datum.h"
 #include "recipes/steps.h"
 #include "sync/publisher.h"
@@ -86,6 +85,7 @@ class RlRun {
     return read_prompts({.path = path,
                          .input_key = input_key,
                          .label_key = label_key,
+                         .reward = options_.reward,
                          .max_length = limit,
                          .chat = PromptRenderer(base_.path.string(), options_.chat),
                          .max_bad_rows = options_.max_bad_rows},
@@ -155,8 +155,8 @@ class RlRun {
     std::vector<float> rewards;
     for (const rollout::Sample& sample : samples) {
       const auto row = static_cast<size_t>(rows[static_cast<size_t>(sample.prompt)]);
-      rewards.push_back(reward(options_.reward, response_text(tokenizer_, sample.tokens, sampling_.stop_token_ids),
-                               prompts_.labels[row]));
+      const std::string response = response_text(tokenizer_, sample.tokens, sampling_.stop_token_ids);
+      rewards.push_back(grade(options_.reward, response, prompts_.labels[row]).value());  // read() checked the label
       result.reward += rewards.back();
       result.response_len += static_cast<double>(sample.tokens.size());
     }

@@ -22,7 +22,7 @@ inline Values words(const std::string& text) {
 // The least that `train` and `sft` need, then `more`.
 inline Values train_args(const std::string& more = "") {
   return words(
-      "--hf-checkpoint M --prompt-data d.jsonl --label-key label --rm-type math --rollout-batch-size 8 --num-rollout 3 "
+      "--hf-checkpoint M --prompt-data d.jsonl --label-key label --rm-type number --rollout-batch-size 8 --num-rollout 3 "
       "--lora-rank 8 --target-modules all-linear " +
       more);
 }

@@ -107,7 +107,7 @@ TEST(NotAvailableYet, OneErrorNamesAll) {
 
 TEST(NotAvailableYet, IsNotWhatNobodyKnows) {
   rejects("--advantage-estimator foo", {"bad value of --advantage-estimator", "foo"});
-  rejects("--rm-type foo", {"bad value of --rm-type", "foo", "math, exact"});
+  rejects("--rm-type foo", {"bad value of --rm-type", "foo", "math, number, exact"});
   rejects("--device tpu", {"bad value of --device"});
 }
 

@@ -224,12 +224,48 @@ TEST(Eval, FlagsAndRules) {
   const auto told =
       parse_eval(words("--hf-checkpoint M --prompt-data d --temperature 0.5 --rm-type exact --n 3 --num-examples 0"));
   EXPECT_EQ(told.temperatures, std::vector<float>{0.5f});
-  EXPECT_EQ(told.reward, recipes::RewardType::exact);
+  EXPECT_EQ(told.reward.type, recipes::RewardType::exact);
   EXPECT_EQ(told.n, 3);
   EXPECT_EQ(told.num_examples, 0);
   expect_error<ConfigError>([] { parse_eval(words("--hf-checkpoint M")); }, {"missing: --prompt-data"});
   expect_error<ConfigError>([] { parse_eval(words("--hf-checkpoint M --prompt-data d --rm-type f1")); },
                             {"not available yet: --rm-type f1"});
+  EXPECT_EQ(plain.reward.type, recipes::RewardType::number);
+}
+
+TEST(Reward, FlagsAndRules) {
+  const auto plain = parse_reward(words("--rm-type math --input a.jsonl"));
+  EXPECT_EQ(plain.reward.type, recipes::RewardType::math);
+  EXPECT_EQ(plain.reward.math_tolerance, 0);
+  EXPECT_EQ(plain.response_key, "completion");
+  EXPECT_EQ(plain.label_key, "label");
+  EXPECT_EQ(plain.output, "");
+  const auto told = parse_reward(words(
+      "--rm-type math --math-tolerance 1e-4 --input a --output b --response-key r --label-key l --max-bad-rows 3"));
+  EXPECT_EQ(told.reward.math_tolerance, 1e-4);
+  EXPECT_EQ(told.output, "b");
+  EXPECT_EQ(told.response_key, "r");
+  EXPECT_EQ(told.label_key, "l");
+  EXPECT_EQ(told.max_bad_rows, 3);
+  const auto rejected = [](const std::string& args, std::initializer_list<const char*> parts) {
+    expect_error<ConfigError>([&] { parse_reward(words(args)); }, parts);
+  };
+  rejected("--input a", {"missing: --rm-type"});
+  rejected("--rm-type math", {"missing: --input"});
+  rejected("--rm-type foo --input a", {"bad value of --rm-type", "foo", "math, number, exact"});
+  for (const char* later : {"deepscaler", "dapo", "f1", "gpqa", "ifbench", "gemma_math", "random", "remote_rm",
+                            "deterministic_random", "boxed_math", "boxed_f1"})
+    rejected(std::string("--rm-type ") + later + " --input a",
+             {(std::string("not available yet: --rm-type ") + later).c_str()});
+  rejected("--rm-type number --math-tolerance 0.1 --input a", {"--math-tolerance needs --rm-type math", "number"});
+  rejected("--rm-type math --math-tolerance 1 --input a", {"--math-tolerance", "below 1"});
+}
+
+TEST(Reward, HelpTeachesByExample) {
+  const std::string help = reward_help();
+  for (const char* part : {"--rm-type NAME", "--response-key KEY=completion", "--label-key KEY=label", "\\boxed{}",
+                           "lockstep reward --rm-type math --input answers.jsonl", "docs/rewards.md"})
+    EXPECT_NE(help.find(part), std::string::npos) << part << "\n" << help;
 }
 
 TEST(Bench, Flags) {

@@ -38,19 +38,30 @@ Outcome run_program(const testing::TempDirectory& dir, const std::string& args, 
 const std::string kModel = LOCKSTEP_SOURCE_DIR "/models/arith";
 const std::string kTrain =
     "train --hf-checkpoint " + kModel + " --prompt-data " + kModel +
-    "/train.jsonl --input-key prompt --label-key label --rm-type math --rollout-batch-size 8 "
+    "/train.jsonl --input-key prompt --label-key label --rm-type number --rollout-batch-size 8 "
     "--n-samples-per-prompt 4 --rollout-max-response-len 16 --lora-rank 8 --target-modules all-linear --device cpu ";
 
 TEST(Process, HelpGoesToStdout) {
   const testing::TempDirectory dir;
-  for (const char* args :
-       {"--help", "train --help", "sft -h", "score --help", "generate --help", "chat --help", "eval --help",
-        "inspect --help", "render --help", "bench --help", "serve --help", "train --nonsense --help"}) {
+  for (const char* args : {"--help", "train --help", "sft -h", "score --help", "generate --help", "chat --help",
+                           "eval --help", "reward --help", "inspect --help", "render --help", "bench --help",
+                           "serve --help", "train --nonsense --help"}) {
     const Outcome outcome = run_program(dir, args);
     EXPECT_EQ(outcome.code, 0) << args;
     EXPECT_NE(outcome.out.find("Usage: lockstep"), std::string::npos) << args;
     EXPECT_EQ(outcome.err, "") << args;
   }
+}
+
+TEST(Process, RewardGradesAFile) {
+  const testing::TempDirectory dir;
+  const std::string labels =
+      " --input " + kModel + "/test.jsonl@[0:20] --response-key label --output " + (dir / "o").string();
+  const Outcome numbers = run_program(dir, "reward --rm-type number" + labels);
+  EXPECT_EQ(numbers.out, "reward 1.0000, mean of 20 rows\n");
+  EXPECT_NE(numbers.err.find("graded  20 rows by number"), std::string::npos) << numbers.err;
+  EXPECT_EQ(run_program(dir, "reward --rm-type math" + labels).out, "reward 0.0000, mean of 20 rows\n");
+  EXPECT_EQ(run_program(dir, "reward --rm-type dapo" + labels).code, 2);
 }
 
 TEST(Process, VersionIsTheProjects) {

@@ -48,7 +48,7 @@ TEST(Scripts, Gsm8kLaunchBecomesOptions) {
   EXPECT_EQ(o.input_key, "messages");
   EXPECT_EQ(o.label_key, "label");
   EXPECT_TRUE(o.shuffle);
-  EXPECT_EQ(o.reward, recipes::RewardType::math);
+  EXPECT_EQ(o.reward.type, recipes::RewardType::math);
   EXPECT_EQ(o.num_rollout, 100);
   EXPECT_EQ(o.rollout_batch_size, 32);
   EXPECT_EQ(o.n_samples, 8);
@@ -151,7 +151,7 @@ TEST(Scripts, DapoLaunchRunsWithoutThem) {
     else
       args.push_back(word);
   const auto command = parse_train(args);
-  EXPECT_EQ(command.options.reward, recipes::RewardType::math);
+  EXPECT_EQ(command.options.reward.type, recipes::RewardType::math);
   EXPECT_EQ(command.options.training.recompute, recipes::Recompute::full);
   EXPECT_EQ(command.options.training.global_batch_size, 128);
 }

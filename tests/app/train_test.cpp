@@ -99,7 +99,7 @@ TEST(Train, EveryFlagReachesItsOption) {
   EXPECT_EQ(o.training.recompute, recipes::Recompute::full);
   EXPECT_EQ(o.eval_input_key, "q");
   EXPECT_EQ(o.eval_label_key, "a");
-  EXPECT_EQ(o.reward, recipes::RewardType::exact);
+  EXPECT_EQ(o.reward.type, recipes::RewardType::exact);
 }
 
 TEST(Train, OneErrorNamesWhatIsMissing) {
@@ -130,6 +130,10 @@ TEST(Train, KlRules) {
   rejects("--kl-coef 0.1 --use-kl-loss --kl-loss-coef 0.1", {"--kl-coef and --kl-loss-coef"});
   EXPECT_EQ(train("--kl-coef 0.1 --kl-loss-coef 0.0").kl_reward_coef, 0.1);
   EXPECT_TRUE(notes_contain("--kl-loss-coef 0.1", "not used without --use-kl-loss"));
+  EXPECT_TRUE(notes_contain("--rm-type math", "differ from slime's and miles'"));
+  EXPECT_FALSE(notes_contain("--rm-type number", "--rm-type"));
+  EXPECT_EQ(train("--rm-type math --math-tolerance 1e-3").reward.math_tolerance, 1e-3);
+  rejects("--math-tolerance 1e-3", {"--math-tolerance needs --rm-type math"});
   rejects("--eps-clip-c 1", {"--eps-clip-c", "above 1"});
 }
 

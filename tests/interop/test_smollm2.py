@@ -43,7 +43,7 @@ def test_grpo_steps(lockstep, smollm2, tmp_path):
     data = tmp_path / "rows.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     lockstep("train", "--hf-checkpoint", smollm2, "--prompt-data", data, "--input-key", "prompt", "--label-key", "label",
-             "--rm-type", "math", "--num-rollout", 2, "--rollout-batch-size", 2, "--n-samples-per-prompt", 4,
+             "--rm-type", "number", "--num-rollout", 2, "--rollout-batch-size", 2, "--n-samples-per-prompt", 4,
              "--rollout-max-response-len", 24, "--global-batch-size", 8, "--lora-rank", 8, "--target-modules", "all-linear",
              "--lr", "1e-4", "--save", tmp_path / "run")
     steps = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]

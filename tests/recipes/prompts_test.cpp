@@ -42,6 +42,28 @@ TEST_F(Prompts, LabelsMayBeNumbers) {
   EXPECT_EQ(tokenizer_.decode(set.prompts[1].tokens), "2+2=");
 }
 
+TEST_F(Prompts, NumbersInLabelsAreAsWritten) {
+  const PromptSet set = read(
+      "{\"prompt\": \"a\", \"label\": 3.50}\n{\"prompt\": \"b\", \"label\": 1e6}\n{\"prompt\": \"c\", \"label\": "
+      "0.1000000000000000055}\n");
+  EXPECT_EQ(set.labels, (std::vector<std::string>{"3.50", "1e6", "0.1000000000000000055"}));
+}
+
+TEST_F(Prompts, LabelsWithoutAnAnswerAreBadRows) {
+  for (const char* label : {"", " ", "\\\\boxed{}", "\\\\boxed{7", "so\\n####"})
+    for (const RewardType type : {RewardType::math, RewardType::number, RewardType::exact}) {
+      source_.reward.type = type;
+      const std::string rows = std::string("{\"prompt\": \"1+1=\", \"label\": \"") + label + "\"}\n";
+      if (type == RewardType::exact)
+        EXPECT_EQ(read(rows).labels.size(), 1u);
+      else
+        EXPECT_NE(error(rows).find("rows.jsonl line 1"), std::string::npos) << label;
+    }
+  source_.reward.type = RewardType::math;
+  source_.max_bad_rows = 1;
+  EXPECT_EQ(read("{\"prompt\": \"1\", \"label\": \"\"}\n{\"prompt\": \"2\", \"label\": \"3\"}\n").bad_rows.size(), 1u);
+}
+
 TEST_F(Prompts, ErrorsNameFileLineAndKey) {
   EXPECT_NE(error("{\"prompt\": \"1+1=\", \"label\": 2}\n{\"prompt\": [{\"role\": \"user\", \"content\": \"x\"}], "
                   "\"label\": 1}\n")
