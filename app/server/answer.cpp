@@ -17,7 +17,7 @@ using recipes::GeneratedToken, recipes::GenerationUpdate;
 namespace {
 
 std::string version_json(int64_t version) {
-  return version == rollout::Engine::kBase ? "null" : fmt::format("{}", version);
+  return version == lora::PolicyId::kBase ? "null" : fmt::format("{}", version);
 }
 
 }  // namespace

@@ -54,7 +54,7 @@ struct Choice {
   std::string content = {};            // all of the text so far, where the answer is told at its end
   std::vector<int32_t> tokens = {};    // likewise
   std::vector<int64_t> versions = {};  // likewise
-  int64_t version = -1;                // the newest that made a token; rollout::Engine::kBase: the base
+  int64_t version = -1;                // the newest that made a token; lora::PolicyId::kBase: the base
   bool begun = false, finished = false;
   const char* finish_reason = nullptr;  // "stop", "length", "abort"
   std::string matched = "null";         // JSON: the stop string or token that ended it

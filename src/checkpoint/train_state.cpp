@@ -1,8 +1,12 @@
 #include "checkpoint/train_state.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <charconv>
+#include <set>
+#include <utility>
 
 #include "checkpoint/file_hash.h"
 #include "core/error.h"
@@ -17,12 +21,58 @@ constexpr const char* kBestFile = "best_checkpointed_iteration.txt";
 constexpr const char* kTensorFile = "train_state.safetensors";
 constexpr const char* kOwnHash = "state_sha256";  // of train_state.json without this key
 
-std::string in_adapter(const char* file) {
-  return std::string(kAdapterDirectory) + "/" + file;
+const std::string kPolicies = "policies/";
+
+// In an iteration's directory.
+std::string policy_directory(const std::string& name) {
+  return name == lora::kActor ? kAdapterDirectory : kPolicies + name;
 }
-// Those that every build has hashed, then the others.
-const std::string kAlwaysHashed[] = {in_adapter(kAdapterWeightsFile), kTensorFile};
-const std::string kHashed[] = {in_adapter(kAdapterConfigFile), in_adapter(kAdapterMetadataFile), kAdapterMetadataFile};
+// Every build has hashed it, and the other files of a policy not from the beginning.
+std::string weights_file(const std::string& policy) {
+  return policy_directory(policy) + "/" + kAdapterWeightsFile;
+}
+std::vector<std::string> other_files(const std::string& policy) {
+  const std::string directory = policy_directory(policy) + "/";
+  std::vector<std::string> files = {directory + kAdapterConfigFile, directory + kAdapterMetadataFile};
+  if (policy == lora::kActor) files.emplace_back(kAdapterMetadataFile);
+  return files;
+}
+
+bool can_name_a_directory(const std::string& name) {
+  const auto plain = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' ||
+           c == '-';
+  };
+  return !name.empty() && name.front() != '.' && std::ranges::all_of(name, plain);
+}
+
+void check_names(const std::vector<SavedPolicy>& policies) {
+  std::set<std::string> names;
+  for (const SavedPolicy& policy : policies)
+    if (!can_name_a_directory(policy.name) || !names.insert(policy.name).second)
+      throw ConfigError({.what = "a checkpoint cannot have a policy of this name",
+                         .where = "policies",
+                         .got = policy.name,
+                         .wanted = "letters, digits, '.', '_' and '-', each name once"});
+  if (!names.contains(lora::kActor))
+    throw ConfigError(
+        {.what = "a checkpoint needs the policy that is trained", .where = "policies", .wanted = lora::kActor});
+}
+
+// The policies whose weights are among these files. FormatError for one that is no policy's.
+std::set<std::string> policies_among(const JsonObject& files, const std::string& where) {
+  const std::string suffix = std::string("/") + kAdapterWeightsFile;
+  std::set<std::string> policies = {lora::kActor};
+  for (const auto& [file, hash] : files.json().items()) {
+    if (!file.ends_with(suffix) || file == weights_file(lora::kActor)) continue;
+    const std::string directory = file.substr(0, file.size() - suffix.size());
+    const std::string name = directory.starts_with(kPolicies) ? directory.substr(kPolicies.size()) : "";
+    if (!can_name_a_directory(name) || name == lora::kActor)
+      throw FormatError({.what = "the checkpoint names a file that is no policy's", .where = where, .got = file});
+    policies.insert(name);
+  }
+  return policies;
+}
 
 std::string text_sha256(std::string_view text) {
   Sha256 hash;
@@ -54,29 +104,37 @@ void require_hash(const fs::Path& file, const std::string& got, const std::strin
                        .attempt = "another iteration of the same run"});
 }
 
-// Reads train_state.json and holds every file of the iteration against its hash.
-Json checked_state(const fs::Path& directory, std::vector<std::string>& unchecked) {
+// train_state.json, after every file of the iteration was held against its hash.
+struct CheckedState {
+  Json json;
+  std::set<std::string> policies;
+  std::vector<std::string> unchecked;
+};
+CheckedState checked_state(const fs::Path& directory) {
   const fs::Path file = directory / kTrainStateFile;
-  Json json = read_json(file.string());
-  const JsonObject state(json, file.string());
+  CheckedState checked{.json = read_json(file.string()), .policies = {}, .unchecked = {}};
+  const JsonObject state(checked.json, file.string());
   const JsonObject hashes = state.object("sha256");
   const auto check = [&](const std::string& name) {
     require_hash(directory / name, file_sha256(require_file(directory / name)), hashes.string(name));
   };
-  for (const std::string& name : kAlwaysHashed) check(name);
-  for (const std::string& name : kHashed)
-    if (hashes.has(name))
-      check(name);
-    else
-      unchecked.push_back(name);
+  checked.policies = policies_among(hashes, file.string() + ": sha256");
+  for (const std::string& policy : checked.policies) check(weights_file(policy));
+  check(kTensorFile);
+  for (const std::string& policy : checked.policies)
+    for (const std::string& name : other_files(policy))
+      if (hashes.has(name))
+        check(name);
+      else
+        checked.unchecked.push_back(name);
   if (!state.has(kOwnHash)) {
-    unchecked.push_back(kTrainStateFile);
-    return json;
+    checked.unchecked.push_back(kTrainStateFile);
+    return checked;
   }
   const std::string wanted = state.string(kOwnHash);
-  json.erase(kOwnHash);
-  require_hash(file, text_sha256(json.dump()), wanted);
-  return json;
+  checked.json.erase(kOwnHash);
+  require_hash(file, text_sha256(checked.json.dump()), wanted);
+  return checked;
 }
 
 }  // namespace
@@ -86,17 +144,23 @@ std::string iteration_directory_name(int64_t iteration) {
 }
 
 void save_checkpoint(const fs::Path& save, const Checkpoint& checkpoint) {
+  check_names(checkpoint.policies);
   const int64_t iteration = checkpoint.state.iteration;
   fs::write_directory_atomic(save / iteration_directory_name(iteration), [&](const fs::Path& fresh) {
-    write_peft_directory(fresh / kAdapterDirectory, checkpoint.config, checkpoint.target_modules,
-                         checkpoint.base_model_name, checkpoint.adapter);
-    // Once beside the adapter, where vime looks, and once in it: an adapter that is moved still knows its base.
-    for (const fs::Path& place : {fresh, fresh / kAdapterDirectory})
-      write_adapter_metadata(place / kAdapterMetadataFile, checkpoint.metadata);
-    fs::write_file_atomic(fresh / kTensorFile, safetensors_bytes(checkpoint.state.tensors, {}));
     Json hashes;
-    for (const std::string& name : kAlwaysHashed) hashes[name] = file_sha256(fresh / name);
-    for (const std::string& name : kHashed) hashes[name] = file_sha256(fresh / name);
+    const auto hash = [&](const std::string& name) { hashes[name] = file_sha256(fresh / name); };
+    for (const SavedPolicy& policy : checkpoint.policies) {
+      const fs::Path directory = fresh / policy_directory(policy.name);
+      write_peft_directory(directory, policy.config, policy.target_modules, policy.base_model_name, policy.adapter);
+      // In the directory, so that an adapter that is moved still knows its base, and beside the actor's, where vime
+      // looks.
+      write_adapter_metadata(directory / kAdapterMetadataFile, policy.metadata);
+      if (policy.name == lora::kActor) write_adapter_metadata(fresh / kAdapterMetadataFile, policy.metadata);
+      hash(weights_file(policy.name));
+      for (const std::string& name : other_files(policy.name)) hash(name);
+    }
+    fs::write_file_atomic(fresh / kTensorFile, safetensors_bytes(checkpoint.state.tensors, {}));
+    hash(kTensorFile);
     Json state = {{"iteration", iteration}, {"counters", checkpoint.state.counters}, {"sha256", std::move(hashes)}};
     state[kOwnHash] = text_sha256(state.dump());
     fs::write_file_atomic(fresh / kTrainStateFile, state.dump(2) + "\n");
@@ -143,13 +207,17 @@ void mark_best(const fs::Path& save, int64_t iteration) {
 }
 
 LoadedCheckpoint::LoadedCheckpoint(const fs::Path& save, int64_t iteration)
-    : directory_(iteration_directory(save, iteration)),
-      json_(checked_state(directory_, unchecked_)),
-      adapter_(directory_ / kAdapterDirectory),
-      adapter_weights_(adapter_.read_weights()),
-      tensors_(directory_ / kTensorFile) {
+    : directory_(iteration_directory(save, iteration)) {
+  CheckedState checked = checked_state(directory_);
+  unchecked_ = std::move(checked.unchecked);
+  for (const std::string& policy : checked.policies) {
+    PeftDirectory directory(directory_ / policy_directory(policy));
+    SafetensorsFile weights = directory.read_weights();
+    policies_.emplace(policy, LoadedPolicy{std::move(directory), std::move(weights)});
+  }
+  tensors_.emplace(directory_ / kTensorFile);
   const fs::Path file = directory_ / kTrainStateFile;
-  const JsonObject state(json_, file.string());
+  const JsonObject state(checked.json, file.string());
   require_file(directory_ / kAdapterMetadataFile);
   state_.iteration = state.integer("iteration");
   if (state_.iteration != iteration)
@@ -164,7 +232,21 @@ LoadedCheckpoint::LoadedCheckpoint(const fs::Path& save, int64_t iteration)
                          .where = file.string() + ": counters." + name,
                          .got = value.dump(),
                          .wanted = "0 or more"});
-  state_.tensors = tensors_.tensors();
+  state_.tensors = tensors_->tensors();
+}
+
+const LoadedPolicy& LoadedCheckpoint::policy(const std::string& name) const {
+  if (const auto found = policies_.find(name); found != policies_.end()) return found->second;
+  throw FormatError({.what = "the checkpoint holds no policy of this name",
+                     .where = directory_.string(),
+                     .got = fmt::format("{}", fmt::join(policy_names(), ", ")),
+                     .wanted = name});
+}
+
+std::vector<std::string> LoadedCheckpoint::policy_names() const {
+  std::vector<std::string> names;
+  for (const auto& [name, policy] : policies_) names.push_back(name);
+  return names;
 }
 
 }  // namespace lockstep::checkpoint

@@ -1,19 +1,24 @@
 // Resume state and the layout of a save directory:
 //   SAVE/latest_checkpointed_iteration.txt                   the number of the newest complete checkpoint, written last
 //   SAVE/best_checkpointed_iteration.txt                     the number of the best one, if the run looks for it
-//   SAVE/iter_0000100/lora_adapter/{adapter_config.json, adapter_model.safetensors}
+//   SAVE/iter_0000100/lora_adapter/{adapter_config.json, adapter_model.safetensors}     of the policy `actor`
 //   SAVE/iter_0000100/vime_lora_metadata.json               the same file lies in lora_adapter/
+//   SAVE/iter_0000100/policies/NAME/                        as lora_adapter/, of every other policy
 //   SAVE/iter_0000100/train_state.{json,safetensors}         optimizer moments, counters, data position, run arguments
-// train_state.json holds the SHA-256 of every other file of the iteration and of itself, checked on loading. Only the
-// markers have none: they change when nothing else does, and name what is checked.
+// train_state.json holds the SHA-256 of every other file of the iteration and of itself, checked on loading, and so
+// says which policies there are. Only the markers have none: they change when nothing else does, and name what is
+// checked.
 // An iteration directory appears whole (written aside, fsynced, renamed) or not at all.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "checkpoint/peft_directory.h"
 #include "core/json.h"
+#include "lora/policy.h"
 
 namespace lockstep::checkpoint {
 
@@ -23,18 +28,25 @@ struct TrainState {
   NamedTensors tensors;   // optimizer moments
 };
 
-struct Checkpoint {
+// The adapter of one policy.
+struct SavedPolicy {
+  std::string name = lora::kActor;  // letters, digits, '.', '_' and '-'; a directory is called so
   lora::LoraConfig config;
   std::vector<std::string> target_modules;  // as adapter_config.json names them
   std::string base_model_name;
   NamedTensors adapter;  // PEFT names
   AdapterMetadata metadata;
+};
+
+struct Checkpoint {
+  std::vector<SavedPolicy> policies;  // the actor and any others
   TrainState state;
 };
 
 std::string iteration_directory_name(int64_t iteration);  // "iter_0000100"
 
-// Throws ResourceError; an older checkpoint stays valid then.
+// Throws ResourceError, or ConfigError without an actor and for names that cannot be a directory's or are there twice;
+// an older checkpoint stays valid then.
 void save_checkpoint(const fs::Path& save, const Checkpoint& checkpoint);
 
 // The newest iteration of a save directory; nullopt when it has none. FormatError if the marker is damaged or names a
@@ -45,11 +57,16 @@ std::optional<int64_t> latest_iteration(const fs::Path& save);
 std::optional<int64_t> best_iteration(const fs::Path& save);
 void mark_best(const fs::Path& save, int64_t iteration);
 
+struct LoadedPolicy {
+  PeftDirectory directory;
+  SafetensorsFile weights;
+};
+
 class LoadedCheckpoint {
  public:
   LoadedCheckpoint(const fs::Path& save, int64_t iteration);  // FormatError naming file and field
-  const PeftDirectory& adapter() const { return adapter_; }
-  const SafetensorsFile& adapter_weights() const { return adapter_weights_; }
+  const LoadedPolicy& policy(const std::string& name) const;  // FormatError naming those there are
+  std::vector<std::string> policy_names() const;              // sorted
   const TrainState& state() const { return state_; }
   // Files that nothing vouches for, because an older build saved the checkpoint, which knew fewer hashes.
   const std::vector<std::string>& unchecked() const { return unchecked_; }
@@ -57,10 +74,8 @@ class LoadedCheckpoint {
  private:
   fs::Path directory_;
   std::vector<std::string> unchecked_;
-  Json json_;  // train_state.json; the hashes hold
-  PeftDirectory adapter_;
-  SafetensorsFile adapter_weights_;
-  SafetensorsFile tensors_;
+  std::map<std::string, LoadedPolicy> policies_;
+  std::optional<SafetensorsFile> tensors_;
   TrainState state_;
 };
 

@@ -15,6 +15,7 @@
 #include "core/named_tensor.h"
 #include "core/stream.h"
 #include "lora/config.h"
+#include "lora/policy.h"
 
 namespace lockstep::lora {
 
@@ -80,7 +81,8 @@ Buffer host_weights(const Buffer& weights, const AdapterLayout& layout, Stream& 
 
 // An immutable snapshot. Everything that reads an adapter reads one of these.
 struct AdapterVersion {
-  int64_t version = 0;
+  PolicyId policy = {};   // whose it is; without a name as long as it is not published
+  BaseVersion base = {};  // that it lies on
   std::shared_ptr<const AdapterLayout> layout;
   std::shared_ptr<const Buffer> weights;  // weight_bytes
 

@@ -30,11 +30,13 @@ BlockTensors inference_tensors(const ModelConfig& c, int64_t count, DType dtype,
 
 }  // namespace
 
-Model::Model(ModelConfig config, std::shared_ptr<const Weights> weights, int64_t logits_bytes)
+Model::Model(ModelConfig config, std::shared_ptr<const Weights> weights, int64_t logits_bytes,
+             lora::BaseVersion version)
     : config_(std::move(config)),
       weights_(std::move(weights)),
       rope_(std::make_unique<RopeCache>(rope_frequencies(config_), config_.max_positions)),
-      logits_bytes_(logits_bytes) {}
+      logits_bytes_(logits_bytes),
+      version_(version) {}
 
 kernels::AttentionShape Model::attention_shape(int64_t layer) const {
   return model::attention_shape(config_, layer);

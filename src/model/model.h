@@ -52,9 +52,11 @@ class Model {
   static int64_t default_logits_bytes(Device device) { return device == Device::cpu ? kLogitsBytes : kGpuLogitsBytes; }
 
   // logits_bytes: the stated bound of every [N, V] buffer.
-  Model(ModelConfig config, std::shared_ptr<const Weights> weights, int64_t logits_bytes = kLogitsBytes);
+  Model(ModelConfig config, std::shared_ptr<const Weights> weights, int64_t logits_bytes = kLogitsBytes,
+        lora::BaseVersion version = {});
 
   const ModelConfig& config() const { return config_; }
+  lora::BaseVersion version() const { return version_; }  // adapters of another one are refused
   const Weights& weights() const { return *weights_; }
   kernels::AttentionShape attention_shape(int64_t layer) const;
   int64_t kv_layer_elements() const;  // activations in one block of one layer
@@ -86,6 +88,7 @@ class Model {
   std::shared_ptr<const Weights> weights_;
   std::unique_ptr<RopeCache> rope_;
   int64_t logits_bytes_;
+  lora::BaseVersion version_;
 };
 
 }  // namespace lockstep::model

@@ -77,7 +77,7 @@ void check_adapter(const lora::AdapterVersion& adapter, const ModelConfig& confi
   const int64_t layers = static_cast<int64_t>(adapter.layout->site_pairs.size()) / lora::kProducts;
   if (layers != config.layers)
     throw ShapeError({.what = "an adapter belongs to another model",
-                      .where = "adapter version " + std::to_string(adapter.version),
+                      .where = lora::policy_text(adapter.policy),
                       .got = std::to_string(layers) + " layers",
                       .wanted = std::to_string(config.layers) + " layers"});
 }

@@ -46,31 +46,34 @@ CheckedAdapter check_adapter(const checkpoint::PeftDirectory& directory, const B
   checked.layout = lora::resolve_layout(directory.config(), model::linear_modules(base.config));
   lora::check_ranks(*checked.layout, base.stream->device());
   lora::check_tensors(*checked.layout, directory.header(), checked.weights_file.string());
-  checked.version = directory.metadata() ? directory.metadata()->version : 0;
+  checked.policy = {directory.path().string(), directory.metadata() ? directory.metadata()->version : 0};
   return checked;
 }
 
-Adapter load_adapter(const CheckedAdapter& checked, const checkpoint::SafetensorsFile& weights, const Base& base) {
+lora::AdapterVersion load_adapter(const CheckedAdapter& checked, const checkpoint::SafetensorsFile& weights,
+                                  const Base& base) {
   Buffer values = lora::import_tensors(*checked.layout, weights.tensors(), checked.weights_file.string());
   return {
+      .policy = checked.policy,
+      .base = base.model->version(),
       .layout = checked.layout,
-      .weights = std::make_shared<const Buffer>(lora::place_weights(std::move(values), *checked.layout, *base.stream)),
-      .version = checked.version,
-      .notes = checked.notes};
+      .weights = std::make_shared<const Buffer>(lora::place_weights(std::move(values), *checked.layout, *base.stream))};
 }
 
-Adapter load_adapter(const std::string& path, const Base& base) {
+lora::AdapterVersion load_adapter(const std::string& path, const Base& base, const Control& control) {
   const checkpoint::PeftDirectory directory{fs::Path(path)};
   const CheckedAdapter checked = check_adapter(directory, base);
-  return load_adapter(checked, directory.read_weights(), base);
+  lora::AdapterVersion adapter = load_adapter(checked, directory.read_weights(), base);
+  tell_notes(checked.notes, control);
+  return adapter;
 }
 
 void tell_notes(const std::vector<std::string>& notes, const Control& control) {
   for (const std::string& note : notes) *control.info << fmt::format("note    {}\n", note);
 }
 
-Adapter fresh_adapter(const lora::LoraConfig& config, const Base& base, uint64_t seed) {
-  Adapter adapter;
+lora::AdapterVersion fresh_adapter(const lora::LoraConfig& config, const Base& base, uint64_t seed) {
+  lora::AdapterVersion adapter{.policy = {.version = 0}, .base = base.model->version()};
   adapter.layout = lora::resolve_layout(config, model::linear_modules(base.config));
   lora::check_ranks(*adapter.layout, base.stream->device());
   adapter.weights = std::make_shared<const Buffer>(
@@ -120,16 +123,16 @@ void require_same_adapter(const lora::LoraConfig& wanted, const lora::AdapterLay
 
 }  // namespace
 
-Adapter starting_adapter(const AdapterOptions& options, const Base& base, uint64_t seed, const Control& control) {
+lora::AdapterVersion starting_adapter(const AdapterOptions& options, const Base& base, uint64_t seed,
+                                      const Control& control) {
   if (options.adapter_path.empty()) return fresh_adapter(options.config, base, seed);
-  Adapter adapter = load_adapter(options.adapter_path, base);
-  tell_notes(adapter.notes, control);
+  lora::AdapterVersion adapter = load_adapter(options.adapter_path, base, control);
   require_same_adapter(options.config, *adapter.layout, base, options.adapter_path);
-  adapter.version = 0;  // a new run numbers its own versions
+  adapter.policy.version = 0;  // a new run numbers its own versions
   return adapter;
 }
 
-void describe_adapter(const Adapter& adapter, const Base& base, const Control& control) {
+void describe_adapter(const lora::AdapterVersion& adapter, const Base& base, const Control& control) {
   const lora::AdapterLayout& layout = *adapter.layout;
   const int64_t total = model::num_parameters(base.config) + layout.num_parameters;
   *control.info << fmt::format("adapter {} rank {} alpha {:g}{} on {}\n", lora::lora_type_name(layout.config.type),
@@ -142,23 +145,23 @@ void describe_adapter(const Adapter& adapter, const Base& base, const Control& c
 void save_training(const SaveOptions& options, const Base& base, const train::Trainer& trainer,
                    const Progress& progress) {
   const lora::AdapterLayout& layout = trainer.layout();
-  const lora::AdapterVersion adapter = trainer.snapshot(progress.version);
+  const lora::AdapterVersion adapter = trainer.adapter();
   const Buffer weights = lora::host_weights(*adapter.weights, layout, *base.stream);
   const lora::ExportedTensors tensors = lora::export_tensors(layout, weights.f32());
   const train::Trainer::State moments = trainer.state();
   checkpoint::Checkpoint checkpoint;
-  checkpoint.config = layout.config;
-  checkpoint.target_modules = layout.config.target_modules;
-  checkpoint.base_model_name = base.name;
-  checkpoint.adapter = tensors.tensors;
-  checkpoint.metadata = {.iteration = progress.iteration,
-                         .version = progress.version,
-                         .rank = layout.config.rank,
-                         .alpha = layout.config.alpha,
-                         .lora_type = lora::lora_type_name(layout.config.type),
-                         .target_modules = layout.config.target_modules,
-                         .base_fingerprint = base.fingerprint,
-                         .weights_fingerprint = base.weights_fingerprint};
+  checkpoint.policies.push_back({.config = layout.config,
+                                 .target_modules = layout.config.target_modules,
+                                 .base_model_name = base.name,
+                                 .adapter = tensors.tensors,
+                                 .metadata = {.iteration = progress.iteration,
+                                              .version = progress.version,
+                                              .rank = layout.config.rank,
+                                              .alpha = layout.config.alpha,
+                                              .lora_type = lora::lora_type_name(layout.config.type),
+                                              .target_modules = layout.config.target_modules,
+                                              .base_fingerprint = base.fingerprint,
+                                              .weights_fingerprint = base.weights_fingerprint}});
   checkpoint.state.iteration = progress.iteration;
   checkpoint.state.counters = {{"optimizer_steps", moments.steps},
                                {"version", progress.version},
@@ -210,14 +213,16 @@ std::optional<Resumed> resume(const SaveOptions& options, const AdapterOptions& 
     return std::nullopt;
   }
   const checkpoint::LoadedCheckpoint loaded(options.load, *iteration);
-  const fs::Path where = loaded.adapter().path();
+  const checkpoint::LoadedPolicy& actor = loaded.policy(lora::kActor);
+  const fs::Path where = actor.directory.path();
   const fs::Path state_file = where.parent_path() / checkpoint::kTrainStateFile;
   if (!loaded.unchecked().empty())
     *control.info << fmt::format("note    {} is of an older build: it has no hash of {}\n",
                                  where.parent_path().string(), fmt::join(loaded.unchecked(), ", "));
   Resumed resumed;
-  resumed.adapter = load_adapter(check_adapter(loaded.adapter(), base), loaded.adapter_weights(), base);
-  tell_notes(resumed.adapter.notes, control);
+  const CheckedAdapter checked = check_adapter(actor.directory, base);
+  resumed.adapter = load_adapter(checked, actor.weights, base);
+  tell_notes(checked.notes, control);
   if (wanted.adapter_path.empty()) {
     require_same_adapter(wanted.config, *resumed.adapter.layout, base, where);
     if (wanted.config.rank > 0)
@@ -233,13 +238,13 @@ std::optional<Resumed> resume(const SaveOptions& options, const AdapterOptions& 
   resumed.iteration = loaded.state().iteration;
   resumed.data_position = counters.integer("data_position");
   resumed.optimizer_steps = counters.integer("optimizer_steps");
-  resumed.adapter.version = counters.integer("version");
+  resumed.adapter.policy.version = counters.integer("version");
   if (counters.has("evaluations")) resumed.evaluations = counters.value("evaluations");
   const int64_t floats = resumed.adapter.layout->num_floats;
   resumed.first_moment = moment(loaded.state(), "first_moment", floats, where);
   resumed.second_moment = moment(loaded.state(), "second_moment", floats, where);
   *control.info << fmt::format("resume  {} at iteration {}, adapter version {}\n", options.load, resumed.iteration,
-                               resumed.adapter.version);
+                               resumed.adapter.policy.version);
   return resumed;
 }
 

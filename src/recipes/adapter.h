@@ -15,32 +15,25 @@ namespace lockstep::recipes {
 // An adapter directory that fits a base, as far as everything but the weights themselves tells.
 struct CheckedAdapter {
   fs::Path weights_file;
-  int64_t version = 0;
+  lora::PolicyId policy;  // named after the directory, with the number that it says, 0 if it says none
   std::shared_ptr<const lora::AdapterLayout> layout;
   std::vector<std::string> notes;  // what a user should be told
 };
 // Throws FormatError (file and tensor), ShapeError, or names another base.
 CheckedAdapter check_adapter(const checkpoint::PeftDirectory& directory, const Base& base);
 
-struct Adapter {
-  std::shared_ptr<const lora::AdapterLayout> layout;
-  std::shared_ptr<const Buffer> weights;
-  int64_t version = 0;
-  std::vector<std::string> notes = {};  // of its directory
-
-  lora::AdapterVersion snapshot() const { return {version, layout, weights}; }
-};
-
 // Throws what check_adapter throws, and FormatError where copies of a shared A differ.
-Adapter load_adapter(const CheckedAdapter& checked, const checkpoint::SafetensorsFile& weights, const Base& base);
-Adapter load_adapter(const std::string& directory, const Base& base);
+lora::AdapterVersion load_adapter(const CheckedAdapter& checked, const checkpoint::SafetensorsFile& weights,
+                                  const Base& base);
+// The same from the beginning; tells the notes.
+lora::AdapterVersion load_adapter(const std::string& directory, const Base& base, const Control& control);
 // A line for each note.
 void tell_notes(const std::vector<std::string>& notes, const Control& control);
 
-Adapter fresh_adapter(const lora::LoraConfig& config, const Base& base, uint64_t seed);
+lora::AdapterVersion fresh_adapter(const lora::LoraConfig& config, const Base& base, uint64_t seed);
 
 // Prints rank, modules and parameter counts.
-void describe_adapter(const Adapter& adapter, const Base& base, const Control& control);
+void describe_adapter(const lora::AdapterVersion& adapter, const Base& base, const Control& control);
 
 // Where a run stands: iterations done, version published, rows read, and the settings a resumed run must share.
 struct Progress {
@@ -58,7 +51,7 @@ std::optional<int64_t> iteration_to_load(const SaveOptions& options);
 // What --load says: nothing to resume (with a printed line where that is allowed), or the newest checkpoint, which goes
 // before --lora-adapter-path. ConfigError as above, or if its adapter or its settings contradict those given.
 struct Resumed {
-  Adapter adapter;
+  lora::AdapterVersion adapter;
   int64_t iteration = 0, data_position = 0;
   int64_t optimizer_steps = 0;
   Buffer first_moment, second_moment;
@@ -69,6 +62,7 @@ std::optional<Resumed> resume(const SaveOptions& options, const AdapterOptions& 
 
 // The adapter a fresh run starts with: the PEFT directory's, or new weights. ConfigError if flags say another rank,
 // alpha, scaling or other modules than the directory.
-Adapter starting_adapter(const AdapterOptions& options, const Base& base, uint64_t seed, const Control& control);
+lora::AdapterVersion starting_adapter(const AdapterOptions& options, const Base& base, uint64_t seed,
+                                      const Control& control);
 
 }  // namespace lockstep::recipes

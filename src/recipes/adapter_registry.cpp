@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <ctime>
 #include <thread>
 #include <utility>
 
@@ -19,8 +18,13 @@ std::string lower(std::string text) {
   return text;
 }
 
-[[noreturn]] void not_loaded(const std::string& name) {
-  throw NoSuchAdapter({.what = "no such adapter", .where = name});
+AdapterInfo info_of(const versions::Policy& policy) {
+  return {.name = policy.name,
+          .path = policy.source,
+          .version = policy.versions.back(),
+          .versions = policy.versions,
+          .rank = policy.rank,
+          .loaded_at = policy.published_at};
 }
 
 // The next number must exist, and clients read numbers as doubles.
@@ -38,35 +42,32 @@ void check_number(int64_t version, const std::string& where) {
 AdapterRegistry::AdapterRegistry(const Base& base, RegistryOptions options)
     : options_(std::move(options)),
       stream_(std::make_unique<Stream>(StreamOptions{.threads = 1, .device = base.stream->device()})),
-      base_(base) {
+      base_(base),
+      store_(options_.keep_versions) {
   base_.stream = stream_.get();
-}
-
-const AdapterRegistry::Named* AdapterRegistry::find(const std::string& name) const {
-  const auto found = std::ranges::find(named_, name, [](const Named& named) { return named.info.name; });
-  return found == named_.end() ? nullptr : &*found;
 }
 
 void AdapterRegistry::check_name(const AdapterSource& source) const {
   if (source.name.empty()) throw ConfigError({.what = "an adapter needs a name"});
   if (std::ranges::count(options_.base_names, source.name) > 0)
     throw ConfigError({.what = "the base model has this name", .where = source.name});
-  const std::lock_guard lock(mutex_);
-  const Named* const loaded = find(source.name);
+  const std::vector<versions::Policy> all = store_.policies();
+  const auto found = std::ranges::find(all, source.name, &versions::Policy::name);
+  const versions::Policy* const loaded = found == all.end() ? nullptr : &*found;
   if (loaded && !source.in_place)
     throw ConfigError({.what = "an adapter of this name is loaded already",
                        .where = source.name,
                        .attempt = "load it in place, or under another name"});
-  if (loaded && source.version && *source.version <= loaded->info.version)
+  if (loaded && source.version && *source.version <= loaded->versions.back())
     throw ConfigError({.what = "the version is not newer than the one that is loaded",
                        .where = source.name,
                        .got = std::to_string(*source.version),
-                       .wanted = fmt::format("above {}", loaded->info.version)});
+                       .wanted = fmt::format("above {}", loaded->versions.back())});
   if (source.version) check_number(*source.version, source.name);
-  if (!loaded && static_cast<int64_t>(named_.size()) >= options_.max_loras)
+  if (!loaded && static_cast<int64_t>(all.size()) >= options_.max_loras)
     throw ConfigError({.what = "too many adapters are loaded",
                        .where = source.name,
-                       .got = std::to_string(named_.size()),
+                       .got = std::to_string(all.size()),
                        .wanted = fmt::format("at most {} (--max-loras)", options_.max_loras),
                        .attempt = "unload one"});
 }
@@ -109,11 +110,19 @@ lora::AdapterVersion AdapterRegistry::stage(const AdapterSource& source, const s
                        .got = got,
                        .wanted = lower(source.sha256)});
   }
-  const Adapter adapter = load_adapter(checked, weights, base_);
-  check_number(adapter.version, directory.weights_file().string());
+  lora::AdapterVersion adapter = load_adapter(checked, weights, base_);
+  check_number(adapter.policy.version, directory.weights_file().string());
   stream_->synchronize();
-  for (const std::string& note : adapter.notes) options_.tell(note);
-  return adapter.snapshot();
+  for (const std::string& note : checked.notes) options_.tell(note);
+  return adapter;
+}
+
+// A directory without a number of its own has version 0.
+int64_t AdapterRegistry::number_of(const AdapterSource& source, int64_t of_directory) const {
+  if (source.version) return *source.version;
+  const std::optional<versions::Policy> loaded = store_.find(source.name);
+  const int64_t newest = loaded ? loaded->versions.back() : 0;
+  return of_directory > newest ? of_directory : std::max(newest, last_version_) + 1;
 }
 
 AdapterInfo AdapterRegistry::load(const AdapterSource& source) {
@@ -121,85 +130,47 @@ AdapterInfo AdapterRegistry::load(const AdapterSource& source) {
   check_name(source);
   const std::string path = allowed_path(source);
   lora::AdapterVersion staged = stage(source, path);
-
-  std::vector<Version> dropped;  // let go after the lock
-  const std::lock_guard lock(mutex_);
-  auto found = std::ranges::find(named_, source.name, [](const Named& named) { return named.info.name; });
-  if (found == named_.end()) {
-    named_.push_back({.info = {.name = source.name, .version = -1}});
-    found = std::prev(named_.end());
-  }
-  Named& named = *found;
-  // A directory without a number of its own has version 0.
-  const bool has_number = staged.version > std::max<int64_t>(named.info.version, 0);
-  staged.version = source.version ? *source.version
-                   : has_number   ? staged.version
-                                  : std::max(named.info.version, last_version_) + 1;
-  last_version_ = std::max(last_version_, staged.version);
-  const int64_t rank = lora::largest_rank(*staged.layout), number = staged.version;
-  named.versions.push_back(std::make_shared<const lora::AdapterVersion>(std::move(staged)));
-  const auto surplus = std::max<std::ptrdiff_t>(
-      0, static_cast<std::ptrdiff_t>(named.versions.size()) - static_cast<std::ptrdiff_t>(options_.keep_versions));
-  dropped.assign(named.versions.begin(), named.versions.begin() + surplus);
-  dropped_.add(source.name, dropped);
-  named.versions.erase(named.versions.begin(), named.versions.begin() + surplus);
-  named.info = {.name = source.name, .path = path, .version = number, .rank = rank, .loaded_at = std::time(nullptr)};
-  for (const Version& version : named.versions) named.info.versions.push_back(version->version);
+  const int64_t number = number_of(source, staged.policy.version);
+  store_.publish(source.name, std::move(staged), number, path);
+  last_version_ = std::max(last_version_, number);
   ++changes_;
-  return named.info;
+  return info(source.name);
 }
 
 void AdapterRegistry::unload(const std::string& name) {
-  Named gone;
-  const std::lock_guard lock(mutex_);
-  const auto found = std::ranges::find(named_, name, [](const Named& named) { return named.info.name; });
-  if (found == named_.end()) not_loaded(name);
-  gone = std::move(*found);
-  named_.erase(found);
-  dropped_.add(name, gone.versions);
+  store_.drop(name);
 }
 
 bool AdapterRegistry::wait_unused(const std::string& name, std::chrono::milliseconds timeout) {
   constexpr std::chrono::milliseconds kPause{5};
   for (const auto end = std::chrono::steady_clock::now() + timeout;; std::this_thread::sleep_for(kPause)) {
-    const std::lock_guard lock(mutex_);
-    if (!dropped_.used(name)) return true;
+    if (!store_.used(name)) return true;
     if (std::chrono::steady_clock::now() >= end) return false;
   }
 }
 
 AdapterRegistry::Version AdapterRegistry::get(const std::string& name, std::optional<int64_t> version) const {
-  const std::lock_guard lock(mutex_);
-  const Named* const named = find(name);
-  if (!named) not_loaded(name);
-  if (!version) return named->versions.back();
-  for (const Version& held : named->versions)
-    if (held->version == *version) return held;
-  throw NoSuchAdapter(
-      {.what = "this version of the adapter is not held",
-       .where = name,
-       .got = std::to_string(*version),
-       .wanted = fmt::format("{} to {}, as far as held", named->info.versions.front(), named->info.versions.back())});
+  return store_.pin(name, version).version();
 }
 
 AdapterRegistry::Version AdapterRegistry::newest(const std::string& name) const {
-  const std::lock_guard lock(mutex_);
-  const Named* const named = find(name);
-  return named ? named->versions.back() : nullptr;
+  try {
+    return store_.pin(name).version();
+  } catch (const NoSuchAdapter&) {
+    return nullptr;
+  }
 }
 
 std::vector<AdapterInfo> AdapterRegistry::list() const {
-  const std::lock_guard lock(mutex_);
   std::vector<AdapterInfo> infos;
-  for (const Named& named : named_) infos.push_back(named.info);
+  for (const versions::Policy& policy : store_.policies()) infos.push_back(info_of(policy));
   return infos;
 }
 
 AdapterInfo AdapterRegistry::info(const std::string& name) const {
-  const std::lock_guard lock(mutex_);
-  const Named* const named = find(name);
-  if (!named) not_loaded(name);
-  return named->info;
+  const std::optional<versions::Policy> policy = store_.find(name);
+  if (!policy) throw NoSuchAdapter({.what = "no such adapter", .where = name});
+  return info_of(*policy);
 }
 
 }  // namespace lockstep::recipes

@@ -10,15 +10,12 @@
 #include <string>
 #include <vector>
 
-#include "core/error.h"
 #include "recipes/base.h"
-#include "recipes/dropped_versions.h"
+#include "versions/store.h"
 
 namespace lockstep::recipes {
 
-class NoSuchAdapter : public ConfigError {  // neither loaded nor (version) still held
-  using ConfigError::ConfigError;
-};
+using NoSuchAdapter = versions::NoSuchVersion;  // neither loaded nor (version) still held
 
 struct AdapterInfo {
   std::string name, path;
@@ -48,7 +45,7 @@ struct RegistryOptions {
 // Any thread. A version lives as long as somebody holds it; a name's older ones are let go when newer ones come.
 class AdapterRegistry {
  public:
-  using Version = std::shared_ptr<const lora::AdapterVersion>;
+  using Version = versions::Version;
 
   // `base` outlives it.
   AdapterRegistry(const Base& base, RegistryOptions options);
@@ -70,24 +67,17 @@ class AdapterRegistry {
   int64_t changes() const { return changes_; }                                 // counts loads
 
  private:
-  struct Named {
-    AdapterInfo info;
-    std::vector<Version> versions;  // ascending
-  };
-
   void check_name(const AdapterSource& source) const;
   std::string allowed_path(const AdapterSource& source) const;
   lora::AdapterVersion stage(const AdapterSource& source, const std::string& path) const;
-  const Named* find(const std::string& name) const;
+  int64_t number_of(const AdapterSource& source, int64_t of_directory) const;
 
   const RegistryOptions options_;
   std::unique_ptr<Stream> stream_;  // of its own, so that loading does not wait for the engine, nor it for loading
   Base base_;
-  std::mutex loading_;  // one at a time
-  mutable std::mutex mutex_;
-  std::vector<Named> named_;
-  DroppedVersions dropped_;
-  int64_t last_version_ = 0;
+  mutable versions::Store store_;
+  std::mutex loading_;        // one at a time
+  int64_t last_version_ = 0;  // of any name
   std::atomic<int64_t> changes_ = 0;
 };
 

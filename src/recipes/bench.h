@@ -49,7 +49,7 @@ struct Bench {
   const BenchOptions& options;
   Stream& stream;
   const Base& base;
-  const Adapter& adapter;
+  const lora::AdapterVersion& adapter;
   const BenchWork work;
   BenchReport& report;
   BenchLimits limits = {};

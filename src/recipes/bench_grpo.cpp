@@ -8,8 +8,9 @@
 #include "recipes/bench.h"
 #include "recipes/rl_datum.h"
 #include "recipes/run_log.h"
-#include "sync/publisher.h"
 #include "train/advantage.h"
+#include "versions/memory_sink.h"
+#include "versions/store.h"
 
 namespace lockstep::recipes {
 
@@ -69,18 +70,17 @@ class Loop {
         trainer_(bench.base.model, bench.adapter.layout, bench.adapter.weights,
                  {.max_tokens = plan_.max_tokens, .recompute = plan_.recompute}, bench.stream),
         engine_(bench.base.model, engine_options(), bench.stream),
-        publisher_(0),
         prompts_(prompts_around(bench)),
         params_(group_params(bench)) {
-    publisher_.add(engine_);
-    version_ = publisher_.publish(trainer_.snapshot(0)).version;
+    store_.add(sink_);
+    actor_ = store_.publish(lora::kActor, trainer_.adapter()).policy;
   }
 
   Iteration run(uint32_t rollout) {
     Iteration it;
     params_.rollout = rollout;
     const Stopwatch rollout_watch;
-    const auto samples = engine_.sample(prompts_, params_, version_);
+    const auto samples = engine_.sample(prompts_, params_, actor_);
     engine_.release_memory();
     it.rollout_s = rollout_watch.ms() / 1000;
     for (const rollout::Sample& sample : samples) it.new_tokens += static_cast<int64_t>(sample.tokens.size());
@@ -90,7 +90,7 @@ class Loop {
     trainer_.begin_step({.num_samples = static_cast<int64_t>(datums.size())});
     trainer_.forward_backward(datums, train::PolicyLoss{});
     const train::StepReport report = trainer_.optim_step(1e-5);
-    version_ = publisher_.publish(trainer_.snapshot(0)).version;
+    actor_ = store_.publish(lora::kActor, trainer_.adapter()).policy;
     bench_.stream.synchronize();
     it.train_s = train_watch.ms() / 1000;
     it.logprob_diff = report.metrics.logprob_diff_max;
@@ -110,10 +110,11 @@ class Loop {
   const MemoryPlan plan_;
   train::Trainer trainer_;
   rollout::Engine engine_;
-  sync::Publisher publisher_;
+  versions::MemorySink sink_{engine_};
+  versions::Store store_;
   const std::vector<rollout::Prompt> prompts_;
   rollout::GroupParams params_;
-  int64_t version_ = 0;
+  lora::PolicyId actor_;
 };
 
 }  // namespace

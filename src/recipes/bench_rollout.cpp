@@ -5,7 +5,8 @@
 
 #include "recipes/bench.h"
 #include "recipes/run_log.h"
-#include "sync/publisher.h"
+#include "versions/memory_sink.h"
+#include "versions/store.h"
 
 namespace lockstep::recipes {
 
@@ -25,14 +26,21 @@ rollout::EngineOptions engine_options(int64_t sequences) {
   return options;
 }
 
+lora::PolicyId hold(rollout::Engine& engine, lora::AdapterVersion adapter) {
+  adapter.policy = {lora::kActor, 0};
+  const auto held = std::make_shared<const lora::AdapterVersion>(std::move(adapter));
+  engine.hold(held);
+  return held->policy;
+}
+
 // Samples to the end, `n` of each prompt; returns the number of new tokens.
-int64_t sample(rollout::Engine& engine, std::span<const rollout::Prompt> prompts, int64_t new_tokens, int64_t version,
-               int64_t n = 1) {
+int64_t sample(rollout::Engine& engine, std::span<const rollout::Prompt> prompts, int64_t new_tokens,
+               const lora::PolicyId& policy, int64_t n = 1) {
   rollout::GroupParams params;
   params.n = n;
   params.sampling.max_tokens = new_tokens;
   int64_t total = 0;
-  for (const rollout::Sample& made : engine.sample(prompts, params, version))
+  for (const rollout::Sample& made : engine.sample(prompts, params, policy))
     total += static_cast<int64_t>(made.tokens.size());
   return total;
 }
@@ -56,21 +64,21 @@ double decode_limit(const Bench& bench, int64_t sequences, bool adapter) {
 }
 
 // Generated tokens per second of wall time including prefill, and of decoding alone.
-void decode_one(Bench& bench, const std::string& name, int64_t sequences, int64_t version) {
+void decode_one(Bench& bench, const std::string& name, int64_t sequences, bool adapter) {
   rollout::Engine engine(bench.base.model, engine_options(sequences), bench.stream);
-  if (version != rollout::Engine::kBase) engine.hold({version, bench.adapter.layout, bench.adapter.weights});
+  const lora::PolicyId policy = adapter ? hold(engine, bench.adapter) : lora::PolicyId();
   const int64_t each = bench.work.samples_per_prompt;
   const auto prompts = random_prompts(bench, sequences / each, bench.work.prompt_tokens);
   int64_t made = 0;
   const auto seconds = [&](int64_t new_tokens) {
-    return bench.seconds([&] { made = sample(engine, prompts, new_tokens, version, each); });
+    return bench.seconds([&] { made = sample(engine, prompts, new_tokens, policy, each); });
   };
   // Warm: on a GPU this records the graphs of every length that is to come.
-  sample(engine, prompts, bench.gpu() ? bench.work.new_tokens : 2, version, each);
+  sample(engine, prompts, bench.gpu() ? bench.work.new_tokens : 2, policy, each);
   const double prefill = seconds(1), all = seconds(bench.work.new_tokens);
   const double total = static_cast<double>(made) / all;
   const double alone = static_cast<double>(made - sequences) / (all > prefill ? all - prefill : all);
-  const double limit = decode_limit(bench, sequences, version != rollout::Engine::kBase);
+  const double limit = decode_limit(bench, sequences, adapter);
   const std::string key = std::to_string(sequences);
   OrderedJson& results = bench.report.results;
   results[name][key] = total;
@@ -85,8 +93,8 @@ void decode_one(Bench& bench, const std::string& name, int64_t sequences, int64_
 void bench_decode(Bench& bench) {
   OrderedJson& results = bench.report.results;
   for (const int64_t sequences : bench.work.decode_batches) {
-    decode_one(bench, "decode_tok_s", sequences, rollout::Engine::kBase);
-    decode_one(bench, "decode_lora_tok_s", sequences, 0);
+    decode_one(bench, "decode_tok_s", sequences, false);
+    decode_one(bench, "decode_lora_tok_s", sequences, true);
     const std::string key = std::to_string(sequences);
     const double cost = results["decode_tok_s"][key].get<double>() / results["decode_lora_tok_s"][key].get<double>();
     results["decode_lora_cost"][key] = cost;
@@ -107,11 +115,11 @@ void bench_prefill(Bench& bench) {
       2.0 * static_cast<double>(bench.product_parameters() - c.vocab_size * c.width - last_block) * tokens +
       all_but_last * bench.attention_flops(bench.work.prefill_tokens) * static_cast<double>(bench.work.prefill_prompts);
   rollout::Engine engine(bench.base.model, engine_options(bench.work.prefill_prompts), bench.stream);
-  engine.hold({0, bench.adapter.layout, bench.adapter.weights});
-  for (const auto& [name, version] :
-       {std::pair<const char*, int64_t>{"prefill_tok_s", rollout::Engine::kBase}, {"prefill_lora_tok_s", 0}}) {
-    sample(engine, prompts, 1, version);
-    const double seconds = bench.seconds([&] { sample(engine, prompts, 1, version); });
+  const lora::PolicyId adapter = hold(engine, bench.adapter);
+  for (const auto& [name, policy] :
+       {std::pair<const char*, lora::PolicyId>{"prefill_tok_s", {}}, {"prefill_lora_tok_s", adapter}}) {
+    sample(engine, prompts, 1, policy);
+    const double seconds = bench.seconds([&] { sample(engine, prompts, 1, policy); });
     bench.report.result(
         name, tokens / seconds, "tok/s", 100 * flops / seconds * 1e-9 / bench.limits.product_gflops,
         fmt::format("the product limit, {} x {}", bench.work.prefill_prompts, bench.work.prefill_tokens));
@@ -121,18 +129,18 @@ void bench_prefill(Bench& bench) {
 namespace {
 
 // What the first decoded token of a new version takes beyond that of a version already in use.
-void publish_to_token(Bench& bench, rollout::Engine& engine, sync::Publisher& publisher) {
-  const Adapter other = fresh_adapter(bench_adapter_config(bench.options), bench.base, 2);
-  const lora::AdapterVersion versions[2] = {bench.adapter.snapshot(), other.snapshot()};
+void publish_to_token(Bench& bench, rollout::Engine& engine, versions::Store& store) {
+  const lora::AdapterVersion versions[2] = {bench.adapter,
+                                            fresh_adapter(bench_adapter_config(bench.options), bench.base, 2)};
   const auto prompts = random_prompts(bench, 1, bench.work.prompt_tokens);
   std::vector<double> published, plain;
   for (int i = 0; i < 24; ++i) {
     const Stopwatch watch;
-    const int64_t version = publisher.publish(versions[i % 2]).version;
-    sample(engine, prompts, 2, version);
+    const lora::PolicyId policy = store.publish(lora::kActor, versions[i % 2]).policy;
+    sample(engine, prompts, 2, policy);
     const double first = watch.ms();
     const Stopwatch again;
-    sample(engine, prompts, 2, version);
+    sample(engine, prompts, 2, policy);
     if (i < 4) continue;  // both buffers' graphs are being recorded
     published.push_back(1000 * first);
     plain.push_back(1000 * again.ms());
@@ -148,12 +156,13 @@ void publish_to_token(Bench& bench, rollout::Engine& engine, sync::Publisher& pu
 
 void bench_publish(Bench& bench) {
   rollout::Engine engine(bench.base.model, engine_options(1), bench.stream);
-  sync::Publisher publisher(0);
-  publisher.add(engine);
+  versions::MemorySink sink(engine);
+  versions::Store store;
+  store.add(sink);
   std::vector<double> times;
   int64_t copied = 0;  // on both devices
   for (int i = 0; i < 200; ++i) {
-    const sync::PublishReport report = publisher.publish(bench.adapter.snapshot());
+    const versions::PublishReport report = store.publish(lora::kActor, bench.adapter);
     times.push_back(report.microseconds);
     copied += report.bytes_copied;
   }
@@ -161,7 +170,7 @@ void bench_publish(Bench& bench) {
   results["publish_us"] = median(times);
   results["publish_bytes_copied"] = copied;
   bench.report.row(fmt::format("{:<28} {:>12.2f} us       {} bytes copied", "publish_us", median(times), copied));
-  if (bench.gpu()) publish_to_token(bench, engine, publisher);
+  if (bench.gpu()) publish_to_token(bench, engine, store);
 }
 
 }  // namespace lockstep::recipes

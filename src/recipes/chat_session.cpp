@@ -29,7 +29,7 @@ double rate(int64_t tokens, double ms) {
 
 std::string adapter_text(const ChosenAdapter& adapter) {
   return adapter.version
-             ? fmt::format("adapter {}, version {}, rank {}", adapter.path, adapter.version->version, adapter.rank)
+             ? fmt::format("adapter {}, version {}, rank {}", adapter.path, adapter.version->policy.version, adapter.rank)
              : "no adapter: the base answers";
 }
 

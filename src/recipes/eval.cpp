@@ -2,9 +2,9 @@
 
 #include <ostream>
 
+#include "recipes/adapter.h"
 #include "recipes/commands.h"
 #include "recipes/evaluate.h"
-#include "recipes/held_adapter.h"
 
 namespace lockstep::recipes {
 
@@ -13,7 +13,13 @@ void run_eval(const EvalOptions& options, const Control& control) {
   const Base base = load_base(options.base, stream, control);
   const text::Tokenizer tokenizer = load_tokenizer(base);
   rollout::Engine engine(base.model, {.tokenizer = &tokenizer}, stream);
-  const int64_t version = hold_adapter(engine, options.adapter_path, base, control);
+  lora::PolicyId policy;
+  if (!options.adapter_path.empty()) {
+    const auto adapter =
+        std::make_shared<const lora::AdapterVersion>(load_adapter(options.adapter_path, base, control));
+    engine.hold(adapter);
+    policy = adapter->policy;
+  }
   const PromptSet prompts = read_prompts({.path = options.prompt_data,
                                           .input_key = options.input_key,
                                           .label_key = options.label_key,
@@ -31,7 +37,7 @@ void run_eval(const EvalOptions& options, const Control& control) {
     request.sampling.max_tokens = options.max_tokens;
     request.sampling.seed = options.seed;
     request.sampling.stop_token_ids = base.eos;
-    const EvalResult result = evaluate(engine, version, tokenizer, request, log, control);
+    const EvalResult result = evaluate(engine, policy, tokenizer, request, log, control);
     const std::string how = temperature > 0 ? fmt::format("temperature {:g}", temperature) : std::string("greedy");
     *control.out << fmt::format("{}: accuracy {:.4f} over {} prompts, {:.1f} tokens\n", how, result.accuracy,
                                 prompts.prompts.size(), result.response_len);

@@ -140,7 +140,7 @@ OrderedJson FileGenerator::settings() const {
   OrderedJson json = {{"command", "generate"}, {"base", base.fingerprint}};
   json["tokenizer"] = digest(fs::read_file(base.path / "tokenizer.json"));
   json["adapter"] = generation_.adapter.version ? OrderedJson(generation_.adapter.digest) : nullptr;
-  json["adapter_version"] = generation_.adapter.version ? OrderedJson(generation_.adapter.version->version) : nullptr;
+  json["adapter_version"] = generation_.adapter.version ? OrderedJson(generation_.adapter.version->policy.version) : nullptr;
   json["input_key"] = options_.input_key;
   json["apply_chat_template"] = options_.chat.apply;
   json["chat_template"] =
@@ -291,7 +291,7 @@ std::string FileGenerator::lines_of(const PendingRow& pending) const {
     }
     line["finish_reason"] = rollout::finish_reason_name(*sample.finish);
     line["adapter_version"] =
-        generation_.adapter.version ? OrderedJson(generation_.adapter.version->version) : OrderedJson();
+        generation_.adapter.version ? OrderedJson(generation_.adapter.version->policy.version) : OrderedJson();
     lines += line.dump() + "\n";
   }
   return lines;

@@ -18,7 +18,7 @@ ChosenAdapter choose_adapter(const std::string& path, const Base& base, const Co
   const CheckedAdapter checked = check_adapter(directory, base);
   const checkpoint::SafetensorsFile weights = directory.read_weights();
   ChosenAdapter chosen{
-      .version = std::make_shared<const lora::AdapterVersion>(load_adapter(checked, weights, base).snapshot()),
+      .version = std::make_shared<const lora::AdapterVersion>(load_adapter(checked, weights, base)),
       .path = path};
   tell_notes(checked.notes, control);
   Sha256 hash;

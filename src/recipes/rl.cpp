@@ -10,9 +10,10 @@
 #include "recipes/evaluate.h"
 #include "recipes/rl_datum.h"
 #include "recipes/steps.h"
-#include "sync/publisher.h"
 #include "train/advantage.h"
 #include "train/micro_batch.h"
+#include "versions/memory_sink.h"
+#include "versions/store.h"
 
 namespace lockstep::recipes {
 
@@ -47,14 +48,13 @@ class RlRun {
                  .max_sequences = options.max_sequences,
                  .tokenizer = &tokenizer_},
                 stream_),
-        publisher_(run_.version()),
         log_(options.save.save, run_.saved_iteration(), control) {
     sampling_ = with_stop_ids(options.sampling);
     sampling_.logprob_temperature = options.sampling.temperature;
     eval_sampling_ = with_stop_ids(options.eval_sampling);
     run_.set_schedule(total_ * steps_per_rollout_);
-    publisher_.add(engine_);
-    publisher_.publish(run_.trainer().snapshot(run_.version()));
+    store_.add(sink_);
+    actor_ = store_.publish(lora::kActor, run_.trainer().adapter(), run_.version()).policy;
   }
 
   void train() {
@@ -144,7 +144,7 @@ class RlRun {
     const Stopwatch rollout_watch;
     const rollout::GroupParams params{
         .sampling = sampling_, .n = options_.n_samples, .rollout = static_cast<uint32_t>(rollout)};
-    const auto samples = engine_.sample(batch, params, run_.version(), [&](int64_t done, int64_t of) {
+    const auto samples = engine_.sample(batch, params, actor_, [&](int64_t done, int64_t of) {
       if (control_.interrupted()) throw Cancelled({.what = "interrupted during a rollout"});
       log_.progress(fmt::format("rollout {}/{}: {}/{} samples", rollout + 1, total_, done, of));
     });
@@ -234,8 +234,9 @@ class RlRun {
     // A GPU gives it to the next rollout's keys and values; the CPU would only pay for the pages again.
     if (stream_.device() == Device::cuda) run_.trainer().release_memory();
     const double train_ms = train_watch.ms();
-    const sync::PublishReport published = publisher_.publish(run_.trainer().snapshot(0));
-    run_.set_version(published.version);
+    const versions::PublishReport published = store_.publish(lora::kActor, run_.trainer().adapter());
+    actor_ = published.policy;
+    run_.set_version(actor_.version);
     run_.completed(options_.rollout_batch_size);
 
     const double total_ms = result.rollout_ms + result.reward_ms + train_ms;
@@ -273,7 +274,7 @@ class RlRun {
       if (step == resumed_at_ && log_.has_evaluation(options_.eval_sets[i].name)) continue;
       EvalResult result;
       try {
-        result = evaluate(engine_, run_.version(), tokenizer_,
+        result = evaluate(engine_, actor_, tokenizer_,
                           {.prompts = &eval_prompts_[i],
                            .sampling = eval_sampling_,
                            .samples = options_.eval_samples,
@@ -301,7 +302,9 @@ class RlRun {
   TrainingRun run_;
   const int64_t resumed_at_ = run_.iteration();
   rollout::Engine engine_;
-  sync::Publisher publisher_;
+  versions::MemorySink sink_{engine_};
+  versions::Store store_;
+  lora::PolicyId actor_;  // what the next rollout samples with
   RunLog log_;
   rollout::SamplingParams sampling_, eval_sampling_;
 };

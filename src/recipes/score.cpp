@@ -78,11 +78,7 @@ void run_score(const ScoreOptions& options, const Control& control) {
   Stream stream(stream_options(options.base));
   const Base base = load_base(options.base, stream, control);
   std::optional<lora::AdapterVersion> adapter;
-  if (!options.adapter_path.empty()) {
-    const Adapter loaded = load_adapter(options.adapter_path, base);
-    tell_notes(loaded.notes, control);
-    adapter = loaded.snapshot();
-  }
+  if (!options.adapter_path.empty()) adapter = load_adapter(options.adapter_path, base, control);
   text::Dataset data = text::Dataset::open(options.input);
   const std::vector<text::Row> given = data.rest();
   std::vector<ScoreRow> rows = read_rows(data, given, base);

@@ -48,7 +48,7 @@ struct GeneratedToken {
   int64_t index = 0;  // which of the n samples
   int32_t token = 0;
   float logprob = 0;
-  int64_t version = 0;                               // of the adapter that made it; Engine::kBase for the base
+  int64_t version = 0;                               // of the adapter that made it; PolicyId::kBase for the base
   std::vector<rollout::TopLogprob> top;              // sampling.top_logprobs of them, most likely first
   std::optional<rollout::FinishReason> finish = {};  // the sample ends with this token
   int64_t stop_index = -1;                           // which of sampling.stop it ended with; -1: none

@@ -50,7 +50,8 @@ TrainingRun::TrainingRun(const AdapterOptions& adapter, const OptimizerOptions& 
       control_(control),
       settings_(std::move(settings)) {
   std::optional<Resumed> resumed = resume(save, adapter, settings_, base, control);
-  const Adapter start = resumed ? resumed->adapter : starting_adapter(adapter, base, training.seed, control);
+  const lora::AdapterVersion start =
+      resumed ? resumed->adapter : starting_adapter(adapter, base, training.seed, control);
   describe_adapter(start, base, control);
   memory_ = plan_memory(base, *start.layout, training, engine, stream.device());
   require_fit(memory_);
@@ -66,7 +67,7 @@ TrainingRun::TrainingRun(const AdapterOptions& adapter, const OptimizerOptions& 
                                       .lr_ratio = optimizer.loraplus_lr_ratio,
                                       .seed = training.seed};
   trainer_ = std::make_unique<train::Trainer>(base.model, start.layout, start.weights, options, stream);
-  version_ = start.version;
+  version_ = start.policy.version;
   if (resumed) {
     iteration_ = resumed->iteration;
     data_position_ = resumed->data_position;

@@ -48,13 +48,17 @@ const char* finish_reason_name(FinishReason reason) {
 RequestId Engine::Impl::submit(Request request, const std::string& where) {
   const int64_t max_tokens = check_request(request, where, model->config(), pool, options.tokenizer != nullptr);
   if (request.adapter) versions.check_fits(*request.adapter);
-  const PrefixCache::Node root = cache ? cache->root(request.adapter) : PrefixCache::kBaseRoot;
+  const PrefixCache::Node root = cache_root(request.adapter);
   const RequestId id = next_id++;
   auto added = std::make_unique<LiveRequest>(id, std::move(request), max_tokens, options.tokenizer, root);
   added->adapter_number = number_of(added->request.adapter.get());
   scheduler.add(*added);
   requests.emplace(id, std::move(added));
   return id;
+}
+
+PrefixCache::Node Engine::Impl::cache_root(const std::shared_ptr<const lora::AdapterVersion>& adapter) {
+  return cache ? cache->root(model->version(), adapter) : PrefixCache::kNoRoot;
 }
 
 // The base has 0; requests of one adapter share a number as long as one of them is here. A number orders rows by what
@@ -127,14 +131,17 @@ Engine::Engine(std::shared_ptr<const model::Model> model, EngineOptions options,
     : impl_(std::make_unique<Impl>(std::move(model), options, stream)) {}
 Engine::~Engine() = default;
 
-void Engine::hold(lora::AdapterVersion version, int64_t keep) {
-  impl_->versions.hold(std::move(version), keep);
+void Engine::hold(std::shared_ptr<const lora::AdapterVersion> version) {
+  impl_->versions.hold(std::move(version));
 }
 void Engine::check(const lora::AdapterVersion& version) const {
-  impl_->versions.check(version, 1);
+  impl_->versions.check(version);
 }
-bool Engine::holds(int64_t version) const {
-  return impl_->versions.holds(version);
+void Engine::drop(const lora::PolicyId& policy) {
+  impl_->versions.drop(policy);
+}
+std::vector<lora::PolicyId> Engine::held() const {
+  return impl_->versions.ids();
 }
 
 RequestId Engine::submit(Request request) {
@@ -175,8 +182,7 @@ bool Engine::switch_adapter(RequestId id, std::shared_ptr<const lora::AdapterVer
   if (!request.opened) request.prompt_logprobs.clear();  // all of one version
   request.adapter_number = 0;
   request.adapter_number = impl_->number_of(request.request.adapter.get());
-  impl_->scheduler.restart(request,
-                           impl_->cache ? impl_->cache->root(request.request.adapter) : PrefixCache::kBaseRoot);
+  impl_->scheduler.restart(request, impl_->cache_root(request.request.adapter));
   return true;
 }
 
@@ -201,11 +207,11 @@ EngineLoad Engine::load() const {
           .kv_blocks_in_use = impl_->pool.in_use() - cached};
 }
 
-std::vector<Sample> Engine::sample(std::span<const Prompt> prompts, const GroupParams& params, int64_t version,
+std::vector<Sample> Engine::sample(std::span<const Prompt> prompts, const GroupParams& params,
+                                   const lora::PolicyId& policy,
                                    const std::function<void(int64_t, int64_t)>& on_progress) {
   if (!idle()) throw ConfigError({.what = "sample() of an engine that has requests in flight"});
-  impl_->versions.forget_retired();
-  return impl_->sample(prompts, params, version == kBase ? nullptr : impl_->versions.get(version), on_progress);
+  return impl_->sample(prompts, params, impl_->versions.get(policy), on_progress);
 }
 
 const EngineStats& Engine::stats() const {
@@ -216,7 +222,6 @@ int64_t Engine::kv_bytes_in_use() const {
 }
 
 void Engine::release_memory() {
-  impl_->versions.forget_retired();
   flush_cache();
   impl_->pool.release_memory();
   impl_->arena.release();

@@ -70,18 +70,17 @@ struct StepReport {
 
 class Engine {
  public:
-  static constexpr int64_t kBase = kBaseVersion;
-
   Engine(std::shared_ptr<const model::Model> model, EngineOptions options, Stream& stream);
   ~Engine();
 
-  // Holds a version from now on (a pointer, no copy). The `keep` versions held last stay; older ones can no longer be
-  // asked for. Their memory is let go when the next sample() begins, so that publishing does not wait for the system to
-  // take it back. ConfigError if the number is negative or already held, ShapeError if the layout is not of this model,
-  // DeviceError if the weights lie on another device.
-  void hold(lora::AdapterVersion version, int64_t keep = 1);
+  // Holds a version of a policy from now on (a pointer, no copy), beside all others until it is dropped. ConfigError if
+  // it has no name, if its number is negative or already held, or if it lies on another base; ShapeError if its layout
+  // is not of this model; DeviceError if its weights lie on another device.
+  void hold(std::shared_ptr<const lora::AdapterVersion> version);
   void check(const lora::AdapterVersion& version) const;  // throws what hold() would throw; changes nothing
-  bool holds(int64_t version) const;
+  // It can no longer be asked for; requests in flight keep it. Nothing if it is not held.
+  void drop(const lora::PolicyId& policy);
+  std::vector<lora::PolicyId> held() const;
 
   // Queues a request behind those there. ConfigError: impossible parameters, a sample number beyond 32 bits, stop
   // strings without a tokenizer. DataError: empty prompt, prompt + 1 token beyond the context, token outside the
@@ -104,16 +103,17 @@ class Engine {
   bool idle() const;
   EngineLoad load() const;
 
-  // Samples n completions of every prompt with the given version; the engine must be idle (ConfigError). Results are
-  // ordered by (prompt, index). What submit() throws; ConfigError: version not held; DataError: logits that are not
+  // Samples n completions of every prompt with the given policy; the engine must be idle (ConfigError). Results are
+  // ordered by (prompt, index). What submit() throws; ConfigError: policy not held; DataError: logits that are not
   // finite. `on_progress(finished, total)` is called between steps and may throw Cancelled: all sequences are dropped,
   // the engine stays usable. max_tokens is cut to the context length.
-  std::vector<Sample> sample(std::span<const Prompt> prompts, const GroupParams& params, int64_t version,
+  std::vector<Sample> sample(std::span<const Prompt> prompts, const GroupParams& params,
+                             const lora::PolicyId& policy,
                              const std::function<void(int64_t finished, int64_t total)>& on_progress = {});
 
   const EngineStats& stats() const;
   int64_t kv_bytes_in_use() const;
-  void release_memory();  // gives KV pool, scratch and dropped versions back (between rollout and training)
+  void release_memory();  // gives KV pool and scratch back (between rollout and training)
 
  private:
   struct Impl;

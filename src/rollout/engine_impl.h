@@ -54,7 +54,7 @@ struct Engine::Impl {
       : model(std::move(m)),
         options(o, s.device()),
         stream(s),
-        versions(model::linear_modules(model->config()), s.device()),
+        versions(model::linear_modules(model->config()), model->version(), s.device()),
         pool(model->config().layers, model->kv_layer_elements() * dtype_bytes(activations()), options.kv_bytes, stream),
         arena(stream.device()),
         sampler(*model, stream),
@@ -66,6 +66,7 @@ struct Engine::Impl {
   DType activations() const { return kernels::activation_dtype(stream.device()); }
 
   RequestId submit(Request request, const std::string& where);
+  PrefixCache::Node cache_root(const std::shared_ptr<const lora::AdapterVersion>& adapter);
   int64_t number_of(const lora::AdapterVersion* adapter) const;
   void step();
   void run_step();

@@ -21,15 +21,16 @@ std::string place_text(const lora::Module& m) {
 
 }  // namespace
 
-void HeldVersions::check(const lora::AdapterVersion& version, int64_t keep) const {
-  const std::string where = fmt::format("adapter version {}", version.version);
-  if (keep < 1)
-    throw ConfigError({.what = "an engine keeps at least one version", .where = where, .got = std::to_string(keep)});
-  if (version.version < 0)
-    throw ConfigError({.what = "adapter versions count from 0", .got = std::to_string(version.version)});
-  if (holds(version.version))
+void HeldVersions::check(const lora::AdapterVersion& version) const {
+  const lora::PolicyId& policy = version.policy;
+  if (policy.is_base()) throw ConfigError({.what = "an adapter version needs the name of its policy"});
+  if (policy.version < 0)
     throw ConfigError(
-        {.what = "adapter version is already held", .where = where, .attempt = "give every publish a new number"});
+        {.what = "adapter versions count from 0", .where = policy.name, .got = std::to_string(policy.version)});
+  if (holds(policy))
+    throw ConfigError({.what = "adapter version is already held",
+                       .where = lora::policy_text(policy),
+                       .attempt = "give every publish a new number"});
   check_memory(version);
   // Versions of one training run share their layout: publishing the next one costs no comparison of names.
   const bool known =
@@ -47,8 +48,13 @@ void HeldVersions::check_fits(const lora::AdapterVersion& version) {
 }
 
 void HeldVersions::check_memory(const lora::AdapterVersion& version) const {
-  const std::string where = fmt::format("adapter version {}", version.version);
+  const std::string where = lora::policy_text(version.policy);
   if (!version.layout || !version.weights) throw ShapeError({.what = "adapter version is empty", .where = where});
+  if (version.base != base_)
+    throw ConfigError({.what = "the adapter lies on another version of the base",
+                       .where = where,
+                       .got = fmt::format("base version {}", version.base.number),
+                       .wanted = fmt::format("base version {}", base_.number)});
   if (version.weights->device() != device_)
     throw DeviceError({.what = "adapter lies on another device than the engine", .where = where});
   const size_t wanted = lora::weight_bytes(*version.layout, device_);
@@ -73,31 +79,39 @@ void HeldVersions::check_layout(const lora::AdapterLayout& layout) const {
                           .wanted = "a linear module of the engine's model, of the same size"});
 }
 
-void HeldVersions::hold(lora::AdapterVersion version, int64_t keep) {
-  check(version, keep);
-  // Without a sample() in between nothing has let go of what was retired before.
-  retired_.clear();
-  held_.push_back(std::make_shared<const lora::AdapterVersion>(std::move(version)));
-  const auto surplus = static_cast<std::ptrdiff_t>(held_.size()) - static_cast<std::ptrdiff_t>(keep);
-  if (surplus <= 0) return;
-  retired_.assign(held_.begin(), held_.begin() + surplus);
-  held_.erase(held_.begin(), held_.begin() + surplus);
+std::vector<HeldVersions::Version>::const_iterator HeldVersions::find(const lora::PolicyId& policy) const {
+  return std::ranges::find(held_, policy, [](const Version& held) { return held->policy; });
 }
 
-bool HeldVersions::holds(int64_t version) const {
-  return std::any_of(held_.begin(), held_.end(), [&](const auto& held) { return held->version == version; });
+void HeldVersions::hold(Version version) {
+  check(*version);
+  held_.push_back(std::move(version));
 }
 
-std::shared_ptr<const lora::AdapterVersion> HeldVersions::get(int64_t version) const {
-  for (const auto& held : held_)
-    if (held->version == version) return held;
-  std::vector<int64_t> numbers;
-  for (const auto& held : held_) numbers.push_back(held->version);
+void HeldVersions::drop(const lora::PolicyId& policy) {
+  if (const auto found = find(policy); found != held_.end()) held_.erase(found);
+}
+
+bool HeldVersions::holds(const lora::PolicyId& policy) const {
+  return find(policy) != held_.end();
+}
+
+HeldVersions::Version HeldVersions::get(const lora::PolicyId& policy) const {
+  if (policy.is_base()) return nullptr;
+  if (const auto found = find(policy); found != held_.end()) return *found;
+  std::vector<std::string> names;
+  for (const lora::PolicyId& held : ids()) names.push_back(lora::policy_text(held));
   throw ConfigError({.what = "the engine does not hold this adapter version",
-                     .where = fmt::format("version {}", version),
-                     .wanted = numbers.empty() ? "none: nothing was published yet"
-                                               : fmt::format("one of {}", fmt::join(numbers, ", ")),
+                     .where = lora::policy_text(policy),
+                     .wanted = names.empty() ? "none: nothing was published yet"
+                                             : fmt::format("one of {}", fmt::join(names, ", ")),
                      .attempt = "publish it to the engine first"});
+}
+
+std::vector<lora::PolicyId> HeldVersions::ids() const {
+  std::vector<lora::PolicyId> ids;
+  for (const Version& held : held_) ids.push_back(held->policy);
+  return ids;
 }
 
 }  // namespace lockstep::rollout

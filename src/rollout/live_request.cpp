@@ -48,7 +48,7 @@ Output LiveRequest::take(Sequence& sequence, const Drawn& drawn) {
              .index = sequence.index,
              .token = drawn.token,
              .logprob = drawn.logprob,
-             .version = request.adapter ? request.adapter->version : kBaseVersion,
+             .version = request.adapter ? request.adapter->policy.version : lora::PolicyId::kBase,
              .top = drawn.top};
   if (drawn.token < 0 || !std::isfinite(drawn.logprob)) {
     out.finish = FinishReason::error;

@@ -30,13 +30,15 @@ PrefixCache::Key PrefixCache::key_of(Node parent, std::span<const int32_t> token
   return key;
 }
 
-PrefixCache::Node PrefixCache::root(const std::shared_ptr<const lora::AdapterVersion>& adapter) {
-  if (!adapter) return kBaseRoot;
+PrefixCache::Node PrefixCache::root(lora::BaseVersion base,
+                                    const std::shared_ptr<const lora::AdapterVersion>& adapter) {
   // Blocks under a root that is gone are never touched again, so they are the first to leave.
-  std::erase_if(roots_, [](const Root& root) { return root.adapter.expired(); });
+  std::erase_if(roots_, [](const Root& root) { return root.adapter && root.adapter->expired(); });
   for (const Root& root : roots_)
-    if (same_owner(root.adapter, adapter)) return root.node;
-  roots_.push_back({adapter, next_node_++});
+    if (root.base == base && (adapter ? root.adapter && same_owner(*root.adapter, adapter) : !root.adapter))
+      return root.node;
+  roots_.push_back({.base = base, .node = next_node_++});
+  if (adapter) roots_.back().adapter = adapter;
   return roots_.back().node;
 }
 

@@ -1,13 +1,14 @@
 // Blocks that were computed before, for requests that begin with the same tokens and use the same adapter version.
 //
 // A tree of full blocks: a block is found under the one before it by its 16 tokens, compared as they are (a hash only
-// finds the place), so a hit is never another text's. Roots are (base, adapter version): a new version has a new root,
-// so keys of an older one cannot be found.
+// finds the place), so a hit is never another text's. Roots are (base version, adapter version): a new version has a
+// new root, so keys of an older one cannot be found.
 #pragma once
 
 #include <array>
 #include <list>
 #include <memory>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -22,16 +23,16 @@ namespace lockstep::rollout {
 class PrefixCache {
  public:
   using Node = uint64_t;
-  static constexpr Node kBaseRoot = 0;
+  static constexpr Node kNoRoot = 0;  // of a request of an engine without a cache
 
   explicit PrefixCache(BlockPool& pool) : pool_(pool) {}
   ~PrefixCache() { clear(); }
   PrefixCache(const PrefixCache&) = delete;
   PrefixCache& operator=(const PrefixCache&) = delete;
 
-  // Where the blocks of this version hang; nullptr: the base. Versions are told apart by the object, never by number or
-  // address alone: one that is gone is not found again.
-  Node root(const std::shared_ptr<const lora::AdapterVersion>& adapter);
+  // Where the blocks of this version on this base hang; nullptr: of the base alone. Adapter versions are told apart by
+  // the object, never by name, number or address alone: one that is gone is not found again.
+  Node root(lora::BaseVersion base, const std::shared_ptr<const lora::AdapterVersion>& adapter);
 
   // Appends the known blocks of these tokens to an empty table, with a reference each, and moves `computed`: whole
   // blocks of at most `most` positions.
@@ -76,8 +77,9 @@ class PrefixCache {
   std::list<Entry> entries_;  // most recently used first; an entry never comes before its parent
   std::unordered_map<Key, Place, KeyHash> places_;
   struct Root {
-    std::weak_ptr<const lora::AdapterVersion> adapter;
-    Node node = 0;
+    lora::BaseVersion base;
+    std::optional<std::weak_ptr<const lora::AdapterVersion>> adapter;  // nullopt: the base alone
+    Node node = kNoRoot;
   };
   std::vector<Root> roots_;
   std::vector<bool> held_;  // by block

@@ -12,7 +12,6 @@
 namespace lockstep::rollout {
 
 using RequestId = int64_t;
-inline constexpr int64_t kBaseVersion = -1;  // "version" of the bare base
 
 struct Request {
   std::vector<int32_t> tokens = {};  // the prompt, at least one
@@ -48,7 +47,7 @@ struct Output {
   int64_t index = 0;  // 0 .. n-1
   int32_t token = 0;
   float logprob = 0;
-  int64_t version = 0;  // of the adapter that made it; kBaseVersion for the base
+  int64_t version = 0;  // of the adapter that made it; PolicyId::kBase for the base
   std::vector<TopLogprob> top = {};
   std::optional<FinishReason> finish = {};  // the sample ends with this token (error: before it, there is no token)
   int64_t stop_index = -1;                  // which of sampling.stop it ended with; -1: none

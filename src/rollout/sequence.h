@@ -17,7 +17,7 @@ struct PromptGroup {
   std::span<const int32_t> tokens;
   std::span<Sequence> samples;
   bool needs_all_rows = false;  // the first time: none come from the cache
-  PrefixCache::Node cache_root = PrefixCache::kBaseRoot;
+  PrefixCache::Node cache_root = PrefixCache::kNoRoot;
   BlockTable kv;              // of positions of the prompt only
   bool started = false;       // rows of it have been planned
   bool opened = false;        // the prompt was computed once, and every sample got its first token

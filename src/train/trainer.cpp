@@ -139,7 +139,7 @@ struct Trainer::Impl {
   LossOutput run(std::span<const Datum> datums, const Loss& loss) {
     const int64_t first = open->next();
     const MicroBatch batch = pack(datums, first, true);
-    const lora::AdapterVersion adapter{.version = 0, .layout = layout, .weights = weights};
+    const lora::AdapterVersion adapter{.layout = layout, .weights = weights};
     lora::DeltaDropout dropout;
     const Arena::Scope scope(counters);
     if (options.dropout > 0)
@@ -265,7 +265,7 @@ struct Trainer::Impl {
     const size_t end = from(group.rank() + 1);
     model::TrainOptions pass_options = this->pass_options(false);
     pass_options.greedy = true;
-    const lora::AdapterVersion adapter{.version = 0, .layout = layout, .weights = weights};
+    const lora::AdapterVersion adapter{.layout = layout, .weights = weights};
     std::vector<SampleEvaluation> samples;
     while (first < end) {
       const std::span<const Datum> left = datums.subspan(first, end - first);
@@ -361,8 +361,8 @@ void Trainer::evaluate(std::span<const Datum> datums, const Loss& loss, Evaluati
   for (const SampleEvaluation& sample : parallel::gather_values<SampleEvaluation>(impl_->group, mine)) sums.add(sample);
 }
 
-lora::AdapterVersion Trainer::snapshot(int64_t version) const {
-  return {.version = version, .layout = impl_->layout, .weights = impl_->weights};
+lora::AdapterVersion Trainer::adapter() const {
+  return {.base = impl_->model->version(), .layout = impl_->layout, .weights = impl_->weights};
 }
 
 int64_t Trainer::steps() const {

@@ -73,8 +73,8 @@ class Trainer {
   // datums, each computes a share of them, and `sums` is the same everywhere.
   void evaluate(std::span<const Datum> datums, const Loss& loss, Evaluation& sums);
 
-  // The current weights as a version with this number; shares the buffer, copies nothing.
-  lora::AdapterVersion snapshot(int64_t version) const;
+  // The current weights, not yet published; shares the buffer, copies nothing.
+  lora::AdapterVersion adapter() const;
   int64_t steps() const;  // completed optimizer steps
   const lora::AdapterLayout& layout() const;
 

@@ -12,25 +12,44 @@ using lockstep::testing::TempDirectory;
 const float kValues[12] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
 const std::string kModule = "base_model.model.model.layers.0.self_attn.q_proj";
 
+SavedPolicy policy_at(int64_t iteration) {
+  SavedPolicy policy;
+  policy.config.rank = 2;
+  policy.config.alpha = 4;
+  policy.target_modules = {"q_proj"};
+  policy.base_model_name = "org/base";
+  policy.adapter = {{kModule + ".lora_A.weight", ConstTensor(kValues, DType::f32, {2, 3})},
+                    {kModule + ".lora_B.weight", ConstTensor(kValues, DType::f32, {4, 2})}};
+  policy.metadata = {.iteration = iteration,
+                     .version = iteration + 1,
+                     .rank = 2,
+                     .alpha = 4,
+                     .lora_type = "lora",
+                     .target_modules = {"q_proj"},
+                     .base_fingerprint = std::string(64, 'f')};
+  return policy;
+}
+
 Checkpoint checkpoint_at(int64_t iteration) {
-  Checkpoint checkpoint;
-  checkpoint.config.rank = 2;
-  checkpoint.config.alpha = 4;
-  checkpoint.target_modules = {"q_proj"};
-  checkpoint.base_model_name = "org/base";
-  checkpoint.adapter = {{kModule + ".lora_A.weight", ConstTensor(kValues, DType::f32, {2, 3})},
-                        {kModule + ".lora_B.weight", ConstTensor(kValues, DType::f32, {4, 2})}};
-  checkpoint.metadata = {.iteration = iteration,
-                         .version = iteration + 1,
-                         .rank = 2,
-                         .alpha = 4,
-                         .lora_type = "lora",
-                         .target_modules = {"q_proj"},
-                         .base_fingerprint = std::string(64, 'f')};
+  Checkpoint checkpoint{.policies = {policy_at(iteration)}};
   checkpoint.state = {
       .iteration = iteration,
       .counters = {{"step", 17}, {"seed", 18446744073709551615u}, {"lr", 0.1}},
       .tensors = {{"m", ConstTensor(kValues, DType::f32, {12})}, {"v", ConstTensor(kValues, DType::f64, {3})}}};
+  return checkpoint;
+}
+
+// Beside the actor a critic of another rank and version.
+Checkpoint two_policies_at(int64_t iteration) {
+  Checkpoint checkpoint = checkpoint_at(iteration);
+  SavedPolicy critic = policy_at(iteration);
+  critic.name = "critic";
+  critic.config.rank = 1;
+  critic.metadata.rank = 1;
+  critic.metadata.version = 40;
+  critic.adapter = {{kModule + ".lora_A.weight", ConstTensor(kValues + 6, DType::f32, {1, 3})},
+                    {kModule + ".lora_B.weight", ConstTensor(kValues + 3, DType::f32, {4, 1})}};
+  checkpoint.policies.push_back(critic);
   return checkpoint;
 }
 
@@ -57,9 +76,9 @@ TEST(TrainState, RoundTrip) {
   ASSERT_EQ(loaded.state().tensors.size(), 2u);
   EXPECT_EQ(loaded.state().tensors[0].name, "v");
   EXPECT_EQ(loaded.state().tensors[1].tensor.f32()[11], 12);
-  EXPECT_EQ(loaded.adapter().config().type, lora::LoraType::fused);
-  EXPECT_EQ(loaded.adapter().metadata()->version, 4);
-  EXPECT_EQ(loaded.adapter().header().size(), 2u);
+  EXPECT_EQ(loaded.policy(lora::kActor).directory.config().type, lora::LoraType::fused);
+  EXPECT_EQ(loaded.policy(lora::kActor).directory.metadata()->version, 4);
+  EXPECT_EQ(loaded.policy(lora::kActor).directory.header().size(), 2u);
 }
 
 TEST(TrainState, LayoutOnDisk) {
@@ -73,13 +92,72 @@ TEST(TrainState, LayoutOnDisk) {
   EXPECT_EQ(read_json((dir / "iter_0000100/vime_lora_metadata.json").string()).size(), 8u);
 }
 
+TEST(TrainState, EveryPolicyHasADirectory) {
+  const TempDirectory dir;
+  save_checkpoint(dir.path(), two_policies_at(7));
+  for (const char* file :
+       {"lora_adapter/adapter_model.safetensors", "vime_lora_metadata.json", "policies/critic/adapter_config.json",
+        "policies/critic/adapter_model.safetensors", "policies/critic/vime_lora_metadata.json"})
+    EXPECT_TRUE(std::filesystem::is_regular_file(dir / "iter_0000007" / file)) << file;
+  const LoadedCheckpoint loaded(dir.path(), 7);
+  EXPECT_EQ(loaded.policy_names(), (std::vector<std::string>{"actor", "critic"}));
+  EXPECT_EQ(loaded.policy("actor").directory.metadata()->version, 8);
+  EXPECT_EQ(loaded.policy("critic").directory.metadata()->version, 40);
+  EXPECT_EQ(loaded.policy("critic").directory.config().rank, 1);
+  EXPECT_EQ(loaded.policy("actor").weights.tensors()[0].tensor.f32()[0], 1);
+  EXPECT_EQ(loaded.policy("critic").weights.tensors()[0].tensor.f32()[0], 7);
+  expect_error<FormatError>([&] { loaded.policy("teacher"); }, {"iter_0000007", "actor, critic", "teacher"});
+
+  // The actor's files do not depend on who else is saved.
+  const TempDirectory alone;
+  save_checkpoint(alone.path(), checkpoint_at(7));
+  for (const char* file : {"lora_adapter/adapter_config.json", "lora_adapter/adapter_model.safetensors",
+                           "vime_lora_metadata.json", "train_state.safetensors"})
+    EXPECT_EQ(fs::read_file(dir / "iter_0000007" / file), fs::read_file(alone / "iter_0000007" / file)) << file;
+}
+
+TEST(TrainState, APolicyThatIsDamagedOrMissingIsSeen) {
+  for (const std::string file : {"policies/critic/adapter_model.safetensors", "policies/critic/adapter_config.json",
+                                 "policies/critic/vime_lora_metadata.json"}) {
+    const TempDirectory dir;
+    save_checkpoint(dir.path(), two_policies_at(1));
+    flip_byte(dir / "iter_0000001" / file, 2);
+    expect_error<FormatError>([&] { LoadedCheckpoint loaded(dir.path(), 1); }, {file.c_str(), "SHA-256"});
+    std::filesystem::remove(dir / "iter_0000001" / file);
+    expect_error<FormatError>([&] { LoadedCheckpoint loaded(dir.path(), 1); }, {file.c_str(), "no such file"});
+  }
+}
+
+TEST(TrainState, APolicysNameIsADirectorysName) {
+  const TempDirectory dir;
+  for (const char* name : {"", ".", "..", "a/b", "../x", "actor", "a b", ".hidden", "\u00e9"}) {
+    Checkpoint checkpoint = two_policies_at(1);
+    checkpoint.policies[1].name = name;
+    expect_error<ConfigError>([&] { save_checkpoint(dir.path(), checkpoint); }, {name});
+  }
+  Checkpoint nobody = two_policies_at(1);
+  nobody.policies.erase(nobody.policies.begin());
+  expect_error<ConfigError>([&] { save_checkpoint(dir.path(), nobody); }, {"actor"});
+  EXPECT_FALSE(latest_iteration(dir.path()));
+  save_checkpoint(dir.path(), two_policies_at(1));
+  const std::string state = "iter_0000001/train_state.json";
+  const Json good = read_json((dir / state).string());
+  for (const char* file : {"policies/../adapter_model.safetensors", "policies//adapter_model.safetensors",
+                           "policies/actor/adapter_model.safetensors", "/etc/adapter_model.safetensors"}) {
+    Json bad = good;
+    bad["sha256"][file] = std::string(64, '0');
+    dir.write(state, bad.dump());
+    expect_error<FormatError>([&] { LoadedCheckpoint loaded(dir.path(), 1); }, {"train_state.json: sha256", file});
+  }
+}
+
 TEST(TrainState, AMovedAdapterKnowsItsBase) {
   const TempDirectory dir;
   save_checkpoint(dir.path(), checkpoint_at(1));
   std::filesystem::rename(dir / "iter_0000001/lora_adapter", dir / "moved");
   const PeftDirectory moved(dir / "moved");
   ASSERT_TRUE(moved.metadata().has_value());
-  EXPECT_EQ(moved.metadata()->base_fingerprint, checkpoint_at(1).metadata.base_fingerprint);
+  EXPECT_EQ(moved.metadata()->base_fingerprint, policy_at(1).metadata.base_fingerprint);
   EXPECT_EQ(moved.config().type, lora::LoraType::fused);
 }
 
@@ -99,7 +177,7 @@ TEST(TrainState, OlderCheckpointsStay) {
   save_checkpoint(dir.path(), checkpoint_at(2));
   save_checkpoint(dir.path(), checkpoint_at(1));  // replaces the directory under an open reader
   EXPECT_EQ(latest_iteration(dir.path()), 1);
-  EXPECT_EQ(first.adapter_weights().tensors()[0].tensor.f32()[0], 1);
+  EXPECT_EQ(first.policy(lora::kActor).weights.tensors()[0].tensor.f32()[0], 1);
   EXPECT_NO_THROW(LoadedCheckpoint(dir.path(), 2));
 }
 
@@ -193,7 +271,7 @@ TEST(TrainState, ACheckpointWithoutTheLaterHashesLoadsAndSaysSo) {
                                       "vime_lora_metadata.json", "train_state.json"}));
   // Builds before that wrote the metadata beside the adapter only.
   std::filesystem::remove(dir / "iter_0000001/lora_adapter/vime_lora_metadata.json");
-  EXPECT_EQ(LoadedCheckpoint(dir.path(), 1).adapter().metadata()->version, 2);
+  EXPECT_EQ(LoadedCheckpoint(dir.path(), 1).policy(lora::kActor).directory.metadata()->version, 2);
   older["sha256"].erase("train_state.safetensors");
   dir.write(file, older.dump());
   expect_error<FormatError>([&] { LoadedCheckpoint again(dir.path(), 1); }, {"train_state.safetensors"});

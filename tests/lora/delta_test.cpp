@@ -23,7 +23,7 @@ AdapterVersion random_adapter(const LoraConfig& config, uint32_t which) {
   const std::vector<float> values = draw(static_cast<size_t>(layout->num_floats), 100 + which);
   auto weights = std::make_shared<Buffer>(values.size() * sizeof(float));
   std::memcpy(weights->data(), values.data(), weights->bytes());
-  return {.version = which, .layout = std::move(layout), .weights = std::move(weights)};
+  return {.policy = {"a", which}, .layout = std::move(layout), .weights = std::move(weights)};
 }
 
 constexpr int64_t kRows = 7, kIn = 24, kOut = 64;

@@ -111,7 +111,7 @@ inline lora::AdapterVersion tiny_adapter(const ModelConfig& config, lora::LoraTy
   auto weights = std::make_shared<Buffer>(static_cast<size_t>(layout->num_floats) * sizeof(float));
   for (int64_t i = 0; i < layout->num_floats; ++i)
     weights->f32()[i] = 0.25f * drawn(1000 + which, static_cast<uint32_t>(i));
-  return {.version = which, .layout = std::move(layout), .weights = std::move(weights)};
+  return {.policy = {"a", which}, .layout = std::move(layout), .weights = std::move(weights)};
 }
 
 inline std::vector<int32_t> tiny_tokens(int64_t count, uint32_t which, int64_t vocab = 53) {

@@ -51,7 +51,7 @@ class Commands : public ::testing::Test {
     config.alpha = 8;
     config.type = type;
     config.target_modules = {"all-linear"};
-    const Adapter adapter = fresh_adapter(config, base, 1);
+    const lora::AdapterVersion adapter = fresh_adapter(config, base, 1);
     num_parameters_ = adapter.layout->num_parameters;
     Buffer values(adapter.weights->bytes());
     for (int64_t i = 0; i < adapter.layout->num_floats; ++i)

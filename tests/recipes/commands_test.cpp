@@ -154,7 +154,7 @@ TEST_F(Commands, FaultsOfAnAdapterNameFileAndField) {
     SCOPED_TRACE(place);
     const std::string adapter = adapter_of(kTiny, lora::LoraType::canonical);
     change(fs::Path(adapter) / file, key, value);
-    expect_error<FormatError>([&] { load_adapter(adapter, base); }, {place});
+    expect_error<FormatError>([&] { load_adapter(adapter, base, control_); }, {place});
   };
   const char* config = "adapter_config.json";
   faulty(config, "target_modules", {"c_attn"}, "lora_adapter/adapter_config.json: target_modules");
@@ -167,7 +167,7 @@ TEST_F(Commands, FaultsOfAnAdapterNameFileAndField) {
   faulty("vime_lora_metadata.json", "version", -1, "vime_lora_metadata.json: version");
   const std::string other = adapter_of(kArith, lora::LoraType::canonical);
   std::filesystem::remove(fs::Path(other) / "vime_lora_metadata.json");
-  expect_error<ShapeError>([&] { load_adapter(other, base); },
+  expect_error<ShapeError>([&] { load_adapter(other, base, control_); },
                            {"lora_adapter/adapter_model.safetensors: base_model.model.model.layers.0."});
 }
 
@@ -185,7 +185,7 @@ TEST_F(Commands, AnAdapterOfHighRankLoads) {
   const std::string adapter = adapter_of(kTiny, lora::LoraType::canonical, 70);  // the model is 64 wide
   Stream stream({.threads = 1});
   const Base base = load_base({.hf_checkpoint = kTiny}, stream, control_);
-  EXPECT_EQ(load_adapter(adapter, base).layout->pairs[0].rank, 70);
+  EXPECT_EQ(load_adapter(adapter, base, control_).layout->pairs[0].rank, 70);
 }
 
 }  // namespace

@@ -9,8 +9,9 @@
 #include "core/hash.h"
 #include "rollout/tiny_model.h"
 #include "support/gpu.h"
-#include "sync/publisher.h"
 #include "train/trainer.h"
+#include "versions/memory_sink.h"
+#include "versions/store.h"
 
 namespace lockstep {
 namespace {
@@ -62,26 +63,27 @@ class Session {
          {rollout::EngineOptions{}, rollout::EngineOptions{.max_sequences = 64, .max_batch_tokens = 96},
           rollout::EngineOptions{.kv_bytes = 400 * block_bytes}}) {
       engines_.push_back(std::make_unique<rollout::Engine>(model_, options, stream));
-      publisher_.add(*engines_.back());
+      sinks_.push_back(std::make_unique<versions::MemorySink>(*engines_.back()));
+      store_.add(*sinks_.back());
     }
   }
 
   // Samples, compares, trains on what was sampled.
   void round(uint32_t number) {
     train::Trainer& trainer = *trainers_[number % trainers_.size()];
-    const sync::PublishReport published = publisher_.publish(trainer.snapshot(0));
+    const versions::PublishReport published = store_.publish(std::to_string(number % trainers_.size()), trainer.adapter());
     EXPECT_EQ(published.bytes_copied, 0);
     const std::vector<rollout::Prompt> prompts = prompts_of(number);
     const rollout::GroupParams params = params_of(number);
-    const std::vector<rollout::Sample> samples = engines_[0]->sample(prompts, params, published.version);
+    const std::vector<rollout::Sample> samples = engines_[0]->sample(prompts, params, published.policy);
     for (size_t e = 1; e < engines_.size(); ++e)
-      expect_same(engines_[e]->sample(prompts, params, published.version), samples, "engine " + std::to_string(e));
+      expect_same(engines_[e]->sample(prompts, params, published.policy), samples, "engine " + std::to_string(e));
     for (const auto& engine : engines_) engine->release_memory();
 
     std::vector<train::Datum> datums;
     for (const rollout::Sample& sample : samples)
       datums.push_back(datum_of(prompts[static_cast<size_t>(sample.prompt)], sample));
-    const lora::AdapterVersion now = trainer.snapshot(published.version);
+    const lora::AdapterVersion now = trainer.adapter();
     const auto logprobs = trainer.logprobs(datums, &now);
     for (size_t i = 0; i < samples.size(); ++i) {
       const std::vector<float>& reported = samples[i].logprobs;
@@ -101,7 +103,7 @@ class Session {
   int64_t preemptions() const { return engines_[2]->stats().preemptions; }
   std::string hash() {
     for (const auto& trainer : trainers_) {
-      const Buffer weights = lora::host_weights(*trainer->snapshot(0).weights, trainer->layout(), stream_);
+      const Buffer weights = lora::host_weights(*trainer->adapter().weights, trainer->layout(), stream_);
       hash_.update({static_cast<const std::byte*>(weights.data()), weights.bytes()});
     }
     return hash_.hex();
@@ -147,7 +149,8 @@ class Session {
   std::shared_ptr<const model::Model> model_;
   std::vector<std::unique_ptr<train::Trainer>> trainers_;
   std::vector<std::unique_ptr<rollout::Engine>> engines_;
-  sync::Publisher publisher_{0};
+  std::vector<std::unique_ptr<versions::MemorySink>> sinks_;
+  versions::Store store_;
   Sha256 hash_;
   int64_t tokens_ = 0;
 };

@@ -56,7 +56,7 @@ TEST_F(SavedAdapter, ModulesChosenByNameOrExpressionLoadAgain) {
       run_sft(options, control_);
       Stream stream({.threads = 1});
       const Base base = load_base(options.base, stream, control_);
-      const Adapter loaded = load_adapter(adapter_of(save), base);
+      const lora::AdapterVersion loaded = load_adapter(adapter_of(save), base, control_);
       const auto asked = lora::resolve_layout(options.adapter.config, model::linear_modules(base.config));
       ASSERT_EQ(loaded.layout->pairs.size(), asked->pairs.size());
       for (size_t i = 0; i < asked->pairs.size(); ++i)

@@ -76,7 +76,7 @@ class ServingTest : public Commands {
                                   .type = lora::LoraType::canonical,
                                   .target_modules = {"q_proj", "o_proj"},
                                   .rank_pattern = {{"q_proj", rank}}};
-    const Adapter adapter = fresh_adapter(config, base_, 1);
+    const lora::AdapterVersion adapter = fresh_adapter(config, base_, 1);
     const lora::ExportedTensors tensors = lora::export_tensors(*adapter.layout, adapter.weights->f32());
     checkpoint::write_peft_directory(path("pattern"), config, adapter.layout->target_leaves, "", tensors.tensors);
     return path("pattern");

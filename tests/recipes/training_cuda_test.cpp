@@ -124,7 +124,7 @@ TEST_F(TrainingCuda, TheSavedDirectoryIsTheAdapter) {
   run_sft(sft("run"), control_);
   const fs::Path directory = adapter_directory("run", 6);
   const Base base = load_base({.hf_checkpoint = kTiny}, gpu(), control_);
-  const Adapter adapter = load_adapter(directory.string(), base);
+  const lora::AdapterVersion adapter = load_adapter(directory.string(), base, control_);
   const Buffer values = lora::host_weights(*adapter.weights, *adapter.layout, gpu());
   const lora::ExportedTensors tensors = lora::export_tensors(*adapter.layout, values.f32());
   const checkpoint::SafetensorsFile files = checkpoint::PeftDirectory(directory).read_weights();
@@ -152,7 +152,7 @@ TEST_F(TrainingCuda, TheSavedDirectoryIsTheAdapter) {
 TEST_F(TrainingCuda, TheBaseIsTheFileBeforeAndAfterTraining) {
   const Base base = load_base({.hf_checkpoint = kTiny}, gpu(), control_);
   EXPECT_EQ(fingerprint_of_memory(*base.model, gpu()), base.fingerprint);
-  const Adapter adapter = fresh_adapter({.rank = 4, .alpha = 8, .target_modules = {"all-linear"}}, base, 1);
+  const lora::AdapterVersion adapter = fresh_adapter({.rank = 4, .alpha = 8, .target_modules = {"all-linear"}}, base, 1);
   train::Trainer trainer(base.model, adapter.layout, adapter.weights, {}, gpu());
   const train::Datum datum = train::make_datum({1, 2, 3, 4, 5}, {0, 1, 1, 1, 1});
   for (int step = 0; step < 3; ++step) {

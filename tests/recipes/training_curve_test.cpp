@@ -76,7 +76,7 @@ struct Golden {
     EXPECT_LT(loss.f32()[kSteps - 1], loss.f32()[0]);
     std::printf("  %s: largest difference of a loss %.2g, of a norm (relative) %.2g\n", curve.c_str(), worst_loss,
                 worst_norm);
-    return trainer.snapshot(kSteps);
+    return trainer.adapter();
   }
 };
 

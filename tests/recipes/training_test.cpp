@@ -123,7 +123,7 @@ TEST_F(Training, AnAdapterOfAnotherBaseIsRefused) {
   const Base other = load_base({.hf_checkpoint = kArith}, stream, control_);
   const std::string adapter = options.save.save + "/iter_0000003/lora_adapter";
   try {
-    load_adapter(adapter, other);
+    load_adapter(adapter, other, control_);
     FAIL() << "loaded";
   } catch (const FormatError& refused) {
     EXPECT_NE(std::string(refused.what()).find("another base"), std::string::npos);

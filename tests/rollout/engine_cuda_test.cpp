@@ -53,10 +53,10 @@ class EngineCuda : public testing::OnGpu<::testing::TestWithParam<Shape>> {
     std::vector<Sample> samples;
     EngineStats stats;
   };
-  Run run(EngineOptions options = {}, int64_t version = 3) {
+  Run run(EngineOptions options = {}, const lora::PolicyId& policy = actor(3)) {
     Engine engine(model_, options, gpu());
-    engine.hold(adapter_);
-    Run result{engine.sample(prompts_, params_, version), engine.stats()};
+    hold(engine, adapter_);
+    Run result{engine.sample(prompts_, params_, policy), engine.stats()};
     EXPECT_EQ(engine.kv_bytes_in_use(), 0);
     return result;
   }
@@ -81,9 +81,9 @@ class EngineCuda : public testing::OnGpu<::testing::TestWithParam<Shape>> {
 TEST_P(EngineCuda, LogprobsAreTheTrainersBits) {
   for (const float temperature : {0.8f, 1.0f}) {
     params_.sampling.logprob_temperature = temperature;
-    for (const int64_t version : {Engine::kBase + 0, adapter_.version}) {
-      const lora::AdapterVersion* adapter = version == Engine::kBase ? nullptr : &adapter_;
-      for (const Sample& sample : run({}, version).samples)
+    for (const lora::PolicyId& policy : {kBasePolicy, adapter_.policy}) {
+      const lora::AdapterVersion* adapter = policy.is_base() ? nullptr : &adapter_;
+      for (const Sample& sample : run({}, policy).samples)
         EXPECT_EQ(sample.logprobs, trainer_logprobs(*model_, prompts_[static_cast<size_t>(sample.prompt)], sample,
                                                     adapter, temperature, gpu()))
             << "prompt " << sample.prompt << ", sample " << sample.index;
@@ -103,9 +103,9 @@ TEST_P(EngineCuda, NoScheduleChangesABit) {
 
   std::vector<Sample> apart;
   Engine engine(model_, {}, gpu());
-  engine.hold(adapter_);
+  hold(engine, adapter_);
   for (size_t p = 0; p < prompts_.size(); ++p)
-    for (Sample& sample : engine.sample(std::span(prompts_).subspan(p, 1), params_, 3)) {
+    for (Sample& sample : engine.sample(std::span(prompts_).subspan(p, 1), params_, actor(3))) {
       sample.prompt = static_cast<int64_t>(p);
       apart.push_back(std::move(sample));
     }
@@ -222,15 +222,14 @@ TEST_P(EngineCuda, AVersionIsReadWithItsOwnLayout) {
     lora::AdapterVersion adapter =
         placed(random_adapter(config_, version, static_cast<uint32_t>(version), rank, alpha), gpu());
     Engine fresh(model_, {}, gpu());
-    fresh.hold(adapter);
-    reused.hold(adapter);
-    const std::vector<Sample> samples = reused.sample(prompts_, params_, version);
-    expect_same(samples, fresh.sample(prompts_, params_, version), "rank " + std::to_string(rank));
+    hold(fresh, adapter);
+    hold(reused, adapter);
+    const std::vector<Sample> samples = reused.sample(prompts_, params_, actor(version));
+    expect_same(samples, fresh.sample(prompts_, params_, actor(version)), "rank " + std::to_string(rank));
     for (const Sample& sample : samples)
       ASSERT_EQ(sample.logprobs,
                 trainer_logprobs(*model_, prompts_[static_cast<size_t>(sample.prompt)], sample, &adapter, 0.8f, gpu()));
-    ++version;
-    reused.hold(placed(random_adapter(config_, version++, 99), gpu()));  // the one before is let go
+    reused.drop(actor(version++));
     reused.release_memory();
   }
 }
@@ -238,11 +237,11 @@ TEST_P(EngineCuda, AVersionIsReadWithItsOwnLayout) {
 TEST_P(EngineCuda, SeveralAdaptersOnOneBase) {
   const lora::AdapterVersion other = placed(random_adapter(config_, 4, 8), gpu());
   Engine engine(model_, {}, gpu());
-  engine.hold(adapter_, 2);
-  engine.hold(other, 2);
-  const auto first = engine.sample(prompts_, params_, 3), second = engine.sample(prompts_, params_, 4);
-  const auto base = engine.sample(prompts_, params_, Engine::kBase);
-  expect_same(engine.sample(prompts_, params_, 3), first, "after another adapter");
+  hold(engine, adapter_);
+  hold(engine, other);
+  const auto first = engine.sample(prompts_, params_, actor(3)), second = engine.sample(prompts_, params_, actor(4));
+  const auto base = engine.sample(prompts_, params_, kBasePolicy);
+  expect_same(engine.sample(prompts_, params_, actor(3)), first, "after another adapter");
   for (size_t i = 0; i < first.size(); ++i) {
     const Prompt& prompt = prompts_[static_cast<size_t>(first[i].prompt)];
     EXPECT_EQ(second[i].logprobs, trainer_logprobs(*model_, prompt, second[i], &other, 0.8f, gpu()));
@@ -254,21 +253,21 @@ TEST_P(EngineCuda, SeveralAdaptersOnOneBase) {
 
 TEST_P(EngineCuda, CancelAndReleaseLeaveTheEngineUsable) {
   Engine engine(model_, {}, gpu());
-  engine.hold(adapter_);
-  const auto wanted = engine.sample(prompts_, params_, 3);
+  hold(engine, adapter_);
+  const auto wanted = engine.sample(prompts_, params_, actor(3));
   int calls = 0;
-  EXPECT_THROW(engine.sample(prompts_, params_, 3,
+  EXPECT_THROW(engine.sample(prompts_, params_, actor(3),
                              [&](int64_t, int64_t) {
                                if (++calls == 3) throw Cancelled({.what = "enough"});
                              }),
                Cancelled);
   EXPECT_EQ(engine.kv_bytes_in_use(), 0);
-  expect_same(engine.sample(prompts_, params_, 3), wanted, "after a cancelled call");
+  expect_same(engine.sample(prompts_, params_, actor(3)), wanted, "after a cancelled call");
   engine.release_memory();
   const int64_t before = live_bytes(gpu().device());
-  expect_same(engine.sample(prompts_, params_, 3), wanted, "after its memory was released");
+  expect_same(engine.sample(prompts_, params_, actor(3)), wanted, "after its memory was released");
   const int64_t warm = live_bytes(gpu().device());
-  for (int i = 0; i < 3; ++i) engine.sample(prompts_, params_, 3);
+  for (int i = 0; i < 3; ++i) engine.sample(prompts_, params_, actor(3));
   EXPECT_EQ(live_bytes(gpu().device()), warm) << "a rollout of the same size needs nothing new";
   engine.release_memory();
   EXPECT_EQ(live_bytes(gpu().device()), before);
@@ -284,36 +283,36 @@ TEST_P(EngineCuda, AnAdapterThatDivergedIsADataError) {
     std::fill_n(weights->f32(), weights->bytes() / sizeof(float), value);
     broken.weights = weights;
     Engine engine(model_, {}, gpu());
-    engine.hold(placed(broken, gpu()), 2);
-    engine.hold(adapter_, 2);
-    EXPECT_THROW(engine.sample(prompts_, params_, 0), DataError);
+    hold(engine, placed(broken, gpu()));
+    hold(engine, adapter_);
+    EXPECT_THROW(engine.sample(prompts_, params_, actor(0)), DataError);
     EXPECT_EQ(engine.kv_bytes_in_use(), 0);
-    expect_same(engine.sample(prompts_, params_, 3), wanted, "after it");
+    expect_same(engine.sample(prompts_, params_, actor(3)), wanted, "after it");
   }
 }
 
 TEST_P(EngineCuda, AnAdapterInHostMemoryIsRefused) {
   if (gpu().device() == Device::cpu) GTEST_SKIP() << "the same memory";
   Engine engine(model_, {}, gpu());
-  EXPECT_THROW(engine.hold(random_adapter(config_, 0, 1)), DeviceError);
-  EXPECT_FALSE(engine.holds(0));
+  EXPECT_THROW(hold(engine, random_adapter(config_, 0, 1)), DeviceError);
+  EXPECT_TRUE(engine.held().empty());
 }
 
 TEST_P(EngineCuda, OutOfDeviceMemoryIsAResourceErrorAndLosesNothing) {
   if (gpu().device() == Device::cpu) GTEST_SKIP() << "the host's memory is not ours to take";
   Engine engine(model_, {}, gpu());
-  engine.hold(adapter_);
-  const auto wanted = engine.sample(prompts_, params_, 3);
+  hold(engine, adapter_);
+  const auto wanted = engine.sample(prompts_, params_, actor(3));
   engine.release_memory();
   {
     const Ballast ballast(int64_t{96} << 20);  // a slab of KV memory is 256 MiB
-    EXPECT_THROW(engine.sample(prompts_, params_, 3), ResourceError);
+    EXPECT_THROW(engine.sample(prompts_, params_, actor(3)), ResourceError);
     EXPECT_EQ(engine.kv_bytes_in_use(), 0);
-    EXPECT_TRUE(engine.holds(3));
+    EXPECT_EQ(engine.held(), std::vector{actor(3)});
   }
-  expect_same(engine.sample(prompts_, params_, 3), wanted, "with the memory back");
+  expect_same(engine.sample(prompts_, params_, actor(3)), wanted, "with the memory back");
   Engine small(model_, {.kv_bytes = 30 * block_bytes()}, gpu());
-  EXPECT_THROW(small.sample(prompts_, params_, Engine::kBase), ResourceError) << "one sequence does not fit";
+  EXPECT_THROW(small.sample(prompts_, params_, kBasePolicy), ResourceError) << "one sequence does not fit";
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, EngineCuda, ::testing::ValuesIn(kShapes),
@@ -364,22 +363,22 @@ class BrokenTokensCuda : public testing::OnGpu<> {
 TEST_F(BrokenTokensCuda, WhatARowDoesAfterItsEndTouchesNobody) {
   for (int32_t token = kFirstBroken; token < kVocab; ++token) params_.sampling.stop_token_ids.push_back(token);
   Engine sound(sound_, {}, gpu());
-  const auto wanted = sound.sample(prompts_, params_, Engine::kBase);
+  const auto wanted = sound.sample(prompts_, params_, kBasePolicy);
   EXPECT_TRUE(
       std::any_of(wanted.begin(), wanted.end(), [](const Sample& s) { return s.finish == FinishReason::stop; }));
   for (const int64_t sequences : {256, 5, 1}) {
     Engine engine(broken_, {.max_sequences = sequences}, gpu());
     for (int i = 0; i < 3; ++i)
-      expect_same(engine.sample(prompts_, params_, Engine::kBase), wanted, std::to_string(sequences) + " at once");
+      expect_same(engine.sample(prompts_, params_, kBasePolicy), wanted, std::to_string(sequences) + " at once");
   }
 }
 
 TEST_F(BrokenTokensCuda, LogitsThatAreNotFiniteInABurstAreADataError) {
   Engine engine(broken_, {}, gpu());
-  EXPECT_THROW(engine.sample(prompts_, params_, Engine::kBase), DataError);
+  EXPECT_THROW(engine.sample(prompts_, params_, kBasePolicy), DataError);
   EXPECT_EQ(engine.kv_bytes_in_use(), 0);
   params_.sampling.max_tokens = 1;
-  EXPECT_EQ(engine.sample(prompts_, params_, Engine::kBase).size(), 20u) << "still usable";
+  EXPECT_EQ(engine.sample(prompts_, params_, kBasePolicy).size(), 20u) << "still usable";
 }
 
 }  // namespace

@@ -20,10 +20,10 @@ class Exactness : public testing::TestWithParam<bool> {
     std::vector<Sample> samples;
     EngineStats stats;
   };
-  Run run(EngineOptions options, Stream& stream, int64_t version = 3) const {
+  Run run(EngineOptions options, Stream& stream, const lora::PolicyId& policy = actor(3)) const {
     Engine engine(model_, options, stream);
-    engine.hold(adapter_);
-    Run result{engine.sample(prompts_, params_, version), engine.stats()};
+    hold(engine, adapter_);
+    Run result{engine.sample(prompts_, params_, policy), engine.stats()};
     EXPECT_EQ(engine.kv_bytes_in_use(), 0);
     return result;
   }
@@ -46,9 +46,9 @@ class Exactness : public testing::TestWithParam<bool> {
 TEST_P(Exactness, EngineLogprobsAreTheTrainersBits) {
   for (const float temperature : {0.8f, 1.0f}) {
     params_.sampling.logprob_temperature = temperature;
-    for (const int64_t version : {Engine::kBase + 0, adapter_.version}) {
-      const lora::AdapterVersion* adapter = version == Engine::kBase ? nullptr : &adapter_;
-      const auto samples = run({}, stream_, version).samples;
+    for (const lora::PolicyId& policy : {kBasePolicy, adapter_.policy}) {
+      const lora::AdapterVersion* adapter = policy.is_base() ? nullptr : &adapter_;
+      const auto samples = run({}, stream_, policy).samples;
       for (const Sample& sample : samples)
         EXPECT_EQ(sample.logprobs, trainer_logprobs(*model_, prompts_[static_cast<size_t>(sample.prompt)], sample,
                                                     adapter, temperature, stream_))
@@ -74,9 +74,9 @@ TEST_P(Exactness, NoScheduleChangesABit) {
 
   std::vector<Sample> apart;
   Engine engine(model_, {}, stream_);
-  engine.hold(adapter_);
+  hold(engine, adapter_);
   for (size_t p = 0; p < prompts_.size(); ++p)
-    for (Sample& sample : engine.sample(std::span(prompts_).subspan(p, 1), params_, 3)) {
+    for (Sample& sample : engine.sample(std::span(prompts_).subspan(p, 1), params_, actor(3))) {
       sample.prompt = static_cast<int64_t>(p);
       apart.push_back(std::move(sample));
     }
@@ -147,11 +147,11 @@ TEST_P(Exactness, EveryTokenIsTheCountedDraw) {
 TEST_P(Exactness, SeveralAdaptersOnOneBase) {
   const lora::AdapterVersion other = random_adapter(config_, 4, 8);
   Engine engine(model_, {}, stream_);
-  engine.hold(adapter_, 2);
-  engine.hold(other, 2);
-  const auto first = engine.sample(prompts_, params_, 3), second = engine.sample(prompts_, params_, 4);
-  const auto base = engine.sample(prompts_, params_, Engine::kBase);
-  expect_same(engine.sample(prompts_, params_, 3), first, "after another adapter");
+  hold(engine, adapter_);
+  hold(engine, other);
+  const auto first = engine.sample(prompts_, params_, actor(3)), second = engine.sample(prompts_, params_, actor(4));
+  const auto base = engine.sample(prompts_, params_, kBasePolicy);
+  expect_same(engine.sample(prompts_, params_, actor(3)), first, "after another adapter");
   for (size_t i = 0; i < first.size(); ++i) {
     const Prompt& prompt = prompts_[static_cast<size_t>(first[i].prompt)];
     EXPECT_EQ(second[i].logprobs, trainer_logprobs(*model_, prompt, second[i], &other, 0.8f, stream_));

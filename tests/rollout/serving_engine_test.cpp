@@ -330,7 +330,7 @@ TEST_P(ServingEngine, RefusesWhatItCannotDo) {
   other.layers = 3, other.window.assign(3, 0);
   r.adapter = placed(random_adapter(other, 1, 5));
   EXPECT_THROW(busy.submit(r), ShapeError);
-  EXPECT_THROW(busy.sample({}, {}, Engine::kBase), ConfigError) << "requests are in flight";
+  EXPECT_THROW(busy.sample({}, {}, kBasePolicy), ConfigError) << "requests are in flight";
   busy.cancel_all();
   EXPECT_TRUE(busy.idle());
 }

@@ -52,6 +52,11 @@ inline std::shared_ptr<const model::Model> model_without_last_token(model::Model
   return std::make_shared<model::Model>(config, weights);
 }
 
+inline lora::PolicyId actor(int64_t version) {
+  return {lora::kActor, version};
+}
+inline const lora::PolicyId kBasePolicy;
+
 // All linear modules, both factors random, large enough to change what is sampled. In host memory.
 inline lora::AdapterVersion random_adapter(const model::ModelConfig& config, int64_t version, uint32_t seed,
                                            int64_t rank = 3, double alpha = 6) {
@@ -65,7 +70,14 @@ inline lora::AdapterVersion random_adapter(const model::ModelConfig& config, int
     for (int64_t i = 0; i < pair.in * pair.rank; ++i) weights->f32()[pair.a_offset + i] = normal(random);
     for (int64_t i = 0; i < pair.rank * pair.out; ++i) weights->f32()[pair.b_offset + i] = normal(random);
   }
-  return {.version = version, .layout = layout, .weights = weights};
+  return {.policy = actor(version), .layout = layout, .weights = weights};
+}
+
+// Has the engine hold a version of its own of this adapter.
+inline std::shared_ptr<const lora::AdapterVersion> hold(Engine& engine, const lora::AdapterVersion& adapter) {
+  auto held = std::make_shared<const lora::AdapterVersion>(adapter);
+  engine.hold(held);
+  return held;
 }
 
 inline std::vector<Prompt> random_prompts(const std::vector<int64_t>& sizes, int64_t vocab, uint32_t seed) {

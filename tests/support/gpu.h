@@ -61,7 +61,8 @@ inline std::vector<float> values_of(const ConstTensor& tensor, Stream& stream) {
 inline lora::AdapterVersion placed(const lora::AdapterVersion& adapter, Stream& stream) {
   Buffer copy(static_cast<size_t>(adapter.layout->num_floats) * sizeof(float), Buffer::Fill::none);
   std::memcpy(copy.data(), adapter.weights->data(), copy.bytes());
-  return {.version = adapter.version,
+  return {.policy = adapter.policy,
+          .base = adapter.base,
           .layout = adapter.layout,
           .weights = std::make_shared<const Buffer>(lora::place_weights(std::move(copy), *adapter.layout, stream))};
 }
@@ -71,7 +72,8 @@ inline lora::AdapterVersion rounded(const lora::AdapterVersion& adapter) {
   auto weights = std::make_shared<Buffer>(static_cast<size_t>(adapter.layout->num_floats) * sizeof(float));
   for (int64_t i = 0; i < adapter.layout->num_floats; ++i)
     weights->f32()[i] = to_f32(to_bf16(adapter.weights->f32()[i]));
-  return {.version = adapter.version, .layout = adapter.layout, .weights = std::move(weights)};
+  return {.policy = adapter.policy,
+          .base = adapter.base, .layout = adapter.layout, .weights = std::move(weights)};
 }
 
 // Takes the GPU's memory but about `left` bytes, for as long as it lives.

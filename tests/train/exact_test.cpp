@@ -97,7 +97,7 @@ TEST(Exact, RestoredTrainingGoesOn) {
     std::memcpy(to.data(), from.data(), from.bytes());
     return to;
   };
-  const auto weights = std::make_shared<const Buffer>(copy(*whole.snapshot(2).weights));
+  const auto weights = std::make_shared<const Buffer>(copy(*whole.adapter().weights));
   Trainer resumed(tiny.model, tiny.layout, weights, options, stream);
   Trainer forgetful(tiny.model, tiny.layout, weights, options, stream);
   resumed.restore(whole.state().steps, copy(whole.state().first_moment), copy(whole.state().second_moment));

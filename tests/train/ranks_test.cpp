@@ -261,7 +261,7 @@ TEST_F(RanksTest, AStepThatOneRankCannotEndIsEndedByNone) {
 TEST_F(RanksTest, AGradientThatIsNotFiniteIsRefusedByAll) {
   std::vector<Datum> batch = make_batch(8, 1);
   on_trainers(4, {.temperature = 0.02f}, [&](Trainer& trainer, Group&) {
-    const lora::AdapterVersion start = trainer.snapshot(0);
+    const lora::AdapterVersion start = trainer.adapter();
     std::vector<Datum> wild = batch;
     const auto logprobs = trainer.logprobs(wild, &start);
     for (size_t i = 0; i < wild.size(); ++i) wild[i].logprobs = logprobs[i];

@@ -110,10 +110,10 @@ inline std::vector<float> floats(const Buffer& buffer) {
   return values;
 }
 inline std::vector<float> weights_of(const Trainer& trainer, Stream& stream) {
-  return floats(lora::host_weights(*trainer.snapshot(0).weights, trainer.layout(), stream));
+  return floats(lora::host_weights(*trainer.adapter().weights, trainer.layout(), stream));
 }
 inline std::vector<float> weights_of(const Trainer& trainer) {
-  return floats(*trainer.snapshot(0).weights);
+  return floats(*trainer.adapter().weights);
 }
 
 // Equality of bits; EXPECT_EQ on floats would take -0 for 0.

@@ -136,7 +136,7 @@ TEST_F(TrainerCuda, ScoringAndTrainingAgreeBitForBit) {
   std::vector<Datum> batch = make_batch(6, 1, 400);
   Trainer trainer = this->trainer({.max_tokens = 500, .temperature = 0.6f});
   take_step(trainer, batch, SftLoss{});
-  const lora::AdapterVersion now = trainer.snapshot(1);
+  const lora::AdapterVersion now = trainer.adapter();
   const auto logprobs = trainer.logprobs(batch, &now);
   for (size_t i = 0; i < batch.size(); ++i) batch[i].logprobs = batch[i].ref_logprobs = logprobs[i];
   EXPECT_EQ(take_step(trainer, batch, PolicyLoss{}).metrics.logprob_diff_max, 0);
@@ -146,22 +146,22 @@ TEST_F(TrainerCuda, ScoringAndTrainingAgreeBitForBit) {
 TEST_F(TrainerCuda, TheReferenceIsTheBase) {
   const std::vector<Datum> batch = make_batch(6, 1, 100);
   Trainer trainer = with_weights(floats(lora::initial_weights(*tiny_.layout, 3)));  // B = 0
-  const lora::AdapterVersion fresh = trainer.snapshot(0);
+  const lora::AdapterVersion fresh = trainer.adapter();
   const auto base = trainer.logprobs(batch, nullptr);
   EXPECT_EQ(base, trainer.logprobs(batch, &fresh));
   take_step(trainer, batch, SftLoss{});
-  const lora::AdapterVersion moved = trainer.snapshot(1);
+  const lora::AdapterVersion moved = trainer.adapter();
   EXPECT_NE(base, trainer.logprobs(batch, &moved));
   EXPECT_EQ(base, trainer.logprobs(batch, &fresh));
 }
 
 TEST_F(TrainerCuda, VersionsHandedOutStayWhatTheyWere) {
   Trainer trainer = this->trainer();
-  std::vector<lora::AdapterVersion> versions = {trainer.snapshot(0)};
+  std::vector<lora::AdapterVersion> versions = {trainer.adapter()};
   std::vector<std::vector<float>> copies = {weights(trainer)};
   for (int step = 1; step <= 5; ++step) {
     take_step(trainer, make_batch(4, static_cast<uint64_t>(step)), SftLoss{});
-    versions.push_back(trainer.snapshot(step));
+    versions.push_back(trainer.adapter());
     copies.push_back(weights(trainer));
   }
   for (size_t i = 0; i < versions.size(); ++i) {
@@ -175,7 +175,7 @@ TEST_F(TrainerCuda, TheWorkingCopyFollowsTheMaster) {
   if (gpu().device() == Device::cpu) GTEST_SKIP() << "the CPU has no working copy";
   Trainer trainer = this->trainer();
   for (uint64_t step = 0; step < 3; ++step) {
-    const lora::AdapterVersion now = trainer.snapshot(0);
+    const lora::AdapterVersion now = trainer.adapter();
     const std::vector<float> master = weights(trainer);
     const std::vector<float> working =
         lockstep::testing::values_of(lora::working_weights(*now.weights, *tiny_.layout), gpu());
@@ -193,7 +193,7 @@ TEST_F(TrainerCuda, MemoryDoesNotGrow) {
     int64_t settled = 0;
     for (int step = 0; step < 8; ++step) {
       take_step(trainer, batch, SftLoss{});
-      last = trainer.snapshot(step);  // as an engine that follows one version behind
+      last = trainer.adapter();  // as an engine that follows one version behind
       if (step == 3) settled = live_bytes(gpu().device());
     }
     EXPECT_EQ(live_bytes(gpu().device()), settled);
@@ -251,7 +251,7 @@ TEST_F(TrainerCuda, AModelThatBlowsUpNamesTheSample) {
 TEST_F(TrainerCuda, AGradientThatIsNotFiniteChangesNothing) {
   Trainer trainer = this->trainer({.temperature = 0.02f});
   std::vector<Datum> batch = make_batch(3, 1);
-  const lora::AdapterVersion start = trainer.snapshot(0);
+  const lora::AdapterVersion start = trainer.adapter();
   const auto logprobs = trainer.logprobs(batch, &start);
   for (size_t i = 0; i < batch.size(); ++i) {
     batch[i].logprobs = logprobs[i];

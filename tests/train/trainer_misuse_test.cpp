@@ -59,7 +59,7 @@ TEST_F(TrainerTest, BadDataNamesStepAndSampleAndChangesNothing) {
 TEST_F(TrainerTest, AGradientThatIsNotFiniteChangesNothing) {
   Trainer trainer = make({.temperature = 0.02f});  // dividing the gradient of a log-prob by it overflows
   std::vector<Datum> batch = make_batch(3, 1);
-  const lora::AdapterVersion start = trainer.snapshot(0);
+  const lora::AdapterVersion start = trainer.adapter();
   const auto logprobs = trainer.logprobs(batch, &start);
   for (size_t i = 0; i < batch.size(); ++i) {
     batch[i].logprobs = logprobs[i];

@@ -1,0 +1,30 @@
+#include "versions/memory_sink.h"
+
+#include <algorithm>
+
+namespace lockstep::versions {
+
+void MemorySink::stage(const Version& version) {
+  engine_.check(*version);
+  staged_.push_back(version);
+}
+
+void MemorySink::commit(const lora::PolicyId& policy) {
+  const auto found = std::ranges::find(staged_, policy, [](const Version& version) { return version->policy; });
+  engine_.hold(*found);
+  staged_.erase(found);
+}
+
+void MemorySink::abort(const lora::PolicyId& policy) noexcept {
+  std::erase_if(staged_, [&](const Version& version) { return version->policy == policy; });
+}
+
+void MemorySink::drop(const lora::PolicyId& policy) noexcept {
+  engine_.drop(policy);
+}
+
+std::vector<lora::PolicyId> MemorySink::held() const {
+  return engine_.held();
+}
+
+}  // namespace lockstep::versions
