@@ -1,6 +1,7 @@
 #include "cli/command_line.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <new>
@@ -146,8 +147,10 @@ const Command& find_command(const std::string& name) {
     if (command.name == name) return command;
     names.emplace_back(command.name);
   }
-  throw ConfigError(
-      {.what = fmt::format("unknown command: {}", name), .attempt = "lockstep " + nearest_name(name, names)});
+  const std::string nearest = nearest_name(name, names);
+  throw ConfigError({.what = fmt::format("unknown command: {}", name),
+                     .wanted = fmt::format("{}", fmt::join(names, ", ")),
+                     .attempt = "lockstep " + (is_near(name, nearest) ? nearest : "--help")});
 }
 
 }  // namespace

@@ -103,7 +103,7 @@ std::string cached_weights_fingerprint(const HfDirectory& directory, const fs::P
   std::string fingerprint = weights_fingerprint(directory.tensors(), stream);
   cache[key] = {{"files", files}, {"fingerprint", fingerprint}};
   try {
-    fs::write_file_atomic(cache_file, cache.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+    fs::write_file_atomic(cache_file, json_text(cache, 2) + "\n");
   } catch (const ResourceError&) {
     // The cache only saves time: a read-only home must not stop a run.
   }

@@ -15,16 +15,6 @@ namespace stdfs = std::filesystem;
 constexpr const char* kSingleFile = "model.safetensors";
 constexpr const char* kIndexFile = "model.safetensors.index.json";
 
-bool file_exists(const fs::Path& path) {
-  std::error_code error;
-  return stdfs::is_regular_file(path, error);
-}
-
-bool folder_exists(const fs::Path& path) {
-  std::error_code error;
-  return stdfs::is_directory(path, error);
-}
-
 // "org/name" or "name": the characters the hub allows, and no path that leaves the cache.
 bool is_hub_id(const std::string& text) {
   const auto allowed = [](char c) {
@@ -120,7 +110,7 @@ void check_shard(const SafetensorsFile& shard, const std::map<std::string, std::
 }  // namespace
 
 fs::Path resolve_hf_checkpoint(const std::string& path_or_id, const fs::Path& cache) {
-  if (folder_exists(path_or_id)) return path_or_id;
+  if (fs::is_directory(path_or_id)) return path_or_id;
   if (!is_hub_id(path_or_id))
     throw ConfigError({.what = "no such model directory",
                        .where = "--hf-checkpoint",
@@ -129,9 +119,9 @@ fs::Path resolve_hf_checkpoint(const std::string& path_or_id, const fs::Path& ca
   std::string folder = "models--" + path_or_id;
   if (const size_t slash = folder.find('/'); slash != std::string::npos) folder.replace(slash, 1, "--");
   const fs::Path repository = cache / folder;
-  if (file_exists(repository / "refs" / "main")) {
+  if (fs::is_file(repository / "refs" / "main")) {
     const fs::Path snapshot = repository / "snapshots" / trimmed(fs::read_file(repository / "refs" / "main"));
-    if (folder_exists(snapshot)) return snapshot;
+    if (fs::is_directory(snapshot)) return snapshot;
   }
   throw ConfigError({.what = "model found neither as a directory nor in the local Hugging Face cache",
                      .where = "--hf-checkpoint",
@@ -141,13 +131,13 @@ fs::Path resolve_hf_checkpoint(const std::string& path_or_id, const fs::Path& ca
 }
 
 HfDirectory::HfDirectory(const fs::Path& directory) : path_(directory) {
-  if (!file_exists(directory / "config.json"))
+  if (!fs::is_file(directory / "config.json"))
     throw FormatError({.what = "not a Hugging Face model directory",
                        .where = directory.string(),
-                       .got = folder_exists(directory) ? "no config.json in it" : "no such directory",
+                       .got = fs::is_directory(directory) ? "no config.json in it" : "no such directory",
                        .wanted = "config.json, model.safetensors (or shards with an index)"});
   config_ = read_object(directory / "config.json");
-  if (file_exists(directory / "generation_config.json"))
+  if (fs::is_file(directory / "generation_config.json"))
     generation_config_ = read_object(directory / "generation_config.json");
 }
 
@@ -160,14 +150,14 @@ std::vector<int32_t> HfDirectory::eos_token_ids() const {
 
 void HfDirectory::map_weights() {
   std::vector<std::unique_ptr<SafetensorsFile>> files;
-  if (file_exists(path_ / kSingleFile)) {
+  if (fs::is_file(path_ / kSingleFile)) {
     files.push_back(std::make_unique<SafetensorsFile>(path_ / kSingleFile));
-  } else if (const fs::Path index = path_ / kIndexFile; file_exists(index)) {
+  } else if (const fs::Path index = path_ / kIndexFile; fs::is_file(index)) {
     const std::map<std::string, std::string> weight_map = read_weight_map(index);
     std::set<std::string> names;
     for (const auto& [tensor, file] : weight_map) names.insert(file);
     for (const std::string& name : names)
-      if (!file_exists(path_ / name))
+      if (!fs::is_file(path_ / name))
         throw FormatError({.what = "a shard of the model is missing",
                            .where = index.string(),
                            .wanted = (path_ / name).string(),

@@ -208,7 +208,7 @@ std::string peft_config_text(const lora::LoraConfig& config, const std::vector<s
   json["task_type"] = "CAUSAL_LM";
   json["use_dora"] = false;
   json["use_rslora"] = config.use_rslora;
-  return json.dump(2, ' ', true);
+  return json.dump(2, ' ', true, OrderedJson::error_handler_t::replace);
 }
 
 }  // namespace lockstep::checkpoint

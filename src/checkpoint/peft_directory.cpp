@@ -18,14 +18,9 @@ namespace stdfs = std::filesystem;
 constexpr std::string_view kSuffixA = ".lora_A.weight";
 constexpr std::string_view kSuffixB = ".lora_B.weight";
 
-bool file_exists(const fs::Path& path) {
-  std::error_code error;
-  return stdfs::is_regular_file(path, error);
-}
-
 lora::LoraConfig read_config(const fs::Path& directory) {
   const fs::Path file = directory / kAdapterConfigFile;
-  if (!file_exists(file))
+  if (!fs::is_file(file))
     throw FormatError({.what = "not a PEFT adapter directory",
                        .where = directory.string(),
                        .got = "no adapter_config.json",
@@ -35,9 +30,9 @@ lora::LoraConfig read_config(const fs::Path& directory) {
 
 fs::Path weights_path(const fs::Path& directory) {
   const fs::Path file = directory / kAdapterWeightsFile;
-  if (file_exists(file)) return file;
+  if (fs::is_file(file)) return file;
   for (const char* torch_file : {"adapter_model.bin", "adapter_model.pt"})
-    if (file_exists(directory / torch_file))
+    if (fs::is_file(directory / torch_file))
       throw FormatError({.what = "an adapter in PyTorch's pickle format is not read",
                          .where = (directory / torch_file).string(),
                          .wanted = kAdapterWeightsFile,
@@ -112,7 +107,7 @@ AdapterMetadata parse_metadata(const fs::Path& path) {
 // Whether `iteration` is a checkpoint of ours that holds these weights.
 bool is_checkpoint_of(const fs::Path& iteration, const fs::Path& weights_file) {
   const fs::Path state = iteration / kTrainStateFile;
-  if (!file_exists(state)) return false;
+  if (!fs::is_file(state)) return false;
   const Json json = read_json(state.string());
   const JsonObject hashes = JsonObject(json, state.string()).object("sha256");
   return hashes.string((fs::Path(kAdapterDirectory) / kAdapterWeightsFile).string(), "") == file_sha256(weights_file);
@@ -122,9 +117,9 @@ bool is_checkpoint_of(const fs::Path& iteration, const fs::Path& weights_file) {
 std::optional<fs::Path> find_metadata(const fs::Path& directory) {
   fs::Path place = stdfs::absolute(directory).lexically_normal();
   if (!place.has_filename()) place = place.parent_path();
-  if (file_exists(place / kAdapterMetadataFile)) return place / kAdapterMetadataFile;
+  if (fs::is_file(place / kAdapterMetadataFile)) return place / kAdapterMetadataFile;
   const fs::Path beside = place.parent_path() / kAdapterMetadataFile;
-  if (place.filename() == kAdapterDirectory && file_exists(beside) &&
+  if (place.filename() == kAdapterDirectory && fs::is_file(beside) &&
       is_checkpoint_of(place.parent_path(), place / kAdapterWeightsFile))
     return beside;
   return std::nullopt;
@@ -183,7 +178,7 @@ void write_adapter_metadata(const fs::Path& file, const AdapterMetadata& metadat
                      {"target_modules", metadata.target_modules},
                      {"base_fingerprint", metadata.base_fingerprint},
                      {"base_weights_fingerprint", metadata.weights_fingerprint}};
-  fs::write_file_atomic(file, json.dump(2) + "\n");
+  fs::write_file_atomic(file, json_text(json, 2) + "\n");
 }
 
 }  // namespace lockstep::checkpoint

@@ -7,6 +7,7 @@
 #include <charconv>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "checkpoint/file_hash.h"
 #include "core/error.h"
@@ -81,8 +82,7 @@ std::string text_sha256(std::string_view text) {
 }
 
 fs::Path require_file(const fs::Path& file) {
-  std::error_code error;
-  if (std::filesystem::is_regular_file(file, error)) return file;
+  if (fs::is_file(file)) return file;
   throw FormatError({.what = "the checkpoint is incomplete",
                      .where = file.string(),
                      .got = "no such file",
@@ -162,8 +162,8 @@ void save_checkpoint(const fs::Path& save, const Checkpoint& checkpoint) {
     fs::write_file_atomic(fresh / kTensorFile, safetensors_bytes(checkpoint.state.tensors, {}));
     hash(kTensorFile);
     Json state = {{"iteration", iteration}, {"counters", checkpoint.state.counters}, {"sha256", std::move(hashes)}};
-    state[kOwnHash] = text_sha256(state.dump());
-    fs::write_file_atomic(fresh / kTrainStateFile, state.dump(2) + "\n");
+    state[kOwnHash] = text_sha256(json_text(state));
+    fs::write_file_atomic(fresh / kTrainStateFile, json_text(state, 2) + "\n");
   });
   fs::write_file_atomic(save / kMarkerFile, std::to_string(iteration));
 }
@@ -172,9 +172,11 @@ namespace {
 
 std::optional<int64_t> marked_iteration(const fs::Path& save, const char* file) {
   const fs::Path marker = save / file;
-  std::error_code error;
-  if (!std::filesystem::exists(marker, error)) return std::nullopt;
-  std::string text = fs::read_file(marker);
+  // Anything but a missing file is an error: a run that found "no checkpoint" would begin anew over the one that is
+  // there.
+  std::optional<std::string> read = fs::read_file_if_exists(marker);
+  if (!read) return std::nullopt;
+  std::string text = *std::move(read);
   text.erase(text.find_last_not_of(" \r\n\t") + 1);
   int64_t iteration = -1;
   const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), iteration);
@@ -183,7 +185,7 @@ std::optional<int64_t> marked_iteration(const fs::Path& save, const char* file) 
                        .where = marker.string(),
                        .got = text.substr(0, 100),
                        .wanted = "the number of an iteration"});
-  if (!std::filesystem::is_directory(save / iteration_directory_name(iteration), error))
+  if (!fs::is_directory(save / iteration_directory_name(iteration)))
     throw FormatError({.what = "the checkpoint that a marker names is missing",
                        .where = marker.string(),
                        .got = "iteration " + std::to_string(iteration),
@@ -215,7 +217,7 @@ LoadedCheckpoint::LoadedCheckpoint(const fs::Path& save, int64_t iteration)
     SafetensorsFile weights = directory.read_weights();
     policies_.emplace(policy, LoadedPolicy{std::move(directory), std::move(weights)});
   }
-  tensors_.emplace(directory_ / kTensorFile);
+  tensors_.emplace(directory_ / kTensorFile, SafetensorsFile::Read::copied);
   const fs::Path file = directory_ / kTrainStateFile;
   const JsonObject state(checked.json, file.string());
   require_file(directory_ / kAdapterMetadataFile);

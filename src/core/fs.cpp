@@ -2,12 +2,14 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstdio>
 #include <system_error>
 #include <utility>
@@ -55,6 +57,18 @@ class Descriptor {
   int fd_;
 };
 
+bool is_missing(int error) {
+  return error == ENOENT || error == ENOTDIR;
+}
+
+// Of what a path leads to; 0: nothing lies there.
+mode_t mode_of(const Path& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) == 0) return status.st_mode;
+  if (is_missing(errno)) return 0;
+  cannot_read(path, errno);
+}
+
 size_t size_of(int fd, const Path& path) {
   struct stat status {};
   if (::fstat(fd, &status) != 0) cannot_read(path, errno);
@@ -68,6 +82,18 @@ size_t read_some(int fd, void* to, size_t most, const Path& path) {
     if (got >= 0) return static_cast<size_t>(got);
     if (errno != EINTR) cannot_read(path, errno);
   }
+}
+
+std::string read_whole(int fd, const Path& path) {
+  // The size is only a hint: pipes have none, and a file may grow while it is read.
+  std::string bytes(size_of(fd, path) + 1, '\0');
+  size_t used = 0;
+  while (const size_t got = read_some(fd, bytes.data() + used, bytes.size() - used, path)) {
+    used += got;
+    if (used == bytes.size()) bytes.resize(used * 2 + 4096);
+  }
+  bytes.resize(used);
+  return bytes;
 }
 
 [[noreturn]] void changed_while_read(const Path& path, const std::string& got, size_t size) {
@@ -103,6 +129,32 @@ std::pair<Path, int> make_temporary(const Path& path, const Make& make) {
     if (errno != EEXIST) cannot_write(name, errno);
   }
   cannot_write(path, "too many temporary files beside it");
+}
+
+struct TemporaryName {
+  std::string path;  // for which it was made
+  pid_t process = 0;
+};
+
+// What make_temporary() makes; nothing for other names. The former directory that steps aside (.old) is none: it may be
+// the only copy.
+std::optional<TemporaryName> parse_temporary(std::string_view name) {
+  constexpr std::string_view kMark = ".tmp-";
+  const size_t mark = name.rfind(kMark);
+  if (!name.starts_with('.') || mark == std::string_view::npos || mark == 0) return std::nullopt;
+  TemporaryName made{.path = std::string(name.substr(1, mark - 1))};
+  const char *next = name.data() + mark + kMark.size(), *end = name.data() + name.size();
+  int attempt = 0;
+  const auto process = std::from_chars(next, end, made.process);
+  if (process.ec != std::errc() || process.ptr == end || *process.ptr != '-') return std::nullopt;
+  const auto count = std::from_chars(process.ptr + 1, end, attempt);
+  if (count.ec != std::errc() || count.ptr != end) return std::nullopt;
+  return made;
+}
+
+// A process of our own number left it in another life, as in containers, where every run has the same.
+bool is_running_elsewhere(pid_t process) {
+  return process != ::getpid() && process > 0 && (::kill(process, 0) == 0 || errno != ESRCH);
 }
 
 std::pair<Path, int> make_temporary_file(const Path& path) {
@@ -157,18 +209,27 @@ void replace_directory(const Path& fresh, const Path& path) {
 
 }  // namespace
 
+bool exists(const Path& path) {
+  return mode_of(path) != 0;
+}
+bool is_file(const Path& path) {
+  return S_ISREG(mode_of(path));
+}
+bool is_directory(const Path& path) {
+  return S_ISDIR(mode_of(path));
+}
+
 std::string read_file(const Path& path) {
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (file.get() < 0) cannot_read(path, errno);
-  // The size is only a hint: pipes have none, and a file may grow while it is read.
-  std::string bytes(size_of(file.get(), path) + 1, '\0');
-  size_t used = 0;
-  while (const size_t got = read_some(file.get(), bytes.data() + used, bytes.size() - used, path)) {
-    used += got;
-    if (used == bytes.size()) bytes.resize(used * 2 + 4096);
-  }
-  bytes.resize(used);
-  return bytes;
+  return read_whole(file.get(), path);
+}
+
+std::optional<std::string> read_file_if_exists(const Path& path) {
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.get() < 0 && is_missing(errno)) return std::nullopt;
+  if (file.get() < 0) cannot_read(path, errno);
+  return read_whole(file.get(), path);
 }
 
 Beginning read_beginning(const Path& path, size_t most) {
@@ -233,6 +294,16 @@ void write_directory_atomic(const Path& given, const std::function<void(const Pa
   sync_path(parent_of(path));
 }
 
+void sweep_temporaries(const Path& dir, const std::function<bool(const std::string&)>& is_ours) {
+  for (const stdfs::directory_entry& entry : stdfs::directory_iterator(dir)) {
+    const std::string name = entry.path().filename().string();
+    const std::optional<TemporaryName> temporary = parse_temporary(name);
+    if (!temporary || !is_ours(temporary->path) || is_running_elsewhere(temporary->process)) continue;
+    std::error_code ignored;  // litter that cannot be removed does no harm
+    stdfs::remove_all(entry.path(), ignored);
+  }
+}
+
 bool same_place(const Path& a, const Path& b) {
   if (a.empty() || b.empty()) return false;
   return stdfs::weakly_canonical(without_trailing_slash(stdfs::absolute(a))) ==
@@ -253,49 +324,60 @@ void require_writable_directory(const Path& dir) {
   ::unlink(temporary.c_str());
 }
 
-MappedFile::MappedFile(const Path& path) : path_(path) {
+File::File(const Path& path) : path_(path) {
   Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (file.get() < 0) cannot_read(path, errno);
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) cannot_read(path, errno);
   if (S_ISDIR(status.st_mode)) cannot_read(path, EISDIR);
   size_ = static_cast<size_t>(status.st_size);
-  if (size_ == 0) return;  // mmap refuses an empty range
-  void* data = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.get(), 0);
-  if (data == MAP_FAILED) cannot_read(path, errno);
-  data_ = data;
   fd_ = file.release();
 }
 
-MappedFile::MappedFile(MappedFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      fd_(std::exchange(other.fd_, -1)),
-      data_(std::exchange(other.data_, nullptr)),
-      size_(std::exchange(other.size_, 0)) {}
+File::File(File&& other) noexcept
+    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)), size_(std::exchange(other.size_, 0)) {}
 
-MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+File& File::operator=(File&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(fd_, other.fd_);
-  std::swap(data_, other.data_);
   std::swap(size_, other.size_);
   return *this;
 }
 
-MappedFile::~MappedFile() {
-  if (data_ != nullptr) ::munmap(data_, size_);
+File::~File() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-void MappedFile::read(void* to, std::span<const std::byte> part) const {
-  auto at = static_cast<off_t>(part.data() - bytes().data());
+void File::read(void* to, size_t begin, size_t bytes) const {
+  auto at = static_cast<off_t>(begin);
   auto* next = static_cast<std::byte*>(to);
-  for (size_t left = part.size(); left > 0;) {
+  for (size_t left = bytes; left > 0;) {
     const ssize_t got = ::pread(fd_, next, left, at);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) cannot_read(path_, errno);
-    if (got == 0) changed_while_read(path_, fmt::format("{} bytes", at), size_);
+    if (got == 0) changed_while_read(path_, fmt::format("{} bytes", size_of(fd_, path_)), size_);
     next += got, at += got, left -= static_cast<size_t>(got);
   }
+}
+
+MappedFile::MappedFile(const Path& path) : file_(path) {
+  if (file_.size() == 0) return;  // mmap refuses an empty range
+  void* data = ::mmap(nullptr, file_.size(), PROT_READ, MAP_PRIVATE, file_.descriptor(), 0);
+  if (data == MAP_FAILED) cannot_read(path, errno);
+  data_ = data;
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : file_(std::move(other.file_)), data_(std::exchange(other.data_, nullptr)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(file_, other.file_);
+  std::swap(data_, other.data_);
+  return *this;
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) ::munmap(data_, file_.size());
 }
 
 }  // namespace lockstep::fs

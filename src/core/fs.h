@@ -1,9 +1,10 @@
-// Files: whole reads, atomic writes, memory maps. Every error names the path and the system's reason.
+// Files: whole reads, reads at a place, atomic writes, memory maps. Every error names the path and the system's reason.
 #pragma once
 
 #include <cstddef>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,8 +15,17 @@ namespace lockstep::fs {
 
 using Path = std::filesystem::path;
 
+// Whether something, a regular file, a directory lies there. Missing is what the system says is missing: any other
+// reason why it cannot be looked at (an I/O error, a forbidden directory, a ring of links) is a DataError, so that
+// nobody goes on without a file that is there.
+bool exists(const Path& path);
+bool is_file(const Path& path);
+bool is_directory(const Path& path);
+
 // Throws DataError if the file cannot be read.
 std::string read_file(const Path& path);
+// The same; nullopt if there is no such file.
+std::optional<std::string> read_file_if_exists(const Path& path);
 
 // The first bytes of a file, `most` or as many as it has, and how many it has. DataError.
 struct Beginning {
@@ -37,6 +47,10 @@ void write_file_atomic(const Path& path, std::string_view bytes);
 // before.
 void write_directory_atomic(const Path& path, const std::function<void(const Path& dir)>& fill);
 
+// Removes from `dir` what writing `name` atomically left behind where it was killed: temporary files and directories of
+// processes that are gone. The caller holds a lock on `dir`. `is_ours` says whose names to look for.
+void sweep_temporaries(const Path& dir, const std::function<bool(const std::string& name)>& is_ours);
+
 // Throws ResourceError (with what to try) unless files can be created in `dir`; makes it if it is missing.
 void require_writable_directory(const Path& dir);
 
@@ -44,26 +58,47 @@ void require_writable_directory(const Path& dir);
 // place.
 bool same_place(const Path& a, const Path& b);
 
-// A read-only mapping of a whole file; valid while the object lives. Move only.
+// A file that is read at any place, by any thread. Move only.
+class File {
+ public:
+  explicit File(const Path& path);  // DataError
+  File(File&& other) noexcept;
+  File& operator=(File&& other) noexcept;
+  ~File();
+  size_t size() const { return size_; }  // when it was opened
+  const Path& path() const { return path_; }
+  int descriptor() const { return fd_; }
+
+  // `bytes` bytes from `begin` on, which lie inside size(). DataError if the file has become shorter.
+  void read(void* to, size_t begin, size_t bytes) const;
+
+ private:
+  Path path_;
+  int fd_ = -1;
+  size_t size_ = 0;
+};
+
+// A read-only mapping of a whole file; valid while the object lives. Move only. Whoever looks at bytes of a file that
+// was truncated meanwhile gets SIGBUS: a file that others may write is read through File.
 class MappedFile {
  public:
   explicit MappedFile(const Path& path);  // DataError
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&& other) noexcept;
   ~MappedFile();
-  std::span<const std::byte> bytes() const { return {static_cast<const std::byte*>(data_), size_}; }
-  const Path& path() const { return path_; }
+  std::span<const std::byte> bytes() const { return {static_cast<const std::byte*>(data_), file_.size()}; }
+  const Path& path() const { return file_.path(); }
 
   // Copies a part of bytes() by a system call. Through the map every page would be entered into this process's tables,
   // and taken out in the end: for gigabytes that are read once, that takes longer than the copying. DataError if the
   // file has become shorter. Any thread.
-  void read(void* to, std::span<const std::byte> part) const;
+  void read(void* to, std::span<const std::byte> part) const {
+    file_.read(to, static_cast<size_t>(part.data() - bytes().data()), part.size());
+  }
 
  private:
-  Path path_;
-  int fd_ = -1;
+  File file_;
   void* data_ = nullptr;
-  size_t size_ = 0;
 };
 
 }  // namespace lockstep::fs

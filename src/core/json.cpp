@@ -179,6 +179,13 @@ Json read_json(const std::string& path) {
   return parse_json(fs::read_file(path), path);
 }
 
+std::string json_text(const Json& value, int indent) {
+  return value.dump(indent, ' ', false, Json::error_handler_t::replace);
+}
+std::string json_text(const OrderedJson& value, int indent) {
+  return value.dump(indent, ' ', false, OrderedJson::error_handler_t::replace);
+}
+
 JsonObject::JsonObject(const Json& value, std::string where) : json_(&value), where_(std::move(where)) {
   if (!value.is_object())
     throw FormatError(

@@ -23,6 +23,11 @@ OrderedJson parse_ordered_json(std::string_view text, const std::string& where,
                                std::map<std::string, std::string>* number_texts = nullptr);
 Json read_json(const std::string& path);
 
+// JSON as text, on one line or with `indent` spaces. Bytes that are no UTF-8, as paths and names from the command line
+// may have them, become U+FFFD: what was computed is never lost because it cannot be written.
+std::string json_text(const Json& value, int indent = -1);
+std::string json_text(const OrderedJson& value, int indent = -1);
+
 // An object of a known file with typed access. A missing key without a default, or a value of another type, is a
 // FormatError that names file, key, the value found and the type wanted. Integers are range checked; a bool is never a
 // number.

@@ -22,10 +22,15 @@ size_t num_edits(std::string_view a, std::string_view b) {
   return cost[a.size()][b.size()];
 }
 
+constexpr size_t kLongest = 256;  // what is compared of an absurd argument
+
 }  // namespace
 
+bool is_near(std::string_view name, std::string_view candidate) {
+  return 3 * num_edits(name.substr(0, kLongest), candidate) <= candidate.size();
+}
+
 std::string nearest_name(std::string_view name, const std::vector<std::string>& candidates) {
-  constexpr size_t kLongest = 256;  // what is compared of an absurd argument
   name = name.substr(0, kLongest);
   const auto fewer = [name](const std::string& a, const std::string& b) {
     return num_edits(name, a) < num_edits(name, b);

@@ -11,4 +11,7 @@ namespace lockstep {
 // without candidates.
 std::string nearest_name(std::string_view name, const std::vector<std::string>& candidates);
 
+// Whether `name` may be `candidate` mistyped: a third of its letters are edits at most.
+bool is_near(std::string_view name, std::string_view candidate);
+
 }  // namespace lockstep

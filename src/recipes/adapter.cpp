@@ -234,7 +234,7 @@ std::optional<Resumed> resume(const SaveOptions& options, const AdapterOptions& 
   const JsonObject counters(loaded.state().counters, state_file.string() + ": counters");
   const Json stored = counters.value("settings");
   for (const auto& [name, value] : settings.items())
-    require_same(name, value.dump(), stored.contains(name) ? stored[name].dump() : "nothing", state_file);
+    require_same(name, json_text(value), stored.contains(name) ? stored[name].dump() : "nothing", state_file);
   resumed.iteration = loaded.state().iteration;
   resumed.data_position = counters.integer("data_position");
   resumed.optimizer_steps = counters.integer("optimizer_steps");

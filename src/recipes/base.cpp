@@ -114,9 +114,19 @@ text::Tokenizer load_tokenizer(const BaseOptions& options) {
   return text::Tokenizer::load(model_directory(options).string());
 }
 
+void require_in_vocabulary(std::span<const int32_t> tokens, int64_t vocab_size, const std::string& where) {
+  for (const int32_t token : tokens)
+    if (token < 0 || token >= vocab_size)
+      throw DataError({.what = "token outside the vocabulary of the model",
+                       .where = where,
+                       .got = std::to_string(token),
+                       .wanted = fmt::format("0 to {}", vocab_size - 1),
+                       .attempt = "the tokenizer that belongs to this model, without added tokens"});
+}
+
 int32_t eos_for_training(const Base& base, const text::Tokenizer& tokenizer) {
   const fs::Path file = base.path / "tokenizer_config.json";
-  if (std::filesystem::exists(file)) {
+  if (fs::exists(file)) {
     const Json config = read_json(file.string());
     const auto entry = config.find("eos_token");
     if (entry != config.end() && !entry->is_null()) {

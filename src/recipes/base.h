@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -41,6 +42,9 @@ DType weight_dtype(const Base& base);
 
 // config.json only: for --dry-run, where weights may be absent. `path` and `config` are set.
 Base read_base_config(const BaseOptions& options);
+
+// DataError naming `where`: an id that the model has no row for, as a tokenizer with added tokens makes them.
+void require_in_vocabulary(std::span<const int32_t> tokens, int64_t vocab_size, const std::string& where);
 
 text::Tokenizer load_tokenizer(const Base& base);
 text::Tokenizer load_tokenizer(const BaseOptions& options);  // and nothing else of the model

@@ -205,7 +205,7 @@ void run_bench(const BenchOptions& options, const Control& control) {
     const bool asked = std::ranges::find(options.parts, part.name) != options.parts.end();
     if (options.parts.empty() ? part.on_cpu || bench.gpu() : asked) part.run(bench);
     // After every part: what a later one breaks, or a time limit cuts off, does not take the earlier ones along.
-    if (!options.json.empty()) fs::write_file_atomic(options.json, record(bench).dump(2) + "\n");
+    if (!options.json.empty()) fs::write_file_atomic(options.json, json_text(record(bench), 2) + "\n");
   }
   report.table();
 }

@@ -224,7 +224,7 @@ void ChatSession::undo(const std::string&) {
 void ChatSession::save(const std::string& path) {
   if (path.empty()) throw ConfigError({.what = "/save needs a file", .attempt = "/save conversation.jsonl"});
   const OrderedJson row = {{"messages", conversation_.messages()}};
-  fs::write_file_atomic(path, row.dump() + "\n");
+  fs::write_file_atomic(path, json_text(row) + "\n");
   say(fmt::format("({} messages in {})", row["messages"].size(), path));
 }
 
@@ -235,7 +235,7 @@ void ChatSession::set(const std::string& assignment) {
     set_sampling_field(generation_.sampling, assignment.substr(0, end), value);
   }
   const OrderedJson fields = sampling_json(generation_.sampling);
-  for (const auto& [name, value] : fields.items()) say(fmt::format("{:<20}{}", name, value.dump()));
+  for (const auto& [name, value] : fields.items()) say(fmt::format("{:<20}{}", name, json_text(value)));
 }
 
 void ChatSession::adapter(const std::string& path) {

@@ -25,6 +25,7 @@ void run_eval(const EvalOptions& options, const Control& control) {
                                           .label_key = options.label_key,
                                           .reward = options.reward,
                                           .max_length = base.config.max_positions - 1,
+                                          .vocab_size = base.config.vocab_size,
                                           .chat = PromptRenderer(base.path.string(), options.chat)},
                                          tokenizer);
   RunLog log("", 0, control);

@@ -80,6 +80,9 @@ class FileGenerator {
     if (fs::same_place(options.output, data_.path()))
       throw ConfigError({.what = "--output is the input", .where = options.output, .attempt = "another file"});
     output_.emplace(options.output, settings(), options.overwrite);
+    if (const std::string reason = output_->unlocked(); !reason.empty())
+      *control.info << fmt::format("note    {} cannot be locked ({}): see that no other run writes it\n", options.output,
+                                   reason);
   }
 
   void run() {
@@ -292,7 +295,7 @@ std::string FileGenerator::lines_of(const PendingRow& pending) const {
     line["finish_reason"] = rollout::finish_reason_name(*sample.finish);
     line["adapter_version"] =
         generation_.adapter.version ? OrderedJson(generation_.adapter.version->policy.version) : OrderedJson();
-    lines += line.dump() + "\n";
+    lines += json_text(line) + "\n";
   }
   return lines;
 }

@@ -107,7 +107,7 @@ void inspect_data(const std::string& path, int64_t num_rows, std::ostream& out) 
   const char* label = "columns";
   for (const auto& [name, type] : columns)
     out << fmt::format("{:<11} {}: {}\n", std::exchange(label, ""), printable(name), type);
-  for (int64_t i = 0; row && i < num_rows; ++i, row = data.next()) out << printable(row->json.dump()) << "\n";
+  for (int64_t i = 0; row && i < num_rows; ++i, row = data.next()) out << printable(json_text(row->json)) << "\n";
   for (const text::BadRow& bad : data.bad_rows()) out << fmt::format("bad row     {}: {}\n", bad.place, bad.reason);
 }
 
@@ -116,13 +116,12 @@ void inspect_data(const std::string& path, int64_t num_rows, std::ostream& out) 
 void run_inspect(const InspectOptions& options, const Control& control) {
   const std::string& path = options.path;
   const fs::Path given(path);
-  if (std::filesystem::exists(given / "adapter_config.json")) return inspect_adapter(given, *control.out);
-  if (std::filesystem::exists(given / checkpoint::kAdapterDirectory))
+  if (fs::exists(given / "adapter_config.json")) return inspect_adapter(given, *control.out);
+  if (fs::exists(given / checkpoint::kAdapterDirectory))
     return inspect_adapter(given / checkpoint::kAdapterDirectory, *control.out);
-  if (std::filesystem::exists(given / "config.json")) return inspect_model(given, *control.out);
-  if (std::filesystem::is_regular_file(path.substr(0, path.rfind("@["))))
-    return inspect_data(path, options.num_rows, *control.out);
-  if (std::filesystem::is_directory(given)) {
+  if (fs::exists(given / "config.json")) return inspect_model(given, *control.out);
+  if (fs::is_file(path.substr(0, path.rfind("@[")))) return inspect_data(path, options.num_rows, *control.out);
+  if (fs::is_directory(given)) {
     if (const auto iteration = checkpoint::latest_iteration(given))
       return inspect_adapter(given / checkpoint::iteration_directory_name(*iteration) / checkpoint::kAdapterDirectory,
                              *control.out);

@@ -19,19 +19,20 @@ constexpr const char* kWayOut = "another --output, or --overwrite to begin this 
 
 OutputFile::OutputFile(std::string path, const OrderedJson& settings, bool overwrite) : path_(std::move(path)) {
   const std::string beside = settings_path(path_);
-  std::error_code missing;
-  const auto bytes = std::filesystem::file_size(path_, missing);
-  if (!missing && bytes > 0 && !overwrite) {
+  const fs::Path parent = fs::Path(path_).parent_path(), directory = parent.empty() ? "." : parent;
+  const bool exists = fs::exists(path_);
+  if (!exists) fs::require_writable_directory(directory);
+  if (!exists || fs::is_file(path_)) lock_.emplace(path_, "the --output file", "another --output");
+  if (fs::is_file(path_) && std::filesystem::file_size(path_) > 0 && !overwrite) {
     require_same(settings);
     earlier_.open(path_, std::ios::binary);
     if (!earlier_) throw DataError({.what = "cannot read file", .where = path_, .got = std::strerror(errno)});
     return;
   }
   // Emptied before the settings change: a run killed in between leaves no lines that look like its own.
-  const fs::Path directory = fs::Path(path_).parent_path();
-  fs::require_writable_directory(directory.empty() ? "." : directory);
+  fs::require_writable_directory(directory);
   go_on();
-  fs::write_file_atomic(beside, settings.dump(2) + "\n");
+  fs::write_file_atomic(beside, json_text(settings, 2) + "\n");
 }
 
 OutputFile::~OutputFile() {
@@ -40,7 +41,7 @@ OutputFile::~OutputFile() {
 
 void OutputFile::require_same(const OrderedJson& settings) const {
   const std::string beside = settings_path(path_);
-  if (!std::filesystem::exists(beside))
+  if (!fs::exists(beside))
     throw ConfigError({.what = "the output file exists, and nothing says how it was made",
                        .where = path_,
                        .wanted = beside + " beside it",
@@ -48,10 +49,10 @@ void OutputFile::require_same(const OrderedJson& settings) const {
   const OrderedJson earlier = parse_ordered_json(fs::read_file(beside), beside);
   std::string was, is;
   const auto add = [](std::string& list, const std::string& name, const OrderedJson& values) {
-    list += (list.empty() ? "" : ", ") + name + " " + (values.contains(name) ? values[name].dump() : "nothing");
+    list += (list.empty() ? "" : ", ") + name + " " + (values.contains(name) ? json_text(values[name]) : "nothing");
   };
   for (const auto& [name, value] : settings.items())
-    if (!earlier.is_object() || !earlier.contains(name) || earlier[name].dump() != value.dump()) {
+    if (!earlier.is_object() || !earlier.contains(name) || json_text(earlier[name]) != json_text(value)) {
       add(was, name, earlier);
       add(is, name, settings);
     }

@@ -13,6 +13,7 @@
 #include <string>
 #include <string_view>
 
+#include "core/file_lock.h"
 #include "core/json.h"
 
 namespace lockstep::recipes {
@@ -21,7 +22,7 @@ class OutputFile {
  public:
   // Opens the lines of an earlier run that had the same settings, or begins a file; with `overwrite` always the latter.
   // ConfigError telling what to do: the file holds lines of other settings, or was made by something else.
-  // ResourceError: it cannot be written.
+  // ResourceError: it cannot be written, or another run writes it: the file is locked for as long as the object lives.
   OutputFile(std::string path, const OrderedJson& settings, bool overwrite);
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
@@ -35,6 +36,8 @@ class OutputFile {
   bool going_on() const { return file_ != nullptr; }
 
   void write(std::string_view lines);  // whole lines, at the end; they are the system's when it returns
+  // Why nobody else is kept from writing the file meanwhile (its file system has no locks), or nothing.
+  std::string unlocked() const { return lock_ ? lock_->missing() : ""; }
 
   static std::string settings_path(const std::string& path) { return path + ".run.json"; }
 
@@ -43,6 +46,7 @@ class OutputFile {
   void require_same(const OrderedJson& settings) const;
 
   const std::string path_;
+  std::optional<fs::FileLock> lock_;  // of a regular file
   std::ifstream earlier_;
   int64_t line_ = 0, read_ = 0, kept_ = 0;  // lines; bytes
   std::FILE* file_ = nullptr;

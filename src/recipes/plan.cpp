@@ -129,7 +129,7 @@ struct Plan {
 // Rows of a data file if it is there: a plan may be made where the data is not.
 std::string rows_text(const std::string& path, int64_t max_bad_rows, std::optional<int64_t>& rows) {
   const std::string file = path.substr(0, path.rfind("@["));
-  if (!std::filesystem::exists(file)) return fmt::format("{} (not on this machine)", path);
+  if (!fs::exists(file)) return fmt::format("{} (not on this machine)", path);
   text::Dataset data = text::Dataset::open(path, {.max_bad_rows = max_bad_rows});
   rows = 0;
   while (data.next()) ++*rows;

@@ -31,6 +31,7 @@ void add_row(PromptSet& set, const text::Dataset& data, const text::Row& row, co
     ++set.dropped;
     return;
   }
+  require_in_vocabulary(tokens, source.vocab_size, data.where(row));
   set.labels.push_back(read_label(data, row, source));
   set.prompts.push_back({.tokens = std::move(tokens), .row = static_cast<uint32_t>(row.number)});
   set.texts.push_back(std::move(prompt));

@@ -25,12 +25,13 @@ struct PromptSource {
   std::string path, input_key, label_key;  // no label key: no labels
   RewardRule reward;                       // what the labels are for
   int64_t max_length = 0;                  // tokens of a prompt; longer ones are dropped with a count
+  int64_t vocab_size = 0;                  // of the model
   PromptRenderer chat;                     // none: strings only
   int64_t max_bad_rows = 0;
 };
 
-// DataError (file, line, key) of the row after max_bad_rows others: what `chat` cannot render, an empty prompt, no label,
-// one without an answer.
+// DataError (file, line, key) of the row after max_bad_rows others: what `chat` cannot render, an empty prompt, a token
+// that the model does not have, no label, one without an answer.
 PromptSet read_prompts(const PromptSource& source, const text::Tokenizer& tokenizer);
 
 }  // namespace lockstep::recipes

@@ -63,9 +63,9 @@ class Renderer {
     for (const text::Span& span : rendered.generation_spans) spans.push_back({span.begin, span.end});
     const OrderedJson line = {{"text", rendered.text}, {"spans", std::move(spans)}};
     if (options_.output.empty())
-      *control_.out << control_.shown(line.dump()) << "\n";
+      *control_.out << control_.shown(json_text(line)) << "\n";
     else
-      lines_ += line.dump() + "\n";
+      lines_ += json_text(line) + "\n";
   }
 
   void close() {
@@ -149,7 +149,7 @@ class RowRenderer {
   }
 
   void write_line(const OrderedJson& line) {
-    const std::string text = line.dump(-1, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
+    const std::string text = json_text(line) + "\n";
     if (options_.output.empty())
       *control_.out << control_.shown(text);
     else

@@ -9,6 +9,8 @@
 #include "recipes/data_order.h"
 #include "recipes/evaluate.h"
 #include "recipes/rl_datum.h"
+#include "recipes/save_directory.h"
+#include "recipes/step_line.h"
 #include "recipes/steps.h"
 #include "train/advantage.h"
 #include "train/micro_batch.h"
@@ -62,6 +64,12 @@ class RlRun {
                                   prompts_.dropped ? fmt::format(" ({} too long, dropped)", prompts_.dropped) : "");
     report_bad_rows(prompts_.bad_rows, options_.max_bad_rows, *control_.info);
     for (const PromptSet& set : eval_prompts_) report_bad_rows(set.bad_rows, options_.max_bad_rows, *control_.info);
+    run_.iterate([&] { iterations(); });
+    run_.finish();
+  }
+
+ private:
+  void iterations() {
     // Of a run that was interrupted between a checkpoint and its evaluation, this is the evaluation.
     evaluate_if_due();
     if (run_.iteration() >= total_) *control_.info << fmt::format("note    all {} rollouts were done before\n", total_);
@@ -75,10 +83,8 @@ class RlRun {
       }
       iterate(rollout, std::move(result), pace);
     }
-    run_.finish();
   }
 
- private:
   PromptSet read(const std::string& path, const std::string& input_key, const std::string& label_key) const {
     const int64_t room = base_.config.max_positions - 1;
     const int64_t limit = options_.max_prompt_len > 0 ? std::min(options_.max_prompt_len, room) : room;
@@ -87,6 +93,7 @@ class RlRun {
                          .label_key = label_key,
                          .reward = options_.reward,
                          .max_length = limit,
+                         .vocab_size = base_.config.vocab_size,
                          .chat = PromptRenderer(base_.path.string(), options_.chat),
                          .max_bad_rows = options_.max_bad_rows},
                         tokenizer_);
@@ -255,12 +262,15 @@ class RlRun {
                 {"train_ms", train_ms},
                 {"publish_ms", published.microseconds / 1000},
                 {"tokens_per_s", tokens_per_s}});
-    log_.say(fmt::format(
-        "rollout {}/{} | reward {:.3f} | entropy {:.3f}{} | len {:.1f} | max |logprob diff| {:g} | version "
-        "{} | rollout {:.0f} reward {:.1f} train {:.0f} publish {:.3f} ms | {:.0f} tok/s | {}",
-        rollout + 1, total_, result.reward, entropy, result.kl ? fmt::format(" | kl {:.4f}", *result.kl) : "",
-        result.response_len, logprob_diff, sampled_version, result.rollout_ms, result.reward_ms, train_ms,
-        published.microseconds / 1000, tokens_per_s, pace.left(rollout + 1)));
+    log_.say(rollout_line({.step = rollout + 1,
+                           .of = total_,
+                           .reward = result.reward,
+                           .entropy = entropy,
+                           .response_len = result.response_len,
+                           .logprob_diff = logprob_diff,
+                           .tokens_per_s = tokens_per_s,
+                           .kl = result.kl,
+                           .left = pace.left(rollout + 1)}));
     run_.save_if_due();
     evaluate_if_due();
   }
@@ -312,7 +322,7 @@ class RlRun {
 }  // namespace
 
 void run_rl(const RlOptions& options, const Control& control) {
-  if (!options.save.save.empty()) fs::require_writable_directory(options.save.save);
+  const SaveDirectory mine(options.save.save, control);
   RlRun(options, control).train();
 }
 

@@ -15,7 +15,7 @@ namespace {
 // SAVE/metrics.previous.jsonl, or the first name of that kind nothing has yet.
 fs::Path free_name(const fs::Path& directory) {
   fs::Path name = directory / "metrics.previous.jsonl";
-  for (int i = 2; std::filesystem::exists(name); ++i) name = directory / fmt::format("metrics.previous.{}.jsonl", i);
+  for (int i = 2; fs::exists(name); ++i) name = directory / fmt::format("metrics.previous.{}.jsonl", i);
   return name;
 }
 
@@ -27,15 +27,16 @@ RunLog::RunLog(const std::string& save, int64_t resume_step, const Control& cont
   fs::require_writable_directory(save);
   const fs::Path file = fs::Path(save) / "metrics.jsonl";
   path_ = file.string();
-  if (resume_step == 0 || !std::filesystem::exists(file)) return;
+  const std::optional<std::string> earlier = resume_step == 0 ? std::nullopt : fs::read_file_if_exists(file);
+  if (!earlier) return;
   // Lines of an interrupted run beyond the checkpoint would be written twice: they are left out.
-  std::istringstream lines(fs::read_file(file));
+  std::istringstream lines(*earlier);
   for (std::string line; std::getline(lines, line);) {
     const Json json = Json::parse(line, nullptr, false);
     const int64_t step = json.is_object() ? json.value("step", int64_t{-1}) : -1;
     if (step < 0 || step > resume_step) continue;
     kept_ += line + "\n";
-    if (step == resume_step && json.contains("eval")) evaluated_.insert(json["eval"].get<std::string>());
+    if (step == resume_step && json.contains("eval")) evaluated_.insert(json_text(json["eval"]));
   }
 }
 
@@ -43,7 +44,7 @@ void RunLog::open() {
   const fs::Path file = path_;
   if (resume_step_ > 0)
     fs::write_file_atomic(file, kept_);
-  else if (std::filesystem::exists(file))
+  else if (fs::exists(file))
     std::filesystem::rename(file, free_name(file.parent_path()));
   file_ = std::fopen(path_.c_str(), "a");
   if (file_ == nullptr)
@@ -60,7 +61,7 @@ RunLog::~RunLog() {
 void RunLog::write(const OrderedJson& line) {
   if (path_.empty()) return;
   if (file_ == nullptr) open();
-  const std::string text = line.dump() + "\n";
+  const std::string text = json_text(line) + "\n";
   if (std::fwrite(text.data(), 1, text.size(), file_) != text.size() || std::fflush(file_) != 0)
     throw ResourceError({.what = "the run log cannot be written",
                          .where = path_,

@@ -23,7 +23,7 @@ class RunLog {
   RunLog& operator=(const RunLog&) = delete;
 
   // The file of a resumed run has this evaluation's line of resume_step.
-  bool has_evaluation(const std::string& name) const { return evaluated_.contains(name); }
+  bool has_evaluation(const std::string& name) const { return evaluated_.contains(json_text(Json(name))); }
 
   void write(const OrderedJson& line);  // appended and flushed at once
   void say(const std::string& text);    // one line on the terminal
@@ -35,8 +35,8 @@ class RunLog {
 
   const Control& control_;
   const int64_t resume_step_;
-  std::string path_, kept_;  // kept_: lines of a resumed run
-  std::set<std::string> evaluated_;
+  std::string path_, kept_;          // kept_: lines of a resumed run
+  std::set<std::string> evaluated_;  // names, as JSON
   std::FILE* file_ = nullptr;
   size_t drawn_ = 0;  // characters of the progress line on the screen
   std::chrono::steady_clock::time_point last_draw_{};

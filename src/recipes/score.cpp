@@ -31,6 +31,7 @@ std::vector<ScoreRow> read_rows(const text::Dataset& data, const std::vector<tex
       if (!tokenizer) tokenizer = load_tokenizer(base);
       score.tokens = tokenizer->encode(text::string_field(data, row, "text"));
     }
+    require_in_vocabulary(score.tokens, base.config.vocab_size, data.where(row));
     if (score.tokens.empty()) throw DataError({.what = "nothing to score", .where = data.where(row)});
     if (static_cast<int64_t>(score.tokens.size()) > base.config.max_positions)
       throw DataError({.what = "row longer than the model's context",
@@ -67,7 +68,7 @@ std::string output_text(const std::vector<ScoreRow>& rows) {
     OrderedJson logprobs = OrderedJson::array({nullptr});
     for (float value : row.logprobs) logprobs.push_back(static_cast<double>(value));
     line["logprobs"] = std::move(logprobs);
-    text += line.dump() + "\n";
+    text += json_text(line) + "\n";
   }
   return text;
 }

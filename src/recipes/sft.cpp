@@ -8,6 +8,8 @@
 #include "recipes/data_order.h"
 #include "recipes/held_out.h"
 #include "recipes/run_log.h"
+#include "recipes/save_directory.h"
+#include "recipes/step_line.h"
 #include "recipes/steps.h"
 #include "recipes/training_rows.h"
 
@@ -25,9 +27,11 @@ void add_rewards(OrderedJson& line, const train::Metrics& metrics, double pairs)
   line["logps/rejected"] = metrics.logp_rejected / pairs;
 }
 
-std::string rewards_text(const train::Metrics& metrics, double pairs) {
-  return fmt::format(" | reward {:.3f} over {:.3f} | accuracy {:.3f}", metrics.reward_chosen / pairs,
-                     metrics.reward_rejected / pairs, metrics.reward_accuracy / pairs);
+train::Metrics averaged(train::Metrics metrics, double pairs) {
+  metrics.reward_chosen /= pairs;
+  metrics.reward_rejected /= pairs;
+  metrics.reward_accuracy /= pairs;
+  return metrics;
 }
 
 class SftRun {
@@ -49,6 +53,15 @@ class SftRun {
     data_.describe("data", *control_.info);
     held_out_.describe(*control_.info);
     run_.set_schedule(total_);
+    run_.iterate([&] { iterations(); });
+    run_.finish();
+    if (options_.save_best && best_.iteration > 0)
+      *control_.info << fmt::format("best    step {}, loss {:.5f}: {}\n", best_.iteration, *best_.loss,
+                                    best_directory().string());
+  }
+
+ private:
+  void iterations() {
     if (run_.iteration() >= total_) *control_.info << fmt::format("note    all {} steps were done before\n", total_);
     if (options_.save_best && best_.iteration > 0) mark_best();
     evaluate_if_due();
@@ -61,13 +74,8 @@ class SftRun {
     if (out_of_patience() && run_.iteration() < total_)
       *control_.info << fmt::format("stop    {} evaluations without a better loss than {:.5f} at step {}\n",
                                     best_.stale, *best_.loss, best_.iteration);
-    run_.finish();
-    if (options_.save_best && best_.iteration > 0)
-      *control_.info << fmt::format("best    step {}, loss {:.5f}: {}\n", best_.iteration, *best_.loss,
-                                    best_directory().string());
   }
 
- private:
   bool pairs() const { return train::datums_per_term(options_.loss) == 2; }
 
   OrderedJson settings() const {
@@ -117,9 +125,16 @@ class SftRun {
                         {"tokens_per_s", speed_}};
     if (pairs()) add_rewards(line, report.metrics, 1);
     log_.write(line);
-    log_.say(fmt::format("step {}/{} | loss {:.5f}{} | grad_norm {:.3f} | lr {:.2e} | {} tokens | {:.0f} tok/s | {}",
-                         number, total_, report.loss, pairs() ? rewards_text(report.metrics, 1) : "", report.grad_norm,
-                         lr, report.tokens, speed_, pace.left(number)));
+    SupervisedStep shown{.step = number,
+                         .of = total_,
+                         .loss = report.loss,
+                         .grad_norm = report.grad_norm,
+                         .lr = lr,
+                         .tokens_per_s = speed_,
+                         .tokens = report.tokens,
+                         .left = pace.left(number)};
+    if (pairs()) shown.preference = report.metrics;
+    log_.say(supervised_line(shown));
   }
 
   void evaluate_if_due() {
@@ -151,11 +166,13 @@ class SftRun {
     line["token_accuracy"] = accuracy;
     line["tokens"] = sums.targets;
     log_.write(line);
-    log_.say(fmt::format("eval {} after {} steps: loss {:.5f}{} | token accuracy {:.4f} | {} tokens", name,
-                         run_.iteration(), loss,
-                         pairs() ? rewards_text(sums.metrics, terms)
-                                 : fmt::format(" | perplexity {:.4f}", std::exp(sums.nll / sums.weight)),
-                         accuracy, sums.targets));
+    SupervisedEvaluation shown{
+        .name = name, .step = run_.iteration(), .loss = loss, .accuracy = accuracy, .tokens = sums.targets};
+    if (pairs())
+      shown.preference = averaged(sums.metrics, terms);
+    else
+      shown.perplexity = std::exp(sums.nll / sums.weight);
+    log_.say(evaluation_line(shown));
   }
 
   void judge(double loss) {
@@ -173,8 +190,7 @@ class SftRun {
   }
 
   bool holds_best() const {
-    return std::filesystem::is_directory(fs::Path(options_.save.save) /
-                                         checkpoint::iteration_directory_name(best_.iteration));
+    return fs::is_directory(fs::Path(options_.save.save) / checkpoint::iteration_directory_name(best_.iteration));
   }
 
   void mark_best() const {
@@ -201,7 +217,7 @@ class SftRun {
 }  // namespace
 
 void run_sft(const SftOptions& options, const Control& control) {
-  if (!options.save.save.empty()) fs::require_writable_directory(options.save.save);
+  const SaveDirectory mine(options.save.save, control);
   SftRun(options, control).train();
 }
 

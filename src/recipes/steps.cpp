@@ -7,6 +7,7 @@
 #include <ostream>
 #include <utility>
 
+#include "core/utf8.h"
 #include "train/micro_batch.h"
 
 namespace lockstep::recipes {
@@ -81,6 +82,9 @@ TrainingRun::TrainingRun(const AdapterOptions& adapter, const OptimizerOptions& 
         save.save, save.save);
   }
   if (!keeps()) *control.info << "note    no --save: the trained adapter will not be kept\n";
+  if (keeps() && valid_utf8_prefix(base.name) != base.name.size())
+    *control.info
+        << "note    the path of --hf-checkpoint is no UTF-8: what is saved names it with U+FFFD for those bytes\n";
 }
 
 void TrainingRun::set_schedule(int64_t optimizer_steps) {
@@ -117,18 +121,56 @@ train::StepReport TrainingRun::step(std::span<const train::Datum> datums, const 
       stop_interrupted();
     }
   }
-  return trainer_->optim_step(learning_rate());
+  const bool between = std::exchange(between_iterations_, false);
+  try {
+    return trainer_->optim_step(learning_rate());
+  } catch (const DataError&) {
+    between_iterations_ = between;  // of the gradient, which is judged before anything changes
+    throw;
+  }
 }
 
 void TrainingRun::completed(int64_t rows) {
   ++iteration_;
   data_position_ += rows;
+  between_iterations_ = true;
 }
 
 void TrainingRun::save() {
   if (!keeps() || saved_iteration_ == iteration_) return;
+  save_failed_ = true;
   save_training(save_, base_, *trainer_, {iteration_, version_, data_position_, settings_, evaluations_});
+  save_failed_ = false;
   saved_iteration_ = iteration_;
+}
+
+void TrainingRun::iterate(const std::function<void()>& iterations) {
+  try {
+    iterations();
+  } catch (...) {
+    save_after_failure();
+    throw;
+  }
+}
+
+void TrainingRun::save_after_failure() {
+  if (!keeps() || iteration_ == 0 || saved_iteration_ == iteration_ || save_failed_) return;
+  if (!between_iterations_) {
+    *control_.info << fmt::format("note    iteration {} is not saved: the one that failed had begun to change it\n",
+                                  iteration_);
+    return;
+  }
+  try {
+    trainer_->abandon_step();
+    save();
+    *control_.info << fmt::format("saved   iteration {} before the failure; --load {} goes on from there\n", iteration_,
+                                  save_.save);
+  } catch (const Error& error) {
+    *control_.info << fmt::format("note    iteration {} could not be saved: {}: {} {}\n", iteration_,
+                                  error.fault().what, error.fault().where, error.fault().got);
+  } catch (const std::exception& error) {
+    *control_.info << fmt::format("note    iteration {} could not be saved: {}\n", iteration_, error.what());
+  }
 }
 
 void TrainingRun::save_if_due() {

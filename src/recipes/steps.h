@@ -49,6 +49,10 @@ class TrainingRun {
   void save();  // the last completed iteration, unless --save holds it or there is no --save
   bool keeps() const { return !save_.save.empty(); }
   int64_t saved_iteration() const { return saved_iteration_; }  // the newest that --save holds; 0: none of this run
+  // Runs the iterations of the run. Whatever ends them early, be it a row, the device, the disk or an interrupt, goes
+  // on to the caller, after the last completed iteration is saved; if that fails too, or the step that failed has begun
+  // to change the adapter, a line says so.
+  void iterate(const std::function<void()>& iterations);
   // Saves the last completed iteration (if --save) and throws Cancelled with how to go on.
   [[noreturn]] void stop_interrupted();
   // After the last iteration: saves it unless --save holds it already, and says where the adapter lies.
@@ -62,6 +66,8 @@ class TrainingRun {
   const MemoryPlan& memory() const { return memory_; }
 
  private:
+  void save_after_failure();
+
   const OptimizerOptions& optimizer_;
   const TrainingOptions& training_;
   const SaveOptions& save_;
@@ -74,6 +80,8 @@ class TrainingRun {
   std::unique_ptr<train::Trainer> trainer_;
   int64_t iteration_ = 0, data_position_ = 0, version_ = 0;
   int64_t saved_iteration_ = 0;
+  bool between_iterations_ = true;  // the trainer holds what the last completed iteration left
+  bool save_failed_ = false;
 };
 
 }  // namespace lockstep::recipes

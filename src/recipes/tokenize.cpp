@@ -33,7 +33,7 @@ class OutputLines {
 };
 
 std::string dumped(const OrderedJson& json) {
-  return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+  return json_text(json);
 }
 
 class Tokenizing {

@@ -100,6 +100,7 @@ std::vector<train::Datum> TrainingRows::datums_of(const text::Row& row, Counts& 
     std::vector<train::Datum> datums;
     for (const RowTokens& side : sides) {
       if (!whole) break;
+      require_in_vocabulary(side.tokens, base_.config.vocab_size, "");
       datums.push_back(train::make_datum(side.tokens, side.weights));
       counts.tokens += static_cast<int64_t>(side.tokens.size());
       counts.targets += std::count_if(side.weights.begin(), side.weights.end(), [](float w) { return w > 0; });

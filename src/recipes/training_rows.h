@@ -16,7 +16,8 @@ class TrainingRows {
  public:
   // Reads every row of `path`, so that what is wrong with one is known before training starts. DataError naming file
   // and row, unless max_bad_rows allows it: whatever RowTokenizer says, no target at all, more tokens than the model's
-  // context without max_length. `pairs`: rows are preferences. The options outlive this.
+  // context without max_length, a token that the model does not have. `pairs`: rows are preferences. The options
+  // outlive this.
   TrainingRows(const std::string& path, const Base& base, const RowOptions& options, bool pairs,
                const Control& control);
 

@@ -39,7 +39,7 @@ void take_special_tokens(OrderedJson& tokens, const Json& from, const std::strin
 }
 
 Json read_object(const fs::Path& path) {
-  if (!std::filesystem::exists(path)) return Json::object();
+  if (!fs::exists(path)) return Json::object();
   Json json = read_json(path.string());
   if (!json.is_object()) throw FormatError({.what = "a JSON object is wanted", .where = path.string()});
   return json;
@@ -90,8 +90,8 @@ std::optional<ChatTemplate> ChatTemplate::load(const std::string& directory) {
   const fs::Path root(directory), config = root / "tokenizer_config.json";
   ChatTemplate made;
   const fs::Path single = root / "chat_template.jinja", more = root / "additional_chat_templates";
-  if (std::filesystem::exists(single)) made.add("default", fs::read_file(single), single.string());
-  if (std::filesystem::is_directory(more)) {
+  if (fs::exists(single)) made.add("default", fs::read_file(single), single.string());
+  if (fs::is_directory(more)) {
     std::vector<fs::Path> files;
     for (const auto& entry : std::filesystem::directory_iterator(more))
       if (entry.path().extension() == ".jinja") files.push_back(entry.path());

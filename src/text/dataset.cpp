@@ -44,14 +44,14 @@ Dataset Dataset::open(const std::string& path, const DatasetOptions& options) {
   const Slice slice = split_slice(data.path_);
   data.options_ = options;
   data.file_ = std::make_unique<FileBytes>(data.path_);
-  data.in_order_ = parquet::is_parquet(data.file_->bytes());
+  data.in_order_ = parquet::is_parquet(data.file_->source());
   if (data.in_order_) {
-    auto rows = std::make_unique<ParquetRows>(data.file_->bytes(), data.path_);
+    auto rows = std::make_unique<ParquetRows>(data.file_->source(), data.path_);
     for (const parquet::Node& field : rows->schema().fields)
       data.columns_.emplace_back(field.name, parquet::type_text(field, rows->schema()));
     data.source_ = std::move(rows);
   } else {
-    data.source_ = std::make_unique<TextRows>(data.file_->bytes(), data.path_);
+    data.source_ = std::make_unique<TextRows>(data.file_->source(), data.path_);
   }
   data.resolve(slice);
   // The first row tells whether there is any, without a look at the others.
@@ -89,6 +89,7 @@ std::optional<Row> Dataset::next() {
       row.number -= begin_;
       return row;
     } catch (const DataError& error) {
+      if (row.line == 0) throw;
       note_bad(row.line, error);
     }
   }

@@ -1,7 +1,8 @@
 // Rows of a data set: JSON Lines, JSON (one list of objects) or Parquet, the text also compressed by gzip, xz or zstd.
 // What a file is follows from its bytes, not from its name. A bad row names file, line and reason.
 //
-//   memory   JSON text stays in the file, which is mapped, and so do Parquet's pages: files may be larger than memory.
+//   memory   JSON text stays in the file, and so do Parquet's pages, until they are read: files may be larger than
+//            memory. A file that is truncated while it is read is a DataError.
 //            Compressed text is unpacked once, when the file is opened, and Parquet is once turned into JSON Lines if
 //            its rows are asked for out of order; both lie in memory up to 64 MB and in an unnamed temporary file
 //            beyond.
@@ -38,7 +39,7 @@ class Dataset {
 
   // The next good row of the slice, in the order of the file; nullopt after the last one.
   // DataError: a line that is no JSON object, invalid UTF-8, a key twice, Parquet values that JSON cannot hold, unless
-  // max_bad_rows allows it. FormatError: a file that is damaged beyond a row.
+  // max_bad_rows allows it; always: a file that cannot be read on. FormatError: a file that is damaged beyond a row.
   std::optional<Row> next();
   void rewind();            // next() begins again; what was bad before is not counted again
   std::vector<Row> rest();  // of next(), all of it

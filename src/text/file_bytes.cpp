@@ -1,25 +1,39 @@
 #include "text/file_bytes.h"
 
+#include <algorithm>
+
 namespace lockstep::text {
 
+std::string_view ByteSource::read(size_t begin, size_t bytes, std::vector<char>& room) const {
+  if (file_ == nullptr) return memory_.substr(begin, bytes);
+  if (room.size() < bytes) room.resize(bytes);
+  file_->read(room.data(), begin, bytes);
+  return {room.data(), bytes};
+}
+
 FileBytes::FileBytes(const std::string& path) {
+  constexpr size_t kPieceBytes = 1 << 20, kMagicBytes = 16;
   std::string piped;
-  std::string_view raw;
-  if (std::error_code ignored; std::filesystem::is_regular_file(path, ignored)) {
-    mapped_.emplace(path);
-    raw = {reinterpret_cast<const char*>(mapped_->bytes().data()), mapped_->bytes().size()};
-  } else {
+  if (fs::is_file(path))
+    file_.emplace(path);
+  else
     piped = fs::read_file(path);
-    raw = piped;
-  }
-  compression_ = detect_compression(raw);
-  if (compression_ == Compression::none && mapped_) {
-    bytes_ = raw;
+  const ByteSource raw = file_ ? ByteSource(*file_) : ByteSource(piped);
+  std::vector<char> room;
+  compression_ = detect_compression(raw.read(0, std::min(kMagicBytes, raw.size()), room));
+  if (compression_ == Compression::none && file_) {
+    source_ = raw;
     return;
   }
-  decompress(compression_, raw, path, [&](std::string_view piece) { spool_.append(piece); });
-  mapped_.reset();
-  bytes_ = spool_.bytes();
+  size_t place = 0;
+  const auto next_piece = [&] {
+    const std::string_view piece = raw.read(place, std::min(kPieceBytes, raw.size() - place), room);
+    place += piece.size();
+    return piece;
+  };
+  decompress(compression_, next_piece, path, [&](std::string_view piece) { spool_.append(piece); });
+  file_.reset();
+  source_ = spool_.bytes();
 }
 
 }  // namespace lockstep::text

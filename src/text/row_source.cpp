@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
 
 namespace lockstep::text {
 
@@ -29,11 +30,12 @@ OrderedJson parse_object(std::string_view text, const std::string& where, std::m
 
 }  // namespace
 
-TextRows::TextRows(std::string_view bytes, std::string path) : bytes_(bytes), path_(std::move(path)) {
-  if (bytes_.starts_with("\xEF\xBB\xBF")) cursor_.offset = 3;
+TextRows::TextRows(const ByteSource& bytes, std::string path) : bytes_(bytes), path_(std::move(path)) {
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+  if (bytes_.view(0, std::min(kByteOrderMark.size(), bytes_.size())) == kByteOrderMark) cursor_.offset = 3;
   const Cursor begin = cursor_;
   skip_space();
-  if (cursor_.offset < bytes_.size() && bytes_[cursor_.offset] == '[') {
+  if (cursor_.offset < bytes_.size() && bytes_.at(cursor_.offset) == '[') {
     is_list_ = true;
     ++cursor_.offset;
   } else {
@@ -60,12 +62,10 @@ bool TextRows::take(Piece& piece) {
 
 bool TextRows::take_line(Piece& piece) {
   while (cursor_.offset < bytes_.size()) {
-    const size_t end = bytes_.find('\n', cursor_.offset);
-    piece = {.text = bytes_.substr(cursor_.offset, end == std::string_view::npos ? end : end - cursor_.offset),
-             .line = cursor_.line};
-    cursor_.offset += piece.text.size();
-    if (end != std::string_view::npos) ++cursor_.offset, ++cursor_.line;
-    if (!std::all_of(piece.text.begin(), piece.text.end(), is_space)) return true;
+    piece = {.begin = cursor_.offset, .end = bytes_.find('\n', cursor_.offset), .line = cursor_.line};
+    cursor_.offset = piece.end;
+    if (cursor_.offset < bytes_.size()) ++cursor_.offset, ++cursor_.line;
+    if (!std::ranges::all_of(bytes_.view(piece.begin, piece.end), is_space)) return true;
   }
   return false;
 }
@@ -79,8 +79,8 @@ void TextRows::broken_list(const std::string& got, const std::string& wanted) co
 }
 
 void TextRows::skip_space() {
-  for (; cursor_.offset < bytes_.size() && is_space(bytes_[cursor_.offset]); ++cursor_.offset)
-    if (bytes_[cursor_.offset] == '\n') ++cursor_.line;
+  for (; cursor_.offset < bytes_.size() && is_space(bytes_.at(cursor_.offset)); ++cursor_.offset)
+    if (bytes_.at(cursor_.offset) == '\n') ++cursor_.line;
 }
 
 // Passes over one value of the list: brackets and quotation marks say where it ends.
@@ -88,7 +88,7 @@ void TextRows::skip_item() {
   int64_t depth = 0;
   bool quoted = false;
   for (; cursor_.offset < bytes_.size(); ++cursor_.offset) {
-    const char c = bytes_[cursor_.offset];
+    const char c = bytes_.at(cursor_.offset);
     if (c == '\n') ++cursor_.line;
     if (quoted) {
       if (c == '\\') ++cursor_.offset;
@@ -109,16 +109,15 @@ void TextRows::skip_item() {
 
 bool TextRows::take_item(Piece& piece) {
   skip_space();
-  const bool ends = cursor_.offset < bytes_.size() && bytes_[cursor_.offset] == ']';
+  const bool ends = cursor_.offset < bytes_.size() && bytes_.at(cursor_.offset) == ']';
   if (ends && row_ > 0) broken_list("a comma before ]", "a row");
   if (!ends) {
-    const size_t begin = cursor_.offset;
-    piece.line = cursor_.line;
+    piece = {.begin = cursor_.offset, .line = cursor_.line};
     skip_item();
-    piece.text = bytes_.substr(begin, cursor_.offset - begin);
-    if (piece.text.empty()) broken_list("no value", "a row");
-    if (bytes_[cursor_.offset] == ',') return ++cursor_.offset, true;
-    if (bytes_[cursor_.offset] != ']') broken_list("a } without its {", "a comma or ]");
+    piece.end = cursor_.offset;
+    if (piece.begin == piece.end) broken_list("no value", "a row");
+    if (bytes_.at(cursor_.offset) == ',') return ++cursor_.offset, true;
+    if (bytes_.at(cursor_.offset) != ']') broken_list("a } without its {", "a comma or ]");
   }
   const Cursor end = cursor_;
   ++cursor_.offset;
@@ -155,7 +154,7 @@ bool TextRows::next(Row& row) {
   row = {.number = row_};
   if (!take(piece)) return false;
   row.line = piece.line;
-  row.json = parse_object(piece.text, place(piece.line), row.number_texts);
+  row.json = parse_object(bytes_.view(piece.begin, piece.end), place(piece.line), row.number_texts);
   return true;
 }
 
@@ -176,9 +175,15 @@ std::string SpooledRows::place(int64_t line) const {
 
 bool ParquetRows::next(Row& row) {
   const int64_t number = reader_.position();
-  row = {.number = number, .line = number + 1};
+  row = {.number = number};
   if (number == reader_.num_rows()) return false;
-  row.json = reader_.next();
+  try {
+    row.json = reader_.next();
+  } catch (const DataError&) {
+    if (reader_.position() > number) row.line = number + 1;
+    throw;
+  }
+  row.line = number + 1;
   return true;
 }
 
@@ -188,8 +193,9 @@ SpooledRows::SpooledRows(RowSource& rows, std::string path) : path_(std::move(pa
   for (;;) {
     try {
       if (!rows.next(row)) break;
-      spool_.append(row.json.dump() + "\n");
+      spool_.append(json_text(row.json) + "\n");
     } catch (const DataError& error) {
+      if (row.line == 0) throw;
       bad_[row.number] = error.fault();
       spool_.append("null\n");  // holds the place
     }

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "text/file_bytes.h"
+#include "text/byte_window.h"
 #include "text/parquet/reader.h"
 #include "text/row.h"
 #include "text/spool.h"
@@ -22,18 +22,19 @@ class RowSource {
   virtual ~RowSource() = default;
   virtual int64_t count_to(int64_t limit) = 0;  // the lesser of limit and the number of rows
   int64_t size() { return count_to(INT64_MAX); }
-  virtual void seek(int64_t row) = 0;                     // the row that next() gives; beyond the last one: none
-  virtual bool next(Row& row) = 0;                        // false: no more. DataError: a bad row, which is passed over
+  virtual void seek(int64_t row) = 0;  // the row that next() gives; beyond the last one: none
+  // False: no more. DataError: a bad row, which is passed over, or, with row.line 0, the file cannot be read.
+  virtual bool next(Row& row) = 0;
   virtual std::string format() const = 0;                 // "JSON Lines"
   virtual std::string place(int64_t row_line) const = 0;  // "FILE line 3"
 };
 
-// JSON Lines, or one list of objects (the first character is '['), over bytes that outlive the source. Rows outside
+// JSON Lines, or one list of objects (the first character is '['), over bytes that outlive the object. Rows outside
 // what is asked for are found, not parsed. Where every 64th row begins is remembered, so any row is found fast and a
 // file of 10^9 rows takes 250 MB of memory.
 class TextRows : public RowSource {
  public:
-  TextRows(std::string_view bytes, std::string path);
+  TextRows(const ByteSource& bytes, std::string path);
   int64_t count_to(int64_t limit) override;  // reads on where the file was not read yet
   void seek(int64_t row) override;
   bool next(Row& row) override;
@@ -46,7 +47,7 @@ class TextRows : public RowSource {
     int64_t line = 1;
   };
   struct Piece {
-    std::string_view text;
+    size_t begin = 0, end = 0;
     int64_t line = 0;
   };
   bool take(Piece& piece);
@@ -56,7 +57,7 @@ class TextRows : public RowSource {
   void skip_item();
   [[noreturn]] void broken_list(const std::string& got, const std::string& wanted) const;
 
-  std::string_view bytes_;
+  ByteWindow bytes_;
   std::string path_;
   bool is_list_ = false;
   Cursor cursor_;
@@ -68,7 +69,7 @@ class TextRows : public RowSource {
 
 class ParquetRows : public RowSource {
  public:
-  ParquetRows(std::string_view bytes, const std::string& path) : reader_(bytes, path), path_(path) {}
+  ParquetRows(const ByteSource& bytes, const std::string& path) : reader_(bytes, path), path_(path) {}
   int64_t count_to(int64_t limit) override { return std::min(limit, reader_.num_rows()); }
   void seek(int64_t row) override { reader_.seek(std::min(row, size())); }
   bool next(Row& row) override;

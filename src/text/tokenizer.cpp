@@ -160,8 +160,7 @@ Tokenizer Tokenizer::parse(std::string_view json, const std::string& where) {
 
 Tokenizer Tokenizer::load(const std::string& directory) {
   const fs::Path file = fs::Path(directory) / "tokenizer.json";
-  std::error_code error;
-  if (!std::filesystem::is_regular_file(file, error))
+  if (!fs::is_file(file))
     throw FormatError({.what = "no tokenizer in the model directory", .where = directory, .wanted = "tokenizer.json"});
   return parse(fs::read_file(file), file.string());
 }

@@ -1,7 +1,10 @@
 // sft, score, generate, eval, bench, inspect, render.
 #include <gtest/gtest.h>
 
+#include <sstream>
+
 #include "app/arguments.h"
+#include "cli/command_line.h"
 #include "cli/parse.h"
 #include "core/error.h"
 #include "support/temp_directory.h"
@@ -330,6 +333,16 @@ TEST(Inspect, TakesOnePath) {
   expect_error<ConfigError>([] { parse_inspect({}); }, {"inspect needs a path"});
   expect_error<ConfigError>([] { parse_inspect({"p", "q"}); }, {"unexpected argument", "q"});
   expect_error<ConfigError>([] { parse_inspect({"p", "--json"}); }, {"unknown: --json"});
+}
+
+TEST(Commands, AnUnknownOneIsAnsweredWithAll) {
+  const auto refused = [](const std::string& name, std::initializer_list<const char*> parts) {
+    std::ostringstream out, err;
+    expect_error<ConfigError>([&] { run({name}, {.out = &out, .err = &err}); }, parts);
+  };
+  refused("frobnicate", {"unknown command: frobnicate", "train, sft, dpo", "render, bench", "lockstep --help"});
+  refused("generat", {"unknown command: generat", "train, sft, dpo", "try:    lockstep generate"});
+  refused("tokenise", {"try:    lockstep tokenize"});
 }
 
 }  // namespace

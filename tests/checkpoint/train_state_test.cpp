@@ -303,5 +303,16 @@ TEST(TrainState, DamagedStateNamesTheField) {
   expect_error<FormatError>([&] { LoadedCheckpoint loaded(dir.path(), 1); }, {"train_state.json", "invalid JSON"});
 }
 
+// A file that cannot be looked at is there: a run that took it for missing would begin anew over its checkpoints.
+TEST(TrainState, OnlyAMissingMarkerIsNoCheckpoint) {
+  const TempDirectory dir;
+  EXPECT_EQ(latest_iteration(dir.path()), std::nullopt);
+  EXPECT_EQ(latest_iteration(dir / "absent"), std::nullopt);
+  for (const char* marker : {"latest_checkpointed_iteration.txt", "best_checkpointed_iteration.txt"})
+    std::filesystem::create_symlink(dir / marker, dir / marker);
+  expect_error<DataError>([&] { latest_iteration(dir.path()); }, {"latest_checkpointed", "symbolic links"});
+  expect_error<DataError>([&] { best_iteration(dir.path()); }, {"best_checkpointed", "symbolic links"});
+}
+
 }  // namespace
 }  // namespace lockstep::checkpoint

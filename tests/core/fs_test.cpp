@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -143,6 +144,65 @@ TEST(RequireWritableDirectory, MakesItAndLeavesNothing) {
   expect_error<ResourceError>([] { require_writable_directory(kDevNull); }, {"/dev/null", "try:"});
   const Path file = dir.write("file", "");
   expect_error<ResourceError>([&] { require_writable_directory(file); }, {"file"});
+}
+
+// What cannot be looked at is not what is missing.
+TEST(Exists, OnlyWhatTheSystemSaysIsMissingIsMissing) {
+  const TempDirectory dir;
+  const Path file = dir.write("x", "1"), ring = dir / "ring";
+  std::filesystem::create_symlink(ring, ring);
+  EXPECT_TRUE(fs::exists(file) && fs::is_file(file) && !fs::is_directory(file));
+  EXPECT_TRUE(fs::exists(dir.path()) && !fs::is_file(dir.path()) && fs::is_directory(dir.path()));
+  for (const Path& missing : {dir / "absent", file / "below"}) {
+    EXPECT_FALSE(fs::exists(missing) || fs::is_file(missing) || fs::is_directory(missing)) << missing;
+    EXPECT_EQ(read_file_if_exists(missing), std::nullopt) << missing;
+  }
+  EXPECT_EQ(read_file_if_exists(file), "1");
+  const auto refused = [&](const auto& look) { expect_error<DataError>(look, {"ring", "symbolic links"}); };
+  refused([&] { fs::exists(ring); });
+  refused([&] { fs::is_file(ring); });
+  refused([&] { fs::is_directory(ring); });
+  refused([&] { read_file_if_exists(ring); });
+}
+
+TEST(SweepTemporaries, OnlyOfProcessesThatAreGone) {
+  const TempDirectory dir;
+  const pid_t gone = [] {
+    const pid_t child = ::fork();
+    if (child == 0) ::_exit(0);
+    ::waitpid(child, nullptr, 0);
+    return child;
+  }();
+  const auto named = [](const std::string& name, pid_t process) {
+    return "." + name + ".tmp-" + std::to_string(process) + "-0";
+  };
+  dir.write(named("iter_0000002", gone) + "/adapter/x", "1");
+  dir.write(named("marker", gone), "1");
+  dir.write(named("iter_0000003", ::getpid()) + "/x", "1");  // of the process that had our number before us
+  for (const std::string& kept :
+       {named("iter_0000002", 1), named("other", gone), named("iter_1", gone) + ".old", std::string("iter_0000001"),
+        std::string(".iter_0000001.tmp-x-0"), std::string(".iter_0000001.tmp-3"), std::string("iter_4.tmp-3-0")})
+    dir.write(kept, "1");
+  sweep_temporaries(dir.path(), [](const std::string& name) { return name.starts_with("iter_") || name == "marker"; });
+  EXPECT_EQ(dir.entries(), 7);
+  EXPECT_TRUE(fs::exists(dir / named("iter_0000002", 1)) && fs::exists(dir / named("other", gone)));
+}
+
+TEST(File, ReadsAtAnyPlaceAndKnowsWhenItWasCut) {
+  const TempDirectory dir;
+  const Path path = dir.write("x", std::string(9000, 'a') + "end");
+  File file(path);
+  EXPECT_EQ(file.size(), 9003u);
+  std::string bytes(3, '-');
+  file.read(bytes.data(), 9000, 3);
+  EXPECT_EQ(bytes, "end");
+  File moved = std::move(file);
+  std::filesystem::resize_file(path, 4096);
+  moved.read(bytes.data(), 4093, 3);
+  EXPECT_EQ(bytes, "aaa");
+  expect_error<DataError>([&] { moved.read(bytes.data(), 4094, 3); }, {"changed while it was read", "4096 bytes"});
+  expect_error<DataError>([&] { File(dir / "absent"); }, {"absent", "No such file"});
+  expect_error<DataError>([&] { File(dir.path()); }, {"Is a directory"});
 }
 
 TEST(MappedFile, BytesMovesAndErrors) {

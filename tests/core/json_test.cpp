@@ -128,5 +128,10 @@ TEST_F(JsonObjectTest, LongValuesAreCutInMessages) {
   }
 }
 
+TEST(JsonText, BytesThatAreNoUtf8AreReplaced) {
+  EXPECT_EQ(json_text(Json{{"a", "x\xFFy"}}), "{\"a\":\"x\xEF\xBF\xBDy\"}");
+  EXPECT_EQ(json_text(OrderedJson{{"b", "\xC3\xA9"}, {"a", 1}}, 1), "{\n \"b\": \"\xC3\xA9\",\n \"a\": 1\n}");
+}
+
 }  // namespace
 }  // namespace lockstep

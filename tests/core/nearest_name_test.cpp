@@ -11,6 +11,14 @@ TEST(NearestName, CountsEdits) {
   EXPECT_EQ(nearest_name("ab", {"ba", "abc", "ab"}), "ab");
 }
 
+TEST(NearestName, IsNearWhenItMayBeASlip) {
+  EXPECT_TRUE(is_near("generat", "generate"));
+  EXPECT_TRUE(is_near("sfd", "sft"));
+  EXPECT_FALSE(is_near("frobnicate", "generate"));
+  EXPECT_FALSE(is_near("", "sft"));
+  EXPECT_FALSE(is_near(std::string(100000, 'x'), "serve"));
+}
+
 TEST(NearestName, IsAlwaysGiven) {
   EXPECT_EQ(nearest_name("--lr", {"--lora", "--load"}), "--lora");  // the first of equals is as good as any
   EXPECT_EQ(nearest_name("zzzzzz", {"q_proj"}), "q_proj");

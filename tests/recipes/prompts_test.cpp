@@ -30,8 +30,11 @@ class Prompts : public ::testing::Test {
   }
 
   testing::TempDirectory dir_;
-  PromptSource source_{
-      .path = (dir_.path() / "rows.jsonl").string(), .input_key = "prompt", .label_key = "label", .max_length = 100};
+  PromptSource source_{.path = (dir_.path() / "rows.jsonl").string(),
+                       .input_key = "prompt",
+                       .label_key = "label",
+                       .max_length = 100,
+                       .vocab_size = 288};
   text::Tokenizer tokenizer_ = text::Tokenizer::load(kArith);
 };
 

@@ -158,7 +158,7 @@ TEST_F(Resume, AnEvaluationThatWasInterruptedIsMadeUpFor) {
   options.eval_before_train = false;
   options.eval_sampling.max_tokens = 12;
   options.num_rollout = 2;
-  control_.interrupted = [&] { return info_.str().find("rollout 2/2 |") != std::string::npos; };
+  control_.interrupted = [&] { return info_.str().find("rollout 2/2: reward") != std::string::npos; };
   EXPECT_THROW(run_rl(options, control_), Cancelled);
   control_.interrupted = [] { return false; };
   options.save.load = options.save.save;

@@ -5,9 +5,12 @@
 #include <zlib.h>
 #include <zstd.h>
 
+#include <random>
+
 #include "core/fs.h"
 #include "core/random.h"
 #include "support/temp_directory.h"
+#include "text/byte_window.h"
 #include "text/compression.h"
 #include "text/dataset.h"
 #include "text/spool.h"
@@ -107,6 +110,70 @@ TEST_F(DatasetFormat, DamagedArchivesAreTypedErrors) {
     changed[whole.size() / 2] ^= 0x10;
     if (changed != whole) expect_error<FormatError>([&] { open(changed).rest(); }, {});
     expect_error<FormatError>([&] { open(whole + "rubbish"); }, {"cannot unpack", name});
+  }
+}
+
+TEST_F(DatasetFormat, ArchivesAreUnpackedFromPiecesOfAnySize) {
+  const std::string text = numbered_rows(3000), zeros(5, '\0');
+  for (const std::string& packed :
+       {gzip(text) + gzip(text), gzip(text) + gzip(text) + zeros, xz(text) + xz(text), zstd(text) + zstd(text)})
+    for (const size_t size : {size_t{1}, size_t{100}, packed.size() - 3, packed.size()}) {
+      size_t place = 0;
+      std::string unpacked;
+      const auto next = [&] {
+        const std::string_view piece = std::string_view(packed).substr(place, size);
+        place += piece.size();
+        return piece;
+      };
+      decompress(detect_compression(packed), next, "f", [&](std::string_view piece) { unpacked += piece; });
+      EXPECT_TRUE(unpacked == text + text) << size;
+    }
+  for (const size_t size : {size_t{1}, size_t{1} << 20}) {  // data behind zeros is no padding
+    const std::string packed = gzip(text) + zeros + gzip(text);
+    size_t place = 0;
+    const auto next = [&] {
+      const std::string_view piece = std::string_view(packed).substr(place, size);
+      place += piece.size();
+      return piece;
+    };
+    EXPECT_THROW(decompress(Compression::gzip, next, "f", [](std::string_view) {}), FormatError);
+  }
+}
+
+// A map of such a file would end the process with SIGBUS.
+TEST_F(DatasetFormat, AFileThatIsTruncatedWhileItIsReadIsAnError) {
+  const std::string lines = numbered_rows(100'000);
+  std::string list = "[";
+  for (int i = 0; i < 100'000; ++i) list += (i > 0 ? ",\n" : "") + ("{\"n\": " + std::to_string(i) + "}");
+  for (const std::string& text : {lines, list + "]"}) {
+    for (const bool in_order : {true, false}) {
+      Dataset data = open(text, "", 7);
+      EXPECT_EQ(data.next()->json.at("n"), 0);
+      if (!in_order) EXPECT_EQ(data.row(99'000).json.at("n"), 99'000);
+      std::filesystem::resize_file(data.path(), 8192);
+      const auto read = [&] { return in_order ? data.rest().size() : data.row(50'000).line + size_t{0}; };
+      expect_error<DataError>(read, {"changed while it was read", "rows.data", "8192 bytes"});
+      EXPECT_EQ(data.bad_rows().size(), 0u);
+    }
+  }
+}
+
+// Rows are longer than what is read at a time, or end where it does.
+TEST(ByteWindow, IsTheBytesWhateverItReadsAtATime) {
+  const TempDirectory dir;
+  std::mt19937 random(3);
+  std::string text;
+  for (int i = 0; i < 60; ++i) text += std::string(random() % 70, static_cast<char>('a' + i % 26)) + "\n";
+  const fs::File file(dir.write("x", text));
+  for (const size_t bytes : {size_t{1}, size_t{7}, size_t{64}, size_t{100'000}}) {
+    ByteWindow window(ByteSource(file), bytes);
+    for (int i = 0; i < 300; ++i) {
+      const size_t begin = random() % text.size(), end = begin + random() % (text.size() - begin + 1);
+      EXPECT_EQ(window.view(begin, end), std::string_view(text).substr(begin, end - begin));
+      EXPECT_EQ(window.at(begin), text[begin]);
+      EXPECT_EQ(window.find('\n', end), std::min(text.find('\n', end), text.size()));
+      EXPECT_EQ(window.find('#', begin), text.size());
+    }
   }
 }
 

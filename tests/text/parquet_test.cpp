@@ -53,6 +53,23 @@ TEST_P(Goldens, RowsAreThoseOfPyarrow) {
   EXPECT_EQ(all_rows(reader), expected_rows(GetParam()));
 }
 
+TEST_P(Goldens, AFileIsReadAsItsBytesAre) {
+  const fs::File file(kGoldens / (GetParam() + ".parquet"));
+  parquet::Reader reader(ByteSource(file), GetParam());
+  EXPECT_EQ(all_rows(reader), expected_rows(GetParam()));
+}
+
+TEST(Parquet, AFileThatIsTruncatedWhileItIsReadIsAnError) {
+  const TempDirectory dir;
+  const std::string bytes = golden_bytes("dictionary_too_large");
+  const std::string path = dir.write("rows.parquet", bytes).string();
+  Dataset data = Dataset::open(path, {.max_bad_rows = 5});
+  std::filesystem::resize_file(path, 100);
+  expect_error<DataError>([&] { data.rest(); }, {"changed while it was read", "rows.parquet"});
+  expect_error<DataError>([&] { data.row(data.size() - 1); }, {"changed while it was read", "rows.parquet"});
+  EXPECT_EQ(data.bad_rows().size(), 0u);
+}
+
 TEST_P(Goldens, AnyRowCanBeSought) {
   const std::string bytes = golden_bytes(GetParam());
   const std::vector<std::string> rows = expected_rows(GetParam());

@@ -1,9 +1,9 @@
 // Items, attributes, slices, and what can be looped over.
 #include <algorithm>
 
+#include "core/utf8.h"
 #include "text/jinja/loop.h"
 #include "text/jinja/operators.h"
-#include "core/utf8.h"
 
 namespace lockstep::text::jinja {
 

@@ -222,29 +222,29 @@ Value attr(Runtime& runtime, const Value& value, Arguments& arguments) {
   return get_attribute(runtime, value, given[0]);
 }
 
-constexpr FilterRow kFilters[] = {{"length", count},
-                                  {"count", count},
-                                  {"default", fallback},
-                                  {"d", fallback},
-                                  {"first", first},
-                                  {"last", last},
-                                  {"list", to_list},
-                                  {"items", items_of},
-                                  {"reverse", reversed},
-                                  {"join", join},
-                                  {"map", map},
-                                  {"select", chosen<true, false>},
-                                  {"reject", chosen<false, false>},
-                                  {"selectattr", chosen<true, true>},
-                                  {"rejectattr", chosen<false, true>},
-                                  {"batch", batch},
-                                  {"slice", slice},
-                                  {"attr", attr}};
+constexpr FilterRow kListFilters[] = {{"length", count},
+                                      {"count", count},
+                                      {"default", fallback},
+                                      {"d", fallback},
+                                      {"first", first},
+                                      {"last", last},
+                                      {"list", to_list},
+                                      {"items", items_of},
+                                      {"reverse", reversed},
+                                      {"join", join},
+                                      {"map", map},
+                                      {"select", chosen<true, false>},
+                                      {"reject", chosen<false, false>},
+                                      {"selectattr", chosen<true, true>},
+                                      {"rejectattr", chosen<false, true>},
+                                      {"batch", batch},
+                                      {"slice", slice},
+                                      {"attr", attr}};
 
 }  // namespace
 
 std::span<const FilterRow> list_filters() {
-  return kFilters;
+  return kListFilters;
 }
 
 }  // namespace lockstep::text::jinja

@@ -146,14 +146,14 @@ Value groupby(Runtime& runtime, const Value& value, Arguments& arguments) {
   return runtime.row(std::move(groups));
 }
 
-constexpr FilterRow kFilters[] = {{"sort", sort},       {"dictsort", dictsort},  {"unique", unique},
-                                  {"groupby", groupby}, {"min", extreme<false>}, {"max", extreme<true>},
-                                  {"sum", sum}};
+constexpr FilterRow kOrderFilters[] = {{"sort", sort},       {"dictsort", dictsort},  {"unique", unique},
+                                       {"groupby", groupby}, {"min", extreme<false>}, {"max", extreme<true>},
+                                       {"sum", sum}};
 
 }  // namespace
 
 std::span<const FilterRow> order_filters() {
-  return kFilters;
+  return kOrderFilters;
 }
 
 }  // namespace lockstep::text::jinja

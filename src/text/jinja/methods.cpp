@@ -57,7 +57,7 @@ Value index(Runtime& runtime, const Value& self, Arguments& arguments) {
   runtime.fail(repr(runtime, given[0]) + " is not in list");
 }
 
-Value count(Runtime& runtime, const Value& self, Arguments& arguments) {
+Value count_items(Runtime& runtime, const Value& self, Arguments& arguments) {
   const Values given = bound(runtime, "count", arguments, {"value"}, 1);
   Int found = 0;
   for (const Value& item : self.sequence().items)
@@ -102,10 +102,10 @@ constexpr MethodRow kDict[] = {{"get", get},
                                {"values", view<Flavour::values>},
                                {"copy", copy},
                                {"fromkeys", nullptr}};
-constexpr MethodRow kList[] = {{"index", index}, {"count", count}, {"copy", copy}};
-constexpr MethodRow kTuple[] = {{"index", index}, {"count", count}, {"grouper", nullptr}, {"list", nullptr}};
+constexpr MethodRow kList[] = {{"index", index}, {"count", count_items}, {"copy", copy}};
+constexpr MethodRow kTuple[] = {{"index", index}, {"count", count_items}, {"grouper", nullptr}, {"list", nullptr}};
 constexpr MethodRow kRange[] = {
-    {"index", index}, {"count", count}, {"start", nullptr}, {"stop", nullptr}, {"step", nullptr}};
+    {"index", index}, {"count", count_items}, {"start", nullptr}, {"stop", nullptr}, {"step", nullptr}};
 constexpr MethodRow kView[] = {{"mapping", nullptr}, {"isdisjoint", nullptr}};
 constexpr MethodRow kIterator[] = {{"send", nullptr}, {"throw", nullptr}, {"close", nullptr}};
 constexpr MethodRow kLoop[] = {{"cycle", cycle}, {"changed", changed}};

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "text/jinja/operators.h"
 #include "core/utf8.h"
+#include "text/jinja/operators.h"
 
 namespace lockstep::text::jinja {
 

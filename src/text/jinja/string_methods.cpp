@@ -7,26 +7,6 @@
 
 namespace lockstep::text::jinja {
 
-std::string padded(Runtime& runtime, const std::string& text, Int width, char align, const std::string& fill) {
-  const Int size = static_cast<Int>(count_characters(text));
-  if (width <= size) return text;
-  if (width - size > Int{1} << 34) runtime.exhausted("many bytes");
-  const int64_t missing = static_cast<int64_t>(width - size);
-  runtime.charge(text.size() + static_cast<size_t>(missing) * fill.size());
-  const int64_t left = align == '<' ? 0 : align == '>' ? missing : missing / 2;
-  std::string out;
-  out.reserve(text.size() + static_cast<size_t>(missing) * fill.size());
-  const auto put_fill = [&](int64_t count) {
-    if (fill.size() == 1) return void(out.append(static_cast<size_t>(count), fill[0]));
-    runtime.pass_slowly(static_cast<size_t>(count));
-    for (int64_t i = 0; i < count; ++i) out += fill;
-  };
-  put_fill(left);
-  out += text;
-  put_fill(missing - left);
-  return out;
-}
-
 namespace {
 
 std::string method_name(std::string_view name) {
@@ -121,7 +101,7 @@ Value index(Runtime& runtime, const Value& self, Arguments& arguments) {
   return Value(place);
 }
 
-Value count(Runtime& runtime, const Value& self, Arguments& arguments) {
+Value count_parts(Runtime& runtime, const Value& self, Arguments& arguments) {
   const Values given = bound(runtime, "count", arguments, {"sub", "start", "end"}, 1);
   const std::string& part = need_text(runtime, given[0]);
   const Window window = window_of(runtime, self.string(), given[1], given[2]);
@@ -231,7 +211,7 @@ Value without_affix(Runtime& runtime, const Value& self, Arguments& arguments) {
   return made(runtime, prefix ? text.substr(affix.size()) : text.substr(0, text.size() - affix.size()), self);
 }
 
-Value join(Runtime& runtime, const Value& self, Arguments& arguments) {
+Value join_texts(Runtime& runtime, const Value& self, Arguments& arguments) {
   const Values given = bound(runtime, "join", arguments, {"iterable"}, 1);
   if (self.string().markup) runtime.unsupported("`join` of a text that is marked safe");
   std::string out;
@@ -363,7 +343,7 @@ constexpr MethodRow kMethods[] = {{"upper", converted<upper>},
                                   {"rfind", find<true>},
                                   {"index", index<false>},
                                   {"rindex", index<true>},
-                                  {"count", count},
+                                  {"count", count_parts},
                                   {"replace", replace},
                                   {"split", split<false>},
                                   {"rsplit", split<true>},
@@ -372,7 +352,7 @@ constexpr MethodRow kMethods[] = {{"upper", converted<upper>},
                                   {"rpartition", partition<true>},
                                   {"removeprefix", without_affix<true>},
                                   {"removesuffix", without_affix<false>},
-                                  {"join", join},
+                                  {"join", join_texts},
                                   {"ljust", justified<'<'>},
                                   {"rjust", justified<'>'>},
                                   {"center", justified<'^'>},

@@ -5,6 +5,7 @@
 #include <zlib.h>
 #include <zstd.h>
 
+#include <algorithm>
 #include <bit>
 #include <optional>
 
@@ -59,8 +60,8 @@ const char* unpack_zstd(std::string_view packed, char* out, size_t size) {
 
 }  // namespace
 
-ColumnReader::ColumnReader(std::string_view file, const Column& column, const ColumnChunk& chunk, std::string where)
-    : column_(column), where_(std::move(where)), codec_(chunk.codec), left_(chunk.num_values) {
+ColumnReader::ColumnReader(const ByteSource& file, const Column& column, const ColumnChunk& chunk, std::string where)
+    : column_(column), where_(std::move(where)), codec_(chunk.codec), file_(file), left_(chunk.num_values) {
   const auto fail = [&](const char* what, std::string got, std::string attempt) {
     throw FormatError({.what = what, .where = where_, .got = std::move(got), .attempt = std::move(attempt)});
   };
@@ -80,7 +81,24 @@ ColumnReader::ColumnReader(std::string_view file, const Column& column, const Co
     fail("a Parquet column outside its file",
          fmt::format("{} bytes at {}, {} values, in {} bytes", chunk.total_compressed_size, begin, left_, size),
          "the file may be cut off or damaged: copy or download it again");
-  pages_ = file.substr(static_cast<size_t>(begin), static_cast<size_t>(chunk.total_compressed_size));
+  place_ = static_cast<size_t>(begin);
+  end_ = place_ + static_cast<size_t>(chunk.total_compressed_size);
+}
+
+// A header does not say how long it is: most have less than a hundred bytes, one with statistics of long texts more.
+PageHeader ColumnReader::take_header() {
+  constexpr size_t kAtFirst = 1 << 12, kMost = 1 << 26, kGrowth = 16;
+  for (size_t most = kAtFirst;; most *= kGrowth) {
+    const size_t bytes = std::min(most, end_ - place_);
+    try {
+      size_t header_bytes = 0;
+      const PageHeader page = read_page_header(file_.read(place_, bytes, packed_page_), where_, header_bytes);
+      place_ += header_bytes;
+      return page;
+    } catch (const FormatError&) {
+      if (bytes == end_ - place_ || most >= kMost) throw;
+    }
+  }
 }
 
 int ColumnReader::level(HybridReader& levels, int max_level) const {
@@ -107,14 +125,12 @@ void ColumnReader::peek() {
 // False: the chunk has no more entries.
 bool ColumnReader::next_page() {
   if (left_ == 0) return false;
-  size_t header_bytes = 0;
-  const PageHeader page = read_page_header(pages_, where_, header_bytes);
-  pages_.remove_prefix(header_bytes);
+  const PageHeader page = take_header();
   if (page.compressed_size < 0 || page.uncompressed_size < 0 ||
-      static_cast<size_t>(page.compressed_size) > pages_.size())
-    damaged_page(where_, fmt::format("a page of {} bytes where {} are left", page.compressed_size, pages_.size()));
-  const std::string_view body = pages_.substr(0, static_cast<size_t>(page.compressed_size));
-  pages_.remove_prefix(body.size());
+      static_cast<size_t>(page.compressed_size) > end_ - place_)
+    damaged_page(where_, fmt::format("a page of {} bytes where {} are left", page.compressed_size, end_ - place_));
+  const std::string_view body = file_.read(place_, static_cast<size_t>(page.compressed_size), packed_page_);
+  place_ += body.size();
   if (page.crc) {
     const auto crc = crc32(0, reinterpret_cast<const Bytef*>(body.data()), static_cast<uInt>(body.size()));
     if (static_cast<uint32_t>(crc) != static_cast<uint32_t>(*page.crc)) damaged_page(where_, "a wrong checksum");
@@ -139,6 +155,7 @@ bool ColumnReader::next_page() {
 void ColumnReader::start_dictionary(const PageHeader& page, std::string_view body) {
   if (has_dictionary_) damaged_page(where_, "a second dictionary");
   has_dictionary_ = true;
+  std::swap(packed_dictionary_, packed_page_);  // the body stays where it is
   dictionary_page_ = unpacked(body, page.uncompressed_size);
   dictionary_ = read_dictionary(dictionary_page_.view, page.num_values, column_, where_);
 }

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "text/file_bytes.h"
 #include "text/parquet/bits.h"
 #include "text/parquet/values.h"
 
@@ -13,9 +14,9 @@ namespace lockstep::text::parquet {
 
 class ColumnReader {
  public:
-  // `file` and `column` must outlive the reader. FormatError naming `where`: encrypted, in another file, a codec that
-  // is not there, offsets outside the file.
-  ColumnReader(std::string_view file, const Column& column, const ColumnChunk& chunk, std::string where);
+  // The bytes of `file` and `column` must outlive the reader. FormatError naming `where`: encrypted, in another file, a
+  // codec that is not there, offsets outside the file.
+  ColumnReader(const ByteSource& file, const Column& column, const ColumnChunk& chunk, std::string where);
   ColumnReader(const ColumnReader&) = delete;
   ColumnReader& operator=(const ColumnReader&) = delete;
 
@@ -40,13 +41,14 @@ class ColumnReader {
   const std::string& where() const { return where_; }
 
  private:
-  struct Bytes {  // of a page that was unpacked, or a view of the file
+  struct Bytes {  // of a page that was unpacked, or a view of the packed one
     std::unique_ptr<char[]> owned;
     std::string_view view;
   };
 
   void peek();
   bool next_page();
+  PageHeader take_header();
   void start_data_page(const PageHeader& page, std::string_view body);
   void start_data_page_v2(const PageHeader& page, std::string_view body);
   void start_values();
@@ -58,12 +60,14 @@ class ColumnReader {
   const Column& column_;
   std::string where_;
   int32_t codec_;
-  std::string_view pages_;  // of the chunk, not begun
-  int64_t left_;            // entries of the chunk in pages not begun
+  const ByteSource file_;
+  size_t place_ = 0, end_ = 0;  // of the chunk's pages that are not begun
+  int64_t left_;                // entries of the chunk in pages not begun
   int64_t in_page_ = 0;
   bool peeked_ = false;
   int repetition_ = -1, definition_ = 0;
   HybridReader repetitions_, definitions_;
+  std::vector<char> packed_page_, packed_dictionary_;  // as the file has them, unless that is in memory
   Bytes page_, dictionary_page_;
   std::string_view
       value_bytes_;  // of the page; a page of nulls may have none, so they are looked at with its first value

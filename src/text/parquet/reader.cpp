@@ -31,27 +31,32 @@ constexpr int64_t kMaxRowBytes = int64_t{1} << 29;
   throw FormatError({.what = "an encrypted Parquet file", .where = where, .attempt = "decrypt the file beforehand"});
 }
 
-std::string_view footer_of(std::string_view file, const std::string& where) {
+std::string_view footer_of(const ByteSource& file, const std::string& where, std::vector<char>& room) {
   constexpr size_t kTail = 8;
-  if (file.ends_with(kEncryptedMagic)) encrypted(where);
-  if (file.size() < kMagic.size() + kTail || !file.ends_with(kMagic))
+  const size_t tail_bytes = std::min(kTail, file.size());
+  const std::string_view tail = file.read(file.size() - tail_bytes, tail_bytes, room);
+  if (tail.ends_with(kEncryptedMagic)) encrypted(where);
+  if (file.size() < kMagic.size() + kTail || !tail.ends_with(kMagic))
     damaged_file(where, fmt::format("{} bytes", file.size()), "PAR1 at the end");
   uint32_t size = 0;
-  std::memcpy(&size, file.data() + file.size() - kTail, sizeof(size));
+  std::memcpy(&size, tail.data(), sizeof(size));
   if (size > file.size() - kMagic.size() - kTail)
     damaged_file(where, fmt::format("a footer of {} bytes in a file of {}", size, file.size()),
                  "a footer inside the file");
-  return file.substr(file.size() - kTail - size, size);
+  return file.read(file.size() - kTail - size, size, room);
 }
 
 }  // namespace
 
-bool is_parquet(std::string_view file) {
-  return file.starts_with(kMagic) || file.starts_with(kEncryptedMagic);
+bool is_parquet(const ByteSource& file) {
+  std::vector<char> room;
+  const std::string_view begin = file.read(0, std::min(kMagic.size(), file.size()), room);
+  return begin == kMagic || begin == kEncryptedMagic;
 }
 
-Reader::Reader(std::string_view file, std::string where) : file_(file), where_(std::move(where)) {
-  metadata_ = read_metadata(footer_of(file_, where_), where_);
+Reader::Reader(const ByteSource& file, std::string where) : file_(file), where_(std::move(where)) {
+  std::vector<char> room;
+  metadata_ = read_metadata(footer_of(file_, where_, room), where_);
   if (metadata_.encrypted) encrypted(where_);
   schema_ = make_schema(metadata_.schema, where_);
   check_metadata();
@@ -95,9 +100,11 @@ void Reader::seek(int64_t row) {
     start_group(static_cast<size_t>(after - group_begin_.begin()) - 1);
   }
   while (row_ < row) {
+    const int64_t before = row_;
     try {
       next();
     } catch (const DataError&) {
+      if (row_ == before) throw;
       // It is the reader of that row who is to know.
     }
   }

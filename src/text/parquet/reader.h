@@ -15,17 +15,19 @@
 #include <vector>
 
 #include "core/json.h"
+#include "text/file_bytes.h"
 #include "text/parquet/column_reader.h"
 #include "text/parquet/schema.h"
 
 namespace lockstep::text::parquet {
 
-bool is_parquet(std::string_view file);
+bool is_parquet(const ByteSource& file);
 
 class Reader {
  public:
-  // `file` must outlive the reader; `where` names it in errors. FormatError: not Parquet, cut off, damaged, encrypted.
-  Reader(std::string_view file, std::string where);
+  // The bytes of `file` must outlive the reader; `where` names it in errors. FormatError: not Parquet, cut off,
+  // damaged, encrypted.
+  Reader(const ByteSource& file, std::string where);
 
   int64_t num_rows() const { return metadata_.num_rows; }
   int64_t position() const { return row_; }  // of the row that next() gives
@@ -33,7 +35,7 @@ class Reader {
 
   // The row at position(), which must be below num_rows(). FormatError: a damaged file. DataError: a row whose values
   // are no JSON (a string that is no UTF-8, a date beyond the calendar, a key twice in a map); the next row can be
-  // read.
+  // read. DataError with position() unchanged: the file cannot be read.
   OrderedJson next();
 
   const Schema& schema() const { return schema_; }
@@ -51,7 +53,7 @@ class Reader {
   void count(size_t bytes);
   void note(const ColumnReader& column, const std::string& problem);
 
-  std::string_view file_;
+  const ByteSource file_;
   std::string where_;
   FileMetadata metadata_;
   Schema schema_;
