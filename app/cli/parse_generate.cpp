@@ -35,10 +35,6 @@ std::vector<Flag> sampling_flags(SamplingOptions& o) {
           {"--seed", "N", number(o.seed, 0, 9e15), "of sampling"}};
 }
 
-Flag kv_flag(GenerateOptions& o) {
-  return {"--kv-cache-bytes", "N", number(o.kv_bytes, 1 << 16, 1e15), "most memory of the KV cache"};
-}
-
 std::vector<Flag> file_flags(GenerateOptions& o) {
   constexpr int64_t kMostTop = rollout::SamplingParams::kMostTopLogprobs;
   return {{"--input-key", "KEY", text(o.input_key), "key of the prompt: a string, or a list of messages"},
@@ -69,7 +65,7 @@ FlagSet generate_flags(GenerateOptions& o) {
              {"--interactive", "", toggle(o.interactive), "or a conversation in the terminal, as lockstep chat"}});
   flags.add("Options", {adapter_path_flag(o.adapter_path, "generate with this adapter"),
                         {"--n", "N", number(o.n, 1, 65536), "samples of each prompt"},
-                        kv_flag(o)});
+                        kv_cache_flag(o.kv_bytes)});
   flags.add("Files", file_flags(o));
   flags.add("Sampling", sampling_flags(o.sampling));
   flags.add("Chat", chat_flags(o.chat));
@@ -80,7 +76,7 @@ FlagSet generate_flags(GenerateOptions& o) {
 FlagSet conversation_flags(GenerateOptions& o) {
   FlagSet flags;
   flags.add("Required", {hf_checkpoint_flag(o.base)});
-  flags.add("Options", {adapter_path_flag(o.adapter_path, "begin with this adapter"), kv_flag(o)});
+  flags.add("Options", {adapter_path_flag(o.adapter_path, "begin with this adapter"), kv_cache_flag(o.kv_bytes)});
   flags.add("Sampling", sampling_flags(o.sampling));
   flags.add("Chat", template_flags(o.chat));
   flags.add("Machine", machine_flags(o.base));

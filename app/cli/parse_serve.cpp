@@ -73,12 +73,13 @@ FlagSet serve_flags(ServeOptions& o) {
               "tokens of one step; longer prompts take several (CPU 512; GPU 16384)"},
              {"--num-scheduler-steps", "N", number(o.num_scheduler_steps, 1, 16),
               "on a GPU: tokens that are generated before others may join; fewer answer sooner, more are faster"},
-             {"--kv-cache-bytes", "N", number(o.kv_bytes, 1 << 16, 1e15), "most memory of the KV cache"},
+             kv_cache_flag(o.kv_bytes),
              {"--no-enable-prefix-caching", "", toggle(o.prefix_cache, false),
               "do not keep keys of prompts for those that begin alike"},
              {"--max-queue", "N", number(o.max_queue, 1, kMany), "samples that may wait; more are answered 429"},
+             {"--max-payload-size", "BYTES", number(o.max_payload_size, 1024, kMany), "of a request's body; more: 413"},
              {"--drain-timeout", "SECONDS", seconds(o.drain_timeout),
-              "after SIGTERM, for requests in flight; then they are aborted"}});
+              "after SIGTERM, for what is in flight; then it is aborted"}});
   flags.add("Adapters",
             {{"--lora-modules", "NAME=PATH...", lora_modules(o.lora_modules), "load these before the server is ready"},
              {"--max-loras", "N", number(o.max_loras, 1, 65536), "names loaded at once; one batch may use all"},

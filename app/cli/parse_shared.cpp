@@ -27,6 +27,11 @@ Binding modules(std::vector<std::string>& target) {
 
 }  // namespace
 
+Flag kv_cache_flag(std::optional<int64_t>& bytes) {
+  return {"--kv-cache-bytes", "N", number(bytes, 1 << 16, 1e15),
+          "most memory of the KV cache (CPU: half of what is available, 512 MiB to 64 GiB; GPU: most of what is free)"};
+}
+
 Flag hf_checkpoint_flag(BaseOptions& base) {
   return {"--hf-checkpoint", "DIR", text(base.hf_checkpoint),
           "Hugging Face model directory, or a hub id in the local cache"};

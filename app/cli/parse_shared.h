@@ -10,6 +10,7 @@ namespace lockstep::cli {
 // Rows.
 Flag hf_checkpoint_flag(recipes::BaseOptions& base);
 Flag adapter_path_flag(std::string& path, std::string help);
+Flag kv_cache_flag(std::optional<int64_t>& bytes);
 Binding eval_sets(std::vector<recipes::EvalSet>& sets);  // NAME PATH pairs, or one PATH
 Flag max_bad_rows_flag(int64_t& rows);
 Flag loss_mask_flag(recipes::LossMaskType& type);

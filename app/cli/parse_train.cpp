@@ -188,7 +188,7 @@ FlagSet train_flags(TrainForm& form) {
   flags.add("Machine", machine_flags(o.base));
   flags.add("Machine", training_machine_flags(o.training, form.dry_run));
   flags.add("Machine",
-            {{"--kv-cache-bytes", "N", number(o.kv_bytes, 1 << 16, 1e15), "most memory of the KV cache"},
+            {kv_cache_flag(o.kv_bytes),
              {"--max-num-seqs", "N", number(o.max_sequences, 1, 65536), "most sequences generated at once"}});
   return flags;
 }

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <exception>
+#include <map>
 #include <utility>
 
+#include "server/free_memory.h"
 #include "server/json_text.h"
 #include "server/service.h"
 #include "server/usage_json.h"
@@ -16,14 +18,22 @@ using recipes::GeneratedToken, recipes::GenerationUpdate;
 
 namespace {
 
+constexpr double kShareOfNewcomers = 0.75;        // the rest is for answers that grow
+constexpr size_t kBuiltAtOnce = size_t{1} << 20;  // bytes of an answer that delays nobody
+
 std::string version_json(int64_t version) {
   return version == lora::PolicyId::kBase ? "null" : fmt::format("{}", version);
+}
+
+ApiError too_much_held(const Service& service) {
+  return {503, fmt::format("The answers of all requests hold {} of at most {} bytes: try again later, or ask for less.",
+                           service.held.used(), service.held.limit())};
 }
 
 }  // namespace
 
 Answer::Answer(Service& service, Reply reply, AnswerPlan plan)
-    : service_(service), plan_(std::move(plan)), reply_(std::move(reply)) {
+    : service_(service), plan_(std::move(plan)), reply_(std::move(reply)), held_(service.held.share()) {
   const recipes::ChoiceText::Options text{.stop = plan_.request.sampling.stop,
                                           .include_stop = plan_.options.include_stop,
                                           .skip_special = plan_.options.skip_special};
@@ -35,17 +45,20 @@ Answer::Answer(Service& service, Reply reply, AnswerPlan plan)
 }
 
 void Answer::start(uint64_t key) {
-  // Prompts of one request are answered with one version.
-  const bool own =
-      std::ranges::any_of(plan_.prompts, [](const PromptInput& prompt) { return prompt.adapter.has_value(); });
-  if (plan_.prompts.size() > 1 && !own && !plan_.request.adapter.empty() && !plan_.request.follow_adapter &&
-      !plan_.request.adapter_version)
-    plan_.request.adapter_version = service_.serving.adapters().info(plan_.request.adapter).version;
+  if (!held_->take(plan_.known_bytes, kShareOfNewcomers)) throw too_much_held(service_);
+  // Prompts of one request that name one adapter are answered with one version of it, which is held here: the name may
+  // be reloaded before the last of them is submitted.
+  std::map<std::string, recipes::AdapterRegistry::Version> held;
   try {
     for (size_t i = 0; i < plan_.prompts.size(); ++i) {
       recipes::GenerationRequest request = plan_.request;
       request.tokens = plan_.prompts[i].tokens;
       if (plan_.prompts[i].adapter) request.adapter = *plan_.prompts[i].adapter;
+      if (!request.adapter.empty()) {
+        recipes::AdapterRegistry::Version& version = held[request.adapter];
+        if (!version) version = service_.serving.adapters().get(request.adapter, request.adapter_version);
+        request.held_adapter = version;
+      }
       if (!plan_.seeded) request.sampling.seed = service_.random_seed();
       ids_.push_back(service_.serving.submit(
           std::move(request),
@@ -68,7 +81,7 @@ bool Answer::is_named(const Names& ids) const {
 }
 
 void Answer::drop() {
-  over_ = true;
+  over_ = gone_ = true;
   abort();
 }
 
@@ -113,7 +126,10 @@ void Answer::take(size_t prompt, std::span<GeneratedToken> tokens, std::string& 
       delta.text.clear();
       delta.tokens = {};
     }
+    const size_t before = choice_bytes(place);
     tell(delta, out);
+    const size_t after = choice_bytes(place);
+    if (after > before && !held_->take(after - before)) return fail(too_much_held(service_));
     tokens = tokens.subspan(count);
   }
 }
@@ -179,10 +195,35 @@ void Answer::fail(const ApiError& error) {
 
 void Answer::conclude(std::string out) {
   over_ = true;
-  if (!plan_.options.stream) return reply_->send(json_response(body()));
+  if (!plan_.options.stream) {
+    unsent_ = held_->bytes() > kBuiltAtOnce;
+    return unsent_ ? void() : send_body();  // Answers has large ones built
+  }
   append_end(out);
   reply_->write(out + "data: [DONE]\n\n");
   reply_->end_stream();
+}
+
+void Answer::send_body() noexcept {
+  if (gone_) return;
+  try {
+    std::string body;
+    if (held_->bytes() > kBuiltAtOnce) body.reserve(held_->bytes());
+    append_body(body);
+    held_->become(body.size());
+    HttpResponse response = json_response(std::move(body));
+    response.held = held_;
+    reply_->send(std::move(response));
+  } catch (...) {
+    reply_->send(error(api_error(std::current_exception())));
+  }
+  choices_.clear();
+  prompt_logprobs_.clear();
+}
+
+size_t Answer::choice_bytes(size_t index) const {
+  const Choice& choice = choices_[index];
+  return choice.content.size() + choice.tokens.size() * sizeof(int32_t) + choice.versions.size() * sizeof(int64_t);
 }
 
 void Answer::append_usage_event(std::string& out, const std::string& head) const {
@@ -276,8 +317,22 @@ void Answers::empty_box() {
     } catch (...) {
       answer->fail(api_error(std::current_exception()));
     }
-    if (answer->over()) open_.erase(letter.key);
+    if (answer->take_unsent())
+      build_beside(letter.key, answer);
+    else if (answer->over())
+      open_.erase(letter.key);
   }
+}
+
+// It stays among the open ones until it is sent.
+void Answers::build_beside(uint64_t key, std::shared_ptr<Answer> answer) {
+  builder_.post([this, key, answer = std::move(answer)]() {
+    answer->send_body();
+    loop_.post([this, key] {
+      open_.erase(key);
+      builder_.post(give_memory_back);
+    });
+  });
 }
 
 void Answers::drop(uint64_t key) {

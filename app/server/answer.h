@@ -4,6 +4,7 @@
 // server's thread empties: one task for all that a step made.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -13,12 +14,14 @@
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "recipes/choice_text.h"
 #include "recipes/serving.h"
 #include "server/answer_options.h"
 #include "server/api_error.h"
+#include "server/byte_budget.h"
 #include "server/loop.h"
 #include "server/route.h"
 
@@ -37,6 +40,7 @@ struct AnswerPlan {
   std::string model;  // the name it asked for
   std::vector<PromptInput> prompts;
   recipes::GenerationRequest request;  // of each prompt, without its tokens
+  size_t known_bytes = 0;              // of the answer, whatever is generated (answer_size.h)
   bool seeded = false;                 // else each prompt draws a seed
   bool discard = false;                // nothing but the prompt is wanted: one token is made and not told
   AnswerOptions options;
@@ -70,13 +74,31 @@ struct Delta {
   bool first = false;  // of this choice
 };
 
+// A text made once for each prompt, when it is needed first: every choice of the prompt repeats it.
+class PromptTexts {
+ public:
+  explicit PromptTexts(size_t num_prompts) : texts_(num_prompts) {}
+  // What make() returned for this prompt.
+  template <class Make>
+  const std::string& get(size_t prompt, const Make& make) {
+    std::optional<std::string>& text = texts_[prompt];
+    if (!text) text = make();
+    return *text;
+  }
+  void forget(size_t prompt) { texts_[prompt].reset(); }
+
+ private:
+  std::vector<std::optional<std::string>> texts_;
+};
+
 class Answer {
  public:
   // `service` outlives it.
   Answer(Service& service, Reply reply, AnswerPlan plan);
   virtual ~Answer() = default;
 
-  // Submits every prompt. What submit() throws leaves nothing in flight and is the caller's to tell.
+  // Submits every prompt. What submit() throws leaves nothing in flight and is the caller's to tell; ApiError 503: the
+  // answers of all requests hold too much.
   void start(uint64_t key);
   void update(size_t prompt, recipes::GenerationUpdate update);
   void abort();                                   // its end comes as the engine's last updates
@@ -85,14 +107,21 @@ class Answer {
   virtual bool is_named(const Names& ids) const;  // by its id, with or without the prefix
   bool over() const { return over_; }
 
+  // True once, for a whole answer that is complete but too large to be built on the server's thread. What remains is
+  // send_body(), on any thread, beside which the server's may still call drop(), abort() and is_named().
+  bool take_unsent() { return std::exchange(unsent_, false); }
+  void send_body() noexcept;
+
  protected:
   // Of a stream: events before the first delta; one delta's; the last ones, without [DONE].
   virtual void append_begin(std::string&) {}
   virtual void append_delta(std::string& out, const Delta& delta) = 0;
   virtual void append_end(std::string&) {}
-  // Of a whole answer: takes notes of a delta (text, tokens and versions are kept already); the body.
+  // Of a whole answer: takes notes of a delta (text, tokens and versions are kept already); what a choice holds by now;
+  // the body, once.
   virtual void collect(const Delta&) {}
-  virtual std::string body() = 0;
+  virtual size_t choice_bytes(size_t index) const;
+  virtual void append_body(std::string& out) = 0;
   virtual void append_error(std::string& out, const ApiError& error);
   virtual HttpResponse error(const ApiError& error) { return error_response(error); }
 
@@ -135,16 +164,19 @@ class Answer {
   void conclude(std::string out);
 
   Reply reply_;
+  std::shared_ptr<ByteBudget::Share> held_;
   std::vector<recipes::Serving::Id> ids_;
   size_t prompts_open_ = 0;
   int64_t version_ = -1;
-  bool begun_ = false, over_ = false;
+  bool begun_ = false, over_ = false, unsent_ = false;
+  std::atomic<bool> gone_ = false;  // the client
 };
 
-// The answers that are not complete.
+// The answers that are not complete, or not sent yet.
 class Answers {
  public:
-  explicit Answers(Loop loop) : loop_(std::move(loop)) {}
+  // Large answers are built on `builder`, which ends before this object does.
+  Answers(Loop loop, Worker& builder) : loop_(std::move(loop)), builder_(builder) {}
 
   // Keeps and starts it; returns its key. Throws what Answer::start throws.
   uint64_t start(std::shared_ptr<Answer> answer);
@@ -162,8 +194,10 @@ class Answers {
     recipes::GenerationUpdate update;
   };
   void empty_box();
+  void build_beside(uint64_t key, std::shared_ptr<Answer> answer);
 
   Loop loop_;
+  Worker& builder_;
   std::unordered_map<uint64_t, std::shared_ptr<Answer>> open_;
   uint64_t next_key_ = 0;
   std::mutex mutex_;  // of what follows

@@ -16,6 +16,8 @@ struct AnswerOptions {
   bool include_stop = false;  // the stop string or token stays in the text
   bool skip_special = true;   // special tokens have no text
   bool return_token_ids = false;
+  bool return_prompt_text = false;
+  bool cumulative = false;             // every event of a stream repeats all of the answer so far
   bool tokens_as_ids = false;          // "token_id:123" for tokens in log-probs
   bool return_token_versions = false;  // Lockstep's: the adapter version of each token
   std::optional<int64_t> logprobs;     // of each token, with so many of the most likely ones

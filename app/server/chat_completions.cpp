@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
 #include <iterator>
 #include <utility>
 
@@ -33,11 +34,7 @@ class ChatAnswer : public Answer {
         logprobs_(choices_.size(), ChatLogprobs(service.tokenizer, plan_.options.tokens_as_ids)) {}
 
  private:
-  std::string prompt_ids() const {
-    std::string ids = "null";
-    if (options().return_token_ids) append_ids(ids.erase(), plan_.prompts[0].tokens);
-    return ids;
-  }
+  std::string prompt_ids() const { return options().return_token_ids ? ids_json(plan_.prompts[0].tokens) : "null"; }
 
   void append_usage(std::string& out, int64_t completion_tokens) const {
     if (!options().continuous_usage) return;
@@ -50,12 +47,13 @@ class ChatAnswer : public Answer {
 
   // The role of every choice, then what it goes on with.
   void append_begin(std::string& out) override {
+    const std::string ids = prompt_ids();
     for (size_t i = 0; i < choices_.size(); ++i) {
       out += "data: " + head_;
       out += fmt::format(R"({{"index":{},"delta":{{"role":{},"content":""}},"logprobs":null,"finish_reason":null}}])",
                          i, json_string(repeated_.role));
       append_usage(out, 0);
-      out += R"(,"prompt_token_ids":)" + prompt_ids() + R"(,"prompt_text":)" + repeated_.prompt_text;
+      out += R"(,"prompt_token_ids":)" + ids + R"(,"prompt_text":)" + repeated_.prompt_text;
       append_version(out);
       out += "}\n\n";
     }
@@ -106,6 +104,8 @@ class ChatAnswer : public Answer {
 
   void collect(const Delta& delta) override { add_logprobs(delta); }
 
+  size_t choice_bytes(size_t index) const override { return Answer::choice_bytes(index) + logprobs_[index].bytes(); }
+
   void append_choice(std::string& out, size_t index) {
     const Choice& choice = choices_[index];
     fmt::format_to(std::back_inserter(out), R"({{"index":{},"message":{{"role":)", index);
@@ -120,8 +120,8 @@ class ChatAnswer : public Answer {
     out += '}';
   }
 
-  std::string body() override {
-    std::string out = head_;
+  void append_body(std::string& out) override {
+    out += head_;
     append_choices(out, [&](size_t i) { append_choice(out, i); });
     out += R"(],"service_tier":null)";
     append_fingerprint(out);
@@ -130,7 +130,7 @@ class ChatAnswer : public Answer {
     out += R"(,"prompt_token_ids":)" + prompt_ids() + R"(,"prompt_text":)" + repeated_.prompt_text;
     out += R"(,"kv_transfer_params":null,"ec_transfer_params":null,"metrics":null)";
     append_version(out);
-    return out + "}";
+    out += "}";
   }
 
   std::string head_;  // of every body and chunk, up to its choices
@@ -152,24 +152,34 @@ PromptInput chat_prompt(const Service& service, const ChatFields& chat) {
   const text::ChatTemplate* chosen = own ? &*own : service.chat_template ? &*service.chat_template : nullptr;
   if (chosen == nullptr)
     throw bad_request("The model has no chat template: start the server with --chat-template FILE.", "messages");
-  PromptInput prompt{.text = chosen->render(chat.input).text};
+  const auto deadline = std::chrono::steady_clock::now() + service.options.render_timeout;
+  PromptInput prompt{.text = chosen->render(chat.input, {.deadline = deadline}).text};
   prompt.tokens = service.encode(prompt.text, chat.add_special_tokens);
   return prompt;
 }
 
-Action handle_chat_completions(Service& service, const HttpRequest& request) {
-  const ChatRequest asked = parse_chat(read_body(request), service.rules, service.options.tokens_as_ids,
-                                       service.options.chat_template_kwargs);
-  std::vector<PromptInput> prompts = {chat_prompt(service, asked.chat)};
-  AnswerPlan plan =
-      make_plan(service, asked.common, std::move(prompts),
-                {.asked = asked.max_tokens, .usual = service.rules.defaults.max_new_tokens}, request, "chatcmpl-");
-  Repeated repeated{.role = asked.chat.role, .echo = asked.common.options.echo ? asked.chat.last_content : ""};
-  if (asked.return_prompt_text) repeated.prompt_text = json_string(plan.prompts[0].text);
-  return [&service, plan = std::move(plan), repeated = std::move(repeated)](Reply reply) mutable {
-    service.answers.start(
-        std::make_shared<ChatAnswer>(service, std::move(reply), std::move(plan), std::move(repeated)));
+bool brings_template(const Service& service, const ChatFields& chat) {
+  return service.options.request_chat_template && !chat.chat_template.empty();
+}
+
+Reading handle_chat_completions(Service& service, const HttpRequest& request) {
+  ChatRequest asked = parse_chat(read_body(request), service.rules, service.options.tokens_as_ids,
+                                 service.options.chat_template_kwargs);
+  const bool slow = brings_template(service, asked.chat);
+  const auto rest = [&service, asked = std::move(asked), id = std::string(given_id(request))]() -> Action {
+    std::vector<PromptInput> prompts = {chat_prompt(service, asked.chat)};
+    AnswerPlan plan =
+        make_plan(service, asked.common, std::move(prompts),
+                  {.asked = asked.max_tokens, .usual = service.rules.defaults.max_new_tokens}, id, "chatcmpl-");
+    Repeated repeated{.role = asked.chat.role, .echo = asked.common.options.echo ? asked.chat.last_content : ""};
+    if (asked.common.options.return_prompt_text) repeated.prompt_text = json_string(plan.prompts[0].text);
+    return [&service, plan = std::move(plan), repeated = std::move(repeated)](Reply reply) mutable {
+      service.answers.start(
+          std::make_shared<ChatAnswer>(service, std::move(reply), std::move(plan), std::move(repeated)));
+    };
   };
+  if (slow) return SlowReading{rest};
+  return rest();
 }
 
 }  // namespace lockstep::server

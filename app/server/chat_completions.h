@@ -13,7 +13,6 @@ namespace lockstep::server {
 struct ChatRequest {
   ChatFields chat;
   std::optional<int64_t> max_tokens;  // default: what is left of the context
-  bool return_prompt_text = false;
   CommonFields common;
 };
 
@@ -21,10 +20,12 @@ struct ChatRequest {
 ChatRequest parse_chat(const OrderedJson& body, const SamplingRules& rules, bool tokens_as_ids,
                        const OrderedJson& kwargs = nullptr);
 
-// The prompt of a conversation. ApiError 400: no template, or what it refuses.
+// The prompt of a conversation. ApiError 400: no template, what it refuses, or rendering takes more than
+// ServiceOptions::render_timeout. Who brings a template of their own may make it take that long.
 PromptInput chat_prompt(const Service& service, const ChatFields& chat);
+bool brings_template(const Service& service, const ChatFields& chat);  // that is rendered
 
 // Throws ApiError; its action, what Serving::submit throws.
-Action handle_chat_completions(Service& service, const HttpRequest& request);
+Reading handle_chat_completions(Service& service, const HttpRequest& request);
 
 }  // namespace lockstep::server

@@ -37,8 +37,9 @@ OrderedJson content_text(const OrderedJson& content, const std::string& name) {
   return text;
 }
 
-// Clients send arguments as the text of a JSON object; templates write objects.
-void parse_arguments(OrderedJson& message, const std::string& name) {
+// Clients send arguments as the text of a JSON object; templates write objects. `values_left` is of all messages: each
+// text is one value of the body.
+void parse_arguments(OrderedJson& message, const std::string& name, size_t& values_left) {
   const auto calls = message.find("tool_calls");
   if (calls == message.end() || calls->is_null()) return;
   if (!calls->is_array()) throw ApiError(400, fmt::format("`{}` must be a list.", name), name, "Bad Request");
@@ -51,14 +52,14 @@ void parse_arguments(OrderedJson& message, const std::string& name) {
     arguments = OrderedJson::object();
     if (text.empty()) continue;
     try {
-      arguments = parse_ordered_json(text, name);
+      arguments = parse_ordered_json(text, name, nullptr, &values_left);
     } catch (const FormatError& error) {
       throw bad_request(one_line(error.fault()), name);
     }
   }
 }
 
-OrderedJson read_message(const OrderedJson& given, size_t i) {
+OrderedJson read_message(const OrderedJson& given, size_t i, size_t& values_left) {
   if (!given.is_object())
     throw ApiError(400, fmt::format("`messages.{}` must be an object.", i), fmt::format("messages.{}", i),
                    "Bad Request");
@@ -69,7 +70,7 @@ OrderedJson read_message(const OrderedJson& given, size_t i) {
     *content = content_text(*content, name_in(i, "content"));
   else
     message["content"] = "";
-  parse_arguments(message, name_in(i, "tool_calls"));
+  parse_arguments(message, name_in(i, "tool_calls"), values_left);
   return message;
 }
 
@@ -104,7 +105,9 @@ ChatFields read_chat(const Fields& fields, const OrderedJson& kwargs) {
   ChatFields chat{.input = {.messages = OrderedJson::array(), .kwargs = read_kwargs(fields, kwargs)},
                   .chat_template = fields.string("chat_template").value_or(""),
                   .add_special_tokens = fields.flag("add_special_tokens")};
-  for (size_t i = 0; i < messages->size(); ++i) chat.input.messages.push_back(read_message((*messages)[i], i));
+  size_t values_left = kMostJsonValues;
+  for (size_t i = 0; i < messages->size(); ++i)
+    chat.input.messages.push_back(read_message((*messages)[i], i, values_left));
   if (const OrderedJson* tools = fields.find("tools")) {
     if (!tools->is_array()) fields.wrong("tools", *tools, "a list of tools");
     if (tools->empty()) throw bad_request("`tools` must not be an empty array.", "tools");

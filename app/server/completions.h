@@ -22,6 +22,6 @@ struct CompletionRequest {
 CompletionRequest parse_completion(const OrderedJson& body, const SamplingRules& rules, bool tokens_as_ids);
 
 // Throws ApiError; its action, what Serving::submit throws.
-Action handle_completions(Service& service, const HttpRequest& request);
+Reading handle_completions(Service& service, const HttpRequest& request);
 
 }  // namespace lockstep::server

@@ -76,20 +76,20 @@ class HealthAnswer : public Answer {
 
  private:
   void append_delta(std::string&, const Delta&) override {}
-  std::string body() override { return ""; }
+  void append_body(std::string&) override {}
   HttpResponse error(const ApiError& error) override { return sglang_error_response(error); }
 };
 
 }  // namespace
 
-Action handle_flush_cache(Service& service, const HttpRequest&) {
+Reading handle_flush_cache(Service& service, const HttpRequest&) {
   return answer_from_worker(service, [&service] {
     return service.serving.flush_cache() ? text_response("Cache flushed.\n")
                                          : text_response("Cache not flushed: requests are in flight.\n", 400);
   });
 }
 
-Action handle_pause_generation(Service& service, const HttpRequest& request) {
+Reading handle_pause_generation(Service& service, const HttpRequest& request) {
   const OrderedJson body = optional_body(request);
   const std::string name = Fields(body).string("mode").value_or("abort");
   if (name != "abort" && name != "retract" && name != "in_place")
@@ -103,7 +103,7 @@ Action handle_pause_generation(Service& service, const HttpRequest& request) {
   });
 }
 
-Action handle_continue_generation(Service& service, const HttpRequest& request) {
+Reading handle_continue_generation(Service& service, const HttpRequest& request) {
   optional_body(request);
   return answer_from_worker(service, [&service] {
     service.serving.resume();
@@ -111,7 +111,7 @@ Action handle_continue_generation(Service& service, const HttpRequest& request) 
   });
 }
 
-Action handle_abort_request(Service& service, const HttpRequest& request) {
+Reading handle_abort_request(Service& service, const HttpRequest& request) {
   const OrderedJson body = optional_body(request);
   const Fields fields(body);
   const std::string id = fields.string("rid").value_or("");
@@ -127,7 +127,7 @@ Action handle_abort_request(Service& service, const HttpRequest& request) {
   };
 }
 
-Action handle_model_info(Service& service, const HttpRequest&) {
+Reading handle_model_info(Service& service, const HttpRequest&) {
   const recipes::Base& base = service.serving.base();
   const std::string path = json_string(base.path.string());
   return send_action(json_response(fmt::format(
@@ -137,7 +137,7 @@ Action handle_model_info(Service& service, const HttpRequest&) {
       base.config.vocab_size, json_string(base.fingerprint))));
 }
 
-Action handle_health_generate(Service& service, const HttpRequest&) {
+Reading handle_health_generate(Service& service, const HttpRequest&) {
   AnswerPlan plan{.id = "health-" + service.random_id(),
                   .model = service.options.model_names.front(),
                   .prompts = {{.tokens = {0}}},
@@ -155,7 +155,7 @@ Action handle_health_generate(Service& service, const HttpRequest&) {
   };
 }
 
-Action handle_pause(Service& service, const HttpRequest& request) {
+Reading handle_pause(Service& service, const HttpRequest& request) {
   const std::string mode = request.parameter("mode").value_or("abort");
   const bool clear_cache = query_flag(request, "clear_cache", true);
   if (mode == "wait") return pause_when_idle(service, clear_cache);
@@ -169,33 +169,28 @@ Action handle_pause(Service& service, const HttpRequest& request) {
   });
 }
 
-Action handle_resume(Service& service, const HttpRequest&) {
+Reading handle_resume(Service& service, const HttpRequest&) {
   return answer_from_worker(service, [&service] {
     service.serving.resume();
     return json_response(R"({"status":"resumed"})");
   });
 }
 
-Action handle_is_paused(Service& service, const HttpRequest&) {
+Reading handle_is_paused(Service& service, const HttpRequest&) {
   return send_action(json_response(fmt::format(R"({{"is_paused":{}}})", service.serving.paused())));
 }
 
-Action handle_reset_prefix_cache(Service& service, const HttpRequest& request) {
+Reading handle_reset_prefix_cache(Service& service, const HttpRequest& request) {
   const bool running_too = query_flag(request, "reset_running_requests", false);
   const auto said = [](bool flushed) { return json_response(fmt::format(R"({{"success":{}}})", flushed)); };
   return answer_from_worker(service, [&service, running_too, said] {
-    if (running_too) {
-      const bool paused = service.serving.paused();
-      service.serving.pause(PauseMode::retract);
-      const bool flushed = service.serving.flush_cache();
-      if (!paused) service.serving.resume();
-      return said(flushed);
-    }
-    return said(service.serving.flush_cache());
+    if (!running_too) return said(service.serving.flush_cache());
+    service.serving.reset_cache();
+    return said(true);
   });
 }
 
-Action handle_abort_requests(Service& service, const HttpRequest& request) {
+Reading handle_abort_requests(Service& service, const HttpRequest& request) {
   const OrderedJson body = optional_body(request);
   const auto ids = Fields(body).strings("request_ids");
   const auto said = [](int64_t count) {

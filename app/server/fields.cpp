@@ -155,7 +155,8 @@ OrderedJson read_body(const HttpRequest& request, bool must_be_json) {
     throw ApiError(400, "Unsupported Media Type: Only 'application/json' is allowed", "", "Bad Request");
   OrderedJson body;
   try {
-    body = parse_ordered_json(request.body, "body");
+    size_t values_left = kMostJsonValues;
+    body = parse_ordered_json(request.body, "body", nullptr, &values_left);
   } catch (const FormatError& error) {
     throw ApiError(400, one_line(error.fault()), "body", "Bad Request");
   }

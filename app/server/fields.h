@@ -46,12 +46,13 @@ class Fields {
 };
 
 inline constexpr int64_t kMostTokens = std::numeric_limits<int32_t>::max();
+inline constexpr size_t kMostJsonValues = size_t{1} << 22;  // of a body; each costs up to 100 bytes
 
 // A list of tokens. ApiError naming `name`.
 std::vector<int32_t> read_ids(const OrderedJson& list, const std::string& name);
 
-// The JSON object a request carries. ApiError 400: no UTF-8, no JSON, nested too deeply, a key twice, no object; with
-// `must_be_json` also another Content-Type than application/json, as vLLM.
+// The JSON object a request carries. ApiError 400: no UTF-8, no JSON, nested too deeply, a key twice, too many values,
+// no object; with `must_be_json` also another Content-Type than application/json, as vLLM.
 OrderedJson read_body(const HttpRequest& request, bool must_be_json = true);
 
 }  // namespace lockstep::server

@@ -28,8 +28,13 @@ struct HttpOptions {
   std::chrono::milliseconds idle_timeout{75'000};    // between requests of a kept connection
   std::chrono::milliseconds write_timeout{120'000};  // a client that takes nothing for so long is dropped
   std::chrono::milliseconds linger_timeout{2'000};   // to read the last answer in, before the connection is closed
-  size_t max_pending_bytes = size_t{8} << 20;        // of a stream, not yet taken by the client; more: it is dropped
-  size_t max_connections = 8192;                     // more: 503 and closed
+  // A stream may have more than max_pending_bytes that its client has not taken yet; but what is beyond them must be
+  // taken within pending_timeout, or the client is dropped. At once if all streams together have more than
+  // max_unsent_bytes.
+  size_t max_pending_bytes = size_t{8} << 20;
+  std::chrono::milliseconds pending_timeout{10'000};
+  size_t max_unsent_bytes = size_t{1} << 30;
+  size_t max_connections = 8192;  // more: 503 and closed
 };
 
 // Well formed: the path starts with '/' (or is "*" of OPTIONS) and is UTF-8 without NUL, header values have no control
@@ -48,6 +53,7 @@ struct HttpResponse {
   std::string body;
   std::string content_type = "application/json";                  // empty: no such header
   std::vector<std::pair<std::string, std::string>> headers = {};  // control characters in values become spaces
+  std::shared_ptr<const void> held = {};  // of a whole answer: let go of when the client has taken it, or has gone
 };
 
 // The way back to one client, once per request. All functions may be called from any thread and never block; after the

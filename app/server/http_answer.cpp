@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <stdexcept>
+#include <utility>
 
 #include "server/http_text.h"
 
@@ -46,7 +47,10 @@ std::vector<std::shared_ptr<HttpAnswer>> Mailbox::take() {
       taken.bytes += answer->pending_;
       answer->pending_.clear();
     }
+    taken.body.swap(answer->body_);
+    taken.held.swap(answer->held_);
     taken.state = answer->state_;
+    taken.stream = answer->stream_;
     taken.close = answer->close_;
   }
   std::vector<std::shared_ptr<HttpAnswer>> news;
@@ -77,22 +81,31 @@ void HttpAnswer::finish(State state, std::function<void()>& callback) {
   notify();
 }
 
-std::string HttpAnswer::whole(const HttpResponse& response) const {
+// Sends a whole answer, or cuts a stream that has begun. A large body is not copied behind its head: it costs one more
+// system call.
+void HttpAnswer::complete(HttpResponse response) {
+  constexpr size_t kCopied = size_t{64} << 10;
   const bool close = !framing_.keep_alive;
   std::string bytes = response_head(response, {.close = close, .announce_keep_alive = framing_.http_1_0 && !close});
-  if (!framing_.head && !has_no_body(response.status)) bytes += response.body;
-  return bytes;
-}
-
-void HttpAnswer::send(HttpResponse response) {
-  std::string bytes = whole(response);
+  if (framing_.head || has_no_body(response.status)) response.body.clear();
+  if (response.body.size() <= kCopied) bytes += std::exchange(response.body, {});
   std::function<void()> unneeded;
   const std::lock_guard lock(mailbox_->mutex_);
   if (over()) return;
-  if (state_ != State::waiting) throw std::logic_error("send() after begin_stream()");
+  if (state_ == State::streaming) return finish(State::cut, unneeded);
   pending_ = std::move(bytes);
-  close_ = !framing_.keep_alive;
+  body_ = std::move(response.body);
+  held_ = std::move(response.held);
+  close_ = close;
   finish(State::complete, unneeded);
+}
+
+void HttpAnswer::send(HttpResponse response) {
+  {
+    const std::lock_guard lock(mailbox_->mutex_);
+    if (!over() && state_ != State::waiting) throw std::logic_error("send() after begin_stream()");
+  }
+  complete(std::move(response));
 }
 
 void HttpAnswer::begin_stream(HttpResponse response) {
@@ -106,7 +119,8 @@ void HttpAnswer::begin_stream(HttpResponse response) {
   if (state_ != State::waiting) throw std::logic_error("begin_stream() twice");
   pending_ = std::move(bytes);
   state_ = State::streaming;
-  body_ = has_body;
+  stream_ = true;
+  has_body_ = has_body;
   chunked_ = chunked;
   close_ = close;
   notify();
@@ -116,7 +130,7 @@ void HttpAnswer::write(std::string_view chunk) {
   const std::lock_guard lock(mailbox_->mutex_);
   if (over()) return;
   if (state_ != State::streaming) throw std::logic_error("write() before begin_stream()");
-  if (!body_ || chunk.empty()) return;  // an empty chunk would end the stream
+  if (!has_body_ || chunk.empty()) return;  // an empty chunk would end the stream
   if (chunked_) {
     append_chunk(pending_, chunk);
   } else {
@@ -130,7 +144,7 @@ void HttpAnswer::end_stream() {
   const std::lock_guard lock(mailbox_->mutex_);
   if (over()) return;
   if (state_ != State::streaming) throw std::logic_error("end_stream() before begin_stream()");
-  if (body_ && chunked_) pending_ += "0\r\n\r\n";
+  if (has_body_ && chunked_) pending_ += "0\r\n\r\n";
   finish(State::complete, unneeded);
 }
 
@@ -147,14 +161,7 @@ void HttpAnswer::fail(const std::string& message) {
     const std::lock_guard lock(mailbox_->mutex_);
     if (over()) return;
   }
-  std::string bytes = whole(refusal_response({500, message}));
-  std::function<void()> unneeded;
-  const std::lock_guard lock(mailbox_->mutex_);
-  if (over()) return;
-  if (state_ == State::streaming) return finish(State::cut, unneeded);
-  pending_ = std::move(bytes);
-  close_ = !framing_.keep_alive;
-  finish(State::complete, unneeded);
+  complete(refusal_response({500, message}));
 }
 
 bool HttpAnswer::disconnect() {
@@ -165,6 +172,7 @@ bool HttpAnswer::disconnect() {
     gone_ = true;
     callback.swap(callback_);
     pending_.clear();
+    body_.clear();
   }
   if (callback) callback();
   return true;

@@ -52,26 +52,32 @@ class HttpAnswer : public std::enable_shared_from_this<HttpAnswer> {
   enum class State { waiting, streaming, complete, cut };
   struct Taken {  // by Mailbox::take()
     std::string bytes;
-    size_t sent = 0;  // of them
+    size_t sent = 0;   // of them
+    std::string body;  // a large one, behind them
+    std::shared_ptr<const void> held;
     State state = State::waiting;
+    bool stream = false;
     bool close = false;  // the connection ends with this answer
+
+    size_t waiting() const { return bytes.size() - sent + body.size(); }
   } taken;
   Session* session;  // null once it has let go of this answer
 
  private:
   friend class Mailbox;
   bool over() const { return gone_ || state_ == State::complete || state_ == State::cut; }
-  std::string whole(const HttpResponse& response) const;
+  void complete(HttpResponse response);
   void notify();
   void finish(State state, std::function<void()>& callback);
 
   const std::shared_ptr<Mailbox> mailbox_;
   const RequestReader::Framing framing_;
   // Guarded by the mailbox's lock. Callbacks are called and destroyed outside it: they may own a Responder.
-  std::string pending_;
+  std::string pending_, body_;  // body_ goes behind pending_
+  std::shared_ptr<const void> held_;
   State state_ = State::waiting;
-  bool body_ = false;  // chunks are sent (not for HEAD)
-  bool chunked_ = false;
+  bool has_body_ = false;  // chunks are sent (not for HEAD)
+  bool stream_ = false, chunked_ = false;
   bool close_ = false;
   bool queued_ = false;
   bool gone_ = false;

@@ -61,8 +61,8 @@ tcp::acceptor listen(asio::io_context& context, const HttpOptions& options) {
 
 // Deadlines are looked at this often: late by a quarter at most, and never more often than needed.
 milliseconds tick_of(const HttpOptions& o) {
-  const milliseconds shortest =
-      std::min({o.header_timeout, o.body_timeout, o.idle_timeout, o.write_timeout, o.linger_timeout});
+  const milliseconds shortest = std::min(
+      {o.header_timeout, o.body_timeout, o.idle_timeout, o.write_timeout, o.linger_timeout, o.pending_timeout});
   return std::clamp(shortest / 4, milliseconds(5), milliseconds(1000));
 }
 

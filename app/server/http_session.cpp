@@ -1,9 +1,11 @@
 #include "server/http_session.h"
 
+#include <algorithm>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/error.hpp>
 #include <boost/asio/socket_base.hpp>
 #include <exception>
+#include <utility>
 
 namespace lockstep::server {
 
@@ -15,6 +17,7 @@ namespace {
 constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
 
 constexpr size_t kWriteBytes = size_t{1} << 20;  // of one system call; the kernel takes no more at once anyway
+constexpr size_t kTurnBytes = size_t{8} << 20;   // of one turn of the loop
 
 bool would_block(const error_code& error) {
   return error == asio::error::would_block || error == asio::error::try_again || error == asio::error::interrupted;
@@ -71,6 +74,7 @@ void Session::close() {
   host_.sessions.erase(this);
   --host_.num_sessions;
   host_.bodies_bytes -= std::exchange(accounted_bytes_, 0);
+  host_.unsent_bytes -= std::exchange(accounted_unsent_, 0);
   error_code error;
   socket_.close(error);
   if (const auto answer = std::move(answer_)) {
@@ -175,22 +179,68 @@ void Session::on_news() {
   if (!closed_) flush();
 }
 
-void Session::flush() {
+// As many bytes as the socket takes, but not so many that a fast client keeps others waiting; an error closes the
+// session.
+size_t Session::write_some() {
   HttpAnswer::Taken& taken = answer_->taken;
-  bool progress = false;
-  while (taken.sent < taken.bytes.size()) {
+  size_t written = 0;
+  while (taken.waiting() > 0 && written < kTurnBytes) {
+    if (taken.sent == taken.bytes.size()) {
+      taken.bytes = std::exchange(taken.body, {});
+      taken.sent = 0;
+    }
     error_code error;
     const auto piece = asio::buffer(asio::buffer(taken.bytes) + taken.sent, kWriteBytes);
     const size_t size = socket_.write_some(piece, error);
     if (would_block(error)) break;
-    if (error) return close();
+    if (error) {
+      close();
+      break;
+    }
     taken.sent += size;
-    progress = true;
+    written += size;
   }
-  if (taken.sent == taken.bytes.size()) return on_flushed();
-  const bool stream = taken.state == HttpAnswer::State::streaming;
-  if (stream && taken.bytes.size() - taken.sent > host_.options.max_pending_bytes) return cut();
-  if (progress || !write_pending_) set_deadline(host_.options.write_timeout);
+  // A stream may go on for long without ever being all taken.
+  if (taken.sent >= kWriteBytes && taken.sent >= taken.bytes.size() / 2)
+    taken.bytes.erase(0, std::exchange(taken.sent, 0));
+  return written;
+}
+
+void Session::account_unsent() {
+  const size_t unsent = answer_->taken.stream ? answer_->taken.waiting() : 0;
+  host_.unsent_bytes += unsent - std::exchange(accounted_unsent_, unsent);
+}
+
+// Whether the client of a stream, which took `taken` bytes just now, is too slow. How large an update is says nothing
+// of that: what counts is what was there to take some time ago.
+bool Session::is_behind(size_t taken) {
+  const HttpOptions& options = host_.options;
+  const bool too_much = accounted_unsent_ > options.max_pending_bytes;
+  if (too_much && host_.unsent_bytes > options.max_unsent_bytes) return true;
+  // A stream that is complete is like any whole answer: write_timeout.
+  if (!too_much || answer_->taken.state != HttpAnswer::State::streaming) {
+    behind_deadline_ = Clock::time_point::max();
+    return false;
+  }
+  const Clock::time_point now = Clock::now();
+  const bool caught_up = behind_deadline_ == Clock::time_point::max() || behind_bytes_ <= taken;
+  if (!caught_up) {
+    behind_bytes_ -= taken;
+    return now >= behind_deadline_;
+  }
+  behind_bytes_ = accounted_unsent_ - options.max_pending_bytes;
+  behind_deadline_ = now + options.pending_timeout;
+  return false;
+}
+
+void Session::flush() {
+  const size_t written = write_some();
+  if (closed_) return;
+  account_unsent();
+  if (answer_->taken.waiting() == 0) return on_flushed();
+  if (is_behind(written)) return cut();
+  if (written > 0 || !write_pending_) write_deadline_ = Clock::now() + host_.options.write_timeout;
+  deadline_ = std::min(write_deadline_, behind_deadline_);
   if (write_pending_) return;
   write_pending_ = true;
   socket_.async_wait(Socket::wait_write, [self = shared_from_this()](error_code error) {
@@ -203,10 +253,11 @@ void Session::on_flushed() {
   HttpAnswer::Taken& taken = answer_->taken;
   taken.bytes.clear();
   taken.sent = 0;
-  deadline_ = Clock::time_point::max();
+  deadline_ = behind_deadline_ = Clock::time_point::max();
   if (taken.state == HttpAnswer::State::cut) return cut();
   if (taken.state != HttpAnswer::State::complete) return;
   const bool last = taken.close || peer_ended_;
+  taken.held.reset();
   answer_->session = nullptr;
   answer_.reset();
   if (last) return linger();

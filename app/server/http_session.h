@@ -25,6 +25,7 @@ struct SessionHost {
   std::unordered_map<Session*, std::shared_ptr<Session>> sessions = {};  // the open ones
   std::atomic<size_t> num_sessions = 0;
   size_t bodies_bytes = 0;         // of requests being read
+  size_t unsent_bytes = 0;         // of streams, not taken yet
   std::vector<char> scratch = {};  // what is read lands here first
 };
 
@@ -52,6 +53,9 @@ class Session : public std::enable_shared_from_this<Session> {
   void refuse(const HttpRefusal& refusal);
   bool account_body();
   void flush();
+  size_t write_some();
+  bool is_behind(size_t taken);
+  void account_unsent();
   void on_flushed();
   void cut();
   void linger();
@@ -62,7 +66,12 @@ class Session : public std::enable_shared_from_this<Session> {
   std::shared_ptr<HttpAnswer> answer_;  // while answering
   Phase phase_ = Phase::header;
   Clock::time_point deadline_ = Clock::time_point::max();
-  size_t accounted_bytes_ = 0;  // of host.bodies_bytes
+  Clock::time_point write_deadline_ = Clock::time_point::max();  // of what the client takes next
+  // While a stream has more than max_pending_bytes: what was beyond them when that began, less what was taken since.
+  size_t behind_bytes_ = 0;
+  Clock::time_point behind_deadline_ = Clock::time_point::max();
+  size_t accounted_bytes_ = 0;   // of host.bodies_bytes
+  size_t accounted_unsent_ = 0;  // of host.unsent_bytes
   bool wait_pending_ = false, write_pending_ = false;
   bool discard_ = false;     // what comes is thrown away
   bool peer_ended_ = false;  // the client sends no more; its complete answer is still written

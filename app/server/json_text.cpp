@@ -60,6 +60,12 @@ void append_ids(std::string& out, std::span<const int32_t> ids) {
   append_list(out, ids, [&](int32_t id) { fmt::format_to(std::back_inserter(out), "{}", id); });
 }
 
+std::string ids_json(std::span<const int32_t> ids) {
+  std::string out;
+  append_ids(out, ids);
+  return out;
+}
+
 void append_versions(std::string& out, std::span<const int64_t> versions) {
   out += R"(,"token_versions":)";
   append_list(out, versions, [&](int64_t version) {

@@ -17,6 +17,7 @@ std::string json_string(std::string_view text);
 void append_logprob(std::string& out, float value);
 
 void append_ids(std::string& out, std::span<const int32_t> ids);  // [1,2,3]
+std::string ids_json(std::span<const int32_t> ids);
 // ,"token_versions":[0,null]: the adapter version of each token, null for the base.
 void append_versions(std::string& out, std::span<const int64_t> versions);
 void append_bytes(std::string& out, std::string_view bytes);  // [226,130,172]

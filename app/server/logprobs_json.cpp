@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 #include <vector>
 
 #include "server/json_text.h"
@@ -52,11 +53,26 @@ void CompletionLogprobs::add(int32_t token, std::optional<float> logprob, TopLog
   tops_ += '}';
 }
 
-std::string CompletionLogprobs::take() {
-  std::string json = fmt::format(R"({{"text_offset":[{}],"token_logprobs":[{}],"tokens":[{}],"top_logprobs":[{}]}})",
-                                 offsets_, logprobs_, tokens_, tops_);
-  for (std::string* list : {&offsets_, &logprobs_, &tokens_, &tops_}) list->clear();
-  return json;
+void CompletionLogprobs::add(std::span<const rollout::PromptLogprob> prompt) {
+  for (size_t i = 0; i < prompt.size(); ++i)
+    add(prompt[i].token, i == 0 ? std::nullopt : std::optional(prompt[i].logprob), prompt[i].top);
+}
+
+std::string CompletionLogprobs::take(const CompletionLogprobs* in_front) {
+  std::string json;
+  json.reserve(bytes() + (in_front ? in_front->bytes() : 0) + 80);
+  const auto append = [&](std::string_view key, const std::string* first, std::string& second) {
+    json += key;
+    if (first) json += *first;
+    if (first && !first->empty() && !second.empty()) json += ',';
+    json += std::exchange(second, {});
+    json += ']';
+  };
+  append(R"({"text_offset":[)", in_front ? &in_front->offsets_ : nullptr, offsets_);
+  append(R"(,"token_logprobs":[)", in_front ? &in_front->logprobs_ : nullptr, logprobs_);
+  append(R"(,"tokens":[)", in_front ? &in_front->tokens_ : nullptr, tokens_);
+  append(R"(,"top_logprobs":[)", in_front ? &in_front->tops_ : nullptr, tops_);
+  return json + "}";
 }
 
 void ChatLogprobs::append(std::string& out, int32_t token, float logprob) const {
@@ -81,9 +97,7 @@ void ChatLogprobs::add(int32_t token, float logprob, TopLogprobs top) {
 }
 
 std::string ChatLogprobs::take() {
-  std::string json = R"({"content":[)" + content_ + "]}";
-  content_.clear();
-  return json;
+  return R"({"content":[)" + std::exchange(content_, {}) + "]}";
 }
 
 std::string prompt_logprobs_json(const text::Tokenizer& tokenizer, std::span<const rollout::PromptLogprob> prompt) {

@@ -21,7 +21,10 @@ class CompletionLogprobs {
   CompletionLogprobs(const text::Tokenizer& tokenizer, bool tokens_as_ids)
       : tokenizer_(&tokenizer), tokens_as_ids_(tokens_as_ids) {}
   void add(int32_t token, std::optional<float> logprob, TopLogprobs top);  // nullopt: the first token of a prompt
-  std::string take();                                                      // what was added since
+  void add(std::span<const rollout::PromptLogprob> prompt);
+  void begin_at(int64_t offset) { offset_ = offset; }              // behind what take() is given in front
+  std::string take(const CompletionLogprobs* in_front = nullptr);  // what was added since
+  size_t bytes() const { return offsets_.size() + logprobs_.size() + tokens_.size() + tops_.size(); }
 
  private:
   const text::Tokenizer* tokenizer_;
@@ -38,6 +41,7 @@ class ChatLogprobs {
       : tokenizer_(&tokenizer), tokens_as_ids_(tokens_as_ids) {}
   void add(int32_t token, float logprob, TopLogprobs top);
   std::string take();
+  size_t bytes() const { return content_.size(); }
 
  private:
   void append(std::string& out, int32_t token, float logprob) const;

@@ -78,7 +78,7 @@ void answer_when_unused(Service& service, const std::string& name, const Reply& 
 
 }  // namespace
 
-Action handle_vllm_load(Service& service, const HttpRequest& request) {
+Reading handle_vllm_load(Service& service, const HttpRequest& request) {
   return [&service, source = parse_load(read_body(request))](const Reply& reply) {
     service.adapter_worker.post([&service, source, reply] {
       try {
@@ -96,7 +96,7 @@ Action handle_vllm_load(Service& service, const HttpRequest& request) {
   };
 }
 
-Action handle_vllm_unload(Service& service, const HttpRequest& request) {
+Reading handle_vllm_unload(Service& service, const HttpRequest& request) {
   const OrderedJson body = read_body(request);
   const Fields fields(body);
   fields.integer("lora_int_id");
@@ -116,7 +116,7 @@ Action handle_vllm_unload(Service& service, const HttpRequest& request) {
   };
 }
 
-Action handle_sglang_load(Service& service, const HttpRequest& request) {
+Reading handle_sglang_load(Service& service, const HttpRequest& request) {
   return [&service, source = parse_load(read_body(request, false))](const Reply& reply) {
     service.adapter_worker.post([&service, source, reply] {
       try {
@@ -132,7 +132,7 @@ Action handle_sglang_load(Service& service, const HttpRequest& request) {
   };
 }
 
-Action handle_sglang_unload(Service& service, const HttpRequest& request) {
+Reading handle_sglang_unload(Service& service, const HttpRequest& request) {
   const OrderedJson body = read_body(request, false);
   return [&service, name = Fields(body).required_string("lora_name")](const Reply& reply) {
     service.adapter_worker.post([&service, name, reply] {

@@ -12,10 +12,10 @@ namespace lockstep::server {
 recipes::AdapterSource parse_load(const OrderedJson& body);
 
 // Throw ApiError for a body they cannot read.
-Action handle_vllm_load(Service& service, const HttpRequest& request);
-Action handle_vllm_unload(Service& service, const HttpRequest& request);
-Action handle_sglang_load(Service& service, const HttpRequest& request);
+Reading handle_vllm_load(Service& service, const HttpRequest& request);
+Reading handle_vllm_unload(Service& service, const HttpRequest& request);
+Reading handle_sglang_load(Service& service, const HttpRequest& request);
 // Answers when no request in flight uses the adapter.
-Action handle_sglang_unload(Service& service, const HttpRequest& request);
+Reading handle_sglang_unload(Service& service, const HttpRequest& request);
 
 }  // namespace lockstep::server

@@ -13,6 +13,7 @@
 #include "server/chat_completions.h"
 #include "server/completions.h"
 #include "server/control_routes.h"
+#include "server/free_memory.h"
 #include "server/json_text.h"
 #include "server/lora_routes.h"
 #include "server/metrics_text.h"
@@ -26,19 +27,20 @@ namespace lockstep::server {
 namespace {
 
 constexpr size_t kReadAtOnce = size_t{32} << 10;  // bytes of a body that delays nobody
+constexpr double kShareOfBodies = 0.5;            // of what requests may hold; the rest is for answers
 
-Action handle_models(Service& service, const HttpRequest&) {
+Reading handle_models(Service& service, const HttpRequest&) {
   return send_action(json_response(models_json(service)));
 }
-Action handle_version(Service& service, const HttpRequest&) {
+Reading handle_version(Service& service, const HttpRequest&) {
   return send_action(json_response(R"({"version":)" + json_string(service.options.version) + "}"));
 }
-Action handle_load(Service& service, const HttpRequest&) {
+Reading handle_load(Service& service, const HttpRequest&) {
   return [&service](const Reply& reply) {
     reply->send(json_response(fmt::format(R"({{"server_load":{}}})", service.answers.size())));
   };
 }
-Action handle_metrics(Service& service, const HttpRequest&) {
+Reading handle_metrics(Service& service, const HttpRequest&) {
   return send_action({.body = metrics_text(service.serving.metrics(), service.serving.adapters().list(),
                                            service.options.model_names.front()),
                       .content_type = "text/plain; version=0.0.4; charset=utf-8"});
@@ -111,22 +113,12 @@ Action throwing(const ApiError& error) {
   return [error](const Reply&) { throw ApiError(error); };
 }
 
-Action read(const RouteEntry& entry, Service& service, const HttpRequest& request) {
+// What read() throws is told by the action.
+Reading caught(const std::function<Reading()>& read) {
   try {
-    return entry.route(service, request);
+    return read();
   } catch (...) {
     return [error = std::current_exception()](const Reply&) { std::rethrow_exception(error); };
-  }
-}
-
-void act(const RouteEntry& entry, const Action& action, const Reply& reply) {
-  try {
-    action(reply);
-  } catch (...) {
-    ApiError error = api_error(std::current_exception());
-    if (entry.errors == Errors::vllm) return reply->send(error_response(error));
-    if (error.status == 404) error.status = 400;  // there is no 404 for what a body names
-    reply->send(sglang_error_response(error));
   }
 }
 
@@ -169,27 +161,43 @@ void Router::dispatch(HttpRequest request, const Reply& reply) {
   if (entry == std::ranges::end(kRoutes)) return reply->send(kNotFound);
   if (!allows(entry->methods, request.method)) return reply->send(not_allowed(std::string(entry->methods)));
   const bool large = request.body.size() > kReadAtOnce;
+  const Held held = service_.held.share();
   if (draining_ && (large || entry->generates))
-    return act(*entry, throwing(ApiError(503, "the server is shutting down")), reply);
-  if (large) return read_beside(*entry, std::move(request), reply);
-  act(*entry, read(*entry, service_, request), reply);
+    return act(*entry, throwing(ApiError(503, "the server is shutting down")), held, reply);
+  if (large && !held->take(request.body.size(), kShareOfBodies))
+    return act(*entry, throwing(ApiError(503, "too many large requests wait to be read")), held, reply);
+  const auto kept = std::make_shared<const HttpRequest>(std::move(request));
+  const auto read = [route = entry->route, &service = service_, kept] { return route(service, *kept); };
+  if (large) return read_beside(service_.prompt_worker, *entry, read, held, reply);
+  act(*entry, caught(read), held, reply);
 }
 
-void Router::read_beside(const RouteEntry& entry, HttpRequest request, const Reply& reply) {
-  const size_t bytes = request.body.size();
-  if (reading_bytes_ + bytes > service_.options.max_reading_bytes)
-    return act(entry, throwing(ApiError(503, "too many large requests wait to be read")), reply);
-  reading_bytes_ += bytes;
+void Router::read_beside(Worker& worker, const RouteEntry& entry, std::function<Reading()> read, Held held,
+                         const Reply& reply) {
+  ++num_reading_;
   const auto gone = std::make_shared<std::atomic<bool>>(false);
   reply->on_disconnect([gone] { *gone = true; });
-  const auto kept = std::make_shared<const HttpRequest>(std::move(request));
-  service_.prompt_worker.post([this, &entry, &service = service_, kept, bytes, gone, reply] {
-    Action action = *gone ? nullptr : read(entry, service, *kept);
-    service.loop.post([this, &entry, action = std::move(action), bytes, gone, reply] {
-      reading_bytes_ -= bytes;
-      if (!*gone) act(entry, action, reply);
+  worker.post([this, &worker, &entry, read = std::move(read), held = std::move(held), gone, reply] {
+    Reading reading = *gone ? Action() : caught(read);
+    if (held->bytes() >= kLargeBytes) worker.post(give_memory_back);  // when `read` is gone, too
+    service_.loop.post([this, &entry, reading = std::move(reading), held, gone, reply] {
+      --num_reading_;
+      if (!*gone) act(entry, reading, held, reply);
     });
   });
+}
+
+void Router::act(const RouteEntry& entry, const Reading& reading, const Held& held, const Reply& reply) {
+  if (const auto* slow = std::get_if<SlowReading>(&reading))
+    return read_beside(service_.template_worker, entry, slow->read, held, reply);
+  try {
+    std::get<Action>(reading)(reply);
+  } catch (...) {
+    ApiError error = api_error(std::current_exception());
+    if (entry.errors == Errors::vllm) return reply->send(error_response(error));
+    if (error.status == 404) error.status = 400;  // there is no 404 for what a body names
+    reply->send(sglang_error_response(error));
+  }
 }
 
 void Router::handle(HttpRequest request, const Reply& reply) {

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <functional>
 #include <ostream>
@@ -12,6 +14,7 @@
 #include "recipes/chat.h"
 #include "recipes/serving.h"
 #include "server/access_log.h"
+#include "server/drain.h"
 #include "server/http.h"
 #include "server/router.h"
 #include "server/service.h"
@@ -63,12 +66,19 @@ ServiceOptions service_options(const ServeOptions& options) {
   return service;
 }
 
+HttpOptions http_options(const ServeOptions& options) {
+  HttpOptions http{.host = options.host, .port = static_cast<int>(options.port)};
+  http.max_body_bytes = static_cast<size_t>(options.max_payload_size);
+  http.max_bodies_bytes = std::max(http.max_bodies_bytes, http.max_body_bytes);
+  return http;
+}
+
 class Program {
  public:
   Program(const ServeOptions& options, const recipes::Control& control)
       : options_(options),
         control_(control),
-        http_({.host = options.host, .port = static_cast<int>(options.port)},
+        http_(http_options(options),
               [this](HttpRequest request, std::shared_ptr<Responder> responder) {
                 handle(std::move(request), std::move(responder));
               }),
@@ -79,8 +89,11 @@ class Program {
                  serving_options(options, tokenizer_, [this](const std::string& note) { say("note    " + note); })),
         service_(serving_, tokenizer_, recipes::load_chat_template(base_.path.string(), options.chat),
                  service_options(options), loop()),
-        router_(service_) {}
+        router_(service_),
+        drain_(service_, router_, {.end = options.drain_timeout},
+               [this](const std::string& line) { *control_.info << line << std::endl; }) {}
 
+  // Does not return if a thread of its own cannot be waited for.
   void run() {
     for (const std::string& note : options_.notes) *control_.info << "note    " << note << "\n";
     for (const LoraModule& module : options_.lora_modules) {
@@ -88,6 +101,7 @@ class Program {
       *control_.info << fmt::format("adapter {} (rank {}, version {}) from {}\n", adapter.name, adapter.rank,
                                     adapter.version, adapter.path);
     }
+    note_shorter_context();
     const bool ipv6 = options_.host.find(':') != std::string::npos;
     *control_.out << fmt::format("serving {} at http://{}{}{}:{}, {} tokens of context\n",
                                  fmt::join(service_.options.model_names, ", "), ipv6 ? "[" : "", options_.host,
@@ -95,11 +109,10 @@ class Program {
                   << std::flush;
     watch();
     http_.run();
+    if (drain_.leaves_threads()) leave();
   }
 
  private:
-  using Clock = std::chrono::steady_clock;
-
   Loop loop() {
     return {.post = [this](Task task) { http_.post(std::move(task)); },
             .post_after = [this](milliseconds delay, Task task) { http_.post_after(delay, std::move(task)); }};
@@ -108,6 +121,16 @@ class Program {
   // From any thread.
   void say(std::string line) {
     http_.post([this, line = std::move(line)] { *control_.info << line << std::endl; });
+  }
+
+  void note_shorter_context() {
+    const int64_t most = base_.config.max_positions, served = serving_.max_model_len();
+    const int64_t wanted = options_.max_model_len > 0 ? std::min(options_.max_model_len, most) : most;
+    if (served < wanted)
+      *control_.info << fmt::format(
+          "note    the KV cache has room for {} tokens: that is the longest prompt and answer, not {}; "
+          "--kv-cache-bytes sets its size\n",
+          served, wanted);
   }
 
   void handle(HttpRequest request, std::shared_ptr<Responder> responder) {
@@ -119,30 +142,9 @@ class Program {
   // Looks for a signal, then for the end of what is in flight.
   void watch() {
     constexpr milliseconds kPause(50);
-    if (control_.interrupted() && !drain_until_) begin_drain();
-    if (drain_until_ && !router_.is_reading()) serving_.drain();  // requests that were being read are in flight too
-    if (drain_until_ && is_drained()) return stop_soon();
+    if (control_.interrupted() && !drain_.begun()) drain_.begin();
+    if (drain_.begun() && drain_.is_over()) return stop_soon();
     http_.post_after(kPause, [this] { watch(); });
-  }
-
-  void begin_drain() {
-    *control_.info << fmt::format("draining: {} requests in flight; a second signal stops at once\n",
-                                  service_.answers.size())
-                   << std::flush;
-    drain_until_ = Clock::now() + options_.drain_timeout;
-    router_.set_draining();
-  }
-
-  bool is_drained() {
-    if (service_.answers.size() == 0 && !router_.is_reading() && service_.adapter_worker.idle() &&
-        service_.control_worker.idle())
-      return true;
-    if (Clock::now() < *drain_until_) return false;
-    serving_.drain();
-    if (const int64_t aborted = serving_.abort_all(); aborted > 0)
-      *control_.info << fmt::format("note    {} requests were aborted after --drain-timeout {}\n", aborted,
-                                    options_.drain_timeout.count());
-    return true;
   }
 
   // Leaves clients a moment to read their last bytes.
@@ -150,6 +152,13 @@ class Program {
     constexpr milliseconds kMoment(200);
     http_.close_listener();
     http_.post_after(kMoment, [this] { http_.stop(); });
+  }
+
+  // All that could be said to clients has been; a destructor would wait for the thread.
+  [[noreturn]] void leave() {
+    control_.info->flush();
+    control_.out->flush();
+    ::_exit(0);
   }
 
   const ServeOptions& options_;
@@ -161,7 +170,7 @@ class Program {
   recipes::Serving serving_;
   Service service_;
   Router router_;
-  std::optional<Clock::time_point> drain_until_;
+  Drain drain_;
 };
 
 }  // namespace

@@ -1,8 +1,8 @@
 // `lockstep serve`: the rollout engine for other people's clients, over HTTP.
 //
-//   threads   the server's (requests, answers), the engine's (recipes::Serving), one that reads large requests, one
-//   that
-//             loads adapters and one that waits for the engine's steps (pause, flush)
+//   threads   the server's (requests, answers), the engine's (recipes::Serving), and workers: for large requests,
+//             templates of requests, large answers, loading adapters, and what waits for the engine's steps (pause,
+//             flush)
 //   routes    docs/server.md
 #pragma once
 
@@ -43,14 +43,16 @@ struct ServeOptions {
   int64_t max_logprobs = 20;               // -1: as many as the engine reports
   bool tokens_as_ids = false, prompt_tokens_details = false, request_chat_template = false;
   bool log_requests = false;
+  int64_t max_payload_size = int64_t{64} << 20;  // bytes of a request's body
   std::chrono::seconds drain_timeout{60};
   std::string version;             // of the program
   std::vector<std::string> notes;  // lines of compatibility flags
 };
 
 // Serves until `control.interrupted()`: then new requests are answered 503 and it returns when those in flight have
-// ended, or been aborted after drain_timeout. Prints one line with the address to `control.out` when it is ready.
-// ConfigError: the address, the model or an adapter cannot be used.
+// ended, or been aborted after drain_timeout. If then a thread does not end (it reads an adapter from a file system
+// that hangs), the process ends here, with status 0. Prints one line with the address to `control.out` when it is
+// ready. ConfigError: the address, the model or an adapter cannot be used.
 void run_serve(const ServeOptions& options, const recipes::Control& control);
 
 }  // namespace lockstep::server

@@ -63,7 +63,8 @@ Service::Service(recipes::Serving& serving, const text::Tokenizer& tokenizer,
       fingerprint(fmt::format("lockstep-{}-{}", this->options.version, serving.base().fingerprint.substr(0, 12))),
       started(unix_seconds()),
       loop(loop),
-      answers(std::move(loop)),
+      held(this->options.max_held_bytes),
+      answers(std::move(loop), answer_worker),
       max_prompt_bytes_(max_prompt_bytes(tokenizer, serving.max_model_len())),
       random_(fresh_seed()) {}
 

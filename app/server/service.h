@@ -13,6 +13,7 @@
 
 #include "recipes/serving.h"
 #include "server/answer.h"
+#include "server/byte_budget.h"
 #include "server/loop.h"
 #include "server/sampling_json.h"
 #include "text/chat_template.h"
@@ -34,7 +35,8 @@ struct ServiceOptions {
   std::string lora_root;                       // relative paths of adapters are below it; empty: the working directory
   std::string version;                         // of the program
   std::chrono::milliseconds health_timeout{20'000};  // of /health_generate: then 503
-  size_t max_reading_bytes = size_t{1} << 30;        // of large bodies that wait to be read; more: 503
+  size_t max_held_bytes = size_t{2} << 30;           // of large bodies and of answers, of all requests; more: 503
+  std::chrono::milliseconds render_timeout{5'000};   // of a chat template: then 400
 };
 
 struct Service {
@@ -66,6 +68,7 @@ struct Service {
   std::string fingerprint;  // system_fingerprint of answers
   int64_t started;          // unix seconds
   Loop loop;
+  ByteBudget held;  // by requests
   Answers answers;
 
  private:
@@ -74,7 +77,8 @@ struct Service {
   std::mt19937_64 random_;
 
  public:
-  Worker adapter_worker, control_worker, prompt_worker;  // destroyed first: their tasks use what is above
+  // Destroyed first: their tasks use what is above.
+  Worker adapter_worker, control_worker, prompt_worker, template_worker, answer_worker;
 };
 
 int64_t unix_seconds();

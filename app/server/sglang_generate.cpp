@@ -26,7 +26,8 @@ class SglangAnswer : public Answer {
         request_(std::move(request)),
         single_(!request_.batch && plan_.request.n == 1),
         logprobs_(choices_.size()),
-        tops_(choices_.size()) {
+        tops_(choices_.size()),
+        input_logprobs_(plan_.prompts.size()) {
     keep_ = true;
   }
 
@@ -74,10 +75,10 @@ class SglangAnswer : public Answer {
     }
   }
 
-  void append_input_logprobs(std::string& out, size_t prompt) const {
+  // Every event of every choice repeats it.
+  std::string input_logprobs(size_t prompt) const {
     const auto& all = prompt_logprobs_[prompt];
-    std::string tops;
-    out += R"(,"input_token_logprobs":[)";
+    std::string tops, out = R"(,"input_token_logprobs":[)";
     const size_t start = request_.logprob_start < 0 ? all.size() : static_cast<size_t>(request_.logprob_start);
     for (size_t i = start; i < all.size(); ++i) {
       if (i > start) out += ',', tops += ',';
@@ -89,6 +90,7 @@ class SglangAnswer : public Answer {
     }
     out += ']';
     if (*options().logprobs > 0) out += R"(,"input_top_logprobs":[)" + tops + "]";
+    return out;
   }
 
   void append_finish(std::string& out, const Choice& choice) const {
@@ -103,7 +105,7 @@ class SglangAnswer : public Answer {
       out += R"({"type":"abort","message":"Aborted","status_code":null,"err_type":null})";
   }
 
-  void append_object(std::string& out, size_t index) const {
+  void append_object(std::string& out, size_t index) {
     const Choice& choice = choices_[index];
     const size_t prompt = prompt_of(index);
     out += R"({"text":)";
@@ -123,7 +125,7 @@ class SglangAnswer : public Answer {
       fmt::format_to(std::back_inserter(out), R"(,"e2e_latency":{:.6f})",
                      std::chrono::duration<double>(Clock::now() - begun_at_).count());
     if (options().logprobs) {
-      append_input_logprobs(out, prompt);
+      out += input_logprobs_.get(prompt, [&] { return input_logprobs(prompt); });
       out += R"(,"output_token_logprobs":[)" + logprobs_[index] + "]";
       fmt::format_to(std::back_inserter(out), R"(,"output_token_logprobs_length":{})", choice.tokens.size());
       if (*options().logprobs > 0) out += R"(,"output_top_logprobs":[)" + tops_[index] + "]";
@@ -140,13 +142,20 @@ class SglangAnswer : public Answer {
     out += "}\n\n";
   }
 
-  std::string body() override {
-    std::string out = single_ ? "" : "[";
+  size_t choice_bytes(size_t index) const override {
+    return Answer::choice_bytes(index) + logprobs_[index].size() + tops_[index].size();
+  }
+
+  void append_body(std::string& out) override {
+    if (!single_) out += '[';
     append_choices(out, [&](size_t i) {
       append_object(out, i);
       out += '}';
+      std::string().swap(logprobs_[i]);
+      std::string().swap(tops_[i]);
+      if ((i + 1) % static_cast<size_t>(plan_.request.n) == 0) input_logprobs_.forget(prompt_of(i));
     });
-    return single_ ? out : out + "]";
+    if (!single_) out += ']';
   }
 
   HttpResponse error(const ApiError& error) override { return sglang_error_response(error); }
@@ -162,11 +171,12 @@ class SglangAnswer : public Answer {
   bool single_;
   Clock::time_point begun_at_ = Clock::now();
   std::vector<std::string> logprobs_, tops_;  // of each choice, as far as it is
+  PromptTexts input_logprobs_;
 };
 
 }  // namespace
 
-Action handle_sglang_generate(Service& service, const HttpRequest& request) {
+Reading handle_sglang_generate(Service& service, const HttpRequest& request) {
   SglangRequest asked = parse_sglang(read_body(request, false), service.rules);
   std::vector<PromptInput> prompts;
   if (auto* ids = std::get_if<std::vector<std::vector<int32_t>>>(&asked.prompts))
@@ -184,8 +194,8 @@ Action handle_sglang_generate(Service& service, const HttpRequest& request) {
   if (asked.ids.size() == 1) common.request_id = asked.ids[0];
   constexpr int64_t kUsualTokens = 128;
   asked.prompts = {};  // tokens by now
-  AnswerPlan plan =
-      make_plan(service, common, std::move(prompts), {.asked = asked.max_tokens, .usual = kUsualTokens}, request, "");
+  AnswerPlan plan = make_plan(service, common, std::move(prompts), {.asked = asked.max_tokens, .usual = kUsualTokens},
+                              given_id(request), "");
   return [&service, plan = std::move(plan), asked = std::move(asked)](Reply reply) mutable {
     service.answers.start(std::make_shared<SglangAnswer>(service, std::move(reply), std::move(plan), std::move(asked)));
   };

@@ -26,6 +26,6 @@ struct SglangRequest {
 SglangRequest parse_sglang(const OrderedJson& body, const SamplingRules& rules);
 
 // Throws ApiError; its action, what Serving::submit throws.
-Action handle_sglang_generate(Service& service, const HttpRequest& request);
+Reading handle_sglang_generate(Service& service, const HttpRequest& request);
 
 }  // namespace lockstep::server

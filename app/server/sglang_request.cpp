@@ -118,6 +118,7 @@ SglangRequest parse_sglang(const OrderedJson& body, const SamplingRules& rules) 
   CommonFields& common = request.common;
   common.sampling = read_parameters(sampling, rules);
   common.options.stream = fields.flag("stream");
+  common.options.cumulative = true;
   common.options.include_stop = sampling.flag("no_stop_trim");
   common.options.skip_special = sampling.flag("skip_special_tokens", true);
   common.options.return_token_versions = fields.flag("return_token_versions");

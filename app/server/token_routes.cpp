@@ -88,9 +88,11 @@ class TokensAnswer : public Answer {
 
   void collect(const Delta& delta) override { add_logprobs(delta); }
 
-  std::string body() override {
-    std::string out = fmt::format(R"({{"request_id":{},"model":{},"created":{},"choices":[)", json_string(plan_.id),
-                                  json_string(plan_.model), created_);
+  size_t choice_bytes(size_t index) const override { return Answer::choice_bytes(index) + logprobs_[index].size(); }
+
+  void append_body(std::string& out) override {
+    fmt::format_to(std::back_inserter(out), R"({{"request_id":{},"model":{},"created":{},"choices":[)",
+                   json_string(plan_.id), json_string(plan_.model), created_);
     append_choices(out, [&](size_t i) {
       append_choice(out, i, choices_[i]);
       append_choice_tokens(out, choices_[i]);
@@ -100,7 +102,7 @@ class TokensAnswer : public Answer {
     out += plan_.request.prompt_logprobs ? prompt_logprobs_json(service_.tokenizer, prompt_logprobs_[0]) : "null";
     out += R"(,"kv_transfer_params":null,"ec_transfer_params":null)";
     append_version(out);
-    return out + "}";
+    out += "}";
   }
 
   std::vector<std::string> logprobs_;  // of each choice, not told yet
@@ -109,31 +111,25 @@ class TokensAnswer : public Answer {
 
 }  // namespace
 
-Action handle_tokens_generate(Service& service, const HttpRequest& request) {
+Reading handle_tokens_generate(Service& service, const HttpRequest& request) {
   TokensRequest asked = parse_tokens(read_body(request), service.rules);
   std::vector<PromptInput> prompts = {{.tokens = std::move(asked.tokens)}};
   AnswerPlan plan = make_plan(service, asked.common, std::move(prompts),
-                              {.asked = asked.max_tokens, .usual = service.rules.defaults.max_new_tokens}, request,
-                              "generate-tokens-");
+                              {.asked = asked.max_tokens, .usual = service.rules.defaults.max_new_tokens},
+                              given_id(request), "generate-tokens-");
   return [&service, plan = std::move(plan)](Reply reply) mutable {
     service.answers.start(std::make_shared<TokensAnswer>(service, std::move(reply), std::move(plan)));
   };
 }
 
-Action handle_tokenize(Service& service, const HttpRequest& request) {
-  const OrderedJson body = read_body(request);
-  const Fields fields(body);
-  service.model(fields.string("model"));
-  std::vector<int32_t> tokens;
-  if (const auto prompt = fields.string("prompt"))
-    tokens = service.encode(*prompt, fields.flag("add_special_tokens", true));
-  else
-    tokens = chat_prompt(service, read_chat(fields, service.options.chat_template_kwargs)).tokens;
+namespace {
+
+HttpResponse tokenized(const Service& service, const std::vector<int32_t>& tokens, bool with_texts) {
   std::string out =
       fmt::format(R"({{"count":{},"max_model_len":{},"tokens":)", tokens.size(), service.serving.max_model_len());
   append_ids(out, tokens);
   out += R"(,"token_strs":)";
-  if (fields.flag("return_token_strs")) {
+  if (with_texts) {
     out += '[';
     for (size_t i = 0; i < tokens.size(); ++i) {
       if (i > 0) out += ',';
@@ -143,10 +139,29 @@ Action handle_tokenize(Service& service, const HttpRequest& request) {
   } else {
     out += "null";
   }
-  return send_action(json_response(out + "}"));
+  return json_response(out + "}");
 }
 
-Action handle_detokenize(Service& service, const HttpRequest& request) {
+}  // namespace
+
+Reading handle_tokenize(Service& service, const HttpRequest& request) {
+  const OrderedJson body = read_body(request);
+  const Fields fields(body);
+  service.model(fields.string("model"));
+  const bool with_texts = fields.flag("return_token_strs");
+  if (const auto prompt = fields.string("prompt"))
+    return send_action(
+        tokenized(service, service.encode(*prompt, fields.flag("add_special_tokens", true)), with_texts));
+  ChatFields chat = read_chat(fields, service.options.chat_template_kwargs);
+  const bool slow = brings_template(service, chat);
+  const auto rest = [&service, chat = std::move(chat), with_texts] {
+    return send_action(tokenized(service, chat_prompt(service, chat).tokens, with_texts));
+  };
+  if (slow) return SlowReading{rest};
+  return rest();
+}
+
+Reading handle_detokenize(Service& service, const HttpRequest& request) {
   const OrderedJson body = read_body(request);
   const Fields fields(body);
   service.model(fields.string("model"));

@@ -19,8 +19,8 @@ struct TokensRequest {
 TokensRequest parse_tokens(const OrderedJson& body, const SamplingRules& rules);
 
 // Throw ApiError; the action of the first, what Serving::submit throws.
-Action handle_tokens_generate(Service& service, const HttpRequest& request);
-Action handle_tokenize(Service& service, const HttpRequest& request);
-Action handle_detokenize(Service& service, const HttpRequest& request);
+Reading handle_tokens_generate(Service& service, const HttpRequest& request);
+Reading handle_tokenize(Service& service, const HttpRequest& request);
+Reading handle_detokenize(Service& service, const HttpRequest& request);
 
 }  // namespace lockstep::server

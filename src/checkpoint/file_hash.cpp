@@ -1,25 +1,23 @@
 #include "checkpoint/file_hash.h"
 
-#include <cerrno>
-#include <cstring>
-#include <fstream>
+#include <algorithm>
+#include <span>
 #include <vector>
 
-#include "core/error.h"
 #include "core/hash.h"
 
 namespace lockstep::checkpoint {
 
-std::string file_sha256(const fs::Path& file) {
+std::string file_sha256(const fs::Path& file, const fs::ReadRoot& root) {
   constexpr size_t kPieceBytes = size_t{1} << 20;
-  std::ifstream stream(file, std::ios::binary);
-  std::vector<char> piece(kPieceBytes);
+  const fs::File bytes(file, root);
+  std::vector<std::byte> piece(std::min(kPieceBytes, bytes.size()));
   Sha256 hash;
-  while (stream) {
-    stream.read(piece.data(), static_cast<std::streamsize>(piece.size()));
-    hash.update(std::string_view(piece.data(), static_cast<size_t>(stream.gcount())));
+  for (size_t place = 0; place < bytes.size(); place += piece.size()) {
+    const size_t size = std::min(piece.size(), bytes.size() - place);
+    bytes.read(piece.data(), place, size);
+    hash.update(std::span(piece).first(size));
   }
-  if (!stream.eof()) throw DataError({.what = "cannot read file", .where = file.string(), .got = std::strerror(errno)});
   return hash.hex();
 }
 

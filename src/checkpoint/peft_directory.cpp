@@ -18,21 +18,21 @@ namespace stdfs = std::filesystem;
 constexpr std::string_view kSuffixA = ".lora_A.weight";
 constexpr std::string_view kSuffixB = ".lora_B.weight";
 
-lora::LoraConfig read_config(const fs::Path& directory) {
+lora::LoraConfig read_config(const fs::Path& directory, const fs::ReadRoot& root) {
   const fs::Path file = directory / kAdapterConfigFile;
-  if (!fs::is_file(file))
+  if (!root.is_regular_file(file))
     throw FormatError({.what = "not a PEFT adapter directory",
                        .where = directory.string(),
                        .got = "no adapter_config.json",
                        .wanted = "adapter_config.json and adapter_model.safetensors"});
-  return parse_peft_config(fs::read_file(file), file.string());
+  return parse_peft_config(fs::read_file(file, root), file.string());
 }
 
-fs::Path weights_path(const fs::Path& directory) {
+fs::Path weights_path(const fs::Path& directory, const fs::ReadRoot& root) {
   const fs::Path file = directory / kAdapterWeightsFile;
-  if (fs::is_file(file)) return file;
+  if (root.is_regular_file(file)) return file;
   for (const char* torch_file : {"adapter_model.bin", "adapter_model.pt"})
-    if (fs::is_file(directory / torch_file))
+    if (root.is_regular_file(directory / torch_file))
       throw FormatError({.what = "an adapter in PyTorch's pickle format is not read",
                          .where = (directory / torch_file).string(),
                          .wanted = kAdapterWeightsFile,
@@ -46,8 +46,8 @@ std::string partner(const std::string& name) {
   return other.replace(name.size() - kSuffixB.size(), kSuffixB.size(), kSuffixA);
 }
 
-NamedTensors read_header(const fs::Path& file) {
-  const SafetensorsHeader header = SafetensorsHeader::read(file);
+NamedTensors read_header(const fs::Path& file, const fs::ReadRoot& root) {
+  const SafetensorsHeader header = SafetensorsHeader::read(file, root);
   NamedTensors tensors;
   for (const SafetensorsHeader::Entry& entry : header.entries) tensors.push_back({entry.name, entry.tensor(nullptr)});
   return tensors;
@@ -73,8 +73,8 @@ void check_factors(const NamedTensors& tensors, const fs::Path& file) {
   }
 }
 
-AdapterMetadata parse_metadata(const fs::Path& path) {
-  const Json json = read_json(path.string());
+AdapterMetadata parse_metadata(const fs::Path& path, const fs::ReadRoot& root) {
+  const Json json = parse_json(fs::read_file(path, root), path.string());
   const JsonObject file(json, path.string());
   AdapterMetadata metadata;
   const auto count = [&](const char* key) {
@@ -105,22 +105,22 @@ AdapterMetadata parse_metadata(const fs::Path& path) {
 }
 
 // Whether `iteration` is a checkpoint of ours that holds these weights.
-bool is_checkpoint_of(const fs::Path& iteration, const fs::Path& weights_file) {
+bool is_checkpoint_of(const fs::Path& iteration, const fs::Path& weights_file, const fs::ReadRoot& root) {
   const fs::Path state = iteration / kTrainStateFile;
-  if (!fs::is_file(state)) return false;
-  const Json json = read_json(state.string());
+  if (!root.is_regular_file(state)) return false;
+  const Json json = parse_json(fs::read_file(state, root), state.string());
   const JsonObject hashes = JsonObject(json, state.string()).object("sha256");
-  return hashes.string((fs::Path(kAdapterDirectory) / kAdapterWeightsFile).string(), "") == file_sha256(weights_file);
+  return hashes.string((fs::Path(kAdapterDirectory) / kAdapterWeightsFile).string(), "") == file_sha256(weights_file, root);
 }
 
 // Absolute, so that "." and "x/" have a parent too.
-std::optional<fs::Path> find_metadata(const fs::Path& directory) {
+std::optional<fs::Path> find_metadata(const fs::Path& directory, const fs::ReadRoot& root) {
   fs::Path place = stdfs::absolute(directory).lexically_normal();
   if (!place.has_filename()) place = place.parent_path();
-  if (fs::is_file(place / kAdapterMetadataFile)) return place / kAdapterMetadataFile;
+  if (root.is_regular_file(place / kAdapterMetadataFile)) return place / kAdapterMetadataFile;
   const fs::Path beside = place.parent_path() / kAdapterMetadataFile;
-  if (place.filename() == kAdapterDirectory && fs::is_file(beside) &&
-      is_checkpoint_of(place.parent_path(), place / kAdapterWeightsFile))
+  if (place.filename() == kAdapterDirectory && root.resolve(place.parent_path()) && root.is_regular_file(beside) &&
+      is_checkpoint_of(place.parent_path(), place / kAdapterWeightsFile, root))
     return beside;
   return std::nullopt;
 }
@@ -138,24 +138,25 @@ lora::LoraType type_of(const AdapterMetadata& metadata, const fs::Path& file) {
 
 }  // namespace
 
-PeftDirectory::PeftDirectory(const fs::Path& directory)
+PeftDirectory::PeftDirectory(const fs::Path& directory, const fs::ReadRoot& root)
     : path_(directory),
-      config_(read_config(directory)),
-      weights_file_(weights_path(directory)),
-      header_(read_header(weights_file_)) {
+      root_(root),
+      config_(read_config(directory, root)),
+      weights_file_(weights_path(directory, root)),
+      header_(read_header(weights_file_, root)) {
   check_factors(header_, weights_file_);
   const std::string config_file = (directory / kAdapterConfigFile).string();
-  const Json json = read_json(config_file);
+  const Json json = parse_json(fs::read_file(config_file, root), config_file);
   base_model_name_ = JsonObject(json, config_file).string("base_model_name_or_path", "");
-  if (const std::optional<fs::Path> file = find_metadata(directory)) {
+  if (const std::optional<fs::Path> file = find_metadata(directory, root)) {
     metadata_file_ = *file;
-    metadata_ = parse_metadata(*file);
+    metadata_ = parse_metadata(*file, root);
     config_.type = type_of(*metadata_, *file);
   }
 }
 
 SafetensorsFile PeftDirectory::read_weights() const {
-  SafetensorsFile weights(weights_file_, SafetensorsFile::Read::copied);
+  SafetensorsFile weights(weights_file_, SafetensorsFile::Read::copied, root_);
   check_factors(weights.tensors(), weights_file_);
   return weights;
 }

@@ -34,7 +34,8 @@ class PeftDirectory {
   // judged before its weights take memory. FormatError naming the key for: peft_type other than LORA, any key we do not
   // use with a value that is neither null, false, empty nor PEFT's default (use_dora, bias, modules_to_save,
   // layer_replication, ...), adapter_model.bin; naming the tensor for what is no LoRA factor or has no partner.
-  explicit PeftDirectory(const fs::Path& directory);
+  // ConfigError: a file lies outside `root`; what lies beside a directory that is the root is not looked at.
+  explicit PeftDirectory(const fs::Path& directory, const fs::ReadRoot& root = {});
   // The weights. FormatError as above: the file may have changed since.
   SafetensorsFile read_weights() const;
 
@@ -50,6 +51,7 @@ class PeftDirectory {
 
  private:
   fs::Path path_;
+  fs::ReadRoot root_;
   lora::LoraConfig config_;
   std::string base_model_name_;
   fs::Path weights_file_;

@@ -27,11 +27,11 @@ void append_bytes(std::string& out, const ConstTensor& tensor) {
 
 }  // namespace
 
-SafetensorsFile::SafetensorsFile(const fs::Path& path, Read read) : path_(path) {
+SafetensorsFile::SafetensorsFile(const fs::Path& path, Read read, const fs::ReadRoot& root) : path_(path) {
   if (read == Read::mapped)
     map_ = std::make_shared<const fs::MappedFile>(path);
   else
-    copy_ = fs::read_buffer(path);
+    copy_ = fs::read_buffer(path, root);
   SafetensorsHeader header(bytes(), bytes().size(), path.string());
   metadata_ = std::move(header.metadata);
   tensors_.reserve(header.entries.size());

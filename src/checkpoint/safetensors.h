@@ -28,7 +28,8 @@ class SafetensorsFile {
   // Checks the whole header: size, UTF-8 JSON, duplicate names, known dtypes, offsets without holes or overlaps that
   // fill the file exactly, sizes equal to shape x dtype (with overflow checks). FormatError names file and tensor. A
   // scalar is read as [1]; more than four dimensions are a FormatError.
-  explicit SafetensorsFile(const fs::Path& path, Read read = Read::mapped);
+  // ConfigError: a copied file lies outside `root`.
+  explicit SafetensorsFile(const fs::Path& path, Read read = Read::mapped, const fs::ReadRoot& root = {});
 
   const NamedTensors& tensors() const { return tensors_; }  // in order of their bytes
   const ConstTensor* find(const std::string& name) const;

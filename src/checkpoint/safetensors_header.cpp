@@ -187,11 +187,11 @@ SafetensorsHeader::SafetensorsHeader(std::span<const std::byte> beginning, uint6
   entries = HeaderReader(text, file_bytes - bytes, where).read(metadata);
 }
 
-SafetensorsHeader SafetensorsHeader::read(const fs::Path& path) {
+SafetensorsHeader SafetensorsHeader::read(const fs::Path& path, const fs::ReadRoot& root) {
   const std::string where = path.string();
-  const fs::Beginning length = fs::read_beginning(path, sizeof(uint64_t));
+  const fs::Beginning length = fs::read_beginning(path, sizeof(uint64_t), root);
   const uint64_t size = json_bytes(std::as_bytes(std::span(length.bytes)), length.file_bytes, where);
-  const fs::Beginning whole = fs::read_beginning(path, sizeof(uint64_t) + size);
+  const fs::Beginning whole = fs::read_beginning(path, sizeof(uint64_t) + size, root);
   return {std::as_bytes(std::span(whole.bytes)), whole.file_bytes, where};
 }
 

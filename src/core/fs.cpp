@@ -219,8 +219,8 @@ bool is_directory(const Path& path) {
   return S_ISDIR(mode_of(path));
 }
 
-std::string read_file(const Path& path) {
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+std::string read_file(const Path& path, const ReadRoot& root) {
+  const Descriptor file(root.open(path));
   if (file.get() < 0) cannot_read(path, errno);
   return read_whole(file.get(), path);
 }
@@ -232,8 +232,8 @@ std::optional<std::string> read_file_if_exists(const Path& path) {
   return read_whole(file.get(), path);
 }
 
-Beginning read_beginning(const Path& path, size_t most) {
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+Beginning read_beginning(const Path& path, size_t most, const ReadRoot& root) {
+  const Descriptor file(root.open(path));
   if (file.get() < 0) cannot_read(path, errno);
   Beginning beginning{.file_bytes = size_of(file.get(), path)};
   beginning.bytes.resize(std::min(most, beginning.file_bytes));
@@ -246,8 +246,8 @@ Beginning read_beginning(const Path& path, size_t most) {
   return beginning;
 }
 
-Buffer read_buffer(const Path& path) {
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+Buffer read_buffer(const Path& path, const ReadRoot& root) {
+  const Descriptor file(root.open(path));
   if (file.get() < 0) cannot_read(path, errno);
   const size_t size = size_of(file.get(), path);
   Buffer bytes(size, Buffer::Fill::none);
@@ -324,8 +324,8 @@ void require_writable_directory(const Path& dir) {
   ::unlink(temporary.c_str());
 }
 
-File::File(const Path& path) : path_(path) {
-  Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+File::File(const Path& path, const ReadRoot& root) : path_(path) {
+  Descriptor file(root.open(path));
   if (file.get() < 0) cannot_read(path, errno);
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) cannot_read(path, errno);

@@ -10,10 +10,9 @@
 #include <string_view>
 
 #include "core/memory.h"
+#include "core/read_root.h"
 
 namespace lockstep::fs {
-
-using Path = std::filesystem::path;
 
 // Whether something, a regular file, a directory lies there. Missing is what the system says is missing: any other
 // reason why it cannot be looked at (an I/O error, a forbidden directory, a ring of links) is a DataError, so that
@@ -22,21 +21,21 @@ bool exists(const Path& path);
 bool is_file(const Path& path);
 bool is_directory(const Path& path);
 
-// Throws DataError if the file cannot be read.
-std::string read_file(const Path& path);
+// Throws DataError if the file cannot be read; ConfigError if it lies outside the root.
+std::string read_file(const Path& path, const ReadRoot& root = {});
 // The same; nullopt if there is no such file.
 std::optional<std::string> read_file_if_exists(const Path& path);
 
-// The first bytes of a file, `most` or as many as it has, and how many it has. DataError.
+// The first bytes of a file, `most` or as many as it has, and how many it has. DataError, ConfigError as read_file.
 struct Beginning {
   std::string bytes;
   size_t file_bytes = 0;
 };
-Beginning read_beginning(const Path& path, size_t most);
+Beginning read_beginning(const Path& path, size_t most, const ReadRoot& root = {});
 
 // The same as read_file for large files of a fixed size, into memory that may have huge pages. DataError also if the
 // file becomes longer or shorter while it is read.
-Buffer read_buffer(const Path& path);
+Buffer read_buffer(const Path& path, const ReadRoot& root = {});
 
 // Writes a temporary file beside `path`, fsyncs it and renames it over `path`: readers see the old bytes or the new
 // ones. Creates missing parent directories. Throws ResourceError; the old file is untouched then.
@@ -61,7 +60,7 @@ bool same_place(const Path& a, const Path& b);
 // A file that is read at any place, by any thread. Move only.
 class File {
  public:
-  explicit File(const Path& path);  // DataError
+  explicit File(const Path& path, const ReadRoot& root = {});  // DataError; ConfigError: it lies outside the root
   File(File&& other) noexcept;
   File& operator=(File&& other) noexcept;
   ~File();

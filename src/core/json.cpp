@@ -70,6 +70,10 @@ const Json& required(const JsonObject& object, std::string_view key) {
                      .wanted = "at most " + std::to_string(kMaxJsonDepth) + " lists and objects inside one another"});
 }
 
+[[noreturn]] void too_many_values(const std::string& where) {
+  throw FormatError({.what = "JSON holds too many values", .where = where});
+}
+
 [[noreturn]] void key_twice(const std::string& where, const std::string& key) {
   throw FormatError({.what = "a key appears twice in one JSON object", .where = where, .got = shown(key)});
 }
@@ -78,8 +82,8 @@ const Json& required(const JsonObject& object, std::string_view key) {
 // one, so a hostile line could keep it busy for hours.
 class OrderedBuilder : public nlohmann::json_sax<OrderedJson> {
  public:
-  OrderedBuilder(const std::string& where, std::map<std::string, std::string>* number_texts)
-      : where_(where), number_texts_(number_texts) {}
+  OrderedBuilder(const std::string& where, std::map<std::string, std::string>* number_texts, size_t* values_left)
+      : where_(where), number_texts_(number_texts), values_left_(values_left) {}
   OrderedJson take() { return std::move(root_); }
 
   bool null() override { return put(nullptr), true; }
@@ -127,6 +131,7 @@ class OrderedBuilder : public nlohmann::json_sax<OrderedJson> {
 
   template <class Value>
   OrderedJson* put(Value&& value) {
+    if (values_left_ != nullptr && (*values_left_)-- == 0) too_many_values(where_);
     if (open_.empty()) return &(root_ = std::forward<Value>(value));
     OrderedJson& parent = *open_.back().value;
     if (parent.is_array()) {
@@ -144,6 +149,7 @@ class OrderedBuilder : public nlohmann::json_sax<OrderedJson> {
 
   const std::string& where_;
   std::map<std::string, std::string>* number_texts_;
+  size_t* values_left_;
   OrderedJson root_;
   std::vector<Open> open_;
 };
@@ -151,8 +157,8 @@ class OrderedBuilder : public nlohmann::json_sax<OrderedJson> {
 }  // namespace
 
 OrderedJson parse_ordered_json(std::string_view text, const std::string& where,
-                               std::map<std::string, std::string>* number_texts) {
-  OrderedBuilder builder(where, number_texts);
+                               std::map<std::string, std::string>* number_texts, size_t* values_left) {
+  OrderedBuilder builder(where, number_texts, values_left);
   OrderedJson::sax_parse(text.begin(), text.end(), &builder);
   return builder.take();
 }

@@ -18,9 +18,12 @@ using OrderedJson = nlohmann::ordered_json;
 inline constexpr int kMaxJsonDepth = 500;
 Json parse_json(std::string_view text, const std::string& where);
 // The same with keys in the order of the text. `number_texts`, if given, receives the numbers of the outermost object
-// that are no integers of 64 bits, as written: a double would lose the "3.50" of a label.
+// that are no integers of 64 bits, as written: a double would lose the "3.50" of a label. `values_left`, if given,
+// bounds how many values (lists and objects, too) there may be, and is lowered by those read; more: FormatError. A text
+// of three bytes a value becomes 16 times as much memory.
 OrderedJson parse_ordered_json(std::string_view text, const std::string& where,
-                               std::map<std::string, std::string>* number_texts = nullptr);
+                               std::map<std::string, std::string>* number_texts = nullptr,
+                               size_t* values_left = nullptr);
 Json read_json(const std::string& path);
 
 // JSON as text, on one line or with `indent` spaces. Bytes that are no UTF-8, as paths and names from the command line

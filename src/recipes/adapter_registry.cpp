@@ -37,6 +37,17 @@ void check_number(int64_t version, const std::string& where) {
                        .wanted = fmt::format("0 to {}", kMostVersion - 1)});
 }
 
+fs::Path path_below(const fs::ReadRoot& root, const AdapterSource& source) {
+  if (source.path.empty()) throw ConfigError({.what = "an adapter needs a path", .where = source.name});
+  std::optional<fs::Path> path = root.resolve(source.path);
+  if (!path)
+    throw ConfigError({.what = "the adapter lies outside the directory that adapters may be read from",
+                       .where = source.name,
+                       .got = source.path,
+                       .wanted = "a path below --lora-root"});
+  return *std::move(path);
+}
+
 }  // namespace
 
 AdapterRegistry::AdapterRegistry(const Base& base, RegistryOptions options)
@@ -72,23 +83,8 @@ void AdapterRegistry::check_name(const AdapterSource& source) const {
                        .attempt = "unload one"});
 }
 
-std::string AdapterRegistry::allowed_path(const AdapterSource& source) const {
-  if (source.path.empty()) throw ConfigError({.what = "an adapter needs a path", .where = source.name});
-  if (options_.lora_root.empty()) return source.path;
-  std::error_code no_root, no_path;
-  const fs::Path root = std::filesystem::canonical(options_.lora_root, no_root);
-  // A relative path is one below the root; links are followed before they are judged.
-  const fs::Path path = std::filesystem::weakly_canonical(root / source.path, no_path);
-  const auto [end, rest] = std::mismatch(root.begin(), root.end(), path.begin(), path.end());
-  if (no_root || no_path || end != root.end())  // every path is below a root that is not there
-    throw ConfigError({.what = "the adapter lies outside the directory that adapters may be read from",
-                       .where = source.name,
-                       .got = source.path,
-                       .wanted = "a path below --lora-root"});
-  return path.string();
-}
-
-lora::AdapterVersion AdapterRegistry::stage(const AdapterSource& source, const std::string& path) const {
+lora::AdapterVersion AdapterRegistry::stage(const AdapterSource& source, const fs::Path& path,
+                                            const fs::ReadRoot& root) const {
   const auto check_rank = [&](int64_t rank) {
     if (rank > options_.max_lora_rank)
       throw ShapeError(
@@ -96,7 +92,7 @@ lora::AdapterVersion AdapterRegistry::stage(const AdapterSource& source, const s
            .where = source.name});
   };
   // Everything that names, shapes and ranks tell is told by the small files, before the weights take memory.
-  const checkpoint::PeftDirectory directory{fs::Path(path)};
+  const checkpoint::PeftDirectory directory(path, root);
   check_rank(directory.config().rank);
   const CheckedAdapter checked = check_adapter(directory, base_);
   check_rank(lora::largest_rank(*checked.layout));  // rank_pattern may name others
@@ -128,10 +124,11 @@ int64_t AdapterRegistry::number_of(const AdapterSource& source, int64_t of_direc
 AdapterInfo AdapterRegistry::load(const AdapterSource& source) {
   const std::lock_guard one_at_a_time(loading_);
   check_name(source);
-  const std::string path = allowed_path(source);
-  lora::AdapterVersion staged = stage(source, path);
+  const fs::ReadRoot root = options_.lora_root.empty() ? fs::ReadRoot() : fs::ReadRoot(options_.lora_root);
+  const fs::Path path = path_below(root, source);
+  lora::AdapterVersion staged = stage(source, path, root);
   const int64_t number = number_of(source, staged.policy.version);
-  store_.publish(source.name, std::move(staged), number, path);
+  store_.publish(source.name, std::move(staged), number, path.string());
   last_version_ = std::max(last_version_, number);
   ++changes_;
   return info(source.name);

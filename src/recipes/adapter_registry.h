@@ -37,7 +37,7 @@ struct RegistryOptions {
   int64_t max_loras = 64;               // names loaded at once
   int64_t max_lora_rank = 256;          // a larger rank is refused
   int64_t keep_versions = 2;            // of each name: the newest and those before it that can be pinned
-  std::string lora_root;                // adapters are read below this directory only; empty: anywhere
+  std::string lora_root;                // files of adapters are read below this directory only; empty: anywhere
   // Told what a user should know of an adapter that was loaded, on the thread that loads.
   std::function<void(const std::string& note)> tell = [](const std::string&) {};
 };
@@ -68,8 +68,7 @@ class AdapterRegistry {
 
  private:
   void check_name(const AdapterSource& source) const;
-  std::string allowed_path(const AdapterSource& source) const;
-  lora::AdapterVersion stage(const AdapterSource& source, const std::string& path) const;
+  lora::AdapterVersion stage(const AdapterSource& source, const fs::Path& path, const fs::ReadRoot& root) const;
   int64_t number_of(const AdapterSource& source, int64_t of_directory) const;
 
   const RegistryOptions options_;

@@ -29,7 +29,10 @@ Serving::Id Serving::Impl::submit(GenerationRequest request, OnUpdate on_update)
   if (broken) throw gpu_lost();
   if (draining) throw Draining({.what = "the server is shutting down"});
   Tracked added{.on_update = std::move(on_update)};
-  if (!request.adapter.empty()) added.adapter = adapters.get(request.adapter, request.adapter_version);
+  if (request.held_adapter)
+    added.adapter = std::move(request.held_adapter);
+  else if (!request.adapter.empty())
+    added.adapter = adapters.get(request.adapter, request.adapter_version);
   check(request);
   const int64_t n = request.n, waiting = queued.fetch_add(n);
   if (waiting + n > options.max_queue) {
@@ -112,6 +115,13 @@ bool Serving::flush_cache() {
     if (flushed) impl_->engine.flush_cache();
   });
   return flushed;
+}
+
+void Serving::reset_cache() {
+  impl_->call([&] {
+    impl_->engine.drop_keys();
+    impl_->engine.flush_cache();
+  });
 }
 
 void Serving::drain() {

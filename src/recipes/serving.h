@@ -30,7 +30,7 @@ class Draining : public ResourceError {  // 503
 struct ServingOptions {
   rollout::EngineOptions engine;  // its tokenizer outlives the Serving
   RegistryOptions adapters;
-  int64_t max_model_len = 0;  // tokens of prompt and answer; 0: the model's
+  int64_t max_model_len = 0;  // tokens of prompt and answer; 0: the model's. Never more than the KV pool has room for
   int64_t max_queue = 4096;   // samples waiting for their first rows; more: QueueFull
 };
 
@@ -41,6 +41,7 @@ struct GenerationRequest {
   std::optional<int64_t> prompt_logprobs;  // also of the prompt's tokens, each with this many most likely ones
   std::string adapter;                     // name; empty: the base
   std::optional<int64_t> adapter_version;  // pinned; default: the newest
+  AdapterRegistry::Version held_adapter;   // already got for `adapter`: goes before adapter_version
   bool follow_adapter = false;             // switch to a newer version of the name at the next token
 };
 
@@ -96,6 +97,9 @@ class Serving {
   bool paused() const;
   bool pausing() const;
   bool flush_cache();  // drops the prefix cache; false, and nothing, while a request has keys
+  // Drops the keys of all requests, which are computed again, and the prefix cache, between two steps. Requests go on
+  // and a pause stays what it is.
+  void reset_cache();
   void drain();        // from now on submit() throws Draining
   bool idle() const;   // nothing in flight
   // False once the GPU is lost (an error that every further call repeats): requests are answered with that DeviceError.
@@ -103,7 +107,7 @@ class Serving {
   bool healthy() const;
 
   ServingMetrics metrics() const;
-  int64_t max_model_len() const;
+  int64_t max_model_len() const;  // what is asked for, as far as model and KV pool allow it
   const Base& base() const;
 
  private:

@@ -76,7 +76,7 @@ struct Serving::Impl {
   }
 
   int64_t max_model_len() const {
-    const int64_t most = base.config.max_positions;
+    const int64_t most = engine.longest_sequence();
     return options.max_model_len > 0 ? std::min(options.max_model_len, most) : most;
   }
 

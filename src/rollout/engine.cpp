@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/machine_memory.h"
 #include "rollout/engine_impl.h"
 #include "rollout/request_checks.h"
 
@@ -17,6 +18,13 @@ void require(bool ok, const char* field, int64_t got, const char* wanted) {
         {.what = "impossible engine option", .where = field, .got = std::to_string(got), .wanted = wanted});
 }
 
+int64_t default_kv_bytes(Device device) {
+  constexpr double kShareOfGpu = 0.85, kShareOfHost = 0.5;
+  if (device == Device::cuda) return static_cast<int64_t>(kShareOfGpu * static_cast<double>(cuda_info().free_bytes));
+  const auto share = static_cast<int64_t>(kShareOfHost * static_cast<double>(available_memory()));
+  return std::clamp(share, kLeastKvBytes, kMostKvBytes);
+}
+
 }  // namespace
 
 EngineLimits::EngineLimits(const EngineOptions& options, Device device)
@@ -25,10 +33,7 @@ EngineLimits::EngineLimits(const EngineOptions& options, Device device)
       max_batch_tokens(device == Device::cuda ? kGpuBatchTokens : std::max(kCpuBatchTokens, max_sequences)),
       max_decode_steps(std::min(options.max_decode_steps, DecodeLoop::kMostSteps)),
       tokenizer(options.tokenizer) {
-  constexpr double kShareOfFreeMemory = 0.85;
-  if (device == Device::cuda)
-    kv_bytes = static_cast<int64_t>(kShareOfFreeMemory * static_cast<double>(cuda_info().free_bytes));
-  kv_bytes = options.kv_bytes.value_or(kv_bytes);
+  kv_bytes = options.kv_bytes ? *options.kv_bytes : default_kv_bytes(device);
   max_batch_tokens = options.max_batch_tokens.value_or(max_batch_tokens);
   require(kv_bytes > 0, "kv_bytes", kv_bytes, "above 0");
   require(max_sequences > 0, "max_sequences", max_sequences, "at least 1");
@@ -205,6 +210,10 @@ EngineLoad Engine::load() const {
           .waiting = impl_->scheduler.unfinished() - running,
           .kv_blocks = impl_->pool.capacity(),
           .kv_blocks_in_use = impl_->pool.in_use() - cached};
+}
+
+int64_t Engine::longest_sequence() const {
+  return rollout::longest_sequence(impl_->model->config(), impl_->pool);
 }
 
 std::vector<Sample> Engine::sample(std::span<const Prompt> prompts, const GroupParams& params,

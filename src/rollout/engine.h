@@ -21,10 +21,12 @@ namespace lockstep::rollout {
 
 inline constexpr int64_t kGpuBatchTokens = 16384;
 inline constexpr int64_t kCpuBatchTokens = 512;  // the activations of so many rows stay in the caches
+inline constexpr int64_t kLeastKvBytes = int64_t{512} << 20, kMostKvBytes = int64_t{64} << 30;
 
 struct EngineOptions {
-  std::optional<int64_t> kv_bytes = {};  // upper bound of the KV pool; grown on demand up to it. Default: 2 GiB,
-                                         // on a GPU 85 % of what is free when the engine is made
+  std::optional<int64_t> kv_bytes = {};  // upper bound of the KV pool; grown on demand up to it. Default: half of the
+                                         // memory that is available when the engine is made, within kLeastKvBytes and
+                                         // kMostKvBytes; on a GPU 85 % of what is free
   int64_t max_sequences = 256;           // decoding at once
   std::optional<int64_t> max_batch_tokens = {};  // rows of one step; a longer prompt is prefilled in chunks. Default:
                                                  // kCpuBatchTokens or max_sequences, on a GPU kGpuBatchTokens
@@ -102,6 +104,7 @@ class Engine {
   void flush_cache();  // of blocks that no request uses
   bool idle() const;
   EngineLoad load() const;
+  int64_t longest_sequence() const;  // tokens of prompt and answer that fit the context and the KV pool; any thread
 
   // Samples n completions of every prompt with the given policy; the engine must be idle (ConfigError). Results are
   // ordered by (prompt, index). What submit() throws; ConfigError: policy not held; DataError: logits that are not

@@ -16,7 +16,7 @@ namespace lockstep::rollout {
 
 // Options with their defaults, checked.
 struct EngineLimits {
-  int64_t kv_bytes = int64_t{2} << 30, max_sequences = 0, max_batch_tokens = 0, max_decode_steps = 0;
+  int64_t kv_bytes = 0, max_sequences = 0, max_batch_tokens = 0, max_decode_steps = 0;
   const text::Tokenizer* tokenizer = nullptr;
 
   EngineLimits(const EngineOptions& options, Device device);

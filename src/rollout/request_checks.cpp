@@ -45,6 +45,11 @@ void check_sampling(const Request& request, const std::string& where, int64_t vo
 
 }  // namespace
 
+// The last token's keys and values are never needed.
+int64_t longest_sequence(const model::ModelConfig& config, const BlockPool& pool) {
+  return std::min(config.max_positions, pool.capacity() * kernels::kKvBlock + 1);
+}
+
 int64_t check_request(const Request& request, const std::string& where, const model::ModelConfig& config,
                       const BlockPool& pool, bool has_tokenizer) {
   check_sampling(request, where, config.vocab_size, has_tokenizer);
@@ -62,15 +67,15 @@ int64_t check_request(const Request& request, const std::string& where, const mo
                        .got = std::to_string(token),
                        .wanted = fmt::format("0 .. {}", config.vocab_size - 1)});
   const int64_t max_tokens = std::min(request.sampling.max_tokens, config.max_positions - size);
-  // The last token's keys and values are never needed.
-  const int64_t blocks = (size + max_tokens - 1 + kernels::kKvBlock - 1) / kernels::kKvBlock;
-  if (blocks > pool.capacity())
+  if (size + max_tokens > longest_sequence(config, pool)) {
+    const int64_t blocks = (size + max_tokens - 1 + kernels::kKvBlock - 1) / kernels::kKvBlock;
     throw ResourceError(
         {.what = "one sequence does not fit the KV pool",
          .where = where,
          .got = fmt::format("{} prompt + {} new tokens = {} bytes", size, max_tokens, blocks * pool.block_bytes()),
          .wanted = fmt::format("at most {} bytes", pool.capacity() * pool.block_bytes()),
          .attempt = "fewer new tokens, or a larger KV pool"});
+  }
   return max_tokens;
 }
 

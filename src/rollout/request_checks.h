@@ -9,6 +9,9 @@
 
 namespace lockstep::rollout {
 
+// Tokens of prompt and answer: the context, or what the whole pool has room for.
+int64_t longest_sequence(const model::ModelConfig& config, const BlockPool& pool);
+
 // Engine::submit's errors, but those of the adapter; `where` names the prompt. Returns max_tokens within the context.
 int64_t check_request(const Request& request, const std::string& where, const model::ModelConfig& config,
                       const BlockPool& pool, bool has_tokenizer);

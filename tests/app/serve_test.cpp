@@ -23,6 +23,7 @@ TEST(Serve, Defaults) {
   EXPECT_EQ(plain.port, 8000);
   EXPECT_EQ(plain.max_num_seqs, 256);
   EXPECT_EQ(plain.max_queue, 4096);
+  EXPECT_EQ(plain.max_payload_size, int64_t{64} << 20);
   EXPECT_EQ(plain.max_logprobs, 20);
   EXPECT_EQ(plain.generation_config, "auto");
   EXPECT_TRUE(plain.prefix_cache);
@@ -35,7 +36,7 @@ TEST(Serve, Flags) {
       "--max-num-batched-tokens 64 --kv-cache-bytes 1000000 --max-loras 3 --max-lora-rank 16 --lora-root /r "
       "--keep-adapter-versions 5 --max-queue 9 --generation-config vllm --max-logprobs -1 "
       "--no-enable-prefix-caching --return-tokens-as-token-ids --log-requests --drain-timeout 7 "
-      "--trust-request-chat-template --enable-prompt-tokens-details --threads 1 --device cpu");
+      "--trust-request-chat-template --enable-prompt-tokens-details --max-payload-size 5000 --threads 1 --device cpu");
   EXPECT_EQ(told.host, "::1");
   EXPECT_EQ(told.port, 0);
   EXPECT_EQ(told.served_model_names, (std::vector<std::string>{"a", "b"}));
@@ -49,6 +50,7 @@ TEST(Serve, Flags) {
   EXPECT_EQ(told.lora_root, "/r");
   EXPECT_EQ(told.keep_versions, 5);
   EXPECT_EQ(told.max_queue, 9);
+  EXPECT_EQ(told.max_payload_size, 5000);
   EXPECT_EQ(told.generation_config, "vllm");
   EXPECT_EQ(told.max_logprobs, -1);
   EXPECT_FALSE(told.prefix_cache);
@@ -128,6 +130,52 @@ TEST(Serve, AnswersAndDrains) {
   EXPECT_NE(stream.find("data: [DONE]"), std::string::npos);
   EXPECT_NE(err.find("draining"), std::string::npos) << err;
   EXPECT_NE(err.find("POST /v1/completions 200 "), std::string::npos) << err;
+}
+
+// Starts the server, has it load an adapter whose file cannot be opened for now, and sends SIGTERM.
+constexpr const char* kLoadScript = R"(
+set -m
+"$@" >out 2>err &
+while ! grep -q http out; do kill -0 $! || exit 9; sleep 0.05; done
+port=$(sed -n 's/.*:\([0-9]*\),.*/\1/p' out)
+exec 3<>/dev/tcp/127.0.0.1/$port
+body='{"lora_name": "a", "lora_path": "adapter"}'
+printf 'POST /v1/load_lora_adapter HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s' ${#body} "$body" >&3
+sleep 0.5
+kill -TERM $!
+wait $!
+)";
+
+// Who opens a file waits until this is gone, or for the system's lease-break-time, which is 45 s.
+class Lease {
+ public:
+  explicit Lease(const std::filesystem::path& file) : file_(::open(file.c_str(), O_RDONLY | O_CLOEXEC)) {
+    std::signal(SIGIO, SIG_IGN);  // somebody wants to open it
+    held_ = ::fcntl(file_, F_SETLEASE, F_WRLCK) == 0;
+  }
+  ~Lease() { ::close(file_); }
+  bool held() const { return held_; }
+
+ private:
+  int file_;
+  bool held_ = false;
+};
+
+TEST(Serve, ALoadThatHangsDoesNotHoldUpTheEnd) {
+  const testing::TempDirectory dir;
+  dir.write("serve.sh", kLoadScript);
+  const Lease lease(dir.write("adapter/adapter_config.json", "{}"));
+  if (!lease.held()) GTEST_SKIP() << "no leases on this file system";
+  const std::string model = std::filesystem::absolute(LOCKSTEP_SOURCE_DIR "/models/arith").string();
+  const auto begin = std::chrono::steady_clock::now();
+  const std::string command = "cd " + dir.path().string() +
+                              " && bash serve.sh " LOCKSTEP_BINARY " serve --hf-checkpoint " + model +
+                              " --port 0 --device cpu --drain-timeout 1";
+  const int status = std::system(command.c_str());
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(40));
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_NE(read(dir / "err").find("it is left"), std::string::npos) << read(dir / "err");
 }
 
 }  // namespace

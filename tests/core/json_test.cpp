@@ -66,6 +66,23 @@ TEST(ParseOrderedJson, ManyKeysAreReadInTimeThatGrowsWithThem) {
   expect_error<FormatError>([&] { parse_ordered_json(text + "\"key77\":1}", "f"); }, {"twice", "key77"});
 }
 
+// A short text may stand for much memory.
+TEST(ParseOrderedJson, ValuesAreCounted) {
+  size_t left = 7;
+  EXPECT_EQ(parse_ordered_json(R"({"a":[1,"x",{}],"b":null})", "f", nullptr, &left).size(), 2u);
+  EXPECT_EQ(left, 1u);
+  EXPECT_EQ(parse_ordered_json("1", "f", nullptr, &left), 1);
+  EXPECT_EQ(left, 0u);
+  expect_error<FormatError>([&] { parse_ordered_json("1", "FILE", nullptr, &left); }, {"too many values", "FILE"});
+  std::string text = "[";
+  for (int i = 0; i < 1000; ++i) text += "{},";
+  text += "{}]";
+  left = 1001;
+  expect_error<FormatError>([&] { parse_ordered_json(text, "f", nullptr, &left); }, {"too many values"});
+  left = 1002;
+  EXPECT_EQ(parse_ordered_json(text, "f", nullptr, &left).size(), 1001u);
+}
+
 TEST(ReadJson, MissingFileIsDataError) {
   const TempDirectory dir;
   EXPECT_EQ(read_json(dir.write("x.json", "[7]").string())[0], 7);

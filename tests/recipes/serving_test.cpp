@@ -177,6 +177,40 @@ TEST_F(ServingTest, RetractedRequestsDoNotKeepTheCache) {
   EXPECT_EQ(answers.back().ids(), wanted);
 }
 
+// A request that says nothing of its length gets what fits, so what fits is what is served.
+TEST_F(ServingTest, TheKvPoolBoundsTheContext) {
+  constexpr int64_t kBlock = 16;
+  const int64_t context = serve().max_model_len();
+  const int64_t block_bytes =
+      base_.config.layers * base_.model->kv_layer_elements() * static_cast<int64_t>(sizeof(float));
+  ServingOptions options;
+  options.engine.kv_bytes = 3 * block_bytes;
+  EXPECT_EQ(serve(options).max_model_len(), 3 * kBlock + 1) << "the last token has no keys";
+  ASSERT_LT(3 * kBlock + 1, context);
+  EXPECT_EQ(ask(request(1, 3 * kBlock + 1 - 5)).size(), static_cast<size_t>(3 * kBlock + 1 - 5));
+  EXPECT_THROW(ask(request(1, 3 * kBlock + 2 - 5)), DataError);
+  options.max_model_len = 20;
+  EXPECT_EQ(serve(options).max_model_len(), 20);
+  options.max_model_len = 2000000;
+  EXPECT_EQ(serve(options).max_model_len(), 3 * kBlock + 1);
+}
+
+// Between two submissions of one client a name may be reloaded as often as one likes.
+TEST_F(ServingTest, AVersionThatIsHeldCanBeAskedFor) {
+  ServingOptions options;
+  options.adapters.keep_versions = 1;
+  Serving& serving = serve(options);
+  serving.adapters().load({.name = "a", .path = first_, .version = 1});
+  const std::vector<int32_t> wanted = ask(request(1, 8, "a"));
+  GenerationRequest held = request(1, 8, "a");
+  held.held_adapter = serving.adapters().get("a", std::nullopt);
+  serving.adapters().load({.name = "a", .path = second_, .in_place = true, .version = 2});
+  Answer answer;
+  serving.submit(held, answer.sink());
+  EXPECT_EQ(answer.ids(), wanted);
+  EXPECT_EQ(answer.tokens().front().version, 1);
+}
+
 TEST_F(ServingTest, LimitsAreToldAtOnce) {
   ServingOptions options;
   options.max_queue = 3;

@@ -1,8 +1,10 @@
 // Adapters loaded, replaced and unloaded while requests are answered: vLLM's and SGLang's routes, through HTTP.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <future>
 #include <set>
+#include <thread>
 
 #include "server/adapter_fixture.h"
 
@@ -218,6 +220,43 @@ TEST_F(Adapters, MixedBatchesAnswerAsAlone) {
   for (size_t i = 0; i < names.size(); ++i) EXPECT_EQ(answers[i].get(), ids(names[i])) << names[i];
 }
 
+// A request that pins nothing never asks for a version that is gone, however often its adapter is reloaded meanwhile.
+TEST(AdapterReloads, BatchesAreAnsweredWithOneVersion) {
+  const lockstep::testing::TempDirectory dir;
+  const std::string a = testing::write_adapter(dir.path() / "a", 1), b = testing::write_adapter(dir.path() / "b", 2);
+  recipes::ServingOptions options;
+  options.adapters.keep_versions = 1;
+  const Served served({}, options);
+  recipes::AdapterRegistry& adapters = served.serving->adapters();
+  adapters.load({.name = "a", .path = a});
+  std::atomic<bool> stop = false;
+  std::thread trainer([&] {
+    for (int i = 0; !stop; ++i) adapters.load({.name = "a", .path = i % 2 ? a : b, .in_place = true});
+  });
+  const OrderedJson completions = {{"model", "a"},
+                                   {"prompt", std::vector<std::string>(64, "1+1=")},
+                                   {"max_tokens", 1},
+                                   {"return_token_versions", true}};
+  OrderedJson generate = {{"text", std::vector<std::string>(64, "1+1=")}, {"sampling_params", {{"max_new_tokens", 1}}}};
+  generate["lora_path"] = std::vector<std::string>(64, "a");
+  generate["lora_path"][5] = nullptr;  // so that each prompt names its own
+  const int64_t before = adapters.changes();
+  for (int i = 0; i < 400 && (i < 20 || adapters.changes() < before + 20); ++i) {
+    const Reply reply = served.post("/v1/completions", completions);
+    ASSERT_EQ(reply.status, 200) << reply.body;
+    const OrderedJson answer = reply.json();
+    for (const OrderedJson& choice : answer["choices"])
+      EXPECT_EQ(choice["token_versions"][0], answer["adapter_version"]) << "one version for all";
+    const Reply batch = served.post("/generate", generate);
+    ASSERT_EQ(batch.status, 200) << batch.body;
+    const OrderedJson parts = batch.json();
+    for (size_t p = 0; p < parts.size(); ++p)
+      if (p != 5) EXPECT_EQ(parts[p]["meta_info"]["weight_version"], parts[0]["meta_info"]["weight_version"]);
+  }
+  stop = true;
+  trainer.join();
+}
+
 TEST_F(Adapters, MetricsTellVersions) {
   ASSERT_EQ(load("a", a_, {{"adapter_version", 4}}).status, 200);
   ask("a");
@@ -250,6 +289,43 @@ TEST(AdapterRoot, PathsStayBelowIt) {
     EXPECT_EQ(status(path), 400) << path << ": the same whether it is there or not";
   EXPECT_EQ(status("nowhere"), 404);
   EXPECT_EQ(status("in"), 200);
+}
+
+// A link to a file is judged like one to a directory, and what lies outside is not shown.
+TEST(AdapterRoot, FilesStayBelowIt) {
+  namespace stdfs = std::filesystem;
+  const lockstep::testing::TempDirectory dir;
+  const fs::Path root = dir.path() / "root", out = testing::write_adapter(dir.path() / "out", 1);
+  const fs::Path secret = dir.write("secret", "Zebra");
+  recipes::ServingOptions options;
+  options.adapters.lora_root = root.string();
+  const Served served({.model_names = {"base"}, .lora_root = root.string()}, options);
+  const auto load = [&](const std::string& name) {
+    return served.post(kLoad, {{"lora_name", name}, {"lora_path", name}});
+  };
+  const auto refused = [&](const std::string& name, const Reply& reply) {
+    EXPECT_EQ(reply.status, 400) << name;
+    EXPECT_EQ(reply.body.find('Z'), std::string::npos) << reply.body;
+  };
+  const std::vector<std::string> files = {"adapter_config.json", "adapter_model.safetensors",
+                                          "vime_lora_metadata.json"};
+  for (const std::string& file : files) {
+    for (const fs::Path& target : {secret, out / file, dir.path() / "missing"}) {
+      const std::string name = file + "-" + target.parent_path().filename().string() + target.filename().string();
+      testing::write_adapter(root / name, 1);
+      stdfs::remove(root / name / file);
+      stdfs::create_symlink(target, root / name / file);
+      refused(name, load(name));
+    }
+  }
+  testing::write_adapter(root / "shared", 1);
+  stdfs::create_directory(root / "linked");
+  stdfs::create_symlink(root / "shared/adapter_config.json", root / "linked/adapter_config.json");
+  stdfs::create_symlink("../shared/adapter_model.safetensors", root / "linked/adapter_model.safetensors");
+  EXPECT_EQ(load("linked").status, 200) << "it stays below the root";
+  dir.write("vime_lora_metadata.json", "Zebra");
+  testing::write_adapter(root, 1);
+  EXPECT_EQ(load(".").status, 200) << "what lies beside the root is not read";
 }
 
 }  // namespace

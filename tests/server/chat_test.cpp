@@ -1,12 +1,16 @@
 // POST /v1/chat/completions, /tokenize and /detokenize, through HTTP.
 #include <gtest/gtest.h>
 
+#include <future>
+
+#include "server/block_worker.h"
 #include "server/protocol_fixture.h"
 
 namespace lockstep::server {
 namespace {
 
 using testing::Served;
+using namespace std::chrono_literals;
 
 std::vector<std::string> keys(const OrderedJson& object) {
   std::vector<std::string> names;
@@ -115,6 +119,51 @@ TEST_F(Chats, GoingOnWithTheLastMessage) {
 TEST_F(Chats, TheRestOfTheContextIsTheDefault) {
   const OrderedJson answer = ask({{"max_tokens", nullptr}, {"ignore_eos", true}});
   EXPECT_EQ(answer["usage"]["total_tokens"], 512);
+}
+
+// A whole context need not fit the KV pool: a chat without max_tokens gets what does.
+TEST(ChatsOfASmallPool, GetWhatFits) {
+  constexpr int64_t kBlocks = 4, kTokens = kBlocks * 16 + 1;
+  const recipes::Base& base = testing::Model::get().base;
+  recipes::ServingOptions options;
+  options.engine.kv_bytes =
+      kBlocks * base.config.layers * base.model->kv_layer_elements() * static_cast<int64_t>(sizeof(float));
+  const Served served({}, options);
+  EXPECT_EQ(served.get("/v1/models").json()["data"][0]["max_model_len"], kTokens);
+  const OrderedJson answer = served.json(
+      "/v1/chat/completions", {{"messages", {{{"role", "user"}, {"content", "1+1="}}}}, {"ignore_eos", true}});
+  EXPECT_EQ(answer["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(answer["usage"]["total_tokens"], kTokens);
+}
+
+// A request's own template may take as long as it is let, so nobody else waits for it.
+TEST(ChatsWithTheirOwnTemplate, AreRenderedBesideTheServersThread) {
+  ServiceOptions options;
+  options.request_chat_template = true;
+  options.render_timeout = 50ms;
+  const Served served(std::move(options));
+  const OrderedJson messages = {{{"role", "user"}, {"content", "1+1="}}};
+  const OrderedJson plain = {{"messages", messages}, {"max_tokens", 3}, {"return_prompt_text", true}};
+  OrderedJson own = plain, endless = plain;
+  own["chat_template"] = "{{ messages[0].content }}!";
+  endless["chat_template"] = "{% for i in range(9000) %}{% for j in range(9000) %}{% endfor %}{% endfor %}";
+  EXPECT_EQ(served.json("/v1/chat/completions", own)["prompt_text"], "1+1=!");
+  EXPECT_GT(served.json("/tokenize", own)["count"], 0);
+  for (const char* path : {"/v1/chat/completions", "/tokenize"}) {
+    const testing::Reply slow = served.post(path, endless);
+    EXPECT_EQ(slow.status, 400);
+    EXPECT_NE(slow.body.find("too much time"), std::string::npos) << slow.body;
+  }
+  testing::BlockWorker block(served.service->template_worker);
+  auto waiting = std::async(std::launch::async, [&] { return served.post("/v1/chat/completions", own); });
+  ASSERT_TRUE(testing::eventually(
+      [&] { return testing::on_server(served, [&] { return served.router->is_reading(); }); }, 30s));
+  EXPECT_EQ(served.get("/health").status, 200);
+  EXPECT_EQ(served.json("/v1/chat/completions", plain)["choices"].size(), 1u);
+  EXPECT_GT(served.json("/tokenize", plain)["count"], 0);
+  EXPECT_TRUE(testing::on_server(served, [&] { return served.router->is_reading(); })) << "it waited all the time";
+  block.release();
+  EXPECT_EQ(waiting.get().status, 200);
 }
 
 TEST_F(Chats, Errors) {

@@ -167,23 +167,96 @@ TEST(HttpLimits, ASlowReaderIsGivenTimeWhileItReads) {
   EXPECT_GT(Clock::now() - start, 300ms);
 }
 
-TEST(HttpLimits, PendingBytesOfASlowReader) {
+// Streams 16 MB to who posts, in updates of so many bytes.
+class Streaming {
+ public:
+  Streaming(size_t update_bytes, HttpOptions options)
+      : running(
+            [this, update_bytes](HttpRequest request, std::shared_ptr<Responder> responder) {
+              if (request.method == "GET") return echo(request, responder);
+              responder->on_disconnect([this] { gone.set(); });
+              responder->begin_stream({});
+              for (size_t sent = 0; sent < kBytes; sent += update_bytes)
+                responder->write(std::string(update_bytes, 'x'));
+              open = responder;
+            },
+            std::move(options)) {}
+
+  static constexpr size_t kBytes = size_t{16} << 20;
   Signal gone;
   std::shared_ptr<Responder> open;
-  Running running(
-      [&](HttpRequest request, std::shared_ptr<Responder> responder) {
-        if (request.method == "GET") return echo(request, responder);
-        responder->on_disconnect([&] { gone.set(); });
-        responder->begin_stream({});
-        open = responder;
-        for (int i = 0; i < 1000; ++i) responder->write(std::string(16 << 10, 'x'));
-      },
-      {.max_pending_bytes = 100'000});
-  Client client = running.connect(4096);
+  Running running;
+};
+
+TEST(HttpLimits, PendingBytesOfASlowReader) {
+  Streaming streaming(16 << 10, {.max_pending_bytes = 100'000, .pending_timeout = 50ms});
+  Client client = streaming.running.connect(4096);
   client.send(post(""));
-  EXPECT_TRUE(gone.wait());
-  open->write("nobody");
+  EXPECT_TRUE(streaming.gone.wait());
+  streaming.open->write("nobody");
   EXPECT_EQ(client.receive_all().find("0\r\n\r\n"), std::string::npos);
+  expect_serves(streaming.running);
+}
+
+// However large an update is, who takes it in time is no slow reader.
+TEST(HttpLimits, AnUpdateLargerThanThePendingBytes) {
+  const Streaming streaming(Streaming::kBytes,
+                            {.write_timeout = 60s, .max_pending_bytes = 1000, .pending_timeout = 30s});
+  Client client = streaming.running.connect();
+  client.send(post("", "Connection: close\r\n"));
+  size_t received = 0;
+  for (std::string bytes = client.receive(); received < Streaming::kBytes && !bytes.empty(); bytes = client.receive())
+    received += bytes.size();
+  EXPECT_GE(received, Streaming::kBytes);
+  EXPECT_FALSE(client.was_reset);
+  streaming.open->end_stream();
+  EXPECT_TRUE(client.receive_all().ends_with("0\r\n\r\n"));
+}
+
+// What counts is what was there to take: reading a little is not enough.
+TEST(HttpLimits, AReaderThatTakesTooLittle) {
+  Streaming streaming(Streaming::kBytes, {.write_timeout = 60s, .max_pending_bytes = 1000, .pending_timeout = 200ms});
+  Client client = streaming.running.connect(4096);
+  client.send(post(""));
+  bool gone = false;
+  for (int i = 0; i < 200 && !gone; ++i) {
+    client.receive(1ms);
+    gone = streaming.gone.wait(20ms);
+  }
+  EXPECT_TRUE(gone);
+  expect_serves(streaming.running);
+}
+
+TEST(HttpLimits, PendingBytesOfAllStreams) {
+  const HttpOptions options{
+      .write_timeout = 60s, .max_pending_bytes = 100'000, .pending_timeout = 60s, .max_unsent_bytes = 1'000'000};
+  Streaming streaming(16 << 10, options);
+  Client client = streaming.running.connect(4096);
+  client.send(post(""));
+  EXPECT_TRUE(streaming.gone.wait());
+  expect_serves(streaming.running);
+}
+
+TEST(HttpLimits, WhatAnAnswerHoldsIsLetGoOfWhenItIsTaken) {
+  auto held = std::make_shared<int>();
+  const std::weak_ptr<int> seen = held;
+  std::shared_ptr<Responder> open;
+  const Running running([&](HttpRequest request, std::shared_ptr<Responder> responder) {
+    if (request.method == "GET") return echo(request, responder);
+    responder->send({.body = std::string(16 << 20, 'x'), .held = std::move(held)});
+    open = responder;
+  });
+  Client client = running.connect();
+  client.send(post(""));
+  EXPECT_NE(client.receive_to("xxx"), "");
+  EXPECT_EQ(seen.use_count(), 1) << "most of it waits";
+  size_t received = 3;
+  while (received < size_t{16} << 20) {
+    const std::string bytes = client.receive();
+    if (bytes.empty()) break;
+    received += bytes.size();
+  }
+  EXPECT_TRUE(eventually([&] { return seen.expired(); })) << received;
   expect_serves(running);
 }
 

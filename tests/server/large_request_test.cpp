@@ -1,14 +1,17 @@
 // Large bodies are read beside the server's thread: nobody waits for them, and they are answered like small ones.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <fstream>
 #include <future>
 
+#include "server/block_worker.h"
 #include "server/protocol_fixture.h"
 
 namespace lockstep::server {
 namespace {
 
-using testing::Client, testing::eventually, testing::Reply, testing::request_text, testing::Served;
+using testing::Client, testing::eventually, testing::on_server, testing::Reply, testing::request_text, testing::Served;
 using namespace std::chrono_literals;
 
 const OrderedJson kShort = {{"prompt", "1+1="}, {"max_tokens", 2}, {"temperature", 0}};
@@ -19,32 +22,14 @@ OrderedJson padded(OrderedJson body, size_t bytes = size_t{4} << 20) {
   return body;
 }
 
-// What `ask` returns on the server's thread.
-template <class Ask>
-auto on_server(const Served& served, const Ask& ask) {
-  std::promise<decltype(ask())> promise;
-  served.service->loop.post([&] { promise.set_value(ask()); });
-  return promise.get_future().get();
-}
-
 bool is_reading(const Served& served) {
   return on_server(served, [&] { return served.router->is_reading(); });
 }
 
-// Holds the worker that reads, until release() or the end.
-class Block {
+// Holds the worker that reads.
+class Block : public testing::BlockWorker {
  public:
-  explicit Block(const Served& served) {
-    served.service->prompt_worker.post([released = released_.get_future().share()] { released.wait_for(60s); });
-  }
-  ~Block() { release(); }
-  void release() {
-    if (!std::exchange(done_, true)) released_.set_value();
-  }
-
- private:
-  std::promise<void> released_;
-  bool done_ = false;
+  explicit Block(const Served& served) : BlockWorker(served.service->prompt_worker) {}
 };
 
 Client sent(const Served& served, const std::string& path, const OrderedJson& body) {
@@ -152,7 +137,7 @@ TEST(LargeRequests, AClientThatGoesAwayIsForgotten) {
 
 TEST(LargeRequests, TooManyBytesAre503) {
   ServiceOptions options;
-  options.max_reading_bytes = 150'000;
+  options.max_held_bytes = 300'000;
   const Served served(std::move(options));
   Block block(served);
   Client first = sent(served, "/v1/completions", padded(kShort, 100'000));
@@ -182,6 +167,45 @@ TEST(LargeRequests, WhatIsBeingReadWhenDrainingBeginsIsAnswered) {
   EXPECT_EQ(answer_of(first).status, 200);
   EXPECT_FALSE(is_reading(served));
 }
+
+std::string empty_objects(size_t count) {
+  std::string list = "[";
+  for (size_t i = 0; i < count; ++i) list += "{},";
+  return R"({"prompt":)" + list + "{}]}";
+}
+
+// Three bytes of text become sixteen times as much memory.
+TEST(LargeRequests, TooManyValuesAre400) {
+  const Served served;
+  const Reply many = served.ask("POST", "/v1/completions", empty_objects(size_t{1} << 22));
+  EXPECT_EQ(many.status, 400);
+  EXPECT_NE(many.body.find("too many values"), std::string::npos) << many.body;
+  OrderedJson call = {{"type", "function"},
+                      {"function", {{"name", "f"}, {"arguments", empty_objects(size_t{1} << 21)}}}};
+  const OrderedJson message = {{"role", "assistant"}, {"tool_calls", {call, call}}};
+  const Reply calls = served.post("/v1/chat/completions", {{"messages", {message}}});
+  EXPECT_EQ(calls.status, 400);
+  EXPECT_NE(calls.body.find("too many values"), std::string::npos) << calls.body.substr(0, 500);
+}
+
+#ifndef __SANITIZE_ADDRESS__
+int64_t resident_bytes() {
+  int64_t size = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> size >> resident;
+  return resident * ::sysconf(_SC_PAGESIZE);
+}
+
+TEST(LargeRequests, TheirMemoryGoesBackToTheSystem) {
+  const Served served;
+  EXPECT_EQ(served.post("/v1/completions", kShort).status, 200);
+  std::string body = empty_objects(1'500'000);
+  const int64_t before = resident_bytes();
+  EXPECT_EQ(served.ask("POST", "/v1/completions", body).status, 400);
+  constexpr int64_t kMegabyte = 1 << 20;
+  EXPECT_TRUE(eventually([&] { return resident_bytes() < before + 40 * kMegabyte; }, 10s))
+      << (resident_bytes() - before) / kMegabyte << " MB stay";
+}
+#endif
 
 TEST(LargeRequests, TheServiceEndsWhileTheyWait) {
   Client client = [] {

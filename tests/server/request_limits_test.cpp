@@ -80,6 +80,26 @@ TEST_F(RequestLimits, LogprobsOfPrompts) {
           "`logprob_start_len`");
 }
 
+// An update with all that its choices repeat of their prompt is made on the server's thread.
+TEST_F(RequestLimits, WhatAStreamRepeats) {
+  const OrderedJson prompt = OrderedJson(std::vector<int>(400, 1));
+  OrderedJson body = {{"prompt", prompt}, {"n", 32}, {"echo", true}, {"logprobs", 20}, {"max_tokens", 4}};
+  EXPECT_TRUE(accepted("/v1/completions", body, 32));
+  body["stream"] = true;
+  EXPECT_EQ(refused("/v1/completions", body, "262144"), "prompt_logprobs");
+  const OrderedJson chat = {
+      {"messages", {{{"role", "user"}, {"content", "x"}}}}, {"n", 2}, {"return_prompt_text", true}};
+  EXPECT_TRUE(accepted("/v1/chat/completions", chat, 2));
+  OrderedJson sglang = {{"text", "1+1="},
+                        {"stream", true},
+                        {"return_logprob", true},
+                        {"top_logprobs_num", 20},
+                        {"sampling_params", {{"n", 200}, {"max_new_tokens", 400}, {"temperature", 1}}}};
+  refused("/generate", sglang, "33554432");
+  sglang["stream"] = false;
+  EXPECT_TRUE(accepted("/generate", sglang, 200));
+}
+
 // A stop string has a matcher in every sample.
 TEST_F(RequestLimits, StopsAndBiases) {
   const std::string longest(1024, 's');

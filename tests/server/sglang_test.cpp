@@ -178,6 +178,26 @@ TEST_F(SglangRoutes, VllmsResetTakesTheKeysOfRunningRequestsToo) {
   EXPECT_EQ(answer.get()["meta_info"]["completion_tokens"], 400);
 }
 
+TEST_F(SglangRoutes, VllmsResetLeavesAPauseThatWaitsAlone) {
+  recipes::Serving& serving = *served_->serving;
+  bool was_pausing = false;
+  for (int tries = 0; tries < 50 && !was_pausing; ++tries) {
+    auto answer = std::async(std::launch::async, [] {
+      return ask({{"sampling_params", {{"max_new_tokens", 400}, {"temperature", 0}, {"ignore_eos", true}}}});
+    });
+    ASSERT_TRUE(testing::eventually([&] { return !serving.idle(); }, 30s));
+    auto paused = std::async(std::launch::async, [] { return served_->ask("POST", "/pause?mode=wait").json(); });
+    ASSERT_TRUE(testing::eventually([&] { return serving.pausing() || serving.paused(); }, 30s));
+    was_pausing = serving.pausing();
+    EXPECT_EQ(served_->ask("POST", "/reset_prefix_cache?reset_running_requests=true").json()["success"], true);
+    EXPECT_EQ(paused.get()["status"], "paused");
+    EXPECT_TRUE(serving.paused());
+    EXPECT_EQ(answer.get()["meta_info"]["completion_tokens"], 400);
+    serving.resume();
+  }
+  EXPECT_TRUE(was_pausing);
+}
+
 TEST_F(SglangRoutes, AbortById) {
   served_->serving->pause(recipes::PauseMode::in_place);
   auto sglang = std::async(std::launch::async, [] { return ask({{"rid", "one"}}); });
