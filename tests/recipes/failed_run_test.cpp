@@ -143,7 +143,7 @@ TEST_F(FailedRun, APathThatIsNoUtf8IsSavedWithReplacement) {
   const fs::Path model = dir_ /
                          "mod\xff"
                          "el";
-  std::filesystem::create_directory_symlink(kTiny, model);
+  std::filesystem::create_directory_symlink(std::filesystem::absolute(kTiny), model);
   SftOptions options = sft("run\xfe");
   options.base.hf_checkpoint = model.string();
   options.eval_sets = {{"held\xfd", options.prompt_data}};
