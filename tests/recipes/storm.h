@@ -234,7 +234,7 @@ class Storm {
   }
 
   std::optional<int> content_of(int64_t version) {
-    if (version == rollout::Engine::kBase) return kBaseContent;
+    if (version == lora::PolicyId::kBase) return kBaseContent;
     const std::lock_guard lock(mutex_);
     const auto found = content_of_.find(version);
     return found == content_of_.end() ? std::nullopt : std::optional(found->second);

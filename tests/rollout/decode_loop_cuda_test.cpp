@@ -22,7 +22,7 @@ class DecodeLoopCuda : public testing::OnGpu<> {
   }
   std::vector<Sample> sample(Engine& engine, uint32_t number) {
     const std::vector<Prompt> prompts = random_prompts({3, 20, 41, 90}, config_.vocab_size, number);
-    return engine.sample(prompts, {.sampling = {.temperature = 0.8f, .max_tokens = 40, .seed = number}, .n = 2}, 3);
+    return engine.sample(prompts, {.sampling = {.temperature = 0.8f, .max_tokens = 40, .seed = number}, .n = 2}, actor(3));
   }
 
   model::ModelConfig config_ = qwen3_config();
@@ -33,7 +33,7 @@ class DecodeLoopCuda : public testing::OnGpu<> {
 TEST_F(DecodeLoopCuda, AStepThatCannotBeRecordedIsRunAsItIs) {
   constexpr uint32_t kRounds = 200;
   Engine undisturbed(model_, {}, gpu());
-  undisturbed.hold(adapter_);
+  hold(undisturbed, adapter_);
   std::vector<std::vector<Sample>> wanted;
   for (uint32_t round = 0; round < 4; ++round) wanted.push_back(sample(undisturbed, round));
   EXPECT_EQ(undisturbed.stats().failed_recordings, 0);
@@ -48,7 +48,7 @@ TEST_F(DecodeLoopCuda, AStepThatCannotBeRecordedIsRunAsItIs) {
   int64_t failed_recordings = 0, failed_steps = 0;
   for (uint32_t round = 0; round < kRounds && failed_recordings < 10; ++round) {
     Engine engine(model_, {}, gpu());  // without graphs
-    engine.hold(adapter_);
+    hold(engine, adapter_);
     expect_same(sample(engine, round % 4), wanted[round % 4], "round " + std::to_string(round));
     failed_recordings += engine.stats().failed_recordings;
     failed_steps += engine.stats().failed_steps;
@@ -59,7 +59,7 @@ TEST_F(DecodeLoopCuda, AStepThatCannotBeRecordedIsRunAsItIs) {
   EXPECT_EQ(failed_steps, 0);
 
   Engine after(model_, {}, gpu());
-  after.hold(adapter_);
+  hold(after, adapter_);
   expect_same(sample(after, 0), wanted[0], "after the disturbance");
   EXPECT_EQ(after.stats().failed_recordings, 0);
 }

@@ -75,10 +75,10 @@ TEST_F(FailedStep, SamplingGoesOnToo) {
   const std::vector<Prompt> good = {{.tokens = request(5).tokens}},
                             bad = {good[0], {.tokens = failing_request().tokens}};
   const GroupParams params{.sampling = request(5).sampling, .n = 3};
-  const std::vector<Sample> wanted = engine.sample(good, params, Engine::kBase);
-  EXPECT_THROW(engine.sample(bad, params, Engine::kBase), DataError);
+  const std::vector<Sample> wanted = engine.sample(good, params, kBasePolicy);
+  EXPECT_THROW(engine.sample(bad, params, kBasePolicy), DataError);
   EXPECT_TRUE(engine.usable());
-  expect_same(engine.sample(good, params, Engine::kBase), wanted, "after a failure");
+  expect_same(engine.sample(good, params, kBasePolicy), wanted, "after a failure");
 }
 
 }  // namespace
