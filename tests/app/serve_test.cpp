@@ -1,7 +1,9 @@
 // lockstep serve: its flags, and the program as a process that is asked, drained and stopped.
 #include <gtest/gtest.h>
+#include <fcntl.h>
 #include <sys/wait.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
