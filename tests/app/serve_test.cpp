@@ -1,6 +1,6 @@
 // lockstep serve: its flags, and the program as a process that is asked, drained and stopped.
-#include <gtest/gtest.h>
 #include <fcntl.h>
+#include <gtest/gtest.h>
 #include <sys/wait.h>
 
 #include <csignal>

@@ -198,11 +198,12 @@ int64_t resident_bytes() {
 TEST(LargeRequests, TheirMemoryGoesBackToTheSystem) {
   const Served served;
   EXPECT_EQ(served.post("/v1/completions", kShort).status, 200);
-  std::string body = empty_objects(1'500'000);
+  // Its values take 300 MB; what threads keep of their own is a part of that.
+  std::string body = empty_objects(3'000'000);
   const int64_t before = resident_bytes();
   EXPECT_EQ(served.ask("POST", "/v1/completions", body).status, 400);
   constexpr int64_t kMegabyte = 1 << 20;
-  EXPECT_TRUE(eventually([&] { return resident_bytes() < before + 40 * kMegabyte; }, 10s))
+  EXPECT_TRUE(eventually([&] { return resident_bytes() < before + 80 * kMegabyte; }, 10s))
       << (resident_bytes() - before) / kMegabyte << " MB stay";
 }
 #endif
