@@ -177,14 +177,15 @@ void Router::read_beside(Worker& worker, const RouteEntry& entry, std::function<
   ++num_reading_;
   const auto gone = std::make_shared<std::atomic<bool>>(false);
   reply->on_disconnect([gone] { *gone = true; });
-  worker.post([this, &worker, &entry, read = std::move(read), held = std::move(held), gone, reply] {
-    Reading reading = *gone ? Action() : caught(read);
-    if (held->bytes() >= kLargeBytes) worker.post(give_memory_back);  // when `read` is gone, too
-    service_.loop.post([this, &entry, reading = std::move(reading), held, gone, reply] {
-      --num_reading_;
-      if (!*gone) act(entry, reading, held, reply);
-    });
-  });
+  worker.post(
+      [this, &loop = service_.loop, &worker, &entry, read = std::move(read), held = std::move(held), gone, reply] {
+        Reading reading = *gone ? Action() : caught(read);
+        if (held->bytes() >= kLargeBytes) worker.post(give_memory_back);  // when `read` is gone, too
+        loop.post([this, &entry, reading = std::move(reading), held, gone, reply] {
+          --num_reading_;
+          if (!*gone) act(entry, reading, held, reply);
+        });
+      });
 }
 
 void Router::act(const RouteEntry& entry, const Reading& reading, const Held& held, const Reply& reply) {
