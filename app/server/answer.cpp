@@ -48,16 +48,16 @@ void Answer::start(uint64_t key) {
   if (!held_->take(plan_.known_bytes, kShareOfNewcomers)) throw too_much_held(service_);
   // Prompts of one request that name one adapter are answered with one version of it, which is held here: the name may
   // be reloaded before the last of them is submitted.
-  std::map<std::string, recipes::AdapterRegistry::Version> held;
+  std::map<std::string, recipes::AdapterRegistry::Pinned> held;
   try {
     for (size_t i = 0; i < plan_.prompts.size(); ++i) {
       recipes::GenerationRequest request = plan_.request;
       request.tokens = plan_.prompts[i].tokens;
       if (plan_.prompts[i].adapter) request.adapter = *plan_.prompts[i].adapter;
       if (!request.adapter.empty()) {
-        recipes::AdapterRegistry::Version& version = held[request.adapter];
-        if (!version) version = service_.serving.adapters().get(request.adapter, request.adapter_version);
-        request.held_adapter = version;
+        recipes::AdapterRegistry::Pinned& pinned = held[request.adapter];
+        if (!pinned) pinned = service_.serving.adapters().get(request.adapter, request.adapter_version);
+        request.pinned_adapter = pinned;
       }
       if (!plan_.seeded) request.sampling.seed = service_.random_seed();
       ids_.push_back(service_.serving.submit(

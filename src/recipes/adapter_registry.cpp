@@ -50,12 +50,13 @@ fs::Path path_below(const fs::ReadRoot& root, const AdapterSource& source) {
 
 }  // namespace
 
-AdapterRegistry::AdapterRegistry(const Base& base, RegistryOptions options)
+AdapterRegistry::AdapterRegistry(const Base& base, RegistryOptions options, versions::VersionSink& sink)
     : options_(std::move(options)),
       stream_(std::make_unique<Stream>(StreamOptions{.threads = 1, .device = base.stream->device()})),
       base_(base),
       store_(options_.keep_versions) {
   base_.stream = stream_.get();
+  store_.add(sink);
 }
 
 void AdapterRegistry::check_name(const AdapterSource& source) const {
@@ -130,7 +131,6 @@ AdapterInfo AdapterRegistry::load(const AdapterSource& source) {
   const int64_t number = number_of(source, staged.policy.version);
   store_.publish(source.name, std::move(staged), number, path.string());
   last_version_ = std::max(last_version_, number);
-  ++changes_;
   return info(source.name);
 }
 
@@ -146,16 +146,8 @@ bool AdapterRegistry::wait_unused(const std::string& name, std::chrono::millisec
   }
 }
 
-AdapterRegistry::Version AdapterRegistry::get(const std::string& name, std::optional<int64_t> version) const {
-  return store_.pin(name, version).version();
-}
-
-AdapterRegistry::Version AdapterRegistry::newest(const std::string& name) const {
-  try {
-    return store_.pin(name).version();
-  } catch (const NoSuchAdapter&) {
-    return nullptr;
-  }
+AdapterRegistry::Pinned AdapterRegistry::get(const std::string& name, std::optional<int64_t> version) const {
+  return std::make_shared<const versions::Pin>(store_.pin(name, version));
 }
 
 std::vector<AdapterInfo> AdapterRegistry::list() const {

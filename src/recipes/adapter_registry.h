@@ -1,7 +1,6 @@
 // Adapters that are served, by name: loaded from PEFT directories, checked, and swapped in whole.
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -45,10 +44,10 @@ struct RegistryOptions {
 // Any thread. A version lives as long as somebody holds it; a name's older ones are let go when newer ones come.
 class AdapterRegistry {
  public:
-  using Version = versions::Version;
+  using Pinned = std::shared_ptr<const versions::Pin>;
 
-  // `base` outlives it.
-  AdapterRegistry(const Base& base, RegistryOptions options);
+  // `base` and the sink, which gets every version that is loaded, outlive it.
+  AdapterRegistry(const Base& base, RegistryOptions options, versions::VersionSink& sink);
 
   // Reads and checks everything first - names, shapes, rank, base fingerprint, SHA-256 - then swaps; on any error what
   // was served goes on being served. ConfigError: loaded already and not in_place, too many names, an empty name or a
@@ -60,11 +59,10 @@ class AdapterRegistry {
   // kept. False: not within `timeout`.
   bool wait_unused(const std::string& name, std::chrono::milliseconds timeout);
 
-  Version get(const std::string& name, std::optional<int64_t> version) const;  // NoSuchAdapter
-  Version newest(const std::string& name) const;                               // nullptr: not loaded
-  std::vector<AdapterInfo> list() const;                                       // in the order of loading
-  AdapterInfo info(const std::string& name) const;                             // NoSuchAdapter
-  int64_t changes() const { return changes_; }                                 // counts loads
+  // Held in the sink as long as somebody keeps what this returns. NoSuchAdapter.
+  Pinned get(const std::string& name, std::optional<int64_t> version) const;
+  std::vector<AdapterInfo> list() const;            // in the order of loading
+  AdapterInfo info(const std::string& name) const;  // NoSuchAdapter
 
  private:
   void check_name(const AdapterSource& source) const;
@@ -77,7 +75,6 @@ class AdapterRegistry {
   mutable versions::Store store_;
   std::mutex loading_;        // one at a time
   int64_t last_version_ = 0;  // of any name
-  std::atomic<int64_t> changes_ = 0;
 };
 
 }  // namespace lockstep::recipes

@@ -5,7 +5,8 @@
 
 #include "recipes/adapter.h"
 #include "recipes/memory_plan.h"
-#include "rollout/engine.h"
+#include "rollout/local/engine.h"
+#include "rollout/sample_groups.h"
 
 namespace lockstep::recipes {
 

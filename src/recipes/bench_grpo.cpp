@@ -80,7 +80,7 @@ class Loop {
     Iteration it;
     params_.rollout = rollout;
     const Stopwatch rollout_watch;
-    const auto samples = engine_.sample(prompts_, params_, actor_);
+    const auto samples = rollout::sample_groups(engine_, prompts_, params_, actor_);
     engine_.release_memory();
     it.rollout_s = rollout_watch.ms() / 1000;
     for (const rollout::Sample& sample : samples) it.new_tokens += static_cast<int64_t>(sample.tokens.size());
@@ -110,7 +110,7 @@ class Loop {
   const MemoryPlan plan_;
   train::Trainer trainer_;
   rollout::Engine engine_;
-  versions::MemorySink sink_{engine_};
+  versions::MemorySink sink_{engine_.versions()};
   versions::Store store_;
   const std::vector<rollout::Prompt> prompts_;
   rollout::GroupParams params_;

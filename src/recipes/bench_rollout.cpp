@@ -29,18 +29,18 @@ rollout::EngineOptions engine_options(int64_t sequences) {
 lora::PolicyId hold(rollout::Engine& engine, lora::AdapterVersion adapter) {
   adapter.policy = {lora::kActor, 0};
   const auto held = std::make_shared<const lora::AdapterVersion>(std::move(adapter));
-  engine.hold(held);
+  engine.versions().hold(held);
   return held->policy;
 }
 
 // Samples to the end, `n` of each prompt; returns the number of new tokens.
-int64_t sample(rollout::Engine& engine, std::span<const rollout::Prompt> prompts, int64_t new_tokens,
+int64_t sample(rollout::Sampler& sampler, std::span<const rollout::Prompt> prompts, int64_t new_tokens,
                const lora::PolicyId& policy, int64_t n = 1) {
   rollout::GroupParams params;
   params.n = n;
   params.sampling.max_tokens = new_tokens;
   int64_t total = 0;
-  for (const rollout::Sample& made : engine.sample(prompts, params, policy))
+  for (const rollout::Sample& made : rollout::sample_groups(sampler, prompts, params, policy))
     total += static_cast<int64_t>(made.tokens.size());
   return total;
 }
@@ -129,7 +129,7 @@ void bench_prefill(Bench& bench) {
 namespace {
 
 // What the first decoded token of a new version takes beyond that of a version already in use.
-void publish_to_token(Bench& bench, rollout::Engine& engine, versions::Store& store) {
+void publish_to_token(Bench& bench, rollout::Sampler& engine, versions::Store& store) {
   const lora::AdapterVersion versions[2] = {bench.adapter,
                                             fresh_adapter(bench_adapter_config(bench.options), bench.base, 2)};
   const auto prompts = random_prompts(bench, 1, bench.work.prompt_tokens);
@@ -156,7 +156,7 @@ void publish_to_token(Bench& bench, rollout::Engine& engine, versions::Store& st
 
 void bench_publish(Bench& bench) {
   rollout::Engine engine(bench.base.model, engine_options(1), bench.stream);
-  versions::MemorySink sink(engine);
+  versions::MemorySink sink(engine.versions());
   versions::Store store;
   store.add(sink);
   std::vector<double> times;

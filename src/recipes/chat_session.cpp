@@ -28,9 +28,9 @@ double rate(int64_t tokens, double ms) {
 }
 
 std::string adapter_text(const ChosenAdapter& adapter) {
-  return adapter.version
-             ? fmt::format("adapter {}, version {}, rank {}", adapter.path, adapter.version->policy.version, adapter.rank)
-             : "no adapter: the base answers";
+  return adapter.version ? fmt::format("adapter {}, version {}, rank {}", adapter.path, adapter.version->policy.version,
+                                       adapter.rank)
+                         : "no adapter: the base answers";
 }
 
 }  // namespace
@@ -41,7 +41,9 @@ ChatSession::ChatSession(const GenerateOptions& options, Generation& generation,
       engine_(generation.base.model,
               {.kv_bytes = options.kv_bytes, .tokenizer = &generation.tokenizer, .prefix_cache = true},
               generation.stream),
-      conversation_(load_chat_template(generation.base.path.string(), options.chat), options.chat) {}
+      conversation_(load_chat_template(generation.base.path.string(), options.chat), options.chat) {
+  generation_.adapter.hold_in(engine_);
+}
 
 const std::vector<ChatSession::Command>& ChatSession::commands() {
   static const std::vector<Command> all = {
@@ -158,28 +160,29 @@ std::string ChatSession::speak(std::vector<int32_t> tokens) {
   std::optional<rollout::FinishReason> finish;
   if (control_.in_terminal) control_.forget_interrupt();  // one from before the answer
   const Stopwatch watch;
-  const rollout::RequestId id = engine_.submit({.tokens = std::move(tokens),
-                                                .sampling = generation_.sampling,
-                                                .row = static_cast<uint32_t>(answered_.size()),
-                                                .adapter = generation_.adapter.version});
+  const rollout::Ticket ticket = engine_.submit({.tokens = std::move(tokens),
+                                                 .sampling = generation_.sampling,
+                                                 .row = static_cast<uint32_t>(answered_.size()),
+                                                 .policy = generation_.adapter.policy()});
   while (!finish) {
     if (control_.in_terminal && control_.forget_interrupt()) {
-      engine_.cancel(id);
+      engine_.cancel(ticket);
       const std::string rest = text.finish();
       *control_.out << control_.shown(rest);
       said += rest;
       break;
     }
     if (control_.interrupted()) throw Cancelled({.what = "interrupted"});
-    const rollout::StepReport& report = engine_.step();
-    for (const rollout::PromptReport& prompt : report.prompts) now.cached_tokens = prompt.cached_tokens;
-    for (const rollout::Output& out : report.outputs) {
-      require_finite(out, "the answer");
+    for (const rollout::Event& event : engine_.wait(rollout::kAtOnce)) {
+      if (const auto* prompt = std::get_if<rollout::PromptDone>(&event.what)) now.cached_tokens = prompt->cached_tokens;
+      const rollout::Token* const out = rollout::token_of(event);
+      if (!out) continue;
+      require_finite(*out, "the answer");
       if (now.tokens++ == 0) now.first_ms = watch.ms();
-      const std::string shown = next_text(text, out);
+      const std::string shown = next_text(text, *out);
       *control_.out << control_.shown(shown) << std::flush;
       said += shown;
-      finish = out.finish;
+      finish = out->finish;
     }
   }
   now.ms = watch.ms();
@@ -239,10 +242,12 @@ void ChatSession::set(const std::string& assignment) {
 }
 
 void ChatSession::adapter(const std::string& path) {
-  if (path == "off")
-    generation_.adapter = {};
-  else if (!path.empty())
-    generation_.adapter = choose_adapter(path, generation_.base, control_);
+  if (!path.empty()) {
+    ChosenAdapter chosen = path == "off" ? ChosenAdapter() : choose_adapter(path, generation_.base, control_);
+    engine_.versions().drop(generation_.adapter.policy());
+    generation_.adapter = std::move(chosen);
+    generation_.adapter.hold_in(engine_);
+  }
   say(adapter_text(generation_.adapter));
 }
 

@@ -5,6 +5,7 @@
 #include "recipes/adapter.h"
 #include "recipes/commands.h"
 #include "recipes/evaluate.h"
+#include "rollout/local/engine.h"
 
 namespace lockstep::recipes {
 
@@ -17,7 +18,7 @@ void run_eval(const EvalOptions& options, const Control& control) {
   if (!options.adapter_path.empty()) {
     const auto adapter =
         std::make_shared<const lora::AdapterVersion>(load_adapter(options.adapter_path, base, control));
-    engine.hold(adapter);
+    engine.versions().hold(adapter);
     policy = adapter->policy;
   }
   const PromptSet prompts = read_prompts({.path = options.prompt_data,

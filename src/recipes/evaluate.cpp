@@ -14,7 +14,7 @@ std::string response_text(const text::Tokenizer& tokenizer, std::span<const int3
   return tokenizer.decode(tokens, true);
 }
 
-EvalResult evaluate(rollout::Engine& engine, const lora::PolicyId& policy, const text::Tokenizer& tokenizer,
+EvalResult evaluate(rollout::Sampler& sampler, const lora::PolicyId& policy, const text::Tokenizer& tokenizer,
                     const EvalRequest& request, RunLog& log, const Control& control) {
   const rollout::GroupParams params{
       .sampling = request.sampling, .n = request.samples, .rollout = std::numeric_limits<uint32_t>::max()};
@@ -22,7 +22,7 @@ EvalResult evaluate(rollout::Engine& engine, const lora::PolicyId& policy, const
     if (control.interrupted()) throw Cancelled({.what = "interrupted during evaluation"});
     log.progress(fmt::format("evaluating {}/{}", done, total));
   };
-  const auto samples = engine.sample(request.prompts->prompts, params, policy, on_progress);
+  const auto samples = rollout::sample_groups(sampler, request.prompts->prompts, params, policy, on_progress);
   EvalResult result;
   for (const rollout::Sample& sample : samples) {
     const auto prompt = static_cast<size_t>(sample.prompt);

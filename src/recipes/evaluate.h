@@ -30,7 +30,7 @@ struct EvalRequest {
 };
 
 // The same request and policy give the same result: counters use rollout 2^32 - 1, which no training rollout has.
-EvalResult evaluate(rollout::Engine& engine, const lora::PolicyId& policy, const text::Tokenizer& tokenizer,
+EvalResult evaluate(rollout::Sampler& sampler, const lora::PolicyId& policy, const text::Tokenizer& tokenizer,
                     const EvalRequest& request, RunLog& log, const Control& control);
 
 // Text a reward sees: special tokens are left out, and so is a last token that ended the sample.

@@ -16,13 +16,14 @@ namespace {
 void generate_one(const GenerateOptions& options, Generation& generation, const Control& control) {
   const PromptRenderer renderer(generation.base.path.string(), options.chat);
   const OrderedJson row = {{"prompt", *options.prompt}};
-  rollout::Request request{.tokens = generation.tokenizer.encode(renderer.render(row, "prompt", "--prompt")),
-                           .sampling = generation.sampling,
-                           .n = options.n,
-                           .adapter = generation.adapter.version};
+  rollout::SampleRequest request{.tokens = generation.tokenizer.encode(renderer.render(row, "prompt", "--prompt")),
+                                 .sampling = generation.sampling,
+                                 .n = options.n,
+                                 .policy = generation.adapter.policy()};
   if (request.tokens.empty()) throw DataError({.what = "empty prompt", .where = "--prompt"});
   rollout::Engine engine(generation.base.model, {.kv_bytes = options.kv_bytes, .tokenizer = &generation.tokenizer},
                          generation.stream);
+  generation.adapter.hold_in(engine);
   std::vector<ChoiceText> texts;
   for (int64_t i = 0; i < options.n; ++i)
     texts.emplace_back(generation.tokenizer, ChoiceText::Options{.stop = generation.sampling.stop});
@@ -30,10 +31,12 @@ void generate_one(const GenerateOptions& options, Generation& generation, const 
   engine.submit(std::move(request));
   while (!engine.idle()) {
     if (control.interrupted()) throw Cancelled({.what = "interrupted"});
-    for (const rollout::Output& out : engine.step().outputs) {
-      require_finite(out, "--prompt");
-      const auto index = static_cast<size_t>(out.index);
-      const std::string text = next_text(texts[index], out);
+    for (const rollout::Event& event : engine.wait(rollout::kAtOnce)) {
+      const rollout::Token* const out = rollout::token_of(event);
+      if (!out) continue;
+      require_finite(*out, "--prompt");
+      const auto index = static_cast<size_t>(out->index);
+      const std::string text = next_text(texts[index], *out);
       if (options.n == 1)
         *control.out << control.shown(text) << std::flush;
       else

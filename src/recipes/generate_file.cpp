@@ -21,7 +21,7 @@ namespace lockstep::recipes {
 
 namespace {
 
-using rollout::Output, rollout::PromptLogprob, rollout::TopLogprob;
+using rollout::PromptLogprob, rollout::TopLogprob;
 
 constexpr std::string_view kResultFields[] = {
     "row",           "index",           "completion",          "tokens",        "logprobs",       "top_logprobs",
@@ -70,6 +70,7 @@ class FileGenerator {
                  .prefix_cache = true},
                 generation.stream),
         log_("", 0, control) {
+    generation_.adapter.hold_in(engine_);
     generation_.sampling.top_logprobs = options.top_logprobs;
     if (std::ranges::count(kResultFields, options.input_key) > 0)
       throw ConfigError({.what = "the results would take the place of the prompt",
@@ -81,15 +82,15 @@ class FileGenerator {
       throw ConfigError({.what = "--output is the input", .where = options.output, .attempt = "another file"});
     output_.emplace(options.output, settings(), options.overwrite);
     if (const std::string reason = output_->unlocked(); !reason.empty())
-      *control.info << fmt::format("note    {} cannot be locked ({}): see that no other run writes it\n", options.output,
-                                   reason);
+      *control.info << fmt::format("note    {} cannot be locked ({}): see that no other run writes it\n",
+                                   options.output, reason);
   }
 
   void run() {
     total_ = data_.size();
     while (fill(), !pending_.empty()) {
       stop_if_interrupted();
-      take(engine_.step());
+      for (const rollout::Event& event : engine_.wait(rollout::kAtOnce)) take(event);
       write_finished();
       show_progress();
     }
@@ -102,11 +103,11 @@ class FileGenerator {
  private:
   OrderedJson settings() const;
   void fill();
-  std::optional<text::Row> next_row(rollout::Request& request);
+  std::optional<text::Row> next_row(rollout::SampleRequest& request);
   bool was_written(const text::Row& row);
   void require_line_of(const text::Row& row, int64_t index, const std::string& line) const;
   void require_end_of_output();
-  void take(const rollout::StepReport& report);
+  void take(const rollout::Event& event);
   void write_finished();
   std::string lines_of(const PendingRow& pending) const;
   void show_progress();
@@ -124,7 +125,7 @@ class FileGenerator {
 
   bool more_rows_ = true;
   std::deque<PendingRow> pending_;  // in the order of the input; lines of the first ones are written first
-  std::map<rollout::RequestId, PendingRow*> in_flight_;
+  std::map<rollout::Ticket, PendingRow*> in_flight_;
   int64_t total_ = 0, found_ = 0, finished_ = 0, new_tokens_ = 0;  // rows of the input, found written, made; tokens
   std::optional<Pace> pace_;
   Stopwatch watch_;
@@ -143,7 +144,8 @@ OrderedJson FileGenerator::settings() const {
   OrderedJson json = {{"command", "generate"}, {"base", base.fingerprint}};
   json["tokenizer"] = digest(fs::read_file(base.path / "tokenizer.json"));
   json["adapter"] = generation_.adapter.version ? OrderedJson(generation_.adapter.digest) : nullptr;
-  json["adapter_version"] = generation_.adapter.version ? OrderedJson(generation_.adapter.version->policy.version) : nullptr;
+  json["adapter_version"] =
+      generation_.adapter.version ? OrderedJson(generation_.adapter.version->policy.version) : nullptr;
   json["input_key"] = options_.input_key;
   json["apply_chat_template"] = options_.chat.apply;
   json["chat_template"] =
@@ -166,7 +168,7 @@ void FileGenerator::fill() {
   const int64_t window = std::max<int64_t>(1, 2 * options_.max_sequences / options_.n);
   while (more_rows_ && static_cast<int64_t>(in_flight_.size()) < window &&
          static_cast<int64_t>(pending_.size()) < kHeldBack * window) {
-    rollout::Request request;
+    rollout::SampleRequest request;
     std::optional<text::Row> row = next_row(request);
     if (!row) {
       more_rows_ = false;
@@ -182,7 +184,7 @@ void FileGenerator::fill() {
 }
 
 // The next good row that the output does not have yet, and what to ask for it.
-std::optional<text::Row> FileGenerator::next_row(rollout::Request& request) {
+std::optional<text::Row> FileGenerator::next_row(rollout::SampleRequest& request) {
   while (std::optional<text::Row> row = data_.next()) {
     const std::string where = data_.where(*row);
     // Rows that were written before are looked at as well: which rows are bad must not depend on an interruption.
@@ -192,7 +194,7 @@ std::optional<text::Row> FileGenerator::next_row(rollout::Request& request) {
                  .n = options_.n,
                  .rollout = static_cast<uint32_t>(row->number >> 32),
                  .row = static_cast<uint32_t>(row->number),
-                 .adapter = generation_.adapter.version,
+                 .policy = generation_.adapter.policy(),
                  .prompt_logprobs = options_.prompt_logprobs};
       const auto at_row = [&](Fault fault) {
         fault.where = where;
@@ -249,24 +251,24 @@ void FileGenerator::require_end_of_output() {
                      .attempt = "another --output, or --overwrite to begin this one anew"});
 }
 
-void FileGenerator::take(const rollout::StepReport& report) {
-  for (const rollout::PromptReport& prompt : report.prompts)
-    in_flight_.at(prompt.request)->prompt = prompt.prompt_logprobs;
-  for (const Output& out : report.outputs) {
-    PendingRow& pending = *in_flight_.at(out.request);
-    require_finite(out, fmt::format("{}, sample {}", data_.where(pending.row), out.index));
-    SampleResult& sample = pending.samples[static_cast<size_t>(out.index)];
-    sample.completion += next_text(sample.text, out);
-    sample.tokens.push_back(out.token);
-    sample.logprobs.push_back(static_cast<double>(out.logprob));
-    if (options_.top_logprobs > 0) sample.top.push_back(logprobs_json(out.top));
-    ++new_tokens_;
-    if (!out.finish) continue;
-    sample.finish = out.finish;
-    if (--pending.unfinished > 0) continue;
-    in_flight_.erase(out.request);
-    ++finished_;
-  }
+void FileGenerator::take(const rollout::Event& event) {
+  if (const auto* prompt = std::get_if<rollout::PromptDone>(&event.what))
+    in_flight_.at(event.ticket)->prompt = prompt->logprobs;
+  const rollout::Token* const out = rollout::token_of(event);
+  if (!out) return;
+  PendingRow& pending = *in_flight_.at(event.ticket);
+  require_finite(*out, fmt::format("{}, sample {}", data_.where(pending.row), out->index));
+  SampleResult& sample = pending.samples[static_cast<size_t>(out->index)];
+  sample.completion += next_text(sample.text, *out);
+  sample.tokens.push_back(out->token);
+  sample.logprobs.push_back(static_cast<double>(out->logprob));
+  if (options_.top_logprobs > 0) sample.top.push_back(logprobs_json(out->top));
+  ++new_tokens_;
+  if (!out->finish) return;
+  sample.finish = out->finish;
+  if (--pending.unfinished > 0) return;
+  in_flight_.erase(event.ticket);
+  ++finished_;
 }
 
 std::string FileGenerator::lines_of(const PendingRow& pending) const {

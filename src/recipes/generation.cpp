@@ -17,9 +17,8 @@ ChosenAdapter choose_adapter(const std::string& path, const Base& base, const Co
   const checkpoint::PeftDirectory directory{fs::Path(path)};
   const CheckedAdapter checked = check_adapter(directory, base);
   const checkpoint::SafetensorsFile weights = directory.read_weights();
-  ChosenAdapter chosen{
-      .version = std::make_shared<const lora::AdapterVersion>(load_adapter(checked, weights, base)),
-      .path = path};
+  ChosenAdapter chosen{.version = std::make_shared<const lora::AdapterVersion>(load_adapter(checked, weights, base)),
+                       .path = path};
   tell_notes(checked.notes, control);
   Sha256 hash;
   hash.update(fs::read_file(directory.path() / "adapter_config.json"));
@@ -29,6 +28,10 @@ ChosenAdapter choose_adapter(const std::string& path, const Base& base, const Co
   return chosen;
 }
 
+void ChosenAdapter::hold_in(rollout::Engine& engine) const {
+  if (version) engine.versions().hold(version);
+}
+
 Generation::Generation(const GenerateOptions& options, const Control& control)
     : stream(stream_options(options.base)),
       base(load_base(options.base, stream, control)),
@@ -36,7 +39,7 @@ Generation::Generation(const GenerateOptions& options, const Control& control)
       adapter(choose_adapter(options.adapter_path, base, control)),
       sampling(resolve_sampling(options.sampling, base, control.info)) {}
 
-std::string next_text(ChoiceText& text, const rollout::Output& out) {
+std::string next_text(ChoiceText& text, const rollout::Token& out) {
   if (out.finish != rollout::FinishReason::stop) {
     std::string shown = text.push(out.token);
     return out.finish ? shown + text.finish() : shown;
@@ -45,7 +48,7 @@ std::string next_text(ChoiceText& text, const rollout::Output& out) {
                             : text.finish_by_text(out.token, static_cast<size_t>(out.stop_index));
 }
 
-void require_finite(const rollout::Output& out, const std::string& where) {
+void require_finite(const rollout::Token& out, const std::string& where) {
   if (out.finish != rollout::FinishReason::error) return;
   throw DataError({.what = out.token < 0 ? "logits are not finite" : "log-probability is not finite",
                    .where = where,

@@ -6,7 +6,7 @@
 
 #include "recipes/base.h"
 #include "recipes/choice_text.h"
-#include "rollout/engine.h"
+#include "rollout/local/engine.h"
 
 namespace lockstep::recipes {
 
@@ -15,6 +15,9 @@ struct ChosenAdapter {
   std::string path;
   std::string digest;  // SHA-256 of its two files; empty: the base
   int64_t rank = 0;    // the largest
+
+  lora::PolicyId policy() const { return version ? version->policy : lora::PolicyId(); }
+  void hold_in(rollout::Engine& engine) const;  // so that requests can name it
 };
 // An empty path chooses the base. Tells control.info the adapter's notes. Throws what load_adapter throws.
 ChosenAdapter choose_adapter(const std::string& path, const Base& base, const Control& control);
@@ -33,9 +36,9 @@ struct Generation {
 };
 
 // What can be shown of a sample after this token (recipes/choice_text.h).
-std::string next_text(ChoiceText& text, const rollout::Output& out);
+std::string next_text(ChoiceText& text, const rollout::Token& out);
 
 // DataError naming `where`: the model or the adapter gave numbers that are none.
-void require_finite(const rollout::Output& out, const std::string& where);
+void require_finite(const rollout::Token& out, const std::string& where);
 
 }  // namespace lockstep::recipes

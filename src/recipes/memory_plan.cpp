@@ -10,7 +10,7 @@
 #include "lora/delta.h"
 #include "model/train_memory.h"
 #include "recipes/steps.h"
-#include "rollout/engine.h"
+#include "rollout/local/engine.h"
 #include "train/gradient_lanes.h"
 
 namespace lockstep::recipes {

@@ -6,7 +6,7 @@
 
 #include "recipes/base.h"
 #include "recipes/chat.h"
-#include "rollout/engine.h"
+#include "rollout/sample_groups.h"
 #include "text/dataset.h"
 
 namespace lockstep::recipes {

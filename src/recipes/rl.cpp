@@ -12,6 +12,7 @@
 #include "recipes/save_directory.h"
 #include "recipes/step_line.h"
 #include "recipes/steps.h"
+#include "rollout/local/engine.h"
 #include "train/advantage.h"
 #include "train/micro_batch.h"
 #include "versions/memory_sink.h"
@@ -151,7 +152,7 @@ class RlRun {
     const Stopwatch rollout_watch;
     const rollout::GroupParams params{
         .sampling = sampling_, .n = options_.n_samples, .rollout = static_cast<uint32_t>(rollout)};
-    const auto samples = engine_.sample(batch, params, actor_, [&](int64_t done, int64_t of) {
+    const auto samples = rollout::sample_groups(engine_, batch, params, actor_, [&](int64_t done, int64_t of) {
       if (control_.interrupted()) throw Cancelled({.what = "interrupted during a rollout"});
       log_.progress(fmt::format("rollout {}/{}: {}/{} samples", rollout + 1, total_, done, of));
     });
@@ -312,7 +313,7 @@ class RlRun {
   TrainingRun run_;
   const int64_t resumed_at_ = run_.iteration();
   rollout::Engine engine_;
-  versions::MemorySink sink_{engine_};
+  versions::MemorySink sink_{engine_.versions()};
   versions::Store store_;
   lora::PolicyId actor_;  // what the next rollout samples with
   RunLog log_;

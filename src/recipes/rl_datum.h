@@ -1,7 +1,7 @@
 // A sample of the engine as a row of the trainer.
 #pragma once
 
-#include "rollout/engine.h"
+#include "rollout/sample_groups.h"
 #include "train/datum.h"
 
 namespace lockstep::recipes {

@@ -29,8 +29,8 @@ Serving::Id Serving::Impl::submit(GenerationRequest request, OnUpdate on_update)
   if (broken) throw gpu_lost();
   if (draining) throw Draining({.what = "the server is shutting down"});
   Tracked added{.on_update = std::move(on_update)};
-  if (request.held_adapter)
-    added.adapter = std::move(request.held_adapter);
+  if (request.pinned_adapter)
+    added.adapter = std::move(request.pinned_adapter);
   else if (!request.adapter.empty())
     added.adapter = adapters.get(request.adapter, request.adapter_version);
   check(request);

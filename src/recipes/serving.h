@@ -16,7 +16,7 @@
 #include "recipes/adapter_registry.h"
 #include "recipes/base.h"
 #include "recipes/serving_metrics.h"
-#include "rollout/engine.h"
+#include "rollout/local/engine.h"
 
 namespace lockstep::recipes {
 
@@ -41,7 +41,7 @@ struct GenerationRequest {
   std::optional<int64_t> prompt_logprobs;  // also of the prompt's tokens, each with this many most likely ones
   std::string adapter;                     // name; empty: the base
   std::optional<int64_t> adapter_version;  // pinned; default: the newest
-  AdapterRegistry::Version held_adapter;   // already got for `adapter`: goes before adapter_version
+  AdapterRegistry::Pinned pinned_adapter;  // already got for `adapter`: goes before adapter_version
   bool follow_adapter = false;             // switch to a newer version of the name at the next token
 };
 
@@ -100,8 +100,8 @@ class Serving {
   // Drops the keys of all requests, which are computed again, and the prefix cache, between two steps. Requests go on
   // and a pause stays what it is.
   void reset_cache();
-  void drain();        // from now on submit() throws Draining
-  bool idle() const;   // nothing in flight
+  void drain();       // from now on submit() throws Draining
+  bool idle() const;  // nothing in flight
   // False once the GPU is lost (an error that every further call repeats): requests are answered with that DeviceError.
   // Any other error of a step ends the requests that were in it, each with that error, and later ones are served.
   bool healthy() const;

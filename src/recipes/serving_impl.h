@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "recipes/serving.h"
+#include "versions/memory_sink.h"
 
 namespace lockstep::recipes {
 
@@ -20,7 +21,7 @@ struct Tracked {
   Serving::Id id = 0;
   Serving::OnUpdate on_update;
   GenerationRequest request;
-  std::shared_ptr<const lora::AdapterVersion> adapter;
+  AdapterRegistry::Pinned adapter;  // until the engine keeps it; empty: the base
   Clock::time_point submitted = Clock::now(), started = {}, first_token = {}, last_token = {};
   int64_t unfinished = 0, tokens = 0;
   bool has_started = false, has_token = false, has_update = false;
@@ -35,8 +36,9 @@ inline DeviceError gpu_lost() {
 struct Serving::Impl {
   const Base& base;
   const ServingOptions options;
-  AdapterRegistry adapters;
   rollout::Engine engine;
+  versions::MemorySink sink{engine.versions()};
+  AdapterRegistry adapters;
 
   mutable std::mutex mutex;  // of what follows, up to the thread's own
   std::condition_variable wake;
@@ -55,14 +57,16 @@ struct Serving::Impl {
   Clock::time_point last_snapshot = {};
 
   // The thread's own.
-  std::unordered_map<rollout::RequestId, Tracked> tracked;
-  std::unordered_map<Id, rollout::RequestId> engine_ids;
-  std::vector<rollout::RequestId> touched;
-  int64_t seen_changes = 0;
+  std::unordered_map<rollout::Ticket, Tracked> tracked;
+  std::unordered_map<Id, rollout::Ticket> tickets;
+  std::vector<rollout::Ticket> touched;
   std::thread thread;
 
   Impl(const Base& b, ServingOptions o)
-      : base(b), options(std::move(o)), adapters(b, options.adapters), engine(b.model, options.engine, *b.stream) {
+      : base(b),
+        options(std::move(o)),
+        engine(b.model, options.engine, *b.stream),
+        adapters(b, options.adapters, sink) {
     thread = std::thread([this] { run(); });
   }
 
@@ -91,17 +95,18 @@ struct Serving::Impl {
   bool may_start() const { return !is_pausing && !inbox.empty(); }
   void start(Tracked request);
   void step();
-  void follow_adapters();
-  void deliver(const rollout::StepReport& report);
-  void deliver_token(const rollout::Output& out, Clock::time_point now);
+  void deliver(std::span<const rollout::Event> events);
+  void deliver_started(Tracked& request, Clock::time_point now);
+  void deliver_prompt(Tracked& request, const rollout::PromptDone& prompt);
+  void deliver_token(Tracked& request, const rollout::Token& token, Clock::time_point now);
   void finish_sample(Tracked& request, rollout::FinishReason reason);
   void send(Tracked& request);
   void end(Tracked& request, const std::string& reason);
-  void abort(rollout::RequestId id);
+  void abort(rollout::Ticket ticket);
   void abort_id(Id id);
   int64_t abort_started();
   int64_t abort_all();
-  void fail_all(const Fault& fault);
+  Tracked taken(rollout::Ticket ticket);
   void snapshot(bool now);
 };
 

@@ -17,6 +17,18 @@ Fault no_memory() {
   return {.what = "the system has no memory for this request", .attempt = "again later"};
 }
 
+Fault fault_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& known) {
+    return known.fault();
+  } catch (const std::bad_alloc&) {
+    return no_memory();
+  } catch (const std::exception& other) {
+    return {.what = other.what()};
+  }
+}
+
 }  // namespace
 
 void Serving::Impl::run() {
@@ -58,16 +70,16 @@ void Serving::Impl::start(Tracked request) {
   const GenerationRequest& asked = request.request;
   try {
     if (broken) throw gpu_lost();
-    // follow_adapters() has seen the loads that this request waited through.
-    if (asked.follow_adapter)
-      if (AdapterRegistry::Version newest = adapters.newest(asked.adapter)) request.adapter = std::move(newest);
-    const rollout::RequestId id = engine.submit({.tokens = asked.tokens,
-                                                 .sampling = asked.sampling,
-                                                 .n = asked.n,
-                                                 .adapter = request.adapter,
-                                                 .prompt_logprobs = asked.prompt_logprobs});
-    engine_ids.emplace(request.id, id);
-    tracked.emplace(id, std::move(request));
+    const rollout::Ticket ticket =
+        engine.submit({.tokens = asked.tokens,
+                       .sampling = asked.sampling,
+                       .n = asked.n,
+                       .policy = request.adapter ? request.adapter->version()->policy : lora::PolicyId(),
+                       .follow = asked.follow_adapter,
+                       .prompt_logprobs = asked.prompt_logprobs});
+    request.adapter.reset();
+    tickets.emplace(request.id, ticket);
+    tracked.emplace(ticket, std::move(request));
   } catch (const Error& error) {
     request.update.error = error.fault();
     end(request, "error");
@@ -79,84 +91,64 @@ void Serving::Impl::start(Tracked request) {
 
 void Serving::Impl::step() {
   const Clock::time_point begin = Clock::now();
-  try {
-    follow_adapters();
-    const rollout::StepReport& report = engine.step();
-    deliver(report);
+  deliver(engine.wait(rollout::kAtOnce));
+  {
     const std::lock_guard lock(metrics_mutex);
     metrics.engine_seconds += seconds(Clock::now() - begin);
-  } catch (const Error& error) {
-    fail_all(error.fault());
-  } catch (const std::bad_alloc&) {
-    fail_all(no_memory());
-  } catch (const std::exception& error) {
-    fail_all({.what = error.what()});
   }
   snapshot(false);
 }
 
-void Serving::Impl::follow_adapters() {
-  const int64_t changes = adapters.changes();
-  if (changes == std::exchange(seen_changes, changes)) return;
-  for (auto& [id, request] : tracked) {
-    if (!request.request.follow_adapter || request.request.adapter.empty()) continue;
-    const AdapterRegistry::Version newest = adapters.newest(request.request.adapter);
-    if (!newest || newest == request.adapter) continue;
-    request.adapter = newest;
-    engine.switch_adapter(id, newest);
-  }
-}
-
-void Serving::Impl::deliver(const rollout::StepReport& report) {
+void Serving::Impl::deliver(std::span<const rollout::Event> events) {
   const Clock::time_point now = Clock::now();
   touched.clear();
-  const auto touch = [&](rollout::RequestId id) -> Tracked& {
-    Tracked& request = tracked.at(id);
-    if (!std::exchange(request.has_update, true)) touched.push_back(id);
-    return request;
-  };
   {
     const std::lock_guard lock(metrics_mutex);
-    for (const rollout::RequestId id : report.started) {
-      Tracked& request = tracked.at(id);
-      request.has_started = true;
-      request.started = now;
-      queued -= request.request.n;
-      metrics.request_queue_time.add(seconds(now - request.submitted));
-    }
-    for (const rollout::PromptReport& prompt : report.prompts) {
-      Tracked& request = touch(prompt.request);
-      request.update.cached_tokens = prompt.cached_tokens;
-      request.update.prompt_logprobs = prompt.prompt_logprobs;
-      metrics.prompt_tokens += static_cast<int64_t>(request.request.tokens.size());
-      metrics.request_prompt_tokens.add(static_cast<double>(request.request.tokens.size()));
-    }
-    for (const rollout::Output& out : report.outputs) {
-      touch(out.request);
-      deliver_token(out, now);
-    }
-    metrics.iteration_tokens.add(static_cast<double>(report.outputs.size()));
-  }
-  for (const rollout::RequestId id : touched)
-    if (const auto found = tracked.find(id); found != tracked.end()) {
-      Tracked& request = found->second;
-      request.has_update = false;
-      if (request.update.error) {
-        abort(id);
+    int64_t made = 0;
+    for (const rollout::Event& event : events) {
+      Tracked& request = tracked.at(event.ticket);
+      if (std::holds_alternative<rollout::Started>(event.what)) {
+        deliver_started(request, now);
         continue;
       }
-      send(request);
-      if (request.unfinished == 0) {
-        engine_ids.erase(request.id);
-        tracked.erase(found);
-      }
+      if (!std::exchange(request.has_update, true)) touched.push_back(event.ticket);
+      if (const auto* prompt = std::get_if<rollout::PromptDone>(&event.what)) deliver_prompt(request, *prompt);
+      if (const auto* failed = std::get_if<rollout::Failed>(&event.what))
+        request.update.error = fault_of(failed->error);
+      if (const auto* token = std::get_if<rollout::Token>(&event.what)) ++made, deliver_token(request, *token, now);
     }
+    metrics.iteration_tokens.add(static_cast<double>(made));
+  }
+  broken = !engine.usable();
+  for (const rollout::Ticket ticket : touched) {
+    Tracked& request = tracked.at(ticket);
+    request.has_update = false;
+    if (request.update.error) {
+      abort(ticket);
+      continue;
+    }
+    send(request);
+    if (request.unfinished == 0) taken(ticket);
+  }
 }
 
-// Under the lock of the metrics.
-void Serving::Impl::deliver_token(const rollout::Output& out, Clock::time_point now) {
-  Tracked& request = tracked.at(out.request);
-  if (out.finish == rollout::FinishReason::error) {
+// What follows is under the lock of the metrics.
+void Serving::Impl::deliver_started(Tracked& request, Clock::time_point now) {
+  request.has_started = true;
+  request.started = now;
+  queued -= request.request.n;
+  metrics.request_queue_time.add(seconds(now - request.submitted));
+}
+
+void Serving::Impl::deliver_prompt(Tracked& request, const rollout::PromptDone& prompt) {
+  request.update.cached_tokens = prompt.cached_tokens;
+  request.update.prompt_logprobs = prompt.logprobs;
+  metrics.prompt_tokens += static_cast<int64_t>(request.request.tokens.size());
+  metrics.request_prompt_tokens.add(static_cast<double>(request.request.tokens.size()));
+}
+
+void Serving::Impl::deliver_token(Tracked& request, const rollout::Token& token, Clock::time_point now) {
+  if (token.finish == rollout::FinishReason::error) {
     request.update.error = Fault{.what = "logits are not finite",
                                  .where = request.request.adapter,
                                  .attempt = "check the adapter: a diverged training run leaves such weights"};
@@ -172,14 +164,14 @@ void Serving::Impl::deliver_token(const rollout::Output& out, Clock::time_point 
   request.last_token = now;
   ++request.tokens;
   ++metrics.generation_tokens;
-  request.update.tokens.push_back({.index = out.index,
-                                   .token = out.token,
-                                   .logprob = out.logprob,
-                                   .version = out.version,
-                                   .top = out.top,
-                                   .finish = out.finish,
-                                   .stop_index = out.stop_index});
-  if (out.finish) finish_sample(request, *out.finish);
+  request.update.tokens.push_back({.index = token.index,
+                                   .token = token.token,
+                                   .logprob = token.logprob,
+                                   .version = token.version,
+                                   .top = token.top,
+                                   .finish = token.finish,
+                                   .stop_index = token.stop_index});
+  if (token.finish) finish_sample(request, *token.finish);
 }
 
 void Serving::Impl::finish_sample(Tracked& request, rollout::FinishReason reason) {
@@ -209,17 +201,22 @@ void Serving::Impl::end(Tracked& request, const std::string& reason) {
   send(request);
 }
 
-void Serving::Impl::abort(rollout::RequestId id) {
-  const auto found = tracked.find(id);
-  engine.cancel(id);
+Tracked Serving::Impl::taken(rollout::Ticket ticket) {
+  const auto found = tracked.find(ticket);
   Tracked request = std::move(found->second);
   tracked.erase(found);
-  engine_ids.erase(request.id);
+  tickets.erase(request.id);
+  return request;
+}
+
+void Serving::Impl::abort(rollout::Ticket ticket) {
+  engine.cancel(ticket);
+  Tracked request = taken(ticket);
   end(request, request.update.error ? "error" : "abort");
 }
 
 void Serving::Impl::abort_id(Id id) {
-  if (const auto found = engine_ids.find(id); found != engine_ids.end()) return abort(found->second);
+  if (const auto found = tickets.find(id); found != tickets.end()) return abort(found->second);
   std::deque<Tracked> kept;
   {
     const std::lock_guard lock(mutex);
@@ -243,18 +240,11 @@ int64_t Serving::Impl::abort_all() {
 }
 
 int64_t Serving::Impl::abort_started() {
-  std::vector<rollout::RequestId> ids;
-  for (const auto& [id, request] : tracked) ids.push_back(id);
-  std::ranges::sort(ids);
-  for (const rollout::RequestId id : ids) abort(id);
-  return static_cast<int64_t>(ids.size());
-}
-
-// A step has failed. Those who were in it get its error; others are served as long as the GPU answers.
-void Serving::Impl::fail_all(const Fault& fault) {
-  broken = !engine.usable();
-  for (auto& [id, request] : tracked) request.update.error = fault;
-  abort_started();
+  std::vector<rollout::Ticket> started;
+  for (const auto& [ticket, request] : tracked) started.push_back(ticket);
+  std::ranges::sort(started);
+  for (const rollout::Ticket ticket : started) abort(ticket);
+  return static_cast<int64_t>(started.size());
 }
 
 // What the thread alone can see of the engine, for metrics(); at most ten times a second.
@@ -264,7 +254,7 @@ void Serving::Impl::snapshot(bool at_once) {
   if (!at_once && now - last_snapshot < kEvery) return;
   last_snapshot = now;
   std::set<std::string> running, waiting;
-  for (const auto& [id, request] : tracked)
+  for (const auto& [ticket, request] : tracked)
     if (!request.request.adapter.empty()) (request.has_started ? running : waiting).insert(request.request.adapter);
   const rollout::EngineLoad load = engine.load();
   const rollout::EngineStats& stats = engine.stats();

@@ -1,10 +1,4 @@
-// rollout: generation with the newest adapter: sequences, blocks, scheduling, sampling.
-//
-//   includes    core, kernels, lora, model, parallel, text (stop strings); never train
-//   memory      the Engine owns its KV pool; adapter versions are shared immutable buffers
-//   threads     one Engine is driven by one thread; its ops run on its Stream
-//
-// This header: what to generate.
+// How tokens are drawn: the parameters of a request.
 #pragma once
 
 #include <cstdint>

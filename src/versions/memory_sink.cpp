@@ -5,13 +5,13 @@
 namespace lockstep::versions {
 
 void MemorySink::stage(const Version& version) {
-  engine_.check(*version);
+  versions_.check(*version);
   staged_.push_back(version);
 }
 
 void MemorySink::commit(const lora::PolicyId& policy) {
   const auto found = std::ranges::find(staged_, policy, [](const Version& version) { return version->policy; });
-  engine_.hold(*found);
+  versions_.hold(*found);
   staged_.erase(found);
 }
 
@@ -20,11 +20,11 @@ void MemorySink::abort(const lora::PolicyId& policy) noexcept {
 }
 
 void MemorySink::drop(const lora::PolicyId& policy) noexcept {
-  engine_.drop(policy);
+  versions_.drop(policy);
 }
 
 std::vector<lora::PolicyId> MemorySink::held() const {
-  return engine_.held();
+  return versions_.ids();
 }
 
 }  // namespace lockstep::versions

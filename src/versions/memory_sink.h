@@ -1,23 +1,23 @@
 // Versions for an engine of this process: staging checks, committing is a pointer.
 #pragma once
 
-#include "rollout/engine.h"
+#include "rollout/local/held_versions.h"
 #include "versions/sink.h"
 
 namespace lockstep::versions {
 
 class MemorySink final : public VersionSink {
  public:
-  explicit MemorySink(rollout::Engine& engine) : engine_(engine) {}  // outlives the sink
+  explicit MemorySink(rollout::HeldVersions& versions) : versions_(versions) {}  // of an engine that outlives the sink
 
-  void stage(const Version& version) override;  // ConfigError, ShapeError, DeviceError as Engine::check
+  void stage(const Version& version) override;  // ConfigError, ShapeError, DeviceError as HeldVersions::check
   void commit(const lora::PolicyId& policy) override;
   void abort(const lora::PolicyId& policy) noexcept override;
   void drop(const lora::PolicyId& policy) noexcept override;
   std::vector<lora::PolicyId> held() const override;
 
  private:
-  rollout::Engine& engine_;
+  rollout::HeldVersions& versions_;
   std::vector<Version> staged_;
 };
 

@@ -63,7 +63,7 @@ class Session {
          {rollout::EngineOptions{}, rollout::EngineOptions{.max_sequences = 64, .max_batch_tokens = 96},
           rollout::EngineOptions{.kv_bytes = 400 * block_bytes}}) {
       engines_.push_back(std::make_unique<rollout::Engine>(model_, options, stream));
-      sinks_.push_back(std::make_unique<versions::MemorySink>(*engines_.back()));
+      sinks_.push_back(std::make_unique<versions::MemorySink>(engines_.back()->versions()));
       store_.add(*sinks_.back());
     }
   }
@@ -71,13 +71,16 @@ class Session {
   // Samples, compares, trains on what was sampled.
   void round(uint32_t number) {
     train::Trainer& trainer = *trainers_[number % trainers_.size()];
-    const versions::PublishReport published = store_.publish(std::to_string(number % trainers_.size()), trainer.adapter());
+    const versions::PublishReport published =
+        store_.publish(std::to_string(number % trainers_.size()), trainer.adapter());
     EXPECT_EQ(published.bytes_copied, 0);
     const std::vector<rollout::Prompt> prompts = prompts_of(number);
     const rollout::GroupParams params = params_of(number);
-    const std::vector<rollout::Sample> samples = engines_[0]->sample(prompts, params, published.policy);
+    const std::vector<rollout::Sample> samples =
+        rollout::sample_groups(*engines_[0], prompts, params, published.policy);
     for (size_t e = 1; e < engines_.size(); ++e)
-      expect_same(engines_[e]->sample(prompts, params, published.policy), samples, "engine " + std::to_string(e));
+      expect_same(rollout::sample_groups(*engines_[e], prompts, params, published.policy), samples,
+                  "engine " + std::to_string(e));
     for (const auto& engine : engines_) engine->release_memory();
 
     std::vector<train::Datum> datums;

@@ -52,7 +52,7 @@ TEST_P(OneForward, TheTrainerFindsTheEnginesBits) {
   // Blocks of 16 positions: the longest sequence needs 40 + 55 of them, all there are, so the others must make room.
   const int64_t block_bytes = config_.layers * model_->kv_layer_elements() * static_cast<int64_t>(sizeof(float));
   rollout::Engine engine(model_, {.kv_bytes = 6 * block_bytes, .max_batch_tokens = 60, .tokenizer = &words}, stream_);
-  engine.hold(std::make_shared<const lora::AdapterVersion>(adapter_));
+  engine.versions().hold(std::make_shared<const lora::AdapterVersion>(adapter_));
   // "Ab" ends a sample between two tokens, wherever one that ends in A is followed by one of 10 to 19.
   const rollout::GroupParams params{.sampling = {.temperature = kTemperature,
                                                  .top_p = 0.9f,
@@ -63,7 +63,7 @@ TEST_P(OneForward, TheTrainerFindsTheEnginesBits) {
                                                  .logprob_temperature = kTemperature},
                                     .n = 3,
                                     .rollout = 4};
-  const std::vector<rollout::Sample> samples = engine.sample(prompts, params, adapter_.policy);
+  const std::vector<rollout::Sample> samples = sample_groups(engine, prompts, params, adapter_.policy);
 
   // All of it happened at once.
   EXPECT_GT(engine.stats().preemptions, 0);

@@ -203,7 +203,7 @@ TEST_F(ServingTest, AVersionThatIsHeldCanBeAskedFor) {
   serving.adapters().load({.name = "a", .path = first_, .version = 1});
   const std::vector<int32_t> wanted = ask(request(1, 8, "a"));
   GenerationRequest held = request(1, 8, "a");
-  held.held_adapter = serving.adapters().get("a", std::nullopt);
+  held.pinned_adapter = serving.adapters().get("a", std::nullopt);
   serving.adapters().load({.name = "a", .path = second_, .in_place = true, .version = 2});
   Answer answer;
   serving.submit(held, answer.sink());

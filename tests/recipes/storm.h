@@ -194,6 +194,10 @@ class Storm {
     }
   }
 
+  bool is_loaded(const std::string& name) {
+    return std::ranges::count(serving_.adapters().list(), name, &AdapterInfo::name) > 0;
+  }
+
   void be_loader(int number) {
     std::mt19937 random(static_cast<uint32_t>(200 + number));
     std::vector<bool> loaded(kNamesEach);
@@ -207,7 +211,7 @@ class Storm {
         load(name, static_cast<int>(random() % kContents));
         ++loads_;
       }
-      loaded[which] = serving_.adapters().newest(name) != nullptr;
+      loaded[which] = is_loaded(name);
     }
   }
 

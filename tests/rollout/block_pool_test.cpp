@@ -1,4 +1,4 @@
-#include "rollout/block_pool.h"
+#include "rollout/local/block_pool.h"
 
 #include <gtest/gtest.h>
 

@@ -22,7 +22,8 @@ class DecodeLoopCuda : public testing::OnGpu<> {
   }
   std::vector<Sample> sample(Engine& engine, uint32_t number) {
     const std::vector<Prompt> prompts = random_prompts({3, 20, 41, 90}, config_.vocab_size, number);
-    return engine.sample(prompts, {.sampling = {.temperature = 0.8f, .max_tokens = 40, .seed = number}, .n = 2}, actor(3));
+    return sample_groups(engine, prompts, {.sampling = {.temperature = 0.8f, .max_tokens = 40, .seed = number}, .n = 2},
+                         actor(3));
   }
 
   model::ModelConfig config_ = qwen3_config();

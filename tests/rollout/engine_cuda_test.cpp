@@ -56,7 +56,7 @@ class EngineCuda : public testing::OnGpu<::testing::TestWithParam<Shape>> {
   Run run(EngineOptions options = {}, const lora::PolicyId& policy = actor(3)) {
     Engine engine(model_, options, gpu());
     hold(engine, adapter_);
-    Run result{engine.sample(prompts_, params_, policy), engine.stats()};
+    Run result{sample_groups(engine, prompts_, params_, policy), engine.stats()};
     EXPECT_EQ(engine.kv_bytes_in_use(), 0);
     return result;
   }
@@ -105,7 +105,7 @@ TEST_P(EngineCuda, NoScheduleChangesABit) {
   Engine engine(model_, {}, gpu());
   hold(engine, adapter_);
   for (size_t p = 0; p < prompts_.size(); ++p)
-    for (Sample& sample : engine.sample(std::span(prompts_).subspan(p, 1), params_, actor(3))) {
+    for (Sample& sample : sample_groups(engine, std::span(prompts_).subspan(p, 1), params_, actor(3))) {
       sample.prompt = static_cast<int64_t>(p);
       apart.push_back(std::move(sample));
     }
@@ -224,12 +224,12 @@ TEST_P(EngineCuda, AVersionIsReadWithItsOwnLayout) {
     Engine fresh(model_, {}, gpu());
     hold(fresh, adapter);
     hold(reused, adapter);
-    const std::vector<Sample> samples = reused.sample(prompts_, params_, actor(version));
-    expect_same(samples, fresh.sample(prompts_, params_, actor(version)), "rank " + std::to_string(rank));
+    const std::vector<Sample> samples = sample_groups(reused, prompts_, params_, actor(version));
+    expect_same(samples, sample_groups(fresh, prompts_, params_, actor(version)), "rank " + std::to_string(rank));
     for (const Sample& sample : samples)
       ASSERT_EQ(sample.logprobs,
                 trainer_logprobs(*model_, prompts_[static_cast<size_t>(sample.prompt)], sample, &adapter, 0.8f, gpu()));
-    reused.drop(actor(version++));
+    reused.versions().drop(actor(version++));
     reused.release_memory();
   }
 }
@@ -239,9 +239,10 @@ TEST_P(EngineCuda, SeveralAdaptersOnOneBase) {
   Engine engine(model_, {}, gpu());
   hold(engine, adapter_);
   hold(engine, other);
-  const auto first = engine.sample(prompts_, params_, actor(3)), second = engine.sample(prompts_, params_, actor(4));
-  const auto base = engine.sample(prompts_, params_, kBasePolicy);
-  expect_same(engine.sample(prompts_, params_, actor(3)), first, "after another adapter");
+  const auto first = sample_groups(engine, prompts_, params_, actor(3)),
+             second = sample_groups(engine, prompts_, params_, actor(4));
+  const auto base = sample_groups(engine, prompts_, params_, kBasePolicy);
+  expect_same(sample_groups(engine, prompts_, params_, actor(3)), first, "after another adapter");
   for (size_t i = 0; i < first.size(); ++i) {
     const Prompt& prompt = prompts_[static_cast<size_t>(first[i].prompt)];
     EXPECT_EQ(second[i].logprobs, trainer_logprobs(*model_, prompt, second[i], &other, 0.8f, gpu()));
@@ -254,20 +255,20 @@ TEST_P(EngineCuda, SeveralAdaptersOnOneBase) {
 TEST_P(EngineCuda, CancelAndReleaseLeaveTheEngineUsable) {
   Engine engine(model_, {}, gpu());
   hold(engine, adapter_);
-  const auto wanted = engine.sample(prompts_, params_, actor(3));
+  const auto wanted = sample_groups(engine, prompts_, params_, actor(3));
   int calls = 0;
-  EXPECT_THROW(engine.sample(prompts_, params_, actor(3),
+  EXPECT_THROW(sample_groups(engine, prompts_, params_, actor(3),
                              [&](int64_t, int64_t) {
                                if (++calls == 3) throw Cancelled({.what = "enough"});
                              }),
                Cancelled);
   EXPECT_EQ(engine.kv_bytes_in_use(), 0);
-  expect_same(engine.sample(prompts_, params_, actor(3)), wanted, "after a cancelled call");
+  expect_same(sample_groups(engine, prompts_, params_, actor(3)), wanted, "after a cancelled call");
   engine.release_memory();
   const int64_t before = live_bytes(gpu().device());
-  expect_same(engine.sample(prompts_, params_, actor(3)), wanted, "after its memory was released");
+  expect_same(sample_groups(engine, prompts_, params_, actor(3)), wanted, "after its memory was released");
   const int64_t warm = live_bytes(gpu().device());
-  for (int i = 0; i < 3; ++i) engine.sample(prompts_, params_, actor(3));
+  for (int i = 0; i < 3; ++i) sample_groups(engine, prompts_, params_, actor(3));
   EXPECT_EQ(live_bytes(gpu().device()), warm) << "a rollout of the same size needs nothing new";
   engine.release_memory();
   EXPECT_EQ(live_bytes(gpu().device()), before);
@@ -285,9 +286,9 @@ TEST_P(EngineCuda, AnAdapterThatDivergedIsADataError) {
     Engine engine(model_, {}, gpu());
     hold(engine, placed(broken, gpu()));
     hold(engine, adapter_);
-    EXPECT_THROW(engine.sample(prompts_, params_, actor(0)), DataError);
+    EXPECT_THROW(sample_groups(engine, prompts_, params_, actor(0)), DataError);
     EXPECT_EQ(engine.kv_bytes_in_use(), 0);
-    expect_same(engine.sample(prompts_, params_, actor(3)), wanted, "after it");
+    expect_same(sample_groups(engine, prompts_, params_, actor(3)), wanted, "after it");
   }
 }
 
@@ -295,24 +296,24 @@ TEST_P(EngineCuda, AnAdapterInHostMemoryIsRefused) {
   if (gpu().device() == Device::cpu) GTEST_SKIP() << "the same memory";
   Engine engine(model_, {}, gpu());
   EXPECT_THROW(hold(engine, random_adapter(config_, 0, 1)), DeviceError);
-  EXPECT_TRUE(engine.held().empty());
+  EXPECT_TRUE(engine.versions().ids().empty());
 }
 
 TEST_P(EngineCuda, OutOfDeviceMemoryIsAResourceErrorAndLosesNothing) {
   if (gpu().device() == Device::cpu) GTEST_SKIP() << "the host's memory is not ours to take";
   Engine engine(model_, {}, gpu());
   hold(engine, adapter_);
-  const auto wanted = engine.sample(prompts_, params_, actor(3));
+  const auto wanted = sample_groups(engine, prompts_, params_, actor(3));
   engine.release_memory();
   {
     const Ballast ballast(int64_t{96} << 20);  // a slab of KV memory is 256 MiB
-    EXPECT_THROW(engine.sample(prompts_, params_, actor(3)), ResourceError);
+    EXPECT_THROW(sample_groups(engine, prompts_, params_, actor(3)), ResourceError);
     EXPECT_EQ(engine.kv_bytes_in_use(), 0);
-    EXPECT_EQ(engine.held(), std::vector{actor(3)});
+    EXPECT_EQ(engine.versions().ids(), std::vector{actor(3)});
   }
-  expect_same(engine.sample(prompts_, params_, actor(3)), wanted, "with the memory back");
+  expect_same(sample_groups(engine, prompts_, params_, actor(3)), wanted, "with the memory back");
   Engine small(model_, {.kv_bytes = 30 * block_bytes()}, gpu());
-  EXPECT_THROW(small.sample(prompts_, params_, kBasePolicy), ResourceError) << "one sequence does not fit";
+  EXPECT_THROW(sample_groups(small, prompts_, params_, kBasePolicy), ResourceError) << "one sequence does not fit";
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, EngineCuda, ::testing::ValuesIn(kShapes),
@@ -363,22 +364,23 @@ class BrokenTokensCuda : public testing::OnGpu<> {
 TEST_F(BrokenTokensCuda, WhatARowDoesAfterItsEndTouchesNobody) {
   for (int32_t token = kFirstBroken; token < kVocab; ++token) params_.sampling.stop_token_ids.push_back(token);
   Engine sound(sound_, {}, gpu());
-  const auto wanted = sound.sample(prompts_, params_, kBasePolicy);
+  const auto wanted = sample_groups(sound, prompts_, params_, kBasePolicy);
   EXPECT_TRUE(
       std::any_of(wanted.begin(), wanted.end(), [](const Sample& s) { return s.finish == FinishReason::stop; }));
   for (const int64_t sequences : {256, 5, 1}) {
     Engine engine(broken_, {.max_sequences = sequences}, gpu());
     for (int i = 0; i < 3; ++i)
-      expect_same(engine.sample(prompts_, params_, kBasePolicy), wanted, std::to_string(sequences) + " at once");
+      expect_same(sample_groups(engine, prompts_, params_, kBasePolicy), wanted,
+                  std::to_string(sequences) + " at once");
   }
 }
 
 TEST_F(BrokenTokensCuda, LogitsThatAreNotFiniteInABurstAreADataError) {
   Engine engine(broken_, {}, gpu());
-  EXPECT_THROW(engine.sample(prompts_, params_, kBasePolicy), DataError);
+  EXPECT_THROW(sample_groups(engine, prompts_, params_, kBasePolicy), DataError);
   EXPECT_EQ(engine.kv_bytes_in_use(), 0);
   params_.sampling.max_tokens = 1;
-  EXPECT_EQ(engine.sample(prompts_, params_, kBasePolicy).size(), 20u) << "still usable";
+  EXPECT_EQ(sample_groups(engine, prompts_, params_, kBasePolicy).size(), 20u) << "still usable";
 }
 
 }  // namespace

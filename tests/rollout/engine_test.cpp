@@ -1,4 +1,4 @@
-#include "rollout/engine.h"
+#include "rollout/local/engine.h"
 
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ class EngineTest : public testing::Test {
 };
 
 TEST_F(EngineTest, ResultsAreOrderedAndComplete) {
-  const auto samples = engine_.sample(prompts_, params_, kBasePolicy);
+  const auto samples = sample_groups(engine_, prompts_, params_, kBasePolicy);
   ASSERT_EQ(samples.size(), 4u);
   for (size_t i = 0; i < 4; ++i) {
     EXPECT_EQ(samples[i].prompt, static_cast<int64_t>(i / 2));
@@ -36,11 +36,11 @@ TEST_F(EngineTest, ResultsAreOrderedAndComplete) {
   EXPECT_NE(samples[0].tokens, samples[1].tokens);
   EXPECT_EQ(engine_.stats().prefill_tokens, 27);
   EXPECT_EQ(engine_.stats().decode_tokens, 4 * 11);
-  EXPECT_TRUE(engine_.sample({}, params_, kBasePolicy).empty());
+  EXPECT_TRUE(sample_groups(engine_, {}, params_, kBasePolicy).empty());
 }
 
 TEST_F(EngineTest, RolloutRowAndSeedChangeTheSample) {
-  const auto tokens = [&] { return engine_.sample(prompts_, params_, kBasePolicy)[0].tokens; };
+  const auto tokens = [&] { return sample_groups(engine_, prompts_, params_, kBasePolicy)[0].tokens; };
   const auto first = tokens();
   EXPECT_EQ(tokens(), first);
   params_.rollout = 1;
@@ -57,9 +57,9 @@ TEST_F(EngineTest, RolloutRowAndSeedChangeTheSample) {
 TEST_F(EngineTest, ARowAskedForTwiceGoesOnCounting) {
   prompts_ = {prompts_[0], prompts_[0]};
   prompts_[1].first_sample = 2;
-  const auto twice = engine_.sample(prompts_, params_, kBasePolicy);
+  const auto twice = sample_groups(engine_, prompts_, params_, kBasePolicy);
   params_.n = 4;
-  const auto once = engine_.sample(std::span(prompts_).first(1), params_, kBasePolicy);
+  const auto once = sample_groups(engine_, std::span(prompts_).first(1), params_, kBasePolicy);
   ASSERT_EQ(twice.size(), once.size());
   for (size_t i = 0; i < once.size(); ++i) {
     EXPECT_EQ(twice[i].tokens, once[i].tokens) << i;
@@ -68,14 +68,14 @@ TEST_F(EngineTest, ARowAskedForTwiceGoesOnCounting) {
   EXPECT_EQ(twice[2].index, 0) << "the index counts within the call";
   for (const int64_t bad : {int64_t{-1}, (int64_t{1} << 32) - 3}) {
     prompts_[1].first_sample = bad;
-    EXPECT_THROW(engine_.sample(prompts_, params_, kBasePolicy), ConfigError) << bad;
+    EXPECT_THROW(sample_groups(engine_, prompts_, params_, kBasePolicy), ConfigError) << bad;
   }
 }
 
 TEST_F(EngineTest, StopTokensEndASampleAndAreKept) {
-  const auto free = engine_.sample(prompts_, params_, kBasePolicy);
+  const auto free = sample_groups(engine_, prompts_, params_, kBasePolicy);
   params_.sampling.stop_token_ids = {free[0].tokens[4], free[3].tokens[0]};
-  const auto stopped = engine_.sample(prompts_, params_, kBasePolicy);
+  const auto stopped = sample_groups(engine_, prompts_, params_, kBasePolicy);
   for (size_t i = 0; i < free.size(); ++i) {
     const auto& stops = params_.sampling.stop_token_ids;
     const auto end = std::find_first_of(free[i].tokens.begin(), free[i].tokens.end(), stops.begin(), stops.end());
@@ -89,14 +89,14 @@ TEST_F(EngineTest, StopTokensEndASampleAndAreKept) {
 
 TEST_F(EngineTest, MaxTokensIsCutToTheContext) {
   prompts_ = random_prompts({159, 150}, 97, 3);
-  const auto samples = engine_.sample(prompts_, params_, kBasePolicy);
+  const auto samples = sample_groups(engine_, prompts_, params_, kBasePolicy);
   EXPECT_EQ(samples[0].tokens.size(), 1u);
   EXPECT_EQ(samples[2].tokens.size(), 10u);
   EXPECT_EQ(samples[2].finish, FinishReason::length);
 }
 
 TEST_F(EngineTest, BadRequestsAreTypedErrors) {
-  const auto sample = [&] { return engine_.sample(prompts_, params_, kBasePolicy); };
+  const auto sample = [&] { return sample_groups(engine_, prompts_, params_, kBasePolicy); };
   const auto good = prompts_;
   prompts_[1].tokens.clear();
   EXPECT_THROW(sample(), DataError);
@@ -124,8 +124,8 @@ TEST_F(EngineTest, AStepHoldsEverySequenceThatMayDecode) {
   constexpr int64_t kMany = kCpuBatchTokens + 88;
   Engine many(model_, {.max_sequences = kMany}, stream_);
   many.submit({.tokens = {1, 2, 3}, .sampling = {.max_tokens = 3}, .n = kMany});
-  many.step();
-  many.step();
+  many.wait(kAtOnce);
+  many.wait(kAtOnce);
   EXPECT_EQ(many.load().running, kMany);
   many.cancel_all();
 }
@@ -134,21 +134,21 @@ TEST_F(EngineTest, ASequenceThatCannotFitIsRefusedUpFront) {
   const int64_t block = config_.layers * model_->kv_layer_elements() * 4;
   Engine small(model_, {.kv_bytes = 2 * block}, stream_);
   params_.sampling.max_tokens = 13;  // 20 + 12 positions are stored
-  EXPECT_EQ(small.sample(prompts_, params_, kBasePolicy).size(), 4u);
+  EXPECT_EQ(sample_groups(small, prompts_, params_, kBasePolicy).size(), 4u);
   params_.sampling.max_tokens = 14;
-  EXPECT_THROW(small.sample(prompts_, params_, kBasePolicy), ResourceError);
+  EXPECT_THROW(sample_groups(small, prompts_, params_, kBasePolicy), ResourceError);
   EXPECT_EQ(small.kv_bytes_in_use(), 0);
 }
 
 TEST_F(EngineTest, AVersionThatIsNotHeldIsRefused) {
-  EXPECT_THROW(engine_.sample(prompts_, params_, actor(0)), ConfigError);
+  EXPECT_THROW(sample_groups(engine_, prompts_, params_, actor(0)), ConfigError);
   for (const int64_t version : {0, 1, 2}) hold(engine_, random_adapter(config_, version, 1));
-  engine_.drop(actor(0));
-  engine_.drop(actor(0));
-  EXPECT_EQ(engine_.held(), (std::vector{actor(1), actor(2)}));
-  EXPECT_THROW(engine_.sample(prompts_, params_, actor(0)), ConfigError);
-  EXPECT_THROW(engine_.sample(prompts_, params_, actor(3)), ConfigError);
-  EXPECT_EQ(engine_.sample(prompts_, params_, actor(1))[0].versions, std::vector<int64_t>(12, 1));
+  engine_.versions().drop(actor(0));
+  engine_.versions().drop(actor(0));
+  EXPECT_EQ(engine_.versions().ids(), (std::vector{actor(1), actor(2)}));
+  EXPECT_THROW(sample_groups(engine_, prompts_, params_, actor(0)), ConfigError);
+  EXPECT_THROW(sample_groups(engine_, prompts_, params_, actor(3)), ConfigError);
+  EXPECT_EQ(sample_groups(engine_, prompts_, params_, actor(1))[0].versions, std::vector<int64_t>(12, 1));
   EXPECT_THROW(hold(engine_, random_adapter(config_, 2, 9)), ConfigError) << "a number is never reused";
   EXPECT_THROW(hold(engine_, random_adapter(config_, -1, 9)), ConfigError);
 }
@@ -158,12 +158,12 @@ TEST_F(EngineTest, PoliciesOfOtherNamesHaveNothingToDoWithEachOther) {
   critic.policy.name = "critic";
   hold(engine_, random_adapter(config_, 1, 1));
   hold(engine_, critic);
-  EXPECT_EQ(engine_.held(), (std::vector{actor(1), critic.policy}));
-  const auto of_actor = engine_.sample(prompts_, params_, actor(1)), of_critic =
-      engine_.sample(prompts_, params_, critic.policy);
+  EXPECT_EQ(engine_.versions().ids(), (std::vector{actor(1), critic.policy}));
+  const auto of_actor = sample_groups(engine_, prompts_, params_, actor(1)),
+             of_critic = sample_groups(engine_, prompts_, params_, critic.policy);
   EXPECT_NE(of_actor[0].logprobs, of_critic[0].logprobs);
-  engine_.drop(actor(1));
-  EXPECT_EQ(engine_.sample(prompts_, params_, critic.policy)[0].logprobs, of_critic[0].logprobs);
+  engine_.versions().drop(actor(1));
+  EXPECT_EQ(sample_groups(engine_, prompts_, params_, critic.policy)[0].logprobs, of_critic[0].logprobs);
   critic.policy.name = "";
   EXPECT_THROW(hold(engine_, critic), ConfigError) << "nobody could ask for it";
 }
@@ -190,7 +190,7 @@ TEST_F(EngineTest, AnAdapterOfAnotherModelIsRefused) {
   cut.weights = std::make_shared<Buffer>(64);
   EXPECT_THROW(hold(engine_, cut), ShapeError);
   EXPECT_THROW(hold(engine_, {.policy = actor(0)}), ShapeError);
-  EXPECT_TRUE(engine_.held().empty());
+  EXPECT_TRUE(engine_.versions().ids().empty());
 }
 
 TEST_F(EngineTest, HoldingCopiesNothingAndLetsGo) {
@@ -199,12 +199,12 @@ TEST_F(EngineTest, HoldingCopiesNothingAndLetsGo) {
   hold(engine_, first);
   EXPECT_EQ(live_bytes(), bytes);
   EXPECT_EQ(first.weights.use_count(), 2);
-  engine_.drop(actor(0));
+  engine_.versions().drop(actor(0));
   EXPECT_EQ(first.weights.use_count(), 1);
 }
 
 TEST_F(EngineTest, CancelLeavesTheEngineUsable) {
-  const auto wanted = engine_.sample(prompts_, params_, kBasePolicy);
+  const auto wanted = sample_groups(engine_, prompts_, params_, kBasePolicy);
   int calls = 0;
   int64_t last = -1;
   const auto cancel = [&](int64_t finished, int64_t total) {
@@ -213,28 +213,28 @@ TEST_F(EngineTest, CancelLeavesTheEngineUsable) {
     last = finished;
     if (++calls == 5) throw Cancelled({.what = "enough"});
   };
-  EXPECT_THROW(engine_.sample(prompts_, params_, kBasePolicy, cancel), Cancelled);
+  EXPECT_THROW(sample_groups(engine_, prompts_, params_, kBasePolicy, cancel), Cancelled);
   EXPECT_EQ(engine_.kv_bytes_in_use(), 0);
   calls = 100, last = -1;
-  const auto again = engine_.sample(prompts_, params_, kBasePolicy, cancel);
+  const auto again = sample_groups(engine_, prompts_, params_, kBasePolicy, cancel);
   EXPECT_EQ(last, 4);
   for (size_t i = 0; i < wanted.size(); ++i) EXPECT_EQ(again[i].tokens, wanted[i].tokens);
 }
 
 TEST_F(EngineTest, MemoryReturns) {
   // The first rollout gives the stream its scratch, which is not the engine's to give back.
-  engine_.sample(prompts_, params_, kBasePolicy);
+  sample_groups(engine_, prompts_, params_, kBasePolicy);
   engine_.release_memory();
   const int64_t before = live_bytes();
-  engine_.sample(prompts_, params_, kBasePolicy);
+  sample_groups(engine_, prompts_, params_, kBasePolicy);
   EXPECT_EQ(engine_.kv_bytes_in_use(), 0);
   EXPECT_GT(live_bytes(), before);
   const int64_t warm = live_bytes();
-  for (int i = 0; i < 3; ++i) engine_.sample(prompts_, params_, kBasePolicy);
+  for (int i = 0; i < 3; ++i) sample_groups(engine_, prompts_, params_, kBasePolicy);
   EXPECT_EQ(live_bytes(), warm) << "a rollout of the same size needs nothing new";
   engine_.release_memory();
   EXPECT_EQ(live_bytes(), before);
-  EXPECT_EQ(engine_.sample(prompts_, params_, kBasePolicy).size(), 4u);
+  EXPECT_EQ(sample_groups(engine_, prompts_, params_, kBasePolicy).size(), 4u);
 }
 
 TEST_F(EngineTest, LogitsThatAreNotFiniteAreAnErrorAndLeaveTheEngineUsable) {
@@ -243,9 +243,9 @@ TEST_F(EngineTest, LogitsThatAreNotFiniteAreAnErrorAndLeaveTheEngineUsable) {
   std::fill_n(weights->f32(), weights->bytes() / sizeof(float), 1e30f);
   broken.weights = weights;
   hold(engine_, broken);
-  EXPECT_THROW(engine_.sample(prompts_, params_, actor(0)), DataError);
+  EXPECT_THROW(sample_groups(engine_, prompts_, params_, actor(0)), DataError);
   EXPECT_EQ(engine_.kv_bytes_in_use(), 0);
-  EXPECT_EQ(engine_.sample(prompts_, params_, kBasePolicy).size(), 4u);
+  EXPECT_EQ(sample_groups(engine_, prompts_, params_, kBasePolicy).size(), 4u);
 }
 
 }  // namespace

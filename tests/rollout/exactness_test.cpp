@@ -23,7 +23,7 @@ class Exactness : public testing::TestWithParam<bool> {
   Run run(EngineOptions options, Stream& stream, const lora::PolicyId& policy = actor(3)) const {
     Engine engine(model_, options, stream);
     hold(engine, adapter_);
-    Run result{engine.sample(prompts_, params_, policy), engine.stats()};
+    Run result{sample_groups(engine, prompts_, params_, policy), engine.stats()};
     EXPECT_EQ(engine.kv_bytes_in_use(), 0);
     return result;
   }
@@ -76,7 +76,7 @@ TEST_P(Exactness, NoScheduleChangesABit) {
   Engine engine(model_, {}, stream_);
   hold(engine, adapter_);
   for (size_t p = 0; p < prompts_.size(); ++p)
-    for (Sample& sample : engine.sample(std::span(prompts_).subspan(p, 1), params_, actor(3))) {
+    for (Sample& sample : sample_groups(engine, std::span(prompts_).subspan(p, 1), params_, actor(3))) {
       sample.prompt = static_cast<int64_t>(p);
       apart.push_back(std::move(sample));
     }
@@ -149,9 +149,10 @@ TEST_P(Exactness, SeveralAdaptersOnOneBase) {
   Engine engine(model_, {}, stream_);
   hold(engine, adapter_);
   hold(engine, other);
-  const auto first = engine.sample(prompts_, params_, actor(3)), second = engine.sample(prompts_, params_, actor(4));
-  const auto base = engine.sample(prompts_, params_, kBasePolicy);
-  expect_same(engine.sample(prompts_, params_, actor(3)), first, "after another adapter");
+  const auto first = sample_groups(engine, prompts_, params_, actor(3)),
+             second = sample_groups(engine, prompts_, params_, actor(4));
+  const auto base = sample_groups(engine, prompts_, params_, kBasePolicy);
+  expect_same(sample_groups(engine, prompts_, params_, actor(3)), first, "after another adapter");
   for (size_t i = 0; i < first.size(); ++i) {
     const Prompt& prompt = prompts_[static_cast<size_t>(first[i].prompt)];
     EXPECT_EQ(second[i].logprobs, trainer_logprobs(*model_, prompt, second[i], &other, 0.8f, stream_));

@@ -2,43 +2,38 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
+#include "rollout/events.h"
 #include "rollout/tiny_model.h"
 
 namespace lockstep::rollout {
 namespace {
 
 using namespace testing_models;
+using namespace testing_events;
 
 class FailedStep : public ::testing::Test {
  protected:
-  Request request(uint32_t seed) const {
-    Request r{.tokens = random_prompts({40}, config_.vocab_size - 1, seed)[0].tokens};
+  SampleRequest request(uint32_t seed) const {
+    SampleRequest r{.tokens = random_prompts({40}, config_.vocab_size - 1, seed)[0].tokens};
     r.sampling.max_tokens = 20;
     r.sampling.seed = seed;
     r.sampling.stop_token_ids = {last_token()};
     return r;
   }
-  Request failing_request() const {
-    Request r = request(1);
+  SampleRequest failing_request() const {
+    SampleRequest r = request(1);
     r.tokens.back() = last_token();
     return r;
   }
   int32_t last_token() const { return static_cast<int32_t>(config_.vocab_size) - 1; }
 
-  std::vector<Output> drain(Engine& engine) {
-    std::vector<Output> outputs;
-    while (!engine.idle()) {
-      const StepReport& report = engine.step();
-      outputs.insert(outputs.end(), report.outputs.begin(), report.outputs.end());
-    }
-    return outputs;
-  }
+  static std::vector<Token> answer(Engine& engine) { return drain(engine).begin()->second.tokens; }
   void expect_answered(Engine& engine, uint32_t seed) {
     Engine fresh(model_, {}, stream_);
     fresh.submit(request(seed));
-    const std::vector<Output> wanted = drain(fresh);
+    const std::vector<Token> wanted = answer(fresh);
     engine.submit(request(seed));
-    const std::vector<Output> got = drain(engine);
+    const std::vector<Token> got = answer(engine);
     ASSERT_EQ(got.size(), wanted.size());
     for (size_t i = 0; i < got.size(); ++i) {
       EXPECT_EQ(got[i].token, wanted[i].token);
@@ -55,12 +50,16 @@ TEST_F(FailedStep, TheEngineGoesOn) {
   Engine engine(model_, {.prefix_cache = true}, stream_);
   expect_answered(engine, 2);
   for (int64_t failures = 1; failures <= 3; ++failures) {
-    engine.submit(request(3));
-    engine.step();
-    engine.step();
-    engine.submit(request(4));
-    engine.submit(failing_request());
-    EXPECT_THROW(engine.step(), DataError);
+    const Ticket running = engine.submit(request(3));
+    engine.wait(kAtOnce);
+    engine.wait(kAtOnce);
+    const Ticket starting = engine.submit(request(4)), failing = engine.submit(failing_request());
+    const std::span<const Event> events = engine.wait(kAtOnce);
+    ASSERT_EQ(events.size(), 3u) << "nothing but the failure of each that was in the step";
+    for (size_t i = 0; i < events.size(); ++i) {
+      EXPECT_EQ(events[i].ticket, (std::vector{running, starting, failing}[i]));
+      EXPECT_THROW(token_of(events[i]), DataError);
+    }
     EXPECT_TRUE(engine.idle()) << "all requests are dropped";
     EXPECT_TRUE(engine.usable());
     EXPECT_EQ(engine.stats().failed_steps, failures);
@@ -75,10 +74,10 @@ TEST_F(FailedStep, SamplingGoesOnToo) {
   const std::vector<Prompt> good = {{.tokens = request(5).tokens}},
                             bad = {good[0], {.tokens = failing_request().tokens}};
   const GroupParams params{.sampling = request(5).sampling, .n = 3};
-  const std::vector<Sample> wanted = engine.sample(good, params, kBasePolicy);
-  EXPECT_THROW(engine.sample(bad, params, kBasePolicy), DataError);
+  const std::vector<Sample> wanted = sample_groups(engine, good, params, kBasePolicy);
+  EXPECT_THROW(sample_groups(engine, bad, params, kBasePolicy), DataError);
   EXPECT_TRUE(engine.usable());
-  expect_same(engine.sample(good, params, kBasePolicy), wanted, "after a failure");
+  expect_same(sample_groups(engine, good, params, kBasePolicy), wanted, "after a failure");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "rollout/live_request.h"
+#include "rollout/local/live_request.h"
 
 #include <gtest/gtest.h>
 #include <malloc.h>
@@ -22,13 +22,13 @@ std::map<int32_t, kernels::LogitEdit> edits_of(const LiveRequest& request, size_
 }
 
 TEST(LiveRequest, EverySampleHasItsOwnChanges) {
-  Request asked{.tokens = {4, 9, 4}, .n = 2};
+  SampleRequest asked{.tokens = {4, 9, 4}, .n = 2};
   asked.sampling.logit_bias = {{2, 1.5f}, {9, -1}};
   asked.sampling.repetition_penalty = 2;
   asked.sampling.frequency_penalty = 0.5f;
   asked.sampling.min_tokens = 3;
   asked.sampling.stop_token_ids = {9, 1, 9};
-  LiveRequest request(1, asked, 10, nullptr, 0);
+  LiveRequest request(1, asked, {}, 10, nullptr, 0);
   for (Sequence& sequence : request.sequences) sequence.group = &request;  // as the scheduler does
   EXPECT_EQ(request.request.sampling.stop_token_ids, (std::vector<int32_t>{1, 9}));
   for (const int32_t token : {2, 5, 2}) request.take(request.sequences[0], {.token = token, .logprob = -1});
@@ -53,11 +53,11 @@ TEST(LiveRequest, EverySampleHasItsOwnChanges) {
 
 // One request may ask for as many samples as may wait, of a prompt as long as the context.
 TEST(LiveRequest, SamplesShareWhatThePromptChanges) {
-  Request asked{.tokens = std::vector<int32_t>(4000), .n = 500};
+  SampleRequest asked{.tokens = std::vector<int32_t>(4000), .n = 500};
   std::iota(asked.tokens.begin(), asked.tokens.end(), 0);
   asked.sampling.repetition_penalty = 1.1f;
   const size_t before = mallinfo2().uordblks + mallinfo2().hblkhd;
-  const LiveRequest request(1, asked, 10, nullptr, 0);
+  const LiveRequest request(1, asked, {}, 10, nullptr, 0);
   const size_t after = mallinfo2().uordblks + mallinfo2().hblkhd;
   EXPECT_LT(after - before, size_t{4} << 20);
 }

@@ -1,4 +1,4 @@
-#include "rollout/prefix_cache.h"
+#include "rollout/local/prefix_cache.h"
 
 #include <gtest/gtest.h>
 

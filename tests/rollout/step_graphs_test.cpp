@@ -1,6 +1,6 @@
 // When decode steps are recorded, and what follows from a recording that fails. No GPU is needed: graphs are empty
 // here.
-#include "rollout/step_graphs.h"
+#include "rollout/local/step_graphs.h"
 
 #include <gtest/gtest.h>
 

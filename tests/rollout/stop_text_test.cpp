@@ -1,4 +1,4 @@
-#include "rollout/stop_text.h"
+#include "rollout/local/stop_text.h"
 
 #include <gtest/gtest.h>
 
@@ -58,14 +58,14 @@ TEST(StopText, EndsSamplesOfTheEngine) {
   Engine engine(random_model(config, stream), {.tokenizer = &words}, stream);
   const auto prompts = random_prompts({6, 9}, config.vocab_size, 4);
   GroupParams params{.sampling = {.max_tokens = 20}, .n = 3};
-  const auto free = engine.sample(prompts, params, lora::PolicyId());
+  const auto free = sample_groups(engine, prompts, params, lora::PolicyId());
 
   // From the middle of one token to the middle of the next, in two of the samples.
   const auto spelled = [&](const Sample& sample, size_t token) {
     return spellings[static_cast<size_t>(sample.tokens[token])];
   };
   params.sampling.stop = {spelled(free[1], 7).substr(1) + spelled(free[1], 8).substr(0, 1), spelled(free[4], 0)};
-  const auto stopped = engine.sample(prompts, params, lora::PolicyId());
+  const auto stopped = sample_groups(engine, prompts, params, lora::PolicyId());
   for (size_t i = 0; i < free.size(); ++i) {
     std::string text;
     size_t length = 0;

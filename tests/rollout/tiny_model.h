@@ -11,7 +11,8 @@
 #include "core/transfer.h"
 #include "model/model.h"
 #include "model/train_pass.h"
-#include "rollout/engine.h"
+#include "rollout/local/engine.h"
+#include "rollout/sample_groups.h"
 
 namespace lockstep::rollout::testing_models {
 
@@ -76,7 +77,7 @@ inline lora::AdapterVersion random_adapter(const model::ModelConfig& config, int
 // Has the engine hold a version of its own of this adapter.
 inline std::shared_ptr<const lora::AdapterVersion> hold(Engine& engine, const lora::AdapterVersion& adapter) {
   auto held = std::make_shared<const lora::AdapterVersion>(adapter);
-  engine.hold(held);
+  engine.versions().hold(held);
   return held;
 }
 

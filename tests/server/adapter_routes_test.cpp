@@ -240,8 +240,9 @@ TEST(AdapterReloads, BatchesAreAnsweredWithOneVersion) {
   OrderedJson generate = {{"text", std::vector<std::string>(64, "1+1=")}, {"sampling_params", {{"max_new_tokens", 1}}}};
   generate["lora_path"] = std::vector<std::string>(64, "a");
   generate["lora_path"][5] = nullptr;  // so that each prompt names its own
-  const int64_t before = adapters.changes();
-  for (int i = 0; i < 400 && (i < 20 || adapters.changes() < before + 20); ++i) {
+  const auto newest = [&] { return adapters.info("a").version; };
+  const int64_t before = newest();
+  for (int i = 0; i < 400 && (i < 20 || newest() < before + 20); ++i) {
     const Reply reply = served.post("/v1/completions", completions);
     ASSERT_EQ(reply.status, 200) << reply.body;
     const OrderedJson answer = reply.json();

@@ -13,13 +13,13 @@ using namespace rollout::testing_models;
 
 class MemorySinkTest : public testing::Test {
  protected:
-  rollout::Sample sample(const lora::PolicyId& policy) { return engine_.sample(prompts_, params_, policy)[0]; }
+  rollout::Sample sample(const lora::PolicyId& policy) { return sample_groups(engine_, prompts_, params_, policy)[0]; }
 
   Stream stream_{{.threads = 1}};
   model::ModelConfig config_ = qwen3_config();
   std::shared_ptr<const model::Model> model_ = random_model(config_, stream_);
   rollout::Engine engine_{model_, {}, stream_};
-  MemorySink sink_{engine_};
+  MemorySink sink_{engine_.versions()};
   std::vector<rollout::Prompt> prompts_ = random_prompts({9}, 97, 1);
   rollout::GroupParams params_{.sampling = {.max_tokens = 8}};
 };
@@ -84,22 +84,22 @@ TEST_F(MemorySinkTest, ReachesAllEnginesOrNone) {
   model::ModelConfig other_config = config_;
   other_config.ffn = 64;
   rollout::Engine other(random_model(other_config, stream_), {}, stream_);
-  MemorySink other_sink(other);
+  MemorySink other_sink(other.versions());
   Store store;
   store.add(sink_);
   store.add(other_sink);
   EXPECT_THROW(store.publish("actor", random_adapter(config_, 0, 1)), ShapeError);
-  EXPECT_TRUE(engine_.held().empty() && other.held().empty());
+  EXPECT_TRUE(engine_.versions().ids().empty() && other.versions().ids().empty());
   EXPECT_FALSE(store.find("actor"));
 
   rollout::Engine twin(model_, {}, stream_);
   hold(twin, random_adapter(config_, 0, 3));
-  MemorySink twin_sink(twin);
+  MemorySink twin_sink(twin.versions());
   Store pair;
   pair.add(sink_);
   pair.add(twin_sink);
   EXPECT_THROW(pair.publish("actor", random_adapter(config_, 0, 1)), ConfigError) << "it holds one of this number";
-  EXPECT_TRUE(engine_.held().empty());
+  EXPECT_TRUE(engine_.versions().ids().empty());
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 //   - Memory that is given back is free behind an event of every stream. A stream that is being recorded runs nothing
 //     meanwhile: its event is one from just before.
 //   - A graph may name memory that has gone. It is launched only while somebody holds what it was recorded for
-//     (rollout/step_graphs.h), and what was launched before lies ahead of the event.
+//     (rollout/local/step_graphs.h), and what was launched before lies ahead of the event.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -1,4 +1,4 @@
-#include "rollout/held_versions.h"
+#include "rollout/local/held_versions.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -22,29 +22,25 @@ std::string place_text(const lora::Module& m) {
 }  // namespace
 
 void HeldVersions::check(const lora::AdapterVersion& version) const {
+  const std::lock_guard lock(mutex_);
+  check_locked(version);
+}
+
+void HeldVersions::check_locked(const lora::AdapterVersion& version) const {
   const lora::PolicyId& policy = version.policy;
   if (policy.is_base()) throw ConfigError({.what = "an adapter version needs the name of its policy"});
   if (policy.version < 0)
     throw ConfigError(
         {.what = "adapter versions count from 0", .where = policy.name, .got = std::to_string(policy.version)});
-  if (holds(policy))
+  if (find(policy) != held_.end())
     throw ConfigError({.what = "adapter version is already held",
                        .where = lora::policy_text(policy),
                        .attempt = "give every publish a new number"});
   check_memory(version);
   // Versions of one training run share their layout: publishing the next one costs no comparison of names.
-  const bool known =
-      std::any_of(held_.begin(), held_.end(), [&](const auto& held) { return held->layout == version.layout; });
+  const bool known = std::any_of(held_.begin(), held_.end(),
+                                 [&](const Committed& held) { return held.version->layout == version.layout; });
   if (!known) check_layout(*version.layout);
-}
-
-void HeldVersions::check_fits(const lora::AdapterVersion& version) {
-  check_memory(version);
-  std::erase_if(fitting_, [](const auto& layout) { return layout.expired(); });
-  if (std::any_of(fitting_.begin(), fitting_.end(), [&](const auto& seen) { return seen.lock() == version.layout; }))
-    return;
-  check_layout(*version.layout);
-  fitting_.push_back(version.layout);
 }
 
 void HeldVersions::check_memory(const lora::AdapterVersion& version) const {
@@ -79,38 +75,46 @@ void HeldVersions::check_layout(const lora::AdapterLayout& layout) const {
                           .wanted = "a linear module of the engine's model, of the same size"});
 }
 
-std::vector<HeldVersions::Version>::const_iterator HeldVersions::find(const lora::PolicyId& policy) const {
-  return std::ranges::find(held_, policy, [](const Version& held) { return held->policy; });
+std::vector<HeldVersions::Committed>::const_iterator HeldVersions::find(const lora::PolicyId& policy) const {
+  return std::ranges::find(held_, policy, [](const Committed& held) { return held.version->policy; });
 }
 
 void HeldVersions::hold(Version version) {
-  check(*version);
-  held_.push_back(std::move(version));
+  const std::lock_guard lock(mutex_);
+  check_locked(*version);
+  held_.push_back({std::move(version), commits_ + 1});
+  ++commits_;
 }
 
 void HeldVersions::drop(const lora::PolicyId& policy) {
+  const std::lock_guard lock(mutex_);
   if (const auto found = find(policy); found != held_.end()) held_.erase(found);
 }
 
-bool HeldVersions::holds(const lora::PolicyId& policy) const {
-  return find(policy) != held_.end();
-}
-
-HeldVersions::Version HeldVersions::get(const lora::PolicyId& policy) const {
-  if (policy.is_base()) return nullptr;
+HeldVersions::Committed HeldVersions::get(const lora::PolicyId& policy) const {
+  if (policy.is_base()) return {};
+  const std::lock_guard lock(mutex_);
   if (const auto found = find(policy); found != held_.end()) return *found;
   std::vector<std::string> names;
-  for (const lora::PolicyId& held : ids()) names.push_back(lora::policy_text(held));
-  throw ConfigError({.what = "the engine does not hold this adapter version",
-                     .where = lora::policy_text(policy),
-                     .wanted = names.empty() ? "none: nothing was published yet"
-                                             : fmt::format("one of {}", fmt::join(names, ", ")),
-                     .attempt = "publish it to the engine first"});
+  for (const Committed& held : held_) names.push_back(lora::policy_text(held.version->policy));
+  throw ConfigError(
+      {.what = "the engine does not hold this adapter version",
+       .where = lora::policy_text(policy),
+       .wanted = names.empty() ? "none: nothing was published yet" : fmt::format("one of {}", fmt::join(names, ", ")),
+       .attempt = "publish it to the engine first"});
+}
+
+HeldVersions::Committed HeldVersions::newest(const std::string& name) const {
+  const std::lock_guard lock(mutex_);
+  for (size_t i = held_.size(); i-- > 0;)
+    if (held_[i].version->policy.name == name) return held_[i];
+  return {};
 }
 
 std::vector<lora::PolicyId> HeldVersions::ids() const {
+  const std::lock_guard lock(mutex_);
   std::vector<lora::PolicyId> ids;
-  for (const Version& held : held_) ids.push_back(held->policy);
+  for (const Committed& held : held_) ids.push_back(held.version->policy);
   return ids;
 }
 

@@ -15,7 +15,7 @@
 
 #include "kernels/attention.h"
 #include "lora/adapter.h"
-#include "rollout/block_pool.h"
+#include "rollout/local/block_pool.h"
 
 namespace lockstep::rollout {
 

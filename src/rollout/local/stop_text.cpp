@@ -1,4 +1,4 @@
-#include "rollout/stop_text.h"
+#include "rollout/local/stop_text.h"
 
 #include <algorithm>
 

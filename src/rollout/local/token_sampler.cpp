@@ -1,4 +1,4 @@
-#include "rollout/token_sampler.h"
+#include "rollout/local/token_sampler.h"
 
 #include <algorithm>
 #include <numeric>

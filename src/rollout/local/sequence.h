@@ -5,8 +5,8 @@
 #include <span>
 #include <vector>
 
-#include "rollout/block_pool.h"
-#include "rollout/prefix_cache.h"
+#include "rollout/local/block_pool.h"
+#include "rollout/local/prefix_cache.h"
 
 namespace lockstep::rollout {
 

@@ -1,4 +1,4 @@
-#include "rollout/logit_changes.h"
+#include "rollout/local/logit_changes.h"
 
 #include <algorithm>
 #include <limits>

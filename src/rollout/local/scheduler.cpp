@@ -1,4 +1,4 @@
-#include "rollout/scheduler.h"
+#include "rollout/local/scheduler.h"
 
 #include <algorithm>
 

@@ -6,7 +6,7 @@
 
 #include "kernels/sample.h"
 #include "model/model.h"
-#include "rollout/logit_changes.h"
+#include "rollout/local/logit_changes.h"
 #include "rollout/request.h"
 
 namespace lockstep::rollout {

@@ -1,4 +1,4 @@
-#include "rollout/step_graphs.h"
+#include "rollout/local/step_graphs.h"
 
 #include <algorithm>
 #include <utility>

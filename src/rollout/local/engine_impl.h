@@ -6,11 +6,11 @@
 #include <optional>
 #include <vector>
 
-#include "rollout/decode_loop.h"
-#include "rollout/engine.h"
-#include "rollout/held_versions.h"
-#include "rollout/live_request.h"
-#include "rollout/scheduler.h"
+#include "rollout/local/decode_loop.h"
+#include "rollout/local/engine.h"
+#include "rollout/local/held_versions.h"
+#include "rollout/local/live_request.h"
+#include "rollout/local/scheduler.h"
 
 namespace lockstep::rollout {
 
@@ -33,12 +33,13 @@ struct Engine::Impl {
   std::optional<DecodeLoop> decode_loop;  // on a GPU
   EngineStats stats;
   bool is_usable = true;
-  RequestId next_id = 1;
+  Ticket next_ticket = 1;
   std::optional<PrefixCache> cache;
   // The scheduler lets go of all blocks when it is destroyed, so it comes after what it points to.
-  std::map<RequestId, std::unique_ptr<LiveRequest>> requests;
+  std::map<Ticket, std::unique_ptr<LiveRequest>> requests;
   Scheduler scheduler;
-  StepReport report;
+  std::vector<Event> events;  // of the last wait()
+  int64_t seen_commits = 0;   // of versions
 
   // Of the step in flight; kept so that a step allocates nothing once the batch has had its size.
   std::vector<PlannedRows> plan;
@@ -65,12 +66,14 @@ struct Engine::Impl {
 
   DType activations() const { return kernels::activation_dtype(stream.device()); }
 
-  RequestId submit(Request request, const std::string& where);
+  Ticket submit(SampleRequest request);
   PrefixCache::Node cache_root(const std::shared_ptr<const lora::AdapterVersion>& adapter);
   int64_t number_of(const lora::AdapterVersion* adapter) const;
+  void follow();
+  void switch_version(LiveRequest& request, HeldVersions::Committed version);
   void step();
   void run_step();
-  void drop_failed_step();
+  void fail_all(const std::exception_ptr& error);
   int64_t decode_steps() const;
   void decode(int64_t steps);
   void report_started();
@@ -78,10 +81,6 @@ struct Engine::Impl {
   void score_prompts(ConstTensor hidden);
   void take(Sequence& sequence, const Drawn& drawn);
   void cancel_all();
-  std::vector<Sample> sample(std::span<const Prompt> prompts, const GroupParams& params,
-                             std::shared_ptr<const lora::AdapterVersion> adapter,
-                             const std::function<void(int64_t, int64_t)>& on_progress);
-  void collect(std::vector<Sample>& samples, RequestId first, int64_t n, int64_t& finished) const;
 };
 
 }  // namespace lockstep::rollout

@@ -3,34 +3,33 @@
 #include <utility>
 
 #include "core/profile_range.h"
-#include "rollout/engine_impl.h"
+#include "rollout/local/engine_impl.h"
 
 namespace lockstep::rollout {
 
 void Engine::Impl::step() {
   try {
+    follow();
     run_step();
   } catch (...) {
-    drop_failed_step();
-    throw;
+    fail_all(std::current_exception());
   }
 }
 
 // Nothing that the step may have left half done is used again: neither its requests, nor keys that the prefix cache
 // took from it, nor a recorded graph.
-void Engine::Impl::drop_failed_step() {
+void Engine::Impl::fail_all(const std::exception_ptr& error) {
   ++stats.failed_steps;
   is_usable = stream.recover();  // what was queued still writes to the requests' blocks
-  cancel_all();
+  for (const auto& [ticket, request] : requests) scheduler.remove(*request);
   if (cache) cache->clear();
   if (decode_loop) decode_loop->forget_graphs();
+  events.clear();
+  for (const auto& [ticket, request] : requests) events.push_back({ticket, Failed{error}});
+  requests.clear();
 }
 
 void Engine::Impl::run_step() {
-  report.started.clear();
-  report.prompts.clear();
-  report.outputs.clear();
-  if (scheduler.done()) return;
   const Arena::Scope scope(arena);
   // Rows of one adapter stand together: each product then has it once.
   const std::span<const PlannedRows> planned = scheduler.plan();
@@ -55,7 +54,7 @@ void Engine::Impl::run_step() {
 // dropped.
 int64_t Engine::Impl::decode_steps() const {
   int64_t longest = 0, room = options.max_decode_steps;
-  const Request& first = live(*plan.front().group).request;
+  const SampleRequest& first = live(*plan.front().group).request;
   for (const PlannedRows& planned : plan) {
     const LiveRequest& request = live(*planned.group);
     if (planned.sequence == nullptr || planned.rows != 1 || !planned.draws || !request.plain() ||
@@ -75,8 +74,8 @@ void Engine::Impl::decode(int64_t steps) {
                              .position = static_cast<int32_t>(planned.first_position),
                              .blocks = planned.table().memory(),
                              .sample = live(*planned.group).draw_of(*planned.sequence, 0).how,
-                             .adapter = live(*planned.group).request.adapter.get()});
-  const Request& first = live(*plan.front().group).request;
+                             .adapter = live(*planned.group).version.version.get()});
+  const SampleRequest& first = live(*plan.front().group).request;
   decode_loop->run(decode_inputs, steps, 1.0f / first.sampling.logprob_temperature, decode_results);
   stats.failed_recordings = decode_loop->failed_recordings();
   scheduler.commit(steps);
@@ -92,7 +91,7 @@ void Engine::Impl::decode(int64_t steps) {
 void Engine::Impl::report_started() {
   for (const PlannedRows& planned : plan)
     if (LiveRequest& request = live(*planned.group); !std::exchange(request.reported, true))
-      report.started.push_back(request.id);
+      events.push_back({request.ticket, Started{}});
 }
 
 namespace {
@@ -124,7 +123,7 @@ void Engine::Impl::run_rows(Tensor hidden) {
                         .rows = planned.rows,
                         .first_position = planned.first_position,
                         .kv_blocks = planned.table().memory(),
-                        .adapter = request.request.adapter.get()});
+                        .adapter = request.version.version.get()});
     for (int64_t p = planned.first_position; p < planned.first_position + planned.rows; ++p)
       tokens.push_back(planned.sequence ? planned.sequence->token(p) : request.tokens[static_cast<size_t>(p)]);
     const Positions scored = scored_positions(planned, request);
@@ -169,14 +168,17 @@ void Engine::Impl::score_prompts(ConstTensor hidden) {
                       request.request.sampling.logprob_temperature, arena, scores);
     }
     if (planned.draws)
-      report.prompts.push_back(
-          {.request = request.id, .cached_tokens = request.cached_tokens, .prompt_logprobs = std::move(scores)});
+      events.push_back(
+          {request.ticket, PromptDone{.cached_tokens = request.cached_tokens, .logprobs = std::move(scores)}});
   }
 }
 
 void Engine::Impl::take(Sequence& sequence, const Drawn& drawn) {
-  report.outputs.push_back(live(*sequence.group).take(sequence, drawn));
-  if (report.outputs.back().finish) scheduler.finish(sequence);
+  LiveRequest& request = live(*sequence.group);
+  Token token = request.take(sequence, drawn);
+  const bool finished = token.finish.has_value();
+  events.push_back({request.ticket, std::move(token)});
+  if (finished) scheduler.finish(sequence);
 }
 
 }  // namespace lockstep::rollout

@@ -1,4 +1,4 @@
-#include "rollout/decode_loop.h"
+#include "rollout/local/decode_loop.h"
 
 #include <algorithm>
 #include <bit>

@@ -5,11 +5,12 @@
 #include <span>
 #include <vector>
 
-#include "rollout/logit_changes.h"
-#include "rollout/request.h"
-#include "rollout/sequence.h"
-#include "rollout/stop_text.h"
-#include "rollout/token_sampler.h"
+#include "rollout/local/held_versions.h"
+#include "rollout/local/logit_changes.h"
+#include "rollout/local/sequence.h"
+#include "rollout/local/stop_text.h"
+#include "rollout/local/token_sampler.h"
+#include "rollout/sampler.h"
 
 namespace lockstep::rollout {
 
@@ -22,18 +23,19 @@ struct Answer {
 // Stays where it is: the scheduler and its own parts point into it.
 struct LiveRequest final : PromptGroup {
   // `max_tokens` of each sample, within the context.
-  LiveRequest(RequestId id, Request request, int64_t max_tokens, const text::Tokenizer* tokenizer,
-              PrefixCache::Node cache_root);
+  LiveRequest(Ticket ticket, SampleRequest request, HeldVersions::Committed version, int64_t max_tokens,
+              const text::Tokenizer* tokenizer, PrefixCache::Node cache_root);
   LiveRequest(const LiveRequest&) = delete;
   LiveRequest& operator=(const LiveRequest&) = delete;
 
   Draw draw_of(const Sequence& sequence, int64_t row) const;
   // The token as the sample's next one, and what that makes of the sample.
-  Output take(Sequence& sequence, const Drawn& drawn);
+  Token take(Sequence& sequence, const Drawn& drawn);
   bool plain() const;  // no row of it needs more than a draw and its log-prob
 
-  const RequestId id;
-  Request request;
+  const Ticket ticket;
+  SampleRequest request;
+  HeldVersions::Committed version;  // that its next token is of
   const int64_t max_tokens;
   std::vector<Sequence> sequences;
   std::optional<CommonChanges> changes;        // of the logits of all samples

@@ -8,9 +8,9 @@
 #include <span>
 #include <vector>
 
-#include "rollout/engine_stats.h"
-#include "rollout/prefix_cache.h"
-#include "rollout/sequence.h"
+#include "rollout/local/engine_stats.h"
+#include "rollout/local/prefix_cache.h"
+#include "rollout/local/sequence.h"
 
 namespace lockstep::rollout {
 

@@ -7,8 +7,8 @@
 
 #include "kernels/decode.h"
 #include "model/model.h"
-#include "rollout/block_pool.h"
-#include "rollout/step_graphs.h"
+#include "rollout/local/block_pool.h"
+#include "rollout/local/step_graphs.h"
 
 namespace lockstep::rollout {
 

@@ -1,4 +1,4 @@
-#include "rollout/request_checks.h"
+#include "rollout/local/request_checks.h"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,7 @@
 namespace lockstep::rollout {
 namespace {
 
-void check_sampling(const Request& request, const std::string& where, int64_t vocab, bool has_tokenizer) {
+void check_sampling(const SampleRequest& request, int64_t vocab, bool has_tokenizer) {
   validate(request.sampling);
   if (request.n < 1)
     throw ConfigError({.what = "impossible number of samples",
@@ -22,7 +22,7 @@ void check_sampling(const Request& request, const std::string& where, int64_t vo
   constexpr int64_t kSampleNumbers = int64_t{1} << 32;
   if (request.first_sample < 0 || request.first_sample > kSampleNumbers - request.n)
     throw ConfigError({.what = "a sample number does not fit the counter",
-                       .where = where,
+                       .where = request.where,
                        .got = fmt::format("{} samples from {} on", request.n, request.first_sample),
                        .wanted = "numbers of 32 bits"});
   const auto check_token = [&](int32_t token, const char* field) {
@@ -50,20 +50,20 @@ int64_t longest_sequence(const model::ModelConfig& config, const BlockPool& pool
   return std::min(config.max_positions, pool.capacity() * kernels::kKvBlock + 1);
 }
 
-int64_t check_request(const Request& request, const std::string& where, const model::ModelConfig& config,
-                      const BlockPool& pool, bool has_tokenizer) {
-  check_sampling(request, where, config.vocab_size, has_tokenizer);
+int64_t check_request(const SampleRequest& request, const model::ModelConfig& config, const BlockPool& pool,
+                      bool has_tokenizer) {
+  check_sampling(request, config.vocab_size, has_tokenizer);
   const auto size = static_cast<int64_t>(request.tokens.size());
-  if (size == 0) throw DataError({.what = "empty prompt", .where = where, .wanted = "at least one token"});
+  if (size == 0) throw DataError({.what = "empty prompt", .where = request.where, .wanted = "at least one token"});
   if (size >= config.max_positions)
     throw DataError({.what = "prompt leaves no room for an answer",
-                     .where = where,
+                     .where = request.where,
                      .got = fmt::format("{} tokens", size),
                      .wanted = fmt::format("fewer than the context of {}", config.max_positions)});
   for (const int32_t token : request.tokens)
     if (token < 0 || token >= config.vocab_size)
       throw DataError({.what = "token outside the vocabulary",
-                       .where = where,
+                       .where = request.where,
                        .got = std::to_string(token),
                        .wanted = fmt::format("0 .. {}", config.vocab_size - 1)});
   const int64_t max_tokens = std::min(request.sampling.max_tokens, config.max_positions - size);
@@ -71,7 +71,7 @@ int64_t check_request(const Request& request, const std::string& where, const mo
     const int64_t blocks = (size + max_tokens - 1 + kernels::kKvBlock - 1) / kernels::kKvBlock;
     throw ResourceError(
         {.what = "one sequence does not fit the KV pool",
-         .where = where,
+         .where = request.where,
          .got = fmt::format("{} prompt + {} new tokens = {} bytes", size, max_tokens, blocks * pool.block_bytes()),
          .wanted = fmt::format("at most {} bytes", pool.capacity() * pool.block_bytes()),
          .attempt = "fewer new tokens, or a larger KV pool"});

@@ -1,4 +1,4 @@
-#include "rollout/live_request.h"
+#include "rollout/local/live_request.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,10 +6,11 @@
 
 namespace lockstep::rollout {
 
-LiveRequest::LiveRequest(RequestId request_id, Request r, int64_t most_tokens, const text::Tokenizer* tokenizer,
-                         PrefixCache::Node root)
-    : id(request_id),
+LiveRequest::LiveRequest(Ticket its_ticket, SampleRequest r, HeldVersions::Committed its_version, int64_t most_tokens,
+                         const text::Tokenizer* tokenizer, PrefixCache::Node root)
+    : ticket(its_ticket),
       request(std::move(r)),
+      version(std::move(its_version)),
       max_tokens(most_tokens),
       sequences(static_cast<size_t>(request.n)),
       answers(sequences.size()) {
@@ -43,13 +44,12 @@ Draw LiveRequest::draw_of(const Sequence& sequence, int64_t row) const {
           .changes = &answers[static_cast<size_t>(sequence.index)].changes};
 }
 
-Output LiveRequest::take(Sequence& sequence, const Drawn& drawn) {
-  Output out{.request = id,
-             .index = sequence.index,
-             .token = drawn.token,
-             .logprob = drawn.logprob,
-             .version = request.adapter ? request.adapter->policy.version : lora::PolicyId::kBase,
-             .top = drawn.top};
+Token LiveRequest::take(Sequence& sequence, const Drawn& drawn) {
+  Token out{.index = sequence.index,
+            .token = drawn.token,
+            .logprob = drawn.logprob,
+            .version = version.version ? version.version->policy.version : lora::PolicyId::kBase,
+            .top = drawn.top};
   if (drawn.token < 0 || !std::isfinite(drawn.logprob)) {
     out.finish = FinishReason::error;
     return out;

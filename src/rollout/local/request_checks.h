@@ -1,10 +1,8 @@
 // Whether a request can be answered at all.
 #pragma once
 
-#include <string>
-
 #include "model/config.h"
-#include "rollout/block_pool.h"
+#include "rollout/local/block_pool.h"
 #include "rollout/request.h"
 
 namespace lockstep::rollout {
@@ -12,8 +10,8 @@ namespace lockstep::rollout {
 // Tokens of prompt and answer: the context, or what the whole pool has room for.
 int64_t longest_sequence(const model::ModelConfig& config, const BlockPool& pool);
 
-// Engine::submit's errors, but those of the adapter; `where` names the prompt. Returns max_tokens within the context.
-int64_t check_request(const Request& request, const std::string& where, const model::ModelConfig& config,
-                      const BlockPool& pool, bool has_tokenizer);
+// Engine::submit's errors, but those of the policy. Returns max_tokens within the context.
+int64_t check_request(const SampleRequest& request, const model::ModelConfig& config, const BlockPool& pool,
+                      bool has_tokenizer);
 
 }  // namespace lockstep::rollout

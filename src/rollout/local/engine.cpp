@@ -1,0 +1,185 @@
+#include "rollout/local/engine.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/error.h"
+#include "core/machine_memory.h"
+#include "rollout/local/engine_impl.h"
+#include "rollout/local/request_checks.h"
+
+namespace lockstep::rollout {
+namespace {
+
+void require(bool ok, const char* field, int64_t got, const char* wanted) {
+  if (!ok)
+    throw ConfigError(
+        {.what = "impossible engine option", .where = field, .got = std::to_string(got), .wanted = wanted});
+}
+
+int64_t default_kv_bytes(Device device) {
+  constexpr double kShareOfGpu = 0.85, kShareOfHost = 0.5;
+  if (device == Device::cuda) return static_cast<int64_t>(kShareOfGpu * static_cast<double>(cuda_info().free_bytes));
+  const auto share = static_cast<int64_t>(kShareOfHost * static_cast<double>(available_memory()));
+  return std::clamp(share, kLeastKvBytes, kMostKvBytes);
+}
+
+}  // namespace
+
+EngineLimits::EngineLimits(const EngineOptions& options, Device device)
+    : max_sequences(options.max_sequences),
+      // On the CPU at least a row for every sequence that may decode.
+      max_batch_tokens(device == Device::cuda ? kGpuBatchTokens : std::max(kCpuBatchTokens, max_sequences)),
+      max_decode_steps(std::min(options.max_decode_steps, DecodeLoop::kMostSteps)),
+      tokenizer(options.tokenizer) {
+  kv_bytes = options.kv_bytes ? *options.kv_bytes : default_kv_bytes(device);
+  max_batch_tokens = options.max_batch_tokens.value_or(max_batch_tokens);
+  require(kv_bytes > 0, "kv_bytes", kv_bytes, "above 0");
+  require(max_sequences > 0, "max_sequences", max_sequences, "at least 1");
+  require(max_batch_tokens > 0, "max_batch_tokens", max_batch_tokens, "at least 1");
+  require(max_decode_steps > 0, "max_decode_steps", max_decode_steps, "at least 1");
+}
+
+Ticket Engine::Impl::submit(SampleRequest request) {
+  const int64_t max_tokens = check_request(request, model->config(), pool, options.tokenizer != nullptr);
+  HeldVersions::Committed version = versions.get(request.policy);
+  if (request.follow && version.version)
+    if (HeldVersions::Committed newest = versions.newest(request.policy.name); newest.commit > version.commit)
+      version = std::move(newest);
+  const PrefixCache::Node root = cache_root(version.version);
+  const Ticket ticket = next_ticket++;
+  auto added = std::make_unique<LiveRequest>(ticket, std::move(request), std::move(version), max_tokens,
+                                             options.tokenizer, root);
+  added->adapter_number = number_of(added->version.version.get());
+  scheduler.add(*added);
+  requests.emplace(ticket, std::move(added));
+  return ticket;
+}
+
+PrefixCache::Node Engine::Impl::cache_root(const std::shared_ptr<const lora::AdapterVersion>& adapter) {
+  return cache ? cache->root(model->version(), adapter) : PrefixCache::kNoRoot;
+}
+
+// The base has 0; requests of one adapter share a number as long as one of them is here. A number orders rows by what
+// came first, where an address would order them by chance.
+int64_t Engine::Impl::number_of(const lora::AdapterVersion* adapter) const {
+  if (!adapter) return 0;
+  int64_t highest = 0;
+  for (const auto& [ticket, request] : requests) {
+    if (request->version.version.get() == adapter && request->adapter_number > 0) return request->adapter_number;
+    highest = std::max(highest, request->adapter_number);
+  }
+  return highest + 1;
+}
+
+// What has been committed since the last step takes the place of older versions where requests asked for that.
+void Engine::Impl::follow() {
+  if (const int64_t commits = versions.commits(); commits == std::exchange(seen_commits, commits)) return;
+  for (const auto& [ticket, request] : requests) {
+    if (!request->request.follow || !request->version.version) continue;
+    HeldVersions::Committed newest = versions.newest(request->request.policy.name);
+    if (newest.commit > request->version.commit) switch_version(*request, std::move(newest));
+  }
+}
+
+// Its keys are computed again with the new version: what a token's log-prob says is true of the version it carries.
+void Engine::Impl::switch_version(LiveRequest& request, HeldVersions::Committed version) {
+  request.version = std::move(version);
+  if (!request.opened) request.prompt_logprobs.clear();  // all of one version
+  request.adapter_number = 0;
+  request.adapter_number = number_of(request.version.version.get());
+  scheduler.restart(request, cache_root(request.version.version));
+}
+
+void Engine::Impl::cancel_all() {
+  for (const auto& [ticket, request] : requests) scheduler.remove(*request);
+  requests.clear();
+}
+
+Engine::Engine(std::shared_ptr<const model::Model> model, EngineOptions options, Stream& stream)
+    : impl_(std::make_unique<Impl>(std::move(model), options, stream)) {}
+Engine::~Engine() = default;
+
+Capabilities Engine::capabilities() const {
+  return {.exact_logprobs = impl_->stream.device() == Device::cpu || impl_->stream.numerics() == Numerics::exact,
+          .logprobs = LogprobKind::tempered,
+          .follow = true,
+          .prompt_logprobs = true};
+}
+
+HeldVersions& Engine::versions() {
+  return impl_->versions;
+}
+
+Ticket Engine::submit(SampleRequest request) {
+  return impl_->submit(std::move(request));
+}
+
+void Engine::check(const SampleRequest& request) const {
+  check_request(request, impl_->model->config(), impl_->pool, impl_->options.tokenizer != nullptr);
+}
+
+std::span<const Event> Engine::next_events(Deadline deadline) {
+  impl_->events.clear();
+  while (!idle()) {
+    impl_->step();
+    if (!impl_->events.empty() || std::chrono::steady_clock::now() >= deadline) break;
+  }
+  return impl_->events;
+}
+
+bool Engine::usable() const {
+  return impl_->is_usable;
+}
+
+void Engine::end(Ticket ticket) {
+  const auto found = impl_->requests.find(ticket);
+  if (found == impl_->requests.end()) return;
+  impl_->scheduler.remove(*found->second);
+  impl_->requests.erase(found);
+}
+
+void Engine::cancel_all() {
+  impl_->cancel_all();
+}
+
+void Engine::drop_keys() {
+  for (const auto& [ticket, request] : impl_->requests) impl_->scheduler.restart(*request, request->cache_root);
+}
+
+void Engine::flush_cache() {
+  if (impl_->cache) impl_->cache->clear();
+}
+
+bool Engine::idle() const {
+  return impl_->requests.empty();
+}
+
+EngineLoad Engine::load() const {
+  const int64_t running = impl_->scheduler.running();
+  const int64_t cached = impl_->cache ? impl_->cache->idle_blocks() : 0;
+  return {.running = running,
+          .waiting = impl_->scheduler.unfinished() - running,
+          .kv_blocks = impl_->pool.capacity(),
+          .kv_blocks_in_use = impl_->pool.in_use() - cached};
+}
+
+int64_t Engine::longest_sequence() const {
+  return rollout::longest_sequence(impl_->model->config(), impl_->pool);
+}
+
+const EngineStats& Engine::stats() const {
+  return impl_->stats;
+}
+int64_t Engine::kv_bytes_in_use() const {
+  return impl_->pool.in_use() * impl_->pool.block_bytes();
+}
+
+void Engine::release_memory() {
+  flush_cache();
+  impl_->pool.release_memory();
+  impl_->arena.release();
+  // On a GPU the decode loop keeps its graphs and their little memory: recording them again would cost more.
+}
+
+}  // namespace lockstep::rollout

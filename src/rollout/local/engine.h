@@ -1,0 +1,76 @@
+// The Sampler of this process: paged KV, continuous batching of requests for any adapters, shared prompts, prefix
+// cache, chunked prefill, preemption by recompute.
+//
+// What it returns for a request depends only on (seed, counter, prompt, adapter version, params), never on what else is
+// in flight, on the schedule, on the cache, or on preemption; log-probs equal the trainer's bit for bit.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "model/model.h"
+#include "rollout/local/engine_stats.h"
+#include "rollout/local/held_versions.h"
+#include "rollout/sampler.h"
+#include "text/tokenizer.h"
+
+namespace lockstep::rollout {
+
+inline constexpr int64_t kGpuBatchTokens = 16384;
+inline constexpr int64_t kCpuBatchTokens = 512;  // the activations of so many rows stay in the caches
+inline constexpr int64_t kLeastKvBytes = int64_t{512} << 20, kMostKvBytes = int64_t{64} << 30;
+
+struct EngineOptions {
+  std::optional<int64_t> kv_bytes = {};  // upper bound of the KV pool; grown on demand up to it. Default: half of the
+                                         // memory that is available when the engine is made, within kLeastKvBytes and
+                                         // kMostKvBytes; on a GPU 85 % of what is free
+  int64_t max_sequences = 256;           // decoding at once
+  std::optional<int64_t> max_batch_tokens = {};  // rows of one step; a longer prompt is prefilled in chunks. Default:
+                                                 // kCpuBatchTokens or max_sequences, on a GPU kGpuBatchTokens
+  const text::Tokenizer* tokenizer = nullptr;    // needed for stop strings only
+  bool prefix_cache = false;                     // keeps blocks of ended requests for those that begin alike
+  int64_t max_decode_steps = 16;  // on a GPU: tokens a sequence may get in one step, while all others wait
+};
+
+class Engine final : public Sampler {
+ public:
+  Engine(std::shared_ptr<const model::Model> model, EngineOptions options, Stream& stream);
+  ~Engine() override;
+
+  Capabilities capabilities() const override;
+
+  // The versions that requests can name; it may be used from any thread. A request that follows takes a version over
+  // before the next step.
+  HeldVersions& versions();
+
+  // What Sampler says, and: ConfigError: impossible parameters, a sample number beyond 32 bits, stop strings without a
+  // tokenizer. DataError: empty prompt, prompt + 1 token beyond the context, token outside the vocabulary.
+  // ResourceError: one sequence cannot fit the pool. max_tokens is cut to the context length.
+  Ticket submit(SampleRequest request) override;
+  void check(const SampleRequest& request) const;  // throws what submit() would, but for its policy; from any thread
+
+  // A step that throws (ResourceError: the system has no memory; DeviceError, or any other) fails all requests and
+  // drops the prefix cache; the engine goes on with what is submitted next, as long as it is usable().
+  bool usable() const;  // false once the GPU was lost in a step: every further step will fail
+  void cancel_all();
+  void drop_keys();    // of all requests: they are computed again
+  void flush_cache();  // of blocks that no request uses
+  bool idle() const;
+  EngineLoad load() const;
+  int64_t longest_sequence() const;  // tokens of prompt and answer that fit the context and the KV pool; any thread
+
+  const EngineStats& stats() const;
+  int64_t kv_bytes_in_use() const;
+  void release_memory() override;  // KV pool and scratch
+
+ private:
+  std::span<const Event> next_events(Deadline deadline) override;
+  void end(Ticket ticket) override;
+
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace lockstep::rollout

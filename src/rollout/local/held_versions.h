@@ -1,0 +1,56 @@
+// The adapter versions an engine can be asked for, by policy.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lora/adapter.h"
+
+namespace lockstep::rollout {
+
+// What is held stays until it is dropped: how many versions of a policy are kept is its publisher's to say. Any thread.
+class HeldVersions {
+ public:
+  using Version = std::shared_ptr<const lora::AdapterVersion>;
+  struct Committed {
+    Version version = nullptr;  // nullptr: the base
+    int64_t commit = 0;         // counts what was held before it, and itself
+  };
+
+  // `modules`: of the model that `base` says.
+  HeldVersions(std::vector<lora::Module> modules, lora::BaseVersion base, Device device)
+      : modules_(std::move(modules)), base_(base), device_(device) {}
+
+  // Holds a version of a policy from now on (a pointer, no copy), beside all others until it is dropped. ConfigError if
+  // it has no name, if its number is negative or already held, or if it lies on another base; ShapeError if its layout
+  // is not of this model; DeviceError if its weights lie on another device.
+  void hold(Version version);
+  void check(const lora::AdapterVersion& version) const;  // throws what hold() would throw; changes nothing
+  // It can no longer be asked for; requests in flight keep it. Nothing if it is not held.
+  void drop(const lora::PolicyId& policy);
+
+  Committed get(const lora::PolicyId& policy) const;  // the base by an empty name; ConfigError when not held
+  Committed newest(const std::string& name) const;    // the last that was committed of those held; else empty
+  int64_t commits() const { return commits_; }        // how many were held, ever
+  std::vector<lora::PolicyId> ids() const;            // in the order they came
+
+ private:
+  void check_locked(const lora::AdapterVersion& version) const;
+  void check_memory(const lora::AdapterVersion& version) const;
+  void check_layout(const lora::AdapterLayout& layout) const;
+  std::vector<Committed>::const_iterator find(const lora::PolicyId& policy) const;
+
+  const std::vector<lora::Module> modules_;
+  const lora::BaseVersion base_;
+  const Device device_;  // of the engine
+  std::atomic<int64_t> commits_ = 0;
+  mutable std::mutex mutex_;     // of what follows
+  std::vector<Committed> held_;  // in the order they came
+};
+
+}  // namespace lockstep::rollout
