@@ -5,7 +5,8 @@
 
 Runs COMMAND with the library of bench/trace loaded by the CUDA driver and prints, for each phase (the innermost
 ProfileRange of the host thread that launched the work: train/forward, rollout/decode, ...): the time the GPU worked for it,
-the time it stood idle between two pieces of its work, and the kernels with most of it. `--last F` looks at the last
+the time it stood idle between two pieces of its work, the kernels with most of it, and the calls of the CUDA runtime that kept
+the host for 20 us or more (waiting, allocating). `--last F` looks at the last
 fraction F of the trace only, so that warm-up and kernel choice stay out. --record NAME writes
 bench/records/<gpu>/<date>-NAME.json. The trace costs time of the host: idle figures are upper bounds.
 """
@@ -49,7 +50,7 @@ def read(path):
         for line in file:
             start, end, phase, name = line.rstrip("\n").split("\t")
             if name not in names:
-                names[name] = short(name)
+                names[name] = name if name.startswith("host ") else short(name)
             rows.append((int(start), int(end), phase or "(no range)", names[name]))
     return rows
 
@@ -61,7 +62,11 @@ def summarise(rows):
     last_phase = None
     for start, end, phase, name in rows:
         p = phases.setdefault(phase, {"busy": 0, "idle": 0, "launches": 0, "kernels": collections.Counter(),
-                                      "counts": collections.Counter()})
+                                      "counts": collections.Counter(), "host": collections.Counter()})
+        if name.startswith("host "):
+            p["host"][name] += end - start
+            p["counts"][name] += 1
+            continue
         if start > reach and phase == last_phase:
             p["idle"] += start - reach
         p["busy"] += max(0, end - max(start, reach))
@@ -95,7 +100,7 @@ def main():
     phases, span = summarise(rows)
     result = []
     for phase, p in sorted(phases.items(), key=lambda item: -item[1]["busy"]):
-        total = sum(p["kernels"].values())
+        total = sum(p["kernels"].values()) or 1
         print(f"{phase}: busy {p['busy'] / 1e6:.2f} ms ({100 * p['busy'] / span:.1f} % of the time looked at), "
               f"idle within {p['idle'] / 1e6:.2f} ms, {p['launches']} launches")
         kernels = []
@@ -103,8 +108,13 @@ def main():
             count = p["counts"][name]
             print(f"  {100 * ns / total:5.1f} %  {ns / 1e6:9.3f} ms  {count:7d} x {ns / count / 1e3:8.2f} us  {name}")
             kernels.append({"name": name, "ms": round(ns / 1e6, 3), "count": count, "mean_us": round(ns / count / 1e3, 2)})
+        host = []
+        for name, ns in p["host"].most_common(arguments.top):
+            count = p["counts"][name]
+            print(f"          {ns / 1e6:9.3f} ms  {count:7d} x {ns / count / 1e3:8.2f} us  {name}")
+            host.append({"call": name.removeprefix("host "), "ms": round(ns / 1e6, 3), "count": count})
         result.append({"phase": phase, "busy_ms": round(p["busy"] / 1e6, 3), "idle_ms": round(p["idle"] / 1e6, 3),
-                       "launches": p["launches"], "kernels": kernels})
+                       "launches": p["launches"], "kernels": kernels, "long_host_calls": host})
     if arguments.record:
         sys.path.insert(0, str(ROOT / "bench"))
         from record import write_record

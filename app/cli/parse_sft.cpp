@@ -138,7 +138,7 @@ TrainingCommand<recipes::SftOptions> parse(const Values& args, train::Loss loss)
   check_save(form.options.save, given);
   check_evaluation(form.options.eval_sets, form.options.eval_interval, given.notes);
   check_watching(form.options);
-  check_scripts(given, given.notes);
+  check_scripts(given);
   note_exclusions(form.options.adapter.config, given.notes);
   return {.options = std::move(form.options),
           .dry_run = form.dry_run,

@@ -193,15 +193,17 @@ std::vector<Flag> machine_flags(BaseOptions& base) {
 
 std::vector<Flag> activation_flags(recipes::TrainingOptions& training) {
   using recipes::Recompute;
-  // Norms, silu(g) u and attention's probabilities are never kept, which is all that "selective" asks for.
   const auto set = [&training](const std::string& how) {
-    training.recompute = how == "full" ? Recompute::full : how == "auto" ? Recompute::automatic : Recompute::none;
+    training.recompute = how == "full"        ? Recompute::full
+                         : how == "selective" ? Recompute::selective
+                         : how == "none"      ? Recompute::none
+                                              : Recompute::automatic;
   };
   return {{"--max-tokens-per-gpu", "N", number(training.max_tokens, 1, 100'000'000),
            "tokens of a micro-batch: memory and speed only"},
           {"--recompute", "HOW", choice("auto|none|selective|full", "auto", set),
-           "full: activations again in the backward pass | none | selective (as none: what it asks for is always "
-           "done) | auto (full if a GPU has no room)"},
+           "what the backward pass makes again: full: whole blocks | selective: norms, activation functions, x A | "
+           "none: norms, rotated q and k | auto: on a GPU the least that its memory allows, on a CPU selective"},
           {"--recompute-granularity", "HOW", choice("full|selective", "", set), "the same, in Megatron's words"},
           {"--gradient-checkpointing",
            "",
@@ -309,15 +311,11 @@ void check_reward(const recipes::RewardRule& reward, const Classified& given) {
                        .got = std::string("--rm-type ") + recipes::reward_name(reward.type)});
 }
 
-void check_scripts(const Classified& given, std::vector<std::string>& notes) {
+void check_scripts(const Classified& given) {
   if (given.given("--use-dynamic-batch-size") != nullptr && given.given("--max-tokens-per-gpu") == nullptr)
     throw ConfigError({.what = "--use-dynamic-batch-size needs --max-tokens-per-gpu",
                        .where = "--max-tokens-per-gpu",
                        .attempt = "--max-tokens-per-gpu 2048"});
-  if (const Occurrence* how = given.given("--recompute-granularity"); how != nullptr && how->values[0] == "selective")
-    notes.push_back(
-        "--recompute-granularity selective: norms, activation functions and attention's probabilities are always made "
-        "again in the backward pass");
 }
 
 void note_exclusions(const lora::LoraConfig& config, std::vector<std::string>& notes) {

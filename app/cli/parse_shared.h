@@ -36,7 +36,7 @@ void check_evaluation(const std::vector<recipes::EvalSet>& sets, int64_t interva
 void check_save(const recipes::SaveOptions& save, const Classified& given);
 void check_reward(const recipes::RewardRule& reward, const Classified& given);
 // Rules between a compatible flag and an option, and notes about options that need one.
-void check_scripts(const Classified& given, std::vector<std::string>& notes);
+void check_scripts(const Classified& given);
 // A note where --exclude-modules cannot mean what it says, because fused siblings share one A.
 void note_exclusions(const lora::LoraConfig& config, std::vector<std::string>& notes);
 

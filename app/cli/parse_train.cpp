@@ -203,7 +203,7 @@ TrainingCommand<recipes::RlOptions> parse_train(const Values& args) {
   check_schedule(form.options.optimizer, given);
   check_save(form.options.save, given);
   check_reward(form.options.reward, given);
-  check_scripts(given, given.notes);
+  check_scripts(given);
   note_exclusions(form.options.adapter.config, given.notes);
   check_algorithm(form, given.notes);
   resolve_batches(form.options);

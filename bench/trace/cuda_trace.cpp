@@ -3,7 +3,8 @@
 //
 //   start_ns <tab> end_ns <tab> range of the host thread when it was launched <tab> name of the kernel
 //
-// to the file that LOCKSTEP_TRACE_FILE names. Ranges are NVTX's (core/profile_range.h); nested ones are joined by "/"
+// to the file that LOCKSTEP_TRACE_FILE names, and one with "host " before the name for every call of the CUDA runtime
+// that kept the host for kLongCallNs or more. Ranges are NVTX's (core/profile_range.h); nested ones are joined by "/"
 // only if they name themselves so: the innermost is written. tools/gpu_trace.py sets the variables and reads the file.
 #include <cupti.h>
 
@@ -21,7 +22,9 @@ namespace {
 
 constexpr size_t kBufferBytes = size_t{8} << 20;
 
-struct Work {  // on the GPU
+constexpr uint64_t kLongCallNs = 20'000;
+
+struct Work {  // on the GPU, or a long call of the host
   uint64_t start, end;
   uint32_t correlation;
   std::string name;
@@ -87,6 +90,11 @@ void take(const CUpti_Activity* record) {
     case CUPTI_ACTIVITY_KIND_DRIVER: {
       const auto& call = *reinterpret_cast<const CUpti_ActivityAPI*>(record);
       t.launches.try_emplace(call.correlationId, Launch{call.start, call.threadId});
+      if (call.kind == CUPTI_ACTIVITY_KIND_RUNTIME && call.end - call.start >= kLongCallNs) {
+        const char* name = nullptr;
+        cuptiGetCallbackName(CUPTI_CB_DOMAIN_RUNTIME_API, call.cbid, &name);
+        t.work.push_back({call.start, call.end, call.correlationId, std::string("host ") + (name ? name : "?")});
+      }
       break;
     }
     case CUPTI_ACTIVITY_KIND_MARKER: take_marker(*reinterpret_cast<const CUpti_ActivityMarker2*>(record)); break;
@@ -112,7 +120,7 @@ const char* range_at(const std::vector<Range>& ranges, uint64_t time) {
   const Range* best = nullptr;
   // In order of their ends: none before this one covers `time`; ranges nest, so the first that covers it is innermost.
   for (auto range =
-           std::lower_bound(ranges.begin(), ranges.end(), time, [](const Range&r, uint64_t t) { return r.end < t; });
+           std::lower_bound(ranges.begin(), ranges.end(), time, [](const Range& r, uint64_t t) { return r.end < t; });
        range != ranges.end() && !best; ++range)
     if (range->start <= time) best = &*range;
   return best ? best->name.c_str() : "";

@@ -24,6 +24,14 @@ void require_gate_up(const ConstTensor& y, const ConstTensor& gate_up, const cha
   require_tensor(gate_up, dtype, {y.shape[0], 2 * y.shape[1]}, op, "gate_up");
 }
 
+void require_gradients(const ConstTensor& d_gate_up, const ConstTensor& dy, const ConstTensor& gate_up,
+                       const Stream& stream) {
+  const DType dtype = activation_dtype(stream.device());
+  require_halves(dy, dtype, "swiglu_backward", "dy");
+  require_tensor(gate_up, dtype, {dy.shape[0], 2 * dy.shape[1]}, "swiglu_backward", "gate_up");
+  require_tensor(d_gate_up, dtype, {dy.shape[0], 2 * dy.shape[1]}, "swiglu_backward", "d_gate_up");
+}
+
 }  // namespace
 
 void swiglu_forward(Tensor y, ConstTensor gate_up, Stream& stream) {
@@ -43,12 +51,19 @@ void swiglu_forward(Tensor y, Tensor gate_up, const PendingDelta& delta, bool ke
 }
 
 void swiglu_backward(Tensor d_gate_up, ConstTensor dy, ConstTensor gate_up, Stream& stream) {
-  const DType dtype = activation_dtype(stream.device());
-  require_halves(dy, dtype, "swiglu_backward", "dy");
-  require_tensor(gate_up, dtype, {dy.shape[0], 2 * dy.shape[1]}, "swiglu_backward", "gate_up");
-  require_tensor(d_gate_up, dtype, {dy.shape[0], 2 * dy.shape[1]}, "swiglu_backward", "d_gate_up");
+  require_gradients(d_gate_up, dy, gate_up, stream);
   if (stream.device() == Device::cuda) return cuda::swiglu_backward(d_gate_up, dy, gate_up, stream);
   cpu::swiglu_backward(d_gate_up, dy, gate_up, stream);
+}
+
+void swiglu_backward(Tensor d_gate_up, Tensor dy, const PendingDelta& delta, ConstTensor gate_up, Stream& stream) {
+  if (!delta.empty()) {
+    require_gradients(d_gate_up, dy, gate_up, stream);
+    require_delta(dy, delta, "swiglu_backward", stream);
+    if (cuda::swiglu_backward(d_gate_up, dy, delta, gate_up, stream)) return;
+    add_delta(dy, delta, stream);
+  }
+  swiglu_backward(d_gate_up, dy, gate_up, stream);
 }
 
 }  // namespace lockstep::kernels

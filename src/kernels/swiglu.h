@@ -14,5 +14,7 @@ void swiglu_forward(Tensor y, Tensor gate_up, const PendingDelta& delta, bool ke
 
 // d_gate_up [T, 2F] from dy [T, F]; overwritten; may be gate_up itself.
 void swiglu_backward(Tensor d_gate_up, ConstTensor dy, ConstTensor gate_up, Stream& stream);
+// add_delta(dy, delta), then swiglu_backward. dy may be left as it was.
+void swiglu_backward(Tensor d_gate_up, Tensor dy, const PendingDelta& delta, ConstTensor gate_up, Stream& stream);
 
 }  // namespace lockstep::kernels

@@ -130,7 +130,7 @@ LinearDelta adapted_linear_begin(Tensor y, ConstTensor x, const kernels::PackedW
   }
   if (std::vector<kernels::LoraPair> pairs = pairs_of_all(x[0], layer, product, adapters, dropout, stream);
       !pairs.empty()) {
-    const Tensor h = arena.alloc({x[0], kernels::total_rank(pairs)}, x.dtype);
+    const Tensor h = adapters.h.empty() ? arena.alloc({x[0], kernels::total_rank(pairs)}, x.dtype) : adapters.h;
     const bool complete = kernels::adapted_linear_begin(y, h, x, weight, bias, residual, pairs, stream).empty();
     return complete ? LinearDelta() : LinearDelta(std::move(pairs), h);
   }
@@ -181,29 +181,48 @@ void delta_forward(Tensor y, ConstTensor x, int64_t layer, Product product, cons
   }
 }
 
-void adapted_linear_backward(Tensor dx, ConstTensor dy, ConstTensor x, const kernels::PackedWeight& weight,
+void adapted_linear_backward(Tensor dx, ConstTensor dy, const KeptInput& input, const kernels::PackedWeight& weight,
                              int64_t layer, Product product, const AdapterVersion& adapter,
                              const kernels::GradientPlan& lanes, const DeltaDropout& dropout, Arena& arena,
                              Stream& stream) {
+  const Arena::Scope scope(arena);
+  const LinearDelta rest = adapted_linear_backward_begin(dx, dy, input, weight, layer, product, adapter, lanes, dropout,
+                                                         arena, stream);
+  kernels::add_delta(dx, rest.get(), stream);
+}
+
+LinearDelta adapted_linear_backward_begin(Tensor dx, ConstTensor dy, const KeptInput& input,
+                                          const kernels::PackedWeight& weight, int64_t layer, Product product,
+                                          const AdapterVersion& adapter, const kernels::GradientPlan& lanes,
+                                          const DeltaDropout& dropout, Arena& arena, Stream& stream) {
+  const ConstTensor& x = input.x;
   const std::vector<int>& site = adapter.layout->site(layer, product);
   if (site.empty() || dropout.p != 0) {
     if (!dx.empty()) kernels::linear_backward_input(dx, dy, weight, false, stream);
-    return delta_backward(dx, dy, x, layer, product, adapter, lanes, dropout, arena, stream);
+    delta_backward(dx, dy, x, layer, product, adapter, lanes, dropout, arena, stream);
+    return {};
   }
-  const Arena::Scope scope(arena);
-  const std::vector<kernels::LoraPair> pairs = pairs_of(adapter, site);
+  std::vector<kernels::LoraPair> pairs = pairs_of(adapter, site);
   const int64_t rank = kernels::total_rank(pairs);
-  const Tensor h = arena.alloc({x[0], rank}, x.dtype), dh = arena.alloc({x[0], rank}, x.dtype);
+  const Tensor dh = arena.alloc({x[0], rank}, x.dtype);
+  const Tensor made = input.h.empty() ? arena.alloc({x[0], rank}, x.dtype) : Tensor();
+  const ConstTensor h = input.h.empty() ? ConstTensor(made) : input.h;
   stream.beside(
       [&] {
-        kernels::lora_shrink(h, x, pairs, stream);
+        if (input.h.empty()) kernels::lora_shrink(made, x, pairs, stream);
         kernels::lora_expand_backward(dh, dy, pairs, stream);
         kernels::lora_gradient(lanes, x, h, dh, dy, pairs, stream);
       },
       [&] {
         if (!dx.empty()) kernels::linear_backward_input(dx, dy, weight, false, stream);
       });
-  if (!dx.empty()) kernels::lora_shrink_backward(dx, dh, pairs, stream);
+  if (dx.empty()) return {};
+  if (stream.device() == Device::cuda && pairs.size() == 1) {
+    // dx += dh A is to dh and A what y += h B is to h and B.
+    return LinearDelta({{.a = pairs[0].b, .b = pairs[0].a}}, dh);
+  }
+  kernels::lora_shrink_backward(dx, dh, pairs, stream);
+  return {};
 }
 
 void delta_backward(Tensor dx, ConstTensor dy, ConstTensor x, int64_t layer, Product product,

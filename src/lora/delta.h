@@ -19,6 +19,8 @@ namespace lockstep::lora {
 struct AdapterBatch {
   std::span<const AdapterRows> rows;
   kernels::LoraTiles tiles = {};  // on a GPU: those of further rows, in one launch
+  Tensor h = {};  // [T, ranks]: where h = x A of all rows goes, if all are of one adapter, without dropout, on a GPU;
+                  // empty: scratch
 
   AdapterBatch() = default;
   AdapterBatch(std::span<const AdapterRows> r) : rows(r) {}  // NOLINT: on the CPU that is all
@@ -83,12 +85,24 @@ void delta_forward(Tensor y, ConstTensor x, int64_t layer, Product product, cons
 using kernels::GradientRows;
 int64_t gradient_floats(const AdapterLayout& layout);  // of the product with most: for kernels::plan_gradients
 
+// What backward reads of a product's forward pass: x, and h = x A if it was kept, else it is computed again.
+struct KeptInput {
+  ConstTensor x, h;
+};
+
 // dx = linear_backward_input(dy, weight) (unless dx is empty), then delta_backward. On a GPU the adapter's gradients
 // are made beside the base's product.
-void adapted_linear_backward(Tensor dx, ConstTensor dy, ConstTensor x, const kernels::PackedWeight& weight,
+void adapted_linear_backward(Tensor dx, ConstTensor dy, const KeptInput& input, const kernels::PackedWeight& weight,
                              int64_t layer, Product product, const AdapterVersion& adapter,
                              const kernels::GradientPlan& lanes, const DeltaDropout& dropout, Arena& arena,
                              Stream& stream);
+// The same, of which the op that reads dx next does the end, dx += dh A: on a GPU, of one pair without dropout.
+// Anything else is complete, and what is returned is empty.
+[[nodiscard]] LinearDelta adapted_linear_backward_begin(Tensor dx, ConstTensor dy, const KeptInput& input,
+                                                        const kernels::PackedWeight& weight, int64_t layer,
+                                                        Product product, const AdapterVersion& adapter,
+                                                        const kernels::GradientPlan& lanes, const DeltaDropout& dropout,
+                                                        Arena& arena, Stream& stream);
 
 // dx += scale * (dy B) A (unless dx is empty);  dB += scale * dy^T h,  dA += scale * (dy B)^T x  into the lanes,
 // continuing chains. One adapter for all rows: training batches hold one.

@@ -17,17 +17,24 @@ const LayerWeights& weights_of(const Rows& rows, int64_t layer) {
   return rows.weights->layers[static_cast<size_t>(layer)];
 }
 
+lora::AdapterBatch adapters_of(const Rows& rows, const BlockTensors& t, Product which) {
+  lora::AdapterBatch batch(rows.adapters, rows.tiles);
+  batch.h = t.h[static_cast<size_t>(which)];
+  return batch;
+}
+
 // One of the block's products, the residual (or none), and of the adapter what the next op does not add.
 lora::LinearDelta begin_product(Tensor y, ConstTensor x, const kernels::PackedWeight& weight, const Vector& bias,
-                                ConstTensor residual, int64_t layer, Product which, const Rows& rows) {
-  return lora::adapted_linear_begin(y, x, weight, bias.view(), residual, layer, which, {rows.adapters, rows.tiles},
+                                ConstTensor residual, int64_t layer, Product which, const Rows& rows,
+                                const BlockTensors& t) {
+  return lora::adapted_linear_begin(y, x, weight, bias.view(), residual, layer, which, adapters_of(rows, t, which),
                                     rows.dropout, *rows.arena, *rows.stream);
 }
 
 // The same, complete.
 void product(Tensor y, ConstTensor x, const kernels::PackedWeight& weight, const Vector& bias, ConstTensor residual,
-             int64_t layer, Product which, const Rows& rows) {
-  lora::adapted_linear_forward(y, x, weight, bias.view(), residual, layer, which, {rows.adapters, rows.tiles},
+             int64_t layer, Product which, const Rows& rows, const BlockTensors& t) {
+  lora::adapted_linear_forward(y, x, weight, bias.view(), residual, layer, which, adapters_of(rows, t, which),
                                rows.dropout, *rows.arena, *rows.stream);
 }
 
@@ -46,11 +53,11 @@ bool adapted(int64_t layer, Product which, const Rows& rows) {
 
 // product(norm(x)). `norm` holds the norm afterwards where an adapter reads it, too.
 void normed_product(Tensor y, Tensor norm, const kernels::LinearInput& input, const kernels::PackedWeight& weight,
-                    const Vector& bias, int64_t layer, Product which, const Rows& rows) {
+                    const Vector& bias, int64_t layer, Product which, const Rows& rows, const BlockTensors& t) {
   if (!adapted(layer, which, rows))
     return kernels::normed_linear_forward(y, norm, input, weight, bias.view(), *rows.stream);
   kernels::rmsnorm_forward(norm, {}, input.x, input.norm_weight, input.norm_eps, *rows.stream);
-  product(y, norm, weight, bias, {}, layer, which, rows);
+  product(y, norm, weight, bias, {}, layer, which, rows, t);
 }
 
 }  // namespace
@@ -83,7 +90,7 @@ lora::LinearDelta forward_qkv(ConstTensor x, int64_t layer, const Rows& rows, co
     return {};
   }
   kernels::rmsnorm_forward(t.norm, {}, input.x, input.norm_weight, input.norm_eps, *rows.stream);
-  return begin_product(t.qkv, t.norm, w.qkv, w.qkv_bias, {}, layer, Product::qkv, rows);
+  return begin_product(t.qkv, t.norm, w.qkv, w.qkv_bias, {}, layer, Product::qkv, rows, t);
 }
 
 // The block up to its queries; keys and values are stored.
@@ -114,7 +121,7 @@ void forward_heads_and_attention(ConstTensor x, int64_t layer, const Rows& rows,
 
 void forward_o(ConstTensor x, int64_t layer, const Rows& rows, const BlockTensors& t) {
   const LayerWeights& w = weights_of(rows, layer);
-  product(t.mid, t.att, w.o, w.o_bias, x, layer, Product::o, rows);
+  product(t.mid, t.att, w.o, w.o_bias, x, layer, Product::o, rows, t);
 }
 
 void feed_forward(Tensor y, int64_t layer, const Rows& rows, const BlockTensors& t) {
@@ -126,7 +133,7 @@ void feed_forward(Tensor y, int64_t layer, const Rows& rows, const BlockTensors&
     const Arena::Scope scope(*rows.arena);
     if (kept(t)) {
       const lora::LinearDelta delta =
-          begin_product(t.gate_up, t.norm, w.gate_up, w.gate_up_bias, {}, layer, Product::gate_up, rows);
+          begin_product(t.gate_up, t.norm, w.gate_up, w.gate_up_bias, {}, layer, Product::gate_up, rows, t);
       kernels::swiglu_forward(t.act, t.gate_up, delta.get(), true, stream);
     } else {
       lora::adapted_swiglu_forward(t.act, t.gate_up, t.norm, w.gate_up, w.gate_up_bias.view(), layer,
@@ -138,7 +145,7 @@ void feed_forward(Tensor y, int64_t layer, const Rows& rows, const BlockTensors&
   } else {
     kernels::normed_swiglu_forward(t.act, t.gate_up, t.norm, input, w.gate_up, w.gate_up_bias.view(), stream);
   }
-  product(y, t.act, w.down, w.down_bias, t.mid, layer, Product::down, rows);
+  product(y, t.act, w.down, w.down_bias, t.mid, layer, Product::down, rows, t);
 }
 
 }  // namespace
@@ -148,7 +155,7 @@ void block_forward_kept(ConstTensor x, int64_t layer, const Rows& rows, const Bl
   forward_heads_and_attention(x, layer, rows, t);
   forward_o(x, layer, rows, t);
   normed_product(t.gate_up, t.norm, feed_forward_input(t.mid, rows, w), w.gate_up, w.gate_up_bias, layer,
-                 Product::gate_up, rows);
+                 Product::gate_up, rows, t);
 }
 
 void block_forward(Tensor y, ConstTensor x, int64_t layer, const Rows& rows, const BlockTensors& t) {

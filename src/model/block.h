@@ -6,6 +6,7 @@
 // on a GPU (kernels::activation_dtype).
 #pragma once
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <span>
@@ -71,6 +72,9 @@ struct BlockTensors {
   Tensor mid;      // [T, D]
   Tensor gate_up;  // [T, 2F]
   Tensor act;      // [T, F]
+
+  bool keeps_act = false;                      // act is this block's alone: backward need not make it again
+  std::array<Tensor, lora::kProducts> h = {};  // [T, ranks] of each product's adapter, where backward is to have it
 };
 
 // y [T, D] may be x. Stores the rows' keys and values.
@@ -93,7 +97,7 @@ struct BlockGradient {
   Tensor att_dot;  // [T, H] f32      scratch of attention's backward
 };
 
-// The tensors of block_forward in `t` (norm and act are scratch; gate_up is used up) and its keys and values. Adds the
+// The tensors of block_forward in `t` (norm is scratch, act too unless kept; gate_up is used up) and its keys and values. Adds the
 // adapter's gradient to the lanes. `last` is true for the lowest layer with an adapter: then nothing below its lowest
 // adapted product is computed.
 void block_backward(const BlockGradient& g, ConstTensor x, int64_t layer, const Rows& rows, const BlockTensors& t,

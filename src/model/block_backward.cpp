@@ -44,22 +44,33 @@ class Backward {
     return false;
   }
 
+  lora::KeptInput input(ConstTensor x, Product which) const { return {x, t_.h[static_cast<size_t>(which)]}; }
+
   // dx from dy, and the adapter's gradient. False: nothing below is needed, dx is not computed.
   bool product(Tensor dx, ConstTensor dy, ConstTensor x, const kernels::PackedWeight& weight, Product which) {
     const bool go_on = needed_below(which);
-    lora::adapted_linear_backward(go_on ? dx : Tensor(), dy, x, weight, layer_, which, adapter_, lanes_, rows_.dropout,
-                                  *rows_.arena, stream_);
+    lora::adapted_linear_backward(go_on ? dx : Tensor(), dy, input(x, which), weight, layer_, which, adapter_, lanes_,
+                                  rows_.dropout, *rows_.arena, stream_);
     return go_on;
   }
 
   bool feed_forward() {
-    if (adapted(Product::down)) kernels::swiglu_forward(t_.act, t_.gate_up, stream_);
-    if (!product(g_.d_act, g_.d, t_.act, w_.down, Product::down)) return false;
-    kernels::swiglu_backward(t_.gate_up, g_.d_act, t_.gate_up, stream_);
+    if (adapted(Product::down) && !t_.keeps_act) kernels::swiglu_forward(t_.act, t_.gate_up, stream_);
+    if (!activation()) return false;
     kernels::rmsnorm_forward(t_.norm, g_.rstd, t_.mid, w_.post_norm.view(), c_.norm_eps, stream_);
     if (!product(g_.d_norm, t_.gate_up, t_.norm, w_.gate_up, Product::gate_up)) return false;
     kernels::rmsnorm_backward(g_.d, g_.d_norm, t_.mid, w_.post_norm.view(), g_.rstd, true, stream_);
     return true;
+  }
+
+  bool activation() {
+    const Arena::Scope scope(*rows_.arena);
+    const bool go_on = needed_below(Product::down);
+    const lora::LinearDelta rest = lora::adapted_linear_backward_begin(
+        go_on ? g_.d_act : Tensor(), g_.d, input(t_.act, Product::down), w_.down, layer_, Product::down, adapter_,
+        lanes_, rows_.dropout, *rows_.arena, stream_);
+    if (go_on) kernels::swiglu_backward(t_.gate_up, g_.d_act, rest.get(), t_.gate_up, stream_);
+    return go_on;
   }
 
   bool attention_out() { return product(g_.d_att, g_.d, t_.att, w_.o, Product::o); }

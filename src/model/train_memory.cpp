@@ -29,15 +29,16 @@ int64_t kv_elements(const ModelConfig& c, int64_t blocks) {
 }  // namespace
 
 int64_t kept_bytes(const ModelConfig& c, const PassShape& s) {
-  const int64_t sets = s.recompute ? 1 : s.kept_layers;
-  const int64_t per_token =
-      (s.kept_layers + 1) * c.width + sets * layer_activations(c) + c.width + c.ffn + c.q_width() + c.kv_width();
+  const int64_t sets = s.recompute == Recompute::full ? 1 : s.kept_layers;
+  const int64_t acts = s.recompute == Recompute::none ? s.kept_layers : 1;
+  const int64_t per_token = (s.kept_layers + 1) * c.width + sets * layer_activations(c) + c.width + acts * c.ffn +
+                            c.q_width() + c.kv_width() + s.kept_ranks;
   const int64_t activations = s.tokens * per_token + kv_elements(c, s.kv_blocks) + s.target_rows * 2 * c.width;
   int64_t floats = s.tokens * sets * layer_floats(c) + s.target_rows * 4;
   if (s.keep_logits) floats += s.logits_rows * c.vocab_size;
   const int64_t bookkeeping = s.kv_blocks * static_cast<int64_t>(sizeof(void*)) + s.tokens * kBookkeepingPerToken;
   return activations * s.activation_bytes + floats * kFloat + bookkeeping +
-         (s.kept_layers + 4) * kTensorsPerLayer * kAlignmentPerTensor;
+         (s.kept_layers + 4) * (kTensorsPerLayer + lora::kProducts) * kAlignmentPerTensor;
 }
 
 int64_t scratch_bytes(const ModelConfig& c, const PassShape& s) {
@@ -68,7 +69,20 @@ void reserve(Arena& arena, int64_t bytes) {
   arena.alloc_bytes(static_cast<size_t>(bytes));
 }
 
-int64_t TrainPass::activation_bytes(const ModelConfig& config, int64_t tokens, bool recompute, Device device) {
+int64_t kept_ranks(const lora::AdapterLayout& layout, Recompute recompute, bool dropout, Device device) {
+  if (recompute != Recompute::none || dropout || device != Device::cuda) return 0;
+  int64_t ranks = 0;
+  for (const lora::Pair& pair : layout.pairs) ranks += (pair.rank + 7) / 8 * 8;
+  return ranks;
+}
+
+const char* recompute_name(Recompute recompute) {
+  constexpr const char* kNames[] = {"none", "selective", "full"};
+  return kNames[static_cast<size_t>(recompute)];
+}
+
+int64_t TrainPass::activation_bytes(const ModelConfig& config, const lora::AdapterLayout& layout, int64_t tokens,
+                                    Recompute recompute, Device device) {
   const int64_t logits_bytes = Model::default_logits_bytes(device);
   const int64_t fitting = std::max<int64_t>(1, logits_bytes / (config.vocab_size * kFloat));
   const PassShape shape{.tokens = tokens,
@@ -79,6 +93,7 @@ int64_t TrainPass::activation_bytes(const ModelConfig& config, int64_t tokens, b
                         .max_rank = 0,
                         .keep_logits = tokens <= fitting,
                         .recompute = recompute,
+                        .kept_ranks = kept_ranks(layout, recompute, false, device),
                         .dropout = false,
                         .activation_bytes = dtype_bytes(kernels::activation_dtype(device))};
   return kept_bytes(config, shape) + scratch_bytes(config, shape);

@@ -3,6 +3,7 @@
 
 #include "core/memory.h"
 #include "model/config.h"
+#include "model/train_pass.h"
 
 namespace lockstep::model {
 
@@ -14,12 +15,15 @@ struct PassShape {
   int64_t logits_rows = 0;   // of the largest logits buffer
   int64_t max_rank = 0;      // of the adapter's pairs
   bool keep_logits = false;  // one buffer from forward to backward; otherwise a chunk at a time, twice
-  bool recompute = false;
+  Recompute recompute = Recompute::selective;
+  int64_t kept_ranks = 0;  // of all pairs of the kept layers, where their h is kept
   bool dropout = false;
   int64_t activation_bytes = sizeof(float);          // of one activation
   int64_t gradient_blocks = 0, gradient_floats = 0;  // of the gradients' partial sums (a GPU's)
 };
 
+// Of all pairs, where a pass keeps what it makes of them (TrainPass: Recompute::none, on a GPU, without dropout).
+int64_t kept_ranks(const lora::AdapterLayout& layout, Recompute recompute, bool dropout, Device device);
 int64_t kept_bytes(const ModelConfig& config, const PassShape& shape);
 int64_t scratch_bytes(const ModelConfig& config, const PassShape& shape);
 // Of a forward that keeps nothing, and its head.

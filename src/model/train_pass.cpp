@@ -105,7 +105,7 @@ struct TrainPass::Saved {
   Tensor outputs;                       // [2, T]: logprob, entropy
 
   const BlockTensors& of(int64_t layer) const {
-    return tensors[shape.recompute ? 0 : static_cast<size_t>(layer - first_layer)];
+    return tensors[shape.recompute == Recompute::full ? 0 : static_cast<size_t>(layer - first_layer)];
   }
   Tensor input(int64_t layer) const { return x[static_cast<size_t>(layer - first_layer)]; }
 };
@@ -131,20 +131,37 @@ PassShape shape_of(const TrainBatch& batch, const TargetRows& wanted, const lora
   return shape;
 }
 
-std::vector<BlockTensors> kept_tensors(const ModelConfig& c, const PassShape& shape, DType dtype, Arena& arena) {
+// h of a layer's products: those of one adapter lie side by side, as kernels/lora.h has them.
+void keep_h(BlockTensors& t, const lora::AdapterLayout& layout, int64_t layer, int64_t count, DType dtype,
+            Arena& arena) {
+  for (int product = 0; product < lora::kProducts; ++product) {
+    int64_t rank = 0;
+    for (const int pair : layout.site(layer, static_cast<lora::Product>(product)))
+      rank += layout.pairs[static_cast<size_t>(pair)].rank;
+    if (rank > 0) t.h[static_cast<size_t>(product)] = arena.alloc({count, rank}, dtype);
+  }
+}
+
+std::vector<BlockTensors> kept_tensors(const ModelConfig& c, const PassShape& shape, const lora::AdapterLayout& layout,
+                                       DType dtype, Arena& arena) {
   const int64_t count = shape.tokens;
   BlockTensors shared;
   shared.norm = arena.alloc({count, c.width}, dtype);
   shared.act = arena.alloc({count, c.ffn}, dtype);
   shared.qk = arena.alloc({count, c.q_width() + c.kv_width()}, dtype);
   std::vector<BlockTensors> sets;
-  for (int64_t i = 0; i < (shape.recompute ? 1 : shape.kept_layers); ++i) {
+  for (int64_t i = 0; i < (shape.recompute == Recompute::full ? 1 : shape.kept_layers); ++i) {
     BlockTensors t = shared;
     t.qkv = arena.alloc({count, c.qkv_width()}, dtype);
     t.att = arena.alloc({count, c.q_width()}, dtype);
     t.stats = arena.alloc({count, c.heads, 2});
     t.mid = arena.alloc({count, c.width}, dtype);
     t.gate_up = arena.alloc({count, 2 * c.ffn}, dtype);
+    if (shape.recompute == Recompute::none) {
+      if (i > 0) t.act = arena.alloc({count, c.ffn}, dtype);
+      t.keeps_act = true;
+    }
+    if (shape.kept_ranks > 0) keep_h(t, layout, layout.first_layer + i, count, dtype, arena);
     sets.push_back(t);
   }
   return sets;
@@ -165,6 +182,7 @@ HeadOutputs TrainPass::forward(const TrainBatch& batch, const lora::AdapterVersi
   PassShape shape = shape_of(batch, wanted, *adapter.layout, model_, stream_.device());
   shape.recompute = options.recompute;
   shape.dropout = dropout.p != 0;
+  shape.kept_ranks = kept_ranks(*adapter.layout, options.recompute, shape.dropout, stream_.device());
 
   saved_.reset();
   reserve(kept_, kept_bytes(c, shape));
@@ -186,7 +204,7 @@ HeadOutputs TrainPass::forward(const TrainBatch& batch, const lora::AdapterVersi
   s.rows.arena = &scratch_;
   s.rows.dropout = dropout;
   for (int64_t i = 0; i <= shape.kept_layers; ++i) s.x.push_back(kept_.alloc({shape.tokens, c.width}, dtype));
-  s.tensors = kept_tensors(c, shape, dtype, kept_);
+  s.tensors = kept_tensors(c, shape, *adapter.layout, dtype, kept_);
 
   const ProfileRange range("train/forward");
   kernels::embedding_gather(s.x.front(), model_.weights_->embedding, s.rows.tokens, stream_);
@@ -310,8 +328,9 @@ void TrainPass::backward(ConstTensor d_logprob_T, ConstTensor d_entropy_T, std::
   const ProfileRange range("train/backward");
   for (int64_t layer = c.layers - 1; layer >= s.first_layer; --layer) {
     const BlockTensors& t = s.of(layer);
-    if (s.shape.recompute) block_forward_kept(s.input(layer), layer, s.rows, t);
-    if (c.qk_norm || !s.shape.recompute) prepare_heads(layer, s.rows, t, g.qk_rstd, !s.shape.recompute);
+    const bool whole = s.shape.recompute == Recompute::full;
+    if (whole) block_forward_kept(s.input(layer), layer, s.rows, t);
+    if (c.qk_norm || !whole) prepare_heads(layer, s.rows, t, g.qk_rstd, !whole);
     block_backward(g, s.input(layer), layer, s.rows, t, *s.adapter, plan, layer == s.first_layer);
   }
 }

@@ -17,9 +17,16 @@ struct TrainBatch {
   std::span<const int32_t> targets;         // [T]: target of the logits at this row (usually the next token); -1: none
 };
 
+// What backward makes again instead of keeping it; the bits are the same.
+//   none       norms, rotated queries and keys
+//   selective  the outputs of norms and activation functions, and the adapters' x A, too
+//   full       whole blocks: only their inputs are kept
+enum class Recompute { none, selective, full };
+const char* recompute_name(Recompute recompute);
+
 struct TrainOptions {
   float inv_temperature = 1;
-  bool recompute = false;  // keep only each block's input, run the block again in backward; same bits
+  Recompute recompute = Recompute::selective;
   bool entropy = false;    // compute entropy (needed when its gradient is given)
   bool greedy = false;     // score only: the token of the largest logit
 };
@@ -53,7 +60,8 @@ class TrainPass {
   void release_memory();
 
   // Estimated bytes of activations for T tokens (for --dry-run and for choosing micro-batches).
-  static int64_t activation_bytes(const ModelConfig& config, int64_t tokens, bool recompute, Device device);
+  static int64_t activation_bytes(const ModelConfig& config, const lora::AdapterLayout& layout, int64_t tokens,
+                                  Recompute recompute, Device device);
 
  private:
   struct Saved;  // between forward and backward

@@ -58,6 +58,7 @@ std::string command(const Bench& bench) {
   if (o.training.max_tokens) text += fmt::format(" --max-tokens-per-gpu {}", *o.training.max_tokens);
   if (o.training.recompute == Recompute::full) text += " --recompute full";
   if (o.training.recompute == Recompute::none) text += " --recompute none";
+  if (o.training.recompute == Recompute::selective) text += " --recompute selective";
   if (o.base.stream.numerics == Numerics::fast) text += " --numerics fast";
   if (!o.parts.empty()) text += fmt::format(" --only {}", fmt::join(o.parts, ","));
   return text;

@@ -77,10 +77,11 @@ void bench_train(Bench& bench) {
   const int64_t peak = bench.gpu() ? peak_bytes(Device::cuda) : peak_resident_bytes();
   bench.report.results["train_peak_bytes"] = peak;
   bench.report.results["train_max_tokens"] = max_tokens;
-  bench.report.results["train_recompute"] = plan.recompute;
+  bench.report.results["train_recompute"] = model::recompute_name(plan.recompute);
   bench.report.row(
-      bench.gpu() ? fmt::format("{:<28} {:>12.2f} GiB of the GPU, micro-batches of {} tokens{}", "train_peak_bytes",
-                                static_cast<double>(peak) * 0x1p-30, max_tokens, plan.recompute ? ", recomputed" : "")
+      bench.gpu() ? fmt::format("{:<28} {:>12.2f} GiB of the GPU, micro-batches of {} tokens, recompute {}",
+                                "train_peak_bytes", static_cast<double>(peak) * 0x1p-30, max_tokens,
+                                model::recompute_name(plan.recompute))
                   : fmt::format("{:<28} {:>12.1f} MB resident", "train_peak_bytes", static_cast<double>(peak) * 1e-6));
 }
 

@@ -19,7 +19,9 @@ namespace {
 
 constexpr int64_t kFloat = sizeof(float);
 constexpr int64_t kGpuReserve = int64_t{768} << 20;
-constexpr double kLeastShareOfKv = 0.1;  // that Recompute::automatic leaves
+// Shares of the room that Recompute::automatic leaves for keys and values: more of them gain more than what `none` keeps,
+// but recomputing whole blocks costs more than a smaller pool.
+constexpr double kKvBesideNone = 0.5, kKvBesideSelective = 0.1;
 
 std::string gigabytes(int64_t bytes) {
   return fmt::format("{:.2f} GB", static_cast<double>(bytes) * 1e-9);
@@ -29,7 +31,7 @@ std::string gigabytes(int64_t bytes) {
 void add_pass(MemoryPlan& plan, const model::ModelConfig& config, const lora::AdapterLayout& layout) {
   const int64_t fitting = model::Model::default_logits_bytes(plan.device) / (config.vocab_size * kFloat);
   plan.logits = std::min(plan.max_tokens, std::max<int64_t>(1, fitting)) * config.vocab_size * kFloat;
-  const int64_t all = model::TrainPass::activation_bytes(config, plan.max_tokens, plan.recompute, plan.device);
+  const int64_t all = model::TrainPass::activation_bytes(config, layout, plan.max_tokens, plan.recompute, plan.device);
   plan.activations = all - plan.logits;
   if (plan.device == Device::cuda)
     plan.activations += kernels::gradient_blocks(plan.max_tokens) * lora::gradient_floats(layout) * kFloat;
@@ -40,6 +42,29 @@ std::optional<int64_t> missing(const MemoryPlan& plan) {
   if (!plan.room) return std::nullopt;
   const int64_t wanted = plan.without_kv() + plan.kv_asked.value_or(0);
   return wanted > *plan.room ? std::optional(wanted - *plan.room) : std::nullopt;
+}
+
+void choose_recompute(MemoryPlan& plan, const model::ModelConfig& config, const lora::AdapterLayout& layout,
+                      Recompute wanted, bool engine) {
+  const auto take = [&](model::Recompute recompute) {
+    plan.recompute = recompute;
+    add_pass(plan, config, layout);
+  };
+  // Whether there is room, with this share of it for keys and values.
+  const auto fits = [&](double share) {
+    const auto share_bytes = engine ? static_cast<int64_t>(share * static_cast<double>(*plan.room)) : 0;
+    return plan.without_kv() + std::max(share_bytes, plan.kv_asked.value_or(0)) <= *plan.room;
+  };
+  switch (wanted) {
+    case Recompute::none: return take(model::Recompute::none);
+    case Recompute::selective: return take(model::Recompute::selective);
+    case Recompute::full: return take(model::Recompute::full);
+    case Recompute::automatic: break;
+  }
+  take(plan.room ? model::Recompute::none : model::Recompute::selective);
+  if (!plan.room || fits(plan.kv_asked ? 0 : kKvBesideNone)) return;
+  take(model::Recompute::selective);
+  if (!fits(kKvBesideSelective)) take(model::Recompute::full);
 }
 
 }  // namespace
@@ -61,13 +86,7 @@ MemoryPlan plan_memory(const model::ModelConfig& config, const lora::AdapterLayo
       plan.prefill = model::score_bytes(config, rollout::kGpuBatchTokens, 0, plan.max_tokens, dtype_bytes(DType::bf16));
   }
   if (engine) plan.kv_asked = engine->kv_bytes;
-  plan.recompute = training.recompute == Recompute::full;
-  add_pass(plan, config, layout);
-  if (training.recompute == Recompute::automatic && room) {
-    const auto least_kv = engine ? static_cast<int64_t>(kLeastShareOfKv * static_cast<double>(*room)) : 0;
-    plan.recompute = plan.without_kv() + std::max(least_kv, plan.kv_asked.value_or(0)) > *room;
-    add_pass(plan, config, layout);
-  }
+  choose_recompute(plan, config, layout, training.recompute, engine.has_value());
   if (engine && room) plan.kv = std::clamp<int64_t>(*room - plan.without_kv(), 0, plan.kv_asked.value_or(*room));
   if (engine && !room) plan.kv = plan.kv_asked.value_or(0);
   return plan;
@@ -88,7 +107,7 @@ void require_fit(const MemoryPlan& plan) {
   std::vector<std::string> attempts;
   if (plan.max_tokens > 1024)
     attempts.push_back(fmt::format("a smaller --max-tokens-per-gpu than {}", plan.max_tokens));
-  if (!plan.recompute) attempts.push_back("--recompute-granularity full");
+  if (plan.recompute != model::Recompute::full) attempts.push_back("--recompute-granularity full");
   if (plan.kv_asked) attempts.push_back("a smaller --kv-cache-bytes");
   attempts.push_back("a smaller --lora-rank or model");
   throw ResourceError(

@@ -11,7 +11,7 @@ namespace lockstep::recipes {
 struct MemoryPlan {
   Device device = Device::cpu;
   int64_t max_tokens = 0;  // of a micro-batch
-  bool recompute = false;
+  model::Recompute recompute = model::Recompute::selective;
   int64_t base = 0, adapter = 0, moments = 0, lanes = 0, activations = 0, logits = 0;
   int64_t prefill = 0;              // activations of the engine's largest step
   int64_t reserve = 0;              // of a GPU: libraries, graphs, pieces too small to list
@@ -28,8 +28,8 @@ struct EnginePlan {
 };
 
 // `weight_bytes`: of one weight where the base lies. `room`: nullopt on the CPU, whose memory is not counted. Resolves
-// ConfigError for ranks that a GPU does not take. Recompute::automatic: none if that fits the room (with a tenth of it
-// left for keys and values, if there is an engine).
+// ConfigError for ranks that a GPU does not take. Recompute::automatic: the least that fits the room; beside an engine
+// with half of it left for keys and values, or a tenth where whole blocks would have to be recomputed.
 MemoryPlan plan_memory(const model::ModelConfig& config, const lora::AdapterLayout& layout, int64_t weight_bytes,
                        const TrainingOptions& training, const std::optional<EnginePlan>& engine, Device device,
                        std::optional<int64_t> room);

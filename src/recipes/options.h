@@ -57,9 +57,9 @@ struct OptimizerOptions {
   std::optional<int64_t> wsd_decay_steps;  // --lr-wsd-decay-iters; WSD needs it
 };
 
-// Whether each block's activations are made again in the backward pass. What is cheap to make again (norms, silu(g) u)
-// always is. automatic: only if the activations of a micro-batch do not fit a GPU otherwise; never on the CPU.
-enum class Recompute { automatic, none, full };
+// What the backward pass makes again (model::Recompute). automatic: on a GPU as little as its memory allows, on the CPU
+// selective.
+enum class Recompute { automatic, none, selective, full };
 
 struct TrainingOptions {
   int64_t global_batch_size = 0;      // samples per optimizer step

@@ -84,7 +84,8 @@ struct Plan {
     line("optimizer moments", memory.moments);
     line("gradient lanes", memory.lanes, "  (at most)");
     line("activations", memory.activations,
-         fmt::format("  (micro-batch of {} tokens{})", memory.max_tokens, memory.recompute ? ", recomputed" : ""));
+         fmt::format("  (micro-batch of {} tokens, recompute {})", memory.max_tokens,
+                     model::recompute_name(memory.recompute)));
     line("logits, at most", memory.logits);
     if (memory.prefill > 0) line("prefill", memory.prefill);
     if (memory.reserve > 0) line("reserve", memory.reserve);

@@ -23,7 +23,7 @@ struct TrainerOptions {
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01;
   double clip_grad = 1.0;               // 0: off; factor min(1, clip / (norm + 1e-6))
   int64_t max_tokens = 2048;            // per micro-batch; a longer single sample is its own micro-batch. Speed only
-  bool recompute = false;               // speed and memory only
+  model::Recompute recompute = model::Recompute::selective;  // speed and memory only
   float temperature = 1;                // log-probs are those of logits / temperature
   float dropout = 0;                    // of adapter inputs (SFT)
   double lr_ratio = 1;                  // LoRA+: B learns with lr * lr_ratio. Source: arXiv 2402.12354

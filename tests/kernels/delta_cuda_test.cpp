@@ -123,6 +123,51 @@ TEST_F(DeltaCuda, ExpandDoesNotDependOnTheStride) {
     }
 }
 
+// All pairs add to the same columns, which rows of an odd stride get from another kernel.
+TEST_F(DeltaCuda, ShrinkBackwardDoesNotDependOnTheStride) {
+  for (const int64_t in : {72, 1088})
+    for (const int64_t rank : kRanks)
+      for (size_t count = 1; count <= 4; ++count) {
+        const Arena::Scope scope(bench_->arena);
+        std::vector<LoraPair> pairs;
+        for (size_t p = 0; p < count; ++p)
+          pairs.push_back({.a = activations(rank, in, 20 + p, 0.3f), .b = activations(rank, 8, 30 + p), .scale = 1.3f});
+        const Tensor x = activations(kManyRows, in, 1), dh = activations(kManyRows, total_rank(pairs), 2);
+        for (const int64_t rows : kRows) {
+          const Arena::Scope of_rows(bench_->arena);
+          const Tensor dx = copy_of(x.rows(0, rows)), odd = odd_copy_of(x.rows(0, rows));
+          lora_shrink_backward(dx, dh.rows(0, rows), pairs, *stream_);
+          lora_shrink_backward(odd, dh.rows(0, rows), pairs, *stream_);
+          expect_same(odd, dx, "in " + std::to_string(in) + ", " + text_of(rank, rows, count));
+        }
+      }
+}
+
+TEST_F(DeltaCuda, SwigluBackwardEqualsItsParts) {
+  for (const int64_t width : {88, 1088, 100}) {
+    const Tensor x = activations(kManyRows, 2 * width, 1, 3), dy = activations(kManyRows, width, 3);
+    for (const int64_t rank : kRanks) {
+      const Arena::Scope scope(bench_->arena);
+      const std::vector<LoraPair> pairs = pairs_of({{0, width}}, rank);
+      const Tensor h = activations(kManyRows, rank, 2);
+      for (const int64_t rows : kRows) {
+        const Arena::Scope of_rows(bench_->arena);
+        const std::string what = "width " + std::to_string(width) + ", " + text_of(rank, rows, 1);
+        const Tensor sum = copy_of(dy.rows(0, rows)), wanted = copy_of(x.rows(0, rows));
+        lora_expand(sum, h.rows(0, rows), pairs, *stream_);
+        swiglu_backward(wanted, sum, wanted, *stream_);
+        const PendingDelta delta{.h = h.rows(0, rows), .pairs = pairs};
+        const Tensor in_place = copy_of(x.rows(0, rows)),
+                     apart = bench_->poisoned_activations({rows, 2 * width});
+        swiglu_backward(in_place, copy_of(dy.rows(0, rows)), delta, in_place, *stream_);
+        expect_same(in_place, wanted, what);
+        swiglu_backward(apart, copy_of(dy.rows(0, rows)), delta, x.rows(0, rows), *stream_);
+        expect_same(apart, wanted, what + ", apart");
+      }
+    }
+  }
+}
+
 TEST_F(DeltaCuda, SwigluEqualsItsParts) {
   for (const int64_t width : {88, 1088, 100}) {
     const Tensor x = activations(kManyRows, 2 * width, 1, 3);

@@ -23,7 +23,7 @@ struct TrainCase {
   std::vector<int> micro_batches = {kSequences};  // numbers of sequences
   StreamOptions stream = {.threads = 2};
   int64_t logits_bytes = Model::kLogitsBytes;
-  bool recompute = false;
+  Recompute recompute = Recompute::selective;
   float dropout = 0;
   std::vector<int64_t> lengths = kLengths;
   DType dtype = DType::f32;  // of the model file

@@ -43,10 +43,15 @@ TEST_P(TrainPassCuda, RecomputeGivesTheSameBits) {
     TrainCase both = run();
     both.type = type;
     both.micro_batches = {3, 3};
-    both.dropout = 0.1f;
-    const TrainResult kept = train_here(both);
-    both.recompute = true;
-    EXPECT_EQ(kept, train_here(both)) << lora::lora_type_name(type);
+    for (const float dropout : {0.0f, 0.1f}) {
+      both.dropout = dropout;
+      both.recompute = Recompute::selective;
+      const TrainResult kept = train_here(both);
+      for (const Recompute recompute : {Recompute::none, Recompute::full}) {
+        both.recompute = recompute;
+        EXPECT_EQ(kept, train_here(both)) << lora::lora_type_name(type) << " " << recompute_name(recompute);
+      }
+    }
   }
 }
 
@@ -57,8 +62,10 @@ TEST_P(TrainPassCuda, RecomputeGivesTheSameBitsWhereverTheLowestAdapterIs) {
     both.type = lora::LoraType::canonical;
     both.targets = {target};
     const TrainResult kept = train_here(both);
-    both.recompute = true;
-    EXPECT_EQ(kept, train_here(both)) << target;
+    for (const Recompute recompute : {Recompute::none, Recompute::full}) {
+      both.recompute = recompute;
+      EXPECT_EQ(kept, train_here(both)) << target << " " << recompute_name(recompute);
+    }
     EXPECT_NE(kept.gradients[0], std::vector<float>(kept.gradients[0].size())) << target;
   }
 }
@@ -94,7 +101,7 @@ TEST_P(TrainPassCuda, ScoreIsForward) {
   const lora::AdapterVersion adapter = testing::placed(tiny_adapter(model.config(), lora::LoraType::fused, 1), gpu());
   const Packed packed(0, kSequences, run().lengths);
   TrainPass pass(model, gpu());
-  const TrainOptions options{.inv_temperature = 1.25f, .recompute = false, .entropy = true};
+  const TrainOptions options{.inv_temperature = 1.25f, .recompute = Recompute::selective, .entropy = true};
   const auto values = [&](const HeadOutputs& heads) {
     std::vector<float> all(heads.logprob_T.f32(), heads.logprob_T.f32() + packed.size());
     all.insert(all.end(), heads.entropy_T.f32(), heads.entropy_T.f32() + packed.size());
@@ -135,7 +142,7 @@ TEST_P(TrainPassCuda, MemoryIsWhatTheEstimateSays) {
   const Model model(config, tiny_weights(config, gpu(), DType::bf16));
   const lora::AdapterVersion adapter = testing::placed(tiny_adapter(config, lora::LoraType::fused, 1), gpu());
   const Buffer gradient = zero_gradient(*adapter.layout, gpu());
-  const auto step = [&](TrainPass& pass, int64_t sequences, bool recompute) {
+  const auto step = [&](TrainPass& pass, int64_t sequences, Recompute recompute) {
     const int64_t count = sequences * 1024;
     const std::vector<int32_t> tokens = tiny_tokens(count, 1), targets = tiny_tokens(count, 2);
     std::vector<int64_t> begins;
@@ -147,16 +154,16 @@ TEST_P(TrainPassCuda, MemoryIsWhatTheEstimateSays) {
     pass.backward(Packed::view(d), Packed::view(d), {&lane, 1});
     gpu().synchronize();
   };
-  for (const bool recompute : {true, false}) {
+  for (const Recompute recompute : {Recompute::full, Recompute::selective, Recompute::none}) {
     TrainPass warm(model, gpu()), pass(model, gpu());
     step(warm, 12, recompute);  // the stream's scratch memory is not the pass's
     const int64_t before = live_bytes(gpu().device());
     for (const int64_t sequences : {4, 8, 6, 12, 2}) step(pass, sequences, recompute);
-    const int64_t estimate = TrainPass::activation_bytes(config, 12 * 1024, recompute, gpu().device());
-    // The estimate knows nothing of the adapter: partial sums of its gradients, one per 256 rows.
+    const int64_t estimate = TrainPass::activation_bytes(config, *adapter.layout, 12 * 1024, recompute, gpu().device());
+    // The estimate leaves out the partial sums of the adapter's gradients, one per 256 rows.
     const int64_t partial = 12 * 4 * lora::gradient_floats(*adapter.layout) * static_cast<int64_t>(sizeof(float));
-    EXPECT_LE(live_bytes(gpu().device()) - before, estimate + partial + (int64_t{4} << 20)) << recompute;
-    EXPECT_GE(live_bytes(gpu().device()) - before, estimate / 2) << recompute;
+    EXPECT_LE(live_bytes(gpu().device()) - before, estimate + partial + (int64_t{4} << 20)) << recompute_name(recompute);
+    EXPECT_GE(live_bytes(gpu().device()) - before, estimate / 2) << recompute_name(recompute);
   }
 }
 

@@ -27,13 +27,16 @@ TEST(TrainPass, PackedIsUnpackedAndMicroBatchesAreOneBatch) {
 }
 
 TEST(TrainPass, RecomputeGivesTheSameBits) {
-  for (const char* family : kFamilies) {
-    TrainCase run{
-        .json = tiny_json(family), .type = lora::LoraType::canonical, .micro_batches = {3, 3}, .dropout = 0.1f};
-    const TrainResult kept = train(run);
-    run.recompute = true;
-    EXPECT_EQ(kept, train(run)) << family;
-  }
+  for (const char* family : kFamilies)
+    for (const float dropout : {0.0f, 0.1f}) {
+      TrainCase run{
+          .json = tiny_json(family), .type = lora::LoraType::canonical, .micro_batches = {3, 3}, .dropout = dropout};
+      const TrainResult kept = train(run);
+      for (const Recompute recompute : {Recompute::none, Recompute::full}) {
+        run.recompute = recompute;
+        EXPECT_EQ(kept, train(run)) << family << " " << recompute_name(recompute) << " " << dropout;
+      }
+    }
 }
 
 TEST(TrainPass, BitsDoNotDependOnThreadsOrIsa) {
@@ -86,7 +89,7 @@ TEST(TrainPass, LowestAdapterMayBeAnyProduct) {
       all.weights = weights;
 
       const Packed packed(0, 3);
-      const auto gradient = [&](const lora::AdapterVersion& adapter, bool recompute) {
+      const auto gradient = [&](const lora::AdapterVersion& adapter, Recompute recompute) {
         std::vector<float> flat(static_cast<size_t>(adapter.layout->num_floats));
         const lora::GradientRows lane{0, packed.size(), flat.data()};
         TrainPass pass(model, stream);
@@ -94,8 +97,8 @@ TEST(TrainPass, LowestAdapterMayBeAnyProduct) {
         pass.backward(Packed::view(packed.d_logprob), {}, {&lane, 1});
         return flat;
       };
-      const std::vector<float> one = gradient(high, false), reference = gradient(all, false);
-      EXPECT_EQ(one, gradient(high, true)) << target;
+      const std::vector<float> one = gradient(high, Recompute::selective), reference = gradient(all, Recompute::selective);
+      EXPECT_EQ(one, gradient(high, Recompute::full)) << target;
       EXPECT_EQ(std::memcmp(one.data() + pair.a_offset, reference.data() + same->a_offset,
                             static_cast<size_t>(pair.in * pair.rank) * sizeof(float)),
                 0)
@@ -115,7 +118,7 @@ TEST(TrainPass, ScoreIsForward) {
   const lora::AdapterVersion adapter = tiny_adapter(model.config(), lora::LoraType::fused, 1);
   const Packed packed(0, kSequences);
   TrainPass pass(model, stream);
-  const TrainOptions options{.inv_temperature = 1.25f, .recompute = false, .entropy = true};
+  const TrainOptions options{.inv_temperature = 1.25f, .recompute = Recompute::selective, .entropy = true};
   const HeadOutputs forward = pass.forward(packed.batch(), adapter, options);
   const std::vector<float> kept(forward.logprob_T.f32(), forward.logprob_T.f32() + packed.size());
   const HeadOutputs score = pass.score(packed.batch(), &adapter, options);
@@ -140,7 +143,7 @@ double objective(const Model& model, const lora::AdapterVersion& adapter, const 
                  const lora::DeltaDropout& dropout, Stream& stream) {
   TrainPass pass(model, stream);
   const HeadOutputs heads =
-      pass.forward(packed.batch(), adapter, {.inv_temperature = 1.25f, .recompute = false, .entropy = true}, dropout);
+      pass.forward(packed.batch(), adapter, {.inv_temperature = 1.25f, .recompute = Recompute::selective, .entropy = true}, dropout);
   double sum = 0;
   for (int64_t t = 0; t < packed.size(); ++t) {
     if (packed.targets[static_cast<size_t>(t)] < 0) continue;
@@ -163,7 +166,7 @@ TEST(TrainPass, GradientAgreesWithDifferences) {
       std::vector<float> gradient(static_cast<size_t>(adapter.layout->num_floats));
       const lora::GradientRows lane{0, packed.size(), gradient.data()};
       TrainPass pass(model, stream);
-      pass.forward(packed.batch(), adapter, {.inv_temperature = 1.25f, .recompute = true, .entropy = true}, dropout);
+      pass.forward(packed.batch(), adapter, {.inv_temperature = 1.25f, .recompute = Recompute::full, .entropy = true}, dropout);
       pass.backward(Packed::view(packed.d_logprob), Packed::view(packed.d_entropy), {&lane, 1});
       for (uint32_t direction = 0; direction < 4; ++direction) {
         constexpr float kStep = 2e-3f;
@@ -235,7 +238,7 @@ TEST(TrainPass, MemoryIsWhatTheEstimateSays) {
   const Model model(config, tiny_weights(config, stream));
   const lora::AdapterVersion adapter = tiny_adapter(config, lora::LoraType::fused, 1);
   std::vector<float> gradient(static_cast<size_t>(adapter.layout->num_floats));
-  const auto step = [&](TrainPass& pass, int64_t sequences, bool recompute) {
+  const auto step = [&](TrainPass& pass, int64_t sequences, Recompute recompute) {
     const int64_t count = sequences * 128;
     const std::vector<int32_t> tokens = tiny_tokens(count, 1), targets = tiny_tokens(count, 2);
     std::vector<int64_t> begins;
@@ -246,17 +249,20 @@ TEST(TrainPass, MemoryIsWhatTheEstimateSays) {
                  {.inv_temperature = 1, .recompute = recompute, .entropy = true});
     pass.backward(Packed::view(d), Packed::view(d), {&lane, 1});
   };
-  for (const bool recompute : {true, false}) {
+  for (const Recompute recompute : {Recompute::full, Recompute::selective, Recompute::none}) {
     TrainPass pass(model, stream);
     const int64_t before = live_bytes();
     for (const int64_t sequences : {4, 8, 6, 12, 2}) step(pass, sequences, recompute);
     // What is held is what the largest batch needs, not the sum of all sizes. An arena's smallest piece is 4 MiB.
-    const int64_t estimate = TrainPass::activation_bytes(config, 12 * 128, recompute, Device::cpu);
-    EXPECT_LE(live_bytes() - before, estimate + (int64_t{4} << 20)) << recompute;
-    EXPECT_GE(live_bytes() - before, estimate / 2) << recompute;
+    const int64_t estimate = TrainPass::activation_bytes(config, *adapter.layout, 12 * 128, recompute, Device::cpu);
+    EXPECT_LE(live_bytes() - before, estimate + (int64_t{4} << 20)) << recompute_name(recompute);
+    EXPECT_GE(live_bytes() - before, estimate / 2) << recompute_name(recompute);
   }
-  EXPECT_LT(TrainPass::activation_bytes(config, 4096, true, Device::cpu),
-            TrainPass::activation_bytes(config, 4096, false, Device::cpu) / 2);
+  const auto bytes_of = [&](Recompute recompute) {
+    return TrainPass::activation_bytes(config, *adapter.layout, 4096, recompute, Device::cpu);
+  };
+  EXPECT_LT(bytes_of(Recompute::full), bytes_of(Recompute::selective) / 2);
+  EXPECT_LT(bytes_of(Recompute::selective), bytes_of(Recompute::none));
 }
 
 // Nothing is kept for a backward below the lowest adapter, so there is none.

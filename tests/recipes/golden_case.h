@@ -144,7 +144,7 @@ inline Numbers logits_of(const Case& c) {
 // One pass under the adapter: log-probs and entropies of every sample, and the adapter's gradients.
 struct Pass {
   float temperature = 1;
-  bool recompute = false;
+  model::Recompute recompute = model::Recompute::selective;
   std::string logprobs, entropy, gradient;  // prefixes of the keys
   std::vector<float> d_logprob, d_entropy;  // of the rows; the latter may be empty
 };
@@ -181,7 +181,7 @@ inline Numbers numbers_of(const Case& c, const Pass& wanted) {
 }
 
 // The mean of the samples' mean losses, and the gradient of that.
-inline Numbers sft_numbers(const Case& c, bool recompute) {
+inline Numbers sft_numbers(const Case& c, model::Recompute recompute) {
   const Batch batch(c);
   Pass pass{.recompute = recompute, .logprobs = "logprobs_lora.", .entropy = "entropy_lora.", .gradient = "grad."};
   pass.d_logprob.assign(static_cast<size_t>(batch.size()), 0.0f);

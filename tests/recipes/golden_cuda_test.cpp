@@ -24,10 +24,10 @@ TEST_P(GoldenCuda, Logits) {
 }
 
 TEST_P(GoldenCuda, LogprobsEntropiesAndGradientsOfTheMeanLoss) {
-  const Numbers kept = sft_numbers(*here_, false);
+  const Numbers kept = sft_numbers(*here_, model::Recompute::none);
   expect_golden(*here_, kept, kRounded);
-  expect_near(kept, sft_numbers(*reference_, false), kRounded);
-  EXPECT_EQ(kept, sft_numbers(*here_, true)) << "recomputed";
+  expect_near(kept, sft_numbers(*reference_, model::Recompute::selective), kRounded);
+  EXPECT_EQ(kept, sft_numbers(*here_, model::Recompute::full)) << "recomputed";
 }
 
 TEST_P(GoldenCuda, GradientsOfLogprobAndEntropyAtTemperature) {

@@ -37,24 +37,33 @@ TEST_F(MemoryPlans, ShapesAreThePublishedModels) {
 
 TEST_F(MemoryPlans, RecomputesOnlyWithoutRoom) {
   const MemoryPlan large = plan(139 * kGiB, {});
-  EXPECT_FALSE(large.recompute);
+  EXPECT_EQ(large.recompute, model::Recompute::none);
   EXPECT_EQ(large.max_tokens, 8192);
   EXPECT_EQ(large.base, 2 * model::num_parameters(base_.config));
   EXPECT_EQ(large.prefill, 0);
   EXPECT_EQ(large.kv, 0);
   EXPECT_NO_THROW(require_fit(large));
+  const MemoryPlan less = plan(large.without_kv() - 1, {});
+  EXPECT_EQ(less.recompute, model::Recompute::selective);
+  EXPECT_LT(less.activations, large.activations);
   const MemoryPlan small = plan(36 * kGiB, {});
-  EXPECT_TRUE(small.recompute);
-  EXPECT_LT(small.activations, large.activations);
+  EXPECT_EQ(small.recompute, model::Recompute::full);
+  EXPECT_LT(small.activations, less.activations);
   EXPECT_NO_THROW(require_fit(small));
-  EXPECT_TRUE(plan(139 * kGiB, {.recompute = Recompute::full}).recompute);
-  EXPECT_FALSE(plan(36 * kGiB, {.recompute = Recompute::none}).recompute);
+  EXPECT_EQ(plan(139 * kGiB, {.recompute = Recompute::full}).recompute, model::Recompute::full);
+  EXPECT_EQ(plan(139 * kGiB, {.recompute = Recompute::selective}).recompute, model::Recompute::selective);
+  EXPECT_EQ(plan(36 * kGiB, {.recompute = Recompute::none}).recompute, model::Recompute::none);
 }
 
 TEST_F(MemoryPlans, KeysAndValuesGetWhatIsLeft) {
   const MemoryPlan all = plan(139 * kGiB, {}, EnginePlan{});
   EXPECT_EQ(all.without_kv() + all.kv, 139 * kGiB);
   EXPECT_GT(all.prefill, 0);
+  // What keeping more would take from keys and values.
+  EXPECT_EQ(all.recompute, model::Recompute::none);
+  EXPECT_GE(all.kv, 139 * kGiB / 2);
+  EXPECT_EQ(plan(100 * kGiB, {}, EnginePlan{}).recompute, model::Recompute::selective);
+  EXPECT_EQ(plan(100 * kGiB, {}, EnginePlan{kGiB}).recompute, model::Recompute::none);
   const MemoryPlan asked = plan(139 * kGiB, {}, EnginePlan{kGiB});
   EXPECT_EQ(asked.kv, kGiB);
 }
@@ -93,7 +102,7 @@ TEST_F(MemoryPlans, RanksThatAGpuDoesNotTakeAreRefusedFirst) {
 
 TEST_F(MemoryPlans, ACpuIsNotBounded) {
   const MemoryPlan cpu = plan_memory(base_, *layout_, {}, EnginePlan{}, Device::cpu);
-  EXPECT_FALSE(cpu.recompute);
+  EXPECT_EQ(cpu.recompute, model::Recompute::selective);
   EXPECT_EQ(cpu.room, std::nullopt);
   EXPECT_EQ(cpu.kv, 0);
   EXPECT_NO_THROW(require_fit(cpu));

@@ -48,20 +48,21 @@ TEST(Exact, SplitsOfABatchOfPairs) {
   for (const int64_t max_tokens : {1, 17, 40, 64, 100})
     expect_same(base, train({.max_tokens = max_tokens, .samples = 22}, loss),
                 "micro-batches of " + std::to_string(max_tokens));
-  expect_same(base, train({.max_tokens = 33, .chunk = 4, .recompute = true, .samples = 22}, loss), "all of it");
+  expect_same(base, train({.max_tokens = 33, .chunk = 4, .recompute = model::Recompute::full, .samples = 22}, loss), "all of it");
 }
 
 TEST(Exact, DropoutDoesNotSeeTheSplit) {
   const Outcome base = train({.dropout = 0.25f}, SftLoss{});
   expect_same(base, train({.max_tokens = 1, .dropout = 0.25f}, SftLoss{}), "one sample at a time");
   expect_same(base, train({.max_tokens = 40, .chunk = 3, .dropout = 0.25f}, SftLoss{}), "micro-batches");
-  expect_same(base, train({.recompute = true, .dropout = 0.25f}, SftLoss{}), "recompute");
+  for (const auto recompute : {model::Recompute::none, model::Recompute::full})
+    expect_same(base, train({.recompute = recompute, .dropout = 0.25f}, SftLoss{}), "recompute");
 }
 
 TEST(Exact, Recomputation) {
   for (const DType dtype : {DType::bf16, DType::f32})
     expect_same(train({.dtype = dtype}, full_policy_loss()),
-                train({.recompute = true, .dtype = dtype}, full_policy_loss()), dtype_name(dtype));
+                train({.recompute = model::Recompute::full, .dtype = dtype}, full_policy_loss()), dtype_name(dtype));
 }
 
 TEST(Exact, Threads) {

@@ -51,7 +51,7 @@ TEST(Ranks, Pairs) {
 TEST(Ranks, WithOtherSplits) {
   const Outcome base = train({.dropout = 0.25f, .samples = 24}, full_policy_loss());
   const Way split{
-      .stream = {.threads = 2}, .max_tokens = 33, .chunk = 2, .recompute = true, .dropout = 0.25f, .samples = 24};
+      .stream = {.threads = 2}, .max_tokens = 33, .chunk = 2, .recompute = model::Recompute::full, .dropout = 0.25f, .samples = 24};
   for (const int ranks : {2, 4}) expect_same(base, train_on(ranks, split, full_policy_loss()), "split");
 }
 

@@ -102,16 +102,20 @@ TEST_F(TrainerCuda, DropoutDoesNotSeeTheSplit) {
   split.max_tokens = 500, split.chunk = 3;
   expect_same(base, here(split, SftLoss{}), "micro-batches");
   split = whole;
-  split.recompute = true;
-  expect_same(base, here(split, SftLoss{}), "recompute");
+  for (const auto recompute : {model::Recompute::none, model::Recompute::full}) {
+    split.recompute = recompute;
+    expect_same(base, here(split, SftLoss{}), model::recompute_name(recompute));
+  }
   split.dropout = 0;
   EXPECT_FALSE(same_bits(base.weights, here(split, SftLoss{}).weights));
 }
 
 TEST_F(TrainerCuda, Recomputation) {
   Way recomputed = way();
-  recomputed.recompute = true;
-  expect_same(here(way(), full_policy_loss()), here(recomputed, full_policy_loss()), "recompute");
+  for (const auto recompute : {model::Recompute::none, model::Recompute::full}) {
+    recomputed.recompute = recompute;
+    expect_same(here(way(), full_policy_loss()), here(recomputed, full_policy_loss()), model::recompute_name(recompute));
+  }
 }
 
 TEST_F(TrainerCuda, RestoredTrainingGoesOn) {

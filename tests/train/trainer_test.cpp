@@ -239,7 +239,7 @@ TEST_F(TrainerTest, MemoryDoesNotGrowAndVersionsOutliveTheTrainer) {
 
 TEST_F(TrainerTest, RecomputationHoldsLess) {
   const std::vector<Datum> batch = make_batch(40, 1);
-  const auto peak = [&](bool recompute) {
+  const auto peak = [&](model::Recompute recompute) {
     Trainer trainer = make({.recompute = recompute});
     take_step(trainer, make_batch(1, 1), SftLoss{});  // the workers' scratch memory stays
     reset_peak_bytes();
@@ -247,7 +247,7 @@ TEST_F(TrainerTest, RecomputationHoldsLess) {
     take_step(trainer, batch, SftLoss{});
     return peak_bytes() - before;
   };
-  EXPECT_LT(peak(true), 0.95 * static_cast<double>(peak(false)));
+  EXPECT_LT(peak(model::Recompute::full), 0.95 * static_cast<double>(peak(model::Recompute::selective)));
 }
 
 TEST_F(TrainerTest, DropoutIsDrawnAnewAtEachStep) {

@@ -22,7 +22,7 @@ struct Way {
   StreamOptions stream{.threads = 1};
   int64_t max_tokens = 2048;
   size_t chunk = 0;
-  bool recompute = false;
+  model::Recompute recompute = model::Recompute::selective;
   float dropout = 0;
   bool per_token = false;
   DType dtype = DType::bf16;

@@ -94,6 +94,9 @@ bool heads_forward(Tensor, Tensor, Tensor, const PendingDelta&, bool, const Head
 void swiglu_backward(Tensor, ConstTensor, ConstTensor, Stream&) {
   absent();
 }
+bool swiglu_backward(Tensor, ConstTensor, const PendingDelta&, ConstTensor, Stream&) {
+  absent();
+}
 void add(Tensor, ConstTensor, Stream&) {
   absent();
 }

@@ -143,6 +143,7 @@ void lora_expand_tiles(Tensor y, ConstTensor h, const LoraTiles& tiles, int64_t 
 
 void lora_shrink_backward(Tensor dx, ConstTensor dh, std::span<const LoraPair> pairs, Stream& stream) {
   if (dx[0] == 0 || pairs.empty()) return;
+  if (shrink_backward_by_strips(dx, dh, pairs, stream)) return check_launch("lora_shrink_backward", {dx, dh});
   require_few_pairs(pairs, "lora_shrink_backward");
   PairProducts products;
   int64_t begin = 0;

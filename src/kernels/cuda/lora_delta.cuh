@@ -30,16 +30,20 @@ struct DeltaColumns {
 
 // ---- whose rows a block has, and what is added to them ----
 
+// A pair's columns from the `at`-th on.
+__device__ inline DeltaColumns columns_of(const LoraSitePair& pair, int h_begin, int at) {
+  const auto* const b = static_cast<const bf16*>(pair.b) + at;
+  const bool aligned = reinterpret_cast<uintptr_t>(b) % 16 == 0 && pair.out % 8 == 0;
+  return {{b, pair.out, pair.rank, pair.out - at, aligned}, h_begin, pair.scale};
+}
+
+// The columns of the pair that has this column of y.
 __device__ inline DeltaColumns columns_of(const LoraSite& site, int column) {
   int h_begin = 0;
   for (int p = 0; p < site.count; ++p) {
     const LoraSitePair& pair = site.pair[p];
     const int at = column - pair.out_begin;
-    if (at >= 0 && at < pair.out) {
-      const auto* const b = static_cast<const bf16*>(pair.b) + at;
-      const bool aligned = reinterpret_cast<uintptr_t>(b) % 16 == 0 && pair.out % 8 == 0;
-      return {{b, pair.out, pair.rank, pair.out - at, aligned}, h_begin, pair.scale};
-    }
+    if (at >= 0 && at < pair.out) return columns_of(pair, h_begin, at);
     h_begin += pair.rank;
   }
   return {};
@@ -68,6 +72,12 @@ struct OneDelta {
   int rows, block_rows;
 
   __device__ DeltaColumns columns(int column) const { return columns_of(site, column); }
+  // Where every pair has all columns.
+  __device__ DeltaColumns columns_of_pair(int p, int column) const {
+    int h_begin = 0;
+    for (int before = 0; before < p; ++before) h_begin += site.pair[before].rank;
+    return columns_of(site.pair[p], h_begin, column);
+  }
   __device__ DeltaRows my_rows() const {
     const int begin = static_cast<int>(blockIdx.y) * block_rows;
     return {begin, min(begin + block_rows, rows)};
@@ -280,6 +290,42 @@ __device__ __forceinline__ void add_to_strips(Eight (&x)[2][kStrips], const Lane
     }
 #pragma unroll
     for (int i = 0; i < kHalves; ++i) add(i);
+  }
+}
+
+// The same where all pairs have all columns: each pair's chain is a sum of its own, those are added in order, and the
+// total is added to x.
+template <int kStrips, int kGroups, int kPairs>
+__device__ __forceinline__ void add_pairs_to_strips(Eight (&x)[2][kStrips],
+                                                    const LaneInput<kGroups, true>* const (&input)[kPairs],
+                                                    const uint4* strips, const int (&row)[2], int lane) {
+  uint32_t h[kPairs][kGroups][4];
+#pragma unroll
+  for (int p = 0; p < kPairs; ++p)
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) input[p]->load(h[p][group], group, row);
+#pragma unroll
+  for (int i = 0; i < 2 * kStrips; ++i) {
+    float total[2][4] = {};
+#pragma unroll
+    for (int p = 0; p < kPairs; ++p) {
+      HalfStrip sum;
+#pragma unroll
+      for (int group = 0; group < kGroups; ++group)
+        sum.chain(h[p][group], strips + ((i / 2 * kPairs + p) * kGroups + group) * 64, i % 2, lane);
+#pragma unroll
+      for (int j = 0; j < 2; ++j)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) total[j][e] = __fadd_rn(sum.acc[j][e], total[j][e]);
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        uint32_t& word = x[r][i / 2].word[i % 2][j];
+        word = pack_bf16(__fadd_rn(__uint_as_float(word << 16), total[j][2 * r]),
+                         __fadd_rn(__uint_as_float(word & 0xffff0000u), total[j][2 * r + 1]));
+      }
   }
 }
 

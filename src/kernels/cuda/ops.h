@@ -88,6 +88,8 @@ void swiglu_forward(Tensor y, ConstTensor gate_up, Stream& stream);
 // False: nothing done, the delta is to be added before.
 bool swiglu_forward(Tensor y, Tensor gate_up, const PendingDelta& delta, bool keep, Stream& stream);
 void swiglu_backward(Tensor d_gate_up, ConstTensor dy, ConstTensor gate_up, Stream& stream);
+bool swiglu_backward(Tensor d_gate_up, ConstTensor dy, const PendingDelta& delta, ConstTensor gate_up,
+                     Stream& stream);  // as swiglu_forward
 void add(Tensor y, ConstTensor x, Stream& stream);
 void gather_rows(Tensor to, ConstTensor from, std::span<const int32_t> rows, Stream& stream);
 void scatter_rows(Tensor to, ConstTensor from, std::span<const int32_t> rows, Stream& stream);

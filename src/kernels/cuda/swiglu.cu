@@ -34,12 +34,7 @@ __global__ void __launch_bounds__(kRowThreads)
     load8(up, from + width, left, aligned);
     load8(grad, dy + t * dy_stride + column, left, aligned);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const float z = gate[i], share = sigmoid(z), g = grad[i];
-      const float slope = __fmul_rn(share, __fmaf_rn(z, __fsub_rn(1.0f, share), 1.0f));
-      gate[i] = __fmul_rn(__fmul_rn(g, up[i]), slope);
-      up[i] = __fmul_rn(g, __fmul_rn(z, share));
-    }
+    for (int i = 0; i < 8; ++i) swiglu_gradient(gate[i], up[i], grad[i]);
     bf16* to = d_gate_up + t * d_stride + column;
     store8(to, gate, left, aligned);
     store8(to + width, up, left, aligned);

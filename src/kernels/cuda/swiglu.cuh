@@ -23,4 +23,12 @@ __device__ __forceinline__ bf16 swiglu_of_sums(float gate, float up) {
   return __float2bfloat16_rn(swiglu(stored(gate), stored(up)));
 }
 
+// Gradients of gate and up from that of their product.
+__device__ __forceinline__ void swiglu_gradient(float& gate, float& up, float grad) {
+  const float z = gate, share = sigmoid(z);
+  const float slope = __fmul_rn(share, __fmaf_rn(z, __fsub_rn(1.0f, share), 1.0f));
+  gate = __fmul_rn(__fmul_rn(grad, up), slope);
+  up = __fmul_rn(grad, __fmul_rn(z, share));
+}
+
 }  // namespace lockstep::kernels::cuda

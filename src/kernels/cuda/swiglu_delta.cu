@@ -1,4 +1,4 @@
-// SwiGLU of a product that still lacks its adapter's part: one pass over gate and up instead of two.
+// SwiGLU, forward and backward, of values that still lack their adapter's part: one pass over them instead of two.
 #include "kernels/cuda/library.h"
 #include "kernels/cuda/lora_delta.cuh"
 #include "kernels/cuda/swiglu.cuh"
@@ -90,6 +90,78 @@ __global__ void __launch_bounds__(256, kStrips == 1 ? 3 : 2)
   }
 }
 
+// Both halves of a word of gate and of up become their gradients.
+__device__ __forceinline__ void swiglu_gradient_2(uint32_t& gate, uint32_t& up, uint32_t grad) {
+  float g[2] = {__uint_as_float(gate << 16), __uint_as_float(gate & 0xffff0000u)};
+  float u[2] = {__uint_as_float(up << 16), __uint_as_float(up & 0xffff0000u)};
+  swiglu_gradient(g[0], u[0], __uint_as_float(grad << 16));
+  swiglu_gradient(g[1], u[1], __uint_as_float(grad & 0xffff0000u));
+  gate = pack_bf16(g[0], g[1]), up = pack_bf16(u[0], u[1]);
+}
+
+// A warp has a strip of dy, gate and up; else as swiglu_delta_kernel. A lane alone reads and writes what is its own, so
+// the gradients may take the place of gate and up.
+template <int kGroups>
+__global__ void __launch_bounds__(256, 3)
+    swiglu_grad_delta_kernel(const __grid_constant__ OneDelta source, Matrix d_gate_up, Matrix dy, Matrix gate_up,
+                             int width, int all_groups, int across) {
+  extern __shared__ uint4 shared[];  // [across][groups][64], then of the warps' fetches
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int warps = static_cast<int>(blockDim.x) / 32, groups = kGroups > 0 ? kGroups : all_groups;
+  const auto column_of = [&](int w) { return (static_cast<int>(blockIdx.x) * across + w) * kStripColumns; };
+  let_next_begin();
+  for (int i = warp; i < across * groups; i += warps) {
+    if (column_of(i / groups) >= width) break;
+    store_strip(shared + 64 * i, source.columns(column_of(i / groups)), i % groups, lane);
+  }
+  const int column0 = column_of(warp % across), column = column0 + lane % 4 * 8;
+  const DeltaColumns pair = source.columns(column0);
+  const LaneInput<kGroups, true> input(source.source, pair, lane);
+  const LaneRows<bf16> dy_rows(dy.data, dy.stride, column), gate_rows(gate_up.data, gate_up.stride, column),
+      up_rows(gate_up.data, gate_up.stride, column + width), d_gate_rows(d_gate_up.data, d_gate_up.stride, column),
+      d_up_rows(d_gate_up.data, d_gate_up.stride, column + width);
+  const uint4* const strips = shared + warp % across * groups * 64;
+  const DeltaRows rows = source.my_rows();
+  const int first = rows.begin + warp / across * kStripRows, step = warps / across * kStripRows;
+  __syncthreads();
+  wait_for_previous();
+  if (column0 >= width) return;
+
+  constexpr int kPieces = 6;
+  TileFetch<kPieces> ahead(shared + across * groups * 64 + warp * TileFetch<kPieces>::kWarpBytes / 16, lane);
+  const auto row_of = [&](int row0, int r) { return min(row0 + lane / 4 + 8 * r, rows.end - 1); };
+  const auto copies_of = [&](int row0) {
+    return [&, row0](const auto& fetch) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        fetch(3 * r, dy_rows.at(row_of(row0, r)));
+        fetch(3 * r + 1, gate_rows.at(row_of(row0, r)));
+        fetch(3 * r + 2, up_rows.at(row_of(row0, r)));
+      }
+    };
+  };
+  if (first < rows.end) ahead.begin(copies_of(first));
+  for (int row0 = first; row0 < rows.end; row0 += step) {
+    const int row[2] = {row_of(row0, 0), row_of(row0, 1)};
+    ahead.turn(row0 + step < rows.end, copies_of(row0 + step));
+    Eight grad[2][1], gate[2], up[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+      grad[r][0].vector = ahead.piece(3 * r), gate[r].vector = ahead.piece(3 * r + 1),
+      up[r].vector = ahead.piece(3 * r + 2);
+    add_to_strips<1>(grad, input, pair, strips, groups, row, lane);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      if (row0 + lane / 4 + 8 * r >= rows.end) continue;
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        swiglu_gradient_2(gate[r].word[i / 2][i % 2], up[r].word[i / 2][i % 2], grad[r][0].word[i / 2][i % 2]);
+      *reinterpret_cast<uint4*>(d_gate_rows.at(row[r])) = gate[r].vector;
+      *reinterpret_cast<uint4*>(d_up_rows.at(row[r])) = up[r].vector;
+    }
+  }
+}
+
 // Whether what a strip of gate and of up lacks is one pair's.
 bool pairs_fit(std::span<const LoraPair> pairs, int64_t width) {
   if (pairs.size() > 2) return false;
@@ -121,6 +193,27 @@ bool swiglu_forward(Tensor y, Tensor gate_up, const PendingDelta& delta, bool ke
   rows <= kFewDeltaRows || delta.tiles.num_tiles > 0 ? start(std::integral_constant<int, 1>())
                                                      : start(std::integral_constant<int, 2>());
   check_launch("swiglu_forward", {y, gate_up});
+  return true;
+}
+
+bool swiglu_backward(Tensor d_gate_up, ConstTensor dy, const PendingDelta& delta, ConstTensor gate_up, Stream& stream) {
+  const int64_t rows = dy.shape[0], width = dy.shape[1];
+  if (rows == 0 || width == 0 || width % kStripColumns != 0 || !rows_aligned(dy) || !rows_aligned(gate_up) ||
+      !rows_aligned(d_gate_up))
+    return false;
+  if (delta.tiles.num_tiles > 0 || delta.pairs.size() != 1 || delta.pairs[0].b[1] != width || !reads_well(delta))
+    return false;
+  const DeltaShape shape = delta_shape(delta, rows, width / kStripColumns, 1, TileFetch<6>::kWarpBytes,
+                                       library_of(stream).multiprocessors);
+  with_one_delta(delta, shape, rows, [&](const OneDelta& source, dim3 grid) {
+    with_groups<OneDelta>(shape, [&](auto groups) {
+      constexpr auto kKernel = swiglu_grad_delta_kernel<groups.value>;
+      allow_shared<kKernel>(kMostDeltaShared);
+      launch_early(kKernel, grid, shape.threads(), shape.shared_bytes, stream_of(stream), source, Matrix(d_gate_up),
+                   Matrix(dy), Matrix(gate_up), static_cast<int>(width), shape.groups, shape.across);
+    });
+  });
+  check_launch("swiglu_backward", {d_gate_up, dy, gate_up});
   return true;
 }
 
