@@ -202,8 +202,8 @@ std::vector<Flag> activation_flags(recipes::TrainingOptions& training) {
   return {{"--max-tokens-per-gpu", "N", number(training.max_tokens, 1, 100'000'000),
            "tokens of a micro-batch: memory and speed only"},
           {"--recompute", "HOW", choice("auto|none|selective|full", "auto", set),
-           "what the backward pass makes again: full: whole blocks | selective: norms, activation functions, x A | "
-           "none: norms, rotated q and k | auto: on a GPU the least that its memory allows, on a CPU selective"},
+           "what the backward pass makes again: full: whole blocks | selective: norms, activation functions, "
+           "rotated q and k, x A | none: norms | auto: on a GPU the least that its memory allows, on a CPU selective"},
           {"--recompute-granularity", "HOW", choice("full|selective", "", set), "the same, in Megatron's words"},
           {"--gradient-checkpointing",
            "",

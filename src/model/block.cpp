@@ -97,7 +97,7 @@ lora::LinearDelta forward_qkv(ConstTensor x, int64_t layer, const Rows& rows, co
 void forward_heads(ConstTensor x, int64_t layer, const Rows& rows, const BlockTensors& t) {
   const Arena::Scope scope(*rows.arena);
   const lora::LinearDelta delta = forward_qkv(x, layer, rows, t);
-  kernels::heads_forward(t.qk, {}, t.qkv, delta.get(), kept(t), head_norms(*rows.config, weights_of(rows, layer)),
+  kernels::heads_forward(t.qk, t.qk_rstd, t.qkv, delta.get(), kept(t), head_norms(*rows.config, weights_of(rows, layer)),
                          *rows.rope, rows.positions, attention_shape(rows, layer), rows.attention, true, *rows.stream);
 }
 

@@ -73,7 +73,8 @@ struct BlockTensors {
   Tensor gate_up;  // [T, 2F]
   Tensor act;      // [T, F]
 
-  bool keeps_act = false;                      // act is this block's alone: backward need not make it again
+  Tensor qk_rstd = {};                         // of q and k (BlockGradient::qk_rstd), where backward is to have it
+  bool is_kept = false;                        // qk, act, keys and values are this block's alone: Recompute::none
   std::array<Tensor, lora::kProducts> h = {};  // [T, ranks] of each product's adapter, where backward is to have it
 };
 

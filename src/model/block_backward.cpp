@@ -55,7 +55,7 @@ class Backward {
   }
 
   bool feed_forward() {
-    if (adapted(Product::down) && !t_.keeps_act) kernels::swiglu_forward(t_.act, t_.gate_up, stream_);
+    if (adapted(Product::down) && !t_.is_kept) kernels::swiglu_forward(t_.act, t_.gate_up, stream_);
     if (!activation()) return false;
     kernels::rmsnorm_forward(t_.norm, g_.rstd, t_.mid, w_.post_norm.view(), c_.norm_eps, stream_);
     if (!product(g_.d_norm, t_.gate_up, t_.norm, w_.gate_up, Product::gate_up)) return false;
@@ -81,7 +81,7 @@ class Backward {
     const kernels::AttentionShape shape = attention_shape(rows_, layer_);
     kernels::attention_backward(dq, dk, dv, g_.d_att, t_.qk.cols(0, q), t_.att, t_.stats, g_.att_dot, shape,
                                 rows_.attention, stream_);
-    kernels::heads_backward(g_.d_qkv, t_.qkv, g_.qk_rstd, head_norms(c_, w_), *rows_.rope, rows_.positions, shape,
+    kernels::heads_backward(g_.d_qkv, t_.qkv, t_.is_kept ? t_.qk_rstd : g_.qk_rstd, head_norms(c_, w_), *rows_.rope, rows_.positions, shape,
                             stream_);
   }
 

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kFloat = sizeof(float);
 constexpr int64_t kAlignmentPerTensor = 256;
-constexpr int64_t kTensorsPerLayer = 8;
+constexpr int64_t kTensorsPerLayer = 9;
 constexpr int64_t kBookkeepingPerToken = 64;  // tokens, positions, target rows, outputs
 
 // Activations and floats per token that one block keeps for its backward.
@@ -28,13 +28,19 @@ int64_t kv_elements(const ModelConfig& c, int64_t blocks) {
 
 }  // namespace
 
+int64_t kv_layers(const ModelConfig& c, const PassShape& s) {
+  return s.recompute == Recompute::none ? c.layers : 1;
+}
+
 int64_t kept_bytes(const ModelConfig& c, const PassShape& s) {
   const int64_t sets = s.recompute == Recompute::full ? 1 : s.kept_layers;
   const int64_t acts = s.recompute == Recompute::none ? s.kept_layers : 1;
-  const int64_t per_token = (s.kept_layers + 1) * c.width + sets * layer_activations(c) + c.width + acts * c.ffn +
-                            c.q_width() + c.kv_width() + s.kept_ranks;
-  const int64_t activations = s.tokens * per_token + kv_elements(c, s.kv_blocks) + s.target_rows * 2 * c.width;
+  const int64_t per_token = (s.kept_layers + 1) * c.width + sets * layer_activations(c) + c.width +
+                            acts * (c.ffn + c.q_width() + c.kv_width()) + s.kept_ranks;
+  const int64_t activations =
+      s.tokens * per_token + kv_elements(c, s.kv_blocks * kv_layers(c, s)) + s.target_rows * 2 * c.width;
   int64_t floats = s.tokens * sets * layer_floats(c) + s.target_rows * 4;
+  if (s.recompute == Recompute::none && c.qk_norm) floats += s.tokens * s.kept_layers * (c.heads + c.kv_heads);
   if (s.keep_logits) floats += s.logits_rows * c.vocab_size;
   const int64_t bookkeeping = s.kv_blocks * static_cast<int64_t>(sizeof(void*)) + s.tokens * kBookkeepingPerToken;
   return activations * s.activation_bytes + floats * kFloat + bookkeeping +

@@ -24,6 +24,7 @@ struct PassShape {
 
 // Of all pairs, where a pass keeps what it makes of them (TrainPass: Recompute::none, on a GPU, without dropout).
 int64_t kept_ranks(const lora::AdapterLayout& layout, Recompute recompute, bool dropout, Device device);
+int64_t kv_layers(const ModelConfig& config, const PassShape& shape);  // whose keys and values are held at a time
 int64_t kept_bytes(const ModelConfig& config, const PassShape& shape);
 int64_t scratch_bytes(const ModelConfig& config, const PassShape& shape);
 // Of a forward that keeps nothing, and its head.

@@ -49,8 +49,8 @@ int64_t count_blocks(const TrainBatch& batch) {
   return blocks;
 }
 
-// Whole sequences over the KV memory of one layer, which every layer uses in turn: backward stores keys and values
-// anew.
+// Whole sequences over the KV memory of one layer. Unless each layer keeps its own (Recompute::none) every layer uses it
+// in turn: backward stores keys and values anew.
 struct PackedRows {
   std::vector<void*> blocks;
   std::vector<Segment> segments;
@@ -158,8 +158,12 @@ std::vector<BlockTensors> kept_tensors(const ModelConfig& c, const PassShape& sh
     t.mid = arena.alloc({count, c.width}, dtype);
     t.gate_up = arena.alloc({count, 2 * c.ffn}, dtype);
     if (shape.recompute == Recompute::none) {
-      if (i > 0) t.act = arena.alloc({count, c.ffn}, dtype);
-      t.keeps_act = true;
+      t.is_kept = true;
+      if (i > 0) {
+        t.act = arena.alloc({count, c.ffn}, dtype);
+        t.qk = arena.alloc({count, c.q_width() + c.kv_width()}, dtype);
+      }
+      if (c.qk_norm) t.qk_rstd = arena.alloc({count * (c.heads + c.kv_heads)});
     }
     if (shape.kept_ranks > 0) keep_h(t, layout, layout.first_layer + i, count, dtype, arena);
     sets.push_back(t);
@@ -198,10 +202,14 @@ HeadOutputs TrainPass::forward(const TrainBatch& batch, const lora::AdapterVersi
   s.wanted_targets = upload(std::span<const int32_t>(wanted.targets), kept_, stream_);
 
   const DType dtype = kernels::activation_dtype(stream_.device());
-  const PackedRows packed(batch, &adapter, kept_.alloc({shape.kv_blocks, model_.kv_layer_elements()}, dtype));
+  // Of one layer, or of all, one after the other.
+  const int64_t kv_blocks = shape.kv_blocks * kv_layers(c, shape);
+  const Tensor kv = kept_.alloc({kv_blocks, model_.kv_layer_elements()}, dtype);
+  const PackedRows packed(batch, &adapter, kv.rows(0, shape.kv_blocks));
   s.rows = prepare_rows({.tokens = batch.tokens, .segments = packed.segments, .kv_layer_stride = 0}, c,
                         *model_.weights_, *model_.rope_, kept_, stream_);
   s.rows.arena = &scratch_;
+  if (kv_blocks > shape.kv_blocks) s.rows.kv_layer_stride = shape.kv_blocks * model_.kv_layer_elements();
   s.rows.dropout = dropout;
   for (int64_t i = 0; i <= shape.kept_layers; ++i) s.x.push_back(kept_.alloc({shape.tokens, c.width}, dtype));
   s.tensors = kept_tensors(c, shape, *adapter.layout, dtype, kept_);
@@ -330,7 +338,7 @@ void TrainPass::backward(ConstTensor d_logprob_T, ConstTensor d_entropy_T, std::
     const BlockTensors& t = s.of(layer);
     const bool whole = s.shape.recompute == Recompute::full;
     if (whole) block_forward_kept(s.input(layer), layer, s.rows, t);
-    if (c.qk_norm || !whole) prepare_heads(layer, s.rows, t, g.qk_rstd, !whole);
+    if (!t.is_kept && (c.qk_norm || !whole)) prepare_heads(layer, s.rows, t, g.qk_rstd, !whole);
     block_backward(g, s.input(layer), layer, s.rows, t, *s.adapter, plan, layer == s.first_layer);
   }
 }

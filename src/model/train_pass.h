@@ -18,8 +18,8 @@ struct TrainBatch {
 };
 
 // What backward makes again instead of keeping it; the bits are the same.
-//   none       norms, rotated queries and keys
-//   selective  the outputs of norms and activation functions, and the adapters' x A, too
+//   none       the outputs of norms
+//   selective  those of activation functions, rotated queries and keys, and the adapters' x A, too
 //   full       whole blocks: only their inputs are kept
 enum class Recompute { none, selective, full };
 const char* recompute_name(Recompute recompute);

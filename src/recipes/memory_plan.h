@@ -4,6 +4,7 @@
 
 #include <optional>
 
+#include "model/train_pass.h"
 #include "recipes/base.h"
 
 namespace lockstep::recipes {
