@@ -142,7 +142,7 @@ RequestReader::Framing RequestReader::framing() const {
 
 RequestReader::Status RequestReader::refuse(HttpRefusal refusal) {
   refusal_ = std::move(refusal);
-  buffer_.clear();
+  drop();
   return Status::refused;
 }
 
@@ -193,6 +193,11 @@ HttpRequest RequestReader::take() {
   parser_.reset();
   if (buffer_.empty()) buffer_.shrink_to_fit();  // a connection that waits costs little
   return request;
+}
+
+void RequestReader::drop() {
+  parser_.reset();
+  std::string().swap(buffer_);
 }
 
 bool RequestReader::begun() const {

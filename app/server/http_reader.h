@@ -32,6 +32,8 @@ class RequestReader {
   Status parse();
   // The request, once. The bytes behind it are the next one's.
   HttpRequest take();
+  // Lets go of all that was read, however much it is: nothing more will be.
+  void drop();
 
   bool begun() const;         // a byte of a request that is not complete has come
   bool has_header() const;    // its headers are complete

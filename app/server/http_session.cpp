@@ -168,6 +168,7 @@ void Session::dispatch() {
 // The last answer of this connection: where the next request begins is not known.
 void Session::refuse(const HttpRefusal& refusal) {
   const RequestReader::Framing framing = reader_.framing();
+  reader_.drop();  // what is not counted must not be held either, until the client has read its answer
   host_.bodies_bytes -= std::exchange(accounted_bytes_, 0);
   discard_ = true;
   enter(Phase::answering);

@@ -8,6 +8,7 @@
 #include <limits>
 #include <utility>
 
+#include "core/fs.h"
 #include "server/api_error.h"
 #include "server/json_text.h"
 #include "server/service.h"
@@ -41,6 +42,16 @@ void check_load(const Service& service, const AdapterSource& source) {
                     source.name));
 }
 
+// Whether the directory lacks what makes it an adapter's. False if nobody can tell.
+bool is_missing(const Service& service, const AdapterSource& source) {
+  const std::filesystem::path directory = std::filesystem::path(service.options.lora_root) / source.path;
+  try {
+    return !fs::exists(directory / "adapter_config.json");
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 // What the request asks for is the caller's to mend; a directory that is no adapter's is not found.
 ApiError load_error(std::exception_ptr error, const Service& service, const AdapterSource& source) {
   const std::string message = api_error(error).what();
@@ -50,10 +61,7 @@ ApiError load_error(std::exception_ptr error, const Service& service, const Adap
     return invalid(message);
   } catch (...) {
   }
-  const std::filesystem::path directory = std::filesystem::path(service.options.lora_root) / source.path;
-  std::error_code ignored;
-  if (!std::filesystem::exists(directory / "adapter_config.json", ignored))
-    return {404, fmt::format("No adapter found for '{}': {}", source.name, message)};
+  if (is_missing(service, source)) return {404, fmt::format("No adapter found for '{}': {}", source.name, message)};
   return {500, message};
 }
 

@@ -20,14 +20,37 @@ constexpr size_t kPieceBytes = size_t{64} << 20;
 // Stands before the path in a cache file, so that a value made by another definition is never taken for one of this.
 constexpr const char* kDefinition = "pieces of 64 MiB: ";
 
-std::span<const std::byte> bytes_of(const NamedTensor& named) {
-  const ConstTensor& tensor = named.tensor;
-  if (!tensor.contiguous())
-    throw ShapeError({.what = "a fingerprint is of whole tensors",
-                      .where = named.name,
-                      .got = fmt::format("{} with rows {} apart", shape_text(tensor), tensor.row_stride)});
-  return {static_cast<const std::byte*>(tensor.data),
-          static_cast<size_t>(tensor.elements() * dtype_bytes(tensor.dtype))};
+// A stretch of a tensor's bytes.
+struct Piece {
+  const NamedTensor* tensor;
+  size_t begin, bytes;
+};
+
+std::vector<Piece> pieces_of(const NamedTensors& tensors) {
+  std::vector<Piece> pieces;
+  for (const NamedTensor& named : tensors) {
+    if (!named.tensor.contiguous())
+      throw ShapeError(
+          {.what = "a fingerprint is of whole tensors",
+           .where = named.name,
+           .got = fmt::format("{} with rows {} apart", shape_text(named.tensor), named.tensor.row_stride)});
+    for (size_t begin = 0; begin < named.bytes(); begin += kPieceBytes)
+      pieces.push_back({&named, begin, std::min(kPieceBytes, named.bytes() - begin)});
+  }
+  return pieces;
+}
+
+std::string digest_of(const Piece& piece, int worker, Stream& stream) {
+  constexpr size_t kReadBytes = size_t{1} << 20;
+  Sha256 hash;
+  const size_t room_bytes = std::min(kReadBytes, piece.bytes);
+  auto* const room = static_cast<std::byte*>(stream.scratch(worker, room_bytes));
+  for (size_t done = 0; done < piece.bytes; done += kReadBytes) {
+    const size_t bytes = std::min(kReadBytes, piece.bytes - done);
+    piece.tensor->read(room, piece.begin + done, bytes);
+    hash.update(std::span(room, bytes));
+  }
+  return hash.hex();
 }
 
 // What the cache believes about one weight file.
@@ -66,18 +89,11 @@ std::string base_fingerprint(const std::string& weights_fingerprint, std::string
 }
 
 std::string weights_fingerprint(const NamedTensors& sorted_tensors, Stream& stream) {
-  std::vector<std::span<const std::byte>> pieces;
-  for (const NamedTensor& named : sorted_tensors)
-    for (std::span<const std::byte> left = bytes_of(named); !left.empty();) {
-      pieces.push_back(left.first(std::min(kPieceBytes, left.size())));
-      left = left.subspan(pieces.back().size());
-    }
+  const std::vector<Piece> pieces = pieces_of(sorted_tensors);
   std::vector<std::string> digests(pieces.size());
-  stream.parallel(static_cast<int64_t>(pieces.size()), [&](int64_t index, int) {
+  stream.parallel(static_cast<int64_t>(pieces.size()), [&](int64_t index, int worker) {
     const auto i = static_cast<size_t>(index);
-    Sha256 piece;
-    piece.update(pieces[i]);
-    digests[i] = piece.hex();
+    digests[i] = digest_of(pieces[i], worker, stream);
   });
   Sha256 hash;
   auto digest = digests.begin();
@@ -85,7 +101,7 @@ std::string weights_fingerprint(const NamedTensors& sorted_tensors, Stream& stre
     const std::span<const int64_t> shape(named.tensor.shape.data(), static_cast<size_t>(named.tensor.rank));
     hash.update(named.name + '\0' + dtype_name(named.tensor.dtype) + '\0' + fmt::format("{}", fmt::join(shape, ",")) +
                 '\0');
-    for (size_t hashed = 0; hashed < bytes_of(named).size(); hashed += kPieceBytes) hash.update(*digest++);
+    for (size_t hashed = 0; hashed < named.bytes(); hashed += kPieceBytes) hash.update(*digest++);
   }
   return hash.hex();
 }

@@ -15,11 +15,12 @@ std::string base_fingerprint(const std::string& weights_fingerprint, std::string
 
 // SHA-256 over the tensors sorted by name. Each adds "name\0dtype\0d0,d1,...\0" and, for every 64 MiB of its bytes and
 // for what is left of them, their SHA-256 as 64 hex digits. All threads of the stream hash; the result does not depend
-// on them. ShapeError for a tensor whose rows do not lie side by side.
+// on them. ShapeError for a tensor whose rows do not lie side by side. DataError: a file cannot be read or has become
+// shorter.
 std::string weights_fingerprint(const NamedTensors& sorted_tensors, Stream& stream);
 
 // The same, cached in `cache_file` under every weight file's (path, size, mtime); a stale or damaged cache is
-// recomputed, an unwritable one is not an error. The weights must be mapped.
+// recomputed, an unwritable one is not an error. The weights must be open.
 std::string cached_weights_fingerprint(const HfDirectory& directory, const fs::Path& cache_file, Stream& stream);
 
 }  // namespace lockstep::checkpoint

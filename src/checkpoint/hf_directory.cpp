@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <set>
 
+#include "checkpoint/safetensors_header.h"
 #include "core/error.h"
 
 namespace lockstep::checkpoint {
@@ -14,6 +16,8 @@ namespace stdfs = std::filesystem;
 
 constexpr const char* kSingleFile = "model.safetensors";
 constexpr const char* kIndexFile = "model.safetensors.index.json";
+constexpr size_t kMaxIndexBytes = size_t{256} << 20;  // about 100 a tensor, of which models of many experts have 10^5
+constexpr size_t kMaxReferenceBytes = 4096;           // of a file that holds the name of a commit
 
 // "org/name" or "name": the characters the hub allows, and no path that leaves the cache.
 bool is_hub_id(const std::string& text) {
@@ -71,7 +75,7 @@ void add_ids(std::vector<int32_t>& ids, const Json& config, const fs::Path& file
 
 // tensor name -> shard file name
 std::map<std::string, std::string> read_weight_map(const fs::Path& index) {
-  const Json json = read_json(index.string());
+  const Json json = read_json(index.string(), kMaxIndexBytes);
   const JsonObject map = JsonObject(json, index.string()).object("weight_map");
   std::map<std::string, std::string> files;
   for (const auto& item : map.json().items()) {
@@ -87,22 +91,32 @@ std::map<std::string, std::string> read_weight_map(const fs::Path& index) {
   return files;
 }
 
-void check_shard(const SafetensorsFile& shard, const std::map<std::string, std::string>& weight_map,
-                 const fs::Path& index) {
-  const std::string name = shard.path().filename().string();
-  for (const NamedTensor& tensor : shard.tensors()) {
+NamedTensors tensors_of(const fs::File& file) {
+  const SafetensorsHeader header = SafetensorsHeader::read(file);
+  NamedTensors tensors;
+  for (const SafetensorsHeader::Entry& entry : header.entries)
+    tensors.push_back({entry.name, entry.tensor(nullptr), &file, header.bytes + entry.begin});
+  return tensors;
+}
+
+void check_shard(const NamedTensors& tensors, const fs::Path& shard,
+                 const std::map<std::string, std::string>& weight_map, const fs::Path& index) {
+  const std::string name = shard.filename().string();
+  std::set<std::string_view> held;
+  for (const NamedTensor& tensor : tensors) {
     const auto listed = weight_map.find(tensor.name);
     if (listed == weight_map.end() || listed->second != name)
       throw FormatError(
           {.what = "a shard holds a tensor that the index does not give to it",
-           .where = shard.path().string(),
+           .where = shard.string(),
            .got = tensor.name,
            .wanted = listed == weight_map.end() ? "an entry in " + index.string() : "it in " + listed->second});
+    held.insert(tensor.name);
   }
   for (const auto& [tensor, file] : weight_map)
-    if (file == name && shard.find(tensor) == nullptr)
+    if (file == name && held.count(tensor) == 0)
       throw FormatError({.what = "a shard lacks a tensor that the index gives to it",
-                         .where = shard.path().string(),
+                         .where = shard.string(),
                          .wanted = tensor,
                          .attempt = "download the model again"});
 }
@@ -120,7 +134,8 @@ fs::Path resolve_hf_checkpoint(const std::string& path_or_id, const fs::Path& ca
   if (const size_t slash = folder.find('/'); slash != std::string::npos) folder.replace(slash, 1, "--");
   const fs::Path repository = cache / folder;
   if (fs::is_file(repository / "refs" / "main")) {
-    const fs::Path snapshot = repository / "snapshots" / trimmed(fs::read_file(repository / "refs" / "main"));
+    const fs::Path snapshot =
+        repository / "snapshots" / trimmed(fs::read_file(repository / "refs" / "main", {}, kMaxReferenceBytes));
     if (fs::is_directory(snapshot)) return snapshot;
   }
   throw ConfigError({.what = "model found neither as a directory nor in the local Hugging Face cache",
@@ -148,10 +163,15 @@ std::vector<int32_t> HfDirectory::eos_token_ids() const {
   return ids;
 }
 
-void HfDirectory::map_weights() {
-  std::vector<std::unique_ptr<SafetensorsFile>> files;
+void HfDirectory::open_weights() {
+  std::vector<std::unique_ptr<const fs::File>> files;
+  NamedTensors tensors;
+  const auto open = [&](const std::string& name) {
+    files.push_back(std::make_unique<const fs::File>(path_ / name));
+    return tensors_of(*files.back());
+  };
   if (fs::is_file(path_ / kSingleFile)) {
-    files.push_back(std::make_unique<SafetensorsFile>(path_ / kSingleFile));
+    tensors = open(kSingleFile);
   } else if (const fs::Path index = path_ / kIndexFile; fs::is_file(index)) {
     const std::map<std::string, std::string> weight_map = read_weight_map(index);
     std::set<std::string> names;
@@ -163,14 +183,13 @@ void HfDirectory::map_weights() {
                            .wanted = (path_ / name).string(),
                            .attempt = "download the model again"});
     for (const std::string& name : names) {
-      files.push_back(std::make_unique<SafetensorsFile>(path_ / name));
-      check_shard(*files.back(), weight_map, index);
+      const NamedTensors shard = open(name);
+      check_shard(shard, path_ / name, weight_map, index);
+      tensors.insert(tensors.end(), shard.begin(), shard.end());
     }
   } else {
     no_weights(path_);
   }
-  NamedTensors tensors;
-  for (const auto& file : files) tensors.insert(tensors.end(), file->tensors().begin(), file->tensors().end());
   std::sort(tensors.begin(), tensors.end(), [](const NamedTensor& a, const NamedTensor& b) { return a.name < b.name; });
   files_ = std::move(files);
   tensors_ = std::move(tensors);

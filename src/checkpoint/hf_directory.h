@@ -5,8 +5,9 @@
 #include <optional>
 #include <vector>
 
-#include "checkpoint/safetensors.h"
+#include "core/fs.h"
 #include "core/json.h"
+#include "core/named_tensor.h"
 
 namespace lockstep::checkpoint {
 
@@ -25,17 +26,18 @@ class HfDirectory {
   const std::optional<Json>& generation_config() const { return generation_config_; }
   std::vector<int32_t> eos_token_ids() const;  // union of generation_config.json and config.json, each int or list
 
-  // Maps model.safetensors or every shard of model.safetensors.index.json (each tensor in exactly the shard the index
-  // says; FormatError otherwise; a .bin directory is a FormatError that says how to convert).
-  void map_weights();
+  // Opens model.safetensors or every shard of model.safetensors.index.json and checks the headers (each tensor in
+  // exactly the shard the index says; FormatError otherwise; a .bin directory is a FormatError that says how to
+  // convert). The tensors' bytes stay in the files, which are open as long as the object lives.
+  void open_weights();
   const NamedTensors& tensors() const { return tensors_; }  // sorted by name
-  std::vector<fs::Path> weight_files() const;               // mapped files, sorted
+  std::vector<fs::Path> weight_files() const;               // opened files, sorted
 
  private:
   fs::Path path_;
   Json config_;
   std::optional<Json> generation_config_;
-  std::vector<std::unique_ptr<SafetensorsFile>> files_;
+  std::vector<std::unique_ptr<const fs::File>> files_;  // stay where they are: tensors name them
   NamedTensors tensors_;
 };
 

@@ -5,6 +5,7 @@
 #include <cctype>
 #include <cmath>
 #include <limits>
+#include <unordered_set>
 
 #include "core/json.h"
 
@@ -52,16 +53,24 @@ bool says_nothing(const Json& value) {
                      .attempt = attempt});
 }
 
-// One value out of a list given as itself or as strings; null and "" mean none.
+// Names of modules, each once; none if the key is absent or null. Every one is held against every module of a model, so
+// how many there may be is bounded: more than any model has modules.
 std::vector<std::string> strings(const JsonObject& config, const std::string& key) {
+  constexpr size_t kMostNames = 100'000;
   std::vector<std::string> list;
+  std::unordered_set<std::string> seen;
   if (!config.has(key)) return list;
   const Json& value = config.value(key);
   if (!value.is_array()) unsupported(config, key, "a list of module names");
   for (const Json& item : value) {
     if (!item.is_string() || item == "") unsupported(config, key, "a list of module names");
-    list.push_back(item.get<std::string>());
+    if (seen.insert(item.get<std::string>()).second) list.push_back(item.get<std::string>());
   }
+  if (list.size() > kMostNames)
+    throw FormatError({.what = "a list of modules is too long",
+                       .where = config.where() + ": " + key,
+                       .got = std::to_string(list.size()) + " names",
+                       .wanted = "at most " + std::to_string(kMostNames)});
   return list;
 }
 

@@ -25,7 +25,7 @@ lora::LoraConfig read_config(const fs::Path& directory, const fs::ReadRoot& root
                        .where = directory.string(),
                        .got = "no adapter_config.json",
                        .wanted = "adapter_config.json and adapter_model.safetensors"});
-  return parse_peft_config(fs::read_file(file, root), file.string());
+  return parse_peft_config(fs::read_file(file, root, kMaxJsonFileBytes), file.string());
 }
 
 fs::Path weights_path(const fs::Path& directory, const fs::ReadRoot& root) {
@@ -47,7 +47,7 @@ std::string partner(const std::string& name) {
 }
 
 NamedTensors read_header(const fs::Path& file, const fs::ReadRoot& root) {
-  const SafetensorsHeader header = SafetensorsHeader::read(file, root);
+  const SafetensorsHeader header = SafetensorsHeader::read(fs::File(file, root));
   NamedTensors tensors;
   for (const SafetensorsHeader::Entry& entry : header.entries) tensors.push_back({entry.name, entry.tensor(nullptr)});
   return tensors;
@@ -56,7 +56,9 @@ NamedTensors read_header(const fs::Path& file, const fs::ReadRoot& root) {
 void check_factors(const NamedTensors& tensors, const fs::Path& file) {
   std::set<std::string_view> names;
   for (const NamedTensor& tensor : tensors) names.insert(tensor.name);
-  for (const auto& [name, tensor, source] : tensors) {
+  for (const NamedTensor& named : tensors) {
+    const std::string& name = named.name;
+    const ConstTensor& tensor = named.tensor;
     if (!name.ends_with(kSuffixA) && !name.ends_with(kSuffixB))
       throw FormatError({.what = "the adapter holds a tensor that is no LoRA factor of a linear layer",
                          .where = file.string(),
@@ -74,7 +76,7 @@ void check_factors(const NamedTensors& tensors, const fs::Path& file) {
 }
 
 AdapterMetadata parse_metadata(const fs::Path& path, const fs::ReadRoot& root) {
-  const Json json = parse_json(fs::read_file(path, root), path.string());
+  const Json json = parse_json(fs::read_file(path, root, kMaxJsonFileBytes), path.string());
   const JsonObject file(json, path.string());
   AdapterMetadata metadata;
   const auto count = [&](const char* key) {
@@ -108,9 +110,10 @@ AdapterMetadata parse_metadata(const fs::Path& path, const fs::ReadRoot& root) {
 bool is_checkpoint_of(const fs::Path& iteration, const fs::Path& weights_file, const fs::ReadRoot& root) {
   const fs::Path state = iteration / kTrainStateFile;
   if (!root.is_regular_file(state)) return false;
-  const Json json = parse_json(fs::read_file(state, root), state.string());
+  const Json json = parse_json(fs::read_file(state, root, kMaxJsonFileBytes), state.string());
   const JsonObject hashes = JsonObject(json, state.string()).object("sha256");
-  return hashes.string((fs::Path(kAdapterDirectory) / kAdapterWeightsFile).string(), "") == file_sha256(weights_file, root);
+  return hashes.string((fs::Path(kAdapterDirectory) / kAdapterWeightsFile).string(), "") ==
+         file_sha256(weights_file, root);
 }
 
 // Absolute, so that "." and "x/" have a parent too.
@@ -146,7 +149,7 @@ PeftDirectory::PeftDirectory(const fs::Path& directory, const fs::ReadRoot& root
       header_(read_header(weights_file_, root)) {
   check_factors(header_, weights_file_);
   const std::string config_file = (directory / kAdapterConfigFile).string();
-  const Json json = parse_json(fs::read_file(config_file, root), config_file);
+  const Json json = parse_json(fs::read_file(config_file, root, kMaxJsonFileBytes), config_file);
   base_model_name_ = JsonObject(json, config_file).string("base_model_name_or_path", "");
   if (const std::optional<fs::Path> file = find_metadata(directory, root)) {
     metadata_file_ = *file;
@@ -156,7 +159,7 @@ PeftDirectory::PeftDirectory(const fs::Path& directory, const fs::ReadRoot& root
 }
 
 SafetensorsFile PeftDirectory::read_weights() const {
-  SafetensorsFile weights(weights_file_, SafetensorsFile::Read::copied, root_);
+  SafetensorsFile weights(weights_file_, root_);
   check_factors(weights.tensors(), weights_file_);
   return weights;
 }

@@ -27,26 +27,21 @@ void append_bytes(std::string& out, const ConstTensor& tensor) {
 
 }  // namespace
 
-SafetensorsFile::SafetensorsFile(const fs::Path& path, Read read, const fs::ReadRoot& root) : path_(path) {
-  if (read == Read::mapped)
-    map_ = std::make_shared<const fs::MappedFile>(path);
-  else
-    copy_ = fs::read_buffer(path, root);
+SafetensorsFile::SafetensorsFile(const fs::Path& path, const fs::ReadRoot& root)
+    : path_(path), bytes_(fs::read_buffer(path, root)) {
   SafetensorsHeader header(bytes(), bytes().size(), path.string());
   metadata_ = std::move(header.metadata);
   tensors_.reserve(header.entries.size());
   for (const SafetensorsHeader::Entry& entry : header.entries) {
     const std::byte* memory = bytes().data() + header.bytes + entry.begin;
-    const fs::MappedFile* file = map_.get();
     if (entry.end > entry.begin &&
         reinterpret_cast<uintptr_t>(memory) % static_cast<uint64_t>(dtype_bytes(entry.dtype)) != 0) {
       realigned_.emplace_back(entry.end - entry.begin, Buffer::Fill::none);
       std::memcpy(realigned_.back().data(), memory, entry.end - entry.begin);
       memory = static_cast<const std::byte*>(realigned_.back().data());
-      file = nullptr;
     }
     index_[entry.name] = tensors_.size();
-    tensors_.push_back({entry.name, entry.tensor(memory), file});
+    tensors_.push_back({entry.name, entry.tensor(memory)});
   }
 }
 

@@ -1,14 +1,15 @@
 // checkpoint: names and bytes. Safetensors files, Hugging Face directories, PEFT directories, resume state.
 //
 //   includes    core, and lora/config.h for the fields of adapter_config.json; never the model
-//   memory      readers map files; tensors they return point into the map and live as long as the reader
+//   memory      nothing is mapped. Tensors of a base lie in open files until they are packed, those of other files in
+//               memory; both live as long as the reader
 //   threads     readers are immutable
 //
 // This header: the safetensors format (github.com/huggingface/safetensors).
 #pragma once
 
 #include <map>
-#include <memory>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -21,29 +22,22 @@ namespace lockstep::checkpoint {
 
 class SafetensorsFile {
  public:
-  // mapped: for files that nobody changes while they are read (a process that does ends this one). copied: for those of
-  // others, such as an adapter that a trainer writes.
-  enum class Read { mapped, copied };
-
-  // Checks the whole header: size, UTF-8 JSON, duplicate names, known dtypes, offsets without holes or overlaps that
-  // fill the file exactly, sizes equal to shape x dtype (with overflow checks). FormatError names file and tensor. A
-  // scalar is read as [1]; more than four dimensions are a FormatError.
-  // ConfigError: a copied file lies outside `root`.
-  explicit SafetensorsFile(const fs::Path& path, Read read = Read::mapped, const fs::ReadRoot& root = {});
+  // Reads the whole file and checks the header: size, UTF-8 JSON, duplicate names, known dtypes, offsets without holes
+  // or overlaps that fill the file exactly, sizes equal to shape x dtype (with overflow checks). FormatError names file
+  // and tensor. A scalar is read as [1]; more than four dimensions are a FormatError.
+  // DataError: unreadable, or changed while it was read. ConfigError: it lies outside `root`.
+  explicit SafetensorsFile(const fs::Path& path, const fs::ReadRoot& root = {});
 
   const NamedTensors& tensors() const { return tensors_; }  // in order of their bytes
   const ConstTensor* find(const std::string& name) const;
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   const fs::Path& path() const { return path_; }
-  std::span<const std::byte> bytes() const {
-    return map_ ? map_->bytes() : std::span(static_cast<const std::byte*>(copy_.data()), copy_.bytes());
-  }
+  std::span<const std::byte> bytes() const { return {static_cast<const std::byte*>(bytes_.data()), bytes_.bytes()}; }
 
  private:
   fs::Path path_;
-  std::shared_ptr<const fs::MappedFile> map_;  // stays where it is: tensors name it
-  Buffer copy_;                                // without a map
-  std::vector<Buffer> realigned_;              // copies of tensors that begin at an address their type cannot have
+  Buffer bytes_;                   // stays where it is: tensors point into it
+  std::vector<Buffer> realigned_;  // copies of tensors that begin at an address their type cannot have
   NamedTensors tensors_;
   std::unordered_map<std::string, size_t> index_;
   std::map<std::string, std::string> metadata_;

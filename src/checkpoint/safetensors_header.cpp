@@ -187,12 +187,14 @@ SafetensorsHeader::SafetensorsHeader(std::span<const std::byte> beginning, uint6
   entries = HeaderReader(text, file_bytes - bytes, where).read(metadata);
 }
 
-SafetensorsHeader SafetensorsHeader::read(const fs::Path& path, const fs::ReadRoot& root) {
-  const std::string where = path.string();
-  const fs::Beginning length = fs::read_beginning(path, sizeof(uint64_t), root);
-  const uint64_t size = json_bytes(std::as_bytes(std::span(length.bytes)), length.file_bytes, where);
-  const fs::Beginning whole = fs::read_beginning(path, sizeof(uint64_t) + size, root);
-  return {std::as_bytes(std::span(whole.bytes)), whole.file_bytes, where};
+SafetensorsHeader SafetensorsHeader::read(const fs::File& file) {
+  const std::string where = file.path().string();
+  std::vector<std::byte> beginning(std::min(sizeof(uint64_t), file.size()));
+  file.read(beginning.data(), 0, beginning.size());
+  const size_t length = beginning.size();
+  beginning.resize(length + json_bytes(beginning, file.size(), where));
+  file.read(beginning.data() + length, length, beginning.size() - length);
+  return {beginning, file.size(), where};
 }
 
 }  // namespace lockstep::checkpoint

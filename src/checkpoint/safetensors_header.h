@@ -35,7 +35,7 @@ struct SafetensorsHeader {
   // least its header. FormatError.
   SafetensorsHeader(std::span<const std::byte> beginning, uint64_t file_bytes, const std::string& where);
   // Of a file, of which no more than the header is read. FormatError, DataError.
-  static SafetensorsHeader read(const fs::Path& path, const fs::ReadRoot& root = {});
+  static SafetensorsHeader read(const fs::File& file);
 };
 
 }  // namespace lockstep::checkpoint

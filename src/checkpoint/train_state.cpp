@@ -170,11 +170,13 @@ void save_checkpoint(const fs::Path& save, const Checkpoint& checkpoint) {
 
 namespace {
 
+constexpr size_t kMaxMarkerBytes = 4096;  // of a file that holds a number
+
 std::optional<int64_t> marked_iteration(const fs::Path& save, const char* file) {
   const fs::Path marker = save / file;
   // Anything but a missing file is an error: a run that found "no checkpoint" would begin anew over the one that is
   // there.
-  std::optional<std::string> read = fs::read_file_if_exists(marker);
+  std::optional<std::string> read = fs::read_file_if_exists(marker, kMaxMarkerBytes);
   if (!read) return std::nullopt;
   std::string text = *std::move(read);
   text.erase(text.find_last_not_of(" \r\n\t") + 1);
@@ -217,7 +219,7 @@ LoadedCheckpoint::LoadedCheckpoint(const fs::Path& save, int64_t iteration)
     SafetensorsFile weights = directory.read_weights();
     policies_.emplace(policy, LoadedPolicy{std::move(directory), std::move(weights)});
   }
-  tensors_.emplace(directory_ / kTensorFile, SafetensorsFile::Read::copied);
+  tensors_.emplace(directory_ / kTensorFile);
   const fs::Path file = directory_ / kTrainStateFile;
   const JsonObject state(checked.json, file.string());
   require_file(directory_ / kAdapterMetadataFile);

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -69,6 +68,12 @@ mode_t mode_of(const Path& path) {
   cannot_read(path, errno);
 }
 
+int open_for_reading(const Path& path, const ReadRoot& root) {
+  const int fd = root.open(path);
+  if (fd < 0) cannot_read(path, errno);
+  return fd;
+}
+
 size_t size_of(int fd, const Path& path) {
   struct stat status {};
   if (::fstat(fd, &status) != 0) cannot_read(path, errno);
@@ -84,12 +89,21 @@ size_t read_some(int fd, void* to, size_t most, const Path& path) {
   }
 }
 
-std::string read_whole(int fd, const Path& path) {
+std::string read_whole(int fd, const Path& path, size_t most) {
+  const auto check = [&](size_t size) {
+    if (size > most)
+      throw FormatError({.what = "a file is too large to be what it should be",
+                         .where = path.string(),
+                         .got = fmt::format("{} bytes or more", size),
+                         .wanted = fmt::format("at most {}", most)});
+  };
   // The size is only a hint: pipes have none, and a file may grow while it is read.
-  std::string bytes(size_of(fd, path) + 1, '\0');
+  const size_t size = size_of(fd, path);
+  check(size);
+  std::string bytes(size + 1, '\0');
   size_t used = 0;
   while (const size_t got = read_some(fd, bytes.data() + used, bytes.size() - used, path)) {
-    used += got;
+    check(used += got);
     if (used == bytes.size()) bytes.resize(used * 2 + 4096);
   }
   bytes.resize(used);
@@ -219,36 +233,20 @@ bool is_directory(const Path& path) {
   return S_ISDIR(mode_of(path));
 }
 
-std::string read_file(const Path& path, const ReadRoot& root) {
-  const Descriptor file(root.open(path));
-  if (file.get() < 0) cannot_read(path, errno);
-  return read_whole(file.get(), path);
+std::string read_file(const Path& path, const ReadRoot& root, size_t most) {
+  const Descriptor file(open_for_reading(path, root));
+  return read_whole(file.get(), path, most);
 }
 
-std::optional<std::string> read_file_if_exists(const Path& path) {
+std::optional<std::string> read_file_if_exists(const Path& path, size_t most) {
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (file.get() < 0 && is_missing(errno)) return std::nullopt;
   if (file.get() < 0) cannot_read(path, errno);
-  return read_whole(file.get(), path);
-}
-
-Beginning read_beginning(const Path& path, size_t most, const ReadRoot& root) {
-  const Descriptor file(root.open(path));
-  if (file.get() < 0) cannot_read(path, errno);
-  Beginning beginning{.file_bytes = size_of(file.get(), path)};
-  beginning.bytes.resize(std::min(most, beginning.file_bytes));
-  size_t used = 0;
-  while (used < beginning.bytes.size()) {
-    const size_t got = read_some(file.get(), beginning.bytes.data() + used, beginning.bytes.size() - used, path);
-    if (got == 0) changed_while_read(path, fmt::format("{} bytes", used), beginning.file_bytes);
-    used += got;
-  }
-  return beginning;
+  return read_whole(file.get(), path, most);
 }
 
 Buffer read_buffer(const Path& path, const ReadRoot& root) {
-  const Descriptor file(root.open(path));
-  if (file.get() < 0) cannot_read(path, errno);
+  const Descriptor file(open_for_reading(path, root));
   const size_t size = size_of(file.get(), path);
   Buffer bytes(size, Buffer::Fill::none);
   size_t used = 0;
@@ -324,12 +322,13 @@ void require_writable_directory(const Path& dir) {
   ::unlink(temporary.c_str());
 }
 
-File::File(const Path& path, const ReadRoot& root) : path_(path) {
-  Descriptor file(root.open(path));
-  if (file.get() < 0) cannot_read(path, errno);
+File::File(const Path& path, const ReadRoot& root) : File(open_for_reading(path, root), path) {}
+
+File::File(int descriptor, Path name) : path_(std::move(name)) {
+  Descriptor file(descriptor);
   struct stat status {};
-  if (::fstat(file.get(), &status) != 0) cannot_read(path, errno);
-  if (S_ISDIR(status.st_mode)) cannot_read(path, EISDIR);
+  if (::fstat(file.get(), &status) != 0) cannot_read(path_, errno);
+  if (S_ISDIR(status.st_mode)) cannot_read(path_, EISDIR);
   size_ = static_cast<size_t>(status.st_size);
   fd_ = file.release();
 }
@@ -358,26 +357,6 @@ void File::read(void* to, size_t begin, size_t bytes) const {
     if (got == 0) changed_while_read(path_, fmt::format("{} bytes", size_of(fd_, path_)), size_);
     next += got, at += got, left -= static_cast<size_t>(got);
   }
-}
-
-MappedFile::MappedFile(const Path& path) : file_(path) {
-  if (file_.size() == 0) return;  // mmap refuses an empty range
-  void* data = ::mmap(nullptr, file_.size(), PROT_READ, MAP_PRIVATE, file_.descriptor(), 0);
-  if (data == MAP_FAILED) cannot_read(path, errno);
-  data_ = data;
-}
-
-MappedFile::MappedFile(MappedFile&& other) noexcept
-    : file_(std::move(other.file_)), data_(std::exchange(other.data_, nullptr)) {}
-
-MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
-  std::swap(file_, other.file_);
-  std::swap(data_, other.data_);
-  return *this;
-}
-
-MappedFile::~MappedFile() {
-  if (data_ != nullptr) ::munmap(data_, file_.size());
 }
 
 }  // namespace lockstep::fs

@@ -1,7 +1,10 @@
-// Files: whole reads, reads at a place, atomic writes, memory maps. Every error names the path and the system's reason.
+// Files: whole reads, reads at a place, atomic writes. Nothing is mapped: whoever looks at mapped bytes of a file that
+// was truncated meanwhile, or that the disk cannot deliver, gets SIGBUS instead of an exception. Every error names the
+// path and the system's reason.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -21,17 +24,12 @@ bool exists(const Path& path);
 bool is_file(const Path& path);
 bool is_directory(const Path& path);
 
-// Throws DataError if the file cannot be read; ConfigError if it lies outside the root.
-std::string read_file(const Path& path, const ReadRoot& root = {});
+// Throws DataError if the file cannot be read; ConfigError if it lies outside the root; FormatError if it has more than
+// `most` bytes, of which no more are read then: for files of others that are small if they are what they should be.
+inline constexpr size_t kAnySize = SIZE_MAX;
+std::string read_file(const Path& path, const ReadRoot& root = {}, size_t most = kAnySize);
 // The same; nullopt if there is no such file.
-std::optional<std::string> read_file_if_exists(const Path& path);
-
-// The first bytes of a file, `most` or as many as it has, and how many it has. DataError, ConfigError as read_file.
-struct Beginning {
-  std::string bytes;
-  size_t file_bytes = 0;
-};
-Beginning read_beginning(const Path& path, size_t most, const ReadRoot& root = {});
+std::optional<std::string> read_file_if_exists(const Path& path, size_t most = kAnySize);
 
 // The same as read_file for large files of a fixed size, into memory that may have huge pages. DataError also if the
 // file becomes longer or shorter while it is read.
@@ -61,12 +59,12 @@ bool same_place(const Path& a, const Path& b);
 class File {
  public:
   explicit File(const Path& path, const ReadRoot& root = {});  // DataError; ConfigError: it lies outside the root
+  File(int descriptor, Path name);  // owns the descriptor of a regular file; `name` is for messages. DataError
   File(File&& other) noexcept;
   File& operator=(File&& other) noexcept;
   ~File();
   size_t size() const { return size_; }  // when it was opened
   const Path& path() const { return path_; }
-  int descriptor() const { return fd_; }
 
   // `bytes` bytes from `begin` on, which lie inside size(). DataError if the file has become shorter.
   void read(void* to, size_t begin, size_t bytes) const;
@@ -75,29 +73,6 @@ class File {
   Path path_;
   int fd_ = -1;
   size_t size_ = 0;
-};
-
-// A read-only mapping of a whole file; valid while the object lives. Move only. Whoever looks at bytes of a file that
-// was truncated meanwhile gets SIGBUS: a file that others may write is read through File.
-class MappedFile {
- public:
-  explicit MappedFile(const Path& path);  // DataError
-  MappedFile(MappedFile&& other) noexcept;
-  MappedFile& operator=(MappedFile&& other) noexcept;
-  ~MappedFile();
-  std::span<const std::byte> bytes() const { return {static_cast<const std::byte*>(data_), file_.size()}; }
-  const Path& path() const { return file_.path(); }
-
-  // Copies a part of bytes() by a system call. Through the map every page would be entered into this process's tables,
-  // and taken out in the end: for gigabytes that are read once, that takes longer than the copying. DataError if the
-  // file has become shorter. Any thread.
-  void read(void* to, std::span<const std::byte> part) const {
-    file_.read(to, static_cast<size_t>(part.data() - bytes().data()), part.size());
-  }
-
- private:
-  File file_;
-  void* data_ = nullptr;
 };
 
 }  // namespace lockstep::fs

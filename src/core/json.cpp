@@ -181,8 +181,8 @@ Json parse_json(std::string_view text, const std::string& where) {
   }
 }
 
-Json read_json(const std::string& path) {
-  return parse_json(fs::read_file(path), path);
+Json read_json(const std::string& path, size_t most) {
+  return parse_json(fs::read_file(path, {}, most), path);
 }
 
 std::string json_text(const Json& value, int indent) {

@@ -24,7 +24,9 @@ Json parse_json(std::string_view text, const std::string& where);
 OrderedJson parse_ordered_json(std::string_view text, const std::string& where,
                                std::map<std::string, std::string>* number_texts = nullptr,
                                size_t* values_left = nullptr);
-Json read_json(const std::string& path);
+// Of a file, of at most `most` bytes (more: FormatError, and it is not read). DataError: it cannot be read.
+inline constexpr size_t kMaxJsonFileBytes = size_t{16} << 20;
+Json read_json(const std::string& path, size_t most = kMaxJsonFileBytes);
 
 // JSON as text, on one line or with `indent` spaces. Bytes that are no UTF-8, as paths and names from the command line
 // may have them, become U+FFFD: what was computed is never lost because it cannot be written.

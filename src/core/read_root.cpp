@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/fs.h"
 
 namespace lockstep::fs {
 
@@ -46,9 +47,10 @@ int open_in(int directory, const Path& name, int flags) {
 }  // namespace
 
 ReadRoot::ReadRoot(const Path& directory) : anywhere_(false) {
-  std::error_code missing;
-  directory_ = stdfs::canonical(directory, missing);
-  if (missing) directory_.clear();
+  if (!fs::exists(directory)) return;
+  std::error_code error;
+  directory_ = stdfs::canonical(directory, error);
+  if (error) throw DataError({.what = "cannot read directory", .where = directory.string(), .got = error.message()});
 }
 
 std::optional<Path> ReadRoot::resolve(const Path& path) const {
@@ -86,8 +88,12 @@ int ReadRoot::open(const Path& path) const {
 }
 
 bool ReadRoot::is_regular_file(const Path& path) const {
-  std::error_code ignored;
-  return stdfs::symlink_status(required(path), ignored).type() == stdfs::file_type::regular;
+  if (anywhere_) return is_file(path);
+  const Path found = required(path);
+  struct stat status {};
+  if (::lstat(found.c_str(), &status) == 0) return S_ISREG(status.st_mode);
+  if (errno == ENOENT || errno == ENOTDIR) return false;
+  throw DataError({.what = "cannot read file", .where = path.string(), .got = std::generic_category().message(errno)});
 }
 
 }  // namespace lockstep::fs

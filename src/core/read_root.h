@@ -14,17 +14,18 @@ using Path = std::filesystem::path;
 class ReadRoot {
  public:
   ReadRoot() = default;                      // anywhere
-  explicit ReadRoot(const Path& directory);  // nothing can be read below one that is not there
+  explicit ReadRoot(const Path& directory);  // nothing can be read below one that is not there. DataError
 
   // Without links and dots; a relative path begins at the directory (or, anywhere, is returned as it is). What is not
-  // there may be allowed, too. nullopt: it lies outside, or is a link that leads to nothing.
+  // there may be allowed, too. nullopt: it lies outside, is a link that leads to nothing, or cannot be followed (why
+  // would tell what is there outside the directory).
   std::optional<Path> resolve(const Path& path) const;
 
   // A descriptor for reading that the caller closes, or -1 with errno. ConfigError: the path lies outside. Below a
   // directory only regular files are opened (else EINVAL).
   int open(const Path& path) const;
 
-  // ConfigError: the path lies outside.
+  // ConfigError: the path lies outside. DataError: it cannot be looked at, so nobody knows.
   bool is_regular_file(const Path& path) const;
 
  private:

@@ -31,15 +31,15 @@ void require_part(const ConstTensor& part, const ConstTensor& first, size_t inde
 }
 
 // The packed weight but for its memory.
-PackedWeight checked(std::span<const ConstTensor> parts) {
+PackedWeight checked(std::span<const NamedTensor* const> parts) {
   if (parts.empty()) throw ShapeError({.what = "nothing to pack", .where = "pack_weight: parts", .wanted = "[N, K]"});
   PackedWeight weight;
   for (size_t i = 0; i < parts.size(); ++i) {
-    require_part(parts[i], parts[0], i);
-    weight.rows += parts[i][0];
+    require_part(parts[i]->tensor, parts[0]->tensor, i);
+    weight.rows += parts[i]->tensor[0];
   }
-  weight.depth = parts[0][1];
-  weight.dtype = parts[0].dtype;
+  weight.depth = parts[0]->tensor[1];
+  weight.dtype = parts[0]->tensor.dtype;
   return weight;
 }
 
@@ -50,10 +50,14 @@ size_t gpu_bytes(int64_t rows, int64_t depth) {
 }
 
 PackedWeight pack_weight(std::span<const NamedTensor* const> parts, Stream& stream, Region* region, Buffer memory) {
-  std::vector<ConstTensor> tensors;
-  for (const NamedTensor* part : parts) tensors.push_back(part->tensor);
-  if (stream.device() == Device::cpu) return pack_weight(tensors, stream, region);
-  PackedWeight weight = checked(tensors);
+  PackedWeight weight = checked(parts);
+  if (stream.device() == Device::cpu) {
+    const int64_t padded = (weight.rows + kPanel - 1) / kPanel * kPanel;
+    const auto bytes = static_cast<size_t>(padded * weight.depth * dtype_bytes(weight.dtype));
+    weight.panels = region ? region->take(bytes) : Buffer(bytes, Buffer::Fill::none);
+    cpu::pack_panels(weight, parts, stream);
+    return weight;
+  }
   const size_t bytes = gpu_bytes(weight.rows, weight.depth);
   if (memory.data() == nullptr) memory = Buffer(bytes, Buffer::Fill::none, Device::cuda);
   if (memory.bytes() != bytes || memory.device() != Device::cuda)
@@ -67,17 +71,13 @@ PackedWeight pack_weight(std::span<const NamedTensor* const> parts, Stream& stre
 }
 
 PackedWeight pack_weight(std::span<const ConstTensor> parts, Stream& stream, Region* region) {
-  PackedWeight weight = checked(parts);
-  if (stream.device() == Device::cuda) {
-    weight.panels = Buffer(gpu_bytes(weight.rows, weight.depth), Buffer::Fill::none, Device::cuda);
-    cuda::pack_rows(weight, parts, stream);
-    return weight;
+  std::vector<NamedTensor> named(parts.size());
+  std::vector<const NamedTensor*> pointers;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    named[i].tensor = parts[i];
+    pointers.push_back(&named[i]);
   }
-  const int64_t padded = (weight.rows + kPanel - 1) / kPanel * kPanel;
-  const auto bytes = static_cast<size_t>(padded * weight.depth * dtype_bytes(weight.dtype));
-  weight.panels = region ? region->take(bytes) : Buffer(bytes, Buffer::Fill::none);
-  cpu::pack_panels(weight, parts, stream);
-  return weight;
+  return pack_weight(pointers, stream, region);
 }
 
 void unpack_rows(Tensor out, const PackedWeight& weight, int64_t begin, int64_t end, Stream& stream) {

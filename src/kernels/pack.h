@@ -44,14 +44,13 @@ struct PackedWeight {
   Buffer panels;
 };
 
-// Stacks `parts` (host memory, [N_i, K], one dtype of f32 | bf16 | f16, row-major; e.g. q, k, v) into one packed weight
-// on the stream's device; on the CPU in `region`, if there is one. A GPU rounds f32 and f16 to bf16.   Throws
-// ShapeError, DTypeError.
-PackedWeight pack_weight(std::span<const ConstTensor> parts, Stream& stream, Region* region = nullptr);
-// The same of named parts. A GPU reads bf16 parts of mapped files through the file (MappedFile::read) instead of the
-// map; DataError if a file has changed. `memory`: on a GPU the weight's, gpu_bytes(rows, depth); empty: made here.
+// Stacks `parts` (host memory or files, [N_i, K], one dtype of f32 | bf16 | f16, row-major; e.g. q, k, v) into one
+// packed weight on the stream's device; on the CPU in `region`, if there is one. A GPU rounds f32 and f16 to bf16.
+// Files are read where they are packed, a worker's share at a time.   Throws ShapeError, DTypeError; DataError if a
+// file cannot be read or has become shorter. `memory`: on a GPU the weight's, gpu_bytes(rows, depth); empty: made here.
 PackedWeight pack_weight(std::span<const NamedTensor* const> parts, Stream& stream, Region* region = nullptr,
                          Buffer memory = {});
+PackedWeight pack_weight(std::span<const ConstTensor> parts, Stream& stream, Region* region = nullptr);
 size_t gpu_bytes(int64_t rows, int64_t depth);
 
 // Row-major copy of rows [begin, end) in the storage type: exactly the bytes that were packed (a GPU gives back what it

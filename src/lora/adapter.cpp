@@ -168,7 +168,9 @@ Buffer import_tensors(const AdapterLayout& layout, const NamedTensors& tensors, 
 
 std::vector<Module> modules_of(const NamedTensors& tensors) {
   std::map<std::string, Module> by_name;
-  for (const auto& [name, tensor, file] : tensors) {
+  for (const NamedTensor& named : tensors) {
+    const std::string& name = named.name;
+    const ConstTensor& tensor = named.tensor;
     const bool is_a = name.ends_with(kSuffixA);
     if (!name.starts_with(kPrefix) || (!is_a && !name.ends_with(kSuffixB))) continue;
     const std::string module = name.substr(kPrefix.size(), name.size() - kPrefix.size() - kSuffixA.size());

@@ -1,5 +1,6 @@
 #include "model/weights.h"
 
+#include <algorithm>
 #include <cstring>
 #include <future>
 #include <map>
@@ -7,6 +8,7 @@
 #include <set>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "core/error.h"
 #include "core/transfer.h"
@@ -21,23 +23,29 @@ bool is_storage(DType dtype) {
   return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16;
 }
 
-bool same_bytes(const ConstTensor& a, const ConstTensor& b) {
-  return a.dtype == b.dtype && a.rank == b.rank && a.shape == b.shape &&
-         std::memcmp(a.data, b.data, static_cast<size_t>(a.elements() * dtype_bytes(a.dtype))) == 0;
+bool same_bytes(const NamedTensor& a, const NamedTensor& b) {
+  if (a.tensor.dtype != b.tensor.dtype || a.tensor.rank != b.tensor.rank || a.tensor.shape != b.tensor.shape)
+    return false;
+  constexpr size_t kPieceBytes = size_t{1} << 20;
+  std::vector<char> of_a(std::min(kPieceBytes, a.bytes())), of_b(of_a.size());
+  for (size_t done = 0; done < a.bytes(); done += of_a.size()) {
+    const size_t bytes = std::min(of_a.size(), a.bytes() - done);
+    a.read(of_a.data(), done, bytes);
+    b.read(of_b.data(), done, bytes);
+    if (std::memcmp(of_a.data(), of_b.data(), bytes) != 0) return false;
+  }
+  return true;
 }
 
-// Appends the f32 values of a vector in its storage type, which files need not align.
-void append_f32(float* out, const ConstTensor& tensor) {
-  const char* bytes = static_cast<const char*>(tensor.data);
-  if (tensor.dtype == DType::f32) {
-    std::memcpy(out, bytes, static_cast<size_t>(tensor.elements()) * sizeof(float));
-    return;
-  }
-  for (int64_t i = 0; i < tensor.elements(); ++i) {
-    uint16_t bits;
-    std::memcpy(&bits, bytes + i * 2, sizeof(bits));
-    out[i] = tensor.dtype == DType::bf16 ? to_f32(BFloat16{bits}) : to_f32(Float16{bits});
-  }
+// Appends the f32 values of a vector in its storage type.
+void append_f32(float* out, const NamedTensor& named) {
+  const ConstTensor& tensor = named.tensor;
+  if (tensor.dtype == DType::f32) return named.read(out, 0, named.bytes());
+  std::vector<uint16_t> bits(static_cast<size_t>(tensor.elements()));
+  named.read(bits.data(), 0, named.bytes());
+  std::ranges::transform(bits, out, [&](uint16_t half) {
+    return tensor.dtype == DType::bf16 ? to_f32(BFloat16{half}) : to_f32(Float16{half});
+  });
 }
 
 // GPU memory, given in order. The driver takes its time for fresh memory: a tenth of a load, were it not for a thread
@@ -118,12 +126,11 @@ class Loader {
       if (expected.count(name)) continue;
       const ConstTensor& tensor = named->tensor;
       if (name.ends_with(".rotary_emb.inv_freq")) {
-        const size_t bytes = static_cast<size_t>(tensor.elements() * dtype_bytes(tensor.dtype));
-        Weights::Extra& extra = weights_->extras.emplace_back(Weights::Extra{name, Buffer(bytes), tensor});
-        std::memcpy(extra.bytes.data(), tensor.data, bytes);
+        Weights::Extra& extra = weights_->extras.emplace_back(Weights::Extra{name, Buffer(named->bytes()), tensor});
+        named->read(extra.bytes.data(), 0, named->bytes());
         extra.view.data = extra.bytes.data();
       } else if (config_.tied_head && name == "lm_head.weight") {
-        if (!same_bytes(tensor, given_.at("model.embed_tokens.weight")->tensor))
+        if (!same_bytes(*named, *given_.at("model.embed_tokens.weight")))
           throw FormatError(
               {.what = "config.json ties the output head to the embedding, but the file holds another one",
                .where = at(name),
@@ -169,7 +176,7 @@ class Loader {
     vector.dtype = parts.front()->tensor.dtype;
     for (const NamedTensor* part : parts) vector.size += part->tensor.elements();
     std::vector<float> values(static_cast<size_t>(vector.size));
-    for (size_t i = begin; i < end; ++i) append_f32(values.data() + places_[i].row_begin, parts[i - begin]->tensor);
+    for (size_t i = begin; i < end; ++i) append_f32(values.data() + places_[i].row_begin, *parts[i - begin]);
     vector.values = device_copy(values.data(), values.size() * sizeof(float), stream_);
   }
 

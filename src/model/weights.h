@@ -30,7 +30,8 @@ class Weights {
  public:
   // Every expected tensor must be there with its shape and a type of f32 | bf16 | f16, and nothing else, except
   // *.rotary_emb.inv_freq and, when tied, an lm_head.weight with the embedding's bytes. FormatError names the tensor,
-  // after `where` (the directory or file), what it has and what was wanted. Fused siblings must share a dtype.
+  // after `where` (the directory or file), what it has and what was wanted. Fused siblings must share a dtype. Tensors
+  // may lie in files; DataError: one has become shorter or cannot be read.
   // `progress` is told the fraction done. Lies on the stream's device; a GPU stores matrices as bf16, whatever their
   // type.
   static std::shared_ptr<const Weights> load(const ModelConfig& config, const NamedTensors& tensors, Stream& stream,

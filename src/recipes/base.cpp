@@ -56,7 +56,7 @@ namespace {
 std::shared_ptr<const model::Weights> file_weights(Base& base, Stream& stream, const Control& control) {
   const Stopwatch watch;
   checkpoint::HfDirectory directory(base.path);
-  directory.map_weights();
+  directory.open_weights();
   const Stopwatch hashing;
   base.weights_fingerprint = checkpoint::cached_weights_fingerprint(
       directory, home_directory() / ".cache" / "lockstep" / "fingerprints.json", stream);

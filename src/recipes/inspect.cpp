@@ -31,7 +31,7 @@ double sum_of_squares(const ConstTensor& tensor) {
 
 std::map<std::string, LeafNorms> norms_by_leaf(const NamedTensors& tensors) {
   std::map<std::string, LeafNorms> leaves;
-  for (const auto& [name, tensor, file] : tensors) {
+  for (const auto& [name, tensor, file, place] : tensors) {
     const size_t factor = name.rfind(".lora_");
     const size_t leaf = name.rfind('.', factor - 1) + 1;
     LeafNorms& norms = leaves[name.substr(leaf, factor - leaf)];
@@ -90,7 +90,7 @@ void inspect_model(const fs::Path& path, std::ostream& out) {
                      config.vocab_size, config.tied_head ? "tied" : "untied");
   out << fmt::format("context     {}\nend tokens  {}\n", config.max_positions,
                      fmt::join(directory.eos_token_ids(), ", "));
-  directory.map_weights();
+  directory.open_weights();
   Stream stream;
   const std::string weights = checkpoint::weights_fingerprint(directory.tensors(), stream);
   out << fmt::format("fingerprint {}\n", checkpoint::base_fingerprint(weights, model::canonical_text(config)));

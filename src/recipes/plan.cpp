@@ -26,15 +26,22 @@ std::string bytes_text(int64_t count) {
 
 // What fs::require_writable_directory would find, without making anything.
 void check_writable(const std::string& directory) {
+  const auto fail = [&](const std::string& why) {
+    throw ResourceError({.what = "cannot write",
+                         .where = directory,
+                         .got = why,
+                         .attempt = "a directory you may write to, with room left on its disk"});
+  };
   fs::Path place = std::filesystem::absolute(directory);
-  std::error_code ignored;
-  while (!std::filesystem::exists(place, ignored) && place.has_relative_path()) place = place.parent_path();
-  const bool is_directory = std::filesystem::is_directory(place, ignored);
-  if (is_directory && ::access(place.c_str(), W_OK | X_OK) == 0) return;
-  throw ResourceError({.what = "cannot write",
-                       .where = directory,
-                       .got = place.string() + (is_directory ? " is not writable" : " is not a directory"),
-                       .attempt = "a directory you may write to, with room left on its disk"});
+  std::error_code error;
+  std::filesystem::file_status status = std::filesystem::status(place, error);
+  while (status.type() == std::filesystem::file_type::not_found && place.has_relative_path()) {
+    place = place.parent_path();
+    status = std::filesystem::status(place, error);
+  }
+  if (error) fail(error.message());  // it may be there, but nobody can look
+  if (!std::filesystem::is_directory(status)) fail(place.string() + " is not a directory");
+  if (::access(place.c_str(), W_OK | X_OK) != 0) fail(place.string() + " is not writable");
 }
 
 struct Plan {

@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-#include "text/file_bytes.h"
+#include "text/byte_source.h"
 
 namespace lockstep::text {
 

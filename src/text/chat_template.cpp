@@ -45,6 +45,11 @@ Json read_object(const fs::Path& path) {
   return json;
 }
 
+std::string read_template(const fs::Path& path) {
+  constexpr size_t kMaxBytes = size_t{1} << 20;  // the longest of known models has 20 KB
+  return fs::read_file(path, {}, kMaxBytes);
+}
+
 }  // namespace
 
 struct ChatTemplate::Named {
@@ -83,20 +88,20 @@ OrderedJson ChatTemplate::special_tokens(const std::string& directory) {
 }
 
 ChatTemplate ChatTemplate::load_file(const std::string& file, const std::string& directory) {
-  return parse(fs::read_file(file), file, directory.empty() ? OrderedJson() : special_tokens(directory));
+  return parse(read_template(file), file, directory.empty() ? OrderedJson() : special_tokens(directory));
 }
 
 std::optional<ChatTemplate> ChatTemplate::load(const std::string& directory) {
   const fs::Path root(directory), config = root / "tokenizer_config.json";
   ChatTemplate made;
   const fs::Path single = root / "chat_template.jinja", more = root / "additional_chat_templates";
-  if (fs::exists(single)) made.add("default", fs::read_file(single), single.string());
+  if (fs::exists(single)) made.add("default", read_template(single), single.string());
   if (fs::is_directory(more)) {
     std::vector<fs::Path> files;
     for (const auto& entry : std::filesystem::directory_iterator(more))
       if (entry.path().extension() == ".jinja") files.push_back(entry.path());
     std::ranges::sort(files);
-    for (const fs::Path& file : files) made.add(file.stem().string(), fs::read_file(file), file.string());
+    for (const fs::Path& file : files) made.add(file.stem().string(), read_template(file), file.string());
   }
   if (made.templates_.empty()) {
     const Json json = read_object(config);

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "text/file_bytes.h"
 #include "text/row.h"
 #include "text/row_source.h"
 

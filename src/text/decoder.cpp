@@ -14,7 +14,8 @@ constexpr int64_t kMostStripped = 1 << 20;
 
 std::string replaced(const TextPattern& pattern, std::string_view with, std::string_view token) {
   std::vector<Span> matches;
-  pattern.find(token, matches);
+  SearchBudget budget(token.size());
+  pattern.find(token, matches, budget);
   std::string out;
   size_t done = 0;
   for (const Span& match : matches) {

@@ -4,13 +4,6 @@
 
 namespace lockstep::text {
 
-std::string_view ByteSource::read(size_t begin, size_t bytes, std::vector<char>& room) const {
-  if (file_ == nullptr) return memory_.substr(begin, bytes);
-  if (room.size() < bytes) room.resize(bytes);
-  file_->read(room.data(), begin, bytes);
-  return {room.data(), bytes};
-}
-
 FileBytes::FileBytes(const std::string& path) {
   constexpr size_t kPieceBytes = 1 << 20, kMagicBytes = 16;
   std::string piped;
@@ -33,7 +26,7 @@ FileBytes::FileBytes(const std::string& path) {
   };
   decompress(compression_, next_piece, path, [&](std::string_view piece) { spool_.append(piece); });
   file_.reset();
-  source_ = spool_.bytes();
+  source_ = spool_.source();
 }
 
 }  // namespace lockstep::text

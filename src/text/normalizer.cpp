@@ -88,7 +88,8 @@ void Normalizer::apply_step(const Step& step, const TextView& from, AlignedText&
     to.append(from, all);
   } else if (const auto* replace = std::get_if<Replace>(&step)) {
     std::vector<Span> matches;
-    replace->pattern.find(from.text, matches);
+    SearchBudget budget(from.text.size());
+    replace->pattern.find(from.text, matches, budget);
     replace_matches(from, matches, replace->text, to);
   } else if (const auto* strip = std::get_if<Strip>(&step)) {
     to.clear(from.tracked);

@@ -86,7 +86,7 @@ void PreTokenizer::add_metaspace(const JsonObject& step) {
   steps_.push_back(Split{TextPattern(pattern, step.where()), Behavior::merged_with_next, false});
 }
 
-void PreTokenizer::find(const Step& step, std::string_view text, std::vector<Span>& matches) {
+void PreTokenizer::find(const Step& step, std::string_view text, std::vector<Span>& matches, SearchBudget& budget) {
   if (const auto* digits = std::get_if<Digits>(&step)) {
     const auto kind = [](uint32_t code) { return unicode::is_numeric(code) ? 0 : -1; };
     find_runs(text, digits->individual, kind, matches);
@@ -97,7 +97,7 @@ void PreTokenizer::find(const Step& step, std::string_view text, std::vector<Spa
     };
     find_runs(text, false, kind, matches);
   } else {
-    std::get<Split>(step).pattern.find(text, matches);
+    std::get<Split>(step).pattern.find(text, matches, budget);
   }
 }
 
@@ -165,6 +165,7 @@ void PreTokenizer::split(Work& work) const {
   work.pieces.clear();
   if (work.text.text.empty()) return;
   work.pieces.push_back({0, work.text.text.size()});
+  SearchBudget budget(work.text.text.size());
   for (const Step& step : steps_) {
     if (std::holds_alternative<PrefixSpace>(step) || std::holds_alternative<Metaspace>(step)) {
       prefix(step, work);
@@ -178,7 +179,7 @@ void PreTokenizer::split(Work& work) const {
     work.next.clear();
     for (const Span& piece : work.pieces) {
       work.matches.clear();
-      find(step, work.text.text.substr(piece.begin, piece.end - piece.begin), work.matches);
+      find(step, work.text.text.substr(piece.begin, piece.end - piece.begin), work.matches, budget);
       cut(behavior, invert, piece, work);
     }
     std::swap(work.next, work.pieces);

@@ -29,6 +29,7 @@ class PreTokenizer {
     AlignedText changed, spare;
     std::vector<Span> matches, next;
   };
+  // ResourceError: an expression of the file needs too long for this text.
   void split(Work& work) const;
 
   bool byte_level() const { return byte_level_; }  // pieces are spelled in the byte-level alphabet for the model
@@ -57,7 +58,7 @@ class PreTokenizer {
   void add_step(const Json& json, const std::string& where);
   void add_split(const JsonObject& step);
   void add_metaspace(const JsonObject& step);
-  static void find(const Step& step, std::string_view text, std::vector<Span>& matches);
+  static void find(const Step& step, std::string_view text, std::vector<Span>& matches, SearchBudget& budget);
   static void cut(Behavior behavior, bool invert, Span piece, Work& work);
   static void prefix(const Step& step, Work& work);
 

@@ -200,7 +200,7 @@ SpooledRows::SpooledRows(RowSource& rows, std::string path) : path_(std::move(pa
       spool_.append("null\n");  // holds the place
     }
   }
-  text_ = std::make_unique<TextRows>(spool_.bytes(), path_);
+  text_ = std::make_unique<TextRows>(spool_.source(), path_);
 }
 
 bool SpooledRows::next(Row& row) {

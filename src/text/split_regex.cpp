@@ -155,9 +155,12 @@ SplitRegex::SplitRegex(std::string_view pattern) : regex_(expand_classes(pattern
         {.what = "unsupported regular expression: it can match nothing at all", .where = std::string(pattern)});
 }
 
-void SplitRegex::find(std::string_view text, std::vector<Span>& matches) const {
+void SplitRegex::find(std::string_view text, std::vector<Span>& matches, SearchBudget& budget) const {
   Regex::Search search(regex_, text);
-  while (const auto match = search.next()) matches.push_back({match->begin, match->end});
+  while (const auto match = search.next()) {
+    matches.push_back({match->begin, match->end});
+    budget.spend();
+  }
 }
 
 }  // namespace lockstep::text

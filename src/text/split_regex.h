@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/regex.h"
+#include "text/search_budget.h"
 #include "text/span.h"
 
 namespace lockstep::text {
@@ -25,8 +26,8 @@ class SplitRegex {
   explicit SplitRegex(std::string_view pattern);
 
   // Appends the matches in `text` (valid UTF-8), in order. Throws ResourceError when a match needs more memory or steps
-  // than PCRE2 is given.
-  void find(std::string_view text, std::vector<Span>& matches) const;
+  // than PCRE2 is given, and when the budget is spent.
+  void find(std::string_view text, std::vector<Span>& matches, SearchBudget& budget) const;
 
  private:
   Regex regex_;

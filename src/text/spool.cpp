@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -27,13 +26,7 @@ constexpr size_t kWriteBytes = 4 << 20;
 }  // namespace
 
 Spool::~Spool() {
-  unmap();
   if (fd_ >= 0) ::close(fd_);
-}
-
-void Spool::unmap() {
-  if (mapped_ != nullptr) ::munmap(mapped_, mapped_bytes_);
-  mapped_ = nullptr;
 }
 
 void Spool::write(std::string_view bytes) {
@@ -49,7 +42,6 @@ void Spool::write(std::string_view bytes) {
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) cannot_write(place);
     bytes.remove_prefix(static_cast<size_t>(written));
-    file_bytes_ += static_cast<size_t>(written);
   }
 }
 
@@ -60,16 +52,15 @@ void Spool::append(std::string_view bytes) {
   memory_ = {};
 }
 
-std::string_view Spool::bytes() {
+ByteSource Spool::source() {
   if (fd_ < 0) return memory_;
   write(memory_);
   memory_ = {};
-  unmap();
-  mapped_bytes_ = file_bytes_;
-  void* mapped = ::mmap(nullptr, mapped_bytes_, PROT_READ, MAP_PRIVATE, fd_, 0);
-  if (mapped == MAP_FAILED) cannot_write(std::filesystem::temp_directory_path().string());
-  mapped_ = mapped;
-  return {static_cast<const char*>(mapped_), mapped_bytes_};
+  const std::string place = std::filesystem::temp_directory_path().string();
+  const int descriptor = ::fcntl(fd_, F_DUPFD_CLOEXEC, 0);
+  if (descriptor < 0) cannot_write(place);
+  file_.emplace(descriptor, place + ": a temporary file");
+  return ByteSource(*file_);
 }
 
 }  // namespace lockstep::text

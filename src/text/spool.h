@@ -3,8 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
+
+#include "core/fs.h"
+#include "text/byte_source.h"
 
 namespace lockstep::text {
 
@@ -18,17 +22,16 @@ class Spool {
 
   // ResourceError: no room on the disk.
   void append(std::string_view bytes);
-  // Everything appended; valid until the next append.
-  std::string_view bytes();
+  // Everything appended; valid until the next append. ResourceError.
+  ByteSource source();
 
  private:
   void write(std::string_view bytes);
-  void unmap();
 
-  size_t memory_bytes_, file_bytes_ = 0, mapped_bytes_ = 0;
+  size_t memory_bytes_;
   std::string memory_;  // all bytes, or those not yet written to the file
   int fd_ = -1;
-  void* mapped_ = nullptr;
+  std::optional<fs::File> file_;  // all of fd_, for reading
 };
 
 }  // namespace lockstep::text

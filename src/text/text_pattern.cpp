@@ -34,10 +34,10 @@ TextPattern::TextPattern(const Json& json, const std::string& where) {
     unsupported_component(where, json.begin().key(), "String or Regex");
 }
 
-void TextPattern::find(std::string_view text, std::vector<Span>& matches) const {
+void TextPattern::find(std::string_view text, std::vector<Span>& matches, SearchBudget& budget) const {
   if (const auto* wanted = std::get_if<std::string>(&form_)) return find_string(text, *wanted, matches);
   if (const auto* scanner = std::get_if<SplitScanner>(&form_)) return scanner->find(text, matches);
-  std::get<SplitRegex>(form_).find(text, matches);
+  std::get<SplitRegex>(form_).find(text, matches, budget);
 }
 
 std::string_view TextPattern::literal() const {

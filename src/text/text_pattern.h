@@ -18,8 +18,8 @@ class TextPattern {
   TextPattern(const Json& json, const std::string& where);
   static TextPattern regex(std::string_view expression);
 
-  // Appends the matches, none of them empty, in order.
-  void find(std::string_view text, std::vector<Span>& matches) const;
+  // Appends the matches, none of them empty, in order. ResourceError as SplitRegex.
+  void find(std::string_view text, std::vector<Span>& matches, SearchBudget& budget) const;
   // The string it looks for; empty for an expression.
   std::string_view literal() const;
 

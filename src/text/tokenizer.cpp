@@ -162,7 +162,8 @@ Tokenizer Tokenizer::load(const std::string& directory) {
   const fs::Path file = fs::Path(directory) / "tokenizer.json";
   if (!fs::is_file(file))
     throw FormatError({.what = "no tokenizer in the model directory", .where = directory, .wanted = "tokenizer.json"});
-  return parse(fs::read_file(file), file.string());
+  constexpr size_t kMaxBytes = size_t{512} << 20;  // vocabularies of 260,000 tokens take 33 MB
+  return parse(fs::read_file(file, {}, kMaxBytes), file.string());
 }
 
 std::vector<int32_t> Tokenizer::encode(std::string_view utf8, bool add_special) const {

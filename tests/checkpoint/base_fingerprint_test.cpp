@@ -3,6 +3,7 @@
 #include <chrono>
 #include <numeric>
 
+#include "checkpoint/safetensors.h"
 #include "core/error.h"
 #include "core/hash.h"
 #include "support/temp_directory.h"
@@ -24,7 +25,7 @@ std::string fingerprint_of(const NamedTensors& tensors) {
 
 std::string cached_fingerprint(const fs::Path& model, const fs::Path& cache) {
   HfDirectory directory(model);
-  directory.map_weights();
+  directory.open_weights();
   Stream stream({.threads = 2});
   return cached_weights_fingerprint(directory, cache, stream);
 }
@@ -103,8 +104,17 @@ TEST(WeightsFingerprint, EveryPartCountsShardingDoesNot) {
   const TempDirectory dir;
   write_sharded(dir);
   HfDirectory sharded(dir.path());
-  sharded.map_weights();
+  sharded.open_weights();
   EXPECT_EQ(fingerprint_of(sharded.tensors()), base);
+}
+
+TEST(WeightsFingerprint, AFileThatIsCutWhileItIsHashedIsAnError) {
+  const TempDirectory dir;
+  write_sharded(dir);
+  HfDirectory directory(dir.path());
+  directory.open_weights();
+  std::filesystem::resize_file(dir / "one.safetensors", 100);
+  expect_error<DataError>([&] { fingerprint_of(directory.tensors()); }, {"one.safetensors", "changed", "100 bytes"});
 }
 
 TEST(CachedWeightsFingerprint, RecomputesWhenStaleOrDamaged) {
@@ -165,7 +175,7 @@ TEST(CachedWeightsFingerprint, ManyModelsShareOneFile) {
   b.write("model.safetensors", safetensors_bytes({{"x", kTwo}}, {}));
   for (const TempDirectory* dir : {&a, &b, &a}) {
     HfDirectory directory(dir->path());
-    directory.map_weights();
+    directory.open_weights();
     EXPECT_EQ(cached_fingerprint(dir->path(), home / "f.json"), fingerprint_of(directory.tensors()));
   }
   EXPECT_EQ(read_json((home / "f.json").string()).size(), 2u);

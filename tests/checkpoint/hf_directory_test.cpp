@@ -1,5 +1,6 @@
 #include "checkpoint/hf_directory.h"
 
+#include "checkpoint/safetensors.h"
 #include "core/error.h"
 #include "support/temp_directory.h"
 
@@ -30,23 +31,23 @@ void write_sharded(const TempDirectory& dir) {
   write_index(dir, {{"a", "one.safetensors"}, {"b", "two.safetensors"}, {"c", "one.safetensors"}});
 }
 
-void expect_map_error(const TempDirectory& dir, std::initializer_list<const char*> parts) {
+void expect_open_error(const TempDirectory& dir, std::initializer_list<const char*> parts) {
   HfDirectory directory(dir.path());
-  expect_error<FormatError>([&] { directory.map_weights(); }, parts);
+  expect_error<FormatError>([&] { directory.open_weights(); }, parts);
   EXPECT_TRUE(directory.tensors().empty());
 }
 
 TEST(HfDirectory, GoldenDirectories) {
   for (const char* name : {"qwen3", "mistral", "smollm2"}) {
     HfDirectory directory(golden(name));
-    directory.map_weights();
+    directory.open_weights();
     EXPECT_GT(directory.tensors().size(), 10u);
     EXPECT_TRUE(directory.config().contains("model_type"));
     for (size_t i = 1; i < directory.tensors().size(); ++i)
       EXPECT_LT(directory.tensors()[i - 1].name, directory.tensors()[i].name);
   }
   HfDirectory sharded(golden("mistral"));
-  sharded.map_weights();
+  sharded.open_weights();
   EXPECT_EQ(sharded.weight_files().size(), 2u);
 }
 
@@ -54,10 +55,12 @@ TEST(HfDirectory, ShardsAreJoinedSorted) {
   const TempDirectory dir;
   write_sharded(dir);
   HfDirectory directory(dir.path());
-  directory.map_weights();
+  directory.open_weights();
   ASSERT_EQ(directory.tensors().size(), 3u);
   EXPECT_EQ(directory.tensors()[1].name, "b");
-  EXPECT_EQ(directory.tensors()[2].tensor.row(1)[3], 8);
+  float last = 0;
+  directory.tensors()[2].read(&last, 7 * sizeof(float), sizeof(float));
+  EXPECT_EQ(last, 8);
   EXPECT_EQ(directory.weight_files(), (std::vector<fs::Path>{dir / "one.safetensors", dir / "two.safetensors"}));
 }
 
@@ -92,30 +95,57 @@ TEST(HfDirectory, MissingAndMalformedConfig) {
 TEST(HfDirectory, NoWeightsAndPickleOnly) {
   const TempDirectory dir;
   dir.write("config.json", "{}");
-  expect_map_error(dir, {"no weights", dir.path().c_str()});
+  expect_open_error(dir, {"no weights", dir.path().c_str()});
   dir.write("pytorch_model.bin", "x");
-  expect_map_error(dir, {"pickle", "save_pretrained"});
+  expect_open_error(dir, {"pickle", "save_pretrained"});
+}
+
+// What is open keeps its tensors, whatever happens to its name; what is cut off is an error where it is read.
+TEST(HfDirectory, WeightsThatChangeAfterTheyWereOpened) {
+  const TempDirectory dir;
+  write_sharded(dir);
+  HfDirectory directory(dir.path());
+  directory.open_weights();
+  std::filesystem::resize_file(dir / "two.safetensors", std::filesystem::file_size(dir / "two.safetensors") - 1);
+  std::filesystem::remove(dir / "one.safetensors");
+  const NamedTensors& tensors = directory.tensors();
+  float values[2] = {};
+  tensors[0].read(values, 0, sizeof(values));
+  EXPECT_EQ(values[1], 2);
+  tensors[1].read(values, 0, sizeof(float));
+  expect_error<DataError>([&] { tensors[1].read(values, 0, sizeof(values)); },
+                          {"two.safetensors", "changed while it was read"});
+}
+
+TEST(HfDirectory, FilesTooLargeToBeWhatTheyShouldBe) {
+  const TempDirectory dir;
+  dir.write("config.json", "{}");
+  for (const char* name : {"generation_config.json", "config.json"}) {
+    dir.write(name, "{}");
+    std::filesystem::resize_file(dir / name, kMaxJsonFileBytes + 1);
+    expect_error<FormatError>([&] { HfDirectory directory(dir.path()); }, {name, "too large"});
+  }
 }
 
 TEST(HfDirectory, MissingShard) {
   const TempDirectory dir;
   write_sharded(dir);
   std::filesystem::remove(dir / "two.safetensors");
-  expect_map_error(dir, {kIndex, "two.safetensors", "missing"});
+  expect_open_error(dir, {kIndex, "two.safetensors", "missing"});
 }
 
 TEST(HfDirectory, TensorInTheWrongShard) {
   const TempDirectory dir;
   write_sharded(dir);
   write_index(dir, {{"a", "one.safetensors"}, {"b", "two.safetensors"}, {"c", "two.safetensors"}});
-  expect_map_error(dir, {"one.safetensors", "c", "two.safetensors"});
+  expect_open_error(dir, {"one.safetensors", "c", "two.safetensors"});
 }
 
 TEST(HfDirectory, SurplusTensorInAShard) {
   const TempDirectory dir;
   write_sharded(dir);
   write_index(dir, {{"b", "two.safetensors"}, {"c", "one.safetensors"}});
-  expect_map_error(dir, {"one.safetensors", "got:    a", kIndex});
+  expect_open_error(dir, {"one.safetensors", "got:    a", kIndex});
 }
 
 TEST(HfDirectory, TensorThatNoShardHas) {
@@ -123,7 +153,7 @@ TEST(HfDirectory, TensorThatNoShardHas) {
   write_sharded(dir);
   write_index(dir,
               {{"a", "one.safetensors"}, {"b", "two.safetensors"}, {"c", "one.safetensors"}, {"d", "two.safetensors"}});
-  expect_map_error(dir, {"two.safetensors", "lacks", "wanted: d"});
+  expect_open_error(dir, {"two.safetensors", "lacks", "wanted: d"});
 }
 
 TEST(HfDirectory, MalformedIndex) {
@@ -131,14 +161,14 @@ TEST(HfDirectory, MalformedIndex) {
   write_sharded(dir);
   for (const char* file : {"../one.safetensors", "/etc/passwd", "..", ""}) {
     write_index(dir, {{"a", file}});
-    expect_map_error(dir, {kIndex, "a file name"});
+    expect_open_error(dir, {kIndex, "a file name"});
   }
   write_index(dir, {{"a", 3}});
-  expect_map_error(dir, {kIndex, "a string"});
+  expect_open_error(dir, {kIndex, "a string"});
   write_index(dir, Json::object());
-  expect_map_error(dir, {kIndex, "names no tensors"});
+  expect_open_error(dir, {kIndex, "names no tensors"});
   dir.write(kIndex, "{}");
-  expect_map_error(dir, {kIndex, "weight_map"});
+  expect_open_error(dir, {kIndex, "weight_map"});
 }
 
 TEST(HfDirectory, DamagedShardNamesTheFile) {
@@ -146,7 +176,7 @@ TEST(HfDirectory, DamagedShardNamesTheFile) {
   write_sharded(dir);
   const std::string bytes = fs::read_file(dir / "two.safetensors");
   dir.write("two.safetensors", std::string_view(bytes).substr(0, bytes.size() - 1));
-  expect_map_error(dir, {"two.safetensors"});
+  expect_open_error(dir, {"two.safetensors"});
 }
 
 TEST(ResolveHfCheckpoint, DirectoryCacheOrHelp) {

@@ -71,6 +71,45 @@ TEST(PeftDirectory, GoldenAdapter) {
   EXPECT_FALSE(adapter.metadata());
 }
 
+// As in the cache of Hugging Face's hub.
+TEST(PeftDirectory, FilesMayBeLinks) {
+  const Adapter adapter(minimal());
+  const TempDirectory links;
+  for (const char* name : {"adapter_config.json", "adapter_model.safetensors"})
+    std::filesystem::create_symlink(adapter.dir() / name, links / name);
+  const PeftDirectory linked(links.path());
+  EXPECT_EQ(linked.config().rank, 2);
+  EXPECT_EQ(linked.read_weights().tensors().size(), 2u);
+}
+
+TEST(PeftDirectory, SmallFilesThatAreLarge) {
+  const Adapter adapter(minimal());
+  for (const char* name : {kAdapterMetadataFile, "adapter_config.json"}) {
+    adapter.dir().write(name, minimal().dump());
+    std::filesystem::resize_file(adapter.dir() / name, kMaxJsonFileBytes + 1);
+    expect_error<FormatError>([&] { adapter.config(); }, {name, "too large"});
+  }
+}
+
+// Nobody may take a file that cannot be looked at for one that is not there.
+TEST(PeftDirectory, FilesThatCannotBeLookedAt) {
+  for (const char* name : {"adapter_config.json", "adapter_model.safetensors"}) {
+    const Adapter adapter(minimal());
+    std::filesystem::remove(adapter.dir() / name);
+    std::filesystem::create_symlink(name, adapter.dir() / name);
+    expect_error<DataError>([&] { adapter.config(); }, {name, "symbolic links"});
+  }
+}
+
+TEST(PeftDirectory, NamesOfModulesCountOnceAndThereMayNotBeAnyNumber) {
+  EXPECT_EQ(config_with("target_modules", {"q_proj", "k_proj", "q_proj"}).target_modules,
+            (std::vector<std::string>{"q_proj", "k_proj"}));
+  Json names = Json::array();
+  for (int i = 0; i <= 100'000; ++i) names.push_back(std::to_string(i) + ".lm_head");
+  expect_refused("exclude_modules", names);
+  expect_refused("target_modules", names);
+}
+
 TEST(PeftDirectory, GoldenPatternsKeepTheirOrder) {
   const lora::LoraConfig config = PeftDirectory(golden("qwen3/adapter_pattern")).config();
   EXPECT_TRUE(config.use_rslora);

@@ -63,6 +63,18 @@ TEST(ReadBuffer, BytesAsTheyAreOrAnError) {
   expect_error<DataError>([&] { read_buffer("/sys/devices/system/cpu/online"); }, {"changed", "4096 bytes"});
 }
 
+// Pipes and files of the kernel do not say how large they are.
+TEST(ReadFile, NoMoreThanAskedFor) {
+  const TempDirectory dir;
+  const Path path = dir.write("x", std::string(5000, 'x'));
+  EXPECT_EQ(read_file(path, {}, 5000).size(), 5000u);
+  EXPECT_EQ(read_file_if_exists(path, 5000)->size(), 5000u);
+  expect_error<FormatError>([&] { read_file(path, {}, 4999); }, {"x", "too large", "5000 bytes", "at most 4999"});
+  expect_error<FormatError>([&] { read_file(path, ReadRoot(dir.path()), 4999); }, {"too large"});
+  expect_error<FormatError>([&] { read_file_if_exists(path, 10); }, {"too large"});
+  expect_error<FormatError>([&] { read_file("/dev/zero", {}, 100000); }, {"/dev/zero", "at most 100000"});
+}
+
 TEST(WriteFileAtomic, WritesReplacesAndMakesParents) {
   const TempDirectory dir;
   const Path file = dir / "a/b/c.txt";
@@ -205,35 +217,17 @@ TEST(File, ReadsAtAnyPlaceAndKnowsWhenItWasCut) {
   expect_error<DataError>([&] { File(dir.path()); }, {"Is a directory"});
 }
 
-TEST(MappedFile, BytesMovesAndErrors) {
+TEST(File, OfADescriptorThatIsOpen) {
   const TempDirectory dir;
-  MappedFile first(dir.write("x", "hello"));
-  EXPECT_EQ(std::memcmp(first.bytes().data(), "hello", 5), 0);
-  MappedFile second = std::move(first);
-  EXPECT_TRUE(first.bytes().empty());
-  EXPECT_EQ(second.bytes().size(), 5u);
-  first = MappedFile(dir.write("y", "other!"));
-  EXPECT_EQ(first.bytes().size(), 6u);
-  first = std::move(second);
-  EXPECT_EQ(std::memcmp(first.bytes().data(), "hello", 5), 0);
-  EXPECT_TRUE(MappedFile(dir.write("empty", "")).bytes().empty());
-  expect_error<DataError>([&] { MappedFile(dir / "absent"); }, {"absent", "No such file"});
-  expect_error<DataError>([&] { MappedFile(dir.path()); }, {"Is a directory"});
-}
-
-TEST(MappedFile, ReadsPartsOfItself) {
-  const TempDirectory dir;
-  const fs::Path path = dir.write("x", "hello there");
-  MappedFile file(path);
-  char part[6] = {};
-  file.read(part, file.bytes().subspan(6, 5));
-  EXPECT_STREQ(part, "there");
-  MappedFile moved = std::move(file);
-  moved.read(part, moved.bytes().first(5));
-  EXPECT_STREQ(part, "hello");
-  moved.read(part, {});
-  std::filesystem::resize_file(path, 8);
-  expect_error<DataError>([&] { moved.read(part, moved.bytes().subspan(6, 5)); }, {"x", "changed", "8 bytes"});
+  const Path path = dir.write("x", "hello");
+  File file(::open(path.c_str(), O_RDONLY | O_CLOEXEC), "what is x");
+  EXPECT_EQ(file.size(), 5u);
+  std::filesystem::resize_file(path, 2);
+  char byte;
+  expect_error<DataError>([&] { file.read(&byte, 4, 1); }, {"what is x", "2 bytes"});
+  const int directory = ::open(dir.path().c_str(), O_RDONLY | O_CLOEXEC);
+  expect_error<DataError>([&] { File(directory, "no file"); }, {"no file", "Is a directory"});
+  EXPECT_EQ(::fcntl(directory, F_GETFD), -1) << "the descriptor was left open";
 }
 
 TEST(SamePlace, SpellingDoesNotMatter) {

@@ -32,6 +32,23 @@ class ReadRootTest : public ::testing::Test {
 TEST_F(ReadRootTest, Anywhere) {
   EXPECT_EQ(read_file(dir_ / "out/file"), "outside");
   EXPECT_EQ(ReadRoot().resolve("some/../path"), Path("some/../path"));
+  // Every file of a model in the cache of Hugging Face's hub is a link.
+  stdfs::create_symlink("../../out/file", in("a/link"));
+  EXPECT_TRUE(ReadRoot().is_regular_file(in("a/link")));
+  EXPECT_FALSE(ReadRoot().is_regular_file(in("a")) || ReadRoot().is_regular_file(in("a/missing")));
+}
+
+// Something that cannot be looked at is not nothing.
+TEST_F(ReadRootTest, WhatCannotBeLookedAt) {
+  stdfs::create_symlink("loop", in("loop"));
+  const Path endless = in("a") / std::string(300, 'x');
+  const auto expect_unknown = [](const auto& body, const char* reason) {
+    testing::expect_error<DataError>(body, {"cannot read", reason});
+  };
+  expect_unknown([&] { ReadRoot().is_regular_file(in("loop/file")); }, "symbolic links");
+  expect_unknown([&] { ReadRoot().is_regular_file(endless); }, "too long");
+  expect_unknown([&] { ReadRoot(in("loop")); }, "symbolic links");
+  EXPECT_THROW(ReadRoot(in("")).is_regular_file(endless), Error) << "outside, or unknown, but not absent";
 }
 
 TEST_F(ReadRootTest, PathsBelowIt) {

@@ -20,7 +20,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
     const auto made = text::ChatTemplate::parse(source, "template");
     std::vector<text::Span> found;
-    expression.find(source, found);
+    text::SearchBudget budget(source.size());
+    expression.find(source, found, budget);
     if (made.marks_generation() == found.empty()) std::abort();
     const OrderedJson messages = {{{"role", "user"}, {"content", "hi"}},
                                   {{"role", "assistant"}, {"content", std::string(message)}}};

@@ -8,10 +8,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
     const lockstep::checkpoint::SafetensorsFile file(input.path());
     unsigned sum = 0;
-    for (const auto& [name, tensor, source] : file.tensors()) {
-      if (file.find(name) == nullptr) std::abort();
-      const auto* bytes = static_cast<const unsigned char*>(tensor.data);
-      for (int64_t i = 0; i < tensor.elements() * lockstep::dtype_bytes(tensor.dtype); ++i) sum += bytes[i];
+    for (const lockstep::NamedTensor& named : file.tensors()) {
+      if (file.find(named.name) == nullptr) std::abort();
+      const auto* bytes = static_cast<const unsigned char*>(named.tensor.data);
+      for (size_t i = 0; i < named.bytes(); ++i) sum += bytes[i];
     }
     volatile unsigned sink = sum;
     static_cast<void>(sink);

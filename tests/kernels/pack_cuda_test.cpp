@@ -37,7 +37,7 @@ class PackCuda : public testing::OnGpu<> {
 };
 
 // Parts that begin anywhere in the file and anywhere in a piece; more rows than a piece of 32 MiB takes.
-TEST_F(PackCuda, FilesGiveTheBytesOfTheirMap) {
+TEST_F(PackCuda, FilesGiveTheirBytes) {
   struct Shape {
     int64_t depth;
     std::vector<int64_t> rows;
@@ -47,32 +47,33 @@ TEST_F(PackCuda, FilesGiveTheBytesOfTheirMap) {
     for (const int64_t part : shape.rows) rows += part;
     const size_t row_bytes = static_cast<size_t>(shape.depth) * 2, before = 6;
     const std::string bytes = random_bytes(before + static_cast<size_t>(rows) * row_bytes);
-    const fs::MappedFile file(dir_.write("weights", bytes));
-    std::vector<NamedTensor> mapped, in_memory;
-    const std::byte* next = file.bytes().data() + before;
+    const fs::File file(dir_.write("weights", bytes));
+    std::vector<NamedTensor> in_file, in_memory;
+    size_t next = before;
     for (const int64_t part : shape.rows) {
-      mapped.push_back({"part", ConstTensor(next, DType::bf16, {part, shape.depth}), &file});
-      in_memory.push_back({"part", mapped.back().tensor});
+      in_file.push_back({"part", ConstTensor(nullptr, DType::bf16, {part, shape.depth}), &file, next});
+      in_memory.push_back({"part", ConstTensor(bytes.data() + next, DType::bf16, {part, shape.depth})});
       next += static_cast<size_t>(part) * row_bytes;
     }
     const std::string wanted = bytes.substr(before);
-    EXPECT_TRUE(there_and_back(mapped) == wanted) << shape.depth;
+    EXPECT_TRUE(there_and_back(in_file) == wanted) << shape.depth;
     EXPECT_TRUE(there_and_back(in_memory) == wanted) << shape.depth;
   }
 }
 
-// What is not the bytes of the result is converted from the map: f32, and rows that lie apart.
-TEST_F(PackCuda, OtherTypesOfAFileAreRounded) {
+TEST_F(PackCuda, OtherTypesAndRowsThatLieApart) {
   const std::string bytes = random_bytes(40 * 64 * 4);
-  const fs::MappedFile file(dir_.write("weights", bytes));
-  const NamedTensor f32{"f32", ConstTensor(file.bytes().data(), DType::f32, {40, 64}), &file};
-  const std::string back = there_and_back({f32});
-  for (size_t i = 0; i < 40 * 64; ++i) {
-    float value, got;
-    std::memcpy(&value, bytes.data() + 4 * i, 4), std::memcpy(&got, back.data() + 4 * i, 4);
-    ASSERT_EQ(got, to_f32(to_bf16(value))) << i;
+  const fs::File file(dir_.write("weights", bytes));
+  const ConstTensor values(bytes.data(), DType::f32, {40, 64}), shape(nullptr, DType::f32, {40, 64});
+  for (const NamedTensor& f32 : {NamedTensor{"f32", values}, NamedTensor{"f32", shape, &file, 0}}) {
+    const std::string back = there_and_back({f32});
+    for (size_t i = 0; i < 40 * 64; ++i) {
+      float value, got;
+      std::memcpy(&value, bytes.data() + 4 * i, 4), std::memcpy(&got, back.data() + 4 * i, 4);
+      ASSERT_EQ(got, to_f32(to_bf16(value))) << i;
+    }
   }
-  NamedTensor apart{"apart", ConstTensor(file.bytes().data(), DType::bf16, {40, 64}), &file};
+  NamedTensor apart{"apart", ConstTensor(bytes.data(), DType::bf16, {40, 64})};
   apart.tensor.row_stride = 128;
   const std::string rows = there_and_back({apart});
   for (size_t r = 0; r < 40; ++r) EXPECT_EQ(rows.substr(r * 128, 128), bytes.substr(r * 256, 128)) << r;
@@ -81,9 +82,9 @@ TEST_F(PackCuda, OtherTypesOfAFileAreRounded) {
 TEST_F(PackCuda, AShortenedFileIsAnError) {
   const std::string bytes = random_bytes(64 * 64 * 2);
   const fs::Path path = dir_.write("weights", bytes);
-  const fs::MappedFile file(path);
+  const fs::File file(path);
   std::filesystem::resize_file(path, 64);
-  const NamedTensor part{"part", ConstTensor(file.bytes().data(), DType::bf16, {64, 64}), &file};
+  const NamedTensor part{"part", ConstTensor(nullptr, DType::bf16, {64, 64}), &file};
   testing::expect_error<DataError>([&] { there_and_back({part}); }, {"weights", "changed"});
 }
 

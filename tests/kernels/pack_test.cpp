@@ -1,6 +1,8 @@
 #include "kernels/pack.h"
 
+#include "core/fs.h"
 #include "kernels/product_testing.h"
+#include "support/temp_directory.h"
 
 namespace lockstep::kernels::testing {
 namespace {
@@ -51,6 +53,37 @@ TEST(Pack, StackedPartsAreOneWeight) {
     ASSERT_EQ(stacked.panels.bytes(), whole.panels.bytes());
     EXPECT_EQ(std::memcmp(stacked.panels.data(), whole.panels.data(), whole.panels.bytes()), 0);
   }
+}
+
+// Parts that begin anywhere in a file, beside one in memory.
+TEST(Pack, PartsInFilesAreTheSameWeight) {
+  const lockstep::testing::TempDirectory dir;
+  for (DType dtype : kStorageTypes)
+    for (int threads : {1, 3}) {
+      Stream stream({.threads = threads});
+      const StoredWeight w(170, 33, dtype, 3);
+      const auto row_bytes = static_cast<size_t>(33 * dtype_bytes(dtype));
+      const fs::Path path =
+          dir.write("weights", "odd" + std::string(static_cast<const char*>(w.data()), 170 * row_bytes));
+      const fs::File file(path);
+      std::vector<NamedTensor> parts;
+      std::vector<const NamedTensor*> pointers;
+      int64_t begin = 0;
+      for (const int64_t end : {41, 42, 130, 170}) {
+        NamedTensor part{"part", w.tensor().rows(begin, end)};
+        if (end != 130)
+          part.tensor.data = nullptr, part.file = &file, part.place = 3 + static_cast<size_t>(begin) * row_bytes;
+        parts.push_back(part);
+        begin = end;
+      }
+      for (const NamedTensor& part : parts) pointers.push_back(&part);
+      const PackedWeight whole = pack(w, stream), stacked = pack_weight(pointers, stream);
+      ASSERT_EQ(stacked.panels.bytes(), whole.panels.bytes());
+      EXPECT_EQ(std::memcmp(stacked.panels.data(), whole.panels.data(), whole.panels.bytes()), 0) << dtype_name(dtype);
+
+      std::filesystem::resize_file(path, 3 + 169 * row_bytes);
+      lockstep::testing::expect_error<DataError>([&] { pack_weight(pointers, stream); }, {"weights", "changed"});
+    }
 }
 
 TEST(Pack, GatherWidensTheRowsAskedFor) {

@@ -75,6 +75,10 @@ TEST_F(Commands, PlanLooksAtSaveAndLoadAndWritesNothing) {
   dir_.write("file", "");
   options.save = {.save = path("file/below")};
   expect_error<ResourceError>([&] { plan_sft(options, {}, control_); }, {"file/below", "not a directory"});
+  // What cannot be looked at is not what is not there.
+  std::filesystem::create_symlink("loop", dir_ / "loop");
+  options.save = {.save = path("loop/run")};
+  expect_error<ResourceError>([&] { plan_sft(options, {}, control_); }, {"loop/run", "symbolic links"});
   dir_.write("damaged/latest_checkpointed_iteration.txt", "x");
   options.save = {.load = path("damaged")};
   expect_error<FormatError>([&] { plan_sft(options, {}, control_); }, {"latest_checkpointed_iteration.txt"});

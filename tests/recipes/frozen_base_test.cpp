@@ -24,7 +24,7 @@ class FrozenBase : public ::testing::Test {
   // Reads the tensors again: a fingerprint that load_base reports may come from its cache.
   std::string file_fingerprint() const {
     checkpoint::HfDirectory directory(dir_ / "base");
-    directory.map_weights();
+    directory.open_weights();
     Stream stream({.threads = 2});
     const model::ModelConfig config = model::parse_config(directory.config(), "config.json");
     return checkpoint::base_fingerprint(checkpoint::weights_fingerprint(directory.tensors(), stream),
@@ -49,7 +49,8 @@ TEST_F(FrozenBase, IsTheSameInFileAndMemoryBeforeAndAfterTraining) {
   EXPECT_EQ(base.fingerprint, fingerprint);
   EXPECT_EQ(fingerprint_of_memory(*base.model, stream), fingerprint);
 
-  const lora::AdapterVersion adapter = fresh_adapter({.rank = 4, .alpha = 8, .target_modules = {"all-linear"}}, base, 1);
+  const lora::AdapterVersion adapter =
+      fresh_adapter({.rank = 4, .alpha = 8, .target_modules = {"all-linear"}}, base, 1);
   train::Trainer trainer(base.model, adapter.layout, adapter.weights, {}, stream);
   const train::Datum datum = train::make_datum({1, 2, 3, 4, 5}, {0, 1, 1, 1, 1});
   for (int step = 0; step < 3; ++step) {
@@ -85,6 +86,17 @@ TEST_F(FrozenBase, ARunOfTheRecipeLeavesTheFileAlone) {
   run_sft(options, control_);
   EXPECT_EQ(file_fingerprint(), fingerprint);
   EXPECT_EQ(file_hash(), hash);
+}
+
+// Somebody who writes into the base while it is loaded costs the run an error, not the process.
+TEST_F(FrozenBase, AFileThatIsCutWhileItIsLoadedIsAnError) {
+  checkpoint::HfDirectory directory(dir_ / "base");
+  directory.open_weights();
+  const model::ModelConfig config = model::parse_config(directory.config(), "config.json");
+  std::filesystem::resize_file(weights(), std::filesystem::file_size(weights()) / 2);
+  Stream stream({.threads = 2});
+  testing::expect_error<DataError>([&] { model::Weights::load(config, directory.tensors(), stream); },
+                                   {"model.safetensors", "changed while it was read"});
 }
 
 // The hashes above can tell: one bit of one weight changes both.

@@ -42,7 +42,7 @@ struct Case {
 
   Case(const std::string& name, Stream& s, Storage as = Storage::file)
       : stream(s), storage(as), files(directory(name)), expected(directory(name) / "expected.safetensors") {
-    files.map_weights();
+    files.open_weights();
     config = model::parse_config(files.config(), name + "/config.json");
     std::vector<Buffer> memory;
     NamedTensors tensors = files.tensors();
@@ -66,30 +66,33 @@ struct Case {
     const checkpoint::PeftDirectory peft(files.path() / name);
     lora::AdapterVersion version;
     version.layout = lora::resolve_layout(peft.config(), model::linear_modules(config));
-    version.weights = std::make_shared<Buffer>(lora::import_tensors(*version.layout, peft.read_weights().tensors(), name));
+    version.weights =
+        std::make_shared<Buffer>(lora::import_tensors(*version.layout, peft.read_weights().tensors(), name));
     return testing::placed(storage == Storage::bf16 ? testing::rounded(version) : version, stream);
   }
 
  private:
   static NamedTensors in_bf16(const NamedTensors& tensors, std::vector<Buffer>& memory) {
     NamedTensors result;
-    for (NamedTensor named : tensors) {
-      ConstTensor& tensor = named.tensor;
-      if (tensor.rank == 2 && tensor.dtype != DType::bf16) {
-        Buffer& copy = memory.emplace_back(static_cast<size_t>(tensor.elements()) * sizeof(BFloat16));
-        for (int64_t i = 0; i < tensor.elements(); ++i)
-          static_cast<BFloat16*>(copy.data())[i] = to_bf16(element(tensor, i));
-        tensor = ConstTensor(copy.data(), DType::bf16, {tensor.shape[0], tensor.shape[1]});
-      }
-      result.push_back(named);
+    for (const NamedTensor& named : tensors) {
+      const bool rounded = named.tensor.rank == 2 && named.tensor.dtype != DType::bf16;
+      result.push_back(rounded ? in_bf16(named, memory.emplace_back()) : named);
     }
     return result;
   }
-  static float element(const ConstTensor& tensor, int64_t i) {
-    const auto* bytes = static_cast<const std::byte*>(tensor.data) + i * dtype_bytes(tensor.dtype);
+  static NamedTensor in_bf16(const NamedTensor& named, Buffer& memory) {
+    std::vector<std::byte> bytes(named.bytes());
+    named.read(bytes.data(), 0, bytes.size());
+    memory = Buffer(static_cast<size_t>(named.tensor.elements()) * sizeof(BFloat16));
+    for (int64_t i = 0; i < named.tensor.elements(); ++i)
+      static_cast<BFloat16*>(memory.data())[i] = to_bf16(element(bytes.data(), named.tensor.dtype, i));
+    return {named.name, ConstTensor(memory.data(), DType::bf16, {named.tensor[0], named.tensor[1]})};
+  }
+  static float element(const std::byte* bytes, DType dtype, int64_t i) {
+    bytes += i * dtype_bytes(dtype);
     float value;
     Float16 half;
-    if (tensor.dtype == DType::f32) return std::memcpy(&value, bytes, sizeof value), value;
+    if (dtype == DType::f32) return std::memcpy(&value, bytes, sizeof value), value;
     return std::memcpy(&half, bytes, sizeof half), to_f32(half);
   }
 };

@@ -42,8 +42,9 @@ TEST_P(Golden, VisitGivesTheFileBack) {
         const NamedTensor& file = files[next++];
         ASSERT_EQ(tensor.name, file.name);
         ASSERT_EQ(shape_text(tensor.tensor), shape_text(file.tensor));
-        const size_t bytes = static_cast<size_t>(file.tensor.elements() * dtype_bytes(file.tensor.dtype));
-        EXPECT_EQ(std::memcmp(tensor.tensor.data, file.tensor.data, bytes), 0) << file.name;
+        std::vector<std::byte> bytes(file.bytes());
+        file.read(bytes.data(), 0, bytes.size());
+        EXPECT_EQ(std::memcmp(tensor.tensor.data, bytes.data(), bytes.size()), 0) << file.name;
       },
       stream_);
   EXPECT_EQ(next, files.size());

@@ -41,7 +41,7 @@ struct Golden {
         expected(path / "expected.safetensors"),
         peft(path / "adapter") {
     checkpoint::HfDirectory directory(path);
-    directory.map_weights();
+    directory.open_weights();
     const model::ModelConfig config = model::parse_config(directory.config(), (path / "config.json").string());
     model = std::make_shared<const model::Model>(config, model::Weights::load(config, directory.tensors(), stream));
     layout = lora::resolve_layout(peft.config(), model::linear_modules(config));
@@ -89,7 +89,7 @@ TEST_P(TrainingCurve, IsThatOfTransformersAndPeft) {
   const lora::ExportedTensors got = lora::export_tensors(*golden.layout, last.weights->f32());
   ASSERT_EQ(got.tensors.size(), golden.peft.header().size());
   double worst = 0;
-  for (const auto& [name, tensor, file] : got.tensors) {
+  for (const auto& [name, tensor, file, place] : got.tensors) {
     const ConstTensor& wanted = find(golden.expected, "final." + name);
     ASSERT_EQ(shape_text(tensor), shape_text(wanted)) << name;
     double difference = 0, largest = 0;

@@ -34,6 +34,26 @@ void expect_refused(int status, const std::string& bytes) {
     EXPECT_EQ(read(bytes, piece).refused, status) << bytes.substr(0, 200) << " in pieces of " << piece;
 }
 
+// A client that was refused may take its time to read why: until then its body would be memory that nobody counts.
+TEST(RequestReader, WhatIsRefusedIsNotKept) {
+  RequestReader reader(kHeaderBytes, kBodyBytes);
+  reader.append("PUT /c HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1000\r\n" + std::string(0x1000, 'x'));
+  EXPECT_EQ(reader.parse(), Status::more);
+  EXPECT_EQ(reader.body_bytes(), 0x1000u);
+  reader.append("\r\n1000\r\n" + std::string(0x1000, 'x'));
+  EXPECT_EQ(reader.parse(), Status::refused);
+  EXPECT_EQ(reader.refusal().status, 413);
+  EXPECT_EQ(reader.body_bytes() + reader.waiting_bytes(), 0u);
+  EXPECT_EQ(reader.parse(), Status::refused) << "and for good";
+
+  RequestReader other(kHeaderBytes, kBodyBytes);  // which the session refuses
+  other.append("PUT /c HTTP/1.1\r\nHost: a\r\nContent-Length: 4000\r\n\r\n" + std::string(3000, 'x'));
+  EXPECT_EQ(other.parse(), Status::more);
+  EXPECT_EQ(other.body_bytes(), 3000u);
+  other.drop();
+  EXPECT_EQ(other.body_bytes() + other.waiting_bytes(), 0u);
+}
+
 HttpRequest only(const std::string& bytes) {
   const Outcome outcome = read(bytes, bytes.size());
   EXPECT_EQ(outcome.refused, 0) << bytes;

@@ -277,6 +277,11 @@ TEST_F(DatasetFormat, APipeIsReadToItsEnd) {
   EXPECT_EQ(data.row(50).json.at("n"), 60);
 }
 
+std::string all_of(const ByteSource& source) {
+  std::vector<char> room;
+  return std::string(source.read(0, source.size(), room));
+}
+
 TEST(Spool, ManyBytesGoToAFileAndComeBack) {
   Spool spool(1000);
   std::string all;
@@ -285,11 +290,37 @@ TEST(Spool, ManyBytesGoToAFileAndComeBack) {
     spool.append(piece);
     all += piece;
     if (i == 10 || i == 2000) {
-      EXPECT_TRUE(spool.bytes() == all);
+      EXPECT_TRUE(all_of(spool.source()) == all);
+      EXPECT_EQ(spool.source().in_memory(), i == 10);
     }
   }
-  EXPECT_TRUE(spool.bytes() == all);
-  EXPECT_EQ(Spool().bytes(), "");
+  EXPECT_TRUE(all_of(spool.source()) == all);
+  EXPECT_EQ(all_of(Spool().source()), "");
+}
+
+// The descriptors of temporary files without a name: a spool writes to one and reads from another.
+std::vector<fs::Path> nameless_files() {
+  std::vector<fs::Path> found;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;  // the iterator's own
+    const std::string target = std::filesystem::read_symlink(entry.path(), gone).string();
+    if (target.find("lockstep-") != std::string::npos && target.ends_with("(deleted)")) found.push_back(entry.path());
+  }
+  return found;
+}
+
+// A disk that loses what was written, here a file that somebody empties, is an error of the data set's.
+TEST(Spool, WhatTheDiskLosesIsAnError) {
+  Spool spool(100);
+  spool.append(std::string(100000, 'x'));
+  const ByteSource source = spool.source();
+  ASSERT_EQ(source.size(), 100000u);
+  const std::vector<fs::Path> files = nameless_files();
+  ASSERT_FALSE(files.empty());
+  std::filesystem::resize_file(files.front(), 5000);
+  std::vector<char> room;
+  EXPECT_EQ(source.read(0, 5000, room).size(), 5000u);
+  expect_error<DataError>([&] { source.read(4000, 5000, room); }, {"temporary file", "5000 bytes"});
 }
 
 TEST(DatasetData, Gsm8k) {

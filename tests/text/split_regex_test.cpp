@@ -13,7 +13,8 @@ using lockstep::testing::expect_error;
 std::vector<std::string> pieces(const char* pattern, std::string_view text) {
   std::vector<std::string> list;
   std::vector<Span> matches;
-  SplitRegex(pattern).find(text, matches);
+  SearchBudget budget(text.size());
+  SplitRegex(pattern).find(text, matches, budget);
   size_t done = 0;
   const auto add = [&](size_t end) {
     if (end > done) list.emplace_back(text.substr(done, end - done));
@@ -55,6 +56,25 @@ TEST(SplitRegex, CategoriesOfTheTables) {
 
 TEST(SplitRegex, SmallAndCapitalLettersAsInUnicode) {
   EXPECT_EQ(pieces("(?i:'s|k)", "'\u017fx\u212a'S"), (Pieces{"'\u017f", "x", "\u212a", "'S"}));
+}
+
+// Each match looks through what is left of its run twice over, and then takes one character: every one is cheap enough
+// for PCRE2, all of them together are not.
+TEST(SplitRegex, ManyDearMatchesAreAnError) {
+  const char* dear = "a+a+[bc]|a";
+  EXPECT_EQ(pieces(dear, std::string(40, 'a')).size(), 40u);
+  std::string run(2001, 'a'), text;
+  run.back() = 'd';
+  for (int i = 0; i < 100; ++i) text += run;
+  expect_error<ResourceError>([&] { pieces(dear, text); }, {"searches a text for too long"});
+  SearchBudget shared(100);
+  std::vector<Span> matches;
+  const SplitRegex regex(dear);
+  expect_error<ResourceError>(
+      [&] {
+        for (int i = 0; i < 1000; ++i) regex.find(run, matches, shared);
+      },
+      {"too long"});
 }
 
 TEST(SplitRegex, Errors) {

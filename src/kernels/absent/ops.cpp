@@ -11,9 +11,6 @@ namespace {
 }
 }  // namespace
 
-void pack_rows(PackedWeight&, std::span<const ConstTensor>, Stream&) {
-  absent();
-}
 void pack_rows(PackedWeight&, std::span<const NamedTensor* const>, Stream&) {
   absent();
 }

@@ -1,7 +1,5 @@
 #include <algorithm>
 #include <array>
-#include <cstring>
-#include <vector>
 
 #include "kernels/cpu/matrix_ops.h"
 #include "kernels/cpu/split.h"
@@ -24,18 +22,39 @@ void fill_panel(const PanelRows<Word>& rows, int64_t depth, Word* panel) {
   }
 }
 
+// Rows [begin, end) of the stacked parts. Those in files are read into `room`, which has as many rows.
 template <class Word>
-void pack_words(PackedWeight& weight, std::span<const ConstTensor> parts, Stream& stream) {
-  std::vector<const Word*> rows;
-  rows.reserve(static_cast<size_t>(weight.rows));
-  for (const ConstTensor& part : parts)
-    for (int64_t n = 0; n < part[0]; ++n) rows.push_back(static_cast<const Word*>(part.data) + n * part.row_stride);
+PanelRows<Word> panel_rows(std::span<const NamedTensor* const> parts, int64_t begin, int64_t end, Word* room) {
+  PanelRows<Word> rows{};
+  auto next = rows.begin();
+  for (const NamedTensor* part : parts) {
+    const ConstTensor& w = part->tensor;
+    const int64_t depth = w[1], first = std::max<int64_t>(0, begin), count = std::min(w[0], end) - first;
+    if (count > 0) {
+      const Word* from = room;
+      if (part->file == nullptr) {
+        from = static_cast<const Word*>(w.data) + first * w.row_stride;
+      } else {
+        part->read(room, static_cast<size_t>(first * depth) * sizeof(Word),
+                   static_cast<size_t>(count * depth) * sizeof(Word));
+        room += count * depth;
+      }
+      for (int64_t n = 0; n < count; ++n) *next++ = from + n * w.row_stride;
+    }
+    begin -= w[0], end -= w[0];
+  }
+  return rows;
+}
+
+template <class Word>
+void pack_words(PackedWeight& weight, std::span<const NamedTensor* const> parts, Stream& stream) {
+  const bool from_files = std::ranges::any_of(parts, [](const NamedTensor* part) { return part->file != nullptr; });
+  const size_t room_bytes = from_files ? static_cast<size_t>(kPanel * weight.depth) * sizeof(Word) : 0;
   auto* const panels = static_cast<Word*>(weight.panels.data());
-  stream.parallel(ceil_div(weight.rows, kPanel), [&](int64_t p, int) {
-    PanelRows<Word> in_panel{};
-    const int64_t count = std::min(kPanel, weight.rows - p * kPanel);
-    std::copy_n(rows.begin() + p * kPanel, count, in_panel.begin());
-    fill_panel(in_panel, weight.depth, panels + p * kPanel * weight.depth);
+  stream.parallel(ceil_div(weight.rows, kPanel), [&](int64_t p, int worker) {
+    auto* const room = from_files ? static_cast<Word*>(stream.scratch(worker, room_bytes)) : nullptr;
+    const int64_t begin = p * kPanel, end = std::min(weight.rows, begin + kPanel);
+    fill_panel(panel_rows(parts, begin, end, room), weight.depth, panels + p * kPanel * weight.depth);
   });
 }
 
@@ -84,7 +103,7 @@ void gather_rows(Tensor y, const PackedWeight& weight, std::span<const int32_t> 
 
 }  // namespace
 
-void pack_panels(PackedWeight& weight, std::span<const ConstTensor> parts, Stream& stream) {
+void pack_panels(PackedWeight& weight, std::span<const NamedTensor* const> parts, Stream& stream) {
   if (weight.dtype == DType::f32)
     pack_words<uint32_t>(weight, parts, stream);
   else

@@ -22,7 +22,6 @@
 namespace lockstep::kernels::cuda {
 
 // pack.cu
-void pack_rows(PackedWeight& weight, std::span<const ConstTensor> parts, Stream& stream);
 void pack_rows(PackedWeight& weight, std::span<const NamedTensor* const> parts, Stream& stream);
 void unpack_rows(Tensor out, const PackedWeight& weight, int64_t begin, int64_t end, Stream& stream);
 void embedding_gather(Tensor y, const PackedWeight& weight, std::span<const int32_t> ids, Stream& stream);

@@ -5,7 +5,6 @@
 #include <cstring>
 #include <vector>
 
-#include "core/fs.h"
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/library.h"
 #include "kernels/cuda/ops.h"
@@ -113,20 +112,30 @@ int64_t rows_per_task(int64_t depth) {
   return std::max<int64_t>(1, (512 << 10) / depth);
 }
 
-// Rows [begin, end) of the stacked parts, as bf16.
-void stack_rows(uint16_t* to, std::span<const NamedTensor* const> parts, int64_t begin, int64_t end) {
+// Rows [begin, end) of the stacked parts, as bf16. What a file does not hold as bf16 passes through the worker's scratch.
+void stack_rows(uint16_t* to, std::span<const NamedTensor* const> parts, int64_t begin, int64_t end, Stream& stream,
+                int worker) {
   for (const NamedTensor* part : parts) {
     const ConstTensor& w = part->tensor;
     const int64_t depth = w[1], row_bytes = w.row_stride * dtype_bytes(w.dtype);
-    const int64_t first = std::max<int64_t>(0, begin), last = std::min(w[0], end);
-    const auto* const from = static_cast<const std::byte*>(w.data);
-    if (first < last && part->file && w.dtype == DType::bf16 && w.contiguous()) {
-      part->file->read(to, {from + first * row_bytes, static_cast<size_t>((last - first) * row_bytes)});
-    } else {
-      for (int64_t r = first; r < last; ++r)
-        to_bf16_row(to + (r - first) * depth, from + r * row_bytes, w.dtype, depth);
+    const int64_t first = std::max<int64_t>(0, begin), last = std::min(w[0], end), rows = last - first;
+    if (rows > 0) {
+      const auto place = static_cast<size_t>(first * row_bytes), bytes = static_cast<size_t>(rows * row_bytes);
+      if (part->file && w.dtype == DType::bf16) {
+        part->read(to, place, bytes);
+      } else {
+        const std::byte* from = nullptr;
+        if (part->file) {
+          void* const room = stream.scratch(worker, bytes);
+          part->read(room, place, bytes);
+          from = static_cast<const std::byte*>(room);
+        } else {
+          from = static_cast<const std::byte*>(w.data) + place;
+        }
+        for (int64_t r = 0; r < rows; ++r) to_bf16_row(to + r * depth, from + r * row_bytes, w.dtype, depth);
+      }
+      to += rows * depth;
     }
-    to += std::max<int64_t>(0, last - first) * depth;
     begin -= w[0], end -= w[0];
   }
 }
@@ -154,25 +163,15 @@ void pack_rows(PackedWeight& weight, std::span<const NamedTensor* const> parts, 
   for (int64_t begin = 0; begin < weight.rows; begin += per_piece) {
     const int64_t rows = std::min(per_piece, weight.rows - begin);
     Staging::Piece& piece = staging.take();
-    stream.parallel((rows + per_task - 1) / per_task, [&](int64_t task, int) {
+    stream.parallel((rows + per_task - 1) / per_task, [&](int64_t task, int worker) {
       stack_rows(static_cast<uint16_t*>(piece.memory) + task * per_task * depth, parts, begin + task * per_task,
-                 begin + std::min(rows, (task + 1) * per_task));
+                 begin + std::min(rows, (task + 1) * per_task), stream, worker);
     });
     check(cudaMemcpyAsync(to + begin * depth, piece.memory, static_cast<size_t>(rows * depth) * sizeof(bf16),
                           cudaMemcpyHostToDevice, stream_of(stream)),
           "pack_weight", {parts.front()->tensor});
     check(cudaEventRecord(piece.travelled, stream_of(stream)), "pack_weight", {parts.front()->tensor});
   }
-}
-
-void pack_rows(PackedWeight& weight, std::span<const ConstTensor> parts, Stream& stream) {
-  std::vector<NamedTensor> named(parts.size());
-  std::vector<const NamedTensor*> pointers;
-  for (size_t i = 0; i < parts.size(); ++i) {
-    named[i].tensor = parts[i];
-    pointers.push_back(&named[i]);
-  }
-  pack_rows(weight, pointers, stream);
 }
 
 void unpack_rows(Tensor out, const PackedWeight& weight, int64_t begin, int64_t end, Stream& stream) {

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "text/file_bytes.h"
+#include "text/byte_source.h"
 #include "text/parquet/bits.h"
 #include "text/parquet/values.h"
 

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "core/json.h"
-#include "text/file_bytes.h"
+#include "text/byte_source.h"
 #include "text/parquet/column_reader.h"
 #include "text/parquet/schema.h"
 
