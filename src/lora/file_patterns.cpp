@@ -19,6 +19,7 @@ auto FilePatterns::guarded(const std::string& pattern, const std::string& key, c
             .wanted = "at most " + std::to_string(kLongest)});
   try {
     steps_ -= kStepsToCompile;
+    if (steps_ < 0) throw ResourceError({.what = "no steps left", .got = "too many expressions in one file"});
     return act();
   } catch (const FormatError& error) {
     reject(config_, key, key,

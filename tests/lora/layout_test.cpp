@@ -263,6 +263,16 @@ TEST(Layout, APatternThatBacktracksWithoutEndIsRefused) {
   });
 }
 
+// Those that come after every module has found its own are read all the same.
+TEST(Layout, PatternsThatMatchNothingAnyMoreAreNotFree) {
+  LoraConfig config = tiny_config(LoraType::canonical);
+  config.file = "DIR/adapter_config.json";
+  config.rank_pattern = {{".*", 2}};
+  for (int i = 0; i < 20000; ++i) config.rank_pattern.emplace_back("a" + std::to_string(i), 2);
+  expect_error<FormatError>([&] { resolve_layout(config, tiny_modules()); },
+                            {"rank_pattern", "takes too long to match", "too many expressions"});
+}
+
 // PEFT's check_target_module_exists for lists (peft 0.20), written down once more.
 bool peft_targets(const LoraConfig& config, const Module& module) {
   const auto named = [&](const std::vector<std::string>& entries) {

@@ -68,7 +68,7 @@ class Curves : public ::testing::TestWithParam<const char*> {
     EXPECT_LE(worst_loss, kLossTolerance);
     EXPECT_LE(worst_margin, kLossTolerance);
     const lora::AdapterVersion last = trainer.adapter();
-    for (const auto& [key, got, file] : lora::export_tensors(*last.layout, last.weights->f32()).tensors) {
+    for (const auto& [key, got, file, place] : lora::export_tensors(*last.layout, last.weights->f32()).tensors) {
       const ConstTensor& wanted = want(name + ".final." + key);
       double difference = 0, norm = 0;
       for (int64_t i = 0; i < wanted.elements(); ++i) {
