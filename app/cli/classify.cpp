@@ -4,8 +4,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 
-#include "cli/known.h"
 #include "core/error.h"
 #include "core/nearest_name.h"
 
@@ -45,15 +45,42 @@ void take(Occurrence& occurrence, Arity arity, Values& positionals) {
   values.resize(most);
 }
 
-bool same_value(std::string_view wanted, const std::string& got) {
-  const auto number = read_real(wanted);
-  return wanted == got || (number && number == read_real(got));
+// '#' any number, '*' anything, else the value itself, a number as a number.
+bool is_one_of(std::string_view values, const std::string& got) {
+  const auto number = read_real(got);
+  return std::ranges::any_of(split_names(values), [&](std::string_view value) {
+    return value == "*" || value == got || (number && (value == "#" || read_real(value) == number));
+  });
 }
 
-// "*" any, else the value itself.
-bool is_later_value(std::string_view later, const std::string& value) {
-  return std::ranges::any_of(split_names(later), [&](std::string_view name) { return name == "*" || name == value; });
+// What is_one_of takes, in words.
+std::vector<std::string> shown_values(std::string_view values) {
+  std::vector<std::string> shown;
+  for (const std::string_view value : split_names(values))
+    shown.emplace_back(value == "#" ? "a number" : value == "*" ? "any other" : value);
+  return shown;
 }
+
+// A layout is a count: one is here, more are not yet.
+bool is_larger_layout(const Compatible& row, const std::string& value) {
+  const auto count = read_real(value);
+  return row.effect == Effect::layout && row.accepted == "1" && count && *count > 1 && *count == std::floor(*count);
+}
+
+Values split_list(const Values& values) {
+  Values names;
+  for (const std::string& value : values)
+    for (size_t begin = 0; begin <= value.size();) {
+      const size_t end = std::min(value.find(',', begin), value.size());
+      const std::string name = value.substr(begin, end - begin);
+      if (!name.empty()) names.push_back(name.starts_with("--") ? name : "--" + name);
+      begin = end + 1;
+    }
+  return names;
+}
+
+constexpr std::string_view kNoEngine = "supervised training starts no engine";
+constexpr Compatible kUnusedEngine = {"", Arity::many, kNoEngine};
 
 template <typename Table>
 auto look_up(const Table& table, std::string_view name) {
@@ -73,7 +100,19 @@ const Compatible* find_compatible(std::string_view name, Scripts scripts) {
   if (scripts == Scripts::serve) return search(serve_compatible_flags());
   const Compatible* row = scripts == Scripts::sft ? search(sft_compatible_flags()) : nullptr;
   if (row == nullptr) row = search(compatible_flags());
-  return row != nullptr ? row : engine_flag(name);
+  if (row == nullptr) row = engine_flag(name);
+  const bool is_engines = name.starts_with("--vllm-") || name.starts_with("--sglang-");
+  return row != nullptr && is_engines && scripts == Scripts::sft ? &kUnusedEngine : row;
+}
+
+const ClaimFlag* find_claim(std::string_view name, Scripts scripts) {
+  const auto table = scripts == Scripts::serve ? serve_claim_flags() : claim_flags();
+  const auto row = scripts == Scripts::none ? table.end() : look_up(table, name);
+  return row == table.end() ? nullptr : &*row;
+}
+
+bool judged_without_engine(Claim claim, std::string_view name) {
+  return claim == Claim::weight_type && !name.starts_with("--sglang-") && !name.starts_with("--vllm-");
 }
 
 bool is_later_flag(std::string_view name, Scripts scripts) {
@@ -96,6 +135,7 @@ std::vector<std::string> known_names(const FlagSet& flags, Scripts scripts) {
   if (scripts == Scripts::sft)
     for (const Compatible& row : sft_compatible_flags()) add(row.name);
   for (const Compatible& row : compatible_flags()) add(row.name);
+  for (const ClaimFlag& row : claim_flags()) add(row.name);
   for (const std::string& name : engine_flag_names()) add(name);
   for (const ShapeFlag& row : shape_flags()) add(row.name);
   for (const std::string_view name : later_flags()) add(name);
@@ -108,7 +148,12 @@ class Classifier {
       : flags_(flags), scripts_(scripts), elsewhere_(elsewhere) {}
 
   Classified run(const Values& args, size_t num_positionals) {
-    for (Occurrence& occurrence : cut(args, result_.positionals)) place(occurrence);
+    std::vector<Occurrence> list = cut(args, result_.positionals);
+    if (flags_.find(kWithout) != nullptr)
+      for (const Occurrence& occurrence : list)
+        if (occurrence.flag == kWithout) without_ = split_list(occurrence.values);
+    for (Occurrence& occurrence : list) place(occurrence);
+    check_without();
     complain();
     if (result_.positionals.size() > num_positionals)
       throw ConfigError({.what = "unexpected argument",
@@ -122,8 +167,10 @@ class Classifier {
     if (const Flag* flag = flags_.find(occurrence.flag)) {
       take(occurrence, flag->binding.arity, result_.positionals);
       for (const std::string& value : occurrence.values)
-        if (is_later_value(flag->binding.later, value)) return later_.push_back(flag->name + " " + value);
+        if (is_one_of(flag->binding.later, value)) return later_.push_back(flag->name + " " + value);
       result_.used.push_back(std::move(occurrence));
+    } else if (const ClaimFlag* claim = find_claim(occurrence.flag, scripts_)) {
+      place_claim(occurrence, *claim);
     } else if (const Compatible* row = find_compatible(occurrence.flag, scripts_)) {
       place_compatible(occurrence, *row);
     } else if (const auto shape = look_up(shape_flags(), occurrence.flag);
@@ -137,21 +184,61 @@ class Classifier {
     }
   }
 
+  void place_claim(Occurrence& occurrence, const ClaimFlag& row) {
+    take(occurrence, row.arity, result_.positionals);
+    if (scripts_ == Scripts::sft && !judged_without_engine(row.claim, row.name))
+      return note(occurrence.flag, kNoEngine);
+    if (row.arity == Arity::none) occurrence.values = {std::string(row.value)};
+    for (const std::string& value : occurrence.values)
+      if (is_one_of(row.later, value)) return later_.push_back(occurrence.flag + " " + value);
+    result_.claims.push_back({std::move(occurrence), row.claim});
+  }
+
   void place_compatible(Occurrence& occurrence, const Compatible& row) {
     if (row.arity != Arity::many) take(occurrence, row.arity, result_.positionals);
+    if (row.effect == Effect::report) return leave_out(occurrence, occurrence.flag, row);
     for (const std::string& value : occurrence.values) {
-      const auto accepted = split_names(row.accepted);
-      if (accepted.empty() || std::ranges::any_of(accepted, [&](auto name) { return same_value(name, value); }))
-        continue;
-      if (is_later_value(row.later, value)) return later_.push_back(occurrence.flag + " " + value);
-      throw ConfigError({.what = fmt::format("{} {} is not what this program does", occurrence.flag, value),
-                         .where = occurrence.flag,
-                         .got = value,
-                         .wanted = fmt::format("{}", fmt::join(accepted, " or ")),
-                         .attempt = fmt::format("drop the flag: {}", row.line)});
+      if (row.accepted.empty() && row.later.empty()) continue;
+      if (is_one_of(row.accepted, value)) continue;
+      const std::string shown = occurrence.flag + " " + value;
+      if (is_one_of(row.later, value) || is_larger_layout(row, value)) return leave_out(occurrence, shown, row);
+      const auto later = shown_values(row.later);
+      throw ConfigError(
+          {.what = shown + " is not what this program does",
+           .where = occurrence.flag,
+           .got = value,
+           .wanted = fmt::format("{}{}", fmt::join(shown_values(row.accepted), " or "),
+                                 later.empty() ? "" : fmt::format(" (not available yet: {})", fmt::join(later, ", "))),
+           .attempt = fmt::format("drop the flag: {}", row.line)});
     }
-    result_.notes.push_back(fmt::format("{}: {}", occurrence.flag, row.line));
+    note(occurrence.flag, row.line);
     result_.compatible.push_back(std::move(occurrence));
+  }
+
+  // What is not available yet, unless --without leaves it out.
+  void leave_out(const Occurrence& occurrence, const std::string& shown, const Compatible& row) {
+    if (row.effect == Effect::none) return later_.push_back(shown);
+    if (std::ranges::count(without_, occurrence.flag) > 0)
+      return note(shown, fmt::format("left out (--without): {}", row.line));
+    later_.push_back(shown);
+    droppable_.push_back(occurrence.flag.substr(2));
+  }
+
+  void note(const std::string& flag, std::string_view line) {
+    result_.notes.push_back(fmt::format("{}: {}", flag, line));
+  }
+
+  void check_without() const {
+    for (const std::string& flag : without_) {
+      const Compatible* row = find_compatible(flag, scripts_);
+      if (row != nullptr && row->effect != Effect::none) continue;
+      throw ConfigError(
+          {.what = flag + " is no flag that a run can do without",
+           .where = std::string(kWithout),
+           .got = flag.substr(2),
+           .wanted = "flags that change no result: layouts of processes and devices, and reports to others",
+           .attempt = "take the flag itself out of the command, if that is what is wanted"});
+    }
   }
 
   std::string hint(const std::string& name) const {
@@ -164,16 +251,29 @@ class Classifier {
     if (!unknown_.empty()) parts.push_back(fmt::format("unknown: {}", fmt::join(unknown_, ", ")));
     if (!later_.empty()) parts.push_back(fmt::format("not available yet: {}", fmt::join(later_, ", ")));
     if (parts.empty()) return;
-    throw ConfigError({.what = fmt::format("{}", fmt::join(parts, "; ")),
-                       .attempt = later_.empty() ? "--help lists the flags of a command"
-                                                 : "drop what is not available yet, if the run can do without it"});
+    throw ConfigError({.what = fmt::format("{}", fmt::join(parts, "; ")), .attempt = attempt()});
+  }
+
+  std::string attempt() const {
+    if (later_.empty()) return "--help lists the flags of a command";
+    if (droppable_.empty() || flags_.find(kWithout) == nullptr)
+      return "drop what is not available yet, if the run can do without it";
+    Values names = without_;  // what is left out already stays left out
+    for (std::string& name : names) name = name.substr(2);
+    names.insert(names.end(), droppable_.begin(), droppable_.end());
+    const bool all = droppable_.size() == later_.size();
+    return fmt::format("{} {} {}",
+                       all ? "the run without them gives the same results:" : "what changes no result:", kWithout,
+                       fmt::join(names, ","));
   }
 
   const FlagSet& flags_;
   const Scripts scripts_;
   const FlagSet* elsewhere_;
   Classified result_;
+  Values without_;  // flags with their dashes
   std::vector<std::string> later_, unknown_;
+  Values droppable_;  // of later_, names that --without takes
 };
 
 }  // namespace
@@ -182,6 +282,8 @@ const Occurrence* Classified::given(std::string_view flag) const {
   for (const auto* list : {&used, &compatible})
     for (const Occurrence& occurrence : *list)
       if (occurrence.flag == flag) return &occurrence;
+  for (const MadeClaim& made : claims)
+    if (made.flag.flag == flag) return &made.flag;
   return nullptr;
 }
 

@@ -67,6 +67,7 @@ void run_training(const TrainingCommand<Options>& command, Screen& screen,
                   void (*train)(const Options&, const Control&)) {
   const Control control = training_control(screen);
   recipes::check_model_shape(command.options.base.hf_checkpoint, command.shape);
+  recipes::check_claims(command.options.base, command.claims);
   if (command.dry_run) return plan(command.options, command.notes, control);
   for (const std::string& note : command.notes) *control.info << "note    " << note << "\n";
   train(command.options, control);
@@ -104,7 +105,11 @@ constexpr Command kCommands[] = {
     {"chat", "a conversation with a model, with or without an adapter", chat_help,
      [](const Values& args, Screen& screen) { recipes::run_generate(parse_chat(args), talk_control(screen)); }},
     {"serve", "the engine over HTTP: OpenAI's, vLLM's and SGLang's routes, adapters loaded as it serves", serve_help,
-     [](const Values& args, Screen& screen) { server::run_serve(parse_serve(args), report_control(screen)); }},
+     [](const Values& args, Screen& screen) {
+       const server::ServeOptions options = parse_serve(args);
+       recipes::check_claims(options.base, options.claims);
+       server::run_serve(options, report_control(screen));
+     }},
     {"eval", "accuracy on questions with known answers", eval_help,
      [](const Values& args, Screen& screen) { recipes::run_eval(parse_eval(args), report_control(screen)); }},
     {"reward", "rewards of given responses, as training would give them", reward_help,

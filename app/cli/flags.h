@@ -90,6 +90,9 @@ Binding texts(std::vector<std::string>& target);
 // One of `names`, separated by '|'.
 Binding choice(std::string_view names, std::string_view shown, std::function<void(const std::string& name)> set,
                std::string_view later = {});
+// --without: which flags of a script a run leaves out; read before all others (classify.h).
+inline constexpr std::string_view kWithout = "--without";
+
 // Cut at '|'.
 std::vector<std::string_view> split_names(std::string_view names);
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cli/flags.h"
+#include "recipes/launch_claims.h"
 #include "recipes/options.h"
 #include "server/serve.h"
 
@@ -19,6 +20,7 @@ struct TrainingCommand {
   bool dry_run = false;
   std::vector<std::string> notes;                          // one line each
   std::vector<std::pair<std::string, std::string>> shape;  // for recipes::check_model_shape
+  std::vector<recipes::LaunchClaim> claims;                // for recipes::check_claims
 };
 
 TrainingCommand<recipes::RlOptions> parse_train(const Values& args);

@@ -1,6 +1,7 @@
 // lockstep serve.
 #include <algorithm>
 
+#include "cli/claims.h"
 #include "cli/command_line.h"
 #include "cli/parse.h"
 #include "cli/parse_shared.h"
@@ -95,9 +96,12 @@ FlagSet serve_flags(ServeOptions& o) {
              {"--return-tokens-as-token-ids", "", toggle(o.tokens_as_ids), "\"token_id:N\" for tokens in log-probs"},
              {"--enable-prompt-tokens-details", "", toggle(o.prompt_tokens_details),
               "usage tells how many tokens of the prompt were cached"},
+             {"--seed", "N", number(o.seed, 0, 9e15),
+              "of the seeds that requests without one get, in the order they come (none: fresh ones)"},
              {"--log-requests", "", toggle(o.log_requests), "a line per answered request"}});
   flags.add("Answers", template_flags(o.chat, o.request_chat_template));
   flags.add("Machine", machine_flags(o.base));
+  flags.add("Machine", {without_flag()});
   return flags;
 }
 
@@ -126,6 +130,9 @@ server::ServeOptions parse_serve(const Values& args) {
   require(given, {"--hf-checkpoint"});
   check_names(options);
   options.version = kVersion;
+  options.claims = deferred_claims(given.claims, given.notes);
+  if (const Occurrence* length = given.given("--max-model-len"))
+    options.claims.push_back({length->flag, length->values[0], recipes::LaunchClaim::Kind::context});
   options.notes = std::move(given.notes);
   return options;
 }

@@ -1,4 +1,5 @@
 // lockstep sft, and dpo: supervised and preference training under the same names; `train --loss-type sft_loss` is sft.
+#include "cli/claims.h"
 #include "cli/parse.h"
 #include "cli/parse_shared.h"
 #include "cli/train_flags.h"
@@ -140,10 +141,12 @@ TrainingCommand<recipes::SftOptions> parse(const Values& args, train::Loss loss)
   check_watching(form.options);
   check_scripts(given);
   note_exclusions(form.options.adapter.config, given.notes);
+  std::vector<recipes::LaunchClaim> claims = deferred_claims(given.claims, given.notes);
   return {.options = std::move(form.options),
           .dry_run = form.dry_run,
           .notes = std::move(given.notes),
-          .shape = std::move(given.shape)};
+          .shape = std::move(given.shape),
+          .claims = std::move(claims)};
 }
 
 }  // namespace

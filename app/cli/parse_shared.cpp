@@ -159,6 +159,14 @@ std::vector<Flag> optimizer_flags(OptimizerOptions& optimizer) {
       {"--clip-grad", "X", number(optimizer.clip_grad, 0, 1e6), "largest gradient norm (0: off)"}};
 }
 
+Flag without_flag() {
+  return {std::string(kWithout),
+          "FLAG,FLAG",
+          {.arity = Arity::many, .set = [](const std::string&, const Values&) {}},
+          "leave these out of a script: layouts (tensor-model-parallel-size) and reports (use-wandb), which change no "
+          "result"};
+}
+
 std::vector<Flag> checkpoint_flags(SaveOptions& save) {
   return {{"--save", "DIR", text(save.save), "checkpoints, the adapter and metrics.jsonl go here"},
           {"--save-interval", "N", number(save.save_interval, 1, kMany),
@@ -215,16 +223,21 @@ std::vector<Flag> training_machine_flags(recipes::TrainingOptions& training, boo
   std::vector<Flag> flags = activation_flags(training);
   const std::vector<Flag> others = {
       {"--seed", "N", number(training.seed, 0, 9e15), "of the adapter's first values and of dropout"},
-      {"--dry-run", "", toggle(dry_run), "check everything, print the plan, exit"}};
+      {"--dry-run", "", toggle(dry_run), "check everything, print the plan, exit"},
+      without_flag()};
   flags.insert(flags.end(), others.begin(), others.end());
   return flags;
 }
 
 std::string training_closing(const std::string& example) {
   return "Launch scripts of vime, miles and slime run as they are. Model-shape flags are checked against config.json;\n"
-         "flags without meaning here (--colocate, --tensor-model-parallel-size, --use-wandb, --vllm-*, --sglang-* "
-         "...)\n"
-         "print one line saying what they map to; flags that are not available yet are named together in one error.\n\n"
+         "flags without meaning here (--colocate, --tensor-model-parallel-size 1, --sglang-mem-fraction-static ...) "
+         "print one\n"
+         "line saying what they map to; what a script says of the engine's results (--vllm-max-model-len, "
+         "--sglang-dtype ...)\n"
+         "is applied, agrees, or is an error. Flags that are not available yet are named together in one error, which "
+         "ends\n"
+         "with the --without that leaves out those that change no result.\n\n"
          "Example:\n" +
          example;
 }
@@ -255,14 +268,6 @@ void check_adapter(const AdapterOptions& adapter, const Classified& given) {
     throw ConfigError({.what = "--lora-rank needs --target-modules",
                        .where = "--target-modules",
                        .attempt = "--target-modules all-linear"});
-  for (const char* flag : {"--vllm-max-lora-rank", "--sglang-max-lora-rank"})
-    if (const Occurrence* limit = given.given(flag);
-        limit != nullptr && parse_integer(flag, limit->values[0], 0, kMany) < rank)
-      throw ConfigError({.what = "the engine would be told to refuse the adapter",
-                         .where = flag,
-                         .got = limit->values[0],
-                         .wanted = fmt::format("at least --lora-rank {}", rank),
-                         .attempt = "raise it or drop it"});
 }
 
 void check_schedule(const OptimizerOptions& optimizer, const Classified& given) {

@@ -21,6 +21,7 @@ std::vector<Flag> lora_flags(recipes::AdapterOptions& adapter);           // wit
 std::vector<Flag> required_lora_flags(recipes::AdapterOptions& adapter);  // these two
 std::vector<Flag> optimizer_flags(recipes::OptimizerOptions& optimizer);
 std::vector<Flag> checkpoint_flags(recipes::SaveOptions& save);
+Flag without_flag();                                                     // --without
 std::vector<Flag> machine_flags(recipes::BaseOptions& base);             // threads, device, how weights are loaded
 std::vector<Flag> activation_flags(recipes::TrainingOptions& training);  // micro-batches, recomputation
 std::vector<Flag> training_machine_flags(recipes::TrainingOptions& training, bool& dry_run);  // memory, seed, --dry-run

@@ -1,6 +1,7 @@
 // lockstep train: the flags of vime, miles and slime with their defaults, and the rules between them.
 #include <fmt/format.h>
 
+#include "cli/claims.h"
 #include "cli/parse.h"
 #include "cli/parse_shared.h"
 #include "cli/train_flags.h"
@@ -116,6 +117,11 @@ void check_algorithm(TrainForm& form, std::vector<std::string>& notes) {
                        .attempt = "keep one: KL in the reward or KL in the loss"});
   if (o.loss.kl_coef != 0 && !o.use_kl_loss)
     notes.push_back(fmt::format("--kl-loss-coef {}: not used without --use-kl-loss", shown_number(o.loss.kl_coef)));
+  if (o.kl_reward_coef != 0)
+    notes.push_back(fmt::format(
+        "--kl-coef {}: with grpo each token's advantage loses that much of its KL to the base; slime computes it and "
+        "does not use it",
+        shown_number(o.kl_reward_coef)));
   if (o.reward.type == recipes::RewardType::math)
     notes.push_back(
         "--rm-type math: answers are compared exactly, without an algebra system; docs/rewards.md lists the verdicts "
@@ -210,10 +216,13 @@ TrainingCommand<recipes::RlOptions> parse_train(const Values& args) {
   if (form.options.num_rollout)
     recipes::check_warmup(form.options.optimizer, *form.options.num_rollout * form.options.num_steps_per_rollout);
   resolve_evaluation(form, given.notes);
+  judge_claims(given.claims, form.options, given.notes);
+  std::vector<recipes::LaunchClaim> claims = deferred_claims(given.claims, given.notes);
   return {.options = std::move(form.options),
           .dry_run = form.dry_run,
           .notes = std::move(given.notes),
-          .shape = std::move(given.shape)};
+          .shape = std::move(given.shape),
+          .claims = std::move(claims)};
 }
 
 std::string train_help() {

@@ -5,26 +5,23 @@ namespace lockstep::cli {
 
 namespace {
 
-constexpr Arity none = Arity::none, one = Arity::one, many = Arity::many;
+using enum Arity;
 
 constexpr std::string_view kAlways = "adapters can always be loaded while the server runs (--max-loras)";
 constexpr std::string_view kOneMachine = "one process serves on this machine's cores or GPU (--threads, --device)";
 constexpr std::string_view kMemory = "the KV cache is bounded by --kv-cache-bytes";
 constexpr std::string_view kSetting = "there is no such stage in this engine";
 constexpr std::string_view kLog = "one line per request with --log-requests; metrics are always at /metrics";
-constexpr std::string_view kStored = "weights are used as the files have them, adapters in f32 on the CPU";
 
 constexpr Compatible kServe[] = {
     {"--enable-lora", none, kAlways},
     {"--max-cpu-loras", one, "loaded adapters stay in memory until they are unloaded (--max-loras)"},
     {"--fully-sharded-loras", none, kOneMachine},
-    {"--lora-dtype", one, kStored},
-    {"--dtype", one, kStored, "auto|float32|float|bfloat16|float16|half"},
     {"--enable-prefix-caching", none, "the prefix cache is on (--no-enable-prefix-caching turns it off)"},
     {"--enable-chunked-prefill", none, "prompts longer than --max-num-batched-tokens are always computed in chunks"},
-    {"--tensor-parallel-size", one, kOneMachine, "1"},
-    {"--pipeline-parallel-size", one, kOneMachine, "1"},
-    {"--data-parallel-size", one, kOneMachine, "1"},
+    {"--tensor-parallel-size", one, kOneMachine, "1", {}, Effect::layout},
+    {"--pipeline-parallel-size", one, kOneMachine, "1", {}, Effect::layout},
+    {"--data-parallel-size", one, kOneMachine, "1", {}, Effect::layout},
     {"--gpu-memory-utilization", one, kMemory},
     {"--swap-space", one, kMemory},
     {"--block-size", one, kMemory},
@@ -38,7 +35,6 @@ constexpr Compatible kServe[] = {
     {"--enable-metrics", none, kLog},
     {"--enable-server-load-tracking", none, kLog},
     {"--logprobs-mode", one, "log-probs are of the logits as the model gives them", "raw_logprobs"},
-    {"--seed", one, "a request without a seed draws a fresh one"},
     {"--compilation-config", many, kSetting},
     {"--attention-backend", one, kSetting},
 };

@@ -57,6 +57,7 @@ ServiceOptions service_options(const ServeOptions& options) {
                          .prompt_tokens_details = options.prompt_tokens_details,
                          .request_chat_template = options.request_chat_template,
                          .chat_template_kwargs = options.chat.kwargs,
+                         .seed = options.seed,
                          .model_defaults = options.generation_config != "vllm",
                          .lora_root = options.lora_root,
                          .version = options.version};

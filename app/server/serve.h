@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "recipes/control.h"
+#include "recipes/launch_claims.h"
 #include "recipes/options.h"
 
 namespace lockstep::server {
@@ -45,8 +46,10 @@ struct ServeOptions {
   bool log_requests = false;
   int64_t max_payload_size = int64_t{64} << 20;  // bytes of a request's body
   std::chrono::seconds drain_timeout{60};
-  std::string version;             // of the program
-  std::vector<std::string> notes;  // lines of compatibility flags
+  std::optional<uint64_t> seed;              // of those that requests without a seed get; none: fresh ones
+  std::vector<recipes::LaunchClaim> claims;  // for recipes::check_claims
+  std::string version;                       // of the program
+  std::vector<std::string> notes;            // lines of compatibility flags
 };
 
 // Serves until `control.interrupted()`: then new requests are answered 503 and it returns when those in flight have

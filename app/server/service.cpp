@@ -66,7 +66,8 @@ Service::Service(recipes::Serving& serving, const text::Tokenizer& tokenizer,
       held(this->options.max_held_bytes),
       answers(std::move(loop), answer_worker),
       max_prompt_bytes_(max_prompt_bytes(tokenizer, serving.max_model_len())),
-      random_(fresh_seed()) {}
+      random_(fresh_seed()),
+      seeds_(this->options.seed.value_or(fresh_seed())) {}
 
 Service::~Service() {
   serving.abort_all();  // from here on the engine has nobody to tell
@@ -103,12 +104,14 @@ std::vector<int32_t> Service::encode(std::string_view text, bool add_special) co
 }
 
 std::string Service::random_id() {
-  return fmt::format("{:016x}{:016x}", random_seed(), random_seed());
+  const std::scoped_lock lock(random_mutex_);
+  const uint64_t high = random_(), low = random_();
+  return fmt::format("{:016x}{:016x}", high, low);
 }
 
 uint64_t Service::random_seed() {
   const std::scoped_lock lock(random_mutex_);
-  return random_();
+  return seeds_();
 }
 
 }  // namespace lockstep::server

@@ -30,6 +30,7 @@ struct ServiceOptions {
   bool prompt_tokens_details = false;      // usage tells cached tokens
   bool request_chat_template = false;      // a request may bring its own template
   OrderedJson chat_template_kwargs = nullptr;
+  std::optional<uint64_t> seed = {};           // the seeds of requests without one follow from it; none: fresh ones
   bool model_defaults = true;                  // sampling fields left out are generation_config.json's
   std::optional<Json> generation_config = {};  // instead of the model's
   std::string lora_root;                       // relative paths of adapters are below it; empty: the working directory
@@ -58,7 +59,7 @@ struct Service {
   std::vector<int32_t> encode(std::string_view text, bool add_special) const;
 
   std::string random_id();  // 32 hexadecimal digits
-  uint64_t random_seed();
+  uint64_t random_seed();   // of a request that brings none
 
   recipes::Serving& serving;
   const text::Tokenizer& tokenizer;
@@ -74,7 +75,7 @@ struct Service {
  private:
   size_t max_prompt_bytes_;
   std::mutex random_mutex_;
-  std::mt19937_64 random_;
+  std::mt19937_64 random_, seeds_;
 
  public:
   // Destroyed first: their tasks use what is above.

@@ -87,7 +87,8 @@ class RlRun {
   }
 
   PromptSet read(const std::string& path, const std::string& input_key, const std::string& label_key) const {
-    const int64_t room = base_.config.max_positions - 1;
+    const int64_t context = options_.sampling.max_length;
+    const int64_t room = (context > 0 ? std::min(context, base_.config.max_positions) : base_.config.max_positions) - 1;
     const int64_t limit = options_.max_prompt_len > 0 ? std::min(options_.max_prompt_len, room) : room;
     return read_prompts({.path = path,
                          .input_key = input_key,

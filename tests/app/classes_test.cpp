@@ -72,12 +72,14 @@ TEST(Numbers, AreReadWholeAndInRange) {
 
 TEST(Compatible, EachFlagPrintsOneLine) {
   const auto notes = parse_train(train_args("--save s --n-samples-per-prompt 2 --colocate --colocate --wandb-key "
-                                            "secret --vllm-cuda-graph-sizes 1 2 4 "
+                                            "secret --without wandb-key --vllm-cuda-graph-sizes 1 2 4 "
                                             "--sglang-disable-cuda-graph --train-backend megatron"))
                          .notes;
   ASSERT_EQ(notes.size(), 5u);
   EXPECT_EQ(notes[0], "--colocate: trainer and engine always share one process and one base");
-  EXPECT_EQ(notes[1], "--wandb-key: metrics go to <save>/metrics.jsonl and to the terminal");  // without the key
+  EXPECT_EQ(
+      notes[1],
+      "--wandb-key: left out (--without): metrics go to <save>/metrics.jsonl and to the terminal");  // without the key
 }
 
 TEST(Compatible, ValuesThatContradictAreErrors) {
@@ -109,6 +111,12 @@ TEST(NotAvailableYet, IsNotWhatNobodyKnows) {
   rejects("--advantage-estimator foo", {"bad value of --advantage-estimator", "foo"});
   rejects("--rm-type foo", {"bad value of --rm-type", "foo", "math, number, exact"});
   rejects("--device tpu", {"bad value of --device"});
+  rejects("--sglang-quantization int3", {"--sglang-quantization int3", "none (not available yet: awq,", "w8a8_int8"});
+  rejects("--loss-type foo_loss", {"--loss-type foo_loss", "policy_loss (not available yet: custom_loss)"});
+  rejects("--num-critic-only-steps few", {"--num-critic-only-steps few", "0 (not available yet: a number)"});
+  rejects("--attention-backend flush", {"--attention-backend flush", "auto or flash or fused or unfused or local"});
+  rejects("--update-weight-mode some", {"full or delta"});
+  rejects("--gamma x", {"--gamma x", "a number"});
 }
 
 TEST(Unknown, IsAnErrorWithTheNearestName) {
@@ -149,11 +157,18 @@ TEST(Compatible, EnginesArguments) {
   };
   for (const char* flags :
        {"--vllm-gpu-memory-utilization 0.8", "--vllm-enforce-eager", "--no-vllm-enable-prefix-caching",
-        "--sglang-cuda-graph-bs 1 2 4", "--no-sglang-lora-use-virtual-experts", "--vllm-seed=1"}) {
+        "--sglang-cuda-graph-bs 1 2 4", "--no-sglang-lora-use-virtual-experts"}) {
     ASSERT_EQ(notes(flags).size(), 1u) << flags;
     EXPECT_NE(notes(flags)[0].find("an engine setting"), std::string::npos) << flags;
   }
   rejects("--vllm-hf-overrides {}", {"not available yet: --vllm-hf-overrides"});
+  // Each engine has its own.
+  rejects("--sglang-enforce-eager", {"unknown: --sglang-enforce-eager (did you mean --vllm-enforce-eager?)"});
+  rejects("--vllm-mem-fraction-static 0.4", {"unknown: --vllm-mem-fraction-static"});
+  rejects("--sglang-max-model-len 4096", {"unknown: --sglang-max-model-len"});
+  rejects("--vllm-enforce-eager yes", {"unexpected argument", "yes"});
+  rejects("--no-vllm-block-size", {"unknown: --no-vllm-block-size"});
+  rejects("--no-sglang-enable-eplb", {"unknown: --no-sglang-enable-eplb"});
 }
 
 }  // namespace

@@ -82,7 +82,6 @@ TEST(Serve, FlagsOfOtherServers) {
   const server::ServeOptions told =
       serve("--enable-lora --max-cpu-loras 4 --dtype float32 --gpu-memory-utilization 0.9");
   EXPECT_EQ(told.notes.size(), 4u);
-  expect_error<ConfigError>([] { serve("--dtype int8"); }, {"--dtype"});
   expect_error<ConfigError>([] { serve("--tensor-parallel-size 2"); }, {"--tensor-parallel-size"});
   expect_error<ConfigError>([] { serve("--prot 1"); }, {"--prot", "--port"});
   expect_error<ConfigError>([] { serve("--num-layers 2"); }, {"unknown: --num-layers"});

@@ -129,6 +129,8 @@ TEST(Train, AdapterRules) {
 TEST(Train, KlRules) {
   rejects("--kl-coef 0.1 --use-kl-loss --kl-loss-coef 0.1", {"--kl-coef and --kl-loss-coef"});
   EXPECT_EQ(train("--kl-coef 0.1 --kl-loss-coef 0.0").kl_reward_coef, 0.1);
+  EXPECT_TRUE(notes_contain("--kl-coef 0.1", "slime computes it and does not use it"));
+  EXPECT_FALSE(notes_contain("--kl-coef 0.0", "slime computes it"));
   EXPECT_TRUE(notes_contain("--kl-loss-coef 0.1", "not used without --use-kl-loss"));
   EXPECT_TRUE(notes_contain("--rm-type math", "differ from slime's and miles'"));
   EXPECT_FALSE(notes_contain("--rm-type number", "--rm-type"));

@@ -55,18 +55,20 @@ int64_t check_request(const SampleRequest& request, const model::ModelConfig& co
   check_sampling(request, config.vocab_size, has_tokenizer);
   const auto size = static_cast<int64_t>(request.tokens.size());
   if (size == 0) throw DataError({.what = "empty prompt", .where = request.where, .wanted = "at least one token"});
-  if (size >= config.max_positions)
+  const int64_t asked = request.sampling.max_length;
+  const int64_t context = asked > 0 ? std::min(asked, config.max_positions) : config.max_positions;
+  if (size >= context)
     throw DataError({.what = "prompt leaves no room for an answer",
                      .where = request.where,
                      .got = fmt::format("{} tokens", size),
-                     .wanted = fmt::format("fewer than the context of {}", config.max_positions)});
+                     .wanted = fmt::format("fewer than the context of {}", context)});
   for (const int32_t token : request.tokens)
     if (token < 0 || token >= config.vocab_size)
       throw DataError({.what = "token outside the vocabulary",
                        .where = request.where,
                        .got = std::to_string(token),
                        .wanted = fmt::format("0 .. {}", config.vocab_size - 1)});
-  const int64_t max_tokens = std::min(request.sampling.max_tokens, config.max_positions - size);
+  const int64_t max_tokens = std::min(request.sampling.max_tokens, context - size);
   if (size + max_tokens > longest_sequence(config, pool)) {
     const int64_t blocks = (size + max_tokens - 1 + kernels::kKvBlock - 1) / kernels::kKvBlock;
     throw ResourceError(

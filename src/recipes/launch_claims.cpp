@@ -1,0 +1,90 @@
+#include "recipes/launch_claims.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+
+#include "core/fs.h"
+#include "recipes/base.h"
+
+namespace lockstep::recipes {
+
+namespace {
+
+using Kind = LaunchClaim::Kind;
+
+// As PyTorch, vLLM and SGLang write them; "auto" is whatever the model has, an unknown name is itself.
+std::string type_name(const std::string& value) {
+  if (value == "float" || value == "fp32") return "float32";
+  if (value == "half" || value == "fp16") return "float16";
+  if (value == "bf16") return "bfloat16";
+  return value;
+}
+
+std::string type_name(DType type) {
+  return type == DType::bf16 ? "bfloat16" : type == DType::f16 ? "float16" : "float32";
+}
+
+[[noreturn]] void wrong(const LaunchClaim& claim, const std::string& what, const std::string& wanted) {
+  throw ConfigError({.what = what,
+                     .where = claim.flag,
+                     .got = claim.value,
+                     .wanted = wanted,
+                     .attempt = "drop the flag, or give it this value"});
+}
+
+bool is_model(const std::string& value, const Base& base) {
+  return value == base.name || (fs::exists(value) && fs::same_place(value, base.path));
+}
+
+void check(const LaunchClaim& claim, const Base& base, Device device) {
+  const std::string type = type_name(claim.value);
+  const std::string place = device == Device::cpu ? "on the CPU" : "on a GPU";
+  const std::string computed = device == Device::cpu ? "float32" : "bfloat16";
+  switch (claim.kind) {
+    case Kind::model:
+      if (!is_model(claim.value, base)) wrong(claim, "another model than the one that is trained", base.name);
+      return;
+    case Kind::context: {
+      int64_t tokens = 0;
+      std::from_chars(claim.value.data(), claim.value.data() + claim.value.size(), tokens);
+      if (tokens > base.config.max_positions)
+        wrong(claim, "longer than the model's context", fmt::format("at most {}", base.config.max_positions));
+      return;
+    }
+    case Kind::weight_type: {
+      // Products of 16-bit weights with f32 activations are at least what f32 weights would give.
+      const std::string stored = type_name(weight_dtype(base));
+      const bool as_on_cpu = type == stored || type == "float32";
+      if (type != "auto" && !(device == Device::cpu ? as_on_cpu : type == computed))
+        wrong(claim, "weights are not of this type " + place,
+              device == Device::cpu ? fmt::format("auto, {} or float32", stored) : "auto or " + computed);
+      return;
+    }
+    case Kind::cache_type:
+      if (type != "auto" && type != computed)
+        wrong(claim, "keys and values are not of this type " + place, "auto or " + computed);
+      return;
+    case Kind::adapter_type:
+      if (type != "auto" && type != computed)
+        wrong(claim, "adapters are not of this type " + place, "auto or " + computed);
+      return;
+    case Kind::device: {
+      const std::string wanted = device == Device::cpu ? "cpu" : "cuda";
+      if (claim.value != "auto" && claim.value != wanted && !claim.value.starts_with(wanted + ":"))
+        wrong(claim, "trainer and engine share one device", wanted + " (--device)");
+      return;
+    }
+  }
+}
+
+}  // namespace
+
+void check_claims(const BaseOptions& options, const std::vector<LaunchClaim>& claims) {
+  if (claims.empty()) return;
+  const Base base = read_base_config(options);
+  const Device device = stream_options(options).device;
+  for (const LaunchClaim& claim : claims) check(claim, base, device);
+}
+
+}  // namespace lockstep::recipes
