@@ -10,6 +10,7 @@
 
 #include "cli/classify.h"
 #include "cli/parse.h"
+#include "cli/parse_files.h"
 #include "core/error.h"
 #include "core/nearest_name.h"
 #include "core/printable.h"
@@ -116,6 +117,8 @@ constexpr Command kCommands[] = {
      [](const Values& args, Screen& screen) { recipes::run_reward(parse_reward(args), query_control(screen)); }},
     {"inspect", "what an adapter, save or model directory or a data set holds", inspect_help,
      [](const Values& args, Screen& screen) { recipes::run_inspect(parse_inspect(args), report_control(screen)); }},
+    {"merge", "a base and an adapter as one model", merge_help,
+     [](const Values& args, Screen& screen) { recipes::run_merge(parse_merge(args), report_control(screen)); }},
     {"tokenize", "ids, spans and spellings of a text's tokens", tokenize_help,
      [](const Values& args, Screen& screen) { recipes::run_tokenize(parse_tokenize(args), query_control(screen)); }},
     {"detokenize", "the text of tokens", detokenize_help,

@@ -1,14 +1,10 @@
 #include "checkpoint/safetensors.h"
 
-#include <fmt/format.h>
-
-#include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "checkpoint/safetensors_header.h"
-#include "core/error.h"
-#include "core/json.h"
+#include "checkpoint/safetensors_layout.h"
 
 namespace lockstep::checkpoint {
 
@@ -51,34 +47,11 @@ const ConstTensor* SafetensorsFile::find(const std::string& name) const {
 }
 
 std::string safetensors_bytes(const NamedTensors& tensors, const std::map<std::string, std::string>& metadata) {
-  std::vector<const NamedTensor*> sorted;
-  for (const NamedTensor& tensor : tensors) sorted.push_back(&tensor);
-  std::sort(sorted.begin(), sorted.end(), [](const NamedTensor* a, const NamedTensor* b) {
-    const int place_a = safetensors_dtype_place(a->tensor.dtype), place_b = safetensors_dtype_place(b->tensor.dtype);
-    return std::tie(place_a, a->name) < std::tie(place_b, b->name);
-  });
-  OrderedJson header = OrderedJson::object();
-  if (!metadata.empty()) header[kSafetensorsMetadataKey] = metadata;
-  uint64_t place = 0;
-  for (const NamedTensor* named : sorted) {
-    const ConstTensor& tensor = named->tensor;
-    if (tensor.rank == 0 || header.contains(named->name) || named->name == kSafetensorsMetadataKey)
-      throw FormatError({.what = "a tensor cannot be written",
-                         .where = named->name,
-                         .got = tensor.rank == 0 ? "no dimensions" : "a name that is taken"});
-    const uint64_t end = place + static_cast<uint64_t>(tensor.elements() * dtype_bytes(tensor.dtype));
-    header[named->name] = {{"dtype", safetensors_dtype(tensor.dtype)},
-                           {"shape", std::vector<int64_t>(tensor.shape.begin(), tensor.shape.begin() + tensor.rank)},
-                           {"data_offsets", {place, end}}};
-    place = end;
-  }
-  std::string text = header.dump();
-  text.append((8 - text.size() % 8) % 8, ' ');
+  const SafetensorsLayout layout(tensors, metadata);
   std::string out;
-  out.reserve(8 + text.size() + place);
-  for (int i = 0; i < 8; ++i) out += static_cast<char>(text.size() >> (8 * i) & 255);
-  out += text;
-  for (const NamedTensor* named : sorted) append_bytes(out, named->tensor);
+  out.reserve(layout.file_bytes);
+  out += layout.header;
+  for (const SafetensorsLayout::Place& place : layout.places) append_bytes(out, tensors[place.tensor].tensor);
   return out;
 }
 

@@ -41,9 +41,11 @@ std::string holder_of(int fd) {
 }  // namespace
 
 FileLock::FileLock(const Path& file, const std::string& what, const std::string& attempt) {
-  // Some network file systems lock only what is open for writing; a file that may not be written can still be locked.
+  // Some network file systems lock only what is open for writing; a file that may not be written, and a directory, can
+  // still be locked.
   fd_ = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-  if (fd_ < 0 && (errno == EACCES || errno == EROFS)) fd_ = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd_ < 0 && (errno == EACCES || errno == EROFS || errno == EISDIR))
+    fd_ = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd_ < 0)
     throw ResourceError({.what = "cannot write",
                          .where = file.string(),

@@ -9,9 +9,9 @@ namespace lockstep::fs {
 
 class FileLock {
  public:
-  // Takes the lock of `file`, which is made if it is missing and stays. ResourceError saying `what` is in use, by which
-  // process if the system tells: somebody else holds it, in this process or another. `attempt`: what to try then.
-  // ResourceError also if the file cannot be opened.
+  // Takes the lock of `file`, which is made if it is missing and stays, or of a directory. ResourceError saying `what`
+  // is in use, by which process if the system tells: somebody else holds it, in this process or another. `attempt`:
+  // what to try then. ResourceError also if the file cannot be opened.
   FileLock(const Path& file, const std::string& what, const std::string& attempt);
   FileLock(FileLock&& other) noexcept;
   FileLock& operator=(FileLock&& other) noexcept;

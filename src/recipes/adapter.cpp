@@ -10,9 +10,6 @@
 
 namespace lockstep::recipes {
 
-namespace {
-
-// FormatError unless the adapter was made for this base, as far as it knows; what is to be said about that.
 std::vector<std::string> check_base(const checkpoint::PeftDirectory& directory, const Base& base) {
   const auto& metadata = directory.metadata();
   if (!metadata || metadata->base_fingerprint.empty() || metadata->base_fingerprint == base.fingerprint) return {};
@@ -38,8 +35,6 @@ std::vector<std::string> check_base(const checkpoint::PeftDirectory& directory, 
                          "the --hf-checkpoint it was trained on; if that is this one and another build of Lockstep "
                          "saved the adapter, take base_fingerprint out of this file"});
 }
-
-}  // namespace
 
 CheckedAdapter check_adapter(const checkpoint::PeftDirectory& directory, const Base& base) {
   CheckedAdapter checked{.weights_file = directory.weights_file(), .notes = check_base(directory, base)};

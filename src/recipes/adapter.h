@@ -19,6 +19,10 @@ struct CheckedAdapter {
   std::shared_ptr<const lora::AdapterLayout> layout;
   std::vector<std::string> notes;  // what a user should be told
 };
+// FormatError unless the adapter was made for this base, as far as it knows; what a user should be told about that. Of
+// the base only its name and fingerprints are looked at.
+std::vector<std::string> check_base(const checkpoint::PeftDirectory& directory, const Base& base);
+
 // Throws FormatError (file and tensor), ShapeError, or names another base.
 CheckedAdapter check_adapter(const checkpoint::PeftDirectory& directory, const Base& base);
 

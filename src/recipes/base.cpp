@@ -53,13 +53,18 @@ DType weight_dtype(const Base& base) {
 
 namespace {
 
+// Kept for the next command, since it takes as long as reading all weights.
+std::string fingerprint_of_files(const checkpoint::HfDirectory& directory, Stream& stream) {
+  return checkpoint::cached_weights_fingerprint(directory,
+                                                home_directory() / ".cache" / "lockstep" / "fingerprints.json", stream);
+}
+
 std::shared_ptr<const model::Weights> file_weights(Base& base, Stream& stream, const Control& control) {
   const Stopwatch watch;
   checkpoint::HfDirectory directory(base.path);
   directory.open_weights();
   const Stopwatch hashing;
-  base.weights_fingerprint = checkpoint::cached_weights_fingerprint(
-      directory, home_directory() / ".cache" / "lockstep" / "fingerprints.json", stream);
+  base.weights_fingerprint = fingerprint_of_files(directory, stream);
   const double hashing_ms = hashing.ms();
   const auto progress = [&](double done) {
     if (control.terminal) *control.info << fmt::format("\rloading {} {:3.0f} %", base.name, 100 * done) << std::flush;
@@ -84,6 +89,15 @@ std::shared_ptr<const model::Weights> dummy_weights(Base& base, Stream& stream, 
 }
 
 }  // namespace
+
+Base identify_base(const BaseOptions& options, Stream& stream) {
+  Base base = read_base_config(options);
+  checkpoint::HfDirectory directory(base.path);
+  directory.map_weights();
+  base.weights_fingerprint = fingerprint_of_files(directory, stream);
+  base.fingerprint = checkpoint::base_fingerprint(base.weights_fingerprint, model::canonical_text(base.config));
+  return base;
+}
 
 Base load_base(const BaseOptions& options, Stream& stream, const Control& control) {
   const auto start = std::chrono::steady_clock::now();

@@ -43,6 +43,9 @@ DType weight_dtype(const Base& base);
 // config.json only: for --dry-run, where weights may be absent. `path` and `config` are set.
 Base read_base_config(const BaseOptions& options);
 
+// read_base_config, and the fingerprints of its files. No weights are kept.
+Base identify_base(const BaseOptions& options, Stream& stream);
+
 // DataError naming `where`: an id that the model has no row for, as a tokenizer with added tokens makes them.
 void require_in_vocabulary(std::span<const int32_t> tokens, int64_t vocab_size, const std::string& where);
 

@@ -33,6 +33,7 @@ void rope(Tensor x, int64_t heads, std::span<const int32_t> positions, const Rop
 void swiglu_forward(Tensor y, ConstTensor gate_up, Stream& stream);
 void swiglu_backward(Tensor d_gate_up, ConstTensor dy, ConstTensor gate_up, Stream& stream);
 void add(Tensor y, ConstTensor x, Stream& stream);
+void add_rounded(Tensor out, ConstTensor weight, ConstTensor delta, float scale, Stream& stream);
 void gather_rows(Tensor to, ConstTensor from, std::span<const int32_t> rows, Stream& stream);
 void scatter_rows(Tensor to, ConstTensor from, std::span<const int32_t> rows, Stream& stream);
 void dropout(Tensor y, ConstTensor x, float p, const DropoutCounter& counter, bool accumulate, Stream& stream);

@@ -1,0 +1,63 @@
+#include "core/new_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+#include "core/error.h"
+
+namespace lockstep::fs {
+
+namespace {
+
+[[noreturn]] void new_file_failed(const Path& path, int error) {
+  throw ResourceError({.what = "cannot write",
+                       .where = path.string(),
+                       .got = std::generic_category().message(error),
+                       .attempt = "a directory you may write to, with room left on its disk"});
+}
+
+// Not every file system can reserve; those that cannot say so when they are full.
+bool cannot_reserve(int error) {
+  return error == EOPNOTSUPP || error == ENOSYS || error == EINVAL;
+}
+
+}  // namespace
+
+NewFile::NewFile(const Path& path, uint64_t bytes) : path_(path) {
+  fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (fd_ < 0) new_file_failed(path, errno);
+  int result = 0;
+  do result = bytes == 0 ? 0 : ::fallocate(fd_, 0, 0, static_cast<off_t>(bytes));
+  while (result != 0 && errno == EINTR);
+  if (result == 0 || cannot_reserve(errno)) return;
+  const int error = errno;
+  ::close(std::exchange(fd_, -1));
+  ::unlink(path.c_str());
+  new_file_failed(path, error);
+}
+
+NewFile::~NewFile() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+void NewFile::write(std::span<const std::byte> bytes, uint64_t at) const {
+  const auto begin = static_cast<off_t>(at);
+  for (size_t done = 0; done < bytes.size();) {
+    const ssize_t written = ::pwrite(fd_, bytes.data() + done, bytes.size() - done, begin + static_cast<off_t>(done));
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) new_file_failed(path_, errno);
+    done += static_cast<size_t>(written);
+  }
+  // Only a hint: whether it was taken shows when the file is synced.
+  ::sync_file_range(fd_, begin, static_cast<off_t>(bytes.size()), SYNC_FILE_RANGE_WRITE);
+}
+
+void NewFile::close() {
+  if (::close(std::exchange(fd_, -1)) != 0) new_file_failed(path_, errno);
+}
+
+}  // namespace lockstep::fs

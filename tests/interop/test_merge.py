@@ -1,0 +1,62 @@
+"""Merged weights are those of PEFT's merge_and_unload, and transformers reads the directory."""
+import json
+
+import peft
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+OPTIONS = {
+    "plain": {},
+    "rslora": {"use_rslora": True},
+    "layers": {"target_modules": ["q_proj", "v_proj"], "layers_to_transform": [1]},
+    "regex": {"target_modules": r".*\.layers\.1\.mlp\.(up|down)_proj"},
+    "patterns": {"rank_pattern": {"down_proj": 2}, "alpha_pattern": {"layers.0.self_attn.k_proj": 32}},
+}
+
+
+def adapter_and_merged(path, dtype, options, folder):
+    """An adapter of random factors, saved, and PEFT's own merged weights by their names in the file."""
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
+    torch.manual_seed(3)
+    config = peft.LoraConfig(r=6, lora_alpha=12, init_lora_weights=False, task_type="CAUSAL_LM",
+                             **{"target_modules": "all-linear", **options})
+    adapted = peft.get_peft_model(model, config)
+    adapted.save_pretrained(folder, save_embedding_layers=False)
+    return adapted.merge_and_unload().state_dict()
+
+
+def weights_of(folder):
+    index = folder / "model.safetensors.index.json"
+    files = sorted(set(json.loads(index.read_text())["weight_map"].values())) if index.exists() else ["model.safetensors"]
+    return {name: tensor for file in files for name, tensor in load_file(folder / file).items()}
+
+
+def assert_rounded_alike(ours, theirs, name):
+    """Within a step of the type: the sums behind both are made in another order."""
+    assert ours.dtype == theirs.dtype and ours.shape == theirs.shape, name
+    steps = {torch.float32: 2.0**-20, torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10}[ours.dtype]
+    a, b = ours.double(), theirs.double()
+    assert ((a - b).abs() <= steps * b.abs().clamp(min=2.0**-4)).all(), f"{name}: {(a - b).abs().max()}"
+    if ours.dtype != torch.float32:  # a tie is rare
+        assert (ours != theirs).double().mean() < 0.01, name
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_merge_and_unload(lockstep, family, dtype, options, tmp_path):
+    base = tmp_path / "base"
+    AutoModelForCausalLM.from_pretrained(family, dtype=getattr(torch, dtype)).save_pretrained(base)
+    theirs = adapter_and_merged(base, getattr(torch, dtype), options, tmp_path / "adapter")
+    lockstep("merge", "--hf-checkpoint", base, "--lora-adapter-path", tmp_path / "adapter", "--output", tmp_path / "merged",
+             "--max-shard-size", "40KB")
+    ours = weights_of(tmp_path / "merged")
+    assert set(ours) == set(theirs) - ({"lm_head.weight"} if "lm_head.weight" not in ours else set())
+    for name, tensor in ours.items():
+        assert_rounded_alike(tensor, theirs[name], name)
+    loaded, missing = AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype="auto", output_loading_info=True)
+    assert not missing["missing_keys"] and not missing["unexpected_keys"]
+    assert loaded.dtype == getattr(torch, dtype)
+    for name, tensor in loaded.state_dict().items():
+        assert torch.equal(tensor, ours.get(name, tensor)), name
