@@ -89,11 +89,11 @@ std::vector<Flag> chat_flags(recipes::ChatOptions& chat) {
           {"--tool-key", "KEY", text(chat.tool_key), "key of a row's tools: JSON schemas for the template"}};
 }
 
-Flag reward_flag(recipes::RewardType& type, std::string_view shown) {
-  using recipes::RewardType;
+Flag reward_flag(rl::RewardType& type, std::string_view shown) {
+  using rl::RewardType;
   const auto set = [&type](const std::string& name) {
     for (const RewardType known : {RewardType::math, RewardType::number, RewardType::exact})
-      if (name == recipes::reward_name(known)) type = known;
+      if (name == rl::reward_name(known)) type = known;
   };
   return {"--rm-type", "NAME",
           choice("math|number|exact", shown, set,
@@ -309,11 +309,11 @@ void check_save(const SaveOptions& save, const Classified& given) {
     throw ConfigError({.what = "--save-interval needs --save", .where = "--save-interval", .attempt = "--save DIR"});
 }
 
-void check_reward(const recipes::RewardRule& reward, const Classified& given) {
-  if (given.given("--math-tolerance") != nullptr && reward.type != recipes::RewardType::math)
+void check_reward(const rl::RewardRule& reward, const Classified& given) {
+  if (given.given("--math-tolerance") != nullptr && reward.type != rl::RewardType::math)
     throw ConfigError({.what = "--math-tolerance needs --rm-type math",
                        .where = "--math-tolerance",
-                       .got = std::string("--rm-type ") + recipes::reward_name(reward.type)});
+                       .got = std::string("--rm-type ") + rl::reward_name(reward.type)});
 }
 
 void check_scripts(const Classified& given) {

@@ -6,9 +6,11 @@
 #include <algorithm>
 
 #include "recipes/bench.h"
-#include "recipes/rl_datum.h"
 #include "recipes/run_log.h"
-#include "train/advantage.h"
+#include "rl/advantage.h"
+#include "rl/batch.h"
+#include "rl/policy_logprobs.h"
+#include "train/train_step.h"
 #include "versions/memory_sink.h"
 #include "versions/store.h"
 
@@ -45,20 +47,13 @@ rollout::GroupParams group_params(const Bench& bench) {
 
 // Rewards are random: their spread is what a group's advantages need.
 std::vector<train::Datum> datums_of(std::span<const rollout::Prompt> prompts, std::span<const rollout::Sample> samples,
-                                    int64_t group, uint32_t rollout) {
-  std::vector<train::Datum> datums;
-  for (size_t first = 0; first < samples.size(); first += static_cast<size_t>(group)) {
-    std::vector<float> rewards;
-    for (int64_t i = 0; i < group; ++i)
-      rewards.push_back(uniform01(philox(11, {rollout, static_cast<uint32_t>(first), static_cast<uint32_t>(i), 0})[0]));
-    const auto advantages = train::group_advantages(rewards, true, true);
-    for (size_t i = 0; i < advantages.size(); ++i) {
-      const rollout::Sample& sample = samples[first + i];
-      train::Datum datum = rl_datum(prompts[static_cast<size_t>(sample.prompt)], sample);
-      datum.advantages.assign(datum.tokens.size(), advantages[i]);
-      datums.push_back(std::move(datum));
-    }
-  }
+                                    uint32_t rollout, train::Trainer& trainer) {
+  const std::vector<rl::Trajectory> trajectories = rl::make_trajectories(prompts, {}, samples, {});
+  std::vector<float> rewards;
+  for (uint32_t i = 0; i < trajectories.size(); ++i) rewards.push_back(uniform01(philox(11, {rollout, i, 0, 0})[0]));
+  std::vector<train::Datum> datums = rl::make_datums(trajectories);
+  rl::set_policy_logprobs(datums, trainer, true);
+  rl::set_advantages(datums, trajectories, rewards, {});
   return datums;
 }
 
@@ -86,10 +81,8 @@ class Loop {
     for (const rollout::Sample& sample : samples) it.new_tokens += static_cast<int64_t>(sample.tokens.size());
 
     const Stopwatch train_watch;
-    const auto datums = datums_of(prompts_, samples, params_.n, rollout);
-    trainer_.begin_step({.num_samples = static_cast<int64_t>(datums.size())});
-    trainer_.forward_backward(datums, train::PolicyLoss{});
-    const train::StepReport report = trainer_.optim_step(1e-5);
+    const auto datums = datums_of(prompts_, samples, rollout, trainer_);
+    const train::StepReport report = train::train_step(trainer_, datums, train::PolicyLoss{}, 1e-5, false);
     actor_ = store_.publish(lora::kActor, trainer_.adapter()).policy;
     bench_.stream.synchronize();
     it.train_s = train_watch.ms() / 1000;

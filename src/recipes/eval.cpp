@@ -5,6 +5,7 @@
 #include "recipes/adapter.h"
 #include "recipes/commands.h"
 #include "recipes/evaluate.h"
+#include "rl/rule_reward.h"
 #include "rollout/local/engine.h"
 
 namespace lockstep::recipes {
@@ -29,11 +30,12 @@ void run_eval(const EvalOptions& options, const Control& control) {
                                           .vocab_size = base.config.vocab_size,
                                           .chat = PromptRenderer(base.path.string(), options.chat)},
                                          tokenizer);
+  rl::RuleReward reward(options.reward);
   RunLog log("", 0, control);
   for (float temperature : options.temperatures) {
     EvalRequest request{.prompts = &prompts,
                         .samples = temperature > 0 ? options.n : 1,
-                        .reward = options.reward,
+                        .reward = &reward,
                         .num_examples = options.num_examples};
     request.sampling.temperature = temperature;
     request.sampling.max_tokens = options.max_tokens;

@@ -17,7 +17,7 @@
 #include "core/json.h"
 #include "core/stream.h"
 #include "lora/config.h"
-#include "recipes/reward/reward.h"
+#include "rl/reward/rule.h"
 #include "rollout/sampling.h"
 #include "train/loss.h"
 #include "train/schedule.h"
@@ -130,7 +130,7 @@ struct RlOptions {
   std::string prompt_data, input_key = "input", label_key;
   int64_t max_bad_rows = 0;  // --max-bad-rows, of each file
   ChatOptions chat;
-  RewardRule reward;
+  rl::RewardRule reward;
   std::optional<int64_t> num_rollout, num_epoch;  // one is required; num_rollout wins
   int64_t rollout_batch_size = 0;                 // prompts per rollout
   int64_t n_samples = 1;
@@ -195,7 +195,7 @@ struct EvalOptions {
   std::string adapter_path;  // empty: the base
   std::string prompt_data, input_key = "prompt", label_key = "label";
   ChatOptions chat;
-  RewardRule reward;
+  rl::RewardRule reward;
   std::vector<float> temperatures = {0, 1};  // one accuracy each; 0 is greedy
   int64_t n = 1;                             // samples per prompt where the temperature is not 0
   int64_t max_tokens = 256;
@@ -205,7 +205,7 @@ struct EvalOptions {
 
 // Grades given responses.
 struct RewardOptions {
-  RewardRule reward;
+  rl::RewardRule reward;
   std::string input, output;                // rows; empty output: printed
   std::string response_key = "completion";  // as `generate` writes it
   std::string label_key = "label";

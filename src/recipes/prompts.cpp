@@ -13,7 +13,7 @@ namespace {
 std::string read_label(const text::Dataset& data, const text::Row& row, const PromptSource& source) {
   if (source.label_key.empty()) return "";
   std::string label = text::label_field(data, row, source.label_key);
-  if (!is_gradable(source.reward, label))
+  if (!rl::is_gradable(source.reward, label))
     throw DataError({.what = "the label has no answer to compare with",
                      .where = data.where(row),
                      .got = fmt::format("\"{}\": \"{}\"", source.label_key, label),

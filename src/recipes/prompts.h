@@ -23,7 +23,7 @@ struct PromptSet {
 
 struct PromptSource {
   std::string path, input_key, label_key;  // no label key: no labels
-  RewardRule reward;                       // what the labels are for
+  rl::RewardRule reward;                       // what the labels are for
   int64_t max_length = 0;                  // tokens of a prompt; longer ones are dropped with a count
   int64_t vocab_size = 0;                  // of the model
   PromptRenderer chat;                     // none: strings only

@@ -57,7 +57,7 @@ void run_reward(const RewardOptions& options, const Control& control) {
       throw Cancelled({.what = "interrupted", .where = options.output, .got = "nothing written"});
     data.accept(*row, [&] {
       const std::string response = text::string_field(data, *row, options.response_key);
-      const auto reward = grade(options.reward, response, text::label_field(data, *row, options.label_key));
+      const auto reward = rl::grade(options.reward, response, text::label_field(data, *row, options.label_key));
       row->json[kField] = reward ? OrderedJson(static_cast<double>(*reward)) : OrderedJson(nullptr);
       lines += row->json.dump() + "\n";
       tally.add(reward);
@@ -69,7 +69,7 @@ void run_reward(const RewardOptions& options, const Control& control) {
   log.progress("");
   if (!options.output.empty()) fs::write_file_atomic(options.output, lines);
   report_bad_rows(data.bad_rows(), options.max_bad_rows, *control.info);
-  *control.info << fmt::format("graded  {} rows by {} in {}\n", tally.rows, reward_name(options.reward.type),
+  *control.info << fmt::format("graded  {} rows by {} in {}\n", tally.rows, rl::reward_name(options.reward.type),
                                duration_text(watch.ms() / 1000));
   if (tally.unknown > 0)
     *control.info << fmt::format("note    {} of unknown reward (null): labels without an answer\n", tally.unknown);

@@ -8,13 +8,16 @@
 #include "recipes/commands.h"
 #include "recipes/data_order.h"
 #include "recipes/evaluate.h"
-#include "recipes/rl_datum.h"
 #include "recipes/save_directory.h"
 #include "recipes/step_line.h"
 #include "recipes/steps.h"
+#include "rl/advantage.h"
+#include "rl/batch.h"
+#include "rl/policy_logprobs.h"
+#include "rl/reference.h"
+#include "rl/reward_shaping.h"
+#include "rl/rule_reward.h"
 #include "rollout/local/engine.h"
-#include "train/advantage.h"
-#include "train/micro_batch.h"
 #include "versions/memory_sink.h"
 #include "versions/store.h"
 
@@ -22,9 +25,9 @@ namespace lockstep::recipes {
 
 namespace {
 
-// What one rollout made: the datums of its samples in order of (prompt, sample), and their averages.
+// What one rollout made: its samples in order of (prompt, sample), and their averages.
 struct RolloutResult {
-  std::vector<train::Datum> datums;
+  std::vector<rl::Trajectory> trajectories;
   double reward = 0, response_len = 0;
   int64_t tokens = 0;  // prompt and response, as trained on
   double rollout_ms = 0, reward_ms = 0;
@@ -76,13 +79,7 @@ class RlRun {
     if (run_.iteration() >= total_) *control_.info << fmt::format("note    all {} rollouts were done before\n", total_);
     const Pace pace(run_.iteration(), total_);
     for (int64_t rollout = run_.iteration(); rollout < total_; ++rollout) {
-      RolloutResult result;
-      try {
-        result = sample(rollout);
-      } catch (const Cancelled&) {
-        run_.stop_interrupted();
-      }
-      iterate(rollout, std::move(result), pace);
+      iterate(rollout, run_.interruptible([&] { return sample(rollout); }), pace);
     }
   }
 
@@ -161,77 +158,58 @@ class RlRun {
     result.rollout_ms = rollout_watch.ms();
 
     const Stopwatch reward_watch;
-    std::vector<float> rewards;
-    for (const rollout::Sample& sample : samples) {
-      const auto row = static_cast<size_t>(rows[static_cast<size_t>(sample.prompt)]);
-      const std::string response = response_text(tokenizer_, sample.tokens, sampling_.stop_token_ids);
-      rewards.push_back(grade(options_.reward, response, prompts_.labels[row]).value());  // read() checked the label
-      result.reward += rewards.back();
-      result.response_len += static_cast<double>(sample.tokens.size());
+    std::vector<std::string> labels;
+    for (const int64_t row : rows) labels.push_back(prompts_.labels[static_cast<size_t>(row)]);
+    result.trajectories = rl::make_trajectories(batch, labels, samples,
+                                                {.tokenizer = &tokenizer_, .stop_token_ids = sampling_.stop_token_ids});
+    const std::vector<float> rewards = reward_.grade(result.trajectories);
+    for (size_t i = 0; i < rewards.size(); ++i) {
+      rl::Trajectory& trajectory = result.trajectories[i];
+      trajectory.reward = rewards[i];
+      result.reward += rewards[i];
+      result.response_len += static_cast<double>(trajectory.response_len());
+      result.tokens += static_cast<int64_t>(trajectory.tokens.size()) - 1;
     }
     result.reward /= static_cast<double>(samples.size());
     result.response_len /= static_cast<double>(samples.size());
     result.reward_ms = reward_watch.ms();
-
-    for (size_t first = 0; first < samples.size(); first += static_cast<size_t>(options_.n_samples)) {
-      const auto advantages =
-          train::group_advantages(std::span(rewards).subspan(first, static_cast<size_t>(options_.n_samples)),
-                                  options_.normalize_rewards, options_.normalize_std);
-      for (size_t i = 0; i < advantages.size(); ++i) {
-        const rollout::Sample& sample = samples[first + i];
-        train::Datum datum = rl_datum(batch[static_cast<size_t>(sample.prompt)], sample);
-        datum.advantages.assign(datum.tokens.size(), advantages[i]);
-        result.tokens += datum.size();
-        result.datums.push_back(std::move(datum));
-      }
-    }
     return result;
   }
 
-  // Log-probs of the base, and with --kl-coef the penalty on each token's advantage (as reinforce++ with a baseline
-  // does).
-  void add_reference(RolloutResult& result) {
-    double sum = 0, weight = 0;  // averaged as the loss is: over samples, or over all tokens
-    const std::span<train::Datum> datums = result.datums;
-    for (size_t i = 0, count; i < datums.size(); i += count) {
-      count = train::micro_batch_size(datums.subspan(i), run_.memory().max_tokens);
-      auto reference = run_.trainer().logprobs(datums.subspan(i, count), nullptr);
-      for (size_t j = 0; j < count; ++j) datums[i + j].ref_logprobs = std::move(reference[j]);
-      if (control_.interrupted()) run_.stop_interrupted();
+  // The rollout as the trainer reads it, with everything that the loss needs.
+  std::vector<train::Datum> prepare(RolloutResult& result) {
+    const auto between = [&](int64_t) {
+      if (control_.interrupted()) throw Cancelled({.what = "interrupted before a step"});
+    };
+    std::vector<train::Datum> datums = rl::make_datums(result.trajectories);
+    rl::set_policy_logprobs(datums, run_.trainer(), true);
+    if (wants_reference()) {
+      rl::set_ref_logprobs(datums, run_.trainer(), between);
+      result.kl = rl::mean_kl(datums, options_.training.per_token_loss);
     }
-    for (train::Datum& datum : datums) {
-      double of_sample = 0;
-      for (size_t t = 0; t < datum.tokens.size(); ++t) {
-        if (datum.weights[t] == 0) continue;
-        of_sample += train::kl_estimate(train::KlType::low_var, datum.logprobs[t], datum.ref_logprobs[t]);
-        if (options_.kl_reward_coef != 0)
-          datum.advantages[t] -=
-              static_cast<float>(options_.kl_reward_coef *
-                                 train::kl_estimate(options_.loss.kl_type, datum.logprobs[t], datum.ref_logprobs[t]));
-      }
-      const bool per_token = options_.training.per_token_loss;
-      sum += per_token ? of_sample : of_sample / datum.weight_sum();
-      weight += per_token ? datum.weight_sum() : 1;
-    }
-    result.kl = sum / weight;
+    std::vector<float> rewards;
+    for (const rl::Trajectory& trajectory : result.trajectories) rewards.push_back(trajectory.reward);
+    rewards =
+        rl::shape_rewards(rewards, datums, {.kl_coef = options_.kl_reward_coef, .kl_type = options_.loss.kl_type});
+    rl::set_advantages(datums, result.trajectories, rewards,
+                       {.center = options_.normalize_rewards, .normalize_std = options_.normalize_std});
+    return datums;
   }
 
   // Trains on the rollout, publishes, logs, saves, evaluates.
   void iterate(int64_t rollout, RolloutResult result, const Pace& pace) {
     const Stopwatch train_watch;
     const int64_t sampled_version = run_.version();
-    if (wants_reference()) add_reference(result);
+    const std::vector<train::Datum> datums = run_.interruptible([&] { return prepare(result); });
     train::PolicyLoss loss = options_.loss;
     if (!options_.use_kl_loss) loss.kl_coef = 0;
     double entropy = 0, logprob_diff = 0, grad_norm = 0;
     const double lr = run_.learning_rate();
     for (int64_t step = 0; step < steps_per_rollout_; ++step) {
-      const auto batch = std::span<const train::Datum>(result.datums)
-                             .subspan(static_cast<size_t>(step * options_.training.global_batch_size),
-                                      static_cast<size_t>(options_.training.global_batch_size));
+      const auto batch = rl::step_batch(datums, step, options_.training.global_batch_size);
       const auto on_progress = [&](int64_t done) {
         log_.progress(fmt::format("rollout {}/{}: training {}/{}", rollout + 1, total_,
-                                  step * options_.training.global_batch_size + done, result.datums.size()));
+                                  step * options_.training.global_batch_size + done, datums.size()));
       };
       // Once a step of this rollout is taken the others follow: a checkpoint lies between rollouts.
       const train::StepReport report = run_.step(batch, loss, on_progress, step == 0);
@@ -284,17 +262,14 @@ class RlRun {
     if (!due) return;
     for (size_t i = 0; i < eval_prompts_.size(); ++i) {
       if (step == resumed_at_ && log_.has_evaluation(options_.eval_sets[i].name)) continue;
-      EvalResult result;
-      try {
-        result = evaluate(engine_, actor_, tokenizer_,
-                          {.prompts = &eval_prompts_[i],
-                           .sampling = eval_sampling_,
-                           .samples = options_.eval_samples,
-                           .reward = options_.reward},
-                          log_, control_);
-      } catch (const Cancelled&) {
-        run_.stop_interrupted();
-      }
+      const EvalResult result = run_.interruptible([&] {
+        return evaluate(engine_, actor_, tokenizer_,
+                        {.prompts = &eval_prompts_[i],
+                         .sampling = eval_sampling_,
+                         .samples = options_.eval_samples,
+                         .reward = &reward_},
+                        log_, control_);
+      });
       engine_.release_memory();
       log_.write({{"step", step}, {"eval", options_.eval_sets[i].name}, {"accuracy", result.accuracy}});
       log_.say(fmt::format("eval {} after {} rollouts: accuracy {:.4f}, {:.1f} tokens", options_.eval_sets[i].name,
@@ -317,6 +292,7 @@ class RlRun {
   versions::MemorySink sink_{engine_.versions()};
   versions::Store store_;
   lora::PolicyId actor_;  // what the next rollout samples with
+  rl::RuleReward reward_{options_.reward};
   RunLog log_;
   rollout::SamplingParams sampling_, eval_sampling_;
 };

@@ -145,10 +145,11 @@ class SftRun {
     double first_loss = 0;
     for (size_t set = 0; set < held_out_.names().size(); ++set) {
       const std::string& name = held_out_.names()[set].name;
-      const train::Evaluation sums = held_out_.evaluate(set, run_, [&](int64_t done, int64_t rows) {
-        if (control_.interrupted()) run_.stop_interrupted();
+      const auto on_progress = [&](int64_t done, int64_t rows) {
+        if (control_.interrupted()) throw Cancelled({.what = "interrupted during evaluation"});
         log_.progress(fmt::format("{} evaluating {}: {}/{} rows", progress_bar(done, rows), name, done, rows));
-      });
+      };
+      const train::Evaluation sums = run_.interruptible([&] { return held_out_.evaluate(set, run_, on_progress); });
       if (set == 0) first_loss = sums.mean_loss(options_.training.per_token_loss);
       if (at != resumed_at_ || !log_.has_evaluation(name)) report(name, sums);
     }

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "core/utf8.h"
-#include "train/micro_batch.h"
+#include "train/train_step.h"
 
 namespace lockstep::recipes {
 
@@ -75,6 +75,7 @@ TrainingRun::TrainingRun(const AdapterOptions& adapter, const OptimizerOptions& 
     evaluations_ = resumed->evaluations;
     if (fs::same_place(save.load, save.save)) saved_iteration_ = iteration_;
     trainer_->restore(resumed->optimizer_steps, std::move(resumed->first_moment), std::move(resumed->second_moment));
+    steps_at_iteration_ = trainer_->steps();
   } else if (keeps() && checkpoint::latest_iteration(save.save)) {
     *control.info << fmt::format(
         "note    {} holds checkpoints of an earlier run; this fresh run replaces them as it "
@@ -102,38 +103,19 @@ double TrainingRun::learning_rate() const {
 }
 
 train::StepReport TrainingRun::step(std::span<const train::Datum> datums, const train::Loss& loss,
-                                    const std::function<void(int64_t)>& on_progress, bool interruptible) {
-  train::StepPlan plan{.num_samples = static_cast<int64_t>(datums.size()),
-                       .weight_total = 0,
-                       .per_token = training_.per_token_loss,
-                       .datums_per_term = train::datums_per_term(loss)};
-  for (const train::Datum& datum : datums) plan.weight_total += datum.weight_sum();
-  trainer_->begin_step(plan);
-  size_t begin = 0;
-  while (begin < datums.size()) {
-    // In micro-batches: the split changes no bit, and an interrupt is noticed between them.
-    const size_t end = begin + train::micro_batch_size(datums.subspan(begin), memory_.max_tokens, plan.datums_per_term);
-    trainer_->forward_backward(datums.subspan(begin, end - begin), loss);
-    begin = end;
-    on_progress(static_cast<int64_t>(begin));
-    if (interruptible && control_.interrupted()) {
-      trainer_->abandon_step();
-      stop_interrupted();
-    }
-  }
-  const bool between = std::exchange(between_iterations_, false);
-  try {
-    return trainer_->optim_step(learning_rate());
-  } catch (const DataError&) {
-    between_iterations_ = between;  // of the gradient, which is judged before anything changes
-    throw;
-  }
+                                    const std::function<void(int64_t)>& on_progress, bool interrupts) {
+  const auto between = [&](int64_t done) {
+    on_progress(done);
+    if (interrupts && control_.interrupted()) throw Cancelled({.what = "interrupted during a step"});
+  };
+  return interruptible(
+      [&] { return train::train_step(*trainer_, datums, loss, learning_rate(), training_.per_token_loss, between); });
 }
 
 void TrainingRun::completed(int64_t rows) {
   ++iteration_;
   data_position_ += rows;
-  between_iterations_ = true;
+  steps_at_iteration_ = trainer_->steps();
 }
 
 void TrainingRun::save() {
@@ -155,13 +137,12 @@ void TrainingRun::iterate(const std::function<void()>& iterations) {
 
 void TrainingRun::save_after_failure() {
   if (!keeps() || iteration_ == 0 || saved_iteration_ == iteration_ || save_failed_) return;
-  if (!between_iterations_) {
+  if (!trainer_->whole() || trainer_->steps() != steps_at_iteration_) {
     *control_.info << fmt::format("note    iteration {} is not saved: the one that failed had begun to change it\n",
                                   iteration_);
     return;
   }
   try {
-    trainer_->abandon_step();
     save();
     *control_.info << fmt::format("saved   iteration {} before the failure; --load {} goes on from there\n", iteration_,
                                   save_.save);

@@ -35,10 +35,19 @@ class TrainingRun {
   void set_schedule(int64_t optimizer_steps);
   double learning_rate() const;  // of the next step
 
-  // One optimizer step over the batch, in pieces between which an interrupt is noticed: nothing has changed then, the
-  // last completed iteration is saved, and Cancelled says how to resume.
+  // What `work` returns; where it throws Cancelled, nothing of the open iteration has changed the adapter: saves the
+  // last completed iteration (if --save) and throws Cancelled with how to go on.
+  template <class Work>
+  auto interruptible(const Work& work) {
+    try {
+      return work();
+    } catch (const Cancelled&) {
+      stop_interrupted();
+    }
+  }
+  // One optimizer step over the batch; between its micro-batches an interrupt is noticed, as by interruptible().
   train::StepReport step(std::span<const train::Datum> datums, const train::Loss& loss,
-                         const std::function<void(int64_t done)>& on_progress, bool interruptible = true);
+                         const std::function<void(int64_t done)>& on_progress, bool interrupts = true);
 
   int64_t iteration() const { return iteration_; }  // completed
   int64_t version() const { return version_; }
@@ -53,8 +62,6 @@ class TrainingRun {
   // on to the caller, after the last completed iteration is saved; if that fails too, or the step that failed has begun
   // to change the adapter, a line says so.
   void iterate(const std::function<void()>& iterations);
-  // Saves the last completed iteration (if --save) and throws Cancelled with how to go on.
-  [[noreturn]] void stop_interrupted();
   // After the last iteration: saves it unless --save holds it already, and says where the adapter lies.
   void finish();
 
@@ -66,6 +73,7 @@ class TrainingRun {
   const MemoryPlan& memory() const { return memory_; }
 
  private:
+  [[noreturn]] void stop_interrupted();
   void save_after_failure();
 
   const OptimizerOptions& optimizer_;
@@ -80,7 +88,7 @@ class TrainingRun {
   std::unique_ptr<train::Trainer> trainer_;
   int64_t iteration_ = 0, data_position_ = 0, version_ = 0;
   int64_t saved_iteration_ = 0;
-  bool between_iterations_ = true;  // the trainer holds what the last completed iteration left
+  int64_t steps_at_iteration_ = 0;  // of the optimizer, when the last iteration was completed
   bool save_failed_ = false;
 };
 

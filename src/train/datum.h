@@ -1,4 +1,4 @@
-// train: losses, advantages, the optimizer, and the Trainer whose one mutation is optim_step.
+// train: losses, the optimizer, and the Trainer whose one mutation is optim_step.
 //
 //   includes    core, kernels, lora, model, parallel; never rollout (they meet in a published version)
 //   memory      the Trainer owns moments and gradient lanes; adapter weights are shared immutable buffers
@@ -13,15 +13,13 @@
 namespace lockstep::train {
 
 struct Datum {
-  std::vector<int32_t> tokens;         // [N] inputs
-  std::vector<int32_t> targets;        // [N] usually the next token; -1: nothing is asked of this row
-  std::vector<float> weights;          // [N] loss weight of the row; 0 where targets is -1 or masked
-  std::vector<float> logprobs;         // [N] of the policy that sampled (RL), else empty
-  std::vector<float> ref_logprobs;     // [N] of the reference policy, else empty
-  std::vector<float> advantages;       // [N] (RL), else empty
-  std::vector<float> values, returns;  // [N] (PPO), else empty
-  int64_t version = -1;                // that sampled it
-  int64_t group = -1;                  // prompt it belongs to
+  std::vector<int32_t> tokens;          // [N] inputs
+  std::vector<int32_t> targets;         // [N] usually the next token; -1: nothing is asked of this row
+  std::vector<float> weights;           // [N] loss weight of the row; 0 where targets is -1 or masked
+  std::vector<float> sampled_logprobs;  // [N] as the sampler reported them (RL), else empty
+  std::vector<float> policy_logprobs;   // [N] the old ones of the ratio (RL), else empty
+  std::vector<float> ref_logprobs;      // [N] of the reference policy, else empty
+  std::vector<float> advantages;        // [N] (RL), else empty
 
   int64_t size() const { return static_cast<int64_t>(tokens.size()); }
   double weight_sum() const;  // sum of weights, in order

@@ -64,10 +64,15 @@ Estimate policy_gradient(const PolicyLoss& loss, double log_ratio, double advant
 }
 
 RowTerm row_term(const PolicyLoss& loss, const Row& row, double weight, Metrics& metrics) {
-  const double log_ratio = row.logprob - row.datum.logprobs[row.index];
+  const double log_ratio = row.logprob - row.datum.policy_logprobs[row.index];
   if (!std::isfinite(log_ratio))
-    fail(row, "a rollout log-prob is not finite", std::to_string(row.datum.logprobs[row.index]), "a finite number");
-  metrics.logprob_diff_max = std::max(metrics.logprob_diff_max, std::abs(log_ratio));
+    fail(row, "a log-prob of the policy is not finite", std::to_string(row.datum.policy_logprobs[row.index]),
+         "a finite number");
+  const double difference = row.logprob - row.datum.sampled_logprobs[row.index];
+  if (!std::isfinite(difference))
+    fail(row, "a rollout log-prob is not finite", std::to_string(row.datum.sampled_logprobs[row.index]),
+         "a finite number");
+  metrics.logprob_diff_max = std::max(metrics.logprob_diff_max, std::abs(difference));
   const Estimate pg = policy_gradient(loss, log_ratio, row.datum.advantages[row.index]);
   RowTerm term{pg.value - loss.entropy_coef * row.entropy, pg.slope, -loss.entropy_coef};
   metrics.entropy += weight * row.entropy;
@@ -96,7 +101,8 @@ void require_rows(const Datum& datum, int64_t sample, const char* field, size_t 
 void require_fields(const SftLoss&, const Datum&, int64_t) {}
 
 void require_fields(const PolicyLoss& loss, const Datum& datum, int64_t sample) {
-  require_rows(datum, sample, "logprobs", datum.logprobs.size());
+  require_rows(datum, sample, "sampled_logprobs", datum.sampled_logprobs.size());
+  require_rows(datum, sample, "policy_logprobs", datum.policy_logprobs.size());
   require_rows(datum, sample, "advantages", datum.advantages.size());
   if (loss.kl_coef != 0 || !datum.ref_logprobs.empty())
     require_rows(datum, sample, "ref_logprobs", datum.ref_logprobs.size());

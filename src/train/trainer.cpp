@@ -19,6 +19,7 @@
 #include "train/gradient_lanes.h"
 #include "train/micro_batch.h"
 #include "train/open_step.h"
+#include "train/rates.h"
 #include "train/weight_pool.h"
 
 namespace lockstep::train {
@@ -48,26 +49,6 @@ size_t samples_in_lanes(const OpenStep& step, size_t count, int lanes, int64_t m
   return i;
 }
 
-// Calls piece(first, floats, ratio) for stretches of the flat array that learn at one rate: all of it, or (LoRA+) every
-// B apart from what lies between. Tensors start at multiples of 16, and so do the stretches.
-template <class Piece>
-void for_each_rate(const lora::AdapterLayout& layout, double ratio, const Piece& piece) {
-  if (ratio == 1) return piece(0, layout.num_floats, 1.0);
-  std::vector<std::pair<int64_t, int64_t>> b;
-  for (const lora::Pair& pair : layout.pairs) {
-    const int64_t end = (pair.b_offset + pair.rank * pair.out + 15) / 16 * 16;
-    b.emplace_back(pair.b_offset, std::min(end, layout.num_floats));
-  }
-  std::sort(b.begin(), b.end());
-  int64_t at = 0;
-  for (const auto& [begin, end] : b) {
-    if (begin > at) piece(at, begin - at, 1.0);
-    piece(begin, end - begin, ratio);
-    at = end;
-  }
-  if (at < layout.num_floats) piece(at, layout.num_floats - at, 1.0);
-}
-
 }  // namespace
 
 struct Trainer::Impl {
@@ -82,6 +63,7 @@ struct Trainer::Impl {
   std::shared_ptr<const Buffer> weights;
   Buffer first_moment, second_moment;
   int64_t steps = 0;
+  bool whole = true;
   GradientLanes lanes;
   Arena counters;  // of dropout
   std::optional<OpenStep> open;
@@ -187,14 +169,18 @@ struct Trainer::Impl {
     return count;
   }
 
-  LossReport accumulate(std::span<const Datum> datums, const Loss& loss) {
+  LossReport accumulate(std::span<const Datum> datums, const Loss& loss, const Progress& between) {
     open->require_room(static_cast<int64_t>(datums.size()), loss);
     for (size_t i = 0; i < datums.size(); ++i) {
       require_readable(datums[i], open->next() + static_cast<int64_t>(i), model->config());
       require_weights(datums[i], open->next() + static_cast<int64_t>(i));
     }
     LossReport call;
-    while (!datums.empty()) datums = datums.subspan(consume(datums, loss, call));
+    const size_t all = datums.size();
+    while (!datums.empty()) {
+      datums = datums.subspan(consume(datums, loss, call));
+      if (between) between(static_cast<int64_t>(all - datums.size()));
+    }
     return call;
   }
 
@@ -248,9 +234,11 @@ struct Trainer::Impl {
                        .attempt = "a smaller learning rate; the adapter is as it was before this step"});
     }
     const double clip = options.clip_grad > 0 ? std::min(1.0, options.clip_grad / (report.grad_norm + 1e-6)) : 1.0;
+    whole = false;
     parallel::together(group, [&] { update(*next, gradient, lr, static_cast<float>(clip)); });
     weights = std::move(next);
     ++steps;
+    whole = true;
     forget_step();
     return report;
   }
@@ -299,11 +287,11 @@ SampleRange Trainer::begin_step(const StepPlan& plan) {
   return step.own();
 }
 
-LossReport Trainer::forward_backward(std::span<const Datum> datums, const Loss& loss) {
+LossReport Trainer::forward_backward(std::span<const Datum> datums, const Loss& loss, const Progress& between) {
   impl_->require_open();
   std::exception_ptr failure;
   try {
-    return impl_->accumulate(datums, loss);
+    return impl_->accumulate(datums, loss, between);
   } catch (const DataError& error) {
     Fault fault = error.fault();
     fault.where = impl_->step_name() + (fault.where.empty() ? "" : ", " + fault.where);
@@ -334,7 +322,8 @@ void Trainer::abandon_step() {
   impl_->forget_step();
 }
 
-std::vector<std::vector<float>> Trainer::logprobs(std::span<const Datum> datums, const lora::AdapterVersion* adapter) {
+std::vector<std::vector<float>> Trainer::logprobs(std::span<const Datum> datums, const lora::AdapterVersion* adapter,
+                                                  const Progress& between) {
   for (size_t i = 0; i < datums.size(); ++i)
     require_readable(datums[i], static_cast<int64_t>(i), impl_->model->config());
   std::vector<std::vector<float>> all;
@@ -345,6 +334,7 @@ std::vector<std::vector<float>> Trainer::logprobs(std::span<const Datum> datums,
     for (size_t i = 0; i < count; ++i)
       all.emplace_back(logprob + batch.sequence_begin[i], logprob + batch.sequence_begin[i + 1]);
     datums = datums.subspan(count);
+    if (between) between(static_cast<int64_t>(all.size()));
   }
   return all;
 }
@@ -367,6 +357,9 @@ lora::AdapterVersion Trainer::adapter() const {
 
 int64_t Trainer::steps() const {
   return impl_->steps;
+}
+bool Trainer::whole() const {
+  return impl_->whole;
 }
 const lora::AdapterLayout& Trainer::layout() const {
   return *impl_->layout;
@@ -391,6 +384,7 @@ void Trainer::restore(int64_t steps, Buffer first_moment, Buffer second_moment) 
   impl_->steps = steps;
   impl_->first_moment = impl_->on_device(std::move(first_moment));
   impl_->second_moment = impl_->on_device(std::move(second_moment));
+  impl_->whole = true;
 }
 
 }  // namespace lockstep::train

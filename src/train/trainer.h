@@ -6,6 +6,7 @@
 // whole adapter and takes the samples of its own lanes; sums travel once a step, and every rank makes the same update.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -31,6 +32,8 @@ struct TrainerOptions {
   int gradient_lanes = kGradientLanes;  // 8, 16, 32 or 64; decides bits
 };
 
+using Progress = std::function<void(int64_t done)>;
+
 class Trainer {
  public:
   // `weights` are the adapter's first values, on the stream's device (lora::place_weights); they are never written to.
@@ -50,8 +53,9 @@ class Trainer {
   // Adds the gradients of these samples to the open step and reports on them alone. ConfigError without an open step,
   // for more samples than planned, or for another loss than the plan's. DataError naming step and sample: malformed
   // datums, tokens the model does not have, values that are not finite. Any exception ends the step as abandon_step
-  // does, on every rank: this one waits for the others, and optim_step throws the same error there.
-  LossReport forward_backward(std::span<const Datum> datums, const Loss& loss);
+  // does, on every rank: this one waits for the others, and optim_step throws the same error there. `between(done)` is
+  // called after each micro-batch with how many of these samples are done, and may throw.
+  LossReport forward_backward(std::span<const Datum> datums, const Loss& loss, const Progress& between = {});
   // Collective. AdamW into a buffer nobody holds: versions handed out before stay what they were. ConfigError unless
   // exactly the own samples were consumed (and, per_token, the weights of all are the plan's), lr is a finite number
   // >= 0, and all ranks have one plan and lr: alone the step stays open. DataError naming the step if the gradient is
@@ -66,7 +70,8 @@ class Trainer {
 
   // Per datum, per row: log-prob of its target at the trainer's temperature under `adapter` (nullptr: base). 0 where no
   // target; weights and the rest of the datum are not looked at. DataError as above. No other rank takes part.
-  std::vector<std::vector<float>> logprobs(std::span<const Datum> datums, const lora::AdapterVersion* adapter);
+  std::vector<std::vector<float>> logprobs(std::span<const Datum> datums, const lora::AdapterVersion* adapter,
+                                           const Progress& between = {});
 
   // Adds what the loss says of these datums (whole terms) under the current weights; nothing is kept for gradients, no
   // dropout. SftLoss and DpoLoss (ConfigError otherwise). DataError as above. Collective: all ranks pass the same
@@ -76,6 +81,7 @@ class Trainer {
   // The current weights, not yet published; shares the buffer, copies nothing.
   lora::AdapterVersion adapter() const;
   int64_t steps() const;  // completed optimizer steps
+  bool whole() const;  // weights and moments are what these left: false once an update failed midway, until restore()
   const lora::AdapterLayout& layout() const;
 
   // Moments (flat, adapter layout, host memory) for checkpoints. restore() needs matching sizes (ShapeError) and no

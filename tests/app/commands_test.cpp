@@ -227,18 +227,18 @@ TEST(Eval, FlagsAndRules) {
   const auto told =
       parse_eval(words("--hf-checkpoint M --prompt-data d --temperature 0.5 --rm-type exact --n 3 --num-examples 0"));
   EXPECT_EQ(told.temperatures, std::vector<float>{0.5f});
-  EXPECT_EQ(told.reward.type, recipes::RewardType::exact);
+  EXPECT_EQ(told.reward.type, rl::RewardType::exact);
   EXPECT_EQ(told.n, 3);
   EXPECT_EQ(told.num_examples, 0);
   expect_error<ConfigError>([] { parse_eval(words("--hf-checkpoint M")); }, {"missing: --prompt-data"});
   expect_error<ConfigError>([] { parse_eval(words("--hf-checkpoint M --prompt-data d --rm-type f1")); },
                             {"not available yet: --rm-type f1"});
-  EXPECT_EQ(plain.reward.type, recipes::RewardType::number);
+  EXPECT_EQ(plain.reward.type, rl::RewardType::number);
 }
 
 TEST(Reward, FlagsAndRules) {
   const auto plain = parse_reward(words("--rm-type math --input a.jsonl"));
-  EXPECT_EQ(plain.reward.type, recipes::RewardType::math);
+  EXPECT_EQ(plain.reward.type, rl::RewardType::math);
   EXPECT_EQ(plain.reward.math_tolerance, 0);
   EXPECT_EQ(plain.response_key, "completion");
   EXPECT_EQ(plain.label_key, "label");

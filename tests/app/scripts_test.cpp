@@ -73,7 +73,7 @@ TEST(Scripts, Gsm8kLaunchBecomesOptions) {
   EXPECT_EQ(o.input_key, "messages");
   EXPECT_EQ(o.label_key, "label");
   EXPECT_TRUE(o.shuffle);
-  EXPECT_EQ(o.reward.type, recipes::RewardType::math);
+  EXPECT_EQ(o.reward.type, rl::RewardType::math);
   EXPECT_EQ(o.num_rollout, 100);
   EXPECT_EQ(o.rollout_batch_size, 32);
   EXPECT_EQ(o.n_samples, 8);
@@ -172,7 +172,7 @@ TEST(Scripts, DapoLaunchRunsWithoutThem) {
                                  "    miles.rollout.filter_hub.dynamic_sampling_filters.check_reward_nonzero_std"})
     text.erase(text.find(flag), flag.size());
   const auto command = parse_train(words(text));
-  EXPECT_EQ(command.options.reward.type, recipes::RewardType::math);
+  EXPECT_EQ(command.options.reward.type, rl::RewardType::math);
   EXPECT_EQ(command.options.training.recompute, recipes::Recompute::full);
   EXPECT_EQ(command.options.training.global_batch_size, 128);
   EXPECT_TRUE(has_note(command.notes, "--tensor-model-parallel-size 2"));

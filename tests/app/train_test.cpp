@@ -99,7 +99,7 @@ TEST(Train, EveryFlagReachesItsOption) {
   EXPECT_EQ(o.training.recompute, recipes::Recompute::full);
   EXPECT_EQ(o.eval_input_key, "q");
   EXPECT_EQ(o.eval_label_key, "a");
-  EXPECT_EQ(o.reward.type, recipes::RewardType::exact);
+  EXPECT_EQ(o.reward.type, rl::RewardType::exact);
 }
 
 TEST(Train, OneErrorNamesWhatIsMissing) {

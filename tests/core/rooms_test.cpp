@@ -28,7 +28,8 @@ const Edges kAllowed = {
     {"train", {"kernels", "lora", "model", "parallel"}},
     {"rollout", {"kernels", "lora", "model", "parallel", "text"}},
     {"versions", {"lora", "checkpoint", "model", "parallel", "rollout"}},
-    {"recipes", {"kernels", "text", "parallel", "lora", "checkpoint", "model", "train", "rollout", "versions"}},
+    {"rl", {"text", "lora", "parallel", "train", "rollout", "versions"}},
+    {"recipes", {"kernels", "text", "parallel", "lora", "checkpoint", "model", "train", "rollout", "versions", "rl"}},
 };
 
 bool is_source(const files::path& path) {

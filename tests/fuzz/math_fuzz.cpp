@@ -4,14 +4,14 @@
 #include <cstdlib>
 #include <string>
 
-#include "recipes/reward/extract.h"
-#include "recipes/reward/math.h"
-#include "recipes/reward/math_equality.h"
-#include "recipes/reward/number.h"
+#include "rl/reward/extract.h"
+#include "rl/reward/math.h"
+#include "rl/reward/math_equality.h"
+#include "rl/reward/number.h"
 
 namespace {
 
-using lockstep::recipes::MathAnswer, lockstep::recipes::Work;
+using lockstep::rl::MathAnswer, lockstep::rl::Work;
 
 bool has_chain(const MathAnswer& answer) {
   if (answer.kind == MathAnswer::Kind::chain) return true;
@@ -23,7 +23,7 @@ bool has_chain(const MathAnswer& answer) {
 // With work of its own, so that no verdict depends on the one before.
 bool same(const MathAnswer& a, const MathAnswer& b) {
   Work work;
-  return lockstep::recipes::same_math(a, b, 0, work);
+  return lockstep::rl::same_math(a, b, 0, work);
 }
 
 }  // namespace
@@ -32,8 +32,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   const size_t line = std::min(text.find('\n'), text.size());
   const std::string_view label = text.substr(0, line), response = text.substr(std::min(line + 1, text.size()));
-  lockstep::recipes::grade_number(response, label);
-  lockstep::recipes::grade_math(response, label);
+  lockstep::rl::grade_number(response, label);
+  lockstep::rl::grade_math(response, label);
   Work work;
   const MathAnswer a = parse_math_answer(label, work), b = parse_math_answer(response, work);
   if (!a.text.empty() && !same(a, a)) std::abort();

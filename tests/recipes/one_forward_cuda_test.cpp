@@ -7,6 +7,8 @@
 #include <cstring>
 
 #include "core/hash.h"
+#include "rl/batch.h"
+#include "rl/policy_logprobs.h"
 #include "rollout/tiny_model.h"
 #include "support/gpu.h"
 #include "train/trainer.h"
@@ -30,17 +32,15 @@ model::ModelConfig medium_config() {
   return c;
 }
 
-train::Datum datum_of(const rollout::Prompt& prompt, const rollout::Sample& sample) {
-  std::vector<int32_t> tokens = prompt.tokens;
-  tokens.insert(tokens.end(), sample.tokens.begin(), sample.tokens.end());
-  std::vector<float> mask(prompt.tokens.size(), 0.0f);
-  mask.resize(tokens.size(), 1.0f);
-  train::Datum datum = train::make_datum(tokens, mask);
-  datum.logprobs.assign(datum.tokens.size(), 0.0f);
-  std::copy(sample.logprobs.begin(), sample.logprobs.end(),
-            datum.logprobs.end() - static_cast<std::ptrdiff_t>(sample.logprobs.size()));
-  datum.advantages.assign(datum.tokens.size(), sample.index % 2 ? 1.0f : -1.0f);
-  return datum;
+// The datums that a run would train on, with advantages of both signs.
+std::vector<train::Datum> datums_of(const std::vector<rollout::Prompt>& prompts,
+                                    const std::vector<rollout::Sample>& samples, train::Trainer& trainer) {
+  const std::vector<rl::Trajectory> trajectories = rl::make_trajectories(prompts, {}, samples, {});
+  std::vector<train::Datum> datums = rl::make_datums(trajectories);
+  rl::set_policy_logprobs(datums, trainer, true);
+  for (size_t i = 0; i < datums.size(); ++i)
+    datums[i].advantages.assign(datums[i].tokens.size(), samples[i].index % 2 ? 1.0f : -1.0f);
+  return datums;
 }
 
 // Two trainers and three engines on one base. Everything they make goes into one hash.
@@ -83,9 +83,7 @@ class Session {
                   "engine " + std::to_string(e));
     for (const auto& engine : engines_) engine->release_memory();
 
-    std::vector<train::Datum> datums;
-    for (const rollout::Sample& sample : samples)
-      datums.push_back(datum_of(prompts[static_cast<size_t>(sample.prompt)], sample));
+    const std::vector<train::Datum> datums = datums_of(prompts, samples, trainer);
     const lora::AdapterVersion now = trainer.adapter();
     const auto logprobs = trainer.logprobs(datums, &now);
     for (size_t i = 0; i < samples.size(); ++i) {

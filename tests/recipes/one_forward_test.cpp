@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "rl/batch.h"
+#include "rl/policy_logprobs.h"
 #include "rollout/tiny_model.h"
 #include "rollout/tiny_tokenizer.h"
 #include "train/trainer.h"
@@ -16,17 +18,15 @@ using namespace rollout::testing_models;
 
 constexpr float kTemperature = 0.7f;
 
-train::Datum datum_of(const rollout::Prompt& prompt, const rollout::Sample& sample) {
-  std::vector<int32_t> tokens = prompt.tokens;
-  tokens.insert(tokens.end(), sample.tokens.begin(), sample.tokens.end());
-  std::vector<float> mask(prompt.tokens.size(), 0.0f);
-  mask.resize(tokens.size(), 1.0f);
-  train::Datum datum = train::make_datum(tokens, mask);
-  datum.logprobs.assign(datum.tokens.size(), 0.0f);
-  std::copy(sample.logprobs.begin(), sample.logprobs.end(),
-            datum.logprobs.end() - static_cast<std::ptrdiff_t>(sample.logprobs.size()));
-  datum.advantages.assign(datum.tokens.size(), 1.0f);
-  return datum;
+// The datums that a run would train on, with advantages of both signs.
+std::vector<train::Datum> datums_of(const std::vector<rollout::Prompt>& prompts,
+                                    const std::vector<rollout::Sample>& samples, train::Trainer& trainer) {
+  const std::vector<rl::Trajectory> trajectories = rl::make_trajectories(prompts, {}, samples, {});
+  std::vector<train::Datum> datums = rl::make_datums(trajectories);
+  rl::set_policy_logprobs(datums, trainer, true);
+  for (size_t i = 0; i < datums.size(); ++i)
+    datums[i].advantages.assign(datums[i].tokens.size(), samples[i].index % 2 ? 1.0f : -1.0f);
+  return datums;
 }
 
 class OneForward : public ::testing::TestWithParam<bool> {
@@ -74,11 +74,9 @@ TEST_P(OneForward, TheTrainerFindsTheEnginesBits) {
   EXPECT_GT(stopped, 0);
   EXPECT_LT(stopped, static_cast<int64_t>(samples.size()));
 
-  std::vector<train::Datum> datums;
-  for (const rollout::Sample& sample : samples)
-    datums.push_back(datum_of(prompts[static_cast<size_t>(sample.prompt)], sample));
   train::Trainer trainer(model_, adapter_.layout, adapter_.weights, {.max_tokens = 90, .temperature = kTemperature},
                          stream_);
+  const std::vector<train::Datum> datums = datums_of(prompts, samples, trainer);
   const auto logprobs = trainer.logprobs(datums, &adapter_);
   for (size_t i = 0; i < samples.size(); ++i) {
     const std::vector<float>& wanted = samples[i].logprobs;

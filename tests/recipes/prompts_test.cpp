@@ -54,15 +54,15 @@ TEST_F(Prompts, NumbersInLabelsAreAsWritten) {
 
 TEST_F(Prompts, LabelsWithoutAnAnswerAreBadRows) {
   for (const char* label : {"", " ", "\\\\boxed{}", "\\\\boxed{7", "so\\n####"})
-    for (const RewardType type : {RewardType::math, RewardType::number, RewardType::exact}) {
+    for (const rl::RewardType type : {rl::RewardType::math, rl::RewardType::number, rl::RewardType::exact}) {
       source_.reward.type = type;
       const std::string rows = std::string("{\"prompt\": \"1+1=\", \"label\": \"") + label + "\"}\n";
-      if (type == RewardType::exact)
+      if (type == rl::RewardType::exact)
         EXPECT_EQ(read(rows).labels.size(), 1u);
       else
         EXPECT_NE(error(rows).find("rows.jsonl line 1"), std::string::npos) << label;
     }
-  source_.reward.type = RewardType::math;
+  source_.reward.type = rl::RewardType::math;
   source_.max_bad_rows = 1;
   EXPECT_EQ(read("{\"prompt\": \"1\", \"label\": \"\"}\n{\"prompt\": \"2\", \"label\": \"3\"}\n").bad_rows.size(), 1u);
 }

@@ -16,7 +16,6 @@ TEST(Datum, ShiftsTokensIntoRowsAndTargets) {
   EXPECT_EQ(datum.weights, (std::vector<float>{0, 1, 1}));
   EXPECT_EQ(datum.size(), 3);
   EXPECT_EQ(datum.weight_sum(), 2);
-  EXPECT_EQ(datum.version, -1);
 }
 
 TEST(Datum, KeepsFractionalWeights) {

@@ -49,8 +49,8 @@ Datum rows_of(const std::vector<float>& weights) {
 Case policy_case() {
   Case input;
   input.datums = {rows_of({1, 0, 1}), rows_of({0.5f, 1, 2})};
-  input.datums[0].logprobs = {-1.1f, -0.9f, -1.5f};
-  input.datums[1].logprobs = {-0.31f, -3.5f, -0.2f};
+  input.datums[0].policy_logprobs = input.datums[0].sampled_logprobs = {-1.1f, -0.9f, -1.5f};
+  input.datums[1].policy_logprobs = input.datums[1].sampled_logprobs = {-0.31f, -3.5f, -0.2f};
   input.datums[0].advantages = {1, 1, -1};
   input.datums[1].advantages = {-0.5f, -2, 0.25f};
   input.datums[0].ref_logprobs = {-1.2f, -0.45f, -1.9f};
@@ -219,7 +219,8 @@ TEST(PolicyLoss, GradientsAreThoseOfTheValue) {
               // Moved through old and ref, which are free: steps of logprob itself would be rounded to f32.
               input.logprob = {-1};
               input.entropy = {0.75f};
-              input.datums[0].logprobs = {static_cast<float>(-1 - log_ratio - step)};
+              input.datums[0].policy_logprobs =
+                  input.datums[0].sampled_logprobs = {static_cast<float>(-1 - log_ratio - step)};
               input.datums[0].ref_logprobs = {static_cast<float>(-1 - k1 - step)};
               input.datums[0].advantages = {advantage};
               return evaluate(loss, {}, input);
@@ -254,13 +255,27 @@ TEST(PolicyLoss, DifferencesOfTheWholeBatch) {
   }
 }
 
+// The ratio is to the policy's log-probs; what the sampler reported is only compared.
+TEST(PolicyLoss, TheSamplersLogprobsAreAMetricOnly) {
+  const PolicyLoss loss = policy_loss(KlType::k3);
+  const Result here = evaluate(loss, {.num_samples = 2}, policy_case());
+  Case input = policy_case();
+  input.datums[0].sampled_logprobs = {-1.25f, 7, -2.0f};  // the row in the middle has no weight
+  input.datums[1].sampled_logprobs = {-0.3f, -1.5f, -0.5f};
+  const Result other = evaluate(loss, {.num_samples = 2}, input);
+  EXPECT_EQ(here.output.loss, other.output.loss);
+  EXPECT_EQ(here.d_logprob, other.d_logprob);
+  EXPECT_EQ(here.output.metrics.logprob_diff_max, 2.0);
+  EXPECT_EQ(other.output.metrics.logprob_diff_max, 0.25);
+}
+
 TEST(PolicyLoss, ClipBranches) {
   Case input;
   input.datums = {rows_of({1})};
   input.entropy = {0};
   const auto run = [&](float log_ratio, float advantage, float clip_c) {
     input.logprob = {-1};
-    input.datums[0].logprobs = {-1 - log_ratio};
+    input.datums[0].policy_logprobs = input.datums[0].sampled_logprobs = {-1 - log_ratio};
     input.datums[0].advantages = {advantage};
     return evaluate(PolicyLoss{.clip_low = 0.25f, .clip_high = 0.5f, .clip_c = clip_c}, {}, input);
   };
@@ -303,7 +318,7 @@ TEST(Kl, ClampedEstimateHasNoGradient) {
   input.datums = {rows_of({1})};
   input.logprob = {-9};
   input.entropy = {0};
-  input.datums[0].logprobs = {-9};
+  input.datums[0].policy_logprobs = input.datums[0].sampled_logprobs = {-9};
   input.datums[0].ref_logprobs = {-1};
   input.datums[0].advantages = {0};
   const Result clamped = evaluate(PolicyLoss{.kl_coef = 1, .kl_type = KlType::low_var}, {}, input);
@@ -364,13 +379,15 @@ TEST(Loss, NamesTheSampleOfBadData) {
   };
   names(data_error([&](Case& input) { input.logprob[4] = nan; }), "sample 1, row 1");
   names(data_error([&](Case& input) { input.entropy[2] = inf; }), "sample 0, row 2");
-  names(data_error([&](Case& input) { input.datums[1].logprobs[2] = nan; }), "sample 1, row 2");
+  names(data_error([&](Case& input) { input.datums[1].policy_logprobs[2] = nan; }), "sample 1, row 2");
+  names(data_error([&](Case& input) { input.datums[0].sampled_logprobs[2] = inf; }), "sample 0, row 2");
   names(data_error([&](Case& input) { input.datums[1].ref_logprobs[2] = -inf; }), "sample 1, row 2");
   names(data_error([&](Case& input) { input.datums[0].advantages[0] = nan; }), "sample 0, row 0");
   names(data_error([&](Case& input) { input.datums[0].weights[0] = -1; }), "sample 0, row 0");
   names(data_error([&](Case& input) { input.datums[0].targets[2] = -1; }), "sample 0, row 2");
   names(data_error([&](Case& input) { input.datums[1].advantages.clear(); }), "sample 1, advantages");
-  names(data_error([&](Case& input) { input.datums[1].logprobs.pop_back(); }), "sample 1, logprobs");
+  names(data_error([&](Case& input) { input.datums[1].policy_logprobs.pop_back(); }), "sample 1, policy_logprobs");
+  names(data_error([&](Case& input) { input.datums[0].sampled_logprobs.clear(); }), "sample 0, sampled_logprobs");
   names(data_error([&](Case& input) { input.datums[0].ref_logprobs.clear(); }), "sample 0, ref_logprobs");
   names(data_error([&](Case& input) { input.datums[0].weights.pop_back(); }), "sample 0, weights");
   names(data_error([&](Case& input) { input.datums[0].weights[1] = 0; }), "no DataError");

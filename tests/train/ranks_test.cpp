@@ -264,7 +264,7 @@ TEST_F(RanksTest, AGradientThatIsNotFiniteIsRefusedByAll) {
     const lora::AdapterVersion start = trainer.adapter();
     std::vector<Datum> wild = batch;
     const auto logprobs = trainer.logprobs(wild, &start);
-    for (size_t i = 0; i < wild.size(); ++i) wild[i].logprobs = logprobs[i];
+    for (size_t i = 0; i < wild.size(); ++i) wild[i].policy_logprobs = wild[i].sampled_logprobs = logprobs[i];
     for (float& advantage : wild[5].advantages) advantage = advantage < 0 ? -3e38f : 3e38f;
     const std::vector<float> before = weights_of(trainer);
     EXPECT_TRUE(starts_with(thrown_by([&] { take_step(trainer, wild, PolicyLoss{}); }),

@@ -73,10 +73,11 @@ inline std::vector<Datum> make_batch(int64_t count, uint64_t key, int64_t longes
     Datum datum = make_datum(tokens, mask);
     for (int64_t t = 0; t < datum.size(); ++t) {
       const auto bits = draw(t + 100);
-      datum.logprobs.push_back(-3.5f - uniform01(bits[0]));
+      datum.sampled_logprobs.push_back(-3.5f - uniform01(bits[0]));
       datum.ref_logprobs.push_back(-3.5f - uniform01(bits[1]));
       datum.advantages.push_back(2 * uniform01(bits[2]) - 1);
     }
+    datum.policy_logprobs = datum.sampled_logprobs;
     batch.push_back(std::move(datum));
   }
   return batch;

@@ -142,7 +142,8 @@ TEST_F(TrainerCuda, ScoringAndTrainingAgreeBitForBit) {
   take_step(trainer, batch, SftLoss{});
   const lora::AdapterVersion now = trainer.adapter();
   const auto logprobs = trainer.logprobs(batch, &now);
-  for (size_t i = 0; i < batch.size(); ++i) batch[i].logprobs = batch[i].ref_logprobs = logprobs[i];
+  for (size_t i = 0; i < batch.size(); ++i)
+    batch[i].policy_logprobs = batch[i].sampled_logprobs = batch[i].ref_logprobs = logprobs[i];
   EXPECT_EQ(take_step(trainer, batch, PolicyLoss{}).metrics.logprob_diff_max, 0);
   EXPECT_GT(take_step(trainer, batch, PolicyLoss{}).metrics.logprob_diff_max, 1e-6);  // the adapter moved on
 }
@@ -258,7 +259,7 @@ TEST_F(TrainerCuda, AGradientThatIsNotFiniteChangesNothing) {
   const lora::AdapterVersion start = trainer.adapter();
   const auto logprobs = trainer.logprobs(batch, &start);
   for (size_t i = 0; i < batch.size(); ++i) {
-    batch[i].logprobs = logprobs[i];
+    batch[i].policy_logprobs = batch[i].sampled_logprobs = logprobs[i];
     for (float& advantage : batch[i].advantages) advantage = advantage < 0 ? -3e38f : 3e38f;
   }
   const std::vector<float> before = weights(trainer);

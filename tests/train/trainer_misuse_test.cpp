@@ -1,9 +1,11 @@
 // Misuse and bad data: a typed error, and nothing has changed.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <string>
 
 #include "core/error.h"
+#include "train/train_step.h"
 #include "trainer_fixture.h"
 
 namespace lockstep::train {
@@ -40,7 +42,7 @@ TEST_F(TrainerTest, BadDataNamesStepAndSampleAndChangesNothing) {
     EXPECT_THROW(trainer.optim_step(1e-3), ConfigError) << "the step is closed";
   };
   spoiled([&](Datum& datum) { datum.advantages.back() = nan; });
-  spoiled([&](Datum& datum) { datum.logprobs.back() = nan; });
+  spoiled([&](Datum& datum) { datum.policy_logprobs.back() = nan; });
   spoiled([&](Datum& datum) { datum.weights.pop_back(); });
   spoiled([&](Datum& datum) { datum.targets.pop_back(); });
   spoiled([&](Datum& datum) { datum.tokens[0] = 61; });
@@ -62,7 +64,7 @@ TEST_F(TrainerTest, AGradientThatIsNotFiniteChangesNothing) {
   const lora::AdapterVersion start = trainer.adapter();
   const auto logprobs = trainer.logprobs(batch, &start);
   for (size_t i = 0; i < batch.size(); ++i) {
-    batch[i].logprobs = logprobs[i];
+    batch[i].policy_logprobs = batch[i].sampled_logprobs = logprobs[i];
     for (float& advantage : batch[i].advantages) advantage = advantage < 0 ? -3e38f : 3e38f;
   }
   const std::vector<float> before = weights_of(trainer);
@@ -111,6 +113,35 @@ TEST_F(TrainerTest, MisuseIsRefused) {
   EXPECT_THROW(trainer.optim_step(1e-3), ConfigError);  // loss and gradient were divided by the wrong total
   trainer.abandon_step();
   EXPECT_EQ(trainer.steps(), 1);
+}
+
+TEST_F(TrainerTest, AWholeStepIsThatOfItsParts) {
+  for (const bool per_token : {false, true}) {
+    const std::vector<Datum> batch = make_batch(7, 3);
+    Trainer parts = make({.max_tokens = 30}), whole = make({.max_tokens = 30});
+    const StepReport wanted = take_step(parts, batch, full_policy_loss(), 1e-2, per_token, 2);
+    std::vector<int64_t> heard;
+    const StepReport got =
+        train_step(whole, batch, full_policy_loss(), 1e-2, per_token, [&](int64_t done) { heard.push_back(done); });
+    EXPECT_EQ(got.loss, wanted.loss);
+    EXPECT_EQ(got.metrics, wanted.metrics);
+    EXPECT_TRUE(same_bits(weights_of(whole), weights_of(parts)));
+    EXPECT_GT(heard.size(), 1u);
+    EXPECT_TRUE(std::ranges::is_sorted(heard));
+    EXPECT_EQ(heard.back(), 7);
+  }
+}
+
+TEST_F(TrainerTest, WhatIsThrownBetweenMicroBatchesAbandonsTheStep) {
+  Trainer plain = make({.max_tokens = 30}), trainer = make({.max_tokens = 30});
+  const auto interrupt = [](int64_t done) {
+    if (done > 2) throw Cancelled({.what = "now"});
+  };
+  EXPECT_THROW(train_step(trainer, make_batch(7, 1), full_policy_loss(), 1e-2, false, interrupt), Cancelled);
+  EXPECT_TRUE(trainer.whole());
+  EXPECT_EQ(trainer.steps(), 0);
+  for (Trainer* each : {&plain, &trainer}) train_step(*each, make_batch(7, 2), full_policy_loss(), 1e-2, false);
+  EXPECT_TRUE(same_bits(weights_of(plain), weights_of(trainer)));
 }
 
 TEST_F(TrainerTest, ImpossibleStateAndOptionsAreRefused) {

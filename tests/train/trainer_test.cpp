@@ -163,7 +163,7 @@ TEST_F(TrainerTest, ScoringAndTrainingAgreeBitForBit) {
   for (size_t i = 0; i < batch.size(); ++i) {
     ASSERT_EQ(logprobs[i].size(), batch[i].tokens.size());
     EXPECT_EQ(logprobs[i][0] == 0, batch[i].targets[0] == -1);
-    batch[i].logprobs = batch[i].ref_logprobs = logprobs[i];
+    batch[i].policy_logprobs = batch[i].sampled_logprobs = batch[i].ref_logprobs = logprobs[i];
   }
   EXPECT_EQ(take_step(trainer, batch, PolicyLoss{}).metrics.logprob_diff_max, 0);
   EXPECT_GT(take_step(trainer, batch, PolicyLoss{}).metrics.logprob_diff_max, 1e-6);  // the adapter moved on
@@ -277,7 +277,7 @@ TEST_F(TrainerTest, RewardedTokensBecomeLikelier) {
   Trainer trainer = make({.temperature = 0.1f});
   const lora::AdapterVersion start = trainer.adapter();
   const auto before = trainer.logprobs(batch, &start);
-  for (size_t i = 0; i < batch.size(); ++i) batch[i].logprobs = before[i];
+  for (size_t i = 0; i < batch.size(); ++i) batch[i].policy_logprobs = batch[i].sampled_logprobs = before[i];
   for (int step = 0; step < 5; ++step) take_step(trainer, batch, PolicyLoss{}, 1e-3);
   const lora::AdapterVersion end = trainer.adapter();
   const auto after = trainer.logprobs(batch, &end);

@@ -1,0 +1,16 @@
+#include "rl/policy_logprobs.h"
+
+namespace lockstep::rl {
+
+void set_policy_logprobs(std::span<train::Datum> datums, train::Trainer& actor, bool exact,
+                         const train::Progress& between) {
+  if (exact) {
+    for (train::Datum& datum : datums) datum.policy_logprobs = datum.sampled_logprobs;
+    return;
+  }
+  const lora::AdapterVersion now = actor.adapter();
+  auto logprobs = actor.logprobs(datums, &now, between);
+  for (size_t i = 0; i < datums.size(); ++i) datums[i].policy_logprobs = std::move(logprobs[i]);
+}
+
+}  // namespace lockstep::rl

@@ -1,0 +1,23 @@
+#include "rl/reference.h"
+
+namespace lockstep::rl {
+
+void set_ref_logprobs(std::span<train::Datum> datums, train::Trainer& actor, const train::Progress& between) {
+  auto logprobs = actor.logprobs(datums, nullptr, between);
+  for (size_t i = 0; i < datums.size(); ++i) datums[i].ref_logprobs = std::move(logprobs[i]);
+}
+
+double mean_kl(std::span<const train::Datum> datums, bool per_token) {
+  double sum = 0, weight = 0;
+  for (const train::Datum& datum : datums) {
+    double of_sample = 0;
+    for (size_t t = 0; t < datum.weights.size(); ++t)
+      if (datum.weights[t] != 0)
+        of_sample += train::kl_estimate(train::KlType::low_var, datum.policy_logprobs[t], datum.ref_logprobs[t]);
+    sum += per_token ? of_sample : of_sample / datum.weight_sum();
+    weight += per_token ? datum.weight_sum() : 1;
+  }
+  return sum / weight;
+}
+
+}  // namespace lockstep::rl

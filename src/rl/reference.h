@@ -1,0 +1,17 @@
+// The reference policy: the base, which is the trainer's model with its adapter off.
+#pragma once
+
+#include <span>
+
+#include "train/trainer.h"
+
+namespace lockstep::rl {
+
+// Sets ref_logprobs of each datum. `between` may throw.
+void set_ref_logprobs(std::span<train::Datum> datums, train::Trainer& actor, const train::Progress& between = {});
+
+// The low_var estimate of KL(policy || reference) by policy_logprobs, averaged as the loss is: over the mean of each
+// datum's rows, or (per_token) over all rows. At least one row has a weight.
+double mean_kl(std::span<const train::Datum> datums, bool per_token);
+
+}  // namespace lockstep::rl

@@ -1,0 +1,22 @@
+// What changes rewards between the judge and the advantages.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "train/loss.h"
+
+namespace lockstep::rl {
+
+// KL in the reward: R - kl_coef * sum over the rows of weight > 0 of KL(policy || reference), by policy_logprobs and
+// ref_logprobs. Source: verl, algorithm.use_kl_in_reward (token rewards are score - beta kl, and GRPO adds them up).
+struct RewardShaping {
+  double kl_coef = 0;  // 0: rewards stay as they are
+  train::KlType kl_type = train::KlType::low_var;
+};
+
+// One reward per datum.
+std::vector<float> shape_rewards(std::span<const float> rewards, std::span<const train::Datum> datums,
+                                 const RewardShaping& shaping);
+
+}  // namespace lockstep::rl

@@ -1,0 +1,46 @@
+// rl: reinforcement learning, one stage per file, pure where it can be.
+//
+//   includes    core, text, lora, parallel, train, rollout, versions
+//   memory      stages take and return values; a rollout's samples become trajectories, and these the trainer's datums
+//   threads     the caller's
+//
+// This header: one sample of a rollout, and what is known of it before training looks at it.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "rollout/sample_groups.h"
+#include "text/tokenizer.h"
+
+namespace lockstep::rl {
+
+struct Trajectory {
+  int64_t group = 0;                    // samples of one prompt have one group, and lie side by side
+  std::vector<int32_t> tokens;          // [T] prompt and response
+  std::vector<float> mask;              // [T] 1: the policy chose this token, and learns from it
+  std::vector<float> sampled_logprobs;  // [T] as the sampler reported them; 0 where the mask is 0
+  std::vector<int64_t> versions;        // [T] of the policy that chose the token; PolicyId::kBase where the mask is 0
+  std::string response;                 // its text, where the rollout has a tokenizer
+  std::string label;                    // of the dataset row, if it has one
+  float reward = 0;
+
+  int64_t response_len() const;  // tokens that the policy chose
+};
+
+// What turns tokens into the text that a reward sees.
+struct ResponseText {
+  const text::Tokenizer* tokenizer = nullptr;  // none: no text
+  std::span<const int32_t> stop_token_ids = {};
+};
+
+// Special tokens are left out, and so is a last token that ended the sample.
+std::string response_text(const text::Tokenizer& tokenizer, std::span<const int32_t> tokens,
+                          std::span<const int32_t> stop_token_ids);
+
+// One trajectory per sample, in their order; sample.prompt is the index into prompts and labels (empty: no labels).
+std::vector<Trajectory> make_trajectories(std::span<const rollout::Prompt> prompts, std::span<const std::string> labels,
+                                          std::span<const rollout::Sample> samples, const ResponseText& text);
+
+}  // namespace lockstep::rl

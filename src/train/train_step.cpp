@@ -1,0 +1,23 @@
+#include "train/train_step.h"
+
+namespace lockstep::train {
+
+StepReport train_step(Trainer& trainer, std::span<const Datum> datums, const Loss& loss, double lr, bool per_token,
+                      const Progress& between) {
+  StepPlan plan{.num_samples = static_cast<int64_t>(datums.size()),
+                .per_token = per_token,
+                .datums_per_term = datums_per_term(loss)};
+  for (const Datum& datum : datums) plan.weight_total += datum.weight_sum();
+  const SampleRange own = trainer.begin_step(plan);
+  try {
+    if (own.size() > 0)
+      trainer.forward_backward(datums.subspan(static_cast<size_t>(own.begin), static_cast<size_t>(own.size())), loss,
+                               between);
+    return trainer.optim_step(lr);
+  } catch (...) {
+    trainer.abandon_step();
+    throw;
+  }
+}
+
+}  // namespace lockstep::train
