@@ -7,10 +7,7 @@
 
 #include "recipes/bench.h"
 #include "recipes/run_log.h"
-#include "rl/advantage.h"
-#include "rl/batch.h"
-#include "rl/policy_logprobs.h"
-#include "train/train_step.h"
+#include "rl/train.h"
 #include "versions/memory_sink.h"
 #include "versions/store.h"
 
@@ -45,17 +42,19 @@ rollout::GroupParams group_params(const Bench& bench) {
   return params;
 }
 
-// Rewards are random: their spread is what a group's advantages need.
-std::vector<train::Datum> datums_of(std::span<const rollout::Prompt> prompts, std::span<const rollout::Sample> samples,
-                                    uint32_t rollout, train::Trainer& trainer) {
-  const std::vector<rl::Trajectory> trajectories = rl::make_trajectories(prompts, {}, samples, {});
-  std::vector<float> rewards;
-  for (uint32_t i = 0; i < trajectories.size(); ++i) rewards.push_back(uniform01(philox(11, {rollout, i, 0, 0})[0]));
-  std::vector<train::Datum> datums = rl::make_datums(trajectories);
-  rl::set_policy_logprobs(datums, trainer, true);
-  rl::set_advantages(datums, trajectories, rewards, {});
-  return datums;
-}
+// Their spread is what a group's advantages need.
+class RandomReward : public rl::Reward {
+ public:
+  std::vector<float> grade(std::span<const rl::Trajectory> trajectories) override {
+    ++rollout_;
+    std::vector<float> rewards;
+    for (uint32_t i = 0; i < trajectories.size(); ++i) rewards.push_back(uniform01(philox(11, {rollout_, i, 0, 0})[0]));
+    return rewards;
+  }
+
+ private:
+  uint32_t rollout_ = 0;
+};
 
 class Loop {
  public:
@@ -65,33 +64,35 @@ class Loop {
         trainer_(bench.base.model, bench.adapter.layout, bench.adapter.weights,
                  {.max_tokens = plan_.max_tokens, .recompute = plan_.recompute}, bench.stream),
         engine_(bench.base.model, engine_options(), bench.stream),
-        prompts_(prompts_around(bench)),
-        params_(group_params(bench)) {
+        request_{.prompts = prompts_around(bench), .params = group_params(bench)} {
     store_.add(sink_);
     actor_ = store_.publish(lora::kActor, trainer_.adapter()).policy;
   }
 
   Iteration run(uint32_t rollout) {
-    Iteration it;
-    params_.rollout = rollout;
+    request_.params.rollout = rollout;
+    request_.policy = actor_;
     const Stopwatch rollout_watch;
-    const auto samples = rollout::sample_groups(engine_, prompts_, params_, actor_);
+    const rl::Rollout sampled = rl::rl_collect(parts_, rl::rl_submit(parts_, request_));
     engine_.release_memory();
-    it.rollout_s = rollout_watch.ms() / 1000;
-    for (const rollout::Sample& sample : samples) it.new_tokens += static_cast<int64_t>(sample.tokens.size());
+    Iteration it{.rollout_s = rollout_watch.ms() / 1000, .trained_tokens = sampled.report.tokens};
+    for (const rl::Trajectory& trajectory : sampled.trajectories) it.new_tokens += trajectory.response_len();
 
     const Stopwatch train_watch;
-    const auto datums = datums_of(prompts_, samples, rollout, trainer_);
-    const train::StepReport report = train::train_step(trainer_, datums, train::PolicyLoss{}, 1e-5, false);
-    actor_ = store_.publish(lora::kActor, trainer_.adapter()).policy;
+    const rl::TrainReport trained = rl::rl_train(parts_, rl::grpo(), sampled, plan_of(sampled));
+    actor_ = trained.published.policy;
     bench_.stream.synchronize();
     it.train_s = train_watch.ms() / 1000;
-    it.logprob_diff = report.metrics.logprob_diff_max;
-    it.trained_tokens = report.tokens;
+    it.logprob_diff = trained.logprob_diff;
     return it;
   }
 
  private:
+  rl::TrainPlan plan_of(const rl::Rollout& sampled) const {
+    return {.batch_size = static_cast<int64_t>(sampled.trajectories.size()),
+            .schedule = {.lr = 1e-5},
+            .release_memory = bench_.gpu()};
+  }
   rollout::EngineOptions engine_options() const {
     rollout::EngineOptions options;
     options.max_sequences = std::max(options.max_sequences, bench_.work.grpo_prompts * bench_.work.grpo_samples);
@@ -105,8 +106,9 @@ class Loop {
   rollout::Engine engine_;
   versions::MemorySink sink_{engine_.versions()};
   versions::Store store_;
-  const std::vector<rollout::Prompt> prompts_;
-  rollout::GroupParams params_;
+  RandomReward reward_;
+  rl::RlParts parts_{engine_, trainer_, reward_, store_};
+  rl::RolloutRequest request_;
   lora::PolicyId actor_;
 };
 

@@ -11,12 +11,8 @@
 #include "recipes/save_directory.h"
 #include "recipes/step_line.h"
 #include "recipes/steps.h"
-#include "rl/advantage.h"
-#include "rl/batch.h"
-#include "rl/policy_logprobs.h"
-#include "rl/reference.h"
-#include "rl/reward_shaping.h"
 #include "rl/rule_reward.h"
+#include "rl/train.h"
 #include "rollout/local/engine.h"
 #include "versions/memory_sink.h"
 #include "versions/store.h"
@@ -25,14 +21,16 @@ namespace lockstep::recipes {
 
 namespace {
 
-// What one rollout made: its samples in order of (prompt, sample), and their averages.
-struct RolloutResult {
-  std::vector<rl::Trajectory> trajectories;
-  double reward = 0, response_len = 0;
-  int64_t tokens = 0;  // prompt and response, as trained on
-  double rollout_ms = 0, reward_ms = 0;
-  std::optional<double> kl;
-};
+rl::Algorithm algorithm_of(const RlOptions& options) {
+  rl::Algorithm algorithm = rl::grpo();
+  algorithm.shaping = {.kl_coef = options.kl_reward_coef, .kl_type = options.loss.kl_type};
+  algorithm.advantage = {.center = options.normalize_rewards, .normalize_std = options.normalize_std};
+  algorithm.loss = options.loss;
+  if (!options.use_kl_loss) algorithm.loss.kl_coef = 0;
+  algorithm.measure_kl = options.use_kl_loss;
+  algorithm.per_token_loss = options.training.per_token_loss;
+  return algorithm;
+}
 
 class RlRun {
  public:
@@ -46,7 +44,6 @@ class RlRun {
         eval_prompts_(read_eval_sets()),
         order_(num_prompts(), options.shuffle, options.sampling.seed),
         total_(num_rollouts()),
-        steps_per_rollout_(options.rollout_batch_size * options.n_samples / options.training.global_batch_size),
         run_(options.adapter, options.optimizer, options.training, options.save, base_, stream_, control, settings(),
              options.sampling.temperature, EnginePlan{options.kv_bytes}),
         engine_(base_.model,
@@ -58,7 +55,11 @@ class RlRun {
     sampling_ = with_stop_ids(options.sampling);
     sampling_.logprob_temperature = options.sampling.temperature;
     eval_sampling_ = with_stop_ids(options.eval_sampling);
-    run_.set_schedule(total_ * steps_per_rollout_);
+    run_.set_schedule(total_ * (options.rollout_batch_size * options.n_samples / options.training.global_batch_size));
+    // A GPU gives it to the next rollout's keys and values; the CPU would only pay for the pages again.
+    train_plan_ = {.batch_size = options.training.global_batch_size,
+                   .schedule = run_.schedule(),
+                   .release_memory = stream_.device() == Device::cuda};
     store_.add(sink_);
     actor_ = store_.publish(lora::kActor, run_.trainer().adapter(), run_.version()).policy;
   }
@@ -79,8 +80,72 @@ class RlRun {
     if (run_.iteration() >= total_) *control_.info << fmt::format("note    all {} rollouts were done before\n", total_);
     const Pace pace(run_.iteration(), total_);
     for (int64_t rollout = run_.iteration(); rollout < total_; ++rollout) {
-      iterate(rollout, run_.interruptible([&] { return sample(rollout); }), pace);
+      const rl::Rollout sampled = run_.interruptible([&] { return sample(rollout); });
+      const rl::TrainReport trained = run_.interruptible(
+          [&] { return rl::rl_train(parts_, algorithm_, sampled, train_plan_, watch(rollout, "training")); });
+      actor_ = trained.published.policy;
+      run_.set_version(actor_.version);
+      run_.completed(options_.rollout_batch_size);
+      log(rollout + 1, sampled.report, trained, pace);
+      run_.save_if_due();
+      evaluate_if_due();
     }
+  }
+
+  rl::Rollout sample(int64_t rollout) {
+    rl::PendingRollout pending = rl::rl_submit(parts_, request(rollout));
+    rl::Rollout sampled = rl::rl_collect(parts_, pending, watch(rollout, "sampling"));
+    engine_.release_memory();  // training needs it
+    return sampled;
+  }
+
+  rl::RolloutRequest request(int64_t rollout) {
+    rl::RolloutRequest request{
+        .params = {.sampling = sampling_, .n = options_.n_samples, .rollout = static_cast<uint32_t>(rollout)},
+        .policy = actor_};
+    std::map<int64_t, int64_t> times;  // a row that comes again in this rollout gets samples of its own
+    for (const int64_t row : order_.rows(run_.data_position(), options_.rollout_batch_size)) {
+      request.prompts.push_back(prompts_.prompts[static_cast<size_t>(row)]);
+      request.prompts.back().first_sample = times[row]++ * options_.n_samples;
+      request.labels.push_back(prompts_.labels[static_cast<size_t>(row)]);
+    }
+    return request;
+  }
+
+  rl::Watch watch(int64_t rollout, const char* what) {
+    return {.progress =
+                [this, rollout, what](int64_t done, int64_t of) {
+                  log_.progress(fmt::format("rollout {}/{}: {} {}/{}", rollout + 1, total_, what, done, of));
+                },
+            .interrupted = control_.interrupted};
+  }
+
+  void log(int64_t step, const rl::RolloutReport& sampled, const rl::TrainReport& trained, const Pace& pace) {
+    const double total_ms = sampled.rollout_ms + sampled.reward_ms + trained.train_ms;
+    const double tokens_per_s = 1000.0 * static_cast<double>(sampled.tokens) / total_ms;
+    log_.write({{"step", step},
+                {"reward", sampled.reward},
+                {"kl", trained.kl ? OrderedJson(*trained.kl) : OrderedJson(nullptr)},
+                {"entropy", trained.entropy},
+                {"response_len", sampled.response_len},
+                {"logprob_diff_max", trained.logprob_diff},
+                {"version", sampled.version},
+                {"grad_norm", trained.grad_norm},
+                {"lr", trained.lr},
+                {"rollout_ms", sampled.rollout_ms},
+                {"reward_ms", sampled.reward_ms},
+                {"train_ms", trained.train_ms},
+                {"publish_ms", trained.published.microseconds / 1000},
+                {"tokens_per_s", tokens_per_s}});
+    log_.say(rollout_line({.step = step,
+                           .of = total_,
+                           .reward = sampled.reward,
+                           .entropy = trained.entropy,
+                           .response_len = sampled.response_len,
+                           .logprob_diff = trained.logprob_diff,
+                           .tokens_per_s = tokens_per_s,
+                           .kl = trained.kl,
+                           .left = pace.left(step)}));
   }
 
   PromptSet read(const std::string& path, const std::string& input_key, const std::string& label_key) const {
@@ -136,124 +201,6 @@ class RlRun {
   }
 
   int64_t num_prompts() const { return static_cast<int64_t>(prompts_.prompts.size()); }
-  bool wants_reference() const { return options_.use_kl_loss || options_.kl_reward_coef != 0; }
-
-  RolloutResult sample(int64_t rollout) {
-    RolloutResult result;
-    std::vector<rollout::Prompt> batch;
-    const std::vector<int64_t> rows = order_.rows(run_.data_position(), options_.rollout_batch_size);
-    std::map<int64_t, int64_t> times;  // a row that comes again in this rollout gets samples of its own
-    for (int64_t row : rows) {
-      batch.push_back(prompts_.prompts[static_cast<size_t>(row)]);
-      batch.back().first_sample = times[row]++ * options_.n_samples;
-    }
-    const Stopwatch rollout_watch;
-    const rollout::GroupParams params{
-        .sampling = sampling_, .n = options_.n_samples, .rollout = static_cast<uint32_t>(rollout)};
-    const auto samples = rollout::sample_groups(engine_, batch, params, actor_, [&](int64_t done, int64_t of) {
-      if (control_.interrupted()) throw Cancelled({.what = "interrupted during a rollout"});
-      log_.progress(fmt::format("rollout {}/{}: {}/{} samples", rollout + 1, total_, done, of));
-    });
-    engine_.release_memory();
-    result.rollout_ms = rollout_watch.ms();
-
-    const Stopwatch reward_watch;
-    std::vector<std::string> labels;
-    for (const int64_t row : rows) labels.push_back(prompts_.labels[static_cast<size_t>(row)]);
-    result.trajectories = rl::make_trajectories(batch, labels, samples,
-                                                {.tokenizer = &tokenizer_, .stop_token_ids = sampling_.stop_token_ids});
-    const std::vector<float> rewards = reward_.grade(result.trajectories);
-    for (size_t i = 0; i < rewards.size(); ++i) {
-      rl::Trajectory& trajectory = result.trajectories[i];
-      trajectory.reward = rewards[i];
-      result.reward += rewards[i];
-      result.response_len += static_cast<double>(trajectory.response_len());
-      result.tokens += static_cast<int64_t>(trajectory.tokens.size()) - 1;
-    }
-    result.reward /= static_cast<double>(samples.size());
-    result.response_len /= static_cast<double>(samples.size());
-    result.reward_ms = reward_watch.ms();
-    return result;
-  }
-
-  // The rollout as the trainer reads it, with everything that the loss needs.
-  std::vector<train::Datum> prepare(RolloutResult& result) {
-    const auto between = [&](int64_t) {
-      if (control_.interrupted()) throw Cancelled({.what = "interrupted before a step"});
-    };
-    std::vector<train::Datum> datums = rl::make_datums(result.trajectories);
-    rl::set_policy_logprobs(datums, run_.trainer(), true);
-    if (wants_reference()) {
-      rl::set_ref_logprobs(datums, run_.trainer(), between);
-      result.kl = rl::mean_kl(datums, options_.training.per_token_loss);
-    }
-    std::vector<float> rewards;
-    for (const rl::Trajectory& trajectory : result.trajectories) rewards.push_back(trajectory.reward);
-    rewards =
-        rl::shape_rewards(rewards, datums, {.kl_coef = options_.kl_reward_coef, .kl_type = options_.loss.kl_type});
-    rl::set_advantages(datums, result.trajectories, rewards,
-                       {.center = options_.normalize_rewards, .normalize_std = options_.normalize_std});
-    return datums;
-  }
-
-  // Trains on the rollout, publishes, logs, saves, evaluates.
-  void iterate(int64_t rollout, RolloutResult result, const Pace& pace) {
-    const Stopwatch train_watch;
-    const int64_t sampled_version = run_.version();
-    const std::vector<train::Datum> datums = run_.interruptible([&] { return prepare(result); });
-    train::PolicyLoss loss = options_.loss;
-    if (!options_.use_kl_loss) loss.kl_coef = 0;
-    double entropy = 0, logprob_diff = 0, grad_norm = 0;
-    const double lr = run_.learning_rate();
-    for (int64_t step = 0; step < steps_per_rollout_; ++step) {
-      const auto batch = rl::step_batch(datums, step, options_.training.global_batch_size);
-      const auto on_progress = [&](int64_t done) {
-        log_.progress(fmt::format("rollout {}/{}: training {}/{}", rollout + 1, total_,
-                                  step * options_.training.global_batch_size + done, datums.size()));
-      };
-      // Once a step of this rollout is taken the others follow: a checkpoint lies between rollouts.
-      const train::StepReport report = run_.step(batch, loss, on_progress, step == 0);
-      entropy += report.metrics.entropy / static_cast<double>(steps_per_rollout_);
-      grad_norm = std::max(grad_norm, report.grad_norm);
-      // Only the first batch is trained by the version that sampled it.
-      if (step == 0) logprob_diff = report.metrics.logprob_diff_max;
-    }
-    // A GPU gives it to the next rollout's keys and values; the CPU would only pay for the pages again.
-    if (stream_.device() == Device::cuda) run_.trainer().release_memory();
-    const double train_ms = train_watch.ms();
-    const versions::PublishReport published = store_.publish(lora::kActor, run_.trainer().adapter());
-    actor_ = published.policy;
-    run_.set_version(actor_.version);
-    run_.completed(options_.rollout_batch_size);
-
-    const double total_ms = result.rollout_ms + result.reward_ms + train_ms;
-    const double tokens_per_s = 1000.0 * static_cast<double>(result.tokens) / total_ms;
-    log_.write({{"step", rollout + 1},
-                {"reward", result.reward},
-                {"kl", result.kl ? OrderedJson(*result.kl) : OrderedJson(nullptr)},
-                {"entropy", entropy},
-                {"response_len", result.response_len},
-                {"logprob_diff_max", logprob_diff},
-                {"version", sampled_version},
-                {"grad_norm", grad_norm},
-                {"lr", lr},
-                {"rollout_ms", result.rollout_ms},
-                {"reward_ms", result.reward_ms},
-                {"train_ms", train_ms},
-                {"publish_ms", published.microseconds / 1000},
-                {"tokens_per_s", tokens_per_s}});
-    log_.say(rollout_line({.step = rollout + 1,
-                           .of = total_,
-                           .reward = result.reward,
-                           .entropy = entropy,
-                           .response_len = result.response_len,
-                           .logprob_diff = logprob_diff,
-                           .tokens_per_s = tokens_per_s,
-                           .kl = result.kl,
-                           .left = pace.left(rollout + 1)}));
-    run_.save_if_due();
-    evaluate_if_due();
-  }
 
   void evaluate_if_due() {
     const int64_t step = run_.iteration();
@@ -285,7 +232,7 @@ class RlRun {
   const PromptSet prompts_;
   const std::vector<PromptSet> eval_prompts_;
   DataOrder order_;
-  const int64_t total_, steps_per_rollout_;
+  const int64_t total_;
   TrainingRun run_;
   const int64_t resumed_at_ = run_.iteration();
   rollout::Engine engine_;
@@ -293,6 +240,9 @@ class RlRun {
   versions::Store store_;
   lora::PolicyId actor_;  // what the next rollout samples with
   rl::RuleReward reward_{options_.reward};
+  rl::RlParts parts_{engine_, run_.trainer(), reward_, store_, &tokenizer_};
+  const rl::Algorithm algorithm_ = algorithm_of(options_);
+  rl::TrainPlan train_plan_;
   RunLog log_;
   rollout::SamplingParams sampling_, eval_sampling_;
 };

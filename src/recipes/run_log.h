@@ -8,6 +8,7 @@
 
 #include "core/fs.h"
 #include "core/json.h"
+#include "core/stopwatch.h"
 #include "recipes/control.h"
 
 namespace lockstep::recipes {
@@ -55,16 +56,5 @@ class Pace {
 
 std::string progress_bar(int64_t done, int64_t total);  // "[#####---------------]  25 %"
 std::string duration_text(double seconds);              // "8.2s", "3m12s", "1h04m"
-
-// Wall time of a stretch of code, in milliseconds.
-class Stopwatch {
- public:
-  double ms() const {
-    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start_).count();
-  }
-
- private:
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-};
 
 }  // namespace lockstep::recipes

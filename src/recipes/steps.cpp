@@ -103,10 +103,10 @@ double TrainingRun::learning_rate() const {
 }
 
 train::StepReport TrainingRun::step(std::span<const train::Datum> datums, const train::Loss& loss,
-                                    const std::function<void(int64_t)>& on_progress, bool interrupts) {
+                                    const std::function<void(int64_t)>& on_progress) {
   const auto between = [&](int64_t done) {
     on_progress(done);
-    if (interrupts && control_.interrupted()) throw Cancelled({.what = "interrupted during a step"});
+    if (control_.interrupted()) throw Cancelled({.what = "interrupted during a step"});
   };
   return interruptible(
       [&] { return train::train_step(*trainer_, datums, loss, learning_rate(), training_.per_token_loss, between); });

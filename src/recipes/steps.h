@@ -33,6 +33,7 @@ class TrainingRun {
 
   // Fixes warm-up and decay over `optimizer_steps` steps of the whole run.
   void set_schedule(int64_t optimizer_steps);
+  const train::Schedule& schedule() const { return schedule_; }
   double learning_rate() const;  // of the next step
 
   // What `work` returns; where it throws Cancelled, nothing of the open iteration has changed the adapter: saves the
@@ -47,7 +48,7 @@ class TrainingRun {
   }
   // One optimizer step over the batch; between its micro-batches an interrupt is noticed, as by interruptible().
   train::StepReport step(std::span<const train::Datum> datums, const train::Loss& loss,
-                         const std::function<void(int64_t done)>& on_progress, bool interrupts = true);
+                         const std::function<void(int64_t done)>& on_progress);
 
   int64_t iteration() const { return iteration_; }  // completed
   int64_t version() const { return version_; }

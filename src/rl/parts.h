@@ -1,0 +1,33 @@
+// Who does the work of a rollout and of a training step, and who listens.
+#pragma once
+
+#include <functional>
+
+#include "rl/reward.h"
+#include "rollout/sampler.h"
+#include "train/trainer.h"
+#include "versions/store.h"
+
+namespace lockstep::rl {
+
+// All outlive what is done with them.
+struct RlParts {
+  rollout::Sampler& sampler;
+  train::Trainer& actor;
+  Reward& reward;
+  versions::Store& store;                      // publishes the actor; the sampler is behind one of its sinks
+  const text::Tokenizer* tokenizer = nullptr;  // for rewards that look at text
+};
+
+struct Watch {
+  std::function<void(int64_t done, int64_t of)> progress = {};  // samples; may throw
+  std::function<bool()> interrupted = {};                       // asked where nothing has changed yet
+
+  void report(int64_t done, int64_t of) const {
+    if (progress) progress(done, of);
+  }
+  // Throws Cancelled if there was an interrupt.
+  void stop_if_interrupted() const;
+};
+
+}  // namespace lockstep::rl

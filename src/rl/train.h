@@ -1,0 +1,35 @@
+// Training on a rollout.
+#pragma once
+
+#include <optional>
+
+#include "rl/algorithm.h"
+#include "rl/rollout.h"
+#include "train/schedule.h"
+
+namespace lockstep::rl {
+
+struct TrainPlan {
+  int64_t batch_size = 0;  // samples of an optimizer step
+  train::Schedule schedule = {};
+  bool release_memory = false;  // give that of activations back afterwards, as the sampler shares the device
+};
+
+struct TrainReport {
+  std::optional<double> kl = {};  // to the reference, before the first step
+  double entropy = 0;             // mean over the steps
+  double logprob_diff = 0;        // max |trainer - sampler| of the first step
+  double grad_norm = 0;           // the largest, before clipping
+  double lr = 0;                  // of the first step
+  double train_ms = 0;            // until the version was published
+  versions::PublishReport published = {};
+};
+
+// Log-probs of policy and reference, reward shaping, advantages; one optimizer step per batch, in order; then the
+// adapter is published as the next version of `actor`. Until the first step is about to change the adapter an interrupt
+// is noticed, and the Cancelled leaves everything as it was; afterwards all steps are taken. ConfigError unless
+// batch_size divides the rollout; what the trainer and the store throw.
+TrainReport rl_train(RlParts& parts, const Algorithm& algorithm, const Rollout& rollout, const TrainPlan& plan,
+                     const Watch& watch = {});
+
+}  // namespace lockstep::rl

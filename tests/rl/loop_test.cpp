@@ -1,0 +1,219 @@
+// rl_submit, rl_collect and rl_train with an engine and a trainer: in turn, overlapping, interrupted.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <memory>
+
+#include "core/error.h"
+#include "core/random.h"
+#include "rl/train.h"
+#include "rollout/tiny_model.h"
+#include "versions/memory_sink.h"
+
+namespace lockstep::rl {
+namespace {
+
+using namespace rollout::testing_models;
+
+constexpr float kTemperature = 0.7f;
+
+class ByTokens : public Reward {
+ public:
+  std::vector<float> grade(std::span<const Trajectory> trajectories) override {
+    std::vector<float> rewards;
+    for (const Trajectory& trajectory : trajectories)
+      rewards.push_back(static_cast<float>(trajectory.tokens.back() % 7));
+    return rewards;
+  }
+};
+
+// Passes everything on to an engine, and does not claim that its log-probs are the trainer's.
+class Inexact : public rollout::Sampler {
+ public:
+  explicit Inexact(rollout::Engine& engine) : engine_(engine) {}
+  rollout::Capabilities capabilities() const override { return {.logprobs = rollout::LogprobKind::tempered}; }
+  rollout::Ticket submit(rollout::SampleRequest request) override { return engine_.submit(std::move(request)); }
+  void release_memory() override { engine_.release_memory(); }
+
+ private:
+  std::span<const rollout::Event> next_events(rollout::Deadline deadline) override { return engine_.wait(deadline); }
+  void end(rollout::Ticket ticket) override { engine_.cancel(ticket); }
+
+  rollout::Engine& engine_;
+};
+
+// A trainer and an engine that begin with the same adapter.
+struct World {
+  Stream stream{{.threads = 1}};
+  const model::ModelConfig config = qwen3_config();
+  const std::shared_ptr<const model::Model> model = random_model(config, stream);
+  const lora::AdapterVersion start = random_adapter(config, 0, 1);
+  train::Trainer trainer{model, start.layout, start.weights, {.max_tokens = 90, .temperature = kTemperature}, stream};
+  rollout::Engine engine{model, {}, stream};
+  Inexact inexact{engine};
+  versions::MemorySink sink{engine.versions()};
+  versions::Store store;
+  ByTokens reward;
+  RlParts parts{engine, trainer, reward, store};
+  lora::PolicyId actor;
+
+  World() {
+    store.add(sink);
+    actor = store.publish(lora::kActor, trainer.adapter()).policy;
+  }
+
+  RolloutRequest request(uint32_t number) const {
+    return {.prompts = random_prompts({1, 16, 20, 5}, config.vocab_size, number),
+            .params = {.sampling = {.temperature = kTemperature,
+                                    .max_tokens = 20,
+                                    .seed = 9,
+                                    .stop_token_ids = {4, 40},
+                                    .logprob_temperature = kTemperature},
+                       .n = 4,
+                       .rollout = number},
+            .policy = actor};
+  }
+  Rollout roll(uint32_t number) { return rl_collect(parts, rl_submit(parts, request(number))); }
+  TrainReport learn(const Rollout& rollout, const Algorithm& algorithm = grpo(), const Watch& watch = {}) {
+    TrainReport report = rl_train(parts, algorithm, rollout, {.batch_size = 8, .schedule = {.lr = 1e-2}}, watch);
+    actor = report.published.policy;
+    return report;
+  }
+  std::vector<float> weights() const {
+    const float* first = trainer.adapter().weights->f32();
+    return {first, first + start.layout->num_floats};
+  }
+};
+
+void expect_same(const Rollout& got, const Rollout& wanted) {
+  ASSERT_EQ(got.trajectories.size(), wanted.trajectories.size());
+  for (size_t i = 0; i < got.trajectories.size(); ++i) {
+    EXPECT_EQ(got.trajectories[i].tokens, wanted.trajectories[i].tokens) << i;
+    EXPECT_EQ(got.trajectories[i].sampled_logprobs, wanted.trajectories[i].sampled_logprobs) << i;
+    EXPECT_EQ(got.trajectories[i].versions, wanted.trajectories[i].versions) << i;
+    EXPECT_EQ(got.trajectories[i].reward, wanted.trajectories[i].reward) << i;
+  }
+}
+
+TEST(RlLoop, ReportsWhatItDid) {
+  World world;
+  const Rollout rollout = world.roll(0);
+  ASSERT_EQ(rollout.trajectories.size(), 16u);
+  double reward = 0, length = 0;
+  int64_t rows = 0;
+  for (const Trajectory& trajectory : rollout.trajectories) {
+    reward += trajectory.tokens.back() % 7;
+    length += static_cast<double>(trajectory.response_len());
+    rows += static_cast<int64_t>(trajectory.tokens.size()) - 1;
+  }
+  EXPECT_EQ(rollout.report.reward, reward / 16);
+  EXPECT_EQ(rollout.report.response_len, length / 16);
+  EXPECT_EQ(rollout.report.tokens, rows);
+  EXPECT_EQ(rollout.report.version, 0);
+  const TrainReport report = world.learn(rollout, {.measure_kl = true});
+  EXPECT_EQ(report.logprob_diff, 0) << "the first step is taken by the version that sampled";
+  EXPECT_GT(report.kl.value(), 0);
+  EXPECT_GT(report.entropy, 0);
+  EXPECT_EQ(report.lr, 1e-2);
+  EXPECT_EQ(report.published.policy, actor(1));
+  EXPECT_EQ(world.trainer.steps(), 2);
+  EXPECT_EQ(world.roll(1).report.version, 1);
+  EXPECT_FALSE(world.learn(world.roll(2)).kl.has_value());
+}
+
+// The next rollout is asked for before this one is trained on, and ends afterwards, when its version is held no more.
+TEST(RlLoop, ARolloutAndATrainingStepOverlap) {
+  World in_turn, overlapping;
+  const Rollout first = in_turn.roll(0), second = in_turn.roll(1);  // both by version 0
+  in_turn.learn(first);
+
+  const lora::AdapterVersion sampled_by = overlapping.trainer.adapter();
+  const PendingRollout one = rl_submit(overlapping.parts, overlapping.request(0));
+  const PendingRollout two = rl_submit(overlapping.parts, overlapping.request(1));
+  const Rollout one_done = rl_collect(overlapping.parts, one);
+  expect_same(one_done, first);
+  EXPECT_EQ(overlapping.learn(one_done).logprob_diff, 0);
+  EXPECT_EQ(overlapping.weights(), in_turn.weights());
+  EXPECT_EQ(overlapping.sink.held(), std::vector<lora::PolicyId>{actor(1)});
+  const Rollout two_done = rl_collect(overlapping.parts, two);
+  expect_same(two_done, second);
+  EXPECT_EQ(two_done.report.version, 0) << "every token says which version chose it";
+
+  // What version 0 said is still what the trainer computes under its weights.
+  std::vector<train::Datum> datums;
+  for (const Trajectory& trajectory : two_done.trajectories) {
+    datums.push_back(train::make_datum(trajectory.tokens, trajectory.mask));
+    const auto logprobs = overlapping.trainer.logprobs(std::span(datums).last(1), &sampled_by)[0];
+    for (size_t t = 0; t < logprobs.size(); ++t)
+      if (trajectory.mask[t + 1] != 0) {
+        EXPECT_EQ(logprobs[t], trajectory.sampled_logprobs[t + 1]);
+      }
+  }
+  EXPECT_GT(overlapping.learn(two_done).logprob_diff, 0) << "the trainer has moved on, and says so";
+}
+
+TEST(RlLoop, ASamplerThatIsNotExactCostsAForwardAndTheBitsAreTheSame) {
+  World exact, inexact;
+  const Rollout rollout = exact.roll(0);
+  exact.learn(rollout);
+  RlParts parts{inexact.inexact, inexact.trainer, inexact.reward, inexact.store};
+  const Rollout same = rl_collect(parts, rl_submit(parts, inexact.request(0)));
+  expect_same(same, rollout);
+  rl_train(parts, grpo(), same, {.batch_size = 8, .schedule = {.lr = 1e-2}});
+  EXPECT_EQ(inexact.weights(), exact.weights());
+}
+
+TEST(RlLoop, AnInterruptLeavesEverythingAsItWas) {
+  World plain, world;
+  const Rollout wanted = plain.roll(0);
+  plain.learn(wanted);
+
+  int64_t questions = 0;
+  const Watch third{.interrupted = [&] { return ++questions == 3; }};
+  EXPECT_THROW(rl_collect(world.parts, rl_submit(world.parts, world.request(0)), third), Cancelled);
+  EXPECT_TRUE(world.engine.idle());
+  const Rollout rollout = world.roll(0);
+  expect_same(rollout, wanted);
+
+  const std::vector<float> before = world.weights();
+  questions = 0;
+  EXPECT_THROW(world.learn(rollout, grpo(), third), Cancelled);
+  EXPECT_EQ(world.trainer.steps(), 0);
+  EXPECT_EQ(world.weights(), before);
+  EXPECT_EQ(world.store.find(lora::kActor)->versions, std::vector<int64_t>{0});
+
+  // Once a step is taken the others follow: nobody is asked any more.
+  std::vector<int64_t> heard;
+  const Watch late{.progress = [&](int64_t done, int64_t) { heard.push_back(done); },
+                   .interrupted = [&] { return !heard.empty() && heard.back() > 8; }};
+  world.learn(rollout, grpo(), late);
+  EXPECT_EQ(heard.back(), 16);
+  EXPECT_EQ(world.weights(), plain.weights());
+}
+
+// KL in the reward shifts what groups are compared by; the judge's reward stays in the report.
+TEST(RlLoop, KlInTheRewardComesBeforeTheAdvantages) {
+  World world;
+  const Rollout rollout = world.roll(0);
+  const auto grad_norm = [&](double kl_coef) {
+    World fresh;
+    const TrainReport report = rl_train(fresh.parts, {.shaping = {.kl_coef = kl_coef, .kl_type = train::KlType::k1}},
+                                        rollout, {.batch_size = 16});
+    EXPECT_EQ(report.kl.has_value(), kl_coef != 0);
+    return report.grad_norm;
+  };
+  EXPECT_GT(std::abs(grad_norm(0.5) / grad_norm(0) - 1), 1e-3);
+  // Coefficients so large that the judge's rewards do not matter: the KL is normalized, and its scale has no effect.
+  EXPECT_NEAR(grad_norm(1e5) / grad_norm(1e4), 1, 1e-2);
+}
+
+TEST(RlLoop, ARolloutIsCutIntoWholeSteps) {
+  World world;
+  const Rollout rollout = world.roll(0);
+  for (const int64_t batch_size : {0, 5, 32})
+    EXPECT_THROW(rl_train(world.parts, grpo(), rollout, {.batch_size = batch_size}), ConfigError) << batch_size;
+  EXPECT_EQ(world.trainer.steps(), 0);
+}
+
+}  // namespace
+}  // namespace lockstep::rl
