@@ -14,7 +14,7 @@
 
 namespace lockstep::server {
 
-using recipes::GeneratedToken, recipes::GenerationUpdate;
+using service::GeneratedToken, service::GenerationUpdate;
 
 namespace {
 
@@ -48,14 +48,14 @@ void Answer::start(uint64_t key) {
   if (!held_->take(plan_.known_bytes, kShareOfNewcomers)) throw too_much_held(service_);
   // Prompts of one request that name one adapter are answered with one version of it, which is held here: the name may
   // be reloaded before the last of them is submitted.
-  std::map<std::string, recipes::AdapterRegistry::Pinned> held;
+  std::map<std::string, service::AdapterRegistry::Pinned> held;
   try {
     for (size_t i = 0; i < plan_.prompts.size(); ++i) {
-      recipes::GenerationRequest request = plan_.request;
+      service::GenerationRequest request = plan_.request;
       request.tokens = plan_.prompts[i].tokens;
       if (plan_.prompts[i].adapter) request.adapter = *plan_.prompts[i].adapter;
       if (!request.adapter.empty()) {
-        recipes::AdapterRegistry::Pinned& pinned = held[request.adapter];
+        service::AdapterRegistry::Pinned& pinned = held[request.adapter];
         if (!pinned) pinned = service_.serving.adapters().get(request.adapter, request.adapter_version);
         request.pinned_adapter = pinned;
       }
@@ -73,7 +73,7 @@ void Answer::start(uint64_t key) {
 }
 
 void Answer::abort() {
-  for (const recipes::Serving::Id id : ids_) service_.serving.cancel(id);
+  for (const service::Serving::Id id : ids_) service_.serving.cancel(id);
 }
 
 bool Answer::is_named(const Names& ids) const {

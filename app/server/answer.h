@@ -18,12 +18,12 @@
 #include <vector>
 
 #include "recipes/choice_text.h"
-#include "recipes/serving.h"
 #include "server/answer_options.h"
 #include "server/api_error.h"
 #include "server/byte_budget.h"
 #include "server/loop.h"
 #include "server/route.h"
+#include "service/serving.h"
 
 namespace lockstep::server {
 
@@ -39,7 +39,7 @@ struct AnswerPlan {
   std::string name;   // the same without the route's prefix
   std::string model;  // the name it asked for
   std::vector<PromptInput> prompts;
-  recipes::GenerationRequest request;  // of each prompt, without its tokens
+  service::GenerationRequest request;  // of each prompt, without its tokens
   size_t known_bytes = 0;              // of the answer, whatever is generated (answer_size.h)
   bool seeded = false;                 // else each prompt draws a seed
   bool discard = false;                // nothing but the prompt is wanted: one token is made and not told
@@ -70,7 +70,7 @@ struct Delta {
   size_t index = 0;  // of the choice
   Choice& choice;
   std::string text = {};
-  std::span<const recipes::GeneratedToken> tokens = {};
+  std::span<const service::GeneratedToken> tokens = {};
   bool first = false;  // of this choice
 };
 
@@ -100,7 +100,7 @@ class Answer {
   // Submits every prompt. What submit() throws leaves nothing in flight and is the caller's to tell; ApiError 503: the
   // answers of all requests hold too much.
   void start(uint64_t key);
-  void update(size_t prompt, recipes::GenerationUpdate update);
+  void update(size_t prompt, service::GenerationUpdate update);
   void abort();                                   // its end comes as the engine's last updates
   void fail(const ApiError& error);               // tells the client and aborts
   void drop();                                    // the client is gone: aborts and says nothing more
@@ -157,15 +157,15 @@ class Answer {
   bool keep_ = false;  // keep content, tokens and versions of choices also while streaming
 
  private:
-  void take(size_t prompt, std::span<recipes::GeneratedToken> tokens, std::string& out);
-  std::string text_of(Choice& choice, const recipes::GeneratedToken& token);
+  void take(size_t prompt, std::span<service::GeneratedToken> tokens, std::string& out);
+  std::string text_of(Choice& choice, const service::GeneratedToken& token);
   void tell(Delta& delta, std::string& out);
   void abort_rest(size_t prompt, std::string& out);
   void conclude(std::string out);
 
   Reply reply_;
   std::shared_ptr<ByteBudget::Share> held_;
-  std::vector<recipes::Serving::Id> ids_;
+  std::vector<service::Serving::Id> ids_;
   size_t prompts_open_ = 0;
   int64_t version_ = -1;
   bool begun_ = false, over_ = false, unsent_ = false;
@@ -181,7 +181,7 @@ class Answers {
   // Keeps and starts it; returns its key. Throws what Answer::start throws.
   uint64_t start(std::shared_ptr<Answer> answer);
   // For the engine's thread.
-  void put(uint64_t key, size_t prompt, recipes::GenerationUpdate update);
+  void put(uint64_t key, size_t prompt, service::GenerationUpdate update);
   int64_t abort(const Names& ids);                 // how many have one of these names
   void drop(uint64_t key);                         // its client is gone
   void fail(uint64_t key, const ApiError& error);  // unless it is complete
@@ -191,7 +191,7 @@ class Answers {
   struct Letter {
     uint64_t key;
     size_t prompt;
-    recipes::GenerationUpdate update;
+    service::GenerationUpdate update;
   };
   void empty_box();
   void build_beside(uint64_t key, std::shared_ptr<Answer> answer);

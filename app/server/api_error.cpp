@@ -5,8 +5,8 @@
 #include <new>
 #include <utility>
 
-#include "recipes/serving.h"
 #include "server/json_text.h"
+#include "service/serving.h"
 
 namespace lockstep::server {
 
@@ -57,11 +57,11 @@ ApiError api_error(std::exception_ptr error) {
     std::rethrow_exception(std::move(error));
   } catch (const ApiError& found) {
     return found;
-  } catch (const recipes::QueueFull& found) {
+  } catch (const service::QueueFull& found) {
     return {429, one_line(found.fault())};
-  } catch (const recipes::Draining& found) {
+  } catch (const service::Draining& found) {
     return {503, one_line(found.fault())};
-  } catch (const recipes::NoSuchAdapter& found) {
+  } catch (const service::NoSuchAdapter& found) {
     return {404, one_line(found.fault()), "model"};
   } catch (const DeviceError& found) {
     return {500, one_line(found.fault())};

@@ -70,7 +70,7 @@ class ChatAnswer : public Answer {
 
   void add_logprobs(const Delta& delta) {
     if (!options().logprobs) return;
-    for (const recipes::GeneratedToken& token : delta.tokens)
+    for (const service::GeneratedToken& token : delta.tokens)
       logprobs_[delta.index].add(token.token, token.logprob, token.top);
   }
 

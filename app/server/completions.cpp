@@ -40,7 +40,7 @@ class CompletionAnswer : public Answer {
     if (!options().logprobs) return;
     CompletionLogprobs& logprobs = logprobs_[delta.index];
     if (options().echo && delta.first) logprobs.begin_at(prompt_characters(prompt_of(delta.index)));
-    for (const recipes::GeneratedToken& token : delta.tokens) logprobs.add(token.token, token.logprob, token.top);
+    for (const service::GeneratedToken& token : delta.tokens) logprobs.add(token.token, token.logprob, token.top);
   }
 
   // Where the offsets of what is generated begin.

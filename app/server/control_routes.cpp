@@ -14,7 +14,7 @@
 
 namespace lockstep::server {
 
-using recipes::PauseMode;
+using service::PauseMode;
 using std::chrono::milliseconds;
 
 namespace {

@@ -5,7 +5,7 @@
 
 namespace lockstep::server {
 
-recipes::AdapterSource parse_load(const OrderedJson& body) {
+service::AdapterSource parse_load(const OrderedJson& body) {
   const Fields fields(body);
   return {.name = fields.required_string("lora_name"),
           .path = fields.required_string("lora_path"),

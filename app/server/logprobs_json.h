@@ -6,7 +6,7 @@
 #include <span>
 #include <string>
 
-#include "recipes/serving.h"
+#include "service/serving.h"
 #include "text/tokenizer.h"
 
 namespace lockstep::server {

@@ -15,7 +15,7 @@
 
 namespace lockstep::server {
 
-using recipes::AdapterInfo, recipes::AdapterSource;
+using service::AdapterSource;
 
 namespace {
 
@@ -26,7 +26,7 @@ ApiError invalid(const std::string& message) {
 }
 
 bool is_loaded(const Service& service, const std::string& name) {
-  for (const AdapterInfo& adapter : service.serving.adapters().list())
+  for (const versions::Policy& adapter : service.serving.adapters().list())
     if (adapter.name == name) return true;
   return false;
 }
@@ -68,9 +68,9 @@ ApiError load_error(std::exception_ptr error, const Service& service, const Adap
 // {"success", "error_message", "loaded_adapters"}, as SGLang.
 HttpResponse sglang_result(const Service& service, const std::string& error) {
   std::string adapters;
-  for (const AdapterInfo& adapter : service.serving.adapters().list())
+  for (const versions::Policy& adapter : service.serving.adapters().list())
     adapters +=
-        fmt::format("{}{}:{}", adapters.empty() ? "" : ",", json_string(adapter.name), json_string(adapter.path));
+        fmt::format("{}{}:{}", adapters.empty() ? "" : ",", json_string(adapter.name), json_string(adapter.source));
   return json_response(fmt::format(R"({{"success":{},"error_message":{},"loaded_adapters":{{{}}}}})", error.empty(),
                                    error.empty() ? "null" : json_string(error), adapters),
                        error.empty() ? 200 : 400);
@@ -95,7 +95,7 @@ Reading handle_vllm_load(Service& service, const HttpRequest& request) {
         return reply->send(error_response(error));
       }
       try {
-        const AdapterInfo adapter = service.serving.adapters().load(source);
+        const versions::Policy adapter = service.serving.adapters().load(source);
         reply->send(text_response(fmt::format("Success: LoRA adapter '{}' added successfully.", adapter.name)));
       } catch (...) {
         reply->send(error_response(load_error(std::current_exception(), service, source)));
@@ -115,7 +115,7 @@ Reading handle_vllm_unload(Service& service, const HttpRequest& request) {
       try {
         service.serving.adapters().unload(name);
         reply->send(text_response(fmt::format("Success: LoRA adapter '{}' removed successfully.", name)));
-      } catch (const recipes::NoSuchAdapter&) {
+      } catch (const service::NoSuchAdapter&) {
         reply->send(error_response({404, fmt::format("The lora adapter '{}' cannot be found.", name)}));
       } catch (...) {
         reply->send(error_response(api_error(std::current_exception())));

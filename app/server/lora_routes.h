@@ -2,14 +2,14 @@
 // /unload_lora_adapter. Files are read on a worker; the answer comes when the adapter serves.
 #pragma once
 
-#include "recipes/serving.h"
 #include "server/fields.h"
 #include "server/route.h"
+#include "service/serving.h"
 
 namespace lockstep::server {
 
 // {"lora_name", "lora_path", "load_inplace"}, and Lockstep's "sha256" and "adapter_version". ApiError 400.
-recipes::AdapterSource parse_load(const OrderedJson& body);
+service::AdapterSource parse_load(const OrderedJson& body);
 
 // Throw ApiError for a body they cannot read.
 Reading handle_vllm_load(Service& service, const HttpRequest& request);

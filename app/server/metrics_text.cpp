@@ -44,7 +44,7 @@ class Page {
     family(fmt::format("{}_total", name), "counter", help);
     value(static_cast<double>(count));
   }
-  void histogram(std::string_view name, const recipes::Histogram& counts, std::string_view help) {
+  void histogram(std::string_view name, const service::Histogram& counts, std::string_view help) {
     family(name, "histogram", help);
     for (size_t i = 0; i < counts.counts().size(); ++i) {
       const std::string bound = i < counts.bounds().size() ? fmt::format("{}", counts.bounds()[i]) : "+Inf";
@@ -59,7 +59,7 @@ class Page {
   std::string labels_, name_, text_;
 };
 
-void add_state(Page& page, const recipes::ServingMetrics& metrics) {
+void add_state(Page& page, const service::ServingMetrics& metrics) {
   page.gauge("vllm:num_requests_running", static_cast<double>(metrics.running), "Samples being generated.");
   page.gauge("vllm:num_requests_waiting", static_cast<double>(metrics.waiting),
              "Samples waiting for their first token.");
@@ -74,7 +74,7 @@ void add_state(Page& page, const recipes::ServingMetrics& metrics) {
                          label_value(fmt::format("{}", fmt::join(metrics.running_adapters, ",")))));
 }
 
-void add_counters(Page& page, const recipes::ServingMetrics& metrics) {
+void add_counters(Page& page, const service::ServingMetrics& metrics) {
   page.counter("vllm:prompt_tokens", metrics.prompt_tokens, "Tokens of prompts.");
   page.counter("vllm:generation_tokens", metrics.generation_tokens, "Tokens generated.");
   page.counter("vllm:prefix_cache_queries", metrics.prefix_queries, "Tokens looked for in the prefix cache.");
@@ -92,7 +92,7 @@ void add_counters(Page& page, const recipes::ServingMetrics& metrics) {
   }
 }
 
-void add_histograms(Page& page, const recipes::ServingMetrics& metrics) {
+void add_histograms(Page& page, const service::ServingMetrics& metrics) {
   page.histogram("vllm:time_to_first_token_seconds", metrics.time_to_first_token, "From arrival to the first token.");
   page.histogram("vllm:inter_token_latency_seconds", metrics.inter_token_latency, "Between tokens of a sample.");
   page.histogram("vllm:e2e_request_latency_seconds", metrics.e2e_request_latency, "From arrival to the last token.");
@@ -107,7 +107,7 @@ void add_histograms(Page& page, const recipes::ServingMetrics& metrics) {
 
 }  // namespace
 
-std::string metrics_text(const recipes::ServingMetrics& metrics, const std::vector<recipes::AdapterInfo>& adapters,
+std::string metrics_text(const service::ServingMetrics& metrics, const std::vector<versions::Policy>& adapters,
                          const std::string& model_name) {
   Page page(model_name);
   add_state(page, metrics);
@@ -117,11 +117,11 @@ std::string metrics_text(const recipes::ServingMetrics& metrics, const std::vect
   page.family("lockstep:engine_seconds_total", "counter", "Seconds in steps of the engine.");
   page.value(metrics.engine_seconds);
   page.family("lockstep:adapter_version", "gauge", "The newest version of each adapter.");
-  for (const recipes::AdapterInfo& adapter : adapters)
-    page.value(static_cast<double>(adapter.version), fmt::format(R"(adapter="{}")", label_value(adapter.name)));
+  for (const versions::Policy& adapter : adapters)
+    page.value(static_cast<double>(adapter.newest()), fmt::format(R"(adapter="{}")", label_value(adapter.name)));
   page.family("lockstep:adapter_loaded_seconds", "gauge", "When each adapter's newest version was loaded (unix time).");
-  for (const recipes::AdapterInfo& adapter : adapters)
-    page.value(static_cast<double>(adapter.loaded_at), fmt::format(R"(adapter="{}")", label_value(adapter.name)));
+  for (const versions::Policy& adapter : adapters)
+    page.value(static_cast<double>(adapter.published_at), fmt::format(R"(adapter="{}")", label_value(adapter.name)));
   return page.take();
 }
 

@@ -5,12 +5,12 @@
 #include <string>
 #include <vector>
 
-#include "recipes/serving.h"
+#include "service/serving.h"
 
 namespace lockstep::server {
 
 // Every series has the labels model_name and engine="0"; a counter's name ends in _total.
-std::string metrics_text(const recipes::ServingMetrics& metrics, const std::vector<recipes::AdapterInfo>& adapters,
+std::string metrics_text(const service::ServingMetrics& metrics, const std::vector<versions::Policy>& adapters,
                          const std::string& model_name);
 
 }  // namespace lockstep::server

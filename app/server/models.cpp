@@ -28,7 +28,7 @@ std::string card(const std::string& id, int64_t created, const std::string& root
 }  // namespace
 
 std::string models_json(const Service& service) {
-  recipes::Serving& serving = service.serving;
+  service::Serving& serving = service.serving;
   std::string out = R"({"object":"list","data":[)";
   for (const std::string& name : service.options.model_names)
     out +=
@@ -36,9 +36,9 @@ std::string models_json(const Service& service) {
         "},";
   out.pop_back();
   const std::string parent = json_string(service.options.model_names.front());
-  for (const recipes::AdapterInfo& adapter : serving.adapters().list())
-    out += "," + card(adapter.name, adapter.loaded_at, adapter.path, parent, "null") +
-           fmt::format(R"(,"adapter_version":{},"adapter_versions":[{}],"rank":{}}})", adapter.version,
+  for (const versions::Policy& adapter : serving.adapters().list())
+    out += "," + card(adapter.name, adapter.published_at, adapter.source, parent, "null") +
+           fmt::format(R"(,"adapter_version":{},"adapter_versions":[{}],"rank":{}}})", adapter.newest(),
                        fmt::join(adapter.versions, ","), adapter.rank);
   return out + "]}";
 }

@@ -12,12 +12,12 @@
 
 #include "recipes/base.h"
 #include "recipes/chat.h"
-#include "recipes/serving.h"
 #include "server/access_log.h"
 #include "server/drain.h"
 #include "server/http.h"
 #include "server/router.h"
 #include "server/service.h"
+#include "service/serving.h"
 
 namespace lockstep::server {
 
@@ -30,9 +30,9 @@ std::vector<std::string> model_names(const ServeOptions& options) {
   return {options.base.hf_checkpoint};
 }
 
-recipes::ServingOptions serving_options(const ServeOptions& options, const text::Tokenizer& tokenizer,
+service::ServingOptions serving_options(const ServeOptions& options, const text::Tokenizer& tokenizer,
                                         std::function<void(const std::string&)> tell) {
-  recipes::ServingOptions serving{.max_model_len = options.max_model_len, .max_queue = options.max_queue};
+  service::ServingOptions serving{.max_model_len = options.max_model_len, .max_queue = options.max_queue};
   serving.adapters = {.base_names = model_names(options),
                       .max_loras = options.max_loras,
                       .max_lora_rank = options.max_lora_rank,
@@ -98,9 +98,9 @@ class Program {
   void run() {
     for (const std::string& note : options_.notes) *control_.info << "note    " << note << "\n";
     for (const LoraModule& module : options_.lora_modules) {
-      const recipes::AdapterInfo adapter = serving_.adapters().load({.name = module.name, .path = module.path});
+      const versions::Policy adapter = serving_.adapters().load({.name = module.name, .path = module.path});
       *control_.info << fmt::format("adapter {} (rank {}, version {}) from {}\n", adapter.name, adapter.rank,
-                                    adapter.version, adapter.path);
+                                    adapter.newest(), adapter.source);
     }
     note_shorter_context();
     const bool ipv6 = options_.host.find(':') != std::string::npos;
@@ -168,7 +168,7 @@ class Program {
   Stream stream_;
   const recipes::Base base_;
   const text::Tokenizer tokenizer_;
-  recipes::Serving serving_;
+  service::Serving serving_;
   Service service_;
   Router router_;
   Drain drain_;

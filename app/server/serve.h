@@ -1,6 +1,6 @@
 // `lockstep serve`: the rollout engine for other people's clients, over HTTP.
 //
-//   threads   the server's (requests, answers), the engine's (recipes::Serving), and workers: for large requests,
+//   threads   the server's (requests, answers), the engine's (service::Serving), and workers: for large requests,
 //             templates of requests, large answers, loading adapters, and what waits for the engine's steps (pause,
 //             flush)
 //   routes    docs/server.md

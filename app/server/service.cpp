@@ -53,7 +53,7 @@ int64_t unix_seconds() {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-Service::Service(recipes::Serving& serving, const text::Tokenizer& tokenizer,
+Service::Service(service::Serving& serving, const text::Tokenizer& tokenizer,
                  std::optional<text::ChatTemplate> chat_template, ServiceOptions options, Loop loop)
     : serving(serving),
       tokenizer(tokenizer),
@@ -84,7 +84,7 @@ Service::Model Service::model(const std::optional<std::string>& name) const {
     try {
       serving.adapters().info(adapter);
       return true;
-    } catch (const recipes::NoSuchAdapter&) {
+    } catch (const service::NoSuchAdapter&) {
       return false;
     }
   };

@@ -11,11 +11,11 @@
 #include <string_view>
 #include <vector>
 
-#include "recipes/serving.h"
 #include "server/answer.h"
 #include "server/byte_budget.h"
 #include "server/loop.h"
 #include "server/sampling_json.h"
+#include "service/serving.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
@@ -42,7 +42,7 @@ struct ServiceOptions {
 
 struct Service {
   // All referenced objects outlive it.
-  Service(recipes::Serving& serving, const text::Tokenizer& tokenizer, std::optional<text::ChatTemplate> chat_template,
+  Service(service::Serving& serving, const text::Tokenizer& tokenizer, std::optional<text::ChatTemplate> chat_template,
           ServiceOptions options, Loop loop);
   // Aborts what is in flight; the server's thread must have ended, the loop must still be there.
   ~Service();
@@ -61,7 +61,7 @@ struct Service {
   std::string random_id();  // 32 hexadecimal digits
   uint64_t random_seed();   // of a request that brings none
 
-  recipes::Serving& serving;
+  service::Serving& serving;
   const text::Tokenizer& tokenizer;
   std::optional<text::ChatTemplate> chat_template;
   ServiceOptions options;

@@ -67,7 +67,7 @@ class SglangAnswer : public Answer {
 
   void collect(const Delta& delta) override {
     if (!options().logprobs) return;
-    for (const recipes::GeneratedToken& token : delta.tokens) {
+    for (const service::GeneratedToken& token : delta.tokens) {
       std::string &logprobs = logprobs_[delta.index], &tops = tops_[delta.index];
       if (!logprobs.empty()) logprobs += ',', tops += ',';
       append_triple(logprobs, token.logprob, token.token);

@@ -18,7 +18,7 @@ namespace lockstep::server {
 namespace {
 
 // Log-probs of ids, whose texts nobody asks for.
-void append_content(std::string& out, const recipes::GeneratedToken& token) {
+void append_content(std::string& out, const service::GeneratedToken& token) {
   const auto entry = [&](int32_t id, float logprob) {
     fmt::format_to(std::back_inserter(out), R"({{"token":"token_id:{}","logprob":)", id);
     append_logprob(out, logprob);
@@ -43,7 +43,7 @@ class TokensAnswer : public Answer {
  private:
   void add_logprobs(const Delta& delta) {
     if (!options().logprobs) return;
-    for (const recipes::GeneratedToken& token : delta.tokens) {
+    for (const service::GeneratedToken& token : delta.tokens) {
       std::string& content = logprobs_[delta.index];
       if (!content.empty()) content += ',';
       append_content(content, token);

@@ -7,34 +7,16 @@
 #include <vector>
 
 #include "checkpoint/train_state.h"
+#include "load/adapter.h"
 #include "recipes/base.h"
 #include "train/trainer.h"
 
 namespace lockstep::recipes {
 
-// An adapter directory that fits a base, as far as everything but the weights themselves tells.
-struct CheckedAdapter {
-  fs::Path weights_file;
-  lora::PolicyId policy;  // named after the directory, with the number that it says, 0 if it says none
-  std::shared_ptr<const lora::AdapterLayout> layout;
-  std::vector<std::string> notes;  // what a user should be told
-};
-// FormatError unless the adapter was made for this base, as far as it knows; what a user should be told about that. Of
-// the base only its name and fingerprints are looked at.
-std::vector<std::string> check_base(const checkpoint::PeftDirectory& directory, const Base& base);
-
-// Throws FormatError (file and tensor), ShapeError, or names another base.
-CheckedAdapter check_adapter(const checkpoint::PeftDirectory& directory, const Base& base);
-
-// Throws what check_adapter throws, and FormatError where copies of a shared A differ.
-lora::AdapterVersion load_adapter(const CheckedAdapter& checked, const checkpoint::SafetensorsFile& weights,
-                                  const Base& base);
-// The same from the beginning; tells the notes.
+// Checks and loads a PEFT directory, and tells its notes. What load::check_adapter and load::load_adapter throw.
 lora::AdapterVersion load_adapter(const std::string& directory, const Base& base, const Control& control);
 // A line for each note.
 void tell_notes(const std::vector<std::string>& notes, const Control& control);
-
-lora::AdapterVersion fresh_adapter(const lora::LoraConfig& config, const Base& base, uint64_t seed);
 
 // Prints rank, modules and parameter counts.
 void describe_adapter(const lora::AdapterVersion& adapter, const Base& base, const Control& control);

@@ -198,7 +198,7 @@ std::vector<std::string> bench_parts() {
 void run_bench(const BenchOptions& options, const Control& control) {
   Stream stream(stream_options(options.base));
   const Base base = load_base(options.base, stream, control);
-  const lora::AdapterVersion adapter = fresh_adapter(bench_adapter_config(options), base, 1);
+  const lora::AdapterVersion adapter = load::fresh_adapter(bench_adapter_config(options), base, 1);
   BenchReport report(control);
   Bench bench{options, stream, base, adapter, BenchWork(options, base.config, stream.device()), report};
   bench_limits(bench);

@@ -131,7 +131,7 @@ namespace {
 // What the first decoded token of a new version takes beyond that of a version already in use.
 void publish_to_token(Bench& bench, rollout::Sampler& engine, versions::Store& store) {
   const lora::AdapterVersion versions[2] = {bench.adapter,
-                                            fresh_adapter(bench_adapter_config(bench.options), bench.base, 2)};
+                                            load::fresh_adapter(bench_adapter_config(bench.options), bench.base, 2)};
   const auto prompts = random_prompts(bench, 1, bench.work.prompt_tokens);
   std::vector<double> published, plain;
   for (int i = 0; i < 24; ++i) {

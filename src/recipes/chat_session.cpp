@@ -28,9 +28,9 @@ double rate(int64_t tokens, double ms) {
 }
 
 std::string adapter_text(const ChosenAdapter& adapter) {
-  return adapter.version ? fmt::format("adapter {}, version {}, rank {}", adapter.path, adapter.version->policy.version,
-                                       adapter.rank)
-                         : "no adapter: the base answers";
+  if (!adapter.version) return "no adapter: the base answers";
+  const auto& [name, version] = adapter.version->policy;
+  return fmt::format("adapter {}, version {}, rank {}", name, version, lora::largest_rank(*adapter.version->layout));
 }
 
 }  // namespace

@@ -15,16 +15,15 @@ namespace lockstep::recipes {
 ChosenAdapter choose_adapter(const std::string& path, const Base& base, const Control& control) {
   if (path.empty()) return {};
   const checkpoint::PeftDirectory directory{fs::Path(path)};
-  const CheckedAdapter checked = check_adapter(directory, base);
+  const load::CheckedAdapter checked = load::check_adapter(directory, base);
   const checkpoint::SafetensorsFile weights = directory.read_weights();
-  ChosenAdapter chosen{.version = std::make_shared<const lora::AdapterVersion>(load_adapter(checked, weights, base)),
-                       .path = path};
+  ChosenAdapter chosen{.version =
+                           std::make_shared<const lora::AdapterVersion>(load::load_adapter(checked, weights, base))};
   tell_notes(checked.notes, control);
   Sha256 hash;
   hash.update(fs::read_file(directory.path() / "adapter_config.json"));
   hash.update(weights.bytes());
   chosen.digest = hash.hex();
-  chosen.rank = lora::largest_rank(*chosen.version->layout);
   return chosen;
 }
 

@@ -11,10 +11,8 @@
 namespace lockstep::recipes {
 
 struct ChosenAdapter {
-  std::shared_ptr<const lora::AdapterVersion> version;  // nullptr: the base
-  std::string path;
-  std::string digest;  // SHA-256 of its two files; empty: the base
-  int64_t rank = 0;    // the largest
+  std::shared_ptr<const lora::AdapterVersion> version;  // named after its directory; nullptr: the base
+  std::string digest;                                   // SHA-256 of its two files; empty: the base
 
   lora::PolicyId policy() const { return version ? version->policy : lora::PolicyId(); }
   void hold_in(rollout::Engine& engine) const;  // so that requests can name it

@@ -19,8 +19,8 @@ namespace {
 
 constexpr int64_t kFloat = sizeof(float);
 constexpr int64_t kGpuReserve = int64_t{768} << 20;
-// Shares of the room that Recompute::automatic leaves for keys and values: more of them gain more than what `none` keeps,
-// but recomputing whole blocks costs more than a smaller pool.
+// Shares of the room that Recompute::automatic leaves for keys and values: more of them gain more than what `none`
+// keeps, but recomputing whole blocks costs more than a smaller pool.
 constexpr double kKvBesideNone = 0.5, kKvBesideSelective = 0.1;
 
 std::string gigabytes(int64_t bytes) {

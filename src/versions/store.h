@@ -38,6 +38,8 @@ struct Policy {
   std::vector<int64_t> versions = {};  // ascending, at least one
   int64_t rank = 0;                    // of the newest: the largest
   int64_t published_at = 0;            // of the newest: unix seconds
+
+  int64_t newest() const { return versions.back(); }
 };
 
 class Pin;

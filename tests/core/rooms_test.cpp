@@ -25,11 +25,16 @@ const Edges kAllowed = {
     {"lora", {"kernels"}},
     {"checkpoint", {"lora"}},
     {"model", {"kernels", "lora", "parallel"}},
+    {"load", {"kernels", "lora", "checkpoint", "model"}},
     {"train", {"kernels", "lora", "model", "parallel"}},
     {"rollout", {"kernels", "lora", "model", "parallel", "text"}},
-    {"versions", {"lora", "checkpoint", "model", "parallel", "rollout"}},
+    {"versions", {"lora", "checkpoint", "model", "load", "parallel", "rollout"}},
     {"rl", {"text", "lora", "parallel", "train", "rollout", "versions"}},
-    {"recipes", {"kernels", "text", "parallel", "lora", "checkpoint", "model", "train", "rollout", "versions", "rl"}},
+    {"service",
+     {"kernels", "text", "parallel", "lora", "checkpoint", "model", "load", "train", "rollout", "versions", "rl"}},
+    {"recipes",
+     {"kernels", "text", "parallel", "lora", "checkpoint", "model", "load", "train", "rollout", "versions", "rl",
+      "service"}},
 };
 
 bool is_source(const files::path& path) {
@@ -41,12 +46,13 @@ struct Include {
   std::string from, to, header, file;
 };
 
-std::vector<Include> includes_of_rooms() {
+// Those below `tree`; `from` is the folder in it.
+std::vector<Include> includes_below(const files::path& tree) {
   static const std::regex kInclude(R"re(^\s*#\s*include\s+"([a-z_]+)/([^"]+)")re");
   std::vector<Include> found;
-  for (const auto& entry : files::recursive_directory_iterator(kRoot / "src")) {
+  for (const auto& entry : files::recursive_directory_iterator(tree)) {
     if (!entry.is_regular_file() || !is_source(entry.path())) continue;
-    const std::string room = files::relative(entry.path(), kRoot / "src").begin()->string();
+    const std::string room = files::relative(entry.path(), tree).begin()->string();
     std::ifstream lines(entry.path());
     for (std::string line; std::getline(lines, line);) {
       std::smatch match;
@@ -54,6 +60,33 @@ std::vector<Include> includes_of_rooms() {
     }
   }
   return found;
+}
+
+std::vector<Include> includes_of_rooms() {
+  return includes_below(kRoot / "src");
+}
+
+TEST(Rooms, EveryRoomIsUsed) {
+  std::set<std::string> used, there;
+  for (const Include& include : includes_of_rooms()) {
+    there.insert(include.from);
+    if (include.from != include.to) used.insert(include.to);
+  }
+  for (const Include& include : includes_below(kRoot / "app")) used.insert(include.to);
+  for (const auto& [room, row] : kAllowed) {
+    EXPECT_TRUE(there.contains(room)) << room << " is listed and not there";
+    EXPECT_TRUE(used.contains(room)) << "nobody includes " << room;
+  }
+}
+
+// Who samples, publishes or trains with samples knows the port, not who stands behind it.
+TEST(Rooms, OnlyThoseWhoMakeAnEngineNameIt) {
+  for (const Include& include : includes_of_rooms()) {
+    const bool names_engine = include.to == "rollout" && include.header.starts_with("local/engine");
+    EXPECT_FALSE(names_engine && include.from != "rollout" && include.from != "recipes" && include.from != "service")
+        << include.file;
+  }
+  EXPECT_FALSE(kAllowed.at("train").contains("rollout") || kAllowed.at("rollout").contains("train"));
 }
 
 TEST(Rooms, EveryIncludeIsAListedEdge) {

@@ -35,7 +35,7 @@ TEST_F(BenchCommand, DummyWeightsNeedConfigJsonAlone) {
   Stream stream({.threads = 1}), other({.threads = 2});
   const Base one = load_base(base_, stream, control_), two = load_base(base_, other, control_);
   EXPECT_EQ(one.fingerprint, two.fingerprint);
-  EXPECT_EQ(fingerprint_of_memory(*one.model, stream), fingerprint_of_memory(*two.model, other));
+  EXPECT_EQ(load::fingerprint_of_memory(*one.model, stream), load::fingerprint_of_memory(*two.model, other));
   EXPECT_NE(info_.str().find("random numbers"), std::string::npos);
   expect_error<FormatError>([&] { load_base({.hf_checkpoint = base_.hf_checkpoint}, stream, control_); },
                             {"safetensors"});

@@ -151,46 +151,5 @@ TEST_F(Commands, InspectRefusesWhatWouldNotLoad) {
                             {"adapter_config.json: target_modules", "c_attn"});
 }
 
-TEST_F(Commands, FaultsOfAnAdapterNameFileAndField) {
-  Stream stream({.threads = 1});
-  const Base base = load_base({.hf_checkpoint = kTiny}, stream, control_);
-  const auto faulty = [&](const char* file, const char* key, const Json& value, const char* place) {
-    SCOPED_TRACE(place);
-    const std::string adapter = adapter_of(kTiny, lora::LoraType::canonical);
-    change(fs::Path(adapter) / file, key, value);
-    expect_error<FormatError>([&] { load_adapter(adapter, base, control_); }, {place});
-  };
-  const char* config = "adapter_config.json";
-  faulty(config, "target_modules", {"c_attn"}, "lora_adapter/adapter_config.json: target_modules");
-  faulty(config, "target_modules", "(q_proj", "lora_adapter/adapter_config.json: target_modules");
-  faulty(config, "lora_alpha", 0, "lora_adapter/adapter_config.json: lora_alpha");
-  faulty(config, "layers_to_transform", {99}, "lora_adapter/adapter_config.json: layers_to_transform");
-  faulty(config, "r", int64_t{1} << 17, "lora_adapter/adapter_config.json: r");
-  faulty("vime_lora_metadata.json", "base_fingerprint", std::string(64, '0'),
-         "vime_lora_metadata.json: base_fingerprint");
-  faulty("vime_lora_metadata.json", "version", -1, "vime_lora_metadata.json: version");
-  const std::string other = adapter_of(kArith, lora::LoraType::canonical);
-  std::filesystem::remove(fs::Path(other) / "vime_lora_metadata.json");
-  expect_error<ShapeError>([&] { load_adapter(other, base, control_); },
-                           {"lora_adapter/adapter_model.safetensors: base_model.model.model.layers.0."});
-}
-
-TEST_F(Commands, AModelThatLacksATensorIsNamed) {
-  const std::string llama = LOCKSTEP_SOURCE_DIR "/tests/golden/smollm2";
-  Json config = read_json(llama + "/config.json");
-  config["num_hidden_layers"] = 3;
-  const std::string model = model_with(llama, "config.json", config);
-  Stream stream({.threads = 1});
-  expect_error<FormatError>([&] { load_base({.hf_checkpoint = model}, stream, control_); },
-                            {(model + ": model.layers.2.").c_str()});
-}
-
-TEST_F(Commands, AnAdapterOfHighRankLoads) {
-  const std::string adapter = adapter_of(kTiny, lora::LoraType::canonical, 70);  // the model is 64 wide
-  Stream stream({.threads = 1});
-  const Base base = load_base({.hf_checkpoint = kTiny}, stream, control_);
-  EXPECT_EQ(load_adapter(adapter, base, control_).layout->pairs[0].rank, 70);
-}
-
 }  // namespace
 }  // namespace lockstep::recipes

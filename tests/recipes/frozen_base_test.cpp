@@ -47,10 +47,10 @@ TEST_F(FrozenBase, IsTheSameInFileAndMemoryBeforeAndAfterTraining) {
   Stream stream({.threads = 2});
   const Base base = load_base({.hf_checkpoint = (dir_ / "base").string()}, stream, control_);
   EXPECT_EQ(base.fingerprint, fingerprint);
-  EXPECT_EQ(fingerprint_of_memory(*base.model, stream), fingerprint);
+  EXPECT_EQ(load::fingerprint_of_memory(*base.model, stream), fingerprint);
 
   const lora::AdapterVersion adapter =
-      fresh_adapter({.rank = 4, .alpha = 8, .target_modules = {"all-linear"}}, base, 1);
+      load::fresh_adapter({.rank = 4, .alpha = 8, .target_modules = {"all-linear"}}, base, 1);
   train::Trainer trainer(base.model, adapter.layout, adapter.weights, {}, stream);
   const train::Datum datum = train::make_datum({1, 2, 3, 4, 5}, {0, 1, 1, 1, 1});
   for (int step = 0; step < 3; ++step) {
@@ -61,7 +61,7 @@ TEST_F(FrozenBase, IsTheSameInFileAndMemoryBeforeAndAfterTraining) {
   EXPECT_FALSE(std::equal(adapter.weights->f32(), adapter.weights->f32() + adapter.layout->num_floats,
                           trainer.adapter().weights->f32()))
       << "nothing was trained";
-  EXPECT_EQ(fingerprint_of_memory(*base.model, stream), fingerprint);
+  EXPECT_EQ(load::fingerprint_of_memory(*base.model, stream), fingerprint);
   EXPECT_EQ(file_fingerprint(), fingerprint);
   EXPECT_EQ(file_hash(), hash);
 

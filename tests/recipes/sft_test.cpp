@@ -57,7 +57,7 @@ class Sft : public Training {
   // The rows of a file, by what is a target and what is not: "1+2=[3<|endoftext|>]".
   std::vector<std::string> shown(const std::string& text, const std::function<void(RowOptions&)>& change = {},
                                  bool pairs = false) {
-    Base base = read_base_config({.hf_checkpoint = kArith});
+    Base base = load::read_base_config(kArith);
     RowOptions options{.chat = {.template_file = template_}};
     if (change) change(options);
     TrainingRows rows(dir_.write("rows.jsonl", text).string(), base, options, pairs, control_);

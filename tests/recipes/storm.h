@@ -24,7 +24,7 @@
 #include "checkpoint/peft_directory.h"
 #include "core/random.h"
 #include "lora/targets.h"
-#include "recipes/serving.h"
+#include "service/serving.h"
 #include "support/temp_directory.h"
 
 namespace lockstep::recipes {
@@ -40,9 +40,9 @@ class Storm {
   static constexpr int kContents = 6, kPrompts = 12, kClients = 10, kLoaders = 3, kNamesEach = 2;
 
   // Writes the adapters and asks each of them, and the base, every prompt alone.
-  explicit Storm(const Base& base, int64_t kv_bytes)
+  explicit Storm(const load::Base& base, int64_t kv_bytes)
       : base_(base), serving_(base, {.engine = {.kv_bytes = kv_bytes, .prefix_cache = true, .max_decode_steps = 8}}) {
-    std::vector<GenerationRequest> prompts;
+    std::vector<service::GenerationRequest> prompts;
     for (int p = 0; p < kPrompts; ++p) prompts_.push_back(make_prompt(p));
     for (int content = kBaseContent; content < kContents; ++content) {
       if (content != kBaseContent) {
@@ -50,7 +50,7 @@ class Storm {
         load("alone", content);
       }
       for (int p = 0; p < kPrompts; ++p) {
-        GenerationRequest request = prompts_[static_cast<size_t>(p)];
+        service::GenerationRequest request = prompts_[static_cast<size_t>(p)];
         if (content != kBaseContent) request.adapter = "alone";
         Result result = ask(std::move(request));
         if (!result.error.empty()) throw std::runtime_error("alone: " + result.error);
@@ -83,7 +83,7 @@ class Storm {
     EXPECT_GT(loads_, 0);
     EXPECT_GT(unloads_, 0);
     EXPECT_TRUE(serving_.healthy());
-    for (const AdapterInfo& adapter : serving_.adapters().list()) {
+    for (const versions::Policy& adapter : serving_.adapters().list()) {
       serving_.adapters().unload(adapter.name);
       EXPECT_TRUE(serving_.adapters().wait_unused(adapter.name, std::chrono::seconds(10))) << adapter.name;
     }
@@ -125,8 +125,8 @@ class Storm {
   }
 
   // Of one block and of several; prompts that begin alike; greedy and not; one sample and more.
-  GenerationRequest make_prompt(int p) const {
-    GenerationRequest request;
+  service::GenerationRequest make_prompt(int p) const {
+    service::GenerationRequest request;
     for (int t = 0; t < 3 + 5 * p; ++t) request.tokens.push_back(1 + (t * 7 + (p % 3) * t / 16) % 250);
     request.n = 1 + p % 2;
     request.sampling.temperature = p % 3 == 0 ? 0.0f : 0.9f;
@@ -137,7 +137,7 @@ class Storm {
     return request;
   }
 
-  Result ask(GenerationRequest request) {
+  Result ask(service::GenerationRequest request) {
     struct Asked {
       Result result;
       std::promise<Result> done;
@@ -145,8 +145,8 @@ class Storm {
     const auto asked = std::make_shared<Asked>();
     asked->result.samples.resize(static_cast<size_t>(request.n));
     std::future<Result> done = asked->done.get_future();
-    serving_.submit(std::move(request), [asked](GenerationUpdate update) {
-      for (const GeneratedToken& token : update.tokens)
+    serving_.submit(std::move(request), [asked](service::GenerationUpdate update) {
+      for (const service::GeneratedToken& token : update.tokens)
         asked->result.samples[static_cast<size_t>(token.index)].push_back({token.token, token.logprob, token.version});
       if (!update.done) return;
       if (update.error)
@@ -176,7 +176,7 @@ class Storm {
     while (!stopping_) {
       const auto name = random() % (kLoaders * kNamesEach + 1);
       const int p = static_cast<int>(random() % kPrompts);
-      GenerationRequest request = prompts_[static_cast<size_t>(p)];
+      service::GenerationRequest request = prompts_[static_cast<size_t>(p)];
       if (name > 0) request.adapter = name_of(static_cast<int>(name) - 1);
       request.follow_adapter = name > 0 && random() % 4 == 0;
       try {
@@ -187,7 +187,7 @@ class Storm {
           fail(result.error);
         else
           check(result.samples, p, name > 0);
-      } catch (const NoSuchAdapter&) {
+      } catch (const service::NoSuchAdapter&) {
         ++absent_;
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }
@@ -195,7 +195,7 @@ class Storm {
   }
 
   bool is_loaded(const std::string& name) {
-    return std::ranges::count(serving_.adapters().list(), name, &AdapterInfo::name) > 0;
+    return std::ranges::count(serving_.adapters().list(), name, &versions::Policy::name) > 0;
   }
 
   void be_loader(int number) {
@@ -257,10 +257,10 @@ class Storm {
   }
   static std::string name_of(int name) { return "name" + std::to_string(name); }
 
-  const Base& base_;
+  const load::Base& base_;
   testing::TempDirectory directory_;
   std::vector<std::string> directories_;
-  std::vector<GenerationRequest> prompts_;
+  std::vector<service::GenerationRequest> prompts_;
   std::map<std::pair<int, int>, Samples> wanted_;  // by content and prompt
   std::mutex mutex_;                               // of what follows, up to the counters
   std::map<int64_t, int> content_of_;              // by version
@@ -268,7 +268,7 @@ class Storm {
   std::string first_failure_;
   std::atomic<int64_t> answers_ = 0, adapter_answers_ = 0, loads_ = 0, unloads_ = 0, absent_ = 0, failures_ = 0;
   std::atomic<bool> stopping_ = false;
-  Serving serving_;
+  service::Serving serving_;
   std::vector<std::thread> threads_;
 };
 

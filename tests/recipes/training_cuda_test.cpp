@@ -151,8 +151,9 @@ TEST_F(TrainingCuda, TheSavedDirectoryIsTheAdapter) {
 // Of a bf16 base; another type is rounded on its way to a GPU.
 TEST_F(TrainingCuda, TheBaseIsTheFileBeforeAndAfterTraining) {
   const Base base = load_base({.hf_checkpoint = kTiny}, gpu(), control_);
-  EXPECT_EQ(fingerprint_of_memory(*base.model, gpu()), base.fingerprint);
-  const lora::AdapterVersion adapter = fresh_adapter({.rank = 4, .alpha = 8, .target_modules = {"all-linear"}}, base, 1);
+  EXPECT_EQ(load::fingerprint_of_memory(*base.model, gpu()), base.fingerprint);
+  const lora::AdapterVersion adapter =
+      load::fresh_adapter({.rank = 4, .alpha = 8, .target_modules = {"all-linear"}}, base, 1);
   train::Trainer trainer(base.model, adapter.layout, adapter.weights, {}, gpu());
   const train::Datum datum = train::make_datum({1, 2, 3, 4, 5}, {0, 1, 1, 1, 1});
   for (int step = 0; step < 3; ++step) {
@@ -160,7 +161,7 @@ TEST_F(TrainingCuda, TheBaseIsTheFileBeforeAndAfterTraining) {
     trainer.forward_backward(std::span(&datum, 1), train::SftLoss{});
     trainer.optim_step(1e-2);
   }
-  EXPECT_EQ(fingerprint_of_memory(*base.model, gpu()), base.fingerprint);
+  EXPECT_EQ(load::fingerprint_of_memory(*base.model, gpu()), base.fingerprint);
 }
 
 TEST_F(TrainingCuda, ABaseThatIsRoundedSaysSo) {

@@ -19,7 +19,7 @@ inline std::string write_adapter(const fs::Path& directory, uint64_t seed, int64
   config.alpha = 8;
   config.type = lora::LoraType::canonical;
   config.target_modules = {"all-linear"};
-  const lora::AdapterVersion adapter = recipes::fresh_adapter(config, base, 1);
+  const lora::AdapterVersion adapter = load::fresh_adapter(config, base, 1);
   Buffer values(adapter.weights->bytes());
   for (int64_t i = 0; i < adapter.layout->num_floats; ++i)
     values.f32()[i] = uniform01(philox(seed, {static_cast<uint32_t>(i), 0, 0, 0})[0]) - 0.5f;

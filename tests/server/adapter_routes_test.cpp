@@ -29,8 +29,8 @@ class Adapters : public ::testing::Test {
 
   Adapters() : served_({}, options()) {}
 
-  static recipes::ServingOptions options() {
-    recipes::ServingOptions options;
+  static service::ServingOptions options() {
+    service::ServingOptions options;
     options.adapters.max_lora_rank = 16;
     options.adapters.max_loras = 3;
     return options;
@@ -196,7 +196,7 @@ TEST_F(Adapters, SglangsRoutes) {
 
 TEST_F(Adapters, SglangsUnloadWaitsForRequestsInFlight) {
   ASSERT_EQ(load("a", a_).status, 200);
-  served_.serving->pause(recipes::PauseMode::in_place);
+  served_.serving->pause(service::PauseMode::in_place);
   auto answer = std::async(std::launch::async, [&] { return ids("a"); });
   ASSERT_TRUE(testing::eventually([&] { return !served_.serving->idle(); }, std::chrono::seconds(30)));
   auto unloaded = std::async(std::launch::async, [&] {
@@ -213,7 +213,7 @@ TEST_F(Adapters, MixedBatchesAnswerAsAlone) {
   ASSERT_EQ(load("b", b_).status, 200);
   const std::vector<std::string> names = {"base", "a", "b", "a", "base", "b"};
   std::vector<std::future<OrderedJson>> answers;
-  served_.serving->pause(recipes::PauseMode::in_place);
+  served_.serving->pause(service::PauseMode::in_place);
   for (const std::string& name : names)
     answers.push_back(std::async(std::launch::async, [&, name] { return ids(name); }));
   ASSERT_TRUE(testing::eventually([&] { return served_.serving->metrics().waiting == 6; }, std::chrono::seconds(30)));
@@ -225,10 +225,10 @@ TEST_F(Adapters, MixedBatchesAnswerAsAlone) {
 TEST(AdapterReloads, BatchesAreAnsweredWithOneVersion) {
   const lockstep::testing::TempDirectory dir;
   const std::string a = testing::write_adapter(dir.path() / "a", 1), b = testing::write_adapter(dir.path() / "b", 2);
-  recipes::ServingOptions options;
+  service::ServingOptions options;
   options.adapters.keep_versions = 1;
   const Served served({}, options);
-  recipes::AdapterRegistry& adapters = served.serving->adapters();
+  service::AdapterRegistry& adapters = served.serving->adapters();
   adapters.load({.name = "a", .path = a});
   std::atomic<bool> stop = false;
   std::thread trainer([&] {
@@ -241,7 +241,7 @@ TEST(AdapterReloads, BatchesAreAnsweredWithOneVersion) {
   OrderedJson generate = {{"text", std::vector<std::string>(64, "1+1=")}, {"sampling_params", {{"max_new_tokens", 1}}}};
   generate["lora_path"] = std::vector<std::string>(64, "a");
   generate["lora_path"][5] = nullptr;  // so that each prompt names its own
-  const auto newest = [&] { return adapters.info("a").version; };
+  const auto newest = [&] { return adapters.info("a").newest(); };
   const int64_t before = newest();
   for (int i = 0; i < 400 && (i < 20 || newest() < before + 20); ++i) {
     const Reply reply = served.post("/v1/completions", completions);
@@ -280,7 +280,7 @@ TEST(AdapterRoot, PathsStayBelowIt) {
   const lockstep::testing::TempDirectory dir;
   testing::write_adapter(dir.path() / "root" / "in", 1);
   const std::string out = testing::write_adapter(dir.path() / "out", 1);
-  recipes::ServingOptions options;
+  service::ServingOptions options;
   options.adapters.lora_root = (dir.path() / "root").string();
   const Served served({.model_names = {"base"}, .lora_root = options.adapters.lora_root}, options);
   const auto status = [&](const std::string& path) {
@@ -299,7 +299,7 @@ TEST(AdapterRoot, FilesStayBelowIt) {
   const lockstep::testing::TempDirectory dir;
   const fs::Path root = dir.path() / "root", out = testing::write_adapter(dir.path() / "out", 1);
   const fs::Path secret = dir.write("secret", "Zebra");
-  recipes::ServingOptions options;
+  service::ServingOptions options;
   options.adapters.lora_root = root.string();
   const Served served({.model_names = {"base"}, .lora_root = root.string()}, options);
   const auto load = [&](const std::string& name) {

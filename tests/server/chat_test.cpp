@@ -125,7 +125,7 @@ TEST_F(Chats, TheRestOfTheContextIsTheDefault) {
 TEST(ChatsOfASmallPool, GetWhatFits) {
   constexpr int64_t kBlocks = 4, kTokens = kBlocks * 16 + 1;
   const recipes::Base& base = testing::Model::get().base;
-  recipes::ServingOptions options;
+  service::ServingOptions options;
   options.engine.kv_bytes =
       kBlocks * base.config.layers * base.model->kv_layer_elements() * static_cast<int64_t>(sizeof(float));
   const Served served({}, options);

@@ -39,7 +39,7 @@ TEST(DrainTest, NothingInFlightIsOverAtOnce) {
 
 TEST(DrainTest, WhatIsInFlightMayEnd) {
   Draining draining({.end = 60s});
-  draining.served.serving->pause(recipes::PauseMode::in_place);
+  draining.served.serving->pause(service::PauseMode::in_place);
   auto answer = std::async(std::launch::async, [&] {
     return draining.served.json("/v1/completions", {{"prompt", "1+1="}, {"max_tokens", 5}, {"ignore_eos", true}});
   });
@@ -53,7 +53,7 @@ TEST(DrainTest, WhatIsInFlightMayEnd) {
 
 TEST(DrainTest, WhatDoesNotEndIsAborted) {
   Draining draining({.end = 50ms, .abort = 30s});
-  draining.served.serving->pause(recipes::PauseMode::in_place);
+  draining.served.serving->pause(service::PauseMode::in_place);
   auto answer = std::async(std::launch::async, [&] {
     return draining.served.json("/v1/completions", {{"prompt", "1+1="}, {"max_tokens", 5}});
   });
@@ -78,11 +78,11 @@ TEST(DrainTest, ALoaderThatHangsIsLeft) {
 TEST(DrainTest, AnEngineThatHangsIsLeft) {
   Draining draining;
   std::promise<void> released;
-  recipes::GenerationRequest request{.tokens = {1, 2, 3}};
+  service::GenerationRequest request{.tokens = {1, 2, 3}};
   request.sampling.max_tokens = 2;
   testing::Signal reached;
   bool first = true;  // the engine's thread's
-  draining.served.serving->submit(request, [&, release = released.get_future().share()](recipes::GenerationUpdate) {
+  draining.served.serving->submit(request, [&, release = released.get_future().share()](service::GenerationUpdate) {
     if (std::exchange(first, false)) reached.set();
     release.wait_for(60s);
   });

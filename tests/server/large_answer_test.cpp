@@ -115,7 +115,7 @@ ServiceOptions with_budget(size_t bytes) {
 
 TEST(LargeAnswers, WhatDoesNotFitTheBudgetIs503) {
   const Served served(with_budget(8'000'000));
-  served.serving->pause(recipes::PauseMode::in_place);
+  served.serving->pause(service::PauseMode::in_place);
   std::future<Reply> first = post(served, large(8));
   ASSERT_TRUE(eventually([&] { return num_open(served) == 1; }, 30s));
   EXPECT_GT(served.service->held.used(), 3'000'000u) << "what its choices will repeat is known";
@@ -135,7 +135,7 @@ TEST(LargeAnswers, OneThatGrowsBeyondTheBudgetFails) {
   const Served served(with_budget(100'000));
   const OrderedJson growing = {{"prompt", "1+1="}, {"max_tokens", 400}, {"logprobs", 20}, {"ignore_eos", true}};
   EXPECT_EQ(served.post(kCompletions, growing).status, 200) << "alone it may";
-  served.serving->pause(recipes::PauseMode::in_place);
+  served.serving->pause(service::PauseMode::in_place);
   std::future<Reply> first = post(served, growing), second = post(served, growing);
   ASSERT_TRUE(eventually([&] { return num_open(served) == 2; }, 30s));
   served.serving->resume();

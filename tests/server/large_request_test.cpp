@@ -130,7 +130,7 @@ TEST(LargeRequests, AClientThatGoesAwayIsForgotten) {
   block.release();
   ASSERT_TRUE(eventually([&] { return !is_reading(served); }, 30s));
   EXPECT_EQ(served.json("/v1/completions", kShort)["choices"].size(), 1u);
-  recipes::ServingMetrics metrics = served.serving->metrics();
+  service::ServingMetrics metrics = served.serving->metrics();
   EXPECT_EQ(metrics.prompt_tokens, 4) << "of the small one";
   EXPECT_EQ(metrics.finished["abort"], 0);
 }

@@ -12,10 +12,10 @@
 
 #include "core/json.h"
 #include "recipes/base.h"
-#include "recipes/serving.h"
 #include "server/http_fixture.h"
 #include "server/router.h"
 #include "server/service.h"
+#include "service/serving.h"
 
 namespace lockstep::server::testing {
 
@@ -86,7 +86,7 @@ class Served {
   Running running_;  // is stopped first and destroyed last: the engine's thread posts to it
 
  public:
-  explicit Served(ServiceOptions options = {}, recipes::ServingOptions serving_options = {})
+  explicit Served(ServiceOptions options = {}, service::ServingOptions serving_options = {})
       : running_([this](HttpRequest request, std::shared_ptr<Responder> responder) {
           router->handle(std::move(request), responder);
         }) {
@@ -96,7 +96,7 @@ class Served {
     serving_options.engine.tokenizer = &model.tokenizer;
     serving_options.engine.prefix_cache = true;
     serving_options.adapters.base_names = options.model_names;
-    serving = std::make_unique<recipes::Serving>(model.base, serving_options);
+    serving = std::make_unique<service::Serving>(model.base, serving_options);
     HttpServer& http = running_.server;
     const Loop loop{
         .post = [&http](Task task) { http.post(std::move(task)); },
@@ -156,7 +156,7 @@ class Served {
     return events;
   }
 
-  std::unique_ptr<recipes::Serving> serving;
+  std::unique_ptr<service::Serving> serving;
   std::unique_ptr<Service> service;
   std::unique_ptr<Router> router;
 };

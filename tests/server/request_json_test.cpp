@@ -343,7 +343,7 @@ TEST(Tokens, Fields) {
 }
 
 TEST(Load, Fields) {
-  const recipes::AdapterSource source = parse_load(
+  const service::AdapterSource source = parse_load(
       body(R"({"lora_name": "a", "lora_path": "/p", "load_inplace": true, "sha256": "ab", "adapter_version": 3})"));
   EXPECT_EQ(source.name, "a");
   EXPECT_EQ(source.path, "/p");

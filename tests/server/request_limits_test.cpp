@@ -14,7 +14,7 @@ class RequestLimits : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     served_ = std::make_unique<Served>();
-    served_->serving->pause(recipes::PauseMode::in_place);
+    served_->serving->pause(service::PauseMode::in_place);
   }
   static void TearDownTestSuite() { served_.reset(); }
   // Nothing may be left: what is accepted is cancelled with its client.

@@ -65,7 +65,7 @@ TEST(Router, AClientThatGoesAwayIsCancelled) {
     Client client = served.connect();
     const OrderedJson body = {
         {"prompt", "1+1="}, {"max_tokens", 500}, {"ignore_eos", true}, {"n", 4}, {"stream", stream}};
-    served.serving->pause(recipes::PauseMode::in_place);
+    served.serving->pause(service::PauseMode::in_place);
     client.send(testing::request_text("POST", "/v1/completions", body.dump(), ""));
     ASSERT_TRUE(testing::eventually([&] { return !served.serving->idle(); }, 30s));
     client.reset();
@@ -78,12 +78,12 @@ TEST(Router, AClientThatGoesAwayIsCancelled) {
 }
 
 TEST(Router, AFullQueueIs429) {
-  recipes::ServingOptions options;
+  service::ServingOptions options;
   options.max_queue = 2;
   const Served served({}, options);
   OrderedJson body = kShort;
   body["n"] = 2;
-  served.serving->pause(recipes::PauseMode::in_place);
+  served.serving->pause(service::PauseMode::in_place);
   auto first = std::async(std::launch::async, [&] { return served.post("/v1/completions", body); });
   ASSERT_TRUE(testing::eventually([&] { return served.serving->metrics().waiting == 2; }, 30s));
   EXPECT_EQ(served.post("/v1/completions", kShort).status, 429);
@@ -97,7 +97,7 @@ TEST(Router, AFullQueueIs429) {
 
 TEST(Router, AbortByAnIdWithOrWithoutItsPrefix) {
   const Served served;
-  served.serving->pause(recipes::PauseMode::in_place);
+  served.serving->pause(service::PauseMode::in_place);
   const auto asked = [&](const std::string& path, OrderedJson body, const std::string& id) {
     body["request_id"] = body["rid"] = id;
     return std::async(std::launch::async, [&served, path, body] { return served.post(path, body).status; });
@@ -122,7 +122,7 @@ TEST(Router, AbortByAnIdWithOrWithoutItsPrefix) {
 
 TEST(Router, Draining) {
   const Served served;
-  served.serving->pause(recipes::PauseMode::in_place);
+  served.serving->pause(service::PauseMode::in_place);
   auto running = std::async(std::launch::async, [&] { return served.post("/v1/completions", kShort); });
   ASSERT_TRUE(testing::eventually([&] { return !served.serving->idle(); }, 30s));
   served.serving->drain();

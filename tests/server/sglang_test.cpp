@@ -133,7 +133,7 @@ TEST_F(SglangRoutes, PauseContinueAndFlush) {
 }
 
 TEST_F(SglangRoutes, VllmsPauseAbortsByDefault) {
-  served_->serving->pause(recipes::PauseMode::in_place);
+  served_->serving->pause(service::PauseMode::in_place);
   auto answer = std::async(std::launch::async, [] {
     return served_->json("/v1/completions", {{"prompt", "1+1="}, {"max_tokens", 5}});
   });
@@ -149,8 +149,8 @@ TEST_F(SglangRoutes, VllmsPauseAbortsByDefault) {
 
 // A trainer pauses while its clients go on asking.
 TEST_F(SglangRoutes, VllmsPauseWaitsForWhatIsInFlightOnly) {
-  recipes::Serving& serving = *served_->serving;
-  serving.pause(recipes::PauseMode::in_place);
+  service::Serving& serving = *served_->serving;
+  serving.pause(service::PauseMode::in_place);
   const auto complete = [] { return served_->json("/v1/completions", {{"prompt", "1+1="}, {"max_tokens", 5}}); };
   auto before = std::async(std::launch::async, complete);
   ASSERT_TRUE(testing::eventually([] { return served_->serving->metrics().waiting == 1; }, 30s));
@@ -179,7 +179,7 @@ TEST_F(SglangRoutes, VllmsResetTakesTheKeysOfRunningRequestsToo) {
 }
 
 TEST_F(SglangRoutes, VllmsResetLeavesAPauseThatWaitsAlone) {
-  recipes::Serving& serving = *served_->serving;
+  service::Serving& serving = *served_->serving;
   bool was_pausing = false;
   for (int tries = 0; tries < 50 && !was_pausing; ++tries) {
     auto answer = std::async(std::launch::async, [] {
@@ -199,7 +199,7 @@ TEST_F(SglangRoutes, VllmsResetLeavesAPauseThatWaitsAlone) {
 }
 
 TEST_F(SglangRoutes, AbortById) {
-  served_->serving->pause(recipes::PauseMode::in_place);
+  served_->serving->pause(service::PauseMode::in_place);
   auto sglang = std::async(std::launch::async, [] { return ask({{"rid", "one"}}); });
   auto vllm = std::async(std::launch::async, [] {
     return served_->json("/v1/completions", {{"prompt", "1+1="}, {"max_tokens", 5}, {"request_id", "two"}});
@@ -225,7 +225,7 @@ TEST(HealthGenerate, IsAnsweredInTime) {
   ServiceOptions options;
   options.health_timeout = 50ms;
   const Served served(std::move(options));
-  served.serving->pause(recipes::PauseMode::in_place);
+  served.serving->pause(service::PauseMode::in_place);
   const Reply paused = served.get("/health_generate");
   EXPECT_EQ(paused.status, 503);
   EXPECT_NE(paused.json()["error"]["message"].get<std::string>().find("50 ms"), std::string::npos) << paused.body;

@@ -9,20 +9,12 @@
 #include <string>
 #include <vector>
 
-#include "recipes/base.h"
+#include "load/base.h"
 #include "versions/store.h"
 
-namespace lockstep::recipes {
+namespace lockstep::service {
 
 using NoSuchAdapter = versions::NoSuchVersion;  // neither loaded nor (version) still held
-
-struct AdapterInfo {
-  std::string name, path;
-  int64_t version = 0;            // the newest
-  std::vector<int64_t> versions;  // all that can be asked for, ascending
-  int64_t rank = 0;               // the largest
-  int64_t loaded_at = 0;          // unix seconds
-};
 
 struct AdapterSource {
   std::string name, path;
@@ -47,13 +39,13 @@ class AdapterRegistry {
   using Pinned = std::shared_ptr<const versions::Pin>;
 
   // `base` and the sink, which gets every version that is loaded, outlive it.
-  AdapterRegistry(const Base& base, RegistryOptions options, versions::VersionSink& sink);
+  AdapterRegistry(const load::Base& base, RegistryOptions options, versions::VersionSink& sink);
 
   // Reads and checks everything first - names, shapes, rank, base fingerprint, SHA-256 - then swaps; on any error what
   // was served goes on being served. ConfigError: loaded already and not in_place, too many names, an empty name or a
   // base's, a path outside lora_root, a version that is not newer; ShapeError: a rank above the limit; DataError:
   // SHA-256; FormatError, ShapeError, ResourceError as load_adapter.
-  AdapterInfo load(const AdapterSource& source);
+  versions::Policy load(const AdapterSource& source);
   void unload(const std::string& name);  // NoSuchAdapter. Requests in flight keep it
   // Waits until nobody uses a version of this name that can no longer be asked for: unloaded, or before those that are
   // kept. False: not within `timeout`.
@@ -61,8 +53,8 @@ class AdapterRegistry {
 
   // Held in the sink as long as somebody keeps what this returns. NoSuchAdapter.
   Pinned get(const std::string& name, std::optional<int64_t> version) const;
-  std::vector<AdapterInfo> list() const;            // in the order of loading
-  AdapterInfo info(const std::string& name) const;  // NoSuchAdapter
+  std::vector<versions::Policy> list() const;            // in the order of loading
+  versions::Policy info(const std::string& name) const;  // NoSuchAdapter
 
  private:
   void check_name(const AdapterSource& source) const;
@@ -71,10 +63,10 @@ class AdapterRegistry {
 
   const RegistryOptions options_;
   std::unique_ptr<Stream> stream_;  // of its own, so that loading does not wait for the engine, nor it for loading
-  Base base_;
+  load::Base base_;
   mutable versions::Store store_;
   std::mutex loading_;        // one at a time
   int64_t last_version_ = 0;  // of any name
 };
 
-}  // namespace lockstep::recipes
+}  // namespace lockstep::service

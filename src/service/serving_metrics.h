@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::recipes {
+namespace lockstep::service {
 
 // Cumulative histogram in Prometheus' sense: counts[i] is of values <= bounds[i]; the last count is of all values.
 class Histogram {
@@ -50,4 +50,4 @@ struct ServingMetrics {
   static std::vector<double> count_bounds();
 };
 
-}  // namespace lockstep::recipes
+}  // namespace lockstep::service

@@ -6,10 +6,10 @@
 #include <mutex>
 #include <thread>
 
-#include "recipes/commands_fixture.h"
-#include "recipes/serving.h"
+#include "load/loading.h"
+#include "service/serving.h"
 
-namespace lockstep::recipes {
+namespace lockstep::service {
 
 // What came back for one request; waits for its end.
 class Answer {
@@ -51,7 +51,9 @@ class Answer {
   GenerationUpdate last_;
 };
 
-class ServingTest : public Commands {
+using testing::kArith, testing::kTiny;
+
+class ServingTest : public testing::Loading {
  protected:
   Serving& serve(ServingOptions options = {}) {
     options.engine.prefix_cache = true;
@@ -76,7 +78,7 @@ class ServingTest : public Commands {
                                   .type = lora::LoraType::canonical,
                                   .target_modules = {"q_proj", "o_proj"},
                                   .rank_pattern = {{"q_proj", rank}}};
-    const lora::AdapterVersion adapter = fresh_adapter(config, base_, 1);
+    const lora::AdapterVersion adapter = load::fresh_adapter(config, base_, 1);
     const lora::ExportedTensors tensors = lora::export_tensors(*adapter.layout, adapter.weights->f32());
     checkpoint::write_peft_directory(path("pattern"), config, adapter.layout->target_leaves, "", tensors.tensors);
     return path("pattern");
@@ -89,10 +91,10 @@ class ServingTest : public Commands {
   }
 
   Stream stream_{{.threads = 2}};
-  Base base_ = load_base({.hf_checkpoint = kTiny}, stream_, control_);
+  load::Base base_ = testing::loaded(kTiny, stream_);
   std::string first_ = adapter_of(kTiny, lora::LoraType::canonical, 4),
               second_ = adapter_of(kTiny, lora::LoraType::fused, 2);
   std::unique_ptr<Serving> serving_;
 };
 
-}  // namespace lockstep::recipes
+}  // namespace lockstep::service

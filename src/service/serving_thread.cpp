@@ -4,9 +4,9 @@
 #include <set>
 #include <utility>
 
-#include "recipes/serving_impl.h"
+#include "service/serving_impl.h"
 
-namespace lockstep::recipes {
+namespace lockstep::service {
 namespace {
 
 double seconds(Clock::duration duration) {
@@ -274,4 +274,4 @@ void Serving::Impl::snapshot(bool at_once) {
   metrics.failed_recordings = stats.failed_recordings;
 }
 
-}  // namespace lockstep::recipes
+}  // namespace lockstep::service

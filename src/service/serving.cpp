@@ -1,4 +1,4 @@
-#include "recipes/serving.h"
+#include "service/serving.h"
 
 #include <fmt/format.h>
 
@@ -6,9 +6,9 @@
 #include <future>
 #include <utility>
 
-#include "recipes/serving_impl.h"
+#include "service/serving_impl.h"
 
-namespace lockstep::recipes {
+namespace lockstep::service {
 
 // Errors of a request that can be told at once.
 void Serving::Impl::check(const GenerationRequest& request) const {
@@ -64,7 +64,8 @@ void Serving::Impl::call(const std::function<void()>& task) {
   done.get();
 }
 
-Serving::Serving(const Base& base, ServingOptions options) : impl_(std::make_unique<Impl>(base, std::move(options))) {}
+Serving::Serving(const load::Base& base, ServingOptions options)
+    : impl_(std::make_unique<Impl>(base, std::move(options))) {}
 Serving::~Serving() = default;
 
 Serving::Id Serving::submit(GenerationRequest request, OnUpdate on_update) {
@@ -142,8 +143,8 @@ ServingMetrics Serving::metrics() const {
 int64_t Serving::max_model_len() const {
   return impl_->max_model_len();
 }
-const Base& Serving::base() const {
+const load::Base& Serving::base() const {
   return impl_->base;
 }
 
-}  // namespace lockstep::recipes
+}  // namespace lockstep::service

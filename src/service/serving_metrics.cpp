@@ -1,8 +1,8 @@
-#include "recipes/serving_metrics.h"
+#include "service/serving_metrics.h"
 
 #include <algorithm>
 
-namespace lockstep::recipes {
+namespace lockstep::service {
 
 void Histogram::add(double value) {
   const auto first = std::ranges::lower_bound(bounds_, value) - bounds_.begin();
@@ -24,4 +24,4 @@ std::vector<double> ServingMetrics::count_bounds() {
   return {1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000};
 }
 
-}  // namespace lockstep::recipes
+}  // namespace lockstep::service

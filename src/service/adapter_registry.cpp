@@ -1,4 +1,4 @@
-#include "recipes/adapter_registry.h"
+#include "service/adapter_registry.h"
 
 #include <fmt/format.h>
 
@@ -8,23 +8,14 @@
 
 #include "checkpoint/peft_directory.h"
 #include "core/hash.h"
-#include "recipes/adapter.h"
+#include "load/adapter.h"
 
-namespace lockstep::recipes {
+namespace lockstep::service {
 namespace {
 
 std::string lower(std::string text) {
   for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   return text;
-}
-
-AdapterInfo info_of(const versions::Policy& policy) {
-  return {.name = policy.name,
-          .path = policy.source,
-          .version = policy.versions.back(),
-          .versions = policy.versions,
-          .rank = policy.rank,
-          .loaded_at = policy.published_at};
 }
 
 // The next number must exist, and clients read numbers as doubles.
@@ -50,7 +41,7 @@ fs::Path path_below(const fs::ReadRoot& root, const AdapterSource& source) {
 
 }  // namespace
 
-AdapterRegistry::AdapterRegistry(const Base& base, RegistryOptions options, versions::VersionSink& sink)
+AdapterRegistry::AdapterRegistry(const load::Base& base, RegistryOptions options, versions::VersionSink& sink)
     : options_(std::move(options)),
       stream_(std::make_unique<Stream>(StreamOptions{.threads = 1, .device = base.stream->device()})),
       base_(base),
@@ -95,7 +86,7 @@ lora::AdapterVersion AdapterRegistry::stage(const AdapterSource& source, const f
   // Everything that names, shapes and ranks tell is told by the small files, before the weights take memory.
   const checkpoint::PeftDirectory directory(path, root);
   check_rank(directory.config().rank);
-  const CheckedAdapter checked = check_adapter(directory, base_);
+  const load::CheckedAdapter checked = load::check_adapter(directory, base_);
   check_rank(lora::largest_rank(*checked.layout));  // rank_pattern may name others
   const checkpoint::SafetensorsFile weights = directory.read_weights();
   if (!source.sha256.empty()) {
@@ -107,7 +98,7 @@ lora::AdapterVersion AdapterRegistry::stage(const AdapterSource& source, const f
                        .got = got,
                        .wanted = lower(source.sha256)});
   }
-  lora::AdapterVersion adapter = load_adapter(checked, weights, base_);
+  lora::AdapterVersion adapter = load::load_adapter(checked, weights, base_);
   check_number(adapter.policy.version, directory.weights_file().string());
   stream_->synchronize();
   for (const std::string& note : checked.notes) options_.tell(note);
@@ -122,7 +113,7 @@ int64_t AdapterRegistry::number_of(const AdapterSource& source, int64_t of_direc
   return of_directory > newest ? of_directory : std::max(newest, last_version_) + 1;
 }
 
-AdapterInfo AdapterRegistry::load(const AdapterSource& source) {
+versions::Policy AdapterRegistry::load(const AdapterSource& source) {
   const std::lock_guard one_at_a_time(loading_);
   check_name(source);
   const fs::ReadRoot root = options_.lora_root.empty() ? fs::ReadRoot() : fs::ReadRoot(options_.lora_root);
@@ -150,16 +141,14 @@ AdapterRegistry::Pinned AdapterRegistry::get(const std::string& name, std::optio
   return std::make_shared<const versions::Pin>(store_.pin(name, version));
 }
 
-std::vector<AdapterInfo> AdapterRegistry::list() const {
-  std::vector<AdapterInfo> infos;
-  for (const versions::Policy& policy : store_.policies()) infos.push_back(info_of(policy));
-  return infos;
+std::vector<versions::Policy> AdapterRegistry::list() const {
+  return store_.policies();
 }
 
-AdapterInfo AdapterRegistry::info(const std::string& name) const {
+versions::Policy AdapterRegistry::info(const std::string& name) const {
   const std::optional<versions::Policy> policy = store_.find(name);
   if (!policy) throw NoSuchAdapter({.what = "no such adapter", .where = name});
-  return info_of(*policy);
+  return *policy;
 }
 
-}  // namespace lockstep::recipes
+}  // namespace lockstep::service

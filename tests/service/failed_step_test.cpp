@@ -7,11 +7,11 @@
 
 #include "core/transfer.h"
 #include "kernels/elementwise.h"
-#include "recipes/serving_fixture.h"
 #include "rollout/tiny_model.h"
+#include "service/serving_fixture.h"
 #include "support/gpu.h"
 
-namespace lockstep::recipes {
+namespace lockstep::service {
 namespace {
 
 class FailedStep : public ::testing::Test {
@@ -36,7 +36,7 @@ class FailedStep : public ::testing::Test {
   }
 
   Stream stream_{{.threads = 1}};
-  Base base_;
+  load::Base base_;
   std::unique_ptr<Serving> serving_;
 };
 
@@ -66,11 +66,11 @@ TEST_F(FailedStep, EndsTheRequestsInItAndNoOthers) {
   }
 }
 
-using LostGpuCudaDeathTest = testing::OnGpu<Commands>;
+using LostGpuCudaDeathTest = testing::OnGpu<::testing::Test>;
 
 // Loses the GPU in this process; what was not as it should be.
-std::string lose_the_gpu(Stream& stream, const Control& control) {
-  const Base base = load_base({.hf_checkpoint = kTiny}, stream, control);
+std::string lose_the_gpu(Stream& stream) {
+  const load::Base base = testing::loaded(kTiny, stream);
   Serving& serving = *new Serving(base, ServingOptions{.engine = {.kv_bytes = int64_t{64} << 20}});
   GenerationRequest request{.tokens = {1, 2, 3}};
   request.sampling.max_tokens = 8;
@@ -101,7 +101,7 @@ std::string lose_the_gpu(Stream& stream, const Control& control) {
 TEST_F(LostGpuCudaDeathTest, EndsTheServing) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");  // a process of its own
   const auto lose = [&] {
-    const std::string wrong = lose_the_gpu(gpu(), control_);
+    const std::string wrong = lose_the_gpu(gpu());
     std::fprintf(stderr, "%s\n", wrong.empty() ? "as it should be" : wrong.c_str());
     std::_Exit(wrong.empty() ? 0 : 1);  // nothing can be taken down in order
   };
@@ -109,4 +109,4 @@ TEST_F(LostGpuCudaDeathTest, EndsTheServing) {
 }
 
 }  // namespace
-}  // namespace lockstep::recipes
+}  // namespace lockstep::service

@@ -1,13 +1,13 @@
 // The engine behind many clients: threads, versions in flight, pauses, limits, the way out.
-#include "recipes/serving.h"
+#include "service/serving.h"
 
 #include <deque>
 #include <limits>
 #include <map>
 
-#include "recipes/serving_fixture.h"
+#include "service/serving_fixture.h"
 
-namespace lockstep::recipes {
+namespace lockstep::service {
 namespace {
 
 TEST_F(ServingTest, ManyThreadsGetWhatOneWouldGet) {
@@ -38,7 +38,7 @@ TEST_F(ServingTest, ManyThreadsGetWhatOneWouldGet) {
 TEST_F(ServingTest, ARequestKeepsItsVersionAndAFollowerSwitches) {
   Serving& serving = serve();
   forget_version(first_), forget_version(second_);
-  EXPECT_EQ(serving.adapters().load({.name = "a", .path = first_}).version, 1);
+  EXPECT_EQ(serving.adapters().load({.name = "a", .path = first_}).newest(), 1);
   const std::vector<int32_t> before = ask(request(1, 60, "a"));
   serving.pause(PauseMode::in_place);
   Answer keeps, follows, pinned;
@@ -46,7 +46,7 @@ TEST_F(ServingTest, ARequestKeepsItsVersionAndAFollowerSwitches) {
   GenerationRequest follower = request(1, 60, "a");
   follower.follow_adapter = true;
   serving.submit(follower, follows.sink());
-  const AdapterInfo info = serving.adapters().load({.name = "a", .path = second_, .in_place = true});
+  const versions::Policy info = serving.adapters().load({.name = "a", .path = second_, .in_place = true});
   EXPECT_EQ(info.versions, (std::vector<int64_t>{1, 2}));
   GenerationRequest old = request(1, 60, "a");
   old.adapter_version = 1;
@@ -134,7 +134,7 @@ TEST_F(ServingTest, AFollowerThatWasKeptFollowsToo) {
   forget_version(first_), forget_version(second_);
   bool was_kept = false;
   for (int tries = 0; tries < 50 && !was_kept; ++tries) {
-    const int64_t before = serving.adapters().load({.name = "a", .path = first_, .in_place = true}).version;
+    const int64_t before = serving.adapters().load({.name = "a", .path = first_, .in_place = true}).newest();
     Answer running, follows;
     serving.submit(request(1, 90), [sink = running.sink()](GenerationUpdate update) {
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
@@ -313,4 +313,4 @@ TEST_F(ServingTest, ShuttingDownEndsWhatIsInFlight) {
 // Loading again and again gives back what it took.
 
 }  // namespace
-}  // namespace lockstep::recipes
+}  // namespace lockstep::service

@@ -1,8 +1,12 @@
-// The rollout engine for many clients at once. One thread of its own drives the engine; requests come from any thread.
+// service: one base, one stream and one engine, shared by all clients of a process.
 //
-// A request is answered with one adapter version, the newest of its name or the one it pins, and keeps it to the end
-// even when the name is reloaded or unloaded meanwhile. Its tokens and log-probs are bit for bit those it would get
-// alone.
+//   includes    every room before it; no recipe, no HTTP
+//   memory      a Serving owns its engine and the registry of adapters; base and stream are its maker's
+//   threads     one thread of its own drives the engine, adapters are loaded on their callers', requests come from any
+//
+// This header: requests and what comes back. A request is answered with one adapter version, the newest of its name or
+// the one it pins, and keeps it to the end even when the name is reloaded or unloaded meanwhile. Its tokens and
+// log-probs are bit for bit those it would get alone.
 #pragma once
 
 #include <functional>
@@ -13,12 +17,12 @@
 #include <vector>
 
 #include "core/error.h"
-#include "recipes/adapter_registry.h"
-#include "recipes/base.h"
-#include "recipes/serving_metrics.h"
+#include "load/base.h"
 #include "rollout/local/engine.h"
+#include "service/adapter_registry.h"
+#include "service/serving_metrics.h"
 
-namespace lockstep::recipes {
+namespace lockstep::service {
 
 // What a server says to one client while it goes on serving the others. HTTP statuses are app/server's.
 class QueueFull : public ResourceError {  // 429
@@ -76,7 +80,7 @@ class Serving {
   using OnUpdate = std::function<void(GenerationUpdate)>;
 
   // `base` and its stream outlive it.
-  Serving(const Base& base, ServingOptions options);
+  Serving(const load::Base& base, ServingOptions options);
   ~Serving();  // aborts what is in flight
 
   // Queues a request. `on_update` is called on the engine's thread, in order, until `done`; it must be quick and must
@@ -108,11 +112,11 @@ class Serving {
 
   ServingMetrics metrics() const;
   int64_t max_model_len() const;  // what is asked for, as far as model and KV pool allow it
-  const Base& base() const;
+  const load::Base& base() const;
 
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace lockstep::recipes
+}  // namespace lockstep::service

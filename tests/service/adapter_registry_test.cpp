@@ -1,11 +1,11 @@
 // Adapters that come and go while they are served.
-#include "recipes/adapter_registry.h"
+#include "service/adapter_registry.h"
 
 #include <limits>
 
-#include "recipes/serving_fixture.h"
+#include "service/serving_fixture.h"
 
-namespace lockstep::recipes {
+namespace lockstep::service {
 namespace {
 
 using AdapterRegistryTest = ServingTest;
@@ -15,7 +15,7 @@ TEST_F(AdapterRegistryTest, WhatCannotBeLoadedChangesNothing) {
   options.adapters = {.base_names = {"base"}, .max_loras = 2, .max_lora_rank = 4};
   Serving& serving = serve(options);
   AdapterRegistry& adapters = serving.adapters();
-  EXPECT_EQ(adapters.load({.name = "a", .path = first_}).version, 7) << "what its directory says";
+  EXPECT_EQ(adapters.load({.name = "a", .path = first_}).newest(), 7) << "what its directory says";
   const std::vector<int32_t> before = ask(request(1, 8, "a"));
   EXPECT_THROW(adapters.load({.name = "a", .path = first_}), ConfigError) << "not in place";
   EXPECT_THROW(adapters.load({.name = "base", .path = first_}), ConfigError);
@@ -33,7 +33,7 @@ TEST_F(AdapterRegistryTest, WhatCannotBeLoadedChangesNothing) {
   const std::string torn = adapter_of(kTiny, lora::LoraType::canonical, 4);
   std::filesystem::resize_file(fs::Path(torn) / "adapter_model.safetensors", 2000);
   EXPECT_THROW(adapters.load({.name = "a", .path = torn, .in_place = true}), FormatError);
-  EXPECT_EQ(adapters.info("a").version, 7);
+  EXPECT_EQ(adapters.info("a").newest(), 7);
   EXPECT_EQ(ask(request(1, 8, "a")), before);
   adapters.load({.name = "b", .path = second_});
   EXPECT_THROW(adapters.load({.name = "c", .path = second_}), ConfigError) << "two names at most";
@@ -114,7 +114,7 @@ TEST_F(AdapterRegistryTest, EveryVersionHasANextOne) {
   AdapterRegistry& adapters = serve().adapters();
   for (const int64_t version : {int64_t{-1}, (int64_t{1} << 53) - 1, std::numeric_limits<int64_t>::max()})
     EXPECT_THROW(adapters.load({.name = "a", .path = first_, .version = version}), ConfigError) << version;
-  EXPECT_EQ(adapters.load({.name = "a", .path = first_, .version = (int64_t{1} << 53) - 2}).version,
+  EXPECT_EQ(adapters.load({.name = "a", .path = first_, .version = (int64_t{1} << 53) - 2}).newest(),
             (int64_t{1} << 53) - 2);
 }
 
@@ -172,4 +172,4 @@ TEST_F(AdapterRegistryTest, ReloadingDoesNotGrow) {
 }
 
 }  // namespace
-}  // namespace lockstep::recipes
+}  // namespace lockstep::service

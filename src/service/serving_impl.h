@@ -9,10 +9,10 @@
 #include <thread>
 #include <unordered_map>
 
-#include "recipes/serving.h"
+#include "service/serving.h"
 #include "versions/memory_sink.h"
 
-namespace lockstep::recipes {
+namespace lockstep::service {
 
 using Clock = std::chrono::steady_clock;
 
@@ -34,7 +34,7 @@ inline DeviceError gpu_lost() {
 }
 
 struct Serving::Impl {
-  const Base& base;
+  const load::Base& base;
   const ServingOptions options;
   rollout::Engine engine;
   versions::MemorySink sink{engine.versions()};
@@ -62,7 +62,7 @@ struct Serving::Impl {
   std::vector<rollout::Ticket> touched;
   std::thread thread;
 
-  Impl(const Base& b, ServingOptions o)
+  Impl(const load::Base& b, ServingOptions o)
       : base(b),
         options(std::move(o)),
         engine(b.model, options.engine, *b.stream),
@@ -110,4 +110,4 @@ struct Serving::Impl {
   void snapshot(bool now);
 };
 
-}  // namespace lockstep::recipes
+}  // namespace lockstep::service

@@ -1,0 +1,62 @@
+#include "load/adapter.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace lockstep::load {
+std::vector<std::string> check_base(const checkpoint::PeftDirectory& directory, const Base& base) {
+  const auto& metadata = directory.metadata();
+  if (!metadata || metadata->base_fingerprint.empty() || metadata->base_fingerprint == base.fingerprint) return {};
+  const bool older = metadata->weights_fingerprint.empty();
+  const std::string& weights = older ? metadata->base_fingerprint : metadata->weights_fingerprint;
+  if (older && weights == base.weights_fingerprint)
+    return {
+        fmt::format("{} is of an older build: the base's weights are those it was made with, its config.json is "
+                    "not compared",
+                    directory.path().string())};
+  if (weights == base.weights_fingerprint)
+    throw FormatError({.what = "this adapter was made with another config.json of the same weights",
+                       .where = directory.metadata_file().string() + ": base_fingerprint",
+                       .got = "base fingerprint " + metadata->base_fingerprint,
+                       .wanted = base.fingerprint + " (" + base.name + ")",
+                       .attempt = "the config.json it was made with: its sizes, rotary embedding (rope_theta, "
+                                  "rope_scaling), rms_norm_eps, sliding window or tied embeddings differ"});
+  throw FormatError({.what = "this adapter belongs to another base model",
+                     .where = directory.metadata_file().string() + ": base_fingerprint",
+                     .got = "base fingerprint " + metadata->base_fingerprint,
+                     .wanted = base.fingerprint + " (" + base.name + ")",
+                     .attempt =
+                         "the --hf-checkpoint it was trained on; if that is this one and another build of Lockstep "
+                         "saved the adapter, take base_fingerprint out of this file"});
+}
+
+CheckedAdapter check_adapter(const checkpoint::PeftDirectory& directory, const Base& base) {
+  CheckedAdapter checked{.weights_file = directory.weights_file(), .notes = check_base(directory, base)};
+  checked.layout = lora::resolve_layout(directory.config(), model::linear_modules(base.config));
+  lora::check_ranks(*checked.layout, base.stream->device());
+  lora::check_tensors(*checked.layout, directory.header(), checked.weights_file.string());
+  checked.policy = {directory.path().string(), directory.metadata() ? directory.metadata()->version : 0};
+  return checked;
+}
+
+lora::AdapterVersion load_adapter(const CheckedAdapter& checked, const checkpoint::SafetensorsFile& weights,
+                                  const Base& base) {
+  Buffer values = lora::import_tensors(*checked.layout, weights.tensors(), checked.weights_file.string());
+  return {
+      .policy = checked.policy,
+      .base = base.model->version(),
+      .layout = checked.layout,
+      .weights = std::make_shared<const Buffer>(lora::place_weights(std::move(values), *checked.layout, *base.stream))};
+}
+
+lora::AdapterVersion fresh_adapter(const lora::LoraConfig& config, const Base& base, uint64_t seed) {
+  lora::AdapterVersion adapter{.policy = {.version = 0}, .base = base.model->version()};
+  adapter.layout = lora::resolve_layout(config, model::linear_modules(base.config));
+  lora::check_ranks(*adapter.layout, base.stream->device());
+  adapter.weights = std::make_shared<const Buffer>(
+      lora::place_weights(lora::initial_weights(*adapter.layout, seed), *adapter.layout, *base.stream));
+  return adapter;
+}
+
+}  // namespace lockstep::load

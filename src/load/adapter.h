@@ -1,0 +1,34 @@
+// A PEFT directory as an adapter of a base, and new adapters.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "checkpoint/peft_directory.h"
+#include "load/base.h"
+#include "lora/adapter.h"
+
+namespace lockstep::load {
+
+// An adapter directory that fits a base, as far as everything but the weights themselves tells.
+struct CheckedAdapter {
+  fs::Path weights_file;
+  lora::PolicyId policy;  // named after the directory, with the number that it says, 0 if it says none
+  std::shared_ptr<const lora::AdapterLayout> layout;
+  std::vector<std::string> notes;  // what a user should be told
+};
+// FormatError unless the adapter was made for this base, as far as it knows; what a user should be told about that. Of
+// the base only its name and fingerprints are looked at.
+std::vector<std::string> check_base(const checkpoint::PeftDirectory& directory, const Base& base);
+
+// Throws FormatError (file and tensor), ShapeError, or names another base.
+CheckedAdapter check_adapter(const checkpoint::PeftDirectory& directory, const Base& base);
+
+// Throws what check_adapter throws, and FormatError where copies of a shared A differ.
+lora::AdapterVersion load_adapter(const CheckedAdapter& checked, const checkpoint::SafetensorsFile& weights,
+                                  const Base& base);
+// New weights: PEFT's default initialization.
+lora::AdapterVersion fresh_adapter(const lora::LoraConfig& config, const Base& base, uint64_t seed);
+
+}  // namespace lockstep::load
