@@ -88,7 +88,7 @@ class Storm {
       EXPECT_TRUE(serving_.adapters().wait_unused(adapter.name, std::chrono::seconds(10))) << adapter.name;
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(200));  // an engine without work writes its metrics
-    const ServingMetrics metrics = serving_.metrics();
+    const service::ServingMetrics metrics = serving_.metrics();
     EXPECT_EQ(metrics.failed_steps, 0);
     EXPECT_EQ(metrics.failed_recordings, 0) << "somebody disturbed a recording";
   }

@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "recipes/base.h"
 #include "recipes/training_fixture.h"
 
 namespace lockstep::recipes {

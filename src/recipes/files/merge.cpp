@@ -31,11 +31,6 @@ bool is_float(DType dtype) {
   return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16;
 }
 
-std::span<const std::byte> stored_bytes(const ConstTensor& tensor) {
-  return {static_cast<const std::byte*>(tensor.data),
-          static_cast<size_t>(tensor.elements() * dtype_bytes(tensor.dtype))};
-}
-
 // A tensor of the base, the update it gets (nothing: it is copied or converted), and its place in the output.
 struct MergeTask {
   const NamedTensor* source = nullptr;
@@ -79,13 +74,9 @@ class PieceWriter {
     const int64_t width = source.elements() / rows_of(source), count = (piece.end - piece.begin) * width;
     const auto from_bytes = static_cast<size_t>(dtype_bytes(source.dtype)),
                to_bytes = static_cast<size_t>(dtype_bytes(task.dtype));
-    const auto part = stored_bytes(source).subspan(static_cast<size_t>(piece.begin * width) * from_bytes,
-                                                   static_cast<size_t>(count) * from_bytes);
-    void* const in = room(in_, part.size());
-    if (task.source->file != nullptr)
-      task.source->file->read(in, part);
-    else
-      std::memcpy(in, part.data(), part.size());
+    const size_t part_bytes = static_cast<size_t>(count) * from_bytes;
+    void* const in = room(in_, part_bytes);
+    task.source->read(in, static_cast<size_t>(piece.begin * width) * from_bytes, part_bytes);
     void* out = in;
     if (task.update != nullptr || task.dtype != source.dtype) {
       out = room(out_, static_cast<size_t>(count) * to_bytes);
@@ -276,7 +267,7 @@ void run_merge(const MergeOptions& options, const Control& control) {
   check_merge_base(directory, options, stream, control);
   const AdapterFactors adapter(directory);
   checkpoint::HfDirectory base(base_path);
-  base.map_weights();
+  base.open_weights();
   Merge merge(options, base, adapter, stream, control);
   output.write([&](const fs::Path& fresh) { merge.write(fresh); });
   const double seconds = watch.ms() / 1000;
