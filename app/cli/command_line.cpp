@@ -27,6 +27,7 @@ struct Screen {
   explicit Screen(const Console& given) : console(given), out(*given.out), err(*given.err) {}
   const Console& console;
   PrintableStream out, err;
+  int exit_code = 0;  // of a command that ends normally
 };
 
 struct Command {
@@ -119,6 +120,14 @@ constexpr Command kCommands[] = {
      [](const Values& args, Screen& screen) { recipes::run_inspect(parse_inspect(args), report_control(screen)); }},
     {"merge", "a base and an adapter as one model", merge_help,
      [](const Values& args, Screen& screen) { recipes::run_merge(parse_merge(args), report_control(screen)); }},
+    {"diff", "how far two adapters or two models are apart; exit code 1 if they differ", diff_help,
+     [](const Values& args, Screen& screen) {
+       screen.exit_code = recipes::run_diff(parse_diff(args), report_control(screen)) ? 0 : 1;
+     }},
+    {"verify", "whether a checkpoint, an adapter or a model is whole", verify_help,
+     [](const Values& args, Screen& screen) { recipes::run_verify(parse_verify(args), report_control(screen)); }},
+    {"convert", "an adapter under Megatron's names, or back", convert_help,
+     [](const Values& args, Screen& screen) { recipes::run_convert(parse_convert(args), report_control(screen)); }},
     {"tokenize", "ids, spans and spellings of a text's tokens", tokenize_help,
      [](const Values& args, Screen& screen) { recipes::run_tokenize(parse_tokenize(args), query_control(screen)); }},
     {"detokenize", "the text of tokens", detokenize_help,
@@ -168,6 +177,7 @@ int run(const Values& args, const Console& console) {
     *console.err << program_help();
     return 2;
   }
+  int exit_code = 0;
   if (args[0] == "--help" || args[0] == "-h")
     *console.out << program_help();
   else if (args[0] == "--version")
@@ -180,10 +190,11 @@ int run(const Values& args, const Console& console) {
     else {
       Screen screen(console);
       command.run(rest, screen);
+      exit_code = screen.exit_code;
     }
   }
   console.out->flush();
-  return 0;
+  return exit_code;
 }
 
 int report_error(std::ostream& err) {

@@ -1,4 +1,4 @@
-// lockstep merge.
+// lockstep merge, diff, verify, convert.
 #include "cli/parse_files.h"
 
 #include <array>
@@ -64,6 +64,45 @@ FlagSet merge_flags(recipes::MergeOptions& o) {
   return flags;
 }
 
+FlagSet diff_flags(recipes::DiffOptions& o) {
+  FlagSet flags;
+  flags.add("Options",
+            {{"--json", "", toggle(o.json), "one JSON object instead of a table"},
+             {"--rtol", "X", number(o.tolerance, 0, 1), "what still counts as equal, as a share of the larger norm"},
+             {"--threads", "N", number(o.stream.threads, 0, max_threads()), "threads (0: all cores)"}});
+  return flags;
+}
+
+FlagSet verify_flags(recipes::VerifyOptions& o) {
+  FlagSet flags;
+  flags.add("Options", {{"--hf-checkpoint", "DIR", text(o.base.hf_checkpoint), "the base that PATH must belong to"}});
+  flags.add("Machine", thread_flags(o.base));
+  return flags;
+}
+
+FlagSet convert_flags(recipes::ConvertOptions& o) {
+  FlagSet flags;
+  flags.add("Required", {{"--to", "NAMES",
+                          choice("megatron|hf", "",
+                                 [&o](const std::string& name) {
+                                   o.to = name == "hf" ? recipes::AdapterNames::hf : recipes::AdapterNames::megatron;
+                                 }),
+                          "megatron: linear_qkv, linear_proj, linear_fc1, linear_fc2 | hf: PEFT's names"},
+                         hf_checkpoint_flag(o.base),
+                         adapter_path_flag(o.adapter_path, "the adapter, under the names of the other side"),
+                         {"--output", "DIR", text(o.output), "the converted adapter; new or empty"}});
+  flags.add("Options",
+            {{"--lora-type", "TYPE",
+              choice("auto|lora|canonical_lora", "auto",
+                     [&o](const std::string& name) {
+                       o.lora_type.reset();
+                       if (name != "auto") o.lora_type = lora::parse_lora_type(name);
+                     }),
+              "to megatron: lora (q, k, v share one A) | canonical_lora (a pair each) | auto: lora if it can be"},
+             {"--overwrite", "", toggle(o.overwrite), "replace the adapter that is in --output"}});
+  return flags;
+}
+
 }  // namespace
 
 recipes::MergeOptions parse_merge(const Values& args) {
@@ -75,6 +114,42 @@ recipes::MergeOptions parse_merge(const Values& args) {
   return options;
 }
 
+recipes::DiffOptions parse_diff(const Values& args) {
+  recipes::DiffOptions options;
+  const FlagSet flags = diff_flags(options);
+  const Classified given = classify(args, flags, Scripts::none, nullptr, 2);
+  bind(given, flags);
+  if (given.positionals.size() != 2)
+    throw ConfigError({.what = "diff needs two paths", .attempt = "lockstep diff run/iter_0000100 run/iter_0000200"});
+  options.a = given.positionals[0], options.b = given.positionals[1];
+  return options;
+}
+
+recipes::VerifyOptions parse_verify(const Values& args) {
+  recipes::VerifyOptions options;
+  const FlagSet flags = verify_flags(options);
+  const Classified given = classify(args, flags, Scripts::none, nullptr, 1);
+  bind(given, flags);
+  if (given.positionals.empty())
+    throw ConfigError({.what = "verify needs a path", .attempt = "lockstep verify run/iter_0000100"});
+  options.path = given.positionals[0];
+  return options;
+}
+
+recipes::ConvertOptions parse_convert(const Values& args) {
+  recipes::ConvertOptions options;
+  const FlagSet flags = convert_flags(options);
+  const Classified given = classify(args, flags, Scripts::none);
+  bind(given, flags);
+  require(given, {"--to", "--hf-checkpoint", "--lora-adapter-path", "--output"});
+  if (options.to == recipes::AdapterNames::hf && options.lora_type)
+    throw ConfigError({.what = "--lora-type is about Megatron's names",
+                       .where = "--lora-type",
+                       .got = "--to hf",
+                       .attempt = "leave it out"});
+  return options;
+}
+
 std::string merge_help() {
   recipes::MergeOptions options;
   return merge_flags(options).help(
@@ -82,6 +157,37 @@ std::string merge_help() {
       "A base and an adapter as one Hugging Face model directory: W + scale * B A, computed in f32 and rounded once.\n"
       "The output appears whole or not at all; an interrupt leaves nothing (docs/checkpoints.md).",
       "Example:\n  lockstep merge --hf-checkpoint DIR --lora-adapter-path run/iter_0000100 --output merged");
+}
+
+std::string diff_help() {
+  recipes::DiffOptions options;
+  return diff_flags(options).help(
+      "diff A B",
+      "How far two adapters, or two Hugging Face models, are apart: norms of each module's update scale * B A (of a\n"
+      "model: of each tensor), of the difference, their cosine, rank and alpha, and settings that differ.\n"
+      "Exit code 0: nothing differs. 1: something does. 2 and above: an error, as everywhere.",
+      "Examples:\n  lockstep diff run/iter_0000100 run/iter_0000200\n  lockstep diff merged base --rtol 1e-3 --json");
+}
+
+std::string verify_help() {
+  recipes::VerifyOptions options;
+  return verify_flags(options).help(
+      "verify PATH",
+      "Whether a checkpoint, a --save directory, an adapter or a Hugging Face model is whole: checksums, names, "
+      "shapes,\n"
+      "types, values that are not finite, the base it belongs to. Lists what it checked and every problem.\n"
+      "Exit code 0: no problem. 4: problems.",
+      "Examples:\n  lockstep verify run/iter_0000100 --hf-checkpoint DIR\n  lockstep verify merged");
+}
+
+std::string convert_help() {
+  recipes::ConvertOptions options;
+  return convert_flags(options).help(
+      "convert",
+      "An adapter under Megatron's names or Hugging Face's (docs/checkpoints.md). Every value keeps its bits. Of the\n"
+      "base only config.json is read.",
+      "Example:\n  lockstep convert --to megatron --hf-checkpoint DIR --lora-adapter-path run/iter_0000100 --output "
+      "out");
 }
 
 }  // namespace lockstep::cli

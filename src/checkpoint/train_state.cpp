@@ -104,6 +104,52 @@ void require_hash(const fs::Path& file, const std::string& got, const std::strin
                        .attempt = "another iteration of the same run"});
 }
 
+bool lies_within(const std::string& name) {
+  const fs::Path path = fs::Path(name).lexically_normal();
+  return !name.empty() && path.is_relative() && *path.begin() != "..";
+}
+
+// Those that `json`, the training state, has hashes of or ought to have, in the order they are read.
+std::vector<FileCheck> hashed_files(const fs::Path& directory, const Json& json) {
+  using State = FileCheck::State;
+  const std::string where = (directory / kTrainStateFile).string();
+  const JsonObject state(json, where), hashes = state.object("sha256");
+  const std::set<std::string> policies = policies_among(hashes, where + ": sha256");
+  std::vector<FileCheck> files;
+  const auto add = [&](const std::string& name) {
+    FileCheck file{.name = name, .state = State::missing, .wanted = hashes.string(name)};
+    if (!lies_within(name))
+      throw FormatError(
+          {.what = "the checkpoint names a file outside its directory", .where = where + ": sha256", .got = name});
+    if (fs::is_file(directory / name)) {
+      file.got = file_sha256(directory / name);
+      file.state = file.got == file.wanted ? State::whole : State::changed;
+    }
+    files.push_back(std::move(file));
+  };
+  for (const std::string& policy : policies) add(weights_file(policy));
+  add(kTensorFile);
+  std::vector<std::string> unknown;
+  for (const std::string& policy : policies)
+    for (const std::string& name : other_files(policy))
+      if (hashes.has(name))
+        add(name);
+      else
+        unknown.push_back(name);
+  for (const auto& [name, hash] : hashes.json().items())
+    if (std::ranges::find(files, name, &FileCheck::name) == files.end()) add(name);
+  for (const std::string& name : unknown) files.push_back({.name = name, .state = State::unknown});
+  FileCheck own{.name = kTrainStateFile, .state = State::unknown};
+  if (state.has(kOwnHash)) {
+    Json rest = json;
+    rest.erase(kOwnHash);
+    own.wanted = state.string(kOwnHash), own.got = text_sha256(rest.dump());
+    own.state = own.got == own.wanted ? State::whole : State::changed;
+  }
+  files.push_back(std::move(own));
+  return files;
+}
+
 // train_state.json, after every file of the iteration was held against its hash.
 struct CheckedState {
   Json json;
@@ -113,31 +159,29 @@ struct CheckedState {
 CheckedState checked_state(const fs::Path& directory) {
   const fs::Path file = directory / kTrainStateFile;
   CheckedState checked{.json = read_json(file.string()), .policies = {}, .unchecked = {}};
-  const JsonObject state(checked.json, file.string());
-  const JsonObject hashes = state.object("sha256");
-  const auto check = [&](const std::string& name) {
-    require_hash(directory / name, file_sha256(require_file(directory / name)), hashes.string(name));
-  };
-  checked.policies = policies_among(hashes, file.string() + ": sha256");
-  for (const std::string& policy : checked.policies) check(weights_file(policy));
-  check(kTensorFile);
-  for (const std::string& policy : checked.policies)
-    for (const std::string& name : other_files(policy))
-      if (hashes.has(name))
-        check(name);
-      else
-        checked.unchecked.push_back(name);
-  if (!state.has(kOwnHash)) {
-    checked.unchecked.push_back(kTrainStateFile);
-    return checked;
+  for (const FileCheck& check : hashed_files(directory, checked.json)) {
+    if (check.state == FileCheck::State::missing) require_file(directory / check.name);
+    if (check.state == FileCheck::State::changed) require_hash(directory / check.name, check.got, check.wanted);
+    if (check.state == FileCheck::State::unknown) checked.unchecked.push_back(check.name);
   }
-  const std::string wanted = state.string(kOwnHash);
-  checked.json.erase(kOwnHash);
-  require_hash(file, text_sha256(checked.json.dump()), wanted);
+  checked.policies =
+      policies_among(JsonObject(checked.json, file.string()).object("sha256"), file.string() + ": sha256");
   return checked;
 }
 
 }  // namespace
+
+std::vector<FileCheck> check_files(const fs::Path& iteration) {
+  std::vector<FileCheck> files = hashed_files(iteration, read_json((iteration / kTrainStateFile).string()));
+  std::set<std::string> known;
+  for (const FileCheck& file : files) known.insert(file.name);
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(iteration)) {
+    const std::string name = entry.path().lexically_relative(iteration).string();
+    if (!entry.is_directory() && !known.contains(name))
+      files.push_back({.name = name, .state = FileCheck::State::surplus});
+  }
+  return files;
+}
 
 std::string iteration_directory_name(int64_t iteration) {
   return fmt::format("iter_{:07}", iteration);

@@ -57,6 +57,18 @@ std::optional<int64_t> latest_iteration(const fs::Path& save);
 std::optional<int64_t> best_iteration(const fs::Path& save);
 void mark_best(const fs::Path& save, int64_t iteration);
 
+// A file of an iteration beside what train_state.json says of it.
+struct FileCheck {
+  //   unknown   an older build saved it, which hashed fewer files
+  //   surplus   no file of the checkpoint, as far as it says
+  enum class State { whole, missing, changed, unknown, surplus };
+  std::string name;  // in the iteration's directory
+  State state = State::whole;
+  std::string got = {}, wanted = {};  // SHA-256
+};
+// Every file that an iteration's directory has or should have. FormatError, DataError: train_state.json cannot be read.
+std::vector<FileCheck> check_files(const fs::Path& iteration);
+
 struct LoadedPolicy {
   PeftDirectory directory;
   SafetensorsFile weights;

@@ -23,8 +23,11 @@ class Lockstep:
     def __init__(self, binary):
         self.binary = binary
 
+    def run(self, *arguments):
+        return subprocess.run([self.binary, *map(str, arguments)], capture_output=True, text=True)
+
     def __call__(self, *arguments):
-        done = subprocess.run([self.binary, *map(str, arguments)], capture_output=True, text=True)
+        done = self.run(*arguments)
         assert done.returncode == 0, f"{' '.join(map(str, arguments))}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 

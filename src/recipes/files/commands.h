@@ -25,4 +25,34 @@ struct MergeOptions {
 // Cancelled.
 void run_merge(const MergeOptions& options, const Control& control);
 
+struct DiffOptions {
+  std::string a, b;      // two adapters (as --lora-adapter-path) or two Hugging Face directories
+  double tolerance = 0;  // an update or tensor differs when |a - b| is above this share of the larger norm
+  bool json = false;
+  StreamOptions stream;
+};
+// Prints norms of updates (scale * B A) or tensors, of their differences, cosines, and settings that differ. Whether
+// nothing differs.
+bool run_diff(const DiffOptions& options, const Control& control);
+
+struct VerifyOptions {
+  std::string path;
+  BaseOptions base;  // hf_checkpoint empty: none is given
+};
+// Prints what was checked about a checkpoint, a save directory, an adapter or a model, and every problem; FormatError
+// if there is one.
+void run_verify(const VerifyOptions& options, const Control& control);
+
+enum class AdapterNames { hf, megatron };
+struct ConvertOptions {
+  BaseOptions base;  // only its config.json is read
+  std::string adapter_path;
+  std::string output;
+  AdapterNames to = AdapterNames::megatron;
+  std::optional<lora::LoraType> lora_type;  // of Megatron's names; nothing: fused if it can be
+  bool overwrite = false;
+};
+// The adapter under the other side's names (recipes/files/megatron_names.h), every value with its bits.
+void run_convert(const ConvertOptions& options, const Control& control);
+
 }  // namespace lockstep::recipes

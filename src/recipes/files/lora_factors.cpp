@@ -19,9 +19,7 @@ std::shared_ptr<const lora::AdapterLayout> own_layout(const checkpoint::PeftDire
   std::erase_if(config.target_modules, [&](const std::string& entry) {
     return std::ranges::none_of(modules, [&](const lora::Module& module) { return lora::names_module(entry, module); });
   });
-  std::shared_ptr<const lora::AdapterLayout> layout = lora::resolve_layout(config, modules);
-  lora::check_tensors(*layout, directory.header(), directory.weights_file().string());
-  return layout;
+  return lora::resolve_layout(config, modules);
 }
 
 AdapterFactors::AdapterFactors(const checkpoint::PeftDirectory& directory)

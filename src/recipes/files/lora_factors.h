@@ -42,7 +42,8 @@ class AdapterFactors {
   std::vector<ModuleFactors> modules_;
 };
 
-// The layout of the modules that the directory has tensors for, one pair for each. Errors as above.
+// The layout of the modules that the directory has tensors for, one pair for each: ranks and scales as
+// adapter_config.json says, whatever the tensors' are.
 std::shared_ptr<const lora::AdapterLayout> own_layout(const checkpoint::PeftDirectory& directory);
 
 // The adapter directory that `path` is or leads to: itself, the actor's in a checkpoint, the newest checkpoint's in a
