@@ -116,6 +116,8 @@ constexpr Command kCommands[] = {
      [](const Values& args, Screen& screen) { recipes::run_eval(parse_eval(args), report_control(screen)); }},
     {"reward", "rewards of given responses, as training would give them", reward_help,
      [](const Values& args, Screen& screen) { recipes::run_reward(parse_reward(args), query_control(screen)); }},
+    {"export", "an adapter or a model for llama.cpp or PEFT", export_help,
+     [](const Values& args, Screen& screen) { recipes::run_export(parse_export(args), report_control(screen)); }},
     {"inspect", "what an adapter, save or model directory or a data set holds", inspect_help,
      [](const Values& args, Screen& screen) { recipes::run_inspect(parse_inspect(args), report_control(screen)); }},
     {"merge", "a base and an adapter as one model", merge_help,

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cli/flags.h"
+#include "recipes/export.h"
 #include "recipes/launch_claims.h"
 #include "recipes/options.h"
 #include "server/serve.h"
@@ -37,6 +38,7 @@ recipes::DetokenizeOptions parse_detokenize(const Values& args);
 recipes::RenderOptions parse_render(const Values& args);
 recipes::BenchOptions parse_bench(const Values& args);
 recipes::InspectOptions parse_inspect(const Values& args);
+recipes::ExportOptions parse_export(const Values& args);
 server::ServeOptions parse_serve(const Values& args);
 
 std::string train_help();
@@ -52,6 +54,7 @@ std::string detokenize_help();
 std::string render_help();
 std::string bench_help();
 std::string inspect_help();
+std::string export_help();
 std::string serve_help();
 
 }  // namespace lockstep::cli

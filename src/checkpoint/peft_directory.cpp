@@ -1,5 +1,6 @@
 #include "checkpoint/peft_directory.h"
 
+#include <algorithm>
 #include <set>
 #include <string_view>
 
@@ -28,16 +29,15 @@ lora::LoraConfig read_config(const fs::Path& directory, const fs::ReadRoot& root
   return parse_peft_config(fs::read_file(file, root, kMaxJsonFileBytes), file.string());
 }
 
+// safetensors first, as PEFT and vLLM do.
 fs::Path weights_path(const fs::Path& directory, const fs::ReadRoot& root) {
-  const fs::Path file = directory / kAdapterWeightsFile;
-  if (root.is_regular_file(file)) return file;
-  for (const char* torch_file : {"adapter_model.bin", "adapter_model.pt"})
-    if (root.is_regular_file(directory / torch_file))
-      throw FormatError({.what = "an adapter in PyTorch's pickle format is not read",
-                         .where = (directory / torch_file).string(),
-                         .wanted = kAdapterWeightsFile,
-                         .attempt = "load it with PEFT and save it again: save_pretrained writes safetensors"});
+  for (const char* file : {kAdapterWeightsFile, "adapter_model.bin", "adapter_model.pt"})
+    if (root.is_regular_file(directory / file)) return directory / file;
   throw FormatError({.what = "the adapter has no weights", .where = directory.string(), .wanted = kAdapterWeightsFile});
+}
+
+bool is_safetensors(const fs::Path& file) {
+  return file.filename() == kAdapterWeightsFile;
 }
 
 std::string partner(const std::string& name) {
@@ -47,6 +47,7 @@ std::string partner(const std::string& name) {
 }
 
 NamedTensors read_header(const fs::Path& file, const fs::ReadRoot& root) {
+  if (!is_safetensors(file)) return torch_file_header(file, root);
   const SafetensorsHeader header = SafetensorsHeader::read(fs::File(file, root));
   NamedTensors tensors;
   for (const SafetensorsHeader::Entry& entry : header.entries) tensors.push_back({entry.name, entry.tensor(nullptr)});
@@ -117,13 +118,14 @@ bool is_checkpoint_of(const fs::Path& iteration, const fs::Path& weights_file, c
 }
 
 // Absolute, so that "." and "x/" have a parent too.
-std::optional<fs::Path> find_metadata(const fs::Path& directory, const fs::ReadRoot& root) {
+std::optional<fs::Path> find_metadata(const fs::Path& directory, const fs::Path& weights_file,
+                                      const fs::ReadRoot& root) {
   fs::Path place = stdfs::absolute(directory).lexically_normal();
   if (!place.has_filename()) place = place.parent_path();
   if (root.is_regular_file(place / kAdapterMetadataFile)) return place / kAdapterMetadataFile;
   const fs::Path beside = place.parent_path() / kAdapterMetadataFile;
   if (place.filename() == kAdapterDirectory && root.resolve(place.parent_path()) && root.is_regular_file(beside) &&
-      is_checkpoint_of(place.parent_path(), place / kAdapterWeightsFile, root))
+      is_checkpoint_of(place.parent_path(), weights_file, root))
     return beside;
   return std::nullopt;
 }
@@ -151,15 +153,42 @@ PeftDirectory::PeftDirectory(const fs::Path& directory, const fs::ReadRoot& root
   const std::string config_file = (directory / kAdapterConfigFile).string();
   const Json json = parse_json(fs::read_file(config_file, root, kMaxJsonFileBytes), config_file);
   base_model_name_ = JsonObject(json, config_file).string("base_model_name_or_path", "");
-  if (const std::optional<fs::Path> file = find_metadata(directory, root)) {
+  if (const std::optional<fs::Path> file = find_metadata(directory, weights_file_, root)) {
     metadata_file_ = *file;
     metadata_ = parse_metadata(*file, root);
     config_.type = type_of(*metadata_, *file);
   }
 }
 
-SafetensorsFile PeftDirectory::read_weights() const {
-  SafetensorsFile weights(weights_file_, root_);
+const NamedTensors& AdapterWeights::tensors() const {
+  if (const auto* safetensors = std::get_if<SafetensorsFile>(&file_)) return safetensors->tensors();
+  return std::get<TorchTensors>(file_).tensors;
+}
+
+std::span<const std::byte> AdapterWeights::bytes() const {
+  if (const auto* safetensors = std::get_if<SafetensorsFile>(&file_)) return safetensors->bytes();
+  const Buffer& file = std::get<TorchTensors>(file_).file;
+  return {static_cast<const std::byte*>(file.data()), file.bytes()};
+}
+
+std::vector<std::string> PeftDirectory::unread_files() const {
+  constexpr std::string_view kBeginnings[] = {"training_state_rank", "adapter_megatron_", "optimizer.", "scheduler.",
+                                              "rng_state"};
+  std::vector<std::string> names;
+  for (const stdfs::directory_entry& entry : stdfs::directory_iterator(path_)) {
+    const std::string name = entry.path().filename().string();
+    const bool is_torch = name.ends_with(".pt") || name.ends_with(".pth") || name.ends_with(".bin");
+    if (is_torch && std::ranges::any_of(kBeginnings, [&](std::string_view begin) { return name.starts_with(begin); }))
+      names.push_back(name);
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+AdapterWeights PeftDirectory::read_weights() const {
+  AdapterWeights weights = is_safetensors(weights_file_)
+                               ? AdapterWeights(SafetensorsFile(weights_file_, root_))
+                               : AdapterWeights(read_torch_file(weights_file_, root_));
   check_factors(weights.tensors(), weights_file_);
   return weights;
 }

@@ -1,11 +1,17 @@
-// A PEFT LoRA adapter directory: adapter_config.json and adapter_model.safetensors, plus our vime_lora_metadata.json.
+// A PEFT LoRA adapter directory: adapter_config.json and adapter_model.safetensors (or .bin, .pt: torch/torch_file.h),
+// plus our vime_lora_metadata.json.
 // Where a checkpoint of ours keeps its adapter: ITERATION/lora_adapter (checkpoint/train_state.h).
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
+#include <utility>
+#include <variant>
+#include <vector>
 
 #include "checkpoint/safetensors.h"
+#include "checkpoint/torch/torch_file.h"
 #include "lora/config.h"
 
 namespace lockstep::checkpoint {
@@ -28,16 +34,28 @@ struct AdapterMetadata {
   std::string weights_fingerprint;  // empty: of an older build, whose base_fingerprint is this
 };
 
+// The weights of an adapter in memory, whatever kind of file they come from.
+class AdapterWeights {
+ public:
+  explicit AdapterWeights(SafetensorsFile file) : file_(std::move(file)) {}
+  explicit AdapterWeights(TorchTensors file) : file_(std::move(file)) {}
+  const NamedTensors& tensors() const;
+  std::span<const std::byte> bytes() const;  // of the whole file
+
+ private:
+  std::variant<SafetensorsFile, TorchTensors> file_;
+};
+
 class PeftDirectory {
  public:
   // Reads what is small: adapter_config.json, the header of the weights and the metadata, so that an adapter can be
   // judged before its weights take memory. FormatError naming the key for: peft_type other than LORA, any key we do not
   // use with a value that is neither null, false, empty nor PEFT's default (use_dora, bias, modules_to_save,
-  // layer_replication, ...), adapter_model.bin; naming the tensor for what is no LoRA factor or has no partner.
+  // layer_replication, ...); naming the tensor for what is no LoRA factor or has no partner.
   // ConfigError: a file lies outside `root`; what lies beside a directory that is the root is not looked at.
   explicit PeftDirectory(const fs::Path& directory, const fs::ReadRoot& root = {});
   // The weights. FormatError as above: the file may have changed since.
-  SafetensorsFile read_weights() const;
+  AdapterWeights read_weights() const;
 
   const lora::LoraConfig& config() const { return config_; }
   const NamedTensors& header() const { return header_; }  // full PEFT names, types and shapes; no data
@@ -46,7 +64,10 @@ class PeftDirectory {
   const std::optional<AdapterMetadata>& metadata() const { return metadata_; }
   const fs::Path& path() const { return path_; }
   const fs::Path& weights_file() const { return weights_file_; }
-  const fs::Path& metadata_file() const { return metadata_file_; }         // of metadata(), for messages
+  const fs::Path& metadata_file() const { return metadata_file_; }  // of metadata(), for messages
+  // Names of files in the directory that hold more than the adapter and are not read: optimizer states and shards of
+  // miles, vime and transformers, which only their program understands. Sorted.
+  std::vector<std::string> unread_files() const;
   const std::string& base_model_name() const { return base_model_name_; }  // base_model_name_or_path; may be empty
 
  private:

@@ -260,7 +260,7 @@ LoadedCheckpoint::LoadedCheckpoint(const fs::Path& save, int64_t iteration)
   unchecked_ = std::move(checked.unchecked);
   for (const std::string& policy : checked.policies) {
     PeftDirectory directory(directory_ / policy_directory(policy));
-    SafetensorsFile weights = directory.read_weights();
+    AdapterWeights weights = directory.read_weights();
     policies_.emplace(policy, LoadedPolicy{std::move(directory), std::move(weights)});
   }
   tensors_.emplace(directory_ / kTensorFile);

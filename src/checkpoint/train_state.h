@@ -71,7 +71,7 @@ std::vector<FileCheck> check_files(const fs::Path& iteration);
 
 struct LoadedPolicy {
   PeftDirectory directory;
-  SafetensorsFile weights;
+  AdapterWeights weights;
 };
 
 class LoadedCheckpoint {

@@ -13,6 +13,7 @@
 #include <system_error>
 #include <utility>
 
+#include "core/atomic_file.h"
 #include "core/error.h"
 
 namespace lockstep::fs {
@@ -261,11 +262,15 @@ Buffer read_buffer(const Path& path, const ReadRoot& root) {
 }
 
 void write_file_atomic(const Path& path, std::string_view bytes) {
+  write_file_atomic(path, [bytes](const Append& append) { append(bytes); });
+}
+
+void write_file_atomic(const Path& path, const std::function<void(const Append&)>& fill) {
   make_directories(parent_of(path));
   auto [temporary, fd] = make_temporary_file(path);
   Descriptor file(fd);
   try {
-    write_all(file.get(), bytes, temporary);
+    fill([&file, &name = temporary](std::string_view bytes) { write_all(file.get(), bytes, name); });
     if (::fsync(file.get()) != 0) cannot_write(temporary, errno);
     if (file.close() != 0) cannot_write(temporary, errno);
     if (::rename(temporary.c_str(), path.c_str()) != 0) cannot_write(path, errno);

@@ -1,6 +1,7 @@
 #include "load/adapter.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <utility>
 
@@ -36,11 +37,14 @@ CheckedAdapter check_adapter(const checkpoint::PeftDirectory& directory, const B
   checked.layout = lora::resolve_layout(directory.config(), model::linear_modules(base.config));
   lora::check_ranks(*checked.layout, base.stream->device());
   lora::check_tensors(*checked.layout, directory.header(), checked.weights_file.string());
+  if (const std::vector<std::string> unread = directory.unread_files(); !unread.empty())
+    checked.notes.push_back(
+        fmt::format("not read: {} (only the program that wrote them understands them)", fmt::join(unread, ", ")));
   checked.policy = {directory.path().string(), directory.metadata() ? directory.metadata()->version : 0};
   return checked;
 }
 
-lora::AdapterVersion load_adapter(const CheckedAdapter& checked, const checkpoint::SafetensorsFile& weights,
+lora::AdapterVersion load_adapter(const CheckedAdapter& checked, const checkpoint::AdapterWeights& weights,
                                   const Base& base) {
   Buffer values = lora::import_tensors(*checked.layout, weights.tensors(), checked.weights_file.string());
   return {

@@ -26,7 +26,7 @@ std::vector<std::string> check_base(const checkpoint::PeftDirectory& directory, 
 CheckedAdapter check_adapter(const checkpoint::PeftDirectory& directory, const Base& base);
 
 // Throws what check_adapter throws, and FormatError where copies of a shared A differ.
-lora::AdapterVersion load_adapter(const CheckedAdapter& checked, const checkpoint::SafetensorsFile& weights,
+lora::AdapterVersion load_adapter(const CheckedAdapter& checked, const checkpoint::AdapterWeights& weights,
                                   const Base& base);
 // New weights: PEFT's default initialization.
 lora::AdapterVersion fresh_adapter(const lora::LoraConfig& config, const Base& base, uint64_t seed);

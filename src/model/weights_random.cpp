@@ -1,7 +1,7 @@
 #include "core/error.h"
 #include "core/transfer.h"
 #include "kernels/random.h"
-#include "model/half.h"
+#include "core/half.h"
 #include "model/weight_slots.h"
 
 namespace lockstep::model {

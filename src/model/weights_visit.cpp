@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "core/transfer.h"
-#include "model/half.h"
+#include "core/half.h"
 #include "model/weight_slots.h"
 
 namespace lockstep::model {

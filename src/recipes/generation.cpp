@@ -16,7 +16,7 @@ ChosenAdapter choose_adapter(const std::string& path, const Base& base, const Co
   if (path.empty()) return {};
   const checkpoint::PeftDirectory directory{fs::Path(path)};
   const load::CheckedAdapter checked = load::check_adapter(directory, base);
-  const checkpoint::SafetensorsFile weights = directory.read_weights();
+  const checkpoint::AdapterWeights weights = directory.read_weights();
   ChosenAdapter chosen{.version =
                            std::make_shared<const lora::AdapterVersion>(load::load_adapter(checked, weights, base))};
   tell_notes(checked.notes, control);

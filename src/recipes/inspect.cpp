@@ -11,6 +11,7 @@
 #include "checkpoint/base_fingerprint.h"
 #include "core/printable.h"
 #include "recipes/adapter.h"
+#include "recipes/adapter_place.h"
 #include "recipes/commands.h"
 #include "text/dataset.h"
 
@@ -116,16 +117,9 @@ void inspect_data(const std::string& path, int64_t num_rows, std::ostream& out) 
 void run_inspect(const InspectOptions& options, const Control& control) {
   const std::string& path = options.path;
   const fs::Path given(path);
-  if (fs::exists(given / "adapter_config.json")) return inspect_adapter(given, *control.out);
-  if (fs::exists(given / checkpoint::kAdapterDirectory))
-    return inspect_adapter(given / checkpoint::kAdapterDirectory, *control.out);
+  if (const auto adapter = adapter_directory(given)) return inspect_adapter(*adapter, *control.out);
   if (fs::exists(given / "config.json")) return inspect_model(given, *control.out);
   if (fs::is_file(path.substr(0, path.rfind("@[")))) return inspect_data(path, options.num_rows, *control.out);
-  if (fs::is_directory(given)) {
-    if (const auto iteration = checkpoint::latest_iteration(given))
-      return inspect_adapter(given / checkpoint::iteration_directory_name(*iteration) / checkpoint::kAdapterDirectory,
-                             *control.out);
-  }
   throw ConfigError(
       {.what = "nothing to inspect",
        .where = path,

@@ -88,7 +88,7 @@ lora::AdapterVersion AdapterRegistry::stage(const AdapterSource& source, const f
   check_rank(directory.config().rank);
   const load::CheckedAdapter checked = load::check_adapter(directory, base_);
   check_rank(lora::largest_rank(*checked.layout));  // rank_pattern may name others
-  const checkpoint::SafetensorsFile weights = directory.read_weights();
+  const checkpoint::AdapterWeights weights = directory.read_weights();
   if (!source.sha256.empty()) {
     Sha256 hash;
     hash.update(weights.bytes());

@@ -335,6 +335,32 @@ TEST(Inspect, TakesOnePath) {
   expect_error<ConfigError>([] { parse_inspect({"p", "--json"}); }, {"unknown: --json"});
 }
 
+TEST(Export, EveryFormatNeedsWhatItIsMadeOf) {
+  const recipes::ExportOptions merged =
+      parse_export(words("--format gguf --hf-checkpoint M --lora-adapter-path A --output F --dtype q8_0 --threads 3"));
+  EXPECT_EQ(merged.format, recipes::ExportFormat::gguf);
+  EXPECT_EQ(merged.type, recipes::ExportType::q8_0);
+  EXPECT_EQ(merged.base.hf_checkpoint, "M");
+  EXPECT_EQ(merged.adapter_path, "A");
+  EXPECT_EQ(merged.output, "F");
+  EXPECT_EQ(merged.base.stream.threads, 3);
+  EXPECT_EQ(parse_export(words("--format gguf --hf-checkpoint M --output F")).type, recipes::ExportType::automatic);
+  EXPECT_EQ(parse_export(words("--format peft --lora-adapter-path A --output D --dtype bf16")).type,
+            recipes::ExportType::bf16);
+  EXPECT_EQ(parse_export(words("--format gguf-lora --hf-checkpoint M --lora-adapter-path A --output F")).format,
+            recipes::ExportFormat::gguf_lora);
+  const auto refused = [](const std::string& args, std::initializer_list<const char*> parts) {
+    expect_error<ConfigError>([&] { parse_export(words(args)); }, parts);
+  };
+  refused("--output F", {"--format"});
+  refused("--format gguf --output F", {"--hf-checkpoint"});
+  refused("--format gguf-lora --hf-checkpoint M --output F", {"--lora-adapter-path"});
+  refused("--format peft --output F", {"--lora-adapter-path"});
+  refused("--format peft --lora-adapter-path A --output F --dtype q8_0", {"--dtype", "q8_0"});
+  refused("--format onnx --output F", {"--format", "onnx"});
+  refused("--format gguf --hf-checkpoint M --output F --dtype q4_0", {"--dtype", "q4_0"});
+}
+
 TEST(Commands, AnUnknownOneIsAnsweredWithAll) {
   const auto refused = [](const std::string& name, std::initializer_list<const char*> parts) {
     std::ostringstream out, err;

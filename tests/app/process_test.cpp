@@ -44,8 +44,8 @@ const std::string kTrain =
 TEST(Process, HelpGoesToStdout) {
   const testing::TempDirectory dir;
   for (const char* args : {"--help", "train --help", "sft -h", "score --help", "generate --help", "chat --help",
-                           "eval --help", "reward --help", "inspect --help", "render --help", "bench --help",
-                           "serve --help", "train --nonsense --help"}) {
+                           "eval --help", "reward --help", "export --help", "inspect --help", "render --help",
+                           "bench --help", "serve --help", "train --nonsense --help"}) {
     const Outcome outcome = run_program(dir, args);
     EXPECT_EQ(outcome.code, 0) << args;
     EXPECT_NE(outcome.out.find("Usage: lockstep"), std::string::npos) << args;

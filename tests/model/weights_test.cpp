@@ -7,8 +7,8 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "core/half.h"
 #include "model/fixture.h"
-#include "model/half.h"
 
 namespace lockstep::model {
 namespace {

@@ -127,7 +127,7 @@ TEST_F(TrainingCuda, TheSavedDirectoryIsTheAdapter) {
   const lora::AdapterVersion adapter = load_adapter(directory.string(), base, control_);
   const Buffer values = lora::host_weights(*adapter.weights, *adapter.layout, gpu());
   const lora::ExportedTensors tensors = lora::export_tensors(*adapter.layout, values.f32());
-  const checkpoint::SafetensorsFile files = checkpoint::PeftDirectory(directory).read_weights();
+  const checkpoint::AdapterWeights files = checkpoint::PeftDirectory(directory).read_weights();
   ASSERT_EQ(files.tensors().size(), tensors.tensors.size());
   for (const NamedTensor& tensor : tensors.tensors) {
     const auto found = std::find_if(files.tensors().begin(), files.tensors().end(),

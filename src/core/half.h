@@ -3,8 +3,8 @@
 
 #include "core/tensor.h"
 
-namespace lockstep::model {
+namespace lockstep {
 
 Float16 to_f16(float x);
 
-}  // namespace lockstep::model
+}  // namespace lockstep

@@ -1,9 +1,9 @@
-#include "model/half.h"
+#include "core/half.h"
 
 #include <bit>
 #include <cmath>
 
-namespace lockstep::model {
+namespace lockstep {
 
 Float16 to_f16(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
@@ -20,4 +20,4 @@ Float16 to_f16(float x) {
   return {static_cast<uint16_t>(sign | ((rounded - 0x38000000u) >> 13))};
 }
 
-}  // namespace lockstep::model
+}  // namespace lockstep
