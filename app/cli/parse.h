@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cli/flags.h"
-#include "recipes/export.h"
+#include "recipes/files/export.h"
 #include "recipes/launch_claims.h"
 #include "recipes/options.h"
 #include "server/serve.h"

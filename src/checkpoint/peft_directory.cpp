@@ -165,6 +165,12 @@ const NamedTensors& AdapterWeights::tensors() const {
   return std::get<TorchTensors>(file_).tensors;
 }
 
+const ConstTensor* AdapterWeights::find(std::string_view name) const {
+  if (const auto* safetensors = std::get_if<SafetensorsFile>(&file_)) return safetensors->find(std::string(name));
+  const auto found = std::ranges::find(tensors(), name, &NamedTensor::name);
+  return found == tensors().end() ? nullptr : &found->tensor;
+}
+
 std::span<const std::byte> AdapterWeights::bytes() const {
   if (const auto* safetensors = std::get_if<SafetensorsFile>(&file_)) return safetensors->bytes();
   const Buffer& file = std::get<TorchTensors>(file_).file;
@@ -186,9 +192,8 @@ std::vector<std::string> PeftDirectory::unread_files() const {
 }
 
 AdapterWeights PeftDirectory::read_weights() const {
-  AdapterWeights weights = is_safetensors(weights_file_)
-                               ? AdapterWeights(SafetensorsFile(weights_file_, root_))
-                               : AdapterWeights(read_torch_file(weights_file_, root_));
+  AdapterWeights weights = is_safetensors(weights_file_) ? AdapterWeights(SafetensorsFile(weights_file_, root_))
+                                                         : AdapterWeights(read_torch_file(weights_file_, root_));
   check_factors(weights.tensors(), weights_file_);
   return weights;
 }

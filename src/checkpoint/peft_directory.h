@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -40,7 +41,8 @@ class AdapterWeights {
   explicit AdapterWeights(SafetensorsFile file) : file_(std::move(file)) {}
   explicit AdapterWeights(TorchTensors file) : file_(std::move(file)) {}
   const NamedTensors& tensors() const;
-  std::span<const std::byte> bytes() const;  // of the whole file
+  const ConstTensor* find(std::string_view name) const;  // nullptr: there is none
+  std::span<const std::byte> bytes() const;              // of the whole file
 
  private:
   std::variant<SafetensorsFile, TorchTensors> file_;

@@ -11,8 +11,8 @@
 #include "checkpoint/base_fingerprint.h"
 #include "core/printable.h"
 #include "recipes/adapter.h"
-#include "recipes/adapter_place.h"
 #include "recipes/commands.h"
+#include "recipes/files/lora_factors.h"
 #include "text/dataset.h"
 
 namespace lockstep::recipes {

@@ -1,5 +1,5 @@
 // What `export` writes, read back without it.
-#include "recipes/export.h"
+#include "recipes/files/export.h"
 
 #include <algorithm>
 #include <cmath>
@@ -253,7 +253,7 @@ TEST_F(Export, NothingIsLeftOfAnExportThatFails) {
       [&] { exported({.base = {.hf_checkpoint = kArith}, .adapter_path = kTorch + "/adapter"}, "x.gguf"); },
       {"q_proj"});
   expect_error<ConfigError>([&] { exported({.base = {.hf_checkpoint = kArith}, .adapter_path = kArith}, "x.gguf"); },
-                            {"no adapter"});
+                            {"no adapter there"});
   {
     const fs::FileLock lock(dir_ / ".x.gguf.lock", "it", "");
     expect_error<ResourceError>([&] { exported({.base = {.hf_checkpoint = kArith}}, "x.gguf"); },

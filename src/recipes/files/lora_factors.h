@@ -37,7 +37,7 @@ class AdapterFactors {
   ConstTensor as_f32(const ConstTensor& stored);
 
   std::shared_ptr<const lora::AdapterLayout> layout_;
-  checkpoint::SafetensorsFile weights_;
+  checkpoint::AdapterWeights weights_;
   std::vector<Buffer> widened_;  // factors stored as bf16 or f16
   std::vector<ModuleFactors> modules_;
 };
@@ -46,8 +46,8 @@ class AdapterFactors {
 // adapter_config.json says, whatever the tensors' are.
 std::shared_ptr<const lora::AdapterLayout> own_layout(const checkpoint::PeftDirectory& directory);
 
-// The adapter directory that `path` is or leads to: itself, the actor's in a checkpoint, the newest checkpoint's in a
-// save directory. Nothing: there is none.
+// The adapter directory that `path` is or leads to: itself, the actor's in a checkpoint (of miles or vime: `adapter`),
+// the newest checkpoint's in a save directory. Nothing: there is none.
 std::optional<fs::Path> adapter_directory(const fs::Path& path);
 // The same. ConfigError: there is none.
 fs::Path require_adapter_directory(const fs::Path& path);

@@ -1,4 +1,4 @@
-#include "recipes/export.h"
+#include "recipes/files/export.h"
 
 #include <fmt/format.h>
 
@@ -12,8 +12,8 @@
 #include "core/file_lock.h"
 #include "core/half.h"
 #include "recipes/adapter.h"
-#include "recipes/adapter_place.h"
-#include "recipes/export_gguf.h"
+#include "recipes/files/export_gguf.h"
+#include "recipes/files/lora_factors.h"
 #include "recipes/run_log.h"
 #include "text/chat_template.h"
 
@@ -97,27 +97,12 @@ struct OpenBase {
   std::string where;
 };
 
-checkpoint::PeftDirectory open_adapter(const ExportOptions& options) {
-  if (const auto place = adapter_directory(options.adapter_path)) return checkpoint::PeftDirectory(*place);
-  throw ConfigError({.what = "no adapter",
-                     .where = options.adapter_path,
-                     .wanted = "an adapter directory, an iteration or a --save directory"});
+// Throws unless it belongs to the base, by all that is known of both.
+void check_against_base(const checkpoint::PeftDirectory& adapter, OpenBase& open, Stream& stream,
+                        const Control& control) {
+  if (adapter.metadata()) open.identify(stream);
+  tell_notes(load::check_adapter(adapter, open.base).notes, control);
 }
-
-// Checked against the base by all that is known of both.
-struct OpenAdapter {
-  OpenAdapter(const checkpoint::PeftDirectory& directory, OpenBase& open, Stream& stream, const Control& control) {
-    if (directory.metadata()) open.identify(stream);
-    const load::CheckedAdapter checked = load::check_adapter(directory, open.base);
-    tell_notes(checked.notes, control);
-    layout = checked.layout;
-    factors = ModuleFactors(
-        *layout, lora::import_tensors(*layout, directory.read_weights().tensors(), checked.weights_file.string()));
-  }
-
-  std::shared_ptr<const lora::AdapterLayout> layout;
-  ModuleFactors factors;
-};
 
 // What most of the model's bytes are.
 GgufType stored_type(const NamedTensors& tensors) {
@@ -156,19 +141,21 @@ GgufType export_gguf(const ExportOptions& options, const Destination& destinatio
   Stream stream(threads);
   OpenBase open(options.base, stream);
   check_llama_cpp_can(open.base.config, open.where);
-  std::optional<OpenAdapter> adapter;
-  if (!options.adapter_path.empty()) adapter.emplace(open_adapter(options), open, stream, control);
+  std::optional<AdapterFactors> adapter;
+  if (!options.adapter_path.empty()) {
+    const checkpoint::PeftDirectory directory(require_adapter_directory(options.adapter_path));
+    check_against_base(directory, open, stream, control);
+    adapter.emplace(directory);
+  }
   check_interrupt(control);
   if (options.format == ExportFormat::gguf_lora) {
     const GgufType type = gguf_type(options.type).value_or(GgufType::f32);
-    write(destination, gguf_adapter(open.base.config, adapter->layout->config, adapter->factors, type), stream,
-          control);
+    write(destination, gguf_adapter(open.base.config, *adapter, type), stream, control);
     return type;
   }
   const NamedTensors& tensors = open.directory.tensors();
   const GgufType type = gguf_type(options.type).value_or(stored_type(tensors));
-  const ModuleFactors none;
-  GgufContent content = gguf_model(open.base.config, tensors, adapter ? adapter->factors : none, type);
+  GgufContent content = gguf_model(open.base.config, tensors, adapter ? &*adapter : nullptr, type);
   content.metadata.add_string("general.name", stdfs::absolute(open.base.path).lexically_normal().filename().string());
   const std::vector<std::string> notes = add_tokenizer(content.metadata, open.base);
   content.notes.insert(content.notes.end(), notes.begin(), notes.end());
@@ -214,17 +201,8 @@ std::string config_text(const checkpoint::PeftDirectory& adapter, const std::str
   return json_text(json, 2);
 }
 
-// Factors that belong together, as far as the adapter itself tells.
-void check_alone(const checkpoint::PeftDirectory& adapter, const NamedTensors& tensors) {
-  lora::LoraConfig config = adapter.config();
-  config.exclude_modules.clear();  // what was left out has no tensors, and the last layers need not have any
-  config.layers_to_transform.reset();
-  const auto layout = lora::resolve_layout(config, lora::modules_of(adapter.header()));
-  lora::import_tensors(*layout, tensors, adapter.weights_file().string());
-}
-
 DType export_peft(const ExportOptions& options, const Destination& destination, const Control& control) {
-  const checkpoint::PeftDirectory adapter = open_adapter(options);
+  const checkpoint::PeftDirectory adapter(require_adapter_directory(options.adapter_path));
   if (fs::same_place(adapter.path(), destination.path()))
     throw ConfigError({.what = "--output is the adapter itself", .where = options.output});
   const bool replaces = fs::exists(destination.path()) && !stdfs::is_empty(destination.path());
@@ -235,10 +213,10 @@ DType export_peft(const ExportOptions& options, const Destination& destination, 
   if (!options.base.hf_checkpoint.empty()) {
     Stream stream(options.base.stream);
     OpenBase open(options.base, stream);
-    OpenAdapter(adapter, open, stream, control);
+    check_against_base(adapter, open, stream, control);
   }
-  const auto weights = adapter.read_weights();
-  check_alone(adapter, weights.tensors());
+  own_layout(adapter);  // the factors belong together, as far as the adapter itself tells
+  const checkpoint::AdapterWeights weights = adapter.read_weights();
   std::vector<Buffer> memory;
   NamedTensors tensors;
   for (const NamedTensor& named : weights.tensors())

@@ -1,4 +1,4 @@
-#include "recipes/export_gguf.h"
+#include "recipes/files/export_gguf.h"
 
 #include <fmt/format.h>
 
@@ -58,7 +58,7 @@ void read_values(std::span<float> values, const NamedTensor& named, int64_t firs
 }
 
 // values += scale B[row] A: the sum over the rank first, so that the weight is rounded once.
-void add_delta(std::span<float> values, const ModuleFactors::Factors& factors, int64_t row) {
+void add_delta(std::span<float> values, const ModuleFactors& factors, int64_t row) {
   constexpr size_t kPiece = 512;
   std::array<float, kPiece> delta;
   const float* b = factors.b.row(row);
@@ -90,7 +90,7 @@ const NamedTensor& find_tensor(const NamedTensors& sorted, const model::TensorSp
 
 class ModelTensors {
  public:
-  ModelTensors(const model::ModelConfig& config, const NamedTensors& sorted, const ModuleFactors& factors)
+  ModelTensors(const model::ModelConfig& config, const NamedTensors& sorted, const AdapterFactors* factors)
       : config_(config), architecture_(architecture_of(config)), sorted_(sorted), factors_(factors) {}
 
   GgufTensor tensor(const model::TensorSpec& spec, GgufType type) const {
@@ -99,7 +99,7 @@ class ModelTensors {
     const bool interleaved = module.rotary && architecture_.interleaved_rotary;
     const int64_t head_dim = config_.head_dim;
     if (spec.shape.size() == 1) return vector(module.name, source, interleaved);
-    const ModuleFactors::Factors* factors = factors_.find(module_of(spec.name));
+    const ModuleFactors* factors = factors_ == nullptr ? nullptr : factors_->find(module_of(spec.name));
     const int64_t cols = spec.shape[1];
     return {.name = module.name,
             .type = checkpoint::gguf_row_fits(type, cols) ? type : GgufType::f16,
@@ -129,7 +129,7 @@ class ModelTensors {
   const model::ModelConfig& config_;
   const GgufArchitecture& architecture_;
   const NamedTensors& sorted_;
-  const ModuleFactors& factors_;
+  const AdapterFactors* factors_;
 };
 
 // Llama 3 stretches each frequency by a factor of its own, which llama.cpp reads as a tensor.
@@ -196,23 +196,6 @@ void add_types(GgufContent& content, GgufType type) {
 
 }  // namespace
 
-ModuleFactors::ModuleFactors(const lora::AdapterLayout& layout, const Buffer& flat)
-    : tensors_(lora::export_tensors(layout, flat.f32())) {
-  std::map<std::string, ConstTensor> by_name;
-  for (const NamedTensor& named : tensors_.tensors) by_name[named.name] = named.tensor;
-  for (const lora::Pair& pair : layout.pairs)
-    for (const lora::Module& module : pair.modules) {
-      const std::string prefix = "base_model.model." + module.name;
-      by_module_[module.name] = {
-          .a = by_name.at(prefix + ".lora_A.weight"), .b = by_name.at(prefix + ".lora_B.weight"), .scale = pair.scale};
-    }
-}
-
-const ModuleFactors::Factors* ModuleFactors::find(const std::string& module) const {
-  const auto found = by_module_.find(module);
-  return found == by_module_.end() ? nullptr : &found->second;
-}
-
 void check_llama_cpp_can(const model::ModelConfig& config, const std::string& where) {
   const GgufArchitecture& architecture = architecture_of(config);
   const auto refuse = [&](const std::string& key, const std::string& got, const std::string& wanted) {
@@ -228,8 +211,7 @@ void check_llama_cpp_can(const model::ModelConfig& config, const std::string& wh
     refuse("head_dim", std::to_string(config.head_dim), std::to_string(config.width / config.heads));
 }
 
-GgufContent gguf_adapter(const model::ModelConfig& config, const lora::LoraConfig& lora, const ModuleFactors& factors,
-                         GgufType type) {
+GgufContent gguf_adapter(const model::ModelConfig& config, const AdapterFactors& factors, GgufType type) {
   const GgufArchitecture& architecture = architecture_of(config);
   GgufContent content;
   const auto matrix = [&](const std::string& name, const ConstTensor& values, float multiplier, bool interleaved) {
@@ -244,18 +226,17 @@ GgufContent gguf_adapter(const model::ModelConfig& config, const lora::LoraConfi
                                }});
   };
   // llama.cpp multiplies by alpha / rank: what we multiply by, unless a module has its own.
-  const auto usual = [&](const ModuleFactors::Factors& f, double alpha) {
-    return static_cast<float>(alpha / static_cast<double>(f.a[0]));
+  const auto usual = [](const ModuleFactors& f, double alpha) {
+    return static_cast<float>(alpha / static_cast<double>(f.rank));
   };
-  double alpha = lora.alpha;
-  const bool all_usual = std::ranges::all_of(
-      factors.all(), [&](const auto& item) { return item.second.scale == usual(item.second, alpha); });
-  if (!all_usual) {
-    const ModuleFactors::Factors& first = factors.all().begin()->second;
-    alpha = static_cast<float>(static_cast<double>(first.scale) * static_cast<double>(first.a[0]));
+  double alpha = factors.config().alpha;
+  const auto is_usual = [&](const ModuleFactors& f) { return f.scale == usual(f, alpha); };
+  if (!std::ranges::all_of(factors.modules(), is_usual)) {
+    const ModuleFactors& first = factors.modules().front();
+    alpha = static_cast<double>(first.scale) * static_cast<double>(first.rank);
   }
-  for (const auto& [module, f] : factors.all()) {
-    const checkpoint::GgufModule name = checkpoint::gguf_module(module);
+  for (const ModuleFactors& f : factors.modules()) {
+    const checkpoint::GgufModule name = checkpoint::gguf_module(f.name);
     const float ratio = f.scale / usual(f, alpha), multiplier = std::abs(ratio - 1) < 1e-6f ? 1.0f : ratio;
     matrix(name.name + ".weight.lora_a", f.a, 1, false);
     matrix(name.name + ".weight.lora_b", f.b, multiplier, name.rotary && architecture.interleaved_rotary);
@@ -269,7 +250,7 @@ GgufContent gguf_adapter(const model::ModelConfig& config, const lora::LoraConfi
 }
 
 GgufContent gguf_model(const model::ModelConfig& config, const NamedTensors& sorted_tensors,
-                       const ModuleFactors& factors, GgufType type) {
+                       const AdapterFactors* factors, GgufType type) {
   GgufContent content;
   const ModelTensors tensors(config, sorted_tensors, factors);
   for (const model::TensorSpec& spec : model::expected_tensors(config))
