@@ -210,7 +210,7 @@ TEST(TorchFile, RefusesOpcodesOutsideTheSubset) {
   expect_refused(archive(begin + global("torch._utils", "_rebuild_tensor_v2") + ")R."), {"else than a dictionary"});
   expect_refused(archive(dictionary(global("torch._utils", "_rebuild_tensor_v2") + ")R")), {"another kind"});
   expect_refused(archive(dictionary(global("torch._utils", "_rebuild_parameter") + ")R")), {"damaged parameter"});
-  expect_refused(archive(begin + "}}b."), {"."});
+  expect_refused(archive(begin + "}Nb."), {"attributes"});
 }
 
 TEST(TorchFile, RefusesDamagedPickles) {

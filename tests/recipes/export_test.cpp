@@ -271,10 +271,13 @@ TEST_F(Export, WhatLlamaCppWouldComputeDifferentlyIsRefusedOrTold) {
   };
   const std::string biased = model_with(kArith, "config.json", config_of(kArith, "attention_bias", true));
   expect_error<FormatError>([&] { exported({.base = {.hf_checkpoint = biased}}, "x.gguf"); }, {"attention_bias"});
-  const std::string stretched =
-      model_with(kArith, "config.json",
-                 config_of(kArith, "rope_scaling",
-                           {{"rope_type", "llama3"}, {"factor", 8.0}, {"original_max_position_embeddings", 64}}));
+  const std::string stretched = model_with(kArith, "config.json",
+                                           config_of(kArith, "rope_scaling",
+                                                     {{"rope_type", "llama3"},
+                                                      {"factor", 8.0},
+                                                      {"low_freq_factor", 1.0},
+                                                      {"high_freq_factor", 4.0},
+                                                      {"original_max_position_embeddings", 64}}));
   expect_error<FormatError>([&] { exported({.base = {.hf_checkpoint = stretched}}, "x.gguf"); }, {"llama3"});
   Json sliding = config_of(kArith, "use_sliding_window", true);
   sliding["sliding_window"] = 100, sliding["max_window_layers"] = 2;

@@ -63,7 +63,7 @@ def refused():
     yield "numbered", {1: numbers(2)}, ["no text"]
     yield "expanded", {"a": numbers(2, 1).expand(2, 5)}, ["a", "two places"]
     yield "boolean", {"a": torch.ones(2, dtype=torch.bool)}, ["torch.BoolStorage"]
-    yield "code", {"a": Surprise()}, ["builtins.print"]
+    yield "code", {"a": Surprise()}, ["__builtin__.print"]
     yield "deep", {"a": numbers(1, 1, 1, 1, 2)}, ["5 dimensions"]
 
 
