@@ -325,7 +325,7 @@ TEST(AdapterRoot, FilesStayBelowIt) {
   stdfs::create_symlink(root / "shared/adapter_config.json", root / "linked/adapter_config.json");
   stdfs::create_symlink("../shared/adapter_model.safetensors", root / "linked/adapter_model.safetensors");
   EXPECT_EQ(load("linked").status, 200) << "it stays below the root";
-  dir.write("vime_lora_metadata.json", "Zebra");
+  dir.write("vime_lora_metadata.json", "~ebra");
   testing::write_adapter(root, 1);
   EXPECT_EQ(load(".").status, 200) << "what lies beside the root is not read";
 }
