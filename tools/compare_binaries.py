@@ -158,7 +158,13 @@ def stable(json_value):
 def same(a, b):
     if a.name != "metrics.jsonl":
         return filecmp.cmp(a, b, shallow=False)
-    return [stable(json.loads(line)) for line in a.open()] == [stable(json.loads(line)) for line in b.open()]
+    lines = [[stable(json.loads(line)) for line in path.open()] for path in (a, b)]
+    # A build may log more than another did; what both log must be the same.
+    added = {key for old, new in zip(*lines) for key in old.keys() ^ new.keys()}
+    if added:
+        print(f"  metrics.jsonl: only one build has {', '.join(sorted(added))}")
+    common = [[{key: value for key, value in line.items() if key not in added} for line in half] for half in lines]
+    return common[0] == common[1]
 
 
 def files_in(directory):

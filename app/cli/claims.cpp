@@ -89,7 +89,7 @@ std::string context(const Occurrence& flag, RlOptions& options) {
             fmt::format("above --rollout-max-prompt-len {}", options.max_prompt_len));
   for (int64_t* limit : {&options.sampling.max_length, &options.eval_sampling.max_length})
     *limit = *limit == 0 ? tokens : std::min(*limit, tokens);
-  return fmt::format("prompts of {} tokens and more are dropped, and an answer ends where both have {}", tokens,
+  return fmt::format("prompts of {} tokens and more are dropped, and an answer ends where it and its prompt have {}", tokens,
                      tokens);
 }
 

@@ -15,6 +15,7 @@
 #include "core/nearest_name.h"
 #include "core/printable.h"
 #include "recipes/commands.h"
+#include "recipes/reference.h"
 
 namespace lockstep::cli {
 
@@ -70,8 +71,12 @@ void run_training(const TrainingCommand<Options>& command, Screen& screen,
   const Control control = training_control(screen);
   recipes::check_model_shape(command.options.base.hf_checkpoint, command.shape);
   recipes::check_claims(command.options.base, command.claims);
-  if (command.dry_run) return plan(command.options, command.notes, control);
-  for (const std::string& note : command.notes) *control.info << "note    " << note << "\n";
+  std::vector<std::string> notes = command.notes;
+  if (!command.ref_load.empty())
+    if (auto line = recipes::check_reference(command.ref_load, command.options.base, command.uses_reference))
+      notes.push_back(std::move(*line));
+  if (command.dry_run) return plan(command.options, notes, control);
+  for (const std::string& note : notes) *control.info << "note    " << note << "\n";
   train(command.options, control);
 }
 
@@ -147,7 +152,11 @@ std::string program_help() {
       "LoRA post-training: trainer and rollout engine on one frozen base, in one program.\n"
       "Usage: lockstep COMMAND [OPTIONS]\n\nCommands:\n";
   for (const Command& command : kCommands) text += fmt::format("  {:10} {}\n", command.name, command.summary);
-  return text + "\nlockstep COMMAND --help lists a command's flags; lockstep --version prints the version.\n";
+  return text +
+         "\nExit codes: 0 done, 2 flags, 3 data, 4 formats of files, 5 shapes, 6 device, 7 memory or disk, 8 a check "
+         "of "
+         "the run failed,\n130 interrupted.\nlockstep COMMAND --help lists a command's flags; lockstep --version "
+         "prints the version.\n";
 }
 
 // -h right behind a flag is that flag's value: generate --prompt -h.

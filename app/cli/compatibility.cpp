@@ -19,7 +19,7 @@ constexpr std::string_view kPublish =
 constexpr std::string_view kOffload =
     "unnecessary: trainer and engine share one base, and a rollout's KV memory is given back before training";
 constexpr std::string_view kSameBits =
-    "engine and trainer log-probabilities are the same bits; each rollout measures it (logprob_diff_max)";
+    "engine and trainer log-probabilities are the same bits; each rollout measures it (logprob_diff, logprob_diff_max)";
 constexpr std::string_view kRecompute = "recomputation is of whole layers and never changes a bit";
 constexpr std::string_view kConfig = "read from config.json";
 constexpr std::string_view kNoDropout = "the base is frozen and has no dropout";
@@ -123,10 +123,8 @@ constexpr Compatible kCompatible[] = {
     {"--padded-vocab-size", one, "the vocabulary is not padded", "#"},
     {"--softmax-type", one, "attention's softmax is the plain one", "vanilla", "off-by-one|learnable"},
     {"--seq-length", one, "rows are as long as their data, up to the model's context", "#"},
-    // Data and reference.
-    {"--metadata-key", one, "the rewards here read the response and the label only"},
+    // Data.
     {"--rollout-skip-special-tokens", none, "rewards always read the response without special tokens"},
-    {"--ref-load", one, "the reference policy is the base with the adapter off"},
     // Algorithm.
     {"--loss-type", one, "the clipped policy loss", "policy_loss", "custom_loss"},
     {"--gamma", one, kReturns, "#"},
@@ -136,12 +134,7 @@ constexpr Compatible kCompatible[] = {
     {"--use-rollout-logprobs", none, kSameBits},
     {"--skip-actor-forward-only", none, kSameBits},
     {"--recompute-logprobs-via-prefill", none, kSameBits},
-    {"--true-on-policy-mode", none, kSameBits},
     {"--get-mismatch-metrics", none, kSameBits},
-    {"--check-weight-update-equal", none, kSameBits},
-    {"--check-lora-weight-equal", none, kSameBits},
-    {"--ci-test", none, kSameBits},
-    {"--ci-train-rollout-logprob-abs-diff-threshold", one, kSameBits},
     {"--observe-training-entropy", none, "entropy is always in <save>/metrics.jsonl"},
     // Publishing.
     {"--update-weights-interval", one, "the adapter is published after every rollout", "1", "#"},
@@ -191,7 +184,7 @@ constexpr Compatible kSftCompatible[] = {
      "*"},
     {"--disable-compute-advantages-and-returns", none, "supervised training has no advantages"},
     {"--debug-train-only", none, "supervised training starts no engine"},
-    {"--rollout-batch-size", one, "a step takes --global-batch-size rows"},
+    {"--metadata-key", one, "supervised training has no rewards"},
 };
 
 }  // namespace

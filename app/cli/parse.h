@@ -22,6 +22,8 @@ struct TrainingCommand {
   std::vector<std::string> notes;                          // one line each
   std::vector<std::pair<std::string, std::string>> shape;  // for recipes::check_model_shape
   std::vector<recipes::LaunchClaim> claims;                // for recipes::check_claims
+  std::string ref_load;                                    // for recipes::check_reference; empty: not given
+  bool uses_reference = false;
 };
 
 TrainingCommand<recipes::RlOptions> parse_train(const Values& args);

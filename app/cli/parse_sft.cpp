@@ -26,6 +26,8 @@ struct SftForm {
   }
   recipes::SftOptions options;
   std::optional<float> beta;
+  std::optional<int64_t> num_rollout;
+  std::string ref_load;
   bool dry_run = false;
 };
 
@@ -67,12 +69,17 @@ FlagSet sft_flags(SftForm& form) {
                       "DPO: weight of the log-ratios to the reference, the base (0.1)"},
                      {"--calculate-per-token-loss", "", toggle(o.training.per_token_loss),
                       "mean over all tokens of a step, as TRL's (of sample means, as slime's)"}});
+  flags.add("Loss", {ref_load_flag(form.ref_load)});
   flags.add("Data", row_flags(o.rows));
   flags.add("Data", {{"--num-epoch", "N", number(o.num_epoch, 1, kMany), "passes over the rows"},
-                     {"--num-rollout", "N", number(o.num_steps, 1, kMany), "optimizer steps, instead of --num-epoch"},
-                     {"--train-iters", "N", number(o.num_steps, 1, kMany), "the same, in Megatron's words"},
+                     {"--num-rollout", "N", number(form.num_rollout, 1, kMany),
+                      "rollouts, instead of --num-epoch: optimizer steps, or as many as the next says"},
+                     {"--rollout-batch-size", "N", number(o.rollout_batch_size, 1, kMany),
+                      "rows of a rollout; --num-rollout and intervals count rollouts then, and batches run on over an "
+                      "epoch's end"},
+                     {"--train-iters", "N", number(o.num_steps, 1, kMany), "optimizer steps, instead of --num-epoch"},
                      {"--global-batch-size", "N", number(o.training.global_batch_size, 1, kMany),
-                      "rows (or pairs) per optimizer step"},
+                      "rows (or pairs) per optimizer step (with --rollout-batch-size: all of a rollout)"},
                      {"--rollout-shuffle", "", toggle(o.shuffle), "rows in a new order each epoch"},
                      {"--rollout-seed", "N", number(o.shuffle_seed, 0, 9e15), "of that order"}});
   flags.add("Evaluation",
@@ -126,6 +133,29 @@ void check_watching(const recipes::SftOptions& o) {
   needs(o.threshold > 0, o.patience || o.save_best, "--early-stopping-threshold", "--early-stopping-patience");
 }
 
+// Rollouts in optimizer steps, as slime counts them.
+void resolve_rollouts(SftForm& form, const Classified& given) {
+  recipes::SftOptions& o = form.options;
+  int64_t steps = 1;  // of a rollout
+  if (o.rollout_batch_size > 0) {
+    int64_t& batch = o.training.global_batch_size;
+    if (given.given("--global-batch-size") == nullptr) batch = o.rollout_batch_size;
+    if (o.rollout_batch_size % batch != 0)
+      throw ConfigError({.what = "a rollout does not divide into batches",
+                         .where = "--global-batch-size",
+                         .got = shown_number(batch),
+                         .wanted = "a divisor of --rollout-batch-size " + shown_number(o.rollout_batch_size)});
+    steps = o.rollout_batch_size / batch;
+  }
+  if (form.num_rollout && o.num_steps)
+    throw ConfigError({.what = "--num-rollout and --train-iters exclude each other",
+                       .where = "--train-iters",
+                       .attempt = "keep one"});
+  if (form.num_rollout) o.num_steps = *form.num_rollout * steps;
+  o.eval_interval *= steps;
+  o.save.save_interval *= steps;
+}
+
 TrainingCommand<recipes::SftOptions> parse(const Values& args, train::Loss loss) {
   SftForm form(loss);
   TrainForm train_form;
@@ -134,19 +164,23 @@ TrainingCommand<recipes::SftOptions> parse(const Values& args, train::Loss loss)
   bind(given, flags);
   require(given, {"--hf-checkpoint", "--prompt-data"});
   check_loss(form, given);
-  check_adapter(form.options.adapter, given);
+  resolve_rollouts(form, given);
+  resolve_adapter(form.options.adapter, given);
   check_schedule(form.options.optimizer, given);
   check_save(form.options.save, given);
   check_evaluation(form.options.eval_sets, form.options.eval_interval, given.notes);
   check_watching(form.options);
   check_scripts(given);
   note_exclusions(form.options.adapter.config, given.notes);
+  const bool preferences = std::holds_alternative<train::DpoLoss>(form.options.loss);
   std::vector<recipes::LaunchClaim> claims = deferred_claims(given.claims, given.notes);
   return {.options = std::move(form.options),
           .dry_run = form.dry_run,
           .notes = std::move(given.notes),
           .shape = std::move(given.shape),
-          .claims = std::move(claims)};
+          .claims = std::move(claims),
+          .ref_load = std::move(form.ref_load),
+          .uses_reference = preferences};
 }
 
 }  // namespace

@@ -127,7 +127,9 @@ std::vector<Flag> lora_flags(AdapterOptions& adapter) {
               [&config](const std::string& name) { config.type = lora::parse_lora_type(name); }),
        "lora (q, k, v share one A) | canonical_lora (a pair each, as PEFT)"},
       {"--exclude-modules", "LIST", modules(config.exclude_modules), "left out of --target-modules"},
-      adapter_path_flag(adapter.adapter_path, "start from this PEFT directory; it then says rank and modules")};
+      adapter_path_flag(adapter.adapter_path,
+                        "start from this PEFT directory, which says rank, alpha, rsLoRA, type and modules; what is "
+                        "given here must be the same")};
 }
 
 std::vector<Flag> optimizer_flags(OptimizerOptions& optimizer) {
@@ -157,6 +159,10 @@ std::vector<Flag> optimizer_flags(OptimizerOptions& optimizer) {
       {"--adam-eps", "X", number(optimizer.eps, kAboveZero, 1), "added to the denominator"},
       {"--weight-decay", "X", number(optimizer.weight_decay, 0, 10), "decoupled, on A and B"},
       {"--clip-grad", "X", number(optimizer.clip_grad, 0, 1e6), "largest gradient norm (0: off)"}};
+}
+
+Flag ref_load_flag(std::string& path) {
+  return {"--ref-load", "DIR", text(path), "the reference of a KL: the base (as without this), by its path or another"};
 }
 
 Flag without_flag() {
@@ -251,7 +257,10 @@ void require(const Classified& given, const std::vector<std::string_view>& flags
         {.what = fmt::format("missing: {}", fmt::join(missing, ", ")), .attempt = "--help shows an example"});
 }
 
-void check_adapter(const AdapterOptions& adapter, const Classified& given) {
+void resolve_adapter(AdapterOptions& adapter, const Classified& given) {
+  adapter.asked_alpha = given.given("--lora-alpha") != nullptr;
+  adapter.asked_rslora = given.given("--use-rslora") != nullptr;
+  adapter.asked_type = given.given("--lora-type") != nullptr;
   for (const char* flag : {"--only-train-params-name-list", "--freeze-params-name-list"})
     if (given.given(flag) != nullptr)
       throw ConfigError({.what = fmt::format("LoRA excludes {}", flag),
@@ -264,7 +273,7 @@ void check_adapter(const AdapterOptions& adapter, const Classified& given) {
                        .got = "0",
                        .wanted = "1 or more",
                        .attempt = "--lora-rank 16 --target-modules all-linear"});
-  if (rank > 0 && adapter.config.target_modules.empty())
+  if (rank > 0 && adapter.config.target_modules.empty() && adapter.adapter_path.empty())
     throw ConfigError({.what = "--lora-rank needs --target-modules",
                        .where = "--target-modules",
                        .attempt = "--target-modules all-linear"});

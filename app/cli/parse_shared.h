@@ -21,6 +21,7 @@ std::vector<Flag> lora_flags(recipes::AdapterOptions& adapter);           // wit
 std::vector<Flag> required_lora_flags(recipes::AdapterOptions& adapter);  // these two
 std::vector<Flag> optimizer_flags(recipes::OptimizerOptions& optimizer);
 std::vector<Flag> checkpoint_flags(recipes::SaveOptions& save);
+Flag ref_load_flag(std::string& path);
 Flag without_flag();                                                     // --without
 std::vector<Flag> machine_flags(recipes::BaseOptions& base);             // threads, device, how weights are loaded
 std::vector<Flag> activation_flags(recipes::TrainingOptions& training);  // micro-batches, recomputation
@@ -31,7 +32,7 @@ std::string training_closing(const std::string& example);
 // Rules. Each throws ConfigError.
 void require(const Classified& given,
              const std::vector<std::string_view>& flags);  // one error naming all that are missing
-void check_adapter(const recipes::AdapterOptions& adapter, const Classified& given);
+void resolve_adapter(recipes::AdapterOptions& adapter, const Classified& given);
 void check_schedule(const recipes::OptimizerOptions& optimizer, const Classified& given);
 void check_evaluation(const std::vector<recipes::EvalSet>& sets, int64_t interval, std::vector<std::string>& notes);
 void check_save(const recipes::SaveOptions& save, const Classified& given);

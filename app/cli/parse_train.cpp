@@ -74,6 +74,21 @@ std::vector<Flag> algorithm_flags(TrainForm& form) {
       math_tolerance_flag(o.reward.math_tolerance)};
 }
 
+std::vector<Flag> check_flags(TrainForm& form) {
+  recipes::RunChecks& checks = form.options.checks;
+  const Binding equal_weights = {.arity = Arity::none, .set = [&checks](const std::string&, const Values&) {
+                                   checks.equal_base = checks.equal_adapter = true;
+                                 }};
+  return {{"--ci-test", "", toggle(form.ci_test), "check log-probs (next flag), and that the first rollout's KL is 0"},
+          {"--ci-train-rollout-logprob-abs-diff-threshold", "X", number(checks.logprob_diff, 0, 1e6),
+           "most that log-probs of trainer and sampler differ, on average (0.1 with --ci-test)"},
+          {"--ci-disable-kl-checker", "", toggle(form.ci_kl, false), "--ci-test without the KL"},
+          {"--true-on-policy-mode", "", toggle(checks.equal_logprobs), "no token's log-prob differs between them"},
+          {"--check-weight-update-equal", "", equal_weights, "the base stays as it is; as the next"},
+          {"--check-lora-weight-equal", "", toggle(checks.equal_adapter),
+           "what is published is the trainer's adapter, byte for byte"}};
+}
+
 std::vector<Flag> evaluation_flags(TrainForm& form) {
   recipes::RlOptions& o = form.options;
   return {{"--eval-prompt-data", "NAME PATH...", eval_sets(o.eval_sets), "held-out sets (or one PATH)"},
@@ -173,6 +188,17 @@ void resolve_evaluation(TrainForm& form, std::vector<std::string>& notes) {
   o.sampling.logprob_temperature = o.sampling.temperature;
 }
 
+void resolve_checks(TrainForm& form, std::vector<std::string>& notes) {
+  constexpr double kDefault = 0.1;  // slime's
+  if (!form.ci_test) return;
+  recipes::RunChecks& checks = form.options.checks;
+  checks.logprob_diff = checks.logprob_diff.value_or(kDefault);
+  checks.equal_reference = form.ci_kl;
+  notes.push_back(
+      "--ci-test: checks log-probs and the first rollout's KL; slime's bounds on mean log-prob and entropy are not "
+      "checked");
+}
+
 }  // namespace
 
 FlagSet train_flags(TrainForm& form) {
@@ -182,15 +208,18 @@ FlagSet train_flags(TrainForm& form) {
   flags.add("Data",
             {{"--input-key", "KEY", text(o.input_key), "key of the prompt: a string, or a list of messages"},
              {"--rollout-shuffle", "", toggle(o.shuffle), "prompts in a new order each epoch"},
+             {"--metadata-key", "KEY", text(o.metadata_key), "key of an object whose rm_type must be --rm-type"},
              max_bad_rows_flag(o.max_bad_rows),
              {"--num-epoch", "N", number(o.num_epoch, 1, kMany), "passes over the prompts, if no --num-rollout"}});
   flags.add("Data", chat_flags(o.chat));
   flags.add("Rollout", rollout_flags(o));
   flags.add("Algorithm", algorithm_flags(form));
+  flags.add("Algorithm", {ref_load_flag(form.ref_load)});
   flags.add("LoRA", lora_flags(o.adapter));
   flags.add("Optimizer", optimizer_flags(o.optimizer));
   flags.add("Checkpoint", checkpoint_flags(o.save));
   flags.add("Evaluation", evaluation_flags(form));
+  flags.add("Checks (a run that fails one saves and ends with exit code 8)", check_flags(form));
   flags.add("Machine", machine_flags(o.base));
   flags.add("Machine", training_machine_flags(o.training, form.dry_run));
   flags.add("Machine",
@@ -205,7 +234,7 @@ TrainingCommand<recipes::RlOptions> parse_train(const Values& args) {
   Classified given = classify(args, flags, Scripts::train);
   bind(given, flags);
   check_required(form.options, given);
-  check_adapter(form.options.adapter, given);
+  resolve_adapter(form.options.adapter, given);
   check_schedule(form.options.optimizer, given);
   check_save(form.options.save, given);
   check_reward(form.options.reward, given);
@@ -216,13 +245,17 @@ TrainingCommand<recipes::RlOptions> parse_train(const Values& args) {
   if (form.options.num_rollout)
     recipes::check_warmup(form.options.optimizer, *form.options.num_rollout * form.options.num_steps_per_rollout);
   resolve_evaluation(form, given.notes);
+  resolve_checks(form, given.notes);
   judge_claims(given.claims, form.options, given.notes);
+  const bool uses_reference = form.options.use_kl_loss || form.options.kl_reward_coef != 0;
   std::vector<recipes::LaunchClaim> claims = deferred_claims(given.claims, given.notes);
   return {.options = std::move(form.options),
           .dry_run = form.dry_run,
           .notes = std::move(given.notes),
           .shape = std::move(given.shape),
-          .claims = std::move(claims)};
+          .claims = std::move(claims),
+          .ref_load = std::move(form.ref_load),
+          .uses_reference = uses_reference};
 }
 
 std::string train_help() {

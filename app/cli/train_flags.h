@@ -13,6 +13,8 @@ struct TrainForm {
 
   recipes::RlOptions options;
   bool dry_run = false;
+  std::string ref_load;
+  bool ci_test = false, ci_kl = true;
   // Left out: what the rollout has, or what another flag says.
   std::optional<float> clip_high, clip_c, eval_temperature, eval_top_p;
   std::optional<int64_t> eval_max_tokens, eval_top_k;

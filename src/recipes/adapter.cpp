@@ -50,13 +50,22 @@ std::string targets_text(const lora::LoraConfig& config) {
   return text;
 }
 
-// Flags that ask for an adapter (rank > 0) must ask for this one.
-void require_same_adapter(const lora::LoraConfig& wanted, const lora::AdapterLayout& stored, const Base& base,
-                          const fs::Path& where) {
-  if (wanted.rank == 0) return;
-  require_same("--lora-rank", std::to_string(wanted.rank), std::to_string(stored.config.rank), where);
-  require_same("--lora-alpha", fmt::format("{:g}", wanted.alpha), fmt::format("{:g}", stored.config.alpha), where);
-  require_same("--use-rslora", wanted.use_rslora ? "on" : "off", stored.config.use_rslora ? "on" : "off", where);
+// What was asked for must be this adapter's; a rank without the rest asks for the defaults of the rest.
+void require_same_adapter(const AdapterOptions& options, bool with_defaults, const lora::AdapterLayout& stored,
+                          const Base& base, const fs::Path& where) {
+  lora::LoraConfig wanted = options.config;
+  with_defaults = with_defaults && wanted.rank > 0;
+  if (wanted.rank > 0)
+    require_same("--lora-rank", std::to_string(wanted.rank), std::to_string(stored.config.rank), where);
+  if (options.asked_alpha || with_defaults)
+    require_same("--lora-alpha", fmt::format("{:g}", wanted.alpha), fmt::format("{:g}", stored.config.alpha), where);
+  if (options.asked_rslora || with_defaults)
+    require_same("--use-rslora", wanted.use_rslora ? "on" : "off", stored.config.use_rslora ? "on" : "off", where);
+  if (options.asked_type || with_defaults)
+    require_same("--lora-type", lora::lora_type_name(wanted.type), lora::lora_type_name(stored.config.type), where);
+  if (wanted.target_modules.empty() && wanted.exclude_modules.empty()) return;
+  if (wanted.target_modules.empty()) wanted.target_modules = stored.config.target_modules;
+  wanted.rank = stored.config.rank;
   const auto asked = lora::resolve_layout(wanted, model::linear_modules(base.config));
   if (covered_modules(*asked) != covered_modules(stored))
     another("--target-modules", targets_text(asked->config), targets_text(stored.config), where);
@@ -68,7 +77,7 @@ lora::AdapterVersion starting_adapter(const AdapterOptions& options, const Base&
                                       const Control& control) {
   if (options.adapter_path.empty()) return load::fresh_adapter(options.config, base, seed);
   lora::AdapterVersion adapter = load_adapter(options.adapter_path, base, control);
-  require_same_adapter(options.config, *adapter.layout, base, options.adapter_path);
+  require_same_adapter(options, false, *adapter.layout, base, options.adapter_path);
   adapter.policy.version = 0;  // a new run numbers its own versions
   return adapter;
 }
@@ -165,10 +174,7 @@ std::optional<Resumed> resume(const SaveOptions& options, const AdapterOptions& 
   resumed.adapter = load::load_adapter(checked, actor.weights, base);
   tell_notes(checked.notes, control);
   if (wanted.adapter_path.empty()) {
-    require_same_adapter(wanted.config, *resumed.adapter.layout, base, where);
-    if (wanted.config.rank > 0)
-      require_same("--lora-type", lora::lora_type_name(wanted.config.type),
-                   lora::lora_type_name(resumed.adapter.layout->config.type), where);
+    require_same_adapter(wanted, true, *resumed.adapter.layout, base, where);
   } else {
     *control.info << "note    the checkpoint of --load goes before --lora-adapter-path\n";
   }

@@ -46,8 +46,8 @@ struct Resumed {
 std::optional<Resumed> resume(const SaveOptions& options, const AdapterOptions& wanted, const OrderedJson& settings,
                               const Base& base, const Control& control);
 
-// The adapter a fresh run starts with: the PEFT directory's, or new weights. ConfigError if flags say another rank,
-// alpha, scaling or other modules than the directory.
+// The adapter a fresh run starts with: the PEFT directory's, or new weights. The directory supplies what the options do
+// not ask for; ConfigError if they ask for another rank, alpha, scaling, type or other modules than it has.
 lora::AdapterVersion starting_adapter(const AdapterOptions& options, const Base& base, uint64_t seed,
                                       const Control& control);
 

@@ -54,7 +54,7 @@ void check(const LaunchClaim& claim, const Base& base, Device device) {
     }
     case Kind::weight_type: {
       // Products of 16-bit weights with f32 activations are at least what f32 weights would give.
-      const std::string stored = type_name(weight_dtype(base));
+      const std::string stored = type_name(load::weight_dtype(base));
       const bool as_on_cpu = type == stored || type == "float32";
       if (type != "auto" && !(device == Device::cpu ? as_on_cpu : type == computed))
         wrong(claim, "weights are not of this type " + place,

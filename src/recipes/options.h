@@ -17,6 +17,7 @@
 #include "core/json.h"
 #include "core/stream.h"
 #include "lora/config.h"
+#include "recipes/run_checks.h"
 #include "rl/reward/rule.h"
 #include "rollout/sampling.h"
 #include "train/loss.h"
@@ -35,8 +36,10 @@ struct BaseOptions {
 };
 
 struct AdapterOptions {
-  lora::LoraConfig config;   // rank 0: no adapter asked for
+  lora::LoraConfig config;   // rank 0 and no target_modules: none asked for
   std::string adapter_path;  // --lora-adapter-path: a PEFT directory to start from, or to generate with
+  // Whether these fields of config were asked for; an adapter to start from supplies what was not.
+  bool asked_alpha = false, asked_rslora = false, asked_type = false;
 };
 
 // How conversations become text.
@@ -111,10 +114,13 @@ struct SftOptions {
   std::string prompt_data;  // a slice may follow: FILE@[0:100]
   int64_t num_epoch = 1;
   std::optional<int64_t> num_steps;  // --num-rollout, --train-iters: goes before num_epoch
-  bool shuffle = false;              // --rollout-shuffle
-  uint64_t shuffle_seed = 42;        // --rollout-seed
-  std::vector<EvalSet> eval_sets;    // the first decides which checkpoint is best
-  int64_t eval_interval = 0;         // steps; 0: never
+  // Rows of a rollout; 0: there are none. Else an epoch is as many rollouts as it fills, whose batches run on over its
+  // end; training.global_batch_size divides it.
+  int64_t rollout_batch_size = 0;
+  bool shuffle = false;            // --rollout-shuffle
+  uint64_t shuffle_seed = 42;      // --rollout-seed
+  std::vector<EvalSet> eval_sets;  // the first decides which checkpoint is best
+  int64_t eval_interval = 0;       // steps; 0: never
   bool eval_before_train = true;
   bool save_best = false;
   std::optional<int64_t> patience;  // --early-stopping-patience: evaluations without a better loss
@@ -127,7 +133,7 @@ struct RlOptions {
   OptimizerOptions optimizer;
   TrainingOptions training;  // global_batch_size 0: rollout_batch_size * n / num_steps_per_rollout
   SaveOptions save;
-  std::string prompt_data, input_key = "input", label_key;
+  std::string prompt_data, input_key = "input", label_key, metadata_key = "metadata";
   int64_t max_bad_rows = 0;  // --max-bad-rows, of each file
   ChatOptions chat;
   rl::RewardRule reward;
@@ -151,6 +157,7 @@ struct RlOptions {
   bool eval_before_train = true;    // !--skip-eval-before-train
   std::optional<int64_t> kv_bytes;  // most memory of the KV cache; default: the engine's
   int64_t max_sequences = 256;
+  RunChecks checks;
 };
 
 struct ScoreOptions {

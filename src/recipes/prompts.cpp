@@ -21,6 +21,21 @@ std::string read_label(const text::Dataset& data, const text::Row& row, const Pr
   return label;
 }
 
+// A row may say which reward it wants (slime: it goes before --rm-type), and so may a whole file of one kind.
+void check_metadata(const text::Dataset& data, const text::Row& row, const PromptSource& source) {
+  const auto metadata = row.json.find(source.metadata_key);
+  if (source.label_key.empty() || metadata == row.json.end() || !metadata->is_object()) return;
+  const auto type = metadata->find("rm_type");
+  if (type == metadata->end() || type->is_null() || *type == "") return;
+  const std::string wanted = rl::reward_name(source.reward.type);
+  if (type->is_string() && *type == wanted) return;
+  throw DataError({.what = "the row asks for another reward than the run",
+                   .where = data.where(row) + ": " + source.metadata_key + ".rm_type",
+                   .got = json_text(*type),
+                   .wanted = wanted,
+                   .attempt = "rows of one reward, or without rm_type: one run has one reward"});
+}
+
 void add_row(PromptSet& set, const text::Dataset& data, const text::Row& row, const PromptSource& source,
              const text::Tokenizer& tokenizer) {
   std::string prompt = source.chat.render(row.json, source.input_key, data.where(row));
@@ -32,6 +47,7 @@ void add_row(PromptSet& set, const text::Dataset& data, const text::Row& row, co
     return;
   }
   require_in_vocabulary(tokens, source.vocab_size, data.where(row));
+  check_metadata(data, row, source);
   set.labels.push_back(read_label(data, row, source));
   set.prompts.push_back({.tokens = std::move(tokens), .row = static_cast<uint32_t>(row.number)});
   set.texts.push_back(std::move(prompt));

@@ -23,7 +23,8 @@ struct PromptSet {
 
 struct PromptSource {
   std::string path, input_key, label_key;  // no label key: no labels
-  rl::RewardRule reward;                       // what the labels are for
+  std::string metadata_key = "metadata";   // of an object whose rm_type, if there is one, must name the reward
+  rl::RewardRule reward;                   // what the labels are for
   int64_t max_length = 0;                  // tokens of a prompt; longer ones are dropped with a count
   int64_t vocab_size = 0;                  // of the model
   PromptRenderer chat;                     // none: strings only
@@ -31,7 +32,8 @@ struct PromptSource {
 };
 
 // DataError (file, line, key) of the row after max_bad_rows others: what `chat` cannot render, an empty prompt, a token
-// that the model does not have, no label, one without an answer.
+// that the model does not have, no label, one without an answer, a row whose metadata asks for another
+// reward.
 PromptSet read_prompts(const PromptSource& source, const text::Tokenizer& tokenizer);
 
 }  // namespace lockstep::recipes

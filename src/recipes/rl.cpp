@@ -71,6 +71,7 @@ class RlRun {
     for (const PromptSet& set : eval_prompts_) report_bad_rows(set.bad_rows, options_.max_bad_rows, *control_.info);
     run_.iterate([&] { iterations(); });
     run_.finish();
+    base_check_.at_end();
   }
 
  private:
@@ -87,9 +88,18 @@ class RlRun {
       run_.set_version(actor_.version);
       run_.completed(options_.rollout_batch_size);
       log(rollout + 1, sampled.report, trained, pace);
+      check(rollout + 1, trained);
       run_.save_if_due();
       evaluate_if_due();
     }
+  }
+
+  void check(int64_t rollout, const rl::TrainReport& trained) {
+    check_rollout(options_.checks, {.rollout = rollout,
+                                    .logprob_diff = trained.logprob_diff,
+                                    .logprob_diff_max = trained.logprob_diff_max,
+                                    .kl = trained.kl});
+    check_published(options_.checks, run_.trainer().adapter(), *store_.pin(lora::kActor).version(), stream_);
   }
 
   rl::Rollout sample(int64_t rollout) {
@@ -128,7 +138,8 @@ class RlRun {
                 {"kl", trained.kl ? OrderedJson(*trained.kl) : OrderedJson(nullptr)},
                 {"entropy", trained.entropy},
                 {"response_len", sampled.response_len},
-                {"logprob_diff_max", trained.logprob_diff},
+                {"logprob_diff", trained.logprob_diff},
+                {"logprob_diff_max", trained.logprob_diff_max},
                 {"version", sampled.version},
                 {"grad_norm", trained.grad_norm},
                 {"lr", trained.lr},
@@ -142,7 +153,7 @@ class RlRun {
                            .reward = sampled.reward,
                            .entropy = trained.entropy,
                            .response_len = sampled.response_len,
-                           .logprob_diff = trained.logprob_diff,
+                           .logprob_diff = trained.logprob_diff_max,
                            .tokens_per_s = tokens_per_s,
                            .kl = trained.kl,
                            .left = pace.left(step)}));
@@ -155,6 +166,7 @@ class RlRun {
     return read_prompts({.path = path,
                          .input_key = input_key,
                          .label_key = label_key,
+                         .metadata_key = options_.metadata_key,
                          .reward = options_.reward,
                          .max_length = limit,
                          .vocab_size = base_.config.vocab_size,
@@ -233,6 +245,7 @@ class RlRun {
   const std::vector<PromptSet> eval_prompts_;
   DataOrder order_;
   const int64_t total_;
+  const BaseCheck base_check_{options_.checks, *base_.model, stream_};
   TrainingRun run_;
   const int64_t resumed_at_ = run_.iteration();
   rollout::Engine engine_;

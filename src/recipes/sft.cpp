@@ -81,7 +81,7 @@ class SftRun {
   OrderedJson settings() const {
     return {{"rows of --prompt-data", data_.size()},
             {"tokens and targets of --prompt-data", data_.digest().substr(0, 16)},
-            {"--global-batch-size", options_.training.global_batch_size},
+            {"--global-batch-size", batches()},
             {"--rollout-shuffle", options_.shuffle},
             {"--rollout-seed", options_.shuffle_seed},
             {"--seed", options_.training.seed},
@@ -91,11 +91,19 @@ class SftRun {
             {"--max-seq-length", options_.rows.max_length.value_or(0)}};
   }
 
+  // Rows of a step, and whether batches end with an epoch: a run that does it otherwise sees other batches.
+  OrderedJson batches() const {
+    const int64_t batch = options_.training.global_batch_size;
+    if (options_.rollout_batch_size == 0) return batch;
+    return fmt::format("{} of rollouts", batch);
+  }
+
   std::vector<train::Datum> next_batch() {
     const int64_t left_in_epoch = data_.size() - run_.data_position() % data_.size();
+    const int64_t batch = options_.training.global_batch_size;
     std::vector<train::Datum> datums;
     for (const int64_t row :
-         order_.rows(run_.data_position(), std::min(options_.training.global_batch_size, left_in_epoch)))
+         order_.rows(run_.data_position(), options_.rollout_batch_size > 0 ? batch : std::min(batch, left_in_epoch)))
       data_.append(row, datums);
     return datums;
   }

@@ -27,8 +27,16 @@ void check_warmup(const OptimizerOptions& optimizer, int64_t steps) {
 }
 
 int64_t sft_steps(const SftOptions& options, int64_t rows) {
-  const int64_t batch = options.training.global_batch_size;
-  return options.num_steps.value_or(options.num_epoch * ((rows + batch - 1) / batch));
+  const int64_t batch = options.training.global_batch_size, rollout = options.rollout_batch_size;
+  if (options.num_steps) return *options.num_steps;
+  if (rollout == 0) return options.num_epoch * ((rows + batch - 1) / batch);
+  if (rows < rollout)
+    throw ConfigError({.what = "the rows do not fill one rollout",
+                       .where = "--rollout-batch-size",
+                       .got = std::to_string(rollout),
+                       .wanted = fmt::format("at most {} rows", rows),
+                       .attempt = "a smaller one, or --num-rollout"});
+  return options.num_epoch * (rows / rollout) * (rollout / batch);
 }
 
 int64_t micro_batch_tokens(const TrainingOptions& training, const model::ModelConfig& config, Device device) {

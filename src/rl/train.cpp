@@ -55,7 +55,8 @@ TrainReport rl_train(RlParts& parts, const Algorithm& algorithm, const Rollout& 
     report.entropy += taken.metrics.entropy / static_cast<double>(steps);
     report.grad_norm = std::max(report.grad_norm, taken.grad_norm);
     // Only the first batch is trained by the version that sampled it.
-    if (step == 0) report.logprob_diff = taken.metrics.logprob_diff_max;
+    if (step == 0) report.logprob_diff = taken.metrics.logprob_diff;
+    if (step == 0) report.logprob_diff_max = taken.metrics.logprob_diff_max;
   }
   if (plan.release_memory) parts.actor.release_memory();
   report.train_ms = clock.ms();

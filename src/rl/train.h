@@ -18,7 +18,8 @@ struct TrainPlan {
 struct TrainReport {
   std::optional<double> kl = {};  // to the reference, before the first step
   double entropy = 0;             // mean over the steps
-  double logprob_diff = 0;        // max |trainer - sampler| of the first step
+  double logprob_diff = 0;        // mean |trainer - sampler| of the first step, weighted as its loss
+  double logprob_diff_max = 0;    // and the largest
   double grad_norm = 0;           // the largest, before clipping
   double lr = 0;                  // of the first step
   double train_ms = 0;            // until the version was published

@@ -72,6 +72,7 @@ RowTerm row_term(const PolicyLoss& loss, const Row& row, double weight, Metrics&
   if (!std::isfinite(difference))
     fail(row, "a rollout log-prob is not finite", std::to_string(row.datum.sampled_logprobs[row.index]),
          "a finite number");
+  metrics.logprob_diff += weight * std::abs(difference);
   metrics.logprob_diff_max = std::max(metrics.logprob_diff_max, std::abs(difference));
   const Estimate pg = policy_gradient(loss, log_ratio, row.datum.advantages[row.index]);
   RowTerm term{pg.value - loss.entropy_coef * row.entropy, pg.slope, -loss.entropy_coef};
@@ -284,6 +285,7 @@ KlType parse_kl_type(const std::string& name) {
 
 void Metrics::add(const Metrics& other) {
   entropy += other.entropy;
+  logprob_diff += other.logprob_diff;
   logprob_diff_max = std::max(logprob_diff_max, other.logprob_diff_max);
   reward_chosen += other.reward_chosen;
   reward_rejected += other.reward_rejected;

@@ -58,6 +58,7 @@ struct LossScale {
 // What a loss reports beside its value; 0 where it has none.
 struct Metrics {
   double entropy = 0;           // PolicyLoss: a share, on the scale of the loss
+  double logprob_diff = 0;      // PolicyLoss: mean |lp - sampled|, a share as well
   double logprob_diff_max = 0;  // PolicyLoss: max |lp - sampled| over the rows of weight > 0
   // DpoLoss, each pair's share of the mean over pairs: rewards, 1 where the chosen one's is larger, log-probs.
   double reward_chosen = 0, reward_rejected = 0, reward_accuracy = 0;

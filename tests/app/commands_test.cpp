@@ -67,7 +67,8 @@ TEST(Sft, LaunchScriptsOfSupervisedRuns) {
       sft_args("--save s --loss-type sft_loss --rollout-function-path slime.rollout.sft_rollout.generate_rollout "
                "--disable-compute-advantages-and-returns --debug-train-only --rollout-batch-size 128 --colocate "
                "--num-layers 2"));
-  EXPECT_EQ(command.notes.size(), 5u);
+  EXPECT_EQ(command.notes.size(), 4u);
+  EXPECT_EQ(command.options.rollout_batch_size, 128);
   EXPECT_EQ(command.shape.size(), 1u);
   sft_rejects("--loss-type policy_loss", {"not available yet: --loss-type policy_loss"});
   sft_rejects("--rollout-function-path my.own", {"not available yet: --rollout-function-path my.own"});
@@ -96,8 +97,26 @@ TEST(Sft, TrainAsksForIt) {
   EXPECT_TRUE(std::holds_alternative<train::SftLoss>(o.loss));
   EXPECT_EQ(o.num_epoch, 3);
   EXPECT_EQ(o.training.global_batch_size, 128);
+  EXPECT_EQ(o.rollout_batch_size, 128);
   EXPECT_EQ(o.training.max_tokens, 9216);
   EXPECT_TRUE(o.training.per_token_loss);
+}
+
+TEST(Sft, RolloutsAreCountedAsSlimeCountsThem) {
+  const auto parsed = [](const std::string& more) { return parse_sft(sft_args("--save s " + more)).options; };
+  const auto o = parsed(
+      "--num-rollout 5 --rollout-batch-size 32 --global-batch-size 8 --save-interval 2 "
+      "--eval-prompt-data e --eval-interval 3");
+  EXPECT_EQ(o.num_steps, 20);
+  EXPECT_EQ(o.save.save_interval, 8);
+  EXPECT_EQ(o.eval_interval, 12);
+  EXPECT_EQ(parsed("--num-rollout 5 --rollout-batch-size 32").training.global_batch_size, 32);
+  EXPECT_EQ(parsed("--num-rollout 5 --rollout-batch-size 32").num_steps, 5);
+  EXPECT_EQ(parsed("--num-rollout 5 --save-interval 2").num_steps, 5);  // without: optimizer steps
+  EXPECT_EQ(parsed("--num-rollout 5 --save-interval 2").save.save_interval, 2);
+  EXPECT_EQ(parsed("--train-iters 7 --rollout-batch-size 32 --global-batch-size 8").num_steps, 7);
+  sft_rejects("--rollout-batch-size 32 --global-batch-size 5", {"does not divide", "a divisor of", "32"});
+  sft_rejects("--num-rollout 5 --train-iters 7", {"exclude each other"});
 }
 
 TEST(Sft, EvaluationSchedulesAndPreferences) {

@@ -133,6 +133,41 @@ TEST(Serve, AnswersAndDrains) {
   EXPECT_NE(err.find("POST /v1/completions 200 "), std::string::npos) << err;
 }
 
+// Starts the server, asks twice without a seed.
+constexpr const char* kSeedScript = R"sh(
+set -m
+"$@" >out 2>err &
+while ! grep -q http out; do kill -0 $! || exit 9; sleep 0.05; done
+port=$(sed -n 's/.*:\([0-9]*\),.*/\1/p' out)
+for file in first second; do
+  exec 3<>/dev/tcp/127.0.0.1/$port
+  body='{"prompt": "12+34=", "max_tokens": 40, "temperature": 2, "ignore_eos": true}'
+  printf 'POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s' ${#body} "$body" >&3
+  cat <&3 | sed -n 's/.*"text"://p' >$file
+done
+kill -TERM $!
+wait $!
+)sh";
+
+TEST(Serve, SeedsOfRequestsFollowFromTheServers) {
+  const std::string model = std::filesystem::absolute(LOCKSTEP_SOURCE_DIR "/models/arith").string();
+  const auto answers = [&](const std::string& flags) {
+    const testing::TempDirectory dir;
+    dir.write("serve.sh", kSeedScript);
+    const std::string command = "cd " + dir.path().string() +
+                                " && bash serve.sh " LOCKSTEP_BINARY " serve --port 0 --device cpu --hf-checkpoint " +
+                                model + " " + flags;
+    EXPECT_EQ(std::system(command.c_str()), 0);
+    return std::vector<std::string>{read(dir / "first"), read(dir / "second")};
+  };
+  const auto seven = answers("--seed 7");
+  EXPECT_GT(seven[0].size(), 40u);
+  EXPECT_NE(seven[0], seven[1]);
+  EXPECT_EQ(answers("--seed 7"), seven);
+  EXPECT_NE(answers("--seed 8")[0], seven[0]);
+  EXPECT_NE(answers("")[0], seven[0]);
+}
+
 // Starts the server, has it load an adapter whose file cannot be opened for now, and sends SIGTERM.
 constexpr const char* kLoadScript = R"(
 set -m

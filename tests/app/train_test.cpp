@@ -126,6 +126,51 @@ TEST(Train, AdapterRules) {
   rejects("--target-modules ,", {"--target-modules names no module"});
 }
 
+TEST(Train, AnAdapterToStartFromSaysWhatIsLeftOut) {
+  const std::string base =
+      "--hf-checkpoint M --prompt-data d --label-key l --rm-type math --rollout-batch-size 8 --num-rollout 1 "
+      "--lora-adapter-path A ";
+  const auto parsed = [&](const std::string& more) { return parse_train(words(base + more)).options.adapter; };
+  EXPECT_FALSE(parsed("").asked_alpha || parsed("").asked_rslora || parsed("").asked_type);
+  EXPECT_TRUE(parsed("--lora-alpha 16").asked_alpha);
+  EXPECT_TRUE(parsed("--use-rslora").asked_rslora);
+  EXPECT_TRUE(parsed("--lora-type lora").asked_type);
+  EXPECT_EQ(parsed("--lora-rank 8").config.rank, 8);  // the directory says the modules
+  EXPECT_EQ(parsed("--target-modules q_proj").config.rank, 0);
+}
+
+TEST(Train, Checks) {
+  const auto none = train("").checks;
+  EXPECT_FALSE(none.logprob_diff || none.equal_logprobs || none.equal_reference || none.equal_adapter ||
+               none.equal_base);
+  const auto ci = train("--ci-test").checks;
+  EXPECT_EQ(ci.logprob_diff, 0.1);
+  EXPECT_TRUE(ci.equal_reference);
+  EXPECT_TRUE(notes_contain("--ci-test", "slime's bounds"));
+  const auto strict =
+      train("--ci-test --ci-train-rollout-logprob-abs-diff-threshold 1e-6 --ci-disable-kl-checker").checks;
+  EXPECT_EQ(strict.logprob_diff, 1e-6);
+  EXPECT_FALSE(strict.equal_reference);
+  EXPECT_EQ(train("--ci-train-rollout-logprob-abs-diff-threshold 0.5").checks.logprob_diff, 0.5);
+  EXPECT_TRUE(train("--true-on-policy-mode").checks.equal_logprobs);
+  EXPECT_TRUE(train("--check-lora-weight-equal").checks.equal_adapter);
+  EXPECT_FALSE(train("--check-lora-weight-equal").checks.equal_base);
+  const auto weights = train("--check-weight-update-equal").checks;
+  EXPECT_TRUE(weights.equal_adapter && weights.equal_base);
+  rejects("--ci-save-grad-norm f", {"not available yet: --ci-save-grad-norm"});
+}
+
+TEST(Train, ReferenceAndMetadata) {
+  EXPECT_EQ(parse_train(train_args("--ref-load R")).ref_load, "R");
+  EXPECT_FALSE(parse_train(train_args("--ref-load R")).uses_reference);
+  EXPECT_TRUE(parse_train(train_args("--ref-load R --use-kl-loss")).uses_reference);
+  EXPECT_TRUE(parse_train(train_args("--ref-load R --kl-coef 0.1")).uses_reference);
+  EXPECT_FALSE(parse_sft(sft_args("--ref-load R")).uses_reference);
+  EXPECT_TRUE(parse_dpo(sft_args("--ref-load R")).uses_reference);
+  EXPECT_EQ(train("").metadata_key, "metadata");
+  EXPECT_EQ(train("--metadata-key meta").metadata_key, "meta");
+}
+
 TEST(Train, KlRules) {
   rejects("--kl-coef 0.1 --use-kl-loss --kl-loss-coef 0.1", {"--kl-coef and --kl-loss-coef"});
   EXPECT_EQ(train("--kl-coef 0.1 --kl-loss-coef 0.0").kl_reward_coef, 0.1);

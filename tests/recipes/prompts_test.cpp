@@ -67,6 +67,25 @@ TEST_F(Prompts, LabelsWithoutAnAnswerAreBadRows) {
   EXPECT_EQ(read("{\"prompt\": \"1\", \"label\": \"\"}\n{\"prompt\": \"2\", \"label\": \"3\"}\n").bad_rows.size(), 1u);
 }
 
+TEST_F(Prompts, MetadataMustNotAskForAnotherReward) {
+  const auto row = [](const std::string& metadata) {
+    return "{\"prompt\": \"1+1=\", \"label\": 2, " + metadata + "}\n";
+  };
+  source_.reward.type = rl::RewardType::math;
+  for (const char* same : {"\"metadata\": {\"rm_type\": \"math\", \"x\": 1}", "\"metadata\": {\"rm_type\": null}",
+                           "\"metadata\": {\"rm_type\": \"\"}", "\"metadata\": {}", "\"metadata\": \"f1\"",
+                           "\"meta\": {\"rm_type\": \"f1\"}"})
+    EXPECT_EQ(read(row(same)).prompts.size(), 1u) << same;
+  const std::string other = error(row("\"metadata\": {}") + row("\"metadata\": {\"rm_type\": \"deepscaler\"}"));
+  for (const char* part : {"another reward", "rows.jsonl line 2: metadata.rm_type", "deepscaler", "math"})
+    EXPECT_NE(other.find(part), std::string::npos) << other;
+  EXPECT_NE(error(row("\"metadata\": {\"rm_type\": 1}")).find("another reward"), std::string::npos);
+  source_.metadata_key = "meta";
+  EXPECT_NE(error(row("\"meta\": {\"rm_type\": \"f1\"}")).find("meta.rm_type"), std::string::npos);
+  source_.label_key.clear();  // nothing is graded
+  EXPECT_EQ(read(row("\"meta\": {\"rm_type\": \"f1\"}")).prompts.size(), 1u);
+}
+
 TEST_F(Prompts, ErrorsNameFileLineAndKey) {
   EXPECT_NE(error("{\"prompt\": \"1+1=\", \"label\": 2}\n{\"prompt\": [{\"role\": \"user\", \"content\": \"x\"}], "
                   "\"label\": 1}\n")

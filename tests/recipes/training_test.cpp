@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "recipes/adapter.h"
+#include "recipes/steps.h"
 #include "recipes/training_fixture.h"
 
 namespace lockstep::recipes {
@@ -55,6 +56,89 @@ TEST_F(Training, FlagsThatContradictTheAdapterToStartFromAreAnError) {
   EXPECT_THROW(run_sft(second, control_), ConfigError);
   second.adapter.config = {};
   run_sft(second, control_);
+}
+
+TEST_F(Training, AnAdapterToStartFromSuppliesWhatIsNotAskedFor) {
+  SftOptions first = sft("first");
+  first.num_epoch = 1;
+  first.adapter.config.use_rslora = true;
+  first.adapter.config.target_modules = {"q_proj", "o_proj"};
+  run_sft(first, control_);
+  const std::string start = first.save.save + "/iter_0000003/lora_adapter";
+  const auto run = [&](const std::string& save, auto change) {
+    SftOptions next = sft(save);
+    next.num_epoch = 1;
+    next.adapter = {.config = {}, .adapter_path = start};
+    change(next.adapter);
+    run_sft(next, control_);
+  };
+  run("nothing", [](AdapterOptions&) {});
+  run("same", [](AdapterOptions& a) {
+    a = {.config = {.rank = 4, .alpha = 8, .use_rslora = true, .target_modules = {"q_proj", "o_proj"}},
+         .adapter_path = a.adapter_path,
+         .asked_alpha = true,
+         .asked_rslora = true,
+         .asked_type = true};
+  });
+  EXPECT_EQ(adapter_bytes("nothing", 3), adapter_bytes("same", 3));
+  const Json config = read_json((dir_ / "nothing/iter_0000003/lora_adapter/adapter_config.json").string());
+  EXPECT_EQ(config["r"], 4);
+  EXPECT_EQ(config["lora_alpha"], 8);
+  EXPECT_EQ(config["use_rslora"], true);
+  // One thing asked for is compared, whether or not the others are.
+  const auto rejects = [&](const char* flag, auto change) {
+    testing::expect_error<ConfigError>([&] { run("other", change); }, {"has another", flag});
+  };
+  rejects("--lora-rank", [](AdapterOptions& a) { a.config.rank = 8; });
+  rejects("--lora-alpha", [](AdapterOptions& a) {
+    a.config.alpha = 16;
+    a.asked_alpha = true;
+  });
+  rejects("--use-rslora", [](AdapterOptions& a) { a.asked_rslora = true; });
+  rejects("--lora-type", [](AdapterOptions& a) {
+    a.config.type = lora::LoraType::canonical;
+    a.asked_type = true;
+  });
+  rejects("--target-modules", [](AdapterOptions& a) { a.config.target_modules = {"q_proj"}; });
+}
+
+TEST_F(Training, RolloutsOfSupervisedRunsRunOnOverTheEndOfAnEpoch) {
+  // 10 rows, 3 rollouts of 4 rows and 2 steps: 12 rows, where epochs would end after 10.
+  SftOptions options = sft("rollouts");
+  options.rollout_batch_size = 4;
+  options.training.global_batch_size = 2;
+  options.num_steps = 6;
+  run_sft(options, control_);
+  const auto lines = metrics("rollouts");
+  ASSERT_EQ(lines.size(), 6u);
+  EXPECT_DOUBLE_EQ(lines.back()["epoch"].get<double>(), 1.2);
+  options.num_steps.reset();
+  EXPECT_EQ(sft_steps(options, 10), 2 * 2 * 2);  // 2 epochs of 2 whole rollouts of 2 steps
+  EXPECT_THROW(sft_steps(options, 3), ConfigError);
+  // It goes on as it began, or not at all.
+  options.num_steps = 8;
+  options.save.load = options.save.save;
+  options.rollout_batch_size = 0;
+  testing::expect_error<ConfigError>([&] { run_sft(options, control_); }, {"--global-batch-size"});
+  options.rollout_batch_size = 4;
+  run_sft(options, control_);
+}
+
+TEST_F(Training, AContextBoundsPromptsAndAnswers) {
+  std::string rows;
+  for (const char* prompt : {"1+1=", "10+20=", "100+200=", "1000+2000="})
+    rows += Json{{"prompt", prompt}, {"label", "2"}}.dump() + "\n";
+  RlOptions options = rl("context");
+  options.prompt_data = dir_.write("prompts.jsonl", rows).string();
+  options.num_rollout = 1;
+  options.rollout_batch_size = 2;
+  options.sampling.max_length = 7;  // a token for each character: room for 3 and 1 new ones, and for two of the prompts
+  options.sampling.min_tokens = 1;
+  options.training.global_batch_size = 4;
+  run_rl(options, control_);
+  EXPECT_LE(metrics("context")[0]["response_len"].get<double>(), 2);
+  EXPECT_NE(info_.str().find("2 prompts from " + options.prompt_data + " (2 too long, dropped)"), std::string::npos)
+      << info_.str();
 }
 
 TEST_F(Training, PromptsThatDoNotFillARolloutAreAnError) {

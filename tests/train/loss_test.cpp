@@ -199,6 +199,8 @@ TEST(PolicyLoss, AgreesWithPyTorch) {
                  -0.0028571427932807376},
                 "d_entropy");
     EXPECT_NEAR(result.output.metrics.entropy, 1.7142857142857142, 1e-12);
+    // (0.1 + 0.5) / 2 and (0.5 * 0.01 + 2 + 2 * 0.5) / 3.5, on average.
+    EXPECT_NEAR(result.output.metrics.logprob_diff, (0.3 + 3.005 / 3.5) / 2, 1e-7);
     EXPECT_NEAR(result.output.metrics.logprob_diff_max, 2.0, 1e-12);
   }
 }

@@ -1,0 +1,56 @@
+#include "recipes/run_checks.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "load/base.h"
+#include "lora/adapter.h"
+
+namespace lockstep::recipes {
+
+namespace {
+
+constexpr double kNoKl = 1e-8;  // slime's bound
+
+[[noreturn]] void fail(int64_t rollout, const std::string& what, double got, const std::string& wanted) {
+  throw CheckError(
+      {.what = what, .where = fmt::format("rollout {}", rollout), .got = fmt::format("{:g}", got), .wanted = wanted});
+}
+
+}  // namespace
+
+void check_rollout(const RunChecks& checks, const RolloutFacts& facts) {
+  // Not by ">", which a NaN would pass.
+  if (checks.logprob_diff && !(facts.logprob_diff <= *checks.logprob_diff))
+    fail(facts.rollout, "log-probs of trainer and sampler differ on average", facts.logprob_diff,
+         fmt::format("at most {:g}", *checks.logprob_diff));
+  if (checks.equal_logprobs && !(facts.logprob_diff_max == 0))
+    fail(facts.rollout, "log-probs of trainer and sampler differ", facts.logprob_diff_max, "0 for every token");
+  if (checks.equal_reference && facts.rollout == 1 && facts.kl && !(*facts.kl < kNoKl))
+    fail(facts.rollout, "the adapter that the run starts from differs from the reference", *facts.kl,
+         fmt::format("a KL below {:g}", kNoKl));
+}
+
+void check_published(const RunChecks& checks, const lora::AdapterVersion& trained,
+                     const lora::AdapterVersion& published, Stream& stream) {
+  if (!checks.equal_adapter) return;
+  const Buffer ours = lora::host_weights(*trained.weights, *trained.layout, stream);
+  const Buffer theirs = lora::host_weights(*published.weights, *published.layout, stream);
+  if (ours.bytes() == theirs.bytes() && std::memcmp(ours.data(), theirs.data(), ours.bytes()) == 0) return;
+  throw CheckError({.what = "the published adapter is not the trainer's",
+                    .where = fmt::format("{} version {}", published.policy.name, published.policy.version)});
+}
+
+BaseCheck::BaseCheck(const RunChecks& checks, const model::Model& model, Stream& stream)
+    : model_(model),
+      stream_(stream),
+      fingerprint_(checks.equal_base ? load::fingerprint_of_memory(model, stream) : "") {}
+
+void BaseCheck::at_end() const {
+  if (fingerprint_.empty()) return;
+  if (const std::string now = load::fingerprint_of_memory(model_, stream_); now != fingerprint_)
+    throw CheckError({.what = "the base in memory has changed", .got = now, .wanted = fingerprint_});
+}
+
+}  // namespace lockstep::recipes
