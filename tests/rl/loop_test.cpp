@@ -65,7 +65,7 @@ struct World {
   RolloutRequest request(uint32_t number) const {
     return {.prompts = random_prompts({1, 16, 20, 5}, config.vocab_size, number),
             .params = {.sampling = {.temperature = kTemperature,
-                                    .max_tokens = 20,
+                                    .max_tokens = 20 + 20 * number,
                                     .seed = 9,
                                     .stop_token_ids = {4, 40},
                                     .logprob_temperature = kTemperature},
@@ -132,6 +132,9 @@ TEST(RlLoop, ARolloutAndATrainingStepOverlap) {
   const PendingRollout two = rl_submit(overlapping.parts, overlapping.request(1));
   const Rollout one_done = rl_collect(overlapping.parts, one);
   expect_same(one_done, first);
+  EXPECT_GT(overlapping.engine.kv_bytes_in_use(), 0) << "the second rollout has begun";
+  overlapping.engine.release_memory();
+  EXPECT_EQ(overlapping.engine.kv_bytes_in_use(), 0);
   EXPECT_EQ(overlapping.learn(one_done).logprob_diff, 0);
   EXPECT_EQ(overlapping.weights(), in_turn.weights());
   EXPECT_EQ(overlapping.sink.held(), std::vector<lora::PolicyId>{actor(1)});

@@ -176,6 +176,7 @@ int64_t Engine::kv_bytes_in_use() const {
 }
 
 void Engine::release_memory() {
+  drop_keys();
   flush_cache();
   impl_->pool.release_memory();
   impl_->arena.release();

@@ -63,7 +63,7 @@ class Engine final : public Sampler {
 
   const EngineStats& stats() const;
   int64_t kv_bytes_in_use() const;
-  void release_memory() override;  // KV pool and scratch
+  void release_memory() override;  // KV pool and scratch; keys of requests in flight are computed again
 
  private:
   std::span<const Event> next_events(Deadline deadline) override;
