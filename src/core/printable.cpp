@@ -49,8 +49,19 @@ void append_written_out(std::string& out, uint32_t code) {
     out += fmt::format("\\U{:08x}", code);
 }
 
+// In a string of JSON, which has no controls of one byte but DEL.
+void append_in_json(std::string& out, uint32_t code) {
+  if (code <= 0xFFFF) {
+    out += fmt::format("\\u{:04x}", code);
+    return;
+  }
+  const uint32_t rest = code - 0x10000;
+  out += fmt::format("\\u{:04x}\\u{:04x}", 0xD800 + (rest >> 10), 0xDC00 + (rest & 0x3FF));
+}
+
 // `kept` are controls that pass.
-std::string escaped(std::string_view text, std::string_view kept) {
+std::string escaped(std::string_view text, std::string_view kept,
+                    void (*append)(std::string&, uint32_t) = append_written_out) {
   std::string out;
   out.reserve(text.size());
   while (!text.empty()) {
@@ -60,7 +71,7 @@ std::string escaped(std::string_view text, std::string_view kept) {
     if (!next.valid)
       for (const char byte : bytes) out += fmt::format("\\x{:02x}", static_cast<uint8_t>(byte));
     else if (is_written_out(next.code) && (next.size > 1 || kept.find(bytes[0]) == std::string_view::npos))
-      append_written_out(out, next.code);
+      append(out, next.code);
     else
       out += bytes;
   }
@@ -85,6 +96,10 @@ constexpr std::string_view kLineControls = "\n\t", kStreamControls = "\n\t\r";
 
 std::string printable(std::string_view text, Lines lines) {
   return escaped(text, lines == Lines::kept ? kLineControls : "");
+}
+
+std::string printable_json(std::string_view json) {
+  return escaped(json, "", append_in_json);
 }
 
 std::streamsize PrintableStream::Buffer::xsputn(const char* bytes, std::streamsize count) {

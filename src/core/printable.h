@@ -17,6 +17,8 @@ namespace lockstep {
 // What becomes of \n and \t. A value inside a line must not begin another; a text of many lines may.
 enum class Lines { escaped, kept };
 std::string printable(std::string_view text, Lines lines = Lines::escaped);
+// The same of JSON on one line (UTF-8), in JSON's words: what reads it finds the same value.
+std::string printable_json(std::string_view json);
 
 // A stream that makes printable what goes through it to `to`, which outlives it. \n and \t are kept, and \r, with which
 // a progress line is drawn again. A character that is cut by the end of a write waits for the next one or for a flush.

@@ -108,7 +108,7 @@ void inspect_data(const std::string& path, int64_t num_rows, std::ostream& out) 
   const char* label = "columns";
   for (const auto& [name, type] : columns)
     out << fmt::format("{:<11} {}: {}\n", std::exchange(label, ""), printable(name), type);
-  for (int64_t i = 0; row && i < num_rows; ++i, row = data.next()) out << printable(json_text(row->json)) << "\n";
+  for (int64_t i = 0; row && i < num_rows; ++i, row = data.next()) out << printable_json(json_text(row->json)) << "\n";
   for (const text::BadRow& bad : data.bad_rows()) out << fmt::format("bad row     {}: {}\n", bad.place, bad.reason);
 }
 

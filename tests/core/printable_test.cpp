@@ -46,6 +46,15 @@ TEST(Printable, LeavesTheRestAlone) {
   EXPECT_EQ(printable("a\rb", Lines::kept), "a\\rb");
 }
 
+TEST(Printable, JsonStaysTheSameValue) {
+  const std::string text = "a\x7f\u009b\u202e\U000e0041\n\t\x1b\\x7f \u4e16";
+  const std::string shown = printable_json(json_text(Json({{"c", text}})));
+  EXPECT_EQ(shown, R"({"c":"a\u007f\u009b\u202e\udb40\udc41\n\t\u001b\\x7f )"
+                   "\u4e16\"}");
+  EXPECT_EQ(parse_json(shown, "shown")["c"], text);
+  EXPECT_EQ(printable(shown), shown);
+}
+
 TEST(PrintableStream, PassesLinesAndJoinsCutCharacters) {
   std::ostringstream to;
   PrintableStream stream(to);
