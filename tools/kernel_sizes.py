@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Bytes of code of every GPU kernel of the given files of src/kernels/cuda, smallest first: a decode step's kernels share
-the instruction cache (docs/decisions.md). Needs nvcc, no GPU.
+the instruction cache (docs/decisions/gpu-few-rows.md). Needs nvcc, no GPU.
 
     tools/kernel_sizes.py linear_ring rmsnorm
 """
