@@ -1,0 +1,57 @@
+# Installs a build into a prefix of its own, builds examples/ beside it with find_package(Lockstep), and runs it: the same
+# lines as from the build. Nothing of Lockstep is compiled again.
+#   cmake -DSOURCE=. -DBUILD=build/release -DEMBED=build/release/embed -DCOMPILER=g++ -DGENERATOR=Ninja -P find_package_test.cmake
+set(prefix ${BUILD}/tests/installed)
+set(consumer ${BUILD}/tests/consumer)
+file(REMOVE_RECURSE ${prefix} ${consumer})
+
+function(run)
+  execute_process(COMMAND ${ARGN} OUTPUT_VARIABLE output ERROR_VARIABLE output RESULT_VARIABLE result)
+  if(NOT result EQUAL 0)
+    string(REPLACE ";" " " command "${ARGN}")
+    message(FATAL_ERROR "${command}\nended with ${result}:\n${output}")
+  endif()
+  set(output "${output}" PARENT_SCOPE)
+endfunction()
+
+run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${prefix})
+
+# An installed header includes no header of ours that is not installed, and names nothing of the source tree.
+file(GLOB_RECURSE headers RELATIVE ${prefix}/include/lockstep ${prefix}/include/lockstep/*.h)
+list(LENGTH headers count)
+if(count LESS 100)
+  message(FATAL_ERROR "only ${count} headers are installed")
+endif()
+foreach(header ${headers})
+  file(STRINGS ${prefix}/include/lockstep/${header} includes REGEX "^#include \"")
+  foreach(line ${includes})
+    string(REGEX REPLACE "^#include \"([^\"]+)\".*" "\\1" name "${line}")
+    if(NOT EXISTS ${prefix}/include/lockstep/${name})
+      message(FATAL_ERROR "${header} includes ${name}, which is not installed")
+    endif()
+  endforeach()
+endforeach()
+file(GLOB_RECURSE package ${prefix}/*.cmake)
+foreach(file ${package})
+  file(STRINGS ${file} found REGEX "${SOURCE}")
+  if(found)
+    message(FATAL_ERROR "${file} names the source tree: ${found}")
+  endif()
+endforeach()
+
+set(flags)
+if(SANITIZE)
+  set(flags "-DCMAKE_CXX_FLAGS=-fsanitize=${SANITIZE}")
+endif()
+run(${CMAKE_COMMAND} -S ${SOURCE}/examples -B ${consumer} -G ${GENERATOR} -DCMAKE_CXX_COMPILER=${COMPILER} -DCMAKE_BUILD_TYPE=Debug
+    -DCMAKE_PREFIX_PATH=${prefix} ${flags})
+run(${CMAKE_COMMAND} --build ${consumer})
+
+run(${consumer}/embed ${SOURCE}/models/arith)
+set(installed "${output}")
+run(${EMBED} ${SOURCE}/models/arith)
+if(NOT installed STREQUAL output)
+  message(FATAL_ERROR "the program beside the installed package prints\n${installed}the one of the build\n${output}")
+endif()
+run(${prefix}/bin/lockstep --version)
+file(REMOVE_RECURSE ${prefix} ${consumer})
