@@ -28,7 +28,7 @@
 
 #include "core/error.h"
 #include "core/json.h"
-#include "server/http.h"
+#include "server/http/http.h"
 
 using namespace lockstep;
 using namespace lockstep::server;

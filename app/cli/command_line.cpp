@@ -11,11 +11,14 @@
 #include "cli/classify.h"
 #include "cli/parse.h"
 #include "cli/parse_files.h"
+#include "commands/commands.h"
 #include "core/error.h"
 #include "core/nearest_name.h"
 #include "core/printable.h"
-#include "recipes/commands.h"
+#include "recipes/model_shape.h"
 #include "recipes/reference.h"
+#include "recipes/rl.h"
+#include "recipes/sft.h"
 
 namespace lockstep::cli {
 
@@ -94,23 +97,23 @@ Control talk_control(Screen& screen) {
 constexpr Command kCommands[] = {
     {"train", "reinforcement learning (GRPO) of a LoRA adapter; --loss-type sft_loss: as sft", train_help,
      [](const Values& args, Screen& screen) {
-       if (asks_for_sft(args)) return run_training(parse_sft(args), screen, recipes::plan_sft, recipes::run_sft);
-       run_training(parse_train(args), screen, recipes::plan_rl, recipes::run_rl);
+       if (asks_for_sft(args)) return run_training(parse_sft(args), screen, commands::plan_sft, recipes::run_sft);
+       run_training(parse_train(args), screen, commands::plan_rl, recipes::run_rl);
      }},
     {"sft", "supervised training of a LoRA adapter", sft_help,
      [](const Values& args, Screen& screen) {
-       run_training(parse_sft(args), screen, recipes::plan_sft, recipes::run_sft);
+       run_training(parse_sft(args), screen, commands::plan_sft, recipes::run_sft);
      }},
     {"dpo", "preference training (DPO) of a LoRA adapter", dpo_help,
      [](const Values& args, Screen& screen) {
-       run_training(parse_dpo(args), screen, recipes::plan_sft, recipes::run_sft);
+       run_training(parse_dpo(args), screen, commands::plan_sft, recipes::run_sft);
      }},
     {"score", "log-probabilities and perplexity of given texts", score_help,
-     [](const Values& args, Screen& screen) { recipes::run_score(parse_score(args), report_control(screen)); }},
+     [](const Values& args, Screen& screen) { commands::run_score(parse_score(args), report_control(screen)); }},
     {"generate", "completions of a prompt, or of a file of prompts", generate_help,
-     [](const Values& args, Screen& screen) { recipes::run_generate(parse_generate(args), talk_control(screen)); }},
+     [](const Values& args, Screen& screen) { commands::run_generate(parse_generate(args), talk_control(screen)); }},
     {"chat", "a conversation with a model, with or without an adapter", chat_help,
-     [](const Values& args, Screen& screen) { recipes::run_generate(parse_chat(args), talk_control(screen)); }},
+     [](const Values& args, Screen& screen) { commands::run_generate(parse_chat(args), talk_control(screen)); }},
     {"serve", "the engine over HTTP: OpenAI's, vLLM's and SGLang's routes, adapters loaded as it serves", serve_help,
      [](const Values& args, Screen& screen) {
        const server::ServeOptions options = parse_serve(args);
@@ -118,33 +121,33 @@ constexpr Command kCommands[] = {
        server::run_serve(options, report_control(screen));
      }},
     {"eval", "accuracy on questions with known answers", eval_help,
-     [](const Values& args, Screen& screen) { recipes::run_eval(parse_eval(args), report_control(screen)); }},
+     [](const Values& args, Screen& screen) { commands::run_eval(parse_eval(args), report_control(screen)); }},
     {"reward", "rewards of given responses, as training would give them", reward_help,
-     [](const Values& args, Screen& screen) { recipes::run_reward(parse_reward(args), query_control(screen)); }},
+     [](const Values& args, Screen& screen) { commands::run_reward(parse_reward(args), query_control(screen)); }},
     {"export", "an adapter or a model for llama.cpp or PEFT", export_help,
-     [](const Values& args, Screen& screen) { recipes::run_export(parse_export(args), report_control(screen)); }},
+     [](const Values& args, Screen& screen) { commands::run_export(parse_export(args), report_control(screen)); }},
     {"inspect", "what an adapter, save or model directory or a data set holds", inspect_help,
-     [](const Values& args, Screen& screen) { recipes::run_inspect(parse_inspect(args), report_control(screen)); }},
+     [](const Values& args, Screen& screen) { commands::run_inspect(parse_inspect(args), report_control(screen)); }},
     {"merge", "a base and an adapter as one model", merge_help,
-     [](const Values& args, Screen& screen) { recipes::run_merge(parse_merge(args), report_control(screen)); }},
+     [](const Values& args, Screen& screen) { commands::run_merge(parse_merge(args), report_control(screen)); }},
     {"diff", "how far two adapters or two models are apart; exit code 1 if they differ", diff_help,
      [](const Values& args, Screen& screen) {
-       screen.exit_code = recipes::run_diff(parse_diff(args), report_control(screen)) ? 0 : 1;
+       screen.exit_code = commands::run_diff(parse_diff(args), report_control(screen)) ? 0 : 1;
      }},
     {"verify", "whether a checkpoint, an adapter or a model is whole", verify_help,
-     [](const Values& args, Screen& screen) { recipes::run_verify(parse_verify(args), report_control(screen)); }},
+     [](const Values& args, Screen& screen) { commands::run_verify(parse_verify(args), report_control(screen)); }},
     {"convert", "an adapter under Megatron's names, or back", convert_help,
-     [](const Values& args, Screen& screen) { recipes::run_convert(parse_convert(args), report_control(screen)); }},
+     [](const Values& args, Screen& screen) { commands::run_convert(parse_convert(args), report_control(screen)); }},
     {"tokenize", "ids, spans and spellings of a text's tokens", tokenize_help,
-     [](const Values& args, Screen& screen) { recipes::run_tokenize(parse_tokenize(args), query_control(screen)); }},
+     [](const Values& args, Screen& screen) { commands::run_tokenize(parse_tokenize(args), query_control(screen)); }},
     {"detokenize", "the text of tokens", detokenize_help,
      [](const Values& args, Screen& screen) {
-       recipes::run_detokenize(parse_detokenize(args), query_control(screen));
+       commands::run_detokenize(parse_detokenize(args), query_control(screen));
      }},
     {"render", "conversations as a chat template writes them", render_help,
-     [](const Values& args, Screen& screen) { recipes::run_render(parse_render(args), query_control(screen)); }},
+     [](const Values& args, Screen& screen) { commands::run_render(parse_render(args), query_control(screen)); }},
     {"bench", "speed and memory on this machine", bench_help,
-     [](const Values& args, Screen& screen) { recipes::run_bench(parse_bench(args), report_control(screen)); }},
+     [](const Values& args, Screen& screen) { commands::run_bench(parse_bench(args), report_control(screen)); }},
 };
 
 std::string program_help() {

@@ -7,7 +7,8 @@
 #include <vector>
 
 #include "cli/flags.h"
-#include "recipes/files/export.h"
+#include "commands/files/export.h"
+#include "commands/options.h"
 #include "recipes/launch_claims.h"
 #include "recipes/options.h"
 #include "server/serve.h"
@@ -30,17 +31,17 @@ TrainingCommand<recipes::RlOptions> parse_train(const Values& args);
 TrainingCommand<recipes::SftOptions> parse_sft(const Values& args);
 TrainingCommand<recipes::SftOptions> parse_dpo(const Values& args);  // sft with --loss-type dpo_loss
 bool asks_for_sft(const Values& args);  // arguments of `train` whose --loss-type is one of sft's
-recipes::ScoreOptions parse_score(const Values& args);
-recipes::GenerateOptions parse_generate(const Values& args);
-recipes::GenerateOptions parse_chat(const Values& args);  // generate --interactive
-recipes::EvalOptions parse_eval(const Values& args);
-recipes::RewardOptions parse_reward(const Values& args);
-recipes::TokenizeOptions parse_tokenize(const Values& args);
-recipes::DetokenizeOptions parse_detokenize(const Values& args);
-recipes::RenderOptions parse_render(const Values& args);
-recipes::BenchOptions parse_bench(const Values& args);
-recipes::InspectOptions parse_inspect(const Values& args);
-recipes::ExportOptions parse_export(const Values& args);
+commands::ScoreOptions parse_score(const Values& args);
+commands::GenerateOptions parse_generate(const Values& args);
+commands::GenerateOptions parse_chat(const Values& args);  // generate --interactive
+commands::EvalOptions parse_eval(const Values& args);
+commands::RewardOptions parse_reward(const Values& args);
+commands::TokenizeOptions parse_tokenize(const Values& args);
+commands::DetokenizeOptions parse_detokenize(const Values& args);
+commands::RenderOptions parse_render(const Values& args);
+commands::BenchOptions parse_bench(const Values& args);
+commands::InspectOptions parse_inspect(const Values& args);
+commands::ExportOptions parse_export(const Values& args);
 server::ServeOptions parse_serve(const Values& args);
 
 std::string train_help();

@@ -7,8 +7,8 @@ namespace lockstep::cli {
 
 namespace {
 
-using recipes::ExportFormat;
-using recipes::ExportType;
+using commands::ExportFormat;
+using commands::ExportType;
 
 ExportType export_type(const std::string& name) {
   if (name == "f32") return ExportType::f32;
@@ -18,7 +18,7 @@ ExportType export_type(const std::string& name) {
   return ExportType::automatic;
 }
 
-FlagSet export_flags(recipes::ExportOptions& o) {
+FlagSet export_flags(commands::ExportOptions& o) {
   const auto set_format = [&o](const std::string& name) {
     o.format = name == "gguf" ? ExportFormat::gguf : name == "peft" ? ExportFormat::peft : ExportFormat::gguf_lora;
   };
@@ -44,8 +44,8 @@ constexpr const char* kExample =
 
 }  // namespace
 
-recipes::ExportOptions parse_export(const Values& args) {
-  recipes::ExportOptions options;
+commands::ExportOptions parse_export(const Values& args) {
+  commands::ExportOptions options;
   const FlagSet flags = export_flags(options);
   const Classified given = classify(args, flags, Scripts::none);
   bind(given, flags);
@@ -59,7 +59,7 @@ recipes::ExportOptions parse_export(const Values& args) {
 }
 
 std::string export_help() {
-  recipes::ExportOptions options;
+  commands::ExportOptions options;
   return export_flags(options).help(
       "export", "Writes an adapter or a model for other programs.",
       std::string("Examples:\n  ") + kExample +

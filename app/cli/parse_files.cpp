@@ -51,7 +51,7 @@ std::vector<Flag> thread_flags(recipes::BaseOptions& base) {
   return flags;
 }
 
-FlagSet merge_flags(recipes::MergeOptions& o) {
+FlagSet merge_flags(commands::MergeOptions& o) {
   FlagSet flags;
   flags.add("Required", {hf_checkpoint_flag(o.base),
                          adapter_path_flag(o.adapter_path, "PEFT directory, checkpoint or --save directory"),
@@ -64,7 +64,7 @@ FlagSet merge_flags(recipes::MergeOptions& o) {
   return flags;
 }
 
-FlagSet diff_flags(recipes::DiffOptions& o) {
+FlagSet diff_flags(commands::DiffOptions& o) {
   FlagSet flags;
   flags.add("Options",
             {{"--json", "", toggle(o.json), "one JSON object instead of a table"},
@@ -73,19 +73,19 @@ FlagSet diff_flags(recipes::DiffOptions& o) {
   return flags;
 }
 
-FlagSet verify_flags(recipes::VerifyOptions& o) {
+FlagSet verify_flags(commands::VerifyOptions& o) {
   FlagSet flags;
   flags.add("Options", {{"--hf-checkpoint", "DIR", text(o.base.hf_checkpoint), "the base that PATH must belong to"}});
   flags.add("Machine", thread_flags(o.base));
   return flags;
 }
 
-FlagSet convert_flags(recipes::ConvertOptions& o) {
+FlagSet convert_flags(commands::ConvertOptions& o) {
   FlagSet flags;
   flags.add("Required", {{"--to", "NAMES",
                           choice("megatron|hf", "",
                                  [&o](const std::string& name) {
-                                   o.to = name == "hf" ? recipes::AdapterNames::hf : recipes::AdapterNames::megatron;
+                                   o.to = name == "hf" ? commands::AdapterNames::hf : commands::AdapterNames::megatron;
                                  }),
                           "megatron: linear_qkv, linear_proj, linear_fc1, linear_fc2 | hf: PEFT's names"},
                          hf_checkpoint_flag(o.base),
@@ -105,8 +105,8 @@ FlagSet convert_flags(recipes::ConvertOptions& o) {
 
 }  // namespace
 
-recipes::MergeOptions parse_merge(const Values& args) {
-  recipes::MergeOptions options;
+commands::MergeOptions parse_merge(const Values& args) {
+  commands::MergeOptions options;
   const FlagSet flags = merge_flags(options);
   const Classified given = classify(args, flags, Scripts::none);
   bind(given, flags);
@@ -114,8 +114,8 @@ recipes::MergeOptions parse_merge(const Values& args) {
   return options;
 }
 
-recipes::DiffOptions parse_diff(const Values& args) {
-  recipes::DiffOptions options;
+commands::DiffOptions parse_diff(const Values& args) {
+  commands::DiffOptions options;
   const FlagSet flags = diff_flags(options);
   const Classified given = classify(args, flags, Scripts::none, nullptr, 2);
   bind(given, flags);
@@ -125,8 +125,8 @@ recipes::DiffOptions parse_diff(const Values& args) {
   return options;
 }
 
-recipes::VerifyOptions parse_verify(const Values& args) {
-  recipes::VerifyOptions options;
+commands::VerifyOptions parse_verify(const Values& args) {
+  commands::VerifyOptions options;
   const FlagSet flags = verify_flags(options);
   const Classified given = classify(args, flags, Scripts::none, nullptr, 1);
   bind(given, flags);
@@ -136,13 +136,13 @@ recipes::VerifyOptions parse_verify(const Values& args) {
   return options;
 }
 
-recipes::ConvertOptions parse_convert(const Values& args) {
-  recipes::ConvertOptions options;
+commands::ConvertOptions parse_convert(const Values& args) {
+  commands::ConvertOptions options;
   const FlagSet flags = convert_flags(options);
   const Classified given = classify(args, flags, Scripts::none);
   bind(given, flags);
   require(given, {"--to", "--hf-checkpoint", "--lora-adapter-path", "--output"});
-  if (options.to == recipes::AdapterNames::hf && options.lora_type)
+  if (options.to == commands::AdapterNames::hf && options.lora_type)
     throw ConfigError({.what = "--lora-type is about Megatron's names",
                        .where = "--lora-type",
                        .got = "--to hf",
@@ -151,7 +151,7 @@ recipes::ConvertOptions parse_convert(const Values& args) {
 }
 
 std::string merge_help() {
-  recipes::MergeOptions options;
+  commands::MergeOptions options;
   return merge_flags(options).help(
       "merge",
       "A base and an adapter as one Hugging Face model directory: W + scale * B A, computed in f32 and rounded once.\n"
@@ -160,7 +160,7 @@ std::string merge_help() {
 }
 
 std::string diff_help() {
-  recipes::DiffOptions options;
+  commands::DiffOptions options;
   return diff_flags(options).help(
       "diff A B",
       "How far two adapters, or two Hugging Face models, are apart: norms of each module's update scale * B A (of a\n"
@@ -170,7 +170,7 @@ std::string diff_help() {
 }
 
 std::string verify_help() {
-  recipes::VerifyOptions options;
+  commands::VerifyOptions options;
   return verify_flags(options).help(
       "verify PATH",
       "Whether a checkpoint, a --save directory, an adapter or a Hugging Face model is whole: checksums, names, "
@@ -181,7 +181,7 @@ std::string verify_help() {
 }
 
 std::string convert_help() {
-  recipes::ConvertOptions options;
+  commands::ConvertOptions options;
   return convert_flags(options).help(
       "convert",
       "An adapter under Megatron's names or Hugging Face's (docs/checkpoints.md). Every value keeps its bits. Of the\n"

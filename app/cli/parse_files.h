@@ -1,17 +1,17 @@
-// The flags of the commands that make directories of weights from others, and look at them (recipes/files/commands.h).
+// The flags of the commands that make directories of weights from others, and look at them (commands/files/commands.h).
 #pragma once
 
 #include <string>
 
 #include "cli/flags.h"
-#include "recipes/files/commands.h"
+#include "commands/files/commands.h"
 
 namespace lockstep::cli {
 
-recipes::MergeOptions parse_merge(const Values& args);
-recipes::DiffOptions parse_diff(const Values& args);
-recipes::VerifyOptions parse_verify(const Values& args);
-recipes::ConvertOptions parse_convert(const Values& args);
+commands::MergeOptions parse_merge(const Values& args);
+commands::DiffOptions parse_diff(const Values& args);
+commands::VerifyOptions parse_verify(const Values& args);
+commands::ConvertOptions parse_convert(const Values& args);
 
 std::string merge_help();
 std::string diff_help();

@@ -9,7 +9,7 @@ namespace lockstep::cli {
 
 namespace {
 
-using recipes::GenerateOptions, recipes::SamplingOptions;
+using commands::GenerateOptions, recipes::SamplingOptions;
 
 Binding token_ids(std::vector<int32_t>& target) {
   return numbers(target, 0, kMany);
@@ -116,7 +116,7 @@ void check_sampling(const SamplingOptions& sampling) {
 
 }  // namespace
 
-recipes::GenerateOptions parse_generate(const Values& args) {
+commands::GenerateOptions parse_generate(const Values& args) {
   GenerateOptions options;
   const FlagSet flags = generate_flags(options);
   const Classified given = classify(args, flags, Scripts::none);
@@ -127,7 +127,7 @@ recipes::GenerateOptions parse_generate(const Values& args) {
   return options;
 }
 
-recipes::GenerateOptions parse_chat(const Values& args) {
+commands::GenerateOptions parse_chat(const Values& args) {
   GenerateOptions options;
   options.interactive = true;
   const FlagSet flags = conversation_flags(options);

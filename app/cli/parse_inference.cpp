@@ -6,14 +6,14 @@
 
 #include "cli/parse.h"
 #include "cli/parse_shared.h"
+#include "commands/commands.h"
 #include "core/error.h"
-#include "recipes/commands.h"
 
 namespace lockstep::cli {
 
 namespace {
 
-FlagSet score_flags(recipes::ScoreOptions& o) {
+FlagSet score_flags(commands::ScoreOptions& o) {
   FlagSet flags;
   flags.add("Required", {hf_checkpoint_flag(o.base),
                          {"--input", "FILE", text(o.input), "rows: {\"tokens\": [...]} or {\"text\": \"...\"}"},
@@ -25,13 +25,13 @@ FlagSet score_flags(recipes::ScoreOptions& o) {
   return flags;
 }
 
-FlagSet inspect_flags(recipes::InspectOptions& o) {
+FlagSet inspect_flags(commands::InspectOptions& o) {
   FlagSet flags;
   flags.add("Options", {{"--rows", "N", number(o.num_rows, 0, kMany), "rows of a data set that are printed"}});
   return flags;
 }
 
-FlagSet eval_flags(recipes::EvalOptions& o) {
+FlagSet eval_flags(commands::EvalOptions& o) {
   FlagSet flags;
   flags.add("Required",
             {hf_checkpoint_flag(o.base),
@@ -73,7 +73,7 @@ Binding counts(std::vector<int64_t>& target, double low, double high) {
 Binding bench_parts(std::vector<std::string>& target) {
   return {.arity = Arity::many, .set = [&target](const std::string& flag, const Values& values) {
             target = cut_lists(values);
-            const std::vector<std::string> parts = recipes::bench_parts();
+            const std::vector<std::string> parts = commands::bench_parts();
             for (const std::string& name : target)
               if (std::ranges::find(parts, name) == parts.end())
                 throw ConfigError({.what = "no such part of the benchmark",
@@ -83,7 +83,7 @@ Binding bench_parts(std::vector<std::string>& target) {
           }};
 }
 
-FlagSet bench_flags(recipes::BenchOptions& o) {
+FlagSet bench_flags(commands::BenchOptions& o) {
   FlagSet flags;
   flags.add("Required", {hf_checkpoint_flag(o.base)});
   flags.add("Options",
@@ -98,7 +98,7 @@ FlagSet bench_flags(recipes::BenchOptions& o) {
              {"--prompt-length", "N", number(o.prompt_tokens, 1, 10'000'000), "prompt tokens of each (128)"},
              {"--new-tokens", "N", number(o.new_tokens, 1, 10'000'000), "new tokens of each (CPU 128; GPU 256)"},
              {"--only", "PART[,PART...]", bench_parts(o.parts),
-              fmt::format("of {} (all)", fmt::join(recipes::bench_parts(), ", "))}});
+              fmt::format("of {} (all)", fmt::join(commands::bench_parts(), ", "))}});
   flags.add("Options", activation_flags(o.training));
   flags.add("Machine", machine_flags(o.base));
   return flags;
@@ -113,27 +113,27 @@ Classified parse(const Values& args, const FlagSet& flags, const std::vector<std
 
 }  // namespace
 
-recipes::ScoreOptions parse_score(const Values& args) {
-  recipes::ScoreOptions options;
+commands::ScoreOptions parse_score(const Values& args) {
+  commands::ScoreOptions options;
   parse(args, score_flags(options), {"--hf-checkpoint", "--input", "--output"});
   return options;
 }
 
-recipes::EvalOptions parse_eval(const Values& args) {
-  recipes::EvalOptions options;
+commands::EvalOptions parse_eval(const Values& args) {
+  commands::EvalOptions options;
   const Classified given = parse(args, eval_flags(options), {"--hf-checkpoint", "--prompt-data"});
   check_reward(options.reward, given);
   return options;
 }
 
-recipes::BenchOptions parse_bench(const Values& args) {
-  recipes::BenchOptions options;
+commands::BenchOptions parse_bench(const Values& args) {
+  commands::BenchOptions options;
   parse(args, bench_flags(options), {"--hf-checkpoint"});
   return options;
 }
 
-recipes::InspectOptions parse_inspect(const Values& args) {
-  recipes::InspectOptions options;
+commands::InspectOptions parse_inspect(const Values& args) {
+  commands::InspectOptions options;
   const FlagSet flags = inspect_flags(options);
   const Classified given = classify(args, flags, Scripts::none, nullptr, 1);
   bind(given, flags);
@@ -144,27 +144,27 @@ recipes::InspectOptions parse_inspect(const Values& args) {
 }
 
 std::string score_help() {
-  recipes::ScoreOptions options;
+  commands::ScoreOptions options;
   return score_flags(options).help(
       "score", "Log-probabilities of given texts; prints the perplexity.",
       "Example:\n  lockstep score --hf-checkpoint DIR --input rows.jsonl --output scored.jsonl");
 }
 
 std::string eval_help() {
-  recipes::EvalOptions options;
+  commands::EvalOptions options;
   return eval_flags(options).help(
       "eval", "Accuracy on questions with known answers.",
       "Example:\n  lockstep eval --hf-checkpoint models/arith --prompt-data models/arith/test.jsonl --rm-type number");
 }
 
 std::string bench_help() {
-  recipes::BenchOptions options;
+  commands::BenchOptions options;
   return bench_flags(options).help("bench", "Speed and memory on this machine, beside its measured limits.",
                                    "Example:\n  lockstep bench --hf-checkpoint DIR --json record.json");
 }
 
 std::string inspect_help() {
-  recipes::InspectOptions options;
+  commands::InspectOptions options;
   return inspect_flags(options).help(
       "inspect PATH",
       "What a directory is: an adapter (rank, alpha, modules, norms, version, base), a save directory or a model.\n"

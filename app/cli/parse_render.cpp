@@ -7,7 +7,7 @@ namespace lockstep::cli {
 
 namespace {
 
-FlagSet render_flags(recipes::RenderOptions& o) {
+FlagSet render_flags(commands::RenderOptions& o) {
   FlagSet flags;
   flags.add("Template", {{"--hf-checkpoint", "DIR", text(o.hf_checkpoint),
                           "Hugging Face model directory, or a hub id in the local cache (weights are not needed)"},
@@ -31,7 +31,7 @@ FlagSet render_flags(recipes::RenderOptions& o) {
   return flags;
 }
 
-void check_tokens(const recipes::RenderOptions& o, const Classified& given) {
+void check_tokens(const commands::RenderOptions& o, const Classified& given) {
   if (!o.tokens) {
     if (given.given("--loss-mask-type") != nullptr)
       throw ConfigError(
@@ -50,8 +50,8 @@ void check_tokens(const recipes::RenderOptions& o, const Classified& given) {
 
 }  // namespace
 
-recipes::RenderOptions parse_render(const Values& args) {
-  recipes::RenderOptions options;
+commands::RenderOptions parse_render(const Values& args) {
+  commands::RenderOptions options;
   const FlagSet flags = render_flags(options);
   const Classified given = classify(args, flags, Scripts::none);
   bind(given, flags);
@@ -70,7 +70,7 @@ recipes::RenderOptions parse_render(const Values& args) {
 }
 
 std::string render_help() {
-  recipes::RenderOptions options;
+  commands::RenderOptions options;
   return render_flags(options).help(
       "render",
       "Conversations as a chat template writes them, as transformers' apply_chat_template. Spans are the bytes that\n"

@@ -6,7 +6,7 @@ namespace lockstep::cli {
 
 namespace {
 
-FlagSet reward_command_flags(recipes::RewardOptions& o) {
+FlagSet reward_command_flags(commands::RewardOptions& o) {
   FlagSet flags;
   flags.add("Required",
             {reward_flag(o.reward.type, ""),
@@ -21,8 +21,8 @@ FlagSet reward_command_flags(recipes::RewardOptions& o) {
 
 }  // namespace
 
-recipes::RewardOptions parse_reward(const Values& args) {
-  recipes::RewardOptions options;
+commands::RewardOptions parse_reward(const Values& args) {
+  commands::RewardOptions options;
   const FlagSet flags = reward_command_flags(options);
   const Classified given = classify(args, flags, Scripts::none);
   bind(given, flags);
@@ -32,7 +32,7 @@ recipes::RewardOptions parse_reward(const Values& args) {
 }
 
 std::string reward_help() {
-  recipes::RewardOptions options;
+  commands::RewardOptions options;
   return reward_command_flags(options).help(
       "reward",
       "Rewards of given responses, as training and eval give them; prints the mean. Each row of --input is written "

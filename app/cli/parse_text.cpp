@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kMostIds = 1'000'000;
 
-FlagSet tokenize_flags(recipes::TokenizeOptions& o) {
+FlagSet tokenize_flags(commands::TokenizeOptions& o) {
   FlagSet flags;
   flags.add("Required", {hf_checkpoint_flag(o.base)});
   flags.add(
@@ -24,7 +24,7 @@ FlagSet tokenize_flags(recipes::TokenizeOptions& o) {
   return flags;
 }
 
-FlagSet detokenize_flags(recipes::DetokenizeOptions& o) {
+FlagSet detokenize_flags(commands::DetokenizeOptions& o) {
   FlagSet flags;
   flags.add("Required", {hf_checkpoint_flag(o.base)});
   flags.add("Options", {{"--input", "FILE", text(o.input), "instead of IDS: JSON lines"},
@@ -53,8 +53,8 @@ constexpr const char* kDetokenizeExample = "lockstep detokenize 9906 11 1917 --h
 
 }  // namespace
 
-recipes::TokenizeOptions parse_tokenize(const Values& args) {
-  recipes::TokenizeOptions options;
+commands::TokenizeOptions parse_tokenize(const Values& args) {
+  commands::TokenizeOptions options;
   const FlagSet flags = tokenize_flags(options);
   const Classified given = classify(args, flags, Scripts::none, nullptr, 1);
   bind(given, flags);
@@ -64,8 +64,8 @@ recipes::TokenizeOptions parse_tokenize(const Values& args) {
   return options;
 }
 
-recipes::DetokenizeOptions parse_detokenize(const Values& args) {
-  recipes::DetokenizeOptions options;
+commands::DetokenizeOptions parse_detokenize(const Values& args) {
+  commands::DetokenizeOptions options;
   const FlagSet flags = detokenize_flags(options);
   const Classified given = classify(args, flags, Scripts::none, nullptr, kMostIds);
   bind(given, flags);
@@ -77,7 +77,7 @@ recipes::DetokenizeOptions parse_detokenize(const Values& args) {
 }
 
 std::string tokenize_help() {
-  recipes::TokenizeOptions options;
+  commands::TokenizeOptions options;
   return tokenize_flags(options).help(
       "tokenize [TEXT]",
       "The tokens of a text: coloured on a terminal, elsewhere a line of JSON {\"ids\", \"spans\", \"tokens\"} for "
@@ -88,7 +88,7 @@ std::string tokenize_help() {
 }
 
 std::string detokenize_help() {
-  recipes::DetokenizeOptions options;
+  commands::DetokenizeOptions options;
   return detokenize_flags(options).help("detokenize [IDS...]", "The text of tokens. Only tokenizer.json is read.",
                                         std::string("Example:\n  ") + kDetokenizeExample);
 }

@@ -6,7 +6,7 @@
 #include <chrono>
 #include <utility>
 
-#include "server/json_text.h"
+#include "server/protocol/json_text.h"
 
 namespace lockstep::server {
 

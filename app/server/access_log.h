@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "server/http.h"
+#include "server/http/http.h"
 
 namespace lockstep::server {
 

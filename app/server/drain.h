@@ -6,8 +6,8 @@
 #include <optional>
 #include <string>
 
-#include "server/router.h"
-#include "server/service.h"
+#include "server/routes/router.h"
+#include "server/routes/service.h"
 
 namespace lockstep::server {
 

@@ -14,9 +14,9 @@
 #include "recipes/chat.h"
 #include "server/access_log.h"
 #include "server/drain.h"
-#include "server/http.h"
-#include "server/router.h"
-#include "server/service.h"
+#include "server/http/http.h"
+#include "server/routes/router.h"
+#include "server/routes/service.h"
 #include "service/serving.h"
 
 namespace lockstep::server {

@@ -4,11 +4,11 @@
 
 namespace lockstep::recipes {
 
-void report_bad_rows(std::span<const text::BadRow> rows, int64_t max_bad_rows, std::ostream& info) {
+void report_bad_rows(std::span<const data::BadRow> rows, int64_t max_bad_rows, std::ostream& info) {
   if (rows.empty()) return;
   info << fmt::format("note    {} bad row{} left out (--max-bad-rows {}):\n", rows.size(), rows.size() == 1 ? "" : "s",
                       max_bad_rows);
-  for (const text::BadRow& row : rows) info << fmt::format("        {}: {}\n", row.place, row.reason);
+  for (const data::BadRow& row : rows) info << fmt::format("        {}: {}\n", row.place, row.reason);
 }
 
 }  // namespace lockstep::recipes

@@ -5,11 +5,11 @@
 #include <span>
 #include <string>
 
-#include "text/dataset.h"
+#include "data/dataset.h"
 
 namespace lockstep::recipes {
 
 // A line for each row: place and reason. Nothing where there is none.
-void report_bad_rows(std::span<const text::BadRow> rows, int64_t max_bad_rows, std::ostream& info);
+void report_bad_rows(std::span<const data::BadRow> rows, int64_t max_bad_rows, std::ostream& info);
 
 }  // namespace lockstep::recipes

@@ -1,5 +1,5 @@
-// Launch scripts repeat config.json in Megatron's flags. Each is compared; a contradiction would train another model
-// than the script says.
+#include "recipes/model_shape.h"
+
 #include <fmt/format.h>
 
 #include <charconv>
@@ -8,7 +8,6 @@
 #include <map>
 
 #include "recipes/base.h"
-#include "recipes/commands.h"
 
 namespace lockstep::recipes {
 

@@ -160,12 +160,6 @@ struct RlOptions {
   RunChecks checks;
 };
 
-struct ScoreOptions {
-  BaseOptions base;
-  std::string adapter_path, input, output;
-  int64_t max_tokens = 2048;  // per batch
-};
-
 // Fields the user set; those without a value come from generation_config.json, then from SamplingParams.
 struct SamplingOptions {
   std::optional<float> temperature, top_p, min_p, repetition_penalty;
@@ -176,92 +170,6 @@ struct SamplingOptions {
   std::vector<std::string> stop;
   std::vector<int32_t> stop_token_ids;  // beside the model's end tokens
   bool ignore_eos = false;              // the model's end tokens end nothing
-};
-
-struct GenerateOptions {
-  BaseOptions base;
-  std::string adapter_path;
-  bool interactive = false;           // exactly one of interactive, prompt, input
-  std::optional<std::string> prompt;  // one text
-  std::string input, input_key = "prompt";
-  ChatOptions chat;
-  SamplingOptions sampling;
-  int64_t n = 1;                    // samples of each prompt
-  std::optional<int64_t> kv_bytes;  // most memory of the KV cache; default: the engine's
-  // Of input:
-  std::string output;      // JSON Lines that an interrupted run goes on with; empty: printed
-  bool overwrite = false;  // begin the output anew
-  int64_t top_logprobs = 0;
-  std::optional<int64_t> prompt_logprobs;
-  int64_t max_sequences = 256;  // decoded at once
-  int64_t max_bad_rows = 0;
-};
-
-struct EvalOptions {
-  BaseOptions base;
-  std::string adapter_path;  // empty: the base
-  std::string prompt_data, input_key = "prompt", label_key = "label";
-  ChatOptions chat;
-  rl::RewardRule reward;
-  std::vector<float> temperatures = {0, 1};  // one accuracy each; 0 is greedy
-  int64_t n = 1;                             // samples per prompt where the temperature is not 0
-  int64_t max_tokens = 256;
-  uint64_t seed = 42;
-  int64_t num_examples = 3;  // answers printed per temperature
-};
-
-// Grades given responses.
-struct RewardOptions {
-  rl::RewardRule reward;
-  std::string input, output;                // rows; empty output: printed
-  std::string response_key = "completion";  // as `generate` writes it
-  std::string label_key = "label";
-  int64_t max_bad_rows = 0;
-};
-
-struct InspectOptions {
-  std::string path;
-  int64_t num_rows = 3;  // of a data set that are printed
-};
-
-struct TokenizeOptions {
-  BaseOptions base;
-  std::optional<std::string> text;  // exactly one of text, input
-  std::string input, input_key;     // without a key the whole file is one text, else JSON lines
-  std::string output;               // JSON lines; empty: printed
-  bool add_special_tokens = false;
-  bool ids_only = false;
-};
-
-struct DetokenizeOptions {
-  BaseOptions base;
-  std::vector<int32_t> ids;              // without input
-  std::string input, input_key = "ids";  // JSON lines
-  std::string output;                    // JSON lines; empty: printed
-  bool skip_special_tokens = false;
-};
-
-struct RenderOptions {
-  std::string hf_checkpoint;  // template and special tokens; or none, and chat.template_file alone
-  ChatOptions chat;
-  std::optional<std::string> prompt;  // exactly one of prompt, input
-  std::string input, input_key = "messages", output;
-  std::string tools;  // file: a JSON list of schemas for all conversations
-  bool add_generation_prompt = false, continue_final_message = false;
-  bool tokens = false;  // rows of any shape as supervised or preference training reads them: tokens and loss mask
-  LossMaskType loss_mask = LossMaskType::automatic;  // of `tokens`
-};
-
-struct BenchOptions {
-  BaseOptions base;
-  // What is not given follows the device: small work on a CPU, work that fills it on a GPU (bench_work).
-  std::optional<int64_t> batch_size, seq_length, prompt_tokens, new_tokens;
-  std::vector<int64_t> decode_batches;
-  int64_t samples_per_prompt = 1;  // of a decode batch; divides it
-  int64_t lora_rank = 16;
-  TrainingOptions training;        // micro-batches and recomputation of the training step
-  std::vector<std::string> parts;  // of the benchmark, in order; empty: all
-  std::string json;                // record; empty: terminal only
 };
 
 }  // namespace lockstep::recipes

@@ -10,9 +10,9 @@ namespace lockstep::recipes {
 
 namespace {
 
-std::string read_label(const text::Dataset& data, const text::Row& row, const PromptSource& source) {
+std::string read_label(const data::Dataset& data, const data::Row& row, const PromptSource& source) {
   if (source.label_key.empty()) return "";
-  std::string label = text::label_field(data, row, source.label_key);
+  std::string label = data::label_field(data, row, source.label_key);
   if (!rl::is_gradable(source.reward, label))
     throw DataError({.what = "the label has no answer to compare with",
                      .where = data.where(row),
@@ -22,7 +22,7 @@ std::string read_label(const text::Dataset& data, const text::Row& row, const Pr
 }
 
 // A row may say which reward it wants (slime: it goes before --rm-type), and so may a whole file of one kind.
-void check_metadata(const text::Dataset& data, const text::Row& row, const PromptSource& source) {
+void check_metadata(const data::Dataset& data, const data::Row& row, const PromptSource& source) {
   const auto metadata = row.json.find(source.metadata_key);
   if (source.label_key.empty() || metadata == row.json.end() || !metadata->is_object()) return;
   const auto type = metadata->find("rm_type");
@@ -36,7 +36,7 @@ void check_metadata(const text::Dataset& data, const text::Row& row, const Promp
                    .attempt = "rows of one reward, or without rm_type: one run has one reward"});
 }
 
-void add_row(PromptSet& set, const text::Dataset& data, const text::Row& row, const PromptSource& source,
+void add_row(PromptSet& set, const data::Dataset& data, const data::Row& row, const PromptSource& source,
              const text::Tokenizer& tokenizer) {
   std::string prompt = source.chat.render(row.json, source.input_key, data.where(row));
   std::vector<int32_t> tokens = tokenizer.encode(prompt);
@@ -68,7 +68,7 @@ std::string PromptSet::digest() const {
 }
 
 PromptSet read_prompts(const PromptSource& source, const text::Tokenizer& tokenizer) {
-  text::Dataset data = text::Dataset::open(source.path, {.max_bad_rows = source.max_bad_rows});
+  data::Dataset data = data::Dataset::open(source.path, {.max_bad_rows = source.max_bad_rows});
   PromptSet set;
   while (const auto row = data.next()) data.accept(*row, [&] { add_row(set, data, *row, source, tokenizer); });
   set.bad_rows = data.bad_rows();

@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
+#include "data/dataset.h"
 #include "recipes/base.h"
 #include "recipes/chat.h"
 #include "rollout/sample_groups.h"
-#include "text/dataset.h"
 
 namespace lockstep::recipes {
 
@@ -15,7 +15,7 @@ struct PromptSet {
   std::vector<rollout::Prompt> prompts;  // row = index into the rows of the file or slice
   std::vector<std::string> texts, labels;
   int64_t dropped = 0;                 // longer than the limit
-  std::vector<text::BadRow> bad_rows;  // left out, at most max_bad_rows
+  std::vector<data::BadRow> bad_rows;  // left out, at most max_bad_rows
 
   // SHA-256 of tokens and labels: whether a resumed run has the same.
   std::string digest() const;

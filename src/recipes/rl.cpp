@@ -1,12 +1,13 @@
+#include "recipes/rl.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
 #include <ostream>
 
+#include "data/order.h"
 #include "recipes/bad_rows.h"
-#include "recipes/commands.h"
-#include "recipes/data_order.h"
 #include "recipes/evaluate.h"
 #include "recipes/save_directory.h"
 #include "recipes/step_line.h"
@@ -243,7 +244,7 @@ class RlRun {
   const text::Tokenizer tokenizer_;
   const PromptSet prompts_;
   const std::vector<PromptSet> eval_prompts_;
-  DataOrder order_;
+  data::DataOrder order_;
   const int64_t total_;
   const BaseCheck base_check_{options_.checks, *base_.model, stream_};
   TrainingRun run_;

@@ -1,11 +1,12 @@
+#include "recipes/sft.h"
+
 #include <fmt/format.h>
 
 #include <cmath>
 #include <ostream>
 
+#include "data/order.h"
 #include "recipes/adapter.h"
-#include "recipes/commands.h"
-#include "recipes/data_order.h"
 #include "recipes/held_out.h"
 #include "recipes/run_log.h"
 #include "recipes/save_directory.h"
@@ -214,7 +215,7 @@ class SftRun {
   const Base base_;
   TrainingRows data_;
   HeldOut held_out_;
-  DataOrder order_;
+  data::DataOrder order_;
   const int64_t total_;
   TrainingRun run_;
   const int64_t resumed_at_ = run_.iteration();

@@ -43,10 +43,10 @@ TrainingRows::TrainingRows(const std::string& path, const Base& base, const RowO
     : base_(base),
       options_(options),
       pairs_(pairs),
-      data_(text::Dataset::open(path, {.max_bad_rows = options.max_bad_rows})),
+      data_(data::Dataset::open(path, {.max_bad_rows = options.max_bad_rows})),
       tokenizer_(base, options) {
   constexpr int64_t kRowsBetweenQuestions = 256;
-  while (const std::optional<text::Row> row = data_.next()) {
+  while (const std::optional<data::Row> row = data_.next()) {
     if (row->number % kRowsBetweenQuestions == kRowsBetweenQuestions - 1 && control.interrupted())
       throw Cancelled({.what = "interrupted while reading rows", .where = path});
     data_.accept(*row, [&] {
@@ -81,7 +81,7 @@ void TrainingRows::keep(int64_t number, std::vector<train::Datum> datums) {
   kept_.push_back(number);
 }
 
-std::vector<train::Datum> TrainingRows::datums_of(const text::Row& row, Counts& counts) {
+std::vector<train::Datum> TrainingRows::datums_of(const data::Row& row, Counts& counts) {
   try {
     std::vector<RowTokens> sides;
     if (pairs_)

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "core/hash.h"
+#include "data/dataset.h"
 #include "recipes/row_tokens.h"
-#include "text/dataset.h"
 #include "train/datum.h"
 
 namespace lockstep::recipes {
@@ -38,14 +38,14 @@ class TrainingRows {
   };
 
   // The row's datums; none if truncation left one without a target.
-  std::vector<train::Datum> datums_of(const text::Row& row, Counts& counts);
+  std::vector<train::Datum> datums_of(const data::Row& row, Counts& counts);
   bool cut(RowTokens& row, Counts& counts) const;  // false: no target is left
   void keep(int64_t number, std::vector<train::Datum> datums);
 
   const Base& base_;
   const RowOptions& options_;
   const bool pairs_;
-  text::Dataset data_;
+  data::Dataset data_;
   RowTokenizer tokenizer_;
   std::vector<int64_t> kept_;                     // numbers of usable rows
   std::vector<std::vector<train::Datum>> ready_;  // of the first ones, as many as memory is set aside for

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/regex.h"
-#include "text/search_budget.h"
+#include "core/search_budget.h"
 #include "text/span.h"
 
 namespace lockstep::text {

@@ -1,4 +1,4 @@
-// text: strings to tokens and back, and rows of datasets.
+// text: strings to tokens and masks, and back.
 //
 //   includes    core only
 //   memory      a Tokenizer owns its tables and is immutable after loading; share it freely between threads

@@ -355,19 +355,19 @@ TEST(Inspect, TakesOnePath) {
 }
 
 TEST(Export, EveryFormatNeedsWhatItIsMadeOf) {
-  const recipes::ExportOptions merged =
+  const commands::ExportOptions merged =
       parse_export(words("--format gguf --hf-checkpoint M --lora-adapter-path A --output F --dtype q8_0 --threads 3"));
-  EXPECT_EQ(merged.format, recipes::ExportFormat::gguf);
-  EXPECT_EQ(merged.type, recipes::ExportType::q8_0);
+  EXPECT_EQ(merged.format, commands::ExportFormat::gguf);
+  EXPECT_EQ(merged.type, commands::ExportType::q8_0);
   EXPECT_EQ(merged.base.hf_checkpoint, "M");
   EXPECT_EQ(merged.adapter_path, "A");
   EXPECT_EQ(merged.output, "F");
   EXPECT_EQ(merged.base.stream.threads, 3);
-  EXPECT_EQ(parse_export(words("--format gguf --hf-checkpoint M --output F")).type, recipes::ExportType::automatic);
+  EXPECT_EQ(parse_export(words("--format gguf --hf-checkpoint M --output F")).type, commands::ExportType::automatic);
   EXPECT_EQ(parse_export(words("--format peft --lora-adapter-path A --output D --dtype bf16")).type,
-            recipes::ExportType::bf16);
+            commands::ExportType::bf16);
   EXPECT_EQ(parse_export(words("--format gguf-lora --hf-checkpoint M --lora-adapter-path A --output F")).format,
-            recipes::ExportFormat::gguf_lora);
+            commands::ExportFormat::gguf_lora);
   const auto refused = [](const std::string& args, std::initializer_list<const char*> parts) {
     expect_error<ConfigError>([&] { parse_export(words(args)); }, parts);
   };

@@ -18,7 +18,7 @@ TEST(MergeCommand, Flags) {
   const auto parse = [](const std::string& more) {
     return parse_merge(words("--hf-checkpoint M --lora-adapter-path a --output o " + more));
   };
-  const recipes::MergeOptions plain = parse("");
+  const commands::MergeOptions plain = parse("");
   EXPECT_EQ(plain.max_shard_bytes, 5'000'000'000);
   EXPECT_FALSE(plain.dtype);
   EXPECT_FALSE(plain.overwrite);
@@ -43,7 +43,7 @@ TEST(ConvertCommand, Flags) {
   const auto parse = [](const std::string& more) {
     return parse_convert(words("--hf-checkpoint M --lora-adapter-path a --output o " + more));
   };
-  EXPECT_EQ(parse("--to hf").to, recipes::AdapterNames::hf);
+  EXPECT_EQ(parse("--to hf").to, commands::AdapterNames::hf);
   EXPECT_EQ(parse("--to megatron --lora-type canonical_lora").lora_type, lora::LoraType::canonical);
   EXPECT_FALSE(parse("--to megatron --lora-type auto").lora_type);
   expect_error<ConfigError>([&] { parse(""); }, {"missing: --to"});

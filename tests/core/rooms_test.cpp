@@ -20,6 +20,7 @@ const files::path kRoot = LOCKSTEP_SOURCE_DIR;
 const Edges kAllowed = {
     {"core", {}},
     {"kernels", {}},
+    {"data", {}},
     {"text", {}},
     {"parallel", {}},
     {"lora", {"kernels"}},
@@ -31,10 +32,11 @@ const Edges kAllowed = {
     {"versions", {"lora", "checkpoint", "model", "load", "parallel", "rollout"}},
     {"rl", {"text", "lora", "parallel", "train", "rollout", "versions"}},
     {"service",
-     {"kernels", "text", "parallel", "lora", "checkpoint", "model", "load", "train", "rollout", "versions", "rl"}},
+     {"kernels", "data", "text", "parallel", "lora", "checkpoint", "model", "load", "train", "rollout", "versions",
+      "rl"}},
     {"recipes",
-     {"kernels", "text", "parallel", "lora", "checkpoint", "model", "load", "train", "rollout", "versions", "rl",
-      "service"}},
+     {"kernels", "data", "text", "parallel", "lora", "checkpoint", "model", "load", "train", "rollout", "versions",
+      "rl", "service"}},
 };
 
 bool is_source(const files::path& path) {
@@ -152,15 +154,43 @@ TEST(Rooms, NobodyUsesStdRegex) {
   EXPECT_GT(files_read, 300) << "the sources were not found";
 }
 
-TEST(Rooms, AppHoldsNoLogicOfItsOwn) {
+// The folders of app/, each with those that it may see.
+TEST(Rooms, FoldersOfTheProgramSeeOnlyThoseBeforeThem) {
+  const Edges allowed = {{"commands", {}},
+                         {"server/http", {}},
+                         {"server/protocol", {"server/http"}},
+                         {"server/routes", {"server/http", "server/protocol"}},
+                         {"server", {"server/http", "server/protocol", "server/routes"}},
+                         {"cli", {"commands", "server"}}};
+  const auto folder = [](const std::string& room, const std::string& below) {
+    const size_t slash = below.find('/');
+    return room != "server" || slash == std::string::npos ? room : room + "/" + below.substr(0, slash);
+  };
+  std::set<std::string> seen;
+  for (const Include& include : includes_below(kRoot / "app")) {
+    const std::string below = files::relative(include.file, kRoot / "app" / include.from).string();
+    const std::string from = folder(include.from, below), to = folder(include.to, include.header);
+    seen.insert(from);
+    ASSERT_TRUE(allowed.contains(from)) << include.file << " lies in no folder that is listed";
+    if (from == to || (!allowed.contains(to) && include.to != "cli" && include.to != "server")) continue;
+    EXPECT_TRUE(allowed.at(from).contains(to)) << include.file << " includes " << include.to << "/" << include.header;
+  }
+  EXPECT_EQ(seen.size(), allowed.size());
+}
+
+TEST(Rooms, ServerAndCommandLineHoldNoLogicOfTheirOwn) {
   static const std::regex kInclude(
       R"re(^\s*#\s*include\s+"(kernels|model|train|rollout|versions)/(?!sampling\.h|loss\.h|schedule\.h))re");
-  for (const auto& entry : files::recursive_directory_iterator(kRoot / "app")) {
-    if (!entry.is_regular_file() || !is_source(entry.path())) continue;
-    std::ifstream lines(entry.path());
-    for (std::string line; std::getline(lines, line);)
-      EXPECT_FALSE(std::regex_search(line, kInclude)) << entry.path() << ": " << line << " belongs in a recipe";
-  }
+  int files_read = 0;
+  for (const char* tree : {"cli", "server"})
+    for (const auto& entry : files::recursive_directory_iterator(kRoot / "app" / tree)) {
+      if (!entry.is_regular_file() || !is_source(entry.path())) continue;
+      ++files_read;
+      std::ifstream lines(entry.path());
+      for (std::string line; std::getline(lines, line);)
+        EXPECT_FALSE(std::regex_search(line, kInclude)) << entry.path() << ": " << line << " belongs in a recipe";
+    }
+  EXPECT_GT(files_read, 80) << "the sources were not found";
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
     const auto made = text::ChatTemplate::parse(source, "template");
     std::vector<text::Span> found;
-    text::SearchBudget budget(source.size());
+    SearchBudget budget(source.size());
     expression.find(source, found, budget);
     if (made.marks_generation() == found.empty()) std::abort();
     const OrderedJson messages = {{{"role", "user"}, {"content", "hi"}},

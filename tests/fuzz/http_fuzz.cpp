@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "core/utf8.h"
-#include "server/http_session.h"
+#include "server/http/session.h"
 
 namespace {
 

@@ -3,13 +3,13 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "server/api_error.h"
-#include "server/chat_completions.h"
-#include "server/completions.h"
-#include "server/json_text.h"
-#include "server/lora_routes.h"
-#include "server/sglang_generate.h"
-#include "server/token_routes.h"
+#include "server/protocol/api_error.h"
+#include "server/protocol/chat_request.h"
+#include "server/protocol/completion_request.h"
+#include "server/protocol/json_text.h"
+#include "server/protocol/load_request.h"
+#include "server/protocol/sglang_request.h"
+#include "server/protocol/tokens_request.h"
 
 namespace {
 

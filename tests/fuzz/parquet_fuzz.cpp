@@ -4,11 +4,11 @@
 #include <cstdlib>
 #include <optional>
 
-#include "text/parquet/reader.h"
+#include "data/parquet/reader.h"
 
 namespace {
 
-using lockstep::text::parquet::Reader;
+using lockstep::data::parquet::Reader;
 
 std::optional<std::string> next_row(Reader& reader) {
   try {

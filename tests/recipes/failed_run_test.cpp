@@ -3,8 +3,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "commands/commands.h"
 #include "core/file_lock.h"
-#include "recipes/output_file.h"
 #include "recipes/save_directory.h"
 #include "recipes/training_fixture.h"
 
@@ -134,7 +134,7 @@ TEST_F(FailedRun, TokensThatTheModelLacksAreFoundWhileRowsAreRead) {
   reinforcement.max_bad_rows = 1;
   run_rl(reinforcement, control_);
   refused([&] {
-    run_score({.base = supervised.base, .input = data, .output = (dir_ / "scored.jsonl").string()}, control_);
+    commands::run_score({.base = supervised.base, .input = data, .output = (dir_ / "scored.jsonl").string()}, control_);
   });
 }
 
@@ -191,24 +191,6 @@ TEST_F(FailedRun, WhatKilledRunsWereAboutToSaveIsRemoved) {
   EXPECT_FALSE(fs::exists(dir_ / "run" / (".iter_0000003" + gone)));
   EXPECT_FALSE(fs::exists(dir_ / "run" / (".latest_checkpointed_iteration.txt" + gone)));
   EXPECT_TRUE(fs::exists(dir_ / "run" / (".notes" + gone)));
-}
-
-TEST_F(FailedRun, AnOutputHasOneWriter) {
-  const std::string file = (dir_ / "out.jsonl").string();
-  {
-    OutputFile first(file, {{"seed", 1}}, false);
-    EXPECT_EQ(first.unlocked(), "");
-    first.write("{}\n");
-    for (const bool overwrite : {false, true})
-      testing::expect_error<ResourceError>(
-          [&] {
-            OutputFile(file, {{"seed", 1}}, overwrite);
-          },
-          {"the --output file is in use", "out.jsonl", "another --output"});
-  }
-  EXPECT_EQ(fs::read_file(file), "{}\n");
-  OutputFile second(file, {{"seed", 1}}, false);
-  EXPECT_EQ(second.earlier_line(), "{}");
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 #include "checkpoint/base_fingerprint.h"
 #include "core/hash.h"
 #include "recipes/adapter.h"
-#include "recipes/commands.h"
+#include "recipes/sft.h"
 #include "support/temp_directory.h"
 
 namespace lockstep::recipes {

@@ -1,5 +1,6 @@
 // What a run saves is what a run loads: the modules that were chosen, on the base they were trained on.
 #include "checkpoint/file_hash.h"
+#include "commands/commands.h"
 #include "recipes/adapter.h"
 #include "recipes/training_fixture.h"
 
@@ -68,7 +69,7 @@ TEST_F(SavedAdapter, ModulesChosenByNameOrExpressionLoadAgain) {
       options.save.save.clear();
       options.adapter.adapter_path = adapter_of(save);
       EXPECT_NO_THROW(run_sft(options, control_));
-      run_inspect({.path = adapter_of(save)}, control_);
+      commands::run_inspect({.path = adapter_of(save)}, control_);
     }
   };
   holds("names", [](lora::LoraConfig& c) {
@@ -122,7 +123,8 @@ TEST_F(SavedAdapter, AnotherConfigOfTheSameWeightsIsAnotherBase) {
                               {"another config.json of the same weights", "vime_lora_metadata.json: base_fingerprint"});
     expect_error<FormatError>(
         [&] {
-          run_score({.base = options.base, .adapter_path = adapter_of("save"), .input = options.prompt_data}, control_);
+          commands::run_score({.base = options.base, .adapter_path = adapter_of("save"), .input = options.prompt_data},
+                              control_);
         },
         {"another config.json"});
   }

@@ -6,6 +6,7 @@
 #include <functional>
 #include <sstream>
 
+#include "commands/commands.h"
 #include "recipes/held_out.h"
 #include "recipes/training_fixture.h"
 #include "recipes/training_rows.h"
@@ -302,7 +303,7 @@ TEST_F(Sft, ResumedWithOtherTokensIsRefused) {
 }
 
 TEST_F(Sft, RenderShowsWhatIsTrainedOn) {
-  RenderOptions options{.hf_checkpoint = kArith, .chat = {.template_file = template_}, .tokens = true};
+  commands::RenderOptions options{.hf_checkpoint = kArith, .chat = {.template_file = template_}, .tokens = true};
   options.input = dir_.write("rows.jsonl",
                              R"({"prompt": "1+2=", "completion": "3"})"
                              "\n"
@@ -312,7 +313,7 @@ TEST_F(Sft, RenderShowsWhatIsTrainedOn) {
                              R"({"chosen": "1+2=3", "rejected": "1+2=4"})"
                              "\n")
                       .string();
-  run_render(options, control_);
+  commands::run_render(options, control_);
   std::vector<Json> lines;
   std::istringstream printed(out_.str());
   for (std::string line; std::getline(printed, line);) lines.push_back(Json::parse(line));
@@ -330,13 +331,14 @@ TEST_F(Sft, RenderShowsWhatIsTrainedOn) {
   out_.str("");
   control_.out_terminal = true;
   options.input += "@[0:1]";
-  run_render(options, control_);
+  commands::run_render(options, control_);
   EXPECT_NE(out_.str().find("1+2=\033[30;42m3<|endoftext|>\033[0m"), std::string::npos) << out_.str();
   EXPECT_NE(out_.str().find("2 of 6 tokens are targets"), std::string::npos) << out_.str();
   control_.out_terminal = false;
   options.loss_mask = LossMaskType::completion;
   options.input = dir_.write("rows.jsonl", R"({"messages": [{"role": "user", "content": "1"}]})").string();
-  testing::expect_error<DataError>([&] { run_render(options, control_); }, {"rows.jsonl line 1", "no completion"});
+  testing::expect_error<DataError>([&] { commands::run_render(options, control_); },
+                                   {"rows.jsonl line 1", "no completion"});
 }
 
 TEST(BestSoFar, CountsWhatIsNotBetter) {

@@ -8,7 +8,8 @@
 #include <vector>
 
 #include "checkpoint/train_state.h"
-#include "recipes/commands.h"
+#include "recipes/rl.h"
+#include "recipes/sft.h"
 #include "support/temp_directory.h"
 
 namespace lockstep::recipes {

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "commands/commands.h"
 #include "recipes/adapter.h"
 #include "recipes/steps.h"
 #include "recipes/training_fixture.h"
@@ -282,7 +283,7 @@ TEST_F(Training, AnUnwritableSaveDirectoryStopsBeforeAnyWork) {
 TEST_F(Training, ScoreKeepsTheRowAndPrintsPerplexity) {
   const std::string input = (dir_.path() / "rows.jsonl").string(), output = (dir_.path() / "scored.jsonl").string();
   fs::write_file_atomic(input, "{\"tokens\": [1, 2, 3], \"id\": \"a\"}\n{\"tokens\": [5]}\n");
-  run_score({.base = {.hf_checkpoint = kTiny, .device = "cpu"}, .input = input, .output = output}, control_);
+  commands::run_score({.base = {.hf_checkpoint = kTiny, .device = "cpu"}, .input = input, .output = output}, control_);
   std::istringstream text(fs::read_file(output));
   std::string line;
   std::getline(text, line);
@@ -299,13 +300,13 @@ TEST_F(Training, ScoreKeepsTheRowAndPrintsPerplexity) {
 }
 
 TEST_F(Training, GenerateIsReproducibleAndPrintsOnlyCompletions) {
-  GenerateOptions options{.base = {.hf_checkpoint = kArith, .device = "cpu"},
-                          .prompt = "12+34=",
-                          .sampling = {.temperature = 1.0f, .max_tokens = 16}};
-  run_generate(options, control_);
+  commands::GenerateOptions options{.base = {.hf_checkpoint = kArith, .device = "cpu"},
+                                    .prompt = "12+34=",
+                                    .sampling = {.temperature = 1.0f, .max_tokens = 16}};
+  commands::run_generate(options, control_);
   const std::string first = out_.str();
   out_.str("");
-  run_generate(options, control_);
+  commands::run_generate(options, control_);
   EXPECT_EQ(out_.str(), first);
   EXPECT_EQ(std::count(first.begin(), first.end(), '\n'), 1);
   EXPECT_EQ(first.find("12+34="), std::string::npos);

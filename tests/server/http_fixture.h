@@ -16,7 +16,7 @@
 #include <thread>
 #include <utility>
 
-#include "server/http.h"
+#include "server/http/http.h"
 
 namespace lockstep::server::testing {
 

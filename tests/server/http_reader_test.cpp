@@ -1,9 +1,8 @@
 // Bytes to requests, without a socket.
-#include "server/http_reader.h"
-
 #include <gtest/gtest.h>
 
 #include "core/json.h"
+#include "server/http/reader.h"
 
 namespace lockstep::server {
 namespace {

@@ -13,8 +13,8 @@
 #include "core/json.h"
 #include "recipes/base.h"
 #include "server/http_fixture.h"
-#include "server/router.h"
-#include "server/service.h"
+#include "server/routes/router.h"
+#include "server/routes/service.h"
 #include "service/serving.h"
 
 namespace lockstep::server::testing {

@@ -4,7 +4,7 @@
   python tools/golden/parquet_cases.py --out tests/golden/parquet
   (then tools/golden/make_goldens.py --manifest records the files in MANIFEST.json)
 
-  NAME.parquet, NAME.jsonl   a file and its rows as Lockstep shows them (src/text/parquet/convert.h), from pyarrow's own reading;
+  NAME.parquet, NAME.jsonl   a file and its rows as Lockstep shows them (src/data/parquet/convert.h), from pyarrow's own reading;
                              files chat_* share chat.jsonl, files types_* share types.jsonl
   errors.json                {"NAME.parquet": words of the error}: files that no row can be had from
 tests/interop/test_datasets.py draws its random tables from here.

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/json_escape.h"
 #include "text/jinja/operators.h"
-#include "text/json_escape.h"
 
 namespace lockstep::text::jinja {
 

@@ -1,0 +1,151 @@
+// lockstep bench: one GRPO iteration, rollout and training step. Samples end at random: every new_tokens-th token of
+// the vocabulary is a stop token, which a model of random weights draws with a chance of about one in new_tokens, so
+// lengths are geometric with that mean, cut off at four times it.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "commands/bench.h"
+#include "recipes/run_log.h"
+#include "rl/train.h"
+#include "versions/memory_sink.h"
+#include "versions/store.h"
+
+namespace lockstep::commands {
+
+namespace {
+
+struct Iteration {
+  double rollout_s = 0, train_s = 0, logprob_diff = 0;
+  int64_t new_tokens = 0, trained_tokens = 0;
+
+  double seconds() const { return rollout_s + train_s; }
+};
+
+std::vector<rollout::Prompt> prompts_around(const Bench& bench) {
+  std::vector<rollout::Prompt> prompts;
+  const int64_t mean = bench.work.grpo_prompt_tokens, spread = mean / 5;
+  for (int64_t i = 0; i < bench.work.grpo_prompts; ++i) {
+    const int64_t tokens = mean - spread + (2 * spread * i) / std::max<int64_t>(1, bench.work.grpo_prompts - 1);
+    prompts.push_back({.tokens = bench.random_tokens(std::max<int64_t>(1, tokens), 1000 + static_cast<uint32_t>(i)),
+                       .row = static_cast<uint32_t>(i)});
+  }
+  return prompts;
+}
+
+rollout::GroupParams group_params(const Bench& bench) {
+  rollout::GroupParams params;
+  params.n = bench.work.grpo_samples;
+  params.sampling.max_tokens = 4 * bench.work.new_tokens;
+  for (int64_t id = 0; id < bench.base.config.vocab_size; id += bench.work.new_tokens)
+    params.sampling.stop_token_ids.push_back(static_cast<int32_t>(id));
+  return params;
+}
+
+// Their spread is what a group's advantages need.
+class RandomReward : public rl::Reward {
+ public:
+  std::vector<float> grade(std::span<const rl::Trajectory> trajectories) override {
+    ++rollout_;
+    std::vector<float> rewards;
+    for (uint32_t i = 0; i < trajectories.size(); ++i) rewards.push_back(uniform01(philox(11, {rollout_, i, 0, 0})[0]));
+    return rewards;
+  }
+
+ private:
+  uint32_t rollout_ = 0;
+};
+
+class Loop {
+ public:
+  explicit Loop(Bench& bench)
+      : bench_(bench),
+        plan_(bench.plan(recipes::EnginePlan{})),
+        trainer_(bench.base.model, bench.adapter.layout, bench.adapter.weights,
+                 {.max_tokens = plan_.max_tokens, .recompute = plan_.recompute}, bench.stream),
+        engine_(bench.base.model, engine_options(), bench.stream),
+        request_{.prompts = prompts_around(bench), .params = group_params(bench)} {
+    store_.add(sink_);
+    actor_ = store_.publish(lora::kActor, trainer_.adapter()).policy;
+  }
+
+  Iteration run(uint32_t rollout) {
+    request_.params.rollout = rollout;
+    request_.policy = actor_;
+    const Stopwatch rollout_watch;
+    const rl::Rollout sampled = rl::rl_collect(parts_, rl::rl_submit(parts_, request_));
+    engine_.release_memory();
+    Iteration it{.rollout_s = rollout_watch.ms() / 1000, .trained_tokens = sampled.report.tokens};
+    for (const rl::Trajectory& trajectory : sampled.trajectories) it.new_tokens += trajectory.response_len();
+
+    const Stopwatch train_watch;
+    const rl::TrainReport trained = rl::rl_train(parts_, rl::grpo(), sampled, plan_of(sampled));
+    actor_ = trained.published.policy;
+    bench_.stream.synchronize();
+    it.train_s = train_watch.ms() / 1000;
+    it.logprob_diff = trained.logprob_diff_max;
+    return it;
+  }
+
+ private:
+  rl::TrainPlan plan_of(const rl::Rollout& sampled) const {
+    return {.batch_size = static_cast<int64_t>(sampled.trajectories.size()),
+            .schedule = {.lr = 1e-5},
+            .release_memory = bench_.gpu()};
+  }
+  rollout::EngineOptions engine_options() const {
+    rollout::EngineOptions options;
+    options.max_sequences = std::max(options.max_sequences, bench_.work.grpo_prompts * bench_.work.grpo_samples);
+    if (bench_.gpu()) options.kv_bytes = plan_.kv;
+    return options;
+  }
+
+  Bench& bench_;
+  const recipes::MemoryPlan plan_;
+  train::Trainer trainer_;
+  rollout::Engine engine_;
+  versions::MemorySink sink_{engine_.versions()};
+  versions::Store store_;
+  RandomReward reward_;
+  rl::RlParts parts_{engine_, trainer_, reward_, store_};
+  rl::RolloutRequest request_;
+  lora::PolicyId actor_;
+};
+
+}  // namespace
+
+void bench_grpo(Bench& bench) {
+  constexpr double kEnough = 20;  // seconds
+  Loop loop(bench);
+  loop.run(0);  // warm: records the graphs of a batch that shrinks
+  std::vector<Iteration> iterations;
+  double spent = 0, diff = 0;
+  do {
+    iterations.push_back(loop.run(1 + static_cast<uint32_t>(iterations.size())));
+    spent += iterations.back().seconds();
+    diff = std::max(diff, iterations.back().logprob_diff);
+  } while (iterations.size() < 5 && spent < kEnough);
+  std::ranges::sort(iterations, {}, &Iteration::seconds);
+  const Iteration& it = iterations[iterations.size() / 2];
+  const auto samples = static_cast<double>(bench.work.grpo_prompts * bench.work.grpo_samples);
+  const double mean = static_cast<double>(it.new_tokens) / samples;
+  bench.report.results["grpo_step"] = {{"prompts", bench.work.grpo_prompts},
+                                       {"samples_per_prompt", bench.work.grpo_samples},
+                                       {"mean_new_tokens", mean},
+                                       {"lengths", "geometric: stop tokens drawn at random, at most 4 x the mean"},
+                                       {"new_tokens", it.new_tokens},
+                                       {"trained_tokens", it.trained_tokens},
+                                       {"rollout_s", it.rollout_s},
+                                       {"train_s", it.train_s},
+                                       {"logprob_diff_max", diff}};
+  bench.report.result(
+      "grpo_step_s", it.seconds(),
+      fmt::format(
+          "s        {:.2f} rollout ({:.0f} tok/s), {:.2f} training ({:.0f} tok/s); {} x {} samples of {:.0f} new "
+          "tokens; max |logprob diff| {:g}",
+          it.rollout_s, static_cast<double>(it.new_tokens) / it.rollout_s, it.train_s,
+          static_cast<double>(it.trained_tokens) / it.train_s, bench.work.grpo_prompts, bench.work.grpo_samples, mean,
+          diff));
+}
+
+}  // namespace lockstep::commands

@@ -1,0 +1,55 @@
+#include <fmt/format.h>
+
+#include <ostream>
+
+#include "commands/commands.h"
+#include "recipes/adapter.h"
+#include "recipes/evaluate.h"
+#include "rl/rule_reward.h"
+#include "rollout/local/engine.h"
+
+namespace lockstep::commands {
+
+void run_eval(const EvalOptions& options, const recipes::Control& control) {
+  Stream stream(recipes::stream_options(options.base));
+  const load::Base base = recipes::load_base(options.base, stream, control);
+  const text::Tokenizer tokenizer = recipes::load_tokenizer(base);
+  rollout::Engine engine(base.model, {.tokenizer = &tokenizer}, stream);
+  lora::PolicyId policy;
+  if (!options.adapter_path.empty()) {
+    const auto adapter =
+        std::make_shared<const lora::AdapterVersion>(recipes::load_adapter(options.adapter_path, base, control));
+    engine.versions().hold(adapter);
+    policy = adapter->policy;
+  }
+  const recipes::PromptSet prompts =
+      recipes::read_prompts({.path = options.prompt_data,
+                             .input_key = options.input_key,
+                             .label_key = options.label_key,
+                             .reward = options.reward,
+                             .max_length = base.config.max_positions - 1,
+                             .vocab_size = base.config.vocab_size,
+                             .chat = recipes::PromptRenderer(base.path.string(), options.chat)},
+                            tokenizer);
+  rl::RuleReward reward(options.reward);
+  recipes::RunLog log("", 0, control);
+  for (float temperature : options.temperatures) {
+    recipes::EvalRequest request{.prompts = &prompts,
+                                 .samples = temperature > 0 ? options.n : 1,
+                                 .reward = &reward,
+                                 .num_examples = options.num_examples};
+    request.sampling.temperature = temperature;
+    request.sampling.max_tokens = options.max_tokens;
+    request.sampling.seed = options.seed;
+    request.sampling.stop_token_ids = base.eos;
+    const recipes::EvalResult result = recipes::evaluate(engine, policy, tokenizer, request, log, control);
+    const std::string how = temperature > 0 ? fmt::format("temperature {:g}", temperature) : std::string("greedy");
+    *control.out << fmt::format("{}: accuracy {:.4f} over {} prompts, {:.1f} tokens\n", how, result.accuracy,
+                                prompts.prompts.size(), result.response_len);
+    for (const recipes::EvalExample& example : result.examples)
+      *control.out << fmt::format("  {} {}{}   (label {})\n", example.reward > 0 ? "right" : "wrong", example.prompt,
+                                  example.response, example.label);
+  }
+}
+
+}  // namespace lockstep::commands

@@ -1,0 +1,280 @@
+// A base and an adapter become one model, piece by piece: every piece of a tensor is read, changed, rounded and written
+// to its place by one thread, so that memory holds a few pieces of each thread and the adapter, and reading, computing
+// and writing overlap.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <ostream>
+#include <set>
+#include <utility>
+
+#include "checkpoint/hf_directory.h"
+#include "checkpoint/hf_output.h"
+#include "commands/files/commands.h"
+#include "commands/files/lora_factors.h"
+#include "commands/files/output_directory.h"
+#include "core/nearest_name.h"
+#include "core/new_file.h"
+#include "kernels/add_rounded.h"
+#include "kernels/matmul.h"
+#include "recipes/adapter.h"
+#include "recipes/run_log.h"
+
+namespace lockstep::commands {
+
+namespace {
+
+bool is_float(DType dtype) {
+  return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16;
+}
+
+// A tensor of the base, the update it gets (nothing: it is copied or converted), and its place in the output.
+struct MergeTask {
+  const NamedTensor* source = nullptr;
+  const ModuleFactors* update = nullptr;
+  DType dtype = DType::f32;  // in the output
+  uint64_t begin = 0;        // in the shard
+};
+
+// Some rows of a task. A tensor of one dimension is one row.
+struct MergePiece {
+  const MergeTask* task = nullptr;
+  int64_t begin = 0, end = 0;
+};
+
+int64_t rows_of(const ConstTensor& tensor) {
+  return tensor.rank == 1 ? 1 : tensor[0];
+}
+
+std::vector<MergePiece> pieces_of(const std::vector<MergeTask>& tasks) {
+  constexpr int64_t kPieceBytes = int64_t{4} << 20;
+  std::vector<MergePiece> pieces;
+  for (const MergeTask& task : tasks) {
+    const ConstTensor& source = task.source->tensor;
+    const int64_t rows = rows_of(source);
+    if (source.elements() == 0) continue;
+    const int64_t row_bytes = source.elements() / rows * dtype_bytes(source.dtype);
+    const int64_t step = std::max<int64_t>(1, kPieceBytes / row_bytes);
+    for (int64_t begin = 0; begin < rows; begin += step) pieces.push_back({&task, begin, std::min(rows, begin + step)});
+  }
+  return pieces;
+}
+
+// What one thread works with.
+class PieceWriter {
+ public:
+  explicit PieceWriter(CpuIsa isa) : stream_({.threads = 1, .isa = isa}) {}
+
+  void write(const MergePiece& piece, const fs::NewFile& file) {
+    const MergeTask& task = *piece.task;
+    const ConstTensor& source = task.source->tensor;
+    const int64_t width = source.elements() / rows_of(source), count = (piece.end - piece.begin) * width;
+    const auto from_bytes = static_cast<size_t>(dtype_bytes(source.dtype)),
+               to_bytes = static_cast<size_t>(dtype_bytes(task.dtype));
+    const size_t part_bytes = static_cast<size_t>(count) * from_bytes;
+    void* const in = room(in_, part_bytes);
+    task.source->read(in, static_cast<size_t>(piece.begin * width) * from_bytes, part_bytes);
+    void* out = in;
+    if (task.update != nullptr || task.dtype != source.dtype) {
+      out = room(out_, static_cast<size_t>(count) * to_bytes);
+      const ConstTensor weight(in, source.dtype, {piece.end - piece.begin, width});
+      const Tensor merged(out, task.dtype, {piece.end - piece.begin, width});
+      if (task.update == nullptr)
+        kernels::add_rounded(merged, weight, {}, 1, stream_);
+      else
+        add_update(merged, weight, *task.update, piece.begin);
+    }
+    file.write({static_cast<const std::byte*>(out), static_cast<size_t>(count) * to_bytes},
+               task.begin + static_cast<uint64_t>(piece.begin * width) * to_bytes);
+  }
+
+ private:
+  // In blocks of rows whose update stays in the cache between its making and its use.
+  void add_update(const Tensor& merged, const ConstTensor& weight, const ModuleFactors& update, int64_t first_row) {
+    constexpr int64_t kBlockBytes = int64_t{256} << 10, kFewestRows = 8;
+    const int64_t rows = weight[0], width = weight[1];
+    const int64_t step = std::max(kFewestRows, kBlockBytes / (width * int64_t{sizeof(float)}));
+    for (int64_t row = 0; row < rows; row += step) {
+      const int64_t end = std::min(rows, row + step);
+      auto* const memory = static_cast<float*>(room(delta_, static_cast<size_t>((end - row) * width) * sizeof(float)));
+      const Tensor delta(memory, DType::f32, {end - row, width});
+      kernels::matmul(delta, update.b.rows(first_row + row, first_row + end), update.a, 1, false, stream_);
+      kernels::add_rounded(merged.rows(row, end), weight.rows(row, end), delta, update.scale, stream_);
+    }
+  }
+
+  static void* room(Buffer& buffer, size_t bytes) {
+    if (buffer.bytes() < bytes) buffer = Buffer(bytes, Buffer::Fill::none);
+    return buffer.data();
+  }
+
+  Stream stream_;
+  Buffer in_, out_, delta_;
+};
+
+class Merge {
+ public:
+  Merge(const MergeOptions& options, const checkpoint::HfDirectory& base, const AdapterFactors& adapter, Stream& stream,
+        const recipes::Control& control)
+      : options_(options), base_(base), adapter_(adapter), stream_(stream), control_(control) {
+    check_modules();
+    for (int i = 0; i < stream.threads(); ++i) writers_.push_back(std::make_unique<PieceWriter>(stream.isa()));
+    plan();
+  }
+
+  void write(const fs::Path& directory) {
+    checkpoint::copy_companions(base_.path(), directory, options_.dtype);
+    for (const checkpoint::OutputShard& shard : shards_) write_shard(directory, shard);
+    if (const std::optional<std::string> index = checkpoint::index_text(shards_))
+      fs::write_file_atomic(directory / "model.safetensors.index.json", *index);
+    if (control_.terminal) *control_.info << "\r";
+  }
+
+  size_t num_shards() const { return shards_.size(); }
+  uint64_t total_bytes() const { return total_bytes_; }
+
+ private:
+  // Every module must be a matrix of the base with its shape, and be used as such.
+  void check_modules() const {
+    const fs::Path config_file = base_.path() / "config.json";
+    const bool tied = JsonObject(base_.config(), config_file.string()).boolean("tie_word_embeddings", false);
+    std::vector<std::string> names;
+    for (const NamedTensor& tensor : base_.tensors()) names.push_back(tensor.name);
+    for (const ModuleFactors& module : adapter_.modules()) {
+      const std::string name = module.name + ".weight";
+      if (tied && module.name == "lm_head")
+        throw FormatError({.what = "the adapter changes an output head that the base ties to its embedding",
+                           .where = config_file.string() + ": tie_word_embeddings",
+                           .got = "true, and an adapter of lm_head",
+                           .wanted = "a base whose lm_head.weight is its own"});
+      const auto found = std::ranges::lower_bound(base_.tensors(), name, {}, &NamedTensor::name);
+      if (found == base_.tensors().end() || found->name != name)
+        throw FormatError(
+            {.what = "the base has no weight for a module of the adapter",
+             .where = base_.path().string(),
+             .got = name,
+             .wanted = "a tensor of this name",
+             .attempt = "the base that the adapter was made for; the nearest name is " + nearest_name(name, names)});
+      check_weight(*found, module);
+    }
+  }
+
+  void check_weight(const NamedTensor& weight, const ModuleFactors& module) const {
+    const ConstTensor& tensor = weight.tensor;
+    const bool same = tensor.rank == 2 && tensor[0] == module.out() && tensor[1] == module.in();
+    if (same && is_float(tensor.dtype)) return;
+    const Fault fault{.what = same ? "an update cannot be added to weights of this type"
+                                   : "a weight of the base and the adapter's update differ in shape",
+                      .where = base_.path().string() + ": " + weight.name,
+                      .got = shape_text(tensor),
+                      .wanted = fmt::format("f32, bf16 or f16 [{}, {}]", module.out(), module.in()),
+                      .attempt = same ? "the unquantized base" : "the base that the adapter was made for"};
+    if (same) throw DTypeError(fault);
+    throw ShapeError(fault);
+  }
+
+  // File by file, as the base has them.
+  void plan() {
+    NamedTensors order = base_.tensors();
+    std::ranges::stable_sort(order, {}, [](const NamedTensor& t) { return t.file ? t.file->path() : fs::Path(); });
+    for (NamedTensor& tensor : order)
+      if (options_.dtype && is_float(tensor.tensor.dtype)) tensor.tensor.dtype = *options_.dtype;
+    shards_ = checkpoint::plan_shards(order, static_cast<uint64_t>(options_.max_shard_bytes));
+    for (const checkpoint::OutputShard& shard : shards_) total_bytes_ += shard.layout.file_bytes;
+  }
+
+  std::vector<MergeTask> tasks_of(const checkpoint::OutputShard& shard) const {
+    std::vector<MergeTask> tasks;
+    for (const checkpoint::SafetensorsLayout::Place& place : shard.layout.places) {
+      const NamedTensor& named = shard.tensors[place.tensor];
+      constexpr std::string_view kWeight = ".weight";
+      const std::string_view module =
+          std::string_view(named.name)
+              .substr(0, named.name.ends_with(kWeight) ? named.name.size() - kWeight.size() : 0);
+      tasks.push_back({.source = &*std::ranges::lower_bound(base_.tensors(), named.name, {}, &NamedTensor::name),
+                       .update = adapter_.find(module),
+                       .dtype = named.tensor.dtype,
+                       .begin = place.begin});
+    }
+    return tasks;
+  }
+
+  void write_shard(const fs::Path& directory, const checkpoint::OutputShard& shard) {
+    fs::NewFile file(directory / shard.file, shard.layout.file_bytes);
+    file.write(std::as_bytes(std::span(shard.layout.header)), 0);
+    const std::vector<MergeTask> tasks = tasks_of(shard);
+    const std::vector<MergePiece> pieces = pieces_of(tasks);
+    std::atomic<bool> stopped = false;
+    stream_.parallel(static_cast<int64_t>(pieces.size()), [&](int64_t index, int worker) {
+      if (stopped) return;
+      const MergePiece& piece = pieces[static_cast<size_t>(index)];
+      writers_[static_cast<size_t>(worker)]->write(piece, file);
+      const ConstTensor& source = piece.task->source->tensor;
+      done_bytes_ += static_cast<uint64_t>((piece.end - piece.begin) * (source.elements() / rows_of(source)) *
+                                           dtype_bytes(piece.task->dtype));
+      if (worker != 0) return;  // the calling thread: it alone may speak
+      if (control_.interrupted()) stopped = true;
+      if (control_.terminal)
+        *control_.info << fmt::format("\rmerging {:3.0f} %",
+                                      100 * static_cast<double>(done_bytes_) / static_cast<double>(total_bytes_))
+                       << std::flush;
+    });
+    if (stopped || control_.interrupted())
+      throw Cancelled({.what = "the merge was interrupted; nothing is left of it",
+                       .where = options_.output,
+                       .attempt = "the same command again"});
+    file.close();
+    if (!control_.terminal && shards_.size() > 1) *control_.info << fmt::format("written {}\n", shard.file);
+  }
+
+  const MergeOptions& options_;
+  const checkpoint::HfDirectory& base_;
+  const AdapterFactors& adapter_;
+  Stream& stream_;
+  const recipes::Control& control_;
+  std::vector<std::unique_ptr<PieceWriter>> writers_;
+  std::vector<checkpoint::OutputShard> shards_;
+  uint64_t total_bytes_ = 0;
+  std::atomic<uint64_t> done_bytes_ = 0;
+};
+
+// An adapter that names its base must lie on this one.
+void check_merge_base(const checkpoint::PeftDirectory& adapter, const MergeOptions& options, Stream& stream,
+                      const recipes::Control& control) {
+  const auto& metadata = adapter.metadata();
+  if (!metadata || metadata->base_fingerprint.empty()) {
+    *control.info << fmt::format("note    {} does not say which base it belongs to: judged by names and shapes\n",
+                                 adapter.path().string());
+    return;
+  }
+  recipes::tell_notes(check_base(adapter, recipes::identify_base(options.base, stream)), control);
+}
+
+}  // namespace
+
+void run_merge(const MergeOptions& options, const recipes::Control& control) {
+  const Stopwatch watch;
+  Stream stream({.threads = options.base.stream.threads, .isa = options.base.stream.isa});
+  const fs::Path base_path = recipes::model_directory(options.base),
+                 adapter_path = require_adapter_directory(options.adapter_path);
+  const OutputDirectory output(
+      options.output, {.overwrite = options.overwrite, .marker = "config.json", .inputs = {base_path, adapter_path}},
+      control);
+  const checkpoint::PeftDirectory directory(adapter_path);
+  check_merge_base(directory, options, stream, control);
+  const AdapterFactors adapter(directory);
+  checkpoint::HfDirectory base(base_path);
+  base.open_weights();
+  Merge merge(options, base, adapter, stream, control);
+  output.write([&](const fs::Path& fresh) { merge.write(fresh); });
+  const double seconds = watch.ms() / 1000;
+  *control.info << fmt::format("merged  {} modules of {} into {}: {} shard{}, {:.0f} MB in {:.1f} s\n",
+                               adapter.modules().size(), adapter_path.string(), options.output, merge.num_shards(),
+                               merge.num_shards() == 1 ? "" : "s", static_cast<double>(merge.total_bytes()) * 1e-6,
+                               seconds);
+}
+
+}  // namespace lockstep::commands

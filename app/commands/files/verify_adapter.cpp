@@ -1,0 +1,149 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "checkpoint/safetensors_header.h"
+#include "checkpoint/train_state.h"
+#include "commands/files/lora_factors.h"
+#include "commands/files/verification.h"
+#include "recipes/adapter.h"
+
+namespace lockstep::commands {
+
+namespace {
+
+constexpr std::string_view kFactorA = ".lora_A.weight", kFactorB = ".lora_B.weight", kPeftPrefix = "base_model.model.";
+
+// What PeftDirectory would stop at, tensor by tensor; false: something is wrong.
+bool verify_factors(const fs::Path& file, Verification& report) {
+  const size_t before = report.problems().size();
+  report.holds([&] {
+    const checkpoint::SafetensorsHeader header = checkpoint::SafetensorsHeader::read(fs::File(file));
+    std::set<std::string> names;
+    for (const auto& entry : header.entries) names.insert(entry.name);
+    for (const auto& entry : header.entries) {
+      const std::string& name = entry.name;
+      const bool is_a = name.ends_with(kFactorA), is_b = name.ends_with(kFactorB);
+      if (!name.starts_with(kPeftPrefix) || (!is_a && !is_b)) {
+        report.problem(fmt::format("{}: {} is no LoRA factor of a linear layer", file.string(), name));
+        continue;
+      }
+      const std::string stem = name.substr(0, name.size() - kFactorA.size());
+      const std::string partner = stem + std::string(is_a ? kFactorB : kFactorA);
+      if (!names.contains(partner)) report.problem(fmt::format("{}: {} has no {}", file.string(), name, partner));
+      if (entry.dtype != DType::f32 && entry.dtype != DType::bf16 && entry.dtype != DType::f16)
+        report.problem(fmt::format("{}: {} is {}, not f32, bf16 or f16", file.string(), name, dtype_name(entry.dtype)));
+      if (entry.shape.size() != 2)
+        report.problem(fmt::format("{}: {} has {} dimensions, not 2", file.string(), name, entry.shape.size()));
+    }
+    if (header.entries.empty()) report.problem(fmt::format("{}: there are no tensors", file.string()));
+  });
+  return report.problems().size() == before;
+}
+
+// Every factor's shape against the rank that the configuration gives its module.
+void verify_ranks(const checkpoint::PeftDirectory& directory, Verification& report) {
+  std::map<std::string, const ConstTensor*> tensors;
+  for (const NamedTensor& named : directory.header()) tensors[named.name] = &named.tensor;
+  const size_t before = report.problems().size();
+  const auto layout = own_layout(directory);
+  for (const lora::Pair& pair : layout->pairs) {
+    const std::string stem = std::string(kPeftPrefix) + pair.modules.front().name;
+    const auto check = [&](std::string_view suffix, int dim) {
+      const std::string name = stem + std::string(suffix);
+      const ConstTensor& tensor = *tensors.at(name);
+      if (tensor[dim] != pair.rank)
+        report.problem(fmt::format("{}: {} is {}, where adapter_config.json says rank {}",
+                                   directory.weights_file().string(), name, shape_text(tensor), pair.rank));
+    };
+    check(kFactorA, 0);
+    check(kFactorB, 1);
+  }
+  if (report.problems().size() == before)
+    report.holds([&] { lora::check_tensors(*layout, directory.header(), directory.weights_file().string()); });
+}
+
+void verify_on_base(const checkpoint::PeftDirectory& directory, const VerifiedBase& base, Verification& report) {
+  report.holds([&] {
+    for (const std::string& note : check_base(directory, base.identity)) report.checked(note);
+  });
+  for (const lora::Module& module : lora::modules_of(directory.header())) {
+    const std::string name = module.name + ".weight";
+    const NamedTensors& tensors = base.directory.tensors();
+    const auto found = std::ranges::lower_bound(tensors, name, {}, &NamedTensor::name);
+    if (found == tensors.end() || found->name != name)
+      report.problem(fmt::format("{}: the base has no {}", directory.path().string(), name));
+    else if (found->tensor.rank != 2 || found->tensor[0] != module.out || found->tensor[1] != module.in)
+      report.problem(fmt::format("{}: {} is {} in the base, and the adapter's update [{}, {}]",
+                                 directory.path().string(), name, shape_text(found->tensor), module.out, module.in));
+  }
+  report.checked(fmt::format("{}: modules and shapes of the base {}{}", directory.path().string(), base.identity.name,
+                             directory.metadata() && !directory.metadata()->base_fingerprint.empty()
+                                 ? ", and its fingerprint"
+                                 : "; the adapter has no fingerprint of its base"));
+}
+
+void verify_file(const fs::Path& iteration, const checkpoint::FileCheck& file, Verification& report) {
+  using State = checkpoint::FileCheck::State;
+  const std::string where = (iteration / file.name).string();
+  switch (file.state) {
+    case State::whole: break;
+    case State::missing: report.problem(where + ": the file is missing"); break;
+    case State::changed:
+      report.problem(fmt::format("{}: SHA-256 {}, saved was {}", where, file.got, file.wanted));
+      break;
+    case State::unknown:
+      report.checked(where + ": an older build saved it without a SHA-256; its bytes are not vouched for");
+      break;
+    case State::surplus: report.checked(where + ": no file of the checkpoint; nothing vouches for it"); break;
+  }
+}
+
+}  // namespace
+
+void verify_adapter(const fs::Path& path, const VerifiedBase* base, Verification& report, Stream& stream) {
+  const fs::Path weights = path / checkpoint::kAdapterWeightsFile;
+  if (fs::is_file(weights) && !verify_factors(weights, report)) return;
+  report.holds([&] {
+    const checkpoint::PeftDirectory directory(path);
+    report.checked(fmt::format("{}: rank {}, alpha {:g}, {} tensors in pairs, types", path.string(),
+                               directory.config().rank, directory.config().alpha, directory.header().size()));
+    verify_ranks(directory, report);
+    report.checked(fmt::format("{}: names and ranks against adapter_config.json", path.string()));
+    if (base != nullptr) verify_on_base(directory, *base, report);
+    verify_values(directory.read_weights().tensors(), weights.string(), report, stream);
+  });
+}
+
+void verify_checkpoint(const fs::Path& given, const VerifiedBase* base, Verification& report, Stream& stream) {
+  const fs::Path path = std::filesystem::absolute(given).lexically_normal();
+  const fs::Path directory = path.has_filename() ? path : path.parent_path();
+  const size_t before = report.problems().size();
+  report.holds([&] {
+    const std::vector<checkpoint::FileCheck> files = checkpoint::check_files(directory);
+    for (const checkpoint::FileCheck& file : files) verify_file(directory, file, report);
+    report.checked(fmt::format("{}: SHA-256 of {} files", directory.string(), files.size()));
+  });
+  if (fs::is_directory(directory / checkpoint::kAdapterDirectory))
+    verify_adapter(directory / checkpoint::kAdapterDirectory, base, report, stream);
+  if (fs::is_directory(directory / "policies"))
+    for (const auto& entry : std::filesystem::directory_iterator(directory / "policies"))
+      verify_adapter(entry.path(), base, report, stream);
+  if (report.problems().size() > before) return;
+  report.holds([&] {
+    const fs::Path state_file = directory / checkpoint::kTrainStateFile;
+    const int64_t iteration = JsonObject(read_json(state_file.string()), state_file.string()).integer("iteration");
+    if (directory.filename() != checkpoint::iteration_directory_name(iteration))
+      throw FormatError({.what = "a checkpoint lies under another iteration's name",
+                         .where = directory.string(),
+                         .got = std::to_string(iteration),
+                         .wanted = checkpoint::iteration_directory_name(iteration)});
+    const checkpoint::LoadedCheckpoint loaded(directory.parent_path(), iteration);
+    verify_values(loaded.state().tensors, (directory / "train_state.safetensors").string(), report, stream);
+    report.checked(fmt::format("{}: iteration {}, counters, optimizer state", directory.string(), iteration));
+  });
+}
+
+}  // namespace lockstep::commands

@@ -1,0 +1,215 @@
+// --dry-run: what a run would do, from config.json alone.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <ostream>
+
+#include "commands/commands.h"
+#include "data/dataset.h"
+#include "recipes/adapter.h"
+#include "recipes/memory_plan.h"
+#include "recipes/steps.h"
+
+namespace lockstep::commands {
+
+namespace {
+
+std::string count_text(std::optional<int64_t> count) {
+  return count ? std::to_string(*count) : "unknown";
+}
+
+std::string bytes_text(int64_t count) {
+  const auto bytes = static_cast<double>(count);
+  return bytes < 1e9 ? fmt::format("{:8.1f} MB", bytes * 1e-6) : fmt::format("{:8.2f} GB", bytes * 1e-9);
+}
+
+// What fs::require_writable_directory would find, without making anything.
+void check_writable(const std::string& directory) {
+  const auto fail = [&](const std::string& why) {
+    throw ResourceError({.what = "cannot write",
+                         .where = directory,
+                         .got = why,
+                         .attempt = "a directory you may write to, with room left on its disk"});
+  };
+  fs::Path place = std::filesystem::absolute(directory);
+  std::error_code error;
+  std::filesystem::file_status status = std::filesystem::status(place, error);
+  while (status.type() == std::filesystem::file_type::not_found && place.has_relative_path()) {
+    place = place.parent_path();
+    status = std::filesystem::status(place, error);
+  }
+  if (error) fail(error.message());  // it may be there, but nobody can look
+  if (!std::filesystem::is_directory(status)) fail(place.string() + " is not a directory");
+  if (::access(place.c_str(), W_OK | X_OK) != 0) fail(place.string() + " is not writable");
+}
+
+struct Plan {
+  const load::Base& base;
+  const recipes::AdapterOptions& adapter;
+  const recipes::OptimizerOptions& optimizer;
+  const recipes::TrainingOptions& training;
+  const recipes::SaveOptions& save;
+  const Device device;
+  std::ostream& out;
+
+  std::shared_ptr<const lora::AdapterLayout> layout() const {
+    if (!adapter.adapter_path.empty())
+      return lora::resolve_layout(checkpoint::PeftDirectory(adapter.adapter_path).config(),
+                                  model::linear_modules(base.config));
+    return lora::resolve_layout(adapter.config, model::linear_modules(base.config));
+  }
+
+  void model_and_memory(const std::optional<recipes::EnginePlan>& engine) const {
+    const auto adapter_layout = layout();
+    const int64_t base_parameters = model::num_parameters(base.config);
+    const int64_t total = base_parameters + adapter_layout->num_parameters;
+    out << fmt::format("model       {} ({}, {} layers, width {}, vocabulary {})\n", base.name,
+                       model::family_name(base.config.family), base.config.layers, base.config.width,
+                       base.config.vocab_size);
+    out << fmt::format("adapter     {} rank {} alpha {:g} on {}\n", lora::lora_type_name(adapter_layout->config.type),
+                       adapter_layout->config.rank, adapter_layout->config.alpha,
+                       fmt::join(adapter_layout->target_leaves, ", "));
+    out << fmt::format("parameters  {} total, {} trainable ({:.3f} %)\n", total, adapter_layout->num_parameters,
+                       100.0 * static_cast<double>(adapter_layout->num_parameters) / static_cast<double>(total));
+    memory(*adapter_layout, engine);
+  }
+
+  void memory(const lora::AdapterLayout& adapter_layout, const std::optional<recipes::EnginePlan>& engine) const {
+    const recipes::MemoryPlan memory = recipes::plan_memory(base, adapter_layout, training, engine, device);
+    const char* label = "memory      ";
+    const auto line = [&](const char* what, int64_t bytes, const std::string& remark = "") {
+      out << fmt::format("{}{:<20}{}{}\n", label, what, bytes_text(bytes), remark);
+      label = "            ";
+    };
+    if (device == Device::cuda) {
+      const DeviceInfo gpu = cuda_info();
+      line("of the GPU", gpu.total_bytes, fmt::format("  ({}), free", gpu.name) + bytes_text(gpu.free_bytes));
+    }
+    line("base weights", memory.base);
+    line("adapter, 2 versions", memory.adapter);
+    line("optimizer moments", memory.moments);
+    line("gradient lanes", memory.lanes, "  (at most)");
+    line("activations", memory.activations,
+         fmt::format("  (micro-batch of {} tokens, recompute {})", memory.max_tokens,
+                     model::recompute_name(memory.recompute)));
+    line("logits, at most", memory.logits);
+    if (memory.prefill > 0) line("prefill", memory.prefill);
+    if (memory.reserve > 0) line("reserve", memory.reserve);
+    if (memory.kv > 0) line("KV pool, at most", memory.kv);
+    line("sum", memory.without_kv() + memory.kv);
+    recipes::require_fit(memory);
+  }
+
+  // Where the run would start and what it would keep, with the errors of a real run.
+  void checkpoints() const {
+    if (!save.save.empty()) check_writable(save.save);
+    if (save.load.empty()) return;
+    const std::optional<int64_t> iteration = recipes::iteration_to_load(save);
+    if (iteration) checkpoint::LoadedCheckpoint(save.load, *iteration);
+    out << fmt::format("load        {}{}\n", save.load,
+                       iteration ? fmt::format(", iteration {}", *iteration) : ": no checkpoint yet, a fresh start");
+  }
+
+  // `steps` is unknown where the data is not on this machine.
+  void schedule(std::optional<int64_t> steps) const {
+    if (steps) recipes::check_warmup(optimizer, *steps);
+    out << fmt::format("optimizer   AdamW lr {:g} ({}), betas {:g} {:g}, eps {:g}, weight decay {:g}, clip {:g}\n",
+                       optimizer.schedule.lr, train::decay_style_name(optimizer.schedule.style), optimizer.beta1,
+                       optimizer.beta2, optimizer.eps, optimizer.weight_decay, optimizer.clip_grad);
+    if (optimizer.loraplus_lr_ratio != 1)
+      out << fmt::format("            LoRA+: B at {:g} times this rate\n", optimizer.loraplus_lr_ratio);
+    out << fmt::format("            {} optimizer steps\n", count_text(steps));
+    out << fmt::format("save        {}\n",
+                       save.save.empty() ? "nothing (no --save)"
+                                         : save.save + (save.save_interval > 0
+                                                            ? fmt::format(", every {} iterations and after the last",
+                                                                          save.save_interval)
+                                                            : ", after the last iteration"));
+  }
+
+  void notes(const std::vector<std::string>& lines) const {
+    if (!lines.empty()) out << "compatibility flags\n";
+    for (const std::string& line : lines) out << "  " << line << "\n";
+  }
+};
+
+// Rows of a data file if it is there: a plan may be made where the data is not.
+std::string rows_text(const std::string& path, int64_t max_bad_rows, std::optional<int64_t>& rows) {
+  const std::string file = path.substr(0, path.rfind("@["));
+  if (!fs::exists(file)) return fmt::format("{} (not on this machine)", path);
+  data::Dataset data = data::Dataset::open(path, {.max_bad_rows = max_bad_rows});
+  rows = 0;
+  while (data.next()) ++*rows;
+  const size_t bad = data.bad_rows().size();
+  return fmt::format("{} rows from {}{}", *rows, path, bad > 0 ? fmt::format(", {} bad rows left out", bad) : "");
+}
+
+}  // namespace
+
+void plan_sft(const recipes::SftOptions& options, const std::vector<std::string>& notes,
+              const recipes::Control& control) {
+  const load::Base base = recipes::read_base_config(options.base);
+  const Plan plan{base,
+                  options.adapter,
+                  options.optimizer,
+                  options.training,
+                  options.save,
+                  recipes::stream_options(options.base).device,
+                  *control.out};
+  plan.checkpoints();
+  plan.model_and_memory(std::nullopt);
+  std::optional<int64_t> rows, ignored;
+  *control.out << fmt::format("data        {}\n", rows_text(options.prompt_data, options.rows.max_bad_rows, rows));
+  for (const recipes::EvalSet& set : options.eval_sets)
+    *control.out << fmt::format("evaluation  {}: {}, every {} steps\n", set.name,
+                                rows_text(set.path, options.rows.max_bad_rows, ignored), options.eval_interval);
+  const auto* dpo = std::get_if<train::DpoLoss>(&options.loss);
+  *control.out << fmt::format(
+      "batch       {} {} a step, {}\n", options.training.global_batch_size, dpo != nullptr ? "pairs" : "samples",
+      dpo != nullptr ? fmt::format("DPO with beta {:g}, the reference is the base", dpo->beta)
+                     : fmt::format("loss mean over {}",
+                                   options.training.per_token_loss ? "all tokens" : "samples of their token means"));
+  *control.out << fmt::format(
+      "targets     {}{}\n", recipes::loss_mask_name(options.rows.loss_mask),
+      options.rows.max_length ? fmt::format(", rows cut to {} tokens", *options.rows.max_length) : "");
+  const auto steps =
+      rows || options.num_steps ? std::optional(recipes::sft_steps(options, rows.value_or(1))) : std::nullopt;
+  plan.schedule(steps);
+  plan.notes(notes);
+}
+
+void plan_rl(const recipes::RlOptions& options, const std::vector<std::string>& notes,
+             const recipes::Control& control) {
+  const load::Base base = recipes::read_base_config(options.base);
+  const Plan plan{base,
+                  options.adapter,
+                  options.optimizer,
+                  options.training,
+                  options.save,
+                  recipes::stream_options(options.base).device,
+                  *control.out};
+  plan.checkpoints();
+  plan.model_and_memory(recipes::EnginePlan{options.kv_bytes});
+  std::optional<int64_t> rows;
+  *control.out << fmt::format("data        {}\n", rows_text(options.prompt_data, options.max_bad_rows, rows));
+  for (const recipes::EvalSet& set : options.eval_sets) {
+    std::optional<int64_t> ignored;
+    *control.out << fmt::format("evaluation  {}: {}, every {} rollouts\n", set.name,
+                                rows_text(set.path, options.max_bad_rows, ignored), options.eval_interval);
+  }
+  const int64_t samples = options.rollout_batch_size * options.n_samples;
+  const int64_t steps = samples / options.training.global_batch_size;
+  std::optional<int64_t> rollouts = options.num_rollout;
+  if (!rollouts && rows) rollouts = *options.num_epoch * *rows / options.rollout_batch_size;
+  *control.out << fmt::format(
+      "rollout     {} prompts x {} samples = {} samples, at most {} new tokens, temperature {:g}\n",
+      options.rollout_batch_size, options.n_samples, samples, options.sampling.max_tokens,
+      options.sampling.temperature);
+  *control.out << fmt::format("batch       {} samples a step, {} steps a rollout, {} rollouts\n",
+                              options.training.global_batch_size, steps, count_text(rollouts));
+  plan.schedule(rollouts ? std::optional(steps * *rollouts) : std::nullopt);
+  plan.notes(notes);
+}
+
+}  // namespace lockstep::commands

@@ -1,0 +1,81 @@
+// One connection: reads a request, hands it to the handler, writes its answer, and again. All on the server's thread.
+//
+//   reading   one wait for bytes is always pending, also while an answer is made, so that a client that leaves is seen
+//   writing   straight to the socket when there is news; only what it does not take waits
+//   time      one deadline, moved as the session goes on; the server looks at all of them a few times a second
+#pragma once
+
+#include <atomic>
+#include <boost/asio/generic/stream_protocol.hpp>
+#include <chrono>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "server/http/answer.h"
+#include "server/http/reader.h"
+
+namespace lockstep::server {
+
+// What the sessions of a server share.
+struct SessionHost {
+  HttpOptions options;
+  HttpServer::Handler handler;
+  std::shared_ptr<Mailbox> mailbox;
+  std::unordered_map<Session*, std::shared_ptr<Session>> sessions = {};  // the open ones
+  std::atomic<size_t> num_sessions = 0;
+  size_t bodies_bytes = 0;         // of requests being read
+  size_t unsent_bytes = 0;         // of streams, not taken yet
+  std::vector<char> scratch = {};  // what is read lands here first
+};
+
+class Session : public std::enable_shared_from_this<Session> {
+ public:
+  using Clock = std::chrono::steady_clock;
+  using Socket = boost::asio::generic::stream_protocol::socket;
+
+  Session(SessionHost& host, Socket socket);
+  void start();          // registers itself with the host and reads; once
+  void start_refused();  // the same, but the client gets a 503
+  void on_news();        // its answer's taken half has changed
+  void on_time(Clock::time_point now);
+  void close();  // at once; an answer that is not complete hears that its client has gone
+
+ private:
+  enum class Phase { idle, header, body, answering, lingering };
+  void enter(Phase phase);
+  void set_deadline(std::chrono::milliseconds from_now);
+  void wait_readable();
+  void on_readable();
+  void on_end(bool reset);
+  void advance();
+  void dispatch();
+  void refuse(const HttpRefusal& refusal);
+  bool account_body();
+  void flush();
+  size_t write_some();
+  bool is_behind(size_t taken);
+  void account_unsent();
+  void on_flushed();
+  void cut();
+  void linger();
+
+  SessionHost& host_;
+  Socket socket_;
+  RequestReader reader_;
+  std::shared_ptr<HttpAnswer> answer_;  // while answering
+  Phase phase_ = Phase::header;
+  Clock::time_point deadline_ = Clock::time_point::max();
+  Clock::time_point write_deadline_ = Clock::time_point::max();  // of what the client takes next
+  // While a stream has more than max_pending_bytes: what was beyond them when that began, less what was taken since.
+  size_t behind_bytes_ = 0;
+  Clock::time_point behind_deadline_ = Clock::time_point::max();
+  size_t accounted_bytes_ = 0;   // of host.bodies_bytes
+  size_t accounted_unsent_ = 0;  // of host.unsent_bytes
+  bool wait_pending_ = false, write_pending_ = false;
+  bool discard_ = false;     // what comes is thrown away
+  bool peer_ended_ = false;  // the client sends no more; its complete answer is still written
+  bool closed_ = false;
+};
+
+}  // namespace lockstep::server

@@ -1,0 +1,22 @@
+// What POST /v1/chat/completions reads.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "server/protocol/chat_input.h"
+#include "server/protocol/common_fields.h"
+
+namespace lockstep::server {
+
+struct ChatRequest {
+  ChatFields chat;
+  std::optional<int64_t> max_tokens;  // default: what is left of the context
+  CommonFields common;
+};
+
+// `kwargs`: variables of the template that hold unless the request says otherwise. ApiError 400.
+ChatRequest parse_chat(const OrderedJson& body, const SamplingRules& rules, bool tokens_as_ids,
+                       const OrderedJson& kwargs = nullptr);
+
+}  // namespace lockstep::server

@@ -1,0 +1,28 @@
+// What SGLang's POST /generate reads.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "server/protocol/common_fields.h"
+
+namespace lockstep::server {
+
+struct SglangRequest {
+  std::variant<std::vector<std::string>, std::vector<std::vector<int32_t>>> prompts;
+  bool batch = false;                                // prompts came as a list: the answer is one too
+  std::vector<std::optional<std::string>> adapters;  // of each prompt
+  std::vector<std::string> ids;                      // of each prompt; empty: random
+  std::optional<int64_t> max_tokens;
+  bool text_in_logprobs = false;
+  int64_t logprob_start = -1;  // first token of the prompt whose log-prob is told; -1: none
+  CommonFields common;
+};
+
+// ApiError 400.
+SglangRequest parse_sglang(const OrderedJson& body, const SamplingRules& rules);
+
+}  // namespace lockstep::server

@@ -1,0 +1,96 @@
+// lockstep bench and the random weights it can run on.
+#include <gtest/gtest.h>
+
+#include <sstream>
+
+#include "commands/commands.h"
+#include "recipes/base.h"
+#include "support/temp_directory.h"
+
+namespace lockstep::commands {
+namespace {
+
+using lockstep::testing::expect_error;
+
+// A folder with a config.json and nothing else.
+class BenchCommand : public ::testing::Test {
+ protected:
+  BenchCommand() {
+    const fs::Path folder = dir_.path() / "shape";
+    std::filesystem::create_directories(folder);
+    std::filesystem::create_symlink(std::filesystem::absolute(LOCKSTEP_SOURCE_DIR "/tests/golden/qwen3/config.json"),
+                                    folder / "config.json");
+    base_ = {
+        .hf_checkpoint = folder.string(), .stream = {}, .device = "cpu", .load_format = recipes::LoadFormat::dummy};
+    control_.out = &out_;
+    control_.info = &info_;
+  }
+
+  lockstep::testing::TempDirectory dir_;
+  std::ostringstream out_, info_;
+  recipes::Control control_;
+  recipes::BaseOptions base_;
+};
+
+TEST_F(BenchCommand, DummyWeightsNeedConfigJsonAlone) {
+  Stream stream({.threads = 1}), other({.threads = 2});
+  const load::Base one = recipes::load_base(base_, stream, control_), two = recipes::load_base(base_, other, control_);
+  EXPECT_EQ(one.fingerprint, two.fingerprint);
+  EXPECT_EQ(load::fingerprint_of_memory(*one.model, stream), load::fingerprint_of_memory(*two.model, other));
+  EXPECT_NE(info_.str().find("random numbers"), std::string::npos);
+  expect_error<FormatError>([&] { recipes::load_base({.hf_checkpoint = base_.hf_checkpoint}, stream, control_); },
+                            {"safetensors"});
+}
+
+TEST_F(BenchCommand, EveryPartFillsTheRecord) {
+  BenchOptions bench;
+  bench.base = base_;
+  bench.batch_size = 2, bench.seq_length = 16, bench.prompt_tokens = 8, bench.new_tokens = 4;
+  bench.decode_batches = {1, 3};
+  bench.parts = bench_parts();
+  bench.json = (dir_.path() / "record.json").string();
+  run_bench(bench, control_);
+  const Json record = read_json(bench.json), results = record["results"];
+  EXPECT_NE(record["command"].get<std::string>().find("--load-format dummy"), std::string::npos);
+  for (const char* name : {"fma_gflops", "gemm_gflops", "attention_backward_tflops", "train_tok_s",
+                           "prefill_lora_tok_s", "publish_us", "grpo_step_s"})
+    EXPECT_GT(results[name].get<double>(), 0) << name;
+  EXPECT_GT(results["decode_lora_tok_s"]["3"].get<double>(), 0);
+  EXPECT_EQ(results["grpo_step"]["logprob_diff_max"].get<double>(), 0);
+  EXPECT_NE(out_.str().find("grpo_step_s"), std::string::npos);
+}
+
+TEST_F(BenchCommand, SamplesOfOnePromptDecodeTogether) {
+  BenchOptions bench;
+  bench.base = base_;
+  bench.prompt_tokens = 8, bench.new_tokens = 4, bench.decode_batches = {2, 4}, bench.samples_per_prompt = 2;
+  bench.parts = {"decode"};
+  bench.json = (dir_.path() / "record.json").string();
+  run_bench(bench, control_);
+  const Json record = read_json(bench.json);
+  EXPECT_EQ(record["batch"]["samples_per_prompt"], 2);
+  EXPECT_NE(record["command"].get<std::string>().find("--n-samples-per-prompt 2"), std::string::npos);
+  EXPECT_GT(record["results"]["decode_tok_s"]["4"].get<double>(), 0);
+  bench.decode_batches = {4, 5};
+  expect_error<ConfigError>([&] { run_bench(bench, control_); }, {"--n-samples-per-prompt 2", "--decode-batch 5"});
+}
+
+TEST_F(BenchCommand, LoadIsMeasuredForRealFiles) {
+  BenchOptions bench;
+  bench.base = base_;
+  bench.base.hf_checkpoint = LOCKSTEP_SOURCE_DIR "/tests/golden/qwen3";
+  bench.base.load_format = recipes::LoadFormat::automatic;
+  bench.parts = {"load"};
+  bench.json = (dir_.path() / "record.json").string();
+  run_bench(bench, control_);
+  const Json results = read_json(bench.json)["results"];
+  for (const char* name : {"load_s", "load_gb_s", "host_copy_gb_s", "load_gb_s_percent_of_limit"})
+    EXPECT_GT(results[name].get<double>(), 0) << name;
+  bench.base = base_;
+  run_bench(bench, control_);
+  EXPECT_FALSE(read_json(bench.json)["results"].contains("load_gb_s"));
+  EXPECT_NE(info_.str().find("nothing is loaded"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace lockstep::commands

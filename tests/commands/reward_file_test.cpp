@@ -1,0 +1,96 @@
+// lockstep reward.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "commands/commands_fixture.h"
+
+namespace lockstep::commands {
+namespace {
+
+class RewardFile : public Commands {
+ protected:
+  RewardFile() { options_.input = path("in.jsonl"); }
+
+  // What is printed for these rows.
+  std::vector<Json> rewards(const std::string& rows) {
+    fs::write_file_atomic(options_.input, rows);
+    run_reward(options_, control_);
+    return lines();
+  }
+  std::string info() { return taken(info_); }
+
+  RewardOptions options_{.reward = {.type = rl::RewardType::math}};
+};
+
+TEST_F(RewardFile, EachRowIsWrittenWithItsReward) {
+  const auto rows = rewards(R"({"label": "\\frac{1}{2}", "completion": "so \\boxed{0.5}", "reward": 9, "n": 1.50})"
+                            "\n"
+                            R"({"label": "\\frac{1}{2}", "completion": "so \\boxed{2}"})"
+                            "\n"
+                            R"({"label": "", "completion": "so \\boxed{2}"})"
+                            "\n");
+  ASSERT_EQ(rows.size(), 3u);
+  EXPECT_EQ(rows[0].dump(), R"({"completion":"so \\boxed{0.5}","label":"\\frac{1}{2}","n":1.5,"reward":1.0})");
+  EXPECT_EQ(rows[1]["reward"], 0.0);
+  EXPECT_TRUE(rows[2]["reward"].is_null());
+  const std::string text = info();
+  for (const char* part : {"graded  3 rows by math", "1 of unknown reward", "reward 0.5000, mean of 2 rows"})
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+}
+
+TEST_F(RewardFile, NumbersInLabelsAreReadAsWritten) {
+  EXPECT_EQ(rewards("{\"label\": 1e6, \"completion\": \"\\\\boxed{1,000,000}\"}\n"
+                    "{\"label\": 3.50, \"completion\": \"\\\\boxed{\\\\frac72}\"}\n"
+                    "{\"label\": 0.1000000000000000055, \"completion\": \"\\\\boxed{0.1}\"}\n")[0]["reward"],
+            1.0);
+  options_.reward.type = rl::RewardType::exact;
+  const auto rows = rewards(
+      "[{\"label\": 3.50, \"completion\": \"3.50\"}, {\"label\": 1e6, \"completion\": \"1e6\"}, "
+      "{\"label\": 7, \"completion\": \"7\"}]");
+  ASSERT_EQ(rows.size(), 3u);
+  for (const Json& row : rows) EXPECT_EQ(row["reward"], 1.0) << row;
+}
+
+TEST_F(RewardFile, TheOutputIsAFileAndTheMeanAResult) {
+  options_.output = path("made/out.jsonl");
+  options_.response_key = "r";
+  options_.label_key = "a";
+  options_.reward.type = rl::RewardType::number;
+  fs::write_file_atomic(options_.input, "{\"r\": \"it is 12\", \"a\": 12}\n{\"r\": \"it is 13\", \"a\": \"12\"}\n");
+  run_reward(options_, control_);
+  EXPECT_EQ(taken(out_), "reward 0.5000, mean of 2 rows\n");
+  EXPECT_EQ(fs::read_file(options_.output),
+            "{\"r\":\"it is 12\",\"a\":12,\"reward\":1.0}\n{\"r\":\"it is 13\",\"a\":\"12\",\"reward\":0.0}\n");
+}
+
+TEST_F(RewardFile, WithoutAKnownRewardThereIsNoMean) {
+  rewards("{\"label\": \"\", \"completion\": \"x\"}\n");
+  EXPECT_NE(info().find("reward undefined"), std::string::npos);
+}
+
+TEST_F(RewardFile, BadRowsAreLeftOutWhereThatIsAllowed) {
+  const std::string rows =
+      "{\"label\": 1, \"completion\": \"\\\\boxed{1}\"}\nnope\n{\"label\": 1}\n{\"label\": [1], \"completion\": "
+      "\"x\"}\n";
+  testing::expect_error<DataError>([&] { rewards(rows); }, {"in.jsonl line 2"});
+  options_.max_bad_rows = 3;
+  taken(out_);
+  EXPECT_EQ(rewards(rows).size(), 1u);
+  EXPECT_NE(info().find("3 bad rows left out"), std::string::npos);
+}
+
+TEST_F(RewardFile, WhatCannotBeWrittenIsAnError) {
+  fs::write_file_atomic(options_.input, "{\"label\": 1, \"completion\": \"1\"}\n");
+  const auto rejected = [&](std::initializer_list<const char*> parts) {
+    testing::expect_error<ConfigError>([&] { run_reward(options_, control_); }, parts);
+  };
+  options_.output = dir_.path() / "." / "in.jsonl";
+  rejected({"--output is the input"});
+  options_.output.clear();
+  options_.label_key = "reward";
+  rejected({"--label-key", "reward"});
+}
+
+}  // namespace
+}  // namespace lockstep::commands
