@@ -4,6 +4,7 @@ LOCKSTEP := $(BUILD)/lockstep
 TEST_DATA ?=
 JOBS ?= $(shell nproc)
 SECONDS_EACH ?= 600
+SOURCES := '*.h' '*.cpp' '*.cu' '*.cuh'
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo test test-asan test-tsan gpu-sanitizer gpu-storm fuzz bench interop format lint clean
@@ -59,13 +60,13 @@ interop: setup  ## Tests against the real transformers, PEFT, openai and vLLM (i
 
 format:  ## Format the sources
 	@tools/setup.sh clang-format
-	@git ls-files '*.h' '*.cpp' | xargs clang-format -i
+	@git ls-files $(SOURCES) | xargs clang-format -i
 
 lint: setup  ## clang-format check and clang-tidy
 	@tools/setup.sh clang-format clang-tidy
 	@cmake --preset release -B build/lint -DLOCKSTEP_CUDA=OFF -DLOCKSTEP_UNITY=OFF && cmake --build build/lint --target lockstep_commit
-	@git ls-files '*.h' '*.cpp' | xargs clang-format --dry-run -Werror
-	@git ls-files 'src/*.cpp' 'app/*.cpp' | xargs -P $(JOBS) -n 4 clang-tidy --quiet -p build/lint
+	@git ls-files $(SOURCES) | xargs clang-format --dry-run -Werror
+	@git ls-files 'src/*.cpp' 'app/*.cpp' 'examples/*.cpp' | xargs -P $(JOBS) -n 4 clang-tidy --quiet -p build/lint
 
 clean:  ## Remove build products
 	@rm -rf build
