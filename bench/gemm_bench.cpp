@@ -122,10 +122,10 @@ Result measure(int64_t m, const Layer& layer, double seconds, Stream& stream) {
   Peer peer(m, layer, x.data(), w.data(), y_peer.data());
   const ConstTensor x_MK(x.data(), DType::f32, {m, layer.k});
   const Tensor y_MN(y.data(), DType::f32, {m, layer.n});
-  const std::vector<double> best =
-      best_seconds({[&] { kernels::linear_forward(y_MN, x_MK, f32, {}, {}, stream); },
-                    [&] { kernels::linear_forward(y_MN, x_MK, bf16, {}, {}, stream); }, [&] { peer.run(); }},
-                   seconds);
+  const std::vector<double> best = best_seconds(
+      {[&] { kernels::linear({.y = y_MN, .input = {.x = x_MK}, .weight = f32}, stream); },
+       [&] { kernels::linear({.y = y_MN, .input = {.x = x_MK}, .weight = bf16}, stream); }, [&] { peer.run(); }},
+      seconds);
   require_close(y, y_peer);
   const double gflop = 2e-9 * static_cast<double>(m * layer.n * layer.k);
   return {gflop / best[0], gflop / best[1], gflop / best[2]};

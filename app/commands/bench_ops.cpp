@@ -65,14 +65,17 @@ void bench_load(Bench& bench) {
 void bench_gemm(Bench& bench) {
   const int64_t rows = bench.work.batch_size * bench.work.seq_length;
   const model::LayerWeights& layer = bench.base.model->weights().layers.front();
-  const std::pair<const char*, const kernels::PackedWeight*> products[] = {
-      {"qkv", &layer.qkv}, {"o", &layer.o}, {"gate_up", &layer.gate_up}, {"down", &layer.down}};
+  const std::pair<const char*, const kernels::PackedWeight*> products[] = {{"qkv", &layer.qkv.weight},
+                                                                           {"o", &layer.o.weight},
+                                                                           {"gate_up", &layer.gate_up.weight},
+                                                                           {"down", &layer.down.weight}};
   double flops = 0, ms = 0;
   for (const auto& [name, weight] : products) {
     Arena arena(bench.stream.device());
     const Tensor x = random_tensor({rows, weight->depth}, 0, arena, bench.stream);
     const Tensor y = arena.alloc({rows, weight->rows}, x.dtype);
-    const double own_ms = op_ms(bench.stream, [&] { kernels::linear_forward(y, x, *weight, {}, {}, bench.stream); });
+    const double own_ms =
+        op_ms(bench.stream, [&] { kernels::linear({.y = y, .input = {.x = x}, .weight = *weight}, bench.stream); });
     const double own_flops = 2.0 * static_cast<double>(rows * weight->rows * weight->depth);
     bench.report.results["gemm_gflops_of"][name] = own_flops / own_ms * 1e-6;
     ms += own_ms;

@@ -54,7 +54,7 @@ double decode_limit(const Bench& bench, int64_t sequences, bool adapter) {
   const int64_t activation = dtype_bytes(kernels::activation_dtype(bench.stream.device()));
   const int64_t prompts = sequences / bench.work.samples_per_prompt;
   const int64_t positions = prompts * bench.work.prompt_tokens + sequences * (bench.work.new_tokens / 2);
-  int64_t bytes = weights.bytes() - (c.tied_head ? 0 : static_cast<int64_t>(weights.embedding.panels.bytes()));
+  int64_t bytes = weights.bytes() - (c.tied_head ? 0 : static_cast<int64_t>(weights.embedding.weight.panels.bytes()));
   bytes += positions * c.layers * 2 * c.kv_width() * activation;
   if (adapter) bytes += bench.adapter.layout->num_floats * activation;
   const double flops = 2.0 * static_cast<double>(sequences * bench.product_parameters());

@@ -4,52 +4,13 @@
 
 #include "core/error.h"
 #include "core/transfer.h"
+#include "kernels/attention_checks.h"
 #include "kernels/cpu/attention_work.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/key_spans.h"
-#include "kernels/lora_checks.h"
 #include "kernels/pack.h"
-#include "kernels/rmsnorm.h"
 
 namespace lockstep::kernels {
-namespace {
-
-void require_shape(const AttentionShape& shape, const char* op) {
-  if (shape.heads < 1 || shape.kv_heads < 1 || shape.heads % shape.kv_heads != 0 || shape.head_dim < 1 ||
-      shape.window < 0)
-    throw ShapeError({.what = "impossible attention shape",
-                      .where = op,
-                      .got = std::to_string(shape.heads) + " heads, " + std::to_string(shape.kv_heads) +
-                             " kv heads, head_dim " + std::to_string(shape.head_dim) + ", window " +
-                             std::to_string(shape.window),
-                      .wanted = "heads a multiple of kv heads, head_dim at least 1, window at least 0"});
-}
-
-void require_sequences(std::span<const AttentionSequence> sequences, int64_t rows, const char* op) {
-  for (size_t i = 0; i < sequences.size(); ++i) {
-    const AttentionSequence& s = sequences[i];
-    const auto where = [&] { return std::string(op) + ": sequence " + std::to_string(i); };
-    if (s.row_begin < 0 || s.rows < 0 || s.row_begin + s.rows > rows || s.first_position < 0)
-      throw ShapeError({.what = "sequence outside the rows",
-                        .where = where(),
-                        .got = "rows " + std::to_string(s.row_begin) + " .. " + std::to_string(s.row_begin + s.rows) +
-                               " at position " + std::to_string(s.first_position),
-                        .wanted = "within " + std::to_string(rows) + " rows"});
-    const int64_t blocks = (s.first_position + s.rows + kKvBlock - 1) / kKvBlock;
-    if (s.rows > 0 && static_cast<int64_t>(s.blocks.size()) < blocks)
-      throw ShapeError({.what = "sequence has too few blocks of keys and values",
-                        .where = where(),
-                        .got = std::to_string(s.blocks.size()),
-                        .wanted = std::to_string(blocks)});
-  }
-}
-
-int64_t rows_of(const ConstTensor& x) {
-  return x.rank > 0 ? x.shape[0] : 0;
-}
-
-}  // namespace
-
 AttentionRows place_sequences(std::span<const AttentionSequence> sequences, const AttentionShape& shape, Arena& arena,
                               Stream& stream) {
   AttentionRows placed(sequences);
@@ -102,108 +63,6 @@ int64_t span_scratch_floats(const AttentionShape& shape, int64_t num_sequences, 
   return cuda::span_scratch_floats(shape, num_sequences, max_positions);
 }
 
-namespace {
-
-Tensor heads_of(const Tensor& x, int64_t begin, int64_t end, int64_t head_dim) {
-  Tensor view(x.f32() + begin * head_dim, DType::f32, {x[0], end - begin, head_dim});
-  view.row_stride = x.row_stride;
-  return view;
-}
-ConstTensor heads_of(const ConstTensor& x, int64_t begin, int64_t end, int64_t head_dim) {
-  ConstTensor view(x.f32() + begin * head_dim, DType::f32, {x[0], end - begin, head_dim});
-  view.row_stride = x.row_stride;
-  return view;
-}
-
-Tensor rstd_of(const Tensor& rstd, int64_t begin, int64_t heads, int64_t rows) {
-  return rstd.empty() ? Tensor() : Tensor(rstd.f32() + begin * rows, DType::f32, {heads * rows});
-}
-
-void require_heads(const ConstTensor& x, int64_t heads, const AttentionShape& shape, const HeadNorms& norms,
-                   std::span<const int32_t> positions, const char* op, const char* argument, const Stream& stream) {
-  require_shape(shape, op);
-  const int64_t rows = rows_of(x);
-  require_tensor(x, activation_dtype(stream.device()), {rows, heads * shape.head_dim}, op, argument);
-  if (norms.q_norm.empty() != norms.k_norm.empty())
-    throw ShapeError({.what = "norms of q and k come together", .where = op});
-  if (!norms.q_norm.empty()) {
-    require_f32(norms.q_norm, {shape.head_dim}, op, "q_norm");
-    require_f32(norms.k_norm, {shape.head_dim}, op, "k_norm");
-  }
-  if (static_cast<int64_t>(positions.size()) != rows)
-    throw ShapeError({.what = "one position per row",
-                      .where = op,
-                      .got = std::to_string(positions.size()),
-                      .wanted = std::to_string(rows)});
-}
-
-void require_heads_forward(const ConstTensor& qk, const ConstTensor& rstd, const ConstTensor& qkv,
-                           const HeadNorms& norms, std::span<const int32_t> positions, const AttentionShape& shape,
-                           const AttentionRows& rows, bool store, const Stream& stream) {
-  constexpr const char* kOp = "heads_forward";
-  const int64_t all = shape.heads + shape.kv_heads, count = rows_of(qkv);
-  require_heads(qkv, all + shape.kv_heads, shape, norms, positions, kOp, "qkv", stream);
-  require_tensor(qk, qkv.dtype, {count, all * shape.head_dim}, kOp, "qk");
-  if (!rstd.empty()) require_f32(rstd, {all * count}, kOp, "rstd");
-  if (store) require_sequences(rows.sequences, count, kOp);
-}
-
-}  // namespace
-
-void heads_forward(Tensor qk, Tensor rstd, ConstTensor qkv, const HeadNorms& norms, const RopeTable& table,
-                   std::span<const int32_t> positions, const AttentionShape& shape, const AttentionRows& rows,
-                   bool store, Stream& stream) {
-  const int64_t heads = shape.heads, all = shape.heads + shape.kv_heads, count = rows_of(qkv), d = shape.head_dim;
-  require_heads_forward(qk, rstd, qkv, norms, positions, shape, rows, store, stream);
-  if (stream.device() == Device::cuda)
-    return cuda::heads_forward(qk, rstd, qkv, norms, table, positions, shape, rows.device, store, stream);
-  if (!norms.q_norm.empty()) {
-    rmsnorm_forward(heads_of(qk, 0, heads, d), rstd_of(rstd, 0, heads, count), heads_of(qkv, 0, heads, d), norms.q_norm,
-                    norms.eps, stream);
-    rmsnorm_forward(heads_of(qk, heads, all, d), rstd_of(rstd, heads, shape.kv_heads, count),
-                    heads_of(qkv, heads, all, d), norms.k_norm, norms.eps, stream);
-  } else if (qk.data != qkv.data) {
-    for (int64_t t = 0; t < count; ++t) std::copy_n(qkv.row(t), all * d, qk.row(t));
-  }
-  rope(qk, all, positions, table, +1, stream);
-  if (store) kv_store(qk.cols(heads * d, all * d), qkv.cols(all * d, (all + shape.kv_heads) * d), shape, rows, stream);
-}
-
-void heads_forward(Tensor qk, Tensor rstd, Tensor qkv, const PendingDelta& delta, bool keep, const HeadNorms& norms,
-                   const RopeTable& table, std::span<const int32_t> positions, const AttentionShape& shape,
-                   const AttentionRows& rows, bool store, Stream& stream) {
-  if (!delta.empty()) {
-    require_heads_forward(qk, rstd, qkv, norms, positions, shape, rows, store, stream);
-    require_delta(qkv, delta, "heads_forward", stream);
-    if (cuda::heads_forward(qk, rstd, qkv, delta, keep, norms, table, positions, shape, rows.device, store, stream))
-      return;
-    add_delta(qkv, delta, stream);
-  }
-  heads_forward(qk, rstd, qkv, norms, table, positions, shape, rows, store, stream);
-}
-
-void heads_backward(Tensor d_qkv, ConstTensor qkv, ConstTensor rstd, const HeadNorms& norms, const RopeTable& table,
-                    std::span<const int32_t> positions, const AttentionShape& shape, Stream& stream) {
-  constexpr const char* kOp = "heads_backward";
-  const int64_t heads = shape.heads, all = shape.heads + shape.kv_heads, count = rows_of(d_qkv), d = shape.head_dim;
-  require_heads(d_qkv, all + shape.kv_heads, shape, norms, positions, kOp, "d_qkv", stream);
-  if (!norms.q_norm.empty()) {
-    require_tensor(qkv, d_qkv.dtype, {count, (all + shape.kv_heads) * d}, kOp, "qkv");
-    require_f32(rstd, {all * count}, kOp, "rstd");
-  }
-  if (stream.device() == Device::cuda)
-    return cuda::heads_backward(d_qkv, qkv, rstd, norms, table, positions, shape, stream);
-  rope(d_qkv, all, positions, table, -1, stream);
-  if (norms.q_norm.empty()) return;
-  const auto norm_backward = [&](int64_t begin, int64_t end, const ConstTensor& weight) {
-    const Tensor dq = heads_of(d_qkv, begin, end, d);
-    rmsnorm_backward(dq, dq, heads_of(qkv, begin, end, d), weight,
-                     ConstTensor(rstd.f32() + begin * count, DType::f32, {(end - begin) * count}), false, stream);
-  };
-  norm_backward(0, heads, norms.q_norm);
-  norm_backward(heads, all, norms.k_norm);
-}
-
 void kv_store(ConstTensor k, ConstTensor v, const AttentionShape& shape, const AttentionRows& rows, Stream& stream) {
   constexpr const char* kOp = "kv_store";
   require_shape(shape, kOp);
@@ -226,28 +85,6 @@ void attention_forward(Tensor o, Tensor stats, ConstTensor q, const AttentionSha
   require_sequences(rows.sequences, count, kOp);
   if (stream.device() == Device::cuda) return cuda::attention_forward(o, stats, q, shape, rows.device, stream);
   cpu::attention_forward({o, stats, q}, shape, rows.sequences, stream);
-}
-
-void heads_attention_forward(Tensor o, Tensor qk, Tensor qkv, const PendingDelta& delta, const HeadNorms& norms,
-                             const RopeTable& table, std::span<const int32_t> positions, const AttentionShape& shape,
-                             const AttentionRows& rows, Stream& stream) {
-  constexpr const char* kOp = "heads_attention_forward";
-  const int64_t count = rows_of(qkv), width = shape.heads * shape.head_dim;
-  if (!delta.empty()) {
-    require_heads_forward(qk, {}, qkv, norms, positions, shape, rows, true, stream);
-    require_delta(qkv, delta, kOp, stream);
-    if (cuda::heads_forward(qk, {}, qkv, delta, false, norms, table, positions, shape, rows.device, true, stream))
-      return attention_forward(o, {}, qk.cols(0, width), shape, rows, stream);
-    add_delta(qkv, delta, stream);
-  }
-  if (stream.device() == Device::cuda) {
-    require_heads(qkv, shape.heads + 2 * shape.kv_heads, shape, norms, positions, kOp, "qkv", stream);
-    require_tensor(o, qkv.dtype, {count, width}, kOp, "o");
-    require_sequences(rows.sequences, count, kOp);
-    if (cuda::heads_attention_forward(o, qk, qkv, norms, table, positions, shape, rows.device, stream)) return;
-  }
-  heads_forward(qk, {}, qkv, norms, table, positions, shape, rows, true, stream);
-  attention_forward(o, {}, qk.cols(0, width), shape, rows, stream);
 }
 
 void attention_backward(Tensor dq, Tensor dk, Tensor dv, ConstTensor d_o, ConstTensor q, ConstTensor o,

@@ -17,8 +17,6 @@
 
 #include "core/memory.h"
 #include "core/stream.h"
-#include "kernels/lora.h"
-#include "kernels/rope.h"
 
 namespace lockstep::kernels {
 
@@ -94,30 +92,7 @@ AttentionRows place_sequences(std::span<const AttentionSequence> sequences, cons
 // Floats of DeviceSequences::span_scratch for this many sequences of one row each.
 int64_t span_scratch_floats(const AttentionShape& shape, int64_t num_sequences, int64_t max_positions);
 
-// The heads of one layer, ready for attention: q' = rope(norm(q)), k' = rope(norm(k)), v; k' and v go to their blocks.
-//   qkv     [T, (heads + 2 kv_heads) * head_dim]   as the projection made it; activations (f32 | bf16 on a GPU)
-//   qk      [T, (heads + kv_heads) * head_dim]     q' and k'; may be the first columns of qkv
-//   q_norm, k_norm [head_dim] f32, both or neither (no norm)
-//   rstd    [T * heads] of q, then [T * kv_heads] of k, f32; written unless empty (needed by heads_backward)
-//   positions [T] of the rows;  store: whether to write the blocks
-// On the CPU entries of a block beyond the written position are set to 0 when its first position is written.
-struct HeadNorms {
-  ConstTensor q_norm, k_norm;
-  float eps = 0;
-};
-void heads_forward(Tensor qk, Tensor rstd, ConstTensor qkv, const HeadNorms& norms, const RopeTable& table,
-                   std::span<const int32_t> positions, const AttentionShape& shape, const AttentionRows& rows,
-                   bool store, Stream& stream);
-// add_delta(qkv, delta), then heads_forward. `keep`: qkv is read again, so it is written.
-void heads_forward(Tensor qk, Tensor rstd, Tensor qkv, const PendingDelta& delta, bool keep, const HeadNorms& norms,
-                   const RopeTable& table, std::span<const int32_t> positions, const AttentionShape& shape,
-                   const AttentionRows& rows, bool store, Stream& stream);
-
-// The way back for q and k, in place: d_qkv holds dq', dk', dv; becomes dq, dk, dv (dv as it is).
-void heads_backward(Tensor d_qkv, ConstTensor qkv, ConstTensor rstd, const HeadNorms& norms, const RopeTable& table,
-                    std::span<const int32_t> positions, const AttentionShape& shape, Stream& stream);
-
-// Copies k, v of the new rows into their blocks (CPU). k, v [T, kv_heads * head_dim] f32 (after q/k norm and rope).
+// Copies k, v of the new rows into their blocks (CPU). k, v [T, kv_heads * head_dim] f32 (after norm and rope).
 // Entries of a block beyond the written position are set to 0 when its first position is written.
 void kv_store(ConstTensor k, ConstTensor v, const AttentionShape& shape, const AttentionRows& rows, Stream& stream);
 
@@ -125,12 +100,6 @@ void kv_store(ConstTensor k, ConstTensor v, const AttentionShape& shape, const A
 // stats [T, heads, 2] f32 (max, sum), written unless empty; needed by backward.
 void attention_forward(Tensor o, Tensor stats, ConstTensor q, const AttentionShape& shape, const AttentionRows& rows,
                        Stream& stream);
-// add_delta(qkv, delta), heads_forward that stores, attention_forward of its queries, without rstd and stats. A decode
-// step of few sequences on a GPU is one launch, which leaves qk unwritten.
-void heads_attention_forward(Tensor o, Tensor qk, Tensor qkv, const PendingDelta& delta, const HeadNorms& norms,
-                             const RopeTable& table, std::span<const int32_t> positions, const AttentionShape& shape,
-                             const AttentionRows& rows, Stream& stream);
-
 // Gradients for whole sequences (first_position == 0). dq, dk, dv overwritten; shapes of q and of k, v.
 //   dv_j = sum_i p_ij do_i;  ds_ij = p_ij (do_i . v_j - do_i . o_i)
 //   dq_i = scale sum_j ds_ij k_j;  dk_j = scale sum_i ds_ij q_i

@@ -1,56 +1,81 @@
-// Products with a frozen packed weight. There is no gradient for W: the base never has one.
+// A linear layer with everything that comes with it, forward and backward, as one description of a call. What is fused
+// into one launch is the backend's choice and never changes a bit. There is no gradient for the weight: the base is
+// frozen. T rows, K inputs, N outputs, F = N / 2.
 #pragma once
 
 #include <span>
 
+#include "core/memory.h"
 #include "kernels/lora.h"
 #include "kernels/pack.h"
+#include "kernels/unfinished_linear.h"
 
 namespace lockstep::kernels {
 
-// y[t,n] = bias[n] + sum_k x[t,k] W[n,k] + residual[t,n]
-//   x [T, K] activations (f32 on the CPU, bf16 on a GPU)     y [T, N] activations, or f32 on a GPU (logits);
-//   overwritten bias [N] f32 or empty     residual [T, N] like y, or empty; no aliasing
-// CPU: the chain starts at bias[n], or at 0 without bias; the residual is added to its end. CUDA: the chain of groups
-// of 16 k in order starts at 0; then bias, then residual are added in f32, and the sum is rounded once. A row's bits do
-// not depend on T.
-void linear_forward(Tensor y, ConstTensor x, const PackedWeight& weight, ConstTensor bias, ConstTensor residual,
-                    Stream& stream);
-
-// y = linear_forward(x), h = lora_shrink(x), with their contracts and their bits; returns what y still lacks, which is
-// nothing where a GPU makes the whole product of up to 64 rows in one launch.   h [T, total rank] activations
-[[nodiscard]] PendingDelta adapted_linear_begin(Tensor y, Tensor h, ConstTensor x, const PackedWeight& weight,
-                                                ConstTensor bias, ConstTensor residual, std::span<const LoraPair> pairs,
-                                                Stream& stream);
-
-// act = swiglu_forward of such a product without residual, when it is complete. Up to 64 rows on a GPU may be one
-// launch, which leaves gate_up [T, 2F] unwritten.
-void adapted_swiglu_forward(Tensor act, Tensor gate_up, Tensor h, ConstTensor x, const PackedWeight& weight,
-                            ConstTensor bias, std::span<const LoraPair> pairs, Stream& stream);
-
-// On the CPU: linear_forward, and lora_shrink and lora_expand of every adapter's rows, as tasks of one parallel call.
-// `adapters` in order of rows; rows of none are base rows. DeviceError on a GPU.
-//   h [T, at least the total rank of any], scratch
-void adapted_linear_forward(Tensor y, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
-                            ConstTensor residual, std::span<const LoraRows> adapters, Stream& stream);
-
-// What a product reads: rmsnorm_forward(x, weight, eps), or x itself without weight.
+// What a linear layer reads: x, or rmsnorm_forward(x, norm_weight, norm_eps).
 struct LinearInput {
-  ConstTensor x, norm_weight = {};
+  ConstTensor x;                 // [T, K] activations
+  ConstTensor norm_weight = {};  // [K] f32; empty: no norm
   float norm_eps = 0;
+  Tensor norm = {};  // [T, K] activations: where the normalized rows may be written; not empty with a norm
 };
-// norm = rmsnorm_forward(input) if it has a weight, y = linear_forward(norm), with their contracts and their bits. One
-// row of a large weight on a GPU may be one launch, which leaves `norm` [T, K] unwritten.
-void normed_linear_forward(Tensor y, Tensor norm, const LinearInput& input, const PackedWeight& weight,
-                           ConstTensor bias, Stream& stream);
-// gate_up = normed_linear_forward(input), act = swiglu_forward(gate_up). Up to 64 rows on a GPU may be one launch after
-// the norm, which leaves gate_up [T, 2F] unwritten.
-void normed_swiglu_forward(Tensor act, Tensor gate_up, Tensor norm, const LinearInput& input,
-                           const PackedWeight& weight, ConstTensor bias, Stream& stream);
 
-// dx[t,k] (+)= sum_n dy[t,n] W[n,k]           (the chain runs over n in order; continues dx when `accumulate`)
-//   dy [T, N], dx [T, K] activations. On a GPU groups of 16 n in order, and `accumulate` adds in f32 before the
-//   rounding.
-void linear_backward_input(Tensor dx, ConstTensor dy, const PackedWeight& weight, bool accumulate, Stream& stream);
+// The adapters of the rows at this layer. Rows of no segment and no tile are base rows.
+struct LinearAdapters {
+  std::span<const LoraSegment> segments = {};  // in order of rows
+  LoraTiles tiles = {};                        // on a GPU: few rows of many adapters, in one launch; none in segments
+  int64_t site = 0;                            // of the tiles
+  LoraDropout dropout = {};                    // of what the segments' pairs read
+  // On a GPU, where one segment has all rows, without dropout: x A of all pairs, [T, total rank]. Forward writes it,
+  // backward reads it instead of computing it again. Empty: forward takes memory of `arena`, backward computes it.
+  Tensor h = {};
+  Arena* arena = nullptr;  // of the stream's device, for h and masked inputs; needed unless empty()
+
+  bool empty() const { return segments.empty() && tiles.num_tiles == 0; }
+};
+
+// y = bias + x W^T + residual + scale (dropout(x) A) B of each row's adapter;  act = swiglu_forward(y), if act is given
+//   y         [T, N] activations, or f32 on a GPU (logits, without adapters)   overwritten; aliases nothing
+//   bias      [N] f32, or empty          residual [T, N] like y, or empty; not together with act
+//   act       [T, F] activations, or empty
+//   keep_y    false: y [T, N] is scratch memory that act is computed through, and is left undefined
+// CPU: the chain over k starts at bias[n], or at 0; then the residual is added; then the adapter's chains over the rank
+// go on. CUDA: the chain of groups of 16 k in order starts at 0; bias and residual are added in f32 before the one
+// rounding, then the adapter's part in f32 before the next. A row's bits do not depend on T or on other rows.
+// Overwrites its outputs. Queues on `stream`. Throws ShapeError, DTypeError; DeviceError for tiles or h on a CPU.
+struct LinearCall {
+  Tensor y;
+  LinearInput input;
+  const PackedWeight& weight;
+  ConstTensor bias = {}, residual = {};
+  LinearAdapters adapters = {};
+  Tensor act = {};
+  bool keep_y = true;
+};
+void linear(const LinearCall& call, Stream& stream);
+
+// The same without act, of which the op that takes the result may do the end: kernels/unfinished_linear.h. What it
+// points at lies in adapters.arena: no Scope of it may end before that op.
+UnfinishedLinear begin_linear(const LinearCall& call, Stream& stream);
+
+// dx (+)= dy W + the adapters' part, scale (dy B^T) A^T under dropout's mask;  each segment's dA and dB are added to
+// its gradients (lora_gradient)
+//   dx    [T, K] activations; empty: nobody wants it
+//   dy    [T, N] activations
+//   x     [T, K] activations: what forward's matmul read, behind the norm; only needed with adapters
+// The chain of dy W runs over n in order and, with `accumulate`, continues dx (CUDA: groups of 16 n in order, and dx is
+// added in f32 before the rounding). The adapter's part is added to its end. Segments have gradients; there are no
+// tiles. Throws as linear().
+struct LinearBackwardCall {
+  Tensor dx;
+  ConstTensor dy;
+  const PackedWeight& weight;
+  bool accumulate = false;
+  ConstTensor x = {};
+  LinearAdapters adapters = {};
+};
+void linear_backward(const LinearBackwardCall& call, Stream& stream);
+// As begin_linear: dx of the result is its y.
+UnfinishedLinear begin_linear_backward(const LinearBackwardCall& call, Stream& stream);
 
 }  // namespace lockstep::kernels

@@ -152,7 +152,7 @@ void lora_expand_tiles(Tensor y, ConstTensor h, const LoraTiles& tiles, int64_t 
   cuda::lora_expand_tiles(y, h, tiles, site, stream);
 }
 
-void add_delta(Tensor y, const PendingDelta& delta, Stream& stream) {
+void add_delta(Tensor y, const LoraDelta& delta, Stream& stream) {
   if (delta.empty()) return;
   require_delta(y, delta, "add_delta", stream);
   if (delta.pairs.empty()) return lora_expand_tiles(y, delta.h, delta.tiles, delta.site, stream);

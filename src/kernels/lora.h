@@ -18,16 +18,28 @@ struct LoraPair {
   int64_t out_begin = 0;  // first column of the product
   float scale = 1;
   int64_t a_offset = 0, b_offset = 0;  // of the same tensors in a flat gradient buffer, floats
+  uint32_t number = 0;                 // of the pair in its adapter: what dropout counts by
 
   int64_t rank() const { return b[0]; }
   int64_t in() const { return a.elements() / rank(); }
 };
 int64_t total_rank(std::span<const LoraPair> pairs);
 
+struct GradientPlan;
+
 // Consecutive rows of one adapter, with its pairs that read one input.
-struct LoraRows {
+struct LoraSegment {
   int64_t row_begin = 0, rows = 0;
   std::span<const LoraPair> pairs;
+  const GradientPlan* gradients = nullptr;  // backward: where dA and dB of these rows go
+};
+
+// Dropout of what an adapter's pairs read (kernels/elementwise.h), each pair under a mask of its own. p = 0: none.
+struct LoraDropout {
+  float p = 0;
+  uint64_t key = 0;
+  uint32_t step = 0;
+  std::span<const int32_t> sample = {}, position = {};  // [T] in the stream's memory
 };
 
 inline constexpr int64_t kMostGpuRank = 256;
@@ -80,10 +92,9 @@ struct LoraTiles {
 void lora_shrink_tiles(Tensor h, ConstTensor x, const LoraTiles& tiles, int64_t site, Stream& stream);
 void lora_expand_tiles(Tensor y, ConstTensor h, const LoraTiles& tiles, int64_t site, Stream& stream);
 
-// What a product on a GPU still lacks: scale h B, of one adapter (pairs) or of many (tiles, whose pairs are whole
-// modules: gate, up or both, heads of q, k and v). The op that reads the product adds it on its way (heads_forward,
-// swiglu_forward), or add_delta does; the bits are the same.
-struct PendingDelta {
+// On a GPU, y += scale h B that is still to be added: of one adapter (pairs) or of many (tiles, whose pairs cover whole
+// modules: gate, up or both, heads of q, k and v). See kernels/unfinished_linear.h.
+struct LoraDelta {
   ConstTensor h;  // [T, total rank], or [T, tiles.h_columns()]
   std::span<const LoraPair> pairs = {};
   LoraTiles tiles = {};
@@ -91,7 +102,7 @@ struct PendingDelta {
 
   bool empty() const { return pairs.empty() && tiles.num_tiles == 0; }
 };
-void add_delta(Tensor y, const PendingDelta& delta, Stream& stream);
+void add_delta(Tensor y, const LoraDelta& delta, Stream& stream);
 
 // Consecutive rows (a sample, or a part of one that begins at a multiple of 256 of its rows) and the flat gradient
 // buffer of their lane. Rows of no entry add nothing.

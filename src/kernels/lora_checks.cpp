@@ -59,7 +59,7 @@ void require_tiles(const LoraTiles& tiles, int64_t site, const ConstTensor& h, c
   require_tensor(h, activation_dtype(stream.device()), {h.shape[0], tiles.h_columns()}, op, "h");
 }
 
-void require_delta(const ConstTensor& y, const PendingDelta& delta, const char* op, const Stream& stream) {
+void require_delta(const ConstTensor& y, const LoraDelta& delta, const char* op, const Stream& stream) {
   if (stream.device() == Device::cpu)
     throw DeviceError({.what = "an adapter's part that is still to be added is a GPU's", .where = op});
   if (delta.pairs.empty()) return require_tiles(delta.tiles, delta.site, delta.h, op, stream);

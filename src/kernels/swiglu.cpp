@@ -40,14 +40,15 @@ void swiglu_forward(Tensor y, ConstTensor gate_up, Stream& stream) {
   cpu::swiglu_forward(y, gate_up, stream);
 }
 
-void swiglu_forward(Tensor y, Tensor gate_up, const PendingDelta& delta, bool keep, Stream& stream) {
-  if (!delta.empty()) {
-    require_gate_up(y, gate_up, "swiglu_forward", stream);
-    require_delta(gate_up, delta, "swiglu_forward", stream);
-    if (cuda::swiglu_forward(y, gate_up, delta, keep, stream)) return;
-    add_delta(gate_up, delta, stream);
+void swiglu_forward(Tensor y, UnfinishedLinear gate_up, bool keep, Stream& stream) {
+  const Tensor complete = gate_up.y();
+  if (!gate_up.complete()) {
+    require_gate_up(y, complete, "swiglu_forward", stream);
+    require_delta(complete, gate_up.delta(), "swiglu_forward", stream);
+    if (cuda::swiglu_forward(y, gate_up, keep, stream)) return;
+    finish(std::move(gate_up), stream);
   }
-  swiglu_forward(y, gate_up, stream);
+  swiglu_forward(y, complete, stream);
 }
 
 void swiglu_backward(Tensor d_gate_up, ConstTensor dy, ConstTensor gate_up, Stream& stream) {
@@ -56,14 +57,15 @@ void swiglu_backward(Tensor d_gate_up, ConstTensor dy, ConstTensor gate_up, Stre
   cpu::swiglu_backward(d_gate_up, dy, gate_up, stream);
 }
 
-void swiglu_backward(Tensor d_gate_up, Tensor dy, const PendingDelta& delta, ConstTensor gate_up, Stream& stream) {
-  if (!delta.empty()) {
-    require_gradients(d_gate_up, dy, gate_up, stream);
-    require_delta(dy, delta, "swiglu_backward", stream);
-    if (cuda::swiglu_backward(d_gate_up, dy, delta, gate_up, stream)) return;
-    add_delta(dy, delta, stream);
+void swiglu_backward(Tensor d_gate_up, UnfinishedLinear dy, ConstTensor gate_up, Stream& stream) {
+  const Tensor complete = dy.y();
+  if (!dy.complete()) {
+    require_gradients(d_gate_up, complete, gate_up, stream);
+    require_delta(complete, dy.delta(), "swiglu_backward", stream);
+    if (cuda::swiglu_backward(d_gate_up, dy, gate_up, stream)) return;
+    finish(std::move(dy), stream);
   }
-  swiglu_backward(d_gate_up, dy, gate_up, stream);
+  swiglu_backward(d_gate_up, complete, gate_up, stream);
 }
 
 }  // namespace lockstep::kernels

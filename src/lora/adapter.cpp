@@ -178,7 +178,6 @@ std::vector<Module> modules_of(const NamedTensors& tensors) {
     entry.name = module;
     entry.leaf = module.substr(module.rfind('.') + 1);
     entry.layer = layer_of(module);
-    entry.product = place_of(entry.leaf).first;
     if (is_a)
       entry.in = tensor.shape[static_cast<size_t>(tensor.rank) - 1];
     else
@@ -186,11 +185,18 @@ std::vector<Module> modules_of(const NamedTensors& tensors) {
   }
   std::vector<Module> modules;
   for (const auto& [name, module] : by_name) modules.push_back(module);
-  const auto key = [](const Module& m) { return std::tuple(m.layer, m.product, place_of(m.leaf).second); };
+  const auto key = [](const Module& m) {
+    const LeafPlace place = place_of(m.leaf);
+    return std::tuple(m.layer, place.group, place.place);
+  };
   std::stable_sort(modules.begin(), modules.end(), [&](const Module& a, const Module& b) { return key(a) < key(b); });
-  for (size_t i = 1; i < modules.size(); ++i)
-    if (modules[i].layer == modules[i - 1].layer && modules[i].product == modules[i - 1].product)
-      modules[i].out_begin = modules[i - 1].out_begin + modules[i - 1].out;
+  for (size_t i = 1; i < modules.size(); ++i) {
+    const Module& before = modules[i - 1];
+    const bool same =
+        modules[i].layer == before.layer && place_of(modules[i].leaf).group == place_of(before.leaf).group;
+    modules[i].site = before.site + (same ? 0 : 1);
+    if (same) modules[i].out_begin = before.out_begin + before.out;
+  }
   return modules;
 }
 

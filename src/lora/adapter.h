@@ -19,23 +19,21 @@
 
 namespace lockstep::lora {
 
-// The four products of a block that an adapter can touch; siblings that read the same input are one product.
-enum class Product { qkv, o, gate_up, down };
-inline constexpr int kProducts = 4;
-
-// One linear module of the model as Hugging Face names it, and where its rows lie in its product.
+// One linear module of the model as Hugging Face names it, and where its rows lie in the matrix that is multiplied as
+// one. Modules that read the same input lie at one site: a site is an index of such a matrix in the model, in the order
+// in which forward comes to them.
 struct Module {
   std::string name;  // "model.layers.0.self_attn.q_proj"
   std::string leaf;  // "q_proj"
   int64_t layer = 0;
-  Product product = Product::qkv;
+  int64_t site = 0;
   int64_t in = 0, out = 0;
-  int64_t out_begin = 0;  // first row in the product
+  int64_t out_begin = 0;  // first row in the site's matrix
 };
 
 struct Pair {
   int64_t rank = 0, in = 0, out = 0;
-  int64_t out_begin = 0;        // first column of the product it adds to
+  int64_t out_begin = 0;        // first column of the site's output that it adds to
   float scale = 0;              // alpha / r or alpha / sqrt(r)
   int64_t a_offset = 0;         // floats into the flat buffer: A^T [in, rank]
   int64_t b_offset = 0;         // B^T [rank, out]
@@ -44,20 +42,21 @@ struct Pair {
 
 struct AdapterLayout {
   LoraConfig config;                         // as it came true, so that it can be saved: its lists name what is covered
-  std::vector<Pair> pairs;                   // ordered by layer, product, column
-  std::vector<std::vector<int>> site_pairs;  // [layer * kProducts + product] -> indices into pairs
+  std::vector<Pair> pairs;                   // ordered by site, column
+  std::vector<std::vector<int>> site_pairs;  // [sites of the model] -> indices into pairs
   std::vector<std::string> target_leaves;    // HF leaf names covered, sorted (fused siblings included)
   int64_t num_floats = 0;                    // of the flat buffer (tensors start at multiples of 16; gaps stay 0)
   int64_t num_parameters = 0;                // trainable parameters
   int64_t first_layer = 0;                   // lowest layer with a pair; gradients stop there
 
-  const std::vector<int>& site(int64_t layer, Product product) const;
+  int64_t num_sites() const { return static_cast<int64_t>(site_pairs.size()); }
+  const std::vector<int>& pairs_at(int64_t site) const { return site_pairs[static_cast<size_t>(site)]; }
 };
 
 // Resolves a configuration against the model's modules. Targets and exclusions are HF leaves (q_proj ...), Megatron
 // names (linear_qkv, linear_proj, linear_fc1, linear_fc2, linear_q ... linear_fc1_gate, linear_fc1_up), full module
 // names, or suffixes of them; "all-linear" / "all" / "all_linear" is every module given. With LoraType::fused a named
-// sibling brings the others, even an excluded one (as in vime: exclude all of a product or none). Refuses: rank
+// sibling brings the others, even an excluded one (as in vime: exclude all of a site or none). Refuses: rank
 // outside 1 to kMaxRank, alpha <= 0, no target, a name that matches nothing (with the names that exist), nothing left
 // after exclusions; ConfigError naming the flag, or FormatError naming config.file and its key.
 std::shared_ptr<const AdapterLayout> resolve_layout(const LoraConfig& config, const std::vector<Module>& modules);

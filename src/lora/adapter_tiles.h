@@ -7,18 +7,11 @@
 #include "core/memory.h"
 #include "core/stream.h"
 #include "kernels/lora.h"
-#include "lora/adapter.h"
+#include "lora/site_adapters.h"
 
 namespace lockstep::lora {
 
-// Consecutive rows of a batch and the adapter they use; nullptr is the base (the reference policy). Rows not listed are
-// base rows.
-struct AdapterRows {
-  int64_t row_begin = 0, rows = 0;
-  const AdapterVersion* adapter = nullptr;
-};
-
-// What kernels::LoraTiles points at, in host memory. Sites are numbered layer * kProducts + product.
+// What kernels::LoraTiles points at, in host memory. Sites are those of lora::Module.
 struct AdapterTiles {
   std::vector<kernels::LoraTile> tiles;
   std::vector<kernels::LoraSite> sites;  // [adapters, num_sites]

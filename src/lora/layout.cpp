@@ -30,12 +30,11 @@ class LayoutBuilder {
 
   std::shared_ptr<const AdapterLayout> build() {
     const std::vector<bool> selected = select_modules(config_, modules_, patterns_);
-    int64_t layers = 0;
-    for (const Module& module : modules_) layers = std::max(layers, module.layer + 1);
+    int64_t sites = 0;
+    for (const Module& module : modules_) sites = std::max(sites, module.site + 1);
     layout_->config = config_;
-    layout_->site_pairs.resize(static_cast<size_t>(layers * kProducts));
-    for (int64_t layer = 0; layer < layers; ++layer)
-      for (int product = 0; product < kProducts; ++product) add_site(layer, static_cast<Product>(product), selected);
+    layout_->site_pairs.resize(static_cast<size_t>(sites));
+    for (int64_t site = 0; site < sites; ++site) add_site(site, selected);
     layout_->first_layer = layout_->pairs.front().modules.front().layer;
     std::set<std::string> leaves;
     for (const Pair& pair : layout_->pairs)
@@ -68,10 +67,10 @@ class LayoutBuilder {
     return lasting;
   }
 
-  void add_site(int64_t layer, Product product, const std::vector<bool>& selected) {
+  void add_site(int64_t site, const std::vector<bool>& selected) {
     std::vector<size_t> members, siblings;  // places in modules_
     for (size_t i = 0; i < modules_.size(); ++i) {
-      if (modules_[i].layer != layer || modules_[i].product != product) continue;
+      if (modules_[i].site != site) continue;
       siblings.push_back(i);
       if (selected[i]) members.push_back(i);
     }
@@ -112,8 +111,7 @@ class LayoutBuilder {
     pair.b_offset = pair.a_offset + aligned(pair.in * pair.rank);
     layout_->num_floats = pair.b_offset + aligned(pair.rank * pair.out);
     layout_->num_parameters += pair.rank * (pair.in + pair.out);
-    const size_t site = static_cast<size_t>(first.layer * kProducts + static_cast<int>(first.product));
-    layout_->site_pairs[site].push_back(static_cast<int>(layout_->pairs.size()));
+    layout_->site_pairs[static_cast<size_t>(first.site)].push_back(static_cast<int>(layout_->pairs.size()));
     layout_->pairs.push_back(std::move(pair));
   }
 
@@ -143,10 +141,6 @@ class LayoutBuilder {
 };
 
 }  // namespace
-
-const std::vector<int>& AdapterLayout::site(int64_t layer, Product product) const {
-  return site_pairs[static_cast<size_t>(layer * kProducts + static_cast<int>(product))];
-}
 
 int64_t largest_rank(const AdapterLayout& layout) {
   int64_t rank = 0;

@@ -110,13 +110,12 @@ void keep_layers(std::vector<bool>& selected, const LoraConfig& config, const st
 
 }  // namespace
 
-std::pair<Product, int> place_of(std::string_view leaf) {
-  // The first names of the table are the products, in their order.
-  for (int product = 0; product < kProducts; ++product)
+LeafPlace place_of(std::string_view leaf) {
+  constexpr int kGroups = 4;  // the first names of the table, in their order
+  for (int group = 0; group < kGroups; ++group)
     for (int place = 0; place < 3; ++place)
-      if (kMegatronNames[product].leaves[static_cast<size_t>(place)] == leaf)
-        return {static_cast<Product>(product), place};
-  return {Product::o, 0};
+      if (kMegatronNames[group].leaves[static_cast<size_t>(place)] == leaf) return {group, place};
+  return {};
 }
 
 void reject(const LoraConfig& config, const std::string& flag, const std::string& key, Fault fault) {
@@ -165,11 +164,11 @@ std::vector<std::string> excluded_but_shared(const LoraConfig& config) {
       return names_module(std::string(last_part(entry)), {.name = leaf, .leaf = leaf});
     });
   };
-  for (const MegatronName& product : kMegatronNames) {
-    if (product.leaves[1].empty()) continue;
+  for (const MegatronName& fused : kMegatronNames) {
+    if (fused.leaves[1].empty()) continue;
     std::vector<std::string> excluded;
     bool is_target = false;
-    for (const std::string_view part : product.leaves) {
+    for (const std::string_view part : fused.leaves) {
       const std::string leaf(part);
       if (leaf.empty()) continue;
       if (named(config.exclude_modules, leaf))

@@ -3,7 +3,6 @@
 
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "core/error.h"
@@ -19,9 +18,12 @@ bool names_module(const std::string& entry, const Module& module);
 // Whether the module is a target by its full name, which layers_to_transform does not limit.
 bool is_listed(const LoraConfig& config, const Module& module);
 
-// The product a leaf belongs to and its place there (q_proj 0, k_proj 1, v_proj 2); Product::o, 0 for a leaf of other
-// model families.
-std::pair<Product, int> place_of(std::string_view leaf);
+// Leaves that read one input are a group, and groups are numbered in the order of forward: 0 is q_proj, k_proj, v_proj
+// (places 0, 1, 2). A leaf of other model families counts as the first of the o_proj group.
+struct LeafPlace {
+  int group = 1, place = 0;
+};
+LeafPlace place_of(std::string_view leaf);
 
 // Throws `fault` about one property of a configuration: FormatError at `key` of config.file if it was read from one,
 // else ConfigError at `flag`. What fault.where says already follows that place.

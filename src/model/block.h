@@ -1,12 +1,11 @@
 // One transformer block, forward and backward: the only code that runs a block, for training, prefill and decode.
 //   n1 = norm(x);  q,k,v = qkv(n1);  q,k = rope(norm(q), norm(k));  m = x + o(attention(q, K, V))
-//   n2 = norm(m);  g,u = gate_up(n2);  y = m + down(silu(g) * u)      each product: bias + base chain, the residual,
-//   then the adapter
+//   n2 = norm(m);  g,u = gate_up(n2);  y = m + down(silu(g) * u)
+// Each of qkv, o, gate_up and down is one kernels::LinearCall: norm, bias, base, residual and adapter.
 // T rows, D width, F feed-forward, Q = heads * head_dim, C = kv_heads * head_dim. Activations are f32 on the CPU, bf16
 // on a GPU (kernels::activation_dtype).
 #pragma once
 
-#include <array>
 #include <memory>
 #include <optional>
 #include <span>
@@ -14,8 +13,9 @@
 
 #include "core/memory.h"
 #include "kernels/attention.h"
+#include "kernels/heads.h"
 #include "kernels/rope.h"
-#include "lora/delta.h"
+#include "model/linear.h"
 #include "model/model.h"
 
 namespace lockstep::model {
@@ -25,14 +25,12 @@ struct Rows {
   const ModelConfig* config = nullptr;
   const Weights* weights = nullptr;
   std::shared_ptr<const kernels::RopeTable> rope;
-  std::span<const int32_t> tokens, positions;         // [T] in the stream's memory
-  std::vector<lora::AdapterRows> adapters;            // neighbours with one adapter are one entry
-  kernels::LoraTiles tiles;                           // on a GPU: short runs of rows with an adapter
+  std::span<const int32_t> tokens, positions;  // [T] in the stream's memory
+  RowAdapters adapters;
   std::vector<void*> blocks;                          // of every sequence; host memory of pointers
   std::vector<kernels::AttentionSequence> sequences;  // their blocks point into `blocks`
   kernels::AttentionRows attention;
   int64_t kv_layer_stride = 0;  // elements
-  lora::DeltaDropout dropout;
   Arena* arena = nullptr;
   Stream* stream = nullptr;
 
@@ -59,8 +57,8 @@ struct WantedRows {
 std::optional<WantedRows> few_wanted_rows(const RowBatch& batch, const ModelConfig& config, const Weights& weights,
                                           RopeCache& rope, Arena& arena, Stream& stream);
 
-// ShapeError unless the adapter's layout has the model's layers.
-void check_adapter(const lora::AdapterVersion& adapter, const ModelConfig& config);
+// ShapeError unless the adapter's layout has the model's sites.
+void check_adapter(const lora::AdapterVersion& adapter, const Weights& weights);
 
 // Activations of one block. Inference reuses one set for all layers, training keeps one per layer.
 struct BlockTensors {
@@ -73,9 +71,11 @@ struct BlockTensors {
   Tensor gate_up;  // [T, 2F]
   Tensor act;      // [T, F]
 
-  Tensor qk_rstd = {};                         // of q and k (BlockGradient::qk_rstd), where backward is to have it
-  bool is_kept = false;                        // qk, act, keys and values are this block's alone: Recompute::none
-  std::array<Tensor, lora::kProducts> h = {};  // [T, ranks] of each product's adapter, where backward is to have it
+  // What backward reads instead of computing it again, or empty.
+  Tensor qk_rstd = {};  // [T * (H + C)] f32 of q, then of k
+  struct Inner {
+    Tensor qkv, o, gate_up, down;  // x A of each layer's adapter (kernels::LinearAdapters::h)
+  } h = {};
 };
 
 // y [T, D] may be x. Stores the rows' keys and values.
@@ -84,7 +84,7 @@ void block_forward(Tensor y, ConstTensor x, int64_t layer, const Rows& rows, con
 // Stores all rows' keys and values, but updates x [T, D] for the wanted rows only.
 void block_forward_wanted(Tensor x, int64_t layer, const Rows& rows, const WantedRows& wanted, const BlockTensors& t);
 
-// Everything of block_forward that backward reads: all but the last product.
+// Everything of block_forward that backward reads: all but down.
 void block_forward_kept(ConstTensor x, int64_t layer, const Rows& rows, const BlockTensors& t);
 
 struct BlockGradient {
@@ -98,17 +98,25 @@ struct BlockGradient {
   Tensor att_dot;  // [T, H] f32      scratch of attention's backward
 };
 
-// The tensors of block_forward in `t` (norm is scratch, act too unless kept; gate_up is used up) and its keys and values. Adds the
-// adapter's gradient to the lanes. `last` is true for the lowest layer with an adapter: then nothing below its lowest
-// adapted product is computed.
-void block_backward(const BlockGradient& g, ConstTensor x, int64_t layer, const Rows& rows, const BlockTensors& t,
-                    const lora::AdapterVersion& adapter, const kernels::GradientPlan& lanes, bool last);
+// The way back through one block. `x` is its input.
+struct BlockBackward {
+  const BlockGradient& g;
+  ConstTensor x;
+  int64_t layer;
+  const Rows& rows;  // their adapters have gradients
+  // As block_forward wrote them; norm is scratch memory, gate_up is overwritten.
+  const BlockTensors& t;
+  bool act_is_kept = false;  // act is this block's alone; else it is scratch memory, too
+  bool is_last = false;      // the lowest block with an adapter: nothing below its lowest adapted layer is computed
+};
+// Reads the block's tensors and its keys and values. Adds the adapters' gradients.
+void block_backward(const BlockBackward& call);
 
 // q and k of t.qkv into t.qk: norm (if the model has it) and rotation; keys and values into the blocks if `store`.
 // rstd as in BlockGradient, or empty.
 void prepare_heads(int64_t layer, const Rows& rows, const BlockTensors& t, Tensor rstd, bool store);
 
-kernels::HeadNorms head_norms(const ModelConfig& config, const LayerWeights& weights);
+kernels::HeadsSpec heads_spec(int64_t layer, const Rows& rows);
 kernels::AttentionShape attention_shape(const ModelConfig& config, int64_t layer);  // of memory of one layer
 kernels::AttentionShape attention_shape(const Rows& rows, int64_t layer);           // within the rows' blocks
 

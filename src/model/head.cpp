@@ -27,7 +27,7 @@ void final_norm(Tensor normed, Tensor rstd, ConstTensor hidden, const ModelConfi
 }
 
 void head_logits(Tensor logits, ConstTensor normed, const Weights& weights, Stream& stream) {
-  kernels::linear_forward(logits, normed, weights.head_weight(), {}, {}, stream);
+  kernels::linear({.y = logits, .input = {.x = normed}, .weight = weights.head_weight()}, stream);
 }
 
 }  // namespace lockstep::model

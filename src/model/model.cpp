@@ -61,8 +61,8 @@ void Model::forward(Tensor hidden_TD, const DecodeRows& decode, Arena& arena, St
   rows.rope = rope_->covering(decode.max_positions, stream);
   rows.tokens = decode.tokens;
   rows.positions = decode.positions;
-  rows.adapters = {{.row_begin = 0, .rows = rows.size(), .adapter = decode.adapter}};
-  rows.tiles = decode.tiles;
+  rows.adapters.rows = {{.row_begin = 0, .rows = rows.size(), .adapter = decode.adapter}};
+  rows.adapters.tiles = decode.tiles;
   rows.attention.device = decode.sequences;
   rows.kv_layer_stride = decode.kv_layer_stride;
   rows.arena = &arena;
@@ -73,7 +73,7 @@ void Model::forward(Tensor hidden_TD, const DecodeRows& decode, Arena& arena, St
 void Model::run_blocks(Tensor hidden_TD, const Rows& rows, const WantedRows* wanted, Arena& arena) const {
   require_tensor(hidden_TD, rows.dtype(), {rows.size(), config_.width}, "Model::forward", "hidden");
   const BlockTensors tensors = inference_tensors(config_, rows.size(), rows.dtype(), arena);
-  kernels::embedding_gather(hidden_TD, weights_->embedding, rows.tokens, *rows.stream);
+  kernels::embedding_gather(hidden_TD, weights_->embedding.weight, rows.tokens, *rows.stream);
   const int64_t last = config_.layers - 1;
   for (int64_t layer = 0; layer < last; ++layer) block_forward(hidden_TD, hidden_TD, layer, rows, tensors);
   if (wanted)
@@ -85,9 +85,13 @@ void Model::run_blocks(Tensor hidden_TD, const Rows& rows, const WantedRows* wan
 void Model::logits(Tensor logits_NV, ConstTensor hidden_ND, Arena& arena, Stream& stream) const {
   Arena::Scope scope(arena);
   const Tensor normed = arena.alloc({hidden_ND[0], config_.width}, hidden_ND.dtype);
-  kernels::normed_linear_forward(
-      logits_NV, normed, {.x = hidden_ND, .norm_weight = weights_->final_norm.view(), .norm_eps = config_.norm_eps},
-      weights_->head_weight(), {}, stream);
+  kernels::linear({.y = logits_NV,
+                   .input = {.x = hidden_ND,
+                             .norm_weight = weights_->final_norm.view(),
+                             .norm_eps = config_.norm_eps,
+                             .norm = normed},
+                   .weight = weights_->head_weight()},
+                  stream);
 }
 
 int64_t Model::logits_rows() const {

@@ -10,7 +10,7 @@
 #include "core/memory.h"
 #include "core/stream.h"
 #include "kernels/attention.h"
-#include "lora/delta.h"
+#include "lora/site_adapters.h"
 #include "model/rope_cache.h"
 #include "model/weights.h"
 

@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "core/transfer.h"
+#include "lora/adapter_tiles.h"
 #include "model/block.h"
 
 namespace lockstep::model {
@@ -32,7 +33,6 @@ void check_segment(const Segment& segment, int64_t index, int64_t row, const Mod
                       .where = where(),
                       .got = std::to_string(segment.kv_blocks.size()),
                       .wanted = std::to_string(blocks_of(segment))});
-  if (segment.adapter) check_adapter(*segment.adapter, config);
 }
 
 void check_tokens(std::span<const int32_t> tokens, const ModelConfig& config) {
@@ -48,13 +48,13 @@ void check_tokens(std::span<const int32_t> tokens, const ModelConfig& config) {
 // On a GPU the rows of several adapters share a launch, but for those that are many enough to fill the GPU alone.
 void gather_short_runs(Rows& rows, Arena& arena, Stream& stream) {
   constexpr int64_t kShort = 64;
-  if (stream.device() == Device::cpu || rows.adapters.size() < 2) return;
+  if (stream.device() == Device::cpu || rows.adapters.rows.size() < 2) return;
   std::vector<lora::AdapterRows> runs, rest;
-  for (const lora::AdapterRows& run : rows.adapters)
+  for (const lora::AdapterRows& run : rows.adapters.rows)
     if (run.adapter) (run.rows <= kShort ? runs : rest).push_back(run);
   if (runs.size() < 2) return;
-  rows.tiles = lora::place_tiles(lora::tiles_of(runs), arena, stream);
-  rows.adapters = std::move(rest);
+  rows.adapters.tiles = lora::place_tiles(lora::tiles_of(runs), arena, stream);
+  rows.adapters.rows = std::move(rest);
 }
 
 }  // namespace
@@ -73,13 +73,13 @@ kernels::AttentionShape attention_shape(const Rows& rows, int64_t layer) {
   return shape;
 }
 
-void check_adapter(const lora::AdapterVersion& adapter, const ModelConfig& config) {
-  const int64_t layers = static_cast<int64_t>(adapter.layout->site_pairs.size()) / lora::kProducts;
-  if (layers != config.layers)
+void check_adapter(const lora::AdapterVersion& adapter, const Weights& weights) {
+  const int64_t sites = weights.num_sites();
+  if (adapter.layout->num_sites() != sites)
     throw ShapeError({.what = "an adapter belongs to another model",
                       .where = lora::policy_text(adapter.policy),
-                      .got = std::to_string(layers) + " layers",
-                      .wanted = std::to_string(config.layers) + " layers"});
+                      .got = std::to_string(adapter.layout->num_sites()) + " linear layers",
+                      .wanted = std::to_string(sites)});
 }
 
 Rows prepare_rows(const RowBatch& batch, const ModelConfig& config, const Weights& weights, RopeCache& rope,
@@ -89,6 +89,7 @@ Rows prepare_rows(const RowBatch& batch, const ModelConfig& config, const Weight
   for (size_t i = 0; i < batch.segments.size(); ++i) {
     const Segment& segment = batch.segments[i];
     check_segment(segment, static_cast<int64_t>(i), row, config);
+    if (segment.adapter) check_adapter(*segment.adapter, weights);
     row += segment.rows;
     num_blocks += blocks_of(segment);
     last_position = std::max(last_position, segment.first_position + segment.rows);
@@ -120,12 +121,13 @@ Rows prepare_rows(const RowBatch& batch, const ModelConfig& config, const Weight
                               .rows = segment.rows,
                               .first_position = segment.first_position,
                               .blocks = std::span(rows.blocks).subspan(begin, blocks)});
-    if (!rows.adapters.empty() && rows.adapters.back().adapter == segment.adapter)
-      rows.adapters.back().rows += segment.rows;
+    std::vector<lora::AdapterRows>& adapters = rows.adapters.rows;
+    if (!adapters.empty() && adapters.back().adapter == segment.adapter)
+      adapters.back().rows += segment.rows;
     else
-      rows.adapters.push_back({.row_begin = segment.row_begin, .rows = segment.rows, .adapter = segment.adapter});
+      adapters.push_back({.row_begin = segment.row_begin, .rows = segment.rows, .adapter = segment.adapter});
   }
-  if (batch.kv_layer_stride > 0) gather_short_runs(rows, arena, stream);  // training has one adapter, and dropout
+  if (batch.kv_layer_stride > 0) gather_short_runs(rows, arena, stream);  // training needs gradients, and dropout
   rows.tokens = upload(batch.tokens, arena, stream);
   rows.positions = upload(std::span<const int32_t>(positions), arena, stream);
   rows.attention = kernels::place_sequences(rows.sequences, attention_shape(config, 0), arena, stream);

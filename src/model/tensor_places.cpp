@@ -15,10 +15,16 @@ class Lister {
 
   std::vector<TensorPlace> list() {
     const ModelConfig& c = config_;
-    places_.push_back({"model.embed_tokens.weight", {c.vocab_size, c.width}, Slot::embedding});
+    places_.push_back({.name = "model.embed_tokens.weight",
+                       .shape = {c.vocab_size, c.width},
+                       .slot = Slot::embedding,
+                       .site = kEmbeddingSite});
     for (layer_ = 0; layer_ < c.layers; ++layer_) add_layer("model.layers." + std::to_string(layer_) + ".");
-    places_.push_back({"model.norm.weight", {c.width}, Slot::final_norm});
-    if (!c.tied_head) places_.push_back({"lm_head.weight", {c.vocab_size, c.width}, Slot::head});
+    layer_ = -1;
+    add_vector("model.norm.weight", c.width, Slot::final_norm);
+    if (!c.tied_head)
+      places_.push_back(
+          {.name = "lm_head.weight", .shape = {c.vocab_size, c.width}, .slot = Slot::head, .site = kHeadSite});
     return std::move(places_);
   }
 
@@ -27,50 +33,41 @@ class Lister {
     const ModelConfig& c = config_;
     add_vector(prefix + "input_layernorm.weight", c.width, Slot::input_norm);
     add_linear(prefix + "self_attn.", {{"q_proj", c.q_width()}, {"k_proj", c.kv_width()}, {"v_proj", c.kv_width()}},
-               c.width, Slot::qkv, c.qkv_bias ? Slot::qkv_bias : Slot::qkv);
+               c.width, Slot::qkv, c.qkv_bias);
     if (c.qk_norm) {
       add_vector(prefix + "self_attn.q_norm.weight", c.head_dim, Slot::q_norm);
       add_vector(prefix + "self_attn.k_norm.weight", c.head_dim, Slot::k_norm);
     }
-    add_linear(prefix + "self_attn.", {{"o_proj", c.width}}, c.q_width(), Slot::o, c.o_bias ? Slot::o_bias : Slot::o);
+    add_linear(prefix + "self_attn.", {{"o_proj", c.width}}, c.q_width(), Slot::o, c.o_bias);
     add_vector(prefix + "post_attention_layernorm.weight", c.width, Slot::post_norm);
-    add_linear(prefix + "mlp.", {{"gate_proj", c.ffn}, {"up_proj", c.ffn}}, c.width, Slot::gate_up,
-               c.mlp_bias ? Slot::gate_up_bias : Slot::gate_up);
-    add_linear(prefix + "mlp.", {{"down_proj", c.width}}, c.ffn, Slot::down, c.mlp_bias ? Slot::down_bias : Slot::down);
+    add_linear(prefix + "mlp.", {{"gate_proj", c.ffn}, {"up_proj", c.ffn}}, c.width, Slot::gate_up, c.mlp_bias);
+    add_linear(prefix + "mlp.", {{"down_proj", c.width}}, c.ffn, Slot::down, c.mlp_bias);
   }
 
-  void add_vector(const std::string& name, int64_t size, Slot slot) { places_.push_back({name, {size}, slot, layer_}); }
+  void add_vector(const std::string& name, int64_t size, Slot slot) {
+    places_.push_back({.name = name, .shape = {size}, .slot = slot, .layer = layer_});
+  }
 
-  // No bias when the bias slot is the matrix itself.
-  void add_linear(const std::string& prefix, const std::vector<Sibling>& siblings, int64_t depth, Slot matrix,
-                  Slot bias) {
-    int64_t row = 0;
-    for (const Sibling& sibling : siblings) {
-      places_.push_back({prefix + sibling.name + ".weight", {sibling.rows, depth}, matrix, layer_, row});
-      row += sibling.rows;
+  void add_linear(const std::string& prefix, const std::vector<Sibling>& siblings, int64_t depth, Slot slot,
+                  bool has_bias) {
+    for (const bool is_bias : {false, true}) {
+      if (is_bias && !has_bias) continue;
+      int64_t row = 0;
+      for (const Sibling& sibling : siblings) {
+        TensorPlace& place = places_.emplace_back(TensorPlace{.name = prefix + sibling.name, .slot = slot});
+        place.name += is_bias ? ".bias" : ".weight";
+        place.shape = is_bias ? std::vector{sibling.rows} : std::vector{sibling.rows, depth};
+        place.layer = layer_, place.row_begin = row, place.is_bias = is_bias, place.site = next_site_;
+        row += sibling.rows;
+      }
     }
-    if (bias == matrix) return;
-    row = 0;
-    for (const Sibling& sibling : siblings) {
-      places_.push_back({prefix + sibling.name + ".bias", {sibling.rows}, bias, layer_, row});
-      row += sibling.rows;
-    }
+    ++next_site_;
   }
 
   const ModelConfig& config_;
-  int64_t layer_ = -1;
+  int64_t layer_ = -1, next_site_ = kFirstBlockSite;
   std::vector<TensorPlace> places_;
 };
-
-bool product_of(Slot slot, lora::Product& product) {
-  switch (slot) {
-    case Slot::qkv: product = lora::Product::qkv; return true;
-    case Slot::o: product = lora::Product::o; return true;
-    case Slot::gate_up: product = lora::Product::gate_up; return true;
-    case Slot::down: product = lora::Product::down; return true;
-    default: return false;
-  }
-}
 
 }  // namespace
 
@@ -97,11 +94,12 @@ int64_t num_parameters(const ModelConfig& config) {
 std::vector<lora::Module> linear_modules(const ModelConfig& config) {
   std::vector<lora::Module> modules;
   for (const TensorPlace& place : tensor_places(config)) {
+    if (!place.is_matrix() || place.layer < 0) continue;
     lora::Module module;
-    if (!product_of(place.slot, module.product)) continue;
     module.name = place.name.substr(0, place.name.size() - std::string(".weight").size());
     module.leaf = module.name.substr(module.name.rfind('.') + 1);
     module.layer = place.layer;
+    module.site = place.site;
     module.in = place.shape[1];
     module.out = place.shape[0];
     module.out_begin = place.row_begin;

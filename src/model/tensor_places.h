@@ -9,31 +9,26 @@
 
 namespace lockstep::model {
 
-enum class Slot {
-  embedding,
-  head,
-  final_norm,  // layer is -1
-  input_norm,
-  post_norm,
-  q_norm,
-  k_norm,  // vectors
-  qkv,
-  o,
-  gate_up,
-  down,  // matrices, possibly stacked
-  qkv_bias,
-  o_bias,
-  gate_up_bias,
-  down_bias,  // vectors, possibly stacked
-};
+enum class Slot { embedding, head, final_norm, input_norm, post_norm, q_norm, k_norm, qkv, o, gate_up, down };
 
 struct TensorPlace {
   std::string name;
-  std::vector<int64_t> shape;
+  std::vector<int64_t> shape = {};
   Slot slot = Slot::embedding;
-  int64_t layer = -1;
+  int64_t layer = -1;     // of a block; else -1
   int64_t row_begin = 0;  // of the stacked matrix or vector
+  bool is_bias = false;   // of the linear layer in the slot
+  int64_t site = -1;      // of a linear layer (lora::Module)
+
+  bool is_matrix() const { return shape.size() == 2; }
+  // Whether both are parts of one matrix or vector.
+  bool is_stacked_with(const TensorPlace& other) const {
+    return slot == other.slot && layer == other.layer && is_bias == other.is_bias;
+  }
 };
+
+// Sites: the embedding, the head (also when it is tied), then the linear layers of the blocks in the order of forward.
+inline constexpr int64_t kEmbeddingSite = 0, kHeadSite = 1, kFirstBlockSite = 2;
 
 // Stacked siblings follow one another in order of rows.
 std::vector<TensorPlace> tensor_places(const ModelConfig& config);

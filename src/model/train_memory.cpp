@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kFloat = sizeof(float);
 constexpr int64_t kAlignmentPerTensor = 256;
-constexpr int64_t kTensorsPerLayer = 9;
+constexpr int64_t kTensorsPerLayer = 9, kInnerPerLayer = 4;
 constexpr int64_t kBookkeepingPerToken = 64;  // tokens, positions, target rows, outputs
 
 // Activations and floats per token that one block keeps for its backward.
@@ -44,7 +44,7 @@ int64_t kept_bytes(const ModelConfig& c, const PassShape& s) {
   if (s.keep_logits) floats += s.logits_rows * c.vocab_size;
   const int64_t bookkeeping = s.kv_blocks * static_cast<int64_t>(sizeof(void*)) + s.tokens * kBookkeepingPerToken;
   return activations * s.activation_bytes + floats * kFloat + bookkeeping +
-         (s.kept_layers + 4) * (kTensorsPerLayer + lora::kProducts) * kAlignmentPerTensor;
+         (s.kept_layers + 4) * (kTensorsPerLayer + kInnerPerLayer) * kAlignmentPerTensor;
 }
 
 int64_t scratch_bytes(const ModelConfig& c, const PassShape& s) {

@@ -49,8 +49,8 @@ int64_t count_blocks(const TrainBatch& batch) {
   return blocks;
 }
 
-// Whole sequences over the KV memory of one layer. Unless each layer keeps its own (Recompute::none) every layer uses it
-// in turn: backward stores keys and values anew.
+// Whole sequences over the KV memory of one layer. Unless each layer keeps its own (Recompute::none) every layer uses
+// it in turn: backward stores keys and values anew.
 struct PackedRows {
   std::vector<void*> blocks;
   std::vector<Segment> segments;
@@ -131,19 +131,20 @@ PassShape shape_of(const TrainBatch& batch, const TargetRows& wanted, const lora
   return shape;
 }
 
-// h of a layer's products: those of one adapter lie side by side, as kernels/lora.h has them.
-void keep_h(BlockTensors& t, const lora::AdapterLayout& layout, int64_t layer, int64_t count, DType dtype,
+// h of a block's linear layers: those of one adapter lie side by side, as kernels/lora.h has them.
+void keep_h(BlockTensors& t, const LayerWeights& w, const lora::AdapterLayout& layout, int64_t count, DType dtype,
             Arena& arena) {
-  for (int product = 0; product < lora::kProducts; ++product) {
+  for (const auto& [layer, h] :
+       {std::pair(&w.qkv, &t.h.qkv), {&w.o, &t.h.o}, {&w.gate_up, &t.h.gate_up}, {&w.down, &t.h.down}}) {
     int64_t rank = 0;
-    for (const int pair : layout.site(layer, static_cast<lora::Product>(product)))
-      rank += layout.pairs[static_cast<size_t>(pair)].rank;
-    if (rank > 0) t.h[static_cast<size_t>(product)] = arena.alloc({count, rank}, dtype);
+    for (const int pair : layout.pairs_at(layer->site)) rank += layout.pairs[static_cast<size_t>(pair)].rank;
+    if (rank > 0) *h = arena.alloc({count, rank}, dtype);
   }
 }
 
-std::vector<BlockTensors> kept_tensors(const ModelConfig& c, const PassShape& shape, const lora::AdapterLayout& layout,
+std::vector<BlockTensors> kept_tensors(const Model& model, const PassShape& shape, const lora::AdapterLayout& layout,
                                        DType dtype, Arena& arena) {
+  const ModelConfig& c = model.config();
   const int64_t count = shape.tokens;
   BlockTensors shared;
   shared.norm = arena.alloc({count, c.width}, dtype);
@@ -158,14 +159,14 @@ std::vector<BlockTensors> kept_tensors(const ModelConfig& c, const PassShape& sh
     t.mid = arena.alloc({count, c.width}, dtype);
     t.gate_up = arena.alloc({count, 2 * c.ffn}, dtype);
     if (shape.recompute == Recompute::none) {
-      t.is_kept = true;
       if (i > 0) {
         t.act = arena.alloc({count, c.ffn}, dtype);
         t.qk = arena.alloc({count, c.q_width() + c.kv_width()}, dtype);
       }
       if (c.qk_norm) t.qk_rstd = arena.alloc({count * (c.heads + c.kv_heads)});
     }
-    if (shape.kept_ranks > 0) keep_h(t, layout, layout.first_layer + i, count, dtype, arena);
+    const LayerWeights& weights = model.weights().layers[static_cast<size_t>(layout.first_layer + i)];
+    if (shape.kept_ranks > 0) keep_h(t, weights, layout, count, dtype, arena);
     sets.push_back(t);
   }
   return sets;
@@ -178,10 +179,10 @@ TrainPass::TrainPass(const Model& model, Stream& stream)
 TrainPass::~TrainPass() = default;
 
 HeadOutputs TrainPass::forward(const TrainBatch& batch, const lora::AdapterVersion& adapter,
-                               const TrainOptions& options, const lora::DeltaDropout& dropout) {
+                               const TrainOptions& options, const kernels::LoraDropout& dropout) {
   const ModelConfig& c = model_.config_;
   check_batch(batch);
-  check_adapter(adapter, c);
+  check_adapter(adapter, *model_.weights_);
   const TargetRows wanted = target_rows(batch.targets, c.vocab_size);
   PassShape shape = shape_of(batch, wanted, *adapter.layout, model_, stream_.device());
   shape.recompute = options.recompute;
@@ -210,12 +211,12 @@ HeadOutputs TrainPass::forward(const TrainBatch& batch, const lora::AdapterVersi
                         *model_.weights_, *model_.rope_, kept_, stream_);
   s.rows.arena = &scratch_;
   if (kv_blocks > shape.kv_blocks) s.rows.kv_layer_stride = shape.kv_blocks * model_.kv_layer_elements();
-  s.rows.dropout = dropout;
+  s.rows.adapters.dropout = dropout;
   for (int64_t i = 0; i <= shape.kept_layers; ++i) s.x.push_back(kept_.alloc({shape.tokens, c.width}, dtype));
-  s.tensors = kept_tensors(c, shape, *adapter.layout, dtype, kept_);
+  s.tensors = kept_tensors(model_, shape, *adapter.layout, dtype, kept_);
 
   const ProfileRange range("train/forward");
-  kernels::embedding_gather(s.x.front(), model_.weights_->embedding, s.rows.tokens, stream_);
+  kernels::embedding_gather(s.x.front(), model_.weights_->embedding.weight, s.rows.tokens, stream_);
   for (int64_t layer = 0; layer < s.first_layer; ++layer)
     block_forward(s.x.front(), s.x.front(), layer, s.rows, s.tensors.front());
   for (int64_t layer = s.first_layer; layer < c.layers; ++layer)
@@ -298,7 +299,8 @@ void TrainPass::head_backward(Tensor d, ConstTensor d_logprob_T, ConstTensor d_e
         d_logits, logits, s.wanted_targets.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
         s.inv_temperature, vector_of(s.head, 2, begin, end), entropy ? vector_of(s.head, 1, begin, end) : Tensor(),
         vector_of(d_outputs, 0, begin, end), entropy ? vector_of(d_outputs, 1, begin, end) : Tensor(), stream_);
-    kernels::linear_backward_input(d_hidden.rows(begin, end), d_logits, weights.head_weight(), false, stream_);
+    kernels::linear_backward({.dx = d_hidden.rows(begin, end), .dy = d_logits, .weight = weights.head_weight()},
+                             stream_);
   }
   kernels::rmsnorm_backward(d_hidden, d_hidden, s.hidden, weights.final_norm.view(), s.rstd, false, stream_);
   kernels::scatter_rows(d, d_hidden, s.wanted_rows, stream_);
@@ -333,13 +335,20 @@ void TrainPass::backward(ConstTensor d_logprob_T, ConstTensor d_entropy_T, std::
   if (c.qk_norm) g.qk_rstd = scratch_.alloc({count * (c.heads + c.kv_heads)});
   const kernels::GradientPlan plan =
       kernels::plan_gradients(lanes, lora::gradient_floats(*s.adapter->layout), scratch_, stream_);
+  for (lora::AdapterRows& rows : s.rows.adapters.rows) rows.gradients = &plan;
   const ProfileRange range("train/backward");
+  const bool kept = s.shape.recompute == Recompute::none, whole = s.shape.recompute == Recompute::full;
   for (int64_t layer = c.layers - 1; layer >= s.first_layer; --layer) {
     const BlockTensors& t = s.of(layer);
-    const bool whole = s.shape.recompute == Recompute::full;
     if (whole) block_forward_kept(s.input(layer), layer, s.rows, t);
-    if (!t.is_kept && (c.qk_norm || !whole)) prepare_heads(layer, s.rows, t, g.qk_rstd, !whole);
-    block_backward(g, s.input(layer), layer, s.rows, t, *s.adapter, plan, layer == s.first_layer);
+    if (!kept && (c.qk_norm || !whole)) prepare_heads(layer, s.rows, t, g.qk_rstd, !whole);
+    block_backward({.g = g,
+                    .x = s.input(layer),
+                    .layer = layer,
+                    .rows = s.rows,
+                    .t = t,
+                    .act_is_kept = kept,
+                    .is_last = layer == s.first_layer});
   }
 }
 

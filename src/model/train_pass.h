@@ -27,8 +27,8 @@ const char* recompute_name(Recompute recompute);
 struct TrainOptions {
   float inv_temperature = 1;
   Recompute recompute = Recompute::selective;
-  bool entropy = false;    // compute entropy (needed when its gradient is given)
-  bool greedy = false;     // score only: the token of the largest logit
+  bool entropy = false;  // compute entropy (needed when its gradient is given)
+  bool greedy = false;   // score only: the token of the largest logit
 };
 
 struct HeadOutputs {
@@ -45,7 +45,7 @@ class TrainPass {
   // `adapter` and `dropout` must live until backward; that behind `batch` need not. DataError: token or target outside
   // the vocabulary, a sequence longer than the model allows. ShapeError: lengths that do not fit together.
   HeadOutputs forward(const TrainBatch& batch, const lora::AdapterVersion& adapter, const TrainOptions& options,
-                      const lora::DeltaDropout& dropout = {});
+                      const kernels::LoraDropout& dropout = {});
 
   // d_logprob_T, d_entropy_T [T], host memory (the latter may be empty) -> adds to the gradient lanes (flat f32 buffers
   // in the adapter's layout, in the stream's memory). Lanes are row ranges in order; rows of no lane add nothing. Stops

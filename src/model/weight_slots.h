@@ -8,20 +8,20 @@
 
 namespace lockstep::model {
 
-// nullptr when the slot holds a vector.
+// nullptr when the slot holds a vector of no linear layer.
 template <class W>
-auto* packed_slot(W& weights, const TensorPlace& place) {
-  using Packed = std::conditional_t<std::is_const_v<W>, const kernels::PackedWeight, kernels::PackedWeight>;
-  if (place.slot == Slot::embedding) return static_cast<Packed*>(&weights.embedding);
-  if (place.slot == Slot::head) return static_cast<Packed*>(&weights.head);
-  if (place.layer < 0) return static_cast<Packed*>(nullptr);
+auto* linear_slot(W& weights, const TensorPlace& place) {
+  using Layer = std::conditional_t<std::is_const_v<W>, const Linear, Linear>;
+  if (place.slot == Slot::embedding) return static_cast<Layer*>(&weights.embedding);
+  if (place.slot == Slot::head) return static_cast<Layer*>(&weights.head);
+  if (place.layer < 0) return static_cast<Layer*>(nullptr);
   auto& layer = weights.layers[static_cast<size_t>(place.layer)];
   switch (place.slot) {
-    case Slot::qkv: return static_cast<Packed*>(&layer.qkv);
-    case Slot::o: return static_cast<Packed*>(&layer.o);
-    case Slot::gate_up: return static_cast<Packed*>(&layer.gate_up);
-    case Slot::down: return static_cast<Packed*>(&layer.down);
-    default: return static_cast<Packed*>(nullptr);
+    case Slot::qkv: return static_cast<Layer*>(&layer.qkv);
+    case Slot::o: return static_cast<Layer*>(&layer.o);
+    case Slot::gate_up: return static_cast<Layer*>(&layer.gate_up);
+    case Slot::down: return static_cast<Layer*>(&layer.down);
+    default: return static_cast<Layer*>(nullptr);
   }
 }
 
@@ -35,10 +35,7 @@ auto& vector_slot(W& weights, const TensorPlace& place) {
     case Slot::post_norm: return layer.post_norm;
     case Slot::q_norm: return layer.q_norm;
     case Slot::k_norm: return layer.k_norm;
-    case Slot::qkv_bias: return layer.qkv_bias;
-    case Slot::o_bias: return layer.o_bias;
-    case Slot::gate_up_bias: return layer.gate_up_bias;
-    default: return layer.down_bias;
+    default: return linear_slot(weights, place)->bias;
   }
 }
 

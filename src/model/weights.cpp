@@ -85,7 +85,7 @@ class Loader {
     weights_->layers.resize(static_cast<size_t>(config_.layers));
     if (stream_.device() == Device::cuda) memory_.emplace(matrix_bytes());
     for (size_t begin = 0, end; begin < places_.size(); begin = end) {
-      for (end = begin + 1; end < places_.size() && stacked(places_[begin], places_[end]);) ++end;
+      for (end = begin + 1; end < places_.size() && places_[begin].is_stacked_with(places_[end]);) ++end;
       place_group(begin, end);
       if (progress) progress(static_cast<double>(end) / static_cast<double>(places_.size()));
     }
@@ -94,8 +94,6 @@ class Loader {
 
  private:
   std::string at(const std::string& tensor) const { return where_.empty() ? tensor : where_ + ": " + tensor; }
-
-  static bool stacked(const TensorPlace& a, const TensorPlace& b) { return a.slot == b.slot && a.layer == b.layer; }
 
   void check(const TensorPlace& place) {
     std::string wanted = "f32, bf16 or f16 [";
@@ -150,8 +148,8 @@ class Loader {
   std::vector<size_t> matrix_bytes() const {
     std::vector<size_t> bytes;
     for (size_t i = 0; i < places_.size(); ++i) {
-      if (places_[i].shape.size() != 2) continue;
-      if (i == 0 || !stacked(places_[i - 1], places_[i])) bytes.push_back(0);
+      if (!places_[i].is_matrix()) continue;
+      if (i == 0 || !places_[i].is_stacked_with(places_[i - 1])) bytes.push_back(0);
       bytes.back() += kernels::gpu_bytes(places_[i].shape[0], places_[i].shape[1]);
     }
     return bytes;
@@ -168,8 +166,10 @@ class Loader {
                            .got = shape_text(part),
                            .wanted = std::string(dtype_name(first.dtype)) + " as in " + places_[begin].name});
     }
-    if (kernels::PackedWeight* packed = packed_slot(*weights_, places_[begin])) {
-      *packed = kernels::pack_weight(parts, stream_, &region_, memory_ ? memory_->next() : Buffer());
+    if (places_[begin].is_matrix()) {
+      Linear& layer = *linear_slot(*weights_, places_[begin]);
+      layer.weight = kernels::pack_weight(parts, stream_, &region_, memory_ ? memory_->next() : Buffer());
+      layer.site = places_[begin].site;
       return;
     }
     Vector& vector = vector_slot(*weights_, places_[begin]);
@@ -198,13 +198,12 @@ std::shared_ptr<const Weights> Weights::load(const ModelConfig& config, const Na
 }
 
 int64_t Weights::bytes() const {
-  size_t total = embedding.panels.bytes() + head.panels.bytes() + final_norm.values.bytes();
+  const auto linear_bytes = [](const Linear& layer) { return layer.weight.panels.bytes() + layer.bias.values.bytes(); };
+  size_t total = linear_bytes(embedding) + linear_bytes(head) + final_norm.values.bytes();
   for (const LayerWeights& layer : layers) {
-    for (const kernels::PackedWeight* packed : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down})
-      total += packed->panels.bytes();
-    for (const Vector* vector : {&layer.input_norm, &layer.post_norm, &layer.q_norm, &layer.k_norm, &layer.qkv_bias,
-                                 &layer.o_bias, &layer.gate_up_bias, &layer.down_bias})
-      total += vector->values.bytes();
+    for (const Linear* linear : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) total += linear_bytes(*linear);
+    for (const Vector* norm : {&layer.input_norm, &layer.post_norm, &layer.q_norm, &layer.k_norm})
+      total += norm->values.bytes();
   }
   return static_cast<int64_t>(total);
 }

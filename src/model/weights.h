@@ -7,23 +7,14 @@
 #include <vector>
 
 #include "core/named_tensor.h"
-#include "kernels/pack.h"
 #include "model/config.h"
+#include "model/linear.h"
 
 namespace lockstep::model {
 
-// A norm weight or a bias: f32 for the kernels, and the storage type it came in.
-struct Vector {
-  Buffer values;  // f32, on the stream's device
-  int64_t size = 0;
-  DType dtype = DType::f32;
-  ConstTensor view() const { return size == 0 ? ConstTensor() : ConstTensor(values.data(), DType::f32, {size}); }
-};
-
 struct LayerWeights {
   Vector input_norm, post_norm, q_norm, k_norm;
-  kernels::PackedWeight qkv, o, gate_up, down;
-  Vector qkv_bias, o_bias, gate_up_bias, down_bias;
+  Linear qkv, o, gate_up, down;
 };
 
 class Weights {
@@ -41,8 +32,8 @@ class Weights {
   // benchmarks and tests without files.
   static std::shared_ptr<const Weights> random(const ModelConfig& config, DType dtype, uint64_t seed, Stream& stream);
 
-  kernels::PackedWeight embedding;  // [V, D]; also the head when tied
-  kernels::PackedWeight head;       // empty when tied
+  Linear embedding;  // [V, D]; also the head's weight when tied
+  Linear head;       // empty when tied
   std::vector<LayerWeights> layers;
   Vector final_norm;
 
@@ -55,7 +46,8 @@ class Weights {
   std::vector<Extra> extras;
   bool tied_copy = false;  // the file repeats the embedding as lm_head.weight
 
-  const kernels::PackedWeight& head_weight() const { return head.rows ? head : embedding; }
+  const kernels::PackedWeight& head_weight() const { return head.weight.rows ? head.weight : embedding.weight; }
+  int64_t num_sites() const { return layers.back().down.site + 1; }  // lora::Module: the last layer has the last one
   int64_t bytes() const;
 
   // Calls visit with every tensor as it was in the file (same name, type, shape, bytes), sorted by name.

@@ -1,7 +1,7 @@
 #include "core/error.h"
+#include "core/half.h"
 #include "core/transfer.h"
 #include "kernels/random.h"
-#include "core/half.h"
 #include "model/weight_slots.h"
 
 namespace lockstep::model {
@@ -42,11 +42,6 @@ Vector random_vector(int64_t size, bool norm, DType dtype, uint64_t seed, uint32
   return {.values = device_copy(values.data(), values.size() * sizeof(float), stream), .size = size, .dtype = dtype};
 }
 
-bool is_norm(Slot slot) {
-  return slot == Slot::final_norm || slot == Slot::input_norm || slot == Slot::post_norm || slot == Slot::q_norm ||
-         slot == Slot::k_norm;
-}
-
 }  // namespace
 
 std::shared_ptr<const Weights> Weights::random(const ModelConfig& config, DType dtype, uint64_t seed, Stream& stream) {
@@ -60,13 +55,15 @@ std::shared_ptr<const Weights> Weights::random(const ModelConfig& config, DType 
     // Stacked siblings are drawn as one matrix.
     const TensorPlace& place = places[begin];
     int64_t rows = 0;
-    for (end = begin; end < places.size() && places[end].slot == place.slot && places[end].layer == place.layer; ++end)
-      rows += places[end].shape[0];
+    for (end = begin; end < places.size() && places[end].is_stacked_with(place); ++end) rows += places[end].shape[0];
     const auto tensor = static_cast<uint32_t>(begin);
-    if (kernels::PackedWeight* packed = packed_slot(*weights, place))
-      *packed = random_matrix(rows, place.shape[1], dtype, seed, tensor, region, stream);
-    else
-      vector_slot(*weights, place) = random_vector(rows, is_norm(place.slot), dtype, seed, tensor, stream);
+    if (place.is_matrix()) {
+      Linear& layer = *linear_slot(*weights, place);
+      layer.weight = random_matrix(rows, place.shape[1], dtype, seed, tensor, region, stream);
+      layer.site = place.site;
+    } else {
+      vector_slot(*weights, place) = random_vector(rows, !place.is_bias, dtype, seed, tensor, stream);
+    }
   }
   return weights;
 }

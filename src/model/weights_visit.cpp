@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/transfer.h"
 #include "core/half.h"
+#include "core/transfer.h"
 #include "model/weight_slots.h"
 
 namespace lockstep::model {
@@ -27,7 +27,7 @@ void narrow(void* out, const float* values, int64_t count, DType dtype) {
 void Weights::visit(const ModelConfig& config, const std::function<void(const NamedTensor&)>& visit,
                     Stream& stream) const {
   std::vector<TensorPlace> places = tensor_places(config);
-  if (tied_copy) places.push_back({"lm_head.weight", {config.vocab_size, config.width}, Slot::embedding});
+  if (tied_copy) places.push_back({.name = "lm_head.weight", .shape = {config.vocab_size, config.width}});
   const auto by_name = [](const auto& a, const auto& b) { return a.name < b.name; };
   std::sort(places.begin(), places.end(), by_name);
   std::vector<const Extra*> sorted_extras;
@@ -42,7 +42,8 @@ void Weights::visit(const ModelConfig& config, const std::function<void(const Na
   };
   for (const TensorPlace& place : places) {
     visit_extras_before(&place.name);
-    if (const kernels::PackedWeight* packed = packed_slot(*this, place)) {
+    if (place.is_matrix()) {
+      const kernels::PackedWeight* const packed = &linear_slot(*this, place)->weight;
       const Buffer copy(static_cast<size_t>(place.shape[0] * place.shape[1] * dtype_bytes(packed->dtype)),
                         Buffer::Fill::none);
       Tensor tensor(copy.data(), packed->dtype, {place.shape[0], place.shape[1]});

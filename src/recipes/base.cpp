@@ -43,7 +43,7 @@ Base load_base(const BaseOptions& options, Stream& stream, const Control& contro
       model::family_name(base.config.family), base.config.layers, base.config.width,
       static_cast<double>(model::num_parameters(base.config)) * 1e-6, static_cast<double>(weights.bytes()) * 1e-6,
       watch.ms() / 1000, base.fingerprint.substr(0, 12));
-  if (const DType stored = weights.embedding.dtype; stream.device() == Device::cuda && stored != DType::bf16)
+  if (const DType stored = weights.embedding.weight.dtype; stream.device() == Device::cuda && stored != DType::bf16)
     *control.info << fmt::format("note    the base is {}; the GPU holds it rounded to bf16\n", dtype_name(stored));
   return base;
 }

@@ -7,7 +7,7 @@
 
 #include "core/error.h"
 #include "core/memory.h"
-#include "lora/delta.h"
+#include "lora/site_adapters.h"
 #include "model/train_memory.h"
 #include "recipes/steps.h"
 #include "rollout/local/engine.h"

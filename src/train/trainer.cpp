@@ -122,7 +122,7 @@ struct Trainer::Impl {
     const int64_t first = open->next();
     const MicroBatch batch = pack(datums, first, true);
     const lora::AdapterVersion adapter{.layout = layout, .weights = weights};
-    lora::DeltaDropout dropout;
+    kernels::LoraDropout dropout;
     const Arena::Scope scope(counters);
     if (options.dropout > 0)
       dropout = {.p = options.dropout,

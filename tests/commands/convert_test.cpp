@@ -10,7 +10,6 @@
 namespace lockstep::commands {
 namespace {
 
-using lora::Product;
 using testing::expect_error;
 
 class Convert : public Commands {
@@ -145,11 +144,11 @@ TEST_F(Convert, Refuses) {
 }
 
 TEST(MegatronNames, ThereAndBack) {
-  for (int product = 0; product < lora::kProducts; ++product)
-    for (int part = -1; part < num_parts(static_cast<Product>(product)); ++part) {
-      const auto p = static_cast<Product>(product);
+  for (int linear = 0; linear < kMegatronLinears; ++linear)
+    for (int part = -1; part < num_parts(static_cast<MegatronLinear>(linear)); ++part) {
+      const auto p = static_cast<MegatronLinear>(linear);
       if (num_parts(p) == 1 && part >= 0) continue;
-      const MegatronSite site{.layer = 11, .product = p, .part = part < 0 ? std::nullopt : std::optional(part)};
+      const MegatronSite site{.layer = 11, .linear = p, .part = part < 0 ? std::nullopt : std::optional(part)};
       for (const bool is_a : {true, false})
         for (const std::string prefix : {"", "module.", "module.module."}) {
           const auto parsed = parse_megatron_tensor(prefix + megatron_tensor(site, is_a));

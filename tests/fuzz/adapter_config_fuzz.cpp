@@ -21,21 +21,20 @@ namespace {
 using namespace lockstep;
 
 std::vector<lora::Module> some_modules() {
-  using lora::Product;
-  const std::pair<const char*, Product> leaves[] = {
-      {"self_attn.q_proj", Product::qkv}, {"self_attn.k_proj", Product::qkv},  {"self_attn.v_proj", Product::qkv},
-      {"self_attn.o_proj", Product::o},   {"mlp.gate_proj", Product::gate_up}, {"mlp.up_proj", Product::gate_up},
-      {"mlp.down_proj", Product::down}};
+  const std::pair<const char*, int64_t> leaves[] = {
+      {"self_attn.q_proj", 0}, {"self_attn.k_proj", 0}, {"self_attn.v_proj", 0}, {"self_attn.o_proj", 1},
+      {"mlp.gate_proj", 2},    {"mlp.up_proj", 2},      {"mlp.down_proj", 3}};
   std::vector<lora::Module> modules;
   for (int64_t layer = 0; layer < 2; ++layer) {
     int64_t row = 0;
-    for (const auto& [name, product] : leaves) {
-      if (modules.empty() || modules.back().product != product) row = 0;
+    for (const auto& [name, linear] : leaves) {
+      const int64_t site = 4 * layer + linear;
+      if (modules.empty() || modules.back().site != site) row = 0;
       const std::string full = "model.layers." + std::to_string(layer) + "." + name;
       modules.push_back({.name = full,
                          .leaf = full.substr(full.rfind('.') + 1),
                          .layer = layer,
-                         .product = product,
+                         .site = site,
                          .in = 8,
                          .out = 8,
                          .out_begin = row});

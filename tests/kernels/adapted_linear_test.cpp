@@ -1,6 +1,9 @@
+#include "core/error.h"
 #include "kernels/cpu/countdown.h"
 #include "kernels/linear.h"
 #include "kernels/product_testing.h"
+#include "kernels/rmsnorm.h"
+#include "kernels/swiglu.h"
 
 namespace lockstep::kernels::testing {
 namespace {
@@ -42,15 +45,17 @@ std::vector<float> together(const Case& c, Stream& stream) {
   const PackedWeight weight = pack(StoredWeight(c.outputs, c.depth, c.dtype, 1), stream);
   Matrix x = Matrix::random(c.rows, c.depth, 2, 1.0f, c.depth + 3), y(c.rows, c.outputs, c.outputs + 5);
   Matrix bias = Matrix::random(1, c.outputs, 3), residual = Matrix::random(c.rows, c.outputs, 4);
-  std::vector<LoraRows> adapters;
-  int64_t rank = 1;
-  for (const Rows& rows : c.adapters) {
-    adapters.push_back({.row_begin = rows.begin, .rows = rows.count, .pairs = rows.adapter->pairs});
-    rank = std::max(rank, total_rank(rows.adapter->pairs));
-  }
-  Matrix h(c.rows, rank);
-  adapted_linear_forward(y.tensor(), h.tensor(), x.tensor(), weight, c.full ? bias.flat() : ConstTensor(),
-                         c.full ? ConstTensor(residual.tensor()) : ConstTensor(), adapters, stream);
+  std::vector<LoraSegment> segments;
+  for (const Rows& rows : c.adapters)
+    segments.push_back({.row_begin = rows.begin, .rows = rows.count, .pairs = rows.adapter->pairs});
+  Arena arena;
+  linear({.y = y.tensor(),
+          .input = {.x = x.tensor()},
+          .weight = weight,
+          .bias = c.full ? bias.flat() : ConstTensor(),
+          .residual = c.full ? ConstTensor(residual.tensor()) : ConstTensor(),
+          .adapters = {.segments = segments, .arena = &arena}},
+         stream);
   EXPECT_EQ(y.values()[static_cast<size_t>(c.outputs)], -77.0f) << "a row's neighbour was written";
   return contents(y);
 }
@@ -60,7 +65,8 @@ std::vector<float> apart(const Case& c, Stream& stream) {
   const PackedWeight weight = pack(StoredWeight(c.outputs, c.depth, c.dtype, 1), stream);
   Matrix x = Matrix::random(c.rows, c.depth, 2, 1.0f, c.depth + 3), y(c.rows, c.outputs);
   Matrix bias = Matrix::random(1, c.outputs, 3), residual = Matrix::random(c.rows, c.outputs, 4);
-  linear_forward(y.tensor(), x.tensor(), weight, c.full ? bias.flat() : ConstTensor(), {}, stream);
+  linear({.y = y.tensor(), .input = {.x = x.tensor()}, .weight = weight, .bias = c.full ? bias.flat() : ConstTensor()},
+         stream);
   for (int64_t t = 0; c.full && t < c.rows; ++t)
     for (int64_t n = 0; n < c.outputs; ++n) y.at(t, n) += residual.at(t, n);
   for (const Rows& rows : c.adapters) {
@@ -131,21 +137,72 @@ TEST(AdaptedLinear, WrongShapesAreErrors) {
   Stream stream({.threads = 1});
   const Adapter adapter(8, {{4, 40}}, 0, 10), other_input(9, {{4, 40}}, 0, 20), too_wide(8, {{4, 41}}, 0, 30);
   const PackedWeight weight = pack(StoredWeight(40, 8, DType::bf16, 1), stream);
-  Matrix x(3, 8), y(3, 40), h(3, 4), narrow(3, 3), short_h(2, 4);
-  const auto run = [&](Matrix& inner, std::vector<LoraRows> rows) {
-    adapted_linear_forward(y.tensor(), inner.tensor(), x.tensor(), weight, {}, {}, rows, stream);
+  Matrix x(3, 8), y(3, 40), act(3, 20), h(3, 4);
+  Arena arena;
+  const std::vector<LoraSegment> whole = {{0, 3, adapter.pairs}};
+  const auto call = [&](const std::vector<LoraSegment>& segments) {
+    return LinearCall{.y = y.tensor(),
+                      .input = {.x = x.tensor()},
+                      .weight = weight,
+                      .adapters = {.segments = segments, .arena = &arena}};
   };
-  EXPECT_NO_THROW(run(h, {{0, 1, adapter.pairs}, {1, 2, adapter.pairs}}));
-  EXPECT_THROW(run(h, {{0, 4, adapter.pairs}}), ShapeError);
-  EXPECT_THROW(run(h, {{-1, 2, adapter.pairs}}), ShapeError);
-  EXPECT_THROW(run(h, {{0, 2, adapter.pairs}, {1, 2, adapter.pairs}}), ShapeError);
-  EXPECT_THROW(run(narrow, {{0, 3, adapter.pairs}}), ShapeError);
-  EXPECT_THROW(run(short_h, {{0, 3, adapter.pairs}}), ShapeError);
-  EXPECT_THROW(run(h, {{0, 3, other_input.pairs}}), ShapeError);
-  EXPECT_THROW(run(h, {{0, 3, too_wide.pairs}}), ShapeError);
-  EXPECT_THROW(
-      (void)adapted_linear_begin(y.tensor(), narrow.tensor(), x.tensor(), weight, {}, {}, adapter.pairs, stream),
-      ShapeError);
+  const auto run = [&](const std::vector<LoraSegment>& segments) { linear(call(segments), stream); };
+  EXPECT_NO_THROW(run({{0, 1, adapter.pairs}, {1, 2, adapter.pairs}}));
+  EXPECT_THROW(run({{0, 4, adapter.pairs}}), ShapeError);
+  EXPECT_THROW(run({{-1, 2, adapter.pairs}}), ShapeError);
+  EXPECT_THROW(run({{0, 2, adapter.pairs}, {1, 2, adapter.pairs}}), ShapeError);
+  EXPECT_THROW(run({{0, 3, other_input.pairs}}), ShapeError);
+  EXPECT_THROW(run({{0, 3, too_wide.pairs}}), ShapeError);
+  const auto refused = [&](const auto& change) {
+    LinearCall wrong = call(whole);
+    change(wrong);
+    EXPECT_THROW(linear(wrong, stream), Error);
+  };
+  refused([](LinearCall& c) { c.adapters.arena = nullptr; });
+  refused([&](LinearCall& c) { c.adapters.h = h.tensor(); });  // a GPU's
+  refused([](LinearCall& c) { c.adapters.tiles.num_tiles = 1; });
+  refused([&](LinearCall& c) { c.act = act.tensor(), c.residual = y.tensor(); });
+  refused([&](LinearCall& c) { c.act = h.tensor(); });
+  refused([&](LinearCall& c) { c.input.norm_weight = h.tensor(); });
+  LinearCall with_act = call(whole);
+  with_act.act = act.tensor();
+  EXPECT_THROW((void)begin_linear(with_act, stream), ShapeError);
+  // Backward wants to know where gradients go.
+  EXPECT_THROW(linear_backward({.dx = x.tensor(),
+                                .dy = y.tensor(),
+                                .weight = weight,
+                                .x = x.tensor(),
+                                .adapters = {.segments = whole, .arena = &arena}},
+                               stream),
+               ShapeError);
+}
+
+// What a linear layer reads and what becomes of it: the ops one after the other.
+TEST(AdaptedLinear, NormAndActivationEqualTheirParts) {
+  Stream stream({.threads = 2});
+  const Adapter adapter(70, {{16, 64}, {3, 64}}, 0, 10);
+  const PackedWeight weight = pack(StoredWeight(128, 70, DType::bf16, 1), stream);
+  Matrix x = Matrix::random(9, 70, 2), norm_weight = Matrix::random(1, 70, 3), bias = Matrix::random(1, 128, 4);
+  const ConstTensor norm(norm_weight.values().data(), DType::f32, {70});
+  const std::vector<LoraSegment> segments = {{2, 5, adapter.pairs}};
+  Arena arena;
+  for (const bool keep : {false, true}) {
+    Matrix normed(9, 70), y(9, 128), act(9, 64), normed_apart(9, 70), y_apart(9, 128), act_apart(9, 64);
+    LinearCall call{.y = y.tensor(),
+                    .input = {.x = x.tensor(), .norm_weight = norm, .norm_eps = 1e-5f, .norm = normed.tensor()},
+                    .weight = weight,
+                    .bias = bias.flat(),
+                    .adapters = {.segments = segments, .arena = &arena},
+                    .act = act.tensor(),
+                    .keep_y = keep};
+    linear(call, stream);
+    rmsnorm_forward(normed_apart.tensor(), {}, x.tensor(), norm, 1e-5f, stream);
+    call.y = y_apart.tensor(), call.input = {.x = normed_apart.tensor()}, call.act = {};
+    linear(call, stream);
+    swiglu_forward(act_apart.tensor(), y_apart.tensor(), stream);
+    EXPECT_TRUE(same_bits(contents(act), contents(act_apart)));
+    if (keep) EXPECT_TRUE(same_bits(contents(y), contents(y_apart)));
+  }
 }
 
 // Nobody waits for a task that threw.

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "kernels/attention.h"
+#include "kernels/heads.h"
 #include "kernels/op_case.h"
 
 namespace lockstep::kernels::testing {
@@ -63,8 +63,10 @@ class KvCache {
     for (size_t s = 0; s < qkv.size(); ++s) {
       const int64_t rows = qkv[s].shape[0];
       const auto& whole = bench.keep(std::vector<AttentionSequence>{sequence(s, 0, rows, 0)});
-      heads_forward(qk.rows(0, rows), {}, qkv[s], {}, table, positions.first(static_cast<size_t>(rows)), shape_,
-                    place_sequences(whole, shape_, bench.arena, bench.stream), true, bench.stream);
+      heads_forward({.spec = {.table = table, .positions = positions.first(static_cast<size_t>(rows)), .shape = shape_},
+                     .qk = qk.rows(0, rows),
+                     .rows = place_sequences(whole, shape_, bench.arena, bench.stream)},
+                    qkv[s], bench.stream);
     }
   }
 

@@ -97,10 +97,13 @@ Step decode_step(Stream& stream, const HeadsCase& c, bool together) {
   }
   const auto positions = bench.ints({c.positions.begin(), c.positions.end()});
   const AttentionRows placed = place_sequences(sequences, cache.shape(), bench.arena, stream);
+  const HeadsCall call{.spec = {.norms = norms, .table = table, .positions = positions, .shape = cache.shape()},
+                       .qk = qk,
+                       .rows = placed};
   if (together) {
-    heads_attention_forward(o, qk, qkv, {}, norms, table, positions, cache.shape(), placed, stream);
+    heads_attention_forward(o, call, UnfinishedLinear(qkv), stream);
   } else {
-    heads_forward(qk, {}, qkv, norms, table, positions, cache.shape(), placed, true, stream);
+    heads_forward(call, qkv, stream);
     attention_forward(o, {}, qk.cols(0, q_width), cache.shape(), placed, stream);
   }
   Step step{.o = bench.read(o), .qk = bench.read(qk), .blocks = {}};

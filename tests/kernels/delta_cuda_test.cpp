@@ -5,8 +5,8 @@
 
 #include "core/error.h"
 #include "core/transfer.h"
-#include "kernels/attention.h"
 #include "kernels/bench_cuda.h"
+#include "kernels/heads.h"
 #include "kernels/swiglu.h"
 
 namespace lockstep::kernels::testing {
@@ -156,12 +156,11 @@ TEST_F(DeltaCuda, SwigluBackwardEqualsItsParts) {
         const Tensor sum = copy_of(dy.rows(0, rows)), wanted = copy_of(x.rows(0, rows));
         lora_expand(sum, h.rows(0, rows), pairs, *stream_);
         swiglu_backward(wanted, sum, wanted, *stream_);
-        const PendingDelta delta{.h = h.rows(0, rows), .pairs = pairs};
-        const Tensor in_place = copy_of(x.rows(0, rows)),
-                     apart = bench_->poisoned_activations({rows, 2 * width});
-        swiglu_backward(in_place, copy_of(dy.rows(0, rows)), delta, in_place, *stream_);
+        const LoraDelta delta{.h = h.rows(0, rows), .pairs = pairs};
+        const Tensor in_place = copy_of(x.rows(0, rows)), apart = bench_->poisoned_activations({rows, 2 * width});
+        swiglu_backward(in_place, {copy_of(dy.rows(0, rows)), delta}, in_place, *stream_);
         expect_same(in_place, wanted, what);
-        swiglu_backward(apart, copy_of(dy.rows(0, rows)), delta, x.rows(0, rows), *stream_);
+        swiglu_backward(apart, {copy_of(dy.rows(0, rows)), delta}, x.rows(0, rows), *stream_);
         expect_same(apart, wanted, what + ", apart");
       }
     }
@@ -185,10 +184,10 @@ TEST_F(DeltaCuda, SwigluEqualsItsParts) {
                        wanted = bench_->arena.alloc({rows, width}, DType::bf16);
           lora_expand(sum, h.rows(0, rows), pairs, *stream_);
           swiglu_forward(wanted, sum, *stream_);
-          const PendingDelta delta{.h = h.rows(0, rows), .pairs = pairs};
+          const LoraDelta delta{.h = h.rows(0, rows), .pairs = pairs};
           for (const bool keep : {false, true}) {
             const Tensor gate_up = copy_of(x.rows(0, rows));
-            swiglu_forward(y, gate_up, delta, keep, *stream_);
+            swiglu_forward(y, {gate_up, delta}, keep, *stream_);
             expect_same(y, wanted, what);
             if (keep) expect_same(gate_up, sum, what + ", kept");
           }
@@ -211,7 +210,7 @@ TEST_F(DeltaCuda, SwigluOfManyAdaptersEqualsItsParts) {
     swiglu_forward(wanted, sum, *stream_);
     for (const bool keep : {false, true}) {
       const Tensor gate_up = copy_of(x);
-      swiglu_forward(y, gate_up, {.h = h, .tiles = many.tiles}, keep, *stream_);
+      swiglu_forward(y, {gate_up, {.h = h, .tiles = many.tiles}}, keep, *stream_);
       expect_same(y, wanted, "width " + std::to_string(width));
       if (keep) expect_same(gate_up, sum, "kept");
     }
@@ -233,7 +232,10 @@ class HeadsDeltaCuda : public DeltaCuda {
   struct Written {
     Tensor qkv, qk, rstd, blocks;
   };
-  template <class Forward>  // forward(qk, rstd, qkv, norms, table, positions, rows)
+  static HeadsCall call_of(const Written& w, const HeadsSpec& spec, const AttentionRows& placed, bool store) {
+    return {.spec = spec, .qk = w.qk, .rstd = w.rstd, .rows = placed, .store = store};
+  }
+  template <class Forward>  // forward(written, norms, positions, placed)
   Written heads(const HeadsCase& c, const ConstTensor& x, const Forward& forward) {
     const int64_t all = c.shape.heads + c.shape.kv_heads, d = c.shape.head_dim;
     Written w{.qkv = copy_of(x)};
@@ -288,13 +290,13 @@ TEST_F(HeadsDeltaCuda, HeadsEqualTheirParts) {
             const Written wanted =
                 heads(c, x.rows(0, rows), [&](Written& w, const auto& norms, auto positions, const auto& placed) {
                   lora_expand(w.qkv, h_rows, pairs, *stream_);
-                  heads_forward(w.qk, w.rstd, w.qkv, norms, rope, positions, shape, placed, c.store, *stream_);
+                  heads_forward(call_of(w, {norms, rope, positions, shape}, placed, c.store), w.qkv, *stream_);
                 });
             for (const bool keep : {false, true}) {
               const Written got =
                   heads(c, x.rows(0, rows), [&](Written& w, const auto& norms, auto positions, const auto& placed) {
-                    heads_forward(w.qk, w.rstd, w.qkv, {.h = h_rows, .pairs = pairs}, keep, norms, rope, positions,
-                                  shape, placed, c.store, *stream_);
+                    heads_forward(call_of(w, {norms, rope, positions, shape}, placed, c.store),
+                                  {w.qkv, {.h = h_rows, .pairs = pairs}}, keep, *stream_);
                   });
               expect_same_heads(got, wanted, c, keep,
                                 "head_dim " + std::to_string(d) + ", " + text_of(rank, rows, set));
@@ -313,12 +315,12 @@ TEST_F(HeadsDeltaCuda, HeadsOfManyAdaptersEqualTheirParts) {
     const HeadsCase c{shape, many.rows};
     const Written wanted = heads(c, x, [&](Written& w, const auto& norms, auto positions, const auto& placed) {
       add_delta(w.qkv, {.h = h, .tiles = many.tiles}, *stream_);
-      heads_forward(w.qk, w.rstd, w.qkv, norms, rope, positions, shape, placed, true, *stream_);
+      heads_forward(call_of(w, {norms, rope, positions, shape}, placed, true), w.qkv, *stream_);
     });
     for (const bool keep : {false, true}) {
       const Written got = heads(c, x, [&](Written& w, const auto& norms, auto positions, const auto& placed) {
-        heads_forward(w.qk, w.rstd, w.qkv, {.h = h, .tiles = many.tiles}, keep, norms, rope, positions, shape, placed,
-                      true, *stream_);
+        heads_forward(call_of(w, {norms, rope, positions, shape}, placed, true), {w.qkv, {.h = h, .tiles = many.tiles}},
+                      keep, *stream_);
       });
       expect_same_heads(got, wanted, c, keep, "head_dim " + std::to_string(d));
     }
@@ -331,7 +333,7 @@ TEST(DeltaCpu, IsAGpus) {
   const Tensor y = bench.activations(random_values(16, 1), {2, 8}), h = bench.activations(random_values(4, 2), {2, 2});
   const LoraPair pair{.a = bench.activations(random_values(16, 3), {8, 2}),
                       .b = bench.activations(random_values(16, 4), {2, 8})};
-  const PendingDelta delta{.h = h, .pairs = std::span(&pair, 1)};
+  const LoraDelta delta{.h = h, .pairs = std::span(&pair, 1)};
   EXPECT_THROW(add_delta(y, delta, stream), DeviceError);
   EXPECT_NO_THROW(add_delta(y, {}, stream));
 }
@@ -352,8 +354,10 @@ TEST(DeltaCpu, IsRefusedByAttention) {
   const std::vector<AttentionSequence> sequences = {{0, 2, 0, blocks}};
   const std::vector<int32_t> positions = {0, 1};
   const RopeTable table = make_rope_table(std::vector<float>(4, 0.5f), 16, 1, stream);
-  const auto run = [&](const PendingDelta& delta) {
-    heads_attention_forward(o, qk, qkv, delta, {}, table, positions, shape, sequences, stream);
+  const auto run = [&](const LoraDelta& delta) {
+    heads_attention_forward(
+        o, {.spec = {.table = table, .positions = positions, .shape = shape}, .qk = qk, .rows = sequences},
+        {qkv, delta}, stream);
   };
   EXPECT_THROW(run({.h = h, .pairs = std::span(&pair, 1)}), DeviceError);
   EXPECT_NO_THROW(run({}));

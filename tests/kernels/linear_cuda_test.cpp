@@ -61,9 +61,13 @@ std::vector<std::byte> forward(Workbench& bench, const PackedWeight& weight, Con
   const bool residual = end == End::residual;
   // A residual with bits of its own: the first product of the same rows.
   const Tensor added = bench.arena.alloc({x[0], weight.rows}, y.dtype);
-  if (residual) linear_forward(added, x, weight, {}, {}, bench.stream);
-  linear_forward(y, x, weight, end == End::bias ? bias : ConstTensor(), residual ? ConstTensor(added) : ConstTensor(),
-                 bench.stream);
+  if (residual) linear({.y = added, .input = {.x = x}, .weight = weight}, bench.stream);
+  linear({.y = y,
+          .input = {.x = x},
+          .weight = weight,
+          .bias = end == End::bias ? bias : ConstTensor(),
+          .residual = residual ? ConstTensor(added) : ConstTensor()},
+         bench.stream);
   return bytes_of(y, bench.stream);
 }
 
@@ -96,8 +100,8 @@ TEST_P(LinearCuda, BackwardRowsDoNotDependOnTheBatch) {
   const auto backward = [&](int64_t rows, bool accumulate) {
     const Arena::Scope scope(bench.arena);
     const Tensor dx = bench.arena.alloc({rows, depth}, DType::bf16);
-    linear_backward_input(dx, dy.rows(0, rows), weight, false, stream);
-    if (accumulate) linear_backward_input(dx, dy.rows(0, rows), weight, true, stream);
+    linear_backward({.dx = dx, .dy = dy.rows(0, rows), .weight = weight}, stream);
+    if (accumulate) linear_backward({.dx = dx, .dy = dy.rows(0, rows), .weight = weight, .accumulate = true}, stream);
     return bytes_of(dx, stream);
   };
   for (const bool accumulate : {false, true}) {
@@ -158,6 +162,17 @@ struct Adapted {
   const PackedWeight& weight;
   std::span<const LoraPair> pairs;
   std::string what;
+  LoraSegment segment;  // all rows
+  Arena* arena;
+
+  LinearCall call() const {
+    return {.y = y,
+            .input = {.x = x},
+            .weight = weight,
+            .bias = bias,
+            .residual = residual,
+            .adapters = {.segments = {&segment, 1}, .h = h, .arena = arena}};
+  }
 };
 
 // check(case) for batches of few rows and of many, without and with bias and residual.
@@ -182,7 +197,9 @@ void for_adapted(Workbench& bench, int64_t in, int64_t rank, std::initializer_li
                     .weight = weight,
                     .pairs = pairs.all,
                     .what = "rank " + std::to_string(rank) + ", " + std::to_string(rows) + " rows of " +
-                            std::to_string(in) + " -> " + std::to_string(pairs.out)});
+                            std::to_string(in) + " -> " + std::to_string(pairs.out),
+                    .segment = {.row_begin = 0, .rows = rows, .pairs = pairs.all},
+                    .arena = &bench.arena});
     }
   }
 }
@@ -194,12 +211,12 @@ TEST(LoraCuda, AdaptedLinearEqualsItsParts) {
   int whole = 0;  // products of one launch
   const auto check = [&](int64_t in, int64_t rank, std::initializer_list<int64_t> outs) {
     for_adapted(bench, in, rank, outs, [&](const Adapted& c) {
-      const PendingDelta rest = adapted_linear_begin(c.y, c.h, c.x, c.weight, c.bias, c.residual, c.pairs, stream);
-      whole += rest.empty();
-      add_delta(c.y, rest, stream);
+      UnfinishedLinear rest = begin_linear(c.call(), stream);
+      whole += rest.complete();
+      finish(std::move(rest), stream);
       const std::vector<std::byte> together = bytes_of(c.y, stream), inner = bytes_of(c.h, stream);
       lora_shrink(c.h, c.x, c.pairs, stream);
-      linear_forward(c.y, c.x, c.weight, c.bias, c.residual, stream);
+      linear({.y = c.y, .input = {.x = c.x}, .weight = c.weight, .bias = c.bias, .residual = c.residual}, stream);
       lora_expand(c.y, c.h, c.pairs, stream);
       expect_same_rows(together, bytes_of(c.y, stream), c.what);
       expect_same_rows(inner, bytes_of(c.h, stream), c.what + ", h");
@@ -223,11 +240,13 @@ TEST(LoraCuda, AdaptedSwigluEqualsItsParts) {
       const Tensor together = bench.poisoned_activations({c.y[0], c.y[1] / 2});
       const Tensor apart = bench.poisoned_activations({c.y[0], c.y[1] / 2});
       const std::vector<std::byte> poison = bytes_of(c.y, stream);
-      adapted_swiglu_forward(together, c.y, c.h, c.x, c.weight, c.bias, c.pairs, stream);
+      LinearCall call = c.call();
+      call.residual = {}, call.act = together, call.keep_y = false;
+      linear(call, stream);
       EXPECT_EQ(bytes_of(c.y, stream) == poison, one_launch && c.x[0] <= 64)
           << c.what << ": gate_up is the launch's own";
       lora_shrink(c.h, c.x, c.pairs, stream);
-      linear_forward(c.y, c.x, c.weight, c.bias, {}, stream);
+      linear({.y = c.y, .input = {.x = c.x}, .weight = c.weight, .bias = c.bias}, stream);
       lora_expand(c.y, c.h, c.pairs, stream);
       swiglu_forward(apart, c.y, stream);
       expect_same_rows(bytes_of(together, stream), bytes_of(apart, stream), c.what);
@@ -254,7 +273,7 @@ TEST(LoraCuda, ShrinkIsAProductWithA) {
     const Tensor x = bench.activations(random_values(rows * in, 5), {rows, in});
     const Tensor h = bench.arena.alloc({rows, rank}, DType::bf16), y = bench.arena.alloc({rows, rank}, DType::bf16);
     lora_shrink(h, x, {&pair, 1}, stream);
-    linear_forward(y, x, weight, {}, {}, stream);
+    linear({.y = y, .input = {.x = x}, .weight = weight}, stream);
     expect_same_rows(bytes_of(h, stream), bytes_of(y, stream),
                      "rank " + std::to_string(rank) + " of " + std::to_string(in) + ", T = " + std::to_string(rows));
   };

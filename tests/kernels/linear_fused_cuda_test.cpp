@@ -37,11 +37,19 @@ class LinearFusedCuda : public BenchCuda {
       for (const DType dtype : {DType::bf16, DType::f32}) {
         const bool adds = full && dtype == DType::bf16;
         const Tensor all = bench_->arena.alloc({9, outputs}, dtype), one = bench_->arena.alloc({1, outputs}, dtype);
-        linear_forward(all, x, w, full ? ConstTensor(bias) : ConstTensor(),
-                       adds ? ConstTensor(residual) : ConstTensor(), *stream_);
+        linear({.y = all,
+                .input = {.x = x},
+                .weight = w,
+                .bias = full ? ConstTensor(bias) : ConstTensor(),
+                .residual = adds ? ConstTensor(residual) : ConstTensor()},
+               *stream_);
         for (const int64_t row : {0, 8}) {
-          linear_forward(one, x.rows(row, row + 1), w, full ? ConstTensor(bias) : ConstTensor(),
-                         adds ? ConstTensor(residual.rows(row, row + 1)) : ConstTensor(), *stream_);
+          linear({.y = one,
+                  .input = {.x = x.rows(row, row + 1)},
+                  .weight = w,
+                  .bias = full ? ConstTensor(bias) : ConstTensor(),
+                  .residual = adds ? ConstTensor(residual.rows(row, row + 1)) : ConstTensor()},
+                 *stream_);
           expect_same(one, all.rows(row, row + 1), "row " + std::to_string(row) + text(1, outputs, depth, full));
         }
       }
@@ -58,8 +66,12 @@ class LinearFusedCuda : public BenchCuda {
         const Tensor apart = bench_->arena.alloc({rows, outputs}, dtype);
         const Tensor together = bench_->arena.alloc({rows, outputs}, dtype);
         rmsnorm_forward(norm, {}, x, norm_weight, 1e-6f, *stream_);
-        linear_forward(apart, norm, w, b, {}, *stream_);
-        normed_linear_forward(together, norm, {.x = x, .norm_weight = norm_weight, .norm_eps = 1e-6f}, w, b, *stream_);
+        linear({.y = apart, .input = {.x = norm}, .weight = w, .bias = b}, *stream_);
+        linear({.y = together,
+                .input = {.x = x, .norm_weight = norm_weight, .norm_eps = 1e-6f, .norm = norm},
+                .weight = w,
+                .bias = b},
+               *stream_);
         expect_same(together, apart, text(rows, outputs, depth, with_bias));
       }
   }
@@ -76,14 +88,17 @@ class LinearFusedCuda : public BenchCuda {
       for (const bool with_norm : {false, true}) {
         const ConstTensor b = with_bias ? ConstTensor(bias) : ConstTensor();
         const Tensor apart = bench_->poisoned_activations({rows, ffn});
-        const Tensor together = bench_->poisoned_activations({rows, ffn});
         if (with_norm) rmsnorm_forward(norm, {}, x, norm_weight, 1e-6f, *stream_);
-        linear_forward(gate_up, with_norm ? norm : x, w, b, {}, *stream_);
+        linear({.y = gate_up, .input = {.x = with_norm ? norm : x}, .weight = w, .bias = b}, *stream_);
         swiglu_forward(apart, gate_up, *stream_);
-        const LinearInput input =
-            with_norm ? LinearInput{.x = x, .norm_weight = norm_weight, .norm_eps = 1e-6f} : LinearInput{.x = x};
-        normed_swiglu_forward(together, gate_up, norm, input, w, b, *stream_);
-        expect_same(together, apart, text(rows, 2 * ffn, depth, with_bias) + (with_norm ? ", norm" : ""));
+        LinearInput input{.x = x};
+        if (with_norm) input = {.x = x, .norm_weight = norm_weight, .norm_eps = 1e-6f, .norm = norm};
+        for (const bool keep : {false, true}) {
+          const Tensor together = bench_->poisoned_activations({rows, ffn});
+          linear({.y = gate_up, .input = input, .weight = w, .bias = b, .act = together, .keep_y = keep}, *stream_);
+          expect_same(together, apart,
+                      text(rows, 2 * ffn, depth, with_bias) + (with_norm ? ", norm" : "") + (keep ? ", kept" : ""));
+        }
       }
   }
 };

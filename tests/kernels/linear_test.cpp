@@ -56,7 +56,8 @@ TEST(Linear, ForwardIsTheChainForEveryBatchSize) {
       Matrix expected = all_forward_rows(w, x, &bias);
       for (int64_t m : batch_sizes()) {
         Matrix y(m, n, n + 5);
-        linear_forward(y.tensor(), x.tensor().rows(0, m), packed, vector_of(bias), {}, stream);
+        linear({.y = y.tensor(), .input = {.x = x.tensor().rows(0, m)}, .weight = packed, .bias = vector_of(bias)},
+               stream);
         expect_rows(y, expected, m, std::string(dtype_name(dtype)) + " N=" + std::to_string(n));
         ASSERT_EQ(y.values()[static_cast<size_t>(n)], -77.0f) << "a row's neighbour was written";
       }
@@ -68,7 +69,7 @@ TEST(Linear, ForwardWithoutBiasStartsAtZero) {
   const StoredWeight w(50, 20, DType::bf16, 13);
   Matrix x = Matrix::random(9, 20, 14), y(9, 50);
   Matrix expected = all_forward_rows(w, x, nullptr);
-  linear_forward(y.tensor(), x.tensor(), pack(w, stream), {}, {}, stream);
+  linear({.y = y.tensor(), .input = {.x = x.tensor()}, .weight = pack(w, stream)}, stream);
   expect_rows(y, expected, 9, "no bias");
 }
 
@@ -83,14 +84,14 @@ TEST(Linear, DeepChainsContinueAcrossBlocks) {
       Matrix expected = all_forward_rows(w, x, nullptr);
       for (int64_t m : {1, 5, 17}) {
         Matrix y(m, 40);
-        linear_forward(y.tensor(), x.tensor().rows(0, m), packed, {}, {}, stream);
+        linear({.y = y.tensor(), .input = {.x = x.tensor().rows(0, m)}, .weight = packed}, stream);
         expect_rows(y, expected, m, dtype_name(dtype));
       }
     }
     const StoredWeight tall(1100, 40, dtype, 17);
     Matrix dy = Matrix::random(17, 1100, 18, 1.0f, 2048), dx(17, 40);
     Matrix expected_dx = all_backward_rows(tall, dy, nullptr);
-    linear_backward_input(dx.tensor(), dy.tensor(), pack(tall, stream), false, stream);
+    linear_backward({.dx = dx.tensor(), .dy = dy.tensor(), .weight = pack(tall, stream)}, stream);
     expect_rows(dx, expected_dx, 17, dtype_name(dtype));
   }
 }
@@ -105,10 +106,11 @@ TEST(Linear, BackwardIsTheChainOverOutputsForEveryBatchSize) {
       Matrix fresh = all_backward_rows(w, dy, nullptr), continued = all_backward_rows(w, dy, &start);
       for (int64_t m : batch_sizes()) {
         Matrix dx(m, k, k + 5);
-        linear_backward_input(dx.tensor(), dy.tensor().rows(0, m), packed, false, stream);
+        linear_backward({.dx = dx.tensor(), .dy = dy.tensor().rows(0, m), .weight = packed}, stream);
         expect_rows(dx, fresh, m, std::string(dtype_name(dtype)) + " K=" + std::to_string(k));
         for (int64_t t = 0; t < m; ++t) std::copy_n(&start.at(t, 0), k, &dx.at(t, 0));
-        linear_backward_input(dx.tensor(), dy.tensor().rows(0, m), packed, true, stream);
+        linear_backward({.dx = dx.tensor(), .dy = dy.tensor().rows(0, m), .weight = packed, .accumulate = true},
+                        stream);
         expect_rows(dx, continued, m, std::string(dtype_name(dtype)) + " continued, K=" + std::to_string(k));
         ASSERT_EQ(dx.values()[static_cast<size_t>(k)], -77.0f) << "a row's neighbour was written";
       }
@@ -123,10 +125,11 @@ TEST(Linear, SameBitsOnEveryThreadCountAndInstructionSet) {
       const PackedWeight packed = pack(w, stream);
       Matrix x = Matrix::random(70, 300, 31), y(70, 1000), bias = Matrix::random(1, 1000, 32), dx(70, 300),
              one(1, 1000);
-      linear_forward(y.tensor(), x.tensor(), packed, vector_of(bias), {}, stream);
-      linear_forward(one.tensor(), x.tensor().rows(69, 70), packed, vector_of(bias), {}, stream);
+      linear({.y = y.tensor(), .input = {.x = x.tensor()}, .weight = packed, .bias = vector_of(bias)}, stream);
+      linear({.y = one.tensor(), .input = {.x = x.tensor().rows(69, 70)}, .weight = packed, .bias = vector_of(bias)},
+             stream);
       EXPECT_TRUE(same_bits(one.values(), {&y.at(69, 0), 1000})) << "a row of the batch differs from the row alone";
-      linear_backward_input(dx.tensor(), y.tensor(), packed, false, stream);
+      linear_backward({.dx = dx.tensor(), .dy = y.tensor(), .weight = packed}, stream);
       std::vector<float> all = y.values();
       all.insert(all.end(), dx.values().begin(), dx.values().end());
       return all;
@@ -138,8 +141,8 @@ TEST(Linear, NoRowsIsNoWork) {
   Stream stream({.threads = 2});
   const PackedWeight packed = pack(StoredWeight(40, 8, DType::bf16, 40), stream);
   Matrix x(1, 8), y(1, 40);
-  linear_forward(y.tensor().rows(0, 0), x.tensor().rows(0, 0), packed, {}, {}, stream);
-  linear_backward_input(x.tensor().rows(0, 0), y.tensor().rows(0, 0), packed, false, stream);
+  linear({.y = y.tensor().rows(0, 0), .input = {.x = x.tensor().rows(0, 0)}, .weight = packed}, stream);
+  linear_backward({.dx = x.tensor().rows(0, 0), .dy = y.tensor().rows(0, 0), .weight = packed}, stream);
   EXPECT_EQ(y.at(0, 0), -77.0f);
   EXPECT_EQ(x.at(0, 0), -77.0f);
 }
@@ -148,14 +151,17 @@ TEST(Linear, WrongShapesAreErrors) {
   Stream stream({.threads = 1});
   const PackedWeight packed = pack(StoredWeight(40, 8, DType::bf16, 41), stream);
   Matrix x(3, 8), y(3, 40), narrow(3, 7), short_y(2, 40), bias(1, 39);
-  EXPECT_THROW(linear_forward(y.tensor(), narrow.tensor(), packed, {}, {}, stream), ShapeError);
-  EXPECT_THROW(linear_forward(short_y.tensor(), x.tensor(), packed, {}, {}, stream), ShapeError);
-  EXPECT_THROW(linear_forward(y.tensor(), x.flat(), packed, {}, {}, stream), ShapeError);
-  EXPECT_THROW(linear_forward(y.tensor(), x.tensor(), packed, vector_of(bias), {}, stream), ShapeError);
-  EXPECT_THROW(linear_forward(y.tensor(), ConstTensor(x.values().data(), DType::bf16, {3, 8}), packed, {}, {}, stream),
-               DTypeError);
-  EXPECT_THROW(linear_backward_input(narrow.tensor(), y.tensor(), packed, false, stream), ShapeError);
-  EXPECT_THROW(linear_backward_input(x.tensor(), short_y.tensor(), packed, false, stream), ShapeError);
+  EXPECT_THROW(linear({.y = y.tensor(), .input = {.x = narrow.tensor()}, .weight = packed}, stream), ShapeError);
+  EXPECT_THROW(linear({.y = short_y.tensor(), .input = {.x = x.tensor()}, .weight = packed}, stream), ShapeError);
+  EXPECT_THROW(linear({.y = y.tensor(), .input = {.x = x.flat()}, .weight = packed}, stream), ShapeError);
+  EXPECT_THROW(linear({.y = y.tensor(), .input = {.x = x.tensor()}, .weight = packed, .bias = vector_of(bias)}, stream),
+               ShapeError);
+  EXPECT_THROW(
+      linear({.y = y.tensor(), .input = {.x = ConstTensor(x.values().data(), DType::bf16, {3, 8})}, .weight = packed},
+             stream),
+      DTypeError);
+  EXPECT_THROW(linear_backward({.dx = narrow.tensor(), .dy = y.tensor(), .weight = packed}, stream), ShapeError);
+  EXPECT_THROW(linear_backward({.dx = x.tensor(), .dy = short_y.tensor(), .weight = packed}, stream), ShapeError);
 }
 
 }  // namespace

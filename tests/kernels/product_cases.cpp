@@ -58,7 +58,10 @@ Prepared prepare_linear(Workbench& bench, const LinearShape& s) {
   };
   const Tensor y = output_like(true);
   const ConstTensor residual = s.residual ? ConstTensor(output_like(false)) : ConstTensor();
-  return {[=, &weight, &bench] { linear_forward(y, x, weight, bias, residual, bench.stream); }, {y}};
+  return {[=, &weight, &bench] {
+            linear({.y = y, .input = {.x = x}, .weight = weight, .bias = bias, .residual = residual}, bench.stream);
+          },
+          {y}};
 }
 
 OpCase linear_case(const LinearShape& s) {
@@ -80,7 +83,10 @@ OpCase backward_case(int64_t rows, int64_t outputs, int64_t depth, bool accumula
             const Tensor dy = inside_wider_rows(bench, rows, outputs, 0, gap, 2);
             const Tensor dx = accumulate ? bench.activations(values(rows * depth, 3), {rows, depth})
                                          : bench.poisoned_activations({rows, depth});
-            return {[=, &weight, &bench] { linear_backward_input(dx, dy, weight, accumulate, bench.stream); }, {dx}};
+            return {[=, &weight, &bench] {
+                      linear_backward({.dx = dx, .dy = dy, .weight = weight, .accumulate = accumulate}, bench.stream);
+                    },
+                    {dx}};
           }};
 }
 
@@ -278,16 +284,19 @@ OpCase model_products(const ModelShape& model, int64_t rows, int64_t adapters) {
         const ConstTensor residual =
             p.residual ? ConstTensor(bench.activations(values(rows * n, 4), {rows, n})) : ConstTensor();
         const std::vector<int64_t> ranks(p.outs.size(), kRank);
-        const Tensor h = bench.poisoned_activations({rows, kRank * static_cast<int64_t>(ranks.size())});
-        std::vector<LoraRows>& parts = bench.keep(std::vector<LoraRows>());
+        std::vector<LoraSegment>& segments = bench.keep(std::vector<LoraSegment>());
         for (int64_t a = 0; a < adapters; ++a) {
           const int64_t begin = rows * a / adapters, end = rows * (a + 1) / adapters;
-          parts.push_back({begin, end - begin, bench.keep(make_pairs(bench, {rows, p.depth, ranks, p.outs}))});
+          segments.push_back({begin, end - begin, bench.keep(make_pairs(bench, {rows, p.depth, ranks, p.outs}))});
         }
         outputs.push_back(y);
-        launches.push_back([=, &weight, &parts, &bench] {
-          if (parts.empty()) return linear_forward(y, x, weight, {}, residual, bench.stream);
-          adapted_linear_forward(y, h, x, weight, {}, residual, parts, bench.stream);
+        launches.push_back([=, &weight, &segments, &bench] {
+          linear({.y = y,
+                  .input = {.x = x},
+                  .weight = weight,
+                  .residual = residual,
+                  .adapters = {.segments = segments, .arena = &bench.arena}},
+                 bench.stream);
         });
       }
     return {[&launches] {

@@ -34,10 +34,10 @@ TEST(ProductGradients, LinearBackwardInputIsTheGradientOfLinearForward) {
       for (int64_t k = 0; k < s.k; ++k)
         for (int64_t n = 0; n < s.n; ++n) transposed.push_back(stored.at(n, k));
       const auto forward = [&](const std::vector<double>& at) { return product(at, transposed, s); };
-      linear_forward(y.tensor(), x.tensor(), weight, {}, {}, stream);
+      linear({.y = y.tensor(), .input = {.x = x.tensor()}, .weight = weight}, stream);
       EXPECT_LT(relative_error(y.doubles(), forward(x.doubles())), 1e-6);
 
-      linear_backward_input(dx.tensor(), dy.tensor(), weight, false, stream);
+      linear_backward({.dx = dx.tensor(), .dy = dy.tensor(), .weight = weight}, stream);
       const auto numeric =
           numeric_gradient(x.doubles(), [&](const auto& at) { return dot(forward(at), dy.doubles()); });
       EXPECT_LT(relative_error(dx.doubles(), numeric), 1e-6) << dtype_name(dtype) << " " << s.m << " x " << s.n;

@@ -2,8 +2,8 @@
 #include <cmath>
 
 #include "kernels/adamw.h"
-#include "kernels/attention.h"
 #include "kernels/elementwise.h"
+#include "kernels/heads.h"
 #include "kernels/logprob.h"
 #include "kernels/op_case.h"
 #include "kernels/rmsnorm.h"
@@ -291,20 +291,26 @@ HeadsInput heads_input(Workbench& bench, const HeadsSize& size) {
 
 OpCase heads_forward_case(HeadsSize size) {
   const double read_and_written = size.qk().elements() * 2;
-  return {.name = "heads_forward" + size.text(),
-          .tolerance = kActivationError,
-          .bytes = kBytes * read_and_written,
-          .prepare = [=](Workbench& bench) -> Prepared {
-            const HeadsInput in = heads_input(bench, size);
-            const Tensor qk = output(bench, size.qk());
-            std::vector<ConstTensor> outputs = {qk};
-            if (size.norms) outputs.push_back(in.rstd);
-            return {[=, &bench] {
-                      heads_forward(qk, in.rstd, in.qkv, in.norms, *in.table, in.positions, size.shape(), {}, false,
-                                    bench.stream);
-                    },
-                    outputs};
-          }};
+  return {
+      .name = "heads_forward" + size.text(),
+      .tolerance = kActivationError,
+      .bytes = kBytes * read_and_written,
+      .prepare = [=](Workbench& bench) -> Prepared {
+        const HeadsInput in = heads_input(bench, size);
+        const Tensor qk = output(bench, size.qk());
+        std::vector<ConstTensor> outputs = {qk};
+        if (size.norms) outputs.push_back(in.rstd);
+        return {
+            [=, &bench] {
+              heads_forward(
+                  {.spec = {.norms = in.norms, .table = *in.table, .positions = in.positions, .shape = size.shape()},
+                   .qk = qk,
+                   .rstd = in.rstd,
+                   .store = false},
+                  in.qkv, bench.stream);
+            },
+            outputs};
+      }};
 }
 
 OpCase heads_backward_case(HeadsSize size) {
@@ -315,8 +321,10 @@ OpCase heads_backward_case(HeadsSize size) {
             const HeadsInput in = heads_input(bench, size);
             const Tensor d_qkv = activations(bench, size.qkv(), 7);
             return {[=, &bench] {
-                      heads_backward(d_qkv, in.qkv, in.rstd, in.norms, *in.table, in.positions, size.shape(),
-                                     bench.stream);
+                      heads_backward(
+                          d_qkv, in.qkv, in.rstd,
+                          {.norms = in.norms, .table = *in.table, .positions = in.positions, .shape = size.shape()},
+                          bench.stream);
                     },
                     {d_qkv}};
           }};

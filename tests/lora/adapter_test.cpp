@@ -75,7 +75,7 @@ TEST(Export, NamesShapesAndOrder) {
   EXPECT_EQ(shape_text(a_q), "f32 [4, 24]");
   EXPECT_EQ(shape_text(b_v), "f32 [16, 4]");
   EXPECT_EQ(std::memcmp(a_q.data, a_v.data, 4 * 24 * sizeof(float)), 0);
-  const Pair& qkv = layout->pairs[static_cast<size_t>(layout->site(1, Product::qkv)[0])];
+  const Pair& qkv = layout->pairs[static_cast<size_t>(layout->pairs_at(qkv_site(1))[0])];
   for (int64_t r = 0; r < 4; ++r) {
     for (int64_t i = 0; i < 24; ++i) ASSERT_EQ(a_q.row(r)[i], flat.f32()[qkv.a_offset + i * 4 + r]);
     for (int64_t o = 0; o < 16; ++o) ASSERT_EQ(b_v.row(o)[r], flat.f32()[qkv.b_offset + r * 64 + 48 + o]);
@@ -107,7 +107,7 @@ TEST(Modules, AreReadOffTheTensors) {
       EXPECT_EQ(modules[i].name, known[i].name);
       EXPECT_EQ(modules[i].leaf, known[i].leaf);
       EXPECT_EQ(modules[i].layer, known[i].layer);
-      EXPECT_EQ(modules[i].product, known[i].product);
+      EXPECT_EQ(modules[i].site, known[i].site);
       EXPECT_EQ(modules[i].in, known[i].in);
       EXPECT_EQ(modules[i].out, known[i].out);
       EXPECT_EQ(modules[i].out_begin, known[i].out_begin);

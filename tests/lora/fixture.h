@@ -7,25 +7,38 @@
 
 namespace lockstep::lora {
 
+inline int64_t qkv_site(int64_t layer) {
+  return 4 * layer;
+}
+inline int64_t o_site(int64_t layer) {
+  return 4 * layer + 1;
+}
+inline int64_t gate_up_site(int64_t layer) {
+  return 4 * layer + 2;
+}
+inline int64_t down_site(int64_t layer) {
+  return 4 * layer + 3;
+}
+
 inline std::vector<Module> tiny_modules(int64_t layers = 2) {
   std::vector<Module> modules;
   for (int64_t layer = 0; layer < layers; ++layer) {
-    const auto add = [&](const char* group, const char* leaf, Product product, int64_t in, int64_t out, int64_t begin) {
+    const auto add = [&](const char* group, const char* leaf, int64_t site, int64_t in, int64_t out, int64_t begin) {
       modules.push_back({.name = "model.layers." + std::to_string(layer) + "." + group + "." + leaf,
                          .leaf = leaf,
                          .layer = layer,
-                         .product = product,
+                         .site = site,
                          .in = in,
                          .out = out,
                          .out_begin = begin});
     };
-    add("self_attn", "q_proj", Product::qkv, 24, 32, 0);
-    add("self_attn", "k_proj", Product::qkv, 24, 16, 32);
-    add("self_attn", "v_proj", Product::qkv, 24, 16, 48);
-    add("self_attn", "o_proj", Product::o, 32, 24, 0);
-    add("mlp", "gate_proj", Product::gate_up, 24, 40, 0);
-    add("mlp", "up_proj", Product::gate_up, 24, 40, 40);
-    add("mlp", "down_proj", Product::down, 40, 24, 0);
+    add("self_attn", "q_proj", qkv_site(layer), 24, 32, 0);
+    add("self_attn", "k_proj", qkv_site(layer), 24, 16, 32);
+    add("self_attn", "v_proj", qkv_site(layer), 24, 16, 48);
+    add("self_attn", "o_proj", o_site(layer), 32, 24, 0);
+    add("mlp", "gate_proj", gate_up_site(layer), 24, 40, 0);
+    add("mlp", "up_proj", gate_up_site(layer), 24, 40, 40);
+    add("mlp", "down_proj", down_site(layer), 40, 24, 0);
   }
   return modules;
 }

@@ -75,7 +75,7 @@ TEST(Layout, AllLinearFused) {
     EXPECT_EQ(qkv.in, 24);
     EXPECT_EQ(qkv.out, 64);
     EXPECT_EQ(qkv.modules.size(), 3u);
-    EXPECT_EQ(layout->site(1, Product::down), std::vector<int>{7});
+    EXPECT_EQ(layout->pairs_at(down_site(1)), std::vector<int>{7});
     EXPECT_EQ(layout->num_parameters, 2 * 4 * (24 + 64 + 32 + 24 + 24 + 80 + 40 + 24));
   }
 }
@@ -83,7 +83,7 @@ TEST(Layout, AllLinearFused) {
 TEST(Layout, AllLinearCanonical) {
   const auto layout = resolve_layout(tiny_config(LoraType::canonical), tiny_modules());
   ASSERT_EQ(layout->pairs.size(), 14u);
-  EXPECT_EQ(layout->site(0, Product::qkv), (std::vector<int>{0, 1, 2}));
+  EXPECT_EQ(layout->pairs_at(qkv_site(0)), (std::vector<int>{0, 1, 2}));
   EXPECT_EQ(layout->pairs[2].out_begin, 48);
   EXPECT_EQ(layout->pairs[2].out, 16);
   EXPECT_EQ(layout->num_parameters, 2 * 4 * (24 * 5 + 32 + 16 + 16 + 32 + 24 + 40 + 40 + 40 + 24));
@@ -131,8 +131,8 @@ TEST(Layout, Exclusions) {
   config.exclude_modules = {"k_proj", "linear_fc1", "layers.1.self_attn.o_proj"};
   const auto layout = resolve_layout(config, tiny_modules());
   EXPECT_EQ(layout->target_leaves, (Names{"down_proj", "o_proj", "q_proj", "v_proj"}));
-  EXPECT_EQ(layout->site(0, Product::o).size(), 1u);
-  EXPECT_TRUE(layout->site(1, Product::o).empty());
+  EXPECT_EQ(layout->pairs_at(o_site(0)).size(), 1u);
+  EXPECT_TRUE(layout->pairs_at(o_site(1)).empty());
   // As in vime: targets minus exclusions name the fused product, and a fused product has all its projections.
   config.type = LoraType::fused;
   config.exclude_modules = {"k_proj", "linear_fc1"};

@@ -208,7 +208,11 @@ TEST(Tensors, ModulesLeaveOutTheHead) {
   EXPECT_EQ(modules[9].in, 32);
   EXPECT_EQ(modules[9].out, 16);
   EXPECT_EQ(modules[9].out_begin, 48);
-  EXPECT_EQ(modules[9].product, lora::Product::qkv);
+  // The embedding and the head come first, then four sites a layer.
+  EXPECT_EQ(modules[0].site, 2);
+  EXPECT_EQ(modules[9].site, 6);
+  EXPECT_EQ(modules[10].site, 7);
+  EXPECT_EQ(modules.back().site, 2 + 3 * 4 - 1);
 }
 
 Json without(Json json, const std::string& key) {

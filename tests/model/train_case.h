@@ -78,7 +78,7 @@ inline TrainResult train(const TrainCase& run, Stream& stream) {
   for (const int count : run.micro_batches) {
     const Packed packed(first, count, run.lengths);
     Arena counters(stream.device());
-    lora::DeltaDropout dropout;
+    kernels::LoraDropout dropout;
     if (run.dropout > 0)
       dropout = {.p = run.dropout,
                  .key = 4,

@@ -97,7 +97,8 @@ TEST(TrainPass, LowestAdapterMayBeAnyProduct) {
         pass.backward(Packed::view(packed.d_logprob), {}, {&lane, 1});
         return flat;
       };
-      const std::vector<float> one = gradient(high, Recompute::selective), reference = gradient(all, Recompute::selective);
+      const std::vector<float> one = gradient(high, Recompute::selective),
+                               reference = gradient(all, Recompute::selective);
       EXPECT_EQ(one, gradient(high, Recompute::full)) << target;
       EXPECT_EQ(std::memcmp(one.data() + pair.a_offset, reference.data() + same->a_offset,
                             static_cast<size_t>(pair.in * pair.rank) * sizeof(float)),
@@ -140,10 +141,10 @@ TEST(TrainPass, ScoreIsForward) {
 }
 
 double objective(const Model& model, const lora::AdapterVersion& adapter, const Packed& packed,
-                 const lora::DeltaDropout& dropout, Stream& stream) {
+                 const kernels::LoraDropout& dropout, Stream& stream) {
   TrainPass pass(model, stream);
-  const HeadOutputs heads =
-      pass.forward(packed.batch(), adapter, {.inv_temperature = 1.25f, .recompute = Recompute::selective, .entropy = true}, dropout);
+  const HeadOutputs heads = pass.forward(
+      packed.batch(), adapter, {.inv_temperature = 1.25f, .recompute = Recompute::selective, .entropy = true}, dropout);
   double sum = 0;
   for (int64_t t = 0; t < packed.size(); ++t) {
     if (packed.targets[static_cast<size_t>(t)] < 0) continue;
@@ -161,12 +162,13 @@ TEST(TrainPass, GradientAgreesWithDifferences) {
       const Model model = tiny_model(family, stream);
       const lora::AdapterVersion adapter = tiny_adapter(model.config(), lora::LoraType::canonical, 1);
       const Packed packed(0, 3);
-      lora::DeltaDropout dropout;
+      kernels::LoraDropout dropout;
       if (p > 0) dropout = {.p = p, .key = 4, .step = 2, .sample = packed.sample, .position = packed.position};
       std::vector<float> gradient(static_cast<size_t>(adapter.layout->num_floats));
       const lora::GradientRows lane{0, packed.size(), gradient.data()};
       TrainPass pass(model, stream);
-      pass.forward(packed.batch(), adapter, {.inv_temperature = 1.25f, .recompute = Recompute::full, .entropy = true}, dropout);
+      pass.forward(packed.batch(), adapter, {.inv_temperature = 1.25f, .recompute = Recompute::full, .entropy = true},
+                   dropout);
       pass.backward(Packed::view(packed.d_logprob), Packed::view(packed.d_entropy), {&lane, 1});
       for (uint32_t direction = 0; direction < 4; ++direction) {
         constexpr float kStep = 2e-3f;

@@ -127,15 +127,16 @@ TEST_F(Loading, RandomWeightsAreSeeded) {
   const ModelConfig config = tiny_config("llama");
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     const auto one = Weights::random(config, dtype, 1, stream_), again = Weights::random(config, dtype, 1, stream_);
-    EXPECT_EQ(std::memcmp(one->embedding.panels.data(), again->embedding.panels.data(), one->embedding.panels.bytes()),
+    EXPECT_EQ(std::memcmp(one->embedding.weight.panels.data(), again->embedding.weight.panels.data(),
+                          one->embedding.weight.panels.bytes()),
               0);
-    EXPECT_NE(std::memcmp(one->layers[0].gate_up.panels.data(), one->layers[1].gate_up.panels.data(),
-                          one->layers[0].gate_up.panels.bytes()),
+    EXPECT_NE(std::memcmp(one->layers[0].gate_up.weight.panels.data(), one->layers[1].gate_up.weight.panels.data(),
+                          one->layers[0].gate_up.weight.panels.bytes()),
               0);
     double sum = 0, squares = 0;
     const int32_t ids[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     std::vector<float> rows(16 * 32);
-    kernels::embedding_gather(Tensor(rows.data(), DType::f32, {16, 32}), one->embedding, ids, stream_);
+    kernels::embedding_gather(Tensor(rows.data(), DType::f32, {16, 32}), one->embedding.weight, ids, stream_);
     for (const float value : rows) sum += value, squares += value * value;
     EXPECT_NEAR(sum / rows.size(), 0, 0.004);
     EXPECT_NEAR(std::sqrt(squares / rows.size()), 0.02, 0.003);

@@ -85,7 +85,7 @@ TEST_F(RunChecksOfARun, PublishedAdapterAndBaseAreComparedByteForByte) {
   const BaseCheck check(checks, *base.model, stream), unasked({}, *base.model, stream);
   EXPECT_NO_THROW(check.at_end());
   // A bit of the embedding flips.
-  auto* bytes = static_cast<unsigned char*>(const_cast<Buffer&>(base.model->weights().embedding.panels).data());
+  auto* bytes = static_cast<unsigned char*>(const_cast<Buffer&>(base.model->weights().embedding.weight.panels).data());
   bytes[3] ^= 1;
   EXPECT_THROW(check.at_end(), CheckError);
   EXPECT_NO_THROW(unasked.at_end());

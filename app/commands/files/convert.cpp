@@ -22,8 +22,6 @@ namespace lockstep::commands {
 
 namespace {
 
-using lora::Product;
-
 struct SiteFactors {
   MegatronSite site;
   int64_t rank = 0;
@@ -38,14 +36,14 @@ struct NamedAdapter {
   std::string base_model_name;
   std::shared_ptr<const void> memory;  // of the tensors
   NamedTensors tensors;
-  std::vector<SiteFactors> sites;  // in order of layers, products, parts
+  std::vector<SiteFactors> sites;  // in order of layers, modules, parts
 
   std::string where() const { return (path / checkpoint::kAdapterWeightsFile).string(); }
 };
 
 bool precedes(const SiteFactors& a, const SiteFactors& b) {
   const auto key = [](const SiteFactors& s) {
-    return std::tuple(s.site.layer, s.site.product, s.site.part.value_or(-1));
+    return std::tuple(s.site.layer, s.site.linear, s.site.part.value_or(-1));
   };
   return key(a) < key(b);
 }
@@ -143,12 +141,13 @@ bool same_matrix(const ConstTensor& a, const ConstTensor& b) {
          std::memcmp(a.data, b.data, static_cast<size_t>(a.elements() * dtype_bytes(a.dtype))) == 0;
 }
 
-// The parts of one layer's product, and whether they can be one module of LoRA: all there, with one A and one alpha.
+// The parts of one fused module of a layer, and whether they can be one module of LoRA: all there, with one A and one
+// alpha.
 struct Group {
   std::span<const SiteFactors> parts;
 
   bool is_fusible() const {
-    return static_cast<int>(parts.size()) == num_parts(parts.front().site.product) &&
+    return static_cast<int>(parts.size()) == num_parts(parts.front().site.linear) &&
            std::ranges::all_of(parts, [&](const SiteFactors& part) {
              return part.alpha == parts.front().alpha && part.b.dtype == parts.front().b.dtype &&
                     same_matrix(part.a, parts.front().a);
@@ -160,7 +159,7 @@ std::vector<Group> groups_of(const std::vector<SiteFactors>& sites) {
   std::vector<Group> groups;
   for (size_t begin = 0, end; begin < sites.size(); begin = end) {
     for (end = begin + 1; end < sites.size() && sites[end].site.layer == sites[begin].site.layer &&
-                          sites[end].site.product == sites[begin].site.product;)
+                          sites[end].site.linear == sites[begin].site.linear;)
       ++end;
     groups.push_back({std::span(sites).subspan(begin, end - begin)});
   }
@@ -217,13 +216,13 @@ class Converter {
   std::vector<SiteFactors> to_hf() {
     std::vector<SiteFactors> result;
     for (const SiteFactors& site : adapter_.sites) {
-      const int parts = num_parts(site.site.product);
+      const int parts = num_parts(site.site.linear);
       if (parts == 1 || site.site.part) {
         check_rows({std::span(&site, 1)});
         result.push_back(site);
         continue;
       }
-      const std::vector<PartRows> order = fused_rows(site.site.product, config_);
+      const std::vector<PartRows> order = fused_rows(site.site.linear, config_);
       int64_t total = 0;
       for (int part = 0; part < parts; ++part) total += part_rows(order, part);
       require_rows(site.b, total, megatron_tensor(site.site, false));
@@ -257,7 +256,7 @@ class Converter {
       total += part.b[0];
     }
     whole.b = matrix(whole.b.dtype, total, whole.rank);
-    move_rows(whole.b, matrices, fused_rows(whole.site.product, config_), true);
+    move_rows(whole.b, matrices, fused_rows(whole.site.linear, config_), true);
     return whole;
   }
 
@@ -268,7 +267,7 @@ class Converter {
 
   void check_rows(const Group& group) const {
     for (const SiteFactors& site : group.parts)
-      require_rows(site.b, part_rows(fused_rows(site.site.product, config_), site.site.part.value_or(0)),
+      require_rows(site.b, part_rows(fused_rows(site.site.linear, config_), site.site.part.value_or(0)),
                    hf_module(site.site));
   }
 

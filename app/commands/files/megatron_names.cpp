@@ -10,7 +10,7 @@ namespace lockstep::commands {
 
 namespace {
 
-struct ProductNames {
+struct LinearNames {
   const char* block;   // Megatron's
   const char* module;  // Megatron's
   const char* hf_block;
@@ -20,8 +20,8 @@ struct ProductNames {
   std::array<const char*, 3> leaves;    // Hugging Face's
 };
 
-// In the order of lora::Product.
-constexpr ProductNames kProductNames[] = {
+// In the order of MegatronLinear.
+constexpr LinearNames kLinearNames[] = {
     {"self_attention",
      "linear_qkv",
      "self_attn",
@@ -40,8 +40,8 @@ constexpr ProductNames kProductNames[] = {
     {"mlp", "linear_fc2", "mlp", 1, {}, {}, {"down_proj"}},
 };
 
-const ProductNames& names_of(lora::Product product) {
-  return kProductNames[static_cast<size_t>(product)];
+const LinearNames& names_of(MegatronLinear linear) {
+  return kLinearNames[static_cast<size_t>(linear)];
 }
 
 // Takes `word` from the beginning.
@@ -62,18 +62,18 @@ std::optional<int64_t> take_layer(std::string_view& text) {
 
 }  // namespace
 
-int num_parts(lora::Product product) {
-  return names_of(product).parts;
+int num_parts(MegatronLinear linear) {
+  return names_of(linear).parts;
 }
 
 std::string megatron_module(const MegatronSite& site) {
-  const ProductNames& names = names_of(site.product);
+  const LinearNames& names = names_of(site.linear);
   return fmt::format("decoder.layers.{}.{}.{}", site.layer, names.block,
                      site.part ? names.targets[static_cast<size_t>(*site.part)] : names.module);
 }
 
 std::string megatron_tensor(const MegatronSite& site, bool is_a) {
-  const ProductNames& names = names_of(site.product);
+  const LinearNames& names = names_of(site.linear);
   const std::string part = site.part ? std::string(".") + names.adapters[static_cast<size_t>(*site.part)] : "";
   return fmt::format("decoder.layers.{}.{}.{}.adapter{}.{}.weight", site.layer, names.block, names.module, part,
                      is_a ? "linear_in" : "linear_out");
@@ -87,12 +87,12 @@ std::optional<MegatronFactor> parse_megatron_tensor(std::string_view name) {
   const std::optional<int64_t> layer = take_layer(name);
   if (!layer) return std::nullopt;
   // The rest is compared with what this layer's names can be.
-  for (int product = 0; product < lora::kProducts; ++product)
+  for (int linear = 0; linear < kMegatronLinears; ++linear)
     for (int part = -1; part < 3; ++part)
       for (const bool is_a : {true, false}) {
-        const auto p = static_cast<lora::Product>(product);
+        const auto p = static_cast<MegatronLinear>(linear);
         if (part >= 0 && (num_parts(p) == 1 || part >= num_parts(p))) continue;
-        factor = {.site = {.layer = *layer, .product = p, .part = part < 0 ? std::nullopt : std::optional(part)},
+        factor = {.site = {.layer = *layer, .linear = p, .part = part < 0 ? std::nullopt : std::optional(part)},
                   .is_a = is_a};
         if (megatron_tensor(factor.site, is_a) == fmt::format("decoder.layers.{}.{}", *layer, name)) return factor;
       }
@@ -100,7 +100,7 @@ std::optional<MegatronFactor> parse_megatron_tensor(std::string_view name) {
 }
 
 std::string hf_module(const MegatronSite& site) {
-  const ProductNames& names = names_of(site.product);
+  const LinearNames& names = names_of(site.linear);
   return fmt::format("model.layers.{}.{}.{}", site.layer, names.hf_block,
                      names.leaves[static_cast<size_t>(site.part.value_or(0))]);
 }
@@ -110,30 +110,30 @@ std::optional<MegatronSite> parse_hf_module(const std::string& name) {
   if (!take(rest, "model.layers.")) return std::nullopt;
   const std::optional<int64_t> layer = take_layer(rest);
   if (!layer) return std::nullopt;
-  for (int product = 0; product < lora::kProducts; ++product) {
-    const auto p = static_cast<lora::Product>(product);
+  for (int linear = 0; linear < kMegatronLinears; ++linear) {
+    const auto p = static_cast<MegatronLinear>(linear);
     for (int part = 0; part < num_parts(p); ++part) {
-      MegatronSite site{.layer = *layer, .product = p, .part = num_parts(p) == 1 ? std::nullopt : std::optional(part)};
+      MegatronSite site{.layer = *layer, .linear = p, .part = num_parts(p) == 1 ? std::nullopt : std::optional(part)};
       if (hf_module(site) == name) return site;
     }
   }
   return std::nullopt;
 }
 
-std::vector<PartRows> fused_rows(lora::Product product, const model::ModelConfig& config) {
+std::vector<PartRows> fused_rows(MegatronLinear linear, const model::ModelConfig& config) {
   std::vector<PartRows> rows;
   const int64_t head = config.head_dim, queries = config.heads / config.kv_heads * head;
-  switch (product) {
-    case lora::Product::qkv:
+  switch (linear) {
+    case MegatronLinear::qkv:
       for (int64_t group = 0; group < config.kv_heads; ++group) {
         rows.push_back({.part = 0, .begin = group * queries, .count = queries});
         rows.push_back({.part = 1, .begin = group * head, .count = head});
         rows.push_back({.part = 2, .begin = group * head, .count = head});
       }
       break;
-    case lora::Product::gate_up: rows = {{.part = 0, .count = config.ffn}, {.part = 1, .count = config.ffn}}; break;
-    case lora::Product::o:
-    case lora::Product::down: rows = {{.part = 0, .count = config.width}}; break;
+    case MegatronLinear::fc1: rows = {{.part = 0, .count = config.ffn}, {.part = 1, .count = config.ffn}}; break;
+    case MegatronLinear::proj:
+    case MegatronLinear::fc2: rows = {{.part = 0, .count = config.width}}; break;
   }
   return rows;
 }

@@ -20,20 +20,23 @@
 #include <string_view>
 #include <vector>
 
-#include "lora/adapter.h"
 #include "model/config.h"
 
 namespace lockstep::commands {
 
-// A module of one layer; `part`: of a fused product (q 0, k 1, v 2; gate 0, up 1), nothing: the product as a whole.
+// Megatron's linear modules of a layer: linear_qkv, linear_proj, linear_fc1, linear_fc2.
+enum class MegatronLinear { qkv, proj, fc1, fc2 };
+inline constexpr int kMegatronLinears = 4;
+
+// A module of one layer; `part`: of a fused one (q 0, k 1, v 2; gate 0, up 1), nothing: the module as a whole.
 struct MegatronSite {
   int64_t layer = 0;
-  lora::Product product = lora::Product::qkv;
+  MegatronLinear linear = MegatronLinear::qkv;
   std::optional<int> part;
   bool operator==(const MegatronSite&) const = default;
 };
 
-int num_parts(lora::Product product);  // 3, 1, 2, 1
+int num_parts(MegatronLinear linear);  // 3, 1, 2, 1
 
 // "decoder.layers.0.self_attention.linear_qkv", of a part "....linear_q": as target modules are named.
 std::string megatron_module(const MegatronSite& site);
@@ -46,7 +49,7 @@ struct MegatronFactor {
 };
 std::optional<MegatronFactor> parse_megatron_tensor(std::string_view name);
 
-// "model.layers.0.self_attn.q_proj". A site without a part must be of a product with one.
+// "model.layers.0.self_attn.q_proj". A site without a part must be of a module with one.
 std::string hf_module(const MegatronSite& site);
 // Of such a name; nothing: a module that Megatron has no name for here.
 std::optional<MegatronSite> parse_hf_module(const std::string& name);
@@ -56,6 +59,6 @@ struct PartRows {
   int part = 0;
   int64_t begin = 0, count = 0;
 };
-std::vector<PartRows> fused_rows(lora::Product product, const model::ModelConfig& config);
+std::vector<PartRows> fused_rows(MegatronLinear linear, const model::ModelConfig& config);
 
 }  // namespace lockstep::commands

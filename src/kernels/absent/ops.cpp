@@ -20,21 +20,13 @@ void unpack_rows(Tensor, const PackedWeight&, int64_t, int64_t, Stream&) {
 void embedding_gather(Tensor, const PackedWeight&, std::span<const int32_t>, Stream&) {
   absent();
 }
-void linear_forward(Tensor, ConstTensor, const PackedWeight&, ConstTensor, ConstTensor, Stream&) {
+void linear(const LinearCall&, Stream&) {
   absent();
 }
-bool normed_linear_forward(Tensor, const LinearInput&, const PackedWeight&, ConstTensor, bool, Stream&) {
+UnfinishedLinear begin_linear(const LinearCall&, Stream&) {
   absent();
 }
-AdaptedPart adapted_linear_begin(Tensor, Tensor, ConstTensor, const PackedWeight&, ConstTensor, ConstTensor,
-                                 std::span<const LoraPair>, Stream&) {
-  absent();
-}
-bool adapted_swiglu_forward(Tensor, Tensor, ConstTensor, const PackedWeight&, ConstTensor, std::span<const LoraPair>,
-                            Stream&) {
-  absent();
-}
-void linear_backward_input(Tensor, ConstTensor, const PackedWeight&, bool, Stream&) {
+UnfinishedLinear begin_linear_backward(const LinearBackwardCall&, Stream&) {
   absent();
 }
 void lora_shrink(Tensor, ConstTensor, std::span<const LoraPair>, Stream&) {
@@ -53,16 +45,16 @@ void lora_gradient(const GradientPlan&, ConstTensor, ConstTensor, ConstTensor, C
                    Stream&) {
   absent();
 }
-void heads_forward(Tensor, Tensor, ConstTensor, const HeadNorms&, const RopeTable&, std::span<const int32_t>,
-                   const AttentionShape&, const DeviceSequences&, bool, Stream&) {
+void heads_forward(const HeadsCall&, ConstTensor, Stream&) {
   absent();
 }
-void heads_backward(Tensor, ConstTensor, ConstTensor, const HeadNorms&, const RopeTable&, std::span<const int32_t>,
-                    const AttentionShape&, Stream&) {
+void heads_backward(Tensor, ConstTensor, ConstTensor, const HeadsSpec&, Stream&) {
   absent();
 }
-bool heads_attention_forward(Tensor, Tensor, ConstTensor, const HeadNorms&, const RopeTable&, std::span<const int32_t>,
-                             const AttentionShape&, const DeviceSequences&, Stream&) {
+bool heads_forward(const HeadsCall&, const UnfinishedLinear&, bool, Stream&) {
+  absent();
+}
+bool heads_attention_forward(Tensor, const HeadsCall&, ConstTensor, Stream&) {
   absent();
 }
 void attention_forward(Tensor, Tensor, ConstTensor, const AttentionShape&, const DeviceSequences&, Stream&) {
@@ -81,17 +73,13 @@ void rmsnorm_backward(Tensor, ConstTensor, ConstTensor, ConstTensor, ConstTensor
 void swiglu_forward(Tensor, ConstTensor, Stream&) {
   absent();
 }
-bool swiglu_forward(Tensor, Tensor, const PendingDelta&, bool, Stream&) {
-  absent();
-}
-bool heads_forward(Tensor, Tensor, Tensor, const PendingDelta&, bool, const HeadNorms&, const RopeTable&,
-                   std::span<const int32_t>, const AttentionShape&, const DeviceSequences&, bool, Stream&) {
+bool swiglu_forward(Tensor, const UnfinishedLinear&, bool, Stream&) {
   absent();
 }
 void swiglu_backward(Tensor, ConstTensor, ConstTensor, Stream&) {
   absent();
 }
-bool swiglu_backward(Tensor, ConstTensor, const PendingDelta&, ConstTensor, Stream&) {
+bool swiglu_backward(Tensor, const UnfinishedLinear&, ConstTensor, Stream&) {
   absent();
 }
 void add(Tensor, ConstTensor, Stream&) {

@@ -86,10 +86,10 @@ struct ShrinkTask {
   int64_t column;  // of h
 };
 
-std::vector<ShrinkTask> shrink_tasks(std::span<const LoraRows> adapters) {
+std::vector<ShrinkTask> shrink_tasks(std::span<const LoraSegment> segments) {
   constexpr int64_t kMostRows = 2 * kTileRows;
   std::vector<ShrinkTask> tasks;
-  for (const LoraRows& part : adapters)
+  for (const LoraSegment& part : segments)
     for (int64_t row = 0; row < part.rows; row += kMostRows) {
       const Span rows{part.row_begin + row, part.row_begin + std::min(part.rows, row + kMostRows)};
       int64_t column = 0;
@@ -150,7 +150,7 @@ inline Span overlap(Span a, Span b) {
 }
 
 void expand_all(const cpu::LinearParts& parts, const Tensor& y, Span rows, Span columns, float* room) {
-  for (const LoraRows& part : parts.adapters) {
+  for (const LoraSegment& part : parts.segments) {
     const Span own = overlap(rows, {part.row_begin, part.row_begin + part.rows});
     if (own.size() <= 0) continue;
     const float* h = parts.h.row(own.begin);
@@ -189,9 +189,9 @@ void forward(const Tensor& y, const ConstTensor& x, const PackedWeight& weight, 
                         .c = y.f32(),
                         .c_stride = static_cast<size_t>(y.row_stride)};
   const PanelStrips<L> strips{panels_of<L>(weight), weight.depth};
-  if (parts.residual.empty() && parts.adapters.empty()) return run_product(product, strips, kFetchCycles, stream);
+  if (parts.residual.empty() && parts.segments.empty()) return run_product(product, strips, kFetchCycles, stream);
   if (product.rows == 0) return;
-  const std::vector<ShrinkTask> shrinks = shrink_tasks(parts.adapters);
+  const std::vector<ShrinkTask> shrinks = shrink_tasks(parts.segments);
   const auto num_shrinks = static_cast<int64_t>(shrinks.size());
   int64_t most_rank = 0;
   for (const ShrinkTask& task : shrinks) most_rank = std::max(most_rank, task.pair->rank());

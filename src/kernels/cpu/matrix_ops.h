@@ -11,11 +11,11 @@ void pack_panels(PackedWeight& weight, std::span<const NamedTensor* const> parts
 void unpack_rows(Tensor out, const PackedWeight& weight, int64_t begin, int64_t end, Stream& stream);
 void embedding_gather(Tensor y, const PackedWeight& weight, std::span<const int32_t> ids, Stream& stream);
 
-// What a product has beside its weight; whatever it lacks is empty.
+// What a matmul has beside its weight; whatever it lacks is empty.
 struct LinearParts {
   ConstTensor bias, residual;
-  std::span<const LoraRows> adapters = {};
-  Tensor h = {};  // scratch of the adapters
+  std::span<const LoraSegment> segments = {};
+  Tensor h = {};  // scratch memory of the segments, [T, the largest total rank]
 };
 void linear_forward(Tensor y, ConstTensor x, const PackedWeight& weight, const LinearParts& parts, Stream& stream);
 void linear_backward_input(Tensor dx, ConstTensor dy, const PackedWeight& weight, bool accumulate, Stream& stream);

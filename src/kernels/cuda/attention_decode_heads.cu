@@ -159,9 +159,11 @@ bool at_16(const ConstTensor& t) {
 
 }  // namespace
 
-bool heads_attention_forward(Tensor o, Tensor, ConstTensor qkv, const HeadNorms& norms, const RopeTable& table,
-                             std::span<const int32_t>, const AttentionShape& shape, const DeviceSequences& sequences,
-                             Stream& stream) {
+bool heads_attention_forward(Tensor o, const HeadsCall& call, ConstTensor qkv, Stream& stream) {
+  const HeadNorms& norms = call.spec.norms;
+  const RopeTable& table = call.spec.table;
+  const AttentionShape& shape = call.spec.shape;
+  const DeviceSequences& sequences = call.rows.device;
   if (sequences.tiles || sequences.num_sequences == 0 || qkv.shape[0] == 0 || sequences.max_positions == 0)
     return false;
   const DecodeCtas ctas = decode_ctas(shape, sequences);

@@ -45,17 +45,18 @@ __device__ __forceinline__ bf16* stored(const Heads& h, int64_t row, int positio
   return block + at * h.head_dim;
 }
 
-inline Heads heads_of(const ConstTensor& qkv, const ConstTensor& rstd, const HeadNorms& norms, const RopeTable& table,
-                      std::span<const int32_t> positions, const AttentionShape& shape) {
+inline Heads heads_of(const ConstTensor& qkv, const ConstTensor& rstd, const HeadsSpec& spec) {
+  const HeadNorms& norms = spec.norms;
+  const AttentionShape& shape = spec.shape;
   const auto at_16 = [](const ConstTensor& t) { return reinterpret_cast<uintptr_t>(t.data) % 16 == 0; };
   return {.rows = qkv.shape[0],
           .heads = static_cast<int>(shape.heads),
           .kv_heads = static_cast<int>(shape.kv_heads),
           .head_dim = static_cast<int>(shape.head_dim),
           .items = static_cast<uint32_t>(shape.heads + shape.kv_heads),
-          .positions = positions.data(),
-          .cosines = table.cos(),
-          .sines = table.sin(),
+          .positions = spec.positions.data(),
+          .cosines = spec.table.cos(),
+          .sines = spec.table.sin(),
           .q_norm = norms.q_norm.empty() ? nullptr : data_of<float>(norms.q_norm),
           .k_norm = norms.k_norm.empty() ? nullptr : data_of<float>(norms.k_norm),
           .rstd = rstd.empty() ? nullptr : const_cast<float*>(data_of<float>(rstd)),

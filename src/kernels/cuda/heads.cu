@@ -127,29 +127,26 @@ void for_head_dim(const Heads& h, const Launch& launch) {
 
 }  // namespace
 
-void heads_forward(Tensor qk, Tensor rstd, ConstTensor qkv, const HeadNorms& norms, const RopeTable& table,
-                   std::span<const int32_t> positions, const AttentionShape& shape, const DeviceSequences& sequences,
-                   bool store, Stream& stream) {
-  Heads h = heads_of(qkv, rstd, norms, table, positions, shape);
+void heads_forward(const HeadsCall& call, ConstTensor qkv, Stream& stream) {
+  Heads h = heads_of(qkv, call.rstd, call.spec);
   if (h.rows == 0) return;
-  if (store) {
+  if (call.store) {
     h.items += static_cast<uint32_t>(h.kv_heads);
-    h.store_in(sequences);
+    h.store_in(call.rows.device);
   }
   for_head_dim(h, [&](auto lanes, unsigned grid) {
-    launch_early(heads_kernel<lanes.value>, grid, kThreads, 0, stream_of(stream), Matrix(qk), Matrix(qkv), h);
+    launch_early(heads_kernel<lanes.value>, grid, kThreads, 0, stream_of(stream), Matrix(call.qk), Matrix(qkv), h);
   });
-  check_launch("heads_forward", {qk, qkv});
+  check_launch("heads_forward", {call.qk, qkv});
 }
 
-void heads_backward(Tensor d_qkv, ConstTensor qkv, ConstTensor rstd, const HeadNorms& norms, const RopeTable& table,
-                    std::span<const int32_t> positions, const AttentionShape& shape, Stream& stream) {
-  const Heads h = heads_of(d_qkv, rstd, norms, table, positions, shape);
+void heads_backward(Tensor d_qkv, ConstTensor qkv, ConstTensor rstd, const HeadsSpec& spec, Stream& stream) {
+  const Heads h = heads_of(d_qkv, rstd, spec);
   if (h.rows == 0) return;
   // Without norms qkv is not read and may be empty.
   for_head_dim(h, [&](auto lanes, unsigned grid) {
     heads_grad_kernel<lanes.value>
-        <<<grid, kThreads, 0, stream_of(stream)>>>(Matrix(d_qkv), Matrix(norms.q_norm.empty() ? d_qkv : qkv), h);
+        <<<grid, kThreads, 0, stream_of(stream)>>>(Matrix(d_qkv), Matrix(spec.norms.q_norm.empty() ? d_qkv : qkv), h);
   });
   check_launch("heads_backward", {d_qkv, qkv});
 }

@@ -151,9 +151,10 @@ bool pairs_fit(std::span<const LoraPair> pairs, int64_t head_dim) {
 
 }  // namespace
 
-bool heads_forward(Tensor qk, Tensor rstd, Tensor qkv, const PendingDelta& delta, bool keep, const HeadNorms& norms,
-                   const RopeTable& table, std::span<const int32_t> positions, const AttentionShape& shape,
-                   const DeviceSequences& sequences, bool store, Stream& stream) {
+bool heads_forward(const HeadsCall& call, const UnfinishedLinear& unfinished, bool keep, Stream& stream) {
+  const LoraDelta& delta = unfinished.delta();
+  const AttentionShape& shape = call.spec.shape;
+  const Tensor qkv = unfinished.y(), qk = call.qk;
   // Elsewhere two launches take less time than one with its longer chain of loads.
   const auto suits = [&](int64_t rows) {
     return (rows > 32 && rows <= kFewDeltaRows) ||
@@ -163,9 +164,9 @@ bool heads_forward(Tensor qk, Tensor rstd, Tensor qkv, const PendingDelta& delta
   if (!suits(rows) || (shape.head_dim != 64 && shape.head_dim != 128) || !reads_well(delta) ||
       !pairs_fit(delta.pairs, shape.head_dim) || !rows_aligned(qkv) || !rows_aligned(qk))
     return false;
-  Heads h = heads_of(qkv, rstd, norms, table, positions, shape);
-  if (store || keep) h.items += static_cast<uint32_t>(h.kv_heads);
-  if (store) h.store_in(sequences);
+  Heads h = heads_of(qkv, call.rstd, call.spec);
+  if (call.store || keep) h.items += static_cast<uint32_t>(h.kv_heads);
+  if (call.store) h.store_in(call.rows.device);
   const auto start = [&](auto strips) {
     const DeltaShape grid_shape =
         delta_shape(delta, rows, h.items, strips.value, TileFetch<2 * strips.value>::kWarpBytes,

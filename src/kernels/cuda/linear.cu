@@ -3,7 +3,7 @@
 
 #include "kernels/cuda/linear_choice.h"
 #include "kernels/cuda/linear_fused.h"
-#include "kernels/cuda/ops.h"
+#include "kernels/cuda/linear_parts.h"
 
 namespace lockstep::kernels::cuda {
 namespace {

@@ -1,4 +1,4 @@
-// scale h B of an adapter, added by the op that reads the product (kernels/lora.h: PendingDelta). The chain over the
+// scale h B of an adapter, added by the op that reads the product (kernels/lora.h: LoraDelta). The chain over the
 // rank, the sum in f32 and the rounding are those of lora_expand, so the bits are too.
 //
 // A warp has tiles of 16 rows x a strip of 32 columns. Which column of B is which of the tensor core's is free: tile j
@@ -350,7 +350,7 @@ inline constexpr int64_t kFewDeltaRows = 128;
 // Few rows: many small blocks. Many: blocks of some columns that walk down, as long as there are enough for every
 // multiprocessor. A tile of an adapter is one warp's rows.   units: of a warp's columns, of `strips` strips each;
 // warp_bytes: of a warp's fetches
-inline DeltaShape delta_shape(const PendingDelta& delta, int64_t rows, int64_t units, int strips, size_t warp_bytes,
+inline DeltaShape delta_shape(const LoraDelta& delta, int64_t rows, int64_t units, int strips, size_t warp_bytes,
                               int multiprocessors) {
   DeltaShape shape;
   int64_t least = kMostGpuRank, most = delta.tiles.most_rank;
@@ -393,7 +393,7 @@ void with_groups(const DeltaShape& shape, const Start& start) {
 }
 
 // Whether OneDelta can read these.
-inline bool reads_well(const PendingDelta& delta) {
+inline bool reads_well(const LoraDelta& delta) {
   if (delta.tiles.num_tiles > 0) return true;
   if (delta.pairs.size() > static_cast<size_t>(kMostSitePairs)) return false;
   for (const LoraPair& pair : delta.pairs)
@@ -416,14 +416,14 @@ inline LoraSite site_of(std::span<const LoraPair> pairs) {
 
 // launch(source, grid)
 template <class Launch>
-void with_one_delta(const PendingDelta& delta, const DeltaShape& shape, int64_t rows, const Launch& launch) {
+void with_one_delta(const LoraDelta& delta, const DeltaShape& shape, int64_t rows, const Launch& launch) {
   const int64_t row_blocks = (rows + shape.block_rows - 1) / shape.block_rows;
   launch(OneDelta{DeltaSource(delta.h), site_of(delta.pairs), static_cast<int>(rows), shape.block_rows},
          dim3(shape.columns, static_cast<unsigned>(row_blocks)));
 }
 // The same of all rows, also those of no tile.
 template <class Launch>
-void with_delta(const PendingDelta& delta, const DeltaShape& shape, int64_t rows, const Launch& launch) {
+void with_delta(const LoraDelta& delta, const DeltaShape& shape, int64_t rows, const Launch& launch) {
   if (delta.tiles.num_tiles == 0) return with_one_delta(delta, shape, rows, launch);
   LoraTiles tiles = delta.tiles;
   tiles.sites += delta.site;

@@ -1,5 +1,5 @@
-// lora_expand and lora_shrink_backward by strips: y is read and written as 16 bytes, B (or A) lies in shared memory while
-// the rows go by.
+// lora_expand and lora_shrink_backward by strips: y is read and written as 16 bytes, B (or A) lies in shared memory
+// while the rows go by.
 #include "kernels/cuda/library.h"
 #include "kernels/cuda/lora_delta.cuh"
 #include "kernels/cuda/lora_expand.h"
@@ -20,8 +20,8 @@ __device__ int unit_column(const LoraSite& site, int unit) {
   return -1;
 }
 
-// kGroups as in LaneInput. kPairs: 0: every column is one pair's, and pairs begin and end at multiples of 8 columns; else
-// all of so many pairs, whose number of groups is kGroups, have all `cols` columns.
+// kGroups as in LaneInput. kPairs: 0: every column is one pair's, and pairs begin and end at multiples of 8 columns;
+// else all of so many pairs, whose number of groups is kGroups, have all `cols` columns.
 template <int kGroups, int kPairs>
 __global__ void __launch_bounds__(256, kPairs > 1 ? 2 : 3)
     expand_strips(const __grid_constant__ OneDelta delta, bf16* y, int stride, int cols, int all_groups, int across) {
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(256, kPairs > 1 ? 2 : 3)
 }
 
 template <int kGroups, int kPairs>
-void launch(const PendingDelta& delta, const DeltaShape& shape, Tensor y, cudaStream_t stream) {
+void launch(const LoraDelta& delta, const DeltaShape& shape, Tensor y, cudaStream_t stream) {
   constexpr auto kKernel = expand_strips<kGroups, kPairs>;
   allow_shared<kKernel>(kMostDeltaShared);
   with_one_delta(delta, shape, y[0], [&](const OneDelta& source, dim3 grid) {
@@ -111,7 +111,7 @@ void launch(const PendingDelta& delta, const DeltaShape& shape, Tensor y, cudaSt
 
 }  // namespace
 
-bool expand_by_strips(Tensor y, const PendingDelta& delta, Stream& stream) {
+bool expand_by_strips(Tensor y, const LoraDelta& delta, Stream& stream) {
   if (!reads_well(delta) || !rows_aligned(y)) return false;
   int64_t units = 0;
   for (const LoraPair& pair : delta.pairs) {
@@ -128,16 +128,15 @@ bool shrink_backward_by_strips(Tensor dx, ConstTensor dh, std::span<const LoraPa
   if (pairs.size() > size_t{kMostSitePairs} || dx[1] % 8 != 0 || !rows_aligned(dx)) return false;
   LoraPair by_a[kMostSitePairs];  // dx += dh A: what B is to lora_expand
   for (size_t p = 0; p < pairs.size(); ++p) by_a[p] = {.a = pairs[p].b, .b = pairs[p].a};
-  const PendingDelta delta{.h = dh, .pairs = std::span(by_a, pairs.size())};
+  const LoraDelta delta{.h = dh, .pairs = std::span(by_a, pairs.size())};
   if (pairs.size() == 1) return expand_by_strips(dx, delta, stream);
   if (!reads_well(delta)) return false;
   const int64_t units = (dx[1] + kColumns - 1) / kColumns;
-  const DeltaShape shape =
-      delta_shape(delta, dx[0], units, kStrips * static_cast<int>(pairs.size()), TileFetch<2 * kStrips>::kWarpBytes,
-                  library_of(stream).multiprocessors);
+  const DeltaShape shape = delta_shape(delta, dx[0], units, kStrips * static_cast<int>(pairs.size()),
+                                       TileFetch<2 * kStrips>::kWarpBytes, library_of(stream).multiprocessors);
   const auto start = [&](auto groups) {
-    constexpr void (*kLaunch[])(const PendingDelta&, const DeltaShape&, Tensor, cudaStream_t) = {
-        launch<groups.value, 2>, launch<groups.value, 3>};
+    constexpr void (*kLaunch[])(const LoraDelta&, const DeltaShape&, Tensor, cudaStream_t) = {launch<groups.value, 2>,
+                                                                                              launch<groups.value, 3>};
     kLaunch[pairs.size() - 2](delta, shape, dx, stream_of(stream));
   };
   switch (shape.known_groups) {

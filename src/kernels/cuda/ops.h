@@ -6,6 +6,7 @@
 #include "kernels/attention.h"
 #include "kernels/decode.h"
 #include "kernels/elementwise.h"
+#include "kernels/heads.h"
 #include "kernels/limits.h"
 #include "kernels/linear.h"
 #include "kernels/logit_edits.h"
@@ -26,19 +27,10 @@ void pack_rows(PackedWeight& weight, std::span<const NamedTensor* const> parts, 
 void unpack_rows(Tensor out, const PackedWeight& weight, int64_t begin, int64_t end, Stream& stream);
 void embedding_gather(Tensor y, const PackedWeight& weight, std::span<const int32_t> ids, Stream& stream);
 
-// linear.cu
-void linear_forward(Tensor y, ConstTensor x, const PackedWeight& weight, ConstTensor bias, ConstTensor residual,
-                    Stream& stream);
-// What one launch has made: nothing, y and h without B, or all of the product.
-enum class AdaptedPart { nothing, inner, all };
-AdaptedPart adapted_linear_begin(Tensor y, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
-                                 ConstTensor residual, std::span<const LoraPair> pairs, Stream& stream);
-// These return false where they do not suit: nothing is done then.
-bool adapted_swiglu_forward(Tensor act, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
-                            std::span<const LoraPair> pairs, Stream& stream);
-bool normed_linear_forward(Tensor y, const LinearInput& input, const PackedWeight& weight, ConstTensor bias,
-                           bool swiglu, Stream& stream);  // y is act when swiglu
-void linear_backward_input(Tensor dx, ConstTensor dy, const PackedWeight& weight, bool accumulate, Stream& stream);
+// linear_call.cpp
+void linear(const LinearCall& call, Stream& stream);
+UnfinishedLinear begin_linear(const LinearCall& call, Stream& stream);
+UnfinishedLinear begin_linear_backward(const LinearBackwardCall& call, Stream& stream);
 
 // lora.cu
 void lora_shrink(Tensor h, ConstTensor x, std::span<const LoraPair> pairs, Stream& stream);
@@ -51,18 +43,12 @@ void lora_gradient(const GradientPlan& plan, ConstTensor x, ConstTensor h, Const
                    std::span<const LoraPair> pairs, Stream& stream);
 
 // heads.cu
-void heads_forward(Tensor qk, Tensor rstd, ConstTensor qkv, const HeadNorms& norms, const RopeTable& table,
-                   std::span<const int32_t> positions, const AttentionShape& shape, const DeviceSequences& sequences,
-                   bool store, Stream& stream);
-void heads_backward(Tensor d_qkv, ConstTensor qkv, ConstTensor rstd, const HeadNorms& norms, const RopeTable& table,
-                    std::span<const int32_t> positions, const AttentionShape& shape, Stream& stream);
+void heads_forward(const HeadsCall& call, ConstTensor qkv, Stream& stream);
+void heads_backward(Tensor d_qkv, ConstTensor qkv, ConstTensor rstd, const HeadsSpec& spec, Stream& stream);
 
-bool heads_forward(Tensor qk, Tensor rstd, Tensor qkv, const PendingDelta& delta, bool keep, const HeadNorms& norms,
-                   const RopeTable& table, std::span<const int32_t> positions, const AttentionShape& shape,
-                   const DeviceSequences& sequences, bool store, Stream& stream);
-bool heads_attention_forward(Tensor o, Tensor qk, ConstTensor qkv, const HeadNorms& norms, const RopeTable& table,
-                             std::span<const int32_t> positions, const AttentionShape& shape,
-                             const DeviceSequences& sequences, Stream& stream);
+// heads_delta.cu, attention_decode_heads.cu. False: nothing is done, the ops are to run one after the other.
+bool heads_forward(const HeadsCall& call, const UnfinishedLinear& qkv, bool keep, Stream& stream);
+bool heads_attention_forward(Tensor o, const HeadsCall& call, ConstTensor qkv, Stream& stream);
 
 // attention_forward.cu, attention_decode.cu, attention_backward.cu
 void attention_forward(Tensor o, Tensor stats, ConstTensor q, const AttentionShape& shape,
@@ -84,11 +70,10 @@ void rmsnorm_forward(Tensor y, Tensor rstd, ConstTensor x, ConstTensor weight, f
 void rmsnorm_backward(Tensor dx, ConstTensor dy, ConstTensor x, ConstTensor weight, ConstTensor rstd, bool accumulate,
                       Stream& stream);
 void swiglu_forward(Tensor y, ConstTensor gate_up, Stream& stream);
-// False: nothing done, the delta is to be added before.
-bool swiglu_forward(Tensor y, Tensor gate_up, const PendingDelta& delta, bool keep, Stream& stream);
+// False: nothing is done, what is missing is to be added before.
+bool swiglu_forward(Tensor y, const UnfinishedLinear& gate_up, bool keep, Stream& stream);
 void swiglu_backward(Tensor d_gate_up, ConstTensor dy, ConstTensor gate_up, Stream& stream);
-bool swiglu_backward(Tensor d_gate_up, ConstTensor dy, const PendingDelta& delta, ConstTensor gate_up,
-                     Stream& stream);  // as swiglu_forward
+bool swiglu_backward(Tensor d_gate_up, const UnfinishedLinear& dy, ConstTensor gate_up, Stream& stream);
 void add(Tensor y, ConstTensor x, Stream& stream);
 void gather_rows(Tensor to, ConstTensor from, std::span<const int32_t> rows, Stream& stream);
 void scatter_rows(Tensor to, ConstTensor from, std::span<const int32_t> rows, Stream& stream);

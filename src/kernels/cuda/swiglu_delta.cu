@@ -172,7 +172,9 @@ bool pairs_fit(std::span<const LoraPair> pairs, int64_t width) {
 
 }  // namespace
 
-bool swiglu_forward(Tensor y, Tensor gate_up, const PendingDelta& delta, bool keep, Stream& stream) {
+bool swiglu_forward(Tensor y, const UnfinishedLinear& unfinished, bool keep, Stream& stream) {
+  const Tensor gate_up = unfinished.y();
+  const LoraDelta& delta = unfinished.delta();
   const int64_t rows = y.shape[0], width = y.shape[1];
   if (rows == 0 || width == 0 || width % (2 * kStripColumns) != 0 || !rows_aligned(y) || !rows_aligned(gate_up))
     return false;
@@ -196,15 +198,17 @@ bool swiglu_forward(Tensor y, Tensor gate_up, const PendingDelta& delta, bool ke
   return true;
 }
 
-bool swiglu_backward(Tensor d_gate_up, ConstTensor dy, const PendingDelta& delta, ConstTensor gate_up, Stream& stream) {
+bool swiglu_backward(Tensor d_gate_up, const UnfinishedLinear& unfinished, ConstTensor gate_up, Stream& stream) {
+  const Tensor dy = unfinished.y();
+  const LoraDelta& delta = unfinished.delta();
   const int64_t rows = dy.shape[0], width = dy.shape[1];
   if (rows == 0 || width == 0 || width % kStripColumns != 0 || !rows_aligned(dy) || !rows_aligned(gate_up) ||
       !rows_aligned(d_gate_up))
     return false;
   if (delta.tiles.num_tiles > 0 || delta.pairs.size() != 1 || delta.pairs[0].b[1] != width || !reads_well(delta))
     return false;
-  const DeltaShape shape = delta_shape(delta, rows, width / kStripColumns, 1, TileFetch<6>::kWarpBytes,
-                                       library_of(stream).multiprocessors);
+  const DeltaShape shape =
+      delta_shape(delta, rows, width / kStripColumns, 1, TileFetch<6>::kWarpBytes, library_of(stream).multiprocessors);
   with_one_delta(delta, shape, rows, [&](const OneDelta& source, dim3 grid) {
     with_groups<OneDelta>(shape, [&](auto groups) {
       constexpr auto kKernel = swiglu_grad_delta_kernel<groups.value>;

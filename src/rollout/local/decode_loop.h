@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/decode.h"
+#include "lora/adapter_tiles.h"
 #include "model/model.h"
 #include "rollout/local/block_pool.h"
 #include "rollout/local/step_graphs.h"

@@ -11,7 +11,7 @@ namespace lockstep::rollout {
 namespace {
 
 bool same_place(const lora::Module& a, const lora::Module& b) {
-  return a.name == b.name && a.layer == b.layer && a.product == b.product && a.in == b.in && a.out == b.out &&
+  return a.name == b.name && a.layer == b.layer && a.site == b.site && a.in == b.in && a.out == b.out &&
          a.out_begin == b.out_begin;
 }
 
@@ -62,11 +62,10 @@ void HeldVersions::check_memory(const lora::AdapterVersion& version) const {
 }
 
 void HeldVersions::check_layout(const lora::AdapterLayout& layout) const {
-  const int64_t layers = static_cast<int64_t>(layout.site_pairs.size()) / lora::kProducts;
-  if (layers != modules_.back().layer + 1)
+  if (layout.num_sites() != modules_.back().site + 1)
     throw ShapeError({.what = "adapter is not of this model",
-                      .got = fmt::format("{} layers", layers),
-                      .wanted = fmt::format("{} layers", modules_.back().layer + 1)});
+                      .got = fmt::format("{} linear layers", layout.num_sites()),
+                      .wanted = fmt::format("{} linear layers", modules_.back().site + 1)});
   for (const lora::Pair& pair : layout.pairs)
     for (const lora::Module& module : pair.modules)
       if (std::none_of(modules_.begin(), modules_.end(), [&](const lora::Module& m) { return same_place(m, module); }))

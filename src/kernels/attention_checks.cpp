@@ -1,0 +1,39 @@
+#include "kernels/attention_checks.h"
+
+#include <string>
+
+#include "core/error.h"
+
+namespace lockstep::kernels {
+
+void require_shape(const AttentionShape& shape, const char* op) {
+  if (shape.heads < 1 || shape.kv_heads < 1 || shape.heads % shape.kv_heads != 0 || shape.head_dim < 1 ||
+      shape.window < 0)
+    throw ShapeError({.what = "impossible attention shape",
+                      .where = op,
+                      .got = std::to_string(shape.heads) + " heads, " + std::to_string(shape.kv_heads) +
+                             " kv heads, head_dim " + std::to_string(shape.head_dim) + ", window " +
+                             std::to_string(shape.window),
+                      .wanted = "heads a multiple of kv heads, head_dim at least 1, window at least 0"});
+}
+
+void require_sequences(std::span<const AttentionSequence> sequences, int64_t rows, const char* op) {
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    const AttentionSequence& s = sequences[i];
+    const auto where = [&] { return std::string(op) + ": sequence " + std::to_string(i); };
+    if (s.row_begin < 0 || s.rows < 0 || s.row_begin + s.rows > rows || s.first_position < 0)
+      throw ShapeError({.what = "sequence outside the rows",
+                        .where = where(),
+                        .got = "rows " + std::to_string(s.row_begin) + " .. " + std::to_string(s.row_begin + s.rows) +
+                               " at position " + std::to_string(s.first_position),
+                        .wanted = "within " + std::to_string(rows) + " rows"});
+    const int64_t blocks = (s.first_position + s.rows + kKvBlock - 1) / kKvBlock;
+    if (s.rows > 0 && static_cast<int64_t>(s.blocks.size()) < blocks)
+      throw ShapeError({.what = "sequence has too few blocks of keys and values",
+                        .where = where(),
+                        .got = std::to_string(s.blocks.size()),
+                        .wanted = std::to_string(blocks)});
+  }
+}
+
+}  // namespace lockstep::kernels

@@ -1,0 +1,134 @@
+// A linear call on a GPU: which launches it is made of.
+#include <optional>
+
+#include "kernels/cuda/linear_parts.h"
+#include "kernels/cuda/ops.h"
+#include "kernels/lora_segments.h"
+
+namespace lockstep::kernels::cuda {
+namespace {
+
+// What the matmul reads.
+ConstTensor normalized(const LinearInput& input, Stream& stream) {
+  if (input.norm_weight.empty()) return input.x;
+  kernels::rmsnorm_forward(input.norm, {}, input.x, input.norm_weight, input.norm_eps, stream);
+  return input.norm;
+}
+
+// Without adapters.
+void base_linear(const LinearCall& call, Stream& stream) {
+  const bool fits = !call.input.norm_weight.empty() && call.residual.empty();
+  if (fits && normed_linear_forward(call.y, call.input, call.weight, call.bias, false, stream)) return;
+  linear_forward(call.y, normalized(call.input, stream), call.weight, call.bias, call.residual, stream);
+}
+
+// Without adapters, and nobody reads y.
+void base_swiglu(const LinearCall& call, Stream& stream) {
+  if (normed_linear_forward(call.act, call.input, call.weight, call.bias, true, stream)) return;
+  const LinearInput input{.x = normalized(call.input, stream)};
+  const bool is_normed = !call.input.norm_weight.empty();
+  if (is_normed && normed_linear_forward(call.act, input, call.weight, call.bias, true, stream)) return;
+  linear_forward(call.y, input.x, call.weight, call.bias, {}, stream);
+  kernels::swiglu_forward(call.act, call.y, stream);
+}
+
+// Of one adapter's rows.
+Tensor inner_of(const LinearAdapters& adapters, const ConstTensor& x) {
+  if (!adapters.h.empty()) return adapters.h;
+  return adapters.arena->alloc({x[0], total_rank(adapters.segments[0].pairs)}, x.dtype);
+}
+
+UnfinishedLinear begin_one_adapter(const LinearCall& call, ConstTensor x, Tensor h, Stream& stream) {
+  const std::span<const LoraPair> pairs = call.adapters.segments[0].pairs;
+  const LoraDelta rest{.h = h, .pairs = pairs};
+  const auto made = adapted_linear_begin(call.y, h, x, call.weight, call.bias, call.residual, pairs, stream);
+  if (made == AdaptedPart::all) return UnfinishedLinear(call.y);
+  if (made == AdaptedPart::nothing)
+    stream.beside([&] { kernels::lora_shrink(h, x, pairs, stream); },
+                  [&] { linear_forward(call.y, x, call.weight, call.bias, call.residual, stream); });
+  return {call.y, rest};
+}
+
+UnfinishedLinear begin_tiles(const LinearCall& call, ConstTensor x, Stream& stream) {
+  const LinearAdapters& adapters = call.adapters;
+  const LoraTiles& tiles = adapters.tiles;
+  const Tensor h = adapters.arena->alloc({x[0], tiles.h_columns()}, x.dtype);
+  stream.beside([&] { kernels::lora_shrink_tiles(h, x, tiles, adapters.site, stream); },
+                [&] { linear_forward(call.y, x, call.weight, call.bias, call.residual, stream); });
+  const LoraDelta rest{.h = h, .tiles = tiles, .site = adapters.site};
+  if (adapters.segments.empty()) return {call.y, rest};
+  add_delta(call.y, rest, stream);
+  add_segments(call.y, x, adapters, stream);
+  return UnfinishedLinear(call.y);
+}
+
+// `x` is what the matmul reads.
+UnfinishedLinear begin_adapted(const LinearCall& call, ConstTensor x, Stream& stream) {
+  const LinearAdapters& adapters = call.adapters;
+  if (adapters.tiles.num_tiles > 0) return begin_tiles(call, x, stream);
+  if (is_one_adapter(adapters, x[0])) return begin_one_adapter(call, x, inner_of(adapters, x), stream);
+  linear_forward(call.y, x, call.weight, call.bias, call.residual, stream);
+  add_segments(call.y, x, adapters, stream);
+  return UnfinishedLinear(call.y);
+}
+
+void adapted_swiglu(const LinearCall& call, Stream& stream) {
+  const ConstTensor x = normalized(call.input, stream);
+  const LinearAdapters& adapters = call.adapters;
+  if (call.keep_y || !is_one_adapter(adapters, x[0]))
+    return kernels::swiglu_forward(call.act, begin_adapted(call, x, stream), call.keep_y, stream);
+  const Tensor h = inner_of(adapters, x);
+  if (adapted_swiglu_forward(call.act, h, x, call.weight, call.bias, adapters.segments[0].pairs, stream)) return;
+  kernels::swiglu_forward(call.act, begin_one_adapter(call, x, h, stream), false, stream);
+}
+
+}  // namespace
+
+UnfinishedLinear begin_linear(const LinearCall& call, Stream& stream) {
+  if (!call.adapters.empty()) return begin_adapted(call, normalized(call.input, stream), stream);
+  base_linear(call, stream);
+  return UnfinishedLinear(call.y);
+}
+
+void linear(const LinearCall& call, Stream& stream) {
+  std::optional<Arena::Scope> scope;
+  if (call.adapters.arena) scope.emplace(*call.adapters.arena);
+  if (call.act.empty()) return finish(cuda::begin_linear(call, stream), stream);
+  if (!call.adapters.empty()) return adapted_swiglu(call, stream);
+  if (!call.keep_y) return base_swiglu(call, stream);
+  base_linear(call, stream);
+  kernels::swiglu_forward(call.act, call.y, stream);
+}
+
+UnfinishedLinear begin_linear_backward(const LinearBackwardCall& call, Stream& stream) {
+  const LinearAdapters& adapters = call.adapters;
+  const auto base = [&] {
+    if (!call.dx.empty()) linear_backward_input(call.dx, call.dy, call.weight, call.accumulate, stream);
+  };
+  if (adapters.empty() || !is_one_adapter(adapters, call.dy[0])) {
+    base();
+    add_segments_backward(call.dx, call.dy, call.x, adapters, stream);
+    return UnfinishedLinear(call.dx);
+  }
+  const ConstTensor& x = call.x;
+  const std::span<const LoraPair> pairs = adapters.segments[0].pairs;
+  const Tensor dh = adapters.arena->alloc({x[0], total_rank(pairs)}, x.dtype), h = inner_of(adapters, x);
+  // The adapter's gradients are computed beside the base's matmul.
+  stream.beside(
+      [&] {
+        if (adapters.h.empty()) kernels::lora_shrink(h, x, pairs, stream);
+        kernels::lora_expand_backward(dh, call.dy, pairs, stream);
+        kernels::lora_gradient(*adapters.segments[0].gradients, x, h, dh, call.dy, pairs, stream);
+      },
+      base);
+  if (call.dx.empty()) return UnfinishedLinear(call.dx);
+  if (pairs.size() > 1) {
+    kernels::lora_shrink_backward(call.dx, dh, pairs, stream);
+    return UnfinishedLinear(call.dx);
+  }
+  // dx += dh A is to dh and A what y += h B is to h and B.
+  const LoraPair transposed{.a = pairs[0].b, .b = pairs[0].a};
+  return {call.dx, {.h = dh, .pairs = {&transposed, 1}}};
+}
+
+}  // namespace lockstep::kernels::cuda

@@ -1,0 +1,41 @@
+// The adapters of a batch's rows at one site of the model, as a linear call takes them. Batches hold rows of several
+// adapters.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "kernels/lora.h"
+#include "lora/adapter.h"
+
+namespace lockstep::lora {
+
+// Consecutive rows of a batch and the adapter they use; nullptr is the base (the reference policy). Rows not listed are
+// base rows.
+struct AdapterRows {
+  int64_t row_begin = 0, rows = 0;
+  const AdapterVersion* adapter = nullptr;
+  const kernels::GradientPlan* gradients = nullptr;  // backward: where those of these rows go, in the adapter's layout
+};
+
+// Whether some row's adapter has a pair at this site.
+bool has_pairs(std::span<const AdapterRows> rows, int64_t site);
+
+// Points into the adapters' weights; must outlive the calls that read its segments.
+class SiteAdapters {
+ public:
+  SiteAdapters(std::span<const AdapterRows> rows, int64_t site);
+
+  // Of the rows whose adapter has a pair here, in order.
+  std::span<const kernels::LoraSegment> segments() const { return segments_; }
+
+ private:
+  std::vector<kernels::LoraPair> pairs_;
+  std::vector<kernels::LoraSegment> segments_;
+};
+
+using kernels::GradientRows;
+// dA and dB of the site with most, in floats: for kernels::plan_gradients.
+int64_t gradient_floats(const AdapterLayout& layout);
+
+}  // namespace lockstep::lora
