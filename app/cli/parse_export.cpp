@@ -47,9 +47,7 @@ constexpr const char* kExample =
 commands::ExportOptions parse_export(const Values& args) {
   commands::ExportOptions options;
   const FlagSet flags = export_flags(options);
-  const Classified given = classify(args, flags, Scripts::none);
-  bind(given, flags);
-  require(given, {"--format", "--output"});
+  const Classified given = parse_flags(args, flags, {"--format", "--output"});
   if (options.format != ExportFormat::peft) require(given, {"--hf-checkpoint"});
   if (options.format != ExportFormat::gguf) require(given, {"--lora-adapter-path"});
   if (options.format == ExportFormat::peft && options.type == ExportType::q8_0)

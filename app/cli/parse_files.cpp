@@ -107,18 +107,14 @@ FlagSet convert_flags(commands::ConvertOptions& o) {
 
 commands::MergeOptions parse_merge(const Values& args) {
   commands::MergeOptions options;
-  const FlagSet flags = merge_flags(options);
-  const Classified given = classify(args, flags, Scripts::none);
-  bind(given, flags);
-  require(given, {"--hf-checkpoint", "--lora-adapter-path", "--output"});
+  parse_flags(args, merge_flags(options), {"--hf-checkpoint", "--lora-adapter-path", "--output"});
   return options;
 }
 
 commands::DiffOptions parse_diff(const Values& args) {
   commands::DiffOptions options;
   const FlagSet flags = diff_flags(options);
-  const Classified given = classify(args, flags, Scripts::none, nullptr, 2);
-  bind(given, flags);
+  const Classified given = parse_flags(args, flags, {}, 2);
   if (given.positionals.size() != 2)
     throw ConfigError({.what = "diff needs two paths", .attempt = "lockstep diff run/iter_0000100 run/iter_0000200"});
   options.a = given.positionals[0], options.b = given.positionals[1];
@@ -128,8 +124,7 @@ commands::DiffOptions parse_diff(const Values& args) {
 commands::VerifyOptions parse_verify(const Values& args) {
   commands::VerifyOptions options;
   const FlagSet flags = verify_flags(options);
-  const Classified given = classify(args, flags, Scripts::none, nullptr, 1);
-  bind(given, flags);
+  const Classified given = parse_flags(args, flags, {}, 1);
   if (given.positionals.empty())
     throw ConfigError({.what = "verify needs a path", .attempt = "lockstep verify run/iter_0000100"});
   options.path = given.positionals[0];
@@ -139,9 +134,7 @@ commands::VerifyOptions parse_verify(const Values& args) {
 commands::ConvertOptions parse_convert(const Values& args) {
   commands::ConvertOptions options;
   const FlagSet flags = convert_flags(options);
-  const Classified given = classify(args, flags, Scripts::none);
-  bind(given, flags);
-  require(given, {"--to", "--hf-checkpoint", "--lora-adapter-path", "--output"});
+  const Classified given = parse_flags(args, flags, {"--to", "--hf-checkpoint", "--lora-adapter-path", "--output"});
   if (options.to == commands::AdapterNames::hf && options.lora_type)
     throw ConfigError({.what = "--lora-type is about Megatron's names",
                        .where = "--lora-type",

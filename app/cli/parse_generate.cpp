@@ -119,9 +119,7 @@ void check_sampling(const SamplingOptions& sampling) {
 commands::GenerateOptions parse_generate(const Values& args) {
   GenerateOptions options;
   const FlagSet flags = generate_flags(options);
-  const Classified given = classify(args, flags, Scripts::none);
-  bind(given, flags);
-  require(given, {"--hf-checkpoint"});
+  const Classified given = parse_flags(args, flags, {"--hf-checkpoint"});
   check_ways(options, given);
   check_sampling(options.sampling);
   return options;
@@ -130,10 +128,7 @@ commands::GenerateOptions parse_generate(const Values& args) {
 commands::GenerateOptions parse_chat(const Values& args) {
   GenerateOptions options;
   options.interactive = true;
-  const FlagSet flags = conversation_flags(options);
-  const Classified given = classify(args, flags, Scripts::none);
-  bind(given, flags);
-  require(given, {"--hf-checkpoint"});
+  parse_flags(args, conversation_flags(options), {"--hf-checkpoint"});
   check_sampling(options.sampling);
   return options;
 }

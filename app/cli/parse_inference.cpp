@@ -104,39 +104,31 @@ FlagSet bench_flags(commands::BenchOptions& o) {
   return flags;
 }
 
-Classified parse(const Values& args, const FlagSet& flags, const std::vector<std::string_view>& required) {
-  Classified given = classify(args, flags, Scripts::none);
-  bind(given, flags);
-  require(given, required);
-  return given;
-}
-
 }  // namespace
 
 commands::ScoreOptions parse_score(const Values& args) {
   commands::ScoreOptions options;
-  parse(args, score_flags(options), {"--hf-checkpoint", "--input", "--output"});
+  parse_flags(args, score_flags(options), {"--hf-checkpoint", "--input", "--output"});
   return options;
 }
 
 commands::EvalOptions parse_eval(const Values& args) {
   commands::EvalOptions options;
-  const Classified given = parse(args, eval_flags(options), {"--hf-checkpoint", "--prompt-data"});
+  const Classified given = parse_flags(args, eval_flags(options), {"--hf-checkpoint", "--prompt-data"});
   check_reward(options.reward, given);
   return options;
 }
 
 commands::BenchOptions parse_bench(const Values& args) {
   commands::BenchOptions options;
-  parse(args, bench_flags(options), {"--hf-checkpoint"});
+  parse_flags(args, bench_flags(options), {"--hf-checkpoint"});
   return options;
 }
 
 commands::InspectOptions parse_inspect(const Values& args) {
   commands::InspectOptions options;
   const FlagSet flags = inspect_flags(options);
-  const Classified given = classify(args, flags, Scripts::none, nullptr, 1);
-  bind(given, flags);
+  const Classified given = parse_flags(args, flags, {}, 1);
   if (given.positionals.empty())
     throw ConfigError({.what = "inspect needs a path", .attempt = "lockstep inspect run/iter_0000003/lora_adapter"});
   options.path = given.positionals[0];

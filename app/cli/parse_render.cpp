@@ -53,8 +53,7 @@ void check_tokens(const commands::RenderOptions& o, const Classified& given) {
 commands::RenderOptions parse_render(const Values& args) {
   commands::RenderOptions options;
   const FlagSet flags = render_flags(options);
-  const Classified given = classify(args, flags, Scripts::none);
-  bind(given, flags);
+  const Classified given = parse_flags(args, flags);
   check_tokens(options, given);
   if (options.hf_checkpoint.empty() && options.chat.template_file.empty())
     throw ConfigError({.what = "missing: --hf-checkpoint or --chat-template", .attempt = "--hf-checkpoint DIR"});

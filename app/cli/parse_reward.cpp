@@ -24,9 +24,7 @@ FlagSet reward_command_flags(commands::RewardOptions& o) {
 commands::RewardOptions parse_reward(const Values& args) {
   commands::RewardOptions options;
   const FlagSet flags = reward_command_flags(options);
-  const Classified given = classify(args, flags, Scripts::none);
-  bind(given, flags);
-  require(given, {"--rm-type", "--input"});
+  const Classified given = parse_flags(args, flags, {"--rm-type", "--input"});
   check_reward(options.reward, given);
   return options;
 }

@@ -248,6 +248,14 @@ std::string training_closing(const std::string& example) {
          example;
 }
 
+Classified parse_flags(const Values& args, const FlagSet& flags, const std::vector<std::string_view>& required,
+                       size_t num_positionals) {
+  Classified given = classify(args, flags, Scripts::none, nullptr, num_positionals);
+  bind(given, flags);
+  require(given, required);
+  return given;
+}
+
 void require(const Classified& given, const std::vector<std::string_view>& flags) {
   std::vector<std::string_view> missing;
   for (const std::string_view flag : flags)

@@ -29,6 +29,10 @@ std::vector<Flag> training_machine_flags(recipes::TrainingOptions& training, boo
 // The last paragraphs of a training command's help.
 std::string training_closing(const std::string& example);
 
+// Of a command that reads no launch scripts: what classify() and bind() do, and require() of these flags.
+Classified parse_flags(const Values& args, const FlagSet& flags, const std::vector<std::string_view>& required = {},
+                       size_t num_positionals = 0);
+
 // Rules. Each throws ConfigError.
 void require(const Classified& given,
              const std::vector<std::string_view>& flags);  // one error naming all that are missing

@@ -56,9 +56,7 @@ constexpr const char* kDetokenizeExample = "lockstep detokenize 9906 11 1917 --h
 commands::TokenizeOptions parse_tokenize(const Values& args) {
   commands::TokenizeOptions options;
   const FlagSet flags = tokenize_flags(options);
-  const Classified given = classify(args, flags, Scripts::none, nullptr, 1);
-  bind(given, flags);
-  require(given, {"--hf-checkpoint"});
+  const Classified given = parse_flags(args, flags, {"--hf-checkpoint"}, 1);
   check_source(given, "TEXT", kTokenizeExample, {"--input-key"});
   if (!given.positionals.empty()) options.text = given.positionals[0];
   return options;
@@ -67,9 +65,7 @@ commands::TokenizeOptions parse_tokenize(const Values& args) {
 commands::DetokenizeOptions parse_detokenize(const Values& args) {
   commands::DetokenizeOptions options;
   const FlagSet flags = detokenize_flags(options);
-  const Classified given = classify(args, flags, Scripts::none, nullptr, kMostIds);
-  bind(given, flags);
-  require(given, {"--hf-checkpoint"});
+  const Classified given = parse_flags(args, flags, {"--hf-checkpoint"}, kMostIds);
   check_source(given, "IDS", kDetokenizeExample, {"--input-key", "--output"});
   for (const std::string& id : given.positionals)
     options.ids.push_back(static_cast<int32_t>(parse_integer("IDS", id, 0, std::numeric_limits<int32_t>::max())));

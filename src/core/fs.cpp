@@ -13,8 +13,8 @@
 #include <system_error>
 #include <utility>
 
-#include "core/atomic_file.h"
 #include "core/error.h"
+#include "core/new_file.h"
 
 namespace lockstep::fs {
 
@@ -50,8 +50,6 @@ class Descriptor {
   Descriptor& operator=(const Descriptor&) = delete;
   int get() const { return fd_; }
   int release() { return std::exchange(fd_, -1); }
-  // Some file systems report a failed write only here.
-  int close() { return ::close(release()); }
 
  private:
   int fd_;
@@ -177,15 +175,6 @@ std::pair<Path, int> make_temporary_file(const Path& path) {
                         [](const char* name) { return ::open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666); });
 }
 
-void write_all(int fd, std::string_view bytes, const Path& path) {
-  while (!bytes.empty()) {
-    const ssize_t written = ::write(fd, bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) cannot_write(path, errno);
-    bytes.remove_prefix(static_cast<size_t>(written));
-  }
-}
-
 void sync_path(const Path& path) {
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (file.get() < 0) cannot_write(path, errno);
@@ -262,17 +251,17 @@ Buffer read_buffer(const Path& path, const ReadRoot& root) {
 }
 
 void write_file_atomic(const Path& path, std::string_view bytes) {
-  write_file_atomic(path, [bytes](const Append& append) { append(bytes); });
+  write_file_atomic(path, [bytes](NewFile& file) { file.append(bytes); });
 }
 
-void write_file_atomic(const Path& path, const std::function<void(const Append&)>& fill) {
+void write_file_atomic(const Path& path, const std::function<void(NewFile&)>& fill) {
   make_directories(parent_of(path));
-  auto [temporary, fd] = make_temporary_file(path);
-  Descriptor file(fd);
+  const auto [temporary, descriptor] = make_temporary_file(path);
   try {
-    fill([&file, &name = temporary](std::string_view bytes) { write_all(file.get(), bytes, name); });
-    if (::fsync(file.get()) != 0) cannot_write(temporary, errno);
-    if (file.close() != 0) cannot_write(temporary, errno);
+    NewFile file(descriptor, temporary);
+    fill(file);
+    file.sync();
+    file.close();
     if (::rename(temporary.c_str(), path.c_str()) != 0) cannot_write(path, errno);
   } catch (...) {
     ::unlink(temporary.c_str());
@@ -315,11 +304,11 @@ bool same_place(const Path& a, const Path& b) {
 
 void require_writable_directory(const Path& dir) {
   make_directories(dir);
-  const auto [temporary, fd] = make_temporary_file(dir / "writable");
-  Descriptor file(fd);
+  const auto [temporary, descriptor] = make_temporary_file(dir / "writable");
   try {
-    write_all(file.get(), "x", temporary);
-    if (file.close() != 0) cannot_write(temporary, errno);
+    NewFile file(descriptor, temporary);
+    file.append("x");
+    file.close();
   } catch (...) {
     ::unlink(temporary.c_str());
     throw;

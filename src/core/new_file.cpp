@@ -40,8 +40,19 @@ NewFile::NewFile(const Path& path, uint64_t bytes) : path_(path) {
   new_file_failed(path, error);
 }
 
+NewFile::NewFile(int descriptor, Path name) : path_(std::move(name)), fd_(descriptor) {}
+
 NewFile::~NewFile() {
   if (fd_ >= 0) ::close(fd_);
+}
+
+void NewFile::append(std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(fd_, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) new_file_failed(path_, errno);
+    bytes.remove_prefix(static_cast<size_t>(written));
+  }
 }
 
 void NewFile::write(std::span<const std::byte> bytes, uint64_t at) const {
@@ -54,6 +65,10 @@ void NewFile::write(std::span<const std::byte> bytes, uint64_t at) const {
   }
   // Only a hint: whether it was taken shows when the file is synced.
   ::sync_file_range(fd_, begin, static_cast<off_t>(bytes.size()), SYNC_FILE_RANGE_WRITE);
+}
+
+void NewFile::sync() const {
+  if (::fsync(fd_) != 0) new_file_failed(path_, errno);
 }
 
 void NewFile::close() {

@@ -41,5 +41,24 @@ TEST(NewFile, SaysWhatIsWrong) {
   EXPECT_FALSE(fs::exists(dir / "large"));
 }
 
+TEST(NewFile, IsAppendedToAndTakesThePlaceOfAnotherWhole) {
+  const testing::TempDirectory dir;
+  const Path path = dir.write("file", "old");
+  const auto fails = [](NewFile& file) {
+    file.append("half");
+    throw DataError({.what = "no more"});
+  };
+  EXPECT_THROW(write_file_atomic(path, fails), DataError);
+  EXPECT_EQ(read_file(path), "old");
+  write_file_atomic(path, [&](NewFile& file) {
+    file.append("one, ");
+    file.write(std::as_bytes(std::span(std::string_view("!"))), 8);
+    file.append("two");
+    EXPECT_EQ(read_file(path), "old");
+  });
+  EXPECT_EQ(read_file(path), "one, two!");
+  EXPECT_EQ(dir.entries(), 1);
+}
+
 }  // namespace
 }  // namespace lockstep::fs

@@ -7,9 +7,9 @@
 #include <set>
 
 #include "checkpoint/gguf/encode.h"
-#include "core/atomic_file.h"
 #include "core/error.h"
 #include "core/memory.h"
+#include "core/new_file.h"
 
 namespace lockstep::checkpoint {
 
@@ -84,8 +84,8 @@ void write_gguf(const fs::Path& file, const GgufMetadata& metadata, const std::v
   check(tensors);
   uint64_t total = 0, done = 0;
   for (const GgufTensor& tensor : tensors) total += bytes_of(tensor);
-  fs::write_file_atomic(file, [&](const fs::Append& append) {
-    append(beginning(metadata, tensors));
+  fs::write_file_atomic(file, [&](fs::NewFile& output) {
+    output.append(beginning(metadata, tensors));
     Buffer block(kBlockBytes, Buffer::Fill::none);
     for (const GgufTensor& tensor : tensors) {
       const size_t row_bytes = gguf_row_bytes(tensor.type, tensor.cols);
@@ -94,11 +94,11 @@ void write_gguf(const fs::Path& file, const GgufMetadata& metadata, const std::v
       for (int64_t row = 0; row < tensor.rows; row += together) {
         const int64_t count = std::min(together, tensor.rows - row);
         encode_rows(static_cast<std::byte*>(block.data()), tensor, row, count, stream);
-        append({static_cast<const char*>(block.data()), static_cast<size_t>(count) * row_bytes});
+        output.append({static_cast<const char*>(block.data()), static_cast<size_t>(count) * row_bytes});
         done += static_cast<uint64_t>(count) * row_bytes;
         progress(static_cast<double>(done) / static_cast<double>(std::max<uint64_t>(1, total)));
       }
-      append(std::string(aligned(bytes_of(tensor)) - bytes_of(tensor), '\0'));
+      output.append(std::string(aligned(bytes_of(tensor)) - bytes_of(tensor), '\0'));
     }
   });
 }

@@ -17,15 +17,6 @@ namespace {
 
 constexpr std::string_view kPickleMember = "/data.pkl";
 
-[[noreturn]] void damaged_torch_file(const std::string& where, const std::string& what, const std::string& got,
-                                     const std::string& wanted = {}) {
-  throw FormatError({.what = what,
-                     .where = where,
-                     .got = got,
-                     .wanted = wanted,
-                     .attempt = "the file may be cut off or damaged: copy or download it again"});
-}
-
 // The contents and where the bytes of every storage lie.
 struct OpenTorchFile {
   explicit OpenTorchFile(ByteSource source) : file(std::move(source)), where(file.where) {

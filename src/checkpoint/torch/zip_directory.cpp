@@ -18,15 +18,6 @@ constexpr uint64_t kMaxDirectoryBytes = uint64_t{64} << 20, kMaxMembers = uint64
 constexpr uint32_t kIn64Bits = 0xffffffff;  // the value stands in another field, of 64 bits
 constexpr uint16_t kEncrypted = 1;
 
-[[noreturn]] void damaged_zip(const std::string& where, const std::string& what, const std::string& got,
-                              const std::string& wanted = {}) {
-  throw FormatError({.what = what,
-                     .where = where,
-                     .got = got,
-                     .wanted = wanted,
-                     .attempt = "the file may be cut off or damaged: copy or download it again"});
-}
-
 uint64_t number(std::string_view bytes, size_t place, size_t width) {
   uint64_t value = 0;
   for (size_t i = width; i-- > 0;) value = value << 8 | static_cast<uint8_t>(bytes[place + i]);
@@ -49,11 +40,12 @@ class ZipReader {
     std::vector<ZipEntry> entries = read_entries();
     std::ranges::sort(entries, {}, &ZipEntry::header);
     for (const ZipEntry& entry : entries) {
-      if (entry.header < free) damaged_zip(where_ + ": " + entry.name, "members of a ZIP archive overlap", entry.name);
+      if (entry.header < free)
+        damaged_torch_file(where_ + ": " + entry.name, "members of a ZIP archive overlap", entry.name);
       const ZipMember member = locate(entry);
       free = member.place + member.bytes;
       if (!members.emplace(entry.name, member).second)
-        damaged_zip(where_, "a ZIP archive has two members of one name", entry.name);
+        damaged_torch_file(where_, "a ZIP archive has two members of one name", entry.name);
     }
     return members;
   }
@@ -61,8 +53,8 @@ class ZipReader {
  private:
   std::string bytes_at(uint64_t place, uint64_t count, const char* what) const {
     if (place > file_.size || count > file_.size - place)
-      damaged_zip(where_, fmt::format("{} of a ZIP archive lies outside the file", what),
-                  fmt::format("bytes {} to {}", place, place + count), fmt::format("at most {}", file_.size));
+      damaged_torch_file(where_, fmt::format("{} of a ZIP archive lies outside the file", what),
+                         fmt::format("bytes {} to {}", place, place + count), fmt::format("at most {}", file_.size));
     return file_.text(place, count);
   }
 
@@ -77,18 +69,18 @@ class ZipReader {
       const uint64_t end = tail_place + i;
       if (end >= kLocator64Bytes) read_end64(end);
       if (count_ > kMaxMembers || bytes_ > kMaxDirectoryBytes)
-        damaged_zip(where_, "the directory of a ZIP archive is impossibly large",
-                    fmt::format("{} members in {} bytes", count_, bytes_));
+        damaged_torch_file(where_, "the directory of a ZIP archive is impossibly large",
+                           fmt::format("{} members in {} bytes", count_, bytes_));
       return;
     }
-    damaged_zip(where_, "a ZIP archive has no directory", "no end record");
+    damaged_torch_file(where_, "a ZIP archive has no directory", "no end record");
   }
 
   void read_end64(uint64_t end) {
     const std::string locator = bytes_at(end - kLocator64Bytes, kLocator64Bytes, "the locator");
     if (number(locator, 0, 4) != kLocator64Mark) return;
     const std::string record = bytes_at(number(locator, 8, 8), kEnd64Bytes, "the end record");
-    if (number(record, 0, 4) != kEnd64Mark) damaged_zip(where_, "a damaged ZIP archive", "no 64-bit end record");
+    if (number(record, 0, 4) != kEnd64Mark) damaged_torch_file(where_, "a damaged ZIP archive", "no 64-bit end record");
     count_ = number(record, 32, 8), bytes_ = number(record, 40, 8), place_ = number(record, 48, 8);
   }
 
@@ -98,11 +90,11 @@ class ZipReader {
     size_t at = 0;
     for (uint64_t i = 0; i < count_; ++i) {
       if (directory.size() - at < kCentralBytes || number(directory, at, 4) != kCentralMark)
-        damaged_zip(where_, "a damaged directory of a ZIP archive", fmt::format("member {}", i));
+        damaged_torch_file(where_, "a damaged directory of a ZIP archive", fmt::format("member {}", i));
       const size_t name_bytes = number(directory, at + 28, 2), extra_bytes = number(directory, at + 30, 2);
       const size_t whole = kCentralBytes + name_bytes + extra_bytes + number(directory, at + 32, 2);
       if (directory.size() - at < whole)
-        damaged_zip(where_, "a damaged directory of a ZIP archive", fmt::format("member {}", i));
+        damaged_torch_file(where_, "a damaged directory of a ZIP archive", fmt::format("member {}", i));
       entries.push_back(read_entry(std::string_view(directory).substr(at, whole), name_bytes, extra_bytes));
       at += whole;
     }
@@ -114,15 +106,15 @@ class ZipReader {
     const std::string where = where_ + ": " + entry.name;
     check_name(entry.name);
     if ((number(record, 8, 2) & kEncrypted) != 0)
-      damaged_zip(where, "a member of a ZIP archive is encrypted", entry.name);
+      damaged_torch_file(where, "a member of a ZIP archive is encrypted", entry.name);
     if (const uint64_t method = number(record, 10, 2); method != 0)
-      damaged_zip(where, "a member of a ZIP archive is compressed", fmt::format("method {}", method),
-                  "0 (stored), as torch.save writes it");
+      damaged_torch_file(where, "a member of a ZIP archive is compressed", fmt::format("method {}", method),
+                         "0 (stored), as torch.save writes it");
     uint64_t packed = number(record, 20, 4);
     entry.bytes = number(record, 24, 4), entry.header = number(record, 42, 4);
     read_extra64(record.substr(kCentralBytes + name_bytes, extra_bytes), {&entry.bytes, &packed, &entry.header}, where);
     if (packed != entry.bytes)
-      damaged_zip(where, "sizes of a stored member differ", fmt::format("{} and {}", packed, entry.bytes));
+      damaged_torch_file(where, "sizes of a stored member differ", fmt::format("{} and {}", packed, entry.bytes));
     return entry;
   }
 
@@ -133,13 +125,13 @@ class ZipReader {
     for (size_t at = 0; at + 4 <= extra.size();) {
       const size_t bytes = number(extra, at + 2, 2);
       if (bytes > extra.size() - at - 4)
-        damaged_zip(where, "a damaged field of a ZIP archive", fmt::format("{} bytes", bytes));
+        damaged_torch_file(where, "a damaged field of a ZIP archive", fmt::format("{} bytes", bytes));
       if (number(extra, at, 2) == kTag) values = extra.substr(at + 4, bytes);
       at += 4 + bytes;
     }
     for (uint64_t* field : fields) {
       if (*field != kIn64Bits) continue;
-      if (values.size() < 8) damaged_zip(where, "a size is missing in a ZIP archive", "no 64-bit field");
+      if (values.size() < 8) damaged_torch_file(where, "a size is missing in a ZIP archive", "no 64-bit field");
       *field = number(values, 0, 8);
       values.remove_prefix(8);
     }
@@ -149,7 +141,7 @@ class ZipReader {
     const bool leads_out = name.starts_with('/') || name == ".." || name.starts_with("../") ||
                            name.find("/../") != std::string::npos || name.ends_with("/..");
     if (name.empty() || leads_out || name.find_first_of(std::string_view("\\\0:", 3)) != std::string::npos)
-      damaged_zip(where_, "a member of a ZIP archive has a name that is no place in it", name);
+      damaged_torch_file(where_, "a member of a ZIP archive has a name that is no place in it", name);
   }
 
   ZipMember locate(const ZipEntry& entry) const {
@@ -158,11 +150,12 @@ class ZipReader {
     const uint64_t name_bytes = number(header, 26, 2), extra_bytes = number(header, 28, 2);
     if (number(header, 0, 4) != kLocalMark || name_bytes != entry.name.size() ||
         bytes_at(entry.header + kLocalBytes, name_bytes, "a name") != entry.name)
-      damaged_zip(where, "the directory of a ZIP archive contradicts a member's header", entry.name);
+      damaged_torch_file(where, "the directory of a ZIP archive contradicts a member's header", entry.name);
     const ZipMember member{.place = entry.header + kLocalBytes + name_bytes + extra_bytes, .bytes = entry.bytes};
     if (member.place > place_ || member.bytes > place_ - member.place)
-      damaged_zip(where, "a member of a ZIP archive is larger than the file", fmt::format("{} bytes", member.bytes),
-                  fmt::format("at most {}", place_ - std::min(place_, member.place)));
+      damaged_torch_file(where, "a member of a ZIP archive is larger than the file",
+                         fmt::format("{} bytes", member.bytes),
+                         fmt::format("at most {}", place_ - std::min(place_, member.place)));
     return member;
   }
 
@@ -172,6 +165,15 @@ class ZipReader {
 };
 
 }  // namespace
+
+void damaged_torch_file(const std::string& where, const std::string& what, const std::string& got,
+                        const std::string& wanted) {
+  throw FormatError({.what = what,
+                     .where = where,
+                     .got = got,
+                     .wanted = wanted,
+                     .attempt = "the file may be cut off or damaged: copy or download it again"});
+}
 
 std::string ByteSource::text(uint64_t place, uint64_t count) const {
   std::string bytes(count, '\0');

@@ -9,6 +9,10 @@
 
 namespace lockstep::checkpoint {
 
+// FormatError of a file of torch.save, saying that it may be cut off or damaged.
+[[noreturn]] void damaged_torch_file(const std::string& where, const std::string& what, const std::string& got,
+                                     const std::string& wanted = {});
+
 // A file that is read at any place, or a copy of it in memory.
 struct ByteSource {
   std::string where;
