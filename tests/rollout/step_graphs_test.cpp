@@ -28,38 +28,38 @@ TEST_F(StepGraphsTest, AGraphIsFoundByAllThatItNames) {
   const auto layout = std::make_shared<const lora::AdapterLayout>(),
              other = std::make_shared<const lora::AdapterLayout>();
   const int weights = 0;
-  const StepGraphs::Key key{.rows = 4, .spans = 1, .weights = &weights, .layout = layout};
+  const StepGraphs::Key key{.shape = {.rows = 4, .spans = 1}, .adapter = {.weights = &weights, .layout = layout}};
   EXPECT_EQ(graphs_.find(key), nullptr);
   const Graph* const graph = record(key);
   EXPECT_NE(graph, nullptr);
   EXPECT_EQ(graphs_.find(key), graph);
   StepGraphs::Key same_place = key;
-  same_place.layout = other;
+  same_place.adapter.layout = other;
   EXPECT_EQ(graphs_.find(same_place), nullptr) << "another adapter, where one was that is gone";
   StepGraphs::Key longer = key;
-  longer.spans = 2;
+  longer.shape.spans = 2;
   EXPECT_EQ(graphs_.find(longer), nullptr);
   graphs_.clear();
   EXPECT_EQ(graphs_.find(key), nullptr);
 }
 
 TEST_F(StepGraphsTest, TheirNumberIsBounded) {
-  for (int64_t rows = 1; rows <= 1000; ++rows) EXPECT_NE(record({.rows = rows}), nullptr);
+  for (int64_t rows = 1; rows <= 1000; ++rows) EXPECT_NE(record({.shape = {.rows = rows}}), nullptr);
   int64_t held = 0;
-  for (int64_t rows = 1; rows <= 1000; ++rows) held += graphs_.find({.rows = rows}) != nullptr;
+  for (int64_t rows = 1; rows <= 1000; ++rows) held += graphs_.find({.shape = {.rows = rows}}) != nullptr;
   EXPECT_GT(held, 0);
   EXPECT_LE(held, static_cast<int64_t>(StepGraphs::kMostGraphs));
 }
 
 TEST_F(StepGraphsTest, AfterAFailureItIsTriedAgainLater) {
   fails_ = true;
-  EXPECT_EQ(record({.rows = 1}), nullptr);
-  EXPECT_EQ(graphs_.find({.rows = 1}), nullptr);
+  EXPECT_EQ(record({.shape = {.rows = 1}}), nullptr);
+  EXPECT_EQ(graphs_.find({.shape = {.rows = 1}}), nullptr);
   EXPECT_EQ(graphs_.failures(), 1);
   fails_ = false;
-  EXPECT_EQ(record({.rows = 1}), nullptr) << "not at once";
+  EXPECT_EQ(record({.shape = {.rows = 1}}), nullptr) << "not at once";
   EXPECT_EQ(asked_, 1);
-  EXPECT_NE(record({.rows = 1}), nullptr);
+  EXPECT_NE(record({.shape = {.rows = 1}}), nullptr);
   EXPECT_EQ(asked_, 2);
   EXPECT_EQ(graphs_.failures(), 1);
 }
@@ -69,7 +69,7 @@ TEST_F(StepGraphsTest, PausesGrowToABoundAndASuccessEndsThem) {
   int64_t calls = 0;
   const auto calls_until_asked = [&] {
     const int64_t before = asked_;
-    for (calls = 1; record({.rows = 1}), asked_ == before; ++calls) {
+    for (calls = 1; record({.shape = {.rows = 1}}), asked_ == before; ++calls) {
     }
     return calls;
   };
@@ -81,7 +81,7 @@ TEST_F(StepGraphsTest, PausesGrowToABoundAndASuccessEndsThem) {
   EXPECT_EQ(calls_until_asked(), StepGraphs::kLongestPause + 1);
   fails_ = false;
   EXPECT_EQ(calls_until_asked(), StepGraphs::kLongestPause + 1);
-  EXPECT_NE(record({.rows = 2}), nullptr) << "as if nothing had been";
+  EXPECT_NE(record({.shape = {.rows = 2}}), nullptr) << "as if nothing had been";
   fails_ = true;
   EXPECT_EQ(calls_until_asked(), 1);
   EXPECT_EQ(calls_until_asked(), 2) << "pauses are short again";
@@ -89,7 +89,7 @@ TEST_F(StepGraphsTest, PausesGrowToABoundAndASuccessEndsThem) {
 
 // An exception that is no Error (a bug, no memory) is not taken for a disturbed recording.
 TEST_F(StepGraphsTest, OtherExceptionsPass) {
-  EXPECT_THROW(graphs_.record({.rows = 1}, []() -> Graph { throw std::bad_alloc(); }), std::bad_alloc);
+  EXPECT_THROW(graphs_.record({.shape = {.rows = 1}}, []() -> Graph { throw std::bad_alloc(); }), std::bad_alloc);
   EXPECT_EQ(graphs_.failures(), 0);
 }
 

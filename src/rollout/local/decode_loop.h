@@ -9,17 +9,10 @@
 #include "lora/adapter_tiles.h"
 #include "model/model.h"
 #include "rollout/local/block_pool.h"
+#include "rollout/local/decode_batch.h"
 #include "rollout/local/step_graphs.h"
 
 namespace lockstep::rollout {
-
-// One running sequence: its next input and what lies before it.
-struct DecodeInput {
-  int32_t token = 0, position = 0;
-  std::span<void* const> blocks;                  // for every position of the steps to come
-  kernels::SampleRow sample;                      // how the token after `position` is drawn
-  const lora::AdapterVersion* adapter = nullptr;  // nullptr: base
-};
 
 struct DecodeResults {
   int64_t stride = 0;  // entries per step; entry i of step s is of input i
@@ -46,8 +39,11 @@ class DecodeLoop {
 
  private:
   void choose_adapters(std::span<const DecodeInput> inputs);
-  kernels::DecodeState place(std::span<const DecodeInput> inputs, int64_t rows, int64_t spans);
-  void step(const kernels::DecodeState& state, int64_t spans, float inv_temperature);
+  kernels::DecodeState place(std::span<const DecodeInput> inputs, const DecodeShape& shape);
+  void reserve(const DecodeShape& shape);
+  size_t span_bytes(const DecodeShape& shape) const;
+  StepGraphs::Key key_of(const DecodeShape& shape, float inv_temperature) const;
+  void step(const kernels::DecodeState& state, float inv_temperature);
 
   const model::Model& model_;
   BlockPool& pool_;

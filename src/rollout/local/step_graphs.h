@@ -5,10 +5,10 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <tuple>
 
 #include "core/graph.h"
 #include "lora/adapter.h"
+#include "rollout/local/decode_batch.h"
 
 namespace lockstep::rollout {
 
@@ -21,13 +21,23 @@ class StepGraphs {
   static constexpr size_t kMostGraphs = 256;
   static constexpr int64_t kLongestPause = 1023;
 
-  struct Key {
-    int64_t rows = 0, spans = 0;
-    const void* weights = nullptr;  // of the one adapter of all rows; nullptr: none, or several
+  // The adapter of all rows, by the address of its buffer; none where rows have the base, or several.
+  struct OneAdapter {
+    const void* weights = nullptr;
     std::shared_ptr<const lora::AdapterLayout> layout;
+    auto operator<=>(const OneAdapter&) const = default;
+  };
+  // Of rows with several adapters: how many at most, whichever they are.
+  struct TileSizes {
+    int64_t tiles = 0, sites = 0, most_rank = 0;
+    auto operator<=>(const TileSizes&) const = default;
+  };
+  struct Key {
+    DecodeShape shape;
+    int64_t shared_spans = 0;
     float inv_temperature = 1;
-    int64_t tiles = 0, sites = 0, most_rank = 0, shared_spans = 0;
-
+    OneAdapter adapter = {};
+    TileSizes tiles = {};
     auto operator<=>(const Key&) const = default;
   };
 

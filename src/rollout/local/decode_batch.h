@@ -1,0 +1,78 @@
+// The inputs of a run of decode steps: put together on the host, sent to the GPU in one piece, and where each array
+// lies there.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/memory.h"
+#include "kernels/attention.h"
+#include "kernels/key_spans.h"
+#include "kernels/sample.h"
+#include "lora/adapter_tiles.h"
+
+namespace lockstep::rollout {
+
+// One running sequence: its next input and what lies before it.
+struct DecodeInput {
+  int32_t token = 0, position = 0;
+  std::span<void* const> blocks;                  // for every position of the steps to come
+  kernels::SampleRow sample;                      // how the token after `position` is drawn
+  const lora::AdapterVersion* adapter = nullptr;  // nullptr: base
+};
+
+// The size of a step, rounded up so that few sizes occur.
+struct DecodeShape {
+  int64_t rows = 0;
+  int64_t spans = 0;  // kernels::kKeySpan positions each: what a row may have before it
+
+  // Of a step over so many rows, none of which has more positions.
+  static DecodeShape rounded_up(int64_t rows, int64_t positions);
+  int64_t positions() const { return spans * kernels::kKeySpan; }
+  int64_t blocks_per_row() const { return positions() / kernels::kKvBlock; }
+  auto operator<=>(const DecodeShape&) const = default;
+};
+
+// One entry per row unless it says otherwise. Rows beyond the inputs are padding: each is a sequence of one token in
+// the spare block.
+struct DecodeBatch {
+  DecodeBatch(std::span<const DecodeInput> inputs, const DecodeShape& shape, const kernels::AttentionShape& attention,
+              void* spare_block);
+
+  int32_t step = 0;        // steps taken
+  int32_t num_active = 0;  // rows that are no padding
+  std::vector<int32_t> tokens, positions, sequence_of_row;
+  std::vector<kernels::DeviceSequence> sequences;
+  std::vector<kernels::SampleRow> samples;
+  std::vector<kernels::SharedSpan> shared_spans;  // padded to a power of two; empty: no two rows share keys
+  std::vector<int32_t> first_own_span;
+  std::vector<void*> blocks;  // [rows, blocks_per_row]
+};
+
+// An array in the memory that holds all of a batch.
+template <class T>
+struct PlacedArray {
+  size_t offset = 0;  // bytes
+  T* in(const Buffer& memory) const { return reinterpret_cast<T*>(static_cast<std::byte*>(memory.data()) + offset); }
+};
+
+struct PlacedBatch {
+  PlacedArray<int32_t> step, num_active, tokens, positions;
+  PlacedArray<kernels::DeviceSequence> sequences;
+  PlacedArray<kernels::SampleRow> samples;
+  PlacedArray<int32_t> sequence_of_row;
+  PlacedArray<kernels::SharedSpan> shared_spans;
+  PlacedArray<int32_t> first_own_span;
+  PlacedArray<kernels::LoraTile> tiles;
+  PlacedArray<kernels::LoraSite> sites;
+  // The last: their number depends on the spans, and a graph keeps the addresses of the others.
+  PlacedArray<void*> blocks;
+};
+
+// Fills `memory` with the batch and the tiles of its adapters. The places of all but the blocks depend only on numbers
+// of rows, shared spans, tiles and sites.
+PlacedBatch place_batch(const DecodeBatch& batch, const lora::AdapterTiles& tiles, std::vector<std::byte>& memory);
+
+}  // namespace lockstep::rollout
