@@ -87,10 +87,10 @@ std::string context(const Occurrence& flag, RlOptions& options) {
   if (options.max_prompt_len >= tokens)
     differs(flag, "a prompt of --rollout-max-prompt-len leaves no room for an answer",
             fmt::format("above --rollout-max-prompt-len {}", options.max_prompt_len));
-  for (int64_t* limit : {&options.sampling.max_length, &options.eval_sampling.max_length})
+  for (int64_t* limit : {&options.sampling.max_context, &options.eval_sampling.max_context})
     *limit = *limit == 0 ? tokens : std::min(*limit, tokens);
-  return fmt::format("prompts of {} tokens and more are dropped, and an answer ends where it and its prompt have {}", tokens,
-                     tokens);
+  return fmt::format("prompts of {} tokens and more are dropped, and an answer ends where it and its prompt have {}",
+                     tokens, tokens);
 }
 
 std::string seed(const Occurrence& flag, const RlOptions& options) {

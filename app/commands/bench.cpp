@@ -108,6 +108,8 @@ BenchWork::BenchWork(const BenchOptions& options, const model::ModelConfig& conf
                          .wanted = "a multiple of the samples per prompt"});
   prefill_prompts = gpu ? 64 : 8;
   prefill_tokens = std::min<int64_t>(1024, config.max_positions - 1);
+  warm_tokens = gpu ? new_tokens : 2;
+  read_bytes = gpu ? size_t{4} << 30 : size_t{512} << 20;
   grpo_prompts = gpu ? 32 : 4;
   grpo_samples = gpu ? 8 : 2;
   grpo_prompt_tokens = std::min<int64_t>(100, config.max_positions / 3);

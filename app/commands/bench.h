@@ -17,6 +17,8 @@ struct BenchWork {
   std::vector<int64_t> decode_batches;
   int64_t samples_per_prompt = 1;
   int64_t prefill_prompts = 0, prefill_tokens = 0;
+  int64_t warm_tokens = 0;                                             // that are decoded before decoding is measured
+  size_t read_bytes = 0;                                               // more than caches hold
   int64_t grpo_prompts = 0, grpo_samples = 0, grpo_prompt_tokens = 0;  // new tokens: new_tokens on average
 
   BenchWork(const BenchOptions& options, const model::ModelConfig& config, Device device);

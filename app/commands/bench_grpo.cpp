@@ -91,12 +91,12 @@ class Loop {
   rl::TrainPlan plan_of(const rl::Rollout& sampled) const {
     return {.batch_size = static_cast<int64_t>(sampled.trajectories.size()),
             .schedule = {.lr = 1e-5},
-            .release_memory = bench_.gpu()};
+            .release_memory = plan_.is_bounded()};
   }
   rollout::EngineOptions engine_options() const {
     rollout::EngineOptions options;
     options.max_sequences = std::max(options.max_sequences, bench_.work.grpo_prompts * bench_.work.grpo_samples);
-    if (bench_.gpu()) options.kv_bytes = plan_.kv;
+    options.kv_bytes = plan_.engine_kv_bytes();
     return options;
   }
 

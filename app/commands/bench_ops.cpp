@@ -13,7 +13,6 @@ namespace lockstep::commands {
 namespace {
 
 constexpr double kLimitSeconds = 1.0;
-constexpr size_t kReadBytes = size_t{512} << 20, kGpuReadBytes = size_t{4} << 30;
 
 // Numbers in +-1: zeros would flatter a GPU.
 Tensor random_tensor(std::initializer_list<int64_t> dims, uint32_t number, Arena& arena, Stream& stream) {
@@ -39,7 +38,7 @@ double op_ms(Stream& stream, const std::function<void()>& op) {
 void bench_limits(Bench& bench) {
   BenchLimits& limits = bench.limits;
   limits.product_gflops = kernels::measure_fma_gflops(kLimitSeconds, bench.stream);
-  limits.read_gb_s = kernels::measure_read_gb_s(bench.gpu() ? kGpuReadBytes : kReadBytes, kLimitSeconds, bench.stream);
+  limits.read_gb_s = kernels::measure_read_gb_s(bench.work.read_bytes, kLimitSeconds, bench.stream);
   limits.gemm_gflops = limits.product_gflops;
   if (bench.gpu()) {
     bench.report.result("bf16_product_tflops", limits.product_gflops * 1e-3, "TFLOP/s");

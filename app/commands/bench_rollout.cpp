@@ -74,7 +74,7 @@ void decode_one(Bench& bench, const std::string& name, int64_t sequences, bool a
     return bench.seconds([&] { made = sample(engine, prompts, new_tokens, policy, each); });
   };
   // Warm: on a GPU this records the graphs of every length that is to come.
-  sample(engine, prompts, bench.gpu() ? bench.work.new_tokens : 2, policy, each);
+  sample(engine, prompts, bench.work.warm_tokens, policy, each);
   const double prefill = seconds(1), all = seconds(bench.work.new_tokens);
   const double total = static_cast<double>(made) / all;
   const double alone = static_cast<double>(made - sequences) / (all > prefill ? all - prefill : all);

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "commands/output_file.h"
+#include "core/device_facts.h"
 #include "core/hash.h"
 #include "data/dataset.h"
 #include "recipes/bad_rows.h"
@@ -156,7 +157,7 @@ OrderedJson FileGenerator::settings() const {
   json.update(recipes::sampling_json(generation_.sampling));
   json["top_logprobs"] = options_.top_logprobs;
   json["prompt_logprobs"] = options_.prompt_logprobs ? OrderedJson(*options_.prompt_logprobs) : nullptr;
-  json["device"] = generation_.stream.device() == Device::cuda ? "cuda" : "cpu";
+  json["device"] = device_name(generation_.stream.device());
   json["numerics"] = options_.base.stream.numerics == Numerics::fast ? "fast" : "exact";
   return json;
 }

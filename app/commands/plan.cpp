@@ -82,7 +82,7 @@ struct Plan {
       out << fmt::format("{}{:<20}{}{}\n", label, what, bytes_text(bytes), remark);
       label = "            ";
     };
-    if (device == Device::cuda) {
+    if (memory.is_bounded()) {
       const DeviceInfo gpu = cuda_info();
       line("of the GPU", gpu.total_bytes, fmt::format("  ({}), free", gpu.name) + bytes_text(gpu.free_bytes));
     }
@@ -149,7 +149,7 @@ std::string rows_text(const std::string& path, int64_t max_bad_rows, std::option
 
 void plan_sft(const recipes::SftOptions& options, const std::vector<std::string>& notes,
               const recipes::Control& control) {
-  const load::Base base = recipes::read_base_config(options.base);
+  const load::Base base = load::read_base_config(options.base.hf_checkpoint);
   const Plan plan{base,
                   options.adapter,
                   options.optimizer,
@@ -181,7 +181,7 @@ void plan_sft(const recipes::SftOptions& options, const std::vector<std::string>
 
 void plan_rl(const recipes::RlOptions& options, const std::vector<std::string>& notes,
              const recipes::Control& control) {
-  const load::Base base = recipes::read_base_config(options.base);
+  const load::Base base = load::read_base_config(options.base.hf_checkpoint);
   const Plan plan{base,
                   options.adapter,
                   options.optimizer,

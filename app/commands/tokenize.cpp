@@ -40,7 +40,7 @@ class Tokenizing {
  public:
   Tokenizing(const TokenizeOptions& options, const recipes::Control& control)
       : options_(options),
-        tokenizer_(recipes::load_tokenizer(options.base)),
+        tokenizer_(text::Tokenizer::load(load::model_directory(options.base.hf_checkpoint).string())),
         control_(control),
         lines_(options.output, control),
         coloured_(control.out_terminal && options.output.empty()) {}
@@ -118,7 +118,7 @@ void run_tokenize(const TokenizeOptions& options, const recipes::Control& contro
 }
 
 void run_detokenize(const DetokenizeOptions& options, const recipes::Control& control) {
-  const text::Tokenizer tokenizer = recipes::load_tokenizer(options.base);
+  const text::Tokenizer tokenizer = text::Tokenizer::load(load::model_directory(options.base.hf_checkpoint).string());
   if (options.input.empty()) {
     *control.out << control.shown(tokenizer.decode(options.ids, options.skip_special_tokens)) << "\n";
     return;

@@ -18,8 +18,12 @@ Graph::~Graph() {
   if (graph_) cuda::destroy_graph(graph_);
 }
 
+bool Graph::can_record(const Stream& stream) {
+  return stream.device() == Device::cuda;
+}
+
 Graph Graph::record(Stream& stream, const std::function<void()>& work) {
-  if (stream.device() == Device::cpu) throw DeviceError({.what = "only a GPU's work can be recorded as a graph"});
+  if (!can_record(stream)) throw DeviceError({.what = "only a GPU's work can be recorded as a graph"});
   const auto [queue, second] = stream.queues();
   cuda::begin_recording(queue, second);
   try {

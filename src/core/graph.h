@@ -15,6 +15,8 @@ class Graph {
   Graph& operator=(Graph&& other) noexcept;
   ~Graph();
 
+  static bool can_record(const Stream& stream);  // on a GPU
+
   // Records what `work` queues on the stream; nothing runs. `work` must not wait, allocate device memory or touch the
   // host's: DeviceError otherwise, and on a CPU stream. Other threads may use the GPU meanwhile, but not this stream.
   // After an exception, of `work` or of recording, the stream can be used as before.

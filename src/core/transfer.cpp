@@ -1,6 +1,7 @@
 #include "core/transfer.h"
 
 #include <cstring>
+#include <utility>
 
 #include "core/cuda/runtime.h"
 
@@ -54,6 +55,10 @@ Buffer device_copy(const void* from_host, size_t bytes, Stream& stream) {
   Buffer result(bytes, Buffer::Fill::none, stream.device());
   upload(result.data(), from_host, bytes, stream);
   return result;
+}
+
+Buffer on_device(Buffer host, Stream& stream) {
+  return stream.device() == Device::cpu ? std::move(host) : device_copy(host.data(), host.bytes(), stream);
 }
 
 }  // namespace lockstep

@@ -28,5 +28,6 @@ std::span<T> upload(std::span<const T> from_host, Arena& arena, Stream& stream) 
 
 Buffer host_copy(const Buffer& buffer, Stream& stream);                   // of a buffer of the stream's device
 Buffer device_copy(const void* from_host, size_t bytes, Stream& stream);  // a new buffer of the stream's device
+Buffer on_device(Buffer host, Stream& stream);                            // itself on a CPU stream, else device_copy
 
 }  // namespace lockstep

@@ -32,6 +32,10 @@ namespace lockstep::kernels {
 inline DType activation_dtype(Device device) {
   return device == Device::cpu ? DType::f32 : DType::bf16;
 }
+// Of a weight whose files have `stored`.
+inline DType packed_dtype(DType stored, Device device) {
+  return device == Device::cpu ? stored : DType::bf16;
+}
 
 inline constexpr int64_t kPanel = 32;
 

@@ -31,4 +31,8 @@ void sample_tokens(std::span<int32_t> tokens, Tensor scratch, ConstTensor logits
   cpu::sample_tokens(tokens, scratch, logits, rows, stream);
 }
 
+Tensor sample_scratch(int64_t rows, int64_t vocab, Arena& arena) {
+  return arena.device() == Device::cpu ? arena.alloc({rows, vocab}) : Tensor();
+}
+
 }  // namespace lockstep::kernels

@@ -3,6 +3,7 @@
 
 #include <span>
 
+#include "core/memory.h"
 #include "core/random.h"
 #include "core/stream.h"
 #include "core/tensor.h"
@@ -30,5 +31,8 @@ struct SampleRow {
 // Throws ShapeError.
 void sample_tokens(std::span<int32_t> tokens, Tensor scratch, ConstTensor logits, std::span<const SampleRow> rows,
                    Stream& stream);
+
+// The scratch that sample_tokens needs where the arena lies; empty on a GPU.
+Tensor sample_scratch(int64_t rows, int64_t vocab, Arena& arena);
 
 }  // namespace lockstep::kernels

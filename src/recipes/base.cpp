@@ -4,6 +4,7 @@
 
 #include <ostream>
 
+#include "kernels/pack.h"
 #include "model/config.h"
 #include "recipes/run_log.h"
 
@@ -15,19 +16,9 @@ StreamOptions stream_options(const BaseOptions& options) {
   return stream;
 }
 
-fs::Path model_directory(const BaseOptions& options) {
-  return load::model_directory(options.hf_checkpoint);
-}
-Base read_base_config(const BaseOptions& options) {
-  return load::read_base_config(options.hf_checkpoint);
-}
-Base identify_base(const BaseOptions& options, Stream& stream) {
-  return load::identify_base(options.hf_checkpoint, stream);
-}
-
 Base load_base(const BaseOptions& options, Stream& stream, const Control& control) {
   const Stopwatch watch;
-  Base base = read_base_config(options);
+  Base base = load::read_base_config(options.hf_checkpoint);
   if (options.load_format == LoadFormat::dummy) {
     *control.info << "note    --load-format dummy: the weights are random numbers\n";
     load::fill_weights(base, stream);
@@ -43,17 +34,15 @@ Base load_base(const BaseOptions& options, Stream& stream, const Control& contro
       model::family_name(base.config.family), base.config.layers, base.config.width,
       static_cast<double>(model::num_parameters(base.config)) * 1e-6, static_cast<double>(weights.bytes()) * 1e-6,
       watch.ms() / 1000, base.fingerprint.substr(0, 12));
-  if (const DType stored = weights.embedding.weight.dtype; stream.device() == Device::cuda && stored != DType::bf16)
-    *control.info << fmt::format("note    the base is {}; the GPU holds it rounded to bf16\n", dtype_name(stored));
+  const DType stored = weights.embedding.weight.dtype, packed = kernels::packed_dtype(stored, stream.device());
+  if (packed != stored)
+    *control.info << fmt::format("note    the base is {}; the GPU holds it rounded to {}\n", dtype_name(stored),
+                                 dtype_name(packed));
   return base;
 }
 
 text::Tokenizer load_tokenizer(const Base& base) {
   return text::Tokenizer::load(base.path.string());
-}
-
-text::Tokenizer load_tokenizer(const BaseOptions& options) {
-  return text::Tokenizer::load(model_directory(options).string());
 }
 
 void require_in_vocabulary(std::span<const int32_t> tokens, int64_t vocab_size, const std::string& where) {

@@ -16,11 +16,6 @@ using load::Base;
 // The stream a command runs on.   DeviceError: --device cuda and no GPU.
 StreamOptions stream_options(const BaseOptions& options);
 
-// Of the base that the options name (load/base.h).
-fs::Path model_directory(const BaseOptions& options);
-Base read_base_config(const BaseOptions& options);
-Base identify_base(const BaseOptions& options, Stream& stream);
-
 // Reads, checks and packs onto the stream's device; tells `control.info` what was loaded and how long it took.
 Base load_base(const BaseOptions& options, Stream& stream, const Control& control);
 
@@ -28,7 +23,6 @@ Base load_base(const BaseOptions& options, Stream& stream, const Control& contro
 void require_in_vocabulary(std::span<const int32_t> tokens, int64_t vocab_size, const std::string& where);
 
 text::Tokenizer load_tokenizer(const Base& base);
-text::Tokenizer load_tokenizer(const BaseOptions& options);  // and nothing else of the model
 // The id appended to SFT completions: eos_token of tokenizer_config.json, else the first end token of the model.
 // DataError if neither.
 int32_t eos_for_training(const Base& base, const text::Tokenizer& tokenizer);

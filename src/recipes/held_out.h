@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "recipes/steps.h"
 #include "recipes/training_rows.h"
+#include "recipes/training_run.h"
 #include "train/evaluation.h"
 
 namespace lockstep::recipes {

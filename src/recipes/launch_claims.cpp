@@ -4,7 +4,9 @@
 
 #include <charconv>
 
+#include "core/device_facts.h"
 #include "core/fs.h"
+#include "kernels/pack.h"
 #include "recipes/base.h"
 
 namespace lockstep::recipes {
@@ -39,8 +41,8 @@ bool is_model(const std::string& value, const Base& base) {
 
 void check(const LaunchClaim& claim, const Base& base, Device device) {
   const std::string type = type_name(claim.value);
-  const std::string place = device == Device::cpu ? "on the CPU" : "on a GPU";
-  const std::string computed = device == Device::cpu ? "float32" : "bfloat16";
+  const std::string place = fmt::format("on {}", device_text(device));
+  const std::string computed = type_name(kernels::activation_dtype(device));
   switch (claim.kind) {
     case Kind::model:
       if (!is_model(claim.value, base)) wrong(claim, "another model than the one that is trained", base.name);
@@ -54,11 +56,10 @@ void check(const LaunchClaim& claim, const Base& base, Device device) {
     }
     case Kind::weight_type: {
       // Products of 16-bit weights with f32 activations are at least what f32 weights would give.
-      const std::string stored = type_name(load::weight_dtype(base));
-      const bool as_on_cpu = type == stored || type == "float32";
-      if (type != "auto" && !(device == Device::cpu ? as_on_cpu : type == computed))
+      const std::string packed = type_name(kernels::packed_dtype(load::weight_dtype(base), device));
+      if (type != "auto" && type != packed && type != computed)
         wrong(claim, "weights are not of this type " + place,
-              device == Device::cpu ? fmt::format("auto, {} or float32", stored) : "auto or " + computed);
+              packed == computed ? "auto or " + packed : fmt::format("auto, {} or {}", packed, computed));
       return;
     }
     case Kind::cache_type:
@@ -70,7 +71,7 @@ void check(const LaunchClaim& claim, const Base& base, Device device) {
         wrong(claim, "adapters are not of this type " + place, "auto or " + computed);
       return;
     case Kind::device: {
-      const std::string wanted = device == Device::cpu ? "cpu" : "cuda";
+      const std::string wanted = device_name(device);
       if (claim.value != "auto" && claim.value != wanted && !claim.value.starts_with(wanted + ":"))
         wrong(claim, "trainer and engine share one device", wanted + " (--device)");
       return;
@@ -82,7 +83,7 @@ void check(const LaunchClaim& claim, const Base& base, Device device) {
 
 void check_claims(const BaseOptions& options, const std::vector<LaunchClaim>& claims) {
   if (claims.empty()) return;
-  const Base base = read_base_config(options);
+  const Base base = load::read_base_config(options.hf_checkpoint);
   const Device device = stream_options(options).device;
   for (const LaunchClaim& claim : claims) check(claim, base, device);
 }

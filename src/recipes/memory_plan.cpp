@@ -5,8 +5,9 @@
 
 #include <algorithm>
 
+#include "core/device_facts.h"
 #include "core/error.h"
-#include "core/memory.h"
+#include "kernels/pack.h"
 #include "lora/site_adapters.h"
 #include "model/train_memory.h"
 #include "recipes/steps.h"
@@ -94,11 +95,8 @@ MemoryPlan plan_memory(const model::ModelConfig& config, const lora::AdapterLayo
 
 MemoryPlan plan_memory(const Base& base, const lora::AdapterLayout& layout, const TrainingOptions& training,
                        const std::optional<EnginePlan>& engine, Device device) {
-  if (device == Device::cpu)
-    return plan_memory(base.config, layout, dtype_bytes(weight_dtype(base)), training, engine, device, std::nullopt);
-  // What this process holds already is part of the plan.
-  const int64_t room = cuda_info().free_bytes + live_bytes(device);
-  return plan_memory(base.config, layout, dtype_bytes(DType::bf16), training, engine, device, room);
+  const DType packed = kernels::packed_dtype(load::weight_dtype(base), device);
+  return plan_memory(base.config, layout, dtype_bytes(packed), training, engine, device, memory_bound(device));
 }
 
 void require_fit(const MemoryPlan& plan) {

@@ -20,6 +20,9 @@ struct MemoryPlan {
   std::optional<int64_t> kv_asked;  // --kv-cache-bytes
   std::optional<int64_t> room;      // of a GPU: its free memory, with what this run already holds
 
+  bool is_bounded() const { return room.has_value(); }
+  // What the engine is asked for; nullopt: it chooses.
+  std::optional<int64_t> engine_kv_bytes() const { return is_bounded() ? kv : kv_asked; }
   int64_t without_kv() const { return base + adapter + moments + lanes + activations + logits + prefill + reserve; }
 };
 

@@ -64,7 +64,7 @@ const std::map<std::string, std::string>& texts() {
 void check_model_shape(const std::string& hf_checkpoint,
                        const std::vector<std::pair<std::string, std::string>>& flags) {
   if (flags.empty()) return;
-  const Base base = read_base_config({.hf_checkpoint = hf_checkpoint, .stream = {}});
+  const Base base = load::read_base_config(hf_checkpoint);
   const auto contradict = [&](const std::string& flag, const std::string& got, const std::string& wanted) {
     throw ConfigError({.what = "a model-shape flag contradicts config.json",
                        .where = "--" + flag,

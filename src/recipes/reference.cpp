@@ -34,7 +34,7 @@ bool is_megatron(const fs::Path& path) {
 
 std::optional<std::string> check_reference(const std::string& path, const BaseOptions& options, bool used) {
   if (path == options.hf_checkpoint) return std::nullopt;
-  const fs::Path base = model_directory(options);
+  const fs::Path base = load::model_directory(options.hf_checkpoint);
   if (fs::exists(path) && fs::same_place(path, base)) return std::nullopt;
   if (!std::filesystem::is_directory(path))
     refuse("the reference is not there", path, "--ref-load of a directory, or none: the base is the reference");
@@ -44,12 +44,11 @@ std::optional<std::string> check_reference(const std::string& path, const BaseOp
   if (!hugging_face && !is_megatron(path))
     refuse("the reference is no model", path, "--ref-load of the directory of --hf-checkpoint, or none");
   if (hugging_face) {
-    BaseOptions other = options;
-    other.hf_checkpoint = path;
     StreamOptions on_cpu = options.stream;
     on_cpu.device = Device::cpu;
     Stream stream(on_cpu);
-    if (identify_base(other, stream).fingerprint == identify_base(options, stream).fingerprint) return std::nullopt;
+    if (load::identify_base(path, stream).fingerprint == load::identify_base(options.hf_checkpoint, stream).fingerprint)
+      return std::nullopt;
   }
   if (used)
     refuse(hugging_face ? "not available yet: a reference that is another model than the base"

@@ -11,7 +11,7 @@
 #include "recipes/evaluate.h"
 #include "recipes/save_directory.h"
 #include "recipes/step_line.h"
-#include "recipes/steps.h"
+#include "recipes/training_run.h"
 #include "rl/rule_reward.h"
 #include "rl/train.h"
 #include "rollout/local/engine.h"
@@ -48,7 +48,7 @@ class RlRun {
         run_(options.adapter, options.optimizer, options.training, options.save, base_, stream_, control, settings(),
              options.sampling.temperature, EnginePlan{options.kv_bytes}),
         engine_(base_.model,
-                {.kv_bytes = stream_.device() == Device::cuda ? run_.memory().kv : options.kv_bytes,
+                {.kv_bytes = run_.memory().engine_kv_bytes(),
                  .max_sequences = options.max_sequences,
                  .tokenizer = &tokenizer_},
                 stream_),
@@ -60,7 +60,7 @@ class RlRun {
     // A GPU gives it to the next rollout's keys and values; the CPU would only pay for the pages again.
     train_plan_ = {.batch_size = options.training.global_batch_size,
                    .schedule = run_.schedule(),
-                   .release_memory = stream_.device() == Device::cuda};
+                   .release_memory = run_.memory().is_bounded()};
     store_.add(sink_);
     actor_ = store_.publish(lora::kActor, run_.trainer().adapter(), run_.version()).policy;
   }
@@ -161,7 +161,7 @@ class RlRun {
   }
 
   PromptSet read(const std::string& path, const std::string& input_key, const std::string& label_key) const {
-    const int64_t context = options_.sampling.max_length;
+    const int64_t context = options_.sampling.max_context;
     const int64_t room = (context > 0 ? std::min(context, base_.config.max_positions) : base_.config.max_positions) - 1;
     const int64_t limit = options_.max_prompt_len > 0 ? std::min(options_.max_prompt_len, room) : room;
     return read_prompts({.path = path,

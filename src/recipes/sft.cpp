@@ -13,6 +13,7 @@
 #include "recipes/step_line.h"
 #include "recipes/steps.h"
 #include "recipes/training_rows.h"
+#include "recipes/training_run.h"
 
 namespace lockstep::recipes {
 

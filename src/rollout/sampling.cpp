@@ -32,7 +32,7 @@ void validate(const SamplingParams& params) {
   require(params.top_p > 0 && params.top_p <= 1, "top_p", text(params.top_p), "above 0, at most 1");
   require(params.top_k >= -1, "top_k", text(params.top_k), "-1 or 0 (all), or a count");
   require(params.min_p >= 0 && params.min_p <= 1, "min_p", text(params.min_p), "0 to 1");
-  require(params.max_length >= 0, "max_length", text(params.max_length), "at least 0");
+  require(params.max_context >= 0, "max_context", text(params.max_context), "at least 0");
   require(params.max_tokens >= 1, "max_tokens", text(params.max_tokens), "at least 1");
   require(is_temperature(params.logprob_temperature), "logprob_temperature", text(params.logprob_temperature),
           "1e-5 to 1e5");

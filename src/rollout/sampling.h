@@ -16,7 +16,7 @@ struct SamplingParams {
   int64_t top_k = -1;     // -1 or 0: all
   float min_p = 0;        // drop tokens less likely than min_p times the most likely
   int64_t max_tokens = 256;
-  int64_t max_length = 0;  // tokens of prompt and answer together; 0: the model's context
+  int64_t max_context = 0;  // tokens of prompt and answer together; 0: the model's context
   uint64_t seed = 42;
   std::vector<int32_t> stop_token_ids = {};  // generation ends with (and includes) one of these
   std::vector<std::string> stop = {};        // generation ends when the text holds one of these

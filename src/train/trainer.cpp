@@ -100,10 +100,6 @@ struct Trainer::Impl {
     return *open;
   }
 
-  Buffer on_device(Buffer host) const {
-    return stream.device() == Device::cpu ? std::move(host) : device_copy(host.data(), host.bytes(), stream);
-  }
-
   void forget_step() {
     open.reset();
     lanes.begin(0);
@@ -382,8 +378,8 @@ void Trainer::restore(int64_t steps, Buffer first_moment, Buffer second_moment) 
   require_bytes(first_moment.bytes(), flat_bytes(*impl_->layout), "first moment");
   require_bytes(second_moment.bytes(), flat_bytes(*impl_->layout), "second moment");
   impl_->steps = steps;
-  impl_->first_moment = impl_->on_device(std::move(first_moment));
-  impl_->second_moment = impl_->on_device(std::move(second_moment));
+  impl_->first_moment = on_device(std::move(first_moment), impl_->stream);
+  impl_->second_moment = on_device(std::move(second_moment), impl_->stream);
   impl_->whole = true;
 }
 

@@ -37,14 +37,14 @@ TEST(Claims, AContextIsApplied) {
   for (const char* flag : {"--vllm-max-model-len", "--sglang-context-length", "--rollout-max-context-len"}) {
     agrees(std::string(flag) + " 100");
     const auto options = train(std::string(flag) + " 100");
-    EXPECT_EQ(options.sampling.max_length, 100);
-    EXPECT_EQ(options.eval_sampling.max_length, 100);
+    EXPECT_EQ(options.sampling.max_context, 100);
+    EXPECT_EQ(options.eval_sampling.max_context, 100);
     const auto claims = parse_train(train_args(std::string(flag) + " 100")).claims;
     ASSERT_EQ(claims.size(), 1u);  // config.json says whether it is too long
     EXPECT_EQ(claims[0].kind, Kind::context);
   }
-  EXPECT_EQ(train("--sglang-context-length 100 --rollout-max-context-len 90").sampling.max_length, 90);
-  EXPECT_EQ(train("").sampling.max_length, 0);
+  EXPECT_EQ(train("--sglang-context-length 100 --rollout-max-context-len 90").sampling.max_context, 90);
+  EXPECT_EQ(train("").sampling.max_context, 0);
   rejects("--sglang-context-length 100 --rollout-max-prompt-len 100", {"leaves no room", "--rollout-max-prompt-len"});
 }
 
@@ -130,7 +130,7 @@ TEST(Claims, NumberTypesModelsAndDevices) {
   config.erase("dtype");
   config["torch_dtype"] = "float32";
   dir.write("config.json", config.dump());
-  refuses(dir.path().string(), "--bf16", {"--bf16", "auto, float32 or float32"});
+  refuses(dir.path().string(), "--bf16", {"--bf16", "auto or float32"});
 }
 
 TEST(Claims, SupervisedTrainingHasNoEngine) {

@@ -19,7 +19,7 @@ class MemoryPlans : public ::testing::Test {
     return plan_memory(base_.config, *layout_, 2, training, engine, Device::cuda, room);
   }
 
-  const Base base_ = read_base_config({.hf_checkpoint = LOCKSTEP_SOURCE_DIR "/bench/shapes/qwen3-8b", .stream = {}});
+  const Base base_ = load::read_base_config(LOCKSTEP_SOURCE_DIR "/bench/shapes/qwen3-8b");
   const std::shared_ptr<const lora::AdapterLayout> layout_ = lora::resolve_layout(
       {.rank = 16, .alpha = 32, .target_modules = {"all-linear"}}, model::linear_modules(base_.config));
 };
@@ -27,8 +27,7 @@ class MemoryPlans : public ::testing::Test {
 TEST_F(MemoryPlans, ShapesAreThePublishedModels) {
   const auto parameters = [](const char* name) {
     return model::num_parameters(
-        read_base_config({.hf_checkpoint = LOCKSTEP_SOURCE_DIR "/bench/shapes/" + std::string(name), .stream = {}})
-            .config);
+        load::read_base_config(LOCKSTEP_SOURCE_DIR "/bench/shapes/" + std::string(name)).config);
   };
   EXPECT_EQ(parameters("qwen3-0.6b"), 596'049'920);
   EXPECT_EQ(parameters("qwen3-4b"), 4'022'468'096);

@@ -74,16 +74,16 @@ TEST_F(EngineTest, ARowAskedForTwiceGoesOnCounting) {
 
 TEST_F(EngineTest, PromptAndAnswerTogetherAreBounded) {
   const auto free = sample_groups(engine_, prompts_, params_, kBasePolicy);
-  params_.sampling.max_length = 25;  // of prompts of 7 and 20, which have 12 new tokens otherwise
+  params_.sampling.max_context = 25;  // of prompts of 7 and 20, which have 12 new tokens otherwise
   const auto bounded = sample_groups(engine_, prompts_, params_, kBasePolicy);
   EXPECT_EQ(bounded[0].tokens, free[0].tokens);
   for (const size_t i : {2, 3}) {
     EXPECT_EQ(bounded[i].tokens, std::vector<int32_t>(free[i].tokens.begin(), free[i].tokens.begin() + 5));
     EXPECT_EQ(bounded[i].finish, FinishReason::length);
   }
-  params_.sampling.max_length = 20;
+  params_.sampling.max_context = 20;
   EXPECT_THROW(sample_groups(engine_, prompts_, params_, kBasePolicy), DataError);
-  params_.sampling.max_length = -1;
+  params_.sampling.max_context = -1;
   EXPECT_THROW(sample_groups(engine_, prompts_, params_, kBasePolicy), ConfigError);
 }
 

@@ -81,7 +81,9 @@ void check_interrupt(const recipes::Control& control) {
 // A base whose weights are read, but not packed for computing.
 struct OpenBase {
   OpenBase(const recipes::BaseOptions& options, Stream& stream)
-      : base(recipes::read_base_config(options)), directory(base.path), where((base.path / "config.json").string()) {
+      : base(load::read_base_config(options.hf_checkpoint)),
+        directory(base.path),
+        where((base.path / "config.json").string()) {
     directory.open_weights();
     base.stream = &stream;
   }

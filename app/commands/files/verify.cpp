@@ -40,7 +40,7 @@ bool is_save_directory(const fs::Path& path) {
 }  // namespace
 
 VerifiedBase::VerifiedBase(const recipes::BaseOptions& options, Stream& stream)
-    : identity(recipes::identify_base(options, stream)), directory(identity.path) {
+    : identity(load::identify_base(options.hf_checkpoint, stream)), directory(identity.path) {
   directory.open_weights();
 }
 

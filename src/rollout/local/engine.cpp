@@ -1,10 +1,11 @@
 #include "rollout/local/engine.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
+#include "core/device_facts.h"
 #include "core/error.h"
-#include "core/machine_memory.h"
 #include "rollout/local/engine_impl.h"
 #include "rollout/local/request_checks.h"
 
@@ -17,23 +18,35 @@ void require(bool ok, const char* field, int64_t got, const char* wanted) {
         {.what = "impossible engine option", .where = field, .got = std::to_string(got), .wanted = wanted});
 }
 
-int64_t default_kv_bytes(Device device) {
-  constexpr double kShareOfGpu = 0.85, kShareOfHost = 0.5;
-  if (device == Device::cuda) return static_cast<int64_t>(kShareOfGpu * static_cast<double>(cuda_info().free_bytes));
-  const auto share = static_cast<int64_t>(kShareOfHost * static_cast<double>(available_memory()));
-  return std::clamp(share, kLeastKvBytes, kMostKvBytes);
+// What an engine takes unless the options say otherwise.
+struct EngineDefaults {
+  double memory_share = 0;  // of what is free, for keys and values
+  int64_t least_kv_bytes = 0, most_kv_bytes = std::numeric_limits<int64_t>::max();
+  int64_t batch_tokens = 0;
+
+  int64_t kv_bytes(Device device) const {
+    const auto share = static_cast<int64_t>(memory_share * static_cast<double>(free_memory(device)));
+    return std::clamp(share, least_kv_bytes, most_kv_bytes);
+  }
+};
+
+EngineDefaults defaults_of(Device device, int64_t max_sequences) {
+  if (device == Device::cuda) return {.memory_share = 0.85, .batch_tokens = kGpuBatchTokens};
+  return {.memory_share = 0.5,
+          .least_kv_bytes = kLeastKvBytes,
+          .most_kv_bytes = kMostKvBytes,
+          .batch_tokens = std::max(kCpuBatchTokens, max_sequences)};  // a row for every sequence that may decode
 }
 
 }  // namespace
 
 EngineLimits::EngineLimits(const EngineOptions& options, Device device)
     : max_sequences(options.max_sequences),
-      // On the CPU at least a row for every sequence that may decode.
-      max_batch_tokens(device == Device::cuda ? kGpuBatchTokens : std::max(kCpuBatchTokens, max_sequences)),
       max_decode_steps(std::min(options.max_decode_steps, DecodeLoop::kMostSteps)),
       tokenizer(options.tokenizer) {
-  kv_bytes = options.kv_bytes ? *options.kv_bytes : default_kv_bytes(device);
-  max_batch_tokens = options.max_batch_tokens.value_or(max_batch_tokens);
+  const EngineDefaults defaults = defaults_of(device, max_sequences);
+  kv_bytes = options.kv_bytes ? *options.kv_bytes : defaults.kv_bytes(device);
+  max_batch_tokens = options.max_batch_tokens.value_or(defaults.batch_tokens);
   require(kv_bytes > 0, "kv_bytes", kv_bytes, "above 0");
   require(max_sequences > 0, "max_sequences", max_sequences, "at least 1");
   require(max_batch_tokens > 0, "max_batch_tokens", max_batch_tokens, "at least 1");
@@ -101,7 +114,7 @@ Engine::Engine(std::shared_ptr<const model::Model> model, EngineOptions options,
 Engine::~Engine() = default;
 
 Capabilities Engine::capabilities() const {
-  return {.exact_logprobs = impl_->stream.device() == Device::cpu || impl_->stream.numerics() == Numerics::exact,
+  return {.exact_logprobs = has_exact_rows(impl_->stream),
           .logprobs = LogprobKind::tempered,
           .follow = true,
           .prompt_logprobs = true};

@@ -61,7 +61,7 @@ struct Engine::Impl {
         sampler(*model, stream),
         cache(o.prefix_cache ? std::optional<PrefixCache>(std::in_place, pool) : std::nullopt),
         scheduler(pool, {options.max_sequences, options.max_batch_tokens}, stats, cache ? &*cache : nullptr) {
-    if (stream.device() == Device::cuda) decode_loop.emplace(*model, pool, stream);
+    if (Graph::can_record(stream)) decode_loop.emplace(*model, pool, stream);
   }
 
   DType activations() const { return kernels::activation_dtype(stream.device()); }

@@ -55,7 +55,7 @@ int64_t check_request(const SampleRequest& request, const model::ModelConfig& co
   check_sampling(request, config.vocab_size, has_tokenizer);
   const auto size = static_cast<int64_t>(request.tokens.size());
   if (size == 0) throw DataError({.what = "empty prompt", .where = request.where, .wanted = "at least one token"});
-  const int64_t asked = request.sampling.max_length;
+  const int64_t asked = request.sampling.max_context;
   const int64_t context = asked > 0 ? std::min(asked, config.max_positions) : config.max_positions;
   if (size >= context)
     throw DataError({.what = "prompt leaves no room for an answer",

@@ -79,8 +79,7 @@ void TokenSampler::draw_chunk(std::span<const Draw> draws, ConstTensor hidden, A
   const std::span<int32_t> tokens = int_memory(count, arena);
   rows_.clear();
   for (const Draw& draw : draws) rows_.push_back(draw.how);
-  kernels::sample_tokens(tokens, stream_.device() == Device::cpu ? arena.alloc({count, logits[1]}) : Tensor(),
-                         copy.empty() ? logits : copy,
+  kernels::sample_tokens(tokens, kernels::sample_scratch(count, logits[1], arena), copy.empty() ? logits : copy,
                          upload(std::span<const kernels::SampleRow>(rows_), arena, stream_), stream_);
   tokens_.resize(draws.size());
   download(tokens_.data(), tokens.data(), tokens.size_bytes(), stream_);

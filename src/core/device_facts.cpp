@@ -1,0 +1,29 @@
+#include "core/device_facts.h"
+
+#include "core/machine_memory.h"
+#include "core/memory.h"
+
+namespace lockstep {
+
+const char* device_name(Device device) {
+  return device == Device::cpu ? "cpu" : "cuda";
+}
+
+const char* device_text(Device device) {
+  return device == Device::cpu ? "the CPU" : "a GPU";
+}
+
+bool has_exact_rows(const Stream& stream) {
+  return stream.device() == Device::cpu || stream.numerics() == Numerics::exact;
+}
+
+int64_t free_memory(Device device) {
+  return device == Device::cpu ? available_memory() : cuda_info().free_bytes;
+}
+
+std::optional<int64_t> memory_bound(Device device) {
+  if (device == Device::cpu) return std::nullopt;
+  return free_memory(device) + live_bytes(device);
+}
+
+}  // namespace lockstep
