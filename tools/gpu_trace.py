@@ -8,7 +8,7 @@ ProfileRange of the host thread that launched the work: train/forward, rollout/d
 the time it stood idle between two pieces of its work, the kernels with most of it, and the calls of the CUDA runtime that kept
 the host for 20 us or more (waiting, allocating). `--last F` looks at the last
 fraction F of the trace only, so that warm-up and kernel choice stay out. --record NAME writes
-bench/records/<gpu>/<date>-NAME.json. The trace costs time of the host: idle figures are upper bounds.
+bench/records/<gpu>/<date>-NAME.json, with the commit of this tree or, where git is not, of --commit. The trace costs time of the host: idle figures are upper bounds.
 """
 import argparse
 import collections
@@ -78,17 +78,30 @@ def summarise(rows):
     return phases, reach - rows[0][0]
 
 
+def described_commit():
+    try:
+        described = subprocess.run(["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
+                                   capture_output=True, text=True)
+    except FileNotFoundError:
+        return ""
+    return described.stdout.strip()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", default=str(ROOT / "build/cuda/bench/libcuda_trace.so"))
     parser.add_argument("--last", type=float, default=0.5)
     parser.add_argument("--top", type=int, default=12)
     parser.add_argument("--record")
+    parser.add_argument("--commit", help="what was built; default: what git says of this tree")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     arguments = parser.parse_args()
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     if not command:
         parser.error("which command?")
+    commit = arguments.commit or described_commit()
+    if arguments.record and not commit:
+        parser.error("a record names the commit that was measured, and git does not know it here: --commit")
     with tempfile.TemporaryDirectory() as folder:
         out = os.path.join(folder, "trace.tsv")
         code = run(command, arguments.library, out)
@@ -120,7 +133,7 @@ def main():
         from record import write_record
         gpu = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True)
         machine = {"gpu": gpu.stdout.strip().splitlines()[0]}
-        content = {"traced": shlex.join(command), "span_ms": round(span / 1e6, 3), "last": arguments.last, "phases": result}
+        content = {"commit": commit, "traced": shlex.join(command), "span_ms": round(span / 1e6, 3), "last": arguments.last, "phases": result}
         print(write_record(arguments.record, shlex.join(["tools/gpu_trace.py", *sys.argv[1:]]), machine, content))
     return code
 

@@ -53,6 +53,7 @@ void add_segments(Tensor y, ConstTensor x, const LinearAdapters& adapters, Strea
 }
 
 void add_segments_backward(Tensor dx, ConstTensor dy, ConstTensor x, const LinearAdapters& adapters, Stream& stream) {
+  if (adapters.segments.empty()) return;  // and there need not be an arena
   const float p = adapters.dropout.p;
   Arena& arena = *adapters.arena;
   for (const LoraSegment& segment : adapters.segments) {

@@ -1,4 +1,5 @@
 // The program as a process: output streams, exit codes, Ctrl-C.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
@@ -187,9 +188,8 @@ TEST(Process, AnInterruptSavesAndTheResumedRunIsTheWholeOne) {
   const std::string to = " --num-rollout " + std::to_string(done + 1);
   EXPECT_EQ(run_program(dir, train + save.string() + to + " --load " + save.string()).code, 0);
   EXPECT_EQ(run_program(dir, train + whole.string() + to).code, 0);
-  char iteration[16];
-  std::snprintf(iteration, sizeof(iteration), "iter_%07d", done + 1);
-  const auto adapter = std::filesystem::path(iteration) / "lora_adapter" / "adapter_model.safetensors";
+  const auto adapter =
+      std::filesystem::path(fmt::format("iter_{:07}", done + 1)) / "lora_adapter" / "adapter_model.safetensors";
   EXPECT_EQ(read(save / adapter), read(whole / adapter));
   EXPECT_FALSE(read(whole / adapter).empty());
 }

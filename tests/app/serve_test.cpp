@@ -168,6 +168,19 @@ TEST(Serve, SeedsOfRequestsFollowFromTheServers) {
   EXPECT_NE(answers("")[0], seven[0]);
 }
 
+TEST(Serve, SaysThatTheKvPoolShortensTheContext) {
+  const testing::TempDirectory dir;
+  dir.write("serve.sh", kSeedScript);
+  const std::string model = std::filesystem::absolute(LOCKSTEP_SOURCE_DIR "/models/arith").string();
+  const std::string command = "cd " + dir.path().string() +
+                              " && bash serve.sh " LOCKSTEP_BINARY " serve --port 0 --device cpu --hf-checkpoint " +
+                              model + " --kv-cache-bytes 1000000";
+  EXPECT_EQ(std::system(command.c_str()), 0);
+  const std::string err = read(dir / "err");
+  EXPECT_NE(err.find("note    the KV cache has room for "), std::string::npos) << err;
+  EXPECT_NE(err.find("not 512; --kv-cache-bytes sets its size"), std::string::npos) << err;
+}
+
 // Starts the server, has it load an adapter whose file cannot be opened for now, and sends SIGTERM.
 constexpr const char* kLoadScript = R"(
 set -m

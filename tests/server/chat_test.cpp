@@ -84,7 +84,7 @@ TEST_F(Chats, AStreamIsTheWholeAnswerInParts) {
     const OrderedJson& content = choice["logprobs"]["content"];
     logprobs.insert(logprobs.end(), content.begin(), content.end());
   }
-  EXPECT_EQ(text, whole["choices"][0]["message"]["content"]);
+  EXPECT_EQ(whole["choices"][0]["message"]["content"], OrderedJson(text));
   EXPECT_EQ(ids, whole["choices"][0]["token_ids"]);
   EXPECT_EQ(logprobs, whole["choices"][0]["logprobs"]["content"]);
 }

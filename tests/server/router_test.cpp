@@ -3,6 +3,7 @@
 
 #include <future>
 
+#include "server/block_worker.h"
 #include "server/protocol_fixture.h"
 
 namespace lockstep::server {
@@ -69,7 +70,8 @@ TEST(Router, AClientThatGoesAwayIsCancelled) {
     client.send(testing::request_text("POST", "/v1/completions", body.dump(), ""));
     ASSERT_TRUE(testing::eventually([&] { return !served.serving->idle(); }, 30s));
     client.reset();
-    EXPECT_TRUE(testing::eventually([&] { return served.service->answers.size() == 0; }, 30s));
+    EXPECT_TRUE(testing::eventually(
+        [&] { return testing::on_server(served, [&] { return served.service->answers.size(); }) == 0; }, 30s));
     served.serving->resume();
     EXPECT_TRUE(testing::eventually([&] { return served.serving->idle(); }, 30s));
   }
