@@ -13,7 +13,7 @@ namespace lockstep::commands {
 void run_eval(const EvalOptions& options, const recipes::Control& control) {
   Stream stream(recipes::stream_options(options.base));
   const load::Base base = recipes::load_base(options.base, stream, control);
-  const text::Tokenizer tokenizer = recipes::load_tokenizer(base);
+  const text::Tokenizer tokenizer = text::Tokenizer::load(base.path.string());
   rollout::Engine engine(base.model, {.tokenizer = &tokenizer}, stream);
   lora::PolicyId policy;
   if (!options.adapter_path.empty()) {

@@ -34,7 +34,7 @@ void ChosenAdapter::hold_in(rollout::Engine& engine) const {
 Generation::Generation(const GenerateOptions& options, const recipes::Control& control)
     : stream(recipes::stream_options(options.base)),
       base(recipes::load_base(options.base, stream, control)),
-      tokenizer(recipes::load_tokenizer(base)),
+      tokenizer(text::Tokenizer::load(base.path.string())),
       adapter(choose_adapter(options.adapter_path, base, control)),
       sampling(recipes::resolve_sampling(options.sampling, base, control.info)) {}
 

@@ -22,7 +22,7 @@ struct ChosenAdapter {
 ChosenAdapter choose_adapter(const std::string& path, const load::Base& base, const recipes::Control& control);
 
 struct Generation {
-  // What load_base, load_tokenizer, choose_adapter and resolve_sampling throw.
+  // What load_base, text::Tokenizer::load, choose_adapter and resolve_sampling throw.
   Generation(const GenerateOptions& options, const recipes::Control& control);
   Generation(const Generation&) = delete;
   Generation& operator=(const Generation&) = delete;

@@ -105,7 +105,7 @@ class RowRenderer {
         rows_{.messages_key = options.input_key, .chat = options.chat, .loss_mask = options.loss_mask},
         base_(load::read_base_config(options.hf_checkpoint)),
         row_tokenizer_(base_, rows_),
-        tokenizer_(recipes::load_tokenizer(base_)) {}
+        tokenizer_(text::Tokenizer::load(base_.path.string())) {}
 
   void add(const OrderedJson& row) {
     if (!row.contains("chosen") || row["chosen"].is_null()) return write(row_tokenizer_.sequence(row));

@@ -29,7 +29,7 @@ std::vector<ScoreRow> read_rows(const data::Dataset& data, const std::vector<dat
     if (row.json.contains("tokens")) {
       score.tokens = data::token_field(data, row, "tokens", base.config.vocab_size);
     } else {
-      if (!tokenizer) tokenizer = recipes::load_tokenizer(base);
+      if (!tokenizer) tokenizer = text::Tokenizer::load(base.path.string());
       score.tokens = tokenizer->encode(data::string_field(data, row, "text"));
     }
     recipes::require_in_vocabulary(score.tokens, base.config.vocab_size, data.where(row));

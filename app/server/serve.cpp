@@ -85,7 +85,7 @@ class Program {
               }),
         stream_(recipes::stream_options(options.base)),
         base_(recipes::load_base(options.base, stream_, control)),
-        tokenizer_(recipes::load_tokenizer(base_)),
+        tokenizer_(text::Tokenizer::load(base_.path.string())),
         serving_(base_,
                  serving_options(options, tokenizer_, [this](const std::string& note) { say("note    " + note); })),
         service_(serving_, tokenizer_, recipes::load_chat_template(base_.path.string(), options.chat),

@@ -103,8 +103,8 @@ GradientPlan plan_gradients(std::span<const GradientRows> rows, int64_t partial_
   return plan;
 }
 
-int64_t gradient_blocks(int64_t rows) {
-  return (rows + kGradientBlock - 1) / kGradientBlock;
+int64_t gradient_blocks(int64_t rows, Device device) {
+  return device == Device::cpu ? 0 : (rows + kGradientBlock - 1) / kGradientBlock;
 }
 
 int64_t lora_gradient_floats(std::span<const LoraPair> pairs) {

@@ -132,7 +132,8 @@ struct GradientPlan {
 // partial_floats: the largest lora_gradient_floats of the calls to come. Memory in `arena` (of the stream's device).
 GradientPlan plan_gradients(std::span<const GradientRows> rows, int64_t partial_floats, Arena& arena, Stream& stream);
 int64_t lora_gradient_floats(std::span<const LoraPair> pairs);  // dA and dB of one block, all pairs
-int64_t gradient_blocks(int64_t rows);                          // of one GradientRows
+// Of one GradientRows; 0 on the CPU, which has no partial sums.
+int64_t gradient_blocks(int64_t rows, Device device);
 
 // dA_p += x^T dh_p,  dB_p += scale_p h_p^T dy[:, out of p]   into each lane's buffer at a_offset and b_offset, f32.
 // CPU: one chain over a lane's rows in order. CUDA: one chain per block of 256 rows, the blocks' sums added in order.

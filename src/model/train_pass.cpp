@@ -122,11 +122,9 @@ PassShape shape_of(const TrainBatch& batch, const TargetRows& wanted, const lora
   shape.kept_layers = model.config().layers - layout.first_layer;
   shape.logits_rows = std::min(wanted.size(), model.logits_rows());
   shape.keep_logits = wanted.size() <= model.logits_rows();
-  if (device == Device::cuda) {
-    shape.gradient_floats = lora::gradient_floats(layout);
-    for (size_t i = 1; i < batch.sequence_begin.size(); ++i)
-      shape.gradient_blocks += kernels::gradient_blocks(batch.sequence_begin[i] - batch.sequence_begin[i - 1]);
-  }
+  shape.gradient_floats = lora::gradient_floats(layout);
+  for (size_t i = 1; i < batch.sequence_begin.size(); ++i)
+    shape.gradient_blocks += kernels::gradient_blocks(batch.sequence_begin[i] - batch.sequence_begin[i - 1], device);
   for (const lora::Pair& pair : layout.pairs) shape.max_rank = std::max(shape.max_rank, pair.rank);
   return shape;
 }

@@ -41,10 +41,6 @@ Base load_base(const BaseOptions& options, Stream& stream, const Control& contro
   return base;
 }
 
-text::Tokenizer load_tokenizer(const Base& base) {
-  return text::Tokenizer::load(base.path.string());
-}
-
 void require_in_vocabulary(std::span<const int32_t> tokens, int64_t vocab_size, const std::string& where) {
   for (const int32_t token : tokens)
     if (token < 0 || token >= vocab_size)

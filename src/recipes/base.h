@@ -22,7 +22,6 @@ Base load_base(const BaseOptions& options, Stream& stream, const Control& contro
 // DataError naming `where`: an id that the model has no row for, as a tokenizer with added tokens makes them.
 void require_in_vocabulary(std::span<const int32_t> tokens, int64_t vocab_size, const std::string& where);
 
-text::Tokenizer load_tokenizer(const Base& base);
 // The id appended to SFT completions: eos_token of tokenizer_config.json, else the first end token of the model.
 // DataError if neither.
 int32_t eos_for_training(const Base& base, const text::Tokenizer& tokenizer);

@@ -33,9 +33,8 @@ void add_pass(MemoryPlan& plan, const model::ModelConfig& config, const lora::Ad
   const int64_t fitting = model::Model::default_logits_bytes(plan.device) / (config.vocab_size * kFloat);
   plan.logits = std::min(plan.max_tokens, std::max<int64_t>(1, fitting)) * config.vocab_size * kFloat;
   const int64_t all = model::TrainPass::activation_bytes(config, layout, plan.max_tokens, plan.recompute, plan.device);
-  plan.activations = all - plan.logits;
-  if (plan.device == Device::cuda)
-    plan.activations += kernels::gradient_blocks(plan.max_tokens) * lora::gradient_floats(layout) * kFloat;
+  plan.activations = all - plan.logits +
+                     kernels::gradient_blocks(plan.max_tokens, plan.device) * lora::gradient_floats(layout) * kFloat;
 }
 
 // nullopt: it fits, or there is no bound.
@@ -81,10 +80,11 @@ MemoryPlan plan_memory(const model::ModelConfig& config, const lora::AdapterLayo
   plan.adapter = 2 * static_cast<int64_t>(lora::weight_bytes(layout, device));
   plan.moments = 2 * flat;
   plan.lanes = flat * train::lane_buffers(train::open_lanes(flat, device));
-  if (device == Device::cuda) {
+  if (room) {
     plan.reserve = kGpuReserve;
     if (engine)
-      plan.prefill = model::score_bytes(config, rollout::kGpuBatchTokens, 0, plan.max_tokens, dtype_bytes(DType::bf16));
+      plan.prefill = model::score_bytes(config, rollout::kGpuBatchTokens, 0, plan.max_tokens,
+                                        dtype_bytes(kernels::activation_dtype(device)));
   }
   if (engine) plan.kv_asked = engine->kv_bytes;
   choose_recompute(plan, config, layout, training.recompute, engine.has_value());

@@ -40,7 +40,7 @@ class RlRun {
         control_(control),
         stream_(stream_options(options.base)),
         base_(load_base(options.base, stream_, control)),
-        tokenizer_(load_tokenizer(base_)),
+        tokenizer_(text::Tokenizer::load(base_.path.string())),
         prompts_(read(options.prompt_data, options.input_key, options.label_key)),
         eval_prompts_(read_eval_sets()),
         order_(num_prompts(), options.shuffle, options.sampling.seed),

@@ -147,7 +147,7 @@ RowTokenizer::~RowTokenizer() = default;
 
 RowTokenizer::Tools& RowTokenizer::tools() {
   if (!tools_) {
-    text::Tokenizer tokenizer = load_tokenizer(base_);
+    text::Tokenizer tokenizer = text::Tokenizer::load(base_.path.string());
     const int32_t eos = eos_for_training(base_, tokenizer);
     tools_ = std::make_unique<Tools>(
         Tools{std::move(tokenizer), eos, load_chat_template(base_.path.string(), options_.chat)});

@@ -183,7 +183,7 @@ TEST_F(Merged, ADirectoryLikeAnyOther) {
   for (const char* file : {"README.md", "train.jsonl", "model.safetensors.index.json"})
     EXPECT_FALSE(fs::exists(fs::Path(merged) / file)) << file;
   Stream stream({.threads = 1});
-  EXPECT_NO_THROW(recipes::load_tokenizer(recipes::load_base({.hf_checkpoint = merged}, stream, control_)));
+  EXPECT_NO_THROW(text::Tokenizer::load(recipes::load_base({.hf_checkpoint = merged}, stream, control_).path.string()));
   EXPECT_NE(taken(info_).find("merged  28 modules"), std::string::npos);
 }
 

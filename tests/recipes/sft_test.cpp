@@ -63,7 +63,7 @@ class Sft : public Training {
     if (change) change(options);
     TrainingRows rows(dir_.write("rows.jsonl", text).string(), base, options, pairs, control_);
     rows.describe("data", info_);
-    const text::Tokenizer tokenizer = load_tokenizer(base);
+    const text::Tokenizer tokenizer = text::Tokenizer::load(base.path.string());
     std::vector<std::string> all;
     for (int64_t row = 0; row < rows.size(); ++row) {
       std::vector<train::Datum> datums;

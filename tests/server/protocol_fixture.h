@@ -35,7 +35,7 @@ struct Model {
 
   Model()
       : base(recipes::load_base({.hf_checkpoint = kModel}, stream, {.out = &info, .info = &info})),
-        tokenizer(recipes::load_tokenizer(base)) {}
+        tokenizer(text::Tokenizer::load(base.path.string())) {}
   static const Model& get() {
     static const Model model;
     return model;
