@@ -76,7 +76,7 @@ OrderedJson record(const Bench& bench) {
           {"machine", machine(bench.stream)},
           {"model",
            {{"name", bench.base.path.filename().string()},
-            {"family", model::family_name(bench.base.config.family)},
+            {"family", bench.base.config.family},
             {"parameters", model::num_parameters(bench.base.config)},
             {"fingerprint", bench.base.fingerprint}}},
           {"batch",
@@ -91,7 +91,7 @@ OrderedJson record(const Bench& bench) {
 
 }  // namespace
 
-BenchWork::BenchWork(const BenchOptions& options, const model::ModelConfig& config, Device device) {
+BenchWork::BenchWork(const BenchOptions& options, const model::ModelSpec& config, Device device) {
   const bool gpu = device == Device::cuda;
   batch_size = options.batch_size.value_or(gpu ? 8 : 2);
   seq_length = std::min(options.seq_length.value_or(gpu ? 2048 : 256), config.max_positions);
@@ -156,7 +156,7 @@ std::vector<int32_t> Bench::random_tokens(int64_t count, uint32_t number) const 
 }
 
 int64_t Bench::product_parameters() const {
-  const model::ModelConfig& c = base.config;
+  const model::ModelSpec& c = base.config;
   return model::num_parameters(c) - (c.tied_head ? 0 : c.vocab_size * c.width);
 }
 

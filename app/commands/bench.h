@@ -21,7 +21,7 @@ struct BenchWork {
   size_t read_bytes = 0;                                               // more than caches hold
   int64_t grpo_prompts = 0, grpo_samples = 0, grpo_prompt_tokens = 0;  // new tokens: new_tokens on average
 
-  BenchWork(const BenchOptions& options, const model::ModelConfig& config, Device device);
+  BenchWork(const BenchOptions& options, const model::ModelSpec& config, Device device);
 };
 
 // Rows are shown as they come, and once more together at the end; results go to the record.

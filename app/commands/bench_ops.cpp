@@ -91,7 +91,7 @@ void bench_gemm(Bench& bench) {
 // One layer's attention over the training step's sequences.
 void bench_attention(Bench& bench) {
   Stream& stream = bench.stream;
-  const model::ModelConfig& c = bench.base.config;
+  const model::ModelSpec& c = bench.base.config;
   const int64_t length = bench.work.seq_length, rows = bench.work.batch_size * length;
   const int64_t blocks_each = (length + kernels::kKvBlock - 1) / kernels::kKvBlock;
   const kernels::AttentionShape shape = bench.base.model->attention_shape(0);

@@ -49,7 +49,7 @@ int64_t sample(rollout::Sampler& sampler, std::span<const rollout::Prompt> promp
 // once and all keys and values, those of a prompt once for all of its samples; and its products cannot be faster than
 // the arithmetic limit.
 double decode_limit(const Bench& bench, int64_t sequences, bool adapter) {
-  const model::ModelConfig& c = bench.base.config;
+  const model::ModelSpec& c = bench.base.config;
   const model::Weights& weights = bench.base.model->weights();
   const int64_t activation = dtype_bytes(kernels::activation_dtype(bench.stream.device()));
   const int64_t prompts = sequences / bench.work.samples_per_prompt;
@@ -106,7 +106,7 @@ void bench_decode(Bench& bench) {
 // Prompt tokens per second. The last token of each prompt alone needs the head, and the last block beyond keys and
 // values; neither is counted.
 void bench_prefill(Bench& bench) {
-  const model::ModelConfig& c = bench.base.config;
+  const model::ModelSpec& c = bench.base.config;
   const auto prompts = random_prompts(bench, bench.work.prefill_prompts, bench.work.prefill_tokens);
   const double tokens = static_cast<double>(bench.work.prefill_prompts * bench.work.prefill_tokens);
   const int64_t last_block = c.width * (c.q_width() + 3 * c.ffn);

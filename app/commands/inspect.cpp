@@ -13,6 +13,7 @@
 #include "commands/files/lora_factors.h"
 #include "core/printable.h"
 #include "data/dataset.h"
+#include "model/config.h"
 #include "recipes/adapter.h"
 
 namespace lockstep::commands {
@@ -83,8 +84,8 @@ void inspect_adapter(const fs::Path& path, std::ostream& out) {
 
 void inspect_model(const fs::Path& path, std::ostream& out) {
   checkpoint::HfDirectory directory(path);
-  const model::ModelConfig config = model::parse_config(directory.config(), (path / "config.json").string());
-  out << fmt::format("model       {}\nfamily      {}\n", path.string(), model::family_name(config.family));
+  const model::ModelSpec config = model::parse_config(directory.config(), (path / "config.json").string());
+  out << fmt::format("model       {}\nfamily      {}\n", path.string(), config.family);
   out << fmt::format("parameters  {}\n", model::num_parameters(config));
   out << fmt::format("shape       {} layers, width {}, ffn {}, {} heads ({} kv) of {}, vocabulary {}, {} head\n",
                      config.layers, config.width, config.ffn, config.heads, config.kv_heads, config.head_dim,

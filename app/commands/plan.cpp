@@ -64,9 +64,8 @@ struct Plan {
     const auto adapter_layout = layout();
     const int64_t base_parameters = model::num_parameters(base.config);
     const int64_t total = base_parameters + adapter_layout->num_parameters;
-    out << fmt::format("model       {} ({}, {} layers, width {}, vocabulary {})\n", base.name,
-                       model::family_name(base.config.family), base.config.layers, base.config.width,
-                       base.config.vocab_size);
+    out << fmt::format("model       {} ({}, {} layers, width {}, vocabulary {})\n", base.name, base.config.family,
+                       base.config.layers, base.config.width, base.config.vocab_size);
     out << fmt::format("adapter     {} rank {} alpha {:g} on {}\n", lora::lora_type_name(adapter_layout->config.type),
                        adapter_layout->config.rank, adapter_layout->config.alpha,
                        fmt::join(adapter_layout->target_leaves, ", "));

@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "kernels/cpu/matrix_ops.h"
 #include "kernels/cuda/ops.h"
+#include "kernels/linear_extras.h"
 #include "kernels/lora_checks.h"
 #include "kernels/lora_segments.h"
 #include "kernels/rmsnorm.h"
@@ -76,6 +77,7 @@ void require_call(const LinearCall& call, const char* op, const Stream& stream) 
       throw ShapeError({.what = "an activation is of gates and as many ups, without residual", .where = op});
   }
   require_adapters(call.adapters, x, call.y, op, stream);
+  require_extras(call.adapters, weight, op, stream);
 }
 
 void require_call(const LinearBackwardCall& call, const char* op, const Stream& stream) {
@@ -86,7 +88,8 @@ void require_call(const LinearBackwardCall& call, const char* op, const Stream& 
   if (call.adapters.empty()) return;
   require_tensor(call.x, dtype, {rows, call.weight.depth}, op, "x");
   require_adapters(call.adapters, call.x, call.dy, op, stream);
-  const auto lacks_gradients = [](const LoraSegment& segment) { return segment.gradients == nullptr; };
+  require_extras(call.adapters, call.weight, op, stream);
+  const auto lacks_gradients = [](const LoraSegment& s) { return !s.pairs.empty() && s.gradients == nullptr; };
   if (call.adapters.tiles.num_tiles > 0 || std::ranges::any_of(call.adapters.segments, lacks_gradients))
     throw ShapeError({.what = "backward needs the gradients of every row's adapter", .where = op});
 }
@@ -94,6 +97,7 @@ void require_call(const LinearBackwardCall& call, const char* op, const Stream& 
 // ---- on the CPU ----
 
 void linear_on_cpu(const LinearCall& call, Stream& stream) {
+  if (has_extras(call.adapters)) return linear_with_extras(call, stream);
   ConstTensor x = call.input.x;
   if (!call.input.norm_weight.empty()) {
     rmsnorm_forward(call.input.norm, {}, x, call.input.norm_weight, call.input.norm_eps, stream);
@@ -114,6 +118,7 @@ void linear_on_cpu(const LinearCall& call, Stream& stream) {
 }
 
 void linear_backward_on_cpu(const LinearBackwardCall& call, Stream& stream) {
+  if (has_extras(call.adapters)) return linear_backward_with_extras(call, stream);
   if (!call.dx.empty()) cpu::linear_backward_input(call.dx, call.dy, call.weight, call.accumulate, stream);
   add_segments_backward(call.dx, call.dy, call.x, call.adapters, stream);
 }
@@ -124,7 +129,7 @@ void linear(const LinearCall& call, Stream& stream) {
   require_call(call, "linear", stream);
   if (stream.device() == Device::cuda) return cuda::linear(call, stream);
   linear_on_cpu(call, stream);
-  if (!call.act.empty()) swiglu_forward(call.act, call.y, stream);
+  if (!call.act.empty() && !has_extras(call.adapters)) swiglu_forward(call.act, call.y, stream);
 }
 
 UnfinishedLinear begin_linear(const LinearCall& call, Stream& stream) {

@@ -42,7 +42,10 @@ struct LinearAdapters {
 // CPU: the chain over k starts at bias[n], or at 0; then the residual is added; then the adapter's chains over the rank
 // go on. CUDA: the chain of groups of 16 k in order starts at 0; bias and residual are added in f32 before the one
 // rounding, then the adapter's part in f32 before the next. A row's bits do not depend on T or on other rows.
-// Overwrites its outputs. Queues on `stream`. Throws ShapeError, DTypeError; DeviceError for tiles or h on a CPU.
+// Rows of a segment with a weight W' of its own: the same with W'. With a magnitude m or a bias b': the chains start at
+// 0, and y = (x W'^T + the adapter's part) * m + bias + b' + residual, one rounding each, in this order.
+// Overwrites its outputs. Queues on `stream`. Throws ShapeError, DTypeError; DeviceError for tiles or h on a CPU;
+// ConfigError for m, b' or W' on a GPU, before any work.
 struct LinearCall {
   Tensor y;
   LinearInput input;
@@ -64,8 +67,9 @@ UnfinishedLinear begin_linear(const LinearCall& call, Stream& stream);
 //   dy    [T, N] activations
 //   x     [T, K] activations: what forward's matmul read, behind the norm; only needed with adapters
 // The chain of dy W runs over n in order and, with `accumulate`, continues dx (CUDA: groups of 16 n in order, and dx is
-// added in f32 before the rounding). The adapter's part is added to its end. Segments have gradients; there are no
-// tiles. Throws as linear().
+// added in f32 before the rounding). The adapter's part is added to its end. Segments with pairs have gradients; there
+// are no tiles. A segment's magnitude, bias and weight are constants: dy is multiplied by m first, and W' is W. Throws
+// as linear().
 struct LinearBackwardCall {
   Tensor dx;
   ConstTensor dy;

@@ -26,12 +26,18 @@ struct LoraPair {
 int64_t total_rank(std::span<const LoraPair> pairs);
 
 struct GradientPlan;
+struct PackedWeight;
 
-// Consecutive rows of one adapter, with its pairs that read one input.
+// Consecutive rows of one adapter, with its pairs that read one input, and what else it has at this layer.
 struct LoraSegment {
   int64_t row_begin = 0, rows = 0;
-  std::span<const LoraPair> pairs;
+  std::span<const LoraPair> pairs = {};
   const GradientPlan* gradients = nullptr;  // backward: where dA and dB of these rows go
+  // Not on a GPU. [N] f32 or empty: a factor of each output (DoRA: magnitude / |W + scale B A|), an addition to it.
+  ConstTensor magnitude = {}, bias = {};
+  const PackedWeight* weight = nullptr;  // in place of the layer's, of its shape
+
+  bool has_extras() const { return !magnitude.empty() || !bias.empty() || weight != nullptr; }
 };
 
 // Dropout of what an adapter's pairs read (kernels/elementwise.h), each pair under a mask of its own. p = 0: none.

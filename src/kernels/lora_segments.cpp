@@ -18,6 +18,7 @@ DropoutCounter counter_of(const LoraDropout& dropout, const LoraSegment& segment
 // Calls f(pairs, counter): once for all pairs, which read x itself; under dropout pair by pair.
 template <class F>
 void for_pairs_of_one_input(const LoraSegment& segment, const LoraDropout& dropout, const F& f) {
+  if (segment.pairs.empty()) return;
   if (dropout.p == 0) return f(segment.pairs, DropoutCounter());
   for (size_t i = 0; i < segment.pairs.size(); ++i)
     f(segment.pairs.subspan(i, 1), counter_of(dropout, segment, segment.pairs[i]));

@@ -45,20 +45,44 @@ PackedWeight checked(std::span<const NamedTensor* const> parts) {
 
 }  // namespace
 
-size_t gpu_bytes(int64_t rows, int64_t depth) {
-  return static_cast<size_t>(rows * depth * dtype_bytes(DType::bf16));
+const char* format_name(WeightFormat format) {
+  switch (format) {
+    case WeightFormat::f32: return "f32";
+    case WeightFormat::bf16: return "bf16";
+    case WeightFormat::f16: return "f16";
+  }
+  return "?";
+}
+
+WeightFormat packed_format(DType dtype, Device device) {
+  const DType packed = packed_dtype(dtype, device);
+  if (packed == DType::bf16) return WeightFormat::bf16;
+  return packed == DType::f16 ? WeightFormat::f16 : WeightFormat::f32;
+}
+
+size_t packed_bytes(WeightFormat format, int64_t rows, int64_t depth, Device device) {
+  const int64_t stored_rows = device == Device::cpu ? (rows + kPanel - 1) / kPanel * kPanel : rows;
+  const size_t bytes_each = format == WeightFormat::f32 ? 4 : 2;
+  return static_cast<size_t>(stored_rows * depth) * bytes_each;
+}
+
+void require_format(const PackedWeight& weight, WeightFormat format, const char* op) {
+  if (weight.format == format) return;
+  throw DTypeError({.what = "this op does not read weights of this format",
+                    .where = op,
+                    .got = format_name(weight.format),
+                    .wanted = format_name(format)});
 }
 
 PackedWeight pack_weight(std::span<const NamedTensor* const> parts, Stream& stream, Region* region, Buffer memory) {
   PackedWeight weight = checked(parts);
+  weight.format = packed_format(weight.dtype, stream.device());
+  const size_t bytes = packed_bytes(weight.format, weight.rows, weight.depth, stream.device());
   if (stream.device() == Device::cpu) {
-    const int64_t padded = (weight.rows + kPanel - 1) / kPanel * kPanel;
-    const auto bytes = static_cast<size_t>(padded * weight.depth * dtype_bytes(weight.dtype));
     weight.panels = region ? region->take(bytes) : Buffer(bytes, Buffer::Fill::none);
     cpu::pack_panels(weight, parts, stream);
     return weight;
   }
-  const size_t bytes = gpu_bytes(weight.rows, weight.depth);
   if (memory.data() == nullptr) memory = Buffer(bytes, Buffer::Fill::none, Device::cuda);
   if (memory.bytes() != bytes || memory.device() != Device::cuda)
     throw ShapeError({.what = "memory of another size than the weight",

@@ -39,23 +39,35 @@ inline DType packed_dtype(DType stored, Device device) {
 
 inline constexpr int64_t kPanel = 32;
 
-// W [N, K] packed once. CPU: panels [ceil(N/32)][K][32] of its storage type; rows beyond N are zero. CUDA: row-major
-// [N, K] bf16. Immutable after pack_weight; safe to read from many threads.
+// How the values of a packed weight are stored. A new format is known to packed_format and packed_bytes, to what packs,
+// unpacks and gathers rows, and to the loads of the matmuls: each of these refuses what it does not read. A format with
+// scales keeps them behind the values in the same memory, and packed_bytes counts both.
+enum class WeightFormat : uint8_t { f32, bf16, f16 };
+const char* format_name(WeightFormat format);
+// Of a weight that was given as `dtype` (f32 | bf16 | f16): a GPU rounds f32 and f16 to bf16.
+WeightFormat packed_format(DType dtype, Device device);
+// Memory of a packed weight of `rows` outputs and `depth` inputs.
+size_t packed_bytes(WeightFormat format, int64_t rows, int64_t depth, Device device);
+
+// W [N, K] packed once. CPU: panels [ceil(N/32)][K][32] of its format; rows beyond N are zero. CUDA: row-major [N, K].
+// Immutable after pack_weight; safe to read from many threads.
 struct PackedWeight {
-  int64_t rows = 0;          // N, outputs
-  int64_t depth = 0;         // K, inputs
-  DType dtype = DType::f32;  // f32 | bf16 | f16; as it was given
+  int64_t rows = 0;                         // N, outputs
+  int64_t depth = 0;                        // K, inputs
+  DType dtype = DType::f32;                 // f32 | bf16 | f16; as it was given
+  WeightFormat format = WeightFormat::f32;  // as it lies in `panels`
   Buffer panels;
 };
+// DTypeError naming `op` unless the weight is stored like this.
+void require_format(const PackedWeight& weight, WeightFormat format, const char* op);
 
 // Stacks `parts` (host memory or files, [N_i, K], one dtype of f32 | bf16 | f16, row-major; e.g. q, k, v) into one
 // packed weight on the stream's device; on the CPU in `region`, if there is one. A GPU rounds f32 and f16 to bf16.
 // Files are read where they are packed, a worker's share at a time.   Throws ShapeError, DTypeError; DataError if a
-// file cannot be read or has become shorter. `memory`: on a GPU the weight's, gpu_bytes(rows, depth); empty: made here.
+// file cannot be read or has become shorter. `memory`: on a GPU the weight's, packed_bytes; empty: made here.
 PackedWeight pack_weight(std::span<const NamedTensor* const> parts, Stream& stream, Region* region = nullptr,
                          Buffer memory = {});
 PackedWeight pack_weight(std::span<const ConstTensor> parts, Stream& stream, Region* region = nullptr);
-size_t gpu_bytes(int64_t rows, int64_t depth);
 
 // Row-major copy of rows [begin, end) in the storage type: exactly the bytes that were packed (a GPU gives back what it
 // rounded). out [end-begin, K], host memory.

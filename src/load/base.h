@@ -22,7 +22,7 @@ namespace lockstep::load {
 struct Base {
   fs::Path path;
   std::string name;  // as the user gave it; goes into adapter_config.json
-  model::ModelConfig config;
+  model::ModelSpec config;
   std::optional<Json> generation_config;
   std::vector<int32_t> eos;  // ids that end a sequence
   std::string fingerprint;   // checkpoint::base_fingerprint: weights and config.json

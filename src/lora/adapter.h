@@ -14,6 +14,7 @@
 #include "core/memory.h"
 #include "core/named_tensor.h"
 #include "core/stream.h"
+#include "kernels/pack.h"
 #include "lora/config.h"
 #include "lora/policy.h"
 
@@ -78,12 +79,28 @@ void turn_working(const Buffer& weights, const AdapterLayout& layout, Stream& st
 Buffer place_weights(Buffer host, const AdapterLayout& layout, Stream& stream);
 Buffer host_weights(const Buffer& weights, const AdapterLayout& layout, Stream& stream);
 
+// What a version may have beside the factors of its layout. Tensors are f32, on the version's device.
+struct AdapterExtras {
+  // At one site, for the rows of this version (kernels::LoraSegment); empty: as in the base.
+  struct Site {
+    int64_t site = 0;
+    ConstTensor magnitude = {}, bias = {};
+    std::shared_ptr<const kernels::PackedWeight> weight = {};
+  };
+  std::vector<Site> sites;     // at most one entry a site
+  NamedTensors tensors;        // of heads beside the model's own
+  std::vector<Buffer> memory;  // of all of these
+
+  const Site* at(int64_t site) const;  // nullptr: nothing
+};
+
 // An immutable snapshot. Everything that reads an adapter reads one of these.
 struct AdapterVersion {
   PolicyId policy = {};   // whose it is; without a name as long as it is not published
   BaseVersion base = {};  // that it lies on
   std::shared_ptr<const AdapterLayout> layout;
   std::shared_ptr<const Buffer> weights;  // weight_bytes
+  std::shared_ptr<const AdapterExtras> extras = {};
 
   // As kernels read them (kernels::LoraPair).
   ConstTensor a(const Pair& pair) const;

@@ -10,6 +10,10 @@ std::span<const int> pairs_at(const AdapterRows& rows, int64_t site) {
   return rows.adapter->layout->pairs_at(site);
 }
 
+const AdapterExtras::Site* extras_at(const AdapterRows& rows, int64_t site) {
+  return rows.adapter && rows.adapter->extras ? rows.adapter->extras->at(site) : nullptr;
+}
+
 }  // namespace
 
 bool has_pairs(std::span<const AdapterRows> rows, int64_t site) {
@@ -22,7 +26,8 @@ SiteAdapters::SiteAdapters(std::span<const AdapterRows> rows, int64_t site) {
   pairs_.reserve(count);  // segments point into it
   for (const AdapterRows& part : rows) {
     const std::span<const int> indices = pairs_at(part, site);
-    if (indices.empty()) continue;
+    const AdapterExtras::Site* const extras = extras_at(part, site);
+    if (indices.empty() && !extras) continue;
     const size_t begin = pairs_.size();
     for (const int index : indices) {
       const Pair& pair = part.adapter->layout->pairs[static_cast<size_t>(index)];
@@ -38,6 +43,10 @@ SiteAdapters::SiteAdapters(std::span<const AdapterRows> rows, int64_t site) {
                          .rows = part.rows,
                          .pairs = std::span(pairs_).subspan(begin, indices.size()),
                          .gradients = part.gradients});
+    if (!extras) continue;
+    segments_.back().magnitude = extras->magnitude;
+    segments_.back().bias = extras->bias;
+    segments_.back().weight = extras->weight.get();
   }
 }
 

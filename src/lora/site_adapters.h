@@ -26,7 +26,7 @@ class SiteAdapters {
  public:
   SiteAdapters(std::span<const AdapterRows> rows, int64_t site);
 
-  // Of the rows whose adapter has a pair here, in order.
+  // Of the rows whose adapter has pairs or extras here, in order.
   std::span<const kernels::LoraSegment> segments() const { return segments_; }
 
  private:

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -43,6 +44,11 @@ Buffer host_weights(const Buffer& weights, const AdapterLayout& layout, Stream& 
   Buffer host(static_cast<size_t>(layout.num_floats) * sizeof(float), Buffer::Fill::none);
   download(host.data(), weights.data(), host.bytes(), stream);
   return host;
+}
+
+const AdapterExtras::Site* AdapterExtras::at(int64_t site) const {
+  const auto found = std::ranges::find(sites, site, &Site::site);
+  return found == sites.end() ? nullptr : &*found;
 }
 
 ConstTensor AdapterVersion::working(int64_t offset, int64_t rows, int64_t cols) const {

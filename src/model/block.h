@@ -22,7 +22,7 @@ namespace lockstep::model {
 
 // What the blocks of one pass share. Made by prepare_rows; what a GPU reads lies in its arena.
 struct Rows {
-  const ModelConfig* config = nullptr;
+  const ModelSpec* config = nullptr;
   const Weights* weights = nullptr;
   std::shared_ptr<const kernels::RopeTable> rope;
   std::span<const int32_t> tokens, positions;  // [T] in the stream's memory
@@ -44,8 +44,8 @@ struct Rows {
 
 // Checks a batch and lays out what the blocks need. DataError: positions beyond the model, tokens outside its
 // vocabulary; ShapeError: segments that do not cover the rows, too few KV blocks, an adapter of another model.
-Rows prepare_rows(const RowBatch& batch, const ModelConfig& config, const Weights& weights, RopeCache& rope,
-                  Arena& arena, Stream& stream);
+Rows prepare_rows(const RowBatch& batch, const ModelSpec& config, const Weights& weights, RopeCache& rope, Arena& arena,
+                  Stream& stream);
 
 // Some rows of a batch as a batch of their own, whose keys and values the whole batch stores.
 struct WantedRows {
@@ -54,11 +54,11 @@ struct WantedRows {
 };
 // batch.wanted, if that is at most half of the rows: beyond that the copies cost what they save.
 // ShapeError: not rising, or outside the rows.
-std::optional<WantedRows> few_wanted_rows(const RowBatch& batch, const ModelConfig& config, const Weights& weights,
+std::optional<WantedRows> few_wanted_rows(const RowBatch& batch, const ModelSpec& config, const Weights& weights,
                                           RopeCache& rope, Arena& arena, Stream& stream);
 
-// ShapeError unless the adapter's layout has the model's sites.
-void check_adapter(const lora::AdapterVersion& adapter, const Weights& weights);
+// ShapeError unless the adapter's layout has the model's sites. Throws as check_extras, too.
+void check_adapter(const lora::AdapterVersion& adapter, const Weights& weights, Device device);
 
 // Activations of one block. Inference reuses one set for all layers, training keeps one per layer.
 struct BlockTensors {
@@ -117,7 +117,7 @@ void block_backward(const BlockBackward& call);
 void prepare_heads(int64_t layer, const Rows& rows, const BlockTensors& t, Tensor rstd, bool store);
 
 kernels::HeadsSpec heads_spec(int64_t layer, const Rows& rows);
-kernels::AttentionShape attention_shape(const ModelConfig& config, int64_t layer);  // of memory of one layer
-kernels::AttentionShape attention_shape(const Rows& rows, int64_t layer);           // within the rows' blocks
+kernels::AttentionShape attention_shape(const ModelSpec& config, int64_t layer);  // of memory of one layer
+kernels::AttentionShape attention_shape(const Rows& rows, int64_t layer);         // within the rows' blocks
 
 }  // namespace lockstep::model

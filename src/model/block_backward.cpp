@@ -76,7 +76,7 @@ class Backward {
 
   const BlockBackward& call_;
   const BlockGradient& g_;
-  const ModelConfig& c_;
+  const ModelSpec& c_;
   const LayerWeights& w_;
   const Rows& rows_;
   const BlockTensors& t_;

@@ -97,7 +97,7 @@ int64_t size_key(const JsonObject& json, std::string_view key, int64_t fallback,
   return in_range(json, key, json.integer(key, fallback), largest);
 }
 
-void read_sizes(ModelConfig& c, const JsonObject& json, const FamilyDefaults& defaults) {
+void read_sizes(ModelSpec& c, const JsonObject& json, const FamilyDefaults& defaults) {
   c.vocab_size = size_key(json, "vocab_size", defaults.vocab_size, int64_t{1} << 24);
   c.width = size_key(json, "hidden_size", defaults.width, 1 << 17);
   c.ffn = size_key(json, "intermediate_size", defaults.ffn, 1 << 20);
@@ -133,31 +133,28 @@ void read_sizes(ModelConfig& c, const JsonObject& json, const FamilyDefaults& de
   c.norm_eps = static_cast<float>(eps);
 }
 
-FamilyRules rules_of(const JsonObject& json) {
+const FamilyRules& rules_of(const JsonObject& json) {
   const std::string type = json.string("model_type");
-  if (type == "llama") return llama_rules();
-  if (type == "mistral") return mistral_rules();
-  if (type == "qwen2") return qwen2_rules();
-  if (type == "qwen3") return qwen3_rules();
+  std::string known;
+  for (const FamilyRules& rules : families()) {
+    if (type == rules.model_type) return rules;
+    known += (known.empty() ? "" : ", ") + rules.model_type;
+  }
   throw FormatError({.what = "this architecture is not supported",
                      .where = json.where() + ": model_type",
                      .got = type,
-                     .wanted = "llama, mistral, qwen2 or qwen3"});
+                     .wanted = "one of " + known});
 }
 
 }  // namespace
 
-const char* family_name(Family family) {
-  switch (family) {
-    case Family::llama: return "llama";
-    case Family::mistral: return "mistral";
-    case Family::qwen2: return "qwen2";
-    case Family::qwen3: return "qwen3";
-  }
-  return "?";
+std::vector<std::string> family_names() {
+  std::vector<std::string> names;
+  for (const FamilyRules& rules : families()) names.push_back(rules.model_type);
+  return names;
 }
 
-std::vector<bool> sliding_layers(const ModelConfig& config, const JsonObject& json) {
+std::vector<bool> sliding_layers(const ModelSpec& config, const JsonObject& json) {
   std::vector<bool> sliding;
   if (!json.has("layer_types")) return sliding;
   const Json& types = json.value("layer_types");
@@ -179,12 +176,12 @@ std::vector<bool> sliding_layers(const ModelConfig& config, const JsonObject& js
   return sliding;
 }
 
-ModelConfig parse_config(const Json& config, const std::string& where) {
+ModelSpec parse_config(const Json& config, const std::string& where) {
   const JsonObject json(config, where);
-  const FamilyRules rules = rules_of(json);
+  const FamilyRules& rules = rules_of(json);
   refuse_unknown_keys(json, rules);
-  ModelConfig c;
-  c.family = rules.family;
+  ModelSpec c;
+  c.family = rules.model_type;
   read_sizes(c, json, rules.defaults);
   const std::string activation = json.string("hidden_act", "silu");
   if (activation != "silu" && activation != "swish")

@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "model/config.h"
+#include "model/spec.h"
 
 namespace lockstep::model {
 
@@ -18,7 +18,7 @@ const char* rope_name(RopeType type) {
 
 }  // namespace
 
-std::string canonical_text(const ModelConfig& config) {
+std::string canonical_text(const ModelSpec& config) {
   std::string text;
   const auto add = [&text](const char* name, const auto& value) { text += fmt::format("{} {}\n", name, value); };
   add("vocab_size", config.vocab_size);

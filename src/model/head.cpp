@@ -21,7 +21,7 @@ TargetRows target_rows(std::span<const int32_t> targets, int64_t vocab_size) {
   return result;
 }
 
-void final_norm(Tensor normed, Tensor rstd, ConstTensor hidden, const ModelConfig& config, const Weights& weights,
+void final_norm(Tensor normed, Tensor rstd, ConstTensor hidden, const ModelSpec& config, const Weights& weights,
                 Stream& stream) {
   kernels::rmsnorm_forward(normed, rstd, hidden, weights.final_norm.view(), config.norm_eps, stream);
 }

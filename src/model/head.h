@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "core/memory.h"
-#include "model/config.h"
+#include "model/spec.h"
 #include "model/weights.h"
 
 namespace lockstep::model {
@@ -19,7 +19,7 @@ struct TargetRows {
 TargetRows target_rows(std::span<const int32_t> targets, int64_t vocab_size);
 
 // normed [N, D] = final_norm(hidden [N, D]), may be hidden;  logits [N, V] f32 = head(normed).
-void final_norm(Tensor normed, Tensor rstd, ConstTensor hidden, const ModelConfig& config, const Weights& weights,
+void final_norm(Tensor normed, Tensor rstd, ConstTensor hidden, const ModelSpec& config, const Weights& weights,
                 Stream& stream);
 void head_logits(Tensor logits, ConstTensor normed, const Weights& weights, Stream& stream);
 

@@ -16,7 +16,7 @@ namespace lockstep::model {
 namespace {
 
 // One set of activations, used by every layer in turn.
-BlockTensors inference_tensors(const ModelConfig& c, int64_t count, DType dtype, Arena& arena) {
+BlockTensors inference_tensors(const ModelSpec& c, int64_t count, DType dtype, Arena& arena) {
   BlockTensors t;
   t.norm = arena.alloc({count, c.width}, dtype);
   t.qkv = arena.alloc({count, c.qkv_width()}, dtype);
@@ -30,8 +30,7 @@ BlockTensors inference_tensors(const ModelConfig& c, int64_t count, DType dtype,
 
 }  // namespace
 
-Model::Model(ModelConfig config, std::shared_ptr<const Weights> weights, int64_t logits_bytes,
-             lora::BaseVersion version)
+Model::Model(ModelSpec config, std::shared_ptr<const Weights> weights, int64_t logits_bytes, lora::BaseVersion version)
     : config_(std::move(config)),
       weights_(std::move(weights)),
       rope_(std::make_unique<RopeCache>(rope_frequencies(config_), config_.max_positions)),

@@ -46,16 +46,20 @@ struct DecodeRows {
   kernels::LoraTiles tiles;
 };
 
+// ConfigError naming what an adapter has beside LoRA factors that no block runs: anything on a GPU, and extras of the
+// embedding and the head.
+void check_extras(const lora::AdapterVersion& adapter, Device device);
+
 class Model {
  public:
   static constexpr int64_t kLogitsBytes = int64_t{128} << 20, kGpuLogitsBytes = int64_t{5120} << 20;
   static int64_t default_logits_bytes(Device device) { return device == Device::cpu ? kLogitsBytes : kGpuLogitsBytes; }
 
   // logits_bytes: the stated bound of every [N, V] buffer.
-  Model(ModelConfig config, std::shared_ptr<const Weights> weights, int64_t logits_bytes = kLogitsBytes,
+  Model(ModelSpec config, std::shared_ptr<const Weights> weights, int64_t logits_bytes = kLogitsBytes,
         lora::BaseVersion version = {});
 
-  const ModelConfig& config() const { return config_; }
+  const ModelSpec& config() const { return config_; }
   lora::BaseVersion version() const { return version_; }  // adapters of another one are refused
   const Weights& weights() const { return *weights_; }
   kernels::AttentionShape attention_shape(int64_t layer) const;
@@ -84,7 +88,7 @@ class Model {
   friend class TrainPass;
   void run_blocks(Tensor hidden_TD, const Rows& rows, const WantedRows* wanted, Arena& arena) const;
 
-  ModelConfig config_;
+  ModelSpec config_;
   std::shared_ptr<const Weights> weights_;
   std::unique_ptr<RopeCache> rope_;
   int64_t logits_bytes_;

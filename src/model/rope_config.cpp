@@ -99,7 +99,7 @@ RopeConfig parse_rope(const JsonObject& json, int64_t max_positions) {
   return rope;
 }
 
-std::vector<float> rope_frequencies(const ModelConfig& config) {
+std::vector<float> rope_frequencies(const ModelSpec& config) {
   const RopeConfig& rope = config.rope;
   const float factor = static_cast<float>(rope.factor);
   const float low = static_cast<float>(rope.low_freq_factor);

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/json.h"
-#include "model/config.h"
+#include "model/spec.h"
 
 namespace lockstep::model {
 

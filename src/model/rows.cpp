@@ -6,6 +6,7 @@
 #include "core/transfer.h"
 #include "lora/adapter_tiles.h"
 #include "model/block.h"
+#include "model/tensor_places.h"
 
 namespace lockstep::model {
 
@@ -15,7 +16,7 @@ int64_t blocks_of(const Segment& segment) {
   return (segment.first_position + segment.rows + kernels::kKvBlock - 1) / kernels::kKvBlock;
 }
 
-void check_segment(const Segment& segment, int64_t index, int64_t row, const ModelConfig& config) {
+void check_segment(const Segment& segment, int64_t index, int64_t row, const ModelSpec& config) {
   const auto where = [&] { return "segment " + std::to_string(index) + " of the batch"; };
   if (segment.row_begin != row || segment.rows < 1 || segment.first_position < 0)
     throw ShapeError({.what = "segments do not cover the rows in order",
@@ -35,7 +36,7 @@ void check_segment(const Segment& segment, int64_t index, int64_t row, const Mod
                       .wanted = std::to_string(blocks_of(segment))});
 }
 
-void check_tokens(std::span<const int32_t> tokens, const ModelConfig& config) {
+void check_tokens(std::span<const int32_t> tokens, const ModelSpec& config) {
   for (size_t t = 0; t < tokens.size(); ++t)
     if (tokens[t] < 0 || tokens[t] >= config.vocab_size)
       throw DataError({.what = "token outside the vocabulary",
@@ -59,7 +60,7 @@ void gather_short_runs(Rows& rows, Arena& arena, Stream& stream) {
 
 }  // namespace
 
-kernels::AttentionShape attention_shape(const ModelConfig& config, int64_t layer) {
+kernels::AttentionShape attention_shape(const ModelSpec& config, int64_t layer) {
   return {.heads = config.heads,
           .kv_heads = config.kv_heads,
           .head_dim = config.head_dim,
@@ -73,23 +74,37 @@ kernels::AttentionShape attention_shape(const Rows& rows, int64_t layer) {
   return shape;
 }
 
-void check_adapter(const lora::AdapterVersion& adapter, const Weights& weights) {
+void check_adapter(const lora::AdapterVersion& adapter, const Weights& weights, Device device) {
   const int64_t sites = weights.num_sites();
   if (adapter.layout->num_sites() != sites)
     throw ShapeError({.what = "an adapter belongs to another model",
                       .where = lora::policy_text(adapter.policy),
                       .got = std::to_string(adapter.layout->num_sites()) + " linear layers",
                       .wanted = std::to_string(sites)});
+  check_extras(adapter, device);
 }
 
-Rows prepare_rows(const RowBatch& batch, const ModelConfig& config, const Weights& weights, RopeCache& rope,
-                  Arena& arena, Stream& stream) {
+void check_extras(const lora::AdapterVersion& adapter, Device device) {
+  if (!adapter.extras) return;
+  for (const lora::AdapterExtras::Site& extra : adapter.extras->sites) {
+    const bool in_block = extra.site >= kFirstBlockSite;
+    if (in_block && device == Device::cpu) continue;
+    const char* const field = extra.weight ? "weight" : extra.magnitude.empty() ? "bias" : "magnitude";
+    throw ConfigError({.what = "an adapter has more than LoRA factors where that is not run",
+                       .where = lora::policy_text(adapter.policy) + ", linear layer " + std::to_string(extra.site),
+                       .got = field,
+                       .wanted = in_block ? "none on a GPU" : "none at the embedding or the head"});
+  }
+}
+
+Rows prepare_rows(const RowBatch& batch, const ModelSpec& config, const Weights& weights, RopeCache& rope, Arena& arena,
+                  Stream& stream) {
   const int64_t count = static_cast<int64_t>(batch.tokens.size());
   int64_t row = 0, num_blocks = 0, last_position = 0;
   for (size_t i = 0; i < batch.segments.size(); ++i) {
     const Segment& segment = batch.segments[i];
     check_segment(segment, static_cast<int64_t>(i), row, config);
-    if (segment.adapter) check_adapter(*segment.adapter, weights);
+    if (segment.adapter) check_adapter(*segment.adapter, weights, stream.device());
     row += segment.rows;
     num_blocks += blocks_of(segment);
     last_position = std::max(last_position, segment.first_position + segment.rows);
@@ -150,7 +165,7 @@ void check_wanted(std::span<const int32_t> wanted, int64_t count) {
 
 }  // namespace
 
-std::optional<WantedRows> few_wanted_rows(const RowBatch& batch, const ModelConfig& config, const Weights& weights,
+std::optional<WantedRows> few_wanted_rows(const RowBatch& batch, const ModelSpec& config, const Weights& weights,
                                           RopeCache& rope, Arena& arena, Stream& stream) {
   if (!batch.wanted) return {};
   const std::span<const int32_t> wanted = *batch.wanted;

@@ -11,10 +11,10 @@ struct Sibling {
 
 class Lister {
  public:
-  explicit Lister(const ModelConfig& config) : config_(config) {}
+  explicit Lister(const ModelSpec& config) : config_(config) {}
 
   std::vector<TensorPlace> list() {
-    const ModelConfig& c = config_;
+    const ModelSpec& c = config_;
     places_.push_back({.name = "model.embed_tokens.weight",
                        .shape = {c.vocab_size, c.width},
                        .slot = Slot::embedding,
@@ -30,7 +30,7 @@ class Lister {
 
  private:
   void add_layer(const std::string& prefix) {
-    const ModelConfig& c = config_;
+    const ModelSpec& c = config_;
     add_vector(prefix + "input_layernorm.weight", c.width, Slot::input_norm);
     add_linear(prefix + "self_attn.", {{"q_proj", c.q_width()}, {"k_proj", c.kv_width()}, {"v_proj", c.kv_width()}},
                c.width, Slot::qkv, c.qkv_bias);
@@ -64,24 +64,24 @@ class Lister {
     ++next_site_;
   }
 
-  const ModelConfig& config_;
+  const ModelSpec& config_;
   int64_t layer_ = -1, next_site_ = kFirstBlockSite;
   std::vector<TensorPlace> places_;
 };
 
 }  // namespace
 
-std::vector<TensorPlace> tensor_places(const ModelConfig& config) {
+std::vector<TensorPlace> tensor_places(const ModelSpec& config) {
   return Lister(config).list();
 }
 
-std::vector<TensorSpec> expected_tensors(const ModelConfig& config) {
+std::vector<TensorSpec> expected_tensors(const ModelSpec& config) {
   std::vector<TensorSpec> specs;
   for (TensorPlace& place : tensor_places(config)) specs.push_back({std::move(place.name), std::move(place.shape)});
   return specs;
 }
 
-int64_t num_parameters(const ModelConfig& config) {
+int64_t num_parameters(const ModelSpec& config) {
   int64_t total = 0;
   for (const TensorPlace& place : tensor_places(config)) {
     int64_t elements = 1;
@@ -91,7 +91,7 @@ int64_t num_parameters(const ModelConfig& config) {
   return total;
 }
 
-std::vector<lora::Module> linear_modules(const ModelConfig& config) {
+std::vector<lora::Module> linear_modules(const ModelSpec& config) {
   std::vector<lora::Module> modules;
   for (const TensorPlace& place : tensor_places(config)) {
     if (!place.is_matrix() || place.layer < 0) continue;

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "model/config.h"
+#include "model/spec.h"
 
 namespace lockstep::model {
 
@@ -31,6 +31,6 @@ struct TensorPlace {
 inline constexpr int64_t kEmbeddingSite = 0, kHeadSite = 1, kFirstBlockSite = 2;
 
 // Stacked siblings follow one another in order of rows.
-std::vector<TensorPlace> tensor_places(const ModelConfig& config);
+std::vector<TensorPlace> tensor_places(const ModelSpec& config);
 
 }  // namespace lockstep::model

@@ -15,24 +15,24 @@ constexpr int64_t kTensorsPerLayer = 9, kInnerPerLayer = 4;
 constexpr int64_t kBookkeepingPerToken = 64;  // tokens, positions, target rows, outputs
 
 // Activations and floats per token that one block keeps for its backward.
-int64_t layer_activations(const ModelConfig& c) {
+int64_t layer_activations(const ModelSpec& c) {
   return c.qkv_width() + c.q_width() + c.width + 2 * c.ffn;
 }
-int64_t layer_floats(const ModelConfig& c) {
+int64_t layer_floats(const ModelSpec& c) {
   return 2 * c.heads;
 }
 
-int64_t kv_elements(const ModelConfig& c, int64_t blocks) {
+int64_t kv_elements(const ModelSpec& c, int64_t blocks) {
   return blocks * 2 * c.kv_width() * kernels::kKvBlock;
 }
 
 }  // namespace
 
-int64_t kv_layers(const ModelConfig& c, const PassShape& s) {
+int64_t kv_layers(const ModelSpec& c, const PassShape& s) {
   return s.recompute == Recompute::none ? c.layers : 1;
 }
 
-int64_t kept_bytes(const ModelConfig& c, const PassShape& s) {
+int64_t kept_bytes(const ModelSpec& c, const PassShape& s) {
   const int64_t sets = s.recompute == Recompute::full ? 1 : s.kept_layers;
   const int64_t acts = s.recompute == Recompute::none ? s.kept_layers : 1;
   const int64_t per_token = (s.kept_layers + 1) * c.width + sets * layer_activations(c) + c.width +
@@ -47,7 +47,7 @@ int64_t kept_bytes(const ModelConfig& c, const PassShape& s) {
          (s.kept_layers + 4) * (kTensorsPerLayer + kInnerPerLayer) * kAlignmentPerTensor;
 }
 
-int64_t scratch_bytes(const ModelConfig& c, const PassShape& s) {
+int64_t scratch_bytes(const ModelSpec& c, const PassShape& s) {
   int64_t per_token = 2 * c.width + c.ffn + c.q_width() + c.qkv_width() + 6 * s.max_rank;
   if (s.dropout) per_token += 2 * std::max({c.width, c.ffn, c.q_width()});
   const int64_t activations = s.tokens * per_token + s.target_rows * c.width;
@@ -58,7 +58,7 @@ int64_t scratch_bytes(const ModelConfig& c, const PassShape& s) {
          6 * kTensorsPerLayer * kAlignmentPerTensor;
 }
 
-int64_t score_bytes(const ModelConfig& c, int64_t tokens, int64_t kv_blocks, int64_t logits_rows,
+int64_t score_bytes(const ModelSpec& c, int64_t tokens, int64_t kv_blocks, int64_t logits_rows,
                     int64_t activation_bytes) {
   const int64_t rows = std::min(tokens, logits_rows);
   const int64_t activations =
@@ -87,7 +87,7 @@ const char* recompute_name(Recompute recompute) {
   return kNames[static_cast<size_t>(recompute)];
 }
 
-int64_t TrainPass::activation_bytes(const ModelConfig& config, const lora::AdapterLayout& layout, int64_t tokens,
+int64_t TrainPass::activation_bytes(const ModelSpec& config, const lora::AdapterLayout& layout, int64_t tokens,
                                     Recompute recompute, Device device) {
   const int64_t logits_bytes = Model::default_logits_bytes(device);
   const int64_t fitting = std::max<int64_t>(1, logits_bytes / (config.vocab_size * kFloat));

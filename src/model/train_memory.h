@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/memory.h"
-#include "model/config.h"
+#include "model/spec.h"
 #include "model/train_pass.h"
 
 namespace lockstep::model {
@@ -24,11 +24,11 @@ struct PassShape {
 
 // Of all pairs, where a pass keeps what it makes of them (TrainPass: Recompute::none, on a GPU, without dropout).
 int64_t kept_ranks(const lora::AdapterLayout& layout, Recompute recompute, bool dropout, Device device);
-int64_t kv_layers(const ModelConfig& config, const PassShape& shape);  // whose keys and values are held at a time
-int64_t kept_bytes(const ModelConfig& config, const PassShape& shape);
-int64_t scratch_bytes(const ModelConfig& config, const PassShape& shape);
+int64_t kv_layers(const ModelSpec& config, const PassShape& shape);  // whose keys and values are held at a time
+int64_t kept_bytes(const ModelSpec& config, const PassShape& shape);
+int64_t scratch_bytes(const ModelSpec& config, const PassShape& shape);
 // Of a forward that keeps nothing, and its head.
-int64_t score_bytes(const ModelConfig& config, int64_t tokens, int64_t kv_blocks, int64_t logits_rows,
+int64_t score_bytes(const ModelSpec& config, int64_t tokens, int64_t kv_blocks, int64_t logits_rows,
                     int64_t activation_bytes);
 
 // Makes `arena` one piece of at least `bytes`; lengths vary from batch to batch, and pieces grown one by one would pile

@@ -11,66 +11,12 @@
 #include "kernels/rmsnorm.h"
 #include "model/block.h"
 #include "model/head.h"
+#include "model/train_batch.h"
 #include "model/train_memory.h"
 
 namespace lockstep::model {
 
 namespace {
-
-void check_batch(const TrainBatch& batch) {
-  const int64_t count = static_cast<int64_t>(batch.tokens.size());
-  const auto& begins = batch.sequence_begin;
-  const bool ends_fit = begins.size() >= 2 && begins.front() == 0 && begins.back() == count;
-  if (!ends_fit || batch.targets.size() != batch.tokens.size() ||
-      std::adjacent_find(begins.begin(), begins.end(), [](int64_t a, int64_t b) { return a >= b; }) != begins.end())
-    throw ShapeError({.what = "a training batch does not fit together",
-                      .where = "TrainBatch",
-                      .got = std::to_string(count) + " tokens, " + std::to_string(batch.targets.size()) + " targets, " +
-                             std::to_string(begins.size()) + " sequence bounds",
-                      .wanted = "a target per token and bounds that rise from 0 to the number of tokens"});
-}
-
-void check_lanes(std::span<const lora::GradientRows> lanes, int64_t count) {
-  int64_t end = 0;
-  for (const lora::GradientRows& lane : lanes) {
-    if (lane.row_begin < end || lane.rows < 0 || lane.row_begin + lane.rows > count || lane.gradient == nullptr)
-      throw ShapeError({.what = "gradient lanes are not row ranges in order",
-                        .where = "TrainPass::backward",
-                        .got = std::to_string(lane.rows) + " rows from " + std::to_string(lane.row_begin),
-                        .wanted = "within rows " + std::to_string(end) + " to " + std::to_string(count)});
-    end = lane.row_begin + lane.rows;
-  }
-}
-
-int64_t count_blocks(const TrainBatch& batch) {
-  int64_t blocks = 0;
-  for (size_t i = 1; i < batch.sequence_begin.size(); ++i)
-    blocks += (batch.sequence_begin[i] - batch.sequence_begin[i - 1] + kernels::kKvBlock - 1) / kernels::kKvBlock;
-  return blocks;
-}
-
-// Whole sequences over the KV memory of one layer. Unless each layer keeps its own (Recompute::none) every layer uses
-// it in turn: backward stores keys and values anew.
-struct PackedRows {
-  std::vector<void*> blocks;
-  std::vector<Segment> segments;
-
-  // kv [blocks, elements of a block]
-  PackedRows(const TrainBatch& batch, const lora::AdapterVersion* adapter, Tensor kv) {
-    for (int64_t b = 0; b < kv[0]; ++b) blocks.push_back(kv.rows(b, b + 1).data);
-    size_t next = 0;
-    for (size_t i = 1; i < batch.sequence_begin.size(); ++i) {
-      const int64_t begin = batch.sequence_begin[i - 1], rows = batch.sequence_begin[i] - begin;
-      const size_t used = static_cast<size_t>((rows + kernels::kKvBlock - 1) / kernels::kKvBlock);
-      segments.push_back({.row_begin = begin,
-                          .rows = rows,
-                          .first_position = 0,
-                          .kv_blocks = {blocks.data() + next, used},
-                          .adapter = adapter});
-      next += used;
-    }
-  }
-};
 
 Tensor vector_of(Tensor matrix, int64_t row, int64_t begin, int64_t end) {
   return Tensor(matrix.row(row) + begin, DType::f32, {end - begin});
@@ -94,7 +40,6 @@ struct TrainPass::Saved {
   bool entropy = false;
   bool done = false;  // forward has come to its end, backward has not begun
   float inv_temperature = 1;
-  const lora::AdapterVersion* adapter = nullptr;
   int64_t first_layer = 0;
   Rows rows;
   std::vector<Tensor> x;                                 // input of each kept layer, and last the output of the model
@@ -112,20 +57,25 @@ struct TrainPass::Saved {
 
 namespace {
 
-PassShape shape_of(const TrainBatch& batch, const TargetRows& wanted, const lora::AdapterLayout& layout,
-                   const Model& model, Device device) {
+PassShape shape_of(const TrainBatch& batch, const TargetRows& wanted, SequenceAdapters adapters, const Model& model,
+                   Device device) {
   PassShape shape;
   shape.activation_bytes = dtype_bytes(kernels::activation_dtype(device));
   shape.tokens = static_cast<int64_t>(batch.tokens.size());
   shape.kv_blocks = count_blocks(batch);
   shape.target_rows = wanted.size();
-  shape.kept_layers = model.config().layers - layout.first_layer;
   shape.logits_rows = std::min(wanted.size(), model.logits_rows());
   shape.keep_logits = wanted.size() <= model.logits_rows();
-  shape.gradient_floats = lora::gradient_floats(layout);
   for (size_t i = 1; i < batch.sequence_begin.size(); ++i)
     shape.gradient_blocks += kernels::gradient_blocks(batch.sequence_begin[i] - batch.sequence_begin[i - 1], device);
-  for (const lora::Pair& pair : layout.pairs) shape.max_rank = std::max(shape.max_rank, pair.rank);
+  const lora::AdapterLayout* last = nullptr;  // neighbours often have the same
+  for (const lora::AdapterVersion* adapter : adapters) {
+    if (!adapter || adapter->layout.get() == last) continue;
+    last = adapter->layout.get();
+    shape.kept_layers = std::max(shape.kept_layers, model.config().layers - last->first_layer);
+    shape.max_rank = std::max(shape.max_rank, lora::largest_rank(*last));
+    shape.gradient_floats = std::max(shape.gradient_floats, lora::gradient_floats(*last));
+  }
   return shape;
 }
 
@@ -140,9 +90,10 @@ void keep_h(BlockTensors& t, const LayerWeights& w, const lora::AdapterLayout& l
   }
 }
 
-std::vector<BlockTensors> kept_tensors(const Model& model, const PassShape& shape, const lora::AdapterLayout& layout,
+// `layout`: of all sequences, if it is one.
+std::vector<BlockTensors> kept_tensors(const Model& model, const PassShape& shape, const lora::AdapterLayout* layout,
                                        DType dtype, Arena& arena) {
-  const ModelConfig& c = model.config();
+  const ModelSpec& c = model.config();
   const int64_t count = shape.tokens;
   BlockTensors shared;
   shared.norm = arena.alloc({count, c.width}, dtype);
@@ -163,8 +114,8 @@ std::vector<BlockTensors> kept_tensors(const Model& model, const PassShape& shap
       }
       if (c.qk_norm) t.qk_rstd = arena.alloc({count * (c.heads + c.kv_heads)});
     }
-    const LayerWeights& weights = model.weights().layers[static_cast<size_t>(layout.first_layer + i)];
-    if (shape.kept_ranks > 0) keep_h(t, weights, layout, count, dtype, arena);
+    const LayerWeights& weights = model.weights().layers[static_cast<size_t>(c.layers - shape.kept_layers + i)];
+    if (shape.kept_ranks > 0) keep_h(t, weights, *layout, count, dtype, arena);
     sets.push_back(t);
   }
   return sets;
@@ -178,14 +129,22 @@ TrainPass::~TrainPass() = default;
 
 HeadOutputs TrainPass::forward(const TrainBatch& batch, const lora::AdapterVersion& adapter,
                                const TrainOptions& options, const kernels::LoraDropout& dropout) {
-  const ModelConfig& c = model_.config_;
+  const std::vector<const lora::AdapterVersion*> adapters(std::max<size_t>(1, batch.sequence_begin.size()) - 1,
+                                                          &adapter);
+  return forward(batch, adapters, options, dropout);
+}
+
+HeadOutputs TrainPass::forward(const TrainBatch& batch, SequenceAdapters adapters, const TrainOptions& options,
+                               const kernels::LoraDropout& dropout) {
+  const ModelSpec& c = model_.config_;
   check_batch(batch);
-  check_adapter(adapter, *model_.weights_);
+  check_adapters(adapters, batch, *model_.weights_, stream_.device());
   const TargetRows wanted = target_rows(batch.targets, c.vocab_size);
-  PassShape shape = shape_of(batch, wanted, *adapter.layout, model_, stream_.device());
+  PassShape shape = shape_of(batch, wanted, adapters, model_, stream_.device());
   shape.recompute = options.recompute;
   shape.dropout = dropout.p != 0;
-  shape.kept_ranks = kept_ranks(*adapter.layout, options.recompute, shape.dropout, stream_.device());
+  const lora::AdapterLayout* const only = only_layout(adapters);
+  if (only) shape.kept_ranks = kept_ranks(*only, options.recompute, shape.dropout, stream_.device());
 
   saved_.reset();
   reserve(kept_, kept_bytes(c, shape));
@@ -195,8 +154,7 @@ HeadOutputs TrainPass::forward(const TrainBatch& batch, const lora::AdapterVersi
   s.shape = shape;
   s.entropy = options.entropy;
   s.inv_temperature = options.inv_temperature;
-  s.adapter = &adapter;
-  s.first_layer = adapter.layout->first_layer;
+  s.first_layer = c.layers - shape.kept_layers;
   s.wanted_rows = upload(std::span<const int32_t>(wanted.rows), kept_, stream_);
   s.wanted_targets = upload(std::span<const int32_t>(wanted.targets), kept_, stream_);
 
@@ -204,14 +162,14 @@ HeadOutputs TrainPass::forward(const TrainBatch& batch, const lora::AdapterVersi
   // Of one layer, or of all, one after the other.
   const int64_t kv_blocks = shape.kv_blocks * kv_layers(c, shape);
   const Tensor kv = kept_.alloc({kv_blocks, model_.kv_layer_elements()}, dtype);
-  const PackedRows packed(batch, &adapter, kv.rows(0, shape.kv_blocks));
+  const PackedRows packed(batch, adapters, kv.rows(0, shape.kv_blocks));
   s.rows = prepare_rows({.tokens = batch.tokens, .segments = packed.segments, .kv_layer_stride = 0}, c,
                         *model_.weights_, *model_.rope_, kept_, stream_);
   s.rows.arena = &scratch_;
   if (kv_blocks > shape.kv_blocks) s.rows.kv_layer_stride = shape.kv_blocks * model_.kv_layer_elements();
   s.rows.adapters.dropout = dropout;
   for (int64_t i = 0; i <= shape.kept_layers; ++i) s.x.push_back(kept_.alloc({shape.tokens, c.width}, dtype));
-  s.tensors = kept_tensors(model_, shape, *adapter.layout, dtype, kept_);
+  s.tensors = kept_tensors(model_, shape, only, dtype, kept_);
 
   const ProfileRange range("train/forward");
   kernels::embedding_gather(s.x.front(), model_.weights_->embedding.weight, s.rows.tokens, stream_);
@@ -221,7 +179,9 @@ HeadOutputs TrainPass::forward(const TrainBatch& batch, const lora::AdapterVersi
     block_forward(s.input(layer + 1), s.input(layer), layer, s.rows, s.of(layer));
   head_forward();
   s.done = true;
-  return read_outputs(s.outputs, outputs_, options.entropy);
+  HeadOutputs heads = read_outputs(s.outputs, outputs_, options.entropy);
+  heads.hidden_ND = s.normed;
+  return heads;
 }
 
 HeadOutputs TrainPass::read_outputs(Tensor outputs, Buffer& host, bool entropy) {
@@ -268,7 +228,7 @@ void TrainPass::head_forward() {
                           stream_);
 }
 
-void TrainPass::head_backward(Tensor d, ConstTensor d_logprob_T, ConstTensor d_entropy_T) {
+void TrainPass::head_backward(Tensor d, const HeadGradients& outputs) {
   const ProfileRange range("train/head backward");
   Saved& s = *saved_;
   const Weights& weights = *model_.weights_;
@@ -284,14 +244,14 @@ void TrainPass::head_backward(Tensor d, ConstTensor d_logprob_T, ConstTensor d_e
     upload(all.data, host.data, static_cast<size_t>(host[0]) * sizeof(float), stream_);
     kernels::gather_rows(vector_of(d_outputs, row, 0, count), all, s.wanted_rows, stream_);
   };
-  gather(0, d_logprob_T);
-  if (!d_entropy_T.empty()) gather(1, d_entropy_T);
+  const bool entropy = !outputs.entropy_T.empty();
+  gather(0, outputs.logprob_T);
+  if (entropy) gather(1, outputs.entropy_T);
   const Tensor chunk = s.shape.keep_logits ? s.logits : scratch_.alloc({rows, model_.config_.vocab_size});
   for (int64_t begin = 0; begin < count; begin += rows) {
     const int64_t end = std::min(count, begin + rows);
     const Tensor logits = chunk.rows(0, end - begin);
     if (!s.shape.keep_logits) head_logits(logits, s.normed.rows(begin, end), weights, stream_);
-    const bool entropy = !d_entropy_T.empty();
     const Tensor d_logits = gradient_in_place(logits, d.dtype);
     kernels::logprob_backward(
         d_logits, logits, s.wanted_targets.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
@@ -300,19 +260,22 @@ void TrainPass::head_backward(Tensor d, ConstTensor d_logprob_T, ConstTensor d_e
     kernels::linear_backward({.dx = d_hidden.rows(begin, end), .dy = d_logits, .weight = weights.head_weight()},
                              stream_);
   }
+  if (!outputs.hidden_ND.empty()) kernels::add(d_hidden, outputs.hidden_ND, stream_);
   kernels::rmsnorm_backward(d_hidden, d_hidden, s.hidden, weights.final_norm.view(), s.rstd, false, stream_);
   kernels::scatter_rows(d, d_hidden, s.wanted_rows, stream_);
 }
 
-void TrainPass::backward(ConstTensor d_logprob_T, ConstTensor d_entropy_T, std::span<const lora::GradientRows> lanes) {
+void TrainPass::backward(const HeadGradients& d, std::span<const lora::GradientRows> lanes) {
   if (!saved_ || !saved_->done)
     throw ShapeError({.what = "backward without a forward before it", .where = "TrainPass"});
   Saved& s = *saved_;
-  const ModelConfig& c = model_.config_;
+  const ModelSpec& c = model_.config_;
   const int64_t count = s.shape.tokens;
-  require_f32(d_logprob_T, {count}, "TrainPass::backward", "d_logprob");
-  if (!d_entropy_T.empty()) require_f32(d_entropy_T, {count}, "TrainPass::backward", "d_entropy");
-  if (!d_entropy_T.empty() && !s.entropy)
+  require_f32(d.logprob_T, {count}, "TrainPass::backward", "logprob");
+  if (!d.entropy_T.empty()) require_f32(d.entropy_T, {count}, "TrainPass::backward", "entropy");
+  if (!d.hidden_ND.empty())
+    require_tensor(d.hidden_ND, s.rows.dtype(), {s.shape.target_rows, c.width}, "TrainPass::backward", "hidden");
+  if (!d.entropy_T.empty() && !s.entropy)
     throw ShapeError({.what = "a gradient for an entropy that was not computed",
                       .where = "TrainPass::backward",
                       .attempt = "TrainOptions::entropy"});
@@ -323,7 +286,7 @@ void TrainPass::backward(ConstTensor d_logprob_T, ConstTensor d_entropy_T, std::
   const DType dtype = s.rows.dtype();
   BlockGradient g;
   g.d = scratch_.alloc({count, c.width}, dtype);
-  head_backward(g.d, d_logprob_T, d_entropy_T);
+  head_backward(g.d, d);
   g.d_norm = scratch_.alloc({count, c.width}, dtype);
   g.d_act = scratch_.alloc({count, c.ffn}, dtype);
   g.d_att = scratch_.alloc({count, c.q_width()}, dtype);
@@ -331,9 +294,8 @@ void TrainPass::backward(ConstTensor d_logprob_T, ConstTensor d_entropy_T, std::
   g.att_dot = scratch_.alloc({count, c.heads});
   g.rstd = scratch_.alloc({count});
   if (c.qk_norm) g.qk_rstd = scratch_.alloc({count * (c.heads + c.kv_heads)});
-  const kernels::GradientPlan plan =
-      kernels::plan_gradients(lanes, lora::gradient_floats(*s.adapter->layout), scratch_, stream_);
-  for (lora::AdapterRows& rows : s.rows.adapters.rows) rows.gradients = &plan;
+  const std::vector<kernels::GradientPlan> plans = plan_by_adapter(s.rows.adapters.rows, lanes, scratch_, stream_);
+  for (size_t i = 0; i < plans.size(); ++i) s.rows.adapters.rows[i].gradients = &plans[i];
   const ProfileRange range("train/backward");
   const bool kept = s.shape.recompute == Recompute::none, whole = s.shape.recompute == Recompute::full;
   for (int64_t layer = c.layers - 1; layer >= s.first_layer; --layer) {
@@ -365,7 +327,8 @@ HeadOutputs TrainPass::score(const TrainBatch& batch, const lora::AdapterVersion
   const Arena::Scope scope(scratch_);
   greedy_.resize(options.greedy ? static_cast<size_t>(count) : 0);
   const Tensor outputs = scratch_.alloc({2, count});
-  const PackedRows packed(batch, adapter, scratch_.alloc({count_blocks(batch), model_.kv_layer_elements()}, dtype));
+  const std::vector<const lora::AdapterVersion*> adapters(batch.sequence_begin.size() - 1, adapter);
+  const PackedRows packed(batch, adapters, scratch_.alloc({count_blocks(batch), model_.kv_layer_elements()}, dtype));
   const Tensor hidden = scratch_.alloc({count, model_.config_.width}, dtype);
   model_.forward(hidden, {.tokens = batch.tokens, .segments = packed.segments, .kv_layer_stride = 0}, scratch_,
                  stream_);

@@ -1,6 +1,6 @@
 // Forward and backward of one micro-batch of whole packed sequences, with gradients for adapter tensors only.
 //
-// The head returns per token {logprob, entropy} and takes a gradient for each; it never sees a loss.
+// The head returns per token {logprob, entropy, hidden state} and takes a gradient for each; it never sees a loss.
 #pragma once
 
 #include <memory>
@@ -31,9 +31,19 @@ struct TrainOptions {
   bool greedy = false;   // score only: the token of the largest logit
 };
 
+// Valid until the next forward.
 struct HeadOutputs {
-  ConstTensor logprob_T, entropy_T;   // [T] f32, host memory; 0 where there is no target; valid until the next forward
+  ConstTensor logprob_T, entropy_T;   // [T] f32, host memory; 0 where there is no target
   std::span<const int32_t> greedy_T;  // [T] host memory; -1 where there is no target
+  // What the output head reads: activations of the N rows with a target, in order, after the final norm, in the
+  // stream's memory. A value head reads it, too. Of forward only.
+  ConstTensor hidden_ND;
+};
+
+// Gradients of the outputs. Those of logprob and entropy lie in host memory, of hidden_ND in the stream's; the latter
+// two may be empty.
+struct HeadGradients {
+  ConstTensor logprob_T, entropy_T = {}, hidden_ND = {};
 };
 
 class TrainPass {
@@ -41,16 +51,24 @@ class TrainPass {
   TrainPass(const Model& model, Stream& stream);
   ~TrainPass();
 
-  // Keeps what backward needs. `adapter` is the version being trained; dropout acts on its inputs. The memory behind
-  // `adapter` and `dropout` must live until backward; that behind `batch` need not. DataError: token or target outside
-  // the vocabulary, a sequence longer than the model allows. ShapeError: lengths that do not fit together.
+  // Keeps what backward needs. `adapters` [B]: the version that each sequence uses (nullptr: the base, which has no
+  // gradient); dropout acts on their inputs. A sequence's outputs, and an adapter's gradients, do not depend on the
+  // other adapters of the batch. The memory behind the versions and `dropout` must live until backward; that behind
+  // `batch` and `adapters` need not. DataError: token or target outside the vocabulary, a sequence longer than the
+  // model allows. ShapeError: lengths that do not fit together, no adapter at all.
+  HeadOutputs forward(const TrainBatch& batch, std::span<const lora::AdapterVersion* const> adapters,
+                      const TrainOptions& options, const kernels::LoraDropout& dropout = {});
+  // With one adapter for all sequences.
   HeadOutputs forward(const TrainBatch& batch, const lora::AdapterVersion& adapter, const TrainOptions& options,
                       const kernels::LoraDropout& dropout = {});
 
-  // d_logprob_T, d_entropy_T [T], host memory (the latter may be empty) -> adds to the gradient lanes (flat f32 buffers
-  // in the adapter's layout, in the stream's memory). Lanes are row ranges in order; rows of no lane add nothing. Stops
-  // below the lowest adapted layer. Call once after forward (ShapeError).
-  void backward(ConstTensor d_logprob_T, ConstTensor d_entropy_T, std::span<const lora::GradientRows> lanes);
+  // Adds to the gradient lanes: flat f32 buffers in the layout of their rows' adapter, in the stream's memory. Lanes
+  // are row ranges in order, each of rows of one adapter; rows of no lane add nothing. Stops below the lowest adapted
+  // layer. Call once after forward (ShapeError).
+  void backward(const HeadGradients& d, std::span<const lora::GradientRows> lanes);
+  void backward(ConstTensor d_logprob_T, ConstTensor d_entropy_T, std::span<const lora::GradientRows> lanes) {
+    backward({.logprob_T = d_logprob_T, .entropy_T = d_entropy_T}, lanes);
+  }
 
   // Log-probabilities only, nothing kept: the reference policy (adapter nullptr), scoring, evaluation losses. May be
   // called between forward and backward; its outputs are valid until the next score.
@@ -60,7 +78,7 @@ class TrainPass {
   void release_memory();
 
   // Estimated bytes of activations for T tokens (for --dry-run and for choosing micro-batches).
-  static int64_t activation_bytes(const ModelConfig& config, const lora::AdapterLayout& layout, int64_t tokens,
+  static int64_t activation_bytes(const ModelSpec& config, const lora::AdapterLayout& layout, int64_t tokens,
                                   Recompute recompute, Device device);
 
  private:
@@ -68,7 +86,7 @@ class TrainPass {
 
   void head_forward();
   HeadOutputs read_outputs(Tensor outputs, Buffer& host, bool entropy);
-  void head_backward(Tensor d, ConstTensor d_logprob_T, ConstTensor d_entropy_T);
+  void head_backward(Tensor d, const HeadGradients& outputs);
 
   const Model& model_;
   Stream& stream_;

@@ -72,7 +72,7 @@ class MemoryAhead {
 
 class Loader {
  public:
-  Loader(const ModelConfig& config, const NamedTensors& tensors, Stream& stream, const std::string& where)
+  Loader(const ModelSpec& config, const NamedTensors& tensors, Stream& stream, const std::string& where)
       : config_(config), places_(tensor_places(config)), stream_(stream), where_(where) {
     for (const NamedTensor& tensor : tensors)
       if (!given_.emplace(tensor.name, &tensor).second)
@@ -149,8 +149,11 @@ class Loader {
     std::vector<size_t> bytes;
     for (size_t i = 0; i < places_.size(); ++i) {
       if (!places_[i].is_matrix()) continue;
-      if (i == 0 || !places_[i].is_stacked_with(places_[i - 1])) bytes.push_back(0);
-      bytes.back() += kernels::gpu_bytes(places_[i].shape[0], places_[i].shape[1]);
+      const kernels::WeightFormat format =
+          kernels::packed_format(given_.at(places_[i].name)->tensor.dtype, Device::cuda);
+      int64_t rows = places_[i].shape[0];
+      for (; i + 1 < places_.size() && places_[i + 1].is_stacked_with(places_[i]); ++i) rows += places_[i + 1].shape[0];
+      bytes.push_back(kernels::packed_bytes(format, rows, places_[i].shape[1], Device::cuda));
     }
     return bytes;
   }
@@ -180,7 +183,7 @@ class Loader {
     vector.values = device_copy(values.data(), values.size() * sizeof(float), stream_);
   }
 
-  const ModelConfig& config_;
+  const ModelSpec& config_;
   std::vector<TensorPlace> places_;
   Stream& stream_;
   Region region_;                      // on the CPU
@@ -192,7 +195,7 @@ class Loader {
 
 }  // namespace
 
-std::shared_ptr<const Weights> Weights::load(const ModelConfig& config, const NamedTensors& tensors, Stream& stream,
+std::shared_ptr<const Weights> Weights::load(const ModelSpec& config, const NamedTensors& tensors, Stream& stream,
                                              const std::function<void(double)>& progress, const std::string& where) {
   return Loader(config, tensors, stream, where).load(progress);
 }

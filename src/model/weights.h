@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "core/named_tensor.h"
-#include "model/config.h"
 #include "model/linear.h"
+#include "model/spec.h"
 
 namespace lockstep::model {
 
@@ -25,12 +25,12 @@ class Weights {
   // may lie in files; DataError: one has become shorter or cannot be read.
   // `progress` is told the fraction done. Lies on the stream's device; a GPU stores matrices as bf16, whatever their
   // type.
-  static std::shared_ptr<const Weights> load(const ModelConfig& config, const NamedTensors& tensors, Stream& stream,
+  static std::shared_ptr<const Weights> load(const ModelSpec& config, const NamedTensors& tensors, Stream& stream,
                                              const std::function<void(double)>& progress = {},
                                              const std::string& where = {});
   // Random weights (uniform, deviation 0.02; norms 1) of the given storage type, made where they lie: for
   // benchmarks and tests without files.
-  static std::shared_ptr<const Weights> random(const ModelConfig& config, DType dtype, uint64_t seed, Stream& stream);
+  static std::shared_ptr<const Weights> random(const ModelSpec& config, DType dtype, uint64_t seed, Stream& stream);
 
   Linear embedding;  // [V, D]; also the head's weight when tied
   Linear head;       // empty when tied
@@ -52,7 +52,7 @@ class Weights {
 
   // Calls visit with every tensor as it was in the file (same name, type, shape, bytes), sorted by name.
   // Proves that memory still holds the file: the base's fingerprint is computed over this.
-  void visit(const ModelConfig& config, const std::function<void(const NamedTensor&)>& visit, Stream& stream) const;
+  void visit(const ModelSpec& config, const std::function<void(const NamedTensor&)>& visit, Stream& stream) const;
 };
 
 }  // namespace lockstep::model

@@ -19,10 +19,11 @@ float stored(float value, DType dtype) {
 
 kernels::PackedWeight random_matrix(int64_t rows, int64_t cols, DType dtype, uint64_t seed, uint32_t tensor,
                                     Region& region, Stream& stream) {
-  if (stream.device() == Device::cuda) {  // a packed weight is the plain bf16 matrix there: made in place
-    kernels::PackedWeight weight{.rows = rows, .depth = cols, .dtype = dtype};
-    weight.panels =
-        Buffer(static_cast<size_t>(rows * cols * dtype_bytes(DType::bf16)), Buffer::Fill::none, Device::cuda);
+  if (stream.device() == Device::cuda) {  // a packed bf16 weight is the plain matrix there: it is drawn in place
+    const kernels::WeightFormat format = kernels::packed_format(dtype, Device::cuda);
+    kernels::PackedWeight weight{.rows = rows, .depth = cols, .dtype = dtype, .format = format};
+    kernels::require_format(weight, kernels::WeightFormat::bf16, "Weights::random");
+    weight.panels = Buffer(kernels::packed_bytes(format, rows, cols, Device::cuda), Buffer::Fill::none, Device::cuda);
     kernels::fill_uniform(Tensor(weight.panels.data(), DType::bf16, {rows, cols}), kBound, seed, tensor, stream);
     return weight;
   }
@@ -44,7 +45,7 @@ Vector random_vector(int64_t size, bool norm, DType dtype, uint64_t seed, uint32
 
 }  // namespace
 
-std::shared_ptr<const Weights> Weights::random(const ModelConfig& config, DType dtype, uint64_t seed, Stream& stream) {
+std::shared_ptr<const Weights> Weights::random(const ModelSpec& config, DType dtype, uint64_t seed, Stream& stream) {
   if (dtype != DType::f32 && dtype != DType::bf16 && dtype != DType::f16)
     throw DTypeError({.what = "weights cannot have this type", .got = dtype_name(dtype), .wanted = "f32, bf16 or f16"});
   const std::vector<TensorPlace> places = tensor_places(config);

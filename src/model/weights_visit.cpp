@@ -24,7 +24,7 @@ void narrow(void* out, const float* values, int64_t count, DType dtype) {
 
 }  // namespace
 
-void Weights::visit(const ModelConfig& config, const std::function<void(const NamedTensor&)>& visit,
+void Weights::visit(const ModelSpec& config, const std::function<void(const NamedTensor&)>& visit,
                     Stream& stream) const {
   std::vector<TensorPlace> places = tensor_places(config);
   if (tied_copy) places.push_back({.name = "lm_head.weight", .shape = {config.vocab_size, config.width}});

@@ -5,7 +5,7 @@
 #include <ostream>
 
 #include "kernels/pack.h"
-#include "model/config.h"
+#include "model/spec.h"
 #include "recipes/run_log.h"
 
 namespace lockstep::recipes {
@@ -31,7 +31,7 @@ Base load_base(const BaseOptions& options, Stream& stream, const Control& contro
   const model::Weights& weights = base.model->weights();
   *control.info << fmt::format(
       "base    {} ({}, {} layers, width {}, {:.1f} M parameters, {:.0f} MB) in {:.1f} s, fingerprint {}\n", base.name,
-      model::family_name(base.config.family), base.config.layers, base.config.width,
+      base.config.family, base.config.layers, base.config.width,
       static_cast<double>(model::num_parameters(base.config)) * 1e-6, static_cast<double>(weights.bytes()) * 1e-6,
       watch.ms() / 1000, base.fingerprint.substr(0, 12));
   const DType stored = weights.embedding.weight.dtype, packed = kernels::packed_dtype(stored, stream.device());

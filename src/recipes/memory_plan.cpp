@@ -29,7 +29,7 @@ std::string gigabytes(int64_t bytes) {
 }
 
 // Everything a pass keeps and its scratch memory; the logits among it are `logits`.
-void add_pass(MemoryPlan& plan, const model::ModelConfig& config, const lora::AdapterLayout& layout) {
+void add_pass(MemoryPlan& plan, const model::ModelSpec& config, const lora::AdapterLayout& layout) {
   const int64_t fitting = model::Model::default_logits_bytes(plan.device) / (config.vocab_size * kFloat);
   plan.logits = std::min(plan.max_tokens, std::max<int64_t>(1, fitting)) * config.vocab_size * kFloat;
   const int64_t all = model::TrainPass::activation_bytes(config, layout, plan.max_tokens, plan.recompute, plan.device);
@@ -44,7 +44,7 @@ std::optional<int64_t> missing(const MemoryPlan& plan) {
   return wanted > *plan.room ? std::optional(wanted - *plan.room) : std::nullopt;
 }
 
-void choose_recompute(MemoryPlan& plan, const model::ModelConfig& config, const lora::AdapterLayout& layout,
+void choose_recompute(MemoryPlan& plan, const model::ModelSpec& config, const lora::AdapterLayout& layout,
                       Recompute wanted, bool engine) {
   const auto take = [&](model::Recompute recompute) {
     plan.recompute = recompute;
@@ -69,7 +69,7 @@ void choose_recompute(MemoryPlan& plan, const model::ModelConfig& config, const 
 
 }  // namespace
 
-MemoryPlan plan_memory(const model::ModelConfig& config, const lora::AdapterLayout& layout, int64_t weight_bytes,
+MemoryPlan plan_memory(const model::ModelSpec& config, const lora::AdapterLayout& layout, int64_t weight_bytes,
                        const TrainingOptions& training, const std::optional<EnginePlan>& engine, Device device,
                        std::optional<int64_t> room) {
   lora::check_ranks(layout, device);

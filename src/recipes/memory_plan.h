@@ -34,7 +34,7 @@ struct EnginePlan {
 // `weight_bytes`: of one weight where the base lies. `room`: nullopt on the CPU, whose memory is not counted. Resolves
 // ConfigError for ranks that a GPU does not take. Recompute::automatic: the least that fits the room; beside an engine
 // with half of it left for keys and values, or a tenth where whole blocks would have to be recomputed.
-MemoryPlan plan_memory(const model::ModelConfig& config, const lora::AdapterLayout& layout, int64_t weight_bytes,
+MemoryPlan plan_memory(const model::ModelSpec& config, const lora::AdapterLayout& layout, int64_t weight_bytes,
                        const TrainingOptions& training, const std::optional<EnginePlan>& engine, Device device,
                        std::optional<int64_t> room);
 

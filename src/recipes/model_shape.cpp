@@ -21,34 +21,34 @@ double number(const std::string& flag, const std::string& text) {
   return value;
 }
 
-const std::map<std::string, std::function<double(const model::ModelConfig&)>>& numbers() {
-  using model::ModelConfig;
-  static const std::map<std::string, std::function<double(const ModelConfig&)>> table = {
-      {"num-layers", [](const ModelConfig& c) { return static_cast<double>(c.layers); }},
-      {"hidden-size", [](const ModelConfig& c) { return static_cast<double>(c.width); }},
-      {"ffn-hidden-size", [](const ModelConfig& c) { return static_cast<double>(c.ffn); }},
-      {"num-attention-heads", [](const ModelConfig& c) { return static_cast<double>(c.heads); }},
-      {"num-query-groups", [](const ModelConfig& c) { return static_cast<double>(c.kv_heads); }},
-      {"kv-channels", [](const ModelConfig& c) { return static_cast<double>(c.head_dim); }},
-      {"vocab-size", [](const ModelConfig& c) { return static_cast<double>(c.vocab_size); }},
-      {"max-position-embeddings", [](const ModelConfig& c) { return static_cast<double>(c.max_positions); }},
-      {"rotary-base", [](const ModelConfig& c) { return c.rope.theta; }},
-      {"rotary-percent", [](const ModelConfig&) { return 1.0; }},
-      {"norm-epsilon", [](const ModelConfig& c) { return static_cast<double>(c.norm_eps); }},
+const std::map<std::string, std::function<double(const model::ModelSpec&)>>& numbers() {
+  using model::ModelSpec;
+  static const std::map<std::string, std::function<double(const ModelSpec&)>> table = {
+      {"num-layers", [](const ModelSpec& c) { return static_cast<double>(c.layers); }},
+      {"hidden-size", [](const ModelSpec& c) { return static_cast<double>(c.width); }},
+      {"ffn-hidden-size", [](const ModelSpec& c) { return static_cast<double>(c.ffn); }},
+      {"num-attention-heads", [](const ModelSpec& c) { return static_cast<double>(c.heads); }},
+      {"num-query-groups", [](const ModelSpec& c) { return static_cast<double>(c.kv_heads); }},
+      {"kv-channels", [](const ModelSpec& c) { return static_cast<double>(c.head_dim); }},
+      {"vocab-size", [](const ModelSpec& c) { return static_cast<double>(c.vocab_size); }},
+      {"max-position-embeddings", [](const ModelSpec& c) { return static_cast<double>(c.max_positions); }},
+      {"rotary-base", [](const ModelSpec& c) { return c.rope.theta; }},
+      {"rotary-percent", [](const ModelSpec&) { return 1.0; }},
+      {"norm-epsilon", [](const ModelSpec& c) { return static_cast<double>(c.norm_eps); }},
   };
   return table;
 }
 
-const std::map<std::string, std::function<bool(const model::ModelConfig&)>>& switches() {
-  using model::ModelConfig;
-  static const std::map<std::string, std::function<bool(const ModelConfig&)>> table = {
-      {"swiglu", [](const ModelConfig&) { return true; }},
-      {"qk-layernorm", [](const ModelConfig& c) { return c.qk_norm; }},
-      {"add-qkv-bias", [](const ModelConfig& c) { return c.qkv_bias; }},
-      {"untie-embeddings-and-output-weights", [](const ModelConfig& c) { return !c.tied_head; }},
-      {"group-query-attention", [](const ModelConfig&) { return true; }},
-      {"disable-bias-linear", [](const ModelConfig& c) { return !c.o_bias && !c.mlp_bias; }},
-      {"use-rotary-position-embeddings", [](const ModelConfig&) { return true; }},
+const std::map<std::string, std::function<bool(const model::ModelSpec&)>>& switches() {
+  using model::ModelSpec;
+  static const std::map<std::string, std::function<bool(const ModelSpec&)>> table = {
+      {"swiglu", [](const ModelSpec&) { return true; }},
+      {"qk-layernorm", [](const ModelSpec& c) { return c.qk_norm; }},
+      {"add-qkv-bias", [](const ModelSpec& c) { return c.qkv_bias; }},
+      {"untie-embeddings-and-output-weights", [](const ModelSpec& c) { return !c.tied_head; }},
+      {"group-query-attention", [](const ModelSpec&) { return true; }},
+      {"disable-bias-linear", [](const ModelSpec& c) { return !c.o_bias && !c.mlp_bias; }},
+      {"use-rotary-position-embeddings", [](const ModelSpec&) { return true; }},
   };
   return table;
 }

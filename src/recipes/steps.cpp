@@ -36,7 +36,7 @@ int64_t sft_steps(const SftOptions& options, int64_t rows) {
   return options.num_epoch * (rows / rollout) * (rollout / batch);
 }
 
-int64_t micro_batch_tokens(const TrainingOptions& training, const model::ModelConfig& config, Device device) {
+int64_t micro_batch_tokens(const TrainingOptions& training, const model::ModelSpec& config, Device device) {
   constexpr int64_t kCpu = 2048, kGpuLeast = 1024, kGpuMost = 16384;
   if (training.max_tokens) return *training.max_tokens;
   if (device == Device::cpu) return kCpu;

@@ -15,6 +15,6 @@ void check_warmup(const OptimizerOptions& optimizer, int64_t steps);
 int64_t sft_steps(const SftOptions& options, int64_t rows);
 
 // --max-tokens-per-gpu, or what keeps the device busy while the logits of a micro-batch still fit the model's bound.
-int64_t micro_batch_tokens(const TrainingOptions& training, const model::ModelConfig& config, Device device);
+int64_t micro_batch_tokens(const TrainingOptions& training, const model::ModelSpec& config, Device device);
 
 }  // namespace lockstep::recipes

@@ -36,7 +36,7 @@ void require_options(const TrainerOptions& o) {
   require_option(o.lr_ratio > 0 && std::isfinite(o.lr_ratio), "--loraplus-lr-ratio", o.lr_ratio, "a positive number");
 }
 
-void require_readable(const Datum& datum, int64_t sample, const model::ModelConfig& config) {
+void require_readable(const Datum& datum, int64_t sample, const model::ModelSpec& config) {
   const int64_t rows = datum.size(), vocab = config.vocab_size;
   if (rows < 1 || rows > config.max_positions)
     bad_datum(sample, "a training sequence has an impossible length", std::to_string(rows) + " rows",

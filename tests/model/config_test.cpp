@@ -25,7 +25,7 @@ Json with(Json json, const std::string& key, const Json& value) {
 }
 
 TEST(Config, DefaultsOfTheFamilies) {
-  const ModelConfig llama = parse_config({{"model_type", "llama"}}, "x");
+  const ModelSpec llama = parse_config({{"model_type", "llama"}}, "x");
   EXPECT_EQ(llama.vocab_size, 32000);
   EXPECT_EQ(llama.ffn, 11008);
   EXPECT_EQ(llama.kv_heads, 32);
@@ -34,20 +34,20 @@ TEST(Config, DefaultsOfTheFamilies) {
   EXPECT_FLOAT_EQ(llama.norm_eps, 1e-6f);
   EXPECT_FALSE(llama.qkv_bias || llama.o_bias || llama.mlp_bias || llama.qk_norm || llama.tied_head);
 
-  const ModelConfig mistral = parse_config({{"model_type", "mistral"}}, "x");
+  const ModelSpec mistral = parse_config({{"model_type", "mistral"}}, "x");
   EXPECT_EQ(mistral.ffn, 14336);
   EXPECT_EQ(mistral.kv_heads, 8);
   EXPECT_EQ(mistral.max_positions, 131072);
   EXPECT_EQ(mistral.window, std::vector<int64_t>(32, 4096));
 
-  const ModelConfig qwen2 = parse_config({{"model_type", "qwen2"}}, "x");
+  const ModelSpec qwen2 = parse_config({{"model_type", "qwen2"}}, "x");
   EXPECT_EQ(qwen2.vocab_size, 151936);
   EXPECT_EQ(qwen2.ffn, 22016);
   EXPECT_TRUE(qwen2.qkv_bias);
   EXPECT_FALSE(qwen2.o_bias);
   EXPECT_EQ(qwen2.window, std::vector<int64_t>(32, 0));
 
-  const ModelConfig qwen3 = parse_config(
+  const ModelSpec qwen3 = parse_config(
       {{"model_type", "qwen3"}, {"hidden_size", 1024}, {"num_attention_heads", 16}, {"num_key_value_heads", 8}}, "x");
   EXPECT_EQ(qwen3.head_dim, 128);
   EXPECT_EQ(qwen3.q_width(), 2048);
@@ -128,7 +128,7 @@ TEST(Rope, OldAndNewSpelling) {
   Json new_json = tiny_json("llama");
   new_json["rope_parameters"] = old_json["rope_scaling"];
   new_json["rope_parameters"]["rope_theta"] = 500000.0;
-  const ModelConfig one = parse_config(old_json, "x"), two = parse_config(new_json, "x");
+  const ModelSpec one = parse_config(old_json, "x"), two = parse_config(new_json, "x");
   EXPECT_EQ(one.rope.type, RopeType::llama3);
   EXPECT_EQ(rope_frequencies(one), rope_frequencies(two));
   EXPECT_NE(rope_frequencies(one), rope_frequencies(tiny_config("llama")));
@@ -140,7 +140,7 @@ TEST(Rope, OldAndNewSpelling) {
 
 TEST(Rope, Kinds) {
   const auto scaled = [](const Json& scaling) { return with(tiny_json("llama"), "rope_scaling", scaling); };
-  const ModelConfig linear = parse_config(scaled({{"type", "linear"}, {"factor", 4.0}}), "x");
+  const ModelSpec linear = parse_config(scaled({{"type", "linear"}, {"factor", 4.0}}), "x");
   const std::vector<float> plain = rope_frequencies(tiny_config("llama")), stretched = rope_frequencies(linear);
   ASSERT_EQ(plain.size(), 4u);
   for (size_t i = 0; i < plain.size(); ++i) {
@@ -182,7 +182,7 @@ TEST(Rope, Llama3Bands) {
 }
 
 TEST(Tensors, NamesShapesAndCounts) {
-  const ModelConfig config = tiny_config("qwen3");
+  const ModelSpec config = tiny_config("qwen3");
   const std::vector<TensorSpec> specs = expected_tensors(config);
   EXPECT_EQ(specs.size(), 2u + 3 * 11);
   int64_t total = 0;

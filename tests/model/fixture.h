@@ -12,6 +12,7 @@
 
 #include "core/random.h"
 #include "core/transfer.h"
+#include "model/config.h"
 #include "model/train_pass.h"
 #include "support/gpu.h"
 
@@ -29,7 +30,7 @@ inline Json tiny_json(const std::string& family) {
   return json;
 }
 
-inline ModelConfig tiny_config(const std::string& family) {
+inline ModelSpec tiny_config(const std::string& family) {
   return parse_config(tiny_json(family), "config.json");
 }
 
@@ -55,7 +56,7 @@ struct ModelFile {
   std::vector<Buffer> memory;
   NamedTensors tensors;
 
-  explicit ModelFile(const ModelConfig& config, DType dtype = DType::f32) {
+  explicit ModelFile(const ModelSpec& config, DType dtype = DType::f32) {
     for (const TensorSpec& spec : expected_tensors(config)) {
       int64_t elements = 1;
       for (const int64_t dim : spec.shape) elements *= dim;
@@ -83,24 +84,23 @@ struct ModelFile {
   }
 };
 
-inline std::shared_ptr<const Weights> tiny_weights(const ModelConfig& config, Stream& stream,
-                                                   DType dtype = DType::f32) {
+inline std::shared_ptr<const Weights> tiny_weights(const ModelSpec& config, Stream& stream, DType dtype = DType::f32) {
   const ModelFile file(config, dtype);
   return Weights::load(config, file.tensors, stream);
 }
 
 inline Model tiny_model(const std::string& family, Stream& stream, int64_t logits_bytes = Model::kLogitsBytes) {
-  const ModelConfig config = tiny_config(family);
+  const ModelSpec config = tiny_config(family);
   return Model(config, tiny_weights(config, stream), logits_bytes);
 }
 // With weights that every device stores as they are.
 inline Model gpu_model(const std::string& family, Stream& stream, int64_t logits_bytes = Model::kLogitsBytes) {
-  const ModelConfig config = parse_config(gpu_json(family), "config.json");
+  const ModelSpec config = parse_config(gpu_json(family), "config.json");
   return Model(config, tiny_weights(config, stream, DType::bf16), logits_bytes);
 }
 
 // A and B nonzero.
-inline lora::AdapterVersion tiny_adapter(const ModelConfig& config, lora::LoraType type, uint32_t which,
+inline lora::AdapterVersion tiny_adapter(const ModelSpec& config, lora::LoraType type, uint32_t which,
                                          std::vector<std::string> targets = {"all-linear"}) {
   lora::LoraConfig lora;
   lora.rank = 3;

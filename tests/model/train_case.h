@@ -66,7 +66,7 @@ inline std::vector<float> gradient_values(const Buffer& gradient, const lora::Ad
 }
 
 inline TrainResult train(const TrainCase& run, Stream& stream) {
-  const ModelConfig config = parse_config(run.json, "config.json");
+  const ModelSpec config = parse_config(run.json, "config.json");
   const Model model(config, tiny_weights(config, stream, run.dtype), run.logits_bytes);
   const lora::AdapterVersion adapter =
       testing::placed(testing::rounded(tiny_adapter(config, run.type, 1, run.targets)), stream);

@@ -138,7 +138,7 @@ TEST_P(TrainPassCuda, NoTargetsIsNoGradient) {
 TEST_P(TrainPassCuda, MemoryIsWhatTheEstimateSays) {
   Json json = gpu_json(GetParam());
   json["num_hidden_layers"] = 8;
-  const ModelConfig config = parse_config(json, "config.json");
+  const ModelSpec config = parse_config(json, "config.json");
   const Model model(config, tiny_weights(config, gpu(), DType::bf16));
   const lora::AdapterVersion adapter = testing::placed(tiny_adapter(config, lora::LoraType::fused, 1), gpu());
   const Buffer gradient = zero_gradient(*adapter.layout, gpu());
@@ -162,7 +162,8 @@ TEST_P(TrainPassCuda, MemoryIsWhatTheEstimateSays) {
     const int64_t estimate = TrainPass::activation_bytes(config, *adapter.layout, 12 * 1024, recompute, gpu().device());
     // The estimate leaves out the partial sums of the adapter's gradients, one per 256 rows.
     const int64_t partial = 12 * 4 * lora::gradient_floats(*adapter.layout) * static_cast<int64_t>(sizeof(float));
-    EXPECT_LE(live_bytes(gpu().device()) - before, estimate + partial + (int64_t{4} << 20)) << recompute_name(recompute);
+    EXPECT_LE(live_bytes(gpu().device()) - before, estimate + partial + (int64_t{4} << 20))
+        << recompute_name(recompute);
     EXPECT_GE(live_bytes(gpu().device()) - before, estimate / 2) << recompute_name(recompute);
   }
 }

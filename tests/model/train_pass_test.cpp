@@ -236,7 +236,7 @@ TEST(TrainPass, MemoryIsWhatTheEstimateSays) {
   Stream stream({.threads = 1});
   Json json = tiny_json("qwen3");
   json["num_hidden_layers"] = 8;
-  const ModelConfig config = parse_config(json, "config.json");
+  const ModelSpec config = parse_config(json, "config.json");
   const Model model(config, tiny_weights(config, stream));
   const lora::AdapterVersion adapter = tiny_adapter(config, lora::LoraType::fused, 1);
   std::vector<float> gradient(static_cast<size_t>(adapter.layout->num_floats));
@@ -272,7 +272,7 @@ TEST(TrainPass, LayersBelowTheLowestAdapterKeepNothing) {
   Stream stream({.threads = 1});
   Json json = tiny_json("qwen3");
   json["num_hidden_layers"] = 8;
-  const ModelConfig config = parse_config(json, "config.json");
+  const ModelSpec config = parse_config(json, "config.json");
   const Model model(config, tiny_weights(config, stream));
   constexpr int64_t kTokens = 48 * 128;
   const std::vector<int32_t> tokens = tiny_tokens(kTokens, 1), targets(kTokens, -1);

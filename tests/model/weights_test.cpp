@@ -15,7 +15,7 @@ namespace {
 
 class Loading : public ::testing::Test {
  protected:
-  std::string load_error(const ModelConfig& config, const NamedTensors& tensors, const std::string& where = "") {
+  std::string load_error(const ModelSpec& config, const NamedTensors& tensors, const std::string& where = "") {
     try {
       Weights::load(config, tensors, stream_, {}, where);
     } catch (const FormatError& error) {
@@ -25,7 +25,7 @@ class Loading : public ::testing::Test {
   }
 
   // Every tensor of `tensors` comes back from memory, in order of names.
-  void expect_visit(const ModelConfig& config, NamedTensors tensors) {
+  void expect_visit(const ModelSpec& config, NamedTensors tensors) {
     const auto weights = Weights::load(config, tensors, stream_);
     std::sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
     size_t next = 0;
@@ -49,14 +49,14 @@ class Loading : public ::testing::Test {
 TEST_F(Loading, VisitGivesTheBytesBack) {
   for (const char* family : {"llama", "mistral", "qwen2", "qwen3"})
     for (const DType dtype : {DType::f32, DType::bf16}) {
-      const ModelConfig config = tiny_config(family);
+      const ModelSpec config = tiny_config(family);
       const ModelFile file(config, dtype);
       expect_visit(config, file.tensors);
     }
 }
 
 TEST_F(Loading, VisitGivesEveryF16Back) {
-  const ModelConfig config = tiny_config("qwen2");
+  const ModelSpec config = tiny_config("qwen2");
   ModelFile file(config, DType::bf16);
   uint16_t bits = 0;  // any pattern is a value: subnormal, infinite, NaN
   for (size_t i = 0; i < file.tensors.size(); ++i) {
@@ -68,7 +68,7 @@ TEST_F(Loading, VisitGivesEveryF16Back) {
 }
 
 TEST_F(Loading, TiedCopyAndFrequencyBuffersBelongToTheFile) {
-  const ModelConfig config = tiny_config("qwen3");
+  const ModelSpec config = tiny_config("qwen3");
   ModelFile file(config);
   NamedTensors tensors = file.tensors;
   tensors.push_back({"lm_head.weight", file.find("model.embed_tokens.weight").tensor});
@@ -85,7 +85,7 @@ TEST_F(Loading, TiedCopyAndFrequencyBuffersBelongToTheFile) {
 }
 
 TEST_F(Loading, RefusalsNameTheTensor) {
-  const ModelConfig config = tiny_config("qwen2");
+  const ModelSpec config = tiny_config("qwen2");
   const std::string name = "model.layers.1.self_attn.k_proj.weight";
   ModelFile file(config);
 
@@ -115,7 +115,7 @@ TEST_F(Loading, RefusalsNameTheTensor) {
 }
 
 TEST_F(Loading, ProgressEndsAtOne) {
-  const ModelConfig config = tiny_config("llama");
+  const ModelSpec config = tiny_config("llama");
   const ModelFile file(config);
   std::vector<double> fractions;
   Weights::load(config, file.tensors, stream_, [&](double fraction) { fractions.push_back(fraction); });
@@ -124,7 +124,7 @@ TEST_F(Loading, ProgressEndsAtOne) {
 }
 
 TEST_F(Loading, RandomWeightsAreSeeded) {
-  const ModelConfig config = tiny_config("llama");
+  const ModelSpec config = tiny_config("llama");
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     const auto one = Weights::random(config, dtype, 1, stream_), again = Weights::random(config, dtype, 1, stream_);
     EXPECT_EQ(std::memcmp(one->embedding.weight.panels.data(), again->embedding.weight.panels.data(),

@@ -6,6 +6,7 @@
 
 #include "checkpoint/base_fingerprint.h"
 #include "core/hash.h"
+#include "model/config.h"
 #include "recipes/adapter.h"
 #include "recipes/sft.h"
 #include "support/temp_directory.h"
@@ -26,7 +27,7 @@ class FrozenBase : public ::testing::Test {
     checkpoint::HfDirectory directory(dir_ / "base");
     directory.open_weights();
     Stream stream({.threads = 2});
-    const model::ModelConfig config = model::parse_config(directory.config(), "config.json");
+    const model::ModelSpec config = model::parse_config(directory.config(), "config.json");
     return checkpoint::base_fingerprint(checkpoint::weights_fingerprint(directory.tensors(), stream),
                                         model::canonical_text(config));
   }
@@ -92,7 +93,7 @@ TEST_F(FrozenBase, ARunOfTheRecipeLeavesTheFileAlone) {
 TEST_F(FrozenBase, AFileThatIsCutWhileItIsLoadedIsAnError) {
   checkpoint::HfDirectory directory(dir_ / "base");
   directory.open_weights();
-  const model::ModelConfig config = model::parse_config(directory.config(), "config.json");
+  const model::ModelSpec config = model::parse_config(directory.config(), "config.json");
   std::filesystem::resize_file(weights(), std::filesystem::file_size(weights()) / 2);
   Stream stream({.threads = 2});
   testing::expect_error<DataError>([&] { model::Weights::load(config, directory.tensors(), stream); },

@@ -13,6 +13,7 @@
 #include "checkpoint/peft_directory.h"
 #include "checkpoint/safetensors.h"
 #include "core/transfer.h"
+#include "model/config.h"
 #include "model/train_pass.h"
 #include "support/gpu.h"
 #include "support/tolerance.h"
@@ -37,7 +38,7 @@ struct Case {
   Storage storage;
   checkpoint::HfDirectory files;
   checkpoint::SafetensorsFile expected;
-  model::ModelConfig config;
+  model::ModelSpec config;
   std::unique_ptr<model::Model> model;
 
   Case(const std::string& name, Stream& s, Storage as = Storage::file)

@@ -23,9 +23,9 @@ using namespace rollout::testing_models;
 constexpr float kTemperature = 0.7f;
 constexpr int64_t kPrompts = 32, kSamples = 8;  // 256 sequences at once, fewer and fewer as they end
 
-model::ModelConfig medium_config() {
-  model::ModelConfig c;
-  c.family = model::Family::qwen3;
+model::ModelSpec medium_config() {
+  model::ModelSpec c;
+  c.family = "qwen3";
   c.vocab_size = 5000, c.width = 512, c.layers = 4, c.heads = 4, c.kv_heads = 2, c.head_dim = 128, c.ffn = 1024;
   c.max_positions = 1024, c.tied_head = true, c.qk_norm = true;
   c.window.assign(4, 0);
@@ -146,7 +146,7 @@ class Session {
   }
 
   Stream& stream_;
-  const model::ModelConfig config_;
+  const model::ModelSpec config_;
   std::shared_ptr<const model::Model> model_;
   std::vector<std::unique_ptr<train::Trainer>> trainers_;
   std::vector<std::unique_ptr<rollout::Engine>> engines_;

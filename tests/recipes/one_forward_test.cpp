@@ -40,7 +40,7 @@ class OneForward : public ::testing::TestWithParam<bool> {
   }
 
   Stream stream_{{.threads = 2}};
-  const model::ModelConfig config_ = GetParam() ? window_config() : qwen3_config();
+  const model::ModelSpec config_ = GetParam() ? window_config() : qwen3_config();
   const std::shared_ptr<const model::Model> model_ = random_model(config_, stream_);
   const lora::AdapterVersion adapter_ = random_adapter(config_, 3, 1);
 };

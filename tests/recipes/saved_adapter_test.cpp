@@ -1,6 +1,7 @@
 // What a run saves is what a run loads: the modules that were chosen, on the base they were trained on.
 #include "checkpoint/file_hash.h"
 #include "commands/commands.h"
+#include "model/config.h"
 #include "recipes/adapter.h"
 #include "recipes/training_fixture.h"
 

@@ -13,6 +13,7 @@
 #include "checkpoint/hf_directory.h"
 #include "checkpoint/peft_directory.h"
 #include "checkpoint/safetensors.h"
+#include "model/config.h"
 #include "train/trainer.h"
 
 namespace lockstep {
@@ -42,7 +43,7 @@ struct Golden {
         peft(path / "adapter") {
     checkpoint::HfDirectory directory(path);
     directory.open_weights();
-    const model::ModelConfig config = model::parse_config(directory.config(), (path / "config.json").string());
+    const model::ModelSpec config = model::parse_config(directory.config(), (path / "config.json").string());
     model = std::make_shared<const model::Model>(config, model::Weights::load(config, directory.tensors(), stream));
     layout = lora::resolve_layout(peft.config(), model::linear_modules(config));
     adapter = std::make_shared<const Buffer>(

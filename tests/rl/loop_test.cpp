@@ -45,7 +45,7 @@ class Inexact : public rollout::Sampler {
 // A trainer and an engine that begin with the same adapter.
 struct World {
   Stream stream{{.threads = 1}};
-  const model::ModelConfig config = qwen3_config();
+  const model::ModelSpec config = qwen3_config();
   const std::shared_ptr<const model::Model> model = random_model(config, stream);
   const lora::AdapterVersion start = random_adapter(config, 0, 1);
   train::Trainer trainer{model, start.layout, start.weights, {.max_tokens = 90, .temperature = kTemperature}, stream};

@@ -26,7 +26,7 @@ class DecodeLoopCuda : public testing::OnGpu<> {
                          actor(3));
   }
 
-  model::ModelConfig config_ = qwen3_config();
+  model::ModelSpec config_ = qwen3_config();
   std::shared_ptr<const model::Model> model_;
   lora::AdapterVersion adapter_;
 };

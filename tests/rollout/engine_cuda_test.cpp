@@ -32,8 +32,8 @@ void PrintTo(const Shape& shape, std::ostream* out) {
 }
 constexpr int64_t kVocab = 97, kContext = 700;
 
-model::ModelConfig config_of(const Shape& shape) {
-  model::ModelConfig c = qwen3_config();
+model::ModelSpec config_of(const Shape& shape) {
+  model::ModelSpec c = qwen3_config();
   c.width = 64, c.heads = shape.heads, c.kv_heads = shape.kv_heads, c.head_dim = shape.head_dim;
   c.qk_norm = shape.qk_norm, c.qkv_bias = shape.qkv_bias, c.tied_head = shape.tied_head;
   c.max_positions = kContext;
@@ -64,7 +64,7 @@ class EngineCuda : public testing::OnGpu<::testing::TestWithParam<Shape>> {
     return config_.layers * model_->kv_layer_elements() * dtype_bytes(kernels::activation_dtype(gpu().device()));
   }
 
-  model::ModelConfig config_;
+  model::ModelSpec config_;
   std::shared_ptr<const model::Model> model_;
   lora::AdapterVersion adapter_;
   // One crosses a span of keys while it decodes, one begins beyond two.
@@ -353,7 +353,7 @@ class BrokenTokensCuda : public testing::OnGpu<> {
     return std::make_shared<model::Model>(config_, model::Weights::load(config_, tensors, gpu()));
   }
 
-  model::ModelConfig config_;
+  model::ModelSpec config_;
   std::shared_ptr<const model::Model> sound_, broken_;
   std::vector<Prompt> prompts_ = random_prompts({1, 16, 37, 64, 245}, kFirstBroken, 2);
   GroupParams params_{.n = 4};

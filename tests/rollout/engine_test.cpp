@@ -15,7 +15,7 @@ using namespace testing_models;
 class EngineTest : public testing::Test {
  protected:
   Stream stream_{{.threads = 1}};
-  model::ModelConfig config_ = qwen3_config();
+  model::ModelSpec config_ = qwen3_config();
   std::shared_ptr<const model::Model> model_ = random_model(config_, stream_);
   Engine engine_{model_, {}, stream_};
   std::vector<Prompt> prompts_ = random_prompts({7, 20}, 97, 3);
@@ -195,7 +195,7 @@ TEST_F(EngineTest, AnAdapterOfAnotherBaseVersionIsRefused) {
 }
 
 TEST_F(EngineTest, AnAdapterOfAnotherModelIsRefused) {
-  model::ModelConfig wider = config_, deeper = config_;
+  model::ModelSpec wider = config_, deeper = config_;
   wider.ffn = 64;
   deeper.layers = 3;
   deeper.window.assign(3, 0);

@@ -30,7 +30,7 @@ class Exactness : public testing::TestWithParam<bool> {
   int64_t block_bytes() const { return config_.layers * model_->kv_layer_elements() * 4; }
 
   Stream stream_{{.threads = 1}};
-  model::ModelConfig config_;
+  model::ModelSpec config_;
   std::shared_ptr<const model::Model> model_;
   lora::AdapterVersion adapter_ = random_adapter(config_, 3, 1);
   std::vector<Prompt> prompts_ = random_prompts({1, 16, 37, 5, 64, 23}, 97, 2);

@@ -42,7 +42,7 @@ class FailedStep : public ::testing::Test {
   }
 
   Stream stream_{{.threads = 1}};
-  model::ModelConfig config_ = qwen3_config();
+  model::ModelSpec config_ = qwen3_config();
   std::shared_ptr<const model::Model> model_ = model_without_last_token(config_, stream_);
 };
 

@@ -172,7 +172,7 @@ class LocalSampler : public ::testing::Test {
   }
 
   Stream stream_{{.threads = 1}};
-  model::ModelConfig config_ = qwen3_config();
+  model::ModelSpec config_ = qwen3_config();
   std::shared_ptr<const model::Model> model_ = random_model(config_, stream_);
   const std::vector<Prompt> prompts_ = random_prompts({20, 9}, config_.vocab_size, 4);
   const GroupParams params_{.sampling = {.max_tokens = 10}, .n = 3};

@@ -91,7 +91,7 @@ class ServingEngine : public testing::TestWithParam<Device> {
   }
 
   std::unique_ptr<Stream> stream_owner_;
-  model::ModelConfig config_ = qwen3_config();
+  model::ModelSpec config_ = qwen3_config();
   std::shared_ptr<const model::Model> model_;
 };
 INSTANTIATE_TEST_SUITE_P(On, ServingEngine, testing::Values(Device::cpu, Device::cuda),
@@ -320,7 +320,7 @@ TEST_P(ServingEngine, RefusesWhatItCannotDo) {
   EXPECT_THROW(submit(busy, r), ConfigError);
   r = request(10, 1, placed(random_adapter(window_config(), 1, 5)));
   EXPECT_NO_THROW(submit(busy, r)) << "the same shapes";
-  model::ModelConfig other = config_;
+  model::ModelSpec other = config_;
   other.layers = 3, other.window.assign(3, 0);
   r.adapter = placed(random_adapter(other, 2, 5));
   EXPECT_THROW(submit(busy, r), ShapeError);

@@ -52,7 +52,7 @@ TEST(StopText, WhatEndsTooEarlyIsPassedOverForGood) {
 
 TEST(StopText, EndsSamplesOfTheEngine) {
   Stream stream({.threads = 1});
-  const model::ModelConfig config = qwen3_config();
+  const model::ModelSpec config = qwen3_config();
   const std::vector<std::string> spellings = two_letter_spellings(config.vocab_size);
   const text::Tokenizer words = tokenizer(spellings);
   Engine engine(random_model(config, stream), {.tokenizer = &words}, stream);

@@ -17,9 +17,9 @@
 namespace lockstep::rollout::testing_models {
 
 // Grouped queries, q/k norm, tied head.
-inline model::ModelConfig qwen3_config() {
-  model::ModelConfig c;
-  c.family = model::Family::qwen3;
+inline model::ModelSpec qwen3_config() {
+  model::ModelSpec c;
+  c.family = "qwen3";
   c.vocab_size = 97, c.width = 32, c.layers = 2, c.heads = 4, c.kv_heads = 2, c.head_dim = 16, c.ffn = 48;
   c.max_positions = 160, c.tied_head = true, c.qk_norm = true;
   c.window.assign(2, 0);
@@ -27,25 +27,25 @@ inline model::ModelConfig qwen3_config() {
 }
 
 // A window shorter than the sequences, an untied head.
-inline model::ModelConfig window_config() {
-  model::ModelConfig c = qwen3_config();
-  c.family = model::Family::mistral;
+inline model::ModelSpec window_config() {
+  model::ModelSpec c = qwen3_config();
+  c.family = "mistral";
   c.tied_head = false, c.qk_norm = false;
   c.window.assign(2, 11);
   return c;
 }
 
-inline std::shared_ptr<const model::Model> random_model(const model::ModelConfig& config, Stream& stream) {
+inline std::shared_ptr<const model::Model> random_model(const model::ModelSpec& config, Stream& stream) {
   return std::make_shared<model::Model>(config, model::Weights::random(config, DType::bf16, 7, stream));
 }
 
 // A model whose last token has no embedding: on a CPU a step that runs it throws DataError, which no check before the
 // step foresees.
-inline std::shared_ptr<const model::Model> model_without_last_token(model::ModelConfig config, Stream& stream) {
+inline std::shared_ptr<const model::Model> model_without_last_token(model::ModelSpec config, Stream& stream) {
   config.tied_head = false;
-  model::ModelConfig smaller = config;
+  model::ModelSpec smaller = config;
   --smaller.vocab_size;
-  const auto random = [&](const model::ModelConfig& c) {
+  const auto random = [&](const model::ModelSpec& c) {
     return std::const_pointer_cast<model::Weights>(model::Weights::random(c, DType::bf16, 7, stream));
   };
   const auto weights = random(config);
@@ -59,7 +59,7 @@ inline lora::PolicyId actor(int64_t version) {
 inline const lora::PolicyId kBasePolicy;
 
 // All linear modules, both factors random, large enough to change what is sampled. In host memory.
-inline lora::AdapterVersion random_adapter(const model::ModelConfig& config, int64_t version, uint32_t seed,
+inline lora::AdapterVersion random_adapter(const model::ModelSpec& config, int64_t version, uint32_t seed,
                                            int64_t rank = 3, double alpha = 6) {
   lora::LoraConfig lora;
   lora.rank = rank, lora.alpha = alpha, lora.target_modules = {"all-linear"};

@@ -10,9 +10,9 @@
 
 namespace lockstep::train::testing {
 
-inline model::ModelConfig tiny_config() {
-  model::ModelConfig config;
-  config.family = model::Family::qwen3;
+inline model::ModelSpec tiny_config() {
+  model::ModelSpec config;
+  config.family = "qwen3";
   config.vocab_size = 61;
   config.width = 64;
   config.layers = 2;
@@ -37,7 +37,7 @@ inline float random_float(uint64_t key, uint32_t a, uint32_t b) {
   return 2 * uniform01(philox(key, {a, b, 0, 0})[0]) - 1;
 }
 
-inline Tiny make_tiny(Stream& stream, DType dtype = DType::bf16, const model::ModelConfig& config = tiny_config()) {
+inline Tiny make_tiny(Stream& stream, DType dtype = DType::bf16, const model::ModelSpec& config = tiny_config()) {
   Tiny tiny;
   tiny.model = std::make_shared<const model::Model>(config, model::Weights::random(config, dtype, 7, stream));
   lora::LoraConfig lora;

@@ -18,8 +18,8 @@ using lockstep::testing::Ballast;
 constexpr int64_t kSamples = Way::kSamples;
 
 // Samples longer than a block of gradient rows and than a span of keys.
-model::ModelConfig long_config() {
-  model::ModelConfig config = tiny_config();
+model::ModelSpec long_config() {
+  model::ModelSpec config = tiny_config();
   config.max_positions = 1024;
   return config;
 }
@@ -114,7 +114,8 @@ TEST_F(TrainerCuda, Recomputation) {
   Way recomputed = way();
   for (const auto recompute : {model::Recompute::none, model::Recompute::full}) {
     recomputed.recompute = recompute;
-    expect_same(here(way(), full_policy_loss()), here(recomputed, full_policy_loss()), model::recompute_name(recompute));
+    expect_same(here(way(), full_policy_loss()), here(recomputed, full_policy_loss()),
+                model::recompute_name(recompute));
   }
 }
 

@@ -26,7 +26,7 @@ struct Way {
   float dropout = 0;
   bool per_token = false;
   DType dtype = DType::bf16;
-  model::ModelConfig config = tiny_config();
+  model::ModelSpec config = tiny_config();
   int64_t longest = 19;  // rows of a sample
   int64_t samples = kSamples;
   double lr_ratio = 1, clip_grad = 1;

@@ -16,7 +16,7 @@ class MemorySinkTest : public testing::Test {
   rollout::Sample sample(const lora::PolicyId& policy) { return sample_groups(engine_, prompts_, params_, policy)[0]; }
 
   Stream stream_{{.threads = 1}};
-  model::ModelConfig config_ = qwen3_config();
+  model::ModelSpec config_ = qwen3_config();
   std::shared_ptr<const model::Model> model_ = random_model(config_, stream_);
   rollout::Engine engine_{model_, {}, stream_};
   MemorySink sink_{engine_.versions()};
@@ -81,7 +81,7 @@ TEST_F(MemorySinkTest, TwoTrainersDoNotEvictEachOther) {
 }
 
 TEST_F(MemorySinkTest, ReachesAllEnginesOrNone) {
-  model::ModelConfig other_config = config_;
+  model::ModelSpec other_config = config_;
   other_config.ffn = 64;
   rollout::Engine other(random_model(other_config, stream_), {}, stream_);
   MemorySink other_sink(other.versions());

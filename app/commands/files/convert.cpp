@@ -189,7 +189,7 @@ int64_t part_rows(const std::vector<PartRows>& order, int part) {
 
 class Converter {
  public:
-  Converter(const NamedAdapter& adapter, const model::ModelConfig& config) : adapter_(adapter), config_(config) {}
+  Converter(const NamedAdapter& adapter, const model::ModelSpec& config) : adapter_(adapter), config_(config) {}
 
   // As LoRA if every group can be, else as CanonicalLoRA, unless told which.
   std::vector<SiteFactors> to_megatron(std::optional<lora::LoraType> type) {
@@ -281,7 +281,7 @@ class Converter {
   }
 
   const NamedAdapter& adapter_;
-  const model::ModelConfig& config_;
+  const model::ModelSpec& config_;
   std::vector<Buffer> memory_;
 };
 

@@ -21,8 +21,8 @@ using checkpoint::GgufType;
 
 constexpr const char* kConfigFile = "config.json";
 
-const GgufArchitecture& architecture_of(const model::ModelConfig& config) {
-  return checkpoint::gguf_architecture(model::family_name(config.family), kConfigFile);
+const GgufArchitecture& architecture_of(const model::ModelSpec& config) {
+  return checkpoint::gguf_architecture(config.family, kConfigFile);
 }
 
 // The row of the model's matrix or vector that is row `row` in the file.
@@ -90,7 +90,7 @@ const NamedTensor& find_tensor(const NamedTensors& sorted, const model::TensorSp
 
 class ModelTensors {
  public:
-  ModelTensors(const model::ModelConfig& config, const NamedTensors& sorted, const AdapterFactors* factors)
+  ModelTensors(const model::ModelSpec& config, const NamedTensors& sorted, const AdapterFactors* factors)
       : config_(config), architecture_(architecture_of(config)), sorted_(sorted), factors_(factors) {}
 
   GgufTensor tensor(const model::TensorSpec& spec, GgufType type) const {
@@ -126,15 +126,15 @@ class ModelTensors {
             }};
   }
 
-  const model::ModelConfig& config_;
+  const model::ModelSpec& config_;
   const GgufArchitecture& architecture_;
   const NamedTensors& sorted_;
   const AdapterFactors* factors_;
 };
 
 // Llama 3 stretches each frequency by a factor of its own, which llama.cpp reads as a tensor.
-GgufTensor rope_factors(const model::ModelConfig& config) {
-  model::ModelConfig plain = config;
+GgufTensor rope_factors(const model::ModelSpec& config) {
+  model::ModelSpec plain = config;
   plain.rope = {.theta = config.rope.theta};
   const std::vector<float> unscaled = model::rope_frequencies(plain), scaled = model::rope_frequencies(config);
   std::vector<float> factors;
@@ -147,14 +147,14 @@ GgufTensor rope_factors(const model::ModelConfig& config) {
 }
 
 // The smallest window of a layer; 0: all attend to everything.
-int64_t smallest_window(const model::ModelConfig& config) {
+int64_t smallest_window(const model::ModelSpec& config) {
   int64_t smallest = 0;
   for (const int64_t window : config.window)
     if (window != 0) smallest = smallest == 0 ? window : std::min(smallest, window);
   return smallest;
 }
 
-void add_shape(GgufContent& content, const model::ModelConfig& config) {
+void add_shape(GgufContent& content, const model::ModelSpec& config) {
   const std::string prefix = architecture_of(config).name + std::string(".");
   checkpoint::GgufMetadata& out = content.metadata;
   const auto add = [&](const char* key, int64_t value) { out.add_u32(prefix + key, static_cast<uint32_t>(value)); };
@@ -196,7 +196,7 @@ void add_types(GgufContent& content, GgufType type) {
 
 }  // namespace
 
-void check_llama_cpp_can(const model::ModelConfig& config, const std::string& where) {
+void check_llama_cpp_can(const model::ModelSpec& config, const std::string& where) {
   const GgufArchitecture& architecture = architecture_of(config);
   const auto refuse = [&](const std::string& key, const std::string& got, const std::string& wanted) {
     throw FormatError({.what = fmt::format("llama.cpp's {} models have no such part", architecture.name),
@@ -207,11 +207,11 @@ void check_llama_cpp_can(const model::ModelConfig& config, const std::string& wh
   if (config.o_bias && !architecture.output_bias) refuse("attention_bias", "true", "false");
   if (config.rope.type == model::RopeType::llama3 && !architecture.interleaved_rotary)
     refuse("rope_type", "llama3", "default or linear");
-  if (config.family == model::Family::qwen2 && config.q_width() != config.width)
+  if (config.family == "qwen2" && config.q_width() != config.width)
     refuse("head_dim", std::to_string(config.head_dim), std::to_string(config.width / config.heads));
 }
 
-GgufContent gguf_adapter(const model::ModelConfig& config, const AdapterFactors& factors, GgufType type) {
+GgufContent gguf_adapter(const model::ModelSpec& config, const AdapterFactors& factors, GgufType type) {
   const GgufArchitecture& architecture = architecture_of(config);
   GgufContent content;
   const auto matrix = [&](const std::string& name, const ConstTensor& values, float multiplier, bool interleaved) {
@@ -249,7 +249,7 @@ GgufContent gguf_adapter(const model::ModelConfig& config, const AdapterFactors&
   return content;
 }
 
-GgufContent gguf_model(const model::ModelConfig& config, const NamedTensors& sorted_tensors,
+GgufContent gguf_model(const model::ModelSpec& config, const NamedTensors& sorted_tensors,
                        const AdapterFactors* factors, GgufType type) {
   GgufContent content;
   const ModelTensors tensors(config, sorted_tensors, factors);

@@ -8,7 +8,7 @@
 #include "checkpoint/gguf/writer.h"
 #include "commands/files/lora_factors.h"
 #include "core/named_tensor.h"
-#include "model/config.h"
+#include "model/spec.h"
 
 namespace lockstep::commands {
 
@@ -19,16 +19,16 @@ struct GgufContent {
 };
 
 // FormatError naming the key of config.json: llama.cpp would compute something else.
-void check_llama_cpp_can(const model::ModelConfig& config, const std::string& where);
+void check_llama_cpp_can(const model::ModelSpec& config, const std::string& where);
 
 // The adapter as llama.cpp's LoRA: A and B of each module, one alpha for all. A module whose scale is not alpha / rank
 // has B multiplied by what is missing.
-GgufContent gguf_adapter(const model::ModelConfig& config, const AdapterFactors& factors, checkpoint::GgufType type);
+GgufContent gguf_adapter(const model::ModelSpec& config, const AdapterFactors& factors, checkpoint::GgufType type);
 
 // The model without its tokenizer; `factors` may be null. Every matrix is W + scale B A, computed in f32 and rounded
 // once; vectors are f32. Matrices whose rows cannot have the type are f16. FormatError: a tensor is missing or has
 // another shape.
-GgufContent gguf_model(const model::ModelConfig& config, const NamedTensors& sorted_tensors,
+GgufContent gguf_model(const model::ModelSpec& config, const NamedTensors& sorted_tensors,
                        const AdapterFactors* factors, checkpoint::GgufType type);
 
 }  // namespace lockstep::commands

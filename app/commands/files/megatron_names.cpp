@@ -120,7 +120,7 @@ std::optional<MegatronSite> parse_hf_module(const std::string& name) {
   return std::nullopt;
 }
 
-std::vector<PartRows> fused_rows(MegatronLinear linear, const model::ModelConfig& config) {
+std::vector<PartRows> fused_rows(MegatronLinear linear, const model::ModelSpec& config) {
   std::vector<PartRows> rows;
   const int64_t head = config.head_dim, queries = config.heads / config.kv_heads * head;
   switch (linear) {

@@ -20,7 +20,7 @@
 #include <string_view>
 #include <vector>
 
-#include "model/config.h"
+#include "model/spec.h"
 
 namespace lockstep::commands {
 
@@ -59,6 +59,6 @@ struct PartRows {
   int part = 0;
   int64_t begin = 0, count = 0;
 };
-std::vector<PartRows> fused_rows(MegatronLinear linear, const model::ModelConfig& config);
+std::vector<PartRows> fused_rows(MegatronLinear linear, const model::ModelSpec& config);
 
 }  // namespace lockstep::commands

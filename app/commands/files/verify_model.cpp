@@ -81,10 +81,8 @@ void verify_shapes(const checkpoint::HfDirectory& model, const std::map<std::str
 
 // Of a family that this program does not run, names and shapes are not known.
 bool is_known_family(const Json& config) {
-  for (const model::Family family :
-       {model::Family::llama, model::Family::mistral, model::Family::qwen2, model::Family::qwen3})
-    if (config.value("model_type", Json()) == model::family_name(family)) return true;
-  return false;
+  return std::ranges::any_of(model::family_names(),
+                             [&](const std::string& family) { return config.value("model_type", Json()) == family; });
 }
 
 void verify_config(const checkpoint::HfDirectory& model, Verification& report) {
@@ -94,7 +92,7 @@ void verify_config(const checkpoint::HfDirectory& model, Verification& report) {
     return;
   }
   report.holds([&] {
-    const model::ModelConfig config = model::parse_config(model.config(), file);
+    const model::ModelSpec config = model::parse_config(model.config(), file);
     std::map<std::string, std::vector<int64_t>> wanted;
     for (const model::TensorSpec& spec : model::expected_tensors(config)) wanted[spec.name] = spec.shape;
     verify_shapes(

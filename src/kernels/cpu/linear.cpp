@@ -239,19 +239,19 @@ void backward(const Tensor& dx, const ConstTensor& dy, const PackedWeight& weigh
 
 void multiply_panels(const Tensor& y, const ConstTensor& x, const PackedWeight& weight, const cpu::LinearParts& parts,
                      Stream& stream) {
-  switch (weight.dtype) {
-    case DType::bf16: return forward<LoadBf16>(y, x, weight, parts, stream);
-    case DType::f16: return forward<LoadF16>(y, x, weight, parts, stream);
-    default: return forward<LoadF32>(y, x, weight, parts, stream);
+  switch (weight.format) {
+    case WeightFormat::bf16: return forward<LoadBf16>(y, x, weight, parts, stream);
+    case WeightFormat::f16: return forward<LoadF16>(y, x, weight, parts, stream);
+    case WeightFormat::f32: return forward<LoadF32>(y, x, weight, parts, stream);
   }
 }
 
 void multiply_turned_panels(const Tensor& dx, const ConstTensor& dy, const PackedWeight& weight, bool accumulate,
                             Stream& stream) {
-  switch (weight.dtype) {
-    case DType::bf16: return backward<LoadBf16>(dx, dy, weight, accumulate, stream);
-    case DType::f16: return backward<LoadF16>(dx, dy, weight, accumulate, stream);
-    default: return backward<LoadF32>(dx, dy, weight, accumulate, stream);
+  switch (weight.format) {
+    case WeightFormat::bf16: return backward<LoadBf16>(dx, dy, weight, accumulate, stream);
+    case WeightFormat::f16: return backward<LoadF16>(dx, dy, weight, accumulate, stream);
+    case WeightFormat::f32: return backward<LoadF32>(dx, dy, weight, accumulate, stream);
   }
 }
 

@@ -45,6 +45,7 @@ void run_product(const Product& p, Stream& stream) {
 }
 
 Operand operand_of(const PackedWeight& weight) {
+  require_format(weight, WeightFormat::bf16, "linear");
   return operand(static_cast<const bf16*>(weight.panels.data()), weight.depth, weight.rows, weight.depth);
 }
 

@@ -112,7 +112,8 @@ int64_t rows_per_task(int64_t depth) {
   return std::max<int64_t>(1, (512 << 10) / depth);
 }
 
-// Rows [begin, end) of the stacked parts, as bf16. What a file does not hold as bf16 passes through the worker's scratch.
+// Rows [begin, end) of the stacked parts, as bf16. What a file does not hold as bf16 passes through the worker's
+// scratch.
 void stack_rows(uint16_t* to, std::span<const NamedTensor* const> parts, int64_t begin, int64_t end, Stream& stream,
                 int worker) {
   for (const NamedTensor* part : parts) {
@@ -175,6 +176,7 @@ void pack_rows(PackedWeight& weight, std::span<const NamedTensor* const> parts, 
 }
 
 void unpack_rows(Tensor out, const PackedWeight& weight, int64_t begin, int64_t end, Stream& stream) {
+  require_format(weight, WeightFormat::bf16, "unpack_rows");
   Staging& staging = staging_of(stream);
   const int64_t depth = weight.depth, per_piece = rows_per_piece(depth), per_task = rows_per_task(depth);
   const int64_t out_row_bytes = out.row_stride * dtype_bytes(out.dtype);
@@ -195,6 +197,7 @@ void unpack_rows(Tensor out, const PackedWeight& weight, int64_t begin, int64_t 
 
 void embedding_gather(Tensor y, const PackedWeight& weight, std::span<const int32_t> ids, Stream& stream) {
   if (ids.empty()) return;
+  require_format(weight, WeightFormat::bf16, "embedding_gather");
   const bool vector = reinterpret_cast<uintptr_t>(y.data) % 16 == 0 && y.row_stride % 8 == 0 && weight.depth % 8 == 0;
   launch_early(gather_kernel, static_cast<unsigned>(ids.size()), 128, 0, stream_of(stream), data_of<bf16>(y),
                y.row_stride, static_cast<const bf16*>(weight.panels.data()), weight.depth, ids.data(), vector);

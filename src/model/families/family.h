@@ -2,6 +2,7 @@
 // keys only one of them has.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,10 +20,10 @@ struct FamilyDefaults {
 
 // The family's own keys, after the common ones are in `config`; sets biases, q/k norm and windows.
 struct FamilyRules {
-  Family family;
+  std::string model_type;
   FamilyDefaults defaults;
   std::vector<std::string> keys;  // read by `apply`
-  void (*apply)(ModelConfig& config, const JsonObject& json);
+  void (*apply)(ModelSpec& config, const JsonObject& json);
 };
 
 FamilyRules llama_rules();
@@ -30,10 +31,12 @@ FamilyRules mistral_rules();
 FamilyRules qwen2_rules();
 FamilyRules qwen3_rules();
 
+std::span<const FamilyRules> families();  // all of them
+
 // layer_types: one of "full_attention", "sliding_attention" per layer. Empty when the key is absent. FormatError.
-std::vector<bool> sliding_layers(const ModelConfig& config, const JsonObject& json);
+std::vector<bool> sliding_layers(const ModelSpec& config, const JsonObject& json);
 
 // Qwen: sliding only when use_sliding_window, in the layers that layer_types or max_window_layers say.
-void apply_qwen_windows(ModelConfig& config, const JsonObject& json);
+void apply_qwen_windows(ModelSpec& config, const JsonObject& json);
 
 }  // namespace lockstep::model

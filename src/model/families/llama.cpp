@@ -4,7 +4,7 @@ namespace lockstep::model {
 
 // Llama 1 to 3.x and what keeps its shape: SmolLM2, Vicuna, ...
 FamilyRules llama_rules() {
-  return {.family = Family::llama,
+  return {.model_type = "llama",
           .defaults = {.vocab_size = 32000,
                        .width = 4096,
                        .ffn = 11008,
@@ -14,7 +14,7 @@ FamilyRules llama_rules() {
                        .head_dim = 0,
                        .max_positions = 2048},
           .keys = {"attention_bias", "mlp_bias"},
-          .apply = [](ModelConfig& config, const JsonObject& json) {
+          .apply = [](ModelSpec& config, const JsonObject& json) {
             config.qkv_bias = config.o_bias = json.boolean("attention_bias", false);
             config.mlp_bias = json.boolean("mlp_bias", false);
           }};

@@ -3,7 +3,7 @@
 namespace lockstep::model {
 
 FamilyRules mistral_rules() {
-  return {.family = Family::mistral,
+  return {.model_type = "mistral",
           .defaults = {.vocab_size = 32000,
                        .width = 4096,
                        .ffn = 14336,
@@ -13,7 +13,7 @@ FamilyRules mistral_rules() {
                        .head_dim = 0,
                        .max_positions = 4096 * 32},
           .keys = {"sliding_window"},
-          .apply = [](ModelConfig& config, const JsonObject& json) {
+          .apply = [](ModelSpec& config, const JsonObject& json) {
             // Absent is the default, 4096; null is full attention.
             const bool absent = !json.json().contains("sliding_window");
             const int64_t window = absent ? 4096 : json.integer("sliding_window", 0);

@@ -2,7 +2,7 @@
 
 namespace lockstep::model {
 
-void apply_qwen_windows(ModelConfig& config, const JsonObject& json) {
+void apply_qwen_windows(ModelSpec& config, const JsonObject& json) {
   const bool sliding = json.boolean("use_sliding_window", false);
   const int64_t window = json.json().contains("sliding_window") ? json.integer("sliding_window", 0) : 4096;
   const int64_t first = json.integer("max_window_layers", 28);
@@ -22,7 +22,7 @@ void apply_qwen_windows(ModelConfig& config, const JsonObject& json) {
 }
 
 FamilyRules qwen2_rules() {
-  return {.family = Family::qwen2,
+  return {.model_type = "qwen2",
           .defaults = {.vocab_size = 151936,
                        .width = 4096,
                        .ffn = 22016,
@@ -32,14 +32,14 @@ FamilyRules qwen2_rules() {
                        .head_dim = 0,
                        .max_positions = 32768},
           .keys = {"use_sliding_window", "sliding_window", "max_window_layers"},
-          .apply = [](ModelConfig& config, const JsonObject& json) {
+          .apply = [](ModelSpec& config, const JsonObject& json) {
             config.qkv_bias = true;
             apply_qwen_windows(config, json);
           }};
 }
 
 FamilyRules qwen3_rules() {
-  return {.family = Family::qwen3,
+  return {.model_type = "qwen3",
           .defaults = {.vocab_size = 151936,
                        .width = 4096,
                        .ffn = 22016,
@@ -49,7 +49,7 @@ FamilyRules qwen3_rules() {
                        .head_dim = 128,
                        .max_positions = 32768},
           .keys = {"use_sliding_window", "sliding_window", "max_window_layers", "attention_bias"},
-          .apply = [](ModelConfig& config, const JsonObject& json) {
+          .apply = [](ModelSpec& config, const JsonObject& json) {
             config.qk_norm = true;
             config.qkv_bias = config.o_bias = json.boolean("attention_bias", false);
             apply_qwen_windows(config, json);

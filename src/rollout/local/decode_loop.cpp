@@ -57,7 +57,7 @@ kernels::DecodeState DecodeLoop::place(std::span<const DecodeInput> inputs, cons
 
 void DecodeLoop::step(const kernels::DecodeState& state, float inv_temperature) {
   const Arena::Scope scope(arena_);
-  const model::ModelConfig& c = model_.config();
+  const model::ModelSpec& c = model_.config();
   const int64_t rows = state.num_rows;
   const auto count = static_cast<size_t>(rows);
   const Tensor hidden = arena_.alloc({rows, c.width}, kernels::activation_dtype(stream_.device()));

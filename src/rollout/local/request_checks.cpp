@@ -46,11 +46,11 @@ void check_sampling(const SampleRequest& request, int64_t vocab, bool has_tokeni
 }  // namespace
 
 // The last token's keys and values are never needed.
-int64_t longest_sequence(const model::ModelConfig& config, const BlockPool& pool) {
+int64_t longest_sequence(const model::ModelSpec& config, const BlockPool& pool) {
   return std::min(config.max_positions, pool.capacity() * kernels::kKvBlock + 1);
 }
 
-int64_t check_request(const SampleRequest& request, const model::ModelConfig& config, const BlockPool& pool,
+int64_t check_request(const SampleRequest& request, const model::ModelSpec& config, const BlockPool& pool,
                       bool has_tokenizer) {
   check_sampling(request, config.vocab_size, has_tokenizer);
   const auto size = static_cast<int64_t>(request.tokens.size());

@@ -1,0 +1,58 @@
+// model: frozen decoders. One block of code runs training, prefill and decode over "rows of tokens + a KV view".
+//
+//   includes    core, kernels, lora, parallel; never a loss, never a file format
+//   memory      Weights are immutable and shared (shared_ptr<const Weights>); activations live in the caller's arenas
+//   threads     const methods may run concurrently on different Streams
+//
+// This header: a model as data. A family is a way to fill a ModelSpec (families/), so a family that is made of what the
+// blocks have needs no code of its own. A field is here because some family sets it; what the first family with
+// experts, soft caps or scales needs comes with that family.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lora/adapter.h"
+
+namespace lockstep::model {
+
+enum class RopeType { standard, linear, llama3 };
+struct RopeConfig {
+  RopeType type = RopeType::standard;
+  double theta = 10000;
+  double factor = 1, low_freq_factor = 1, high_freq_factor = 4;
+  int64_t original_max_positions = 0;
+};
+
+struct ModelSpec {
+  std::string family = "llama";  // model_type
+  int64_t vocab_size = 0, width = 0, layers = 0, heads = 0, kv_heads = 0, head_dim = 0, ffn = 0;
+  int64_t max_positions = 0;
+  float norm_eps = 1e-6f;
+  RopeConfig rope;                                          // of every layer
+  bool tied_head = false;                                   // the embedding is the head's weight
+  bool qkv_bias = false, o_bias = false, mlp_bias = false;  // of the linear layers
+  bool qk_norm = false;                                     // each head of q and k is normalized
+  std::vector<int64_t> window;                              // of attention, per layer; 0: full
+
+  int64_t q_width() const { return heads * head_dim; }
+  int64_t kv_width() const { return kv_heads * head_dim; }
+  int64_t qkv_width() const { return q_width() + 2 * kv_width(); }
+};
+
+// Everything of a config that decides a number this program computes with given weights, one "name value" a line; two
+// spellings of one model give one text. max_positions is no part of it: it bounds texts and changes none.
+std::string canonical_text(const ModelSpec& config);
+
+struct TensorSpec {
+  std::string name;
+  std::vector<int64_t> shape;
+};
+std::vector<TensorSpec> expected_tensors(const ModelSpec& config);  // without lm_head.weight when tied
+int64_t num_parameters(const ModelSpec& config);
+std::vector<lora::Module> linear_modules(const ModelSpec& config);  // every linear module except the output head
+
+// inv_freq [head_dim / 2] in f32, computed in f32 as transformers does (modeling_rope_utils).
+std::vector<float> rope_frequencies(const ModelSpec& config);
+
+}  // namespace lockstep::model

@@ -1,0 +1,40 @@
+// What a training pass wants of its batch, and the batch as the blocks see it.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "model/block.h"
+#include "model/train_pass.h"
+
+namespace lockstep::model {
+
+using SequenceAdapters = std::span<const lora::AdapterVersion* const>;  // [B]; nullptr: the base
+
+// Throw ShapeError.
+void check_batch(const TrainBatch& batch);
+void check_adapters(SequenceAdapters adapters, const TrainBatch& batch, const Weights& weights, Device device);
+void check_lanes(std::span<const lora::GradientRows> lanes, int64_t count);
+
+int64_t count_blocks(const TrainBatch& batch);  // of keys and values
+
+// The layout that all sequences share, or nullptr.
+const lora::AdapterLayout* only_layout(SequenceAdapters adapters);
+
+// Whole sequences over the KV memory of one layer. Unless each layer keeps its own (Recompute::none) every layer uses
+// it in turn: backward stores keys and values anew.
+struct PackedRows {
+  std::vector<void*> blocks;
+  std::vector<Segment> segments;
+
+  // kv [blocks, elements of a block]
+  PackedRows(const TrainBatch& batch, SequenceAdapters adapters, Tensor kv);
+};
+
+// Where the gradients of each run of rows with one adapter go. A lane's rows lie in one run (ShapeError), and its chain
+// goes on from run to run in their order.
+std::vector<kernels::GradientPlan> plan_by_adapter(std::span<const lora::AdapterRows> runs,
+                                                   std::span<const lora::GradientRows> lanes, Arena& arena,
+                                                   Stream& stream);
+
+}  // namespace lockstep::model

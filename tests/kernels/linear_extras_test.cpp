@@ -1,0 +1,183 @@
+// Segments of a linear call with a weight of their own, a factor and a bias of each output.
+#include "core/device.h"
+#include "core/error.h"
+#include "kernels/linear.h"
+#include "kernels/op_case.h"
+#include "kernels/product_testing.h"
+#include "kernels/swiglu.h"
+
+namespace lockstep::kernels::testing {
+namespace {
+
+constexpr int64_t kRows = 11, kIn = 70, kOut = 96, kRank = 5;
+
+struct Layer {
+  Stream stream{{.threads = 2}};
+  Arena arena;
+  StoredWeight stored{kOut, kIn, DType::bf16, 1}, other_stored{kOut, kIn, DType::f32, 2};
+  PackedWeight weight, other;
+  Matrix a = Matrix::random(kIn, kRank, 3), b = Matrix::random(kRank, 64, 4);
+  Matrix magnitude = Matrix::random(1, kOut, 5), own_bias = Matrix::random(1, kOut, 6);
+  Matrix bias = Matrix::random(1, kOut, 7), residual = Matrix::random(kRows, kOut, 8);
+  Matrix x = Matrix::random(kRows, kIn, 9), dy = Matrix::random(kRows, kOut, 10);
+  LoraPair pair;
+
+  Layer() : weight(pack(stored, stream)), other(pack(other_stored, stream)) {
+    pair = {.a = a.tensor(), .b = b.tensor(), .out_begin = 16, .scale = 1.7f, .b_offset = kIn * kRank};
+  }
+  static ConstTensor vector(Matrix& m) { return ConstTensor(m.values().data(), DType::f32, {m.cols()}); }
+
+  // The segment of rows [begin, end).
+  LoraSegment segment(int64_t begin, int64_t end, bool with_magnitude, bool with_bias, bool with_weight) {
+    return {.row_begin = begin,
+            .rows = end - begin,
+            .pairs = {&pair, 1},
+            .magnitude = with_magnitude ? vector(magnitude) : ConstTensor(),
+            .bias = with_bias ? vector(own_bias) : ConstTensor(),
+            .weight = with_weight ? &other : nullptr};
+  }
+  LinearCall call(Matrix& y, std::span<const LoraSegment> segments) {
+    return {.y = y.tensor(),
+            .input = {.x = x.tensor()},
+            .weight = weight,
+            .bias = vector(bias),
+            .residual = residual.tensor(),
+            .adapters = {.segments = segments, .arena = &arena}};
+  }
+  double factor(const LoraSegment& s, int64_t n) { return s.magnitude.empty() ? 1 : magnitude.at(0, n); }
+  double w(const LoraSegment& s, int64_t n, int64_t k) { return (s.weight ? other_stored : stored).at(n, k); }
+  double pair_b(int64_t r, int64_t n) { return n < 16 || n >= 80 ? 0 : pair.scale * double(b.at(r, n - 16)); }
+  double output(const LoraSegment& s, int64_t t, int64_t n) {
+    double z = 0;
+    for (int64_t k = 0; k < kIn; ++k) z += double(x.at(t, k)) * w(s, n, k);
+    for (int64_t r = 0; r < kRank; ++r)
+      for (int64_t k = 0; k < kIn; ++k) z += double(x.at(t, k)) * a.at(k, r) * pair_b(r, n);
+    return factor(s, n) * z + bias.at(0, n) + (s.bias.empty() ? 0 : own_bias.at(0, n)) + residual.at(t, n);
+  }
+};
+
+// magnitude, bias, weight
+constexpr bool kKinds[][3] = {{true, false, false}, {false, true, false}, {false, false, true}, {true, true, true}};
+
+TEST(LinearExtras, ForwardIsTheFormulaAndRowsAreWhatTheyAreAlone) {
+  Layer layer;
+  for (const auto& [with_magnitude, with_bias, with_weight] : kKinds) {
+    const std::vector<LoraSegment> mixed = {layer.segment(1, 3, false, false, false),
+                                            layer.segment(3, 7, with_magnitude, with_bias, with_weight),
+                                            layer.segment(8, 10, false, false, false)};
+    Matrix y(kRows, kOut), base(kRows, kOut), plain(kRows, kOut), alone(kRows, kOut);
+    linear(layer.call(y, mixed), layer.stream);
+    linear(layer.call(base, {}), layer.stream);
+    const std::vector<LoraSegment> all_plain = {layer.segment(0, kRows, false, false, false)};
+    linear(layer.call(plain, all_plain), layer.stream);
+    const std::vector<LoraSegment> all = {layer.segment(0, kRows, with_magnitude, with_bias, with_weight)};
+    linear(layer.call(alone, all), layer.stream);
+    for (int64_t t = 0; t < kRows; ++t) {
+      Matrix& same = t >= 3 && t < 7 ? alone : (t >= 1 && t < 3) || (t >= 8 && t < 10) ? plain : base;
+      ASSERT_TRUE(same_bits({&y.at(t, 0), kOut}, {&same.at(t, 0), kOut})) << "row " << t;
+      for (int64_t n = 0; n < kOut; ++n) ASSERT_NEAR(alone.at(t, n), layer.output(all[0], t, n), 2e-5);
+    }
+  }
+}
+
+TEST(LinearExtras, AWeightAloneIsTheLayerWithThatWeight) {
+  Layer layer;
+  const std::vector<LoraSegment> own = {layer.segment(0, kRows, false, false, true)};
+  const std::vector<LoraSegment> pairs = {layer.segment(0, kRows, false, false, false)};
+  Matrix y(kRows, kOut), expected(kRows, kOut), act(kRows, kOut / 2), act_expected(kRows, kOut / 2);
+  LinearCall call = layer.call(y, own);
+  call.residual = {}, call.act = act.tensor();
+  linear(call, layer.stream);
+  linear({.y = expected.tensor(),
+          .input = {.x = layer.x.tensor()},
+          .weight = layer.other,
+          .bias = Layer::vector(layer.bias),
+          .adapters = {.segments = pairs, .arena = &layer.arena},
+          .act = act_expected.tensor()},
+         layer.stream);
+  EXPECT_TRUE(same_bits(contents(y), contents(expected)));
+  EXPECT_TRUE(same_bits(contents(act), contents(act_expected)));
+}
+
+// They are constants: the gradients are those of x, A and B.
+TEST(LinearExtras, BackwardIsTheFormula) {
+  Layer layer;
+  for (const auto& [with_magnitude, with_bias, with_weight] : kKinds) {
+    std::vector<float> gradient(kIn * kRank + kRank * 64);
+    const std::vector<GradientRows> lane = {{2, 6, gradient.data()}};
+    const GradientPlan plan(lane);
+    std::vector<LoraSegment> segments = {layer.segment(2, 8, with_magnitude, with_bias, with_weight)};
+    segments[0].gradients = &plan;
+    Matrix dx(kRows, kIn);
+    linear_backward({.dx = dx.tensor(),
+                     .dy = layer.dy.tensor(),
+                     .weight = layer.weight,
+                     .x = layer.x.tensor(),
+                     .adapters = {.segments = segments, .arena = &layer.arena}},
+                    layer.stream);
+    const LoraSegment base{}, &own = segments[0];
+    const auto dz = [&](int64_t t, int64_t n) { return layer.dy.at(t, n) * layer.factor(own, n); };
+    for (int64_t t = 0; t < kRows; ++t)
+      for (int64_t k = 0; k < kIn; ++k) {
+        const bool adapted = t >= 2 && t < 8;
+        double sum = 0;
+        for (int64_t n = 0; n < kOut; ++n) {
+          double w = layer.w(adapted ? own : base, n, k);
+          for (int64_t r = 0; adapted && r < kRank; ++r) w += double(layer.a.at(k, r)) * layer.pair_b(r, n);
+          sum += w * (adapted ? dz(t, n) : layer.dy.at(t, n));
+        }
+        ASSERT_NEAR(dx.at(t, k), sum, 5e-5) << t << " " << k;
+      }
+    for (int64_t r = 0; r < kRank; ++r) {
+      for (int64_t k = 0; k < kIn; ++k) {
+        double sum = 0;
+        for (int64_t t = 2; t < 8; ++t)
+          for (int64_t n = 0; n < kOut; ++n) sum += double(layer.x.at(t, k)) * dz(t, n) * layer.pair_b(r, n);
+        ASSERT_NEAR(gradient[static_cast<size_t>(k * kRank + r)], sum, 1e-4);
+      }
+      for (int64_t n = 0; n < 64; ++n) {
+        double sum = 0;
+        for (int64_t t = 2; t < 8; ++t)
+          for (int64_t k = 0; k < kIn; ++k)
+            sum += layer.pair.scale * double(layer.x.at(t, k)) * layer.a.at(k, r) * dz(t, n + 16);
+        ASSERT_NEAR(gradient[static_cast<size_t>(kIn * kRank + r * 64 + n)], sum, 1e-4);
+      }
+    }
+  }
+}
+
+TEST(LinearExtras, WrongShapesAreErrors) {
+  Layer layer;
+  Matrix y(kRows, kOut), narrow(1, kOut - 1);
+  const PackedWeight small = pack(StoredWeight(kOut, kIn - 1, DType::f32, 1), layer.stream);
+  const auto refused = [&](const auto& change) {
+    std::vector<LoraSegment> segments = {layer.segment(0, 3, false, false, false)};
+    change(segments[0]);
+    EXPECT_THROW(linear(layer.call(y, segments), layer.stream), ShapeError);
+  };
+  refused([&](LoraSegment& s) { s.magnitude = Layer::vector(narrow); });
+  refused([&](LoraSegment& s) { s.bias = Layer::vector(narrow); });
+  refused([&](LoraSegment& s) { s.weight = &small; });
+}
+
+TEST(LinearExtrasCuda, AreRefusedByName) {
+  if (const std::string why = cuda_unusable(); !why.empty()) GTEST_SKIP() << "no GPU: " << why;
+  Stream stream({.device = Device::cuda});
+  Workbench bench(stream);
+  const PackedWeight weight = bench.weight(random_values(64 * 64, 1), 64, 64);
+  const Tensor x = bench.activations(random_values(2 * 64, 2), {2, 64});
+  const LoraSegment segment{.row_begin = 0, .rows = 2, .bias = bench.f32(random_values(64, 3), {64})};
+  try {
+    linear({.y = bench.poisoned_activations({2, 64}),
+            .input = {.x = x},
+            .weight = weight,
+            .adapters = {.segments = {&segment, 1}, .arena = &bench.arena}},
+           stream);
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_NE(std::string(error.what()).find("bias"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::kernels::testing
