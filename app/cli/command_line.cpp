@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <new>
+#include <optional>
 #include <ostream>
 #include <span>
 
 #include "cli/classify.h"
+#include "cli/field_flags.h"
 #include "cli/parse.h"
 #include "cli/parse_files.h"
 #include "commands/commands.h"
@@ -26,11 +28,14 @@ namespace {
 
 using recipes::Control;
 
-// What the program itself says goes through these streams: names and values of files must not reach a terminal raw.
+// What the program itself says goes through these streams: names and values of files must not reach a terminal raw, and
+// a library's name of an option becomes the flag.
 struct Screen {
-  explicit Screen(const Console& given) : console(given), out(*given.out), err(*given.err) {}
+  explicit Screen(const Console& given)
+      : console(given), shown_out(*given.out), shown_err(*given.err), out(shown_out), err(shown_err) {}
   const Console& console;
-  PrintableStream out, err;
+  PrintableStream shown_out, shown_err;
+  FlagStream out, err;
   int exit_code = 0;  // of a command that ends normally
 };
 
@@ -67,6 +72,17 @@ Control report_control(Screen& screen) {
   return control;
 }
 
+// check_reference(), which does not know by which flag it is asked.
+std::optional<std::string> checked_reference(const std::string& path, const recipes::BaseOptions& base, bool used) {
+  try {
+    return recipes::check_reference(path, base, used);
+  } catch (const ConfigError& error) {
+    Fault fault = error.fault();
+    fault.where = "--ref-load";
+    throw ConfigError(fault);
+  }
+}
+
 template <typename Options>
 void run_training(const TrainingCommand<Options>& command, Screen& screen,
                   void (*plan)(const Options&, const std::vector<std::string>&, const Control&),
@@ -76,8 +92,8 @@ void run_training(const TrainingCommand<Options>& command, Screen& screen,
   recipes::check_claims(command.options.base, command.claims);
   std::vector<std::string> notes = command.notes;
   if (!command.ref_load.empty())
-    if (auto line = recipes::check_reference(command.ref_load, command.options.base, command.uses_reference))
-      notes.push_back(std::move(*line));
+    if (const auto line = checked_reference(command.ref_load, command.options.base, command.uses_reference))
+      notes.push_back("--ref-load " + *line);
   if (command.dry_run) return plan(command.options, notes, control);
   for (const std::string& note : notes) *control.info << "note    " << note << "\n";
   train(command.options, control);
@@ -213,7 +229,7 @@ int run(const Values& args, const Console& console) {
 
 int report_error(std::ostream& err) {
   const auto write = [&err](const Error& error) {
-    err << "error: " << error.what() << "\n  kind:   " << error.kind() << std::endl;
+    err << "error: " << with_flags(error.what()) << "\n  kind:   " << error.kind() << std::endl;
     return error.exit_code();
   };
   try {

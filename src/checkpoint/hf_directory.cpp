@@ -127,7 +127,7 @@ fs::Path resolve_hf_checkpoint(const std::string& path_or_id, const fs::Path& ca
   if (fs::is_directory(path_or_id)) return path_or_id;
   if (!is_hub_id(path_or_id))
     throw ConfigError({.what = "no such model directory",
-                       .where = "--hf-checkpoint",
+                       .where = "Base::path",
                        .got = path_or_id,
                        .wanted = "a Hugging Face model directory, or a hub id such as Qwen/Qwen3-0.6B"});
   std::string folder = "models--" + path_or_id;
@@ -139,7 +139,7 @@ fs::Path resolve_hf_checkpoint(const std::string& path_or_id, const fs::Path& ca
     if (fs::is_directory(snapshot)) return snapshot;
   }
   throw ConfigError({.what = "model found neither as a directory nor in the local Hugging Face cache",
-                     .where = "--hf-checkpoint",
+                     .where = "Base::path",
                      .got = path_or_id,
                      .wanted = "a directory, or " + repository.string(),
                      .attempt = "hf download " + path_or_id + "   (or: huggingface-cli download " + path_or_id + ")"});

@@ -9,10 +9,15 @@ Device parse_device(std::string_view name) {
   if (name == "cpu") return Device::cpu;
   if (name == "auto") return cuda_unusable().empty() ? Device::cuda : Device::cpu;
   if (name != "cuda")
-    throw ConfigError(
-        {.what = "unknown device", .where = "--device", .got = std::string(name), .wanted = "auto, cpu or cuda"});
+    throw ConfigError({.what = "unknown device",
+                       .where = "StreamOptions::device",
+                       .got = std::string(name),
+                       .wanted = "auto, cpu or cuda"});
   if (const std::string why = cuda_unusable(); !why.empty())
-    throw DeviceError({.what = "no GPU can be used", .where = "--device cuda", .got = why, .attempt = "--device cpu"});
+    throw DeviceError({.what = "no GPU can be used",
+                       .where = "StreamOptions::device cuda",
+                       .got = why,
+                       .attempt = "StreamOptions::device cpu"});
   return Device::cuda;
 }
 

@@ -51,9 +51,10 @@ void* allocate_host(size_t bytes) {
 }
 
 ResourceError out_of_memory(size_t bytes, Device device) {
-  return ResourceError({.what = device == Device::cpu ? "out of memory" : "the GPU is out of memory",
-                        .got = std::to_string(bytes) + " bytes asked for in one piece",
-                        .attempt = "a smaller --max-tokens-per-gpu, fewer sequences at once, or a smaller model"});
+  return ResourceError(
+      {.what = device == Device::cpu ? "out of memory" : "the GPU is out of memory",
+       .got = std::to_string(bytes) + " bytes asked for in one piece",
+       .attempt = "a smaller TrainerOptions::max_tokens, fewer sequences at once, or a smaller model"});
 }
 }  // namespace
 

@@ -49,18 +49,19 @@ CpuIsa resolve_isa(CpuIsa wanted) {
   if (wanted == CpuIsa::best) return avx512 ? CpuIsa::avx512 : CpuIsa::avx2;
   if (wanted == CpuIsa::avx512 && !avx512)
     throw DeviceError({.what = "instruction set not available",
-                       .where = "--cpu-isa avx512",
+                       .where = "StreamOptions::isa avx512",
                        .got = "a CPU without AVX-512 F, BW, DQ and VL",
-                       .attempt = "--cpu-isa auto"});
+                       .attempt = "StreamOptions::isa auto"});
   if (wanted == CpuIsa::neon)
-    throw DeviceError({.what = "instruction set not available", .got = "neon on x86-64", .attempt = "--cpu-isa auto"});
+    throw DeviceError(
+        {.what = "instruction set not available", .got = "neon on x86-64", .attempt = "StreamOptions::isa auto"});
   return wanted;
 #else
   if (wanted != CpuIsa::best && wanted != CpuIsa::neon)
     throw DeviceError({.what = "instruction set not available",
-                       .where = "--cpu-isa",
+                       .where = "StreamOptions::isa",
                        .got = cpu_isa_name(wanted),
-                       .attempt = "--cpu-isa auto"});
+                       .attempt = "StreamOptions::isa auto"});
   return CpuIsa::neon;
 #endif
 }
@@ -97,7 +98,7 @@ CpuIsa parse_cpu_isa(std::string_view name) {
   if (name == "avx2") return CpuIsa::avx2;
   if (name == "avx512") return CpuIsa::avx512;
   throw ConfigError({.what = "unknown instruction set",
-                     .where = "--cpu-isa",
+                     .where = "StreamOptions::isa",
                      .got = std::string(name),
                      .wanted = "auto, avx2 or avx512"});
 }
@@ -217,7 +218,7 @@ struct Stream::Impl {
 Stream::Stream(StreamOptions options) : impl_(std::make_unique<Impl>()) {
   if (options.threads < 0 || options.threads > max_threads())
     throw ConfigError({.what = "impossible thread count",
-                       .where = "--threads",
+                       .where = "StreamOptions::threads",
                        .got = std::to_string(options.threads),
                        .wanted = "1 to " + std::to_string(max_threads()) + " on this machine, or 0 for all cores"});
   impl_->isa = resolve_isa(options.isa);
@@ -226,15 +227,19 @@ Stream::Stream(StreamOptions options) : impl_(std::make_unique<Impl>()) {
   try {
     impl_->start(threads);
   } catch (const std::system_error& error) {
-    throw ResourceError({.what = "a thread cannot be created",
-                         .where = "--threads",
-                         .got = error.what(),
-                         .wanted = std::to_string(threads) + " threads",
-                         .attempt = "fewer --threads, or a higher limit of memory (ulimit -v) or threads (ulimit -u)"});
+    throw ResourceError(
+        {.what = "a thread cannot be created",
+         .where = "StreamOptions::threads",
+         .got = error.what(),
+         .wanted = std::to_string(threads) + " threads",
+         .attempt = "fewer StreamOptions::threads, or a higher limit of memory (ulimit -v) or threads (ulimit -u)"});
   }
   if (options.device == Device::cpu) return;
   if (const std::string why = cuda_unusable(); !why.empty())
-    throw DeviceError({.what = "no GPU can be used", .where = "--device cuda", .got = why, .attempt = "--device cpu"});
+    throw DeviceError({.what = "no GPU can be used",
+                       .where = "StreamOptions::device cuda",
+                       .got = why,
+                       .attempt = "StreamOptions::device cpu"});
   impl_->device = Device::cuda;
   impl_->native = cuda::make_stream();
   impl_->side = cuda::make_stream();

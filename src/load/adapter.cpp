@@ -27,9 +27,8 @@ std::vector<std::string> check_base(const checkpoint::PeftDirectory& directory, 
                      .where = directory.metadata_file().string() + ": base_fingerprint",
                      .got = "base fingerprint " + metadata->base_fingerprint,
                      .wanted = base.fingerprint + " (" + base.name + ")",
-                     .attempt =
-                         "the --hf-checkpoint it was trained on; if that is this one and another build of Lockstep "
-                         "saved the adapter, take base_fingerprint out of this file"});
+                     .attempt = "the base it was trained on; if that is this one and another build of Lockstep "
+                                "saved the adapter, take base_fingerprint out of this file"});
 }
 
 CheckedAdapter check_adapter(const checkpoint::PeftDirectory& directory, const Base& base) {

@@ -157,7 +157,7 @@ Buffer import_tensors(const AdapterLayout& layout, const NamedTensors& tensors, 
         throw FormatError({.what = "copies of a shared A differ",
                            .where = where + ": " + a_name(module),
                            .wanted = "the values of " + a_name(pair.modules.front()),
-                           .attempt = "--lora-type canonical_lora"});
+                           .attempt = "LoraConfig::type canonical_lora"});
       widen_transposed(buffer.f32() + pair.b_offset + (module.out_begin - pair.out_begin), pair.out,
                        importer.take(b_name(module), module.out, pair.rank));
     }

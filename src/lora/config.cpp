@@ -12,7 +12,7 @@ LoraType parse_lora_type(const std::string& name) {
   if (name == "lora") return LoraType::fused;
   if (name == "canonical_lora") return LoraType::canonical;
   throw ConfigError(
-      {.what = "unknown LoRA type", .where = "--lora-type", .got = name, .wanted = "lora or canonical_lora"});
+      {.what = "unknown LoRA type", .where = "LoraConfig::type", .got = name, .wanted = "lora or canonical_lora"});
 }
 
 std::vector<std::string> split_module_list(const std::string& text) {

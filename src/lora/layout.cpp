@@ -101,7 +101,7 @@ class LayoutBuilder {
         reject(config_, "rank_pattern, alpha_pattern", "rank_pattern, alpha_pattern",
                {.what = "projections that share one A must have one rank and one alpha",
                 .got = first.name + " and " + module.name + " differ",
-                .attempt = "--lora-type canonical_lora"});
+                .attempt = "LoraConfig::type canonical_lora"});
     }
     check(pair, alpha, first.name);
     const double divisor =
@@ -118,13 +118,13 @@ class LayoutBuilder {
   // A rank above the smaller side of its module is wasteful, yet PEFT makes such adapters.
   void check(const Pair& pair, double alpha, const std::string& name) const {
     if (pair.rank < 1 || pair.rank > kMaxRank)
-      reject(config_, "--lora-rank", "r",
+      reject(config_, "LoraConfig::rank", "r",
              {.what = "impossible LoRA rank",
               .where = "for " + name,
               .got = std::to_string(pair.rank),
               .wanted = "1 to " + std::to_string(kMaxRank)});
     if (!(alpha > 0) || !std::isfinite(alpha))
-      reject(config_, "--lora-alpha", "lora_alpha",
+      reject(config_, "LoraConfig::alpha", "lora_alpha",
              {.what = "impossible LoRA alpha",
               .where = "for " + name,
               .got = std::to_string(alpha),
@@ -152,18 +152,18 @@ void check_ranks(const AdapterLayout& layout, Device device) {
   if (device == Device::cpu) return;
   for (const Pair& pair : layout.pairs)
     if (pair.rank > kernels::kMostGpuRank)
-      reject(layout.config, "--lora-rank", pair.rank == layout.config.rank ? "r" : "rank_pattern",
+      reject(layout.config, "LoraConfig::rank", pair.rank == layout.config.rank ? "r" : "rank_pattern",
              {.what = "a GPU takes smaller LoRA ranks",
               .where = "for " + pair.modules.front().name,
               .got = std::to_string(pair.rank),
               .wanted = "at most " + std::to_string(kernels::kMostGpuRank),
-              .attempt = "an adapter of a smaller rank, or --device cpu"});
+              .attempt = "an adapter of a smaller rank, or StreamOptions::device cpu"});
 }
 
 std::shared_ptr<const AdapterLayout> resolve_layout(const LoraConfig& config, const std::vector<Module>& modules) {
   if (!(config.dropout >= 0 && config.dropout < 1))
     reject(
-        config, "--lora-dropout", "lora_dropout",
+        config, "LoraConfig::dropout", "lora_dropout",
         {.what = "impossible LoRA dropout", .got = std::to_string(config.dropout), .wanted = "0 or more and below 1"});
   return LayoutBuilder(config, modules).build();
 }

@@ -46,8 +46,8 @@ struct ListRole {
   const char* flag;
   const char* key;
 };
-constexpr ListRole kTargets = {"--target-modules", "target_modules"};
-constexpr ListRole kExclusions = {"--exclude-modules", "exclude_modules"};
+constexpr ListRole kTargets = {"LoraConfig::target_modules", "target_modules"};
+constexpr ListRole kExclusions = {"LoraConfig::exclude_modules", "exclude_modules"};
 
 [[noreturn]] void unknown_name(const LoraConfig& config, const std::string& entry, const ListRole& role,
                                const std::vector<Module>& modules) {

@@ -24,16 +24,16 @@ void tell_notes(const std::vector<std::string>& notes, const Control& control) {
 
 namespace {
 
-[[noreturn]] void another(const std::string& flag, const std::string& got, const std::string& stored,
+[[noreturn]] void another(const std::string& field, const std::string& got, const std::string& stored,
                           const fs::Path& where) {
-  throw ConfigError({.what = "the adapter to go on with has another " + flag,
+  throw ConfigError({.what = "the adapter to go on with has another " + field,
                      .where = where.string(),
                      .got = got,
                      .wanted = stored,
-                     .attempt = "the flags it was made with, or a fresh adapter and --save"});
+                     .attempt = "the options it was made with, or a fresh adapter and SaveOptions::save"});
 }
-void require_same(const std::string& flag, const std::string& got, const std::string& stored, const fs::Path& where) {
-  if (got != stored) another(flag, got, stored, where);
+void require_same(const std::string& field, const std::string& got, const std::string& stored, const fs::Path& where) {
+  if (got != stored) another(field, got, stored, where);
 }
 
 std::set<std::string> covered_modules(const lora::AdapterLayout& layout) {
@@ -56,19 +56,22 @@ void require_same_adapter(const AdapterOptions& options, bool with_defaults, con
   lora::LoraConfig wanted = options.config;
   with_defaults = with_defaults && wanted.rank > 0;
   if (wanted.rank > 0)
-    require_same("--lora-rank", std::to_string(wanted.rank), std::to_string(stored.config.rank), where);
+    require_same("LoraConfig::rank", std::to_string(wanted.rank), std::to_string(stored.config.rank), where);
   if (options.asked_alpha || with_defaults)
-    require_same("--lora-alpha", fmt::format("{:g}", wanted.alpha), fmt::format("{:g}", stored.config.alpha), where);
+    require_same("LoraConfig::alpha", fmt::format("{:g}", wanted.alpha), fmt::format("{:g}", stored.config.alpha),
+                 where);
   if (options.asked_rslora || with_defaults)
-    require_same("--use-rslora", wanted.use_rslora ? "on" : "off", stored.config.use_rslora ? "on" : "off", where);
+    require_same("LoraConfig::use_rslora", wanted.use_rslora ? "on" : "off", stored.config.use_rslora ? "on" : "off",
+                 where);
   if (options.asked_type || with_defaults)
-    require_same("--lora-type", lora::lora_type_name(wanted.type), lora::lora_type_name(stored.config.type), where);
+    require_same("LoraConfig::type", lora::lora_type_name(wanted.type), lora::lora_type_name(stored.config.type),
+                 where);
   if (wanted.target_modules.empty() && wanted.exclude_modules.empty()) return;
   if (wanted.target_modules.empty()) wanted.target_modules = stored.config.target_modules;
   wanted.rank = stored.config.rank;
   const auto asked = lora::resolve_layout(wanted, model::linear_modules(base.config));
   if (covered_modules(*asked) != covered_modules(stored))
-    another("--target-modules", targets_text(asked->config), targets_text(stored.config), where);
+    another("LoraConfig::target_modules", targets_text(asked->config), targets_text(stored.config), where);
 }
 
 }  // namespace
@@ -147,10 +150,10 @@ std::optional<int64_t> iteration_to_load(const SaveOptions& options) {
   if (options.load.empty()) return std::nullopt;
   const std::optional<int64_t> iteration = checkpoint::latest_iteration(options.load);
   if (!iteration && !fs::same_place(options.load, options.save))
-    throw ConfigError({.what = "--load has no checkpoint",
+    throw ConfigError({.what = "SaveOptions::load has no checkpoint",
                        .where = options.load,
                        .wanted = "latest_checkpointed_iteration.txt and the directory it names",
-                       .attempt = "the --save directory of an earlier run"});
+                       .attempt = "the SaveOptions::save directory of an earlier run"});
   return iteration;
 }
 
@@ -176,7 +179,7 @@ std::optional<Resumed> resume(const SaveOptions& options, const AdapterOptions& 
   if (wanted.adapter_path.empty()) {
     require_same_adapter(wanted, true, *resumed.adapter.layout, base, where);
   } else {
-    *control.info << "note    the checkpoint of --load goes before --lora-adapter-path\n";
+    *control.info << "note    the checkpoint of SaveOptions::load goes before AdapterOptions::adapter_path\n";
   }
   const JsonObject counters(loaded.state().counters, state_file.string() + ": counters");
   const Json stored = counters.value("settings");

@@ -20,7 +20,7 @@ Base load_base(const BaseOptions& options, Stream& stream, const Control& contro
   const Stopwatch watch;
   Base base = load::read_base_config(options.hf_checkpoint);
   if (options.load_format == LoadFormat::dummy) {
-    *control.info << "note    --load-format dummy: the weights are random numbers\n";
+    *control.info << "note    BaseOptions::load_format dummy: the weights are random numbers\n";
     load::fill_weights(base, stream);
   } else {
     load::load_weights(base, stream, [&](double done) {

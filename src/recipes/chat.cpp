@@ -92,7 +92,7 @@ std::string PromptRenderer::render(const OrderedJson& row, const std::string& ke
     throw DataError({.what = "the model has no chat template",
                      .where = where,
                      .got = "\"" + key + "\": " + (value.is_array() ? "a list of messages" : "a string to be rendered"),
-                     .attempt = "--chat-template FILE"});
+                     .attempt = "ChatOptions::template_file FILE"});
   text::ChatInput input = chat_input(row, key, options_, where);
   input.add_generation_prompt = true;
   return render_chat(*template_, input, where).text;

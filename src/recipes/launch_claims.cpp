@@ -73,7 +73,7 @@ void check(const LaunchClaim& claim, const Base& base, Device device) {
     case Kind::device: {
       const std::string wanted = device_name(device);
       if (claim.value != "auto" && claim.value != wanted && !claim.value.starts_with(wanted + ":"))
-        wrong(claim, "trainer and engine share one device", wanted + " (--device)");
+        wrong(claim, "trainer and engine share one device", wanted + " (StreamOptions::device)");
       return;
     }
   }

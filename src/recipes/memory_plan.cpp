@@ -104,10 +104,10 @@ void require_fit(const MemoryPlan& plan) {
   if (!short_of && !(plan.room && plan.prefill > 0 && plan.kv == 0)) return;
   std::vector<std::string> attempts;
   if (plan.max_tokens > 1024)
-    attempts.push_back(fmt::format("a smaller --max-tokens-per-gpu than {}", plan.max_tokens));
-  if (plan.recompute != model::Recompute::full) attempts.push_back("--recompute-granularity full");
-  if (plan.kv_asked) attempts.push_back("a smaller --kv-cache-bytes");
-  attempts.push_back("a smaller --lora-rank or model");
+    attempts.push_back(fmt::format("a smaller TrainingOptions::max_tokens than {}", plan.max_tokens));
+  if (plan.recompute != model::Recompute::full) attempts.push_back("TrainingOptions::recompute full");
+  if (plan.kv_asked) attempts.push_back("a smaller RlOptions::kv_bytes");
+  attempts.push_back("a smaller LoraConfig::rank or model");
   throw ResourceError(
       {.what = "the run does not fit the GPU",
        .got = fmt::format("{} (base {}, adapter and optimizer {}, a micro-batch of {} tokens {}, prefill {}, KV {}, "

@@ -78,7 +78,7 @@ PromptSet read_prompts(const PromptSource& source, const text::Tokenizer& tokeni
                      .got = std::to_string(set.dropped) + " rows longer than the limit, " +
                             std::to_string(set.bad_rows.size()) + " bad rows",
                      .wanted = "at most " + std::to_string(source.max_length) + " tokens",
-                     .attempt = "a larger --rollout-max-prompt-len"});
+                     .attempt = "a larger RlOptions::max_prompt_len"});
   return set;
 }
 

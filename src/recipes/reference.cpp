@@ -11,7 +11,7 @@ namespace lockstep::recipes {
 namespace {
 
 [[noreturn]] void refuse(const std::string& what, const std::string& path, const std::string& attempt) {
-  throw ConfigError({.what = what, .where = "--ref-load", .got = path, .attempt = attempt});
+  throw ConfigError({.what = what, .where = "the reference", .got = path, .attempt = attempt});
 }
 
 // A PEFT directory, a checkpoint of ours, or a save directory with one.
@@ -37,12 +37,12 @@ std::optional<std::string> check_reference(const std::string& path, const BaseOp
   const fs::Path base = load::model_directory(options.hf_checkpoint);
   if (fs::exists(path) && fs::same_place(path, base)) return std::nullopt;
   if (!std::filesystem::is_directory(path))
-    refuse("the reference is not there", path, "--ref-load of a directory, or none: the base is the reference");
+    refuse("the reference is not there", path, "a directory, or none: the base is the reference");
   if (is_adapter(path))
     refuse("not available yet: a reference with an adapter", path, "drop it: the base is the reference");
   const bool hugging_face = fs::exists(fs::Path(path) / "config.json");
   if (!hugging_face && !is_megatron(path))
-    refuse("the reference is no model", path, "--ref-load of the directory of --hf-checkpoint, or none");
+    refuse("the reference is no model", path, "the directory of the base, or none");
   if (hugging_face) {
     StreamOptions on_cpu = options.stream;
     on_cpu.device = Device::cpu;
@@ -54,7 +54,7 @@ std::optional<std::string> check_reference(const std::string& path, const BaseOp
     refuse(hugging_face ? "not available yet: a reference that is another model than the base"
                         : "not available yet: a reference in Megatron's format",
            path, "drop it: the base is the reference");
-  return fmt::format("--ref-load {}: not read, for no KL asks for a reference", path);
+  return fmt::format("{}: not read, for no KL asks for a reference", path);
 }
 
 }  // namespace lockstep::recipes

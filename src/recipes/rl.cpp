@@ -188,11 +188,12 @@ class RlRun {
     if (options_.num_rollout) return *options_.num_rollout;
     const int64_t rollouts = *options_.num_epoch * num_prompts() / options_.rollout_batch_size;
     if (rollouts == 0)
-      throw ConfigError({.what = "the prompts do not fill one rollout",
-                         .where = "--num-epoch",
-                         .got = fmt::format("{} x {} prompts", *options_.num_epoch, num_prompts()),
-                         .wanted = fmt::format("at least --rollout-batch-size = {}", options_.rollout_batch_size),
-                         .attempt = "more epochs, a smaller batch, or --num-rollout"});
+      throw ConfigError(
+          {.what = "the prompts do not fill one rollout",
+           .where = "RlOptions::num_epoch",
+           .got = fmt::format("{} x {} prompts", *options_.num_epoch, num_prompts()),
+           .wanted = fmt::format("at least RlOptions::rollout_batch_size = {}", options_.rollout_batch_size),
+           .attempt = "more epochs, a smaller batch, or RlOptions::num_rollout"});
     return rollouts;
   }
 

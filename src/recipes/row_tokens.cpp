@@ -131,7 +131,7 @@ LossMaskType parse_loss_mask_type(const std::string& name) {
   for (const char* model : {"qwen", "qwen3", "qwen3_5", "distill_qwen"})
     if (name == model) return LossMaskType::assistant;
   throw ConfigError({.what = "unknown loss mask",
-                     .where = "--loss-mask-type",
+                     .where = "RowOptions::loss_mask",
                      .got = name,
                      .wanted = "auto, assistant, completion or all"});
 }
@@ -189,7 +189,7 @@ const text::ChatTemplate& require_template(const std::optional<text::ChatTemplat
   throw ConfigError({.what = "messages need a chat template, and the model has none",
                      .where = base.path.string(),
                      .wanted = "chat_template.jinja, or chat_template in tokenizer_config.json",
-                     .attempt = "--chat-template FILE, or rows of {\"prompt\", \"completion\"} strings"});
+                     .attempt = "ChatOptions::template_file FILE, or rows of {\"prompt\", \"completion\"} strings"});
 }
 
 RowTokens taken(text::MaskedTokens tokens) {
@@ -205,7 +205,7 @@ RowTokens RowTokenizer::from_messages(const OrderedJson& row, const OrderedJson&
   if (options_.loss_mask == LossMaskType::all)
     return taken(text::render_tokens(chat_template, t.tokenizer, std::move(conversation)));
   if (options_.loss_mask == LossMaskType::completion)
-    throw DataError({.what = "messages have turns and no completion", .attempt = "--loss-mask-type assistant"});
+    throw DataError({.what = "messages have turns and no completion", .attempt = "RowOptions::loss_mask assistant"});
   return taken(text::assistant_tokens(chat_template, t.tokenizer, std::move(conversation)));
 }
 

@@ -51,7 +51,7 @@ void RunLog::open() {
     throw ResourceError({.what = "the run log cannot be written",
                          .where = path_,
                          .got = std::strerror(errno),
-                         .attempt = "another --save directory"});
+                         .attempt = "another SaveOptions::save directory"});
 }
 
 RunLog::~RunLog() {
@@ -66,7 +66,7 @@ void RunLog::write(const OrderedJson& line) {
     throw ResourceError({.what = "the run log cannot be written",
                          .where = path_,
                          .got = std::strerror(errno),
-                         .attempt = "free disk space, then --load to resume"});
+                         .attempt = "free disk space, then SaveOptions::load to resume"});
 }
 
 void RunLog::say(const std::string& text) {

@@ -43,8 +43,9 @@ void note_unused_keys(const Json& config, std::ostream& info) {
     if (std::ranges::count(kKnownKeys, key) > 0 || value.is_null() || value == false || value == "") continue;
     if (value.is_structured() && value.empty()) continue;
     if (const auto usual = defaults.find(key); usual != defaults.end() && *usual == value) continue;
-    info << fmt::format("note    generation_config.json: {} {} is not used{}\n", printable(key), value.dump(),
-                        key == "max_new_tokens" || key == "max_length" ? "; --max-tokens limits the answer" : "");
+    info << fmt::format(
+        "note    generation_config.json: {} {} is not used{}\n", printable(key), value.dump(),
+        key == "max_new_tokens" || key == "max_length" ? "; SamplingOptions::max_tokens limits the answer" : "");
   }
 }
 

@@ -23,8 +23,8 @@ bool is_of_a_run(const std::string& name) {
 SaveDirectory::SaveDirectory(const std::string& path, const Control& control) {
   if (path.empty()) return;
   fs::require_writable_directory(path);
-  lock_.emplace(fs::Path(path) / kLockFile, "the --save directory",
-                "another --save directory, or wait for the run that saves there");
+  lock_.emplace(fs::Path(path) / kLockFile, "the SaveOptions::save directory",
+                "another SaveOptions::save directory, or wait for the run that saves there");
   if (!lock_->missing().empty())
     *control.info << fmt::format("note    {} cannot be locked ({}): see that no other run saves there\n", path,
                                  lock_->missing());

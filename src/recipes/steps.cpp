@@ -13,12 +13,12 @@ void check_warmup(const OptimizerOptions& optimizer, int64_t steps) {
   const int64_t decay_steps = optimizer.decay_steps.value_or(steps);
   if (optimizer.schedule.style == train::DecayStyle::wsd && optimizer.wsd_decay_steps.value_or(0) > decay_steps)
     throw ConfigError({.what = "the decay of WSD is longer than the run",
-                       .where = "--lr-wsd-decay-iters",
+                       .where = "OptimizerOptions::wsd_decay_steps",
                        .got = std::to_string(*optimizer.wsd_decay_steps),
                        .wanted = fmt::format("at most {}", decay_steps)});
   if (optimizer.schedule.warmup_steps > optimizer.decay_steps.value_or(steps))
     throw ConfigError({.what = "the warm-up is longer than the run",
-                       .where = "--lr-warmup-iters",
+                       .where = "Schedule::warmup_steps",
                        .got = std::to_string(optimizer.schedule.warmup_steps),
                        .wanted = fmt::format("at most {}, the optimizer steps of the run", steps)});
 }
@@ -29,10 +29,10 @@ int64_t sft_steps(const SftOptions& options, int64_t rows) {
   if (rollout == 0) return options.num_epoch * ((rows + batch - 1) / batch);
   if (rows < rollout)
     throw ConfigError({.what = "the rows do not fill one rollout",
-                       .where = "--rollout-batch-size",
+                       .where = "SftOptions::rollout_batch_size",
                        .got = std::to_string(rollout),
                        .wanted = fmt::format("at most {} rows", rows),
-                       .attempt = "a smaller one, or --num-rollout"});
+                       .attempt = "a smaller one, or SftOptions::num_steps"});
   return options.num_epoch * (rows / rollout) * (rollout / batch);
 }
 

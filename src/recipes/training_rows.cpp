@@ -61,7 +61,7 @@ TrainingRows::TrainingRows(const std::string& path, const Base& base, const RowO
                      .where = path,
                      .got = fmt::format("{} rows without a target after truncation, {} bad rows", counts_.dropped,
                                         data_.bad_rows().size()),
-                     .attempt = counts_.dropped > 0 ? "a larger --max-seq-length" : ""});
+                     .attempt = counts_.dropped > 0 ? "a larger RowOptions::max_length" : ""});
   digest_ = hash_.hex();
 }
 
@@ -120,7 +120,7 @@ bool TrainingRows::cut(RowTokens& row, Counts& counts) const {
       throw DataError({.what = "row longer than the model's context",
                        .got = fmt::format("{} tokens", length),
                        .wanted = fmt::format("at most {}", base_.config.max_positions + 1),
-                       .attempt = "--max-seq-length N cuts rows"});
+                       .attempt = "RowOptions::max_length N cuts rows"});
     const int64_t kept = std::min(*options_.max_length, base_.config.max_positions + 1);
     const auto drop = [&](auto& values) {
       if (options_.truncation == TruncationMode::keep_start)
@@ -154,7 +154,7 @@ void TrainingRows::describe(const std::string& label, std::ostream& out) const {
     if (count > 0) out << fmt::format("note    {} {}\n", count, what);
   };
   note(counts_.truncated,
-       fmt::format("{} cut to --max-seq-length {}: {} tokens are not seen", pairs_ ? "sides of pairs" : "rows",
+       fmt::format("{} cut to RowOptions::max_length {}: {} tokens are not seen", pairs_ ? "sides of pairs" : "rows",
                    std::min(options_.max_length.value_or(0), base_.config.max_positions + 1), counts_.cut_tokens));
   note(counts_.dropped, "rows left out: cut so, they have no target");
   note(counts_.unaligned,

@@ -50,13 +50,13 @@ TrainingRun::TrainingRun(const AdapterOptions& adapter, const OptimizerOptions& 
   } else if (keeps() && checkpoint::latest_iteration(save.save)) {
     *control.info << fmt::format(
         "note    {} holds checkpoints of an earlier run; this fresh run replaces them as it "
-        "saves (--load {} would resume it)\n",
+        "saves (SaveOptions::load {} would resume it)\n",
         save.save, save.save);
   }
-  if (!keeps()) *control.info << "note    no --save: the trained adapter will not be kept\n";
+  if (!keeps()) *control.info << "note    no SaveOptions::save: the trained adapter will not be kept\n";
   if (keeps() && valid_utf8_prefix(base.name) != base.name.size())
     *control.info
-        << "note    the path of --hf-checkpoint is no UTF-8: what is saved names it with U+FFFD for those bytes\n";
+        << "note    the path of Base::path is no UTF-8: what is saved names it with U+FFFD for those bytes\n";
 }
 
 void TrainingRun::set_schedule(int64_t optimizer_steps) {
@@ -115,7 +115,7 @@ void TrainingRun::save_after_failure() {
   }
   try {
     save();
-    *control_.info << fmt::format("saved   iteration {} before the failure; --load {} goes on from there\n", iteration_,
+    *control_.info << fmt::format("saved   iteration {} before the failure; SaveOptions::load {} goes on from there\n", iteration_,
                                   save_.save);
   } catch (const Error& error) {
     *control_.info << fmt::format("note    iteration {} could not be saved: {}: {} {}\n", iteration_,
@@ -132,13 +132,13 @@ void TrainingRun::save_if_due() {
 void TrainingRun::stop_interrupted() {
   if (!keeps())
     throw Cancelled(
-        {.what = fmt::format("interrupted after iteration {}", iteration_), .got = "no --save, so nothing is kept"});
+        {.what = fmt::format("interrupted after iteration {}", iteration_), .got = "no SaveOptions::save, so nothing is kept"});
   if (iteration_ == 0)
     throw Cancelled({.what = "interrupted before the first iteration was done", .attempt = "run the command again"});
   save();
   throw Cancelled({.what = fmt::format("interrupted; iteration {} is saved", iteration_),
                    .where = save_.save,
-                   .attempt = fmt::format("the same command with --load {} to resume bit for bit", save_.save)});
+                   .attempt = fmt::format("the same command with SaveOptions::load {} to resume bit for bit", save_.save)});
 }
 
 void TrainingRun::finish() {

@@ -35,7 +35,7 @@ fs::Path path_below(const fs::ReadRoot& root, const AdapterSource& source) {
     throw ConfigError({.what = "the adapter lies outside the directory that adapters may be read from",
                        .where = source.name,
                        .got = source.path,
-                       .wanted = "a path below --lora-root"});
+                       .wanted = "a path below that directory"});
   return *std::move(path);
 }
 
@@ -71,7 +71,7 @@ void AdapterRegistry::check_name(const AdapterSource& source) const {
     throw ConfigError({.what = "too many adapters are loaded",
                        .where = source.name,
                        .got = std::to_string(all.size()),
-                       .wanted = fmt::format("at most {} (--max-loras)", options_.max_loras),
+                       .wanted = fmt::format("at most {} at once", options_.max_loras),
                        .attempt = "unload one"});
 }
 

@@ -39,7 +39,7 @@ Serving::Id Serving::Impl::submit(GenerationRequest request, OnUpdate on_update)
     queued -= n;
     throw QueueFull({.what = "too many requests are waiting",
                      .got = std::to_string(waiting),
-                     .wanted = fmt::format("at most {} (--max-queue)", options.max_queue),
+                     .wanted = fmt::format("at most {}", options.max_queue),
                      .attempt = "again later"});
   }
   ++in_flight;

@@ -139,7 +139,7 @@ const ChatTemplate::Named& ChatTemplate::chosen(bool with_tools) const {
   throw FormatError({.what = "the model has several chat templates and none is the default",
                      .got = names,
                      .wanted = "one named default",
-                     .attempt = "--chat-template FILE"});
+                     .attempt = "ChatOptions::template_file FILE"});
 }
 
 const std::string& ChatTemplate::source(bool with_tools) const {

@@ -14,7 +14,7 @@ namespace {
 constexpr const char* kWeightKeys[] = {"weight", "step_loss_mask"};
 constexpr const char* kWhiteSpace = " \t\r\n";
 constexpr const char* kBlocksHelp =
-    "a template with {% generation %} blocks (--chat-template FILE), such as TRL's *_training.jinja";
+    "a template with {% generation %} blocks (ChatOptions::template_file FILE), such as TRL's *_training.jinja";
 
 struct Turn {
   size_t message = 0;  // of a block: its own number, where nobody asks for the message
@@ -193,7 +193,7 @@ MaskedTokens render_tokens(const ChatTemplate& chat_template, const Tokenizer& t
       throw DataError({.what = "weights of messages go with targets that are the assistant's turns",
                        .where = turn_name(i),
                        .got = std::to_string(weight),
-                       .attempt = "--loss-mask-type assistant"});
+                       .attempt = "RowOptions::loss_mask assistant"});
   return tokens_of(tokenizer, chat_template.render(input).text, 1);
 }
 

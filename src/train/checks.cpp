@@ -24,16 +24,19 @@ void require_option(bool good, const char* option, double got, const char* wante
 }  // namespace
 
 void require_options(const TrainerOptions& o) {
-  require_option(o.beta1 >= 0 && o.beta1 < 1, "--adam-beta1", o.beta1, "at least 0 and below 1");
-  require_option(o.beta2 >= 0 && o.beta2 < 1, "--adam-beta2", o.beta2, "at least 0 and below 1");
-  require_option(o.eps > 0 && std::isfinite(o.eps), "--adam-eps", o.eps, "a positive number");
-  require_option(o.weight_decay >= 0 && std::isfinite(o.weight_decay), "--weight-decay", o.weight_decay, "at least 0");
-  require_option(o.clip_grad >= 0 && std::isfinite(o.clip_grad), "--clip-grad", o.clip_grad, "at least 0 (0: off)");
-  require_option(o.max_tokens >= 1, "--max-tokens-per-gpu", static_cast<double>(o.max_tokens), "at least 1");
-  require_option(o.temperature > 0 && std::isfinite(o.temperature), "--rollout-temperature", o.temperature,
+  require_option(o.beta1 >= 0 && o.beta1 < 1, "TrainerOptions::beta1", o.beta1, "at least 0 and below 1");
+  require_option(o.beta2 >= 0 && o.beta2 < 1, "TrainerOptions::beta2", o.beta2, "at least 0 and below 1");
+  require_option(o.eps > 0 && std::isfinite(o.eps), "TrainerOptions::eps", o.eps, "a positive number");
+  require_option(o.weight_decay >= 0 && std::isfinite(o.weight_decay), "TrainerOptions::weight_decay", o.weight_decay,
+                 "at least 0");
+  require_option(o.clip_grad >= 0 && std::isfinite(o.clip_grad), "TrainerOptions::clip_grad", o.clip_grad,
+                 "at least 0 (0: off)");
+  require_option(o.max_tokens >= 1, "TrainerOptions::max_tokens", static_cast<double>(o.max_tokens), "at least 1");
+  require_option(o.temperature > 0 && std::isfinite(o.temperature), "TrainerOptions::temperature", o.temperature,
                  "a positive number");
-  require_option(o.dropout >= 0 && o.dropout < 1, "--lora-dropout", o.dropout, "at least 0 and below 1");
-  require_option(o.lr_ratio > 0 && std::isfinite(o.lr_ratio), "--loraplus-lr-ratio", o.lr_ratio, "a positive number");
+  require_option(o.dropout >= 0 && o.dropout < 1, "TrainerOptions::dropout", o.dropout, "at least 0 and below 1");
+  require_option(o.lr_ratio > 0 && std::isfinite(o.lr_ratio), "TrainerOptions::lr_ratio", o.lr_ratio,
+                 "a positive number");
 }
 
 void require_readable(const Datum& datum, int64_t sample, const model::ModelSpec& config) {

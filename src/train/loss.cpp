@@ -118,12 +118,12 @@ void require_sensible(const SftLoss&, const LossScale&, size_t) {}
 void require_sensible(const PolicyLoss& loss, const LossScale&, size_t) {
   if (!(loss.clip_low >= 0) || !(loss.clip_high >= 0))
     throw ConfigError({.what = "a clip range must not be negative",
-                       .where = "--eps-clip, --eps-clip-high",
+                       .where = "PolicyLoss::clip_low, PolicyLoss::clip_high",
                        .got = std::to_string(loss.clip_low) + ", " + std::to_string(loss.clip_high),
                        .wanted = ">= 0"});
   if (loss.clip_c != 0 && !(loss.clip_c > 1))
     throw ConfigError({.what = "the dual clip must lie above 1",
-                       .where = "--eps-clip-c",
+                       .where = "PolicyLoss::clip_c",
                        .got = std::to_string(loss.clip_c),
                        .wanted = "a number > 1, or none"});
 }
@@ -131,11 +131,10 @@ void require_sensible(const PolicyLoss& loss, const LossScale&, size_t) {
 void require_sensible(const DpoLoss& loss, const LossScale& scale, size_t datums) {
   if (!(loss.beta > 0) || !std::isfinite(loss.beta))
     throw ConfigError({.what = "DPO needs a positive beta",
-                       .where = "--dpo-beta",
+                       .where = "DpoLoss::beta",
                        .got = std::to_string(loss.beta),
                        .wanted = "a number > 0"});
-  if (scale.per_token)
-    throw ConfigError({.what = "DPO's loss is a mean over pairs", .where = "--calculate-per-token-loss"});
+  if (scale.per_token) throw ConfigError({.what = "DPO's loss is a mean over pairs", .where = "LossScale::per_token"});
   if (datums % 2 != 0 || scale.num_samples % 2 != 0 || scale.first_sample % 2 != 0)
     throw ConfigError({.what = "a pair is cut",
                        .where = "sample " + std::to_string(scale.first_sample),
@@ -279,8 +278,10 @@ KlType parse_kl_type(const std::string& name) {
   if (name == "k2") return KlType::k2;
   if (name == "k3") return KlType::k3;
   if (name == "low_var_kl") return KlType::low_var;
-  throw ConfigError(
-      {.what = "unknown KL estimator", .where = "--kl-loss-type", .got = name, .wanted = "k1, k2, k3 or low_var_kl"});
+  throw ConfigError({.what = "unknown KL estimator",
+                     .where = "PolicyLoss::kl_type",
+                     .got = name,
+                     .wanted = "k1, k2, k3 or low_var_kl"});
 }
 
 void Metrics::add(const Metrics& other) {

@@ -28,7 +28,7 @@ DecayStyle parse_decay_style(const std::string& name) {
   for (int i = 0; i < 4; ++i)
     if (name == kStyles[i]) return static_cast<DecayStyle>(i);
   throw ConfigError({.what = "unknown learning-rate decay",
-                     .where = "--lr-decay-style",
+                     .where = "Schedule::style",
                      .got = name,
                      .wanted = "constant, linear, cosine or WSD"});
 }
@@ -41,7 +41,7 @@ WsdStyle parse_wsd_style(const std::string& name) {
   for (int i = 0; i < 4; ++i)
     if (name == kWsdStyles[i]) return static_cast<WsdStyle>(i);
   throw ConfigError({.what = "unknown decay of WSD",
-                     .where = "--lr-wsd-decay-style",
+                     .where = "Schedule::wsd_style",
                      .got = name,
                      .wanted = "exponential, linear, cosine or minus_sqrt"});
 }

@@ -187,7 +187,7 @@ TEST(ResolveHfCheckpoint, DirectoryCacheOrHelp) {
                             {"org/name", "hf download org/name", "models--org--name"});
   expect_error<ConfigError>([&] { resolve_hf_checkpoint("/no/such/dir", cache); }, {"/no/such/dir"});
   expect_error<ConfigError>([&] { resolve_hf_checkpoint("../up", cache); }, {"../up"});
-  expect_error<ConfigError>([&] { resolve_hf_checkpoint("", cache); }, {"--hf-checkpoint"});
+  expect_error<ConfigError>([&] { resolve_hf_checkpoint("", cache); }, {"Base::path"});
   dir.write("hub/models--org--name/refs/main", "abc123\n");
   expect_error<ConfigError>([&] { resolve_hf_checkpoint("org/name", cache); }, {"hf download"});
   dir.write("hub/models--org--name/snapshots/abc123/config.json", "{}");

@@ -59,7 +59,7 @@ TEST_F(Commands, PlanRefusesAWarmUpLongerThanTheRun) {
   EXPECT_NO_THROW(plan_sft(options, {}, control_));
   EXPECT_NE(out_.str().find("2 optimizer steps"), std::string::npos) << out_.str();
   options.optimizer.schedule.warmup_steps = 3;
-  expect_error<ConfigError>([&] { plan_sft(options, {}, control_); }, {"--lr-warmup-iters", "3", "at most 2"});
+  expect_error<ConfigError>([&] { plan_sft(options, {}, control_); }, {"Schedule::warmup_steps", "3", "at most 2"});
 }
 
 TEST_F(Commands, PlanLooksAtSaveAndLoadAndWritesNothing) {
@@ -68,7 +68,8 @@ TEST_F(Commands, PlanLooksAtSaveAndLoadAndWritesNothing) {
   plan_sft(options, {}, control_);
   EXPECT_EQ(dir_.entries(), 0);
   options.save.load = path("elsewhere");
-  expect_error<ConfigError>([&] { plan_sft(options, {}, control_); }, {"--load has no checkpoint", "elsewhere"});
+  expect_error<ConfigError>([&] { plan_sft(options, {}, control_); },
+                            {"SaveOptions::load has no checkpoint", "elsewhere"});
   options.save.load = options.save.save;
   taken(out_);
   plan_sft(options, {}, control_);

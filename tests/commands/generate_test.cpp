@@ -55,7 +55,7 @@ TEST_F(Commands, GenerateSaysWhichDefaultsItDoesNotUse) {
   run_generate(options, control_);
   const std::string info = info_.str();
   EXPECT_NE(info.find("note    generation_config.json: typical_p 0.5 is not used\n"), std::string::npos) << info;
-  EXPECT_NE(info.find("note    generation_config.json: max_new_tokens 2048 is not used; --max-tokens"),
+  EXPECT_NE(info.find("note    generation_config.json: max_new_tokens 2048 is not used; SamplingOptions::max_tokens"),
             std::string::npos)
       << info;
   size_t notes = 0;

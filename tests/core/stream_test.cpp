@@ -114,7 +114,7 @@ TEST(Stream, ThreadCounts) {
       Stream stream({.threads = bad});
       FAIL() << bad;
     } catch (const ConfigError& error) {
-      EXPECT_EQ(error.fault().where, "--threads");
+      EXPECT_EQ(error.fault().where, "StreamOptions::threads");
       EXPECT_EQ(error.fault().got, std::to_string(bad));
     }
   }
@@ -150,7 +150,7 @@ TEST(Stream, ARefusedThreadIsAnErrorAndNothingHangs) {
   pthread_setattr_default_np(&usual);
   pthread_attr_destroy(&usual);
   pthread_attr_destroy(&large);
-  EXPECT_EQ(where, "--threads");
+  EXPECT_EQ(where, "StreamOptions::threads");
   pthread_sigmask(SIG_SETMASK, nullptr, &mask_after);
   for (int signal = 1; signal < 32; ++signal)
     EXPECT_EQ(sigismember(&mask_after, signal), sigismember(&mask_before, signal)) << signal;

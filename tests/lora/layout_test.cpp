@@ -40,7 +40,7 @@ TEST(Ranks, ThoseThatAGpuDoesNotTakeAreRefusedWhereverTheyComeFrom) {
   const auto wide = resolve_layout(config, tiny_modules());
   EXPECT_NO_THROW(check_ranks(*wide, Device::cpu));
   expect_error<ConfigError>([&] { check_ranks(*wide, Device::cuda); },
-                            {"--lora-rank", "257", "at most 256", "q_proj", "--device cpu"});
+                            {"LoraConfig::rank", "257", "at most 256", "q_proj", "StreamOptions::device cpu"});
   config.rank = 8;
   config.rank_pattern = {{"up_proj", 300}};
   config.file = "some/adapter_config.json";
@@ -157,7 +157,7 @@ TEST(Layout, UnknownNameListsWhatExists) {
   EXPECT_NE(text.find("try:    q_proj"), std::string::npos) << text;
   LoraConfig config = tiny_config(LoraType::fused);
   config.exclude_modules = {"lm_haed"};
-  EXPECT_NE(config_error(config).find("--exclude-modules"), std::string::npos);
+  EXPECT_NE(config_error(config).find("LoraConfig::exclude_modules"), std::string::npos);
   EXPECT_NE(config_error(tiny_config(LoraType::fused, {"zzzzzz"})).find("try:    "), std::string::npos);
 }
 
@@ -400,7 +400,7 @@ TEST(Layout, ImpossibleNumbers) {
   EXPECT_NE(with([](LoraConfig& c) { c.rank = 0; }), "");
   EXPECT_EQ(with([](LoraConfig& c) { c.rank = 16; }), "");
   EXPECT_EQ(with([](LoraConfig& c) { c.rank = 99; }), "");  // above every side: PEFT makes such adapters
-  EXPECT_NE(with([](LoraConfig& c) { c.rank = kMaxRank + 1; }).find("--lora-rank"), std::string::npos);
+  EXPECT_NE(with([](LoraConfig& c) { c.rank = kMaxRank + 1; }).find("LoraConfig::rank"), std::string::npos);
   EXPECT_NE(with([](LoraConfig& c) { c.alpha = 0; }), "");
   EXPECT_NE(with([](LoraConfig& c) { c.alpha = NAN; }), "");
   EXPECT_NE(with([](LoraConfig& c) { c.dropout = 1; }), "");

@@ -168,8 +168,8 @@ TEST_F(FailedRun, ASecondRunIsRefusedWhileTheFirstSaves) {
   {
     const SaveDirectory first(options.save.save, control_);
     const auto refused = [&](const auto& run) {
-      testing::expect_error<ResourceError>(
-          run, {"the --save directory is in use", "run/.lockstep.lock", "locked by process", "another --save"});
+      testing::expect_error<ResourceError>(run, {"the SaveOptions::save directory is in use", "run/.lockstep.lock",
+                                                 "locked by process", "another SaveOptions::save"});
     };
     refused([&] { run_sft(options, control_); });
     refused([&] { run_rl(rl("run"), control_); });

@@ -84,10 +84,10 @@ TEST_F(MemoryPlans, LanesAreCountedWithTheirPartialSums) {
 TEST_F(MemoryPlans, WhatDoesNotFitNamesWhatToChange) {
   expect_error<ResourceError>(
       [&] { require_fit(plan(24 * kGiB, {.max_tokens = 32768, .recompute = Recompute::none})); },
-      {"does not fit", "--max-tokens-per-gpu than 32768", "--recompute-granularity full"});
+      {"does not fit", "TrainingOptions::max_tokens than 32768", "TrainingOptions::recompute full"});
   expect_error<ResourceError>([&] { require_fit(plan(139 * kGiB, {}, EnginePlan{130 * kGiB})); },
-                              {"a smaller --kv-cache-bytes"});
-  expect_error<ResourceError>([&] { require_fit(plan(16 * kGiB, {}, EnginePlan{})); }, {"--lora-rank or model"});
+                              {"a smaller RlOptions::kv_bytes"});
+  expect_error<ResourceError>([&] { require_fit(plan(16 * kGiB, {}, EnginePlan{})); }, {"LoraConfig::rank or model"});
 }
 
 TEST_F(MemoryPlans, RanksThatAGpuDoesNotTakeAreRefusedFirst) {
@@ -96,7 +96,7 @@ TEST_F(MemoryPlans, RanksThatAGpuDoesNotTakeAreRefusedFirst) {
   const auto ask = [&](Device device) { plan_memory(base_, *wide, {}, EnginePlan{}, device); };
   EXPECT_NO_THROW(ask(Device::cpu));
   expect_error<ConfigError>([&] { plan_memory(base_.config, *wide, 2, {}, EnginePlan{}, Device::cuda, 139 * kGiB); },
-                            {"--lora-rank", "257", "at most 256"});
+                            {"LoraConfig::rank", "257", "at most 256"});
 }
 
 TEST_F(MemoryPlans, ACpuIsNotBounded) {

@@ -4,14 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "core/hash.h"
-#include "rl/batch.h"
-#include "rl/policy_logprobs.h"
+#include "recipes/one_forward.h"
 #include "rollout/tiny_model.h"
 #include "support/gpu.h"
-#include "train/trainer.h"
 #include "versions/memory_sink.h"
 #include "versions/store.h"
 
@@ -20,7 +17,6 @@ namespace {
 
 using namespace rollout::testing_models;
 
-constexpr float kTemperature = 0.7f;
 constexpr int64_t kPrompts = 32, kSamples = 8;  // 256 sequences at once, fewer and fewer as they end
 
 model::ModelSpec medium_config() {
@@ -30,17 +26,6 @@ model::ModelSpec medium_config() {
   c.max_positions = 1024, c.tied_head = true, c.qk_norm = true;
   c.window.assign(4, 0);
   return c;
-}
-
-// The datums that a run would train on, with advantages of both signs.
-std::vector<train::Datum> datums_of(const std::vector<rollout::Prompt>& prompts,
-                                    const std::vector<rollout::Sample>& samples, train::Trainer& trainer) {
-  const std::vector<rl::Trajectory> trajectories = rl::make_trajectories(prompts, {}, samples, {});
-  std::vector<train::Datum> datums = rl::make_datums(trajectories);
-  rl::set_policy_logprobs(datums, trainer, true);
-  for (size_t i = 0; i < datums.size(); ++i)
-    datums[i].advantages.assign(datums[i].tokens.size(), samples[i].index % 2 ? 1.0f : -1.0f);
-  return datums;
 }
 
 // Two trainers and three engines on one base. Everything they make goes into one hash.
@@ -85,15 +70,12 @@ class Session {
 
     const std::vector<train::Datum> datums = datums_of(prompts, samples, trainer);
     const lora::AdapterVersion now = trainer.adapter();
-    const auto logprobs = trainer.logprobs(datums, &now);
-    for (size_t i = 0; i < samples.size(); ++i) {
-      const std::vector<float>& reported = samples[i].logprobs;
-      const float* computed = logprobs[i].data() + (logprobs[i].size() - reported.size());
-      EXPECT_EQ(std::memcmp(computed, reported.data(), reported.size() * sizeof(float)), 0)
-          << "round " << number << ", sample " << i;
-      tokens_ += static_cast<int64_t>(reported.size());
-      add(samples[i].tokens);
-      add(reported);
+    SCOPED_TRACE("round " + std::to_string(number));
+    expect_reported_is_computed(trainer, datums, samples, now);
+    for (const rollout::Sample& sample : samples) {
+      tokens_ += static_cast<int64_t>(sample.logprobs.size());
+      add(sample.tokens);
+      add(sample.logprobs);
     }
     trainer.begin_step({.num_samples = static_cast<int64_t>(datums.size())});
     EXPECT_EQ(trainer.forward_backward(datums, train::PolicyLoss{}).metrics.logprob_diff_max, 0) << "round " << number;

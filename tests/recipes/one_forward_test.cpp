@@ -1,33 +1,18 @@
 // One forward, end to end: what the Engine reports of its samples is what the Trainer computes for them, to the last
 // bit.
+#include "recipes/one_forward.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstring>
 
-#include "rl/batch.h"
-#include "rl/policy_logprobs.h"
 #include "rollout/tiny_model.h"
 #include "rollout/tiny_tokenizer.h"
-#include "train/trainer.h"
 
 namespace lockstep {
 namespace {
 
 using namespace rollout::testing_models;
-
-constexpr float kTemperature = 0.7f;
-
-// The datums that a run would train on, with advantages of both signs.
-std::vector<train::Datum> datums_of(const std::vector<rollout::Prompt>& prompts,
-                                    const std::vector<rollout::Sample>& samples, train::Trainer& trainer) {
-  const std::vector<rl::Trajectory> trajectories = rl::make_trajectories(prompts, {}, samples, {});
-  std::vector<train::Datum> datums = rl::make_datums(trajectories);
-  rl::set_policy_logprobs(datums, trainer, true);
-  for (size_t i = 0; i < datums.size(); ++i)
-    datums[i].advantages.assign(datums[i].tokens.size(), samples[i].index % 2 ? 1.0f : -1.0f);
-  return datums;
-}
 
 class OneForward : public ::testing::TestWithParam<bool> {
  protected:
@@ -77,14 +62,7 @@ TEST_P(OneForward, TheTrainerFindsTheEnginesBits) {
   train::Trainer trainer(model_, adapter_.layout, adapter_.weights, {.max_tokens = 90, .temperature = kTemperature},
                          stream_);
   const std::vector<train::Datum> datums = datums_of(prompts, samples, trainer);
-  const auto logprobs = trainer.logprobs(datums, &adapter_);
-  for (size_t i = 0; i < samples.size(); ++i) {
-    const std::vector<float>& wanted = samples[i].logprobs;
-    EXPECT_EQ(std::memcmp(&*(logprobs[i].end() - static_cast<std::ptrdiff_t>(wanted.size())), wanted.data(),
-                          wanted.size() * sizeof(float)),
-              0)
-        << "sample " << i;
-  }
+  expect_reported_is_computed(trainer, datums, samples, adapter_);
   EXPECT_EQ(logprob_diff_max(datums, adapter_), 0);
 
   // An adapter that is not the one that sampled shows, be it by one number.

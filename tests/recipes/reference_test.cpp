@@ -37,7 +37,8 @@ TEST_F(Reference, AnotherModelIsRefusedWhereAKlReadsIt) {
   Json config = read_json(other + "/config.json");
   config["rms_norm_eps"] = 1e-3;
   dir_.write("other/config.json", config.dump());
-  expect_error<ConfigError>([&] { check(other, true); }, {"not available yet", "another model", "--ref-load"});
+  expect_error<ConfigError>([&] { check(other, true); },
+                            {"not available yet", "another model", "where:  the reference"});
   EXPECT_NE(check(other, false).value_or("").find("not read"), std::string::npos);
 }
 

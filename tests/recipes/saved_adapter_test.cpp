@@ -91,7 +91,8 @@ TEST_F(SavedAdapter, AnotherChoiceOfModulesIsAnotherAdapter) {
   options.save.load = options.save.save;
   for (const char* other : {"model.layers.1.self_attn.o_proj", "o_proj"}) {
     options.adapter.config.target_modules = {other};
-    expect_error<ConfigError>([&] { run_sft(options, control_); }, {"--target-modules", other, "layers.0.self_attn"});
+    expect_error<ConfigError>([&] { run_sft(options, control_); },
+                              {"LoraConfig::target_modules", other, "layers.0.self_attn"});
   }
 }
 

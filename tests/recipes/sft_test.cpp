@@ -148,7 +148,7 @@ TEST_F(Sft, WhatIsWrongWithARowNamesItsLine) {
   fails(turns + R"("tools": "[bad"})", {"rows.jsonl line 2, tools", "[bad", "a list of JSON schemas"});
   fails(turns + R"("chat_template_kwargs": []})", {"rows.jsonl line 2, chat_template_kwargs", "an object"});
   fails(turns + R"("chat_template_kwargs": {"tools": []}})", {"rows.jsonl line 2, chat_template_kwargs", "tools"});
-  fails(R"({"text": ")" + std::string(600, 'x') + R"("})", {"line 2", "context", "--max-seq-length"});
+  fails(R"({"text": ")" + std::string(600, 'x') + R"("})", {"line 2", "context", "RowOptions::max_length"});
   // Unless they may be bad.
   EXPECT_EQ(shown("{\"text\": 3}\n{\"text\": \"ok\"}", [](RowOptions& o) { o.max_bad_rows = 1; }).size(), 1u);
   EXPECT_NE(info_.str().find("line 1"), std::string::npos) << info_.str();
@@ -161,7 +161,7 @@ TEST_F(Sft, TruncationIsCounted) {
   const std::string rows =
       "{\"prompt\": \"1+2=\", \"completion\": \"12345\"}\n{\"prompt\": \"123456789\", \"completion\": \"1\"}\n";
   EXPECT_EQ(shown(rows, cut(6, TruncationMode::keep_start)), Shown{"1+2=[12]"});
-  EXPECT_NE(info_.str().find("2 rows cut to --max-seq-length 6: 9 tokens are not seen"), std::string::npos)
+  EXPECT_NE(info_.str().find("2 rows cut to RowOptions::max_length 6: 9 tokens are not seen"), std::string::npos)
       << info_.str();
   EXPECT_NE(info_.str().find("1 rows left out"), std::string::npos) << info_.str();
   EXPECT_EQ(shown(rows, cut(6, TruncationMode::keep_end)), (Shown{"1[2345<|endoftext|>]", "6789[1<|endoftext|>]"}));

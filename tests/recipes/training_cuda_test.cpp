@@ -41,18 +41,7 @@ TEST_F(TrainingCuda, SftIsCloseToTheCpus) {
 }
 
 TEST_F(TrainingCuda, ResumedSftEqualsUninterrupted) {
-  run_sft(sft("whole"), control_);
-  SftOptions first = sft("part");
-  int asked = 0;
-  control_.interrupted = [&asked] { return ++asked > 7; };
-  EXPECT_THROW(run_sft(first, control_), Cancelled);
-  const auto reached = checkpoint::latest_iteration(first.save.save);
-  ASSERT_TRUE(reached.has_value());
-  ASSERT_LT(*reached, 6);
-  control_.interrupted = [] { return false; };
-  first.save.load = first.save.save;
-  run_sft(first, control_);
-  EXPECT_EQ(adapter_bytes("whole", 6), adapter_bytes("part", 6));
+  resumed_sft_equals_uninterrupted();
 }
 
 TEST_F(TrainingCuda, GrpoIsExactAndReproducible) {
@@ -72,40 +61,11 @@ TEST_F(TrainingCuda, GrpoIsExactAndReproducible) {
 }
 
 TEST_F(TrainingCuda, ResumedGrpoEqualsUninterrupted) {
-  run_rl(rl("whole"), control_);
-  RlOptions part = rl("part");
-  part.num_rollout = 2;
-  run_rl(part, control_);
-  part.num_rollout = 4;
-  part.save.load = part.save.save;
-  run_rl(part, control_);
-  EXPECT_EQ(adapter_bytes("whole", 4), adapter_bytes("part", 4));
+  resumed_grpo_equals_uninterrupted();
 }
 
 TEST_F(TrainingCuda, GrpoInterruptedAnywhereResumesBitForBit) {
-  const auto options = [&](const std::string& save) {
-    RlOptions o = rl(save);
-    o.num_rollout = 3;
-    o.use_kl_loss = true;
-    o.loss.kl_coef = 0.1f;
-    o.training.max_tokens = 64;  // many micro-batches
-    return o;
-  };
-  int questions = 0;
-  control_.interrupted = [&] { return ++questions < 0; };
-  run_rl(options("whole"), control_);
-  ASSERT_GT(questions, 8);
-  for (int at = questions / 3; at < questions; at += questions / 4) {
-    const std::string name = "part" + std::to_string(at);
-    RlOptions part = options(name);
-    int asked = 0;
-    control_.interrupted = [&] { return ++asked > at; };
-    EXPECT_THROW(run_rl(part, control_), Cancelled) << at;
-    control_.interrupted = [] { return false; };
-    part.save.load = part.save.save;
-    run_rl(part, control_);
-    EXPECT_EQ(adapter_bytes(name, 3), adapter_bytes("whole", 3)) << at;
-  }
+  interrupted_grpo_resumes_bit_for_bit({.questions = 8, .first = 3, .step = 4});
 }
 
 // A run that began on a GPU goes on without one.

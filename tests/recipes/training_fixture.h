@@ -78,6 +78,74 @@ class Training : public ::testing::Test {
     return lines;
   }
 
+  // Resumed is uninterrupted, on the device of the fixture.
+  void resumed_sft_equals_uninterrupted() {
+    run_sft(sft("whole"), control_);
+    SftOptions first = sft("part");
+    int asked = 0;
+    control_.interrupted = [&asked] { return ++asked > 7; };
+    EXPECT_THROW(run_sft(first, control_), Cancelled);
+    const auto reached = checkpoint::latest_iteration(first.save.save);
+    ASSERT_TRUE(reached.has_value());
+    ASSERT_LT(*reached, 6);
+    control_.interrupted = [] { return false; };
+    first.save.load = first.save.save;
+    run_sft(first, control_);
+    EXPECT_EQ(adapter_bytes("whole", 6), adapter_bytes("part", 6));
+    const auto a = metrics("whole"), b = metrics("part");
+    ASSERT_EQ(a.size(), b.size());
+    for (size_t i = 0; i < a.size(); ++i) {
+      EXPECT_EQ(a[i]["loss"], b[i]["loss"]);
+      EXPECT_EQ(a[i]["grad_norm"], b[i]["grad_norm"]);
+      EXPECT_EQ(a[i]["lr"], b[i]["lr"]);
+    }
+  }
+
+  void resumed_grpo_equals_uninterrupted() {
+    run_rl(rl("whole"), control_);
+    RlOptions part = rl("part");
+    part.num_rollout = 2;
+    run_rl(part, control_);
+    part.num_rollout = 4;
+    part.save.load = part.save.save;
+    run_rl(part, control_);
+    EXPECT_EQ(adapter_bytes("whole", 4), adapter_bytes("part", 4));
+  }
+
+  // Of the times that a run asks whether it is interrupted, at least `questions`: the first at which it is, as a share
+  // of all (1 / first), and how far the next one is from there (1 / step).
+  struct Interrupts {
+    int questions = 0, first = 1, step = 1;
+  };
+  // Wherever an interrupt falls (sampling, the reference's log-probs, a step, between rollouts), the resumed run is the
+  // whole one.
+  void interrupted_grpo_resumes_bit_for_bit(const Interrupts& interrupts) {
+    const auto options = [&](const std::string& save) {
+      RlOptions o = rl(save);
+      o.num_rollout = 3;
+      o.use_kl_loss = true;
+      o.loss.kl_coef = 0.1f;
+      o.training.max_tokens = 64;  // many micro-batches
+      return o;
+    };
+    int questions = 0;
+    control_.interrupted = [&] { return ++questions < 0; };
+    run_rl(options("whole"), control_);
+    ASSERT_GT(questions, interrupts.questions);
+    for (int at = questions / interrupts.first; at < questions; at += questions / interrupts.step) {
+      const std::string name = "part" + std::to_string(at);
+      RlOptions part = options(name);
+      int asked = 0;
+      control_.interrupted = [&] { return ++asked > at; };
+      EXPECT_THROW(run_rl(part, control_), Cancelled) << at;
+      control_.interrupted = [] { return false; };
+      part.save.load = part.save.save;
+      run_rl(part, control_);
+      EXPECT_EQ(adapter_bytes(name, 3), adapter_bytes("whole", 3)) << at;
+      EXPECT_EQ(metrics(name).size(), 3u) << at;
+    }
+  }
+
   std::string device_ = "cpu";
   testing::TempDirectory dir_;
   std::ostringstream out_, info_;

@@ -90,17 +90,17 @@ TEST_F(Training, AnAdapterToStartFromSuppliesWhatIsNotAskedFor) {
   const auto rejects = [&](const char* flag, auto change) {
     testing::expect_error<ConfigError>([&] { run("other", change); }, {"has another", flag});
   };
-  rejects("--lora-rank", [](AdapterOptions& a) { a.config.rank = 8; });
-  rejects("--lora-alpha", [](AdapterOptions& a) {
+  rejects("LoraConfig::rank", [](AdapterOptions& a) { a.config.rank = 8; });
+  rejects("LoraConfig::alpha", [](AdapterOptions& a) {
     a.config.alpha = 16;
     a.asked_alpha = true;
   });
-  rejects("--use-rslora", [](AdapterOptions& a) { a.asked_rslora = true; });
-  rejects("--lora-type", [](AdapterOptions& a) {
+  rejects("LoraConfig::use_rslora", [](AdapterOptions& a) { a.asked_rslora = true; });
+  rejects("LoraConfig::type", [](AdapterOptions& a) {
     a.config.type = lora::LoraType::canonical;
     a.asked_type = true;
   });
-  rejects("--target-modules", [](AdapterOptions& a) { a.config.target_modules = {"q_proj"}; });
+  rejects("LoraConfig::target_modules", [](AdapterOptions& a) { a.config.target_modules = {"q_proj"}; });
 }
 
 TEST_F(Training, RolloutsOfSupervisedRunsRunOnOverTheEndOfAnEpoch) {
@@ -244,7 +244,7 @@ TEST_F(Training, BadRowsAreLeftOutAndNamedWhereThatIsAllowed) {
   options.num_epoch = 1;
   run_sft(options, control_);
   for (const char* part :
-       {"data    2 rows from ", "note    2 bad rows left out (--max-bad-rows 2):\n",
+       {"data    2 rows from ", "note    2 bad rows left out (RowOptions::max_bad_rows 2):\n",
         "bad.jsonl line 2: not a token id: 304; wanted an integer from 0 to 303\n", "bad.jsonl line 3: invalid JSON: "})
     EXPECT_NE(info_.str().find(part), std::string::npos) << part << "\nis not in\n" << info_.str();
 }

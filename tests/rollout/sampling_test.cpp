@@ -11,9 +11,12 @@
 
 #include "core/error.h"
 #include "core/memory.h"
+#include "support/sampling_reference.h"
 
 namespace lockstep::rollout {
 namespace {
+
+using kernels::testing::fits, kernels::testing::reference_draw, kernels::testing::reference_weights;
 
 std::vector<float> random_logits(int64_t vocab, uint32_t seed, float spread = 2) {
   std::mt19937 random(seed);
@@ -54,65 +57,6 @@ std::vector<int32_t> draws(const std::vector<float>& logits, const SamplingParam
   return sample(rows, stream);
 }
 
-// The definition, in double and by sorting: probability of every token after all filters, before normalization.
-std::vector<double> reference_weights(const std::vector<float>& logits, const SamplingParams& params) {
-  const size_t vocab = logits.size();
-  const double largest = *std::max_element(logits.begin(), logits.end());
-  std::vector<double> p(vocab);
-  for (size_t v = 0; v < vocab; ++v) p[v] = std::exp((logits[v] - largest) / params.temperature);
-  std::vector<size_t> order(vocab);
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return logits[a] > logits[b]; });
-  if (params.top_k > 0 && params.top_k < static_cast<int64_t>(vocab)) order.resize(static_cast<size_t>(params.top_k));
-  if (params.top_p < 1) {
-    double total = 0, sum = 0;
-    for (const size_t v : order) total += p[v];
-    size_t kept = 0;
-    while (kept < order.size() && sum < params.top_p * total) sum += p[order[kept++]];
-    order.resize(kept);
-  }
-  std::vector<double> weights(vocab, 0.0);
-  for (const size_t v : order)
-    if (p[v] >= params.min_p) weights[v] = p[v];
-  return weights;
-}
-
-int32_t reference_draw(const std::vector<double>& weights, double u) {
-  const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
-  double sum = 0;
-  int32_t last = -1;
-  for (size_t v = 0; v < weights.size(); ++v) {
-    if (weights[v] == 0) continue;
-    last = static_cast<int32_t>(v);
-    if ((sum += weights[v]) > u * total) break;
-  }
-  return last;
-}
-
-// Chi-square over tokens expected at least 5 times (the rest in one cell); true below the 99.9 % quantile
-// (Wilson-Hilferty).
-bool fits(const std::vector<int32_t>& tokens, const std::vector<double>& weights) {
-  const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
-  std::vector<double> seen(weights.size(), 0.0);
-  for (const int32_t token : tokens) seen[static_cast<size_t>(token)] += 1;
-  double statistic = 0, rest_expected = 0, rest_seen = 0;
-  int cells = 0;
-  const auto add = [&](double expected, double got) {
-    statistic += (got - expected) * (got - expected) / expected;
-    ++cells;
-  };
-  for (size_t v = 0; v < weights.size(); ++v) {
-    const double expected = weights[v] / total * static_cast<double>(tokens.size());
-    if (expected >= 5)
-      add(expected, seen[v]);
-    else
-      rest_expected += expected, rest_seen += seen[v];
-  }
-  if (rest_expected >= 1) add(rest_expected, rest_seen);
-  const double df = cells - 1, a = 2 / (9 * df);
-  return statistic < df * std::pow(1 - a + 3.09 * std::sqrt(a), 3);
-}
-
 class Sampling : public testing::Test {
  protected:
   Stream stream_{{.threads = 2}};
@@ -123,9 +67,9 @@ TEST_F(Sampling, FrequenciesFollowTheSoftmax) {
   for (const float temperature : {1.0f, 0.6f, 1.7f}) {
     SamplingParams params{.temperature = temperature};
     const auto tokens = draws(logits, params, 20000, stream_);
-    EXPECT_TRUE(fits(tokens, reference_weights(logits, params))) << "temperature " << temperature;
+    EXPECT_TRUE(fits(tokens, reference_weights(logits, sample_row(params, {})))) << "temperature " << temperature;
     params.temperature *= 1.2f;  // the test can tell: a wrong temperature does not fit
-    EXPECT_FALSE(fits(tokens, reference_weights(logits, params))) << "temperature " << temperature;
+    EXPECT_FALSE(fits(tokens, reference_weights(logits, sample_row(params, {})))) << "temperature " << temperature;
   }
 }
 
@@ -137,7 +81,7 @@ TEST_F(Sampling, FrequenciesFollowTheFilteredDistribution) {
                                   {.top_p = 0.7f, .top_k = 12},
                                   {.temperature = 1.4f, .top_p = 0.95f, .top_k = 30, .min_p = 0.05f}};
   for (const SamplingParams& params : cases) {
-    const auto weights = reference_weights(logits, params);
+    const auto weights = reference_weights(logits, sample_row(params, {}));
     const auto tokens = draws(logits, params, 4000, stream_);
     EXPECT_TRUE(fits(tokens, weights)) << params.top_k << " " << params.top_p << " " << params.min_p;
     std::set<int32_t> support;
@@ -163,7 +107,8 @@ TEST_F(Sampling, EqualsTheDefinitionDrawByDraw) {
     const auto logits = random_logits(rows.vocab, random(), i % 3 == 0 ? 0.01f : 2.0f);
     const Counter counter = {i, 5, 6, 7};
     rows.add(logits, params, counter);
-    expected.push_back(reference_draw(reference_weights(logits, params), uniform01(philox(params.seed, counter)[0])));
+    expected.push_back(
+        reference_draw(reference_weights(logits, sample_row(params, {})), uniform01(philox(params.seed, counter)[0])));
   }
   EXPECT_EQ(sample(rows, stream_), expected);
 }
@@ -171,7 +116,7 @@ TEST_F(Sampling, EqualsTheDefinitionDrawByDraw) {
 TEST_F(Sampling, LargeVocabulary) {
   const std::vector<float> logits = random_logits(152064, 4);
   for (const SamplingParams& params : {SamplingParams{}, SamplingParams{.top_p = 0.99f}, SamplingParams{.top_k = 50}}) {
-    const auto weights = reference_weights(logits, params);
+    const auto weights = reference_weights(logits, sample_row(params, {}));
     const auto tokens = draws(logits, params, 8, stream_);
     for (uint32_t i = 0; i < 8; ++i)
       EXPECT_EQ(tokens[i], reference_draw(weights, uniform01(philox(params.seed, {7, 1, 2, i})[0])));

@@ -96,7 +96,7 @@ TEST_F(LossMask, WeightsThatMeanNothingAreErrors) {
             ChatTemplate::parse(kPlain, "test"), tokenizer_,
             conversation(R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "weight": 0}])"));
       },
-      {"weights of messages", "messages[1]", "--loss-mask-type assistant"});
+      {"weights of messages", "messages[1]", "RowOptions::loss_mask assistant"});
 }
 
 TEST_F(LossMask, ATemplateThatChangesItsMindNamesTheTurn) {

@@ -90,7 +90,7 @@ const PreTokenizerName& name_of_steps(const JsonObject& tokenizer) {
                      .where = where,
                      .got = steps,
                      .wanted = fmt::format("that of {}", fmt::join(names, ", ")),
-                     .attempt = "export --format gguf-lora, for a base that llama.cpp's own script converted"});
+                     .attempt = "an export of the adapter alone, for a base that llama.cpp's own script converted"});
 }
 
 void check_model(const JsonObject& model) {
@@ -269,7 +269,7 @@ std::vector<std::string> add_gguf_tokenizer(GgufMetadata& metadata, const fs::Pa
                                             const GgufTokenizerFacts& facts) {
   const std::string where = tokenizer_json.string();
   const std::string text = fs::read_file(tokenizer_json);
-    const Json json = parse_json(text, where);
+  const Json json = parse_json(text, where);
   const JsonObject tokenizer(json, where);
   const PreTokenizerName& pre = name_of_steps(tokenizer);
   const JsonObject model = tokenizer.object("model");

@@ -7,7 +7,8 @@ namespace lockstep::kernels::cuda {
 
 namespace {
 [[noreturn]] void absent() {
-  throw DeviceError({.what = "this lockstep was built without CUDA", .attempt = "--device cpu, or build with nvcc"});
+  throw DeviceError(
+      {.what = "this lockstep was built without CUDA", .attempt = "StreamOptions::device cpu, or build with nvcc"});
 }
 }  // namespace
 

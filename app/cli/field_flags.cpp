@@ -1,0 +1,95 @@
+#include "cli/field_flags.h"
+
+#include <algorithm>
+
+namespace lockstep::cli {
+
+namespace {
+
+constexpr FieldFlag kFields[] = {
+    {"AdapterOptions::adapter_path", "--lora-adapter-path"},
+    {"Base::path", "--hf-checkpoint"},
+    {"BaseOptions::load_format", "--load-format"},
+    {"ChatOptions::template_file", "--chat-template"},
+    {"DpoLoss::beta", "--dpo-beta"},
+    {"LoraConfig::alpha", "--lora-alpha"},
+    {"LoraConfig::dropout", "--lora-dropout"},
+    {"LoraConfig::exclude_modules", "--exclude-modules"},
+    {"LoraConfig::rank", "--lora-rank"},
+    {"LoraConfig::target_modules", "--target-modules"},
+    {"LoraConfig::type", "--lora-type"},
+    {"LoraConfig::use_rslora", "--use-rslora"},
+    {"LossScale::per_token", "--calculate-per-token-loss"},
+    {"OptimizerOptions::wsd_decay_steps", "--lr-wsd-decay-iters"},
+    {"PolicyLoss::clip_c", "--eps-clip-c"},
+    {"PolicyLoss::clip_high", "--eps-clip-high"},
+    {"PolicyLoss::clip_low", "--eps-clip"},
+    {"PolicyLoss::kl_type", "--kl-loss-type"},
+    {"RlOptions::kv_bytes", "--kv-cache-bytes"},
+    {"RlOptions::max_prompt_len", "--rollout-max-prompt-len"},
+    {"RlOptions::num_epoch", "--num-epoch"},
+    {"RlOptions::num_rollout", "--num-rollout"},
+    {"RlOptions::rollout_batch_size", "--rollout-batch-size"},
+    {"RowOptions::loss_mask", "--loss-mask-type"},
+    {"RowOptions::max_bad_rows", "--max-bad-rows"},
+    {"RowOptions::max_length", "--max-seq-length"},
+    {"SamplingOptions::max_tokens", "--max-tokens"},
+    {"SaveOptions::load", "--load"},
+    {"SaveOptions::save", "--save"},
+    {"Schedule::style", "--lr-decay-style"},
+    {"Schedule::warmup_steps", "--lr-warmup-iters"},
+    {"Schedule::wsd_style", "--lr-wsd-decay-style"},
+    {"SftOptions::num_steps", "--num-rollout"},
+    {"SftOptions::rollout_batch_size", "--rollout-batch-size"},
+    {"StreamOptions::device", "--device"},
+    {"StreamOptions::isa", "--cpu-isa"},
+    {"StreamOptions::threads", "--threads"},
+    {"TrainerOptions::beta1", "--adam-beta1"},
+    {"TrainerOptions::beta2", "--adam-beta2"},
+    {"TrainerOptions::clip_grad", "--clip-grad"},
+    {"TrainerOptions::dropout", "--lora-dropout"},
+    {"TrainerOptions::eps", "--adam-eps"},
+    {"TrainerOptions::lr_ratio", "--loraplus-lr-ratio"},
+    {"TrainerOptions::max_tokens", "--max-tokens-per-gpu"},
+    {"TrainerOptions::temperature", "--rollout-temperature"},
+    {"TrainerOptions::weight_decay", "--weight-decay"},
+    {"TrainingOptions::max_tokens", "--max-tokens-per-gpu"},
+    {"TrainingOptions::recompute", "--recompute-granularity"},
+};
+
+bool is_name(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+}
+
+}  // namespace
+
+std::span<const FieldFlag> field_flags() {
+  return kFields;
+}
+
+std::string with_flags(std::string_view text) {
+  std::string out;
+  for (size_t colons; (colons = text.find("::")) != text.npos;) {
+    size_t begin = colons, end = colons + 2;
+    while (begin > 0 && is_name(text[begin - 1])) --begin;
+    while (end < text.size() && is_name(text[end])) ++end;
+    const auto* const known = std::ranges::find(kFields, text.substr(begin, end - begin), &FieldFlag::field);
+    out += text.substr(0, begin);
+    out += known == std::end(kFields) ? text.substr(begin, end - begin) : known->flag;
+    text.remove_prefix(end);
+  }
+  return out.append(text);
+}
+
+std::streamsize FlagStream::Buffer::xsputn(const char* bytes, std::streamsize count) {
+  to_ << with_flags({bytes, static_cast<size_t>(count)});
+  return to_ ? count : 0;
+}
+
+FlagStream::Buffer::int_type FlagStream::Buffer::overflow(int_type byte) {
+  if (traits_type::eq_int_type(byte, traits_type::eof())) return traits_type::not_eof(byte);
+  to_.put(traits_type::to_char_type(byte));
+  return to_ ? byte : traits_type::eof();
+}
+
+}  // namespace lockstep::cli
