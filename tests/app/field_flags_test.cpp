@@ -106,6 +106,7 @@ TEST(FieldFlags, EveryFieldThatAMessageNamesIsInTheTableAndEveryFlagIsOne) {
   for_each_literal([&](const std::string& text, const std::string& where) {
     for (std::sregex_iterator it(text.begin(), text.end(), field), end; it != end; ++it) {
       const std::string name = (*it)[2].str() + "::" + (*it)[3].str();
+      if (name.starts_with("TrainOptions::")) continue;  // of one pass of the model: the trainer sets them
       EXPECT_TRUE(known.contains(name)) << where << ": " << name;
       named.insert(name);
     }
