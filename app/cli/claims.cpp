@@ -80,7 +80,7 @@ std::optional<Kind> deferred(Claim claim) {
 
 using recipes::RlOptions;
 
-// Each judge returns the line to print; no line: it is deferred_claims'.
+// Each comparison returns the line to print; no line: the claim is one of deferred_claims.
 
 std::string context(const Occurrence& flag, RlOptions& options) {
   const int64_t tokens = parse_integer(flag.flag, flag.values[0], 2, kMany);
@@ -194,7 +194,7 @@ std::string chat_template(const Occurrence& flag, const RlOptions& options) {
   return "prompts are written by --chat-template, which is the same";
 }
 
-std::string judge(const MadeClaim& made, RlOptions& options) {
+std::string compare(const MadeClaim& made, RlOptions& options) {
   switch (made.claim) {
     case Claim::context: return context(made.flag, options);
     case Claim::seed: return seed(made.flag, options);
@@ -232,7 +232,7 @@ std::vector<recipes::LaunchClaim> deferred_claims(const std::vector<MadeClaim>& 
 
 void judge_claims(const std::vector<MadeClaim>& claims, recipes::RlOptions& options, std::vector<std::string>& notes) {
   for (const MadeClaim& made : claims)
-    if (const std::string line = judge(made, options); !line.empty())
+    if (const std::string line = compare(made, options); !line.empty())
       notes.push_back(fmt::format("{}: {}", made.flag.flag, line));
 }
 

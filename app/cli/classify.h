@@ -42,7 +42,7 @@ struct Classified {
 // `elsewhere`: flags of another command, named as such instead of being corrected. Throws one ConfigError for all flags
 // that are unknown (each with the nearest known name) or not available yet, with the --without that leaves out those of
 // the latter which change no result; ConfigError for a missing or surplus value, for a compatible flag whose value
-// contradicts what this program does, and for --without of any other flag. Of what --without leaves out a note is told.
+// contradicts what this program does, and for --without of any other flag. What --without leaves out is noted.
 Classified classify(const Values& args, const FlagSet& flags, Scripts scripts, const FlagSet* elsewhere = nullptr,
                     size_t num_positionals = 0);
 

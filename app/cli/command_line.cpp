@@ -88,7 +88,7 @@ void run_training(const TrainingCommand<Options>& command, Screen& screen,
                   void (*plan)(const Options&, const std::vector<std::string>&, const Control&),
                   void (*train)(const Options&, const Control&)) {
   const Control control = training_control(screen);
-  recipes::check_model_shape(command.options.base.hf_checkpoint, command.shape);
+  recipes::check_model_shape(command.options.base, command.shape);
   recipes::check_claims(command.options.base, command.claims);
   std::vector<std::string> notes = command.notes;
   if (!command.ref_load.empty())

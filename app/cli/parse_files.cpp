@@ -74,6 +74,7 @@ FlagSet diff_flags(commands::DiffOptions& o) {
 }
 
 FlagSet verify_flags(commands::VerifyOptions& o) {
+  o.base.home = home_directory();
   FlagSet flags;
   flags.add("Options", {{"--hf-checkpoint", "DIR", text(o.base.hf_checkpoint), "the base that PATH must belong to"}});
   flags.add("Machine", thread_flags(o.base));

@@ -16,17 +16,17 @@ Binding token_ids(std::vector<int32_t>& target) {
 }
 
 std::vector<Flag> sampling_flags(SamplingOptions& o) {
-  constexpr double kMostPenalty = 1e5;
+  constexpr double kMaxPenalty = 1e5;
   return {{"--max-tokens", "N", number(o.max_tokens, 1, 10'000'000), "most new tokens"},
           {"--temperature", "T", number(o.temperature, 0, 100), "0: greedy (generation_config.json, else 1)"},
           {"--top-p", "P", number(o.top_p, kAboveZero, 1), "(generation_config.json, else 1)"},
           {"--top-k", "K", number(o.top_k, -1, kMany), "(generation_config.json, else -1: all)"},
           {"--min-p", "P", number(o.min_p, 0, 1), "drop tokens less likely than P times the best (0)"},
-          {"--repetition-penalty", "X", number(o.repetition_penalty, kAboveZero, kMostPenalty),
+          {"--repetition-penalty", "X", number(o.repetition_penalty, kAboveZero, kMaxPenalty),
            "above 1: tokens of prompt and answer become less likely (generation_config.json, else 1)"},
-          {"--frequency-penalty", "X", number(o.frequency_penalty, -kMostPenalty, kMostPenalty),
+          {"--frequency-penalty", "X", number(o.frequency_penalty, -kMaxPenalty, kMaxPenalty),
            "taken from a token's logit for each time the answer has it"},
-          {"--presence-penalty", "X", number(o.presence_penalty, -kMostPenalty, kMostPenalty),
+          {"--presence-penalty", "X", number(o.presence_penalty, -kMaxPenalty, kMaxPenalty),
            "taken from it once if the answer has it"},
           {"--stop", "TEXT...", texts(o.stop), "end before one of these"},
           {"--stop-token-ids", "ID...", token_ids(o.stop_token_ids), "end with one of these, beside the model's own"},
@@ -36,13 +36,13 @@ std::vector<Flag> sampling_flags(SamplingOptions& o) {
 }
 
 std::vector<Flag> file_flags(GenerateOptions& o) {
-  constexpr int64_t kMostTop = rollout::SamplingParams::kMostTopLogprobs;
+  constexpr int64_t kMaxTop = rollout::SamplingParams::kMaxTopLogprobs;
   return {{"--input-key", "KEY", text(o.input_key), "key of the prompt: a string, or a list of messages"},
           {"--output", "FILE", text(o.output), "JSON Lines; the same command goes on after an interruption"},
           {"--overwrite", "", toggle(o.overwrite), "begin --output anew"},
-          {"--logprobs", "N", number(o.top_logprobs, 0, kMostTop),
+          {"--logprobs", "N", number(o.top_logprobs, 0, kMaxTop),
            "also the N most likely tokens at each place: top_logprobs, {id: log-prob}"},
-          {"--prompt-logprobs", "N", number(o.prompt_logprobs, 0, kMostTop),
+          {"--prompt-logprobs", "N", number(o.prompt_logprobs, 0, kMaxTop),
            "also the prompt's tokens and log-probs, with N most likely each"},
           {"--max-num-seqs", "N", number(o.max_sequences, 1, 65536), "most sequences decoded at once"},
           max_bad_rows_flag(o.max_bad_rows)};

@@ -8,6 +8,7 @@ namespace lockstep::cli {
 namespace {
 
 FlagSet render_flags(commands::RenderOptions& o) {
+  o.home = home_directory();
   FlagSet flags;
   flags.add("Template", {{"--hf-checkpoint", "DIR", text(o.hf_checkpoint),
                           "Hugging Face model directory, or a hub id in the local cache (weights are not needed)"},

@@ -91,11 +91,11 @@ FlagSet serve_flags(ServeOptions& o) {
   flags.add("Answers",
             {{"--generation-config", "FROM", text(o.generation_config),
               "sampling fields a request leaves out: auto (the model's generation_config.json) | vllm (none) | DIR"},
-             {"--max-logprobs", "N", number(o.max_logprobs, -1, rollout::SamplingParams::kMostTopLogprobs),
+             {"--max-logprobs", "N", number(o.max_logprobs, -1, rollout::SamplingParams::kMaxTopLogprobs),
               "most log-probs of a token; -1: as many as the engine reports, 128"},
              {"--return-tokens-as-token-ids", "", toggle(o.tokens_as_ids), "\"token_id:N\" for tokens in log-probs"},
              {"--enable-prompt-tokens-details", "", toggle(o.prompt_tokens_details),
-              "usage tells how many tokens of the prompt were cached"},
+              "usage says how many tokens of the prompt were cached"},
              {"--seed", "N", number(o.seed, 0, 9e15),
               "of the seeds that requests without one get, in the order they come (none: fresh ones)"},
              {"--log-requests", "", toggle(o.log_requests), "a line per answered request"}});

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cstdlib>
 #include <set>
 
 #include "core/error.h"
@@ -32,7 +33,13 @@ Flag kv_cache_flag(std::optional<int64_t>& bytes) {
           "most memory of the KV cache (CPU: half of what is available, 512 MiB to 64 GiB; GPU: most of what is free)"};
 }
 
+std::string home_directory() {
+  const char* home = std::getenv("HOME");
+  return home == nullptr ? "" : home;
+}
+
 Flag hf_checkpoint_flag(BaseOptions& base) {
+  base.home = home_directory();
   return {"--hf-checkpoint", "DIR", text(base.hf_checkpoint),
           "Hugging Face model directory, or a hub id in the local cache"};
 }
@@ -193,7 +200,7 @@ std::vector<Flag> machine_flags(BaseOptions& base) {
               [&base](const std::string& name) {
                 base.stream.numerics = name == "fast" ? Numerics::fast : Numerics::exact;
               }),
-       "exact: rollout and trainer agree bit for bit | fast: a GPU's products may split sums; the difference is "
+       "exact: rollout and trainer agree bit for bit | fast: a GPU's matmuls may split sums; the difference is "
        "printed"},
       {"--load-format", "HOW",
        choice(

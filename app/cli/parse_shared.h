@@ -7,8 +7,10 @@
 
 namespace lockstep::cli {
 
+std::string home_directory();  // the user's; empty: none is known
+
 // Rows.
-Flag hf_checkpoint_flag(recipes::BaseOptions& base);
+Flag hf_checkpoint_flag(recipes::BaseOptions& base);  // sets base.home, too
 Flag adapter_path_flag(std::string& path, std::string help);
 Flag kv_cache_flag(std::optional<int64_t>& bytes);
 Binding eval_sets(std::vector<recipes::EvalSet>& sets);  // NAME PATH pairs, or one PATH

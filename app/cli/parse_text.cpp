@@ -9,7 +9,7 @@ namespace lockstep::cli {
 
 namespace {
 
-constexpr size_t kMostIds = 1'000'000;
+constexpr size_t kMaxIds = 1'000'000;
 
 FlagSet tokenize_flags(commands::TokenizeOptions& o) {
   FlagSet flags;
@@ -65,7 +65,7 @@ commands::TokenizeOptions parse_tokenize(const Values& args) {
 commands::DetokenizeOptions parse_detokenize(const Values& args) {
   commands::DetokenizeOptions options;
   const FlagSet flags = detokenize_flags(options);
-  const Classified given = parse_flags(args, flags, {"--hf-checkpoint"}, kMostIds);
+  const Classified given = parse_flags(args, flags, {"--hf-checkpoint"}, kMaxIds);
   check_source(given, "IDS", kDetokenizeExample, {"--input-key", "--output"});
   for (const std::string& id : given.positionals)
     options.ids.push_back(static_cast<int32_t>(parse_integer("IDS", id, 0, std::numeric_limits<int32_t>::max())));

@@ -133,10 +133,11 @@ void check_algorithm(TrainForm& form, std::vector<std::string>& notes) {
   if (o.loss.kl_coef != 0 && !o.use_kl_loss)
     notes.push_back(fmt::format("--kl-loss-coef {}: not used without --use-kl-loss", shown_number(o.loss.kl_coef)));
   if (o.kl_reward_coef != 0)
-    notes.push_back(fmt::format(
-        "--kl-coef {}: with grpo a sample's reward loses that much of its tokens' KL to the base before advantages are made, "
-        "as verl does; slime computes it and does not use it",
-        shown_number(o.kl_reward_coef)));
+    notes.push_back(
+        fmt::format("--kl-coef {}: with grpo a sample's reward loses that much of its tokens' KL to the base before "
+                    "advantages are made, "
+                    "as verl does; slime computes it and does not use it",
+                    shown_number(o.kl_reward_coef)));
   if (o.reward.type == rl::RewardType::math)
     notes.push_back(
         "--rm-type math: answers are compared exactly, without an algebra system; docs/rewards.md lists the verdicts "

@@ -155,7 +155,7 @@ std::vector<int32_t> Bench::random_tokens(int64_t count, uint32_t number) const 
   return tokens;
 }
 
-int64_t Bench::product_parameters() const {
+int64_t Bench::matmul_parameters() const {
   const model::ModelSpec& c = base.config;
   return model::num_parameters(c) - (c.tied_head ? 0 : c.vocab_size * c.width);
 }

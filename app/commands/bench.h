@@ -44,9 +44,9 @@ class BenchReport {
 };
 
 struct BenchLimits {
-  double product_gflops = 0;  // f32 multiply-adds of a CPU, bf16 products of a GPU
+  double matmul_gflops = 0;  // f32 multiply-adds of a CPU, bf16 matmuls of a GPU
   double read_gb_s = 0;
-  double gemm_gflops = 0;  // of the model's own products, once measured
+  double gemm_gflops = 0;  // of the model's own matmuls, once measured
 };
 
 struct Bench {
@@ -63,8 +63,8 @@ struct Bench {
       const std::optional<recipes::EnginePlan>& engine) const;  // ResourceError when it does not fit
   std::vector<int32_t> random_tokens(int64_t count, uint32_t number) const;
   // Parameters that every token is multiplied with: all but an embedding table that is no head.
-  int64_t product_parameters() const;
-  // Products of attention over one sequence of this length, all layers, forward only.
+  int64_t matmul_parameters() const;
+  // Matmuls of attention over one sequence of this length, all layers, forward only.
   double attention_flops(int64_t tokens) const;
   // Seconds of `work`: on a GPU the median of three runs, or of as many as begin within five seconds.
   double seconds(const std::function<void()>& work) const;

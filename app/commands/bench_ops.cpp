@@ -1,4 +1,4 @@
-// lockstep bench: the machine's limits, loading, the model's products, attention.
+// lockstep bench: the machine's limits, loading, the model's matmuls, attention.
 #include <fmt/format.h>
 
 #include "commands/bench.h"
@@ -37,15 +37,15 @@ double op_ms(Stream& stream, const std::function<void()>& op) {
 
 void bench_limits(Bench& bench) {
   BenchLimits& limits = bench.limits;
-  limits.product_gflops = kernels::measure_fma_gflops(kLimitSeconds, bench.stream);
+  limits.matmul_gflops = kernels::measure_fma_gflops(kLimitSeconds, bench.stream);
   limits.read_gb_s = kernels::measure_read_gb_s(bench.work.read_bytes, kLimitSeconds, bench.stream);
-  limits.gemm_gflops = limits.product_gflops;
+  limits.gemm_gflops = limits.matmul_gflops;
   if (bench.gpu()) {
-    bench.report.result("bf16_product_tflops", limits.product_gflops * 1e-3, "TFLOP/s");
+    bench.report.result("bf16_product_tflops", limits.matmul_gflops * 1e-3, "TFLOP/s");
     bench.report.result("read_gb_s", limits.read_gb_s, "GB/s");
     return;
   }
-  bench.report.result("fma_gflops", limits.product_gflops, "GFLOP/s");
+  bench.report.result("fma_gflops", limits.matmul_gflops, "GFLOP/s");
   bench.report.result("stream_gb_s", limits.read_gb_s, "GB/s");
 }
 
@@ -60,16 +60,16 @@ void bench_load(Bench& bench) {
   bench.report.result("load_gb_s", rate, "GB/s", 100 * rate / limit, "host_copy_gb_s");
 }
 
-// All products of one block at the training step's number of rows.
+// All matmuls of one block at the training step's number of rows.
 void bench_gemm(Bench& bench) {
   const int64_t rows = bench.work.batch_size * bench.work.seq_length;
   const model::LayerWeights& layer = bench.base.model->weights().layers.front();
-  const std::pair<const char*, const kernels::PackedWeight*> products[] = {{"qkv", &layer.qkv.weight},
-                                                                           {"o", &layer.o.weight},
-                                                                           {"gate_up", &layer.gate_up.weight},
-                                                                           {"down", &layer.down.weight}};
+  const std::pair<const char*, const kernels::PackedWeight*> matmuls[] = {{"qkv", &layer.qkv.weight},
+                                                                          {"o", &layer.o.weight},
+                                                                          {"gate_up", &layer.gate_up.weight},
+                                                                          {"down", &layer.down.weight}};
   double flops = 0, ms = 0;
-  for (const auto& [name, weight] : products) {
+  for (const auto& [name, weight] : matmuls) {
     Arena arena(bench.stream.device());
     const Tensor x = random_tensor({rows, weight->depth}, 0, arena, bench.stream);
     const Tensor y = arena.alloc({rows, weight->rows}, x.dtype);
@@ -81,7 +81,7 @@ void bench_gemm(Bench& bench) {
     flops += own_flops;
   }
   const double gflops = bench.limits.gemm_gflops = flops / ms * 1e-6;
-  const double percent = 100 * gflops / bench.limits.product_gflops;
+  const double percent = 100 * gflops / bench.limits.matmul_gflops;
   if (bench.gpu())
     bench.report.result("gemm_tflops", gflops * 1e-3, "TFLOP/s", percent, "bf16_product_tflops");
   else
@@ -117,12 +117,11 @@ void bench_attention(Bench& bench) {
   const double flops = static_cast<double>(bench.work.batch_size) * bench.attention_flops(length) / layers;
   const auto result = [&](const char* name, double op_flops, double ms) {
     const double gflops = op_flops / ms * 1e-6;
-    bench.report.result(name, gflops * 1e-3, "TFLOP/s", 100 * gflops / bench.limits.product_gflops,
-                        "the product limit");
+    bench.report.result(name, gflops * 1e-3, "TFLOP/s", 100 * gflops / bench.limits.matmul_gflops, "the matmul limit");
   };
   result("attention_tflops", flops,
          op_ms(stream, [&] { kernels::attention_forward(o, stats, q, shape, placed, stream); }));
-  // Five products in place of two: scores and their gradient, dq, dk, dv.
+  // Five matmuls in place of two: scores and their gradient, dq, dk, dv.
   result("attention_backward_tflops", 2.5 * flops,
          op_ms(stream, [&] { kernels::attention_backward(dq, dk, dv, d_o, q, o, stats, dot, shape, placed, stream); }));
 }

@@ -46,7 +46,7 @@ int64_t sample(rollout::Sampler& sampler, std::span<const rollout::Prompt> promp
 }
 
 // Tokens per second of decoding that no machine of these limits exceeds: each step reads the weights that take part
-// once and all keys and values, those of a prompt once for all of its samples; and its products cannot be faster than
+// once and all keys and values, those of a prompt once for all of its samples; and its matmuls cannot be faster than
 // the arithmetic limit.
 double decode_limit(const Bench& bench, int64_t sequences, bool adapter) {
   const model::ModelSpec& c = bench.base.config;
@@ -57,9 +57,9 @@ double decode_limit(const Bench& bench, int64_t sequences, bool adapter) {
   int64_t bytes = weights.bytes() - (c.tied_head ? 0 : static_cast<int64_t>(weights.embedding.weight.panels.bytes()));
   bytes += positions * c.layers * 2 * c.kv_width() * activation;
   if (adapter) bytes += bench.adapter.layout->num_floats * activation;
-  const double flops = 2.0 * static_cast<double>(sequences * bench.product_parameters());
-  const double step_seconds = std::max(static_cast<double>(bytes) / (bench.limits.read_gb_s * 1e9),
-                                       flops / (bench.limits.product_gflops * 1e9));
+  const double flops = 2.0 * static_cast<double>(sequences * bench.matmul_parameters());
+  const double step_seconds =
+      std::max(static_cast<double>(bytes) / (bench.limits.read_gb_s * 1e9), flops / (bench.limits.matmul_gflops * 1e9));
   return static_cast<double>(sequences) / step_seconds;
 }
 
@@ -112,7 +112,7 @@ void bench_prefill(Bench& bench) {
   const int64_t last_block = c.width * (c.q_width() + 3 * c.ffn);
   const double all_but_last = static_cast<double>(c.layers - 1) / static_cast<double>(c.layers);
   const double flops =
-      2.0 * static_cast<double>(bench.product_parameters() - c.vocab_size * c.width - last_block) * tokens +
+      2.0 * static_cast<double>(bench.matmul_parameters() - c.vocab_size * c.width - last_block) * tokens +
       all_but_last * bench.attention_flops(bench.work.prefill_tokens) * static_cast<double>(bench.work.prefill_prompts);
   rollout::Engine engine(bench.base.model, engine_options(bench.work.prefill_prompts), bench.stream);
   const lora::PolicyId adapter = hold(engine, bench.adapter);
@@ -121,8 +121,8 @@ void bench_prefill(Bench& bench) {
     sample(engine, prompts, 1, policy);
     const double seconds = bench.seconds([&] { sample(engine, prompts, 1, policy); });
     bench.report.result(
-        name, tokens / seconds, "tok/s", 100 * flops / seconds * 1e-9 / bench.limits.product_gflops,
-        fmt::format("the product limit, {} x {}", bench.work.prefill_prompts, bench.work.prefill_tokens));
+        name, tokens / seconds, "tok/s", 100 * flops / seconds * 1e-9 / bench.limits.matmul_gflops,
+        fmt::format("the matmul limit, {} x {}", bench.work.prefill_prompts, bench.work.prefill_tokens));
   }
 }
 

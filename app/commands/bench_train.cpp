@@ -35,9 +35,9 @@ std::vector<train::Datum> random_datums(const Bench& bench) {
 }
 
 // Forward and backward through the frozen base: 4 operations per parameter and token; adapters come on top. On a GPU
-// the products of attention count too (two forward, five backward), and the limit is the machine's, not the GEMM's.
+// the matmuls of attention count too (two forward, five backward), and the limit is the machine's, not the GEMM's.
 void report_speed(Bench& bench, double tokens_per_s) {
-  const double per_token = 4.0 * static_cast<double>(bench.product_parameters());
+  const double per_token = 4.0 * static_cast<double>(bench.matmul_parameters());
   if (!bench.gpu())
     return bench.report.result("train_tok_s", tokens_per_s, "tok/s",
                                100 * tokens_per_s * per_token * 1e-9 / bench.limits.gemm_gflops,
@@ -45,8 +45,8 @@ void report_speed(Bench& bench, double tokens_per_s) {
   const double attention =
       3.5 * bench.attention_flops(bench.work.seq_length) / static_cast<double>(bench.work.seq_length);
   bench.report.result("train_tok_s", tokens_per_s, "tok/s",
-                      100 * tokens_per_s * (per_token + attention) * 1e-9 / bench.limits.product_gflops,
-                      "the product limit at 4 P + attention per token");
+                      100 * tokens_per_s * (per_token + attention) * 1e-9 / bench.limits.matmul_gflops,
+                      "the matmul limit at 4 P + attention per token");
 }
 
 }  // namespace

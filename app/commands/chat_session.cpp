@@ -49,7 +49,7 @@ const std::vector<ChatSession::Command>& ChatSession::commands() {
   static const std::vector<Command> all = {
       {"/help", "", "this list", &ChatSession::help},
       {"/reset", "", "begin anew; what /system said stays", &ChatSession::reset},
-      {"/system", "TEXT", "what the model is told first; nothing: no such text", &ChatSession::system},
+      {"/system", "TEXT", "the system prompt; nothing: none", &ChatSession::system},
       {"/undo", "", "take the last turn and its answer back", &ChatSession::undo},
       {"/save", "FILE", "the conversation as a row {\"messages\": [...]}, as sft, render and generate read it",
        &ChatSession::save},

@@ -19,7 +19,7 @@ ChosenAdapter choose_adapter(const std::string& path, const load::Base& base, co
   const checkpoint::AdapterWeights weights = directory.read_weights();
   ChosenAdapter chosen{.version =
                            std::make_shared<const lora::AdapterVersion>(load::load_adapter(checked, weights, base))};
-  recipes::tell_notes(checked.notes, control);
+  recipes::print_notes(checked.notes, control);
   Sha256 hash;
   hash.update(fs::read_file(directory.path() / "adapter_config.json"));
   hash.update(weights.bytes());

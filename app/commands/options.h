@@ -82,6 +82,7 @@ struct DetokenizeOptions {
 
 struct RenderOptions {
   std::string hf_checkpoint;  // template and special tokens; or none, and chat.template_file alone
+  std::string home;           // recipes::BaseOptions::home
   recipes::ChatOptions chat;
   std::optional<std::string> prompt;  // exactly one of prompt, input
   std::string input, input_key = "messages", output;

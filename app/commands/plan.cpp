@@ -148,7 +148,7 @@ std::string rows_text(const std::string& path, int64_t max_bad_rows, std::option
 
 void plan_sft(const recipes::SftOptions& options, const std::vector<std::string>& notes,
               const recipes::Control& control) {
-  const load::Base base = load::read_base_config(options.base.hf_checkpoint);
+  const load::Base base = load::read_base_config(options.base.hf_checkpoint, load::caches_below(options.base.home));
   const Plan plan{base,
                   options.adapter,
                   options.optimizer,
@@ -180,7 +180,7 @@ void plan_sft(const recipes::SftOptions& options, const std::vector<std::string>
 
 void plan_rl(const recipes::RlOptions& options, const std::vector<std::string>& notes,
              const recipes::Control& control) {
-  const load::Base base = load::read_base_config(options.base.hf_checkpoint);
+  const load::Base base = load::read_base_config(options.base.hf_checkpoint, load::caches_below(options.base.home));
   const Plan plan{base,
                   options.adapter,
                   options.optimizer,

@@ -75,7 +75,8 @@ class Renderer {
  private:
   static text::ChatTemplate load(const RenderOptions& options) {
     std::string directory;
-    if (!options.hf_checkpoint.empty()) directory = load::model_directory(options.hf_checkpoint).string();
+    if (!options.hf_checkpoint.empty())
+      directory = load::model_directory(options.hf_checkpoint, load::caches_below(options.home)).string();
     auto found = recipes::load_chat_template(directory, options.chat);
     if (!found)
       throw DataError(
@@ -103,7 +104,7 @@ class RowRenderer {
       : options_(options),
         control_(control),
         rows_{.messages_key = options.input_key, .chat = options.chat, .loss_mask = options.loss_mask},
-        base_(load::read_base_config(options.hf_checkpoint)),
+        base_(load::read_base_config(options.hf_checkpoint, load::caches_below(options.home))),
         row_tokenizer_(base_, rows_),
         tokenizer_(text::Tokenizer::load(base_.path.string())) {}
 

@@ -40,7 +40,8 @@ class Tokenizing {
  public:
   Tokenizing(const TokenizeOptions& options, const recipes::Control& control)
       : options_(options),
-        tokenizer_(text::Tokenizer::load(load::model_directory(options.base.hf_checkpoint).string())),
+        tokenizer_(text::Tokenizer::load(
+            load::model_directory(options.base.hf_checkpoint, load::caches_below(options.base.home)).string())),
         control_(control),
         lines_(options.output, control),
         coloured_(control.out_terminal && options.output.empty()) {}
@@ -118,17 +119,18 @@ void run_tokenize(const TokenizeOptions& options, const recipes::Control& contro
 }
 
 void run_detokenize(const DetokenizeOptions& options, const recipes::Control& control) {
-  const text::Tokenizer tokenizer = text::Tokenizer::load(load::model_directory(options.base.hf_checkpoint).string());
+  const text::Tokenizer tokenizer = text::Tokenizer::load(
+      load::model_directory(options.base.hf_checkpoint, load::caches_below(options.base.home)).string());
   if (options.input.empty()) {
     *control.out << control.shown(tokenizer.decode(options.ids, options.skip_special_tokens)) << "\n";
     return;
   }
   OutputLines lines(options.output, control);
   data::Dataset data = data::Dataset::open(options.input);
-  constexpr int64_t kMostIds = int64_t{1} << 31;
+  constexpr int64_t kMaxIds = int64_t{1} << 31;
   while (const auto row = data.next()) {
     if (control.interrupted()) throw Cancelled({.what = "interrupted", .where = data.where(*row)});
-    const std::vector<int32_t> ids = data::token_field(data, *row, options.input_key, kMostIds);
+    const std::vector<int32_t> ids = data::token_field(data, *row, options.input_key, kMaxIds);
     lines.add(dumped({{"text", tokenizer.decode(ids, options.skip_special_tokens)}}));
   }
   lines.close();

@@ -18,14 +18,14 @@ std::string one_line(const std::string& path) {
   return quoted.substr(1, quoted.size() - 2);
 }
 
-// Told once, by whoever comes first: the answer, or the client that goes away.
+// Written once, by the first of two: the answer that is complete, or the client that goes away.
 class Line {
  public:
   Line(const HttpRequest& request, std::function<void(std::string)> log)
       : what_(request.method + " " + one_line(request.path)), log_(std::move(log)) {}
 
-  void tell(const std::string& how) {
-    if (told_.exchange(true)) return;
+  void write(const std::string& how) {
+    if (written_.exchange(true)) return;
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - arrived_;
     log_(fmt::format("{} {} {:.3f} s", what_, how, seconds.count()));
   }
@@ -34,7 +34,7 @@ class Line {
   std::string what_;
   std::function<void(std::string)> log_;
   std::chrono::steady_clock::time_point arrived_ = std::chrono::steady_clock::now();
-  std::atomic<bool> told_ = false;
+  std::atomic<bool> written_ = false;
 };
 
 class LoggedResponder : public Responder {
@@ -43,7 +43,7 @@ class LoggedResponder : public Responder {
       : line_(std::move(line)), responder_(std::move(responder)) {}
 
   void send(HttpResponse response) override {
-    line_->tell(fmt::format("{}", response.status));
+    line_->write(fmt::format("{}", response.status));
     responder_->send(std::move(response));
   }
   void begin_stream(HttpResponse head) override {
@@ -52,12 +52,12 @@ class LoggedResponder : public Responder {
   }
   void write(std::string chunk) override { responder_->write(std::move(chunk)); }
   void end_stream() override {
-    line_->tell(fmt::format("{} stream", status_.load()));
+    line_->write(fmt::format("{} stream", status_.load()));
     responder_->end_stream();
   }
   void on_disconnect(std::function<void()> callback) override {
     responder_->on_disconnect([line = line_, callback = std::move(callback)] {
-      line->tell("client gone");
+      line->write("client gone");
       callback();
     });
   }

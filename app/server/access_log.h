@@ -9,7 +9,7 @@
 
 namespace lockstep::server {
 
-// A way back to the client that tells `log` a line when the answer is complete or the client has gone: "POST
+// A way back to the client that writes a line to `log` when the answer is complete or the client has gone: "POST
 // /v1/completions 200 0.153 s". `log` may be called from any thread.
 std::shared_ptr<Responder> logged(const HttpRequest& request, std::shared_ptr<Responder> responder,
                                   std::function<void(std::string line)> log);

@@ -31,14 +31,14 @@ std::vector<std::string> model_names(const ServeOptions& options) {
 }
 
 service::ServingOptions serving_options(const ServeOptions& options, const text::Tokenizer& tokenizer,
-                                        std::function<void(const std::string&)> tell) {
+                                        std::function<void(const std::string&)> on_note) {
   service::ServingOptions serving{.max_model_len = options.max_model_len, .max_queue = options.max_queue};
   serving.adapters = {.base_names = model_names(options),
                       .max_loras = options.max_loras,
                       .max_lora_rank = options.max_lora_rank,
                       .keep_versions = options.keep_versions,
                       .lora_root = options.lora_root,
-                      .tell = std::move(tell)};
+                      .on_note = std::move(on_note)};
   serving.engine.kv_bytes = options.kv_bytes;
   serving.engine.max_sequences = options.max_num_seqs;
   serving.engine.max_batch_tokens = options.max_num_batched_tokens;

@@ -1,8 +1,8 @@
-// `lockstep serve`: the rollout engine for other people's clients, over HTTP.
+// `lockstep serve`: the rollout engine over HTTP.
 //
-//   threads   the server's (requests, answers), the engine's (service::Serving), and workers: for large requests,
-//             templates of requests, large answers, loading adapters, and what waits for the engine's steps (pause,
-//             flush)
+//   threads   one thread serves all connections and one drives the engine (service::Serving). Workers read large
+//             requests, render templates that requests bring, build large answers, load adapters, and wait for the
+//             engine's steps on behalf of pause and flush.
 //   routes    docs/server.md
 #pragma once
 

@@ -120,7 +120,7 @@ const char* range_at(const std::vector<Range>& ranges, uint64_t time) {
   const Range* best = nullptr;
   // In order of their ends: none before this one covers `time`; ranges nest, so the first that covers it is innermost.
   for (auto range =
-           std::lower_bound(ranges.begin(), ranges.end(), time, [](const Range& r, uint64_t t) { return r.end < t; });
+           std::lower_bound(ranges.begin(), ranges.end(), time, [](const Range&r, uint64_t t) { return r.end < t; });
        range != ranges.end() && !best; ++range)
     if (range->start <= time) best = &*range;
   return best ? best->name.c_str() : "";

@@ -56,7 +56,7 @@ bool says_nothing(const Json& value) {
 // Names of modules, each once; none if the key is absent or null. Every one is held against every module of a model, so
 // how many there may be is bounded: more than any model has modules.
 std::vector<std::string> strings(const JsonObject& config, const std::string& key) {
-  constexpr size_t kMostNames = 100'000;
+  constexpr size_t kMaxNames = 100'000;
   std::vector<std::string> list;
   std::unordered_set<std::string> seen;
   if (!config.has(key)) return list;
@@ -66,11 +66,11 @@ std::vector<std::string> strings(const JsonObject& config, const std::string& ke
     if (!item.is_string() || item == "") unsupported(config, key, "a list of module names");
     if (seen.insert(item.get<std::string>()).second) list.push_back(item.get<std::string>());
   }
-  if (list.size() > kMostNames)
+  if (list.size() > kMaxNames)
     throw FormatError({.what = "a list of modules is too long",
                        .where = config.where() + ": " + key,
                        .got = std::to_string(list.size()) + " names",
-                       .wanted = "at most " + std::to_string(kMostNames)});
+                       .wanted = "at most " + std::to_string(kMaxNames)});
   return list;
 }
 

@@ -51,8 +51,8 @@ class AdapterWeights {
 class PeftDirectory {
  public:
   // Reads what is small: adapter_config.json, the header of the weights and the metadata, so that an adapter can be
-  // judged before its weights take memory. FormatError naming the key for: peft_type other than LORA, any key we do not
-  // use with a value that is neither null, false, empty nor PEFT's default (use_dora, bias, modules_to_save,
+  // checked before its weights take memory. FormatError naming the key for: peft_type other than LORA, any key we do
+  // not use with a value that is neither null, false, empty nor PEFT's default (use_dora, bias, modules_to_save,
   // layer_replication, ...); naming the tensor for what is no LoRA factor or has no partner.
   // ConfigError: a file lies outside `root`; what lies beside a directory that is the root is not looked at.
   explicit PeftDirectory(const fs::Path& directory, const fs::ReadRoot& root = {});

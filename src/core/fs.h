@@ -1,6 +1,6 @@
-// Files: whole reads, reads at a place, atomic writes. Nothing is mapped: whoever looks at mapped bytes of a file that
-// was truncated meanwhile, or that the disk cannot deliver, gets SIGBUS instead of an exception. Every error names the
-// path and the system's reason.
+// Files: whole reads, reads at a place, atomic writes. Nothing is mapped: a thread that reads mapped bytes of a file
+// that was truncated meanwhile, or that the disk cannot deliver, gets SIGBUS instead of an exception. Every error names
+// the path and the system's reason.
 #pragma once
 
 #include <cstddef>

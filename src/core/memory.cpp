@@ -39,7 +39,7 @@ size_t round_up(size_t bytes, size_t alignment) {
   return (bytes + alignment - 1) / alignment * alignment;
 }
 
-// Weights, keys and values are walked from end to end once per decoded token: with pages of 4 KB, looking up their
+// Weights, keys and values are read from end to end once per decoded token: with pages of 4 KB, looking up their
 // addresses took a third of the time. This is advice: where the system has no huge pages, only the speed differs.
 void* allocate_host(size_t bytes) {
   if (bytes < kHugePage) return std::aligned_alloc(kAlignment, round_up(bytes, kAlignment));

@@ -15,7 +15,7 @@
 
 namespace lockstep {
 
-// Owns `bytes` bytes, zeroed unless told otherwise. Move only. In host memory pieces of 2 MB and more ask for huge
+// Owns `bytes` bytes, zeroed by default. Move only. In host memory pieces of 2 MB and more ask for huge
 // pages. Throws ResourceError when the system, or the GPU, has no memory.
 class Buffer {
  public:
@@ -53,7 +53,7 @@ class Region {
 };
 
 // Bytes held by all live Buffers of the process, and the highest value since the last reset_peak_bytes(). Atomic.
-// Process-wide: read by publishing and by tests; nothing decides by it (docs/decisions.md).
+// Process-wide: read by publishing and by tests; nothing decides by it (docs/decisions/device-memory.md).
 int64_t live_bytes(Device device = Device::cpu);
 int64_t peak_bytes(Device device = Device::cpu);
 void reset_peak_bytes();

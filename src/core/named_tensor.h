@@ -14,7 +14,7 @@ class File;
 }
 
 // Its bytes lie in memory (an adapter's buffer, a file that was read) or still in a file, in which case `tensor` has no
-// data, only a type and a shape. Whoever made it owns the memory or the file.
+// data, only a type and a shape. Its maker owns the memory or the file.
 struct NamedTensor {
   std::string name;
   ConstTensor tensor;

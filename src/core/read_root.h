@@ -8,7 +8,7 @@ namespace lockstep::fs {
 
 using Path = std::filesystem::path;
 
-// Symbolic links are followed before they are judged: one below the directory may lead to another place below it, but
+// Symbolic links are followed before they are checked: one below the directory may lead to another place below it, but
 // not out of it. A file is opened by walking its canonical path down from the directory without following any link, so
 // a link that somebody puts in the way meanwhile is an error. Hard links and mounts below the directory belong to it.
 class ReadRoot {

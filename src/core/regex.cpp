@@ -107,9 +107,9 @@ std::optional<Regex::Span> Regex::Search::next() {
 }
 
 bool Regex::matches(std::string_view text, bool whole, int64_t& steps) const {
-  constexpr uint32_t kMostKib = 32 << 10;
+  constexpr uint32_t kMaxKib = 32 << 10;
   const auto context = made(MatchContext(pcre2_match_context_create(nullptr)));
-  pcre2_set_heap_limit(context.get(), kMostKib);
+  pcre2_set_heap_limit(context.get(), kMaxKib);
   pcre2_set_callout(context.get(), take_step, &steps);
   const auto match = made(MatchData(pcre2_match_data_create_from_pattern(code_->handle.get(), nullptr)));
   const int result = pcre2_match(code_->handle.get(), units(text), text.size(), 0,

@@ -2,7 +2,7 @@
 // returns; the stream owns the worker threads, their scratch memory and the chosen instruction set. On a GPU an op is
 // queued, and all memory it is given is the GPU's unless its contract says "host".
 //
-// Results never depend on the number of threads or on the instruction set (docs/decisions.md, "Exactness").
+// Results never depend on the number of threads or on the instruction set (docs/decisions/cpu-arithmetic.md).
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ namespace lockstep {
 
 enum class CpuIsa { best, avx2, avx512, neon };
 
-// exact: a row's bits depend on the row alone, and engine and trainer agree bit for bit. fast (a GPU's): matrix
-// products may split their sums as is fastest for the number of rows; the difference shows in `max |logprob diff|`.
+// exact: a row's bits depend on the row alone, and engine and trainer agree bit for bit. fast (a GPU's): matmuls may
+// split their sums as is fastest for the number of rows; the difference shows in `max |logprob diff|`.
 enum class Numerics { exact, fast };
 
 struct StreamOptions {

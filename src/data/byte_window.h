@@ -1,4 +1,4 @@
-// A stretch of a ByteSource's bytes that moves along with whoever reads them. One thread.
+// A stretch of a ByteSource's bytes that moves along with its reader. One thread.
 #pragma once
 
 #include <string_view>

@@ -11,14 +11,14 @@
 
 namespace lockstep::load {
 
-// An adapter directory that fits a base, as far as everything but the weights themselves tells.
+// An adapter directory that fits a base by everything but the values of its weights.
 struct CheckedAdapter {
   fs::Path weights_file;
   lora::PolicyId policy;  // named after the directory, with the number that it says, 0 if it says none
   std::shared_ptr<const lora::AdapterLayout> layout;
-  std::vector<std::string> notes;  // what a user should be told
+  std::vector<std::string> notes;  // for the user
 };
-// FormatError unless the adapter was made for this base, as far as it knows; what a user should be told about that. Of
+// FormatError unless the adapter was made for this base, as far as it knows; returns notes for the user. Of
 // the base only its name and fingerprints are looked at.
 std::vector<std::string> check_base(const checkpoint::PeftDirectory& directory, const Base& base);
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 
 #include "checkpoint/base_fingerprint.h"
 #include "checkpoint/hf_directory.h"
@@ -14,15 +13,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-fs::Path home_directory() {
-  const char* home = std::getenv("HOME");
-  return home != nullptr && *home != '\0' ? fs::Path(home) : fs::Path("/nonexistent");
-}
-
 // Kept for the next command, since it takes as long as reading all weights.
-std::string fingerprint_of_files(const checkpoint::HfDirectory& directory, Stream& stream) {
-  return checkpoint::cached_weights_fingerprint(directory,
-                                                home_directory() / ".cache" / "lockstep" / "fingerprints.json", stream);
+std::string fingerprint_of_files(const checkpoint::HfDirectory& directory, const Caches& caches, Stream& stream) {
+  if (caches.fingerprints.empty()) return checkpoint::weights_fingerprint(directory.tensors(), stream);
+  return checkpoint::cached_weights_fingerprint(directory, caches.fingerprints, stream);
 }
 
 std::string fingerprint_of(const Base& base) {
@@ -42,13 +36,21 @@ void complete(Base& base, std::shared_ptr<const model::Weights> weights, Stream&
 
 }  // namespace
 
-fs::Path model_directory(const std::string& checkpoint) {
-  return checkpoint::resolve_hf_checkpoint(checkpoint, home_directory() / ".cache" / "huggingface" / "hub");
+Caches caches_below(const std::string& home) {
+  if (home.empty()) return {};
+  const fs::Path cache = fs::Path(home) / ".cache";
+  return {.models = cache / "huggingface" / "hub", .fingerprints = cache / "lockstep" / "fingerprints.json"};
 }
 
-Base read_base_config(const std::string& checkpoint) {
+fs::Path model_directory(const std::string& checkpoint, const Caches& caches) {
+  return checkpoint::resolve_hf_checkpoint(checkpoint,
+                                           caches.models.empty() ? fs::Path("/nonexistent") : caches.models);
+}
+
+Base read_base_config(const std::string& checkpoint, const Caches& caches) {
   Base base;
-  base.path = model_directory(checkpoint);
+  base.caches = caches;
+  base.path = model_directory(checkpoint, caches);
   base.name = checkpoint;
   const checkpoint::HfDirectory directory(base.path);
   base.config = model::parse_config(directory.config(), (base.path / "config.json").string());
@@ -57,11 +59,11 @@ Base read_base_config(const std::string& checkpoint) {
   return base;
 }
 
-Base identify_base(const std::string& checkpoint, Stream& stream) {
-  Base base = read_base_config(checkpoint);
+Base identify_base(const std::string& checkpoint, Stream& stream, const Caches& caches) {
+  Base base = read_base_config(checkpoint, caches);
   checkpoint::HfDirectory directory(base.path);
   directory.open_weights();
-  base.weights_fingerprint = fingerprint_of_files(directory, stream);
+  base.weights_fingerprint = fingerprint_of_files(directory, base.caches, stream);
   base.fingerprint = fingerprint_of(base);
   return base;
 }
@@ -79,7 +81,7 @@ void load_weights(Base& base, Stream& stream, const std::function<void(double)>&
   checkpoint::HfDirectory directory(base.path);
   directory.open_weights();
   const Clock::time_point hashing = Clock::now();
-  base.weights_fingerprint = fingerprint_of_files(directory, stream);
+  base.weights_fingerprint = fingerprint_of_files(directory, base.caches, stream);
   const double hashing_seconds = seconds_since(hashing);
   auto weights = model::Weights::load(base.config, directory.tensors(), stream, progress, base.path.string());
   stream.synchronize();

@@ -19,6 +19,13 @@
 
 namespace lockstep::load {
 
+// What is looked up outside of a model's directory; empty: it is not.
+struct Caches {
+  fs::Path models;        // the local cache of the Hugging Face hub
+  fs::Path fingerprints;  // a file with the fingerprints of weights that were hashed before
+};
+Caches caches_below(const std::string& home);  // where both lie in a user's home directory; none if `home` is empty
+
 struct Base {
   fs::Path path;
   std::string name;  // as the user gave it; goes into adapter_config.json
@@ -27,24 +34,25 @@ struct Base {
   std::vector<int32_t> eos;  // ids that end a sequence
   std::string fingerprint;   // checkpoint::base_fingerprint: weights and config.json
   std::string weights_fingerprint;
+  Caches caches;            // that it was found with
   double load_seconds = 0;  // from the files to the device, without the fingerprint; 0: random weights
   std::shared_ptr<const model::Model> model;
   Stream* stream = nullptr;  // where the model and its adapters lie; outlives the base
 };
 
 // The directory of a model: itself, or that of a hub id in the local cache. ConfigError: neither.
-fs::Path model_directory(const std::string& checkpoint);
+fs::Path model_directory(const std::string& checkpoint, const Caches& caches = {});
 
 // config.json and generation_config.json only: a base without weights. Throws what model_directory throws, FormatError.
-Base read_base_config(const std::string& checkpoint);
+Base read_base_config(const std::string& checkpoint, const Caches& caches = {});
 
 // read_base_config, and the fingerprints of its files. No weights are kept.
-Base identify_base(const std::string& checkpoint, Stream& stream);
+Base identify_base(const std::string& checkpoint, Stream& stream, const Caches& caches = {});
 
 // The type config.json says its weights have; what a GPU holds is bf16 all the same.
 DType weight_dtype(const Base& base);
 
-// Reads, checks and packs the weights onto the stream's device; `progress` is told the share that is done.
+// Reads, checks and packs the weights onto the stream's device; `progress` is called with the share that is done.
 void load_weights(Base& base, Stream& stream, const std::function<void(double)>& progress);
 // Random numbers in the shape that config.json says, the same in every run and on every device.
 void fill_weights(Base& base, Stream& stream);

@@ -48,7 +48,7 @@ class Group {
   virtual void barrier() = 0;
 
   // This rank cannot go on: from now on the calls of all ranks throw PeerFailed with this fault. The first call counts.
-  // In a group of one there is nobody to tell.
+  // In a group of one no other rank has to know.
   virtual void fail(const Fault& fault, int exit_code) noexcept = 0;
   // Asks all ranks to stop when it suits them; interrupted() says whether any rank was asked. Flags: neither waits.
   virtual void interrupt() noexcept = 0;

@@ -27,8 +27,8 @@ class Meeting {
   Meeting(int size, Timeouts timeouts) : timeouts_(timeouts), calls_(static_cast<size_t>(size)), here_(calls_.size()) {}
 
   int size() const { return static_cast<int>(calls_.size()); }
-  // Waits until every rank has come. Throws what the verbs of a Group throw, on every rank or on none: whoever comes in
-  // may read what all show until leave().
+  // Waits until every rank has come. Throws what the verbs of a Group throw, on every rank or on none: a rank that
+  // comes in may read what all show until leave().
   void enter(int rank, const Call& call);
   std::span<const std::byte> shown(int rank) const { return calls_[static_cast<size_t>(rank)].shown; }
   // Waits until every rank leaves, so that nobody's memory goes away under a reader. Between enter and leave a rank

@@ -14,11 +14,11 @@ lora::AdapterVersion load_adapter(const std::string& path, const Base& base, con
   const checkpoint::PeftDirectory directory{fs::Path(path)};
   const load::CheckedAdapter checked = load::check_adapter(directory, base);
   lora::AdapterVersion adapter = load::load_adapter(checked, directory.read_weights(), base);
-  tell_notes(checked.notes, control);
+  print_notes(checked.notes, control);
   return adapter;
 }
 
-void tell_notes(const std::vector<std::string>& notes, const Control& control) {
+void print_notes(const std::vector<std::string>& notes, const Control& control) {
   for (const std::string& note : notes) *control.info << fmt::format("note    {}\n", note);
 }
 
@@ -175,7 +175,7 @@ std::optional<Resumed> resume(const SaveOptions& options, const AdapterOptions& 
   Resumed resumed;
   const load::CheckedAdapter checked = load::check_adapter(actor.directory, base);
   resumed.adapter = load::load_adapter(checked, actor.weights, base);
-  tell_notes(checked.notes, control);
+  print_notes(checked.notes, control);
   if (wanted.adapter_path.empty()) {
     require_same_adapter(wanted, true, *resumed.adapter.layout, base, where);
   } else {

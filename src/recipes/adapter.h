@@ -13,10 +13,11 @@
 
 namespace lockstep::recipes {
 
-// Checks and loads a PEFT directory, and tells its notes. What load::check_adapter and load::load_adapter throw.
+// Checks and loads a PEFT directory, and prints its notes. Throws what load::check_adapter and load::load_adapter
+// throw.
 lora::AdapterVersion load_adapter(const std::string& directory, const Base& base, const Control& control);
-// A line for each note.
-void tell_notes(const std::vector<std::string>& notes, const Control& control);
+// Prints a line for each note.
+void print_notes(const std::vector<std::string>& notes, const Control& control);
 
 // Prints rank, modules and parameter counts.
 void describe_adapter(const lora::AdapterVersion& adapter, const Base& base, const Control& control);
@@ -25,17 +26,18 @@ void describe_adapter(const lora::AdapterVersion& adapter, const Base& base, con
 struct Progress {
   int64_t iteration = 0, version = 0, data_position = 0;
   OrderedJson settings;
-  OrderedJson evaluations = nullptr;  // what the recipe knows of them (recipes/best.h)
+  OrderedJson evaluations = nullptr;  // of the recipe's own (recipes/held_out.h); null: none
 };
 void save_training(const SaveOptions& options, const Base& base, const train::Trainer& trainer,
                    const Progress& progress);
 
-// The newest checkpoint of --load; nullopt: --load is not given, or is --save and has none yet.
-// ConfigError if it has none and is not --save.
+// The newest checkpoint in options.load; nullopt if options.load is empty, or is the same directory as options.save and
+// holds none yet. ConfigError if it is another directory and holds none.
 std::optional<int64_t> iteration_to_load(const SaveOptions& options);
 
-// What --load says: nothing to resume (with a printed line where that is allowed), or the newest checkpoint, which goes
-// before --lora-adapter-path. ConfigError as above, or if its adapter or its settings contradict those given.
+// The run to resume, read from the newest checkpoint in options.load; nullopt where iteration_to_load gives none (a
+// line says so). A checkpoint takes precedence over wanted.adapter_path. ConfigError as iteration_to_load, or if the
+// checkpoint's adapter or settings contradict those given.
 struct Resumed {
   lora::AdapterVersion adapter;
   int64_t iteration = 0, data_position = 0;

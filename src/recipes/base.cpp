@@ -18,7 +18,7 @@ StreamOptions stream_options(const BaseOptions& options) {
 
 Base load_base(const BaseOptions& options, Stream& stream, const Control& control) {
   const Stopwatch watch;
-  Base base = load::read_base_config(options.hf_checkpoint);
+  Base base = load::read_base_config(options.hf_checkpoint, load::caches_below(options.home));
   if (options.load_format == LoadFormat::dummy) {
     *control.info << "note    BaseOptions::load_format dummy: the weights are random numbers\n";
     load::fill_weights(base, stream);

@@ -13,10 +13,10 @@ namespace lockstep::recipes {
 
 using load::Base;
 
-// The stream a command runs on.   DeviceError: --device cuda and no GPU.
+// The stream that a command runs on. DeviceError if the options ask for a GPU and there is none.
 StreamOptions stream_options(const BaseOptions& options);
 
-// Reads, checks and packs onto the stream's device; tells `control.info` what was loaded and how long it took.
+// Reads, checks and packs onto the stream's device; prints what was loaded and how long it took.
 Base load_base(const BaseOptions& options, Stream& stream, const Control& control);
 
 // DataError naming `where`: an id that the model has no row for, as a tokenizer with added tokens makes them.

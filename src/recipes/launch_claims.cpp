@@ -55,7 +55,7 @@ void check(const LaunchClaim& claim, const Base& base, Device device) {
       return;
     }
     case Kind::weight_type: {
-      // Products of 16-bit weights with f32 activations are at least what f32 weights would give.
+      // Matmuls of 16-bit weights with f32 activations are at least what f32 weights would give.
       const std::string packed = type_name(kernels::packed_dtype(load::weight_dtype(base), device));
       if (type != "auto" && type != packed && type != computed)
         wrong(claim, "weights are not of this type " + place,
@@ -83,7 +83,7 @@ void check(const LaunchClaim& claim, const Base& base, Device device) {
 
 void check_claims(const BaseOptions& options, const std::vector<LaunchClaim>& claims) {
   if (claims.empty()) return;
-  const Base base = load::read_base_config(options.hf_checkpoint);
+  const Base base = load::read_base_config(options.hf_checkpoint, load::caches_below(options.home));
   const Device device = stream_options(options).device;
   for (const LaunchClaim& claim : claims) check(claim, base, device);
 }

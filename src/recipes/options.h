@@ -30,34 +30,35 @@ enum class LoadFormat { automatic, dummy };
 
 struct BaseOptions {
   std::string hf_checkpoint;    // directory or hub id
-  StreamOptions stream;         // --threads, --cpu-isa; its device follows from:
-  std::string device = "auto";  // --device: auto (a GPU if there is one), cpu, cuda
+  StreamOptions stream;         // its device follows from:
+  std::string device = "auto";  // "auto" (a GPU if there is one), "cpu", "cuda"
   LoadFormat load_format = LoadFormat::automatic;
+  std::string home;  // load::caches_below: where models are found by hub id and fingerprints are kept; empty: nowhere
 };
 
 struct AdapterOptions {
   lora::LoraConfig config;   // rank 0 and no target_modules: none asked for
-  std::string adapter_path;  // --lora-adapter-path: a PEFT directory to start from, or to generate with
+  std::string adapter_path;  // a PEFT directory to start from, or to generate with
   // Whether these fields of config were asked for; an adapter to start from supplies what was not.
   bool asked_alpha = false, asked_rslora = false, asked_type = false;
 };
 
 // How conversations become text.
 struct ChatOptions {
-  bool apply = false;         // --apply-chat-template: a string prompt is one user message; lists always are messages
-  OrderedJson kwargs;         // --apply-chat-template-kwargs: variables of the template; an object or null
-  std::string template_file;  // --chat-template; empty: the model directory's
+  bool apply = false;              // a string prompt is one user message; lists always are messages
+  OrderedJson kwargs;              // variables of the template; an object or null
+  std::string template_file;       // empty: the model directory's
   std::string tool_key = "tools";  // key of a row's tools
 };
 
 struct OptimizerOptions {
   train::Schedule schedule;            // lr, min_lr, style; warmup_steps / decay_steps resolved by the recipe
   double warmup_fraction = 0;          // of decay steps; exclusive with schedule.warmup_steps
-  std::optional<int64_t> decay_steps;  // --lr-decay-iters; default: all steps of the run
+  std::optional<int64_t> decay_steps;  // default: all steps of the run
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01;
   double clip_grad = 1.0;
   double loraplus_lr_ratio = 1;            // LoRA+: learning rate of B over that of A
-  std::optional<int64_t> wsd_decay_steps;  // --lr-wsd-decay-iters; WSD needs it
+  std::optional<int64_t> wsd_decay_steps;  // WSD needs it
 };
 
 // What the backward pass makes again (model::Recompute). automatic: on a GPU as little as its memory allows, on the CPU
@@ -66,9 +67,9 @@ enum class Recompute { automatic, none, selective, full };
 
 struct TrainingOptions {
   int64_t global_batch_size = 0;      // samples per optimizer step
-  std::optional<int64_t> max_tokens;  // per micro-batch (--max-tokens-per-gpu); default: micro_batch_tokens (steps.h)
+  std::optional<int64_t> max_tokens;  // per micro-batch; default: micro_batch_tokens
   Recompute recompute = Recompute::automatic;
-  bool per_token_loss = false;  // --calculate-per-token-loss
+  bool per_token_loss = false;  // mean over all tokens of a step instead of over samples
   uint64_t seed = 1234;         // adapter initialization, dropout
 };
 
@@ -97,7 +98,7 @@ struct RowOptions {
   std::string messages_key = "messages";
   ChatOptions chat;
   LossMaskType loss_mask = LossMaskType::automatic;
-  std::optional<int64_t> max_length;  // --max-seq-length: tokens kept of a row
+  std::optional<int64_t> max_length;  // tokens kept of a row
   TruncationMode truncation = TruncationMode::keep_start;
   int64_t max_bad_rows = 0;
 };
@@ -113,18 +114,18 @@ struct SftOptions {
   train::Loss loss;         // SftLoss or DpoLoss
   std::string prompt_data;  // a slice may follow: FILE@[0:100]
   int64_t num_epoch = 1;
-  std::optional<int64_t> num_steps;  // --num-rollout, --train-iters: goes before num_epoch
+  std::optional<int64_t> num_steps;  // of the optimizer; goes before num_epoch
   // Rows of a rollout; 0: there are none. Else an epoch is as many rollouts as it fills, whose batches run on over its
   // end; training.global_batch_size divides it.
   int64_t rollout_batch_size = 0;
-  bool shuffle = false;            // --rollout-shuffle
-  uint64_t shuffle_seed = 42;      // --rollout-seed
+  bool shuffle = false;            // rows in a new order each epoch
+  uint64_t shuffle_seed = 42;      // of that order
   std::vector<EvalSet> eval_sets;  // the first decides which checkpoint is best
   int64_t eval_interval = 0;       // steps; 0: never
   bool eval_before_train = true;
   bool save_best = false;
-  std::optional<int64_t> patience;  // --early-stopping-patience: evaluations without a better loss
-  double threshold = 0;             // --early-stopping-threshold: what counts as better
+  std::optional<int64_t> patience;  // evaluations without a better loss before the run stops
+  double threshold = 0;             // how much lower a loss has to be
 };
 
 struct RlOptions {
@@ -134,7 +135,7 @@ struct RlOptions {
   TrainingOptions training;  // global_batch_size 0: rollout_batch_size * n / num_steps_per_rollout
   SaveOptions save;
   std::string prompt_data, input_key = "input", label_key, metadata_key = "metadata";
-  int64_t max_bad_rows = 0;  // --max-bad-rows, of each file
+  int64_t max_bad_rows = 0;  // of each file
   ChatOptions chat;
   rl::RewardRule reward;
   std::optional<int64_t> num_rollout, num_epoch;  // one is required; num_rollout wins
@@ -142,19 +143,19 @@ struct RlOptions {
   int64_t n_samples = 1;
   int64_t num_steps_per_rollout = 0;  // 0: derived
   int64_t max_prompt_len = 0;         // 0: context - 1; longer prompts are dropped with a count
-  rollout::SamplingParams sampling;   // max_tokens = --rollout-max-response-len; seed = --rollout-seed
+  rollout::SamplingParams sampling;   // of training; max_tokens bounds a response
   bool shuffle = false;
   bool normalize_rewards = true;  // centering
   bool normalize_std = true;
-  train::PolicyLoss loss;     // clip, entropy; kl_coef = --kl-loss-coef when use_kl_loss
+  train::PolicyLoss loss;     // clip, entropy; kl_coef counts only with use_kl_loss
   bool use_kl_loss = false;   // KL to the reference in the loss (coefficient 0: metric only)
-  double kl_reward_coef = 0;  // --kl-coef: KL in the reward
+  double kl_reward_coef = 0;  // KL in the reward
   std::vector<EvalSet> eval_sets;
   std::string eval_input_key, eval_label_key;  // empty: as for training
   int64_t eval_interval = 0;                   // 0: never
-  int64_t eval_samples = 1;                    // --n-samples-per-eval-prompt
+  int64_t eval_samples = 1;                    // of each prompt
   rollout::SamplingParams eval_sampling;
-  bool eval_before_train = true;    // !--skip-eval-before-train
+  bool eval_before_train = true;    // also before the first step
   std::optional<int64_t> kv_bytes;  // most memory of the KV cache; default: the engine's
   int64_t max_sequences = 256;
   RunChecks checks;

@@ -34,7 +34,7 @@ bool is_megatron(const fs::Path& path) {
 
 std::optional<std::string> check_reference(const std::string& path, const BaseOptions& options, bool used) {
   if (path == options.hf_checkpoint) return std::nullopt;
-  const fs::Path base = load::model_directory(options.hf_checkpoint);
+  const fs::Path base = load::model_directory(options.hf_checkpoint, load::caches_below(options.home));
   if (fs::exists(path) && fs::same_place(path, base)) return std::nullopt;
   if (!std::filesystem::is_directory(path))
     refuse("the reference is not there", path, "a directory, or none: the base is the reference");
@@ -47,7 +47,8 @@ std::optional<std::string> check_reference(const std::string& path, const BaseOp
     StreamOptions on_cpu = options.stream;
     on_cpu.device = Device::cpu;
     Stream stream(on_cpu);
-    if (load::identify_base(path, stream).fingerprint == load::identify_base(options.hf_checkpoint, stream).fingerprint)
+    if (load::identify_base(path, stream, load::caches_below(options.home)).fingerprint ==
+        load::identify_base(options.hf_checkpoint, stream, load::caches_below(options.home)).fingerprint)
       return std::nullopt;
   }
   if (used)

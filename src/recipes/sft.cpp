@@ -163,7 +163,7 @@ class SftRun {
       if (set == 0) first_loss = sums.mean_loss(options_.training.per_token_loss);
       if (at != resumed_at_ || !log_.has_evaluation(name)) report(name, sums);
     }
-    judge(first_loss);
+    compare_with_best(first_loss);
   }
 
   void report(const std::string& name, const train::Evaluation& sums) {
@@ -186,7 +186,7 @@ class SftRun {
     log_.say(evaluation_line(shown));
   }
 
-  void judge(double loss) {
+  void compare_with_best(double loss) {
     const bool better = best_.add(run_.iteration(), loss, options_.threshold);
     run_.set_evaluations(best_.json());
     if (!better || !options_.save_best) return;

@@ -1,4 +1,4 @@
-// The port to who judges samples.
+// The port for rewards: a rule, a model or a service that grades samples.
 #pragma once
 
 #include <span>

@@ -1,4 +1,4 @@
-// What changes rewards between the judge and the advantages.
+// Changes to rewards after grading and before advantages.
 #pragma once
 
 #include <span>

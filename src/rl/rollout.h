@@ -1,4 +1,4 @@
-// A rollout: samples of a batch of prompts, judged.
+// A rollout: samples of a batch of prompts, with their rewards.
 #pragma once
 
 #include <string>
@@ -27,7 +27,7 @@ struct PendingRollout {
 
 struct RolloutReport {
   int64_t version = 0;  // the oldest that chose a token
-  double reward = 0;    // mean, as the judge gave it
+  double reward = 0;    // mean, as graded, before shaping
   double response_len = 0;
   int64_t tokens = 0;  // rows to train on
   double rollout_ms = 0, reward_ms = 0;
@@ -41,7 +41,7 @@ struct Rollout {
 // Asks the sampler for the samples. What Sampler::submit throws; nothing is in flight then.
 PendingRollout rl_submit(RlParts& parts, RolloutRequest request);
 
-// Waits for the samples and has them judged. Cancelled when interrupted; what collect_groups and the reward throw. The
+// Waits for the samples and grades them. Cancelled when interrupted; what collect_groups and the reward throw. The
 // rollout is gone then.
 Rollout rl_collect(RlParts& parts, const PendingRollout& pending, const Watch& watch = {});
 

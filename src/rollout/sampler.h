@@ -4,7 +4,7 @@
 //   memory      a Sampler owns its keys and values; adapter versions are shared immutable buffers
 //   threads     one Sampler is driven by one thread; only what says so may be called from others
 //
-// This header: the port. Whoever samples (the RL loop, evaluation, servers) names a Sampler, never an implementation.
+// This header: the port. Callers (the RL loop, evaluation, servers) name a Sampler, never an implementation.
 #pragma once
 
 #include <chrono>

@@ -12,15 +12,15 @@ namespace lockstep::rollout {
 namespace {
 
 // The exponent of logits / temperature must stay a number.
-constexpr float kLeastTemperature = 1e-5f, kMostTemperature = 1e5f;
-constexpr float kLeastPenalty = 1e-5f, kMostPenalty = 1e5f;  // logits / penalty must stay numbers too
+constexpr float kMinTemperature = 1e-5f, kMaxTemperature = 1e5f;
+constexpr float kMinPenalty = 1e-5f, kMaxPenalty = 1e5f;  // logits / penalty must stay numbers too
 
 void require(bool ok, const char* field, const std::string& got, const char* wanted) {
   if (!ok) throw ConfigError({.what = "impossible sampling parameter", .where = field, .got = got, .wanted = wanted});
 }
 
 bool is_temperature(float t) {
-  return t >= kLeastTemperature && t <= kMostTemperature;
+  return t >= kMinTemperature && t <= kMaxTemperature;
 }
 
 }  // namespace
@@ -36,18 +36,18 @@ void validate(const SamplingParams& params) {
   require(params.max_tokens >= 1, "max_tokens", text(params.max_tokens), "at least 1");
   require(is_temperature(params.logprob_temperature), "logprob_temperature", text(params.logprob_temperature),
           "1e-5 to 1e5");
-  require(params.repetition_penalty >= kLeastPenalty && params.repetition_penalty <= kMostPenalty, "repetition_penalty",
+  require(params.repetition_penalty >= kMinPenalty && params.repetition_penalty <= kMaxPenalty, "repetition_penalty",
           text(params.repetition_penalty), "1e-5 to 1e5");
-  require(std::abs(params.frequency_penalty) <= kMostPenalty, "frequency_penalty", text(params.frequency_penalty),
+  require(std::abs(params.frequency_penalty) <= kMaxPenalty, "frequency_penalty", text(params.frequency_penalty),
           "-1e5 to 1e5");
-  require(std::abs(params.presence_penalty) <= kMostPenalty, "presence_penalty", text(params.presence_penalty),
+  require(std::abs(params.presence_penalty) <= kMaxPenalty, "presence_penalty", text(params.presence_penalty),
           "-1e5 to 1e5");
   for (const auto& [token, bias] : params.logit_bias)
-    require(!std::isnan(bias) && bias <= kMostPenalty, "logit_bias", fmt::format("{} for token {}", bias, token),
+    require(!std::isnan(bias) && bias <= kMaxPenalty, "logit_bias", fmt::format("{} for token {}", bias, token),
             "a number");
   require(params.min_tokens >= 0 && params.min_tokens <= params.max_tokens, "min_tokens", text(params.min_tokens),
           "0 to max_tokens");
-  require(params.top_logprobs >= 0 && params.top_logprobs <= SamplingParams::kMostTopLogprobs, "top_logprobs",
+  require(params.top_logprobs >= 0 && params.top_logprobs <= SamplingParams::kMaxTopLogprobs, "top_logprobs",
           text(params.top_logprobs), "0 to 128");
   for (const std::string& stop : params.stop) require(!stop.empty(), "stop", "an empty string", "text to stop at");
 }
@@ -58,13 +58,13 @@ bool SamplingParams::changes_logits() const {
 }
 
 kernels::SampleRow sample_row(const SamplingParams& params, const Counter& counter) {
-  constexpr int64_t kMostK = std::numeric_limits<int32_t>::max();
+  constexpr int64_t kMaxK = std::numeric_limits<int32_t>::max();
   return {.seed = params.seed,
           .counter = counter,
           .temperature = params.temperature,
           .top_p = params.top_p,
           .min_p = params.min_p,
-          .top_k = static_cast<int32_t>(std::clamp<int64_t>(params.top_k, 0, kMostK))};
+          .top_k = static_cast<int32_t>(std::clamp<int64_t>(params.top_k, 0, kMaxK))};
 }
 
 }  // namespace lockstep::rollout

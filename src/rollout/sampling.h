@@ -32,9 +32,9 @@ struct SamplingParams {
   int64_t min_tokens =
       0;  // before so many tokens stop_token_ids cannot be drawn, and stop strings do not end the sample
 
-  int64_t top_logprobs = 0;  // the most likely tokens to report beside each one drawn, at most kMostTopLogprobs
+  int64_t top_logprobs = 0;  // the most likely tokens to report beside each one drawn, at most kMaxTopLogprobs
 
-  static constexpr int64_t kMostTopLogprobs = 128;
+  static constexpr int64_t kMaxTopLogprobs = 128;
   bool changes_logits() const;
 };
 void validate(const SamplingParams& params);  // ConfigError naming the field and its range

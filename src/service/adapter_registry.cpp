@@ -20,12 +20,12 @@ std::string lower(std::string text) {
 
 // The next number must exist, and clients read numbers as doubles.
 void check_number(int64_t version, const std::string& where) {
-  constexpr int64_t kMostVersion = (int64_t{1} << 53) - 1;
-  if (version < 0 || version >= kMostVersion)
+  constexpr int64_t kMaxVersion = (int64_t{1} << 53) - 1;
+  if (version < 0 || version >= kMaxVersion)
     throw ConfigError({.what = "impossible adapter version",
                        .where = where,
                        .got = std::to_string(version),
-                       .wanted = fmt::format("0 to {}", kMostVersion - 1)});
+                       .wanted = fmt::format("0 to {}", kMaxVersion - 1)});
 }
 
 fs::Path path_below(const fs::ReadRoot& root, const AdapterSource& source) {
@@ -83,7 +83,7 @@ lora::AdapterVersion AdapterRegistry::stage(const AdapterSource& source, const f
           {.what = fmt::format("LoRA rank {} is greater than max_lora_rank {}.", rank, options_.max_lora_rank),
            .where = source.name});
   };
-  // Everything that names, shapes and ranks tell is told by the small files, before the weights take memory.
+  // Names, shapes and ranks are checked in the small files, before the weights take memory.
   const checkpoint::PeftDirectory directory(path, root);
   check_rank(directory.config().rank);
   const load::CheckedAdapter checked = load::check_adapter(directory, base_);
@@ -101,7 +101,7 @@ lora::AdapterVersion AdapterRegistry::stage(const AdapterSource& source, const f
   lora::AdapterVersion adapter = load::load_adapter(checked, weights, base_);
   check_number(adapter.policy.version, directory.weights_file().string());
   stream_->synchronize();
-  for (const std::string& note : checked.notes) options_.tell(note);
+  for (const std::string& note : checked.notes) options_.on_note(note);
   return adapter;
 }
 

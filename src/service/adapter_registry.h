@@ -29,11 +29,12 @@ struct RegistryOptions {
   int64_t max_lora_rank = 256;          // a larger rank is refused
   int64_t keep_versions = 2;            // of each name: the newest and those before it that can be pinned
   std::string lora_root;                // files of adapters are read below this directory only; empty: anywhere
-  // Told what a user should know of an adapter that was loaded, on the thread that loads.
-  std::function<void(const std::string& note)> tell = [](const std::string&) {};
+  // Called with notes for the user about an adapter that was loaded, on the thread that loads it.
+  std::function<void(const std::string& note)> on_note = [](const std::string&) {};
 };
 
-// Any thread. A version lives as long as somebody holds it; a name's older ones are let go when newer ones come.
+// May be used from any thread. A version lives as long as it is held; older versions of a name are released when newer
+// ones come.
 class AdapterRegistry {
  public:
   using Pinned = std::shared_ptr<const versions::Pin>;
@@ -42,16 +43,16 @@ class AdapterRegistry {
   AdapterRegistry(const load::Base& base, RegistryOptions options, versions::VersionSink& sink);
 
   // Reads and checks everything first - names, shapes, rank, base fingerprint, SHA-256 - then swaps; on any error what
-  // was served goes on being served. ConfigError: loaded already and not in_place, too many names, an empty name or a
+  // was served is still served. ConfigError: loaded already and not in_place, too many names, an empty name or a
   // base's, a path outside lora_root, a version that is not newer; ShapeError: a rank above the limit; DataError:
   // SHA-256; FormatError, ShapeError, ResourceError as load_adapter.
   versions::Policy load(const AdapterSource& source);
   void unload(const std::string& name);  // NoSuchAdapter. Requests in flight keep it
-  // Waits until nobody uses a version of this name that can no longer be asked for: unloaded, or before those that are
-  // kept. False: not within `timeout`.
+  // Waits until no version of this name is in use that can no longer be requested: one that was unloaded, or is older
+  // than those that are kept. False if that does not happen within `timeout`.
   bool wait_unused(const std::string& name, std::chrono::milliseconds timeout);
 
-  // Held in the sink as long as somebody keeps what this returns. NoSuchAdapter.
+  // The version stays in the sink as long as the returned object lives. NoSuchAdapter.
   Pinned get(const std::string& name, std::optional<int64_t> version) const;
   std::vector<versions::Policy> list() const;            // in the order of loading
   versions::Policy info(const std::string& name) const;  // NoSuchAdapter

@@ -10,7 +10,7 @@
 
 namespace lockstep::service {
 
-// Errors of a request that can be told at once.
+// Errors of a request that are known before it is queued.
 void Serving::Impl::check(const GenerationRequest& request) const {
   const auto size = static_cast<int64_t>(request.tokens.size());
   if (request.sampling.max_tokens > max_model_len() - size)

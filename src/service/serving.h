@@ -24,7 +24,7 @@
 
 namespace lockstep::service {
 
-// What a server says to one client while it goes on serving the others. HTTP statuses are app/server's.
+// Errors that concern one client; the others are served on. app/server maps them to HTTP statuses.
 class QueueFull : public ResourceError {  // 429
   using ResourceError::ResourceError;
 };
@@ -59,10 +59,10 @@ struct GeneratedToken {
   int64_t stop_index = -1;                           // which of sampling.stop it ended with; -1: none
 };
 
-// What a step (or several) made for one request.
+// The tokens that one step (or several) made for one request.
 struct GenerationUpdate {
   std::vector<GeneratedToken> tokens;
-  // With the first update of a request that asked: entry i is of prompt token i; the first has no log-prob.
+  // In the first update of a request that asked for them: entry i belongs to prompt token i; the first has none.
   std::vector<rollout::PromptLogprob> prompt_logprobs;
   int64_t cached_tokens = 0;   // of the prompt, found in the prefix cache
   bool done = false;           // the last update
@@ -87,22 +87,22 @@ class Serving {
   // not throw. Throws ConfigError (impossible parameters), DataError (prompt empty, outside the vocabulary, or with
   // max_tokens beyond max_model_len), NoSuchAdapter, QueueFull, Draining, ResourceError (does not fit the KV pool).
   Id submit(GenerationRequest request, OnUpdate on_update);
-  void cancel(Id id);   // no-op when it has ended; its last update says aborted
+  void cancel(Id id);   // does nothing when it has ended; the last update has `aborted` set
   int64_t abort_all();  // how many
 
   // Loading blocks the calling thread, not the engine. A request that follows its adapter sees a new version at its
   // next token.
   AdapterRegistry& adapters();
 
-  // No step is run until resume(); returns when the running one has ended. PauseMode::wait: returns at once, is
-  // pausing() while requests go on and paused() when none does.
+  // No step is run until resume(); returns when the current step has ended. PauseMode::wait: returns at once;
+  // pausing() holds while requests are still in flight, paused() when there are none.
   void pause(PauseMode mode);
   void resume();
   bool paused() const;
   bool pausing() const;
-  bool flush_cache();  // drops the prefix cache; false, and nothing, while a request has keys
-  // Drops the keys of all requests, which are computed again, and the prefix cache, between two steps. Requests go on
-  // and a pause stays what it is.
+  bool flush_cache();  // drops the prefix cache; does nothing and returns false while a request has keys
+  // Drops the keys of all requests, which are computed again, and the prefix cache, between two steps. Requests
+  // continue, and a pause is unaffected.
   void reset_cache();
   void drain();       // from now on submit() throws Draining
   bool idle() const;  // nothing in flight
@@ -111,7 +111,7 @@ class Serving {
   bool healthy() const;
 
   ServingMetrics metrics() const;
-  int64_t max_model_len() const;  // what is asked for, as far as model and KV pool allow it
+  int64_t max_model_len() const;  // the option, limited by the model and the KV pool
   const load::Base& base() const;
 
  private:

@@ -1,4 +1,4 @@
-// What a Serving is made of. Only serving.cpp (any thread) and serving_thread.cpp (the engine's thread) see this.
+// The state of a Serving. Only serving.cpp (any thread) and serving_thread.cpp (the engine's thread) include this.
 #pragma once
 
 #include <atomic>
@@ -28,7 +28,7 @@ struct Tracked {
   GenerationUpdate update;  // of the step in flight
 };
 
-// What is said once no step can be run any more.
+// The error of every request once no step can run any more.
 inline DeviceError gpu_lost() {
   return DeviceError({.what = "the engine has lost the GPU", .attempt = "restart the server"});
 }

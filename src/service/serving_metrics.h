@@ -1,4 +1,4 @@
-// What a server counts. Names and bounds follow vLLM's where it has the metric.
+// Metrics of a server. Names and bounds follow vLLM's where it has the metric.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// The thread that drives the engine: what it does between two steps, and what it makes of a step's report.
+// The thread that drives the engine: its work between two steps, and how a step's events become updates of requests.
 #include <algorithm>
 #include <new>
 #include <set>
@@ -132,7 +132,7 @@ void Serving::Impl::deliver(std::span<const rollout::Event> events) {
   }
 }
 
-// What follows is under the lock of the metrics.
+// The functions below are called under the lock of the metrics.
 void Serving::Impl::deliver_started(Tracked& request, Clock::time_point now) {
   request.has_started = true;
   request.started = now;
@@ -247,7 +247,7 @@ int64_t Serving::Impl::abort_started() {
   return static_cast<int64_t>(started.size());
 }
 
-// What the thread alone can see of the engine, for metrics(); at most ten times a second.
+// Copies what only this thread may read from the engine, for metrics(); at most ten times a second.
 void Serving::Impl::snapshot(bool at_once) {
   constexpr std::chrono::milliseconds kEvery{100};
   const Clock::time_point now = Clock::now();

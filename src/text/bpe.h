@@ -83,7 +83,7 @@ class Bpe {
   std::array<int32_t, 256> first_ids_{};  // of bytes; when not byte_level of ASCII characters
   std::array<int32_t, 256> byte_tokens_{};
   // What merging makes of a piece that is a token as a whole: not seen yet, that token, or something else. Found out
-  // once per token, by whoever needs it first; everybody would find the same.
+  // once per token, by the first thread that needs it; every thread would find the same.
   enum Whole : uint8_t { kNotSeen, kItself, kOther };
   mutable std::vector<std::atomic<uint8_t>> whole_;
 };

@@ -10,7 +10,7 @@ namespace lockstep::text {
 
 namespace {
 
-constexpr int64_t kMostStripped = 1 << 20;
+constexpr int64_t kMaxStripped = 1 << 20;
 
 std::string replaced(const TextPattern& pattern, std::string_view with, std::string_view token) {
   std::vector<Span> matches;
@@ -70,7 +70,7 @@ void Decoder::add_step(const Json& json, const std::string& where) {
   } else if (type == "Strip") {
     const auto count = [&](const char* key) {
       const int64_t value = step.integer(key, 0);
-      if (value < 0 || value > kMostStripped)
+      if (value < 0 || value > kMaxStripped)
         unsupported_component(where + ": Strip: " + key, std::to_string(value), "0 or more");
       return static_cast<size_t>(value);
     };

@@ -157,9 +157,9 @@ size_t upper_word(const Scan& scan, size_t place) {
 }
 
 size_t next_o200k(const Scan& scan, size_t place) {
-  constexpr int kMostDigits = 3;
+  constexpr int kMaxDigits = 3;
   const Scan::Here first = scan.at(place);
-  if ((first.bits & kNumberBit) != 0) return digits(scan, place, kMostDigits);
+  if ((first.bits & kNumberBit) != 0) return digits(scan, place, kMaxDigits);
   // [^\r\n\p{L}\p{N}]? before a word, tried with the character before it is tried without.
   const bool prefix = (first.bits & (kNewlineBit | kLetterBit)) == 0;
   for (const auto word : {lower_word, upper_word}) {

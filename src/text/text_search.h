@@ -15,7 +15,7 @@ class TextSearch {
   // `part` is not empty and outlives the object. Takes four bytes of memory for each of its own.
   explicit TextSearch(std::string_view part, From from = From::left);
 
-  // Offset of the first occurrence, from the right the last; npos when there is none. `work(bytes)` is told now and
+  // Offset of the first occurrence, from the right the last; npos when there is none. `work(bytes)` is called now and
   // then how many bytes were compared one by one (or skipped, which counts for less) since it was called last, and may
   // throw.
   template <class Work>

@@ -1,4 +1,4 @@
-// What the Trainer asks of its options and of datums; what a loss needs is the loss's own business.
+// Checks of the Trainer's options and of datums. What a loss needs of a datum is checked by the loss.
 #pragma once
 
 #include "model/spec.h"
@@ -8,9 +8,9 @@ namespace lockstep::train {
 
 struct TrainerOptions;
 
-void require_options(const TrainerOptions& options);  // ConfigError naming the flag
+void require_options(const TrainerOptions& options);  // ConfigError naming the field
 
-// DataError naming the sample: what packing and the model need; a weight per row.
+// DataError naming the sample unless packing and the model can take it: lengths, tokens, a weight per row.
 void require_readable(const Datum& datum, int64_t sample, const model::ModelSpec& config);
 void require_weights(const Datum& datum, int64_t sample);
 

@@ -11,7 +11,7 @@ std::vector<SampleEvaluation> evaluate_samples(const Loss& loss, std::span<const
   const int64_t per_term = datums_per_term(loss);
   const std::span<const float> logprob(head.logprob_T.f32(), batch.tokens.size());
   std::vector<float> unused(logprob.size());
-  // A scale under which every term counts whole.
+  // The scale under which every term counts fully.
   const LossScale scale{.num_samples = per_term, .first_sample = first_sample};
   const LossOutput output = evaluate_loss(loss, scale, datums, logprob, {}, unused, {});
   std::vector<SampleEvaluation> samples;

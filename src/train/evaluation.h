@@ -1,4 +1,4 @@
-// What a held-out set says of an adapter: losses without gradients.
+// Evaluation of an adapter on held-out data: losses without gradients.
 #pragma once
 
 #include <vector>
@@ -9,7 +9,7 @@
 
 namespace lockstep::train {
 
-// Of one datum, every term counted whole.
+// The values of one datum. Each term of the loss counts fully, unscaled by the size of a step.
 struct SampleEvaluation {
   int64_t terms = 0;                 // 1 for the first datum of a term, which has the term's loss
   double loss = 0;                   // of -lp's weighted mean, or of a pair
@@ -18,8 +18,8 @@ struct SampleEvaluation {
   Metrics metrics;
 };
 
-// The datums of one batch, whole terms, and what the head says of them (with TrainOptions::greedy); first_sample is the
-// number of the first, for messages. SftLoss and DpoLoss; ConfigError otherwise, DataError as evaluate_loss.
+// The datums of one batch, whole terms, and the outputs of the head for them (with TrainOptions::greedy); first_sample
+// is the number of the first, for messages. SftLoss and DpoLoss; ConfigError otherwise, DataError as evaluate_loss.
 std::vector<SampleEvaluation> evaluate_samples(const Loss& loss, std::span<const Datum> datums, int64_t first_sample,
                                                const MicroBatch& batch, const model::HeadOutputs& head);
 

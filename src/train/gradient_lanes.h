@@ -14,22 +14,22 @@
 
 namespace lockstep::train {
 
-// Most lanes that may be open at once, so that a micro-batch may reach across them: as many as fit the memory set aside
-// for that (64 MiB, on a GPU 1 GiB), at least 2.
+// The most lanes that may be open at once, so that a micro-batch may reach across them: as many as fit the memory set
+// aside for that (64 MiB, on a GPU 1 GiB), at least 2.
 int64_t open_lanes(int64_t lane_bytes, Device device);
 
-// Most buffers alive at once in a step of `lanes` lanes of which `open` may be open: those and the partial sums below
-// them.
+// The most buffers alive at once in a step of `lanes` lanes of which `open` may be open: those and the partial sums
+// below them.
 int64_t lane_buffers(int64_t open, int lanes = kGradientLanes);
 
 // Samples arrive in batch order. A lane's buffer exists from its first sample until its last has been consumed; then it
-// goes up the tree, which waits as a binary counter: at most one partial sum per level. Buffers are used again. One
-// thread.
+// is added to the tree, which is kept as a binary counter: at most one partial sum per level. Buffers are reused. Used
+// by one thread.
 class GradientLanes {
  public:
   GradientLanes(int64_t num_floats, const LaneRange& range, Stream& stream);
 
-  void begin(int64_t num_samples);  // forgets everything of the step before
+  void begin(int64_t num_samples);  // forgets the previous step
   // The buffer of this sample's lane, 0 when its first sample asks; samples ascend within samples_of(range).
   float* lane(int64_t sample);
   // All samples of the range below `end` (a number in the step) are in their lanes: adds up the lanes that are
@@ -38,7 +38,7 @@ class GradientLanes {
   // [num_floats], the sum over the range's lanes, of a step whose samples of the range were all consumed; an empty
   // tensor if all lanes of the range are.
   ConstTensor partial() const;
-  // Where the sum over all ranks may go, until begin(): the memory of partial(), or if there is none a buffer's.
+  // Memory for the sum over all ranks, valid until begin(): that of partial(), or a buffer's where partial() is empty.
   Tensor total();
 
  private:
@@ -55,7 +55,7 @@ class GradientLanes {
   LaneRange range_;
   Stream& stream_;             // its device holds the lanes
   std::vector<Lane> open_;     // in lane order
-  int next_ = 0;               // the first lane that has not gone up the tree
+  int next_ = 0;               // the first lane that is not yet in the tree
   std::vector<Node> waiting_;  // by level: a left subtree, until the right one is complete. The last: the sum
   Node spare_;                 // total() of a range of empty lanes
   std::vector<Buffer> free_;

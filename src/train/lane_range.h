@@ -1,4 +1,4 @@
-// Which gradient lanes of a step are whose, and which samples lie in them (train/gradient_lanes.h adds them up).
+// Which rank has which gradient lanes of a step, and which samples lie in them (train/gradient_lanes.h adds them up).
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,14 @@ namespace lockstep::train {
 
 inline constexpr int kGradientLanes = 8, kMaxGradientLanes = 64;
 
-// Lanes begin .. end - 1 of `of`: a rank's share, one of equal subtrees of the tree that adds the lanes up.
+// Lanes begin .. end - 1 of `of`: a rank's share, which is one of the equal subtrees of the tree that adds the lanes.
 struct LaneRange {
   int begin = 0, end = kGradientLanes, of = kGradientLanes;
   int size() const { return end - begin; }
 };
 
-// Rank p of P has the lanes p * lanes / P .. (p + 1) * lanes / P - 1. ConfigError unless `lanes` is 8, 16, 32 or 64 (it
-// decides bits) and P divides it (P decides none).
+// Rank p of P has the lanes p * lanes / P .. (p + 1) * lanes / P - 1. ConfigError unless `lanes` is 8, 16, 32 or 64
+// (their number decides bits) and P divides it (P does not).
 LaneRange lanes_of(const parallel::Group& group, int lanes = kGradientLanes);
 
 struct SampleRange {

@@ -1,4 +1,4 @@
-// Datums as the model reads them: whole samples back to back.
+// A micro-batch: whole datums back to back, as the model reads them.
 #pragma once
 
 #include <span>
@@ -18,7 +18,8 @@ struct MicroBatch {
   model::TrainBatch view() const { return {tokens, sequence_begin, targets}; }
 };
 
-// How many of the first items make a micro-batch: as many as fit `max_rows`, at least one. rows_of(item): its rows.
+// The number of leading items that make a micro-batch: as many as fit `max_rows`, at least one. rows_of(item): its
+// rows.
 template <class Item, class RowsOf>
 size_t micro_batch_size(std::span<Item> items, int64_t max_rows, const RowsOf& rows_of) {
   size_t count = 0;
@@ -31,7 +32,7 @@ size_t micro_batch_size(std::span<Item> items, int64_t max_rows, const RowsOf& r
 // The same for datums of which each `per_term` belong together: a whole number of terms.
 size_t micro_batch_size(std::span<const Datum> datums, int64_t max_rows, int64_t per_term = 1);
 
-// first_sample: number in the step of the first datum. only_weighted: rows of weight 0 ask nothing of the head.
+// first_sample: number in the step of the first datum. only_weighted: the head does not run for rows of weight 0.
 MicroBatch pack(std::span<const Datum> datums, int64_t first_sample, bool only_weighted);
 
 }  // namespace lockstep::train

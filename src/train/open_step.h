@@ -1,4 +1,4 @@
-// The step that a Trainer has open: its plan, the samples of it that this rank takes, and what they said.
+// The step that a Trainer has open: its plan, the samples that this rank takes, and their losses and metrics.
 #pragma once
 
 #include <span>
@@ -28,10 +28,10 @@ class OpenStep {
   int64_t terms() const { return plan_.num_samples / plan_.datums_per_term; }
   int64_t term_of(int64_t sample) const { return sample / plan_.datums_per_term; }
 
-  // ConfigError unless so many more datums of a loss may come now.
+  // ConfigError unless this many more datums of the loss fit the plan now.
   void require_room(int64_t datums, const Loss& loss) const;
   void add(const SampleValues& sample) { values_.push_back(sample); }
-  void require_complete() const;  // ConfigError unless all own samples have come
+  void require_complete() const;  // ConfigError unless all samples of this rank were consumed
 
   // Collective; every rank's part is complete. The values of all samples, added in sample order on every rank, never
   // first by rank: floating-point sums of sums would differ. ConfigError, the same on every rank, if a rank has another

@@ -38,7 +38,7 @@ void require_bytes(size_t got, size_t wanted, const char* what) {
                     .wanted = std::to_string(wanted) + " bytes"});
 }
 
-// How many of the next `count` samples lie in the first `max_lanes` lanes that they touch: whole terms.
+// The number of the next `count` samples that lie in the first `max_lanes` lanes that they touch, in whole terms.
 size_t samples_in_lanes(const OpenStep& step, size_t count, int lanes, int64_t max_lanes) {
   size_t i = 0;
   for (int64_t touched = 0, last = -1; i < count; i += static_cast<size_t>(step.plan().datums_per_term)) {
@@ -239,7 +239,7 @@ struct Trainer::Impl {
     return report;
   }
 
-  // This rank's share of the datums: whole terms, and with the last share what is left over.
+  // This rank's share of the datums: whole terms; the last rank also takes the remainder.
   std::vector<SampleEvaluation> evaluate_share(std::span<const Datum> datums, const Loss& loss) {
     const int64_t per_term = datums_per_term(loss), terms = static_cast<int64_t>(datums.size()) / per_term;
     const auto from = [&](int rank) {
@@ -296,7 +296,7 @@ LossReport Trainer::forward_backward(std::span<const Datum> datums, const Loss& 
     failure = std::current_exception();
   }
   abandon_step();
-  parallel::agree(impl_->group, failure);  // throws; the other ranks come to it in optim_step
+  parallel::agree(impl_->group, failure);  // throws; the other ranks reach it in optim_step
   return {};
 }
 
@@ -305,7 +305,7 @@ StepReport Trainer::optim_step(double lr) {
   try {
     return impl_->finish(lr);
   } catch (...) {
-    if (impl_->group.size() > 1) abandon_step();  // where it failed it may be closed already
+    if (impl_->group.size() > 1) abandon_step();  // it may have been closed where it failed
     throw;
   }
 }

@@ -22,11 +22,11 @@ namespace lockstep::train {
 
 struct TrainerOptions {
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01;
-  double clip_grad = 1.0;               // 0: off; factor min(1, clip / (norm + 1e-6))
-  int64_t max_tokens = 2048;            // per micro-batch; a longer single sample is its own micro-batch. Speed only
+  double clip_grad = 1.0;     // 0: off; factor min(1, clip / (norm + 1e-6))
+  int64_t max_tokens = 2048;  // per micro-batch; a longer single sample is its own micro-batch. Speed only
   model::Recompute recompute = model::Recompute::selective;  // speed and memory only
-  float temperature = 1;                // log-probs are those of logits / temperature
-  float dropout = 0;                    // of adapter inputs (SFT)
+  float temperature = 1;                                     // log-probs are those of logits / temperature
+  float dropout = 0;                                         // of adapter inputs (SFT)
   double lr_ratio = 1;                  // LoRA+: B learns with lr * lr_ratio. Source: arXiv 2402.12354
   uint64_t seed = 1234;                 // of dropout
   int gradient_lanes = kGradientLanes;  // 8, 16, 32 or 64; decides bits
@@ -65,7 +65,7 @@ class Trainer {
   // Forgets the open step, if any; state is as before begin_step. With several ranks all do so, or none.
   void abandon_step();
 
-  // Gives the memory of activations back (between training and rollout). Weights, moments and an open step stay.
+  // Releases the memory of activations (between training and rollout). Weights, moments and an open step stay.
   void release_memory();
 
   // Per datum, per row: log-prob of its target at the trainer's temperature under `adapter` (nullptr: base). 0 where no

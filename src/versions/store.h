@@ -69,7 +69,7 @@ class Store {
 
   std::optional<Policy> find(const std::string& name) const;
   std::vector<Policy> policies() const;  // in the order of their first versions
-  // Whether anybody uses a version of this name that can no longer be asked for.
+  // Whether a version of this name that can no longer be requested is still in use.
   bool used(const std::string& name) const;
 
  private:
@@ -107,7 +107,7 @@ class Store {
   std::map<std::string, std::vector<std::weak_ptr<const lora::AdapterVersion>>> dropped_;  // that somebody may use
 };
 
-// Movable; gone before its store.
+// Movable. A Pin must not outlive its store.
 class Pin {
  public:
   Pin() = default;  // of nothing

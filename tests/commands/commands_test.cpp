@@ -87,9 +87,13 @@ TEST_F(Commands, PlanLooksAtSaveAndLoadAndWritesNothing) {
 }
 
 TEST_F(Commands, ShapeFlagsAreNumbers) {
-  EXPECT_NO_THROW(recipes::check_model_shape(kTiny, {{"num-layers", "2"}}));
+  EXPECT_NO_THROW(recipes::check_model_shape({.hf_checkpoint = kTiny}, {{"num-layers", "2"}}));
   for (const char* bad : {"nan", "-nan", "inf", "3", "x"})
-    expect_error<ConfigError>([&] { recipes::check_model_shape(kTiny, {{"num-layers", bad}}); }, {"--num-layers", bad});
+    expect_error<ConfigError>(
+        [&] {
+          recipes::check_model_shape({.hf_checkpoint = kTiny}, {{"num-layers", bad}});
+        },
+        {"--num-layers", bad});
 }
 
 TEST_F(Commands, InspectSaysWhatTheTrainerSaid) {

@@ -31,7 +31,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       {"n", 7}};
   // Small limits keep a run short; those of real renderings are larger, not different. Steps of 20 ns make 10 ms, the
   // sanitizers some fifty times that.
-  constexpr double kMostSeconds = 2;
+  constexpr double kMaxSeconds = 2;
   const std::string_view source(reinterpret_cast<const char*>(data), size);
   const double begin = cpu_seconds();
   try {
@@ -40,7 +40,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                 {.limits = {.max_steps = 500'000, .max_bytes = size_t{1} << 24, .max_depth = 300}, .now = std::tm{}});
   } catch (const lockstep::Error&) {
   }
-  if (const double seconds = cpu_seconds() - begin; seconds > kMostSeconds) {
+  if (const double seconds = cpu_seconds() - begin; seconds > kMaxSeconds) {
     std::fprintf(stderr, "%.2f s of work for %d steps\n", seconds, 500'000);
     std::abort();
   }

@@ -63,6 +63,26 @@ TEST_F(LoadTest, WhatMemoryHoldsIsWhatTheFilesHold) {
   EXPECT_NE(loaded(kArith, stream).fingerprint, base.fingerprint);
 }
 
+// By default nothing outside of the model's directory is looked at.
+TEST_F(LoadTest, CachesAreThoseThatAreNamed) {
+  Stream stream({.threads = 1});
+  EXPECT_TRUE(caches_below("").models.empty() && caches_below("").fingerprints.empty());
+  const Caches caches = caches_below(path("home"));
+  dir_.write("home/.cache/huggingface/hub/models--org--tiny/refs/main", "abc");
+  const fs::Path snapshot = dir_.path() / "home/.cache/huggingface/hub/models--org--tiny/snapshots/abc";
+  std::filesystem::create_directories(snapshot);
+  for (const auto& entry : std::filesystem::directory_iterator(kTiny))
+    if (entry.is_regular_file())
+      std::filesystem::create_symlink(std::filesystem::absolute(entry.path()), snapshot / entry.path().filename());
+  EXPECT_EQ(model_directory("org/tiny", caches), snapshot);
+  expect_error<ConfigError>([] { model_directory("org/tiny"); }, {"org/tiny", "Base::path"});
+
+  const Base base = identify_base("org/tiny", stream, caches);
+  EXPECT_EQ(base.fingerprint, loaded(kTiny, stream).fingerprint);
+  const std::string kept = fs::read_file(caches.fingerprints);
+  EXPECT_NE(kept.find(base.weights_fingerprint), std::string::npos) << kept;
+}
+
 TEST_F(LoadTest, RandomWeightsAreTheSameInEveryRun) {
   Stream stream({.threads = 1}), other({.threads = 2});
   Base one = read_base_config(kTiny), two = read_base_config(kTiny);

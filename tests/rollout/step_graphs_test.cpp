@@ -48,7 +48,7 @@ TEST_F(StepGraphsTest, TheirNumberIsBounded) {
   int64_t held = 0;
   for (int64_t rows = 1; rows <= 1000; ++rows) held += graphs_.find({.shape = {.rows = rows}}) != nullptr;
   EXPECT_GT(held, 0);
-  EXPECT_LE(held, static_cast<int64_t>(StepGraphs::kMostGraphs));
+  EXPECT_LE(held, static_cast<int64_t>(StepGraphs::kMaxGraphs));
 }
 
 TEST_F(StepGraphsTest, AfterAFailureItIsTriedAgainLater) {

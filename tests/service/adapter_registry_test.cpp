@@ -74,7 +74,7 @@ TEST_F(AdapterRegistryTest, AnAdapterIsJudgedBeforeItsWeightsAreRead) {
 TEST_F(AdapterRegistryTest, TellsOfAnOlderBuildsAdapter) {
   std::vector<std::string> told;
   ServingOptions options;
-  options.adapters.tell = [&](const std::string& note) { told.push_back(note); };
+  options.adapters.on_note = [&](const std::string& note) { told.push_back(note); };
   AdapterRegistry& adapters = serve(options).adapters();
   adapters.load({.name = "a", .path = first_});
   EXPECT_TRUE(told.empty());

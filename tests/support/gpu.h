@@ -72,8 +72,7 @@ inline lora::AdapterVersion rounded(const lora::AdapterVersion& adapter) {
   auto weights = std::make_shared<Buffer>(static_cast<size_t>(adapter.layout->num_floats) * sizeof(float));
   for (int64_t i = 0; i < adapter.layout->num_floats; ++i)
     weights->f32()[i] = to_f32(to_bf16(adapter.weights->f32()[i]));
-  return {.policy = adapter.policy,
-          .base = adapter.base, .layout = adapter.layout, .weights = std::move(weights)};
+  return {.policy = adapter.policy, .base = adapter.base, .layout = adapter.layout, .weights = std::move(weights)};
 }
 
 // Takes the GPU's memory but about `left` bytes, for as long as it lives.

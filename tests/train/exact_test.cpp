@@ -48,7 +48,8 @@ TEST(Exact, SplitsOfABatchOfPairs) {
   for (const int64_t max_tokens : {1, 17, 40, 64, 100})
     expect_same(base, train({.max_tokens = max_tokens, .samples = 22}, loss),
                 "micro-batches of " + std::to_string(max_tokens));
-  expect_same(base, train({.max_tokens = 33, .chunk = 4, .recompute = model::Recompute::full, .samples = 22}, loss), "all of it");
+  expect_same(base, train({.max_tokens = 33, .chunk = 4, .recompute = model::Recompute::full, .samples = 22}, loss),
+              "all of it");
 }
 
 TEST(Exact, DropoutDoesNotSeeTheSplit) {

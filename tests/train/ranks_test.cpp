@@ -50,8 +50,12 @@ TEST(Ranks, Pairs) {
 // Ranks cut their samples into calls and micro-batches of their own, with more threads, and recompute.
 TEST(Ranks, WithOtherSplits) {
   const Outcome base = train({.dropout = 0.25f, .samples = 24}, full_policy_loss());
-  const Way split{
-      .stream = {.threads = 2}, .max_tokens = 33, .chunk = 2, .recompute = model::Recompute::full, .dropout = 0.25f, .samples = 24};
+  const Way split{.stream = {.threads = 2},
+                  .max_tokens = 33,
+                  .chunk = 2,
+                  .recompute = model::Recompute::full,
+                  .dropout = 0.25f,
+                  .samples = 24};
   for (const int ranks : {2, 4}) expect_same(base, train_on(ranks, split, full_policy_loss()), "split");
 }
 

@@ -96,8 +96,8 @@ DiffReport diff_adapters(const fs::Path& a, const fs::Path& b, double tolerance,
 UpdateNorms tensor_norms(const NamedTensor* a, const NamedTensor* b, TensorReader& reader_a, TensorReader& reader_b) {
   UpdateNorms squares;
   const int64_t count = (a != nullptr ? a : b)->tensor.elements();
-  for (int64_t begin = 0; begin < count; begin += TensorReader::kMost) {
-    const int64_t size = std::min(TensorReader::kMost, count - begin);
+  for (int64_t begin = 0; begin < count; begin += TensorReader::kMax) {
+    const int64_t size = std::min(TensorReader::kMax, count - begin);
     const float* const x = a == nullptr ? nullptr : reader_a.read(*a, begin, size);
     const float* const y = b == nullptr ? nullptr : reader_b.read(*b, begin, size);
     for (int64_t i = 0; i < size; ++i) {

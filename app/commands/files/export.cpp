@@ -81,7 +81,7 @@ void check_interrupt(const recipes::Control& control) {
 // A base whose weights are read, but not packed for computing.
 struct OpenBase {
   OpenBase(const recipes::BaseOptions& options, Stream& stream)
-      : base(load::read_base_config(options.hf_checkpoint)),
+      : base(load::read_base_config(options.hf_checkpoint, load::caches_below(options.home))),
         directory(base.path),
         where((base.path / "config.json").string()) {
     directory.open_weights();
@@ -103,7 +103,7 @@ struct OpenBase {
 void check_against_base(const checkpoint::PeftDirectory& adapter, OpenBase& open, Stream& stream,
                         const recipes::Control& control) {
   if (adapter.metadata()) open.identify(stream);
-  recipes::tell_notes(load::check_adapter(adapter, open.base).notes, control);
+  recipes::print_notes(load::check_adapter(adapter, open.base).notes, control);
 }
 
 // What most of the model's bytes are.
@@ -126,7 +126,7 @@ std::vector<std::string> add_tokenizer(checkpoint::GgufMetadata& metadata, const
 
 void write(const Destination& destination, const GgufContent& content, Stream& stream,
            const recipes::Control& control) {
-  recipes::tell_notes(content.notes, control);
+  recipes::print_notes(content.notes, control);
   int64_t shown = -1;
   checkpoint::write_gguf(destination.path(), content.metadata, content.tensors, stream, [&](double done) {
     check_interrupt(control);

@@ -15,7 +15,7 @@ namespace lockstep::commands {
 struct GgufContent {
   checkpoint::GgufMetadata metadata;
   std::vector<checkpoint::GgufTensor> tensors;  // read from what they were made of, which outlives them
-  std::vector<std::string> notes;               // what a user should be told
+  std::vector<std::string> notes;               // for the user
 };
 
 // FormatError naming the key of config.json: llama.cpp would compute something else.

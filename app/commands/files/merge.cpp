@@ -250,7 +250,9 @@ void check_merge_base(const checkpoint::PeftDirectory& adapter, const MergeOptio
                                  adapter.path().string());
     return;
   }
-  recipes::tell_notes(check_base(adapter, load::identify_base(options.base.hf_checkpoint, stream)), control);
+  recipes::print_notes(check_base(adapter, load::identify_base(options.base.hf_checkpoint, stream,
+                                                               load::caches_below(options.base.home))),
+                       control);
 }
 
 }  // namespace
@@ -258,7 +260,7 @@ void check_merge_base(const checkpoint::PeftDirectory& adapter, const MergeOptio
 void run_merge(const MergeOptions& options, const recipes::Control& control) {
   const Stopwatch watch;
   Stream stream({.threads = options.base.stream.threads, .isa = options.base.stream.isa});
-  const fs::Path base_path = load::model_directory(options.base.hf_checkpoint),
+  const fs::Path base_path = load::model_directory(options.base.hf_checkpoint, load::caches_below(options.base.home)),
                  adapter_path = require_adapter_directory(options.adapter_path);
   const OutputDirectory output(
       options.output, {.overwrite = options.overwrite, .marker = "config.json", .inputs = {base_path, adapter_path}},

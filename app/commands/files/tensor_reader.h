@@ -9,7 +9,7 @@ namespace lockstep::commands {
 
 class TensorReader {
  public:
-  static constexpr int64_t kMost = int64_t{1} << 20;  // elements of a piece
+  static constexpr int64_t kMax = int64_t{1} << 20;  // elements of a piece
   static bool reads(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16; }
 
   // Elements [begin, begin + count) of a type that reads() takes; valid until the next call. DataError: the file

@@ -40,7 +40,8 @@ bool is_save_directory(const fs::Path& path) {
 }  // namespace
 
 VerifiedBase::VerifiedBase(const recipes::BaseOptions& options, Stream& stream)
-    : identity(load::identify_base(options.hf_checkpoint, stream)), directory(identity.path) {
+    : identity(load::identify_base(options.hf_checkpoint, stream, load::caches_below(options.home))),
+      directory(identity.path) {
   directory.open_weights();
 }
 

@@ -16,8 +16,8 @@ void verify_values(const NamedTensors& tensors, const std::string& where, Verifi
     if (!TensorReader::reads(named.tensor.dtype)) return;
     const int64_t count = named.tensor.elements();
     int64_t bad = 0;
-    for (int64_t begin = 0; begin < count; begin += TensorReader::kMost) {
-      const int64_t size = std::min(TensorReader::kMost, count - begin);
+    for (int64_t begin = 0; begin < count; begin += TensorReader::kMax) {
+      const int64_t size = std::min(TensorReader::kMax, count - begin);
       const float* const values = readers[static_cast<size_t>(worker)].read(named, begin, size);
       bad += std::count_if(values, values + size, [](float value) { return !std::isfinite(value); });
     }

@@ -1,4 +1,4 @@
-// What went wrong, as clients of vLLM, OpenAI and SGLang are told.
+// Errors in the form that clients of vLLM, OpenAI and SGLang expect.
 #pragma once
 
 #include <exception>

@@ -105,7 +105,7 @@ ChatFields read_chat(const Fields& fields, const OrderedJson& kwargs) {
   ChatFields chat{.input = {.messages = OrderedJson::array(), .kwargs = read_kwargs(fields, kwargs)},
                   .chat_template = fields.string("chat_template").value_or(""),
                   .add_special_tokens = fields.flag("add_special_tokens")};
-  size_t values_left = kMostJsonValues;
+  size_t values_left = kMaxJsonValues;
   for (size_t i = 0; i < messages->size(); ++i)
     chat.input.messages.push_back(read_message((*messages)[i], i, values_left));
   if (const OrderedJson* tools = fields.find("tools")) {

@@ -15,8 +15,8 @@ ChatRequest parse_chat(const OrderedJson& body, const SamplingRules& rules, bool
   if (logprobs) request.common.options.logprobs = top.value_or(0);
   request.common.options.logprobs_name = "top_logprobs";
   request.common.options.return_prompt_text = fields.flag("return_prompt_text");
-  request.max_tokens = fields.integer("max_completion_tokens", 1, kMostTokens);
-  if (!request.max_tokens) request.max_tokens = fields.integer("max_tokens", 1, kMostTokens);
+  request.max_tokens = fields.integer("max_completion_tokens", 1, kMaxTokens);
+  if (!request.max_tokens) request.max_tokens = fields.integer("max_tokens", 1, kMaxTokens);
   return request;
 }
 

@@ -7,9 +7,9 @@
 namespace lockstep::server {
 
 void check_repeated(std::string_view text, const std::string& name) {
-  constexpr size_t kMostBytes = 1024;
-  if (text.size() > kMostBytes)
-    throw bad_request(fmt::format("`{}` has {} bytes, at most {} are allowed.", name, text.size(), kMostBytes), name);
+  constexpr size_t kMaxBytes = 1024;
+  if (text.size() > kMaxBytes)
+    throw bad_request(fmt::format("`{}` has {} bytes, at most {} are allowed.", name, text.size(), kMaxBytes), name);
 }
 
 CommonFields read_common(const Fields& fields, const SamplingRules& rules, bool tokens_as_ids) {

@@ -14,7 +14,7 @@ struct CompletionRequest {
   using Prompt = std::variant<std::string, std::vector<int32_t>>;
   std::vector<Prompt> prompts;
   bool add_special_tokens = true;
-  int64_t max_tokens = 16;  // 0: only the prompt is told (echo)
+  int64_t max_tokens = 16;  // 0: only the prompt is returned (echo)
   CommonFields common;
 };
 

@@ -43,9 +43,9 @@ Fields::Fields(const OrderedJson& body, std::string inside) : body_(&body), insi
   if (!body.is_object())
     wrong_type(inside_.empty() ? "body" : inside_.substr(0, inside_.size() - 1), body, "a JSON object");
   // Each field that is read is looked for among all of them.
-  constexpr size_t kMostFields = 1024;
-  if (body.size() > kMostFields)
-    throw bad_request(fmt::format("The object has {} fields, at most {} are allowed.", body.size(), kMostFields),
+  constexpr size_t kMaxFields = 1024;
+  if (body.size() > kMaxFields)
+    throw bad_request(fmt::format("The object has {} fields, at most {} are allowed.", body.size(), kMaxFields),
                       inside_.empty() ? "body" : inside_.substr(0, inside_.size() - 1));
 }
 
@@ -140,7 +140,7 @@ std::vector<int32_t> read_ids(const OrderedJson& list, const std::string& name) 
   ids.reserve(list.size());
   for (const OrderedJson& item : list) {
     const std::optional<int64_t> id = as_integer(item);
-    if (!id || *id < 0 || *id > kMostTokens) wrong_type(name, item, "a list of token ids, none negative");
+    if (!id || *id < 0 || *id > kMaxTokens) wrong_type(name, item, "a list of token ids, none negative");
     ids.push_back(static_cast<int32_t>(*id));
   }
   return ids;
@@ -155,7 +155,7 @@ OrderedJson read_body(const HttpRequest& request, bool must_be_json) {
     throw ApiError(400, "Unsupported Media Type: Only 'application/json' is allowed", "", "Bad Request");
   OrderedJson body;
   try {
-    size_t values_left = kMostJsonValues;
+    size_t values_left = kMaxJsonValues;
     body = parse_ordered_json(request.body, "body", nullptr, &values_left);
   } catch (const FormatError& error) {
     throw ApiError(400, one_line(error.fault()), "body", "Bad Request");

@@ -45,8 +45,8 @@ class Fields {
   std::string inside_;
 };
 
-inline constexpr int64_t kMostTokens = std::numeric_limits<int32_t>::max();
-inline constexpr size_t kMostJsonValues = size_t{1} << 22;  // of a body; each costs up to 100 bytes
+inline constexpr int64_t kMaxTokens = std::numeric_limits<int32_t>::max();
+inline constexpr size_t kMaxJsonValues = size_t{1} << 22;  // of a body; each costs up to 100 bytes
 
 // A list of tokens. ApiError naming `name`.
 std::vector<int32_t> read_ids(const OrderedJson& list, const std::string& name);

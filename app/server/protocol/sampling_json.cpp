@@ -12,7 +12,7 @@ namespace lockstep::server {
 
 namespace {
 
-constexpr double kMost = std::numeric_limits<float>::max();
+constexpr double kMax = std::numeric_limits<float>::max();
 constexpr double kAboveZero = std::numeric_limits<float>::denorm_min();
 
 float pick(std::optional<double> given, std::optional<float> usual, float fallback) {
@@ -20,17 +20,17 @@ float pick(std::optional<double> given, std::optional<float> usual, float fallba
 }
 
 void read_shape(const Fields& fields, const SamplingRules& rules, SamplingFields& sampling) {
-  constexpr int64_t kMostSamples = 16384;
-  constexpr float kLeastTemperature = 0.01f;
+  constexpr int64_t kMaxSamples = 16384;
+  constexpr float kMinTemperature = 0.01f;
   const recipes::SamplingDefaults& usual = rules.defaults;
   rollout::SamplingParams& params = sampling.params;
   params.temperature = pick(fields.number("temperature", 0, 2, "in [0, 2]"), usual.temperature, 1);
   params.top_p = pick(fields.number("top_p", kAboveZero, 1, "in (0, 1]"), usual.top_p, 1);
   params.min_p = pick(fields.number("min_p", 0, 1, "in [0, 1]"), usual.min_p, 0);
-  params.top_k = fields.integer("top_k", -1, kMostTokens).value_or(usual.top_k.value_or(0));
-  sampling.n = fields.integer("n", 1, kMostSamples).value_or(1);
+  params.top_k = fields.integer("top_k", -1, kMaxTokens).value_or(usual.top_k.value_or(0));
+  sampling.n = fields.integer("n", 1, kMaxSamples).value_or(1);
   if (params.temperature > 0) {
-    params.temperature = std::max(params.temperature, kLeastTemperature);
+    params.temperature = std::max(params.temperature, kMinTemperature);
     return;
   }
   if (sampling.n > 1)
@@ -43,12 +43,12 @@ void read_shape(const Fields& fields, const SamplingRules& rules, SamplingFields
 void read_penalties(const Fields& fields, const SamplingRules& rules, rollout::SamplingParams& params) {
   params.presence_penalty = pick(fields.number("presence_penalty", -2, 2, "in [-2, 2]"), {}, 0);
   params.frequency_penalty = pick(fields.number("frequency_penalty", -2, 2, "in [-2, 2]"), {}, 0);
-  params.repetition_penalty = pick(fields.number("repetition_penalty", kAboveZero, kMost, "greater than zero"),
+  params.repetition_penalty = pick(fields.number("repetition_penalty", kAboveZero, kMax, "greater than zero"),
                                    rules.defaults.repetition_penalty, 1);
 }
 
 // Every prompt, or every sample, has a copy.
-constexpr size_t kMostIds = 16384, kMostStopBytes = 1024;
+constexpr size_t kMaxIds = 16384, kMaxStopBytes = 1024;
 
 void check_size(size_t size, size_t most, const std::string& name, std::string_view of) {
   if (size > most)
@@ -67,30 +67,30 @@ int32_t bias_id(const std::string& key, const SamplingRules& rules) {
 }
 
 void read_logit_bias(const Fields& fields, const SamplingRules& rules, rollout::SamplingParams& params) {
-  constexpr double kMostBias = 100;
+  constexpr double kMaxBias = 100;
   const OrderedJson* bias = fields.find("logit_bias");
   if (bias == nullptr) return;
   if (!bias->is_object()) fields.wrong("logit_bias", *bias, "an object of token id to number");
-  check_size(bias->size(), kMostIds, "logit_bias", "entries");
+  check_size(bias->size(), kMaxIds, "logit_bias", "entries");
   for (const auto& [key, value] : bias->items()) {
     if (!value.is_number()) fields.wrong("logit_bias", value, "an object of token id to number");
     params.logit_bias.emplace_back(bias_id(key, rules),
-                                   static_cast<float>(std::clamp(value.get<double>(), -kMostBias, kMostBias)));
+                                   static_cast<float>(std::clamp(value.get<double>(), -kMaxBias, kMaxBias)));
   }
 }
 
 void read_stops(const Fields& fields, const SamplingRules& rules, rollout::SamplingParams& params) {
-  constexpr size_t kMostStops = 4;
+  constexpr size_t kMaxStops = 4;
   params.stop = fields.strings("stop").value_or(std::vector<std::string>{});
-  if (params.stop.size() > kMostStops)
-    throw bad_request(fmt::format("stop holds {} strings, at most {} are allowed.", params.stop.size(), kMostStops),
+  if (params.stop.size() > kMaxStops)
+    throw bad_request(fmt::format("stop holds {} strings, at most {} are allowed.", params.stop.size(), kMaxStops),
                       "stop");
   for (const std::string& stop : params.stop) {
     if (stop.empty()) throw bad_request("stop cannot contain an empty string.", "stop");
-    check_size(stop.size(), kMostStopBytes, "stop", "bytes in a string");
+    check_size(stop.size(), kMaxStopBytes, "stop", "bytes in a string");
   }
   params.stop_token_ids = fields.ids("stop_token_ids").value_or(std::vector<int32_t>{});
-  check_size(params.stop_token_ids.size(), kMostIds, "stop_token_ids", "ids");
+  check_size(params.stop_token_ids.size(), kMaxIds, "stop_token_ids", "ids");
   check_vocabulary(params.stop_token_ids, rules, "stop_token_ids");
   if (fields.flag("ignore_eos")) return;
   for (const int32_t id : rules.end_tokens)
@@ -130,7 +130,7 @@ std::optional<int64_t> read_top_logprobs(const Fields& fields, std::string_view 
   const std::optional<int64_t> count = fields.integer(name);
   if (!count) return std::nullopt;
   if (*count < -1) throw bad_request(fmt::format("`{}` must be a positive value or -1.", name), fields.full_name(name));
-  const int64_t most = rules.max_logprobs < 0 ? std::min(rollout::SamplingParams::kMostTopLogprobs, rules.vocab_size)
+  const int64_t most = rules.max_logprobs < 0 ? std::min(rollout::SamplingParams::kMaxTopLogprobs, rules.vocab_size)
                                               : rules.max_logprobs;
   const int64_t asked = *count == -1 ? rules.vocab_size : *count;
   if (asked > most)
@@ -165,7 +165,7 @@ SamplingFields read_sampling(const Fields& fields, const SamplingRules& rules) {
     sampling.params.seed = static_cast<uint64_t>(*seed);
     sampling.seeded = true;
   }
-  sampling.params.min_tokens = fields.integer("min_tokens", 0, kMostTokens).value_or(0);
+  sampling.params.min_tokens = fields.integer("min_tokens", 0, kMaxTokens).value_or(0);
   sampling.prompt_logprobs = read_top_logprobs(fields, "prompt_logprobs", rules);
   return sampling;
 }

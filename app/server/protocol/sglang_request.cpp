@@ -68,16 +68,16 @@ SamplingFields read_parameters(const Fields& given, const SamplingRules& rules) 
   plain.defaults = {};
   SamplingFields sampling = read_sampling(Fields(fields, "sampling_params."), plain);
   rollout::SamplingParams& params = sampling.params;
-  constexpr float kLeastTemperature = 1e-6f, kLeastScale = 1e-5f;
-  constexpr int64_t kMostSamples = 16384;
+  constexpr float kMinTemperature = 1e-6f, kMinScale = 1e-5f;
+  constexpr int64_t kMaxSamples = 16384;
   params.temperature =
       static_cast<float>(given.number("temperature", 0, std::numeric_limits<float>::max(), "non-negative").value_or(1));
-  if (params.temperature < kLeastTemperature) params.temperature = 0;
-  if (params.temperature > 0) params.temperature = std::max(params.temperature, kLeastScale);
+  if (params.temperature < kMinTemperature) params.temperature = 0;
+  if (params.temperature > 0) params.temperature = std::max(params.temperature, kMinScale);
   params.logprob_temperature = params.temperature == 0 ? 1 : params.temperature;
-  params.top_k = given.integer("top_k", -1, kMostTokens).value_or(-1);
-  params.min_tokens = given.integer("min_new_tokens", 0, kMostTokens).value_or(0);
-  sampling.n = given.integer("n", 1, kMostSamples).value_or(1);
+  params.top_k = given.integer("top_k", -1, kMaxTokens).value_or(-1);
+  params.min_tokens = given.integer("min_new_tokens", 0, kMaxTokens).value_or(0);
+  sampling.n = given.integer("n", 1, kMaxSamples).value_or(1);
   if (const auto seed = given.integer("sampling_seed")) {
     params.seed = static_cast<uint64_t>(*seed);
     sampling.seeded = true;
@@ -112,7 +112,7 @@ SglangRequest parse_sglang(const OrderedJson& body, const SamplingRules& rules) 
   const OrderedJson no_parameters = OrderedJson::object();
   const OrderedJson* parameters = each.find("sampling_params");
   const Fields sampling(parameters == nullptr ? no_parameters : *parameters, "sampling_params.");
-  request.max_tokens = sampling.integer("max_new_tokens", 1, kMostTokens);
+  request.max_tokens = sampling.integer("max_new_tokens", 1, kMaxTokens);
   CommonFields& common = request.common;
   common.sampling = read_parameters(sampling, rules);
   common.options.stream = fields.flag("stream");
@@ -125,9 +125,8 @@ SglangRequest parse_sglang(const OrderedJson& body, const SamplingRules& rules) 
   common.version = read_version_fields(fields);
   request.text_in_logprobs = fields.flag("return_text_in_logprobs");
   if (each.flag("return_logprob")) {
-    common.options.logprobs =
-        each.integer("top_logprobs_num", 0, rollout::SamplingParams::kMostTopLogprobs).value_or(0);
-    request.logprob_start = each.integer("logprob_start_len", -1, kMostTokens).value_or(-1);
+    common.options.logprobs = each.integer("top_logprobs_num", 0, rollout::SamplingParams::kMaxTopLogprobs).value_or(0);
+    request.logprob_start = each.integer("logprob_start_len", -1, kMaxTokens).value_or(-1);
     if (request.logprob_start >= 0) common.sampling.prompt_logprobs = common.options.logprobs;
   }
   return request;

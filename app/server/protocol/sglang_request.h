@@ -18,7 +18,7 @@ struct SglangRequest {
   std::vector<std::string> ids;                      // of each prompt; empty: random
   std::optional<int64_t> max_tokens;
   bool text_in_logprobs = false;
-  int64_t logprob_start = -1;  // first token of the prompt whose log-prob is told; -1: none
+  int64_t logprob_start = -1;  // first token of the prompt whose log-prob is returned; -1: none
   CommonFields common;
 };
 

@@ -27,7 +27,7 @@ TokensRequest parse_tokens(const OrderedJson& body, const SamplingRules& rules) 
   common.options.logprobs_name = "sampling_params.logprobs";
   common.options.prompt_logprobs_name = "sampling_params.prompt_logprobs";
   if (common.options.logprobs) common.options.logprobs = std::max<int64_t>(*common.options.logprobs, 1);
-  request.max_tokens = sampling.integer("max_tokens", 1, kMostTokens);
+  request.max_tokens = sampling.integer("max_tokens", 1, kMaxTokens);
   return request;
 }
 

@@ -107,7 +107,7 @@ void Answer::update(size_t prompt, GenerationUpdate update) {
 }
 
 void Answer::take(size_t prompt, std::span<GeneratedToken> tokens, std::string& out) {
-  // Samples of one prompt may come mixed; each is told once an update.
+  // Samples of one prompt may come mixed; each is reported once per update.
   if (plan_.request.n > 1) std::ranges::stable_sort(tokens, {}, &GeneratedToken::index);
   while (!tokens.empty() && !over_) {
     const int64_t index = tokens[0].index;
@@ -127,7 +127,7 @@ void Answer::take(size_t prompt, std::span<GeneratedToken> tokens, std::string& 
       delta.tokens = {};
     }
     const size_t before = choice_bytes(place);
-    tell(delta, out);
+    report(delta, out);
     const size_t after = choice_bytes(place);
     if (after > before && !held_->take(after - before)) return fail(too_much_held(service_));
     tokens = tokens.subspan(count);
@@ -153,7 +153,7 @@ std::string Answer::text_of(Choice& choice, const GeneratedToken& token) {
   return choice.text.finish_by_token(token.token);
 }
 
-void Answer::tell(Delta& delta, std::string& out) {
+void Answer::report(Delta& delta, std::string& out) {
   Choice& choice = delta.choice;
   delta.first = !std::exchange(choice.begun, true);
   const bool stream = plan_.options.stream;
@@ -176,7 +176,7 @@ void Answer::abort_rest(size_t prompt, std::string& out) {
     choice.finished = true;
     choice.finish_reason = "abort";
     Delta delta{.index = place, .choice = choice, .text = choice.text.finish()};
-    tell(delta, out);
+    report(delta, out);
   }
 }
 
@@ -295,32 +295,32 @@ uint64_t Answers::start(std::shared_ptr<Answer> answer) {
 void Answers::put(uint64_t key, size_t prompt, GenerationUpdate update) {
   {
     const std::scoped_lock lock(mutex_);
-    box_.push_back({key, prompt, std::move(update)});
+    inbox_.push_back({key, prompt, std::move(update)});
     if (std::exchange(posted_, true)) return;
   }
   loop_.post([this] { empty_box(); });
 }
 
 void Answers::empty_box() {
-  std::vector<Letter> letters;
+  std::vector<Message> messages;
   {
     const std::scoped_lock lock(mutex_);
-    letters.swap(box_);
+    messages.swap(inbox_);
     posted_ = false;
   }
-  for (Letter& letter : letters) {
-    const auto found = open_.find(letter.key);
+  for (Message& message : messages) {
+    const auto found = open_.find(message.key);
     if (found == open_.end()) continue;
     const std::shared_ptr<Answer> answer = found->second;
     try {
-      answer->update(letter.prompt, std::move(letter.update));
+      answer->update(message.prompt, std::move(message.update));
     } catch (...) {
       answer->fail(api_error(std::current_exception()));
     }
     if (answer->take_unsent())
-      build_beside(letter.key, answer);
+      build_beside(message.key, answer);
     else if (answer->over())
-      open_.erase(letter.key);
+      open_.erase(message.key);
   }
 }
 

@@ -1,4 +1,4 @@
-// One client's request for text: its samples as they grow, and the bytes that tell of them.
+// One client's request for text: its samples as they grow, and the bytes that are sent about them.
 //
 // Answers live on the server's thread. The engine's thread only puts updates into a box (Answers::put), which the
 // server's thread empties: one task for all that a step made.
@@ -34,7 +34,7 @@ struct PromptInput {
   std::optional<std::string> adapter = {};  // instead of the request's
 };
 
-// What is asked of the engine, and how it is told.
+// What is asked of the engine, and how it is answered.
 struct AnswerPlan {
   std::string id;     // of the request, as the client sees it
   std::string name;   // the same without the route's prefix
@@ -43,7 +43,7 @@ struct AnswerPlan {
   service::GenerationRequest request;  // of each prompt, without its tokens
   size_t known_bytes = 0;              // of the answer, whatever is generated (answer_size.h)
   bool seeded = false;                 // else each prompt draws a seed
-  bool discard = false;                // nothing but the prompt is wanted: one token is made and not told
+  bool discard = false;                // nothing but the prompt is wanted: one token is made and not returned
   AnswerOptions options;
 };
 
@@ -52,7 +52,7 @@ using Names = std::unordered_set<std::string>;
 struct Choice {
   recipes::ChoiceText text;
   int64_t num_tokens = 0;
-  std::string content = {};            // all of the text so far, where the answer is told at its end
+  std::string content = {};            // all of the text so far, where the answer is sent when it is complete
   std::vector<int32_t> tokens = {};    // likewise
   std::vector<int64_t> versions = {};  // likewise
   int64_t version = -1;                // the newest that made a token; lora::PolicyId::kBase: the base
@@ -94,12 +94,12 @@ class Answer {
   Answer(Service& service, Reply reply, AnswerPlan plan);
   virtual ~Answer() = default;
 
-  // Submits every prompt. What submit() throws leaves nothing in flight and is the caller's to tell; ApiError 503: the
+  // Submits every prompt. What submit() throws leaves nothing in flight; the caller reports it. ApiError 503: the
   // answers of all requests hold too much.
   void start(uint64_t key);
   void update(size_t prompt, service::GenerationUpdate update);
   void abort();                                   // its end comes as the engine's last updates
-  void fail(const ApiError& error);               // tells the client and aborts
+  void fail(const ApiError& error);               // answers the client with the error and aborts
   void drop();                                    // the client is gone: aborts and says nothing more
   virtual bool is_named(const Names& ids) const;  // by its id, with or without the prefix
   bool over() const { return over_; }
@@ -156,7 +156,7 @@ class Answer {
  private:
   void take(size_t prompt, std::span<service::GeneratedToken> tokens, std::string& out);
   std::string text_of(Choice& choice, const service::GeneratedToken& token);
-  void tell(Delta& delta, std::string& out);
+  void report(Delta& delta, std::string& out);
   void abort_rest(size_t prompt, std::string& out);
   void conclude(std::string out);
 
@@ -185,7 +185,7 @@ class Answers {
   size_t size() const { return open_.size(); }
 
  private:
-  struct Letter {
+  struct Message {
     uint64_t key;
     size_t prompt;
     service::GenerationUpdate update;
@@ -198,7 +198,7 @@ class Answers {
   std::unordered_map<uint64_t, std::shared_ptr<Answer>> open_;
   uint64_t next_key_ = 0;
   std::mutex mutex_;  // of what follows
-  std::vector<Letter> box_;
+  std::vector<Message> inbox_;
   bool posted_ = false;
 };
 

@@ -52,28 +52,28 @@ void check_entries(double entries, int64_t most, std::string_view name, std::str
 
 // SGLang's events repeat all of the answer so far.
 void check_cumulative(const CommonFields& common, int64_t samples, int64_t max_tokens) {
-  constexpr int64_t kMostBytes = int64_t{32} << 20;
+  constexpr int64_t kMaxBytes = int64_t{32} << 20;
   constexpr double kTokenBytes = kIdBytes + 5;  // with its text
   const AnswerOptions& options = common.options;
   if (!options.stream || !options.cumulative) return;
   const double of_a_token = kTokenBytes + (options.logprobs ? kEntryBytes * number(*options.logprobs + 1) : 0);
   const double bytes = number(samples) * number(max_tokens) * of_a_token;
-  if (bytes > number(kMostBytes))
+  if (bytes > number(kMaxBytes))
     throw bad_request(fmt::format("`stream`: every event repeats the answer, which may become {:.0f} bytes; at most {} "
                                   "are allowed: ask for fewer tokens, samples or log-probabilities, or do not stream.",
-                                  bytes, kMostBytes),
+                                  bytes, kMaxBytes),
                       "stream");
 }
 
 }  // namespace
 
 void check_repeated_prompts(const std::vector<PromptInput>& prompts, const CommonFields& common) {
-  constexpr int64_t kMostEntries = int64_t{1} << 23, kMostEntriesOfStream = int64_t{1} << 18;
-  constexpr int64_t kMostBytes = int64_t{1} << 30, kMostBytesOfStream = int64_t{64} << 20;
+  constexpr int64_t kMaxEntries = int64_t{1} << 23, kMaxEntriesOfStream = int64_t{1} << 18;
+  constexpr int64_t kMaxBytes = int64_t{1} << 30, kMaxBytesOfStream = int64_t{64} << 20;
   const AnswerOptions& options = common.options;
-  check_entries(repeated_entries(prompts, common), options.stream ? kMostEntriesOfStream : kMostEntries,
+  check_entries(repeated_entries(prompts, common), options.stream ? kMaxEntriesOfStream : kMaxEntries,
                 options.prompt_logprobs_name, "prompts", options.stream ? ", or do not stream" : "");
-  const int64_t most = options.stream ? kMostBytesOfStream : kMostBytes;
+  const int64_t most = options.stream ? kMaxBytesOfStream : kMaxBytes;
   const double bytes = repeated_bytes(prompts, common);
   if (bytes <= number(most)) return;
   const char* name = options.echo ? "echo" : options.return_token_ids ? "return_token_ids" : "return_prompt_text";
@@ -83,9 +83,9 @@ void check_repeated_prompts(const std::vector<PromptInput>& prompts, const Commo
 }
 
 void check_tokens(const CommonFields& common, int64_t samples, int64_t max_tokens) {
-  constexpr int64_t kMostEntries = int64_t{1} << 24;
+  constexpr int64_t kMaxEntries = int64_t{1} << 24;
   if (common.options.logprobs)
-    check_entries(number(samples) * number(max_tokens) * number(*common.options.logprobs + 1), kMostEntries,
+    check_entries(number(samples) * number(max_tokens) * number(*common.options.logprobs + 1), kMaxEntries,
                   common.options.logprobs_name, "tokens", " or for fewer tokens (max_tokens)");
   check_cumulative(common, samples, max_tokens);
 }

@@ -20,7 +20,7 @@ namespace {
 // What the answer repeats of its request.
 struct Repeated {
   std::string role;
-  std::string echo;                  // the text the answer goes on with, if it is told
+  std::string echo;                  // the text that the answer continues, if it is returned
   std::string prompt_text = "null";  // JSON
 };
 

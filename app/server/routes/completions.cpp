@@ -32,7 +32,7 @@ class CompletionAnswer : public Answer {
         prompt_ids_(plan_.prompts.size()) {}
 
  private:
-  // Of a choice, or of its first event. vLLM leaves the prompt's text out when the ids of the tokens are told.
+  // Of a choice, or of its first event. vLLM leaves the prompt's text out when the ids of the tokens are returned.
   std::string with_echo(size_t index, const std::string& text) const {
     const bool echo = options().echo && !options().return_token_ids;
     return echo ? plan_.prompts[prompt_of(index)].text + text : text;
@@ -55,8 +55,8 @@ class CompletionAnswer : public Answer {
     return *characters;
   }
 
-  // JSON of what a choice has by now, behind its prompt's if that is told. The choices of a prompt repeat its lists,
-  // which are the most of an answer, so they are written once.
+  // JSON of what a choice has by now, behind its prompt's if that is returned. The choices of a prompt repeat its
+  // lists, which are the most of an answer, so they are written once.
   std::string take_logprobs(size_t index, bool behind_prompt) {
     if (!options().logprobs) return "null";
     if (!behind_prompt || !options().echo) return logprobs_[index].take();
@@ -105,9 +105,9 @@ class CompletionAnswer : public Answer {
 
   size_t choice_bytes(size_t index) const override { return Answer::choice_bytes(index) + logprobs_[index].bytes(); }
 
-  void append_prompt_ids(std::string& out, size_t index, bool told) {
+  void append_prompt_ids(std::string& out, size_t index, bool shown) {
     const size_t prompt = prompt_of(index);
-    if (told)
+    if (shown)
       out += prompt_ids_.get(prompt, [&] { return ids_json(plan_.prompts[prompt].tokens); });
     else
       out += "null";

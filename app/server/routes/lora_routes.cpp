@@ -43,7 +43,7 @@ void check_load(const Service& service, const AdapterSource& source) {
                     source.name));
 }
 
-// Whether the directory lacks what makes it an adapter's. False if nobody can tell.
+// Whether the directory lacks the files of an adapter. False where that cannot be found out.
 bool is_missing(const Service& service, const AdapterSource& source) {
   const std::filesystem::path directory = std::filesystem::path(service.options.lora_root) / source.path;
   try {

@@ -113,7 +113,7 @@ Action throwing(const ApiError& error) {
   return [error](const Reply&) { throw ApiError(error); };
 }
 
-// What read() throws is told by the action.
+// The action throws again what read() throws.
 Reading caught(const std::function<Reading()>& read) {
   try {
     return read();
@@ -122,7 +122,7 @@ Reading caught(const std::function<Reading()>& read) {
   }
 }
 
-// Compares all of both, so that the time tells nothing of a key; digests are of one length.
+// Compares all of both, so that the time reveals nothing of a key; digests are of one length.
 bool same_digest(const std::string& a, const std::string& b) {
   unsigned difference = 0;
   for (size_t i = 0; i < a.size(); ++i) difference |= static_cast<unsigned>(a[i] ^ b[i]);

@@ -11,7 +11,7 @@ namespace lockstep::server {
 
 namespace {
 
-// The model's own end token first: the others are told as a stop_reason.
+// The model's own end token first: the others are reported as stop_reason.
 std::vector<int32_t> end_tokens(const recipes::Base& base, const text::Tokenizer& tokenizer) {
   std::vector<int32_t> ids = base.eos;
   const OrderedJson special = text::ChatTemplate::special_tokens(base.path.string());
@@ -70,7 +70,7 @@ Service::Service(service::Serving& serving, const text::Tokenizer& tokenizer,
       seeds_(this->options.seed.value_or(fresh_seed())) {}
 
 Service::~Service() {
-  serving.abort_all();  // from here on the engine has nobody to tell
+  serving.abort_all();  // nobody waits for the engine from here on
 }
 
 bool Service::is_base(std::string_view name) const {

@@ -27,7 +27,7 @@ struct ServiceOptions {
   int64_t max_samples = 4096;              // of one request: prompts times n
   int64_t max_logprobs = 20;               // -1: as many as the engine reports
   bool tokens_as_ids = false;              // "token_id:123" in log-probs
-  bool prompt_tokens_details = false;      // usage tells cached tokens
+  bool prompt_tokens_details = false;      // usage holds the number of cached tokens
   bool request_chat_template = false;      // a request may bring its own template
   OrderedJson chat_template_kwargs = nullptr;
   std::optional<uint64_t> seed = {};           // the seeds of requests without one follow from it; none: fresh ones

@@ -107,7 +107,7 @@ class TokensAnswer : public Answer {
     out += "}";
   }
 
-  std::vector<std::string> logprobs_;  // of each choice, not told yet
+  std::vector<std::string> logprobs_;  // of each choice, not sent yet
   int64_t created_;
 };
 

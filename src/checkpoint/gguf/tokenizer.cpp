@@ -107,8 +107,8 @@ void check_model(const JsonObject& model) {
 }
 
 int32_t token_id(const Json& id, const std::string& where) {
-  constexpr int64_t kMostTokens = int64_t{1} << 24;
-  if (id.is_number_integer() && id.get<int64_t>() >= 0 && id.get<int64_t>() < kMostTokens) return id.get<int32_t>();
+  constexpr int64_t kMaxTokens = int64_t{1} << 24;
+  if (id.is_number_integer() && id.get<int64_t>() >= 0 && id.get<int64_t>() < kMaxTokens) return id.get<int32_t>();
   throw FormatError({.what = "a token has an impossible id", .where = where, .got = cut(id)});
 }
 
@@ -209,7 +209,7 @@ class SpecialIds {
   SpecialIds(GgufMetadata& metadata, const Tokens& tokens, const GgufTokenizerFacts& facts, std::string where)
       : metadata_(metadata), tokens_(tokens), facts_(facts), where_(std::move(where)) {}
 
-  // Returns what a user should be told.
+  // Returns notes for the user.
   std::vector<std::string> add(const Around& around) {
     std::vector<std::string> notes;
     const std::optional<int32_t> bos = around.before.empty() ? named("bos_token") : required(around.before[0]);

@@ -24,7 +24,7 @@ struct GgufTokenizerFacts {
 std::string gguf_pre_tokenizer(const Json& tokenizer, const std::string& where);
 
 // Adds model, pre-tokenizer, tokens and their types, merges, special ids, whether a text begins with BOS, and the chat
-// template. Returns what a user should be told, a line each. FormatError naming the file and the component: no
+// template. Returns notes for the user, a line each. FormatError naming the file and the component: no
 // byte-level BPE, or parts of it that llama.cpp does not know.
 std::vector<std::string> add_gguf_tokenizer(GgufMetadata& metadata, const fs::Path& tokenizer_json,
                                             const GgufTokenizerFacts& facts);

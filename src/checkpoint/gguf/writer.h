@@ -22,7 +22,7 @@ struct GgufTensor {
 };
 
 // Appears whole (fsynced, renamed) or not at all. Holds a few MiB of rows at a time; the stream's threads make them.
-// `progress` is told the part that is written, from 0 to 1, every few MiB; what it throws ends the writing.
+// `progress` is called with the written share, from 0 to 1, every few MiB; what it throws ends the writing.
 // FormatError naming the tensor: its rows cannot have its type, a value does not fit it, its name was there before.
 void write_gguf(const fs::Path& file, const GgufMetadata& metadata, const std::vector<GgufTensor>& tensors,
                 Stream& stream, const std::function<void(double done)>& progress);

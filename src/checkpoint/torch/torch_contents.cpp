@@ -110,10 +110,10 @@ class ContentsReader {
     return value.integer;
   }
   std::vector<int64_t> counts(const PickleValue& value, const char* what) const {
-    constexpr size_t kMostDimensions = 4;
+    constexpr size_t kMaxDimensions = 4;
     if (value.kind != Kind::tuple) refuse(std::string(what) + " that is no tuple");
-    if (value.items.size() > kMostDimensions)
-      refuse(fmt::format("{} dimensions", value.items.size()), fmt::format("at most {}", kMostDimensions));
+    if (value.items.size() > kMaxDimensions)
+      refuse(fmt::format("{} dimensions", value.items.size()), fmt::format("at most {}", kMaxDimensions));
     std::vector<int64_t> list;
     for (const uint32_t item : value.items) list.push_back(count(pickle_.at(item), what));
     return list;

@@ -182,7 +182,7 @@ NamedTensors torch_file_header(const fs::Path& path, const fs::ReadRoot& root) {
 }
 
 TorchTensors read_torch_file(const fs::Path& path, const fs::ReadRoot& root) {
-  constexpr uint64_t kMostCopies = 16;  // of a storage, by tensors that share it: q, k and v may share one
+  constexpr uint64_t kMaxCopies = 16;  // of a storage, by tensors that share it: q, k and v may share one
   TorchTensors result{.file = fs::read_buffer(path, root), .copies = {}, .tensors = {}};
   const auto* bytes = static_cast<const std::byte*>(result.file.data());
   const OpenTorchFile open(
@@ -192,10 +192,10 @@ TorchTensors read_torch_file(const fs::Path& path, const fs::ReadRoot& root) {
   uint64_t total = 0;
   for (const TorchView& view : open.contents.views) {
     total += static_cast<uint64_t>(view.elements() * dtype_bytes(view.dtype));
-    if (total / kMostCopies > open.file.size)
+    if (total / kMaxCopies > open.file.size)
       damaged_torch_file(open.where, "tensors are many times as large as the file",
                          fmt::format("more than {} bytes", total),
-                         fmt::format("at most {} times {}", kMostCopies, open.file.size));
+                         fmt::format("at most {} times {}", kMaxCopies, open.file.size));
   }
   for (const TorchView& view : open.contents.views)
     result.tensors.push_back({view.name, place_view(view, open.places.at(view.storage), result)});

@@ -87,7 +87,7 @@ ColumnReader::ColumnReader(const ByteSource& file, const Column& column, const C
 
 // A header does not say how long it is: most have less than a hundred bytes, one with statistics of long texts more.
 PageHeader ColumnReader::take_header() {
-  constexpr size_t kAtFirst = 1 << 12, kMost = 1 << 26, kGrowth = 16;
+  constexpr size_t kAtFirst = 1 << 12, kMax = 1 << 26, kGrowth = 16;
   for (size_t most = kAtFirst;; most *= kGrowth) {
     const size_t bytes = std::min(most, end_ - place_);
     try {
@@ -96,7 +96,7 @@ PageHeader ColumnReader::take_header() {
       place_ += header_bytes;
       return page;
     } catch (const FormatError&) {
-      if (bytes == end_ - place_ || most >= kMost) throw;
+      if (bytes == end_ - place_ || most >= kMax) throw;
     }
   }
 }

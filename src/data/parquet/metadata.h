@@ -92,7 +92,7 @@ struct PageHeader {
   bool has_details = false;                                    // the header of its own type was there
 };
 
-// FormatError naming `where`: no such struct. Numbers are as the file has them; whoever uses one checks it.
+// FormatError naming `where`: no such struct. Numbers are as the file has them; the user of a number checks it.
 FileMetadata read_metadata(std::string_view footer, const std::string& where);
 // Also sets the number of bytes that the header takes.
 PageHeader read_page_header(std::string_view bytes, const std::string& where, size_t& header_bytes);

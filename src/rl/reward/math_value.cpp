@@ -45,8 +45,8 @@ Surd whole(Integer value) {
 
 std::optional<int64_t> small_integer(const Surd& a) {
   const auto value = a.rational();
-  constexpr int64_t kMost = int64_t{1} << 40;
-  if (!value || !value->is_integer() || abs(value->numerator()) > kMost) return std::nullopt;
+  constexpr int64_t kMax = int64_t{1} << 40;
+  if (!value || !value->is_integer() || abs(value->numerator()) > kMax) return std::nullopt;
   return value->numerator().convert_to<int64_t>();
 }
 
@@ -81,12 +81,12 @@ std::optional<Surd> root_at(const Surd& a, int64_t degree, Place& place) {
 // Integer powers, and roots of them: 8^(2/3) = 4. A point of a variable is no such exponent.
 std::optional<Surd> power_at(const Surd& base, const Surd& exponent, Place& place) {
   const auto value = exponent.rational();
-  constexpr int64_t kMostDegree = 12, kMostPower = 1000;
+  constexpr int64_t kMaxDegree = 12, kMaxPower = 1000;
   if (value && value->is_integer()) {
     const auto whole_power = small_integer(exponent);
     return whole_power ? power(base, *whole_power, place.work) : std::nullopt;
   }
-  if (!value || value->denominator() > kMostDegree || abs(value->numerator()) > kMostPower)
+  if (!value || value->denominator() > kMaxDegree || abs(value->numerator()) > kMaxPower)
     return opaque("power", base, exponent, place);
   const auto found = root_at(base, value->denominator().convert_to<int64_t>(), place);
   return found ? power(*found, value->numerator().convert_to<int64_t>(), place.work) : std::nullopt;

@@ -28,10 +28,10 @@ Integer integer_root(const Integer& n, int64_t degree) {
 
 // Takes the whole of n if it is a power; other roots than square ones are found slowly, so only of short numbers.
 bool take_perfect_power(Split& split, int64_t degree, Work& work) {
-  constexpr int64_t kMostLimbs = 16;
+  constexpr int64_t kMaxLimbs = 16;
   Integer& n = split.inside;
   const int64_t size = limbs(n);
-  if (n == 1 || (degree != 2 && size > kMostLimbs)) return true;
+  if (n == 1 || (degree != 2 && size > kMaxLimbs)) return true;
   if (!work.spend(kLimbBits * size * size * (degree == 2 ? 1 : kLimbBits))) return false;
   const Integer found = degree == 2 ? Integer(sqrt(n)) : integer_root(n, degree);
   if (pow(found, static_cast<unsigned>(degree)) == n) {
@@ -165,8 +165,8 @@ std::optional<Surd> conjugate(const Surd& a, Work& work) {
 
 std::optional<Surd> invert(const Surd& a, Work& work) {
   std::optional<Surd> above = Surd(Rational(1)), below = a;
-  constexpr int kMostRoots = 8;
-  for (int i = 0; i < kMostRoots && below->terms().size() > 1; ++i) {
+  constexpr int kMaxRoots = 8;
+  for (int i = 0; i < kMaxRoots && below->terms().size() > 1; ++i) {
     const auto other = conjugate(*below, work);
     if (!other) return std::nullopt;
     above = multiply(*above, *other, work);
@@ -195,8 +195,8 @@ std::optional<Surd> power(const Surd& a, int64_t exponent, Work& work) {
 }
 
 std::optional<Root> root(const Rational& value, int64_t degree, Work& work) {
-  constexpr int64_t kMostDegree = 64;
-  if (degree < 2 || degree > kMostDegree) return std::nullopt;
+  constexpr int64_t kMaxDegree = 64;
+  if (degree < 2 || degree > kMaxDegree) return std::nullopt;
   if (value.sign() == 0) return Root{Rational(), 1};
   const bool negative = value.sign() < 0;
   if (negative && degree % 2 == 0 && degree != 2) return std::nullopt;

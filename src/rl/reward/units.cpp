@@ -117,8 +117,8 @@ Quantity without_unit(TokenSpan tokens) {
   while (true) {
     const LastUnit unit = last_unit(result.number, beside_slash);
     if (unit.begin == result.number.size()) break;
-    constexpr int64_t kMostFactor = 1'000'000'000'000;
-    if (result.factor > kMostFactor / unit.factor) return {.number = tokens};
+    constexpr int64_t kMaxFactor = 1'000'000'000'000;
+    if (result.factor > kMaxFactor / unit.factor) return {.number = tokens};
     result.factor *= unit.factor;
     result.number = result.number.first(unit.begin);
     beside_slash = !result.number.empty() && (result.number.back().symbol("/") || result.number.back().symbol("*"));

@@ -16,7 +16,7 @@ size_t DecodeLoop::span_bytes(const DecodeShape& shape) const {
 
 // Memory for what is staged and what the steps make.
 void DecodeLoop::reserve(const DecodeShape& shape) {
-  const size_t result_bytes = static_cast<size_t>(kMostSteps * shape.rows) * (sizeof(int32_t) + sizeof(float));
+  const size_t result_bytes = static_cast<size_t>(kMaxSteps * shape.rows) * (sizeof(int32_t) + sizeof(float));
   const size_t scratch_bytes = span_bytes(shape);
   if (state_.bytes() >= staged_.size() && results_.bytes() >= result_bytes && spans_.bytes() >= scratch_bytes) return;
   graphs_.clear();  // they name the old memory
@@ -52,7 +52,7 @@ kernels::DecodeState DecodeLoop::place(std::span<const DecodeInput> inputs, cons
           .num_active = placed.num_active.in(state_),
           .step = placed.step.in(state_),
           .drawn = drawn,
-          .logprobs = reinterpret_cast<float*>(drawn + kMostSteps * shape.rows)};
+          .logprobs = reinterpret_cast<float*>(drawn + kMaxSteps * shape.rows)};
 }
 
 void DecodeLoop::step(const kernels::DecodeState& state, float inv_temperature) {

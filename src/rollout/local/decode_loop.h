@@ -26,11 +26,11 @@ struct DecodeResults {
 // A step that cannot be recorded is run as it is, with the same bits. One thread.
 class DecodeLoop {
  public:
-  static constexpr int64_t kMostSteps = 16;
+  static constexpr int64_t kMaxSteps = 16;
 
   DecodeLoop(const model::Model& model, BlockPool& pool, Stream& stream);
 
-  // `results` is overwritten and valid for `steps` steps (at most kMostSteps). A result after a sequence's end means
+  // `results` is overwritten and valid for `steps` steps (at most kMaxSteps). A result after a sequence's end means
   // nothing. Every row's bits are those of running it alone. Inputs of one adapter are best side by side, and among
   // them those of one prompt.
   void run(std::span<const DecodeInput> inputs, int64_t steps, float inv_temperature, DecodeResults& results);

@@ -33,8 +33,8 @@ struct EngineDefaults {
 EngineDefaults defaults_of(Device device, int64_t max_sequences) {
   if (device == Device::cuda) return {.memory_share = 0.85, .batch_tokens = kGpuBatchTokens};
   return {.memory_share = 0.5,
-          .least_kv_bytes = kLeastKvBytes,
-          .most_kv_bytes = kMostKvBytes,
+          .least_kv_bytes = kMinKvBytes,
+          .most_kv_bytes = kMaxKvBytes,
           .batch_tokens = std::max(kCpuBatchTokens, max_sequences)};  // a row for every sequence that may decode
 }
 
@@ -42,7 +42,7 @@ EngineDefaults defaults_of(Device device, int64_t max_sequences) {
 
 EngineLimits::EngineLimits(const EngineOptions& options, Device device)
     : max_sequences(options.max_sequences),
-      max_decode_steps(std::min(options.max_decode_steps, DecodeLoop::kMostSteps)),
+      max_decode_steps(std::min(options.max_decode_steps, DecodeLoop::kMaxSteps)),
       tokenizer(options.tokenizer) {
   const EngineDefaults defaults = defaults_of(device, max_sequences);
   kv_bytes = options.kv_bytes ? *options.kv_bytes : defaults.kv_bytes(device);

@@ -20,12 +20,12 @@ namespace lockstep::rollout {
 
 inline constexpr int64_t kGpuBatchTokens = 16384;
 inline constexpr int64_t kCpuBatchTokens = 512;  // the activations of so many rows stay in the caches
-inline constexpr int64_t kLeastKvBytes = int64_t{512} << 20, kMostKvBytes = int64_t{64} << 30;
+inline constexpr int64_t kMinKvBytes = int64_t{512} << 20, kMaxKvBytes = int64_t{64} << 30;
 
 struct EngineOptions {
   std::optional<int64_t> kv_bytes = {};  // upper bound of the KV pool; grown on demand up to it. Default: half of the
-                                         // memory that is available when the engine is made, within kLeastKvBytes and
-                                         // kMostKvBytes; on a GPU 85 % of what is free
+                                         // memory that is available when the engine is made, within kMinKvBytes and
+                                         // kMaxKvBytes; on a GPU 85 % of what is free
   int64_t max_sequences = 256;           // decoding at once
   std::optional<int64_t> max_batch_tokens = {};  // rows of one step; a longer prompt is prefilled in chunks. Default:
                                                  // kCpuBatchTokens or max_sequences, on a GPU kGpuBatchTokens

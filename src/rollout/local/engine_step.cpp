@@ -31,7 +31,7 @@ void Engine::Impl::fail_all(const std::exception_ptr& error) {
 
 void Engine::Impl::run_step() {
   const Arena::Scope scope(arena);
-  // Rows of one adapter stand together: each product then has it once.
+  // Rows of one adapter are contiguous, so that each matmul has the adapter once.
   const std::span<const PlannedRows> planned = scheduler.plan();
   plan.assign(planned.begin(), planned.end());
   std::ranges::stable_sort(plan, {}, [](const PlannedRows& rows) { return live(*rows.group).adapter_number; });

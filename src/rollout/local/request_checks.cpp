@@ -36,11 +36,11 @@ void check_sampling(const SampleRequest& request, int64_t vocab, bool has_tokeni
   if (request.sampling.min_tokens > 0)
     for (const int32_t token : request.sampling.stop_token_ids) check_token(token, "stop_token_ids");
   if (request.prompt_logprobs &&
-      (*request.prompt_logprobs < 0 || *request.prompt_logprobs > SamplingParams::kMostTopLogprobs))
+      (*request.prompt_logprobs < 0 || *request.prompt_logprobs > SamplingParams::kMaxTopLogprobs))
     throw ConfigError({.what = "impossible number of most likely tokens",
                        .where = "prompt_logprobs",
                        .got = std::to_string(*request.prompt_logprobs),
-                       .wanted = fmt::format("0 to {}", SamplingParams::kMostTopLogprobs)});
+                       .wanted = fmt::format("0 to {}", SamplingParams::kMaxTopLogprobs)});
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ const Graph* StepGraphs::record(const Key& key, const std::function<Graph()>& re
     --calls_to_skip_;
     return nullptr;
   }
-  if (graphs_.size() >= kMostGraphs) clear();  // most are of adapters that are gone
+  if (graphs_.size() >= kMaxGraphs) clear();  // most are of adapters that are gone
   try {
     Graph graph = record();
     pause_ = 0;

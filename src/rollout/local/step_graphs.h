@@ -18,7 +18,7 @@ namespace lockstep::rollout {
 // them apart, and is kept alive for it. One thread.
 class StepGraphs {
  public:
-  static constexpr size_t kMostGraphs = 256;
+  static constexpr size_t kMaxGraphs = 256;
   static constexpr int64_t kLongestPause = 1023;
 
   // The adapter of all rows, by the address of its buffer; none where rows have the base, or several.

@@ -282,12 +282,12 @@ Value get_slice(Runtime& runtime, const Value& object, const Value& start, const
 }
 
 Value range_of(Runtime& runtime, Int start, Int stop, Int step) {
-  constexpr Int kMost = 100'000;
+  constexpr Int kMax = 100'000;
   if (step == 0) runtime.fail("range() arg 3 must not be zero");
   const Int distance = step > 0 ? stop - start : start - stop, stride = step > 0 ? step : -step;
   const Int count = distance <= 0 ? 0 : (distance - 1) / stride + 1;
-  if (count > kMost)
-    runtime.fail("Range too big. The sandbox blocks ranges larger than MAX_RANGE (" + text_of(kMost) + ").");
+  if (count > kMax)
+    runtime.fail("Range too big. The sandbox blocks ranges larger than MAX_RANGE (" + text_of(kMax) + ").");
   runtime.charge(static_cast<size_t>(count) * sizeof(Value));
   runtime.step(static_cast<int64_t>(count) / 4);
   Values items;

@@ -1,4 +1,4 @@
-// A parsed template. Immutable; any number of renderings may walk it at once.
+// A parsed template. Immutable; any number of renderings may read it at once.
 #pragma once
 
 #include <cstdint>

@@ -61,10 +61,10 @@ Value strftime_now(Runtime& runtime, const Value&, Arguments& arguments) {
   if (format.find("%f") != std::string::npos) runtime.unsupported("%f in strftime_now");
   if (format.empty()) return runtime.text("");
   const std::tm now = runtime.now();
-  constexpr size_t kMost = 4096;
-  if (format.size() > kMost / 4) runtime.fail("the format of strftime_now is too long");
+  constexpr size_t kMax = 4096;
+  if (format.size() > kMax / 4) runtime.fail("the format of strftime_now is too long");
   runtime.step(static_cast<int64_t>(format.size() * 8));
-  char buffer[kMost];
+  char buffer[kMax];
   // An empty result and a buffer that is too small look alike; formats are short, so it is the former.
   return runtime.text(std::string(buffer, std::strftime(buffer, sizeof buffer, format.c_str(), &now)));
 }
