@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "checkpoint/peft_directory.h"
 #include "core/error.h"
 #include "core/fs.h"
 #include "recipes/sampling_fields.h"
@@ -165,10 +166,20 @@ std::string adapters(const Occurrence& flag, const RlOptions& options) {
   return "the adapter that the run starts from";
 }
 
+// The adapter that is trained: what the command line leaves out is that of the PEFT directory it starts from.
+lora::LoraConfig trained_config(const recipes::AdapterOptions& adapter) {
+  lora::LoraConfig config = adapter.config;
+  if (adapter.adapter_path.empty()) return config;
+  const lora::LoraConfig stored = checkpoint::PeftDirectory(adapter.adapter_path).config();
+  if (config.rank == 0) config.rank = stored.rank;
+  if (config.target_modules.empty()) config.target_modules = stored.target_modules;
+  return config;
+}
+
 std::string targets(const Occurrence& flag, const RlOptions& options) {
   const auto is_all = [](const std::string& name) { return name == "all" || name == "all-linear"; };
   if (std::ranges::any_of(flag.values, is_all)) return "any module may have an adapter";
-  const auto& trained = options.adapter.config.target_modules;
+  const std::vector<std::string> trained = trained_config(options.adapter).target_modules;
   const bool covered = !trained.empty() && std::ranges::all_of(trained, [&](const std::string& module) {
     return std::ranges::count(flag.values, module) > 0;
   });
@@ -179,7 +190,7 @@ std::string targets(const Occurrence& flag, const RlOptions& options) {
 }
 
 std::string rank(const Occurrence& flag, const RlOptions& options) {
-  const int64_t trained = options.adapter.config.rank;
+  const int64_t trained = trained_config(options.adapter).rank;
   if (parse_integer(flag.flag, flag.values[0], 0, kMany) < trained)
     differs(flag, "the engine would be told to refuse the adapter", fmt::format("at least --lora-rank {}", trained),
             "raise it or drop it");

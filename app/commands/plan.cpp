@@ -54,10 +54,7 @@ struct Plan {
   std::ostream& out;
 
   std::shared_ptr<const lora::AdapterLayout> layout() const {
-    if (!adapter.adapter_path.empty())
-      return lora::resolve_layout(checkpoint::PeftDirectory(adapter.adapter_path).config(),
-                                  model::linear_modules(base.config));
-    return lora::resolve_layout(adapter.config, model::linear_modules(base.config));
+    return recipes::starting_layout(adapter, base);
   }
 
   void model_and_memory(const std::optional<recipes::EnginePlan>& engine) const {

@@ -85,6 +85,14 @@ lora::AdapterVersion starting_adapter(const AdapterOptions& options, const Base&
   return adapter;
 }
 
+std::shared_ptr<const lora::AdapterLayout> starting_layout(const AdapterOptions& options, const Base& base) {
+  const std::vector<lora::Module> modules = model::linear_modules(base.config);
+  if (options.adapter_path.empty()) return lora::resolve_layout(options.config, modules);
+  auto layout = lora::resolve_layout(checkpoint::PeftDirectory(options.adapter_path).config(), modules);
+  require_same_adapter(options, false, *layout, base, options.adapter_path);
+  return layout;
+}
+
 void describe_adapter(const lora::AdapterVersion& adapter, const Base& base, const Control& control) {
   const lora::AdapterLayout& layout = *adapter.layout;
   const int64_t total = model::num_parameters(base.config) + layout.num_parameters;

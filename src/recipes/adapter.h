@@ -52,5 +52,7 @@ std::optional<Resumed> resume(const SaveOptions& options, const AdapterOptions& 
 // not ask for; ConfigError if they ask for another rank, alpha, scaling, type or other modules than it has.
 lora::AdapterVersion starting_adapter(const AdapterOptions& options, const Base& base, uint64_t seed,
                                       const Control& control);
+// The layout of that adapter, of which no weight is read. The same errors.
+std::shared_ptr<const lora::AdapterLayout> starting_layout(const AdapterOptions& options, const Base& base);
 
 }  // namespace lockstep::recipes

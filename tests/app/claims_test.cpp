@@ -82,6 +82,21 @@ TEST(Claims, AdaptersOfTheEngine) {
   rejects("--sglang-lora-target-modules q_proj", {"all, or --target-modules all-linear"});
 }
 
+// What the command line leaves out is that of the directory the adapter starts from.
+TEST(Claims, TheAdapterToStartFromHasItsOwnRankAndModules) {
+  const std::string start =
+      "--hf-checkpoint M --prompt-data d.jsonl --label-key label --rm-type number --rollout-batch-size 8 --num-rollout "
+      "3 "
+      "--n-samples-per-prompt 2 --lora-adapter-path " LOCKSTEP_SOURCE_DIR "/tests/golden/llama3/adapter ";
+  const auto parsed = [&](const std::string& flags) { return parse_train(words(start + flags)); };
+  EXPECT_EQ(parsed("--vllm-max-lora-rank 4").notes.size(), 1u);
+  expect_error<ConfigError>([&] { parsed("--vllm-max-lora-rank 3"); },
+                            {"--vllm-max-lora-rank", "at least --lora-rank 4"});
+  EXPECT_EQ(parsed("--sglang-lora-target-modules q_proj k_proj v_proj o_proj gate_proj up_proj down_proj").notes.size(),
+            1u);
+  expect_error<ConfigError>([&] { parsed("--sglang-lora-target-modules q_proj"); }, {"refuse modules", "down_proj"});
+}
+
 TEST(Claims, ChatTemplate) {
   agrees("--sglang-chat-template t.jinja --chat-template t.jinja");
   rejects("--vllm-chat-template t.jinja", {"another chat template", "the model directory's"});

@@ -50,6 +50,16 @@ TEST_F(Commands, PlanOfAbsentDataKnowsNoSteps) {
   EXPECT_NE(out_.str().find("unknown optimizer steps"), std::string::npos) << out_.str();
 }
 
+TEST_F(Commands, PlanComparesWhatIsAskedWithTheAdapterToStartFrom) {
+  recipes::SftOptions options = sft();
+  options.base.hf_checkpoint = LOCKSTEP_SOURCE_DIR "/tests/golden/llama3";
+  options.adapter = {.config = {}, .adapter_path = LOCKSTEP_SOURCE_DIR "/tests/golden/llama3/adapter"};
+  plan_sft(options, {}, control_);
+  EXPECT_NE(out_.str().find("rank 4 "), std::string::npos) << out_.str();
+  options.adapter.config.rank = 8;
+  expect_error<ConfigError>([&] { plan_sft(options, {}, control_); }, {"has another", "LoraConfig::rank", "8", "4"});
+}
+
 TEST_F(Commands, PlanRefusesAWarmUpLongerThanTheRun) {
   recipes::SftOptions options = sft();
   options.prompt_data = path("rows.jsonl");

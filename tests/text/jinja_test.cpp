@@ -3,6 +3,7 @@
 #include "core/error.h"
 #include "core/fs.h"
 #include "support/temp_directory.h"
+#include "text/jinja/characters.h"
 #include "text/jinja/template.h"
 
 namespace lockstep::text::jinja {
@@ -202,6 +203,24 @@ TEST(Jinja, WorkIsChargedForWhatItCosts) {
       EXPECT_TRUE(error.fault().what.starts_with("the template takes too many ")) << source << "\n" << error.what();
     }
   }
+}
+
+// What is looked at is told by pieces, so that whoever counts can end it.
+TEST(Jinja, CharactersAreStrippedByPieces) {
+  const std::string text(size_t{1} << 20, 'a');
+  for (const bool left : {true, false}) {
+    size_t most = 0, bytes = 0;
+    EXPECT_EQ(strip(text + "b" + text, "a", left, !left,
+                    [&](size_t piece) {
+                      most = std::max(most, piece);
+                      bytes += piece;
+                    }),
+              left ? "b" + text : text + "b");
+    EXPECT_LT(most, 5000u);
+    EXPECT_EQ(bytes, text.size());
+  }
+  struct Enough {};
+  EXPECT_THROW(strip(std::string(9999, ' '), std::nullopt, true, true, [](size_t) { throw Enough(); }), Enough);
 }
 
 TEST(Jinja, LargeTextsAreSearchedInLinearTime) {

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 #include <span>
+#include <utility>
 
 #include "core/utf8.h"
 #include "text/jinja/python_tables.h"
@@ -207,31 +208,54 @@ Utf8Char last_character(std::string_view utf8) {
 
 namespace {
 
-template <class Member>
-std::string_view strip_if(std::string_view utf8, bool left, bool right, const Member& member) {
+// looked_at(bytes) hears of every character as it goes.
+template <class Member, class LookedAt>
+std::string_view strip_if(std::string_view utf8, bool left, bool right, const Member& member,
+                          const LookedAt& looked_at) {
   while (left && !utf8.empty()) {
     const Utf8Char first = read_utf8(utf8);
     if (!member(first.code)) break;
     utf8.remove_prefix(first.size);
+    looked_at(first.size);
   }
   while (right && !utf8.empty()) {
     const Utf8Char last = last_character(utf8);
     if (!member(last.code)) break;
     utf8.remove_suffix(last.size);
+    looked_at(last.size);
   }
   return utf8;
+}
+
+std::u32string sorted_codes(std::string_view characters) {
+  std::u32string codes = to_codes(characters);
+  std::ranges::sort(codes);
+  const auto repeated = std::ranges::unique(codes);
+  codes.erase(repeated.begin(), repeated.end());
+  return codes;
 }
 
 }  // namespace
 
 std::string_view strip_spaces(std::string_view utf8, bool left, bool right) {
-  return strip_if(utf8, left, right, is_space);
+  return strip_if(utf8, left, right, is_space, [](size_t) {});
 }
 
-std::string_view strip(std::string_view utf8, std::string_view characters, bool left, bool right) {
-  std::u32string members = to_codes(characters);
-  std::ranges::sort(members);
-  return strip_if(utf8, left, right, [&](uint32_t code) { return std::ranges::binary_search(members, code); });
+std::string_view strip(std::string_view utf8, std::optional<std::string_view> characters, bool left, bool right,
+                       const std::function<void(size_t)>& looked_at) {
+  constexpr size_t kPiece = 4096;
+  size_t bytes = 0;
+  const auto count = [&](size_t more) {
+    if ((bytes += more) >= kPiece) looked_at(std::exchange(bytes, 0));
+  };
+  const std::u32string members = sorted_codes(characters.value_or(""));
+  const std::string_view rest =
+      characters
+          ? strip_if(
+                utf8, left, right, [&](uint32_t code) { return std::ranges::binary_search(members, code); }, count)
+          : strip_if(utf8, left, right, is_space, count);
+  looked_at(bytes);
+  return rest;
 }
 
 std::string repr(std::string_view utf8) {

@@ -4,6 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -34,7 +36,10 @@ std::string swapcase(std::string_view utf8);
 
 std::string_view strip_spaces(std::string_view utf8, bool left = true, bool right = true);
 // `characters`: any of these.
-std::string_view strip(std::string_view utf8, std::string_view characters, bool left, bool right);
+// looked_at is called with the bytes of a piece of at most a few kB after it was looked at, so that what throws
+// ends the work. Without `characters` white space.
+std::string_view strip(std::string_view utf8, std::optional<std::string_view> characters, bool left, bool right,
+                       const std::function<void(size_t)>& looked_at);
 
 std::string repr(std::string_view utf8);  // quoted and escaped
 std::string repr(double value);           // the shortest text that reads back

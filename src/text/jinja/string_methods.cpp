@@ -34,9 +34,10 @@ Value stripped(Runtime& runtime, const Value& self, Arguments& arguments) {
     runtime.charge_codes(need_text(runtime, given[0]));
     runtime.pass_slowly(8 * given[0].text().size());  // sorted
   }
-  const std::string_view rest =
-      spaces ? strip_spaces(self.text(), left, right) : strip(self.text(), need_text(runtime, given[0]), left, right);
-  runtime.pass_slowly((self.text().size() - rest.size()) * (spaces ? 2 : 8));  // the characters are searched
+  const auto characters = spaces ? std::nullopt : std::optional(need_text(runtime, given[0]));
+  const std::string_view rest = strip(self.text(), characters, left, right, [&](size_t bytes) {
+    runtime.pass_slowly(bytes * (spaces ? 2 : 8));  // each character is searched
+  });
   return made(runtime, std::string(rest), self);
 }
 
