@@ -1,4 +1,4 @@
-// Products with packed weights beside oneDNN's matmul primitive with weights in the layout it prefers: same threads,
+// Matmuls with packed weights beside oneDNN's matmul primitive with weights in the layout it prefers: same threads,
 // same shapes, taking turns. The best time of each side counts, so that other work on the machine disturbs neither.
 //
 //   gemm_bench [--threads 2] [--isa auto|avx2|avx512] [--rows 64,128,256,512] [--seconds 0.15] [--json FILE]
@@ -25,7 +25,7 @@ namespace {
 struct Layer {
   int64_t n, k;
 };
-// Layers of a 135M and of a 0.6B model, and one wide square-ish product.
+// Layers of a 135M and of a 0.6B model, and one wide square-ish matmul.
 constexpr Layer kLayers[] = {{576, 576},   {1536, 576},  {576, 1536}, {192, 576},
                              {1024, 3072}, {3072, 1024}, {4096, 1024}};
 
@@ -47,7 +47,7 @@ std::vector<float> random_floats(int64_t count, uint64_t seed) {
   return values;
 }
 
-// oneDNN's f32 product x [M, K] * W [N, K]^T, weights reordered once.
+// oneDNN's f32 matmul x [M, K] * W [N, K]^T, weights reordered once.
 class Peer {
  public:
   Peer(int64_t m, const Layer& layer, float* x, float* w, float* y)
@@ -58,7 +58,7 @@ class Peer {
     const memory::desc result({m, layer.n}, kF32, memory::format_tag::ab);
     const memory::desc any({layer.k, layer.n}, kF32, memory::format_tag::any);
     const dnnl::matmul::primitive_desc plan(dnnl::matmul::desc(source, any, result), engine_);
-    product_ = dnnl::matmul(plan);
+    matmul_ = dnnl::matmul(plan);
     memory stored({{layer.k, layer.n}, kF32, memory::format_tag::ba}, engine_, w);
     memory packed(plan.weights_desc(), engine_);
     dnnl::reorder(stored, packed).execute(stream_, stored, packed);
@@ -68,14 +68,14 @@ class Peer {
                   {DNNL_ARG_DST, memory(result, engine_, y)}};
   }
   void run() {
-    product_.execute(stream_, arguments_);
+    matmul_.execute(stream_, arguments_);
     stream_.wait();
   }
 
  private:
   dnnl::engine engine_;
   dnnl::stream stream_;
-  dnnl::matmul product_;
+  dnnl::matmul matmul_;
   std::unordered_map<int, dnnl::memory> arguments_;
 };
 
@@ -96,7 +96,7 @@ std::vector<double> best_seconds(const std::vector<std::function<void()>>& sides
   return best;
 }
 
-// Throws if the two sides did not compute the same product.
+// Throws if the two sides did not compute the same matmul.
 void require_close(const std::vector<float>& ours, const std::vector<float>& theirs) {
   double worst = 0, largest = 0;
   for (size_t i = 0; i < ours.size(); ++i) {

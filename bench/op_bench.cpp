@@ -1,7 +1,7 @@
 // Speed of every op at the shapes that matter, each beside the limit measured in the same run: memory bandwidth, or the
-// matrix products of the library. One description per op, shared with the tests (tests/kernels/op_case.h).
+// matmuls of the library. One description per op, shared with the tests (tests/kernels/op_case.h).
 //   op_bench [part of a name] [--device auto|cpu|cuda] [--threads N] [--cpu-isa ISA]
-// On a CPU the cases are the products of a whole model, base and with adapters of rank 16.
+// On a CPU the cases are the matmuls of a whole model, base and with adapters of rank 16.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -50,7 +50,7 @@ double milliseconds(const kernels::testing::Prepared& prepared, Stream& stream) 
 
 std::vector<OpCase> speed_cases(Device device) {
   if (device == Device::cpu) return kernels::testing::cpu_speed_cases();
-  std::vector<OpCase> cases = kernels::testing::product_speed_cases();
+  std::vector<OpCase> cases = kernels::testing::matmul_speed_cases();
   for (auto more : {kernels::testing::attention_speed_cases(), kernels::testing::row_speed_cases()})
     cases.insert(cases.end(), more.begin(), more.end());
   return cases;

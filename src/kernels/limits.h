@@ -6,7 +6,7 @@
 namespace lockstep::kernels {
 
 // GFLOP/s for about `seconds`: of fused multiply-adds on registers alone, all workers; on a GPU of a bf16 matrix
-// product (cuBLASLt, 8192 cubed, random data), counting two per multiply-add.
+// matmul (cuBLASLt, 8192 cubed, random data), counting two per multiply-add.
 double measure_fma_gflops(double seconds, Stream& stream);
 
 // GB/s of reading a buffer of `bytes` (far larger than the caches) once per pass, all workers or the whole GPU, best of

@@ -1,5 +1,5 @@
-// The adapter's part of a product and its gradients, for one adapter and the pairs that read one input (q, k, v; gate,
-// up).
+// The adapter's part of a linear layer and its gradients, for one adapter and the pairs that read one input (q, k, v;
+// gate, up).
 //   y[:, out of p] += scale_p (x A_p) B_p
 // h and dh lie side by side: pair p owns `rank` columns after those of the pairs before it.
 #pragma once
@@ -15,7 +15,7 @@ namespace lockstep::kernels {
 struct LoraPair {
   ConstTensor a;          // A, contiguous: f32 [in, rank] on the CPU, bf16 [rank, in] on a GPU
   ConstTensor b;          // B transposed, [rank, out], of a's type
-  int64_t out_begin = 0;  // first column of the product
+  int64_t out_begin = 0;  // first output of the layer that it adds to
   float scale = 1;
   int64_t a_offset = 0, b_offset = 0;  // of the same tensors in a flat gradient buffer, floats
   uint32_t number = 0;                 // of the pair in its adapter: what dropout counts by
@@ -51,10 +51,10 @@ struct LoraDropout {
 inline constexpr int64_t kMostGpuRank = 256;
 
 // Ranks from 1; on a GPU at most kMostGpuRank a pair. All tensors are activations: f32 on the CPU, bf16 on a GPU, with
-// f32 sums. x [T, in]   h, dh [T, total rank]   y, dy [T, out of the product]   dx [T, in].   A row's bits do not
+// f32 sums. x [T, in]   h, dh [T, total rank]   y, dy [T, outputs of the layer]   dx [T, in].   A row's bits do not
 // depend on T.
 
-// h_p = x A_p        (one chain over `in`; CUDA: of groups of 16, as linear_forward)
+// h_p = x A_p        (one chain over `in`; CUDA: of groups of 16, as linear())
 void lora_shrink(Tensor h, ConstTensor x, std::span<const LoraPair> pairs, Stream& stream);
 // y[:, out of p] += scale_p h_p B_p       (CPU: the chain of y goes on; CUDA: added in f32, then rounded)
 void lora_expand(Tensor y, ConstTensor h, std::span<const LoraPair> pairs, Stream& stream);
@@ -66,7 +66,7 @@ void lora_shrink_backward(Tensor dx, ConstTensor dh, std::span<const LoraPair> p
 // ---- few rows of many adapters in one launch (GPU) ----
 
 inline constexpr int kLoraTileRows = 16;
-inline constexpr int kMostSitePairs = 3;
+inline constexpr int kMaxSitePairs = 3;
 
 // Neighbouring rows of one adapter, at most kLoraTileRows; none: an entry that only fills the list.
 struct LoraTile {
@@ -79,7 +79,7 @@ struct LoraSitePair {
   float scale = 1;
 };
 struct LoraSite {
-  LoraSitePair pair[kMostSitePairs];
+  LoraSitePair pair[kMaxSitePairs];
   int32_t count = 0;
 };
 // Device memory. Rows of no tile are base rows.
@@ -90,11 +90,12 @@ struct LoraTiles {
   int64_t num_sites = 0;
   int64_t most_rank = 0;  // of a pair; multiple of 16. Sizes the launch and h, changes no result
 
-  int64_t h_columns() const { return kMostSitePairs * most_rank; }
+  int64_t h_columns() const { return kMaxSitePairs * most_rank; }
 };
 
 // h = x A and y += scale h B as lora_shrink and lora_expand make them of each tile's rows alone, bit for bit, with the
-// pairs of its adapter at `site`.   x [T, in]   h [T, h_columns()]   y [T, out of the product]   DeviceError on a CPU.
+// pairs of its adapter at `site`.   x [T, in]   h [T, h_columns()]   y [T, outputs of the layer]   DeviceError on a
+// CPU.
 void lora_shrink_tiles(Tensor h, ConstTensor x, const LoraTiles& tiles, int64_t site, Stream& stream);
 void lora_expand_tiles(Tensor y, ConstTensor h, const LoraTiles& tiles, int64_t site, Stream& stream);
 

@@ -12,7 +12,7 @@ void require_output(const ConstTensor& y, std::span<const LoraPair> pairs, const
 void require_inner(const ConstTensor& h, int64_t rows, std::span<const LoraPair> pairs, const char* op,
                    const Stream& stream);
 void require_tiles(const LoraTiles& tiles, int64_t site, const ConstTensor& h, const char* op, const Stream& stream);
-// Of a product y. DeviceError on a CPU.
+// Of y, the result of a linear call. DeviceError on a CPU.
 void require_delta(const ConstTensor& y, const LoraDelta& delta, const char* op, const Stream& stream);
 
 }  // namespace lockstep::kernels

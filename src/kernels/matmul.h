@@ -1,4 +1,4 @@
-// Products of small f32 matrices that change every step: the LoRA factors and their gradients. All operands row-major
+// Matmuls of small f32 matrices that change every step: the LoRA factors and their gradients. All operands row-major
 // (row_stride free), chains as in kernels/pack.h.
 #pragma once
 

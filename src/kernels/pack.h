@@ -7,7 +7,7 @@
 //   types       activations are f32 on the CPU and bf16 on a GPU (activation_dtype); sums are f32 everywhere
 //
 // The CPU is the reference. Its rules make bits independent of batch, tiling, thread count and vector width:
-//   * a matrix product's output element is ONE accumulator: c = fma(a_k, b_k, c) for k in order; blocks of k store and
+//   * a matmul's output element is ONE accumulator: c = fma(a_k, b_k, c) for k in order; blocks of k store and
 //     continue the same chain; threads and tiles split only output elements;
 //   * a sum inside a row (norms, softmax) uses 16 lanes: lane i = chain over elements i, i+16, ... in order; then the
 //     lanes are combined pairwise: 8+8, 4+4, 2+2, 1+1 (lane i with lane i+8, and so on);

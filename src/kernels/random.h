@@ -8,7 +8,7 @@
 namespace lockstep::kernels {
 
 // x[i] = (2 uniform01(bits) - 1) * bound, bits = philox(key, {tensor, 0, i/4 low, i/4 high})[i % 4]: uniform in
-// [-bound, bound), deviation bound / sqrt(3). The product is rounded to f32, then to x's type.
+// [-bound, bound), deviation bound / sqrt(3). The value is rounded to f32, then to x's type.
 //   x   f32 | bf16, contiguous, any rank; i counts its elements
 // Overwrites. Queued on `stream`; both devices write the same bits. Throws ShapeError, DTypeError.
 void fill_uniform(Tensor x, float bound, uint64_t key, uint32_t tensor, Stream& stream);

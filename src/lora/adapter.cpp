@@ -31,12 +31,12 @@ constexpr std::string_view kSuffixA = ".lora_A.weight", kSuffixB = ".lora_B.weig
 // N of "model.layers.N.mlp..."; 0 where no plausible number is found.
 int64_t layer_of(const std::string& module) {
   constexpr std::string_view kLayers = "layers.";
-  constexpr int64_t kMostLayers = 1 << 16;
+  constexpr int64_t kMaxLayers = 1 << 16;
   const size_t found = module.find(kLayers);
   if (found == std::string::npos) return 0;
   int64_t layer = 0;
   std::from_chars(module.data() + found + kLayers.size(), module.data() + module.size(), layer);
-  return layer >= 0 && layer < kMostLayers ? layer : 0;
+  return layer >= 0 && layer < kMaxLayers ? layer : 0;
 }
 
 // The matrix transposed, as f32: what a kernel reads of it.

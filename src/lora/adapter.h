@@ -73,7 +73,7 @@ Tensor master_weights(const Buffer& weights, const AdapterLayout& layout);   // 
 Tensor working_weights(const Buffer& weights, const AdapterLayout& layout);  // [num_floats] bf16; empty on the CPU
 
 // The matrices A of a GPU's working copy from those of the master, which has been rounded to the rest of it.
-void turn_working(const Buffer& weights, const AdapterLayout& layout, Stream& stream);
+void transpose_working(const Buffer& weights, const AdapterLayout& layout, Stream& stream);
 // num_floats f32 of host memory as weights on the stream's device, and back. Complete on return: any stream may read
 // them then.
 Buffer place_weights(Buffer host, const AdapterLayout& layout, Stream& stream);

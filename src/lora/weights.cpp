@@ -22,7 +22,7 @@ Tensor working_weights(const Buffer& weights, const AdapterLayout& layout) {
   return Tensor(weights.f32() + layout.num_floats, DType::bf16, {layout.num_floats});
 }
 
-void turn_working(const Buffer& weights, const AdapterLayout& layout, Stream& stream) {
+void transpose_working(const Buffer& weights, const AdapterLayout& layout, Stream& stream) {
   std::vector<kernels::FlatMatrix> matrices;
   matrices.reserve(layout.pairs.size());
   for (const Pair& pair : layout.pairs)
@@ -35,7 +35,7 @@ Buffer place_weights(Buffer host, const AdapterLayout& layout, Stream& stream) {
   Buffer placed(weight_bytes(layout, stream.device()), Buffer::Fill::none, stream.device());
   upload(placed.data(), host.data(), static_cast<size_t>(layout.num_floats) * sizeof(float), stream);
   kernels::round_to_working(working_weights(placed, layout), master_weights(placed, layout), stream);
-  turn_working(placed, layout, stream);
+  transpose_working(placed, layout, stream);
   stream.synchronize();  // `host` ends here
   return placed;
 }
@@ -58,8 +58,8 @@ ConstTensor AdapterVersion::working(int64_t offset, int64_t rows, int64_t cols) 
 }
 
 ConstTensor AdapterVersion::a(const Pair& pair) const {
-  const bool turned = weights->device() == Device::cuda;
-  return working(pair.a_offset, turned ? pair.rank : pair.in, turned ? pair.in : pair.rank);
+  const bool transposed = weights->device() == Device::cuda;
+  return working(pair.a_offset, transposed ? pair.rank : pair.in, transposed ? pair.in : pair.rank);
 }
 
 ConstTensor AdapterVersion::b(const Pair& pair) const {

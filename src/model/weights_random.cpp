@@ -8,7 +8,7 @@ namespace lockstep::model {
 
 namespace {
 
-// Uniform with deviation 0.02: as far as a product of hundreds of them can tell, the usual normal start.
+// Uniform with deviation 0.02: as far as a matmul of hundreds of them can tell, the usual normal start.
 constexpr float kBound = 0.034641016f;
 
 // Rounded to the storage type.

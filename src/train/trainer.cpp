@@ -197,7 +197,7 @@ struct Trainer::Impl {
                       .grad_scale = clip},
                      stream);
     });
-    if (!working.empty()) lora::turn_working(next, *layout, stream);
+    if (!working.empty()) lora::transpose_working(next, *layout, stream);
   }
 
   void require_rate(double lr) const {

@@ -1,14 +1,14 @@
 #include "core/error.h"
 #include "kernels/cpu/countdown.h"
 #include "kernels/linear.h"
-#include "kernels/product_testing.h"
+#include "kernels/matmul_testing.h"
 #include "kernels/rmsnorm.h"
 #include "kernels/swiglu.h"
 
 namespace lockstep::kernels::testing {
 namespace {
 
-// One adapter at one product: pairs of any rank, with columns between and after them that no pair touches.
+// One adapter at one matmul: pairs of any rank, with columns between and after them that no pair touches.
 struct Adapter {
   std::vector<Matrix> factors;
   std::vector<LoraPair> pairs;
@@ -33,7 +33,7 @@ struct Rows {
   const Adapter* adapter;
 };
 
-// A product with all that may be added to it.
+// A matmul with all that may be added to it.
 struct Case {
   int64_t rows, outputs, depth;
   DType dtype = DType::bf16;

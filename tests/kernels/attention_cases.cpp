@@ -124,7 +124,7 @@ double kv_bytes(const AttentionShape& shape, int64_t positions) {
 double row_bytes(const AttentionShape& shape, int64_t rows) {
   return 2.0 * static_cast<double>(rows * shape.heads * shape.head_dim);
 }
-// Of one product of queries and keys, the visible half of it.
+// Of one matmul of queries and keys, the visible half of it.
 double causal_flops(const AttentionShape& shape, int64_t copies, int64_t length) {
   return static_cast<double>(copies * shape.heads * shape.head_dim) * static_cast<double>(length * (length + 1));
 }

@@ -11,7 +11,7 @@ namespace {
 
 std::vector<OpCase> all_cases() {
   std::vector<OpCase> all = row_cases();
-  for (auto cases : {product_cases(), attention_cases()}) all.insert(all.end(), cases.begin(), cases.end());
+  for (auto cases : {matmul_cases(), attention_cases()}) all.insert(all.end(), cases.begin(), cases.end());
   return all;
 }
 

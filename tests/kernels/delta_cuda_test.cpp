@@ -1,4 +1,4 @@
-// What an op adds to a product on its way has the bits of lora_expand before the op (GPU).
+// What an op adds to a matmul on its way has the bits of lora_expand before the op (GPU).
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -16,7 +16,7 @@ constexpr int64_t kManyRows = 5000;
 constexpr int64_t kRows[] = {1, 5, 16, 17, 40, 64, 65, 129, 300, kManyRows};
 constexpr int64_t kRanks[] = {4, 8, 16, 20, 32, 64, 5, 256};
 
-// Columns of a product that an adapter has a pair for.
+// Columns of a matmul that an adapter has a pair for.
 struct Part {
   int64_t begin, count;
 };

@@ -59,7 +59,7 @@ std::vector<std::byte> forward(Workbench& bench, const PackedWeight& weight, Con
   const Tensor y = bench.arena.alloc({x[0], weight.rows}, end == End::f32 ? DType::f32 : DType::bf16);
   zero(y.data, static_cast<size_t>(y.elements() * dtype_bytes(y.dtype)), bench.stream);
   const bool residual = end == End::residual;
-  // A residual with bits of its own: the first product of the same rows.
+  // A residual with bits of its own: the first matmul of the same rows.
   const Tensor added = bench.arena.alloc({x[0], weight.rows}, y.dtype);
   if (residual) linear({.y = added, .input = {.x = x}, .weight = weight}, bench.stream);
   linear({.y = y,
@@ -155,7 +155,7 @@ Pairs make_pairs(Workbench& bench, int64_t in, int64_t rank, std::initializer_li
   return pairs;
 }
 
-// Products with an adapter on a GPU, against the ops one after the other.
+// Matmuls with an adapter on a GPU, against the ops one after the other.
 struct Adapted {
   ConstTensor x, bias, residual;
   Tensor h, y;  // [rows, total rank], [rows, outputs]
@@ -208,7 +208,7 @@ TEST(LoraCuda, AdaptedLinearEqualsItsParts) {
   SKIP_WITHOUT_GPU();
   Stream stream({.device = Device::cuda});
   Workbench bench(stream);
-  int whole = 0;  // products of one launch
+  int whole = 0;  // matmuls of one launch
   const auto check = [&](int64_t in, int64_t rank, std::initializer_list<int64_t> outs) {
     for_adapted(bench, in, rank, outs, [&](const Adapted& c) {
       UnfinishedLinear rest = begin_linear(c.call(), stream);
@@ -259,8 +259,8 @@ TEST(LoraCuda, AdaptedSwigluEqualsItsParts) {
   check(1024, 16, {1000, 1000}, false);  // no tiles of 16 outputs
 }
 
-// One chain, as every product: h is what linear_forward makes with A as its weight.
-TEST(LoraCuda, ShrinkIsAProductWithA) {
+// One chain, as every matmul: h is what linear_forward makes with A as its weight.
+TEST(LoraCuda, ShrinkIsAMatmulWithA) {
   SKIP_WITHOUT_GPU();
   Stream stream({.device = Device::cuda});
   Workbench bench(stream);

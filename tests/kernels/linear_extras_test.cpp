@@ -2,8 +2,8 @@
 #include "core/device.h"
 #include "core/error.h"
 #include "kernels/linear.h"
+#include "kernels/matmul_testing.h"
 #include "kernels/op_case.h"
-#include "kernels/product_testing.h"
 #include "kernels/swiglu.h"
 
 namespace lockstep::kernels::testing {

@@ -1,6 +1,6 @@
 #include "kernels/linear.h"
 
-#include "kernels/product_testing.h"
+#include "kernels/matmul_testing.h"
 
 namespace lockstep::kernels::testing {
 namespace {

@@ -1,6 +1,6 @@
 #include "kernels/matmul.h"
 
-#include "kernels/product_testing.h"
+#include "kernels/matmul_testing.h"
 
 namespace lockstep::kernels::testing {
 namespace {
@@ -14,7 +14,7 @@ const Size kSizes[] = {{1, 16, 576},  {1, 8, 1100}, {3, 70, 1},     {16, 16, 16}
 
 enum class Form { plain, transposed, outer };
 
-// Operands of one product c [m, n], depth k, as the form stores them; `extra` floats between rows.
+// Operands of one matmul c [m, n], depth k, as the form stores them; `extra` floats between rows.
 struct Operands {
   Matrix a, b, c;
   Operands(Form form, const Size& s, int64_t extra = 0)

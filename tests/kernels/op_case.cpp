@@ -26,11 +26,11 @@ std::vector<BFloat16> rounded(const std::vector<float>& values) {
 
 Tensor Workbench::factor_a(const std::vector<float>& values, int64_t in, int64_t rank) {
   if (stream.device() == Device::cpu) return activations(values, {in, rank});
-  std::vector<float> turned(values.size());
+  std::vector<float> transposed(values.size());
   for (int64_t i = 0; i < in; ++i)
     for (int64_t r = 0; r < rank; ++r)
-      turned[static_cast<size_t>(r * in + i)] = values[static_cast<size_t>(i * rank + r)];
-  return activations(turned, {rank, in});
+      transposed[static_cast<size_t>(r * in + i)] = values[static_cast<size_t>(i * rank + r)];
+  return activations(transposed, {rank, in});
 }
 
 Tensor Workbench::f32(const std::vector<float>& values, std::initializer_list<int64_t> dims) {

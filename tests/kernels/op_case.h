@@ -57,17 +57,17 @@ struct OpCase {
   std::string name;      // "rmsnorm_forward [37, 1024]"
   double tolerance = 0;  // max |gpu - cpu| / max |cpu| per output
   double bytes = 0;      // least device memory traffic of one launch; 0: no speed row
-  double flops = 0;      // of matrix products; 0: bound by memory
+  double flops = 0;      // of matmuls; 0: bound by memory
   std::function<Prepared(Workbench&)> prepare;
 };
 
 std::vector<OpCase> row_cases();        // norms, activations, log-probs, optimizer, element by element
-std::vector<OpCase> product_cases();    // linear, LoRA, embedding
+std::vector<OpCase> matmul_cases();     // linear, LoRA, embedding
 std::vector<OpCase> attention_cases();  // heads, attention
 // Too large for the CPU to check in a fast suite: for the speed table only, agreement at the smaller shapes.
 std::vector<OpCase> row_speed_cases();
-std::vector<OpCase> product_speed_cases();
+std::vector<OpCase> matmul_speed_cases();
 std::vector<OpCase> attention_speed_cases();
-std::vector<OpCase> cpu_speed_cases();  // a whole model's products; the others would take a CPU hours
+std::vector<OpCase> cpu_speed_cases();  // a whole model's matmuls; the others would take a CPU hours
 
 }  // namespace lockstep::kernels::testing

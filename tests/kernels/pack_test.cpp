@@ -1,7 +1,7 @@
 #include "kernels/pack.h"
 
 #include "core/fs.h"
-#include "kernels/product_testing.h"
+#include "kernels/matmul_testing.h"
 #include "support/temp_directory.h"
 
 namespace lockstep::kernels::testing {

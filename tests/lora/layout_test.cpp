@@ -133,7 +133,7 @@ TEST(Layout, Exclusions) {
   EXPECT_EQ(layout->target_leaves, (Names{"down_proj", "o_proj", "q_proj", "v_proj"}));
   EXPECT_EQ(layout->pairs_at(o_site(0)).size(), 1u);
   EXPECT_TRUE(layout->pairs_at(o_site(1)).empty());
-  // As in vime: targets minus exclusions name the fused product, and a fused product has all its projections.
+  // As in vime: targets minus exclusions name the fused module, and a fused module has all its projections.
   config.type = LoraType::fused;
   config.exclude_modules = {"k_proj", "linear_fc1"};
   EXPECT_EQ(resolve_layout(config, tiny_modules())->target_leaves,

@@ -67,7 +67,7 @@ TEST(TrainPass, DropoutChangesWhatItShould) {
 
 // Whatever is not trained, the gradients that remain are the same bits: nothing is computed differently below the
 // lowest adapter.
-TEST(TrainPass, LowestAdapterMayBeAnyProduct) {
+TEST(TrainPass, LowestAdapterMayBeAtAnySite) {
   for (const char* target : {"layers.1.mlp.down_proj", "layers.1.mlp.gate_proj", "layers.1.self_attn.o_proj",
                              "layers.1.self_attn.v_proj", "layers.2.mlp.down_proj"})
     for (const char* family : {"llama", "qwen3"}) {

@@ -50,7 +50,7 @@ size_t grad_scratch(const cpu::AttentionGradItem& item, void* memory, GradScratc
   return used;
 }
 
-HWY_INLINE void turn_keys_and_values(const cpu::AttentionGradItem& item, GradScratch& scratch) {
+HWY_INLINE void transpose_keys_and_values(const cpu::AttentionGradItem& item, GradScratch& scratch) {
   const int64_t head_dim = item.head.shape->head_dim, padded = scratch.padded;
   for (int64_t b = 0; b < item.block_end - item.block_begin; ++b) {
     const float* const keys = item.head.keys(item.block_begin + b);
@@ -234,7 +234,7 @@ void grad_item(const cpu::AttentionGradItem& item, const cpu::AttentionGrad& gra
   grad_scratch(item, stream.scratch(worker, grad_scratch(item, nullptr, &scratch)), &scratch);
   const cpu::AttentionHead& head = item.head;
   const int64_t head_dim = head.shape->head_dim, padded = scratch.padded;
-  turn_keys_and_values(item, scratch);
+  transpose_keys_and_values(item, scratch);
   const int64_t first_key = item.block_begin * 16, last_key = std::min(item.block_end * 16, head.sequence->rows);
   if (item.wants_keys) {
     std::fill_n(scratch.dk, (item.block_end - item.block_begin) * 16 * padded, 0.0f);
@@ -270,7 +270,7 @@ void sort_by_cost(Items& items) {
   std::stable_sort(items.begin(), items.end(), [](const auto& a, const auto& b) { return a.cost > b.cost; });
 }
 
-// Whether whole heads keep the threads busy enough: splitting a head costs 7 products of matrices instead of 5.
+// Whether whole heads keep the threads busy enough: splitting a head costs 7 matmuls of matrices instead of 5.
 bool heads_fill_threads(const Items& sorted, int threads) {
   std::vector<int64_t> load(static_cast<size_t>(threads), 0);
   int64_t total = 0;

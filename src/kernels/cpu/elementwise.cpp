@@ -24,7 +24,7 @@ using U32 = hn::RebindToUnsigned<F32>;
 using VecU32 = hn::Vec<U32>;
 
 // High and low halves of a * b.
-HWY_INLINE void wide_product(VecU32 a, VecU32 b, VecU32& high, VecU32& low) {
+HWY_INLINE void wide_matmul(VecU32 a, VecU32 b, VecU32& high, VecU32& low) {
   const hn::Repartition<uint64_t, U32> wide;
   const auto even = hn::BitCast(U32(), hn::MulEven(a, b));
   const auto odd = hn::BitCast(U32(), hn::MulEven(hn::BitCast(U32(), hn::ShiftRight<32>(hn::BitCast(wide, a))), b));
@@ -41,8 +41,8 @@ HWY_INLINE void philox_groups(uint64_t key, const Counter& counter, uint32_t gro
   uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
   for (int round = 0; round < 10; ++round, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
     VecU32 high0, low0, high1, low1;
-    wide_product(c0, hn::Set(d, 0xD2511F53u), high0, low0);
-    wide_product(c2, hn::Set(d, 0xCD9E8D57u), high1, low1);
+    wide_matmul(c0, hn::Set(d, 0xD2511F53u), high0, low0);
+    wide_matmul(c2, hn::Set(d, 0xCD9E8D57u), high1, low1);
     c0 = hn::Xor(hn::Xor(high1, c1), hn::Set(d, k0));
     c2 = hn::Xor(hn::Xor(high0, c3), hn::Set(d, k1));
     c1 = low1;

@@ -35,10 +35,10 @@ struct PanelStrips {
   }
 };
 
-// Strips of W: blocks of the panels turned and widened in scratch memory. Rows of W past the last are never part of a
-// chain; they only fill the last block.
+// Strips of W: blocks of the panels transposed and widened in scratch memory. Rows of W past the last are never part of
+// a chain; they only fill the last block.
 template <class L>
-struct TurnedStrips {
+struct TransposedPanelStrips {
   using Load = LoadF32;
   using Stored = typename L::Stored;
   static constexpr bool kRoom = true;
@@ -87,11 +87,11 @@ struct ShrinkTask {
 };
 
 std::vector<ShrinkTask> shrink_tasks(std::span<const LoraSegment> segments) {
-  constexpr int64_t kMostRows = 2 * kTileRows;
+  constexpr int64_t kMaxRows = 2 * kTileRows;
   std::vector<ShrinkTask> tasks;
   for (const LoraSegment& part : segments)
-    for (int64_t row = 0; row < part.rows; row += kMostRows) {
-      const Span rows{part.row_begin + row, part.row_begin + std::min(part.rows, row + kMostRows)};
+    for (int64_t row = 0; row < part.rows; row += kMaxRows) {
+      const Span rows{part.row_begin + row, part.row_begin + std::min(part.rows, row + kMaxRows)};
       int64_t column = 0;
       for (const LoraPair& pair : part.pairs) {
         tasks.push_back({&pair, rows, column});
@@ -105,19 +105,19 @@ std::vector<ShrinkTask> shrink_tasks(std::span<const LoraSegment> segments) {
 void shrink(const ShrinkTask& task, const Tensor& h, const ConstTensor& x, int worker, Stream& stream) {
   const ConstTensor& a = task.pair->a;
   const auto a_stride = static_cast<size_t>(a.row_stride);
-  const Product product{.rows = task.rows.size(),
-                        .columns = a[1],
-                        .depth = a[0],
-                        .a = x.row(task.rows.begin),
-                        .a_stride = static_cast<size_t>(x.row_stride),
-                        .c = h.row(task.rows.begin) + task.column,
-                        .c_stride = static_cast<size_t>(h.row_stride)};
-  const Blocking blocking = choose_blocking<RowMajorStrips>(product, product.rows);
-  compute_part(product, RowMajorStrips{a.f32(), a_stride, a[1]}, blocking, {0, product.rows}, {0, product.strips()},
+  const Matmul matmul{.rows = task.rows.size(),
+                      .columns = a[1],
+                      .depth = a[0],
+                      .a = x.row(task.rows.begin),
+                      .a_stride = static_cast<size_t>(x.row_stride),
+                      .c = h.row(task.rows.begin) + task.column,
+                      .c_stride = static_cast<size_t>(h.row_stride)};
+  const Blocking blocking = choose_blocking<RowMajorStrips>(matmul, matmul.rows);
+  compute_part(matmul, RowMajorStrips{a.f32(), a_stride, a[1]}, blocking, {0, matmul.rows}, {0, matmul.strips()},
                static_cast<float*>(stream.scratch(worker, blocking.scratch_bytes())));
   if (task.pair->scale == 1) return;
-  for (int64_t r = 0; r < product.rows; ++r) {
-    float* const row = product.c + r * product.c_stride;
+  for (int64_t r = 0; r < matmul.rows; ++r) {
+    float* const row = matmul.c + r * matmul.c_stride;
     scale_row(row, static_cast<size_t>(a[1]), task.pair->scale, row);
   }
 }
@@ -128,21 +128,21 @@ void expand(const LoraPair& pair, const Tensor& y, const float* h, size_t h_stri
             float* room) {
   float* const c = y.row(rows.begin) + columns.begin;
   const auto c_stride = static_cast<size_t>(y.row_stride);
-  const Product product{.rows = rows.size(),
-                        .columns = columns.size(),
-                        .depth = pair.rank(),
-                        .a = h,
-                        .a_stride = h_stride,
-                        .init = c,
-                        .init_stride = c_stride,
-                        .c = c,
-                        .c_stride = c_stride};
-  const Blocking whole{.depth = static_cast<size_t>(product.depth), .rows = product.rows};
-  const Span depth{0, product.depth};
+  const Matmul matmul{.rows = rows.size(),
+                      .columns = columns.size(),
+                      .depth = pair.rank(),
+                      .a = h,
+                      .a_stride = h_stride,
+                      .init = c,
+                      .init_stride = c_stride,
+                      .c = c,
+                      .c_stride = c_stride};
+  const Blocking whole{.depth = static_cast<size_t>(matmul.depth), .rows = matmul.rows};
+  const Span depth{0, matmul.depth};
   const RowMajorStrips strips{pair.b.f32() + columns.begin - pair.out_begin, static_cast<size_t>(pair.b.row_stride),
                               columns.size()};
-  compute_strips(product, strips, whole, RowTiles(product, whole, {0, product.rows}, depth, nullptr), depth,
-                 {0, product.strips()}, room);
+  compute_strips(matmul, strips, whole, RowTiles(matmul, whole, {0, matmul.rows}, depth, nullptr), depth,
+                 {0, matmul.strips()}, room);
 }
 
 inline Span overlap(Span a, Span b) {
@@ -179,24 +179,24 @@ void forward(const Tensor& y, const ConstTensor& x, const PackedWeight& weight, 
              Stream& stream) {
   // Fetching a strip row from memory takes about as long as eight rows of arithmetic on it.
   constexpr int64_t kFetchCycles = 16;
-  const Product product{.rows = x[0],
-                        .columns = weight.rows,
-                        .depth = weight.depth,
-                        .a = x.f32(),
-                        .a_stride = static_cast<size_t>(x.row_stride),
-                        .init = parts.bias.empty() ? nullptr : parts.bias.f32(),
-                        .init_stride = 0,
-                        .c = y.f32(),
-                        .c_stride = static_cast<size_t>(y.row_stride)};
+  const Matmul matmul{.rows = x[0],
+                      .columns = weight.rows,
+                      .depth = weight.depth,
+                      .a = x.f32(),
+                      .a_stride = static_cast<size_t>(x.row_stride),
+                      .init = parts.bias.empty() ? nullptr : parts.bias.f32(),
+                      .init_stride = 0,
+                      .c = y.f32(),
+                      .c_stride = static_cast<size_t>(y.row_stride)};
   const PanelStrips<L> strips{panels_of<L>(weight), weight.depth};
-  if (parts.residual.empty() && parts.segments.empty()) return run_product(product, strips, kFetchCycles, stream);
-  if (product.rows == 0) return;
+  if (parts.residual.empty() && parts.segments.empty()) return run_matmul(matmul, strips, kFetchCycles, stream);
+  if (matmul.rows == 0) return;
   const std::vector<ShrinkTask> shrinks = shrink_tasks(parts.segments);
   const auto num_shrinks = static_cast<int64_t>(shrinks.size());
   int64_t most_rank = 0;
   for (const ShrinkTask& task : shrinks) most_rank = std::max(most_rank, task.pair->rank());
-  const Grid grid = choose_grid(product.work(kFetchCycles), stream.threads());
-  const Blocking blocking = choose_blocking<PanelStrips<L>>(product, ceil_div(product.rows, grid.row_parts));
+  const Grid grid = choose_grid(matmul.work(kFetchCycles), stream.threads());
+  const Blocking blocking = choose_blocking<PanelStrips<L>>(matmul, ceil_div(matmul.rows, grid.row_parts));
   const size_t room_bytes = static_cast<size_t>(most_rank * kStrip * kGroupStrips) * sizeof(float);
   cpu::Countdown inner(num_shrinks);
   const auto run = [&](int64_t index, int worker) {
@@ -207,34 +207,34 @@ void forward(const Tensor& y, const ConstTensor& x, const PackedWeight& weight, 
     const int64_t part = index - num_shrinks;
     auto* const scratch = static_cast<float*>(stream.scratch(worker, blocking.scratch_bytes() + room_bytes));
     float* const room = scratch + blocking.scratch_bytes() / sizeof(float);
-    compute_part(product, strips, blocking, even_part(product.rows, grid.row_parts, part % grid.row_parts),
-                 even_part(product.strips(), grid.strip_parts, part / grid.row_parts), scratch,
-                 grid.after(product.strips(), part, stream.threads()), [&](Span rows, Span near) {
-                   const Span columns{near.begin * kStrip, std::min(product.columns, near.end * kStrip)};
+    compute_part(matmul, strips, blocking, even_part(matmul.rows, grid.row_parts, part % grid.row_parts),
+                 even_part(matmul.strips(), grid.strip_parts, part / grid.row_parts), scratch,
+                 grid.after(matmul.strips(), part, stream.threads()), [&](Span rows, Span near) {
+                   const Span columns{near.begin * kStrip, std::min(matmul.columns, near.end * kStrip)};
                    if (!parts.residual.empty()) add_residual(y, parts.residual, rows, columns);
                    inner.wait();
                    expand_all(parts, y, rows, columns, room);
                  });
   };
-  // A product that is not worth sharing has an adapter that is not either.
+  // Where the base matmul is too small to be split over threads, its adapter is too: everything runs on this thread.
   if (grid.tasks() > 1) return stream.parallel(num_shrinks + grid.tasks(), run);
   for (int64_t index = 0; index < num_shrinks + 1; ++index) run(index, 0);
 }
 
 template <class L>
 void backward(const Tensor& dx, const ConstTensor& dy, const PackedWeight& weight, bool accumulate, Stream& stream) {
-  constexpr int64_t kTurnCycles = 8;
+  constexpr int64_t kTransposeCycles = 8;
   const auto stride = static_cast<size_t>(dx.row_stride);
-  const Product product{.rows = dy[0],
-                        .columns = weight.depth,
-                        .depth = weight.rows,
-                        .a = dy.f32(),
-                        .a_stride = static_cast<size_t>(dy.row_stride),
-                        .init = accumulate ? dx.f32() : nullptr,
-                        .init_stride = stride,
-                        .c = dx.f32(),
-                        .c_stride = stride};
-  run_product(product, TurnedStrips<L>{panels_of<L>(weight), weight.depth}, kTurnCycles, stream);
+  const Matmul matmul{.rows = dy[0],
+                      .columns = weight.depth,
+                      .depth = weight.rows,
+                      .a = dy.f32(),
+                      .a_stride = static_cast<size_t>(dy.row_stride),
+                      .init = accumulate ? dx.f32() : nullptr,
+                      .init_stride = stride,
+                      .c = dx.f32(),
+                      .c_stride = stride};
+  run_matmul(matmul, TransposedPanelStrips<L>{panels_of<L>(weight), weight.depth}, kTransposeCycles, stream);
 }
 
 void multiply_panels(const Tensor& y, const ConstTensor& x, const PackedWeight& weight, const cpu::LinearParts& parts,
@@ -246,8 +246,8 @@ void multiply_panels(const Tensor& y, const ConstTensor& x, const PackedWeight& 
   }
 }
 
-void multiply_turned_panels(const Tensor& dx, const ConstTensor& dy, const PackedWeight& weight, bool accumulate,
-                            Stream& stream) {
+void multiply_transposed_panels(const Tensor& dx, const ConstTensor& dy, const PackedWeight& weight, bool accumulate,
+                                Stream& stream) {
   switch (weight.format) {
     case WeightFormat::bf16: return backward<LoadBf16>(dx, dy, weight, accumulate, stream);
     case WeightFormat::f16: return backward<LoadF16>(dx, dy, weight, accumulate, stream);
@@ -261,7 +261,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace lockstep::kernels {
 HWY_EXPORT(multiply_panels);
-HWY_EXPORT(multiply_turned_panels);
+HWY_EXPORT(multiply_transposed_panels);
 
 namespace cpu {
 
@@ -270,7 +270,7 @@ void linear_forward(Tensor y, ConstTensor x, const PackedWeight& weight, const L
 }
 
 void linear_backward_input(Tensor dx, ConstTensor dy, const PackedWeight& weight, bool accumulate, Stream& stream) {
-  LOCKSTEP_DISPATCH(stream, multiply_turned_panels)(dx, dy, weight, accumulate, stream);
+  LOCKSTEP_DISPATCH(stream, multiply_transposed_panels)(dx, dy, weight, accumulate, stream);
 }
 
 }  // namespace cpu

@@ -1,4 +1,4 @@
-// The CPU's side of the matrix products. Arguments have been checked; contracts are in kernels/{pack,linear,matmul}.h.
+// The CPU's side of the matmuls. Arguments have been checked; contracts are in kernels/{pack,linear,matmul}.h.
 #pragma once
 
 #include "kernels/linear.h"

@@ -7,7 +7,7 @@
 #define LOCKSTEP_KERNELS_CPU_ROW_MAJOR_INL_H_
 #endif
 
-#include "kernels/cpu/product-inl.h"
+#include "kernels/cpu/matmul-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lockstep::kernels::HWY_NAMESPACE {

@@ -10,7 +10,7 @@ constexpr int64_t kWorthSharingCycles = 24000;
 // A tile of few rows waits for its own chains rather than for the multipliers.
 constexpr int64_t kShortestTileCycles = 5;
 
-int64_t part_cycles(const ProductWork& work, int64_t rows, int64_t strips) {
+int64_t part_cycles(const MatmulWork& work, int64_t rows, int64_t strips) {
   const int64_t tiles = ceil_div(rows, work.tile_rows);
   const int64_t compute = std::max(rows * work.row_cycles + tiles, tiles * kShortestTileCycles);
   return strips * (compute + work.strip_cycles);
@@ -18,7 +18,7 @@ int64_t part_cycles(const ProductWork& work, int64_t rows, int64_t strips) {
 
 }  // namespace
 
-Grid choose_grid(const ProductWork& work, int threads) {
+Grid choose_grid(const MatmulWork& work, int threads) {
   Grid best;
   if (threads < 2 || part_cycles(work, work.rows, work.strips) * work.depth < kWorthSharingCycles) return best;
   int64_t best_cycles = part_cycles(work, work.rows, work.strips);

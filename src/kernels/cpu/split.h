@@ -1,4 +1,4 @@
-// How a matrix product is cut into tasks: parts of its rows times parts of its column strips.
+// How a matmul is cut into tasks: parts of its rows times parts of its column strips.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ inline Span even_part(int64_t total, int64_t parts, int64_t index) {
   return {total * index / parts, total * (index + 1) / parts};
 }
 
-// What a product costs, in units of about one cycle per step of depth.
-struct ProductWork {
+// What a matmul costs, in units of about one cycle per step of depth.
+struct MatmulWork {
   int64_t rows = 0, strips = 0, depth = 0;
   int64_t tile_rows = 1;     // rows of a full tile
   int64_t row_cycles = 2;    // one row of one strip
@@ -33,8 +33,8 @@ struct Grid {
   }
 };
 
-// The cheapest cut for `threads` workers. A product that is over sooner than the workers could be told stays whole.
-Grid choose_grid(const ProductWork& work, int threads);
+// The cheapest cut for `threads` workers. A matmul that is over sooner than the workers could be told stays whole.
+Grid choose_grid(const MatmulWork& work, int threads);
 
 inline int64_t ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;

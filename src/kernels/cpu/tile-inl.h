@@ -1,4 +1,4 @@
-// The one microkernel family of all matrix products: a tile of MR rows by one strip of columns, every element one chain
+// The one microkernel family of all matmuls: a tile of MR rows by one strip of columns, every element one chain
 //   c[r, j] = init[r, j];  c[r, j] = fma(a[r, k], b[k, j], c[r, j])  for k in order.
 // Which tile an element falls into changes no bit of it, so callers are free to cut rows, strips and depth as speed
 // asks; a later depth block passes init = c and continues the chain.

@@ -1,6 +1,6 @@
 // The way back through attention over whole sequences, without atomics: every gradient is summed by one CTA in a fixed
 // order, tiles of 64 positions aligned within the sequence. Probabilities are made again from the stats
-// (FlashAttention-2, arXiv 2307.08691, algorithm 2); P and dS are rounded to bf16 for the products.
+// (FlashAttention-2, arXiv 2307.08691, algorithm 2); P and dS are rounded to bf16 for the matmuls.
 // Hopper takes attention_backward_wgmma.cu where it can.
 #include "kernels/cuda/attention_backward.cuh"
 #include "kernels/cuda/ops.h"

@@ -1,6 +1,6 @@
-// attention_backward on Hopper: the same sums in the same order as attention_backward.cu, by warpgroup products. One
+// attention_backward on Hopper: the same sums in the same order as attention_backward.cu, by warpgroup matmuls. One
 // warpgroup loads, the others have 64 rows (keys or queries) each and run apart, so that the exponentials of one
-// overlap the products of another. P and dS never leave registers: the key kernel makes S^T = K Q^T, the query kernel S
+// overlap the matmuls of another. P and dS never leave registers: the key kernel makes S^T = K Q^T, the query kernel S
 // = Q K^T.
 #include "kernels/cuda/attention_backward.cuh"
 #include "kernels/cuda/attention_wgmma.cuh"

@@ -127,13 +127,13 @@ template <int kDim>
 __device__ __forceinline__ void load_a(uint32_t (&a)[4], const bf16* tile, int row, int group, int lane) {
   ldmatrix_x4(a, tile + tile_offset<kDim>(row + (lane & 15), 2 * group + (lane >> 4)));
 }
-// B fragments of two products with the transposed tile: n = rows row .. row + 7 in b[0..1], row + 8 .. in b[2..3];
+// B fragments of two matmuls with the transposed tile: n = rows row .. row + 7 in b[0..1], row + 8 .. in b[2..3];
 // k = columns 16 group .. + 15.
 template <int kDim>
 __device__ __forceinline__ void load_b_rows(uint32_t (&b)[4], const bf16* tile, int row, int group, int lane) {
   ldmatrix_x4(b, tile + tile_offset<kDim>(row + (lane & 7) + ((lane >> 4) << 3), 2 * group + ((lane >> 3) & 1)));
 }
-// B fragments of two products with the tile: k = rows row .. row + 15; n = columns 16 group .. + 7 in b[0..1], + 8 ..
+// B fragments of two matmuls with the tile: k = rows row .. row + 15; n = columns 16 group .. + 7 in b[0..1], + 8 ..
 // in b[2..3].
 template <int kDim>
 __device__ __forceinline__ void load_b_columns(uint32_t (&b)[4], const bf16* tile, int row, int group, int lane) {

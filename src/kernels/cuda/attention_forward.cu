@@ -11,7 +11,7 @@ namespace lockstep::kernels::cuda {
 namespace {
 
 constexpr int kWarpsPerHead = kTileRows / 16;
-constexpr int kMostHeads = 2;  // of one CTA
+constexpr int kMaxHeads = 2;  // of one CTA
 
 // Blocks of 64 keys on their way to shared memory: each warp copies 16 keys and their values, or its share of them.
 template <int kDim>
@@ -50,7 +50,7 @@ __device__ void load_queries(uint32_t (&q)[kDim / 16][4], const Forward& p, int6
 }
 
 template <int kDim>
-__global__ void __launch_bounds__(kMostHeads* kWarpsPerHead * 32, 1) forward_kernel(const Forward p) {
+__global__ void __launch_bounds__(kMaxHeads* kWarpsPerHead * 32, 1) forward_kernel(const Forward p) {
   extern __shared__ __align__(128) unsigned char shared[];
   constexpr int kTile = kKeyBlock * kDim;
   bf16* const tiles = reinterpret_cast<bf16*>(shared);  // [2 stages][keys, values]
@@ -131,7 +131,7 @@ void attention_forward(Tensor o, Tensor stats, ConstTensor q, const AttentionSha
     launch_forward_wgmma(arguments, stream_of(stream));
     return check_launch("attention_forward", {q, o});
   }
-  const int cta_heads = shape.heads / shape.kv_heads % kMostHeads == 0 ? kMostHeads : 1;
+  const int cta_heads = shape.heads / shape.kv_heads % kMaxHeads == 0 ? kMaxHeads : 1;
   const int threads = cta_heads * kWarpsPerHead * 32;
   for_head_dim(shape.head_dim, [&]<int kDim>() {
     const int tiles = 4 * kKeyBlock * kDim * static_cast<int>(sizeof(bf16));

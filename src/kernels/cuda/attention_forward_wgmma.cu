@@ -1,6 +1,6 @@
-// attention_forward of tiles on Hopper: the rule of attention_common.cuh by warpgroup products, whose chains and
+// attention_forward of tiles on Hopper: the rule of attention_common.cuh by warpgroup matmuls, whose chains and
 // fragments are those of mma.sync. One warpgroup loads, three have 64 rows each and run apart, so that the softmax of
-// one overlaps the products of the others: three tiles of a head or, where a sequence has but one, three heads of a
+// one overlaps the matmuls of the others: three tiles of a head or, where a sequence has but one, three heads of a
 // group.
 #include "kernels/cuda/attention_forward.cuh"
 #include "kernels/cuda/attention_wgmma.cuh"
@@ -130,7 +130,7 @@ __device__ __forceinline__ void walk_blocks(WarpRows<kDim>& rows, Shared<kDim>& 
     at.advance();
   };
   rows.begin_span();
-  pin(rows.o);  // zeros now, not while products are under way
+  pin(rows.o);  // zeros now, not while matmuls are under way
   start_scores();
   for (int block = first; block < last; ++block) {
     take_scores(block);

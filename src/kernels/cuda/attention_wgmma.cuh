@@ -1,4 +1,4 @@
-// Hopper's warpgroup products (wgmma) on tiles of 64 rows, and the barriers between loading and computing warps.
+// Hopper's warpgroup matmuls (wgmma) on tiles of 64 rows, and the barriers between loading and computing warps.
 //
 // A tile is kDim / 64 slabs of 64 rows x 64 columns of bf16: rows of 128 bytes whose chunks of 16 bytes are permuted by
 // the row (chunk ^ row % 8), the 128-byte swizzle of the PTX ISA ("Shared memory matrix layout"). One tile serves as
@@ -79,7 +79,7 @@ __device__ __forceinline__ void give_back(Barrier& empty, int lane) {
   if (lane == 0) empty.arrive();
 }
 
-// What other threads copied into shared memory becomes visible to this thread's products.
+// What other threads copied into shared memory becomes visible to this thread's matmuls.
 __device__ __forceinline__ void fence_for_products() {
   asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
 }
@@ -92,7 +92,7 @@ __device__ __forceinline__ void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kRegisters));
 }
 
-// Before the first product that reads or writes registers which other instructions have written.
+// Before the first matmul that reads or writes registers which other instructions have written.
 __device__ __forceinline__ void begin_products() {
   asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory");
 }
@@ -103,7 +103,7 @@ template <int kPending>
 __device__ __forceinline__ void wait_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(kPending) : "memory");
 }
-// Keeps the compiler from moving uses of registers that a product writes or reads across this point.
+// Keeps the compiler from moving uses of registers that a matmul writes or reads across this point.
 template <int kRows>
 __device__ __forceinline__ void pin(float (&d)[kRows][4]) {
 #pragma unroll
@@ -139,7 +139,7 @@ __host__ __device__ constexpr int row_step(int k) {
       LOCKSTEP_ROW(how, d, j + 7)
 
 // d = a b^T, 64 x 64 x 16, both K-major in shared memory. Nothing flows in, so that no copy of d has to wait for
-// products under way.
+// matmuls under way.
 __device__ __forceinline__ void wgmma_shared_first(float (&d)[8][4], uint64_t a, uint64_t b) {
   asm volatile(
       "{\n.reg .pred add;\nsetp.ne.b32 add, 0, 0;\n"

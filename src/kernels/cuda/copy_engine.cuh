@@ -8,7 +8,7 @@
 
 namespace lockstep::kernels::cuda {
 
-inline constexpr size_t kMostShared = 227 << 10;  // of a block, compute capability 9.0
+inline constexpr size_t kMaxShared = 227 << 10;  // of a block, compute capability 9.0
 
 // Whether kernels for compute capability 9.0 run here.
 bool has_copy_engine();
@@ -57,8 +57,8 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) 
 
 // A ring of stages, then their barriers: `full` when a stage's copies have come, `empty` when its readers are done.
 struct CopyRing {
-  static constexpr int kMostStages = 16;
-  static constexpr uint32_t kBarrierBytes = 16 * kMostStages;
+  static constexpr int kMaxStages = 16;
+  static constexpr uint32_t kBarrierBytes = 16 * kMaxStages;
   uint32_t shared, stage_bytes;
   int stages;
   uint32_t slack_bytes = 0;  // between the last stage and the barriers
@@ -66,7 +66,7 @@ struct CopyRing {
   uint32_t parity = 0;
 
   __device__ __forceinline__ uint32_t full() const { return shared + stages * stage_bytes + slack_bytes + 8 * stage; }
-  __device__ __forceinline__ uint32_t empty() const { return full() + 8 * kMostStages; }
+  __device__ __forceinline__ uint32_t empty() const { return full() + 8 * kMaxStages; }
   __device__ __forceinline__ uint32_t at() const { return shared + stage * stage_bytes; }
   __device__ __forceinline__ void next() {
     if (++stage == stages) stage = 0, parity ^= 1;

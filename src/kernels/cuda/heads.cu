@@ -37,7 +37,8 @@ __global__ void __launch_bounds__(kThreads) heads_kernel(Matrix qk, Matrix qkv, 
   Angles angles;
   bf16* to = nullptr;  // where a key or value is stored
   let_next_begin();
-  // Where the rows stand is from before this step, so all of this comes while the product is still being made.
+  // Positions, rope tables and norm weights were written before the kernel ahead of this one started, so they are
+  // loaded while that kernel (the projection) is still running.
   if (part.active) {
     if (!is_value) {
       angles.load(h.cosines, h.sines, h.angles_at(part.row, part.low));

@@ -1,6 +1,6 @@
-// heads_forward of a product that still lacks its adapter's part: one pass over q, k and v instead of two. A warp has
-// one head of 16 rows. What a lane has of a row is what one or two threads of heads_kernel have (heads.cuh), so that
-// the sums have the same tree.
+// heads_forward of a projection that still lacks its adapter's part: one pass over q, k and v instead of two. A warp
+// has one head of 16 rows. What a lane has of a row is what one or two threads of heads_kernel have (heads.cuh), so
+// that the sums have the same tree.
 #include "kernels/cuda/head_rows.cuh"
 #include "kernels/cuda/heads.cuh"
 #include "kernels/cuda/library.h"
@@ -174,7 +174,7 @@ bool heads_forward(const HeadsCall& call, const UnfinishedLinear& unfinished, bo
     with_delta(delta, grid_shape, rows, [&](const auto& source, dim3 grid) {
       with_groups<std::decay_t<decltype(source)>>(grid_shape, [&](auto groups) {
         constexpr auto kKernel = heads_delta_kernel<strips.value, groups.value, std::decay_t<decltype(source)>>;
-        allow_shared<kKernel>(kMostDeltaShared);
+        allow_shared<kKernel>(kMaxDeltaShared);
         launch_early(kKernel, grid, grid_shape.threads(), grid_shape.shared_bytes, stream_of(stream), source,
                      Matrix(qk), Matrix(qkv), h, grid_shape.groups, grid_shape.across, keep);
       });

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// Uniform in [-1, 1): a product of zeros draws less power and runs faster than one of data.
+// Uniform in [-1, 1): a matmul of zeros draws less power and runs faster than one of data.
 __global__ void random_kernel(bf16* to, int64_t count, uint64_t key) {
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += int64_t{gridDim.x} * blockDim.x) {
     const auto low = static_cast<uint32_t>(i), high = static_cast<uint32_t>(i >> 32);
@@ -78,31 +78,31 @@ double measure_fma_gflops(double seconds, Stream& stream) {
                                                             static_cast<uint64_t>(&matrix - memory));
   }
   check_launch("random matrices");
-  cublasLtMatmulDesc_t product = nullptr;
+  cublasLtMatmulDesc_t matmul = nullptr;
   cublasLtMatrixLayout_t layout = nullptr;
   cublasLtMatmulPreference_t preference = nullptr;
   cublasLtMatmulHeuristicResult_t choice{};
   int found = 0;
   const cublasOperation_t transposed = CUBLAS_OP_T;
   const size_t workspace = library.workspace.bytes();
-  check_blas(cublasLtMatmulDescCreate(&product, CUBLAS_COMPUTE_32F, CUDA_R_32F));
-  check_blas(cublasLtMatmulDescSetAttribute(product, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof(transposed)));
+  check_blas(cublasLtMatmulDescCreate(&matmul, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+  check_blas(cublasLtMatmulDescSetAttribute(matmul, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof(transposed)));
   check_blas(cublasLtMatrixLayoutCreate(&layout, CUDA_R_16BF, kSize, kSize, kSize));
   check_blas(cublasLtMatmulPreferenceCreate(&preference));
   check_blas(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
                                                   sizeof(workspace)));
-  check_blas(cublasLtMatmulAlgoGetHeuristic(library.blas, product, layout, layout, layout, layout, preference, 1,
+  check_blas(cublasLtMatmulAlgoGetHeuristic(library.blas, matmul, layout, layout, layout, layout, preference, 1,
                                             &choice, &found));
   if (found == 0) check_blas(CUBLAS_STATUS_NOT_SUPPORTED);
   const float one = 1, none = 0;
   const double best = fastest(seconds, stream, [&] {
-    check_blas(cublasLtMatmul(library.blas, product, &one, memory[0].data(), layout, memory[1].data(), layout, &none,
+    check_blas(cublasLtMatmul(library.blas, matmul, &one, memory[0].data(), layout, memory[1].data(), layout, &none,
                               memory[2].data(), layout, memory[2].data(), layout, &choice.algo,
                               library.workspace.data(), workspace, stream_of(stream)));
   });
   cublasLtMatmulPreferenceDestroy(preference);
   cublasLtMatrixLayoutDestroy(layout);
-  cublasLtMatmulDescDestroy(product);
+  cublasLtMatmulDescDestroy(matmul);
   return 2.0 * kSize * kSize * kSize / best * 1e-9;
 }
 

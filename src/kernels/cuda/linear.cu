@@ -8,15 +8,15 @@
 namespace lockstep::kernels::cuda {
 namespace {
 
-__global__ void finish_sums(const float* sums, int64_t rows, int64_t outputs, const __grid_constant__ ProductEnd end) {
+__global__ void finish_sums(const float* sums, int64_t rows, int64_t outputs, const __grid_constant__ Epilogue end) {
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < rows * outputs;
        i += int64_t{gridDim.x} * blockDim.x)
-    store_product(end, i / outputs, i % outputs, sums[i]);
+    store_output(end, i / outputs, i % outputs, sums[i]);
 }
 
-// cuBLASLt's products with a bias, a few rows at a time through scratch memory.
-void run_with_bias(Library& library, const Product& p, Stream& stream) {
-  Product sums = p;
+// cuBLASLt's matmuls with a bias, a few rows at a time through scratch memory.
+void run_with_bias(Library& library, const Matmul& p, Stream& stream) {
+  Matmul sums = p;
   sums.end = {.y = p.end.y, .y_stride = p.outputs, .y_f32 = true};
   const Choice choice = choose_linear(library, sums, stream);
   if (choice.kernel) return run_linear(library, p, choice, stream_of(stream));
@@ -27,7 +27,7 @@ void run_with_bias(Library& library, const Product& p, Stream& stream) {
   for (int64_t row = 0; row < p.x.rows; row += piece) {
     sums.x = operand(p.x.data + row * p.x.stride, p.x.stride, std::min(piece, p.x.rows - row), p.x.cols);
     run_linear(library, sums, choice, stream_of(stream));
-    ProductEnd end = p.end;
+    Epilogue end = p.end;
     end.y = static_cast<std::byte*>(p.end.y) + row * p.end.y_stride * y_size;
     if (end.residual) end.residual = static_cast<const std::byte*>(end.residual) + row * end.residual_stride * y_size;
     finish_sums<<<static_cast<unsigned>(8 * library.multiprocessors), 256, 0, stream_of(stream)>>>(
@@ -35,7 +35,7 @@ void run_with_bias(Library& library, const Product& p, Stream& stream) {
   }
 }
 
-void run_product(const Product& p, Stream& stream) {
+void run_matmul(const Matmul& p, Stream& stream) {
   if (p.x.rows == 0 || p.outputs == 0) return;
   Library& library = library_of(stream);
   if (p.end.bias)
@@ -49,8 +49,8 @@ Operand operand_of(const PackedWeight& weight) {
   return operand(static_cast<const bf16*>(weight.panels.data()), weight.depth, weight.rows, weight.depth);
 }
 
-Product forward_product(const Tensor& y, const ConstTensor& x, const PackedWeight& weight, const ConstTensor& bias,
-                        const ConstTensor& residual) {
+Matmul forward_matmul(const Tensor& y, const ConstTensor& x, const PackedWeight& weight, const ConstTensor& bias,
+                      const ConstTensor& residual) {
   return {.x = operand(x),
           .w = operand_of(weight),
           .outputs = weight.rows,
@@ -66,8 +66,8 @@ Product forward_product(const Tensor& y, const ConstTensor& x, const PackedWeigh
 
 void linear_forward(Tensor y, ConstTensor x, const PackedWeight& weight, ConstTensor bias, ConstTensor residual,
                     Stream& stream) {
-  const Product p = forward_product(y, x, weight, bias, residual);
-  if (!row_product({.product = p}, library_of(stream).multiprocessors, stream_of(stream))) run_product(p, stream);
+  const Matmul p = forward_matmul(y, x, weight, bias, residual);
+  if (!row_matmul({.matmul = p}, library_of(stream).multiprocessors, stream_of(stream))) run_matmul(p, stream);
   check_launch("linear_forward", {y, x, bias, residual});
 }
 
@@ -75,14 +75,14 @@ namespace {
 
 // The adapter's part of a launch of linear_ring.cu; nothing if it does not suit. With counters it is expanded where it
 // can be.
-InnerProducts inner_products(const Tensor& h, std::span<const LoraPair> pairs, uint32_t* counters) {
-  constexpr int64_t kMostRank = 256;  // of all pairs: more blocks for A than that delay those of the base
-  if (pairs.size() > kMostInner || total_rank(pairs) > kMostRank) return {};
-  InnerProducts inner{.pairs = pairs, .h = data_of<bf16>(h), .h_stride = h.row_stride, .counters = counters};
+LoraShrinks lora_shrinks(const Tensor& h, std::span<const LoraPair> pairs, uint32_t* counters) {
+  constexpr int64_t kMaxRank = 256;  // of all pairs: more blocks for A than that delay those of the base
+  if (pairs.size() > kMaxInner || total_rank(pairs) > kMaxRank) return {};
+  LoraShrinks inner{.pairs = pairs, .h = data_of<bf16>(h), .h_stride = h.row_stride, .counters = counters};
   inner.expand = counters && reinterpret_cast<uintptr_t>(h.data) % 4 == 0 && h.row_stride % 2 == 0;
   for (const LoraPair& pair : pairs) {
     if (!operand(pair.a).aligned) return {};
-    if (pair.rank() % 2 != 0 || pair.rank() > kMostExpandedRank || pair.out_begin % 16 != 0 || pair.b[1] % 16 != 0)
+    if (pair.rank() % 2 != 0 || pair.rank() > kMaxExpandedRank || pair.out_begin % 16 != 0 || pair.b[1] % 16 != 0)
       inner.expand = false;
   }
   return inner;
@@ -95,22 +95,22 @@ uint32_t* counters_of(const Library& library) {
 
 bool normed_linear_forward(Tensor y, const LinearInput& input, const PackedWeight& weight, ConstTensor bias,
                            bool swiglu, Stream& stream) {
-  const Product p = forward_product(y, input.x, weight, bias, {});
+  const Matmul p = forward_matmul(y, input.x, weight, bias, {});
   const int multiprocessors = library_of(stream).multiprocessors;
-  const RowProduct row{
-      .product = p, .norm_weight = data_of<float>(input.norm_weight), .norm_eps = input.norm_eps, .swiglu = swiglu};
-  if (row_product(row, multiprocessors, stream_of(stream))) return true;
+  const RowMatmul row{
+      .matmul = p, .norm_weight = data_of<float>(input.norm_weight), .norm_eps = input.norm_eps, .swiglu = swiglu};
+  if (row_matmul(row, multiprocessors, stream_of(stream))) return true;
   return swiglu && !row.norm_weight && ring_swiglu(p, nullptr, multiprocessors, stream_of(stream));
 }
 
 AdaptedPart adapted_linear_begin(Tensor y, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
                                  ConstTensor residual, std::span<const LoraPair> pairs, Stream& stream) {
   Library& library = library_of(stream);
-  InnerProducts inner = inner_products(h, pairs, counters_of(library));
-  const Product p = forward_product(y, x, weight, bias, residual);
+  LoraShrinks inner = lora_shrinks(h, pairs, counters_of(library));
+  const Matmul p = forward_matmul(y, x, weight, bias, residual);
   if (inner.pairs.empty() || p.end.y_f32 || !p.x.aligned || !p.w.aligned || p.x.rows == 0 || p.x.rows > kRingRows)
     return AdaptedPart::nothing;
-  Product sums = p;
+  Matmul sums = p;
   sums.end.bias = nullptr;  // changes no choice
   const Choice choice = choose_linear(library, sums, stream);
   const SmallKernel* const whole = inner.expand ? adapted_ring(library, p, choice, inner) : nullptr;
@@ -124,27 +124,27 @@ AdaptedPart adapted_linear_begin(Tensor y, Tensor h, ConstTensor x, const Packed
 bool adapted_swiglu_forward(Tensor act, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
                             std::span<const LoraPair> pairs, Stream& stream) {
   Library& library = library_of(stream);
-  const InnerProducts inner = inner_products(h, pairs, counters_of(library));
+  const LoraShrinks inner = lora_shrinks(h, pairs, counters_of(library));
   if (inner.pairs.empty() || !inner.expand) return false;
-  return ring_swiglu(forward_product(act, x, weight, bias, {}), &inner, library.multiprocessors, stream_of(stream));
+  return ring_swiglu(forward_matmul(act, x, weight, bias, {}), &inner, library.multiprocessors, stream_of(stream));
 }
 
 bool shrink_by_ring(Tensor h, ConstTensor x, std::span<const LoraPair> pairs, Stream& stream) {
-  const InnerProducts inner = inner_products(h, pairs, nullptr);
+  const LoraShrinks inner = lora_shrinks(h, pairs, nullptr);
   return !inner.pairs.empty() && ring_inner(operand(x), inner, stream_of(stream));
 }
 
 void linear_backward_input(Tensor dx, ConstTensor dy, const PackedWeight& weight, bool accumulate, Stream& stream) {
-  run_product({.x = operand(dy),
-               .w = operand_of(weight),
-               .transposed = true,
-               .outputs = weight.depth,
-               .end = {.y = dx.data,
-                       .y_stride = dx.row_stride,
-                       .y_f32 = dx.dtype == DType::f32,
-                       .residual = accumulate ? dx.data : nullptr,
-                       .residual_stride = dx.row_stride}},
-              stream);
+  run_matmul({.x = operand(dy),
+              .w = operand_of(weight),
+              .transposed = true,
+              .outputs = weight.depth,
+              .end = {.y = dx.data,
+                      .y_stride = dx.row_stride,
+                      .y_f32 = dx.dtype == DType::f32,
+                      .residual = accumulate ? dx.data : nullptr,
+                      .residual_stride = dx.row_stride}},
+             stream);
   check_launch("linear_backward_input", {dx, dy});
 }
 

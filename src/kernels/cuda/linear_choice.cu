@@ -17,7 +17,7 @@ struct Key {
   int64_t bucket, outputs, depth;
   auto operator<=>(const Key&) const = default;
 };
-constexpr int kMostCandidates = 10;  // of cuBLASLt
+constexpr int kMaxCandidates = 10;  // of cuBLASLt
 constexpr int kBorrowedCandidates = 10;
 constexpr int64_t kLargestBucket = 8192;
 constexpr int64_t kSmallestMeasured = 1 << 18;  // elements of a weight
@@ -38,18 +38,18 @@ struct LinearChoices {
 namespace {
 
 // y^T = op(W) x^T in cuBLASLt's column-major terms. A row-major [N, K] weight is a column-major [K, N] one, so the
-// forward product transposes it and the backward product takes it as it is.
+// forward matmul transposes it and the backward matmul takes it as it is.
 struct Descriptors {
-  cublasLtMatmulDescOpaque_t product;
+  cublasLtMatmulDescOpaque_t matmul;
   cublasLtMatrixLayoutOpaque_t w, x, c, y;
 
-  explicit Descriptors(const Product& p) {
+  explicit Descriptors(const Matmul& p) {
     const cublasOperation_t op = p.transposed ? CUBLAS_OP_N : CUBLAS_OP_T;
     const cudaDataType_t type = p.end.y_f32 ? CUDA_R_32F : CUDA_R_16BF;
     const int64_t y_stride = std::max(p.end.y_stride, p.outputs);
     const int64_t c_stride = p.end.residual ? std::max(p.end.residual_stride, p.outputs) : y_stride;
-    cublasLtMatmulDescInit(&product, CUBLAS_COMPUTE_32F, CUDA_R_32F);
-    cublasLtMatmulDescSetAttribute(&product, CUBLASLT_MATMUL_DESC_TRANSA, &op, sizeof op);
+    cublasLtMatmulDescInit(&matmul, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+    cublasLtMatmulDescSetAttribute(&matmul, CUBLASLT_MATMUL_DESC_TRANSA, &op, sizeof op);
     layout(w, CUDA_R_16BF, p.w.cols, p.w.rows, p.w.stride);
     layout(x, CUDA_R_16BF, p.x.cols, p.x.rows, std::max(p.x.stride, p.x.cols));
     layout(c, type, p.outputs, p.x.rows, c_stride);
@@ -60,17 +60,17 @@ struct Descriptors {
   }
 };
 
-bool run_library(const Library& library, const Product& p, const cublasLtMatmulAlgo_t& algo, cudaStream_t stream) {
+bool run_library(const Library& library, const Matmul& p, const cublasLtMatmulAlgo_t& algo, cudaStream_t stream) {
   Descriptors d(p);
   const float one = 1, beta = p.end.residual ? 1 : 0;
   const void* const c = p.end.residual ? p.end.residual : p.end.y;
   const cublasStatus_t status =
-      cublasLtMatmul(library.blas, &d.product, &one, p.w.data, &d.w, p.x.data, &d.x, &beta, c, &d.c, p.end.y, &d.y,
+      cublasLtMatmul(library.blas, &d.matmul, &one, p.w.data, &d.w, p.x.data, &d.x, &beta, c, &d.c, p.end.y, &d.y,
                      &algo, library.workspace.data(), library.workspace.bytes(), stream);
   return status == CUBLAS_STATUS_SUCCESS;
 }
 
-bool library_takes(const Product& p) {
+bool library_takes(const Matmul& p) {
   const int64_t size = p.end.y_f32 ? 4 : 2;
   const auto aligned = [&](const void* data, int64_t stride) {
     return reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride * size % 16 == 0;
@@ -79,7 +79,7 @@ bool library_takes(const Product& p) {
          (!p.end.residual || aligned(p.end.residual, p.end.residual_stride));
 }
 
-void add_library_candidates(std::vector<Choice>& candidates, const Library& library, const Product& p, int most,
+void add_library_candidates(std::vector<Choice>& candidates, const Library& library, const Matmul& p, int most,
                             Numerics numerics) {
   Descriptors d(p);
   cublasLtMatmulPreferenceOpaque_t wanted;
@@ -94,20 +94,20 @@ void add_library_candidates(std::vector<Choice>& candidates, const Library& libr
   for (const auto attribute : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
                                CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
     set(attribute, uint32_t{16});
-  cublasLtMatmulHeuristicResult_t results[kMostCandidates];
+  cublasLtMatmulHeuristicResult_t results[kMaxCandidates];
   int count = 0;
-  if (cublasLtMatmulAlgoGetHeuristic(library.blas, &d.product, &d.w, &d.x, &d.c, &d.y, &wanted, most, results,
-                                     &count) != CUBLAS_STATUS_SUCCESS)
+  if (cublasLtMatmulAlgoGetHeuristic(library.blas, &d.matmul, &d.w, &d.x, &d.c, &d.y, &wanted, most, results, &count) !=
+      CUBLAS_STATUS_SUCCESS)
     count = 0;
   for (int i = 0; i < count; ++i)
     if (results[i].state == CUBLAS_STATUS_SUCCESS) candidates.push_back({.algo = results[i].algo});
 }
 
-Choice plain(const Library& library, const Product& p) {
+Choice plain(const Library& library, const Matmul& p) {
   return {.kernel = &likely_kernel(p, library.shared_limit, library.multiprocessors)};
 }
 
-std::vector<Choice> own_candidates(const Library& library, const Product& p, int64_t bucket) {
+std::vector<Choice> own_candidates(const Library& library, const Matmul& p, int64_t bucket) {
   std::vector<Choice> candidates;
   if (bucket > 256) return candidates;
   if (p.transposed) return {plain(library, p)};
@@ -121,7 +121,7 @@ std::vector<Choice> own_candidates(const Library& library, const Product& p, int
   return candidates;
 }
 
-Choice fastest(Library& library, const Product& p, int64_t bucket, Stream& stream) {
+Choice fastest(Library& library, const Matmul& p, int64_t bucket, Stream& stream) {
   const Numerics numerics = stream.numerics();
   Trial trial(p, bucket, library, stream);
   Choice best = plain(library, p);
@@ -129,17 +129,17 @@ Choice fastest(Library& library, const Product& p, int64_t bucket, Stream& strea
   const bool timed = !untimed();
   std::vector<Choice> candidates = own_candidates(library, p, bucket);
   if (timed || candidates.empty())
-    add_library_candidates(candidates, library, trial.product(), timed ? kMostCandidates : 1, numerics);
+    add_library_candidates(candidates, library, trial.matmul(), timed ? kMaxCandidates : 1, numerics);
   // For few rows the library offers tiles of 128 outputs alone: where N is small, far too few blocks. What it takes
   // for more rows serves fewer, too, and is often twice as fast.
   for (const int64_t rows : {128, 256, 512}) {
     if (bucket >= rows || !timed) continue;
-    Product more = trial.product();
+    Matmul more = trial.matmul();
     more.x.rows = rows;
     add_library_candidates(candidates, library, more, kBorrowedCandidates, numerics);
   }
   float least = std::numeric_limits<float>::infinity();
-  std::array<RingTime, kMostRings> rings{};
+  std::array<RingTime, kMaxRings> rings{};
   size_t num_rings = 0;
   for (const Choice& candidate : candidates) {
     if (!trial.runs(candidate)) continue;
@@ -157,13 +157,13 @@ Choice fastest(Library& library, const Product& p, int64_t bucket, Stream& strea
 
 }  // namespace
 
-bool try_linear(const Library& library, const Product& p, const Choice& choice, cudaStream_t stream) {
+bool try_linear(const Library& library, const Matmul& p, const Choice& choice, cudaStream_t stream) {
   if (!choice.kernel) return run_library(library, p, choice.algo, stream);
   choice.kernel->launch(p, stream);
   return true;
 }
 
-Choice choose_linear(Library& library, const Product& p, Stream& stream) {
+Choice choose_linear(Library& library, const Matmul& p, Stream& stream) {
   if (!library_takes(p) || p.w.rows * p.w.cols < kSmallestMeasured) return plain(library, p);
   if (!library.linear) library.linear = std::make_shared<LinearChoices>();
   const Key key{p.transposed, p.end.y_f32, p.end.residual != nullptr, bucket_of(p.x.rows), p.outputs, p.x.cols};
@@ -174,9 +174,9 @@ Choice choose_linear(Library& library, const Product& p, Stream& stream) {
   return known[key] = fastest(library, p, key.bucket, stream);
 }
 
-const SmallKernel* adapted_ring(const Library& library, const Product& p, const Choice& choice,
-                                const InnerProducts& inner) {
-  // What an adapter costs that is not part of its product's launch: two more launches, one of them on a queue beside.
+const SmallKernel* adapted_ring(const Library& library, const Matmul& p, const Choice& choice,
+                                const LoraShrinks& inner) {
+  // What an adapter costs that is not part of its matmul's launch: two more launches, one of them on a queue beside.
   constexpr float kApartMilliseconds = 0.004f;
   const auto waves = [&](int64_t blocks) { return (blocks + library.multiprocessors - 1) / library.multiprocessors; };
   const SmallKernel* best = nullptr;
@@ -192,7 +192,7 @@ const SmallKernel* adapted_ring(const Library& library, const Product& p, const 
   return best;
 }
 
-void run_linear(Library& library, const Product& p, const Choice& choice, cudaStream_t stream) {
+void run_linear(Library& library, const Matmul& p, const Choice& choice, cudaStream_t stream) {
   if (try_linear(library, p, choice, stream)) return;
   cudaGetLastError();
   plain(library, p).kernel->launch(p, stream);  // these strides are refused

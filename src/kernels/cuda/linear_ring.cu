@@ -1,4 +1,4 @@
-// Products of up to 64 rows on compute capability 9.0. The copy engine fills a ring of stages in shared memory, a
+// Matmuls of up to 64 rows on compute capability 9.0. The copy engine fills a ring of stages in shared memory, a
 // warpgroup walks them: outputs are the rows of wgmma's 64-row tile, tokens its columns, so that an output's chain is
 // the same groups of 16 in order as everywhere. A block has few outputs, so that every multiprocessor has a block where
 // N is small, or a part of the tokens; of the 64 rows of the tile those beyond a block's outputs are computed from
@@ -21,7 +21,7 @@ template <class S>
 using Inner = InnerShape<S, kRingInnerTokens>;
 
 // Where a thread's accumulators lie in a matrix of T whose first element is `from`: those of place.output there, those
-// eight outputs on at `second`. Offsets are 32 bits: the code of a product that runs for 4 us has to come from memory,
+// eight outputs on at `second`. Offsets are 32 bits: the code of a matmul that runs for 4 us has to come from memory,
 // too.
 template <class T>
 struct ThreadOutputs {
@@ -32,11 +32,11 @@ struct ThreadOutputs {
       : first(from + output), second(from + second_output), stride(static_cast<int>(stride_)) {}
 };
 
-// The residual of a thread's accumulators, as it lies in memory; elements outside the product are those of its edge.
-// There is no branch and no arithmetic between the loads: a thread that turned each into a float as it came would wait
-// for memory 32 times.
+// The residual of a thread's accumulators, as it lies in memory; elements outside the matmul are those of its edge.
+// There is no branch and no arithmetic between the loads: a thread that transposed each into a float as it came would
+// wait for memory 32 times.
 template <class S, class T>
-__device__ __forceinline__ void load_residual(uint32_t (&bits)[S::kTokenTiles][4], const Product& p,
+__device__ __forceinline__ void load_residual(uint32_t (&bits)[S::kTokenTiles][4], const Matmul& p,
                                               const Place& place) {
   const ThreadOutputs<const T> from(static_cast<const T*>(p.end.residual), p.end.residual_stride,
                                     min(place.output_of(0), place.end - 1), min(place.output_of(2), place.end - 1));
@@ -53,7 +53,7 @@ __device__ __forceinline__ void load_residual(uint32_t (&bits)[S::kTokenTiles][4
 // What becomes of the chains' ends: bias, residual, the adapter's part; then they are stored. T: y's bits.
 template <class S, class T, class Adapter>
 __device__ __forceinline__ void finish(float (&acc)[S::kTokenTiles][4], const uint32_t (&residual)[S::kTokenTiles][4],
-                                       const Product& p, const Adapter& adapter, const DeltaOf<Adapter, false>& b,
+                                       const Matmul& p, const Adapter& adapter, const DeltaOf<Adapter, false>& b,
                                        const Place& place, int first_token, int lane) {
   constexpr bool kRounded = sizeof(T) == 2;
   const int64_t last = place.end - 1;
@@ -89,7 +89,7 @@ __device__ __forceinline__ void finish(float (&acc)[S::kTokenTiles][4], const ui
 }
 
 template <class S, class T, class Adapter>
-__device__ void multiply(const Product& p, const Adapter& adapter, const Place& place, int first_token, int steps,
+__device__ void multiply(const Matmul& p, const Adapter& adapter, const Place& place, int first_token, int steps,
                          const CopyRing& ring, int lane) {
   uint32_t residual[S::kTokenTiles][4] = {};
   float acc[S::kTokenTiles][4] = {};
@@ -104,10 +104,10 @@ __device__ void multiply(const Product& p, const Adapter& adapter, const Place& 
   finish<S, T>(acc, residual, p, adapter, b, place, first_token, lane);
 }
 
-// Blocks of h, then of the product: all outputs of the first tokens, of the next, and so on.
+// Blocks of h, then of the matmul: all outputs of the first tokens, of the next, and so on.
 template <class S, class T, class Adapter>
 __global__ void __launch_bounds__(kRingThreads)
-    ring_kernel(const __grid_constant__ Maps maps, const __grid_constant__ Product p,
+    ring_kernel(const __grid_constant__ Maps maps, const __grid_constant__ Matmul p,
                 const __grid_constant__ Adapter adapter) {
   if constexpr (kHasWgmma) {
     extern __shared__ __align__(1024) uint8_t shared[];
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(kRingThreads)
 }
 
 template <class S, class T, class Adapter>
-void launch_with(const Product& p, const Adapter& adapter, cudaStream_t stream) {
+void launch_with(const Matmul& p, const Adapter& adapter, cudaStream_t stream) {
   const int64_t across = (p.outputs + S::kRows - 1) / S::kRows, below = (p.x.rows + S::kTokens - 1) / S::kTokens;
   if (across * below == 0) return;
   const auto blocks = static_cast<unsigned>(across * below + adapter.blocks);
@@ -143,11 +143,11 @@ void launch_with(const Product& p, const Adapter& adapter, cudaStream_t stream) 
 }
 
 template <class S>
-void launch(const Product& p, cudaStream_t stream) {
+void launch(const Matmul& p, cudaStream_t stream) {
   p.end.y_f32 ? launch_with<S, uint32_t>(p, NoAdapter(), stream) : launch_with<S, uint16_t>(p, NoAdapter(), stream);
 }
 template <class S>
-void launch_adapted(const Product& p, const InnerProducts& inner, cudaStream_t stream) {
+void launch_adapted(const Matmul& p, const LoraShrinks& inner, cudaStream_t stream) {
   with_groups(ring_adapter<Inner<S>>(p.x, inner),
               [&](const auto& adapter) { launch_with<S, uint16_t>(p, adapter, stream); });
 }
@@ -190,7 +190,7 @@ __global__ void __launch_bounds__(kRingThreads)
 }
 
 template <int kTokens>
-void launch_inner(const Operand& x, const InnerProducts& inner, cudaStream_t stream) {
+void launch_inner(const Operand& x, const LoraShrinks& inner, cudaStream_t stream) {
   using S = Shape<kTokens, kInnerColumns, 4>;
   const RingAdapter adapter = ring_adapter<S>(x, inner);
   allow_shared<inner_kernel<S>>(S::kSharedBytes);
@@ -200,10 +200,10 @@ void launch_inner(const Operand& x, const InnerProducts& inner, cudaStream_t str
 
 }  // namespace
 
-bool ring_inner(const Operand& x, const InnerProducts& inner, cudaStream_t stream) {
-  // A block has a multiprocessor to itself, and a large product beside it leaves few of them free.
-  constexpr int64_t kMostRows = 256;
-  if (!has_copy_engine() || !x.aligned || x.rows > kMostRows) return false;
+bool ring_inner(const Operand& x, const LoraShrinks& inner, cudaStream_t stream) {
+  // A block has a multiprocessor to itself, and a large matmul beside it leaves few of them free.
+  constexpr int64_t kMaxRows = 256;
+  if (!has_copy_engine() || !x.aligned || x.rows > kMaxRows) return false;
   const auto launch = x.rows <= 8 ? launch_inner<8> : x.rows <= kRingRows ? launch_inner<16> : launch_inner<64>;
   launch(x, inner, stream);
   return true;

@@ -1,4 +1,4 @@
-// What the products of up to 64 rows share that walk a ring of stages with wgmma (linear_ring.cu): one warp fills the
+// What the matmuls of up to 64 rows share that walk a ring of stages with wgmma (linear_ring.cu): one warp fills the
 // ring, the four before it walk.
 #pragma once
 
@@ -21,7 +21,7 @@ struct Shape {
   static constexpr uint32_t kStageBytes = kBoxes * (kXBytes + kWBytes);
   static constexpr uint32_t kSlackBytes = (kTileOutputs - kRows) * 128;  // the last box's tile reaches beyond the ring
   static constexpr uint32_t kFixedBytes = 1024 + kSlackBytes + CopyRing::kBarrierBytes;
-  static constexpr int kStages = std::min<int>(CopyRing::kMostStages, (kMostShared - kFixedBytes) / kStageBytes);
+  static constexpr int kStages = std::min<int>(CopyRing::kMaxStages, (kMaxShared - kFixedBytes) / kStageBytes);
   static constexpr size_t kSharedBytes = kFixedBytes + kStages * kStageBytes;
 
   __device__ static int steps(int64_t depth) {

@@ -1,9 +1,9 @@
-// An adapter inside a product that walks a ring: y += scale h B, h = x A, in the launch of the base's product. Its
+// An adapter inside a matmul that walks a ring: y += scale h B, h = x A, in the launch of the base's matmul. Its
 // first blocks walk rings of their own and make h, 16 columns of it for some tokens each. The others walk the base's
 // chains meanwhile; the warp that fills the ring then waits until h is complete, and the others add the rest.
 //
 // Blocks begin in the order of their numbers, and those of h wait for no other block: so they end, however few
-// multiprocessors there are. Were that ever not so, the launch fails after kMostWaitedCycles, and nothing hangs.
+// multiprocessors there are. Were that ever not so, the launch fails after kMaxWaitedCycles, and nothing hangs.
 #pragma once
 
 #include <type_traits>
@@ -19,8 +19,8 @@ struct RingPair {
 };
 struct RingAdapter {
   CUtensorMap x;
-  CUtensorMap a[kMostInner];
-  RingPair pair[kMostInner];
+  CUtensorMap a[kMaxInner];
+  RingPair pair[kMaxInner];
   int count, column_blocks, blocks;  // blocks of h side by side; of h
   bf16* h;
   int h_stride;
@@ -45,16 +45,16 @@ void with_groups(const RingAdapter& adapter, const Launch& launch) {
   int most = 0;
   for (int i = 0; i < adapter.count; ++i) most = std::max(most, adapter.pair[i].rank);
   if (most <= 16 || !adapter.expand) return launch(RanksAdapter<1>{adapter});
-  launch(RanksAdapter<kMostExpandedRank / 16>{adapter});
+  launch(RanksAdapter<kMaxExpandedRank / 16>{adapter});
 }
 
 // Of fewer tokens than the base's blocks, so that h is there before their chains end.
-template <class S, int kMostTokens>
-using InnerShape = Shape<(S::kTokens < kMostTokens ? S::kTokens : kMostTokens), kInnerColumns, 4>;
+template <class S, int kMaxTokens>
+using InnerShape = Shape<(S::kTokens < kMaxTokens ? S::kTokens : kMaxTokens), kInnerColumns, 4>;
 
 // Shape: of the blocks of h.
 template <class Shape>
-RingAdapter ring_adapter(const Operand& x, const InnerProducts& inner) {
+RingAdapter ring_adapter(const Operand& x, const LoraShrinks& inner) {
   RingAdapter adapter{};
   adapter.x = box_map(x, kBoxColumns, Shape::kTokens);
   int column = 0;
@@ -116,7 +116,7 @@ __device__ void make_inner(const RingAdapter& adapter, int64_t tokens, int64_t d
 __device__ __forceinline__ void announce_inner(const RingAdapter& adapter, uint32_t others) {
   __syncwarp();
   if (!adapter.expand) return;
-  constexpr int64_t kMostWaitedCycles = int64_t{1} << 36;  // half a minute
+  constexpr int64_t kMaxWaitedCycles = int64_t{1} << 36;  // half a minute
   const int64_t begin = clock64();
   const auto ended = [&] {
     uint32_t count;
@@ -124,7 +124,7 @@ __device__ __forceinline__ void announce_inner(const RingAdapter& adapter, uint3
     return count;
   };
   while (ended() < static_cast<uint32_t>(adapter.blocks))
-    if (clock64() - begin > kMostWaitedCycles) __trap();
+    if (clock64() - begin > kMaxWaitedCycles) __trap();
   asm volatile("bar.arrive 1, 160;\n" ::: "memory");
   // The last to know resets the counters.
   if (threadIdx.x % 32 == 0 && atomicAdd(adapter.counters + 1, 1u) == others - 1)

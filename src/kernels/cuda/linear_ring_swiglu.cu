@@ -36,7 +36,7 @@ __device__ void load_ring(const Maps& maps, int steps, int group, const CopyRing
 }
 
 template <class S, class Adapter>
-__device__ void multiply(const Product& p, const Adapter& adapter, int first, int steps, const CopyRing& ring, int warp,
+__device__ void multiply(const Matmul& p, const Adapter& adapter, int first, int steps, const CopyRing& ring, int warp,
                          int lane) {
   const int64_t gate = first + 8 * warp + lane / 4, up = p.outputs / 2 + gate;
   const bool stored = 16 * warp < S::kRows && up < p.outputs;
@@ -64,7 +64,7 @@ __device__ void multiply(const Product& p, const Adapter& adapter, int first, in
 
 template <class S, class Adapter>
 __global__ void __launch_bounds__(kRingThreads)
-    ring_swiglu_kernel(const __grid_constant__ Maps maps, const __grid_constant__ Product p,
+    ring_swiglu_kernel(const __grid_constant__ Maps maps, const __grid_constant__ Matmul p,
                        const __grid_constant__ Adapter adapter) {
   if constexpr (kHasWgmma) {
     extern __shared__ __align__(1024) uint8_t shared[];
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(kRingThreads)
 }
 
 template <class S, class Adapter>
-void launch_with(const Product& p, const Adapter& adapter, cudaStream_t stream) {
+void launch_with(const Matmul& p, const Adapter& adapter, cudaStream_t stream) {
   constexpr size_t kShared = std::max(S::kSharedBytes, Inner<S>::kSharedBytes);
   allow_shared<ring_swiglu_kernel<S, Adapter>>(kShared);
   const auto blocks = static_cast<unsigned>((p.outputs + S::kRows - 1) / S::kRows + adapter.blocks);
@@ -96,14 +96,14 @@ void launch_with(const Product& p, const Adapter& adapter, cudaStream_t stream) 
 }
 
 template <class S>
-void launch(const Product& p, const InnerProducts* inner, cudaStream_t stream) {
+void launch(const Matmul& p, const LoraShrinks* inner, cudaStream_t stream) {
   if (!inner) return launch_with<S>(p, NoAdapter(), stream);
   with_groups(ring_adapter<Inner<S>>(p.x, *inner), [&](const auto& adapter) { launch_with<S>(p, adapter, stream); });
 }
 
 struct SwigluKernel {
   int rows;
-  void (*launch)(const Product&, const InnerProducts*, cudaStream_t);
+  void (*launch)(const Matmul&, const LoraShrinks*, cudaStream_t);
 };
 template <int kTokens, int kBoxes>
 constexpr std::array<SwigluKernel, 3> kernels_of() {
@@ -116,7 +116,7 @@ constexpr std::array kOf8 = kernels_of<8, 4>(), kOf16 = kernels_of<16, 4>(), kOf
 
 }  // namespace
 
-bool ring_swiglu(const Product& p, const InnerProducts* adapter, int multiprocessors, cudaStream_t stream) {
+bool ring_swiglu(const Matmul& p, const LoraShrinks* adapter, int multiprocessors, cudaStream_t stream) {
   if (!has_copy_engine() || p.x.rows == 0 || p.x.rows > kRingRows || p.outputs == 0 || p.x.cols == 0 || !p.x.aligned ||
       !suits_slab_map(p.w, true))
     return false;

@@ -1,8 +1,8 @@
-// Products of one row on compute capability 9.0: the ring of linear_ring.cu for the weights alone. The row lies in
+// Matmuls of one row on compute capability 9.0: the ring of linear_ring.cu for the weights alone. The row lies in
 // shared memory as a whole; the block's warps bring it, or compute its norm, while the weights are already on their
 // way. Outputs are cut in tiles of which a block takes every gridDim.x-th, so that the ring never runs dry between two.
 //
-// Everything a product can ask for is one kernel, tile heights too: a step of decode is a row of such products, and
+// Everything a matmul can ask for is one kernel, tile heights too: a step of decode is a row of such matmuls, and
 // code that the one before has run is still in the instruction cache.
 #include <algorithm>
 
@@ -21,13 +21,13 @@ constexpr int kStageColumns = kBoxes * kBoxColumns;
 // Elements of a weight: smaller ones are read before a block has computed the norm, and a kernel ahead is faster.
 constexpr int64_t kSmallestWeight = int64_t{1} << 23;
 constexpr int64_t kWidestRow = 6144;  // leaves the ring more than half of shared memory
-// More than half: a second block of the same product in one multiprocessor would slow the first one down while other
+// More than half: a second block of the same matmul in one multiprocessor would slow the first one down while other
 // multiprocessors have none.
 constexpr int64_t kLeastShared = 116 << 10;
-constexpr int64_t kMostRowShared = kMostShared - 1024;  // static memory lies before the rest, which is aligned
+constexpr int64_t kMaxRowShared = kMaxShared - 1024;  // static memory lies before the rest, which is aligned
 
 struct Launch {
-  RowProduct row;
+  RowMatmul row;
   int tile_rows = 0, tiles = 0, steps = 0, stages = 0;
   uint32_t slack_bytes = 0;  // after the last stage: holds the row
 };
@@ -45,12 +45,12 @@ struct Launch {
 // The row's norm with the threads that rmsnorm.cu gives it: the four warps stand for 16, or each of them for the one,
 // and writes its quarter. Zeros from the row's end to `padded`.
 template <int kRowThreads>
-__device__ void put_normed(uint32_t to, int padded, const RowProduct& row, int warp, int lane) {
+__device__ void put_normed(uint32_t to, int padded, const RowMatmul& row, int warp, int lane) {
   constexpr bool kOneWarp = kRowThreads == 32;
   constexpr int kParts = kOneWarp ? 1 : kRowThreads / kWarpgroup;
   __shared__ float sums[kRowThreads / 32];
-  const bf16* const x = row.product.x.data;
-  const int width = static_cast<int>(row.product.x.cols), thread = kOneWarp ? lane : 32 * warp + lane;
+  const bf16* const x = row.matmul.x.data;
+  const int width = static_cast<int>(row.matmul.x.cols), thread = kOneWarp ? lane : 32 * warp + lane;
   const auto column_of = [&](int part, int j) { return 8 * (thread + part * kWarpgroup + j * kRowThreads); };
   const auto mine = [&](int j) { return !kOneWarp || j == warp; };
   uint4 input[kParts][kNormPieces];
@@ -98,13 +98,13 @@ __device__ void put_normed(uint32_t to, int padded, const RowProduct& row, int w
   }
 }
 
-[[maybe_unused]] __device__ void put_row(uint32_t to, int padded, const RowProduct& row, int warp, int lane) {
-  const int width = static_cast<int>(row.product.x.cols);
+[[maybe_unused]] __device__ void put_row(uint32_t to, int padded, const RowMatmul& row, int warp, int lane) {
+  const int width = static_cast<int>(row.matmul.x.cols);
   if (!row.norm_weight) {
     wait_for_previous();
 #pragma unroll 4
     for (int column = 8 * (32 * warp + lane); column < padded; column += 8 * kWarpgroup)
-      store_columns(to, column, load_all8(row.product.x.data + column, column < width));
+      store_columns(to, column, load_all8(row.matmul.x.data + column, column < width));
   } else if (width <= 32 * 8 * kNormPieces) {
     put_normed<32>(to, padded, row, warp, lane);
   } else if (width <= 128 * 8 * kNormPieces) {
@@ -146,7 +146,7 @@ struct Ends {
 
   // Asked for before the chain, so that its end does not wait for memory.
   __device__ Ends(const Launch& l, int tile, int warp, int lane) {
-    const Product& p = l.row.product;
+    const Matmul& p = l.row.matmul;
     const bool swiglu = l.row.swiglu, holds = lane % 4 == 0 && 16 * warp < l.tile_rows;
     const int64_t outputs = swiglu ? p.outputs / 2 : p.outputs;
     const int rows = swiglu ? l.tile_rows / 2 : l.tile_rows, at = (swiglu ? 8 : 16) * warp + lane / 4;
@@ -161,7 +161,7 @@ struct Ends {
     }
   }
   __device__ void store(const Launch& l, const float (&acc)[1][4]) const {
-    const ProductEnd& end = l.row.product.end;
+    const Epilogue& end = l.row.matmul.end;
     float value[2] = {acc[0][0], acc[0][2]};
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -248,8 +248,8 @@ int rows_of_a_tile(int64_t outputs, bool swiglu, int multiprocessors) {
 
 }  // namespace
 
-bool row_product(const RowProduct& row, int multiprocessors, cudaStream_t stream) {
-  const Product& p = row.product;
+bool row_matmul(const RowMatmul& row, int multiprocessors, cudaStream_t stream) {
+  const Matmul& p = row.matmul;
   if (!has_copy_engine() || p.x.rows != 1 || p.transposed || p.outputs == 0 || p.x.cols == 0 || !p.x.aligned ||
       !suits_slab_map(p.w, row.swiglu) || p.w.rows * p.w.cols < kSmallestWeight || p.x.cols > kWidestRow ||
       reinterpret_cast<uintptr_t>(row.norm_weight) % 16 != 0)
@@ -261,8 +261,8 @@ bool row_product(const RowProduct& row, int multiprocessors, cudaStream_t stream
   const int64_t slack = std::max<int64_t>(steps * kBoxes * kXBoxBytes, (kTileOutputs - tile_rows) * 128);
   const int64_t fixed = 1024 + slack + CopyRing::kBarrierBytes, blocks = std::min<int64_t>(tiles, multiprocessors);
   const int64_t wanted = steps * ((tiles + blocks - 1) / blocks);
-  const int64_t stages = std::min({wanted, (kMostRowShared - fixed) / stage_bytes, int64_t{CopyRing::kMostStages}});
-  allow_shared<row_kernel>(kMostRowShared);
+  const int64_t stages = std::min({wanted, (kMaxRowShared - fixed) / stage_bytes, int64_t{CopyRing::kMaxStages}});
+  allow_shared<row_kernel>(kMaxRowShared);
   const Launch arguments{.row = row,
                          .tile_rows = tile_rows,
                          .tiles = static_cast<int>(tiles),

@@ -22,7 +22,7 @@ struct Shape {
 };
 
 template <class S, bool kTransposed>
-__global__ void __launch_bounds__(S::kThreads) product_kernel(const __grid_constant__ Product p) {
+__global__ void __launch_bounds__(S::kThreads) matmul_kernel(const __grid_constant__ Matmul p) {
   extern __shared__ __align__(16) bf16 shared[];
   constexpr int kStageElements = S::template kStageElements<kTransposed>;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
@@ -59,18 +59,18 @@ __global__ void __launch_bounds__(S::kThreads) product_kernel(const __grid_const
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const int64_t m = m0 + warp_m + 16 * i + lane / 4 + e / 2 * 8, n = n0 + warp_n + 8 * j + lane % 4 * 2 + e % 2;
-        if (m < p.x.rows && n < p.outputs) store_product(p.end, m, n, acc[i][j][e]);
+        if (m < p.x.rows && n < p.outputs) store_output(p.end, m, n, acc[i][j][e]);
       }
 }
 
 template <class S, bool kTransposed>
-void launch(const Product& p, cudaStream_t stream) {
+void launch(const Matmul& p, cudaStream_t stream) {
   if (p.x.rows == 0 || p.outputs == 0) return;
   constexpr size_t kShared = S::template kSharedBytes<kTransposed>;
-  allow_shared<product_kernel<S, kTransposed>>(kShared);
+  allow_shared<matmul_kernel<S, kTransposed>>(kShared);
   const dim3 grid(static_cast<unsigned>((p.outputs + S::kRows - 1) / S::kRows),
                   static_cast<unsigned>((p.x.rows + S::kTokens - 1) / S::kTokens));
-  product_kernel<S, kTransposed><<<grid, S::kThreads, kShared, stream>>>(p);
+  matmul_kernel<S, kTransposed><<<grid, S::kThreads, kShared, stream>>>(p);
   check_launch("linear");
 }
 
@@ -103,16 +103,16 @@ const SmallKernel& any_kernel(bool transposed) {
   return transposed ? kAnyTransposed : kKernels.back();
 }
 
-const SmallKernel& likely_kernel(const Product& product, size_t shared_limit, int multiprocessors) {
-  if (product.transposed) return kAnyTransposed;
-  const auto blocks = [&](const SmallKernel& kernel) { return (product.outputs + kernel.rows - 1) / kernel.rows; };
-  if (product.x.aligned && product.w.aligned && product.x.rows > 0) {
+const SmallKernel& likely_kernel(const Matmul& matmul, size_t shared_limit, int multiprocessors) {
+  if (matmul.transposed) return kAnyTransposed;
+  const auto blocks = [&](const SmallKernel& kernel) { return (matmul.outputs + kernel.rows - 1) / kernel.rows; };
+  if (matmul.x.aligned && matmul.w.aligned && matmul.x.rows > 0) {
     const SmallKernel* ring = nullptr;
-    for (const SmallKernel& kernel : ring_kernels(product.x.rows))
+    for (const SmallKernel& kernel : ring_kernels(matmul.x.rows))
       if (!ring || 2 * blocks(kernel) >= multiprocessors) ring = &kernel;
     if (ring) return *ring;
   }
-  const int64_t tokens = std::min<int64_t>(64, (product.x.rows + 15) / 16 * 16);
+  const int64_t tokens = std::min<int64_t>(64, (matmul.x.rows + 15) / 16 * 16);
   const SmallKernel* best = nullptr;
   for (const SmallKernel& kernel : kKernels) {
     if (kernel.tokens < tokens || kernel.shared_bytes > shared_limit) continue;

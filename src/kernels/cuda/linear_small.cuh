@@ -1,4 +1,4 @@
-// Our own matrix products, made for few rows, where the weight is read once at the speed of memory.
+// Our own matmuls, made for few rows, where the weight is read once at the speed of memory.
 #pragma once
 
 #include <span>
@@ -9,7 +9,7 @@
 namespace lockstep::kernels::cuda {
 
 // What becomes of an accumulator: y = (acc + bias) + residual in f32, rounded once.
-struct ProductEnd {
+struct Epilogue {
   void* y = nullptr;
   int64_t y_stride = 0;
   bool y_f32 = false;
@@ -30,30 +30,30 @@ struct ProductEnd {
   }
 };
 
-__device__ __forceinline__ void store_product(const ProductEnd& end, int64_t m, int64_t n, float value) {
+__device__ __forceinline__ void store_output(const Epilogue& end, int64_t m, int64_t n, float value) {
   if (end.bias) value = __fadd_rn(value, end.bias[n]);
   if (end.residual) value = __fadd_rn(value, end.residual_at(m, n));
   end.store(m, n, value);
 }
 
-// y[M, N] = x[M, K] w^T: w is [N, K], or [K, N] when transposed (the backward product with the same weight).
-struct Product {
+// y[M, N] = x[M, K] w^T: w is [N, K], or [K, N] when transposed (the backward matmul with the same weight).
+struct Matmul {
   Operand x, w;
   bool transposed = false;
   int64_t outputs = 0;
-  ProductEnd end;
+  Epilogue end;
 };
 
-// An adapter's pairs beside a product: h = x A, next to each other in one matrix, then y += scale h B if `expand`. No
+// An adapter's pairs beside a matmul: h = x A, next to each other in one matrix, then y += scale h B if `expand`. No
 // pairs: nothing.
-inline constexpr int kMostInner = kMostSitePairs;
+inline constexpr int kMaxInner = kMaxSitePairs;
 inline constexpr int kInnerColumns = 16;  // of h, of one block
-inline constexpr int64_t kMostExpandedRank = 64;
-struct InnerProducts {
+inline constexpr int64_t kMaxExpandedRank = 64;
+struct LoraShrinks {
   std::span<const LoraPair> pairs;  // aligned A
   bf16* h = nullptr;
   int64_t h_stride = 0;
-  bool expand = false;           // even ranks up to kMostExpandedRank, outputs in tiles of 16
+  bool expand = false;           // even ranks up to kMaxExpandedRank, outputs in tiles of 16
   uint32_t* counters = nullptr;  // two zeros, which the launch leaves as zeros
 
   // Of `tokens` rows each.
@@ -68,15 +68,15 @@ struct InnerProducts {
 struct SmallKernel {
   int tokens = 0, rows = 0;
   size_t shared_bytes = 0;
-  void (*launch)(const Product&, cudaStream_t) = nullptr;
-  // Of linear_ring.cu: wants aligned operands, begins early, makes an adapter's products in the same launch, of bf16.
-  void (*launch_adapted)(const Product&, const InnerProducts&, cudaStream_t) = nullptr;
+  void (*launch)(const Matmul&, cudaStream_t) = nullptr;
+  // Of linear_ring.cu: wants aligned operands, begins early, makes an adapter's matmuls in the same launch, of bf16.
+  void (*launch_adapted)(const Matmul&, const LoraShrinks&, cudaStream_t) = nullptr;
 
   bool ring() const { return launch_adapted != nullptr; }
   bool can_expand() const { return ring() && rows % 16 == 0; }
 };
 
-// The kernels for plain weights, and the one for any product at all; all give the same bits.
+// The kernels for plain weights, and the one for any matmul at all; all give the same bits.
 std::span<const SmallKernel> small_kernels();
 const SmallKernel& any_kernel(bool transposed);
 // linear_ring.cu: for up to this many rows; none where the GPU or the number of rows does not suit.
@@ -84,10 +84,10 @@ inline constexpr int64_t kRingRows = 64;
 inline constexpr int kRingInnerTokens = 16;  // of a block that makes h
 std::span<const SmallKernel> ring_kernels(int64_t rows);
 // linear_ring.cu: the adapter's h alone; false where its blocks do not suit.
-bool ring_inner(const Operand& x, const InnerProducts& inner, cudaStream_t stream);
+bool ring_inner(const Operand& x, const LoraShrinks& inner, cudaStream_t stream);
 // linear.cu: lora_shrink by them.
 bool shrink_by_ring(Tensor h, ConstTensor x, std::span<const LoraPair> pairs, Stream& stream);
 // The one to take for M rows when nothing has been measured.
-const SmallKernel& likely_kernel(const Product& product, size_t shared_limit, int multiprocessors);
+const SmallKernel& likely_kernel(const Matmul& matmul, size_t shared_limit, int multiprocessors);
 
 }  // namespace lockstep::kernels::cuda

@@ -1,4 +1,4 @@
-// A product on random rows: whether a kernel gives the right bits there, and how long it takes (linear_choice.cu).
+// A matmul on random rows: whether a kernel gives the right bits there, and how long it takes (linear_choice.cu).
 #pragma once
 
 #include <algorithm>
@@ -41,10 +41,10 @@ static __global__ void negate(bf16* to, const bf16* from, int64_t count) {
     to[i] = -from[i];
 }
 
-// The product with random rows in place of the caller's, in memory of its own.
+// The matmul with random rows in place of the caller's, in memory of its own.
 class Trial {
  public:
-  Trial(const Product& like, int64_t rows, Library& library, Stream& stream) : Trial(like, library, stream) {
+  Trial(const Matmul& like, int64_t rows, Library& library, Stream& stream) : Trial(like, library, stream) {
     while (!allocate(rows)) {
       if (rows <= 16) return;
       rows /= 2;
@@ -64,10 +64,10 @@ class Trial {
   Trial& operator=(const Trial&) = delete;
 
   bool ready() const { return memory_ != nullptr; }
-  const Product& product() const { return product_; }
+  const Matmul& matmul() const { return matmul_; }
 
   bool runs(const Choice& choice) {
-    if (try_linear(library_, product_, choice, stream_)) return true;
+    if (try_linear(library_, matmul_, choice, stream_)) return true;
     cudaGetLastError();
     return false;
   }
@@ -75,10 +75,10 @@ class Trial {
   // Whether all rows have the bits of the plain kernel, in this batch and in a smaller one: an algorithm that divides
   // the contraction does so by the size of the batch.
   bool same_bits(const Choice& choice) {
-    const int64_t all = product_.x.rows;
+    const int64_t all = matmul_.x.rows;
     for (const Check& wanted : checks_)
       for (const int64_t rows : {all, std::min(all, all * 5 / 8 + 1)}) {
-        Product part = product_;
+        Matmul part = matmul_;
         part.x.rows = rows;
         part.end.residual = wanted.residual;
         check(cudaMemsetAsync(different_, 0, sizeof(unsigned), stream_), "linear: choosing a kernel");
@@ -98,29 +98,28 @@ class Trial {
   // The best of a few runs of what runs; of one where that is hopeless beside `least`.
   float milliseconds(const Choice& choice, float least) {
     if (weights_) return chain_milliseconds(choice, least);
-    return best_milliseconds([&] { try_linear(library_, product_, choice, stream_); }, least);
+    return best_milliseconds([&] { try_linear(library_, matmul_, choice, stream_); }, least);
   }
 
  private:
   // The other constructor may throw: the destructor then takes back what it had.
-  Trial(const Product& like, Library& library, Stream& stream)
-      : library_(library), of_(stream), stream_(stream_of(stream)), product_(like) {}
+  Trial(const Matmul& like, Library& library, Stream& stream)
+      : library_(library), of_(stream), stream_(stream_of(stream)), matmul_(like) {}
 
   static constexpr int64_t kSmallRows = 512;
   static constexpr float kHopeless = 2;  // a first run takes longer than later ones, but not twice as long
   static constexpr size_t kWeightsBytes = size_t{128} << 20;  // more than the L2 cache holds
 
-  // Few rows: what a product takes in a row of them that is recorded, as a decode step is, with weights that come from
+  // Few rows: what a matmul takes in a row of them that is recorded, as a decode step is, with weights that come from
   // memory. Kernels that begin early (common.cuh) show here what that gains, and the host's launches take no time.
   float chain_milliseconds(const Choice& choice, float least) {
-    constexpr int kProducts = 16;
-    const auto weight = static_cast<int64_t>(product_.w.rows * product_.w.cols);
+    constexpr int kMatmuls = 16;
+    const auto weight = static_cast<int64_t>(matmul_.w.rows * matmul_.w.cols);
     const int64_t count = static_cast<int64_t>(kWeightsBytes / sizeof(bf16)) / weight;
     const auto run = [&] {
-      for (int64_t i = 0; i < kProducts; ++i) {
-        Product one = product_;
-        if (count > 1)
-          one.w = operand(weights_ + i % count * weight, product_.w.cols, product_.w.rows, product_.w.cols);
+      for (int64_t i = 0; i < kMatmuls; ++i) {
+        Matmul one = matmul_;
+        if (count > 1) one.w = operand(weights_ + i % count * weight, matmul_.w.cols, matmul_.w.rows, matmul_.w.cols);
         try_linear(library_, one, choice, stream_);
       }
     };
@@ -131,7 +130,7 @@ class Trial {
     } catch (const DeviceError&) {
       recorded = false;  // launched one by one they are slower, each of them; a choice changes no bit
     }
-    return best_milliseconds([&] { recorded ? chain.launch(of_) : run(); }, least * kProducts) / kProducts;
+    return best_milliseconds([&] { recorded ? chain.launch(of_) : run(); }, least * kMatmuls) / kMatmuls;
   }
 
   template <class F>
@@ -150,16 +149,16 @@ class Trial {
   }
 
   size_t y_bytes(int64_t rows) const {
-    return static_cast<size_t>(rows * product_.outputs) * (product_.end.y_f32 ? 4 : 2);
+    return static_cast<size_t>(rows * matmul_.outputs) * (matmul_.end.y_f32 ? 4 : 2);
   }
 
   // Fewer rows where they would take gigabytes (logits) or more than is free.
   bool allocate(int64_t rows) {
-    constexpr size_t kMostBytes = size_t{1} << 30;
+    constexpr size_t kMaxBytes = size_t{1} << 30;
     const auto padded = [](size_t bytes) { return (bytes + 255) / 256 * 256; };
-    const size_t x = padded(static_cast<size_t>(rows * product_.x.cols) * 2), y = padded(y_bytes(rows));
+    const size_t x = padded(static_cast<size_t>(rows * matmul_.x.cols) * 2), y = padded(y_bytes(rows));
     const size_t weights = rows <= kSmallRows && !untimed() ? kWeightsBytes : 0;
-    if (rows > 64 && x + 4 * y > kMostBytes) return false;
+    if (rows > 64 && x + 4 * y > kMaxBytes) return false;
     if (cudaMallocAsync(&memory_, 256 + x + 4 * y + weights, stream_) != cudaSuccess) {
       cudaGetLastError();
       memory_ = nullptr;
@@ -169,10 +168,10 @@ class Trial {
     const auto take = [&](size_t bytes) { return std::exchange(next, next + bytes); };
     different_ = reinterpret_cast<unsigned*>(take(256));
     auto* const x_data = reinterpret_cast<bf16*>(take(x));
-    product_.x = operand(x_data, product_.x.cols, rows, product_.x.cols);
-    fill_random<<<1024, 256, 0, stream_>>>(x_data, rows * product_.x.cols, 1);
-    product_.end.y = take(y);
-    product_.end.y_stride = product_.end.residual_stride = product_.outputs;
+    matmul_.x = operand(x_data, matmul_.x.cols, rows, matmul_.x.cols);
+    fill_random<<<1024, 256, 0, stream_>>>(x_data, rows * matmul_.x.cols, 1);
+    matmul_.end.y = take(y);
+    matmul_.end.y_stride = matmul_.end.residual_stride = matmul_.outputs;
     for (void*& more : more_) more = take(y);
     if (weights) {
       weights_ = reinterpret_cast<bf16*>(take(weights));
@@ -182,28 +181,28 @@ class Trial {
     return true;
   }
 
-  // Rounded to bf16, sums in another order look alike but for one in ten thousand. So bf16 products are compared with
-  // what rounding took from them: acc - bf16(acc), where every 20th differs. f32 products show all their bits.
+  // Rounded to bf16, sums in another order look alike but for one in ten thousand. So bf16 matmuls are compared with
+  // what rounding took from them: acc - bf16(acc), where every 20th differs. f32 matmuls show all their bits.
   void prepare_checks() {
-    const SmallKernel& plain = any_kernel(product_.transposed);
-    const bool adds = product_.end.residual != nullptr;
+    const SmallKernel& plain = any_kernel(matmul_.transposed);
+    const bool adds = matmul_.end.residual != nullptr;
     void* const residual = more_[0];
-    const int64_t count = product_.x.rows * product_.outputs;
-    if (product_.end.y_f32) {
+    const int64_t count = matmul_.x.rows * matmul_.outputs;
+    if (matmul_.end.y_f32) {
       fill_random<<<1024, 256, 0, stream_>>>(static_cast<float*>(residual), count, 2);
     } else {
-      product_.end.residual = nullptr;
-      plain.launch(product_, stream_);
-      negate<<<1024, 256, 0, stream_>>>(static_cast<bf16*>(residual), static_cast<const bf16*>(product_.end.y), count);
+      matmul_.end.residual = nullptr;
+      plain.launch(matmul_, stream_);
+      negate<<<1024, 256, 0, stream_>>>(static_cast<bf16*>(residual), static_cast<const bf16*>(matmul_.end.y), count);
     }
     const auto add_check = [&](const void* with, void* wanted) {
-      product_.end.residual = with;
-      plain.launch(product_, stream_);
-      check(cudaMemcpyAsync(wanted, product_.end.y, y_bytes(product_.x.rows), cudaMemcpyDeviceToDevice, stream_),
+      matmul_.end.residual = with;
+      plain.launch(matmul_, stream_);
+      check(cudaMemcpyAsync(wanted, matmul_.end.y, y_bytes(matmul_.x.rows), cudaMemcpyDeviceToDevice, stream_),
             "linear: choosing a kernel");
       checks_.push_back({with, wanted});
     };
-    if (!adds && !product_.end.y_f32) add_check(residual, more_[2]);
+    if (!adds && !matmul_.end.y_f32) add_check(residual, more_[2]);
     add_check(adds ? residual : nullptr, more_[1]);  // last: what is timed
   }
 
@@ -214,7 +213,7 @@ class Trial {
   Library& library_;
   Stream& of_;
   cudaStream_t stream_;  // its own, or that of Stream::beside
-  Product product_;
+  Matmul matmul_;
   void* memory_ = nullptr;
   void* more_[3] = {};       // of y's size
   bf16* weights_ = nullptr;  // for few rows

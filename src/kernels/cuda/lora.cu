@@ -1,6 +1,6 @@
-// Two kinds of product with a small dimension, the rank.
+// Two kinds of matmul with a small dimension, the rank.
 //   many to few (lora_shrink, lora_expand_backward): bound by reading x once. A block keeps its rows and walks the
-//   contraction, one chain as in every product. Up to 64 rows the base's launch makes h, too (linear_ring.cu).
+//   contraction, one chain as in every matmul. Up to 64 rows the base's launch makes h, too (linear_ring.cu).
 //   few to many (lora_expand, lora_shrink_backward): bound by reading and writing y once.
 // Many rows, aligned, of small ranks: lora_large.cuh.
 #include "kernels/cuda/library.h"
@@ -29,30 +29,30 @@ void launch_reduce(const Source& source, int64_t slots, int64_t tiles, const Row
 }
 
 // together: all with the same x.
-void reduce(const PairProducts& products, const Rows& rows, bool together, Stream& stream) {
+void reduce(const PairMatmuls& matmuls, const Rows& rows, bool together, Stream& stream) {
   constexpr int64_t kFewRows = 512;
-  if (reduce_large(products, rows, together, library_of(stream).multiprocessors, stream_of(stream))) return;
-  const OneAdapter all{products};
+  if (reduce_large(matmuls, rows, together, library_of(stream).multiprocessors, stream_of(stream))) return;
+  const OneAdapter all{matmuls};
   if (rows.count <= kFewRows)
-    launch_reduce<16>(all, products.slots, tiles_of(rows.count, 16), rows, stream);
+    launch_reduce<16>(all, matmuls.slots, tiles_of(rows.count, 16), rows, stream);
   else
-    launch_reduce<64>(all, products.slots, tiles_of(rows.count, 64), rows, stream);
+    launch_reduce<64>(all, matmuls.slots, tiles_of(rows.count, 64), rows, stream);
 }
 
 template <bool kOwnColumns, int kDepth>
-void launch_update(const PairProducts& products, const Rows& rows, int64_t cols, int64_t rank, Stream& stream) {
+void launch_update(const PairMatmuls& matmuls, const Rows& rows, int64_t cols, int64_t rank, Stream& stream) {
   constexpr size_t kShared = kUpdateShared<kDepth>;
   constexpr auto kKernel = update<kOwnColumns, kDepth, OneAdapter>;
   allow_shared<kKernel>(kShared);
   const dim3 grid(tiles_of(cols, 64), tiles_of(rows.count, 64));
-  launch_early(kKernel, grid, kUpdateThreads, kShared, stream_of(stream), OneAdapter{products}, rows,
+  launch_early(kKernel, grid, kUpdateThreads, kShared, stream_of(stream), OneAdapter{matmuls}, rows,
                static_cast<int>(tiles_of(rank, kDepth)));
 }
 
-// kOwnColumns: each product adds to its own columns, else all to the same `cols`.
+// kOwnColumns: each matmul adds to its own columns, else all to the same `cols`.
 template <bool kOwnColumns>
-void add_products(const PairProducts& products, const Rows& rows, int64_t cols, int64_t rank, Stream& stream) {
-  (rank <= 32 ? launch_update<kOwnColumns, 32> : launch_update<kOwnColumns, 64>)(products, rows, cols, rank, stream);
+void add_matmuls(const PairMatmuls& matmuls, const Rows& rows, int64_t cols, int64_t rank, Stream& stream) {
+  (rank <= 32 ? launch_update<kOwnColumns, 32> : launch_update<kOwnColumns, 64>)(matmuls, rows, cols, rank, stream);
 }
 
 int64_t largest_rank(std::span<const LoraPair> pairs) {
@@ -71,31 +71,31 @@ void lora_shrink(Tensor h, ConstTensor x, std::span<const LoraPair> pairs, Strea
   if (x[0] == 0 || pairs.empty()) return;
   if (shrink_by_ring(h, x, pairs, stream)) return check_launch("lora_shrink", {h, x});
   require_few_pairs(pairs, "lora_shrink");
-  PairProducts products;
+  PairMatmuls matmuls;
   int64_t begin = 0;
   for (const LoraPair& pair : pairs) {
-    products.add({.x = operand(x), .b = operand(pair.a), .y_begin = begin, .y_cols = pair.rank()}, kSlots);
+    matmuls.add({.x = operand(x), .b = operand(pair.a), .y_begin = begin, .y_cols = pair.rank()}, kSlots);
     begin += pair.rank();
   }
-  reduce(products, rows_of(h), true, stream);
+  reduce(matmuls, rows_of(h), true, stream);
   check_launch("lora_shrink", {h, x});
 }
 
 void lora_expand_backward(Tensor dh, ConstTensor dy, std::span<const LoraPair> pairs, Stream& stream) {
   if (dy[0] == 0 || pairs.empty()) return;
   require_few_pairs(pairs, "lora_expand_backward");
-  PairProducts products;
+  PairMatmuls matmuls;
   int64_t begin = 0;
   for (const LoraPair& pair : pairs) {
-    products.add({.x = columns_of(dy, pair.out_begin, pair.b[1]),
-                  .b = operand(pair.b),
-                  .y_begin = begin,
-                  .y_cols = pair.rank(),
-                  .scale = pair.scale},
-                 kSlots);
+    matmuls.add({.x = columns_of(dy, pair.out_begin, pair.b[1]),
+                 .b = operand(pair.b),
+                 .y_begin = begin,
+                 .y_cols = pair.rank(),
+                 .scale = pair.scale},
+                kSlots);
     begin += pair.rank();
   }
-  reduce(products, rows_of(dh), false, stream);
+  reduce(matmuls, rows_of(dh), false, stream);
   check_launch("lora_expand_backward", {dh, dy});
 }
 
@@ -103,24 +103,24 @@ void lora_expand(Tensor y, ConstTensor h, std::span<const LoraPair> pairs, Strea
   if (y[0] == 0 || pairs.empty()) return;
   if (expand_by_strips(y, {.h = h, .pairs = pairs}, stream)) return check_launch("lora_expand", {y, h});
   require_few_pairs(pairs, "lora_expand");
-  PairProducts products;
+  PairMatmuls matmuls;
   int64_t begin = 0;
   for (const LoraPair& pair : pairs) {
-    products.add({.x = columns_of(h, begin, pair.rank()),
-                  .b = operand(pair.b),
-                  .y_begin = pair.out_begin,
-                  .y_cols = pair.b[1],
-                  .scale = pair.scale},
-                 64);
+    matmuls.add({.x = columns_of(h, begin, pair.rank()),
+                 .b = operand(pair.b),
+                 .y_begin = pair.out_begin,
+                 .y_cols = pair.b[1],
+                 .scale = pair.scale},
+                64);
     begin += pair.rank();
   }
-  add_products<true>(products, rows_of(y), products.slots, largest_rank(pairs), stream);
+  add_matmuls<true>(matmuls, rows_of(y), matmuls.slots, largest_rank(pairs), stream);
   check_launch("lora_expand", {y, h});
 }
 
 void lora_shrink_tiles(Tensor h, ConstTensor x, const LoraTiles& tiles, int64_t site, Stream& stream) {
   const ManyAdapters all{tiles.tiles, tiles.sites + site, tiles.num_sites, operand(x), false};
-  launch_reduce<kLoraTileRows>(all, kMostSitePairs * tiles.most_rank, tiles.num_tiles, rows_of(h), stream);
+  launch_reduce<kLoraTileRows>(all, kMaxSitePairs * tiles.most_rank, tiles.num_tiles, rows_of(h), stream);
   check_launch("lora_shrink_tiles", {h, x});
 }
 
@@ -130,7 +130,7 @@ void launch_expand_tiles(Tensor y, ConstTensor h, const LoraTiles& tiles, int64_
   constexpr auto kKernel = update<true, kDepth, ManyAdapters>;
   allow_shared<kKernel>(kShared);
   // Each pair's columns begin a tile of their own.
-  const dim3 grid(tiles_of(y[1], 64) + kMostSitePairs - 1, tiles_of(tiles.num_tiles, 1));
+  const dim3 grid(tiles_of(y[1], 64) + kMaxSitePairs - 1, tiles_of(tiles.num_tiles, 1));
   launch_early(kKernel, grid, kUpdateThreads, kShared, stream_of(stream),
                ManyAdapters{tiles.tiles, tiles.sites + site, tiles.num_sites, operand(h), true}, rows_of(y),
                static_cast<int>(tiles_of(tiles.most_rank, kDepth)));
@@ -145,13 +145,13 @@ void lora_shrink_backward(Tensor dx, ConstTensor dh, std::span<const LoraPair> p
   if (dx[0] == 0 || pairs.empty()) return;
   if (shrink_backward_by_strips(dx, dh, pairs, stream)) return check_launch("lora_shrink_backward", {dx, dh});
   require_few_pairs(pairs, "lora_shrink_backward");
-  PairProducts products;
+  PairMatmuls matmuls;
   int64_t begin = 0;
   for (const LoraPair& pair : pairs) {
-    products.add({.x = columns_of(dh, begin, pair.rank()), .b = operand(pair.a), .y_cols = dx[1]}, 64);
+    matmuls.add({.x = columns_of(dh, begin, pair.rank()), .b = operand(pair.a), .y_cols = dx[1]}, 64);
     begin += pair.rank();
   }
-  add_products<false>(products, rows_of(dx), dx[1], largest_rank(pairs), stream);
+  add_matmuls<false>(matmuls, rows_of(dx), dx[1], largest_rank(pairs), stream);
   check_launch("lora_shrink_backward", {dx, dh});
 }
 

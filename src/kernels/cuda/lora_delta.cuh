@@ -1,4 +1,4 @@
-// scale h B of an adapter, added by the op that reads the product (kernels/lora.h: LoraDelta). The chain over the
+// scale h B of an adapter, added by the op that reads the matmul (kernels/lora.h: LoraDelta). The chain over the
 // rank, the sum in f32 and the rounding are those of lora_expand, so the bits are too.
 //
 // A warp has tiles of 16 rows x a strip of 32 columns. Which column of B is which of the tensor core's is free: tile j
@@ -344,7 +344,7 @@ struct DeltaShape {
   unsigned threads() const { return static_cast<unsigned>(32 * across * row_warps); }
 };
 
-inline constexpr size_t kMostDeltaShared = size_t{200} << 10;
+inline constexpr size_t kMaxDeltaShared = size_t{200} << 10;
 inline constexpr int64_t kFewDeltaRows = 128;
 
 // Few rows: many small blocks. Many: blocks of some columns that walk down, as long as there are enough for every
@@ -369,9 +369,9 @@ inline DeltaShape delta_shape(const LoraDelta& delta, int64_t rows, int64_t unit
     shape.block_rows = static_cast<int>(std::clamp<int64_t>((rows * blocks / wanted + 31) / 32 * 32, 32, 256));
   }
   // B leaves room for a second block.
-  constexpr size_t kMostB = size_t{32} << 10;
+  constexpr size_t kMaxB = size_t{32} << 10;
   const auto b_bytes = [&] { return size_t{kStripBytes} * shape.across * strips * shape.groups; };
-  while (shape.across > 1 && b_bytes() > kMostB) {
+  while (shape.across > 1 && b_bytes() > kMaxB) {
     shape.across /= 2;
     if (rows > kFewDeltaRows && delta.tiles.num_tiles == 0) shape.row_warps *= 2;
   }
@@ -395,7 +395,7 @@ void with_groups(const DeltaShape& shape, const Start& start) {
 // Whether OneDelta can read these.
 inline bool reads_well(const LoraDelta& delta) {
   if (delta.tiles.num_tiles > 0) return true;
-  if (delta.pairs.size() > static_cast<size_t>(kMostSitePairs)) return false;
+  if (delta.pairs.size() > static_cast<size_t>(kMaxSitePairs)) return false;
   for (const LoraPair& pair : delta.pairs)
     if (pair.rank() % 2 != 0) return false;
   return reinterpret_cast<uintptr_t>(delta.h.data) % 4 == 0 && delta.h.row_stride % 2 == 0;

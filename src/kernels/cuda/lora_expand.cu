@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(256, kPairs > 1 ? 2 : 3)
 template <int kGroups, int kPairs>
 void launch(const LoraDelta& delta, const DeltaShape& shape, Tensor y, cudaStream_t stream) {
   constexpr auto kKernel = expand_strips<kGroups, kPairs>;
-  allow_shared<kKernel>(kMostDeltaShared);
+  allow_shared<kKernel>(kMaxDeltaShared);
   with_one_delta(delta, shape, y[0], [&](const OneDelta& source, dim3 grid) {
     launch_early(kKernel, grid, shape.threads(), shape.shared_bytes, stream, source, data_of<bf16>(y),
                  static_cast<int>(y.row_stride), static_cast<int>(y[1]), shape.groups, shape.across);
@@ -125,8 +125,8 @@ bool expand_by_strips(Tensor y, const LoraDelta& delta, Stream& stream) {
 }
 
 bool shrink_backward_by_strips(Tensor dx, ConstTensor dh, std::span<const LoraPair> pairs, Stream& stream) {
-  if (pairs.size() > size_t{kMostSitePairs} || dx[1] % 8 != 0 || !rows_aligned(dx)) return false;
-  LoraPair by_a[kMostSitePairs];  // dx += dh A: what B is to lora_expand
+  if (pairs.size() > size_t{kMaxSitePairs} || dx[1] % 8 != 0 || !rows_aligned(dx)) return false;
+  LoraPair by_a[kMaxSitePairs];  // dx += dh A: what B is to lora_expand
   for (size_t p = 0; p < pairs.size(); ++p) by_a[p] = {.a = pairs[p].b, .b = pairs[p].a};
   const LoraDelta delta{.h = dh, .pairs = std::span(by_a, pairs.size())};
   if (pairs.size() == 1) return expand_by_strips(dx, delta, stream);

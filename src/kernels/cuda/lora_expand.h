@@ -9,7 +9,7 @@ namespace lockstep::kernels::cuda {
 // y += scale h B of one adapter. False, and nothing done, where 16 bytes of a row do not lie as they should, or an odd
 // rank.
 bool expand_by_strips(Tensor y, const LoraDelta& delta, Stream& stream);
-// dx += the sum over pairs of dh A. False, and nothing done, as above, for more than kMostSitePairs, and for pairs of
+// dx += the sum over pairs of dh A. False, and nothing done, as above, for more than kMaxSitePairs, and for pairs of
 // unlike or large ranks.
 bool shrink_backward_by_strips(Tensor dx, ConstTensor dh, std::span<const LoraPair> pairs, Stream& stream);
 

@@ -1,4 +1,4 @@
-// Products with a small dimension, the rank, for any number of rows and any alignment. Each source file that includes
+// Matmuls with a small dimension, the rank, for any number of rows and any alignment. Each source file that includes
 // this has kernels of its own.
 #pragma once
 
@@ -14,13 +14,13 @@ using Rows = LoraRows;
 
 // blockIdx.y counts the tiles of all rows.
 struct OneAdapter {
-  PairProducts products;
+  PairMatmuls matmuls;
 
   __device__ int64_t row_begin(int height) const { return int64_t{blockIdx.y} * height; }
   __device__ int64_t row_end(const Rows& rows) const { return rows.count; }
-  __device__ int find(int64_t slot, int) const { return products.find(slot); }
-  __device__ const PairProduct& at(int p) const { return products.pair[p]; }
-  __device__ int count() const { return products.count; }
+  __device__ int find(int64_t slot, int) const { return matmuls.find(slot); }
+  __device__ const PairMatmul& at(int p) const { return matmuls.pair[p]; }
+  __device__ int count() const { return matmuls.count; }
 };
 
 // blockIdx.y is the tile.
@@ -45,29 +45,29 @@ struct ManyAdapters {
     }
     return -1;
   }
-  __device__ PairProduct at(int p) const {
+  __device__ PairMatmul at(int p) const {
     const LoraSite& pairs = site();
     const LoraSitePair& pair = pairs.pair[p];
     const int pad = expand ? 64 : 16;
-    PairProduct product;
+    PairMatmul matmul;
     int64_t h_begin = 0;
     for (int before = 0; before < p; ++before) {
-      product.first_slot += ((expand ? pairs.pair[before].out : pairs.pair[before].rank) + pad - 1) / pad * pad;
+      matmul.first_slot += ((expand ? pairs.pair[before].out : pairs.pair[before].rank) + pad - 1) / pad * pad;
       h_begin += pairs.pair[before].rank;
     }
     const auto* const a = static_cast<const bf16*>(pair.a);
     const auto* const b = static_cast<const bf16*>(pair.b);
     const int64_t rows = tiles[blockIdx.y].row_begin + tiles[blockIdx.y].rows;
     if (expand) {
-      product.x = {x.data + h_begin, x.stride, rows, pair.rank, x.aligned && h_begin % 8 == 0 && pair.rank % 8 == 0};
-      product.b = {b, pair.out, pair.rank, pair.out, reinterpret_cast<uintptr_t>(b) % 16 == 0 && pair.out % 8 == 0};
-      product.y_begin = pair.out_begin, product.y_cols = pair.out, product.scale = pair.scale;
+      matmul.x = {x.data + h_begin, x.stride, rows, pair.rank, x.aligned && h_begin % 8 == 0 && pair.rank % 8 == 0};
+      matmul.b = {b, pair.out, pair.rank, pair.out, reinterpret_cast<uintptr_t>(b) % 16 == 0 && pair.out % 8 == 0};
+      matmul.y_begin = pair.out_begin, matmul.y_cols = pair.out, matmul.scale = pair.scale;
     } else {
-      product.x = {x.data, x.stride, rows, pair.in, x.aligned && pair.in % 8 == 0};
-      product.b = {a, pair.in, pair.rank, pair.in, reinterpret_cast<uintptr_t>(a) % 16 == 0 && pair.in % 8 == 0};
-      product.y_begin = h_begin, product.y_cols = pair.rank;
+      matmul.x = {x.data, x.stride, rows, pair.in, x.aligned && pair.in % 8 == 0};
+      matmul.b = {a, pair.in, pair.rank, pair.in, reinterpret_cast<uintptr_t>(a) % 16 == 0 && pair.in % 8 == 0};
+      matmul.y_begin = h_begin, matmul.y_cols = pair.rank;
     }
-    return product;
+    return matmul;
   }
   __device__ int count() const { return site().count; }
 };
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kReduceThreads) reduce_tiles(const __grid_cons
   const int64_t slot = int64_t{blockIdx.x} * kSlots, row0 = source.row_begin(kTileRows);
   const int which = source.find(slot, kSlots);
   if (which < 0) return begin_early();
-  const PairProduct& pair = source.at(which);
+  const PairMatmul& pair = source.at(which);
   const int64_t col0 = slot - pair.first_slot;
 
   const auto load_adapter = [&](int step, int stage) {
@@ -165,8 +165,8 @@ __global__ void __launch_bounds__(kUpdateThreads) update(const __grid_constant__
   const int64_t slot = int64_t{blockIdx.x} * 64, row0 = source.row_begin(64);
   const int first = kOwnColumns ? source.find(slot, 64) : 0, count = kOwnColumns ? 1 : source.count();
   if (first < 0) return begin_early();
-  const PairProduct& columns = source.at(first);
-  const auto pair_of = [&](int step) -> const PairProduct& {
+  const PairMatmul& columns = source.at(first);
+  const auto pair_of = [&](int step) -> const PairMatmul& {
     if constexpr (kOwnColumns)
       return columns;
     else
@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(kUpdateThreads) update(const __grid_constant__
   y.aligned = reinterpret_cast<uintptr_t>(y.data) % 16 == 0 && y.stride % 8 == 0 && y.cols % 8 == 0;
 
   const auto load_adapter = [&](int step, int stage) {
-    const PairProduct& pair = pair_of(step);
+    const PairMatmul& pair = pair_of(step);
     bf16* const b = shared + kYTile + stage * kStage + kXTile;
     const int64_t k = int64_t{step % chunks} * kDepth;
     load_tile<kDepth, 64, kUpdateThreads, true>(b, pair.b, k, col0, thread);

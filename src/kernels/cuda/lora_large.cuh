@@ -1,4 +1,4 @@
-// LoRA's products of many rows, where the rows of x or y pass once at the speed of memory. The bits are those of
+// LoRA's matmuls of many rows, where the rows of x or y pass once at the speed of memory. The bits are those of
 // lora.cu; false: nothing done (alignment, ranks, or GPU do not suit).
 #pragma once
 
@@ -6,9 +6,9 @@
 
 namespace lockstep::kernels::cuda {
 
-// lora_large_reduce.cu. b [rank, x's columns]. together: all products read the same x (lora_shrink); else each its own
+// lora_large_reduce.cu. b [rank, x's columns]. together: all matmuls read the same x (lora_shrink); else each its own
 // columns (lora_expand_backward).
-bool reduce_large(const PairProducts& products, const LoraRows& rows, bool together, int multiprocessors,
+bool reduce_large(const PairMatmuls& matmuls, const LoraRows& rows, bool together, int multiprocessors,
                   cudaStream_t stream);
 
 // Of a gradient, summed over rows: wide^T narrow, where wide is x or dy and narrow is dh or h.

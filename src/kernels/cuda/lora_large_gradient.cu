@@ -7,7 +7,7 @@
 namespace lockstep::kernels::cuda {
 namespace {
 
-constexpr int kWide = 64, kUnit = 16, kMostUnits = 4;  // columns
+constexpr int kWide = 64, kUnit = 16, kMaxUnits = 4;  // columns
 constexpr int kRows = 64, kStages = 5;
 constexpr int kWarps = kWide / 16;
 constexpr uint32_t kWideBytes = kRows * kWide * sizeof(bf16), kUnitBytes = kRows * kUnit * sizeof(bf16);
@@ -194,7 +194,7 @@ __global__ void __launch_bounds__(32 * (kWarps + 1)) add_gradients(const __grid_
 template <int kUnits>
 void launch(const Gradients& args, dim3 grid, cudaStream_t stream) {
   const size_t bytes = 1024 + kStages * args.stage_bytes + CopyRing::kBarrierBytes;
-  allow_shared<add_gradients<kUnits>>(kMostShared);
+  allow_shared<add_gradients<kUnits>>(kMaxShared);
   add_gradients<kUnits><<<grid, 32 * (kWarps + 1), bytes, stream>>>(args);
 }
 
@@ -205,7 +205,7 @@ bool gradient_large(std::span<const GradientTask> tasks, const GradientPlan& pla
   if (!has_copy_engine() || tasks.size() > size_t{kGradientTasks}) return false;
   int tiles = 0, units = 0;
   for (const GradientTask& task : tasks) {
-    if (!task.wide.aligned || !task.narrow.aligned || task.narrow.cols > kMostUnits * kUnit) return false;
+    if (!task.wide.aligned || !task.narrow.aligned || task.narrow.cols > kMaxUnits * kUnit) return false;
     tiles += static_cast<int>((task.wide.cols + kWide - 1) / kWide);
     units = std::max(units, static_cast<int>((task.narrow.cols + kUnit - 1) / kUnit));
   }

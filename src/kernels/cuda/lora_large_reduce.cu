@@ -7,7 +7,7 @@ namespace lockstep::kernels::cuda {
 namespace {
 
 [[maybe_unused]] constexpr int kDepth = 128, kUnit = 16;  // of a stage, columns of h
-constexpr int kMostUnits = 4, kMostPasses = 4, kMostWarps = 4;
+constexpr int kMaxUnits = 4, kMaxPasses = 4, kMaxWarps = 4;
 constexpr uint32_t kUnitBytes = kUnit * kDepth * sizeof(bf16);
 
 // 16 columns of h.
@@ -23,9 +23,9 @@ struct Pass {
   int depth = 0, first_unit = 0, units = 0;
 };
 struct Reduce {
-  Pass pass[kMostPasses];
-  CUtensorMap b[kMostUnits];
-  Unit unit[kMostUnits * kMostPasses];
+  Pass pass[kMaxPasses];
+  CUtensorMap b[kMaxUnits];
+  Unit unit[kMaxUnits * kMaxPasses];
   int num_passes = 0, warps = 0, stages = 0;
   LoraRows rows;
 
@@ -139,7 +139,7 @@ __device__ void multiply(const Reduce& args, CopyRing ring, int warp, int lane) 
 }
 
 template <int kUnits>
-__global__ void __launch_bounds__(32 * (kMostWarps + 1)) reduce_rows(const __grid_constant__ Reduce args) {
+__global__ void __launch_bounds__(32 * (kMaxWarps + 1)) reduce_rows(const __grid_constant__ Reduce args) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   extern __shared__ __align__(1024) uint8_t unaligned[];
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
@@ -164,8 +164,8 @@ __global__ void __launch_bounds__(32 * (kMostWarps + 1)) reduce_rows(const __gri
 template <int kUnits>
 void launch(Reduce& args, int64_t rows, cudaStream_t stream) {
   const size_t stage_bytes = args.x_bytes() + kUnits * kUnitBytes, fixed = 1024 + CopyRing::kBarrierBytes;
-  args.stages = static_cast<int>(std::min<size_t>(CopyRing::kMostStages, (kMostShared - fixed) / stage_bytes));
-  allow_shared<reduce_rows<kUnits>>(kMostShared);
+  args.stages = static_cast<int>(std::min<size_t>(CopyRing::kMaxStages, (kMaxShared - fixed) / stage_bytes));
+  allow_shared<reduce_rows<kUnits>>(kMaxShared);
   const auto blocks = static_cast<unsigned>((rows + kUnit * args.warps - 1) / (kUnit * args.warps));
   launch_early(reduce_rows<kUnits>, blocks, 32 * (args.warps + 1), fixed + args.stages * stage_bytes, stream, args);
 }
@@ -177,31 +177,31 @@ void launch(Reduce& args, int units, int64_t rows, cudaStream_t stream) {
 
 }  // namespace
 
-bool reduce_large(const PairProducts& products, const LoraRows& rows, bool together, int multiprocessors,
+bool reduce_large(const PairMatmuls& matmuls, const LoraRows& rows, bool together, int multiprocessors,
                   cudaStream_t stream) {
-  if (!has_copy_engine() || products.count > kMostPasses || rows.count >= (int64_t{1} << 31)) return false;
+  if (!has_copy_engine() || matmuls.count > kMaxPasses || rows.count >= (int64_t{1} << 31)) return false;
   Reduce args;
   args.rows = rows;
   // Every multiprocessor a block, if the rows allow it.
   const int64_t tiles = (rows.count + kUnit - 1) / kUnit;
-  args.warps = static_cast<int>(std::clamp<int64_t>((tiles + multiprocessors - 1) / multiprocessors, 1, kMostWarps));
+  args.warps = static_cast<int>(std::clamp<int64_t>((tiles + multiprocessors - 1) / multiprocessors, 1, kMaxWarps));
   int units = 0, most_units = 0;
-  for (int p = 0; p < products.count; ++p) {
-    const PairProduct& product = products.pair[p];
-    if (!product.x.aligned || !product.b.aligned || product.x.cols == 0) return false;
+  for (int p = 0; p < matmuls.count; ++p) {
+    const PairMatmul& matmul = matmuls.pair[p];
+    if (!matmul.x.aligned || !matmul.b.aligned || matmul.x.cols == 0) return false;
     if (p == 0 || !together)
-      args.pass[args.num_passes++] = {.x = box_map(product.x, 64, kUnit * args.warps),
-                                      .depth = static_cast<int>(product.x.cols),
+      args.pass[args.num_passes++] = {.x = box_map(matmul.x, 64, kUnit * args.warps),
+                                      .depth = static_cast<int>(matmul.x.cols),
                                       .first_unit = units};
     Pass& pass = args.pass[args.num_passes - 1];
-    args.b[p] = box_map(product.b, 64, kUnit);
-    for (int column = 0; column < product.y_cols; column += kUnit, ++units, ++pass.units) {
-      if (pass.units == kMostUnits) return false;
+    args.b[p] = box_map(matmul.b, 64, kUnit);
+    for (int column = 0; column < matmul.y_cols; column += kUnit, ++units, ++pass.units) {
+      if (pass.units == kMaxUnits) return false;
       args.unit[units] = {.map = p,
                           .column = column,
-                          .y_begin = product.y_begin + column,
-                          .y_cols = static_cast<int>(product.y_cols - column),
-                          .scale = product.scale};
+                          .y_begin = matmul.y_begin + column,
+                          .y_cols = static_cast<int>(matmul.y_cols - column),
+                          .scale = matmul.scale};
     }
     most_units = std::max(most_units, pass.units);
   }

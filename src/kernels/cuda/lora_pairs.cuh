@@ -12,24 +12,24 @@ namespace lockstep::kernels::cuda {
 
 inline constexpr int kMaxPairs = 16;
 
-// One pair's product: rows of `x` times `b`. Slots number the columns of all pairs, each pair padded to whole tiles (or
+// One pair's matmul: rows of `x` times `b`. Slots number the columns of all pairs, each pair padded to whole tiles (or
 // to 8), so that a tile, or a group of 8 columns, belongs to one pair.
-struct PairProduct {
+struct PairMatmul {
   Operand x, b;
   int64_t first_slot = 0;
   int64_t y_begin = 0, y_cols = 0;  // columns of the result
   float scale = 1;
 };
 
-struct PairProducts {
-  PairProduct pair[kMaxPairs];
+struct PairMatmuls {
+  PairMatmul pair[kMaxPairs];
   int count = 0;
   int64_t slots = 0;
 
-  void add(PairProduct product, int64_t pad) {
-    product.first_slot = slots;
-    slots += (product.y_cols + pad - 1) / pad * pad;
-    pair[count++] = product;
+  void add(PairMatmul matmul, int64_t pad) {
+    matmul.first_slot = slots;
+    slots += (matmul.y_cols + pad - 1) / pad * pad;
+    pair[count++] = matmul;
   }
   __device__ int find(int64_t slot) const {
     int p = 0;
@@ -45,7 +45,7 @@ struct LoraRows {
 
 inline void require_few_pairs(std::span<const LoraPair> pairs, const char* op) {
   if (pairs.size() > static_cast<size_t>(kMaxPairs))
-    throw ShapeError({.what = "too many adapted products of one input",
+    throw ShapeError({.what = "too many LoRA pairs that read one input",
                       .where = op,
                       .got = std::to_string(pairs.size()),
                       .wanted = "at most " + std::to_string(kMaxPairs)});

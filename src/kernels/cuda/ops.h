@@ -106,7 +106,7 @@ double sum_of_squares(ConstTensor x, Stream& stream);
 void fill_uniform(Tensor x, float bound, uint64_t key, uint32_t tensor, Stream& stream);
 
 // limits.cu
-double measure_fma_gflops(double seconds, Stream& stream);  // bf16 matrix product, 8192 cubed
+double measure_fma_gflops(double seconds, Stream& stream);  // bf16 matmul, 8192 cubed
 double measure_read_gb_s(size_t bytes, double seconds, Stream& stream);
 double measure_host_copy_gb_s(double seconds, Stream& stream);  // pack.cu, as weights are loaded
 

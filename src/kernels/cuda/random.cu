@@ -32,9 +32,9 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class T>
 void fill(Tensor x, float bound, uint64_t key, uint32_t tensor, Stream& stream) {
-  constexpr int64_t kMostBlocks = 4096;
+  constexpr int64_t kMaxBlocks = 4096;
   const int64_t pieces = (x.elements() + 7) / 8;
-  const auto blocks = static_cast<unsigned>(std::min(kMostBlocks, (pieces + kThreads - 1) / kThreads));
+  const auto blocks = static_cast<unsigned>(std::min(kMaxBlocks, (pieces + kThreads - 1) / kThreads));
   fill_kernel<<<blocks, kThreads, 0, stream_of(stream)>>>(data_of<T>(x), x.elements(), bound, key, tensor,
                                                           reinterpret_cast<uintptr_t>(x.data) % 16 == 0);
   check_launch("fill_uniform", {x});

@@ -17,13 +17,13 @@ __device__ __forceinline__ float sigmoid(float z) {
 __device__ __forceinline__ float swiglu(float gate, float up) {
   return __fmul_rn(__fmul_rn(gate, sigmoid(gate)), up);
 }
-// Of a product's values, which count as stored.
+// Of a matmul's values, which count as stored.
 __device__ __forceinline__ bf16 swiglu_of_sums(float gate, float up) {
   const auto stored = [](float value) { return __bfloat162float(__float2bfloat16_rn(value)); };
   return __float2bfloat16_rn(swiglu(stored(gate), stored(up)));
 }
 
-// Gradients of gate and up from that of their product.
+// Gradients of gate and up from that of their matmul.
 __device__ __forceinline__ void swiglu_gradient(float& gate, float& up, float grad) {
   const float z = gate, share = sigmoid(z);
   const float slope = __fmul_rn(share, __fmaf_rn(z, __fsub_rn(1.0f, share), 1.0f));

@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(256, kStrips == 1 ? 3 : 2)
   }
 }
 
-// Both halves of a word of gate and of up become their gradients.
+// Replaces the two bf16 values of gate and of up that share a 32-bit word by their gradients.
 __device__ __forceinline__ void swiglu_gradient_2(uint32_t& gate, uint32_t& up, uint32_t grad) {
   float g[2] = {__uint_as_float(gate << 16), __uint_as_float(gate & 0xffff0000u)};
   float u[2] = {__uint_as_float(up << 16), __uint_as_float(up & 0xffff0000u)};
@@ -186,7 +186,7 @@ bool swiglu_forward(Tensor y, const UnfinishedLinear& unfinished, bool keep, Str
       using Source = std::decay_t<decltype(source)>;
       with_groups<Source>(shape, [&](auto groups) {
         constexpr auto kKernel = swiglu_delta_kernel<strips.value, groups.value, Source>;
-        allow_shared<kKernel>(kMostDeltaShared);
+        allow_shared<kKernel>(kMaxDeltaShared);
         launch_early(kKernel, grid, shape.threads(), shape.shared_bytes, stream_of(stream), source, Matrix(y),
                      Matrix(gate_up), static_cast<int>(width), shape.groups, shape.across, keep);
       });
@@ -212,7 +212,7 @@ bool swiglu_backward(Tensor d_gate_up, const UnfinishedLinear& unfinished, Const
   with_one_delta(delta, shape, rows, [&](const OneDelta& source, dim3 grid) {
     with_groups<OneDelta>(shape, [&](auto groups) {
       constexpr auto kKernel = swiglu_grad_delta_kernel<groups.value>;
-      allow_shared<kKernel>(kMostDeltaShared);
+      allow_shared<kKernel>(kMaxDeltaShared);
       launch_early(kKernel, grid, shape.threads(), shape.shared_bytes, stream_of(stream), source, Matrix(d_gate_up),
                    Matrix(dy), Matrix(gate_up), static_cast<int>(width), shape.groups, shape.across);
     });

@@ -1,4 +1,4 @@
-// Tiles of a matrix product in shared memory, and one warp's chain over them: groups of 16 of the contraction in order,
+// Tiles of a matmul in shared memory, and one warp's chain over them: groups of 16 of the contraction in order,
 // one accumulator per output.
 #pragma once
 

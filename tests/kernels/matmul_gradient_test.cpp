@@ -1,8 +1,8 @@
-// The backward products are the gradients of the forward ones: against central differences of the products in double.
+// The backward matmuls are the gradients of the forward ones: against central differences of the matmuls in double.
 // Their bits are the business of linear_test.cpp and matmul_test.cpp.
 #include "kernels/linear.h"
 #include "kernels/matmul.h"
-#include "kernels/product_testing.h"
+#include "kernels/matmul_testing.h"
 
 namespace lockstep::kernels::testing {
 namespace {
@@ -23,7 +23,7 @@ std::vector<double> product(const std::vector<double>& a, const std::vector<doub
   return c;
 }
 
-TEST(ProductGradients, LinearBackwardInputIsTheGradientOfLinearForward) {
+TEST(MatmulGradients, LinearBackwardInputIsTheGradientOfLinearForward) {
   Stream stream({.threads = 1});
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const Size& s : kSizes) {
@@ -45,7 +45,7 @@ TEST(ProductGradients, LinearBackwardInputIsTheGradientOfLinearForward) {
 }
 
 // c = scale a b:  da = scale dc b^T,  db = a^T (scale dc).
-TEST(ProductGradients, TransposedAndOuterAreTheGradientsOfMatmul) {
+TEST(MatmulGradients, TransposedAndOuterAreTheGradientsOfMatmul) {
   Stream stream({.threads = 1});
   constexpr float kScale = 0.75f;
   for (const Size& s : kSizes) {

@@ -1,4 +1,4 @@
-// What the tests of the matrix products share: stored weights of every type and the chain they must equal bit for bit.
+// What the tests of the matmuls share: stored weights of every type and the chain they must equal bit for bit.
 #pragma once
 
 #include "kernels/pack.h"
@@ -52,7 +52,7 @@ inline std::vector<float> contents(Matrix& m) {
   return out;
 }
 
-// One fused multiply-add after another: the definition of every product here.
+// One fused multiply-add after another: the definition of every matmul here.
 template <class A, class B>
 float chain(float start, int64_t depth, const A& a, const B& b) {
   for (int64_t k = 0; k < depth; ++k) start = std::fma(a(k), b(k), start);

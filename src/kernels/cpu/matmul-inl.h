@@ -1,4 +1,4 @@
-// A matrix product as loops over tiles: C (+)= scale(A) * B with B delivered strip by strip by a Source.
+// A matmul as loops over tiles: C (+)= scale(A) * B with B delivered strip by strip by a Source.
 //
 // A Source has  using Load   how its stored type is widened;
 //               kRoom        whether strips are made in scratch memory (then `room` holds depth_block * kStrip floats);
@@ -26,7 +26,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace lockstep::kernels::HWY_NAMESPACE {
 
-struct Product {
+struct Matmul {
   int64_t rows = 0, columns = 0, depth = 0;
   const float* a = nullptr;
   size_t a_stride = 0;
@@ -38,7 +38,7 @@ struct Product {
   size_t c_stride = 0;
 
   int64_t strips() const { return ceil_div(columns, kStrip); }
-  ProductWork work(int64_t strip_cycles) const {
+  MatmulWork work(int64_t strip_cycles) const {
     return {.rows = rows,
             .strips = strips(),
             .depth = depth,
@@ -82,7 +82,7 @@ inline bool rows_collide(size_t stride, int64_t rows) {
 inline constexpr int64_t kBlockRows = 252, kGroupStrips = 3;
 
 template <class Source>
-Blocking choose_blocking(const Product& p, int64_t rows) {
+Blocking choose_blocking(const Matmul& p, int64_t rows) {
   // Strips in scratch memory must not be deep. Those that lie ready are read from end to end, across the edge of one
   // strip into the next, and a block of depth ends that: it costs a tenth of the speed.
   constexpr size_t kDepth = Source::kRoom ? 512 : 2048, kBlockFloats = kDepth * kTileRows, kAlign = 32;
@@ -137,7 +137,7 @@ struct TileRows {
   const float* a;
   size_t stride;
 };
-inline TileRows take_rows(const Product& p, const Blocking& b, Span rows, Span depth, float* pack) {
+inline TileRows take_rows(const Matmul& p, const Blocking& b, Span rows, Span depth, float* pack) {
   const bool by_row = p.layout == Layout::rows;
   const float* const a = p.a + (by_row ? rows.begin * p.a_stride + depth.begin : depth.begin * p.a_stride + rows.begin);
   if (!b.pack) return {a, p.a_stride};
@@ -154,7 +154,7 @@ struct RowTiles {
   Span at[kMost];
   TileRows a[kMost];
 
-  RowTiles(const Product& p, const Blocking& b, Span rows, Span depth, float* scratch)
+  RowTiles(const Matmul& p, const Blocking& b, Span rows, Span depth, float* scratch)
       : count(ceil_div(rows.size(), kTileRows)) {
     for (int64_t t = 0; t < count; ++t) {
       const Span part = even_part(rows.size(), count, t);
@@ -167,7 +167,7 @@ struct RowTiles {
 // The tiles of a block over some strips. `after`: the strip this worker is likely to go on with; -1: not known.
 // `scratch` holds b.scratch_bytes().
 template <class Source>
-void compute_strips(const Product& p, const Source& source, const Blocking& b, const RowTiles& tiles, Span depth,
+void compute_strips(const Matmul& p, const Source& source, const Blocking& b, const RowTiles& tiles, Span depth,
                     Span strips, float* scratch, int64_t after = -1) {
   using Load = typename Source::Load;
   const auto steps = static_cast<size_t>(depth.size());
@@ -178,9 +178,9 @@ void compute_strips(const Product& p, const Source& source, const Blocking& b, c
       views[s] = source.strip(first + s, static_cast<size_t>(depth.begin), steps,
                               scratch + b.pack_floats + static_cast<size_t>(s) * steps * kStrip);
     // Several tiles of few rows read a strip from memory once: the next strips are fetched during all of them.
-    constexpr int64_t kMostTiles = 5;
+    constexpr int64_t kMaxTiles = 5;
     const int64_t next = first + members < strips.end ? first + members : after;
-    const bool fetches = !Source::kRoom && next >= 0 && tiles.count > 1 && tiles.count <= kMostTiles;
+    const bool fetches = !Source::kRoom && next >= 0 && tiles.count > 1 && tiles.count <= kMaxTiles;
     for (int64_t t = 0; t < tiles.count; ++t)
       for (int64_t s = 0; s < members; ++s) {
         const int64_t column = (first + s) * kStrip, row = tiles.at[t].begin;
@@ -217,9 +217,9 @@ struct NoEnd {
   void operator()(Span, Span) const {}
 };
 
-// The part of the product at `rows` x `strips`. `after` and `scratch` as in compute_strips.
+// The part of the matmul at `rows` x `strips`. `after` and `scratch` as in compute_strips.
 template <class Source, class End = NoEnd>
-void compute_part(const Product& p, const Source& source, const Blocking& b, Span rows, Span strips, float* scratch,
+void compute_part(const Matmul& p, const Source& source, const Blocking& b, Span rows, Span strips, float* scratch,
                   int64_t after = -1, const End& end = {}) {
   constexpr int64_t kNearFloats = 32768;
   const auto depth_step = static_cast<int64_t>(b.depth);
@@ -240,9 +240,9 @@ void compute_part(const Product& p, const Source& source, const Blocking& b, Spa
   }
 }
 
-// The whole product, spread over the stream's workers.
+// The whole matmul, spread over the stream's workers.
 template <class Source>
-void run_product(const Product& p, const Source& source, int64_t strip_cycles, Stream& stream) {
+void run_matmul(const Matmul& p, const Source& source, int64_t strip_cycles, Stream& stream) {
   if (p.rows == 0 || p.columns == 0) return;
   const Grid grid = choose_grid(p.work(strip_cycles), stream.threads());
   const Blocking blocking = choose_blocking<Source>(p, ceil_div(p.rows, grid.row_parts));

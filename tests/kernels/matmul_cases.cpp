@@ -1,4 +1,4 @@
-// Products: linear, LoRA, embedding. Inputs are bf16 numbers on both devices, so f32 results differ by the order
+// Matmuls: linear, LoRA, embedding. Inputs are bf16 numbers on both devices, so f32 results differ by the order
 // of sums alone, and bf16 results by one rounding more.
 #include <fmt/format.h>
 
@@ -242,18 +242,18 @@ void add_lora_speeds(std::vector<OpCase>& cases, const char* layer, const LoraSh
   }
 }
 
-// All products of a block, in every layer with weights of its own, as decoding and prefill walk them: nothing but the
+// All matmuls of a block, in every layer with weights of its own, as decoding and prefill walk them: nothing but the
 // activations stays in a cache.
 struct ModelShape {
   const char* name;
   int64_t layers;
-  struct Product {
+  struct Matmul {
     int64_t depth;
     std::vector<int64_t> outs;
     bool residual;
     int64_t outputs() const { return std::accumulate(outs.begin(), outs.end(), int64_t{0}); }
   };
-  std::vector<Product> products;
+  std::vector<Matmul> products;
 };
 const ModelShape kSmolLm2 = {
     "SmolLM2-135M",
@@ -261,11 +261,11 @@ const ModelShape kSmolLm2 = {
     {{576, {576, 192, 192}, false}, {576, {576}, true}, {576, {1536, 1536}, false}, {1536, {576}, true}}};
 
 // The rows are shared out evenly among `adapters` of rank 16; none: the base alone. On a CPU.
-OpCase model_products(const ModelShape& model, int64_t rows, int64_t adapters) {
+OpCase model_matmuls(const ModelShape& model, int64_t rows, int64_t adapters) {
   constexpr int64_t kRank = 16;
   OpCase speed{.name = fmt::format("products of {} [{}], {} adapters", model.name, rows, adapters)};
   const double t = static_cast<double>(rows), r = kRank;
-  for (const ModelShape::Product& p : model.products) {
+  for (const ModelShape::Matmul& p : model.products) {
     const double k = static_cast<double>(p.depth), n = static_cast<double>(p.outputs());
     const double layers = static_cast<double>(model.layers), pairs = static_cast<double>(p.outs.size());
     const double inner = adapters > 0 ? r * (pairs * k + n) : 0;  // entries of one adapter's factors
@@ -276,7 +276,7 @@ OpCase model_products(const ModelShape& model, int64_t rows, int64_t adapters) {
     std::vector<std::function<void()>>& launches = bench.keep(std::vector<std::function<void()>>());
     std::vector<ConstTensor> outputs;
     for (int64_t layer = 0; layer < model.layers; ++layer)
-      for (const ModelShape::Product& p : model.products) {
+      for (const ModelShape::Matmul& p : model.products) {
         const int64_t n = p.outputs();
         const PackedWeight& weight = bench.keep(bench.weight(values(n * p.depth, 1, 0.1f), n, p.depth));
         const Tensor x = bench.activations(values(rows * p.depth, 2), {rows, p.depth});
@@ -309,7 +309,7 @@ OpCase model_products(const ModelShape& model, int64_t rows, int64_t adapters) {
 
 }  // namespace
 
-std::vector<OpCase> product_cases() {
+std::vector<OpCase> matmul_cases() {
   std::vector<OpCase> cases;
   for (const int64_t rows : {1, 7, 16, 33, 64, 200}) {
     cases.push_back(linear_case({.rows = rows, .outputs = 192, .depth = 128}));
@@ -345,7 +345,7 @@ std::vector<OpCase> product_cases() {
   return cases;
 }
 
-std::vector<OpCase> product_speed_cases() {
+std::vector<OpCase> matmul_speed_cases() {
   std::vector<OpCase> cases;
   for (const Layer& layer : kLayers)
     for (const int64_t rows : {1, 8, 64, 256, 8192})
@@ -365,7 +365,7 @@ std::vector<OpCase> cpu_speed_cases() {
   std::vector<OpCase> cases;
   for (const int64_t rows : {1, 8, 32, 256})
     for (const int64_t adapters : {0, 1, 8})
-      if (adapters <= rows) cases.push_back(model_products(kSmolLm2, rows, adapters));
+      if (adapters <= rows) cases.push_back(model_matmuls(kSmolLm2, rows, adapters));
   return cases;
 }
 
