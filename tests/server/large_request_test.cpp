@@ -190,7 +190,7 @@ TEST(LargeRequests, TooManyValuesAre400) {
   EXPECT_NE(calls.body.find("too many values"), std::string::npos) << calls.body.substr(0, 500);
 }
 
-#ifndef __SANITIZE_ADDRESS__
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 int64_t resident_bytes() {
   int64_t size = 0, resident = 0;
   std::ifstream("/proc/self/statm") >> size >> resident;

@@ -230,8 +230,7 @@ std::string_view strip_if(std::string_view utf8, bool left, bool right, const Me
 std::u32string sorted_codes(std::string_view characters) {
   std::u32string codes = to_codes(characters);
   std::ranges::sort(codes);
-  const auto repeated = std::ranges::unique(codes);
-  codes.erase(repeated.begin(), repeated.end());
+  codes.erase(std::unique(codes.begin(), codes.end()), codes.end());
   return codes;
 }
 
