@@ -18,6 +18,7 @@
 
 #include "core/random.h"
 #include "kernels/linear.h"
+#include "kernels/pack.h"
 
 namespace lockstep {
 namespace {

@@ -7,8 +7,8 @@
 #include "kernels/attention_checks.h"
 #include "kernels/cpu/attention_work.h"
 #include "kernels/cuda/ops.h"
+#include "kernels/kernels.h"
 #include "kernels/key_spans.h"
-#include "kernels/pack.h"
 
 namespace lockstep::kernels {
 AttentionRows place_sequences(std::span<const AttentionSequence> sequences, const AttentionShape& shape, Arena& arena,

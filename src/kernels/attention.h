@@ -5,11 +5,11 @@
 // Keys and values live in blocks of 16 positions.
 // CPU: a block of one layer is [kv_heads][head_dim][16] keys (transposed, so that a score is one chain over head_dim
 // with 16 keys side by side) followed by [kv_heads][16][head_dim] values, f32. p and o are computed from a whole row of
-// scores (no online rescaling); lanes of 16 (the rules in kernels/pack.h) start at multiples of 16 of the key position,
-// so a row's bits depend only on its own tokens. o is one chain over j in order of exp(s - max) v, then times 1/sum.
-// CUDA: a block of one layer is [kv_heads][16][head_dim] keys followed by values of the same layout, bf16. Scores of 64
-// keys at a time, online softmax in order of keys, within spans of kKeySpan positions; spans are joined in order. Both
-// lengths are fixed by the position, so training, chunked prefill and decode give a row the same bits.
+// scores (no online rescaling); lanes of 16 (the rules in kernels/kernels.h) start at multiples of 16 of the key
+// position, so a row's bits depend only on its own tokens. o is one chain over j in order of exp(s - max) v, then times
+// 1/sum. CUDA: a block of one layer is [kv_heads][16][head_dim] keys followed by values of the same layout, bf16.
+// Scores of 64 keys at a time, online softmax in order of keys, within spans of kKeySpan positions; spans are joined in
+// order. Both lengths are fixed by the position, so training, chunked prefill and decode give a row the same bits.
 #pragma once
 
 #include <span>

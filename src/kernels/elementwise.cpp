@@ -3,7 +3,7 @@
 #include "core/error.h"
 #include "kernels/cpu/row_ops.h"
 #include "kernels/cuda/ops.h"
-#include "kernels/pack.h"
+#include "kernels/kernels.h"
 
 namespace lockstep::kernels {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "core/memory.h"
 #include "kernels/lora.h"
-#include "kernels/pack.h"
+#include "kernels/packed_weight.h"
 #include "kernels/unfinished_linear.h"
 
 namespace lockstep::kernels {

@@ -9,7 +9,7 @@
 
 namespace lockstep::kernels {
 
-// z = logits * inv_temperature;  m = max z;  S = sum exp(z - m)  (16 lanes: the rules in kernels/pack.h)
+// z = logits * inv_temperature;  m = max z;  S = sum exp(z - m)  (16 lanes: the rules in kernels/kernels.h)
 // lse = m + log S;   logprob[t] = z[target[t]] - lse;   entropy[t] = log S - sum exp(z - m) (z - m) / S    (from S on
 // in double)
 // CUDA: max and sum over chunks of 4096 entries, joined in order; otherwise the same.

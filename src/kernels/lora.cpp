@@ -6,9 +6,9 @@
 #include "core/error.h"
 #include "core/transfer.h"
 #include "kernels/cuda/ops.h"
+#include "kernels/kernels.h"
 #include "kernels/lora_checks.h"
 #include "kernels/matmul.h"
-#include "kernels/pack.h"
 
 namespace lockstep::kernels {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "core/error.h"
-#include "kernels/pack.h"
+#include "kernels/kernels.h"
 
 namespace lockstep::kernels {
 

@@ -1,5 +1,5 @@
 // Matmuls of small f32 matrices that change every step: the LoRA factors and their gradients. All operands row-major
-// (row_stride free), chains as in kernels/pack.h.
+// (row_stride free), chains as in kernels/kernels.h.
 #pragma once
 
 #include "core/stream.h"

@@ -22,7 +22,8 @@ struct RopeTable {
 };
 RopeTable make_rope_table(std::span<const float> inv_freq, int64_t positions, float scale, Stream& stream);
 
-// Rotates in place `heads` consecutive heads of every row (CPU; kernels/attention.h has the whole way of the heads).
+// Rotates in place `heads` consecutive heads of every row (CPU only: kernels/qk_norm_rope.h is the op that layers call,
+// forward and backward, and the one that exists on a GPU).
 //   x [T, >= heads * 2 * half] f32     positions [T], each below table.positions
 // direction +1 rotates, -1 rotates back (the gradient).   Throws ShapeError.
 void rope(Tensor x, int64_t heads, std::span<const int32_t> positions, const RopeTable& table, int direction,

@@ -3,8 +3,8 @@
 #include "core/error.h"
 #include "kernels/cpu/row_ops.h"
 #include "kernels/cuda/ops.h"
+#include "kernels/kernels.h"
 #include "kernels/lora_checks.h"
-#include "kernels/pack.h"
 
 namespace lockstep::kernels {
 namespace {

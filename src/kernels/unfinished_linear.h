@@ -11,8 +11,8 @@
 
 namespace lockstep::kernels {
 
-// y still lacks delta(): whoever takes the object by value adds it (heads_forward, swiglu_forward, swiglu_backward,
-// finish), with the same bits. On a CPU nothing is ever missing.
+// y still lacks delta(): whoever takes the object by value adds it (qk_norm_rope_forward, swiglu_forward,
+// swiglu_backward, finish), with the same bits. On a CPU nothing is ever missing.
 class [[nodiscard]] UnfinishedLinear {
  public:
   explicit UnfinishedLinear(Tensor y) : y_(y) {}  // nothing is missing

@@ -14,7 +14,7 @@
 #include "core/memory.h"
 #include "core/named_tensor.h"
 #include "core/stream.h"
-#include "kernels/pack.h"
+#include "kernels/packed_weight.h"
 #include "lora/config.h"
 #include "lora/policy.h"
 

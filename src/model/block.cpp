@@ -24,8 +24,8 @@ kernels::LinearInput normed(ConstTensor x, const Vector& weight, Tensor norm, co
   return {.x = x, .norm_weight = weight.view(), .norm_eps = rows.config->norm_eps, .norm = norm};
 }
 
-kernels::HeadsCall heads_call(int64_t layer, const Rows& rows, const BlockTensors& t) {
-  return {.spec = heads_spec(layer, rows), .qk = t.qk, .rows = rows.attention};
+kernels::QkNormRopeCall qk_norm_rope_call(int64_t layer, const Rows& rows, const BlockTensors& t) {
+  return {.spec = qk_norm_rope_spec(layer, rows), .qk = t.qk, .rows = rows.attention};
 }
 
 kernels::UnfinishedLinear begin_qkv(ConstTensor x, int64_t layer, const Rows& rows, const BlockTensors& t) {
@@ -37,9 +37,9 @@ kernels::UnfinishedLinear begin_qkv(ConstTensor x, int64_t layer, const Rows& ro
 // The block up to its queries; keys and values are stored.
 void forward_heads(ConstTensor x, int64_t layer, const Rows& rows, const BlockTensors& t) {
   const Arena::Scope scope(*rows.arena);
-  kernels::HeadsCall call = heads_call(layer, rows, t);
+  kernels::QkNormRopeCall call = qk_norm_rope_call(layer, rows, t);
   call.rstd = t.qk_rstd;
-  kernels::heads_forward(call, begin_qkv(x, layer, rows, t), keeps(t), *rows.stream);
+  kernels::qk_norm_rope_forward(call, begin_qkv(x, layer, rows, t), keeps(t), *rows.stream);
 }
 
 void forward_attention(int64_t layer, const Rows& rows, const BlockTensors& t) {
@@ -54,7 +54,8 @@ void forward_heads_and_attention(ConstTensor x, int64_t layer, const Rows& rows,
     return forward_attention(layer, rows, t);
   }
   const Arena::Scope scope(*rows.arena);
-  kernels::heads_attention_forward(t.att, heads_call(layer, rows, t), begin_qkv(x, layer, rows, t), *rows.stream);
+  kernels::qk_norm_rope_attention_forward(t.att, qk_norm_rope_call(layer, rows, t), begin_qkv(x, layer, rows, t),
+                                          *rows.stream);
 }
 
 void forward_o(ConstTensor x, int64_t layer, const Rows& rows, const BlockTensors& t) {
@@ -80,19 +81,19 @@ void feed_forward(Tensor y, int64_t layer, const Rows& rows, const BlockTensors&
 
 }  // namespace
 
-kernels::HeadsSpec heads_spec(int64_t layer, const Rows& rows) {
+kernels::QkNormRopeSpec qk_norm_rope_spec(int64_t layer, const Rows& rows) {
   const LayerWeights& w = weights_of(rows, layer);
-  kernels::HeadNorms norms;
+  kernels::QkNorms norms;
   if (rows.config->qk_norm)
     norms = {.q_norm = w.q_norm.view(), .k_norm = w.k_norm.view(), .eps = rows.config->norm_eps};
   return {.norms = norms, .table = *rows.rope, .positions = rows.positions, .shape = attention_shape(rows, layer)};
 }
 
 void prepare_heads(int64_t layer, const Rows& rows, const BlockTensors& t, Tensor rstd, bool store) {
-  kernels::HeadsCall call = heads_call(layer, rows, t);
+  kernels::QkNormRopeCall call = qk_norm_rope_call(layer, rows, t);
   call.rstd = rstd;
   call.store = store;
-  kernels::heads_forward(call, t.qkv, *rows.stream);
+  kernels::qk_norm_rope_forward(call, t.qkv, *rows.stream);
 }
 
 void block_forward_kept(ConstTensor x, int64_t layer, const Rows& rows, const BlockTensors& t) {

@@ -13,7 +13,7 @@
 
 #include "core/memory.h"
 #include "kernels/attention.h"
-#include "kernels/heads.h"
+#include "kernels/qk_norm_rope.h"
 #include "kernels/rope.h"
 #include "model/linear.h"
 #include "model/model.h"
@@ -116,7 +116,7 @@ void block_backward(const BlockBackward& call);
 // rstd as in BlockGradient, or empty.
 void prepare_heads(int64_t layer, const Rows& rows, const BlockTensors& t, Tensor rstd, bool store);
 
-kernels::HeadsSpec heads_spec(int64_t layer, const Rows& rows);
+kernels::QkNormRopeSpec qk_norm_rope_spec(int64_t layer, const Rows& rows);
 kernels::AttentionShape attention_shape(const ModelSpec& config, int64_t layer);  // of memory of one layer
 kernels::AttentionShape attention_shape(const Rows& rows, int64_t layer);         // within the rows' blocks
 

@@ -70,8 +70,8 @@ class Backward {
     const Tensor dq = g_.d_qkv.cols(0, q), dk = g_.d_qkv.cols(q, qk), dv = g_.d_qkv.cols(qk, qk + c_.kv_width());
     kernels::attention_backward(dq, dk, dv, g_.d_att, t_.qk.cols(0, q), t_.att, t_.stats, g_.att_dot,
                                 attention_shape(rows_, call_.layer), rows_.attention, stream_);
-    kernels::heads_backward(g_.d_qkv, t_.qkv, t_.qk_rstd.empty() ? g_.qk_rstd : t_.qk_rstd,
-                            heads_spec(call_.layer, rows_), stream_);
+    kernels::qk_norm_rope_backward(g_.d_qkv, t_.qkv, t_.qk_rstd.empty() ? g_.qk_rstd : t_.qk_rstd,
+                                   qk_norm_rope_spec(call_.layer, rows_), stream_);
   }
 
   const BlockBackward& call_;

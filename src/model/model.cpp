@@ -7,6 +7,7 @@
 #include "kernels/elementwise.h"
 #include "kernels/linear.h"
 #include "kernels/logprob.h"
+#include "kernels/pack.h"
 #include "kernels/sample.h"
 #include "model/block.h"
 #include "model/head.h"

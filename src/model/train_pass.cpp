@@ -8,6 +8,7 @@
 #include "kernels/elementwise.h"
 #include "kernels/linear.h"
 #include "kernels/logprob.h"
+#include "kernels/pack.h"
 #include "kernels/rmsnorm.h"
 #include "model/block.h"
 #include "model/head.h"

@@ -1,6 +1,7 @@
 #include "core/error.h"
 #include "core/half.h"
 #include "core/transfer.h"
+#include "kernels/pack.h"
 #include "kernels/random.h"
 #include "model/weight_slots.h"
 

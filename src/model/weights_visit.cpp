@@ -4,6 +4,7 @@
 
 #include "core/half.h"
 #include "core/transfer.h"
+#include "kernels/pack.h"
 #include "model/weight_slots.h"
 
 namespace lockstep::model {

@@ -4,7 +4,7 @@
 
 #include <ostream>
 
-#include "kernels/pack.h"
+#include "kernels/weight_format.h"
 #include "model/spec.h"
 #include "recipes/run_log.h"
 

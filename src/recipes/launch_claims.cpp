@@ -6,7 +6,7 @@
 
 #include "core/device_facts.h"
 #include "core/fs.h"
-#include "kernels/pack.h"
+#include "kernels/weight_format.h"
 #include "recipes/base.h"
 
 namespace lockstep::recipes {

@@ -7,7 +7,7 @@
 
 #include "core/device_facts.h"
 #include "core/error.h"
-#include "kernels/pack.h"
+#include "kernels/weight_format.h"
 #include "lora/site_adapters.h"
 #include "model/train_memory.h"
 #include "recipes/steps.h"

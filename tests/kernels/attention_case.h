@@ -6,8 +6,8 @@
 #include <cmath>
 #include <numeric>
 
-#include "kernels/heads.h"
 #include "kernels/op_case.h"
+#include "kernels/qk_norm_rope.h"
 
 namespace lockstep::kernels::testing {
 
@@ -63,10 +63,11 @@ class KvCache {
     for (size_t s = 0; s < qkv.size(); ++s) {
       const int64_t rows = qkv[s].shape[0];
       const auto& whole = bench.keep(std::vector<AttentionSequence>{sequence(s, 0, rows, 0)});
-      heads_forward({.spec = {.table = table, .positions = positions.first(static_cast<size_t>(rows)), .shape = shape_},
-                     .qk = qk.rows(0, rows),
-                     .rows = place_sequences(whole, shape_, bench.arena, bench.stream)},
-                    qkv[s], bench.stream);
+      qk_norm_rope_forward(
+          {.spec = {.table = table, .positions = positions.first(static_cast<size_t>(rows)), .shape = shape_},
+           .qk = qk.rows(0, rows),
+           .rows = place_sequences(whole, shape_, bench.arena, bench.stream)},
+          qkv[s], bench.stream);
     }
   }
 

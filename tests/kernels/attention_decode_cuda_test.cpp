@@ -65,7 +65,7 @@ struct Step {
   std::vector<std::vector<float>> blocks;
 };
 
-// One decode step of sequences at these positions, by heads_attention_forward or by the two ops it stands for.
+// One decode step of sequences at these positions, by qk_norm_rope_attention_forward or by the two ops it stands for.
 Step decode_step(Stream& stream, const HeadsCase& c, bool together) {
   Workbench bench(stream);
   const auto rows = static_cast<int64_t>(c.positions.size());
@@ -86,7 +86,7 @@ Step decode_step(Stream& stream, const HeadsCase& c, bool together) {
   std::vector<float> frequencies;
   for (int64_t i = 0; i < c.shape.head_dim / 2; ++i) frequencies.push_back(1.0f / static_cast<float>(i + 1));
   const RopeTable table = make_rope_table(frequencies, 2048, 1.1f, stream);
-  HeadNorms norms;
+  QkNorms norms;
   if (c.norms) {
     const auto norm = [&](uint64_t seed) {
       const int64_t count = c.shape.head_dim + c.apart;
@@ -97,13 +97,13 @@ Step decode_step(Stream& stream, const HeadsCase& c, bool together) {
   }
   const auto positions = bench.ints({c.positions.begin(), c.positions.end()});
   const AttentionRows placed = place_sequences(sequences, cache.shape(), bench.arena, stream);
-  const HeadsCall call{.spec = {.norms = norms, .table = table, .positions = positions, .shape = cache.shape()},
-                       .qk = qk,
-                       .rows = placed};
+  const QkNormRopeCall call{.spec = {.norms = norms, .table = table, .positions = positions, .shape = cache.shape()},
+                            .qk = qk,
+                            .rows = placed};
   if (together) {
-    heads_attention_forward(o, call, UnfinishedLinear(qkv), stream);
+    qk_norm_rope_attention_forward(o, call, UnfinishedLinear(qkv), stream);
   } else {
-    heads_forward(call, qkv, stream);
+    qk_norm_rope_forward(call, qkv, stream);
     attention_forward(o, {}, qk.cols(0, q_width), cache.shape(), placed, stream);
   }
   Step step{.o = bench.read(o), .qk = bench.read(qk), .blocks = {}};

@@ -6,7 +6,7 @@
 #include "core/error.h"
 #include "core/transfer.h"
 #include "kernels/bench_cuda.h"
-#include "kernels/heads.h"
+#include "kernels/qk_norm_rope.h"
 #include "kernels/swiglu.h"
 
 namespace lockstep::kernels::testing {
@@ -220,7 +220,7 @@ TEST_F(DeltaCuda, SwigluOfManyAdaptersEqualsItsParts) {
   }
 }
 
-// Heads of `rows` rows: one sequence from position 5 on, and everything that heads_forward writes.
+// Heads of `rows` rows: one sequence from position 5 on, and everything that qk_norm_rope_forward writes.
 struct HeadsCase {
   AttentionShape shape;
   int64_t rows = 0;
@@ -232,7 +232,7 @@ class HeadsDeltaCuda : public DeltaCuda {
   struct Written {
     Tensor qkv, qk, rstd, blocks;
   };
-  static HeadsCall call_of(const Written& w, const HeadsSpec& spec, const AttentionRows& placed, bool store) {
+  static QkNormRopeCall call_of(const Written& w, const QkNormRopeSpec& spec, const AttentionRows& placed, bool store) {
     return {.spec = spec, .qk = w.qk, .rstd = w.rstd, .rows = placed, .store = store};
   }
   template <class Forward>  // forward(written, norms, positions, placed)
@@ -249,8 +249,7 @@ class HeadsDeltaCuda : public DeltaCuda {
     const AttentionSequence sequence{.row_begin = 0, .rows = c.rows, .first_position = kFirst, .blocks = blocks};
     std::vector<int32_t> positions;
     for (int64_t t = 0; t < c.rows; ++t) positions.push_back(static_cast<int32_t>(kFirst + t));
-    const HeadNorms norms =
-        c.norms ? HeadNorms{.q_norm = floats(d, 2), .k_norm = floats(d, 3), .eps = 1e-6f} : HeadNorms();
+    const QkNorms norms = c.norms ? QkNorms{.q_norm = floats(d, 2), .k_norm = floats(d, 3), .eps = 1e-6f} : QkNorms();
     forward(w, norms, bench_->ints(positions),
             place_sequences(std::span(&sequence, 1), c.shape, bench_->arena, *stream_));
     return w;
@@ -290,13 +289,13 @@ TEST_F(HeadsDeltaCuda, HeadsEqualTheirParts) {
             const Written wanted =
                 heads(c, x.rows(0, rows), [&](Written& w, const auto& norms, auto positions, const auto& placed) {
                   lora_expand(w.qkv, h_rows, pairs, *stream_);
-                  heads_forward(call_of(w, {norms, rope, positions, shape}, placed, c.store), w.qkv, *stream_);
+                  qk_norm_rope_forward(call_of(w, {norms, rope, positions, shape}, placed, c.store), w.qkv, *stream_);
                 });
             for (const bool keep : {false, true}) {
               const Written got =
                   heads(c, x.rows(0, rows), [&](Written& w, const auto& norms, auto positions, const auto& placed) {
-                    heads_forward(call_of(w, {norms, rope, positions, shape}, placed, c.store),
-                                  {w.qkv, {.h = h_rows, .pairs = pairs}}, keep, *stream_);
+                    qk_norm_rope_forward(call_of(w, {norms, rope, positions, shape}, placed, c.store),
+                                         {w.qkv, {.h = h_rows, .pairs = pairs}}, keep, *stream_);
                   });
               expect_same_heads(got, wanted, c, keep,
                                 "head_dim " + std::to_string(d) + ", " + text_of(rank, rows, set));
@@ -315,12 +314,12 @@ TEST_F(HeadsDeltaCuda, HeadsOfManyAdaptersEqualTheirParts) {
     const HeadsCase c{shape, many.rows};
     const Written wanted = heads(c, x, [&](Written& w, const auto& norms, auto positions, const auto& placed) {
       add_delta(w.qkv, {.h = h, .tiles = many.tiles}, *stream_);
-      heads_forward(call_of(w, {norms, rope, positions, shape}, placed, true), w.qkv, *stream_);
+      qk_norm_rope_forward(call_of(w, {norms, rope, positions, shape}, placed, true), w.qkv, *stream_);
     });
     for (const bool keep : {false, true}) {
       const Written got = heads(c, x, [&](Written& w, const auto& norms, auto positions, const auto& placed) {
-        heads_forward(call_of(w, {norms, rope, positions, shape}, placed, true), {w.qkv, {.h = h, .tiles = many.tiles}},
-                      keep, *stream_);
+        qk_norm_rope_forward(call_of(w, {norms, rope, positions, shape}, placed, true),
+                             {w.qkv, {.h = h, .tiles = many.tiles}}, keep, *stream_);
       });
       expect_same_heads(got, wanted, c, keep, "head_dim " + std::to_string(d));
     }
@@ -355,7 +354,7 @@ TEST(DeltaCpu, IsRefusedByAttention) {
   const std::vector<int32_t> positions = {0, 1};
   const RopeTable table = make_rope_table(std::vector<float>(4, 0.5f), 16, 1, stream);
   const auto run = [&](const LoraDelta& delta) {
-    heads_attention_forward(
+    qk_norm_rope_attention_forward(
         o, {.spec = {.table = table, .positions = positions, .shape = shape}, .qk = qk, .rows = sequences},
         {qkv, delta}, stream);
   };

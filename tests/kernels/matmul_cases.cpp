@@ -8,6 +8,7 @@
 #include "kernels/linear.h"
 #include "kernels/lora.h"
 #include "kernels/op_case.h"
+#include "kernels/pack.h"
 
 namespace lockstep::kernels::testing {
 namespace {

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "core/random.h"
+#include "kernels/pack.h"
 
 namespace lockstep::kernels::testing {
 

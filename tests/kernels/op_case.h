@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/transfer.h"
-#include "kernels/pack.h"
+#include "kernels/packed_weight.h"
 
 namespace lockstep::kernels::testing {
 

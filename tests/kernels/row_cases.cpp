@@ -3,9 +3,9 @@
 
 #include "kernels/adamw.h"
 #include "kernels/elementwise.h"
-#include "kernels/heads.h"
 #include "kernels/logprob.h"
 #include "kernels/op_case.h"
+#include "kernels/qk_norm_rope.h"
 #include "kernels/rmsnorm.h"
 #include "kernels/sample.h"
 #include "kernels/swiglu.h"
@@ -251,7 +251,7 @@ OpCase round_transposed_case(int64_t rows, int64_t cols) {
           }};
 }
 
-struct HeadsSize {
+struct QkNormRopeSize {
   int64_t rows, heads, kv_heads, head_dim;
   bool norms = true;
   int64_t gap = 0;
@@ -267,12 +267,12 @@ struct HeadsSize {
 
 struct HeadsInput {
   Tensor qkv, rstd;
-  HeadNorms norms;
+  QkNorms norms;
   std::shared_ptr<RopeTable> table;
   std::span<const int32_t> positions;
 };
 
-HeadsInput heads_input(Workbench& bench, const HeadsSize& size) {
+HeadsInput heads_input(Workbench& bench, const QkNormRopeSize& size) {
   constexpr int64_t kPositions = 512;
   std::vector<float> frequencies;
   for (int64_t i = 0; i < size.head_dim / 2; ++i)
@@ -289,10 +289,10 @@ HeadsInput heads_input(Workbench& bench, const HeadsSize& size) {
   return input;
 }
 
-OpCase heads_forward_case(HeadsSize size) {
+OpCase qk_norm_rope_forward_case(QkNormRopeSize size) {
   const double read_and_written = size.qk().elements() * 2;
   return {
-      .name = "heads_forward" + size.text(),
+      .name = "qk_norm_rope_forward" + size.text(),
       .tolerance = kActivationError,
       .bytes = kBytes * read_and_written,
       .prepare = [=](Workbench& bench) -> Prepared {
@@ -302,7 +302,7 @@ OpCase heads_forward_case(HeadsSize size) {
         if (size.norms) outputs.push_back(in.rstd);
         return {
             [=, &bench] {
-              heads_forward(
+              qk_norm_rope_forward(
                   {.spec = {.norms = in.norms, .table = *in.table, .positions = in.positions, .shape = size.shape()},
                    .qk = qk,
                    .rstd = in.rstd,
@@ -313,15 +313,15 @@ OpCase heads_forward_case(HeadsSize size) {
       }};
 }
 
-OpCase heads_backward_case(HeadsSize size) {
-  return {.name = "heads_backward" + size.text(),
+OpCase qk_norm_rope_backward_case(QkNormRopeSize size) {
+  return {.name = "qk_norm_rope_backward" + size.text(),
           .tolerance = kActivationError,
           .bytes = (size.norms ? 3 : 2) * kBytes * size.qk().elements(),
           .prepare = [=](Workbench& bench) -> Prepared {
             const HeadsInput in = heads_input(bench, size);
             const Tensor d_qkv = activations(bench, size.qkv(), 7);
             return {[=, &bench] {
-                      heads_backward(
+                      qk_norm_rope_backward(
                           d_qkv, in.qkv, in.rstd,
                           {.norms = in.norms, .table = *in.table, .positions = in.positions, .shape = size.shape()},
                           bench.stream);
@@ -347,10 +347,11 @@ std::vector<OpCase> row_cases() {
     add_cases({logprob_forward_case(size), logprob_backward_case(size, false), logprob_backward_case(size, true)});
   for (const int64_t count : {1, 17, 5000}) add_cases({adamw_case(count), round_case(count)});
   add_cases({round_transposed_case(40, 16), round_transposed_case(1030, 7)});
-  for (const HeadsSize& size :
-       {HeadsSize{1, 2, 1, 16}, HeadsSize{5, 4, 2, 32}, HeadsSize{300, 4, 2, 64, false}, HeadsSize{5, 6, 2, 48},
-        HeadsSize{300, 16, 8, 128}, HeadsSize{5, 3, 1, 128, true, 5}, HeadsSize{5, 9, 3, 64, false, 8}})
-    add_cases({heads_forward_case(size), heads_backward_case(size)});
+  for (const QkNormRopeSize& size :
+       {QkNormRopeSize{1, 2, 1, 16}, QkNormRopeSize{5, 4, 2, 32}, QkNormRopeSize{300, 4, 2, 64, false},
+        QkNormRopeSize{5, 6, 2, 48}, QkNormRopeSize{300, 16, 8, 128}, QkNormRopeSize{5, 3, 1, 128, true, 5},
+        QkNormRopeSize{5, 9, 3, 64, false, 8}})
+    add_cases({qk_norm_rope_forward_case(size), qk_norm_rope_backward_case(size)});
   for (OpCase& op_case : cases) op_case.bytes = 0;
   return cases;
 }
@@ -363,8 +364,8 @@ std::vector<OpCase> row_speed_cases() {
       add_cases({norm_forward({rows, width}), norm_backward({rows, width}, false)});
     for (const int64_t width : {int64_t{3072}, int64_t{9728}})
       add_cases({swiglu_forward_case({rows, width}), swiglu_backward_case({rows, width})});
-    for (const HeadsSize& size : {HeadsSize{rows, 16, 8, 128}, HeadsSize{rows, 32, 8, 128}})
-      add_cases({heads_forward_case(size), heads_backward_case(size)});
+    for (const QkNormRopeSize& size : {QkNormRopeSize{rows, 16, 8, 128}, QkNormRopeSize{rows, 32, 8, 128}})
+      add_cases({qk_norm_rope_forward_case(size), qk_norm_rope_backward_case(size)});
   }
   constexpr int64_t kVocab = 151936;
   for (const int64_t rows : {int64_t{1}, int64_t{64}, int64_t{2048}})

@@ -8,8 +8,8 @@
 #include "kernels/adamw.h"
 #include "kernels/bench_cuda.h"
 #include "kernels/elementwise.h"
-#include "kernels/heads.h"
 #include "kernels/logprob.h"
+#include "kernels/qk_norm_rope.h"
 #include "kernels/rmsnorm.h"
 #include "kernels/swiglu.h"
 
@@ -156,14 +156,14 @@ TEST_F(RowCuda, HeadsStoreTheirKeysAndValues) {
     std::vector<float> frequencies;
     for (int64_t i = 0; i < head_dim / 2; ++i) frequencies.push_back(1.0f / static_cast<float>(i + 1));
     const RopeTable table = make_rope_table(frequencies, 128, 1, *stream_);
-    const HeadNorms norms{.q_norm = floats(head_dim, 2), .k_norm = floats(head_dim, 3), .eps = 1e-6f};
+    const QkNorms norms{.q_norm = floats(head_dim, 2), .k_norm = floats(head_dim, 3), .eps = 1e-6f};
     const Tensor qkv = activations(2 * kCount, width, 1, 2), qk = bench_->poisoned_activations({2 * kCount, all});
     const Tensor rstd = bench_->poisoned_f32({2 * kCount * (kHeads + kKvHeads)});
-    heads_forward({.spec = {.norms = norms, .table = table, .positions = placed, .shape = shape},
-                   .qk = qk,
-                   .rstd = rstd,
-                   .rows = rows},
-                  qkv, *stream_);
+    qk_norm_rope_forward({.spec = {.norms = norms, .table = table, .positions = placed, .shape = shape},
+                          .qk = qk,
+                          .rstd = rstd,
+                          .rows = rows},
+                         qkv, *stream_);
     const auto new_qk = bench_->read(qk), old = bench_->read(qkv);
     for (size_t t = 0; t < positions.size(); ++t) {
       const auto block = static_cast<size_t>(positions[t] / kKvBlock + (t < kCount ? 0 : num_blocks));
@@ -181,14 +181,14 @@ TEST_F(RowCuda, HeadsStoreTheirKeysAndValues) {
     const Tensor one_rstd = bench_->poisoned_f32({kHeads + kKvHeads});
     for (const int64_t t : {int64_t{0}, int64_t{2 * kCount - 1}}) {
       const Tensor row = qkv.rows(t, t + 1);
-      heads_forward({.spec = {.norms = norms,
-                              .table = table,
-                              .positions = placed.subspan(static_cast<size_t>(t), 1),
-                              .shape = shape},
-                     .qk = row.cols(0, all),
-                     .rstd = one_rstd,
-                     .store = false},
-                    row, *stream_);
+      qk_norm_rope_forward({.spec = {.norms = norms,
+                                     .table = table,
+                                     .positions = placed.subspan(static_cast<size_t>(t), 1),
+                                     .shape = shape},
+                            .qk = row.cols(0, all),
+                            .rstd = one_rstd,
+                            .store = false},
+                           row, *stream_);
       expect_same(row.cols(0, all), qk.rows(t, t + 1), "in place");
     }
   }
@@ -200,30 +200,32 @@ TEST_F(RowCuda, HeadsBackwardDoesNotDependOnTheBatch) {
   std::vector<float> frequencies;
   for (int i = 0; i < 32; ++i) frequencies.push_back(1.0f / static_cast<float>(i + 1));
   const RopeTable table = make_rope_table(frequencies, 128, 1, *stream_);
-  const HeadNorms norms{.q_norm = floats(64, 2), .k_norm = floats(64, 3), .eps = 1e-6f};
+  const QkNorms norms{.q_norm = floats(64, 2), .k_norm = floats(64, 3), .eps = 1e-6f};
   const auto positions = bench_->ints(random_ints(kRows, 128, 4));
   const Tensor qkv = activations(kRows, kWidth, 1, 2), qk = bench_->poisoned_activations({kRows, 6 * 64});
   const Tensor rstd = bench_->poisoned_f32({kRows * kHeadsOfRow}), rstd1 = bench_->poisoned_f32({kHeadsOfRow});
-  heads_forward({.spec = {.norms = norms, .table = table, .positions = positions, .shape = shape},
-                 .qk = qk,
-                 .rstd = rstd,
-                 .store = false},
-                qkv, *stream_);
+  qk_norm_rope_forward({.spec = {.norms = norms, .table = table, .positions = positions, .shape = shape},
+                        .qk = qk,
+                        .rstd = rstd,
+                        .store = false},
+                       qkv, *stream_);
   const std::vector<float> gradient = random_values(kRows * kWidth, 5);
   const Tensor all = bench_->activations(gradient, {kRows, kWidth}),
                single = bench_->activations(gradient, {kRows, kWidth});
-  heads_backward(all, qkv, rstd, {.norms = norms, .table = table, .positions = positions, .shape = shape}, *stream_);
+  qk_norm_rope_backward(all, qkv, rstd, {.norms = norms, .table = table, .positions = positions, .shape = shape},
+                        *stream_);
   for (const int64_t t : kSome) {
     const auto position = positions.subspan(static_cast<size_t>(t), 1);
     const Tensor row = single.rows(t, t + 1), x = qkv.rows(t, t + 1);
     const Tensor out = bench_->poisoned_activations({1, 6 * 64});
-    heads_forward({.spec = {.norms = norms, .table = table, .positions = position, .shape = shape},
-                   .qk = out,
-                   .rstd = rstd1,
-                   .store = false},
-                  x, *stream_);
+    qk_norm_rope_forward({.spec = {.norms = norms, .table = table, .positions = position, .shape = shape},
+                          .qk = out,
+                          .rstd = rstd1,
+                          .store = false},
+                         x, *stream_);
     expect_same(out, qk.rows(t, t + 1), "forward");
-    heads_backward(row, x, rstd1, {.norms = norms, .table = table, .positions = position, .shape = shape}, *stream_);
+    qk_norm_rope_backward(row, x, rstd1, {.norms = norms, .table = table, .positions = position, .shape = shape},
+                          *stream_);
     expect_same(row, all.rows(t, t + 1), "backward");
   }
 }

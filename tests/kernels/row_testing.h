@@ -99,7 +99,7 @@ inline double dot(const std::vector<double>& a, const std::vector<double>& b) {
   return sum;
 }
 
-// The sum of a row as kernels/pack.h defines it: 16 lanes, each a chain, then 8+8, 4+4, 2+2, 1+1. add(sum, i) is one
+// The sum of a row as kernels/kernels.h defines it: 16 lanes, each a chain, then 8+8, 4+4, 2+2, 1+1. add(sum, i) is one
 // link.
 inline float sum_in_lanes(int64_t count, const std::function<float(float, int64_t)>& add) {
   float lane[16] = {};

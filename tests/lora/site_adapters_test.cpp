@@ -7,6 +7,7 @@
 
 #include "core/random.h"
 #include "kernels/linear.h"
+#include "kernels/pack.h"
 #include "lora/fixture.h"
 
 namespace lockstep::lora {

@@ -1,6 +1,7 @@
 // Training batches with rows of several adapters, and heads other than the model's own.
 #include "core/device.h"
 #include "core/error.h"
+#include "kernels/pack.h"
 #include "model/tensor_places.h"
 #include "model/train_case.h"
 

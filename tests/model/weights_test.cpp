@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/half.h"
+#include "kernels/pack.h"
 #include "model/fixture.h"
 
 namespace lockstep::model {

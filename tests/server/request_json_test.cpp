@@ -5,7 +5,7 @@
 #include "server/protocol/chat_request.h"
 #include "server/protocol/completion_request.h"
 #include "server/protocol/json_text.h"
-#include "server/protocol/load_request.h"
+#include "server/protocol/lora_request.h"
 #include "server/protocol/sglang_request.h"
 #include "server/protocol/tokens_request.h"
 

@@ -11,7 +11,7 @@
 #include "core/fs.h"
 #include "server/protocol/api_error.h"
 #include "server/protocol/json_text.h"
-#include "server/protocol/load_request.h"
+#include "server/protocol/lora_request.h"
 #include "server/routes/service.h"
 
 namespace lockstep::server {

@@ -46,16 +46,16 @@ void lora_gradient(const GradientPlan&, ConstTensor, ConstTensor, ConstTensor, C
                    Stream&) {
   absent();
 }
-void heads_forward(const HeadsCall&, ConstTensor, Stream&) {
+void qk_norm_rope_forward(const QkNormRopeCall&, ConstTensor, Stream&) {
   absent();
 }
-void heads_backward(Tensor, ConstTensor, ConstTensor, const HeadsSpec&, Stream&) {
+void qk_norm_rope_backward(Tensor, ConstTensor, ConstTensor, const QkNormRopeSpec&, Stream&) {
   absent();
 }
-bool heads_forward(const HeadsCall&, const UnfinishedLinear&, bool, Stream&) {
+bool qk_norm_rope_forward(const QkNormRopeCall&, const UnfinishedLinear&, bool, Stream&) {
   absent();
 }
-bool heads_attention_forward(Tensor, const HeadsCall&, ConstTensor, Stream&) {
+bool qk_norm_rope_attention_forward(Tensor, const QkNormRopeCall&, ConstTensor, Stream&) {
   absent();
 }
 void attention_forward(Tensor, Tensor, ConstTensor, const AttentionShape&, const DeviceSequences&, Stream&) {

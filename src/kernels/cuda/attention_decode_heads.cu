@@ -1,12 +1,12 @@
-// Attention of one row per sequence that makes its heads itself: heads_forward and attention_decode of few sequences in
-// one launch, with their bits.
+// Decode attention that also does q/k norm, RoPE and KV store: qk_norm_rope_forward and attention_decode of few
+// sequences in one launch, with their bits.
 //
 // Every CTA makes the queries of its rows. Where the newest position lies it also makes its key and value, which go to
 // the block for later steps and straight into the tiles for this one: nobody else reads them in this step. All other
 // keys and values are from before the step, so they are on their way to shared memory while qkv is still being made.
 #include "kernels/cuda/attention_decode.cuh"
-#include "kernels/cuda/heads.cuh"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/qk_norm_rope.cuh"
 
 namespace lockstep::kernels::cuda {
 namespace {
@@ -159,8 +159,8 @@ bool at_16(const ConstTensor& t) {
 
 }  // namespace
 
-bool heads_attention_forward(Tensor o, const HeadsCall& call, ConstTensor qkv, Stream& stream) {
-  const HeadNorms& norms = call.spec.norms;
+bool qk_norm_rope_attention_forward(Tensor o, const QkNormRopeCall& call, ConstTensor qkv, Stream& stream) {
+  const QkNorms& norms = call.spec.norms;
   const RopeTable& table = call.spec.table;
   const AttentionShape& shape = call.spec.shape;
   const DeviceSequences& sequences = call.rows.device;
@@ -180,10 +180,10 @@ bool heads_attention_forward(Tensor o, const HeadsCall& call, ConstTensor qkv, S
   for_head_dim(shape.head_dim, [&]<int kDim>() {
     using P = DecodePlan<kDim, true>;
     constexpr int kBytes = sizeof(HeadsShared<P>);
-    allow_shared(heads_decode_kernel<kDim>, kBytes, "heads_attention_forward");
+    allow_shared(heads_decode_kernel<kDim>, kBytes, "qk_norm_rope_attention_forward");
     launch_early(heads_decode_kernel<kDim>, grid, P::kWarps * 32, kBytes, stream_of(stream), arguments, heads);
   });
-  check_launch("heads_attention_forward", {qkv, o});
+  check_launch("qk_norm_rope_attention_forward", {qkv, o});
   return true;
 }
 

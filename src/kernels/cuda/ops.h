@@ -6,13 +6,13 @@
 #include "kernels/attention.h"
 #include "kernels/decode.h"
 #include "kernels/elementwise.h"
-#include "kernels/heads.h"
 #include "kernels/limits.h"
 #include "kernels/linear.h"
 #include "kernels/logit_edits.h"
 #include "kernels/logprob.h"
 #include "kernels/lora.h"
 #include "kernels/pack.h"
+#include "kernels/qk_norm_rope.h"
 #include "kernels/random.h"
 #include "kernels/rmsnorm.h"
 #include "kernels/rope.h"
@@ -42,13 +42,13 @@ void lora_shrink_backward(Tensor dx, ConstTensor dh, std::span<const LoraPair> p
 void lora_gradient(const GradientPlan& plan, ConstTensor x, ConstTensor h, ConstTensor dh, ConstTensor dy,
                    std::span<const LoraPair> pairs, Stream& stream);
 
-// heads.cu
-void heads_forward(const HeadsCall& call, ConstTensor qkv, Stream& stream);
-void heads_backward(Tensor d_qkv, ConstTensor qkv, ConstTensor rstd, const HeadsSpec& spec, Stream& stream);
+// qk_norm_rope.cu
+void qk_norm_rope_forward(const QkNormRopeCall& call, ConstTensor qkv, Stream& stream);
+void qk_norm_rope_backward(Tensor d_qkv, ConstTensor qkv, ConstTensor rstd, const QkNormRopeSpec& spec, Stream& stream);
 
-// heads_delta.cu, attention_decode_heads.cu. False: nothing is done, the ops are to run one after the other.
-bool heads_forward(const HeadsCall& call, const UnfinishedLinear& qkv, bool keep, Stream& stream);
-bool heads_attention_forward(Tensor o, const HeadsCall& call, ConstTensor qkv, Stream& stream);
+// qk_norm_rope_delta.cu, attention_decode_heads.cu. False: nothing is done, the ops are to run one after the other.
+bool qk_norm_rope_forward(const QkNormRopeCall& call, const UnfinishedLinear& qkv, bool keep, Stream& stream);
+bool qk_norm_rope_attention_forward(Tensor o, const QkNormRopeCall& call, ConstTensor qkv, Stream& stream);
 
 // attention_forward.cu, attention_decode.cu, attention_backward.cu
 void attention_forward(Tensor o, Tensor stats, ConstTensor q, const AttentionShape& shape,

@@ -1,10 +1,10 @@
-// heads_forward of a projection that still lacks its adapter's part: one pass over q, k and v instead of two. A warp
-// has one head of 16 rows. What a lane has of a row is what one or two threads of heads_kernel have (heads.cuh), so
-// that the sums have the same tree.
-#include "kernels/cuda/head_rows.cuh"
-#include "kernels/cuda/heads.cuh"
+// qk_norm_rope_forward of a projection to which the LoRA delta is yet to be added: one pass over q, k and v instead of
+// two. A warp has one head of 16 rows. A lane has the elements of a row that one or two threads of qk_norm_rope_kernel
+// have (qk_norm_rope.cuh), so that the sums have the same tree.
 #include "kernels/cuda/library.h"
 #include "kernels/cuda/lora_delta.cuh"
+#include "kernels/cuda/qk_norm_rope.cuh"
+#include "kernels/cuda/qk_norm_rope_arguments.cuh"
 #include "kernels/cuda/rmsnorm.cuh"
 
 namespace lockstep::kernels::cuda {
@@ -16,7 +16,7 @@ template <int kStrips>
 using Row = Eight[kStrips];
 
 template <int kStrips>
-__device__ __forceinline__ float rstd_of_row(const Row<kStrips>& x, const Heads& h) {
+__device__ __forceinline__ float rstd_of_row(const Row<kStrips>& x, const QkNormRopeArguments& h) {
   float part[2] = {};
 #pragma unroll
   for (int s = 0; s < kStrips / 2; ++s) {
@@ -33,7 +33,7 @@ __device__ __forceinline__ uint4 rounded(const float (&v)[8]) {
 
 // Norm and rotation of strips s and s + kStrips / 2 of a query or key.
 template <int kStrips>
-__device__ __forceinline__ void prepare(Row<kStrips> (&x)[2], int s, const Heads& h, const float* norms,
+__device__ __forceinline__ void prepare(Row<kStrips> (&x)[2], int s, const QkNormRopeArguments& h, const float* norms,
                                         const float (&rstd)[2], const Angles (&angles)[2], int lane) {
   const int low = kStripColumns * s + lane % 4 * 8, high = low + h.head_dim / 2;
   float norm_low[8], norm_high[8];
@@ -51,8 +51,8 @@ __device__ __forceinline__ void prepare(Row<kStrips> (&x)[2], int s, const Heads
 // head_dim is 32 kStrips. kGroups as in LaneInput.
 template <int kStrips, int kGroups, class Source>
 __global__ void __launch_bounds__(256, 2)
-    heads_delta_kernel(const __grid_constant__ Source source, Matrix qk, Matrix qkv, const __grid_constant__ Heads h,
-                       int all_groups, int across, bool keep) {
+    qk_norm_rope_delta_kernel(const __grid_constant__ Source source, Matrix qk, Matrix qkv,
+                              const __grid_constant__ QkNormRopeArguments h, int all_groups, int across, bool keep) {
   extern __shared__ uint4 shared[];  // [across][strips][groups][64]
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int warps = static_cast<int>(blockDim.x) / 32, groups = kGroups > 0 ? kGroups : all_groups;
@@ -151,7 +151,7 @@ bool pairs_fit(std::span<const LoraPair> pairs, int64_t head_dim) {
 
 }  // namespace
 
-bool heads_forward(const HeadsCall& call, const UnfinishedLinear& unfinished, bool keep, Stream& stream) {
+bool qk_norm_rope_forward(const QkNormRopeCall& call, const UnfinishedLinear& unfinished, bool keep, Stream& stream) {
   const LoraDelta& delta = unfinished.delta();
   const AttentionShape& shape = call.spec.shape;
   const Tensor qkv = unfinished.y(), qk = call.qk;
@@ -164,7 +164,7 @@ bool heads_forward(const HeadsCall& call, const UnfinishedLinear& unfinished, bo
   if (!suits(rows) || (shape.head_dim != 64 && shape.head_dim != 128) || !reads_well(delta) ||
       !pairs_fit(delta.pairs, shape.head_dim) || !rows_aligned(qkv) || !rows_aligned(qk))
     return false;
-  Heads h = heads_of(qkv, call.rstd, call.spec);
+  QkNormRopeArguments h = arguments_of(qkv, call.rstd, call.spec);
   if (call.store || keep) h.items += static_cast<uint32_t>(h.kv_heads);
   if (call.store) h.store_in(call.rows.device);
   const auto start = [&](auto strips) {
@@ -173,7 +173,7 @@ bool heads_forward(const HeadsCall& call, const UnfinishedLinear& unfinished, bo
                     library_of(stream).multiprocessors);
     with_delta(delta, grid_shape, rows, [&](const auto& source, dim3 grid) {
       with_groups<std::decay_t<decltype(source)>>(grid_shape, [&](auto groups) {
-        constexpr auto kKernel = heads_delta_kernel<strips.value, groups.value, std::decay_t<decltype(source)>>;
+        constexpr auto kKernel = qk_norm_rope_delta_kernel<strips.value, groups.value, std::decay_t<decltype(source)>>;
         allow_shared<kKernel>(kMaxDeltaShared);
         launch_early(kKernel, grid, grid_shape.threads(), grid_shape.shared_bytes, stream_of(stream), source,
                      Matrix(qk), Matrix(qkv), h, grid_shape.groups, grid_shape.across, keep);
@@ -181,7 +181,7 @@ bool heads_forward(const HeadsCall& call, const UnfinishedLinear& unfinished, bo
     });
   };
   shape.head_dim == 64 ? start(std::integral_constant<int, 2>()) : start(std::integral_constant<int, 4>());
-  check_launch("heads_forward", {qk, qkv});
+  check_launch("qk_norm_rope_forward", {qk, qkv});
   return true;
 }
 

@@ -1,4 +1,4 @@
-// The heads of one call, as the kernels see them that make all heads of many rows.
+// Arguments of the q/k norm + RoPE kernels (qk_norm_rope.cu, qk_norm_rope_delta.cu).
 #pragma once
 
 #include "kernels/cuda/ops.h"
@@ -6,7 +6,7 @@
 
 namespace lockstep::kernels::cuda {
 
-struct Heads {
+struct QkNormRopeArguments {
   int64_t rows;
   int heads, kv_heads, head_dim;
   uint32_t items;  // heads of a row that get threads: queries, keys, and values if they are to be stored
@@ -37,7 +37,7 @@ struct Heads {
 };
 
 // Where the keys or values of a row live; `head` counts those of queries and keys before.
-__device__ __forceinline__ bf16* stored(const Heads& h, int64_t row, int position, int head) {
+__device__ __forceinline__ bf16* stored(const QkNormRopeArguments& h, int64_t row, int position, int head) {
   const DeviceSequence& sequence = h.sequences[h.sequence_of_row[row]];
   bf16* block = static_cast<bf16*>(h.blocks[sequence.block_begin + position / kKvBlock]) + h.kv_offset;
   // The block's values follow its keys.
@@ -45,8 +45,8 @@ __device__ __forceinline__ bf16* stored(const Heads& h, int64_t row, int positio
   return block + at * h.head_dim;
 }
 
-inline Heads heads_of(const ConstTensor& qkv, const ConstTensor& rstd, const HeadsSpec& spec) {
-  const HeadNorms& norms = spec.norms;
+inline QkNormRopeArguments arguments_of(const ConstTensor& qkv, const ConstTensor& rstd, const QkNormRopeSpec& spec) {
+  const QkNorms& norms = spec.norms;
   const AttentionShape& shape = spec.shape;
   const auto at_16 = [](const ConstTensor& t) { return reinterpret_cast<uintptr_t>(t.data) % 16 == 0; };
   return {.rows = qkv.shape[0],

@@ -1,4 +1,4 @@
-#include "server/protocol/load_request.h"
+#include "server/protocol/lora_request.h"
 
 #include <limits>
 

@@ -1,12 +1,14 @@
-#include "kernels/cuda/head_rows.cuh"
-#include "kernels/cuda/heads.cuh"
+// q/k norm + RoPE + KV store, forward (qk_norm_rope_kernel) and backward (qk_norm_rope_backward_kernel). RoPE has no
+// other backward on a GPU: it rotates by the negative angle, and the gradient of the norm follows in the same kernel.
+#include "kernels/cuda/qk_norm_rope.cuh"
+#include "kernels/cuda/qk_norm_rope_arguments.cuh"
 
 namespace lockstep::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 128;
 
-// What one thread has of its head.
+// The elements of a head that one thread has.
 struct Part {
   int64_t row;
   int head, lane;
@@ -14,8 +16,8 @@ struct Part {
   int low, high;  // first element of each half, within the head
 
   template <int kLanes>
-  __device__ static Part mine(const Heads& h) {
-    // 32 bits: there are fewer heads than that, and a wide division would cost more than the rest of the address.
+  __device__ static Part mine(const QkNormRopeArguments& h) {
+    // 32 bits: there are fewer than 2^32 heads, and a 64-bit division would cost more than the rest of the address.
     const uint32_t item = blockIdx.x * (kThreads / kLanes) + threadIdx.x / kLanes, row = item / h.items;
     Part part;
     part.row = row;
@@ -29,13 +31,13 @@ struct Part {
 };
 
 template <int kLanes>
-__global__ void __launch_bounds__(kThreads) heads_kernel(Matrix qk, Matrix qkv, Heads h) {
+__global__ void __launch_bounds__(kThreads) qk_norm_rope_kernel(Matrix qk, Matrix qkv, QkNormRopeArguments h) {
   const Part part = Part::mine<kLanes>(h);
   const int column = part.head * h.head_dim;
   const bool is_value = h.is_value(part.head);
   float a[8] = {}, b[8] = {}, low[8], high[8];
   Angles angles;
-  bf16* to = nullptr;  // where a key or value is stored
+  bf16* to = nullptr;  // where a key or value is stored in the KV cache
   let_next_begin();
   // Positions, rope tables and norm weights were written before the kernel ahead of this one started, so they are
   // loaded while that kernel (the projection) is still running.
@@ -74,7 +76,8 @@ __global__ void __launch_bounds__(kThreads) heads_kernel(Matrix qk, Matrix qkv, 
 }
 
 template <int kLanes>
-__global__ void __launch_bounds__(kThreads) heads_grad_kernel(Matrix d_qkv, Matrix qkv, Heads h) {
+__global__ void __launch_bounds__(kThreads)
+    qk_norm_rope_backward_kernel(Matrix d_qkv, Matrix qkv, QkNormRopeArguments h) {
   const Part part = Part::mine<kLanes>(h);
   const int column = part.head * h.head_dim;
   float a[8] = {}, b[8] = {};
@@ -117,7 +120,7 @@ __global__ void __launch_bounds__(kThreads) heads_grad_kernel(Matrix d_qkv, Matr
 
 // launch(threads of a head as a constant, grid)
 template <class Launch>
-void for_head_dim(const Heads& h, const Launch& launch) {
+void for_head_dim(const QkNormRopeArguments& h, const Launch& launch) {
   const auto start = [&](auto lanes) {
     const int64_t threads = h.rows * h.items * lanes.value;
     launch(lanes, static_cast<unsigned>((threads + kThreads - 1) / kThreads));
@@ -128,28 +131,30 @@ void for_head_dim(const Heads& h, const Launch& launch) {
 
 }  // namespace
 
-void heads_forward(const HeadsCall& call, ConstTensor qkv, Stream& stream) {
-  Heads h = heads_of(qkv, call.rstd, call.spec);
+void qk_norm_rope_forward(const QkNormRopeCall& call, ConstTensor qkv, Stream& stream) {
+  QkNormRopeArguments h = arguments_of(qkv, call.rstd, call.spec);
   if (h.rows == 0) return;
   if (call.store) {
     h.items += static_cast<uint32_t>(h.kv_heads);
     h.store_in(call.rows.device);
   }
   for_head_dim(h, [&](auto lanes, unsigned grid) {
-    launch_early(heads_kernel<lanes.value>, grid, kThreads, 0, stream_of(stream), Matrix(call.qk), Matrix(qkv), h);
+    launch_early(qk_norm_rope_kernel<lanes.value>, grid, kThreads, 0, stream_of(stream), Matrix(call.qk), Matrix(qkv),
+                 h);
   });
-  check_launch("heads_forward", {call.qk, qkv});
+  check_launch("qk_norm_rope_forward", {call.qk, qkv});
 }
 
-void heads_backward(Tensor d_qkv, ConstTensor qkv, ConstTensor rstd, const HeadsSpec& spec, Stream& stream) {
-  const Heads h = heads_of(d_qkv, rstd, spec);
+void qk_norm_rope_backward(Tensor d_qkv, ConstTensor qkv, ConstTensor rstd, const QkNormRopeSpec& spec,
+                           Stream& stream) {
+  const QkNormRopeArguments h = arguments_of(d_qkv, rstd, spec);
   if (h.rows == 0) return;
   // Without norms qkv is not read and may be empty.
   for_head_dim(h, [&](auto lanes, unsigned grid) {
-    heads_grad_kernel<lanes.value>
+    qk_norm_rope_backward_kernel<lanes.value>
         <<<grid, kThreads, 0, stream_of(stream)>>>(Matrix(d_qkv), Matrix(spec.norms.q_norm.empty() ? d_qkv : qkv), h);
   });
-  check_launch("heads_backward", {d_qkv, qkv});
+  check_launch("qk_norm_rope_backward", {d_qkv, qkv});
 }
 
 }  // namespace lockstep::kernels::cuda

@@ -1,12 +1,12 @@
-#include "kernels/heads.h"
+#include "kernels/qk_norm_rope.h"
 
 #include <algorithm>
 
 #include "core/error.h"
 #include "kernels/attention_checks.h"
 #include "kernels/cuda/ops.h"
+#include "kernels/kernels.h"
 #include "kernels/lora_checks.h"
-#include "kernels/pack.h"
 #include "kernels/rmsnorm.h"
 
 namespace lockstep::kernels {
@@ -28,10 +28,10 @@ Tensor rstd_of(const Tensor& rstd, int64_t begin, int64_t heads, int64_t rows) {
 }
 
 // Of x, a projection to `heads` heads or its gradient.
-void require_heads(const ConstTensor& x, int64_t heads, const HeadsSpec& spec, const char* op, const char* argument,
-                   const Stream& stream) {
+void require_heads(const ConstTensor& x, int64_t heads, const QkNormRopeSpec& spec, const char* op,
+                   const char* argument, const Stream& stream) {
   const AttentionShape& shape = spec.shape;
-  const HeadNorms& norms = spec.norms;
+  const QkNorms& norms = spec.norms;
   require_shape(shape, op);
   const int64_t rows = rows_of(x);
   require_tensor(x, activation_dtype(stream.device()), {rows, heads * shape.head_dim}, op, argument);
@@ -48,7 +48,7 @@ void require_heads(const ConstTensor& x, int64_t heads, const HeadsSpec& spec, c
                       .wanted = std::to_string(rows)});
 }
 
-void require_call(const HeadsCall& call, const ConstTensor& qkv, const char* op, const Stream& stream) {
+void require_call(const QkNormRopeCall& call, const ConstTensor& qkv, const char* op, const Stream& stream) {
   const AttentionShape& shape = call.spec.shape;
   const int64_t all = shape.heads + shape.kv_heads, count = rows_of(qkv);
   require_heads(qkv, all + shape.kv_heads, call.spec, op, "qkv", stream);
@@ -59,11 +59,11 @@ void require_call(const HeadsCall& call, const ConstTensor& qkv, const char* op,
 
 }  // namespace
 
-void heads_forward(const HeadsCall& call, ConstTensor qkv, Stream& stream) {
-  require_call(call, qkv, "heads_forward", stream);
-  if (stream.device() == Device::cuda) return cuda::heads_forward(call, qkv, stream);
+void qk_norm_rope_forward(const QkNormRopeCall& call, ConstTensor qkv, Stream& stream) {
+  require_call(call, qkv, "qk_norm_rope_forward", stream);
+  if (stream.device() == Device::cuda) return cuda::qk_norm_rope_forward(call, qkv, stream);
   const AttentionShape& shape = call.spec.shape;
-  const HeadNorms& norms = call.spec.norms;
+  const QkNorms& norms = call.spec.norms;
   const Tensor& qk = call.qk;
   const int64_t heads = shape.heads, all = shape.heads + shape.kv_heads, count = rows_of(qkv), d = shape.head_dim;
   if (!norms.q_norm.empty()) {
@@ -79,19 +79,19 @@ void heads_forward(const HeadsCall& call, ConstTensor qkv, Stream& stream) {
   kv_store(qk.cols(heads * d, all * d), qkv.cols(all * d, (all + shape.kv_heads) * d), shape, call.rows, stream);
 }
 
-void heads_forward(const HeadsCall& call, UnfinishedLinear qkv, bool keep, Stream& stream) {
+void qk_norm_rope_forward(const QkNormRopeCall& call, UnfinishedLinear qkv, bool keep, Stream& stream) {
   if (!qkv.complete()) {
-    require_call(call, qkv.y(), "heads_forward", stream);
-    require_delta(qkv.y(), qkv.delta(), "heads_forward", stream);
-    if (cuda::heads_forward(call, qkv, keep, stream)) return;
+    require_call(call, qkv.y(), "qk_norm_rope_forward", stream);
+    require_delta(qkv.y(), qkv.delta(), "qk_norm_rope_forward", stream);
+    if (cuda::qk_norm_rope_forward(call, qkv, keep, stream)) return;
   }
   const Tensor complete = qkv.y();
   finish(std::move(qkv), stream);
-  heads_forward(call, complete, stream);
+  qk_norm_rope_forward(call, complete, stream);
 }
 
-void heads_attention_forward(Tensor o, const HeadsCall& call, UnfinishedLinear qkv, Stream& stream) {
-  constexpr const char* kOp = "heads_attention_forward";
+void qk_norm_rope_attention_forward(Tensor o, const QkNormRopeCall& call, UnfinishedLinear qkv, Stream& stream) {
+  constexpr const char* kOp = "qk_norm_rope_attention_forward";
   const AttentionShape& shape = call.spec.shape;
   const Tensor complete = qkv.y();
   const int64_t width = shape.heads * shape.head_dim;
@@ -100,30 +100,31 @@ void heads_attention_forward(Tensor o, const HeadsCall& call, UnfinishedLinear q
   if (!qkv.complete()) {
     require_call(call, complete, kOp, stream);
     require_delta(complete, qkv.delta(), kOp, stream);
-    if (cuda::heads_forward(call, qkv, false, stream))
+    if (cuda::qk_norm_rope_forward(call, qkv, false, stream))
       return attention_forward(o, {}, call.qk.cols(0, width), shape, call.rows, stream);
     finish(std::move(qkv), stream);
   }
   if (stream.device() == Device::cuda) {
     require_call(call, complete, kOp, stream);
     require_tensor(o, complete.dtype, {rows_of(complete), width}, kOp, "o");
-    if (cuda::heads_attention_forward(o, call, complete, stream)) return;
+    if (cuda::qk_norm_rope_attention_forward(o, call, complete, stream)) return;
   }
-  heads_forward(call, complete, stream);
+  qk_norm_rope_forward(call, complete, stream);
   attention_forward(o, {}, call.qk.cols(0, width), shape, call.rows, stream);
 }
 
-void heads_backward(Tensor d_qkv, ConstTensor qkv, ConstTensor rstd, const HeadsSpec& spec, Stream& stream) {
-  constexpr const char* kOp = "heads_backward";
+void qk_norm_rope_backward(Tensor d_qkv, ConstTensor qkv, ConstTensor rstd, const QkNormRopeSpec& spec,
+                           Stream& stream) {
+  constexpr const char* kOp = "qk_norm_rope_backward";
   const AttentionShape& shape = spec.shape;
-  const HeadNorms& norms = spec.norms;
+  const QkNorms& norms = spec.norms;
   const int64_t heads = shape.heads, all = shape.heads + shape.kv_heads, count = rows_of(d_qkv), d = shape.head_dim;
   require_heads(d_qkv, all + shape.kv_heads, spec, kOp, "d_qkv", stream);
   if (!norms.q_norm.empty()) {
     require_tensor(qkv, d_qkv.dtype, {count, (all + shape.kv_heads) * d}, kOp, "qkv");
     require_f32(rstd, {all * count}, kOp, "rstd");
   }
-  if (stream.device() == Device::cuda) return cuda::heads_backward(d_qkv, qkv, rstd, spec, stream);
+  if (stream.device() == Device::cuda) return cuda::qk_norm_rope_backward(d_qkv, qkv, rstd, spec, stream);
   rope(d_qkv, all, spec.positions, spec.table, -1, stream);
   if (norms.q_norm.empty()) return;
   const auto norm_backward = [&](int64_t begin, int64_t end, const ConstTensor& weight) {

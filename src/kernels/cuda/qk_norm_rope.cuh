@@ -1,7 +1,7 @@
-// What the kernels that make heads share (heads.cu, and attention_decode_heads.cu with the same bits): one head of one
-// row by kLanes neighbouring threads. Thread i holds elements 8i .. 8i+7 of the lower half and the same of the upper
-// half, which are the pairs that rotate together. head_dim is a multiple of 16 up to 16 * kLanes, so a thread has all
-// of its elements or none, which then are 0.
+// q/k norm and RoPE of one head of one row by kLanes neighbouring threads: shared by qk_norm_rope.cu and
+// attention_decode_heads.cu, so both give the same bits. Thread i holds elements 8i .. 8i+7 of the lower half and the
+// same of the upper half, which are the pairs that rotate together. head_dim is a multiple of 16 up to 16 * kLanes, so
+// a thread has all of its elements or none, which then are 0.
 #pragma once
 
 #include "kernels/cuda/row_io.cuh"
@@ -49,7 +49,7 @@ struct Angles {
   }
 };
 
-// (a, b) -> (a cos - b sin, b cos + a sin), or back with direction -1.
+// RoPE: (a, b) -> (a cos - b sin, b cos + a sin); direction -1 is its backward.
 __device__ __forceinline__ void rotate(float (&a)[8], float (&b)[8], const Angles& angles, float direction) {
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
