@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kThreads, 2) query_kernel(const Backward p) {
   const int head = blockIdx.x % p.heads, column = head * p.head_dim;
   const int rows = min(tile.sequence.rows - tile.first, kTileRows), end = tile.first + rows;
   const int64_t row = int64_t{tile.sequence.row_begin} + tile.first;
-  const KvPlace place = tile.keys_of(p, head / (p.heads / p.kv_heads), end);
+  const KvPlace place = keys_of(p, tile.sequence, head / (p.heads / p.kv_heads), end);
   const int first_block = (p.window ? max(0, tile.first - p.window + 1) : 0) / kKeyBlock;
   const int last_block = (end - 1) / kKeyBlock;
 
@@ -217,7 +217,7 @@ __global__ void __launch_bounds__(kThreads, 2) key_kernel(const Backward p) {
     if (threadIdx.x < kTileRows) shared.norm_delta[stage][threadIdx.x] = make_float2(next.log2_norm(), next.delta);
   };
 
-  const KvPlace place = tile.keys_of(p, kv_head, tile.first + present);
+  const KvPlace place = keys_of(p, tile.sequence, kv_head, tile.first + present);
   const int position = tile.first + 16 * warp;
   load_keys<kDim>(shared.keys, shared.values, place, place.at(position), position, warp, lane);
   load(walk, 0);
@@ -276,7 +276,7 @@ void attention_backward(Tensor dq, Tensor dk, Tensor dv, ConstTensor d_o, ConstT
   const auto blocks = [](int64_t count) { return static_cast<unsigned>(count); };
   delta_kernel<<<blocks((q.shape[0] * shape.heads * 16 + kThreads - 1) / kThreads), kThreads, 0, on>>>(arguments);
   check_launch(kOp, {q});
-  if (takes_wgmma(arguments)) return launch_backward_wgmma(arguments, on);
+  if (takes_wgmma(arguments)) return launch_backward_wgmma(arguments, stream);
   for_head_dim(shape.head_dim, [&]<int kDim>() {
     constexpr int kQueryBytes = 6 * kTileRows * kDim * static_cast<int>(sizeof(bf16));
     allow_shared(query_kernel<kDim>, kQueryBytes, kOp);

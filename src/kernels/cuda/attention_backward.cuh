@@ -34,6 +34,16 @@ struct QueryStats {
   __device__ float log2_norm() const { return fmaf(max, kLog2e, __log2f(sum)); }
 };
 
+// Where the keys of a sequence lie up to `end`, of one head.
+__device__ inline KvPlace keys_of(const Backward& p, const DeviceSequence& sequence, int kv_head, int end) {
+  const int head_elements = static_cast<int>(kKvBlock) * p.head_dim;
+  return {.blocks = p.sequences.blocks + sequence.block_begin,
+          .offset = p.kv_offset + int64_t{kv_head} * head_elements,
+          .value_offset = p.kv_heads * head_elements,
+          .head_dim = p.head_dim,
+          .end = end};
+}
+
 // One tile and what it belongs to; its 64 rows are queries or keys.
 struct Tile {
   DeviceSequence sequence;
@@ -42,14 +52,6 @@ struct Tile {
       : Tile(p, p.sequences.tiles ? p.sequences.tiles[index] : QueryTile{index, 0}) {}
   __device__ Tile(const Backward& p, const QueryTile& tile)
       : sequence(p.sequences.sequences[tile.sequence]), first(tile.first) {}
-  __device__ KvPlace keys_of(const Backward& p, int kv_head, int end) const {
-    const int head_elements = static_cast<int>(kKvBlock) * p.head_dim;
-    return {.blocks = p.sequences.blocks + sequence.block_begin,
-            .offset = p.kv_offset + int64_t{kv_head} * head_elements,
-            .value_offset = p.kv_heads * head_elements,
-            .head_dim = p.head_dim,
-            .end = end};
-  }
 };
 
 // A lane's two rows of queries.
@@ -99,6 +101,6 @@ struct QueryWalk {
 
 // attention_backward_wgmma.cu: dq, dk and dv on Hopper for head_dim 64 and 128, rows at multiples of 16 bytes.
 bool takes_wgmma(const Backward& p);
-void launch_backward_wgmma(const Backward& p, cudaStream_t stream);
+void launch_backward_wgmma(const Backward& p, Stream& stream);
 
 }  // namespace lockstep::kernels::cuda

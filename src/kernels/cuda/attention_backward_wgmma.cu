@@ -4,6 +4,7 @@
 // = Q K^T.
 #include "kernels/cuda/attention_backward.cuh"
 #include "kernels/cuda/attention_wgmma.cuh"
+#include "kernels/cuda/library.h"
 
 namespace lockstep::kernels::cuda {
 namespace {
@@ -12,26 +13,20 @@ constexpr int kStages = 3;
 constexpr int kKeyGroups = 2, kQueryGroups = 3;  // warpgroups that compute
 constexpr int kKeyThreads = (1 + kKeyGroups) * kWarpgroup, kQueryThreads = (1 + kQueryGroups) * kWarpgroup;
 // Registers of a thread that loads and of one that computes; together no more than the CTA was launched with.
+constexpr int kWorks = 2;  // works that are handed over and not done
 constexpr int kKeyLoading = 40, kKeyComputing = 232;
 constexpr int kQueryLoading = 32, kQueryComputing = 160;
 
 template <int kDim>
 constexpr int kTileElements = kTileRows* kDim;
 
-template <int kDim>
-struct KeyShared {
-  bf16 keys[kKeyGroups][kTileElements<kDim>], values[kKeyGroups][kTileElements<kDim>];
-  bf16 queries[kStages][kTileElements<kDim>], gradients[kStages][kTileElements<kDim>];
-  float4 norm_delta[kStages][kTileRows / 2];  // of two rows: norm, norm, delta, delta
-  Ring<kStages> ring;
-};
-
-// The keys of a CTA and the queries that see them.
+// What a CTA of the key kernel does in one turn: keys, and the queries that see them.
 struct KeyWork {
   DeviceSequence sequence;
-  int first, kv_head, present;
+  int first, kv_head, present;  // kv_head: -1 after the last work
   QueryWalk walk;
 
+  KeyWork() = default;
   __device__ KeyWork(const Backward& p, const Tile& tile, int head)
       : sequence(tile.sequence), first(tile.first), kv_head(head) {
     const int rows = sequence.rows, group = p.heads / p.kv_heads;
@@ -46,27 +41,42 @@ struct KeyWork {
 };
 
 template <int kDim>
-__device__ __forceinline__ void load_for_keys(KeyShared<kDim>& shared, const Backward& p, const Tile& tile,
-                                              const KeyWork& work, int thread) {
-  const TileLoader<kDim> loader(thread);
+struct KeyShared {
+  bf16 keys[kKeyGroups][kTileElements<kDim>], values[kKeyGroups][kTileElements<kDim>];
+  bf16 queries[kStages][kTileElements<kDim>], gradients[kStages][kTileElements<kDim>];
+  float4 norm_delta[kStages][kTileRows / 2];  // of two rows: norm, norm, delta, delta
+  Ring<kStages> ring;
+  Ring<kKeyGroups> keys_ring;  // one use of each barrier per work
+  WorkQueue<KeyWork, kWorks> works;
+};
+
+template <int kDim>
+__device__ __forceinline__ void load_keys(KeyShared<kDim>& shared, const Backward& p, const KeyWork& work,
+                                          const TileLoader<kDim>& loader, int round) {
+  const KvPlace place = keys_of(p, work.sequence, work.kv_head, work.first + work.present);
+  for (int g = 0; g < kKeyGroups; ++g) {
+    const bf16* from[4];
+    find_positions(from, place, work.first + g * kTileRows);
+    shared.keys_ring.empty[g].wait(round ^ 1);
+    loader.positions(shared.keys[g], from, 0, work.present - g * kTileRows);
+    loader.positions(shared.values[g], from, place.value_offset, work.present - g * kTileRows);
+    shared.keys_ring.full[g].arrive_after_copies();
+  }
+}
+
+template <int kDim>
+__device__ __forceinline__ void load_for_keys(KeyShared<kDim>& shared, const Backward& p, const KeyWork& work,
+                                              const TileLoader<kDim>& loader, RingPlace<kStages>& at, int round,
+                                              int thread) {
   QueryWalk walk = work.walk;
   const int rows = work.sequence.rows;
   const int64_t row_begin = work.sequence.row_begin;
-  const auto stats_of = [&](const QueryWalk& at) {
-    const int own = at.tile * kTileRows + thread;
-    return thread < kTileRows && own < rows ? QueryStats(p, row_begin + own, at.head) : QueryStats();
+  const auto stats_of = [&](const QueryWalk& walk) {
+    const int own = walk.tile * kTileRows + thread;
+    return thread < kTileRows && own < rows ? QueryStats(p, row_begin + own, walk.head) : QueryStats();
   };
-  {
-    const KvPlace place = tile.keys_of(p, work.kv_head, work.first + work.present);
-    for (int g = 0; g < kKeyGroups; ++g) {
-      const bf16* from[4];
-      find_positions(from, place, work.first + g * kTileRows);
-      loader.positions(shared.keys[g], from, 0, work.present - g * kTileRows);
-      loader.positions(shared.values[g], from, place.value_offset, work.present - g * kTileRows);
-    }
-  }
   QueryStats stats = stats_of(walk);
-  for (RingPlace<kStages> at; !walk.done(); at.advance()) {
+  for (bool first_tile = true; !walk.done(); at.advance(), first_tile = false) {
     const int first = walk.tile * kTileRows, column = walk.head * kDim;
     shared.ring.empty[at.stage].wait(at.round ^ 1);
     if (thread < kTileRows) {
@@ -77,9 +87,31 @@ __device__ __forceinline__ void load_for_keys(KeyShared<kDim>& shared, const Bac
     loader.rows(shared.queries[at.stage], p.q, row_begin + first, column, rows - first);
     loader.rows(shared.gradients[at.stage], p.d_o, row_begin + first, column, rows - first);
     shared.ring.full[at.stage].arrive_after_copies();
+    // Not before the first queries: the memory of the last work's keys is free later than theirs.
+    if (first_tile) load_keys<kDim>(shared, p, work, loader, round);
     walk.advance();
     if (!walk.done()) stats = stats_of(walk);
   }
+}
+
+template <int kDim>
+__device__ __forceinline__ void load_for_keys(KeyShared<kDim>& shared, const Backward& p, int thread) {
+  const TileLoader<kDim> loader(thread);
+  TileGroups<kKeyGroups, true> groups;
+  RingPlace<kStages> at;
+  RingPlace<kWorks> work_at;
+  KeyWork work;
+  for (int turn = 0;; ++turn) {
+    // Tiles come longest rows of keys first: the other way round the keys that most queries see.
+    const int index = work_of_turn(turn);
+    const QueryTile tile = groups.find(p.sequences, index / p.kv_heads);
+    if (tile.sequence < 0) break;
+    work = KeyWork(p, Tile(p, tile), index % p.kv_heads);
+    shared.works.hand_over(work_at, work, thread);
+    load_for_keys<kDim>(shared, p, work, loader, at, turn & 1, thread);
+  }
+  work.kv_head = -1;
+  shared.works.hand_over(work_at, work, thread);
   copy_commit();
   copy_wait<0>();
 }
@@ -153,12 +185,11 @@ __device__ __forceinline__ void add_queries(float (&dk)[kDim / 8][4], float (&dv
 }
 
 template <int kDim>
-__device__ __forceinline__ void compute_keys(KeyShared<kDim>& shared, const Backward& p, const KeyWork& work, int group,
-                                             int lane) {
+__device__ __forceinline__ void compute_keys(KeyShared<kDim>& shared, const Backward& p, const KeyWork& work,
+                                             RingPlace<kStages>& at, int group, int lane) {
   float dk[kDim / 8][4] = {}, dv[kDim / 8][4] = {};
   const int first_key = work.first + group * kTileRows;
-  QueryWalk walk = work.walk;
-  for (RingPlace<kStages> at; !walk.done(); at.advance(), walk.advance()) {
+  for (QueryWalk walk = work.walk; !walk.done(); at.advance(), walk.advance()) {
     const int first_query = walk.tile * kTileRows;
     shared.ring.full[at.stage].wait(at.round);
     // Else no query of the tile sees a key of this warpgroup, or there is none.
@@ -169,52 +200,57 @@ __device__ __forceinline__ void compute_keys(KeyShared<kDim>& shared, const Back
     }
     give_back(shared.ring.empty[at.stage], lane);
   }
+  give_back(shared.keys_ring.empty[group], lane);
   const int own = group * kTileRows + 16 * (threadIdx.x / 32 & 3), column = work.kv_head * kDim;
   const int64_t row = int64_t{work.sequence.row_begin} + work.first + own;
   store_gradient<kDim>(p.dk, dk, row, column, work.present - own, kDim, p.scale, lane);
   store_gradient<kDim>(p.dv, dv, row, column, work.present - own, kDim, 1.0f, lane);
 }
 
+template <int kDim>
+__device__ __forceinline__ void compute_keys(KeyShared<kDim>& shared, const Backward& p, int group, int lane) {
+  RingPlace<kStages> at;
+  RingPlace<kWorks> work_at;
+  for (int round = 0;; round ^= 1) {
+    const KeyWork work = shared.works.take(work_at, lane);
+    if (work.kv_head < 0) return;
+    shared.keys_ring.full[group].wait(round);
+    compute_keys<kDim>(shared, p, work, at, group, lane);
+  }
+}
+
 // dk and dv of two tiles of keys and a kv head: over the heads of the group, then tiles of queries, in order.
 template <int kDim>
-__global__ void __launch_bounds__(kKeyThreads, 1) key_kernel(const Backward p) {
+__global__ void __launch_bounds__(kKeyThreads, 1) key_kernel(const __grid_constant__ Backward p) {
   if constexpr (kHasWgmma) {
     extern __shared__ __align__(kTileAlignment) unsigned char memory[];
     auto& shared = *reinterpret_cast<KeyShared<kDim>*>(aligned_tiles(memory));
-    // Tiles come longest rows of keys first: the other way round the keys that most queries see.
-    const QueryTile first =
-        group_of_tiles<kKeyGroups, true, kKeyThreads>(p.sequences, static_cast<int>(blockIdx.x) / p.kv_heads);
-    if (first.sequence < 0) return;
-    const Tile tile(p, first);
-    const KeyWork work(p, tile, static_cast<int>(blockIdx.x) % p.kv_heads);
-    if (threadIdx.x == 0) shared.ring.init(2 * kWarpgroup, kKeyGroups);
+    if (threadIdx.x == 0) {
+      shared.ring.init(2 * kWarpgroup, kKeyGroups);
+      shared.keys_ring.init(kWarpgroup, 1);
+      shared.works.init(kKeyGroups);
+    }
     __syncthreads();
     const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
     if (warpgroup == 0) {
       give_registers<kKeyLoading>();
-      load_for_keys<kDim>(shared, p, tile, work, threadIdx.x);
+      load_for_keys<kDim>(shared, p, threadIdx.x);
     } else {
       take_registers<kKeyComputing>();
-      compute_keys<kDim>(shared, p, work, warpgroup - 1, threadIdx.x & 31);
+      compute_keys<kDim>(shared, p, warpgroup - 1, threadIdx.x & 31);
     }
   } else {
     __trap();
   }
 }
 
-template <int kDim>
-struct QueryShared {
-  bf16 queries[kQueryGroups][kTileElements<kDim>], gradients[kQueryGroups][kTileElements<kDim>];
-  bf16 keys[kStages][kTileElements<kDim>], values[kStages][kTileElements<kDim>];
-  Ring<kStages> ring;
-};
-
-// The queries of a CTA, of one head, and the blocks of keys that they see.
+// What a CTA of the query kernel does in one turn: queries of one head, and the blocks of keys that they see.
 struct QueryWork {
   DeviceSequence sequence;
   int64_t row;
-  int first, head, present, first_block, last_block;
+  int first, head, present, first_block, last_block;  // head: -1 after the last work
 
+  QueryWork() = default;
   __device__ QueryWork(const Backward& p, const Tile& tile, int query_head)
       : sequence(tile.sequence), row(int64_t{sequence.row_begin} + tile.first), first(tile.first), head(query_head) {
     present = min(sequence.rows - first, kQueryGroups * kTileRows);
@@ -224,26 +260,56 @@ struct QueryWork {
 };
 
 template <int kDim>
-__device__ __forceinline__ void load_for_queries(QueryShared<kDim>& shared, const Backward& p, const Tile& tile,
-                                                 const QueryWork& work, int thread) {
-  const TileLoader<kDim> loader(thread);
-  const KvPlace place = tile.keys_of(p, work.head / (p.heads / p.kv_heads), work.first + work.present);
+struct QueryShared {
+  bf16 queries[kQueryGroups][kTileElements<kDim>], gradients[kQueryGroups][kTileElements<kDim>];
+  bf16 keys[kStages][kTileElements<kDim>], values[kStages][kTileElements<kDim>];
+  Ring<kStages> ring;
+  Ring<kQueryGroups> queries_ring;  // one use of each barrier per work
+  WorkQueue<QueryWork, kWorks> works;
+};
+
+template <int kDim>
+__device__ __forceinline__ void load_for_queries(QueryShared<kDim>& shared, const Backward& p, const QueryWork& work,
+                                                 const TileLoader<kDim>& loader, RingPlace<kStages>& at, int round) {
+  const KvPlace place =
+      keys_of(p, work.sequence, work.head / (p.heads / p.kv_heads), work.first + work.present);
   const bf16* from[4];
   find_positions(from, place, work.first_block * kKeyBlock);
-  for (int g = 0; g < kQueryGroups; ++g) {
-    const int first = g * kTileRows, column = work.head * kDim;
-    loader.rows(shared.queries[g], p.q, work.row + first, column, work.present - first);
-    loader.rows(shared.gradients[g], p.d_o, work.row + first, column, work.present - first);
-  }
-  RingPlace<kStages> at;
   for (int block = work.first_block; block <= work.last_block; ++block, at.advance()) {
     const int present = place.end - block * kKeyBlock;
     shared.ring.empty[at.stage].wait(at.round ^ 1);
     loader.positions(shared.keys[at.stage], from, 0, present);
     loader.positions(shared.values[at.stage], from, place.value_offset, present);
     shared.ring.full[at.stage].arrive_after_copies();
+    // Not before the first keys: the memory of the last work's queries is free later than theirs.
+    for (int g = 0; g < kQueryGroups && block == work.first_block; ++g) {
+      const int first = g * kTileRows, column = work.head * kDim;
+      shared.queries_ring.empty[g].wait(round ^ 1);
+      loader.rows(shared.queries[g], p.q, work.row + first, column, work.present - first);
+      loader.rows(shared.gradients[g], p.d_o, work.row + first, column, work.present - first);
+      shared.queries_ring.full[g].arrive_after_copies();
+    }
     find_positions(from, place, (block + 1) * kKeyBlock);
   }
+}
+
+template <int kDim>
+__device__ __forceinline__ void load_for_queries(QueryShared<kDim>& shared, const Backward& p, int thread) {
+  const TileLoader<kDim> loader(thread);
+  TileGroups<kQueryGroups, false> groups;
+  RingPlace<kStages> at;
+  RingPlace<kWorks> work_at;
+  QueryWork work;
+  for (int turn = 0;; ++turn) {
+    const int index = work_of_turn(turn);
+    const QueryTile tile = groups.find(p.sequences, index / p.heads);
+    if (tile.sequence < 0) break;
+    work = QueryWork(p, Tile(p, tile), index % p.heads);
+    shared.works.hand_over(work_at, work, thread);
+    load_for_queries<kDim>(shared, p, work, loader, at, turn & 1);
+  }
+  work.head = -1;
+  shared.works.hand_over(work_at, work, thread);
   copy_commit();
   copy_wait<0>();
 }
@@ -283,11 +349,10 @@ __device__ __forceinline__ void add_keys(float (&dq)[kDim / 8][4], const QuerySh
 
 template <int kDim>
 __device__ __forceinline__ void compute_queries(QueryShared<kDim>& shared, const Backward& p, const QueryWork& work,
-                                                int group, int lane) {
+                                                RingPlace<kStages>& at, int group, int lane) {
   const int warp = threadIdx.x / 32 & 3, own = group * kTileRows, first = work.first + own;
   const QueryRows rows(p, work.row + own, work.head, work.present - own, first, warp, lane);
   float dq[kDim / 8][4] = {};
-  RingPlace<kStages> at;
   for (int block = work.first_block; block <= work.last_block; ++block, at.advance()) {
     const int first_key = block * kKeyBlock, last_key = first_key + kKeyBlock - 1;
     shared.ring.full[at.stage].wait(at.round);
@@ -299,30 +364,42 @@ __device__ __forceinline__ void compute_queries(QueryShared<kDim>& shared, const
     }
     give_back(shared.ring.empty[at.stage], lane);
   }
+  give_back(shared.queries_ring.empty[group], lane);
   store_gradient<kDim>(p.dq, dq, work.row + own + 16 * warp, work.head * kDim, work.present - own - 16 * warp, kDim,
                        p.scale, lane);
 }
 
+template <int kDim>
+__device__ __forceinline__ void compute_queries(QueryShared<kDim>& shared, const Backward& p, int group, int lane) {
+  RingPlace<kStages> at;
+  RingPlace<kWorks> work_at;
+  for (int round = 0;; round ^= 1) {
+    const QueryWork work = shared.works.take(work_at, lane);
+    if (work.head < 0) return;
+    shared.queries_ring.full[group].wait(round);
+    compute_queries<kDim>(shared, p, work, at, group, lane);
+  }
+}
+
 // dq of three tiles and a head: over blocks of keys in order.
 template <int kDim>
-__global__ void __launch_bounds__(kQueryThreads, 1) query_kernel(const Backward p) {
+__global__ void __launch_bounds__(kQueryThreads, 1) query_kernel(const __grid_constant__ Backward p) {
   if constexpr (kHasWgmma) {
     extern __shared__ __align__(kTileAlignment) unsigned char memory[];
     auto& shared = *reinterpret_cast<QueryShared<kDim>*>(aligned_tiles(memory));
-    const QueryTile first =
-        group_of_tiles<kQueryGroups, false, kQueryThreads>(p.sequences, static_cast<int>(blockIdx.x) / p.heads);
-    if (first.sequence < 0) return;
-    const Tile tile(p, first);
-    const QueryWork work(p, tile, static_cast<int>(blockIdx.x) % p.heads);
-    if (threadIdx.x == 0) shared.ring.init(kWarpgroup, kQueryGroups);
+    if (threadIdx.x == 0) {
+      shared.ring.init(kWarpgroup, kQueryGroups);
+      shared.queries_ring.init(kWarpgroup, 1);
+      shared.works.init(kQueryGroups);
+    }
     __syncthreads();
     const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
     if (warpgroup == 0) {
       give_registers<kQueryLoading>();
-      load_for_queries<kDim>(shared, p, tile, work, threadIdx.x);
+      load_for_queries<kDim>(shared, p, threadIdx.x);
     } else {
       take_registers<kQueryComputing>();
-      compute_queries<kDim>(shared, p, work, warpgroup - 1, threadIdx.x & 31);
+      compute_queries<kDim>(shared, p, warpgroup - 1, threadIdx.x & 31);
     }
   } else {
     __trap();
@@ -330,12 +407,13 @@ __global__ void __launch_bounds__(kQueryThreads, 1) query_kernel(const Backward 
 }
 
 template <int kDim>
-void launch(const Backward& p, cudaStream_t stream) {
+void launch(const Backward& p, int multiprocessors, cudaStream_t stream) {
   constexpr const char* kOp = "attention_backward";
   constexpr int kQueryBytes = sizeof(QueryShared<kDim>) + kTileAlignment;
   constexpr int kKeyBytes = sizeof(KeyShared<kDim>) + kTileAlignment;
-  const auto query_ctas = static_cast<unsigned>(most_groups(p.sequences, kQueryGroups) * p.heads);
-  const auto key_ctas = static_cast<unsigned>(most_groups(p.sequences, kKeyGroups) * p.kv_heads);
+  const auto ctas = [&](int64_t works) { return static_cast<unsigned>(std::min<int64_t>(works, multiprocessors)); };
+  const unsigned query_ctas = ctas(most_groups(p.sequences, kQueryGroups) * p.heads);
+  const unsigned key_ctas = ctas(most_groups(p.sequences, kKeyGroups) * p.kv_heads);
   allow_shared(query_kernel<kDim>, kQueryBytes, kOp);
   query_kernel<kDim><<<query_ctas, kQueryThreads, kQueryBytes, stream>>>(p);
   check_launch(kOp);
@@ -350,8 +428,10 @@ bool takes_wgmma(const Backward& p) {
   return (p.head_dim == 64 || p.head_dim == 128) && p.q.by_16 && p.d_o.by_16 && has_sm90();
 }
 
-void launch_backward_wgmma(const Backward& p, cudaStream_t stream) {
-  p.head_dim == 64 ? launch<64>(p, stream) : launch<128>(p, stream);
+void launch_backward_wgmma(const Backward& p, Stream& stream) {
+  const int multiprocessors = library_of(stream).multiprocessors;
+  const cudaStream_t on = stream_of(stream);
+  p.head_dim == 64 ? launch<64>(p, multiprocessors, on) : launch<128>(p, multiprocessors, on);
 }
 
 }  // namespace lockstep::kernels::cuda

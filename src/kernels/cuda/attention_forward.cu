@@ -128,7 +128,7 @@ void attention_forward(Tensor o, Tensor stats, ConstTensor q, const AttentionSha
                           .c = log2_scale(shape),
                           .sequences = sequences};
   if (takes_wgmma(arguments)) {
-    launch_forward_wgmma(arguments, stream_of(stream));
+    launch_forward_wgmma(arguments, stream);
     return check_launch("attention_forward", {q, o});
   }
   const int cta_heads = shape.heads / shape.kv_heads % kMaxHeads == 0 ? kMaxHeads : 1;

@@ -110,6 +110,6 @@ __device__ void store_rows(const WarpRows<kDim>& rows, const Forward& p, int64_t
 
 // attention_forward_wgmma.cu: Hopper, head_dim 64 and 128, queries at multiples of 16 bytes.
 bool takes_wgmma(const Forward& p);
-void launch_forward_wgmma(const Forward& p, cudaStream_t stream);
+void launch_forward_wgmma(const Forward& p, Stream& stream);
 
 }  // namespace lockstep::kernels::cuda

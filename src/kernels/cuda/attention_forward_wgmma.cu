@@ -4,6 +4,7 @@
 // group.
 #include "kernels/cuda/attention_forward.cuh"
 #include "kernels/cuda/attention_wgmma.cuh"
+#include "kernels/cuda/library.h"
 
 namespace lockstep::kernels::cuda {
 namespace {
@@ -12,26 +13,20 @@ constexpr int kGroups = 3;  // warpgroups that compute
 constexpr int kThreads = (1 + kGroups) * kWarpgroup;
 constexpr int kLoading = 32, kComputing = 160;  // registers of a thread
 constexpr int kSlots = 5;                       // tiles of keys and of values, in turn
-
-template <int kDim>
-struct Shared {
-  bf16 queries[kGroups][kTileRows * kDim];
-  bf16 slots[kSlots][kKeyBlock * kDim];
-  Ring<kSlots> ring;
-  alignas(16) float4 totals[1];  // [kDim / 8][kGroups * kWarpgroup], where a row can see two spans
-};
+constexpr int kWorks = 2;                       // works that are handed over and not done
 
 // 64 rows of a head, as far as they are present.
 struct Unit {
   int head, first, present;
 };
 
-// What a CTA does.
-template <int kDim>
+// What a CTA does in one turn.
 struct Work {
   DeviceSequence sequence;
   int first, head, heads, end, first_block, last_block;  // heads: 0 if the units are tiles of one head
+                                                         // head: -1 after the last work
 
+  Work() = default;
   __device__ Work(const Forward& p, const QueryTile& tile, int query_head)
       : sequence(p.sequences.sequences[tile.sequence]), first(tile.first), head(query_head) {
     const int group = p.heads / p.kv_heads, first_position = sequence.first_position + first;
@@ -52,8 +47,31 @@ struct Work {
 };
 
 template <int kDim>
-__device__ __forceinline__ void load(Shared<kDim>& shared, const Forward& p, const Work<kDim>& work, int thread) {
-  const TileLoader<kDim> loader(thread);
+struct Shared {
+  bf16 queries[kGroups][kTileRows * kDim];
+  bf16 slots[kSlots][kKeyBlock * kDim];
+  Ring<kSlots> ring;
+  Ring<kGroups> queries_ring;  // one use of each barrier per work
+  WorkQueue<Work, kWorks> works;
+  alignas(16) float4 totals[1];  // [kDim / 8][kGroups * kWarpgroup], where a row can see two spans
+};
+
+template <int kDim>
+__device__ __forceinline__ void load_queries(Shared<kDim>& shared, const Forward& p, const Work& work,
+                                             const TileLoader<kDim>& loader, int round) {
+  for (int g = 0; g < kGroups; ++g) {
+    const Unit unit = work.unit(g);
+    shared.queries_ring.empty[g].wait(round ^ 1);
+    if (unit.present > 0)
+      loader.rows(shared.queries[g], p.q, int64_t{work.sequence.row_begin} + unit.first, unit.head * kDim,
+                  unit.present);
+    shared.queries_ring.full[g].arrive_after_copies();
+  }
+}
+
+template <int kDim>
+__device__ __forceinline__ void load_work(Shared<kDim>& shared, const Forward& p, const Work& work,
+                                          const TileLoader<kDim>& loader, RingPlace<kSlots>& at, int round) {
   constexpr int kHeadElements = static_cast<int>(kKvBlock) * kDim;
   const KvPlace place{.blocks = p.sequences.blocks + work.sequence.block_begin,
                       .offset = p.kv_offset + int64_t{work.head / (p.heads / p.kv_heads)} * kHeadElements,
@@ -62,21 +80,38 @@ __device__ __forceinline__ void load(Shared<kDim>& shared, const Forward& p, con
                       .end = work.end};
   const bf16* from[4];
   find_positions(from, place, work.first_block * kKeyBlock);
-  for (int g = 0; g < kGroups; ++g) {
-    const Unit unit = work.unit(g);
-    if (unit.present > 0)
-      loader.rows(shared.queries[g], p.q, int64_t{work.sequence.row_begin} + unit.first, unit.head * kDim,
-                  unit.present);
-  }
-  RingPlace<kSlots> at;
   for (int block = work.first_block; block <= work.last_block; ++block) {
     for (int half = 0; half < 2; ++half, at.advance()) {
       shared.ring.empty[at.stage].wait(at.round ^ 1);
       loader.positions(shared.slots[at.stage], from, half ? place.value_offset : 0, place.end - block * kKeyBlock);
       shared.ring.full[at.stage].arrive_after_copies();
     }
+    // Not before the first keys and values: the memory of the last work's queries is free later than theirs.
+    if (block == work.first_block) load_queries<kDim>(shared, p, work, loader, round);
     find_positions(from, place, (block + 1) * kKeyBlock);
   }
+}
+
+template <int kDim>
+__device__ __forceinline__ void load(Shared<kDim>& shared, const Forward& p, int thread) {
+  const TileLoader<kDim> loader(thread);
+  TileGroups<kGroups, false> groups;
+  RingPlace<kSlots> at;
+  RingPlace<kWorks> work_at;
+  Work work;
+  int round = 0;
+  for (int turn = 0;; ++turn) {
+    const int index = work_of_turn(turn);
+    const QueryTile tile = groups.find(p.sequences, index / p.heads);
+    if (tile.sequence < 0) break;
+    work = Work(p, tile, index % p.heads);
+    if (work.elsewhere(p)) continue;
+    shared.works.hand_over(work_at, work, thread);
+    load_work<kDim>(shared, p, work, loader, at, round);
+    round ^= 1;
+  }
+  work.head = -1;
+  shared.works.hand_over(work_at, work, thread);
   copy_commit();
   copy_wait<0>();
 }
@@ -93,8 +128,7 @@ __device__ __forceinline__ void pass(Shared<kDim>& shared, RingPlace<kSlots>& at
 // The blocks first .. last. Scores of a block are asked for together with the last block's values.
 template <int kDim>
 __device__ __forceinline__ void walk_blocks(WarpRows<kDim>& rows, Shared<kDim>& shared, RingPlace<kSlots>& at,
-                                            const bf16* queries, float4* totals, int first, int last, float c,
-                                            int lane) {
+                                            int group, float4* totals, int first, int last, float c, int lane) {
   constexpr int kStep = kGroups * kWarpgroup;
   float s[8][4];
   uint32_t weights[4][4];
@@ -102,7 +136,7 @@ __device__ __forceinline__ void walk_blocks(WarpRows<kDim>& rows, Shared<kDim>& 
     shared.ring.full[at.stage].wait(at.round);
     fence_for_products();
     begin_products();
-    start_rows_by_rows<kDim>(s, queries, shared.slots[at.stage]);
+    start_rows_by_rows<kDim>(s, shared.queries[group], shared.slots[at.stage]);
     commit_products();
   };
   bool first_span = true;
@@ -111,6 +145,7 @@ __device__ __forceinline__ void walk_blocks(WarpRows<kDim>& rows, Shared<kDim>& 
     wait_products<0>();
     pin(s), pin(rows.o), pin(weights);
     give_back(shared.ring.empty[at.stage], lane);
+    if (block == last) give_back(shared.queries_ring.empty[group], lane);
     if (block > first) {
       give_back(shared.ring.empty[values_slot], lane);
       if (block % kBlocksPerSpan == 0) {
@@ -144,11 +179,9 @@ __device__ __forceinline__ void walk_blocks(WarpRows<kDim>& rows, Shared<kDim>& 
 }
 
 template <int kDim>
-__device__ __forceinline__ void compute(Shared<kDim>& shared, const Forward& p, const Work<kDim>& work, int group,
-                                        int lane) {
+__device__ __forceinline__ void compute_unit(Shared<kDim>& shared, const Forward& p, const Work& work,
+                                             RingPlace<kSlots>& at, int group, int lane) {
   const Unit unit = work.unit(group);
-  RingPlace<kSlots> at;
-  if (unit.present <= 0) return pass(shared, at, work.last_block - work.first_block + 1, lane);
   const int position = work.sequence.first_position + unit.first, row_of_warp = 16 * (threadIdx.x / 32 & 3);
   const int first = (p.window ? max(0, position - p.window + 1) : 0) / kKeyBlock;
   const int last = (position + min(unit.present, kTileRows) - 1) / kKeyBlock;
@@ -156,31 +189,47 @@ __device__ __forceinline__ void compute(Shared<kDim>& shared, const Forward& p, 
   place_rows(rows, position + row_of_warp, p.window, lane);
   pass(shared, at, first - work.first_block, lane);
   float4* const totals = shared.totals + (threadIdx.x - kWarpgroup);
-  walk_blocks(rows, shared, at, shared.queries[group], totals, first, last, p.c, lane);
+  walk_blocks(rows, shared, at, group, totals, first, last, p.c, lane);
   pass(shared, at, work.last_block - last, lane);
   store_rows(rows, p, int64_t{work.sequence.row_begin} + unit.first + row_of_warp, unit.head,
              unit.present - row_of_warp, lane);
 }
 
 template <int kDim>
-__global__ void __launch_bounds__(kThreads, 1) forward_kernel(const Forward p) {
+__device__ __forceinline__ void compute(Shared<kDim>& shared, const Forward& p, int group, int lane) {
+  RingPlace<kSlots> at;
+  RingPlace<kWorks> work_at;
+  for (int round = 0;; round ^= 1) {
+    const Work work = shared.works.take(work_at, lane);
+    if (work.head < 0) return;
+    shared.queries_ring.full[group].wait(round);
+    if (work.unit(group).present > 0) {
+      compute_unit<kDim>(shared, p, work, at, group, lane);
+    } else {
+      give_back(shared.queries_ring.empty[group], lane);
+      pass(shared, at, work.last_block - work.first_block + 1, lane);
+    }
+  }
+}
+
+template <int kDim>
+__global__ void __launch_bounds__(kThreads, 1) forward_kernel(const __grid_constant__ Forward p) {
   if constexpr (kHasWgmma) {
     extern __shared__ __align__(kTileAlignment) unsigned char memory[];
     auto& shared = *reinterpret_cast<Shared<kDim>*>(aligned_tiles(memory));
-    const int index = static_cast<int>(blockIdx.x);
-    const QueryTile tile = group_of_tiles<kGroups, false, kThreads>(p.sequences, index / p.heads);
-    if (tile.sequence < 0) return;
-    const Work<kDim> work(p, tile, index % p.heads);
-    if (work.elsewhere(p)) return;
-    if (threadIdx.x == 0) shared.ring.init(kWarpgroup, kGroups);
+    if (threadIdx.x == 0) {
+      shared.ring.init(kWarpgroup, kGroups);
+      shared.queries_ring.init(kWarpgroup, 1);
+      shared.works.init(kGroups);
+    }
     __syncthreads();
     const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
     if (warpgroup == 0) {
       give_registers<kLoading>();
-      load<kDim>(shared, p, work, threadIdx.x);
+      load<kDim>(shared, p, threadIdx.x);
     } else {
       take_registers<kComputing>();
-      compute<kDim>(shared, p, work, warpgroup - 1, threadIdx.x & 31);
+      compute<kDim>(shared, p, warpgroup - 1, threadIdx.x & 31);
     }
   } else {
     __trap();
@@ -188,14 +237,14 @@ __global__ void __launch_bounds__(kThreads, 1) forward_kernel(const Forward p) {
 }
 
 template <int kDim>
-void launch(const Forward& p, cudaStream_t stream) {
+void launch(const Forward& p, int multiprocessors, cudaStream_t stream) {
   constexpr int kTotals = kGroups * kWarpgroup * kDim / 8 * static_cast<int>(sizeof(float4));
   constexpr int kTiles = sizeof(Shared<kDim>) + kTileAlignment;
   // No totals where no row can see two spans.
   const int bytes = kTiles + (p.sequences.max_positions > kKeySpan ? kTotals : 0);
-  const auto ctas = static_cast<unsigned>(most_groups(p.sequences, kGroups) * p.heads);
+  const int64_t ctas = std::min<int64_t>(most_groups(p.sequences, kGroups) * p.heads, multiprocessors);
   allow_shared(forward_kernel<kDim>, kTiles + kTotals, "attention_forward");
-  forward_kernel<kDim><<<ctas, kThreads, bytes, stream>>>(p);
+  forward_kernel<kDim><<<static_cast<unsigned>(ctas), kThreads, bytes, stream>>>(p);
 }
 
 }  // namespace
@@ -204,8 +253,9 @@ bool takes_wgmma(const Forward& p) {
   return (p.head_dim == 64 || p.head_dim == 128) && p.q.by_16 && has_sm90();
 }
 
-void launch_forward_wgmma(const Forward& p, cudaStream_t stream) {
-  p.head_dim == 64 ? launch<64>(p, stream) : launch<128>(p, stream);
+void launch_forward_wgmma(const Forward& p, Stream& stream) {
+  const int multiprocessors = library_of(stream).multiprocessors;
+  p.head_dim == 64 ? launch<64>(p, multiprocessors, stream_of(stream)) : launch<128>(p, multiprocessors, stream_of(stream));
 }
 
 }  // namespace lockstep::kernels::cuda

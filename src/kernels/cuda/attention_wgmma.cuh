@@ -244,36 +244,82 @@ __device__ __forceinline__ void find_positions(const bf16* (&from)[4], const KvP
   for (int b = 0; b < 4; ++b) from[b] = place.at(position + b * static_cast<int>(kKvBlock));
 }
 
-// A CTA takes kTiles tiles of a sequence that follow each other. The n-th tile of the list, or from its end, that
-// begins such a group; sequence -1 if there are fewer. Called by all threads: CTAs that only found out that theirs
-// begins none would each hold up a multiprocessor.
-template <int kTiles, bool kFromEnd, int kThreads>
-__device__ __forceinline__ QueryTile group_of_tiles(const DeviceSequences& sequences, int n) {
-  __shared__ QueryTile found;
-  __shared__ int counts[kThreads / 32];
-  const int warp = threadIdx.x / 32, lane = threadIdx.x & 31, num_tiles = static_cast<int>(sequences.num_tiles);
-  if (!sequences.tiles) return {n, 0};
-  if (threadIdx.x == 0) found = {-1, 0};
-  for (int begin = 0; begin < num_tiles && n >= 0; begin += kThreads) {
-    const int i = begin + static_cast<int>(threadIdx.x);
-    QueryTile tile;
-    bool begins = false;
-    if (i < num_tiles) {
-      tile = sequences.tiles[kFromEnd ? num_tiles - 1 - i : i];
-      begins = tile.first / kTileRows % kTiles == 0;
-    }
-    const unsigned votes = __ballot_sync(~0u, begins);
-    if (lane == 0) counts[warp] = __popc(votes);
-    __syncthreads();
-    int before = __popc(votes & ((1u << lane) - 1)), all = 0;
-#pragma unroll
-    for (int w = 0; w < kThreads / 32; ++w) before += w < warp ? counts[w] : 0, all += counts[w];
-    if (begins && before == n) found = tile;
-    n -= all;
-    __syncthreads();
-  }
-  return found;
+// Persistent CTAs: one on each multiprocessor, whose loading warpgroup finds the CTA's works (tile groups and heads), hands
+// them to the computing ones and loads ahead of them, so that no work waits for the one before it to end.
+
+// The turn-th work of this CTA. Every other turn goes from the last CTA to the first: where works come longest first,
+// all CTAs have about as much to do. Ascending.
+__device__ __forceinline__ int work_of_turn(int turn) {
+  const int ctas = static_cast<int>(gridDim.x), cta = static_cast<int>(blockIdx.x);
+  return turn * ctas + (turn & 1 ? ctas - 1 - cta : cta);
 }
+
+// Works on their way from the loading warpgroup to those that compute.
+template <class Work, int kWorks>
+struct WorkQueue {
+  Ring<kWorks> ring;
+  Work works[kWorks];
+
+  __device__ void init(int groups) { ring.init(1, groups); }
+  // By every thread of the loading warpgroup.
+  __device__ __forceinline__ void hand_over(RingPlace<kWorks>& at, const Work& work, int thread) {
+    ring.empty[at.stage].wait(at.round ^ 1);
+    if (thread == 0) {
+      works[at.stage] = work;
+      ring.full[at.stage].arrive();
+    }
+    at.advance();
+  }
+  // By every computing warp.
+  __device__ __forceinline__ Work take(RingPlace<kWorks>& at, int lane) {
+    ring.full[at.stage].wait(at.round);
+    const Work work = works[at.stage];
+    give_back(ring.empty[at.stage], lane);
+    at.advance();
+    return work;
+  }
+};
+
+// Groups of up to kTiles tiles of a sequence that follow each other, in the order of the list of tiles or from its end.
+// Used by all threads of one warpgroup.
+template <int kTiles, bool kFromEnd>
+class TileGroups {
+ public:
+  // The first tile of the n-th group; sequence -1 if there are fewer. n ascends from call to call.
+  __device__ __forceinline__ QueryTile find(const DeviceSequences& sequences, int n) {
+    __shared__ QueryTile found;
+    __shared__ int counts[kWarpgroup / 32];
+    if (!sequences.tiles) return {n < static_cast<int>(sequences.num_sequences) ? n : -1, 0};
+    const int num_tiles = static_cast<int>(sequences.num_tiles);
+    const int thread = threadIdx.x % kWarpgroup, warp = thread / 32, lane = thread & 31;
+    while (begin_ < num_tiles) {
+      const int i = begin_ + thread;
+      QueryTile tile{-1, 0};
+      if (i < num_tiles) tile = sequences.tiles[kFromEnd ? num_tiles - 1 - i : i];
+      const bool begins = i < num_tiles && tile.first / kTileRows % kTiles == 0;
+      const unsigned votes = __ballot_sync(~0u, begins);
+      if (lane == 0) counts[warp] = __popc(votes);
+      synchronize();
+      int own = before_ + __popc(votes & ((1u << lane) - 1)), after = before_;
+#pragma unroll
+      for (int w = 0; w < kWarpgroup / 32; ++w) own += w < warp ? counts[w] : 0, after += counts[w];
+      if (begins && own == n) found = tile;
+      synchronize();
+      if (n < after) {
+        const QueryTile result = found;
+        synchronize();
+        return result;
+      }
+      begin_ += kWarpgroup, before_ = after;
+    }
+    return {-1, 0};
+  }
+
+ private:
+  static __device__ __forceinline__ void synchronize() { asm volatile("bar.sync 1, 128;\n" ::: "memory"); }
+
+  int begin_ = 0, before_ = 0;  // the next tile to look at, and the groups that begin before it
+};
 // No list has more groups.
 inline int64_t most_groups(const DeviceSequences& sequences, int tiles) {
   if (!sequences.tiles) return sequences.num_sequences;
