@@ -5,28 +5,20 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <numbers>
 #include <set>
 #include <string_view>
 #include <tuple>
 
 #include "core/error.h"
 #include "core/random.h"
+#include "lora/named_places.h"
 #include "lora/targets.h"
 #include "lora/transpose.h"
 
 namespace lockstep::lora {
 
 namespace {
-
-const std::string kPrefix = "base_model.model.";
-std::string a_name(const Module& module) {
-  return kPrefix + module.name + ".lora_A.weight";
-}
-std::string b_name(const Module& module) {
-  return kPrefix + module.name + ".lora_B.weight";
-}
-
-constexpr std::string_view kSuffixA = ".lora_A.weight", kSuffixB = ".lora_B.weight";
 
 // N of "model.layers.N.mlp..."; 0 where no plausible number is found.
 int64_t layer_of(const std::string& module) {
@@ -39,14 +31,42 @@ int64_t layer_of(const std::string& module) {
   return layer >= 0 && layer < kMaxLayers ? layer : 0;
 }
 
-// The matrix transposed, as f32: what a kernel reads of it.
-void widen_transposed(float* to, int64_t to_stride, const ConstTensor& from) {
+// The values of one piece of a named tensor: what a kernel reads of it.
+void widen(float* flat, const PlacePiece& piece, const ConstTensor& from) {
   const auto read_as = [&](auto value) {
-    transpose(to, to_stride, static_cast<const decltype(value)*>(from.data), from.row_stride, from[0], from[1]);
+    const auto* const begin = static_cast<const decltype(value)*>(from.data) + piece.row * from.row_stride + piece.col;
+    if (piece.transposed)
+      transpose(flat + piece.offset, piece.stride, begin, from.row_stride, piece.rows, piece.cols);
+    else
+      for (int64_t i = 0; i < piece.rows; ++i)
+        for (int64_t j = 0; j < piece.cols; ++j)
+          flat[piece.offset + i * piece.stride + j] = as_f32(begin[i * from.row_stride + j]);
   };
-  if (from.dtype == DType::bf16) return read_as(BFloat16{});
-  if (from.dtype == DType::f16) return read_as(Float16{});
-  read_as(float{});
+  if (from.dtype == DType::bf16)
+    read_as(BFloat16{});
+  else if (from.dtype == DType::f16)
+    read_as(Float16{});
+  else
+    read_as(float{});
+  if (!piece.negated) return;
+  const int64_t rows = piece.transposed ? piece.cols : piece.rows, cols = piece.transposed ? piece.rows : piece.cols;
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = 0; j < cols; ++j) flat[piece.offset + i * piece.stride + j] *= -1;
+}
+
+void narrow(float* to, int64_t to_stride, const PlacePiece& piece, const float* flat) {
+  float* const begin = to + piece.row * to_stride + piece.col;
+  const float* const from = flat + piece.offset;
+  if (piece.transposed)
+    transpose(begin, to_stride, from, piece.stride, piece.cols, piece.rows);
+  else
+    for (int64_t i = 0; i < piece.rows; ++i) std::copy_n(from + i * piece.stride, piece.cols, begin + i * to_stride);
+  for (int64_t i = 0; piece.negated && i < piece.rows; ++i)
+    for (int64_t j = 0; j < piece.cols; ++j) begin[i * to_stride + j] *= -1;
+}
+
+ConstTensor as_matrix(const ConstTensor& tensor) {
+  return tensor.rank == 1 ? ConstTensor(tensor.data, tensor.dtype, {1, tensor.shape[0]}) : tensor;
 }
 
 class Importer {
@@ -58,14 +78,19 @@ class Importer {
   }
 
   // A tensor that must be there with this shape.
-  const ConstTensor& take(const std::string& name, int64_t rows, int64_t cols) {
+  ConstTensor take(const NamedPlace& place) {
+    const std::string& name = place.name;
     const auto found = by_name_.find(name);
     if (found == by_name_.end())
       throw FormatError({.what = "an adapter tensor is missing", .where = where_ + ": " + name});
     taken_.insert(name);
     const ConstTensor& tensor = found->second;
-    const std::string wanted = "f32, bf16 or f16 [" + std::to_string(rows) + ", " + std::to_string(cols) + "]";
-    if (tensor.rank != 2 || tensor.shape[0] != rows || tensor.shape[1] != cols)
+    const std::string wanted = "f32, bf16 or f16 [" + (place.is_vector ? "" : std::to_string(place.rows) + ", ") +
+                               std::to_string(place.cols) + "]";
+    const bool fits = place.is_vector
+                          ? tensor.rank == 1 && tensor.shape[0] == place.cols
+                          : tensor.rank == 2 && tensor.shape[0] == place.rows && tensor.shape[1] == place.cols;
+    if (!fits)
       throw ShapeError({.what = "an adapter tensor has the wrong shape",
                         .where = where_ + ": " + name,
                         .got = shape_text(tensor),
@@ -76,7 +101,22 @@ class Importer {
                          .where = where_ + ": " + name,
                          .got = shape_text(tensor),
                          .wanted = wanted});
-    return tensor;
+    return as_matrix(tensor);
+  }
+
+  // A copy of a shared A that was taken before.
+  void require_same(const NamedPlace& place, const ConstTensor& copy) const {
+    const ConstTensor& first = by_name_.at(place.same_as);
+    const auto count = static_cast<size_t>(place.rows * place.cols);
+    std::vector<float> a(count), b(count);
+    const PlacePiece whole{.stride = place.cols, .rows = place.rows, .cols = place.cols};
+    widen(a.data(), whole, first);
+    widen(b.data(), whole, copy);
+    if (std::memcmp(a.data(), b.data(), count * sizeof(float)) == 0) return;
+    throw FormatError({.what = "copies of a shared A differ",
+                       .where = where_ + ": " + place.name,
+                       .wanted = "the values of " + place.same_as,
+                       .attempt = "LoraConfig::type canonical_lora"});
   }
 
   void refuse_surplus() const {
@@ -95,105 +135,157 @@ class Importer {
 
 }  // namespace
 
+namespace {
+
+// Calls value(index, four numbers in [0, 1)) for every fourth of `count` values of tensor number `tensor`.
+template <class Value>
+void draw(uint64_t seed, uint32_t tensor, uint64_t count, const Value& value) {
+  for (uint64_t i = 0; i < count; i += 4) {
+    const Counter counter{tensor, 0, static_cast<uint32_t>(i / 4), static_cast<uint32_t>(i / 4 >> 32)};
+    const auto bits = philox(seed, counter);
+    for (uint64_t j = 0; j < 4 && i + j < count; ++j) value(i + j, bits[j], bits[j ^ 1]);
+  }
+}
+
+}  // namespace
+
 Buffer initial_weights(const AdapterLayout& layout, uint64_t seed) {
   Buffer buffer(static_cast<size_t>(layout.num_floats) * sizeof(float));
   for (size_t p = 0; p < layout.pairs.size(); ++p) {
     const Pair& pair = layout.pairs[p];
-    const float bound = 1.0f / std::sqrt(static_cast<float>(pair.in));
-    float* a = buffer.f32() + pair.a_offset;
-    const uint64_t count = static_cast<uint64_t>(pair.in * pair.rank);
-    for (uint64_t i = 0; i < count; i += 4) {
-      const Counter counter{static_cast<uint32_t>(p), 0, static_cast<uint32_t>(i / 4),
-                            static_cast<uint32_t>(i / 4 >> 32)};
-      const auto bits = philox(seed, counter);
-      for (uint64_t j = 0; j < 4 && i + j < count; ++j) a[i + j] = (2 * uniform01(bits[j]) - 1) * bound;
+    const auto tensor = static_cast<uint32_t>(p);
+    if (pair.of_embedding()) {
+      // Box-Muller: a neighbour's bits are the angle, and every second value is the other of a pair.
+      float* const b = buffer.f32() + pair.b_offset;
+      draw(seed, tensor, static_cast<uint64_t>(pair.rank * pair.out), [&](uint64_t i, uint32_t bits, uint32_t other) {
+        const bool sine = i % 2 == 1;
+        const double radius = std::sqrt(-2 * std::log(1 - static_cast<double>(uniform01(sine ? other : bits))));
+        const double angle = 2 * std::numbers::pi * static_cast<double>(uniform01(sine ? bits : other));
+        b[i] = static_cast<float>(radius * (sine ? std::sin(angle) : std::cos(angle)));
+      });
+      continue;
     }
+    const float bound = 1.0f / std::sqrt(static_cast<float>(pair.in));
+    float* const a = buffer.f32() + pair.a_offset;
+    draw(seed, tensor, static_cast<uint64_t>(pair.in * pair.rank),
+         [&](uint64_t i, uint32_t bits, uint32_t) { a[i] = (2 * uniform01(bits) - 1) * bound; });
   }
   return buffer;
 }
 
 ExportedTensors export_tensors(const AdapterLayout& layout, const float* flat) {
   ExportedTensors result;
-  const auto add = [&](const std::string& name, int64_t rows, int64_t cols) {
-    result.memory.emplace_back(static_cast<size_t>(rows * cols) * sizeof(float), Buffer::Fill::none);
-    float* memory = result.memory.back().f32();
-    result.tensors.push_back({name, ConstTensor(memory, DType::f32, {rows, cols})});
-    return memory;
-  };
-  for (const Pair& pair : layout.pairs) {
-    for (const Module& module : pair.modules) {
-      float* a = add(a_name(module), pair.rank, pair.in);
-      transpose(a, pair.in, flat + pair.a_offset, pair.rank, pair.in, pair.rank);
-      float* b = add(b_name(module), module.out, pair.rank);
-      transpose(b, pair.rank, flat + pair.b_offset + (module.out_begin - pair.out_begin), pair.out, pair.rank,
-                module.out);
-    }
+  for (const NamedPlace& place : named_places(layout)) {
+    result.memory.emplace_back(static_cast<size_t>(place.rows * place.cols) * sizeof(float), Buffer::Fill::none);
+    float* const memory = result.memory.back().f32();
+    for (const PlacePiece& piece : place.pieces) narrow(memory, place.cols, piece, flat);
+    result.tensors.push_back({place.name, place.is_vector ? ConstTensor(memory, DType::f32, {place.cols})
+                                                          : ConstTensor(memory, DType::f32, {place.rows, place.cols})});
   }
   return result;
 }
 
+LoraConfig saved_config(const AdapterLayout& layout) {
+  LoraConfig config = layout.config;
+  if (!config.subtracts_initial) return config;
+  const double factor = config.use_rslora ? std::numbers::sqrt2 : 2;
+  config.subtracts_initial = false;
+  config.rank *= 2;
+  config.alpha *= factor;
+  for (auto& [pattern, rank] : config.rank_pattern) rank *= 2;
+  for (auto& [pattern, alpha] : config.alpha_pattern) alpha *= factor;
+  return config;
+}
+
 void check_tensors(const AdapterLayout& layout, const NamedTensors& tensors, const std::string& where) {
   Importer importer(tensors, where);
-  for (const Pair& pair : layout.pairs)
-    for (const Module& module : pair.modules) {
-      importer.take(a_name(module), pair.rank, pair.in);
-      importer.take(b_name(module), module.out, pair.rank);
-    }
+  for (const NamedPlace& place : named_places(layout)) importer.take(place);
   importer.refuse_surplus();
 }
 
 Buffer import_tensors(const AdapterLayout& layout, const NamedTensors& tensors, const std::string& where) {
   Importer importer(tensors, where);
   Buffer buffer(static_cast<size_t>(layout.num_floats) * sizeof(float));
-  std::vector<float> copy;
-  for (const Pair& pair : layout.pairs) {
-    float* const shared = buffer.f32() + pair.a_offset;
-    for (const Module& module : pair.modules) {
-      const ConstTensor& a = importer.take(a_name(module), pair.rank, pair.in);
-      const bool first = &module == &pair.modules.front();
-      if (!first) copy.resize(static_cast<size_t>(pair.in * pair.rank));
-      widen_transposed(first ? shared : copy.data(), pair.rank, a);
-      if (!first && std::memcmp(shared, copy.data(), copy.size() * sizeof(float)) != 0)
-        throw FormatError({.what = "copies of a shared A differ",
-                           .where = where + ": " + a_name(module),
-                           .wanted = "the values of " + a_name(pair.modules.front()),
-                           .attempt = "LoraConfig::type canonical_lora"});
-      widen_transposed(buffer.f32() + pair.b_offset + (module.out_begin - pair.out_begin), pair.out,
-                       importer.take(b_name(module), module.out, pair.rank));
-    }
+  for (const NamedPlace& place : named_places(layout)) {
+    const ConstTensor tensor = importer.take(place);
+    if (place.same_as.empty())
+      for (const PlacePiece& piece : place.pieces) widen(buffer.f32(), piece, tensor);
+    else
+      importer.require_same(place, tensor);
   }
   importer.refuse_surplus();
   return buffer;
 }
 
-std::vector<Module> modules_of(const NamedTensors& tensors) {
+namespace {
+
+// What a tensor says of its module.
+struct Suffix {
+  std::string_view text;
+  enum class Says { in, out, in_and_out, bias } says;
+  ModuleKind kind = ModuleKind::linear;
+};
+constexpr Suffix kSuffixes[] = {{".lora_A.weight", Suffix::Says::in},
+                                {".lora_B.weight", Suffix::Says::out},
+                                {".lora_embedding_A", Suffix::Says::in, ModuleKind::embedding},
+                                {".lora_embedding_B", Suffix::Says::out, ModuleKind::embedding},
+                                {".base_layer.bias", Suffix::Says::bias},
+                                {".bias", Suffix::Says::bias},
+                                {"embed_tokens.weight", Suffix::Says::in_and_out, ModuleKind::embedding},
+                                {"lm_head.weight", Suffix::Says::in_and_out}};
+
+void take_sizes(Module& module, const Suffix& suffix, const ConstTensor& tensor) {
+  const int64_t rows = tensor.shape[0], cols = tensor.shape[static_cast<size_t>(tensor.rank) - 1];
+  if (suffix.kind == ModuleKind::embedding) module.kind = suffix.kind;
+  switch (suffix.says) {
+    case Suffix::Says::in: module.in = cols; return;
+    case Suffix::Says::out: module.out = rows; return;
+    case Suffix::Says::in_and_out:
+      module.in = suffix.kind == ModuleKind::embedding ? rows : cols;
+      module.out = suffix.kind == ModuleKind::embedding ? cols : rows;
+      return;
+    case Suffix::Says::bias:
+      module.has_bias = true;
+      if (module.out == 0) module.out = rows;
+      return;
+  }
+}
+
+std::map<std::string, Module> read_modules(const NamedTensors& tensors) {
   std::map<std::string, Module> by_name;
   for (const NamedTensor& named : tensors) {
     const std::string& name = named.name;
-    const ConstTensor& tensor = named.tensor;
-    const bool is_a = name.ends_with(kSuffixA);
-    if (!name.starts_with(kPrefix) || (!is_a && !name.ends_with(kSuffixB))) continue;
-    const std::string module = name.substr(kPrefix.size(), name.size() - kPrefix.size() - kSuffixA.size());
+    if (!name.starts_with(kPeftPrefix) || named.tensor.rank == 0) continue;
+    const Suffix* const suffix =
+        std::ranges::find_if(kSuffixes, [&](const Suffix& s) { return name.ends_with(s.text); });
+    if (suffix == std::end(kSuffixes)) continue;
+    std::string module = name.substr(kPeftPrefix.size(), name.size() - kPeftPrefix.size() - suffix->text.size());
+    if (suffix->says == Suffix::Says::in_and_out) module += suffix->text.substr(0, suffix->text.rfind('.'));
     Module& entry = by_name[module];
     entry.name = module;
     entry.leaf = module.substr(module.rfind('.') + 1);
     entry.layer = layer_of(module);
-    if (is_a)
-      entry.in = tensor.shape[static_cast<size_t>(tensor.rank) - 1];
-    else
-      entry.out = tensor.shape[0];
+    take_sizes(entry, *suffix, named.tensor);
+    if (entry.leaf == "lm_head") entry.kind = ModuleKind::head;
+    if (entry.kind != ModuleKind::linear) entry.layer = -1;
   }
+  return by_name;
+}
+
+}  // namespace
+
+std::vector<Module> modules_of(const NamedTensors& tensors) {
   std::vector<Module> modules;
-  for (const auto& [name, module] : by_name) modules.push_back(module);
+  for (const auto& [name, module] : read_modules(tensors)) modules.push_back(module);
   const auto key = [](const Module& m) {
     const LeafPlace place = place_of(m.leaf);
-    return std::tuple(m.layer, place.group, place.place);
+    return std::tuple(m.layer, m.kind, place.group, place.place);
   };
   std::stable_sort(modules.begin(), modules.end(), [&](const Module& a, const Module& b) { return key(a) < key(b); });
   for (size_t i = 1; i < modules.size(); ++i) {
     const Module& before = modules[i - 1];
-    const bool same =
-        modules[i].layer == before.layer && place_of(modules[i].leaf).group == place_of(before.leaf).group;
+    const bool same = modules[i].layer == before.layer && modules[i].kind == before.kind &&
+                      place_of(modules[i].leaf).group == place_of(before.leaf).group;
     modules[i].site = before.site + (same ? 0 : 1);
     if (same) modules[i].out_begin = before.out_begin + before.out;
   }

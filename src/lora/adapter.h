@@ -2,9 +2,10 @@
 // and out of PEFT names.
 //
 // All tensors of an adapter lie in one flat f32 buffer, in the layout the kernels read: A transposed, [in, r], and B
-// transposed, [r, out]. The optimizer works on the flat buffer, and publishing hands over the very buffer it wrote. On
-// a GPU the same buffer goes on with the same array rounded to bf16, the working copy that kernels read; there A lies
-// as [r, in], so that its rows are walked as those of every other weight.
+// transposed, [r, out]; behind them what else it trains (OwnTensors), and last what stays as it was (A0 and B0). The
+// optimizer works on the flat buffer, and publishing hands over the very buffer it wrote. On a GPU the same buffer goes
+// on with the same array rounded to bf16, the working copy that kernels read; there A lies as [r, in], so that its rows
+// are walked as those of every other weight, except the embedding's, of which tokens pick columns.
 #pragma once
 
 #include <memory>
@@ -20,17 +21,25 @@
 
 namespace lockstep::lora {
 
-// One linear module of the model as Hugging Face names it, and where its rows lie in the matrix that is multiplied as
-// one. Modules that read the same input lie at one site: a site is an index of such a matrix in the model, in the order
-// in which forward comes to them.
+// The embedding reads tokens: `in` is the size of the vocabulary, and its weight is [in, out]. The head is a linear
+// module that no list of "all-linear" means.
+enum class ModuleKind { linear, embedding, head };
+
+// One module of the model as Hugging Face names it, and where its rows lie in the matrix that is multiplied as one.
+// Modules that read the same input lie at one site: a site is an index of such a matrix in the model. The embedding and
+// the head have the first two, the others follow in the order in which forward comes to them.
 struct Module {
-  std::string name;  // "model.layers.0.self_attn.q_proj"
-  std::string leaf;  // "q_proj"
-  int64_t layer = 0;
+  std::string name;   // "model.layers.0.self_attn.q_proj"
+  std::string leaf;   // "q_proj"
+  int64_t layer = 0;  // -1: of none
   int64_t site = 0;
   int64_t in = 0, out = 0;
   int64_t out_begin = 0;  // first row in the site's matrix
+  ModuleKind kind = ModuleKind::linear;
+  bool has_bias = false;
 };
+
+inline constexpr int64_t kAbsent = -1;
 
 struct Pair {
   int64_t rank = 0, in = 0, out = 0;
@@ -39,16 +48,35 @@ struct Pair {
   int64_t a_offset = 0;         // floats into the flat buffer: A^T [in, rank]
   int64_t b_offset = 0;         // B^T [rank, out]
   std::vector<Module> modules;  // the modules it covers, in order of rows; one when canonical
+  // Of A0 and B0 (LoraConfig::subtracts_initial), laid out as A and B; or kAbsent.
+  int64_t a0_offset = kAbsent, b0_offset = kAbsent;
+
+  const Module& module() const { return modules.front(); }
+  bool of_embedding() const { return module().kind == ModuleKind::embedding; }
+};
+
+// What an adapter trains of one module beside its factors: offsets into the flat buffer, or kAbsent.
+struct OwnTensors {
+  Module module;
+  int64_t magnitude = kAbsent;  // m [out]: y = m / |W + scale B A| (W x + scale B A x), the norm of each row
+  int64_t bias = kAbsent;       // [out], in place of the base's
+  int64_t weight = kAbsent;     // row-major as in the base's file, in place of the base's
+
+  int64_t weight_rows() const { return module.kind == ModuleKind::embedding ? module.in : module.out; }
+  int64_t weight_cols() const { return module.kind == ModuleKind::embedding ? module.out : module.in; }
 };
 
 struct AdapterLayout {
   LoraConfig config;                         // as it came true, so that it can be saved: its lists name what is covered
   std::vector<Pair> pairs;                   // ordered by site, column
   std::vector<std::vector<int>> site_pairs;  // [sites of the model] -> indices into pairs
+  std::vector<OwnTensors> own;               // of the modules that have some, ordered by site, row
   std::vector<std::string> target_leaves;    // HF leaf names covered, sorted (fused siblings included)
   int64_t num_floats = 0;                    // of the flat buffer (tensors start at multiples of 16; gaps stay 0)
+  int64_t num_trained = 0;                   // floats at its begin that are trained: gradients and moments have these
   int64_t num_parameters = 0;                // trainable parameters
-  int64_t first_layer = 0;                   // lowest layer with a pair; gradients stop there
+  int64_t first_layer = 0;                   // lowest layer with a trained tensor; gradients stop there
+  bool trains_embedding = false;             // or below it, at the embedding
 
   int64_t num_sites() const { return static_cast<int64_t>(site_pairs.size()); }
   const std::vector<int>& pairs_at(int64_t site) const { return site_pairs[static_cast<size_t>(site)]; }
@@ -57,9 +85,11 @@ struct AdapterLayout {
 // Resolves a configuration against the model's modules. Targets and exclusions are HF leaves (q_proj ...), Megatron
 // names (linear_qkv, linear_proj, linear_fc1, linear_fc2, linear_q ... linear_fc1_gate, linear_fc1_up), full module
 // names, or suffixes of them; "all-linear" / "all" / "all_linear" is every module given. With LoraType::fused a named
-// sibling brings the others, even an excluded one (as in vime: exclude all of a site or none). Refuses: rank
-// outside 1 to kMaxRank, alpha <= 0, no target, a name that matches nothing (with the names that exist), nothing left
-// after exclusions; ConfigError naming the flag, or FormatError naming config.file and its key.
+// sibling brings the others, even an excluded one (as in vime: exclude all of a site or none). The embedding and the
+// head are targets where they are named themselves. Refuses: rank outside 1 to kMaxRank, alpha <= 0, no target, a name
+// that matches nothing (with the names that exist), nothing left after exclusions, modules to save other than the
+// embedding and the head, magnitudes for the embedding; ConfigError naming the flag, or FormatError naming config.file
+// and its key.
 std::shared_ptr<const AdapterLayout> resolve_layout(const LoraConfig& config, const std::vector<Module>& modules);
 
 int64_t largest_rank(const AdapterLayout& layout);
@@ -74,6 +104,8 @@ Tensor working_weights(const Buffer& weights, const AdapterLayout& layout);  // 
 
 // The matrices A of a GPU's working copy from those of the master, which has been rounded to the rest of it.
 void transpose_working(const Buffer& weights, const AdapterLayout& layout, Stream& stream);
+// What follows the trained floats of `from`, in both arrays, into the next weights; A0 is still to be transposed.
+void copy_untrained(const Buffer& to, const Buffer& from, const AdapterLayout& layout, Stream& stream);
 // num_floats f32 of host memory as weights on the stream's device, and back. Complete on return: any stream may read
 // them then.
 Buffer place_weights(Buffer host, const AdapterLayout& layout, Stream& stream);
@@ -102,25 +134,35 @@ struct AdapterVersion {
   std::shared_ptr<const Buffer> weights;  // weight_bytes
   std::shared_ptr<const AdapterExtras> extras = {};
 
-  // As kernels read them (kernels::LoraPair).
-  ConstTensor a(const Pair& pair) const;
-  ConstTensor b(const Pair& pair) const;
+  // As kernels read them (kernels::LoraPair; the embedding's A: [in, rank]).
+  ConstTensor a(const Pair& pair) const { return factor_a(pair, pair.a_offset); }
+  ConstTensor b(const Pair& pair) const { return factor_b(pair, pair.b_offset); }
+  // A0 and B0, where the pair has them.
+  ConstTensor a0(const Pair& pair) const { return factor_a(pair, pair.a0_offset); }
+  ConstTensor b0(const Pair& pair) const { return factor_b(pair, pair.b0_offset); }
 
  private:
+  ConstTensor factor_a(const Pair& pair, int64_t offset) const;
+  ConstTensor factor_b(const Pair& pair, int64_t offset) const;
   ConstTensor working(int64_t offset, int64_t rows, int64_t cols) const;
 };
 
-// PEFT's default initialization, in host memory: A uniform in +-1/sqrt(in) (kaiming_uniform with a = sqrt 5), B = 0;
-// counted randomness from `seed`.
+// PEFT's default initialization, in host memory: A uniform in +-1/sqrt(in) (kaiming_uniform with a = sqrt 5), B = 0; at
+// the embedding A = 0, B normal; counted randomness from `seed`. What begins with values of the base is 0.
 Buffer initial_weights(const AdapterLayout& layout, uint64_t seed);
 
-// Row-major copies under PEFT names ("base_model.model.<module>.lora_A.weight" [r, in], "....lora_B.weight" [out, r]);
-// a shared A is written once per module. `flat` (host memory) may be weights, gradients or moments.
+// Row-major copies under PEFT names ("base_model.model.<module>.lora_A.weight" [r, in], "....lora_B.weight" [out, r],
+// "....lora_embedding_A", "....lora_magnitude_vector", "....base_layer.bias", "....weight" ...); a shared A is written
+// once per module. Of a layout that subtracts its first values the files hold [A; A0] and [B, -B0], which is a plain
+// adapter: saved_config. `flat` (host memory) has num_floats.
 struct ExportedTensors {
   std::vector<Buffer> memory;
   NamedTensors tensors;
 };
 ExportedTensors export_tensors(const AdapterLayout& layout, const float* flat);
+// What these tensors are to a reader who knows nothing of A0 and B0: of twice the rank, with alphas that leave the
+// scales as they are.
+LoraConfig saved_config(const AdapterLayout& layout);
 
 // Whether `tensors`, whose data is not looked at, are those of the layout: f32, bf16 or f16. FormatError / ShapeError
 // naming the tensor: missing, surplus, mis-shaped.

@@ -23,6 +23,9 @@ enum class LoraType { fused, canonical };
 const char* lora_type_name(LoraType type);          // "lora", "canonical_lora"
 LoraType parse_lora_type(const std::string& name);  // ConfigError
 
+// Which biases of the base an adapter has trained copies of: none, those of its targets, or all.
+enum class TrainedBiases { none, lora_only, all };
+
 // Above any model's width: what lies beyond is a typing error, not an adapter.
 inline constexpr int64_t kMaxRank = int64_t{1} << 16;
 
@@ -40,6 +43,13 @@ struct LoraConfig {
   // In order of the file; first key that matches wins (PEFT: (.*\.)?KEY$ over the module name).
   std::vector<std::pair<std::string, int64_t>> rank_pattern;
   std::vector<std::pair<std::string, double>> alpha_pattern;
+  bool use_dora = false;  // a trained magnitude for each output of a target: arXiv 2402.09353
+  TrainedBiases bias = TrainedBiases::none;
+  // Leaf or full names of the embedding and the head, whose weights are trained as copies of the adapter's own.
+  std::vector<std::string> modules_to_save;
+  // The model is W + scale (B A - B0 A0), with the first values A0 and B0 kept (PiSSA, OLoRA): the base stays as it is,
+  // and saved files hold a plain adapter of twice the rank.
+  bool subtracts_initial = false;
   std::string file = {};  // adapter_config.json it was read from, for messages; empty: the command line
 };
 

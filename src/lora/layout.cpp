@@ -35,7 +35,10 @@ class LayoutBuilder {
     layout_->config = config_;
     layout_->site_pairs.resize(static_cast<size_t>(sites));
     for (int64_t site = 0; site < sites; ++site) add_site(site, selected);
-    layout_->first_layer = layout_->pairs.front().modules.front().layer;
+    add_own_tensors();
+    layout_->num_trained = layout_->num_floats;
+    if (config_.subtracts_initial) add_initial();
+    find_depth();
     std::set<std::string> leaves;
     for (const Pair& pair : layout_->pairs)
       for (const Module& module : pair.modules) leaves.insert(module.leaf);
@@ -107,12 +110,68 @@ class LayoutBuilder {
     const double divisor =
         config_.use_rslora ? std::sqrt(static_cast<double>(pair.rank)) : static_cast<double>(pair.rank);
     pair.scale = static_cast<float>(alpha / divisor);
-    pair.a_offset = layout_->num_floats;
-    pair.b_offset = pair.a_offset + aligned(pair.in * pair.rank);
-    layout_->num_floats = pair.b_offset + aligned(pair.rank * pair.out);
+    pair.a_offset = place(pair.in * pair.rank);
+    pair.b_offset = place(pair.rank * pair.out);
     layout_->num_parameters += pair.rank * (pair.in + pair.out);
     layout_->site_pairs[static_cast<size_t>(first.site)].push_back(static_cast<int>(layout_->pairs.size()));
     layout_->pairs.push_back(std::move(pair));
+  }
+
+  // The offset of a tensor behind all before it.
+  int64_t place(int64_t floats) {
+    const int64_t offset = layout_->num_floats;
+    layout_->num_floats += aligned(floats);
+    return offset;
+  }
+  int64_t place_trained(int64_t floats) {
+    layout_->num_parameters += floats;
+    return place(floats);
+  }
+
+  void add_own_tensors() {
+    const std::vector<bool> saved = saved_modules(config_, modules_);
+    for (size_t i = 0; i < modules_.size(); ++i) {
+      const Module& module = modules_[i];
+      OwnTensors own{.module = module};
+      if (config_.use_dora && covered_[i]) {
+        require_magnitude(module);
+        own.magnitude = place_trained(module.out);
+      }
+      const bool takes_bias =
+          config_.bias == TrainedBiases::all || (config_.bias == TrainedBiases::lora_only && covered_[i]);
+      if (takes_bias && module.has_bias) own.bias = place_trained(module.out);
+      if (saved[i]) own.weight = place_trained(module.in * module.out);
+      if (own.magnitude != kAbsent || own.bias != kAbsent || own.weight != kAbsent) layout_->own.push_back(own);
+    }
+    std::ranges::stable_sort(layout_->own, {},
+                             [](const OwnTensors& own) { return std::pair(own.module.site, own.module.out_begin); });
+  }
+
+  void require_magnitude(const Module& module) const {
+    if (module.kind != ModuleKind::embedding) return;
+    reject(config_, "LoraConfig::use_dora", "use_dora",
+           {.what = "the embedding takes no magnitudes",
+            .where = "for " + module.name,
+            .attempt = "targets without it, or modules_to_save"});
+  }
+
+  void add_initial() {
+    for (Pair& pair : layout_->pairs) {
+      pair.a0_offset = place(pair.in * pair.rank);
+      pair.b0_offset = place(pair.rank * pair.out);
+    }
+  }
+
+  void find_depth() {
+    int64_t lowest = 0;
+    for (const Module& module : modules_) lowest = std::max(lowest, module.layer + 1);
+    const auto reach = [&](const Module& module) {
+      if (module.kind == ModuleKind::embedding) layout_->trains_embedding = true;
+      if (module.kind != ModuleKind::head) lowest = std::min(lowest, std::max<int64_t>(0, module.layer));
+    };
+    for (const Pair& pair : layout_->pairs) reach(pair.module());
+    for (const OwnTensors& own : layout_->own) reach(own.module);
+    layout_->first_layer = lowest;
   }
 
   // A rank above the smaller side of its module is wasteful, yet PEFT makes such adapters.

@@ -33,7 +33,8 @@ bool names_everything(const std::string& entry) {
   return lower == "all-linear" || entry == "all" || entry == "all_linear";
 }
 
-// Parts of the models that are no targets, in the names of Hugging Face and Megatron.
+// Parts of the models that may be excluded though they are no targets, or not of every model's list of modules; in the
+// names of Hugging Face and Megatron.
 constexpr std::string_view kNeverTargets[] = {
     "lm_head", "embed_tokens", "norm",         "input_layernorm", "post_attention_layernorm", "q_norm",
     "k_norm",  "rotary_emb",   "output_layer", "embedding",       "word_embeddings",          "final_layernorm"};
@@ -130,7 +131,7 @@ bool is_listed(const LoraConfig& config, const Module& module) {
 }
 
 bool names_module(const std::string& entry, const Module& module) {
-  if (names_everything(entry)) return true;
+  if (names_everything(entry)) return module.kind == ModuleKind::linear;
   for (const MegatronName& megatron : kMegatronNames)
     if (megatron.name == entry)
       return !module.leaf.empty() &&
@@ -148,12 +149,34 @@ std::vector<bool> select_modules(const LoraConfig& config, const std::vector<Mod
   std::vector<bool> selected =
       config.target_regex ? named_by_regex(config, modules, patterns) : named_by_list(config, kTargets, modules);
   const std::vector<bool> excluded = named_by_list(config, kExclusions, modules);
-  for (size_t i = 0; i < modules.size(); ++i) selected[i] = selected[i] && !excluded[i];
+  const std::vector<bool> saved = saved_modules(config, modules);
+  for (size_t i = 0; i < modules.size(); ++i) selected[i] = selected[i] && !excluded[i] && !saved[i];
   keep_layers(selected, config, modules);
   if (std::find(selected.begin(), selected.end(), true) == selected.end())
     reject(config, kExclusions.flag, kExclusions.key,
            {.what = "no module is left to adapt", .wanted = "at least one target that is not excluded"});
   return selected;
+}
+
+std::vector<bool> saved_modules(const LoraConfig& config, const std::vector<Module>& modules) {
+  std::vector<bool> saved(modules.size(), false);
+  const auto refuse = [&](const std::string& entry) {
+    reject(config, "LoraConfig::modules_to_save", "modules_to_save",
+           {.what = "a module whose weight is trained whole must be the embedding or the head",
+            .got = entry,
+            .wanted = "embed_tokens, lm_head",
+            .attempt = "target_modules: LoRA factors for it"});
+  };
+  for (const std::string& entry : config.modules_to_save) {
+    bool found = false;
+    for (size_t i = 0; i < modules.size(); ++i) {
+      if (names_everything(entry) || !names_module(entry, modules[i])) continue;
+      if (modules[i].kind == ModuleKind::linear) refuse(entry);
+      saved[i] = found = true;
+    }
+    if (!found) refuse(entry);
+  }
+  return saved;
 }
 
 std::vector<std::string> excluded_but_shared(const LoraConfig& config) {

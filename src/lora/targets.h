@@ -12,7 +12,7 @@
 namespace lockstep::lora {
 
 // PEFT's rule for one entry of a list (name == entry, or it ends with "." + entry), after translating Megatron's names.
-// "all-linear" (any case), "all" and "all_linear" name every module.
+// "all-linear" (any case), "all" and "all_linear" name every linear module but the head.
 bool names_module(const std::string& entry, const Module& module);
 
 // Whether the module is a target by its full name, which layers_to_transform does not limit.
@@ -30,9 +30,13 @@ LeafPlace place_of(std::string_view leaf);
 [[noreturn]] void reject(const LoraConfig& config, const std::string& flag, const std::string& key, Fault fault);
 
 // selected[i] says whether modules[i] is targeted: targets minus exclusions, limited to layers_to_transform, as in
-// PEFT. An exclusion may also name a part of the model that is never a target (lm_head, embed_tokens, norms). Rejects:
-// an entry that names nothing (with the names that exist and the nearest), no target at all.
+// PEFT. What modules_to_save names is no target. An exclusion may also name a part of the model that is never a target
+// (norms). Rejects: an entry that names nothing (with the names that exist and the nearest), no target at all.
 std::vector<bool> select_modules(const LoraConfig& config, const std::vector<Module>& modules, FilePatterns& patterns);
+
+// saved[i] says whether modules_to_save names modules[i]. Rejects an entry that names nothing, or more than the
+// embedding and the head.
+std::vector<bool> saved_modules(const LoraConfig& config, const std::vector<Module>& modules);
 
 // Leaves that exclude_modules names and LoraType::fused trains all the same, because a sibling that is a target shares
 // their A: what a user should be told.

@@ -3,11 +3,18 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <type_traits>
 
 #include "core/tensor.h"
 
 namespace lockstep::lora {
+
+inline float as_f32(float value) {
+  return value;
+}
+template <class Half>
+float as_f32(Half value) {
+  return to_f32(value);
+}
 
 // to[j, i] = from[i, j] as f32, for a matrix of rows x cols with free distances between rows. `Value` is float,
 // BFloat16 or Float16. In squares, so that neither side is walked across its rows: a rank of 16 turns whole cache lines
@@ -15,12 +22,6 @@ namespace lockstep::lora {
 template <class Value>
 void transpose(float* to, int64_t to_stride, const Value* from, int64_t from_stride, int64_t rows, int64_t cols) {
   constexpr int64_t kSide = 16;
-  const auto as_f32 = [](Value value) {
-    if constexpr (std::is_same_v<Value, float>)
-      return value;
-    else
-      return to_f32(value);
-  };
   const auto square = [&](int64_t row, int64_t col, int64_t height, int64_t width) {
     const Value* const in = from + row * from_stride + col;
     float* const out = to + col * to_stride + row;

@@ -24,10 +24,24 @@ Tensor working_weights(const Buffer& weights, const AdapterLayout& layout) {
 
 void transpose_working(const Buffer& weights, const AdapterLayout& layout, Stream& stream) {
   std::vector<kernels::FlatMatrix> matrices;
-  matrices.reserve(layout.pairs.size());
-  for (const Pair& pair : layout.pairs)
-    matrices.push_back({.offset = pair.a_offset, .rows = pair.in, .cols = pair.rank});
+  for (const Pair& pair : layout.pairs) {
+    if (pair.of_embedding()) continue;
+    for (const int64_t offset : {pair.a_offset, pair.a0_offset})
+      if (offset != kAbsent) matrices.push_back({.offset = offset, .rows = pair.in, .cols = pair.rank});
+  }
   kernels::round_transposed(working_weights(weights, layout), master_weights(weights, layout), matrices, stream);
+}
+
+void copy_untrained(const Buffer& to, const Buffer& from, const AdapterLayout& layout, Stream& stream) {
+  const int64_t floats = layout.num_floats - layout.num_trained;
+  if (floats == 0) return;
+  const auto tail = [&](const Tensor& all) {
+    return Tensor(static_cast<char*>(all.data) + layout.num_trained * dtype_bytes(all.dtype), all.dtype, {floats});
+  };
+  copy(tail(master_weights(to, layout)).data, tail(master_weights(from, layout)).data,
+       static_cast<size_t>(floats) * sizeof(float), stream);
+  const Tensor next = working_weights(to, layout);
+  if (!next.empty()) kernels::round_to_working(tail(next), tail(master_weights(to, layout)), stream);
 }
 
 Buffer place_weights(Buffer host, const AdapterLayout& layout, Stream& stream) {
@@ -57,13 +71,13 @@ ConstTensor AdapterVersion::working(int64_t offset, int64_t rows, int64_t cols) 
   return ConstTensor(working + offset, DType::bf16, {rows, cols});
 }
 
-ConstTensor AdapterVersion::a(const Pair& pair) const {
-  const bool transposed = weights->device() == Device::cuda;
-  return working(pair.a_offset, transposed ? pair.rank : pair.in, transposed ? pair.in : pair.rank);
+ConstTensor AdapterVersion::factor_a(const Pair& pair, int64_t offset) const {
+  const bool transposed = weights->device() == Device::cuda && !pair.of_embedding();
+  return working(offset, transposed ? pair.rank : pair.in, transposed ? pair.in : pair.rank);
 }
 
-ConstTensor AdapterVersion::b(const Pair& pair) const {
-  return working(pair.b_offset, pair.rank, pair.out);
+ConstTensor AdapterVersion::factor_b(const Pair& pair, int64_t offset) const {
+  return working(offset, pair.rank, pair.out);
 }
 
 }  // namespace lockstep::lora

@@ -84,7 +84,26 @@ void check_adapter(const lora::AdapterVersion& adapter, const Weights& weights, 
   check_extras(adapter, device);
 }
 
+namespace {
+
+// The first tensor of an adapter that no pass reads.
+const char* unread_tensor(const lora::AdapterLayout& layout) {
+  for (const lora::Pair& pair : layout.pairs) {
+    if (pair.module().kind != lora::ModuleKind::linear) return "LoRA factors of the embedding or the head";
+    if (pair.a0_offset != lora::kAbsent) return "first values that are subtracted";
+  }
+  for (const lora::OwnTensors& own : layout.own)
+    return own.magnitude != lora::kAbsent ? "magnitudes" : own.bias != lora::kAbsent ? "biases" : "a weight";
+  return nullptr;
+}
+
+}  // namespace
+
 void check_extras(const lora::AdapterVersion& adapter, Device device) {
+  if (const char* const tensor = unread_tensor(*adapter.layout))
+    throw ConfigError({.what = "an adapter has more than LoRA factors of the blocks' linear layers",
+                       .where = lora::policy_text(adapter.policy),
+                       .got = tensor});
   if (!adapter.extras) return;
   for (const lora::AdapterExtras::Site& extra : adapter.extras->sites) {
     const bool in_block = extra.site >= kFirstBlockSite;

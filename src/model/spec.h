@@ -50,7 +50,8 @@ struct TensorSpec {
 };
 std::vector<TensorSpec> expected_tensors(const ModelSpec& config);  // without lm_head.weight when tied
 int64_t num_parameters(const ModelSpec& config);
-std::vector<lora::Module> linear_modules(const ModelSpec& config);  // every linear module except the output head
+// What adapters may have tensors of: the embedding, the head (also a tied one), every linear module of the blocks.
+std::vector<lora::Module> linear_modules(const ModelSpec& config);
 
 // inv_freq [head_dim / 2] in f32, computed in f32 as transformers does (modeling_rope_utils).
 std::vector<float> rope_frequencies(const ModelSpec& config);

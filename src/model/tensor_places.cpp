@@ -1,5 +1,7 @@
 #include "model/tensor_places.h"
 
+#include <set>
+
 namespace lockstep::model {
 
 namespace {
@@ -91,18 +93,50 @@ int64_t num_parameters(const ModelSpec& config) {
   return total;
 }
 
+namespace {
+
+// "model.layers.0.mlp.up_proj" of its weight or bias.
+std::string module_name(const std::string& tensor) {
+  return tensor.substr(0, tensor.rfind('.'));
+}
+
+// The ends of the model: the embedding, and the head, which a tied model has, too.
+std::vector<lora::Module> end_modules(const ModelSpec& c) {
+  return {{.name = "model.embed_tokens",
+           .leaf = "embed_tokens",
+           .layer = -1,
+           .site = kEmbeddingSite,
+           .in = c.vocab_size,
+           .out = c.width,
+           .kind = lora::ModuleKind::embedding},
+          {.name = "lm_head",
+           .leaf = "lm_head",
+           .layer = -1,
+           .site = kHeadSite,
+           .in = c.width,
+           .out = c.vocab_size,
+           .kind = lora::ModuleKind::head}};
+}
+
+}  // namespace
+
 std::vector<lora::Module> linear_modules(const ModelSpec& config) {
-  std::vector<lora::Module> modules;
-  for (const TensorPlace& place : tensor_places(config)) {
+  std::vector<lora::Module> modules = end_modules(config);
+  const std::vector<TensorPlace> places = tensor_places(config);
+  std::set<std::string> with_bias;
+  for (const TensorPlace& place : places)
+    if (place.is_bias) with_bias.insert(module_name(place.name));
+  for (const TensorPlace& place : places) {
     if (!place.is_matrix() || place.layer < 0) continue;
     lora::Module module;
-    module.name = place.name.substr(0, place.name.size() - std::string(".weight").size());
+    module.name = module_name(place.name);
     module.leaf = module.name.substr(module.name.rfind('.') + 1);
     module.layer = place.layer;
     module.site = place.site;
     module.in = place.shape[1];
     module.out = place.shape[0];
     module.out_begin = place.row_begin;
+    module.has_bias = with_bias.contains(module.name);
     modules.push_back(std::move(module));
   }
   return modules;

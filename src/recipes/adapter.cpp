@@ -130,8 +130,8 @@ void save_training(const SaveOptions& options, const Base& base, const train::Tr
                                {"settings", progress.settings}};
   if (!progress.evaluations.is_null()) checkpoint.state.counters["evaluations"] = progress.evaluations;
   checkpoint.state.tensors = {
-      {"first_moment", ConstTensor(moments.first_moment.data(), DType::f32, {layout.num_floats})},
-      {"second_moment", ConstTensor(moments.second_moment.data(), DType::f32, {layout.num_floats})}};
+      {"first_moment", ConstTensor(moments.first_moment.data(), DType::f32, {layout.num_trained})},
+      {"second_moment", ConstTensor(moments.second_moment.data(), DType::f32, {layout.num_trained})}};
   checkpoint::save_checkpoint(options.save, checkpoint);
 }
 
@@ -198,7 +198,7 @@ std::optional<Resumed> resume(const SaveOptions& options, const AdapterOptions& 
   resumed.optimizer_steps = counters.integer("optimizer_steps");
   resumed.adapter.policy.version = counters.integer("version");
   if (counters.has("evaluations")) resumed.evaluations = counters.value("evaluations");
-  const int64_t floats = resumed.adapter.layout->num_floats;
+  const int64_t floats = resumed.adapter.layout->num_trained;
   resumed.first_moment = moment(loaded.state(), "first_moment", floats, where);
   resumed.second_moment = moment(loaded.state(), "second_moment", floats, where);
   *control.info << fmt::format("resume  {} at iteration {}, adapter version {}\n", options.load, resumed.iteration,

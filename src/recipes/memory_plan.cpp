@@ -74,7 +74,7 @@ MemoryPlan plan_memory(const model::ModelSpec& config, const lora::AdapterLayout
                        std::optional<int64_t> room) {
   lora::check_ranks(layout, device);
   MemoryPlan plan{.device = device, .room = room};
-  const int64_t flat = layout.num_floats * kFloat;
+  const int64_t flat = layout.num_trained * kFloat;
   plan.max_tokens = micro_batch_tokens(training, config, device);
   plan.base = model::num_parameters(config) * weight_bytes;
   plan.adapter = 2 * static_cast<int64_t>(lora::weight_bytes(layout, device));

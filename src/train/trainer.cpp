@@ -26,8 +26,9 @@ namespace lockstep::train {
 
 namespace {
 
+// Of gradients and moments.
 size_t flat_bytes(const lora::AdapterLayout& layout) {
-  return static_cast<size_t>(layout.num_floats) * sizeof(float);
+  return static_cast<size_t>(layout.num_trained) * sizeof(float);
 }
 
 void require_bytes(size_t got, size_t wanted, const char* what) {
@@ -81,7 +82,7 @@ struct Trainer::Impl {
         weights(std::move(w)),
         first_moment(flat_bytes(*layout), Buffer::Fill::zero, stream.device()),
         second_moment(flat_bytes(*layout), Buffer::Fill::zero, stream.device()),
-        lanes(layout->num_floats, lanes_of(group, options.gradient_lanes), stream),
+        lanes(layout->num_trained, lanes_of(group, options.gradient_lanes), stream),
         counters(stream.device()) {
     require_options(options);
     require_bytes(weights->bytes(), lora::weight_bytes(*layout, stream.device()), "weights");
@@ -89,7 +90,7 @@ struct Trainer::Impl {
 
   // For messages; steps are counted from 1 there, as in the log.
   std::string step_name() const { return "step " + std::to_string(steps + 1); }
-  Tensor flat(const Buffer& buffer) const { return Tensor(buffer.data(), DType::f32, {layout->num_floats}); }
+  Tensor flat(const Buffer& buffer) const { return Tensor(buffer.data(), DType::f32, {layout->num_trained}); }
   model::TrainOptions pass_options(bool entropy) const {
     return {.inv_temperature = 1.0f / options.temperature, .recompute = options.recompute, .entropy = entropy};
   }
@@ -197,6 +198,7 @@ struct Trainer::Impl {
                       .grad_scale = clip},
                      stream);
     });
+    lora::copy_untrained(next, *weights, *layout, stream);
     if (!working.empty()) lora::transpose_working(next, *layout, stream);
   }
 

@@ -20,6 +20,14 @@ Buffer random_flat(const AdapterLayout& layout, uint64_t seed) {
   for (const Pair& pair : layout.pairs) {
     fill(pair.a_offset, pair.in * pair.rank);
     fill(pair.b_offset, pair.rank * pair.out);
+    if (pair.a0_offset == kAbsent) continue;
+    fill(pair.a0_offset, pair.in * pair.rank);
+    fill(pair.b0_offset, pair.rank * pair.out);
+  }
+  for (const OwnTensors& own : layout.own) {
+    if (own.magnitude != kAbsent) fill(own.magnitude, own.module.out);
+    if (own.bias != kAbsent) fill(own.bias, own.module.out);
+    if (own.weight != kAbsent) fill(own.weight, own.module.in * own.module.out);
   }
   return flat;
 }
@@ -94,6 +102,116 @@ TEST(Import, UndoesExport) {
     ASSERT_EQ(back.bytes(), flat.bytes());
     EXPECT_EQ(std::memcmp(back.data(), flat.data(), flat.bytes()), 0);
   }
+}
+
+// All that an adapter may have: magnitudes and biases of two modules, factors of the embedding, a head of its own,
+// first values that are kept.
+LoraConfig full_config(LoraType type) {
+  LoraConfig config = tiny_config(type, {"q_proj", "down_proj", "embed_tokens"});
+  config.bias = TrainedBiases::all;
+  config.modules_to_save = {"lm_head"};
+  return config;
+}
+
+TEST(Export, NamesOfEverythingBesideFactorsOfTheBlocks) {
+  LoraConfig config = full_config(LoraType::canonical);
+  const auto layout = resolve_layout(config, whole_modules());
+  const Buffer flat = random_flat(*layout, 1);
+  const ExportedTensors exported = export_tensors(*layout, flat.f32());
+  const NamedTensors& tensors = exported.tensors;
+  const auto shape = [&](const std::string& name) { return shape_text(find(tensors, "base_model.model." + name)); };
+  EXPECT_EQ(shape("model.embed_tokens.lora_embedding_A"), "f32 [4, 50]");
+  EXPECT_EQ(shape("model.embed_tokens.lora_embedding_B"), "f32 [24, 4]");
+  EXPECT_EQ(shape("lm_head.weight"), "f32 [50, 24]");
+  EXPECT_EQ(shape("model.layers.1.self_attn.q_proj.base_layer.bias"), "f32 [32]");  // a target, which PEFT wraps
+  EXPECT_EQ(shape("model.layers.1.self_attn.k_proj.bias"), "f32 [16]");
+  EXPECT_EQ(tensors.size(), 5 * 2u + 2 * 3u + 1u);
+  config = tiny_config(LoraType::fused, {"v_proj", "lm_head"});
+  config.use_dora = true;
+  config.bias = TrainedBiases::lora_only;
+  const auto dora = resolve_layout(config, whole_modules());
+  const Buffer values = random_flat(*dora, 2);
+  const ExportedTensors exported_dora = export_tensors(*dora, values.f32());
+  const NamedTensors& of_dora = exported_dora.tensors;
+  EXPECT_EQ(shape_text(find(of_dora, "base_model.model.lm_head.lora_magnitude_vector")), "f32 [50]");
+  const OwnTensors& k = dora->own[2];  // behind the head and layer 0's q
+  ASSERT_EQ(k.module.name, "model.layers.0.self_attn.k_proj");
+  const ConstTensor& m = find(of_dora, "base_model.model." + k.module.name + ".lora_magnitude_vector");
+  EXPECT_EQ(std::memcmp(m.data, values.f32() + k.magnitude, 16 * sizeof(float)), 0);
+  EXPECT_EQ(dora->num_trained, dora->num_floats);
+}
+
+TEST(Export, OfAnAdapterThatSubtractsItsFirstValuesIsAPlainOneOfTwiceTheRank) {
+  LoraConfig config = tiny_config(LoraType::fused);
+  config.subtracts_initial = true;
+  config.rank_pattern = {{"down_proj", 3}};
+  config.alpha_pattern = {{"up_proj", 5}, {"gate_proj", 5}};
+  const auto layout = resolve_layout(config, tiny_modules());
+  EXPECT_EQ(layout->num_trained, layout->pairs.front().a0_offset);
+  const Buffer flat = random_flat(*layout, 1);
+  const ExportedTensors exported = export_tensors(*layout, flat.f32());
+  const auto plain = resolve_layout(saved_config(*layout), tiny_modules());
+  const Buffer read = import_tensors(*plain, exported.tensors, "here");
+  for (size_t p = 0; p < layout->pairs.size(); ++p) {
+    const Pair &pair = layout->pairs[p], &twice = plain->pairs[p];
+    ASSERT_EQ(twice.rank, 2 * pair.rank);
+    EXPECT_FLOAT_EQ(twice.scale, pair.scale);
+    for (int64_t i = 0; i < pair.in; i += 5)
+      for (int64_t o = 0; o < pair.out; o += 3) {
+        double wanted = 0, got = 0;
+        const auto term = [&](const Buffer& all, int64_t a, int64_t b, int64_t rank, int64_t out) {
+          double sum = 0;
+          for (int64_t r = 0; r < rank; ++r)
+            sum += static_cast<double>(all.f32()[a + i * rank + r]) * static_cast<double>(all.f32()[b + r * out + o]);
+          return sum;
+        };
+        wanted = term(flat, pair.a_offset, pair.b_offset, pair.rank, pair.out) -
+                 term(flat, pair.a0_offset, pair.b0_offset, pair.rank, pair.out);
+        got = term(read, twice.a_offset, twice.b_offset, twice.rank, twice.out);
+        ASSERT_NEAR(got, wanted, 1e-6);
+      }
+  }
+  config.use_rslora = true;
+  const auto root = resolve_layout(config, tiny_modules());
+  EXPECT_FLOAT_EQ(resolve_layout(saved_config(*root), tiny_modules())->pairs[0].scale, root->pairs[0].scale);
+}
+
+TEST(Import, UndoesExportOfEverything) {
+  for (const LoraType type : {LoraType::fused, LoraType::canonical})
+    for (const bool subtracts : {false, true}) {
+      LoraConfig config = full_config(type);
+      config.subtracts_initial = subtracts;
+      config.use_dora = false;
+      const auto layout = resolve_layout(config, whole_modules());
+      const Buffer flat = random_flat(*layout, 2);
+      const ExportedTensors exported = export_tensors(*layout, flat.f32());
+      const Buffer back = import_tensors(*layout, exported.tensors, "here");
+      ASSERT_EQ(back.bytes(), flat.bytes());
+      EXPECT_EQ(std::memcmp(back.data(), flat.data(), flat.bytes()), 0);
+      EXPECT_EQ(resolve_layout(full_config(type), modules_of(exported.tensors))->num_parameters,
+                layout->num_parameters);
+    }
+}
+
+TEST(InitialWeights, OfTheEmbeddingAreAZeroBNormal) {
+  LoraConfig config = tiny_config(LoraType::canonical, {"embed_tokens", "q_proj"});
+  config.rank = 64;
+  const auto layout = resolve_layout(config, whole_modules());
+  const Buffer flat = initial_weights(*layout, 3);
+  const Pair& pair = layout->pairs.front();
+  ASSERT_TRUE(pair.of_embedding());
+  for (int64_t i = 0; i < pair.in * pair.rank; ++i) ASSERT_EQ(flat.f32()[pair.a_offset + i], 0.0f);
+  double sum = 0, squares = 0, fourth = 0, neighbours = 0;
+  const int64_t count = pair.rank * pair.out;
+  const float* const b = flat.f32() + pair.b_offset;
+  for (int64_t i = 0; i < count; ++i) {
+    sum += b[i], squares += b[i] * b[i], fourth += std::pow(b[i], 4);
+    if (i % 2 == 1) neighbours += b[i] * b[i - 1];
+  }
+  EXPECT_NEAR(sum / count, 0, 0.1);
+  EXPECT_NEAR(squares / count, 1, 0.12);
+  EXPECT_NEAR(fourth / count, 3, 1);
+  EXPECT_NEAR(2 * neighbours / count, 0, 0.12);
 }
 
 TEST(Modules, AreReadOffTheTensors) {

@@ -43,6 +43,26 @@ inline std::vector<Module> tiny_modules(int64_t layers = 2) {
   return modules;
 }
 
+// The same with an embedding and a head of 50 tokens, and biases of q, k and v.
+inline std::vector<Module> whole_modules() {
+  std::vector<Module> modules = tiny_modules();
+  for (Module& module : modules) {
+    module.site += 2;
+    module.has_bias = module.leaf == "q_proj" || module.leaf == "k_proj" || module.leaf == "v_proj";
+  }
+  modules.insert(
+      modules.begin(),
+      {{.name = "model.embed_tokens",
+        .leaf = "embed_tokens",
+        .layer = -1,
+        .site = 0,
+        .in = 50,
+        .out = 24,
+        .kind = ModuleKind::embedding},
+       {.name = "lm_head", .leaf = "lm_head", .layer = -1, .site = 1, .in = 24, .out = 50, .kind = ModuleKind::head}});
+  return modules;
+}
+
 inline LoraConfig tiny_config(LoraType type, std::vector<std::string> targets = {"all-linear"}) {
   return {.rank = 4,
           .alpha = 8,

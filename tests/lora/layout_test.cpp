@@ -384,6 +384,88 @@ TEST(Layout, PatternsFirstMatchWins) {
   EXPECT_NE(config_error(config).find("share one A"), std::string::npos);
 }
 
+std::vector<std::string> own_names(const AdapterLayout& layout, int64_t OwnTensors::*which) {
+  std::vector<std::string> names;
+  for (const OwnTensors& own : layout.own)
+    if (own.*which != kAbsent) names.push_back(own.module.name);
+  return names;
+}
+
+TEST(Layout, TheEmbeddingAndTheHeadAreTargetsWhereTheyAreNamed) {
+  const auto all = resolve_layout(tiny_config(LoraType::canonical), whole_modules());
+  EXPECT_EQ(all->pairs.size(), 14u);
+  EXPECT_TRUE(all->pairs_at(0).empty());
+  EXPECT_EQ(all->first_layer, 0);
+  EXPECT_FALSE(all->trains_embedding);
+  const auto head = resolve_layout(tiny_config(LoraType::fused, {"lm_head"}), whole_modules());
+  ASSERT_EQ(head->pairs_at(1).size(), 1u);
+  EXPECT_EQ(head->pairs[0].in, 24);
+  EXPECT_EQ(head->pairs[0].out, 50);
+  EXPECT_EQ(head->first_layer, 2);  // above all layers
+  EXPECT_FALSE(head->trains_embedding);
+  const auto ends = resolve_layout(tiny_config(LoraType::fused, {"embed_tokens", "lm_head"}), whole_modules());
+  EXPECT_EQ(ends->pairs[0].in, 50);
+  EXPECT_TRUE(ends->pairs[0].of_embedding());
+  EXPECT_EQ(ends->first_layer, 0);
+  EXPECT_TRUE(ends->trains_embedding);
+  EXPECT_EQ(ends->config.target_modules, (Names{"embed_tokens", "lm_head"}));
+  LoraConfig config = tiny_config(LoraType::fused, {"q_proj", "lm_head"});
+  config.exclude_modules = {"lm_head"};
+  EXPECT_TRUE(resolve_layout(config, whole_modules())->pairs_at(1).empty());
+}
+
+TEST(Layout, LayersDoNotHoldForTheHead) {
+  LoraConfig config = tiny_config(LoraType::canonical, {"q_proj", "lm_head", "embed_tokens"});
+  config.layers_to_transform = {1};
+  const auto layout = resolve_layout(config, whole_modules());
+  EXPECT_EQ(layout->pairs_at(1).size(), 1u);  // named in full
+  EXPECT_TRUE(layout->pairs_at(0).empty());   // a suffix, of no layer
+  EXPECT_EQ(layout->first_layer, 1);
+}
+
+TEST(Layout, MagnitudesOfAllTargets) {
+  LoraConfig config = tiny_config(LoraType::fused, {"k_proj", "lm_head"});
+  config.use_dora = true;
+  const auto layout = resolve_layout(config, whole_modules());
+  EXPECT_EQ(own_names(*layout, &OwnTensors::magnitude),
+            (Names{"lm_head", "model.layers.0.self_attn.q_proj", "model.layers.0.self_attn.k_proj",
+                   "model.layers.0.self_attn.v_proj", "model.layers.1.self_attn.q_proj",
+                   "model.layers.1.self_attn.k_proj", "model.layers.1.self_attn.v_proj"}));
+  int64_t factors = 0;
+  for (const Pair& pair : layout->pairs) factors += pair.rank * (pair.in + pair.out);
+  EXPECT_EQ(layout->num_parameters, factors + 50 + 2 * (32 + 16 + 16));
+  config.target_modules = {"embed_tokens"};
+  testing::expect_error<ConfigError>([&] { resolve_layout(config, whole_modules()); }, {"use_dora", "embed_tokens"});
+}
+
+TEST(Layout, BiasesOfTargetsOrOfAll) {
+  LoraConfig config = tiny_config(LoraType::canonical, {"k_proj", "down_proj"});
+  config.bias = TrainedBiases::lora_only;
+  const auto some = resolve_layout(config, whole_modules());
+  EXPECT_EQ(own_names(*some, &OwnTensors::bias),
+            (Names{"model.layers.0.self_attn.k_proj", "model.layers.1.self_attn.k_proj"}));
+  config.bias = TrainedBiases::all;
+  config.target_modules = {"model.layers.1.mlp.down_proj"};
+  const auto all = resolve_layout(config, whole_modules());
+  EXPECT_EQ(own_names(*all, &OwnTensors::bias).size(), 6u);
+  EXPECT_EQ(all->first_layer, 0);  // biases of layer 0 learn, too
+}
+
+TEST(Layout, SavedModulesAreNoTargets) {
+  LoraConfig config = tiny_config(LoraType::canonical, {"q_proj", "lm_head"});
+  config.modules_to_save = {"lm_head", "model.embed_tokens"};
+  const auto layout = resolve_layout(config, whole_modules());
+  EXPECT_EQ(own_names(*layout, &OwnTensors::weight), (Names{"model.embed_tokens", "lm_head"}));
+  EXPECT_TRUE(layout->pairs_at(1).empty());
+  EXPECT_TRUE(layout->trains_embedding);
+  EXPECT_EQ(layout->own[0].weight_rows(), 50);
+  EXPECT_EQ(layout->own[0].weight_cols(), 24);
+  for (const char* const name : {"q_proj", "score", "all-linear"}) {
+    config.modules_to_save = {name};
+    testing::expect_error<ConfigError>([&] { resolve_layout(config, whole_modules()); }, {"modules_to_save", name});
+  }
+}
+
 TEST(Layout, Scale) {
   LoraConfig config = tiny_config(LoraType::fused);
   EXPECT_FLOAT_EQ(resolve_layout(config, tiny_modules())->pairs[0].scale, 2.0f);

@@ -199,9 +199,21 @@ TEST(Tensors, NamesShapesAndCounts) {
   EXPECT_EQ(total, 53 * 32 + 32 + 3 * (32 * 2 + 16 * 2 + 32 * (64 + 32 + 32) + 64 * 32 + 3 * 32 * 40));
 }
 
-TEST(Tensors, ModulesLeaveOutTheHead) {
-  const std::vector<lora::Module> modules = linear_modules(tiny_config("qwen2"));
-  ASSERT_EQ(modules.size(), 21u);
+TEST(Tensors, ModulesAreTheEndsOfTheModelAndThoseOfItsBlocks) {
+  std::vector<lora::Module> modules = linear_modules(tiny_config("qwen2"));
+  ASSERT_EQ(modules.size(), 23u);
+  EXPECT_EQ(modules[0].name, "model.embed_tokens");
+  EXPECT_EQ(modules[0].kind, lora::ModuleKind::embedding);
+  EXPECT_EQ(modules[0].in, 53);
+  EXPECT_EQ(modules[0].out, 32);
+  EXPECT_EQ(modules[1].name, "lm_head");
+  EXPECT_EQ(modules[1].kind, lora::ModuleKind::head);
+  EXPECT_EQ(modules[1].in, 32);
+  EXPECT_EQ(modules[1].out, 53);
+  EXPECT_EQ(modules[1].site, 1);
+  modules.erase(modules.begin(), modules.begin() + 2);
+  EXPECT_TRUE(modules[9].has_bias);  // qwen2: of q, k and v alone
+  EXPECT_FALSE(modules[10].has_bias);
   EXPECT_EQ(modules[9].name, "model.layers.1.self_attn.v_proj");
   EXPECT_EQ(modules[9].leaf, "v_proj");
   EXPECT_EQ(modules[9].layer, 1);
