@@ -53,7 +53,9 @@ void inspect_adapter(const fs::Path& path, std::ostream& out) {
   const checkpoint::PeftDirectory adapter(path);
   lora::LoraConfig config = adapter.config();
   config.exclude_modules.clear();  // what was left out has no tensors, and the last layers need not have any
+  config.exclude_regex.reset();
   config.layers_to_transform.reset();
+  config.layers_pattern.clear();
   // Resolved over its own modules, so that shapes, ranks and shared factors are checked as when it is loaded.
   const auto layout = lora::resolve_layout(config, lora::modules_of(adapter.header()));
   const Buffer weights =

@@ -1,44 +1,17 @@
 #include "checkpoint/peft_config.h"
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <cmath>
 #include <limits>
 #include <unordered_set>
 
+#include "checkpoint/peft_keys.h"
 #include "core/json.h"
 
 namespace lockstep::checkpoint {
 
 namespace {
-
-constexpr std::array<std::string_view, 16> kUsedKeys = {"peft_type",
-                                                        "r",
-                                                        "lora_alpha",
-                                                        "lora_dropout",
-                                                        "use_rslora",
-                                                        "target_modules",
-                                                        "exclude_modules",
-                                                        "rank_pattern",
-                                                        "alpha_pattern",
-                                                        "layers_pattern",
-                                                        "layers_to_transform",
-                                                        "task_type",
-                                                        "bias",
-                                                        "init_lora_weights",
-                                                        "loftq_config",
-                                                        "fan_in_fan_out"};
-
-// Keys that change nothing about weights already in the file.
-constexpr std::array<std::string_view, 9> kHarmlessKeys = {
-    "auto_mapping", "base_model_name_or_path", "eva_config", "inference_mode", "megatron_core",
-    "peft_version", "qalora_group_size",       "revision",   "runtime_config"};
-
-template <size_t N>
-bool contains(const std::array<std::string_view, N>& list, std::string_view key) {
-  return std::find(list.begin(), list.end(), key) != list.end();
-}
 
 bool says_nothing(const Json& value) {
   return value.is_null() || value == false || value == "" || ((value.is_array() || value.is_object()) && value.empty());
@@ -92,16 +65,23 @@ void read_targets(const JsonObject& file, lora::LoraConfig& config) {
     config.target_modules = {"all-linear"};
   else
     config.target_regex = value.get<std::string>();
-  if (file.has("exclude_modules") && !says_nothing(file.value("exclude_modules")))
+  if (!file.has("exclude_modules") || says_nothing(file.value("exclude_modules"))) return;
+  if (file.value("exclude_modules").is_string())
+    config.exclude_regex = file.string("exclude_modules");
+  else
     config.exclude_modules = strings(file, "exclude_modules");
 }
 
+// What PEFT itself refuses is refused: both keys with a regular expression, and a pattern without layers.
 void read_layers(const JsonObject& file, lora::LoraConfig& config) {
   const std::string key = "layers_to_transform", pattern_key = "layers_pattern";
-  if (file.has(pattern_key)) {
-    const Json& pattern = file.value(pattern_key);
-    if (!says_nothing(pattern) && pattern != "layers" && pattern != Json::array({"layers"}))
-      unsupported(file, pattern_key, "null or \"layers\"");
+  for (const std::string& name : {key, pattern_key})
+    if (config.target_regex && file.has(name))
+      unsupported(file, name, "null beside a regular expression in target_modules, as in PEFT");
+  if (file.has(pattern_key) && !says_nothing(file.value(pattern_key))) {
+    config.layers_pattern = file.value(pattern_key).is_string() ? std::vector{file.string(pattern_key)}
+                                                                : strings(file, pattern_key);
+    if (!file.has(key)) unsupported(file, pattern_key, "null where layers_to_transform is, as in PEFT");
   }
   if (!file.has(key) || (file.value(key).is_array() && file.value(key).empty())) return;
   const Json list = file.value(key).is_array() ? file.value(key) : Json::array({file.value(key)});
@@ -111,7 +91,6 @@ void read_layers(const JsonObject& file, lora::LoraConfig& config) {
       unsupported(file, key, "a layer number or a list of them");
     config.layers_to_transform->push_back(layer.get<int64_t>());
   }
-  if (config.target_regex) unsupported(file, key, "null beside a regular expression in target_modules, as in PEFT");
 }
 
 int64_t checked_rank(const JsonObject& file, const std::string& key, const Json& value) {
@@ -142,26 +121,46 @@ void read_patterns(const JsonObject& file, const OrderedJson& ordered, lora::Lor
 }
 
 void check_kind(const JsonObject& file) {
-  if (file.string("peft_type") != "LORA") unsupported(file, "peft_type", "LORA");
+  if (const std::string type = file.string("peft_type"); type != "LORA") {
+    const auto known = std::ranges::find(other_peft_types(), type, &PeftType::name);
+    unsupported(file, "peft_type", "LORA", known == other_peft_types().end() ? "" : std::string(known->attempt));
+  }
   if (file.string("task_type", "CAUSAL_LM") != "CAUSAL_LM") unsupported(file, "task_type", "CAUSAL_LM or null");
+}
+
+// Initializations that leave the base as it is say nothing of the file's factors.
+void read_init(const JsonObject& file, lora::LoraConfig& config) {
+  const std::string key = "init_lora_weights";
+  if (!file.has(key)) return;
+  if (file.value(key).is_boolean()) {
+    config.init.method = file.boolean(key, true) ? lora::InitMethod::standard : lora::InitMethod::random;
+    return;
+  }
+  const std::string name = file.string(key);
+  if (name == "eva" || name == "mica") return;  // B or A is zero, and the base is as it was
+  const std::optional<lora::LoraInit> init = lora::lora_init_of(name);
+  if (!init || init->changes_base())
+    unsupported(file, key, "true, false, gaussian, orthogonal, eva or mica",
+                "this initialization belongs to a changed base; save with PEFT's path_initial_model_for_weight_conversion");
+  config.init = *init;
+}
+
+void check_trainable(const JsonObject& file) {
+  if (file.boolean("use_dora", false)) unsupported(file, "use_dora", "false");
   if (file.string("bias", "none") != "none")
     unsupported(file, "bias", "none", "train without bias: no base bias may change under a frozen base");
-  if (file.boolean("fan_in_fan_out", false)) unsupported(file, "fan_in_fan_out", "false");
-  if (file.has("loftq_config") && !says_nothing(file.value("loftq_config")))
-    unsupported(file, "loftq_config", "{}",
-                "LoftQ changes the base; convert the adapter to plain LoRA with PEFT first");
-  if (!file.has("init_lora_weights") || file.value("init_lora_weights").is_boolean()) return;
-  const std::string init = file.string("init_lora_weights");
-  if (init != "gaussian" && init != "orthogonal" && init != "eva")
-    unsupported(
-        file, "init_lora_weights", "true, false, gaussian, orthogonal or eva",
-        "this initialization belongs to a changed base; save with PEFT's path_initial_model_for_weight_conversion");
+  if (file.has("modules_to_save") && !says_nothing(file.value("modules_to_save")))
+    unsupported(file, "modules_to_save", "null");
 }
 
 void check_other_keys(const JsonObject& file) {
-  for (const auto& item : file.json().items())
-    if (!contains(kUsedKeys, item.key()) && !contains(kHarmlessKeys, item.key()) && !says_nothing(item.value()))
-      unsupported(file, item.key(), "null, false or empty", "an adapter made without " + item.key());
+  for (const auto& item : file.json().items()) {
+    const PeftKey* const known = find_peft_key(item.key());
+    if (known != nullptr && known->use != KeyUse::refused) continue;
+    if (says_nothing(item.value())) continue;
+    unsupported(file, item.key(), "null, false or empty",
+                known != nullptr ? std::string(known->attempt) : "an adapter made without " + item.key());
+  }
 }
 
 OrderedJson number(double value) {
@@ -184,6 +183,8 @@ lora::LoraConfig parse_peft_config(std::string_view text, const std::string& whe
   config.dropout = file.number("lora_dropout", 0);
   if (!(config.dropout >= 0 && config.dropout < 1)) unsupported(file, "lora_dropout", "at least 0 and less than 1");
   config.use_rslora = file.boolean("use_rslora", false);
+  read_init(file, config);
+  check_trainable(file);
   read_targets(file, config);
   read_layers(file, config);
   read_patterns(file, OrderedJson::parse(text), config);

@@ -26,6 +26,29 @@ LoraType parse_lora_type(const std::string& name);  // ConfigError
 // Which biases of the base an adapter has trained copies of: none, those of its targets, or all.
 enum class TrainedBiases { none, lora_only, all };
 
+// What new factors begin as (lora/init.h).
+//   standard    A as PyTorch makes a linear layer, B = 0
+//   gaussian    A normal with deviation 1 / rank, B = 0
+//   random      A and B as PyTorch makes linear layers: an adapter that matters before it is trained
+//   orthogonal  A and B in spaces orthogonal to one another
+//   pissa       the `rank` largest singular values of W, the base less them
+//   olora       the first `rank` columns of W's QR decomposition, the base less them
+enum class InitMethod { standard, gaussian, random, orthogonal, pissa, olora };
+struct LoraInit {
+  InitMethod method = InitMethod::standard;
+  // pissa: subspace iterations of a randomized SVD; nothing: as the size of W suggests.
+  std::optional<int64_t> iterations = {};
+
+  bool changes_base() const { return method == InitMethod::pissa || method == InitMethod::olora; }
+  bool operator==(const LoraInit&) const = default;
+};
+// PEFT's spellings (init_lora_weights): "true", "false" (random), "gaussian", "orthogonal", "pissa", "pissa_niter_4",
+// "olora".
+inline constexpr const char* kLoraInitNames =
+    "true, false, gaussian, orthogonal, pissa, pissa_niter_N (N from 0 to 1000) or olora";
+std::string lora_init_name(const LoraInit& init);
+std::optional<LoraInit> lora_init_of(const std::string& name);
+
 // Above any model's width: what lies beyond is a typing error, not an adapter.
 inline constexpr int64_t kMaxRank = int64_t{1} << 16;
 
@@ -38,8 +61,13 @@ struct LoraConfig {
   // Leaf names (HF or Megatron), or one regular expression over full module names (PEFT string form).
   std::vector<std::string> target_modules;
   std::optional<std::string> target_regex;
+  // Names as in target_modules, or one regular expression over full module names.
   std::vector<std::string> exclude_modules;
+  std::optional<std::string> exclude_regex;
+  // Where target_modules names no full module name: in these layers alone. layers_pattern: regular expressions of what
+  // stands before the layer's number in a module's name; none: anything.
   std::optional<std::vector<int64_t>> layers_to_transform;
+  std::vector<std::string> layers_pattern;
   // In order of the file; first key that matches wins (PEFT: (.*\.)?KEY$ over the module name).
   std::vector<std::pair<std::string, int64_t>> rank_pattern;
   std::vector<std::pair<std::string, double>> alpha_pattern;
@@ -50,6 +78,7 @@ struct LoraConfig {
   // The model is W + scale (B A - B0 A0), with the first values A0 and B0 kept (PiSSA, OLoRA): the base stays as it is,
   // and saved files hold a plain adapter of twice the rank.
   bool subtracts_initial = false;
+  LoraInit init;
   std::string file = {};  // adapter_config.json it was read from, for messages; empty: the command line
 };
 

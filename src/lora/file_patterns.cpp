@@ -51,6 +51,15 @@ std::vector<bool> FilePatterns::whole_names(const std::string& pattern, const st
   });
 }
 
+std::vector<bool> FilePatterns::numbered_names(const std::string& pattern, const std::string& key) {
+  return guarded(pattern, key, [&] {
+    const PythonRegex regex(".*?\\." + pattern + "\\.(\\d+)\\.");
+    std::vector<bool> named(modules_.size());
+    for (size_t i = 0; i < modules_.size(); ++i) named[i] = regex.match(modules_[i].name, steps_);
+    return named;
+  });
+}
+
 std::vector<size_t> FilePatterns::take_name_ends(const std::string& pattern, const std::string& key,
                                                  std::vector<bool>& open) {
   return guarded(pattern, key, [&] {

@@ -25,7 +25,8 @@ bool selects(const LoraConfig& config, const Module& module, const Names& names)
 }  // namespace
 
 LoraConfig exact_targets(LoraConfig shortest, const std::vector<Module>& modules, const std::vector<bool>& covered) {
-  shortest.target_regex = std::nullopt;
+  shortest.target_regex = shortest.exclude_regex = std::nullopt;
+  shortest.layers_pattern.clear();
   bool exact = true;
   std::vector<std::string> names;
   for (size_t i = 0; i < modules.size(); ++i) {

@@ -68,14 +68,17 @@ constexpr ListRole kExclusions = {"LoraConfig::exclude_modules", "exclude_module
 std::vector<bool> named_by_list(const LoraConfig& config, const ListRole& role, const std::vector<Module>& modules) {
   const bool excludes = &role == &kExclusions;
   std::vector<bool> named(modules.size(), false);
+  bool any = false;
   for (const std::string& entry : excludes ? config.exclude_modules : config.target_modules) {
     bool found = excludes && std::ranges::count(kNeverTargets, last_part(entry)) > 0;
     for (size_t i = 0; i < modules.size(); ++i) {
       if (!names_module(entry, modules[i])) continue;
       named[i] = found = true;
     }
-    if (!found) unknown_name(config, entry, role, modules);
+    if (!found && config.file.empty()) unknown_name(config, entry, role, modules);
+    any = any || found;
   }
+  if (!any && !excludes) unknown_name(config, config.target_modules.front(), role, modules);
   return named;
 }
 
@@ -89,8 +92,16 @@ std::vector<bool> named_by_regex(const LoraConfig& config, const std::vector<Mod
   return named;
 }
 
+// PEFT's re.fullmatch of a string, or the list.
+std::vector<bool> excluded_modules(const LoraConfig& config, const std::vector<Module>& modules,
+                                   FilePatterns& patterns) {
+  if (config.exclude_regex) return patterns.whole_names(*config.exclude_regex, kExclusions.key);
+  return named_by_list(config, kExclusions, modules);
+}
+
 // PEFT asks for the layer only where an entry is not the module's full name.
-void keep_layers(std::vector<bool>& selected, const LoraConfig& config, const std::vector<Module>& modules) {
+void keep_layers(std::vector<bool>& selected, const LoraConfig& config, const std::vector<Module>& modules,
+                 FilePatterns& patterns) {
   if (!config.layers_to_transform || config.layers_to_transform->empty()) return;
   if (config.target_regex)
     reject(config, "layers_to_transform", "layers_to_transform",
@@ -105,8 +116,15 @@ void keep_layers(std::vector<bool>& selected, const LoraConfig& config, const st
            {.what = "a layer that the model does not have",
             .got = std::to_string(*layers.begin() < 0 ? *layers.begin() : *layers.rbegin()),
             .wanted = "0 to " + std::to_string(last)});
-  for (size_t i = 0; i < modules.size(); ++i)
-    selected[i] = selected[i] && (layers.contains(modules[i].layer) || is_listed(config, modules[i]));
+  std::vector<bool> numbered(modules.size(), config.layers_pattern.empty());
+  for (const std::string& pattern : config.layers_pattern) {
+    const std::vector<bool> found = patterns.numbered_names(pattern, "layers_pattern");
+    for (size_t i = 0; i < modules.size(); ++i) numbered[i] = numbered[i] || found[i];
+  }
+  for (size_t i = 0; i < modules.size(); ++i) {
+    const bool in_layers = numbered[i] && layers.contains(modules[i].layer);
+    selected[i] = selected[i] && (in_layers || is_listed(config, modules[i]));
+  }
 }
 
 }  // namespace
@@ -148,10 +166,10 @@ std::vector<bool> select_modules(const LoraConfig& config, const std::vector<Mod
         {.what = "LoRA needs target modules", .got = "none", .wanted = "all-linear, or a list such as q_proj,v_proj"});
   std::vector<bool> selected =
       config.target_regex ? named_by_regex(config, modules, patterns) : named_by_list(config, kTargets, modules);
-  const std::vector<bool> excluded = named_by_list(config, kExclusions, modules);
+  const std::vector<bool> excluded = excluded_modules(config, modules, patterns);
   const std::vector<bool> saved = saved_modules(config, modules);
   for (size_t i = 0; i < modules.size(); ++i) selected[i] = selected[i] && !excluded[i] && !saved[i];
-  keep_layers(selected, config, modules);
+  keep_layers(selected, config, modules, patterns);
   if (std::find(selected.begin(), selected.end(), true) == selected.end())
     reject(config, kExclusions.flag, kExclusions.key,
            {.what = "no module is left to adapt", .wanted = "at least one target that is not excluded"});

@@ -1,6 +1,9 @@
 #include "checkpoint/peft_directory.h"
 
+#include <fmt/format.h>
+
 #include "checkpoint/file_hash.h"
+#include "checkpoint/peft_keys.h"
 #include "core/error.h"
 #include "core/json.h"
 #include "support/temp_directory.h"
@@ -174,8 +177,12 @@ TEST(PeftDirectory, ValuesInEverySpelling) {
   EXPECT_EQ(config_with("exclude_modules", {"lm_head", "o_proj"}).exclude_modules.size(), 2u);
   EXPECT_EQ(config_with("target_modules", "all-linear").target_modules, (std::vector<std::string>{"all-linear"}));
   EXPECT_EQ(config_with("target_modules", "ALL-LINEAR").target_modules, (std::vector<std::string>{"all-linear"}));
-  for (const Json& pattern : {Json("layers"), Json({"layers"}), Json(nullptr), Json(""), Json::array()})
+  for (const Json& pattern : {Json(nullptr), Json(""), Json::array()})
     EXPECT_NO_THROW(config_with("layers_pattern", pattern)) << pattern;
+  EXPECT_EQ(config_with("exclude_modules", ".*\\.1\\..*").exclude_regex, ".*\\.1\\..*");
+  EXPECT_FALSE(config_with("exclude_modules", "").exclude_regex);
+  EXPECT_EQ(config_with("init_lora_weights", "gaussian").init.method, lora::InitMethod::gaussian);
+  EXPECT_EQ(config_with("init_lora_weights", false).init.method, lora::InitMethod::random);
 }
 
 TEST(PeftDirectory, PatternsInFileOrderNotSorted) {
@@ -202,7 +209,12 @@ TEST(PeftDirectory, HarmlessKeysPass) {
                                                               {"lora_bias", false},
                                                               {"modules_to_save", nullptr},
                                                               {"modules_to_save", Json::array()},
+                                                              {"init_lora_weights", "eva"},
+                                                              {"init_lora_weights", "mica"},
+                                                              {"fan_in_fan_out", true},
+                                                              {"corda_config", {{"corda_method", "ipm"}}},
                                                               {"loftq_config", Json::object()},
+                                                              {"loftq_config", {{"loftq_bits", 4}}},
                                                               {"a_key_of_the_future", nullptr},
                                                               {"a_key_of_the_future", false},
                                                               {"a_key_of_the_future", ""}};
@@ -218,18 +230,15 @@ TEST(PeftDirectory, RefusedKeysAreNamed) {
   expect_refused("trainable_token_indices", {1, 2});
   expect_refused("target_parameters", {"mlp.experts.down_proj"});
   expect_refused("lora_bias", true);
-  expect_refused("fan_in_fan_out", true);
   expect_refused("use_qalora", true);
   expect_refused("use_bdlora", {{"a", 1}});
-  expect_refused("corda_config", {{"corda_method", "ipm"}});
-  expect_refused("loftq_config", {{"loftq_bits", 4}});
   expect_refused("megatron_config", {{"tp", 2}});
   expect_refused("alora_invocation_tokens", {1});
   expect_refused("ensure_weight_tying", true);
   expect_refused("a_key_of_the_future", 3);
   expect_refused("a_key_of_the_future", 0);
   expect_refused("task_type", "SEQ_CLS");
-  for (const char* init : {"pissa", "pissa_niter_16", "olora", "corda", "loftq", "lora_ga", "mica", "?"})
+  for (const char* init : {"pissa", "pissa_niter_16", "olora", "corda", "loftq", "lora_ga", "pissa_niter_", "?"})
     expect_refused("init_lora_weights", init);
 }
 
@@ -243,18 +252,60 @@ TEST(PeftDirectory, WrongValuesAreNamed) {
     expect_refused("target_modules", targets);
   for (const Json& layers : {Json(-1), Json("1"), Json({0.5}), Json(true), Json({1, "2"})})
     expect_refused("layers_to_transform", layers);
-  for (const Json& pattern : {Json("h"), Json({"layers", "h"}), Json(3)}) expect_refused("layers_pattern", pattern);
+  for (const Json& pattern : {Json("layers"), Json({"layers"}), Json(3)}) expect_refused("layers_pattern", pattern);
   for (const Json& pattern : {Json({{"q", 0}}), Json({{"q", "8"}}), Json({{"q", 1.5}}), Json({8})})
     expect_refused("rank_pattern", pattern);
   for (const Json& pattern : {Json({{"q", "8"}}), Json({{"q", nullptr}}), Json(4)})
     expect_refused("alpha_pattern", pattern);
-  for (const Json& exclude : {Json("lm_.*"), Json({1}), Json(true)}) expect_refused("exclude_modules", exclude);
+  for (const Json& exclude : {Json({1}), Json(true)}) expect_refused("exclude_modules", exclude);
   expect_refused("use_rslora", 1);
   expect_refused("peft_type", "LOHA");
   Json both = minimal();
   both["target_modules"] = ".*q_proj";
   both["layers_to_transform"] = {0};
   expect_error<FormatError>([&] { Adapter(both).config(); }, {"layers_to_transform", "regular expression"});
+  both.erase("layers_to_transform");
+  both["layers_pattern"] = "layers";
+  expect_error<FormatError>([&] { Adapter(both).config(); }, {"layers_pattern", "regular expression"});
+  both["target_modules"] = {"q_proj"};
+  both["layers_to_transform"] = 1;
+  EXPECT_EQ(Adapter(both).config().layers_pattern, std::vector<std::string>{"layers"});
+}
+
+TEST(PeftDirectory, OtherMethodsAreRefusedWithTheWayOut) {
+  expect_error<FormatError>([] { config_with("peft_type", "VERA"); }, {"peft_type", "VERA", "merge_and_unload"});
+  expect_error<FormatError>([] { config_with("peft_type", "PROMPT_TUNING"); }, {"peft_type", "cannot be merged"});
+  expect_error<FormatError>([] { config_with("lora_bias", true); }, {"lora_bias", "merge_and_unload"});
+  expect_error<FormatError>([] { config_with("trainable_token_indices", {1}); },
+                            {"trainable_token_indices", "modules_to_save"});
+  for (const PeftType& type : other_peft_types()) expect_refused("peft_type", std::string(type.name));
+}
+
+// Every key that refuses refuses; every key that is ignored takes anything.
+TEST(PeftDirectory, KeysAreTreatedAsTheirTableSays) {
+  for (const PeftKey& key : peft_keys()) {
+    const std::string name(key.name);
+    if (key.use == KeyUse::refused) {
+      EXPECT_FALSE(key.attempt.empty()) << name;
+      expect_refused(name, {{"a", 1}});
+    }
+    if (key.use == KeyUse::ignored) EXPECT_NO_THROW(config_with(name, {{"a", 1}})) << name;
+  }
+}
+
+// docs/peft.md shows the table that files are read by.
+TEST(PeftDirectory, TheTableOfTheDocumentationIsTheListOfKeys) {
+  std::string rows;
+  for (const PeftKey& key : peft_keys()) {
+    const bool refused = key.use == KeyUse::refused;
+    rows += fmt::format("| `{}` | {} | {}{}{} |\n", key.name,
+                        refused                      ? "refused"
+                        : key.use == KeyUse::ignored ? "ignored"
+                                                     : "used",
+                        key.meaning, refused ? ". Instead: " : "", key.attempt);
+  }
+  const std::string page = fs::read_file(fs::Path(LOCKSTEP_SOURCE_DIR) / "docs/peft.md");
+  EXPECT_NE(page.find("|---|---|---|\n" + rows + "\n"), std::string::npos) << rows;
 }
 
 TEST(PeftDirectory, MissingAndMalformedFiles) {

@@ -197,7 +197,7 @@ TEST(Layout, FaultsOfAFileNameFileAndKey) {
   faulty("target_modules", [](LoraConfig& c) { c.target_modules = {"c_attn"}; });
   faulty("target_modules", [](LoraConfig& c) { c.target_regex = "(q_proj"; });
   faulty("target_modules", [](LoraConfig& c) { c.target_regex = "q_proj"; });
-  faulty("exclude_modules", [](LoraConfig& c) { c.exclude_modules = {"c_attn"}; });
+  faulty("exclude_modules", [](LoraConfig& c) { c.exclude_modules = {"all-linear"}; });
   faulty("layers_to_transform", [](LoraConfig& c) { c.layers_to_transform = std::vector<int64_t>{99}; });
   faulty("rank_pattern", [](LoraConfig& c) { c.rank_pattern = {{"(q", 2}}; });
   faulty("lora_alpha", [](LoraConfig& c) { c.alpha = 0; });
@@ -361,6 +361,60 @@ TEST(Layout, LayersToTransform) {
   config.layers_to_transform = std::vector<int64_t>{0};
   config.target_regex = ".*q_proj";
   EXPECT_NE(config_error(config).find("layers_to_transform"), std::string::npos);
+}
+
+TEST(Layout, ExclusionsByARegularExpression) {
+  LoraConfig config = tiny_config(LoraType::canonical);
+  config.exclude_regex = R"(model\.layers\.1\..*|.*down_proj)";
+  const auto layout = resolve_layout(config, tiny_modules());
+  EXPECT_EQ(layout->pairs.size(), 6u);
+  EXPECT_TRUE(layout->pairs_at(qkv_site(1)).empty());
+  EXPECT_TRUE(layout->pairs_at(down_site(0)).empty());
+  EXPECT_FALSE(layout->config.exclude_regex) << "what is saved are names";
+  config.exclude_regex = "layers.1";  // not a whole name: PEFT's re.fullmatch
+  EXPECT_EQ(resolve_layout(config, tiny_modules())->pairs.size(), 14u);
+  config.exclude_regex = "(";
+  config.file = "DIR/adapter_config.json";
+  expect_error<FormatError>([&] { resolve_layout(config, tiny_modules()); },
+                            {"DIR/adapter_config.json: exclude_modules", "regular expression"});
+}
+
+// PEFT looks for a number behind any of the patterns.
+TEST(Layout, LayersPattern) {
+  LoraConfig config = tiny_config(LoraType::canonical, {"q_proj", "model.layers.0.mlp.up_proj"});
+  config.layers_to_transform = std::vector<int64_t>{1};
+  const Names both = {"model.layers.0.mlp.up_proj", "model.layers.1.self_attn.q_proj"};
+  for (const Names& patterns : {Names{}, Names{"layers"}, Names{"h", "la.*s"}}) {
+    config.layers_pattern = patterns;
+    const auto layout = resolve_layout(config, tiny_modules());
+    EXPECT_EQ(module_names(*layout), both);
+    EXPECT_TRUE(layout->config.layers_pattern.empty());
+  }
+  config.layers_pattern = {"h"};
+  EXPECT_EQ(module_names(*resolve_layout(config, tiny_modules())), Names{"model.layers.0.mlp.up_proj"})
+      << "a full name is in no need of a layer";
+}
+
+TEST(Layout, NamesOfAFileThatNoModuleHasArePassedOver) {
+  LoraConfig config = tiny_config(LoraType::canonical, {"q_proj", "query_key_value"});
+  config.exclude_modules = {"vision_tower"};
+  config.file = "DIR/adapter_config.json";
+  EXPECT_EQ(resolve_layout(config, tiny_modules())->target_leaves, Names{"q_proj"});
+  config.target_modules = {"query_key_value"};
+  expect_error<FormatError>([&] { resolve_layout(config, tiny_modules()); },
+                            {"DIR/adapter_config.json: target_modules", "query_key_value"});
+}
+
+TEST(LoraInit, Names) {
+  for (const char* name :
+       {"true", "false", "gaussian", "orthogonal", "pissa", "pissa_niter_0", "pissa_niter_16", "olora"}) {
+    ASSERT_TRUE(lora_init_of(name)) << name;
+    EXPECT_EQ(lora_init_name(*lora_init_of(name)), name);
+  }
+  for (const char* name : {"", "True", "PiSSA", "pissa_niter_", "pissa_niter_-1", "pissa_niter_4x", "pissa_niter_9999"})
+    EXPECT_FALSE(lora_init_of(name)) << name;
+  EXPECT_TRUE(lora_init_of("pissa_niter_4")->changes_base());
+  EXPECT_FALSE(lora_init_of("orthogonal")->changes_base());
 }
 
 TEST(Layout, PatternsFirstMatchWins) {

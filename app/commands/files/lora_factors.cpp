@@ -15,7 +15,9 @@ std::shared_ptr<const lora::AdapterLayout> own_layout(const checkpoint::PeftDire
   lora::LoraConfig config = directory.config();
   config.type = lora::LoraType::canonical;  // shared factors are in the file once per module
   config.exclude_modules.clear();           // what was left out has no tensors, and the last layers need not have any
+  config.exclude_regex.reset();
   config.layers_to_transform.reset();
+  config.layers_pattern.clear();
   std::erase_if(config.target_modules, [&](const std::string& entry) {
     return std::ranges::none_of(modules, [&](const lora::Module& module) { return lora::names_module(entry, module); });
   });
