@@ -150,7 +150,6 @@ constexpr Compatible kCompatible[] = {
     {"--lora-sync-from-tensor", none, kPublish},
     {"--only-train-params-name-list", many, "LoRA trains its adapters only"},
     {"--freeze-params-name-list", many, "LoRA trains its adapters only"},
-    {"--lora-adapter-name", one, "the engine knows adapters by version"},
     {"--pause-generation-mode", one, "nothing is in flight while the adapter is published", "abort|retract|in_place"},
     // Checkpoints.
     {"--async-save", none, "an adapter checkpoint takes milliseconds to write"},
@@ -185,6 +184,7 @@ constexpr Compatible kSftCompatible[] = {
     {"--disable-compute-advantages-and-returns", none, "supervised training has no advantages"},
     {"--debug-train-only", none, "supervised training starts no engine"},
     {"--metadata-key", one, "supervised training has no rewards"},
+    {"--lora-adapter-name", one, "supervised training starts no engine"},
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include "cli/command_line.h"
 #include "cli/parse.h"
 #include "cli/parse_shared.h"
+#include "commands/commands.h"
 #include "core/error.h"
 
 namespace lockstep::cli {
@@ -93,6 +94,10 @@ FlagSet serve_flags(ServeOptions& o) {
               "sampling fields a request leaves out: auto (the model's generation_config.json) | vllm (none) | DIR"},
              {"--max-logprobs", "N", number(o.max_logprobs, -1, rollout::SamplingParams::kMaxTopLogprobs),
               "most log-probs of a token; -1: as many as the engine reports, 128"},
+             {"--logprobs-mode", "MODE",
+              choice("raw_logprobs|processed_logprobs", "raw_logprobs",
+                     [&o](const std::string& mode) { o.processed_logprobs = mode == "processed_logprobs"; }),
+              "of the model's logits, or of those divided by the temperature (then not with top-p, top-k or min-p)"},
              {"--return-tokens-as-token-ids", "", toggle(o.tokens_as_ids), "\"token_id:N\" for tokens in log-probs"},
              {"--enable-prompt-tokens-details", "", toggle(o.prompt_tokens_details),
               "usage says how many tokens of the prompt were cached"},
@@ -130,6 +135,7 @@ server::ServeOptions parse_serve(const Values& args) {
   require(given, {"--hf-checkpoint"});
   check_names(options);
   options.version = kVersion;
+  options.build = commands::build_commit();
   options.claims = deferred_claims(given.claims, given.notes);
   if (const Occurrence* length = given.given("--max-model-len"))
     options.claims.push_back({length->flag, length->values[0], recipes::LaunchClaim::Kind::context});

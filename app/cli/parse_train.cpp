@@ -214,6 +214,7 @@ FlagSet train_flags(TrainForm& form) {
              {"--num-epoch", "N", number(o.num_epoch, 1, kMany), "passes over the prompts, if no --num-rollout"}});
   flags.add("Data", chat_flags(o.chat));
   flags.add("Rollout", rollout_flags(o));
+  flags.add("Rollout engine", rollout_engine_flags(form.engine, o));
   flags.add("Algorithm", algorithm_flags(form));
   flags.add("Algorithm", {ref_load_flag(form.ref_load)});
   flags.add("LoRA", lora_flags(o.adapter));
@@ -241,6 +242,7 @@ TrainingCommand<recipes::RlOptions> parse_train(const Values& args) {
   check_reward(form.options.reward, given);
   check_scripts(given);
   note_exclusions(form.options.adapter.config, given.notes);
+  resolve_rollout_engine(form.engine, form.options, given);
   check_algorithm(form, given.notes);
   resolve_batches(form.options);
   if (form.options.num_rollout)

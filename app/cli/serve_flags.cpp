@@ -34,7 +34,6 @@ constexpr Compatible kServe[] = {
     {"--uvicorn-log-level", one, kLog},
     {"--enable-metrics", none, kLog},
     {"--enable-server-load-tracking", none, kLog},
-    {"--logprobs-mode", one, "log-probs are of the logits as the model gives them", "raw_logprobs"},
     {"--compilation-config", many, kSetting},
     {"--attention-backend", one, kSetting},
 };

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "cli/flags.h"
+#include "cli/rollout_engine_flags.h"
 #include "recipes/options.h"
 
 namespace lockstep::cli {
@@ -12,6 +13,7 @@ struct TrainForm {
   TrainForm() { options.loss.kl_type = train::KlType::k1; }  // slime's default
 
   recipes::RlOptions options;
+  RolloutEngineForm engine;
   bool dry_run = false;
   std::string ref_load;
   bool ci_test = false, ci_kl = true;

@@ -19,6 +19,8 @@ void plan_sft(const recipes::SftOptions& options, const std::vector<std::string>
               const recipes::Control& control);
 void plan_rl(const recipes::RlOptions& options, const std::vector<std::string>& notes, const recipes::Control& control);
 
+std::string build_commit();  // that the program was built from: "0123456789ab", "...-dirty" with changes
+
 void run_score(const ScoreOptions& options, const recipes::Control& control);
 void run_generate(const GenerateOptions& options, const recipes::Control& control);
 // Grades responses that are there already; each row is written with its `reward` (null: unknown).

@@ -9,6 +9,7 @@
 #include "data/dataset.h"
 #include "recipes/adapter.h"
 #include "recipes/memory_plan.h"
+#include "recipes/rollout_engine.h"
 #include "recipes/steps.h"
 
 namespace lockstep::commands {
@@ -186,7 +187,11 @@ void plan_rl(const recipes::RlOptions& options, const std::vector<std::string>& 
                   recipes::stream_options(options.base).device,
                   *control.out};
   plan.checkpoints();
-  plan.model_and_memory(recipes::EnginePlan{options.kv_bytes});
+  plan.model_and_memory(recipes::engine_plan(options));
+  if (options.engine.kind)
+    *control.out << fmt::format(
+        "engine      {}: {}\n", rollout::engine_name(*options.engine.kind),
+        options.engine.addresses.empty() ? options.engine.command : fmt::format("{}", fmt::join(options.engine.addresses, ", ")));
   std::optional<int64_t> rows;
   *control.out << fmt::format("data        {}\n", rows_text(options.prompt_data, options.max_bad_rows, rows));
   for (const recipes::EvalSet& set : options.eval_sets) {

@@ -54,13 +54,17 @@ ServiceOptions service_options(const ServeOptions& options) {
                          .max_samples = options.max_queue,
                          .max_logprobs = options.max_logprobs,
                          .tokens_as_ids = options.tokens_as_ids,
+                         .processed_logprobs = options.processed_logprobs,
                          .prompt_tokens_details = options.prompt_tokens_details,
                          .request_chat_template = options.request_chat_template,
                          .chat_template_kwargs = options.chat.kwargs,
                          .seed = options.seed,
                          .model_defaults = options.generation_config != "vllm",
                          .lora_root = options.lora_root,
-                         .version = options.version};
+                         .version = options.version,
+                         .build = options.build,
+                         .max_loras = options.max_loras,
+                         .max_lora_rank = options.max_lora_rank};
   if (options.generation_config == "auto" || options.generation_config == "vllm") return service;
   service.generation_config =
       read_json((std::filesystem::path(options.generation_config) / "generation_config.json").string());

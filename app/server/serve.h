@@ -42,13 +42,14 @@ struct ServeOptions {
   // answers
   std::string generation_config = "auto";  // auto: the model's; vllm: none; else a directory
   int64_t max_logprobs = 20;               // -1: as many as the engine reports
+  bool processed_logprobs = false;         // log-probs are those of logits / temperature
   bool tokens_as_ids = false, prompt_tokens_details = false, request_chat_template = false;
   bool log_requests = false;
   int64_t max_payload_size = int64_t{64} << 20;  // bytes of a request's body
   std::chrono::seconds drain_timeout{60};
   std::optional<uint64_t> seed;              // of those that requests without a seed get; none: fresh ones
   std::vector<recipes::LaunchClaim> claims;  // for recipes::check_claims
-  std::string version;                       // of the program
+  std::string version, build;                // of the program; the commit that it was built from
   std::vector<std::string> notes;            // lines of compatibility flags
 };
 

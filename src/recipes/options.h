@@ -19,6 +19,7 @@
 #include "lora/config.h"
 #include "recipes/run_checks.h"
 #include "rl/reward/rule.h"
+#include "rollout/remote/engine_kind.h"
 #include "rollout/sampling.h"
 #include "train/loss.h"
 #include "train/schedule.h"
@@ -128,6 +129,18 @@ struct SftOptions {
   double threshold = 0;             // how much lower a loss has to be
 };
 
+// Who generates: the engine of this process, or servers.
+struct RolloutEngineOptions {
+  std::optional<rollout::EngineKind> kind;  // none: this process
+  std::vector<std::string> addresses;       // HOST:PORT of each server; with a command: at most one
+  std::string command;                      // starts a server; --host and --port are added if there is no address
+  std::string api_key;
+  std::string adapter_name = "lockstep";  // what servers call the adapter begins so
+  // Where versions are written for servers to read; empty: below SaveOptions::save, else in the temporary directory.
+  std::string adapter_dir;
+  std::string build;  // the commit that this program was built from, which a Lockstep server must share for exact bits
+};
+
 struct RlOptions {
   BaseOptions base;
   AdapterOptions adapter;
@@ -158,6 +171,8 @@ struct RlOptions {
   bool eval_before_train = true;    // also before the first step
   std::optional<int64_t> kv_bytes;  // most memory of the KV cache; default: the engine's
   int64_t max_sequences = 256;
+  RolloutEngineOptions engine;
+  std::string publish_dir;  // versions are also written here, for anyone else's engine; empty: nowhere
   RunChecks checks;
 };
 

@@ -9,13 +9,12 @@
 #include "data/order.h"
 #include "recipes/bad_rows.h"
 #include "recipes/evaluate.h"
+#include "recipes/rollout_engine.h"
 #include "recipes/save_directory.h"
 #include "recipes/step_line.h"
 #include "recipes/training_run.h"
 #include "rl/rule_reward.h"
 #include "rl/train.h"
-#include "rollout/local/engine.h"
-#include "versions/memory_sink.h"
 #include "versions/store.h"
 
 namespace lockstep::recipes {
@@ -46,12 +45,9 @@ class RlRun {
         order_(num_prompts(), options.shuffle, options.sampling.seed),
         total_(num_rollouts()),
         run_(options.adapter, options.optimizer, options.training, options.save, base_, stream_, control, settings(),
-             options.sampling.temperature, EnginePlan{options.kv_bytes}),
-        engine_(base_.model,
-                {.kv_bytes = run_.memory().engine_kv_bytes(),
-                 .max_sequences = options.max_sequences,
-                 .tokenizer = &tokenizer_},
-                stream_),
+             options.sampling.temperature, engine_plan(options)),
+        engine_(options, base_, tokenizer_, run_.memory().engine_kv_bytes(), run_.trainer().adapter(),
+                prompts_.prompts, stream_, control),
         log_(options.save.save, run_.saved_iteration(), control) {
     sampling_ = with_stop_ids(options.sampling);
     sampling_.logprob_temperature = options.sampling.temperature;
@@ -61,7 +57,7 @@ class RlRun {
     train_plan_ = {.batch_size = options.training.global_batch_size,
                    .schedule = run_.schedule(),
                    .release_memory = run_.memory().is_bounded()};
-    store_.add(sink_);
+    engine_.add_sinks(store_);
     actor_ = store_.publish(lora::kActor, run_.trainer().adapter(), run_.version()).policy;
   }
 
@@ -106,7 +102,7 @@ class RlRun {
   rl::Rollout sample(int64_t rollout) {
     rl::PendingRollout pending = rl::rl_submit(parts_, request(rollout));
     rl::Rollout sampled = rl::rl_collect(parts_, pending, watch(rollout, "sampling"));
-    engine_.release_memory();  // training needs it
+    engine_.sampler().release_memory();  // training needs it
     return sampled;
   }
 
@@ -134,7 +130,7 @@ class RlRun {
   void log(int64_t step, const rl::RolloutReport& sampled, const rl::TrainReport& trained, const Pace& pace) {
     const double total_ms = sampled.rollout_ms + sampled.reward_ms + trained.train_ms;
     const double tokens_per_s = 1000.0 * static_cast<double>(sampled.tokens) / total_ms;
-    log_.write({{"step", step},
+    OrderedJson line{{"step", step},
                 {"reward", sampled.reward},
                 {"kl", trained.kl ? OrderedJson(*trained.kl) : OrderedJson(nullptr)},
                 {"entropy", trained.entropy},
@@ -148,7 +144,13 @@ class RlRun {
                 {"reward_ms", sampled.reward_ms},
                 {"train_ms", trained.train_ms},
                 {"publish_ms", trained.published.microseconds / 1000},
-                {"tokens_per_s", tokens_per_s}});
+                {"tokens_per_s", tokens_per_s}};
+    if (!engine_.sampler().capabilities().exact_logprobs)
+      line.update({{"mismatch_mean", trained.mismatch.mean},
+                   {"mismatch_max", trained.mismatch.max},
+                   {"mismatch_k3", trained.mismatch.k3}});
+    line.update(engine_.metrics());
+    log_.write(line);
     log_.say(rollout_line({.step = step,
                            .of = total_,
                            .reward = sampled.reward,
@@ -224,14 +226,14 @@ class RlRun {
     for (size_t i = 0; i < eval_prompts_.size(); ++i) {
       if (step == resumed_at_ && log_.has_evaluation(options_.eval_sets[i].name)) continue;
       const EvalResult result = run_.interruptible([&] {
-        return evaluate(engine_, actor_, tokenizer_,
+        return evaluate(engine_.sampler(), actor_, tokenizer_,
                         {.prompts = &eval_prompts_[i],
                          .sampling = eval_sampling_,
                          .samples = options_.eval_samples,
                          .reward = &reward_},
                         log_, control_);
       });
-      engine_.release_memory();
+      engine_.sampler().release_memory();
       log_.write({{"step", step}, {"eval", options_.eval_sets[i].name}, {"accuracy", result.accuracy}});
       log_.say(fmt::format("eval {} after {} rollouts: accuracy {:.4f}, {:.1f} tokens", options_.eval_sets[i].name,
                            step, result.accuracy, result.response_len));
@@ -250,12 +252,11 @@ class RlRun {
   const BaseCheck base_check_{options_.checks, *base_.model, stream_};
   TrainingRun run_;
   const int64_t resumed_at_ = run_.iteration();
-  rollout::Engine engine_;
-  versions::MemorySink sink_{engine_.versions()};
+  RolloutEngine engine_;
   versions::Store store_;
   lora::PolicyId actor_;  // what the next rollout samples with
   rl::RuleReward reward_{options_.reward};
-  rl::RlParts parts_{engine_, run_.trainer(), reward_, store_, &tokenizer_};
+  rl::RlParts parts_{engine_.sampler(), run_.trainer(), reward_, store_, &tokenizer_};
   const rl::Algorithm algorithm_ = algorithm_of(options_);
   rl::TrainPlan train_plan_;
   RunLog log_;

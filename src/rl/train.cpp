@@ -43,6 +43,7 @@ TrainReport rl_train(RlParts& parts, const Algorithm& algorithm, const Rollout& 
   const int64_t steps = num_steps(rollout.trajectories.size(), plan.batch_size);
   const std::vector<train::Datum> datums = prepare(parts, algorithm, rollout, watch);
   TrainReport report{.lr = plan.schedule.at(parts.actor.steps())};
+  report.mismatch = measure_mismatch(datums);
   if (algorithm.needs_reference()) report.kl = mean_kl(datums, algorithm.per_token_loss);
   for (int64_t step = 0; step < steps; ++step) {
     const auto between = [&](int64_t done) {

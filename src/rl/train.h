@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "rl/algorithm.h"
+#include "rl/mismatch.h"
 #include "rl/rollout.h"
 #include "train/schedule.h"
 
@@ -20,6 +21,7 @@ struct TrainReport {
   double entropy = 0;             // mean over the steps
   double logprob_diff = 0;        // mean |trainer - sampler| of the first step, weighted as its loss
   double logprob_diff_max = 0;    // and the largest
+  Mismatch mismatch = {};         // of the sampler's log-probs, before the first step
   double grad_norm = 0;           // the largest, before clipping
   double lr = 0;                  // of the first step
   double train_ms = 0;            // until the version was published

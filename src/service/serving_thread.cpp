@@ -74,6 +74,9 @@ void Serving::Impl::start(Tracked request) {
         engine.submit({.tokens = asked.tokens,
                        .sampling = asked.sampling,
                        .n = asked.n,
+                       .rollout = asked.rollout,
+                       .row = asked.row,
+                       .first_sample = asked.first_sample,
                        .policy = request.adapter ? request.adapter->version()->policy : lora::PolicyId(),
                        .follow = asked.follow_adapter,
                        .prompt_logprobs = asked.prompt_logprobs});

@@ -19,6 +19,7 @@ const files::path kRoot = LOCKSTEP_SOURCE_DIR;
 // docs/architecture.md, besides core.
 const Edges kAllowed = {
     {"core", {}},
+    {"net", {}},
     {"kernels", {}},
     {"data", {}},
     {"text", {}},
@@ -28,15 +29,15 @@ const Edges kAllowed = {
     {"model", {"kernels", "lora", "parallel"}},
     {"load", {"kernels", "lora", "checkpoint", "model"}},
     {"train", {"kernels", "lora", "model", "parallel"}},
-    {"rollout", {"kernels", "lora", "model", "parallel", "text"}},
-    {"versions", {"lora", "checkpoint", "model", "load", "parallel", "rollout"}},
+    {"rollout", {"net", "kernels", "lora", "model", "parallel", "text"}},
+    {"versions", {"net", "lora", "checkpoint", "model", "load", "parallel", "rollout"}},
     {"rl", {"text", "lora", "parallel", "train", "rollout", "versions"}},
     {"service",
-     {"kernels", "data", "text", "parallel", "lora", "checkpoint", "model", "load", "train", "rollout", "versions",
-      "rl"}},
+     {"net", "kernels", "data", "text", "parallel", "lora", "checkpoint", "model", "load", "train", "rollout",
+      "versions", "rl"}},
     {"recipes",
-     {"kernels", "data", "text", "parallel", "lora", "checkpoint", "model", "load", "train", "rollout", "versions",
-      "rl", "service"}},
+     {"net", "kernels", "data", "text", "parallel", "lora", "checkpoint", "model", "load", "train", "rollout",
+      "versions", "rl", "service"}},
 };
 
 bool is_source(const files::path& path) {

@@ -16,6 +16,7 @@ namespace lockstep::server {
 struct SamplingRules {
   recipes::SamplingDefaults defaults;  // of fields that are absent or null
   int64_t max_logprobs = 20;           // -1: as many as the engine reports
+  bool processed_logprobs = false;       // log-probs are those of logits / temperature, unless a request says otherwise
   int64_t vocab_size = 0;
   std::vector<int32_t> end_tokens = {};  // the first is the tokenizer's own
 };
@@ -25,10 +26,13 @@ struct SamplingFields {
   int64_t n = 1;
   bool seeded = false;                     // params.seed was given
   std::optional<int64_t> prompt_logprobs;  // top log-probs of the prompt's tokens
+  // Lockstep's: with the seed they say what is drawn (rollout/request.h), so that a server's samples are an engine's.
+  uint32_t rollout = 0, row = 0;
+  int64_t first_sample = 0;
 };
 
 // temperature, top_p, top_k, min_p, the three penalties, logit_bias, n, seed, stop, stop_token_ids, ignore_eos,
-// min_tokens, prompt_logprobs. ApiError 400 naming the field: another type, out of range, too long, greedy with n > 1.
+// min_tokens, prompt_logprobs; Lockstep's rollout, row, first_sample, logprob_temperature. ApiError 400 naming the field: another type, out of range, too long, greedy with n > 1.
 SamplingFields read_sampling(const Fields& fields, const SamplingRules& rules);
 
 // A count of top log-probs (prompt_logprobs, logprobs, top_logprobs); -1 stands for all, if there is no limit.

@@ -28,6 +28,14 @@ int64_t max_tokens(const Service& service, const std::vector<PromptInput>& promp
   throw bad_request(message, longest >= context ? "prompt" : "max_tokens");
 }
 
+// Those after top-p and the like are another distribution's, which the engine does not compute.
+void check_logprobs(const Service& service, const CommonFields& common) {
+  const rollout::SamplingParams& s = common.sampling.params;
+  if (service.rules.processed_logprobs && common.options.logprobs && (s.top_p < 1 || s.top_k > 0 || s.min_p > 0))
+    throw bad_request("Log-probabilities after top_p, top_k or min_p are not available: ask for none, or leave these out.",
+                      "logprobs");
+}
+
 }  // namespace
 
 std::string_view given_id(const HttpRequest& request) {
@@ -54,6 +62,9 @@ AnswerPlan make_plan(Service& service, const CommonFields& common, std::vector<P
   plan.request = {.n = common.sampling.n,
                   .sampling = common.sampling.params,
                   .prompt_logprobs = common.sampling.prompt_logprobs,
+                  .rollout = common.sampling.rollout,
+                  .row = common.sampling.row,
+                  .first_sample = common.sampling.first_sample,
                   .adapter = model.adapter,
                   .adapter_version = common.version.pinned,
                   .follow_adapter = common.version.follow};
@@ -63,6 +74,7 @@ AnswerPlan make_plan(Service& service, const CommonFields& common, std::vector<P
   check_tokens(common, samples, plan.request.sampling.max_tokens);
   plan.request.sampling.top_logprobs = common.options.logprobs.value_or(0);
   check_min_tokens(plan.request.sampling);
+  check_logprobs(service, common);
   plan.known_bytes = known_bytes(prompts, common);
   plan.prompts = std::move(prompts);
   return plan;

@@ -18,9 +18,11 @@
 #include "server/routes/control_routes.h"
 #include "server/routes/lora_routes.h"
 #include "server/routes/models.h"
+#include "server/routes/server_info.h"
 #include "server/routes/service.h"
 #include "server/routes/sglang_generate.h"
 #include "server/routes/token_routes.h"
+#include "service/hello.h"
 
 namespace lockstep::server {
 
@@ -34,6 +36,13 @@ Reading handle_models(Service& service, const HttpRequest&) {
 }
 Reading handle_version(Service& service, const HttpRequest&) {
   return send_action(json_response(R"({"version":)" + json_string(service.options.version) + "}"));
+}
+// For a trainer of ours: whether what is generated here is what its own engine would.
+Reading handle_hello(Service& service, const HttpRequest&) {
+  return send_action(json_response(fmt::format(
+      R"({{"hello":{},"max_loras":{},"max_lora_rank":{}}})",
+      json_text(service::hello(service.serving.base(), service.options.build)), service.options.max_loras,
+      service.options.max_lora_rank)));
 }
 Reading handle_load(Service& service, const HttpRequest&) {
   return [&service](const Reply& reply) {
@@ -84,6 +93,9 @@ constexpr RouteEntry kRoutes[] = {
     {"POST", "/tokenize", handle_tokenize},
     {"POST", "/detokenize", handle_detokenize},
     {"GET", "/version", handle_version},
+    {"GET", "/hello", handle_hello},
+    {"GET", "/server_info", handle_server_info},
+    {"GET", "/get_world_size", handle_world_size},
     {"GET", "/load", handle_load},
     {"GET", "/metrics", handle_metrics},
 };
@@ -96,6 +108,19 @@ HttpResponse not_allowed(std::string methods) {
   response.headers.emplace_back("Allow", std::move(methods));
   return response;
 }
+
+// What trainers ask of a server of TRL's own, which TRL 1.16 did away with.
+constexpr std::string_view kOlderTrl[] = {"/generate/",
+                                          "/chat/",
+                                          "/health/",
+                                          "/get_world_size/",
+                                          "/init_communicator/",
+                                          "/close_communicator/",
+                                          "/update_named_param/",
+                                          "/batch_update_named_params/",
+                                          "/reset_prefix_cache/"};
+const HttpResponse kOlderTrlAnswer = json_response(
+    R"({"detail":"Not Found: this is a route of trl vllm-serve. TRL 1.16 and later speak to this server as to vllm serve."})", 404);
 
 // Without a key anyone may see that the server is there and how it does.
 constexpr std::string_view kOpen[] = {"/health", "/ping", "/version", "/metrics"};
@@ -158,7 +183,8 @@ void Router::dispatch(HttpRequest request, const Reply& reply) {
     return send_health(service_, draining_, reply);
   }
   const auto entry = std::ranges::find(kRoutes, request.path, &RouteEntry::path);
-  if (entry == std::ranges::end(kRoutes)) return reply->send(kNotFound);
+  if (entry == std::ranges::end(kRoutes))
+    return reply->send(std::ranges::count(kOlderTrl, request.path) > 0 ? kOlderTrlAnswer : kNotFound);
   if (!allows(entry->methods, request.method)) return reply->send(not_allowed(std::string(entry->methods)));
   const bool large = request.body.size() > kReadAtOnce;
   const Held held = service_.held.share();

@@ -26,6 +26,7 @@ std::vector<int32_t> end_tokens(const recipes::Base& base, const text::Tokenizer
 SamplingRules sampling_rules(const recipes::Base& base, const text::Tokenizer& tokenizer,
                              const ServiceOptions& options) {
   SamplingRules rules{.max_logprobs = options.max_logprobs,
+                      .processed_logprobs = options.processed_logprobs,
                       .vocab_size = base.config.vocab_size,
                       .end_tokens = end_tokens(base, tokenizer)};
   if (options.model_defaults)

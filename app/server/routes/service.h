@@ -27,6 +27,7 @@ struct ServiceOptions {
   int64_t max_samples = 4096;              // of one request: prompts times n
   int64_t max_logprobs = 20;               // -1: as many as the engine reports
   bool tokens_as_ids = false;              // "token_id:123" in log-probs
+  bool processed_logprobs = false;         // log-probs are those of logits / temperature
   bool prompt_tokens_details = false;      // usage holds the number of cached tokens
   bool request_chat_template = false;      // a request may bring its own template
   OrderedJson chat_template_kwargs = nullptr;
@@ -34,7 +35,8 @@ struct ServiceOptions {
   bool model_defaults = true;                  // sampling fields left out are generation_config.json's
   std::optional<Json> generation_config = {};  // instead of the model's
   std::string lora_root;                       // relative paths of adapters are below it; empty: the working directory
-  std::string version;                         // of the program
+  std::string version, build;                  // of the program; the commit that it was built from
+  int64_t max_loras = 64, max_lora_rank = 256;  // what /hello says of them
   std::chrono::milliseconds health_timeout{20'000};  // of /health_generate: then 503
   size_t max_held_bytes = size_t{2} << 30;           // of large bodies and of answers, of all requests; more: 503
   std::chrono::milliseconds render_timeout{5'000};   // of a chat template: then 400

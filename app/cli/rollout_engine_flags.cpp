@@ -1,0 +1,160 @@
+#include "cli/rollout_engine_flags.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "commands/commands.h"
+#include "core/error.h"
+
+namespace lockstep::cli {
+
+namespace {
+
+constexpr std::string_view kLocal = "local", kDefaultStrategy = "lora_adapter";
+
+// Said for the engine of this process, and not true of servers.
+struct Refused {
+  std::string_view name, attempt;
+};
+constexpr Refused kRefused[] = {
+    {"--lora-sync-from-tensor", "drop it: adapters reach servers as files (--sync-strategy lora_adapter)"},
+    {"--update-weight-*", "drop it: adapters reach servers as files (--sync-strategy lora_adapter, --rollout-adapter-dir)"},
+    {"--use-rollout-logprobs", "drop it: a server's log-probs are not the trainer's, which computes the policy's own"},
+    {"--skip-actor-forward-only", "drop it: a server's log-probs are not the trainer's, which computes the policy's own"},
+    {"--recompute-logprobs-via-prefill", "drop it: the trainer computes the policy's log-probs"},
+    {"--http-proxy", "drop it: servers are reached directly"},
+    {"--use-miles-router", "drop it: --rollout-external-engine-addrs names every server"},
+    {"--miles-router-*", "drop it: --rollout-external-engine-addrs names every server"},
+    {"--router-*", "drop it: --rollout-external-engine-addrs names every server"},
+};
+
+// As a shell reads it back.
+std::string quoted(const std::string& word) {
+  constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=./,:@%+";
+  if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
+  std::string out = "'";
+  for (const char c : word) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
+}
+
+// The engine's own name of a script's flag; empty: it is no flag of an engine.
+std::string engines_flag(const std::string& flag, rollout::EngineKind kind) {
+  const std::string name = rollout::engine_name(kind);
+  if (flag.starts_with("--" + name + "-")) return "--" + flag.substr(name.size() + 3);
+  if (flag.starts_with("--no-" + name + "-")) return "--no-" + flag.substr(name.size() + 6);
+  return "";
+}
+
+bool is_engine_flag(const std::string& flag) {
+  return flag.starts_with("--vllm-") || flag.starts_with("--sglang-") || flag.starts_with("--no-vllm-") ||
+         flag.starts_with("--no-sglang-");
+}
+
+// Hands the flag to the command, or refuses it.
+void pass_on(const Occurrence& flag, bool is_switch, recipes::RolloutEngineOptions& engine,
+             std::vector<std::string>& notes) {
+  const std::string own = engines_flag(flag.flag, *engine.kind);
+  if (own.empty())
+    throw ConfigError({.what = "this flag is for another engine",
+                       .where = flag.flag,
+                       .wanted = fmt::format("flags of --rollout-engine {}", rollout::engine_name(*engine.kind)),
+                       .attempt = "drop it"});
+  if (engine.command.empty())
+    throw ConfigError({.what = "the servers are running already, and this flag would change nothing about them",
+                       .where = flag.flag,
+                       .attempt = fmt::format("start the servers with {}, or let --rollout-engine-command start one", own)});
+  engine.command += " " + own;
+  if (!is_switch)
+    for (const std::string& value : flag.values) engine.command += " " + quoted(value);
+  notes.push_back(flag.flag + ": passed to the server that is started");
+}
+
+// One error for all that the engine of this process needs none of.
+void refuse_without_servers(const Classified& given) {
+  for (const char* name : {"--rollout-external-engine-addrs", "--rollout-engine-command", "--rollout-engine-api-key",
+                           "--rollout-adapter-dir", "--sync-strategy"})
+    if (given.given(name) != nullptr)
+      throw ConfigError({.what = "the engine of this process needs no such thing",
+                         .where = name,
+                         .attempt = "--rollout-engine vllm, sglang or lockstep, or drop it"});
+}
+
+void check_servers(const RolloutEngineForm& form, const recipes::RolloutEngineOptions& engine) {
+  if (engine.addresses.empty() && engine.command.empty())
+    throw ConfigError({.what = "missing: who generates",
+                       .where = "--rollout-engine " + form.engine,
+                       .wanted = "--rollout-external-engine-addrs HOST:PORT ..., or --rollout-engine-command COMMAND"});
+  if (!engine.command.empty() && engine.addresses.size() > 1)
+    throw ConfigError({.what = "one server is started, and several are named",
+                       .where = "--rollout-external-engine-addrs",
+                       .got = fmt::format("{}", fmt::join(engine.addresses, " ")),
+                       .wanted = "the address that --rollout-engine-command listens at, or none"});
+  if (engine.adapter_name.empty() || engine.adapter_name.find_first_of("/: ") != std::string::npos)
+    throw ConfigError({.what = "an adapter's name is part of a file's name",
+                       .where = "--lora-adapter-name",
+                       .got = engine.adapter_name,
+                       .wanted = "no spaces, slashes or colons"});
+  if (form.sync_strategy == "collective")
+    throw ConfigError({.what = "adapters cannot be sent to servers through collectives",
+                       .where = "--sync-strategy",
+                       .got = form.sync_strategy,
+                       .wanted = std::string(kDefaultStrategy),
+                       .attempt = "--sync-strategy lora_adapter with --rollout-adapter-dir below /dev/shm"});
+}
+
+}  // namespace
+
+std::vector<Flag> rollout_engine_flags(RolloutEngineForm& form, recipes::RlOptions& options) {
+  recipes::RolloutEngineOptions& engine = options.engine;
+  const auto keep_engine = [&form](const std::string& name) { form.engine = name; };
+  const auto keep_strategy = [&form](const std::string& name) { form.sync_strategy = name; };
+  return {{"--rollout-engine", "NAME", choice("local|vllm|sglang|lockstep", kLocal, keep_engine),
+           "who generates: this process, or servers of vLLM, SGLang or Lockstep (docs/engines.md)"},
+          {"--rollout-external-engine-addrs", "HOST:PORT...", texts(engine.addresses), "servers that are running"},
+          {"--rollout-engine-command", "COMMAND", text(engine.command), "or: start this one, watch it, end it"},
+          {"--rollout-engine-api-key", "KEY", text(engine.api_key), "that servers ask for"},
+          {"--rollout-adapter-dir", "DIR", text(engine.adapter_dir),
+           "versions for servers, which must see it too (SAVE/rollout_adapters)"},
+          {"--lora-adapter-name", "NAME", text(engine.adapter_name), "servers' names of versions begin so"},
+          {"--sync-strategy", "NAME",
+           choice("lora_adapter|collective", kDefaultStrategy, keep_strategy, "tensor|weights"),
+           "how versions reach servers: each a directory and a name of its own"},
+          {"--publish-dir", "DIR", text(options.publish_dir),
+           "versions for anyone else's engine, too: DIR/vN with a file STABLE, DIR/latest"}};
+}
+
+void resolve_rollout_engine(const RolloutEngineForm& form, recipes::RlOptions& options, Classified& given) {
+  recipes::RolloutEngineOptions& engine = options.engine;
+  if (form.engine == kLocal) {
+    refuse_without_servers(given);
+    if (given.given("--lora-adapter-name") != nullptr)
+      given.notes.push_back("--lora-adapter-name: the engine knows adapters by version");
+    return;
+  }
+  engine.kind = rollout::parse_engine_kind(form.engine);
+  engine.build = commands::build_commit();
+  check_servers(form, engine);
+  for (const Occurrence& flag : given.compatible)
+    for (const Refused& refused : kRefused)
+      if (means(refused.name, flag.flag))
+        throw ConfigError({.what = "this flag does not hold with --rollout-engine " + form.engine,
+                           .where = flag.flag,
+                           .attempt = std::string(refused.attempt)});
+  for (const Occurrence& flag : given.compatible)
+    if (is_engine_flag(flag.flag)) pass_on(flag, flag.values.empty(), engine, given.notes);
+  // A claim of a switch has a value that nobody wrote.
+  const auto is_switch = [](const std::string& name) {
+    return std::ranges::any_of(claim_flags(), [&](const ClaimFlag& row) { return row.name == name && row.arity == Arity::none; });
+  };
+  for (const MadeClaim& made : given.claims)
+    if (is_engine_flag(made.flag.flag)) pass_on(made.flag, is_switch(made.flag.flag), engine, given.notes);
+  std::erase_if(given.claims, [](const MadeClaim& made) { return is_engine_flag(made.flag.flag); });
+  // What was said about the engine of this process.
+  std::erase_if(given.notes, [](const std::string& note) {
+    return is_engine_flag(note) && note.find("passed to the server") == std::string::npos;
+  });
+}
+
+}  // namespace lockstep::cli

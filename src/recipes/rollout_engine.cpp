@@ -1,0 +1,218 @@
+#include "recipes/rollout_engine.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <ostream>
+
+#include "net/child_process.h"
+#include "recipes/server_settings.h"
+#include "rollout/local/engine.h"
+#include "rollout/remote/remote_sampler.h"
+#include "service/hello.h"
+#include "versions/adapter_sink.h"
+#include "versions/directory_sink.h"
+#include "versions/memory_sink.h"
+#include "versions/server_check.h"
+
+namespace lockstep::recipes {
+
+namespace {
+
+using rollout::EngineKind;
+
+// That nobody listens at now.
+int free_port() {
+  const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
+  socklen_t size = sizeof address;
+  const bool found = ::bind(socket, reinterpret_cast<sockaddr*>(&address), size) == 0 &&
+                     ::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) == 0;
+  ::close(socket);
+  if (!found) throw ResourceError({.what = "no port is free for a server on this machine"});
+  return ntohs(address.sin_port);
+}
+
+fs::Path adapter_directory(const RlOptions& options) {
+  if (!options.engine.adapter_dir.empty()) return options.engine.adapter_dir;
+  if (!options.save.save.empty()) return fs::Path(options.save.save) / "rollout_adapters";
+  return std::filesystem::temp_directory_path() / fmt::format("lockstep-adapters-{}", ::getpid());
+}
+
+}  // namespace
+
+std::optional<EnginePlan> engine_plan(const RlOptions& options) {
+  if (options.engine.kind) return std::nullopt;
+  return EnginePlan{options.kv_bytes};
+}
+
+struct RolloutEngine::Impl {
+  virtual ~Impl() = default;
+  virtual rollout::Sampler& sampler() = 0;
+  virtual versions::VersionSink& sink() = 0;
+  virtual OrderedJson metrics() const { return OrderedJson::object(); }
+  std::unique_ptr<versions::DirectorySink> published;  // for others
+};
+
+struct RolloutEngine::Local : Impl {
+  Local(const RlOptions& options, const Base& base, const text::Tokenizer& tokenizer,
+        std::optional<int64_t> kv_bytes, Stream& stream)
+      : engine(base.model, {.kv_bytes = kv_bytes, .max_sequences = options.max_sequences, .tokenizer = &tokenizer},
+               stream) {}
+  rollout::Sampler& sampler() override { return engine; }
+  versions::VersionSink& sink() override { return memory; }
+  rollout::Engine engine;
+  versions::MemorySink memory{engine.versions()};
+};
+
+struct RolloutEngine::Remote : Impl {
+  Remote(const RlOptions& run_options, const Base& run_base, Stream& run_stream, const Control& run_control)
+      : options(run_options),
+        base(run_base),
+        stream(run_stream),
+        control(run_control),
+        directory(adapter_directory(run_options)),
+        ours(json_text(Json(service::hello(run_base, run_options.engine.build)))) {
+    fs::require_writable_directory(directory);
+    rollout::FleetOptions fleet_options = start();
+    fleet_options.on_note = [this](const std::string& note) { *control.info << "note    " << note << std::endl; };
+    fleet_options.between = [this] { between(); };
+    fleet.emplace(std::move(fleet_options));
+  }
+  rollout::Sampler& sampler() override { return *remote; }
+  versions::VersionSink& sink() override { return *files; }
+
+  void connect(const lora::AdapterVersion& like, std::span<const rollout::Prompt> prompts) {
+    constexpr size_t kPrompts = 3;
+    versions::ServerCheckOptions how{.sampling = options.sampling, .directory = directory, .copy = copy_options()};
+    for (size_t i = 0; i < std::min(kPrompts, prompts.size()); ++i) how.prompts.push_back(prompts[i].tokens);
+    check.emplace(*fleet, std::move(how), base.model, stream);
+    fleet->set_on_arrival([this, like](size_t server) {
+      check_settings(*options.engine.kind, fleet->servers()[server].address.text(), fleet->servers()[server].facts,
+                     {.sampling = options.sampling, .rank = lora::largest_rank(*like.layout)});
+      check->at_arrival(server, like);
+    });
+    fleet->connect();
+    connecting = false;
+    const rollout::ServerFacts& facts = fleet->servers().front().facts;
+    const bool exact = is_exact(facts);
+    if (exact && check->report().noise != 0)
+      throw versions::ServerFault({.what = "a server says that it is as this process, and its log-probs differ",
+                                   .where = fleet->servers().front().address.text(),
+                                   .got = fmt::format("{:.3g}", check->report().noise)});
+    remote.emplace(*fleet, rollout::Capabilities{.exact_logprobs = exact,
+                                                   .logprobs = facts.logprobs.value_or(rollout::LogprobKind::tempered)});
+    files.emplace(*fleet,
+                 versions::AdapterSinkOptions{
+                     .directory = directory, .name = options.engine.adapter_name, .copy = copy_options()},
+                 stream, [this](const versions::Version& version) { check->at_sync(version); });
+    describe(facts, exact);
+  }
+
+  OrderedJson metrics() const override {
+    return {{"engine_retries", remote->stats().retries},
+            {"sync_noise", check->report().noise},
+            {"sync_conclusive", check->report().conclusive},
+            {"sync_inconclusive", check->report().inconclusive}};
+  }
+
+ private:
+  // A Lockstep server reads the adapter as it is, bit for bit.
+  versions::CopyOptions copy_options() const {
+    return {.base_name = base.name, .exact = *options.engine.kind == EngineKind::lockstep};
+  }
+  bool is_exact(const rollout::ServerFacts& facts) const { return !facts.hello.empty() && facts.hello == ours; }
+
+  rollout::FleetOptions start() {
+    const RolloutEngineOptions& engine = options.engine;
+    rollout::FleetOptions fleet_options{.kind = *engine.kind, .api_key = engine.api_key, .max_samples = options.max_sequences};
+    for (const std::string& address : engine.addresses)
+      fleet_options.addresses.push_back(net::parse_address(address, "RolloutEngineOptions::addresses"));
+    if (engine.command.empty()) return fleet_options;
+    std::string command = engine.command;
+    if (fleet_options.addresses.empty()) {
+      const int port = free_port();
+      command += fmt::format(" --host 127.0.0.1 --port {}", port);
+      fleet_options.addresses.push_back({.host = "127.0.0.1", .port = port});
+    }
+    const fs::Path log = directory / "server.log";
+    *control.info << fmt::format("engine  {} (log: {})\n", command, log.string()) << std::flush;
+    // What vLLM asks for before adapters can be loaded while it serves, and its settings read.
+    child.emplace(net::ChildOptions{
+        .command = command,
+        .environment = {{"VLLM_ALLOW_RUNTIME_LORA_UPDATING", "1"}, {"VLLM_SERVER_DEV_MODE", "1"}},
+        .log = log});
+    return fleet_options;
+  }
+
+  void between() {
+    if (connecting && control.interrupted()) throw Cancelled({.what = "interrupted while the servers were waited for"});
+    if (!child) return;
+    if (const std::optional<int> code = child->exit_code())
+      throw ResourceError({.what = "the server that was started has ended",
+                           .where = options.engine.command,
+                           .got = fmt::format("exit code {}\n{}", *code, child->log_tail())});
+  }
+
+  void describe(const rollout::ServerFacts& facts, bool exact) const {
+    std::vector<std::string> addresses;
+    for (const auto& server : fleet->servers()) addresses.push_back(server.address.text());
+    *control.info << fmt::format("engine  {} {} at {}: {}\n", rollout::engine_name(*options.engine.kind), facts.version,
+                                 fmt::join(addresses, ", "),
+                                 exact ? "its log-probs are the trainer's, bit for bit"
+                                       : fmt::format("log-probs differ by {:.2g} on average; the trainer computes the "
+                                                     "policy's own",
+                                                     check->report().noise));
+    if (!exact && !facts.hello.empty())
+      *control.info << fmt::format("note    the server is {}, this process {}\n", facts.hello, ours);
+  }
+
+  const RlOptions& options;
+  const Base& base;
+  Stream& stream;
+  const Control& control;
+  const fs::Path directory;
+  const std::string ours;  // hello
+  bool connecting = true;  // nothing has been trained that an interrupt could leave half done
+  std::optional<net::ChildProcess> child;
+  std::optional<rollout::Fleet> fleet;
+  std::optional<versions::ServerCheck> check;
+  std::optional<rollout::RemoteSampler> remote;
+  std::optional<versions::AdapterSink> files;
+};
+
+RolloutEngine::RolloutEngine(const RlOptions& options, const Base& base, const text::Tokenizer& tokenizer,
+                             std::optional<int64_t> kv_bytes, const lora::AdapterVersion& like,
+                             std::span<const rollout::Prompt> prompts, Stream& stream, const Control& control) {
+  if (options.engine.kind) {
+    auto remote = std::make_unique<Remote>(options, base, stream, control);
+    remote->connect(like, prompts);
+    impl_ = std::move(remote);
+  } else {
+    impl_ = std::make_unique<Local>(options, base, tokenizer, kv_bytes, stream);
+  }
+  constexpr int64_t kKept = 2;
+  if (!options.publish_dir.empty())
+    impl_->published = std::make_unique<versions::DirectorySink>(options.publish_dir, kKept,
+                                                                 versions::CopyOptions{.base_name = base.name}, stream);
+}
+RolloutEngine::~RolloutEngine() = default;
+
+void RolloutEngine::add_sinks(versions::Store& store) {
+  store.add(impl_->sink());
+  if (impl_->published) store.add(*impl_->published);
+}
+
+rollout::Sampler& RolloutEngine::sampler() {
+  return impl_->sampler();
+}
+
+OrderedJson RolloutEngine::metrics() const {
+  return impl_->metrics();
+}
+
+}  // namespace lockstep::recipes

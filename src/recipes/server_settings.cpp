@@ -1,0 +1,67 @@
+#include "recipes/server_settings.h"
+
+#include <fmt/format.h>
+
+#include "core/error.h"
+
+namespace lockstep::recipes {
+
+namespace {
+
+using rollout::EngineKind, rollout::LogprobKind;
+
+[[noreturn]] void lacks(const std::string& where, const std::string& what, const std::string& got,
+                        const std::string& wanted) {
+  throw ConfigError({.what = what, .where = where, .got = got, .wanted = wanted, .attempt = "start the server with " + wanted});
+}
+
+bool cuts(const rollout::SamplingParams& s) {
+  return s.top_p < 1 || s.top_k > 0 || s.min_p > 0;
+}
+
+void check_logprobs(EngineKind kind, const std::string& where, const rollout::ServerFacts& facts,
+                    const rollout::SamplingParams& sampling) {
+  if (facts.logprobs == LogprobKind::raw && sampling.temperature != 1)
+    lacks(where, "the server's log-probs are those before the temperature",
+          fmt::format("raw log-probs, temperature {:g}", sampling.temperature),
+          kind == EngineKind::vllm ? "--logprobs-mode processed_logprobs" : "log-probs after the temperature");
+  if (!cuts(sampling)) return;
+  if (facts.logprobs == LogprobKind::processed)
+    throw ConfigError({.what = "the server's log-probs are those after top-p, top-k and min-p, which are not the policy's",
+                       .where = where,
+                       .got = fmt::format("top_p {:g}, top_k {}, min_p {:g}", sampling.top_p, sampling.top_k, sampling.min_p),
+                       .wanted = "rollouts with top_p 1, top_k -1 and min_p 0",
+                       .attempt = "these, or temperature 1 and a server with --logprobs-mode raw_logprobs"});
+  if (!facts.logprobs)
+    throw ConfigError({.what = "the server does not say whether its log-probs are those before or after top-p and top-k",
+                       .where = where,
+                       .wanted = "an answer to /server_info",
+                       .attempt = "VLLM_SERVER_DEV_MODE=1 in the server's environment, or rollouts without top-p and top-k"});
+}
+
+}  // namespace
+
+void check_settings(EngineKind kind, const std::string& where, const rollout::ServerFacts& facts,
+                    const AskedOfServer& asked) {
+  constexpr float kCoolest = 0.01F;
+  const bool sglang = kind == EngineKind::sglang;
+  if (asked.sampling.temperature < kCoolest)
+    throw ConfigError({.what = "servers do not sample at so low a temperature",
+                       .where = "TrainerOptions::temperature",
+                       .got = fmt::format("{:g}", asked.sampling.temperature),
+                       .wanted = "at least 0.01"});
+  if (facts.lora_enabled == false) lacks(where, "the server takes no adapters", "LoRA is off", "--enable-lora");
+  if (facts.max_loras && *facts.max_loras < asked.versions)
+    lacks(where, "the server has no room for two versions of an adapter", std::to_string(*facts.max_loras),
+          sglang ? fmt::format("--max-loras-per-batch {}", asked.versions + 1)
+                 : fmt::format("--max-loras {}", asked.versions));
+  if (facts.max_lora_rank && *facts.max_lora_rank < asked.rank)
+    lacks(where, "the adapter's rank is above the server's limit", std::to_string(*facts.max_lora_rank),
+          fmt::format("--max-lora-rank {}", asked.rank));
+  if (facts.data_parallel && *facts.data_parallel > 1)
+    lacks(where, "a server of several replicas loads an adapter in one of them", std::to_string(*facts.data_parallel),
+          sglang ? "--dp-size 1" : "--data-parallel-size 1");
+  check_logprobs(kind, where, facts, asked.sampling);
+}
+
+}  // namespace lockstep::recipes

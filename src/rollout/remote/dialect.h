@@ -1,0 +1,73 @@
+// What is said to a server of vLLM, SGLang or Lockstep, and what its answers mean: texts in, values out, no connection.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "net/http_client.h"
+#include "rollout/remote/engine_kind.h"
+#include "rollout/request.h"
+#include "rollout/sampler.h"
+
+namespace lockstep::rollout {
+
+// What a server says of itself; a field without a value it does not say.
+struct ServerFacts {
+  std::string model;  // what requests call the base
+  std::string version;
+  std::optional<int64_t> max_model_len;
+  std::optional<int64_t> max_loras, max_lora_rank, data_parallel;
+  std::optional<bool> lora_enabled;
+  std::optional<LogprobKind> logprobs;
+  std::string device;  // "cpu", "cuda"; empty: not said
+  bool quantized = false;
+  std::vector<std::string> adapters;  // loaded now
+  std::string hello;                  // Lockstep: build, numerics, base and device, as one text
+};
+
+// One sample of an answer.
+struct RemoteSample {
+  std::vector<int32_t> tokens;  // with the stop token if one ended it
+  std::vector<float> logprobs;  // of each
+  FinishReason finish = FinishReason::length;
+  int64_t stop_index = -1;
+};
+
+struct RemoteAnswer {
+  std::vector<RemoteSample> samples;  // n of them
+  int64_t cached_tokens = 0;
+};
+
+class Dialect {
+ public:
+  virtual ~Dialect() = default;
+
+  // Requests whose answers say what the server is; an answer that is not ok() is a server that does not say.
+  virtual std::vector<std::string> fact_paths() const = 0;
+  // Of one of these, in their order. FormatError: the answer is not what the dialect has there.
+  virtual void read_facts(const std::string& path, const std::string& body, ServerFacts& facts) const = 0;
+
+  // Asks for the samples of a request by the adapter of this name (empty: the base). Every field that decides what is
+  // drawn is sent. Greedy samples are all alike: one is asked for.
+  virtual net::HttpRequest generate(const SampleRequest& request, const std::string& adapter,
+                                    const ServerFacts& facts) const = 0;
+  // FormatError: what is missing or of another length. The number of samples is the request's.
+  virtual RemoteAnswer read_answer(const std::string& body, const SampleRequest& request) const = 0;
+  // The message of an answer that is not ok().
+  virtual std::string error_text(const net::HttpAnswer& answer) const = 0;
+  // Whether an answer says that it does not know the adapter.
+  virtual bool lacks_adapter(const net::HttpAnswer& answer, const std::string& adapter) const = 0;
+
+  virtual net::HttpRequest load(const std::string& name, const std::string& directory) const = 0;
+  virtual net::HttpRequest unload(const std::string& name) const = 0;
+  // Of load and unload. Statuses differ between versions of a server: what is not a success is a failure.
+  virtual bool succeeded(const net::HttpAnswer& answer) const { return answer.ok(); }
+};
+
+std::unique_ptr<const Dialect> make_dialect(EngineKind kind);
+
+}  // namespace lockstep::rollout

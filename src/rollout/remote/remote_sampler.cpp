@@ -1,0 +1,226 @@
+#include "rollout/remote/remote_sampler.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace lockstep::rollout {
+
+namespace {
+
+constexpr int kMostAttempts = 10;  // that a server answered with a failure
+constexpr milliseconds kFirstPause(100), kLongestPause(10'000);
+constexpr int kTooMany = 429;
+
+[[noreturn]] void cannot(const std::string& what, const SampleRequest& request) {
+  throw ConfigError({.what = what + " cannot be asked of servers", .where = request.where});
+}
+
+}  // namespace
+
+RemoteSampler::RemoteSampler(Fleet& fleet, Capabilities capabilities) : fleet_(fleet), capabilities_(capabilities) {}
+
+RemoteSampler::~RemoteSampler() {
+  for (auto& [ticket, open] : open_)
+    if (open.server) fleet_.client().cancel(open.call);
+}
+
+Ticket RemoteSampler::submit(SampleRequest request) {
+  validate(request.sampling);
+  if (request.follow) cannot("a newer version in the middle of a sample", request);
+  if (request.prompt_logprobs) cannot("log-probs of a prompt", request);
+  if (request.sampling.top_logprobs > 0) cannot("the most likely tokens", request);
+  if (request.n < 1) throw ConfigError({.what = "a request asks for no sample", .where = request.where});
+  if (request.tokens.empty()) throw DataError({.what = "the prompt is empty", .where = request.where});
+  if (!request.policy.is_base() && fleet_.find(request.policy) == nullptr)
+    throw ConfigError({.what = "this version is not held", .where = request.where, .got = lora::policy_text(request.policy)});
+  const auto context = fleet_.servers().front().facts.max_model_len;
+  if (context && static_cast<int64_t>(request.tokens.size()) >= *context)
+    throw DataError({.what = "the prompt leaves no room for an answer",
+                     .where = request.where,
+                     .got = fmt::format("{} tokens", request.tokens.size()),
+                     .wanted = fmt::format("fewer than the servers' context of {}", *context)});
+  const Ticket ticket = next_++;
+  open_.emplace(ticket, Open{.request = std::move(request)});
+  dispatch();
+  return ticket;
+}
+
+void RemoteSampler::end(Ticket ticket) {
+  const auto found = open_.find(ticket);
+  if (found != open_.end()) {
+    if (found->second.server) {
+      fleet_.client().cancel(found->second.call);
+      Fleet::Server& server = fleet_.server(*found->second.server);
+      server.samples = std::max<int64_t>(server.samples - found->second.request.n, 0);
+    }
+    open_.erase(found);
+  }
+  std::erase_if(events_, [&](const Event& event) { return event.ticket == ticket; });
+}
+
+std::optional<size_t> RemoteSampler::least_loaded(int64_t samples) const {
+  std::optional<size_t> best;
+  const auto& servers = fleet_.servers();
+  for (size_t i = 0; i < servers.size(); ++i) {
+    const bool room = servers[i].samples == 0 || servers[i].samples + samples <= fleet_.options().max_samples;
+    if (servers[i].up && room && (!best || servers[i].samples < servers[*best].samples)) best = i;
+  }
+  return best;
+}
+
+void RemoteSampler::dispatch() {
+  const Clock::time_point now = Clock::now();
+  for (auto next = open_.begin(); next != open_.end();) {
+    const auto one = next++;  // sending may end it
+    if (one->second.server || one->second.not_before > now) continue;
+    const std::optional<size_t> server = least_loaded(one->second.request.n);
+    if (!server) return;
+    send(one->first, one->second, *server);
+  }
+}
+
+void RemoteSampler::send(Ticket ticket, Open& open, size_t index) {
+  Fleet::Server& server = fleet_.server(index);
+  const HeldAdapter* const adapter = open.request.policy.is_base() ? nullptr : fleet_.find(open.request.policy);
+  if (!open.request.policy.is_base() && adapter == nullptr)
+    return fail(ticket, std::make_exception_ptr(ConfigError({.what = "the version was dropped before a server had the request",
+                                                             .where = open.request.where,
+                                                             .got = lora::policy_text(open.request.policy)})));
+  net::HttpRequest request = fleet_.dialect().generate(open.request, adapter ? adapter->name : "", server.facts);
+  fleet_.authorize(request);
+  request.timeout = fleet_.options().request_timeout;
+  open.server = index;
+  server.samples += open.request.n;
+  // The call's number is known only after sending; what arrives is matched by it, so arrivals wait for the lock.
+  const std::lock_guard lock(inbox_->mutex);
+  const auto call = std::make_shared<net::HttpClient::Id>();
+  *call = fleet_.client().send(server.address, std::move(request),
+                               [inbox = inbox_, ticket, call](net::HttpClient::Outcome outcome) {
+                                 const std::lock_guard arriving(inbox->mutex);
+                                 inbox->arrivals.push_back({ticket, *call, std::move(outcome)});
+                                 inbox->came.notify_one();
+                               });
+  open.call = *call;
+}
+
+void RemoteSampler::take(Arrival arrival) {
+  const auto found = open_.find(arrival.ticket);
+  if (found == open_.end() || !found->second.server || found->second.call != arrival.call) return;  // cancelled
+  Open& open = found->second;
+  const size_t index = *std::exchange(open.server, std::nullopt);
+  Fleet::Server& server = fleet_.server(index);
+  server.samples = std::max<int64_t>(server.samples - open.request.n, 0);
+  if (const auto* answer = std::get_if<net::HttpAnswer>(&arrival.outcome))
+    return take_answer(arrival.ticket, open, index, *answer);
+  try {
+    std::rethrow_exception(std::get<std::exception_ptr>(arrival.outcome));
+  } catch (const net::Unreachable& error) {
+    fleet_.lost(index, error.fault().got);
+    again(open);
+    recall(index);
+  }
+}
+
+void RemoteSampler::take_answer(Ticket ticket, Open& open, size_t index, const net::HttpAnswer& answer) {
+  const std::string where = fleet_.server(index).address.text();
+  const HeldAdapter* const adapter = fleet_.find(open.request.policy);
+  if (adapter != nullptr && fleet_.dialect().lacks_adapter(answer, adapter->name)) {
+    fleet_.lost(index, "it has forgotten its adapters");
+    again(open);
+    return recall(index);
+  }
+  try {
+    const std::string said = answer.ok() ? "" : fleet_.dialect().error_text(answer);
+    if (answer.status >= 500 || answer.status == kTooMany) {
+      if (++open.attempts < kMostAttempts) return again(open);
+      throw ResourceError({.what = fmt::format("a server failed {} times", kMostAttempts),
+                           .where = where,
+                           .got = fmt::format("status {}: {}", answer.status, said)});
+    }
+    if (!answer.ok())
+      throw ConfigError({.what = "a server refuses a request",
+                         .where = where,
+                         .got = fmt::format("status {}: {}", answer.status, said)});
+    const RemoteAnswer read = fleet_.dialect().read_answer(answer.body, open.request);
+    ++stats_.requests;
+    events_.push_back({ticket, Started{}});
+    events_.push_back({ticket, PromptDone{.cached_tokens = read.cached_tokens}});
+    for (size_t s = 0; s < read.samples.size(); ++s) {
+      const RemoteSample& sample = read.samples[s];
+      for (size_t t = 0; t < sample.tokens.size(); ++t) {
+        Token token{.index = static_cast<int64_t>(s),
+                    .token = sample.tokens[t],
+                    .logprob = sample.logprobs[t],
+                    .version = open.request.policy.version};
+        if (t + 1 == sample.tokens.size()) token.finish = sample.finish, token.stop_index = sample.stop_index;
+        events_.push_back({ticket, std::move(token)});
+      }
+    }
+    open_.erase(ticket);
+  } catch (const Json::exception& error) {
+    fail(ticket, std::make_exception_ptr(FormatError(
+                     {.what = "a server's answer has another shape", .where = where, .got = error.what()})));
+  } catch (const Error&) {
+    fail(ticket, std::current_exception());
+  }
+}
+
+void RemoteSampler::again(Open& open) {
+  ++stats_.retries;
+  const int doublings = std::min(std::max(open.attempts - 1, 0), 10);
+  open.not_before = Clock::now() + std::min(kFirstPause * (1 << doublings), kLongestPause);
+}
+
+void RemoteSampler::fail(Ticket ticket, std::exception_ptr error) {
+  open_.erase(ticket);
+  events_.push_back({ticket, Failed{std::move(error)}});
+}
+
+// What else is in flight at a server that is away.
+void RemoteSampler::recall(size_t index) {
+  for (auto& [ticket, open] : open_) {
+    if (open.server != index) continue;
+    fleet_.client().cancel(open.call);
+    open.server.reset();
+    again(open);
+  }
+}
+
+bool RemoteSampler::wait_for_arrival(Clock::time_point until) {
+  std::unique_lock lock(inbox_->mutex);
+  const auto has_some = [&] { return !inbox_->arrivals.empty(); };
+  if (until == Clock::time_point::max()) {
+    inbox_->came.wait(lock, has_some);
+    return true;
+  }
+  return inbox_->came.wait_until(lock, until, has_some);
+}
+
+// When something is to be done that no answer brings about.
+RemoteSampler::Clock::time_point RemoteSampler::next_try() const {
+  Clock::time_point next = fleet_.next_look();
+  for (const auto& [ticket, open] : open_)
+    if (!open.server && open.not_before > Clock::now()) next = std::min(next, open.not_before);
+  return next;
+}
+
+std::span<const Event> RemoteSampler::next_events(Deadline deadline) {
+  while (true) {
+    if (fleet_.next_look() <= Clock::now()) fleet_.look();
+    std::deque<Arrival> arrivals;
+    {
+      const std::lock_guard lock(inbox_->mutex);
+      arrivals.swap(inbox_->arrivals);
+    }
+    for (Arrival& arrival : arrivals) take(std::move(arrival));
+    dispatch();
+    if (!events_.empty() || open_.empty() || Clock::now() >= deadline) {
+      given_ = std::exchange(events_, {});
+      return given_;
+    }
+    wait_for_arrival(std::min(deadline, next_try()));
+  }
+}
+
+}  // namespace lockstep::rollout

@@ -1,0 +1,84 @@
+// The Sampler over servers: prompts go as token ids to the least loaded server, answers come back whole.
+//
+// A request that got no answer (a server that is away, 5xx, 429, too slow) is sent again, to another server if there is
+// one, after a pause that grows; nothing of it was reported before, so nothing is lost or told twice. While no server
+// answers, requests wait (FleetOptions::outage_timeout).
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "rollout/remote/fleet.h"
+#include "rollout/sampler.h"
+
+namespace lockstep::rollout {
+
+struct RemoteStats {
+  int64_t requests = 0;  // answered
+  int64_t retries = 0;   // sent again
+};
+
+class RemoteSampler final : public Sampler {
+ public:
+  // The fleet is connected and outlives it. `exact`: its servers' log-probs are the trainer's, bit for bit.
+  RemoteSampler(Fleet& fleet, Capabilities capabilities);
+  ~RemoteSampler() override;
+
+  Capabilities capabilities() const override { return capabilities_; }
+  // What Sampler says. ConfigError also for what servers are not asked for here: log-probs of prompts, the most likely
+  // tokens beside each one, following a policy.
+  Ticket submit(SampleRequest request) override;
+  void release_memory() override {}  // the servers' memory is theirs
+
+  const RemoteStats& stats() const { return stats_; }
+
+ private:
+  using Clock = Fleet::Clock;
+  struct Open {
+    SampleRequest request;
+    int attempts = 0;
+    Clock::time_point not_before = {};
+    std::optional<size_t> server = {};  // it is in flight there
+    net::HttpClient::Id call = 0;
+  };
+  struct Arrival {
+    Ticket ticket;
+    net::HttpClient::Id call;
+    net::HttpClient::Outcome outcome;
+  };
+
+  std::span<const Event> next_events(Deadline deadline) override;
+  void end(Ticket ticket) override;
+
+  void dispatch();
+  void send(Ticket ticket, Open& open, size_t server);
+  std::optional<size_t> least_loaded(int64_t samples) const;
+  void take(Arrival arrival);
+  void take_answer(Ticket ticket, Open& open, size_t server, const net::HttpAnswer& answer);
+  void again(Open& open);
+  void fail(Ticket ticket, std::exception_ptr error);
+  void recall(size_t server);
+  bool wait_for_arrival(Clock::time_point until);
+  Clock::time_point next_try() const;
+
+  Fleet& fleet_;
+  const Capabilities capabilities_;
+  RemoteStats stats_;
+  std::map<Ticket, Open> open_;
+  Ticket next_ = 1;
+  std::vector<Event> events_, given_;  // not told yet; told last
+
+  // What the client's thread says.
+  struct Inbox {
+    std::mutex mutex;
+    std::condition_variable came;
+    std::deque<Arrival> arrivals;
+  };
+  const std::shared_ptr<Inbox> inbox_ = std::make_shared<Inbox>();
+};
+
+}  // namespace lockstep::rollout

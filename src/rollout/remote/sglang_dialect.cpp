@@ -1,0 +1,131 @@
+// SGLang: /generate with token ids, /load_lora_adapter. Source: SGLang's srt/entrypoints/http_server.py.
+#include <algorithm>
+
+#include "rollout/remote/dialect_parts.h"
+
+namespace lockstep::rollout {
+
+namespace {
+
+class SglangDialect : public Dialect {
+ public:
+  std::vector<std::string> fact_paths() const override { return {kModelsPath, "/server_info", kModelInfo}; }
+
+  void read_facts(const std::string& path, const std::string& body, ServerFacts& facts) const override {
+    const Json json = parse_json(body, path);
+    const JsonObject object(json, path);
+    if (path == kModelsPath) return read_models(json, facts);
+    if (path == kModelInfo) {
+      if (facts.model.empty()) facts.model = object.string("model_path", "");
+      return;
+    }
+    facts.version = object.string("version", "");
+    const auto number = [&](const char* key) { return integer_at(json, key); };
+    facts.max_lora_rank = number("max_lora_rank");
+    facts.data_parallel = number("dp_size");
+    // The base takes one of the places of a batch.
+    if (const auto places = number("max_loras_per_batch")) facts.max_loras = *places - 1;
+    if (const auto loaded = number("max_loaded_loras"))
+      facts.max_loras = std::min(facts.max_loras.value_or(*loaded), *loaded);
+    if (json.contains("enable_lora") && json["enable_lora"].is_boolean()) facts.lora_enabled = json["enable_lora"].get<bool>();
+    if (json.contains("device") && json["device"].is_string()) facts.device = json["device"].get<std::string>();
+    facts.quantized = object.has("quantization");
+    facts.logprobs = LogprobKind::tempered;  // unless its environment says otherwise, which only measuring shows
+  }
+
+  net::HttpRequest generate(const SampleRequest& request, const std::string& adapter,
+                            const ServerFacts& facts) const override {
+    const SamplingParams& s = request.sampling;
+    OrderedJson sampling{{"n", asked_samples(request)},
+                         {"max_new_tokens", asked_tokens(request, facts)},
+                         {"min_new_tokens", s.min_tokens},
+                         {"temperature", s.temperature},
+                         {"top_p", s.top_p},
+                         {"top_k", s.top_k <= 0 ? -1 : s.top_k},
+                         {"min_p", s.min_p},
+                         {"repetition_penalty", s.repetition_penalty},
+                         {"frequency_penalty", s.frequency_penalty},
+                         {"presence_penalty", s.presence_penalty},
+                         {"stop", s.stop},
+                         {"stop_token_ids", s.stop_token_ids},
+                         {"ignore_eos", false},
+                         {"skip_special_tokens", false},
+                         {"spaces_between_special_tokens", false},
+                         {"no_stop_trim", true}};
+    for (const auto& [token, bias] : s.logit_bias) sampling["logit_bias"][std::to_string(token)] = bias;
+    OrderedJson body{{"input_ids", request.tokens},
+                     {"sampling_params", sampling},
+                     {"return_logprob", true},
+                     {"logprob_start_len", -1},
+                     {"top_logprobs_num", 0},
+                     {"stream", false}};
+    if (!adapter.empty()) body["lora_path"] = adapter;
+    return post_json("/generate", body);
+  }
+
+  RemoteAnswer read_answer(const std::string& body, const SampleRequest& request) const override {
+    const std::string where = "/generate";
+    const Json json = parse_json(body, where);
+    RemoteAnswer answer;
+    const Json list = json.is_array() ? json : Json::array({json});
+    for (const Json& one : list) {
+      answer.samples.push_back(read_sample(one, request, where));
+      answer.cached_tokens = JsonObject(one, where).object("meta_info").integer("cached_tokens", 0);
+    }
+    repeat_greedy(request, answer);
+    check_count(request, answer, where);
+    return answer;
+  }
+
+  std::string error_text(const net::HttpAnswer& answer) const override { return message_of(answer); }
+  bool lacks_adapter(const net::HttpAnswer& answer, const std::string& adapter) const override {
+    return answer.status >= 400 && answer.status < 500 && !adapter.empty() &&
+           message_of(answer).find(adapter) != std::string::npos;
+  }
+
+  net::HttpRequest load(const std::string& name, const std::string& directory) const override {
+    return post_json("/load_lora_adapter", {{"lora_name", name}, {"lora_path", directory}});
+  }
+  net::HttpRequest unload(const std::string& name) const override {
+    return post_json("/unload_lora_adapter", {{"lora_name", name}});
+  }
+  bool succeeded(const net::HttpAnswer& answer) const override {
+    const Json json = Json::parse(answer.body, nullptr, false);
+    return answer.ok() && json.is_object() && json.contains("success") && json["success"] == true;
+  }
+
+ private:
+  static constexpr const char* kModelInfo = "/model_info";
+
+  // Tokens are those of the log-probs: output_ids may lack the one that ended the sample.
+  static RemoteSample read_sample(const Json& json, const SampleRequest& request, const std::string& where) {
+    const JsonObject meta = JsonObject(json, where).object("meta_info");
+    const JsonObject finish = meta.object("finish_reason");
+    const std::string type = finish.string("type");
+    if (type != "stop" && type != "length")
+      throw FormatError({.what = "a sample did not end as it should",
+                         .where = where,
+                         .got = type + " " + finish.string("message", "")});
+    std::vector<int32_t> tokens;
+    std::vector<float> logprobs;
+    for (const Json& triple : meta.value("output_token_logprobs")) {
+      if (!triple.is_array() || triple.size() < 2 || !triple[0].is_number() || !triple[1].is_number_integer())
+        throw FormatError({.what = "a log-prob is not [number, token, text]", .where = where, .got = triple.dump()});
+      logprobs.push_back(triple[0].get<float>());
+      tokens.push_back(triple[1].get<int32_t>());
+    }
+    RemoteSample sample = checked_sample(std::move(tokens), std::move(logprobs), where);
+    sample.finish = type == "stop" ? FinishReason::stop : FinishReason::length;
+    if (finish.json().contains("matched") && finish.json()["matched"].is_string())
+      sample.stop_index = stop_index_of(request.sampling, finish.string("matched"));
+    return sample;
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<const Dialect> make_sglang_dialect() {
+  return std::make_unique<SglangDialect>();
+}
+
+}  // namespace lockstep::rollout

@@ -1,0 +1,123 @@
+// vLLM: /v1/completions with token ids, /v1/load_lora_adapter. Source: vLLM's entrypoints/openai and entrypoints/serve.
+#include <fmt/format.h>
+
+#include "rollout/remote/dialect_parts.h"
+
+namespace lockstep::rollout {
+
+namespace {
+
+class VllmDialect : public Dialect {
+ public:
+  std::vector<std::string> fact_paths() const override { return {kModelsPath, kServerInfo, kVersion}; }
+
+  void read_facts(const std::string& path, const std::string& body, ServerFacts& facts) const override {
+    const Json json = parse_json(body, path);
+    if (path == kModelsPath) return read_models(json, facts);
+    if (path == kVersion) {
+      facts.version = JsonObject(json, path).string("version", "");
+      return;
+    }
+    if (json.is_object() && json.contains("vllm_config")) read_config(json["vllm_config"], facts);
+  }
+
+  net::HttpRequest generate(const SampleRequest& request, const std::string& adapter,
+                            const ServerFacts& facts) const override {
+    const SamplingParams& s = request.sampling;
+    OrderedJson body{{"model", adapter.empty() ? facts.model : adapter},
+                     {"prompt", request.tokens},
+                     {"n", asked_samples(request)},
+                     {"max_tokens", asked_tokens(request, facts)},
+                     {"min_tokens", s.min_tokens},
+                     {"temperature", s.temperature},
+                     {"top_p", s.top_p},
+                     {"top_k", s.top_k},
+                     {"min_p", s.min_p},
+                     {"repetition_penalty", s.repetition_penalty},
+                     {"frequency_penalty", s.frequency_penalty},
+                     {"presence_penalty", s.presence_penalty},
+                     {"stop", s.stop},
+                     {"stop_token_ids", s.stop_token_ids},
+                     {"include_stop_str_in_output", true},
+                     {"ignore_eos", false},
+                     {"skip_special_tokens", false},
+                     {"logprobs", 0},
+                     {"return_token_ids", true},
+                     {"add_special_tokens", false},
+                     {"stream", false}};
+    for (const auto& [token, bias] : s.logit_bias) body["logit_bias"][std::to_string(token)] = bias;
+    // A seed of a request takes another path through the sampler, on which the CPU engine ends.
+    if (!facts.device.empty() && facts.device != "cpu") body["seed"] = request_seed(request);
+    return post_json("/v1/completions", body);
+  }
+
+  RemoteAnswer read_answer(const std::string& body, const SampleRequest& request) const override {
+    const std::string where = "/v1/completions";
+    const Json json = parse_json(body, where);
+    RemoteAnswer answer;
+    for (const Json& choice : JsonObject(json, where).value("choices"))
+      answer.samples.push_back(read_choice(choice, request, where));
+    if (json.contains("usage") && json["usage"].is_object() && json["usage"].contains("prompt_tokens_details"))
+      answer.cached_tokens = integer_at(json["usage"]["prompt_tokens_details"], "cached_tokens").value_or(0);
+    repeat_greedy(request, answer);
+    check_count(request, answer, where);
+    return answer;
+  }
+
+  std::string error_text(const net::HttpAnswer& answer) const override { return message_of(answer); }
+  bool lacks_adapter(const net::HttpAnswer& answer, const std::string& adapter) const override {
+    return answer.status == 404 && !adapter.empty() && message_of(answer).find(adapter) != std::string::npos;
+  }
+
+  net::HttpRequest load(const std::string& name, const std::string& directory) const override {
+    return post_json("/v1/load_lora_adapter", {{"lora_name", name}, {"lora_path", directory}});
+  }
+  net::HttpRequest unload(const std::string& name) const override {
+    return post_json("/v1/unload_lora_adapter", {{"lora_name", name}});
+  }
+
+ private:
+  static constexpr const char* kServerInfo = "/server_info?config_format=json";
+  static constexpr const char* kVersion = "/version";
+
+  static void read_config(const Json& config, ServerFacts& facts) {
+    const auto part = [&](const char* key) {
+      return config.is_object() && config.contains(key) ? config[key] : Json(nullptr);
+    };
+    const Json lora = part("lora_config"), model = part("model_config"), parallel = part("parallel_config"),
+               device = part("device_config");
+    facts.lora_enabled = lora.is_object();
+    facts.max_loras = integer_at(lora, "max_loras");
+    facts.max_lora_rank = integer_at(lora, "max_lora_rank");
+    facts.data_parallel = integer_at(parallel, "data_parallel_size");
+    if (model.is_object()) {
+      facts.quantized = model.contains("quantization") && !model["quantization"].is_null();
+      const std::string mode = model.value("logprobs_mode", Json("")).is_string() ? model.value("logprobs_mode", "") : "";
+      if (mode.find("raw_logprobs") != std::string::npos) facts.logprobs = LogprobKind::raw;
+      if (mode.find("processed_logprobs") != std::string::npos) facts.logprobs = LogprobKind::processed;
+    }
+    if (device.is_object() && device.contains("device_type") && device["device_type"].is_string())
+      facts.device = device["device_type"].get<std::string>();
+  }
+
+  static RemoteSample read_choice(const Json& choice, const SampleRequest& request, const std::string& where) {
+    const JsonObject object(choice, where);
+    RemoteSample sample = checked_sample(object.value("token_ids").get<std::vector<int32_t>>(),
+                                         object.object("logprobs").value("token_logprobs").get<std::vector<float>>(), where);
+    const std::string reason = object.string("finish_reason", "");
+    if (reason != "stop" && reason != "length")
+      throw FormatError({.what = "a sample did not end as it should", .where = where, .got = reason});
+    sample.finish = reason == "stop" ? FinishReason::stop : FinishReason::length;
+    if (choice.contains("stop_reason") && choice["stop_reason"].is_string())
+      sample.stop_index = stop_index_of(request.sampling, choice["stop_reason"].get<std::string>());
+    return sample;
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<const Dialect> make_vllm_dialect() {
+  return std::make_unique<VllmDialect>();
+}
+
+}  // namespace lockstep::rollout

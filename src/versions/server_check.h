@@ -1,0 +1,84 @@
+// Whether servers generate with the adapter that they were given: nothing stale, nothing dropped.
+//
+// A server's log-probs of its samples are compared with those of our own model, whose forward is the trainer's.
+//   at its arrival  those of the base must be ours, as far as another program's can be (`noise` is what is left), at the
+//                   rollouts' temperature and not at 1. Then every target module in turn gets a large known B, alone: the server
+//                   must follow, so the path, alpha and that module reach the model.
+//   at each sync    the server must be nearer to the new version than to the one before. Where the trainer's two
+//                   versions differ by less than kTimesNoise times the noise, that says nothing: inconclusive, counted,
+//                   and the next is compared with the last version that was not.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "model/model.h"
+#include "rollout/remote/fleet.h"
+#include "versions/rollout_copy.h"
+#include "versions/sink.h"
+
+namespace lockstep::versions {
+
+// A server does not do what it was told, or what it said it did.
+class ServerFault : public ResourceError {
+  using ResourceError::ResourceError;
+};
+
+struct ServerCheckOptions {
+  std::vector<std::vector<int32_t>> prompts;  // a few
+  rollout::SamplingParams sampling;           // as rollouts are sampled; the temperature is above 0
+  int64_t tokens = 16;                        // of each answer
+  double most_noise = 0.25;                   // mean |server - ours| on the base that is still taken for rounding
+  fs::Path directory;                         // for the probes' files, which the servers can read
+  CopyOptions copy;
+};
+
+class ServerCheck {
+ public:
+  static constexpr double kTimesNoise = 4;
+
+  // The fleet and the stream outlive it.
+  ServerCheck(rollout::Fleet& fleet, ServerCheckOptions options, std::shared_ptr<const model::Model> model,
+              Stream& stream);
+
+  // `like`: an adapter of the run; of its weights only A is used. ServerFault naming the server and the module.
+  void at_arrival(size_t server, const lora::AdapterVersion& like);
+  // Every server that is up, which has loaded the version. ServerFault.
+  void at_sync(const Version& version);
+
+  struct Report {
+    double noise = 0;  // mean |server - ours| on the base, of the worst server
+    int64_t conclusive = 0, inconclusive = 0;
+  };
+  const Report& report() const { return report_; }
+
+ private:
+  struct Scored {  // a sample
+    std::vector<int32_t> tokens;  // prompt and answer
+    int64_t prompt = 0;           // how many of them are the prompt
+    std::vector<float> logprobs;  // of the answer, as the server reported them
+  };
+  using Logprobs = std::vector<std::vector<float>>;  // of each sample's answer
+  struct Distance {
+    double from_wanted = 0, from_other = 0, between = 0;
+  };
+  std::vector<Scored> sample(size_t server, const std::string& adapter);
+  Logprobs score(std::span<const Scored> samples, const lora::AdapterVersion* adapter, float temperature) const;
+  Distance distance(std::span<const Scored> samples, const lora::AdapterVersion* wanted,
+                    const lora::AdapterVersion* other) const;
+  void probe(size_t server, const lora::AdapterVersion& like, const std::string& leaf, std::span<const Scored> base);
+  std::string where(size_t server) const;
+
+  rollout::Fleet& fleet_;
+  const ServerCheckOptions options_;
+  const std::shared_ptr<const model::Model> model_;
+  Stream& stream_;
+  Version last_;  // that a sync was conclusive about, or the first
+  Report report_;
+  int64_t probes_ = 0;
+};
+
+}  // namespace lockstep::versions

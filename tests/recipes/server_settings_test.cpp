@@ -1,0 +1,47 @@
+#include "recipes/server_settings.h"
+
+#include <gtest/gtest.h>
+
+#include "core/error.h"
+#include "support/temp_directory.h"
+
+namespace lockstep::recipes {
+namespace {
+
+using rollout::EngineKind, rollout::LogprobKind;
+
+const rollout::ServerFacts kGood{.max_loras = 2, .max_lora_rank = 16, .data_parallel = 1, .lora_enabled = true, .logprobs = LogprobKind::processed};
+const AskedOfServer kAsked{.sampling = {.temperature = 0.7F}, .rank = 16};
+
+template <class Change>
+void lacks(const Change& change, const char* wanted, EngineKind kind = EngineKind::vllm) {
+  rollout::ServerFacts facts = kGood;
+  AskedOfServer asked = kAsked;
+  change(facts, asked);
+  testing::expect_error<ConfigError>([&] { check_settings(kind, "host:1", facts, asked); }, {wanted});
+}
+
+TEST(ServerSettings, NameTheFlagThatIsMissing) {
+  EXPECT_NO_THROW(check_settings(EngineKind::vllm, "host:1", kGood, kAsked));
+  EXPECT_NO_THROW(check_settings(EngineKind::vllm, "host:1", {}, kAsked)) << "what is not said is not judged";
+  lacks([](auto& facts, auto&) { facts.lora_enabled = false; }, "--enable-lora");
+  lacks([](auto& facts, auto&) { facts.max_loras = 1; }, "--max-loras 2");
+  lacks([](auto& facts, auto&) { facts.max_loras = 1; }, "--max-loras-per-batch 3", EngineKind::sglang);
+  lacks([](auto&, auto& asked) { asked.rank = 17; }, "--max-lora-rank 17");
+  lacks([](auto& facts, auto&) { facts.data_parallel = 2; }, "--data-parallel-size 1");
+  lacks([](auto& facts, auto&) { facts.logprobs = LogprobKind::raw; }, "--logprobs-mode processed_logprobs");
+  lacks([](auto&, auto& asked) { asked.sampling.top_p = 0.9F; }, "--logprobs-mode raw_logprobs");
+  lacks([](auto& facts, auto& asked) { facts.logprobs.reset(), asked.sampling.top_k = 5; }, "VLLM_SERVER_DEV_MODE=1");
+  lacks([](auto&, auto& asked) { asked.sampling.temperature = 0.001F; }, "at least 0.01");
+}
+
+TEST(ServerSettings, AtTemperatureOneRawLogprobsAreThePolicys) {
+  rollout::ServerFacts facts = kGood;
+  facts.logprobs = LogprobKind::raw;
+  EXPECT_NO_THROW(check_settings(EngineKind::vllm, "host:1", facts, {.sampling = {.temperature = 1, .top_p = 0.9F}, .rank = 1}));
+  facts.logprobs = LogprobKind::tempered;
+  EXPECT_NO_THROW(check_settings(EngineKind::sglang, "host:1", facts, {.sampling = {.temperature = 0.7F, .top_p = 0.9F}, .rank = 1}));
+}
+
+}  // namespace
+}  // namespace lockstep::recipes

@@ -1,0 +1,238 @@
+// A server that answers as vLLM, SGLang or Lockstep do where Lockstep asks them, with switches for failures and lies.
+// What it generates is made up from the prompt, unless a test computes it.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "core/fs.h"
+#include "core/json.h"
+#include "rollout/remote/dialect.h"
+#include "server/http/http.h"
+
+namespace lockstep::testing {
+
+using rollout::EngineKind;
+
+class FakeEngine {
+ public:
+  struct Drawn {
+    std::vector<int32_t> tokens;
+    std::vector<float> logprobs;
+  };
+  // `directory`: of the adapter that is asked for; empty: the base. `sampling`: as the request says it.
+  using Generate = std::function<Drawn(const std::string& directory, const std::vector<int32_t>& prompt, int64_t sample,
+                                       const OrderedJson& sampling)>;
+
+  // Of the adapters' weights nothing is looked at.
+  static Drawn made_up(const std::string&, const std::vector<int32_t>& prompt, int64_t sample, const OrderedJson& sampling) {
+    const int64_t most = sampling.value("max_tokens", sampling.value("max_new_tokens", int64_t{4}));
+    Drawn drawn;
+    for (int64_t t = 0; t < std::min<int64_t>(most, 4); ++t) {
+      drawn.tokens.push_back(static_cast<int32_t>((prompt.front() + sample * 7 + t) % 90));
+      drawn.logprobs.push_back(-0.25F * static_cast<float>(t + 1));
+    }
+    return drawn;
+  }
+
+  explicit FakeEngine(EngineKind kind, Generate generate = made_up) : kind_(kind), generate_(std::move(generate)) { start(); }
+  ~FakeEngine() { kill(); }
+
+  // At once, with every connection; what it held is gone. start() listens at the same port again.
+  void kill() {
+    if (!thread_.joinable()) return;
+    server_->stop();
+    thread_.join();
+    server_.reset();
+    const std::lock_guard lock(mutex_);
+    adapters_.clear();
+  }
+  void start() {
+    server_ = std::make_unique<server::HttpServer>(
+        server::HttpOptions{.port = port_},
+        [this](server::HttpRequest request, std::shared_ptr<server::Responder> responder) { handle(request, responder); });
+    port_ = server_->port();
+    thread_ = std::thread([server = server_.get()] { server->run(); });
+  }
+  void forget() {
+    const std::lock_guard lock(mutex_);
+    adapters_.clear();
+  }
+
+  net::Address address() const { return {.host = "127.0.0.1", .port = port_}; }
+  std::map<std::string, std::string> adapters() const {
+    const std::lock_guard lock(mutex_);
+    return adapters_;
+  }
+  std::vector<OrderedJson> bodies() const {  // of requests to generate
+    const std::lock_guard lock(mutex_);
+    return bodies_;
+  }
+
+  // Failures.
+  std::atomic<int> fail_each = 0;        // every so manieth request to generate is answered 500
+  std::atomic<int> token_ms = 0;         // time of a token
+  std::atomic<int> refuse_loads = 0;     // status that loading is answered with
+  std::atomic<bool> hang = false;        // requests to generate are not answered
+  std::string wrong_answer;              // instead of any answer to generate
+  std::string api_key;                   // asked for, if not empty
+  // Lies: what is said to be loaded is not, an older one is used instead.
+  std::atomic<bool> keeps_old = false;
+  std::function<std::string(const std::string& directory)> change;  // what it makes of a directory that it loads
+
+  // What it says of itself.
+  OrderedJson lora = {{"max_loras", 8}, {"max_lora_rank", 64}};
+  int64_t data_parallel = 1;
+  std::string logprobs_mode = "processed_logprobs", device = "cpu", build = "test";
+  std::atomic<int> generated = 0, loads = 0, unloads = 0, most_adapters = 0;
+
+ private:
+  using Reply = std::shared_ptr<server::Responder>;
+
+  static void say(const Reply& reply, int status, const OrderedJson& body) { reply->send({.status = status, .body = body.dump()}); }
+  void refuse(const Reply& reply, int status, const std::string& message) const {
+    if (kind_ == EngineKind::sglang) return say(reply, status, {{"success", false}, {"error_message", message}});
+    say(reply, status, {{"error", {{"message", message}, {"type", "BadRequestError"}, {"param", nullptr}, {"code", status}}}});
+  }
+
+  void handle(const server::HttpRequest& request, const Reply& reply) {
+    if (!api_key.empty() && request.path.starts_with("/v1") && request.header("authorization") != "Bearer " + api_key)
+      return say(reply, 401, {{"error", "Unauthorized"}});
+    if (request.path == "/health") return reply->send({});
+    if (request.method == "GET") return describe(request.path, reply);
+    const OrderedJson body = OrderedJson::parse(request.body);
+    if (request.path.ends_with("/load_lora_adapter") && !request.path.ends_with("unload_lora_adapter")) return load(body, reply);
+    if (request.path.ends_with("/unload_lora_adapter")) return unload(body, reply);
+    const std::string path = kind_ == EngineKind::vllm     ? "/v1/completions"
+                             : kind_ == EngineKind::sglang ? "/generate"
+                                                           : "/inference/v1/generate";
+    if (request.path == path) return generate(body, reply);
+    say(reply, 404, {{"detail", "Not Found"}});
+  }
+
+  void describe(const std::string& path, const Reply& reply) const {
+    if (path == "/v1/models") {
+      OrderedJson cards = OrderedJson::array({{{"id", "base"}, {"parent", nullptr}, {"max_model_len", 160}}});
+      for (const auto& [name, directory] : adapters())
+        cards.push_back({{"id", name}, {"root", directory}, {"parent", "base"}, {"max_model_len", nullptr}});
+      return say(reply, 200, {{"object", "list"}, {"data", cards}});
+    }
+    if (path == "/version") return say(reply, 200, {{"version", "0.32.0"}});
+    if (path == "/server_info" && kind_ == EngineKind::vllm)
+      return say(reply, 200,
+                 {{"vllm_config",
+                   {{"lora_config", lora},
+                    {"parallel_config", {{"data_parallel_size", data_parallel}}},
+                    {"device_config", {{"device_type", device}}},
+                    {"model_config", {{"logprobs_mode", logprobs_mode}, {"quantization", nullptr}}}}}});
+    if (path == "/server_info" && kind_ == EngineKind::sglang)
+      return say(reply, 200,
+                 {{"version", "0.5.17"}, {"enable_lora", true}, {"max_lora_rank", 64}, {"max_loras_per_batch", 8}, {"dp_size", data_parallel}});
+    if (path == "/hello" && kind_ == EngineKind::lockstep)
+      return say(reply, 200,
+                 {{"hello", {{"build", build}, {"numerics", "exact"}, {"base", "b"}, {"device", device}}},
+                  {"max_loras", 64},
+                  {"max_lora_rank", 256}});
+    say(reply, 404, {{"detail", "Not Found"}});
+  }
+
+  void load(const OrderedJson& body, const Reply& reply) {
+    ++loads;
+    if (refuse_loads != 0) return refuse(reply, refuse_loads, "LoRA rank 64 is greater than max_lora_rank 16.");
+    const std::string name = body["lora_name"], directory = body["lora_path"];
+    if (!fs::exists(fs::Path(directory) / "adapter_config.json")) return refuse(reply, 404, "No adapter found for " + directory);
+    const std::lock_guard lock(mutex_);
+    if (adapters_.contains(name)) return refuse(reply, 400, "The lora adapter '" + name + "' has already been loaded.");
+    adapters_[name] = keeps_old && !first_.empty() ? first_ : change ? change(directory) : directory;
+    if (first_.empty()) first_ = adapters_[name];
+    most_adapters = std::max<int>(most_adapters, static_cast<int>(adapters_.size()));
+    if (kind_ == EngineKind::sglang) return say(reply, 200, {{"success", true}, {"error_message", nullptr}});
+    reply->send({.body = "Success: LoRA adapter '" + name + "' added successfully.", .content_type = "text/plain"});
+  }
+
+  void unload(const OrderedJson& body, const Reply& reply) {
+    ++unloads;
+    const std::lock_guard lock(mutex_);
+    if (adapters_.erase(body["lora_name"]) == 0) return refuse(reply, 404, "The lora adapter cannot be found.");
+    if (kind_ == EngineKind::sglang) return say(reply, 200, {{"success", true}, {"error_message", nullptr}});
+    reply->send({.body = "Success", .content_type = "text/plain"});
+  }
+
+  void generate(const OrderedJson& body, const Reply& reply) {
+    const int number = ++generated;
+    {
+      const std::lock_guard lock(mutex_);
+      bodies_.push_back(body);
+    }
+    if (hang) return kept_.push_back(reply);
+    if (fail_each > 0 && number % fail_each == 0) return refuse(reply, 500, "the engine has stumbled");
+    if (!wrong_answer.empty()) return reply->send({.body = wrong_answer});
+    std::string directory;
+    const std::string name = kind_ == EngineKind::sglang ? body.value("lora_path", "") : body.value("model", "");
+    if (!name.empty() && name != "base") {
+      const std::lock_guard lock(mutex_);
+      if (!adapters_.contains(name)) return refuse(reply, kind_ == EngineKind::sglang ? 400 : 404, "The model `" + name + "` does not exist.");
+      directory = adapters_[name];
+    }
+    const OrderedJson& sampling = body.contains("sampling_params") ? body["sampling_params"] : body;
+    const char* const key = kind_ == EngineKind::vllm ? "prompt" : kind_ == EngineKind::sglang ? "input_ids" : "token_ids";
+    const auto prompt = body[key].get<std::vector<int32_t>>();
+    std::vector<Drawn> samples;
+    for (int64_t i = 0; i < sampling.value("n", int64_t{1}); ++i) samples.push_back(generate_(directory, prompt, i, sampling));
+    const auto delay = std::chrono::milliseconds(token_ms * static_cast<int>(samples.front().tokens.size()));
+    server_->post_after(delay, [this, reply, answer = answer_json(samples).dump()] { reply->send({.body = answer}); });
+  }
+
+  OrderedJson answer_json(const std::vector<Drawn>& samples) const {
+    OrderedJson choices = OrderedJson::array();
+    for (size_t i = 0; i < samples.size(); ++i) {
+      const Drawn& s = samples[i];
+      if (kind_ == EngineKind::vllm)
+        choices.push_back({{"index", i},
+                           {"text", ""},
+                           {"logprobs", {{"token_logprobs", s.logprobs}, {"tokens", OrderedJson::array()}}},
+                           {"finish_reason", "length"},
+                           {"stop_reason", nullptr},
+                           {"token_ids", s.tokens}});
+      if (kind_ == EngineKind::lockstep) {
+        OrderedJson content = OrderedJson::array();
+        for (const float logprob : s.logprobs) content.push_back({{"logprob", logprob}});
+        choices.push_back({{"index", i}, {"logprobs", {{"content", content}}}, {"finish_reason", "length"}, {"token_ids", s.tokens}});
+      }
+      if (kind_ == EngineKind::sglang) {
+        OrderedJson triples = OrderedJson::array();
+        for (size_t t = 0; t < s.tokens.size(); ++t) triples.push_back({s.logprobs[t], s.tokens[t], nullptr});
+        choices.push_back({{"text", ""},
+                           {"output_ids", s.tokens},
+                           {"meta_info",
+                            {{"id", "x"},
+                             {"finish_reason", {{"type", "length"}, {"length", s.tokens.size()}}},
+                             {"cached_tokens", 0},
+                             {"output_token_logprobs", triples}}}});
+      }
+    }
+    if (kind_ == EngineKind::sglang) return choices.size() == 1 ? choices[0] : choices;
+    return {{"id", "cmpl-1"}, {"choices", choices}, {"usage", {{"prompt_tokens", 1}}}};
+  }
+
+  const EngineKind kind_;
+  const Generate generate_;
+  int port_ = 0;
+  std::unique_ptr<server::HttpServer> server_;
+  std::thread thread_;
+  std::vector<Reply> kept_;  // of the server's thread
+  mutable std::mutex mutex_;  // of what follows
+  std::map<std::string, std::string> adapters_;  // directories by name
+  std::string first_;
+  std::vector<OrderedJson> bodies_;
+};
+
+}  // namespace lockstep::testing
