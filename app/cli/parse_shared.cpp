@@ -127,7 +127,7 @@ std::vector<Flag> lora_flags(AdapterOptions& adapter) {
   lora::LoraConfig& config = adapter.config;
   return {
       {"--lora-alpha", "A", number(config.alpha, kAboveZero, 1e6), "the adapter's output is scaled by alpha / rank"},
-      {"--lora-dropout", "P", number(config.dropout, 0, kBelowOne), "dropout of adapter inputs (sft only)"},
+      {"--lora-dropout", "P", number(config.dropout, 0, kBelowOne), "dropout of adapter inputs in training"},
       {"--use-rslora", "", toggle(config.use_rslora), "scale by alpha / sqrt(rank)"},
       {"--lora-type", "TYPE",
        choice("lora|canonical_lora", lora::lora_type_name(config.type),

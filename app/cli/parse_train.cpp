@@ -108,12 +108,6 @@ void check_required(const recipes::RlOptions& o, const Classified& given) {
   require(given, {"--hf-checkpoint", "--prompt-data", "--label-key", "--rm-type", "--rollout-batch-size"});
   if (!o.num_rollout && !o.num_epoch)
     throw ConfigError({.what = "missing: --num-rollout or --num-epoch", .attempt = "--num-rollout 100"});
-  if (o.adapter.config.dropout > 0)
-    throw ConfigError({.what = "dropout would make the ratio of new to old policy wrong",
-                       .where = "--lora-dropout",
-                       .got = shown_number(o.adapter.config.dropout),
-                       .wanted = "0",
-                       .attempt = "use dropout in `lockstep sft`"});
 }
 
 void check_algorithm(TrainForm& form, std::vector<std::string>& notes) {

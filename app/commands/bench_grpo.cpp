@@ -83,7 +83,7 @@ class Loop {
     actor_ = trained.published.policy;
     bench_.stream.synchronize();
     it.train_s = train_watch.ms() / 1000;
-    it.logprob_diff = trained.logprob_diff_max;
+    it.logprob_diff = *trained.logprob_diff_max;  // there is no dropout
     return it;
   }
 

@@ -89,7 +89,12 @@ void require_call(const LinearBackwardCall& call, const char* op, const Stream& 
   require_tensor(call.x, dtype, {rows, call.weight.depth}, op, "x");
   require_adapters(call.adapters, call.x, call.dy, op, stream);
   require_extras(call.adapters, call.weight, op, stream);
-  const auto lacks_gradients = [](const LoraSegment& s) { return !s.pairs.empty() && s.gradients == nullptr; };
+  if (!call.y.empty()) require_tensor(call.y, dtype, {rows, call.weight.rows}, op, "y");
+  if (!call.residual.empty()) require_tensor(call.residual, dtype, {rows, call.weight.rows}, op, "residual");
+  if (!call.bias.empty()) require_f32(call.bias, {call.weight.rows}, op, "bias");
+  const auto lacks_gradients = [](const LoraSegment& s) {
+    return (!s.pairs.empty() || !s.trained.empty() || s.weight_gradient >= 0) && s.gradients == nullptr;
+  };
   if (call.adapters.tiles.num_tiles > 0 || std::ranges::any_of(call.adapters.segments, lacks_gradients))
     throw ShapeError({.what = "backward needs the gradients of every row's adapter", .where = op});
 }

@@ -42,10 +42,10 @@ struct LinearAdapters {
 // CPU: the chain over k starts at bias[n], or at 0; then the residual is added; then the adapter's chains over the rank
 // go on. CUDA: the chain of groups of 16 k in order starts at 0; bias and residual are added in f32 before the one
 // rounding, then the adapter's part in f32 before the next. A row's bits do not depend on T or on other rows.
-// Rows of a segment with a weight W' of its own: the same with W'. With a magnitude m or a bias b': the chains start at
-// 0, and y = (x W'^T + the adapter's part) * m + bias + b' + residual, one rounding each, in this order.
+// Rows of a segment with a weight or a bias of its own: the same with these. With a factor f: the chains start at 0, and
+// y = (x W^T + the adapter's part) * f + bias + residual, one rounding each, in this order.
 // Overwrites its outputs. Queues on `stream`. Throws ShapeError, DTypeError; DeviceError for tiles or h on a CPU;
-// ConfigError for m, b' or W' on a GPU, before any work.
+// ConfigError for a segment's factor, bias or weight on a GPU, before any work.
 struct LinearCall {
   Tensor y;
   LinearInput input;
@@ -68,8 +68,12 @@ UnfinishedLinear begin_linear(const LinearCall& call, Stream& stream);
 //   x     [T, K] activations: what forward's matmul read, behind the norm; only needed with adapters
 // The chain of dy W runs over n in order and, with `accumulate`, continues dx (CUDA: groups of 16 n in order, and dx is
 // added in f32 before the rounding). The adapter's part is added to its end. Segments with pairs have gradients; there
-// are no tiles. A segment's magnitude, bias and weight are constants: dy is multiplied by m first, and W' is W. Throws
-// as linear().
+// are no tiles. For a segment with a factor f, dy f takes the place of dy; |W + scale B A| in it is a constant, as in
+// PEFT. What a segment trains beside its pairs, added to its lanes as well, f32, one chain over their rows in order:
+//   d bias += sum of dy;   d magnitude += sum of dy (x W^T + the adapter's part) / |W + scale B A|;   dW += (dy f)^T x
+//   y, bias, residual   what forward wrote and read: dy's partner in d magnitude is made of them, (y - residual - bias)
+//                       / f; y empty, or some f of nearly 0: it is computed again from x
+// Throws as linear().
 struct LinearBackwardCall {
   Tensor dx;
   ConstTensor dy;
@@ -77,6 +81,7 @@ struct LinearBackwardCall {
   bool accumulate = false;
   ConstTensor x = {};
   LinearAdapters adapters = {};
+  ConstTensor y = {}, bias = {}, residual = {};
 };
 void linear_backward(const LinearBackwardCall& call, Stream& stream);
 // As begin_linear: dx of the result is its y.

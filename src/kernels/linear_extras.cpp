@@ -1,12 +1,14 @@
 #include "kernels/linear_extras.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <vector>
 
 #include "core/error.h"
-#include "kernels/cpu/rows.h"
 #include "kernels/lora_segments.h"
+#include "kernels/matmul.h"
+#include "kernels/output_columns.h"
 #include "kernels/swiglu.h"
 
 namespace lockstep::kernels {
@@ -46,39 +48,81 @@ LinearCall part_of(const LinearCall& call, int64_t begin, int64_t end, const Pac
           .keep_y = call.keep_y};
 }
 
-// y = y * magnitude + bias + the segment's bias + residual, one rounding each, in this order.
-void finish_outputs(const Tensor& y, const LoraSegment& segment, const ConstTensor& bias, const ConstTensor& residual,
-                    Stream& stream) {
-  const float* const factor = segment.magnitude.empty() ? nullptr : segment.magnitude.f32();
-  const float* const own = segment.bias.empty() ? nullptr : segment.bias.f32();
-  cpu::split_rows(stream, y[0], y[1], [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      float* const row = y.row(r);
-      if (factor)
-        for (int64_t n = 0; n < y[1]; ++n) row[n] *= factor[n];
-      if (!bias.empty())
-        for (int64_t n = 0; n < y[1]; ++n) row[n] += bias.f32()[n];
-      if (own)
-        for (int64_t n = 0; n < y[1]; ++n) row[n] += own[n];
-      if (!residual.empty())
-        for (int64_t n = 0; n < y[1]; ++n) row[n] += residual.row(r)[n];
-    }
-  });
-}
-
 void run_segment(const LinearCall& call, const LoraSegment& segment, Stream& stream) {
   std::vector<LoraSegment> pairs;
   if (!segment.pairs.empty())
     pairs.push_back({.row_begin = segment.row_begin, .rows = segment.rows, .pairs = segment.pairs});
   const PackedWeight& weight = segment.weight ? *segment.weight : call.weight;
   LinearCall part = part_of(call, segment.row_begin, segment.row_begin + segment.rows, weight, pairs);
-  if (segment.magnitude.empty() && segment.bias.empty()) return linear(part, stream);
+  if (!segment.bias.empty()) part.bias = segment.bias;
+  if (segment.factor.empty()) return linear(part, stream);
   const ConstTensor bias = part.bias, residual = part.residual;
   const Tensor act = part.act;
   part.bias = {}, part.residual = {}, part.act = {};
   linear(part, stream);
-  finish_outputs(part.y, segment, bias, residual, stream);
+  finish_outputs(part.y, segment.factor, bias, residual, stream);
   if (!act.empty()) swiglu_forward(act, part.y, stream);
+}
+
+bool trains_magnitude(const LoraSegment& segment) {
+  return std::ranges::any_of(segment.trained, [](const TrainedOutputs& outputs) { return outputs.magnitude >= 0; });
+}
+
+// [N]: what the gradient of a magnitude multiplies dy by, per unit of y - residual - bias; empty where a factor has left
+// too little of y.
+ConstTensor magnitude_factor(const LoraSegment& segment, Arena& arena) {
+  constexpr float kLeast = 1.0F / 1024;
+  const Tensor k = arena.alloc({segment.factor[0]});
+  for (int64_t n = 0; n < k[0]; ++n) {
+    const float factor = segment.factor.f32()[n];
+    if (std::abs(factor) < kLeast) return {};
+    k.f32()[n] = segment.inverse_norm.f32()[n] / factor;
+  }
+  return k;
+}
+
+// x W^T and the adapter's part of the segment's rows, in a matrix of all rows of the call.
+ConstTensor unscaled_outputs(const LinearBackwardCall& call, const LoraSegment& segment, Stream& stream) {
+  const Tensor z = call.adapters.arena->alloc({call.dy[0], call.dy[1]});
+  const LoraSegment pairs{.row_begin = segment.row_begin, .rows = segment.rows, .pairs = segment.pairs};
+  std::vector<LoraSegment> segments;
+  if (!pairs.pairs.empty()) segments.push_back(pairs);
+  const LinearCall all{.y = z, .input = {.x = call.x}, .weight = call.weight, .adapters = call.adapters};
+  const PackedWeight& weight = segment.weight ? *segment.weight : call.weight;
+  linear(part_of(all, segment.row_begin, segment.row_begin + segment.rows, weight, segments), stream);
+  return z;
+}
+
+ColumnValues magnitude_values(const LinearBackwardCall& call, const LoraSegment& segment, Stream& stream) {
+  if (!call.y.empty())
+    if (const ConstTensor k = magnitude_factor(segment, *call.adapters.arena); !k.empty())
+      return {.y = call.y,
+              .residual = call.residual,
+              .bias = segment.bias.empty() ? call.bias : segment.bias,
+              .factor = k};
+  return {.y = unscaled_outputs(call, segment, stream), .factor = segment.inverse_norm};
+}
+
+// The gradients of the segment's magnitude, bias and weight.   dz: dy times the factor
+void add_own_gradients(const LinearBackwardCall& call, const LoraSegment& segment, const ConstTensor& dz,
+                       Stream& stream) {
+  const Arena::Scope scope(*call.adapters.arena);
+  ColumnValues values;
+  if (trains_magnitude(segment)) values = magnitude_values(call, segment, stream);
+  for (const TrainedOutputs& outputs : segment.trained) {
+    const auto to = [&](int64_t offset) {
+      return ColumnGradient{.begin = outputs.begin, .count = outputs.count, .offset = offset};
+    };
+    if (outputs.magnitude >= 0)
+      column_gradient(*segment.gradients, call.dy, values, to(outputs.magnitude), stream);
+    if (outputs.bias >= 0) column_gradient(*segment.gradients, call.dy, {}, to(outputs.bias), stream);
+  }
+  if (segment.weight_gradient < 0) return;
+  for (const GradientRows& rows : segment.gradients->rows) {
+    const int64_t begin = rows.row_begin, end = begin + rows.rows;
+    const Tensor d_weight(rows.gradient + segment.weight_gradient, DType::f32, {dz[1], call.x[1]});
+    outer_accumulate(d_weight, dz.rows(begin, end), call.x.rows(begin, end), 1, stream);
+  }
 }
 
 }  // namespace
@@ -93,10 +137,11 @@ void require_extras(const LinearAdapters& adapters, const PackedWeight& weight, 
     if (stream.device() == Device::cuda)
       throw ConfigError({.what = "a GPU runs adapters of LoRA factors alone",
                          .where = op,
-                         .got = !segment.magnitude.empty() ? "magnitude"
-                                : !segment.bias.empty()    ? "bias"
-                                                           : "weight"});
-    if (!segment.magnitude.empty()) require_f32(segment.magnitude, {weight.rows}, op, "magnitude");
+                         .got = !segment.factor.empty() ? "magnitude"
+                              : !segment.bias.empty() ? "bias"
+                                                      : "weight"});
+    if (!segment.factor.empty()) require_f32(segment.factor, {weight.rows}, op, "segment factor");
+    if (trains_magnitude(segment)) require_f32(segment.inverse_norm, {weight.rows}, op, "segment inverse_norm");
     if (!segment.bias.empty()) require_f32(segment.bias, {weight.rows}, op, "segment bias");
     if (segment.weight && (segment.weight->rows != weight.rows || segment.weight->depth != weight.depth))
       throw ShapeError({.what = "an adapter's weight has another shape than the layer's",
@@ -128,9 +173,23 @@ void linear_with_extras(const LinearCall& call, Stream& stream) {
 void linear_backward_with_extras(const LinearBackwardCall& call, Stream& stream) {
   Arena& arena = *call.adapters.arena;
   const Arena::Scope scope(arena);
-  // dz: the gradient of what magnitudes multiply.
-  const Tensor dz = arena.alloc({call.dy[0], call.dy[1]});
-  for (int64_t r = 0; r < dz[0]; ++r) std::copy_n(call.dy.row(r), dz[1], dz.row(r));
+  // dz: the gradient of what factors multiply. Rows without a factor keep theirs.
+  ConstTensor dz = call.dy;
+  if (std::ranges::any_of(call.adapters.segments, [](const LoraSegment& s) { return !s.factor.empty(); })) {
+    const Tensor scaled = arena.alloc({call.dy[0], call.dy[1]});
+    int64_t row = 0;
+    const auto copy_rows = [&](int64_t end) {
+      for (; row < end; ++row) std::copy_n(call.dy.row(row), scaled[1], scaled.row(row));
+    };
+    for (const LoraSegment& segment : call.adapters.segments) {
+      if (segment.factor.empty()) continue;
+      copy_rows(segment.row_begin);
+      row = segment.row_begin + segment.rows;
+      scale_columns(scaled.rows(segment.row_begin, row), call.dy.rows(segment.row_begin, row), segment.factor, stream);
+    }
+    copy_rows(scaled[0]);
+    dz = scaled;
+  }
   int64_t row = 0;
   const auto base = [&](int64_t end, const PackedWeight& weight) {
     if (end > row && !call.dx.empty())
@@ -141,11 +200,9 @@ void linear_backward_with_extras(const LinearBackwardCall& call, Stream& stream)
   };
   for (const LoraSegment& segment : call.adapters.segments) {
     if (!segment.has_extras()) continue;
-    const int64_t end = segment.row_begin + segment.rows;
     base(segment.row_begin, call.weight);
-    for (int64_t r = row; r < end && !segment.magnitude.empty(); ++r)
-      for (int64_t n = 0; n < dz[1]; ++n) dz.row(r)[n] *= segment.magnitude.f32()[n];
-    base(end, segment.weight ? *segment.weight : call.weight);
+    base(segment.row_begin + segment.rows, segment.weight ? *segment.weight : call.weight);
+    if (segment.gradients) add_own_gradients(call, segment, dz, stream);
   }
   base(dz[0], call.weight);
   add_segments_backward(call.dx, dz, call.x, call.adapters, stream);

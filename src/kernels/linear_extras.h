@@ -1,4 +1,4 @@
-// Linear calls some of whose segments bring more than LoRA pairs: a weight in place of the layer's, a factor and a bias
+// Linear calls some of whose segments bring more than LoRA pairs: a weight or a bias in place of the layer's, a factor
 // of each output. On the CPU; a GPU refuses them.
 #pragma once
 

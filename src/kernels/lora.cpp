@@ -132,6 +132,10 @@ void lora_gradient(const GradientPlan& plan, ConstTensor x, ConstTensor h, Const
     int64_t column = 0;
     for (const LoraPair& pair : pairs) {
       const int64_t rank = pair.rank();
+      if (!pair.trained) {
+        column += rank;
+        continue;
+      }
       const Tensor d_a(gradient + pair.a_offset, DType::f32, {pair.a[0], rank});
       const Tensor d_b(gradient + pair.b_offset, DType::f32, {rank, pair.b[1]});
       outer_accumulate(d_b, h.cols(column, column + rank).rows(begin, end), output_of(dy, pair).rows(begin, end),

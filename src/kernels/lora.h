@@ -19,6 +19,7 @@ struct LoraPair {
   float scale = 1;
   int64_t a_offset = 0, b_offset = 0;  // of the same tensors in a flat gradient buffer, floats
   uint32_t number = 0;                 // of the pair in its adapter: what dropout counts by
+  bool trained = true;                 // false: it has no gradient, and dropout leaves what it reads alone
 
   int64_t rank() const { return b[0]; }
   int64_t in() const { return a.elements() / rank(); }
@@ -28,16 +29,28 @@ int64_t total_rank(std::span<const LoraPair> pairs);
 struct GradientPlan;
 struct PackedWeight;
 
+// Outputs [begin, begin + count) of a layer whose magnitude or bias is trained: places in a flat gradient buffer,
+// floats, or -1.
+struct TrainedOutputs {
+  int64_t begin = 0, count = 0;
+  int64_t magnitude = -1, bias = -1;
+};
+
 // Consecutive rows of one adapter, with its pairs that read one input, and what else it has at this layer.
 struct LoraSegment {
   int64_t row_begin = 0, rows = 0;
   std::span<const LoraPair> pairs = {};
   const GradientPlan* gradients = nullptr;  // backward: where dA and dB of these rows go
-  // Not on a GPU. [N] f32 or empty: a factor of each output (DoRA: magnitude / |W + scale B A|), an addition to it.
-  ConstTensor magnitude = {}, bias = {};
+  // Not on a GPU. [N] f32 or empty: a factor of each output (DoRA: magnitude / |W + scale B A|), a bias in place of the
+  // layer's.
+  ConstTensor factor = {}, bias = {};
   const PackedWeight* weight = nullptr;  // in place of the layer's, of its shape
+  // Backward. [N] f32: 1 / |W + scale B A|, where a magnitude is trained.
+  ConstTensor inverse_norm = {};
+  std::span<const TrainedOutputs> trained = {};
+  int64_t weight_gradient = -1;  // offset of the weight's [N, K] in a flat gradient buffer; -1: it is a constant
 
-  bool has_extras() const { return !magnitude.empty() || !bias.empty() || weight != nullptr; }
+  bool has_extras() const { return !factor.empty() || !bias.empty() || weight != nullptr; }
 };
 
 // Dropout of what an adapter's pairs read (kernels/elementwise.h), each pair under a mask of its own. p = 0: none.
@@ -142,7 +155,8 @@ int64_t lora_gradient_floats(std::span<const LoraPair> pairs);  // dA and dB of 
 // Of one GradientRows; 0 on the CPU, which has no partial sums.
 int64_t gradient_blocks(int64_t rows, Device device);
 
-// dA_p += x^T dh_p,  dB_p += scale_p h_p^T dy[:, out of p]   into each lane's buffer at a_offset and b_offset, f32.
+// dA_p += x^T dh_p,  dB_p += scale_p h_p^T dy[:, out of p]   into each lane's buffer at a_offset and b_offset, f32, for
+// the pairs that are trained.
 // CPU: one chain over a lane's rows in order. CUDA: one chain per block of 256 rows, the blocks' sums added in order.
 void lora_gradient(const GradientPlan& plan, ConstTensor x, ConstTensor h, ConstTensor dh, ConstTensor dy,
                    std::span<const LoraPair> pairs, Stream& stream);

@@ -5,6 +5,8 @@
 
 #include <utility>
 
+#include "model/adapter_extras.h"
+
 namespace lockstep::load {
 std::vector<std::string> check_base(const checkpoint::PeftDirectory& directory, const Base& base) {
   const auto& metadata = directory.metadata();
@@ -46,11 +48,12 @@ CheckedAdapter check_adapter(const checkpoint::PeftDirectory& directory, const B
 lora::AdapterVersion load_adapter(const CheckedAdapter& checked, const checkpoint::AdapterWeights& weights,
                                   const Base& base) {
   Buffer values = lora::import_tensors(*checked.layout, weights.tensors(), checked.weights_file.string());
-  return {
+  lora::AdapterVersion adapter{
       .policy = checked.policy,
       .base = base.model->version(),
       .layout = checked.layout,
       .weights = std::make_shared<const Buffer>(lora::place_weights(std::move(values), *checked.layout, *base.stream))};
+  return model::with_extras(std::move(adapter), base.model->weights(), *base.stream);
 }
 
 lora::AdapterVersion fresh_adapter(const lora::LoraConfig& config, const Base& base, uint64_t seed) {
@@ -59,7 +62,7 @@ lora::AdapterVersion fresh_adapter(const lora::LoraConfig& config, const Base& b
   lora::check_ranks(*adapter.layout, base.stream->device());
   adapter.weights = std::make_shared<const Buffer>(
       lora::place_weights(lora::initial_weights(*adapter.layout, seed), *adapter.layout, *base.stream));
-  return adapter;
+  return model::with_extras(std::move(adapter), base.model->weights(), *base.stream);
 }
 
 }  // namespace lockstep::load

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -93,6 +94,9 @@ struct AdapterLayout {
 std::shared_ptr<const AdapterLayout> resolve_layout(const LoraConfig& config, const std::vector<Module>& modules);
 
 int64_t largest_rank(const AdapterLayout& layout);
+// What the layout has at this site beside pairs, in order of rows.
+std::span<const OwnTensors> own_tensors_at(const AdapterLayout& layout, int64_t site);
+bool saves_weights(const AdapterLayout& layout);  // whether some module has a weight of its own
 // What a GPU's kernels take (kernels::kMostGpuRank) is asked here, before a batch does: ConfigError naming the flag, or
 // FormatError naming config.file and its key.
 void check_ranks(const AdapterLayout& layout, Device device);
@@ -111,13 +115,15 @@ void copy_untrained(const Buffer& to, const Buffer& from, const AdapterLayout& l
 Buffer place_weights(Buffer host, const AdapterLayout& layout, Stream& stream);
 Buffer host_weights(const Buffer& weights, const AdapterLayout& layout, Stream& stream);
 
-// What a version may have beside the factors of its layout. Tensors are f32, on the version's device.
+// What a version has beside the factors of its layout, as kernels read it: made of its own tensors and the base
+// (model::adapter_extras), on the version's device.
 struct AdapterExtras {
   // At one site, for the rows of this version (kernels::LoraSegment); empty: as in the base.
   struct Site {
     int64_t site = 0;
-    ConstTensor magnitude = {}, bias = {};
+    ConstTensor factor = {}, inverse_norm = {}, bias = {};
     std::shared_ptr<const kernels::PackedWeight> weight = {};
+    ConstTensor table = {};  // of the embedding: its weight (kernels::EmbeddingSegment)
   };
   std::vector<Site> sites;     // at most one entry a site
   NamedTensors tensors;        // of heads beside the model's own

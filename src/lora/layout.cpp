@@ -207,6 +207,15 @@ int64_t largest_rank(const AdapterLayout& layout) {
   return rank;
 }
 
+std::span<const OwnTensors> own_tensors_at(const AdapterLayout& layout, int64_t site) {
+  const auto of_site = std::ranges::equal_range(layout.own, site, {}, [](const OwnTensors& o) { return o.module.site; });
+  return {of_site.begin(), of_site.end()};
+}
+
+bool saves_weights(const AdapterLayout& layout) {
+  return std::ranges::any_of(layout.own, [](const OwnTensors& own) { return own.weight != kAbsent; });
+}
+
 void check_ranks(const AdapterLayout& layout, Device device) {
   if (device == Device::cpu) return;
   for (const Pair& pair : layout.pairs)

@@ -10,44 +10,86 @@ std::span<const int> pairs_at(const AdapterRows& rows, int64_t site) {
   return rows.adapter->layout->pairs_at(site);
 }
 
+std::span<const OwnTensors> own_at(const AdapterRows& rows, int64_t site) {
+  if (rows.adapter == nullptr) return {};
+  return own_tensors_at(*rows.adapter->layout, site);
+}
+
 const AdapterExtras::Site* extras_at(const AdapterRows& rows, int64_t site) {
   return rows.adapter && rows.adapter->extras ? rows.adapter->extras->at(site) : nullptr;
 }
 
 }  // namespace
 
-bool has_pairs(std::span<const AdapterRows> rows, int64_t site) {
-  return std::ranges::any_of(rows, [&](const AdapterRows& part) { return !pairs_at(part, site).empty(); });
+bool has_part(std::span<const AdapterRows> rows, int64_t site) {
+  return std::ranges::any_of(rows, [&](const AdapterRows& part) {
+    return !pairs_at(part, site).empty() || !own_at(part, site).empty() || extras_at(part, site) != nullptr;
+  });
+}
+
+bool has_magnitudes(std::span<const AdapterRows> rows, int64_t site) {
+  return std::ranges::any_of(rows, [&](const AdapterRows& part) {
+    return std::ranges::any_of(own_at(part, site), [](const OwnTensors& own) { return own.magnitude != kAbsent; });
+  });
 }
 
 SiteAdapters::SiteAdapters(std::span<const AdapterRows> rows, int64_t site) {
-  size_t count = 0;
-  for (const AdapterRows& part : rows) count += pairs_at(part, site).size();
-  pairs_.reserve(count);  // segments point into it
+  size_t pairs = 0, own = 0;
   for (const AdapterRows& part : rows) {
-    const std::span<const int> indices = pairs_at(part, site);
-    const AdapterExtras::Site* const extras = extras_at(part, site);
-    if (indices.empty() && !extras) continue;
-    const size_t begin = pairs_.size();
-    for (const int index : indices) {
-      const Pair& pair = part.adapter->layout->pairs[static_cast<size_t>(index)];
-      pairs_.push_back({.a = part.adapter->a(pair),
-                        .b = part.adapter->b(pair),
-                        .out_begin = pair.out_begin,
-                        .scale = pair.scale,
-                        .a_offset = pair.a_offset,
-                        .b_offset = pair.b_offset,
-                        .number = static_cast<uint32_t>(index)});
-    }
-    segments_.push_back({.row_begin = part.row_begin,
-                         .rows = part.rows,
-                         .pairs = std::span(pairs_).subspan(begin, indices.size()),
-                         .gradients = part.gradients});
-    if (!extras) continue;
-    segments_.back().magnitude = extras->magnitude;
-    segments_.back().bias = extras->bias;
-    segments_.back().weight = extras->weight.get();
+    pairs += 2 * pairs_at(part, site).size();
+    own += own_at(part, site).size();
   }
+  pairs_.reserve(pairs);  // segments point into these
+  trained_.reserve(own);
+  for (const AdapterRows& part : rows) {
+    const AdapterExtras::Site* const extras = extras_at(part, site);
+    if (pairs_at(part, site).empty() && !extras) continue;
+    const size_t begin = pairs_.size();
+    for (const int index : pairs_at(part, site)) add_pair(*part.adapter, index);
+    kernels::LoraSegment& segment =
+        segments_.emplace_back(kernels::LoraSegment{.row_begin = part.row_begin,
+                                                    .rows = part.rows,
+                                                    .pairs = std::span(pairs_).subspan(begin),
+                                                    .gradients = part.gradients});
+    if (!extras) continue;
+    segment.factor = extras->factor;
+    segment.bias = extras->bias;
+    segment.weight = extras->weight.get();
+    if (part.gradients) add_trained(segment, own_at(part, site), *extras);
+  }
+}
+
+void SiteAdapters::add_pair(const AdapterVersion& adapter, int index) {
+  const Pair& pair = adapter.layout->pairs[static_cast<size_t>(index)];
+  pairs_.push_back({.a = adapter.a(pair),
+                    .b = adapter.b(pair),
+                    .out_begin = pair.out_begin,
+                    .scale = pair.scale,
+                    .a_offset = pair.a_offset,
+                    .b_offset = pair.b_offset,
+                    .number = static_cast<uint32_t>(index)});
+  if (pair.a0_offset == kAbsent) return;
+  pairs_.push_back({.a = adapter.a0(pair),
+                    .b = adapter.b0(pair),
+                    .out_begin = pair.out_begin,
+                    .scale = -pair.scale,
+                    .number = static_cast<uint32_t>(index),
+                    .trained = false});
+}
+
+void SiteAdapters::add_trained(kernels::LoraSegment& segment, std::span<const OwnTensors> own,
+                               const AdapterExtras::Site& extras) {
+  const size_t begin = trained_.size();
+  for (const OwnTensors& tensors : own) {
+    if (tensors.weight != kAbsent) segment.weight_gradient = tensors.weight;
+    if (tensors.magnitude == kAbsent && tensors.bias == kAbsent) continue;
+    trained_.push_back({.begin = tensors.module.out_begin,
+                        .count = tensors.module.out,
+                        .magnitude = tensors.magnitude,
+                        .bias = tensors.bias});
+  }
+  segment.inverse_norm = extras.inverse_norm;
+  segment.trained = std::span(trained_).subspan(begin);
 }
 
 int64_t gradient_floats(const AdapterLayout& layout) {

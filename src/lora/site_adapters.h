@@ -18,19 +18,25 @@ struct AdapterRows {
   const kernels::GradientPlan* gradients = nullptr;  // backward: where those of these rows go, in the adapter's layout
 };
 
-// Whether some row's adapter has a pair at this site.
-bool has_pairs(std::span<const AdapterRows> rows, int64_t site);
+// Whether some row's adapter has anything at this site.
+bool has_part(std::span<const AdapterRows> rows, int64_t site);
+// Whether some row's adapter trains magnitudes there.
+bool has_magnitudes(std::span<const AdapterRows> rows, int64_t site);
 
 // Points into the adapters' weights; must outlive the calls that read its segments.
 class SiteAdapters {
  public:
   SiteAdapters(std::span<const AdapterRows> rows, int64_t site);
 
-  // Of the rows whose adapter has pairs or extras here, in order.
+  // Of the rows whose adapter has pairs or extras here, in order. First values that are subtracted are pairs, too.
   std::span<const kernels::LoraSegment> segments() const { return segments_; }
 
  private:
+  void add_pair(const AdapterVersion& adapter, int index);
+  void add_trained(kernels::LoraSegment& segment, std::span<const OwnTensors> own, const AdapterExtras::Site& extras);
+
   std::vector<kernels::LoraPair> pairs_;
+  std::vector<kernels::TrainedOutputs> trained_;
   std::vector<kernels::LoraSegment> segments_;
 };
 

@@ -104,10 +104,11 @@ struct BlockBackward {
   ConstTensor x;
   int64_t layer;
   const Rows& rows;  // their adapters have gradients
+  ConstTensor y;     // its output
   // As block_forward wrote them; norm is scratch memory, gate_up is overwritten.
   const BlockTensors& t;
   bool act_is_kept = false;  // act is this block's alone; else it is scratch memory, too
-  bool is_last = false;      // the lowest block with an adapter: nothing below its lowest adapted layer is computed
+  bool is_last = false;      // nothing below the lowest adapted layer of this block is computed
 };
 // Reads the block's tensors and its keys and values. Adds the adapters' gradients.
 void block_backward(const BlockBackward& call);

@@ -1,5 +1,6 @@
 #include <utility>
 
+#include "core/transfer.h"
 #include "kernels/linear.h"
 #include "kernels/rmsnorm.h"
 #include "kernels/swiglu.h"
@@ -22,10 +23,10 @@ class Backward {
 
   void run() {
     if (!feed_forward()) return;
-    if (!linear(g_.d_att, g_.d, t_.att, w_.o, t_.h.o)) return;
+    if (!linear(g_.d_att, g_.d, t_.att, w_.o, t_.h.o, t_.mid, call_.x)) return;
     attention();
     kernels::rmsnorm_forward(t_.norm, g_.rstd, call_.x, w_.input_norm.view(), c_.norm_eps, stream_);
-    if (!linear(g_.d_norm, g_.d_qkv, t_.norm, w_.qkv, t_.h.qkv)) return;
+    if (!linear(g_.d_norm, g_.d_qkv, t_.norm, w_.qkv, t_.h.qkv, t_.qkv)) return;
     kernels::rmsnorm_backward(g_.d, g_.d_norm, call_.x, w_.input_norm.view(), g_.rstd, true, stream_);
   }
 
@@ -39,20 +40,31 @@ class Backward {
   }
 
   // dx from dy, and the adapters' gradients. False: nothing below is needed, dx is not computed.
-  bool linear(Tensor dx, ConstTensor dy, ConstTensor x, const Linear& layer, Tensor h) {
+  bool linear(Tensor dx, ConstTensor dy, ConstTensor x, const Linear& layer, Tensor h, ConstTensor y,
+              ConstTensor residual = {}) {
     const bool go_on = needed_below(layer);
     const AdaptedLinear adapted(layer, rows_.adapters, h, *rows_.arena);
-    kernels::linear_backward(adapted.backward(go_on ? dx : Tensor(), dy, x), stream_);
+    kernels::linear_backward(adapted.backward(go_on ? dx : Tensor(), dy, x, y, residual), stream_);
     return go_on;
   }
 
   bool feed_forward() {
     if (rows_.adapters.at(w_.down.site) && !call_.act_is_kept) kernels::swiglu_forward(t_.act, t_.gate_up, stream_);
+    const Arena::Scope scope(*rows_.arena);
+    const ConstTensor gate_up = kept_gate_up();
     if (!activation()) return false;
     kernels::rmsnorm_forward(t_.norm, g_.rstd, t_.mid, w_.post_norm.view(), c_.norm_eps, stream_);
-    if (!linear(g_.d_norm, t_.gate_up, t_.norm, w_.gate_up, t_.h.gate_up)) return false;
+    if (!linear(g_.d_norm, t_.gate_up, t_.norm, w_.gate_up, t_.h.gate_up, gate_up)) return false;
     kernels::rmsnorm_backward(g_.d, g_.d_norm, t_.mid, w_.post_norm.view(), g_.rstd, true, stream_);
     return true;
+  }
+
+  // Gates and ups before their gradients take their place, for those who read them once more.
+  ConstTensor kept_gate_up() {
+    if (!lora::has_magnitudes(rows_.adapters.rows, w_.gate_up.site)) return {};
+    const Tensor kept = rows_.arena->alloc({t_.gate_up[0], t_.gate_up[1]}, t_.gate_up.dtype);
+    copy(kept.data, t_.gate_up.data, static_cast<size_t>(kept.elements() * dtype_bytes(kept.dtype)), stream_);
+    return kept;
   }
 
   bool activation() {
@@ -60,7 +72,8 @@ class Backward {
     const bool go_on = needed_below(w_.down);
     const AdaptedLinear down(w_.down, rows_.adapters, t_.h.down, *rows_.arena);
     kernels::UnfinishedLinear d_act =
-        kernels::begin_linear_backward(down.backward(go_on ? g_.d_act : Tensor(), g_.d, t_.act), stream_);
+        kernels::begin_linear_backward(down.backward(go_on ? g_.d_act : Tensor(), g_.d, t_.act, call_.y, t_.mid),
+                                       stream_);
     if (go_on) kernels::swiglu_backward(t_.gate_up, std::move(d_act), t_.gate_up, stream_);
     return go_on;
   }

@@ -3,6 +3,7 @@
 #include "core/error.h"
 #include "kernels/linear.h"
 #include "kernels/rmsnorm.h"
+#include "model/tensor_places.h"
 
 namespace lockstep::model {
 
@@ -26,8 +27,11 @@ void final_norm(Tensor normed, Tensor rstd, ConstTensor hidden, const ModelSpec&
   kernels::rmsnorm_forward(normed, rstd, hidden, weights.final_norm.view(), config.norm_eps, stream);
 }
 
-void head_logits(Tensor logits, ConstTensor normed, const Weights& weights, Stream& stream) {
-  kernels::linear({.y = logits, .input = {.x = normed}, .weight = weights.head_weight()}, stream);
+void head_logits(Tensor logits, ConstTensor normed, const Weights& weights, const RowAdapters& adapters, Arena& arena,
+                 Stream& stream) {
+  const Arena::Scope scope(arena);
+  const AdaptedLinear head(weights.head_weight(), {}, kHeadSite, adapters, {}, arena);
+  kernels::linear(head.forward(logits, {.x = normed}), stream);
 }
 
 }  // namespace lockstep::model

@@ -21,6 +21,8 @@ TargetRows target_rows(std::span<const int32_t> targets, int64_t vocab_size);
 // normed [N, D] = final_norm(hidden [N, D]), may be hidden;  logits [N, V] f32 = head(normed).
 void final_norm(Tensor normed, Tensor rstd, ConstTensor hidden, const ModelSpec& config, const Weights& weights,
                 Stream& stream);
-void head_logits(Tensor logits, ConstTensor normed, const Weights& weights, Stream& stream);
+// With the adapters of these rows; scratch memory from `arena`.
+void head_logits(Tensor logits, ConstTensor normed, const Weights& weights, const RowAdapters& adapters, Arena& arena,
+                 Stream& stream);
 
 }  // namespace lockstep::model

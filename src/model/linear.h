@@ -1,6 +1,9 @@
 // What a layer holds of a linear module, and the calls that run it with the adapters of a pass's rows.
 #pragma once
 
+#include <span>
+#include <vector>
+
 #include "core/memory.h"
 #include "kernels/linear.h"
 #include "lora/site_adapters.h"
@@ -28,19 +31,30 @@ struct RowAdapters {
   kernels::LoraTiles tiles;             // on a GPU: short runs of rows with an adapter, which are not in `rows`
   kernels::LoraDropout dropout;
 
-  // Whether some row's adapter may have a pair at this site.
-  bool at(int64_t site) const { return tiles.num_tiles > 0 || lora::has_pairs(rows, site); }
+  // Whether some row's adapter may have something at this site.
+  bool at(int64_t site) const { return tiles.num_tiles > 0 || lora::has_part(rows, site); }
+  // Of rows [begin, end) as rows of their own, without gradients.
+  RowAdapters part(int64_t begin, int64_t end) const;
 };
+
+// Of some rows, rising, as rows of their own.
+std::vector<lora::AdapterRows> adapters_of_rows(std::span<const lora::AdapterRows> all, std::span<const int32_t> rows);
+// The same with dropout. `host_rows` and `rows` (in the stream's memory) are the same numbers.
+RowAdapters gather_adapters(const RowAdapters& all, std::span<const int32_t> host_rows, std::span<const int32_t> rows,
+                            Arena& arena, Stream& stream);
 
 // A linear layer with its adapters; must outlive the calls made from it.
 class AdaptedLinear {
  public:
   // `h`: kernels::LinearAdapters. Scratch memory of the calls comes from `arena`.
   AdaptedLinear(const Linear& layer, const RowAdapters& adapters, Tensor h, Arena& arena)
-      : layer_(layer), site_(adapters.rows, layer.site) {
+      : AdaptedLinear(layer.weight, layer.bias.view(), layer.site, adapters, h, arena) {}
+  AdaptedLinear(const kernels::PackedWeight& weight, ConstTensor bias, int64_t site, const RowAdapters& adapters,
+                Tensor h, Arena& arena)
+      : weight_(weight), bias_(bias), site_(adapters.rows, site) {
     adapters_ = {.segments = site_.segments(),
                  .tiles = adapters.tiles,
-                 .site = layer.site,
+                 .site = site,
                  .dropout = adapters.dropout,
                  .h = site_.segments().empty() ? Tensor() : h,
                  .arena = &arena};
@@ -50,18 +64,27 @@ class AdaptedLinear {
   kernels::LinearCall forward(Tensor y, const kernels::LinearInput& input, ConstTensor residual = {}) const {
     return {.y = y,
             .input = input,
-            .weight = layer_.weight,
-            .bias = layer_.bias.view(),
+            .weight = weight_,
+            .bias = bias_,
             .residual = residual,
             .adapters = adapters_};
   }
-  // x: what forward's matmul read.
-  kernels::LinearBackwardCall backward(Tensor dx, ConstTensor dy, ConstTensor x) const {
-    return {.dx = dx, .dy = dy, .weight = layer_.weight, .x = x, .adapters = adapters_};
+  // x: what forward's matmul read; y, residual: what forward wrote and read, or nothing (kernels::LinearBackwardCall).
+  kernels::LinearBackwardCall backward(Tensor dx, ConstTensor dy, ConstTensor x, ConstTensor y = {},
+                                       ConstTensor residual = {}) const {
+    return {.dx = dx,
+            .dy = dy,
+            .weight = weight_,
+            .x = x,
+            .adapters = adapters_,
+            .y = y,
+            .bias = bias_,
+            .residual = residual};
   }
 
  private:
-  const Linear& layer_;
+  const kernels::PackedWeight& weight_;
+  ConstTensor bias_;
   const lora::SiteAdapters site_;
   kernels::LinearAdapters adapters_;
 };

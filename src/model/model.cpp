@@ -7,10 +7,11 @@
 #include "kernels/elementwise.h"
 #include "kernels/linear.h"
 #include "kernels/logprob.h"
-#include "kernels/pack.h"
 #include "kernels/sample.h"
 #include "model/block.h"
+#include "model/embedding.h"
 #include "model/head.h"
+#include "model/tensor_places.h"
 
 namespace lockstep::model {
 
@@ -73,7 +74,7 @@ void Model::forward(Tensor hidden_TD, const DecodeRows& decode, Arena& arena, St
 void Model::run_blocks(Tensor hidden_TD, const Rows& rows, const WantedRows* wanted, Arena& arena) const {
   require_tensor(hidden_TD, rows.dtype(), {rows.size(), config_.width}, "Model::forward", "hidden");
   const BlockTensors tensors = inference_tensors(config_, rows.size(), rows.dtype(), arena);
-  kernels::embedding_gather(hidden_TD, weights_->embedding.weight, rows.tokens, *rows.stream);
+  embed(hidden_TD, rows);
   const int64_t last = config_.layers - 1;
   for (int64_t layer = 0; layer < last; ++layer) block_forward(hidden_TD, hidden_TD, layer, rows, tensors);
   if (wanted)
@@ -82,15 +83,15 @@ void Model::run_blocks(Tensor hidden_TD, const Rows& rows, const WantedRows* wan
     block_forward(hidden_TD, hidden_TD, last, rows, tensors);
 }
 
-void Model::logits(Tensor logits_NV, ConstTensor hidden_ND, Arena& arena, Stream& stream) const {
+void Model::logits(Tensor logits_NV, ConstTensor hidden_ND, const RowAdapters& adapters, Arena& arena,
+                   Stream& stream) const {
   Arena::Scope scope(arena);
   const Tensor normed = arena.alloc({hidden_ND[0], config_.width}, hidden_ND.dtype);
-  kernels::linear({.y = logits_NV,
-                   .input = {.x = hidden_ND,
-                             .norm_weight = weights_->final_norm.view(),
-                             .norm_eps = config_.norm_eps,
-                             .norm = normed},
-                   .weight = weights_->head_weight()},
+  const AdaptedLinear head(weights_->head_weight(), {}, kHeadSite, adapters, {}, arena);
+  kernels::linear(head.forward(logits_NV, {.x = hidden_ND,
+                                           .norm_weight = weights_->final_norm.view(),
+                                           .norm_eps = config_.norm_eps,
+                                           .norm = normed}),
                   stream);
 }
 
@@ -113,8 +114,8 @@ std::vector<int32_t> largest_logits(Tensor logits, Arena& arena, Stream& stream)
 
 }  // namespace
 
-void Model::logprobs(Tensor logprob_N, Tensor entropy_N, ConstTensor hidden_ND, std::span<const int32_t> targets,
-                     float inv_temperature, Arena& arena, Stream& stream, std::span<int32_t> greedy) const {
+void Model::logprobs(const LogprobCall& call, Arena& arena, Stream& stream) const {
+  const auto& [logprob_N, entropy_N, hidden_ND, targets, adapters, inv_temperature, greedy] = call;
   const int64_t count = static_cast<int64_t>(targets.size());
   const DType dtype = kernels::activation_dtype(stream.device());
   require_tensor(hidden_ND, dtype, {count, config_.width}, "Model::logprobs", "hidden");
@@ -133,12 +134,13 @@ void Model::logprobs(Tensor logprob_N, Tensor entropy_N, ConstTensor hidden_ND, 
   const Tensor normed = arena.alloc({step, config_.width}, dtype);
   const Tensor logits = arena.alloc({step, config_.vocab_size});
   const Tensor values = arena.alloc({3, step});
+  const RowAdapters head = gather_adapters(adapters, wanted.rows, all_rows, arena, stream);
   for (int64_t begin = 0; begin < wanted.size(); begin += step) {
     const int64_t n = std::min(step, wanted.size() - begin);
     const auto rows = all_rows.subspan(static_cast<size_t>(begin), static_cast<size_t>(n));
     kernels::gather_rows(normed.rows(0, n), hidden_ND, rows, stream);
     final_norm(normed.rows(0, n), {}, normed.rows(0, n), config_, *weights_, stream);
-    head_logits(logits.rows(0, n), normed.rows(0, n), *weights_, stream);
+    head_logits(logits.rows(0, n), normed.rows(0, n), *weights_, head.part(begin, begin + n), arena, stream);
     const Tensor logprob(values.row(0), DType::f32, {n}), lse(values.row(1), DType::f32, {n});
     const Tensor entropy = entropy_N.empty() ? Tensor() : Tensor(values.row(2), DType::f32, {n});
     kernels::logprob_forward(logprob, entropy, lse, logits.rows(0, n),

@@ -46,8 +46,10 @@ struct DecodeRows {
   kernels::LoraTiles tiles;
 };
 
-// ConfigError naming what an adapter has beside LoRA factors that no block runs: anything on a GPU, and extras of the
-// embedding and the head.
+// Whose adapters which rows of these segments use; neighbours with one adapter are one entry.
+std::vector<lora::AdapterRows> adapter_rows(std::span<const Segment> segments);
+
+// ConfigError: a version without the extras of its layout (model/adapter_extras.h); naming what a GPU does not run.
 void check_extras(const lora::AdapterVersion& adapter, Device device);
 
 class Model {
@@ -72,17 +74,24 @@ class Model {
   // The same for rows that lie on the GPU; copies nothing, so a graph can capture it.
   void forward(Tensor hidden_TD, const DecodeRows& rows, Arena& arena, Stream& stream) const;
 
-  // logits [N, V] f32 = head(final_norm(hidden [N, D])). The caller bounds N.
-  void logits(Tensor logits_NV, ConstTensor hidden_ND, Arena& arena, Stream& stream) const;
+  // logits [N, V] f32 = head(final_norm(hidden [N, D])), with the adapters of these rows. The caller bounds N.
+  void logits(Tensor logits_NV, ConstTensor hidden_ND, const RowAdapters& adapters, Arena& arena, Stream& stream) const;
 
   // Rows of logits that fit the stated bound (at least 1): nobody ever holds a larger [N, V] buffer.
   int64_t logits_rows() const;
 
   // logprob[i] of targets[i] given hidden row i, at logits * inv_temperature over the full vocabulary; chunked by
-  // logits_rows(). entropy may be empty. targets (host memory) -1 are skipped (logprob 0, entropy 0, no head computed).
-  // greedy [N] (host memory, or empty): the token of the largest logit; -1 where skipped. Waits for it.
-  void logprobs(Tensor logprob_N, Tensor entropy_N, ConstTensor hidden_ND, std::span<const int32_t> targets,
-                float inv_temperature, Arena& arena, Stream& stream, std::span<int32_t> greedy = {}) const;
+  // logits_rows(). `adapters`: of the N rows. entropy may be empty. targets (host memory) -1 are skipped (logprob 0,
+  // entropy 0, no head computed). greedy [N] (host memory, or empty): the token of the largest logit; -1 where skipped. Waits for it.
+  struct LogprobCall {
+    Tensor logprob_N, entropy_N = {};
+    ConstTensor hidden_ND;
+    std::span<const int32_t> targets;
+    const RowAdapters& adapters;
+    float inv_temperature = 1;
+    std::span<int32_t> greedy = {};
+  };
+  void logprobs(const LogprobCall& call, Arena& arena, Stream& stream) const;
 
  private:
   friend class TrainPass;

@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "core/transfer.h"
 #include "lora/adapter_tiles.h"
+#include "model/adapter_extras.h"
 #include "model/block.h"
 #include "model/tensor_places.h"
 
@@ -74,20 +75,10 @@ kernels::AttentionShape attention_shape(const Rows& rows, int64_t layer) {
   return shape;
 }
 
-void check_adapter(const lora::AdapterVersion& adapter, const Weights& weights, Device device) {
-  const int64_t sites = weights.num_sites();
-  if (adapter.layout->num_sites() != sites)
-    throw ShapeError({.what = "an adapter belongs to another model",
-                      .where = lora::policy_text(adapter.policy),
-                      .got = std::to_string(adapter.layout->num_sites()) + " linear layers",
-                      .wanted = std::to_string(sites)});
-  check_extras(adapter, device);
-}
-
 namespace {
 
-// The first tensor of an adapter that no pass reads.
-const char* unread_tensor(const lora::AdapterLayout& layout) {
+// The first tensor of an adapter that only a CPU runs.
+const char* cpu_only(const lora::AdapterLayout& layout) {
   for (const lora::Pair& pair : layout.pairs) {
     if (pair.module().kind != lora::ModuleKind::linear) return "LoRA factors of the embedding or the head";
     if (pair.a0_offset != lora::kAbsent) return "first values that are subtracted";
@@ -99,21 +90,34 @@ const char* unread_tensor(const lora::AdapterLayout& layout) {
 
 }  // namespace
 
+void check_adapter(const lora::AdapterVersion& adapter, const Weights& weights, Device device) {
+  const int64_t sites = weights.num_sites();
+  if (adapter.layout->num_sites() != sites)
+    throw ShapeError({.what = "an adapter belongs to another model",
+                      .where = lora::policy_text(adapter.policy),
+                      .got = std::to_string(adapter.layout->num_sites()) + " linear layers",
+                      .wanted = std::to_string(sites)});
+  check_extras(adapter, device);
+}
+
 void check_extras(const lora::AdapterVersion& adapter, Device device) {
-  if (const char* const tensor = unread_tensor(*adapter.layout))
-    throw ConfigError({.what = "an adapter has more than LoRA factors of the blocks' linear layers",
+  require_extras(adapter);
+  if (device == Device::cpu) return;
+  if (const char* const tensor = cpu_only(*adapter.layout))
+    throw ConfigError({.what = "an adapter has more than a GPU runs",
                        .where = lora::policy_text(adapter.policy),
-                       .got = tensor});
-  if (!adapter.extras) return;
-  for (const lora::AdapterExtras::Site& extra : adapter.extras->sites) {
-    const bool in_block = extra.site >= kFirstBlockSite;
-    if (in_block && device == Device::cpu) continue;
-    const char* const field = extra.weight ? "weight" : extra.magnitude.empty() ? "bias" : "magnitude";
-    throw ConfigError({.what = "an adapter has more than LoRA factors where that is not run",
-                       .where = lora::policy_text(adapter.policy) + ", linear layer " + std::to_string(extra.site),
-                       .got = field,
-                       .wanted = in_block ? "none on a GPU" : "none at the embedding or the head"});
-  }
+                       .got = tensor,
+                       .attempt = "StreamOptions::device cpu"});
+}
+
+std::vector<lora::AdapterRows> adapter_rows(std::span<const Segment> segments) {
+  std::vector<lora::AdapterRows> rows;
+  for (const Segment& segment : segments)
+    if (!rows.empty() && rows.back().adapter == segment.adapter)
+      rows.back().rows += segment.rows;
+    else
+      rows.push_back({.row_begin = segment.row_begin, .rows = segment.rows, .adapter = segment.adapter});
+  return rows;
 }
 
 Rows prepare_rows(const RowBatch& batch, const ModelSpec& config, const Weights& weights, RopeCache& rope, Arena& arena,
@@ -155,12 +159,8 @@ Rows prepare_rows(const RowBatch& batch, const ModelSpec& config, const Weights&
                               .rows = segment.rows,
                               .first_position = segment.first_position,
                               .blocks = std::span(rows.blocks).subspan(begin, blocks)});
-    std::vector<lora::AdapterRows>& adapters = rows.adapters.rows;
-    if (!adapters.empty() && adapters.back().adapter == segment.adapter)
-      adapters.back().rows += segment.rows;
-    else
-      adapters.push_back({.row_begin = segment.row_begin, .rows = segment.rows, .adapter = segment.adapter});
   }
+  rows.adapters.rows = adapter_rows(batch.segments);
   if (batch.kv_layer_stride > 0) gather_short_runs(rows, arena, stream);  // training needs gradients, and dropout
   rows.tokens = upload(batch.tokens, arena, stream);
   rows.positions = upload(std::span<const int32_t>(positions), arena, stream);

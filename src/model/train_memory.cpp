@@ -28,12 +28,27 @@ int64_t kv_elements(const ModelSpec& c, int64_t blocks) {
 
 }  // namespace
 
+int64_t kept_sets(const PassShape& s) {
+  return s.recompute == Recompute::full ? 1 : std::max<int64_t>(1, s.kept_layers);
+}
+
+void add_adapter(PassShape& shape, const lora::AdapterLayout& layout) {
+  const int64_t factors = layout.config.subtracts_initial ? 2 : 1;
+  shape.max_rank = std::max(shape.max_rank, factors * lora::largest_rank(layout));
+  for (const lora::OwnTensors& own : layout.own) {
+    if (own.magnitude == lora::kAbsent) continue;
+    const int64_t outputs = own.module.out_begin + own.module.out;
+    int64_t& largest = own.module.kind == lora::ModuleKind::head ? shape.scaled_logits : shape.scaled_outputs;
+    largest = std::max(largest, outputs);
+  }
+}
+
 int64_t kv_layers(const ModelSpec& c, const PassShape& s) {
   return s.recompute == Recompute::none ? c.layers : 1;
 }
 
 int64_t kept_bytes(const ModelSpec& c, const PassShape& s) {
-  const int64_t sets = s.recompute == Recompute::full ? 1 : s.kept_layers;
+  const int64_t sets = kept_sets(s);
   const int64_t acts = s.recompute == Recompute::none ? s.kept_layers : 1;
   const int64_t per_token = (s.kept_layers + 1) * c.width + sets * layer_activations(c) + c.width +
                             acts * (c.ffn + c.q_width() + c.kv_width()) + s.kept_ranks;
@@ -50,10 +65,12 @@ int64_t kept_bytes(const ModelSpec& c, const PassShape& s) {
 int64_t scratch_bytes(const ModelSpec& c, const PassShape& s) {
   int64_t per_token = 2 * c.width + c.ffn + c.q_width() + c.qkv_width() + 6 * s.max_rank;
   if (s.dropout) per_token += 2 * std::max({c.width, c.ffn, c.q_width()});
+  if (s.scaled_outputs > 0) per_token += s.scaled_outputs + 2 * c.ffn;
   const int64_t activations = s.tokens * per_token + s.target_rows * c.width;
   int64_t floats =
       s.tokens * (1 + 2 * c.heads + c.kv_heads) + s.target_rows * 2 + s.gradient_blocks * s.gradient_floats;
   if (!s.keep_logits) floats += s.logits_rows * c.vocab_size;
+  floats += 2 * s.logits_rows * s.scaled_logits;
   return activations * s.activation_bytes + floats * kFloat + s.tokens * kBookkeepingPerToken +
          6 * kTensorsPerLayer * kAlignmentPerTensor;
 }
@@ -91,7 +108,7 @@ int64_t TrainPass::activation_bytes(const ModelSpec& config, const lora::Adapter
                                     Recompute recompute, Device device) {
   const int64_t logits_bytes = Model::default_logits_bytes(device);
   const int64_t fitting = std::max<int64_t>(1, logits_bytes / (config.vocab_size * kFloat));
-  const PassShape shape{.tokens = tokens,
+  PassShape shape{.tokens = tokens,
                         .kv_blocks = (tokens + kernels::kKvBlock - 1) / kernels::kKvBlock + 1,
                         .target_rows = tokens,
                         .kept_layers = config.layers,
@@ -102,6 +119,7 @@ int64_t TrainPass::activation_bytes(const ModelSpec& config, const lora::Adapter
                         .kept_ranks = kept_ranks(layout, recompute, false, device),
                         .dropout = false,
                         .activation_bytes = dtype_bytes(kernels::activation_dtype(device))};
+  if (!layout.own.empty() || layout.config.subtracts_initial) add_adapter(shape, layout);
   return kept_bytes(config, shape) + scratch_bytes(config, shape);
 }
 

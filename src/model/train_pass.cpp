@@ -1,60 +1,17 @@
 #include "model/train_pass.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/error.h"
 #include "core/profile_range.h"
 #include "core/transfer.h"
-#include "kernels/elementwise.h"
-#include "kernels/linear.h"
-#include "kernels/logprob.h"
-#include "kernels/pack.h"
-#include "kernels/rmsnorm.h"
-#include "model/block.h"
-#include "model/head.h"
+#include "model/embedding.h"
+#include "model/tensor_places.h"
 #include "model/train_batch.h"
-#include "model/train_memory.h"
+#include "model/train_saved.h"
 
 namespace lockstep::model {
-
-namespace {
-
-Tensor vector_of(Tensor matrix, int64_t row, int64_t begin, int64_t end) {
-  return Tensor(matrix.row(row) + begin, DType::f32, {end - begin});
-}
-
-// The gradient of logits, as activations, in the memory of the logits (kernels/logprob.h).
-Tensor gradient_in_place(Tensor logits, DType dtype) {
-  Tensor d(logits.data, dtype, {logits[0], logits[1]});
-  d.row_stride = logits.row_stride * dtype_bytes(logits.dtype) / dtype_bytes(dtype);
-  return d;
-}
-
-}  // namespace
-
-// Everything here lies in kept_.
-struct TrainPass::Saved {
-  explicit Saved(Arena& arena) : scope(arena) {}
-
-  Arena::Scope scope;
-  PassShape shape;
-  bool entropy = false;
-  bool done = false;  // forward has come to its end, backward has not begun
-  float inv_temperature = 1;
-  int64_t first_layer = 0;
-  Rows rows;
-  std::vector<Tensor> x;                                 // input of each kept layer, and last the output of the model
-  std::vector<BlockTensors> tensors;                     // of each kept layer; one set for all when recomputing
-  std::span<const int32_t> wanted_rows, wanted_targets;  // rows with a target, in the stream's memory
-  Tensor hidden, normed, rstd, logits;  // of the rows with a target; logits empty unless they fit the bound
-  Tensor head;                          // [3, N]: logprob, entropy, lse
-  Tensor outputs;                       // [2, T]: logprob, entropy
-
-  const BlockTensors& of(int64_t layer) const {
-    return tensors[shape.recompute == Recompute::full ? 0 : static_cast<size_t>(layer - first_layer)];
-  }
-  Tensor input(int64_t layer) const { return x[static_cast<size_t>(layer - first_layer)]; }
-};
 
 namespace {
 
@@ -74,8 +31,8 @@ PassShape shape_of(const TrainBatch& batch, const TargetRows& wanted, SequenceAd
     if (!adapter || adapter->layout.get() == last) continue;
     last = adapter->layout.get();
     shape.kept_layers = std::max(shape.kept_layers, model.config().layers - last->first_layer);
-    shape.max_rank = std::max(shape.max_rank, lora::largest_rank(*last));
     shape.gradient_floats = std::max(shape.gradient_floats, lora::gradient_floats(*last));
+    add_adapter(shape, *last);
   }
   return shape;
 }
@@ -101,7 +58,7 @@ std::vector<BlockTensors> kept_tensors(const Model& model, const PassShape& shap
   shared.act = arena.alloc({count, c.ffn}, dtype);
   shared.qk = arena.alloc({count, c.q_width() + c.kv_width()}, dtype);
   std::vector<BlockTensors> sets;
-  for (int64_t i = 0; i < (shape.recompute == Recompute::full ? 1 : shape.kept_layers); ++i) {
+  for (int64_t i = 0; i < kept_sets(shape); ++i) {
     BlockTensors t = shared;
     t.qkv = arena.alloc({count, c.qkv_width()}, dtype);
     t.att = arena.alloc({count, c.q_width()}, dtype);
@@ -115,8 +72,10 @@ std::vector<BlockTensors> kept_tensors(const Model& model, const PassShape& shap
       }
       if (c.qk_norm) t.qk_rstd = arena.alloc({count * (c.heads + c.kv_heads)});
     }
-    const LayerWeights& weights = model.weights().layers[static_cast<size_t>(c.layers - shape.kept_layers + i)];
-    if (shape.kept_ranks > 0) keep_h(t, weights, *layout, count, dtype, arena);
+    if (shape.kept_ranks > 0) {
+      const LayerWeights& weights = model.weights().layers[static_cast<size_t>(c.layers - shape.kept_layers + i)];
+      keep_h(t, weights, *layout, count, dtype, arena);
+    }
     sets.push_back(t);
   }
   return sets;
@@ -140,7 +99,7 @@ HeadOutputs TrainPass::forward(const TrainBatch& batch, SequenceAdapters adapter
   const ModelSpec& c = model_.config_;
   check_batch(batch);
   check_adapters(adapters, batch, *model_.weights_, stream_.device());
-  const TargetRows wanted = target_rows(batch.targets, c.vocab_size);
+  TargetRows wanted = target_rows(batch.targets, c.vocab_size);
   PassShape shape = shape_of(batch, wanted, adapters, model_, stream_.device());
   shape.recompute = options.recompute;
   shape.dropout = dropout.p != 0;
@@ -156,8 +115,9 @@ HeadOutputs TrainPass::forward(const TrainBatch& batch, SequenceAdapters adapter
   s.entropy = options.entropy;
   s.inv_temperature = options.inv_temperature;
   s.first_layer = c.layers - shape.kept_layers;
-  s.wanted_rows = upload(std::span<const int32_t>(wanted.rows), kept_, stream_);
-  s.wanted_targets = upload(std::span<const int32_t>(wanted.targets), kept_, stream_);
+  s.wanted = std::move(wanted);
+  s.wanted_rows = upload(std::span<const int32_t>(s.wanted.rows), kept_, stream_);
+  s.wanted_targets = upload(std::span<const int32_t>(s.wanted.targets), kept_, stream_);
 
   const DType dtype = kernels::activation_dtype(stream_.device());
   // Of one layer, or of all, one after the other.
@@ -169,11 +129,14 @@ HeadOutputs TrainPass::forward(const TrainBatch& batch, SequenceAdapters adapter
   s.rows.arena = &scratch_;
   if (kv_blocks > shape.kv_blocks) s.rows.kv_layer_stride = shape.kv_blocks * model_.kv_layer_elements();
   s.rows.adapters.dropout = dropout;
+  s.head_adapters = gather_adapters(s.rows.adapters, s.wanted.rows, s.wanted_rows, kept_, stream_);
+  for (const lora::AdapterVersion* adapter : adapters)
+    s.trains_embedding = s.trains_embedding || (adapter && adapter->layout->trains_embedding);
   for (int64_t i = 0; i <= shape.kept_layers; ++i) s.x.push_back(kept_.alloc({shape.tokens, c.width}, dtype));
   s.tensors = kept_tensors(model_, shape, only, dtype, kept_);
 
   const ProfileRange range("train/forward");
-  kernels::embedding_gather(s.x.front(), model_.weights_->embedding.weight, s.rows.tokens, stream_);
+  embed(s.x.front(), s.rows);
   for (int64_t layer = 0; layer < s.first_layer; ++layer)
     block_forward(s.x.front(), s.x.front(), layer, s.rows, s.tensors.front());
   for (int64_t layer = s.first_layer; layer < c.layers; ++layer)
@@ -192,78 +155,6 @@ HeadOutputs TrainPass::read_outputs(Tensor outputs, Buffer& host, bool entropy) 
   const int64_t count = outputs[1];
   return {.logprob_T = ConstTensor(host.f32(), DType::f32, {count}),
           .entropy_T = entropy ? ConstTensor(host.f32() + count, DType::f32, {count}) : ConstTensor()};
-}
-
-void TrainPass::head_forward() {
-  const ProfileRange range("train/head forward");
-  Saved& s = *saved_;
-  const int64_t count = s.shape.target_rows, width = model_.config_.width;
-  const DType dtype = s.rows.dtype();
-  s.outputs = kept_.alloc({2, s.shape.tokens});
-  zero(s.outputs.data, static_cast<size_t>(s.outputs.elements()) * sizeof(float), stream_);
-  s.hidden = kept_.alloc({count, width}, dtype);
-  s.normed = kept_.alloc({count, width}, dtype);
-  s.rstd = kept_.alloc({count});
-  s.head = kept_.alloc({3, count});
-  if (s.shape.keep_logits) s.logits = kept_.alloc({count, model_.config_.vocab_size});
-  if (count == 0) return;
-  kernels::gather_rows(s.hidden, s.x.back(), s.wanted_rows, stream_);
-  final_norm(s.normed, s.rstd, s.hidden, model_.config_, *model_.weights_, stream_);
-
-  const Arena::Scope scope(scratch_);
-  const Tensor chunk =
-      s.shape.keep_logits ? s.logits : scratch_.alloc({s.shape.logits_rows, model_.config_.vocab_size});
-  for (int64_t begin = 0; begin < count; begin += s.shape.logits_rows) {
-    const int64_t end = std::min(count, begin + s.shape.logits_rows);
-    const Tensor logits = chunk.rows(0, end - begin);
-    head_logits(logits, s.normed.rows(begin, end), *model_.weights_, stream_);
-    kernels::logprob_forward(vector_of(s.head, 0, begin, end), s.entropy ? vector_of(s.head, 1, begin, end) : Tensor(),
-                             vector_of(s.head, 2, begin, end), logits,
-                             s.wanted_targets.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
-                             s.inv_temperature, stream_);
-  }
-  kernels::scatter_rows(vector_of(s.outputs, 0, 0, s.shape.tokens), vector_of(s.head, 0, 0, count), s.wanted_rows,
-                        stream_);
-  if (s.entropy)
-    kernels::scatter_rows(vector_of(s.outputs, 1, 0, s.shape.tokens), vector_of(s.head, 1, 0, count), s.wanted_rows,
-                          stream_);
-}
-
-void TrainPass::head_backward(Tensor d, const HeadGradients& outputs) {
-  const ProfileRange range("train/head backward");
-  Saved& s = *saved_;
-  const Weights& weights = *model_.weights_;
-  const int64_t count = s.shape.target_rows, rows = s.shape.logits_rows;
-  zero(d.data, static_cast<size_t>(d.elements() * dtype_bytes(d.dtype)), stream_);
-  if (count == 0) return;
-
-  const Arena::Scope scope(scratch_);
-  const Tensor d_hidden = scratch_.alloc({count, model_.config_.width}, d.dtype);
-  const Tensor d_outputs = scratch_.alloc({2, count});
-  const auto gather = [&](int64_t row, ConstTensor host) {
-    const Tensor all = scratch_.alloc({host[0]});
-    upload(all.data, host.data, static_cast<size_t>(host[0]) * sizeof(float), stream_);
-    kernels::gather_rows(vector_of(d_outputs, row, 0, count), all, s.wanted_rows, stream_);
-  };
-  const bool entropy = !outputs.entropy_T.empty();
-  gather(0, outputs.logprob_T);
-  if (entropy) gather(1, outputs.entropy_T);
-  const Tensor chunk = s.shape.keep_logits ? s.logits : scratch_.alloc({rows, model_.config_.vocab_size});
-  for (int64_t begin = 0; begin < count; begin += rows) {
-    const int64_t end = std::min(count, begin + rows);
-    const Tensor logits = chunk.rows(0, end - begin);
-    if (!s.shape.keep_logits) head_logits(logits, s.normed.rows(begin, end), weights, stream_);
-    const Tensor d_logits = gradient_in_place(logits, d.dtype);
-    kernels::logprob_backward(
-        d_logits, logits, s.wanted_targets.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
-        s.inv_temperature, vector_of(s.head, 2, begin, end), entropy ? vector_of(s.head, 1, begin, end) : Tensor(),
-        vector_of(d_outputs, 0, begin, end), entropy ? vector_of(d_outputs, 1, begin, end) : Tensor(), stream_);
-    kernels::linear_backward({.dx = d_hidden.rows(begin, end), .dy = d_logits, .weight = weights.head_weight()},
-                             stream_);
-  }
-  if (!outputs.hidden_ND.empty()) kernels::add(d_hidden, outputs.hidden_ND, stream_);
-  kernels::rmsnorm_backward(d_hidden, d_hidden, s.hidden, weights.final_norm.view(), s.rstd, false, stream_);
-  kernels::scatter_rows(d, d_hidden, s.wanted_rows, stream_);
 }
 
 void TrainPass::backward(const HeadGradients& d, std::span<const lora::GradientRows> lanes) {
@@ -287,7 +178,8 @@ void TrainPass::backward(const HeadGradients& d, std::span<const lora::GradientR
   const DType dtype = s.rows.dtype();
   BlockGradient g;
   g.d = scratch_.alloc({count, c.width}, dtype);
-  head_backward(g.d, d);
+  head_backward(g.d, d, lanes);
+  if (s.shape.kept_layers == 0) return;
   g.d_norm = scratch_.alloc({count, c.width}, dtype);
   g.d_act = scratch_.alloc({count, c.ffn}, dtype);
   g.d_att = scratch_.alloc({count, c.q_width()}, dtype);
@@ -307,10 +199,12 @@ void TrainPass::backward(const HeadGradients& d, std::span<const lora::GradientR
                     .x = s.input(layer),
                     .layer = layer,
                     .rows = s.rows,
+                    .y = s.input(layer + 1),
                     .t = t,
                     .act_is_kept = kept,
-                    .is_last = layer == s.first_layer});
+                    .is_last = layer == s.first_layer && !s.trains_embedding});
   }
+  if (s.trains_embedding) embed_backward(g.d, s.rows);
 }
 
 void TrainPass::release_memory() {
@@ -333,8 +227,14 @@ HeadOutputs TrainPass::score(const TrainBatch& batch, const lora::AdapterVersion
   const Tensor hidden = scratch_.alloc({count, model_.config_.width}, dtype);
   model_.forward(hidden, {.tokens = batch.tokens, .segments = packed.segments, .kv_layer_stride = 0}, scratch_,
                  stream_);
-  model_.logprobs(vector_of(outputs, 0, 0, count), options.entropy ? vector_of(outputs, 1, 0, count) : Tensor(), hidden,
-                  batch.targets, options.inv_temperature, scratch_, stream_, greedy_);
+  model_.logprobs({.logprob_N = vector_of(outputs, 0, 0, count),
+                   .entropy_N = options.entropy ? vector_of(outputs, 1, 0, count) : Tensor(),
+                   .hidden_ND = hidden,
+                   .targets = batch.targets,
+                   .adapters = {.rows = {{.row_begin = 0, .rows = count, .adapter = adapter}}, .tiles = {}, .dropout = {}},
+                   .inv_temperature = options.inv_temperature,
+                   .greedy = greedy_},
+                  scratch_, stream_);
   HeadOutputs heads = read_outputs(outputs, score_outputs_, options.entropy);
   heads.greedy_T = greedy_;
   return heads;

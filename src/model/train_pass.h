@@ -86,7 +86,10 @@ class TrainPass {
 
   void head_forward();
   HeadOutputs read_outputs(Tensor outputs, Buffer& host, bool entropy);
-  void head_backward(Tensor d, const HeadGradients& outputs);
+  void head_backward(Tensor d, const HeadGradients& outputs, std::span<const lora::GradientRows> lanes);
+  // Rows from `begin` on of those with a target, as many as d_logits has. `lanes` number these rows.
+  void head_chunk_backward(Tensor d_hidden, ConstTensor d_logits, int64_t begin,
+                           std::span<const lora::GradientRows> lanes);
 
   const Model& model_;
   Stream& stream_;

@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "kernels/weight_format.h"
 #include "lora/site_adapters.h"
+#include "model/adapter_extras.h"
 #include "model/train_memory.h"
 #include "recipes/steps.h"
 #include "rollout/local/engine.h"
@@ -77,9 +78,9 @@ MemoryPlan plan_memory(const model::ModelSpec& config, const lora::AdapterLayout
   const int64_t flat = layout.num_trained * kFloat;
   plan.max_tokens = micro_batch_tokens(training, config, device);
   plan.base = model::num_parameters(config) * weight_bytes;
-  plan.adapter = 2 * static_cast<int64_t>(lora::weight_bytes(layout, device));
+  plan.adapter = 2 * (static_cast<int64_t>(lora::weight_bytes(layout, device)) + model::extras_bytes(layout, device));
   plan.moments = 2 * flat;
-  plan.lanes = flat * train::lane_buffers(train::open_lanes(flat, device));
+  plan.lanes = flat * train::lane_buffers(train::open_lanes(layout, device));
   if (room) {
     plan.reserve = kGpuReserve;
     if (engine)

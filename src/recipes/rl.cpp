@@ -32,6 +32,10 @@ rl::Algorithm algorithm_of(const RlOptions& options) {
   return algorithm;
 }
 
+OrderedJson or_null(const std::optional<double>& value) {
+  return value ? OrderedJson(*value) : OrderedJson(nullptr);
+}
+
 class RlRun {
  public:
   RlRun(const RlOptions& options, const Control& control)
@@ -56,7 +60,9 @@ class RlRun {
     // A GPU gives it to the next rollout's keys and values; the CPU would only pay for the pages again.
     train_plan_ = {.batch_size = options.training.global_batch_size,
                    .schedule = run_.schedule(),
-                   .release_memory = run_.memory().is_bounded()};
+                   .release_memory = run_.memory().is_bounded(),
+                   .dropout = options.adapter.config.dropout > 0,
+                   .measure_logprobs = options.checks.reads_logprobs()};
     engine_.add_sinks(store_);
     actor_ = store_.publish(lora::kActor, run_.trainer().adapter(), run_.version()).policy;
   }
@@ -132,11 +138,11 @@ class RlRun {
     const double tokens_per_s = 1000.0 * static_cast<double>(sampled.tokens) / total_ms;
     OrderedJson line{{"step", step},
                 {"reward", sampled.reward},
-                {"kl", trained.kl ? OrderedJson(*trained.kl) : OrderedJson(nullptr)},
+                {"kl", or_null(trained.kl)},
                 {"entropy", trained.entropy},
                 {"response_len", sampled.response_len},
-                {"logprob_diff", trained.logprob_diff},
-                {"logprob_diff_max", trained.logprob_diff_max},
+                {"logprob_diff", or_null(trained.logprob_diff)},
+                {"logprob_diff_max", or_null(trained.logprob_diff_max)},
                 {"version", sampled.version},
                 {"grad_norm", trained.grad_norm},
                 {"lr", trained.lr},
@@ -207,6 +213,7 @@ class RlRun {
             {"--n-samples-per-prompt", options_.n_samples},
             {"--global-batch-size", options_.training.global_batch_size},
             {"--rollout-shuffle", options_.shuffle},
+            {"--lora-dropout", options_.adapter.config.dropout},
             {"--rollout-seed", options_.sampling.seed},
             {"--seed", options_.training.seed}};
   }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstring>
+#include <limits>
 
 #include "load/base.h"
 #include "lora/adapter.h"
@@ -12,6 +13,7 @@ namespace lockstep::recipes {
 namespace {
 
 constexpr double kNoKl = 1e-8;  // slime's bound
+constexpr double kNotMeasured = std::numeric_limits<double>::quiet_NaN();
 
 [[noreturn]] void fail(int64_t rollout, const std::string& what, double got, const std::string& wanted) {
   throw CheckError(
@@ -21,12 +23,13 @@ constexpr double kNoKl = 1e-8;  // slime's bound
 }  // namespace
 
 void check_rollout(const RunChecks& checks, const RolloutFacts& facts) {
+  const double mean = facts.logprob_diff.value_or(kNotMeasured), most = facts.logprob_diff_max.value_or(kNotMeasured);
   // Not by ">", which a NaN would pass.
-  if (checks.logprob_diff && !(facts.logprob_diff <= *checks.logprob_diff))
-    fail(facts.rollout, "log-probs of trainer and sampler differ on average", facts.logprob_diff,
+  if (checks.logprob_diff && !(mean <= *checks.logprob_diff))
+    fail(facts.rollout, "log-probs of trainer and sampler differ on average", mean,
          fmt::format("at most {:g}", *checks.logprob_diff));
-  if (checks.equal_logprobs && !(facts.logprob_diff_max == 0))
-    fail(facts.rollout, "log-probs of trainer and sampler differ", facts.logprob_diff_max, "0 for every token");
+  if (checks.equal_logprobs && !(most == 0))
+    fail(facts.rollout, "log-probs of trainer and sampler differ", most, "0 for every token");
   if (checks.equal_reference && facts.rollout == 1 && facts.kl && !(*facts.kl < kNoKl))
     fail(facts.rollout, "the adapter that the run starts from differs from the reference", *facts.kl,
          fmt::format("a KL below {:g}", kNoKl));

@@ -35,13 +35,15 @@ struct RunChecks {
   bool equal_reference = false;  // the KL of the first rollout of a fresh run to the reference, if there is one, is 0
   bool equal_adapter = false;    // what is published is the trainer's adapter, byte for byte
   bool equal_base = false;       // the base in memory is the same at the end as at the start, byte for byte
+
+  bool reads_logprobs() const { return logprob_diff.has_value() || equal_logprobs; }
 };
 
 // Of one rollout, when it has been trained on.
 struct RolloutFacts {
   int64_t rollout = 0;  // from 1
-  double logprob_diff = 0, logprob_diff_max = 0;
-  std::optional<double> kl;  // to the reference
+  std::optional<double> logprob_diff = {}, logprob_diff_max = {};  // nothing: not measured, which fails what reads it
+  std::optional<double> kl = {};                                   // to the reference
 };
 
 // Each throws CheckError.

@@ -34,7 +34,9 @@ std::string short_number(double value);
 
 struct RolloutStep {
   int64_t step = 0, of = 0;
-  double reward = 0, entropy = 0, response_len = 0, logprob_diff = 0, tokens_per_s = 0;
+  double reward = 0, entropy = 0, response_len = 0;
+  std::optional<double> logprob_diff;  // nothing: not measured
+  double tokens_per_s = 0;
   std::optional<double> kl;
   std::string left;  // "3m12s left"
 };

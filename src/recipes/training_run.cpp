@@ -25,6 +25,9 @@ TrainingRun::TrainingRun(const AdapterOptions& adapter, const OptimizerOptions& 
   const lora::AdapterVersion start =
       resumed ? resumed->adapter : starting_adapter(adapter, base, training.seed, control);
   describe_adapter(start, base, control);
+  if (start.layout->config.use_dora && adapter.config.dropout > 0)
+    *control.info << "note    DoRA with dropout: inputs of A are dropped out, those of W are not (PEFT also drops out a "
+                     "part of W x; the mean is the same)\n";
   memory_ = plan_memory(base, *start.layout, training, engine, stream.device());
   require_fit(memory_);
   const train::TrainerOptions options{.beta1 = optimizer.beta1,

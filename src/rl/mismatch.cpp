@@ -23,4 +23,26 @@ Mismatch measure_mismatch(std::span<const train::Datum> datums) {
   return sums;
 }
 
+LogprobDifference measure_logprobs(std::span<const train::Datum> datums,
+                                   std::span<const std::vector<float>> logprobs, bool per_token) {
+  LogprobDifference difference;
+  double all = 0, weights = 0;
+  for (size_t i = 0; i < datums.size(); ++i) {
+    const train::Datum& datum = datums[i];
+    double sum = 0;
+    for (size_t t = 0; t < datum.weights.size(); ++t) {
+      if (!(datum.weights[t] > 0)) continue;
+      const double d =
+          std::abs(static_cast<double>(logprobs[i][t]) - static_cast<double>(datum.sampled_logprobs[t]));
+      sum += datum.weights[t] * d;
+      difference.max = std::max(difference.max, d);
+    }
+    const double weight = datum.weight_sum();
+    all += per_token || weight == 0 ? sum : sum / weight;
+    weights += per_token ? weight : 1;
+  }
+  if (weights > 0) difference.mean = all / weights;
+  return difference;
+}
+
 }  // namespace lockstep::rl

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <span>
+#include <vector>
 
 #include "train/datum.h"
 
@@ -13,5 +14,13 @@ struct Mismatch {
   double k3 = 0;             // mean of exp(d) - 1 - d: KL(sampler || trainer), joschu.net/blog/kl-approx.html
 };
 Mismatch measure_mismatch(std::span<const train::Datum> datums);
+
+// |logprobs - sampled_logprobs| over the rows of weight > 0: its mean, weighted as a loss is (per_token: over all tokens,
+// else the mean over samples of each one's), and the largest. `logprobs`: of each datum, per row.
+struct LogprobDifference {
+  double mean = 0, max = 0;
+};
+LogprobDifference measure_logprobs(std::span<const train::Datum> datums,
+                                   std::span<const std::vector<float>> logprobs, bool per_token);
 
 }  // namespace lockstep::rl

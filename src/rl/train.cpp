@@ -35,6 +35,15 @@ std::vector<train::Datum> prepare(RlParts& parts, const Algorithm& algorithm, co
   return datums;
 }
 
+void measure_without_dropout(TrainReport& report, RlParts& parts, const Algorithm& algorithm,
+                             std::span<const train::Datum> datums, const Watch& watch) {
+  const lora::AdapterVersion now = parts.actor.adapter();
+  const auto logprobs = parts.actor.logprobs(datums, &now, [&](int64_t) { watch.stop_if_interrupted(); });
+  const LogprobDifference difference = measure_logprobs(datums, logprobs, algorithm.per_token_loss);
+  report.logprob_diff = difference.mean;
+  report.logprob_diff_max = difference.max;
+}
+
 }  // namespace
 
 TrainReport rl_train(RlParts& parts, const Algorithm& algorithm, const Rollout& rollout, const TrainPlan& plan,
@@ -45,6 +54,8 @@ TrainReport rl_train(RlParts& parts, const Algorithm& algorithm, const Rollout& 
   TrainReport report{.lr = plan.schedule.at(parts.actor.steps())};
   report.mismatch = measure_mismatch(datums);
   if (algorithm.needs_reference()) report.kl = mean_kl(datums, algorithm.per_token_loss);
+  if (plan.dropout && plan.measure_logprobs)
+    measure_without_dropout(report, parts, algorithm, step_batch(datums, 0, plan.batch_size), watch);
   for (int64_t step = 0; step < steps; ++step) {
     const auto between = [&](int64_t done) {
       watch.report(step * plan.batch_size + done, static_cast<int64_t>(datums.size()));
@@ -56,8 +67,9 @@ TrainReport rl_train(RlParts& parts, const Algorithm& algorithm, const Rollout& 
     report.entropy += taken.metrics.entropy / static_cast<double>(steps);
     report.grad_norm = std::max(report.grad_norm, taken.grad_norm);
     // Only the first batch is trained by the version that sampled it.
-    if (step == 0) report.logprob_diff = taken.metrics.logprob_diff;
-    if (step == 0) report.logprob_diff_max = taken.metrics.logprob_diff_max;
+    if (step > 0 || plan.dropout) continue;
+    report.logprob_diff = taken.metrics.logprob_diff;
+    report.logprob_diff_max = taken.metrics.logprob_diff_max;
   }
   if (plan.release_memory) parts.actor.release_memory();
   report.train_ms = clock.ms();

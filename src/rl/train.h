@@ -14,13 +14,16 @@ struct TrainPlan {
   int64_t batch_size = 0;  // samples of an optimizer step
   train::Schedule schedule = {};
   bool release_memory = false;  // give that of activations back afterwards, as the sampler shares the device
+  // The trainer drops out inputs of the adapter, which no sampler does: its log-probs cannot be compared with a
+  // sampler's as they are. measure_logprobs: they are made once more without dropout, for the first step.
+  bool dropout = false, measure_logprobs = false;
 };
 
 struct TrainReport {
   std::optional<double> kl = {};  // to the reference, before the first step
   double entropy = 0;             // mean over the steps
-  double logprob_diff = 0;        // mean |trainer - sampler| of the first step, weighted as its loss
-  double logprob_diff_max = 0;    // and the largest
+  std::optional<double> logprob_diff = {};      // mean |trainer - sampler| of the first step, weighted as its loss
+  std::optional<double> logprob_diff_max = {};  // and the largest; neither where it was not measured
   Mismatch mismatch = {};         // of the sampler's log-probs, before the first step
   double grad_norm = 0;           // the largest, before clipping
   double lr = 0;                  // of the first step

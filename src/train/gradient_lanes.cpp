@@ -24,9 +24,10 @@ void add_flat(float* y, const float* x, int64_t n, Stream& stream) {
 
 }  // namespace
 
-int64_t open_lanes(int64_t lane_bytes, Device device) {
+int64_t open_lanes(const lora::AdapterLayout& layout, Device device) {
+  const int64_t lane_bytes = layout.num_trained * static_cast<int64_t>(sizeof(float));
   const int64_t aside = device == Device::cpu ? int64_t{64} << 20 : int64_t{1} << 30;
-  return std::clamp<int64_t>(aside / lane_bytes, 2, kGradientLanes);
+  return std::clamp<int64_t>(aside / lane_bytes, lora::saves_weights(layout) ? 1 : 2, kGradientLanes);
 }
 
 int64_t lane_buffers(int64_t open, int lanes) {

@@ -10,13 +10,14 @@
 #include "core/memory.h"
 #include "core/stream.h"
 #include "core/tensor.h"
+#include "lora/adapter.h"
 #include "train/lane_range.h"
 
 namespace lockstep::train {
 
 // The most lanes that may be open at once, so that a micro-batch may reach across them: as many as fit the memory set
-// aside for that (64 MiB, on a GPU 1 GiB), at least 2.
-int64_t open_lanes(int64_t lane_bytes, Device device);
+// aside for that (64 MiB, on a GPU 1 GiB), at least 2; of an adapter with whole weights of its own at least 1.
+int64_t open_lanes(const lora::AdapterLayout& layout, Device device);
 
 // The most buffers alive at once in a step of `lanes` lanes of which `open` may be open: those and the partial sums
 // below them.

@@ -12,6 +12,7 @@
 #include "core/profile_range.h"
 #include "core/transfer.h"
 #include "kernels/adamw.h"
+#include "model/adapter_extras.h"
 #include "parallel/agree.h"
 #include "parallel/gather.h"
 #include "parallel/tree_sum.h"
@@ -62,6 +63,7 @@ struct Trainer::Impl {
   model::TrainPass pass;
   std::shared_ptr<WeightPool> pool;
   std::shared_ptr<const Buffer> weights;
+  lora::AdapterVersion current;  // of the weights, with what passes read beside them
   Buffer first_moment, second_moment;
   int64_t steps = 0;
   bool whole = true;
@@ -86,6 +88,12 @@ struct Trainer::Impl {
         counters(stream.device()) {
     require_options(options);
     require_bytes(weights->bytes(), lora::weight_bytes(*layout, stream.device()), "weights");
+    current = version_of(weights);
+  }
+
+  lora::AdapterVersion version_of(std::shared_ptr<const Buffer> values) {
+    return model::with_extras({.base = model->version(), .layout = layout, .weights = std::move(values)},
+                              model->weights(), stream);
   }
 
   // For messages; steps are counted from 1 there, as in the log.
@@ -118,7 +126,6 @@ struct Trainer::Impl {
   LossOutput run(std::span<const Datum> datums, const Loss& loss) {
     const int64_t first = open->next();
     const MicroBatch batch = pack(datums, first, true);
-    const lora::AdapterVersion adapter{.layout = layout, .weights = weights};
     kernels::LoraDropout dropout;
     const Arena::Scope scope(counters);
     if (options.dropout > 0)
@@ -127,7 +134,7 @@ struct Trainer::Impl {
                  .step = static_cast<uint32_t>(steps),
                  .sample = upload(std::span<const int32_t>(batch.sample), counters, stream),
                  .position = upload(std::span<const int32_t>(batch.position), counters, stream)};
-    const model::HeadOutputs head = pass.forward(batch.view(), adapter, pass_options(needs_entropy(loss)), dropout);
+    const model::HeadOutputs head = pass.forward(batch.view(), current, pass_options(needs_entropy(loss)), dropout);
 
     const size_t rows = batch.tokens.size();
     std::vector<float> d_logprob(rows), d_entropy(needs_entropy_gradient(loss) ? rows : 0);
@@ -149,7 +156,7 @@ struct Trainer::Impl {
 
   // One micro-batch from the front of `datums`; returns how many it took.
   size_t consume(std::span<const Datum> datums, const Loss& loss, LossReport& call) {
-    const int64_t max_lanes = open_lanes(static_cast<int64_t>(flat_bytes(*layout)), stream.device());
+    const int64_t max_lanes = open_lanes(*layout, stream.device());
     const size_t reach = samples_in_lanes(*open, datums.size(), options.gradient_lanes, max_lanes);
     const size_t count = micro_batch_size(datums.first(reach), options.max_tokens, open->plan().datums_per_term);
     const LossOutput output = run(datums.first(count), loss);
@@ -233,7 +240,10 @@ struct Trainer::Impl {
     }
     const double clip = options.clip_grad > 0 ? std::min(1.0, options.clip_grad / (report.grad_norm + 1e-6)) : 1.0;
     whole = false;
-    parallel::together(group, [&] { update(*next, gradient, lr, static_cast<float>(clip)); });
+    parallel::together(group, [&] {
+      update(*next, gradient, lr, static_cast<float>(clip));
+      current = version_of(next);
+    });
     weights = std::move(next);
     ++steps;
     whole = true;
@@ -251,14 +261,13 @@ struct Trainer::Impl {
     const size_t end = from(group.rank() + 1);
     model::TrainOptions pass_options = this->pass_options(false);
     pass_options.greedy = true;
-    const lora::AdapterVersion adapter{.layout = layout, .weights = weights};
     std::vector<SampleEvaluation> samples;
     while (first < end) {
       const std::span<const Datum> left = datums.subspan(first, end - first);
       const std::span<const Datum> now = left.first(micro_batch_size(left, options.max_tokens, per_term));
       const MicroBatch batch = pack(now, 0, true);
       std::ranges::copy(evaluate_samples(loss, now, static_cast<int64_t>(first), batch,
-                                         pass.score(batch.view(), &adapter, pass_options)),
+                                         pass.score(batch.view(), &current, pass_options)),
                         std::back_inserter(samples));
       first += now.size();
     }
@@ -350,7 +359,7 @@ void Trainer::evaluate(std::span<const Datum> datums, const Loss& loss, Evaluati
 }
 
 lora::AdapterVersion Trainer::adapter() const {
-  return {.base = impl_->model->version(), .layout = impl_->layout, .weights = impl_->weights};
+  return impl_->current;
 }
 
 int64_t Trainer::steps() const {

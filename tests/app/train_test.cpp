@@ -121,7 +121,7 @@ TEST(Train, AdapterRules) {
   expect_error<ConfigError>([&] { parse_train(words(base + "--lora-rank 8")); },
                             {"--lora-rank needs --target-modules", "all-linear"});
   EXPECT_NO_THROW(parse_train(words(base + "--lora-adapter-path A")));  // the directory says rank and modules
-  rejects("--lora-dropout 0.05", {"--lora-dropout", "0.05", "sft"});
+  EXPECT_DOUBLE_EQ(train("--lora-dropout 0.05").adapter.config.dropout, 0.05);
   rejects("--lora-type dora", {"--lora-type", "dora"});
   rejects("--target-modules ,", {"--target-modules names no module"});
 }

@@ -1,9 +1,12 @@
 // Segments of a linear call with a weight of their own, a factor and a bias of each output.
+#include <cmath>
+
 #include "core/device.h"
 #include "core/error.h"
 #include "kernels/linear.h"
 #include "kernels/matmul_testing.h"
 #include "kernels/op_case.h"
+#include "kernels/output_columns.h"
 #include "kernels/swiglu.h"
 
 namespace lockstep::kernels::testing {
@@ -32,7 +35,7 @@ struct Layer {
     return {.row_begin = begin,
             .rows = end - begin,
             .pairs = {&pair, 1},
-            .magnitude = with_magnitude ? vector(magnitude) : ConstTensor(),
+            .factor = with_magnitude ? vector(magnitude) : ConstTensor(),
             .bias = with_bias ? vector(own_bias) : ConstTensor(),
             .weight = with_weight ? &other : nullptr};
   }
@@ -44,15 +47,19 @@ struct Layer {
             .residual = residual.tensor(),
             .adapters = {.segments = segments, .arena = &arena}};
   }
-  double factor(const LoraSegment& s, int64_t n) { return s.magnitude.empty() ? 1 : magnitude.at(0, n); }
+  double factor(const LoraSegment& s, int64_t n) { return s.factor.empty() ? 1 : magnitude.at(0, n); }
   double w(const LoraSegment& s, int64_t n, int64_t k) { return (s.weight ? other_stored : stored).at(n, k); }
   double pair_b(int64_t r, int64_t n) { return n < 16 || n >= 80 ? 0 : pair.scale * double(b.at(r, n - 16)); }
   double output(const LoraSegment& s, int64_t t, int64_t n) {
+    return factor(s, n) * inner(s, t, n) + (s.bias.empty() ? bias : own_bias).at(0, n) + residual.at(t, n);
+  }
+  // x W^T and the adapter's part.
+  double inner(const LoraSegment& s, int64_t t, int64_t n) {
     double z = 0;
     for (int64_t k = 0; k < kIn; ++k) z += double(x.at(t, k)) * w(s, n, k);
     for (int64_t r = 0; r < kRank; ++r)
       for (int64_t k = 0; k < kIn; ++k) z += double(x.at(t, k)) * a.at(k, r) * pair_b(r, n);
-    return factor(s, n) * z + bias.at(0, n) + (s.bias.empty() ? 0 : own_bias.at(0, n)) + residual.at(t, n);
+    return z;
   }
 };
 
@@ -146,6 +153,96 @@ TEST(LinearExtras, BackwardIsTheFormula) {
   }
 }
 
+// What a segment trains beside its pairs, with outputs 10 to 59 of 96, in two lanes; from y of forward, or without it.
+TEST(LinearExtras, GradientsOfMagnitudeBiasAndWeightAreTheFormula) {
+  Layer layer;
+  constexpr int64_t kBegin = 10, kCount = 50, kBias = 64, kWeight = 128, kPairs = kWeight + kOut * kIn;
+  Matrix inverse_norm = Matrix::random(1, kOut, 11);
+  LoraPair pair = layer.pair;
+  pair.a_offset += kPairs, pair.b_offset += kPairs;
+  const TrainedOutputs trained{.begin = kBegin, .count = kCount, .magnitude = 0, .bias = kBias};
+  const auto gradients = [&](bool with_y, bool with_zero, std::vector<int64_t> cuts) {
+    std::vector<float> lanes[2];
+    for (auto& lane : lanes) lane.resize(static_cast<size_t>(kPairs + kIn * kRank + kRank * 64));
+    LoraSegment segment = layer.segment(2, 10, true, true, true);
+    segment.pairs = {&pair, 1};
+    layer.magnitude.at(0, 20) = with_zero ? 0.0f : 0.5f;
+    Matrix y(kRows, kOut), dx(kRows, kIn);
+    linear(layer.call(y, {&segment, 1}), layer.stream);
+    // Of rows 2 to 9 the first three are lane 0's.
+    std::vector<GradientRows> rows;
+    for (size_t i = 0; i + 1 < cuts.size(); ++i)
+      rows.push_back({cuts[i], cuts[i + 1] - cuts[i], lanes[cuts[i] < 5 ? 0 : 1].data()});
+    const GradientPlan plan(rows);
+    segment.gradients = &plan;
+    segment.inverse_norm = Layer::vector(inverse_norm);
+    segment.trained = {&trained, 1};
+    segment.weight_gradient = kWeight;
+    linear_backward({.dx = dx.tensor(),
+                     .dy = layer.dy.tensor(),
+                     .weight = layer.weight,
+                     .x = layer.x.tensor(),
+                     .adapters = {.segments = {&segment, 1}, .arena = &layer.arena},
+                     .y = with_y ? ConstTensor(y.tensor()) : ConstTensor(),
+                     .bias = Layer::vector(layer.bias),
+                     .residual = layer.residual.tensor()},
+                    layer.stream);
+    return std::pair(lanes[0], lanes[1]);
+  };
+  for (const auto& [with_y, with_zero] : {std::pair(true, false), {false, false}, {true, true}}) {
+    const auto [first, second] = gradients(with_y, with_zero, {2, 5, 10});
+    EXPECT_EQ(std::pair(first, second), gradients(with_y, with_zero, {2, 3, 5, 6, 9, 10}));
+    const LoraSegment own = layer.segment(2, 10, true, true, true);
+    for (const bool lane : {false, true}) {
+      const std::vector<float>& got = lane ? second : first;
+      const int64_t begin = lane ? 5 : 2, end = lane ? 10 : 5;
+      for (int64_t i = 0; i < kCount; ++i) {
+        double magnitude = 0, bias = 0;
+        for (int64_t t = begin; t < end; ++t) {
+          magnitude += layer.dy.at(t, kBegin + i) * layer.inner(own, t, kBegin + i) * inverse_norm.at(0, kBegin + i);
+          bias += layer.dy.at(t, kBegin + i);
+        }
+        ASSERT_NEAR(got[static_cast<size_t>(i)], magnitude, 2e-4) << with_y << with_zero << " output " << kBegin + i;
+        ASSERT_NEAR(got[static_cast<size_t>(kBias + i)], bias, 1e-5);
+      }
+      for (int64_t n = 0; n < kOut; ++n)
+        for (int64_t k = 0; k < kIn; ++k) {
+          double sum = 0;
+          for (int64_t t = begin; t < end; ++t) sum += layer.dy.at(t, n) * layer.factor(own, n) * layer.x.at(t, k);
+          ASSERT_NEAR(got[static_cast<size_t>(kWeight + n * kIn + k)], sum, 1e-5);
+        }
+    }
+  }
+}
+
+// Norms of the rows of a part of a weight, with two pairs on top.
+TEST(RowNorms, AreTheFormulaAndDoNotDependOnThreads) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    Stream one({.threads = 1}), three({.threads = 3});
+    const StoredWeight stored(kOut, kIn, dtype, 21);
+    const PackedWeight weight = pack(stored, one);
+    Matrix a = Matrix::random(kIn, kRank, 22), b = Matrix::random(kRank, 41, 23), other = Matrix::random(kRank, 41, 24);
+    const LoraPair pairs[] = {{.a = a.tensor(), .b = b.tensor(), .scale = 1.5f},
+                              {.a = a.tensor(), .b = other.tensor(), .scale = -0.5f}};
+    std::vector<float> norm(41), again(41);
+    row_norms(Tensor(norm.data(), DType::f32, {41}), weight, 45, pairs, one);
+    row_norms(Tensor(again.data(), DType::f32, {41}), weight, 45, pairs, three);
+    EXPECT_EQ(norm, again);
+    for (int64_t n = 0; n < 41; ++n) {
+      double sum = 0;
+      for (int64_t k = 0; k < kIn; ++k) {
+        double w = stored.at(45 + n, k);
+        for (int64_t r = 0; r < kRank; ++r)
+          w += double(a.at(k, r)) * (1.5 * double(b.at(r, n)) - 0.5 * double(other.at(r, n)));
+        sum += w * w;
+      }
+      ASSERT_NEAR(norm[static_cast<size_t>(n)], std::sqrt(sum), 1e-5 * std::sqrt(sum));
+    }
+    EXPECT_THROW(row_norms(Tensor(norm.data(), DType::f32, {41}), weight, 70, pairs, one), ShapeError);
+    EXPECT_THROW(row_norms(Tensor(norm.data(), DType::f32, {40}), weight, 45, pairs, one), ShapeError);
+  }
+}
+
 TEST(LinearExtras, WrongShapesAreErrors) {
   Layer layer;
   Matrix y(kRows, kOut), narrow(1, kOut - 1);
@@ -155,7 +252,7 @@ TEST(LinearExtras, WrongShapesAreErrors) {
     change(segments[0]);
     EXPECT_THROW(linear(layer.call(y, segments), layer.stream), ShapeError);
   };
-  refused([&](LoraSegment& s) { s.magnitude = Layer::vector(narrow); });
+  refused([&](LoraSegment& s) { s.factor = Layer::vector(narrow); });
   refused([&](LoraSegment& s) { s.bias = Layer::vector(narrow); });
   refused([&](LoraSegment& s) { s.weight = &small; });
 }

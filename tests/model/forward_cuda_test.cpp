@@ -78,8 +78,13 @@ TEST_P(ForwardCuda, ChunkedHeadGivesTheSameBits) {
     const Tensor out = arena.alloc({2, kRows});
     const Segment segment{.rows = kRows, .kv_blocks = cache.blocks, .adapter = &adapter_};
     model.forward(hidden, {.tokens = tokens, .segments = {&segment, 1}, .kv_layer_stride = cache.stride}, arena, gpu());
-    model.logprobs(Tensor(out.row(0), DType::f32, {kRows}), Tensor(out.row(1), DType::f32, {kRows}), hidden, targets,
-                   0.8f, arena, gpu());
+    model.logprobs({.logprob_N = Tensor(out.row(0), DType::f32, {kRows}),
+                    .entropy_N = Tensor(out.row(1), DType::f32, {kRows}),
+                    .hidden_ND = hidden,
+                    .targets = targets,
+                    .adapters = {.rows = {{.rows = kRows, .adapter = &adapter_}}, .tiles = {}, .dropout = {}},
+                    .inv_temperature = 0.8f},
+                   arena, gpu());
     return testing::values_of(out, gpu());
   };
   const std::vector<float> wanted = run(*model_);

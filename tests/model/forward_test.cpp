@@ -120,9 +120,13 @@ TEST(Logprobs, ChunkedHeadGivesTheSameBits) {
     const auto run = [&](const Model& model, bool entropy) {
       Arena arena;
       std::vector<float> out(50, 7.0f);
-      model.logprobs(Tensor(out.data(), DType::f32, {25}),
-                     entropy ? Tensor(out.data() + 25, DType::f32, {25}) : Tensor(), hidden_TD, targets, 0.8f, arena,
-                     stream);
+      model.logprobs({.logprob_N = Tensor(out.data(), DType::f32, {25}),
+                      .entropy_N = entropy ? Tensor(out.data() + 25, DType::f32, {25}) : Tensor(),
+                      .hidden_ND = hidden_TD,
+                      .targets = targets,
+                      .adapters = {},
+                      .inv_temperature = 0.8f},
+                     arena, stream);
       return out;
     };
     const std::vector<float> wanted = run(whole, true), without = run(whole, false);

@@ -141,8 +141,7 @@ std::vector<float> logprobs(const Model& model, const lora::AdapterVersion& adap
   return {heads.logprob_T.f32(), heads.logprob_T.f32() + packed.size()};
 }
 
-// A weight that an adapter has in place of the base's gives the bits of a base with that weight, an added bias the
-// values of a base with that bias.
+// A weight and a bias that an adapter has in place of the base's give the bits of a base with these.
 TEST(AdapterExtras, AreThoseOfAModelThatHasThem) {
   Stream stream({.threads = 2});
   const ModelSpec config = tiny_config("llama");
@@ -176,34 +175,17 @@ TEST(AdapterExtras, AreThoseOfAModelThatHasThem) {
 
   std::vector<float> bias;
   for (int64_t i = 0; i < config.width; ++i) bias.push_back(drawn(611, static_cast<uint32_t>(i)));
-  const std::vector<float> ones(bias.size(), 1.0f);
-  const Model biased = changed("model.layers.1.self_attn.o_proj.bias", [&](float* values, int64_t count) {
-    for (int64_t i = 0; i < count; ++i) values[i] += bias[static_cast<size_t>(i)];
-  });
-  const std::vector<float> added = logprobs(
-      model, with({.site = site, .magnitude = Packed::view(ones), .bias = Packed::view(bias), .weight = weight}),
-      stream);
+  const Model biased = changed("model.layers.1.self_attn.o_proj.bias",
+                               [&](float* values, int64_t) { std::ranges::copy(bias, values); });
   const std::vector<float> wanted = logprobs(biased, plain, stream);
-  for (size_t i = 0; i < wanted.size(); ++i) ASSERT_NEAR(added[i], wanted[i], 2e-4);
-  EXPECT_NE(added, replaced);
-}
-
-TEST(AdapterExtras, OfEmbeddingAndHeadAreRefusedByName) {
-  Stream stream({.threads = 1});
-  const Model model = tiny_model("qwen3", stream);
-  const std::vector<float> bias(53);
-  for (const int64_t site : {kEmbeddingSite, kHeadSite}) {
-    lora::AdapterVersion version = tiny_adapter(model.config(), lora::LoraType::fused, 1);
-    auto extras = std::make_shared<lora::AdapterExtras>();
-    extras->sites.push_back({.site = site, .bias = Packed::view(bias)});
-    version.extras = std::move(extras);
-    try {
-      logprobs(model, version, stream);
-      FAIL();
-    } catch (const ConfigError& error) {
-      EXPECT_NE(std::string(error.what()).find("bias"), std::string::npos) << error.what();
-    }
-  }
+  const std::vector<float> with_bias =
+      logprobs(model, with({.site = site, .bias = Packed::view(bias), .weight = weight}), stream);
+  EXPECT_EQ(with_bias, wanted);
+  EXPECT_NE(with_bias, replaced);
+  const std::vector<float> ones(bias.size(), 1.0f);
+  const std::vector<float> scaled = logprobs(
+      model, with({.site = site, .factor = Packed::view(ones), .bias = Packed::view(bias), .weight = weight}), stream);
+  for (size_t i = 0; i < wanted.size(); ++i) ASSERT_NEAR(scaled[i], wanted[i], 2e-4);
 }
 
 // A value head, v_i = w . hidden_i, beside the model's own head: the gradient of sum_i c_i v_i + sum_i d_i logprob_i.

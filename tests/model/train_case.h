@@ -1,6 +1,7 @@
 // Six sequences in two lanes (0-3, 4-5), trained in micro-batches, on either device.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "model/fixture.h"
@@ -27,6 +28,8 @@ struct TrainCase {
   float dropout = 0;
   std::vector<int64_t> lengths = kLengths;
   DType dtype = DType::f32;  // of the model file
+  // In place of the tiny one.
+  std::function<lora::AdapterVersion(const Model&, Stream&)> adapter = {};
 };
 
 struct Packed {
@@ -69,7 +72,8 @@ inline TrainResult train(const TrainCase& run, Stream& stream) {
   const ModelSpec config = parse_config(run.json, "config.json");
   const Model model(config, tiny_weights(config, stream, run.dtype), run.logits_bytes);
   const lora::AdapterVersion adapter =
-      testing::placed(testing::rounded(tiny_adapter(config, run.type, 1, run.targets)), stream);
+      run.adapter ? run.adapter(model, stream)
+                  : testing::placed(testing::rounded(tiny_adapter(config, run.type, 1, run.targets)), stream);
   Buffer gradients[2];
   for (Buffer& gradient : gradients) gradient = zero_gradient(*adapter.layout, stream);
   TrainResult result;

@@ -131,7 +131,8 @@ inline std::vector<float> logits(const Case& c, const std::vector<int32_t>& toke
   const Tensor hidden = arena.alloc({count, c.config.width}, dtype);
   c.model->forward(hidden, {.tokens = tokens, .segments = {&segment, 1}, .kv_layer_stride = stride}, arena, c.stream);
   const Tensor result = arena.alloc({count, c.config.vocab_size});
-  c.model->logits(result, hidden, arena, c.stream);
+  c.model->logits(result, hidden, {.rows = {{.rows = count, .adapter = adapter}}, .tiles = {}, .dropout = {}}, arena,
+                  c.stream);
   return testing::values_of(result, c.stream);
 }
 

@@ -19,12 +19,13 @@ TEST(RunChecks, MeanOfLogprobDifferences) {
   expect_error<CheckError>([&] { check_rollout(checks, {.rollout = 3, .logprob_diff = 0.11}); },
                            {"differ on average", "rollout 3", "0.11", "at most 0.1"});
   expect_error<CheckError>([&] { check_rollout(checks, {.logprob_diff = kNan}); }, {"nan"});
+  expect_error<CheckError>([&] { check_rollout(checks, {.rollout = 2}); }, {"nan"});  // it was not measured
   EXPECT_NO_THROW(check_rollout({}, {.logprob_diff = 9, .logprob_diff_max = 9, .kl = 9}));
 }
 
 TEST(RunChecks, NoTokenDiffers) {
   const RunChecks checks{.equal_logprobs = true};
-  EXPECT_NO_THROW(check_rollout(checks, {.logprob_diff = 0}));
+  EXPECT_NO_THROW(check_rollout(checks, {.logprob_diff = 0, .logprob_diff_max = 0}));
   expect_error<CheckError>([&] { check_rollout(checks, {.rollout = 1, .logprob_diff_max = 1e-7}); },
                            {"rollout 1", "1e-07", "0 for every token"});
 }

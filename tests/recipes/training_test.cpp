@@ -47,6 +47,26 @@ TEST_F(Training, GrpoIsExactAndReproducible) {
   }
 }
 
+// The trainer drops out what the sampler does not: the two are compared by a pass without dropout, or not at all.
+TEST_F(Training, GrpoWithDropoutComparesLogprobsWithoutIt) {
+  RlOptions options = rl("unmeasured");
+  options.adapter.config.dropout = 0.2;
+  run_rl(options, control_);
+  EXPECT_NE(info_.str().find("diff not measured"), std::string::npos);
+  for (const Json& line : metrics("unmeasured")) {
+    EXPECT_TRUE(line["logprob_diff"].is_null());
+    EXPECT_TRUE(line["logprob_diff_max"].is_null());
+    EXPECT_GT(line["grad_norm"].get<double>(), 0);
+  }
+  options.save.save = rl("measured").save.save;
+  options.checks.equal_logprobs = true;
+  run_rl(options, control_);
+  for (const Json& line : metrics("measured")) EXPECT_EQ(line["logprob_diff_max"].get<double>(), 0.0);
+  EXPECT_EQ(adapter_bytes("measured", 4), adapter_bytes("unmeasured", 4));
+  run_rl(rl("without"), control_);
+  EXPECT_NE(adapter_bytes("without", 4), adapter_bytes("measured", 4));
+}
+
 TEST_F(Training, FlagsThatContradictTheAdapterToStartFromAreAnError) {
   SftOptions first = sft("first");
   first.num_epoch = 1;

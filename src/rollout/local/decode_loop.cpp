@@ -72,7 +72,9 @@ void DecodeLoop::step(const kernels::DecodeState& state, float inv_temperature) 
                      .adapter = adapter_,
                      .tiles = tiles_},
                  arena_, stream_);
-  model_.logits(logits, hidden, arena_, stream_);
+  model_.logits(logits, hidden,
+                {.rows = {{.row_begin = 0, .rows = rows, .adapter = adapter_}}, .tiles = {}, .dropout = {}}, arena_,
+                stream_);
   kernels::decode_draw(state, logits, inv_temperature, stream_);
 }
 

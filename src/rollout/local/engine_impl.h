@@ -78,7 +78,7 @@ struct Engine::Impl {
   void decode(int64_t steps);
   void report_started();
   void run_rows(Tensor hidden);
-  void score_prompts(ConstTensor hidden);
+  void score_prompts(const HiddenRows& hidden);
   void take(Sequence& sequence, const Drawn& drawn);
   void cancel_all();
 };

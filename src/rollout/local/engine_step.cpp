@@ -42,9 +42,10 @@ void Engine::Impl::run_step() {
   for (const PlannedRows& part : plan) rows += part.rows;
   const Tensor hidden = arena.alloc({rows, model->config().width}, activations());
   run_rows(hidden);
-  score_prompts(hidden);
+  const model::RowAdapters adapters{.rows = model::adapter_rows(segments), .tiles = {}, .dropout = {}};
+  score_prompts({hidden, adapters});
   scheduler.commit();
-  const std::span<const Drawn> drawn = sampler.draw(draws, hidden, arena);
+  const std::span<const Drawn> drawn = sampler.draw(draws, {hidden, adapters}, arena);
   for (size_t i = 0; i < drawn.size(); ++i) take(*drawing[i], drawn[i]);
   std::erase_if(requests, [](const auto& entry) { return entry.second->unfinished == 0; });
 }
@@ -150,7 +151,7 @@ void Engine::Impl::run_rows(Tensor hidden) {
 
 // Log-probs of the prompts whose requests asked, as far as their rows have now been run for the first time; and the
 // reports of prompts that are done.
-void Engine::Impl::score_prompts(ConstTensor hidden) {
+void Engine::Impl::score_prompts(const HiddenRows& hidden) {
   int64_t begin = 0;
   for (const PlannedRows& planned : plan) {
     const int64_t first_row = begin;
@@ -162,8 +163,9 @@ void Engine::Impl::score_prompts(ConstTensor hidden) {
       const auto [begin_position, end_position] = scored_positions(planned, request);
       if (scores.empty()) scores.push_back({.token = request.tokens[0]});
       const int64_t row_of_0 = first_row - planned.first_position, count = end_position - begin_position;
+      const int64_t first_scored = row_of_0 + begin_position, last_scored = row_of_0 + end_position;
       if (count > 0)
-        sampler.score(hidden.rows(row_of_0 + begin_position, row_of_0 + end_position),
+        sampler.score({hidden.values.rows(first_scored, last_scored), hidden.adapters.part(first_scored, last_scored)},
                       request.tokens.subspan(static_cast<size_t>(begin_position) + 1, static_cast<size_t>(count)), *top,
                       request.request.sampling.logprob_temperature, arena, scores);
     }

@@ -30,7 +30,7 @@ std::vector<TopLogprob> top_of_row(const int32_t* tokens, const float* logprobs,
 
 }  // namespace
 
-std::span<const Drawn> TokenSampler::draw(std::span<const Draw> draws, ConstTensor hidden, Arena& arena) {
+std::span<const Drawn> TokenSampler::draw(std::span<const Draw> draws, const HiddenRows& hidden, Arena& arena) {
   // Logits, their copies for the samples of one prompt, edited ones and probabilities together stay within the model's
   // bound.
   const auto most = static_cast<size_t>(std::max<int64_t>(1, model_.logits_rows() / 4));
@@ -41,7 +41,7 @@ std::span<const Drawn> TokenSampler::draw(std::span<const Draw> draws, ConstTens
 }
 
 // Logits of every draw. Samples of one prompt draw their first token from the same row: the head runs once for them.
-Tensor TokenSampler::draw_logits(std::span<const Draw> draws, ConstTensor hidden, Arena& arena) {
+Tensor TokenSampler::draw_logits(std::span<const Draw> draws, const HiddenRows& hidden, Arena& arena) {
   const int64_t vocab = model_.config().vocab_size;
   std::vector<int32_t> rows, copies;
   for (size_t i = 0; i < draws.size(); ++i) {
@@ -49,9 +49,12 @@ Tensor TokenSampler::draw_logits(std::span<const Draw> draws, ConstTensor hidden
     copies.push_back(static_cast<int32_t>(rows.size()) - 1);
   }
   const auto count = static_cast<int64_t>(rows.size());
-  const Tensor distinct = arena.alloc({count, hidden[1]}, hidden.dtype), logits = arena.alloc({count, vocab});
-  kernels::gather_rows(distinct, hidden, upload(std::span<const int32_t>(rows), arena, stream_), stream_);
-  model_.logits(logits, distinct, arena, stream_);
+  const Tensor distinct = arena.alloc({count, hidden.values[1]}, hidden.values.dtype);
+  const Tensor logits = arena.alloc({count, vocab});
+  kernels::gather_rows(distinct, hidden.values, upload(std::span<const int32_t>(rows), arena, stream_), stream_);
+  model_.logits(logits, distinct,
+                {.rows = model::adapters_of_rows(hidden.adapters.rows, rows), .tiles = {}, .dropout = {}}, arena,
+                stream_);
   if (rows.size() == draws.size()) return logits;
   const Tensor all = arena.alloc({static_cast<int64_t>(draws.size()), vocab});
   kernels::gather_rows(all, logits, upload(std::span<const int32_t>(copies), arena, stream_), stream_);
@@ -72,7 +75,7 @@ Tensor TokenSampler::edited(ConstTensor logits, std::span<const Draw> draws, Are
   return copy;
 }
 
-void TokenSampler::draw_chunk(std::span<const Draw> draws, ConstTensor hidden, Arena& arena) {
+void TokenSampler::draw_chunk(std::span<const Draw> draws, const HiddenRows& hidden, Arena& arena) {
   const Arena::Scope scope(arena);
   const auto count = static_cast<int64_t>(draws.size());
   const Tensor logits = draw_logits(draws, hidden, arena), copy = edited(logits, draws, arena);
@@ -119,7 +122,7 @@ void TokenSampler::report(std::span<const Draw> draws, int64_t begin, ConstTenso
   }
 }
 
-void TokenSampler::score(ConstTensor hidden, std::span<const int32_t> targets, int64_t top, float temperature,
+void TokenSampler::score(const HiddenRows& hidden, std::span<const int32_t> targets, int64_t top, float temperature,
                          Arena& arena, std::vector<PromptLogprob>& scores) {
   const int64_t vocab = model_.config().vocab_size, most = std::max<int64_t>(1, model_.logits_rows());
   const int64_t kept = std::clamp<int64_t>(top, 1, vocab);  // the rank comes with the list
@@ -130,7 +133,8 @@ void TokenSampler::score(ConstTensor hidden, std::span<const int32_t> targets, i
     const auto wanted = targets.subspan(static_cast<size_t>(begin), static_cast<size_t>(count));
     const std::span<const int32_t> tokens = upload(wanted, arena, stream_);
     const Tensor logits = arena.alloc({count, vocab}), logprobs = arena.alloc({count}), lse = arena.alloc({count});
-    model_.logits(logits, hidden.rows(begin, begin + count), arena, stream_);
+    model_.logits(logits, hidden.values.rows(begin, begin + count), hidden.adapters.part(begin, begin + count), arena,
+                  stream_);
     kernels::logprob_forward(logprobs, {}, lse, logits, tokens, 1.0f / temperature, stream_);
     const kernels::TopLogprobs out{.tokens = int_memory(count * kept, arena),
                                    .logprobs = arena.alloc({count, kept}),

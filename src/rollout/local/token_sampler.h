@@ -26,22 +26,28 @@ struct Drawn {
   std::vector<TopLogprob> top;
 };
 
+// Hidden states of rows, and whose adapters these use.
+struct HiddenRows {
+  ConstTensor values;  // [T, D]
+  const model::RowAdapters& adapters;
+};
+
 // What is drawn for a row depends on nothing but its Draw and its hidden state. One thread.
 class TokenSampler {
  public:
   TokenSampler(const model::Model& model, Stream& stream) : model_(model), stream_(stream) {}
 
   // One result per draw, valid until the next call. Draws of one row are best side by side: its logits are made once.
-  std::span<const Drawn> draw(std::span<const Draw> draws, ConstTensor hidden, Arena& arena);
+  std::span<const Drawn> draw(std::span<const Draw> draws, const HiddenRows& hidden, Arena& arena);
 
   // Appends the log-prob and rank of targets[i] after row i of `hidden`, with the `top` most likely tokens.
-  void score(ConstTensor hidden, std::span<const int32_t> targets, int64_t top, float temperature, Arena& arena,
+  void score(const HiddenRows& hidden, std::span<const int32_t> targets, int64_t top, float temperature, Arena& arena,
              std::vector<PromptLogprob>& scores);
 
  private:
-  Tensor draw_logits(std::span<const Draw> draws, ConstTensor hidden, Arena& arena);
+  Tensor draw_logits(std::span<const Draw> draws, const HiddenRows& hidden, Arena& arena);
   Tensor edited(ConstTensor logits, std::span<const Draw> draws, Arena& arena);
-  void draw_chunk(std::span<const Draw> draws, ConstTensor hidden, Arena& arena);
+  void draw_chunk(std::span<const Draw> draws, const HiddenRows& hidden, Arena& arena);
   void report(std::span<const Draw> draws, int64_t begin, ConstTensor logits, std::span<const int32_t> tokens,
               Arena& arena);
 

@@ -1,0 +1,152 @@
+// Plain loops that compilers turn into vectors: each output is a chain of its own, so that the width of a vector
+// changes no bit.
+#include "kernels/cpu/output_columns.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "kernels/cpu/rows.h"
+#include "kernels/cpu/split.h"
+
+namespace lockstep::kernels::cpu {
+namespace {
+
+// Columns that a task goes through row by row: their gradients stay in the first cache.
+constexpr int64_t kColumns = 512;
+
+template <class F>
+void for_column_blocks(int64_t columns, int64_t rows, Stream& stream, const F& f) {
+  const int64_t blocks = ceil_div(columns, kColumns);
+  const auto run = [&](int64_t block, int) { f(block * kColumns, std::min(columns, (block + 1) * kColumns)); };
+  if (columns * rows > kElementsPerTask) return stream.parallel(blocks, run);
+  for (int64_t block = 0; block < blocks; ++block) run(block, 0);
+}
+
+void add_row(float* g, const float* dy, int64_t row, int64_t column, int64_t count, const ColumnValues& v) {
+  if (v.y.empty()) {
+    for (int64_t i = 0; i < count; ++i) g[i] += dy[i];
+    return;
+  }
+  const float* const y = v.y.row(row) + column;
+  const float* const k = v.factor.f32() + column;
+  float values[kColumns];
+  std::copy_n(y, count, values);
+  if (!v.residual.empty()) {
+    const float* const residual = v.residual.row(row) + column;
+    for (int64_t i = 0; i < count; ++i) values[i] -= residual[i];
+  }
+  if (!v.bias.empty()) {
+    const float* const bias = v.bias.f32() + column;
+    for (int64_t i = 0; i < count; ++i) values[i] -= bias[i];
+  }
+  for (int64_t i = 0; i < count; ++i) g[i] += dy[i] * (values[i] * k[i]);
+}
+
+template <class Stored>
+float widen(Stored x) {
+  if constexpr (std::is_same_v<Stored, float>)
+    return x;
+  else
+    return to_f32(x);
+}
+
+// sums[i] = |row i of the panel|^2, with `b` [ranks][kPanel] of the pairs' columns here, scaled.
+template <class Stored>
+void panel_squares(double* sums, const Stored* panel, int64_t depth, std::span<const LoraPair> pairs, const float* b) {
+  constexpr int64_t kBlock = 64;
+  std::fill_n(sums, kPanel, 0.0);
+  for (int64_t begin = 0; begin < depth; begin += kBlock) {
+    float block[kPanel] = {};
+    for (int64_t k = begin; k < std::min(depth, begin + kBlock); ++k) {
+      float w[kPanel];
+      for (int64_t i = 0; i < kPanel; ++i) w[i] = widen(panel[k * kPanel + i]);
+      const float* of_rank = b;
+      for (const LoraPair& pair : pairs)
+        for (int64_t r = 0; r < pair.rank(); ++r, of_rank += kPanel) {
+          const float a = pair.a.row(k)[r];
+          for (int64_t i = 0; i < kPanel; ++i) w[i] += a * of_rank[i];
+        }
+      for (int64_t i = 0; i < kPanel; ++i) block[i] += w[i] * w[i];
+    }
+    for (int64_t i = 0; i < kPanel; ++i) sums[i] += static_cast<double>(block[i]);
+  }
+}
+
+template <class Stored>
+void norms_of(Tensor norm, const PackedWeight& weight, int64_t begin, std::span<const LoraPair> pairs,
+              Stream& stream) {
+  const auto* const panels = static_cast<const Stored*>(weight.panels.data());
+  const int64_t end = begin + norm[0], first = begin / kPanel;
+  const auto b_bytes = static_cast<size_t>(total_rank(pairs) * kPanel) * sizeof(float);
+  stream.parallel(ceil_div(end, kPanel) - first, [&](int64_t index, int worker) {
+    const int64_t row = (first + index) * kPanel;
+    auto* const b = static_cast<float*>(stream.scratch(worker, b_bytes));
+    float* to = b;
+    for (const LoraPair& pair : pairs)
+      for (int64_t r = 0; r < pair.rank(); ++r, to += kPanel)
+        for (int64_t i = 0; i < kPanel; ++i)
+          to[i] = row + i >= begin && row + i < end ? pair.scale * pair.b.row(r)[row + i - begin] : 0.0F;
+    double sums[kPanel];
+    panel_squares(sums, panels + row * weight.depth, weight.depth, pairs, b);
+    for (int64_t i = std::max<int64_t>(0, begin - row); i < std::min(kPanel, end - row); ++i)
+      norm.f32()[row + i - begin] = static_cast<float>(std::sqrt(sums[i]));
+  });
+}
+
+}  // namespace
+
+void finish_outputs(Tensor y, ConstTensor factor, ConstTensor bias, ConstTensor residual, Stream& stream) {
+  const int64_t columns = y[1];
+  split_rows(stream, y[0], columns, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      float* const row = y.row(r);
+      if (!factor.empty())
+        for (int64_t n = 0; n < columns; ++n) row[n] *= factor.f32()[n];
+      if (!bias.empty())
+        for (int64_t n = 0; n < columns; ++n) row[n] += bias.f32()[n];
+      if (!residual.empty())
+        for (int64_t n = 0; n < columns; ++n) row[n] += residual.row(r)[n];
+    }
+  });
+}
+
+void scale_columns(Tensor dz, ConstTensor dy, ConstTensor factor, Stream& stream) {
+  split_rows(stream, dy[0], dy[1], [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r)
+      for (int64_t n = 0; n < dy[1]; ++n) dz.row(r)[n] = dy.row(r)[n] * factor.f32()[n];
+  });
+}
+
+void column_gradient(const GradientPlan& plan, ConstTensor dy, const ColumnValues& values, const ColumnGradient& to,
+                     Stream& stream) {
+  for_column_blocks(to.count, dy[0], stream, [&](int64_t begin, int64_t end) {
+    for (const GradientRows& rows : plan.rows)
+      for (int64_t t = rows.row_begin; t < rows.row_begin + rows.rows; ++t)
+        add_row(rows.gradient + to.offset + begin, dy.row(t) + to.begin + begin, t, to.begin + begin, end - begin,
+                values);
+  });
+}
+
+void row_norms(Tensor norm, const PackedWeight& weight, int64_t begin, std::span<const LoraPair> pairs,
+               Stream& stream) {
+  switch (weight.format) {
+    case WeightFormat::bf16: return norms_of<BFloat16>(norm, weight, begin, pairs, stream);
+    case WeightFormat::f16: return norms_of<Float16>(norm, weight, begin, pairs, stream);
+    case WeightFormat::f32: return norms_of<float>(norm, weight, begin, pairs, stream);
+  }
+}
+
+void embedding_gradient(const GradientPlan& plan, ConstTensor dy, std::span<const int32_t> ids, int64_t offset,
+                        Stream& stream) {
+  const int64_t width = dy[1];
+  for_column_blocks(width, dy[0], stream, [&](int64_t begin, int64_t end) {
+    for (const GradientRows& rows : plan.rows)
+      for (int64_t t = rows.row_begin; t < rows.row_begin + rows.rows; ++t) {
+        float* const to = rows.gradient + offset + ids[static_cast<size_t>(t)] * width;
+        for (int64_t i = begin; i < end; ++i) to[i] += dy.row(t)[i];
+      }
+  });
+}
+
+}  // namespace lockstep::kernels::cpu

@@ -1,0 +1,141 @@
+// The output head of a training pass, a chunk of rows at a time.
+#include <algorithm>
+
+#include "core/profile_range.h"
+#include "core/transfer.h"
+#include "kernels/elementwise.h"
+#include "kernels/linear.h"
+#include "kernels/logprob.h"
+#include "kernels/rmsnorm.h"
+#include "model/tensor_places.h"
+#include "model/train_batch.h"
+#include "model/train_saved.h"
+
+namespace lockstep::model {
+
+void TrainPass::head_forward() {
+  const ProfileRange range("train/head forward");
+  Saved& s = *saved_;
+  const int64_t count = s.shape.target_rows, width = model_.config_.width;
+  const DType dtype = s.rows.dtype();
+  s.outputs = kept_.alloc({2, s.shape.tokens});
+  zero(s.outputs.data, static_cast<size_t>(s.outputs.elements()) * sizeof(float), stream_);
+  s.hidden = kept_.alloc({count, width}, dtype);
+  s.normed = kept_.alloc({count, width}, dtype);
+  s.rstd = kept_.alloc({count});
+  s.head = kept_.alloc({3, count});
+  if (s.shape.keep_logits) s.logits = kept_.alloc({count, model_.config_.vocab_size});
+  if (count == 0) return;
+  kernels::gather_rows(s.hidden, s.x.back(), s.wanted_rows, stream_);
+  final_norm(s.normed, s.rstd, s.hidden, model_.config_, *model_.weights_, stream_);
+
+  const Arena::Scope scope(scratch_);
+  const Tensor chunk =
+      s.shape.keep_logits ? s.logits : scratch_.alloc({s.shape.logits_rows, model_.config_.vocab_size});
+  for (int64_t begin = 0; begin < count; begin += s.shape.logits_rows) {
+    const int64_t end = std::min(count, begin + s.shape.logits_rows);
+    const Tensor logits = chunk.rows(0, end - begin);
+    head_logits(logits, s.normed.rows(begin, end), *model_.weights_, s.head_adapters.part(begin, end), scratch_,
+                stream_);
+    kernels::logprob_forward(vector_of(s.head, 0, begin, end), s.entropy ? vector_of(s.head, 1, begin, end) : Tensor(),
+                             vector_of(s.head, 2, begin, end), logits,
+                             s.wanted_targets.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
+                             s.inv_temperature, stream_);
+  }
+  kernels::scatter_rows(vector_of(s.outputs, 0, 0, s.shape.tokens), vector_of(s.head, 0, 0, count), s.wanted_rows,
+                        stream_);
+  if (s.entropy)
+    kernels::scatter_rows(vector_of(s.outputs, 1, 0, s.shape.tokens), vector_of(s.head, 1, 0, count), s.wanted_rows,
+                          stream_);
+}
+
+namespace {
+
+// The gradient of logits, as activations, in the memory of the logits (kernels/logprob.h).
+Tensor gradient_in_place(Tensor logits, DType dtype) {
+  Tensor d(logits.data, dtype, {logits[0], logits[1]});
+  d.row_stride = logits.row_stride * dtype_bytes(logits.dtype) / dtype_bytes(dtype);
+  return d;
+}
+
+// The rows of `lanes` that are among `wanted`, numbered as these.
+std::vector<lora::GradientRows> lanes_of_rows(std::span<const lora::GradientRows> lanes,
+                                              const std::vector<int32_t>& wanted) {
+  std::vector<lora::GradientRows> chosen;
+  auto next = wanted.begin();
+  for (const lora::GradientRows& lane : lanes) {
+    const auto first = std::lower_bound(next, wanted.end(), lane.row_begin);
+    next = std::lower_bound(first, wanted.end(), lane.row_begin + lane.rows);
+    if (next != first)
+      chosen.push_back({.row_begin = first - wanted.begin(), .rows = next - first, .gradient = lane.gradient});
+  }
+  return chosen;
+}
+
+std::vector<lora::GradientRows> part_of(std::span<const lora::GradientRows> lanes, int64_t begin, int64_t end) {
+  std::vector<lora::GradientRows> part;
+  for (const lora::GradientRows& lane : lanes) {
+    const int64_t first = std::max(begin, lane.row_begin), last = std::min(end, lane.row_begin + lane.rows);
+    if (first < last) part.push_back({.row_begin = first - begin, .rows = last - first, .gradient = lane.gradient});
+  }
+  return part;
+}
+
+}  // namespace
+
+void TrainPass::head_chunk_backward(Tensor d_hidden, ConstTensor d_logits, int64_t begin,
+                                    std::span<const lora::GradientRows> lanes) {
+  Saved& s = *saved_;
+  const Arena::Scope scope(scratch_);
+  const int64_t end = begin + d_logits[0];
+  RowAdapters adapters = s.head_adapters.part(begin, end);
+  const std::vector<lora::GradientRows> own = part_of(lanes, begin, end);
+  std::vector<kernels::GradientPlan> plans;
+  if (adapters.at(kHeadSite)) {
+    plans = plan_by_adapter(adapters.rows, own, scratch_, stream_);
+    for (size_t i = 0; i < plans.size(); ++i) adapters.rows[i].gradients = &plans[i];
+  }
+  const AdaptedLinear head(model_.weights_->head_weight(), {}, kHeadSite, adapters, {}, scratch_);
+  const ConstTensor x = s.normed.rows(begin, end);
+  kernels::linear_backward(head.backward(d_hidden, d_logits, x), stream_);
+}
+
+void TrainPass::head_backward(Tensor d, const HeadGradients& outputs, std::span<const lora::GradientRows> lanes) {
+  const ProfileRange range("train/head backward");
+  Saved& s = *saved_;
+  const Weights& weights = *model_.weights_;
+  const int64_t count = s.shape.target_rows, rows = s.shape.logits_rows;
+  zero(d.data, static_cast<size_t>(d.elements() * dtype_bytes(d.dtype)), stream_);
+  if (count == 0) return;
+
+  const Arena::Scope scope(scratch_);
+  const Tensor d_hidden = scratch_.alloc({count, model_.config_.width}, d.dtype);
+  const Tensor d_outputs = scratch_.alloc({2, count});
+  const auto gather = [&](int64_t row, ConstTensor host) {
+    const Tensor all = scratch_.alloc({host[0]});
+    upload(all.data, host.data, static_cast<size_t>(host[0]) * sizeof(float), stream_);
+    kernels::gather_rows(vector_of(d_outputs, row, 0, count), all, s.wanted_rows, stream_);
+  };
+  const std::vector<lora::GradientRows> head_lanes = lanes_of_rows(lanes, s.wanted.rows);
+  const bool entropy = !outputs.entropy_T.empty();
+  gather(0, outputs.logprob_T);
+  if (entropy) gather(1, outputs.entropy_T);
+  const Tensor chunk = s.shape.keep_logits ? s.logits : scratch_.alloc({rows, model_.config_.vocab_size});
+  for (int64_t begin = 0; begin < count; begin += rows) {
+    const int64_t end = std::min(count, begin + rows);
+    const Tensor logits = chunk.rows(0, end - begin);
+    if (!s.shape.keep_logits)
+      head_logits(logits, s.normed.rows(begin, end), weights, s.head_adapters.part(begin, end), scratch_, stream_);
+    const Tensor d_logits = gradient_in_place(logits, d.dtype);
+    kernels::logprob_backward(
+        d_logits, logits, s.wanted_targets.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
+        s.inv_temperature, vector_of(s.head, 2, begin, end), entropy ? vector_of(s.head, 1, begin, end) : Tensor(),
+        vector_of(d_outputs, 0, begin, end), entropy ? vector_of(d_outputs, 1, begin, end) : Tensor(), stream_);
+    head_chunk_backward(d_hidden.rows(begin, end), d_logits, begin, head_lanes);
+  }
+  if (!outputs.hidden_ND.empty()) kernels::add(d_hidden, outputs.hidden_ND, stream_);
+  kernels::rmsnorm_backward(d_hidden, d_hidden, s.hidden, weights.final_norm.view(), s.rstd, false, stream_);
+  kernels::scatter_rows(d, d_hidden, s.wanted_rows, stream_);
+}
+
+}  // namespace lockstep::model

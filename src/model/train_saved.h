@@ -1,0 +1,46 @@
+// What a TrainPass keeps between forward and backward.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "model/block.h"
+#include "model/head.h"
+#include "model/train_memory.h"
+#include "model/train_pass.h"
+
+namespace lockstep::model {
+
+// Everything here lies in kept_.
+struct TrainPass::Saved {
+  explicit Saved(Arena& arena) : scope(arena) {}
+
+  Arena::Scope scope;
+  PassShape shape;
+  bool entropy = false;
+  bool done = false;  // forward has come to its end, backward has not begun
+  float inv_temperature = 1;
+  int64_t first_layer = 0;
+  bool trains_embedding = false;
+  Rows rows;
+  std::vector<Tensor> x;                                 // input of each kept layer, and last the output of the model
+  std::vector<BlockTensors> tensors;                     // of each kept layer; one set for all when recomputing
+  TargetRows wanted;                                     // rows with a target
+  std::span<const int32_t> wanted_rows, wanted_targets;  // the same in the stream's memory
+  RowAdapters head_adapters;                             // of the rows with a target
+  Tensor hidden, normed, rstd, logits;  // of the rows with a target; logits empty unless they fit the bound
+  Tensor head;                          // [3, N]: logprob, entropy, lse
+  Tensor outputs;                       // [2, T]: logprob, entropy
+
+  const BlockTensors& of(int64_t layer) const {
+    return tensors[shape.recompute == Recompute::full ? 0 : static_cast<size_t>(layer - first_layer)];
+  }
+  Tensor input(int64_t layer) const { return x[static_cast<size_t>(layer - first_layer)]; }
+};
+
+// The part of a [.., N] matrix's row.
+inline Tensor vector_of(Tensor matrix, int64_t row, int64_t begin, int64_t end) {
+  return Tensor(matrix.row(row) + begin, DType::f32, {end - begin});
+}
+
+}  // namespace lockstep::model
