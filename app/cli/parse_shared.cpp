@@ -26,6 +26,20 @@ Binding modules(std::vector<std::string>& target) {
   }};
 }
 
+Binding init_weights(lora::LoraConfig& config) {
+  return {.set = [&config](const std::string& flag, const Values& values) {
+    const std::optional<lora::LoraInit> init = lora::lora_init_of(values[0]);
+    if (!init)
+      throw ConfigError({.what = "no such initialization here",
+                         .where = flag,
+                         .got = values[0],
+                         .wanted = lora::kLoraInitNames,
+                         .attempt = "--lora-adapter-path with an adapter that PEFT made so (eva, mica)"});
+    config.init = *init;
+    config.subtracts_initial = init->changes_base();
+  }};
+}
+
 }  // namespace
 
 Flag kv_cache_flag(std::optional<int64_t>& bytes) {
@@ -134,6 +148,15 @@ std::vector<Flag> lora_flags(AdapterOptions& adapter) {
               [&config](const std::string& name) { config.type = lora::parse_lora_type(name); }),
        "lora (q, k, v share one A) | canonical_lora (a pair each, as PEFT)"},
       {"--exclude-modules", "LIST", modules(config.exclude_modules), "left out of --target-modules"},
+      {"--init-lora-weights", "INIT", init_weights(config),
+       "first values: true (B = 0) | gaussian | false | orthogonal | pissa | pissa_niter_N | olora, as PEFT's"},
+      {"--use-dora", "", toggle(config.use_dora), "DoRA: a trained magnitude of each row of a target's weight"},
+      {"--lora-bias", "WHICH",
+       choice("none|lora_only|all", "none",
+              [&config](const std::string& name) { config.bias = *lora::trained_biases_of(name); }),
+       "biases that are trained in copies of the adapter's own: none | lora_only (of the targets) | all"},
+      {"--modules-to-save", "LIST", modules(config.modules_to_save),
+       "embed_tokens, lm_head: weights trained whole, in copies of the adapter's own"},
       adapter_path_flag(adapter.adapter_path,
                         "start from this PEFT directory, which says rank, alpha, rsLoRA, type and modules; what is "
                         "given here must be the same")};
@@ -276,6 +299,10 @@ void resolve_adapter(AdapterOptions& adapter, const Classified& given) {
   adapter.asked_alpha = given.given("--lora-alpha") != nullptr;
   adapter.asked_rslora = given.given("--use-rslora") != nullptr;
   adapter.asked_type = given.given("--lora-type") != nullptr;
+  adapter.asked_init = given.given("--init-lora-weights") != nullptr;
+  adapter.asked_dora = given.given("--use-dora") != nullptr;
+  adapter.asked_bias = given.given("--lora-bias") != nullptr;
+  adapter.asked_modules_to_save = given.given("--modules-to-save") != nullptr;
   for (const char* flag : {"--only-train-params-name-list", "--freeze-params-name-list"})
     if (given.given(flag) != nullptr)
       throw ConfigError({.what = fmt::format("LoRA excludes {}", flag),

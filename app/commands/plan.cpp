@@ -64,9 +64,10 @@ struct Plan {
     const int64_t total = base_parameters + adapter_layout->num_parameters;
     out << fmt::format("model       {} ({}, {} layers, width {}, vocabulary {})\n", base.name, base.config.family,
                        base.config.layers, base.config.width, base.config.vocab_size);
-    out << fmt::format("adapter     {} rank {} alpha {:g} on {}\n", lora::lora_type_name(adapter_layout->config.type),
-                       adapter_layout->config.rank, adapter_layout->config.alpha,
-                       fmt::join(adapter_layout->target_leaves, ", "));
+    out << fmt::format("adapter     {} rank {} alpha {:g} on {}{}\n",
+                       lora::lora_type_name(adapter_layout->config.type), adapter_layout->config.rank,
+                       adapter_layout->config.alpha, fmt::join(adapter_layout->target_leaves, ", "),
+                       recipes::kind_text(adapter_layout->config));
     out << fmt::format("parameters  {} total, {} trainable ({:.3f} %)\n", total, adapter_layout->num_parameters,
                        100.0 * static_cast<double>(adapter_layout->num_parameters) / static_cast<double>(total));
     memory(*adapter_layout, engine);

@@ -34,12 +34,15 @@ const char* torch_name(DType dtype) {
   return dtype == DType::bf16 ? "bfloat16" : dtype == DType::f16 ? "float16" : "float32";
 }
 
-// config.json with the type under whichever key it has: v4 of transformers says torch_dtype, v5 dtype.
-std::string config_with_dtype(const std::string& text, const std::string& where, DType dtype) {
+// The type stands under whichever key config.json has: v4 of transformers says torch_dtype, v5 dtype.
+std::string changed_config(const std::string& text, const std::string& where, const ConfigChanges& changes) {
   OrderedJson config = parse_ordered_json(text, where);
-  const bool has_new = config.contains("dtype");
-  if (has_new) config["dtype"] = torch_name(dtype);
-  if (!has_new || config.contains("torch_dtype")) config["torch_dtype"] = torch_name(dtype);
+  if (changes.stored) {
+    const bool has_new = config.contains("dtype");
+    if (has_new) config["dtype"] = torch_name(*changes.stored);
+    if (!has_new || config.contains("torch_dtype")) config["torch_dtype"] = torch_name(*changes.stored);
+  }
+  if (changes.untied) config["tie_word_embeddings"] = false;
   return json_text(config, 2) + "\n";
 }
 
@@ -95,10 +98,11 @@ std::optional<std::string> index_text(const std::vector<OutputShard>& shards) {
   return json_text(index, 2) + "\n";
 }
 
-void copy_companions(const fs::Path& from, const fs::Path& to, std::optional<DType> stored) {
+void copy_companions(const fs::Path& from, const fs::Path& to, const ConfigChanges& changes) {
   const auto copy = [&](const fs::Path& file) {
     std::string bytes = fs::read_file(from / file);
-    if (stored && file == "config.json") bytes = config_with_dtype(bytes, (from / file).string(), *stored);
+    if ((changes.stored || changes.untied) && file == "config.json")
+      bytes = changed_config(bytes, (from / file).string(), changes);
     fs::write_file_atomic(to / file, bytes);
   };
   for (const auto& entry : entries_of(from))

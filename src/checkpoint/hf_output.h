@@ -26,8 +26,11 @@ std::vector<OutputShard> plan_shards(const NamedTensors& tensors, uint64_t max_b
 std::optional<std::string> index_text(const std::vector<OutputShard>& shards);
 
 // Copies what a model needs besides its weights: config.json, generation_config.json, tokenizer files, chat templates,
-// code and licences; no weights and no index of them, no adapter, no notes about the model. `stored`: the type that
-// config.json is to name, if it is another than it names. DataError, ResourceError.
-void copy_companions(const fs::Path& from, const fs::Path& to, std::optional<DType> stored);
+// code and licences; no weights and no index of them, no adapter, no notes about the model. DataError, ResourceError.
+struct ConfigChanges {
+  std::optional<DType> stored;  // the type that config.json is to name, if it is another than it names
+  bool untied = false;          // the head is no longer the embedding
+};
+void copy_companions(const fs::Path& from, const fs::Path& to, const ConfigChanges& changes);
 
 }  // namespace lockstep::checkpoint

@@ -141,16 +141,19 @@ void read_init(const JsonObject& file, lora::LoraConfig& config) {
   const std::optional<lora::LoraInit> init = lora::lora_init_of(name);
   if (!init || init->changes_base())
     unsupported(file, key, "true, false, gaussian, orthogonal, eva or mica",
-                "this initialization belongs to a changed base; save with PEFT's path_initial_model_for_weight_conversion");
+                "these factors belong to a base less their first values: save with PEFT's "
+                "path_initial_model_for_weight_conversion, which makes a plain adapter; or, to go with a base that was "
+                "saved so, say true here");
   config.init = *init;
 }
 
-void check_trainable(const JsonObject& file) {
-  if (file.boolean("use_dora", false)) unsupported(file, "use_dora", "false");
-  if (file.string("bias", "none") != "none")
-    unsupported(file, "bias", "none", "train without bias: no base bias may change under a frozen base");
-  if (file.has("modules_to_save") && !says_nothing(file.value("modules_to_save")))
-    unsupported(file, "modules_to_save", "null");
+// What is trained beside factors.
+void read_own_tensors(const JsonObject& file, lora::LoraConfig& config) {
+  config.use_dora = file.boolean("use_dora", false);
+  const std::optional<lora::TrainedBiases> biases = lora::trained_biases_of(file.string("bias", "none"));
+  if (!biases) unsupported(file, "bias", "none, lora_only or all");
+  config.bias = *biases;
+  config.modules_to_save = strings(file, "modules_to_save");
 }
 
 void check_other_keys(const JsonObject& file) {
@@ -184,7 +187,7 @@ lora::LoraConfig parse_peft_config(std::string_view text, const std::string& whe
   if (!(config.dropout >= 0 && config.dropout < 1)) unsupported(file, "lora_dropout", "at least 0 and less than 1");
   config.use_rslora = file.boolean("use_rslora", false);
   read_init(file, config);
-  check_trainable(file);
+  read_own_tensors(file, config);
   read_targets(file, config);
   read_layers(file, config);
   read_patterns(file, OrderedJson::parse(text), config);
@@ -201,7 +204,7 @@ std::string peft_config_text(const lora::LoraConfig& config, const std::vector<s
   OrderedJson json = OrderedJson::object();
   json["alpha_pattern"] = pattern(config.alpha_pattern);
   json["base_model_name_or_path"] = base_model_name;
-  json["bias"] = "none";
+  json["bias"] = lora::trained_biases_name(config.bias);
   json["exclude_modules"] = config.exclude_modules.empty() ? OrderedJson() : OrderedJson(config.exclude_modules);
   json["fan_in_fan_out"] = false;
   json["inference_mode"] = true;
@@ -210,13 +213,13 @@ std::string peft_config_text(const lora::LoraConfig& config, const std::vector<s
   json["layers_to_transform"] = config.layers_to_transform ? OrderedJson(*config.layers_to_transform) : OrderedJson();
   json["lora_alpha"] = number(config.alpha);
   json["lora_dropout"] = config.dropout;
-  json["modules_to_save"] = nullptr;
+  json["modules_to_save"] = config.modules_to_save.empty() ? OrderedJson() : OrderedJson(config.modules_to_save);
   json["peft_type"] = "LORA";
   json["r"] = config.rank;
   json["rank_pattern"] = pattern(config.rank_pattern);
   json["target_modules"] = target_modules;
   json["task_type"] = "CAUSAL_LM";
-  json["use_dora"] = false;
+  json["use_dora"] = config.use_dora;
   json["use_rslora"] = config.use_rslora;
   return json.dump(2, ' ', true, OrderedJson::error_handler_t::replace);
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 #include <string_view>
+#include <utility>
 
 #include "checkpoint/file_hash.h"
 #include "checkpoint/peft_config.h"
@@ -16,8 +17,9 @@ namespace {
 
 namespace stdfs = std::filesystem;
 
-constexpr std::string_view kSuffixA = ".lora_A.weight";
-constexpr std::string_view kSuffixB = ".lora_B.weight";
+// Names of factors end with one of these, and their partner's with the other.
+constexpr std::pair<std::string_view, std::string_view> kFactors[] = {{".lora_A.weight", ".lora_B.weight"},
+                                                                      {".lora_embedding_A", ".lora_embedding_B"}};
 
 lora::LoraConfig read_config(const fs::Path& directory, const fs::ReadRoot& root) {
   const fs::Path file = directory / kAdapterConfigFile;
@@ -40,10 +42,28 @@ bool is_safetensors(const fs::Path& file) {
   return file.filename() == kAdapterWeightsFile;
 }
 
+// The name of the other factor of a pair; empty: `name` is none.
 std::string partner(const std::string& name) {
-  std::string other = name;
-  if (name.ends_with(kSuffixA)) return other.replace(name.size() - kSuffixA.size(), kSuffixA.size(), kSuffixB);
-  return other.replace(name.size() - kSuffixB.size(), kSuffixB.size(), kSuffixA);
+  for (const auto& [a, b] : kFactors) {
+    if (name.ends_with(a)) return name.substr(0, name.size() - a.size()).append(b);
+    if (name.ends_with(b)) return name.substr(0, name.size() - b.size()).append(a);
+  }
+  return {};
+}
+
+bool is_of_the_ends(std::string_view module) {
+  return module.ends_with(".embed_tokens") || module.ends_with(".lm_head");
+}
+
+// Whether PEFT writes a tensor of this name beside factors, by what the configuration says is trained.
+bool is_own_tensor(const std::string& name, const lora::LoraConfig& config) {
+  const auto ends = [&](std::string_view end) { return name.ends_with(end); };
+  if (ends(".lora_magnitude_vector")) return config.use_dora;
+  if (ends(".lora_B.bias")) return false;
+  if (ends(".bias")) return config.bias != lora::TrainedBiases::none;
+  for (const std::string_view end : {".base_layer.weight", ".weight"})
+    if (ends(end)) return is_of_the_ends(std::string_view(name).substr(0, name.size() - end.size()));
+  return false;
 }
 
 NamedTensors read_header(const fs::Path& file, const fs::ReadRoot& root) {
@@ -54,25 +74,27 @@ NamedTensors read_header(const fs::Path& file, const fs::ReadRoot& root) {
   return tensors;
 }
 
-void check_factors(const NamedTensors& tensors, const fs::Path& file) {
+void check_names(const NamedTensors& tensors, const lora::LoraConfig& config, const fs::Path& file) {
   std::set<std::string_view> names;
   for (const NamedTensor& tensor : tensors) names.insert(tensor.name);
   for (const NamedTensor& named : tensors) {
     const std::string& name = named.name;
     const ConstTensor& tensor = named.tensor;
-    if (!name.ends_with(kSuffixA) && !name.ends_with(kSuffixB))
-      throw FormatError({.what = "the adapter holds a tensor that is no LoRA factor of a linear layer",
+    const std::string other = partner(name);
+    if (other.empty() && !is_own_tensor(name, config))
+      throw FormatError({.what = "the adapter holds a tensor that adapter_config.json does not explain",
                          .where = file.string(),
                          .got = name,
-                         .wanted = "names ending in .lora_A.weight or .lora_B.weight"});
+                         .wanted = "LoRA factors (.lora_A.weight, .lora_B.weight), and what use_dora, bias and "
+                                   "modules_to_save add"});
     if (tensor.dtype != DType::f32 && tensor.dtype != DType::bf16 && tensor.dtype != DType::f16)
-      throw FormatError({.what = "a LoRA factor has the wrong dtype",
+      throw FormatError({.what = "a tensor of the adapter has the wrong dtype",
                          .where = file.string() + ": " + name,
                          .got = dtype_name(tensor.dtype),
                          .wanted = "f32, bf16 or f16"});
-    if (!names.contains(partner(name)))
+    if (!other.empty() && !names.contains(other))
       throw FormatError(
-          {.what = "a LoRA factor has no partner", .where = file.string(), .got = name, .wanted = partner(name)});
+          {.what = "a LoRA factor has no partner", .where = file.string(), .got = name, .wanted = other});
   }
 }
 
@@ -95,6 +117,7 @@ AdapterMetadata parse_metadata(const fs::Path& path, const fs::ReadRoot& root) {
   metadata.lora_type = file.string("lora_type");
   metadata.base_fingerprint = file.string("base_fingerprint", "");
   metadata.weights_fingerprint = file.string("base_weights_fingerprint", "");
+  metadata.init = file.string("init_lora_weights", "");
   const Json& modules = file.value("target_modules");
   for (const Json& module : modules.is_array() ? modules : Json::array({modules})) {
     if (!module.is_string())
@@ -149,7 +172,7 @@ PeftDirectory::PeftDirectory(const fs::Path& directory, const fs::ReadRoot& root
       config_(read_config(directory, root)),
       weights_file_(weights_path(directory, root)),
       header_(read_header(weights_file_, root)) {
-  check_factors(header_, weights_file_);
+  check_names(header_, config_, weights_file_);
   const std::string config_file = (directory / kAdapterConfigFile).string();
   const Json json = parse_json(fs::read_file(config_file, root, kMaxJsonFileBytes), config_file);
   base_model_name_ = JsonObject(json, config_file).string("base_model_name_or_path", "");
@@ -194,7 +217,7 @@ std::vector<std::string> PeftDirectory::unread_files() const {
 AdapterWeights PeftDirectory::read_weights() const {
   AdapterWeights weights = is_safetensors(weights_file_) ? AdapterWeights(SafetensorsFile(weights_file_, root_))
                                                          : AdapterWeights(read_torch_file(weights_file_, root_));
-  check_factors(weights.tensors(), weights_file_);
+  check_names(weights.tensors(), config_, weights_file_);
   return weights;
 }
 
@@ -215,7 +238,8 @@ void write_adapter_metadata(const fs::Path& file, const AdapterMetadata& metadat
                      {"lora_type", metadata.lora_type},
                      {"target_modules", metadata.target_modules},
                      {"base_fingerprint", metadata.base_fingerprint},
-                     {"base_weights_fingerprint", metadata.weights_fingerprint}};
+                     {"base_weights_fingerprint", metadata.weights_fingerprint},
+                     {"init_lora_weights", metadata.init}};
   fs::write_file_atomic(file, json_text(json, 2) + "\n");
 }
 

@@ -33,6 +33,9 @@ struct AdapterMetadata {
   std::vector<std::string> target_modules;
   std::string base_fingerprint;     // checkpoint/base_fingerprint.h; empty: unknown
   std::string weights_fingerprint;  // empty: of an older build, whose base_fingerprint is this
+  // What training began with (lora::lora_init_name); empty: unknown. The files of adapters that subtract their first
+  // values are plain ones of twice the rank, and `rank` and `alpha` are those that are trained.
+  std::string init = {};
 };
 
 // The weights of an adapter in memory, whatever kind of file they come from.
@@ -52,8 +55,8 @@ class PeftDirectory {
  public:
   // Reads what is small: adapter_config.json, the header of the weights and the metadata, so that an adapter can be
   // checked before its weights take memory. FormatError naming the key for: peft_type other than LORA, any key we do
-  // not use with a value that is neither null, false, empty nor PEFT's default (use_dora, bias, modules_to_save,
-  // layer_replication, ...); naming the tensor for what is no LoRA factor or has no partner.
+  // not use with a value that is neither null, false nor empty (checkpoint/peft_keys.h); naming the tensor for what no
+  // key explains, or for a factor without its partner.
   // ConfigError: a file lies outside `root`; what lies beside a directory that is the root is not looked at.
   explicit PeftDirectory(const fs::Path& directory, const fs::ReadRoot& root = {});
   // The weights. FormatError as above: the file may have changed since.
@@ -84,7 +87,7 @@ class PeftDirectory {
 };
 
 // adapter_config.json text that PEFT, vLLM and SGLang read: target_modules as a list of names, concrete values for the
-// rest. tensors: full PEFT names, f32, row-major (A [r, in], B [out, r]).
+// rest. tensors: full PEFT names, f32, row-major (lora::export_tensors).
 void write_peft_directory(const fs::Path& directory, const lora::LoraConfig& config,
                           const std::vector<std::string>& target_modules, const std::string& base_model_name,
                           const NamedTensors& tensors);

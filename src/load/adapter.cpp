@@ -5,9 +5,11 @@
 
 #include <utility>
 
+#include "load/base_copies.h"
 #include "model/adapter_extras.h"
 
 namespace lockstep::load {
+
 std::vector<std::string> check_base(const checkpoint::PeftDirectory& directory, const Base& base) {
   const auto& metadata = directory.metadata();
   if (!metadata || metadata->base_fingerprint.empty() || metadata->base_fingerprint == base.fingerprint) return {};
@@ -34,8 +36,13 @@ std::vector<std::string> check_base(const checkpoint::PeftDirectory& directory, 
 }
 
 CheckedAdapter check_adapter(const checkpoint::PeftDirectory& directory, const Base& base) {
+  return check_adapter(directory, base, directory.config());
+}
+
+CheckedAdapter check_adapter(const checkpoint::PeftDirectory& directory, const Base& base,
+                             const lora::LoraConfig& config) {
   CheckedAdapter checked{.weights_file = directory.weights_file(), .notes = check_base(directory, base)};
-  checked.layout = lora::resolve_layout(directory.config(), model::linear_modules(base.config));
+  checked.layout = lora::resolve_layout(config, model::linear_modules(base.config));
   lora::check_ranks(*checked.layout, base.stream->device());
   lora::check_tensors(*checked.layout, directory.header(), checked.weights_file.string());
   if (const std::vector<std::string> unread = directory.unread_files(); !unread.empty())
@@ -47,21 +54,14 @@ CheckedAdapter check_adapter(const checkpoint::PeftDirectory& directory, const B
 
 lora::AdapterVersion load_adapter(const CheckedAdapter& checked, const checkpoint::AdapterWeights& weights,
                                   const Base& base) {
+  check_base_copies(lora::base_copies(checked.layout->config, weights.tensors()), rows_of(base),
+                    checked.weights_file.string());
   Buffer values = lora::import_tensors(*checked.layout, weights.tensors(), checked.weights_file.string());
   lora::AdapterVersion adapter{
       .policy = checked.policy,
       .base = base.model->version(),
       .layout = checked.layout,
       .weights = std::make_shared<const Buffer>(lora::place_weights(std::move(values), *checked.layout, *base.stream))};
-  return model::with_extras(std::move(adapter), base.model->weights(), *base.stream);
-}
-
-lora::AdapterVersion fresh_adapter(const lora::LoraConfig& config, const Base& base, uint64_t seed) {
-  lora::AdapterVersion adapter{.policy = {.version = 0}, .base = base.model->version()};
-  adapter.layout = lora::resolve_layout(config, model::linear_modules(base.config));
-  lora::check_ranks(*adapter.layout, base.stream->device());
-  adapter.weights = std::make_shared<const Buffer>(
-      lora::place_weights(lora::initial_weights(*adapter.layout, seed), *adapter.layout, *base.stream));
   return model::with_extras(std::move(adapter), base.model->weights(), *base.stream);
 }
 

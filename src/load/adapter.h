@@ -1,6 +1,7 @@
 // A PEFT directory as an adapter of a base, and new adapters.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,13 +23,20 @@ struct CheckedAdapter {
 // the base only its name and fingerprints are looked at.
 std::vector<std::string> check_base(const checkpoint::PeftDirectory& directory, const Base& base);
 
-// Throws FormatError (file and tensor), ShapeError, or names another base.
+// Throws FormatError (file and tensor), ShapeError, or names another base. `config`: the directory's, or what a run goes
+// on with that saved it (lora::saved_config).
+CheckedAdapter check_adapter(const checkpoint::PeftDirectory& directory, const Base& base,
+                             const lora::LoraConfig& config);
 CheckedAdapter check_adapter(const checkpoint::PeftDirectory& directory, const Base& base);
 
-// Throws what check_adapter throws, and FormatError where copies of a shared A differ.
+// Throws what check_adapter throws, FormatError where copies of a shared A differ, and what check_base_copies throws.
 lora::AdapterVersion load_adapter(const CheckedAdapter& checked, const checkpoint::AdapterWeights& weights,
                                   const Base& base);
-// New weights: PEFT's default initialization.
-lora::AdapterVersion fresh_adapter(const lora::LoraConfig& config, const Base& base, uint64_t seed);
+// New weights (lora/init.h); magnitudes, biases and saved weights begin as the base's. `decomposed` is told of each
+// weight that pissa or olora took apart: its module and the seconds. Throws what resolve_layout and initial_weights
+// throw.
+using Decomposed = std::function<void(const lora::Pair& pair, double seconds)>;
+lora::AdapterVersion fresh_adapter(const lora::LoraConfig& config, const Base& base, uint64_t seed,
+                                   const Decomposed& decomposed = {});
 
 }  // namespace lockstep::load

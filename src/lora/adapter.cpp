@@ -11,7 +11,6 @@
 #include <tuple>
 
 #include "core/error.h"
-#include "core/random.h"
 #include "lora/named_places.h"
 #include "lora/targets.h"
 #include "lora/transpose.h"
@@ -69,6 +68,22 @@ ConstTensor as_matrix(const ConstTensor& tensor) {
   return tensor.rank == 1 ? ConstTensor(tensor.data, tensor.dtype, {1, tensor.shape[0]}) : tensor;
 }
 
+// The module of the base whose weight a tensor of this name is a copy of; empty: it is none.
+std::string copied_module(const LoraConfig& config, const std::string& name) {
+  if (!name.starts_with(kPeftPrefix)) return {};
+  for (const std::string_view end : {".base_layer.weight", ".weight"}) {
+    if (!name.ends_with(end)) continue;
+    const std::string module = name.substr(kPeftPrefix.size(), name.size() - kPeftPrefix.size() - end.size());
+    const std::string leaf = module.substr(module.rfind('.') + 1);
+    if (leaf != "embed_tokens" && leaf != "lm_head") continue;
+    const bool saved = std::ranges::any_of(config.modules_to_save, [&](const std::string& entry) {
+      return names_module(entry, {.name = module, .leaf = leaf});
+    });
+    if (!saved) return module;
+  }
+  return {};
+}
+
 class Importer {
  public:
   Importer(const NamedTensors& tensors, const std::string& where) : where_(where) {
@@ -119,9 +134,9 @@ class Importer {
                        .attempt = "LoraConfig::type canonical_lora"});
   }
 
-  void refuse_surplus() const {
+  void refuse_surplus(const LoraConfig& config) const {
     for (const auto& [name, tensor] : by_name_)
-      if (!taken_.count(name))
+      if (!taken_.count(name) && copied_module(config, name).empty())
         throw FormatError({.what = "an adapter tensor belongs to no targeted module",
                            .where = where_ + ": " + name,
                            .attempt = "the base model and target modules that this adapter was made for"});
@@ -134,44 +149,6 @@ class Importer {
 };
 
 }  // namespace
-
-namespace {
-
-// Calls value(index, four numbers in [0, 1)) for every fourth of `count` values of tensor number `tensor`.
-template <class Value>
-void draw(uint64_t seed, uint32_t tensor, uint64_t count, const Value& value) {
-  for (uint64_t i = 0; i < count; i += 4) {
-    const Counter counter{tensor, 0, static_cast<uint32_t>(i / 4), static_cast<uint32_t>(i / 4 >> 32)};
-    const auto bits = philox(seed, counter);
-    for (uint64_t j = 0; j < 4 && i + j < count; ++j) value(i + j, bits[j], bits[j ^ 1]);
-  }
-}
-
-}  // namespace
-
-Buffer initial_weights(const AdapterLayout& layout, uint64_t seed) {
-  Buffer buffer(static_cast<size_t>(layout.num_floats) * sizeof(float));
-  for (size_t p = 0; p < layout.pairs.size(); ++p) {
-    const Pair& pair = layout.pairs[p];
-    const auto tensor = static_cast<uint32_t>(p);
-    if (pair.of_embedding()) {
-      // Box-Muller: a neighbour's bits are the angle, and every second value is the other of a pair.
-      float* const b = buffer.f32() + pair.b_offset;
-      draw(seed, tensor, static_cast<uint64_t>(pair.rank * pair.out), [&](uint64_t i, uint32_t bits, uint32_t other) {
-        const bool sine = i % 2 == 1;
-        const double radius = std::sqrt(-2 * std::log(1 - static_cast<double>(uniform01(sine ? other : bits))));
-        const double angle = 2 * std::numbers::pi * static_cast<double>(uniform01(sine ? bits : other));
-        b[i] = static_cast<float>(radius * (sine ? std::sin(angle) : std::cos(angle)));
-      });
-      continue;
-    }
-    const float bound = 1.0f / std::sqrt(static_cast<float>(pair.in));
-    float* const a = buffer.f32() + pair.a_offset;
-    draw(seed, tensor, static_cast<uint64_t>(pair.in * pair.rank),
-         [&](uint64_t i, uint32_t bits, uint32_t) { a[i] = (2 * uniform01(bits) - 1) * bound; });
-  }
-  return buffer;
-}
 
 ExportedTensors export_tensors(const AdapterLayout& layout, const float* flat) {
   ExportedTensors result;
@@ -197,10 +174,18 @@ LoraConfig saved_config(const AdapterLayout& layout) {
   return config;
 }
 
+std::vector<BaseCopy> base_copies(const LoraConfig& config, const NamedTensors& tensors) {
+  std::vector<BaseCopy> copies;
+  for (const NamedTensor& named : tensors)
+    if (std::string module = copied_module(config, named.name); !module.empty())
+      copies.push_back({std::move(module), named});
+  return copies;
+}
+
 void check_tensors(const AdapterLayout& layout, const NamedTensors& tensors, const std::string& where) {
   Importer importer(tensors, where);
   for (const NamedPlace& place : named_places(layout)) importer.take(place);
-  importer.refuse_surplus();
+  importer.refuse_surplus(layout.config);
 }
 
 Buffer import_tensors(const AdapterLayout& layout, const NamedTensors& tensors, const std::string& where) {
@@ -213,7 +198,7 @@ Buffer import_tensors(const AdapterLayout& layout, const NamedTensors& tensors, 
     else
       importer.require_same(place, tensor);
   }
-  importer.refuse_surplus();
+  importer.refuse_surplus(layout.config);
   return buffer;
 }
 

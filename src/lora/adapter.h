@@ -153,10 +153,6 @@ struct AdapterVersion {
   ConstTensor working(int64_t offset, int64_t rows, int64_t cols) const;
 };
 
-// PEFT's default initialization, in host memory: A uniform in +-1/sqrt(in) (kaiming_uniform with a = sqrt 5), B = 0; at
-// the embedding A = 0, B normal; counted randomness from `seed`. What begins with values of the base is 0.
-Buffer initial_weights(const AdapterLayout& layout, uint64_t seed);
-
 // Row-major copies under PEFT names ("base_model.model.<module>.lora_A.weight" [r, in], "....lora_B.weight" [out, r],
 // "....lora_embedding_A", "....lora_magnitude_vector", "....base_layer.bias", "....weight" ...); a shared A is written
 // once per module. Of a layout that subtracts its first values the files hold [A; A0] and [B, -B0], which is a plain
@@ -170,8 +166,17 @@ ExportedTensors export_tensors(const AdapterLayout& layout, const float* flat);
 // scales as they are.
 LoraConfig saved_config(const AdapterLayout& layout);
 
-// Whether `tensors`, whose data is not looked at, are those of the layout: f32, bf16 or f16. FormatError / ShapeError
-// naming the tensor: missing, surplus, mis-shaped.
+// What PEFT adds of the base to the file of an adapter: the weights of the embedding and the head as they were when the
+// adapter was saved. They are no tensors of the adapter, and whoever reads it compares them with its base
+// (load/base_copies.h).
+struct BaseCopy {
+  std::string module;  // "lm_head"
+  NamedTensor tensor;
+};
+std::vector<BaseCopy> base_copies(const LoraConfig& config, const NamedTensors& tensors);
+
+// Whether `tensors`, whose data is not looked at, are those of the layout: f32, bf16 or f16; base_copies are passed
+// over. FormatError / ShapeError naming the tensor: missing, surplus, mis-shaped.
 void check_tensors(const AdapterLayout& layout, const NamedTensors& tensors, const std::string& where);
 
 // The inverse of export_tensors. Accepts f32, bf16, f16. FormatError / ShapeError naming the tensor: missing, surplus,

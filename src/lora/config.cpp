@@ -19,6 +19,22 @@ LoraType parse_lora_type(const std::string& name) {
 
 namespace {
 
+constexpr TrainedBiases kAllBiases[] = {TrainedBiases::none, TrainedBiases::lora_only, TrainedBiases::all};
+
+}  // namespace
+
+const char* trained_biases_name(TrainedBiases biases) {
+  return biases == TrainedBiases::none ? "none" : biases == TrainedBiases::lora_only ? "lora_only" : "all";
+}
+
+std::optional<TrainedBiases> trained_biases_of(const std::string& name) {
+  for (const TrainedBiases biases : kAllBiases)
+    if (name == trained_biases_name(biases)) return biases;
+  return std::nullopt;
+}
+
+namespace {
+
 struct InitName {
   InitMethod method;
   const char* name;

@@ -149,7 +149,7 @@ class LayoutBuilder {
 
   void require_magnitude(const Module& module) const {
     if (module.kind != ModuleKind::embedding) return;
-    reject(config_, "use_dora", "use_dora",
+    reject(config_, "LoraConfig::use_dora", "use_dora",
            {.what = "the embedding takes no magnitudes",
             .where = "for " + module.name,
             .attempt = "targets without it, or modules_to_save"});

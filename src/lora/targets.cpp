@@ -179,7 +179,7 @@ std::vector<bool> select_modules(const LoraConfig& config, const std::vector<Mod
 std::vector<bool> saved_modules(const LoraConfig& config, const std::vector<Module>& modules) {
   std::vector<bool> saved(modules.size(), false);
   const auto refuse = [&](const std::string& entry) {
-    reject(config, "modules_to_save", "modules_to_save",
+    reject(config, "LoraConfig::modules_to_save", "modules_to_save",
            {.what = "a module whose weight is trained whole must be the embedding or the head",
             .got = entry,
             .wanted = "embed_tokens, lm_head",

@@ -19,6 +19,8 @@ lora::AdapterVersion load_adapter(const std::string& directory, const Base& base
 // Prints a line for each note.
 void print_notes(const std::vector<std::string>& notes, const Control& control);
 
+// What an adapter has beside plain factors of its modules: ", DoRA, lm_head whole"; empty: nothing.
+std::string kind_text(const lora::LoraConfig& config);
 // Prints rank, modules and parameter counts.
 void describe_adapter(const lora::AdapterVersion& adapter, const Base& base, const Control& control);
 

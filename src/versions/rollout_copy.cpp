@@ -7,8 +7,10 @@ namespace lockstep::versions {
 
 namespace {
 
-void check_plain(const lora::AdapterVersion& adapter) {
-  if (!adapter.extras || (adapter.extras->sites.empty() && adapter.extras->tensors.empty())) return;
+// Lockstep reads whatever an adapter's file says; other servers read factors alone.
+void check_plain(const lora::AdapterVersion& adapter, const CopyOptions& options) {
+  const bool has_extras = adapter.extras && !(adapter.extras->sites.empty() && adapter.extras->tensors.empty());
+  if (!has_extras && (options.exact || adapter.layout->own.empty())) return;
   throw ConfigError({.what = "this adapter has more than low-rank factors, which servers do not load",
                      .where = lora::policy_text(adapter.policy),
                      .got = "a magnitude, a bias, or a weight of its own",
@@ -27,14 +29,14 @@ Buffer padded(const ConstTensor& from, int64_t to_rows, int64_t to_cols, float s
 
 void write_rollout_copy(const fs::Path& directory, const lora::AdapterVersion& adapter, const CopyOptions& options,
                         Stream& stream) {
-  check_plain(adapter);
+  check_plain(adapter, options);
   const lora::AdapterLayout& layout = *adapter.layout;
   const Buffer weights = lora::host_weights(*adapter.weights, layout, stream);
   lora::ExportedTensors exported = lora::export_tensors(layout, weights.f32());
-  lora::LoraConfig config = layout.config;
+  lora::LoraConfig config = lora::saved_config(layout);
   std::vector<std::string> targets = config.target_modules;
   if (!options.exact) {
-    const int64_t rank = lora::largest_rank(layout);
+    const int64_t rank = lora::largest_rank(layout) * (layout.config.subtracts_initial ? 2 : 1);
     config = {.rank = rank, .alpha = static_cast<double>(rank), .dropout = layout.config.dropout};
     targets = layout.target_leaves;
     // In the order of export_tensors: A and B of each module of each pair.

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/random.h"
+#include "lora/init.h"
 #include "model/train_pass.h"
 
 namespace lockstep::versions {

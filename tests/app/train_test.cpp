@@ -126,6 +126,21 @@ TEST(Train, AdapterRules) {
   rejects("--target-modules ,", {"--target-modules names no module"});
 }
 
+TEST(Train, FirstValuesByPeftsNames) {
+  const auto parsed = [&](const std::string& name) {
+    return parse_train(words("--hf-checkpoint M --prompt-data d --label-key l --rm-type math --rollout-batch-size 8 "
+                             "--num-rollout 1 --lora-rank 8 --target-modules all-linear --init-lora-weights " +
+                             name))
+        .options.adapter.config;
+  };
+  for (const char* name : {"true", "false", "gaussian", "orthogonal", "pissa", "pissa_niter_4", "olora"}) {
+    EXPECT_EQ(lora::lora_init_name(parsed(name).init), name);
+    EXPECT_EQ(parsed(name).subtracts_initial, parsed(name).init.changes_base()) << name;
+  }
+  for (const char* name : {"eva", "loftq", "pissa_niter_", "pissa_niter_-1", "PiSSA"})
+    expect_error<ConfigError>([&] { parsed(name); }, {"--init-lora-weights", name, "gaussian", "--lora-adapter-path"});
+}
+
 TEST(Train, AnAdapterToStartFromSaysWhatIsLeftOut) {
   const std::string base =
       "--hf-checkpoint M --prompt-data d --label-key l --rm-type math --rollout-batch-size 8 --num-rollout 1 "
@@ -135,6 +150,14 @@ TEST(Train, AnAdapterToStartFromSaysWhatIsLeftOut) {
   EXPECT_TRUE(parsed("--lora-alpha 16").asked_alpha);
   EXPECT_TRUE(parsed("--use-rslora").asked_rslora);
   EXPECT_TRUE(parsed("--lora-type lora").asked_type);
+  EXPECT_FALSE(parsed("").asked_init || parsed("").asked_dora || parsed("").asked_bias);
+  EXPECT_TRUE(parsed("--use-dora").asked_dora && parsed("--use-dora").config.use_dora);
+  EXPECT_TRUE(parsed("--lora-bias lora_only").asked_bias);
+  EXPECT_EQ(parsed("--lora-bias lora_only").config.bias, lora::TrainedBiases::lora_only);
+  EXPECT_TRUE(parsed("--modules-to-save lm_head").asked_modules_to_save);
+  EXPECT_EQ(parsed("--modules-to-save lm_head,embed_tokens").config.modules_to_save,
+            (std::vector<std::string>{"lm_head", "embed_tokens"}));
+  EXPECT_TRUE(parsed("--init-lora-weights gaussian").asked_init);
   EXPECT_EQ(parsed("--lora-rank 8").config.rank, 8);  // the directory says the modules
   EXPECT_EQ(parsed("--target-modules q_proj").config.rank, 0);
 }

@@ -131,13 +131,11 @@ TEST(PeftDirectory, GoldenRegexAndLayers) {
   EXPECT_EQ(PeftDirectory(golden("qwen3/adapter_layers")).config().layers_to_transform, (std::vector<int64_t>{1}));
 }
 
-TEST(PeftDirectory, GoldenRefusalsNameTheKey) {
-  const auto refused = [](const char* name, const char* key) {
-    expect_error<FormatError>([&] { PeftDirectory adapter(golden(name)); }, {"adapter_config.json", key});
-  };
-  refused("qwen2_untied/adapter_dora", "use_dora");
-  refused("qwen2_untied/adapter_bias", "bias");
-  refused("qwen2_untied/adapter_modules_to_save", "modules_to_save");
+TEST(PeftDirectory, GoldenTensorsBesideFactors) {
+  EXPECT_TRUE(PeftDirectory(golden("qwen2_untied/adapter_dora")).config().use_dora);
+  EXPECT_EQ(PeftDirectory(golden("qwen2_untied/adapter_bias")).config().bias, lora::TrainedBiases::all);
+  EXPECT_EQ(PeftDirectory(golden("qwen2_untied/adapter_modules_to_save")).config().modules_to_save,
+            std::vector<std::string>{"lm_head"});
 }
 
 TEST(PeftDirectory, BaseModelName) {
@@ -222,10 +220,9 @@ TEST(PeftDirectory, HarmlessKeysPass) {
 }
 
 TEST(PeftDirectory, RefusedKeysAreNamed) {
-  expect_refused("use_dora", true);
-  expect_refused("bias", "all");
-  expect_refused("bias", "lora_only");
-  expect_refused("modules_to_save", {"lm_head"});
+  expect_refused("use_dora", 1);
+  expect_refused("bias", "some");
+  expect_refused("modules_to_save", {1});
   expect_refused("layer_replication", {{0, 4}, {2, 5}});
   expect_refused("trainable_token_indices", {1, 2});
   expect_refused("target_parameters", {"mlp.experts.down_proj"});
@@ -322,6 +319,26 @@ TEST(PeftDirectory, MissingAndMalformedFiles) {
   expect_error<FormatError>(open, {"adapter_model.bin", "no file of torch.save"});
   dir.write("adapter_model.safetensors", "");
   expect_error<FormatError>(open, {"adapter_model.safetensors"});
+}
+
+// Each beside a pair, with the key that explains it.
+TEST(PeftDirectory, TensorsBesideFactorsAreExplainedByTheConfiguration) {
+  const auto read = [](const std::string& name, const std::string& key, const Json& value) {
+    NamedTensors tensors = one_pair();
+    tensors.push_back({name, ConstTensor(kValues, DType::f32, {3})});
+    Json json = minimal();
+    json[key] = value;
+    Adapter(json.dump(), tensors).config();
+  };
+  const std::string head = "base_model.model.lm_head";
+  EXPECT_NO_THROW(read(kModule + ".lora_magnitude_vector", "use_dora", true));
+  EXPECT_NO_THROW(read(kModule + ".base_layer.bias", "bias", "lora_only"));
+  EXPECT_NO_THROW(read(kModule + ".bias", "bias", "all"));
+  EXPECT_NO_THROW(read(head + ".weight", "modules_to_save", {"lm_head"}));
+  EXPECT_NO_THROW(read(head + ".base_layer.weight", "target_modules", {"q_proj", "lm_head"}));
+  expect_error<FormatError>([&] { read(kModule + ".lora_embedding_A", "target_modules", {"q_proj"}); },
+                            {"no partner", ".lora_embedding_B"});
+  expect_error<FormatError>([&] { read(kModule + ".lora_B.bias", "bias", "all"); }, {".lora_B.bias"});
 }
 
 TEST(PeftDirectory, OtherTensorsAreNamed) {
@@ -474,6 +491,19 @@ TEST(WritePeftDirectory, RoundTrip) {
   EXPECT_EQ(adapter.config().alpha_pattern, config.alpha_pattern);
   ASSERT_EQ(adapter.header().size(), 2u);
   EXPECT_EQ(fs::read_file(dir / "x/adapter_model.safetensors"), safetensors_bytes(one_pair(), {{"format", "pt"}}));
+}
+
+TEST(WritePeftDirectory, WhatIsTrainedBesideFactorsIsSaid) {
+  lora::LoraConfig config = simple_config(2, 4);
+  config.use_dora = true;
+  config.bias = lora::TrainedBiases::lora_only;
+  config.modules_to_save = {"lm_head"};
+  const TempDirectory dir;
+  write_peft_directory(dir / "x", config, {"q_proj"}, "", one_pair());
+  const lora::LoraConfig read = PeftDirectory(dir / "x").config();
+  EXPECT_TRUE(read.use_dora);
+  EXPECT_EQ(read.bias, config.bias);
+  EXPECT_EQ(read.modules_to_save, config.modules_to_save);
 }
 
 TEST(WritePeftDirectory, TextIsWhatPeftAndServersRead) {

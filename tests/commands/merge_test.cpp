@@ -241,6 +241,137 @@ TEST_F(Merged, AFamilyThatIsNotKnown) {
   EXPECT_EQ(std::memcmp(file.find("transformer.ids")->data, weights.data(), 24), 0);
 }
 
+// Tensors of a merged model, by name.
+class Weights {
+ public:
+  explicit Weights(const std::string& path) : directory_(path) { directory_.open_weights(); }
+  std::vector<float> operator[](const std::string& name) {
+    const auto found = std::ranges::find(directory_.tensors(), name, &NamedTensor::name);
+    if (found == directory_.tensors().end()) return {};
+    const Buffer bytes = bytes_of(*found);
+    ConstTensor tensor = found->tensor;
+    tensor.data = bytes.data();
+    std::vector<float> values;
+    for (int64_t i = 0; i < tensor.elements(); ++i) values.push_back(element(tensor, i));
+    return values;
+  }
+
+ private:
+  checkpoint::HfDirectory directory_;
+};
+
+const std::string kUntied = golden::directory("qwen2_untied").string(), kTied = golden::directory("qwen2").string();
+
+// Rows of a merged weight have the norms that are the magnitudes, and the directions of W + scale B A.
+TEST_F(Merged, MagnitudesAreTheNormsOfRows) {
+  const std::string adapter_path = kUntied + "/adapter_dora";
+  MergeOptions asked = options(kUntied, adapter_path);
+  asked.dtype = DType::f32;
+  Weights base(kUntied), merged(merge(asked));
+  const AdapterFactors adapter{checkpoint::PeftDirectory(fs::Path(adapter_path))};
+  ASSERT_FALSE(adapter.modules().empty());
+  for (const ModuleFactors& module : adapter.modules()) {
+    ASSERT_FALSE(module.magnitude.empty()) << module.name;
+    const std::vector<float> w = base[module.name + ".weight"], m = merged[module.name + ".weight"];
+    for (int64_t i = 0; i < module.out(); ++i) {
+      double squares = 0, inner = 0, sum_squares = 0;
+      for (int64_t j = 0; j < module.in(); ++j) {
+        double sum = w[static_cast<size_t>(i * module.in() + j)];
+        for (int64_t k = 0; k < module.rank; ++k) sum += module.scale * module.b.row(i)[k] * module.a.row(k)[j];
+        const double got = m[static_cast<size_t>(i * module.in() + j)];
+        squares += got * got, inner += got * sum, sum_squares += sum * sum;
+      }
+      ASSERT_NEAR(std::sqrt(squares), magnitude_of(module, i), 1e-5 * std::sqrt(squares)) << module.name;
+      ASSERT_NEAR(inner / std::sqrt(squares * sum_squares), 1, 1e-6);
+    }
+  }
+}
+
+TEST_F(Merged, BiasesAndSavedWeightsTakeThePlaceOfTheBases) {
+  for (const std::string name : {"adapter_bias", "adapter_modules_to_save"}) {
+    const std::string adapter_path = kUntied + "/" + name;
+    MergeOptions asked = options(kUntied, adapter_path, name);
+    asked.dtype = DType::f32;
+    Weights base(kUntied), merged(merge(asked));
+    const AdapterFactors adapter{checkpoint::PeftDirectory(fs::Path(adapter_path))};
+    int replaced = 0;
+    for (const ModuleFactors& module : adapter.modules())
+      for (const auto& [own, suffix] : {std::pair(module.bias, ".bias"), std::pair(module.weight, ".weight")}) {
+        if (own.empty()) continue;
+        const std::vector<float> after = merged[module.name + suffix];
+        EXPECT_TRUE(std::equal(after.begin(), after.end(), static_cast<const float*>(own.data))) << module.name;
+        EXPECT_NE(after, base[module.name + suffix]) << "nothing is shown otherwise";
+        ++replaced;
+      }
+    EXPECT_EQ(replaced, name == "adapter_bias" ? 6 : 1);
+  }
+}
+
+// Factors of the head and of the embedding, whose update is transposed: (B A)^T.
+TEST_F(Merged, TheEndsOfATiedModelBecomeTwoTensors) {
+  const auto sizes = Json(read_json(kTied + "/config.json"));
+  const auto vocab = sizes["vocab_size"].get<int64_t>(), width = sizes["hidden_size"].get<int64_t>();
+  std::vector<float> long_side(static_cast<size_t>(2 * vocab)), short_side(static_cast<size_t>(2 * width));
+  for (size_t i = 0; i < long_side.size(); ++i) long_side[i] = 0.01f * static_cast<float>(i % 7) - 0.02f;
+  for (size_t i = 0; i < short_side.size(); ++i) short_side[i] = 0.03f * static_cast<float>(i % 5) - 0.05f;
+  const auto adapter = [&](const std::string& name, const std::string& target, const NamedTensors& tensors) {
+    checkpoint::write_peft_directory(path(name), {.rank = 2, .alpha = 4}, {target}, "", tensors);
+    return path(name);
+  };
+  const std::string prefix = "base_model.model.";
+  const std::string head = adapter(
+      "head", "lm_head",
+      {{prefix + "lm_head.lora_A.weight", ConstTensor(short_side.data(), DType::f32, {2, width})},
+       {prefix + "lm_head.lora_B.weight", ConstTensor(long_side.data(), DType::f32, {vocab, 2})}});
+  const std::string embedding = adapter(
+      "embedding", "embed_tokens",
+      {{prefix + "model.embed_tokens.lora_embedding_A", ConstTensor(long_side.data(), DType::f32, {2, vocab})},
+       {prefix + "model.embed_tokens.lora_embedding_B", ConstTensor(short_side.data(), DType::f32, {width, 2})}});
+  const std::vector<float> before = Weights(kTied)["model.embed_tokens.weight"];
+  const auto expect = [&](const std::string& adapter_path, bool is_head) {
+    MergeOptions asked = options(kTied, adapter_path, is_head ? "with-head" : "with-embedding");
+    asked.dtype = DType::f32;
+    Weights merged(merge(asked));
+    EXPECT_EQ(read_json(asked.output + "/config.json")["tie_word_embeddings"], false);
+    const std::vector<float> changed = merged[is_head ? "lm_head.weight" : "model.embed_tokens.weight"];
+    EXPECT_EQ(merged[is_head ? "model.embed_tokens.weight" : "lm_head.weight"], before) << "the other stays";
+    ASSERT_EQ(changed.size(), before.size());
+    for (int64_t v = 0; v < vocab; ++v)
+      for (int64_t d = 0; d < width; ++d) {
+        double wanted = before[static_cast<size_t>(v * width + d)];
+        for (int64_t k = 0; k < 2; ++k)
+          wanted += 2.0 * (is_head ? long_side[static_cast<size_t>(v * 2 + k)] * short_side[static_cast<size_t>(k * width + d)]
+                                   : long_side[static_cast<size_t>(k * vocab + v)] * short_side[static_cast<size_t>(d * 2 + k)]);
+        ASSERT_NEAR(changed[static_cast<size_t>(v * width + d)], wanted, 1e-6);
+      }
+  };
+  expect(head, true);
+  expect(embedding, false);
+}
+
+// PEFT adds the base's head to an adapter of it.
+TEST_F(Merged, CopiesOfTheBaseAreComparedWithIt) {
+  Weights base(kUntied);
+  std::vector<float> copy = base["lm_head.weight"];
+  const auto sizes = Json(read_json(kUntied + "/config.json"));
+  const auto vocab = sizes["vocab_size"].get<int64_t>(), width = sizes["hidden_size"].get<int64_t>();
+  const std::vector<float> ones(static_cast<size_t>(vocab + width), 0.5f);
+  const auto adapter = [&](const std::string& name) {
+    const std::string prefix = "base_model.model.lm_head";
+    checkpoint::write_peft_directory(
+        path(name), {.rank = 1}, {"lm_head"}, "",
+        {{prefix + ".lora_A.weight", ConstTensor(ones.data(), DType::f32, {1, width})},
+         {prefix + ".lora_B.weight", ConstTensor(ones.data(), DType::f32, {vocab, 1})},
+         {prefix + ".base_layer.weight", ConstTensor(copy.data(), DType::f32, {vocab, width})}});
+    return path(name);
+  };
+  EXPECT_NO_THROW(merge(options(kUntied, adapter("same"))));
+  copy[5] += 1;
+  expect_error<FormatError>([&] { merge(options(kUntied, adapter("another"), "not-written")); },
+                            {"lm_head.base_layer.weight", "other values", "modules_to_save"});
+  EXPECT_FALSE(fs::exists(path("not-written")));
+}
+
 TEST_F(Merged, RefusesWhatDoesNotFit) {
   const std::vector<float> weights(64, 1.0f);
   const std::string q = "model.layers.0.self_attn.q_proj";
@@ -249,16 +380,13 @@ TEST_F(Merged, RefusesWhatDoesNotFit) {
   };
   const std::string good = base("good", Json::object(), q + ".weight", DType::f32);
   const std::string packed = base("packed", Json::object(), q + ".weight", DType::u8);
-  const std::string tied = base("tied", {{"tie_word_embeddings", true}}, "lm_head.weight", DType::f32);
   const std::string adapter = peft_of("adapter", {.rank = 2}, q, 6, 4);
   expect_error<ShapeError>([&] { merge(options(good, peft_of("wide", {.rank = 2}, q, 6, 5))); },
                            {"differ in shape", "f32 [6, 4]", "[6, 5]", q.c_str()});
   expect_error<FormatError>(
       [&] { merge(options(good, peft_of("far", {.rank = 2}, "model.layers.1.self_attn.q_proj", 6, 4))); },
-      {"no weight for a module", "model.layers.1.self_attn.q_proj.weight", q.c_str()});
+      {"no tensor for a module", "model.layers.1.self_attn.q_proj.weight", q.c_str()});
   expect_error<DTypeError>([&] { merge(options(packed, adapter)); }, {"weights of this type", "u8"});
-  expect_error<FormatError>([&] { merge(options(tied, peft_of("head", {.rank = 2}, "lm_head", 6, 4))); },
-                            {"ties to its embedding"});
   expect_error<ConfigError>([&] { merge(options(good, path("absent"))); }, {"no adapter there", "absent"});
   EXPECT_FALSE(fs::exists(path("merged")));
 }

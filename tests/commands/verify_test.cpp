@@ -105,7 +105,7 @@ TEST_F(Verify, Adapters) {
   for (size_t at = bad.find("q_proj.lora_A"); at != std::string::npos; at = bad.find("q_proj.lora_A", at))
     bad.replace(at, 13, "q_proj.lora_C");
   fs::write_file_atomic(weights, bad);
-  const std::string text = problems(path("adapter"), {"lora_C.weight is no LoRA factor", "has no"});
+  const std::string text = problems(path("adapter"), {"has no"});
   EXPECT_EQ(count(text, "problem "), 4) << text;
   fs::write_file_atomic(weights, bytes.substr(0, bytes.size() - 1));
   problems(path("adapter"), {"do not fill the file"});

@@ -13,18 +13,37 @@ OPTIONS = {
     "layers": {"target_modules": ["q_proj", "v_proj"], "layers_to_transform": [1]},
     "regex": {"target_modules": r".*\.layers\.1\.mlp\.(up|down)_proj"},
     "patterns": {"rank_pattern": {"down_proj": 2}, "alpha_pattern": {"layers.0.self_attn.k_proj": 32}},
+    "dora": {"use_dora": True},
+    "bias": {"target_modules": ["q_proj", "down_proj"], "bias": "all"},
+    "lora_only": {"target_modules": ["q_proj", "down_proj"], "bias": "lora_only"},
+    "saved": {"modules_to_save": ["embed_tokens", "lm_head"]},
+    "head": {"target_modules": ["q_proj", "lm_head"]},
+    "embedding": {"target_modules": ["q_proj", "embed_tokens"]},
 }
 
 
 def adapter_and_merged(path, dtype, options, folder):
-    """An adapter of random factors, saved, and PEFT's own merged weights by their names in the file."""
+    """An adapter of random values, saved, and PEFT's own merged weights by their names in the file."""
     model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
     torch.manual_seed(3)
     config = peft.LoraConfig(r=6, lora_alpha=12, init_lora_weights=False, task_type="CAUSAL_LM",
                              **{"target_modules": "all-linear", **options})
     adapted = peft.get_peft_model(model, config)
-    adapted.save_pretrained(folder, save_embedding_layers=False)
+    for name, parameter in adapted.named_parameters():
+        if parameter.requires_grad and "lora_A" not in name and "lora_B" not in name and "lora_embedding" not in name:
+            parameter.data *= 1 + 0.3 * torch.rand_like(parameter)
+            parameter.data += 0.05 * torch.randn_like(parameter)
+    adapted.save_pretrained(folder)
+    if adapted.config.tie_word_embeddings:  # merging in place would change the embedding and the head together
+        untie(adapted)
     return adapted.merge_and_unload().state_dict()
+
+
+def untie(adapted):
+    """Gives the head of a tied model memory of its own, so that merging changes what the adapter changes."""
+    head = adapted.get_base_model().lm_head
+    head = getattr(head, "base_layer", getattr(head, "original_module", head))
+    head.weight = torch.nn.Parameter(head.weight.detach().clone())
 
 
 def weights_of(folder):
@@ -52,7 +71,8 @@ def test_merge_and_unload(lockstep, family, dtype, options, tmp_path):
     lockstep("merge", "--hf-checkpoint", base, "--lora-adapter-path", tmp_path / "adapter", "--output", tmp_path / "merged",
              "--max-shard-size", "40KB")
     ours = weights_of(tmp_path / "merged")
-    assert set(ours) == set(theirs) - ({"lm_head.weight"} if "lm_head.weight" not in ours else set())
+    tied = json.loads((tmp_path / "merged/config.json").read_text()).get("tie_word_embeddings", False)
+    assert set(ours) == set(theirs) - ({"lm_head.weight"} if tied else set())
     for name, tensor in ours.items():
         assert_rounded_alike(tensor, theirs[name], name)
     loaded, missing = AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype="auto", output_loading_info=True)

@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "core/random.h"
 #include "lora/fixture.h"
+#include "lora/init.h"
 
 namespace lockstep::lora {
 namespace {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "lora/fixture.h"
+#include "lora/init.h"
 #include "lora/working_copy.h"
 #include "support/gpu.h"
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/random.h"
+#include "lora/init.h"
 #include "train/trainer.h"
 
 namespace lockstep::train::testing {

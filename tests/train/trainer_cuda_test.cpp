@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "lora/init.h"
 #include "lora/working_copy.h"
 #include "support/gpu.h"
 #include "support/tolerance.h"

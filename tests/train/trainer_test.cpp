@@ -3,6 +3,7 @@
 
 #include "core/error.h"
 #include "core/hash.h"
+#include "lora/init.h"
 #include "trainer_fixture.h"
 
 namespace lockstep::train {

@@ -89,7 +89,7 @@ NamedAdapter read_hf_adapter(const fs::Path& path) {
                        .tensors = {},
                        .sites = {}};
   keep_tensors(adapter, directory.read_weights());
-  lora::check_tensors(*own_layout(directory), adapter.tensors, adapter.where());
+  require_plain_factors(AdapterFactors(directory), "merge, and the model that comes out");
   std::vector<lora::Module> modules = lora::modules_of(directory.header());
   for (const lora::Module& module : modules) {
     const std::optional<MegatronSite> site = parse_hf_module(module.name);

@@ -76,21 +76,19 @@ std::string rank_text(const ModuleFactors* module) {
   return module == nullptr ? "" : fmt::format("rank {} alpha {:g}", module->rank, module->alpha);
 }
 
-DiffReport diff_adapters(const fs::Path& a, const fs::Path& b, double tolerance, Stream& stream) {
-  const AdapterFactors first{checkpoint::PeftDirectory(a)}, second{checkpoint::PeftDirectory(b)};
-  DiffReport report{.kind = "adapter"};
-  compare_settings(report, a, b, checkpoint::kAdapterConfigFile);
-  std::set<std::string> names;
-  for (const AdapterFactors* adapter : {&first, &second})
-    for (const ModuleFactors& module : adapter->modules()) names.insert(module.name);
-  for (const std::string& name : names)
-    report.rows.push_back({.name = name, .a = rank_text(first.find(name)), .b = rank_text(second.find(name))});
-  stream.parallel(static_cast<int64_t>(report.rows.size()), [&](int64_t index, int) {
-    DiffRow& row = report.rows[static_cast<size_t>(index)];
-    row.norms = update_norms(first.find(row.name), second.find(row.name));
-    row.differs = row.a != row.b || beyond(row.norms, tolerance);
-  });
-  return report;
+// nullptr where it changes no weight by factors.
+const ModuleFactors* find_update(const AdapterFactors& adapter, const std::string& module) {
+  const ModuleFactors* const factors = adapter.find(module);
+  return factors != nullptr && factors->has_update() ? factors : nullptr;
+}
+
+using TensorPairs = std::map<std::string, std::pair<const NamedTensor*, const NamedTensor*>>;
+
+TensorPairs paired(const NamedTensors& a, const NamedTensors& b) {
+  TensorPairs tensors;
+  for (const NamedTensor& tensor : a) tensors[tensor.name].first = &tensor;
+  for (const NamedTensor& tensor : b) tensors[tensor.name].second = &tensor;
+  return tensors;
 }
 
 UpdateNorms tensor_norms(const NamedTensor* a, const NamedTensor* b, TensorReader& reader_a, TensorReader& reader_b) {
@@ -124,6 +122,31 @@ void diff_tensor(DiffRow& row, const NamedTensor* a, const NamedTensor* b, doubl
   row.differs = row.a != row.b || beyond(row.norms, tolerance);
 }
 
+DiffReport diff_adapters(const fs::Path& a, const fs::Path& b, double tolerance, Stream& stream) {
+  const AdapterFactors first{checkpoint::PeftDirectory(a)}, second{checkpoint::PeftDirectory(b)};
+  DiffReport report{.kind = "adapter"};
+  compare_settings(report, a, b, checkpoint::kAdapterConfigFile);
+  std::set<std::string> names;
+  for (const AdapterFactors* adapter : {&first, &second})
+    for (const ModuleFactors& module : adapter->modules())
+      if (module.has_update()) names.insert(module.name);
+  for (const std::string& name : names)
+    report.rows.push_back(
+        {.name = name, .a = rank_text(find_update(first, name)), .b = rank_text(find_update(second, name))});
+  stream.parallel(static_cast<int64_t>(report.rows.size()), [&](int64_t index, int) {
+    DiffRow& row = report.rows[static_cast<size_t>(index)];
+    row.norms = update_norms(find_update(first, row.name), find_update(second, row.name));
+    row.differs = row.a != row.b || beyond(row.norms, tolerance);
+  });
+  const NamedTensors others_a = first.beside_factors(), others_b = second.beside_factors();
+  TensorReader reader_a, reader_b;
+  for (const auto& [name, pair] : paired(others_a, others_b)) {
+    DiffRow& row = report.rows.emplace_back(DiffRow{.name = name, .a = {}, .b = {}, .norms = {}});
+    diff_tensor(row, pair.first, pair.second, tolerance, reader_a, reader_b);
+  }
+  return report;
+}
+
 DiffReport diff_models(const fs::Path& a, const fs::Path& b, double tolerance, Stream& stream) {
   checkpoint::HfDirectory first(a), second(b);
   first.open_weights(), second.open_weights();
@@ -136,9 +159,7 @@ DiffReport diff_models(const fs::Path& a, const fs::Path& b, double tolerance, S
     };
     if (const auto x = hash(a), y = hash(b); x != y) report.settings[file] = {x, y};
   }
-  std::map<std::string, std::pair<const NamedTensor*, const NamedTensor*>> tensors;
-  for (const NamedTensor& tensor : first.tensors()) tensors[tensor.name].first = &tensor;
-  for (const NamedTensor& tensor : second.tensors()) tensors[tensor.name].second = &tensor;
+  const TensorPairs tensors = paired(first.tensors(), second.tensors());
   for (const auto& [name, pair] : tensors) report.rows.push_back({.name = name, .a = {}, .b = {}, .norms = {}});
   std::vector<TensorReader> readers_a(static_cast<size_t>(stream.threads())), readers_b(readers_a.size());
   stream.parallel(static_cast<int64_t>(report.rows.size()), [&](int64_t index, int worker) {

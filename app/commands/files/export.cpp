@@ -9,6 +9,7 @@
 
 #include "checkpoint/base_fingerprint.h"
 #include "checkpoint/gguf/tokenizer.h"
+#include "commands/files/base_tensors.h"
 #include "commands/files/export_gguf.h"
 #include "commands/files/lora_factors.h"
 #include "core/file_lock.h"
@@ -104,6 +105,8 @@ void check_against_base(const checkpoint::PeftDirectory& adapter, OpenBase& open
                         const recipes::Control& control) {
   if (adapter.metadata()) open.identify(stream);
   recipes::print_notes(load::check_adapter(adapter, open.base).notes, control);
+  load::check_base_copies(lora::base_copies(adapter.config(), adapter.read_weights().tensors()),
+                          base_rows(open.directory), adapter.weights_file().string());
 }
 
 // What most of the model's bytes are.
@@ -190,7 +193,8 @@ NamedTensor converted(const NamedTensor& named, DType type, std::vector<Buffer>&
                          .attempt = "bf16 or f32"});
   }
   NamedTensor copy = named;
-  copy.tensor = ConstTensor(buffer.data(), type, {from[0], from[1]});
+  copy.tensor = from.rank == 1 ? ConstTensor(buffer.data(), type, {from[0]})
+                               : ConstTensor(buffer.data(), type, {from[0], from[1]});
   return copy;
 }
 

@@ -94,12 +94,15 @@ class ModelTensors {
       : config_(config), architecture_(architecture_of(config)), sorted_(sorted), factors_(factors) {}
 
   GgufTensor tensor(const model::TensorSpec& spec, GgufType type) const {
-    const NamedTensor* source = &find_tensor(sorted_, spec);
+    const NamedTensor* source = &find_tensor(sorted_, stored_spec(spec));
     const checkpoint::GgufModule module = checkpoint::gguf_tensor(spec.name);
     const bool interleaved = module.rotary && architecture_.interleaved_rotary;
     const int64_t head_dim = config_.head_dim;
-    if (spec.shape.size() == 1) return vector(module.name, source, interleaved);
     const ModuleFactors* factors = factors_ == nullptr ? nullptr : factors_->find(module_of(spec.name));
+    if (spec.shape.size() == 1) {
+      const ConstTensor bias = factors == nullptr ? ConstTensor() : factors->bias;
+      return vector(module.name, source, bias, interleaved);
+    }
     const int64_t cols = spec.shape[1];
     return {.name = module.name,
             .type = checkpoint::gguf_row_fits(type, cols) ? type : GgufType::f16,
@@ -107,17 +110,34 @@ class ModelTensors {
             .cols = cols,
             .read = [=](int64_t row, std::span<float> values) {
               const int64_t from = source_row(row, interleaved, head_dim);
+              if (factors != nullptr && !factors->weight.empty()) {
+                std::copy_n(factors->weight.row(from), cols, values.begin());
+                return;
+              }
               read_values(values, *source, from * cols);
-              if (factors != nullptr) add_delta(values, *factors, from);
+              if (factors == nullptr || !factors->has_update()) return;
+              add_delta(values, *factors, from);
+              if (!factors->magnitude.empty()) scale_to(values, magnitude_of(*factors, from));
             }};
   }
 
  private:
-  // One row; a bias of q or k has its entries in the order of their rows.
-  GgufTensor vector(const std::string& name, const NamedTensor* source, bool interleaved) const {
+  // A head that is the embedding in the files begins as the embedding.
+  model::TensorSpec stored_spec(const model::TensorSpec& spec) const {
+    const bool is_stored = std::ranges::binary_search(sorted_, spec.name, {}, &NamedTensor::name);
+    return spec.name != "lm_head.weight" || is_stored ? spec
+                                                      : model::TensorSpec{"model.embed_tokens.weight", spec.shape};
+  }
+
+  // One row; a bias of q or k has its entries in the order of their rows. `own`: in place of the source; or empty.
+  GgufTensor vector(const std::string& name, const NamedTensor* source, const ConstTensor& own,
+                    bool interleaved) const {
     const int64_t head_dim = config_.head_dim, size = source->tensor[0];
     return {.name = name, .rows = 1, .cols = size, .vector = true, .read = [=](int64_t, std::span<float> values) {
-              read_values(values, *source, 0);
+              if (own.empty())
+                read_values(values, *source, 0);
+              else
+                std::copy_n(static_cast<const float*>(own.data), values.size(), values.begin());
               if (!interleaved) return;
               const std::vector<float> ordered(values.begin(), values.end());
               for (size_t i = 0; i < values.size(); ++i)
@@ -212,6 +232,7 @@ void check_llama_cpp_can(const model::ModelSpec& config, const std::string& wher
 }
 
 GgufContent gguf_adapter(const model::ModelSpec& config, const AdapterFactors& factors, GgufType type) {
+  require_plain_factors(factors, "--format gguf, which merges the adapter into the model");
   const GgufArchitecture& architecture = architecture_of(config);
   GgufContent content;
   const auto matrix = [&](const std::string& name, const ConstTensor& values, float multiplier, bool interleaved) {
@@ -249,9 +270,14 @@ GgufContent gguf_adapter(const model::ModelSpec& config, const AdapterFactors& f
   return content;
 }
 
-GgufContent gguf_model(const model::ModelSpec& config, const NamedTensors& sorted_tensors,
+GgufContent gguf_model(const model::ModelSpec& base_config, const NamedTensors& sorted_tensors,
                        const AdapterFactors* factors, GgufType type) {
   GgufContent content;
+  model::ModelSpec config = base_config;
+  if (config.tied_head && factors != nullptr && factors->changes_ends()) {
+    config.tied_head = false;
+    content.notes.push_back("the base's head is its embedding, and the adapter changes one of them: the file has both");
+  }
   const ModelTensors tensors(config, sorted_tensors, factors);
   for (const model::TensorSpec& spec : model::expected_tensors(config))
     content.tensors.push_back(tensors.tensor(spec, type));

@@ -1,6 +1,9 @@
-// An adapter directory as the factors of its modules, without a base: what merging, comparing and verifying look at.
+// An adapter directory as what it makes of the modules of a model, without a base: what merging, exporting, comparing and
+// verifying look at.
 #pragma once
 
+#include <list>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -11,16 +14,24 @@
 
 namespace lockstep::commands {
 
-// The update of one module: scale * b a.
+// What an adapter makes of one module: its weight is W + scale * b a, which a magnitude brings to rows of these norms, or
+// `weight`; its bias is `bias`. Empty tensors: there is no such change. All f32, as the base's file has rows and columns:
+// the embedding's are [vocabulary, width].
 struct ModuleFactors {
   std::string name;  // "model.layers.0.self_attn.q_proj"
+  lora::ModuleKind kind = lora::ModuleKind::linear;
   int64_t rank = 0;
   float scale = 0;
   double alpha = 0;
-  ConstTensor a, b;  // [rank, in], [out, rank]; f32
+  ConstTensor a = {}, b = {};  // [rank, in], [out, rank]
+  ConstTensor magnitude = {};  // [out]: merged rows are magnitude * row / |row|
+  ConstTensor weight = {};     // [out, in], in place of the base's
+  ConstTensor bias = {};       // [out], in place of the base's
 
-  int64_t in() const { return a[1]; }
-  int64_t out() const { return b[0]; }
+  bool has_update() const { return !a.empty(); }
+  bool changes_weight() const { return has_update() || !weight.empty(); }
+  int64_t in() const { return has_update() ? a[1] : weight[1]; }   // if it changes the weight
+  int64_t out() const { return has_update() ? b[0] : weight[0]; }
 };
 
 class AdapterFactors {
@@ -32,15 +43,35 @@ class AdapterFactors {
   const std::vector<ModuleFactors>& modules() const { return modules_; }  // sorted by name
   const ModuleFactors* find(std::string_view name) const;
   const lora::LoraConfig& config() const { return layout_->config; }
+  const fs::Path& file() const { return file_; }
+  // Of the base, to be compared with it.
+  std::vector<lora::BaseCopy> base_copies() const;
+  // Whether the embedding or the head is changed: a model that ties them has two weights then.
+  bool changes_ends() const;
+  // The tensors of the file that are no factors, as it has them.
+  NamedTensors beside_factors() const;
 
  private:
-  ConstTensor as_f32(const ConstTensor& stored);
+  ConstTensor as_f32(const std::string& tensor);
+  ConstTensor transposed(const ConstTensor& matrix);
+  ModuleFactors& entry(const lora::Module& module);
 
+  fs::Path file_;
   std::shared_ptr<const lora::AdapterLayout> layout_;
   checkpoint::AdapterWeights weights_;
-  std::vector<Buffer> widened_;  // factors stored as bf16 or f16
+  std::list<Buffer> memory_;  // of tensors that the file has in another form
   std::vector<ModuleFactors> modules_;
 };
+
+// The magnitude that row `row` of the module's weight is brought to.
+inline double magnitude_of(const ModuleFactors& module, int64_t row) {
+  return static_cast<const float*>(module.magnitude.data)[row];
+}
+// row * magnitude / |row|, as DoRA merges.
+void scale_to(std::span<float> row, double magnitude);
+
+// FormatError with `attempt` if the adapter has more than factors of linear modules.
+void require_plain_factors(const AdapterFactors& factors, const std::string& attempt);
 
 // The layout of the modules that the directory has tensors for, one pair for each: ranks and scales as
 // adapter_config.json says, whatever the tensors' are.

@@ -8,15 +8,15 @@
 #include <cstring>
 #include <memory>
 #include <ostream>
-#include <set>
+#include <span>
 #include <utility>
 
 #include "checkpoint/hf_directory.h"
 #include "checkpoint/hf_output.h"
+#include "commands/files/base_tensors.h"
 #include "commands/files/commands.h"
 #include "commands/files/lora_factors.h"
 #include "commands/files/output_directory.h"
-#include "core/nearest_name.h"
 #include "core/new_file.h"
 #include "kernels/add_rounded.h"
 #include "kernels/matmul.h"
@@ -31,10 +31,11 @@ bool is_float(DType dtype) {
   return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16;
 }
 
-// A tensor of the base, the update it gets (nothing: it is copied or converted), and its place in the output.
+// A tensor of the base, what becomes of it (nothing: it is copied or converted), and its place in the output.
 struct MergeTask {
   const NamedTensor* source = nullptr;
   const ModuleFactors* update = nullptr;
+  ConstTensor replacement = {};  // f32: written in place of the source
   DType dtype = DType::f32;  // in the output
   uint64_t begin = 0;        // in the shard
 };
@@ -75,17 +76,22 @@ class PieceWriter {
     const auto from_bytes = static_cast<size_t>(dtype_bytes(source.dtype)),
                to_bytes = static_cast<size_t>(dtype_bytes(task.dtype));
     const size_t part_bytes = static_cast<size_t>(count) * from_bytes;
-    void* const in = room(in_, part_bytes);
-    task.source->read(in, static_cast<size_t>(piece.begin * width) * from_bytes, part_bytes);
-    void* out = in;
-    if (task.update != nullptr || task.dtype != source.dtype) {
-      out = room(out_, static_cast<size_t>(count) * to_bytes);
-      const ConstTensor weight(in, source.dtype, {piece.end - piece.begin, width});
-      const Tensor merged(out, task.dtype, {piece.end - piece.begin, width});
+    const int64_t rows = piece.end - piece.begin;
+    const void* in = static_cast<const float*>(task.replacement.data) + piece.begin * width;
+    if (task.replacement.empty()) {
+      void* const memory = room(in_, part_bytes);
+      task.source->read(memory, static_cast<size_t>(piece.begin * width) * from_bytes, part_bytes);
+      in = memory;
+    }
+    const ConstTensor weight(in, task.replacement.empty() ? source.dtype : DType::f32, {rows, width});
+    const void* out = in;
+    if (task.update != nullptr || task.dtype != weight.dtype) {
+      const Tensor merged(room(out_, static_cast<size_t>(count) * to_bytes), task.dtype, {rows, width});
       if (task.update == nullptr)
         kernels::add_rounded(merged, weight, {}, 1, stream_);
       else
         add_update(merged, weight, *task.update, piece.begin);
+      out = merged.data;
     }
     file.write({static_cast<const std::byte*>(out), static_cast<size_t>(count) * to_bytes},
                task.begin + static_cast<uint64_t>(piece.begin * width) * to_bytes);
@@ -102,7 +108,14 @@ class PieceWriter {
       auto* const memory = static_cast<float*>(room(delta_, static_cast<size_t>((end - row) * width) * sizeof(float)));
       const Tensor delta(memory, DType::f32, {end - row, width});
       kernels::matmul(delta, update.b.rows(first_row + row, first_row + end), update.a, 1, false, stream_);
-      kernels::add_rounded(merged.rows(row, end), weight.rows(row, end), delta, update.scale, stream_);
+      if (update.magnitude.empty()) {
+        kernels::add_rounded(merged.rows(row, end), weight.rows(row, end), delta, update.scale, stream_);
+        continue;
+      }
+      kernels::add_rounded(delta, weight.rows(row, end), delta, update.scale, stream_);
+      for (int64_t i = 0; i < end - row; ++i)
+        scale_to(std::span(memory + i * width, static_cast<size_t>(width)), magnitude_of(update, first_row + row + i));
+      kernels::add_rounded(merged.rows(row, end), delta, {}, 1, stream_);
     }
   }
 
@@ -119,14 +132,20 @@ class Merge {
  public:
   Merge(const MergeOptions& options, const checkpoint::HfDirectory& base, const AdapterFactors& adapter, Stream& stream,
         const recipes::Control& control)
-      : options_(options), base_(base), adapter_(adapter), stream_(stream), control_(control) {
+      : options_(options),
+        base_(base),
+        tensors_(base.tensors()),
+        adapter_(adapter),
+        stream_(stream),
+        control_(control) {
+    untie();
     check_modules();
     for (int i = 0; i < stream.threads(); ++i) writers_.push_back(std::make_unique<PieceWriter>(stream.isa()));
     plan();
   }
 
   void write(const fs::Path& directory) {
-    checkpoint::copy_companions(base_.path(), directory, options_.dtype);
+    checkpoint::copy_companions(base_.path(), directory, {.stored = options_.dtype, .untied = untied_});
     for (const checkpoint::OutputShard& shard : shards_) write_shard(directory, shard);
     if (const std::optional<std::string> index = checkpoint::index_text(shards_))
       fs::write_file_atomic(directory / "model.safetensors.index.json", *index);
@@ -135,31 +154,32 @@ class Merge {
 
   size_t num_shards() const { return shards_.size(); }
   uint64_t total_bytes() const { return total_bytes_; }
+  bool untied() const { return untied_; }
 
  private:
+  // A head that the base ties to its embedding becomes a weight of its own where one of the two is changed.
+  void untie() {
+    if (!is_tied(base_) || !adapter_.changes_ends()) return;
+    untied_ = true;
+    NamedTensor head = base_tensor(tensors_, "model.embed_tokens.weight", base_.path());
+    head.name = "lm_head.weight";
+    const auto place = std::ranges::lower_bound(tensors_, head.name, {}, &NamedTensor::name);
+    if (place == tensors_.end() || place->name != head.name) tensors_.insert(place, head);
+  }
+
   // Every module must be a matrix of the base with its shape, and be used as such.
   void check_modules() const {
-    const fs::Path config_file = base_.path() / "config.json";
-    const bool tied = JsonObject(base_.config(), config_file.string()).boolean("tie_word_embeddings", false);
-    std::vector<std::string> names;
-    for (const NamedTensor& tensor : base_.tensors()) names.push_back(tensor.name);
     for (const ModuleFactors& module : adapter_.modules()) {
-      const std::string name = module.name + ".weight";
-      if (tied && module.name == "lm_head")
-        throw FormatError({.what = "the adapter changes an output head that the base ties to its embedding",
-                           .where = config_file.string() + ": tie_word_embeddings",
-                           .got = "true, and an adapter of lm_head",
-                           .wanted = "a base whose lm_head.weight is its own"});
-      const auto found = std::ranges::lower_bound(base_.tensors(), name, {}, &NamedTensor::name);
-      if (found == base_.tensors().end() || found->name != name)
-        throw FormatError(
-            {.what = "the base has no weight for a module of the adapter",
-             .where = base_.path().string(),
-             .got = name,
-             .wanted = "a tensor of this name",
-             .attempt = "the base that the adapter was made for; the nearest name is " + nearest_name(name, names)});
-      check_weight(*found, module);
+      if (module.changes_weight()) check_weight(base_tensor(tensors_, module.name + ".weight", base_.path()), module);
+      if (module.bias.empty()) continue;
+      const NamedTensor& bias = base_tensor(tensors_, module.name + ".bias", base_.path());
+      if (bias.tensor.rank != 1 || bias.tensor[0] != module.bias[0])
+        throw ShapeError({.what = "a bias of the base and the adapter's differ in shape",
+                          .where = base_.path().string() + ": " + bias.name,
+                          .got = shape_text(bias.tensor),
+                          .wanted = shape_text(module.bias)});
     }
+    load::check_base_copies(adapter_.base_copies(), base_rows(base_), adapter_.file().string());
   }
 
   void check_weight(const NamedTensor& weight, const ModuleFactors& module) const {
@@ -178,7 +198,7 @@ class Merge {
 
   // File by file, as the base has them.
   void plan() {
-    NamedTensors order = base_.tensors();
+    NamedTensors order = tensors_;
     std::ranges::stable_sort(order, {}, [](const NamedTensor& t) { return t.file ? t.file->path() : fs::Path(); });
     for (NamedTensor& tensor : order)
       if (options_.dtype && is_float(tensor.tensor.dtype)) tensor.tensor.dtype = *options_.dtype;
@@ -190,14 +210,17 @@ class Merge {
     std::vector<MergeTask> tasks;
     for (const checkpoint::SafetensorsLayout::Place& place : shard.layout.places) {
       const NamedTensor& named = shard.tensors[place.tensor];
-      constexpr std::string_view kWeight = ".weight";
-      const std::string_view module =
-          std::string_view(named.name)
-              .substr(0, named.name.ends_with(kWeight) ? named.name.size() - kWeight.size() : 0);
-      tasks.push_back({.source = &*std::ranges::lower_bound(base_.tensors(), named.name, {}, &NamedTensor::name),
-                       .update = adapter_.find(module),
-                       .dtype = named.tensor.dtype,
-                       .begin = place.begin});
+      constexpr std::string_view kWeight = ".weight", kBias = ".bias";
+      const size_t dot = named.name.rfind('.');
+      const std::string_view end = std::string_view(named.name).substr(dot == std::string::npos ? 0 : dot);
+      const ModuleFactors* const module = adapter_.find(named.name.substr(0, named.name.size() - end.size()));
+      MergeTask task{.source = &*std::ranges::lower_bound(tensors_, named.name, {}, &NamedTensor::name),
+                     .dtype = named.tensor.dtype,
+                     .begin = place.begin};
+      if (module != nullptr && end == kWeight && module->has_update()) task.update = module;
+      if (module != nullptr && end == kWeight) task.replacement = module->weight;
+      if (module != nullptr && end == kBias) task.replacement = module->bias;
+      tasks.push_back(task);
     }
     return tasks;
   }
@@ -232,6 +255,8 @@ class Merge {
 
   const MergeOptions& options_;
   const checkpoint::HfDirectory& base_;
+  NamedTensors tensors_;  // of the base, and its head if it is tied no longer; sorted by name
+  bool untied_ = false;
   const AdapterFactors& adapter_;
   Stream& stream_;
   const recipes::Control& control_;
@@ -272,6 +297,9 @@ void run_merge(const MergeOptions& options, const recipes::Control& control) {
   base.open_weights();
   Merge merge(options, base, adapter, stream, control);
   output.write([&](const fs::Path& fresh) { merge.write(fresh); });
+  if (merge.untied())
+    *control.info << "note    the base's head is its embedding, and the adapter changes one of them: lm_head.weight is "
+                     "a tensor of its own, and config.json says tie_word_embeddings false\n";
   const double seconds = watch.ms() / 1000;
   *control.info << fmt::format("merged  {} modules of {} into {}: {} shard{}, {:.0f} MB in {:.1f} s\n",
                                adapter.modules().size(), adapter_path.string(), options.output, merge.num_shards(),

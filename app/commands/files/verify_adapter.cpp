@@ -1,22 +1,36 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
 #include <set>
+#include <span>
+#include <utility>
 
 #include "checkpoint/safetensors_header.h"
 #include "checkpoint/train_state.h"
+#include "commands/files/base_tensors.h"
 #include "commands/files/lora_factors.h"
 #include "commands/files/verification.h"
+#include "lora/named_places.h"
 #include "recipes/adapter.h"
 
 namespace lockstep::commands {
 
 namespace {
 
-constexpr std::string_view kFactorA = ".lora_A.weight", kFactorB = ".lora_B.weight", kPeftPrefix = "base_model.model.";
+constexpr std::string_view kFactorA = ".lora_A.weight", kFactorB = ".lora_B.weight",
+                           kEmbeddingA = ".lora_embedding_A", kEmbeddingB = ".lora_embedding_B";
 
-// What PeftDirectory would stop at, tensor by tensor; false: something is wrong.
+// The other factor's name; empty: it is none.
+std::string partner_of(const std::string& name) {
+  for (const auto& [one, other] : {std::pair(kFactorA, kFactorB), std::pair(kFactorB, kFactorA),
+                                   std::pair(kEmbeddingA, kEmbeddingB), std::pair(kEmbeddingB, kEmbeddingA)})
+    if (name.ends_with(one)) return name.substr(0, name.size() - one.size()).append(other);
+  return {};
+}
+
+// What PeftDirectory would stop at, tensor by tensor; false: something is wrong. Names beside factors are its to judge.
 bool verify_factors(const fs::Path& file, Verification& report) {
   const size_t before = report.problems().size();
   report.holds([&] {
@@ -25,17 +39,16 @@ bool verify_factors(const fs::Path& file, Verification& report) {
     for (const auto& entry : header.entries) names.insert(entry.name);
     for (const auto& entry : header.entries) {
       const std::string& name = entry.name;
-      const bool is_a = name.ends_with(kFactorA), is_b = name.ends_with(kFactorB);
-      if (!name.starts_with(kPeftPrefix) || (!is_a && !is_b)) {
-        report.problem(fmt::format("{}: {} is no LoRA factor of a linear layer", file.string(), name));
+      if (!name.starts_with(lora::kPeftPrefix)) {
+        report.problem(fmt::format("{}: {} is no tensor of an adapter", file.string(), name));
         continue;
       }
-      const std::string stem = name.substr(0, name.size() - kFactorA.size());
-      const std::string partner = stem + std::string(is_a ? kFactorB : kFactorA);
-      if (!names.contains(partner)) report.problem(fmt::format("{}: {} has no {}", file.string(), name, partner));
+      const std::string partner = partner_of(name);
+      if (!partner.empty() && !names.contains(partner))
+        report.problem(fmt::format("{}: {} has no {}", file.string(), name, partner));
       if (entry.dtype != DType::f32 && entry.dtype != DType::bf16 && entry.dtype != DType::f16)
         report.problem(fmt::format("{}: {} is {}, not f32, bf16 or f16", file.string(), name, dtype_name(entry.dtype)));
-      if (entry.shape.size() != 2)
+      if (!partner.empty() && entry.shape.size() != 2)
         report.problem(fmt::format("{}: {} has {} dimensions, not 2", file.string(), name, entry.shape.size()));
     }
     if (header.entries.empty()) report.problem(fmt::format("{}: there are no tensors", file.string()));
@@ -50,7 +63,7 @@ void verify_ranks(const checkpoint::PeftDirectory& directory, Verification& repo
   const size_t before = report.problems().size();
   const auto layout = own_layout(directory);
   for (const lora::Pair& pair : layout->pairs) {
-    const std::string stem = std::string(kPeftPrefix) + pair.modules.front().name;
+    const std::string stem = std::string(lora::kPeftPrefix) + pair.modules.front().name;
     const auto check = [&](std::string_view suffix, int dim) {
       const std::string name = stem + std::string(suffix);
       const ConstTensor& tensor = *tensors.at(name);
@@ -58,27 +71,40 @@ void verify_ranks(const checkpoint::PeftDirectory& directory, Verification& repo
         report.problem(fmt::format("{}: {} is {}, where adapter_config.json says rank {}",
                                    directory.weights_file().string(), name, shape_text(tensor), pair.rank));
     };
-    check(kFactorA, 0);
-    check(kFactorB, 1);
+    check(pair.of_embedding() ? kEmbeddingA : kFactorA, 0);
+    check(pair.of_embedding() ? kEmbeddingB : kFactorB, 1);
   }
   if (report.problems().size() == before)
     report.holds([&] { lora::check_tensors(*layout, directory.header(), directory.weights_file().string()); });
+}
+
+// The base's tensor is there and has this shape.
+void verify_shape(const checkpoint::PeftDirectory& directory, const VerifiedBase& base, const std::string& name,
+                  const std::vector<int64_t>& shape, Verification& report) {
+  const NamedTensors& tensors = base.directory.tensors();
+  const bool tied_head = name == "lm_head.weight" && is_tied(base.directory);
+  const auto found = std::ranges::lower_bound(tensors, tied_head ? "model.embed_tokens.weight" : name, {},
+                                              &NamedTensor::name);
+  if (found == tensors.end() || (found->name != name && !tied_head))
+    report.problem(fmt::format("{}: the base has no {}", directory.path().string(), name));
+  else if (!std::ranges::equal(shape, std::span(found->tensor.shape).first(static_cast<size_t>(found->tensor.rank))))
+    report.problem(fmt::format("{}: {} is {} in the base, and the adapter's change [{}]", directory.path().string(),
+                               name, shape_text(found->tensor), fmt::join(shape, ", ")));
 }
 
 void verify_on_base(const checkpoint::PeftDirectory& directory, const VerifiedBase& base, Verification& report) {
   report.holds([&] {
     for (const std::string& note : check_base(directory, base.identity)) report.checked(note);
   });
-  for (const lora::Module& module : lora::modules_of(directory.header())) {
-    const std::string name = module.name + ".weight";
-    const NamedTensors& tensors = base.directory.tensors();
-    const auto found = std::ranges::lower_bound(tensors, name, {}, &NamedTensor::name);
-    if (found == tensors.end() || found->name != name)
-      report.problem(fmt::format("{}: the base has no {}", directory.path().string(), name));
-    else if (found->tensor.rank != 2 || found->tensor[0] != module.out || found->tensor[1] != module.in)
-      report.problem(fmt::format("{}: {} is {} in the base, and the adapter's update [{}, {}]",
-                                 directory.path().string(), name, shape_text(found->tensor), module.out, module.in));
+  for (const ModuleFactors& module : AdapterFactors(directory).modules()) {
+    if (module.changes_weight())
+      verify_shape(directory, base, module.name + ".weight", {module.out(), module.in()}, report);
+    if (!module.bias.empty()) verify_shape(directory, base, module.name + ".bias", {module.bias[0]}, report);
   }
+  report.holds([&] {
+    load::check_base_copies(lora::base_copies(directory.config(), directory.read_weights().tensors()),
+                            base_rows(base.directory), directory.weights_file().string());
+  });
   report.checked(fmt::format("{}: modules and shapes of the base {}{}", directory.path().string(), base.identity.name,
                              directory.metadata() && !directory.metadata()->base_fingerprint.empty()
                                  ? ", and its fingerprint"

@@ -1,0 +1,14 @@
+// Random values of a tensor, each a function of the seed, the tensor's number and its own place (core/random.h).
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace lockstep::lora {
+
+// Uniform in [-bound, bound).
+void uniform_values(uint64_t seed, uint32_t tensor, std::span<float> values, float bound);
+// Normal, by Box and Muller: a neighbour's bits are the angle, and every second value is the other of a pair.
+void normal_values(uint64_t seed, uint32_t tensor, std::span<float> values, double deviation);
+
+}  // namespace lockstep::lora
