@@ -9,8 +9,8 @@ namespace {
 
 // Lockstep reads whatever an adapter's file says; other servers read factors alone.
 void check_plain(const lora::AdapterVersion& adapter, const CopyOptions& options) {
-  const bool has_extras = adapter.extras && !(adapter.extras->sites.empty() && adapter.extras->tensors.empty());
-  if (!has_extras && (options.exact || adapter.layout->own.empty())) return;
+  const bool has_heads = adapter.extras && !adapter.extras->tensors.empty();
+  if (!has_heads && (options.exact || adapter.layout->own.empty())) return;
   throw ConfigError({.what = "this adapter has more than low-rank factors, which servers do not load",
                      .where = lora::policy_text(adapter.policy),
                      .got = "a magnitude, a bias, or a weight of its own",
