@@ -127,7 +127,6 @@ constexpr Compatible kCompatible[] = {
     {"--rollout-skip-special-tokens", none, "rewards always read the response without special tokens"},
     // Algorithm.
     {"--loss-type", one, "the clipped policy loss", "policy_loss", "custom_loss"},
-    {"--gamma", one, kReturns, "#"},
     {"--lambd", one, kReturns, "#"},
     {"--value-clip", one, kReturns, "#"},
     {"--num-critic-only-steps", one, kReturns, "0", "#"},

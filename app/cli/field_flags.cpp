@@ -30,6 +30,7 @@ constexpr FieldFlag kFields[] = {
     {"PolicyLoss::clip_high", "--eps-clip-high"},
     {"PolicyLoss::clip_low", "--eps-clip"},
     {"PolicyLoss::kl_type", "--kl-loss-type"},
+    {"PolicyLoss::sapo", "--sapo-tau-pos"},
     {"RlOptions::kv_bytes", "--kv-cache-bytes"},
     {"RlOptions::max_prompt_len", "--rollout-max-prompt-len"},
     {"RlOptions::num_epoch", "--num-epoch"},

@@ -48,32 +48,6 @@ std::vector<Flag> rollout_flags(recipes::RlOptions& o) {
       {"--rollout-seed", "N", number(o.sampling.seed, 0, 9e15), "of sampling and of the data order"}};
 }
 
-std::vector<Flag> algorithm_flags(TrainForm& form) {
-  recipes::RlOptions& o = form.options;
-  const auto set_kl = [&o](const std::string& name) { o.loss.kl_type = train::parse_kl_type(name); };
-  return {
-      {"--advantage-estimator", "NAME",
-       choice(
-           "grpo", "grpo", [](const std::string&) {},
-           "gspo|ppo|cispo|reinforce_plus_plus|reinforce_plus_plus_baseline|on_policy_distillation"),
-       "grpo: a sample's reward against its group's"},
-      {"--global-batch-size", "N", number(o.training.global_batch_size, 1, kMany),
-       "samples per optimizer step (a whole rollout)"},
-      {"--num-steps-per-rollout", "N", number(o.num_steps_per_rollout, 1, kMany), "the same, counted in steps"},
-      {"--eps-clip", "E", number(o.loss.clip_low, 0, 1), "ratios are clipped at 1 - E ..."},
-      {"--eps-clip-high", "E", number(form.clip_high, 0, 1000), "... and 1 + E (as --eps-clip; DAPO 0.28)"},
-      {"--eps-clip-c", "C", number(form.clip_c, 1, 1000), "dual clip for negative advantages, above 1 (off)"},
-      {"--entropy-coef", "X", number(o.loss.entropy_coef, -10, 10), "entropy bonus"},
-      {"--use-kl-loss", "", toggle(o.use_kl_loss), "KL to the base in the loss (coefficient 0: metric only)"},
-      {"--kl-loss-coef", "X", number(o.loss.kl_coef, 0, 1000), "its coefficient"},
-      {"--kl-loss-type", "TYPE", choice("k1|k2|k3|low_var_kl", "k1", set_kl), "k1 | k2 | k3 | low_var_kl"},
-      {"--kl-coef", "X", number(o.kl_reward_coef, 0, 1000), "KL to the base in the reward"},
-      {"--calculate-per-token-loss", "", toggle(o.training.per_token_loss), "mean over all tokens (of sample means)"},
-      {"--disable-grpo-std-normalization", "", toggle(o.normalize_std, false), "do not divide by the group's spread"},
-      {"--disable-rewards-normalization", "", toggle(o.normalize_rewards, false), "do not subtract the group's mean"},
-      math_tolerance_flag(o.reward.math_tolerance)};
-}
-
 std::vector<Flag> check_flags(TrainForm& form) {
   recipes::RunChecks& checks = form.options.checks;
   const Binding equal_weights = {.arity = Arity::none, .set = [&checks](const std::string&, const Values&) {
@@ -108,41 +82,6 @@ void check_required(const recipes::RlOptions& o, const Classified& given) {
   require(given, {"--hf-checkpoint", "--prompt-data", "--label-key", "--rm-type", "--rollout-batch-size"});
   if (!o.num_rollout && !o.num_epoch)
     throw ConfigError({.what = "missing: --num-rollout or --num-epoch", .attempt = "--num-rollout 100"});
-}
-
-void check_algorithm(TrainForm& form, std::vector<std::string>& notes) {
-  recipes::RlOptions& o = form.options;
-  o.loss.clip_high = form.clip_high.value_or(o.loss.clip_low);
-  if (form.clip_c && *form.clip_c <= 1)
-    throw ConfigError({.what = "the dual clip must be above 1",
-                       .where = "--eps-clip-c",
-                       .got = shown_number(*form.clip_c),
-                       .wanted = "above 1, such as 3"});
-  o.loss.clip_c = form.clip_c.value_or(0);
-  if (o.kl_reward_coef != 0 && o.loss.kl_coef != 0)
-    throw ConfigError({.what = "--kl-coef and --kl-loss-coef are both nonzero",
-                       .where = "--kl-coef",
-                       .got = fmt::format("{} and {}", shown_number(o.kl_reward_coef), shown_number(o.loss.kl_coef)),
-                       .attempt = "keep one: KL in the reward or KL in the loss"});
-  if (o.loss.kl_coef != 0 && !o.use_kl_loss)
-    notes.push_back(fmt::format("--kl-loss-coef {}: not used without --use-kl-loss", shown_number(o.loss.kl_coef)));
-  if (o.kl_reward_coef != 0)
-    notes.push_back(
-        fmt::format("--kl-coef {}: with grpo a sample's reward loses that much of its tokens' KL to the base before "
-                    "advantages are made, "
-                    "as verl does; slime computes it and does not use it",
-                    shown_number(o.kl_reward_coef)));
-  if (o.reward.type == rl::RewardType::math)
-    notes.push_back(
-        "--rm-type math: answers are compared exactly, without an algebra system; docs/rewards.md lists the verdicts "
-        "that differ from slime's and miles'");
-  if (o.n_samples == 1) {
-    o.normalize_std = false;
-    notes.push_back("--n-samples-per-prompt 1: a group of one has no spread, rewards are not divided by it");
-    if (o.normalize_rewards)
-      notes.push_back(
-          "--n-samples-per-prompt 1: minus its own mean every reward is 0 (--disable-rewards-normalization keeps it)");
-  }
 }
 
 // A rollout's samples are cut into whole optimizer steps.
@@ -205,12 +144,14 @@ FlagSet train_flags(TrainForm& form) {
              {"--rollout-shuffle", "", toggle(o.shuffle), "prompts in a new order each epoch"},
              {"--metadata-key", "KEY", text(o.metadata_key), "key of an object whose rm_type must be --rm-type"},
              max_bad_rows_flag(o.max_bad_rows),
+             math_tolerance_flag(o.reward.math_tolerance),
              {"--num-epoch", "N", number(o.num_epoch, 1, kMany), "passes over the prompts, if no --num-rollout"}});
   flags.add("Data", chat_flags(o.chat));
   flags.add("Rollout", rollout_flags(o));
   flags.add("Rollout engine", rollout_engine_flags(form.engine, o));
-  flags.add("Algorithm", algorithm_flags(form));
+  flags.add("Algorithm", algorithm_flags(form.algorithm, o));
   flags.add("Algorithm", {ref_load_flag(form.ref_load)});
+  flags.add("Shape of losses", loss_shape_flags(form.algorithm, o));
   flags.add("LoRA", lora_flags(o.adapter));
   flags.add("Optimizer", optimizer_flags(o.optimizer));
   flags.add("Checkpoint", checkpoint_flags(o.save));
@@ -237,13 +178,17 @@ TrainingCommand<recipes::RlOptions> parse_train(const Values& args) {
   check_scripts(given);
   note_exclusions(form.options.adapter.config, given.notes);
   resolve_rollout_engine(form.engine, form.options, given);
-  check_algorithm(form, given.notes);
+  resolve_algorithm(form.algorithm, form.options, given, given.notes);
   resolve_batches(form.options);
   if (form.options.num_rollout)
     recipes::check_warmup(form.options.optimizer, *form.options.num_rollout * form.options.num_steps_per_rollout);
   resolve_evaluation(form, given.notes);
   resolve_checks(form, given.notes);
   judge_claims(given.claims, form.options, given.notes);
+  if (form.options.reward.type == rl::RewardType::math)
+    given.notes.push_back(
+        "--rm-type math: answers are compared exactly, without an algebra system; docs/rewards.md lists the verdicts "
+        "that differ from slime's and miles'");
   const bool uses_reference = form.options.use_kl_loss || form.options.kl_reward_coef != 0;
   std::vector<recipes::LaunchClaim> claims = deferred_claims(given.claims, given.notes);
   return {.options = std::move(form.options),

@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "cli/algorithm_flags.h"
 #include "cli/flags.h"
 #include "cli/rollout_engine_flags.h"
 #include "recipes/options.h"
@@ -14,11 +15,12 @@ struct TrainForm {
 
   recipes::RlOptions options;
   RolloutEngineForm engine;
+  AlgorithmForm algorithm;
   bool dry_run = false;
   std::string ref_load;
   bool ci_test = false, ci_kl = true;
   // Left out: what the rollout has, or what another flag says.
-  std::optional<float> clip_high, clip_c, eval_temperature, eval_top_p;
+  std::optional<float> eval_temperature, eval_top_p;
   std::optional<int64_t> eval_max_tokens, eval_top_k;
 };
 

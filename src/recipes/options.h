@@ -18,10 +18,13 @@
 #include "core/stream.h"
 #include "lora/config.h"
 #include "recipes/run_checks.h"
+#include "rl/advantage.h"
 #include "rl/reward/rule.h"
 #include "rollout/remote/engine_kind.h"
 #include "rollout/sampling.h"
 #include "train/loss.h"
+#include "train/reduction.h"
+#include "train/row_choice.h"
 #include "train/schedule.h"
 
 namespace lockstep::recipes {
@@ -161,7 +164,10 @@ struct RlOptions {
   bool shuffle = false;
   bool normalize_rewards = true;  // centering
   bool normalize_std = true;
-  train::PolicyLoss loss;     // clip, entropy; kl_coef counts only with use_kl_loss
+  rl::AdvantageOptions advantage;  // but for the two above, which go before advantage.group
+  train::PolicyLoss loss;          // kl_coef counts only with use_kl_loss
+  train::RowChoice row_choice;
+  train::Reduction reduction;
   bool use_kl_loss = false;   // KL to the reference in the loss (coefficient 0: metric only)
   double kl_reward_coef = 0;  // KL in the reward
   std::vector<EvalSet> eval_sets;

@@ -7,6 +7,7 @@
 #include <ostream>
 
 #include "data/order.h"
+#include "recipes/algorithm.h"
 #include "recipes/bad_rows.h"
 #include "recipes/evaluate.h"
 #include "recipes/rollout_engine.h"
@@ -20,17 +21,6 @@
 namespace lockstep::recipes {
 
 namespace {
-
-rl::Algorithm algorithm_of(const RlOptions& options) {
-  rl::Algorithm algorithm = rl::grpo();
-  algorithm.shaping = {.kl_coef = options.kl_reward_coef, .kl_type = options.loss.kl_type};
-  algorithm.advantage = {.center = options.normalize_rewards, .normalize_std = options.normalize_std};
-  algorithm.loss = options.loss;
-  if (!options.use_kl_loss) algorithm.loss.kl_coef = 0;
-  algorithm.measure_kl = options.use_kl_loss;
-  algorithm.per_token_loss = options.training.per_token_loss;
-  return algorithm;
-}
 
 OrderedJson or_null(const std::optional<double>& value) {
   return value ? OrderedJson(*value) : OrderedJson(nullptr);
@@ -60,6 +50,7 @@ class RlRun {
     // A GPU gives it to the next rollout's keys and values; the CPU would only pay for the pages again.
     train_plan_ = {.batch_size = options.training.global_batch_size,
                    .schedule = run_.schedule(),
+                   .seed = options.training.seed,
                    .release_memory = run_.memory().is_bounded(),
                    .dropout = options.adapter.config.dropout > 0,
                    .measure_logprobs = options.checks.reads_logprobs()};
@@ -115,7 +106,8 @@ class RlRun {
   rl::RolloutRequest request(int64_t rollout) {
     rl::RolloutRequest request{
         .params = {.sampling = sampling_, .n = options_.n_samples, .rollout = static_cast<uint32_t>(rollout)},
-        .policy = actor_};
+        .policy = actor_,
+        .greedy_baseline = options_.advantage.estimator == rl::Estimator::remax};
     std::map<int64_t, int64_t> times;  // a row that comes again in this rollout gets samples of its own
     for (const int64_t row : order_.rows(run_.data_position(), options_.rollout_batch_size)) {
       request.prompts.push_back(prompts_.prompts[static_cast<size_t>(row)]);
@@ -143,6 +135,8 @@ class RlRun {
                 {"response_len", sampled.response_len},
                 {"logprob_diff", or_null(trained.logprob_diff)},
                 {"logprob_diff_max", or_null(trained.logprob_diff_max)},
+                {"pg_clipfrac", trained.clip_fraction},
+                {"ppo_kl", trained.policy_kl},
                 {"version", sampled.version},
                 {"grad_norm", trained.grad_norm},
                 {"lr", trained.lr},

@@ -82,8 +82,10 @@ train::StepReport TrainingRun::step(std::span<const train::Datum> datums, const 
     on_progress(done);
     if (control_.interrupted()) throw Cancelled({.what = "interrupted during a step"});
   };
+  const train::Reduction reduction{training_.per_token_loss ? train::ReductionKind::token_mean
+                                                            : train::ReductionKind::sample_mean};
   return interruptible(
-      [&] { return train::train_step(*trainer_, datums, loss, learning_rate(), training_.per_token_loss, between); });
+      [&] { return train::train_step(*trainer_, datums, loss, learning_rate(), reduction, between); });
 }
 
 void TrainingRun::completed(int64_t rows) {

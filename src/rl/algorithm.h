@@ -4,15 +4,18 @@
 #include "rl/advantage.h"
 #include "rl/reward_shaping.h"
 #include "train/loss.h"
+#include "train/reduction.h"
+#include "train/row_choice.h"
 
 namespace lockstep::rl {
 
 struct Algorithm {
   RewardShaping shaping = {};
-  GroupAdvantage advantage = {};
+  AdvantageOptions advantage = {};
   train::PolicyLoss loss = {};
-  bool per_token_loss = false;  // the loss is a mean over all tokens of a step instead of over its samples
-  bool measure_kl = false;      // to the reference, even if nothing learns from it
+  train::RowChoice choice = {};  // of the loss: what needs a forward over the whole step first
+  train::Reduction reduction = {};
+  bool measure_kl = false;  // to the reference, even if nothing learns from it
 
   bool needs_reference() const { return measure_kl || shaping.kl_coef != 0 || loss.kl_coef != 0; }
 };

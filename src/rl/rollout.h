@@ -16,12 +16,14 @@ struct RolloutRequest {
   std::vector<std::string> labels = {};  // one per prompt, or none at all
   rollout::GroupParams params = {};
   lora::PolicyId policy = {};  // that samples; the base by default
+  bool greedy_baseline = false;  // one greedy sample of each prompt beside them, for Trajectory::baseline
 };
 
 // In flight. What else is done meanwhile, training and publishing included, changes none of its samples.
 struct PendingRollout {
   RolloutRequest request;
   rollout::GroupTickets tickets;
+  rollout::GroupTickets greedy = {};
   Stopwatch since;
 };
 

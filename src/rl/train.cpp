@@ -31,7 +31,9 @@ std::vector<train::Datum> prepare(RlParts& parts, const Algorithm& algorithm, co
   if (algorithm.needs_reference()) set_ref_logprobs(datums, parts.actor, between);
   std::vector<float> rewards;
   for (const Trajectory& trajectory : rollout.trajectories) rewards.push_back(trajectory.reward);
-  set_advantages(datums, rollout.trajectories, shape_rewards(rewards, datums, algorithm.shaping), algorithm.advantage);
+  const bool by_row = has_token_rewards(algorithm.advantage.estimator);
+  set_advantages(datums, rollout.trajectories, by_row ? rewards : shape_rewards(rewards, datums, algorithm.shaping),
+                 algorithm.advantage, algorithm.shaping);
   return datums;
 }
 
@@ -39,9 +41,21 @@ void measure_without_dropout(TrainReport& report, RlParts& parts, const Algorith
                              std::span<const train::Datum> datums, const Watch& watch) {
   const lora::AdapterVersion now = parts.actor.adapter();
   const auto logprobs = parts.actor.logprobs(datums, &now, [&](int64_t) { watch.stop_if_interrupted(); });
-  const LogprobDifference difference = measure_logprobs(datums, logprobs, algorithm.per_token_loss);
+  const LogprobDifference difference = measure_logprobs(datums, logprobs, algorithm.reduction.per_token());
   report.logprob_diff = difference.mean;
   report.logprob_diff_max = difference.max;
+}
+
+// The datums of a step with what the loss wants to know of all of them first.
+std::span<const train::Datum> with_choice(RlParts& parts, const Algorithm& algorithm, uint64_t seed,
+                                          std::span<const train::Datum> batch, std::vector<train::Datum>& chosen,
+                                          const train::Progress& between) {
+  if (!algorithm.choice.is_needed()) return batch;
+  chosen.assign(batch.begin(), batch.end());
+  const lora::AdapterVersion now = parts.actor.adapter();
+  train::choose_rows(algorithm.choice, algorithm.loss, chosen, parts.actor.row_outputs(batch, &now, between), seed,
+                     static_cast<uint32_t>(parts.actor.steps()));
+  return chosen;
 }
 
 }  // namespace
@@ -53,7 +67,7 @@ TrainReport rl_train(RlParts& parts, const Algorithm& algorithm, const Rollout& 
   const std::vector<train::Datum> datums = prepare(parts, algorithm, rollout, watch);
   TrainReport report{.lr = plan.schedule.at(parts.actor.steps())};
   report.mismatch = measure_mismatch(datums);
-  if (algorithm.needs_reference()) report.kl = mean_kl(datums, algorithm.per_token_loss);
+  if (algorithm.needs_reference()) report.kl = mean_kl(datums, algorithm.reduction.per_token());
   if (plan.dropout && plan.measure_logprobs)
     measure_without_dropout(report, parts, algorithm, step_batch(datums, 0, plan.batch_size), watch);
   for (int64_t step = 0; step < steps; ++step) {
@@ -61,10 +75,17 @@ TrainReport rl_train(RlParts& parts, const Algorithm& algorithm, const Rollout& 
       watch.report(step * plan.batch_size + done, static_cast<int64_t>(datums.size()));
       if (step == 0) watch.stop_if_interrupted();
     };
-    const train::StepReport taken =
-        train::train_step(parts.actor, step_batch(datums, step, plan.batch_size), algorithm.loss,
-                          plan.schedule.at(parts.actor.steps()), algorithm.per_token_loss, between);
+    const auto stop = [&](int64_t) {
+      if (step == 0) watch.stop_if_interrupted();
+    };
+    std::vector<train::Datum> chosen;
+    const std::span<const train::Datum> batch =
+        with_choice(parts, algorithm, plan.seed, step_batch(datums, step, plan.batch_size), chosen, stop);
+    const train::StepReport taken = train::train_step(
+        parts.actor, batch, algorithm.loss, plan.schedule.at(parts.actor.steps()), algorithm.reduction, between);
     report.entropy += taken.metrics.entropy / static_cast<double>(steps);
+    report.clip_fraction += taken.metrics.clip_fraction / static_cast<double>(steps);
+    report.policy_kl += taken.metrics.policy_kl / static_cast<double>(steps);
     report.grad_norm = std::max(report.grad_norm, taken.grad_norm);
     // Only the first batch is trained by the version that sampled it.
     if (step > 0 || plan.dropout) continue;

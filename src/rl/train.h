@@ -13,6 +13,7 @@ namespace lockstep::rl {
 struct TrainPlan {
   int64_t batch_size = 0;  // samples of an optimizer step
   train::Schedule schedule = {};
+  uint64_t seed = 1234;         // of the rows that a loss draws (train/row_choice.h)
   bool release_memory = false;  // give that of activations back afterwards, as the sampler shares the device
   // The trainer drops out inputs of the adapter, which no sampler does: its log-probs cannot be compared with a
   // sampler's as they are. measure_logprobs: they are made once more without dropout, for the first step.
@@ -22,6 +23,8 @@ struct TrainPlan {
 struct TrainReport {
   std::optional<double> kl = {};  // to the reference, before the first step
   double entropy = 0;             // mean over the steps
+  double clip_fraction = 0;       // the same: rows that the loss clips or masks
+  double policy_kl = 0;           // the same: old - new log-probs
   std::optional<double> logprob_diff = {};      // mean |trainer - sampler| of the first step, weighted as its loss
   std::optional<double> logprob_diff_max = {};  // and the largest; neither where it was not measured
   Mismatch mismatch = {};         // of the sampler's log-probs, before the first step

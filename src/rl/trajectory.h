@@ -25,6 +25,7 @@ struct Trajectory {
   std::string response;                 // its text, where the rollout has a tokenizer
   std::string label;                    // of the dataset row, if it has one
   float reward = 0;
+  float baseline = 0;  // reward of a greedy sample of the same prompt, where the rollout has one
 
   int64_t response_len() const;  // tokens that the policy chose
 };

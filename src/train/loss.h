@@ -9,29 +9,12 @@
 #include <vector>
 
 #include "train/datum.h"
+#include "train/policy_loss.h"
 
 namespace lockstep::train {
 
 // -lp
 struct SftLoss {};
-
-// KL estimators of (policy || ref), k1 = lp - ref; k2 = k1^2 / 2; k3 = low_var = exp(-k1) - 1 + k1 (low_var clamped to
-// [-10, 10]). Source: http://joschu.net/blog/kl-approx.html; defaults as in slime.
-enum class KlType { k1, k2, k3, low_var };
-double kl_estimate(KlType type, double logprob, double ref_logprob);
-KlType parse_kl_type(const std::string& name);  // "k1", "k2", "k3", "low_var_kl"; ConfigError
-
-// r = exp(clamp(lp - old, -20, 20));  pg = max(-r A, -clip(r, 1 - clip_low, 1 + clip_high) A);
-// dual clip (clip_c > 1) for A < 0: min(pg, -clip_c A).   + kl_coef KL(lp, ref) - entropy_coef H.
-// Sources: PPO arXiv 1707.06347 eq. 7; GRPO arXiv 2402.03300; DAPO clip-higher arXiv 2503.14476; dual clip arXiv
-// 1912.09729.
-struct PolicyLoss {
-  float clip_low = 0.2f, clip_high = 0.2f;
-  float clip_c = 0;  // 0: off
-  float entropy_coef = 0;
-  float kl_coef = 0;
-  KlType kl_type = KlType::low_var;
-};
 
 // Datums in pairs, chosen before rejected. Over the rows of a datum: s = sum w (lp - ref). The loss of a pair is
 // -log sigmoid(beta (s_chosen - s_rejected)), that of the step its mean over pairs; beta s is a datum's reward.
@@ -45,14 +28,16 @@ using Loss = std::variant<SftLoss, PolicyLoss, DpoLoss>;
 // Datums that one term of the loss reads together: 2 for pairs, else 1. They are in one call, a whole number of terms.
 int64_t datums_per_term(const Loss& loss);
 
-// How rows become one number: mean over samples of each sample's weighted token mean, or (per_token) over all tokens of
-// the batch, which is what transformers' Trainer and TRL do; pairs have a mean over pairs only. Totals are those of the
-// whole optimizer step, so that micro-batches add up exactly. A sample whose weights are all 0 counts and adds 0.
+// How rows become one number: mean over samples of each sample's weighted token mean, or (per_token) their sum over all
+// tokens of the batch / divisor; pairs have a mean over pairs only. Totals are those of the whole optimizer step, so
+// that micro-batches add up exactly. A sample whose weights are all 0 counts and adds 0. Metrics are means whatever the
+// divisor is.
 struct LossScale {
   int64_t num_samples = 1;
   double weight_total = 1;  // sum of weights over the step; used when per_token
   bool per_token = false;
   int64_t first_sample = 0;  // number in the step of the first datum; for messages
+  double divisor = 0;        // per_token: of the sum over all tokens; 0: weight_total
 };
 
 // What a loss reports beside its value; 0 where it has none.
@@ -60,6 +45,8 @@ struct Metrics {
   double entropy = 0;           // PolicyLoss: a share, on the scale of the loss
   double logprob_diff = 0;      // PolicyLoss: mean |lp - sampled|, a share as well
   double logprob_diff_max = 0;  // PolicyLoss: max |lp - sampled| over the rows of weight > 0
+  double policy_kl = 0;         // PolicyLoss: mean of old - lp, a share
+  double clip_fraction = 0;     // PolicyLoss: share of the rows that are clipped or masked
   // DpoLoss, each pair's share of the mean over pairs: rewards, 1 where the chosen one's is larger, log-probs.
   double reward_chosen = 0, reward_rejected = 0, reward_accuracy = 0;
   double logp_chosen = 0, logp_rejected = 0;

@@ -25,6 +25,11 @@ void require_plan(const StepPlan& plan, const std::string& name) {
                        .where = name,
                        .got = std::to_string(plan.weight_total),
                        .wanted = "a positive number"});
+  if (plan.divisor < 0 || !std::isfinite(plan.divisor))
+    throw ConfigError({.what = "a step's loss is divided by a positive number",
+                       .where = name,
+                       .got = std::to_string(plan.divisor),
+                       .wanted = "a positive number, or 0: the total weight"});
   if (plan.datums_per_term < 1 || plan.num_samples % plan.datums_per_term != 0)
     throw ConfigError({.what = "a step holds whole terms of its loss",
                        .where = name,
@@ -35,7 +40,7 @@ void require_plan(const StepPlan& plan, const std::string& name) {
 // What all ranks must have in common.
 struct CommonPlan {
   int64_t num_samples, datums_per_term, per_token;
-  double weight_total, lr;
+  double weight_total, divisor, lr;
   bool operator==(const CommonPlan&) const = default;
 
   std::string text() const {
@@ -83,6 +88,7 @@ void OpenStep::require_same_plans(parallel::Group& group, double lr) const {
                         .datums_per_term = plan_.datums_per_term,
                         .per_token = plan_.per_token,
                         .weight_total = plan_.weight_total,
+                        .divisor = plan_.divisor,
                         .lr = lr};
   const std::vector<CommonPlan> all = parallel::gather_values(group, std::span(&mine, 1));
   for (size_t rank = 1; rank < all.size(); ++rank)

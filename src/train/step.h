@@ -14,6 +14,7 @@ struct StepPlan {
   bool per_token = false;   // loss over all tokens instead of mean of sample means
   // Of the step's loss (datums_per_term): lanes and micro-batches hold whole terms, so that B above counts terms.
   int64_t datums_per_term = 1;
+  double divisor = 0;  // per_token: of the sum over all tokens; 0: weight_total
 };
 
 struct LossReport {

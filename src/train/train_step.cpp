@@ -2,12 +2,13 @@
 
 namespace lockstep::train {
 
-StepReport train_step(Trainer& trainer, std::span<const Datum> datums, const Loss& loss, double lr, bool per_token,
-                      const Progress& between) {
+StepReport train_step(Trainer& trainer, std::span<const Datum> datums, const Loss& loss, double lr,
+                      const Reduction& reduction, const Progress& between) {
   StepPlan plan{.num_samples = static_cast<int64_t>(datums.size()),
-                .per_token = per_token,
-                .datums_per_term = datums_per_term(loss)};
+                .datums_per_term = datums_per_term(loss),
+                .divisor = reduction.divisor(static_cast<int64_t>(datums.size()))};
   for (const Datum& datum : datums) plan.weight_total += datum.weight_sum();
+  plan.per_token = reduction.per_token() && plan.weight_total > 0;
   const SampleRange own = trainer.begin_step(plan);
   try {
     if (own.size() > 0)

@@ -144,7 +144,8 @@ struct Trainer::Impl {
                                       {.num_samples = open->plan().num_samples,
                                        .weight_total = open->plan().weight_total,
                                        .per_token = open->plan().per_token,
-                                       .first_sample = first},
+                                       .first_sample = first,
+                                       .divisor = open->plan().divisor},
                                       datums, std::span(head.logprob_T.f32(), rows), entropy, d_logprob, d_entropy);
     const auto view = [](const std::vector<float>& values) {
       return values.empty() ? ConstTensor()
@@ -251,6 +252,28 @@ struct Trainer::Impl {
     return report;
   }
 
+  std::vector<RowOutputs> score(std::span<const Datum> datums, const lora::AdapterVersion* adapter, bool entropy,
+                                const Progress& between) {
+    for (size_t i = 0; i < datums.size(); ++i)
+      require_readable(datums[i], static_cast<int64_t>(i), model->config());
+    std::vector<RowOutputs> all;
+    while (!datums.empty()) {
+      const size_t count = micro_batch_size(datums, options.max_tokens);
+      const MicroBatch batch = pack(datums.first(count), 0, false);
+      const model::HeadOutputs head = pass.score(batch.view(), adapter, pass_options(entropy));
+      for (size_t i = 0; i < count; ++i) {
+        const auto rows_of = [&](ConstTensor values) {
+          return std::vector<float>(values.f32() + batch.sequence_begin[i], values.f32() + batch.sequence_begin[i + 1]);
+        };
+        all.push_back({.logprob = rows_of(head.logprob_T), .entropy = {}});
+        if (entropy) all.back().entropy = rows_of(head.entropy_T);
+      }
+      datums = datums.subspan(count);
+      if (between) between(static_cast<int64_t>(all.size()));
+    }
+    return all;
+  }
+
   // This rank's share of the datums: whole terms; the last rank also takes the remainder.
   std::vector<SampleEvaluation> evaluate_share(std::span<const Datum> datums, const Loss& loss) {
     const int64_t per_term = datums_per_term(loss), terms = static_cast<int64_t>(datums.size()) / per_term;
@@ -331,19 +354,14 @@ void Trainer::abandon_step() {
 
 std::vector<std::vector<float>> Trainer::logprobs(std::span<const Datum> datums, const lora::AdapterVersion* adapter,
                                                   const Progress& between) {
-  for (size_t i = 0; i < datums.size(); ++i)
-    require_readable(datums[i], static_cast<int64_t>(i), impl_->model->config());
   std::vector<std::vector<float>> all;
-  while (!datums.empty()) {
-    const size_t count = micro_batch_size(datums, impl_->options.max_tokens);
-    const MicroBatch batch = pack(datums.first(count), 0, false);
-    const float* logprob = impl_->pass.score(batch.view(), adapter, impl_->pass_options(false)).logprob_T.f32();
-    for (size_t i = 0; i < count; ++i)
-      all.emplace_back(logprob + batch.sequence_begin[i], logprob + batch.sequence_begin[i + 1]);
-    datums = datums.subspan(count);
-    if (between) between(static_cast<int64_t>(all.size()));
-  }
+  for (RowOutputs& rows : impl_->score(datums, adapter, false, between)) all.push_back(std::move(rows.logprob));
   return all;
+}
+
+std::vector<RowOutputs> Trainer::row_outputs(std::span<const Datum> datums, const lora::AdapterVersion* adapter,
+                                             const Progress& between) {
+  return impl_->score(datums, adapter, true, between);
 }
 
 void Trainer::evaluate(std::span<const Datum> datums, const Loss& loss, Evaluation& sums) {

@@ -34,6 +34,11 @@ struct TrainerOptions {
 
 using Progress = std::function<void(int64_t done)>;
 
+// Of one datum, per row.
+struct RowOutputs {
+  std::vector<float> logprob, entropy;
+};
+
 class Trainer {
  public:
   // `weights` are the adapter's first values, on the stream's device (lora::place_weights); they are never written to.
@@ -72,6 +77,10 @@ class Trainer {
   // target; weights and the rest of the datum are not looked at. DataError as above. No other rank takes part.
   std::vector<std::vector<float>> logprobs(std::span<const Datum> datums, const lora::AdapterVersion* adapter,
                                            const Progress& between = {});
+
+  // The same with the entropies of the rows.
+  std::vector<RowOutputs> row_outputs(std::span<const Datum> datums, const lora::AdapterVersion* adapter,
+                                      const Progress& between = {});
 
   // Adds what the loss says of these datums (whole terms) under the current weights; nothing is kept for gradients, no
   // dropout. SftLoss and DpoLoss (ConfigError otherwise). DataError as above. Collective: all ranks pass the same

@@ -99,11 +99,11 @@ TEST(Compatible, ValuesThatContradictAreErrors) {
 TEST(NotAvailableYet, OneErrorNamesAll) {
   rejects(
       "--use-tis --partial-rollout --custom-rm-path a.b --num-experts 8 --train-backend fsdp --advantage-estimator "
-      "gspo "
+      "ppo "
       "--loss-type custom_loss --update-weights-interval 2 --sglang-quantization "
       "fp8",
       {"not available yet: --use-tis, --partial-rollout, --custom-rm-path, --num-experts, --train-backend fsdp, "
-       "--advantage-estimator gspo, --loss-type custom_loss, "
+       "--advantage-estimator ppo, --loss-type custom_loss, "
        "--update-weights-interval 2, --sglang-quantization fp8"});
 }
 
@@ -116,7 +116,7 @@ TEST(NotAvailableYet, IsNotWhatNobodyKnows) {
   rejects("--num-critic-only-steps few", {"--num-critic-only-steps few", "0 (not available yet: a number)"});
   rejects("--attention-backend flush", {"--attention-backend flush", "auto or flash or fused or unfused or local"});
   rejects("--update-weight-mode some", {"full or delta"});
-  rejects("--gamma x", {"--gamma x", "a number"});
+  rejects("--lambd x", {"--lambd x", "a number"});
 }
 
 TEST(Unknown, IsAnErrorWithTheNearestName) {

@@ -207,6 +207,45 @@ TEST(Train, KlRules) {
   rejects("--eps-clip-c 1", {"--eps-clip-c", "above 1"});
 }
 
+TEST(Train, EstimatorsAndLosses) {
+  using train::PolicyObjective;
+  const std::string groups = "--n-samples-per-prompt 4 ";
+  EXPECT_EQ(train(groups + "--advantage-estimator rloo").advantage.estimator, rl::Estimator::rloo);
+  EXPECT_EQ(train(groups + "--advantage-estimator grpo_passk").advantage.estimator, rl::Estimator::pass_at_k);
+  EXPECT_EQ(train(groups + "--advantage-estimator gspo").loss.ratio_level, train::RatioLevel::sequence);
+  EXPECT_EQ(train(groups + "--advantage-estimator cispo").loss.objective, PolicyObjective::cispo);
+  EXPECT_EQ(train(groups + "--policy-loss geo_mean").loss.objective, PolicyObjective::gmpo);
+  EXPECT_EQ(train(groups + "--pg-loss-type reinforce").loss.objective, PolicyObjective::reinforce);
+  const auto kl_cov = train(groups + "--policy-loss kl_cov --kl-cov-ratio 0.02");
+  EXPECT_EQ(kl_cov.row_choice.kind, train::RowChoiceKind::kl_cov);
+  EXPECT_EQ(kl_cov.row_choice.share, 0.02);
+  EXPECT_EQ(train("--kl-loss-type k3+").loss.kl_type, train::KlType::k3_plus);
+  EXPECT_EQ(train(groups + "--advantage-estimator reinforce_plus_plus --gamma 0.5").advantage.gamma, 0.5);
+  EXPECT_TRUE(notes_contain(groups + "--advantage-estimator reinforce_plus_plus", "whitened over the rollout"));
+  EXPECT_TRUE(notes_contain(groups + "--gamma 0.5", "grpo does not discount"));
+  EXPECT_TRUE(notes_contain(groups + "--policy-loss cispo", "bounded from below, at 0.8"));
+  rejects("--advantage-estimator grpo_passk", {"--n-samples-per-prompt", "at least 2"});
+  rejects("--advantage-estimator gspo --policy-loss cispo", {"a loss of its own", "gspo, cispo"});
+  rejects("--policy-loss sapo --pg-loss-type ppo", {"two flags name the loss"});
+  rejects("--clip-cov-ratio 0.1", {"--clip-cov-ratio needs --policy-loss clip_cov"});
+  rejects("--cispo-absolute-bounds", {"needs the loss cispo"});
+  rejects("--policy-loss cispo --cispo-absolute-bounds --eps-clip 0.5 --eps-clip-high 0.1", {"not in order", "0.5, 0.1"});
+}
+
+TEST(Train, Reductions) {
+  using train::ReductionKind;
+  EXPECT_EQ(train("").reduction.kind, ReductionKind::sample_mean);
+  EXPECT_EQ(train("--calculate-per-token-loss").reduction.kind, ReductionKind::token_mean);
+  EXPECT_EQ(train("--loss-agg-mode token-sum").reduction.kind, ReductionKind::token_sum);
+  const auto fixed = train("--advantage-estimator dr_grpo --rollout-max-response-len 99");
+  EXPECT_EQ(fixed.reduction.kind, ReductionKind::fixed_length);
+  EXPECT_EQ(fixed.reduction.length, 99);
+  EXPECT_EQ(train("--loss-agg-mode dr_grpo --loss-scale-factor 7").reduction.length, 7);
+  EXPECT_EQ(train("--advantage-estimator dr_grpo --loss-agg-mode token-mean").reduction.kind, ReductionKind::token_mean);
+  rejects("--loss-scale-factor 7", {"--loss-scale-factor needs"});
+  rejects("--calculate-per-token-loss --loss-agg-mode token-sum", {"--loss-agg-mode", "token-sum"});
+}
+
 TEST(Train, BatchArithmetic) {
   const auto whole = train("--n-samples-per-prompt 4");
   EXPECT_EQ(whole.training.global_batch_size, 32);

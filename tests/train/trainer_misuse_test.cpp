@@ -120,9 +120,10 @@ TEST_F(TrainerTest, AWholeStepIsThatOfItsParts) {
     const std::vector<Datum> batch = make_batch(7, 3);
     Trainer parts = make({.max_tokens = 30}), whole = make({.max_tokens = 30});
     const StepReport wanted = take_step(parts, batch, full_policy_loss(), 1e-2, per_token, 2);
+    const Reduction reduction{per_token ? ReductionKind::token_mean : ReductionKind::sample_mean};
     std::vector<int64_t> heard;
     const StepReport got =
-        train_step(whole, batch, full_policy_loss(), 1e-2, per_token, [&](int64_t done) { heard.push_back(done); });
+        train_step(whole, batch, full_policy_loss(), 1e-2, reduction, [&](int64_t done) { heard.push_back(done); });
     EXPECT_EQ(got.loss, wanted.loss);
     EXPECT_EQ(got.metrics, wanted.metrics);
     EXPECT_TRUE(same_bits(weights_of(whole), weights_of(parts)));
@@ -137,10 +138,10 @@ TEST_F(TrainerTest, WhatIsThrownBetweenMicroBatchesAbandonsTheStep) {
   const auto interrupt = [](int64_t done) {
     if (done > 2) throw Cancelled({.what = "now"});
   };
-  EXPECT_THROW(train_step(trainer, make_batch(7, 1), full_policy_loss(), 1e-2, false, interrupt), Cancelled);
+  EXPECT_THROW(train_step(trainer, make_batch(7, 1), full_policy_loss(), 1e-2, {}, interrupt), Cancelled);
   EXPECT_TRUE(trainer.whole());
   EXPECT_EQ(trainer.steps(), 0);
-  for (Trainer* each : {&plain, &trainer}) train_step(*each, make_batch(7, 2), full_policy_loss(), 1e-2, false);
+  for (Trainer* each : {&plain, &trainer}) train_step(*each, make_batch(7, 2), full_policy_loss(), 1e-2, {});
   EXPECT_TRUE(same_bits(weights_of(plain), weights_of(trainer)));
 }
 

@@ -1,0 +1,11 @@
+// What a run was asked to do with its rollouts, as the stages of rl take it.
+#pragma once
+
+#include "recipes/options.h"
+#include "rl/algorithm.h"
+
+namespace lockstep::recipes {
+
+rl::Algorithm algorithm_of(const RlOptions& options);
+
+}  // namespace lockstep::recipes

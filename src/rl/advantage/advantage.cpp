@@ -1,0 +1,98 @@
+#include "rl/advantage.h"
+
+#include <cmath>
+
+#include "rl/advantage/group.h"
+
+namespace lockstep::rl {
+
+namespace {
+
+double row_kl(const train::Datum& datum, size_t t, const RewardShaping& kl) {
+  return kl.kl_coef == 0
+             ? 0
+             : kl.kl_coef * train::kl_estimate(kl.kl_type, datum.policy_logprobs[t], datum.ref_logprobs[t]);
+}
+
+// From the last row that learns to the first; rows between turns are no steps of the process.
+void set_returns(train::Datum& datum, double reward, double gamma, const RewardShaping& kl) {
+  datum.advantages.assign(datum.tokens.size(), 0.0f);
+  double later = 0, at_end = reward;
+  for (size_t t = datum.weights.size(); t-- > 0;) {
+    if (!(datum.weights[t] > 0)) continue;
+    later = at_end - row_kl(datum, t, kl) + gamma * later;
+    at_end = 0;
+    datum.advantages[t] = static_cast<float>(later);
+  }
+}
+
+void set_rows(train::Datum& datum, double advantage, const RewardShaping& kl) {
+  datum.advantages.assign(datum.tokens.size(), 0.0f);
+  for (size_t t = 0; t < datum.weights.size(); ++t)
+    if (datum.weights[t] > 0) datum.advantages[t] = static_cast<float>(advantage - row_kl(datum, t, kl));
+}
+
+}  // namespace
+
+const char* estimator_name(Estimator estimator) {
+  switch (estimator) {
+    case Estimator::grpo: return "grpo";
+    case Estimator::dr_grpo: return "dr_grpo";
+    case Estimator::rloo: return "rloo";
+    case Estimator::max_rl: return "max_rl";
+    case Estimator::opo: return "opo";
+    case Estimator::remax: return "remax";
+    case Estimator::gpg: return "gpg";
+    case Estimator::pass_at_k: return "grpo_passk";
+    case Estimator::reinforce_plus_plus: return "reinforce_plus_plus";
+    case Estimator::reinforce_plus_plus_baseline: return "reinforce_plus_plus_baseline";
+  }
+  return "";
+}
+
+bool has_token_rewards(Estimator estimator) {
+  return estimator == Estimator::reinforce_plus_plus || estimator == Estimator::reinforce_plus_plus_baseline;
+}
+
+void whiten(std::span<train::Datum> datums) {
+  double sum = 0, rows = 0, squares = 0;
+  const auto each = [&](const auto& act) {
+    for (train::Datum& datum : datums)
+      for (size_t t = 0; t < datum.weights.size(); ++t)
+        if (datum.weights[t] > 0) act(datum.advantages[t]);
+  };
+  each([&](float advantage) { sum += advantage, ++rows; });
+  const double mean = sum / rows;
+  each([&](float advantage) { squares += (advantage - mean) * (advantage - mean); });
+  const double scale = 1.0 / std::sqrt(squares / (rows < 2 ? rows : rows - 1) + 1e-8);
+  each([&](float& advantage) { advantage = static_cast<float>((advantage - mean) * scale); });
+  for (train::Datum& datum : datums)
+    for (size_t t = 0; t < datum.weights.size(); ++t)
+      if (!(datum.weights[t] > 0)) datum.advantages[t] = 0;
+}
+
+void set_advantages(std::span<train::Datum> datums, std::span<const Trajectory> trajectories,
+                    std::span<const float> rewards, const AdvantageOptions& how, const RewardShaping& kl) {
+  const BatchRewards batch = batch_rewards(rewards, how.group);
+  for (size_t first = 0, end = 0; first < datums.size(); first = end) {
+    while (end < datums.size() && trajectories[end].group == trajectories[first].group) ++end;
+    const size_t count = end - first;
+    const std::span<const float> of_group = rewards.subspan(first, count);
+    if (how.estimator == Estimator::reinforce_plus_plus) {
+      require_finite_rewards(of_group);
+      for (size_t i = first; i < end; ++i) set_returns(datums[i], rewards[i], how.gamma, kl);
+      continue;
+    }
+    const std::vector<float> advantages =
+        sample_advantages({datums.subspan(first, count), trajectories.subspan(first, count), of_group}, how, batch);
+    for (size_t i = first; i < end; ++i) {
+      if (has_token_rewards(how.estimator))
+        set_rows(datums[i], advantages[i - first], kl);
+      else
+        datums[i].advantages.assign(datums[i].tokens.size(), advantages[i - first]);
+    }
+  }
+  if (how.whiten || has_token_rewards(how.estimator)) whiten(datums);
+}
+
+}  // namespace lockstep::rl

@@ -1,0 +1,29 @@
+// Advantages of one group (rl/advantage.h has the formulas).
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "rl/advantage.h"
+
+namespace lockstep::rl {
+
+// The samples of one prompt.
+struct GroupRows {
+  std::span<const train::Datum> datums;
+  std::span<const Trajectory> trajectories;
+  std::span<const float> rewards;
+};
+
+// What some estimators read of all rewards of a rollout.
+struct BatchRewards {
+  double std = 0, gpg_alpha = 1;
+};
+BatchRewards batch_rewards(std::span<const float> rewards, const GroupAdvantage& how);
+
+void require_finite_rewards(std::span<const float> rewards);  // DataError
+
+// One per sample. Of reinforce_plus_plus_baseline: the reward less the mean.
+std::vector<float> sample_advantages(const GroupRows& group, const AdvantageOptions& how, const BatchRewards& batch);
+
+}  // namespace lockstep::rl

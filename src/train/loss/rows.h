@@ -1,0 +1,53 @@
+// What the losses share: rows of a datum inside the caller's arrays, and the checks of their values.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "train/loss.h"
+
+namespace lockstep::train {
+
+// One row of a datum and where it is, for messages.
+struct Row {
+  const Datum& datum;
+  int64_t sample, index;
+  double logprob, entropy;
+};
+[[noreturn]] void fail(const Row& row, const std::string& what, const std::string& got, const std::string& wanted);
+
+// The rows of one datum inside the caller's arrays; entropy and d_entropy may be empty.
+struct SampleRows {
+  std::span<const float> logprob, entropy;
+  std::span<float> d_logprob, d_entropy;
+};
+
+// DataError unless the weight fits the target and the model's output is finite.
+void require_row(const Row& row);
+void require_finite(const Row& row, double value, double gradient);  // DataError
+// DataError unless a field of the datum has one entry per token.
+void require_rows(const Datum& datum, int64_t sample, const char* field, size_t rows);
+
+// Factors of the row weights of one sample: in the loss, and in metrics, which are means whatever the reduction is.
+struct SampleScale {
+  double loss = 0, metric = 0;
+};
+SampleScale sample_scale(const LossScale& scale, const Datum& datum);
+
+// The sample's share of the step's loss; gradients are written. Each has checked the fields that it reads.
+double evaluate_policy(const PolicyLoss& loss, const SampleScale& scale, const Datum& datum, int64_t sample,
+                       const SampleRows& rows, Metrics& metrics);
+void require_fields(const PolicyLoss& loss, const Datum& datum, int64_t sample);
+void require_sensible(const PolicyLoss& loss);
+
+// A pair of datums: chosen, rejected.
+struct PairRows {
+  std::span<const Datum> datums;
+  std::span<const SampleRows> rows;
+  int64_t sample = 0;  // number of the chosen one
+};
+void evaluate_pair(const DpoLoss& loss, const LossScale& scale, const PairRows& pair, LossOutput& output);
+void require_fields(const DpoLoss& loss, const Datum& datum, int64_t sample);
+void require_sensible(const DpoLoss& loss, const LossScale& scale, size_t datums);
+
+}  // namespace lockstep::train
