@@ -35,6 +35,7 @@ constexpr FieldFlag kFields[] = {
     {"RlOptions::max_prompt_len", "--rollout-max-prompt-len"},
     {"RlOptions::num_epoch", "--num-epoch"},
     {"RlOptions::num_rollout", "--num-rollout"},
+    {"RlOptions::on_reward_failure", "--on-reward-failure"},
     {"RlOptions::rollout_batch_size", "--rollout-batch-size"},
     {"RolloutEngineOptions::addresses", "--rollout-external-engine-addrs"},
     {"RowOptions::loss_mask", "--loss-mask-type"},

@@ -6,6 +6,7 @@
 
 #include "cli/parse.h"
 #include "cli/parse_shared.h"
+#include "cli/reward_flags.h"
 #include "commands/commands.h"
 #include "core/error.h"
 
@@ -40,13 +41,13 @@ FlagSet eval_flags(commands::EvalOptions& o) {
             {adapter_path_flag(o.adapter_path, "evaluate with this adapter"),
              {"--input-key", "KEY", text(o.input_key), "key of the prompt"},
              {"--label-key", "KEY", text(o.label_key), "key of the right answer"},
-             reward_flag(o.reward.type, "number"),
-             math_tolerance_flag(o.reward.math_tolerance),
+             reward_flag(o.reward, "number"),
              {"--temperature", "T...", numbers(o.temperatures, 0, 100), "one accuracy for each; 0: greedy"},
              {"--n", "N", number(o.n, 1, 65536), "samples of each prompt at temperatures above 0"},
              {"--max-tokens", "N", number(o.max_tokens, 1, 10'000'000), "most new tokens"},
              {"--seed", "N", number(o.seed, 0, 9e15), "of sampling"},
              {"--num-examples", "N", number(o.num_examples, 0, 1'000'000), "answers printed per temperature"}});
+  flags.add("Reward", rule_flags(o.reward));
   flags.add("Chat", chat_flags(o.chat));
   flags.add("Machine", machine_flags(o.base));
   return flags;
@@ -114,8 +115,9 @@ commands::ScoreOptions parse_score(const Values& args) {
 
 commands::EvalOptions parse_eval(const Values& args) {
   commands::EvalOptions options;
-  const Classified given = parse_flags(args, eval_flags(options), {"--hf-checkpoint", "--prompt-data"});
-  check_reward(options.reward, given);
+  Classified given = parse_flags(args, eval_flags(options), {"--hf-checkpoint", "--prompt-data"});
+  check_reward(options.reward, options.max_tokens, given);
+  options.notes = std::move(given.notes);
   return options;
 }
 

@@ -110,24 +110,6 @@ std::vector<Flag> chat_flags(recipes::ChatOptions& chat) {
           {"--tool-key", "KEY", text(chat.tool_key), "key of a row's tools: JSON schemas for the template"}};
 }
 
-Flag reward_flag(rl::RewardType& type, std::string_view shown) {
-  using rl::RewardType;
-  const auto set = [&type](const std::string& name) {
-    for (const RewardType known : {RewardType::math, RewardType::number, RewardType::exact})
-      if (name == rl::reward_name(known)) type = known;
-  };
-  return {"--rm-type", "NAME",
-          choice("math|number|exact", shown, set,
-                 "deepscaler|dapo|f1|gpqa|gemma_math|ifbench|random|deterministic_random|remote_rm|boxed_math|boxed_f1|"
-                 "boxed_gpqa|boxed_dapo|boxed_deepscaler"),
-          "reward: math (LaTeX in the last \\boxed{}) | number (last boxed answer or number) | exact (the whole text)"};
-}
-
-Flag math_tolerance_flag(double& tolerance) {
-  return {"--math-tolerance", "X", number(tolerance, 0, kBelowOne),
-          "of --rm-type math: difference allowed between two numbers, relative to the label's (0: 0.333 is not 1/3)"};
-}
-
 std::vector<Flag> required_lora_flags(AdapterOptions& adapter) {
   lora::LoraConfig& config = adapter.config;
   Binding rank = number(config.rank, 0, 8192);
@@ -358,13 +340,6 @@ void check_evaluation(const std::vector<recipes::EvalSet>& sets, int64_t interva
 void check_save(const SaveOptions& save, const Classified& given) {
   if (save.save.empty() && given.given("--save-interval") != nullptr)
     throw ConfigError({.what = "--save-interval needs --save", .where = "--save-interval", .attempt = "--save DIR"});
-}
-
-void check_reward(const rl::RewardRule& reward, const Classified& given) {
-  if (given.given("--math-tolerance") != nullptr && reward.type != rl::RewardType::math)
-    throw ConfigError({.what = "--math-tolerance needs --rm-type math",
-                       .where = "--math-tolerance",
-                       .got = std::string("--rm-type ") + rl::reward_name(reward.type)});
 }
 
 void check_scripts(const Classified& given) {

@@ -17,8 +17,6 @@ Binding eval_sets(std::vector<recipes::EvalSet>& sets);  // NAME PATH pairs, or 
 Flag max_bad_rows_flag(int64_t& rows);
 Flag loss_mask_flag(recipes::LossMaskType& type);
 std::vector<Flag> chat_flags(recipes::ChatOptions& chat);  // how conversations become text
-Flag reward_flag(rl::RewardType& type, std::string_view shown);
-Flag math_tolerance_flag(double& tolerance);
 std::vector<Flag> lora_flags(recipes::AdapterOptions& adapter);           // without --lora-rank and --target-modules
 std::vector<Flag> required_lora_flags(recipes::AdapterOptions& adapter);  // these two
 std::vector<Flag> optimizer_flags(recipes::OptimizerOptions& optimizer);
@@ -42,7 +40,6 @@ void resolve_adapter(recipes::AdapterOptions& adapter, const Classified& given);
 void check_schedule(const recipes::OptimizerOptions& optimizer, const Classified& given);
 void check_evaluation(const std::vector<recipes::EvalSet>& sets, int64_t interval, std::vector<std::string>& notes);
 void check_save(const recipes::SaveOptions& save, const Classified& given);
-void check_reward(const rl::RewardRule& reward, const Classified& given);
 // Rules between a compatible flag and an option, and notes about options that need one.
 void check_scripts(const Classified& given);
 // A note where --exclude-modules cannot mean what it says, because fused siblings share one A.

@@ -4,6 +4,7 @@
 #include "cli/claims.h"
 #include "cli/parse.h"
 #include "cli/parse_shared.h"
+#include "cli/reward_flags.h"
 #include "cli/train_flags.h"
 #include "core/error.h"
 #include "recipes/steps.h"
@@ -26,7 +27,7 @@ std::vector<Flag> required_flags(TrainForm& form) {
       {"--prompt-data", "FILE", text(o.prompt_data),
        "one prompt a row: JSON Lines, JSON or Parquet (FILE@[0:100] for a part)"},
       {"--label-key", "KEY", text(o.label_key), "key of the right answer"},
-      reward_flag(o.reward.type, ""),
+      reward_flag(o.reward, ""),
       {"--rollout-batch-size", "N", number(o.rollout_batch_size, 1, 1'000'000), "prompts per rollout"},
       {"--num-rollout", "N", number(o.num_rollout, 1, kMany), "rollouts of the run (or --num-epoch)"}};
   for (Flag& flag : required_lora_flags(o.adapter)) flags.push_back(std::move(flag));
@@ -142,14 +143,16 @@ FlagSet train_flags(TrainForm& form) {
   flags.add("Data",
             {{"--input-key", "KEY", text(o.input_key), "key of the prompt: a string, or a list of messages"},
              {"--rollout-shuffle", "", toggle(o.shuffle), "prompts in a new order each epoch"},
-             {"--metadata-key", "KEY", text(o.metadata_key), "key of an object whose rm_type must be --rm-type"},
+             {"--metadata-key", "KEY", text(o.metadata_key),
+              "key of an object whose rm_type, if it has one, is the row's reward"},
              max_bad_rows_flag(o.max_bad_rows),
-             math_tolerance_flag(o.reward.math_tolerance),
              {"--num-epoch", "N", number(o.num_epoch, 1, kMany), "passes over the prompts, if no --num-rollout"}});
   flags.add("Data", chat_flags(o.chat));
   flags.add("Rollout", rollout_flags(o));
   flags.add("Rollout engine", rollout_engine_flags(form.engine, o));
   flags.add("Algorithm", algorithm_flags(form.algorithm, o));
+  flags.add("Reward", rule_flags(o.reward));
+  flags.add("Reward", {reward_failure_flag(o.on_reward_failure)});
   flags.add("Algorithm", {ref_load_flag(form.ref_load)});
   flags.add("Shape of losses", loss_shape_flags(form.algorithm, o));
   flags.add("LoRA", lora_flags(o.adapter));
@@ -174,7 +177,7 @@ TrainingCommand<recipes::RlOptions> parse_train(const Values& args) {
   resolve_adapter(form.options.adapter, given);
   check_schedule(form.options.optimizer, given);
   check_save(form.options.save, given);
-  check_reward(form.options.reward, given);
+  check_reward(form.options.reward, form.options.sampling.max_tokens, given);
   check_scripts(given);
   note_exclusions(form.options.adapter.config, given.notes);
   resolve_rollout_engine(form.engine, form.options, given);

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "commands/bench.h"
 #include "recipes/run_log.h"
@@ -45,15 +46,25 @@ rollout::GroupParams group_params(const Bench& bench) {
 // Their spread is what a group's advantages need.
 class RandomReward : public rl::Reward {
  public:
-  std::vector<float> grade(std::span<const rl::Trajectory> trajectories) override {
-    ++rollout_;
-    std::vector<float> rewards;
-    for (uint32_t i = 0; i < trajectories.size(); ++i) rewards.push_back(uniform01(philox(11, {rollout_, i, 0, 0})[0]));
-    return rewards;
+  Ticket submit(std::vector<rl::RewardSample> samples) override {
+    Graded graded{.ticket = next_++};
+    for (const rl::RewardSample& sample : samples) {
+      const auto group = static_cast<uint32_t>(sample.group), index = static_cast<uint32_t>(sample.index);
+      graded.scores.push_back(rl::Score::known(uniform01(philox(11, {rollout, group, index, 0})[0])));
+    }
+    graded_.push_back(std::move(graded));
+    return graded_.back().ticket;
+  }
+  std::vector<Graded> poll(Deadline /*deadline*/) override { return std::exchange(graded_, {}); }
+  void cancel(Ticket ticket) override {
+    std::erase_if(graded_, [ticket](const Graded& graded) { return graded.ticket == ticket; });
   }
 
+  uint32_t rollout = 0;
+
  private:
-  uint32_t rollout_ = 0;
+  Ticket next_ = 0;
+  std::vector<Graded> graded_;
 };
 
 class Loop {
@@ -70,7 +81,7 @@ class Loop {
   }
 
   Iteration run(uint32_t rollout) {
-    request_.params.rollout = rollout;
+    request_.params.rollout = reward_.rollout = rollout;
     request_.policy = actor_;
     const Stopwatch rollout_watch;
     const rl::Rollout sampled = rl::rl_collect(parts_, rl::rl_submit(parts_, request_));

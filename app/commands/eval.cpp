@@ -11,6 +11,7 @@
 namespace lockstep::commands {
 
 void run_eval(const EvalOptions& options, const recipes::Control& control) {
+  for (const std::string& note : options.notes) *control.info << "note    " << note << "\n";
   Stream stream(recipes::stream_options(options.base));
   const load::Base base = recipes::load_base(options.base, stream, control);
   const text::Tokenizer tokenizer = text::Tokenizer::load(base.path.string());
@@ -44,11 +45,14 @@ void run_eval(const EvalOptions& options, const recipes::Control& control) {
     request.sampling.stop_token_ids = base.eos;
     const recipes::EvalResult result = recipes::evaluate(engine, policy, tokenizer, request, log, control);
     const std::string how = temperature > 0 ? fmt::format("temperature {:g}", temperature) : std::string("greedy");
-    *control.out << fmt::format("{}: accuracy {:.4f} over {} prompts, {:.1f} tokens\n", how, result.accuracy,
+    *control.out << fmt::format("{}: {} over {} prompts, {:.1f} tokens\n", how, recipes::accuracy_text(result),
                                 prompts.prompts.size(), result.response_len);
     for (const recipes::EvalExample& example : result.examples)
-      *control.out << fmt::format("  {} {}{}   (label {})\n", example.reward > 0 ? "right" : "wrong", example.prompt,
-                                  example.response, example.label);
+      *control.out << fmt::format("  {} {}{}   (label {})\n",
+                                  !example.reward       ? "unknown"
+                                  : *example.reward > 0 ? "right"
+                                                        : "wrong",
+                                  example.prompt, example.response, example.label);
   }
 }
 

@@ -46,7 +46,8 @@ struct EvalOptions {
   int64_t n = 1;                             // samples per prompt where the temperature is not 0
   int64_t max_tokens = 256;
   uint64_t seed = 42;
-  int64_t num_examples = 3;  // answers printed per temperature
+  int64_t num_examples = 3;        // answers printed per temperature
+  std::vector<std::string> notes;  // of the flags
 };
 
 // Grades given responses.
@@ -54,8 +55,10 @@ struct RewardOptions {
   rl::RewardRule reward;
   std::string input, output;                // rows; empty output: printed
   std::string response_key = "completion";  // as `generate` writes it
-  std::string label_key = "label";
+  std::string label_key = "label", prompt_key = "prompt", metadata_key = "metadata";
+  std::string length_key;  // key of the response's length in tokens
   int64_t max_bad_rows = 0;
+  std::vector<std::string> notes;  // of the flags
 };
 
 struct InspectOptions {

@@ -4,7 +4,15 @@
 
 #include <limits>
 
+#include "rl/reward_queue.h"
+#include "rl/trajectory.h"
+
 namespace lockstep::recipes {
+
+std::string accuracy_text(const EvalResult& result) {
+  return (result.accuracy ? fmt::format("accuracy {:.4f}", *result.accuracy) : "accuracy unknown") +
+         (result.unknown > 0 ? fmt::format(" ({} rewards unknown)", result.unknown) : "");
+}
 
 EvalResult evaluate(rollout::Sampler& sampler, const lora::PolicyId& policy, const text::Tokenizer& tokenizer,
                     const EvalRequest& request, RunLog& log, const Control& control) {
@@ -15,21 +23,32 @@ EvalResult evaluate(rollout::Sampler& sampler, const lora::PolicyId& policy, con
     log.progress(fmt::format("evaluating {}/{}", done, total));
   };
   const auto samples = rollout::sample_groups(sampler, request.prompts->prompts, params, policy, on_progress);
-  const std::vector<rl::Trajectory> trajectories =
-      rl::make_trajectories(request.prompts->prompts, request.prompts->labels, samples,
-                            {.tokenizer = &tokenizer, .stop_token_ids = request.sampling.stop_token_ids});
-  const std::vector<float> rewards = request.reward->grade(trajectories);
+  std::vector<rl::RewardSample> responses;
+  for (const rollout::Sample& sample : samples) {
+    const auto prompt = static_cast<size_t>(sample.prompt);
+    responses.push_back(rl::reward_sample(
+        rl::make_trajectory(request.prompts->prompts[prompt], request.prompts->rows[prompt], sample,
+                            {.tokenizer = &tokenizer, .stop_token_ids = request.sampling.stop_token_ids})));
+  }
+  const std::vector<rl::Score> scores =
+      rl::grade_all(*request.reward, responses, static_cast<size_t>(request.samples),
+                    [&](size_t graded) { on_progress(static_cast<int64_t>(graded), std::ssize(samples)); });
   EvalResult result;
+  double sum = 0;
   for (size_t i = 0; i < samples.size(); ++i) {
-    result.accuracy += rewards[i];
+    if (scores[i].value)
+      sum += static_cast<double>(*scores[i].value);
+    else
+      ++result.unknown;
     result.response_len += static_cast<double>(samples[i].tokens.size());
     if (samples[i].index == 0 && samples[i].prompt < request.num_examples)
-      result.examples.push_back({.prompt = request.prompts->texts[static_cast<size_t>(samples[i].prompt)],
-                                 .response = trajectories[i].response,
-                                 .label = trajectories[i].label,
-                                 .reward = rewards[i]});
+      result.examples.push_back({.prompt = responses[i].row->prompt,
+                                 .response = responses[i].response,
+                                 .label = responses[i].row->label,
+                                 .reward = scores[i].value});
   }
-  result.accuracy /= static_cast<double>(samples.size());
+  const int64_t known = std::ssize(samples) - result.unknown;
+  if (known > 0) result.accuracy = sum / static_cast<double>(known);
   result.response_len /= static_cast<double>(samples.size());
   log.progress("");
   return result;

@@ -1,6 +1,7 @@
 // Accuracy of a policy on held-out prompts.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,14 +13,18 @@ namespace lockstep::recipes {
 
 struct EvalExample {
   std::string prompt, response, label;
-  float reward = 0;
+  std::optional<float> reward;
 };
 
 struct EvalResult {
-  double accuracy = 0;                // mean reward
+  std::optional<double> accuracy;     // mean of the known rewards; none: all are unknown
+  int64_t unknown = 0;                // rewards
   double response_len = 0;            // tokens, mean
   std::vector<EvalExample> examples;  // the first sample of the first prompts
 };
+
+// "accuracy 0.5000", with the number of unknown rewards if there are any.
+std::string accuracy_text(const EvalResult& result);
 
 struct EvalRequest {
   const PromptSet* prompts = nullptr;

@@ -19,6 +19,7 @@
 #include "lora/config.h"
 #include "recipes/run_checks.h"
 #include "rl/advantage.h"
+#include "rl/reward.h"
 #include "rl/reward/rule.h"
 #include "rollout/remote/engine_kind.h"
 #include "rollout/sampling.h"
@@ -155,6 +156,7 @@ struct RlOptions {
   int64_t max_bad_rows = 0;  // of each file
   ChatOptions chat;
   rl::RewardRule reward;
+  rl::RewardFailure on_reward_failure = rl::RewardFailure::drop_sample;
   std::optional<int64_t> num_rollout, num_epoch;  // one is required; num_rollout wins
   int64_t rollout_batch_size = 0;                 // prompts per rollout
   int64_t n_samples = 1;

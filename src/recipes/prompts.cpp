@@ -10,30 +10,16 @@ namespace lockstep::recipes {
 
 namespace {
 
-std::string read_label(const data::Dataset& data, const data::Row& row, const PromptSource& source) {
+std::string read_label(const data::Dataset& data, const data::Row& row, const PromptSource& source,
+                       const rl::RewardRule& rule) {
   if (source.label_key.empty()) return "";
   std::string label = data::label_field(data, row, source.label_key);
-  if (!rl::is_gradable(source.reward, label))
+  if (!rl::is_gradable(rule, label))
     throw DataError({.what = "the label has no answer to compare with",
                      .where = data.where(row),
                      .got = fmt::format("\"{}\": \"{}\"", source.label_key, label),
-                     .wanted = "a text, or one in \\boxed{} or behind ####"});
+                     .wanted = rl::wanted_label(rule)});
   return label;
-}
-
-// A row may say which reward it wants (slime: it goes before --rm-type), and so may a whole file of one kind.
-void check_metadata(const data::Dataset& data, const data::Row& row, const PromptSource& source) {
-  const auto metadata = row.json.find(source.metadata_key);
-  if (source.label_key.empty() || metadata == row.json.end() || !metadata->is_object()) return;
-  const auto type = metadata->find("rm_type");
-  if (type == metadata->end() || type->is_null() || *type == "") return;
-  const std::string wanted = rl::reward_name(source.reward.type);
-  if (type->is_string() && *type == wanted) return;
-  throw DataError({.what = "the row asks for another reward than the run",
-                   .where = data.where(row) + ": " + source.metadata_key + ".rm_type",
-                   .got = json_text(*type),
-                   .wanted = wanted,
-                   .attempt = "rows of one reward, or without rm_type: one run has one reward"});
 }
 
 void add_row(PromptSet& set, const data::Dataset& data, const data::Row& row, const PromptSource& source,
@@ -47,13 +33,32 @@ void add_row(PromptSet& set, const data::Dataset& data, const data::Row& row, co
     return;
   }
   require_in_vocabulary(tokens, source.vocab_size, data.where(row));
-  check_metadata(data, row, source);
-  set.labels.push_back(read_label(data, row, source));
+  const rl::RewardRule rule = rule_of_row(source.reward, data, row, source.metadata_key);
+  std::string label = read_label(data, row, source, rule);
   set.prompts.push_back({.tokens = std::move(tokens), .row = static_cast<uint32_t>(row.number)});
-  set.texts.push_back(std::move(prompt));
+  set.rows.push_back(std::make_shared<rl::RewardRow>(
+      rl::RewardRow{.prompt = std::move(prompt), .label = std::move(label), .rm_type = rl::rule_name(rule)}));
 }
 
 }  // namespace
+
+rl::RewardRule rule_of_row(const rl::RewardRule& run, const data::Dataset& data, const data::Row& row,
+                           const std::string& metadata_key) {
+  const auto metadata = row.json.find(metadata_key);
+  if (metadata == row.json.end() || !metadata->is_object()) return run;
+  const auto type = metadata->find("rm_type");
+  if (type == metadata->end() || type->is_null() || *type == "") return run;
+  const auto named = type->is_string() ? rl::rule_of(type->get<std::string>()) : std::nullopt;
+  if (!named)
+    throw DataError({.what = "the row asks for a reward that is no rule here",
+                     .where = data.where(row) + ": " + metadata_key + ".rm_type",
+                     .got = json_text(*type),
+                     .wanted = rl::rule_names()});
+  rl::RewardRule rule = run;
+  rule.type = named->type;
+  rule.boxed = named->boxed;
+  return rule;
+}
 
 std::string PromptSet::digest() const {
   Sha256 hash;
@@ -63,7 +68,7 @@ std::string PromptSet::digest() const {
     hash.update(std::as_bytes(std::span(values)));
   };
   for (const rollout::Prompt& prompt : prompts) add(prompt.tokens);
-  for (const std::string& label : labels) add(label);
+  for (const auto& row : rows) add(row->label);
   return hash.hex();
 }
 

@@ -40,8 +40,8 @@ class RlRun {
         total_(num_rollouts()),
         run_(options.adapter, options.optimizer, options.training, options.save, base_, stream_, control, settings(),
              options.sampling.temperature, engine_plan(options)),
-        engine_(options, base_, tokenizer_, run_.memory().engine_kv_bytes(), run_.trainer().adapter(),
-                prompts_.prompts, stream_, control),
+        engine_(options, base_, tokenizer_, run_.memory().engine_kv_bytes(), run_.trainer().adapter(), prompts_.prompts,
+                stream_, control),
         log_(options.save.save, run_.saved_iteration(), control) {
     sampling_ = with_stop_ids(options.sampling);
     sampling_.logprob_temperature = options.sampling.temperature;
@@ -107,12 +107,13 @@ class RlRun {
     rl::RolloutRequest request{
         .params = {.sampling = sampling_, .n = options_.n_samples, .rollout = static_cast<uint32_t>(rollout)},
         .policy = actor_,
-        .greedy_baseline = options_.advantage.estimator == rl::Estimator::remax};
+         .greedy_baseline = options_.advantage.estimator == rl::Estimator::remax,
+         .on_reward_failure = options_.on_reward_failure};
     std::map<int64_t, int64_t> times;  // a row that comes again in this rollout gets samples of its own
     for (const int64_t row : order_.rows(run_.data_position(), options_.rollout_batch_size)) {
       request.prompts.push_back(prompts_.prompts[static_cast<size_t>(row)]);
       request.prompts.back().first_sample = times[row]++ * options_.n_samples;
-      request.labels.push_back(prompts_.labels[static_cast<size_t>(row)]);
+      request.rows.push_back(prompts_.rows[static_cast<size_t>(row)]);
     }
     return request;
   }
@@ -129,26 +130,28 @@ class RlRun {
     const double total_ms = sampled.rollout_ms + sampled.reward_ms + trained.train_ms;
     const double tokens_per_s = 1000.0 * static_cast<double>(sampled.tokens) / total_ms;
     OrderedJson line{{"step", step},
-                {"reward", sampled.reward},
-                {"kl", or_null(trained.kl)},
-                {"entropy", trained.entropy},
-                {"response_len", sampled.response_len},
-                {"logprob_diff", or_null(trained.logprob_diff)},
-                {"logprob_diff_max", or_null(trained.logprob_diff_max)},
-                {"pg_clipfrac", trained.clip_fraction},
-                {"ppo_kl", trained.policy_kl},
-                {"version", sampled.version},
-                {"grad_norm", trained.grad_norm},
-                {"lr", trained.lr},
-                {"rollout_ms", sampled.rollout_ms},
-                {"reward_ms", sampled.reward_ms},
-                {"train_ms", trained.train_ms},
-                {"publish_ms", trained.published.microseconds / 1000},
-                {"tokens_per_s", tokens_per_s}};
+                     {"reward", or_null(sampled.reward)},
+                     {"kl", or_null(trained.kl)},
+                     {"entropy", trained.entropy},
+                     {"response_len", sampled.response_len},
+                     {"logprob_diff", or_null(trained.logprob_diff)},
+                     {"logprob_diff_max", or_null(trained.logprob_diff_max)},
+                     {"pg_clipfrac", trained.clip_fraction},
+                     {"ppo_kl", trained.policy_kl},
+                     {"version", sampled.version},
+                     {"grad_norm", trained.grad_norm},
+                     {"lr", trained.lr},
+                     {"rollout_ms", sampled.rollout_ms},
+                     {"reward_ms", sampled.reward_ms},
+                     {"train_ms", trained.train_ms},
+                     {"publish_ms", trained.published.microseconds / 1000},
+                     {"tokens_per_s", tokens_per_s}};
     if (!engine_.sampler().capabilities().exact_logprobs)
       line.update({{"mismatch_mean", trained.mismatch.mean},
                    {"mismatch_max", trained.mismatch.max},
                    {"mismatch_k3", trained.mismatch.k3}});
+    line["reward_unknown"] = sampled.reward_unknown;
+    for (const rl::RewardPartMean& part : sampled.reward_parts) line["reward/" + part.name] = part.mean;
     line.update(engine_.metrics());
     log_.write(line);
     log_.say(rollout_line({.step = step,
@@ -160,6 +163,11 @@ class RlRun {
                            .tokens_per_s = tokens_per_s,
                            .kl = trained.kl,
                            .left = pace.left(step)}));
+    if (sampled.reward_unknown > 0)
+      log_.say(fmt::format("rollout {}/{}: {} of {} rewards unknown{}; the first: {}", step, total_,
+                           sampled.reward_unknown, options_.rollout_batch_size * options_.n_samples,
+                           trained.skipped_steps > 0 ? fmt::format(", {} steps skipped", trained.skipped_steps) : "",
+                           sampled.reward_failure));
   }
 
   PromptSet read(const std::string& path, const std::string& input_key, const std::string& label_key) const {
@@ -235,9 +243,9 @@ class RlRun {
                         log_, control_);
       });
       engine_.sampler().release_memory();
-      log_.write({{"step", step}, {"eval", options_.eval_sets[i].name}, {"accuracy", result.accuracy}});
-      log_.say(fmt::format("eval {} after {} rollouts: accuracy {:.4f}, {:.1f} tokens", options_.eval_sets[i].name,
-                           step, result.accuracy, result.response_len));
+      log_.write({{"step", step}, {"eval", options_.eval_sets[i].name}, {"accuracy", or_null(result.accuracy)}});
+      log_.say(fmt::format("eval {} after {} rollouts: {}, {:.1f} tokens", options_.eval_sets[i].name, step,
+                           accuracy_text(result), result.response_len));
     }
   }
 

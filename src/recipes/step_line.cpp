@@ -33,7 +33,7 @@ std::string short_number(double value) {
 
 std::string rollout_line(const RolloutStep& step) {
   StepLine line(fmt::format("rollout {}/{}", step.step, step.of));
-  line.add("reward " + short_number(step.reward));
+  line.add("reward " + (step.reward ? short_number(*step.reward) : "unknown"));
   if (step.kl) line.add("kl " + short_number(*step.kl), 1);
   line.add("entropy " + short_number(step.entropy), 3);
   line.add(fmt::format("len {:.0f}", step.response_len), 4);

@@ -34,7 +34,8 @@ std::string short_number(double value);
 
 struct RolloutStep {
   int64_t step = 0, of = 0;
-  double reward = 0, entropy = 0, response_len = 0;
+  std::optional<double> reward;  // nothing: no sample's is known
+  double entropy = 0, response_len = 0;
   std::optional<double> logprob_diff;  // nothing: not measured
   double tokens_per_s = 0;
   std::optional<double> kl;

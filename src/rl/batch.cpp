@@ -5,6 +5,7 @@ namespace lockstep::rl {
 train::Datum make_datum(const Trajectory& trajectory) {
   train::Datum datum = train::make_datum(trajectory.tokens, trajectory.mask);
   datum.sampled_logprobs.assign(trajectory.sampled_logprobs.begin() + 1, trajectory.sampled_logprobs.end());
+  if (!trajectory.reward) datum.weights.assign(datum.weights.size(), 0.0f);
   return datum;
 }
 

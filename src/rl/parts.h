@@ -5,6 +5,7 @@
 
 #include "rl/reward.h"
 #include "rollout/sampler.h"
+#include "text/tokenizer.h"
 #include "train/trainer.h"
 #include "versions/store.h"
 

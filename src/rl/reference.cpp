@@ -10,14 +10,16 @@ void set_ref_logprobs(std::span<train::Datum> datums, train::Trainer& actor, con
 double mean_kl(std::span<const train::Datum> datums, bool per_token) {
   double sum = 0, weight = 0;
   for (const train::Datum& datum : datums) {
+    const double rows = datum.weight_sum();
+    if (rows == 0) continue;
     double of_sample = 0;
     for (size_t t = 0; t < datum.weights.size(); ++t)
       if (datum.weights[t] != 0)
         of_sample += train::kl_estimate(train::KlType::low_var, datum.policy_logprobs[t], datum.ref_logprobs[t]);
-    sum += per_token ? of_sample : of_sample / datum.weight_sum();
-    weight += per_token ? datum.weight_sum() : 1;
+    sum += per_token ? of_sample : of_sample / rows;
+    weight += per_token ? rows : 1;
   }
-  return sum / weight;
+  return weight > 0 ? sum / weight : 0;
 }
 
 }  // namespace lockstep::rl

@@ -1,6 +1,8 @@
 // A rollout: samples of a batch of prompts, with their rewards.
 #pragma once
 
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,10 +15,11 @@ namespace lockstep::rl {
 
 struct RolloutRequest {
   std::vector<rollout::Prompt> prompts;
-  std::vector<std::string> labels = {};  // one per prompt, or none at all
+  std::vector<std::shared_ptr<const RewardRow>> rows = {};  // one per prompt
   rollout::GroupParams params = {};
   lora::PolicyId policy = {};  // that samples; the base by default
   bool greedy_baseline = false;  // one greedy sample of each prompt beside them, for Trajectory::baseline
+  RewardFailure on_reward_failure = RewardFailure::drop_sample;
 };
 
 // In flight. What else is done meanwhile, training and publishing included, changes none of its samples.
@@ -27,12 +30,20 @@ struct PendingRollout {
   Stopwatch since;
 };
 
+struct RewardPartMean {
+  std::string name;
+  double mean = 0;  // over the samples of which it is known
+};
+
 struct RolloutReport {
-  int64_t version = 0;  // the oldest that chose a token
-  double reward = 0;    // mean, as graded, before shaping
+  int64_t version = 0;                // the oldest that chose a token
+  std::optional<double> reward = {};  // mean of the known ones, as graded, before shaping; none: all are unknown
+  std::vector<RewardPartMean> reward_parts = {};
+  int64_t reward_unknown = 0;       // samples
+  std::string reward_failure = {};  // why the first of these is unknown
   double response_len = 0;
-  int64_t tokens = 0;  // rows to train on
-  double rollout_ms = 0, reward_ms = 0;
+  int64_t tokens = 0;                    // rows to train on
+  double rollout_ms = 0, reward_ms = 0;  // the latter: of waiting for rewards when all samples were there
 };
 
 struct Rollout {
@@ -43,8 +54,9 @@ struct Rollout {
 // Asks the sampler for the samples. What Sampler::submit throws; nothing is in flight then.
 PendingRollout rl_submit(RlParts& parts, RolloutRequest request);
 
-// Waits for the samples and grades them. Cancelled when interrupted; what collect_groups and the reward throw. The
-// rollout is gone then.
+// Waits for the samples; each is handed to the reward when it, or its group, has finished. Cancelled when interrupted;
+// DataError for an unknown reward with RewardFailure::stop; what collect_groups and the reward throw. The rollout is
+// gone then.
 Rollout rl_collect(RlParts& parts, const PendingRollout& pending, const Watch& watch = {});
 
 }  // namespace lockstep::rl

@@ -1,21 +1,39 @@
 #include "rl/rule_reward.h"
 
-#include "core/error.h"
+#include <utility>
 
 namespace lockstep::rl {
 
-std::vector<float> RuleReward::grade(std::span<const Trajectory> trajectories) {
-  std::vector<float> rewards;
-  for (const Trajectory& trajectory : trajectories) {
-    const std::optional<float> reward = rl::grade(rule_, trajectory.response, trajectory.label);
-    if (!reward)
-      throw DataError({.what = "the label has no answer to compare with",
-                       .where = "prompt " + std::to_string(trajectory.group) + " of the rollout",
-                       .got = "\"" + trajectory.label + "\"",
-                       .wanted = "a text, or one in \\boxed{} or behind ####"});
-    rewards.push_back(*reward);
+Score RuleReward::score(const RewardSample& sample) const {
+  RewardRule rule = rule_;
+  if (const auto named = rule_of(sample.row->rm_type)) {
+    rule.type = named->type;
+    rule.boxed = named->boxed;
   }
-  return rewards;
+  const std::optional<double> verdict = grade(rule, {.response = sample.response,
+                                                     .label = sample.row->label,
+                                                     .prompt = sample.row->prompt,
+                                                     .length = std::ssize(sample.tokens),
+                                                     .rollout = sample.rollout,
+                                                     .group = sample.group,
+                                                     .index = sample.index});
+  return verdict ? Score::of(*verdict)
+                 : Score::unknown("the label \"" + sample.row->label + "\" is not " + wanted_label(rule));
+}
+
+Reward::Ticket RuleReward::submit(std::vector<RewardSample> samples) {
+  Graded graded{.ticket = next_++};
+  for (const RewardSample& sample : samples) graded.scores.push_back(score(sample));
+  graded_.push_back(std::move(graded));
+  return graded_.back().ticket;
+}
+
+std::vector<Reward::Graded> RuleReward::poll(Deadline /*deadline*/) {
+  return std::exchange(graded_, {});
+}
+
+void RuleReward::cancel(Ticket ticket) {
+  std::erase_if(graded_, [ticket](const Graded& graded) { return graded.ticket == ticket; });
 }
 
 }  // namespace lockstep::rl

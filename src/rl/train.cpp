@@ -22,6 +22,10 @@ int64_t num_steps(size_t samples, int64_t batch_size) {
   return count / batch_size;
 }
 
+bool has_weight(std::span<const train::Datum> batch) {
+  return std::ranges::any_of(batch, [](const train::Datum& datum) { return datum.weight_sum() > 0; });
+}
+
 // The rollout as the trainer reads it, with everything that the loss needs.
 std::vector<train::Datum> prepare(RlParts& parts, const Algorithm& algorithm, const Rollout& rollout,
                                   const Watch& watch) {
@@ -30,7 +34,7 @@ std::vector<train::Datum> prepare(RlParts& parts, const Algorithm& algorithm, co
   set_policy_logprobs(datums, parts.actor, parts.sampler.capabilities().exact_logprobs, between);
   if (algorithm.needs_reference()) set_ref_logprobs(datums, parts.actor, between);
   std::vector<float> rewards;
-  for (const Trajectory& trajectory : rollout.trajectories) rewards.push_back(trajectory.reward);
+  for (const Trajectory& trajectory : rollout.trajectories) rewards.push_back(trajectory.reward.value_or(0));
   const bool by_row = has_token_rewards(algorithm.advantage.estimator);
   set_advantages(datums, rollout.trajectories, by_row ? rewards : shape_rewards(rewards, datums, algorithm.shaping),
                  algorithm.advantage, algorithm.shaping);
@@ -75,12 +79,17 @@ TrainReport rl_train(RlParts& parts, const Algorithm& algorithm, const Rollout& 
       watch.report(step * plan.batch_size + done, static_cast<int64_t>(datums.size()));
       if (step == 0) watch.stop_if_interrupted();
     };
+    const std::span<const train::Datum> whole = step_batch(datums, step, plan.batch_size);
+    if (!has_weight(whole)) {
+      ++report.skipped_steps;
+      continue;
+    }
     const auto stop = [&](int64_t) {
       if (step == 0) watch.stop_if_interrupted();
     };
     std::vector<train::Datum> chosen;
     const std::span<const train::Datum> batch =
-        with_choice(parts, algorithm, plan.seed, step_batch(datums, step, plan.batch_size), chosen, stop);
+        with_choice(parts, algorithm, plan.seed, whole, chosen, stop);
     const train::StepReport taken = train::train_step(
         parts.actor, batch, algorithm.loss, plan.schedule.at(parts.actor.steps()), algorithm.reduction, between);
     report.entropy += taken.metrics.entropy / static_cast<double>(steps);

@@ -27,6 +27,7 @@ struct TrainReport {
   double policy_kl = 0;           // the same: old - new log-probs
   std::optional<double> logprob_diff = {};      // mean |trainer - sampler| of the first step, weighted as its loss
   std::optional<double> logprob_diff_max = {};  // and the largest; neither where it was not measured
+  int64_t skipped_steps = 0;      // of batches of which no reward is known
   Mismatch mismatch = {};         // of the sampler's log-probs, before the first step
   double grad_norm = 0;           // the largest, before clipping
   double lr = 0;                  // of the first step
@@ -34,10 +35,11 @@ struct TrainReport {
   versions::PublishReport published = {};
 };
 
-// Log-probs of policy and reference, reward shaping, advantages; one optimizer step per batch, in order; then the
-// adapter is published as the next version of `actor`. Until the first step is about to change the adapter an interrupt
-// is noticed, and the Cancelled leaves everything as it was; afterwards all steps are taken. ConfigError unless
-// batch_size divides the rollout; what the trainer and the store throw.
+// Log-probs of policy and reference, reward shaping, advantages; one optimizer step per batch, in order, but for
+// batches of which no reward is known; then the adapter is published as the next version of `actor`. Until the first
+// step is about to change the adapter an interrupt is noticed, and the Cancelled leaves everything as it was;
+// afterwards all steps are taken. ConfigError unless batch_size divides the rollout; what the trainer and the store
+// throw.
 TrainReport rl_train(RlParts& parts, const Algorithm& algorithm, const Rollout& rollout, const TrainPlan& plan,
                      const Watch& watch = {});
 

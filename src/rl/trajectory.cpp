@@ -1,6 +1,7 @@
 #include "rl/trajectory.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace lockstep::rl {
 
@@ -27,23 +28,30 @@ std::string response_text(const text::Tokenizer& tokenizer, std::span<const int3
   return tokenizer.decode(tokens, true);
 }
 
-std::vector<Trajectory> make_trajectories(std::span<const rollout::Prompt> prompts, std::span<const std::string> labels,
-                                          std::span<const rollout::Sample> samples, const ResponseText& text) {
-  std::vector<Trajectory> trajectories;
-  for (const rollout::Sample& sample : samples) {
-    const std::vector<int32_t>& prompt = prompts[static_cast<size_t>(sample.prompt)].tokens;
-    Trajectory trajectory{.group = sample.prompt,
-                          .tokens = prompt,
-                          .mask = behind_prompt(prompt.size(), 0.0f, std::vector<float>(sample.tokens.size(), 1.0f)),
-                          .sampled_logprobs = behind_prompt(prompt.size(), 0.0f, sample.logprobs),
-                          .versions = behind_prompt(prompt.size(), lora::PolicyId::kBase, sample.versions)};
-    trajectory.tokens.insert(trajectory.tokens.end(), sample.tokens.begin(), sample.tokens.end());
-    if (text.tokenizer != nullptr)
-      trajectory.response = response_text(*text.tokenizer, sample.tokens, text.stop_token_ids);
-    if (!labels.empty()) trajectory.label = labels[static_cast<size_t>(sample.prompt)];
-    trajectories.push_back(std::move(trajectory));
-  }
-  return trajectories;
+Trajectory make_trajectory(const rollout::Prompt& prompt, std::shared_ptr<const RewardRow> row,
+                           const rollout::Sample& sample, const ResponseText& text) {
+  const size_t before = prompt.tokens.size();
+  Trajectory trajectory{.group = sample.prompt,
+                        .tokens = prompt.tokens,
+                        .mask = behind_prompt(before, 0.0f, std::vector<float>(sample.tokens.size(), 1.0f)),
+                        .sampled_logprobs = behind_prompt(before, 0.0f, sample.logprobs),
+                        .versions = behind_prompt(before, lora::PolicyId::kBase, sample.versions),
+                        .row = std::move(row),
+                        .index = sample.index,
+                        .truncated = sample.finish == rollout::FinishReason::length};
+  trajectory.tokens.insert(trajectory.tokens.end(), sample.tokens.begin(), sample.tokens.end());
+  if (text.tokenizer != nullptr)
+    trajectory.response = response_text(*text.tokenizer, sample.tokens, text.stop_token_ids);
+  return trajectory;
+}
+
+RewardSample reward_sample(const Trajectory& trajectory) {
+  return {.row = trajectory.row,
+          .response = trajectory.response,
+          .group = trajectory.group,
+          .index = trajectory.index,
+          .tokens = {trajectory.tokens.end() - trajectory.response_len(), trajectory.tokens.end()},
+          .truncated = trajectory.truncated};
 }
 
 }  // namespace lockstep::rl

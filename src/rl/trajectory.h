@@ -7,25 +7,31 @@
 // This header: one sample of a rollout, and what is known of it before training looks at it.
 #pragma once
 
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "rl/reward.h"
 #include "rollout/sample_groups.h"
 #include "text/tokenizer.h"
 
 namespace lockstep::rl {
 
 struct Trajectory {
-  int64_t group = 0;                    // samples of one prompt have one group, and lie side by side
-  std::vector<int32_t> tokens;          // [T] prompt and response
-  std::vector<float> mask;              // [T] 1: the policy chose this token, and learns from it
-  std::vector<float> sampled_logprobs;  // [T] as the sampler reported them; 0 where the mask is 0
-  std::vector<int64_t> versions;        // [T] of the policy that chose the token; PolicyId::kBase where the mask is 0
-  std::string response;                 // its text, where the rollout has a tokenizer
-  std::string label;                    // of the dataset row, if it has one
-  float reward = 0;
-  float baseline = 0;  // reward of a greedy sample of the same prompt, where the rollout has one
+  int64_t group = 0;                     // samples of one prompt have one group, and lie side by side
+  std::vector<int32_t> tokens;           // [T] prompt and response
+  std::vector<float> mask;               // [T] 1: the policy chose this token, and learns from it
+  std::vector<float> sampled_logprobs;   // [T] as the sampler reported them; 0 where the mask is 0
+  std::vector<int64_t> versions;         // [T] of the policy that chose the token; PolicyId::kBase where the mask is 0
+  std::string response;                  // its text, where the rollout has a tokenizer
+  std::shared_ptr<const RewardRow> row;  // what its dataset row says to rewards
+  int64_t index = 0;                     // of the samples of its prompt
+  bool truncated = false;                // its response ended because it was long
+  std::optional<float> reward;           // none: unknown, and nothing is learned from it
+  float baseline = 0;                    // reward of a greedy sample of the same prompt, where the rollout has one
+  std::vector<ScorePart> reward_parts;   // if the reward has named ones
 
   int64_t response_len() const;  // tokens that the policy chose
 };
@@ -40,8 +46,11 @@ struct ResponseText {
 std::string response_text(const text::Tokenizer& tokenizer, std::span<const int32_t> tokens,
                           std::span<const int32_t> stop_token_ids);
 
-// One trajectory per sample, in their order; sample.prompt is the index into prompts and labels (empty: no labels).
-std::vector<Trajectory> make_trajectories(std::span<const rollout::Prompt> prompts, std::span<const std::string> labels,
-                                          std::span<const rollout::Sample> samples, const ResponseText& text);
+// A sample behind its prompt; `row` is not null.
+Trajectory make_trajectory(const rollout::Prompt& prompt, std::shared_ptr<const RewardRow> row,
+                           const rollout::Sample& sample, const ResponseText& text);
+
+// What a reward sees of it.
+RewardSample reward_sample(const Trajectory& trajectory);
 
 }  // namespace lockstep::rl

@@ -12,7 +12,8 @@ namespace {
 
 class Collector {
  public:
-  Collector(Sampler& sampler, const GroupTickets& groups) : sampler_(sampler), groups_(groups), n_(groups.n) {
+  Collector(Sampler& sampler, const GroupTickets& groups, const OnSample& on_sample)
+      : sampler_(sampler), groups_(groups), on_sample_(on_sample), n_(groups.n) {
     for (size_t i = 0; i < groups.tickets.size(); ++i) {
       prompts_.emplace(groups.tickets[i], static_cast<int64_t>(i));
       for (int64_t s = 0; s < n_; ++s) samples_.push_back({.prompt = static_cast<int64_t>(i), .index = s});
@@ -71,10 +72,12 @@ class Collector {
     if (!token.finish) return;
     sample.finish = *token.finish;
     ++finished_;
+    if (on_sample_) on_sample_(sample);
   }
 
   Sampler& sampler_;
   const GroupTickets& groups_;
+  const OnSample& on_sample_;
   const int64_t n_;
   std::unordered_map<Ticket, int64_t> prompts_;
   std::vector<Sample> samples_;
@@ -105,8 +108,9 @@ GroupTickets submit_groups(Sampler& sampler, std::span<const Prompt> prompts, co
   return groups;
 }
 
-std::vector<Sample> collect_groups(Sampler& sampler, const GroupTickets& groups, const OnProgress& on_progress) {
-  return Collector(sampler, groups).collect(on_progress);
+std::vector<Sample> collect_groups(Sampler& sampler, const GroupTickets& groups, const OnProgress& on_progress,
+                                   const OnSample& on_sample) {
+  return Collector(sampler, groups, on_sample).collect(on_progress);
 }
 
 std::vector<Sample> sample_groups(Sampler& sampler, std::span<const Prompt> prompts, const GroupParams& params,

@@ -43,10 +43,13 @@ GroupTickets submit_groups(Sampler& sampler, std::span<const Prompt> prompts, co
                            const lora::PolicyId& policy);
 
 // Waits for all of them; results are ordered by (prompt, index). Other tickets may be in flight, and their events are
-// put back. `on_progress(finished, total)` is called again and again and may throw Cancelled. DataError: logits that
-// are not finite; what a failed ticket's event holds. Whatever is thrown has cancelled all of these tickets.
+// put back. `on_progress(finished, total)` is called again and again and may throw Cancelled; `on_sample` is called
+// with each sample once it has finished, in whatever order that happens, and may throw. DataError: logits that are not
+// finite; what a failed ticket's event holds. Whatever is thrown has cancelled all of these tickets.
 using OnProgress = std::function<void(int64_t finished, int64_t total)>;
-std::vector<Sample> collect_groups(Sampler& sampler, const GroupTickets& groups, const OnProgress& on_progress = {});
+using OnSample = std::function<void(const Sample&)>;
+std::vector<Sample> collect_groups(Sampler& sampler, const GroupTickets& groups, const OnProgress& on_progress = {},
+                                   const OnSample& on_sample = {});
 
 // Both.
 std::vector<Sample> sample_groups(Sampler& sampler, std::span<const Prompt> prompts, const GroupParams& params,

@@ -109,7 +109,7 @@ TEST(NotAvailableYet, OneErrorNamesAll) {
 
 TEST(NotAvailableYet, IsNotWhatNobodyKnows) {
   rejects("--advantage-estimator foo", {"bad value of --advantage-estimator", "foo"});
-  rejects("--rm-type foo", {"bad value of --rm-type", "foo", "math, number, exact"});
+  rejects("--rm-type foo", {"bad value of --rm-type", "foo", "math, deepscaler, dapo"});
   rejects("--device tpu", {"bad value of --device"});
   rejects("--sglang-quantization int3", {"--sglang-quantization int3", "none (not available yet: awq,", "w8a8_int8"});
   rejects("--loss-type foo_loss", {"--loss-type foo_loss", "policy_loss (not available yet: custom_loss)"});

@@ -250,8 +250,8 @@ TEST(Eval, FlagsAndRules) {
   EXPECT_EQ(told.n, 3);
   EXPECT_EQ(told.num_examples, 0);
   expect_error<ConfigError>([] { parse_eval(words("--hf-checkpoint M")); }, {"missing: --prompt-data"});
-  expect_error<ConfigError>([] { parse_eval(words("--hf-checkpoint M --prompt-data d --rm-type f1")); },
-                            {"not available yet: --rm-type f1"});
+  expect_error<ConfigError>([] { parse_eval(words("--hf-checkpoint M --prompt-data d --rm-type ifbench")); },
+                            {"--rm-type ifbench", "not graded here"});
   EXPECT_EQ(plain.reward.type, rl::RewardType::number);
 }
 
@@ -274,11 +274,15 @@ TEST(Reward, FlagsAndRules) {
   };
   rejected("--input a", {"missing: --rm-type"});
   rejected("--rm-type math", {"missing: --input"});
-  rejected("--rm-type foo --input a", {"bad value of --rm-type", "foo", "math, number, exact"});
-  for (const char* later : {"deepscaler", "dapo", "f1", "gpqa", "ifbench", "gemma_math", "random", "remote_rm",
-                            "deterministic_random", "boxed_math", "boxed_f1"})
-    rejected(std::string("--rm-type ") + later + " --input a",
-             {(std::string("not available yet: --rm-type ") + later).c_str()});
+  rejected("--rm-type foo --input a", {"bad value of --rm-type", "foo", "math, deepscaler, dapo"});
+  for (const char* refused : {"ifbench", "gemma_math", "boxed_math", "boxed_deepscaler"})
+    rejected(std::string("--rm-type ") + refused + " --input a", {refused, "is not graded here", "try"});
+  for (const char* known : {"deepscaler", "dapo", "f1", "gpqa", "gsm8k", "boxed_f1", "random", "deterministic_random"})
+    EXPECT_EQ(rl::rule_name(parse_reward(words(std::string("--input a --rm-type ") + known)).reward), known);
+  rejected("--rm-type soft_overlong --input a", {"--overlong-cache"});
+  rejected("--rm-type length --input a", {"--length-key"});
+  rejected("--rm-type math --overlong-cache 5 --input a", {"--overlong-cache needs --rm-type soft_overlong"});
+  EXPECT_NE(parse_reward(words("--rm-type gpqa --input a")).notes.at(0).find("slime"), std::string::npos);
   rejected("--rm-type number --math-tolerance 0.1 --input a", {"--math-tolerance needs --rm-type math", "number"});
   rejected("--rm-type math --math-tolerance 1 --input a", {"--math-tolerance", "below 1"});
 }

@@ -62,7 +62,7 @@ TEST(Process, RewardGradesAFile) {
   EXPECT_EQ(numbers.out, "reward 1.0000, mean of 20 rows\n");
   EXPECT_NE(numbers.err.find("graded  20 rows by number"), std::string::npos) << numbers.err;
   EXPECT_EQ(run_program(dir, "reward --rm-type math" + labels).out, "reward 0.0000, mean of 20 rows\n");
-  EXPECT_EQ(run_program(dir, "reward --rm-type dapo" + labels).code, 2);
+  EXPECT_EQ(run_program(dir, "reward --rm-type ifbench" + labels).code, 2);
 }
 
 TEST(Process, VersionIsTheProjects) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <memory>
 #include <vector>
 
 #include "rl/batch.h"
@@ -18,7 +19,12 @@ inline constexpr float kTemperature = 0.7f;
 // The datums that a run would train on, with advantages of both signs.
 inline std::vector<train::Datum> datums_of(const std::vector<rollout::Prompt>& prompts,
                                            const std::vector<rollout::Sample>& samples, train::Trainer& trainer) {
-  const std::vector<rl::Trajectory> trajectories = rl::make_trajectories(prompts, {}, samples, {});
+  std::vector<rl::Trajectory> trajectories;
+  for (const rollout::Sample& sample : samples) {
+    trajectories.push_back(rl::make_trajectory(prompts[static_cast<size_t>(sample.prompt)],
+                                               std::make_shared<const rl::RewardRow>(), sample, {}));
+    trajectories.back().reward = 1.0f;
+  }
   std::vector<train::Datum> datums = rl::make_datums(trajectories);
   rl::set_policy_logprobs(datums, trainer, true);
   for (size_t i = 0; i < datums.size(); ++i)

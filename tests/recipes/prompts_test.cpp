@@ -29,6 +29,17 @@ class Prompts : public ::testing::Test {
     return "no error";
   }
 
+  static std::vector<std::string> labels(const PromptSet& set) {
+    std::vector<std::string> all;
+    for (const auto& row : set.rows) all.push_back(row->label);
+    return all;
+  }
+  static std::vector<std::string> texts(const PromptSet& set) {
+    std::vector<std::string> all;
+    for (const auto& row : set.rows) all.push_back(row->prompt);
+    return all;
+  }
+
   testing::TempDirectory dir_;
   PromptSource source_{.path = (dir_.path() / "rows.jsonl").string(),
                        .input_key = "prompt",
@@ -40,7 +51,7 @@ class Prompts : public ::testing::Test {
 
 TEST_F(Prompts, LabelsMayBeNumbers) {
   const PromptSet set = read("{\"prompt\": \"1+1=\", \"label\": 2}\n{\"prompt\": \"2+2=\", \"label\": \"4\"}\n");
-  EXPECT_EQ(set.labels, (std::vector<std::string>{"2", "4"}));
+  EXPECT_EQ(labels(set), (std::vector<std::string>{"2", "4"}));
   EXPECT_EQ(set.prompts[1].row, 1u);
   EXPECT_EQ(tokenizer_.decode(set.prompts[1].tokens), "2+2=");
 }
@@ -49,7 +60,7 @@ TEST_F(Prompts, NumbersInLabelsAreAsWritten) {
   const PromptSet set = read(
       "{\"prompt\": \"a\", \"label\": 3.50}\n{\"prompt\": \"b\", \"label\": 1e6}\n{\"prompt\": \"c\", \"label\": "
       "0.1000000000000000055}\n");
-  EXPECT_EQ(set.labels, (std::vector<std::string>{"3.50", "1e6", "0.1000000000000000055"}));
+  EXPECT_EQ(labels(set), (std::vector<std::string>{"3.50", "1e6", "0.1000000000000000055"}));
 }
 
 TEST_F(Prompts, LabelsWithoutAnAnswerAreBadRows) {
@@ -58,7 +69,7 @@ TEST_F(Prompts, LabelsWithoutAnAnswerAreBadRows) {
       source_.reward.type = type;
       const std::string rows = std::string("{\"prompt\": \"1+1=\", \"label\": \"") + label + "\"}\n";
       if (type == rl::RewardType::exact)
-        EXPECT_EQ(read(rows).labels.size(), 1u);
+        EXPECT_EQ(read(rows).rows.size(), 1u);
       else
         EXPECT_NE(error(rows).find("rows.jsonl line 1"), std::string::npos) << label;
     }
@@ -67,7 +78,7 @@ TEST_F(Prompts, LabelsWithoutAnAnswerAreBadRows) {
   EXPECT_EQ(read("{\"prompt\": \"1\", \"label\": \"\"}\n{\"prompt\": \"2\", \"label\": \"3\"}\n").bad_rows.size(), 1u);
 }
 
-TEST_F(Prompts, MetadataMustNotAskForAnotherReward) {
+TEST_F(Prompts, ARowMayAskForItsOwnRule) {
   const auto row = [](const std::string& metadata) {
     return "{\"prompt\": \"1+1=\", \"label\": 2, " + metadata + "}\n";
   };
@@ -75,15 +86,18 @@ TEST_F(Prompts, MetadataMustNotAskForAnotherReward) {
   for (const char* same : {"\"metadata\": {\"rm_type\": \"math\", \"x\": 1}", "\"metadata\": {\"rm_type\": null}",
                            "\"metadata\": {\"rm_type\": \"\"}", "\"metadata\": {}", "\"metadata\": \"f1\"",
                            "\"meta\": {\"rm_type\": \"f1\"}"})
-    EXPECT_EQ(read(row(same)).prompts.size(), 1u) << same;
-  const std::string other = error(row("\"metadata\": {}") + row("\"metadata\": {\"rm_type\": \"deepscaler\"}"));
-  for (const char* part : {"another reward", "rows.jsonl line 2: metadata.rm_type", "deepscaler", "math"})
+    EXPECT_EQ(read(row(same)).rows.at(0)->rm_type, "math") << same;
+  const PromptSet mixed = read(row("\"metadata\": {}") + row("\"metadata\": {\"rm_type\": \"boxed_f1\"}"));
+  EXPECT_EQ(mixed.rows.at(0)->rm_type, "math");
+  EXPECT_EQ(mixed.rows.at(1)->rm_type, "boxed_f1");
+  const std::string other = error(row("\"metadata\": {}") + row("\"metadata\": {\"rm_type\": \"ifbench\"}"));
+  for (const char* part : {"no rule", "rows.jsonl line 2: metadata.rm_type", "ifbench", "math"})
     EXPECT_NE(other.find(part), std::string::npos) << other;
-  EXPECT_NE(error(row("\"metadata\": {\"rm_type\": 1}")).find("another reward"), std::string::npos);
+  EXPECT_NE(error(row("\"metadata\": {\"rm_type\": 1}")).find("no rule"), std::string::npos);
+  EXPECT_NE(error(row("\"metadata\": {\"rm_type\": \"gpqa\"}")).find("a letter"), std::string::npos)
+      << "labels are held against the rule of their row";
   source_.metadata_key = "meta";
-  EXPECT_NE(error(row("\"meta\": {\"rm_type\": \"f1\"}")).find("meta.rm_type"), std::string::npos);
-  source_.label_key.clear();  // nothing is graded
-  EXPECT_EQ(read(row("\"meta\": {\"rm_type\": \"f1\"}")).prompts.size(), 1u);
+  EXPECT_EQ(read(row("\"meta\": {\"rm_type\": \"f1\"}")).rows.at(0)->rm_type, "f1");
 }
 
 TEST_F(Prompts, ErrorsNameFileLineAndKey) {
@@ -122,10 +136,10 @@ TEST_F(Prompts, MessagesAreRendered) {
       "{\"prompt\": \"2+2\", \"label\": 4, \"chat_template_kwargs\": {\"more\": 3}}\n";
   ChatOptions options{.kwargs = {{"more", 9}}, .template_file = file.string()};
   source_.chat = PromptRenderer("", options);
-  EXPECT_EQ(read(rows).texts, (std::vector<std::string>{"1+12=9", "2+2"}));
+  EXPECT_EQ(texts(read(rows)), (std::vector<std::string>{"1+12=9", "2+2"}));
   options.apply = true;
   source_.chat = PromptRenderer("", options);
-  EXPECT_EQ(read(rows).texts, (std::vector<std::string>{"1+12=9", "2+2=3"}));
+  EXPECT_EQ(texts(read(rows)), (std::vector<std::string>{"1+12=9", "2+2=3"}));
   const std::string refused = error("{\"prompt\": [{\"content\": \"1\"}, {\"content\": \"2\"}], \"label\": 2}\n");
   for (const char* part : {"too long", "rows.jsonl line 1", "t.jinja line 1"})
     EXPECT_NE(refused.find(part), std::string::npos) << refused;

@@ -2,12 +2,15 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 #include <memory>
+#include <utility>
 
 #include "core/error.h"
 #include "core/random.h"
 #include "rl/train.h"
 #include "rollout/tiny_model.h"
+#include "support/temp_directory.h"
 #include "versions/memory_sink.h"
 
 namespace lockstep::rl {
@@ -19,12 +22,29 @@ constexpr float kTemperature = 0.7f;
 
 class ByTokens : public Reward {
  public:
-  std::vector<float> grade(std::span<const Trajectory> trajectories) override {
-    std::vector<float> rewards;
-    for (const Trajectory& trajectory : trajectories)
-      rewards.push_back(static_cast<float>(trajectory.tokens.back() % 7));
-    return rewards;
+  Ticket submit(std::vector<RewardSample> samples) override {
+    Graded graded{.ticket = next_++};
+    for (const RewardSample& sample : samples) {
+      const bool lost = fails && fails(sample);
+      graded.scores.push_back(lost ? Score::unknown("nobody knows") : Score::of(sample.tokens.back() % 7));
+      submitted.push_back({sample.group, sample.index});
+    }
+    graded_.push_back(std::move(graded));
+    return graded_.back().ticket;
   }
+  std::vector<Graded> poll(Deadline /*deadline*/) override { return std::exchange(graded_, {}); }
+  void cancel(Ticket ticket) override {
+    std::erase_if(graded_, [ticket](const Graded& graded) { return graded.ticket == ticket; });
+  }
+  bool grades_groups() const override { return groups; }
+
+  bool groups = false;
+  std::function<bool(const RewardSample&)> fails;
+  std::vector<std::pair<int64_t, int64_t>> submitted;  // group and index
+
+ private:
+  Ticket next_ = 0;
+  std::vector<Graded> graded_;
 };
 
 // Passes everything on to an engine, and does not claim that its log-probs are the trainer's.
@@ -106,7 +126,7 @@ TEST(RlLoop, ReportsWhatItDid) {
     length += static_cast<double>(trajectory.response_len());
     rows += static_cast<int64_t>(trajectory.tokens.size()) - 1;
   }
-  EXPECT_EQ(rollout.report.reward, reward / 16);
+  EXPECT_EQ(rollout.report.reward, std::optional(reward / 16));
   EXPECT_EQ(rollout.report.response_len, length / 16);
   EXPECT_EQ(rollout.report.tokens, rows);
   EXPECT_EQ(rollout.report.version, 0);
@@ -208,6 +228,71 @@ TEST(RlLoop, KlInTheRewardComesBeforeTheAdvantages) {
   EXPECT_GT(std::abs(grad_norm(0.5) / grad_norm(0) - 1), 1e-3);
   // Coefficients so large that the judge's rewards do not matter: the KL is normalized, and its scale has no effect.
   EXPECT_NEAR(grad_norm(1e5) / grad_norm(1e4), 1, 1e-2);
+}
+
+TEST(RlLoop, ScoringBeginsAsSamplesOrGroupsFinish) {
+  World world;
+  const Rollout one_by_one = world.roll(0);
+  ASSERT_EQ(world.reward.submitted.size(), 16u);
+  EXPECT_FALSE(std::ranges::is_sorted(world.reward.submitted)) << "samples end after different numbers of tokens";
+  World together;
+  together.reward.groups = true;
+  expect_same(together.roll(0), one_by_one);
+  ASSERT_EQ(together.reward.submitted.size(), 16u);
+  for (size_t i = 0; i < 16; ++i) {
+    EXPECT_EQ(together.reward.submitted[i].first, together.reward.submitted[i / 4 * 4].first);
+    EXPECT_EQ(together.reward.submitted[i].second, static_cast<int64_t>(i % 4));
+  }
+}
+
+TEST(RlLoop, NothingIsLearnedFromAnUnknownReward) {
+  const auto second_of_first = [](const RewardSample& sample) { return sample.group == 0 && sample.index == 1; };
+  World world;
+  world.reward.fails = second_of_first;
+  const Rollout rollout = world.roll(0);
+  EXPECT_EQ(rollout.report.reward_unknown, 1);
+  EXPECT_EQ(rollout.report.reward_failure, "prompt 0, sample 1: nobody knows");
+  EXPECT_FALSE(rollout.trajectories[1].reward.has_value());
+  double sum = 0;
+  for (const Trajectory& trajectory : rollout.trajectories)
+    sum += trajectory.reward ? static_cast<double>(*trajectory.reward) : 0;
+  EXPECT_DOUBLE_EQ(rollout.report.reward.value(), sum / 15);
+  world.learn(rollout);
+
+  // The tokens of the sample without a reward have no influence on what is learned.
+  World other;
+  Rollout changed = rollout;
+  for (int32_t& token : changed.trajectories[1].tokens) token = (token + 1) % 30;
+  other.learn(changed);
+  EXPECT_EQ(other.weights(), world.weights());
+  // Another reward in its place does.
+  World third;
+  changed.trajectories[1].reward = 6.0f;
+  third.learn(changed);
+  EXPECT_NE(third.weights(), world.weights());
+
+  World strict;
+  strict.reward.fails = second_of_first;
+  RolloutRequest request = strict.request(0);
+  request.on_reward_failure = RewardFailure::stop;
+  testing::expect_error<DataError>([&] { rl_collect(strict.parts, rl_submit(strict.parts, request)); },
+                                   {"unknown", "prompt 0, sample 1", "nobody knows"});
+  EXPECT_TRUE(strict.engine.idle());
+}
+
+TEST(RlLoop, AStepOfWhichNoRewardIsKnownIsNotTaken) {
+  World world;
+  world.reward.fails = [](const RewardSample& sample) { return sample.group < 2; };
+  const TrainReport report = world.learn(world.roll(0), {.per_token_loss = true, .measure_kl = true});
+  EXPECT_EQ(report.skipped_steps, 1);
+  EXPECT_EQ(world.trainer.steps(), 1);
+  World none;
+  none.reward.fails = [](const RewardSample&) { return true; };
+  const std::vector<float> before = none.weights();
+  const Rollout rollout = none.roll(0);
+  EXPECT_FALSE(rollout.report.reward.has_value());
+  EXPECT_EQ(none.learn(rollout).skipped_steps, 2);
+  EXPECT_EQ(none.weights(), before);
 }
 
 TEST(RlLoop, ARolloutIsCutIntoWholeSteps) {

@@ -114,12 +114,15 @@ TEST(Exact, TheWholeText) {
 }
 
 TEST(Reward, EachNameHasItsGrader) {
-  const char* const response = "first \\boxed{0.5}, 8";
-  EXPECT_EQ(grade({RewardType::math}, response, "\\frac12"), 1.0f);
-  EXPECT_EQ(grade({RewardType::number}, response, "\\frac12"), 0.0f);
-  EXPECT_EQ(grade({RewardType::exact}, response, response), 1.0f);
-  EXPECT_EQ(grade({RewardType::math}, "\\boxed{0.333}", "1/3"), 0.0f);
-  EXPECT_EQ(grade({RewardType::math, 0.01}, "\\boxed{0.333}", "1/3"), 1.0f);
+  const auto verdict = [](const RewardRule& rule, const std::string& response, const std::string& label) {
+    return grade(rule, {.response = response, .label = label});
+  };
+  const std::string response = "first \\boxed{0.5}, 8";
+  EXPECT_EQ(verdict({RewardType::math}, response, "\\frac12"), 1.0);
+  EXPECT_EQ(verdict({RewardType::number}, response, "\\frac12"), 0.0);
+  EXPECT_EQ(verdict({RewardType::exact}, response, response), 1.0);
+  EXPECT_EQ(verdict({RewardType::math}, "\\boxed{0.333}", "1/3"), 0.0);
+  EXPECT_EQ(verdict({.type = RewardType::math, .math_tolerance = 0.01}, "\\boxed{0.333}", "1/3"), 1.0);
 }
 
 }  // namespace

@@ -57,6 +57,7 @@ TEST(Advantages, AreOfGroupsThatLieSideBySide) {
   std::vector<train::Datum> datums(5);
   for (size_t i = 0; i < 5; ++i) {
     trajectories[i].group = groups[i];
+    trajectories[i].reward = 9.0f;
     datums[i].tokens.assign(i + 1, 0);
   }
   const std::vector<float> rewards = {1, 0, 0.5f, 2, 1};
@@ -69,10 +70,30 @@ TEST(Advantages, AreOfGroupsThatLieSideBySide) {
   EXPECT_LT(second[1], 0);
 }
 
+TEST(Advantages, UnknownRewardsLeaveTheBaseline) {
+  std::vector<Trajectory> trajectories(4);
+  std::vector<train::Datum> datums(4);
+  for (size_t i = 0; i < 4; ++i) {
+    datums[i].tokens.assign(2, 0);
+    if (i != 1) trajectories[i].reward = 9.0f;
+  }
+  set_advantages(datums, trajectories, std::vector<float>{1, 1e6f, 0, 0.5f}, {});
+  const std::vector<float> others = group_advantages(std::vector<float>{1, 0, 0.5f}, {});
+  EXPECT_EQ(datums[0].advantages[0], others[0]);
+  EXPECT_EQ(datums[1].advantages, (std::vector<float>{0, 0}));
+  EXPECT_EQ(datums[2].advantages[0], others[1]);
+  EXPECT_EQ(datums[3].advantages[0], others[2]);
+}
+
 TEST(Reference, TheKlIsAveragedAsTheLossIs) {
   const double first = low_var(0.5) + low_var(-0.25), second = low_var(1) + low_var(2) + low_var(-0.5);
   EXPECT_NEAR(mean_kl(two_datums(), false), (first / 2 + second / 3) / 2, 1e-12);
   EXPECT_NEAR(mean_kl(two_datums(), true), (first + second) / 5, 1e-12);
+  std::vector<train::Datum> datums = two_datums();
+  datums[0].weights.assign(3, 0.0f);
+  EXPECT_NEAR(mean_kl(datums, false), second / 3, 1e-12) << "only of what is learned from";
+  datums[1].weights.assign(3, 0.0f);
+  EXPECT_EQ(mean_kl(datums, false), 0);
 }
 
 class Logprobs : public ::testing::Test {

@@ -73,23 +73,34 @@ void whiten(std::span<train::Datum> datums) {
 
 void set_advantages(std::span<train::Datum> datums, std::span<const Trajectory> trajectories,
                     std::span<const float> rewards, const AdvantageOptions& how, const RewardShaping& kl) {
-  const BatchRewards batch = batch_rewards(rewards, how.group);
+  std::vector<float> known;
+  for (size_t i = 0; i < datums.size(); ++i)
+    if (trajectories[i].reward) known.push_back(rewards[i]);
+  const BatchRewards batch = batch_rewards(known, how.group);
   for (size_t first = 0, end = 0; first < datums.size(); first = end) {
-    while (end < datums.size() && trajectories[end].group == trajectories[first].group) ++end;
-    const size_t count = end - first;
-    const std::span<const float> of_group = rewards.subspan(first, count);
+    GroupRows group;
+    std::vector<size_t> members;
+    for (; end < datums.size() && trajectories[end].group == trajectories[first].group; ++end) {
+      datums[end].advantages.assign(datums[end].tokens.size(), 0.0f);
+      if (!trajectories[end].reward) continue;
+      members.push_back(end);
+      group.datums.push_back(&datums[end]);
+      group.trajectories.push_back(&trajectories[end]);
+      group.rewards.push_back(rewards[end]);
+    }
+    if (members.empty()) continue;
     if (how.estimator == Estimator::reinforce_plus_plus) {
-      require_finite_rewards(of_group);
-      for (size_t i = first; i < end; ++i) set_returns(datums[i], rewards[i], how.gamma, kl);
+      require_finite_rewards(group.rewards);
+      for (const size_t i : members) set_returns(datums[i], rewards[i], how.gamma, kl);
       continue;
     }
-    const std::vector<float> advantages =
-        sample_advantages({datums.subspan(first, count), trajectories.subspan(first, count), of_group}, how, batch);
-    for (size_t i = first; i < end; ++i) {
+    const std::vector<float> advantages = sample_advantages(group, how, batch);
+    for (size_t m = 0; m < members.size(); ++m) {
+      train::Datum& datum = datums[members[m]];
       if (has_token_rewards(how.estimator))
-        set_rows(datums[i], advantages[i - first], kl);
+        set_rows(datum, advantages[m], kl);
       else
-        datums[i].advantages.assign(datums[i].tokens.size(), advantages[i - first]);
+        datum.advantages.assign(datum.tokens.size(), advantages[m]);
     }
   }
   if (how.whiten || has_token_rewards(how.estimator)) whiten(datums);

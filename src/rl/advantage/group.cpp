@@ -45,7 +45,7 @@ double weighted_baseline(const GroupRows& group) {
   double sum = 0, length = 0;
   for (size_t i = 0; i < group.rewards.size(); ++i) {
     const auto rows = static_cast<double>(
-        std::ranges::count_if(group.datums[i].weights, [](float weight) { return weight > 0; }));
+        std::ranges::count_if(group.datums[i]->weights, [](float weight) { return weight > 0; }));
     sum += rows * group.rewards[i];
     length += rows;
   }
@@ -67,7 +67,7 @@ std::vector<float> less_greedy(const GroupRows& group) {
   std::vector<float> advantages;
   for (size_t i = 0; i < group.rewards.size(); ++i)
     advantages.push_back(
-        static_cast<float>(static_cast<double>(group.rewards[i]) - group.trajectories[i].baseline));
+        static_cast<float>(static_cast<double>(group.rewards[i]) - group.trajectories[i]->baseline));
   return advantages;
 }
 

@@ -8,11 +8,11 @@
 
 namespace lockstep::rl {
 
-// The samples of one prompt.
+// The samples of one prompt whose rewards are known.
 struct GroupRows {
-  std::span<const train::Datum> datums;
-  std::span<const Trajectory> trajectories;
-  std::span<const float> rewards;
+  std::vector<const train::Datum*> datums;
+  std::vector<const Trajectory*> trajectories;
+  std::vector<float> rewards;
 };
 
 // What some estimators read of all rewards of a rollout.

@@ -41,6 +41,22 @@ std::optional<std::string_view> marked_answer(std::string_view text) {
   return trimmed(rest.substr(0, rest.find('\n')));
 }
 
+std::string_view last_characters(std::string_view text, size_t count) {
+  size_t begin = text.size();
+  while (begin > 0 && count > 0) {
+    --begin;
+    while (begin > 0 && (static_cast<unsigned char>(text[begin]) & 0xC0) == 0x80) --begin;
+    --count;
+  }
+  return text.substr(begin);
+}
+
+std::string_view behind_thought(std::string_view text) {
+  constexpr std::string_view kEnd = "</think>";
+  const size_t at = text.rfind(kEnd);
+  return at == std::string_view::npos ? text : text.substr(at + kEnd.size());
+}
+
 std::optional<std::string_view> label_answer(std::string_view label) {
   std::optional<std::string_view> answer = trimmed(label);
   if (label.find(kBoxed) != std::string_view::npos)

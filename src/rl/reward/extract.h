@@ -19,6 +19,12 @@ std::optional<std::string_view> last_boxed(std::string_view text);
 // The rest of the line behind the last "####", trimmed. nullopt: there is none.
 std::optional<std::string_view> marked_answer(std::string_view text);
 
+// The last `count` characters of UTF-8, or all.
+std::string_view last_characters(std::string_view text, size_t count);
+
+// What stands behind the last </think>, or the whole text.
+std::string_view behind_thought(std::string_view text);
+
 // The answer that a label gives: what is in its last \boxed{}, else behind its last "####", else all of it, trimmed.
 // nullopt: nothing is there, or a \boxed cannot be read.
 std::optional<std::string_view> label_answer(std::string_view label);

@@ -11,7 +11,7 @@ namespace lockstep::rl {
 
 namespace {
 
-bool is_digit(char c) {
+bool is_decimal_digit(char c) {
   return c >= '0' && c <= '9';
 }
 
@@ -25,16 +25,16 @@ std::string clean(std::string_view text) {
 // digits with commas between, one point, an optional sign; "3-4" holds 3 and 4, not -4.
 std::optional<std::string_view> last_number(std::string_view text) {
   size_t end = text.size();
-  while (end > 0 && !is_digit(text[end - 1])) --end;
+  while (end > 0 && !is_decimal_digit(text[end - 1])) --end;
   if (end == 0) return std::nullopt;
   size_t begin = end;
   bool point = false;
   while (begin > 0) {
     const char c = text[begin - 1];
-    const bool inner = begin > 1 && is_digit(text[begin - 2]);
-    if (is_digit(c) || (c == ',' && inner))
+    const bool inner = begin > 1 && is_decimal_digit(text[begin - 2]);
+    if (is_decimal_digit(c) || (c == ',' && inner))
       --begin;
-    else if (c == '.' && !point && is_digit(text[begin]))
+    else if (c == '.' && !point && is_decimal_digit(text[begin]))
       point = true, --begin;
     else
       break;
@@ -58,8 +58,8 @@ std::optional<Decimal> decimal(const std::string& text) {
   size_t i = 0;
   if (!text.empty() && (text[0] == '-' || text[0] == '+')) value.negative = text[i++] == '-';
   bool point = false;
-  for (; i < text.size() && (is_digit(text[i]) || text[i] == ',' || (text[i] == '.' && !point)); ++i) {
-    if (is_digit(text[i])) {
+  for (; i < text.size() && (is_decimal_digit(text[i]) || text[i] == ',' || (text[i] == '.' && !point)); ++i) {
+    if (is_decimal_digit(text[i])) {
       value.digits += text[i];
       value.exponent -= point ? 1 : 0;
     }
@@ -68,7 +68,7 @@ std::optional<Decimal> decimal(const std::string& text) {
   if (value.digits.empty()) return std::nullopt;
   if (i < text.size()) {
     if (text[i] != 'e' && text[i] != 'E') return std::nullopt;
-    if (++i < text.size() && text[i] == '+' && i + 1 < text.size() && is_digit(text[i + 1])) ++i;
+    if (++i < text.size() && text[i] == '+' && i + 1 < text.size() && is_decimal_digit(text[i + 1])) ++i;
     int32_t power = 0;
     const auto read = std::from_chars(text.data() + i, text.data() + text.size(), power);
     if (read.ec != std::errc() || read.ptr != text.data() + text.size()) return std::nullopt;

@@ -1,0 +1,12 @@
+// --rm-type gsm8k: a number behind "####".
+#pragma once
+
+#include <string_view>
+
+namespace lockstep::rl {
+
+// 1: the last number behind "#### " in the last 300 characters is the label's, as text and without commas; else 0. The
+// label's stands behind its last "####", else it is the whole label. Source: verl's gsm8k rule, strict.
+double grade_gsm8k(std::string_view response, std::string_view label);
+
+}  // namespace lockstep::rl

@@ -1,0 +1,81 @@
+#include "rl/reward_queue.h"
+
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "core/error.h"
+
+namespace lockstep::rl {
+
+Score Score::of(double number) {
+  const auto value = static_cast<float>(number);
+  return std::isfinite(value) ? known(value) : unknown("the reward is no finite number: " + std::to_string(number));
+}
+
+RewardQueue::RewardQueue(Reward& reward, size_t num_samples, size_t group_size)
+    : reward_(reward),
+      group_size_(group_size),
+      waiting_(reward.grades_groups() ? num_samples : 0),
+      missing_(num_samples / group_size, group_size),
+      scores_(num_samples) {}
+
+RewardQueue::~RewardQueue() {
+  for (const auto& [ticket, positions] : in_flight_) reward_.cancel(ticket);
+}
+
+void RewardQueue::add(size_t position, RewardSample sample) {
+  if (!reward_.grades_groups()) {
+    std::vector<RewardSample> one;
+    one.push_back(std::move(sample));
+    in_flight_.emplace(reward_.submit(std::move(one)), std::vector{position});
+    return;
+  }
+  waiting_[position] = std::move(sample);
+  const size_t group = position / group_size_;
+  if (--missing_[group] > 0) return;
+  std::vector<RewardSample> samples;
+  std::vector<size_t> positions;
+  for (size_t i = group * group_size_; i < (group + 1) * group_size_; ++i) {
+    samples.push_back(std::move(waiting_[i]));
+    positions.push_back(i);
+  }
+  in_flight_.emplace(reward_.submit(std::move(samples)), std::move(positions));
+}
+
+void RewardQueue::poll() {
+  if (!in_flight_.empty()) take(reward_.poll({}));
+}
+
+void RewardQueue::take(std::vector<Reward::Graded> graded) {
+  for (Reward::Graded& of_ticket : graded) {
+    const auto found = in_flight_.find(of_ticket.ticket);
+    if (found == in_flight_.end()) continue;
+    for (size_t i = 0; i < found->second.size(); ++i) scores_[found->second[i]] = std::move(of_ticket.scores.at(i));
+    graded_ += found->second.size();
+    in_flight_.erase(found);
+  }
+}
+
+std::vector<Score> RewardQueue::finish(const Between& between) {
+  constexpr std::chrono::milliseconds kBetweenReports{100};
+  while (!in_flight_.empty()) {
+    const auto deadline = std::chrono::steady_clock::now() + kBetweenReports;
+    std::vector<Reward::Graded> graded = reward_.poll(deadline);
+    if (graded.empty() && std::chrono::steady_clock::now() < deadline)
+      throw ResourceError({.what = "a reward has lost samples that nobody cancelled",
+                           .got = std::to_string(graded_) + " of " + std::to_string(scores_.size()) + " samples"});
+    take(std::move(graded));
+    if (between) between(graded_);
+  }
+  return std::move(scores_);
+}
+
+std::vector<Score> grade_all(Reward& reward, std::vector<RewardSample> samples, size_t group_size,
+                             const RewardQueue::Between& between) {
+  RewardQueue queue(reward, samples.size(), group_size);
+  for (size_t i = 0; i < samples.size(); ++i) queue.add(i, std::move(samples[i]));
+  return queue.finish(between);
+}
+
+}  // namespace lockstep::rl

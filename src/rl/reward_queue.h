@@ -1,0 +1,45 @@
+// Samples of a rollout on their way through a Reward: each is handed over when it has finished, or its group has.
+#pragma once
+
+#include <functional>
+#include <unordered_map>
+#include <vector>
+
+#include "rl/reward.h"
+
+namespace lockstep::rl {
+
+// One at a time for each Reward, whose only caller it is. What has not been graded is cancelled with the queue.
+class RewardQueue {
+ public:
+  // Samples 0 .. num_samples-1; sample i is one of `group_size` samples of prompt i / group_size.
+  RewardQueue(Reward& reward, size_t num_samples, size_t group_size);
+  ~RewardQueue();
+  RewardQueue(const RewardQueue&) = delete;
+  RewardQueue& operator=(const RewardQueue&) = delete;
+
+  void add(size_t position, RewardSample sample);
+  void poll();  // takes what is there, without waiting
+
+  // Waits for all of them; every sample was added. The scores are in the order of positions. `between(graded)` is
+  // called again and again and may throw. ResourceError: a reward that lost a sample.
+  using Between = std::function<void(size_t graded)>;
+  std::vector<Score> finish(const Between& between = {});
+
+ private:
+  void take(std::vector<Reward::Graded> graded);
+
+  Reward& reward_;
+  const size_t group_size_;
+  std::vector<RewardSample> waiting_;  // for the others of their group
+  std::vector<size_t> missing_;        // of each group, samples that were not added yet
+  std::unordered_map<Reward::Ticket, std::vector<size_t>> in_flight_;
+  std::vector<Score> scores_;
+  size_t graded_ = 0;
+};
+
+// Grades samples that are all there, in their order: those of prompt i are samples[i * group_size] and on.
+std::vector<Score> grade_all(Reward& reward, std::vector<RewardSample> samples, size_t group_size,
+                             const RewardQueue::Between& between = {});
+
+}  // namespace lockstep::rl
