@@ -52,7 +52,8 @@ Control training_control(Screen& screen) {
           .info = &screen.out,
           .terminal = console.out_terminal,
           .out_terminal = console.out_terminal,
-          .interrupted = console.interrupted};
+          .interrupted = console.interrupted,
+          .save_requested = console.save_requested};
 }
 
 // For commands whose results are data.
@@ -88,6 +89,7 @@ void run_training(const TrainingCommand<Options>& command, Screen& screen,
                   void (*plan)(const Options&, const std::vector<std::string>&, const Control&),
                   void (*train)(const Options&, const Control&)) {
   const Control control = training_control(screen);
+  screen.console.accept_save_signals();
   recipes::check_model_shape(command.options.base, command.shape);
   recipes::check_claims(command.options.base, command.claims);
   std::vector<std::string> notes = command.notes;

@@ -21,6 +21,9 @@ struct Console {
   // As in recipes/control.h.
   std::function<bool()> forget_interrupt = [] { return false; };
   std::function<bool()> await_input = [] { return true; };
+  std::function<bool()> save_requested = [] { return false; };
+  // From now on SIGUSR1 asks for a checkpoint and SIGUSR2 for one and the end; before, they end the program.
+  std::function<void()> accept_save_signals = [] {};
 };
 
 // Runs `args` (argv without the program's name) and returns the exit code of what ends normally. Throws what the

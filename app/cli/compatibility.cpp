@@ -151,10 +151,9 @@ constexpr Compatible kCompatible[] = {
     {"--freeze-params-name-list", many, "LoRA trains its adapters only"},
     {"--pause-generation-mode", one, "nothing is in flight while the adapter is published", "abort|retract|in_place"},
     // Checkpoints.
-    {"--async-save", none, "an adapter checkpoint takes milliseconds to write"},
+    {"--async-save", none, "checkpoints are written while the next iteration runs"},
     {"--no-save-optim", none, kCheckpoint},
     {"--no-save-rng", none, kCheckpoint},
-    {"--save-retain-interval", one, "every checkpoint is kept", "#"},
     // Logging.
     {"--use-wandb", none, kMetrics, {}, {}, Effect::report},
     {"--wandb-*", many, kMetrics, {}, {}, Effect::report},

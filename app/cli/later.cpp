@@ -159,11 +159,6 @@ constexpr std::string_view kLater[] = {
     "--sglang-quantization-param-path",
     // Checkpoints and debugging.
     "--save-hf",
-    "--save-trigger-sentinel",
-    "--no-load-optim",
-    "--no-load-rng",
-    "--finetune",
-    "--ckpt-step",
     "--rematerialize-*",
     "--stream-optimizer-state-*",
     "--release-train",

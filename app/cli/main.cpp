@@ -13,14 +13,23 @@ namespace {
 
 // A signal handler has no other way to reach the program.
 std::atomic<int> num_interrupts = 0;
-std::atomic<bool> terminated = false;
+std::atomic<bool> terminated = false, save_requested = false;
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 
-// The first Ctrl-C (or SIGTERM) asks the running command to save and stop; the second stops at once.
+// The first Ctrl-C (or SIGTERM, SIGUSR2) asks the running command to save and stop; the second stops at once.
 void on_interrupt(int signal) {
   constexpr int kCancelled = 130;
   if (signal == SIGTERM) terminated = true;
   if (num_interrupts.fetch_add(1) > 0) _exit(kCancelled);
+}
+
+void on_save_request(int) {
+  save_requested = true;
+}
+
+void accept_save_signals() {
+  std::signal(SIGUSR1, on_save_request);
+  std::signal(SIGUSR2, on_interrupt);
 }
 
 bool forget_interrupt() {
@@ -50,7 +59,9 @@ int main(int argc, char** argv) {
                                          .in = &std::cin,
                                          .in_terminal = isatty(STDIN_FILENO) == 1,
                                          .forget_interrupt = forget_interrupt,
-                                         .await_input = await_input};
+                                         .await_input = await_input,
+                                         .save_requested = [] { return save_requested.exchange(false); },
+                                         .accept_save_signals = accept_save_signals};
     return lockstep::cli::run({argv + std::min(argc, 1), argv + argc}, console);
   } catch (...) {
     std::cout.flush();

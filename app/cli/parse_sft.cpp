@@ -154,6 +154,8 @@ void resolve_rollouts(SftForm& form, const Classified& given) {
   if (form.num_rollout) o.num_steps = *form.num_rollout * steps;
   o.eval_interval *= steps;
   o.save.save_interval *= steps;
+  if (o.save.retain_interval) *o.save.retain_interval *= steps;
+  if (o.save.ckpt_step) *o.save.ckpt_step *= steps;
 }
 
 TrainingCommand<recipes::SftOptions> parse(const Values& args, train::Loss loss) {
@@ -172,6 +174,7 @@ TrainingCommand<recipes::SftOptions> parse(const Values& args, train::Loss loss)
   check_watching(form.options);
   check_scripts(given);
   note_exclusions(form.options.adapter.config, given.notes);
+  form.options.save.arguments = resolved_arguments(flags, given);
   const bool preferences = std::holds_alternative<train::DpoLoss>(form.options.loss);
   std::vector<recipes::LaunchClaim> claims = deferred_claims(given.claims, given.notes);
   return {.options = std::move(form.options),

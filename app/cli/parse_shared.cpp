@@ -189,7 +189,20 @@ std::vector<Flag> checkpoint_flags(SaveOptions& save) {
   return {{"--save", "DIR", text(save.save), "checkpoints, the adapter and metrics.jsonl go here"},
           {"--save-interval", "N", number(save.save_interval, 1, kMany),
            "iterations between checkpoints (always after the last)"},
-          {"--load", "DIR", text(save.load), "resume from the newest checkpoint there, bit for bit"}};
+          {"--save-total-limit", "N", number(save.total_limit, 1, kMany),
+           "only the newest N checkpoints stay, and the best one"},
+          {"--save-retain-interval", "N", number(save.retain_interval, 1, kMany),
+           "only those of every N-th iteration stay, and the newest (or as many as the flag before says)"},
+          {"--save-trigger-sentinel", "FILE", text(save.trigger_sentinel),
+           "while this file exists the iteration is saved; it is removed when the checkpoint is on the disk"},
+          {"--load", "DIR", text(save.load), "resume from the newest whole checkpoint there, bit for bit"},
+          {"--ckpt-step", "N", number(save.ckpt_step, 0, kMany), "--load: from this iteration"},
+          {"--finetune", "", toggle(save.finetune), "--load: only the adapter; a new run from iteration 0"},
+          {"--no-load-optim", "", toggle(save.load_optimizer, false),
+           "--load: the optimizer and its schedule start anew"},
+          {"--no-load-rng", "", toggle(save.load_rng, false), "--load: seeds may be others than the checkpoint's"},
+          {"--override", "NAME...", texts(save.overrides),
+           "--load: these settings may be others than the checkpoint's (lr, prompt-data ...)"}};
 }
 
 std::vector<Flag> machine_flags(BaseOptions& base) {
@@ -338,8 +351,35 @@ void check_evaluation(const std::vector<recipes::EvalSet>& sets, int64_t interva
 }
 
 void check_save(const SaveOptions& save, const Classified& given) {
-  if (save.save.empty() && given.given("--save-interval") != nullptr)
-    throw ConfigError({.what = "--save-interval needs --save", .where = "--save-interval", .attempt = "--save DIR"});
+  const auto needs = [&](const std::string& value, const char* owner, std::initializer_list<const char*> flags) {
+    for (const char* flag : flags)
+      if (value.empty() && given.given(flag) != nullptr)
+        throw ConfigError({.what = fmt::format("{} needs {}", flag, owner),
+                           .where = flag,
+                           .attempt = fmt::format("{} DIR", owner)});
+  };
+  needs(save.save, "--save",
+        {"--save-interval", "--save-total-limit", "--save-retain-interval", "--save-trigger-sentinel"});
+  needs(save.load, "--load", {"--ckpt-step", "--finetune", "--no-load-optim", "--no-load-rng", "--override"});
+}
+
+OrderedJson resolved_arguments(const FlagSet& flags, const Classified& given) {
+  OrderedJson arguments;
+  for (const FlagSet::Group& group : flags.groups())
+    for (const Flag& flag : group.flags) {
+      const Occurrence* occurrence = given.given(flag.name);
+      if (occurrence == nullptr)
+        arguments[flag.name] = flag.binding.arity == Arity::none ? OrderedJson(false) : OrderedJson(flag.binding.shown);
+      else if (flag.binding.arity == Arity::none)
+        arguments[flag.name] = true;
+      else if (flag.name.ends_with("-api-key"))
+        arguments[flag.name] = "(given)";
+      else if (flag.binding.arity == Arity::one)
+        arguments[flag.name] = occurrence->values.front();
+      else
+        arguments[flag.name] = occurrence->values;
+    }
+  return arguments;
 }
 
 void check_scripts(const Classified& given) {

@@ -40,6 +40,8 @@ void resolve_adapter(recipes::AdapterOptions& adapter, const Classified& given);
 void check_schedule(const recipes::OptimizerOptions& optimizer, const Classified& given);
 void check_evaluation(const std::vector<recipes::EvalSet>& sets, int64_t interval, std::vector<std::string>& notes);
 void check_save(const recipes::SaveOptions& save, const Classified& given);
+// Every flag of the command with what was given, or its default as --help shows it; of secrets only that there is one.
+OrderedJson resolved_arguments(const FlagSet& flags, const Classified& given);
 // Rules between a compatible flag and an option, and notes about options that need one.
 void check_scripts(const Classified& given);
 // A note where --exclude-modules cannot mean what it says, because fused siblings share one A.

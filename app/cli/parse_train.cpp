@@ -193,6 +193,7 @@ TrainingCommand<recipes::RlOptions> parse_train(const Values& args) {
         "--rm-type math: answers are compared exactly, without an algebra system; docs/rewards.md lists the verdicts "
         "that differ from slime's and miles'");
   const bool uses_reference = form.options.use_kl_loss || form.options.kl_reward_coef != 0;
+  form.options.save.arguments = resolved_arguments(flags, given);
   std::vector<recipes::LaunchClaim> claims = deferred_claims(given.claims, given.notes);
   return {.options = std::move(form.options),
           .dry_run = form.dry_run,

@@ -9,6 +9,7 @@
 #include "data/dataset.h"
 #include "recipes/adapter.h"
 #include "recipes/memory_plan.h"
+#include "recipes/resume.h"
 #include "recipes/rollout_engine.h"
 #include "recipes/steps.h"
 
@@ -103,10 +104,10 @@ struct Plan {
   void checkpoints() const {
     if (!save.save.empty()) check_writable(save.save);
     if (save.load.empty()) return;
-    const std::optional<int64_t> iteration = recipes::iteration_to_load(save);
-    if (iteration) checkpoint::LoadedCheckpoint(save.load, *iteration);
-    out << fmt::format("load        {}{}\n", save.load,
-                       iteration ? fmt::format(", iteration {}", *iteration) : ": no checkpoint yet, a fresh start");
+    const auto loaded = recipes::checkpoint_to_load(save, nullptr, out);
+    out << fmt::format(
+        "load        {}{}\n", save.load,
+        loaded ? fmt::format(", iteration {}", loaded->state().iteration) : ": no checkpoint yet, a fresh start");
   }
 
   // `steps` is unknown where the data is not on this machine.

@@ -17,12 +17,11 @@ namespace lockstep::checkpoint {
 
 namespace {
 
-constexpr const char* kMarkerFile = "latest_checkpointed_iteration.txt";
-constexpr const char* kBestFile = "best_checkpointed_iteration.txt";
 constexpr const char* kTensorFile = "train_state.safetensors";
 constexpr const char* kOwnHash = "state_sha256";  // of train_state.json without this key
 
 const std::string kPolicies = "policies/";
+const std::string kParts = "parts/";
 
 // In an iteration's directory.
 std::string policy_directory(const std::string& name) {
@@ -37,6 +36,13 @@ std::vector<std::string> other_files(const std::string& policy) {
   std::vector<std::string> files = {directory + kAdapterConfigFile, directory + kAdapterMetadataFile};
   if (policy == lora::kActor) files.emplace_back(kAdapterMetadataFile);
   return files;
+}
+
+std::string part_json(const std::string& name) {
+  return kParts + name + ".json";
+}
+std::string part_tensors(const std::string& name) {
+  return kParts + name + ".safetensors";
 }
 
 bool can_name_a_directory(const std::string& name) {
@@ -58,6 +64,15 @@ void check_names(const std::vector<SavedPolicy>& policies) {
   if (!names.contains(lora::kActor))
     throw ConfigError(
         {.what = "a checkpoint needs the policy that is trained", .where = "policies", .wanted = lora::kActor});
+}
+
+void check_names(const std::map<std::string, StatePart>& parts) {
+  for (const auto& [name, part] : parts)
+    if (!can_name_a_directory(name))
+      throw ConfigError({.what = "a checkpoint cannot have a part of this name",
+                         .where = "parts",
+                         .got = name,
+                         .wanted = "letters, digits, '.', '_' and '-'"});
 }
 
 // The policies whose weights are among these files. FormatError for one that is no policy's.
@@ -107,6 +122,20 @@ void require_hash(const fs::Path& file, const std::string& got, const std::strin
 bool lies_within(const std::string& name) {
   const fs::Path path = fs::Path(name).lexically_normal();
   return !name.empty() && path.is_relative() && *path.begin() != "..";
+}
+
+// The parts whose json is among these files. FormatError for one that is no part's.
+std::vector<std::string> parts_among(const JsonObject& files, const std::string& where) {
+  const std::string suffix = ".json";
+  std::vector<std::string> parts;
+  for (const auto& [file, hash] : files.json().items()) {
+    if (!file.starts_with(kParts) || !file.ends_with(suffix)) continue;
+    const std::string name = file.substr(kParts.size(), file.size() - kParts.size() - suffix.size());
+    if (!can_name_a_directory(name))
+      throw FormatError({.what = "the checkpoint names a file that is no part's", .where = where, .got = file});
+    parts.push_back(name);
+  }
+  return parts;
 }
 
 // Those that `json`, the training state, has hashes of or ought to have, in the order they are read.
@@ -183,12 +212,9 @@ std::vector<FileCheck> check_files(const fs::Path& iteration) {
   return files;
 }
 
-std::string iteration_directory_name(int64_t iteration) {
-  return fmt::format("iter_{:07}", iteration);
-}
-
 void save_checkpoint(const fs::Path& save, const Checkpoint& checkpoint) {
   check_names(checkpoint.policies);
+  check_names(checkpoint.state.parts);
   const int64_t iteration = checkpoint.state.iteration;
   fs::write_directory_atomic(save / iteration_directory_name(iteration), [&](const fs::Path& fresh) {
     Json hashes;
@@ -205,53 +231,19 @@ void save_checkpoint(const fs::Path& save, const Checkpoint& checkpoint) {
     }
     fs::write_file_atomic(fresh / kTensorFile, safetensors_bytes(checkpoint.state.tensors, {}));
     hash(kTensorFile);
+    for (const auto& [name, part] : checkpoint.state.parts) {
+      fs::write_file_atomic(fresh / part_json(name), json_text(part.json) + "\n");
+      hash(part_json(name));
+      if (part.tensors.empty()) continue;
+      fs::write_file_atomic(fresh / part_tensors(name), safetensors_bytes(part.tensors, {}));
+      hash(part_tensors(name));
+    }
     Json state = {{"iteration", iteration}, {"counters", checkpoint.state.counters}, {"sha256", std::move(hashes)}};
+    if (!checkpoint.state.arguments.is_null()) state["arguments"] = checkpoint.state.arguments;
     state[kOwnHash] = text_sha256(json_text(state));
     fs::write_file_atomic(fresh / kTrainStateFile, json_text(state, 2) + "\n");
   });
-  fs::write_file_atomic(save / kMarkerFile, std::to_string(iteration));
-}
-
-namespace {
-
-constexpr size_t kMaxMarkerBytes = 4096;  // of a file that holds a number
-
-std::optional<int64_t> marked_iteration(const fs::Path& save, const char* file) {
-  const fs::Path marker = save / file;
-  // Anything but a missing file is an error: a run that found "no checkpoint" would begin anew over the one that is
-  // there.
-  std::optional<std::string> read = fs::read_file_if_exists(marker, kMaxMarkerBytes);
-  if (!read) return std::nullopt;
-  std::string text = *std::move(read);
-  text.erase(text.find_last_not_of(" \r\n\t") + 1);
-  int64_t iteration = -1;
-  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), iteration);
-  if (failed != std::errc() || end != text.data() + text.size() || iteration < 0)
-    throw FormatError({.what = "damaged checkpoint marker",
-                       .where = marker.string(),
-                       .got = text.substr(0, 100),
-                       .wanted = "the number of an iteration"});
-  if (!fs::is_directory(save / iteration_directory_name(iteration)))
-    throw FormatError({.what = "the checkpoint that a marker names is missing",
-                       .where = marker.string(),
-                       .got = "iteration " + std::to_string(iteration),
-                       .wanted = (save / iteration_directory_name(iteration)).string(),
-                       .attempt = "write the number of an iteration that exists into the marker"});
-  return iteration;
-}
-
-}  // namespace
-
-std::optional<int64_t> latest_iteration(const fs::Path& save) {
-  return marked_iteration(save, kMarkerFile);
-}
-
-std::optional<int64_t> best_iteration(const fs::Path& save) {
-  return marked_iteration(save, kBestFile);
-}
-
-void mark_best(const fs::Path& save, int64_t iteration) {
-  fs::write_file_atomic(save / kBestFile, std::to_string(iteration));
+  mark_latest(save, iteration);
 }
 
 LoadedCheckpoint::LoadedCheckpoint(const fs::Path& save, int64_t iteration)
@@ -281,6 +273,14 @@ LoadedCheckpoint::LoadedCheckpoint(const fs::Path& save, int64_t iteration)
                          .got = value.dump(),
                          .wanted = "0 or more"});
   state_.tensors = tensors_->tensors();
+  if (state.has("arguments")) state_.arguments = state.value("arguments");
+  const JsonObject hashes = state.object("sha256");
+  for (const std::string& name : parts_among(hashes, file.string() + ": sha256")) {
+    StatePart part{.json = read_json((directory_ / part_json(name)).string())};
+    if (hashes.has(part_tensors(name)))
+      part.tensors = part_tensors_.emplace_back(directory_ / part_tensors(name)).tensors();
+    state_.parts.emplace(name, std::move(part));
+  }
 }
 
 const LoadedPolicy& LoadedCheckpoint::policy(const std::string& name) const {

@@ -4,6 +4,7 @@
 //   SAVE/iter_0000100/lora_adapter/{adapter_config.json, adapter_model.safetensors}     of the policy `actor`
 //   SAVE/iter_0000100/vime_lora_metadata.json               the same file lies in lora_adapter/
 //   SAVE/iter_0000100/policies/NAME/                        as lora_adapter/, of every other policy
+//   SAVE/iter_0000100/parts/NAME.{json,safetensors}         what the recipe keeps beside these, by name
 //   SAVE/iter_0000100/train_state.{json,safetensors}         optimizer moments, counters, data position, run arguments
 // train_state.json holds the SHA-256 of every other file of the iteration and of itself, checked on loading, and so
 // says which policies there are. Only the markers have none: they change when nothing else does, and name what is
@@ -16,16 +17,28 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/iterations.h"
 #include "checkpoint/peft_directory.h"
 #include "core/json.h"
 #include "lora/policy.h"
 
 namespace lockstep::checkpoint {
 
+// State with a name of its own: parts/NAME.json, and parts/NAME.safetensors if it has tensors.
+struct StatePart {
+  Json json;
+  NamedTensors tensors = {};
+};
+
+// The part of samples that were asked for and not yet trained on.
+inline constexpr const char* kPendingSamplesPart = "pending_samples";
+
 struct TrainState {
-  int64_t iteration = 0;  // completed iterations
-  Json counters;          // whatever the recipe needs to go on: optimizer step, version, data position; none negative
-  NamedTensors tensors;   // optimizer moments
+  int64_t iteration = 0;     // completed iterations
+  Json counters;             // whatever the recipe needs to go on: optimizer step, version, data position; none negative
+  Json arguments = nullptr;  // of the command, resolved; null: the run was not started by one
+  NamedTensors tensors;      // optimizer moments
+  std::map<std::string, StatePart> parts = {};  // by name, which is made as a policy's
 };
 
 // The adapter of one policy.
@@ -43,19 +56,9 @@ struct Checkpoint {
   TrainState state;
 };
 
-std::string iteration_directory_name(int64_t iteration);  // "iter_0000100"
-
-// Throws ResourceError, or ConfigError without an actor and for names that cannot be a directory's or are there twice;
-// an older checkpoint stays valid then.
+// Writes the iteration, then the marker. Throws ResourceError, or ConfigError without an actor and for names that cannot
+// be a file's or are there twice; an older checkpoint stays valid then.
 void save_checkpoint(const fs::Path& save, const Checkpoint& checkpoint);
-
-// The newest iteration of a save directory; nullopt when it has none. FormatError if the marker is damaged or names a
-// missing directory.
-std::optional<int64_t> latest_iteration(const fs::Path& save);
-
-// The iteration that mark_best named, which must have been saved; nullopt when none is. Errors as above.
-std::optional<int64_t> best_iteration(const fs::Path& save);
-void mark_best(const fs::Path& save, int64_t iteration);
 
 // A file of an iteration beside what train_state.json says of it.
 struct FileCheck {
@@ -88,6 +91,7 @@ class LoadedCheckpoint {
   std::vector<std::string> unchecked_;
   std::map<std::string, LoadedPolicy> policies_;
   std::optional<SafetensorsFile> tensors_;
+  std::vector<SafetensorsFile> part_tensors_;
   TrainState state_;
 };
 

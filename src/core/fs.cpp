@@ -15,6 +15,7 @@
 
 #include "core/error.h"
 #include "core/new_file.h"
+#include "core/remove_directory.h"
 
 namespace lockstep::fs {
 
@@ -284,6 +285,21 @@ void write_directory_atomic(const Path& given, const std::function<void(const Pa
     throw;
   }
   sync_path(parent_of(path));
+}
+
+void remove_directory_atomic(const Path& given) {
+  const Path path = without_trailing_slash(given);
+  if (mode_of(path) == 0) return;
+  // An empty directory of a name that nothing has is replaced by rename(2).
+  const Path temporary = make_temporary(path, [](const char* name) { return ::mkdir(name, 0777); }).first;
+  if (::rename(path.c_str(), temporary.c_str()) != 0) {
+    const int error = errno;
+    ::rmdir(temporary.c_str());
+    cannot_write(path, error);
+  }
+  sync_path(parent_of(path));
+  std::error_code ignored;  // litter that cannot be removed does no harm
+  stdfs::remove_all(temporary, ignored);
 }
 
 void sweep_temporaries(const Path& dir, const std::function<bool(const std::string&)>& is_ours) {

@@ -15,6 +15,8 @@ struct Control {
   bool terminal = false;      // `info` is a terminal: progress may redraw its line
   bool out_terminal = false;  // `out` is a terminal: results may be coloured
   std::function<bool()> interrupted = [] { return false; };
+  // Whether the user asked for a checkpoint (SIGUSR1) since this was last asked.
+  std::function<bool()> save_requested = [] { return false; };
 
   // Text of a model or of a file for `out`: as it is for programs, made printable on a terminal.
   std::string shown(std::string_view text) const;

@@ -80,9 +80,19 @@ struct TrainingOptions {
 };
 
 struct SaveOptions {
-  std::string save;           // empty: nothing is kept
-  int64_t save_interval = 0;  // 0: only after the last
+  std::string save;                        // empty: nothing is kept
+  int64_t save_interval = 0;               // 0: only after the last
+  std::optional<int64_t> total_limit;      // newest checkpoints that stay; the best one stays, too
+  std::optional<int64_t> retain_interval;  // those of every so many iterations stay, and the newest
+  std::string trigger_sentinel;            // while this file exists a save is asked for; removed when it is done
+  OrderedJson arguments;                   // of the command, resolved, as its checkpoints keep them; null: none
+
   std::string load;
+  std::optional<int64_t> ckpt_step;    // the iteration to load; none: the newest that is whole
+  bool finetune = false;               // only the adapter is taken: a new run, from iteration 0
+  bool load_optimizer = true;          // else its moments and its count of steps begin at 0
+  bool load_rng = true;                // else the seeds may be others than the checkpoint's
+  std::vector<std::string> overrides;  // settings that may differ from the checkpoint's (recipes/run_settings.h)
 };
 
 struct EvalSet {

@@ -26,6 +26,11 @@ OrderedJson or_null(const std::optional<double>& value) {
   return value ? OrderedJson(*value) : OrderedJson(nullptr);
 }
 
+const char* kl_name(train::KlType type) {
+  constexpr const char* kNames[] = {"k1", "k2", "k3", "low_var_kl"};
+  return kNames[static_cast<size_t>(type)];
+}
+
 class RlRun {
  public:
   RlRun(const RlOptions& options, const Control& control)
@@ -217,7 +222,24 @@ class RlRun {
             {"--rollout-shuffle", options_.shuffle},
             {"--lora-dropout", options_.adapter.config.dropout},
             {"--rollout-seed", options_.sampling.seed},
-            {"--seed", options_.training.seed}};
+            {"--rollout-temperature", options_.sampling.temperature},
+            {"--rollout-top-p", options_.sampling.top_p},
+            {"--rollout-top-k", options_.sampling.top_k},
+            {"--rollout-max-response-len", options_.sampling.max_tokens},
+            {"--rollout-max-context-len", options_.sampling.max_context},
+            {"--rollout-stop", options_.sampling.stop},
+            {"--rollout-stop-token-ids", options_.sampling.stop_token_ids},
+            {"--rm-type", rl::reward_name(options_.reward.type)},
+            {"--math-tolerance", options_.reward.math_tolerance},
+            {"--eps-clip", options_.loss.clip_low},
+            {"--eps-clip-high", options_.loss.clip_high},
+            {"--eps-clip-c", options_.loss.clip_c},
+            {"--entropy-coef", options_.loss.entropy_coef},
+            {"--kl-loss-coef", options_.use_kl_loss ? options_.loss.kl_coef : 0},
+            {"--kl-coef", options_.kl_reward_coef},
+            {"--kl-loss-type", kl_name(options_.loss.kl_type)},
+            {"--disable-rewards-normalization", !options_.normalize_rewards},
+            {"--disable-grpo-std-normalization", !options_.normalize_std}};
   }
 
   rollout::SamplingParams with_stop_ids(rollout::SamplingParams params) const {

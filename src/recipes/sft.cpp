@@ -86,9 +86,8 @@ class SftRun {
             {"--global-batch-size", batches()},
             {"--rollout-shuffle", options_.shuffle},
             {"--rollout-seed", options_.shuffle_seed},
-            {"--seed", options_.training.seed},
-            {"--lora-dropout", options_.adapter.config.dropout},
             {"--loss-type", pairs() ? "dpo_loss" : "sft_loss"},
+            {"--dpo-beta", pairs() ? OrderedJson(std::get<train::DpoLoss>(options_.loss).beta) : OrderedJson(nullptr)},
             {"--loss-mask-type", loss_mask_name(options_.rows.loss_mask)},
             {"--max-seq-length", options_.rows.max_length.value_or(0)}};
   }
@@ -204,8 +203,10 @@ class SftRun {
     return fs::is_directory(fs::Path(options_.save.save) / checkpoint::iteration_directory_name(best_.iteration));
   }
 
-  void mark_best() const {
-    if (holds_best()) checkpoint::mark_best(options_.save.save, best_.iteration);
+  void mark_best() {
+    if (!holds_best()) return;
+    checkpoint::mark_best(options_.save.save, best_.iteration);
+    run_.still_reads("best", best_.iteration);
   }
 
   bool out_of_patience() const { return options_.patience && best_.stale >= *options_.patience; }

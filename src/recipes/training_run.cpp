@@ -2,14 +2,34 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <ostream>
+#include <set>
 
 #include "core/utf8.h"
+#include "recipes/run_settings.h"
 #include "recipes/steps.h"
 #include "train/train_step.h"
 
 namespace lockstep::recipes {
+
+namespace {
+
+OrderedJson all_settings(const AdapterOptions& adapter, const OptimizerOptions& optimizer,
+                         const TrainingOptions& training, const Stream& stream, const OrderedJson& settings) {
+  OrderedJson all = common_settings(adapter, optimizer, training, stream.numerics());
+  all.update(settings);
+  return all;
+}
+
+std::vector<int64_t> saved_until(const SaveOptions& options, int64_t iteration) {
+  std::vector<int64_t> saved = checkpoint::saved_iterations(options.save);
+  std::erase_if(saved, [&](int64_t other) { return other > iteration; });
+  return saved;
+}
+
+}  // namespace
 
 TrainingRun::TrainingRun(const AdapterOptions& adapter, const OptimizerOptions& optimizer,
                          const TrainingOptions& training, const SaveOptions& save, const Base& base, Stream& stream,
@@ -20,10 +40,10 @@ TrainingRun::TrainingRun(const AdapterOptions& adapter, const OptimizerOptions& 
       save_(save),
       base_(base),
       control_(control),
-      settings_(std::move(settings)) {
-  std::optional<Resumed> resumed = resume(save, adapter, settings_, base, control);
+      settings_(all_settings(adapter, optimizer, training, stream, settings)),
+      resumed_(resume(save, adapter, settings_, base, control)) {
   const lora::AdapterVersion start =
-      resumed ? resumed->adapter : starting_adapter(adapter, base, training.seed, control);
+      resumed_ ? resumed_->adapter : starting_adapter(adapter, base, training.seed, control);
   describe_adapter(start, base, control);
   if (start.layout->config.use_dora && adapter.config.dropout > 0)
     *control.info << "note    DoRA with dropout: inputs of A are dropped out, those of W are not (PEFT also drops out a "
@@ -43,22 +63,37 @@ TrainingRun::TrainingRun(const AdapterOptions& adapter, const OptimizerOptions& 
                                       .seed = training.seed};
   trainer_ = std::make_unique<train::Trainer>(base.model, start.layout, start.weights, options, stream);
   version_ = start.policy.version;
-  if (resumed) {
-    iteration_ = resumed->iteration;
-    data_position_ = resumed->data_position;
-    evaluations_ = resumed->evaluations;
-    if (fs::same_place(save.load, save.save)) saved_iteration_ = iteration_;
-    trainer_->restore(resumed->optimizer_steps, std::move(resumed->first_moment), std::move(resumed->second_moment));
-    steps_at_iteration_ = trainer_->steps();
-  } else if (keeps() && checkpoint::latest_iteration(save.save)) {
-    *control.info << fmt::format(
+  if (resumed_) restore();
+  describe_saving();
+}
+
+void TrainingRun::restore() {
+  iteration_ = resumed_->iteration;
+  data_position_ = resumed_->data_position;
+  evaluations_ = resumed_->evaluations;
+  if (fs::same_place(save_.load, save_.save) && !save_.finetune) saved_iteration_ = iteration_;
+  if (resumed_->moments)
+    trainer_->restore(resumed_->optimizer_steps, std::move(resumed_->moments->first),
+                      std::move(resumed_->moments->second));
+  steps_at_iteration_ = trainer_->steps();
+  resumed_->adapter = {};
+}
+
+void TrainingRun::describe_saving() {
+  if (!keeps()) {
+    *control_.info << "note    no SaveOptions::save: the trained adapter will not be kept\n";
+    return;
+  }
+  const bool goes_on = saved_iteration_ > 0;
+  writer_ = std::make_unique<CheckpointWriter>(
+      save_, goes_on ? saved_until(save_, iteration_) : std::vector<int64_t>(), control_);
+  if (!goes_on && checkpoint::latest_iteration(save_.save))
+    *control_.info << fmt::format(
         "note    {} holds checkpoints of an earlier run; this fresh run replaces them as it "
         "saves (SaveOptions::load {} would resume it)\n",
-        save.save, save.save);
-  }
-  if (!keeps()) *control.info << "note    no SaveOptions::save: the trained adapter will not be kept\n";
-  if (keeps() && valid_utf8_prefix(base.name) != base.name.size())
-    *control.info
+        save_.save, save_.save);
+  if (valid_utf8_prefix(base_.name) != base_.name.size())
+    *control_.info
         << "note    the path of Base::path is no UTF-8: what is saved names it with U+FFFD for those bytes\n";
 }
 
@@ -70,6 +105,52 @@ void TrainingRun::set_schedule(int64_t optimizer_steps) {
         static_cast<int64_t>(std::llround(optimizer_.warmup_fraction * static_cast<double>(schedule_.decay_steps)));
   schedule_.wsd_decay_steps = optimizer_.wsd_decay_steps.value_or(0);
   check_warmup(optimizer_, optimizer_steps);
+  const OrderedJson settings = schedule_settings(schedule_);
+  if (resumed_ && resumed_->checkpoint != nullptr)
+    require_same_settings(differences(resumed_->settings, settings, Compare::only_wanted), save_.overrides,
+                          resumed_->where);
+  settings_.update(settings);
+}
+
+void TrainingRun::keep(const std::string& name, std::function<KeptPart()> part) {
+  parts_[name] = std::move(part);
+}
+
+std::optional<checkpoint::StatePart> TrainingRun::resumed_part(const std::string& name) const {
+  if (!resumed_ || resumed_->checkpoint == nullptr) return std::nullopt;
+  const auto& parts = resumed_->checkpoint->state().parts;
+  const auto found = parts.find(name);
+  return found == parts.end() ? std::nullopt : std::optional(found->second);
+}
+
+void TrainingRun::keep_policy(const std::string& name, std::function<lora::AdapterVersion()> adapter) {
+  policies_[name] = std::move(adapter);
+}
+
+std::optional<lora::AdapterVersion> TrainingRun::resumed_policy(const std::string& name) const {
+  if (!resumed_ || resumed_->checkpoint == nullptr) return std::nullopt;
+  const std::vector<std::string> names = resumed_->checkpoint->policy_names();
+  if (std::ranges::find(names, name) == names.end()) return std::nullopt;
+  return loaded_policy(*resumed_->checkpoint, name, base_, control_);
+}
+
+void TrainingRun::keep_trainer(const std::string& name, train::Trainer& trainer) {
+  const std::string part = name + ".optimizer";
+  if (const auto state = resumed_part(part); state && save_.load_optimizer) {
+    const std::string where = resumed_->where + ": " + part;
+    Moments moments = loaded_moments(state->tensors, trainer.layout().num_trained, where);
+    trainer.restore(JsonObject(state->json, where).integer("optimizer_steps"), std::move(moments.first),
+                    std::move(moments.second));
+  }
+  keep_policy(name, [&trainer] { return trainer.adapter(); });
+  keep(part, [&trainer] { return moments_part(trainer.state()); });
+}
+
+void TrainingRun::still_reads(const std::string& name, std::optional<int64_t> iteration) {
+  if (iteration)
+    read_[name] = *iteration;
+  else
+    read_.erase(name);
 }
 
 double TrainingRun::learning_rate() const {
@@ -89,20 +170,62 @@ train::StepReport TrainingRun::step(std::span<const train::Datum> datums, const 
 }
 
 void TrainingRun::completed(int64_t rows) {
+  finish_save();
   ++iteration_;
   data_position_ += rows;
   steps_at_iteration_ = trainer_->steps();
 }
 
-void TrainingRun::save() {
-  if (!keeps() || saved_iteration_ == iteration_) return;
+TrainingSnapshot TrainingRun::snapshot() const {
+  TrainingSnapshot snapshot(iteration_);
+  snapshot.add_policy(lora::kActor, trainer_->adapter(), version_, base_);
+  for (const auto& [name, adapter] : policies_) {
+    const lora::AdapterVersion version = adapter();
+    // One that nobody published has no number of its own.
+    snapshot.add_policy(name, version, version.policy.is_base() ? iteration_ : version.policy.version, base_);
+  }
+  train::Trainer::State moments = trainer_->state();
+  Json counters = {{"optimizer_steps", moments.steps},
+                   {"version", version_},
+                   {"data_position", data_position_},
+                   {"device", device_name(base_)},
+                   {"settings", settings_}};
+  if (!evaluations_.is_null()) counters["evaluations"] = evaluations_;
+  snapshot.set_moments(std::move(moments));
+  snapshot.set_counters(std::move(counters));
+  snapshot.set_arguments(save_.arguments);
+  for (const auto& [name, part] : parts_) snapshot.add_part(name, part());
+  return snapshot;
+}
+
+void TrainingRun::begin_save() {
+  if (saving_ == iteration_ || saved_iteration_ == iteration_) return;
+  finish_save();
+  std::set<int64_t> read;
+  for (const auto& [name, iteration] : read_) read.insert(iteration);
   save_failed_ = true;
-  save_training(save_, base_, *trainer_, {iteration_, version_, data_position_, settings_, evaluations_});
+  writer_->begin(snapshot(), read);
   save_failed_ = false;
-  saved_iteration_ = iteration_;
+  saving_ = iteration_;
+}
+
+void TrainingRun::finish_save() {
+  if (!saving_) return;
+  const int64_t iteration = *std::exchange(saving_, std::nullopt);
+  save_failed_ = true;
+  writer_->wait();
+  save_failed_ = false;
+  saved_iteration_ = iteration;
+}
+
+void TrainingRun::save() {
+  if (!keeps()) return;
+  begin_save();
+  finish_save();
 }
 
 void TrainingRun::iterate(const std::function<void()>& iterations) {
+  if (resumed_) resumed_->checkpoint.reset();
   try {
     iterations();
   } catch (...) {
@@ -112,26 +235,44 @@ void TrainingRun::iterate(const std::function<void()>& iterations) {
 }
 
 void TrainingRun::save_after_failure() {
-  if (!keeps() || iteration_ == 0 || saved_iteration_ == iteration_ || save_failed_) return;
-  if (!trainer_->whole() || trainer_->steps() != steps_at_iteration_) {
-    *control_.info << fmt::format("note    iteration {} is not saved: the one that failed had begun to change it\n",
-                                  iteration_);
-    return;
-  }
+  if (!keeps() || iteration_ == 0 || save_failed_) return;
+  const auto failed = [&](const std::string& why) {
+    *control_.info << fmt::format("note    iteration {} could not be saved: {}\n", saving_.value_or(iteration_), why);
+  };
   try {
+    finish_save();
+    if (saved_iteration_ == iteration_) return;
+    if (!trainer_->whole() || trainer_->steps() != steps_at_iteration_) {
+      *control_.info << fmt::format("note    iteration {} is not saved: the one that failed had begun to change it\n",
+                                    iteration_);
+      return;
+    }
     save();
-    *control_.info << fmt::format("saved   iteration {} before the failure; SaveOptions::load {} goes on from there\n", iteration_,
-                                  save_.save);
+    *control_.info << fmt::format("saved   iteration {} before the failure; SaveOptions::load {} goes on from there\n",
+                                  iteration_, save_.save);
   } catch (const Error& error) {
-    *control_.info << fmt::format("note    iteration {} could not be saved: {}: {} {}\n", iteration_,
-                                  error.fault().what, error.fault().where, error.fault().got);
+    failed(fmt::format("{}: {} {}", error.fault().what, error.fault().where, error.fault().got));
   } catch (const std::exception& error) {
-    *control_.info << fmt::format("note    iteration {} could not be saved: {}\n", iteration_, error.what());
+    failed(error.what());
   }
 }
 
+bool TrainingRun::save_requested() const {
+  const bool by_file = !save_.trigger_sentinel.empty() && fs::exists(save_.trigger_sentinel);
+  return control_.save_requested() || by_file;
+}
+
 void TrainingRun::save_if_due() {
-  if (save_.save_interval > 0 && iteration_ % save_.save_interval == 0) save();
+  if (!keeps()) return;
+  if (save_requested()) {
+    save();
+    *control_.info << fmt::format("saved   iteration {}, as asked\n", iteration_) << std::flush;
+    // Only now: who waits for the file to go finds the checkpoint on the disk.
+    std::error_code ignored;  // where it cannot be removed, the next iteration is saved, too
+    if (!save_.trigger_sentinel.empty()) std::filesystem::remove(save_.trigger_sentinel, ignored);
+  } else if (save_.save_interval > 0 && iteration_ % save_.save_interval == 0) {
+    begin_save();
+  }
 }
 
 void TrainingRun::stop_interrupted() {

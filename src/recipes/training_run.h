@@ -2,27 +2,30 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 
-#include "recipes/adapter.h"
+#include "recipes/checkpoint_writer.h"
 #include "recipes/memory_plan.h"
-#include "recipes/options.h"
-#include "train/trainer.h"
+#include "recipes/resume.h"
+#include "recipes/training_snapshot.h"
 
 namespace lockstep::recipes {
 
 class TrainingRun {
  public:
-  // `settings`: flags and values that decide which data a step sees and how it is drawn; kept in every checkpoint, and
-  // a resumed run must have the same (ConfigError). `temperature`: of the log-probs (RL: the rollout's). `engine`: the
+  // `settings`: what of the recipe decides its results (recipes/run_settings.h), beside what all runs share; kept in
+  // every checkpoint, and a resumed run must have the same (ConfigError). `temperature`: of the log-probs (RL: the rollout's). `engine`: the
   // engine that shares the device. ResourceError when it cannot all fit a GPU.
   TrainingRun(const AdapterOptions& adapter, const OptimizerOptions& optimizer, const TrainingOptions& training,
               const SaveOptions& save, const Base& base, Stream& stream, const Control& control, OrderedJson settings,
               float temperature = 1, const std::optional<EnginePlan>& engine = {});
 
-  // Fixes warm-up and decay over `optimizer_steps` steps of the whole run.
+  // Fixes warm-up and decay over `optimizer_steps` steps of the whole run. ConfigError if they are not those of the
+  // resumed run, without an override.
   void set_schedule(int64_t optimizer_steps);
   const train::Schedule& schedule() const { return schedule_; }
   double learning_rate() const;  // of the next step
@@ -45,9 +48,12 @@ class TrainingRun {
   int64_t version() const { return version_; }
   void set_version(int64_t version) { version_ = version; }
   int64_t data_position() const { return data_position_; }  // rows read by the completed iterations
-  void completed(int64_t rows);                             // one more iteration is done and has read this many
+  // One more iteration is done and has read this many rows. The checkpoint of an earlier one is on the disk then.
+  void completed(int64_t rows);
+  // Begins to save the last completed iteration if it is its turn; the disk is waited for by the next iteration. If
+  // somebody asked for it (Control::save_requested, SaveOptions::trigger_sentinel), it is on the disk on return.
   void save_if_due();
-  void save();  // the last completed iteration, unless --save holds it or there is no --save
+  void save();  // the last completed iteration, unless --save holds it or there is no --save; returns when it does
   bool keeps() const { return !save_.save.empty(); }
   int64_t saved_iteration() const { return saved_iteration_; }  // the newest that --save holds; 0: none of this run
   // Runs the iterations of the run. Whatever ends them early, be it a row, the device, the disk or an interrupt, goes
@@ -61,24 +67,52 @@ class TrainingRun {
   void set_evaluations(OrderedJson evaluations) { evaluations_ = std::move(evaluations); }
   const OrderedJson& evaluations() const { return evaluations_; }
 
+  // --- Parts: what a recipe adds to its checkpoints, under names of letters, digits, '.', '_' and '-'. ---
+  // `part` is called whenever a checkpoint is made, at the end of an iteration, on the thread of the run; what its
+  // tensors point to stays as it is as long as KeptPart::memory lives. An earlier part of the name is replaced.
+  void keep(const std::string& name, std::function<KeptPart()> part);
+  // What the checkpoint that this run goes on from kept; nullopt: nothing, or a fresh run. Its tensors live until
+  // iterate().
+  std::optional<checkpoint::StatePart> resumed_part(const std::string& name) const;
+  // The same for an adapter, which is a policy of the checkpoint; placed on the base's device. Not the actor's.
+  void keep_policy(const std::string& name, std::function<lora::AdapterVersion()> adapter);
+  std::optional<lora::AdapterVersion> resumed_policy(const std::string& name) const;
+  // A second trainer, such as a critic's: its adapter as a policy, its optimizer as the part "NAME.optimizer", which is
+  // restored if the run was resumed. The trainer has the resumed policy's weights; it outlives the run's saves.
+  void keep_trainer(const std::string& name, train::Trainer& trainer);
+  // Retention leaves this iteration's checkpoint alone until `name` reads another one, or none.
+  void still_reads(const std::string& name, std::optional<int64_t> iteration);
+
   train::Trainer& trainer() { return *trainer_; }
   const MemoryPlan& memory() const { return memory_; }
 
  private:
+  void restore();
+  void describe_saving();
   [[noreturn]] void stop_interrupted();
   void save_after_failure();
+  void begin_save();
+  void finish_save();
+  bool save_requested() const;
+  TrainingSnapshot snapshot() const;
 
   const OptimizerOptions& optimizer_;
   const TrainingOptions& training_;
   const SaveOptions& save_;
   const Base& base_;
   const Control& control_;
-  const OrderedJson settings_;
+  OrderedJson settings_;
   OrderedJson evaluations_;
+  std::map<std::string, std::function<KeptPart()>> parts_;
+  std::map<std::string, std::function<lora::AdapterVersion()>> policies_;
+  std::map<std::string, int64_t> read_;  // iterations that are still read, by whom
+  std::optional<Resumed> resumed_;       // its checkpoint: until iterate()
   train::Schedule schedule_;
   MemoryPlan memory_;
   std::unique_ptr<train::Trainer> trainer_;
   int64_t iteration_ = 0, data_position_ = 0, version_ = 0;
+  std::unique_ptr<CheckpointWriter> writer_;
+  std::optional<int64_t> saving_;  // the iteration that the writer is at
   int64_t saved_iteration_ = 0;
   int64_t steps_at_iteration_ = 0;  // of the optimizer, when the last iteration was completed
   bool save_failed_ = false;

@@ -10,6 +10,7 @@
 #include "recipes/adapter.h"
 #include "recipes/sft.h"
 #include "support/temp_directory.h"
+#include "train/trainer.h"
 
 namespace lockstep::recipes {
 namespace {

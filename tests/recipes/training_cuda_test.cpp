@@ -5,6 +5,7 @@
 #include "recipes/adapter.h"
 #include "recipes/training_fixture.h"
 #include "support/gpu.h"
+#include "train/trainer.h"
 
 namespace lockstep::recipes {
 namespace {

@@ -1,0 +1,98 @@
+#include "recipes/run_settings.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace lockstep::recipes {
+
+namespace {
+
+// The flag that a setting's name ends with.
+std::string flag_of(const std::string& setting) {
+  const size_t begin = setting.rfind("--");
+  return begin == std::string::npos ? setting : setting.substr(begin);
+}
+
+std::string without_dashes(const std::string& name) {
+  return name.substr(std::min(name.find_first_not_of('-'), name.size()));
+}
+
+std::string joined(const std::vector<SettingDifference>& differences, std::string SettingDifference::*value) {
+  std::vector<std::string> texts;
+  for (const SettingDifference& difference : differences)
+    texts.push_back(fmt::format("{} {}", difference.name, difference.*value));
+  return fmt::format("{}", fmt::join(texts, ", "));
+}
+
+}  // namespace
+
+OrderedJson common_settings(const AdapterOptions& adapter, const OptimizerOptions& optimizer,
+                            const TrainingOptions& training, Numerics numerics) {
+  return {{"--lr", optimizer.schedule.lr},
+          {"--min-lr", optimizer.schedule.min_lr},
+          {"--lr-decay-style", train::decay_style_name(optimizer.schedule.style)},
+          {"--loraplus-lr-ratio", optimizer.loraplus_lr_ratio},
+          {"--adam-beta1", optimizer.beta1},
+          {"--adam-beta2", optimizer.beta2},
+          {"--adam-eps", optimizer.eps},
+          {"--weight-decay", optimizer.weight_decay},
+          {"--clip-grad", optimizer.clip_grad},
+          {"--calculate-per-token-loss", training.per_token_loss},
+          {"--seed", training.seed},
+          {"--lora-dropout", adapter.config.dropout},
+          {"--numerics", numerics == Numerics::fast ? "fast" : "exact"}};
+}
+
+OrderedJson schedule_settings(const train::Schedule& schedule) {
+  OrderedJson settings = {{"--lr-warmup-iters", schedule.warmup_steps}};
+  if (schedule.style == train::DecayStyle::constant) return settings;
+  settings["--lr-decay-iters"] = schedule.decay_steps;
+  if (schedule.style == train::DecayStyle::wsd) settings["--lr-wsd-decay-iters"] = schedule.wsd_decay_steps;
+  return settings;
+}
+
+std::vector<SettingDifference> differences(const Json& stored, const OrderedJson& wanted, Compare compare) {
+  std::vector<SettingDifference> found;
+  for (const auto& [name, value] : wanted.items()) {
+    const std::string text = json_text(value);
+    const std::string kept = stored.contains(name) ? json_text(stored[name]) : "nothing";
+    if (text != kept) found.push_back({name, kept, text});
+  }
+  if (compare == Compare::all)
+    for (const auto& [name, value] : stored.items())
+      if (!wanted.contains(name)) found.push_back({name, json_text(value), "nothing"});
+  return found;
+}
+
+bool is_overridden(const std::string& setting, const std::vector<std::string>& overrides) {
+  return std::ranges::any_of(overrides, [&](const std::string& name) {
+    return name == setting || without_dashes(name) == without_dashes(flag_of(setting));
+  });
+}
+
+std::vector<SettingDifference> require_same_settings(const std::vector<SettingDifference>& differences,
+                                                     const std::vector<std::string>& overrides,
+                                                     const std::string& where) {
+  std::vector<SettingDifference> allowed, refused;
+  for (const SettingDifference& difference : differences)
+    (is_overridden(difference.name, overrides) ? allowed : refused).push_back(difference);
+  if (refused.empty()) return allowed;
+  std::vector<std::string> names;
+  for (const SettingDifference& difference : refused) {
+    const std::string name = without_dashes(flag_of(difference.name));
+    if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+  }
+  throw ConfigError({.what = "the run to go on with was made with other settings",
+                     .where = where,
+                     .got = joined(refused, &SettingDifference::wanted),
+                     .wanted = joined(refused, &SettingDifference::stored),
+                     .attempt = fmt::format("those of the checkpoint; SaveOptions::overrides {} to go on with other "
+                                            "ones; or a fresh run",
+                                            fmt::join(names, " "))});
+}
+
+}  // namespace lockstep::recipes

@@ -1,0 +1,53 @@
+#include "recipes/training_snapshot.h"
+
+#include <utility>
+
+#include "lora/init.h"
+
+namespace lockstep::recipes {
+
+KeptPart moments_part(train::Trainer::State moments) {
+  auto memory = std::make_shared<const train::Trainer::State>(std::move(moments));
+  const auto tensor = [](const Buffer& buffer) {
+    return ConstTensor(buffer.data(), DType::f32, {static_cast<int64_t>(buffer.bytes() / sizeof(float))});
+  };
+  return {.json = {{"optimizer_steps", memory->steps}},
+          .tensors = {{"first_moment", tensor(memory->first_moment)}, {"second_moment", tensor(memory->second_moment)}},
+          .memory = memory};
+}
+
+void TrainingSnapshot::add_policy(const std::string& name, const lora::AdapterVersion& adapter, int64_t version,
+                                  const Base& base) {
+  const lora::AdapterLayout& layout = *adapter.layout;
+  const Buffer weights = lora::host_weights(*adapter.weights, layout, *base.stream);
+  auto tensors = std::make_shared<const lora::ExportedTensors>(lora::export_tensors(layout, weights.f32()));
+  checkpoint_.policies.push_back({.name = name,
+                                  .config = lora::saved_config(layout),
+                                  .target_modules = layout.config.target_modules,
+                                  .base_model_name = base.name,
+                                  .adapter = tensors->tensors,
+                                  .metadata = {.iteration = iteration(),
+                                               .version = version,
+                                               .rank = layout.config.rank,
+                                               .alpha = layout.config.alpha,
+                                               .lora_type = lora::lora_type_name(layout.config.type),
+                                               .target_modules = layout.config.target_modules,
+                                               .base_fingerprint = base.fingerprint,
+                                               .weights_fingerprint = base.weights_fingerprint,
+                                               .init = lora::lora_init_name(layout.config.init)}});
+  memory_.push_back(std::move(tensors));
+}
+
+void TrainingSnapshot::set_moments(train::Trainer::State moments) {
+  KeptPart part = moments_part(std::move(moments));
+  checkpoint_.state.tensors = std::move(part.tensors);
+  memory_.push_back(std::move(part.memory));
+}
+
+void TrainingSnapshot::add_part(const std::string& name, KeptPart part) {
+  checkpoint_.state.parts.insert_or_assign(name,
+                                           checkpoint::StatePart{std::move(part.json), std::move(part.tensors)});
+  if (part.memory != nullptr) memory_.push_back(std::move(part.memory));
+}
+
+}  // namespace lockstep::recipes
