@@ -86,7 +86,7 @@ std::optional<std::string> checked_reference(const std::string& path, const reci
 
 template <typename Options>
 void run_training(const TrainingCommand<Options>& command, Screen& screen,
-                  void (*plan)(const Options&, const std::vector<std::string>&, const Control&),
+                  void (*dry_run)(const Options&, const std::vector<std::string>&, const Control&),
                   void (*train)(const Options&, const Control&)) {
   const Control control = training_control(screen);
   screen.console.accept_save_signals();
@@ -96,7 +96,7 @@ void run_training(const TrainingCommand<Options>& command, Screen& screen,
   if (!command.ref_load.empty())
     if (const auto line = checked_reference(command.ref_load, command.options.base, command.uses_reference))
       notes.push_back("--ref-load " + *line);
-  if (command.dry_run) return plan(command.options, notes, control);
+  if (command.dry_run) return dry_run(command.options, notes, control);
   for (const std::string& note : notes) *control.info << "note    " << note << "\n";
   train(command.options, control);
 }
@@ -115,16 +115,16 @@ Control talk_control(Screen& screen) {
 constexpr Command kCommands[] = {
     {"train", "reinforcement learning (GRPO) of a LoRA adapter; --loss-type sft_loss: as sft", train_help,
      [](const Values& args, Screen& screen) {
-       if (asks_for_sft(args)) return run_training(parse_sft(args), screen, commands::plan_sft, recipes::run_sft);
-       run_training(parse_train(args), screen, commands::plan_rl, recipes::run_rl);
+       if (asks_for_sft(args)) return run_training(parse_sft(args), screen, commands::dry_run_sft, recipes::run_sft);
+       run_training(parse_train(args), screen, commands::dry_run_rl, recipes::run_rl);
      }},
     {"sft", "supervised training of a LoRA adapter", sft_help,
      [](const Values& args, Screen& screen) {
-       run_training(parse_sft(args), screen, commands::plan_sft, recipes::run_sft);
+       run_training(parse_sft(args), screen, commands::dry_run_sft, recipes::run_sft);
      }},
     {"dpo", "preference training (DPO) of a LoRA adapter", dpo_help,
      [](const Values& args, Screen& screen) {
-       run_training(parse_dpo(args), screen, commands::plan_sft, recipes::run_sft);
+       run_training(parse_dpo(args), screen, commands::dry_run_sft, recipes::run_sft);
      }},
     {"score", "log-probabilities and perplexity of given texts", score_help,
      [](const Values& args, Screen& screen) { commands::run_score(parse_score(args), report_control(screen)); }},

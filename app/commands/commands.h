@@ -14,10 +14,11 @@
 namespace lockstep::commands {
 
 // --dry-run: reads config.json and (if there) the data, looks at --save and --load as the run would, prints the
-// resolved plan. Writes nothing. `notes` are the lines of compatibility flags.
-void plan_sft(const recipes::SftOptions& options, const std::vector<std::string>& notes,
-              const recipes::Control& control);
-void plan_rl(const recipes::RlOptions& options, const std::vector<std::string>& notes, const recipes::Control& control);
+// resolved options and the memory plan. Writes nothing. `notes` are the lines of compatibility flags.
+void dry_run_sft(const recipes::SftOptions& options, const std::vector<std::string>& notes,
+                 const recipes::Control& control);
+void dry_run_rl(const recipes::RlOptions& options, const std::vector<std::string>& notes,
+                const recipes::Control& control);
 
 std::string build_commit();  // that the program was built from: "0123456789ab", "...-dirty" with changes
 

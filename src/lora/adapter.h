@@ -97,7 +97,7 @@ int64_t largest_rank(const AdapterLayout& layout);
 // What the layout has at this site beside pairs, in order of rows.
 std::span<const OwnTensors> own_tensors_at(const AdapterLayout& layout, int64_t site);
 bool saves_weights(const AdapterLayout& layout);  // whether some module has a weight of its own
-// What a GPU's kernels take (kernels::kMostGpuRank) is asked here, before a batch does: ConfigError naming the flag, or
+// What a GPU's kernels take (kernels::kMaxGpuRank) is asked here, before a batch does: ConfigError naming the flag, or
 // FormatError naming config.file and its key.
 void check_ranks(const AdapterLayout& layout, Device device);
 

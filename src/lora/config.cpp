@@ -43,7 +43,7 @@ constexpr InitName kInitNames[] = {{InitMethod::standard, "true"},     {InitMeth
                                    {InitMethod::gaussian, "gaussian"}, {InitMethod::orthogonal, "orthogonal"},
                                    {InitMethod::pissa, "pissa"},       {InitMethod::olora, "olora"}};
 constexpr std::string_view kWithIterations = "pissa_niter_";
-constexpr int64_t kMostIterations = 1000;
+constexpr int64_t kMaxIterations = 1000;
 
 }  // namespace
 
@@ -61,7 +61,7 @@ std::optional<LoraInit> lora_init_of(const std::string& name) {
   int64_t iterations = -1;
   const char* const end = name.data() + name.size();
   const auto parsed = std::from_chars(name.data() + kWithIterations.size(), end, iterations);
-  if (parsed.ec != std::errc() || parsed.ptr != end || iterations < 0 || iterations > kMostIterations)
+  if (parsed.ec != std::errc() || parsed.ptr != end || iterations < 0 || iterations > kMaxIterations)
     return std::nullopt;
   return LoraInit{.method = InitMethod::pissa, .iterations = iterations};
 }

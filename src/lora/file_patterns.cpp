@@ -37,9 +37,9 @@ auto FilePatterns::guarded(const std::string& pattern, const std::string& key, c
 }
 
 int64_t FilePatterns::affordable_steps(size_t modules) {
-  constexpr int64_t kLeast = 1'000'000, kMost = 200'000'000, kOfAPair = 150;
+  constexpr int64_t kMin = 1'000'000, kMax = 200'000'000, kOfAPair = 150;
   const auto count = static_cast<int64_t>(std::min<size_t>(modules, 1 << 16));
-  return std::min(kMost, kLeast + kOfAPair * count * count);
+  return std::min(kMax, kMin + kOfAPair * count * count);
 }
 
 std::vector<bool> FilePatterns::whole_names(const std::string& pattern, const std::string& key) {

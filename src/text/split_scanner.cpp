@@ -127,11 +127,11 @@ size_t digits(const Scan& scan, size_t place, int most) {
   return place;
 }
 
-size_t next_cl100k(const Scan& scan, size_t place, int most_digits) {
+size_t next_cl100k(const Scan& scan, size_t place, int max_digits) {
   if (const size_t end = scan.contraction(place, true); end > place) return end;
   const Scan::Here first = scan.at(place);
   if ((first.bits & kLetterBit) != 0) return scan.run(first.next, kLetterBit);
-  if ((first.bits & kNumberBit) != 0) return digits(scan, place, most_digits);
+  if ((first.bits & kNumberBit) != 0) return digits(scan, place, max_digits);
   if ((first.bits & kNewlineBit) == 0) {
     const Scan::Here second = scan.at(first.next);
     if ((second.bits & kLetterBit) != 0) return scan.run(second.next, kLetterBit);

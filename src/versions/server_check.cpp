@@ -67,7 +67,8 @@ std::string ServerCheck::where(size_t server) const {
 std::vector<ServerCheck::Scored> ServerCheck::sample(size_t server, const std::string& adapter) {
   std::vector<Scored> samples;
   for (size_t i = 0; i < options_.prompts.size(); ++i) {
-    rollout::SampleRequest request{.tokens = options_.prompts[i], .sampling = options_.sampling, .row = static_cast<uint32_t>(i)};
+    rollout::SampleRequest request{
+        .tokens = options_.prompts[i], .sampling = options_.sampling, .row = static_cast<uint32_t>(i)};
     request.sampling.logprob_temperature = options_.sampling.temperature;
     request.sampling.max_tokens = std::min(options_.tokens, options_.sampling.max_tokens);
     rollout::RemoteAnswer answer = fleet_.generate(server, request, adapter);
@@ -111,12 +112,12 @@ void ServerCheck::at_arrival(size_t server, const lora::AdapterVersion& like) {
   Logprobs said;
   for (const Scored& sample : base) said.push_back(sample.logprobs);
   const double from_raw = mean_difference(said, score(base, nullptr, 1));
-  if (!(noise <= options_.most_noise) || (options_.sampling.temperature != 1 && from_raw < noise))
+  if (!(noise <= options_.max_noise) || (options_.sampling.temperature != 1 && from_raw < noise))
     throw ServerFault({.what = "a server's log-probs of the base are not the trainer's",
                        .where = where(server),
                        .got = fmt::format("a mean difference of {:.4g}", noise),
                        .wanted = fmt::format("at most {:g}, and less than the {:.4g} from log-probs at temperature 1",
-                                             options_.most_noise, from_raw),
+                                             options_.max_noise, from_raw),
                        .attempt = "the same model on both sides; log-probs of logits / temperature: vLLM's "
                                   "--logprobs-mode processed_logprobs, SGLang without SGLANG_RETURN_ORIGINAL_LOGPROB"});
   report_.noise = std::max(report_.noise, noise);
@@ -151,13 +152,13 @@ void ServerCheck::probe(size_t server, const lora::AdapterVersion& like, const s
   fleet_.unload_at(server, name);
   remove();
   if (found.from_wanted <= kClear * found.between + report_.noise) return;
-  throw ServerFault({.what = found.from_other < found.from_wanted
-                                 ? "a server ignores the adapter of a module"
-                                 : "a server computes another adapter than it was given",
-                     .where = fmt::format("{}: {}", where(server), leaf),
-                     .got = fmt::format("{:.4g} from the adapter, {:.4g} from the base", found.from_wanted, found.from_other),
-                     .wanted = fmt::format("at most {:.4g} from the adapter", kClear * found.between + report_.noise),
-                     .attempt = "LoraConfig::target_modules that the server supports"});
+  throw ServerFault(
+      {.what = found.from_other < found.from_wanted ? "a server ignores the adapter of a module"
+                                                    : "a server computes another adapter than it was given",
+       .where = fmt::format("{}: {}", where(server), leaf),
+       .got = fmt::format("{:.4g} from the adapter, {:.4g} from the base", found.from_wanted, found.from_other),
+       .wanted = fmt::format("at most {:.4g} from the adapter", kClear * found.between + report_.noise),
+       .attempt = "LoraConfig::target_modules that the server supports"});
 }
 
 void ServerCheck::at_sync(const Version& version) {
@@ -180,12 +181,12 @@ void ServerCheck::at_sync(const Version& version) {
       continue;
     }
     if (!(found.from_wanted < found.from_other))
-      throw ServerFault({.what = "a server goes on with an older adapter",
-                         .where = where(i),
-                         .got = fmt::format("{:.4g} from {}, {:.4g} from {}", found.from_wanted,
-                                            lora::policy_text(version->policy), found.from_other,
-                                            lora::policy_text(last_->policy)),
-                         .wanted = "log-probs of the version that it says it has loaded"});
+      throw ServerFault(
+          {.what = "a server goes on with an older adapter",
+           .where = where(i),
+           .got = fmt::format("{:.4g} from {}, {:.4g} from {}", found.from_wanted, lora::policy_text(version->policy),
+                              found.from_other, lora::policy_text(last_->policy)),
+           .wanted = "log-probs of the version that it says it has loaded"});
   }
   ++(conclusive ? report_.conclusive : report_.inconclusive);
   if (conclusive) last_ = version;

@@ -141,7 +141,7 @@ std::string dry_run(const std::string& launch, const std::string& model) {
 TEST(Scripts, Gsm8kLaunchPassesDryRun) {
   const testing::TempDirectory dir;
   dir.write("config.json", kQwenConfig);
-  const std::string plan = dry_run(std::string(kGsm8kLaunch) + kGsm8kWithout, dir.path().string());
+  const std::string printed = dry_run(std::string(kGsm8kLaunch) + kGsm8kWithout, dir.path().string());
   for (const char* part :
        {"qwen2, 24 layers, width 896, vocabulary 151936",
         "adapter     lora rank 32 alpha 32 on down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj",
@@ -153,7 +153,7 @@ TEST(Scripts, Gsm8kLaunchPassesDryRun) {
         "AdamW lr 1e-05 (constant), betas 0.9 0.98, eps 1e-08, weight decay 0.1, clip 1",
         "            100 optimizer steps", "save        nothing (no --save)", "compatibility flags",
         "  --colocate: ", "  --sglang-mem-fraction-static: an engine setting"})
-    EXPECT_NE(plan.find(part), std::string::npos) << part << "\nis not in\n" << plan;
+    EXPECT_NE(printed.find(part), std::string::npos) << part << "\nis not in\n" << printed;
   EXPECT_EQ(dir.entries(), 1);
 }
 

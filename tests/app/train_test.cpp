@@ -317,7 +317,7 @@ TEST(Train, ScheduleAndSaveRules) {
   EXPECT_EQ(train("--lr-warmup-fraction 0.1").optimizer.warmup_fraction, 0.1);
   rejects("--save-interval 5", {"--save-interval needs --save"});
   rejects("--save s --save-interval 0", {"--save-interval"});
-  EXPECT_FALSE(notes_contain("", "no --save"));  // the run and the plan say it themselves
+  EXPECT_FALSE(notes_contain("", "no --save"));  // the run and the dry run say it themselves
   EXPECT_TRUE(notes_contain("--exclude-modules q_proj", "--exclude-modules q_proj: trained all the same"));
   EXPECT_FALSE(notes_contain("--exclude-modules q_proj --lora-type canonical_lora", "--exclude-modules"));
   EXPECT_FALSE(notes_contain("--exclude-modules linear_qkv,lm_head", "--exclude-modules"));

@@ -1,4 +1,4 @@
-// The commands beside training, called as the program calls them: plan, inspect; faults of adapters and models.
+// The commands beside training, called as the program calls them: dry runs, inspect; faults of adapters and models.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,10 +21,10 @@ TEST_F(Commands, PlanReadsTheTypeOfTheWeightsInEverySpelling) {
     json[key] = value;
     recipes::SftOptions options = sft();
     options.base.hf_checkpoint = model_with(kTiny, "config.json", json);
-    plan_sft(options, {}, control_);
-    const std::string plan = taken(out_);
-    const size_t line = plan.find("base weights");
-    return plan.substr(line, plan.find('\n', line) - line);
+    dry_run_sft(options, {}, control_);
+    const std::string printed = taken(out_);
+    const size_t line = printed.find("base weights");
+    return printed.substr(line, printed.find('\n', line) - line);
   };
   const std::string full = weights_line("torch_dtype", nullptr), half = weights_line("dtype", "bfloat16");
   EXPECT_EQ(weights_line("dtype", nullptr), full);
@@ -34,10 +34,10 @@ TEST_F(Commands, PlanReadsTheTypeOfTheWeightsInEverySpelling) {
 }
 
 TEST_F(Commands, PlanOfAbsentDataKnowsNoSteps) {
-  plan_sft(sft(), {}, control_);
-  const std::string plan = taken(out_);
-  EXPECT_NE(plan.find("(not on this machine)"), std::string::npos) << plan;
-  EXPECT_NE(plan.find("unknown optimizer steps"), std::string::npos) << plan;
+  dry_run_sft(sft(), {}, control_);
+  const std::string printed = taken(out_);
+  EXPECT_NE(printed.find("(not on this machine)"), std::string::npos) << printed;
+  EXPECT_NE(printed.find("unknown optimizer steps"), std::string::npos) << printed;
   recipes::RlOptions rl;
   rl.base = sft().base;
   rl.adapter = sft().adapter;
@@ -45,7 +45,7 @@ TEST_F(Commands, PlanOfAbsentDataKnowsNoSteps) {
   rl.num_epoch = 2;
   rl.rollout_batch_size = 4;
   rl.training.global_batch_size = 4;
-  plan_rl(rl, {}, control_);
+  dry_run_rl(rl, {}, control_);
   EXPECT_NE(out_.str().find("unknown rollouts"), std::string::npos) << out_.str();
   EXPECT_NE(out_.str().find("unknown optimizer steps"), std::string::npos) << out_.str();
 }
@@ -54,10 +54,10 @@ TEST_F(Commands, PlanComparesWhatIsAskedWithTheAdapterToStartFrom) {
   recipes::SftOptions options = sft();
   options.base.hf_checkpoint = LOCKSTEP_SOURCE_DIR "/tests/golden/llama3";
   options.adapter = {.config = {}, .adapter_path = LOCKSTEP_SOURCE_DIR "/tests/golden/llama3/adapter"};
-  plan_sft(options, {}, control_);
+  dry_run_sft(options, {}, control_);
   EXPECT_NE(out_.str().find("rank 4 "), std::string::npos) << out_.str();
   options.adapter.config.rank = 8;
-  expect_error<ConfigError>([&] { plan_sft(options, {}, control_); }, {"has another", "LoraConfig::rank", "8", "4"});
+  expect_error<ConfigError>([&] { dry_run_sft(options, {}, control_); }, {"has another", "LoraConfig::rank", "8", "4"});
 }
 
 TEST_F(Commands, PlanRefusesAWarmUpLongerThanTheRun) {
@@ -66,34 +66,34 @@ TEST_F(Commands, PlanRefusesAWarmUpLongerThanTheRun) {
   fs::write_file_atomic(options.prompt_data, "{\"tokens\":[1,2]}\n{\"tokens\":[1,2]}\n{\"tokens\":[1,2]}\n");
   options.training.global_batch_size = 2;
   options.optimizer.schedule.warmup_steps = 2;
-  EXPECT_NO_THROW(plan_sft(options, {}, control_));
+  EXPECT_NO_THROW(dry_run_sft(options, {}, control_));
   EXPECT_NE(out_.str().find("2 optimizer steps"), std::string::npos) << out_.str();
   options.optimizer.schedule.warmup_steps = 3;
-  expect_error<ConfigError>([&] { plan_sft(options, {}, control_); }, {"Schedule::warmup_steps", "3", "at most 2"});
+  expect_error<ConfigError>([&] { dry_run_sft(options, {}, control_); }, {"Schedule::warmup_steps", "3", "at most 2"});
 }
 
 TEST_F(Commands, PlanLooksAtSaveAndLoadAndWritesNothing) {
   recipes::SftOptions options = sft();
   options.save.save = path("a/b/run");
-  plan_sft(options, {}, control_);
+  dry_run_sft(options, {}, control_);
   EXPECT_EQ(dir_.entries(), 0);
   options.save.load = path("elsewhere");
-  expect_error<ConfigError>([&] { plan_sft(options, {}, control_); },
+  expect_error<ConfigError>([&] { dry_run_sft(options, {}, control_); },
                             {"SaveOptions::load has no checkpoint", "elsewhere"});
   options.save.load = options.save.save;
   taken(out_);
-  plan_sft(options, {}, control_);
+  dry_run_sft(options, {}, control_);
   EXPECT_NE(out_.str().find("a fresh start"), std::string::npos) << out_.str();
   dir_.write("file", "");
   options.save = {.save = path("file/below")};
-  expect_error<ResourceError>([&] { plan_sft(options, {}, control_); }, {"file/below", "not a directory"});
+  expect_error<ResourceError>([&] { dry_run_sft(options, {}, control_); }, {"file/below", "not a directory"});
   // What cannot be looked at is not what is not there.
   std::filesystem::create_symlink("loop", dir_ / "loop");
   options.save = {.save = path("loop/run")};
-  expect_error<ResourceError>([&] { plan_sft(options, {}, control_); }, {"loop/run", "symbolic links"});
+  expect_error<ResourceError>([&] { dry_run_sft(options, {}, control_); }, {"loop/run", "symbolic links"});
   dir_.write("damaged/latest_checkpointed_iteration.txt", "x");
   options.save = {.load = path("damaged")};
-  expect_error<FormatError>([&] { plan_sft(options, {}, control_); }, {"latest_checkpointed_iteration.txt"});
+  expect_error<FormatError>([&] { dry_run_sft(options, {}, control_); }, {"latest_checkpointed_iteration.txt"});
 }
 
 TEST_F(Commands, ShapeFlagsAreNumbers) {

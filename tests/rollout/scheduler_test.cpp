@@ -104,8 +104,8 @@ class Simulation {
     return (hash * 2654435761u + static_cast<uint32_t>(token) + 1) & 0xffffff;
   }
 
-  static int32_t token_at(const PlannedRows& planned, int64_t position) {
-    return planned.sequence ? planned.sequence->token(position) : planned.group->tokens[static_cast<size_t>(position)];
+  static int32_t token_at(const ScheduledRows& part, int64_t position) {
+    return part.sequence ? part.sequence->token(position) : part.group->tokens[static_cast<size_t>(position)];
   }
 
   int64_t wanted_tokens(const Sequence& sequence) const {
@@ -113,22 +113,22 @@ class Simulation {
     return early_stops_ ? std::min(max_tokens(sequence), cut) : max_tokens(sequence);
   }
 
-  void run_rows(const std::vector<PlannedRows>& plan) {
+  void run_rows(const std::vector<ScheduledRows>& scheduled) {
     int64_t total = 0;
-    for (const PlannedRows& planned : plan) {
-      total += planned.rows;
-      const auto memory = planned.table().memory();
-      ASSERT_EQ(planned.first_position, planned.table().computed);
-      ASSERT_GE(planned.rows, 1);
-      ASSERT_GE(static_cast<int64_t>(memory.size()) * kBlock, planned.first_position + planned.rows);
+    for (const ScheduledRows& part : scheduled) {
+      total += part.rows;
+      const auto memory = part.table().memory();
+      ASSERT_EQ(part.first_position, part.table().computed);
+      ASSERT_GE(part.rows, 1);
+      ASSERT_GE(static_cast<int64_t>(memory.size()) * kBlock, part.first_position + part.rows);
       uint32_t hash = 0;
-      for (int64_t p = 0; p < planned.first_position + planned.rows; ++p) {
-        hash = mix(hash, token_at(planned, p));
+      for (int64_t p = 0; p < part.first_position + part.rows; ++p) {
+        hash = mix(hash, token_at(part, p));
         float& key = static_cast<float*>(memory[static_cast<size_t>(p / kBlock)])[p % kBlock];
-        if (p < planned.first_position) {
-          ASSERT_EQ(key, static_cast<float>(hash)) << "position " << p << " of " << planned.first_position;
+        if (p < part.first_position) {
+          ASSERT_EQ(key, static_cast<float>(hash)) << "position " << p << " of " << part.first_position;
         } else {
-          ASSERT_EQ(pool_.references(planned.table()[p / kBlock]), 1) << "written while shared";
+          ASSERT_EQ(pool_.references(part.table()[p / kBlock]), 1) << "written while shared";
           key = static_cast<float>(hash);
         }
       }
@@ -137,30 +137,29 @@ class Simulation {
     EXPECT_LE(pool_.in_use(), pool_.capacity());
   }
 
-  static bool all_decode(const std::vector<PlannedRows>& plan) {
-    return std::all_of(plan.begin(), plan.end(), [](const PlannedRows& planned) {
-      return planned.sequence && planned.rows == 1 && planned.draws;
-    });
+  static bool all_decode(const std::vector<ScheduledRows>& scheduled) {
+    return std::all_of(scheduled.begin(), scheduled.end(),
+                       [](const ScheduledRows& part) { return part.sequence && part.rows == 1 && part.draws; });
   }
 
   // Some sequences come to their end within it and run on; what they draw there is dropped.
-  void run_burst(Scheduler& scheduler, const std::vector<PlannedRows>& plan) {
+  void run_burst(Scheduler& scheduler, const std::vector<ScheduledRows>& scheduled) {
     const int64_t steps = scheduler.extend(burst_);
     ASSERT_GE(steps, 1);
     ASSERT_LE(steps, burst_);
     bursts_ += steps > 1;
-    for (const PlannedRows& planned : plan) {
-      ASSERT_EQ(planned.first_position, planned.table().computed);
-      ASSERT_GE(planned.table().blocks() * kBlock, planned.first_position + steps);
+    for (const ScheduledRows& part : scheduled) {
+      ASSERT_EQ(part.first_position, part.table().computed);
+      ASSERT_GE(part.table().blocks() * kBlock, part.first_position + steps);
       uint32_t hash = 0;
-      for (int64_t p = 0; p < planned.first_position + steps; ++p) {
-        const int64_t generated = p - planned.sequence->group->size();
-        hash = mix(hash, p <= planned.first_position ? token_at(planned, p) : drawn(*planned.sequence, generated));
-        float& key = static_cast<float*>(planned.table().memory()[static_cast<size_t>(p / kBlock)])[p % kBlock];
-        if (p < planned.first_position) {
-          ASSERT_EQ(key, static_cast<float>(hash)) << "position " << p << " of " << planned.first_position;
+      for (int64_t p = 0; p < part.first_position + steps; ++p) {
+        const int64_t generated = p - part.sequence->group->size();
+        hash = mix(hash, p <= part.first_position ? token_at(part, p) : drawn(*part.sequence, generated));
+        float& key = static_cast<float*>(part.table().memory()[static_cast<size_t>(p / kBlock)])[p % kBlock];
+        if (p < part.first_position) {
+          ASSERT_EQ(key, static_cast<float>(hash)) << "position " << p << " of " << part.first_position;
         } else {
-          ASSERT_EQ(pool_.references(planned.table()[p / kBlock]), 1) << "written while shared";
+          ASSERT_EQ(pool_.references(part.table()[p / kBlock]), 1) << "written while shared";
           key = static_cast<float>(hash);
         }
       }
@@ -169,8 +168,8 @@ class Simulation {
     peak_ = std::max(peak_, pool_.in_use());
     scheduler.commit(steps);
     for (int64_t step = 0; step < steps; ++step)
-      for (const PlannedRows& planned : plan)
-        if (planned.sequence->state != Sequence::State::finished) draw(scheduler, *planned.sequence);
+      for (const ScheduledRows& part : scheduled)
+        if (part.sequence->state != Sequence::State::finished) draw(scheduler, *part.sequence);
   }
 
   int32_t drawn(const Sequence& sequence, int64_t i) const {
@@ -188,18 +187,18 @@ class Simulation {
   }
 
   void run_step(Scheduler& scheduler) {
-    const auto plan = scheduler.plan();
-    ASSERT_FALSE(plan.empty()) << "no progress in step " << stats_.steps;
-    const std::vector<PlannedRows> rows(plan.begin(), plan.end());
+    const auto scheduled = scheduler.schedule();
+    ASSERT_FALSE(scheduled.empty()) << "no progress in step " << stats_.steps;
+    const std::vector<ScheduledRows> rows(scheduled.begin(), scheduled.end());
     if (burst_ > 1 && all_decode(rows)) return run_burst(scheduler, rows);
     run_rows(rows);
     scheduler.commit();
-    for (const PlannedRows& planned : rows) {
-      if (!planned.draws) continue;
-      if (planned.sequence)
-        draw(scheduler, *planned.sequence);
+    for (const ScheduledRows& part : rows) {
+      if (!part.draws) continue;
+      if (part.sequence)
+        draw(scheduler, *part.sequence);
       else
-        for (Sequence& sequence : planned.group->samples) draw(scheduler, sequence);
+        for (Sequence& sequence : part.group->samples) draw(scheduler, sequence);
     }
     peak_ = std::max(peak_, pool_.in_use());
   }

@@ -33,7 +33,8 @@ class FakeEngine {
                                        const OrderedJson& sampling)>;
 
   // Of the adapters' weights nothing is looked at.
-  static Drawn made_up(const std::string&, const std::vector<int32_t>& prompt, int64_t sample, const OrderedJson& sampling) {
+  static Drawn made_up(const std::string&, const std::vector<int32_t>& prompt, int64_t sample,
+                       const OrderedJson& sampling) {
     const int64_t most = sampling.value("max_tokens", sampling.value("max_new_tokens", int64_t{4}));
     Drawn drawn;
     for (int64_t t = 0; t < std::min<int64_t>(most, 4); ++t) {
@@ -43,7 +44,9 @@ class FakeEngine {
     return drawn;
   }
 
-  explicit FakeEngine(EngineKind kind, Generate generate = made_up) : kind_(kind), generate_(std::move(generate)) { start(); }
+  explicit FakeEngine(EngineKind kind, Generate generate = made_up) : kind_(kind), generate_(std::move(generate)) {
+    start();
+  }
   ~FakeEngine() { kill(); }
 
   // At once, with every connection; what it held is gone. start() listens at the same port again.
@@ -58,7 +61,9 @@ class FakeEngine {
   void start() {
     server_ = std::make_unique<server::HttpServer>(
         server::HttpOptions{.port = port_},
-        [this](server::HttpRequest request, std::shared_ptr<server::Responder> responder) { handle(request, responder); });
+        [this](server::HttpRequest request, std::shared_ptr<server::Responder> responder) {
+          handle(request, responder);
+        });
     port_ = server_->port();
     thread_ = std::thread([server = server_.get()] { server->run(); });
   }
@@ -78,12 +83,12 @@ class FakeEngine {
   }
 
   // Failures.
-  std::atomic<int> fail_each = 0;        // every so manieth request to generate is answered 500
-  std::atomic<int> token_ms = 0;         // time of a token
-  std::atomic<int> refuse_loads = 0;     // status that loading is answered with
-  std::atomic<bool> hang = false;        // requests to generate are not answered
-  std::string wrong_answer;              // instead of any answer to generate
-  std::string api_key;                   // asked for, if not empty
+  std::atomic<int> fail_each = 0;     // every so manieth request to generate is answered 500
+  std::atomic<int> token_ms = 0;      // time of a token
+  std::atomic<int> refuse_loads = 0;  // status that loading is answered with
+  std::atomic<bool> hang = false;     // requests to generate are not answered
+  std::string wrong_answer;           // instead of any answer to generate
+  std::string api_key;                // asked for, if not empty
   // Lies: what is said to be loaded is not, an older one is used instead.
   std::atomic<bool> keeps_old = false;
   std::function<std::string(const std::string& directory)> change;  // what it makes of a directory that it loads
@@ -92,15 +97,18 @@ class FakeEngine {
   OrderedJson lora = {{"max_loras", 8}, {"max_lora_rank", 64}};
   int64_t data_parallel = 1;
   std::string logprobs_mode = "processed_logprobs", device = "cpu", build = "test";
-  std::atomic<int> generated = 0, loads = 0, unloads = 0, most_adapters = 0;
+  std::atomic<int> generated = 0, loads = 0, unloads = 0, max_adapters = 0;
 
  private:
   using Reply = std::shared_ptr<server::Responder>;
 
-  static void say(const Reply& reply, int status, const OrderedJson& body) { reply->send({.status = status, .body = body.dump()}); }
+  static void say(const Reply& reply, int status, const OrderedJson& body) {
+    reply->send({.status = status, .body = body.dump()});
+  }
   void refuse(const Reply& reply, int status, const std::string& message) const {
     if (kind_ == EngineKind::sglang) return say(reply, status, {{"success", false}, {"error_message", message}});
-    say(reply, status, {{"error", {{"message", message}, {"type", "BadRequestError"}, {"param", nullptr}, {"code", status}}}});
+    say(reply, status,
+        {{"error", {{"message", message}, {"type", "BadRequestError"}, {"param", nullptr}, {"code", status}}}});
   }
 
   void handle(const server::HttpRequest& request, const Reply& reply) {
@@ -109,7 +117,8 @@ class FakeEngine {
     if (request.path == "/health") return reply->send({});
     if (request.method == "GET") return describe(request.path, reply);
     const OrderedJson body = OrderedJson::parse(request.body);
-    if (request.path.ends_with("/load_lora_adapter") && !request.path.ends_with("unload_lora_adapter")) return load(body, reply);
+    if (request.path.ends_with("/load_lora_adapter") && !request.path.ends_with("unload_lora_adapter"))
+      return load(body, reply);
     if (request.path.ends_with("/unload_lora_adapter")) return unload(body, reply);
     const std::string path = kind_ == EngineKind::vllm     ? "/v1/completions"
                              : kind_ == EngineKind::sglang ? "/generate"
@@ -135,7 +144,11 @@ class FakeEngine {
                     {"model_config", {{"logprobs_mode", logprobs_mode}, {"quantization", nullptr}}}}}});
     if (path == "/server_info" && kind_ == EngineKind::sglang)
       return say(reply, 200,
-                 {{"version", "0.5.17"}, {"enable_lora", true}, {"max_lora_rank", 64}, {"max_loras_per_batch", 8}, {"dp_size", data_parallel}});
+                 {{"version", "0.5.17"},
+                  {"enable_lora", true},
+                  {"max_lora_rank", 64},
+                  {"max_loras_per_batch", 8},
+                  {"dp_size", data_parallel}});
     if (path == "/hello" && kind_ == EngineKind::lockstep)
       return say(reply, 200,
                  {{"hello", {{"build", build}, {"numerics", "exact"}, {"base", "b"}, {"device", device}}},
@@ -148,12 +161,13 @@ class FakeEngine {
     ++loads;
     if (refuse_loads != 0) return refuse(reply, refuse_loads, "LoRA rank 64 is greater than max_lora_rank 16.");
     const std::string name = body["lora_name"], directory = body["lora_path"];
-    if (!fs::exists(fs::Path(directory) / "adapter_config.json")) return refuse(reply, 404, "No adapter found for " + directory);
+    if (!fs::exists(fs::Path(directory) / "adapter_config.json"))
+      return refuse(reply, 404, "No adapter found for " + directory);
     const std::lock_guard lock(mutex_);
     if (adapters_.contains(name)) return refuse(reply, 400, "The lora adapter '" + name + "' has already been loaded.");
     adapters_[name] = keeps_old && !first_.empty() ? first_ : change ? change(directory) : directory;
     if (first_.empty()) first_ = adapters_[name];
-    most_adapters = std::max<int>(most_adapters, static_cast<int>(adapters_.size()));
+    max_adapters = std::max<int>(max_adapters, static_cast<int>(adapters_.size()));
     if (kind_ == EngineKind::sglang) return say(reply, 200, {{"success", true}, {"error_message", nullptr}});
     reply->send({.body = "Success: LoRA adapter '" + name + "' added successfully.", .content_type = "text/plain"});
   }
@@ -179,14 +193,18 @@ class FakeEngine {
     const std::string name = kind_ == EngineKind::sglang ? body.value("lora_path", "") : body.value("model", "");
     if (!name.empty() && name != "base") {
       const std::lock_guard lock(mutex_);
-      if (!adapters_.contains(name)) return refuse(reply, kind_ == EngineKind::sglang ? 400 : 404, "The model `" + name + "` does not exist.");
+      if (!adapters_.contains(name))
+        return refuse(reply, kind_ == EngineKind::sglang ? 400 : 404, "The model `" + name + "` does not exist.");
       directory = adapters_[name];
     }
     const OrderedJson& sampling = body.contains("sampling_params") ? body["sampling_params"] : body;
-    const char* const key = kind_ == EngineKind::vllm ? "prompt" : kind_ == EngineKind::sglang ? "input_ids" : "token_ids";
+    const char* const key = kind_ == EngineKind::vllm     ? "prompt"
+                            : kind_ == EngineKind::sglang ? "input_ids"
+                                                          : "token_ids";
     const auto prompt = body[key].get<std::vector<int32_t>>();
     std::vector<Drawn> samples;
-    for (int64_t i = 0; i < sampling.value("n", int64_t{1}); ++i) samples.push_back(generate_(directory, prompt, i, sampling));
+    for (int64_t i = 0; i < sampling.value("n", int64_t{1}); ++i)
+      samples.push_back(generate_(directory, prompt, i, sampling));
     const auto delay = std::chrono::milliseconds(token_ms * static_cast<int>(samples.front().tokens.size()));
     server_->post_after(delay, [this, reply, answer = answer_json(samples).dump()] { reply->send({.body = answer}); });
   }
@@ -205,7 +223,8 @@ class FakeEngine {
       if (kind_ == EngineKind::lockstep) {
         OrderedJson content = OrderedJson::array();
         for (const float logprob : s.logprobs) content.push_back({{"logprob", logprob}});
-        choices.push_back({{"index", i}, {"logprobs", {{"content", content}}}, {"finish_reason", "length"}, {"token_ids", s.tokens}});
+        choices.push_back(
+            {{"index", i}, {"logprobs", {{"content", content}}}, {"finish_reason", "length"}, {"token_ids", s.tokens}});
       }
       if (kind_ == EngineKind::sglang) {
         OrderedJson triples = OrderedJson::array();
@@ -228,8 +247,8 @@ class FakeEngine {
   int port_ = 0;
   std::unique_ptr<server::HttpServer> server_;
   std::thread thread_;
-  std::vector<Reply> kept_;  // of the server's thread
-  mutable std::mutex mutex_;  // of what follows
+  std::vector<Reply> kept_;                      // of the server's thread
+  mutable std::mutex mutex_;                     // of what follows
   std::map<std::string, std::string> adapters_;  // directories by name
   std::string first_;
   std::vector<OrderedJson> bodies_;

@@ -79,9 +79,9 @@ inline lora::AdapterVersion rounded(const lora::AdapterVersion& adapter) {
 class Ballast {
  public:
   explicit Ballast(int64_t left) {
-    constexpr size_t kLeast = size_t{16} << 20;
+    constexpr size_t kMin = size_t{16} << 20;
     const Buffer free_again(static_cast<size_t>(left), Buffer::Fill::none, Device::cuda);
-    for (size_t bytes = size_t{8} << 30; bytes >= kLeast; bytes /= 2) {
+    for (size_t bytes = size_t{8} << 30; bytes >= kMin; bytes /= 2) {
       try {
         for (;;) held_.emplace_back(bytes, Buffer::Fill::none, Device::cuda);
       } catch (const ResourceError&) {

@@ -49,8 +49,8 @@ std::string json_string(std::string_view text) {
 }
 
 void append_logprob(std::string& out, float value) {
-  constexpr float kLeast = -9999;
-  const double shown = std::isnan(value) ? kLeast : std::max(value, kLeast);
+  constexpr float kMin = -9999;
+  const double shown = std::isnan(value) ? kMin : std::max(value, kMin);
   const size_t begin = out.size();
   fmt::format_to(std::back_inserter(out), "{}", shown);
   if (out.find_first_of(".e", begin) == std::string::npos) out += ".0";

@@ -98,10 +98,10 @@ void read_stops(const Fields& fields, const SamplingRules& rules, rollout::Sampl
 }
 
 void read_counter(const Fields& fields, SamplingFields& sampling) {
-  constexpr int64_t kMost = std::numeric_limits<uint32_t>::max();
-  sampling.rollout = static_cast<uint32_t>(fields.integer("rollout", 0, kMost).value_or(0));
-  sampling.row = static_cast<uint32_t>(fields.integer("row", 0, kMost).value_or(0));
-  sampling.first_sample = fields.integer("first_sample", 0, kMost).value_or(0);
+  constexpr int64_t kMax = std::numeric_limits<uint32_t>::max();
+  sampling.rollout = static_cast<uint32_t>(fields.integer("rollout", 0, kMax).value_or(0));
+  sampling.row = static_cast<uint32_t>(fields.integer("row", 0, kMax).value_or(0));
+  sampling.first_sample = fields.integer("first_sample", 0, kMax).value_or(0);
 }
 
 // Fields that would change the answer, with the value that does not (besides null and what is empty).
@@ -172,10 +172,10 @@ SamplingFields read_sampling(const Fields& fields, const SamplingRules& rules) {
     sampling.params.seed = static_cast<uint64_t>(*seed);
     sampling.seeded = true;
   }
-  constexpr double kMostTemperature = 100;
-  sampling.params.logprob_temperature = pick(
-      fields.number("logprob_temperature", kAboveZero, kMostTemperature, "above 0 and at most 100"), {},
-      rules.processed_logprobs && sampling.params.temperature > 0 ? sampling.params.temperature : 1);
+  constexpr double kMaxTemperature = 100;
+  sampling.params.logprob_temperature =
+      pick(fields.number("logprob_temperature", kAboveZero, kMaxTemperature, "above 0 and at most 100"), {},
+           rules.processed_logprobs && sampling.params.temperature > 0 ? sampling.params.temperature : 1);
   read_counter(fields, sampling);
   sampling.params.min_tokens = fields.integer("min_tokens", 0, kMaxTokens).value_or(0);
   sampling.prompt_logprobs = read_top_logprobs(fields, "prompt_logprobs", rules);

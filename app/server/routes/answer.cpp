@@ -32,34 +32,34 @@ ApiError too_much_held(const Service& service) {
 
 }  // namespace
 
-Answer::Answer(Service& service, Reply reply, AnswerPlan plan)
-    : service_(service), plan_(std::move(plan)), reply_(std::move(reply)), held_(service.held.share()) {
-  const recipes::ChoiceText::Options text{.stop = plan_.request.sampling.stop,
-                                          .include_stop = plan_.options.include_stop,
-                                          .skip_special = plan_.options.skip_special};
-  for (size_t i = 0; i < plan_.prompts.size() * static_cast<size_t>(plan_.request.n); ++i)
+Answer::Answer(Service& service, Reply reply, PreparedRequest prepared)
+    : service_(service), prepared_(std::move(prepared)), reply_(std::move(reply)), held_(service.held.share()) {
+  const recipes::ChoiceText::Options text{.stop = prepared_.request.sampling.stop,
+                                          .include_stop = prepared_.options.include_stop,
+                                          .skip_special = prepared_.options.skip_special};
+  for (size_t i = 0; i < prepared_.prompts.size() * static_cast<size_t>(prepared_.request.n); ++i)
     choices_.push_back({.text = recipes::ChoiceText(service.tokenizer, text)});
-  prompt_logprobs_.resize(plan_.prompts.size());
-  cached_tokens_.resize(plan_.prompts.size());
-  prompts_open_ = plan_.prompts.size();
+  prompt_logprobs_.resize(prepared_.prompts.size());
+  cached_tokens_.resize(prepared_.prompts.size());
+  prompts_open_ = prepared_.prompts.size();
 }
 
 void Answer::start(uint64_t key) {
-  if (!held_->take(plan_.known_bytes, kShareOfNewcomers)) throw too_much_held(service_);
+  if (!held_->take(prepared_.known_bytes, kShareOfNewcomers)) throw too_much_held(service_);
   // Prompts of one request that name one adapter are answered with one version of it, which is held here: the name may
   // be reloaded before the last of them is submitted.
   std::map<std::string, service::AdapterRegistry::Pinned> held;
   try {
-    for (size_t i = 0; i < plan_.prompts.size(); ++i) {
-      service::GenerationRequest request = plan_.request;
-      request.tokens = plan_.prompts[i].tokens;
-      if (plan_.prompts[i].adapter) request.adapter = *plan_.prompts[i].adapter;
+    for (size_t i = 0; i < prepared_.prompts.size(); ++i) {
+      service::GenerationRequest request = prepared_.request;
+      request.tokens = prepared_.prompts[i].tokens;
+      if (prepared_.prompts[i].adapter) request.adapter = *prepared_.prompts[i].adapter;
       if (!request.adapter.empty()) {
         service::AdapterRegistry::Pinned& pinned = held[request.adapter];
         if (!pinned) pinned = service_.serving.adapters().get(request.adapter, request.adapter_version);
         request.pinned_adapter = pinned;
       }
-      if (!plan_.seeded) request.sampling.seed = service_.random_seed();
+      if (!prepared_.seeded) request.sampling.seed = service_.random_seed();
       ids_.push_back(service_.serving.submit(
           std::move(request),
           [&answers = service_.answers, key, i](GenerationUpdate update) { answers.put(key, i, std::move(update)); }));
@@ -69,7 +69,7 @@ void Answer::start(uint64_t key) {
     throw;
   }
   reply_->on_disconnect([key, &answers = service_.answers] { answers.drop(key); });
-  if (plan_.options.stream) reply_->begin_stream({.content_type = "text/event-stream; charset=utf-8"});
+  if (prepared_.options.stream) reply_->begin_stream({.content_type = "text/event-stream; charset=utf-8"});
 }
 
 void Answer::abort() {
@@ -77,7 +77,7 @@ void Answer::abort() {
 }
 
 bool Answer::is_named(const Names& ids) const {
-  return ids.contains(plan_.id) || ids.contains(plan_.name);
+  return ids.contains(prepared_.id) || ids.contains(prepared_.name);
 }
 
 void Answer::drop() {
@@ -91,7 +91,7 @@ void Answer::update(size_t prompt, GenerationUpdate update) {
   if (!update.prompt_logprobs.empty()) prompt_logprobs_[prompt] = std::move(update.prompt_logprobs);
   cached_tokens_[prompt] = std::max(cached_tokens_[prompt], update.cached_tokens);
   std::string out;
-  if (!begun_ && plan_.options.stream && (!update.tokens.empty() || update.done)) {
+  if (!begun_ && prepared_.options.stream && (!update.tokens.empty() || update.done)) {
     begun_ = true;
     if (!update.tokens.empty()) version_ = std::max(version_, update.tokens.front().version);
     append_begin(out);
@@ -108,12 +108,12 @@ void Answer::update(size_t prompt, GenerationUpdate update) {
 
 void Answer::take(size_t prompt, std::span<GeneratedToken> tokens, std::string& out) {
   // Samples of one prompt may come mixed; each is reported once per update.
-  if (plan_.request.n > 1) std::ranges::stable_sort(tokens, {}, &GeneratedToken::index);
+  if (prepared_.request.n > 1) std::ranges::stable_sort(tokens, {}, &GeneratedToken::index);
   while (!tokens.empty() && !over_) {
     const int64_t index = tokens[0].index;
     size_t count = 0;
     while (count < tokens.size() && tokens[count].index == index) ++count;
-    const size_t place = prompt * static_cast<size_t>(plan_.request.n) + static_cast<size_t>(index);
+    const size_t place = prompt * static_cast<size_t>(prepared_.request.n) + static_cast<size_t>(index);
     Delta delta{.index = place, .choice = choices_[place], .tokens = tokens.first(count)};
     for (const GeneratedToken& token : delta.tokens) {
       if (token.finish == rollout::FinishReason::error) return fail({500, "the model's logits are not finite numbers"});
@@ -122,7 +122,7 @@ void Answer::take(size_t prompt, std::span<GeneratedToken> tokens, std::string& 
     }
     version_ = std::max(version_, delta.choice.version);
     delta.choice.num_tokens += static_cast<int64_t>(count);
-    if (plan_.discard) {
+    if (prepared_.discard) {
       delta.text.clear();
       delta.tokens = {};
     }
@@ -144,7 +144,7 @@ std::string Answer::text_of(Choice& choice, const GeneratedToken& token) {
   }
   if (token.stop_index >= 0) {
     const auto stop = static_cast<size_t>(token.stop_index);
-    choice.matched = json_string(plan_.request.sampling.stop[stop]);
+    choice.matched = json_string(prepared_.request.sampling.stop[stop]);
     return choice.text.finish_by_text(token.token, stop);
   }
   const std::vector<int32_t>& ends = service_.rules.end_tokens;
@@ -156,7 +156,7 @@ std::string Answer::text_of(Choice& choice, const GeneratedToken& token) {
 void Answer::report(Delta& delta, std::string& out) {
   Choice& choice = delta.choice;
   delta.first = !std::exchange(choice.begun, true);
-  const bool stream = plan_.options.stream;
+  const bool stream = prepared_.options.stream;
   if (!stream || keep_) {
     choice.content += delta.text;
     for (const GeneratedToken& token : delta.tokens) {
@@ -169,7 +169,7 @@ void Answer::report(Delta& delta, std::string& out) {
 }
 
 void Answer::abort_rest(size_t prompt, std::string& out) {
-  const auto n = static_cast<size_t>(plan_.request.n);
+  const auto n = static_cast<size_t>(prepared_.request.n);
   for (size_t place = prompt * n; place < (prompt + 1) * n; ++place) {
     Choice& choice = choices_[place];
     if (choice.finished) continue;
@@ -186,7 +186,7 @@ void Answer::append_error(std::string& out, const ApiError& error) {
 
 void Answer::fail(const ApiError& error) {
   drop();
-  if (!plan_.options.stream) return reply_->send(this->error(error));
+  if (!prepared_.options.stream) return reply_->send(this->error(error));
   std::string out;
   append_error(out, error);
   reply_->write(out + "data: [DONE]\n\n");
@@ -195,7 +195,7 @@ void Answer::fail(const ApiError& error) {
 
 void Answer::conclude(std::string out) {
   over_ = true;
-  if (!plan_.options.stream) {
+  if (!prepared_.options.stream) {
     unsent_ = held_->bytes() > kBuiltAtOnce;
     return unsent_ ? void() : send_body();  // Answers has large ones built
   }
@@ -236,9 +236,9 @@ void Answer::append_usage_event(std::string& out, const std::string& head) const
 
 Usage Answer::usage() const {
   Usage usage;
-  for (const PromptInput& prompt : plan_.prompts) usage.prompt_tokens += static_cast<int64_t>(prompt.tokens.size());
+  for (const PromptInput& prompt : prepared_.prompts) usage.prompt_tokens += static_cast<int64_t>(prompt.tokens.size());
   for (const int64_t cached : cached_tokens_) usage.cached_tokens += cached;
-  if (!plan_.discard)
+  if (!prepared_.discard)
     for (const Choice& choice : choices_) usage.completion_tokens += choice.num_tokens;
   return usage;
 }

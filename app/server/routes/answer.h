@@ -35,7 +35,7 @@ struct PromptInput {
 };
 
 // What is asked of the engine, and how it is answered.
-struct AnswerPlan {
+struct PreparedRequest {
   std::string id;     // of the request, as the client sees it
   std::string name;   // the same without the route's prefix
   std::string model;  // the name it asked for
@@ -91,7 +91,7 @@ class PromptTexts {
 class Answer {
  public:
   // `service` outlives it.
-  Answer(Service& service, Reply reply, AnswerPlan plan);
+  Answer(Service& service, Reply reply, PreparedRequest prepared);
   virtual ~Answer() = default;
 
   // Submits every prompt. What submit() throws leaves nothing in flight; the caller reports it. ApiError 503: the
@@ -122,7 +122,7 @@ class Answer {
   virtual void append_error(std::string& out, const ApiError& error);
   virtual HttpResponse error(const ApiError& error) { return error_response(error); }
 
-  const AnswerOptions& options() const { return plan_.options; }
+  const AnswerOptions& options() const { return prepared_.options; }
   // Every choice, written by append(index), with commas between them.
   template <class Append>
   void append_choices(std::string& out, const Append& append) const {
@@ -142,12 +142,12 @@ class Answer {
   void append_version(std::string& out) const;
 
   Usage usage() const;
-  size_t prompt_of(size_t choice) const { return choice / static_cast<size_t>(plan_.request.n); }
+  size_t prompt_of(size_t choice) const { return choice / static_cast<size_t>(prepared_.request.n); }
   // JSON: what stopped it, null for the end token.
   static const char* stop_reason(const Choice& choice) { return choice.by_end_token ? "null" : choice.matched.c_str(); }
 
   Service& service_;
-  AnswerPlan plan_;
+  PreparedRequest prepared_;
   std::vector<Choice> choices_;                                       // prompt-major
   std::vector<std::vector<rollout::PromptLogprob>> prompt_logprobs_;  // of each prompt
   std::vector<int64_t> cached_tokens_;                                // likewise

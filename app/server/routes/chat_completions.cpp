@@ -26,22 +26,22 @@ struct Repeated {
 
 class ChatAnswer : public Answer {
  public:
-  ChatAnswer(Service& service, Reply reply, AnswerPlan plan, Repeated repeated)
-      : Answer(service, std::move(reply), std::move(plan)),
-        head_(fmt::format(R"({{"id":{},"object":"{}","created":{},"model":{},"choices":[)", json_string(plan_.id),
-                          plan_.options.stream ? "chat.completion.chunk" : "chat.completion", unix_seconds(),
-                          json_string(plan_.model))),
+  ChatAnswer(Service& service, Reply reply, PreparedRequest prepared, Repeated repeated)
+      : Answer(service, std::move(reply), std::move(prepared)),
+        head_(fmt::format(R"({{"id":{},"object":"{}","created":{},"model":{},"choices":[)", json_string(prepared_.id),
+                          prepared_.options.stream ? "chat.completion.chunk" : "chat.completion", unix_seconds(),
+                          json_string(prepared_.model))),
         repeated_(std::move(repeated)),
-        logprobs_(choices_.size(), ChatLogprobs(service.tokenizer, plan_.options.tokens_as_ids)) {}
+        logprobs_(choices_.size(), ChatLogprobs(service.tokenizer, prepared_.options.tokens_as_ids)) {}
 
  private:
-  std::string prompt_ids() const { return options().return_token_ids ? ids_json(plan_.prompts[0].tokens) : "null"; }
+  std::string prompt_ids() const { return options().return_token_ids ? ids_json(prepared_.prompts[0].tokens) : "null"; }
 
   void append_usage(std::string& out, int64_t completion_tokens) const {
     if (!options().continuous_usage) return;
-    std::string usage = stream_usage_json(
-        {.prompt_tokens = static_cast<int64_t>(plan_.prompts[0].tokens.size()), .completion_tokens = completion_tokens},
-        false);
+    std::string usage = stream_usage_json({.prompt_tokens = static_cast<int64_t>(prepared_.prompts[0].tokens.size()),
+                                           .completion_tokens = completion_tokens},
+                                          false);
     usage.pop_back();
     out += R"(,"usage":)" + usage + R"(,"completion_tokens_details":null})";
   }
@@ -127,7 +127,7 @@ class ChatAnswer : public Answer {
     out += R"(],"service_tier":null)";
     append_fingerprint(out);
     out += R"(,"usage":)" + usage_json(usage(), service_.options.prompt_tokens_details) + R"(,"prompt_logprobs":)";
-    out += plan_.request.prompt_logprobs ? prompt_logprobs_json(service_.tokenizer, prompt_logprobs_[0]) : "null";
+    out += prepared_.request.prompt_logprobs ? prompt_logprobs_json(service_.tokenizer, prompt_logprobs_[0]) : "null";
     out += R"(,"prompt_token_ids":)" + prompt_ids() + R"(,"prompt_text":)" + repeated_.prompt_text;
     out += R"(,"kv_transfer_params":null,"ec_transfer_params":null,"metrics":null)";
     append_version(out);
@@ -169,14 +169,14 @@ Reading handle_chat_completions(Service& service, const HttpRequest& request) {
   const bool slow = brings_template(service, asked.chat);
   const auto rest = [&service, asked = std::move(asked), id = std::string(given_id(request))]() -> Action {
     std::vector<PromptInput> prompts = {chat_prompt(service, asked.chat)};
-    AnswerPlan plan =
-        make_plan(service, asked.common, std::move(prompts),
-                  {.asked = asked.max_tokens, .usual = service.rules.defaults.max_new_tokens}, id, "chatcmpl-");
+    PreparedRequest prepared =
+        prepare_request(service, asked.common, std::move(prompts),
+                        {.asked = asked.max_tokens, .usual = service.rules.defaults.max_new_tokens}, id, "chatcmpl-");
     Repeated repeated{.role = asked.chat.role, .echo = asked.common.options.echo ? asked.chat.last_content : ""};
-    if (asked.common.options.return_prompt_text) repeated.prompt_text = json_string(plan.prompts[0].text);
-    return [&service, plan = std::move(plan), repeated = std::move(repeated)](Reply reply) mutable {
+    if (asked.common.options.return_prompt_text) repeated.prompt_text = json_string(prepared.prompts[0].text);
+    return [&service, prepared = std::move(prepared), repeated = std::move(repeated)](Reply reply) mutable {
       service.answers.start(
-          std::make_shared<ChatAnswer>(service, std::move(reply), std::move(plan), std::move(repeated)));
+          std::make_shared<ChatAnswer>(service, std::move(reply), std::move(prepared), std::move(repeated)));
     };
   };
   if (slow) return SlowReading{rest};

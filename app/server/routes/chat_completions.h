@@ -2,7 +2,7 @@
 #pragma once
 
 #include "server/protocol/chat_input.h"
-#include "server/routes/plan.h"
+#include "server/routes/prepare_request.h"
 #include "server/routes/route.h"
 
 namespace lockstep::server {

@@ -12,7 +12,7 @@
 #include "server/protocol/logprobs_json.h"
 #include "server/protocol/token_text.h"
 #include "server/protocol/usage_json.h"
-#include "server/routes/plan.h"
+#include "server/routes/prepare_request.h"
 #include "server/routes/service.h"
 
 namespace lockstep::server {
@@ -21,21 +21,21 @@ namespace {
 
 class CompletionAnswer : public Answer {
  public:
-  CompletionAnswer(Service& service, Reply reply, AnswerPlan plan)
-      : Answer(service, std::move(reply), std::move(plan)),
+  CompletionAnswer(Service& service, Reply reply, PreparedRequest prepared)
+      : Answer(service, std::move(reply), std::move(prepared)),
         head_(fmt::format(R"({{"id":{},"object":"text_completion","created":{},"model":{},"choices":[)",
-                          json_string(plan_.id), unix_seconds(), json_string(plan_.model))),
-        logprobs_(choices_.size(), CompletionLogprobs(service.tokenizer, plan_.options.tokens_as_ids)),
-        prompt_characters_(plan_.prompts.size()),
-        prompt_lists_(plan_.prompts.size()),
-        prompt_logprobs_json_(plan_.prompts.size()),
-        prompt_ids_(plan_.prompts.size()) {}
+                          json_string(prepared_.id), unix_seconds(), json_string(prepared_.model))),
+        logprobs_(choices_.size(), CompletionLogprobs(service.tokenizer, prepared_.options.tokens_as_ids)),
+        prompt_characters_(prepared_.prompts.size()),
+        prompt_lists_(prepared_.prompts.size()),
+        prompt_logprobs_json_(prepared_.prompts.size()),
+        prompt_ids_(prepared_.prompts.size()) {}
 
  private:
   // Of a choice, or of its first event. vLLM leaves the prompt's text out when the ids of the tokens are returned.
   std::string with_echo(size_t index, const std::string& text) const {
     const bool echo = options().echo && !options().return_token_ids;
-    return echo ? plan_.prompts[prompt_of(index)].text + text : text;
+    return echo ? prepared_.prompts[prompt_of(index)].text + text : text;
   }
 
   void add_logprobs(const Delta& delta) {
@@ -90,7 +90,7 @@ class CompletionAnswer : public Answer {
     append_tokens(out, delta);
     out += "}]";
     if (options().continuous_usage) {
-      const Usage usage{.prompt_tokens = static_cast<int64_t>(plan_.prompts[prompt_of(delta.index)].tokens.size()),
+      const Usage usage{.prompt_tokens = static_cast<int64_t>(prepared_.prompts[prompt_of(delta.index)].tokens.size()),
                         .completion_tokens = delta.choice.num_tokens};
       out += R"(,"usage":)" + stream_usage_json(usage, false);
     }
@@ -108,7 +108,7 @@ class CompletionAnswer : public Answer {
   void append_prompt_ids(std::string& out, size_t index, bool shown) {
     const size_t prompt = prompt_of(index);
     if (shown)
-      out += prompt_ids_.get(prompt, [&] { return ids_json(plan_.prompts[prompt].tokens); });
+      out += prompt_ids_.get(prompt, [&] { return ids_json(prepared_.prompts[prompt].tokens); });
     else
       out += "null";
   }
@@ -123,7 +123,7 @@ class CompletionAnswer : public Answer {
     append_finish(out, choice);
     append_choice_tokens(out, choice);
     out += R"(,"prompt_logprobs":)";
-    if (plan_.request.prompt_logprobs)
+    if (prepared_.request.prompt_logprobs)
       out += prompt_logprobs_json_.get(
           prompt, [&] { return prompt_logprobs_json(service_.tokenizer, prompt_logprobs_[prompt]); });
     else
@@ -131,7 +131,7 @@ class CompletionAnswer : public Answer {
     out += R"(,"prompt_token_ids":)";
     append_prompt_ids(out, index, options().return_token_ids);
     out += R"(,"routed_experts":null})";
-    if ((index + 1) % static_cast<size_t>(plan_.request.n) > 0) return;
+    if ((index + 1) % static_cast<size_t>(prepared_.request.n) > 0) return;
     prompt_lists_[prompt].reset();  // it was the last choice of its prompt
     prompt_logprobs_json_.forget(prompt);
     prompt_ids_.forget(prompt);
@@ -173,11 +173,12 @@ Reading handle_completions(Service& service, const HttpRequest& request) {
   std::vector<PromptInput> prompts;
   for (const CompletionRequest::Prompt& prompt : asked.prompts) prompts.push_back(tokenized(service, asked, prompt));
   const bool discard = asked.max_tokens == 0;
-  AnswerPlan plan = make_plan(service, asked.common, std::move(prompts),
-                              {.asked = std::max<int64_t>(asked.max_tokens, 1)}, given_id(request), "cmpl-");
-  plan.discard = discard;
-  return [&service, plan = std::move(plan)](Reply reply) mutable {
-    service.answers.start(std::make_shared<CompletionAnswer>(service, std::move(reply), std::move(plan)));
+  PreparedRequest prepared =
+      prepare_request(service, asked.common, std::move(prompts), {.asked = std::max<int64_t>(asked.max_tokens, 1)},
+                      given_id(request), "cmpl-");
+  prepared.discard = discard;
+  return [&service, prepared = std::move(prepared)](Reply reply) mutable {
+    service.answers.start(std::make_shared<CompletionAnswer>(service, std::move(reply), std::move(prepared)));
   };
 }
 

@@ -138,16 +138,16 @@ Reading handle_model_info(Service& service, const HttpRequest&) {
 }
 
 Reading handle_health_generate(Service& service, const HttpRequest&) {
-  AnswerPlan plan{.id = "health-" + service.random_id(),
-                  .model = service.options.model_names.front(),
-                  .prompts = {{.tokens = {0}}},
-                  .discard = true};
-  plan.request.sampling.temperature = 0;
-  plan.request.sampling.max_tokens = 1;
-  return [&service, plan = std::move(plan)](Reply reply) mutable {
+  PreparedRequest prepared{.id = "health-" + service.random_id(),
+                           .model = service.options.model_names.front(),
+                           .prompts = {{.tokens = {0}}},
+                           .discard = true};
+  prepared.request.sampling.temperature = 0;
+  prepared.request.sampling.max_tokens = 1;
+  return [&service, prepared = std::move(prepared)](Reply reply) mutable {
     const milliseconds limit = service.options.health_timeout;
     const uint64_t key =
-        service.answers.start(std::make_shared<HealthAnswer>(service, std::move(reply), std::move(plan)));
+        service.answers.start(std::make_shared<HealthAnswer>(service, std::move(reply), std::move(prepared)));
     service.loop.post_after(limit, [&service, key, limit] {
       service.answers.fail(
           key, {503, fmt::format("The engine made no token in {} ms: it is paused, busy or stuck.", limit.count())});

@@ -12,7 +12,7 @@
 #include "server/protocol/logprobs_json.h"
 #include "server/protocol/sglang_request.h"
 #include "server/protocol/token_text.h"
-#include "server/routes/plan.h"
+#include "server/routes/prepare_request.h"
 #include "server/routes/service.h"
 
 namespace lockstep::server {
@@ -23,13 +23,13 @@ using Clock = std::chrono::steady_clock;
 
 class SglangAnswer : public Answer {
  public:
-  SglangAnswer(Service& service, Reply reply, AnswerPlan plan, SglangRequest request)
-      : Answer(service, std::move(reply), std::move(plan)),
+  SglangAnswer(Service& service, Reply reply, PreparedRequest prepared, SglangRequest request)
+      : Answer(service, std::move(reply), std::move(prepared)),
         request_(std::move(request)),
-        single_(!request_.batch && plan_.request.n == 1),
+        single_(!request_.batch && prepared_.request.n == 1),
         logprobs_(choices_.size()),
         tops_(choices_.size()),
-        input_logprobs_(plan_.prompts.size()) {
+        input_logprobs_(prepared_.prompts.size()) {
     keep_ = true;
   }
 
@@ -39,8 +39,8 @@ class SglangAnswer : public Answer {
 
  private:
   std::string id_of(size_t choice) const {
-    if (request_.ids.size() == plan_.prompts.size()) return request_.ids[prompt_of(choice)];
-    return single_ ? plan_.id : fmt::format("{}-{}", plan_.id, choice);
+    if (request_.ids.size() == prepared_.prompts.size()) return request_.ids[prompt_of(choice)];
+    return single_ ? prepared_.id : fmt::format("{}-{}", prepared_.id, choice);
   }
 
   // [logprob, id, text]
@@ -121,7 +121,7 @@ class SglangAnswer : public Answer {
     fmt::format_to(std::back_inserter(out),
                    R"(,"prompt_tokens":{},"weight_version":{},"reasoning_tokens":0,"completion_tokens":{},)"
                    R"("cached_tokens":{},"dp_rank":null)",
-                   plan_.prompts[prompt].tokens.size(), json_string(version), choice.num_tokens,
+                   prepared_.prompts[prompt].tokens.size(), json_string(version), choice.num_tokens,
                    cached_tokens_[prompt]);
     if (choice.finished)
       fmt::format_to(std::back_inserter(out), R"(,"e2e_latency":{:.6f})",
@@ -155,7 +155,7 @@ class SglangAnswer : public Answer {
       out += '}';
       std::string().swap(logprobs_[i]);
       std::string().swap(tops_[i]);
-      if ((i + 1) % static_cast<size_t>(plan_.request.n) == 0) input_logprobs_.forget(prompt_of(i));
+      if ((i + 1) % static_cast<size_t>(prepared_.request.n) == 0) input_logprobs_.forget(prompt_of(i));
     });
     if (!single_) out += ']';
   }
@@ -196,10 +196,11 @@ Reading handle_sglang_generate(Service& service, const HttpRequest& request) {
   if (asked.ids.size() == 1) common.request_id = asked.ids[0];
   constexpr int64_t kUsualTokens = 128;
   asked.prompts = {};  // tokens by now
-  AnswerPlan plan = make_plan(service, common, std::move(prompts), {.asked = asked.max_tokens, .usual = kUsualTokens},
-                              given_id(request), "");
-  return [&service, plan = std::move(plan), asked = std::move(asked)](Reply reply) mutable {
-    service.answers.start(std::make_shared<SglangAnswer>(service, std::move(reply), std::move(plan), std::move(asked)));
+  PreparedRequest prepared = prepare_request(service, common, std::move(prompts),
+                                             {.asked = asked.max_tokens, .usual = kUsualTokens}, given_id(request), "");
+  return [&service, prepared = std::move(prepared), asked = std::move(asked)](Reply reply) mutable {
+    service.answers.start(
+        std::make_shared<SglangAnswer>(service, std::move(reply), std::move(prepared), std::move(asked)));
   };
 }
 

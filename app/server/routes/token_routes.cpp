@@ -12,7 +12,7 @@
 #include "server/protocol/tokens_request.h"
 #include "server/protocol/usage_json.h"
 #include "server/routes/chat_completions.h"
-#include "server/routes/plan.h"
+#include "server/routes/prepare_request.h"
 #include "server/routes/service.h"
 
 namespace lockstep::server {
@@ -39,8 +39,8 @@ void append_content(std::string& out, const service::GeneratedToken& token) {
 
 class TokensAnswer : public Answer {
  public:
-  TokensAnswer(Service& service, Reply reply, AnswerPlan plan)
-      : Answer(service, std::move(reply), std::move(plan)), logprobs_(choices_.size()), created_(unix_seconds()) {}
+  TokensAnswer(Service& service, Reply reply, PreparedRequest prepared)
+      : Answer(service, std::move(reply), std::move(prepared)), logprobs_(choices_.size()), created_(unix_seconds()) {}
 
  private:
   void add_logprobs(const Delta& delta) {
@@ -66,12 +66,12 @@ class TokensAnswer : public Answer {
   void append_delta(std::string& out, const Delta& delta) override {
     if (delta.tokens.empty() && !delta.choice.finished) return;
     add_logprobs(delta);
-    out += R"(data: {"request_id":)" + json_string(plan_.id) + R"(,"choices":[)";
+    out += R"(data: {"request_id":)" + json_string(prepared_.id) + R"(,"choices":[)";
     append_choice(out, delta.index, delta.choice);
     append_tokens(out, delta);
     out += R"(,"routed_experts":null,"sampling_mask":null}],"usage":)";
     if (options().continuous_usage)
-      out += stream_usage_json({.prompt_tokens = static_cast<int64_t>(plan_.prompts[0].tokens.size()),
+      out += stream_usage_json({.prompt_tokens = static_cast<int64_t>(prepared_.prompts[0].tokens.size()),
                                 .completion_tokens = delta.choice.num_tokens},
                                false);
     else
@@ -82,7 +82,7 @@ class TokensAnswer : public Answer {
 
   void append_end(std::string& out) override {
     if (!options().include_usage) return;
-    out += R"(data: {"request_id":)" + json_string(plan_.id) + R"(,"choices":[],"usage":)" +
+    out += R"(data: {"request_id":)" + json_string(prepared_.id) + R"(,"choices":[],"usage":)" +
            stream_usage_json(usage(), service_.options.prompt_tokens_details);
     append_version(out);
     out += "}\n\n";
@@ -94,14 +94,14 @@ class TokensAnswer : public Answer {
 
   void append_body(std::string& out) override {
     fmt::format_to(std::back_inserter(out), R"({{"request_id":{},"model":{},"created":{},"choices":[)",
-                   json_string(plan_.id), json_string(plan_.model), created_);
+                   json_string(prepared_.id), json_string(prepared_.model), created_);
     append_choices(out, [&](size_t i) {
       append_choice(out, i, choices_[i]);
       append_choice_tokens(out, choices_[i]);
       out += R"(,"routed_experts":null,"sampling_mask":null})";
     });
     out += R"(],"usage":)" + usage_json(usage(), service_.options.prompt_tokens_details) + R"(,"prompt_logprobs":)";
-    out += plan_.request.prompt_logprobs ? prompt_logprobs_json(service_.tokenizer, prompt_logprobs_[0]) : "null";
+    out += prepared_.request.prompt_logprobs ? prompt_logprobs_json(service_.tokenizer, prompt_logprobs_[0]) : "null";
     out += R"(,"kv_transfer_params":null,"ec_transfer_params":null)";
     append_version(out);
     out += "}";
@@ -116,11 +116,12 @@ class TokensAnswer : public Answer {
 Reading handle_tokens_generate(Service& service, const HttpRequest& request) {
   TokensRequest asked = parse_tokens(read_body(request), service.rules);
   std::vector<PromptInput> prompts = {{.tokens = std::move(asked.tokens)}};
-  AnswerPlan plan = make_plan(service, asked.common, std::move(prompts),
-                              {.asked = asked.max_tokens, .usual = service.rules.defaults.max_new_tokens},
-                              given_id(request), "generate-tokens-");
-  return [&service, plan = std::move(plan)](Reply reply) mutable {
-    service.answers.start(std::make_shared<TokensAnswer>(service, std::move(reply), std::move(plan)));
+  PreparedRequest prepared =
+      prepare_request(service, asked.common, std::move(prompts),
+                      {.asked = asked.max_tokens, .usual = service.rules.defaults.max_new_tokens}, given_id(request),
+                      "generate-tokens-");
+  return [&service, prepared = std::move(prepared)](Reply reply) mutable {
+    service.answers.start(std::make_shared<TokensAnswer>(service, std::move(reply), std::move(prepared)));
   };
 }
 

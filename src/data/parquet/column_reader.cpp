@@ -23,7 +23,7 @@ std::string codec_name(int32_t codec) {
 }
 
 // The most that a byte of packed data can stand for: what a page says it unpacks to is believed up to that.
-int64_t most_unpacked(int32_t codec, size_t packed) {
+int64_t max_unpacked(int32_t codec, size_t packed) {
   const int64_t ratio = codec == kSnappy ? 32 : codec == kGzip ? 1040 : 1 << 16;
   return ratio * static_cast<int64_t>(packed) + 64;
 }
@@ -215,7 +215,7 @@ ColumnReader::Bytes ColumnReader::unpacked(std::string_view packed, int64_t size
     if (size != static_cast<int64_t>(packed.size())) damaged_page(where_, "two sizes of an uncompressed page");
     return {.owned = nullptr, .view = packed};
   }
-  if (size > most_unpacked(codec_, packed.size()))
+  if (size > max_unpacked(codec_, packed.size()))
     damaged_page(where_, fmt::format("{} bytes that unpack to {}", packed.size(), size));
   const auto count = static_cast<size_t>(size);
   Bytes bytes{.owned = std::make_unique_for_overwrite<char[]>(count + 1), .view = {}};

@@ -149,10 +149,10 @@ inline TileRows take_rows(const Matmul& p, const Blocking& b, Span rows, Span de
 
 // The tiles of one block of rows at one depth block.
 struct RowTiles {
-  static constexpr int64_t kMost = (kBlockRows + kTileRows - 1) / kTileRows;
+  static constexpr int64_t kMax = (kBlockRows + kTileRows - 1) / kTileRows;
   int64_t count;
-  Span at[kMost];
-  TileRows a[kMost];
+  Span at[kMax];
+  TileRows a[kMax];
 
   RowTiles(const Matmul& p, const Blocking& b, Span rows, Span depth, float* scratch)
       : count(ceil_div(rows.size(), kTileRows)) {

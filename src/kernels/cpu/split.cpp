@@ -22,8 +22,8 @@ Grid choose_grid(const MatmulWork& work, int threads) {
   Grid best;
   if (threads < 2 || part_cycles(work, work.rows, work.strips) * work.depth < kWorthSharingCycles) return best;
   int64_t best_cycles = part_cycles(work, work.rows, work.strips);
-  const int64_t most_row_parts = std::min<int64_t>(ceil_div(work.rows, work.tile_rows), threads);
-  for (int64_t row_parts = 1; row_parts <= most_row_parts; ++row_parts) {
+  const int64_t max_row_parts = std::min<int64_t>(ceil_div(work.rows, work.tile_rows), threads);
+  for (int64_t row_parts = 1; row_parts <= max_row_parts; ++row_parts) {
     // More tasks than threads even out what other work on the machine disturbs.
     for (int64_t waves : {1, 2, 4}) {
       const Grid grid{row_parts, std::clamp<int64_t>(ceil_div(threads * waves, row_parts), 1, work.strips)};

@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kThreads) round_kernel(bf16* working, const fl
   store8(working + begin, v, left, aligned);
 }
 
-constexpr int kMatrices = 64, kSide = 32;  // of one launch; of a square that passes through shared memory
+constexpr int kMatrices = 64, kSide = 32;  // matrices per launch; side of a square transposed in shared memory
 struct Matrices {
   FlatMatrix of[kMatrices];
 };
@@ -93,8 +93,8 @@ __global__ void __launch_bounds__(kThreads)
 
 constexpr int kSquares = 4096, kLanes = 16;
 
-// Sixteen threads have a block of 4096 elements: lane i adds up elements i, i + 16, ..., then the lanes are joined 8 +
-// 8, 4 + 4, 2 + 2, 1 + 1, as on the CPU.
+// Sixteen threads reduce a block of 4096 elements: thread i adds elements i, i + 16, ..., then the sums are combined 8
+// + 8, 4 + 4, 2 + 2, 1 + 1, as on the CPU.
 __global__ void __launch_bounds__(kThreads) squares_kernel(double* partial, const float* x, int64_t count) {
   const int64_t block = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / kLanes;
   const int64_t begin = block * kSquares, end = min(begin + kSquares, count);
@@ -154,14 +154,14 @@ void round_transposed(Tensor working, ConstTensor w, std::span<const FlatMatrix>
         matrices.subspan(first, std::min<size_t>(kMatrices, matrices.size() - first));
     Matrices arguments;
     std::ranges::copy(some, arguments.of);
-    constexpr unsigned kBlocks = 32;  // of a matrix: more squares than that are walked
+    constexpr unsigned kBlocks = 32;  // per matrix; a matrix with more squares than that has each block handle several
     transpose_kernel<<<dim3(kBlocks, static_cast<unsigned>(some.size())), kThreads, 0, stream_of(stream)>>>(
         data_of<bf16>(working), data_of<float>(w), arguments);
   }
   check_launch("round_transposed", {w});
 }
 
-// The partial sums are joined here, in order, as on the CPU: there are few, and the result is waited for anyway.
+// The host adds the partial sums in order, as on the CPU: there are few, and the caller waits for the result anyway.
 double sum_of_squares(ConstTensor x, Stream& stream) {
   const int64_t count = x.shape[0], blocks = (count + kSquares - 1) / kSquares;
   if (count == 0) return 0;

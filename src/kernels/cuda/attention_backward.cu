@@ -1,5 +1,5 @@
-// The way back through attention over whole sequences, without atomics: every gradient is summed by one CTA in a fixed
-// order, tiles of 64 positions aligned within the sequence. Probabilities are made again from the stats
+// Attention backward over whole sequences, without atomics: one CTA sums each gradient in a fixed order, by
+// tiles of 64 positions aligned within the sequence. Probabilities are recomputed from the saved statistics
 // (FlashAttention-2, arXiv 2307.08691, algorithm 2); P and dS are rounded to bf16 for the matmuls.
 // Hopper takes attention_backward_wgmma.cu where it can.
 #include "kernels/cuda/attention_backward.cuh"
@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(kThreads) delta_kernel(const Backward p) {
   if (row < p.rows && chunk == 0) p.delta[row * p.delta_stride + head] = sum;
 }
 
-// The four warps copy 16 keys and values each.
+// The four warps copy 16 keys and 16 values each.
 template <int kDim>
 __device__ __forceinline__ void load_keys(bf16* keys, bf16* values, const KvPlace& place, const bf16* from,
                                           int position, int warp, int lane) {
@@ -49,7 +49,7 @@ __device__ __forceinline__ void load_keys(bf16* keys, bf16* values, const KvPlac
   copy_kv_block<kDim>(values, 16 * warp, from + place.value_offset, place.end - position, place.head_dim, lane, 32);
 }
 
-// dS of 16 queries and a block of 64 keys.
+// dS for 16 queries and a block of 64 keys.
 template <int kDim>
 __device__ __forceinline__ void score_gradients(float (&s)[8][4], const bf16* queries, const bf16* gradients,
                                                 const bf16* keys, const bf16* values, const QueryRows& rows,
@@ -79,7 +79,7 @@ __device__ __forceinline__ void score_gradients(float (&s)[8][4], const bf16* qu
       s[n][e] = exp2_fast(__fmaf_rn(s[n][e], c, -rows.norm[e >> 1])) * (d[n][e] - rows.delta[e >> 1]);
 }
 
-// dq of one tile and head: over blocks of keys in order.
+// dq for one tile and head: a sum over blocks of keys in order.
 template <int kDim>
 __global__ void __launch_bounds__(kThreads, 2) query_kernel(const Backward p) {
   extern __shared__ __align__(128) unsigned char shared[];
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(kThreads, 2) query_kernel(const Backward p) {
   const int first_block = (p.window ? max(0, tile.first - p.window + 1) : 0) / kKeyBlock;
   const int last_block = (end - 1) / kKeyBlock;
 
-  int position = first_block * kKeyBlock + 16 * warp;  // of the keys that this warp copies next
+  int position = first_block * kKeyBlock + 16 * warp;  // the first key that this warp copies next
   const bf16* next = place.at(position);
   copy_rows<kDim>(queries, p.q, row, column, rows, p.head_dim);
   copy_rows<kDim>(gradients, p.d_o, row, column, rows, p.head_dim);
@@ -133,7 +133,7 @@ struct KeyShared {
   float2 norm_delta[2][kTileRows];
 };
 
-// dk and dv of 16 keys get what 32 queries, from row `half` of the tile on, add.
+// Adds what 32 queries, from row `half` of the tile on, contribute to dk and dv of 16 keys.
 template <int kDim>
 __device__ __forceinline__ void add_queries(float (&dk)[kDim / 8][4], float (&dv)[kDim / 8][4],
                                             const KeyShared<kDim>& shared, int stage, int half, int first_query,
@@ -186,13 +186,13 @@ __device__ __forceinline__ void add_queries(float (&dk)[kDim / 8][4], float (&dv
   }
 }
 
-// dk and dv of one tile of keys and kv head: over the heads of the group, then tiles of queries, in order.
+// dk and dv for one tile of keys and one kv head: summed over the heads of the group, then tiles of queries, in order.
 template <int kDim>
 __global__ void __launch_bounds__(kThreads, 2) key_kernel(const Backward p) {
   extern __shared__ __align__(128) unsigned char memory[];
   auto& shared = *reinterpret_cast<KeyShared<kDim>*>(memory);
   const int warp = threadIdx.x / 32, lane = threadIdx.x & 31;
-  // Tiles come longest rows of keys first: the other way round the keys that most queries see.
+  // Tiles are listed with the most keys first. Read from the end, the list starts with the keys that most queries see.
   const Tile tile(p, static_cast<int>(p.num_tiles) - 1 - blockIdx.x / p.kv_heads);
   const int kv_head = blockIdx.x % p.kv_heads, group = p.heads / p.kv_heads;
   const int rows = tile.sequence.rows, present = min(rows - tile.first, kKeyBlock);
@@ -200,13 +200,13 @@ __global__ void __launch_bounds__(kThreads, 2) key_kernel(const Backward p) {
 
   // The last query that sees the tile's last key.
   const int last_query = p.window ? min(rows - 1, tile.first + present - 1 + p.window - 1) : rows - 1;
-  QueryWalk walk{.first_tile = tile.first / kTileRows,
-                 .last_tile = last_query / kTileRows,
-                 .last_head = kv_head * group + group - 1,
-                 .head = kv_head * group,
-                 .tile = tile.first / kTileRows};
-  QueryStats next;  // of this thread's row in the tile that is being loaded
-  const auto load = [&](const QueryWalk& at, int stage) {
+  QueryTileIterator tiles{.first_tile = tile.first / kTileRows,
+                          .last_tile = last_query / kTileRows,
+                          .last_head = kv_head * group + group - 1,
+                          .head = kv_head * group,
+                          .tile = tile.first / kTileRows};
+  QueryStats next;  // statistics of this thread's row in the tile that is being loaded
+  const auto load = [&](const QueryTileIterator& at, int stage) {
     const int first = at.tile * kTileRows, column = at.head * p.head_dim;
     copy_rows<kDim>(shared.queries[stage], p.q, row_begin + first, column, rows - first, p.head_dim);
     copy_rows<kDim>(shared.gradients[stage], p.d_o, row_begin + first, column, rows - first, p.head_dim);
@@ -220,21 +220,21 @@ __global__ void __launch_bounds__(kThreads, 2) key_kernel(const Backward p) {
   const KvPlace place = keys_of(p, tile.sequence, kv_head, tile.first + present);
   const int position = tile.first + 16 * warp;
   load_keys<kDim>(shared.keys, shared.values, place, place.at(position), position, warp, lane);
-  load(walk, 0);
+  load(tiles, 0);
   copy_commit();
   publish(0);
 
   float dk[kDim / 8][4] = {}, dv[kDim / 8][4] = {};
-  for (int stage = 0; !walk.done(); stage ^= 1) {
+  for (int stage = 0; !tiles.done(); stage ^= 1) {
     copy_wait<0>();
     __syncthreads();
-    const int first_query = walk.tile * kTileRows;
-    walk.advance();
-    if (!walk.done()) load(walk, stage ^ 1);
+    const int first_query = tiles.tile * kTileRows;
+    tiles.advance();
+    if (!tiles.done()) load(tiles, stage ^ 1);
     copy_commit();
 #pragma unroll 1
     for (int half = 0; half < kTileRows; half += 32)
-      if (first_query + half + 31 >= position)  // else no query of the half sees a key of the warp
+      if (first_query + half + 31 >= position)  // otherwise no query of the half sees a key of the warp
         add_queries<kDim>(dk, dv, shared, stage, half, first_query + half, position, warp, p.window, p.c, lane);
     publish(stage ^ 1);
   }

@@ -1,4 +1,4 @@
-// What the kernels of attention_backward share.
+// Types and functions that the attention backward kernels share.
 #pragma once
 
 #include "kernels/cuda/attention_common.cuh"
@@ -18,12 +18,12 @@ struct Backward {
   int64_t rows, kv_offset;
   float scale, c;
   DeviceSequences sequences;
-  int64_t num_tiles;  // without a list every sequence has one row and is a tile
+  int64_t num_tiles;  // without a list of tiles every sequence has one row and is one tile
 };
 
-// What a query row needs to know to make its probabilities again.
+// The saved statistics of a query row, from which its probabilities are recomputed.
 struct QueryStats {
-  float max = 0, sum = 1, delta = 0;  // of a row that does not exist
+  float max = 0, sum = 1, delta = 0;  // the values of a row that does not exist
 
   __device__ QueryStats() {}
   __device__ QueryStats(const Backward& p, int64_t row, int head) {
@@ -34,7 +34,7 @@ struct QueryStats {
   __device__ float log2_norm() const { return fmaf(max, kLog2e, __log2f(sum)); }
 };
 
-// Where the keys of a sequence lie up to `end`, of one head.
+// Where the keys of one head of a sequence lie, up to position `end`.
 __device__ inline KvPlace keys_of(const Backward& p, const DeviceSequence& sequence, int kv_head, int end) {
   const int head_elements = static_cast<int>(kKvBlock) * p.head_dim;
   return {.blocks = p.sequences.blocks + sequence.block_begin,
@@ -44,7 +44,7 @@ __device__ inline KvPlace keys_of(const Backward& p, const DeviceSequence& seque
           .end = end};
 }
 
-// One tile and what it belongs to; its 64 rows are queries or keys.
+// One tile and the head and sequence that it belongs to; its 64 rows are queries or keys.
 struct Tile {
   DeviceSequence sequence;
   int first;  // position of its first row
@@ -54,7 +54,7 @@ struct Tile {
       : sequence(p.sequences.sequences[tile.sequence]), first(tile.first) {}
 };
 
-// A lane's two rows of queries.
+// The two query rows that a lane holds.
 struct QueryRows {
   float norm[2], delta[2];
   int low[2], high[2];  // visible keys
@@ -70,7 +70,7 @@ struct QueryRows {
   }
 };
 
-// 16 rows of a gradient, times `factor`.
+// Stores 16 rows of a gradient, multiplied by `factor`.
 template <int kDim>
 __device__ __forceinline__ void store_gradient(const HeadRows<bf16>& to, const float (&x)[kDim / 8][4], int64_t row,
                                                int column, int present, int head_dim, float factor, int lane) {
@@ -86,8 +86,8 @@ __device__ __forceinline__ void store_gradient(const HeadRows<bf16>& to, const f
   }
 }
 
-// The tiles of queries that see a tile of keys, head after head of the group.
-struct QueryWalk {
+// The range of query tiles that see a tile of keys, repeated for each head of the group.
+struct QueryTileIterator {
   int first_tile, last_tile, last_head;  // inclusive
   int head, tile;
   __device__ bool done() const { return head > last_head; }

@@ -1,7 +1,7 @@
-// attention_backward on Hopper: the same sums in the same order as attention_backward.cu, by warpgroup matmuls. One
-// warpgroup loads, the others have 64 rows (keys or queries) each and run apart, so that the exponentials of one
-// overlap the matmuls of another. P and dS never leave registers: the key kernel makes S^T = K Q^T, the query kernel S
-// = Q K^T.
+// attention_backward on Hopper: the same sums in the same order as attention_backward.cu, computed with wgmma. One
+// warpgroup loads. The others have 64 rows (keys or queries) each and are not synchronized with each other, so that the
+// exponentials of one overlap the matmuls of another. P and dS stay in registers: the kernel for dk and dv computes
+// S^T = K Q^T, the kernel for dq computes S = Q K^T.
 #include "kernels/cuda/attention_backward.cuh"
 #include "kernels/cuda/attention_wgmma.cuh"
 #include "kernels/cuda/library.h"
@@ -12,19 +12,19 @@ namespace {
 constexpr int kStages = 3;
 constexpr int kKeyGroups = 2, kQueryGroups = 3;  // warpgroups that compute
 constexpr int kKeyThreads = (1 + kKeyGroups) * kWarpgroup, kQueryThreads = (1 + kQueryGroups) * kWarpgroup;
-// Registers of a thread that loads and of one that computes; together no more than the CTA was launched with.
-constexpr int kWorks = 2;  // works that are handed over and not done
+// Registers per thread of the loading warpgroup and of the computing ones; the sum must fit the CTA's allocation.
+constexpr int kQueuedItems = 2;  // work items that may be queued ahead of the computing warpgroups
 constexpr int kKeyLoading = 40, kKeyComputing = 232;
 constexpr int kQueryLoading = 32, kQueryComputing = 160;
 
 template <int kDim>
 constexpr int kTileElements = kTileRows* kDim;
 
-// What a CTA of the key kernel does in one turn: keys, and the queries that see them.
+// One work item of a CTA of the dk/dv kernel: a tile of keys and the queries that see them.
 struct KeyWork {
   DeviceSequence sequence;
-  int first, kv_head, present;  // kv_head: -1 after the last work
-  QueryWalk walk;
+  int first, kv_head, present;  // kv_head is -1 after the last work item
+  QueryTileIterator tiles;
 
   KeyWork() = default;
   __device__ KeyWork(const Backward& p, const Tile& tile, int head)
@@ -32,11 +32,11 @@ struct KeyWork {
     const int rows = sequence.rows, group = p.heads / p.kv_heads;
     present = min(rows - first, kKeyGroups * kTileRows);
     const int last_query = p.window ? min(rows - 1, first + present - 1 + p.window - 1) : rows - 1;
-    walk = {.first_tile = first / kTileRows,
-            .last_tile = last_query / kTileRows,
-            .last_head = kv_head * group + group - 1,
-            .head = kv_head * group,
-            .tile = first / kTileRows};
+    tiles = {.first_tile = first / kTileRows,
+             .last_tile = last_query / kTileRows,
+             .last_head = kv_head * group + group - 1,
+             .head = kv_head * group,
+             .tile = first / kTileRows};
   }
 };
 
@@ -44,10 +44,10 @@ template <int kDim>
 struct KeyShared {
   bf16 keys[kKeyGroups][kTileElements<kDim>], values[kKeyGroups][kTileElements<kDim>];
   bf16 queries[kStages][kTileElements<kDim>], gradients[kStages][kTileElements<kDim>];
-  float4 norm_delta[kStages][kTileRows / 2];  // of two rows: norm, norm, delta, delta
+  float4 norm_delta[kStages][kTileRows / 2];  // for two rows each: norm, norm, delta, delta
   Ring<kStages> ring;
-  Ring<kKeyGroups> keys_ring;  // one use of each barrier per work
-  WorkQueue<KeyWork, kWorks> works;
+  Ring<kKeyGroups> keys_ring;  // each barrier is used once per work item
+  WorkQueue<KeyWork, kQueuedItems> work_items;
 };
 
 template <int kDim>
@@ -68,16 +68,16 @@ template <int kDim>
 __device__ __forceinline__ void load_for_keys(KeyShared<kDim>& shared, const Backward& p, const KeyWork& work,
                                               const TileLoader<kDim>& loader, RingPlace<kStages>& at, int round,
                                               int thread) {
-  QueryWalk walk = work.walk;
+  QueryTileIterator tiles = work.tiles;
   const int rows = work.sequence.rows;
   const int64_t row_begin = work.sequence.row_begin;
-  const auto stats_of = [&](const QueryWalk& walk) {
-    const int own = walk.tile * kTileRows + thread;
-    return thread < kTileRows && own < rows ? QueryStats(p, row_begin + own, walk.head) : QueryStats();
+  const auto stats_of = [&](const QueryTileIterator& tiles) {
+    const int own = tiles.tile * kTileRows + thread;
+    return thread < kTileRows && own < rows ? QueryStats(p, row_begin + own, tiles.head) : QueryStats();
   };
-  QueryStats stats = stats_of(walk);
-  for (bool first_tile = true; !walk.done(); at.advance(), first_tile = false) {
-    const int first = walk.tile * kTileRows, column = walk.head * kDim;
+  QueryStats stats = stats_of(tiles);
+  for (bool first_tile = true; !tiles.done(); at.advance(), first_tile = false) {
+    const int first = tiles.tile * kTileRows, column = tiles.head * kDim;
     shared.ring.empty[at.stage].wait(at.round ^ 1);
     if (thread < kTileRows) {
       float* const to = reinterpret_cast<float*>(&shared.norm_delta[at.stage][thread / 2]) + (thread & 1);
@@ -87,10 +87,10 @@ __device__ __forceinline__ void load_for_keys(KeyShared<kDim>& shared, const Bac
     loader.rows(shared.queries[at.stage], p.q, row_begin + first, column, rows - first);
     loader.rows(shared.gradients[at.stage], p.d_o, row_begin + first, column, rows - first);
     shared.ring.full[at.stage].arrive_after_copies();
-    // Not before the first queries: the memory of the last work's keys is free later than theirs.
+    // Loaded after the first queries, because the last item's key buffers become free later than its query buffers.
     if (first_tile) load_keys<kDim>(shared, p, work, loader, round);
-    walk.advance();
-    if (!walk.done()) stats = stats_of(walk);
+    tiles.advance();
+    if (!tiles.done()) stats = stats_of(tiles);
   }
 }
 
@@ -99,24 +99,24 @@ __device__ __forceinline__ void load_for_keys(KeyShared<kDim>& shared, const Bac
   const TileLoader<kDim> loader(thread);
   TileGroups<kKeyGroups, true> groups;
   RingPlace<kStages> at;
-  RingPlace<kWorks> work_at;
+  RingPlace<kQueuedItems> work_at;
   KeyWork work;
-  for (int turn = 0;; ++turn) {
-    // Tiles come longest rows of keys first: the other way round the keys that most queries see.
-    const int index = work_of_turn(turn);
+  for (int item = 0;; ++item) {
+    // Tiles are listed with the most keys first. Read from the end, the list starts with keys that most queries see.
+    const int index = work_index(item);
     const QueryTile tile = groups.find(p.sequences, index / p.kv_heads);
     if (tile.sequence < 0) break;
     work = KeyWork(p, Tile(p, tile), index % p.kv_heads);
-    shared.works.hand_over(work_at, work, thread);
-    load_for_keys<kDim>(shared, p, work, loader, at, turn & 1, thread);
+    shared.work_items.hand_over(work_at, work, thread);
+    load_for_keys<kDim>(shared, p, work, loader, at, item & 1, thread);
   }
   work.kv_head = -1;
-  shared.works.hand_over(work_at, work, thread);
+  shared.work_items.hand_over(work_at, work, thread);
   copy_commit();
   copy_wait<0>();
 }
 
-// S^T becomes P^T.
+// Turns S^T into P^T in place.
 [[maybe_unused]] __device__ __forceinline__ void make_probabilities(float (&s)[8][4], const float4* norm_delta, float c,
                                                                     int lane) {
 #pragma unroll
@@ -126,7 +126,7 @@ __device__ __forceinline__ void load_for_keys(KeyShared<kDim>& shared, const Bac
     for (int e = 0; e < 4; ++e) s[n][e] = exp2_fast(__fmaf_rn(s[n][e], c, -(e & 1 ? two.y : two.x)));
   }
 }
-// dP^T becomes dS^T.
+// Turns dP^T into dS^T in place.
 [[maybe_unused]] __device__ __forceinline__ void make_score_gradients(float (&d)[8][4],
                                                                       const float (&probability)[8][4],
                                                                       const float4* norm_delta, int lane) {
@@ -137,7 +137,7 @@ __device__ __forceinline__ void load_for_keys(KeyShared<kDim>& shared, const Bac
     for (int e = 0; e < 4; ++e) d[n][e] = probability[n][e] * (d[n][e] - (e & 1 ? two.w : two.z));
   }
 }
-// Of 16 keys from first_key on and 64 queries.
+// Masks of 16 keys from first_key on and 64 queries.
 [[maybe_unused]] __device__ __forceinline__ void mask_transposed(float (&s)[8][4], int first_key, int first_query,
                                                                  int window, int lane) {
 #pragma unroll
@@ -149,7 +149,7 @@ __device__ __forceinline__ void load_for_keys(KeyShared<kDim>& shared, const Bac
     }
 }
 
-// dk and dv of 64 keys get what a tile of queries adds.
+// Adds what a tile of queries contributes to dk and dv of 64 keys.
 template <int kDim>
 __device__ __forceinline__ void add_queries(float (&dk)[kDim / 8][4], float (&dv)[kDim / 8][4],
                                             const KeyShared<kDim>& shared, const Backward& p, int group, int stage,
@@ -158,29 +158,29 @@ __device__ __forceinline__ void add_queries(float (&dk)[kDim / 8][4], float (&dv
   const bf16* const gradients = shared.gradients[stage];
   float s[8][4], d[8][4];
   uint32_t a[4][4], ds[4][4];
-  begin_products();
+  wgmma_fence();
   start_rows_by_rows<kDim>(s, shared.keys[group], queries);
-  commit_products();
+  wgmma_commit();
   start_rows_by_rows<kDim>(d, shared.values[group], gradients);
-  commit_products();
-  wait_products<1>();
+  wgmma_commit();
+  wgmma_wait<1>();
   pin(s);
   const bool all =
       first_key + kKeyBlock - 1 <= first_query && (p.window == 0 || first_key > first_query + kTileRows - 1 - p.window);
   if (!all) mask_transposed(s, first_key + 16 * (threadIdx.x / 32 & 3), first_query, p.window, lane);
   make_probabilities(s, shared.norm_delta[stage], p.c, lane);
   pack_weights(a, s);
-  begin_products();
+  wgmma_fence();
   start_weighted_rows<kDim>(dv, a, gradients);
-  commit_products();
-  wait_products<1>();
+  wgmma_commit();
+  wgmma_wait<1>();
   pin(d);
   make_score_gradients(d, s, shared.norm_delta[stage], lane);
   pack_weights(ds, d);
-  begin_products();
+  wgmma_fence();
   start_weighted_rows<kDim>(dk, ds, queries);
-  commit_products();
-  wait_products<0>();
+  wgmma_commit();
+  wgmma_wait<0>();
   pin(dv), pin(dk);
 }
 
@@ -189,18 +189,18 @@ __device__ __forceinline__ void compute_keys(KeyShared<kDim>& shared, const Back
                                              RingPlace<kStages>& at, int group, int lane) {
   float dk[kDim / 8][4] = {}, dv[kDim / 8][4] = {};
   const int first_key = work.first + group * kTileRows;
-  for (QueryWalk walk = work.walk; !walk.done(); at.advance(), walk.advance()) {
-    const int first_query = walk.tile * kTileRows;
+  for (QueryTileIterator tiles = work.tiles; !tiles.done(); at.advance(), tiles.advance()) {
+    const int first_query = tiles.tile * kTileRows;
     shared.ring.full[at.stage].wait(at.round);
-    // Else no query of the tile sees a key of this warpgroup, or there is none.
+    // Otherwise no query of the tile sees a key of this warpgroup, or the tile has no queries.
     if (first_query >= first_key && group * kTileRows < work.present &&
         (p.window == 0 || first_key + kKeyBlock - 1 > first_query - p.window)) {
-      fence_for_products();
+      fence_for_wgmma();
       add_queries<kDim>(dk, dv, shared, p, group, at.stage, first_key, first_query, lane);
     }
-    give_back(shared.ring.empty[at.stage], lane);
+    release_stage(shared.ring.empty[at.stage], lane);
   }
-  give_back(shared.keys_ring.empty[group], lane);
+  release_stage(shared.keys_ring.empty[group], lane);
   const int own = group * kTileRows + 16 * (threadIdx.x / 32 & 3), column = work.kv_head * kDim;
   const int64_t row = int64_t{work.sequence.row_begin} + work.first + own;
   store_gradient<kDim>(p.dk, dk, row, column, work.present - own, kDim, p.scale, lane);
@@ -210,16 +210,16 @@ __device__ __forceinline__ void compute_keys(KeyShared<kDim>& shared, const Back
 template <int kDim>
 __device__ __forceinline__ void compute_keys(KeyShared<kDim>& shared, const Backward& p, int group, int lane) {
   RingPlace<kStages> at;
-  RingPlace<kWorks> work_at;
+  RingPlace<kQueuedItems> work_at;
   for (int round = 0;; round ^= 1) {
-    const KeyWork work = shared.works.take(work_at, lane);
+    const KeyWork work = shared.work_items.take(work_at, lane);
     if (work.kv_head < 0) return;
     shared.keys_ring.full[group].wait(round);
     compute_keys<kDim>(shared, p, work, at, group, lane);
   }
 }
 
-// dk and dv of two tiles of keys and a kv head: over the heads of the group, then tiles of queries, in order.
+// dk and dv for two tiles of keys and a kv head: summed over the heads of the group, then tiles of queries, in order.
 template <int kDim>
 __global__ void __launch_bounds__(kKeyThreads, 1) key_kernel(const __grid_constant__ Backward p) {
   if constexpr (kHasWgmma) {
@@ -228,15 +228,15 @@ __global__ void __launch_bounds__(kKeyThreads, 1) key_kernel(const __grid_consta
     if (threadIdx.x == 0) {
       shared.ring.init(2 * kWarpgroup, kKeyGroups);
       shared.keys_ring.init(kWarpgroup, 1);
-      shared.works.init(kKeyGroups);
+      shared.work_items.init(kKeyGroups);
     }
     __syncthreads();
     const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
     if (warpgroup == 0) {
-      give_registers<kKeyLoading>();
+      release_registers<kKeyLoading>();
       load_for_keys<kDim>(shared, p, threadIdx.x);
     } else {
-      take_registers<kKeyComputing>();
+      claim_registers<kKeyComputing>();
       compute_keys<kDim>(shared, p, warpgroup - 1, threadIdx.x & 31);
     }
   } else {
@@ -244,11 +244,11 @@ __global__ void __launch_bounds__(kKeyThreads, 1) key_kernel(const __grid_consta
   }
 }
 
-// What a CTA of the query kernel does in one turn: queries of one head, and the blocks of keys that they see.
+// One work item of a CTA of the dq kernel: queries of one head, and the blocks of keys that they see.
 struct QueryWork {
   DeviceSequence sequence;
   int64_t row;
-  int first, head, present, first_block, last_block;  // head: -1 after the last work
+  int first, head, present, first_block, last_block;  // head is -1 after the last work item
 
   QueryWork() = default;
   __device__ QueryWork(const Backward& p, const Tile& tile, int query_head)
@@ -264,15 +264,14 @@ struct QueryShared {
   bf16 queries[kQueryGroups][kTileElements<kDim>], gradients[kQueryGroups][kTileElements<kDim>];
   bf16 keys[kStages][kTileElements<kDim>], values[kStages][kTileElements<kDim>];
   Ring<kStages> ring;
-  Ring<kQueryGroups> queries_ring;  // one use of each barrier per work
-  WorkQueue<QueryWork, kWorks> works;
+  Ring<kQueryGroups> queries_ring;  // each barrier is used once per work item
+  WorkQueue<QueryWork, kQueuedItems> work_items;
 };
 
 template <int kDim>
 __device__ __forceinline__ void load_for_queries(QueryShared<kDim>& shared, const Backward& p, const QueryWork& work,
                                                  const TileLoader<kDim>& loader, RingPlace<kStages>& at, int round) {
-  const KvPlace place =
-      keys_of(p, work.sequence, work.head / (p.heads / p.kv_heads), work.first + work.present);
+  const KvPlace place = keys_of(p, work.sequence, work.head / (p.heads / p.kv_heads), work.first + work.present);
   const bf16* from[4];
   find_positions(from, place, work.first_block * kKeyBlock);
   for (int block = work.first_block; block <= work.last_block; ++block, at.advance()) {
@@ -281,7 +280,7 @@ __device__ __forceinline__ void load_for_queries(QueryShared<kDim>& shared, cons
     loader.positions(shared.keys[at.stage], from, 0, present);
     loader.positions(shared.values[at.stage], from, place.value_offset, present);
     shared.ring.full[at.stage].arrive_after_copies();
-    // Not before the first keys: the memory of the last work's queries is free later than theirs.
+    // Loaded after the first keys, because the last item's query buffers become free later than its key buffers.
     for (int g = 0; g < kQueryGroups && block == work.first_block; ++g) {
       const int first = g * kTileRows, column = work.head * kDim;
       shared.queries_ring.empty[g].wait(round ^ 1);
@@ -298,52 +297,52 @@ __device__ __forceinline__ void load_for_queries(QueryShared<kDim>& shared, cons
   const TileLoader<kDim> loader(thread);
   TileGroups<kQueryGroups, false> groups;
   RingPlace<kStages> at;
-  RingPlace<kWorks> work_at;
+  RingPlace<kQueuedItems> work_at;
   QueryWork work;
-  for (int turn = 0;; ++turn) {
-    const int index = work_of_turn(turn);
+  for (int item = 0;; ++item) {
+    const int index = work_index(item);
     const QueryTile tile = groups.find(p.sequences, index / p.heads);
     if (tile.sequence < 0) break;
     work = QueryWork(p, Tile(p, tile), index % p.heads);
-    shared.works.hand_over(work_at, work, thread);
-    load_for_queries<kDim>(shared, p, work, loader, at, turn & 1);
+    shared.work_items.hand_over(work_at, work, thread);
+    load_for_queries<kDim>(shared, p, work, loader, at, item & 1);
   }
   work.head = -1;
-  shared.works.hand_over(work_at, work, thread);
+  shared.work_items.hand_over(work_at, work, thread);
   copy_commit();
   copy_wait<0>();
 }
 
-// dq of 64 queries gets what a block of keys adds.
+// Adds what a block of keys contributes to dq of 64 queries.
 template <int kDim>
 __device__ __forceinline__ void add_keys(float (&dq)[kDim / 8][4], const QueryShared<kDim>& shared, int group,
                                          int stage, const QueryRows& rows, int first_key, bool masked, float c,
                                          int lane) {
   float s[8][4], d[8][4];
   uint32_t ds[4][4];
-  begin_products();
+  wgmma_fence();
   start_rows_by_rows<kDim>(s, shared.queries[group], shared.keys[stage]);
-  commit_products();
+  wgmma_commit();
   start_rows_by_rows<kDim>(d, shared.gradients[group], shared.values[stage]);
-  commit_products();
-  wait_products<1>();
+  wgmma_commit();
+  wgmma_wait<1>();
   pin(s);
   if (masked) mask_block(s, first_key, rows.low, rows.high, lane);
 #pragma unroll
   for (int n = 0; n < 8; ++n)
 #pragma unroll
     for (int e = 0; e < 4; ++e) s[n][e] = exp2_fast(__fmaf_rn(s[n][e], c, -rows.norm[e >> 1]));
-  wait_products<0>();
+  wgmma_wait<0>();
   pin(d);
 #pragma unroll
   for (int n = 0; n < 8; ++n)
 #pragma unroll
     for (int e = 0; e < 4; ++e) d[n][e] = s[n][e] * (d[n][e] - rows.delta[e >> 1]);
   pack_weights(ds, d);
-  begin_products();
+  wgmma_fence();
   start_weighted_rows<kDim>(dq, ds, shared.keys[stage]);
-  commit_products();
-  wait_products<0>();
+  wgmma_commit();
+  wgmma_wait<0>();
   pin(dq);
 }
 
@@ -356,15 +355,15 @@ __device__ __forceinline__ void compute_queries(QueryShared<kDim>& shared, const
   for (int block = work.first_block; block <= work.last_block; ++block, at.advance()) {
     const int first_key = block * kKeyBlock, last_key = first_key + kKeyBlock - 1;
     shared.ring.full[at.stage].wait(at.round);
-    // Else no query of this warpgroup sees a key of the block, or there is none.
+    // Otherwise no query of this warpgroup sees a key of the block, or the warpgroup has no queries.
     if (first_key <= first && own < work.present && (p.window == 0 || last_key > first - p.window)) {
       const bool masked = last_key > first || (p.window != 0 && first_key <= first + kTileRows - 1 - p.window);
-      fence_for_products();
+      fence_for_wgmma();
       add_keys<kDim>(dq, shared, group, at.stage, rows, first_key, masked, p.c, lane);
     }
-    give_back(shared.ring.empty[at.stage], lane);
+    release_stage(shared.ring.empty[at.stage], lane);
   }
-  give_back(shared.queries_ring.empty[group], lane);
+  release_stage(shared.queries_ring.empty[group], lane);
   store_gradient<kDim>(p.dq, dq, work.row + own + 16 * warp, work.head * kDim, work.present - own - 16 * warp, kDim,
                        p.scale, lane);
 }
@@ -372,16 +371,16 @@ __device__ __forceinline__ void compute_queries(QueryShared<kDim>& shared, const
 template <int kDim>
 __device__ __forceinline__ void compute_queries(QueryShared<kDim>& shared, const Backward& p, int group, int lane) {
   RingPlace<kStages> at;
-  RingPlace<kWorks> work_at;
+  RingPlace<kQueuedItems> work_at;
   for (int round = 0;; round ^= 1) {
-    const QueryWork work = shared.works.take(work_at, lane);
+    const QueryWork work = shared.work_items.take(work_at, lane);
     if (work.head < 0) return;
     shared.queries_ring.full[group].wait(round);
     compute_queries<kDim>(shared, p, work, at, group, lane);
   }
 }
 
-// dq of three tiles and a head: over blocks of keys in order.
+// dq for three tiles of one head: summed over blocks of keys in order.
 template <int kDim>
 __global__ void __launch_bounds__(kQueryThreads, 1) query_kernel(const __grid_constant__ Backward p) {
   if constexpr (kHasWgmma) {
@@ -390,15 +389,15 @@ __global__ void __launch_bounds__(kQueryThreads, 1) query_kernel(const __grid_co
     if (threadIdx.x == 0) {
       shared.ring.init(kWarpgroup, kQueryGroups);
       shared.queries_ring.init(kWarpgroup, 1);
-      shared.works.init(kQueryGroups);
+      shared.work_items.init(kQueryGroups);
     }
     __syncthreads();
     const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
     if (warpgroup == 0) {
-      give_registers<kQueryLoading>();
+      release_registers<kQueryLoading>();
       load_for_queries<kDim>(shared, p, threadIdx.x);
     } else {
-      take_registers<kQueryComputing>();
+      claim_registers<kQueryComputing>();
       compute_queries<kDim>(shared, p, warpgroup - 1, threadIdx.x & 31);
     }
   } else {
@@ -411,9 +410,11 @@ void launch(const Backward& p, int multiprocessors, cudaStream_t stream) {
   constexpr const char* kOp = "attention_backward";
   constexpr int kQueryBytes = sizeof(QueryShared<kDim>) + kTileAlignment;
   constexpr int kKeyBytes = sizeof(KeyShared<kDim>) + kTileAlignment;
-  const auto ctas = [&](int64_t works) { return static_cast<unsigned>(std::min<int64_t>(works, multiprocessors)); };
-  const unsigned query_ctas = ctas(most_groups(p.sequences, kQueryGroups) * p.heads);
-  const unsigned key_ctas = ctas(most_groups(p.sequences, kKeyGroups) * p.kv_heads);
+  const auto ctas = [&](int64_t work_items) {
+    return static_cast<unsigned>(std::min<int64_t>(work_items, multiprocessors));
+  };
+  const unsigned query_ctas = ctas(max_groups(p.sequences, kQueryGroups) * p.heads);
+  const unsigned key_ctas = ctas(max_groups(p.sequences, kKeyGroups) * p.kv_heads);
   allow_shared(query_kernel<kDim>, kQueryBytes, kOp);
   query_kernel<kDim><<<query_ctas, kQueryThreads, kQueryBytes, stream>>>(p);
   check_launch(kOp);

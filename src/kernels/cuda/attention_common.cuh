@@ -1,13 +1,13 @@
-// What the attention kernels share: the rule that defines a row's bits, tiles in shared memory, softmax pieces.
+// What the attention kernels share: the definition of a row's bits, tiles in shared memory, pieces of softmax.
 //
-// The rule. A row (position i, one head) sees keys j in [max(0, i - window + 1), i]. Keys are taken in spans of
-// kKeySpan positions and, within a span, in blocks of kKeyBlock; both are aligned to multiples of their length.
+// The definition. A row (position i, one head) sees keys j in [max(0, i - window + 1), i]. Keys are processed in spans
+// of kKeySpan positions and, within a span, in blocks of kKeyBlock; both are aligned to multiples of their length.
 //   S = q.k          f32, one mma chain over head_dim in groups of 16; keys that are not seen: -inf
 //   m' = max(m, max of the block's S);  mu = rn(m' c),  c = scale log2(e);  p = exp2(fma(S, c, -mu))
 //   f = exp2(mu_old - mu);  l = fma(l, f, sum p);  o = f o, then the mma chain over the block's keys of bf16(p) v
 // l is kept apart for the four lanes of a quad: lane t holds keys 8n + 2t and 8n + 2t + 1, n = 0..7; it adds the first
-// of the pairs in order of n, the second likewise, then the two sums; the quad's butterfly (1, 2 apart) ends the span.
-// A span begins with m = kNoKey, l = 0, o = 0 and ends by joining the row's total (M, L, O), which begins likewise:
+// of the pairs in order of n, the second likewise, then the two sums; a butterfly over the quad (1, 2 apart) ends it.
+// A span begins with m = kNoKey, l = 0, o = 0. At its end it is merged into the row's total (M, L, O):
 //   M' = max(M, m);  a = exp2(mu(M) - mu(M')), b = exp2(mu(m) - mu(M'));  L = fma(L, a, l b);  O = fma(O, a, o b)
 // The row's output is bf16(O (1 / L) + 0); its stats are (rn(scale M), L), as on the CPU.
 //
@@ -28,7 +28,7 @@ inline constexpr int kBlocksPerSpan = kKeySpan / kKeyBlock;
 inline constexpr int kTileRows = kQueryTile;
 static_assert(kTileRows == kKeyBlock && kKeySpan % kKeyBlock == 0 && kKeyBlock == 4 * kKvBlock);
 
-// The maximum before any key: finite, so that differences of maxima are never inf - inf.
+// The maximum before the first key. It is finite, so that a difference of maxima is never inf - inf.
 inline constexpr float kNoKey = -1e30f;
 
 // A matrix of bf16 rows, each of heads * head_dim columns.
@@ -64,7 +64,7 @@ __device__ __forceinline__ void store_pair(bf16* to, bool by_4, float low, float
 }
 
 // Tiles: rows of kDim bf16 in shared memory.
-// head_dim is padded with zeros to kDim. The chunks of 16 bytes of a row are permuted so that the eight rows that
+// head_dim is padded with zeros to kDim. The 16-byte chunks of a row are permuted (swizzled) so that the 8 rows that
 // ldmatrix reads at one column lie in eight different groups of four banks.
 
 template <int kDim>
@@ -73,7 +73,7 @@ __device__ __forceinline__ int tile_offset(int row, int chunk) {
   return row * kDim + moved * 8;
 }
 
-// Rows 0..63 of a tile from `from` (row stride in elements); zeros from row `rows` on.
+// Copies rows 0..63 of a tile from `from` (row stride in elements); rows from `rows` on become zeros.
 template <int kDim>
 __device__ void copy_rows(bf16* tile, const HeadRows<const bf16>& from, int64_t row, int column, int rows,
                           int head_dim) {
@@ -92,8 +92,8 @@ __device__ void copy_rows(bf16* tile, const HeadRows<const bf16>& from, int64_t 
   }
 }
 
-// 16 keys (or values) of one head, 16 * head_dim contiguous elements at `from`, into rows row .. row + 15 of a tile by
-// the lanes first, first + step ...; zeros from key `keys` on, nothing is read there.
+// Copies 16 keys (or values) of one head, 16 * head_dim contiguous elements at `from`, into rows row .. row + 15 of a
+// tile, by the lanes first, first + step ...; from key `keys` on zeros are written and nothing is read.
 template <int kDim>
 __device__ __forceinline__ void copy_kv_block(bf16* tile, int row, const bf16* from, int keys, int head_dim, int first,
                                               int step) {
@@ -109,32 +109,32 @@ __device__ __forceinline__ void copy_kv_block(bf16* tile, int row, const bf16* f
 // Where the keys of one sequence lie.
 struct KvPlace {
   void* const* blocks;
-  int64_t offset;    // of this layer and head in a block, elements
+  int64_t offset;    // of this layer and head in a block, in elements
   int value_offset;  // from keys to values of the head
   int head_dim;
   int end;  // keys at positions from here on do not exist
 
-  // The memory of the 16 positions from `position` on, or of any others if there are none.
+  // The memory of the 16 positions from `position` on; if there are none, valid memory whose contents do not matter.
   __device__ const bf16* at(int position) const {
     const int last = (end - 1) / static_cast<int>(kKvBlock), wanted = position / static_cast<int>(kKvBlock);
     return static_cast<const bf16*>(blocks[min(wanted, last)]) + offset;
   }
 };
 
-// A fragment: rows row .. row + 15, columns 16 group .. + 15.  Matrices in the order of a's registers: (rows 0-7,
-// columns 0-7), (8-15, 0-7), (0-7, 8-15), (8-15, 8-15).
+// Loads an A fragment: rows row .. row + 15, columns 16 group .. + 15, as matrices (rows 0-7, columns 0-7),
+// (8-15, 0-7), (0-7, 8-15), (8-15, 8-15), the order of a's registers.
 template <int kDim>
 __device__ __forceinline__ void load_a(uint32_t (&a)[4], const bf16* tile, int row, int group, int lane) {
   ldmatrix_x4(a, tile + tile_offset<kDim>(row + (lane & 15), 2 * group + (lane >> 4)));
 }
-// B fragments of two matmuls with the transposed tile: n = rows row .. row + 7 in b[0..1], row + 8 .. in b[2..3];
+// Loads B fragments of two matmuls with the transposed tile: n = rows row .. row + 7 in b[0..1], row + 8 .. in b[2..3];
 // k = columns 16 group .. + 15.
 template <int kDim>
 __device__ __forceinline__ void load_b_rows(uint32_t (&b)[4], const bf16* tile, int row, int group, int lane) {
   ldmatrix_x4(b, tile + tile_offset<kDim>(row + (lane & 7) + ((lane >> 4) << 3), 2 * group + ((lane >> 3) & 1)));
 }
-// B fragments of two matmuls with the tile: k = rows row .. row + 15; n = columns 16 group .. + 7 in b[0..1], + 8 ..
-// in b[2..3].
+// Loads B fragments of two matmuls with the tile: k = rows row .. row + 15; n = columns 16 group .. + 7 in b[0..1],
+// 16 group + 8 .. in b[2..3].
 template <int kDim>
 __device__ __forceinline__ void load_b_columns(uint32_t (&b)[4], const bf16* tile, int row, int group, int lane) {
   ldmatrix_x4_trans(b, tile + tile_offset<kDim>(row + (lane & 15), 2 * group + (lane >> 4)));
@@ -145,13 +145,13 @@ __device__ __forceinline__ void mma_pair(float (&d0)[4], float (&d1)[4], const u
   mma_16816(d0, a, low);
   mma_16816(d1, a, high);
 }
-// Two neighbouring 8-column accumulators as the A fragment of 16 columns.
+// Converts two neighbouring 8-column accumulators to the A fragment of 16 columns.
 __device__ __forceinline__ void pack_a(uint32_t (&a)[4], const float (&left)[4], const float (&right)[4]) {
   a[0] = pack_bf16(left[0], left[1]), a[1] = pack_bf16(left[2], left[3]);
   a[2] = pack_bf16(right[0], right[1]), a[3] = pack_bf16(right[2], right[3]);
 }
 
-// S of 16 rows and a block of 64 keys.
+// Computes S for 16 rows and a block of 64 keys.
 template <int kDim>
 __device__ __forceinline__ void score_block(float (&s)[8][4], const uint32_t (&q)[kDim / 16][4], const bf16* keys,
                                             int lane) {
@@ -164,7 +164,7 @@ __device__ __forceinline__ void score_block(float (&s)[8][4], const uint32_t (&q
       mma_pair(s[2 * n], s[2 * n + 1], q[k], b);
     }
 }
-// sum += bf16(weights) tile, over the tile's 64 rows in order.
+// sum += bf16(weights) * tile, over the tile's 64 rows in order.
 template <int kDim>
 __device__ __forceinline__ void add_weighted_rows(float (&sum)[kDim / 8][4], const float (&weights)[8][4],
                                                   const bf16* tile, int lane) {
@@ -180,7 +180,7 @@ __device__ __forceinline__ void add_weighted_rows(float (&sum)[kDim / 8][4], con
   }
 }
 
-// Softmax. A lane has rows g = lane / 4 (half 0: elements 0, 1) and g + 8 (half 1: elements 2, 3) of a 16-row tile.
+// Softmax. A lane holds rows g = lane / 4 (half 0: elements 0, 1) and g + 8 (half 1: elements 2, 3) of a 16-row tile.
 
 __device__ __forceinline__ float exp2_fast(float x) {
   float y;
@@ -188,7 +188,7 @@ __device__ __forceinline__ float exp2_fast(float x) {
   return y;
 }
 
-// The lane's 64-key row parts: S becomes -inf where the key is not in [low, high].
+// Sets S to -inf where the key is not in [low, high], for the lane's part of the two rows.
 __device__ __forceinline__ void mask_block(float (&s)[8][4], int first_key, const int (&low)[2], const int (&high)[2],
                                            int lane) {
 #pragma unroll
@@ -216,7 +216,7 @@ __device__ __forceinline__ float block_max(const float (&s)[8][4]) {
   for (int n = 0; n < 8; ++n) m = fmaxf(m, fmaxf(s[n][2 * kHalf], s[n][2 * kHalf + 1]));
   return quad_max(m);
 }
-// S becomes p; returns the lane's sum.
+// Replaces S by p and returns the lane's sum.
 template <int kHalf>
 __device__ __forceinline__ float block_exp(float (&s)[8][4], float mu, float c) {
   float first = 0, second = 0;
@@ -234,10 +234,10 @@ __device__ __forceinline__ float rescale(float from, float to, float c) {
   return exp2_fast(__fsub_rn(__fmul_rn(from, c), __fmul_rn(to, c)));
 }
 
-// A row's total and how a span joins it.
+// The running total of a row, and how a span is merged into it.
 struct RowTotal {
   float m = kNoKey, l = 0;
-  float keep = 0, add = 0;  // factors of the total's and the span's o at the last join
+  float keep = 0, add = 0;  // factors of the total's o and of the span's o in the latest merge
 
   __device__ __forceinline__ void join(float span_m, float span_l, float c) {
     const float next = fmaxf(m, span_m);
@@ -258,7 +258,7 @@ inline float log2_scale(const AttentionShape& shape) {
   return static_cast<float>(static_cast<double>(shape.scale) * 1.4426950408889634);
 }
 
-// Calls launch.template operator()<kDim>() with head_dim padded to 32, 64 or 128.
+// Calls launch.template operator()<kDim>(), where kDim is head_dim padded to 32, 64 or 128.
 template <class Launch>
 void for_head_dim(int64_t head_dim, const Launch& launch) {
   if (head_dim % 16 != 0 || head_dim > 128)

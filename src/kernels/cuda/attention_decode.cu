@@ -1,10 +1,10 @@
-// Attention of one row per sequence.
+// Decode attention: one row per sequence.
 //
-// With many CTAs values arrive where the keys of their block were, so that three CTAs fit on a multiprocessor and some
-// load while another computes. With few, latency counts: four more warps ask for the values at once.
+// With many CTAs, a block's values are loaded into the memory of its keys once those are used: three CTAs then fit on
+// a multiprocessor and their loads overlap. With few CTAs latency dominates: four extra warps load the values at once.
 //
-// A span that several sequences share is read by one CTA, whose tile holds the query heads of all of them. What is
-// written for a row is what the row alone would have written.
+// A span that several sequences share is read by one CTA, whose tile holds the query heads of all of them. Each row
+// gets the bits that it would have got alone.
 #include <climits>
 
 #include "kernels/cuda/attention_decode.cuh"
@@ -14,14 +14,14 @@
 namespace lockstep::kernels::cuda {
 namespace {
 
-constexpr int64_t kFillingCtas = 2048, kLeastSpanCtas = 8, kLeastOwnSpanCtas = 2;
-constexpr int64_t kFewCtas = 128;  // as many as find a multiprocessor each
+constexpr int64_t kFillingCtas = 2048, kMinSpanCtas = 8, kMinOwnSpanCtas = 2;
+constexpr int64_t kFewCtas = 128;  // at most as many as there are multiprocessors
 static_assert(kDecodeRows == kSharedSpanRows);
 
-// 16 keys or values that all exist, by a warp: every address is a constant away from one of a few.
+// A warp copies 16 keys or values that all exist, so that every address is a constant away from one of a few.
 template <int kDim>
 __device__ __forceinline__ void copy_whole_kv_block(bf16* tile, const bf16* from, int lane) {
-  constexpr int kChunks = kDim / 8, kStep = 32 / kChunks;  // rows at a time, a power of 2
+  constexpr int kChunks = kDim / 8, kStep = 32 / kChunks;  // rows copied per step, a power of 2
   const int row = lane / kChunks, chunk = lane % kChunks;
 #pragma unroll
   for (int i = 0; i < kKvBlock / kStep; ++i)
@@ -56,7 +56,7 @@ __device__ __forceinline__ void load_queries(uint32_t (&q)[kDim / 16][4], const 
     }
 }
 
-// S of a warp's own block. Values follow the keys unless other warps ask for them.
+// Scores of a warp's own block. The same warp then loads the values, unless extra warps do.
 template <class P>
 __device__ __forceinline__ void score_own_block(DecodeShared<P>& shared, float (&s)[8][4], const bf16* const (&from)[4],
                                                 const Decode& p, const SpanTile& tile, const KvPlace& place,
@@ -97,7 +97,7 @@ __device__ __forceinline__ void compute_span(DecodeShared<P>& shared, const Deco
   finish_span<P>(shared, p, tile, s, mine, warp, lane);
 }
 
-// Keys and values of a span on their way to the L2 cache.
+// Prefetches the keys and values of a span into the L2 cache.
 __device__ __forceinline__ void prefetch_span(const SpanTile& tile, const KvPlace& place, int head_elements) {
   constexpr int kLine = 128 / sizeof(bf16), kBlock = static_cast<int>(kKvBlock), kSpan = static_cast<int>(kKeySpan);
   const int lines = head_elements / kLine, first = max(tile.span * kSpan, tile.low / kBlock * kBlock);
@@ -110,7 +110,7 @@ __device__ __forceinline__ void prefetch_span(const SpanTile& tile, const KvPlac
   }
 }
 
-// The tile's rows when `count` neighbouring sequences from part.sequence on share the span: all of them lie beyond it.
+// Fills the tile's rows when `count` neighbouring sequences from part.sequence on share the span, which ends before all
 __device__ __forceinline__ void share_tile(SpanTile& tile, const Decode& p, const DecodePart& part, int count,
                                            int lane) {
   constexpr int kSpan = static_cast<int>(kKeySpan);
@@ -134,9 +134,9 @@ __device__ __forceinline__ void share_tile(SpanTile& tile, const Decode& p, cons
   tile.all_from = static_cast<int>(__reduce_max_sync(~0u, last_low));
 }
 
-// Counts the span as written for `count` sequences from the part's on; the CTA that came last for one joins its spans.
-__device__ __forceinline__ void join_finished(bool* last, const Decode& p, const DecodePart& part, int count,
-                                              int span) {
+// Counts the span as written for `count` sequences; the last CTA to arrive for a sequence merges its spans.
+__device__ __forceinline__ void merge_finished(bool* last, const Decode& p, const DecodePart& part, int count,
+                                               int span) {
   __syncthreads();
   const int member = threadIdx.x;
   if (member < count) {
@@ -145,10 +145,10 @@ __device__ __forceinline__ void join_finished(bool* last, const Decode& p, const
   }
   __syncthreads();
   for (int i = 0; i < count; ++i)
-    if (last[i]) join_spans(p, i == 0 ? part : DecodePart(p, part.sequence + i, part.kv_head));
+    if (last[i]) merge_spans(p, i == 0 ? part : DecodePart(p, part.sequence + i, part.kv_head));
 }
 
-// A CTA has every gridDim.x-th span of one sequence that is the sequence's own, or one span that several share.
+// A CTA handles every gridDim.x-th of the spans that one sequence has to itself, or one span that several share.
 template <class P>
 __global__ void __launch_bounds__(P::kWarps * 32, P::kAhead ? 1 : 3) decode_kernel(const Decode p) {
   extern __shared__ __align__(128) unsigned char memory[];
@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(P::kWarps * 32, P::kAhead ? 1 : 3) decode_kern
   const int warp = threadIdx.x / 32, lane = threadIdx.x & 31, slot = blockIdx.x;
   let_next_begin();
 
-  // Shared spans come first, so that the longest work does not begin last.
+  // CTAs of shared spans, which have the most work, are scheduled first.
   const DeviceSequences& all = p.sequences;
   const int shared_ctas = static_cast<int>(all.num_shared_spans),
             shared_rows = (shared_ctas + gridDim.x - 1) / gridDim.x;
@@ -177,14 +177,14 @@ __global__ void __launch_bounds__(P::kWarps * 32, P::kAhead ? 1 : 3) decode_kern
   const int last_span = shares ? work.span : part.last_span;
   SpanTile tile(part, work.span, lane);
   if (shares) share_tile(tile, p, part, work.count, lane);
-  // The list of sequences is from before this step; so are all keys and values but the newest.
+  // The list of sequences was written before this step; so were all keys and values but the newest.
   prefetch_span(tile, place, static_cast<int>(kKvBlock) * p.head_dim);
   wait_for_previous();
   for (; tile.span <= last_span; tile.span += gridDim.x) {
     if (tile.low >= (tile.span + 1) * static_cast<int>(kKeySpan)) continue;
     compute_span<P>(shared, p, tile, place, warp, lane);
     if (tile.alone) return;
-    join_finished(shared.last, p, part, work.count, tile.span);
+    merge_finished(shared.last, p, part, work.count, tile.span);
   }
 }
 
@@ -219,11 +219,11 @@ DecodeCtas decode_ctas(const AttentionShape& shape, const DeviceSequences& seque
   const int64_t spans = (sequences.max_positions + kKeySpan - 1) / kKeySpan, group = shape.heads / shape.kv_heads;
   const int64_t items = shape.kv_heads * ((group + kDecodeRows - 1) / kDecodeRows);
   const int64_t parts = sequences.num_sequences * items;
-  // max_positions may be far above what is there: count at most four spans.
+  // max_positions may be far larger than the actual lengths, so at most four spans are counted.
   const bool few = parts * std::min<int64_t>(spans, 4) <= kFewCtas;
-  // It is only a bound: rather than many CTAs that find nothing to do, a few that may take several spans. Of sequences
-  // that share most of theirs, one or two are left.
-  const int64_t least = !few && sequences.num_shared_spans > 0 ? kLeastOwnSpanCtas : kLeastSpanCtas;
+  // max_positions is only a bound: a few CTAs that may handle several spans each are better than many idle ones. Of
+  // sequences that share most of their spans, one or two spans are left.
+  const int64_t least = !few && sequences.num_shared_spans > 0 ? kMinOwnSpanCtas : kMinSpanCtas;
   return {.of_spans = std::min(spans, std::max(least, (kFillingCtas + parts - 1) / parts)), .items = items, .few = few};
 }
 
@@ -232,7 +232,7 @@ void attention_decode(Tensor o, Tensor stats, ConstTensor q, const AttentionShap
   if (sequences.num_sequences == 0 || q.shape[0] == 0 || sequences.max_positions == 0) return;
   const DecodeCtas ctas = decode_ctas(shape, sequences);
   Decode arguments = decode_arguments(o, stats, q, shape, sequences);
-  // Few CTAs are bound by latency: nothing is won by reading less.
+  // Few CTAs are bound by latency, so reading shared spans once would not help.
   if (ctas.few) arguments.sequences.num_shared_spans = 0, arguments.sequences.first_own_span = nullptr;
   const int64_t shared_rows = (arguments.sequences.num_shared_spans + ctas.of_spans - 1) / ctas.of_spans;
   const dim3 grid(static_cast<unsigned>(ctas.of_spans), static_cast<unsigned>(ctas.items),
@@ -244,9 +244,9 @@ void attention_decode(Tensor o, Tensor stats, ConstTensor q, const AttentionShap
   };
   for_head_dim(shape.head_dim, [&]<int kDim>() {
     if (ctas.few)
-      launch.template operator()<DecodePlan<kDim, true>>();
+      launch.template operator()<DecodeTraits<kDim, true>>();
     else
-      launch.template operator()<DecodePlan<kDim, false>>();
+      launch.template operator()<DecodeTraits<kDim, false>>();
   });
   check_launch("attention_forward", {q, o});
 }

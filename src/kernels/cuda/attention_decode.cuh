@@ -1,8 +1,8 @@
-// What the kernels of attention of one row per sequence share (attention_decode.cu, attention_decode_heads.cu).
+// What the decode attention kernels (one row per sequence) share: attention_decode.cu, attention_decode_heads.cu.
 //
-// A CTA takes a span of keys and one kv head; query heads of the group are the rows of its 16-row tile. Warp w makes
-// the scores of the span's block w; then all warps share the columns of o, each adding the blocks in order. The last
-// CTA of a sequence and kv head to finish joins the spans, in order whoever that is.
+// A CTA handles a span of keys and one kv head; the query heads of the group are the rows of its 16-row tile. Warp w
+// computes the scores of the span's block w. Then all warps split the columns of o, each adding blocks in order. The
+// last CTA of a sequence and kv head to finish merges the spans, in order of position whichever CTA that is.
 #pragma once
 
 #include <algorithm>
@@ -13,30 +13,30 @@ namespace lockstep::kernels::cuda {
 
 inline constexpr int kDecodeRows = 16;
 
-// How a CTA is made: kAhead asks for values before the keys have been used.
+// Compile-time parameters of a CTA. kAhead: separate warps load the values before the keys have been used.
 template <int kHeadDim, bool kValuesAhead>
-struct DecodePlan {
+struct DecodeTraits {
   static constexpr int kDim = kHeadDim;
   static constexpr bool kAhead = kValuesAhead;
   static constexpr int kWarps = kAhead ? 2 * kBlocksPerSpan : kBlocksPerSpan;
-  static constexpr int kGroups = std::max(1, kDim / 16 / kWarps);  // of 16 columns of o, that a warp adds up
+  static constexpr int kGroups = std::max(1, kDim / 16 / kWarps);  // groups of 16 columns of o that a warp adds up
 };
 
 struct Decode {
   HeadRows<bf16> o;
-  HeadRows<const bf16> q;  // or qkv, where the kernel makes q
+  HeadRows<const bf16> q;  // or qkv, where the kernel applies norm and RoPE itself
   float* stats;            // or nullptr
   int64_t stats_stride;
   int heads, kv_heads, head_dim, window;
   int64_t kv_offset;
   float scale, c;
   DeviceSequences sequences;
-  int row_tiles, spans;  // of one kv head; at most, of a sequence
-  float* partial_o;      // the parts of span_scratch
+  int row_tiles, spans;  // tiles of one kv head; at most this many spans per sequence
+  float* partial_o;      // the regions of span_scratch
   float2* partial_ml;
   unsigned* counters;
 
-  // Where a span's partial result for a head lies.
+  // Where the partial result of one span and head lies.
   __device__ int64_t place(int sequence, int span, int head) const {
     return (int64_t{sequence} * spans + span) * heads + head;
   }
@@ -44,7 +44,7 @@ struct Decode {
 Decode decode_arguments(const Tensor& o, const Tensor& stats, const ConstTensor& q, const AttentionShape& shape,
                         const DeviceSequences& sequences);
 
-// CTAs per sequence, kv head and tile of its rows, and whether they are so few that latency counts.
+// CTAs per sequence, kv head and tile of its rows; whether they are so few that latency dominates.
 struct DecodeCtas {
   int64_t of_spans = 0, items = 0;
   bool few = false;
@@ -58,19 +58,19 @@ struct DecodeShared {
   uint4 p[kBlocksPerSpan][4][32];  // A fragments
   float block_max[kBlocksPerSpan][kDecodeRows];
   float lane_sum[kBlocksPerSpan][2][32];
-  bool last[kDecodeRows];  // of a sequence's spans this was the last to be written
+  bool last[kDecodeRows];  // whether this CTA's span was the last of the sequence's to be written
 
   __device__ bf16* values_of(int block) { return P::kAhead ? values[block] : keys[block]; }
 };
 
-// A sequence and query heads of one of its kv heads.
+// A sequence and the query heads of one of its kv heads.
 struct DecodePart {
   int sequence, first_span, last_span;
   int kv_head, head, present;  // query heads head .. head + present - 1
   int64_t row;
   int low, high;  // visible keys
 
-  // `item` counts kv heads and, within each, tiles of its rows.
+  // `item` counts kv heads and, within each, tiles of its query heads.
   __device__ __forceinline__ DecodePart(const Decode& p, const DeviceSequence& from, int sequence_index, int item)
       : sequence(sequence_index), kv_head(item / p.row_tiles), row(from.row_begin), high(from.first_position) {
     const int group = p.heads / p.kv_heads, tile = item % p.row_tiles;
@@ -82,7 +82,7 @@ struct DecodePart {
   __device__ __forceinline__ DecodePart(const Decode& p, int sequence_index, int item)
       : DecodePart(p, p.sequences.sequences[sequence_index], sequence_index, item) {}
 
-  // Of keys at positions below `end`.
+  // Where the keys at positions below `end` lie.
   __device__ __forceinline__ KvPlace place(const Decode& p, int block_begin, int end) const {
     const int head_elements = static_cast<int>(kKvBlock) * p.head_dim;
     return {.blocks = p.sequences.blocks + block_begin,
@@ -95,17 +95,17 @@ struct DecodePart {
 
 // A row of the tile: a query head of a sequence.
 struct DecodeRow {
-  bool present;  // and sees keys of the span
+  bool present;  // it exists and sees keys of the span
   int sequence, head, low;
   int64_t row;
 };
 
-// A span and the rows lane / 4 and lane / 4 + 8 of the tile, which are the lane's.
+// A span, and rows lane / 4 and lane / 4 + 8 of the tile, which the lane holds.
 struct SpanTile {
   int span;
-  int low, high;  // keys that any row sees
-  int all_from;   // all rows see those from here on
-  bool alone;     // the span is all that its sequence sees
+  int low, high;  // keys that at least one row sees
+  int all_from;   // all rows see the keys from here on
+  bool alone;     // the sequence sees no other span
   DecodeRow rows[2];
 
   __device__ __forceinline__ SpanTile(const DecodePart& part, int of_span, int lane)
@@ -123,7 +123,7 @@ struct SpanTile {
   }
 };
 
-// The columns of o that a warp adds up.
+// The columns of o that one warp adds up.
 template <class P>
 struct DecodeColumns {
   static constexpr int kGroups = P::kGroups;
@@ -157,7 +157,7 @@ __device__ __forceinline__ void store_stats(const Decode& p, int64_t row, int he
   stats[0] = __fmul_rn(m, p.scale), stats[1] = l;
 }
 
-// The only span of a sequence is its result; one of several goes to the scratch.
+// If a sequence has one span, that is its result; otherwise each span's part goes to the scratch memory.
 template <class P>
 __device__ __forceinline__ void store_span(const Decode& p, const SpanTile& tile, const DecodeColumns<P>& columns,
                                            const float (&m)[2], const float (&l)[2], int warp, int lane) {
@@ -189,8 +189,8 @@ __device__ __forceinline__ void store_span(const Decode& p, const SpanTile& tile
   }
 }
 
-// By one CTA, once all spans are there: those of each head, in order.
-inline __device__ void join_spans(const Decode& p, const DecodePart& part) {
+// Run by one CTA, once all spans are written: merges those of each head in order.
+inline __device__ void merge_spans(const Decode& p, const DecodePart& part) {
   const int quads = p.head_dim / 4;
   for (int i = threadIdx.x; i < part.present * quads; i += blockDim.x) {
     const int head = part.head + i / quads, column = i % quads * 4;
@@ -212,7 +212,7 @@ inline __device__ void join_spans(const Decode& p, const DecodePart& part) {
   }
 }
 
-// What the blocks' maxima make of a lane's two rows: the factors of the online softmax and its last maximum.
+// From the blocks' maxima: the online softmax factors of a lane's two rows, and their final maximum.
 struct Rescaling {
   float f[kBlocksPerSpan][2], m[2] = {kNoKey, kNoKey}, own_mu[2] = {0, 0};
 
@@ -249,8 +249,8 @@ __device__ __forceinline__ void mask_span(float (&s)[8][4], const SpanTile& tile
   mask_block(s, first_key, low, high, lane);
 }
 
-// Once warp w < kBlocksPerSpan has the scores of block w (`mine`: some key of it is seen); the values may still be on
-// their way.
+// Called once warp w < kBlocksPerSpan has the scores of block w (`mine`: some key of it is seen); the values may still
+// be in flight.
 template <class P>
 __device__ __forceinline__ void finish_span(DecodeShared<P>& shared, const Decode& p, const SpanTile& tile,
                                             float (&s)[8][4], bool mine, int warp, int lane) {
@@ -282,10 +282,10 @@ __device__ __forceinline__ void finish_span(DecodeShared<P>& shared, const Decod
   store_span<P>(p, tile, columns, rescaling.m, l, warp, lane);
 }
 
-// By thread 0, when all threads have written a span: whether it is the last of the part's to be written.
+// Called by thread 0 when all threads have written a span. Returns whether it is the last of the part's spans.
 __device__ __forceinline__ bool arrive(const Decode& p, const DecodePart& part) {
-  __threadfence();  // of what all threads wrote before the barrier
-  // Wraps to zero at the last arrival, ready for the next call.
+  __threadfence();  // orders the writes of all threads before the barrier
+  // The counter wraps to zero at the last arrival, ready for the next call.
   const auto others = static_cast<unsigned>(part.last_span - part.first_span);
   const bool last = atomicInc(p.counters + int64_t{part.sequence} * p.heads + part.head, others) == others;
   __threadfence();

@@ -1,9 +1,9 @@
 // Decode attention that also does q/k norm, RoPE and KV store: qk_norm_rope_forward and attention_decode of few
 // sequences in one launch, with their bits.
 //
-// Every CTA makes the queries of its rows. Where the newest position lies it also makes its key and value, which go to
-// the block for later steps and straight into the tiles for this one: nobody else reads them in this step. All other
-// keys and values are from before the step, so they are on their way to shared memory while qkv is still being made.
+// Every CTA computes the queries of its rows. The CTA of the newest position also computes its key and value, which go
+// to the KV block for later steps and straight into the tiles for this one: no other CTA reads them in this step. All
+// other keys and values are older, so they are copied to shared memory while qkv is still being computed.
 #include "kernels/cuda/attention_decode.cuh"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/qk_norm_rope.cuh"
@@ -24,7 +24,7 @@ struct HeadsShared {
   bf16 queries[kDecodeRows * P::kDim];
 };
 
-// 64 keys or values up to the one before `newest`, whose row is left to be written by others; zeros beyond.
+// Copies 64 keys or values up to the one before `newest`, whose row another thread writes; the rest become zeros.
 template <int kDim>
 __device__ __forceinline__ void copy_older(bf16* tile, const KvPlace& place, int64_t offset, int first_key, int newest,
                                            int lane) {
@@ -44,11 +44,11 @@ __device__ __forceinline__ void copy_older(bf16* tile, const KvPlace& place, int
   }
 }
 
-// What one thread has of the new row's heads: the tile's queries, then the key, then the value.
+// A thread's share of the heads of the new row: the queries of the tile, then the key, then the value.
 template <int kDim>
 struct NewHead {
   static constexpr int kLanes = head_lanes(kDim);
-  int item, low, high, column;  // of head_dim, halves; in qkv
+  int item, low, high, column;  // low, high: elements of the two halves of head_dim; column: in qkv
   bool active, is_query, is_value;
   Angles angles;
   float low_norm[8], high_norm[8];
@@ -68,9 +68,9 @@ struct NewHead {
     load8(high_norm, norm + high, 8, h.norms_aligned);
   }
 
-  // Every thread of the warp must come here. `stored`: where the newest position's key lies in its block.
-  __device__ __forceinline__ void make(HeadsShared<DecodePlan<kDim, true>>& shared, const Decode& p, const NewHeads& h,
-                                       const DecodePart& part, bf16* stored) {
+  // Every thread of the warp must call this. `stored`: where the newest position's key lies in its block.
+  __device__ __forceinline__ void make(HeadsShared<DecodeTraits<kDim, true>>& shared, const Decode& p,
+                                       const NewHeads& h, const DecodePart& part, bf16* stored) {
     float a[8] = {}, b[8] = {};
     if (active) {
       load8(a, p.q.at(part.row, column + low), 8, p.q.by_16);
@@ -88,14 +88,14 @@ struct NewHead {
     const int row = is_query ? item : newest % kKeyBlock;
     store8(tile + tile_offset<kDim>(row, low / 8), a, 8, true);
     store8(tile + tile_offset<kDim>(row, high / 8), b, 8, true);
-    if (is_query || part.head != part.kv_head * (p.heads / p.kv_heads)) return;  // one tile of the group stores
+    if (is_query || part.head != part.kv_head * (p.heads / p.kv_heads)) return;  // one tile of the group stores k, v
     stored += is_value ? int64_t{p.kv_heads} * kKvBlock * p.head_dim : 0;
     store8(stored + low, a, 8, true);
     store8(stored + high, b, 8, true);
   }
 };
 
-// Zeros where the queries' tile has none: beyond the rows that are there, and beyond head_dim.
+// Zeros the parts of the query tile that hold no query: rows beyond those present, and columns beyond head_dim.
 template <int kDim>
 __device__ __forceinline__ void clear_queries(bf16* tile, int rows, int head_dim) {
   constexpr int kChunks = kDim / 8;
@@ -106,11 +106,11 @@ __device__ __forceinline__ void clear_queries(bf16* tile, int rows, int head_dim
   }
 }
 
-// A CTA has one span; every sequence has one row, at a position above 0.
+// A CTA handles one span; every sequence has one row, at a position above 0.
 template <int kDim>
-__global__ void __launch_bounds__(DecodePlan<kDim, true>::kWarps * 32, 1)
+__global__ void __launch_bounds__(DecodeTraits<kDim, true>::kWarps * 32, 1)
     heads_decode_kernel(const Decode p, const NewHeads heads) {
-  using P = DecodePlan<kDim, true>;
+  using P = DecodeTraits<kDim, true>;
   extern __shared__ __align__(128) unsigned char memory[];
   auto& shared = *reinterpret_cast<HeadsShared<P>*>(memory);
   const int warp = threadIdx.x / 32, lane = threadIdx.x & 31, span = blockIdx.x;
@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(DecodePlan<kDim, true>::kWarps * 32, 1)
   const int own = warp % kBlocksPerSpan, first_key = (span * kBlocksPerSpan + own) * kKeyBlock;
   const bool scores = warp < kBlocksPerSpan, mine = tile.sees(own);
   bf16* const keys = shared.span.keys[own];
-  // The list of sequences is from before this step, as all keys and values but the newest.
+  // The list of sequences was written before this step; so were all keys and values but the newest.
   if (mine)
     copy_older<kDim>(scores ? keys : shared.span.values[own], place, scores ? 0 : place.value_offset, first_key,
                      part.high, lane);
@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(DecodePlan<kDim, true>::kWarps * 32, 1)
   __syncthreads();
   if (threadIdx.x == 0) shared.span.last[0] = arrive(p, part);
   __syncthreads();
-  if (shared.span.last[0]) join_spans(p, part);
+  if (shared.span.last[0]) merge_spans(p, part);
 }
 
 bool at_16(const ConstTensor& t) {
@@ -178,7 +178,7 @@ bool qk_norm_rope_attention_forward(Tensor o, const QkNormRopeCall& call, ConstT
   const dim3 grid(static_cast<unsigned>(ctas.of_spans), static_cast<unsigned>(ctas.items),
                   static_cast<unsigned>(sequences.num_sequences));
   for_head_dim(shape.head_dim, [&]<int kDim>() {
-    using P = DecodePlan<kDim, true>;
+    using P = DecodeTraits<kDim, true>;
     constexpr int kBytes = sizeof(HeadsShared<P>);
     allow_shared(heads_decode_kernel<kDim>, kBytes, "qk_norm_rope_attention_forward");
     launch_early(heads_decode_kernel<kDim>, grid, P::kWarps * 32, kBytes, stream_of(stream), arguments, heads);

@@ -1,9 +1,9 @@
 // Attention of tiles of 64 rows: training, prefill, chunked prefill. FlashAttention-2 (arXiv 2307.08691) by mma.sync,
-// with the sums cut at spans (attention_common.cuh has the rule).
+// with the sums split at spans (attention_common.cuh defines how).
 //
-// A CTA takes one tile and one or two query heads of a group, four warps of 16 rows each per head; two heads share the
-// keys and values they read. Blocks of 64 keys come by cp.async, one ahead.
-// Hopper takes attention_forward_wgmma.cu where it can, which gives the same bits.
+// A CTA handles one tile and one or two query heads of a group, with four warps of 16 rows each per head; two heads
+// share the keys and values they read. Blocks of 64 keys are loaded with cp.async, one block ahead.
+// On Hopper attention_forward_wgmma.cu is used where it can be; it gives the same bits.
 #include "kernels/cuda/attention_forward.cuh"
 #include "kernels/cuda/ops.h"
 
@@ -11,14 +11,14 @@ namespace lockstep::kernels::cuda {
 namespace {
 
 constexpr int kWarpsPerHead = kTileRows / 16;
-constexpr int kMaxHeads = 2;  // of one CTA
+constexpr int kMaxHeads = 2;  // per CTA
 
-// Blocks of 64 keys on their way to shared memory: each warp copies 16 keys and their values, or its share of them.
+// Loads blocks of 64 keys into shared memory: each warp copies 16 keys and their values, or its share of them.
 template <int kDim>
 struct KvLoader {
   KvPlace place;
   int warp, lane;
-  const bf16* next;  // of the block that will be asked for next, read early
+  const bf16* next;  // the keys of the block that is copied next; the address is read early
 
   __device__ KvLoader(const KvPlace& p, int first_block)
       : place(p), warp(threadIdx.x / 32), lane(threadIdx.x & 31), next(p.at(position(first_block))) {}
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kMaxHeads* kWarpsPerHead * 32, 1) forward_kern
   const DeviceSequence sequence = p.sequences.sequences[tile.sequence];
   const int head = (blockIdx.x % head_groups) * cta_heads + warp / kWarpsPerHead;
   const int kv_head = head / (p.heads / p.kv_heads);
-  const int first_row = tile.first + warp % kWarpsPerHead * 16;  // of the sequence, of this warp
+  const int first_row = tile.first + warp % kWarpsPerHead * 16;  // position of this warp's first row in the sequence
   const int64_t row = int64_t{sequence.row_begin} + first_row;
   const int present = sequence.rows - first_row;
 
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(kMaxHeads* kWarpsPerHead * 32, 1) forward_kern
   bool first_span = true;
   for (int block = first_block; block <= last_block; ++block) {
     copy_wait<0>();
-    __syncthreads();  // the block is there, and nobody reads the other stage any more
+    __syncthreads();  // the block has arrived, and no warp reads the other stage any more
     const int stage = (block - first_block) & 1;
     bf16* const here = tiles + stage * 2 * kTile;
     bf16* const ahead = tiles + (stage ^ 1) * 2 * kTile;
@@ -135,7 +135,7 @@ void attention_forward(Tensor o, Tensor stats, ConstTensor q, const AttentionSha
   const int threads = cta_heads * kWarpsPerHead * 32;
   for_head_dim(shape.head_dim, [&]<int kDim>() {
     const int tiles = 4 * kKeyBlock * kDim * static_cast<int>(sizeof(bf16));
-    // No totals where no row can see two spans.
+    // No running totals are needed where no row can see two spans.
     const int totals = sequences.max_positions > kKeySpan ? threads * kDim / 8 * static_cast<int>(sizeof(float4)) : 0;
     allow_shared(forward_kernel<kDim>, tiles + totals, "attention_forward");
     forward_kernel<kDim><<<static_cast<unsigned>(sequences.num_tiles * (shape.heads / cta_heads)), threads,

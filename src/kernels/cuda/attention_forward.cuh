@@ -1,4 +1,4 @@
-// What the kernels of attention_forward for tiles share: the rows of a warp.
+// What the attention forward kernels for tiles share: the rows of a warp.
 #pragma once
 
 #include "kernels/cuda/attention_common.cuh"
@@ -16,14 +16,14 @@ struct Forward {
   DeviceSequences sequences;
 };
 
-// What a warp knows about its 16 rows; a lane has rows g and g + 8.
+// The state of a warp's 16 rows; a lane holds rows g and g + 8.
 template <int kDim>
 struct WarpRows {
   float o[kDim / 8][4];
-  float m[2], l[2];  // of the span; l of the lane
+  float m[2], l[2];  // of the span; l is the lane's part of the sum
   RowTotal total[2];
   int low[2], high[2];            // visible keys
-  int warp_low[2], warp_high[2];  // the least and the largest of low and high over the warp's rows
+  int warp_low[2], warp_high[2];  // the minimum and maximum of low and high over the warp's rows
 
   __device__ __forceinline__ void begin_span() {
 #pragma unroll
@@ -41,7 +41,7 @@ struct WarpRows {
     return first_key + kKeyBlock - 1 <= warp_high[0] && first_key >= warp_low[1];
   }
 
-  // S of a block becomes p; o is ready for the block's values.
+  // Replaces the S of a block by p and rescales o, so that the block's values can be added.
   __device__ __forceinline__ void softmax(float (&s)[8][4], int first_key, float c, int lane) {
     if (!sees_all(first_key)) mask_block(s, first_key, low, high, lane);
     const float next[2] = {fmaxf(m[0], block_max<0>(s)), fmaxf(m[1], block_max<1>(s))};
@@ -49,7 +49,7 @@ struct WarpRows {
     m[0] = next[0], m[1] = next[1];
     l[0] = __fmaf_rn(l[0], f[0], block_exp<0>(s, __fmul_rn(m[0], c), c));
     l[1] = __fmaf_rn(l[1], f[1], block_exp<1>(s, __fmul_rn(m[1], c), c));
-    // Times 1 changes nothing, and a running maximum soon stands still.
+    // Multiplying by 1 changes nothing, and a running maximum soon stops changing.
     if (__any_sync(~0u, f[0] != 1.0f || f[1] != 1.0f)) {
 #pragma unroll
       for (int n = 0; n < kDim / 8; ++n)
@@ -58,15 +58,15 @@ struct WarpRows {
     }
   }
 
-  // The span joins the total, whose o lies in this thread's slots of `totals`, `step` apart, between spans. The first
-  // join would copy exactly, so it does; after the last the total's o is in o.
+  // Merges the span into the total, whose o stays in this thread's slots of `totals`, `step` apart, between spans. The
+  // first merge would be an exact copy, so it is one. After the last merge the total's o is in o.
   __device__ __forceinline__ void end_span(float4* totals, int step, bool first, bool last, float c) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) total[h].join(m[h], quad_sum(l[h]), c);
     if (!first) {
 #pragma unroll
       for (int n = 0; n < kDim / 8; ++n) {
-        if (n % 4 == 0) asm volatile("" ::: "memory");  // no more than four slots on their way: registers are few
+        if (n % 4 == 0) asm volatile("" ::: "memory");  // at most four slots in flight, because registers are scarce
         const float4 t = totals[n * step];
         o[n][0] = total[0].joined(t.x, o[n][0]), o[n][1] = total[0].joined(t.y, o[n][1]);
         o[n][2] = total[1].joined(t.z, o[n][2]), o[n][3] = total[1].joined(t.w, o[n][3]);

@@ -1,7 +1,7 @@
-// attention_forward of tiles on Hopper: the rule of attention_common.cuh by warpgroup matmuls, whose chains and
-// fragments are those of mma.sync. One warpgroup loads, three have 64 rows each and run apart, so that the softmax of
-// one overlaps the matmuls of the others: three tiles of a head or, where a sequence has but one, three heads of a
-// group.
+// attention_forward of tiles on Hopper: what attention_common.cuh defines, computed by wgmma, whose accumulation order
+// and fragments are those of mma.sync. One warpgroup loads. Three have 64 rows each and are not synchronized with each
+// other, so that the softmax of one overlaps the matmuls of the others: three tiles of a head or, where a sequence has
+// only one tile, three heads of a group.
 #include "kernels/cuda/attention_forward.cuh"
 #include "kernels/cuda/attention_wgmma.cuh"
 #include "kernels/cuda/library.h"
@@ -11,20 +11,20 @@ namespace {
 
 constexpr int kGroups = 3;  // warpgroups that compute
 constexpr int kThreads = (1 + kGroups) * kWarpgroup;
-constexpr int kLoading = 32, kComputing = 160;  // registers of a thread
-constexpr int kSlots = 5;                       // tiles of keys and of values, in turn
-constexpr int kWorks = 2;                       // works that are handed over and not done
+constexpr int kLoading = 32, kComputing = 160;  // registers per thread
+constexpr int kSlots = 5;                       // ring buffer of tiles: keys and values alternate
+constexpr int kQueuedItems = 2;                 // work items that may be queued ahead of the computing warpgroups
 
-// 64 rows of a head, as far as they are present.
+// 64 rows of one head, or as many of them as are present.
 struct Unit {
   int head, first, present;
 };
 
-// What a CTA does in one turn.
+// One work item of a CTA.
 struct Work {
   DeviceSequence sequence;
   int first, head, heads, end, first_block, last_block;  // heads: 0 if the units are tiles of one head
-                                                         // head: -1 after the last work
+                                                         // head: -1 after the last work item
 
   Work() = default;
   __device__ Work(const Forward& p, const QueryTile& tile, int query_head)
@@ -51,8 +51,8 @@ struct Shared {
   bf16 queries[kGroups][kTileRows * kDim];
   bf16 slots[kSlots][kKeyBlock * kDim];
   Ring<kSlots> ring;
-  Ring<kGroups> queries_ring;  // one use of each barrier per work
-  WorkQueue<Work, kWorks> works;
+  Ring<kGroups> queries_ring;  // each barrier is used once per work item
+  WorkQueue<Work, kQueuedItems> work_items;
   alignas(16) float4 totals[1];  // [kDim / 8][kGroups * kWarpgroup], where a row can see two spans
 };
 
@@ -86,7 +86,7 @@ __device__ __forceinline__ void load_work(Shared<kDim>& shared, const Forward& p
       loader.positions(shared.slots[at.stage], from, half ? place.value_offset : 0, place.end - block * kKeyBlock);
       shared.ring.full[at.stage].arrive_after_copies();
     }
-    // Not before the first keys and values: the memory of the last work's queries is free later than theirs.
+    // Loaded after the first keys and values: the last item's query buffers become free later than the ring's stages.
     if (block == work.first_block) load_queries<kDim>(shared, p, work, loader, round);
     find_positions(from, place, (block + 1) * kKeyBlock);
   }
@@ -97,57 +97,57 @@ __device__ __forceinline__ void load(Shared<kDim>& shared, const Forward& p, int
   const TileLoader<kDim> loader(thread);
   TileGroups<kGroups, false> groups;
   RingPlace<kSlots> at;
-  RingPlace<kWorks> work_at;
+  RingPlace<kQueuedItems> work_at;
   Work work;
   int round = 0;
-  for (int turn = 0;; ++turn) {
-    const int index = work_of_turn(turn);
+  for (int item = 0;; ++item) {
+    const int index = work_index(item);
     const QueryTile tile = groups.find(p.sequences, index / p.heads);
     if (tile.sequence < 0) break;
     work = Work(p, tile, index % p.heads);
     if (work.elsewhere(p)) continue;
-    shared.works.hand_over(work_at, work, thread);
+    shared.work_items.hand_over(work_at, work, thread);
     load_work<kDim>(shared, p, work, loader, at, round);
     round ^= 1;
   }
   work.head = -1;
-  shared.works.hand_over(work_at, work, thread);
+  shared.work_items.hand_over(work_at, work, thread);
   copy_commit();
   copy_wait<0>();
 }
 
-// Blocks that no row of this warpgroup sees.
+// Skips blocks that no row of this warpgroup sees.
 template <int kDim>
-__device__ __forceinline__ void pass(Shared<kDim>& shared, RingPlace<kSlots>& at, int blocks, int lane) {
+__device__ __forceinline__ void skip_blocks(Shared<kDim>& shared, RingPlace<kSlots>& at, int blocks, int lane) {
   for (int i = 0; i < 2 * blocks; ++i, at.advance()) {
     shared.ring.full[at.stage].wait(at.round);
-    give_back(shared.ring.empty[at.stage], lane);
+    release_stage(shared.ring.empty[at.stage], lane);
   }
 }
 
-// The blocks first .. last. Scores of a block are asked for together with the last block's values.
+// Processes blocks first .. last. A block's scores are issued together with the matmul of the previous block's values.
 template <int kDim>
-__device__ __forceinline__ void walk_blocks(WarpRows<kDim>& rows, Shared<kDim>& shared, RingPlace<kSlots>& at,
-                                            int group, float4* totals, int first, int last, float c, int lane) {
+__device__ __forceinline__ void process_blocks(WarpRows<kDim>& rows, Shared<kDim>& shared, RingPlace<kSlots>& at,
+                                               int group, float4* totals, int first, int last, float c, int lane) {
   constexpr int kStep = kGroups * kWarpgroup;
   float s[8][4];
   uint32_t weights[4][4];
   const auto start_scores = [&] {
     shared.ring.full[at.stage].wait(at.round);
-    fence_for_products();
-    begin_products();
+    fence_for_wgmma();
+    wgmma_fence();
     start_rows_by_rows<kDim>(s, shared.queries[group], shared.slots[at.stage]);
-    commit_products();
+    wgmma_commit();
   };
   bool first_span = true;
   int values_slot = 0;
   const auto take_scores = [&](int block) {
-    wait_products<0>();
+    wgmma_wait<0>();
     pin(s), pin(rows.o), pin(weights);
-    give_back(shared.ring.empty[at.stage], lane);
-    if (block == last) give_back(shared.queries_ring.empty[group], lane);
+    release_stage(shared.ring.empty[at.stage], lane);
+    if (block == last) release_stage(shared.queries_ring.empty[group], lane);
     if (block > first) {
-      give_back(shared.ring.empty[values_slot], lane);
+      release_stage(shared.ring.empty[values_slot], lane);
       if (block % kBlocksPerSpan == 0) {
         rows.end_span(totals, kStep, first_span, false, c);
         first_span = false;
@@ -158,23 +158,23 @@ __device__ __forceinline__ void walk_blocks(WarpRows<kDim>& rows, Shared<kDim>& 
     at.advance();
     values_slot = at.stage;
     shared.ring.full[at.stage].wait(at.round);
-    fence_for_products();
-    begin_products();
+    fence_for_wgmma();
+    wgmma_fence();
     start_weighted_rows<kDim>(rows.o, weights, shared.slots[at.stage]);
-    commit_products();
+    wgmma_commit();
     at.advance();
   };
   rows.begin_span();
-  pin(rows.o);  // zeros now, not while matmuls are under way
+  pin(rows.o);  // zero the registers here, not while matmuls are in flight
   start_scores();
   for (int block = first; block < last; ++block) {
     take_scores(block);
     start_scores();
   }
   take_scores(last);
-  wait_products<0>();
+  wgmma_wait<0>();
   pin(rows.o), pin(weights);
-  give_back(shared.ring.empty[values_slot], lane);
+  release_stage(shared.ring.empty[values_slot], lane);
   rows.end_span(totals, kStep, first_span, true, c);
 }
 
@@ -187,10 +187,10 @@ __device__ __forceinline__ void compute_unit(Shared<kDim>& shared, const Forward
   const int last = (position + min(unit.present, kTileRows) - 1) / kKeyBlock;
   WarpRows<kDim> rows;
   place_rows(rows, position + row_of_warp, p.window, lane);
-  pass(shared, at, first - work.first_block, lane);
+  skip_blocks(shared, at, first - work.first_block, lane);
   float4* const totals = shared.totals + (threadIdx.x - kWarpgroup);
-  walk_blocks(rows, shared, at, group, totals, first, last, p.c, lane);
-  pass(shared, at, work.last_block - last, lane);
+  process_blocks(rows, shared, at, group, totals, first, last, p.c, lane);
+  skip_blocks(shared, at, work.last_block - last, lane);
   store_rows(rows, p, int64_t{work.sequence.row_begin} + unit.first + row_of_warp, unit.head,
              unit.present - row_of_warp, lane);
 }
@@ -198,16 +198,16 @@ __device__ __forceinline__ void compute_unit(Shared<kDim>& shared, const Forward
 template <int kDim>
 __device__ __forceinline__ void compute(Shared<kDim>& shared, const Forward& p, int group, int lane) {
   RingPlace<kSlots> at;
-  RingPlace<kWorks> work_at;
+  RingPlace<kQueuedItems> work_at;
   for (int round = 0;; round ^= 1) {
-    const Work work = shared.works.take(work_at, lane);
+    const Work work = shared.work_items.take(work_at, lane);
     if (work.head < 0) return;
     shared.queries_ring.full[group].wait(round);
     if (work.unit(group).present > 0) {
       compute_unit<kDim>(shared, p, work, at, group, lane);
     } else {
-      give_back(shared.queries_ring.empty[group], lane);
-      pass(shared, at, work.last_block - work.first_block + 1, lane);
+      release_stage(shared.queries_ring.empty[group], lane);
+      skip_blocks(shared, at, work.last_block - work.first_block + 1, lane);
     }
   }
 }
@@ -220,15 +220,15 @@ __global__ void __launch_bounds__(kThreads, 1) forward_kernel(const __grid_const
     if (threadIdx.x == 0) {
       shared.ring.init(kWarpgroup, kGroups);
       shared.queries_ring.init(kWarpgroup, 1);
-      shared.works.init(kGroups);
+      shared.work_items.init(kGroups);
     }
     __syncthreads();
     const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
     if (warpgroup == 0) {
-      give_registers<kLoading>();
+      release_registers<kLoading>();
       load<kDim>(shared, p, threadIdx.x);
     } else {
-      take_registers<kComputing>();
+      claim_registers<kComputing>();
       compute<kDim>(shared, p, warpgroup - 1, threadIdx.x & 31);
     }
   } else {
@@ -240,9 +240,9 @@ template <int kDim>
 void launch(const Forward& p, int multiprocessors, cudaStream_t stream) {
   constexpr int kTotals = kGroups * kWarpgroup * kDim / 8 * static_cast<int>(sizeof(float4));
   constexpr int kTiles = sizeof(Shared<kDim>) + kTileAlignment;
-  // No totals where no row can see two spans.
+  // No running totals are needed where no row can see two spans.
   const int bytes = kTiles + (p.sequences.max_positions > kKeySpan ? kTotals : 0);
-  const int64_t ctas = std::min<int64_t>(most_groups(p.sequences, kGroups) * p.heads, multiprocessors);
+  const int64_t ctas = std::min<int64_t>(max_groups(p.sequences, kGroups) * p.heads, multiprocessors);
   allow_shared(forward_kernel<kDim>, kTiles + kTotals, "attention_forward");
   forward_kernel<kDim><<<static_cast<unsigned>(ctas), kThreads, bytes, stream>>>(p);
 }
@@ -255,7 +255,8 @@ bool takes_wgmma(const Forward& p) {
 
 void launch_forward_wgmma(const Forward& p, Stream& stream) {
   const int multiprocessors = library_of(stream).multiprocessors;
-  p.head_dim == 64 ? launch<64>(p, multiprocessors, stream_of(stream)) : launch<128>(p, multiprocessors, stream_of(stream));
+  p.head_dim == 64 ? launch<64>(p, multiprocessors, stream_of(stream))
+                   : launch<128>(p, multiprocessors, stream_of(stream));
 }
 
 }  // namespace lockstep::kernels::cuda

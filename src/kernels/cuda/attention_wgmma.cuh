@@ -21,12 +21,12 @@ inline constexpr bool kHasWgmma = false;
 inline constexpr int kWarpgroup = 128;
 inline constexpr int kSlabElements = 64 * 64, kTileAlignment = 1024;
 
-// The first multiple of kTileAlignment; memory is that much longer than what it holds.
+// Rounds up to a multiple of kTileAlignment; the allocation is that much larger than its contents.
 __device__ __forceinline__ unsigned char* aligned_tiles(unsigned char* memory) {
   return memory + (-shared_address(memory) & (kTileAlignment - 1));
 }
 
-// Chunk `chunk` (8 columns) of a row.
+// The offset of chunk `chunk` (8 columns) of a row.
 __device__ __forceinline__ int swizzled_offset(int row, int chunk) {
   return (chunk >> 3) * kSlabElements + row * 64 + ((chunk ^ row) & 7) * 8;
 }
@@ -41,7 +41,7 @@ struct Barrier {
   __device__ __forceinline__ void arrive() {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(shared_address(&state)) : "memory");
   }
-  // When this thread's cp.async so far have arrived.
+  // Arrives when the cp.async copies that this thread has issued so far are complete.
   __device__ __forceinline__ void arrive_after_copies() {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];\n" ::"r"(shared_address(&state)) : "memory");
   }
@@ -58,7 +58,7 @@ struct Barrier {
   }
 };
 
-// A ring of stages: a stage is loaded (full) and given back (empty) by every warp that computes.
+// A ring buffer of stages: a stage is filled (full), then released (empty) by every computing warp.
 template <int kStages>
 struct Ring {
   Barrier full[kStages], empty[kStages];
@@ -74,33 +74,33 @@ struct RingPlace {
     if (++stage == kStages) stage = 0, round ^= 1;
   }
 };
-__device__ __forceinline__ void give_back(Barrier& empty, int lane) {
+__device__ __forceinline__ void release_stage(Barrier& empty, int lane) {
   __syncwarp();
   if (lane == 0) empty.arrive();
 }
 
-// What other threads copied into shared memory becomes visible to this thread's matmuls.
-__device__ __forceinline__ void fence_for_products() {
+// Makes what other threads copied into shared memory visible to this thread's wgmma.
+__device__ __forceinline__ void fence_for_wgmma() {
   asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
 }
 template <int kRegisters>
-__device__ __forceinline__ void give_registers() {
+__device__ __forceinline__ void release_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(kRegisters));
 }
 template <int kRegisters>
-__device__ __forceinline__ void take_registers() {
+__device__ __forceinline__ void claim_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kRegisters));
 }
 
 // Before the first matmul that reads or writes registers which other instructions have written.
-__device__ __forceinline__ void begin_products() {
+__device__ __forceinline__ void wgmma_fence() {
   asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory");
 }
-__device__ __forceinline__ void commit_products() {
+__device__ __forceinline__ void wgmma_commit() {
   asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory");
 }
 template <int kPending>
-__device__ __forceinline__ void wait_products() {
+__device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(kPending) : "memory");
 }
 // Keeps the compiler from moving uses of registers that a matmul writes or reads across this point.
@@ -118,13 +118,13 @@ __device__ __forceinline__ void pin(uint32_t (&a)[4][4]) {
     for (int e = 0; e < 4; ++e) asm volatile("" : "+r"(a[i][e])::"memory");
 }
 
-// Matrix descriptor of a tile: 128-byte swizzle; 1024 bytes from 8 rows to the next 8; MN-major also: a slab from 64
-// columns to the next 64.
+// Matrix descriptor of a tile: 128-byte swizzle; 1024 bytes between groups of 8 rows; for MN-major also the distance
+// between slabs of 64 columns.
 __device__ __forceinline__ uint64_t tile_descriptor(const bf16* tile) {
   constexpr uint64_t kSlab = kSlabElements * sizeof(bf16) / 16, kEightRows = 1024 / 16;
   return uint64_t{1} << 62 | kEightRows << 32 | kSlab << 16 | (shared_address(tile) & 0x3ffff) >> 4;
 }
-// Steps of a descriptor's address, in units of 16 bytes: 16 columns (K-major), 16 rows (MN-major).
+// Increments of a descriptor's address, in units of 16 bytes: 16 columns (K-major), 16 rows (MN-major).
 __host__ __device__ constexpr int column_step(int k) {
   return k / 4 * (kSlabElements * 2 / 16) + k % 4 * 2;
 }
@@ -138,8 +138,8 @@ __host__ __device__ constexpr int row_step(int k) {
       LOCKSTEP_ROW(how, d, j + 4), LOCKSTEP_ROW(how, d, j + 5), LOCKSTEP_ROW(how, d, j + 6),                      \
       LOCKSTEP_ROW(how, d, j + 7)
 
-// d = a b^T, 64 x 64 x 16, both K-major in shared memory. Nothing flows in, so that no copy of d has to wait for
-// matmuls under way.
+// d = a b^T, 64 x 64 x 16, both K-major in shared memory. d is an output only: otherwise the compiler copies d, and
+// the copy waits for matmuls in flight.
 __device__ __forceinline__ void wgmma_shared_first(float (&d)[8][4], uint64_t a, uint64_t b) {
   asm volatile(
       "{\n.reg .pred add;\nsetp.ne.b32 add, 0, 0;\n"
@@ -205,19 +205,19 @@ __device__ __forceinline__ void pack_weights(uint32_t (&a)[4][4], const float (&
   for (int k = 0; k < 4; ++k) pack_a(a[k], x[2 * k], x[2 * k + 1]);
 }
 
-// Loading, by the 128 threads of a warpgroup: a thread has one chunk of every kStep-th row, so that its place in the
-// swizzle stays.
+// Loading, by the 128 threads of a warpgroup: a thread copies one chunk of every kStep-th row, so that its position in
+// the swizzle is constant.
 template <int kDim>
 struct TileLoader {
   static constexpr int kChunks = kDim / 8, kStep = kWarpgroup / kChunks, kPieces = kTileRows / kStep;
-  static constexpr int kPiece = kStep * kDim;  // elements of one step
+  static constexpr int kPiece = kStep * kDim;  // elements copied per step
   static_assert(kStep % 8 == 0);
   int row, chunk, offset;
 
   __device__ explicit TileLoader(int thread)
       : row(thread / kChunks), chunk(thread % kChunks), offset(swizzled_offset(row, chunk)) {}
 
-  // Rows of a matrix from `first` on; zeros from row `present` on.
+  // Copies rows of a matrix from `first` on; rows from `present` on become zeros.
   __device__ __forceinline__ void rows(bf16* tile, const HeadRows<const bf16>& from, int64_t first, int column,
                                        int present) const {
     const bf16* source = from.at(first + row, column + 8 * chunk);
@@ -227,7 +227,7 @@ struct TileLoader {
       copy_async_16(tile + offset + i * kStep * 64, valid ? source : from.data, valid);
     }
   }
-  // 64 positions, 16 at each of from[]; zeros from position `present` on.
+  // Copies 64 positions, 16 from each of from[]; positions from `present` on become zeros.
   __device__ __forceinline__ void positions(bf16* tile, const bf16* const (&from)[4], int64_t shift,
                                             int present) const {
 #pragma unroll
@@ -244,44 +244,44 @@ __device__ __forceinline__ void find_positions(const bf16* (&from)[4], const KvP
   for (int b = 0; b < 4; ++b) from[b] = place.at(position + b * static_cast<int>(kKvBlock));
 }
 
-// Persistent CTAs: one on each multiprocessor, whose loading warpgroup finds the CTA's works (tile groups and heads), hands
-// them to the computing ones and loads ahead of them, so that no work waits for the one before it to end.
+// Persistent CTAs, one per multiprocessor. The loading warpgroup finds the CTA's work items (a tile group and a head
+// each), queues them for the computing warpgroups and loads ahead, so that an item need not wait for the previous one.
 
-// The turn-th work of this CTA. Every other turn goes from the last CTA to the first: where works come longest first,
-// all CTAs have about as much to do. Ascending.
-__device__ __forceinline__ int work_of_turn(int turn) {
+// The index of this CTA's n-th work item; it ascends with n. Odd rounds run from the last CTA to the first: as items
+// are listed longest first, this gives all CTAs about the same amount of work.
+__device__ __forceinline__ int work_index(int n) {
   const int ctas = static_cast<int>(gridDim.x), cta = static_cast<int>(blockIdx.x);
-  return turn * ctas + (turn & 1 ? ctas - 1 - cta : cta);
+  return n * ctas + (n & 1 ? ctas - 1 - cta : cta);
 }
 
-// Works on their way from the loading warpgroup to those that compute.
-template <class Work, int kWorks>
+// A queue of work items from the loading warpgroup to the computing ones.
+template <class Work, int kQueuedItems>
 struct WorkQueue {
-  Ring<kWorks> ring;
-  Work works[kWorks];
+  Ring<kQueuedItems> ring;
+  Work work_items[kQueuedItems];
 
   __device__ void init(int groups) { ring.init(1, groups); }
-  // By every thread of the loading warpgroup.
-  __device__ __forceinline__ void hand_over(RingPlace<kWorks>& at, const Work& work, int thread) {
+  // Called by every thread of the loading warpgroup.
+  __device__ __forceinline__ void hand_over(RingPlace<kQueuedItems>& at, const Work& work, int thread) {
     ring.empty[at.stage].wait(at.round ^ 1);
     if (thread == 0) {
-      works[at.stage] = work;
+      work_items[at.stage] = work;
       ring.full[at.stage].arrive();
     }
     at.advance();
   }
-  // By every computing warp.
-  __device__ __forceinline__ Work take(RingPlace<kWorks>& at, int lane) {
+  // Called by every computing warp.
+  __device__ __forceinline__ Work take(RingPlace<kQueuedItems>& at, int lane) {
     ring.full[at.stage].wait(at.round);
-    const Work work = works[at.stage];
-    give_back(ring.empty[at.stage], lane);
+    const Work work = work_items[at.stage];
+    release_stage(ring.empty[at.stage], lane);
     at.advance();
     return work;
   }
 };
 
-// Groups of up to kTiles tiles of a sequence that follow each other, in the order of the list of tiles or from its end.
-// Used by all threads of one warpgroup.
+// Groups of up to kTiles consecutive tiles of a sequence, in the order of the list of tiles or from its end.
+// All threads of one warpgroup call this together.
 template <int kTiles, bool kFromEnd>
 class TileGroups {
  public:
@@ -316,12 +316,14 @@ class TileGroups {
   }
 
  private:
-  static __device__ __forceinline__ void synchronize() { asm volatile("bar.sync 1, 128;\n" ::: "memory"); }
+  static __device__ __forceinline__ void synchronize() {
+    asm volatile("bar.sync 1, 128;\n" ::: "memory");
+  }
 
-  int begin_ = 0, before_ = 0;  // the next tile to look at, and the groups that begin before it
+  int begin_ = 0, before_ = 0;  // the next tile to examine; how many groups begin before it
 };
-// No list has more groups.
-inline int64_t most_groups(const DeviceSequences& sequences, int tiles) {
+// An upper bound of the number of groups.
+inline int64_t max_groups(const DeviceSequences& sequences, int tiles) {
   if (!sequences.tiles) return sequences.num_sequences;
   return (sequences.num_tiles + (tiles - 1) * sequences.num_sequences) / tiles;
 }

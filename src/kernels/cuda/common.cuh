@@ -1,4 +1,4 @@
-// What the GPU kernels share: checks, types, tensor-core steps, reductions with a fixed tree.
+// What the GPU kernels share: checks, types, tensor-core steps, reductions in a fixed order.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -29,8 +29,8 @@ const T* data_of(const ConstTensor& tensor) {
   return static_cast<const T*>(tensor.data);
 }
 
-// DeviceError naming the op and its tensors unless `status` is success. The next op is not to blame: the thread's last
-// error is forgotten.
+// DeviceError naming the op and its tensors unless `status` is success. Clears the thread's last error so that the
+// next op is not blamed for it.
 inline void check(cudaError_t status, const char* op, std::initializer_list<ConstTensor> tensors = {}) {
   if (status == cudaSuccess) return;
   cudaGetLastError();
@@ -40,7 +40,7 @@ inline void check(cudaError_t status, const char* op, std::initializer_list<Cons
                      .where = std::string(op) + (shapes.empty() ? "" : " of " + shapes),
                      .got = std::string(cudaGetErrorName(status)) + ": " + cudaGetErrorString(status)});
 }
-// After a launch.
+// Call after a launch.
 inline void check_launch(const char* op, std::initializer_list<ConstTensor> tensors = {}) {
   check(cudaGetLastError(), op, tensors);
 }
@@ -60,10 +60,10 @@ inline bool has_sm90() {
 // ---- kernels that overlap (programmatic dependent launch) ----
 //
 // A kernel launched by launch_early may begin while those before it on the stream still run. So each calls
-// wait_for_previous() before it touches memory that another kernel writes, or writes any itself. What does not change
-// while a batch is under way may be read before: the base, and an adapter, for kernels that write one are launched as
-// usual and a batch's upload lies between. let_next_begin() comes as early as possible: it costs nothing, because the
-// next kernel finds no room until all blocks of this one are there.
+// wait_for_previous() before it reads memory that another kernel writes, and before it writes any. Data that does
+// not change while a batch runs may be read before that: the base weights, and the adapter, because kernels that write
+// one are launched normally and a batch's upload lies between. let_next_begin() is called as early as possible: it
+// costs nothing, because the next kernel finds no free multiprocessor until all blocks of this one have started.
 
 __device__ __forceinline__ void let_next_begin() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -93,7 +93,7 @@ void launch_early(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t s
   config.stream = stream;
   config.attrs = &early;
   config.numAttrs = has_sm90() ? 1 : 0;
-  cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);  // check_launch() sees a failure
+  cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);  // check_launch() reports a failure
 }
 
 // d += a b: one tensor-core group of 16 in k.   a 16x16 row-major fragments, b 16x8 column-major fragments, d 16x8 f32.

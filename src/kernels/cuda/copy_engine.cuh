@@ -1,5 +1,5 @@
-// The copy engine of compute capability 9.0: boxes of a matrix travel to shared memory on their own, and barriers count
-// the bytes that have come. Shared memory is named by 32-bit addresses.
+// The TMA unit ("copy engine") of compute capability 9.0 copies boxes of a matrix to shared memory asynchronously, and
+// mbarriers count the bytes that have arrived. Shared memory is named by 32-bit addresses.
 #pragma once
 
 #include <cuda.h>
@@ -8,16 +8,16 @@
 
 namespace lockstep::kernels::cuda {
 
-inline constexpr size_t kMaxShared = 227 << 10;  // of a block, compute capability 9.0
+inline constexpr size_t kMaxShared = 227 << 10;  // per block, compute capability 9.0
 
 // Whether kernels for compute capability 9.0 run here.
 bool has_copy_engine();
-// Boxes of `box_cols` (64 or 16) columns for the copy engine, which exchanges 16-byte chunks by row so that fragments
-// load without conflicts: chunk c of row r lies at c ^ r % 8 (64 columns) or c ^ r / 4 % 2 (16). DeviceError.
+// A tensor map for boxes of `box_cols` (64 or 16) columns. TMA swizzles 16-byte chunks by row so that fragments load
+// without bank conflicts: chunk c of row r lies at c ^ r % 8 (64 columns) or c ^ r / 4 % 2 (16). DeviceError.
 CUtensorMap box_map(const Operand& matrix, int box_cols, int box_rows);
-// Boxes of `box_rows` rows x `slabs` slabs of 64 columns, one slab after the other and each swizzled as a box of 64
-// columns. `paired`: the matrix is two of half the rows, and eight rows of the one stand before the eight same rows of
-// the other.
+// A tensor map for boxes of `box_rows` rows x `slabs` slabs of 64 columns, each slab swizzled as a box of 64 columns.
+// `paired`: the matrix is two matrices of half the rows, and eight rows of the first alternate with the same eight rows
+// of the second.
 CUtensorMap slab_map(const Operand& matrix, int box_rows, int slabs, bool paired);
 inline bool suits_slab_map(const Operand& matrix, bool paired) {
   return matrix.aligned && matrix.cols % 64 == 0 && matrix.rows % (paired ? 16 : 8) == 0;
@@ -28,7 +28,7 @@ inline bool suits_slab_map(const Operand& matrix, bool paired) {
 __device__ __forceinline__ void barrier_init(uint32_t barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(barrier), "r"(arrivals) : "memory");
 }
-// After barrier_init: the copy engine and the other blocks of the cluster see it.
+// Call after barrier_init, so that TMA and the other blocks of the cluster see the barrier.
 __device__ __forceinline__ void barrier_init_fence() {
   asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
   asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
@@ -36,11 +36,11 @@ __device__ __forceinline__ void barrier_init_fence() {
 __device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(barrier) : "memory");
 }
-// Arrives, and lets the phase end only when `bytes` more have come.
+// Arrives, and adds `bytes` to what must arrive before the phase completes.
 __device__ __forceinline__ void barrier_expect(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(barrier), "r"(bytes) : "memory");
 }
-// Until the phase of this parity has ended.
+// Waits until the phase of this parity has completed.
 __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {
   asm volatile(
       "{\n"
@@ -55,7 +55,7 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) 
       : "memory");
 }
 
-// A ring of stages, then their barriers: `full` when a stage's copies have come, `empty` when its readers are done.
+// A ring buffer of stages, then their barriers: `full` when a stage's copies have arrived, `empty` when it is free.
 struct CopyRing {
   static constexpr int kMaxStages = 16;
   static constexpr uint32_t kBarrierBytes = 16 * kMaxStages;
@@ -71,7 +71,7 @@ struct CopyRing {
   __device__ __forceinline__ void next() {
     if (++stage == stages) stage = 0, parity ^= 1;
   }
-  // By one thread; a block's barrier follows.
+  // Called by one thread; __syncthreads() must follow.
   __device__ __forceinline__ void init(int readers) const {
     CopyRing each = *this;
 #pragma unroll 1
@@ -83,7 +83,7 @@ struct CopyRing {
   }
 };
 
-// ---- the copy engine: one thread asks for a box of a matrix; zeros outside the matrix ----
+// ---- TMA: one thread issues the copy of a box of a matrix; elements outside the matrix are zeros ----
 
 __device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap& from, int col, int row, uint32_t barrier) {
   asm volatile(
@@ -93,7 +93,7 @@ __device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap& from, i
       : "memory");
 }
 
-// Of a slab_map: from row 8 * group (of each half when paired) and column 64 * slab.
+// The box of a slab_map that begins at row 8 * group (of each half when paired) and column 64 * slab.
 __device__ __forceinline__ void copy_slabs(uint32_t to, const CUtensorMap& from, int group, int slab,
                                            uint32_t barrier) {
   asm volatile(
@@ -102,7 +102,7 @@ __device__ __forceinline__ void copy_slabs(uint32_t to, const CUtensorMap& from,
       "l"(&from), "r"(barrier), "r"(0), "r"(group), "r"(slab)
       : "memory");
 }
-// Fetches what the copy engine needs to know before its first box.
+// Prefetches the tensor map before its first use.
 __device__ __forceinline__ void prefetch_map(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];\n" ::"l"(&map) : "memory");
 }

@@ -1,5 +1,5 @@
-// cuBLASLt's functions, forwarded to the shared library at their first call. Linked the usual way, the library (half a
-// gigabyte) is mapped and relocated at the start of every process, also of those that never touch a GPU: 0.1 s each.
+// cuBLASLt's functions, forwarded to the shared library at their first call. Linked normally, the library (half a
+// gigabyte) would be mapped and relocated at the start of every process, even one that never uses a GPU: 0.1 s each.
 #include <cublasLt.h>
 #include <dlfcn.h>
 

@@ -1,4 +1,4 @@
-// The end of a decode step: two launches, because every launch is one that a single sequence waits for.
+// The end of a decode step, in two launches: with a single sequence each launch adds latency that nothing hides.
 #include "kernels/cuda/library.h"
 #include "kernels/cuda/sample_draw.cuh"
 
@@ -6,7 +6,7 @@ namespace lockstep::kernels::cuda {
 
 namespace {
 
-// Largest entry and sum relative to it of every chunk, for the draw and for the log-prob.
+// The largest entry of every chunk and the sum relative to it, for the draw and for the log-prob.
 struct DrawParts {
   float2 *drawn, *scored;  // [rows, chunks]
 };
@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kChunkThreads)
   if (threadIdx.x != 0) return;
   parts.drawn[blockIdx.x] = drawn;
   parts.scored[blockIdx.x] = scored;
-  if (blockIdx.x == 0) ++*state.step;  // the rows below are of the step before it
+  if (blockIdx.x == 0) ++*state.step;  // the rows below belong to the step before it
 }
 
 __global__ void __launch_bounds__(kSampleThreads)
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kSampleThreads)
   begin_early();
   const int64_t row = blockIdx.x;
   const int token = draw_token(batch, row, parts.drawn + row * batch.chunks, block);
-  __syncthreads();  // everybody has read what is written below
+  __syncthreads();  // every thread has read what is written below
   if (threadIdx.x >= 32) return;
   float logprob = 0;
   if (token >= 0) {

@@ -30,7 +30,7 @@ void add_as(const Tensor& y, const ConstTensor& x, Stream& stream) {
       rows_aligned(y) && rows_aligned(x));
 }
 
-// Rows as `units` pieces of one size; strides in pieces. gather: to[i] = from[index[i]], else to[index[i]] = from[i].
+// Rows as `units` pieces of one size; strides in pieces. gather: to[i] = from[index[i]]; else to[index[i]] = from[i].
 template <class Unit>
 __global__ void __launch_bounds__(kRowThreads)
     copy_rows_kernel(Unit* to, int64_t to_stride, const Unit* from, int64_t from_stride, const int32_t* index,
@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kRowThreads)
   }
 }
 
-// Rank 1: an element is a row. Many short rows would leave a block nearly idle, so threads run over rows there.
+// Rank 1: every element is a row. One block per short row would leave most threads idle, so threads run over rows.
 template <class Unit>
 __global__ void __launch_bounds__(kRowThreads)
     copy_elements_kernel(Unit* to, int64_t to_stride, const Unit* from, int64_t from_stride, const int32_t* index,

@@ -8,14 +8,14 @@ namespace lockstep::kernels::cuda {
 
 namespace {
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;
-constexpr size_t kLeastScratchBytes = size_t{16} << 20;
+constexpr size_t kMinScratchBytes = size_t{16} << 20;
 
-// cuBLASLt's handles are never destroyed: that waits for the device, which invalidates what any thread is recording
-// (core/cuda/queues.h). Those of streams that are gone serve the next ones.
+// cuBLASLt's handles are never destroyed: that synchronizes the device, which invalidates any graph capture that
+// another thread has open (core/cuda/queues.h). Handles of streams that are gone are reused by later streams.
 class Handles {
  public:
   static Handles& get() {
-    static Handles& handles = *new Handles;  // never destroyed: Streams of static objects go last
+    static Handles& handles = *new Handles;  // never destroyed, because static Streams may outlive it
     return handles;
   }
   cublasLtHandle_t take() {
@@ -51,7 +51,7 @@ Library::Library(Stream&)
   check(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
   multiprocessors = properties.multiProcessorCount;
   shared_limit = properties.sharedMemPerBlockOptin;
-  blas = Handles::get().take();  // last: the destructor of what was not made gives nothing back
+  blas = Handles::get().take();  // last, because the destructor does not run if the constructor throws
 }
 
 Library::~Library() {
@@ -78,7 +78,7 @@ void* scratch_of(Stream& stream, size_t bytes) {
     throw DeviceError({.what = "scratch memory would have to grow inside a graph capture",
                        .got = std::to_string(bytes) + " bytes",
                        .wanted = "at most " + std::to_string(held)});
-  library.scratch.emplace_back(std::max({bytes, kLeastScratchBytes, 2 * held}), Buffer::Fill::none, Device::cuda);
+  library.scratch.emplace_back(std::max({bytes, kMinScratchBytes, 2 * held}), Buffer::Fill::none, Device::cuda);
   return library.scratch.back().data();
 }
 

@@ -12,17 +12,17 @@
 namespace lockstep::kernels::cuda {
 
 struct LinearChoices;  // linear.cu: the kernel chosen for each shape
-struct Staging;        // pack.cu: pinned host memory on its way to the GPU
+struct Staging;        // pack.cu: pinned host buffers for uploads
 
 struct Library {
   cublasLtHandle_t blas = nullptr;
   Buffer workspace;             // of cuBLASLt
-  Buffer counters;              // zeros between launches (linear_ring_adapter.cuh)
-  std::vector<Buffer> scratch;  // scratch_of hands out the last; captured graphs may still name the others
+  Buffer counters;              // zero between launches (linear_ring_adapter.cuh)
+  std::vector<Buffer> scratch;  // scratch_of returns the last; captured graphs may still use the earlier ones
   std::shared_ptr<LinearChoices> linear;
   std::shared_ptr<Staging> staging;
   int multiprocessors = 0;
-  size_t shared_limit = 0;  // bytes a block may have
+  size_t shared_limit = 0;  // the most shared memory a block may have
 
   explicit Library(Stream& stream);
   ~Library();
@@ -30,11 +30,11 @@ struct Library {
   Library& operator=(const Library&) = delete;
 };
 
-Library& library_of(Stream& stream);  // made at the first use; DeviceError
+Library& library_of(Stream& stream);  // created at the first use; DeviceError
 
 bool is_capturing(const Stream& stream);
 
-// At least `bytes` of device memory, contents undefined, valid until the next call: for results that travel between the
+// At least `bytes` of device memory, contents undefined, valid until the next call: for results passed between the
 // kernels of one op. Cannot grow inside a graph capture: run the same ops once before (DeviceError).
 void* scratch_of(Stream& stream, size_t bytes);
 

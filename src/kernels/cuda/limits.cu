@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// Uniform in [-1, 1): a matmul of zeros draws less power and runs faster than one of data.
+// Uniform in [-1, 1): a matmul of zeros draws less power, and so runs faster, than one of real data.
 __global__ void random_kernel(bf16* to, int64_t count, uint64_t key) {
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += int64_t{gridDim.x} * blockDim.x) {
     const auto low = static_cast<uint32_t>(i), high = static_cast<uint32_t>(i >> 32);
@@ -21,7 +21,7 @@ __global__ void random_kernel(bf16* to, int64_t count, uint64_t key) {
   }
 }
 
-// Reads everything and keeps nothing. The sum is compared with a number it will not be, so that the reads stay.
+// Reads everything and keeps nothing. The comparison of the sum keeps the compiler from removing the reads.
 __global__ void __launch_bounds__(kThreads) read_kernel(const uint4* data, int64_t count, uint32_t* sink) {
   constexpr int kAhead = 8;
   uint32_t sum = 0;
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kThreads) read_kernel(const uint4* data, int64
   if (sum == 0x9e3779b9u) *sink = sum;
 }
 
-// Seconds of the fastest of the launches that fit into about `seconds`, after one to warm up.
+// Seconds of the fastest launch of as many as fit into about `seconds`, after one warm-up launch.
 double fastest(double seconds, Stream& stream, const std::function<void()>& launch) {
   cudaEvent_t begin = nullptr, end = nullptr;
   check(cudaEventCreate(&begin), "timing");

@@ -14,7 +14,7 @@ __global__ void finish_sums(const float* sums, int64_t rows, int64_t outputs, co
     store_output(end, i / outputs, i % outputs, sums[i]);
 }
 
-// cuBLASLt's matmuls with a bias, a few rows at a time through scratch memory.
+// cuBLASLt's matmuls with a bias: a few rows at a time, through scratch memory.
 void run_with_bias(Library& library, const Matmul& p, Stream& stream) {
   Matmul sums = p;
   sums.end = {.y = p.end.y, .y_stride = p.outputs, .y_f32 = true};
@@ -73,10 +73,10 @@ void linear_forward(Tensor y, ConstTensor x, const PackedWeight& weight, ConstTe
 
 namespace {
 
-// The adapter's part of a launch of linear_ring.cu; nothing if it does not suit. With counters it is expanded where it
-// can be.
+// The part of the adapter that linear_ring.cu's launch computes; `nothing` if it is not suitable. With counters that
+// launch also adds h B where it can.
 LoraShrinks lora_shrinks(const Tensor& h, std::span<const LoraPair> pairs, uint32_t* counters) {
-  constexpr int64_t kMaxRank = 256;  // of all pairs: more blocks for A than that delay those of the base
+  constexpr int64_t kMaxRank = 256;  // sum over all pairs: with more, the blocks that compute h delay those of the base
   if (pairs.size() > kMaxInner || total_rank(pairs) > kMaxRank) return {};
   LoraShrinks inner{.pairs = pairs, .h = data_of<bf16>(h), .h_stride = h.row_stride, .counters = counters};
   inner.expand = counters && reinterpret_cast<uintptr_t>(h.data) % 4 == 0 && h.row_stride % 2 == 0;
@@ -111,12 +111,12 @@ AdaptedPart adapted_linear_begin(Tensor y, Tensor h, ConstTensor x, const Packed
   if (inner.pairs.empty() || p.end.y_f32 || !p.x.aligned || !p.w.aligned || p.x.rows == 0 || p.x.rows > kRingRows)
     return AdaptedPart::nothing;
   Matmul sums = p;
-  sums.end.bias = nullptr;  // changes no choice
+  sums.end.bias = nullptr;  // the choice of a kernel does not depend on the bias
   const Choice choice = choose_linear(library, sums, stream);
   const SmallKernel* const whole = inner.expand ? adapted_ring(library, p, choice, inner) : nullptr;
   inner.expand = whole != nullptr;
   const SmallKernel* const kernel = whole ? whole : choice.kernel;
-  if (!kernel || !kernel->ring()) return AdaptedPart::nothing;  // cuBLASLt is faster, and A has a launch beside it
+  if (!kernel || !kernel->ring()) return AdaptedPart::nothing;  // cuBLASLt is faster, with a separate launch for h
   kernel->launch_adapted(p, inner, stream_of(stream));
   return inner.expand ? AdaptedPart::all : AdaptedPart::inner;
 }

@@ -1,4 +1,4 @@
-// A linear call on a GPU: which launches it is made of.
+// A linear call on a GPU: chooses the launches that it consists of.
 #include <optional>
 
 #include "kernels/cuda/linear_parts.h"
@@ -8,21 +8,21 @@
 namespace lockstep::kernels::cuda {
 namespace {
 
-// What the matmul reads.
+// The input of the matmul.
 ConstTensor normalized(const LinearInput& input, Stream& stream) {
   if (input.norm_weight.empty()) return input.x;
   kernels::rmsnorm_forward(input.norm, {}, input.x, input.norm_weight, input.norm_eps, stream);
   return input.norm;
 }
 
-// Without adapters.
+// Whether the call has no adapters.
 void base_linear(const LinearCall& call, Stream& stream) {
   const bool fits = !call.input.norm_weight.empty() && call.residual.empty();
   if (fits && normed_linear_forward(call.y, call.input, call.weight, call.bias, false, stream)) return;
   linear_forward(call.y, normalized(call.input, stream), call.weight, call.bias, call.residual, stream);
 }
 
-// Without adapters, and nobody reads y.
+// Whether the call has no adapters and y is not wanted.
 void base_swiglu(const LinearCall& call, Stream& stream) {
   if (normed_linear_forward(call.act, call.input, call.weight, call.bias, true, stream)) return;
   const LinearInput input{.x = normalized(call.input, stream)};
@@ -32,7 +32,7 @@ void base_swiglu(const LinearCall& call, Stream& stream) {
   kernels::swiglu_forward(call.act, call.y, stream);
 }
 
-// Of one adapter's rows.
+// Launches for rows that all have one adapter.
 Tensor inner_of(const LinearAdapters& adapters, const ConstTensor& x) {
   if (!adapters.h.empty()) return adapters.h;
   return adapters.arena->alloc({x[0], total_rank(adapters.segments[0].pairs)}, x.dtype);
@@ -62,7 +62,7 @@ UnfinishedLinear begin_tiles(const LinearCall& call, ConstTensor x, Stream& stre
   return UnfinishedLinear(call.y);
 }
 
-// `x` is what the matmul reads.
+// `x` is the input of the matmul.
 UnfinishedLinear begin_adapted(const LinearCall& call, ConstTensor x, Stream& stream) {
   const LinearAdapters& adapters = call.adapters;
   if (adapters.tiles.num_tiles > 0) return begin_tiles(call, x, stream);
@@ -113,7 +113,7 @@ UnfinishedLinear begin_linear_backward(const LinearBackwardCall& call, Stream& s
   const ConstTensor& x = call.x;
   const std::span<const LoraPair> pairs = adapters.segments[0].pairs;
   const Tensor dh = adapters.arena->alloc({x[0], total_rank(pairs)}, x.dtype), h = inner_of(adapters, x);
-  // The adapter's gradients are computed beside the base's matmul.
+  // The adapter's gradients are computed concurrently with the base's matmul.
   stream.beside(
       [&] {
         if (adapters.h.empty()) kernels::lora_shrink(h, x, pairs, stream);
@@ -126,7 +126,7 @@ UnfinishedLinear begin_linear_backward(const LinearBackwardCall& call, Stream& s
     kernels::lora_shrink_backward(call.dx, dh, pairs, stream);
     return UnfinishedLinear(call.dx);
   }
-  // dx += dh A is to dh and A what y += h B is to h and B.
+  // dx += dh A has the form of y += h B, with dh in place of h and A in place of B.
   const LoraPair transposed{.a = pairs[0].b, .b = pairs[0].a};
   return {call.dx, {.h = dh, .pairs = {&transposed, 1}}};
 }

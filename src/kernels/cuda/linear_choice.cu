@@ -20,9 +20,9 @@ struct Key {
 constexpr int kMaxCandidates = 10;  // of cuBLASLt
 constexpr int kBorrowedCandidates = 10;
 constexpr int64_t kLargestBucket = 8192;
-constexpr int64_t kSmallestMeasured = 1 << 18;  // elements of a weight
-// Rows are rounded up to what one choice is made for. To choose takes up to half a second for a vocabulary's weight, so
-// many rows have few buckets: the last micro-batch of a step has another number of rows each time.
+constexpr int64_t kSmallestMeasured = 1 << 18;  // elements of a weight; smaller ones are not timed
+// The number of rows is rounded up to a bucket, and each bucket has one choice. Choosing takes up to half a second for
+// the vocabulary's weight, so large sizes share a few buckets: a step's last micro-batch has another size each time.
 int64_t bucket_of(int64_t rows) {
   constexpr int64_t kBuckets[] = {1, 8, 16, 32, 64, 128, 256, 512, 2048};
   const auto* const bucket = std::ranges::lower_bound(kBuckets, rows);
@@ -115,7 +115,7 @@ std::vector<Choice> own_candidates(const Library& library, const Matmul& p, int6
   if (!candidates.empty()) return candidates;
   const int tokens = static_cast<int>(std::clamp<int64_t>(bucket, 16, 64));
   for (const SmallKernel& kernel : small_kernels())
-    // Half the tokens: two blocks share a piece of weight through the L2 cache, twice the blocks where N is small.
+    // Down to half the tokens: two blocks read the same weights through L2, and small N has twice the blocks.
     if (kernel.tokens <= tokens && 2 * kernel.tokens >= tokens && kernel.shared_bytes <= library.shared_limit)
       candidates.push_back({.kernel = &kernel});
   return candidates;
@@ -130,8 +130,8 @@ Choice fastest(Library& library, const Matmul& p, int64_t bucket, Stream& stream
   std::vector<Choice> candidates = own_candidates(library, p, bucket);
   if (timed || candidates.empty())
     add_library_candidates(candidates, library, trial.matmul(), timed ? kMaxCandidates : 1, numerics);
-  // For few rows the library offers tiles of 128 outputs alone: where N is small, far too few blocks. What it takes
-  // for more rows serves fewer, too, and is often twice as fast.
+  // For few rows cuBLASLt offers only tiles of 128 outputs, far too few blocks where N is small. Algorithms that
+  // it proposes for more rows work for fewer rows too, and are often twice as fast.
   for (const int64_t rows : {128, 256, 512}) {
     if (bucket >= rows || !timed) continue;
     Matmul more = trial.matmul();
@@ -169,14 +169,14 @@ Choice choose_linear(Library& library, const Matmul& p, Stream& stream) {
   const Key key{p.transposed, p.end.y_f32, p.end.residual != nullptr, bucket_of(p.x.rows), p.outputs, p.x.cols};
   std::map<Key, Choice>& known = library.linear->of;
   if (const auto found = known.find(key); found != known.end()) return found->second;
-  // A capture cannot wait for stopwatches.
+  // Timing needs synchronization, which a graph capture does not allow.
   if (is_capturing(stream)) return plain(library, p);
   return known[key] = fastest(library, p, key.bucket, stream);
 }
 
 const SmallKernel* adapted_ring(const Library& library, const Matmul& p, const Choice& choice,
                                 const LoraShrinks& inner) {
-  // What an adapter costs that is not part of its matmul's launch: two more launches, one of them on a queue beside.
+  // What an adapter costs outside its matmul's launch: two more launches, one of them on a second queue.
   constexpr float kApartMilliseconds = 0.004f;
   const auto waves = [&](int64_t blocks) { return (blocks + library.multiprocessors - 1) / library.multiprocessors; };
   const SmallKernel* best = nullptr;
@@ -195,7 +195,7 @@ const SmallKernel* adapted_ring(const Library& library, const Matmul& p, const C
 void run_linear(Library& library, const Matmul& p, const Choice& choice, cudaStream_t stream) {
   if (try_linear(library, p, choice, stream)) return;
   cudaGetLastError();
-  plain(library, p).kernel->launch(p, stream);  // these strides are refused
+  plain(library, p).kernel->launch(p, stream);  // cuBLASLt refused these strides
 }
 
 }  // namespace lockstep::kernels::cuda

@@ -1,12 +1,12 @@
-// Which kernel computes a matmul. cuBLASLt without split-K and our own kernels add up in the same order (groups of 16
+// Chooses the kernel of a matmul. cuBLASLt without split-K and our own kernels add up in the same order (groups of 16
 // of k, one f32 accumulator), so the choice changes the speed and never a bit. It is made at the first use of a shape:
 // the candidates run on random rows (linear_trial.cuh), those whose bits differ from our plain kernel's are dropped,
 // and the fastest is kept. For few rows the candidates are timed inside a captured graph of many matmuls, as in a
 // decode step.
 //   residual    cuBLASLt adds it as C with beta = 1: f32(acc) + C, rounded once, which is what our epilogue does
-//   bias        cuBLASLt's epilogue would add it after C and in y's type. So cuBLASLt writes f32 sums to scratch
-//   memory,
-//               and a second kernel runs our epilogue on them
+//   bias        cuBLASLt's epilogue would add it after C and in y's type. So for a matmul with a bias cuBLASLt writes
+//               f32 sums to scratch memory, and a second kernel runs our
+//               epilogue on them
 // Shapes that are unaligned, and matmuls too small to matter, always use our own kernels. Numerics::fast leaves out the
 // comparison and allows split-K.
 #pragma once
@@ -23,22 +23,22 @@ struct RingTime {
   float milliseconds = 0;
 };
 inline constexpr size_t kMaxRings = 8;
-// Our kernel or cuBLASLt's.
+// One of our kernels, or an algorithm of cuBLASLt.
 struct Choice {
   const SmallKernel* kernel = nullptr;
   cublasLtMatmulAlgo_t algo{};
-  float milliseconds = 0;                   // of it
-  std::array<RingTime, kMaxRings> rings{};  // what those of linear_ring.cu took
+  float milliseconds = 0;                   // how long it takes
+  std::array<RingTime, kMaxRings> rings{};  // how long each kernel of linear_ring.cu took
 };
 
-// Remembered in library.linear.
+// The choice for this shape, remembered in library.linear.
 Choice choose_linear(Library& library, const Matmul& p, Stream& stream);
-// For a matmul with an adapter in its launch, of those that can_expand(): the one that will probably be fastest, or
-// nullptr where launches of their own are.
+// Among the kernels that compute an adapter in their launch (can_expand()): the one expected to be fastest, or
+// nullptr where separate launches are faster.
 const SmallKernel* adapted_ring(const Library& library, const Matmul& p, const Choice& choice,
                                 const LoraShrinks& inner);
 void run_linear(Library& library, const Matmul& p, const Choice& choice, cudaStream_t stream);
-// The same; false where cuBLASLt refuses.
+// As run_linear, but returns false where cuBLASLt refuses.
 bool try_linear(const Library& library, const Matmul& p, const Choice& choice, cudaStream_t stream);
 
 }  // namespace lockstep::kernels::cuda

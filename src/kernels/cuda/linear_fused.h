@@ -1,13 +1,13 @@
-// Matmuls of few rows with what comes before or after them inside, on compute capability 9.0. Same bits as the ops one
-// after the other. Each returns false where it does not suit: nothing is done then.
+// Matmuls of few rows fused with the op before or after them, on compute capability 9.0. The bits are those of separate
+// ops. Each function returns false, and has done nothing, if it does not support the arguments.
 #pragma once
 
 #include "kernels/cuda/linear_small.cuh"
 
 namespace lockstep::kernels::cuda {
 
-// linear_row.cu: one row. `norm_weight`: the row is normed first (rmsnorm.cu). `swiglu`: w is gates, then as many ups,
-// y is the activation; no residual.
+// linear_row.cu: one row. `norm_weight`: the row is normalized first (rmsnorm.cu). `swiglu`: w is gates, then as many
+// ups; y is the activation; no residual.
 struct RowMatmul {
   Matmul matmul;
   const float* norm_weight = nullptr;
@@ -16,7 +16,7 @@ struct RowMatmul {
 };
 bool row_matmul(const RowMatmul& matmul, int multiprocessors, cudaStream_t stream);
 
-// linear_ring_swiglu.cu: up to kRingRows rows, as RowMatmul::swiglu; with an adapter, whose matmuls are expanded, or
+// linear_ring_swiglu.cu: up to kRingRows rows, with RowMatmul::swiglu; with an adapter whose h B it can add, or
 // nullptr.
 bool ring_swiglu(const Matmul& matmul, const LoraShrinks* adapter, int multiprocessors, cudaStream_t stream);
 

@@ -1,5 +1,5 @@
-// The launches that a linear call is made of on a GPU (linear.cu); linear_call.cpp chooses among them. Arguments have
-// been checked. All of them have the bits of the ops one after the other.
+// The launches that a linear call is composed of on a GPU (linear.cu); linear_call.cpp chooses among them. Arguments
+// are already checked. Every combination gives the bits of the separate ops.
 #pragma once
 
 #include "kernels/linear.h"
@@ -11,16 +11,16 @@ void linear_forward(Tensor y, ConstTensor x, const PackedWeight& weight, ConstTe
                     Stream& stream);
 void linear_backward_input(Tensor dx, ConstTensor dy, const PackedWeight& weight, bool accumulate, Stream& stream);
 
-// What one launch has computed: nothing, y and h without B, or all of the call.
+// What one launch has computed: nothing; y and h, but not h B; or the whole call.
 enum class AdaptedPart { nothing, inner, all };
 AdaptedPart adapted_linear_begin(Tensor y, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
                                  ConstTensor residual, std::span<const LoraPair> pairs, Stream& stream);
 
-// These return false, and do nothing, where no such launch suits.
-// act = swiglu of x W^T + bias and of the adapter's part. gate_up is never written.
+// These return false, and have done nothing, if no such launch supports the arguments.
+// act = swiglu of (x W^T + bias + the adapter's part). gate_up is never written.
 bool adapted_swiglu_forward(Tensor act, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
                             std::span<const LoraPair> pairs, Stream& stream);
-// y, or with `swiglu` the activation, of the normalized input, which is never written.
+// y (or, with `swiglu`, the activation) of the normalized input, which is never written.
 bool normed_linear_forward(Tensor y, const LinearInput& input, const PackedWeight& weight, ConstTensor bias,
                            bool swiglu, Stream& stream);
 

@@ -1,10 +1,10 @@
-// Matmuls of up to 64 rows on compute capability 9.0. The copy engine fills a ring of stages in shared memory, a
-// warpgroup walks them: outputs are the rows of wgmma's 64-row tile, tokens its columns, so that an output's chain is
-// the same groups of 16 in order as everywhere. A block has few outputs, so that every multiprocessor has a block where
-// N is small, or a part of the tokens; of the 64 rows of the tile those beyond a block's outputs are computed from
-// whatever lies there and dropped.
+// Matmuls of up to 64 rows on compute capability 9.0. TMA fills a ring buffer of stages in shared memory, a warpgroup
+// consumes them. Outputs are the rows of wgmma's 64-row tile and tokens its columns; an output is accumulated in
+// the same groups of 16, in order, as everywhere. A block computes few outputs (or only some tokens), so that every
+// multiprocessor has a block even where N is small; tile rows beyond a block's outputs are computed from whatever the
+// memory holds and dropped.
 //
-// The weight does not depend on what other kernels do: the ring fills before they have ended (launch_early).
+// The weight does not depend on earlier kernels, so the ring is filled before they have ended (launch_early).
 #include <algorithm>
 #include <array>
 
@@ -20,9 +20,9 @@ struct Maps {
 template <class S>
 using Inner = InnerShape<S, kRingInnerTokens>;
 
-// Where a thread's accumulators lie in a matrix of T whose first element is `from`: those of place.output there, those
-// eight outputs on at `second`. Offsets are 32 bits: the code of a matmul that runs for 4 us has to come from memory,
-// too.
+// Where a thread's accumulators lie in a matrix of T whose first element is `from`: the output place.output, and at
+// `second` the one eight further. Offsets are 32 bits to keep the code short: a matmul of 4 us notices how long its
+// instructions take to arrive from memory.
 template <class T>
 struct ThreadOutputs {
   T *first, *second;
@@ -32,9 +32,9 @@ struct ThreadOutputs {
       : first(from + output), second(from + second_output), stride(static_cast<int>(stride_)) {}
 };
 
-// The residual of a thread's accumulators, as it lies in memory; elements outside the matmul are those of its edge.
-// There is no branch and no arithmetic between the loads: a thread that transposed each into a float as it came would
-// wait for memory 32 times.
+// The residual of a thread's accumulators, as stored; elements outside the matrix are replaced by those at its edge.
+// There is no branch and no arithmetic between the loads: if each value were converted to float as it arrives, the
+// thread would wait for memory 32 times.
 template <class S, class T>
 __device__ __forceinline__ void load_residual(uint32_t (&bits)[S::kTokenTiles][4], const Matmul& p,
                                               const Place& place) {
@@ -50,7 +50,7 @@ __device__ __forceinline__ void load_residual(uint32_t (&bits)[S::kTokenTiles][4
     }
 }
 
-// What becomes of the chains' ends: bias, residual, the adapter's part; then they are stored. T: y's bits.
+// The epilogue: bias, residual and the adapter's part are added, then the results are stored. T: the storage type of y.
 template <class S, class T, class Adapter>
 __device__ __forceinline__ void finish(float (&acc)[S::kTokenTiles][4], const uint32_t (&residual)[S::kTokenTiles][4],
                                        const Matmul& p, const Adapter& adapter, const DeltaOf<Adapter, false>& b,
@@ -96,15 +96,15 @@ __device__ void multiply(const Matmul& p, const Adapter& adapter, const Place& p
   const bool mine = place.output_of(0) < place.end;
   const DeltaOf<Adapter, false> b(adapter, mine ? place.output_of(0) : -1, mine ? place.output_of(2) : -1, lane);
   wait_for_previous();
-  if (p.end.residual) load_residual<S, T>(residual, p, place);  // so that the end of the chain does not wait for memory
-  walk_ring<S>(acc, steps, ring, lane);
+  if (p.end.residual) load_residual<S, T>(residual, p, place);  // loaded early, so that the epilogue need not wait
+  accumulate_ring<S>(acc, steps, ring, lane);
   if constexpr (kHasAdapter<Adapter>)
     if (adapter.expand) wait_for_inner();
   if (!mine) return;
   finish<S, T>(acc, residual, p, adapter, b, place, first_token, lane);
 }
 
-// Blocks of h, then of the matmul: all outputs of the first tokens, of the next, and so on.
+// Blocks that compute h come first, then the matmul's: all outputs of the first tokens, of the next, and so on.
 template <class S, class T, class Adapter>
 __global__ void __launch_bounds__(kRingThreads)
     ring_kernel(const __grid_constant__ Maps maps, const __grid_constant__ Matmul p,
@@ -162,20 +162,20 @@ constexpr SmallKernel kernel_of() {
           .launch_adapted = launch_adapted<S>};
 }
 
-// From few outputs to many; of long stages where they are small.
+// Shapes from few to many outputs per block; small ones have long stages.
 template <int kTokens, int kBoxes>
 constexpr std::array<SmallKernel, 4> kernels_of() {
   return {kernel_of<kTokens, 16, 2 * kBoxes>(), kernel_of<kTokens, 24, kBoxes>(), kernel_of<kTokens, 48, kBoxes>(),
           kernel_of<kTokens, 64, kBoxes>()};
 }
-// Where N is small: two blocks share the outputs, and each brings half of x.
+// For small N: a cluster of two blocks shares the outputs, and each block loads half of x.
 template <int kTokens, int kBoxes>
 constexpr std::array<SmallKernel, 6> with_halves() {
   const std::array<SmallKernel, 4> whole = kernels_of<kTokens, kBoxes>();
   return {kernel_of<kTokens / 2, 16, 4>(), kernel_of<kTokens / 2, 32, 4>(), whole[0], whole[1], whole[2], whole[3]};
 }
 
-// ---- h alone ----
+// ---- h without the base's matmul ----
 
 template <class S>
 __global__ void __launch_bounds__(kRingThreads)
@@ -201,7 +201,7 @@ void launch_inner(const Operand& x, const LoraShrinks& inner, cudaStream_t strea
 }  // namespace
 
 bool ring_inner(const Operand& x, const LoraShrinks& inner, cudaStream_t stream) {
-  // A block has a multiprocessor to itself, and a large matmul beside it leaves few of them free.
+  // Each block fills a multiprocessor, and a large matmul that runs beside it leaves few of them free.
   constexpr int64_t kMaxRows = 256;
   if (!has_copy_engine() || !x.aligned || x.rows > kMaxRows) return false;
   const auto launch = x.rows <= 8 ? launch_inner<8> : x.rows <= kRingRows ? launch_inner<16> : launch_inner<64>;

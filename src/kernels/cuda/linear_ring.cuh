@@ -1,5 +1,5 @@
-// What the matmuls of up to 64 rows share that walk a ring of stages with wgmma (linear_ring.cu): one warp fills the
-// ring, the four before it walk.
+// What the matmuls of up to 64 rows share that read a ring buffer of stages with wgmma (linear_ring.cu): one warp fills
+// the ring, the four before it consume it.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ struct Shape {
   [[maybe_unused]] static constexpr int kTokenTiles = kTokens / 8;
   static constexpr uint32_t kXBytes = kTokens * 128, kWBytes = kRows * 128;
   static constexpr uint32_t kStageBytes = kBoxes * (kXBytes + kWBytes);
-  static constexpr uint32_t kSlackBytes = (kTileOutputs - kRows) * 128;  // the last box's tile reaches beyond the ring
+  static constexpr uint32_t kSlackBytes = (kTileOutputs - kRows) * 128;  // the last box's wgmma reads beyond the ring
   static constexpr uint32_t kFixedBytes = 1024 + kSlackBytes + CopyRing::kBarrierBytes;
   static constexpr int kStages = std::min<int>(CopyRing::kMaxStages, (kMaxShared - kFixedBytes) / kStageBytes);
   static constexpr size_t kSharedBytes = kFixedBytes + kStages * kStageBytes;
@@ -30,7 +30,7 @@ struct Shape {
 };
 inline constexpr int kRingThreads = kWarpgroup + 32;
 
-// A block's ring in the dynamic shared memory of its launch; the next kernel may begin.
+// A block's ring in the dynamic shared memory of its launch. Lets the next kernel begin.
 template <class S>
 __device__ __forceinline__ CopyRing begin_ring(const uint8_t* unaligned) {
   const CopyRing ring{.shared = (shared_address(unaligned) + 1023) / 1024 * 1024,
@@ -43,13 +43,13 @@ __device__ __forceinline__ CopyRing begin_ring(const uint8_t* unaligned) {
   return ring;
 }
 
-// Of the four warps that walk.
+// Number of the thread's warp among the four that compute.
 __device__ __forceinline__ void sync_warpgroup() {
   asm volatile("bar.sync 1, 128;\n" ::: "memory");
 }
 
 #define LOCKSTEP_TOKENS(d, j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
-// d += w x^T, 64 outputs x 8 kTiles tokens x 16 of the contraction.
+// d += w x^T, for 64 outputs, 8 kTiles tokens and 16 of the contraction.
 __device__ __forceinline__ void step(float (&d)[1][4], uint64_t w, uint64_t x) {
   asm volatile("wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, %3}, %4, %5, 1, 1, 1, 0, 0;\n"
                : LOCKSTEP_TOKENS(d, 0)
@@ -73,18 +73,18 @@ __device__ __forceinline__ void step(float (&d)[8][4], uint64_t w, uint64_t x) {
 }
 #undef LOCKSTEP_TOKENS
 
-// A tile whose rows of 128 bytes are swizzled; 1024 bytes from 8 rows to the next 8.
+// Descriptor of a tile whose rows of 128 bytes are swizzled; 1024 bytes between groups of 8 rows.
 __device__ __forceinline__ uint64_t descriptor(uint32_t tile) {
   constexpr uint64_t kEightRows = 1024 / 16;
   return uint64_t{1} << 62 | kEightRows << 32 | uint64_t{1} << 16 | (tile & 0x3ffff) >> 4;
 }
 
-// Where accumulators lie: acc[j][e] is token token + 8 j + e % 2, output output + 8 (e / 2).
+// Where accumulators belong: acc[j][e] is token `token` + 8 j + e % 2, output `output` + 8 (e / 2).
 struct Place {
   int64_t output, end;
   int token;
 
-  // Of the outputs from first_output on, up to `end`.
+  // Outputs from first_output on, below `end`.
   __device__ static Place of(int64_t first_output, int64_t end, int first_token, int warp, int lane) {
     return {first_output + 16 * warp + lane / 4, end, first_token + lane % 4 * 2};
   }
@@ -93,7 +93,7 @@ struct Place {
   __device__ bool stored(int64_t tokens, int j, int e) const { return output_of(e) < end && token_of(j, e) < tokens; }
 };
 
-// Of a thread's two outputs, output_of(0) and output_of(2).
+// For a thread's two outputs, output_of(0) and output_of(2).
 template <int kTokenTiles>
 __device__ __forceinline__ void add_bias(float (&acc)[kTokenTiles][4], const float (&bias)[2]) {
 #pragma unroll
@@ -102,8 +102,8 @@ __device__ __forceinline__ void add_bias(float (&acc)[kTokenTiles][4], const flo
     for (int e = 0; e < 4; ++e) acc[j][e] = __fadd_rn(acc[j][e], bias[e / 2]);
 }
 
-// By one thread. load_w(ring, step) asks for what no other kernel changes, so the first stages are asked for before
-// those ahead have ended; load_x(ring, step) for the rest of the stage.
+// Called by one thread. load_w(ring, step) loads what no other kernel changes, so the first stages' weights are loaded
+// before earlier kernels have ended; load_x(ring, step) loads the rest of the stage.
 template <class LoadW, class LoadX>
 __device__ __forceinline__ void fill_ring(CopyRing ring, int steps, const LoadW& load_w, const LoadX& load_x) {
   const int stages = min(steps, ring.stages);
@@ -121,7 +121,7 @@ __device__ __forceinline__ void fill_ring(CopyRing ring, int steps, const LoadW&
   }
 }
 
-// fill_ring with boxes: kTokens rows of x from first_token on, `rows` rows of w from first_row on.
+// fill_ring with TMA boxes: kTokens rows of x from first_token on, `rows` rows of w from first_row on.
 template <class S>
 __device__ __forceinline__ void fill_with_boxes(const CopyRing& ring, const CUtensorMap& x, int first_token,
                                                 const CUtensorMap& w, int first_row, int rows, int steps) {
@@ -139,9 +139,9 @@ __device__ __forceinline__ void fill_with_boxes(const CopyRing& ring, const CUte
 }
 
 template <class S>
-__device__ void walk_ring(float (&acc)[S::kTokenTiles][4], int steps, CopyRing ring, int lane) {
-  begin_products();
-  uint32_t walked = 0;  // the barrier of the stage before
+__device__ void accumulate_ring(float (&acc)[S::kTokenTiles][4], int steps, CopyRing ring, int lane) {
+  wgmma_fence();
+  uint32_t previous = 0;  // the `empty` barrier of the previous stage
 #pragma unroll 1
   for (int step_of_ring = 0; step_of_ring < steps; ++step_of_ring, ring.next()) {
     barrier_wait(ring.full(), ring.parity);
@@ -152,12 +152,12 @@ __device__ void walk_ring(float (&acc)[S::kTokenTiles][4], int steps, CopyRing r
 #pragma unroll
       for (int k = 0; k < kBoxColumns / 16; ++k) step(acc, w + column_step(k), x + column_step(k));
     }
-    commit_products();
-    wait_products<1>();
-    if (walked && lane == 0) barrier_arrive(walked);
-    walked = ring.empty();
+    wgmma_commit();
+    wgmma_wait<1>();
+    if (previous && lane == 0) barrier_arrive(previous);
+    previous = ring.empty();
   }
-  wait_products<0>();
+  wgmma_wait<0>();
   pin(acc);
 }
 

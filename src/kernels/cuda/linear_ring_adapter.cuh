@@ -1,9 +1,9 @@
-// An adapter inside a matmul that walks a ring: y += scale h B, h = x A, in the launch of the base's matmul. Its
-// first blocks walk rings of their own and make h, 16 columns of it for some tokens each. The others walk the base's
-// chains meanwhile; the warp that fills the ring then waits until h is complete, and the others add the rest.
+// An adapter inside a matmul of linear_ring: y += scale h B, h = x A, in the launch of the base's matmul. The first
+// blocks of the grid compute h, 16 columns of it for some tokens each, through rings of their own. The others meanwhile
+// compute the base's matmul; then the warp that fills their ring waits until h is complete, and the others add h B.
 //
-// Blocks begin in the order of their numbers, and those of h wait for no other block: so they end, however few
-// multiprocessors there are. Were that ever not so, the launch fails after kMaxWaitedCycles, and nothing hangs.
+// Blocks start in the order of their indices, and those of h wait for no other block, so the launch always finishes,
+// however few multiprocessors there are. Should that ever fail, it aborts after kMaxWaitedCycles instead of hanging.
 #pragma once
 
 #include <type_traits>
@@ -21,14 +21,14 @@ struct RingAdapter {
   CUtensorMap x;
   CUtensorMap a[kMaxInner];
   RingPair pair[kMaxInner];
-  int count, column_blocks, blocks;  // blocks of h side by side; of h
+  int count, column_blocks, blocks;  // column blocks of h; blocks that compute h in total
   bf16* h;
   int h_stride;
   bool expand;
-  uint32_t* counters;  // blocks of h that have ended, blocks that know of all of them
+  uint32_t* counters;  // number of h blocks that have finished; number of blocks that have seen it
 };
-// Whose expanded pairs have at most 16 kGroups ranks. Code that does not run costs time, too: a layer's kernels share
-// the instruction cache, and every one that has to come from memory again takes a microsecond more.
+// For pairs whose h B is added here, of at most 16 kGroups ranks. Even code that is not executed costs time: a layer's
+// kernels share the instruction cache, and a kernel that must be fetched from memory again takes a microsecond longer.
 template <int kGroups_>
 struct RanksAdapter : RingAdapter {
   static constexpr int kGroups = kGroups_;
@@ -39,7 +39,7 @@ struct NoAdapter {
 template <class Adapter>
 inline constexpr bool kHasAdapter = Adapter::kGroups > 0;
 
-// launch(the adapter, of as many groups as its ranks need)
+// launch(the adapter, with kGroups as a constant that its ranks need)
 template <class Launch>
 void with_groups(const RingAdapter& adapter, const Launch& launch) {
   int most = 0;
@@ -48,11 +48,11 @@ void with_groups(const RingAdapter& adapter, const Launch& launch) {
   launch(RanksAdapter<kMaxExpandedRank / 16>{adapter});
 }
 
-// Of fewer tokens than the base's blocks, so that h is there before their chains end.
+// Blocks of h have fewer tokens than those of the base, so that h is complete before the base's matmul ends.
 template <class S, int kMaxTokens>
 using InnerShape = Shape<(S::kTokens < kMaxTokens ? S::kTokens : kMaxTokens), kInnerColumns, 4>;
 
-// Shape: of the blocks of h.
+// Shape: of the blocks that compute h.
 template <class Shape>
 RingAdapter ring_adapter(const Operand& x, const LoraShrinks& inner) {
   RingAdapter adapter{};
@@ -77,9 +77,9 @@ RingAdapter ring_adapter(const Operand& x, const LoraShrinks& inner) {
   return adapter;
 }
 
-// ---- h ----
+// ---- computing h ----
 
-// S: an InnerShape. The first 16 outputs of the tile are the first warp's.
+// S: an InnerShape. Only the first warp's 16 outputs of the tile are used.
 template <class S>
 __device__ void make_inner(const RingAdapter& adapter, int64_t tokens, int64_t depth, const uint8_t* shared, int warp,
                            int lane) {
@@ -96,7 +96,7 @@ __device__ void make_inner(const RingAdapter& adapter, int64_t tokens, int64_t d
   }
   wait_for_previous();
   float acc[S::kTokenTiles][4] = {};
-  walk_ring<S>(acc, steps, ring, lane);
+  accumulate_ring<S>(acc, steps, ring, lane);
   if (warp != 0) return;
   const Place place = Place::of(0, pair.rank - column, first_token, warp, lane);
   bf16* const h = adapter.h + pair.h_begin + column;
@@ -112,7 +112,7 @@ __device__ void make_inner(const RingAdapter& adapter, int64_t tokens, int64_t d
   if (lane == 0) atomicAdd(adapter.counters, 1u);
 }
 
-// By the warp that fills the ring of one of `others` blocks, and by those that walk it: until h is complete.
+// Waits until h is complete. Called in each of the `others` blocks, by the warp that fills the ring and by the rest.
 __device__ __forceinline__ void announce_inner(const RingAdapter& adapter, uint32_t others) {
   __syncwarp();
   if (!adapter.expand) return;
@@ -126,7 +126,7 @@ __device__ __forceinline__ void announce_inner(const RingAdapter& adapter, uint3
   while (ended() < static_cast<uint32_t>(adapter.blocks))
     if (clock64() - begin > kMaxWaitedCycles) __trap();
   asm volatile("bar.arrive 1, 160;\n" ::: "memory");
-  // The last to know resets the counters.
+  // The last block that sees the count resets both counters.
   if (threadIdx.x % 32 == 0 && atomicAdd(adapter.counters + 1, 1u) == others - 1)
     adapter.counters[0] = 0, adapter.counters[1] = 0;
 }
@@ -134,9 +134,9 @@ __device__ __forceinline__ void wait_for_inner() {
   asm volatile("bar.sync 1, 160;\n" ::: "memory");
 }
 
-// ---- h B ----
+// ---- adding h B ----
 
-// The pair that adds to an output, from this output on; of rank 0 where none does.
+// The pair that contributes to an output, counted from this output; its rank is 0 if there is none.
 struct DeltaOutput {
   const bf16 *b, *h;
   int stride = 0, rank = 0;
@@ -150,31 +150,31 @@ struct DeltaOutput {
       if (at >= 0 && at < pair.outputs)
         return {pair.b + at, adapter.h + pair.h_begin, pair.outputs, pair.rank, pair.scale};
     }
-    return {adapter.pair[0].b, adapter.h};  // may be read
+    return {adapter.pair[0].b, adapter.h};  // always readable memory
   }
-  // No branches around loads: a thread would wait for each before it asks for the next.
+  // Loads without branches: otherwise a thread would wait for each load before it issues the next.
   __device__ __forceinline__ uint16_t weight(int k) const {
     return __bfloat16_as_ushort(b[max(min(k, rank - 1), 0) * stride]);
   }
-  // Ranks k and k + 1 of a row of h, or others of the pair where the weights are zeros.
+  // Ranks k and k + 1 of a row of h; beyond the pair's rank any values, because the weights there are zeros.
   __device__ __forceinline__ const bf16* inputs(int k) const {
     return h + max(min(k, rank - 2), 0);
   }
-  // Of a word that was read for ranks k and k + 1.
+  // Extracts rank k or k + 1 from such a word.
   __device__ __forceinline__ uint32_t masked(uint32_t word, int k) const {
     return k < rank ? word : 0;
   }
-  // What y becomes; value and y count as stored.
+  // What is added to y; `value` and `y` have been rounded to the storage type.
   __device__ __forceinline__ float add(float value, float delta) const {
     return rank > 0 ? __fadd_rn(__bfloat162float(__float2bfloat16_rn(value)), __fmaf_rn(scale, delta, 0.0f)) : value;
   }
 };
 
-// Of a thread's two outputs of its warp's tile of 16 (Place: output_of(0), output_of(2)). kApart: of two pairs.
+// A thread's two outputs of its warp's tile of 16 (Place: output_of(0), output_of(2)). kApart: they are of two pairs.
 template <bool kApart, int kGroups>
 class TileDelta {
  public:
-  // Before the launch's x is there: asks for B.
+  // Called before the launch's x is available: starts loading B.
   __device__ TileDelta(const RingAdapter& adapter, int64_t first, int64_t second, int lane)
       : output_{DeltaOutput::of(adapter, first), DeltaOutput::of(adapter, second)}, k_(lane % 4 * 2) {
     if (!adapter.expand) output_[0].rank = output_[1].rank = 0;
@@ -189,13 +189,13 @@ class TileDelta {
     }
   }
 
-  // y[j][e], complete but for it, becomes y + scale h B at token_of(j, e), output_of(e); when h is complete. All of it
-  // counts as stored, but is not rounded.
+  // Called when h is complete: y[j][e] becomes y + scale h B at token_of(j, e), output_of(e). The input is rounded to
+  // the storage type, the sum is not.
   template <int kTokenTiles>
   __device__ __forceinline__ void add_to(float (&y)[kTokenTiles][4], const RingAdapter& adapter, int first_token,
                                          int64_t tokens, int lane) const {
     constexpr int kInputs = kApart ? 4 : 2;
-    float d[kTokenTiles][4] = {}, other[kApart ? kTokenTiles : 1][4] = {};  // of the first output; of the second
+    float d[kTokenTiles][4] = {}, other[kApart ? kTokenTiles : 1][4] = {};  // for the first output; for the second
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
       if (g >= groups_) break;
@@ -227,14 +227,14 @@ class TileDelta {
   }
 
  private:
-  // The first of the thread's two ranks in a half of a group of 16.
+  // The first of the thread's two ranks in one half of a group of 16.
   __device__ __forceinline__ int rank_of(int group, int half) const {
     return 16 * group + 8 * half + k_;
   }
 
   DeltaOutput output_[2];
   int k_, groups_;
-  uint16_t b_[kGroups][4][2];  // as they come: nothing waits for them before they are used
+  uint16_t b_[kGroups][4][2];  // as loaded; converted only at use, so that no load is waited for early
 };
 
 struct NoDelta {

@@ -1,5 +1,5 @@
-// The ring of linear_ring.cu for gate_up: a block has the gates and the ups of the same outputs, eight of the one and
-// then eight of the other, so that a thread's accumulators hold both, and stores the activation alone.
+// linear_ring.cu for gate_up: a block computes gates and ups of the same outputs, interleaved in groups of eight, so
+// that a thread's accumulators hold both, and stores only the activation.
 #include <algorithm>
 #include <array>
 
@@ -14,7 +14,7 @@ struct Maps {
   CUtensorMap x, w;
 };
 
-// Few blocks: with those of 48 outputs, 64 rows of gate_up take every multiprocessor of an H200 already.
+// Prefers few blocks: with 48 outputs per block, 64 rows of gate_up occupy every multiprocessor of an H200.
 constexpr int kInnerTokens = 32;
 template <class S>
 using Inner = InnerShape<S, kInnerTokens>;
@@ -44,7 +44,7 @@ __device__ void multiply(const Matmul& p, const Adapter& adapter, int first, int
   if (stored && p.end.bias) bias[0] = p.end.bias[gate], bias[1] = p.end.bias[up];
   const DeltaOf<Adapter, true> b(adapter, stored ? gate : -1, stored ? up : -1, lane);
   wait_for_previous();
-  walk_ring<S>(acc, steps, ring, lane);
+  accumulate_ring<S>(acc, steps, ring, lane);
   if (p.end.bias) add_bias(acc, bias);
   if constexpr (kHasAdapter<Adapter>) {
     wait_for_inner();
@@ -123,7 +123,7 @@ bool ring_swiglu(const Matmul& p, const LoraShrinks* adapter, int multiprocessor
   const int64_t rows = p.x.rows;
   const auto& kernels = rows <= 8 ? kOf8 : rows <= 16 ? kOf16 : rows <= 32 ? kOf32 : kOf64;
   const int64_t inner_blocks = adapter ? adapter->blocks(rows, kInnerTokens) : 0;
-  // What the last multiprocessor to end has done: to begin a block costs as much as some outputs.
+  // The load of the multiprocessor that finishes last; starting a block costs as much as some outputs.
   const auto longest = [&](const SwigluKernel& kernel) {
     constexpr int64_t kBeginning = 16;
     const int64_t blocks = (p.outputs + kernel.rows - 1) / kernel.rows + inner_blocks;

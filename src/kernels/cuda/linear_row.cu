@@ -1,9 +1,9 @@
-// Matmuls of one row on compute capability 9.0: the ring of linear_ring.cu for the weights alone. The row lies in
-// shared memory as a whole; the block's warps bring it, or compute its norm, while the weights are already on their
-// way. Outputs are cut in tiles of which a block takes every gridDim.x-th, so that the ring never runs dry between two.
+// Matmuls of one row on compute capability 9.0: the ring of linear_ring.cu holds only the weights. The row itself is in
+// shared memory as a whole; the block's warps load it, or compute its norm, while weights are being loaded. Outputs are
+// divided into tiles of which a block takes every gridDim.x-th, so that the ring never drains between two of them.
 //
-// Everything a matmul can ask for is one kernel, tile heights too: a step of decode is a row of such matmuls, and
-// code that the one before has run is still in the instruction cache.
+// One kernel covers all options and tile heights: a decode step is a sequence of such matmuls, and code that the
+// previous one has run is still in the instruction cache.
 #include <algorithm>
 
 #include "kernels/cuda/linear_fused.h"
@@ -15,21 +15,21 @@ namespace lockstep::kernels::cuda {
 namespace {
 
 constexpr int kThreads = kRingThreads;
-constexpr int kBoxes = 4;                 // of a stage
-constexpr uint32_t kXBoxBytes = 8 * 128;  // wgmma wants 8 tokens: the row, and 7 of whatever lies there
+constexpr int kBoxes = 4;                 // per stage
+constexpr uint32_t kXBoxBytes = 8 * 128;  // wgmma needs 8 tokens: the row, and 7 rows of arbitrary contents
 constexpr int kStageColumns = kBoxes * kBoxColumns;
-// Elements of a weight: smaller ones are read before a block has computed the norm, and a kernel ahead is faster.
+// Elements of a weight. Smaller weights are loaded before a block has computed the norm: a separate norm is faster.
 constexpr int64_t kSmallestWeight = int64_t{1} << 23;
-constexpr int64_t kWidestRow = 6144;  // leaves the ring more than half of shared memory
-// More than half: a second block of the same matmul in one multiprocessor would slow the first one down while other
-// multiprocessors have none.
-constexpr int64_t kLeastShared = 116 << 10;
-constexpr int64_t kMaxRowShared = kMaxShared - 1024;  // static memory lies before the rest, which is aligned
+constexpr int64_t kWidestRow = 6144;  // leaves the ring more than half of the shared memory
+// More than half, because a second block of the same matmul on one multiprocessor would slow the first one down while
+// other multiprocessors are idle.
+constexpr int64_t kMinShared = 116 << 10;
+constexpr int64_t kMaxRowShared = kMaxShared - 1024;  // static shared memory comes first
 
 struct Launch {
   RowMatmul row;
   int tile_rows = 0, tiles = 0, steps = 0, stages = 0;
-  uint32_t slack_bytes = 0;  // after the last stage: holds the row
+  uint32_t slack_bytes = 0;  // after the last stage, where the row is stored
 };
 
 // Eight columns of the row.
@@ -40,10 +40,10 @@ struct Launch {
                : "memory");
 }
 
-// Widths are multiples of 64, so that eight columns are all inside or none.
+// Widths are multiples of 64, so eight columns are either all inside or all outside.
 
-// The row's norm with the threads that rmsnorm.cu gives it: the four warps stand for 16, or each of them for the one,
-// and writes its quarter. Zeros from the row's end to `padded`.
+// The row's norm, with the assignment of elements to threads that rmsnorm.cu uses: the four warps stand for 16, or each
+// of them repeats the only one, and writes a quarter. Zeros from the row's end to `padded`.
 template <int kRowThreads>
 __device__ void put_normed(uint32_t to, int padded, const RowMatmul& row, int warp, int lane) {
   constexpr bool kOneWarp = kRowThreads == 32;
@@ -112,14 +112,14 @@ __device__ void put_normed(uint32_t to, int padded, const RowMatmul& row, int wa
   } else {
     put_normed<512>(to, padded, row, warp, lane);
   }
-  fence_for_products();
+  fence_for_wgmma();
 }
 
-// One tile's chain. The ring goes on where it is.
-[[maybe_unused]] __device__ __forceinline__ void walk_tile(float (&acc)[1][4], int steps, CopyRing& ring, uint32_t x,
-                                                           uint32_t box_bytes, int lane) {
-  begin_products();
-  uint32_t walked = 0;  // the barrier of the stage before
+// Accumulates one tile, continuing at the ring's current stage.
+[[maybe_unused]] __device__ __forceinline__ void accumulate_tile(float (&acc)[1][4], int steps, CopyRing& ring,
+                                                                 uint32_t x, uint32_t box_bytes, int lane) {
+  wgmma_fence();
+  uint32_t previous = 0;  // the `empty` barrier of the previous stage
   for (int step_of_ring = 0; step_of_ring < steps; ++step_of_ring, ring.next()) {
     barrier_wait(ring.full(), ring.parity);
 #pragma unroll
@@ -127,24 +127,24 @@ __device__ void put_normed(uint32_t to, int padded, const RowMatmul& row, int wa
 #pragma unroll
       for (int k = 0; k < kBoxColumns / 16; ++k)
         step(acc, descriptor(ring.at() + b * box_bytes) + column_step(k), descriptor(x) + column_step(k));
-    commit_products();
-    wait_products<1>();
-    if (walked && lane == 0) barrier_arrive(walked);
-    walked = ring.empty();
+    wgmma_commit();
+    wgmma_wait<1>();
+    if (previous && lane == 0) barrier_arrive(previous);
+    previous = ring.empty();
   }
-  wait_products<0>();
-  if (lane == 0) barrier_arrive(walked);
+  wgmma_wait<0>();
+  if (lane == 0) barrier_arrive(previous);
   pin(acc);
 }
 
-// A thread's two outputs of a tile, of which it holds the first token: rows lane / 4 and lane / 4 + 8 of its warp's 16.
-// With SwiGLU these are the gate and the up of one.
+// A thread's two outputs of a tile for the only token: rows lane / 4 and lane / 4 + 8 of its warp's 16. With SwiGLU
+// they are a gate and its up.
 struct Ends {
   int64_t output[2];
   bool stored[2];
   float bias[2] = {}, residual[2] = {};
 
-  // Asked for before the chain, so that its end does not wait for memory.
+  // Loaded before the accumulation, so that the epilogue need not wait.
   __device__ Ends(const Launch& l, int tile, int warp, int lane) {
     const Matmul& p = l.row.matmul;
     const bool swiglu = l.row.swiglu, holds = lane % 4 == 0 && 16 * warp < l.tile_rows;
@@ -173,7 +173,7 @@ struct Ends {
   }
 };
 
-// By one thread. The first stages need no word from anybody.
+// Called by one thread. The first stages are free from the start.
 struct WeightLoader {
   const CUtensorMap& map;
   const Launch& l;
@@ -226,7 +226,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int tile = static_cast<int>(blockIdx.x); tile < l.tiles; tile += static_cast<int>(gridDim.x)) {
       const Ends ends(l, tile, warp, lane);
       float acc[1][4] = {};
-      walk_tile(acc, l.steps, ring, row, box_bytes, lane);
+      accumulate_tile(acc, l.steps, ring, row, box_bytes, lane);
       ends.store(l, acc);
     }
   } else {
@@ -234,7 +234,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Of those that give a block the fewest outputs in all, the tallest.
+// Among the heights that give a block the fewest outputs in total, the largest.
 int rows_of_a_tile(int64_t outputs, bool swiglu, int multiprocessors) {
   const int least = swiglu ? 16 : 8;
   int best = 0;
@@ -257,7 +257,7 @@ bool row_matmul(const RowMatmul& row, int multiprocessors, cudaStream_t stream) 
   const int tile_rows = rows_of_a_tile(p.outputs, row.swiglu, multiprocessors);
   const int64_t tiles = (p.outputs + tile_rows - 1) / tile_rows;
   const int64_t steps = (p.x.cols + kStageColumns - 1) / kStageColumns, stage_bytes = int64_t{kBoxes} * tile_rows * 128;
-  // The last box's tile reaches beyond the ring.
+  // The last box's wgmma reads beyond the ring.
   const int64_t slack = std::max<int64_t>(steps * kBoxes * kXBoxBytes, (kTileOutputs - tile_rows) * 128);
   const int64_t fixed = 1024 + slack + CopyRing::kBarrierBytes, blocks = std::min<int64_t>(tiles, multiprocessors);
   const int64_t wanted = steps * ((tiles + blocks - 1) / blocks);
@@ -270,7 +270,7 @@ bool row_matmul(const RowMatmul& row, int multiprocessors, cudaStream_t stream) 
                          .stages = static_cast<int>(stages),
                          .slack_bytes = static_cast<uint32_t>(slack)};
   launch_early(row_kernel, static_cast<unsigned>(blocks), kThreads,
-               static_cast<size_t>(std::max(kLeastShared, fixed + stages * stage_bytes)), stream,
+               static_cast<size_t>(std::max(kMinShared, fixed + stages * stage_bytes)), stream,
                slab_map(p.w, tile_rows, kBoxes, row.swiglu), arguments);
   check_launch("linear");
   return true;

@@ -6,7 +6,7 @@
 namespace lockstep::kernels::cuda {
 namespace {
 
-// kWarpsM x kWarpsN warps, each 16 kMTiles tokens x 8 kNTiles outputs; kStages pieces of kDepth of the contraction.
+// kWarpsM x kWarpsN warps, each 16 kMTiles tokens x 8 kNTiles outputs; a pipeline of kStages stages of kDepth.
 template <int kMTiles_, int kNTiles_, int kWarpsM_, int kWarpsN_, int kDepth_, int kStages_>
 struct Shape {
   static constexpr int kMTiles = kMTiles_, kNTiles = kNTiles_, kWarpsM = kWarpsM_, kWarpsN = kWarpsN_;
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(S::kThreads) matmul_kernel(const __grid_consta
   };
   pipeline<S::kStages>(static_cast<int>((p.x.cols + S::kDepth - 1) / S::kDepth), load, compute);
 
-  // An accumulator's four values: rows g and g + 8, columns 2t and 2t + 1.
+  // An accumulator holds four values: rows g and g + 8, columns 2t and 2t + 1.
 #pragma unroll
   for (int i = 0; i < S::kMTiles; ++i)
 #pragma unroll
@@ -81,8 +81,8 @@ constexpr SmallKernel kernel_of() {
 
 using Any = Shape<2, 4, 2, 2, 64, 4>;  // 64 tokens x 64 outputs; 72 KiB, which every GPU since compute 8.0 has
 
-// For GPUs that linear_ring.cu does not suit. Few outputs per block where N is small, so that all multiprocessors have
-// work; the stages hold 24 to 60 KiB of weight on its way per multiprocessor.
+// For GPUs that linear_ring.cu does not support. Few outputs per block where N is small, so that all multiprocessors
+// have work; the stages keep 24 to 60 KiB of weights in flight per multiprocessor.
 const std::array kKernels = {
     kernel_of<Shape<1, 1, 1, 1, 128, 10>>(),  // 16 x 8
     kernel_of<Shape<1, 1, 1, 2, 128, 8>>(),   // 16 x 16
@@ -117,7 +117,7 @@ const SmallKernel& likely_kernel(const Matmul& matmul, size_t shared_limit, int 
   for (const SmallKernel& kernel : kKernels) {
     if (kernel.tokens < tokens || kernel.shared_bytes > shared_limit) continue;
     if (best && kernel.tokens > best->tokens) break;
-    // The most outputs per block that still give every multiprocessor one.
+    // The largest number of outputs per block that still gives every multiprocessor a block.
     if (!best || blocks(kernel) >= multiprocessors) best = &kernel;
   }
   return best ? *best : kKernels.back();

@@ -1,4 +1,4 @@
-// Our own matmuls, made for few rows, where the weight is read once at the speed of memory.
+// Our own matmul kernels, designed for few rows, where reading the weight once at memory bandwidth is the limit.
 #pragma once
 
 #include <span>
@@ -8,7 +8,7 @@
 
 namespace lockstep::kernels::cuda {
 
-// What becomes of an accumulator: y = (acc + bias) + residual in f32, rounded once.
+// The epilogue: y = (acc + bias) + residual in f32, rounded once.
 struct Epilogue {
   void* y = nullptr;
   int64_t y_stride = 0;
@@ -44,19 +44,19 @@ struct Matmul {
   Epilogue end;
 };
 
-// An adapter's pairs beside a matmul: h = x A, next to each other in one matrix, then y += scale h B if `expand`. No
-// pairs: nothing.
+// The pairs of an adapter that a matmul's launch computes: h = x A, all pairs side by side in one matrix, then, if
+// `expand`, y += scale h B. Without pairs there is nothing to compute.
 inline constexpr int kMaxInner = kMaxSitePairs;
-inline constexpr int kInnerColumns = 16;  // of h, of one block
+inline constexpr int kInnerColumns = 16;  // columns of h per block
 inline constexpr int64_t kMaxExpandedRank = 64;
 struct LoraShrinks {
   std::span<const LoraPair> pairs;  // aligned A
   bf16* h = nullptr;
   int64_t h_stride = 0;
-  bool expand = false;           // even ranks up to kMaxExpandedRank, outputs in tiles of 16
-  uint32_t* counters = nullptr;  // two zeros, which the launch leaves as zeros
+  bool expand = false;           // add h B too; needs even ranks up to kMaxExpandedRank and outputs in tiles of 16
+  uint32_t* counters = nullptr;  // two zeros, which the launch resets to zero
 
-  // Of `tokens` rows each.
+  // Blocks of `tokens` rows each that compute h.
   int64_t blocks(int64_t rows, int64_t tokens) const {
     int64_t across = 0;
     for (const LoraPair& pair : pairs) across += (pair.rank() + kInnerColumns - 1) / kInnerColumns;
@@ -69,25 +69,25 @@ struct SmallKernel {
   int tokens = 0, rows = 0;
   size_t shared_bytes = 0;
   void (*launch)(const Matmul&, cudaStream_t) = nullptr;
-  // Of linear_ring.cu: wants aligned operands, begins early, makes an adapter's matmuls in the same launch, of bf16.
+  // linear_ring.cu: needs aligned bf16 operands, starts early, computes an adapter in the same launch.
   void (*launch_adapted)(const Matmul&, const LoraShrinks&, cudaStream_t) = nullptr;
 
   bool ring() const { return launch_adapted != nullptr; }
   bool can_expand() const { return ring() && rows % 16 == 0; }
 };
 
-// The kernels for plain weights, and the one for any matmul at all; all give the same bits.
+// The kernels for plain weights, and one that takes any matmul; all give the same bits.
 std::span<const SmallKernel> small_kernels();
 const SmallKernel& any_kernel(bool transposed);
-// linear_ring.cu: for up to this many rows; none where the GPU or the number of rows does not suit.
+// linear_ring.cu: for up to this many rows; empty if the GPU or the number of rows is not supported.
 inline constexpr int64_t kRingRows = 64;
-inline constexpr int kRingInnerTokens = 16;  // of a block that makes h
+inline constexpr int kRingInnerTokens = 16;  // tokens per block that computes h
 std::span<const SmallKernel> ring_kernels(int64_t rows);
-// linear_ring.cu: the adapter's h alone; false where its blocks do not suit.
+// linear_ring.cu: only the adapter's h; false if the shape is not supported.
 bool ring_inner(const Operand& x, const LoraShrinks& inner, cudaStream_t stream);
-// linear.cu: lora_shrink by them.
+// linear.cu: lora_shrink by these kernels.
 bool shrink_by_ring(Tensor h, ConstTensor x, std::span<const LoraPair> pairs, Stream& stream);
-// The one to take for M rows when nothing has been measured.
+// The kernel to use for M rows when nothing has been measured.
 const SmallKernel& likely_kernel(const Matmul& matmul, size_t shared_limit, int multiprocessors);
 
 }  // namespace lockstep::kernels::cuda

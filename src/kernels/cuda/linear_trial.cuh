@@ -1,4 +1,4 @@
-// A matmul on random rows: whether a kernel gives the right bits there, and how long it takes (linear_choice.cu).
+// Runs a matmul on random rows: whether a kernel gives the right bits, and how long it takes (linear_choice.cu).
 #pragma once
 
 #include <algorithm>
@@ -41,7 +41,7 @@ static __global__ void negate(bf16* to, const bf16* from, int64_t count) {
     to[i] = -from[i];
 }
 
-// The matmul with random rows in place of the caller's, in memory of its own.
+// The matmul with random rows instead of the caller's, in memory of its own.
 class Trial {
  public:
   Trial(const Matmul& like, int64_t rows, Library& library, Stream& stream) : Trial(like, library, stream) {
@@ -54,7 +54,7 @@ class Trial {
     prepare_checks();
   }
   ~Trial() {
-    // A destructor cannot throw; a GPU that is lost says so at every later call.
+    // A destructor cannot throw; if the GPU is lost, every later call reports it.
     if (start_) cudaEventDestroy(start_);
     if (end_) cudaEventDestroy(end_);
     if (memory_) cudaFreeAsync(memory_, stream_);
@@ -72,8 +72,8 @@ class Trial {
     return false;
   }
 
-  // Whether all rows have the bits of the plain kernel, in this batch and in a smaller one: an algorithm that divides
-  // the contraction does so by the size of the batch.
+  // Whether all rows have the bits of the plain kernel, for this batch size and for a smaller one: an algorithm that
+  // splits the contraction decides so by the batch size.
   bool same_bits(const Choice& choice) {
     const int64_t all = matmul_.x.rows;
     for (const Check& wanted : checks_)
@@ -95,14 +95,14 @@ class Trial {
     return true;
   }
 
-  // The best of a few runs of what runs; of one where that is hopeless beside `least`.
+  // The best of a few runs; only one run if that is far slower than `least`.
   float milliseconds(const Choice& choice, float least) {
     if (weights_) return chain_milliseconds(choice, least);
     return best_milliseconds([&] { try_linear(library_, matmul_, choice, stream_); }, least);
   }
 
  private:
-  // The other constructor may throw: the destructor then takes back what it had.
+  // If the delegating constructor throws, this one has completed, and so the destructor runs.
   Trial(const Matmul& like, Library& library, Stream& stream)
       : library_(library), of_(stream), stream_(stream_of(stream)), matmul_(like) {}
 
@@ -110,8 +110,8 @@ class Trial {
   static constexpr float kHopeless = 2;  // a first run takes longer than later ones, but not twice as long
   static constexpr size_t kWeightsBytes = size_t{128} << 20;  // more than the L2 cache holds
 
-  // Few rows: what a matmul takes in a row of them that is recorded, as a decode step is, with weights that come from
-  // memory. Kernels that begin early (common.cuh) show here what that gains, and the host's launches take no time.
+  // For few rows: the time per matmul in a captured graph of several, as in a decode step, with weights that come from
+  // memory. This includes what kernels gain that start early (common.cuh), and excludes the host's launch time.
   float chain_milliseconds(const Choice& choice, float least) {
     constexpr int kMatmuls = 16;
     const auto weight = static_cast<int64_t>(matmul_.w.rows * matmul_.w.cols);
@@ -128,7 +128,7 @@ class Trial {
     try {
       chain = Graph::record(of_, run);
     } catch (const DeviceError&) {
-      recorded = false;  // launched one by one they are slower, each of them; a choice changes no bit
+      recorded = false;  // launched one by one each of them is slower; the choice changes no bit
     }
     return best_milliseconds([&] { recorded ? chain.launch(of_) : run(); }, least * kMatmuls) / kMatmuls;
   }
@@ -152,7 +152,7 @@ class Trial {
     return static_cast<size_t>(rows * matmul_.outputs) * (matmul_.end.y_f32 ? 4 : 2);
   }
 
-  // Fewer rows where they would take gigabytes (logits) or more than is free.
+  // Retried with fewer rows where they would take gigabytes (logits) or more than is free.
   bool allocate(int64_t rows) {
     constexpr size_t kMaxBytes = size_t{1} << 30;
     const auto padded = [](size_t bytes) { return (bytes + 255) / 256 * 256; };
@@ -181,8 +181,8 @@ class Trial {
     return true;
   }
 
-  // Rounded to bf16, sums in another order look alike but for one in ten thousand. So bf16 matmuls are compared with
-  // what rounding took from them: acc - bf16(acc), where every 20th differs. f32 matmuls show all their bits.
+  // Rounded to bf16, sums in another order differ in only one of ten thousand values. So bf16 matmuls are compared
+  // by their rounding errors, acc - bf16(acc), of which every 20th differs. f32 matmuls are compared directly.
   void prepare_checks() {
     const SmallKernel& plain = any_kernel(matmul_.transposed);
     const bool adds = matmul_.end.residual != nullptr;
@@ -203,7 +203,7 @@ class Trial {
       checks_.push_back({with, wanted});
     };
     if (!adds && !matmul_.end.y_f32) add_check(residual, more_[2]);
-    add_check(adds ? residual : nullptr, more_[1]);  // last: what is timed
+    add_check(adds ? residual : nullptr, more_[1]);  // added last, because it is the one that is timed
   }
 
   struct Check {
@@ -212,11 +212,11 @@ class Trial {
 
   Library& library_;
   Stream& of_;
-  cudaStream_t stream_;  // its own, or that of Stream::beside
+  cudaStream_t stream_;  // the stream's own queue, or the second one of Stream::beside
   Matmul matmul_;
   void* memory_ = nullptr;
-  void* more_[3] = {};       // of y's size
-  bf16* weights_ = nullptr;  // for few rows
+  void* more_[3] = {};       // each of y's size
+  bf16* weights_ = nullptr;  // rotated through by the trials of few rows
   std::vector<Check> checks_;
   unsigned* different_ = nullptr;
   cudaEvent_t start_ = nullptr, end_ = nullptr;

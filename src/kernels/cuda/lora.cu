@@ -1,8 +1,8 @@
-// Two kinds of matmul with a small dimension, the rank.
-//   many to few (lora_shrink, lora_expand_backward): bound by reading x once. A block keeps its rows and walks the
-//   contraction, one chain as in every matmul. Up to 64 rows the base's launch makes h, too (linear_ring.cu).
-//   few to many (lora_expand, lora_shrink_backward): bound by reading and writing y once.
-// Many rows, aligned, of small ranks: lora_large.cuh.
+// Two kinds of matmul with one small dimension, the rank.
+//   down-projection (lora_shrink, lora_expand_backward): limited by reading x once. A block keeps its rows and iterates
+//   over the contraction in order. Up to 64 rows the launch of the base's matmul can compute h too (linear_ring.cu).
+//   up-projection (lora_expand, lora_shrink_backward): limited by reading and writing y once.
+// Many rows of aligned operands with small ranks: lora_large.cuh.
 #include "kernels/cuda/library.h"
 #include "kernels/cuda/linear_small.cuh"
 #include "kernels/cuda/lora_expand.h"
@@ -28,7 +28,7 @@ void launch_reduce(const Source& source, int64_t slots, int64_t tiles, const Row
                source, rows);
 }
 
-// together: all with the same x.
+// together: all pairs read the same x.
 void reduce(const PairMatmuls& matmuls, const Rows& rows, bool together, Stream& stream) {
   constexpr int64_t kFewRows = 512;
   if (reduce_large(matmuls, rows, together, library_of(stream).multiprocessors, stream_of(stream))) return;
@@ -49,7 +49,7 @@ void launch_update(const PairMatmuls& matmuls, const Rows& rows, int64_t cols, i
                static_cast<int>(tiles_of(rank, kDepth)));
 }
 
-// kOwnColumns: each matmul adds to its own columns, else all to the same `cols`.
+// kOwnColumns: each matmul adds to its own columns; otherwise all add to the same `cols`.
 template <bool kOwnColumns>
 void add_matmuls(const PairMatmuls& matmuls, const Rows& rows, int64_t cols, int64_t rank, Stream& stream) {
   (rank <= 32 ? launch_update<kOwnColumns, 32> : launch_update<kOwnColumns, 64>)(matmuls, rows, cols, rank, stream);
@@ -120,7 +120,7 @@ void lora_expand(Tensor y, ConstTensor h, std::span<const LoraPair> pairs, Strea
 
 void lora_shrink_tiles(Tensor h, ConstTensor x, const LoraTiles& tiles, int64_t site, Stream& stream) {
   const ManyAdapters all{tiles.tiles, tiles.sites + site, tiles.num_sites, operand(x), false};
-  launch_reduce<kLoraTileRows>(all, kMaxSitePairs * tiles.most_rank, tiles.num_tiles, rows_of(h), stream);
+  launch_reduce<kLoraTileRows>(all, kMaxSitePairs * tiles.max_rank, tiles.num_tiles, rows_of(h), stream);
   check_launch("lora_shrink_tiles", {h, x});
 }
 
@@ -129,15 +129,15 @@ void launch_expand_tiles(Tensor y, ConstTensor h, const LoraTiles& tiles, int64_
   constexpr size_t kShared = kUpdateShared<kDepth>;
   constexpr auto kKernel = update<true, kDepth, ManyAdapters>;
   allow_shared<kKernel>(kShared);
-  // Each pair's columns begin a tile of their own.
+  // Each pair's columns begin a new tile.
   const dim3 grid(tiles_of(y[1], 64) + kMaxSitePairs - 1, tiles_of(tiles.num_tiles, 1));
   launch_early(kKernel, grid, kUpdateThreads, kShared, stream_of(stream),
                ManyAdapters{tiles.tiles, tiles.sites + site, tiles.num_sites, operand(h), true}, rows_of(y),
-               static_cast<int>(tiles_of(tiles.most_rank, kDepth)));
+               static_cast<int>(tiles_of(tiles.max_rank, kDepth)));
 }
 
 void lora_expand_tiles(Tensor y, ConstTensor h, const LoraTiles& tiles, int64_t site, Stream& stream) {
-  (tiles.most_rank <= 32 ? launch_expand_tiles<32> : launch_expand_tiles<64>)(y, h, tiles, site, stream);
+  (tiles.max_rank <= 32 ? launch_expand_tiles<32> : launch_expand_tiles<64>)(y, h, tiles, site, stream);
   check_launch("lora_expand_tiles", {y, h});
 }
 

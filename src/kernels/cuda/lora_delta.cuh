@@ -1,10 +1,10 @@
-// scale h B of an adapter, added by the op that reads the matmul (kernels/lora.h: LoraDelta). The chain over the
-// rank, the sum in f32 and the rounding are those of lora_expand, so the bits are too.
+// The LoRA delta scale h B, added by the op that reads the matmul's result (kernels/lora.h: LoraDelta). The sum over
+// the rank, the addition in f32 and the rounding are those of lora_expand, so the bits are too.
 //
-// A warp has tiles of 16 rows x a strip of 32 columns. Which column of B is which of the tensor core's is free: tile j
-// of four takes columns 2j and 2j + 1 of every 8, so that a lane's results are 8 neighbouring columns, columns 8 (lane
-// % 4) on, of rows lane / 4 and lane / 4 + 8. They are read and written as 16 bytes. B lies in shared memory in the
-// very order in which lanes use it.
+// A warp has tiles of 16 rows x a strip of 32 columns. The mapping from B's columns to the tensor core's is arbitrary:
+// tile j of four takes columns 2j and 2j + 1 of every 8, so that a lane's results are 8 neighbouring columns, from 8
+// (lane % 4) on, of rows lane / 4 and lane / 4 + 8. They are read and written as 16 bytes. B is stored in shared memory
+// in the order in which lanes use it.
 #pragma once
 
 #include <type_traits>
@@ -16,28 +16,28 @@
 namespace lockstep::kernels::cuda {
 
 inline constexpr int kStripColumns = 32, kStripRows = 16;
-// Of one group of 16 ranks of a strip.
+// Fragments of one group of 16 ranks of a strip.
 inline constexpr int kStripBytes = 32 * 8 * sizeof(uint32_t);
 
 // One pair, from one of its columns on.
 struct DeltaColumns {
-  Operand b;  // nothing is added without
+  Operand b;  // if it is empty nothing is added
   int h_begin = 0;
   float scale = 0;
 
   __device__ bool any() const { return b.data != nullptr; }
 };
 
-// ---- whose rows a block has, and what is added to them ----
+// ---- which rows a block handles, and what is added to them ----
 
-// A pair's columns from the `at`-th on.
+// The pair's columns from the `at`-th on.
 __device__ inline DeltaColumns columns_of(const LoraSitePair& pair, int h_begin, int at) {
   const auto* const b = static_cast<const bf16*>(pair.b) + at;
   const bool aligned = reinterpret_cast<uintptr_t>(b) % 16 == 0 && pair.out % 8 == 0;
   return {{b, pair.out, pair.rank, pair.out - at, aligned}, h_begin, pair.scale};
 }
 
-// The columns of the pair that has this column of y.
+// The pair that contributes to this column of y, and which of its columns that is.
 __device__ inline DeltaColumns columns_of(const LoraSite& site, int column) {
   int h_begin = 0;
   for (int p = 0; p < site.count; ++p) {
@@ -49,13 +49,13 @@ __device__ inline DeltaColumns columns_of(const LoraSite& site, int column) {
   return {};
 }
 
-// Rows [begin, end), but for those of `without`.
+// Rows [begin, end), except those marked in `without`.
 struct DeltaRows {
   int begin = 0, end = 0;
-  uint32_t without = 0;  // of the first 16
+  uint32_t without = 0;  // a bit for each of the first 16 rows
 };
 
-// h of all rows.
+// h for all rows.
 struct DeltaSource {
   const bf16* h;
   int stride;
@@ -63,8 +63,8 @@ struct DeltaSource {
   explicit DeltaSource(const ConstTensor& t) : h(data_of<bf16>(t)), stride(static_cast<int>(t.row_stride)) {}
 };
 
-// One adapter: blockIdx.y counts blocks of rows. Every two columns of h that begin at an even one are 4 aligned bytes,
-// and ranks are even.
+// One adapter: blockIdx.y counts blocks of rows. Two columns of h from an even one on are 4 aligned bytes; ranks are
+// even.
 struct OneDelta {
   static constexpr bool kPaired = true;
   DeltaSource source;
@@ -72,7 +72,7 @@ struct OneDelta {
   int rows, block_rows;
 
   __device__ DeltaColumns columns(int column) const { return columns_of(site, column); }
-  // Where every pair has all columns.
+  // For the case that every pair contributes to all columns.
   __device__ DeltaColumns columns_of_pair(int p, int column) const {
     int h_begin = 0;
     for (int before = 0; before < p; ++before) h_begin += site.pair[before].rank;
@@ -84,11 +84,11 @@ struct OneDelta {
   }
 };
 
-// Many adapters: blockIdx.y is a tile or, after them, 16 rows, of which those without an adapter count.
+// Many adapters: blockIdx.y is a tile or, beyond the tiles, 16 rows of which those without an adapter are handled.
 struct ManyDeltas {
   static constexpr bool kPaired = false;
   DeltaSource source;
-  LoraTiles tiles;  // with the sites from the one in question on
+  LoraTiles tiles;  // `sites` points at those of the layer in question
   int rows;
 
   __device__ int num_tiles() const { return static_cast<int>(tiles.num_tiles); }
@@ -117,13 +117,13 @@ struct ManyDeltas {
   }
 };
 
-// A lane's 8 columns of one row: its halves are of 4.
+// A lane's 8 columns of one row, as two halves of 4.
 union Eight {
   uint4 vector;
   uint32_t word[2][2];
 };
 
-// A lane's columns of a matrix.
+// The address of a lane's columns in a matrix.
 template <class T>
 struct LaneRows {
   T* first;
@@ -137,8 +137,8 @@ struct LaneRows {
   }
 };
 
-// What a lane reads of a tile, kPieces times 16 bytes, fetched by the lane itself while it works on the tile before.
-// begin(copy) once; then for every tile turn(more, copy), with the copies of the next, and piece(i) of this.
+// A lane's asynchronous copies of what it reads of a tile, kPieces times 16 bytes, one tile ahead.
+// Call begin(copy) once; then, for every tile, advance(more, copy), which starts the next tile's copies, and piece(i).
 // copy(fetch) calls fetch(i, from) for every piece.
 template <int kPieces>
 class TileFetch {
@@ -153,12 +153,12 @@ class TileFetch {
     copy_commit();
   }
   template <class Copy>
-  __device__ __forceinline__ void turn(bool more, const Copy& copy) {
+  __device__ __forceinline__ void advance(bool more, const Copy& copy) {
     uint4* const other = mine_ + 32 * kPieces * (1 - stage_);
     if (more) copy([&](int i, const bf16* from) { copy_async_16(other + 32 * i, from); });
     copy_commit();
     copy_wait<1>();
-    __syncwarp();  // for the compiler, too
+    __syncwarp();  // also keeps the compiler from reordering
     now_ = mine_ + 32 * kPieces * stage_;
     stage_ = 1 - stage_;
   }
@@ -169,9 +169,9 @@ class TileFetch {
   int stage_ = 0;
 };
 
-// ---- B ----
+// ---- loading B ----
 
-// Stores a lane's share of ranks 16 group .. 16 group + 15 of the 32 columns that `columns` begins with.
+// Stores a lane's share of ranks 16 group .. 16 group + 15 for the 32 columns that `columns` begins with.
 __device__ __forceinline__ void store_strip(uint4* strip, const DeltaColumns& columns, int group, int lane) {
   const int k = 16 * group + lane % 4 * 2, column = lane / 8 * 8;
   const Operand& b = columns.b;
@@ -187,27 +187,27 @@ __device__ __forceinline__ void store_strip(uint4* strip, const DeltaColumns& co
   const uint32_t pick = lane / 4 % 2 == 0 ? 0x5410 : 0x7632;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const auto two = [&](int first, int j) {  // of ranks `first` and the next
+    const auto two = [&](int first, int j) {  // ranks `first` and first + 1
       return __byte_perm(row[first].word[half][j], row[first + 1].word[half][j], pick);
     };
     strip[32 * half + lane] = make_uint4(two(0, 0), two(2, 0), two(0, 1), two(2, 1));
   }
 }
 
-// ---- h B ----
+// ---- adding h B ----
 
-// A lane's part of h, of one pair. kGroups: the pair has that many whole groups of 16 ranks, or a part of one; 0: any
-// number of ranks. Those beyond the pair's count as zeros.
+// A lane's part of h for one pair. kGroups: the pair has that many groups of 16 ranks, the last perhaps partial;
+// 0: any number of ranks. Ranks beyond the pair's count as zeros.
 template <int kGroups, bool kPaired>
 struct LaneInput {
   LaneRows<const bf16> rows;
-  int ranks;  // from the lane's first on
+  int ranks;  // counted from the lane's first one
 
   __device__ LaneInput(const DeltaSource& source, const DeltaColumns& columns, int lane)
       : rows(source.h, source.stride, columns.h_begin + lane % 4 * 2),
         ranks(static_cast<int>(columns.b.rows) - lane % 4 * 2) {}
 
-  // The tensor core's fragment of one group and the lane's two rows.
+  // The A fragment of one group, for the lane's two rows.
   __device__ __forceinline__ void load(uint32_t (&a)[4], int group, const int (&row)[2]) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -232,7 +232,7 @@ struct LaneInput {
   }
 };
 
-// What is added to half of a strip: 4 of each lane's 8 columns, those from 4 half on, of rows lane / 4 and lane / 4
+// The delta of half a strip: 4 of each lane's 8 columns, from 4 half on, of rows lane / 4 and lane / 4
 // + 8.
 struct HalfStrip {
   float acc[2][4] = {};
@@ -242,7 +242,7 @@ struct HalfStrip {
     mma_16816(acc[0], h, {b.x, b.y});
     mma_16816(acc[1], h, {b.z, b.w});
   }
-  // To the lane's 4 columns of row r (of two), rounded; nothing without a pair.
+  // Adds to the lane's 4 columns of row r (of two) and rounds; does nothing without a pair.
   __device__ __forceinline__ void add_to(uint32_t (&y)[2], const DeltaColumns& columns, int r) const {
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
@@ -258,8 +258,8 @@ struct HalfStrip {
   }
 };
 
-// Adds what is lacking to a lane's two rows, 8 columns of each of the warp's strips; all of one pair. Few groups: strip
-// by strip. Any number: all strips of a group, as h is read.
+// Adds the delta to a lane's two rows, 8 columns for each of the warp's strips, all of one pair. With few groups strip
+// by strip; with any number of groups, all strips for each group, in the order in which h is read.
 template <int kStrips, int kGroups, bool kPaired>
 __device__ __forceinline__ void add_to_strips(Eight (&x)[2][kStrips], const LaneInput<kGroups, kPaired>& input,
                                               const DeltaColumns& pair, const uint4* strips, int groups,
@@ -293,8 +293,8 @@ __device__ __forceinline__ void add_to_strips(Eight (&x)[2][kStrips], const Lane
   }
 }
 
-// The same where all pairs have all columns: each pair's chain is a sum of its own, those are added in order, and the
-// total is added to x.
+// The same when all pairs contribute to all columns: each pair's sum over the rank is formed separately, they are added
+// in order, and the total is added to x.
 template <int kStrips, int kGroups, int kPairs>
 __device__ __forceinline__ void add_pairs_to_strips(Eight (&x)[2][kStrips],
                                                     const LaneInput<kGroups, true>* const (&input)[kPairs],
@@ -331,14 +331,14 @@ __device__ __forceinline__ void add_pairs_to_strips(Eight (&x)[2][kStrips],
 
 // ---- launches ----
 
-// How a kernel's warps lie: `across` side by side, each with the columns of one or several strips, `row_warps` below
-// each other, each with tiles of 16 rows.
+// How a kernel's warps are arranged: `across` side by side, each with one or several strips of columns, and `row_warps`
+// below each other, each with tiles of 16 rows.
 struct DeltaShape {
-  int groups = 1;        // of 16 ranks, of the largest pair
-  int known_groups = 0;  // kGroups of LaneInput, for every pair
+  int groups = 1;        // groups of 16 ranks of the largest pair
+  int known_groups = 0;  // kGroups of LaneInput, the same for every pair
   int across = 1, row_warps = 1;
   int block_rows = 16;
-  unsigned columns = 0;  // blocks side by side
+  unsigned columns = 0;  // number of blocks side by side
   size_t shared_bytes = 0;
 
   unsigned threads() const { return static_cast<unsigned>(32 * across * row_warps); }
@@ -347,13 +347,13 @@ struct DeltaShape {
 inline constexpr size_t kMaxDeltaShared = size_t{200} << 10;
 inline constexpr int64_t kFewDeltaRows = 128;
 
-// Few rows: many small blocks. Many: blocks of some columns that walk down, as long as there are enough for every
-// multiprocessor. A tile of an adapter is one warp's rows.   units: of a warp's columns, of `strips` strips each;
-// warp_bytes: of a warp's fetches
+// Few rows: many small blocks. Many rows: blocks that keep some columns and iterate over rows, as long as there are
+// enough blocks for every multiprocessor. A tile of an adapter is one warp's rows.   units: how many warps the columns
+// take, at `strips` strips each; warp_bytes: shared memory for a warp's copies
 inline DeltaShape delta_shape(const LoraDelta& delta, int64_t rows, int64_t units, int strips, size_t warp_bytes,
                               int multiprocessors) {
   DeltaShape shape;
-  int64_t least = kMostGpuRank, most = delta.tiles.most_rank;
+  int64_t least = kMaxGpuRank, most = delta.tiles.max_rank;
   for (const LoraPair& pair : delta.pairs) least = std::min(least, pair.rank()), most = std::max(most, pair.rank());
   shape.groups = static_cast<int>((most + 15) / 16);
   if (shape.groups == 1 || (delta.tiles.num_tiles == 0 && least == most && (most == 32 || most == 64)))
@@ -368,7 +368,7 @@ inline DeltaShape delta_shape(const LoraDelta& delta, int64_t rows, int64_t unit
     const int64_t wanted = int64_t{16} * multiprocessors, blocks = (units + 3) / 4;
     shape.block_rows = static_cast<int>(std::clamp<int64_t>((rows * blocks / wanted + 31) / 32 * 32, 32, 256));
   }
-  // B leaves room for a second block.
+  // limits B's memory so that two blocks fit on a multiprocessor
   constexpr size_t kMaxB = size_t{32} << 10;
   const auto b_bytes = [&] { return size_t{kStripBytes} * shape.across * strips * shape.groups; };
   while (shape.across > 1 && b_bytes() > kMaxB) {
@@ -381,7 +381,7 @@ inline DeltaShape delta_shape(const LoraDelta& delta, int64_t rows, int64_t unit
   return shape;
 }
 
-// start(known groups as a constant)
+// start(kGroups as a constant)
 template <class Source, class Start>
 void with_groups(const DeltaShape& shape, const Start& start) {
   if (shape.known_groups == 1) return start(std::integral_constant<int, 1>());
@@ -392,7 +392,7 @@ void with_groups(const DeltaShape& shape, const Start& start) {
   start(std::integral_constant<int, 0>());
 }
 
-// Whether OneDelta can read these.
+// Whether OneDelta supports these operands.
 inline bool reads_well(const LoraDelta& delta) {
   if (delta.tiles.num_tiles > 0) return true;
   if (delta.pairs.size() > static_cast<size_t>(kMaxSitePairs)) return false;
@@ -421,7 +421,7 @@ void with_one_delta(const LoraDelta& delta, const DeltaShape& shape, int64_t row
   launch(OneDelta{DeltaSource(delta.h), site_of(delta.pairs), static_cast<int>(rows), shape.block_rows},
          dim3(shape.columns, static_cast<unsigned>(row_blocks)));
 }
-// The same of all rows, also those of no tile.
+// The same for all rows, including those of no tile.
 template <class Launch>
 void with_delta(const LoraDelta& delta, const DeltaShape& shape, int64_t rows, const Launch& launch) {
   if (delta.tiles.num_tiles == 0) return with_one_delta(delta, shape, rows, launch);

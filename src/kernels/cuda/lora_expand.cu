@@ -1,5 +1,5 @@
-// lora_expand and lora_shrink_backward by strips: y is read and written as 16 bytes, B (or A) lies in shared memory
-// while the rows go by.
+// lora_expand and lora_shrink_backward by strips of columns: y is read and written as 16 bytes, and B (or A) stays in
+// shared memory while a block iterates over rows.
 #include "kernels/cuda/library.h"
 #include "kernels/cuda/lora_delta.cuh"
 #include "kernels/cuda/lora_expand.h"
@@ -7,10 +7,10 @@
 namespace lockstep::kernels::cuda {
 namespace {
 
-constexpr int kStrips = 2;  // of a warp, side by side
+constexpr int kStrips = 2;  // per warp, side by side
 constexpr int kColumns = kStrips * kStripColumns;
 
-// The first column of unit number `unit`, when every pair's columns begin a unit of their own; -1: there is none.
+// The first column of unit number `unit`, when every pair's columns begin a new unit; -1 if there is no such unit.
 __device__ int unit_column(const LoraSite& site, int unit) {
   for (int p = 0; p < site.count; ++p) {
     const int units = (site.pair[p].out + kColumns - 1) / kColumns;
@@ -20,8 +20,8 @@ __device__ int unit_column(const LoraSite& site, int unit) {
   return -1;
 }
 
-// kGroups as in LaneInput. kPairs: 0: every column is one pair's, and pairs begin and end at multiples of 8 columns;
-// else all of so many pairs, whose number of groups is kGroups, have all `cols` columns.
+// kGroups as in LaneInput. kPairs = 0: every column belongs to one pair, and pairs begin and end at multiples of 8
+// columns; otherwise each of kPairs pairs, whose number of groups is kGroups, contributes to all `cols` columns.
 template <int kGroups, int kPairs>
 __global__ void __launch_bounds__(256, kPairs > 1 ? 2 : 3)
     expand_strips(const __grid_constant__ OneDelta delta, bf16* y, int stride, int cols, int all_groups, int across) {
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(256, kPairs > 1 ? 2 : 3)
   if (first < rows.end) ahead.begin(copies_of(first));
   for (int row0 = first; row0 < rows.end; row0 += step) {
     const int row[2] = {row_of(row0, 0), row_of(row0, 1)};
-    ahead.turn(row0 + step < rows.end, copies_of(row0 + step));
+    ahead.advance(row0 + step < rows.end, copies_of(row0 + step));
     Eight x[2][kStrips];
 #pragma unroll
     for (int r = 0; r < 2; ++r)
@@ -126,7 +126,7 @@ bool expand_by_strips(Tensor y, const LoraDelta& delta, Stream& stream) {
 
 bool shrink_backward_by_strips(Tensor dx, ConstTensor dh, std::span<const LoraPair> pairs, Stream& stream) {
   if (pairs.size() > size_t{kMaxSitePairs} || dx[1] % 8 != 0 || !rows_aligned(dx)) return false;
-  LoraPair by_a[kMaxSitePairs];  // dx += dh A: what B is to lora_expand
+  LoraPair by_a[kMaxSitePairs];  // dx += dh A: A has the part that B has in lora_expand
   for (size_t p = 0; p < pairs.size(); ++p) by_a[p] = {.a = pairs[p].b, .b = pairs[p].a};
   const LoraDelta delta{.h = dh, .pairs = std::span(by_a, pairs.size())};
   if (pairs.size() == 1) return expand_by_strips(dx, delta, stream);

@@ -1,4 +1,4 @@
-// The fast ways of lora_expand and lora_shrink_backward.
+// The fast kernels of lora_expand and lora_shrink_backward.
 #pragma once
 
 #include "core/stream.h"
@@ -6,11 +6,11 @@
 
 namespace lockstep::kernels::cuda {
 
-// y += scale h B of one adapter. False, and nothing done, where 16 bytes of a row do not lie as they should, or an odd
-// rank.
+// y += scale h B for one adapter. Returns false, and has done nothing, if rows are not aligned to 16 bytes or a rank is
+// odd.
 bool expand_by_strips(Tensor y, const LoraDelta& delta, Stream& stream);
-// dx += the sum over pairs of dh A. False, and nothing done, as above, for more than kMaxSitePairs, and for pairs of
-// unlike or large ranks.
+// dx += the sum over pairs of dh A. Returns false, and has done nothing, as above, for more than kMaxSitePairs
+// pairs, and for pairs of different or large ranks.
 bool shrink_backward_by_strips(Tensor dx, ConstTensor dh, std::span<const LoraPair> pairs, Stream& stream);
 
 }  // namespace lockstep::kernels::cuda

@@ -1,5 +1,5 @@
-// dA = x^T dh and dB = h^T dy: the contraction runs over the rows of a block (at most 256), both operands lie [row]
-// [column]. A block of threads takes 64 columns of the wide one (x, dy) and all columns of the narrow one (dh, h).
+// dA = x^T dh and dB = h^T dy: the contraction runs over the rows of a block of rows (at most 256), and both operands
+// are [row][column]. A thread block takes 64 columns of the wide one (x, dy) and all columns of the narrow one (dh, h).
 #include "kernels/cuda/library.h"
 #include "kernels/cuda/lora_large.cuh"
 #include "kernels/cuda/ops.h"
@@ -9,8 +9,8 @@ namespace {
 
 constexpr int kBlockRows = 256, kWide = 64, kThreads = 128;
 
-// Where the columns of the narrow operand from `begin` on go: element (wide column i, narrow column begin + j) to
-// partial[offset + i * wide_step + j * narrow_step].
+// Where the sums of the narrow operand's columns from `begin` on are stored: element (wide column i, narrow column
+// begin + j) goes to partial[offset + i * wide_step + j * narrow_step].
 struct Target {
   int64_t begin = 0, offset = 0, wide_step = 0, narrow_step = 0;
   float scale = 1;
@@ -39,8 +39,8 @@ struct Tasks {
 template <int kNarrow>
 constexpr size_t kShared = sizeof(bf16) * kBlockRows*(tile_stride(kWide) + tile_stride(kNarrow));
 
-// A warp's chain over 128 rows: 16 wide columns x kNarrow narrow ones. Both operands lie [k][column], so both are
-// loaded transposed. a: the four blocks are (k 0-7, columns 0-7), (k 0-7, 8-15), (k 8-15, 0-7), (k 8-15, 8-15). b: (k
+// A warp's sum over 128 rows: 16 wide columns x kNarrow narrow ones. Both operands are [k][column], so both are
+// loaded transposed. a: the four matrices are (k 0-7, columns 0-7), (k 0-7, 8-15), (k 8-15, 0-7), (k 8-15, 8-15). b: (k
 // 0-7) and (k 8-15) of one group of 8 columns, then of the next.
 template <int kNarrow>
 __device__ __forceinline__ void half_chain(float (&acc)[kNarrow / 8][4], const bf16* wide, const bf16* narrow,
@@ -80,7 +80,7 @@ __device__ void store_partial(const float (&acc)[kNarrow / 8][4], const Tasks& t
 __device__ Operand rows_of_block(Operand all, const GradientBlock& block) {
   all.data += block.row_begin * all.stride;
   all.rows = block.rows;
-  // Alignment was asked for the first row and the stride, so it holds here too.
+  // The first row's address and the stride have been checked for alignment, so every row is aligned.
   return all;
 }
 
@@ -127,10 +127,10 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Where a block's sums belong in a lane's gradient buffer: pair p's dA, then its dB.
+// Where a block's sums belong in its lane's gradient buffer: pair p's dA, then its dB.
 struct Pieces {
   struct Piece {
-    int64_t begin = 0, offset = 0;  // in a block's sums, in the gradient
+    int64_t begin = 0, offset = 0;  // offsets in a block's sums and in the gradient buffer
   } piece[2 * kMaxPairs];
   int count = 0;
   int64_t floats = 0;

@@ -1,5 +1,5 @@
-// Matmuls with a small dimension, the rank, for any number of rows and any alignment. Each source file that includes
-// this has kernels of its own.
+// Matmuls with one small dimension, the rank, for any number of rows and any alignment. Each source file that includes
+// this gets its own copy of the kernels.
 #pragma once
 
 #include "kernels/cuda/lora_pairs.cuh"
@@ -10,7 +10,7 @@ namespace {
 
 using Rows = LoraRows;
 
-// ---- whose rows a block has, and of which pair ----
+// ---- which rows a block handles, and of which pair ----
 
 // blockIdx.y counts the tiles of all rows.
 struct OneAdapter {
@@ -34,7 +34,7 @@ struct ManyAdapters {
   __device__ const LoraSite& site() const { return sites[tiles[blockIdx.y].adapter * num_sites]; }
   __device__ int64_t row_begin(int) const { return tiles[blockIdx.y].row_begin; }
   __device__ int64_t row_end(const Rows&) const { return tiles[blockIdx.y].row_begin + tiles[blockIdx.y].rows; }
-  // -1: the tile has no such slot.
+  // Returns -1 if the tile has no such slot.
   __device__ int find(int64_t slot, int pad) const {
     if (tiles[blockIdx.y].rows == 0) return -1;
     const LoraSite& pairs = site();
@@ -72,7 +72,7 @@ struct ManyAdapters {
   __device__ int count() const { return site().count; }
 };
 
-// ---- many to few: a block has 16 slots, of one pair, and kTileRows rows, and walks the contraction ----
+// ---- down-projection: a block has 16 slots of one pair and kTileRows rows, and iterates over the contraction ----
 
 constexpr int kSlots = 16, kReduceThreads = 128;
 
@@ -84,7 +84,7 @@ struct ReduceShape {
   static constexpr size_t kSharedBytes = sizeof(bf16) * kStages * kStageElements;
 };
 
-// All four warps copy; as many multiply as there are 16 rows.
+// All four warps copy; one warp per 16 rows multiplies.
 template <int kTileRows, class Source>
 __global__ void __launch_bounds__(kReduceThreads) reduce_tiles(const __grid_constant__ Source source, Rows rows) {
   using S = ReduceShape<kTileRows>;
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kReduceThreads) reduce_tiles(const __grid_cons
                                                         col0, int64_t{step} * S::kDepth, thread);
   };
   const int steps = static_cast<int>((pair.x.cols + S::kDepth - 1) / S::kDepth);
-  // The adapter may be read before the kernels ahead have ended: it does not change while a batch is under way.
+  // The adapter may be read before earlier kernels have ended: it does not change while a batch runs.
   const int early = min(steps, S::kStages - 1);
   let_next_begin();
   for (int step = 0; step < early; ++step) load_adapter(step, step);
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(kReduceThreads) reduce_tiles(const __grid_cons
     }
 }
 
-// ---- few to many: a block has 64 rows x 64 columns of y, four warps of 32 x 32 ----
+// ---- up-projection: a block has 64 rows x 64 columns of y, four warps of 32 x 32 ----
 
 constexpr int kUpdateStages = 3, kUpdateThreads = 128;
 constexpr int kYTile = 64 * tile_stride(64);
@@ -154,7 +154,7 @@ __device__ void store_tile(const bf16* tile, const Operand& y, int64_t row0, int
   }
 }
 
-// kOwnColumns (lora_expand): the block's columns belong to one pair. Else (lora_shrink_backward): all pairs add to the
+// kOwnColumns (lora_expand): the block's columns belong to one pair. Else (lora_shrink_backward) all pairs add to the
 // same columns. Every pair takes `chunks` steps of kDepth ranks.
 template <bool kOwnColumns, int kDepth, class Source>
 __global__ void __launch_bounds__(kUpdateThreads) update(const __grid_constant__ Source source, Rows rows, int chunks) {
@@ -183,7 +183,7 @@ __global__ void __launch_bounds__(kUpdateThreads) update(const __grid_constant__
     const int64_t k = int64_t{step % chunks} * kDepth;
     load_tile<kDepth, 64, kUpdateThreads, true>(b, pair.b, k, col0, thread);
   };
-  const int early = min(count * chunks, kUpdateStages - 1);  // steps whose part of the adapter comes before the rest
+  const int early = min(count * chunks, kUpdateStages - 1);  // steps whose adapter data is loaded first
   let_next_begin();
   for (int step = 0; step < early; ++step) load_adapter(step, step);
   wait_for_previous();

@@ -1,6 +1,6 @@
-// dA = x^T dh and dB = h^T dy, where enough columns and lanes keep the GPU busy: a block keeps 64 columns of x or dy
-// and walks down all rows of one lane, which the copy engine brings to a ring of stages in shared memory. Every block
-// of 256 rows is a chain of its own, and the chains' ends are added in order. Compute capability 9.0.
+// dA = x^T dh and dB = h^T dy, where there are enough columns and lanes to fill the GPU: a block keeps 64 columns of
+// x or dy and iterates over all rows of one lane, which TMA loads into a ring buffer in shared memory. Every 256
+// rows are summed separately, and the sums are added in order. Compute capability 9.0.
 #include "kernels/cuda/copy_engine.cuh"
 #include "kernels/cuda/lora_large.cuh"
 
@@ -28,11 +28,11 @@ struct Gradients {
   int num_lanes = 0;
 };
 
-// The blocks of rows that belong to one gradient buffer, in order; it may have several entries in the plan. The next
-// one's place is loaded ahead.
-class BlockWalk {
+// Iterates in order over the blocks of rows of one gradient buffer, which may have several entries in the plan. It
+// loads the next entry ahead.
+class BlockIterator {
  public:
-  __device__ BlockWalk(const Gradients& args, int lane)
+  __device__ BlockIterator(const Gradients& args, int lane)
       : args_(args), gradient_(args.lanes[lane].gradient), lane_(lane), next_(find()) {}
 
   __device__ bool next(GradientBlock& block) {
@@ -58,12 +58,12 @@ class BlockWalk {
   GradientBlock next_;
 };
 
-// By one thread.
+// Called by one thread.
 [[maybe_unused]] __device__ void fill(const Gradients& args, const Task& task, int wide0, int lane, CopyRing ring) {
   const int units = task.units();
-  BlockWalk walk(args, lane);
+  BlockIterator row_blocks(args, lane);
   bool first_round = true;
-  for (GradientBlock block; walk.next(block);)
+  for (GradientBlock block; row_blocks.next(block);)
     for (int row = 0; row < block.rows; row += kRows) {
       if (!first_round) barrier_wait(ring.empty(), ring.parity ^ 1);
       barrier_expect(ring.full(), kWideBytes + units * kUnitBytes);
@@ -75,18 +75,18 @@ class BlockWalk {
     }
 }
 
-// Keeps of a pair of rows, from the first one's distance to the end.
+// The mask for a pair of rows of which `left` are before the end; the others become zeros.
 [[maybe_unused]] __device__ __forceinline__ uint32_t rows_mask(int left) {
   return left >= 2 ? ~0u : left == 1 ? 0xffffu : 0u;
 }
 
-// 16 rows, transposed on loading: a warp's 16 columns of wide and all of narrow.
+// 16 rows, transposed on loading: the warp's 16 columns of wide and all columns of narrow.
 template <int kUnits>
 struct Fragments {
   uint32_t wide[4], narrow[kUnits][4];
 
   // wide: (rows 0-7, columns 0-7), (0-7, 8-15), (8-15, 0-7), (8-15, 8-15). narrow: rows 0-7 and 8-15 of 8 columns, then
-  // of the next.
+  // of the next 8.
   __device__ __forceinline__ void load(uint32_t stage, int group, int units, int warp, int lane) {
     const int row = lane % 8, matrix = lane / 8;
     load_matrices_trans(wide, stage + 128 * (16 * group + matrix / 2 * 8 + row) + 16 * ((2 * warp + matrix % 2) ^ row));
@@ -96,7 +96,7 @@ struct Fragments {
         load_matrices_trans(narrow[u], stage + kWideBytes + u * kUnitBytes + 32 * (16 * group + matrix % 2 * 8 + row) +
                                            16 * (matrix / 2 ^ row / 4));
   }
-  // The rows from `left` on belong to others.
+  // Zeroes the rows from `left` on, which belong to another block of rows.
   __device__ __forceinline__ void cut(int left, int lane) {
     const uint32_t low = rows_mask(left - lane % 4 * 2), high = rows_mask(left - lane % 4 * 2 - 8);
     wide[0] &= low, wide[1] &= low, wide[2] &= high, wide[3] &= high;
@@ -106,7 +106,7 @@ struct Fragments {
   }
 };
 
-// f(where in the gradient, scale, accumulator) for every value of this thread.
+// Calls f(index in the gradient, scale, accumulator) for every value of this thread.
 template <int kUnits, class F>
 __device__ __forceinline__ void each_value(const Task& task, int wide0, int lane, const F& f) {
 #pragma unroll
@@ -132,8 +132,8 @@ __device__ void multiply(const Gradients& args, const Task& task, int wide0, int
     total[j][e] = gradient[at];
     scale[j][e] = by;
   });
-  BlockWalk walk(args, lane_index);
-  for (GradientBlock block; walk.next(block);) {
+  BlockIterator row_blocks(args, lane_index);
+  for (GradientBlock block; row_blocks.next(block);) {
     float acc[2 * kUnits][4] = {};
     for (int row = 0; row < block.rows; row += kRows) {
       const int left = block.rows - row;
@@ -171,7 +171,7 @@ __global__ void __launch_bounds__(32 * (kWarps + 1)) add_gradients(const __grid_
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   extern __shared__ __align__(1024) uint8_t unaligned[];
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  // The first of a buffer's entries stands for all.
+  // The first entry of a buffer handles all of that buffer's entries.
   const int lane_index = static_cast<int>(blockIdx.y);
   for (int l = 0; l < lane_index; ++l)
     if (args.lanes[l].gradient == args.lanes[lane_index].gradient) return;
@@ -209,7 +209,7 @@ bool gradient_large(std::span<const GradientTask> tasks, const GradientPlan& pla
     tiles += static_cast<int>((task.wide.cols + kWide - 1) / kWide);
     units = std::max(units, static_cast<int>((task.narrow.cols + kUnit - 1) / kUnit));
   }
-  // Too few: blocks of rows side by side are faster.
+  // With too few blocks, one block per group of rows is faster.
   if (tiles * plan.num_lanes * 2 < multiprocessors || units == 0) return false;
   Gradients args;
   args.stage_bytes = kWideBytes + static_cast<uint32_t>(units) * kUnitBytes;

@@ -1,23 +1,23 @@
-// h = x A and dh = dy B^T. A block keeps up to 64 rows and all their columns of h, and x streams through a ring of
-// stages in shared memory that the copy engine fills. Compute capability 9.0.
+// h = x A and dh = dy B^T. A block keeps up to 64 rows with all their columns of h, and x streams through a ring buffer
+// in shared memory that TMA fills. Compute capability 9.0.
 #include "kernels/cuda/copy_engine.cuh"
 #include "kernels/cuda/lora_large.cuh"
 
 namespace lockstep::kernels::cuda {
 namespace {
 
-[[maybe_unused]] constexpr int kDepth = 128, kUnit = 16;  // of a stage, columns of h
+[[maybe_unused]] constexpr int kDepth = 128, kUnit = 16;  // depth of a stage; columns of h per unit
 constexpr int kMaxUnits = 4, kMaxPasses = 4, kMaxWarps = 4;
 constexpr uint32_t kUnitBytes = kUnit * kDepth * sizeof(bf16);
 
 // 16 columns of h.
 struct Unit {
-  int map = 0, column = 0;  // of b
+  int map = 0, column = 0;  // tensor map and column of b
   int64_t y_begin = 0;
   int y_cols = 0;
   float scale = 1;
 };
-// One walk over columns of x, for some units.
+// One pass over some columns of x, for some units.
 struct Pass {
   CUtensorMap x;
   int depth = 0, first_unit = 0, units = 0;
@@ -36,7 +36,7 @@ struct Reduce {
   return (pass.depth + kDepth - 1) / kDepth;
 }
 
-// By one thread. b: boxes of 64 columns [rank][k].
+// Called by one thread. b: boxes of 64 columns [rank][k].
 __device__ void fill(const Reduce& args, CopyRing ring) {
   const int row = static_cast<int>(blockIdx.x) * kUnit * args.warps;
   bool first_round = true;
@@ -60,7 +60,7 @@ __device__ void fill(const Reduce& args, CopyRing ring) {
   }
 }
 
-// Fragments of 32 of the contraction: [group of 16] of 16 rows of x; [8 columns of h].
+// Fragments for 32 of the contraction: [group of 16] of 16 rows of x; [8 columns of h].
 template <int kUnits>
 struct Fragments {
   uint32_t x[2][4], b[2 * kUnits][4];
@@ -98,7 +98,7 @@ __device__ void store(const Reduce& args, const Pass& pass, const float (&acc)[2
   }
 }
 
-// A warp's 16 rows. The fragments of the next 32 of the contraction are loaded before those at hand are multiplied.
+// For a warp's 16 rows. The fragments of the next 32 are loaded before the current ones are multiplied.
 template <int kUnits>
 __device__ void multiply(const Reduce& args, CopyRing ring, int warp, int lane) {
   constexpr int kChunks = kDepth / 32;
@@ -182,10 +182,10 @@ bool reduce_large(const PairMatmuls& matmuls, const LoraRows& rows, bool togethe
   if (!has_copy_engine() || matmuls.count > kMaxPasses || rows.count >= (int64_t{1} << 31)) return false;
   Reduce args;
   args.rows = rows;
-  // Every multiprocessor a block, if the rows allow it.
+  // Gives every multiprocessor a block if there are enough rows.
   const int64_t tiles = (rows.count + kUnit - 1) / kUnit;
   args.warps = static_cast<int>(std::clamp<int64_t>((tiles + multiprocessors - 1) / multiprocessors, 1, kMaxWarps));
-  int units = 0, most_units = 0;
+  int units = 0, max_units = 0;
   for (int p = 0; p < matmuls.count; ++p) {
     const PairMatmul& matmul = matmuls.pair[p];
     if (!matmul.x.aligned || !matmul.b.aligned || matmul.x.cols == 0) return false;
@@ -203,9 +203,9 @@ bool reduce_large(const PairMatmuls& matmuls, const LoraRows& rows, bool togethe
                           .y_cols = static_cast<int>(matmul.y_cols - column),
                           .scale = matmul.scale};
     }
-    most_units = std::max(most_units, pass.units);
+    max_units = std::max(max_units, pass.units);
   }
-  launch(args, most_units, rows.count, stream);
+  launch(args, max_units, rows.count, stream);
   return true;
 }
 

@@ -1,4 +1,4 @@
-// The pairs of one call as a kernel argument.
+// The pairs of one call, passed as a kernel argument.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +12,8 @@ namespace lockstep::kernels::cuda {
 
 inline constexpr int kMaxPairs = 16;
 
-// One pair's matmul: rows of `x` times `b`. Slots number the columns of all pairs, each pair padded to whole tiles (or
-// to 8), so that a tile, or a group of 8 columns, belongs to one pair.
+// One pair's matmul: rows of `x` times `b`. Slots number the columns of all pairs; each pair is padded to whole tiles
+// (or to 8 columns), so that a tile, or a group of 8 columns, belongs to one pair.
 struct PairMatmul {
   Operand x, b;
   int64_t first_slot = 0;

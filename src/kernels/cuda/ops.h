@@ -1,5 +1,5 @@
-// The GPU's side of every op. Arguments have been checked; contracts are in kernels/<op>.h. kernels/absent implements
-// these when the build has no CUDA; they are then never reached, because no Stream on a GPU can be made.
+// The GPU implementation of every op. Arguments are checked before; contracts are in kernels/<op>.h. In a build without
+// CUDA kernels/absent implements these; they are then never called, because no Stream on a GPU can be created.
 #pragma once
 
 #include "kernels/adamw.h"
@@ -46,7 +46,7 @@ void lora_gradient(const GradientPlan& plan, ConstTensor x, ConstTensor h, Const
 void qk_norm_rope_forward(const QkNormRopeCall& call, ConstTensor qkv, Stream& stream);
 void qk_norm_rope_backward(Tensor d_qkv, ConstTensor qkv, ConstTensor rstd, const QkNormRopeSpec& spec, Stream& stream);
 
-// qk_norm_rope_delta.cu, attention_decode_heads.cu. False: nothing is done, the ops are to run one after the other.
+// qk_norm_rope_delta.cu, attention_decode_heads.cu. Return false if nothing was done: the caller runs the separate ops.
 bool qk_norm_rope_forward(const QkNormRopeCall& call, const UnfinishedLinear& qkv, bool keep, Stream& stream);
 bool qk_norm_rope_attention_forward(Tensor o, const QkNormRopeCall& call, ConstTensor qkv, Stream& stream);
 
@@ -58,8 +58,8 @@ void attention_backward(Tensor dq, Tensor dk, Tensor dv, ConstTensor d_o, ConstT
                         const DeviceSequences& sequences, Stream& stream);
 
 // What decode keeps between CTAs: partial o [sequences, spans, heads, head_dim], (m, l) [sequences, spans, heads, 2],
-// then counters, one per sequence and head. The owner zeroes all of it once; every call leaves the counters zero. A
-// scratch belongs to one (shape, num_sequences, max_positions): zero it again before it serves another.
+// then counters, one per sequence and head. The owner zeroes all of it once; every call leaves the counters zero. One
+// scratch serves one (shape, num_sequences, max_positions): zero it again before using it for another.
 inline int64_t span_scratch_floats(const AttentionShape& shape, int64_t num_sequences, int64_t max_positions) {
   const int64_t spans = (max_positions + kKeySpan - 1) / kKeySpan;
   return num_sequences * shape.heads * (spans * (shape.head_dim + 2) + 1);
@@ -70,7 +70,7 @@ void rmsnorm_forward(Tensor y, Tensor rstd, ConstTensor x, ConstTensor weight, f
 void rmsnorm_backward(Tensor dx, ConstTensor dy, ConstTensor x, ConstTensor weight, ConstTensor rstd, bool accumulate,
                       Stream& stream);
 void swiglu_forward(Tensor y, ConstTensor gate_up, Stream& stream);
-// False: nothing is done, what is missing is to be added before.
+// Return false if nothing was done: the caller adds the delta first.
 bool swiglu_forward(Tensor y, const UnfinishedLinear& gate_up, bool keep, Stream& stream);
 void swiglu_backward(Tensor d_gate_up, ConstTensor dy, ConstTensor gate_up, Stream& stream);
 bool swiglu_backward(Tensor d_gate_up, const UnfinishedLinear& dy, ConstTensor gate_up, Stream& stream);

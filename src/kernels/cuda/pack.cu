@@ -16,13 +16,13 @@ constexpr size_t kPieceBytes = size_t{32} << 20;
 constexpr int kPieces = 3;
 }  // namespace
 
-// Pieces of pinned memory: the host fills one while the others travel.
+// Pinned host buffers: the host fills one while the others are being copied.
 struct Staging {
   struct Piece {
     void* memory = nullptr;
     cudaEvent_t travelled = nullptr;
   };
-  // Huge pages that all workers touch and the driver then pins: a fifth of the time that cudaHostAlloc takes.
+  // Huge pages, touched by all workers and then registered with the driver: a fifth of the time of cudaHostAlloc.
   Buffer memory;
   Piece pieces[kPieces];
   int next = 0;
@@ -40,7 +40,7 @@ struct Staging {
     }
   }
   ~Staging() {
-    // A destructor cannot throw; a GPU that is lost says so at every later call.
+    // A destructor cannot throw; if the GPU is lost, every later call reports it.
     for (Piece& piece : pieces)
       if (piece.travelled) cudaEventSynchronize(piece.travelled), cudaEventDestroy(piece.travelled);
     cudaHostUnregister(memory.data());
@@ -49,7 +49,7 @@ struct Staging {
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
 
-  // A piece whose last contents have arrived.
+  // A buffer whose previous copy has completed.
   Piece& take() {
     Piece& piece = pieces[next];
     next = (next + 1) % kPieces;
@@ -58,7 +58,7 @@ struct Staging {
   }
 
  private:
-  // The other constructor may throw: the destructor then takes back what it had.
+  // If the delegating constructor throws, this one has completed, and so the destructor runs.
   Staging() : memory(kPieces * kPieceBytes, Buffer::Fill::none) {}
 };
 
@@ -70,7 +70,7 @@ Staging& staging_of(Stream& stream) {
   return *library.staging;
 }
 
-// Round to nearest even; a NaN stays one. Written so that the compiler can use vectors.
+// Rounds to nearest even; a NaN stays a NaN. Written so that the compiler vectorizes it.
 inline uint16_t bf16_bits(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   const uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
@@ -107,13 +107,13 @@ int64_t rows_per_piece(int64_t depth) {
   return rows;
 }
 
-// A worker's share of a piece: about 1 MiB.
+// A worker's share of a buffer: about 1 MiB.
 int64_t rows_per_task(int64_t depth) {
   return std::max<int64_t>(1, (512 << 10) / depth);
 }
 
-// Rows [begin, end) of the stacked parts, as bf16. What a file does not hold as bf16 passes through the worker's
-// scratch.
+// Converts rows [begin, end) of the stacked parts to bf16. Parts in files that are not bf16 are read into the worker's
+// scratch memory first.
 void stack_rows(uint16_t* to, std::span<const NamedTensor* const> parts, int64_t begin, int64_t end, Stream& stream,
                 int worker) {
   for (const NamedTensor* part : parts) {

@@ -8,11 +8,11 @@ namespace {
 
 constexpr int kThreads = 128;
 
-// The elements of a head that one thread has.
+// The elements of a head that one thread holds.
 struct Part {
   int64_t row;
   int head, lane;
-  bool active;    // has elements
+  bool active;    // whether the thread has elements
   int low, high;  // first element of each half, within the head
 
   template <int kLanes>
@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(kThreads)
   store8(d_qkv.at(part.row, column + part.high), b, 8, d_qkv.aligned);
 }
 
-// launch(threads of a head as a constant, grid)
+// launch(threads per head as a constant, grid)
 template <class Launch>
 void for_head_dim(const QkNormRopeArguments& h, const Launch& launch) {
   const auto start = [&](auto lanes) {

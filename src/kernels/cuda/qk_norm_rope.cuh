@@ -1,19 +1,19 @@
-// q/k norm and RoPE of one head of one row by kLanes neighbouring threads: shared by qk_norm_rope.cu and
+// q/k norm and RoPE of one head of one row, by kLanes neighbouring threads: shared by qk_norm_rope.cu and
 // attention_decode_heads.cu, so both give the same bits. Thread i holds elements 8i .. 8i+7 of the lower half and the
 // same of the upper half, which are the pairs that rotate together. head_dim is a multiple of 16 up to 16 * kLanes, so
-// a thread has all of its elements or none, which then are 0.
+// a thread has all of its elements or none; then they are 0.
 #pragma once
 
 #include "kernels/cuda/row_io.cuh"
 
 namespace lockstep::kernels::cuda {
 
-// Threads of a head. A head's sums depend on it.
+// Threads per head. The order of a head's sums depends on it.
 constexpr int head_lanes(int64_t head_dim) {
   return head_dim <= 64 ? 4 : 8;
 }
 
-// Over the threads of one head; every thread of the warp must come here.
+// Sum over the threads of one head; every thread of the warp must call this.
 template <int kLanes>
 __device__ __forceinline__ float head_sum(float x) {
 #pragma unroll
@@ -27,7 +27,7 @@ __device__ __forceinline__ float sum_of_products(float sum, const float (&x)[8],
   return sum;
 }
 
-// 1 / sqrt(mean(x^2) + eps); every thread of the warp must come here.
+// 1 / sqrt(mean(x^2) + eps); every thread of the warp must call this.
 template <int kLanes>
 __device__ __forceinline__ float head_rstd(const float (&a)[8], const float (&b)[8], int head_dim, float eps) {
   const float sum = head_sum<kLanes>(sum_of_products(sum_of_products(0, a, a), b, b));
@@ -42,7 +42,7 @@ __device__ __forceinline__ void scale_head(float (&x)[8], float rstd, const floa
 struct Angles {
   float cosine[8] = {}, sine[8] = {};
 
-  // From element `at` of the tables on.
+  // Loads from element `at` of the tables on.
   __device__ void load(const float* cosines, const float* sines, int64_t at) {
     load8(cosine, cosines + at, 8, true);
     load8(sine, sines + at, 8, true);

@@ -9,7 +9,7 @@ namespace lockstep::kernels::cuda {
 struct QkNormRopeArguments {
   int64_t rows;
   int heads, kv_heads, head_dim;
-  uint32_t items;  // heads of a row that get threads: queries, keys, and values if they are to be stored
+  uint32_t items;  // heads per row that get threads: queries, keys, and values if they are stored
   const int32_t* positions;
   const float *cosines, *sines;
   const float *q_norm, *k_norm;  // both or neither
@@ -28,19 +28,19 @@ struct QkNormRopeArguments {
   }
   __device__ bool is_query(int head) const { return head < heads; }
   __device__ bool is_value(int head) const { return head >= heads + kv_heads; }
-  // Where rstd of a query or key goes.
+  // Where rstd of a query or key is stored.
   __device__ int64_t rstd_index(int64_t row, int head) const {
     return is_query(head) ? row * heads + head : rows * heads + row * kv_heads + (head - heads);
   }
-  // Of elements `low` .. of a head, in the tables of angles.
+  // The index of element `low` of a head in the tables of angles.
   __device__ int64_t angles_at(int64_t row, int low) const { return int64_t{positions[row]} * (head_dim / 2) + low; }
 };
 
-// Where the keys or values of a row live; `head` counts those of queries and keys before.
+// Where the key or value of a row is stored; `head` counts queries and keys first.
 __device__ __forceinline__ bf16* stored(const QkNormRopeArguments& h, int64_t row, int position, int head) {
   const DeviceSequence& sequence = h.sequences[h.sequence_of_row[row]];
   bf16* block = static_cast<bf16*>(h.blocks[sequence.block_begin + position / kKvBlock]) + h.kv_offset;
-  // The block's values follow its keys.
+  // A block's values follow its keys.
   const int64_t at = static_cast<int64_t>(head - h.heads) * kKvBlock + position % kKvBlock;
   return block + at * h.head_dim;
 }

@@ -1,6 +1,6 @@
-// qk_norm_rope_forward of a projection to which the LoRA delta is yet to be added: one pass over q, k and v instead of
-// two. A warp has one head of 16 rows. A lane has the elements of a row that one or two threads of qk_norm_rope_kernel
-// have (qk_norm_rope.cuh), so that the sums have the same tree.
+// qk_norm_rope_forward of a projection whose LoRA delta has not been added yet: one pass over q, k, v instead of two.
+// A warp has one head of 16 rows. A lane holds the elements of a row that one or two threads of qk_norm_rope_kernel
+// hold (qk_norm_rope.cuh), so that the sums are formed in the same order.
 #include "kernels/cuda/library.h"
 #include "kernels/cuda/lora_delta.cuh"
 #include "kernels/cuda/qk_norm_rope.cuh"
@@ -10,7 +10,7 @@
 namespace lockstep::kernels::cuda {
 namespace {
 
-// A lane's columns of one row of a head: 8 of every strip. Those of the upper half of the strips rotate with those of
+// A lane's columns of one row of a head: 8 of every strip. Those in the upper half of the strips rotate with those in
 // the lower half.
 template <int kStrips>
 using Row = Eight[kStrips];
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(256, 2)
   }
   for (int row0 = first; row0 < rows.end; row0 += step) {
     const int row[2] = {row_of(row0, 0), row_of(row0, 1)};
-    // Everything that the rows wait for is under way at once; where the next rows are is known in time.
+    // All loads for a group of rows are in flight at once, and the next rows' addresses are computed early.
     int64_t angles_at[2];
     Angles angles[2];
 #pragma unroll
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(256, 2)
 #pragma unroll
     for (int r = 0; r < 2; ++r)
       if (row0 + step < rows.end) position[r] = h.positions[row_of(row0 + step, r)];
-    ahead.turn(row0 + step < rows.end, copies_of(row0 + step));
+    ahead.advance(row0 + step < rows.end, copies_of(row0 + step));
     Row<kStrips> x[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r)
@@ -142,7 +142,7 @@ __global__ void __launch_bounds__(256, 2)
   }
 }
 
-// Whether every pair has whole heads.
+// Whether every pair covers whole heads.
 bool pairs_fit(std::span<const LoraPair> pairs, int64_t head_dim) {
   for (const LoraPair& pair : pairs)
     if (pair.out_begin % head_dim != 0 || pair.b[1] % head_dim != 0) return false;
@@ -155,7 +155,7 @@ bool qk_norm_rope_forward(const QkNormRopeCall& call, const UnfinishedLinear& un
   const LoraDelta& delta = unfinished.delta();
   const AttentionShape& shape = call.spec.shape;
   const Tensor qkv = unfinished.y(), qk = call.qk;
-  // Elsewhere two launches take less time than one with its longer chain of loads.
+  // On other GPUs two launches take less time than one with a longer dependency chain of loads.
   const auto suits = [&](int64_t rows) {
     return (rows > 32 && rows <= kFewDeltaRows) ||
            (rows >= 2048 && (delta.pairs.empty() || delta.pairs[0].rank() <= 16));

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// Eight elements per thread and step: two draws of four.
+// Eight elements per thread and step, from two Philox draws of four.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     fill_kernel(T* x, int64_t count, float bound, uint64_t key, uint32_t tensor, bool aligned) {

@@ -1,4 +1,4 @@
-// Sums over a block with a fixed tree, and counted randomness (core/random.h) on the device.
+// Sums over a block in a fixed order, and counter-based randomness (core/random.h) on the device.
 #pragma once
 
 #include "kernels/cuda/common.cuh"
@@ -31,7 +31,7 @@ __device__ __forceinline__ float block_max(float x, float* shared) {
   return x;
 }
 
-// lockstep::philox.
+// lockstep::philox of core/random.h.
 __device__ __forceinline__ uint4 philox_bits(uint64_t key, uint4 counter) {
   constexpr uint32_t kMultiplier0 = 0xD2511F53u, kMultiplier1 = 0xCD9E8D57u;
   uint32_t key0 = static_cast<uint32_t>(key), key1 = static_cast<uint32_t>(key >> 32);
@@ -44,7 +44,7 @@ __device__ __forceinline__ uint4 philox_bits(uint64_t key, uint4 counter) {
   return counter;
 }
 
-// lockstep::uniform01.
+// lockstep::uniform01 of core/random.h.
 __device__ __forceinline__ float uniform_of(uint32_t bits) {
   return static_cast<float>(bits >> 8) * 0x1p-24f;
 }

@@ -22,7 +22,7 @@ constexpr int block_threads(int row_threads) {
   return row_threads < 128 ? 128 : row_threads;
 }
 
-// Eight elements; those from `count` on, which are all of them or none when kWhole, read as 0 and are not stored.
+// Eight elements. Those from `count` on (all or none of them when kWhole) read as 0 and are not stored.
 template <bool kWhole>
 __device__ __forceinline__ uint4 load_piece(const bf16* p, int count, bool aligned) {
   if constexpr (kWhole) return load_all8(p, count > 0);
@@ -36,8 +36,8 @@ __device__ __forceinline__ void load_floats(float (&v)[8], const float* p, int c
     load8(v, p, count, aligned);
 }
 
-// kWhole: widths and addresses are multiples of eight elements. The kernel is then less than half as long, which a
-// decode step notices: its kernels share the instruction cache.
+// kWhole: widths and addresses are multiples of eight elements. The kernel is then less than half as long, which
+// matters in a decode step, whose kernels share the instruction cache.
 template <int kThreads, bool kWhole>
 __global__ void __launch_bounds__(block_threads(kThreads)) norm_kernel(Matrix y, Matrix x, Norm norm) {
   __shared__ float shared[kThreads / 32];
@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(block_threads(kThreads)) norm_kernel(Matrix y,
   const int thread = threadIdx.x % kThreads;
   uint4 input[kPieces];
   float weight[kPieces][8];
-  // Never changes, so it may come before the rows are there.
+  // the weight never changes, so it is loaded before earlier kernels have ended
 #pragma unroll
   for (int j = 0; j < kPieces; ++j) {
     const int column = 8 * (thread + j * kThreads);
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(block_threads(kThreads))
   }
 }
 
-// launch(threads of a row as a constant, grid, block)
+// launch(threads per row as a constant, grid, block)
 template <class Launch>
 void for_width(const Norm& norm, const char* op, const Launch& launch) {
   const auto start = [&](auto threads) {

@@ -1,4 +1,4 @@
-// The arithmetic of rmsnorm_forward, the same steps wherever a row is normed.
+// The arithmetic of rmsnorm_forward: the same steps in every kernel that normalizes a row.
 #pragma once
 
 #include "kernels/cuda/row_io.cuh"
@@ -6,7 +6,7 @@
 namespace lockstep::kernels::cuda {
 
 // A thread holds up to kNormPieces pieces of eight elements: piece j of thread i begins at 8 * (i + j * threads). The
-// number of threads of a row follows from its width, so its sums do too.
+// number of threads per row follows from its width, and so does the order of its sums.
 inline constexpr int kNormPieces = 4;
 inline constexpr int kWidestNorm = 512 * 8 * kNormPieces;
 

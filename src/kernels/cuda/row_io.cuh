@@ -1,5 +1,5 @@
-// Rows of activations, eight elements at a time: 16 bytes where the row allows it, element by element where it does
-// not, with the same values either way.
+// Rows of activations, eight elements at a time: as 16 bytes where the alignment allows it, else element by
+// element, with the same values.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ inline bool rows_aligned(const ConstTensor& tensor) {
   return reinterpret_cast<uintptr_t>(tensor.data) % 16 == 0 && pitch % 16 == 0;
 }
 
-// Activations as kernels get them.
+// Activations as kernel arguments.
 struct Matrix {
   bf16* data;
   int64_t stride;
@@ -25,7 +25,7 @@ struct Matrix {
   __device__ bf16* at(int64_t row, int column) const { return data + row * stride + column; }
 };
 
-// Elements p[0 .. 7]; those from `count` on read as 0.
+// Loads elements p[0 .. 7]; those from `count` on read as 0.
 __device__ __forceinline__ uint4 load_bf16x8(const bf16* p, int count, bool aligned) {
   if (aligned && count >= 8) return *reinterpret_cast<const uint4*>(p);
   uint32_t word[4];
@@ -38,7 +38,7 @@ __device__ __forceinline__ uint4 load_bf16x8(const bf16* p, int count, bool alig
   return make_uint4(word[0], word[1], word[2], word[3]);
 }
 
-// Eight elements at a multiple of 16 bytes; zeros, and nothing is read, unless all are `there`.
+// Loads eight elements at a multiple of 16 bytes; if not `there`, gives zeros and reads nothing.
 __device__ __forceinline__ uint4 load_all8(const bf16* p, bool there) {
   return there ? *reinterpret_cast<const uint4*>(p) : uint4{};
 }
@@ -93,8 +93,8 @@ __device__ __forceinline__ void store8(float* p, const float (&v)[8], int count,
     if (i < count) p[i] = v[i];
 }
 
-// A grid for element-by-element work: x runs over pieces of a row (`units` threads' worth), y over rows; a kernel steps
-// by gridDim.y, which has an upper limit.
+// A grid for elementwise work: x runs over pieces of a row (one per thread, `units` in all), y over rows; a kernel
+// strides by gridDim.y, which has an upper limit.
 inline constexpr int kRowThreads = 128;
 inline dim3 row_grid(int64_t units, int64_t rows) {
   return dim3(static_cast<unsigned>((units + kRowThreads - 1) / kRowThreads),

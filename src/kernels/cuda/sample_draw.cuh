@@ -1,4 +1,4 @@
-// A row's draw by one block of kSampleThreads, from its logits and the sums of their chunks (sample.cu, decode.cu).
+// Draws a row's token, by one block of kSampleThreads, from its logits and chunk sums (sample.cu, decode.cu).
 #pragma once
 
 #include "core/error.h"
@@ -7,13 +7,13 @@
 
 namespace lockstep::kernels::cuda {
 
-// Filtered rows are added up again, in pieces of this many entries, one warp each.
+// Rows with filters are summed again, in pieces of this many entries, one warp each.
 inline constexpr int kSegment = 1024;
 
 __device__ __forceinline__ bool is_greedy(const SampleRow& row) {
   return row.temperature == 0 || row.top_k == 1;
 }
-// Greedy rows compare the logits as they are: times a factor, two of them might become equal.
+// Greedy rows compare the logits themselves: scaled, two of them might become equal.
 __device__ __forceinline__ float scale_of(const SampleRow& row) {
   return is_greedy(row) ? 1.0f : __fdiv_rn(1.0f, row.temperature);
 }
@@ -41,7 +41,7 @@ inline void require_sampled_vocabulary(int64_t vocab, const char* op) {
                       .wanted = "at most " + std::to_string(int64_t{kSampleThreads} * kSegment)});
 }
 
-// The lowest id among the largest logits: they are in the first chunk whose largest entry they are.
+// The lowest id among the largest logits; only the first chunk with the largest maximum is searched.
 inline __device__ int pick_largest(const LogitRow& row, const float2* parts, int chunks, Block& block) {
   int chunk = kNone;
   for (int c = chunks - 1; c >= 0; --c)
@@ -69,10 +69,10 @@ inline __device__ int pick_token(const LogitRow& row, int begin, int end, float 
   return begin + invert<4>(weight, target, false, block).index;
 }
 
-// Sums of what the filters keep, by segment.
+// Sums of what the filters keep, per segment.
 inline __device__ void sum_segments(const LogitRow& row, const Kept& kept, Block& block) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  __syncthreads();  // the sums lie where select had its list
+  __syncthreads();  // the sums overwrite the memory of select's list
   for (int segment = warp; segment * kSegment < row.vocab; segment += kSampleThreads / 32) {
     constexpr int kPieces = kSegment / 128;
     float4 piece[kPieces];
@@ -135,7 +135,7 @@ inline __device__ int draw(const LogitRow& row, const float2* parts, int chunks,
 // it, both of logits times scale_of(row).
 inline __device__ int draw_token(const SampleBatch& batch, int64_t index, const float2* parts, Block& block) {
   const SampleRow& wanted = batch.rows[index];
-  // Every warp looks at all chunks, so that nobody has to wait.
+  // Every warp goes through all chunks, so that no warp has to wait for another.
   float largest = -INFINITY;
   bool finite = true;
   for (int c = threadIdx.x % 32; c < batch.chunks; c += 32) {

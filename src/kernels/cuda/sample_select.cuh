@@ -1,9 +1,9 @@
-// The filters of the sampler, by one block of kSampleThreads per row: the exact place in the order of likelihood where
-// top-k or top-p ends, without sorting the row.
+// The sampler's filters, by one block of kSampleThreads per row: finds exactly where top-k or top-p cuts off, in the
+// order of probability, without sorting the row.
 //
-// Entries are ordered by rank: larger logit first, equals by lower id; all ranks differ. A first pass counts entries by
-// their distance from the largest, 64 bins per unit of z. The bin in which the wanted count or weight is reached is cut
-// finer, by bits of the rank, until its entries fit a list, which is sorted. Counts and weights in bins are integers,
+// Entries are ordered by rank: larger logit first, ties by lower id, so all ranks differ. A first pass counts entries
+// by their distance from the largest, 64 bins per unit of z. The bin that reaches the wanted count or weight is split
+// further, by bits of the rank, until its entries fit a list, which is sorted. Counts and weights in bins are integers,
 // so atomic additions give the same sums in any order.
 #pragma once
 
@@ -13,7 +13,7 @@ namespace lockstep::kernels::cuda {
 
 inline constexpr int kSampleThreads = 1024;
 inline constexpr int kBins = 2048, kBinBits = 11;  // two per thread
-inline constexpr int kListRoom = 2048;             // likewise
+inline constexpr int kListRoom = 2048;             // entries in the list; two per thread
 inline constexpr int kTail = kBins - 1;            // everything less likely than exp(-31.98) of the largest
 inline constexpr int kNone = 0x7fffffff;
 
@@ -37,7 +37,7 @@ __device__ __forceinline__ float logit_of(uint64_t rank) {
   return __uint_as_float(falling & 0x80000000u ? falling : ~falling & 0x7fffffffu);
 }
 
-// What the filters leave: ranks up to `last` whose weight is at least min_p.
+// What passes the filters: ranks up to `last` whose weight is at least min_p.
 struct Kept {
   uint64_t last;
   float min_p;
@@ -66,7 +66,7 @@ struct Block {
 __device__ __forceinline__ int bin_of(float distance) {
   return distance < kTail / 64.0f ? static_cast<int>(distance * 64.0f) : kTail;
 }
-// So that the deficits of a whole vocabulary (2^18, or 2^20) in one bin stay below 2^32; each is below 2^-6.
+// Chosen so that the deficits of a whole vocabulary (2^18, or 2^20) in one bin stay below 2^32; each is below 2^-6.
 __device__ __forceinline__ float resolution_of(const LogitRow& row) {
   return row.vocab <= 1 << 18 ? 0x1p20f : 0x1p18f;
 }
@@ -77,11 +77,11 @@ __device__ __forceinline__ uint32_t deficit_of(float distance, int bin, float re
   return __float2uint_rn(__fmul_rn(__fmul_rn(resolution, x), series));
 }
 __device__ __forceinline__ double bin_weight(int bin, uint32_t count, uint32_t deficit, float resolution) {
-  if (bin == kTail) return 0;  // less in all than a rounding of the rest
+  if (bin == kTail) return 0;  // in total less than a rounding error of the rest
   return exp(bin * (-1.0 / 64)) * (count - deficit / static_cast<double>(resolution));
 }
 
-// Exclusive sums over threads in a fixed tree, and the total. `scan` is shared memory of one call at a time.
+// Exclusive sums over threads in a fixed order, and the total. Only one call at a time may use `scan`, which is shared.
 __device__ __forceinline__ double block_scan(double x, double* scan, double& total) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   double inclusive = x;
@@ -115,7 +115,7 @@ __device__ __forceinline__ int block_min(int x, Block& block) {
   return block.smallest;
 }
 
-// Lets the block agree on one entry: the smallest `first` any thread found, else the largest `last`.
+// Makes the block agree on one entry: the smallest `first` that any thread found, else the largest `last`.
 __device__ __forceinline__ int agree(int first, int last, Block& block) {
   __syncthreads();
   if (threadIdx.x == 0) {
@@ -135,11 +135,11 @@ __device__ __forceinline__ int agree(int first, int last, Block& block) {
 
 struct Picked {
   int index;
-  double rest;  // target minus what lies before the entry
+  double rest;  // target minus the sum before the entry
 };
 
-// Entries N i .. N i + N-1 are thread i's. The first one with a weight at which the sum passes the target (a share of
-// the total, or absolute); sums are rounded, so there may be none: then the last one with a weight.
+// Thread i has entries N i .. N i + N-1. Finds the first one with a weight at which the sum passes the target (a share
+// of the total, or absolute). Because sums are rounded there may be none: then the last one with a weight.
 template <int N>
 __device__ Picked invert(const double (&weight)[N], double target, bool share, Block& block) {
   double own = 0, total;
@@ -168,7 +168,7 @@ __device__ Picked invert(const double (&weight)[N], double target, bool share, B
   return {index, block.rest};
 }
 
-// body(logit, id) for every entry of the row, loads ahead of the work.
+// Calls body(logit, id) for every entry of the row, with loads issued ahead of their use.
 template <class Body>
 __device__ __forceinline__ void for_each_logit(const LogitRow& row, const Body& body) {
   constexpr int kPieces = 4;
@@ -203,7 +203,7 @@ inline __device__ void count_bins(const LogitRow& row, Block& block) {
   for_each_logit(row, [&](float logit, int) {
     const float distance = row.distance(logit);
     const int bin = bin_of(distance);
-    // Often most of the vocabulary: counted in registers.
+    // often most of the vocabulary, so it is counted in registers
     if (bin == kTail) {
       ++tail;
       return;
@@ -225,18 +225,18 @@ inline __device__ void count_bins(const LogitRow& row, Block& block) {
   __syncthreads();
 }
 
-// How far to go down the order: until `amount` entries, or their weight, are reached.
+// How far to go in the order: until `amount` entries, or their weight, are reached.
 struct Goal {
   bool by_count;
   double amount;
 };
 struct Reached {
   int index;
-  double count, weight;  // before the entry; with it when `inclusive`
+  double count, weight;  // before the entry; including it when `inclusive`
 };
 
-// Groups 2 i and 2 i + 1, in order of rank, are thread i's: the first with which the goal is reached, after `count` and
-// `weight` from elsewhere. Rounding may leave none: then the last group that is not empty.
+// Thread i has groups 2 i and 2 i + 1, in order of rank. Finds the first that reaches the goal, given `count` and
+// `weight` of what precedes all groups. Rounding may leave none: then the last group that is not empty.
 inline __device__ Reached reach(const double (&counts)[2], const double (&weights)[2], double count, double weight,
                                 const Goal& goal, bool inclusive, Block& block) {
   double all;
@@ -269,7 +269,7 @@ inline __device__ Reached reach(const double (&counts)[2], const double (&weight
   return {index, block.found_count, block.found_weight};
 }
 
-// The group of `groups` (all in bin `bin`, or the bins themselves when bin < 0) that reaches the goal.
+// The one of `groups` (all in bin `bin`, or the bins themselves when bin < 0) in which the goal is reached.
 inline __device__ Reached reach_group(const Bins& groups, int bin, double count, double weight, const Goal& goal,
                                       float resolution, Block& block) {
   double counts[2], weights[2];
@@ -282,7 +282,7 @@ inline __device__ Reached reach_group(const Bins& groups, int bin, double count,
   return reach(counts, weights, count, weight, goal, false, block);
 }
 
-// Sorts list[0 .. size), rising; size a power of two up to kListRoom.
+// Sorts list[0 .. size) in ascending order; size is a power of two up to kListRoom.
 inline __device__ void sort_list(uint64_t* list, int size) {
   for (int run = 2; run <= size; run *= 2)
     for (int step = run / 2; step > 0; step /= 2) {
@@ -301,17 +301,17 @@ inline __device__ void sort_list(uint64_t* list, int size) {
 }
 
 struct Selected {
-  uint64_t last;  // rank of the last entry needed
-  double weight;  // of all entries up to it
+  uint64_t last;  // rank of the last entry that is kept
+  double weight;  // sum over all entries up to it
 };
 
-// The shortest beginning of the order that reaches the goal. Needs count_bins, which stays valid.
+// The shortest prefix of the order that reaches the goal. count_bins must have run; its results stay valid.
 inline __device__ Selected select(const LogitRow& row, const Goal& goal, Block& block) {
   const float resolution = resolution_of(row);
   Reached at = reach_group(block.bins, -1, 0, 0, goal, resolution, block);
   const int bin = at.index;
   uint32_t size = block.bins.count[bin];
-  // Looked for among the entries of the bin whose rank has the bits `prefix` under `mask`.
+  // searched among the entries of the bin whose rank has the bits `prefix` under `mask`
   uint64_t prefix = 0, mask = 0;
   const auto is_inside = [&](float logit, int id) {
     return bin_of(row.distance(logit)) == bin && ((rank_of(logit, id) ^ prefix) & mask) == 0;

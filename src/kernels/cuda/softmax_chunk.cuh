@@ -1,5 +1,5 @@
-// A row of logits in chunks of fixed length: what log-probabilities and the sampler add up, each chunk relative to its
-// own largest entry, by one block in one pass over memory.
+// A row of logits is processed in chunks of fixed length, each summed relative to its own maximum by one block in one
+// pass over memory. Log-probabilities and the sampler use these sums.
 #pragma once
 
 #include <cmath>
@@ -16,7 +16,7 @@ inline int64_t chunks_of(int64_t vocab) {
   return (vocab + kChunk - 1) / kChunk;
 }
 
-// Entries v .. v+3 of a row of `vocab`; -infinity beyond its end.
+// Loads entries v .. v+3 of a row of `vocab`; -infinity beyond its end.
 __device__ __forceinline__ float4 load_logits(const float* row, int v, int vocab, bool aligned) {
   if (aligned && v + 4 <= vocab) return *reinterpret_cast<const float4*>(row + v);
   const auto at = [&](int i) { return i < vocab ? row[i] : -INFINITY; };
@@ -29,13 +29,13 @@ struct ChunkSums {
   float largest, sum, moment;
 };
 
-// exp(z - largest), 0 for z = -infinity even when that is the largest.
+// exp(z - largest); 0 for z = -infinity, even if that is the largest.
 __device__ __forceinline__ float weight_of(float z, float largest) {
   return z == -INFINITY ? 0.0f : expf(__fsub_rn(z, largest));
 }
 
-// Of chunk `chunk` by a block of kChunkThreads; the same in every thread. Thread i has entries 4i .. 4i+3 of every
-// 1024.
+// The sums of chunk `chunk`, computed by a block of kChunkThreads; the same in every thread. Thread i has entries 4i ..
+// 4i+3 of every 1024.
 template <bool kMoment>
 __device__ __forceinline__ ChunkSums sum_chunk(const float* row, int chunk, int vocab, float scale, bool aligned) {
   constexpr int kPieces = kChunk / (4 * kChunkThreads), kWarps = kChunkThreads / 32;
@@ -63,7 +63,7 @@ __device__ __forceinline__ ChunkSums sum_chunk(const float* row, int chunk, int 
     for (int i = 0; i < 4; ++i) {
       const float e = weight_of(z[j][i], largest);
       sum = __fadd_rn(sum, e);
-      // A logit of -infinity has e = 0 and no say in the entropy; 0 * infinity would be NaN.
+      // A logit of -infinity has e = 0 and contributes nothing to the entropy; 0 * infinity would be NaN.
       if (kMoment) moment = __fmaf_rn(e, e > 0 ? __fsub_rn(z[j][i], largest) : 0.0f, moment);
     }
   sum = block_sum<kWarps>(sum, shared[1]);
@@ -71,7 +71,7 @@ __device__ __forceinline__ ChunkSums sum_chunk(const float* row, int chunk, int 
   return {largest, sum, moment};
 }
 
-// A row of chunks joined in order, in double: log-probabilities near 0 keep their digits however large the logits.
+// Combines a row's chunks in order, in double: log-probabilities near 0 keep their digits however large the logits.
 struct RowSums {
   float largest;
   double sum, moment, log_sum;
@@ -81,7 +81,7 @@ struct RowSums {
   }
 };
 
-// By one warp, the same in every lane; part(c) gives chunk c, `sums` and `moments` are memory of 32 each.
+// By one warp, the same in every lane; part(c) returns chunk c; `sums` and `moments` are shared memory for 32 each.
 template <bool kMoment, class Part>
 __device__ __forceinline__ RowSums join_chunks(int chunks, const Part& part_of, double* sums, double* moments) {
   const int lane = threadIdx.x % 32;

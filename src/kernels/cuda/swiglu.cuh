@@ -1,12 +1,12 @@
-// silu(gate) * up, the same steps wherever it is computed.
+// silu(gate) * up: the same steps wherever it is computed.
 #pragma once
 
 #include "kernels/cuda/common.cuh"
 
 namespace lockstep::kernels::cuda {
 
-// 1 / (1 + exp(-z)): exp(-z) may be infinite, the result is then a clean 0. The steps are those of __expf and
-// __fdividef without their care for subnormal numbers, which do not show beside 1.
+// 1 / (1 + exp(-z)): exp(-z) may be infinite, and the result is then exactly 0. The steps are those of __expf and
+// __fdividef without their handling of subnormal numbers, which make no difference beside 1.
 __device__ __forceinline__ float sigmoid(float z) {
   constexpr float kLog2E = 1.4426950216293335f;
   float power, share;
@@ -17,13 +17,13 @@ __device__ __forceinline__ float sigmoid(float z) {
 __device__ __forceinline__ float swiglu(float gate, float up) {
   return __fmul_rn(__fmul_rn(gate, sigmoid(gate)), up);
 }
-// Of a matmul's values, which count as stored.
+// From a matmul's values, which are rounded to the storage type first.
 __device__ __forceinline__ bf16 swiglu_of_sums(float gate, float up) {
   const auto stored = [](float value) { return __bfloat162float(__float2bfloat16_rn(value)); };
   return __float2bfloat16_rn(swiglu(stored(gate), stored(up)));
 }
 
-// Gradients of gate and up from that of their matmul.
+// Gradients of gate and up, given the gradient of silu(gate) * up.
 __device__ __forceinline__ void swiglu_gradient(float& gate, float& up, float grad) {
   const float z = gate, share = sigmoid(z);
   const float slope = __fmul_rn(share, __fmaf_rn(z, __fsub_rn(1.0f, share), 1.0f));

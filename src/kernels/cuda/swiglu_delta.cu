@@ -1,4 +1,4 @@
-// SwiGLU, forward and backward, of values that still lack their adapter's part: one pass over them instead of two.
+// SwiGLU, forward and backward, of values whose LoRA delta has not been added yet: one pass over them instead of two.
 #include "kernels/cuda/library.h"
 #include "kernels/cuda/lora_delta.cuh"
 #include "kernels/cuda/swiglu.cuh"
@@ -11,14 +11,14 @@ __device__ __forceinline__ uint32_t swiglu_2(uint32_t gate, uint32_t up) {
                    swiglu(__uint_as_float(gate & 0xffff0000u), __uint_as_float(up & 0xffff0000u)));
 }
 
-// A warp has kStrips strips of gate and the same of up; width is a multiple of its columns, and all rows begin at 16
-// bytes. kGroups as in LaneInput.
+// A warp has kStrips strips of gate and the same of up; width is a multiple of its columns, and all rows are aligned to
+// 16 bytes. kGroups as in LaneInput.
 template <int kStrips, int kGroups, class Source>
 __global__ void __launch_bounds__(256, kStrips == 1 ? 3 : 2)
     swiglu_delta_kernel(const __grid_constant__ Source source, Matrix y, Matrix gate_up, int width, int all_groups,
                         int across, bool keep) {
   constexpr int kColumns = kStrips * kStripColumns;
-  extern __shared__ uint4 shared[];  // [across][gate, up][strips][groups][64], then of the warps' fetches
+  extern __shared__ uint4 shared[];  // [across][gate, up][strips][groups][64], then the warps' copies
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int warps = static_cast<int>(blockDim.x) / 32, groups = kGroups > 0 ? kGroups : all_groups;
   const auto column_of = [&](int w) { return (static_cast<int>(blockIdx.x) * across + w) * kColumns; };
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(256, kStrips == 1 ? 3 : 2)
   if (first < rows.end) ahead.begin(copies_of(first));
   for (int row0 = first; row0 < rows.end; row0 += step) {
     const int row[2] = {row_of(row0, 0), row_of(row0, 1)};
-    ahead.turn(row0 + step < rows.end, copies_of(row0 + step));
+    ahead.advance(row0 + step < rows.end, copies_of(row0 + step));
     Eight x[2][2][kStrips];  // [gate, up][row]
 #pragma unroll
     for (int r = 0; r < 2; ++r)
@@ -99,13 +99,13 @@ __device__ __forceinline__ void swiglu_gradient_2(uint32_t& gate, uint32_t& up, 
   gate = pack_bf16(g[0], g[1]), up = pack_bf16(u[0], u[1]);
 }
 
-// A warp has a strip of dy, gate and up; else as swiglu_delta_kernel. A lane alone reads and writes what is its own, so
-// the gradients may take the place of gate and up.
+// A warp has one strip of dy, gate and up; otherwise as swiglu_delta_kernel. A lane reads and writes only its own
+// elements, so the gradients may overwrite gate and up.
 template <int kGroups>
 __global__ void __launch_bounds__(256, 3)
     swiglu_grad_delta_kernel(const __grid_constant__ OneDelta source, Matrix d_gate_up, Matrix dy, Matrix gate_up,
                              int width, int all_groups, int across) {
-  extern __shared__ uint4 shared[];  // [across][groups][64], then of the warps' fetches
+  extern __shared__ uint4 shared[];  // [across][groups][64], then the warps' copies
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int warps = static_cast<int>(blockDim.x) / 32, groups = kGroups > 0 ? kGroups : all_groups;
   const auto column_of = [&](int w) { return (static_cast<int>(blockIdx.x) * across + w) * kStripColumns; };
@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(256, 3)
   if (first < rows.end) ahead.begin(copies_of(first));
   for (int row0 = first; row0 < rows.end; row0 += step) {
     const int row[2] = {row_of(row0, 0), row_of(row0, 1)};
-    ahead.turn(row0 + step < rows.end, copies_of(row0 + step));
+    ahead.advance(row0 + step < rows.end, copies_of(row0 + step));
     Eight grad[2][1], gate[2], up[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r)
@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(256, 3)
   }
 }
 
-// Whether what a strip of gate and of up lacks is one pair's.
+// Whether there are at most two pairs, each of which covers gate, up, or both as a whole.
 bool pairs_fit(std::span<const LoraPair> pairs, int64_t width) {
   if (pairs.size() > 2) return false;
   for (const LoraPair& pair : pairs)

@@ -1,4 +1,4 @@
-// Tiles of a matmul in shared memory, and one warp's chain over them: groups of 16 of the contraction in order,
+// Tiles of a matmul in shared memory, and one warp's accumulation over them: groups of 16 of the contraction in order,
 // one accumulator per output.
 #pragma once
 
@@ -11,7 +11,7 @@ struct Operand {
   const bf16* data = nullptr;
   int64_t stride = 0;
   int64_t rows = 0, cols = 0;
-  bool aligned = false;  // every 8 columns that begin at a multiple of 8 are 16 aligned bytes
+  bool aligned = false;  // 8 columns from a multiple of 8 on are always 16 aligned bytes
 };
 
 inline bool aligned_16(const void* data, int64_t stride, int64_t cols) {
@@ -24,13 +24,13 @@ inline Operand operand(const ConstTensor& x) {
   return operand(data_of<bf16>(x), x.row_stride, x[0], x[1]);
 }
 
-// Rows of a tile are 16 bytes longer than their contents: the eight row addresses of an ldmatrix then fall in different
+// Rows of a tile are padded by 16 bytes: the eight row addresses of an ldmatrix then fall in different
 // banks for every width used here (16, 32, 64, 128, 256).
 __host__ __device__ constexpr int tile_stride(int cols) {
   return cols + 8;
 }
 
-// 8 elements of row `row` from column `col`, zeros outside the matrix.
+// Copies 8 elements of row `row` from column `col` on, zeros outside the matrix.
 __device__ __forceinline__ uint4 load_8(const Operand& from, int64_t row, int64_t col) {
   union {
     uint4 vector;
@@ -53,16 +53,16 @@ __device__ __forceinline__ void load_chunk(bf16* to, const Operand& from, int64_
   }
 }
 
-// kRows x kCols from (row0, col0), by kThreads threads; a thread keeps to 8 columns, so that a step costs it an
-// addition. The rows of a tile that are not part of the contraction need no zeros: what they hold reaches only outputs
-// that nobody stores.
+// Copies kRows x kCols from (row0, col0), by kThreads threads; a thread stays in the same 8 columns, so that a step
+// costs one addition. Rows of a tile beyond the matrix need no zeros unless they are part of the contraction: they
+// affect only outputs that are not stored.
 template <int kRows, int kCols, int kThreads, bool kZeroRows>
 __device__ __forceinline__ void load_tile(bf16* tile, const Operand& from, int64_t row0, int64_t col0, int thread) {
   constexpr int kChunks = kCols / 8, kStep = kThreads / kChunks, kSteps = kRows / kStep;
   static_assert(kThreads % kChunks == 0 && kRows % kStep == 0);
   const int row = thread / kChunks, col = thread % kChunks * 8;
   bf16* const to = tile + row * tile_stride(kCols) + col;
-  const int64_t rows = from.rows - row0 - row;  // from this thread's first row on
+  const int64_t rows = from.rows - row0 - row;  // counted from this thread's first row
   if (from.aligned) {
     const bool col_inside = col0 + col < from.cols;
     const int64_t step = kStep * from.stride;
@@ -118,7 +118,7 @@ __device__ __forceinline__ void tile_chain(float (&acc)[kMTiles][kNTiles][4], co
   }
 }
 
-// load(step, stage) queues copies kStages - 1 steps ahead of compute(step, stage). A barrier stands between a stage's
+// load(step, stage) issues copies kStages - 1 steps ahead of compute(step, stage). A barrier stands between a stage's
 // last use and its next load, and between the end of a load and its use.
 template <int kStages, class Load, class Compute>
 __device__ __forceinline__ void pipeline(int steps, const Load& load, const Compute& compute) {
@@ -138,7 +138,7 @@ __device__ __forceinline__ void pipeline(int steps, const Load& load, const Comp
   }
 }
 
-// Lets `kernel` use this much dynamic shared memory: once per kernel.
+// Lets `kernel` use this much dynamic shared memory; called once per kernel.
 template <auto kKernel>
 void allow_shared(size_t bytes) {
   static const cudaError_t allowed =

@@ -42,8 +42,8 @@ struct Rows {
   float inv_temperature;
 };
 
-// One block a row; each of its passes over the row finds the next entry. Rows come from the second-level cache after
-// the first pass.
+// One block per row; each pass over the row finds the next entry. After the first pass the row comes from the L2
+// cache.
 __global__ void __launch_bounds__(kThreads) top_rows(int32_t* tokens, float* logprobs, int32_t* ranks, Rows rows) {
   __shared__ Entry shared[kWarps];
   const int64_t row = blockIdx.x;
@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(kThreads) top_rows(int32_t* tokens, float* log
     }
     last = block_first(first, shared);
     if (threadIdx.x != 0) continue;
-    const bool found = last.token != INT_MAX;  // not so where logits are not finite
+    const bool found = last.token != INT_MAX;  // false if logits are not finite
     tokens[row * rows.count + i] = found ? last.token : 0;
     logprobs[row * rows.count + i] =
         __fsub_rn(__fmul_rn(found ? last.logit : -INFINITY, rows.inv_temperature), rows.lse[row]);

@@ -7,14 +7,14 @@
 
 namespace lockstep::rollout {
 namespace {
-// Large enough that the system is asked rarely, small enough that a short run stays small.
+// Bytes per slab: large, so that the system is rarely asked for memory, yet small enough for a short run.
 constexpr int64_t kSlabBytes = int64_t{16} << 20, kGpuSlabBytes = int64_t{256} << 20;
 }  // namespace
 
 BlockPool::BlockPool(int64_t layers, int64_t layer_bytes, int64_t max_bytes, Stream& stream)
     : layers_(layers), layer_bytes_(layer_bytes), stream_(stream) {
   const int64_t slab_bytes = stream.device() == Device::cpu ? kSlabBytes : kGpuSlabBytes;
-  const int64_t blocks = max_bytes / block_bytes() + 1;  // and the spare one
+  const int64_t blocks = max_bytes / block_bytes() + 1;  // one more for the spare block
   const int64_t slabs = std::max<int64_t>(1, blocks / std::max<int64_t>(1, slab_bytes / block_bytes()));
   slab_blocks_ = blocks / slabs;
   capacity_ = slabs * slab_blocks_ - 1;

@@ -1,8 +1,8 @@
-// KV memory in blocks of 16 positions for all layers, counted by reference so that samples of one prompt share its
-// blocks.
+// KV memory, in blocks of 16 positions of all layers. Blocks are counted by reference, so that samples of one prompt
+// share its blocks.
 //
-// A layer's parts of all blocks of a slab lie side by side: a layer's attention then reads a few large pages of memory,
-// where whole blocks, one after the other, would have it touch a page for every block.
+// Within a slab the blocks' parts of one layer lie next to each other: the attention of a layer then reads a few large
+// pages of memory. If each block were contiguous, it would touch another page for every block.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,9 @@
 
 namespace lockstep::rollout {
 
-// Memory of the stream's device comes in slabs of one size, allocated when first needed: as many whole ones as
-// `max_bytes` and one block more have room for. A block returns to the pool with its last reference; its contents are
-// undefined when handed out.
+// Memory of the stream's device is allocated in slabs of equal size, each when it is first needed: as many whole slabs
+// as fit into `max_bytes` plus one block. A block returns to the pool when its last reference is released; its contents
+// are undefined when it is acquired again.
 class BlockPool {
  public:
   using Id = int32_t;
@@ -30,8 +30,8 @@ class BlockPool {
   void retain(Id block);
   void release(Id block);
   int32_t references(Id block) const { return references_[static_cast<size_t>(block)]; }
-  void* memory(Id block) const;  // of its first layer; layer l is l * layer_stride() bytes on
-  void* spare_memory();          // likewise, of one block that is never handed out: rows of no sequence write to it
+  void* memory(Id block) const;  // the block's part of the first layer; layer l is l * layer_stride() bytes further
+  void* spare_memory();          // the same for one block that is never acquired: padding rows write to it
   int64_t layer_stride() const { return slab_blocks_ * layer_bytes_; }
   void copy(Id to, Id from) const;
 
@@ -40,7 +40,7 @@ class BlockPool {
   int64_t available() const { return capacity_ - in_use_; }
   int64_t block_bytes() const { return layers_ * layer_bytes_; }
 
-  void release_memory();  // gives the slabs back to the system; no block may be in use
+  void release_memory();  // frees the slabs; no block may be in use
 
  private:
   static constexpr Id kSpare = 0;
@@ -55,10 +55,10 @@ class BlockPool {
   std::vector<Id> free_;
 };
 
-// The blocks that hold the keys and values of one run of positions 0 .. computed-1, with a reference to each.
+// The blocks that hold the keys and values of positions 0 .. computed-1, with one reference to each.
 class BlockTable {
  public:
-  int64_t computed = 0;  // positions whose keys and values are there; the owner moves it
+  int64_t computed = 0;  // number of positions whose keys and values are stored; the owner updates it
 
   int64_t blocks() const { return static_cast<int64_t>(ids_.size()); }
   BlockPool::Id operator[](int64_t i) const { return ids_[static_cast<size_t>(i)]; }

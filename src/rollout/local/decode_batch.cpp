@@ -9,15 +9,15 @@ namespace lockstep::rollout {
 
 namespace {
 
-// Few enough sizes to record, close enough that padding is cheap: powers of two up to 16, then multiples of an eighth
-// of the next power of two.
+// The sizes for which graphs are recorded: few, but close enough that padding is cheap. Powers of two up to 16, then
+// multiples of an eighth of the next power of two.
 int64_t round_rows(int64_t rows) {
   if (rows <= 16) return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(rows)));
   const int64_t step = std::max<int64_t>(8, static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(rows))) / 8);
   return (rows + step - 1) / step * step;
 }
 
-// Powers of two, but for the least: entries of no sequence fill them up.
+// The number of shared spans, rounded up to a power of two; entries of no sequence pad the list.
 size_t round_shared_spans(size_t count) {
   return count == 0 ? 0 : std::max<size_t>(16, std::bit_ceil(count));
 }
@@ -67,7 +67,7 @@ DecodeBatch::DecodeBatch(std::span<const DecodeInput> inputs, const DecodeShape&
     positions[i] = sequences[i].first_position = inputs[i].position;
     samples[i] = inputs[i].sample;
     running.push_back({.rows = 1, .first_position = inputs[i].position, .blocks = inputs[i].blocks});
-    // A sequence may hold blocks beyond these steps: those that were taken before another one found none.
+    // A sequence may hold blocks beyond these steps: those acquired before another sequence found none.
     const size_t used = std::min(inputs[i].blocks.size(), blocks_each);
     std::copy_n(inputs[i].blocks.begin(), used, blocks.begin() + static_cast<std::ptrdiff_t>(i * blocks_each));
   }
@@ -80,7 +80,7 @@ DecodeBatch::DecodeBatch(std::span<const DecodeInput> inputs, const DecodeShape&
 
 PlacedBatch place_batch(const DecodeBatch& batch, const lora::AdapterTiles& tiles, std::vector<std::byte>& memory) {
   memory.clear();
-  // Braces: evaluated, and so placed, in this order.
+  // Braces, so that the parts are evaluated, and so placed, in this order.
   return {.step = append(memory, batch.step),
           .num_active = append(memory, batch.num_active),
           .tokens = append(memory, batch.tokens),

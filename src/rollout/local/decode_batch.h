@@ -1,5 +1,5 @@
-// The inputs of a run of decode steps: put together on the host, sent to the GPU in one piece, and where each array
-// lies there.
+// The inputs of a run of decode steps: assembled on the host, sent to the GPU in one copy, together with the place of
+// each array in that copy.
 #pragma once
 
 #include <cstddef>
@@ -15,34 +15,34 @@
 
 namespace lockstep::rollout {
 
-// One running sequence: its next input and what lies before it.
+// One running sequence: its next input token and what precedes it.
 struct DecodeInput {
   int32_t token = 0, position = 0;
-  std::span<void* const> blocks;                  // for every position of the steps to come
+  std::span<void* const> blocks;                  // for every position of the coming steps
   kernels::SampleRow sample;                      // how the token after `position` is drawn
   const lora::AdapterVersion* adapter = nullptr;  // nullptr: base
 };
 
-// The size of a step, rounded up so that few sizes occur.
+// The size of a step, rounded up so that few different sizes occur.
 struct DecodeShape {
   int64_t rows = 0;
-  int64_t spans = 0;  // kernels::kKeySpan positions each: what a row may have before it
+  int64_t spans = 0;  // of kernels::kKeySpan positions each: the most that a row may have before it
 
-  // Of a step over so many rows, none of which has more positions.
+  // For a step of so many rows, none of which has more positions.
   static DecodeShape rounded_up(int64_t rows, int64_t positions);
   int64_t positions() const { return spans * kernels::kKeySpan; }
   int64_t blocks_per_row() const { return positions() / kernels::kKvBlock; }
   auto operator<=>(const DecodeShape&) const = default;
 };
 
-// One entry per row unless it says otherwise. Rows beyond the inputs are padding: each is a sequence of one token in
+// One entry per row unless stated otherwise. Rows beyond the inputs are padding: each is a sequence of one token in
 // the spare block.
 struct DecodeBatch {
   DecodeBatch(std::span<const DecodeInput> inputs, const DecodeShape& shape, const kernels::AttentionShape& attention,
               void* spare_block);
 
   int32_t step = 0;        // steps taken
-  int32_t num_active = 0;  // rows that are no padding
+  int32_t num_active = 0;  // rows that are not padding
   std::vector<int32_t> tokens, positions, sequence_of_row;
   std::vector<kernels::DeviceSequence> sequences;
   std::vector<kernels::SampleRow> samples;
@@ -51,10 +51,10 @@ struct DecodeBatch {
   std::vector<void*> blocks;  // [rows, blocks_per_row]
 };
 
-// An array in the memory that holds all of a batch.
+// An array within the memory that holds the whole batch.
 template <class T>
 struct PlacedArray {
-  size_t offset = 0;  // bytes
+  size_t offset = 0;  // in bytes
   T* in(const Buffer& memory) const { return reinterpret_cast<T*>(static_cast<std::byte*>(memory.data()) + offset); }
 };
 
@@ -67,12 +67,12 @@ struct PlacedBatch {
   PlacedArray<int32_t> first_own_span;
   PlacedArray<kernels::LoraTile> tiles;
   PlacedArray<kernels::LoraSite> sites;
-  // The last: their number depends on the spans, and a graph keeps the addresses of the others.
+  // Placed last: their number depends on the spans, and a graph keeps the addresses of all other arrays.
   PlacedArray<void*> blocks;
 };
 
-// Fills `memory` with the batch and the tiles of its adapters. The places of all but the blocks depend only on numbers
-// of rows, shared spans, tiles and sites.
+// Writes the batch and the tiles of its adapters to `memory`. All places but that of the blocks depend only on the
+// numbers of rows, shared spans, tiles and sites.
 PlacedBatch place_batch(const DecodeBatch& batch, const lora::AdapterTiles& tiles, std::vector<std::byte>& memory);
 
 }  // namespace lockstep::rollout

@@ -14,12 +14,12 @@ size_t DecodeLoop::span_bytes(const DecodeShape& shape) const {
          sizeof(float);
 }
 
-// Memory for what is staged and what the steps make.
+// Memory for the inputs and for the results of the steps.
 void DecodeLoop::reserve(const DecodeShape& shape) {
   const size_t result_bytes = static_cast<size_t>(kMaxSteps * shape.rows) * (sizeof(int32_t) + sizeof(float));
   const size_t scratch_bytes = span_bytes(shape);
   if (state_.bytes() >= staged_.size() && results_.bytes() >= result_bytes && spans_.bytes() >= scratch_bytes) return;
-  graphs_.clear();  // they name the old memory
+  graphs_.clear();  // they contain addresses of the old memory
   state_ = Buffer(2 * staged_.size(), Buffer::Fill::none, stream_.device());
   results_ = Buffer(2 * result_bytes, Buffer::Fill::none, stream_.device());
   spans_ = Buffer(2 * scratch_bytes, Buffer::Fill::none, stream_.device());
@@ -95,9 +95,8 @@ void DecodeLoop::choose_adapters(std::span<const DecodeInput> inputs) {
 StepGraphs::Key DecodeLoop::key_of(const DecodeShape& shape, float inv_temperature) const {
   StepGraphs::Key key{.shape = shape, .shared_spans = sequences_.num_shared_spans, .inv_temperature = inv_temperature};
   if (adapter_) key.adapter = {.weights = adapter_->weights->data(), .layout = adapter_->layout};
-  key.tiles = {.tiles = tiles_.num_tiles,
-               .sites = static_cast<int64_t>(host_tiles_.sites.size()),
-               .most_rank = tiles_.most_rank};
+  key.tiles = {
+      .tiles = tiles_.num_tiles, .sites = static_cast<int64_t>(host_tiles_.sites.size()), .max_rank = tiles_.max_rank};
   return key;
 }
 
@@ -112,8 +111,8 @@ void DecodeLoop::run(std::span<const DecodeInput> inputs, int64_t steps, float i
   int64_t done = 0;
   const Graph* graph = graphs_.find(key);
   if (!graph) {
-    // The first step runs as it is: kernels choose their variants and take their scratch memory, which a recording must
-    // not do.
+    // The first step runs without recording: kernels choose their variants and allocate their scratch memory, which a
+    // graph capture does not allow.
     step(state, inv_temperature);
     done = 1;
     graph = graphs_.record(key, [&] { return Graph::record(stream_, [&] { step(state, inv_temperature); }); });
@@ -123,8 +122,9 @@ void DecodeLoop::run(std::span<const DecodeInput> inputs, int64_t steps, float i
       graph->launch(stream_);
       continue;
     }
-    // Kernels of a step read where the rows stand before those launched ahead of them have ended. A graph begins when
-    // all before it has; here a fill, which no kernel overlaps, stands between two steps. The counters are zero anyway.
+    // A step's kernels read the rows' positions before earlier kernels have ended (launch_early). A graph starts after
+    // all before it; without a graph this memset, which no kernel overlaps, separates two steps. The counters are zero
+    // anyway.
     zero(spans_.data(), sizeof(float), stream_);
     step(state, inv_temperature);
   }

@@ -15,24 +15,24 @@
 namespace lockstep::rollout {
 
 struct DecodeResults {
-  int64_t stride = 0;  // entries per step; entry i of step s is of input i
+  int64_t stride = 0;  // entries per step; entry i of step s belongs to input i
   std::vector<int32_t> tokens;
   std::vector<float> logprobs;
 };
 
-// Graphs are kept by (rows rounded up, spans of keys rounded up, adapter buffer, adapter layout, temperature of the
-// log-probs), so a published version costs nothing once its buffer has been seen. Of several adapters a graph knows
-// only how many tiles of rows and which rank there are at most, of spans that inputs share only how many, rounded up.
-// A step that cannot be recorded is run as it is, with the same bits. One thread.
+// Graphs are cached by (rows rounded up, spans of keys rounded up, adapter buffer, adapter layout, temperature of the
+// log-probs), so a published version costs nothing once its buffer has been seen. With several adapters the key holds
+// only upper bounds of the number of tiles and of the rank; of spans that inputs share it holds the rounded number.
+// A step that cannot be recorded runs without a graph, with the same bits. One thread.
 class DecodeLoop {
  public:
   static constexpr int64_t kMaxSteps = 16;
 
   DecodeLoop(const model::Model& model, BlockPool& pool, Stream& stream);
 
-  // `results` is overwritten and valid for `steps` steps (at most kMaxSteps). A result after a sequence's end means
-  // nothing. Every row's bits are those of running it alone. Inputs of one adapter are best side by side, and among
-  // them those of one prompt.
+  // `results` is overwritten and valid for `steps` steps (at most kMaxSteps). Results after a sequence's end are
+  // meaningless. Every row's bits are those of running it alone. It is fastest if inputs of one adapter are adjacent,
+  // and among them those of one prompt.
   void run(std::span<const DecodeInput> inputs, int64_t steps, float inv_temperature, DecodeResults& results);
   void forget_graphs() { graphs_.clear(); }
   int64_t failed_recordings() const { return graphs_.failures(); }
@@ -51,7 +51,7 @@ class DecodeLoop {
   Buffer state_, results_, spans_;  // device
   std::vector<std::byte> staged_;
   kernels::DeviceSequences sequences_;  // in state_
-  // Of the run: one adapter for all rows, or tiles of rows, or neither.
+  // For the current run: one adapter for all rows, or tiles of rows, or neither.
   const lora::AdapterVersion* adapter_ = nullptr;
   lora::AdapterTiles host_tiles_;
   kernels::LoraTiles tiles_;

@@ -18,24 +18,24 @@ void require(bool ok, const char* field, int64_t got, const char* wanted) {
         {.what = "impossible engine option", .where = field, .got = std::to_string(got), .wanted = wanted});
 }
 
-// What an engine takes unless the options say otherwise.
+// The defaults that depend on the device.
 struct EngineDefaults {
-  double memory_share = 0;  // of what is free, for keys and values
-  int64_t least_kv_bytes = 0, most_kv_bytes = std::numeric_limits<int64_t>::max();
+  double memory_share = 0;  // of the free memory, for keys and values
+  int64_t min_kv_bytes = 0, max_kv_bytes = std::numeric_limits<int64_t>::max();
   int64_t batch_tokens = 0;
 
   int64_t kv_bytes(Device device) const {
     const auto share = static_cast<int64_t>(memory_share * static_cast<double>(free_memory(device)));
-    return std::clamp(share, least_kv_bytes, most_kv_bytes);
+    return std::clamp(share, min_kv_bytes, max_kv_bytes);
   }
 };
 
 EngineDefaults defaults_of(Device device, int64_t max_sequences) {
   if (device == Device::cuda) return {.memory_share = 0.85, .batch_tokens = kGpuBatchTokens};
   return {.memory_share = 0.5,
-          .least_kv_bytes = kMinKvBytes,
-          .most_kv_bytes = kMaxKvBytes,
-          .batch_tokens = std::max(kCpuBatchTokens, max_sequences)};  // a row for every sequence that may decode
+          .min_kv_bytes = kMinKvBytes,
+          .max_kv_bytes = kMaxKvBytes,
+          .batch_tokens = std::max(kCpuBatchTokens, max_sequences)};  // one row for every sequence that may decode
 }
 
 }  // namespace
@@ -73,8 +73,8 @@ PrefixCache::Node Engine::Impl::cache_root(const std::shared_ptr<const lora::Ada
   return cache ? cache->root(model->version(), adapter) : PrefixCache::kNoRoot;
 }
 
-// The base has 0; requests of one adapter share a number as long as one of them is here. A number orders rows by what
-// came first, where an address would order them by chance.
+// The number of a request's adapter; the base has 0. Requests of one adapter share a number while one of them is in the
+// engine. Rows are sorted by these numbers rather than by addresses, so that their order is reproducible.
 int64_t Engine::Impl::number_of(const lora::AdapterVersion* adapter) const {
   if (!adapter) return 0;
   int64_t highest = 0;
@@ -85,7 +85,7 @@ int64_t Engine::Impl::number_of(const lora::AdapterVersion* adapter) const {
   return highest + 1;
 }
 
-// What has been committed since the last step takes the place of older versions where requests asked for that.
+// For requests that follow a policy: switches them to the version that has been committed since the last step.
 void Engine::Impl::follow() {
   if (const int64_t commits = versions.commits(); commits == std::exchange(seen_commits, commits)) return;
   for (const auto& [ticket, request] : requests) {
@@ -95,10 +95,10 @@ void Engine::Impl::follow() {
   }
 }
 
-// Its keys are computed again with the new version: what a token's log-prob says is true of the version it carries.
+// Its keys are computed again with the new version: a token's log-prob must be that of the version it carries.
 void Engine::Impl::switch_version(LiveRequest& request, HeldVersions::Committed version) {
   request.version = std::move(version);
-  if (!request.opened) request.prompt_logprobs.clear();  // all of one version
+  if (!request.opened) request.prompt_logprobs.clear();  // prompt log-probs must all be of one version
   request.adapter_number = 0;
   request.adapter_number = number_of(request.version.version.get());
   scheduler.restart(request, cache_root(request.version.version));
@@ -193,7 +193,7 @@ void Engine::release_memory() {
   flush_cache();
   impl_->pool.release_memory();
   impl_->arena.release();
-  // On a GPU the decode loop keeps its graphs and their little memory: recording them again would cost more.
+  // On a GPU the decode loop keeps its graphs and their little memory, because recording them again would cost more.
 }
 
 }  // namespace lockstep::rollout

@@ -19,7 +19,7 @@
 namespace lockstep::rollout {
 
 inline constexpr int64_t kGpuBatchTokens = 16384;
-inline constexpr int64_t kCpuBatchTokens = 512;  // the activations of so many rows stay in the caches
+inline constexpr int64_t kCpuBatchTokens = 512;  // the activations of this many rows stay in the caches
 inline constexpr int64_t kMinKvBytes = int64_t{512} << 20, kMaxKvBytes = int64_t{64} << 30;
 
 struct EngineOptions {
@@ -30,8 +30,8 @@ struct EngineOptions {
   std::optional<int64_t> max_batch_tokens = {};  // rows of one step; a longer prompt is prefilled in chunks. Default:
                                                  // kCpuBatchTokens or max_sequences, on a GPU kGpuBatchTokens
   const text::Tokenizer* tokenizer = nullptr;    // needed for stop strings only
-  bool prefix_cache = false;                     // keeps blocks of ended requests for those that begin alike
-  int64_t max_decode_steps = 16;  // on a GPU: tokens a sequence may get in one step, while all others wait
+  bool prefix_cache = false;                     // keeps blocks of finished requests for equal prefixes
+  int64_t max_decode_steps = 16;  // on a GPU: decode steps per call of wait(), during which no other request can start
 };
 
 class Engine final : public Sampler {
@@ -41,21 +41,21 @@ class Engine final : public Sampler {
 
   Capabilities capabilities() const override;
 
-  // The versions that requests can name; it may be used from any thread. A request that follows takes a version over
-  // before the next step.
+  // The versions that requests can name; may be used from any thread. A request that follows a policy switches to a new
+  // version before the next step.
   HeldVersions& versions();
 
-  // What Sampler says, and: ConfigError: impossible parameters, a sample number beyond 32 bits, stop strings without a
+  // As Sampler says, and also: ConfigError: invalid parameters, a sample number beyond 32 bits, stop strings without a
   // tokenizer. DataError: empty prompt, prompt + 1 token beyond the context, token outside the vocabulary.
   // ResourceError: one sequence cannot fit the pool. max_tokens is cut to the context length.
   Ticket submit(SampleRequest request) override;
-  void check(const SampleRequest& request) const;  // throws what submit() would, but for its policy; from any thread
+  void check(const SampleRequest& request) const;  // throws what submit() would, except for the policy; from any thread
 
-  // A step that throws (ResourceError: the system has no memory; DeviceError, or any other) fails all requests and
+  // A step that throws (ResourceError: out of memory; DeviceError, or any other) fails all requests and
   // drops the prefix cache; the engine goes on with what is submitted next, as long as it is usable().
   bool usable() const;  // false once the GPU was lost in a step: every further step will fail
   void cancel_all();
-  void drop_keys();    // of all requests: they are computed again
+  void drop_keys();    // of all requests: they are recomputed
   void flush_cache();  // of blocks that no request uses
   bool idle() const;
   EngineLoad load() const;
@@ -63,7 +63,7 @@ class Engine final : public Sampler {
 
   const EngineStats& stats() const;
   int64_t kv_bytes_in_use() const;
-  void release_memory() override;  // KV pool and scratch; keys of requests in flight are computed again
+  void release_memory() override;  // frees KV pool and scratch; the keys of requests in flight are recomputed
 
  private:
   std::span<const Event> next_events(Deadline deadline) override;

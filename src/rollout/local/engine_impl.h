@@ -1,4 +1,4 @@
-// What an Engine is made of. Only engine.cpp (requests in and out) and engine_step.cpp (one step) see this.
+// The parts of an Engine. Only engine.cpp (requests in and out) and engine_step.cpp (one step) include this.
 #pragma once
 
 #include <map>
@@ -35,19 +35,19 @@ struct Engine::Impl {
   bool is_usable = true;
   Ticket next_ticket = 1;
   std::optional<PrefixCache> cache;
-  // The scheduler lets go of all blocks when it is destroyed, so it comes after what it points to.
+  // Declared after what it points to, because its destructor releases all blocks.
   std::map<Ticket, std::unique_ptr<LiveRequest>> requests;
   Scheduler scheduler;
   std::vector<Event> events;  // of the last wait()
-  int64_t seen_commits = 0;   // of versions
+  int64_t seen_commits = 0;   // commits() of the held versions at the last step
 
-  // Of the step in flight; kept so that a step allocates nothing once the batch has had its size.
-  std::vector<PlannedRows> plan;
+  // State of the current step; kept so that a step allocates nothing once the batch has reached its size.
+  std::vector<ScheduledRows> scheduled;
   std::vector<int32_t> tokens;
   std::vector<model::Segment> segments;
-  std::vector<int32_t> wanted;  // rows that are drawn from or scored
+  std::vector<int32_t> wanted;  // rows of the hidden states that are drawn from or scored
   std::vector<Draw> draws;
-  std::vector<Sequence*> drawing;  // by draw
+  std::vector<Sequence*> drawing;  // the sequence of each draw
   std::vector<DecodeInput> decode_inputs;
   DecodeResults decode_results;
 

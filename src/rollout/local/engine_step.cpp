@@ -1,4 +1,4 @@
-// One step: the rows of the plan are run, tokens drawn, and what came of it reported.
+// One step: runs the scheduled rows, draws tokens and reports the results.
 #include <algorithm>
 #include <utility>
 
@@ -16,11 +16,11 @@ void Engine::Impl::step() {
   }
 }
 
-// Nothing that the step may have left half done is used again: neither its requests, nor keys that the prefix cache
-// took from it, nor a recorded graph.
+// Discards whatever the step may have left half done: its requests, the keys that the prefix cache took from it, and
+// recorded graphs.
 void Engine::Impl::fail_all(const std::exception_ptr& error) {
   ++stats.failed_steps;
-  is_usable = stream.recover();  // what was queued still writes to the requests' blocks
+  is_usable = stream.recover();  // work that is still queued may write to the requests' blocks
   for (const auto& [ticket, request] : requests) scheduler.remove(*request);
   if (cache) cache->clear();
   if (decode_loop) decode_loop->forget_graphs();
@@ -31,15 +31,15 @@ void Engine::Impl::fail_all(const std::exception_ptr& error) {
 
 void Engine::Impl::run_step() {
   const Arena::Scope scope(arena);
-  // Rows of one adapter are contiguous, so that each matmul has the adapter once.
-  const std::span<const PlannedRows> planned = scheduler.plan();
-  plan.assign(planned.begin(), planned.end());
-  std::ranges::stable_sort(plan, {}, [](const PlannedRows& rows) { return live(*rows.group).adapter_number; });
+  // Sorted so that rows of one adapter are contiguous: each matmul then has the adapter once.
+  const std::span<const ScheduledRows> chosen = scheduler.schedule();
+  scheduled.assign(chosen.begin(), chosen.end());
+  std::ranges::stable_sort(scheduled, {}, [](const ScheduledRows& rows) { return live(*rows.group).adapter_number; });
   if (decode_loop)
     if (const int64_t steps = decode_steps(); steps > 0) return decode(scheduler.extend(steps));
   report_started();
   int64_t rows = 0;
-  for (const PlannedRows& part : plan) rows += part.rows;
+  for (const ScheduledRows& part : scheduled) rows += part.rows;
   const Tensor hidden = arena.alloc({rows, model->config().width}, activations());
   run_rows(hidden);
   const model::RowAdapters adapters{.rows = model::adapter_rows(segments), .tiles = {}, .dropout = {}};
@@ -50,19 +50,19 @@ void Engine::Impl::run_step() {
   std::erase_if(requests, [](const auto& entry) { return entry.second->unfinished == 0; });
 }
 
-// How many tokens the longest of the planned samples can still take, if all of them decode and need nothing beside
-// their tokens; else 0. Shorter ones run on beyond their end, as far as the context reaches: what they draw there is
-// dropped.
+// How many tokens the scheduled sample with the most tokens left can still get, if all of them only decode and need
+// nothing but tokens and log-probs; else 0. Shorter samples run on beyond their end, as far as the context reaches;
+// what they draw there is dropped.
 int64_t Engine::Impl::decode_steps() const {
   int64_t longest = 0, room = options.max_decode_steps;
-  const SampleRequest& first = live(*plan.front().group).request;
-  for (const PlannedRows& planned : plan) {
-    const LiveRequest& request = live(*planned.group);
-    if (planned.sequence == nullptr || planned.rows != 1 || !planned.draws || !request.plain() ||
+  const SampleRequest& first = live(*scheduled.front().group).request;
+  for (const ScheduledRows& part : scheduled) {
+    const LiveRequest& request = live(*part.group);
+    if (part.sequence == nullptr || part.rows != 1 || !part.draws || !request.plain() ||
         request.request.sampling.logprob_temperature != first.sampling.logprob_temperature)
       return 0;
-    longest = std::max(longest, request.max_tokens - static_cast<int64_t>(planned.sequence->tokens.size()));
-    room = std::min(room, model->config().max_positions - planned.first_position);
+    longest = std::max(longest, request.max_tokens - static_cast<int64_t>(part.sequence->tokens.size()));
+    room = std::min(room, model->config().max_positions - part.first_position);
   }
   return std::min(longest, room);
 }
@@ -70,42 +70,42 @@ int64_t Engine::Impl::decode_steps() const {
 void Engine::Impl::decode(int64_t steps) {
   const ProfileRange range("rollout/decode");
   decode_inputs.clear();
-  for (const PlannedRows& planned : plan)
-    decode_inputs.push_back({.token = planned.sequence->token(planned.first_position),
-                             .position = static_cast<int32_t>(planned.first_position),
-                             .blocks = planned.table().memory(),
-                             .sample = live(*planned.group).draw_of(*planned.sequence, 0).how,
-                             .adapter = live(*planned.group).version.version.get()});
-  const SampleRequest& first = live(*plan.front().group).request;
+  for (const ScheduledRows& part : scheduled)
+    decode_inputs.push_back({.token = part.sequence->token(part.first_position),
+                             .position = static_cast<int32_t>(part.first_position),
+                             .blocks = part.table().memory(),
+                             .sample = live(*part.group).draw_of(*part.sequence, 0).how,
+                             .adapter = live(*part.group).version.version.get()});
+  const SampleRequest& first = live(*scheduled.front().group).request;
   decode_loop->run(decode_inputs, steps, 1.0f / first.sampling.logprob_temperature, decode_results);
   stats.failed_recordings = decode_loop->failed_recordings();
   scheduler.commit(steps);
   for (int64_t step = 0; step < steps; ++step)
-    for (size_t i = 0; i < plan.size(); ++i) {
-      if (plan[i].sequence->state == Sequence::State::finished) continue;
+    for (size_t i = 0; i < scheduled.size(); ++i) {
+      if (scheduled[i].sequence->state == Sequence::State::finished) continue;
       const auto at = static_cast<size_t>(step * decode_results.stride) + i;
-      take(*plan[i].sequence, {.token = decode_results.tokens[at], .logprob = decode_results.logprobs[at]});
+      take(*scheduled[i].sequence, {.token = decode_results.tokens[at], .logprob = decode_results.logprobs[at]});
     }
   std::erase_if(requests, [](const auto& entry) { return entry.second->unfinished == 0; });
 }
 
 void Engine::Impl::report_started() {
-  for (const PlannedRows& planned : plan)
-    if (LiveRequest& request = live(*planned.group); !std::exchange(request.reported, true))
+  for (const ScheduledRows& part : scheduled)
+    if (LiveRequest& request = live(*part.group); !std::exchange(request.reported, true))
       events.push_back({request.ticket, Started{}});
 }
 
 namespace {
 
-// Positions of a prompt whose rows are asked about the token after them, as requests for prompt log-probs want it; rows
-// that ran before their blocks were dropped have been asked.
+// The positions of a prompt, in these rows, for which the log-prob of the next token is still wanted. Rows that ran
+// before their blocks were dropped are not scored again.
 struct Positions {
   int64_t begin = 0, end = 0;
 };
-Positions scored_positions(const PlannedRows& planned, const LiveRequest& request) {
-  if (planned.sequence != nullptr || request.opened || !request.request.prompt_logprobs) return {};
+Positions scored_positions(const ScheduledRows& part, const LiveRequest& request) {
+  if (part.sequence != nullptr || request.opened || !request.request.prompt_logprobs) return {};
   const int64_t known = std::max<int64_t>(1, static_cast<int64_t>(request.prompt_logprobs.size()));
-  const int64_t end = std::min(planned.first_position + planned.rows, request.size() - 1);
+  const int64_t end = std::min(part.first_position + part.rows, request.size() - 1);
   return {std::min(known - 1, end), end};
 }
 
@@ -117,27 +117,27 @@ void Engine::Impl::run_rows(Tensor hidden) {
   wanted.clear();
   draws.clear();
   drawing.clear();
-  for (const PlannedRows& planned : plan) {
-    LiveRequest& request = live(*planned.group);
+  for (const ScheduledRows& part : scheduled) {
+    LiveRequest& request = live(*part.group);
     const auto begin = static_cast<int64_t>(tokens.size());
     segments.push_back({.row_begin = begin,
-                        .rows = planned.rows,
-                        .first_position = planned.first_position,
-                        .kv_blocks = planned.table().memory(),
+                        .rows = part.rows,
+                        .first_position = part.first_position,
+                        .kv_blocks = part.table().memory(),
                         .adapter = request.version.version.get()});
-    for (int64_t p = planned.first_position; p < planned.first_position + planned.rows; ++p)
-      tokens.push_back(planned.sequence ? planned.sequence->token(p) : request.tokens[static_cast<size_t>(p)]);
-    const Positions scored = scored_positions(planned, request);
+    for (int64_t p = part.first_position; p < part.first_position + part.rows; ++p)
+      tokens.push_back(part.sequence ? part.sequence->token(p) : request.tokens[static_cast<size_t>(p)]);
+    const Positions scored = scored_positions(part, request);
     for (int64_t p = scored.begin; p < scored.end; ++p)
-      wanted.push_back(static_cast<int32_t>(begin + p - planned.first_position));
-    if (!planned.draws) continue;
-    wanted.push_back(static_cast<int32_t>(begin + planned.rows - 1));
+      wanted.push_back(static_cast<int32_t>(begin + p - part.first_position));
+    if (!part.draws) continue;
+    wanted.push_back(static_cast<int32_t>(begin + part.rows - 1));
     const auto add_draw = [&](Sequence& sequence) {
-      draws.push_back(request.draw_of(sequence, begin + planned.rows - 1));
+      draws.push_back(request.draw_of(sequence, begin + part.rows - 1));
       drawing.push_back(&sequence);
     };
-    if (planned.sequence)
-      add_draw(*planned.sequence);
+    if (part.sequence)
+      add_draw(*part.sequence);
     else
       for (Sequence& sequence : request.sequences) add_draw(sequence);
   }
@@ -153,7 +153,7 @@ void Engine::Impl::run_rows(Tensor hidden) {
 // reports of prompts that are done.
 void Engine::Impl::score_prompts(const HiddenRows& hidden) {
   int64_t begin = 0;
-  for (const PlannedRows& planned : plan) {
+  for (const ScheduledRows& planned : scheduled) {
     const int64_t first_row = begin;
     begin += planned.rows;
     LiveRequest& request = live(*planned.group);

@@ -38,7 +38,7 @@ void HeldVersions::check_locked(const lora::AdapterVersion& version) const {
                        .where = lora::policy_text(policy),
                        .attempt = "give every publish a new number"});
   check_memory(version);
-  // Versions of one training run share their layout: publishing the next one costs no comparison of names.
+  // Versions of one training run share their layout object, so publishing the next one needs no comparison of names.
   const bool known = std::any_of(held_.begin(), held_.end(),
                                  [&](const Committed& held) { return held.version->layout == version.layout; });
   if (!known) check_layout(*version.layout);

@@ -1,4 +1,4 @@
-// The adapter versions an engine can be asked for, by policy.
+// The adapter versions that an engine holds, by policy.
 #pragma once
 
 #include <atomic>
@@ -13,16 +13,16 @@
 
 namespace lockstep::rollout {
 
-// What is held stays until it is dropped: how many versions of a policy are kept is its publisher's to say. Any thread.
+// A version stays until it is dropped: its publisher decides how many versions of a policy are kept. Any thread.
 class HeldVersions {
  public:
   using Version = std::shared_ptr<const lora::AdapterVersion>;
   struct Committed {
     Version version = nullptr;  // nullptr: the base
-    int64_t commit = 0;         // counts what was held before it, and itself
+    int64_t commit = 0;         // the number of versions held so far, including this one
   };
 
-  // `modules`: of the model that `base` says.
+  // `modules`: those of the model that `base` identifies.
   HeldVersions(std::vector<lora::Module> modules, lora::BaseVersion base, Device device)
       : modules_(std::move(modules)), base_(base), device_(device) {}
 
@@ -31,13 +31,13 @@ class HeldVersions {
   // is not of this model; DeviceError if its weights lie on another device.
   void hold(Version version);
   void check(const lora::AdapterVersion& version) const;  // throws what hold() would throw; changes nothing
-  // It can no longer be asked for; requests in flight keep it. Nothing if it is not held.
+  // Requests can no longer name it; those in flight keep it. Does nothing if it is not held.
   void drop(const lora::PolicyId& policy);
 
-  Committed get(const lora::PolicyId& policy) const;  // the base by an empty name; ConfigError when not held
-  Committed newest(const std::string& name) const;    // the last that was committed of those held; else empty
-  int64_t commits() const { return commits_; }        // how many were held, ever
-  std::vector<lora::PolicyId> ids() const;            // in the order they came
+  Committed get(const lora::PolicyId& policy) const;  // the base if the name is empty; ConfigError if not held
+  Committed newest(const std::string& name) const;    // the most recently committed one that is held, else empty
+  int64_t commits() const { return commits_; }        // how many versions were ever held
+  std::vector<lora::PolicyId> ids() const;            // in the order in which they were held
 
  private:
   void check_locked(const lora::AdapterVersion& version) const;
@@ -47,10 +47,10 @@ class HeldVersions {
 
   const std::vector<lora::Module> modules_;
   const lora::BaseVersion base_;
-  const Device device_;  // of the engine
+  const Device device_;  // the engine's
   std::atomic<int64_t> commits_ = 0;
-  mutable std::mutex mutex_;     // of what follows
-  std::vector<Committed> held_;  // in the order they came
+  mutable std::mutex mutex_;     // guards the members below
+  std::vector<Committed> held_;  // in the order in which they were held
 };
 
 }  // namespace lockstep::rollout

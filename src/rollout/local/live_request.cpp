@@ -6,19 +6,19 @@
 
 namespace lockstep::rollout {
 
-LiveRequest::LiveRequest(Ticket its_ticket, SampleRequest r, HeldVersions::Committed its_version, int64_t most_tokens,
+LiveRequest::LiveRequest(Ticket its_ticket, SampleRequest r, HeldVersions::Committed its_version, int64_t max_tokens,
                          const text::Tokenizer* tokenizer, PrefixCache::Node root)
     : ticket(its_ticket),
       request(std::move(r)),
       version(std::move(its_version)),
-      max_tokens(most_tokens),
+      max_tokens(max_tokens),
       sequences(static_cast<size_t>(request.n)),
       answers(sequences.size()) {
   tokens = request.tokens;
   samples = sequences;
   cache_root = root;
   needs_all_rows = request.prompt_logprobs.has_value();
-  // A client may send as many as it likes; every token is looked for among them.
+  // Sorted and without duplicates: a client may send very many, and every token is looked up among them.
   std::vector<int32_t>& stops = request.sampling.stop_token_ids;
   std::ranges::sort(stops);
   stops.erase(std::ranges::unique(stops).begin(), stops.end());

@@ -1,4 +1,4 @@
-// A request on its way through the engine.
+// A request that the engine is working on.
 #pragma once
 
 #include <optional>
@@ -14,35 +14,35 @@
 
 namespace lockstep::rollout {
 
-// What a sample needs beside its tokens: what it draws from and where it ends.
+// The state of one sample beside its tokens: what its logits are changed by, and where it ends.
 struct Answer {
   LogitChanges changes;
   StopText stop_text;
 };
 
-// Stays where it is: the scheduler and its own parts point into it.
+// Must not move: the scheduler and the object's own parts hold pointers into it.
 struct LiveRequest final : PromptGroup {
-  // `max_tokens` of each sample, within the context.
+  // `max_tokens` per sample; fits the context.
   LiveRequest(Ticket ticket, SampleRequest request, HeldVersions::Committed version, int64_t max_tokens,
               const text::Tokenizer* tokenizer, PrefixCache::Node cache_root);
   LiveRequest(const LiveRequest&) = delete;
   LiveRequest& operator=(const LiveRequest&) = delete;
 
   Draw draw_of(const Sequence& sequence, int64_t row) const;
-  // The token as the sample's next one, and what that makes of the sample.
+  // Appends the token to the sample and returns the event, with the reason if the sample ends.
   Token take(Sequence& sequence, const Drawn& drawn);
-  bool plain() const;  // no row of it needs more than a draw and its log-prob
+  bool plain() const;  // whether each row needs only a draw and its log-prob
 
   const Ticket ticket;
   SampleRequest request;
-  HeldVersions::Committed version;  // that its next token is of
+  HeldVersions::Committed version;  // the version that computes the next token
   const int64_t max_tokens;
   std::vector<Sequence> sequences;
-  std::optional<CommonChanges> changes;        // of the logits of all samples
+  std::optional<CommonChanges> changes;        // changes of the logits that all samples share
   std::vector<Answer> answers;                 // by sequence
   std::vector<PromptLogprob> prompt_logprobs;  // so far
-  bool reported = false;                       // as started
-  int64_t adapter_number = 0;                  // rows are ordered by it
+  bool reported = false;                       // whether Started was reported
+  int64_t adapter_number = 0;                  // rows are sorted by it
 };
 
 inline LiveRequest& live(PromptGroup& group) {

@@ -1,4 +1,4 @@
-// What one sample's penalties, biases and minimum length do to its logits.
+// The changes that one sample's penalties, biases and minimum length make to its logits.
 #pragma once
 
 #include <cstdint>
@@ -11,37 +11,37 @@
 
 namespace lockstep::rollout {
 
-// What is so for every sample of a request before it has a token. There is one for all of them: a thousand samples of a
-// long prompt would otherwise each list its tokens.
+// The changes that apply to every sample of a request before it has a token. The samples share one object: otherwise
+// each of a thousand samples of a long prompt would list the prompt's tokens.
 struct CommonChanges {
-  // `params`, whose stop_token_ids ascend without one twice, outlives the object.
+  // `params` must outlive the object; its stop_token_ids are ascending and distinct.
   CommonChanges(const SamplingParams& params, std::span<const int32_t> prompt);
 
   const SamplingParams& params;
-  std::vector<kernels::LogitEdit> edits;  // ascending tokens
+  std::vector<kernels::LogitEdit> edits;  // tokens ascend
 };
 
 class LogitChanges {
  public:
-  LogitChanges() = default;  // none
-  // `common` outlives the object.
+  LogitChanges() = default;  // no changes
+  // `common` must outlive the object.
   explicit LogitChanges(const CommonChanges& common) : common_(&common) {}
 
-  void push(int32_t token);  // was drawn
-  // The edits of the logits that the next token is drawn from, as those of `row`. Nothing appended: they stay as they
-  // are.
+  void push(int32_t token);  // call for every token drawn
+  // Appends the edits of the logits from which the next token is drawn, for row `row`. Without any, the logits stay as
+  // they are.
   void append(int32_t row, std::vector<kernels::LogitEdit>& edits) const;
 
  private:
   struct Entry {
     kernels::LogitEdit edit;
-    int64_t drawn = 0;  // times
+    int64_t drawn = 0;  // how often
   };
   Entry& entry(int32_t token);
 
   const CommonChanges* common_ = nullptr;  // nullptr: no changes
   int64_t drawn_ = 0;
-  std::map<int32_t, Entry> entries_;  // of tokens that were drawn, instead of the common ones
+  std::map<int32_t, Entry> entries_;  // for tokens that were drawn; replaces the common entry
 };
 
 }  // namespace lockstep::rollout

@@ -7,7 +7,7 @@ namespace {
 
 constexpr int64_t kBlock = kernels::kKvBlock;
 
-// The same object, not the same address: a control block lives as long as a weak_ptr to it.
+// Compares objects, not addresses: a control block lives as long as a weak_ptr to it.
 bool same_owner(const std::weak_ptr<const lora::AdapterVersion>& a,
                 const std::shared_ptr<const lora::AdapterVersion>& b) {
   return !a.owner_before(b) && !b.owner_before(a);
@@ -32,7 +32,7 @@ PrefixCache::Key PrefixCache::key_of(Node parent, std::span<const int32_t> token
 
 PrefixCache::Node PrefixCache::root(lora::BaseVersion base,
                                     const std::shared_ptr<const lora::AdapterVersion>& adapter) {
-  // Blocks under a root that is gone are never touched again, so they are the first to leave.
+  // Blocks under the root of a version that is gone are never used again, so they are evicted first.
   std::erase_if(roots_, [](const Root& root) { return root.adapter && root.adapter->expired(); });
   for (const Root& root : roots_)
     if (root.base == base && (adapter ? root.adapter && same_owner(*root.adapter, adapter) : !root.adapter))
@@ -42,7 +42,7 @@ PrefixCache::Node PrefixCache::root(lora::BaseVersion base,
   return roots_.back().node;
 }
 
-// Parents last, so that they end up before their children.
+// Parents last, so that they come before their children in the list.
 void PrefixCache::touch(std::span<const Place> path) {
   for (size_t i = path.size(); i-- > 0;) entries_.splice(entries_.begin(), entries_, path[i]);
 }
@@ -84,7 +84,7 @@ void PrefixCache::insert(Node root, std::span<const int32_t> tokens, const Block
 }
 
 bool PrefixCache::evict() {
-  // Those in use are moved ahead as they are met: the next search does not meet them again.
+  // Entries in use are moved to the front, so that the next search does not visit them again.
   for (size_t left = entries_.size(); left > 0; --left) {
     const Place last = std::prev(entries_.end());
     if (last->children == 0 && pool_.references(last->block) == 1) {
@@ -93,7 +93,7 @@ bool PrefixCache::evict() {
     }
     entries_.splice(entries_.begin(), entries_, last);
   }
-  // Somebody may use the blocks below one that he does not use, having made his own before it was known here.
+  // A request may use blocks below one that it does not use, if it computed its own before that one was inserted.
   const Place idle =
       std::ranges::find_if(entries_, [&](const Entry& entry) { return pool_.references(entry.block) == 1; });
   if (idle == entries_.end()) return false;

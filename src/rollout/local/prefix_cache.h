@@ -1,8 +1,8 @@
-// Blocks that were computed before, for requests that begin with the same tokens and use the same adapter version.
-//
-// A tree of full blocks: a block is found under the one before it by its 16 tokens, compared as they are (a hash only
-// finds the place), so a hit is never another text's. Roots are (base version, adapter version): a new version has a
-// new root, so keys of an older one cannot be found.
+// Blocks of keys and values that were computed before, reused by requests that begin with the same tokens and use the
+// same adapter version. They form a tree of full blocks: a block is found under its predecessor by its 16 tokens, which
+// are compared (a hash only finds the bucket), so a hit is never another text's. Roots are (base version, adapter
+// version): a new version has a new root, so keys of an older one cannot be found.
+// One thread.
 #pragma once
 
 #include <array>
@@ -19,31 +19,31 @@
 
 namespace lockstep::rollout {
 
-// Holds one reference to each of its blocks. The least recently used block that nobody else holds leaves first.
+// Holds one reference to each of its blocks. Evicts the least recently used block that only the cache holds.
 class PrefixCache {
  public:
   using Node = uint64_t;
-  static constexpr Node kNoRoot = 0;  // of a request of an engine without a cache
+  static constexpr Node kNoRoot = 0;  // for requests of an engine without a cache
 
   explicit PrefixCache(BlockPool& pool) : pool_(pool) {}
   ~PrefixCache() { clear(); }
   PrefixCache(const PrefixCache&) = delete;
   PrefixCache& operator=(const PrefixCache&) = delete;
 
-  // Where the blocks of this version on this base hang; nullptr: of the base alone. Adapter versions are told apart by
-  // the object, never by name, number or address alone: one that is gone is not found again.
+  // The root for this version on this base; nullptr: for the base alone. Adapter versions are told apart by the object,
+  // not by name, number or address: once a version is gone, its root is never found again.
   Node root(lora::BaseVersion base, const std::shared_ptr<const lora::AdapterVersion>& adapter);
 
-  // Appends the known blocks of these tokens to an empty table, with a reference each, and moves `computed`: whole
-  // blocks of at most `most` positions.
+  // Appends the cached blocks of these tokens to an empty table, with a reference each, and advances `computed`: whole
+  // blocks, at most `most` positions.
   void find(Node root, std::span<const int32_t> tokens, int64_t most, BlockTable& table);
-  // Keeps the first blocks of the table that `tokens` fill and that are computed. Those known already stay as they are.
+  // Inserts those leading blocks of the table that `tokens` fill and that are computed. Blocks already cached stay.
   void insert(Node root, std::span<const int32_t> tokens, const BlockTable& table);
-  bool evict();  // gives one block back to the pool; false: none that nobody else holds
+  bool evict();  // returns one block to the pool; false if there is none that only the cache holds
   void clear();
 
   int64_t blocks() const { return static_cast<int64_t>(entries_.size()); }
-  int64_t idle_blocks() const;  // those that nobody else holds
+  int64_t idle_blocks() const;  // blocks that only the cache holds
   bool holds(BlockPool::Id block) const {
     return static_cast<size_t>(block) < held_.size() && held_[static_cast<size_t>(block)];
   }

@@ -7,10 +7,10 @@
 
 namespace lockstep::rollout {
 
-// Tokens of prompt and answer: the context, or what the whole pool has room for.
+// Limit of prompt plus answer, in tokens: the context, or what the whole pool can hold.
 int64_t longest_sequence(const model::ModelSpec& config, const BlockPool& pool);
 
-// Engine::submit's errors, but those of the policy. Returns max_tokens within the context.
+// Throws the errors of Engine::submit, except those of the policy. Returns max_tokens, reduced to fit the context.
 int64_t check_request(const SampleRequest& request, const model::ModelSpec& config, const BlockPool& pool,
                       bool has_tokenizer);
 

@@ -68,17 +68,17 @@ void Scheduler::restart(PromptGroup& group, PrefixCache::Node cache_root) {
   }
 }
 
-std::span<const PlannedRows> Scheduler::plan() {
-  plan_.clear();
+std::span<const ScheduledRows> Scheduler::schedule() {
+  scheduled_.clear();
   budget_ = limits_.max_batch_tokens;
   plan_decodes();
   plan_chunks();
   if (plan_waiting()) plan_prompts();
-  return plan_;
+  return scheduled_;
 }
 
 void Scheduler::plan_decodes() {
-  // Preemption only removes sequences behind the one being planned, so the index stays good.
+  // Preemption only removes sequences behind the one being scheduled, so the index stays valid.
   for (size_t i = 0; i < running_.size(); ++i)
     if (running_[i]->missing() == 1) plan_sequence(*running_[i]);
 }
@@ -88,7 +88,7 @@ void Scheduler::plan_chunks() {
     if (running_[i]->missing() > 1) plan_sequence(*running_[i]);
 }
 
-// False when the head of the queue lacks memory: nobody may overtake it.
+// Returns false when there is no memory for the head of the queue: no other request may overtake it.
 bool Scheduler::plan_waiting() {
   for (size_t i = 0; i < waiting_.size() && budget_ > 0 && count(running_) < limits_.max_sequences;) {
     Sequence& sequence = *waiting_[i];
@@ -114,7 +114,7 @@ void Scheduler::plan_prompts() {
 
 bool Scheduler::plan_prompt(PromptGroup& group, int64_t order, int64_t claims) {
   const bool all_rows = group.needs_all_rows && !group.opened;
-  // Not the last position: its row is what the first token is drawn from.
+  // The cache is not used for the last position, because the first token is drawn from its row.
   if (cache_ && group.kv.blocks() == 0 && !all_rows) {
     cache_->find(group.cache_root, group.tokens, group.size() - 1, group.kv);
     if (!group.started) group.cached_tokens = group.kv.computed;
@@ -125,8 +125,8 @@ bool Scheduler::plan_prompt(PromptGroup& group, int64_t order, int64_t claims) {
   const int64_t rows = reserve(group.kv, wanted, order, &group);
   if (rows == 0) return false;
   const bool ends = first + rows == group.size();
-  plan_.push_back({.group = &group, .first_position = first, .rows = rows, .draws = ends && !group.opened});
-  group.planned_rows = rows;
+  scheduled_.push_back({.group = &group, .first_position = first, .rows = rows, .draws = ends && !group.opened});
+  group.scheduled_rows = rows;
   budget_ -= rows;
   if (!group.started && cache_) {
     stats_.prefix_query_tokens += group.size();
@@ -140,7 +140,7 @@ bool Scheduler::start(Sequence& sequence) {
   PromptGroup& group = *sequence.group;
   const int64_t computed = group.kv.computed;
   const int64_t rows = std::min(sequence.length() - computed, budget_);
-  // The last one to start takes over the group's half-filled block, the others copy it.
+  // The last sample to start takes over the group's partly filled block; the others copy it.
   const bool has_tail = computed % kKvBlock > 0, take_tail = has_tail && group.waiting == 1;
   const int64_t needed = blocks_of(computed + rows) - computed / kKvBlock - (take_tail ? 1 : 0);
   if (!headroom(needed, count(running_), &group)) return false;
@@ -168,7 +168,7 @@ void Scheduler::take_prompt_blocks(Sequence& sequence, bool take_tail) {
   if (!take_tail)
     while ((own = pool_.acquire()) == BlockPool::kNone && find_memory(sequence.group)) {
     }
-  // Without memory for a copy the tail moves to this sample; the others compute it again.
+  // If there is no memory for a copy, this sample takes over the partly filled block; the others recompute it.
   if (own == BlockPool::kNone)
     own = shared.pop();
   else
@@ -180,16 +180,16 @@ void Scheduler::plan_sequence(Sequence& sequence) {
   const int64_t first = sequence.kv.computed;
   const int64_t rows = reserve(sequence.kv, std::min(sequence.missing(), budget_), sequence.order, nullptr);
   if (rows == 0) return;
-  plan_.push_back({.group = sequence.group,
-                   .sequence = &sequence,
-                   .first_position = first,
-                   .rows = rows,
-                   .draws = first + rows == sequence.length()});
-  sequence.planned_rows = rows;
+  scheduled_.push_back({.group = sequence.group,
+                        .sequence = &sequence,
+                        .first_position = first,
+                        .rows = rows,
+                        .draws = first + rows == sequence.length()});
+  sequence.scheduled_rows = rows;
   budget_ -= rows;
 }
 
-// Gets blocks for up to `rows` more positions, taking them from idle prompts and newer sequences; returns how many fit.
+// Acquires blocks for up to `rows` more positions, taking them from idle prompts and newer sequences if necessary.
 int64_t Scheduler::reserve(BlockTable& table, int64_t rows, int64_t order, const PromptGroup* keep) {
   while (table.blocks() * kKvBlock < table.computed + rows) {
     const BlockPool::Id block = pool_.acquire();
@@ -201,8 +201,8 @@ int64_t Scheduler::reserve(BlockTable& table, int64_t rows, int64_t order, const
   return std::min(rows, table.blocks() * kKvBlock - table.computed);
 }
 
-// Something new enters only if each of `claims` sequences could still grow by a block: otherwise it would soon push one
-// out, or be pushed out itself. With no claims it is the head of the queue and need only fit.
+// A new sequence starts only if each of `claims` sequences could still grow by a block; otherwise it would soon preempt
+// another or be preempted itself. Without claims it is the head of the queue and only needs to fit.
 bool Scheduler::headroom(int64_t blocks, int64_t claims, const PromptGroup* keep) {
   if (claims == 0) return true;
   while (pool_.available() < blocks + claims)
@@ -210,18 +210,18 @@ bool Scheduler::headroom(int64_t blocks, int64_t claims, const PromptGroup* keep
   return true;
 }
 
-// Takes a reference from a block that nobody needs now; the next acquire() may still find none.
+// Releases one reference of a block that is not needed now; the next acquire() may still find no block.
 bool Scheduler::find_memory(const PromptGroup* keep) {
   return (cache_ && cache_->evict()) || trim_idle_prompt(keep, Trim::own);
 }
 
-// Drops the last block of the newest prompt that is not being computed. Trim::own: one that only its group holds, and
-// perhaps the cache. Others give no memory by themselves, but idle prompts may hold the same block of the cache.
+// Drops the last block of the newest prompt that is not being computed. Trim::own: only a block that the group, and
+// perhaps the cache, holds. Other blocks free no memory yet, but idle prompts may hold the same block of the cache.
 bool Scheduler::trim_idle_prompt(const PromptGroup* keep, Trim which) {
   for (size_t i = groups_.size(); i-- > 0;) {
     PromptGroup& group = *groups_[i];
     const int64_t blocks = group.kv.blocks();
-    if (blocks == 0 || &group == keep || group.planned_rows > 0) continue;
+    if (blocks == 0 || &group == keep || group.scheduled_rows > 0) continue;
     const BlockPool::Id last = group.kv[blocks - 1];
     if (which == Trim::own && pool_.references(last) > (cache_ && cache_->holds(last) ? 2 : 1)) continue;
     pool_.release(group.kv.pop());
@@ -230,11 +230,11 @@ bool Scheduler::trim_idle_prompt(const PromptGroup* keep, Trim which) {
   return false;
 }
 
-// Only a sequence behind `order` that is not in the plan yet.
+// Preempts only a sequence behind `order` that has not been scheduled in this step.
 bool Scheduler::preempt_newest(int64_t order) {
   for (size_t i = running_.size(); i-- > 0 && running_[i]->order > order;) {
     Sequence& sequence = *running_[i];
-    if (sequence.planned_rows > 0) continue;
+    if (sequence.scheduled_rows > 0) continue;
     running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(i));
     sequence.kv.clear(pool_);
     sequence.preempted = true;
@@ -252,8 +252,8 @@ void Scheduler::wait(Sequence& sequence) {
 }
 
 int64_t Scheduler::extend(int64_t most) {
-  for (const PlannedRows& planned : plan_) {
-    BlockTable& table = planned.table();
+  for (const ScheduledRows& part : scheduled_) {
+    BlockTable& table = part.table();
     while (table.blocks() * kKvBlock < table.computed + most) {
       const BlockPool::Id block = pool_.acquire();
       if (block == BlockPool::kNone) break;
@@ -266,17 +266,17 @@ int64_t Scheduler::extend(int64_t most) {
 
 void Scheduler::commit(int64_t steps) {
   stats_.steps += steps;
-  for (const PlannedRows& planned : plan_) {
-    planned.table().computed += planned.rows * steps;
-    planned.group->planned_rows = 0;
-    if (planned.sequence) planned.sequence->planned_rows = 0;
-    const bool decodes = planned.sequence && planned.draws && planned.rows == 1;
-    (decodes ? stats_.decode_tokens : stats_.prefill_tokens) += planned.rows * steps;
-    if (planned.sequence || !planned.draws) continue;
-    planned.group->opened = true;
-    if (cache_) cache_->insert(planned.group->cache_root, planned.group->tokens, planned.group->kv);
+  for (const ScheduledRows& part : scheduled_) {
+    part.table().computed += part.rows * steps;
+    part.group->scheduled_rows = 0;
+    if (part.sequence) part.sequence->scheduled_rows = 0;
+    const bool decodes = part.sequence && part.draws && part.rows == 1;
+    (decodes ? stats_.decode_tokens : stats_.prefill_tokens) += part.rows * steps;
+    if (part.sequence || !part.draws) continue;
+    part.group->opened = true;
+    if (cache_) cache_->insert(part.group->cache_root, part.group->tokens, part.group->kv);
     ++next_prompt_;
-    for (Sequence& sequence : planned.group->samples) wait(sequence);
+    for (Sequence& sequence : part.group->samples) wait(sequence);
   }
 }
 

@@ -1,4 +1,4 @@
-// Decides which rows each step runs: first come, first served; decode rows first, then prompts in chunks.
+// Chooses the rows that each step runs: first come, first served; decode rows first, then prompts in chunks.
 //
 // When no block is free, blocks that only the prefix cache holds are dropped, then prompt blocks that nobody reads,
 // then the newest sequence is preempted: it loses its blocks and is recomputed later, keeping its tokens. The oldest
@@ -15,16 +15,16 @@
 namespace lockstep::rollout {
 
 struct SchedulerLimits {
-  int64_t max_sequences = 1;     // started at once
-  int64_t max_batch_tokens = 1;  // rows of one step
+  int64_t max_sequences = 1;     // that run at once
+  int64_t max_batch_tokens = 1;  // rows per step
 };
 
-// Consecutive positions of one prompt (sequence == nullptr) or of one sample. The blocks for them are in the table.
-struct PlannedRows {
+// Consecutive positions of one prompt (sequence == nullptr) or of one sample. Their blocks are in the table.
+struct ScheduledRows {
   PromptGroup* group = nullptr;
   Sequence* sequence = nullptr;
   int64_t first_position = 0, rows = 0;
-  bool draws = false;  // a token is drawn after the last row: of the sequence, or of every sample of the prompt
+  bool draws = false;  // a token is drawn after the last row: for the sequence, or for every sample of the prompt
 
   BlockTable& table() const { return sequence ? sequence->kv : group->kv; }
 };
@@ -37,21 +37,21 @@ class Scheduler {
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
 
-  // Queues a prompt and its samples behind those added before. They stay where they are until all samples are finished
+  // Queues a prompt and its samples behind earlier ones. They must stay where they are until all samples are finished
   // or the group is removed.
   void add(PromptGroup& group);
-  // Between steps: forgets the group and takes its blocks; its samples are finished.
+  // Between steps: removes the group and releases its blocks; its samples count as finished.
   void remove(PromptGroup& group);
-  // Between steps: everything of the group is computed again, by an adapter whose blocks hang under `cache_root`.
+  // Between steps: recomputes everything of the group, with an adapter whose cached blocks are under `cache_root`.
   void restart(PromptGroup& group, PrefixCache::Node cache_root);
 
   // Chooses the rows of the next step; at least one unless done(). Valid until the next call.
-  std::span<const PlannedRows> plan();
-  // How many steps, up to `most`, a plan whose every row decodes can be run without asking again: as many as there are
-  // free blocks for. Takes them.
+  std::span<const ScheduledRows> schedule();
+  // For how many steps, up to `most`, the scheduled rows can decode without another schedule(): as many as there are
+  // free blocks for, which are acquired. All scheduled rows must be decode rows.
   int64_t extend(int64_t most);
-  // The planned rows were run, `steps` times when extended. Tokens are appended to the samples, and finish() called,
-  // after this and before the next plan().
+  // Call when the scheduled rows have run, `steps` times if extended. After it, tokens are appended to the samples and
+  // finish() is called; then comes the next schedule().
   void commit(int64_t steps = 1);
   void finish(Sequence& sequence);
   bool done() const { return unfinished_ == 0; }
@@ -82,12 +82,12 @@ class Scheduler {
   EngineStats& stats_;
   PrefixCache* cache_;
   std::vector<PromptGroup*> groups_;
-  size_t next_prompt_ = 0;          // groups before it are opened
-  std::vector<Sequence*> waiting_;  // by order
-  std::vector<Sequence*> running_;  // by order
+  size_t next_prompt_ = 0;          // all groups before it are opened
+  std::vector<Sequence*> waiting_;  // sorted by `order`
+  std::vector<Sequence*> running_;  // sorted by `order`
   int64_t unfinished_ = 0, next_order_ = 0;
-  std::vector<PlannedRows> plan_;
-  int64_t budget_ = 0;  // rows the step can still take
+  std::vector<ScheduledRows> scheduled_;
+  int64_t budget_ = 0;  // rows that the step may still add
 };
 
 }  // namespace lockstep::rollout

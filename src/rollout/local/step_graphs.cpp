@@ -17,14 +17,14 @@ const Graph* StepGraphs::record(const Key& key, const std::function<Graph()>& re
     --calls_to_skip_;
     return nullptr;
   }
-  if (graphs_.size() >= kMaxGraphs) clear();  // most are of adapters that are gone
+  if (graphs_.size() >= kMaxGraphs) clear();  // most of them belong to adapters that are gone
   try {
     Graph graph = record();
     pause_ = 0;
     return &(graphs_[key] = std::move(graph));
   } catch (const Error&) {
     ++failures_;
-    calls_to_skip_ = pause_ = std::min(2 * pause_ + 1, kLongestPause);
+    calls_to_skip_ = pause_ = std::min(2 * pause_ + 1, kMaxPause);
     return nullptr;
   }
 }

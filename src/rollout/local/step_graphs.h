@@ -1,4 +1,4 @@
-// The recorded decode steps of a DecodeLoop, by what they were recorded for.
+// The recorded decode steps of a DecodeLoop, by their key.
 #pragma once
 
 #include <cstdint>
@@ -12,24 +12,24 @@
 
 namespace lockstep::rollout {
 
-// A graph names memory and keeps none of it alive. So a step's graph may be launched only for inputs that hold all of
-// it: what belongs to the loop outlives the graphs (clear()), and the adapter is that of the inputs, found by the
-// address of its buffer. Memory of an adapter that is gone may be another one's by now; the layout in the key tells
-// them apart, and is kept alive for it. One thread.
+// A graph contains addresses and keeps none of that memory alive. So a graph may be launched only if all of it still
+// exists: what belongs to the loop outlives the graphs (clear()), and the adapter is that of the inputs, looked up by
+// the address of its buffer. If an adapter is gone, another may have its address: the layout in the key, which the key
+// keeps alive, distinguishes them. One thread.
 class StepGraphs {
  public:
   static constexpr size_t kMaxGraphs = 256;
-  static constexpr int64_t kLongestPause = 1023;
+  static constexpr int64_t kMaxPause = 1023;
 
-  // The adapter of all rows, by the address of its buffer; none where rows have the base, or several.
+  // The adapter of all rows, by the address of its buffer; none if rows use the base, or several adapters.
   struct OneAdapter {
     const void* weights = nullptr;
     std::shared_ptr<const lora::AdapterLayout> layout;
     auto operator<=>(const OneAdapter&) const = default;
   };
-  // Of rows with several adapters: how many at most, whichever they are.
+  // For rows with several adapters: upper bounds, whichever they are.
   struct TileSizes {
-    int64_t tiles = 0, sites = 0, most_rank = 0;
+    int64_t tiles = 0, sites = 0, max_rank = 0;
     auto operator<=>(const TileSizes&) const = default;
   };
   struct Key {
@@ -42,8 +42,8 @@ class StepGraphs {
   };
 
   const Graph* find(const Key& key) const;  // nullptr: there is none. Valid until record() or clear()
-  // Keeps what `record` returns. When it throws an Error this returns nullptr and the step has to run without a graph;
-  // so it does without asking for a while then: 1 call, then 3, 7, ... kLongestPause, until one succeeds.
+  // Stores what `record` returns. If it throws an Error, this returns nullptr and the step must run without a graph;
+  // the next calls then return nullptr without trying: 1 call, then 3, 7, ... kMaxPause, until a recording succeeds.
   const Graph* record(const Key& key, const std::function<Graph()>& record);
   void clear() { graphs_.clear(); }
   int64_t failures() const { return failures_; }

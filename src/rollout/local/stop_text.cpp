@@ -15,7 +15,7 @@ int64_t StopText::push(int32_t token, bool counts) {
   const size_t known = tail_.size();
   tail_ += decoder_->push(token);
   for (size_t i = 0; counts && i < stops_.size(); ++i) {
-    // Only what ends in this token's text: what is kept for the longest may hold a shorter one.
+    // Only matches that end in this token's text count: the tail, kept for the longest string, may hold a shorter one.
     const size_t size = stops_[i].size(), first = known < size ? 0 : known - size + 1;
     if (tail_.find(stops_[i], first) != std::string::npos) return static_cast<int64_t>(i);
   }

@@ -12,11 +12,11 @@ namespace lockstep::rollout {
 class StopText {
  public:
   StopText() = default;  // never stops
-  // `stops` and `tokenizer` outlive the object.
+  // `stops` and `tokenizer` must outlive the object.
   StopText(const text::Tokenizer& tokenizer, std::span<const std::string> stops);
 
-  // The first of the stop strings that the text of the tokens so far holds, -1: none; special tokens count with their
-  // text. Ids that only pad the model's vocabulary have no text. What ends before `counts` is passed over for good.
+  // The first of the stop strings that the text so far contains, or -1. Special tokens count with their text; ids that
+  // only pad the model's vocabulary have no text. Matches that end before `counts` are ignored for good.
   int64_t push(int32_t token, bool counts = true);
 
  private:
@@ -24,7 +24,7 @@ class StopText {
   int64_t vocab_size_ = 0;
   size_t longest_ = 0;
   std::optional<text::StreamingDecoder> decoder_;
-  std::string tail_;  // end of the text: what a stop string could begin in
+  std::string tail_;  // the end of the text, in which a stop string may begin
 };
 
 }  // namespace lockstep::rollout

@@ -60,15 +60,16 @@ int64_t asked_samples(const SampleRequest& request) {
 }
 
 int64_t asked_tokens(const SampleRequest& request, const ServerFacts& facts) {
-  int64_t context = request.sampling.max_context > 0 ? request.sampling.max_context : std::numeric_limits<int64_t>::max();
+  int64_t context =
+      request.sampling.max_context > 0 ? request.sampling.max_context : std::numeric_limits<int64_t>::max();
   context = std::min(context, facts.max_model_len.value_or(context));
-  return std::max<int64_t>(
-      std::min(request.sampling.max_tokens, context - static_cast<int64_t>(request.tokens.size())), 1);
+  return std::max<int64_t>(std::min(request.sampling.max_tokens, context - static_cast<int64_t>(request.tokens.size())),
+                           1);
 }
 
 int64_t request_seed(const SampleRequest& request) {
-  const auto bits = philox(request.sampling.seed,
-                           {request.rollout, request.row, static_cast<uint32_t>(request.first_sample), 0});
+  const auto bits =
+      philox(request.sampling.seed, {request.rollout, request.row, static_cast<uint32_t>(request.first_sample), 0});
   return static_cast<int64_t>(bits[0] >> 1);
 }
 
@@ -109,7 +110,7 @@ int64_t stop_index_of(const SamplingParams& params, const std::string& stop) {
 }
 
 std::string message_of(const net::HttpAnswer& answer) {
-  constexpr size_t kMost = 500;
+  constexpr size_t kMax = 500;
   const Json json = Json::parse(answer.body, nullptr, false);
   const auto text = [](const Json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); };
   if (json.is_object()) {
@@ -118,7 +119,7 @@ std::string message_of(const net::HttpAnswer& answer) {
     for (const char* key : {"error", "error_message", "message", "detail"})
       if (json.contains(key) && !json[key].is_null()) return text(json[key]);
   }
-  return answer.body.substr(0, kMost);
+  return answer.body.substr(0, kMax);
 }
 
 }  // namespace lockstep::rollout

@@ -8,7 +8,7 @@ namespace lockstep::rollout {
 
 namespace {
 
-constexpr int kMostAttempts = 10;  // that a server answered with a failure
+constexpr int kMaxAttempts = 10;  // that a server answered with a failure
 constexpr milliseconds kFirstPause(100), kLongestPause(10'000);
 constexpr int kTooMany = 429;
 
@@ -33,7 +33,8 @@ Ticket RemoteSampler::submit(SampleRequest request) {
   if (request.n < 1) throw ConfigError({.what = "a request asks for no sample", .where = request.where});
   if (request.tokens.empty()) throw DataError({.what = "the prompt is empty", .where = request.where});
   if (!request.policy.is_base() && fleet_.find(request.policy) == nullptr)
-    throw ConfigError({.what = "this version is not held", .where = request.where, .got = lora::policy_text(request.policy)});
+    throw ConfigError(
+        {.what = "this version is not held", .where = request.where, .got = lora::policy_text(request.policy)});
   const auto context = fleet_.servers().front().facts.max_model_len;
   if (context && static_cast<int64_t>(request.tokens.size()) >= *context)
     throw DataError({.what = "the prompt leaves no room for an answer",
@@ -84,9 +85,10 @@ void RemoteSampler::send(Ticket ticket, Open& open, size_t index) {
   Fleet::Server& server = fleet_.server(index);
   const HeldAdapter* const adapter = open.request.policy.is_base() ? nullptr : fleet_.find(open.request.policy);
   if (!open.request.policy.is_base() && adapter == nullptr)
-    return fail(ticket, std::make_exception_ptr(ConfigError({.what = "the version was dropped before a server had the request",
-                                                             .where = open.request.where,
-                                                             .got = lora::policy_text(open.request.policy)})));
+    return fail(ticket,
+                std::make_exception_ptr(ConfigError({.what = "the version was dropped before a server had the request",
+                                                     .where = open.request.where,
+                                                     .got = lora::policy_text(open.request.policy)})));
   net::HttpRequest request = fleet_.dialect().generate(open.request, adapter ? adapter->name : "", server.facts);
   fleet_.authorize(request);
   request.timeout = fleet_.options().request_timeout;
@@ -133,8 +135,8 @@ void RemoteSampler::take_answer(Ticket ticket, Open& open, size_t index, const n
   try {
     const std::string said = answer.ok() ? "" : fleet_.dialect().error_text(answer);
     if (answer.status >= 500 || answer.status == kTooMany) {
-      if (++open.attempts < kMostAttempts) return again(open);
-      throw ResourceError({.what = fmt::format("a server failed {} times", kMostAttempts),
+      if (++open.attempts < kMaxAttempts) return again(open);
+      throw ResourceError({.what = fmt::format("a server failed {} times", kMaxAttempts),
                            .where = where,
                            .got = fmt::format("status {}: {}", answer.status, said)});
     }

@@ -1,4 +1,4 @@
-#include "server/routes/plan.h"
+#include "server/routes/prepare_request.h"
 
 #include <fmt/format.h>
 
@@ -32,8 +32,9 @@ int64_t max_tokens(const Service& service, const std::vector<PromptInput>& promp
 void check_logprobs(const Service& service, const CommonFields& common) {
   const rollout::SamplingParams& s = common.sampling.params;
   if (service.rules.processed_logprobs && common.options.logprobs && (s.top_p < 1 || s.top_k > 0 || s.min_p > 0))
-    throw bad_request("Log-probabilities after top_p, top_k or min_p are not available: ask for none, or leave these out.",
-                      "logprobs");
+    throw bad_request(
+        "Log-probabilities after top_p, top_k or min_p are not available: ask for none, or leave these out.",
+        "logprobs");
 }
 
 }  // namespace
@@ -42,8 +43,8 @@ std::string_view given_id(const HttpRequest& request) {
   return request.header("x-request-id");
 }
 
-AnswerPlan make_plan(Service& service, const CommonFields& common, std::vector<PromptInput> prompts, TokenLimit limit,
-                     std::string_view given_id, std::string_view prefix) {
+PreparedRequest prepare_request(Service& service, const CommonFields& common, std::vector<PromptInput> prompts,
+                                TokenLimit limit, std::string_view given_id, std::string_view prefix) {
   const Service::Model model = service.model(common.model);
   for (const PromptInput& prompt : prompts) {
     if (prompt.tokens.empty()) throw bad_request("The prompt cannot be empty.", "prompt");
@@ -55,29 +56,31 @@ AnswerPlan make_plan(Service& service, const CommonFields& common, std::vector<P
         fmt::format("The request asks for {} samples, at most {} may wait.", samples, service.options.max_samples),
         "n");
   check_repeated_prompts(prompts, common);
-  AnswerPlan plan{.model = model.name, .seeded = common.sampling.seeded, .options = common.options};
-  plan.name = !given_id.empty() ? std::string(given_id) : common.request_id ? *common.request_id : service.random_id();
-  check_repeated(plan.name, given_id.empty() ? "request_id" : "X-Request-Id");
-  plan.id = std::string(prefix) + plan.name;
-  plan.request = {.n = common.sampling.n,
-                  .sampling = common.sampling.params,
-                  .prompt_logprobs = common.sampling.prompt_logprobs,
-                  .rollout = common.sampling.rollout,
-                  .row = common.sampling.row,
-                  .first_sample = common.sampling.first_sample,
-                  .adapter = model.adapter,
-                  .adapter_version = common.version.pinned,
-                  .follow_adapter = common.version.follow};
+  PreparedRequest prepared{.model = model.name, .seeded = common.sampling.seeded, .options = common.options};
+  prepared.name = !given_id.empty()   ? std::string(given_id)
+                  : common.request_id ? *common.request_id
+                                      : service.random_id();
+  check_repeated(prepared.name, given_id.empty() ? "request_id" : "X-Request-Id");
+  prepared.id = std::string(prefix) + prepared.name;
+  prepared.request = {.n = common.sampling.n,
+                      .sampling = common.sampling.params,
+                      .prompt_logprobs = common.sampling.prompt_logprobs,
+                      .rollout = common.sampling.rollout,
+                      .row = common.sampling.row,
+                      .first_sample = common.sampling.first_sample,
+                      .adapter = model.adapter,
+                      .adapter_version = common.version.pinned,
+                      .follow_adapter = common.version.follow};
   if (model.adapter.empty() && (common.version.pinned || common.version.follow))
     throw bad_request("`adapter_version` and `follow_adapter` need an adapter as `model`.", "adapter_version");
-  plan.request.sampling.max_tokens = max_tokens(service, prompts, limit);
-  check_tokens(common, samples, plan.request.sampling.max_tokens);
-  plan.request.sampling.top_logprobs = common.options.logprobs.value_or(0);
-  check_min_tokens(plan.request.sampling);
+  prepared.request.sampling.max_tokens = max_tokens(service, prompts, limit);
+  check_tokens(common, samples, prepared.request.sampling.max_tokens);
+  prepared.request.sampling.top_logprobs = common.options.logprobs.value_or(0);
+  check_min_tokens(prepared.request.sampling);
   check_logprobs(service, common);
-  plan.known_bytes = known_bytes(prompts, common);
-  plan.prompts = std::move(prompts);
-  return plan;
+  prepared.known_bytes = known_bytes(prompts, common);
+  prepared.prompts = std::move(prompts);
+  return prepared;
 }
 
 }  // namespace lockstep::server

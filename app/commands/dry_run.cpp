@@ -1,4 +1,4 @@
-// --dry-run: what a run would do, from config.json alone.
+// --dry-run: prints what a run would do and how much memory it would take. Reads no weights.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <unistd.h>
@@ -46,7 +46,7 @@ void check_writable(const std::string& directory) {
   if (::access(place.c_str(), W_OK | X_OK) != 0) fail(place.string() + " is not writable");
 }
 
-struct Plan {
+struct DryRun {
   const load::Base& base;
   const recipes::AdapterOptions& adapter;
   const recipes::OptimizerOptions& optimizer;
@@ -55,9 +55,7 @@ struct Plan {
   const Device device;
   std::ostream& out;
 
-  std::shared_ptr<const lora::AdapterLayout> layout() const {
-    return recipes::starting_layout(adapter, base);
-  }
+  std::shared_ptr<const lora::AdapterLayout> layout() const { return recipes::starting_layout(adapter, base); }
 
   void model_and_memory(const std::optional<recipes::EnginePlan>& engine) const {
     const auto adapter_layout = layout();
@@ -133,7 +131,7 @@ struct Plan {
   }
 };
 
-// Rows of a data file if it is there: a plan may be made where the data is not.
+// Rows of a data file if it is there: a dry run also works on a machine without the data.
 std::string rows_text(const std::string& path, int64_t max_bad_rows, std::optional<int64_t>& rows) {
   const std::string file = path.substr(0, path.rfind("@["));
   if (!fs::exists(file)) return fmt::format("{} (not on this machine)", path);
@@ -146,18 +144,18 @@ std::string rows_text(const std::string& path, int64_t max_bad_rows, std::option
 
 }  // namespace
 
-void plan_sft(const recipes::SftOptions& options, const std::vector<std::string>& notes,
-              const recipes::Control& control) {
+void dry_run_sft(const recipes::SftOptions& options, const std::vector<std::string>& notes,
+                 const recipes::Control& control) {
   const load::Base base = load::read_base_config(options.base.hf_checkpoint, load::caches_below(options.base.home));
-  const Plan plan{base,
-                  options.adapter,
-                  options.optimizer,
-                  options.training,
-                  options.save,
-                  recipes::stream_options(options.base).device,
-                  *control.out};
-  plan.checkpoints();
-  plan.model_and_memory(std::nullopt);
+  const DryRun dry_run{base,
+                       options.adapter,
+                       options.optimizer,
+                       options.training,
+                       options.save,
+                       recipes::stream_options(options.base).device,
+                       *control.out};
+  dry_run.checkpoints();
+  dry_run.model_and_memory(std::nullopt);
   std::optional<int64_t> rows, ignored;
   *control.out << fmt::format("data        {}\n", rows_text(options.prompt_data, options.rows.max_bad_rows, rows));
   for (const recipes::EvalSet& set : options.eval_sets)
@@ -174,26 +172,27 @@ void plan_sft(const recipes::SftOptions& options, const std::vector<std::string>
       options.rows.max_length ? fmt::format(", rows cut to {} tokens", *options.rows.max_length) : "");
   const auto steps =
       rows || options.num_steps ? std::optional(recipes::sft_steps(options, rows.value_or(1))) : std::nullopt;
-  plan.schedule(steps);
-  plan.notes(notes);
+  dry_run.schedule(steps);
+  dry_run.notes(notes);
 }
 
-void plan_rl(const recipes::RlOptions& options, const std::vector<std::string>& notes,
-             const recipes::Control& control) {
+void dry_run_rl(const recipes::RlOptions& options, const std::vector<std::string>& notes,
+                const recipes::Control& control) {
   const load::Base base = load::read_base_config(options.base.hf_checkpoint, load::caches_below(options.base.home));
-  const Plan plan{base,
-                  options.adapter,
-                  options.optimizer,
-                  options.training,
-                  options.save,
-                  recipes::stream_options(options.base).device,
-                  *control.out};
-  plan.checkpoints();
-  plan.model_and_memory(recipes::engine_plan(options));
+  const DryRun dry_run{base,
+                       options.adapter,
+                       options.optimizer,
+                       options.training,
+                       options.save,
+                       recipes::stream_options(options.base).device,
+                       *control.out};
+  dry_run.checkpoints();
+  dry_run.model_and_memory(recipes::engine_plan(options));
   if (options.engine.kind)
-    *control.out << fmt::format(
-        "engine      {}: {}\n", rollout::engine_name(*options.engine.kind),
-        options.engine.addresses.empty() ? options.engine.command : fmt::format("{}", fmt::join(options.engine.addresses, ", ")));
+    *control.out << fmt::format("engine      {}: {}\n", rollout::engine_name(*options.engine.kind),
+                                options.engine.addresses.empty()
+                                    ? options.engine.command
+                                    : fmt::format("{}", fmt::join(options.engine.addresses, ", ")));
   std::optional<int64_t> rows;
   *control.out << fmt::format("data        {}\n", rows_text(options.prompt_data, options.max_bad_rows, rows));
   for (const recipes::EvalSet& set : options.eval_sets) {
@@ -211,8 +210,8 @@ void plan_rl(const recipes::RlOptions& options, const std::vector<std::string>& 
       options.sampling.temperature);
   *control.out << fmt::format("batch       {} samples a step, {} steps a rollout, {} rollouts\n",
                               options.training.global_batch_size, steps, count_text(rollouts));
-  plan.schedule(rollouts ? std::optional(steps * *rollouts) : std::nullopt);
-  plan.notes(notes);
+  dry_run.schedule(rollouts ? std::optional(steps * *rollouts) : std::nullopt);
+  dry_run.notes(notes);
 }
 
 }  // namespace lockstep::commands

@@ -1,4 +1,4 @@
-// From a request's common fields to what the engine is asked.
+// Turns the fields that all generating routes share, and the prompts, into the request that the engine gets.
 #pragma once
 
 #include <optional>
@@ -15,12 +15,12 @@ struct TokenLimit {
   std::optional<int64_t> usual = {};
 };
 
-// Joins them with the prompts. The answer's id begins with `prefix`; behind it comes `given_id` (of X-Request-Id;
+// Checks and joins them. The answer's id begins with `prefix`; behind it comes `given_id` (of X-Request-Id;
 // empty: there is none), else the body's request_id, else a random one. ApiError 400: an empty prompt, a token outside
 // the vocabulary, prompt and max_tokens beyond the context, min_tokens above max_tokens, more log-probs than an answer
 // may hold; 404: no such model.
-AnswerPlan make_plan(Service& service, const CommonFields& common, std::vector<PromptInput> prompts, TokenLimit limit,
-                     std::string_view given_id, std::string_view prefix);
+PreparedRequest prepare_request(Service& service, const CommonFields& common, std::vector<PromptInput> prompts,
+                                TokenLimit limit, std::string_view given_id, std::string_view prefix);
 
 std::string_view given_id(const HttpRequest& request);
 
