@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The GPU tests of a gtest binary under compute-sanitizer, in up to eight processes. Kernels are not chosen by time.
+# The GPU tests of a gtest binary under compute-sanitizer, in up to eight processes. Matmuls are not timed to choose their kernels (tests/support/gpu_stream.h).
 #   gpu_sanitizer.sh build/release/kernels_test [TOOL=memcheck] [FILTER=all GPU tests]      TOOL: memcheck | racecheck | synccheck | initcheck
 # Fails if a tool reports an error, a test fails, or a part does not end within PART_SECONDS (1800). The parts' output
 # goes to LOGS (beside the binary: sanitizer-TOOL).

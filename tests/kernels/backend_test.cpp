@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "kernels/op_case.h"
+#include "support/gpu_stream.h"
 
 namespace lockstep::kernels::testing {
 namespace {
@@ -15,8 +16,7 @@ std::vector<OpCase> all_cases() {
   return all;
 }
 
-std::vector<std::vector<float>> run(const OpCase& op_case, Device device) {
-  Stream stream({.device = device});
+std::vector<std::vector<float>> run(const OpCase& op_case, Stream& stream) {
   Workbench bench(stream);
   const Prepared prepared = op_case.prepare(bench);
   prepared.launch();
@@ -41,7 +41,8 @@ double largest_of(const std::vector<float>& values) {
 }
 
 TEST_P(BackendTest, CpuWritesEveryOutput) {
-  const auto outputs = run(GetParam(), Device::cpu);
+  Stream stream;
+  const auto outputs = run(GetParam(), stream);
   expect_written(outputs, "CPU");
   for (size_t i = 0; i < outputs.size(); ++i)
     EXPECT_GT(largest_of(outputs[i]), 0) << "output " << i << " is all zeros: the case shows nothing";
@@ -49,7 +50,9 @@ TEST_P(BackendTest, CpuWritesEveryOutput) {
 
 TEST_P(BackendTest, GpuAgreesWithCpu) {
   if (const std::string why = cuda_unusable(); !why.empty()) GTEST_SKIP() << "no GPU: " << why;
-  const auto wanted = run(GetParam(), Device::cpu), got = run(GetParam(), Device::cuda);
+  Stream cpu;
+  lockstep::testing::GpuStream gpu;
+  const auto wanted = run(GetParam(), cpu), got = run(GetParam(), gpu);
   expect_written(got, "GPU");
   ASSERT_EQ(got.size(), wanted.size());
   for (size_t i = 0; i < got.size(); ++i) {

@@ -8,6 +8,7 @@
 
 #include "core/device.h"
 #include "kernels/op_case.h"
+#include "support/gpu_stream.h"
 
 namespace lockstep::kernels::testing {
 
@@ -15,7 +16,7 @@ class BenchCuda : public ::testing::Test {
  protected:
   void SetUp() override {
     if (const std::string why = cuda_unusable(); !why.empty()) GTEST_SKIP() << "no GPU: " << why;
-    stream_ = std::make_unique<Stream>(StreamOptions{.device = Device::cuda});
+    stream_ = std::make_unique<lockstep::testing::GpuStream>();
     bench_ = std::make_unique<Workbench>(*stream_);
   }
 
@@ -24,7 +25,7 @@ class BenchCuda : public ::testing::Test {
   }
   Tensor floats(int64_t count, uint64_t seed) { return bench_->f32(random_values(count, seed), {count}); }
 
-  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<lockstep::testing::GpuStream> stream_;
   std::unique_ptr<Workbench> bench_;
 };
 

@@ -7,6 +7,7 @@
 #include "kernels/lora.h"
 #include "kernels/op_case.h"
 #include "kernels/swiglu.h"
+#include "support/gpu_stream.h"
 
 namespace lockstep::kernels::testing {
 namespace {
@@ -72,7 +73,7 @@ std::vector<std::byte> forward(Workbench& bench, const PackedWeight& weight, Con
 }
 
 TEST_P(LinearCuda, ForwardRowsDoNotDependOnTheBatch) {
-  Stream stream({.device = Device::cuda});
+  lockstep::testing::GpuStream stream;
   Workbench bench(stream);
   const auto [outputs, depth] = GetParam();
   const PackedWeight weight = weight_of(bench, outputs, depth);
@@ -92,7 +93,7 @@ TEST_P(LinearCuda, ForwardRowsDoNotDependOnTheBatch) {
 }
 
 TEST_P(LinearCuda, BackwardRowsDoNotDependOnTheBatch) {
-  Stream stream({.device = Device::cuda});
+  lockstep::testing::GpuStream stream;
   Workbench bench(stream);
   const auto [outputs, depth] = GetParam();
   const PackedWeight weight = weight_of(bench, outputs, depth);
@@ -113,7 +114,7 @@ TEST_P(LinearCuda, BackwardRowsDoNotDependOnTheBatch) {
 
 // A row stride that is not aligned takes another kernel, and gives the same bits.
 TEST_P(LinearCuda, StridesDoNotChangeBits) {
-  Stream stream({.device = Device::cuda});
+  lockstep::testing::GpuStream stream;
   Workbench bench(stream);
   const auto [outputs, depth] = GetParam();
   const PackedWeight weight = weight_of(bench, outputs, depth);
@@ -126,6 +127,20 @@ TEST_P(LinearCuda, StridesDoNotChangeBits) {
   const Tensor plain = bench.activations(narrow, {kRows, depth});
   expect_same_rows(forward(bench, weight, strided, {}, End::f32), forward(bench, weight, plain, {}, End::f32),
                    "odd stride");
+}
+
+TEST_P(LinearCuda, KernelChoiceDoesNotChangeBits) {
+  std::vector<std::byte> results[2];
+  const auto [outputs, depth] = GetParam();
+  for (const KernelChoice choice : {KernelChoice::fastest, KernelChoice::first}) {
+    Stream stream({.device = Device::cuda});
+    choose_kernels(choice, stream);
+    Workbench bench(stream);
+    const PackedWeight weight = weight_of(bench, outputs, depth);
+    const Tensor x = bench.activations(random_values(64 * depth, 2), {64, depth});
+    results[choice == KernelChoice::first] = forward(bench, weight, x, {}, End::residual);
+  }
+  expect_same_rows(results[0], results[1], "the first kernel");
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, LinearCuda, ::testing::ValuesIn(kShapes), [](const auto& info) {
@@ -206,7 +221,7 @@ void for_adapted(Workbench& bench, int64_t in, int64_t rank, std::initializer_li
 
 TEST(LoraCuda, AdaptedLinearEqualsItsParts) {
   SKIP_WITHOUT_GPU();
-  Stream stream({.device = Device::cuda});
+  lockstep::testing::GpuStream stream;
   Workbench bench(stream);
   int whole = 0;  // matmuls of one launch
   const auto check = [&](int64_t in, int64_t rank, std::initializer_list<int64_t> outs) {
@@ -233,7 +248,7 @@ TEST(LoraCuda, AdaptedLinearEqualsItsParts) {
 
 TEST(LoraCuda, AdaptedSwigluEqualsItsParts) {
   SKIP_WITHOUT_GPU();
-  Stream stream({.device = Device::cuda});
+  lockstep::testing::GpuStream stream;
   Workbench bench(stream);
   const auto check = [&](int64_t in, int64_t rank, std::initializer_list<int64_t> outs, bool one_launch) {
     for_adapted(bench, in, rank, outs, [&](const Adapted& c) {
@@ -262,7 +277,7 @@ TEST(LoraCuda, AdaptedSwigluEqualsItsParts) {
 // One chain, as every matmul: h is what linear_forward makes with A as its weight.
 TEST(LoraCuda, ShrinkIsAMatmulWithA) {
   SKIP_WITHOUT_GPU();
-  Stream stream({.device = Device::cuda});
+  lockstep::testing::GpuStream stream;
   Workbench bench(stream);
   const auto check = [&](int64_t in, int64_t rank, int64_t rows) {
     const Arena::Scope scope(bench.arena);
@@ -297,7 +312,7 @@ std::vector<std::byte> apply(Workbench& bench, Op op, std::span<const LoraPair> 
 
 TEST(LoraCuda, RowsDoNotDependOnTheBatch) {
   SKIP_WITHOUT_GPU();
-  Stream stream({.device = Device::cuda});
+  lockstep::testing::GpuStream stream;
   Workbench bench(stream);
   for (const int64_t rank : {int64_t{8}, int64_t{16}, int64_t{40}, int64_t{64}}) {
     const Pairs pairs = make_pairs(bench, 2560, rank, {4096, 1024, 1024});
@@ -328,7 +343,7 @@ std::vector<std::byte> columns(const std::vector<std::byte>& rows, int64_t width
 
 TEST(LoraCuda, PairsTogetherEqualPairsAlone) {
   SKIP_WITHOUT_GPU();
-  Stream stream({.device = Device::cuda});
+  lockstep::testing::GpuStream stream;
   Workbench bench(stream);
   for (const int64_t rows : {int64_t{5}, int64_t{600}}) {
     const Pairs pairs = make_pairs(bench, 1024, 16, {2048, 1024, 1024});
@@ -349,7 +364,7 @@ TEST(LoraCuda, PairsTogetherEqualPairsAlone) {
 // The gradient of two samples is the same whether they come in one call or in two.
 TEST(LoraCuda, GradientsDoNotDependOnTheCall) {
   SKIP_WITHOUT_GPU();
-  Stream stream({.device = Device::cuda});
+  lockstep::testing::GpuStream stream;
   Workbench bench(stream);
   constexpr int64_t kRows = 900, kFirst = 410;
   Pairs pairs = make_pairs(bench, 1024, 16, {2048, 1024});
@@ -381,7 +396,7 @@ TEST(LoraCuda, GradientsDoNotDependOnTheCall) {
 // Many lanes at once take another kernel than one: each lane's buffer has the same bits.
 TEST(LoraCuda, GradientsDoNotDependOnOtherLanes) {
   SKIP_WITHOUT_GPU();
-  Stream stream({.device = Device::cuda});
+  lockstep::testing::GpuStream stream;
   Workbench bench(stream);
   constexpr int64_t kRows = 1500;
   constexpr int kLanes = 4;

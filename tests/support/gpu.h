@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/transfer.h"
 #include "lora/adapter.h"
+#include "support/gpu_stream.h"
 
 namespace lockstep::testing {
 
@@ -28,7 +29,7 @@ class OnGpu : public Base {
  protected:
   void SetUp() override {
     if (const std::string why = cuda_unusable(); !why.empty()) GTEST_SKIP() << "no GPU: " << why;
-    stream_ = std::make_unique<Stream>(StreamOptions{.threads = 2, .device = Device::cuda});
+    stream_ = std::make_unique<GpuStream>(StreamOptions{.threads = 2});
     poison_free_memory(*stream_);
     make();
   }
@@ -38,7 +39,7 @@ class OnGpu : public Base {
 
  private:
   Stream cpu_{{.threads = 2}};
-  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<GpuStream> stream_;
 };
 
 // Values of an f32 or bf16 view in the stream's memory.

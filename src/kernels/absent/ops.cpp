@@ -132,6 +132,9 @@ void round_transposed(Tensor, ConstTensor, std::span<const FlatMatrix>, Stream&)
 double sum_of_squares(ConstTensor, Stream&) {
   absent();
 }
+void choose_kernels(KernelChoice, Stream&) {
+  absent();
+}
 void fill_uniform(Tensor, float, uint64_t, uint32_t, Stream&) {
   absent();
 }

@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/linear_choice.h"
 #include "kernels/cuda/linear_trial.cuh"
+#include "kernels/kernel_choice.h"
 
 namespace lockstep::kernels::cuda {
 namespace {
@@ -33,6 +34,7 @@ int64_t bucket_of(int64_t rows) {
 
 struct LinearChoices {
   std::map<Key, Choice> of;
+  KernelChoice how = KernelChoice::fastest;
 };
 
 namespace {
@@ -103,6 +105,11 @@ void add_library_candidates(std::vector<Choice>& candidates, const Library& libr
     if (results[i].state == CUBLAS_STATUS_SUCCESS) candidates.push_back({.algo = results[i].algo});
 }
 
+LinearChoices& choices_of(Library& library) {
+  if (!library.linear) library.linear = std::make_shared<LinearChoices>();
+  return *library.linear;
+}
+
 Choice plain(const Library& library, const Matmul& p) {
   return {.kernel = &likely_kernel(p, library.shared_limit, library.multiprocessors)};
 }
@@ -123,10 +130,10 @@ std::vector<Choice> own_candidates(const Library& library, const Matmul& p, int6
 
 Choice fastest(Library& library, const Matmul& p, int64_t bucket, Stream& stream) {
   const Numerics numerics = stream.numerics();
-  Trial trial(p, bucket, library, stream);
+  const bool timed = library.linear->how == KernelChoice::fastest;
+  Trial trial(p, bucket, timed, library, stream);
   Choice best = plain(library, p);
   if (!trial.ready()) return best;
-  const bool timed = !untimed();
   std::vector<Choice> candidates = own_candidates(library, p, bucket);
   if (timed || candidates.empty())
     add_library_candidates(candidates, library, trial.matmul(), timed ? kMaxCandidates : 1, numerics);
@@ -163,11 +170,14 @@ bool try_linear(const Library& library, const Matmul& p, const Choice& choice, c
   return true;
 }
 
+void choose_kernels(KernelChoice choice, Stream& stream) {
+  choices_of(library_of(stream)).how = choice;
+}
+
 Choice choose_linear(Library& library, const Matmul& p, Stream& stream) {
   if (!library_takes(p) || p.w.rows * p.w.cols < kSmallestMeasured) return plain(library, p);
-  if (!library.linear) library.linear = std::make_shared<LinearChoices>();
   const Key key{p.transposed, p.end.y_f32, p.end.residual != nullptr, bucket_of(p.x.rows), p.outputs, p.x.cols};
-  std::map<Key, Choice>& known = library.linear->of;
+  std::map<Key, Choice>& known = choices_of(library).of;
   if (const auto found = known.find(key); found != known.end()) return found->second;
   // Timing needs synchronization, which a graph capture does not allow.
   if (is_capturing(stream)) return plain(library, p);

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cstdlib>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -11,13 +10,6 @@
 #include "kernels/cuda/linear_choice.h"
 
 namespace lockstep::kernels::cuda {
-
-// With LOCKSTEP_UNTIMED_KERNELS in the environment all of the kernels of our own run once for each shape and have their
-// bits compared, and the first is taken: for tools under which time means nothing (tools/gpu_sanitizer.sh).
-inline bool untimed() {
-  static const bool is_set = std::getenv("LOCKSTEP_UNTIMED_KERNELS") != nullptr;
-  return is_set;
-}
 
 template <class T>
 __global__ void fill_random(T* to, int64_t count, uint32_t seed) {
@@ -44,8 +36,9 @@ static __global__ void negate(bf16* to, const bf16* from, int64_t count) {
 // The matmul with random rows instead of the caller's, in memory of its own.
 class Trial {
  public:
-  Trial(const Matmul& like, int64_t rows, Library& library, Stream& stream) : Trial(like, library, stream) {
-    while (!allocate(rows)) {
+  // `timed`: milliseconds() will be called.
+  Trial(const Matmul& like, int64_t rows, bool timed, Library& library, Stream& stream) : Trial(like, library, stream) {
+    while (!allocate(rows, timed)) {
       if (rows <= 16) return;
       rows /= 2;
     }
@@ -153,11 +146,11 @@ class Trial {
   }
 
   // Retried with fewer rows where they would take gigabytes (logits) or more than is free.
-  bool allocate(int64_t rows) {
+  bool allocate(int64_t rows, bool timed) {
     constexpr size_t kMaxBytes = size_t{1} << 30;
     const auto padded = [](size_t bytes) { return (bytes + 255) / 256 * 256; };
     const size_t x = padded(static_cast<size_t>(rows * matmul_.x.cols) * 2), y = padded(y_bytes(rows));
-    const size_t weights = rows <= kSmallRows && !untimed() ? kWeightsBytes : 0;
+    const size_t weights = rows <= kSmallRows && timed ? kWeightsBytes : 0;
     if (rows > 64 && x + 4 * y > kMaxBytes) return false;
     if (cudaMallocAsync(&memory_, 256 + x + 4 * y + weights, stream_) != cudaSuccess) {
       cudaGetLastError();

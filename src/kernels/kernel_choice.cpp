@@ -1,0 +1,14 @@
+#include "kernels/kernel_choice.h"
+
+#include "kernels/cuda/ops.h"
+
+namespace lockstep::kernels {
+
+void choose_kernels(KernelChoice choice, Stream& stream) {
+  if (stream.device() == Device::cpu) return;
+  // The second queue of Stream::beside has kernel state of its own.
+  const auto choose = [&] { cuda::choose_kernels(choice, stream); };
+  stream.beside(choose, choose);
+}
+
+}  // namespace lockstep::kernels

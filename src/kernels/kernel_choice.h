@@ -1,0 +1,16 @@
+// How the kernel of a matmul is chosen on a GPU.
+#pragma once
+
+#include "core/stream.h"
+
+namespace lockstep::kernels {
+
+// fastest: at the first use of a shape its candidates are timed. first: they run once, for a check of their bits, and
+// the first is taken; for tools under which time means nothing (compute-sanitizer).
+enum class KernelChoice { fastest, first };
+
+// For the shapes that the stream has not seen yet. Changes the speed and, with Numerics::exact, never a bit. On the CPU
+// there is nothing to choose.
+void choose_kernels(KernelChoice choice, Stream& stream);
+
+}  // namespace lockstep::kernels
