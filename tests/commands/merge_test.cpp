@@ -108,7 +108,7 @@ void expect_merged(const std::string& base_path, const std::string& adapter_path
   EXPECT_EQ(updated, adapter.modules().size());
 }
 
-class MergedFamily : public Merged, public ::testing::WithParamInterface<const char*> {};
+class MergedFamily : public Merged, public ::testing::WithParamInterface<std::string> {};
 
 // In f32 nothing is rounded: the logits are those of transformers with PEFT.
 TEST_P(MergedFamily, LogitsAreThoseOfTheAdapter) {
@@ -136,8 +136,8 @@ TEST_P(MergedFamily, EveryWeightIsRoundedOnce) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, MergedFamily, ::testing::ValuesIn(golden::kFamilies),
-                         [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Families, MergedFamily, ::testing::ValuesIn(golden::families()),
+                         [](const auto& info) { return info.param; });
 
 TEST_F(Merged, PatternsRegularExpressionsLayersAndRankStabilization) {
   for (const std::string name : {"adapter_pattern", "adapter_regex", "adapter_layers"}) {

@@ -112,7 +112,8 @@ TEST_F(Verify, Adapters) {
 }
 
 TEST_F(Verify, Models) {
-  for (const char* family : golden::kFamilies) EXPECT_NO_THROW(verify(golden::directory(family).string())) << family;
+  for (const std::string& family : golden::families())
+    EXPECT_NO_THROW(verify(golden::directory(family).string())) << family;
   const fs::Path base = golden::directory("mistral");
   run_merge({.base = {.hf_checkpoint = base.string(), .stream = {.threads = 1}},
              .adapter_path = (base / "adapter").string(),

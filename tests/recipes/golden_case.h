@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <string>
@@ -22,10 +23,17 @@ namespace lockstep::golden {
 
 inline constexpr int kSamples = 3;
 inline constexpr float kTemperature = 1.25f;
-inline const char* const kFamilies[] = {"llama3", "smollm2", "mistral", "qwen2", "qwen2_untied", "qwen3"};
-
 inline fs::Path directory(const std::string& name) {
   return fs::Path(LOCKSTEP_SOURCE_DIR) / "tests" / "golden" / name;
+}
+
+// The models that make_goldens.py has written.
+inline std::vector<std::string> families() {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(directory("")))
+    if (fs::exists(entry.path() / "expected.safetensors")) names.push_back(entry.path().filename().string());
+  std::ranges::sort(names);
+  return names;
 }
 
 using Numbers = std::map<std::string, std::vector<float>>;

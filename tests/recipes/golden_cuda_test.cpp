@@ -8,7 +8,7 @@ namespace {
 
 using testing::kRounded;
 
-class GoldenCuda : public testing::OnGpu<::testing::TestWithParam<const char*>> {
+class GoldenCuda : public testing::OnGpu<::testing::TestWithParam<std::string>> {
  protected:
   void make() override {
     here_ = std::make_unique<Case>(GetParam(), gpu());
@@ -37,15 +37,15 @@ TEST_P(GoldenCuda, GradientsOfLogprobAndEntropyAtTemperature) {
 }
 
 TEST_P(GoldenCuda, AdaptersChosenByPatternRegexAndLayers) {
-  if (std::string(GetParam()) != "qwen3") return;  // the one that has them
+  if (GetParam() != "qwen3") return;  // the one that has them
   for (const std::string name : {"pattern", "regex", "layers"}) {
     const lora::AdapterVersion adapter = here_->adapter("adapter_" + name);
     expect_golden(*here_, {{"extra." + name + ".logits.0", logits(*here_, here_->tokens(0), &adapter)}}, kRounded);
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, GoldenCuda, ::testing::ValuesIn(kFamilies),
-                         [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Families, GoldenCuda, ::testing::ValuesIn(families()),
+                         [](const auto& info) { return info.param; });
 
 }  // namespace
 }  // namespace lockstep::golden

@@ -12,7 +12,7 @@ namespace {
 
 using testing::kSameArithmetic;
 
-class Golden : public ::testing::TestWithParam<const char*> {
+class Golden : public ::testing::TestWithParam<std::string> {
  protected:
   Stream stream_{{.threads = 2}};
   const Case case_{GetParam(), stream_};
@@ -50,8 +50,8 @@ TEST_P(Golden, VisitGivesTheFileBack) {
   EXPECT_EQ(next, files.size());
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, Golden, ::testing::ValuesIn(kFamilies),
-                         [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Families, Golden, ::testing::ValuesIn(families()),
+                         [](const auto& info) { return info.param; });
 
 TEST(GoldenAdapters, PatternsRegexAndLayers) {
   Stream stream({.threads = 2});

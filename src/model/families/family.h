@@ -26,12 +26,7 @@ struct FamilyRules {
   void (*apply)(ModelSpec& config, const JsonObject& json);
 };
 
-FamilyRules llama_rules();
-FamilyRules mistral_rules();
-FamilyRules qwen2_rules();
-FamilyRules qwen3_rules();
-
-std::span<const FamilyRules> families();  // all of them
+std::span<const FamilyRules> families();  // all of them; families.cpp is the list
 
 // layer_types: one of "full_attention", "sliding_attention" per layer. Empty when the key is absent. FormatError.
 std::vector<bool> sliding_layers(const ModelSpec& config, const JsonObject& json);
