@@ -19,31 +19,35 @@ std::vector<Flag> sampling_flags(SamplingOptions& o) {
   constexpr double kMaxPenalty = 1e5;
   return {{"--max-tokens", "N", number(o.max_tokens, 1, 10'000'000), "most new tokens"},
           {"--temperature", "T", number(o.temperature, 0, 100), "0: greedy (generation_config.json, else 1)"},
-          {"--top-p", "P", number(o.top_p, kAboveZero, 1), "(generation_config.json, else 1)"},
-          {"--top-k", "K", number(o.top_k, -1, kMany), "(generation_config.json, else -1: all)"},
+          {"--top-p", "P", number(o.top_p, kAboveZero, 1),
+           "sample from the most likely tokens of mass P (generation_config.json, else 1)"},
+          {"--top-k", "K", number(o.top_k, -1, kMany),
+           "sample from the K most likely tokens (generation_config.json, else -1: all)"},
           {"--min-p", "P", number(o.min_p, 0, 1), "drop tokens less likely than P times the best (0)"},
           {"--repetition-penalty", "X", number(o.repetition_penalty, kAboveZero, kMaxPenalty),
            "above 1: tokens of prompt and answer become less likely (generation_config.json, else 1)"},
           {"--frequency-penalty", "X", number(o.frequency_penalty, -kMaxPenalty, kMaxPenalty),
-           "taken from a token's logit for each time the answer has it"},
+           "subtracted from a token's logit for each time it occurs in the answer"},
           {"--presence-penalty", "X", number(o.presence_penalty, -kMaxPenalty, kMaxPenalty),
-           "taken from it once if the answer has it"},
-          {"--stop", "TEXT...", texts(o.stop), "end before one of these"},
-          {"--stop-token-ids", "ID...", token_ids(o.stop_token_ids), "end with one of these, beside the model's own"},
+           "subtracted from a token's logit once if it occurs in the answer"},
+          {"--stop", "TEXT...", texts(o.stop), "end the answer before one of these"},
+          {"--stop-token-ids", "ID...", token_ids(o.stop_token_ids),
+           "end the answer with one of these, in addition to the model's end tokens"},
           {"--ignore-eos", "", toggle(o.ignore_eos), "the model's end tokens do not end an answer"},
-          {"--min-tokens", "N", number(o.min_tokens, 0, 10'000'000), "before so many nothing but the context ends it"},
-          {"--seed", "N", number(o.seed, 0, 9e15), "of sampling"}};
+          {"--min-tokens", "N", number(o.min_tokens, 0, 10'000'000),
+           "no end token or stop string ends an answer before N tokens"},
+          {"--seed", "N", number(o.seed, 0, 9e15), "seed of sampling"}};
 }
 
 std::vector<Flag> file_flags(GenerateOptions& o) {
   constexpr int64_t kMaxTop = rollout::SamplingParams::kMaxTopLogprobs;
   return {{"--input-key", "KEY", text(o.input_key), "key of the prompt: a string, or a list of messages"},
-          {"--output", "FILE", text(o.output), "JSON Lines; the same command goes on after an interruption"},
-          {"--overwrite", "", toggle(o.overwrite), "begin --output anew"},
+          {"--output", "FILE", text(o.output), "JSON Lines; after an interruption the same command continues it"},
+          {"--overwrite", "", toggle(o.overwrite), "start --output from the beginning"},
           {"--logprobs", "N", number(o.top_logprobs, 0, kMaxTop),
-           "also the N most likely tokens at each place: top_logprobs, {id: log-prob}"},
+           "add the N most likely tokens at each position: top_logprobs, {id: log-prob}"},
           {"--prompt-logprobs", "N", number(o.prompt_logprobs, 0, kMaxTop),
-           "also the prompt's tokens and log-probs, with N most likely each"},
+           "add the prompt's tokens and log-probs, each with the N most likely tokens"},
           {"--max-num-seqs", "N", number(o.max_sequences, 1, 65536), "most sequences decoded at once"},
           max_bad_rows_flag(o.max_bad_rows)};
 }
@@ -136,10 +140,10 @@ commands::GenerateOptions parse_chat(const Values& args) {
 std::string generate_help() {
   GenerateOptions options;
   return generate_flags(options).help(
-      "generate", "Text from a model, with or without an adapter.",
+      "generate", "Generates text with a model, with or without an adapter.",
       "A file: each row of --input is written to --output (or printed) with completion, tokens, logprobs,\n"
       "finish_reason, adapter_version, row and index, in the order of the input. After Ctrl-C or a crash the same\n"
-      "command goes on, and the file ends up the same bytes; FILE.run.json beside it says how it was made.\n\n"
+      "command continues, and the file gets the same bytes; FILE.run.json beside it records how it was made.\n\n"
       "Examples:\n"
       "  lockstep generate --hf-checkpoint DIR --prompt \"12+34=\" --temperature 0\n"
       "  lockstep generate --hf-checkpoint DIR --lora-adapter-path run/iter_0000100/lora_adapter \\\n"

@@ -21,7 +21,7 @@ FlagSet score_flags(commands::ScoreOptions& o) {
                          {"--output", "FILE", text(o.output), "the same rows with tokens and logprobs"}});
   flags.add("Options", {adapter_path_flag(o.adapter_path, "score with this adapter"),
                         {"--max-tokens-per-gpu", "N", number(o.max_tokens, 1, 100'000'000),
-                         "tokens of a batch: memory and speed only"}});
+                         "largest batch in tokens; affects memory and speed only"}});
   flags.add("Machine", machine_flags(o.base));
   return flags;
 }
@@ -42,10 +42,11 @@ FlagSet eval_flags(commands::EvalOptions& o) {
              {"--input-key", "KEY", text(o.input_key), "key of the prompt"},
              {"--label-key", "KEY", text(o.label_key), "key of the right answer"},
              reward_flag(o.reward, "number"),
-             {"--temperature", "T...", numbers(o.temperatures, 0, 100), "one accuracy for each; 0: greedy"},
+             {"--temperature", "T...", numbers(o.temperatures, 0, 100),
+              "temperatures to measure at, each on its own; 0: greedy"},
              {"--n", "N", number(o.n, 1, 65536), "samples of each prompt at temperatures above 0"},
              {"--max-tokens", "N", number(o.max_tokens, 1, 10'000'000), "most new tokens"},
-             {"--seed", "N", number(o.seed, 0, 9e15), "of sampling"},
+             {"--seed", "N", number(o.seed, 0, 9e15), "seed of sampling"},
              {"--num-examples", "N", number(o.num_examples, 0, 1'000'000), "answers printed per temperature"}});
   flags.add("Reward", rule_flags(o.reward));
   flags.add("Chat", chat_flags(o.chat));
@@ -95,7 +96,7 @@ FlagSet bench_flags(commands::BenchOptions& o) {
              {"--decode-batch", "N[,N...]", counts(o.decode_batches, 1, 65536),
               "sequences decoded at once (CPU 1,8,32; GPU 1,64,256)"},
              {"--n-samples-per-prompt", "N", number(o.samples_per_prompt, 1, 65536),
-              "of those, samples of one prompt; divides every --decode-batch (1)"},
+              "how many of those sequences share a prompt; must divide every --decode-batch (1)"},
              {"--prompt-length", "N", number(o.prompt_tokens, 1, 10'000'000), "prompt tokens of each (128)"},
              {"--new-tokens", "N", number(o.new_tokens, 1, 10'000'000), "new tokens of each (CPU 128; GPU 256)"},
              {"--only", "PART[,PART...]", bench_parts(o.parts),
@@ -161,8 +162,8 @@ std::string inspect_help() {
   commands::InspectOptions options;
   return inspect_flags(options).help(
       "inspect PATH",
-      "What a directory is: an adapter (rank, alpha, modules, norms, version, base), a save directory or a model.\n"
-      "What a data set holds (JSON Lines, JSON, Parquet; gzip, xz, zstd): its columns and first rows.",
+      "Describes a directory: an adapter (rank, alpha, modules, norms, version, base), a save directory or a model;\n"
+      "or a data set (JSON Lines, JSON, Parquet; gzip, xz, zstd): its columns and first rows.",
       "Examples:\n  lockstep inspect run/iter_0000100/lora_adapter\n  lockstep inspect train.parquet@[100:200] --rows "
       "5");
 }

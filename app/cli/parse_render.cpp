@@ -10,14 +10,15 @@ namespace {
 FlagSet render_flags(commands::RenderOptions& o) {
   o.home = home_directory();
   FlagSet flags;
-  flags.add("Template", {{"--hf-checkpoint", "DIR", text(o.hf_checkpoint),
-                          "Hugging Face model directory, or a hub id in the local cache (weights are not needed)"},
-                         {"--chat-template", "FILE", text(o.chat.template_file), "or a template of its own"}});
+  flags.add("Template",
+            {{"--hf-checkpoint", "DIR", text(o.hf_checkpoint),
+              "Hugging Face model directory, or a hub id in the local cache (weights are not needed)"},
+             {"--chat-template", "FILE", text(o.chat.template_file), "chat template to use instead of a model's"}});
   flags.add("Conversations",
             {{"--input", "FILE", text(o.input), "JSON lines, a list of messages each"},
              {"--input-key", "KEY", text(o.input_key), "key of the messages (a string is one user message)"},
              {"--prompt", "TEXT", text(o.prompt), "or one user message; only its text is printed"},
-             {"--tools", "FILE", text(o.tools), "a JSON list of schemas, for rows without tools"},
+             {"--tools", "FILE", text(o.tools), "a JSON list of tool schemas, for rows without tools"},
              {"--tool-key", "KEY", text(o.chat.tool_key), "key of a row's tools"},
              {"--output", "FILE", text(o.output), "write the JSON lines here instead of printing them"}});
   flags.add("Training", {{"--tokens", "", toggle(o.tokens),
@@ -28,7 +29,8 @@ FlagSet render_flags(commands::RenderOptions& o) {
   flags.add("Options", std::move(chat));
   flags.add("Options",
             {{"--add-generation-prompt", "", toggle(o.add_generation_prompt), "end where the assistant begins"},
-             {"--continue-final-message", "", toggle(o.continue_final_message), "end inside the last message"}});
+             {"--continue-final-message", "", toggle(o.continue_final_message),
+              "leave the last message open, to be continued"}});
   return flags;
 }
 

@@ -54,10 +54,10 @@ std::vector<Flag> template_flags(recipes::ChatOptions& chat, bool& request_templ
   Binding kwargs;
   for (Flag& flag : chat_flags(chat))
     if (flag.name == "--apply-chat-template-kwargs") kwargs = flag.binding;
-  flags.push_back(
-      {"--default-chat-template-kwargs", "JSON", kwargs, "variables of the template unless a request says otherwise"});
+  flags.push_back({"--default-chat-template-kwargs", "JSON", kwargs,
+                   "variables for the chat template, unless a request sets them"});
   flags.push_back({"--trust-request-chat-template", "", toggle(request_template),
-                   "requests may bring a chat_template; it runs in a sandbox with limits"});
+                   "let requests bring a chat_template, which runs in a sandbox with limits"});
   return flags;
 }
 
@@ -68,42 +68,46 @@ FlagSet serve_flags(ServeOptions& o) {
                         {"--port", "N", number(o.port, 0, 65535), "0: any free port, which the first line names"},
                         {"--api-key", "KEY...", texts(o.api_keys), "clients must send one: Authorization: Bearer KEY"},
                         {"--served-model-name", "NAME...", texts(o.served_model_names), "what clients call the base"}});
-  flags.add("Engine",
-            {{"--max-model-len", "N", number(o.max_model_len, 1, kMany), "tokens of prompt and answer (the model's)"},
-             {"--max-num-seqs", "N", number(o.max_num_seqs, 1, 65536), "most sequences generated at once"},
-             {"--max-num-batched-tokens", "N", number(o.max_num_batched_tokens, 1, kMany),
-              "tokens of one step; longer prompts take several (CPU 512; GPU 16384)"},
-             {"--num-scheduler-steps", "N", number(o.num_scheduler_steps, 1, 16),
-              "on a GPU: tokens that are generated before others may join; fewer answer sooner, more are faster"},
-             kv_cache_flag(o.kv_bytes),
-             {"--no-enable-prefix-caching", "", toggle(o.prefix_cache, false),
-              "do not keep keys of prompts for those that begin alike"},
-             {"--max-queue", "N", number(o.max_queue, 1, kMany), "samples that may wait; more are answered 429"},
-             {"--max-payload-size", "BYTES", number(o.max_payload_size, 1024, kMany), "of a request's body; more: 413"},
-             {"--drain-timeout", "SECONDS", seconds(o.drain_timeout),
-              "after SIGTERM, for what is in flight; then it is aborted"}});
-  flags.add("Adapters",
-            {{"--lora-modules", "NAME=PATH...", lora_modules(o.lora_modules), "load these before the server is ready"},
-             {"--max-loras", "N", number(o.max_loras, 1, 65536), "names loaded at once; one batch may use all"},
-             {"--max-lora-rank", "R", number(o.max_lora_rank, 1, 8192), "a larger rank is refused"},
-             {"--lora-root", "DIR", text(o.lora_root), "read adapters below this directory only"},
-             {"--keep-adapter-versions", "N", number(o.keep_versions, 1, 65536),
-              "versions of each name that requests can pin, the newest included"}});
-  flags.add("Answers",
-            {{"--generation-config", "FROM", text(o.generation_config),
-              "sampling fields a request leaves out: auto (the model's generation_config.json) | vllm (none) | DIR"},
-             {"--max-logprobs", "N", number(o.max_logprobs, -1, rollout::SamplingParams::kMaxTopLogprobs),
-              "most log-probs of a token; -1: as many as the engine reports, 128"},
-             {"--logprobs-mode", "MODE",
-              choice("raw_logprobs|processed_logprobs", "raw_logprobs",
-                     [&o](const std::string& mode) { o.processed_logprobs = mode == "processed_logprobs"; }),
-              "of the model's logits, or of those divided by the temperature (then not with top-p, top-k or min-p)"},
-             {"--return-tokens-as-token-ids", "", toggle(o.tokens_as_ids), "\"token_id:N\" for tokens in log-probs"},
-             {"--enable-prompt-tokens-details", "", toggle(o.prompt_tokens_details),
-              "usage says how many tokens of the prompt were cached"},
-             {"--seed", "N", number(o.seed, 0, 9e15),
-              "of the seeds that requests without one get, in the order they come (none: fresh ones)"},
-             {"--log-requests", "", toggle(o.log_requests), "a line per answered request"}});
+  flags.add(
+      "Engine",
+      {{"--max-model-len", "N", number(o.max_model_len, 1, kMany), "tokens of prompt and answer (the model's)"},
+       {"--max-num-seqs", "N", number(o.max_num_seqs, 1, 65536), "most sequences generated at once"},
+       {"--max-num-batched-tokens", "N", number(o.max_num_batched_tokens, 1, kMany),
+        "tokens of one step; longer prompts take several (CPU 512; GPU 16384)"},
+       {"--num-scheduler-steps", "N", number(o.num_scheduler_steps, 1, 16),
+        "on a GPU: decode steps until new requests may join; fewer give lower latency, more give higher throughput"},
+       kv_cache_flag(o.kv_bytes),
+       {"--no-enable-prefix-caching", "", toggle(o.prefix_cache, false),
+        "do not reuse the KV cache of prompts with a common prefix"},
+       {"--max-queue", "N", number(o.max_queue, 1, kMany), "samples that may wait; more are answered 429"},
+       {"--max-payload-size", "BYTES", number(o.max_payload_size, 1024, kMany),
+        "largest body of a request; larger ones are answered 413"},
+       {"--drain-timeout", "SECONDS", seconds(o.drain_timeout),
+        "how long requests in flight may take after SIGTERM before they are aborted"}});
+  flags.add(
+      "Adapters",
+      {{"--lora-modules", "NAME=PATH...", lora_modules(o.lora_modules), "load these before the server is ready"},
+       {"--max-loras", "N", number(o.max_loras, 1, 65536), "adapters loaded at once; one batch may use all of them"},
+       {"--max-lora-rank", "R", number(o.max_lora_rank, 1, 8192), "a larger rank is refused"},
+       {"--lora-root", "DIR", text(o.lora_root), "read adapters below this directory only"},
+       {"--keep-adapter-versions", "N", number(o.keep_versions, 1, 65536),
+        "versions of each name that requests can pin, the newest included"}});
+  flags.add(
+      "Answers",
+      {{"--generation-config", "FROM", text(o.generation_config),
+        "sampling fields a request leaves out: auto (the model's generation_config.json) | vllm (none) | DIR"},
+       {"--max-logprobs", "N", number(o.max_logprobs, -1, rollout::SamplingParams::kMaxTopLogprobs),
+        "most log-probs of a token; -1: as many as the engine reports, 128"},
+       {"--logprobs-mode", "MODE",
+        choice("raw_logprobs|processed_logprobs", "raw_logprobs",
+               [&o](const std::string& mode) { o.processed_logprobs = mode == "processed_logprobs"; }),
+        "log-probs of the logits, or of the logits divided by the temperature (then not with top-p, top-k or min-p)"},
+       {"--return-tokens-as-token-ids", "", toggle(o.tokens_as_ids), "\"token_id:N\" for tokens in log-probs"},
+       {"--enable-prompt-tokens-details", "", toggle(o.prompt_tokens_details),
+        "report in `usage` how many tokens of the prompt were cached"},
+       {"--seed", "N", number(o.seed, 0, 9e15),
+        "requests without a seed get seeds derived from this one, in order of arrival (default: random)"},
+       {"--log-requests", "", toggle(o.log_requests), "log one line per answered request"}});
   flags.add("Answers", template_flags(o.chat, o.request_chat_template));
   flags.add("Machine", machine_flags(o.base));
   flags.add("Machine", {without_flag()});

@@ -41,9 +41,9 @@ std::vector<Flag> row_flags(recipes::RowOptions& rows) {
   flags.insert(flags.end(), {{"--input-key", "KEY", text(rows.messages_key), "key of a row's list of messages"},
                              loss_mask_flag(rows.loss_mask),
                              {"--max-seq-length", "N", number(rows.max_length, 2, 100'000'000),
-                              "longer rows are cut, with a count (an error)"},
+                              "cut longer rows and count them (default: a longer row is an error)"},
                              {"--truncation-mode", "MODE", choice("keep_start|keep_end", "keep_start", set_truncation),
-                              "keep_start | keep_end of a row that is cut"},
+                              "which end of a row that is cut remains: keep_start | keep_end"},
                              max_bad_rows_flag(rows.max_bad_rows)});
   return flags;
 }
@@ -53,7 +53,7 @@ FlagSet sft_flags(SftForm& form) {
   FlagSet flags;
   std::vector<Flag> required = {hf_checkpoint_flag(o.base),
                                 {"--prompt-data", "FILE", text(o.prompt_data),
-                                 "one sample a row: JSON Lines, JSON or Parquet (FILE@[0:100] for a part)"}};
+                                 "one sample per row: JSON Lines, JSON or Parquet (FILE@[0:100] for a part)"}};
   for (Flag& flag : required_lora_flags(o.adapter)) required.push_back(std::move(flag));
   flags.add("Required", std::move(required));
   const auto set_loss = [&o](const std::string& name) {
@@ -68,29 +68,31 @@ FlagSet sft_flags(SftForm& form) {
                      {"--dpo-beta", "B", number(form.beta, kAboveZero, 1000),
                       "DPO: weight of the log-ratios to the reference, the base (0.1)"},
                      {"--calculate-per-token-loss", "", toggle(o.training.per_token_loss),
-                      "mean over all tokens of a step, as TRL's (of sample means, as slime's)"}});
+                      "mean over all tokens of a step, as TRL (default: mean of sample means, as slime)"}});
   flags.add("Loss", {ref_load_flag(form.ref_load)});
   flags.add("Data", row_flags(o.rows));
-  flags.add("Data", {{"--num-epoch", "N", number(o.num_epoch, 1, kMany), "passes over the rows"},
-                     {"--num-rollout", "N", number(form.num_rollout, 1, kMany),
-                      "rollouts, instead of --num-epoch: optimizer steps, or as many as the next says"},
-                     {"--rollout-batch-size", "N", number(o.rollout_batch_size, 1, kMany),
-                      "rows of a rollout; --num-rollout and intervals count rollouts then, and batches run on over an "
-                      "epoch's end"},
-                     {"--train-iters", "N", number(o.num_steps, 1, kMany), "optimizer steps, instead of --num-epoch"},
-                     {"--global-batch-size", "N", number(o.training.global_batch_size, 1, kMany),
-                      "rows (or pairs) per optimizer step (with --rollout-batch-size: all of a rollout)"},
-                     {"--rollout-shuffle", "", toggle(o.shuffle), "rows in a new order each epoch"},
-                     {"--rollout-seed", "N", number(o.shuffle_seed, 0, 9e15), "of that order"}});
-  flags.add("Evaluation",
-            {{"--eval-prompt-data", "NAME PATH...", eval_sets(o.eval_sets), "held-out rows (or one PATH)"},
-             {"--eval-interval", "N", number(o.eval_interval, 1, kMany),
-              "steps between evaluations, also before the first and after the last"},
-             {"--skip-eval-before-train", "", toggle(o.eval_before_train, false), "not before the first"},
-             {"--save-best", "", toggle(o.save_best), "keep the checkpoint of the lowest loss on the first set"},
-             {"--early-stopping-patience", "N", number(o.patience, 1, kMany),
-              "stop after so many evaluations without a lower loss on the first set"},
-             {"--early-stopping-threshold", "X", number(o.threshold, 0, 1e6), "how much lower it has to be"}});
+  flags.add("Data",
+            {{"--num-epoch", "N", number(o.num_epoch, 1, kMany), "passes over the rows"},
+             {"--num-rollout", "N", number(form.num_rollout, 1, kMany),
+              "rollouts, instead of --num-epoch: a rollout is one optimizer step unless --rollout-batch-size is given"},
+             {"--rollout-batch-size", "N", number(o.rollout_batch_size, 1, kMany),
+              "rows per rollout; --num-rollout and intervals then count rollouts, and a batch may span the end "
+              "of an epoch"},
+             {"--train-iters", "N", number(o.num_steps, 1, kMany), "optimizer steps, instead of --num-epoch"},
+             {"--global-batch-size", "N", number(o.training.global_batch_size, 1, kMany),
+              "rows (or pairs) per optimizer step (with --rollout-batch-size: all of a rollout)"},
+             {"--rollout-shuffle", "", toggle(o.shuffle), "shuffle the rows anew in each epoch"},
+             {"--rollout-seed", "N", number(o.shuffle_seed, 0, 9e15), "seed of --rollout-shuffle"}});
+  flags.add(
+      "Evaluation",
+      {{"--eval-prompt-data", "NAME PATH...", eval_sets(o.eval_sets), "held-out rows (or one PATH)"},
+       {"--eval-interval", "N", number(o.eval_interval, 1, kMany),
+        "steps between evaluations; also evaluates before the first step and after the last"},
+       {"--skip-eval-before-train", "", toggle(o.eval_before_train, false), "do not evaluate before the first step"},
+       {"--save-best", "", toggle(o.save_best), "keep the checkpoint of the lowest loss on the first set"},
+       {"--early-stopping-patience", "N", number(o.patience, 1, kMany),
+        "stop after N evaluations without a lower loss on the first set"},
+       {"--early-stopping-threshold", "X", number(o.threshold, 0, 1e6), "by how much the loss has to be lower"}});
   flags.add("LoRA", lora_flags(o.adapter));
   flags.add("Optimizer", optimizer_flags(o.optimizer));
   flags.add("Checkpoint", checkpoint_flags(o.save));

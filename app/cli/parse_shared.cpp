@@ -44,7 +44,8 @@ Binding init_weights(lora::LoraConfig& config) {
 
 Flag kv_cache_flag(std::optional<int64_t>& bytes) {
   return {"--kv-cache-bytes", "N", number(bytes, 1 << 16, 1e15),
-          "most memory of the KV cache (CPU: half of what is available, 512 MiB to 64 GiB; GPU: most of what is free)"};
+          "upper limit of the KV cache (CPU: half of the available memory, 512 MiB to 64 GiB; GPU: most of the free "
+          "memory)"};
 }
 
 std::string home_directory() {
@@ -81,15 +82,15 @@ Binding eval_sets(std::vector<recipes::EvalSet>& sets) {
 }
 
 Flag max_bad_rows_flag(int64_t& rows) {
-  return {"--max-bad-rows", "N", number(rows, 0, kMany),
-          "rows that may be left out; each is named, one more stops the run"};
+  return {"--max-bad-rows", "N", number(rows, 0, kMany), "skip up to N bad rows, naming each; one more stops the run"};
 }
 
 Flag loss_mask_flag(recipes::LossMaskType& type) {
   const auto set = [&type](const std::string& name) { type = recipes::parse_loss_mask_type(name); };
   return {"--loss-mask-type", "TYPE",
           choice("auto|assistant|completion|all|qwen|qwen3|qwen3_5|distill_qwen", "auto", set),
-          "targets: auto (turns of the assistant; completions; all of a text) | assistant (also: qwen, qwen3, qwen3_5, "
+          "which tokens are targets: auto (the assistant's turns; completions; all of a text) | assistant (also: qwen, "
+          "qwen3, qwen3_5, "
           "distill_qwen) | completion | all"};
 }
 
@@ -102,12 +103,13 @@ std::vector<Flag> chat_flags(recipes::ChatOptions& chat) {
                          .got = values[0],
                          .wanted = "a JSON object, such as {\"enable_thinking\": false}"});
   }};
-  return {{"--apply-chat-template", "", toggle(chat.apply),
-           "a string prompt is one user message (lists always are messages)"},
-          {"--apply-chat-template-kwargs", "JSON", kwargs, "variables of the template, {\"enable_thinking\": false}"},
-          {"--chat-template", "FILE", text(chat.template_file), "a template instead of the model directory's"},
-          {"--chat-template-path", "FILE", text(chat.template_file), "the same"},
-          {"--tool-key", "KEY", text(chat.tool_key), "key of a row's tools: JSON schemas for the template"}};
+  return {
+      {"--apply-chat-template", "", toggle(chat.apply),
+       "make one user message of a string prompt (lists are always messages)"},
+      {"--apply-chat-template-kwargs", "JSON", kwargs, "variables for the chat template: {\"enable_thinking\": false}"},
+      {"--chat-template", "FILE", text(chat.template_file), "chat template to use instead of the model's"},
+      {"--chat-template-path", "FILE", text(chat.template_file), "same as --chat-template"},
+      {"--tool-key", "KEY", text(chat.tool_key), "key of a row's tools: JSON schemas for the template"}};
 }
 
 std::vector<Flag> required_lora_flags(AdapterOptions& adapter) {
@@ -129,7 +131,7 @@ std::vector<Flag> lora_flags(AdapterOptions& adapter) {
        choice("lora|canonical_lora", lora::lora_type_name(config.type),
               [&config](const std::string& name) { config.type = lora::parse_lora_type(name); }),
        "lora (q, k, v share one A) | canonical_lora (a pair each, as PEFT)"},
-      {"--exclude-modules", "LIST", modules(config.exclude_modules), "left out of --target-modules"},
+      {"--exclude-modules", "LIST", modules(config.exclude_modules), "modules that --target-modules leaves out"},
       {"--init-lora-weights", "INIT", init_weights(config),
        "first values: true (B = 0) | gaussian | false | orthogonal | pissa | pissa_niter_N | olora, as PEFT's"},
       {"--use-dora", "", toggle(config.use_dora), "DoRA: a trained magnitude of each row of a target's weight"},
@@ -140,37 +142,38 @@ std::vector<Flag> lora_flags(AdapterOptions& adapter) {
       {"--modules-to-save", "LIST", modules(config.modules_to_save),
        "embed_tokens, lm_head: weights trained whole, in copies of the adapter's own"},
       adapter_path_flag(adapter.adapter_path,
-                        "start from this PEFT directory, which says rank, alpha, rsLoRA, type and modules; what is "
-                        "given here must be the same")};
+                        "start from this PEFT directory; rank, alpha, rsLoRA, type and modules come from it, and flags "
+                        "that differ are an error")};
 }
 
 std::vector<Flag> optimizer_flags(OptimizerOptions& optimizer) {
   train::Schedule& schedule = optimizer.schedule;
-  return {
-      {"--lr", "X", number(schedule.lr, 0, 1), "learning rate; adapters often want 1e-5 (RL) to 1e-4 (SFT)"},
-      {"--min-lr", "X", number(schedule.min_lr, 0, 1), "where the decay ends"},
-      {"--lr-decay-style", "STYLE",
-       choice(
-           "constant|linear|cosine|WSD", "constant",
-           [&schedule](const std::string& name) { schedule.style = train::parse_decay_style(name); },
-           "inverse-square-root"),
-       "constant | linear | cosine | WSD (flat, then falling)"},
-      {"--lr-decay-iters", "N", number(optimizer.decay_steps, 1, kMany),
-       "steps until --min-lr, warm-up included (all)"},
-      {"--lr-warmup-iters", "N", number(schedule.warmup_steps, 0, kMany), "steps of linear warm-up"},
-      {"--lr-warmup-fraction", "F", number(optimizer.warmup_fraction, 0, kBelowOne), "warm-up as a share of the decay"},
-      {"--lr-wsd-decay-style", "STYLE",
-       choice("exponential|linear|cosine|minus_sqrt", "exponential",
-              [&schedule](const std::string& name) { schedule.wsd_style = train::parse_wsd_style(name); }),
-       "how WSD falls: exponential | linear | cosine | minus_sqrt"},
-      {"--lr-wsd-decay-iters", "N", number(optimizer.wsd_decay_steps, 1, kMany), "and for how many of the last steps"},
-      {"--loraplus-lr-ratio", "R", number(optimizer.loraplus_lr_ratio, kAboveZero, 1e4),
-       "LoRA+: learning rate of B over that of A"},
-      {"--adam-beta1", "B", number(optimizer.beta1, 0, kBelowOne), "decay of the first moment"},
-      {"--adam-beta2", "B", number(optimizer.beta2, 0, kBelowOne), "decay of the second moment"},
-      {"--adam-eps", "X", number(optimizer.eps, kAboveZero, 1), "added to the denominator"},
-      {"--weight-decay", "X", number(optimizer.weight_decay, 0, 10), "decoupled, on A and B"},
-      {"--clip-grad", "X", number(optimizer.clip_grad, 0, 1e6), "largest gradient norm (0: off)"}};
+  return {{"--lr", "X", number(schedule.lr, 0, 1), "learning rate; adapters often want 1e-5 (RL) to 1e-4 (SFT)"},
+          {"--min-lr", "X", number(schedule.min_lr, 0, 1), "learning rate at the end of the decay"},
+          {"--lr-decay-style", "STYLE",
+           choice(
+               "constant|linear|cosine|WSD", "constant",
+               [&schedule](const std::string& name) { schedule.style = train::parse_decay_style(name); },
+               "inverse-square-root"),
+           "constant | linear | cosine | WSD (flat, then falling)"},
+          {"--lr-decay-iters", "N", number(optimizer.decay_steps, 1, kMany),
+           "steps until --min-lr is reached, warm-up included (default: all)"},
+          {"--lr-warmup-iters", "N", number(schedule.warmup_steps, 0, kMany), "steps of linear warm-up"},
+          {"--lr-warmup-fraction", "F", number(optimizer.warmup_fraction, 0, kBelowOne),
+           "length of the warm-up as a fraction of the decay"},
+          {"--lr-wsd-decay-style", "STYLE",
+           choice("exponential|linear|cosine|minus_sqrt", "exponential",
+                  [&schedule](const std::string& name) { schedule.wsd_style = train::parse_wsd_style(name); }),
+           "shape of WSD's decay: exponential | linear | cosine | minus_sqrt"},
+          {"--lr-wsd-decay-iters", "N", number(optimizer.wsd_decay_steps, 1, kMany),
+           "number of final steps in which WSD decays"},
+          {"--loraplus-lr-ratio", "R", number(optimizer.loraplus_lr_ratio, kAboveZero, 1e4),
+           "LoRA+: learning rate of B over that of A"},
+          {"--adam-beta1", "B", number(optimizer.beta1, 0, kBelowOne), "decay of the first moment"},
+          {"--adam-beta2", "B", number(optimizer.beta2, 0, kBelowOne), "decay of the second moment"},
+          {"--adam-eps", "X", number(optimizer.eps, kAboveZero, 1), "added to the denominator"},
+          {"--weight-decay", "X", number(optimizer.weight_decay, 0, 10), "decoupled weight decay of A and B"},
+          {"--clip-grad", "X", number(optimizer.clip_grad, 0, 1e6), "clip the gradient to this norm (0: off)"}};
 }
 
 Flag ref_load_flag(std::string& path) {
@@ -181,14 +184,14 @@ Flag without_flag() {
   return {std::string(kWithout),
           "FLAG,FLAG",
           {.arity = Arity::many, .set = [](const std::string&, const Values&) {}},
-          "leave these out of a script: layouts (tensor-model-parallel-size) and reports (use-wandb), which change no "
-          "result"};
+          "ignore these flags of a script: layouts (tensor-model-parallel-size) and reports (use-wandb), which change "
+          "no result"};
 }
 
 std::vector<Flag> checkpoint_flags(SaveOptions& save) {
   return {{"--save", "DIR", text(save.save), "checkpoints, the adapter and metrics.jsonl go here"},
           {"--save-interval", "N", number(save.save_interval, 1, kMany),
-           "iterations between checkpoints (always after the last)"},
+           "iterations between checkpoints; the last iteration is always saved"},
           {"--save-total-limit", "N", number(save.total_limit, 1, kMany),
            "only the newest N checkpoints stay, and the best one"},
           {"--save-retain-interval", "N", number(save.retain_interval, 1, kMany),
@@ -218,8 +221,8 @@ std::vector<Flag> machine_flags(BaseOptions& base) {
               [&base](const std::string& name) {
                 base.stream.numerics = name == "fast" ? Numerics::fast : Numerics::exact;
               }),
-       "exact: rollout and trainer agree bit for bit | fast: a GPU's matmuls may split sums; the difference is "
-       "printed"},
+       "exact: rollout and trainer agree bit for bit | fast: matmuls on a GPU may split sums (split-K); the "
+       "difference is printed"},
       {"--load-format", "HOW",
        choice(
            "auto|dummy", "auto",
@@ -227,7 +230,7 @@ std::vector<Flag> machine_flags(BaseOptions& base) {
              base.load_format = name == "dummy" ? recipes::LoadFormat::dummy : recipes::LoadFormat::automatic;
            },
            "safetensors|pt|npcache|gguf|bitsandbytes|mistral|sharded_state|tensorizer|runai_streamer"),
-       "auto | dummy: random weights in the shape of config.json, no files needed"}};
+       "auto | dummy: random weights in the shapes of config.json; needs no weight files"}};
 }
 
 std::vector<Flag> activation_flags(recipes::TrainingOptions& training) {
@@ -239,11 +242,12 @@ std::vector<Flag> activation_flags(recipes::TrainingOptions& training) {
                                               : Recompute::automatic;
   };
   return {{"--max-tokens-per-gpu", "N", number(training.max_tokens, 1, 100'000'000),
-           "tokens of a micro-batch: memory and speed only"},
+           "largest micro-batch in tokens; affects memory and speed only"},
           {"--recompute", "HOW", choice("auto|none|selective|full", "auto", set),
-           "what the backward pass makes again: full: whole blocks | selective: norms, activation functions, "
+           "what the backward pass recomputes: full: whole blocks | selective: norms, activation functions, "
            "rotated q and k, x A | none: norms | auto: on a GPU the least that its memory allows, on a CPU selective"},
-          {"--recompute-granularity", "HOW", choice("full|selective", "", set), "the same, in Megatron's words"},
+          {"--recompute-granularity", "HOW", choice("full|selective", "", set),
+           "same as --recompute, under Megatron's name"},
           {"--gradient-checkpointing",
            "",
            {.arity = Arity::none, .set = [set](const std::string&, const Values&) { set("full"); }},
@@ -253,8 +257,8 @@ std::vector<Flag> activation_flags(recipes::TrainingOptions& training) {
 std::vector<Flag> training_machine_flags(recipes::TrainingOptions& training, bool& dry_run) {
   std::vector<Flag> flags = activation_flags(training);
   const std::vector<Flag> others = {
-      {"--seed", "N", number(training.seed, 0, 9e15), "of the adapter's first values and of dropout"},
-      {"--dry-run", "", toggle(dry_run), "check everything, print the plan, exit"},
+      {"--seed", "N", number(training.seed, 0, 9e15), "seed of the adapter's initial values and of dropout"},
+      {"--dry-run", "", toggle(dry_run), "check everything, print what would run, exit"},
       without_flag()};
   flags.insert(flags.end(), others.begin(), others.end());
   return flags;

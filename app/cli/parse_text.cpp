@@ -14,13 +14,13 @@ constexpr size_t kMaxIds = 1'000'000;
 FlagSet tokenize_flags(commands::TokenizeOptions& o) {
   FlagSet flags;
   flags.add("Required", {hf_checkpoint_flag(o.base)});
-  flags.add(
-      "Options",
-      {{"--input", "FILE", text(o.input), "instead of TEXT: a text file, or JSON lines when --input-key is given"},
-       {"--input-key", "KEY", text(o.input_key), "key of the text in the rows of --input"},
-       {"--output", "FILE", text(o.output), "write the JSON lines here instead of printing them"},
-       {"--add-special-tokens", "", toggle(o.add_special_tokens), "with the tokens that belong around a text (BOS)"},
-       {"--ids-only", "", toggle(o.ids_only), "no spans and no spellings"}});
+  flags.add("Options", {{"--input", "FILE", text(o.input),
+                         "instead of TEXT: a text file, or JSON lines when --input-key is given"},
+                        {"--input-key", "KEY", text(o.input_key), "key of the text in the rows of --input"},
+                        {"--output", "FILE", text(o.output), "write the JSON lines here instead of printing them"},
+                        {"--add-special-tokens", "", toggle(o.add_special_tokens),
+                         "add the tokens that the tokenizer puts around a text (BOS)"},
+                        {"--ids-only", "", toggle(o.ids_only), "print only ids, without spans and token texts"}});
   return flags;
 }
 

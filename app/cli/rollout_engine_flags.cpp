@@ -20,9 +20,11 @@ struct Refused {
 };
 constexpr Refused kRefused[] = {
     {"--lora-sync-from-tensor", "drop it: adapters reach servers as files (--sync-strategy lora_adapter)"},
-    {"--update-weight-*", "drop it: adapters reach servers as files (--sync-strategy lora_adapter, --rollout-adapter-dir)"},
+    {"--update-weight-*",
+     "drop it: adapters reach servers as files (--sync-strategy lora_adapter, --rollout-adapter-dir)"},
     {"--use-rollout-logprobs", "drop it: a server's log-probs are not the trainer's, which computes the policy's own"},
-    {"--skip-actor-forward-only", "drop it: a server's log-probs are not the trainer's, which computes the policy's own"},
+    {"--skip-actor-forward-only",
+     "drop it: a server's log-probs are not the trainer's, which computes the policy's own"},
     {"--recompute-logprobs-via-prefill", "drop it: the trainer computes the policy's log-probs"},
     {"--http-proxy", "drop it: servers are reached directly"},
     {"--use-miles-router", "drop it: --rollout-external-engine-addrs names every server"},
@@ -62,9 +64,10 @@ void pass_on(const Occurrence& flag, bool is_switch, recipes::RolloutEngineOptio
                        .wanted = fmt::format("flags of --rollout-engine {}", rollout::engine_name(*engine.kind)),
                        .attempt = "drop it"});
   if (engine.command.empty())
-    throw ConfigError({.what = "the servers are running already, and this flag would change nothing about them",
-                       .where = flag.flag,
-                       .attempt = fmt::format("start the servers with {}, or let --rollout-engine-command start one", own)});
+    throw ConfigError(
+        {.what = "the servers are running already, and this flag would change nothing about them",
+         .where = flag.flag,
+         .attempt = fmt::format("start the servers with {}, or let --rollout-engine-command start one", own)});
   engine.command += " " + own;
   if (!is_switch)
     for (const std::string& value : flag.values) engine.command += " " + quoted(value);
@@ -110,19 +113,20 @@ std::vector<Flag> rollout_engine_flags(RolloutEngineForm& form, recipes::RlOptio
   recipes::RolloutEngineOptions& engine = options.engine;
   const auto keep_engine = [&form](const std::string& name) { form.engine = name; };
   const auto keep_strategy = [&form](const std::string& name) { form.sync_strategy = name; };
-  return {{"--rollout-engine", "NAME", choice("local|vllm|sglang|lockstep", kLocal, keep_engine),
-           "who generates: this process, or servers of vLLM, SGLang or Lockstep (docs/engines.md)"},
-          {"--rollout-external-engine-addrs", "HOST:PORT...", texts(engine.addresses), "servers that are running"},
-          {"--rollout-engine-command", "COMMAND", text(engine.command), "or: start this one, watch it, end it"},
-          {"--rollout-engine-api-key", "KEY", text(engine.api_key), "that servers ask for"},
-          {"--rollout-adapter-dir", "DIR", text(engine.adapter_dir),
-           "versions for servers, which must see it too (SAVE/rollout_adapters)"},
-          {"--lora-adapter-name", "NAME", text(engine.adapter_name), "servers' names of versions begin so"},
-          {"--sync-strategy", "NAME",
-           choice("lora_adapter|collective", kDefaultStrategy, keep_strategy, "tensor|weights"),
-           "how versions reach servers: each a directory and a name of its own"},
-          {"--publish-dir", "DIR", text(options.publish_dir),
-           "versions for anyone else's engine, too: DIR/vN with a file STABLE, DIR/latest"}};
+  return {
+      {"--rollout-engine", "NAME", choice("local|vllm|sglang|lockstep", kLocal, keep_engine),
+       "what generates the rollouts: this process, or servers of vLLM, SGLang or Lockstep (docs/engines.md)"},
+      {"--rollout-external-engine-addrs", "HOST:PORT...", texts(engine.addresses), "running servers to use"},
+      {"--rollout-engine-command", "COMMAND", text(engine.command),
+       "or: a server to start with the run and end with it"},
+      {"--rollout-engine-api-key", "KEY", text(engine.api_key), "API key that the servers require"},
+      {"--rollout-adapter-dir", "DIR", text(engine.adapter_dir),
+       "where adapter versions are written for the servers, which must see this path (SAVE/rollout_adapters)"},
+      {"--lora-adapter-name", "NAME", text(engine.adapter_name), "prefix of the adapter names that servers see"},
+      {"--sync-strategy", "NAME", choice("lora_adapter|collective", kDefaultStrategy, keep_strategy, "tensor|weights"),
+       "how versions reach servers: lora_adapter gives each a directory and a name of its own"},
+      {"--publish-dir", "DIR", text(options.publish_dir),
+       "also write versions here for other engines: DIR/vN with a file STABLE, DIR/latest"}};
 }
 
 void resolve_rollout_engine(const RolloutEngineForm& form, recipes::RlOptions& options, Classified& given) {
@@ -146,7 +150,8 @@ void resolve_rollout_engine(const RolloutEngineForm& form, recipes::RlOptions& o
     if (is_engine_flag(flag.flag)) pass_on(flag, flag.values.empty(), engine, given.notes);
   // A claim of a switch has a value that nobody wrote.
   const auto is_switch = [](const std::string& name) {
-    return std::ranges::any_of(claim_flags(), [&](const ClaimFlag& row) { return row.name == name && row.arity == Arity::none; });
+    return std::ranges::any_of(claim_flags(),
+                               [&](const ClaimFlag& row) { return row.name == name && row.arity == Arity::none; });
   };
   for (const MadeClaim& made : given.claims)
     if (is_engine_flag(made.flag.flag)) pass_on(made.flag, is_switch(made.flag.flag), engine, given.notes);

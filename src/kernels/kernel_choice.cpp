@@ -1,6 +1,6 @@
 #include "kernels/kernel_choice.h"
 
-#include "kernels/cuda/ops.h"
+#include "kernels/cuda/kernel_choice.h"
 
 namespace lockstep::kernels {
 

@@ -219,12 +219,12 @@ bool saves_weights(const AdapterLayout& layout) {
 void check_ranks(const AdapterLayout& layout, Device device) {
   if (device == Device::cpu) return;
   for (const Pair& pair : layout.pairs)
-    if (pair.rank > kernels::kMaxGpuRank)
+    if (pair.rank > kernels::kMostGpuRank)
       reject(layout.config, "LoraConfig::rank", pair.rank == layout.config.rank ? "r" : "rank_pattern",
              {.what = "a GPU takes smaller LoRA ranks",
               .where = "for " + pair.modules.front().name,
               .got = std::to_string(pair.rank),
-              .wanted = "at most " + std::to_string(kernels::kMaxGpuRank),
+              .wanted = "at most " + std::to_string(kernels::kMostGpuRank),
               .attempt = "an adapter of a smaller rank, or StreamOptions::device cpu"});
 }
 

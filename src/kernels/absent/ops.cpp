@@ -2,6 +2,7 @@
 #include "kernels/cuda/ops.h"
 
 #include "core/error.h"
+#include "kernels/cuda/kernel_choice.h"
 
 namespace lockstep::kernels::cuda {
 

@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/cuda/kernel_choice.h"
 #include "kernels/cuda/linear_choice.h"
 #include "kernels/cuda/linear_trial.cuh"
-#include "kernels/kernel_choice.h"
 
 namespace lockstep::kernels::cuda {
 namespace {

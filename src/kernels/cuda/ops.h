@@ -6,7 +6,6 @@
 #include "kernels/attention.h"
 #include "kernels/decode.h"
 #include "kernels/elementwise.h"
-#include "kernels/kernel_choice.h"
 #include "kernels/limits.h"
 #include "kernels/linear.h"
 #include "kernels/logit_edits.h"
@@ -27,9 +26,6 @@ namespace lockstep::kernels::cuda {
 void pack_rows(PackedWeight& weight, std::span<const NamedTensor* const> parts, Stream& stream);
 void unpack_rows(Tensor out, const PackedWeight& weight, int64_t begin, int64_t end, Stream& stream);
 void embedding_gather(Tensor y, const PackedWeight& weight, std::span<const int32_t> ids, Stream& stream);
-
-// linear_choice.cu
-void choose_kernels(KernelChoice choice, Stream& stream);
 
 // linear_call.cpp
 void linear(const LinearCall& call, Stream& stream);
