@@ -31,7 +31,7 @@ struct ServerCheckOptions {
   std::vector<std::vector<int32_t>> prompts;  // a few
   rollout::SamplingParams sampling;           // as rollouts are sampled; the temperature is above 0
   int64_t tokens = 16;                        // of each answer
-  double most_noise = 0.25;                   // mean |server - ours| on the base that is still taken for rounding
+  double max_noise = 0.25;                    // mean |server - ours| on the base that is still taken for rounding
   fs::Path directory;                         // for the probes' files, which the servers can read
   CopyOptions copy;
 };
