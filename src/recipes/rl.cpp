@@ -26,11 +26,6 @@ OrderedJson or_null(const std::optional<double>& value) {
   return value ? OrderedJson(*value) : OrderedJson(nullptr);
 }
 
-const char* kl_name(train::KlType type) {
-  constexpr const char* kNames[] = {"k1", "k2", "k3", "low_var_kl"};
-  return kNames[static_cast<size_t>(type)];
-}
-
 class RlRun {
  public:
   RlRun(const RlOptions& options, const Control& control)
@@ -229,7 +224,7 @@ class RlRun {
             {"--rollout-max-context-len", options_.sampling.max_context},
             {"--rollout-stop", options_.sampling.stop},
             {"--rollout-stop-token-ids", options_.sampling.stop_token_ids},
-            {"--rm-type", rl::reward_name(options_.reward.type)},
+            {"--rm-type", rl::rule_name(options_.reward)},
             {"--math-tolerance", options_.reward.math_tolerance},
             {"--eps-clip", options_.loss.clip_low},
             {"--eps-clip-high", options_.loss.clip_high},
@@ -237,7 +232,7 @@ class RlRun {
             {"--entropy-coef", options_.loss.entropy_coef},
             {"--kl-loss-coef", options_.use_kl_loss ? options_.loss.kl_coef : 0},
             {"--kl-coef", options_.kl_reward_coef},
-            {"--kl-loss-type", kl_name(options_.loss.kl_type)},
+            {"--kl-loss-type", train::kl_type_name(options_.loss.kl_type)},
             {"--disable-rewards-normalization", !options_.normalize_rewards},
             {"--disable-grpo-std-normalization", !options_.normalize_std}};
   }

@@ -13,6 +13,7 @@ enum class KlType { k1, k2, k3, low_var, abs, k3_plus, low_var_plus };
 double kl_estimate(KlType type, double logprob, double ref_logprob);
 // "k1", "k2", "k3", "low_var_kl", "abs", "k3+", "low_var_kl+"; verl's "kl" is k1 and "mse" k2. ConfigError.
 KlType parse_kl_type(const std::string& name);
+const char* kl_type_name(KlType type);  // the first of its names
 
 // What a row adds to the loss, before its weight:
 //   clip       max(-r A, -clip(r, 1 - clip_low, 1 + clip_high) A); dual clip (clip_c > 1) for A < 0: min(that, -clip_c

@@ -34,7 +34,7 @@ class KeptParts : public Training {
     datum.tokens = {1, 2, 3, 4};
     datum.targets = {2, 3, 4, -1};
     datum.weights = {1, 1, 1, 0};
-    train::train_step(trainer, std::span(&datum, 1), train::SftLoss{}, 1e-2, false);
+    train::train_step(trainer, std::span(&datum, 1), train::SftLoss{}, 1e-2, {});
   }
   std::string bytes(const lora::AdapterVersion& adapter) {
     const Buffer weights = lora::host_weights(*adapter.weights, *adapter.layout, stream_);

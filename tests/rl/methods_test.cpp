@@ -44,8 +44,9 @@ Batch make_batch(bool with_weights = false) {
     Trajectory trajectory;
     trajectory.group = sample.at("group");
     trajectory.baseline = sample.at("baseline");
+    trajectory.reward = sample.at("reward").get<float>();
     batch.trajectories.push_back(trajectory);
-    batch.rewards.push_back(sample.at("reward"));
+    batch.rewards.push_back(*trajectory.reward);
     train::Datum datum;
     datum.weights = floats(sample, "weights");
     datum.tokens.assign(datum.weights.size(), 1);

@@ -54,15 +54,26 @@ double kl_estimate(KlType type, double logprob, double ref_logprob) {
   return estimate_kl(type, logprob - ref_logprob).value;
 }
 
-KlType parse_kl_type(const std::string& name) {
-  constexpr struct {
-    const char* name;
-    KlType type;
-  } kNames[] = {{"k1", KlType::k1},         {"kl", KlType::k1},
+namespace {
+
+constexpr struct {
+  const char* name;
+  KlType type;
+} kNames[] = {{"k1", KlType::k1},         {"kl", KlType::k1},
                 {"k2", KlType::k2},         {"mse", KlType::k2},
                 {"k3", KlType::k3},         {"low_var_kl", KlType::low_var},
                 {"abs", KlType::abs},       {"k3+", KlType::k3_plus},
                 {"low_var_kl+", KlType::low_var_plus}};
+
+}  // namespace
+
+const char* kl_type_name(KlType type) {
+  for (const auto& known : kNames)
+    if (type == known.type) return known.name;
+  return "";
+}
+
+KlType parse_kl_type(const std::string& name) {
   for (const auto& known : kNames)
     if (name == known.name) return known.type;
   throw ConfigError({.what = "unknown KL estimator",
