@@ -78,9 +78,9 @@ TEST_F(StepGraphsTest, PausesGrowToABoundAndASuccessEndsThem) {
   EXPECT_EQ(calls_until_asked(), 4);
   EXPECT_EQ(calls_until_asked(), 8);
   for (int i = 0; i < 10; ++i) calls_until_asked();
-  EXPECT_EQ(calls_until_asked(), StepGraphs::kLongestPause + 1);
+  EXPECT_EQ(calls_until_asked(), StepGraphs::kMaxPause + 1);
   fails_ = false;
-  EXPECT_EQ(calls_until_asked(), StepGraphs::kLongestPause + 1);
+  EXPECT_EQ(calls_until_asked(), StepGraphs::kMaxPause + 1);
   EXPECT_NE(record({.shape = {.rows = 2}}), nullptr) << "as if nothing had been";
   fails_ = true;
   EXPECT_EQ(calls_until_asked(), 1);
