@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "core/error.h"
 #include "lora/decompose.h"
 #include "lora/fixture.h"
 #include "support/temp_directory.h"
@@ -167,7 +168,9 @@ TEST(LeadingQr, ReproducesTheFirstColumns) {
       for (int64_t i = 0; i < 20; ++i)
         sum += qr.left[static_cast<size_t>(i * 4 + k)] * qr.left[static_cast<size_t>(i * 4 + l)];
       EXPECT_NEAR(sum, k == l, 1e-5);
-      if (l < k) EXPECT_NEAR(qr.right[static_cast<size_t>(k * 12 + l)], 0, 1e-5);
+      if (l < k) {
+        EXPECT_NEAR(qr.right[static_cast<size_t>(k * 12 + l)], 0, 1e-5);
+      }
     }
 }
 
