@@ -26,7 +26,7 @@ struct Part {
 constexpr Part kParts[] = {
     {"load", bench_load, true},       {"gemm", bench_gemm, true},     {"attention", bench_attention, false},
     {"train", bench_train, true},     {"decode", bench_decode, true}, {"prefill", bench_prefill, false},
-    {"publish", bench_publish, true}, {"grpo", bench_grpo, false}};
+    {"publish", bench_publish, true}, {"grpo", bench_grpo, false},    {"dora", bench_dora, false}};
 
 std::string cpu_name() {
   std::ifstream lines("/proc/cpuinfo");

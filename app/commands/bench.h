@@ -81,6 +81,7 @@ void bench_load(Bench& bench);
 void bench_gemm(Bench& bench);
 void bench_attention(Bench& bench);
 void bench_train(Bench& bench);
+void bench_dora(Bench& bench);
 void bench_decode(Bench& bench);
 void bench_prefill(Bench& bench);
 void bench_publish(Bench& bench);

@@ -49,31 +49,49 @@ void report_speed(Bench& bench, double tokens_per_s) {
                       "the matmul limit at 4 P + attention per token");
 }
 
+// Optimizer steps of the bench's batch with one adapter.
+class StepBench {
+ public:
+  StepBench(const Bench& bench, const recipes::MemoryPlan& plan, const lora::AdapterVersion& adapter)
+      : bench_(bench),
+        max_tokens_(bench.gpu() ? plan.max_tokens : bench.options.training.max_tokens.value_or(kCpuTokens)),
+        trainer_(bench.base.model, adapter.layout, adapter.weights,
+                 {.max_tokens = max_tokens_, .recompute = plan.recompute}, bench.stream),
+        datums_(random_datums(bench)) {}
+
+  int64_t max_tokens() const { return max_tokens_; }
+  double tokens() const { return static_cast<double>(bench_.work.batch_size * bench_.work.seq_length); }
+  // Milliseconds of one step.
+  double step() {
+    const Stopwatch watch;
+    trainer_.begin_step({.num_samples = bench_.work.batch_size, .weight_total = tokens()});
+    trainer_.forward_backward(datums_, train::SftLoss{});
+    trainer_.optim_step(1e-4f);
+    bench_.stream.synchronize();
+    return watch.ms();
+  }
+
+ private:
+  static constexpr int64_t kCpuTokens = 1024;
+  const Bench& bench_;
+  int64_t max_tokens_;
+  train::Trainer trainer_;
+  std::vector<train::Datum> datums_;
+};
+
+constexpr int kSteps = 5;
+
 }  // namespace
 
 void bench_train(Bench& bench) {
-  constexpr int64_t kCpuTokens = 1024;
   const recipes::MemoryPlan plan = bench.plan(std::nullopt);
-  const int64_t max_tokens = bench.gpu() ? plan.max_tokens : bench.options.training.max_tokens.value_or(kCpuTokens);
-  train::Trainer trainer(bench.base.model, bench.adapter.layout, bench.adapter.weights,
-                         {.max_tokens = max_tokens, .recompute = plan.recompute}, bench.stream);
-  const std::vector<train::Datum> datums = random_datums(bench);
-  const double tokens = static_cast<double>(bench.work.batch_size * bench.work.seq_length);
-  const auto step = [&] {
-    trainer.begin_step({.num_samples = bench.work.batch_size, .weight_total = tokens});
-    trainer.forward_backward(datums, train::SftLoss{});
-    trainer.optim_step(1e-4f);
-    bench.stream.synchronize();
-  };
+  StepBench steps(bench, plan, bench.adapter);
+  const int64_t max_tokens = steps.max_tokens();
   reset_peaks();
-  step();
+  steps.step();
   std::vector<double> times;
-  for (int i = 0; i < 5; ++i) {
-    const Stopwatch watch;
-    step();
-    times.push_back(watch.ms());
-  }
-  report_speed(bench, 1000 * tokens / median(times));
+  for (int i = 0; i < kSteps; ++i) times.push_back(steps.step());
+  report_speed(bench, 1000 * steps.tokens() / median(times));
   const int64_t peak = bench.gpu() ? peak_bytes(Device::cuda) : peak_resident_bytes();
   bench.report.results["train_peak_bytes"] = peak;
   bench.report.results["train_max_tokens"] = max_tokens;
@@ -83,6 +101,21 @@ void bench_train(Bench& bench) {
           ? fmt::format("{:<28} {:>12.2f} GiB of the GPU, micro-batches of {} tokens, recompute {}", "train_peak_bytes",
                         static_cast<double>(peak) * 0x1p-30, max_tokens, model::recompute_name(plan.recompute))
           : fmt::format("{:<28} {:>12.1f} MB resident", "train_peak_bytes", static_cast<double>(peak) * 1e-6));
+}
+
+// The same step with magnitudes (DoRA), each beside one without.
+void bench_dora(Bench& bench) {
+  lora::LoraConfig config = bench_adapter_config(bench.options);
+  config.use_dora = true;
+  const lora::AdapterVersion adapter = load::fresh_adapter(config, bench.base, 1);
+  const recipes::MemoryPlan plan = bench.plan(std::nullopt);
+  StepBench plain(bench, plan, bench.adapter), dora(bench, plan, adapter);
+  plain.step(), dora.step();
+  std::vector<double> plain_ms, dora_ms;
+  for (int i = 0; i < kSteps; ++i) plain_ms.push_back(plain.step()), dora_ms.push_back(dora.step());
+  bench.report.result("lora_step_ms", median(plain_ms), "ms");
+  bench.report.result("dora_step_ms", median(dora_ms), "ms");
+  bench.report.result("dora_over_lora", median(dora_ms) / median(plain_ms), "of a LoRA step");
 }
 
 }  // namespace lockstep::commands

@@ -102,7 +102,6 @@ void require_call(const LinearBackwardCall& call, const char* op, const Stream& 
 // ---- on the CPU ----
 
 void linear_on_cpu(const LinearCall& call, Stream& stream) {
-  if (has_extras(call.adapters)) return linear_with_extras(call, stream);
   ConstTensor x = call.input.x;
   if (!call.input.norm_weight.empty()) {
     rmsnorm_forward(call.input.norm, {}, x, call.input.norm_weight, call.input.norm_eps, stream);
@@ -123,7 +122,6 @@ void linear_on_cpu(const LinearCall& call, Stream& stream) {
 }
 
 void linear_backward_on_cpu(const LinearBackwardCall& call, Stream& stream) {
-  if (has_extras(call.adapters)) return linear_backward_with_extras(call, stream);
   if (!call.dx.empty()) cpu::linear_backward_input(call.dx, call.dy, call.weight, call.accumulate, stream);
   add_segments_backward(call.dx, call.dy, call.x, call.adapters, stream);
 }
@@ -132,15 +130,20 @@ void linear_backward_on_cpu(const LinearBackwardCall& call, Stream& stream) {
 
 void linear(const LinearCall& call, Stream& stream) {
   require_call(call, "linear", stream);
+  if (has_extras(call.adapters)) return linear_with_extras(call, stream);
   if (stream.device() == Device::cuda) return cuda::linear(call, stream);
   linear_on_cpu(call, stream);
-  if (!call.act.empty() && !has_extras(call.adapters)) swiglu_forward(call.act, call.y, stream);
+  if (!call.act.empty()) swiglu_forward(call.act, call.y, stream);
 }
 
 UnfinishedLinear begin_linear(const LinearCall& call, Stream& stream) {
   constexpr const char* kOp = "begin_linear";
   require_call(call, kOp, stream);
   if (!call.act.empty()) throw ShapeError({.what = "an unfinished result has no activation", .where = kOp});
+  if (has_extras(call.adapters)) {
+    linear_with_extras(call, stream);
+    return UnfinishedLinear(call.y);
+  }
   if (stream.device() == Device::cuda) return cuda::begin_linear(call, stream);
   linear_on_cpu(call, stream);
   return UnfinishedLinear(call.y);
@@ -148,6 +151,10 @@ UnfinishedLinear begin_linear(const LinearCall& call, Stream& stream) {
 
 UnfinishedLinear begin_linear_backward(const LinearBackwardCall& call, Stream& stream) {
   require_call(call, "linear_backward", stream);
+  if (has_extras(call.adapters)) {
+    linear_backward_with_extras(call, stream);
+    return UnfinishedLinear(call.dx);
+  }
   if (stream.device() == Device::cuda) return cuda::begin_linear_backward(call, stream);
   linear_backward_on_cpu(call, stream);
   return UnfinishedLinear(call.dx);

@@ -35,17 +35,17 @@ struct LinearAdapters {
 };
 
 // y = bias + x W^T + residual + scale (dropout(x) A) B of each row's adapter;  act = swiglu_forward(y), if act is given
-//   y         [T, N] activations, or f32 on a GPU (logits, without adapters)   overwritten; aliases nothing
+//   y         [T, N] activations, or f32 on a GPU (logits)   overwritten; aliases nothing
 //   bias      [N] f32, or empty          residual [T, N] like y, or empty; not together with act
 //   act       [T, F] activations, or empty
 //   keep_y    false: y [T, N] is scratch memory that act is computed through, and is left undefined
 // CPU: the chain over k starts at bias[n], or at 0; then the residual is added; then the adapter's chains over the rank
 // go on. CUDA: the chain of groups of 16 k in order starts at 0; bias and residual are added in f32 before the one
 // rounding, then the adapter's part in f32 before the next. A row's bits do not depend on T or on other rows.
-// Rows of a segment with a weight or a bias of its own: the same with these. With a factor f: the chains start at 0, and
-// y = (x W^T + the adapter's part) * f + bias + residual, one rounding each, in this order.
-// Overwrites its outputs. Queues on `stream`. Throws ShapeError, DTypeError; DeviceError for tiles or h on a CPU;
-// ConfigError for a segment's factor, bias or weight on a GPU, before any work.
+// Rows of a segment with a weight or a bias of its own: the same with these. With a factor f or subtracted pairs: the
+// chains start at 0, and y = (x W^T + the adapter's part + what is subtracted) * f + bias + residual; on a CPU one
+// rounding each, in this order, on a GPU y is rounded before f.
+// Overwrites its outputs. Queues on `stream`. Throws ShapeError, DTypeError; DeviceError for tiles or h on a CPU.
 struct LinearCall {
   Tensor y;
   LinearInput input;
@@ -72,7 +72,8 @@ UnfinishedLinear begin_linear(const LinearCall& call, Stream& stream);
 // PEFT. What a segment trains beside its pairs, added to its lanes as well, f32, one chain over their rows in order:
 //   d bias += sum of dy;   d magnitude += sum of dy (x W^T + the adapter's part) / |W + scale B A|;   dW += (dy f)^T x
 //   y, bias, residual   what forward wrote and read: dy's partner in d magnitude is made of them, (y - residual - bias)
-//                       / f; y empty, or some f of nearly 0: it is computed again from x
+//                       / f. It is computed again from x where y is empty, some f is nearly 0, or a GPU's y, which is
+//                       bf16, has a residual in it
 // Throws as linear().
 struct LinearBackwardCall {
   Tensor dx;

@@ -1,14 +1,17 @@
 #include "kernels/linear_extras.h"
 
 #include <algorithm>
-#include <cmath>
+#include <iterator>
 #include <string>
 #include <vector>
 
 #include "core/error.h"
+#include "core/transfer.h"
+#include "kernels/elementwise.h"
+#include "kernels/lora_checks.h"
 #include "kernels/lora_segments.h"
-#include "kernels/matmul.h"
 #include "kernels/output_columns.h"
+#include "kernels/rmsnorm.h"
 #include "kernels/swiglu.h"
 
 namespace lockstep::kernels {
@@ -48,6 +51,12 @@ LinearCall part_of(const LinearCall& call, int64_t begin, int64_t end, const Pac
           .keep_y = call.keep_y};
 }
 
+// y += the subtracted pairs' part of x.
+void add_subtracted(const Tensor& y, const ConstTensor& x, const LoraSegment& segment, Arena& arena, Stream& stream) {
+  const LoraSegment all{.row_begin = 0, .rows = y[0], .pairs = segment.subtracted};
+  add_segments(y, x, {.segments = {&all, 1}, .arena = &arena}, stream);
+}
+
 void run_segment(const LinearCall& call, const LoraSegment& segment, Stream& stream) {
   std::vector<LoraSegment> pairs;
   if (!segment.pairs.empty())
@@ -55,11 +64,17 @@ void run_segment(const LinearCall& call, const LoraSegment& segment, Stream& str
   const PackedWeight& weight = segment.weight ? *segment.weight : call.weight;
   LinearCall part = part_of(call, segment.row_begin, segment.row_begin + segment.rows, weight, pairs);
   if (!segment.bias.empty()) part.bias = segment.bias;
-  if (segment.factor.empty()) return linear(part, stream);
+  if (segment.factor.empty() && segment.subtracted.empty()) return linear(part, stream);
   const ConstTensor bias = part.bias, residual = part.residual;
   const Tensor act = part.act;
+  // The norm is made here, so that what follows can read it.
+  if (!part.input.norm_weight.empty()) {
+    rmsnorm_forward(part.input.norm, {}, part.input.x, part.input.norm_weight, part.input.norm_eps, stream);
+    part.input = {.x = part.input.norm};
+  }
   part.bias = {}, part.residual = {}, part.act = {};
   linear(part, stream);
+  if (!segment.subtracted.empty()) add_subtracted(part.y, part.input.x, segment, *call.adapters.arena, stream);
   finish_outputs(part.y, segment.factor, bias, residual, stream);
   if (!act.empty()) swiglu_forward(act, part.y, stream);
 }
@@ -68,39 +83,41 @@ bool trains_magnitude(const LoraSegment& segment) {
   return std::ranges::any_of(segment.trained, [](const TrainedOutputs& outputs) { return outputs.magnitude >= 0; });
 }
 
-// [N]: what the gradient of a magnitude multiplies dy by, per unit of y - residual - bias; empty where a factor has left
-// too little of y.
-ConstTensor magnitude_factor(const LoraSegment& segment, Arena& arena) {
-  constexpr float kLeast = 1.0F / 1024;
-  const Tensor k = arena.alloc({segment.factor[0]});
-  for (int64_t n = 0; n < k[0]; ++n) {
-    const float factor = segment.factor.f32()[n];
-    if (std::abs(factor) < kLeast) return {};
-    k.f32()[n] = segment.inverse_norm.f32()[n] / factor;
-  }
-  return k;
-}
-
 // x W^T and the adapter's part of the segment's rows, in a matrix of all rows of the call.
 ConstTensor unscaled_outputs(const LinearBackwardCall& call, const LoraSegment& segment, Stream& stream) {
-  const Tensor z = call.adapters.arena->alloc({call.dy[0], call.dy[1]});
+  const Tensor z = call.adapters.arena->alloc({call.dy[0], call.dy[1]}, call.dy.dtype);
   const LoraSegment pairs{.row_begin = segment.row_begin, .rows = segment.rows, .pairs = segment.pairs};
   std::vector<LoraSegment> segments;
   if (!pairs.pairs.empty()) segments.push_back(pairs);
   const LinearCall all{.y = z, .input = {.x = call.x}, .weight = call.weight, .adapters = call.adapters};
   const PackedWeight& weight = segment.weight ? *segment.weight : call.weight;
-  linear(part_of(all, segment.row_begin, segment.row_begin + segment.rows, weight, segments), stream);
+  const int64_t begin = segment.row_begin, end = begin + segment.rows;
+  linear(part_of(all, begin, end, weight, segments), stream);
+  if (!segment.subtracted.empty())
+    add_subtracted(z.rows(begin, end), call.x.rows(begin, end), segment, *call.adapters.arena, stream);
   return z;
 }
 
 ColumnValues magnitude_values(const LinearBackwardCall& call, const LoraSegment& segment, Stream& stream) {
-  if (!call.y.empty())
-    if (const ConstTensor k = magnitude_factor(segment, *call.adapters.arena); !k.empty())
-      return {.y = call.y,
-              .residual = call.residual,
-              .bias = segment.bias.empty() ? call.bias : segment.bias,
-              .factor = k};
+  const bool is_exact = stream.device() == Device::cpu || call.residual.empty();
+  if (!call.y.empty() && is_exact && !segment.inverse_magnitude.empty())
+    return {.y = call.y,
+            .residual = call.residual,
+            .bias = segment.bias.empty() ? call.bias : segment.bias,
+            .factor = segment.inverse_magnitude};
   return {.y = unscaled_outputs(call, segment, stream), .factor = segment.inverse_norm};
+}
+
+// dx += the subtracted pairs' part of dz.
+void add_subtracted_backward(const Tensor& dx, const ConstTensor& dz, const LinearAdapters& adapters, Stream& stream) {
+  for (const LoraSegment& segment : adapters.segments) {
+    if (segment.subtracted.empty()) continue;
+    const Arena::Scope scope(*adapters.arena);
+    const int64_t begin = segment.row_begin, end = begin + segment.rows;
+    const Tensor dh = adapters.arena->alloc({segment.rows, total_rank(segment.subtracted)}, dz.dtype);
+    lora_expand_backward(dh, dz.rows(begin, end), segment.subtracted, stream);
+    lora_shrink_backward(dx.rows(begin, end), dh, segment.subtracted, stream);
+  }
 }
 
 // The gradients of the segment's magnitude, bias and weight.   dz: dy times the factor
@@ -118,11 +135,7 @@ void add_own_gradients(const LinearBackwardCall& call, const LoraSegment& segmen
     if (outputs.bias >= 0) column_gradient(*segment.gradients, call.dy, {}, to(outputs.bias), stream);
   }
   if (segment.weight_gradient < 0) return;
-  for (const GradientRows& rows : segment.gradients->rows) {
-    const int64_t begin = rows.row_begin, end = begin + rows.rows;
-    const Tensor d_weight(rows.gradient + segment.weight_gradient, DType::f32, {dz[1], call.x[1]});
-    outer_accumulate(d_weight, dz.rows(begin, end), call.x.rows(begin, end), 1, stream);
-  }
+  weight_gradient(*segment.gradients, dz, call.x, segment.weight_gradient, 1, stream);
 }
 
 }  // namespace
@@ -134,12 +147,12 @@ bool has_extras(const LinearAdapters& adapters) {
 void require_extras(const LinearAdapters& adapters, const PackedWeight& weight, const char* op, const Stream& stream) {
   for (const LoraSegment& segment : adapters.segments) {
     if (!segment.has_extras()) continue;
-    if (stream.device() == Device::cuda)
-      throw ConfigError({.what = "a GPU runs adapters of LoRA factors alone",
-                         .where = op,
-                         .got = !segment.factor.empty() ? "magnitude"
-                              : !segment.bias.empty() ? "bias"
-                                                      : "weight"});
+    require_pairs(segment.subtracted, op, stream);
+    for (const LoraPair& pair : segment.subtracted)
+      if (pair.in() != weight.depth || pair.out_begin + pair.b[1] > weight.rows)
+        throw ShapeError({.what = "subtracted factors do not fit the layer",
+                          .where = op,
+                          .got = shape_text(pair.a) + " and " + shape_text(pair.b)});
     if (!segment.factor.empty()) require_f32(segment.factor, {weight.rows}, op, "segment factor");
     if (trains_magnitude(segment)) require_f32(segment.inverse_norm, {weight.rows}, op, "segment inverse_norm");
     if (!segment.bias.empty()) require_f32(segment.bias, {weight.rows}, op, "segment bias");
@@ -152,10 +165,20 @@ void require_extras(const LinearAdapters& adapters, const PackedWeight& weight, 
 }
 
 void linear_with_extras(const LinearCall& call, Stream& stream) {
-  int64_t row = 0;
+  // Tiles are of many short runs of rows in one launch: all of these first, and then the rows with extras once more.
+  const bool has_tiles = call.adapters.tiles.num_tiles > 0;
   std::vector<LoraSegment> plain;
+  if (has_tiles) {
+    std::ranges::copy_if(call.adapters.segments, std::back_inserter(plain),
+                         [](const LoraSegment& segment) { return !segment.has_extras(); });
+    LinearCall rest = call;
+    rest.adapters.segments = plain;
+    linear(rest, stream);
+  }
+  plain.clear();
+  int64_t row = 0;
   const auto run_plain = [&](int64_t end) {
-    if (end > row) linear(part_of(call, row, end, call.weight, plain), stream);
+    if (end > row && !has_tiles) linear(part_of(call, row, end, call.weight, plain), stream);
     plain.clear();
   };
   for (const LoraSegment& segment : call.adapters.segments) {
@@ -176,18 +199,16 @@ void linear_backward_with_extras(const LinearBackwardCall& call, Stream& stream)
   // dz: the gradient of what factors multiply. Rows without a factor keep theirs.
   ConstTensor dz = call.dy;
   if (std::ranges::any_of(call.adapters.segments, [](const LoraSegment& s) { return !s.factor.empty(); })) {
-    const Tensor scaled = arena.alloc({call.dy[0], call.dy[1]});
-    int64_t row = 0;
-    const auto copy_rows = [&](int64_t end) {
-      for (; row < end; ++row) std::copy_n(call.dy.row(row), scaled[1], scaled.row(row));
-    };
-    for (const LoraSegment& segment : call.adapters.segments) {
-      if (segment.factor.empty()) continue;
-      copy_rows(segment.row_begin);
-      row = segment.row_begin + segment.rows;
-      scale_columns(scaled.rows(segment.row_begin, row), call.dy.rows(segment.row_begin, row), segment.factor, stream);
+    const Tensor scaled = arena.alloc({call.dy[0], call.dy[1]}, call.dy.dtype);
+    if (call.adapters.segments.front().rows < scaled[0]) {
+      zero(scaled.data, static_cast<size_t>(scaled.elements() * dtype_bytes(scaled.dtype)), stream);
+      add(scaled, call.dy, stream);
     }
-    copy_rows(scaled[0]);
+    for (const LoraSegment& segment : call.adapters.segments) {
+      const int64_t begin = segment.row_begin, end = begin + segment.rows;
+      if (!segment.factor.empty())
+        scale_columns(scaled.rows(begin, end), call.dy.rows(begin, end), segment.factor, stream);
+    }
     dz = scaled;
   }
   int64_t row = 0;
@@ -206,6 +227,7 @@ void linear_backward_with_extras(const LinearBackwardCall& call, Stream& stream)
   }
   base(dz[0], call.weight);
   add_segments_backward(call.dx, dz, call.x, call.adapters, stream);
+  if (!call.dx.empty()) add_subtracted_backward(call.dx, dz, call.adapters, stream);
 }
 
 }  // namespace lockstep::kernels

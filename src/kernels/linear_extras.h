@@ -1,5 +1,5 @@
 // Linear calls some of whose segments bring more than LoRA pairs: a weight or a bias in place of the layer's, a factor
-// of each output. On the CPU; a GPU refuses them.
+// of each output, pairs that are subtracted. Made of the ops of kernels/output_columns.h and of calls without extras.
 #pragma once
 
 #include "kernels/linear.h"
@@ -8,7 +8,7 @@ namespace lockstep::kernels {
 
 bool has_extras(const LinearAdapters& adapters);
 
-// ShapeError, DTypeError; ConfigError naming the field where the device does not run it.
+// Throws ShapeError, DTypeError.
 void require_extras(const LinearAdapters& adapters, const PackedWeight& weight, const char* op, const Stream& stream);
 
 // Arguments have been checked.

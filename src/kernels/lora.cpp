@@ -1,11 +1,13 @@
 #include "kernels/lora.h"
 
 #include <algorithm>
+#include <limits>
 #include <string>
 
 #include "core/error.h"
 #include "core/transfer.h"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/output_columns.h"
 #include "kernels/kernels.h"
 #include "kernels/lora_checks.h"
 #include "kernels/matmul.h"
@@ -32,6 +34,18 @@ View output_of(const View& y, const LoraPair& pair) {
 
 }  // namespace
 
+int64_t max_lora_rank(Device device) {
+  return device == Device::cpu ? std::numeric_limits<int64_t>::max() : kMostGpuRank;
+}
+
+bool has_lora_tiles(Device device) {
+  return device == Device::cuda;
+}
+
+bool gains_by_kept_inner(Device device) {
+  return device == Device::cuda;
+}
+
 int64_t total_rank(std::span<const LoraPair> pairs) {
   int64_t rank = 0;
   for (const LoraPair& pair : pairs) rank += pair.rank();
@@ -52,7 +66,8 @@ void lora_expand(Tensor y, ConstTensor h, std::span<const LoraPair> pairs, Strea
   require_pairs(pairs, kOp, stream);
   require_inner(h, y.shape[0], pairs, kOp, stream);
   require_output(y, pairs, kOp, stream);
-  if (stream.device() == Device::cuda) return cuda::lora_expand(y, h, pairs, stream);
+  if (stream.device() == Device::cuda)
+    return y.dtype == DType::f32 ? cuda::expand_f32(y, h, pairs, stream) : cuda::lora_expand(y, h, pairs, stream);
   each_pair(pairs, h, [&](const LoraPair& pair, ConstTensor inner) {
     matmul(output_of(y, pair), inner, pair.b, pair.scale, true, stream);
   });
@@ -132,10 +147,6 @@ void lora_gradient(const GradientPlan& plan, ConstTensor x, ConstTensor h, Const
     int64_t column = 0;
     for (const LoraPair& pair : pairs) {
       const int64_t rank = pair.rank();
-      if (!pair.trained) {
-        column += rank;
-        continue;
-      }
       const Tensor d_a(gradient + pair.a_offset, DType::f32, {pair.a[0], rank});
       const Tensor d_b(gradient + pair.b_offset, DType::f32, {rank, pair.b[1]});
       outer_accumulate(d_b, h.cols(column, column + rank).rows(begin, end), output_of(dy, pair).rows(begin, end),

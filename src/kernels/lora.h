@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "core/device.h"
 #include "core/memory.h"
 #include "core/stream.h"
 
@@ -19,7 +20,6 @@ struct LoraPair {
   float scale = 1;
   int64_t a_offset = 0, b_offset = 0;  // of the same tensors in a flat gradient buffer, floats
   uint32_t number = 0;                 // of the pair in its adapter: what dropout counts by
-  bool trained = true;                 // false: it has no gradient, and dropout leaves what it reads alone
 
   int64_t rank() const { return b[0]; }
   int64_t in() const { return a.elements() / rank(); }
@@ -41,16 +41,19 @@ struct LoraSegment {
   int64_t row_begin = 0, rows = 0;
   std::span<const LoraPair> pairs = {};
   const GradientPlan* gradients = nullptr;  // backward: where dA and dB of these rows go
-  // Not on a GPU. [N] f32 or empty: a factor of each output (DoRA: magnitude / |W + scale B A|), a bias in place of the
-  // layer's.
+  // Constants: first values that are subtracted (scale is negative). They have no gradient, and dropout leaves what they
+  // read alone.
+  std::span<const LoraPair> subtracted = {};
+  // [N] f32 or empty: a factor of each output (DoRA: magnitude / |W + scale B A|), a bias in place of the layer's.
   ConstTensor factor = {}, bias = {};
   const PackedWeight* weight = nullptr;  // in place of the layer's, of its shape
-  // Backward. [N] f32: 1 / |W + scale B A|, where a magnitude is trained.
-  ConstTensor inverse_norm = {};
+  // Backward. [N] f32, where a magnitude is trained: 1 / |W + scale B A|, and that over the factor, which is empty where
+  // some factor is nearly 0.
+  ConstTensor inverse_norm = {}, inverse_magnitude = {};
   std::span<const TrainedOutputs> trained = {};
   int64_t weight_gradient = -1;  // offset of the weight's [N, K] in a flat gradient buffer; -1: it is a constant
 
-  bool has_extras() const { return !factor.empty() || !bias.empty() || weight != nullptr; }
+  bool has_extras() const { return !subtracted.empty() || !factor.empty() || !bias.empty() || weight != nullptr; }
 };
 
 // Dropout of what an adapter's pairs read (kernels/elementwise.h), each pair under a mask of its own. p = 0: none.
@@ -62,6 +65,11 @@ struct LoraDropout {
 };
 
 inline constexpr int64_t kMostGpuRank = 256;
+int64_t max_lora_rank(Device device);  // of a pair
+// Whether short runs of rows of several adapters can share a launch (LoraTiles), and whether a pass gains by keeping h
+// for its backward (LinearAdapters::h).
+bool has_lora_tiles(Device device);
+bool gains_by_kept_inner(Device device);
 
 // Ranks from 1; on a GPU at most kMostGpuRank a pair. All tensors are activations: f32 on the CPU, bf16 on a GPU, with
 // f32 sums. x [T, in]   h, dh [T, total rank]   y, dy [T, outputs of the layer]   dx [T, in].   A row's bits do not
@@ -69,7 +77,7 @@ inline constexpr int64_t kMostGpuRank = 256;
 
 // h_p = x A_p        (one chain over `in`; CUDA: of groups of 16, as linear())
 void lora_shrink(Tensor h, ConstTensor x, std::span<const LoraPair> pairs, Stream& stream);
-// y[:, out of p] += scale_p h_p B_p       (CPU: the chain of y goes on; CUDA: added in f32, then rounded)
+// y[:, out of p] += scale_p h_p B_p       (CPU: the chain of y goes on; CUDA: added in f32, then rounded; y may be f32)
 void lora_expand(Tensor y, ConstTensor h, std::span<const LoraPair> pairs, Stream& stream);
 // dh_p = scale_p dy[:, out of p] B_p^T    (as lora_shrink, over `out`)
 void lora_expand_backward(Tensor dh, ConstTensor dy, std::span<const LoraPair> pairs, Stream& stream);
@@ -155,8 +163,7 @@ int64_t lora_gradient_floats(std::span<const LoraPair> pairs);  // dA and dB of 
 // Of one GradientRows; 0 on the CPU, which has no partial sums.
 int64_t gradient_blocks(int64_t rows, Device device);
 
-// dA_p += x^T dh_p,  dB_p += scale_p h_p^T dy[:, out of p]   into each lane's buffer at a_offset and b_offset, f32, for
-// the pairs that are trained.
+// dA_p += x^T dh_p,  dB_p += scale_p h_p^T dy[:, out of p]   into each lane's buffer at a_offset and b_offset, f32.
 // CPU: one chain over a lane's rows in order. CUDA: one chain per block of 256 rows, the blocks' sums added in order.
 void lora_gradient(const GradientPlan& plan, ConstTensor x, ConstTensor h, ConstTensor dh, ConstTensor dy,
                    std::span<const LoraPair> pairs, Stream& stream);

@@ -1,7 +1,6 @@
 #include "kernels/lora_checks.h"
 
 #include <algorithm>
-#include <limits>
 #include <string>
 
 #include "core/error.h"
@@ -16,7 +15,7 @@ void require_inner(const ConstTensor& h, int64_t rows, std::span<const LoraPair>
 
 void require_pairs(std::span<const LoraPair> pairs, const char* op, const Stream& stream) {
   const DType dtype = activation_dtype(stream.device());
-  const int64_t most = stream.device() == Device::cuda ? kMostGpuRank : std::numeric_limits<int64_t>::max();
+  const int64_t most = max_lora_rank(stream.device());
   for (const LoraPair& pair : pairs) {
     if (pair.a.rank != 2 || pair.b.rank != 2 || pair.rank() < 1 || pair.rank() > most)
       throw ShapeError(
@@ -41,11 +40,12 @@ void require_input(const ConstTensor& x, std::span<const LoraPair> pairs, const 
 void require_output(const ConstTensor& y, std::span<const LoraPair> pairs, const char* op, const Stream& stream) {
   int64_t width = 0;
   for (const LoraPair& pair : pairs) width = std::max(width, pair.out_begin + pair.b[1]);
-  if (y.rank == 2 && y.dtype == activation_dtype(stream.device()) && y[1] >= width) return;
+  const bool is_typed = y.dtype == activation_dtype(stream.device()) || y.dtype == DType::f32;
+  if (y.rank == 2 && is_typed && y[1] >= width) return;
   throw ShapeError({.what = "op argument has the wrong shape",
                     .where = std::string(op) + ": y",
                     .got = shape_text(y),
-                    .wanted = "at least " + std::to_string(width) + " columns of activations"});
+                    .wanted = "at least " + std::to_string(width) + " columns of activations, or of f32"});
 }
 
 void require_tiles(const LoraTiles& tiles, int64_t site, const ConstTensor& h, const char* op, const Stream& stream) {

@@ -15,15 +15,13 @@ DropoutCounter counter_of(const LoraDropout& dropout, const LoraSegment& segment
           .position = dropout.position.subspan(begin, count)};
 }
 
-// Calls f(pairs, p, counter): once for all pairs, which read x itself; under dropout pair by pair.
+// Calls f(pairs, counter): once for all pairs, which read x itself; under dropout pair by pair.
 template <class F>
 void for_pairs_of_one_input(const LoraSegment& segment, const LoraDropout& dropout, const F& f) {
   if (segment.pairs.empty()) return;
-  if (dropout.p == 0) return f(segment.pairs, 0.0F, DropoutCounter());
-  for (size_t i = 0; i < segment.pairs.size(); ++i) {
-    const LoraPair& pair = segment.pairs[i];
-    f(segment.pairs.subspan(i, 1), pair.trained ? dropout.p : 0.0F, counter_of(dropout, segment, pair));
-  }
+  if (dropout.p == 0) return f(segment.pairs, DropoutCounter());
+  for (size_t i = 0; i < segment.pairs.size(); ++i)
+    f(segment.pairs.subspan(i, 1), counter_of(dropout, segment, segment.pairs[i]));
 }
 
 // What the pairs read: x itself, or a copy of it under the mask.
@@ -42,9 +40,10 @@ bool is_one_adapter(const LinearAdapters& adapters, int64_t rows) {
 }
 
 void add_segments(Tensor y, ConstTensor x, const LinearAdapters& adapters, Stream& stream) {
+  const float p = adapters.dropout.p;
   for (const LoraSegment& segment : adapters.segments) {
     const int64_t begin = segment.row_begin, end = begin + segment.rows;
-    for_pairs_of_one_input(segment, adapters.dropout, [&](std::span<const LoraPair> pairs, float p, const auto& counter) {
+    for_pairs_of_one_input(segment, adapters.dropout, [&](std::span<const LoraPair> pairs, const auto& counter) {
       const Arena::Scope scope(*adapters.arena);
       const ConstTensor input = masked(x.rows(begin, end), p, counter, *adapters.arena, stream);
       const Tensor h = adapters.arena->alloc({segment.rows, total_rank(pairs)}, x.dtype);
@@ -56,10 +55,11 @@ void add_segments(Tensor y, ConstTensor x, const LinearAdapters& adapters, Strea
 
 void add_segments_backward(Tensor dx, ConstTensor dy, ConstTensor x, const LinearAdapters& adapters, Stream& stream) {
   if (adapters.segments.empty()) return;  // and there need not be an arena
+  const float p = adapters.dropout.p;
   Arena& arena = *adapters.arena;
   for (const LoraSegment& segment : adapters.segments) {
     const int64_t begin = segment.row_begin, end = begin + segment.rows;
-    for_pairs_of_one_input(segment, adapters.dropout, [&](std::span<const LoraPair> pairs, float p, const auto& counter) {
+    for_pairs_of_one_input(segment, adapters.dropout, [&](std::span<const LoraPair> pairs, const auto& counter) {
       const Arena::Scope scope(arena);
       // Gradient plans count the rows of the call, so these matrices have all of its rows.
       Tensor input;

@@ -33,6 +33,12 @@ struct ColumnGradient {
 void column_gradient(const GradientPlan& plan, ConstTensor dy, const ColumnValues& values, const ColumnGradient& to,
                      Stream& stream);
 
+// g[offset + m * N + n] += scale * sum over the rows of a lane of a[t, m] * b[t, n], f32: the gradient of a weight, a =
+// dy [T, M], b = x [T, N], or of a small factor. CPU: one chain over a lane's rows in order. CUDA: one chain of groups of
+// 16 rows for each block of 256, the blocks' sums added in order.
+void weight_gradient(const GradientPlan& plan, ConstTensor a, ConstTensor b, int64_t offset, float scale,
+                     Stream& stream);
+
 // norm[i] = |W[begin + i, :] + sum over pairs of scale B[:, i]^T A^T|, f32 products, sums of 64 in f32 and of those in
 // double (CUDA: a fixed tree in f32).   norm [count] f32; the pairs cover these rows exactly.
 // Source: arXiv 2402.09353, equation 5.

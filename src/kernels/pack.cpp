@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/transfer.h"
 #include "kernels/cpu/matrix_ops.h"
 #include "kernels/cuda/ops.h"
 
@@ -73,6 +74,16 @@ PackedWeight pack_weight(std::span<const ConstTensor> parts, Stream& stream, Reg
     pointers.push_back(&named[i]);
   }
   return pack_weight(pointers, stream, region);
+}
+
+PackedWeight pack_placed(const ConstTensor& weight, Stream& stream) {
+  if (stream.device() == Device::cpu) return pack_weight({&weight, 1}, stream);
+  require_tensor(weight, DType::bf16, {weight[0], weight[1]}, "pack_placed", "weight");
+  PackedWeight packed{.rows = weight[0], .depth = weight[1], .dtype = DType::bf16, .format = WeightFormat::bf16};
+  packed.panels =
+      Buffer(packed_bytes(packed.format, packed.rows, packed.depth, Device::cuda), Buffer::Fill::none, Device::cuda);
+  copy(packed.panels.data(), weight.data, packed.panels.bytes(), stream);
+  return packed;
 }
 
 void unpack_rows(Tensor out, const PackedWeight& weight, int64_t begin, int64_t end, Stream& stream) {

@@ -17,6 +17,9 @@ PackedWeight pack_weight(std::span<const NamedTensor* const> parts, Stream& stre
                          Buffer memory = {});
 PackedWeight pack_weight(std::span<const ConstTensor> parts, Stream& stream, Region* region = nullptr);
 
+// The same of one matrix that lies on the stream's device: f32, on a GPU bf16.
+PackedWeight pack_placed(const ConstTensor& weight, Stream& stream);
+
 // Row-major copy of rows [begin, end) in the storage type: exactly the bytes that were packed (a GPU gives back what it
 // rounded). out [end-begin, K], host memory.
 void unpack_rows(Tensor out, const PackedWeight& weight, int64_t begin, int64_t end, Stream& stream);

@@ -97,7 +97,9 @@ int64_t largest_rank(const AdapterLayout& layout);
 // What the layout has at this site beside pairs, in order of rows.
 std::span<const OwnTensors> own_tensors_at(const AdapterLayout& layout, int64_t site);
 bool saves_weights(const AdapterLayout& layout);  // whether some module has a weight of its own
-// What a GPU's kernels take (kernels::kMaxGpuRank) is asked here, before a batch does: ConfigError naming the flag, or
+// Whether it has factors of the blocks' linear layers and nothing else.
+bool is_plain(const AdapterLayout& layout);
+// What a GPU's kernels take (kernels::max_lora_rank) is asked here, before a batch does: ConfigError naming the flag, or
 // FormatError naming config.file and its key.
 void check_ranks(const AdapterLayout& layout, Device device);
 
@@ -121,7 +123,7 @@ struct AdapterExtras {
   // At one site, for the rows of this version (kernels::LoraSegment); empty: as in the base.
   struct Site {
     int64_t site = 0;
-    ConstTensor factor = {}, inverse_norm = {}, bias = {};
+    ConstTensor factor = {}, inverse_norm = {}, inverse_magnitude = {}, bias = {};
     std::shared_ptr<const kernels::PackedWeight> weight = {};
     ConstTensor table = {};  // of the embedding: its weight (kernels::EmbeddingSegment)
   };
@@ -146,6 +148,10 @@ struct AdapterVersion {
   // A0 and B0, where the pair has them.
   ConstTensor a0(const Pair& pair) const { return factor_a(pair, pair.a0_offset); }
   ConstTensor b0(const Pair& pair) const { return factor_b(pair, pair.b0_offset); }
+  // Row-major as in the base's file: f32, on a GPU bf16.
+  ConstTensor own_weight(const OwnTensors& own) const {
+    return working(own.weight, own.weight_rows(), own.weight_cols());
+  }
 
  private:
   ConstTensor factor_a(const Pair& pair, int64_t offset) const;

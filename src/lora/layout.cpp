@@ -216,15 +216,21 @@ bool saves_weights(const AdapterLayout& layout) {
   return std::ranges::any_of(layout.own, [](const OwnTensors& own) { return own.weight != kAbsent; });
 }
 
+bool is_plain(const AdapterLayout& layout) {
+  return layout.own.empty() && std::ranges::all_of(layout.pairs, [](const Pair& pair) {
+           return pair.module().kind == ModuleKind::linear && pair.a0_offset == kAbsent;
+         });
+}
+
 void check_ranks(const AdapterLayout& layout, Device device) {
-  if (device == Device::cpu) return;
+  const int64_t most = kernels::max_lora_rank(device);
   for (const Pair& pair : layout.pairs)
-    if (pair.rank > kernels::kMostGpuRank)
+    if (pair.rank > most)
       reject(layout.config, "LoraConfig::rank", pair.rank == layout.config.rank ? "r" : "rank_pattern",
              {.what = "a GPU takes smaller LoRA ranks",
               .where = "for " + pair.modules.front().name,
               .got = std::to_string(pair.rank),
-              .wanted = "at most " + std::to_string(kernels::kMostGpuRank),
+              .wanted = "at most " + std::to_string(most),
               .attempt = "an adapter of a smaller rank, or StreamOptions::device cpu"});
 }
 

@@ -44,13 +44,9 @@ SiteAdapters::SiteAdapters(std::span<const AdapterRows> rows, int64_t site) {
   for (const AdapterRows& part : rows) {
     const AdapterExtras::Site* const extras = extras_at(part, site);
     if (pairs_at(part, site).empty() && !extras) continue;
-    const size_t begin = pairs_.size();
-    for (const int index : pairs_at(part, site)) add_pair(*part.adapter, index);
-    kernels::LoraSegment& segment =
-        segments_.emplace_back(kernels::LoraSegment{.row_begin = part.row_begin,
-                                                    .rows = part.rows,
-                                                    .pairs = std::span(pairs_).subspan(begin),
-                                                    .gradients = part.gradients});
+    kernels::LoraSegment& segment = segments_.emplace_back(
+        kernels::LoraSegment{.row_begin = part.row_begin, .rows = part.rows, .gradients = part.gradients});
+    add_pairs(segment, part, site);
     if (!extras) continue;
     segment.factor = extras->factor;
     segment.bias = extras->bias;
@@ -59,22 +55,26 @@ SiteAdapters::SiteAdapters(std::span<const AdapterRows> rows, int64_t site) {
   }
 }
 
-void SiteAdapters::add_pair(const AdapterVersion& adapter, int index) {
-  const Pair& pair = adapter.layout->pairs[static_cast<size_t>(index)];
-  pairs_.push_back({.a = adapter.a(pair),
-                    .b = adapter.b(pair),
-                    .out_begin = pair.out_begin,
-                    .scale = pair.scale,
-                    .a_offset = pair.a_offset,
-                    .b_offset = pair.b_offset,
-                    .number = static_cast<uint32_t>(index)});
-  if (pair.a0_offset == kAbsent) return;
-  pairs_.push_back({.a = adapter.a0(pair),
-                    .b = adapter.b0(pair),
-                    .out_begin = pair.out_begin,
-                    .scale = -pair.scale,
-                    .number = static_cast<uint32_t>(index),
-                    .trained = false});
+void SiteAdapters::add_pairs(kernels::LoraSegment& segment, const AdapterRows& part, int64_t site) {
+  const size_t begin = pairs_.size();
+  const auto add = [&](int index, bool subtracted) {
+    const AdapterVersion& adapter = *part.adapter;
+    const Pair& pair = adapter.layout->pairs[static_cast<size_t>(index)];
+    if (subtracted && pair.a0_offset == kAbsent) return;
+    pairs_.push_back({.a = subtracted ? adapter.a0(pair) : adapter.a(pair),
+                      .b = subtracted ? adapter.b0(pair) : adapter.b(pair),
+                      .out_begin = pair.out_begin,
+                      .scale = subtracted ? -pair.scale : pair.scale,
+                      .a_offset = pair.a_offset,
+                      .b_offset = pair.b_offset,
+                      .number = static_cast<uint32_t>(index)});
+  };
+  const std::span<const int> indices = pairs_at(part, site);
+  for (const int index : indices) add(index, false);
+  const size_t middle = pairs_.size();
+  for (const int index : indices) add(index, true);
+  segment.pairs = std::span(pairs_).subspan(begin, middle - begin);
+  segment.subtracted = std::span(pairs_).subspan(middle);
 }
 
 void SiteAdapters::add_trained(kernels::LoraSegment& segment, std::span<const OwnTensors> own,
@@ -89,6 +89,7 @@ void SiteAdapters::add_trained(kernels::LoraSegment& segment, std::span<const Ow
                         .bias = tensors.bias});
   }
   segment.inverse_norm = extras.inverse_norm;
+  segment.inverse_magnitude = extras.inverse_magnitude;
   segment.trained = std::span(trained_).subspan(begin);
 }
 
@@ -102,6 +103,7 @@ int64_t gradient_floats(const AdapterLayout& layout) {
     }
     most = std::max(most, floats);
   }
+  for (const OwnTensors& own : layout.own) most = std::max(most, own.module.out);
   return most;
 }
 

@@ -28,11 +28,11 @@ class SiteAdapters {
  public:
   SiteAdapters(std::span<const AdapterRows> rows, int64_t site);
 
-  // Of the rows whose adapter has pairs or extras here, in order. First values that are subtracted are pairs, too.
+  // Of the rows whose adapter has pairs or extras here, in order.
   std::span<const kernels::LoraSegment> segments() const { return segments_; }
 
  private:
-  void add_pair(const AdapterVersion& adapter, int index);
+  void add_pairs(kernels::LoraSegment& segment, const AdapterRows& part, int64_t site);
   void add_trained(kernels::LoraSegment& segment, std::span<const OwnTensors> own, const AdapterExtras::Site& extras);
 
   std::vector<kernels::LoraPair> pairs_;
@@ -41,7 +41,7 @@ class SiteAdapters {
 };
 
 using kernels::GradientRows;
-// dA and dB of the site with most, in floats: for kernels::plan_gradients.
+// dA and dB of the site with most, or a magnitude or bias, in floats: for kernels::plan_gradients.
 int64_t gradient_floats(const AdapterLayout& layout);
 
 }  // namespace lockstep::lora

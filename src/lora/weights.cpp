@@ -4,12 +4,22 @@
 
 #include "core/transfer.h"
 #include "kernels/adamw.h"
+#include "kernels/kernels.h"
 #include "lora/adapter.h"
 
 namespace lockstep::lora {
 
+namespace {
+
+// Whether kernels read a copy of the weights, rounded to activations.
+bool has_working_copy(Device device) {
+  return kernels::activation_dtype(device) != DType::f32;
+}
+
+}  // namespace
+
 size_t weight_bytes(const AdapterLayout& layout, Device device) {
-  const size_t bytes_each = sizeof(float) + (device == Device::cpu ? 0 : sizeof(BFloat16));
+  const size_t bytes_each = sizeof(float) + (has_working_copy(device) ? sizeof(BFloat16) : 0);
   return static_cast<size_t>(layout.num_floats) * bytes_each;
 }
 
@@ -18,7 +28,7 @@ Tensor master_weights(const Buffer& weights, const AdapterLayout& layout) {
 }
 
 Tensor working_weights(const Buffer& weights, const AdapterLayout& layout) {
-  if (weights.device() == Device::cpu) return {};
+  if (!has_working_copy(weights.device())) return {};
   return Tensor(weights.f32() + layout.num_floats, DType::bf16, {layout.num_floats});
 }
 
@@ -45,7 +55,7 @@ void copy_untrained(const Buffer& to, const Buffer& from, const AdapterLayout& l
 }
 
 Buffer place_weights(Buffer host, const AdapterLayout& layout, Stream& stream) {
-  if (stream.device() == Device::cpu) return host;
+  if (!has_working_copy(stream.device())) return host;
   Buffer placed(weight_bytes(layout, stream.device()), Buffer::Fill::none, stream.device());
   upload(placed.data(), host.data(), static_cast<size_t>(layout.num_floats) * sizeof(float), stream);
   kernels::round_to_working(working_weights(placed, layout), master_weights(placed, layout), stream);
@@ -66,13 +76,13 @@ const AdapterExtras::Site* AdapterExtras::at(int64_t site) const {
 }
 
 ConstTensor AdapterVersion::working(int64_t offset, int64_t rows, int64_t cols) const {
-  if (weights->device() == Device::cpu) return ConstTensor(weights->f32() + offset, DType::f32, {rows, cols});
+  if (!has_working_copy(weights->device())) return ConstTensor(weights->f32() + offset, DType::f32, {rows, cols});
   const auto* working = static_cast<const BFloat16*>(working_weights(*weights, *layout).data);
   return ConstTensor(working + offset, DType::bf16, {rows, cols});
 }
 
 ConstTensor AdapterVersion::factor_a(const Pair& pair, int64_t offset) const {
-  const bool transposed = weights->device() == Device::cuda && !pair.of_embedding();
+  const bool transposed = has_working_copy(weights->device()) && !pair.of_embedding();
   return working(offset, transposed ? pair.rank : pair.in, transposed ? pair.in : pair.rank);
 }
 

@@ -1,6 +1,7 @@
 #include "model/adapter_extras.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -111,7 +112,10 @@ class ExtrasBuilder {
 
   // Outputs whose module has no magnitude keep a factor of 1.
   void add_factors(lora::AdapterExtras::Site& extra, int64_t site, Own own, int64_t rows) {
+    constexpr float kLeastFactor = 1.0F / 1024;
     std::vector<float> factor(static_cast<size_t>(rows), 1.0F), inverse(static_cast<size_t>(rows), 0.0F);
+    std::vector<float> over_magnitude = inverse;
+    bool keeps_outputs = true;  // no factor leaves too little of an output
     for (const lora::OwnTensors& tensors : own) {
       if (!has_magnitude(tensors)) continue;
       const lora::Module& module = tensors.module;
@@ -124,10 +128,13 @@ class ExtrasBuilder {
         const size_t n = static_cast<size_t>(module.out_begin) + i;
         inverse[n] = norm[i] > 0 ? 1.0F / norm[i] : 0.0F;
         factor[n] = norm[i] > 0 ? magnitude[i] / norm[i] : 0.0F;
+        keeps_outputs = keeps_outputs && std::abs(factor[n]) >= kLeastFactor;
+        over_magnitude[n] = inverse[n] / factor[n];
       }
     }
     extra.factor = placed(factor);
     extra.inverse_norm = placed(inverse);
+    if (keeps_outputs) extra.inverse_magnitude = placed(over_magnitude);
   }
 
   // The base's, but for the modules that have their own.
@@ -143,12 +150,12 @@ class ExtrasBuilder {
   }
 
   void add_weight(lora::AdapterExtras::Site& extra, const lora::OwnTensors& tensors) {
-    const ConstTensor weight(own_values(tensors.weight), DType::f32, {tensors.weight_rows(), tensors.weight_cols()});
+    const ConstTensor weight = version_.own_weight(tensors);
     if (tensors.module.kind == lora::ModuleKind::embedding) {
       extra.table = weight;
       return;
     }
-    extra.weight = std::make_shared<const kernels::PackedWeight>(kernels::pack_weight({&weight, 1}, stream_));
+    extra.weight = std::make_shared<const kernels::PackedWeight>(kernels::pack_placed(weight, stream_));
   }
 
   const lora::AdapterVersion& version_;
@@ -168,7 +175,7 @@ lora::AdapterVersion with_extras(lora::AdapterVersion version, const Weights& ba
 int64_t extras_bytes(const lora::AdapterLayout& layout, Device device) {
   int64_t bytes = 0;
   for_sites(layout, [&](int64_t, Own own) {
-    const int64_t vectors = (std::ranges::any_of(own, has_magnitude) ? 2 : 0) + std::ranges::any_of(own, has_bias);
+    const int64_t vectors = (std::ranges::any_of(own, has_magnitude) ? 3 : 0) + std::ranges::any_of(own, has_bias);
     bytes += vectors * outputs_of(own.back()) * static_cast<int64_t>(sizeof(float));
     for (const lora::OwnTensors& tensors : own)
       if (tensors.weight != lora::kAbsent && tensors.module.kind != lora::ModuleKind::embedding)

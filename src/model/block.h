@@ -57,8 +57,8 @@ struct WantedRows {
 std::optional<WantedRows> few_wanted_rows(const RowBatch& batch, const ModelSpec& config, const Weights& weights,
                                           RopeCache& rope, Arena& arena, Stream& stream);
 
-// ShapeError unless the adapter's layout has the model's sites. Throws as check_extras, too.
-void check_adapter(const lora::AdapterVersion& adapter, const Weights& weights, Device device);
+// ShapeError unless the adapter's layout has the model's sites. Throws as require_extras, too.
+void check_adapter(const lora::AdapterVersion& adapter, const Weights& weights);
 
 // Activations of one block. Inference reuses one set for all layers, training keeps one per layer.
 struct BlockTensors {

@@ -19,6 +19,7 @@ std::vector<kernels::EmbeddingSegment> embedding_segments(const lora::SiteAdapte
     kernels::EmbeddingSegment& to = segments.emplace_back();
     to.row_begin = segment.row_begin, to.rows = segment.rows;
     to.pairs = segment.pairs;
+    to.subtracted = segment.subtracted;
     to.gradients = segment.gradients;
     to.weight_gradient = segment.weight_gradient;
     const auto& extras = run->adapter->extras;

@@ -49,9 +49,6 @@ struct DecodeRows {
 // Whose adapters which rows of these segments use; neighbours with one adapter are one entry.
 std::vector<lora::AdapterRows> adapter_rows(std::span<const Segment> segments);
 
-// ConfigError: a version without the extras of its layout (model/adapter_extras.h); naming what a GPU does not run.
-void check_extras(const lora::AdapterVersion& adapter, Device device);
-
 class Model {
  public:
   static constexpr int64_t kLogitsBytes = int64_t{128} << 20, kGpuLogitsBytes = int64_t{5120} << 20;

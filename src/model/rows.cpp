@@ -47,13 +47,13 @@ void check_tokens(std::span<const int32_t> tokens, const ModelSpec& config) {
                        .attempt = "the tokenizer that belongs to this model"});
 }
 
-// On a GPU the rows of several adapters share a launch, but for those that are many enough to fill the GPU alone.
+// The rows of several adapters share a launch where the device has one for them, but for those that are many enough to fill the GPU alone.
 void gather_short_runs(Rows& rows, Arena& arena, Stream& stream) {
   constexpr int64_t kShort = 64;
-  if (stream.device() == Device::cpu || rows.adapters.rows.size() < 2) return;
+  if (!kernels::has_lora_tiles(stream.device()) || rows.adapters.rows.size() < 2) return;
   std::vector<lora::AdapterRows> runs, rest;
   for (const lora::AdapterRows& run : rows.adapters.rows)
-    if (run.adapter) (run.rows <= kShort ? runs : rest).push_back(run);
+    if (run.adapter) (run.rows <= kShort && lora::is_plain(*run.adapter->layout) ? runs : rest).push_back(run);
   if (runs.size() < 2) return;
   rows.adapters.tiles = lora::place_tiles(lora::tiles_of(runs), arena, stream);
   rows.adapters.rows = std::move(rest);
@@ -75,39 +75,14 @@ kernels::AttentionShape attention_shape(const Rows& rows, int64_t layer) {
   return shape;
 }
 
-namespace {
-
-// The first tensor of an adapter that only a CPU runs.
-const char* cpu_only(const lora::AdapterLayout& layout) {
-  for (const lora::Pair& pair : layout.pairs) {
-    if (pair.module().kind != lora::ModuleKind::linear) return "LoRA factors of the embedding or the head";
-    if (pair.a0_offset != lora::kAbsent) return "first values that are subtracted";
-  }
-  for (const lora::OwnTensors& own : layout.own)
-    return own.magnitude != lora::kAbsent ? "magnitudes" : own.bias != lora::kAbsent ? "biases" : "a weight";
-  return nullptr;
-}
-
-}  // namespace
-
-void check_adapter(const lora::AdapterVersion& adapter, const Weights& weights, Device device) {
+void check_adapter(const lora::AdapterVersion& adapter, const Weights& weights) {
   const int64_t sites = weights.num_sites();
   if (adapter.layout->num_sites() != sites)
     throw ShapeError({.what = "an adapter belongs to another model",
                       .where = lora::policy_text(adapter.policy),
                       .got = std::to_string(adapter.layout->num_sites()) + " linear layers",
                       .wanted = std::to_string(sites)});
-  check_extras(adapter, device);
-}
-
-void check_extras(const lora::AdapterVersion& adapter, Device device) {
   require_extras(adapter);
-  if (device == Device::cpu) return;
-  if (const char* const tensor = cpu_only(*adapter.layout))
-    throw ConfigError({.what = "an adapter has more than a GPU runs",
-                       .where = lora::policy_text(adapter.policy),
-                       .got = tensor,
-                       .attempt = "StreamOptions::device cpu"});
 }
 
 std::vector<lora::AdapterRows> adapter_rows(std::span<const Segment> segments) {
@@ -127,7 +102,7 @@ Rows prepare_rows(const RowBatch& batch, const ModelSpec& config, const Weights&
   for (size_t i = 0; i < batch.segments.size(); ++i) {
     const Segment& segment = batch.segments[i];
     check_segment(segment, static_cast<int64_t>(i), row, config);
-    if (segment.adapter) check_adapter(*segment.adapter, weights, stream.device());
+    if (segment.adapter) check_adapter(*segment.adapter, weights);
     row += segment.rows;
     num_blocks += blocks_of(segment);
     last_position = std::max(last_position, segment.first_position + segment.rows);

@@ -43,7 +43,7 @@ const lora::AdapterLayout* only_layout(SequenceAdapters adapters) {
   return one ? adapters.front()->layout.get() : nullptr;
 }
 
-void check_adapters(SequenceAdapters adapters, const TrainBatch& batch, const Weights& weights, Device device) {
+void check_adapters(SequenceAdapters adapters, const TrainBatch& batch, const Weights& weights) {
   if (adapters.size() + 1 != batch.sequence_begin.size() ||
       std::ranges::count(adapters, nullptr) == std::ssize(adapters))
     throw ShapeError({.what = "a training batch needs an adapter for its sequences",
@@ -51,7 +51,7 @@ void check_adapters(SequenceAdapters adapters, const TrainBatch& batch, const We
                       .got = std::to_string(adapters.size()),
                       .wanted = "one a sequence, not all of them the base"});
   for (const lora::AdapterVersion* adapter : adapters)
-    if (adapter) check_adapter(*adapter, weights, device);
+    if (adapter) check_adapter(*adapter, weights);
 }
 
 PackedRows::PackedRows(const TrainBatch& batch, SequenceAdapters adapters, Tensor kv) {

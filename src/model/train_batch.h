@@ -13,7 +13,7 @@ using SequenceAdapters = std::span<const lora::AdapterVersion* const>;  // [B]; 
 
 // Throw ShapeError.
 void check_batch(const TrainBatch& batch);
-void check_adapters(SequenceAdapters adapters, const TrainBatch& batch, const Weights& weights, Device device);
+void check_adapters(SequenceAdapters adapters, const TrainBatch& batch, const Weights& weights);
 void check_lanes(std::span<const lora::GradientRows> lanes, int64_t count);
 
 int64_t count_blocks(const TrainBatch& batch);  // of keys and values

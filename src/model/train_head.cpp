@@ -81,6 +81,19 @@ std::vector<lora::GradientRows> part_of(std::span<const lora::GradientRows> lane
   return part;
 }
 
+// Where a chunk of at most `rows` rows from `begin` on ends: a GPU's gradients are sums over blocks of 256 rows of a
+// lane, and a chunk that cut one would change their bits.
+int64_t chunk_end(int64_t begin, int64_t rows, int64_t count, std::span<const lora::GradientRows> lanes) {
+  constexpr int64_t kBlock = 256;
+  const int64_t end = std::min(count, begin + rows);
+  for (const lora::GradientRows& lane : lanes) {
+    if (end <= lane.row_begin || end >= lane.row_begin + lane.rows) continue;
+    const int64_t cut = lane.row_begin + (end - lane.row_begin) / kBlock * kBlock;
+    return cut > begin ? cut : end;
+  }
+  return end;
+}
+
 }  // namespace
 
 void TrainPass::head_chunk_backward(Tensor d_hidden, ConstTensor d_logits, int64_t begin,
@@ -121,8 +134,8 @@ void TrainPass::head_backward(Tensor d, const HeadGradients& outputs, std::span<
   gather(0, outputs.logprob_T);
   if (entropy) gather(1, outputs.entropy_T);
   const Tensor chunk = s.shape.keep_logits ? s.logits : scratch_.alloc({rows, model_.config_.vocab_size});
-  for (int64_t begin = 0; begin < count; begin += rows) {
-    const int64_t end = std::min(count, begin + rows);
+  for (int64_t begin = 0, end = 0; begin < count; begin = end) {
+    end = chunk_end(begin, rows, count, head_lanes);
     const Tensor logits = chunk.rows(0, end - begin);
     if (!s.shape.keep_logits)
       head_logits(logits, s.normed.rows(begin, end), weights, s.head_adapters.part(begin, end), scratch_, stream_);

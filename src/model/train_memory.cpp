@@ -93,7 +93,7 @@ void reserve(Arena& arena, int64_t bytes) {
 }
 
 int64_t kept_ranks(const lora::AdapterLayout& layout, Recompute recompute, bool dropout, Device device) {
-  if (recompute != Recompute::none || dropout || device != Device::cuda) return 0;
+  if (recompute != Recompute::none || dropout || !kernels::gains_by_kept_inner(device)) return 0;
   int64_t ranks = 0;
   for (const lora::Pair& pair : layout.pairs) ranks += (pair.rank + 7) / 8 * 8;
   return ranks;

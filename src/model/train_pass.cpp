@@ -98,7 +98,7 @@ HeadOutputs TrainPass::forward(const TrainBatch& batch, SequenceAdapters adapter
                                const kernels::LoraDropout& dropout) {
   const ModelSpec& c = model_.config_;
   check_batch(batch);
-  check_adapters(adapters, batch, *model_.weights_, stream_.device());
+  check_adapters(adapters, batch, *model_.weights_);
   TargetRows wanted = target_rows(batch.targets, c.vocab_size);
   PassShape shape = shape_of(batch, wanted, adapters, model_, stream_.device());
   shape.recompute = options.recompute;

@@ -53,7 +53,7 @@ TEST_F(BenchCommand, EveryPartFillsTheRecord) {
   const Json record = read_json(bench.json), results = record["results"];
   EXPECT_NE(record["command"].get<std::string>().find("--load-format dummy"), std::string::npos);
   for (const char* name : {"fma_gflops", "gemm_gflops", "attention_backward_tflops", "train_tok_s",
-                           "prefill_lora_tok_s", "publish_us", "grpo_step_s"})
+                           "prefill_lora_tok_s", "publish_us", "grpo_step_s", "dora_over_lora"})
     EXPECT_GT(results[name].get<double>(), 0) << name;
   EXPECT_GT(results["decode_lora_tok_s"]["3"].get<double>(), 0);
   EXPECT_EQ(results["grpo_step"]["logprob_diff_max"].get<double>(), 0);

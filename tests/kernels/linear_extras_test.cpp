@@ -1,4 +1,5 @@
 // Segments of a linear call with a weight of their own, a factor and a bias of each output.
+#include <algorithm>
 #include <cmath>
 
 #include "core/device.h"
@@ -176,6 +177,9 @@ TEST(LinearExtras, GradientsOfMagnitudeBiasAndWeightAreTheFormula) {
     const GradientPlan plan(rows);
     segment.gradients = &plan;
     segment.inverse_norm = Layer::vector(inverse_norm);
+    Matrix inverse_magnitude(1, kOut);
+    for (int64_t n = 0; n < kOut; ++n) inverse_magnitude.at(0, n) = inverse_norm.at(0, n) / layer.magnitude.at(0, n);
+    if (!with_zero) segment.inverse_magnitude = Layer::vector(inverse_magnitude);
     segment.trained = {&trained, 1};
     segment.weight_gradient = kWeight;
     linear_backward({.dx = dx.tensor(),
@@ -213,6 +217,50 @@ TEST(LinearExtras, GradientsOfMagnitudeBiasAndWeightAreTheFormula) {
         }
     }
   }
+}
+
+// Pairs that are subtracted are pairs of the other sign, without gradients and dropout.
+TEST(LinearExtras, SubtractedPairsArePairsOfTheOtherSign) {
+  Layer layer;
+  Matrix a = Matrix::random(kIn, kRank, 31), b = Matrix::random(kRank, 64, 32);
+  const LoraPair pairs[] = {layer.pair, {.a = a.tensor(), .b = b.tensor(), .out_begin = 20, .scale = -0.8f}};
+  LoraSegment together = layer.segment(2, 9, true, true, false), apart = together;
+  together.pairs = pairs;
+  apart.pairs = {pairs, 1}, apart.subtracted = {pairs + 1, 1};
+  std::vector<float> gradient(4 * kIn * kRank), unused(gradient);
+  const std::vector<GradientRows> lane = {{2, 7, gradient.data()}}, other_lane = {{2, 7, unused.data()}};
+  const GradientPlan plan(lane), other_plan(other_lane);
+  Matrix y[2] = {{kRows, kOut}, {kRows, kOut}}, dx[2] = {{kRows, kIn}, {kRows, kIn}};
+  for (LoraSegment* segment : {&together, &apart}) {
+    const bool first = segment == &together;
+    linear(layer.call(y[first], {segment, 1}), layer.stream);
+    segment->gradients = first ? &other_plan : &plan;
+    linear_backward({.dx = dx[first].tensor(),
+                     .dy = layer.dy.tensor(),
+                     .weight = layer.weight,
+                     .x = layer.x.tensor(),
+                     .adapters = {.segments = {segment, 1}, .arena = &layer.arena}},
+                    layer.stream);
+  }
+  for (int64_t t = 0; t < kRows; ++t) {
+    for (int64_t n = 0; n < kOut; ++n) ASSERT_NEAR(y[0].at(t, n), y[1].at(t, n), 2e-5);
+    for (int64_t k = 0; k < kIn; ++k) ASSERT_NEAR(dx[0].at(t, k), dx[1].at(t, k), 1e-4);
+  }
+  const std::span<const float> ab(gradient.data(), kIn * kRank + kRank * 64), all(unused.data(), ab.size());
+  EXPECT_FALSE(std::ranges::equal(ab, all));  // the second pair's gradients went to the same place
+  std::ranges::fill(unused, 0.0f);
+  apart.gradients = &other_plan;
+  std::vector<int32_t> sample(kRows, 3), position(kRows);
+  for (int64_t t = 0; t < kRows; ++t) position[static_cast<size_t>(t)] = static_cast<int32_t>(t);
+  const LoraDropout nearly_all{.p = 0.999f, .key = 5, .step = 1, .sample = sample, .position = position};
+  Matrix dropped(kRows, kOut), alone(kRows, kOut);
+  LinearCall call = layer.call(dropped, {&apart, 1});
+  call.adapters.dropout = nearly_all;
+  linear(call, layer.stream);
+  LoraSegment only = apart;
+  only.pairs = {};
+  linear(layer.call(alone, {&only, 1}), layer.stream);
+  for (int64_t n = 0; n < kOut; ++n) ASSERT_NEAR(dropped.at(5, n), alone.at(5, n), 1e-5) << n;
 }
 
 // Norms of the rows of a part of a weight, with two pairs on top.
@@ -255,25 +303,6 @@ TEST(LinearExtras, WrongShapesAreErrors) {
   refused([&](LoraSegment& s) { s.factor = Layer::vector(narrow); });
   refused([&](LoraSegment& s) { s.bias = Layer::vector(narrow); });
   refused([&](LoraSegment& s) { s.weight = &small; });
-}
-
-TEST(LinearExtrasCuda, AreRefusedByName) {
-  if (const std::string why = cuda_unusable(); !why.empty()) GTEST_SKIP() << "no GPU: " << why;
-  Stream stream({.device = Device::cuda});
-  Workbench bench(stream);
-  const PackedWeight weight = bench.weight(random_values(64 * 64, 1), 64, 64);
-  const Tensor x = bench.activations(random_values(2 * 64, 2), {2, 64});
-  const LoraSegment segment{.row_begin = 0, .rows = 2, .bias = bench.f32(random_values(64, 3), {64})};
-  try {
-    linear({.y = bench.poisoned_activations({2, 64}),
-            .input = {.x = x},
-            .weight = weight,
-            .adapters = {.segments = {&segment, 1}, .arena = &bench.arena}},
-           stream);
-    FAIL();
-  } catch (const ConfigError& error) {
-    EXPECT_NE(std::string(error.what()).find("bias"), std::string::npos);
-  }
 }
 
 }  // namespace

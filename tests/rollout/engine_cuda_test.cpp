@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "model/adapter_extras.h"
 #include "rollout/tiny_model.h"
 #include "support/gpu.h"
 
@@ -88,6 +89,17 @@ TEST_P(EngineCuda, LogprobsAreTheTrainersBits) {
                                                     adapter, temperature, gpu()))
             << "prompt " << sample.prompt << ", sample " << sample.index;
     }
+  }
+}
+
+TEST_P(EngineCuda, LogprobsAreTheTrainersBitsWithAllThatAnAdapterTrains) {
+  for (const bool saves_head : {false, true}) {
+    adapter_ = model::with_extras(placed(whole_adapter(config_, 3, saves_head), gpu()), model_->weights(), gpu());
+    const std::vector<Sample> samples = run().samples;
+    for (const Sample& sample : samples)
+      EXPECT_EQ(sample.logprobs, trainer_logprobs(*model_, prompts_[static_cast<size_t>(sample.prompt)], sample,
+                                                  &adapter_, 0.8f, gpu()));
+    expect_same(run({.max_sequences = 4, .max_batch_tokens = 50}).samples, samples, "four at once");
   }
 }
 

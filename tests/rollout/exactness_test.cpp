@@ -61,22 +61,7 @@ TEST_P(Exactness, EngineLogprobsAreTheTrainersBits) {
 // An adapter of the embedding and the head, with magnitudes, biases, a whole weight, first values that are subtracted.
 TEST_P(Exactness, EngineLogprobsAreTheTrainersBitsWithAllThatAnAdapterTrains) {
   for (const bool saves_head : {false, true}) {
-    lora::LoraConfig config{.rank = 3, .alpha = 6, .target_modules = {"all-linear", "embed_tokens"}};
-    config.subtracts_initial = true, config.bias = lora::TrainedBiases::all;
-    if (saves_head)
-      config.modules_to_save = {"lm_head"};
-    else
-      config.target_modules.push_back("lm_head");
-    if (saves_head) config.target_modules = {"all-linear"}, config.use_dora = true;
-    const auto layout = lora::resolve_layout(config, model::linear_modules(config_));
-    auto weights = std::make_shared<Buffer>(static_cast<size_t>(layout->num_floats) * sizeof(float));
-    std::mt19937 random(5);
-    std::normal_distribution<float> normal(0, 0.2f);
-    for (int64_t i = 0; i < layout->num_floats; ++i) weights->f32()[i] = normal(random);
-    for (const lora::OwnTensors& own : layout->own)
-      for (int64_t i = 0; own.magnitude != lora::kAbsent && i < own.module.out; ++i)
-        weights->f32()[own.magnitude + i] += 1;
-    adapter_ = model::with_extras({.policy = actor(3), .layout = layout, .weights = weights}, model_->weights(), stream_);
+    adapter_ = model::with_extras(whole_adapter(config_, 3, saves_head), model_->weights(), stream_);
     const std::vector<Sample> samples = run({}, stream_).samples;
     for (const Sample& sample : samples)
       EXPECT_EQ(sample.logprobs, trainer_logprobs(*model_, prompts_[static_cast<size_t>(sample.prompt)], sample,

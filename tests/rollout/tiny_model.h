@@ -74,6 +74,27 @@ inline lora::AdapterVersion random_adapter(const model::ModelSpec& config, int64
   return {.policy = actor(version), .layout = layout, .weights = weights};
 }
 
+// With more than factors of the blocks' linear layers: of the embedding and the head, first values that are subtracted,
+// biases; or magnitudes and a head of its own. In host memory, without extras.
+inline lora::AdapterVersion whole_adapter(const model::ModelSpec& config, int64_t version, bool saves_head) {
+  lora::LoraConfig lora;
+  lora.rank = 3, lora.alpha = 6, lora.bias = lora::TrainedBiases::all, lora.subtracts_initial = true;
+  lora.target_modules = {"all-linear"};
+  if (saves_head)
+    lora.modules_to_save = {"lm_head"}, lora.use_dora = true;
+  else
+    lora.target_modules = {"all-linear", "embed_tokens", "lm_head"};
+  const auto layout = lora::resolve_layout(lora, model::linear_modules(config));
+  auto weights = std::make_shared<Buffer>(static_cast<size_t>(layout->num_floats) * sizeof(float));
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal(0, 0.2f);
+  for (int64_t i = 0; i < layout->num_floats; ++i) weights->f32()[i] = normal(random);
+  for (const lora::OwnTensors& own : layout->own)
+    for (int64_t i = 0; own.magnitude != lora::kAbsent && i < own.module.out; ++i)
+      weights->f32()[own.magnitude + i] += 1;
+  return {.policy = actor(version), .layout = layout, .weights = weights};
+}
+
 // Has the engine hold a version of its own of this adapter.
 inline std::shared_ptr<const lora::AdapterVersion> hold(Engine& engine, const lora::AdapterVersion& adapter) {
   auto held = std::make_shared<const lora::AdapterVersion>(adapter);

@@ -50,15 +50,17 @@ void Engine::Impl::run_step() {
   std::erase_if(requests, [](const auto& entry) { return entry.second->unfinished == 0; });
 }
 
-// How many tokens the scheduled sample with the most tokens left can still get, if all of them only decode and need
-// nothing but tokens and log-probs; else 0. Shorter samples run on beyond their end, as far as the context reaches;
-// what they draw there is dropped.
+// How many tokens the scheduled sample with the most tokens left can still get, if all of them only decode, need
+// nothing but tokens and log-probs, and have plain adapters or none; else 0. Shorter samples run on beyond their end, as
+// far as the context reaches; what they draw there is dropped.
 int64_t Engine::Impl::decode_steps() const {
   int64_t longest = 0, room = options.max_decode_steps;
   const SampleRequest& first = live(*scheduled.front().group).request;
   for (const ScheduledRows& part : scheduled) {
     const LiveRequest& request = live(*part.group);
+    const lora::AdapterVersion* const adapter = request.version.version.get();
     if (part.sequence == nullptr || part.rows != 1 || !part.draws || !request.plain() ||
+        (adapter && !lora::is_plain(*adapter->layout)) ||
         request.request.sampling.logprob_temperature != first.sampling.logprob_temperature)
       return 0;
     longest = std::max(longest, request.max_tokens - static_cast<int64_t>(part.sequence->tokens.size()));

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "model/adapter_extras.h"
 #include "model/model.h"
 
 namespace lockstep::rollout {
@@ -52,7 +53,7 @@ void HeldVersions::check_memory(const lora::AdapterVersion& version) const {
                        .where = where,
                        .got = fmt::format("base version {}", version.base.number),
                        .wanted = fmt::format("base version {}", base_.number)});
-  model::check_extras(version, device_);
+  model::require_extras(version);
   if (version.weights->device() != device_)
     throw DeviceError({.what = "adapter lies on another device than the engine", .where = where});
   const size_t wanted = lora::weight_bytes(*version.layout, device_);
