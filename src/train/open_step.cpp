@@ -58,6 +58,16 @@ OpenStep::OpenStep(const StepPlan& plan, const LaneRange& lanes, std::string nam
   own_ = {.begin = own_.begin * plan_.datums_per_term, .end = own_.end * plan_.datums_per_term};
 }
 
+size_t OpenStep::samples_in_lanes(size_t count, int lanes, int64_t max_lanes) const {
+  size_t i = 0;
+  for (int64_t touched = 0, last = -1; i < count; i += static_cast<size_t>(plan_.datums_per_term)) {
+    const int lane = lane_of(term_of(next() + static_cast<int64_t>(i)), terms(), lanes);
+    if (lane != last && ++touched > max_lanes) break;
+    last = lane;
+  }
+  return i;
+}
+
 void OpenStep::require_room(int64_t datums, const Loss& loss) const {
   const int64_t left = own_.end - next();
   if (datums > left)

@@ -28,6 +28,8 @@ class OpenStep {
   int64_t terms() const { return plan_.num_samples / plan_.datums_per_term; }
   int64_t term_of(int64_t sample) const { return sample / plan_.datums_per_term; }
 
+  // How many of the next `count` samples lie in the first `max_lanes` lanes of `lanes` that they touch, in whole terms.
+  size_t samples_in_lanes(size_t count, int lanes, int64_t max_lanes) const;
   // ConfigError unless this many more datums of the loss fit the plan now.
   void require_room(int64_t datums, const Loss& loss) const;
   void add(const SampleValues& sample) { values_.push_back(sample); }

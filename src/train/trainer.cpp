@@ -16,11 +16,11 @@
 #include "parallel/agree.h"
 #include "parallel/gather.h"
 #include "parallel/tree_sum.h"
+#include "train/adapter_update.h"
 #include "train/checks.h"
 #include "train/gradient_lanes.h"
 #include "train/micro_batch.h"
 #include "train/open_step.h"
-#include "train/rates.h"
 #include "train/weight_pool.h"
 
 namespace lockstep::train {
@@ -40,17 +40,6 @@ void require_bytes(size_t got, size_t wanted, const char* what) {
                     .wanted = std::to_string(wanted) + " bytes"});
 }
 
-// The number of the next `count` samples that lie in the first `max_lanes` lanes that they touch, in whole terms.
-size_t samples_in_lanes(const OpenStep& step, size_t count, int lanes, int64_t max_lanes) {
-  size_t i = 0;
-  for (int64_t touched = 0, last = -1; i < count; i += static_cast<size_t>(step.plan().datums_per_term)) {
-    const int lane = lane_of(step.term_of(step.next() + static_cast<int64_t>(i)), step.terms(), lanes);
-    if (lane != last && ++touched > max_lanes) break;
-    last = lane;
-  }
-  return i;
-}
-
 }  // namespace
 
 struct Trainer::Impl {
@@ -62,8 +51,7 @@ struct Trainer::Impl {
   Stream& stream;
   model::TrainPass pass;
   std::shared_ptr<WeightPool> pool;
-  std::shared_ptr<const Buffer> weights;
-  lora::AdapterVersion current;  // of the weights, with what passes read beside them
+  lora::AdapterVersion current;  // with what passes read beside the weights
   Buffer first_moment, second_moment;
   int64_t steps = 0;
   bool whole = true;
@@ -81,14 +69,13 @@ struct Trainer::Impl {
         stream(s),
         pass(*model, stream),
         pool(std::make_shared<WeightPool>(lora::weight_bytes(*layout, stream.device()), stream.device())),
-        weights(std::move(w)),
         first_moment(flat_bytes(*layout), Buffer::Fill::zero, stream.device()),
         second_moment(flat_bytes(*layout), Buffer::Fill::zero, stream.device()),
         lanes(layout->num_trained, lanes_of(group, options.gradient_lanes), stream),
         counters(stream.device()) {
     require_options(options);
-    require_bytes(weights->bytes(), lora::weight_bytes(*layout, stream.device()), "weights");
-    current = version_of(weights);
+    require_bytes(w->bytes(), lora::weight_bytes(*layout, stream.device()), "weights");
+    current = version_of(std::move(w));
   }
 
   lora::AdapterVersion version_of(std::shared_ptr<const Buffer> values) {
@@ -158,7 +145,7 @@ struct Trainer::Impl {
   // One micro-batch from the front of `datums`; returns how many it took.
   size_t consume(std::span<const Datum> datums, const Loss& loss, LossReport& call) {
     const int64_t max_lanes = open_lanes(*layout, stream.device());
-    const size_t reach = samples_in_lanes(*open, datums.size(), options.gradient_lanes, max_lanes);
+    const size_t reach = open->samples_in_lanes(datums.size(), options.gradient_lanes, max_lanes);
     const size_t count = micro_batch_size(datums.first(reach), options.max_tokens, open->plan().datums_per_term);
     const LossOutput output = run(datums.first(count), loss);
     for (size_t i = 0; i < count; ++i) {
@@ -190,24 +177,21 @@ struct Trainer::Impl {
   }
 
   void update(const Buffer& next, ConstTensor gradient, double lr, float clip) {
-    const Tensor working = lora::working_weights(next, *layout);
-    for_each_rate(*layout, options.lr_ratio, [&](int64_t first, int64_t count, double ratio) {
-      const auto part = [&](Tensor all) { return Tensor(all.f32() + first, DType::f32, {count}); };
-      const Tensor rounded =
-          working.empty() ? Tensor() : Tensor(static_cast<BFloat16*>(working.data) + first, DType::bf16, {count});
-      kernels::adamw(part(flat(next)), rounded, part(flat(*weights)), part(flat(first_moment)),
-                     part(flat(second_moment)), ConstTensor(gradient.f32() + first, DType::f32, {count}),
-                     {.lr = lr * ratio,
-                      .beta1 = options.beta1,
-                      .beta2 = options.beta2,
-                      .eps = options.eps,
-                      .weight_decay = options.weight_decay,
-                      .step = steps + 1,
-                      .grad_scale = clip},
-                     stream);
-    });
-    lora::copy_untrained(next, *weights, *layout, stream);
-    if (!working.empty()) lora::transpose_working(next, *layout, stream);
+    update_adapter(next,
+                   {.layout = *layout,
+                    .weights = *current.weights,
+                    .first_moment = first_moment,
+                    .second_moment = second_moment,
+                    .gradient = gradient,
+                    .step = {.lr = lr,
+                             .beta1 = options.beta1,
+                             .beta2 = options.beta2,
+                             .eps = options.eps,
+                             .weight_decay = options.weight_decay,
+                             .step = steps + 1,
+                             .grad_scale = clip},
+                    .lr_ratio = options.lr_ratio},
+                   stream);
   }
 
   void require_rate(double lr) const {
@@ -243,9 +227,8 @@ struct Trainer::Impl {
     whole = false;
     parallel::together(group, [&] {
       update(*next, gradient, lr, static_cast<float>(clip));
-      current = version_of(next);
+      current = version_of(std::move(next));
     });
-    weights = std::move(next);
     ++steps;
     whole = true;
     forget_step();
