@@ -36,4 +36,13 @@ void require_sequences(std::span<const AttentionSequence> sequences, int64_t row
   }
 }
 
+void require_head_dim(int64_t head_dim, Device device) {
+  if (device == Device::cpu || (head_dim % 16 == 0 && head_dim <= kMaxGpuHeadDim)) return;
+  throw ConfigError({.what = "a GPU does not run attention of this head_dim",
+                     .where = "head_dim",
+                     .got = std::to_string(head_dim),
+                     .wanted = "a multiple of 16 up to " + std::to_string(kMaxGpuHeadDim),
+                     .attempt = "StreamOptions::device cpu"});
+}
+
 }  // namespace lockstep::kernels

@@ -6,6 +6,7 @@
 #include "checkpoint/base_fingerprint.h"
 #include "checkpoint/hf_directory.h"
 #include "core/hash.h"
+#include "kernels/attention_checks.h"
 #include "model/config.h"
 
 namespace lockstep::load {
@@ -77,6 +78,7 @@ DType weight_dtype(const Base& base) {
 }
 
 void load_weights(Base& base, Stream& stream, const std::function<void(double)>& progress) {
+  kernels::require_head_dim(base.config.head_dim, stream.device());
   const Clock::time_point start = Clock::now();
   checkpoint::HfDirectory directory(base.path);
   directory.open_weights();
@@ -91,6 +93,7 @@ void load_weights(Base& base, Stream& stream, const std::function<void(double)>&
 
 void fill_weights(Base& base, Stream& stream) {
   constexpr uint64_t kSeed = 0;
+  kernels::require_head_dim(base.config.head_dim, stream.device());
   Sha256 hash;
   hash.update("dummy weights\n");
   hash.update(read_json((base.path / "config.json").string()).dump());

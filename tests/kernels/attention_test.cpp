@@ -1,5 +1,6 @@
 #include "kernels/attention.h"
 
+#include "kernels/attention_checks.h"
 #include "kernels/attention_testing.h"
 #include "kernels/logprob.h"
 
@@ -183,6 +184,21 @@ TEST(AttentionTest, RefusesBadShapesAndSequences) {
   EXPECT_THROW(forward(shape, o, {1, 20, 0, blocks.pointers()}), ShapeError);
   EXPECT_THROW(forward(shape, o, {0, 20, 13, blocks.pointers()}), ShapeError);
   EXPECT_THROW(kv_store(s.q.tensor(), s.v.tensor(), shape, std::span(&good, 1), stream), ShapeError);
+}
+
+// What no GPU kernel takes is said before weights are loaded.
+TEST(AttentionTest, RefusesHeadDimsThatAGpuDoesNotRun) {
+  for (const int64_t head_dim : {int64_t{16}, int64_t{96}, kMaxGpuHeadDim})
+    EXPECT_NO_THROW(require_head_dim(head_dim, Device::cuda));
+  for (const int64_t head_dim : {8, 100, 144, 256}) {
+    EXPECT_NO_THROW(require_head_dim(head_dim, Device::cpu));
+    try {
+      require_head_dim(head_dim, Device::cuda);
+      FAIL() << head_dim;
+    } catch (const ConfigError& error) {
+      EXPECT_NE(std::string(error.what()).find("head_dim"), std::string::npos);
+    }
+  }
 }
 
 }  // namespace
