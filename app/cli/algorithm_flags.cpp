@@ -15,7 +15,8 @@ using train::PolicyObjective;
 using train::ReductionKind;
 
 constexpr std::string_view kEstimators =
-    "grpo|gspo|cispo|dr_grpo|rloo|max_rl|opo|remax|gpg|grpo_passk|reinforce_plus_plus|reinforce_plus_plus_baseline";
+    "grpo|gspo|cispo|dr_grpo|rloo|max_rl|opo|remax|gpg|grpo_passk|reinforce_plus_plus|reinforce_plus_plus_baseline|"
+    "on_policy_distillation";
 constexpr std::string_view kPolicyLosses =
     "vanilla|gspo|cispo|sapo|geo_mean|gmpo|dppo_tv|dppo_kl|prime|dro|vespo|clip_cov|kl_cov|reinforce|gpg|"
     "importance_sampling";
@@ -25,7 +26,8 @@ constexpr std::string_view kReductions =
 Estimator estimator_of(const std::string& name) {
   for (const Estimator estimator :
        {Estimator::dr_grpo, Estimator::rloo, Estimator::max_rl, Estimator::opo, Estimator::remax, Estimator::gpg,
-        Estimator::pass_at_k, Estimator::reinforce_plus_plus, Estimator::reinforce_plus_plus_baseline})
+        Estimator::pass_at_k, Estimator::reinforce_plus_plus, Estimator::reinforce_plus_plus_baseline,
+        Estimator::on_policy_distillation})
     if (name == rl::estimator_name(estimator)) return estimator;
   return Estimator::grpo;  // gspo and cispo are losses beside it
 }
@@ -177,14 +179,33 @@ void resolve_advantage(const AlgorithmForm& form, recipes::RlOptions& o, std::ve
         "--n-samples-per-prompt 1: minus its own mean every reward is 0 (--disable-rewards-normalization keeps it)");
 }
 
+void resolve_distillation(const AlgorithmForm& form, recipes::RlOptions& o) {
+  o.distill = form.use_opd || o.advantage.estimator == Estimator::on_policy_distillation;
+  if (o.distill && o.teacher.empty())
+    throw ConfigError({.what = "distillation needs a teacher",
+                       .where = "--opd-teacher-load",
+                       .wanted = "the directory of the base, of an adapter on it, or of another model of its vocabulary"});
+  if (!o.distill && !o.teacher.empty())
+    throw ConfigError({.what = "--opd-teacher-load needs --use-opd", .where = "--opd-teacher-load"});
+}
+
 }  // namespace
+
+std::vector<Flag> distillation_flags(AlgorithmForm& form, recipes::RlOptions& o) {
+  return {{"--use-opd", "", toggle(form.use_opd), "advantages lose the difference of log-probs to a teacher's"},
+          {"--opd-type", "TYPE", choice("megatron", "", [](const std::string&) {}, "sglang"),
+           "megatron: the teacher is in this process"},
+          {"--opd-teacher-load", "DIR", text(o.teacher),
+           "the base, an adapter on it, or another model of the same vocabulary"},
+          {"--opd-kl-coef", "X", number(o.distill_coef, kAboveZero, 1000), "factor of the difference"}};
+}
 
 std::vector<Flag> algorithm_flags(AlgorithmForm& form, recipes::RlOptions& o) {
   const auto set_kl = [&o](const std::string& name) { o.loss.kl_type = train::parse_kl_type(name); };
   const auto into = [](std::string& target) { return [&target](const std::string& name) { target = name; }; };
   return {
       {"--advantage-estimator", "NAME",
-       choice(kEstimators, "grpo", into(form.estimator), "ppo|on_policy_distillation"),
+       choice(kEstimators, "grpo", into(form.estimator), "ppo"),
        "grpo: a sample's reward against its group's; docs/rl.md has all"},
       {"--policy-loss", "NAME", choice(kPolicyLosses, "vanilla", into(form.policy_loss)),
        "vanilla: PPO's clipped ratio; verl's names, docs/rl.md has all"},
@@ -257,6 +278,7 @@ void resolve_algorithm(const AlgorithmForm& form, recipes::RlOptions& o, const C
                        .got = fmt::format("{}, {}", shown_number(o.row_choice.cov_low),
                                           shown_number(o.row_choice.cov_high))});
   resolve_advantage(form, o, notes);
+  resolve_distillation(form, o);
   check_clip(form, loss, o, notes);
   check_kl(o, notes);
   resolve_reduction(form, o, notes);

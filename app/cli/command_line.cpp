@@ -74,9 +74,10 @@ Control report_control(Screen& screen) {
 }
 
 // check_reference(), which does not know by which flag it is asked.
-std::optional<std::string> checked_reference(const std::string& path, const recipes::BaseOptions& base, bool used) {
+std::optional<std::string> checked_reference(const std::string& path, const recipes::BaseOptions& base, bool used,
+                                             bool may_be_adapter) {
   try {
-    return recipes::check_reference(path, base, used);
+    return recipes::check_reference(path, base, used, may_be_adapter);
   } catch (const ConfigError& error) {
     Fault fault = error.fault();
     fault.where = "--ref-load";
@@ -94,7 +95,8 @@ void run_training(const TrainingCommand<Options>& command, Screen& screen,
   recipes::check_claims(command.options.base, command.claims);
   std::vector<std::string> notes = command.notes;
   if (!command.ref_load.empty())
-    if (const auto line = checked_reference(command.ref_load, command.options.base, command.uses_reference))
+    if (const auto line = checked_reference(command.ref_load, command.options.base, command.uses_reference,
+                                            std::is_same_v<Options, recipes::RlOptions>))
       notes.push_back("--ref-load " + *line);
   if (command.dry_run) return dry_run(command.options, notes, control);
   for (const std::string& note : notes) *control.info << "note    " << note << "\n";

@@ -128,6 +128,8 @@ constexpr Compatible kCompatible[] = {
     // Algorithm.
     {"--loss-type", one, "the clipped policy loss", "policy_loss", "custom_loss"},
     {"--lambd", one, kReturns, "#"},
+    {"--keep-old-actor", none,
+     "every sample keeps the log-probs of the policy that made it; there is no second copy of weights"},
     {"--value-clip", one, kReturns, "#"},
     {"--num-critic-only-steps", one, kReturns, "0", "#"},
     {"--use-rollout-logprobs", none, kSameBits},

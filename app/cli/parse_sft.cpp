@@ -25,7 +25,7 @@ struct SftForm {
     options.loss = loss;
   }
   recipes::SftOptions options;
-  std::optional<float> beta;
+  std::optional<float> beta, gamma;
   std::optional<int64_t> num_rollout;
   std::string ref_load;
   bool dry_run = false;
@@ -57,16 +57,21 @@ FlagSet sft_flags(SftForm& form) {
   for (Flag& flag : required_lora_flags(o.adapter)) required.push_back(std::move(flag));
   flags.add("Required", std::move(required));
   const auto set_loss = [&o](const std::string& name) {
-    if (name == "dpo_loss")
-      o.loss = train::DpoLoss{};
-    else
+    if (name == "sft_loss") {
       o.loss = train::SftLoss{};
+      return;
+    }
+    train::DpoLoss dpo;
+    for (const auto kind : {train::PreferenceKind::ipo, train::PreferenceKind::simpo, train::PreferenceKind::orpo})
+      if (name == train::preference_name(kind)) dpo.kind = kind;
+    o.loss = dpo;
   };
   const char* loss = std::holds_alternative<train::DpoLoss>(o.loss) ? "dpo_loss" : "sft_loss";
-  flags.add("Loss", {{"--loss-type", "NAME", choice("sft_loss|dpo_loss", loss, set_loss, "policy_loss|custom_loss"),
-                      "sft_loss: cross-entropy of the targets | dpo_loss: -log sigmoid of preferences"},
+  flags.add("Loss", {{"--loss-type", "NAME", choice("sft_loss|dpo_loss|sigmoid|ipo|simpo|orpo", loss, set_loss, "policy_loss|custom_loss|kto"),
+                      "sft_loss: cross-entropy of the targets | dpo_loss, sigmoid, ipo, simpo, orpo: of preferences"},
                      {"--dpo-beta", "B", number(form.beta, kAboveZero, 1000),
-                      "DPO: weight of the log-ratios to the reference, the base (0.1)"},
+                      "of preferences: weight of the log-ratios to the reference, the base, or of log-probs (0.1)"},
+                     {"--simpo-gamma", "G", number(form.gamma, 0, 1000), "simpo: margin that the chosen one must win by (0.5)"},
                      {"--calculate-per-token-loss", "", toggle(o.training.per_token_loss),
                       "mean over all tokens of a step, as TRL (default: mean of sample means, as slime)"}});
   flags.add("Loss", {ref_load_flag(form.ref_load)});
@@ -107,6 +112,9 @@ void check_loss(SftForm& form, const Classified& given) {
     throw ConfigError({.what = "--dpo-beta needs --loss-type dpo_loss", .where = "--dpo-beta"});
   if (dpo == nullptr) return;
   dpo->beta = form.beta.value_or(dpo->beta);
+  if (form.gamma && dpo->kind != train::PreferenceKind::simpo)
+    throw ConfigError({.what = "--simpo-gamma needs --loss-type simpo", .where = "--simpo-gamma"});
+  dpo->gamma = form.gamma.value_or(dpo->gamma);
   if (form.options.training.per_token_loss)
     throw ConfigError({.what = "DPO's loss is a mean over pairs",
                        .where = "--calculate-per-token-loss",
@@ -177,7 +185,12 @@ TrainingCommand<recipes::SftOptions> parse(const Values& args, train::Loss loss)
   check_scripts(given);
   note_exclusions(form.options.adapter.config, given.notes);
   form.options.save.arguments = resolved_arguments(flags, given);
-  const bool preferences = std::holds_alternative<train::DpoLoss>(form.options.loss);
+  const auto* dpo = std::get_if<train::DpoLoss>(&form.options.loss);
+  if (dpo != nullptr && dpo->kind == train::PreferenceKind::orpo)
+    given.notes.push_back(
+        "--loss-type orpo: the cross-entropy is the mean over a completion's tokens; TRL's is over prompt and completion "
+        "of the whole batch");
+  const bool preferences = dpo != nullptr && train::reads_reference(*dpo);
   std::vector<recipes::LaunchClaim> claims = deferred_claims(given.claims, given.notes);
   return {.options = std::move(form.options),
           .dry_run = form.dry_run,
@@ -213,7 +226,9 @@ bool asks_for_sft(const Values& args) {
     if (args[i] == "--loss-type" && i + 1 < args.size()) loss = args[i + 1];
     if (args[i].starts_with("--loss-type=")) loss = args[i].substr(args[i].find('=') + 1);
   }
-  return loss == "sft_loss" || loss == "dpo_loss";
+  for (const char* name : {"sft_loss", "dpo_loss", "sigmoid", "ipo", "simpo", "orpo"})
+    if (loss == name) return true;
+  return false;
 }
 
 }  // namespace lockstep::cli

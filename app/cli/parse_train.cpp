@@ -155,6 +155,8 @@ FlagSet train_flags(TrainForm& form) {
   flags.add("Reward", {reward_failure_flag(o.on_reward_failure)});
   flags.add("Algorithm", {ref_load_flag(form.ref_load)});
   flags.add("Shape of losses", loss_shape_flags(form.algorithm, o));
+  flags.add("On-policy distillation", distillation_flags(form.algorithm, o));
+  flags.add("Off-policy samples", correction_flags(form.correction, o));
   flags.add("LoRA", lora_flags(o.adapter));
   flags.add("Optimizer", optimizer_flags(o.optimizer));
   flags.add("Checkpoint", checkpoint_flags(o.save));
@@ -182,6 +184,7 @@ TrainingCommand<recipes::RlOptions> parse_train(const Values& args) {
   note_exclusions(form.options.adapter.config, given.notes);
   resolve_rollout_engine(form.engine, form.options, given);
   resolve_algorithm(form.algorithm, form.options, given, given.notes);
+  resolve_correction(form.correction, form.options, given.notes);
   resolve_batches(form.options);
   if (form.options.num_rollout)
     recipes::check_warmup(form.options.optimizer, *form.options.num_rollout * form.options.num_steps_per_rollout);
@@ -192,6 +195,7 @@ TrainingCommand<recipes::RlOptions> parse_train(const Values& args) {
     given.notes.push_back(
         "--rm-type math: answers are compared exactly, without an algebra system; docs/rewards.md lists the verdicts "
         "that differ from slime's and miles'");
+  form.options.reference = form.ref_load;
   const bool uses_reference = form.options.use_kl_loss || form.options.kl_reward_coef != 0;
   form.options.save.arguments = resolved_arguments(flags, given);
   std::vector<recipes::LaunchClaim> claims = deferred_claims(given.claims, given.notes);

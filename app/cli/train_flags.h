@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "cli/algorithm_flags.h"
+#include "cli/correction_flags.h"
 #include "cli/flags.h"
 #include "cli/rollout_engine_flags.h"
 #include "recipes/options.h"
@@ -16,6 +17,7 @@ struct TrainForm {
   recipes::RlOptions options;
   RolloutEngineForm engine;
   AlgorithmForm algorithm;
+  CorrectionForm correction;
   bool dry_run = false;
   std::string ref_load;
   bool ci_test = false, ci_kl = true;

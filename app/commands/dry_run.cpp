@@ -164,7 +164,9 @@ void dry_run_sft(const recipes::SftOptions& options, const std::vector<std::stri
   const auto* dpo = std::get_if<train::DpoLoss>(&options.loss);
   *control.out << fmt::format(
       "batch       {} {} a step, {}\n", options.training.global_batch_size, dpo != nullptr ? "pairs" : "samples",
-      dpo != nullptr ? fmt::format("DPO with beta {:g}, the reference is the base", dpo->beta)
+      dpo != nullptr ? fmt::format("{} with beta {:g}{}",
+                                   dpo->kind == train::PreferenceKind::sigmoid ? "DPO" : train::preference_name(dpo->kind),
+                                   dpo->beta, train::reads_reference(*dpo) ? ", the reference is the base" : "")
                      : fmt::format("loss mean over {}",
                                    options.training.per_token_loss ? "all tokens" : "samples of their token means"));
   *control.out << fmt::format(

@@ -5,6 +5,8 @@ namespace lockstep::recipes {
 rl::Algorithm algorithm_of(const RlOptions& options) {
   rl::Algorithm algorithm{.shaping = {.kl_coef = options.kl_reward_coef, .kl_type = options.loss.kl_type},
                           .advantage = options.advantage,
+                          .distillation = options.distill ? options.distill_coef : 0,
+                          .correction = options.correction,
                           .loss = options.loss,
                           .choice = options.row_choice,
                           .reduction = options.reduction,

@@ -62,7 +62,8 @@ train::Evaluation HeldOut::evaluate(size_t set, TrainingRun& run,
     rows.append(row, datums);
     for (size_t i = before; i < datums.size(); ++i) held += datums[i].size();
     if (held < run.memory().max_tokens && row + 1 < rows.size()) continue;
-    if (rows.datums_per_row() == 2) add_reference(run.trainer(), datums);
+    const auto* preference = std::get_if<train::DpoLoss>(&options_.loss);
+    if (preference != nullptr && train::reads_reference(*preference)) add_reference(run.trainer(), datums);
     run.trainer().evaluate(datums, options_.loss, sums);
     datums.clear();
     held = 0;

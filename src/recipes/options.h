@@ -19,6 +19,7 @@
 #include "lora/config.h"
 #include "recipes/run_checks.h"
 #include "rl/advantage.h"
+#include "rl/correction.h"
 #include "rl/reward.h"
 #include "rl/reward/rule.h"
 #include "rollout/remote/engine_kind.h"
@@ -179,7 +180,13 @@ struct RlOptions {
   rl::AdvantageOptions advantage;  // but for the two above, which go before advantage.group
   train::PolicyLoss loss;          // kl_coef counts only with use_kl_loss
   train::RowChoice row_choice;
+  rl::Correction correction;
   train::Reduction reduction;
+  std::string reference;  // what KL is measured to, where it is an adapter; else, or empty: the base
+  // On-policy distillation: the teacher is the base (empty), an adapter, or another model of the same vocabulary.
+  bool distill = false;
+  std::string teacher;
+  double distill_coef = 1;
   bool use_kl_loss = false;   // KL to the reference in the loss (coefficient 0: metric only)
   double kl_reward_coef = 0;  // KL in the reward
   std::vector<EvalSet> eval_sets;

@@ -32,12 +32,15 @@ bool is_megatron(const fs::Path& path) {
 
 }  // namespace
 
-std::optional<std::string> check_reference(const std::string& path, const BaseOptions& options, bool used) {
+std::optional<std::string> check_reference(const std::string& path, const BaseOptions& options, bool used,
+                                           bool may_be_adapter) {
   if (path == options.hf_checkpoint) return std::nullopt;
   const fs::Path base = load::model_directory(options.hf_checkpoint, load::caches_below(options.home));
   if (fs::exists(path) && fs::same_place(path, base)) return std::nullopt;
   if (!std::filesystem::is_directory(path))
     refuse("the reference is not there", path, "a directory, or none: the base is the reference");
+  if (is_adapter(path) && may_be_adapter)
+    return used ? std::nullopt : std::optional(fmt::format("{}: not read, for no KL asks for a reference", path));
   if (is_adapter(path))
     refuse("not available yet: a reference with an adapter", path, "drop it: the base is the reference");
   const bool hugging_face = fs::exists(fs::Path(path) / "config.json");

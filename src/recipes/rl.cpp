@@ -10,6 +10,7 @@
 #include "recipes/algorithm.h"
 #include "recipes/bad_rows.h"
 #include "recipes/evaluate.h"
+#include "recipes/policies.h"
 #include "recipes/rollout_engine.h"
 #include "recipes/save_directory.h"
 #include "recipes/step_line.h"
@@ -152,6 +153,12 @@ class RlRun {
                    {"mismatch_k3", trained.mismatch.k3}});
     line["reward_unknown"] = sampled.reward_unknown;
     for (const rl::RewardPartMean& part : sampled.reward_parts) line["reward/" + part.name] = part.mean;
+    if (trained.teacher_kl) line["opd_reverse_kl"] = *trained.teacher_kl;
+    if (algorithm_.correction.is_needed())
+      line.update({{"tis", trained.correction.mean_weight},
+                   {"tis_clipfrac", trained.correction.changed},
+                   {"ess_ratio", trained.correction.ess_ratio},
+                   {"train_rollout_logprob_abs_diff", trained.mismatch.mean}});
     line.update(engine_.metrics());
     log_.write(line);
     log_.say(rollout_line({.step = step,
@@ -276,13 +283,17 @@ class RlRun {
   data::DataOrder order_;
   const int64_t total_;
   const BaseCheck base_check_{options_.checks, *base_.model, stream_};
+  const std::optional<Base> other_model_ = load_teacher_model(options_, base_, stream_, control_);  // before memory is planned
   TrainingRun run_;
   const int64_t resumed_at_ = run_.iteration();
   RolloutEngine engine_;
   versions::Store store_;
   lora::PolicyId actor_;  // what the next rollout samples with
   rl::RuleReward reward_{options_.reward};
-  rl::RlParts parts_{engine_.sampler(), run_.trainer(), reward_, store_, &tokenizer_};
+  const Policies policies_{options_, base_, other_model_, run_, stream_, control_};
+  rl::RlParts parts_{engine_.sampler(), run_.trainer(),       reward_,
+                     store_,            &tokenizer_,          policies_.reference(),
+                     policies_.teacher()};
   const rl::Algorithm algorithm_ = algorithm_of(options_);
   rl::TrainPlan train_plan_;
   RunLog log_;

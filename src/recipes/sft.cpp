@@ -79,6 +79,15 @@ class SftRun {
   }
 
   bool pairs() const { return train::datums_per_term(options_.loss) == 2; }
+  bool reads_reference() const {
+    const auto* loss = std::get_if<train::DpoLoss>(&options_.loss);
+    return loss != nullptr && train::reads_reference(*loss);
+  }
+  const char* loss_name() const {
+    const auto* loss = std::get_if<train::DpoLoss>(&options_.loss);
+    if (loss == nullptr) return "sft_loss";
+    return loss->kind == train::PreferenceKind::sigmoid ? "dpo_loss" : train::preference_name(loss->kind);
+  }
 
   OrderedJson settings() const {
     return {{"rows of --prompt-data", data_.size()},
@@ -86,7 +95,7 @@ class SftRun {
             {"--global-batch-size", batches()},
             {"--rollout-shuffle", options_.shuffle},
             {"--rollout-seed", options_.shuffle_seed},
-            {"--loss-type", pairs() ? "dpo_loss" : "sft_loss"},
+            {"--loss-type", loss_name()},
             {"--dpo-beta", pairs() ? OrderedJson(std::get<train::DpoLoss>(options_.loss).beta) : OrderedJson(nullptr)},
             {"--loss-mask-type", loss_mask_name(options_.rows.loss_mask)},
             {"--max-seq-length", options_.rows.max_length.value_or(0)}};
@@ -119,7 +128,7 @@ class SftRun {
                                 number, total_, done / data_.datums_per_row(), rows, speed_, pace.left(number - 1)));
     };
     on_progress(0);
-    if (pairs()) add_reference(run_.trainer(), datums);
+    if (reads_reference()) add_reference(run_.trainer(), datums);
     const double lr = run_.learning_rate();
     const train::StepReport report = run_.step(datums, options_.loss, on_progress);
     speed_ = 1000.0 * static_cast<double>(report.tokens) / watch.ms();

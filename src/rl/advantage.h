@@ -25,6 +25,7 @@ namespace lockstep::rl {
 //   reinforce_plus_plus           G_t = r_t + gamma G_(t+1) over the rows that learn, r_t = -kl_coef KL_t, + R at the
 //                                 last one; whitened. arXiv 2501.03262, as slime
 //   reinforce_plus_plus_baseline  R - mean - kl_coef KL_t; whitened. The same
+//   on_policy_distillation        0: rl/teacher.h says the rest
 enum class Estimator {
   grpo,
   dr_grpo,
@@ -35,7 +36,8 @@ enum class Estimator {
   gpg,
   pass_at_k,
   reinforce_plus_plus,
-  reinforce_plus_plus_baseline
+  reinforce_plus_plus_baseline,
+  on_policy_distillation
 };
 const char* estimator_name(Estimator estimator);
 bool has_token_rewards(Estimator estimator);  // its KL penalty is of each row, not of the whole sample

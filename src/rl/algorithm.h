@@ -2,6 +2,7 @@
 #pragma once
 
 #include "rl/advantage.h"
+#include "rl/correction.h"
 #include "rl/reward_shaping.h"
 #include "train/loss.h"
 #include "train/reduction.h"
@@ -12,6 +13,8 @@ namespace lockstep::rl {
 struct Algorithm {
   RewardShaping shaping = {};
   AdvantageOptions advantage = {};
+  double distillation = 0;  // coefficient of the teacher's log-probs in the advantages; 0: no teacher is asked
+  Correction correction = {};
   train::PolicyLoss loss = {};
   train::RowChoice choice = {};  // of the loss: what needs a forward over the whole step first
   train::Reduction reduction = {};

@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "rl/reward.h"
+#include "rl/teacher.h"
 #include "rollout/sampler.h"
 #include "text/tokenizer.h"
 #include "train/trainer.h"
@@ -18,6 +19,8 @@ struct RlParts {
   Reward& reward;
   versions::Store& store;                      // publishes the actor; the sampler is behind one of its sinks
   const text::Tokenizer* tokenizer = nullptr;  // for rewards that look at text
+  const lora::AdapterVersion* reference = nullptr;  // what KL is measured to; none: the base
+  Teacher* teacher = nullptr;                       // of distillation, where the algorithm has one
 };
 
 struct Watch {

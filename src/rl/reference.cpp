@@ -2,8 +2,9 @@
 
 namespace lockstep::rl {
 
-void set_ref_logprobs(std::span<train::Datum> datums, train::Trainer& actor, const train::Progress& between) {
-  auto logprobs = actor.logprobs(datums, nullptr, between);
+void set_ref_logprobs(std::span<train::Datum> datums, train::Trainer& actor, const train::Progress& between,
+                      const lora::AdapterVersion* reference) {
+  auto logprobs = actor.logprobs(datums, reference, between);
   for (size_t i = 0; i < datums.size(); ++i) datums[i].ref_logprobs = std::move(logprobs[i]);
 }
 

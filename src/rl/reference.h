@@ -1,4 +1,4 @@
-// The reference policy: the base, which is the trainer's model with its adapter off.
+// The reference policy: the trainer's model with its adapter off, or with another one.
 #pragma once
 
 #include <span>
@@ -7,8 +7,9 @@
 
 namespace lockstep::rl {
 
-// Sets ref_logprobs of each datum. `between` may throw.
-void set_ref_logprobs(std::span<train::Datum> datums, train::Trainer& actor, const train::Progress& between = {});
+// Sets ref_logprobs of each datum; reference nullptr: the base. `between` may throw.
+void set_ref_logprobs(std::span<train::Datum> datums, train::Trainer& actor, const train::Progress& between = {},
+                      const lora::AdapterVersion* reference = nullptr);
 
 // The low_var estimate of KL(policy || reference) by policy_logprobs, averaged as the loss is: over the mean of each
 // datum's rows, or (per_token) over all rows. Datums without a weight are left out; 0 if none has one.

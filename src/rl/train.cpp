@@ -28,16 +28,21 @@ bool has_weight(std::span<const train::Datum> batch) {
 
 // The rollout as the trainer reads it, with everything that the loss needs.
 std::vector<train::Datum> prepare(RlParts& parts, const Algorithm& algorithm, const Rollout& rollout,
-                                  const Watch& watch) {
+                                  const Watch& watch, TrainReport& report) {
   const auto between = [&](int64_t) { watch.stop_if_interrupted(); };
   std::vector<train::Datum> datums = make_datums(rollout.trajectories);
   set_policy_logprobs(datums, parts.actor, parts.sampler.capabilities().exact_logprobs, between);
-  if (algorithm.needs_reference()) set_ref_logprobs(datums, parts.actor, between);
+  if (algorithm.needs_reference()) set_ref_logprobs(datums, parts.actor, between, parts.reference);
+  report.correction = correct(datums, algorithm.correction);
   std::vector<float> rewards;
   for (const Trajectory& trajectory : rollout.trajectories) rewards.push_back(trajectory.reward.value_or(0));
   const bool by_row = has_token_rewards(algorithm.advantage.estimator);
   set_advantages(datums, rollout.trajectories, by_row ? rewards : shape_rewards(rewards, datums, algorithm.shaping),
                  algorithm.advantage, algorithm.shaping);
+  if (algorithm.distillation != 0) {
+    report.teacher_kl = distill(datums, parts.teacher->logprobs(datums, between), algorithm.distillation);
+    parts.teacher->release_memory();
+  }
   return datums;
 }
 
@@ -68,8 +73,8 @@ TrainReport rl_train(RlParts& parts, const Algorithm& algorithm, const Rollout& 
                      const Watch& watch) {
   const Stopwatch clock;
   const int64_t steps = num_steps(rollout.trajectories.size(), plan.batch_size);
-  const std::vector<train::Datum> datums = prepare(parts, algorithm, rollout, watch);
   TrainReport report{.lr = plan.schedule.at(parts.actor.steps())};
+  const std::vector<train::Datum> datums = prepare(parts, algorithm, rollout, watch, report);
   report.mismatch = measure_mismatch(datums);
   if (algorithm.needs_reference()) report.kl = mean_kl(datums, algorithm.reduction.per_token());
   if (plan.dropout && plan.measure_logprobs)

@@ -29,6 +29,8 @@ struct TrainReport {
   std::optional<double> logprob_diff_max = {};  // and the largest; neither where it was not measured
   int64_t skipped_steps = 0;      // of batches of which no reward is known
   Mismatch mismatch = {};         // of the sampler's log-probs, before the first step
+  std::optional<double> teacher_kl = {};  // mean of policy - teacher log-probs, where there is a teacher
+  CorrectionReport correction = {};
   double grad_norm = 0;           // the largest, before clipping
   double lr = 0;                  // of the first step
   double train_ms = 0;            // until the version was published

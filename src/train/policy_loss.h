@@ -52,6 +52,14 @@ struct VespoShape {
   float k_positive = 2, l_positive = 3, k_negative = 3, l_negative = 2;
 };
 
+// Rows with A < 0 of a sample with m(old - lp) > delta, or m(sampled - lp) > delta, have no policy gradient: slime's
+// OPSM, and TRL's off_policy_mask_threshold. Source: DeepSeek-V3.2, arXiv 2512.02556.
+struct SequenceMask {
+  bool on = false;
+  float delta = 0;
+  bool from_sampler = false;
+};
+
 // The row of the objective, times policy_weights of the datum where it has them, + kl_coef KL(lp, ref) - entropy_coef
 // H; a datum with penalties adds penalty |d| to the objective (kl_cov, train/row_choice.h). unbiased_kl: KL is
 // multiplied by r before low_var is clamped, and the gradient flows through r too (slime, DeepSeek-V3.2).
@@ -70,6 +78,7 @@ struct PolicyLoss {
   DppoMask mask = {};
   VespoShape vespo = {};
   float dro_beta = 0.05f;
+  SequenceMask sequence_mask = {};
 };
 
 }  // namespace lockstep::train

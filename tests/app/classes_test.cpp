@@ -98,11 +98,11 @@ TEST(Compatible, ValuesThatContradictAreErrors) {
 
 TEST(NotAvailableYet, OneErrorNamesAll) {
   rejects(
-      "--use-tis --partial-rollout --custom-rm-path a.b --num-experts 8 --train-backend fsdp --advantage-estimator "
+      "--use-critic --partial-rollout --custom-rm-path a.b --num-experts 8 --train-backend fsdp --advantage-estimator "
       "ppo "
       "--loss-type custom_loss --update-weights-interval 2 --sglang-quantization "
       "fp8",
-      {"not available yet: --use-tis, --partial-rollout, --custom-rm-path, --num-experts, --train-backend fsdp, "
+      {"not available yet: --use-critic, --partial-rollout, --custom-rm-path, --num-experts, --train-backend fsdp, "
        "--advantage-estimator ppo, --loss-type custom_loss, "
        "--update-weights-interval 2, --sglang-quantization fp8"});
 }
@@ -124,7 +124,7 @@ TEST(Unknown, IsAnErrorWithTheNearestName) {
   rejects("--num-rollouts 3 --colocated --zzzzzzzzzzzz 1 2",
           {"unknown: --num-rollouts (did you mean --num-rollout?), --colocated (did you mean --colocate?), "
            "--zzzzzzzzzzzz"});
-  rejects("--lr1 3 --use-tis", {"unknown: --lr1", "not available yet: --use-tis"});
+  rejects("--lr1 3 --use-critic", {"unknown: --lr1", "not available yet: --use-critic"});
   rejects("--num-roll 3", {"unknown: --num-roll (did you mean --num-rollout?)"});  // no abbreviations
 }
 

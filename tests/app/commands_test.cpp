@@ -54,6 +54,12 @@ TEST(Sft, Rules) {
   sft_rejects("--save-best --save s", {"--save-best needs --eval-interval"});
   sft_rejects("--save-best --eval-prompt-data e --eval-interval 2", {"--save-best needs --save"});
   sft_rejects("--early-stopping-patience 2", {"--early-stopping-patience needs --eval-interval"});
+  sft_rejects("--loss-type ipo --simpo-gamma 1", {"--simpo-gamma needs --loss-type simpo"});
+  const auto simpo = std::get<train::DpoLoss>(parse_dpo(sft_args("--loss-type simpo --simpo-gamma 1")).options.loss);
+  EXPECT_EQ(simpo.kind, train::PreferenceKind::simpo);
+  EXPECT_EQ(simpo.gamma, 1);
+  EXPECT_FALSE(parse_dpo(sft_args("--loss-type orpo")).uses_reference);
+  EXPECT_TRUE(parse_dpo(sft_args("--loss-type ipo")).uses_reference);
   sft_rejects("--dpo-beta 0.2", {"--dpo-beta needs --loss-type dpo_loss"});
   sft_rejects("--loss-type dpo_loss --calculate-per-token-loss", {"mean over pairs"});
   sft_rejects("--loss-type dpo_loss --loss-mask-type qwen", {"DPO compares completions", "qwen"});

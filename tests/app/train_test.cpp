@@ -246,6 +246,53 @@ TEST(Train, Reductions) {
   rejects("--calculate-per-token-loss --loss-agg-mode token-sum", {"--loss-agg-mode", "token-sum"});
 }
 
+TEST(Train, Corrections) {
+  const auto rules = [](const std::string& more) { return train(more).correction.rules; };
+  const auto tis = rules("--use-tis --tis-clip 3 --tis-clip-low 0.5");
+  ASSERT_EQ(tis.size(), 1u);
+  EXPECT_EQ(tis[0].action, rl::CorrectionAction::truncate);
+  EXPECT_EQ(tis[0].low, 0.5);
+  EXPECT_EQ(tis[0].high, 3);
+  const auto trl = rules("--importance-sampling-mode sequence_mask");
+  EXPECT_EQ(trl[0].level, rl::MeasureLevel::seq_sum);
+  EXPECT_EQ(trl[0].action, rl::CorrectionAction::mask);
+  const auto verl = rules("--rollout-is token --rollout-is-threshold 0.5_5.0 --rollout-rs seq_mean_k1 token_k3 "
+                          "--rollout-rs-threshold 2 0.01");
+  ASSERT_EQ(verl.size(), 3u);
+  EXPECT_EQ(verl[0].action, rl::CorrectionAction::mask);
+  EXPECT_EQ(verl[1].measure, rl::Measure::ratio);
+  EXPECT_EQ(verl[1].low, 0.5);
+  EXPECT_EQ(verl[2].measure, rl::Measure::k3);
+  EXPECT_EQ(verl[2].high, 0.01);
+  const auto areal = rules("--rejection-sampling level=sequence,agg=max,action=clamp,metric=ratio,upper=4");
+  EXPECT_EQ(areal[0].level, rl::MeasureLevel::seq_max);
+  EXPECT_EQ(areal[0].action, rl::CorrectionAction::truncate);
+  EXPECT_EQ(rules("--correction k2:token:reject:0:1 ratio:token:mask:0.5:2").size(), 2u);
+  EXPECT_TRUE(notes_contain("--use-tis", "every weight is exactly 1"));
+  EXPECT_TRUE(train("--use-opsm --opsm-delta 0.5").loss.sequence_mask.on);
+  EXPECT_TRUE(train("--off-policy-mask-threshold 0.5").loss.sequence_mask.from_sampler);
+  rejects("--use-tis --rollout-is token", {"corrections of two systems"});
+  rejects("--rollout-rs token_k1", {"needs its threshold"});
+  rejects("--rollout-rs seq_max_k1 --rollout-rs-threshold 2", {"no seq_max_k1"});
+  rejects("--rollout-rs token_k4 --rollout-rs-threshold 2", {"--rollout-rs", "k4"});
+  rejects("--correction ratio:token", {"MEASURE:LEVEL:ACTION:LO:HI"});
+  rejects("--correction k2:token:truncate:0:1", {"only ratios can be truncated"});
+  rejects("--correction ratio:token:mask:1.5:2", {"leave equal log-probs alone", "1.5 to 2"});
+  rejects("--rejection-sampling metric=kl_k2", {"--rejection-sampling", "metric=kl_k2", "--correction has the KL"});
+  rejects("--use-opsm --off-policy-mask-threshold 1", {"two masks"});
+}
+
+TEST(Train, Distillation) {
+  const auto o = train("--use-opd --opd-type megatron --opd-teacher-load T --opd-kl-coef 0.5");
+  EXPECT_TRUE(o.distill);
+  EXPECT_EQ(o.teacher, "T");
+  EXPECT_EQ(o.distill_coef, 0.5);
+  EXPECT_TRUE(train("--advantage-estimator on_policy_distillation --opd-teacher-load T").distill);
+  rejects("--use-opd", {"distillation needs a teacher", "--opd-teacher-load"});
+  rejects("--opd-teacher-load T", {"--opd-teacher-load needs --use-opd"});
+  rejects("--use-opd --opd-type sglang", {"not available yet: --opd-type sglang"});
+}
+
 TEST(Train, BatchArithmetic) {
   const auto whole = train("--n-samples-per-prompt 4");
   EXPECT_EQ(whole.training.global_batch_size, 32);

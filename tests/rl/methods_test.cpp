@@ -9,6 +9,8 @@
 #include "core/error.h"
 #include "core/json.h"
 #include "rl/advantage.h"
+#include "rl/correction.h"
+#include "rl/teacher.h"
 #include "train/loss.h"
 #include "train/reduction.h"
 #include "train/row_choice.h"
@@ -225,6 +227,124 @@ TEST(Methods, ASamplesLossDoesNotDependOnTheOthers) {
       begin += rows;
     }
   }
+}
+
+TEST(Methods, PreferenceLossesAreThoseOfTheFormulas) {
+  using train::PreferenceKind;
+  for (const auto kind : {PreferenceKind::sigmoid, PreferenceKind::ipo, PreferenceKind::simpo, PreferenceKind::orpo}) {
+    const Json& wanted = golden().at("preferences").at(train::preference_name(kind));
+    Batch batch = make_batch();
+    batch.datums.resize(6);
+    const size_t rows = wanted.at("d_logprob").size();
+    std::vector<float> d_logprob(rows);
+    const train::LossOutput output =
+        train::evaluate_loss(train::DpoLoss{.beta = 0.25f, .kind = kind}, {.num_samples = 6}, batch.datums,
+                             std::span(batch.logprob).first(rows), {}, d_logprob, {});
+    EXPECT_NEAR(output.loss, wanted.at("loss").get<double>(), kTolerance) << train::preference_name(kind);
+    for (size_t i = 0; i < rows; ++i)
+      EXPECT_NEAR(d_logprob[i], wanted.at("d_logprob")[i].get<double>(), kTolerance)
+          << train::preference_name(kind) << ", row " << i;
+  }
+}
+
+CorrectionRule rule_of(const Json& rule) {
+  const auto index = [&](size_t at, std::initializer_list<const char*> names) {
+    return static_cast<int>(std::ranges::find(names, rule[at].get<std::string>(), [](const char* name) {
+                              return std::string(name);
+                            }) - names.begin());
+  };
+  return {.measure = static_cast<Measure>(index(0, {"ratio", "k1", "k2", "k3"})),
+          .level = static_cast<MeasureLevel>(index(1, {"token", "seq_sum", "seq_mean", "seq_max"})),
+          .action = static_cast<CorrectionAction>(index(2, {"truncate", "mask", "reject"})),
+          .low = rule[3],
+          .high = rule[4]};
+}
+
+TEST(Corrections, WeightsAreThoseOfTheFormulas) {
+  for (const Json& wanted : golden().at("corrections")) {
+    Batch batch = make_batch();
+    Correction correction{.veto = wanted.value("veto", 0.0), .normalize = wanted.value("normalize", false)};
+    for (const Json& rule : wanted.at("rules")) correction.rules.push_back(rule_of(rule));
+    const CorrectionReport report = correct(batch.datums, correction);
+    EXPECT_NEAR(report.mean_weight, wanted.at("mean_weight").get<double>(), kTolerance) << wanted.at("rules");
+    EXPECT_NEAR(report.ess_ratio, wanted.at("ess_ratio").get<double>(), kTolerance) << wanted.at("rules");
+    EXPECT_GT(report.changed, 0) << wanted.at("rules");
+    EXPECT_LT(report.changed, 1) << wanted.at("rules");
+    for (size_t i = 0; i < batch.datums.size(); ++i)
+      for (size_t t = 0; t < batch.datums[i].weights.size(); ++t)
+        EXPECT_NEAR(batch.datums[i].policy_weights[t], wanted.at("weights")[i][t].get<double>(), kTolerance)
+            << wanted.at("rules") << ", sample " << i << ", row " << t;
+  }
+}
+
+TEST(Corrections, AreExactlyOneWhereTheSamplerIsExact) {
+  for (const Json& wanted : golden().at("corrections")) {
+    Batch batch = make_batch();
+    for (train::Datum& datum : batch.datums) datum.sampled_logprobs = datum.policy_logprobs;
+    Correction correction{.veto = wanted.value("veto", 0.0), .normalize = wanted.value("normalize", false)};
+    for (const Json& rule : wanted.at("rules")) correction.rules.push_back(rule_of(rule));
+    const CorrectionReport report = correct(batch.datums, correction);
+    EXPECT_EQ(report.mean_weight, 1);
+    EXPECT_EQ(report.changed, 0);
+    EXPECT_EQ(report.ess_ratio, 1);
+    for (const train::Datum& datum : batch.datums)
+      EXPECT_EQ(datum.policy_weights, std::vector<float>(datum.weights.size(), 1.0f));
+  }
+}
+
+TEST(Corrections, RefuseWhatMakesNoSense) {
+  Batch batch = make_batch();
+  EXPECT_THROW(correct(batch.datums, {.rules = {{.low = 2, .high = 1}}}), ConfigError);
+  EXPECT_THROW(correct(batch.datums, {.rules = {{.measure = Measure::k2}}}), ConfigError);
+  EXPECT_EQ(correct(batch.datums, {}).mean_weight, 1);
+  EXPECT_TRUE(batch.datums[0].policy_weights.empty());
+}
+
+// slime's OPSM: of a sample that moved away, only the rows with A < 0 are left out.
+TEST(Corrections, ASampleThatMovedIsMaskedWhereItsAdvantageIsNegative) {
+  Batch batch = make_batch();
+  PolicyLoss loss{.objective = PolicyObjective::ratio};
+  const auto gradient = [&](const train::SequenceMask& mask) {
+    loss.sequence_mask = mask;
+    std::vector<float> d(batch.logprob.size()), unused(batch.logprob.size());
+    train::evaluate_loss(loss, {.num_samples = 11}, batch.datums, batch.logprob, batch.entropy, d, unused);
+    return d;
+  };
+  const std::vector<float> plain = gradient({}), masked = gradient({.on = true, .delta = 0.05f});
+  size_t row = 0, dropped = 0, kept = 0;
+  for (const train::Datum& datum : batch.datums) {
+    double moved = 0, count = 0;
+    for (size_t t = 0; t < datum.weights.size(); ++t) {
+      moved += datum.weights[t] * (datum.policy_logprobs[t] - static_cast<double>(batch.logprob[row + t]));
+      count += datum.weights[t];
+    }
+    for (size_t t = 0; t < datum.weights.size(); ++t, ++row) {
+      const bool out = count > 0 && moved / count > static_cast<double>(0.05f) && datum.advantages[t] < 0;
+      EXPECT_EQ(masked[row], out ? 0.0f : plain[row]) << "row " << row;
+      if (datum.weights[t] > 0) ++(out ? dropped : kept);
+    }
+  }
+  EXPECT_GT(dropped, 0u);
+  EXPECT_GT(kept, 0u);
+  EXPECT_EQ(gradient({.on = true, .delta = 1e6f}), plain);
+}
+
+TEST(Distillation, TakesTheDifferenceToTheTeacherOffTheAdvantages) {
+  Batch batch = make_batch();
+  std::vector<std::vector<float>> teacher;
+  for (const train::Datum& datum : batch.datums) teacher.push_back(datum.ref_logprobs);
+  const std::vector<train::Datum> before = batch.datums;
+  const double mean = distill(batch.datums, teacher, 0.5);
+  double sum = 0, rows = 0;
+  for (size_t i = 0; i < before.size(); ++i)
+    for (size_t t = 0; t < before[i].weights.size(); ++t) {
+      const double difference = static_cast<double>(before[i].policy_logprobs[t]) - before[i].ref_logprobs[t];
+      const double wanted = before[i].advantages[t] - (before[i].weights[t] > 0 ? 0.5 * difference : 0);
+      EXPECT_NEAR(batch.datums[i].advantages[t], wanted, kTolerance);
+      sum += before[i].weights[t] * difference;
+      rows += before[i].weights[t];
+    }
+  EXPECT_NEAR(mean, sum / rows, 1e-12);
 }
 
 using Places = std::set<std::pair<size_t, size_t>>;

@@ -388,6 +388,89 @@ def cases():
     yield {"objective": "importance_sampling", "penalty": True}
 
 
+# --- pairs: samples 0 and 1, 2 and 3, 4 and 5, chosen first ---
+
+PAIRS, BETA, GAMMA = [(0, 1), (2, 3), (4, 5)], f32(0.25), f32(0.5)
+
+
+def log_sigmoid(x):
+    return -log(1 + exp(-x))
+
+
+def pair_loss(kind, rollout, lp):
+    total = Dual(0)
+    for pair in PAIRS:
+        s, mean_s, m = [], [], []
+        for i in pair:
+            t = rows(rollout[i])
+            s.append(sum((lp[i][u] - rollout[i]["ref_logprobs"][u] for u in t), Dual(0)))
+            m.append(sum((lp[i][u] for u in t), Dual(0)) / len(t))
+            mean_s.append(s[-1] / len(t))
+        if kind == "sigmoid":
+            total = total - log_sigmoid(BETA * (s[0] - s[1]))
+        elif kind == "ipo":
+            distance = mean_s[0] - mean_s[1] - 1 / (2 * BETA)
+            total = total + distance * distance
+        elif kind == "simpo":
+            total = total - log_sigmoid(BETA * (m[0] - m[1]) - GAMMA)
+        else:
+            odds = [x - log(1 - exp(x)) for x in m]
+            total = total - m[0] - BETA * log_sigmoid(odds[0] - odds[1])
+    return total / len(PAIRS)
+
+
+def preferences(rollout):
+    last = PAIRS[-1][1] + 1
+    at = lambda kind, sample, row: pair_loss(kind, rollout, [[Dual(x, 1.0 if (i, t) == (sample, row) else 0.0) for t, x in enumerate(s["logprob"])]
+                                                            for i, s in enumerate(rollout)])
+    return {kind: {"loss": at(kind, -1, -1).value,
+                   "d_logprob": [at(kind, i, t).slope for i, s in enumerate(rollout[:last]) for t in range(len(s["weights"]))]}
+            for kind in ("sigmoid", "ipo", "simpo", "orpo")}
+
+
+# --- corrections: rules are [measure, level, action, low, high] ---
+
+CORRECTIONS = [
+    {"rules": [["ratio", "token", "truncate", 0.98, 1.02]]},
+    {"rules": [["ratio", "token", "mask", 0.98, 1.02]]},
+    {"rules": [["ratio", "seq_sum", "truncate", 0.99, 1.05]], "normalize": True},
+    {"rules": [["ratio", "seq_mean", "mask", 0.995, 1.01]]},
+    {"rules": [["ratio", "seq_max", "reject", 0, 1.04]]},
+    {"rules": [["k1", "token", "reject", -0.02, 0.02]]},
+    {"rules": [["k2", "seq_sum", "reject", 0, 0.002]]},
+    {"rules": [["k3", "seq_mean", "mask", 0, 0.0005]]},
+    {"rules": [["k2", "seq_max", "reject", 0, 0.001]]},
+    {"rules": [["ratio", "token", "truncate", 0, 1.01], ["k3", "token", "reject", 0, 0.0008]], "normalize": True},
+    {"rules": [], "veto": 0.96},
+]
+
+
+def corrected(rollout, case):
+    measures = {"ratio": math.exp, "k1": lambda d: -d, "k2": lambda d: d * d / 2, "k3": lambda d: math.exp(d) - 1 - d}
+    weights = []
+    for s in rollout:
+        d = [s["policy_logprobs"][t] - s["sampled_logprobs"][t] for t in rows(s)]
+        w = [1.0] * len(d)
+        for name, level, action, low, high in case["rules"]:
+            of_rows = [measures[name](x) for x in d]
+            if level != "token" and d:
+                over = d if name == "ratio" else of_rows
+                whole = {"seq_sum": sum(over), "seq_mean": mean(over), "seq_max": max(over)}[level]
+                of_rows = [math.exp(whole) if name == "ratio" else whole] * len(d)
+            for i, m in enumerate(of_rows):
+                inside = low <= m <= high
+                w[i] *= max(low, min(high, m)) if action == "truncate" else 0 if not inside else m if action == "mask" and name == "ratio" else 1
+        if case.get("veto") and any(math.exp(x) < case["veto"] for x in d):
+            w = [0.0] * len(d)
+        weights.append(w)
+    flat = [x for w in weights for x in w]
+    report = {"mean_weight": mean(flat), "ess_ratio": mean([sum(w) ** 2 / (len(w) * sum(x * x for x in w)) if any(w) else 0 for w in weights if w])}
+    if case.get("normalize"):
+        weights = [[x / report["mean_weight"] for x in w] for w in weights]
+    spread = [[dict(zip(rows(s), w)).get(t, 1.0) for t in range(len(s["weights"]))] for s, w in zip(rollout, weights)]
+    return {**case, **report, "weights": spread}
+
+
 # --- rows that a statistic of the step chooses ---
 
 def choices(rollout):
@@ -418,7 +501,8 @@ def main():
     out = parser.parse_args().out
     rollout = make_rollout()
     written = {"rollout": rollout, "advantages": advantages(rollout), "losses": [evaluate(rollout, case) for case in cases()],
-               "choices": choices(rollout)}
+               "choices": choices(rollout), "preferences": preferences(rollout),
+               "corrections": [corrected(rollout, case) for case in CORRECTIONS]}
     lines = [f"{json.dumps(key)}: " + ("[\n" + ",\n".join(map(json.dumps, value)) + "\n]" if isinstance(value, list) else json.dumps(value))
              for key, value in written.items()]
     out.write_text("{" + ",\n".join(lines) + "}\n")

@@ -46,6 +46,7 @@ const char* estimator_name(Estimator estimator) {
     case Estimator::pass_at_k: return "grpo_passk";
     case Estimator::reinforce_plus_plus: return "reinforce_plus_plus";
     case Estimator::reinforce_plus_plus_baseline: return "reinforce_plus_plus_baseline";
+    case Estimator::on_policy_distillation: return "on_policy_distillation";
   }
   return "";
 }

@@ -116,6 +116,7 @@ std::vector<float> sample_advantages(const GroupRows& group, const AdvantageOpti
     case Estimator::remax: return less_greedy(group);
     case Estimator::gpg: return scaled(rewards, alone ? 0 : mean_of(rewards), batch.gpg_alpha);
     case Estimator::pass_at_k: return best_only(rewards, how.group, std);
+    case Estimator::on_policy_distillation: return std::vector<float>(rewards.size(), 0.0f);
     case Estimator::grpo: return centered(rewards, how.group, std);
     default: return centered(rewards, center_only, std);
   }

@@ -8,47 +8,107 @@ namespace lockstep::train {
 
 namespace {
 
-// sum w lp and sum w ref of one datum.
+// sum w lp and sum w ref of one datum, and sum w.
 struct SequenceLogprobs {
-  double policy = 0, reference = 0;
+  double policy = 0, reference = 0, weight = 0;
 };
 
-SequenceLogprobs sum_logprobs(const Datum& datum, int64_t sample, const SampleRows& rows) {
+SequenceLogprobs sum_logprobs(const Datum& datum, int64_t sample, const SampleRows& rows, bool with_reference) {
   SequenceLogprobs sums;
   for (int64_t t = 0; t < datum.size(); ++t) {
     if (datum.weights[t] == 0) continue;
     const Row row{datum, sample, t, rows.logprob[t], 0};
     require_row(row);
-    require_finite(row, datum.ref_logprobs[t], 0);
     sums.policy += static_cast<double>(datum.weights[t]) * rows.logprob[t];
+    sums.weight += datum.weights[t];
+    if (!with_reference) continue;
+    require_finite(row, datum.ref_logprobs[t], 0);
     sums.reference += static_cast<double>(datum.weights[t]) * datum.ref_logprobs[t];
   }
   return sums;
 }
 
+double softplus(double x) {  // does not overflow, whichever side is preferred
+  return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x)));
+}
+
+double sigmoid(double x) {
+  return 1.0 / (1.0 + std::exp(-x));
+}
+
+// Of a pair, with its share of the step; slopes are by the score of each side.
+struct PairTerm {
+  double value = 0, slopes[2] = {0, 0};
+};
+
+// Scores are s, a or m of the header.
+PairTerm pair_term(const DpoLoss& loss, const double (&score)[2], double share) {
+  const double beta = loss.beta;
+  switch (loss.kind) {
+    case PreferenceKind::ipo: {
+      const double distance = score[0] - score[1] - 1.0 / (2.0 * beta);
+      return {share * distance * distance, {2 * share * distance, -2 * share * distance}};
+    }
+    case PreferenceKind::simpo: {
+      const double margin = beta * (score[0] - score[1]) - loss.gamma, slope = share * beta * sigmoid(-margin);
+      return {share * softplus(-margin), {-slope, slope}};
+    }
+    case PreferenceKind::orpo: {
+      const auto rest = [](double mean) { return -std::expm1(mean); };  // 1 - p
+      const double odds = score[0] - std::log(rest(score[0])) - (score[1] - std::log(rest(score[1])));
+      const double slope = share * beta * sigmoid(-odds);
+      return {share * (-score[0] + beta * softplus(-odds)),
+              {-share - slope / rest(score[0]), slope / rest(score[1])}};
+    }
+    case PreferenceKind::sigmoid: break;
+  }
+  const double margin = beta * score[0] - beta * score[1];
+  const double slope = share * beta / (1.0 + std::exp(margin));
+  return {share * softplus(-margin), {-slope, slope}};
+}
+
+bool is_mean(PreferenceKind kind) {
+  return kind != PreferenceKind::sigmoid;
+}
+
 }  // namespace
+
+bool reads_reference(const DpoLoss& loss) {
+  return loss.kind == PreferenceKind::sigmoid || loss.kind == PreferenceKind::ipo;
+}
+
+const char* preference_name(PreferenceKind kind) {
+  switch (kind) {
+    case PreferenceKind::sigmoid: return "sigmoid";
+    case PreferenceKind::ipo: return "ipo";
+    case PreferenceKind::simpo: return "simpo";
+    case PreferenceKind::orpo: return "orpo";
+  }
+  return "";
+}
 
 void evaluate_pair(const DpoLoss& loss, const LossScale& scale, const PairRows& pair, LossOutput& output) {
   SequenceLogprobs sums[2];
-  for (size_t side : {0, 1})
-    sums[side] = sum_logprobs(pair.datums[side], pair.sample + static_cast<int64_t>(side), pair.rows[side]);
-  const double beta = loss.beta, share = 2.0 / static_cast<double>(scale.num_samples);
-  const double chosen = beta * (sums[0].policy - sums[0].reference);
-  const double rejected = beta * (sums[1].policy - sums[1].reference);
-  const double margin = chosen - rejected;
-  // log1p(exp(-|m|)) does not overflow, whichever side is preferred.
-  const double value = share * (std::max(-margin, 0.0) + std::log1p(std::exp(-std::abs(margin))));
-  const double slope = share * beta / (1.0 + std::exp(margin));
+  double score[2], per_weight[2] = {1, 1};
+  for (size_t side : {0, 1}) {
+    sums[side] = sum_logprobs(pair.datums[side], pair.sample + static_cast<int64_t>(side), pair.rows[side],
+                              reads_reference(loss));
+    if (is_mean(loss.kind)) per_weight[side] = sums[side].weight > 0 ? 1.0 / sums[side].weight : 0.0;
+    score[side] = (sums[side].policy - sums[side].reference) * per_weight[side];
+  }
+  const double share = 2.0 / static_cast<double>(scale.num_samples);
+  const PairTerm term = pair_term(loss, score, share);
   for (size_t side : {0, 1}) {
     const Datum& datum = pair.datums[side];
     for (int64_t t = 0; t < datum.size(); ++t) {
-      const double weight = static_cast<double>(datum.weights[t]) * (side == 0 ? -slope : slope);
+      const double weight = static_cast<double>(datum.weights[t]) * (term.slopes[side] * per_weight[side]);
       pair.rows[side].d_logprob[t] = static_cast<float>(weight);
       if (!pair.rows[side].d_entropy.empty()) pair.rows[side].d_entropy[t] = 0;
-      require_finite({datum, pair.sample + static_cast<int64_t>(side), t, 0, 0}, value, weight);
+      require_finite({datum, pair.sample + static_cast<int64_t>(side), t, 0, 0}, term.value, weight);
     }
   }
-  output.sample_losses.insert(output.sample_losses.end(), {value, 0.0});
+  const double beta = loss.beta, chosen = beta * score[0], rejected = beta * score[1];
+  output.sample_losses.insert(output.sample_losses.end(), {term.value, 0.0});
   output.sample_metrics.push_back({.reward_chosen = share * chosen,
                                    .reward_rejected = share * rejected,
                                    .reward_accuracy = chosen > rejected ? share : 0.0,
@@ -57,8 +117,8 @@ void evaluate_pair(const DpoLoss& loss, const LossScale& scale, const PairRows& 
   output.sample_metrics.emplace_back();
 }
 
-void require_fields(const DpoLoss&, const Datum& datum, int64_t sample) {
-  require_rows(datum, sample, "ref_logprobs", datum.ref_logprobs.size());
+void require_fields(const DpoLoss& loss, const Datum& datum, int64_t sample) {
+  if (reads_reference(loss)) require_rows(datum, sample, "ref_logprobs", datum.ref_logprobs.size());
 }
 
 void require_sensible(const DpoLoss& loss, const LossScale& scale, size_t datums) {

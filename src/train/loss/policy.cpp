@@ -182,6 +182,15 @@ std::vector<RowTerm> objective_terms(const PolicyLoss& loss, std::span<const Pol
   return terms;
 }
 
+void mask_sequence(const SequenceMask& mask, std::vector<PolicyRow>& rows) {
+  const double moved = weighted_mean(std::span<const PolicyRow>(rows), [&](const PolicyRow& row) {
+    return mask.from_sampler ? row.sampled - row.logprob : -row.log_ratio;
+  });
+  if (!(moved > mask.delta)) return;
+  for (PolicyRow& row : rows)
+    if (row.advantage < 0) row.factor = 0;
+}
+
 // What is added to the objective of a row: penalties and the KL of dppo_mask.
 void add_row_penalties(const PolicyLoss& loss, const Datum& datum, const PolicyRow& row, RowTerm& term) {
   if (!datum.penalties.empty()) {
@@ -254,6 +263,7 @@ double evaluate_policy(const PolicyLoss& loss, const SampleScale& scale, const D
     values.push_back(policy_row(at(t)));
   }
   if (values.empty()) return 0;
+  if (loss.sequence_mask.on) mask_sequence(loss.sequence_mask, values);
   std::vector<RowTerm> terms = objective_terms(loss, values);
   double total = 0;
   for (size_t i = 0; i < values.size(); ++i) {

@@ -1,0 +1,97 @@
+"""Methods of docs/rl.md on the embedded model: held-out accuracy after training, three seeds each.
+
+    bench/rl_methods.py --lockstep build/release/lockstep [--jobs 2] [--only rloo gspo] [--seeds 1 2 3] [--rollouts 80]
+
+Fails unless every run reaches an accuracy of 0.9. Writes one record under bench/records/, with the reward of every rollout.
+"""
+import argparse
+import concurrent.futures
+import json
+import pathlib
+import re
+import subprocess
+import tempfile
+
+from record import ROOT, write_record
+
+WANTED = 0.9
+METHODS = {
+    "grpo": [],
+    "dr_grpo": ["--advantage-estimator", "dr_grpo"],
+    "rloo": ["--advantage-estimator", "rloo"],
+    "opo": ["--advantage-estimator", "opo"],
+    "reinforce_plus_plus": ["--advantage-estimator", "reinforce_plus_plus"],
+    "reinforce_plus_plus_baseline": ["--advantage-estimator", "reinforce_plus_plus_baseline"],
+    "gspo": ["--advantage-estimator", "gspo", "--eps-clip", "3e-3", "--eps-clip-high", "4e-3", "--num-steps-per-rollout", "2"],
+    "cispo": ["--advantage-estimator", "cispo", "--eps-clip", "1", "--eps-clip-high", "0.28", "--num-steps-per-rollout", "2"],
+    "sapo": ["--policy-loss", "sapo", "--num-steps-per-rollout", "2"],
+    "geo_mean": ["--policy-loss", "geo_mean", "--eps-clip", "0.4", "--num-steps-per-rollout", "2"],
+    "dapo": ["--eps-clip-high", "0.28", "--calculate-per-token-loss", "--num-steps-per-rollout", "2"],
+    "kl_cov": ["--policy-loss", "kl_cov", "--kl-cov-ratio", "0.01", "--num-steps-per-rollout", "2"],
+}
+
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("--lockstep", required=True, type=pathlib.Path)
+parser.add_argument("--jobs", type=int, default=1)
+parser.add_argument("--only", nargs="*", choices=[*METHODS, "opd"])
+parser.add_argument("--seeds", nargs="*", type=int, default=[1, 2, 3])
+parser.add_argument("--rollouts", type=int, default=80)
+parser.add_argument("--out", type=pathlib.Path, help="write the record's values here instead")
+options = parser.parse_args()
+work = pathlib.Path(tempfile.mkdtemp())
+model = ROOT / "models/arith"
+lockstep = options.lockstep.resolve()
+prompts = ["--input-key", "prompt", "--label-key", "label", "--rm-type", "number"]
+
+
+def train(name, seed, flags):
+    """The accuracy, greedy, and the reward of every rollout."""
+    run = work / f"{name}-{seed}"
+    subprocess.run([lockstep, "train", "--hf-checkpoint", model, "--prompt-data", model / "train.jsonl", *prompts, "--threads", "1",
+                    "--num-rollout", str(options.rollouts), "--rollout-batch-size", "32", "--n-samples-per-prompt", "8",
+                    "--rollout-max-response-len", "24", "--rollout-shuffle", "--lr", "2e-3", "--lora-rank", "8", "--lora-alpha", "16",
+                    "--target-modules", "all-linear", "--seed", str(seed), "--rollout-seed", str(seed), "--save", run, *flags],
+                   check=True, capture_output=True)
+    text = subprocess.run([lockstep, "eval", "--hf-checkpoint", model, "--prompt-data", model / "test.jsonl", *prompts, "--threads", "1",
+                           "--max-tokens", "24", "--lora-adapter-path", adapter_of(run)], check=True, capture_output=True, text=True).stdout
+    rewards = [json.loads(line)["reward"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return float(re.search(r"accuracy ([0-9.]+)", text).group(1)), rewards
+
+
+def adapter_of(run):
+    return run / f"iter_{options.rollouts:07d}" / "lora_adapter"
+
+
+def distil(seed):
+    """A student that sees no reward learns from a teacher that GRPO made."""
+    train("teacher", seed, [])
+    return train("opd", seed, ["--advantage-estimator", "on_policy_distillation", "--opd-teacher-load", adapter_of(work / f"teacher-{seed}")])
+
+
+def measured(job):
+    name, seed = job
+    accuracy, rewards = distil(seed) if name == "opd" else train(name, seed, METHODS[name])
+    print(f"{name:30} seed {seed}: accuracy {accuracy:.3f}", flush=True)
+    return accuracy, rewards
+
+
+names = options.only or [*METHODS, "opd"]
+jobs = [(name, seed) for name in names for seed in options.seeds]
+with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+    results = list(pool.map(measured, jobs))
+values = {name: [{"seed": seed, "accuracy": result[0], "reward": [round(r, 4) for r in result[1]]}
+                 for (job, seed), result in zip(jobs, results) if job == name] for name in names}
+if options.out:
+    options.out.write_text(json.dumps(values))
+else:
+    info = pathlib.Path("/proc/cpuinfo").read_text()
+    cpu = next(line.split(": ", 1)[1] for line in info.splitlines() if line.startswith("model name"))
+    machine = {"cpu": cpu, "threads": options.jobs, "isa": "avx512" if " avx512bw" in info else "avx2"}
+    commit = subprocess.run(["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
+                            capture_output=True, text=True).stdout.strip()
+    print(write_record("rl-methods", f"bench/rl_methods.py --rollouts {options.rollouts}", machine,
+                       {"commit": commit, "rollouts": options.rollouts, "methods": {n: v for n, v in zip(METHODS, METHODS.values())},
+                        "runs": values}))
+low = [f"{name} seed {run['seed']}: {run['accuracy']}" for name, runs in values.items() for run in runs if run["accuracy"] < WANTED]
+if low:
+    raise SystemExit("below an accuracy of %g: %s" % (WANTED, "; ".join(low)))

@@ -1,0 +1,80 @@
+#include "recipes/policies.h"
+
+#include <fmt/format.h>
+
+#include <ostream>
+
+#include "checkpoint/train_state.h"
+#include "core/fs.h"
+#include "recipes/adapter.h"
+
+namespace lockstep::recipes {
+
+namespace {
+
+// Of a checkpoint or a save directory: the adapter inside its newest iteration.
+std::string adapter_below(const std::string& path) {
+  if (fs::exists(fs::Path(path) / "adapter_config.json")) return path;
+  if (fs::exists(fs::Path(path) / checkpoint::kAdapterDirectory))
+    return (fs::Path(path) / checkpoint::kAdapterDirectory).string();
+  if (const std::optional<int64_t> newest = checkpoint::latest_iteration(path))
+    return (fs::Path(path) / checkpoint::iteration_directory_name(*newest) / checkpoint::kAdapterDirectory).string();
+  return {};
+}
+
+void require_same_vocabulary(const Base& teacher, const Base& base) {
+  const auto tokenizer = [](const Base& of) { return fs::read_file(of.path / "tokenizer.json"); };
+  if (teacher.config.vocab_size == base.config.vocab_size && tokenizer(teacher) == tokenizer(base)) return;
+  throw ConfigError({.what = "the teacher has another vocabulary than the base",
+                     .where = teacher.path.string(),
+                     .got = fmt::format("{} tokens", teacher.config.vocab_size),
+                     .wanted = fmt::format("{} tokens and the same tokenizer.json", base.config.vocab_size)});
+}
+
+}  // namespace
+
+PolicyPath policy_path(const std::string& path, const BaseOptions& base) {
+  if (path.empty() || path == base.hf_checkpoint) return PolicyPath::base;
+  const fs::Path directory = load::model_directory(base.hf_checkpoint, load::caches_below(base.home));
+  if (fs::exists(path) && fs::same_place(path, directory)) return PolicyPath::base;
+  if (!std::filesystem::is_directory(path))
+    throw ConfigError({.what = "the policy is not there", .where = path, .wanted = "a directory"});
+  if (!adapter_below(path).empty()) return PolicyPath::adapter;
+  if (fs::exists(fs::Path(path) / "config.json")) return PolicyPath::model;
+  throw ConfigError({.what = "the directory holds no policy",
+                     .where = path,
+                     .wanted = "adapter_config.json, a checkpoint of ours, or config.json"});
+}
+
+std::optional<Base> load_teacher_model(const RlOptions& options, const Base& base, Stream& stream,
+                                       const Control& control) {
+  if (!options.distill || policy_path(options.teacher, options.base) != PolicyPath::model) return std::nullopt;
+  BaseOptions of_teacher = options.base;
+  of_teacher.hf_checkpoint = options.teacher;
+  *control.info << "teacher\n";
+  Base teacher = load_base(of_teacher, stream, control);
+  require_same_vocabulary(teacher, base);
+  return teacher;
+}
+
+Policies::Policies(const RlOptions& options, const Base& base, const std::optional<Base>& model, TrainingRun& run,
+                   Stream& stream, const Control& control) {
+  const auto adapter = [&](const std::string& path, const char* what) {
+    *control.info << fmt::format("{} {}\n", what, path);
+    return load_adapter(adapter_below(path), base, control);
+  };
+  const bool has_reference = options.use_kl_loss || options.kl_reward_coef != 0;
+  if (has_reference && policy_path(options.reference, options.base) == PolicyPath::adapter)
+    reference_ = adapter(options.reference, "reference");
+  if (!options.distill) return;
+  if (model) {
+    teacher_ = std::make_unique<rl::ModelTeacher>(model->model, options.sampling.temperature,
+                                                  run.memory().max_tokens, stream);
+    return;
+  }
+  std::optional<lora::AdapterVersion> version;
+  if (policy_path(options.teacher, options.base) == PolicyPath::adapter) version = adapter(options.teacher, "teacher");
+  teacher_ = std::make_unique<rl::AdapterTeacher>(run.trainer(), std::move(version));
+}
+
+}  // namespace lockstep::recipes

@@ -1,0 +1,37 @@
+// The policies beside the actor that a run reads: the reference of its KL and the teacher of its distillation.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "recipes/base.h"
+#include "recipes/training_run.h"
+#include "rl/teacher.h"
+
+namespace lockstep::recipes {
+
+// What a path to a policy is.
+enum class PolicyPath { base, adapter, model };
+// base: the base's own directory or hub id. ConfigError if nothing is there, or none of the three.
+PolicyPath policy_path(const std::string& path, const BaseOptions& base);
+
+// The model of a teacher that is one, on the stream's device; nullopt where it is the base or an adapter, or where
+// nothing is distilled. ConfigError if its vocabulary is another one.
+std::optional<Base> load_teacher_model(const RlOptions& options, const Base& base, Stream& stream,
+                                       const Control& control);
+
+class Policies {
+ public:
+  // `model` is what load_teacher_model gave. All references outlive it. What load_adapter throws.
+  Policies(const RlOptions& options, const Base& base, const std::optional<Base>& model, TrainingRun& run,
+           Stream& stream, const Control& control);
+
+  const lora::AdapterVersion* reference() const { return reference_ ? &*reference_ : nullptr; }
+  rl::Teacher* teacher() const { return teacher_.get(); }
+
+ private:
+  std::optional<lora::AdapterVersion> reference_;
+  std::unique_ptr<rl::Teacher> teacher_;
+};
+
+}  // namespace lockstep::recipes
