@@ -7,8 +7,6 @@ namespace {
 
 constexpr std::string_view kLater[] = {
     // Sampling and data.
-    "--over-sampling-batch-size",
-    "--dynamic-sampling-filter-path",
     "--partial-rollout",
     "--mask-offpolicy-in-partial-rollout",
     "--filter-zero-reward-samples",
@@ -57,7 +55,6 @@ constexpr std::string_view kLater[] = {
     "--eval-keep-snapshots",
     "--eval-max-in-flight",
     "--eval-overflow-policy",
-    "--log-passrate",
     "--log-multi-turn",
     "--log-correct-samples",
     "--log-reward-category",
@@ -65,7 +62,6 @@ constexpr std::string_view kLater[] = {
     "--opd-*",
     "--use-score-centering",
     "--score-centering-*",
-    "--ref-update-interval",
     "--ref-ckpt-step",
     "--critic-*",
     "--use-critic",

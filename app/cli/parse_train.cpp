@@ -155,6 +155,8 @@ FlagSet train_flags(TrainForm& form) {
   flags.add("Reward", {reward_failure_flag(o.on_reward_failure)});
   flags.add("Algorithm", {ref_load_flag(form.ref_load)});
   flags.add("Shape of losses", loss_shape_flags(form.algorithm, o));
+  flags.add("Adaptive coefficients, reference", adaptive_flags(form.gates, o));
+  flags.add("Which samples are trained on", gate_flags(form.gates, o));
   flags.add("On-policy distillation", distillation_flags(form.algorithm, o));
   flags.add("Off-policy samples", correction_flags(form.correction, o));
   flags.add("LoRA", lora_flags(o.adapter));
@@ -185,6 +187,7 @@ TrainingCommand<recipes::RlOptions> parse_train(const Values& args) {
   resolve_rollout_engine(form.engine, form.options, given);
   resolve_algorithm(form.algorithm, form.options, given, given.notes);
   resolve_correction(form.correction, form.options, given.notes);
+  resolve_gates(form.gates, form.options, given.notes);
   resolve_batches(form.options);
   if (form.options.num_rollout)
     recipes::check_warmup(form.options.optimizer, *form.options.num_rollout * form.options.num_steps_per_rollout);

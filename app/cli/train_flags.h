@@ -6,6 +6,7 @@
 #include "cli/algorithm_flags.h"
 #include "cli/correction_flags.h"
 #include "cli/flags.h"
+#include "cli/gate_flags.h"
 #include "cli/rollout_engine_flags.h"
 #include "recipes/options.h"
 
@@ -18,6 +19,7 @@ struct TrainForm {
   RolloutEngineForm engine;
   AlgorithmForm algorithm;
   CorrectionForm correction;
+  GateForm gates;
   bool dry_run = false;
   std::string ref_load;
   bool ci_test = false, ci_kl = true;

@@ -8,4 +8,7 @@ namespace lockstep::recipes {
 
 rl::Algorithm algorithm_of(const RlOptions& options);
 
+// Settings of a checkpoint (recipes/run_settings.h): of the method, where it is not what it is without its flags.
+OrderedJson algorithm_settings(const RlOptions& options);
+
 }  // namespace lockstep::recipes

@@ -47,6 +47,9 @@ EvalResult evaluate(rollout::Sampler& sampler, const lora::PolicyId& policy, con
                                  .label = responses[i].row->label,
                                  .reward = scores[i].value});
   }
+  std::vector<std::optional<float>> rewards;
+  for (const rl::Score& score : scores) rewards.push_back(score.value);
+  result.pass_rates = rl::pass_rates(rewards, request.samples);
   const int64_t known = std::ssize(samples) - result.unknown;
   if (known > 0) result.accuracy = sum / static_cast<double>(known);
   result.response_len /= static_cast<double>(samples.size());

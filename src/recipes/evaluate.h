@@ -7,6 +7,7 @@
 
 #include "recipes/prompts.h"
 #include "recipes/run_log.h"
+#include "rl/pass_rate.h"
 #include "rl/reward.h"
 
 namespace lockstep::recipes {
@@ -20,6 +21,7 @@ struct EvalResult {
   std::optional<double> accuracy;     // mean of the known rewards; none: all are unknown
   int64_t unknown = 0;                // rewards
   double response_len = 0;            // tokens, mean
+  std::vector<rl::PassRate> pass_rates;  // (rl/pass_rate.h)
   std::vector<EvalExample> examples;  // the first sample of the first prompts
 };
 

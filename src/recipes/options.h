@@ -19,6 +19,7 @@
 #include "lora/config.h"
 #include "recipes/run_checks.h"
 #include "rl/advantage.h"
+#include "rl/coefficients.h"
 #include "rl/correction.h"
 #include "rl/reward.h"
 #include "rl/reward/rule.h"
@@ -187,6 +188,15 @@ struct RlOptions {
   bool distill = false;
   std::string teacher;
   double distill_coef = 1;
+  rl::KlControl kl_control;
+  rl::EntropyControl entropy_control;
+  int64_t ref_update_interval = 0;  // rollouts after which the reference becomes the actor; 0: never
+  // Data gates (rl/gate.h).
+  bool need_spread = false;
+  int64_t over_sampling = 0;  // prompts of a round; 0: rollout_batch_size
+  int64_t max_filter_rounds = 10;
+  bool mask_truncated = false;
+  bool log_passrate = false;  // pass@k of rollouts and evaluations
   bool use_kl_loss = false;   // KL to the reference in the loss (coefficient 0: metric only)
   double kl_reward_coef = 0;  // KL in the reward
   std::vector<EvalSet> eval_sets;

@@ -12,6 +12,8 @@ namespace lockstep::recipes {
 
 namespace {
 
+constexpr const char* kReference = "reference";  // as a policy of a checkpoint
+
 // Of a checkpoint or a save directory: the adapter inside its newest iteration.
 std::string adapter_below(const std::string& path) {
   if (fs::exists(fs::Path(path) / "adapter_config.json")) return path;
@@ -58,7 +60,8 @@ std::optional<Base> load_teacher_model(const RlOptions& options, const Base& bas
 }
 
 Policies::Policies(const RlOptions& options, const Base& base, const std::optional<Base>& model, TrainingRun& run,
-                   Stream& stream, const Control& control) {
+                   Stream& stream, const Control& control)
+    : run_(run) {
   const auto adapter = [&](const std::string& path, const char* what) {
     *control.info << fmt::format("{} {}\n", what, path);
     return load_adapter(adapter_below(path), base, control);
@@ -66,6 +69,10 @@ Policies::Policies(const RlOptions& options, const Base& base, const std::option
   const bool has_reference = options.use_kl_loss || options.kl_reward_coef != 0;
   if (has_reference && policy_path(options.reference, options.base) == PolicyPath::adapter)
     reference_ = adapter(options.reference, "reference");
+  if (options.ref_update_interval > 0) {
+    if (auto kept = run.resumed_policy(kReference)) reference_ = std::move(kept);
+    if (reference_) keep_reference();
+  }
   if (!options.distill) return;
   if (model) {
     teacher_ = std::make_unique<rl::ModelTeacher>(model->model, options.sampling.temperature,
@@ -75,6 +82,16 @@ Policies::Policies(const RlOptions& options, const Base& base, const std::option
   std::optional<lora::AdapterVersion> version;
   if (policy_path(options.teacher, options.base) == PolicyPath::adapter) version = adapter(options.teacher, "teacher");
   teacher_ = std::make_unique<rl::AdapterTeacher>(run.trainer(), std::move(version));
+}
+
+void Policies::keep_reference() {
+  run_.keep_policy(kReference, [this] { return *reference_; });
+}
+
+void Policies::follow_actor() {
+  const bool is_new = !reference_;
+  reference_ = run_.trainer().adapter();
+  if (is_new) keep_reference();
 }
 
 }  // namespace lockstep::recipes

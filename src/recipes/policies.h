@@ -26,10 +26,15 @@ class Policies {
   Policies(const RlOptions& options, const Base& base, const std::optional<Base>& model, TrainingRun& run,
            Stream& stream, const Control& control);
 
-  const lora::AdapterVersion* reference() const { return reference_ ? &*reference_ : nullptr; }
+  const lora::AdapterVersion* reference() const { return reference_ ? &*reference_ : nullptr; }  // nullptr: the base
+  // The reference becomes the actor as it is now, and lies in the checkpoints of the run from now on.
+  void follow_actor();
   rl::Teacher* teacher() const { return teacher_.get(); }
 
  private:
+  void keep_reference();
+
+  TrainingRun& run_;
   std::optional<lora::AdapterVersion> reference_;
   std::unique_ptr<rl::Teacher> teacher_;
 };

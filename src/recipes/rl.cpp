@@ -15,6 +15,8 @@
 #include "recipes/save_directory.h"
 #include "recipes/step_line.h"
 #include "recipes/training_run.h"
+#include "rl/gate.h"
+#include "rl/pass_rate.h"
 #include "rl/rule_reward.h"
 #include "rl/train.h"
 #include "versions/store.h"
@@ -25,6 +27,16 @@ namespace {
 
 OrderedJson or_null(const std::optional<double>& value) {
   return value ? OrderedJson(*value) : OrderedJson(nullptr);
+}
+
+void add_pass_rates(OrderedJson& line, const std::string& prefix, std::span<const rl::PassRate> rates) {
+  for (const rl::PassRate& rate : rates) line[fmt::format("{}pass@{}", prefix, rate.k)] = rate.rate;
+}
+
+std::vector<std::optional<float>> rewards_of(const rl::Rollout& rollout) {
+  std::vector<std::optional<float>> rewards;
+  for (const rl::Trajectory& trajectory : rollout.trajectories) rewards.push_back(trajectory.reward);
+  return rewards;
 }
 
 class RlRun {
@@ -64,6 +76,7 @@ class RlRun {
                                   prompts_.dropped ? fmt::format(" ({} too long, dropped)", prompts_.dropped) : "");
     report_bad_rows(prompts_.bad_rows, options_.max_bad_rows, *control_.info);
     for (const PromptSet& set : eval_prompts_) report_bad_rows(set.bad_rows, options_.max_bad_rows, *control_.info);
+    keep_coefficients();
     run_.iterate([&] { iterations(); });
     run_.finish();
     base_check_.at_end();
@@ -81,7 +94,8 @@ class RlRun {
           [&] { return rl::rl_train(parts_, algorithm_, sampled, train_plan_, watch(rollout, "training")); });
       actor_ = trained.published.policy;
       run_.set_version(actor_.version);
-      run_.completed(options_.rollout_batch_size);
+      run_.completed(gates_.prompts_used);
+      adapt(rollout + 1, trained);
       log(rollout + 1, sampled.report, trained, pace);
       check(rollout + 1, trained);
       run_.save_if_due();
@@ -98,20 +112,47 @@ class RlRun {
   }
 
   rl::Rollout sample(int64_t rollout) {
-    rl::PendingRollout pending = rl::rl_submit(parts_, request(rollout));
-    rl::Rollout sampled = rl::rl_collect(parts_, pending, watch(rollout, "sampling"));
+    std::map<int64_t, int64_t> times;
+    rl::GatedRollout gated = rl::gated_rollout(
+        parts_, gate_plan_, [&](int64_t first, int64_t count) { return request(rollout, first, count, times); },
+        watch(rollout, "sampling"));
     engine_.sampler().release_memory();  // training needs it
-    return sampled;
+    gates_ = gated.report;
+    if (options_.log_passrate) pass_rates_ = rl::pass_rates(rewards_of(gated.rollout), options_.n_samples);
+    masked_ = options_.mask_truncated ? rl::mask_truncated(gated.rollout.trajectories) : 0;
+    return std::move(gated.rollout);
   }
 
-  rl::RolloutRequest request(int64_t rollout) {
+  // What the next rollout is trained with.
+  void adapt(int64_t rollouts, const rl::TrainReport& trained) {
+    algorithm_.shaping.kl_coef = trained.next.kl_reward;
+    algorithm_.loss.entropy_coef = static_cast<float>(trained.next.entropy);
+    if (options_.ref_update_interval == 0 || rollouts % options_.ref_update_interval != 0) return;
+    policies_.follow_actor();
+    parts_.reference = policies_.reference();
+  }
+
+  // Coefficients go on where they were.
+  void keep_coefficients() {
+    if (options_.kl_control.target == 0 && !options_.entropy_control.on) return;
+    constexpr const char* kPart = "coefficients";
+    if (const auto part = run_.resumed_part(kPart)) {
+      algorithm_.shaping.kl_coef = part->json.at("kl_coef").get<double>();
+      algorithm_.loss.entropy_coef = part->json.at("entropy_coef").get<float>();
+    }
+    run_.keep(kPart, [this] {
+      return KeptPart{.json = {{"kl_coef", algorithm_.shaping.kl_coef}, {"entropy_coef", algorithm_.loss.entropy_coef}}};
+    });
+  }
+
+  // `times`: of each row so far; one that comes again in this rollout gets samples of its own.
+  rl::RolloutRequest request(int64_t rollout, int64_t first, int64_t count, std::map<int64_t, int64_t>& times) {
     rl::RolloutRequest request{
         .params = {.sampling = sampling_, .n = options_.n_samples, .rollout = static_cast<uint32_t>(rollout)},
         .policy = actor_,
          .greedy_baseline = options_.advantage.estimator == rl::Estimator::remax,
          .on_reward_failure = options_.on_reward_failure};
-    std::map<int64_t, int64_t> times;  // a row that comes again in this rollout gets samples of its own
-    for (const int64_t row : order_.rows(run_.data_position(), options_.rollout_batch_size)) {
+    for (const int64_t row : order_.rows(run_.data_position() + first, count)) {
       request.prompts.push_back(prompts_.prompts[static_cast<size_t>(row)]);
       request.prompts.back().first_sample = times[row]++ * options_.n_samples;
       request.rows.push_back(prompts_.rows[static_cast<size_t>(row)]);
@@ -153,6 +194,14 @@ class RlRun {
                    {"mismatch_k3", trained.mismatch.k3}});
     line["reward_unknown"] = sampled.reward_unknown;
     for (const rl::RewardPartMean& part : sampled.reward_parts) line["reward/" + part.name] = part.mean;
+    if (options_.need_spread)
+      line.update({{"dynamic_sampling/rounds", gates_.rounds},
+                   {"dynamic_sampling/sampled_groups", gates_.sampled},
+                   {"dynamic_sampling/dropped_groups", gates_.dropped}});
+    if (options_.mask_truncated) line["masked_truncated"] = masked_;
+    add_pass_rates(line, "passrate/", pass_rates_);
+    if (options_.kl_control.target != 0) line["kl_coef"] = trained.next.kl_reward;
+    if (options_.entropy_control.on) line["entropy_coef"] = trained.next.entropy;
     if (trained.teacher_kl) line["opd_reverse_kl"] = *trained.teacher_kl;
     if (algorithm_.correction.is_needed())
       line.update({{"tis", trained.correction.mean_weight},
@@ -216,7 +265,7 @@ class RlRun {
 
   // What decides which prompts a rollout reads, how they are sampled, and how a rollout is cut into steps.
   OrderedJson settings() const {
-    return {{"prompts of --prompt-data", num_prompts()},
+    OrderedJson settings = {{"prompts of --prompt-data", num_prompts()},
             {"tokens and labels of --prompt-data", prompts_.digest().substr(0, 16)},
             {"--rollout-batch-size", options_.rollout_batch_size},
             {"--n-samples-per-prompt", options_.n_samples},
@@ -242,6 +291,8 @@ class RlRun {
             {"--kl-loss-type", train::kl_type_name(options_.loss.kl_type)},
             {"--disable-rewards-normalization", !options_.normalize_rewards},
             {"--disable-grpo-std-normalization", !options_.normalize_std}};
+    settings.update(algorithm_settings(options_));
+    return settings;
   }
 
   rollout::SamplingParams with_stop_ids(rollout::SamplingParams params) const {
@@ -267,7 +318,9 @@ class RlRun {
                         log_, control_);
       });
       engine_.sampler().release_memory();
-      log_.write({{"step", step}, {"eval", options_.eval_sets[i].name}, {"accuracy", or_null(result.accuracy)}});
+      OrderedJson line{{"step", step}, {"eval", options_.eval_sets[i].name}, {"accuracy", or_null(result.accuracy)}};
+      if (options_.log_passrate) add_pass_rates(line, "", result.pass_rates);
+      log_.write(line);
       log_.say(fmt::format("eval {} after {} rollouts: {}, {:.1f} tokens", options_.eval_sets[i].name, step,
                            accuracy_text(result), result.response_len));
     }
@@ -283,18 +336,26 @@ class RlRun {
   data::DataOrder order_;
   const int64_t total_;
   const BaseCheck base_check_{options_.checks, *base_.model, stream_};
-  const std::optional<Base> other_model_ = load_teacher_model(options_, base_, stream_, control_);  // before memory is planned
+  // Loaded before memory is planned.
+  const std::optional<Base> other_model_ = load_teacher_model(options_, base_, stream_, control_);
   TrainingRun run_;
   const int64_t resumed_at_ = run_.iteration();
   RolloutEngine engine_;
   versions::Store store_;
   lora::PolicyId actor_;  // what the next rollout samples with
   rl::RuleReward reward_{options_.reward};
-  const Policies policies_{options_, base_, other_model_, run_, stream_, control_};
+  Policies policies_{options_, base_, other_model_, run_, stream_, control_};
   rl::RlParts parts_{engine_.sampler(), run_.trainer(),       reward_,
                      store_,            &tokenizer_,          policies_.reference(),
                      policies_.teacher()};
-  const rl::Algorithm algorithm_ = algorithm_of(options_);
+  rl::Algorithm algorithm_ = algorithm_of(options_);
+  const rl::GatePlan gate_plan_{.need_spread = options_.need_spread,
+                                .groups = options_.rollout_batch_size,
+                                .prompts = std::max(options_.over_sampling, options_.rollout_batch_size),
+                                .max_rounds = options_.max_filter_rounds};
+  rl::GateReport gates_;  // of the last rollout, as the next two
+  std::vector<rl::PassRate> pass_rates_;
+  int64_t masked_ = 0;
   rl::TrainPlan train_plan_;
   RunLog log_;
   rollout::SamplingParams sampling_, eval_sampling_;

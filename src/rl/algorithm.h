@@ -2,6 +2,7 @@
 #pragma once
 
 #include "rl/advantage.h"
+#include "rl/coefficients.h"
 #include "rl/correction.h"
 #include "rl/reward_shaping.h"
 #include "train/loss.h"
@@ -18,6 +19,8 @@ struct Algorithm {
   train::PolicyLoss loss = {};
   train::RowChoice choice = {};  // of the loss: what needs a forward over the whole step first
   train::Reduction reduction = {};
+  KlControl kl_control = {};
+  EntropyControl entropy_control = {};
   bool measure_kl = false;  // to the reference, even if nothing learns from it
 
   bool needs_reference() const { return measure_kl || shaping.kl_coef != 0 || loss.kl_coef != 0; }

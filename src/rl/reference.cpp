@@ -8,7 +8,7 @@ void set_ref_logprobs(std::span<train::Datum> datums, train::Trainer& actor, con
   for (size_t i = 0; i < datums.size(); ++i) datums[i].ref_logprobs = std::move(logprobs[i]);
 }
 
-double mean_kl(std::span<const train::Datum> datums, bool per_token) {
+double mean_kl(std::span<const train::Datum> datums, bool per_token, train::KlType type) {
   double sum = 0, weight = 0;
   for (const train::Datum& datum : datums) {
     const double rows = datum.weight_sum();
@@ -16,7 +16,7 @@ double mean_kl(std::span<const train::Datum> datums, bool per_token) {
     double of_sample = 0;
     for (size_t t = 0; t < datum.weights.size(); ++t)
       if (datum.weights[t] != 0)
-        of_sample += train::kl_estimate(train::KlType::low_var, datum.policy_logprobs[t], datum.ref_logprobs[t]);
+        of_sample += train::kl_estimate(type, datum.policy_logprobs[t], datum.ref_logprobs[t]);
     sum += per_token ? of_sample : of_sample / rows;
     weight += per_token ? rows : 1;
   }

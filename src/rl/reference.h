@@ -11,8 +11,8 @@ namespace lockstep::rl {
 void set_ref_logprobs(std::span<train::Datum> datums, train::Trainer& actor, const train::Progress& between = {},
                       const lora::AdapterVersion* reference = nullptr);
 
-// The low_var estimate of KL(policy || reference) by policy_logprobs, averaged as the loss is: over the mean of each
+// An estimate of KL(policy || reference) by policy_logprobs, averaged as the loss is: over the mean of each
 // datum's rows, or (per_token) over all rows. Datums without a weight are left out; 0 if none has one.
-double mean_kl(std::span<const train::Datum> datums, bool per_token);
+double mean_kl(std::span<const train::Datum> datums, bool per_token, train::KlType type = train::KlType::low_var);
 
 }  // namespace lockstep::rl

@@ -37,20 +37,6 @@ void summarize_rewards(RolloutReport& report, std::span<const Trajectory> trajec
   }
 }
 
-RolloutReport summary(std::span<const Trajectory> trajectories) {
-  RolloutReport report;
-  report.version = trajectories.front().versions.back();
-  for (const Trajectory& trajectory : trajectories) {
-    report.response_len += static_cast<double>(trajectory.response_len());
-    report.tokens += static_cast<int64_t>(trajectory.tokens.size()) - 1;
-    for (size_t t = 0; t < trajectory.versions.size(); ++t)
-      if (trajectory.mask[t] != 0) report.version = std::min(report.version, trajectory.versions[t]);
-  }
-  report.response_len /= static_cast<double>(trajectories.size());
-  summarize_rewards(report, trajectories);
-  return report;
-}
-
 Trajectory trajectory_of(const RlParts& parts, const RolloutRequest& request, const rollout::Sample& sample) {
   const auto prompt = static_cast<size_t>(sample.prompt);
   return make_trajectory(request.prompts[prompt],
@@ -92,7 +78,7 @@ class Grading {
                          .where = failure,
                          .attempt = "mend the reward, or leave out such samples (RlOptions::on_reward_failure)"});
     }
-    RolloutReport report = summary(trajectories_);
+    RolloutReport report = summarize(trajectories_);
     report.reward_failure = std::move(failure);
     return {.trajectories = std::move(trajectories_), .report = std::move(report)};
   }
@@ -130,6 +116,20 @@ void set_baselines(RlParts& parts, const RolloutRequest& request, std::span<cons
 }
 
 }  // namespace
+
+RolloutReport summarize(std::span<const Trajectory> trajectories) {
+  RolloutReport report;
+  report.version = trajectories.front().versions.back();
+  for (const Trajectory& trajectory : trajectories) {
+    report.response_len += static_cast<double>(trajectory.response_len());
+    report.tokens += static_cast<int64_t>(trajectory.tokens.size()) - 1;
+    for (size_t t = 0; t < trajectory.versions.size(); ++t)
+      if (trajectory.mask[t] != 0) report.version = std::min(report.version, trajectory.versions[t]);
+  }
+  report.response_len /= static_cast<double>(trajectories.size());
+  summarize_rewards(report, trajectories);
+  return report;
+}
 
 void Watch::stop_if_interrupted() const {
   if (interrupted && interrupted()) throw Cancelled({.what = "interrupted"});

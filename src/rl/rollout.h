@@ -51,6 +51,9 @@ struct Rollout {
   RolloutReport report;
 };
 
+// What a report says of these samples, but for times and the first failure.
+RolloutReport summarize(std::span<const Trajectory> trajectories);
+
 // Asks the sampler for the samples. What Sampler::submit throws; nothing is in flight then.
 PendingRollout rl_submit(RlParts& parts, RolloutRequest request);
 

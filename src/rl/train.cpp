@@ -55,16 +55,28 @@ void measure_without_dropout(TrainReport& report, RlParts& parts, const Algorith
   report.logprob_diff_max = difference.max;
 }
 
-// The datums of a step with what the loss wants to know of all of them first.
-std::span<const train::Datum> with_choice(RlParts& parts, const Algorithm& algorithm, uint64_t seed,
-                                          std::span<const train::Datum> batch, std::vector<train::Datum>& chosen,
-                                          const train::Progress& between) {
-  if (!algorithm.choice.is_needed()) return batch;
-  chosen.assign(batch.begin(), batch.end());
+// A step with what its loss wants to know of all its datums first.
+struct PreparedStep {
+  std::vector<train::Datum> chosen;  // empty: the datums as they are
+  train::PolicyLoss loss;
+};
+
+PreparedStep prepare_step(RlParts& parts, const Algorithm& algorithm, uint64_t seed,
+                          std::span<const train::Datum> batch, const train::Progress& between, double& entropy_coef) {
+  PreparedStep step{.chosen = {}, .loss = algorithm.loss};
+  if (!algorithm.choice.is_needed() && !algorithm.entropy_control.on) return step;
   const lora::AdapterVersion now = parts.actor.adapter();
-  train::choose_rows(algorithm.choice, algorithm.loss, chosen, parts.actor.row_outputs(batch, &now, between), seed,
+  const std::vector<train::RowOutputs> outputs = parts.actor.row_outputs(batch, &now, between);
+  if (algorithm.entropy_control.on) {
+    const double entropy = train::mean_entropy(batch, outputs);
+    entropy_coef = adapted_entropy(algorithm.entropy_control, entropy_coef, entropy);
+    step.loss.entropy_coef = entropy <= algorithm.entropy_control.target ? static_cast<float>(entropy_coef) : 0.0f;
+  }
+  if (!algorithm.choice.is_needed()) return step;
+  step.chosen.assign(batch.begin(), batch.end());
+  train::choose_rows(algorithm.choice, step.loss, step.chosen, outputs, seed,
                      static_cast<uint32_t>(parts.actor.steps()));
-  return chosen;
+  return step;
 }
 
 }  // namespace
@@ -75,6 +87,11 @@ TrainReport rl_train(RlParts& parts, const Algorithm& algorithm, const Rollout& 
   const int64_t steps = num_steps(rollout.trajectories.size(), plan.batch_size);
   TrainReport report{.lr = plan.schedule.at(parts.actor.steps())};
   const std::vector<train::Datum> datums = prepare(parts, algorithm, rollout, watch, report);
+  report.next = {.kl_reward = algorithm.shaping.kl_coef, .entropy = algorithm.loss.entropy_coef};
+  if (algorithm.kl_control.target != 0)
+    report.next.kl_reward = adapted_kl(algorithm.kl_control, algorithm.shaping.kl_coef,
+                                       mean_kl(datums, false, algorithm.shaping.kl_type),
+                                       static_cast<double>(datums.size()));
   report.mismatch = measure_mismatch(datums);
   if (algorithm.needs_reference()) report.kl = mean_kl(datums, algorithm.reduction.per_token());
   if (plan.dropout && plan.measure_logprobs)
@@ -92,11 +109,10 @@ TrainReport rl_train(RlParts& parts, const Algorithm& algorithm, const Rollout& 
     const auto stop = [&](int64_t) {
       if (step == 0) watch.stop_if_interrupted();
     };
-    std::vector<train::Datum> chosen;
-    const std::span<const train::Datum> batch =
-        with_choice(parts, algorithm, plan.seed, whole, chosen, stop);
-    const train::StepReport taken = train::train_step(
-        parts.actor, batch, algorithm.loss, plan.schedule.at(parts.actor.steps()), algorithm.reduction, between);
+    const PreparedStep prepared = prepare_step(parts, algorithm, plan.seed, whole, stop, report.next.entropy);
+    const train::StepReport taken =
+        train::train_step(parts.actor, prepared.chosen.empty() ? whole : prepared.chosen, prepared.loss,
+                          plan.schedule.at(parts.actor.steps()), algorithm.reduction, between);
     report.entropy += taken.metrics.entropy / static_cast<double>(steps);
     report.clip_fraction += taken.metrics.clip_fraction / static_cast<double>(steps);
     report.policy_kl += taken.metrics.policy_kl / static_cast<double>(steps);

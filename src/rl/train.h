@@ -31,6 +31,7 @@ struct TrainReport {
   Mismatch mismatch = {};         // of the sampler's log-probs, before the first step
   std::optional<double> teacher_kl = {};  // mean of policy - teacher log-probs, where there is a teacher
   CorrectionReport correction = {};
+  Coefficients next = {};  // of the next rollout, where the algorithm adapts them
   double grad_norm = 0;           // the largest, before clipping
   double lr = 0;                  // of the first step
   double train_ms = 0;            // until the version was published

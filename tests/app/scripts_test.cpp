@@ -114,7 +114,7 @@ TEST(Scripts, Gsm8kLaunchSaysWhatItsOtherFlagsBecame) {
 }
 
 constexpr char kDapoMissing[] =
-    "--actor-num-gpus-per-node 4, --over-sampling-batch-size, --dynamic-sampling-filter-path, "
+    "--actor-num-gpus-per-node 4, "
     "--use-wandb, --wandb-host, --wandb-team, --wandb-project, --wandb-group, --tensor-model-parallel-size 2";
 
 TEST(Scripts, DapoLaunchEndsInOneErrorThatNamesWhatIsMissing) {
@@ -162,16 +162,10 @@ TEST(Scripts, DapoLaunchFailsDryRunInTheSameWords) {
                                      {"not available yet", kDapoMissing, kDapoWithout});
 }
 
-// The list, but for sampling more prompts than are trained on, and a filter of groups, which are not built
-// yet:
-// --without takes no flag that changes results, so these two are changed by hand.
 TEST(Scripts, DapoLaunchRunsWithoutThem) {
-  std::string text = std::string(kDapoLaunch) + kDapoWithout;
-  for (const std::string flag : {"--over-sampling-batch-size 64",
-                                 "--dynamic-sampling-filter-path\n"
-                                 "    miles.rollout.filter_hub.dynamic_sampling_filters.check_reward_nonzero_std"})
-    text.erase(text.find(flag), flag.size());
-  const auto command = parse_train(words(text));
+  const auto command = parse_train(words(std::string(kDapoLaunch) + kDapoWithout));
+  EXPECT_TRUE(command.options.need_spread);
+  EXPECT_EQ(command.options.over_sampling, 64);
   EXPECT_EQ(command.options.reward.type, rl::RewardType::deepscaler);
   EXPECT_TRUE(has_note(command.notes, "--rm-type deepscaler"));
   EXPECT_EQ(command.options.training.recompute, recipes::Recompute::full);

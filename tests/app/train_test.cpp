@@ -293,6 +293,30 @@ TEST(Train, Distillation) {
   rejects("--use-opd --opd-type sglang", {"not available yet: --opd-type sglang"});
 }
 
+TEST(Train, GatesAndAdaptiveCoefficients) {
+  const std::string groups = "--n-samples-per-prompt 4 ";
+  const auto dapo = train(groups + "--dynamic-sampling-filter-path a.b.check_reward_nonzero_std "
+                                   "--over-sampling-batch-size 16 --max-filter-rounds 3");
+  EXPECT_TRUE(dapo.need_spread);
+  EXPECT_EQ(dapo.over_sampling, 16);
+  EXPECT_EQ(dapo.max_filter_rounds, 3);
+  EXPECT_TRUE(notes_contain(groups + "--over-sampling-batch-size 16", "nothing is over-sampled"));
+  EXPECT_EQ(train(groups + "--over-sampling-batch-size 16").over_sampling, 0);
+  rejects(groups + "--dynamic-sampling-filter-path my.filter", {"a filter in Python", "my.filter"});
+  rejects(groups + "--over-sampling-batch-size 4", {"--over-sampling-batch-size", "at least 8"});
+  rejects("--dynamic-sampling-filter-path check_reward_nonzero_std", {"--n-samples-per-prompt", "at least 2"});
+  EXPECT_EQ(train("--kl-coef 0.1 --use-adaptive-kl").kl_control.target, 0.1);
+  EXPECT_EQ(train("--kl-coef 0.1 --use-adaptive-kl --kl-target 0.5 --kl-horizon 99").kl_control.horizon, 99);
+  EXPECT_EQ(train("--kl-coef 0.1").kl_control.target, 0);
+  rejects("--use-adaptive-kl", {"needs --kl-coef"});
+  rejects("--kl-coef 0.1 --kl-target 0.5", {"--kl-target needs --use-adaptive-kl"});
+  EXPECT_TRUE(train("--use-adaptive-entropy --entropy-target 0.5").entropy_control.on);
+  rejects("--entropy-coef-min 0.5 --entropy-coef-max 0.1", {"not in order"});
+  EXPECT_EQ(train("--use-kl-loss --ref-update-interval 4").ref_update_interval, 4);
+  rejects("--ref-update-interval 4", {"--ref-update-interval needs a KL"});
+  EXPECT_TRUE(train("--log-passrate --mask-truncated-completions").mask_truncated);
+}
+
 TEST(Train, BatchArithmetic) {
   const auto whole = train("--n-samples-per-prompt 4");
   EXPECT_EQ(whole.training.global_batch_size, 32);
