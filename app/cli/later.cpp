@@ -40,9 +40,6 @@ constexpr std::string_view kLater[] = {
     "--use-dynamic-global-batch-size",
     "--allow-partial-train-step",
     // Rewards and evaluation.
-    "--rm-url",
-    "--group-rm",
-    "--reward-key",
     "--eval-reward-key",
     "--eval-config",
     "--eval-function-path",

@@ -48,7 +48,7 @@ FlagSet eval_flags(commands::EvalOptions& o) {
              {"--max-tokens", "N", number(o.max_tokens, 1, 10'000'000), "most new tokens"},
              {"--seed", "N", number(o.seed, 0, 9e15), "seed of sampling"},
              {"--num-examples", "N", number(o.num_examples, 0, 1'000'000), "answers printed per temperature"}});
-  flags.add("Reward", rule_flags(o.reward));
+  flags.add("Reward", reward_flags(o.reward));
   flags.add("Chat", chat_flags(o.chat));
   flags.add("Machine", machine_flags(o.base));
   return flags;

@@ -22,10 +22,10 @@ FlagSet reward_command_flags(commands::RewardOptions& o) {
                         {"--length-key", "KEY", text(o.length_key),
                          "key of the response's tokens: a number, or a list as `generate` writes it (length, "
                          "soft_overlong)"},
-                        {"--overlong-length", "N", number(o.reward.overlong_length, 1, kMany),
+                        {"--overlong-length", "N", number(o.reward.parameters.overlong_length, 1, kMany),
                          "of soft_overlong: tokens of the longest response"},
                         max_bad_rows_flag(o.max_bad_rows)});
-  flags.add("Reward", rule_flags(o.reward));
+  flags.add("Reward", reward_flags(o.reward));
   return flags;
 }
 
@@ -34,14 +34,17 @@ FlagSet reward_command_flags(commands::RewardOptions& o) {
 commands::RewardOptions parse_reward(const Values& args) {
   commands::RewardOptions options;
   const FlagSet flags = reward_command_flags(options);
-  Classified given = parse_flags(args, flags, {"--rm-type", "--input"});
+  Classified given = parse_flags(args, flags, {"--input"});
+  if (options.reward.python_path.empty()) require(given, {"--rm-type"});
   check_reward(options.reward, 0, given);
-  using rl::RewardType;
-  const bool by_length = options.reward.type == RewardType::length || options.reward.type == RewardType::soft_overlong;
-  if (by_length && options.length_key.empty())
-    throw ConfigError({.what = "--rm-type " + rl::rule_name(options.reward) + " needs --length-key",
-                       .where = "--length-key",
-                       .attempt = "--length-key tokens, as `generate` writes them"});
+  for (const rl::RewardChoice& choice : options.reward.choices) {
+    const bool by_length =
+        choice.rule.type == rl::RewardType::length || choice.rule.type == rl::RewardType::soft_overlong;
+    if (choice.kind == rl::RewardKind::rule && by_length && options.length_key.empty())
+      throw ConfigError({.what = "--rm-type " + choice.name() + " needs --length-key",
+                         .where = "--length-key",
+                         .attempt = "--length-key tokens, as `generate` writes them"});
+  }
   options.notes = std::move(given.notes);
   return options;
 }

@@ -7,6 +7,7 @@
 #include "cli/reward_flags.h"
 #include "cli/train_flags.h"
 #include "core/error.h"
+#include "recipes/prompts.h"
 #include "recipes/steps.h"
 
 namespace lockstep::cli {
@@ -80,9 +81,28 @@ std::vector<Flag> evaluation_flags(TrainForm& form) {
 }
 
 void check_required(const recipes::RlOptions& o, const Classified& given) {
-  require(given, {"--hf-checkpoint", "--prompt-data", "--label-key", "--rm-type", "--rollout-batch-size"});
+  std::vector<std::string_view> needed = {"--hf-checkpoint", "--prompt-data"};
+  if (o.reward.python_path.empty()) {
+    if (recipes::needs_labels(o.reward)) needed.push_back("--label-key");
+    needed.push_back("--rm-type");
+  }
+  needed.push_back("--rollout-batch-size");
+  require(given, needed);
   if (!o.num_rollout && !o.num_epoch)
     throw ConfigError({.what = "missing: --num-rollout or --num-epoch", .attempt = "--num-rollout 100"});
+}
+
+// Rewards that are normalized one by one have no sum that another stage could change.
+void check_objectives(const recipes::RlOptions& o) {
+  if (o.reward.sum != rl::RewardSum::normalize_then_sum) return;
+  if (o.kl_reward_coef != 0)
+    throw ConfigError({.what = "--kl-coef charges the sum of rewards, which normalize_then_sum does not make",
+                       .where = "--kl-coef",
+                       .attempt = "--use-kl-loss --kl-loss-coef"});
+  if (o.advantage.estimator != rl::Estimator::grpo)
+    throw ConfigError({.what = "--multi-objective-aggregation normalize_then_sum needs --advantage-estimator grpo",
+                       .where = "--advantage-estimator",
+                       .got = rl::estimator_name(o.advantage.estimator)});
 }
 
 // A rollout's samples are cut into whole optimizer steps.
@@ -151,8 +171,8 @@ FlagSet train_flags(TrainForm& form) {
   flags.add("Rollout", rollout_flags(o));
   flags.add("Rollout engine", rollout_engine_flags(form.engine, o));
   flags.add("Algorithm", algorithm_flags(form.algorithm, o));
-  flags.add("Reward", rule_flags(o.reward));
-  flags.add("Reward", {reward_failure_flag(o.on_reward_failure)});
+  flags.add("Reward", reward_flags(o.reward));
+  flags.add("Reward", training_reward_flags(o));
   flags.add("Algorithm", {ref_load_flag(form.ref_load)});
   flags.add("Shape of losses", loss_shape_flags(form.algorithm, o));
   flags.add("Adaptive coefficients, reference", adaptive_flags(form.gates, o));
@@ -186,6 +206,7 @@ TrainingCommand<recipes::RlOptions> parse_train(const Values& args) {
   note_exclusions(form.options.adapter.config, given.notes);
   resolve_rollout_engine(form.engine, form.options, given);
   resolve_algorithm(form.algorithm, form.options, given, given.notes);
+  check_objectives(form.options);
   resolve_correction(form.correction, form.options, given.notes);
   resolve_gates(form.gates, form.options, given.notes);
   resolve_batches(form.options);
@@ -194,10 +215,6 @@ TrainingCommand<recipes::RlOptions> parse_train(const Values& args) {
   resolve_evaluation(form, given.notes);
   resolve_checks(form, given.notes);
   judge_claims(given.claims, form.options, given.notes);
-  if (form.options.reward.type == rl::RewardType::math)
-    given.notes.push_back(
-        "--rm-type math: answers are compared exactly, without an algebra system; docs/rewards.md lists the verdicts "
-        "that differ from slime's and miles'");
   form.options.reference = form.ref_load;
   const bool uses_reference = form.options.use_kl_loss || form.options.kl_reward_coef != 0;
   form.options.save.arguments = resolved_arguments(flags, given);

@@ -7,12 +7,14 @@
 
 namespace lockstep::cli {
 
-Flag reward_flag(rl::RewardRule& rule, std::string_view shown);  // --rm-type
-std::vector<Flag> rule_flags(rl::RewardRule& rule);              // what single rules are told
-Flag reward_failure_flag(rl::RewardFailure& policy);
+Flag reward_flag(rl::RewardConfig& spec, std::string_view shown);  // --rm-type
+std::vector<Flag> reward_flags(rl::RewardConfig& spec);            // the others
+
+std::vector<Flag> training_reward_flags(recipes::RlOptions& options);
 
 // Rules between them; ConfigError. `max_length`: tokens of the longest response, 0 where the command knows none. The
-// notes say how verdicts differ from those of the system whose name a rule has.
-void check_reward(rl::RewardRule& rule, int64_t max_length, Classified& given);
+// notes say how verdicts differ from those of the system whose name a rule has. --custom-rm-path goes before --rm-type,
+// as in slime.
+void check_reward(rl::RewardConfig& spec, int64_t max_length, Classified& given);
 
 }  // namespace lockstep::cli

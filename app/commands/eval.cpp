@@ -5,7 +5,6 @@
 #include "commands/commands.h"
 #include "recipes/adapter.h"
 #include "recipes/evaluate.h"
-#include "rl/rule_reward.h"
 #include "rollout/local/engine.h"
 
 namespace lockstep::commands {
@@ -32,12 +31,12 @@ void run_eval(const EvalOptions& options, const recipes::Control& control) {
                              .vocab_size = base.config.vocab_size,
                              .chat = recipes::PromptRenderer(base.path.string(), options.chat)},
                             tokenizer);
-  rl::RuleReward reward(options.reward);
+  const std::unique_ptr<rl::Reward> reward = rl::make_reward(options.reward, {.input = options.input_key});
   recipes::RunLog log("", 0, control);
   for (float temperature : options.temperatures) {
     recipes::EvalRequest request{.prompts = &prompts,
                                  .samples = temperature > 0 ? options.n : 1,
-                                 .reward = &reward,
+                                 .reward = reward.get(),
                                  .num_examples = options.num_examples};
     request.sampling.temperature = temperature;
     request.sampling.max_tokens = options.max_tokens;

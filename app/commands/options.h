@@ -41,7 +41,7 @@ struct EvalOptions {
   std::string adapter_path;  // empty: the base
   std::string prompt_data, input_key = "prompt", label_key = "label";
   recipes::ChatOptions chat;
-  rl::RewardRule reward;
+  rl::RewardConfig reward;
   std::vector<float> temperatures = {0, 1};  // one accuracy each; 0 is greedy
   int64_t n = 1;                             // samples per prompt where the temperature is not 0
   int64_t max_tokens = 256;
@@ -52,7 +52,7 @@ struct EvalOptions {
 
 // Grades given responses.
 struct RewardOptions {
-  rl::RewardRule reward;
+  rl::RewardConfig reward;
   std::string input, output;                // rows; empty output: printed
   std::string response_key = "completion";  // as `generate` writes it
   std::string label_key = "label", prompt_key = "prompt", metadata_key = "metadata";

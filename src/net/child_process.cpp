@@ -53,22 +53,23 @@ ChildProcess::ChildProcess(const ChildOptions& options) : log_(options.log) {
   for (std::string& entry : entries) pointers.push_back(entry.data());
   pointers.push_back(nullptr);
   const std::string command = is_simple(options.command) ? "exec " + options.command : options.command;
-  const int log = ::open(log_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (log < 0) failed("the log " + log_.string() + " of a program cannot be written");
+  const auto [input, output, error] = options.standard;
+  const bool logs = output < 0 || error < 0;
+  const int log = logs ? ::open(log_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644) : -1;
+  if (logs && log < 0) failed("the log " + log_.string() + " of a program cannot be written");
   const pid_t parent = ::getpid();
   pid_ = ::fork();
   if (pid_ == 0) {  // only calls that a signal handler may make: other threads may have held locks
     ::setpgid(0, 0);
     ::prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (::getppid() != parent) ::_exit(127);
-    const int input = ::open("/dev/null", O_RDONLY);
-    ::dup2(input, STDIN_FILENO);
-    ::dup2(log, STDOUT_FILENO);
-    ::dup2(log, STDERR_FILENO);
+    ::dup2(input < 0 ? ::open("/dev/null", O_RDONLY) : input, STDIN_FILENO);
+    ::dup2(output < 0 ? log : output, STDOUT_FILENO);
+    ::dup2(error < 0 ? log : error, STDERR_FILENO);
     ::execle("/bin/sh", "sh", "-c", command.c_str(), static_cast<char*>(nullptr), pointers.data());
     ::_exit(127);
   }
-  ::close(log);
+  if (log >= 0) ::close(log);
   if (pid_ < 0) failed("a program cannot be started");
   ::setpgid(pid_, pid_);
 }

@@ -1,6 +1,7 @@
 // A program that is started, watched and ended.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <optional>
 #include <string>
@@ -12,9 +13,11 @@
 namespace lockstep::net {
 
 struct ChildOptions {
-  std::string command;                                                  // for /bin/sh
+  std::string command;                                                // for /bin/sh
   std::vector<std::pair<std::string, std::string>> environment = {};  // besides this process's own
-  fs::Path log;                                                         // what it prints is appended here
+  fs::Path log = {};                                                  // what it prints is appended here
+  // Descriptors that become its standard input, output and error; -1: /dev/null, and the log.
+  std::array<int, 3> standard = {-1, -1, -1};
 };
 
 // The program and what it starts are one process group. It is ended with this object, and if this process dies.

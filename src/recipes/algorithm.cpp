@@ -18,6 +18,7 @@ OrderedJson algorithm_settings(const RlOptions& o) {
   add_unless(settings, "--advantage-estimator", std::string(rl::estimator_name(o.advantage.estimator)),
              std::string("grpo"));
   add_unless(settings, "--scale-rewards", number(o.advantage.group.spread), number(usual.advantage.group.spread));
+  add_unless(settings, "--multi-objective-aggregation", number(o.reward.sum), number(usual.reward.sum));
   add_unless(settings, "--gamma", o.advantage.gamma, usual.advantage.gamma);
   add_unless(settings, "--normalize-advantages", o.advantage.whiten, usual.advantage.whiten);
   add_unless(settings, "--policy-loss", number(o.loss.objective), number(usual.loss.objective));
@@ -50,6 +51,9 @@ rl::Algorithm algorithm_of(const RlOptions& options) {
   algorithm.advantage.group.center = options.normalize_rewards;
   algorithm.advantage.group.normalize_std = options.normalize_std;
   if (!options.use_kl_loss) algorithm.loss.kl_coef = 0;
+  if (options.reward.sum == rl::RewardSum::normalize_then_sum)
+    for (const rl::RewardChoice& choice : options.reward.choices)
+      algorithm.objectives.push_back({.name = choice.name(), .weight = choice.weight});
   return algorithm;
 }
 

@@ -21,8 +21,7 @@
 #include "rl/advantage.h"
 #include "rl/coefficients.h"
 #include "rl/correction.h"
-#include "rl/reward.h"
-#include "rl/reward/rule.h"
+#include "rl/reward_config.h"
 #include "rollout/remote/engine_kind.h"
 #include "rollout/sampling.h"
 #include "train/loss.h"
@@ -167,7 +166,7 @@ struct RlOptions {
   std::string prompt_data, input_key = "input", label_key, metadata_key = "metadata";
   int64_t max_bad_rows = 0;  // of each file
   ChatOptions chat;
-  rl::RewardRule reward;
+  rl::RewardConfig reward;
   rl::RewardFailure on_reward_failure = rl::RewardFailure::drop_sample;
   std::optional<int64_t> num_rollout, num_epoch;  // one is required; num_rollout wins
   int64_t rollout_batch_size = 0;                 // prompts per rollout

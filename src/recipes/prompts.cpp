@@ -10,16 +10,25 @@ namespace lockstep::recipes {
 
 namespace {
 
-std::string read_label(const data::Dataset& data, const data::Row& row, const PromptSource& source,
-                       const rl::RewardRule& rule) {
-  if (source.label_key.empty()) return "";
-  std::string label = data::label_field(data, row, source.label_key);
-  if (!rl::is_gradable(rule, label))
-    throw DataError({.what = "the label has no answer to compare with",
-                     .where = data.where(row),
-                     .got = fmt::format("\"{}\": \"{}\"", source.label_key, label),
-                     .wanted = rl::wanted_label(rule)});
-  return label;
+// Every rule among the rewards has a verdict for the row's label.
+void require_gradable(const rl::RewardConfig& run, const rl::RewardRow& row, const std::string& where) {
+  for (const rl::RewardChoice& choice : run.choices) {
+    if (choice.kind != rl::RewardKind::rule) continue;
+    const rl::RewardRule rule = rl::rule_of(row.rm_type).value_or(choice.rule);
+    if (!rl::is_gradable(rule, row.label))
+      throw DataError({.what = "the label has no answer to compare with",
+                       .where = where,
+                       .got = fmt::format("\"{}\"", row.label),
+                       .wanted = rl::wanted_label(rule)});
+  }
+}
+
+// What the row's metadata ask for; null: nothing.
+Json rm_type_of(const data::Row& row, const std::string& metadata_key) {
+  const auto metadata = row.json.find(metadata_key);
+  if (metadata == row.json.end() || !metadata->is_object()) return nullptr;
+  const auto type = metadata->find("rm_type");
+  return type == metadata->end() || *type == "" ? Json() : Json(*type);
 }
 
 void add_row(PromptSet& set, const data::Dataset& data, const data::Row& row, const PromptSource& source,
@@ -33,31 +42,41 @@ void add_row(PromptSet& set, const data::Dataset& data, const data::Row& row, co
     return;
   }
   require_in_vocabulary(tokens, source.vocab_size, data.where(row));
-  const rl::RewardRule rule = rule_of_row(source.reward, data, row, source.metadata_key);
-  std::string label = read_label(data, row, source, rule);
+  rl::RewardRow given{.prompt = std::move(prompt)};
+  const bool labelled =
+      !source.label_key.empty() && (needs_labels(source.reward) || row.json.contains(source.label_key));
+  if (labelled) given.label = data::label_field(data, row, source.label_key);
+  const auto reward = reward_row(source.reward, data, row, source.metadata_key, std::move(given));
+  if (!source.label_key.empty()) require_gradable(source.reward, *reward, data.where(row));
+  set.rows.push_back(reward);
   set.prompts.push_back({.tokens = std::move(tokens), .row = static_cast<uint32_t>(row.number)});
-  set.rows.push_back(std::make_shared<rl::RewardRow>(
-      rl::RewardRow{.prompt = std::move(prompt), .label = std::move(label), .rm_type = rl::rule_name(rule)}));
 }
 
 }  // namespace
 
-rl::RewardRule rule_of_row(const rl::RewardRule& run, const data::Dataset& data, const data::Row& row,
-                           const std::string& metadata_key) {
-  const auto metadata = row.json.find(metadata_key);
-  if (metadata == row.json.end() || !metadata->is_object()) return run;
-  const auto type = metadata->find("rm_type");
-  if (type == metadata->end() || type->is_null() || *type == "") return run;
-  const auto named = type->is_string() ? rl::rule_of(type->get<std::string>()) : std::nullopt;
-  if (!named)
-    throw DataError({.what = "the row asks for a reward that is no rule here",
-                     .where = data.where(row) + ": " + metadata_key + ".rm_type",
-                     .got = json_text(*type),
-                     .wanted = rl::rule_names()});
-  rl::RewardRule rule = run;
-  rule.type = named->type;
-  rule.boxed = named->boxed;
-  return rule;
+std::shared_ptr<const rl::RewardRow> reward_row(const rl::RewardConfig& run, const data::Dataset& data,
+                                                const data::Row& row, const std::string& metadata_key,
+                                                rl::RewardRow given) {
+  const Json asked = rm_type_of(row, metadata_key);
+  const auto named = asked.is_string() ? rl::rule_of(asked.get<std::string>()) : std::nullopt;
+  const bool same = asked == run.choices[0].name() && run.choices.size() == 1;
+  if (!asked.is_null() && !run.has(rl::RewardKind::python) && !same) {
+    if (!named || run.only_rule() == nullptr)
+      throw DataError({.what = named ? "the row asks for another reward than the run"
+                                     : "the row asks for a reward that is no rule here",
+                       .where = data.where(row) + ": " + metadata_key + ".rm_type",
+                       .got = json_text(asked),
+                       .wanted = named ? run.name() : rl::rule_names()});
+    given.rm_type = rl::rule_name(*named);
+  }
+  if (run.reads_rows()) given.json = json_text(row.json);
+  return std::make_shared<const rl::RewardRow>(std::move(given));
+}
+
+bool needs_labels(const rl::RewardConfig& run) {
+  for (const rl::RewardChoice& choice : run.choices)
+    if (choice.kind == rl::RewardKind::rule && rl::reads_label(choice.rule)) return true;
+  return false;
 }
 
 std::string PromptSet::digest() const {

@@ -8,7 +8,7 @@
 #include "data/dataset.h"
 #include "recipes/base.h"
 #include "recipes/chat.h"
-#include "rl/reward.h"
+#include "rl/reward_config.h"
 #include "rollout/sample_groups.h"
 
 namespace lockstep::recipes {
@@ -26,7 +26,7 @@ struct PromptSet {
 struct PromptSource {
   std::string path, input_key, label_key;  // no label key: no labels
   std::string metadata_key = "metadata";   // of an object whose rm_type, if there is one, is the row's reward
-  rl::RewardRule reward;                   // that of the other rows
+  rl::RewardConfig reward;                 // that of the other rows
   int64_t max_length = 0;                  // tokens of a prompt; longer ones are dropped with a count
   int64_t vocab_size = 0;                  // of the model
   PromptRenderer chat;                     // none: strings only
@@ -38,9 +38,16 @@ struct PromptSource {
 // rule.
 PromptSet read_prompts(const PromptSource& source, const text::Tokenizer& tokenizer);
 
-// The rule that a row's metadata names as its rm_type, as slime reads it, with the run's parameters; else the run's.
-// DataError: a name that is no rule's.
-rl::RewardRule rule_of_row(const rl::RewardRule& run, const data::Dataset& data, const data::Row& row,
-                           const std::string& metadata_key);
+// What rewards read of a row: prompt and label are given, the rest is the row's own.
+//   rm_type  the rule that its metadata names, as slime reads it; else the run's, if that is one rule
+//   json     the whole row, if the run's rewards read rows
+// DataError: metadata that name no rule, or another reward than that of a run that has more than a rule (a function of
+// Python goes before them, as in slime).
+std::shared_ptr<const rl::RewardRow> reward_row(const rl::RewardConfig& run, const data::Dataset& data,
+                                                const data::Row& row, const std::string& metadata_key,
+                                                rl::RewardRow given);
+
+// Whether rows must have labels for this reward.
+bool needs_labels(const rl::RewardConfig& run);
 
 }  // namespace lockstep::recipes

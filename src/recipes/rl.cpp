@@ -17,7 +17,6 @@
 #include "recipes/training_run.h"
 #include "rl/gate.h"
 #include "rl/pass_rate.h"
-#include "rl/rule_reward.h"
 #include "rl/train.h"
 #include "versions/store.h"
 
@@ -44,6 +43,7 @@ class RlRun {
   RlRun(const RlOptions& options, const Control& control)
       : options_(options),
         control_(control),
+        reward_(rl::make_reward(options.reward, {.input = options.input_key, .metadata = options.metadata_key})),
         stream_(stream_options(options.base)),
         base_(load_base(options.base, stream_, control)),
         tokenizer_(text::Tokenizer::load(base_.path.string())),
@@ -280,8 +280,8 @@ class RlRun {
             {"--rollout-max-context-len", options_.sampling.max_context},
             {"--rollout-stop", options_.sampling.stop},
             {"--rollout-stop-token-ids", options_.sampling.stop_token_ids},
-            {"--rm-type", rl::rule_name(options_.reward)},
-            {"--math-tolerance", options_.reward.math_tolerance},
+            {"--rm-type", options_.reward.name()},
+            {"--math-tolerance", options_.reward.parameters.math_tolerance},
             {"--eps-clip", options_.loss.clip_low},
             {"--eps-clip-high", options_.loss.clip_high},
             {"--eps-clip-c", options_.loss.clip_c},
@@ -314,7 +314,7 @@ class RlRun {
                         {.prompts = &eval_prompts_[i],
                          .sampling = eval_sampling_,
                          .samples = options_.eval_samples,
-                         .reward = &reward_},
+                         .reward = reward_.get()},
                         log_, control_);
       });
       engine_.sampler().release_memory();
@@ -328,6 +328,7 @@ class RlRun {
 
   const RlOptions& options_;
   const Control& control_;
+  const std::unique_ptr<rl::Reward> reward_;  // first: its processes begin before there are threads
   Stream stream_;
   const Base base_;
   const text::Tokenizer tokenizer_;
@@ -343,9 +344,8 @@ class RlRun {
   RolloutEngine engine_;
   versions::Store store_;
   lora::PolicyId actor_;  // what the next rollout samples with
-  rl::RuleReward reward_{options_.reward};
   Policies policies_{options_, base_, other_model_, run_, stream_, control_};
-  rl::RlParts parts_{engine_.sampler(), run_.trainer(),       reward_,
+  rl::RlParts parts_{engine_.sampler(), run_.trainer(),       *reward_,
                      store_,            &tokenizer_,          policies_.reference(),
                      policies_.teacher()};
   rl::Algorithm algorithm_ = algorithm_of(options_);

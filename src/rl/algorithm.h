@@ -4,6 +4,7 @@
 #include "rl/advantage.h"
 #include "rl/coefficients.h"
 #include "rl/correction.h"
+#include "rl/objectives.h"
 #include "rl/reward_shaping.h"
 #include "train/loss.h"
 #include "train/reduction.h"
@@ -14,6 +15,7 @@ namespace lockstep::rl {
 struct Algorithm {
   RewardShaping shaping = {};
   AdvantageOptions advantage = {};
+  std::vector<Objective> objectives = {};  // if there are any, advantages are their normalized_sum
   double distillation = 0;  // coefficient of the teacher's log-probs in the advantages; 0: no teacher is asked
   Correction correction = {};
   train::PolicyLoss loss = {};

@@ -37,8 +37,13 @@ std::vector<train::Datum> prepare(RlParts& parts, const Algorithm& algorithm, co
   std::vector<float> rewards;
   for (const Trajectory& trajectory : rollout.trajectories) rewards.push_back(trajectory.reward.value_or(0));
   const bool by_row = has_token_rewards(algorithm.advantage.estimator);
-  set_advantages(datums, rollout.trajectories, by_row ? rewards : shape_rewards(rewards, datums, algorithm.shaping),
-                 algorithm.advantage, algorithm.shaping);
+  if (algorithm.objectives.empty())
+    set_advantages(datums, rollout.trajectories, by_row ? rewards : shape_rewards(rewards, datums, algorithm.shaping),
+                   algorithm.advantage, algorithm.shaping);
+  else
+    set_advantages(datums, rollout.trajectories,
+                   normalized_sum(rollout.trajectories, algorithm.objectives, algorithm.advantage.group),
+                   {.group = {.center = false}});
   if (algorithm.distillation != 0) {
     report.teacher_kl = distill(datums, parts.teacher->logprobs(datums, between), algorithm.distillation);
     parts.teacher->release_memory();

@@ -98,11 +98,11 @@ TEST(Compatible, ValuesThatContradictAreErrors) {
 
 TEST(NotAvailableYet, OneErrorNamesAll) {
   rejects(
-      "--use-critic --partial-rollout --custom-rm-path a.b --num-experts 8 --train-backend fsdp --advantage-estimator "
+      "--use-critic --partial-rollout --custom-generate-function-path a.b --num-experts 8 --train-backend fsdp --advantage-estimator "
       "ppo "
       "--loss-type custom_loss --update-weights-interval 2 --sglang-quantization "
       "fp8",
-      {"not available yet: --use-critic, --partial-rollout, --custom-rm-path, --num-experts, --train-backend fsdp, "
+      {"not available yet: --use-critic, --partial-rollout, --custom-generate-function-path, --num-experts, --train-backend fsdp, "
        "--advantage-estimator ppo, --loss-type custom_loss, "
        "--update-weights-interval 2, --sglang-quantization fp8"});
 }

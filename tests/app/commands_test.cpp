@@ -252,25 +252,25 @@ TEST(Eval, FlagsAndRules) {
   const auto told =
       parse_eval(words("--hf-checkpoint M --prompt-data d --temperature 0.5 --rm-type exact --n 3 --num-examples 0"));
   EXPECT_EQ(told.temperatures, std::vector<float>{0.5f});
-  EXPECT_EQ(told.reward.type, rl::RewardType::exact);
+  EXPECT_EQ(told.reward.choices.at(0).rule.type, rl::RewardType::exact);
   EXPECT_EQ(told.n, 3);
   EXPECT_EQ(told.num_examples, 0);
   expect_error<ConfigError>([] { parse_eval(words("--hf-checkpoint M")); }, {"missing: --prompt-data"});
   expect_error<ConfigError>([] { parse_eval(words("--hf-checkpoint M --prompt-data d --rm-type ifbench")); },
                             {"--rm-type ifbench", "not graded here"});
-  EXPECT_EQ(plain.reward.type, rl::RewardType::number);
+  EXPECT_EQ(plain.reward.choices.at(0).rule.type, rl::RewardType::number);
 }
 
 TEST(Reward, FlagsAndRules) {
   const auto plain = parse_reward(words("--rm-type math --input a.jsonl"));
-  EXPECT_EQ(plain.reward.type, rl::RewardType::math);
-  EXPECT_EQ(plain.reward.math_tolerance, 0);
+  EXPECT_EQ(plain.reward.choices.at(0).rule.type, rl::RewardType::math);
+  EXPECT_EQ(plain.reward.choices.at(0).rule.math_tolerance, 0);
   EXPECT_EQ(plain.response_key, "completion");
   EXPECT_EQ(plain.label_key, "label");
   EXPECT_EQ(plain.output, "");
   const auto told = parse_reward(words(
       "--rm-type math --math-tolerance 1e-4 --input a --output b --response-key r --label-key l --max-bad-rows 3"));
-  EXPECT_EQ(told.reward.math_tolerance, 1e-4);
+  EXPECT_EQ(told.reward.choices.at(0).rule.math_tolerance, 1e-4);
   EXPECT_EQ(told.output, "b");
   EXPECT_EQ(told.response_key, "r");
   EXPECT_EQ(told.label_key, "l");
@@ -284,8 +284,27 @@ TEST(Reward, FlagsAndRules) {
   for (const char* refused : {"ifbench", "gemma_math", "boxed_math", "boxed_deepscaler"})
     rejected(std::string("--rm-type ") + refused + " --input a", {refused, "is not graded here", "try"});
   for (const char* known : {"deepscaler", "dapo", "f1", "gpqa", "gsm8k", "boxed_f1", "random", "deterministic_random"})
-    EXPECT_EQ(rl::rule_name(parse_reward(words(std::string("--input a --rm-type ") + known)).reward), known);
+    EXPECT_EQ(parse_reward(words(std::string("--input a --rm-type ") + known)).reward.name(), known);
   rejected("--rm-type soft_overlong --input a", {"--overlong-cache"});
+  const auto mixed = parse_reward(words("--rm-type math:0.9,format:0.1 --math-tolerance 0.01 --input a")).reward;
+  EXPECT_EQ(mixed.name(), "0.9 math + 0.1 format");
+  EXPECT_EQ(mixed.choices.at(0).rule.math_tolerance, 0.01);
+  EXPECT_EQ(mixed.only_rule(), nullptr);
+  const auto python =
+      parse_reward(words("--custom-rm-path a.b --group-rm --reward-key score --reward-timeout 2.5 --input a"));
+  EXPECT_EQ(python.reward.name(), "custom");
+  EXPECT_EQ(python.reward.timeout, std::chrono::milliseconds(2500));
+  EXPECT_TRUE(python.reward.groups);
+  rejected("--rm-type math:x --input a", {"--rm-type", "x"});
+  rejected("--rm-type math,math:2 --input a", {"named twice"});
+  rejected("--rm-type command --input a", {"--reward-command"});
+  rejected("--rm-type judge --rm-url http://a:1 --input a", {"--judge-model"});
+  rejected("--rm-type remote_rm --input a", {"--rm-url"});
+  rejected("--rm-type remote_rm,sandbox_fusion --rm-url http://a:1 --input a", {"one service"});
+  rejected("--rm-type math --group-rm --input a", {"--group-rm needs"});
+  rejected("--rm-type math --reward-key x --input a", {"--reward-key needs"});
+  EXPECT_EQ(parse_reward(words("--rm-type dapo --reward-key score --input a")).reward.name(), "dapo");
+  rejected("--rm-type dapo --reward-key pred --input a", {"no such part", "score"});
   rejected("--rm-type length --input a", {"--length-key"});
   rejected("--rm-type math --overlong-cache 5 --input a", {"--overlong-cache needs --rm-type soft_overlong"});
   EXPECT_NE(parse_reward(words("--rm-type gpqa --input a")).notes.at(0).find("slime"), std::string::npos);

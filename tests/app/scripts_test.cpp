@@ -73,7 +73,7 @@ TEST(Scripts, Gsm8kLaunchBecomesOptions) {
   EXPECT_EQ(o.input_key, "messages");
   EXPECT_EQ(o.label_key, "label");
   EXPECT_TRUE(o.shuffle);
-  EXPECT_EQ(o.reward.type, rl::RewardType::math);
+  EXPECT_EQ(o.reward.choices.at(0).rule.type, rl::RewardType::math);
   EXPECT_EQ(o.num_rollout, 100);
   EXPECT_EQ(o.rollout_batch_size, 32);
   EXPECT_EQ(o.n_samples, 8);
@@ -166,7 +166,7 @@ TEST(Scripts, DapoLaunchRunsWithoutThem) {
   const auto command = parse_train(words(std::string(kDapoLaunch) + kDapoWithout));
   EXPECT_TRUE(command.options.need_spread);
   EXPECT_EQ(command.options.over_sampling, 64);
-  EXPECT_EQ(command.options.reward.type, rl::RewardType::deepscaler);
+  EXPECT_EQ(command.options.reward.choices.at(0).rule.type, rl::RewardType::deepscaler);
   EXPECT_TRUE(has_note(command.notes, "--rm-type deepscaler"));
   EXPECT_EQ(command.options.training.recompute, recipes::Recompute::full);
   EXPECT_EQ(command.options.training.global_batch_size, 128);

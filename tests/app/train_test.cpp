@@ -99,7 +99,7 @@ TEST(Train, EveryFlagReachesItsOption) {
   EXPECT_EQ(o.training.recompute, recipes::Recompute::full);
   EXPECT_EQ(o.eval_input_key, "q");
   EXPECT_EQ(o.eval_label_key, "a");
-  EXPECT_EQ(o.reward.type, rl::RewardType::exact);
+  EXPECT_EQ(o.reward.choices.at(0).rule.type, rl::RewardType::exact);
 }
 
 TEST(Train, OneErrorNamesWhatIsMissing) {
@@ -202,7 +202,7 @@ TEST(Train, KlRules) {
   EXPECT_TRUE(notes_contain("--kl-loss-coef 0.1", "not used without --use-kl-loss"));
   EXPECT_TRUE(notes_contain("--rm-type math", "differ from slime's and miles'"));
   EXPECT_FALSE(notes_contain("--rm-type number", "--rm-type"));
-  EXPECT_EQ(train("--rm-type math --math-tolerance 1e-3").reward.math_tolerance, 1e-3);
+  EXPECT_EQ(train("--rm-type math --math-tolerance 1e-3").reward.choices.at(0).rule.math_tolerance, 1e-3);
   rejects("--math-tolerance 1e-3", {"--math-tolerance needs --rm-type math"});
   rejects("--eps-clip-c 1", {"--eps-clip-c", "above 1"});
 }

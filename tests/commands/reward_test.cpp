@@ -20,7 +20,9 @@ class RewardFile : public Commands {
   }
   std::string info() { return taken(info_); }
 
-  RewardOptions options_{.reward = {.type = rl::RewardType::math}};
+  void set_rule(rl::RewardType type) { options_.reward.choices = {{.rule = {.type = type}}}; }
+
+  RewardOptions options_{.reward = {.choices = {{.rule = {.type = rl::RewardType::math}}}}};
 };
 
 TEST_F(RewardFile, EachRowIsWrittenWithItsReward) {
@@ -44,7 +46,7 @@ TEST_F(RewardFile, NumbersInLabelsAreReadAsWritten) {
                     "{\"label\": 3.50, \"completion\": \"\\\\boxed{\\\\frac72}\"}\n"
                     "{\"label\": 0.1000000000000000055, \"completion\": \"\\\\boxed{0.1}\"}\n")[0]["reward"],
             1.0);
-  options_.reward.type = rl::RewardType::exact;
+  set_rule(rl::RewardType::exact);
   const auto rows = rewards(
       "[{\"label\": 3.50, \"completion\": \"3.50\"}, {\"label\": 1e6, \"completion\": \"1e6\"}, "
       "{\"label\": 7, \"completion\": \"7\"}]");
@@ -56,7 +58,7 @@ TEST_F(RewardFile, TheOutputIsAFileAndTheMeanAResult) {
   options_.output = path("made/out.jsonl");
   options_.response_key = "r";
   options_.label_key = "a";
-  options_.reward.type = rl::RewardType::number;
+  set_rule(rl::RewardType::number);
   fs::write_file_atomic(options_.input, "{\"r\": \"it is 12\", \"a\": 12}\n{\"r\": \"it is 13\", \"a\": \"12\"}\n");
   run_reward(options_, control_);
   EXPECT_EQ(taken(out_), "reward 0.5000, mean of 2 rows\n");

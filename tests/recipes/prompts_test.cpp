@@ -66,14 +66,14 @@ TEST_F(Prompts, NumbersInLabelsAreAsWritten) {
 TEST_F(Prompts, LabelsWithoutAnAnswerAreBadRows) {
   for (const char* label : {"", " ", "\\\\boxed{}", "\\\\boxed{7", "so\\n####"})
     for (const rl::RewardType type : {rl::RewardType::math, rl::RewardType::number, rl::RewardType::exact}) {
-      source_.reward.type = type;
+      source_.reward.choices.at(0).rule.type = type;
       const std::string rows = std::string("{\"prompt\": \"1+1=\", \"label\": \"") + label + "\"}\n";
       if (type == rl::RewardType::exact)
         EXPECT_EQ(read(rows).rows.size(), 1u);
       else
         EXPECT_NE(error(rows).find("rows.jsonl line 1"), std::string::npos) << label;
     }
-  source_.reward.type = rl::RewardType::math;
+  source_.reward.choices.at(0).rule.type = rl::RewardType::math;
   source_.max_bad_rows = 1;
   EXPECT_EQ(read("{\"prompt\": \"1\", \"label\": \"\"}\n{\"prompt\": \"2\", \"label\": \"3\"}\n").bad_rows.size(), 1u);
 }
@@ -82,13 +82,13 @@ TEST_F(Prompts, ARowMayAskForItsOwnRule) {
   const auto row = [](const std::string& metadata) {
     return "{\"prompt\": \"1+1=\", \"label\": 2, " + metadata + "}\n";
   };
-  source_.reward.type = rl::RewardType::math;
+  source_.reward.choices.at(0).rule.type = rl::RewardType::math;
   for (const char* same : {"\"metadata\": {\"rm_type\": \"math\", \"x\": 1}", "\"metadata\": {\"rm_type\": null}",
                            "\"metadata\": {\"rm_type\": \"\"}", "\"metadata\": {}", "\"metadata\": \"f1\"",
                            "\"meta\": {\"rm_type\": \"f1\"}"})
-    EXPECT_EQ(read(row(same)).rows.at(0)->rm_type, "math") << same;
+    EXPECT_EQ(read(row(same)).rows.at(0)->rm_type, "") << same << ": that of the run";
   const PromptSet mixed = read(row("\"metadata\": {}") + row("\"metadata\": {\"rm_type\": \"boxed_f1\"}"));
-  EXPECT_EQ(mixed.rows.at(0)->rm_type, "math");
+  EXPECT_EQ(mixed.rows.at(0)->rm_type, "");
   EXPECT_EQ(mixed.rows.at(1)->rm_type, "boxed_f1");
   const std::string other = error(row("\"metadata\": {}") + row("\"metadata\": {\"rm_type\": \"ifbench\"}"));
   for (const char* part : {"no rule", "rows.jsonl line 2: metadata.rm_type", "ifbench", "math"})

@@ -1,0 +1,159 @@
+#include "rl/http_reward.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "rl/score_json.h"
+
+namespace lockstep::rl {
+
+namespace {
+
+bool may_pass(int status) {
+  constexpr int kTimeout = 408, kTooMany = 429, kServer = 500;
+  return status == kTimeout || status == kTooMany || status >= kServer;
+}
+
+std::string text_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& what) {
+    return what.what();
+  }
+}
+
+}  // namespace
+
+HttpReward::HttpReward(HttpRewardOptions options) : options_(std::move(options)), client_(options_.max_in_flight) {}
+
+Reward::Ticket HttpReward::submit(std::vector<RewardSample> samples) {
+  const Ticket ticket = next_ticket_++;
+  open_[ticket] = {.scores = std::vector<Score>(samples.size()), .missing = samples.size()};
+  for (size_t i = 0; i < samples.size(); ++i) {
+    std::string failure;
+    std::vector<std::string> bodies = requests(samples[i], failure);
+    const uint64_t id = next_question_++;
+    Question& question = questions_[id];
+    question = {.sample = std::move(samples[i]),
+                .ticket = ticket,
+                .position = i,
+                .missing = bodies.size(),
+                .answers = std::vector<std::string>(bodies.size())};
+    if (bodies.empty()) {
+      finish(id, Score::unknown(failure));
+      continue;
+    }
+    for (size_t part = 0; part < bodies.size(); ++part)
+      waiting_.push_back({.question = id, .part = part, .body = std::move(bodies[part])});
+  }
+  pump();
+  return ticket;
+}
+
+std::vector<Reward::Graded> HttpReward::poll(Deadline deadline) {
+  for (;;) {
+    pump();
+    if (!graded_.empty() || open_.empty() || Clock::now() >= deadline) return std::exchange(graded_, {});
+    std::unique_lock lock(mutex_);
+    changed_.wait_until(lock, std::min(deadline, next_due()), [&] { return !arrived_.empty(); });
+  }
+}
+
+void HttpReward::cancel(Ticket ticket) {
+  open_.erase(ticket);
+  std::erase_if(graded_, [ticket](const Graded& graded) { return graded.ticket == ticket; });
+  std::erase_if(questions_, [ticket](const auto& entry) { return entry.second.ticket == ticket; });
+  std::erase_if(waiting_, [&](const Job& job) { return !questions_.contains(job.question); });
+  std::erase_if(sent_, [&](const auto& entry) {
+    const bool mine = !questions_.contains(entry.second.job.question);
+    if (mine) client_.cancel(entry.second.id);
+    return mine;
+  });
+}
+
+void HttpReward::pump() {
+  std::vector<Arrived> arrived;
+  {
+    const std::lock_guard lock(mutex_);
+    arrived.swap(arrived_);
+  }
+  for (Arrived& one : arrived) take(std::move(one));
+  const Clock::time_point now = Clock::now();
+  for (size_t left = waiting_.size(); left > 0 && sent_.size() < options_.max_in_flight; --left) {
+    Job job = std::move(waiting_.front());
+    waiting_.pop_front();
+    if (!questions_.contains(job.question)) continue;
+    if (job.due > now)
+      waiting_.push_back(std::move(job));
+    else
+      send(std::move(job));
+  }
+}
+
+void HttpReward::send(Job job) {
+  const Clock::time_point now = Clock::now();
+  if (job.attempts++ == 0) job.first_sent = now;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(job.first_sent + options_.timeout - now);
+  net::HttpRequest request{
+      .method = "POST", .path = options_.path, .body = job.body, .connect_timeout = left, .timeout = left};
+  if (!options_.api_key.empty()) request.headers.emplace_back("Authorization", "Bearer " + options_.api_key);
+  const uint64_t number = next_sent_++;
+  const net::HttpClient::Id id =
+      client_.send(options_.address, std::move(request), [this, number](net::HttpClient::Outcome outcome) {
+        const std::lock_guard lock(mutex_);
+        arrived_.push_back({.sent = number, .outcome = std::move(outcome)});
+        changed_.notify_all();
+      });
+  sent_[number] = {.job = std::move(job), .id = id};
+}
+
+void HttpReward::take(Arrived arrived) {
+  const auto found = sent_.find(arrived.sent);
+  if (found == sent_.end()) return;
+  Job job = std::move(found->second.job);
+  sent_.erase(found);
+  if (!questions_.contains(job.question)) return;
+  const auto* got = std::get_if<net::HttpAnswer>(&arrived.outcome);
+  if (got == nullptr) return try_again(std::move(job), text_of(std::get<std::exception_ptr>(arrived.outcome)));
+  if (got->ok()) return answer(job, got->body);
+  const std::string failure =
+      fmt::format("{}{} answered {}: {}", options_.address.text(), options_.path, got->status, excerpt(got->body));
+  if (may_pass(got->status)) return try_again(std::move(job), failure);
+  finish(job.question, Score::unknown(failure));
+}
+
+void HttpReward::try_again(Job job, const std::string& failure) {
+  constexpr int64_t kFirst = 100, kLongest = 5000;  // ms
+  const auto pause = std::chrono::milliseconds(std::min(kLongest, kFirst << std::min(job.attempts - 1, 10)));
+  job.due = Clock::now() + pause;
+  if (job.due - job.first_sent < options_.timeout) return waiting_.push_back(std::move(job));
+  finish(job.question, Score::unknown(fmt::format("no answer in {} ms and {} attempts: {}", options_.timeout.count(),
+                                                  job.attempts, failure)));
+}
+
+void HttpReward::answer(const Job& job, std::string body) {
+  Question& question = questions_.at(job.question);
+  question.answers[job.part] = std::move(body);
+  if (--question.missing == 0) finish(job.question, read(question.sample, question.answers));
+}
+
+void HttpReward::finish(uint64_t id, Score score) {
+  const auto question = questions_.extract(id);
+  const auto found = open_.find(question.mapped().ticket);
+  if (found == open_.end()) return;
+  found->second.scores[question.mapped().position] = std::move(score);
+  if (--found->second.missing > 0) return;
+  graded_.push_back({.ticket = found->first, .scores = std::move(found->second.scores)});
+  open_.erase(found);
+}
+
+HttpReward::Clock::time_point HttpReward::next_due() const {
+  Clock::time_point next = Clock::now() + std::chrono::hours(1);
+  if (sent_.size() < options_.max_in_flight)
+    for (const Job& job : waiting_) next = std::min(next, job.due);
+  return next;
+}
+
+}  // namespace lockstep::rl
