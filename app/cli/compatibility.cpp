@@ -24,6 +24,8 @@ constexpr std::string_view kRecompute = "recomputation is of whole layers and ne
 constexpr std::string_view kConfig = "read from config.json";
 constexpr std::string_view kNoDropout = "the base is frozen and has no dropout";
 constexpr std::string_view kCheckpoint = "a checkpoint always holds adapter, optimizer, random state and data position";
+constexpr std::string_view kNotFinite =
+    "a step with a loss or gradient that is not finite is abandoned and counted; after --max-skipped-steps the run stops";
 constexpr std::string_view kNoRay = "there are no worker processes to set up, watch or route to";
 constexpr std::string_view kReturns = "grpo neither discounts nor learns values";
 
@@ -99,8 +101,8 @@ constexpr Compatible kCompatible[] = {
     {"--no-gradient-accumulation-fusion", none, kKernels},
     {"--enable-experimental", none, kKernels},
     {"--deterministic-mode", none, "every run is deterministic"},
-    {"--no-check-for-nan-in-loss-and-grad", none, "a loss or gradient that is not finite always stops the step"},
-    {"--check-for-nan-in-loss-and-grad", none, "a loss or gradient that is not finite always stops the step"},
+    {"--no-check-for-nan-in-loss-and-grad", none, kNotFinite},
+    {"--check-for-nan-in-loss-and-grad", none, kNotFinite},
     {"--attention-dropout", one, kNoDropout, "0"},
     {"--hidden-dropout", one, kNoDropout, "0"},
     // Batches and memory.

@@ -258,6 +258,8 @@ std::vector<Flag> training_machine_flags(recipes::TrainingOptions& training, boo
   std::vector<Flag> flags = activation_flags(training);
   const std::vector<Flag> others = {
       {"--seed", "N", number(training.seed, 0, 9e15), "seed of the adapter's initial values and of dropout"},
+      {"--max-skipped-steps", "N", number(training.max_skipped_steps, 0, kMany),
+       "steps with a loss or gradient that is not finite are abandoned; after more of them the run stops"},
       {"--dry-run", "", toggle(dry_run), "check everything, print what would run, exit"},
       without_flag()};
   flags.insert(flags.end(), others.begin(), others.end());

@@ -71,6 +71,7 @@ std::vector<Flag> evaluation_flags(TrainForm& form) {
           {"--eval-interval", "N", number(o.eval_interval, 1, kMany),
            "rollouts between evaluations, also before the first"},
           {"--skip-eval-before-train", "", toggle(o.eval_before_train, false), "not before the first"},
+          {"--save-best", "", toggle(o.save_best), "keep the checkpoint of the highest accuracy on the first set"},
           {"--n-samples-per-eval-prompt", "N", number(o.eval_samples, 1, 65536), "samples of each held-out prompt"},
           {"--eval-max-response-len", "N", number(form.eval_max_tokens, 1, 10'000'000), "as for rollouts unless given"},
           {"--eval-temperature", "T", number(form.eval_temperature, 0, 100), "the same; 0: greedy"},
@@ -143,6 +144,12 @@ void resolve_evaluation(TrainForm& form, std::vector<std::string>& notes) {
   o.sampling.logprob_temperature = o.sampling.temperature;
 }
 
+void check_best(const recipes::RlOptions& o) {
+  const char* missing = o.eval_interval == 0 ? "--eval-interval" : o.save.save.empty() ? "--save" : nullptr;
+  if (o.save_best && missing != nullptr)
+    throw ConfigError({.what = fmt::format("--save-best needs {}", missing), .where = "--save-best"});
+}
+
 void resolve_checks(TrainForm& form, std::vector<std::string>& notes) {
   constexpr double kDefault = 0.1;  // slime's
   if (!form.ci_test) return;
@@ -201,6 +208,7 @@ TrainingCommand<recipes::RlOptions> parse_train(const Values& args) {
   resolve_adapter(form.options.adapter, given);
   check_schedule(form.options.optimizer, given);
   check_save(form.options.save, given);
+  check_best(form.options);
   check_reward(form.options.reward, form.options.sampling.max_tokens, given);
   check_scripts(given);
   note_exclusions(form.options.adapter.config, given.notes);

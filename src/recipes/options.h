@@ -78,6 +78,7 @@ struct TrainingOptions {
   Recompute recompute = Recompute::automatic;
   bool per_token_loss = false;  // mean over all tokens of a step instead of over samples
   uint64_t seed = 1234;         // adapter initialization, dropout
+  int64_t max_skipped_steps = 10;  // that a run abandons because their numbers are not finite, before it stops
 };
 
 struct SaveOptions {
@@ -204,6 +205,7 @@ struct RlOptions {
   int64_t eval_samples = 1;                    // of each prompt
   rollout::SamplingParams eval_sampling;
   bool eval_before_train = true;    // also before the first step
+  bool save_best = false;           // by the accuracy on the first set
   std::optional<int64_t> kv_bytes;  // most memory of the KV cache; default: the engine's
   int64_t max_sequences = 256;
   RolloutEngineOptions engine;

@@ -165,6 +165,7 @@ void restore_counters(Resumed& resumed, const SaveOptions& options, const Ordere
   resumed.iteration = state.iteration;
   resumed.data_position = counters.integer("data_position");
   resumed.adapter.policy.version = counters.integer("version");
+  if (counters.has("skipped_steps")) resumed.skipped_steps = counters.integer("skipped_steps");
   if (counters.has("evaluations")) resumed.evaluations = counters.value("evaluations");
   if (!options.load_optimizer) return;
   resumed.optimizer_steps = counters.integer("optimizer_steps");

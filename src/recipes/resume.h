@@ -33,7 +33,7 @@ Moments loaded_moments(const NamedTensors& tensors, int64_t floats, const std::s
 struct Resumed {
   lora::AdapterVersion adapter;
   int64_t iteration = 0, data_position = 0;
-  int64_t optimizer_steps = 0;
+  int64_t optimizer_steps = 0, skipped_steps = 0;
   std::optional<Moments> moments;  // none: the optimizer starts anew
   Json evaluations;                // null: none were kept
   Json settings;                   // that the checkpoint was made with; null: they do not matter (finetune)

@@ -6,12 +6,15 @@
 #include <map>
 #include <ostream>
 
+#include "core/hash.h"
 #include "data/order.h"
 #include "recipes/algorithm.h"
 #include "recipes/bad_rows.h"
 #include "recipes/evaluate.h"
+#include "recipes/held_out.h"
 #include "recipes/policies.h"
 #include "recipes/rollout_engine.h"
+#include "recipes/run_warnings.h"
 #include "recipes/save_directory.h"
 #include "recipes/step_line.h"
 #include "recipes/training_run.h"
@@ -23,6 +26,14 @@
 namespace lockstep::recipes {
 
 namespace {
+
+// Of the sampled tokens: runs that sample the same have the same.
+std::string samples_digest(const rl::Rollout& rollout) {
+  Sha256 hash;
+  for (const rl::Trajectory& trajectory : rollout.trajectories)
+    hash.update(std::as_bytes(std::span(trajectory.tokens)));
+  return hash.hex().substr(0, 16);
+}
 
 OrderedJson or_null(const std::optional<double>& value) {
   return value ? OrderedJson(*value) : OrderedJson(nullptr);
@@ -64,10 +75,16 @@ class RlRun {
     train_plan_ = {.batch_size = options.training.global_batch_size,
                    .schedule = run_.schedule(),
                    .seed = options.training.seed,
+                   .on_not_finite =
+                       [this](const train::NotFiniteError& error, std::span<const train::Datum> batch) {
+                         run_.abandoned(error, batch, algorithm_.loss);
+                       },
                    .release_memory = run_.memory().is_bounded(),
                    .dropout = options.adapter.config.dropout > 0,
                    .measure_logprobs = options.checks.reads_logprobs()};
     engine_.add_sinks(store_);
+    run_.keep("warnings", [this] { return KeptPart{.json = warnings_.json()}; });
+    if (const auto kept = run_.resumed_part("warnings")) warnings_ = RunWarnings::from(kept->json, "parts/warnings.json");
     actor_ = store_.publish(lora::kActor, run_.trainer().adapter(), run_.version()).policy;
   }
 
@@ -79,12 +96,15 @@ class RlRun {
     keep_coefficients();
     run_.iterate([&] { iterations(); });
     run_.finish();
+    if (options_.save_best && best_.iteration > 0)
+      *control_.info << fmt::format("best    rollout {}, accuracy {:.4f}\n", best_.iteration, 1 - *best_.loss);
     base_check_.at_end();
   }
 
  private:
   void iterations() {
     // Of a run that was interrupted between a checkpoint and its evaluation, this is the evaluation.
+    if (options_.save_best && best_.iteration > 0) mark_best();
     evaluate_if_due();
     if (run_.iteration() >= total_) *control_.info << fmt::format("note    all {} rollouts were done before\n", total_);
     const Pace pace(run_.iteration(), total_);
@@ -92,14 +112,15 @@ class RlRun {
       const rl::Rollout sampled = run_.interruptible([&] { return sample(rollout); });
       const rl::TrainReport trained = run_.interruptible(
           [&] { return rl::rl_train(parts_, algorithm_, sampled, train_plan_, watch(rollout, "training")); });
-      actor_ = trained.published.policy;
+      if (!trained.published.policy.is_base()) actor_ = trained.published.policy;
       run_.set_version(actor_.version);
       run_.completed(gates_.prompts_used);
       adapt(rollout + 1, trained);
-      log(rollout + 1, sampled.report, trained, pace);
+      log(rollout + 1, sampled, trained, pace);
       check(rollout + 1, trained);
-      run_.save_if_due();
+      warn(sampled.report, trained);
       evaluate_if_due();
+      run_.save_if_due();
     }
   }
 
@@ -109,6 +130,12 @@ class RlRun {
                                     .logprob_diff_max = trained.logprob_diff_max,
                                     .kl = trained.kl});
     check_published(options_.checks, run_.trainer().adapter(), *store_.pin(lora::kActor).version(), stream_);
+  }
+
+  void warn(const rl::RolloutReport& sampled, const rl::TrainReport& trained) {
+    for (const std::string& text :
+         warnings_.add({.reward = sampled.reward, .entropy = trained.entropy, .kl = trained.kl}))
+      log_.say("warning " + text);
   }
 
   rl::Rollout sample(int64_t rollout) {
@@ -168,7 +195,8 @@ class RlRun {
             .interrupted = control_.interrupted};
   }
 
-  void log(int64_t step, const rl::RolloutReport& sampled, const rl::TrainReport& trained, const Pace& pace) {
+  void log(int64_t step, const rl::Rollout& rollout, const rl::TrainReport& trained, const Pace& pace) {
+    const rl::RolloutReport& sampled = rollout.report;
     const double total_ms = sampled.rollout_ms + sampled.reward_ms + trained.train_ms;
     const double tokens_per_s = 1000.0 * static_cast<double>(sampled.tokens) / total_ms;
     OrderedJson line{{"step", step},
@@ -181,6 +209,7 @@ class RlRun {
                      {"pg_clipfrac", trained.clip_fraction},
                      {"ppo_kl", trained.policy_kl},
                      {"version", sampled.version},
+                     {"samples", samples_digest(rollout)},
                      {"grad_norm", trained.grad_norm},
                      {"lr", trained.lr},
                      {"rollout_ms", sampled.rollout_ms},
@@ -208,6 +237,7 @@ class RlRun {
                    {"tis_clipfrac", trained.correction.changed},
                    {"ess_ratio", trained.correction.ess_ratio},
                    {"train_rollout_logprob_abs_diff", trained.mismatch.mean}});
+    if (run_.skipped_steps() > 0) line["abandoned_steps"] = run_.skipped_steps();  // of the run, so far
     line.update(engine_.metrics());
     log_.write(line);
     log_.say(rollout_line({.step = step,
@@ -306,9 +336,9 @@ class RlRun {
     const int64_t step = run_.iteration();
     if (options_.eval_interval == 0) return;
     const bool due = step == 0 ? options_.eval_before_train : step >= total_ || step % options_.eval_interval == 0;
-    if (!due) return;
+    if (!due || best_.evaluated >= step) return;
+    std::optional<double> first_accuracy;
     for (size_t i = 0; i < eval_prompts_.size(); ++i) {
-      if (step == resumed_at_ && log_.has_evaluation(options_.eval_sets[i].name)) continue;
       const EvalResult result = run_.interruptible([&] {
         return evaluate(engine_.sampler(), actor_, tokenizer_,
                         {.prompts = &eval_prompts_[i],
@@ -318,12 +348,28 @@ class RlRun {
                         log_, control_);
       });
       engine_.sampler().release_memory();
+      if (i == 0) first_accuracy = result.accuracy;
+      if (step == resumed_at_ && log_.has_evaluation(options_.eval_sets[i].name)) continue;
       OrderedJson line{{"step", step}, {"eval", options_.eval_sets[i].name}, {"accuracy", or_null(result.accuracy)}};
       if (options_.log_passrate) add_pass_rates(line, "", result.pass_rates);
       log_.write(line);
       log_.say(fmt::format("eval {} after {} rollouts: {}, {:.1f} tokens", options_.eval_sets[i].name, step,
                            accuracy_text(result), result.response_len));
     }
+    // The smallest share of wrong answers is the lowest loss.
+    best_.evaluated = step;
+    const bool better = first_accuracy && best_.add(step, 1 - *first_accuracy, 0);
+    run_.set_evaluations(best_.json());
+    if (!better || !options_.save_best) return;
+    run_.save();
+    mark_best();
+  }
+
+  // A run resumed from elsewhere need not have the best checkpoint in its own directory.
+  void mark_best() {
+    if (!fs::is_directory(fs::Path(options_.save.save) / checkpoint::iteration_directory_name(best_.iteration))) return;
+    checkpoint::mark_best(options_.save.save, best_.iteration);
+    run_.still_reads("best", best_.iteration);
   }
 
   const RlOptions& options_;
@@ -358,6 +404,8 @@ class RlRun {
   int64_t masked_ = 0;
   rl::TrainPlan train_plan_;
   RunLog log_;
+  RunWarnings warnings_;
+  BestSoFar best_ = BestSoFar::from(run_.evaluations(), "train_state.json: evaluations");
   rollout::SamplingParams sampling_, eval_sampling_;
 };
 

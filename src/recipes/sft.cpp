@@ -130,10 +130,16 @@ class SftRun {
     on_progress(0);
     if (reads_reference()) add_reference(run_.trainer(), datums);
     const double lr = run_.learning_rate();
-    const train::StepReport report = run_.step(datums, options_.loss, on_progress);
+    const std::optional<train::StepReport> taken = run_.step(datums, options_.loss, on_progress);
+    if (!taken) {
+      run_.completed(rows);
+      log_.write({{"step", number}, {"abandoned_steps", run_.skipped_steps()}});
+      return;
+    }
+    const train::StepReport& report = *taken;
     speed_ = 1000.0 * static_cast<double>(report.tokens) / watch.ms();
     run_.completed(rows);
-    run_.set_version(number);
+    run_.set_version(run_.version() + 1);
     OrderedJson line = {{"step", number},
                         {"epoch", static_cast<double>(run_.data_position()) / static_cast<double>(data_.size())},
                         {"loss", report.loss},

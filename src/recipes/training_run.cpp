@@ -70,6 +70,7 @@ TrainingRun::TrainingRun(const AdapterOptions& adapter, const OptimizerOptions& 
 void TrainingRun::restore() {
   iteration_ = resumed_->iteration;
   data_position_ = resumed_->data_position;
+  skipped_steps_ = resumed_->skipped_steps;
   evaluations_ = resumed_->evaluations;
   if (fs::same_place(save_.load, save_.save) && !save_.finetune) saved_iteration_ = iteration_;
   if (resumed_->moments)
@@ -157,7 +158,7 @@ double TrainingRun::learning_rate() const {
   return schedule_.at(trainer_->steps());
 }
 
-train::StepReport TrainingRun::step(std::span<const train::Datum> datums, const train::Loss& loss,
+std::optional<train::StepReport> TrainingRun::step(std::span<const train::Datum> datums, const train::Loss& loss,
                                     const std::function<void(int64_t)>& on_progress) {
   const auto between = [&](int64_t done) {
     on_progress(done);
@@ -165,8 +166,30 @@ train::StepReport TrainingRun::step(std::span<const train::Datum> datums, const 
   };
   const train::Reduction reduction{training_.per_token_loss ? train::ReductionKind::token_mean
                                                             : train::ReductionKind::sample_mean};
-  return interruptible(
-      [&] { return train::train_step(*trainer_, datums, loss, learning_rate(), reduction, between); });
+  try {
+    return interruptible(
+        [&] { return train::train_step(*trainer_, datums, loss, learning_rate(), reduction, between); });
+  } catch (const train::NotFiniteError& error) {
+    abandoned(error, datums, loss);
+    return std::nullopt;
+  }
+}
+
+void TrainingRun::abandoned(const train::NotFiniteError& error, std::span<const train::Datum> datums,
+                            const train::Loss& loss) {
+  ++skipped_steps_;
+  Fault fault = error.fault();
+  *control_.info << fmt::format("skip    {}: {} ({}); abandoned, {} of at most {}\n", fault.where, fault.what, fault.got,
+                                skipped_steps_, training_.max_skipped_steps)
+                 << std::flush;
+  if (skipped_steps_ <= training_.max_skipped_steps) return;
+  const train::NotFinite found = train::find_not_finite(*trainer_, datums, loss);
+  fault.where += found.sample ? fmt::format("; by itself sample {} of the step", *found.sample) : "";
+  fault.where += found.module.empty() ? "" : fmt::format(", gradient of {}", found.module);
+  fault.wanted = fmt::format("at most {} steps that are not finite (TrainingOptions::max_skipped_steps)",
+                             training_.max_skipped_steps);
+  fault.attempt = "a smaller learning rate, or a look at that sample; the adapter is as it was before this step";
+  throw DataError(std::move(fault));
 }
 
 void TrainingRun::completed(int64_t rows) {
@@ -188,6 +211,7 @@ TrainingSnapshot TrainingRun::snapshot() const {
   Json counters = {{"optimizer_steps", moments.steps},
                    {"version", version_},
                    {"data_position", data_position_},
+                   {"skipped_steps", skipped_steps_},
                    {"device", device_name(base_)},
                    {"settings", settings_}};
   if (!evaluations_.is_null()) counters["evaluations"] = evaluations_;

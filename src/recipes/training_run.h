@@ -12,6 +12,7 @@
 #include "recipes/memory_plan.h"
 #include "recipes/resume.h"
 #include "recipes/training_snapshot.h"
+#include "train/not_finite.h"
 
 namespace lockstep::recipes {
 
@@ -40,9 +41,15 @@ class TrainingRun {
       stop_interrupted();
     }
   }
-  // One optimizer step over the batch; between its micro-batches an interrupt is noticed, as by interruptible().
-  train::StepReport step(std::span<const train::Datum> datums, const train::Loss& loss,
+  // One optimizer step over the batch; between its micro-batches an interrupt is noticed, as by interruptible(). Nothing:
+  // it was abandoned.
+  std::optional<train::StepReport> step(std::span<const train::Datum> datums, const train::Loss& loss,
                          const std::function<void(int64_t done)>& on_progress);
+
+  // Counts a step that was abandoned and prints why. DataError naming sample and module when it was one more than
+  // TrainingOptions::max_skipped_steps of the whole run.
+  void abandoned(const train::NotFiniteError& error, std::span<const train::Datum> datums, const train::Loss& loss);
+  int64_t skipped_steps() const { return skipped_steps_; }  // that were abandoned
 
   int64_t iteration() const { return iteration_; }  // completed
   int64_t version() const { return version_; }
@@ -110,7 +117,7 @@ class TrainingRun {
   train::Schedule schedule_;
   MemoryPlan memory_;
   std::unique_ptr<train::Trainer> trainer_;
-  int64_t iteration_ = 0, data_position_ = 0, version_ = 0;
+  int64_t iteration_ = 0, data_position_ = 0, version_ = 0, skipped_steps_ = 0;
   std::unique_ptr<CheckpointWriter> writer_;
   std::optional<int64_t> saving_;  // the iteration that the writer is at
   int64_t saved_iteration_ = 0;

@@ -114,10 +114,18 @@ TrainReport rl_train(RlParts& parts, const Algorithm& algorithm, const Rollout& 
     const auto stop = [&](int64_t) {
       if (step == 0) watch.stop_if_interrupted();
     };
+    train::StepReport taken;
     const PreparedStep prepared = prepare_step(parts, algorithm, plan.seed, whole, stop, report.next.entropy);
-    const train::StepReport taken =
-        train::train_step(parts.actor, prepared.chosen.empty() ? whole : prepared.chosen, prepared.loss,
-                          plan.schedule.at(parts.actor.steps()), algorithm.reduction, between);
+    const std::span<const train::Datum> batch = prepared.chosen.empty() ? whole : prepared.chosen;
+    try {
+      taken = train::train_step(parts.actor, batch, prepared.loss, plan.schedule.at(parts.actor.steps()),
+                                algorithm.reduction, between);
+    } catch (const train::NotFiniteError& error) {
+      if (!plan.on_not_finite) throw;
+      plan.on_not_finite(error, batch);
+      ++report.abandoned_steps;
+      continue;
+    }
     report.entropy += taken.metrics.entropy / static_cast<double>(steps);
     report.clip_fraction += taken.metrics.clip_fraction / static_cast<double>(steps);
     report.policy_kl += taken.metrics.policy_kl / static_cast<double>(steps);
@@ -129,7 +137,7 @@ TrainReport rl_train(RlParts& parts, const Algorithm& algorithm, const Rollout& 
   }
   if (plan.release_memory) parts.actor.release_memory();
   report.train_ms = clock.ms();
-  report.published = parts.store.publish(lora::kActor, parts.actor.adapter());
+  if (report.abandoned_steps < steps) report.published = parts.store.publish(lora::kActor, parts.actor.adapter());
   return report;
 }
 

@@ -1,11 +1,14 @@
 // Training on a rollout.
 #pragma once
 
+#include <functional>
 #include <optional>
+#include <span>
 
 #include "rl/algorithm.h"
 #include "rl/mismatch.h"
 #include "rl/rollout.h"
+#include "train/not_finite.h"
 #include "train/schedule.h"
 
 namespace lockstep::rl {
@@ -14,6 +17,9 @@ struct TrainPlan {
   int64_t batch_size = 0;  // samples of an optimizer step
   train::Schedule schedule = {};
   uint64_t seed = 1234;         // of the rows that a loss draws (train/row_choice.h)
+  // Told of each step that is abandoned because its numbers are not finite, and of its datums; the other steps are
+  // taken. What it throws ends the training. Empty: the error does.
+  std::function<void(const train::NotFiniteError&, std::span<const train::Datum>)> on_not_finite = {};
   bool release_memory = false;  // give that of activations back afterwards, as the sampler shares the device
   // The trainer drops out inputs of the adapter, which no sampler does: its log-probs cannot be compared with a
   // sampler's as they are. measure_logprobs: they are made once more without dropout, for the first step.
@@ -35,6 +41,7 @@ struct TrainReport {
   double grad_norm = 0;           // the largest, before clipping
   double lr = 0;                  // of the first step
   double train_ms = 0;            // until the version was published
+  int64_t abandoned_steps = 0;    // because they were not finite; if all were, nothing was published
   versions::PublishReport published = {};
 };
 
@@ -42,7 +49,7 @@ struct TrainReport {
 // batches of which no reward is known; then the adapter is published as the next version of `actor`. Until the first
 // step is about to change the adapter an interrupt is noticed, and the Cancelled leaves everything as it was;
 // afterwards all steps are taken. ConfigError unless batch_size divides the rollout; what the trainer and the store
-// throw.
+// throw, but for NotFiniteError of a step where the plan wants to be told.
 TrainReport rl_train(RlParts& parts, const Algorithm& algorithm, const Rollout& rollout, const TrainPlan& plan,
                      const Watch& watch = {});
 

@@ -20,6 +20,7 @@
 #include "train/checks.h"
 #include "train/gradient_lanes.h"
 #include "train/micro_batch.h"
+#include "train/not_finite_error.h"
 #include "train/open_step.h"
 #include "train/weight_pool.h"
 
@@ -202,6 +203,29 @@ struct Trainer::Impl {
                        .wanted = "a finite number >= 0"});
   }
 
+  // The first of the modules in the adapter's order whose gradient is not finite; empty: all are.
+  std::string not_finite_module(ConstTensor gradient) const {
+    const auto is_finite = [&](int64_t offset, int64_t floats) {
+      if (offset == lora::kAbsent) return true;
+      return std::isfinite(kernels::sum_of_squares(ConstTensor(gradient.f32() + offset, DType::f32, {floats}), stream));
+    };
+    for (const lora::Pair& pair : layout->pairs)
+      if (!is_finite(pair.a_offset, pair.in * pair.rank) || !is_finite(pair.b_offset, pair.rank * pair.out))
+        return pair.module().name;
+    for (const lora::OwnTensors& own : layout->own)
+      if (!is_finite(own.magnitude, own.module.out) || !is_finite(own.bias, own.module.out) ||
+          !is_finite(own.weight, own.weight_rows() * own.weight_cols()))
+        return own.module.name;
+    return "";
+  }
+
+  std::string discard() {
+    require_open().require_complete();
+    const std::string module = not_finite_module(lanes.total());
+    forget_step();
+    return module;
+  }
+
   StepReport finish(double lr) {
     std::shared_ptr<Buffer> next;
     Tensor gradient;
@@ -217,9 +241,10 @@ struct Trainer::Impl {
       report.grad_norm = std::sqrt(kernels::sum_of_squares(gradient, stream));
     });
     if (!std::isfinite(report.grad_norm)) {
+      const std::string module = not_finite_module(gradient);
       forget_step();
-      throw DataError({.what = "the gradient is not finite",
-                       .where = step_name(),
+      throw NotFiniteError({.what = "the gradient is not finite",
+                       .where = step_name() + (module.empty() ? "" : ", " + module),
                        .got = "norm " + std::to_string(report.grad_norm),
                        .attempt = "a smaller learning rate; the adapter is as it was before this step"});
     }
@@ -308,7 +333,9 @@ LossReport Trainer::forward_backward(std::span<const Datum> datums, const Loss& 
   } catch (const DataError& error) {
     Fault fault = error.fault();
     fault.where = impl_->step_name() + (fault.where.empty() ? "" : ", " + fault.where);
-    failure = std::make_exception_ptr(DataError(std::move(fault)));
+    failure = dynamic_cast<const NotFiniteError*>(&error) != nullptr
+                  ? std::make_exception_ptr(NotFiniteError(std::move(fault)))
+                  : std::make_exception_ptr(DataError(std::move(fault)));
   } catch (...) {
     failure = std::current_exception();
   }
@@ -333,6 +360,10 @@ void Trainer::release_memory() {
 
 void Trainer::abandon_step() {
   impl_->forget_step();
+}
+
+std::string Trainer::discard_step() {
+  return impl_->discard();
 }
 
 std::vector<std::vector<float>> Trainer::logprobs(std::span<const Datum> datums, const lora::AdapterVersion* adapter,

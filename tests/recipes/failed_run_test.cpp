@@ -87,6 +87,7 @@ TEST_F(FailedRun, WhatIsBetweenTwoIterationsIsNotSaved) {
   options.num_rollout = 2;
   options.save = {.save = (dir_ / "second").string(), .load = options.save.save, .overrides = {"lr"}};
   options.optimizer.schedule.lr = 1e30;  // after one such step no gradient is finite
+  options.training.max_skipped_steps = 0;
   EXPECT_THROW(run_rl(options, control_), DataError);
   EXPECT_NE(info_.str().find("iteration 1 is not saved"), std::string::npos) << info_.str();
   EXPECT_EQ(checkpoint::latest_iteration(options.save.save), std::nullopt);

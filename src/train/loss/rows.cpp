@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "train/not_finite_error.h"
 
 namespace lockstep::train {
 
@@ -13,6 +14,17 @@ void fail(const Row& row, const std::string& what, const std::string& got, const
                    .wanted = wanted});
 }
 
+namespace {
+
+[[noreturn]] void not_finite(const Row& row, const std::string& what, const std::string& got) {
+  throw NotFiniteError({.what = what,
+                        .where = "sample " + std::to_string(row.sample) + ", row " + std::to_string(row.index),
+                        .got = got,
+                        .wanted = "finite numbers"});
+}
+
+}  // namespace
+
 void require_row(const Row& row) {
   const float weight = row.datum.weights[row.index];
   const int32_t target = row.datum.targets[row.index];
@@ -21,14 +33,13 @@ void require_row(const Row& row) {
          "weight " + std::to_string(weight) + ", target " + std::to_string(target),
          "a finite weight >= 0, and 0 where there is no target");
   if (!std::isfinite(row.logprob) || !std::isfinite(row.entropy))
-    fail(row, "the model's output is not finite",
-         "log-prob " + std::to_string(row.logprob) + ", entropy " + std::to_string(row.entropy), "finite numbers");
+    not_finite(row, "the model's output is not finite",
+               "log-prob " + std::to_string(row.logprob) + ", entropy " + std::to_string(row.entropy));
 }
 
 void require_finite(const Row& row, double value, double gradient) {
   if (std::isfinite(value) && std::isfinite(gradient)) return;
-  fail(row, "the loss is not finite", "loss " + std::to_string(value) + ", gradient " + std::to_string(gradient),
-       "finite numbers");
+  not_finite(row, "the loss is not finite", "loss " + std::to_string(value) + ", gradient " + std::to_string(gradient));
 }
 
 void require_rows(const Datum& datum, int64_t sample, const char* field, size_t rows) {

@@ -22,9 +22,9 @@ struct SampleRows {
   std::span<float> d_logprob, d_entropy;
 };
 
-// DataError unless the weight fits the target and the model's output is finite.
+// DataError unless the weight fits the target, NotFiniteError unless the model's output is finite.
 void require_row(const Row& row);
-void require_finite(const Row& row, double value, double gradient);  // DataError
+void require_finite(const Row& row, double value, double gradient);  // NotFiniteError
 // DataError unless a field of the datum has one entry per token.
 void require_rows(const Datum& datum, int64_t sample, const char* field, size_t rows);
 

@@ -1,0 +1,14 @@
+// Of a step whose numbers are not finite.
+#pragma once
+
+#include "core/error.h"
+
+namespace lockstep::train {
+
+// What the Trainer throws for outputs of the model, losses and gradients that are not finite: nothing has changed, and
+// the run may go on with the next batch.
+class NotFiniteError : public DataError {
+  using DataError::DataError;
+};
+
+}  // namespace lockstep::train
