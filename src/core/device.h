@@ -1,4 +1,4 @@
-// Which processor memory lies on and ops run on.
+// The processor that memory lies on and ops run on.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,10 @@ namespace lockstep {
 
 enum class Device : uint8_t { cpu, cuda };
 
-// "cpu"; "cuda" (DeviceError saying why when no GPU can be used); "auto": a GPU if there is one. ConfigError otherwise.
+// "cpu"; "cuda" (DeviceError with the reason if no GPU can be used); "auto": a GPU if there is one. Else ConfigError.
 Device parse_device(std::string_view name);
 
-// Why no GPU can be used by this build on this machine; empty when one can.
+// Why this build cannot use a GPU on this machine; empty if it can.
 std::string cuda_unusable();
 
 struct DeviceInfo {
@@ -20,6 +20,6 @@ struct DeviceInfo {
   int64_t free_bytes = 0, total_bytes = 0;
   int multiprocessors = 0;
 };
-DeviceInfo cuda_info();  // DeviceError when no GPU can be used
+DeviceInfo cuda_info();  // DeviceError if no GPU can be used
 
 }  // namespace lockstep

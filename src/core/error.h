@@ -1,8 +1,8 @@
-// core: what every room stands on - errors, tensors, memory, streams, counted randomness, files, JSON, logging.
+// core: what every room builds on - errors, tensors, memory, streams, counter-based randomness, files, JSON, logging.
 //
-//   includes    nothing of ours
+//   includes    no other room
 //   memory      Buffer owns, Tensor / ConstTensor are views, Arena is a reusable stack of scratch memory
-//   threads     a Stream owns the worker threads its ops run on; global are the byte counters and cuda/queues.h
+//   threads     a Stream owns the worker threads its ops run on; only the byte counters and cuda/queues.h are global
 //
 // This header: the one tree of exceptions. A message says what failed, where, got, wanted, try.
 // Libraries throw; only app/ catches, prints to stderr and turns the kind into an exit code.
@@ -18,12 +18,12 @@ struct Fault {
   std::string where = {};  // file, row, field, flag
   std::string got = {};
   std::string wanted = {};
-  std::string attempt = {};  // what the user should try
+  std::string attempt = {};  // what the user can try
 };
 
 class Error : public std::runtime_error {
  public:
-  // A fault names what files say, byte for byte; what() and fault() are of it made printable (core/printable.h).
+  // A fault holds text of files unchanged; what() and fault() return it made printable (core/printable.h).
   explicit Error(const Fault& fault);
   const Fault& fault() const { return fault_; }
   virtual const char* kind() const = 0;
@@ -43,7 +43,7 @@ class Error : public std::runtime_error {
 LOCKSTEP_ERROR_KIND(ConfigError, 2);  // a flag, an impossible combination
 LOCKSTEP_ERROR_KIND(DataError, 3);    // a dataset row, a token outside the vocabulary
 LOCKSTEP_ERROR_KIND(FormatError, 4);  // safetensors, config.json, tokenizer.json, adapter_config.json
-LOCKSTEP_ERROR_KIND(ShapeError, 5);   // the contract of an op or an adapter is broken
+LOCKSTEP_ERROR_KIND(ShapeError, 5);   // a violated contract of an op or an adapter
 LOCKSTEP_ERROR_KIND(DTypeError, 5);
 LOCKSTEP_ERROR_KIND(DeviceError, 6);    // CUDA, driver, instruction set
 LOCKSTEP_ERROR_KIND(ResourceError, 7);  // memory, blocks, disk, unwritable paths

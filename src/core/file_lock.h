@@ -1,4 +1,4 @@
-// One writer at a time: a lock that a file carries for as long as the object lives, or its process does.
+// One writer at a time: a lock on a file that lasts as long as this object, or its process.
 #pragma once
 
 #include <string>
@@ -9,15 +9,15 @@ namespace lockstep::fs {
 
 class FileLock {
  public:
-  // Takes the lock of `file`, which is made if it is missing and stays, or of a directory. ResourceError saying `what`
-  // is in use, by which process if the system tells: somebody else holds it, in this process or another. `attempt`:
-  // what to try then. ResourceError also if the file cannot be opened.
+  // Locks `file`, which is created if missing and is not removed, or a directory. If somebody else holds the lock, in
+  // this process or another: ResourceError saying that `what` is in use, by which process if known, and `attempt` as
+  // what to try. ResourceError also if the file cannot be opened.
   FileLock(const Path& file, const std::string& what, const std::string& attempt);
   FileLock(FileLock&& other) noexcept;
   FileLock& operator=(FileLock&& other) noexcept;
   ~FileLock();
 
-  // Some network file systems have no locks: why this one has none, or nothing.
+  // Some network file systems have no locks: the reason why this file has none, or empty.
   const std::string& missing() const { return missing_; }
 
  private:

@@ -1,4 +1,4 @@
-// A recorded sequence of GPU ops that is launched as one: launching costs microseconds however many ops it holds.
+// A captured sequence of GPU ops that is launched as one: a launch costs microseconds, however many ops it contains.
 #pragma once
 
 #include <functional>
@@ -7,7 +7,7 @@
 
 namespace lockstep {
 
-// Move only. Launches read and write the memory that was named when it was recorded.
+// Move only. Launches read and write the memory addresses of the capture.
 class Graph {
  public:
   Graph() = default;
@@ -17,9 +17,9 @@ class Graph {
 
   static bool can_record(const Stream& stream);  // on a GPU
 
-  // Records what `work` queues on the stream; nothing runs. `work` must not wait, allocate device memory or touch the
-  // host's: DeviceError otherwise, and on a CPU stream. Other threads may use the GPU meanwhile, but not this stream.
-  // After an exception, of `work` or of recording, the stream can be used as before.
+  // Captures what `work` queues on the stream; nothing runs. `work` must not wait, allocate device memory or use host
+  // memory: DeviceError otherwise, and on a CPU stream. Other threads may use the GPU meanwhile, but not this stream.
+  // After an exception, from `work` or from the capture, the stream can be used as before.
   static Graph record(Stream& stream, const std::function<void()>& work);
   void launch(Stream& stream) const;  // queued
 

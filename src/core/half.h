@@ -1,4 +1,4 @@
-// f32 -> f16, round to nearest even; a value that came from f16 (also a NaN) gives its bits back.
+// f32 -> f16, rounded to nearest even; a value that came from f16 (also a NaN) gives its bits again.
 #pragma once
 
 #include "core/tensor.h"

@@ -14,22 +14,22 @@ using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;
 
 // `where` names the source in errors ("DIR/config.json"). Throws FormatError: invalid JSON, invalid UTF-8, a duplicate
-// key, more than kMaxJsonDepth lists and objects inside one another (what reads a value may call itself).
+// key, nesting deeper than kMaxJsonDepth (so that code may process values recursively).
 inline constexpr int kMaxJsonDepth = 500;
 Json parse_json(std::string_view text, const std::string& where);
-// The same with keys in the order of the text. `number_texts`, if given, receives the numbers of the outermost object
-// that are no integers of 64 bits, as written: a double would lose the "3.50" of a label. `values_left`, if given,
-// bounds how many values (lists and objects, too) there may be, and is lowered by those read; more: FormatError. A text
-// of three bytes a value becomes 16 times as much memory.
+// The same with keys in the order of the text. `number_texts`, if given, receives the text of each number of the
+// outermost object that is not a 64-bit integer: a double would lose the "3.50" of a label. `values_left`, if given,
+// limits the number of values (lists and objects included) and is reduced by those read; more: FormatError. A value of
+// three bytes of text takes 16 times as much memory.
 OrderedJson parse_ordered_json(std::string_view text, const std::string& where,
                                std::map<std::string, std::string>* number_texts = nullptr,
                                size_t* values_left = nullptr);
-// Of a file, of at most `most` bytes (more: FormatError, and it is not read). DataError: it cannot be read.
+// Of a file of at most `most` bytes (larger: FormatError, unread). DataError: it cannot be read.
 inline constexpr size_t kMaxJsonFileBytes = size_t{16} << 20;
 Json read_json(const std::string& path, size_t most = kMaxJsonFileBytes);
 
-// JSON as text, on one line or with `indent` spaces. Bytes that are no UTF-8, as paths and names from the command line
-// may have them, become U+FFFD: what was computed is never lost because it cannot be written.
+// JSON as text, on one line or with `indent` spaces. Bytes that are not UTF-8, as in paths from the command line,
+// become U+FFFD: results are never lost because a name cannot be written.
 std::string json_text(const Json& value, int indent = -1);
 std::string json_text(const OrderedJson& value, int indent = -1);
 

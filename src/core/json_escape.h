@@ -1,4 +1,4 @@
-// What stands in a JSON string for a character that may not stand there itself.
+// The escape sequence of a character in a JSON string.
 #pragma once
 
 #include <cstdint>

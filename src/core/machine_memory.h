@@ -1,4 +1,4 @@
-// How much memory this process may still take.
+// How much more memory this process may take.
 #pragma once
 
 #include <cstdint>
@@ -7,9 +7,9 @@
 
 namespace lockstep {
 
-// What the system says is available (MemAvailable: free, or in caches that it gives back), or what the tightest memory
-// limit of a control group around this process leaves, if that is less; a container's limit is one. `root` stands for
-// the directory "/". Nothing is known: 0.
+// The memory that the system reports as available (MemAvailable: free, or in reclaimable caches) or, if less, what the
+// tightest memory limit of a control group of this process leaves; a container's limit is one. `root` replaces the
+// directory "/". 0 if nothing is known.
 int64_t available_memory(const fs::Path& root = "/");
 
 }  // namespace lockstep

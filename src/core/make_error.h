@@ -1,4 +1,4 @@
-// An error that came as bytes, from another process say, becomes an exception again.
+// Recreates an exception from an error that arrived as bytes, for example from another process.
 #pragma once
 
 #include <exception>
@@ -8,7 +8,7 @@
 
 namespace lockstep {
 
-// The error of this kind (Error::kind of those in core/error.h); nullptr for any other name.
+// An error of this kind (Error::kind of those in core/error.h); nullptr for any other name.
 std::exception_ptr make_error(std::string_view kind, Fault fault);
 
 }  // namespace lockstep

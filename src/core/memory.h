@@ -1,8 +1,8 @@
 // Memory: Buffer (one owned allocation), Region (Buffers side by side in host memory), Arena (a stack of scratch
 // tensors that is reused every step).
 //
-// Both hand out memory of one device, aligned to 64 bytes (256 on a GPU). live_bytes() and peak_bytes() say what is
-// alive and the highest sum seen.
+// All use the memory of one device, aligned to 64 bytes (256 on a GPU). live_bytes() and peak_bytes() count what
+// is alive and the highest sum so far.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,7 @@
 
 namespace lockstep {
 
-// Owns `bytes` bytes, zeroed by default. Move only. In host memory pieces of 2 MB and more ask for huge
+// Owns `bytes` bytes, zeroed by default. Move only. In host memory allocations of 2 MB and more request huge
 // pages. Throws ResourceError when the system, or the GPU, has no memory.
 class Buffer {
  public:
@@ -38,11 +38,11 @@ class Buffer {
   void* data_ = nullptr;
   size_t bytes_ = 0;
   Device device_ = Device::cpu;
-  std::shared_ptr<void> owner_;  // of a piece of a Region
+  std::shared_ptr<void> owner_;  // set for a piece of a Region
 };
 
-// Cuts Buffers from large chunks of host memory, so that those too small for a huge page of their own share some. A
-// chunk lives as long as the last of its Buffers; the Region itself may go earlier.
+// Cuts Buffers from large chunks of host memory, so that small ones share huge pages. A chunk lives as long as the
+// last of its Buffers; the Region itself may be destroyed earlier.
 class Region {
  public:
   Buffer take(size_t bytes);  // not zeroed
@@ -53,13 +53,13 @@ class Region {
 };
 
 // Bytes held by all live Buffers of the process, and the highest value since the last reset_peak_bytes(). Atomic.
-// Process-wide: read by publishing and by tests; nothing decides by it (docs/decisions/device-memory.md).
+// Process-wide: read by publishing and by tests, never used for decisions (docs/decisions/device-memory.md).
 int64_t live_bytes(Device device = Device::cpu);
 int64_t peak_bytes(Device device = Device::cpu);
 void reset_peak_bytes();
 
 // A stack of tensors. alloc() is cheap once the arena has grown to what a step needs; contents are undefined.
-// A Scope gives back everything allocated since it began. Not for use from several threads at once.
+// A Scope releases everything allocated since it began. Not for use from several threads at once.
 class Arena {
  public:
   explicit Arena(Device device = Device::cpu) : device_(device) {}

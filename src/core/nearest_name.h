@@ -1,4 +1,4 @@
-// The name a user may have meant.
+// Suggests the name that a user may have meant.
 #pragma once
 
 #include <string>
@@ -7,11 +7,11 @@
 
 namespace lockstep {
 
-// The candidate with the fewest edits (insert, delete, replace, swap of neighbours); the first of equals, empty only
+// The candidate with the fewest edits (insert, delete, replace, swap of neighbours), the first of several; empty only
 // without candidates.
 std::string nearest_name(std::string_view name, const std::vector<std::string>& candidates);
 
-// Whether `name` may be `candidate` mistyped: a third of its letters are edits at most.
+// Whether `name` may be a misspelling of `candidate`: at most a third of its letters are edits.
 bool is_near(std::string_view name, std::string_view candidate);
 
 }  // namespace lockstep

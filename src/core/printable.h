@@ -1,9 +1,9 @@
-// Bytes of files, models and other programs, made fit to be shown: a terminal obeys what it is sent, and a reader
-// believes what it sees.
+// Makes text of files, models and other programs safe to show: a terminal executes control sequences, and a reader
+// believes what is displayed.
 //
-// Written out are control characters ("\n", "\x1b", "\u009b"), what turns or hides the text around it (bidirectional
-// overrides and isolates, line separators, invisible characters: "\u202e") and bytes that are no UTF-8 ("\xff"). All
-// else stays as it is, backslashes too, so that a path or a pattern can be copied and making it printable again changes
+// Escaped are control characters ("\n", "\x1b", "\u009b"), characters that reorder or hide the text around them
+// (bidirectional overrides and isolates, line separators, invisible characters: "\u202e") and bytes that are not UTF-8
+// ("\xff"). The rest stays, backslashes too, so that paths and patterns can be copied, and escaping twice changes
 // nothing.
 #pragma once
 
@@ -14,14 +14,14 @@
 
 namespace lockstep {
 
-// What becomes of \n and \t. A value inside a line must not begin another; a text of many lines may.
+// How \n and \t are treated. A value inside a line must not start a new one; a text of many lines may.
 enum class Lines { escaped, kept };
 std::string printable(std::string_view text, Lines lines = Lines::escaped);
-// The same of JSON on one line (UTF-8), in JSON's words: what reads it finds the same value.
+// The same for JSON on one line (UTF-8), with JSON's escapes: parsing it gives the same value.
 std::string printable_json(std::string_view json);
 
-// A stream that makes printable what goes through it to `to`, which outlives it. \n and \t are kept, and \r, with which
-// a progress line is drawn again. A character that is cut by the end of a write waits for the next one or for a flush.
+// A stream that escapes what is written to it and passes it to `to`, which must outlive it. \n and \t are kept, and \r,
+// which redraws a progress line. A character split between two writes is completed by the next one, or ends at a flush.
 class PrintableStream : public std::ostream {
  public:
   explicit PrintableStream(std::ostream& to) : std::ostream(nullptr), buffer_(to) { rdbuf(&buffer_); }

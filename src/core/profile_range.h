@@ -1,4 +1,4 @@
-// A named range of host time that profilers show: the kernels launched inside it belong to it (NVTX; Nsight Systems and
+// A named range of host time for profilers: kernels launched inside it are attributed to it (NVTX; Nsight Systems and
 // tools/gpu_trace.py read it). Without a profiler attached, and in builds without CUDA, it does nothing.
 #pragma once
 

@@ -1,7 +1,7 @@
-// Counted randomness: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
+// Counter-based randomness: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
 //
-// Never a stream with hidden state: a number is a pure function of (key, counter), so a sample or a dropout mask can be
-// made again whatever else was in flight. Uses:
+// There is no hidden state: a number is a pure function of (key, counter), so a sample or a dropout mask can be
+// reproduced whatever else was in flight. Uses:
 //   sampling   key = seed, counter = (rollout, dataset row, sample index, token position)
 //   dropout    key = seed, counter = (step, sample, token position, module), one lane per four elements
 //   init       key = seed, counter = (tensor index, 0, element / 4 low, high)

@@ -1,5 +1,5 @@
-// How long regular expressions may search one text, in all. PCRE2 bounds the work of each match alone: an expression of
-// a file whose matches are short but dear (a+a+b|a) would keep a long text busy for hours.
+// A time limit for all regular expression searches of one text. PCRE2 limits the work of each match only: an expression
+// from a file whose matches are short but expensive (a+a+b|a) could process a long text for hours.
 #pragma once
 
 #include <chrono>
@@ -11,10 +11,10 @@ namespace lockstep {
 
 class SearchBudget {
  public:
-  // For a text of so many bytes: 20 us a byte, where the expressions of known tokenizers take less than one, and a
+  // For a text of so many bytes: 20 us per byte, where the expressions of known tokenizers take less than one, and a
   // constant for short texts.
   explicit SearchBudget(size_t text_bytes);
-  // After each match. ResourceError: this thread has computed for too long.
+  // Call after each match. ResourceError: this thread has computed for too long.
   void spend() {
     if (++matches_ % kMatchesBetweenLooks == 0) look();
   }
@@ -25,8 +25,8 @@ class SearchBudget {
 
   std::chrono::nanoseconds most_;
   uint64_t matches_ = 0;
-  std::chrono::steady_clock::time_point end_;         // by the wall's clock, which is the cheaper to read
-  std::optional<std::chrono::nanoseconds> computed_;  // by this thread when `end_` was reached
+  std::chrono::steady_clock::time_point end_;         // wall clock, which is cheaper to read
+  std::optional<std::chrono::nanoseconds> computed_;  // CPU time of this thread when `end_` was reached
 };
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// Wall time of a stretch of code.
+// Measures wall time.
 #pragma once
 
 #include <chrono>

@@ -18,7 +18,7 @@ namespace lockstep {
 enum class CpuIsa { best, avx2, avx512, neon };
 
 // exact: a row's bits depend on the row alone, and engine and trainer agree bit for bit. fast (a GPU's): matmuls may
-// split their sums as is fastest for the number of rows; the difference shows in `max |logprob diff|`.
+// split their sums as is fastest for the number of rows; the run prints the difference (`max |logprob diff|`).
 enum class Numerics { exact, fast };
 
 struct StreamOptions {
@@ -40,18 +40,18 @@ class Stream {
 
   Device device() const;
   Numerics numerics() const;
-  void synchronize();  // waits until everything queued is done; DeviceError if some op failed on the GPU
-  // After an exception of an op: waits for what was queued before and forgets the error. False: the GPU is lost to this
-  // process, every further op will fail.
+  void synchronize();  // waits until all queued work is done; DeviceError if some op failed on the GPU
+  // After an exception of an op: waits for what was queued before and clears the error. False: the GPU is lost to this
+  // process, and every further op will fail.
   bool recover() noexcept;
   void* native() const;                    // the cudaStream_t; nullptr on the CPU
   std::pair<void*, void*> queues() const;  // native(), and the one of `beside`
-  // Ops that `work` queues run beside those that `meanwhile` queues, and what comes after waits for both: on a GPU on a
-  // second queue, with kernel state of its own. On the CPU one after the other. Not reentrant. What was queued before
-  // an exception still runs, and what comes after waits for it.
+  // Runs the ops that `work` queues concurrently with those that `meanwhile` queues; later ops wait for both. On a GPU
+  // `work` uses a second queue with kernel state of its own; on the CPU they run one after the other. Not reentrant.
+  // Work that was queued before an exception still runs, and later ops wait for it.
   void beside(const std::function<void()>& work, const std::function<void()>& meanwhile);
 
-  // What the kernels keep from op to op on this stream (a GPU's library handles and workspaces); theirs alone.
+  // What the kernels keep from op to op on this stream (a GPU's library handles and workspaces); only they use it.
   std::shared_ptr<void>& kernel_state();
 
   int threads() const;
@@ -70,8 +70,8 @@ class Stream {
   std::unique_ptr<Impl> impl_;
 };
 
-// The most threads a stream takes: 4 per core this process may use, at least 16. Every op waits for every thread, so
-// more than one per core only costs; the room above that is for a script written for a larger machine.
+// The largest number of threads of a stream: 4 per core this process may use, at least 16. Every op waits for every
+// thread, so more than one per core only costs time; the margin is for scripts written for a larger machine.
 int max_threads();
 
 CpuIsa parse_cpu_isa(std::string_view name);  // "auto" | "avx2" | "avx512"; ConfigError otherwise

@@ -1,4 +1,4 @@
-// Bytes between the host and the device of a Stream. On a CPU stream all of them are plain copies.
+// Copies between the host and the device of a Stream. On a CPU stream they are plain copies.
 #pragma once
 
 #include <cstddef>
@@ -9,16 +9,16 @@
 
 namespace lockstep {
 
-// Queued on the stream, after the ops before it; `from` may change as soon as upload returns.
+// Queued on the stream, after earlier ops; `from` may change as soon as upload returns.
 void upload(void* to, const void* from_host, size_t bytes, Stream& stream);
-// Waits for the ops queued before it.
+// Waits for earlier ops.
 void download(void* to_host, const void* from, size_t bytes, Stream& stream);
 void copy(void* to, const void* from, size_t bytes, Stream& stream);  // within the device; queued
-// The same for `count` pieces of `bytes` that lie `stride` bytes apart.
+// The same for `count` pieces of `bytes` that are `stride` bytes apart.
 void copy_pieces(void* to, const void* from, size_t bytes, size_t stride, size_t count, Stream& stream);
 void zero(void* to, size_t bytes, Stream& stream);  // queued
 
-// A copy of host memory in the stream's memory, taken from `arena` (of the stream's device).
+// A copy of host memory in the stream's memory, allocated from `arena` (of the stream's device).
 template <class T>
 std::span<T> upload(std::span<const T> from_host, Arena& arena, Stream& stream) {
   T* memory = static_cast<T*>(arena.alloc_bytes(from_host.size_bytes()));

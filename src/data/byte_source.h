@@ -1,4 +1,4 @@
-// Bytes that are read at any place.
+// Bytes that can be read at any offset.
 #pragma once
 
 #include <concepts>
@@ -9,7 +9,7 @@
 
 namespace lockstep::data {
 
-// Bytes in memory or in a file, both of which outlive the object. Cheap to copy; any thread.
+// Bytes in memory or in a file, either of which must outlive the object. Cheap to copy; any thread.
 class ByteSource {
  public:
   template <std::convertible_to<std::string_view> Text>
@@ -18,8 +18,8 @@ class ByteSource {
 
   size_t size() const { return file_ != nullptr ? file_->size() : memory_.size(); }
   bool in_memory() const { return file_ == nullptr; }
-  // `bytes` bytes from `begin` on, which lie inside size(): where they are, or in `room`, which then has at least their
-  // size. Valid until `room` changes. DataError: the file has become shorter.
+  // `bytes` bytes from offset `begin`, inside size(): in place, or copied to `room`, which is then at least that large.
+  // Valid until `room` changes. DataError: the file has become shorter.
   std::string_view read(size_t begin, size_t bytes, std::vector<char>& room) const;
 
  private:

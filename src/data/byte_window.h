@@ -1,4 +1,4 @@
-// A stretch of a ByteSource's bytes that moves along with its reader. One thread.
+// A window of a ByteSource's bytes that moves with its reader. One thread.
 #pragma once
 
 #include <string_view>
@@ -10,18 +10,18 @@ namespace lockstep::data {
 
 class ByteWindow {
  public:
-  // What is read of a file at a time, at least.
+  // The least that is read of a file at once.
   explicit ByteWindow(const ByteSource& source, size_t bytes_at_once = size_t{1} << 18);
 
   size_t size() const { return source_.size(); }
-  // The byte at `place`, which is below size().
+  // The byte at `place`, which must be below size().
   char at(size_t place) {
     if (place - begin_ >= held_.size()) move_to(place, 1);
     return held_[place - begin_];
   }
   // Bytes [begin, end) of the source. Valid until the next call of any function.
   std::string_view view(size_t begin, size_t end);
-  // The first `wanted` at or behind `place`; size() when there is none. A view() of what lies between costs nothing
+  // The first `wanted` at or after `place`; size() if there is none. A view() of the bytes in between costs nothing
   // more.
   size_t find(char wanted, size_t place);
 

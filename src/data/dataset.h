@@ -1,17 +1,17 @@
 // data: rows out of files.
 //
 //   includes    core
-//   memory      a Dataset owns what it has open; a Row is the caller's
+//   memory      a Dataset owns the files it has open; the caller owns the Rows
 //   threads     a Dataset belongs to one thread
 //
 // This header: rows of a data set. JSON Lines, JSON (one list of objects) or Parquet, the text also compressed by gzip,
-// xz or zstd. What a file is follows from its bytes, not from its name. A bad row names file, line and reason.
+// xz or zstd. The format follows from the file's bytes, not from its name. A bad row is reported with file and line.
 //
 //   memory   JSON text stays in the file, and so do Parquet's pages, until they are read: files may be larger than
 //            memory. A file that is truncated while it is read is a DataError.
-//            Compressed text is unpacked once, when the file is opened, and Parquet is once turned into JSON Lines if
-//            its rows are asked for out of order; both lie in memory up to 64 MB and in an unnamed temporary file
-//            beyond.
+//            Compressed text is decompressed once, when the file is opened, and Parquet is converted to JSON Lines once
+//            if its rows are needed out of order; both are kept in memory up to 64 MB and in an unnamed temporary file
+//            beyond that.
 #pragma once
 
 #include <map>
@@ -29,7 +29,7 @@
 namespace lockstep::data {
 
 struct DatasetOptions {
-  int64_t max_bad_rows = 0;  // rows that may be left out before the error of the next one stops the run
+  int64_t max_bad_rows = 0;  // bad rows that are skipped before the next one stops the run
 };
 
 struct BadRow {
@@ -38,22 +38,22 @@ struct BadRow {
 
 class Dataset {
  public:
-  // Path of a file, optionally with "@[start:end]": a Python slice of rows, bad ones counted. Rows outside of it are
-  // not looked at. Blank lines are no rows; a byte order mark is passed over. DataError: missing, no row in the slice.
+  // Path of a file, optionally with "@[start:end]": a Python slice of rows, counting bad ones. Rows outside of it are
+  // not checked. Blank lines are not rows; a byte order mark is skipped. DataError: missing, no row in the slice.
   // FormatError: damaged compression or Parquet. ConfigError: a malformed slice.
   static Dataset open(const std::string& path, const DatasetOptions& options = {});
 
   // The next good row of the slice, in the order of the file; nullopt after the last one.
   // DataError: a line that is no JSON object, invalid UTF-8, a key twice, Parquet values that JSON cannot hold, unless
-  // max_bad_rows allows it; always: a file that cannot be read on. FormatError: a file that is damaged beyond a row.
+  // max_bad_rows allows it; always: the file cannot be read further. FormatError: a file that is damaged beyond a row.
   std::optional<Row> next();
-  void rewind();            // next() begins again; what was bad before is not counted again
-  std::vector<Row> rest();  // of next(), all of it
+  void rewind();            // next() starts again; bad rows are not counted twice
+  std::vector<Row> rest();  // all remaining rows of next()
 
-  int64_t size();           // rows of the slice, bad ones too; reads through JSON text once
-  Row row(int64_t number);  // any of them, in any order (next() goes on behind it). DataError if it is bad or not there
+  int64_t size();           // rows of the slice, bad ones included; reads JSON text once
+  Row row(int64_t number);  // any row, in any order (next() continues after it). DataError if it is bad or missing
 
-  // Runs use(), whose DataError makes the row a bad one: it stops the run unless max_bad_rows allows it. True if the
+  // Runs use(), whose DataError marks the row as bad: it stops the run unless max_bad_rows allows it. True if the
   // row was used.
   template <class Use>
   bool accept(const Row& row, const Use& use) {
@@ -65,9 +65,9 @@ class Dataset {
       return false;
     }
   }
-  std::vector<BadRow> bad_rows() const;  // left out so far, in the order of the file
+  std::vector<BadRow> bad_rows() const;  // skipped so far, in the order of the file
 
-  // For people: "JSON Lines, gzip"; and, where the file says them itself (Parquet), names and types of its columns.
+  // For messages: "JSON Lines, gzip"; and, if the file contains them (Parquet), names and types of its columns.
   std::string format() const;
   const std::vector<std::pair<std::string, std::string>>& columns() const { return columns_; }
   const std::string& path() const { return path_; }                             // without the slice
@@ -86,7 +86,7 @@ class Dataset {
   std::vector<std::pair<std::string, std::string>> columns_;
   std::unique_ptr<FileBytes> file_;
   std::unique_ptr<RowSource> source_;
-  bool in_order_ = false;               // the source cannot go back but from the start
+  bool in_order_ = false;               // the source can only be read in order
   int64_t begin_ = 0;                   // of the slice, in rows of the file
   std::optional<int64_t> end_;          // none: the file's last row
   int64_t position_ = 0;                // in rows of the file

@@ -1,4 +1,4 @@
-// Where a Dataset's rows come from: text that is cut into rows, or Parquet.
+// Where a Dataset's rows come from: text that is split into rows, or Parquet.
 #pragma once
 
 #include <algorithm>
@@ -22,16 +22,16 @@ class RowSource {
   virtual ~RowSource() = default;
   virtual int64_t count_to(int64_t limit) = 0;  // the lesser of limit and the number of rows
   int64_t size() { return count_to(INT64_MAX); }
-  virtual void seek(int64_t row) = 0;  // the row that next() gives; beyond the last one: none
-  // False: no more. DataError: a bad row, which is passed over, or, with row.line 0, the file cannot be read.
+  virtual void seek(int64_t row) = 0;  // the row that next() returns; beyond the last one: none
+  // False: no more rows. DataError: a bad row, which is skipped, or, with row.line 0, the file cannot be read.
   virtual bool next(Row& row) = 0;
   virtual std::string format() const = 0;                 // "JSON Lines"
   virtual std::string place(int64_t row_line) const = 0;  // "FILE line 3"
 };
 
-// JSON Lines, or one list of objects (the first character is '['), over bytes that outlive the object. Rows outside
-// what is asked for are found, not parsed. Where every 64th row begins is remembered, so any row is found fast and a
-// file of 10^9 rows takes 250 MB of memory.
+// JSON Lines, or one list of objects (the first character is '['), over bytes that must outlive the object. Rows that
+// are not requested are located, not parsed. The offset of every 64th row is remembered, so that any row is found fast;
+// a file of 10^9 rows takes 250 MB of memory.
 class TextRows : public RowSource {
  public:
   TextRows(const ByteSource& bytes, std::string path);

@@ -1,4 +1,4 @@
-// Bytes that are made once and read in any order: in memory while they are few, else in a temporary file that has no
+// Bytes that are written once and read in any order: in memory while they are few, else in a temporary file without a
 // name.
 #pragma once
 
@@ -14,13 +14,13 @@ namespace lockstep::data {
 
 class Spool {
  public:
-  // The file lies where the system keeps temporary files and goes away with the object, or with the process.
+  // The file is in the system's temporary directory and disappears with the object, or with the process.
   explicit Spool(size_t memory_bytes = size_t{64} << 20) : memory_bytes_(memory_bytes) {}
   Spool(const Spool&) = delete;
   Spool& operator=(const Spool&) = delete;
   ~Spool();
 
-  // ResourceError: no room on the disk.
+  // ResourceError: no space on the disk.
   void append(std::string_view bytes);
   // Everything appended; valid until the next append. ResourceError.
   ByteSource source();

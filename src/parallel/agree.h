@@ -1,5 +1,5 @@
-// How ranks fail together: before a collective part they agree that nobody has failed, and who fails inside one ends
-// the group. Otherwise one rank would throw and the others wait for it.
+// How ranks fail together: before a collective part they agree that no rank has failed; a rank that fails inside one
+// ends the group. Otherwise one rank would throw while the others wait for it.
 #pragma once
 
 #include <exception>
@@ -14,10 +14,10 @@ namespace lockstep::parallel {
 // meanwhile, a rank with an error throws that error, the others what the group threw.
 void agree(Group& group, const std::exception_ptr& mine);
 
-// Group::fail with what this error says.
+// Calls Group::fail with this error.
 void fail(Group& group, const std::exception_ptr& error) noexcept;
 
-// Runs `part`, in which each rank may fail by itself and which makes no call of the group; then they agree.
+// Runs `part`, in which each rank may fail on its own and which makes no call of the group; then the ranks agree.
 template <class Part>
 void agree_after(Group& group, const Part& part) {
   std::exception_ptr mine;
@@ -29,7 +29,7 @@ void agree_after(Group& group, const Part& part) {
   agree(group, mine);
 }
 
-// Runs `part`, which all ranks have begun together: one that fails in it takes the group down.
+// Runs `part`, which all ranks have entered together: a rank that fails in it ends the group.
 template <class Part>
 auto together(Group& group, const Part& part) {
   try {

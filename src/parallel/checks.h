@@ -1,4 +1,4 @@
-// What every transport asks of the arguments of a call before it moves a byte.
+// What every transport checks about the arguments of a call before it moves data.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Gathering what is not of one size. Collective; outputs are the same on every rank.
+// Gathering data of different sizes. Collective; outputs are the same on every rank.
 #pragma once
 
 #include <cstring>

@@ -1,11 +1,11 @@
-// parallel: how the ranks of one job talk. A rank is a process, or a thread of one.
+// parallel: how the ranks of one job communicate. A rank is a process, or a thread of one.
 //
 //   includes    core only
-//   memory      callers own every buffer, all of it host memory; a call that has returned is done with it
+//   memory      callers own every buffer, all of it host memory; a call no longer uses it when it returns
 //   threads     a Group is used by one thread; fail, interrupt and interrupted may be called from any
 //
-// A Group moves bytes and never adds numbers: parallel/tree_sum.h does, so that no transport can change the order of a
-// sum. A Group of one (`solo`) has nothing to move, so callers are written once for one rank and for many.
+// A Group moves bytes and never adds numbers: parallel/tree_sum.h does, so that no transport can change the order of
+// a sum. A Group of one (`solo`) has nothing to move, so callers are written once for one rank and for many.
 #pragma once
 
 #include <chrono>
@@ -18,8 +18,8 @@
 
 namespace lockstep::parallel {
 
-// Another rank failed, or this one said so itself (Group::fail), and the group ended with it. The exit code is that of
-// the rank's own error: it becomes the job's.
+// Another rank failed, or this one reported its failure (Group::fail), and the group ended. The exit code is that of
+// the failed rank's own error: it becomes the job's.
 class PeerFailed final : public Error {
  public:
   PeerFailed(int rank, Fault fault, int exit_code);
@@ -33,36 +33,36 @@ class PeerFailed final : public Error {
 
 // The verbs are collective: every rank makes the same calls in the same order. They throw ShapeError when sizes do not
 // fit (or, where the transport can see it, when the ranks make different calls), PeerFailed when a rank has failed or
-// has gone, and Cancelled when not all ranks have come to a call within its deadline. A group in which one call has
-// thrown is dead: all later calls, of every rank, throw. Outputs must not overlap inputs.
+// is gone, and Cancelled when not all ranks have entered a call within its deadline. After a call has thrown, the group
+// is dead: all later calls, of every rank, throw. Outputs must not overlap inputs.
 class Group {
  public:
   virtual ~Group() = default;  // not collective
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual void broadcast(std::span<std::byte> bytes, int root) = 0;
-  // out holds size() pieces in rank order, all as large as `mine`.
+  // out holds size() pieces in rank order, each as large as `mine`.
   virtual void all_gather(std::span<std::byte> out, std::span<const std::byte> mine) = 0;
   // Both hold size() pieces of one size: piece r of `in` goes to rank r, piece r of `out` came from rank r.
   virtual void all_to_all(std::span<std::byte> out, std::span<const std::byte> in) = 0;
   virtual void barrier() = 0;
 
-  // This rank cannot go on: from now on the calls of all ranks throw PeerFailed with this fault. The first call counts.
-  // In a group of one no other rank has to know.
+  // This rank cannot continue: from now on the calls of all ranks throw PeerFailed with this fault. Only the first call
+  // counts. In a group of one it has no effect.
   virtual void fail(const Fault& fault, int exit_code) noexcept = 0;
-  // Asks all ranks to stop when it suits them; interrupted() says whether any rank was asked. Flags: neither waits.
+  // Asks all ranks to stop at a convenient point; interrupted() returns whether any rank has asked. Neither waits.
   virtual void interrupt() noexcept = 0;
   virtual bool interrupted() const noexcept = 0;
 };
 
 struct Timeouts {
-  std::chrono::milliseconds call = std::chrono::minutes(10);  // until all ranks have come to a call
+  std::chrono::milliseconds call = std::chrono::minutes(10);  // until all ranks have entered a call
 };
 
 std::unique_ptr<Group> solo();
 
 // `size` ranks inside one process, each for a thread of its own: for tests, and for several ranks on one GPU. A rank
-// whose Group is destroyed has gone. ConfigError for a size below 1.
+// whose Group is destroyed counts as gone. ConfigError for a size below 1.
 std::vector<std::unique_ptr<Group>> threads(int size, Timeouts timeouts = {});
 
 }  // namespace lockstep::parallel

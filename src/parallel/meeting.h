@@ -1,5 +1,5 @@
-// Where the ranks of a `threads` group meet: each shows the others a piece of memory, and nobody goes on before all
-// have come, nor before all have looked.
+// The meeting point of the ranks of a `threads` group: each rank shows the others a piece of memory, and none continues
+// before all have arrived, nor before all have read.
 #pragma once
 
 #include <atomic>
@@ -13,13 +13,13 @@
 
 namespace lockstep::parallel {
 
-// What a rank brings to a call: which one it makes, and what the others may read.
+// What a rank brings to a call: which call it makes, and what the others may read.
 struct Call {
   const char* verb = "";
   int root = 0;
   std::span<const std::byte> shown = {};
 
-  bool fits(const Call& other) const;  // the ranks make the same call of the same size
+  bool fits(const Call& other) const;  // whether the ranks make the same call with the same size
 };
 
 class Meeting {
@@ -27,21 +27,21 @@ class Meeting {
   Meeting(int size, Timeouts timeouts) : timeouts_(timeouts), calls_(static_cast<size_t>(size)), here_(calls_.size()) {}
 
   int size() const { return static_cast<int>(calls_.size()); }
-  // Waits until every rank has come. Throws what the verbs of a Group throw, on every rank or on none: a rank that
-  // comes in may read what all show until leave().
+  // Waits until every rank has arrived. Throws what the verbs of a Group throw, on every rank or on none. A rank that
+  // returns may read what all ranks show until leave().
   void enter(int rank, const Call& call);
   std::span<const std::byte> shown(int rank) const { return calls_[static_cast<size_t>(rank)].shown; }
-  // Waits until every rank leaves, so that nobody's memory goes away under a reader. Between enter and leave a rank
+  // Waits until every rank leaves, so that no memory is freed while it is read. Between enter and leave a rank
   // only copies bytes, so this wait needs no deadline.
   void leave() noexcept;
-  // From now on enter() throws PeerFailed, unless it throws something already.
+  // From now on enter() throws PeerFailed, unless it already throws something else.
   void fail(int rank, const Fault& fault, int exit_code) noexcept;
 
   void interrupt() noexcept { interrupted_.store(true); }
   bool interrupted() const noexcept { return interrupted_.load(); }
 
  private:
-  using Failure = std::function<void()>;  // throws; a fresh exception for each rank
+  using Failure = std::function<void()>;  // throws a new exception for each rank
   void end(Failure failure);
   void require_same_calls();
   std::string missing_ranks() const;

@@ -1,4 +1,4 @@
-// Adapters that are served, by name: loaded from PEFT directories, checked, and swapped in whole.
+// The adapters that are served, by name: loaded from PEFT directories, checked, and swapped in as a whole.
 #pragma once
 
 #include <chrono>
@@ -14,41 +14,41 @@
 
 namespace lockstep::service {
 
-using NoSuchAdapter = versions::NoSuchVersion;  // neither loaded nor (version) still held
+using NoSuchAdapter = versions::NoSuchVersion;  // not loaded, or the version is no longer held
 
 struct AdapterSource {
   std::string name, path;
   bool in_place = false;                // a loaded name gets a new version
   std::string sha256;                   // of adapter_model.safetensors, hex; empty: not checked
-  std::optional<int64_t> version = {};  // default: what the directory says if that is newer, else a number not used yet
+  std::optional<int64_t> version = {};  // default: what the directory says if that is newer, else an unused number
 };
 
 struct RegistryOptions {
   std::vector<std::string> base_names;  // no adapter may have one of these
   int64_t max_loras = 64;               // names loaded at once
-  int64_t max_lora_rank = 256;          // a larger rank is refused
-  int64_t keep_versions = 2;            // of each name: the newest and those before it that can be pinned
-  std::string lora_root;                // files of adapters are read below this directory only; empty: anywhere
-  // Called with notes for the user about an adapter that was loaded, on the thread that loads it.
+  int64_t max_lora_rank = 256;          // larger ranks are refused
+  int64_t keep_versions = 2;            // of each name: the newest and the older ones that can be pinned
+  std::string lora_root;                // adapters are only read below this directory; empty: anywhere
+  // Called with notes for the user about a loaded adapter, on the thread that loads it.
   std::function<void(const std::string& note)> on_note = [](const std::string&) {};
 };
 
 // May be used from any thread. A version lives as long as it is held; older versions of a name are released when newer
-// ones come.
+// ones are loaded.
 class AdapterRegistry {
  public:
   using Pinned = std::shared_ptr<const versions::Pin>;
 
-  // `base` and the sink, which gets every version that is loaded, outlive it.
+  // `base` and the sink, which gets every version that is loaded, must outlive it.
   AdapterRegistry(const load::Base& base, RegistryOptions options, versions::VersionSink& sink);
 
-  // Reads and checks everything first - names, shapes, rank, base fingerprint, SHA-256 - then swaps; on any error what
-  // was served is still served. ConfigError: loaded already and not in_place, too many names, an empty name or a
+  // Reads and checks everything first - names, shapes, rank, base fingerprint, SHA-256 - then swaps. After an error
+  // what was served is still served. ConfigError: already loaded and not in_place, too many names, an empty name or a
   // base's, a path outside lora_root, a version that is not newer; ShapeError: a rank above the limit; DataError:
   // SHA-256; FormatError, ShapeError, ResourceError as load_adapter.
   versions::Policy load(const AdapterSource& source);
   void unload(const std::string& name);  // NoSuchAdapter. Requests in flight keep it
-  // Waits until no version of this name is in use that can no longer be requested: one that was unloaded, or is older
+  // Waits until no version of this name that can no longer be requested is in use: one that was unloaded, or is older
   // than those that are kept. False if that does not happen within `timeout`.
   bool wait_unused(const std::string& name, std::chrono::milliseconds timeout);
 

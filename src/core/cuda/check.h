@@ -9,8 +9,8 @@
 
 namespace lockstep::cuda {
 
-// Takes the error away from the thread: whoever asks next for the last error is not to blame for this one. An error
-// that has ended the GPU's context comes back with every call.
+// Also clears the thread's last error, so that the next call that asks for it is not blamed for this one. An error that
+// has ended the GPU's context is returned by every later call.
 inline void forget_error() {
   cudaGetLastError();
 }

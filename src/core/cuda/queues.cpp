@@ -11,7 +11,7 @@ Queues::Queues() {
 }
 
 Queues& Queues::get() {
-  static Queues& queues = *new Queues;  // never destroyed: Buffers of static objects go last
+  static Queues& queues = *new Queues;  // never destroyed, because static Buffers may outlive it
   return queues;
 }
 
@@ -23,7 +23,7 @@ cudaStream_t Queues::add() {
   Queue added;
   check(cudaStreamCreateWithFlags(&added.stream, cudaStreamNonBlocking), "cudaStreamCreate");
   if (const cudaError_t status = cudaEventCreateWithFlags(&added.tail, cudaEventDisableTiming); status != cudaSuccess) {
-    cudaStreamDestroy(added.stream);  // the error above is the one to tell
+    cudaStreamDestroy(added.stream);  // the error above is the one to report
     check(status, "cudaEventCreate");
   }
   const std::lock_guard lock(mutex_);
@@ -33,7 +33,7 @@ cudaStream_t Queues::add() {
 
 void Queues::remove(cudaStream_t stream) noexcept {
   const std::lock_guard lock(mutex_);
-  // From a destructor, which cannot throw. What fails here is a GPU that is lost, which every later call says.
+  // Called by a destructor, which cannot throw. If this fails the GPU is lost, which every later call reports.
   cudaEventDestroy(find(stream).tail);
   cudaStreamDestroy(stream);
   std::erase_if(queues_, [&](const Queue& queue) { return queue.stream == stream; });
@@ -43,7 +43,7 @@ void Queues::remove(cudaStream_t stream) noexcept {
 void Queues::begin_recording(cudaStream_t stream, cudaStream_t second) {
   const std::lock_guard lock(mutex_);
   for (const cudaStream_t one : {stream, second}) check(cudaEventRecord(find(one).tail, one), "cudaEventRecord");
-  // The mode concerns calls of this thread alone; what other threads must not do, the head of queues.h says.
+  // The mode concerns calls of this thread only; the head of queues.h says what other threads must not do.
   check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "recording a graph");
   for (const cudaStream_t one : {stream, second}) find(one).recording = true;
 }

@@ -1,13 +1,13 @@
-// The streams of this process, and when memory that is given back may be used again.
+// The streams of this process, and when freed memory may be used again.
 //
-// CUDA invalidates every recording on a device when any thread synchronizes that device, or the stream that is being
-// recorded, and an event put into such a stream becomes part of the graph. So nothing here waits for the device or for
-// another thread's stream, and it is known which streams are being recorded:
-//   - Memory is taken and given back on a stream of its own, which is never recorded.
-//   - Memory that is given back is free behind an event of every stream. A stream that is being recorded runs nothing
-//     meanwhile: its event is one from just before.
-//   - A graph may name memory that has gone. It is launched only while somebody holds what it was recorded for
-//     (rollout/local/step_graphs.h), and what was launched before lies ahead of the event.
+// CUDA invalidates every graph capture on a device when any thread synchronizes that device, or the stream that is
+// being captured; an event recorded in such a stream becomes part of the graph. So nothing here waits for the device or
+// another thread's stream, and this class knows which streams are being captured:
+//   - Memory is allocated and freed on a stream of its own, which is never captured.
+//   - Freed memory becomes available after an event of every stream. A stream that is being captured runs nothing
+//     meanwhile: its event was recorded just before the capture.
+//   - A graph may name memory that has been freed. It is launched only while somebody holds what it was captured for
+//     (rollout/local/step_graphs.h), and earlier launches precede the event.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -19,25 +19,25 @@ namespace lockstep::cuda {
 
 class Queues {
  public:
-  // Of the process: the driver's pool of memory is as well, and a Buffer is freed wherever its last holder lets go.
+  // One per process: the driver's memory pool is too, and a Buffer may be freed on any thread.
   static Queues& get();
 
   // DeviceError
   cudaStream_t add();
-  void remove(cudaStream_t stream) noexcept;  // nothing runs on it any more
-  // Around a recording on these two, which are of one Stream.
+  void remove(cudaStream_t stream) noexcept;  // when nothing runs on it any more
+  // Call around a capture of these two queues, which belong to one Stream.
   void begin_recording(cudaStream_t stream, cudaStream_t second);
   void end_recording(cudaStream_t stream, cudaStream_t second) noexcept;
 
   cudaStream_t memory() const { return memory_; }
-  // Orders the memory stream behind all that is queued by now.
+  // Makes the memory stream wait for everything that is queued by now.
   cudaError_t follow_all() noexcept;
 
  private:
   struct Queue {
     cudaStream_t stream = nullptr;
-    cudaEvent_t tail = nullptr;  // behind all that was queued when somebody asked
-    bool recording = false;      // the event is of the moment before
+    cudaEvent_t tail = nullptr;  // after everything that was queued when it was last recorded
+    bool recording = false;      // the event is the one from just before the capture
   };
 
   Queues();

@@ -13,7 +13,7 @@ cudaStream_t stream_of(void* stream) {
   return static_cast<cudaStream_t>(stream);
 }
 
-// The first question the process asks of the GPU; afterwards the driver's pool keeps released memory.
+// Runs once, before the process uses the GPU: afterwards the driver's pool keeps freed memory.
 std::string probe() {
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
@@ -47,7 +47,7 @@ DeviceInfo info() {
   check(cudaStreamSynchronize(Queues::get().memory()), "waiting for memory that was released");
   size_t free_bytes = 0, total_bytes = 0;
   check(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo");
-  // What the pool keeps but nobody uses is free to us.
+  // Memory that the pool keeps but nobody uses counts as free.
   cudaMemPool_t pool = nullptr;
   uint64_t reserved = 0, used = 0;
   check(cudaDeviceGetDefaultMemPool(&pool, 0), "cudaDeviceGetDefaultMemPool");
@@ -61,7 +61,7 @@ DeviceInfo info() {
 
 void* allocate(size_t bytes) {
   const cudaStream_t stream = Queues::get().memory();
-  // The pool joins pieces of what has come back; of what is only on its way it would rather take more from the driver.
+  // The pool reuses only memory whose release has completed; while releases are pending it would allocate more.
   check(cudaStreamSynchronize(stream), "waiting for memory that was released");
   void* memory = nullptr;
   const cudaError_t status = cudaMallocAsync(&memory, bytes, stream);
@@ -70,17 +70,17 @@ void* allocate(size_t bytes) {
     return nullptr;
   }
   check(status, "cudaMallocAsync");
-  // From here on it may be used on every stream.
+  // From here on the memory may be used on every stream.
   if (const cudaError_t there = cudaStreamSynchronize(stream); there != cudaSuccess) {
-    cudaFreeAsync(memory, stream);  // the error above is the one to tell
+    cudaFreeAsync(memory, stream);  // the error above is the one to report
     check(there, "cudaMallocAsync");
   }
   return memory;
 }
 
 void release(void* memory) noexcept {
-  // From a destructor, which cannot throw. Memory whose last use cannot be told from a failed call is not given back; a
-  // GPU that is lost says so at every later call.
+  // Called by a destructor, which cannot throw. If the memory's last use cannot be ordered it is not freed: the GPU
+  // is lost then, which every later call reports.
   Queues& queues = Queues::get();
   if (queues.follow_all() != cudaSuccess || cudaFreeAsync(memory, queues.memory()) != cudaSuccess) forget_error();
 }
@@ -90,7 +90,7 @@ void* make_stream() {
 }
 
 void destroy_stream(void* stream) noexcept {
-  // From a destructor: an error of what was queued has been told by whoever waited for it.
+  // Called by a destructor: an error of queued work was reported to whoever waited for it.
   if (cudaStreamSynchronize(stream_of(stream)) != cudaSuccess) forget_error();
   Queues::get().remove(stream_of(stream));
 }
@@ -100,7 +100,7 @@ void synchronize(void* stream) {
 }
 
 bool recover(void* stream, void* second) noexcept {
-  // The first wait may tell what failed; the second one succeeds unless everything fails from now on.
+  // The first wait may report what failed; the second one succeeds unless the GPU is lost.
   for (int i = 0; i < 2; ++i) {
     bool works = true;
     for (void* one : {stream, second}) works &= cudaStreamSynchronize(stream_of(one)) == cudaSuccess;
@@ -119,7 +119,7 @@ void* make_event() {
 }
 
 void destroy_event(void* event) noexcept {
-  if (cudaEventDestroy(static_cast<cudaEvent_t>(event)) != cudaSuccess) forget_error();  // from a destructor
+  if (cudaEventDestroy(static_cast<cudaEvent_t>(event)) != cudaSuccess) forget_error();  // called by a destructor
 }
 
 void record_event(void* event, void* stream) {
@@ -155,7 +155,7 @@ void begin_recording(void* stream, void* second) {
 
 void* end_recording(void* stream, void* second) {
   cudaGraph_t graph = nullptr;
-  const cudaError_t ended = cudaStreamEndCapture(stream_of(stream), &graph);  // also when it is an error
+  const cudaError_t ended = cudaStreamEndCapture(stream_of(stream), &graph);  // also after an error
   Queues::get().end_recording(stream_of(stream), stream_of(second));
   check(ended, "recording a graph");
   cudaGraphExec_t executable = nullptr;
@@ -168,7 +168,7 @@ void* end_recording(void* stream, void* second) {
 }
 
 void abandon_recording(void* stream, void* second) noexcept {
-  // The exception that led here is the one to tell, and ending what failed is an error too.
+  // The exception that led here is the one to report; ending the capture fails too.
   cudaGraph_t graph = nullptr;
   cudaStreamEndCapture(stream_of(stream), &graph);
   if (graph) cudaGraphDestroy(graph);
@@ -181,7 +181,7 @@ void launch_graph(void* graph, void* stream) {
 }
 
 void destroy_graph(void* graph) noexcept {
-  if (cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph)) != cudaSuccess) forget_error();  // from a destructor
+  if (cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph)) != cudaSuccess) forget_error();  // in a destructor
 }
 
 }  // namespace lockstep::cuda

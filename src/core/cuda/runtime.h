@@ -1,5 +1,5 @@
-// What core asks of the CUDA runtime. core/absent implements it when the build has no CUDA: nothing but unusable() is
-// then ever called, because no Stream on a GPU can be made.
+// What core uses of the CUDA runtime. In a build without CUDA core/absent implements it: then only unusable() is ever
+// called, because no Stream on a GPU can be created.
 #pragma once
 
 #include <cstddef>
@@ -9,26 +9,26 @@
 
 namespace lockstep::cuda {
 
-std::string unusable();  // empty: a GPU can be used
+std::string unusable();  // empty if a GPU can be used
 DeviceInfo info();
 
-// Device memory from the driver's pool, which keeps what is released: to allocate again costs microseconds. nullptr
-// when there is none. allocate() waits, release() does not: the memory is handed out again when all that is queued by
-// now, on any stream, has run. From any thread, whatever others record (queues.h).
+// Device memory from the driver's pool, which keeps freed memory, so that allocating takes microseconds. nullptr if
+// there is none. allocate() waits, release() does not: the memory is reused when everything that is queued by then, on
+// any stream, has run. May be called from any thread, whatever other threads capture (queues.h).
 void* allocate(size_t bytes);
 void release(void* memory) noexcept;
 
 void* make_stream();
 void destroy_stream(void* stream) noexcept;
 void synchronize(void* stream);
-// After an error: waits for both streams and forgets the error. False: the GPU is lost to this process, and every
+// After an error: waits for both streams and clears the error. False: the GPU is lost to this process, and every
 // further call fails.
 bool recover(void* stream, void* second) noexcept;
 
 void* make_event();
 void destroy_event(void* event) noexcept;
 void record_event(void* event, void* stream);
-void wait_event(void* event, void* stream);  // what is queued on the stream from now on runs after the event
+void wait_event(void* event, void* stream);  // what is queued on the stream later runs after the event
 
 void zero(void* to, size_t bytes);                                  // of new memory; waits
 void zero(void* to, size_t bytes, void* stream);                    // queued
@@ -37,7 +37,7 @@ void copy(void* to, const void* from, size_t bytes, void* stream);  // any direc
 // `count` pieces that lie `stride` bytes apart, within the device; queued
 void copy_pieces(void* to, const void* from, size_t bytes, size_t stride, size_t count, void* stream);
 
-// core/graph.h. What is queued on `stream`, and on `second` once it has waited for the first, is recorded.
+// core/graph.h. Captures what is queued on `stream`, and on `second` once it has waited for the first.
 void begin_recording(void* stream, void* second);
 void* end_recording(void* stream, void* second);
 void abandon_recording(void* stream, void* second) noexcept;
