@@ -93,19 +93,19 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     reused_ = false;
     connection_ = std::make_unique<Connection>(io_);
     connection_->stream.expires_after(call_.request.connect_timeout);
-    resolver_.async_resolve(
-        call_.to.host, std::to_string(call_.to.port),
-        [self = shared_from_this()](Failure error, const tcp::resolver::results_type& found) {
-          if (self->over_) return;
-          if (error) return self->fail("the host is not known: " + error.message());
-          self->connection_->stream.expires_after(self->call_.request.connect_timeout);
-          self->connection_->stream.async_connect(found, [self](Failure failure, const tcp::endpoint&) {
-            if (self->over_) return;
-            if (failure) return self->fail("no connection: " + failure.message());
-            self->connection_->stream.socket().set_option(tcp::no_delay(true));
-            self->write();
-          });
-        });
+    resolver_.async_resolve(call_.to.host, std::to_string(call_.to.port),
+                            [self = shared_from_this()](Failure error, const tcp::resolver::results_type& found) {
+                              if (self->over_) return;
+                              if (error) return self->fail("the host is not known: " + error.message());
+                              self->connection_->stream.expires_after(self->call_.request.connect_timeout);
+                              self->connection_->stream.async_connect(
+                                  found, [self](Failure failure, const tcp::endpoint&) {
+                                    if (self->over_) return;
+                                    if (failure) return self->fail("no connection: " + failure.message());
+                                    self->connection_->stream.socket().set_option(tcp::no_delay(true));
+                                    self->write();
+                                  });
+                            });
   }
 
   void write() {
@@ -174,8 +174,8 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     over_ = true;
     deadline_.cancel();
     close();
-    done(std::make_exception_ptr(Unreachable(
-        {.what = "a server does not answer", .where = call_.to.text() + call_.request.path, .got = why})));
+    done(std::make_exception_ptr(
+        Unreachable({.what = "a server does not answer", .where = call_.to.text() + call_.request.path, .got = why})));
   }
 
   void done(HttpClient::Outcome outcome) {
@@ -210,8 +210,7 @@ struct HttpClient::Impl {
   }
 
   void start(Id id, Exchange::Call call) {
-    auto exchange =
-        std::make_shared<Exchange>(io, idle, max_idle, std::move(call), [this, id] { open.erase(id); });
+    auto exchange = std::make_shared<Exchange>(io, idle, max_idle, std::move(call), [this, id] { open.erase(id); });
     open.emplace(id, exchange);
     exchange->start();
   }
@@ -232,9 +231,8 @@ HttpClient::~HttpClient() = default;
 HttpClient::Id HttpClient::send(const Address& to, HttpRequest request, OnDone on_done, OnBytes on_bytes) {
   const Id id = impl_->next++;
   asio::post(impl_->io, [impl = impl_.get(), id,
-                         call = Exchange::Call{to, std::move(request), std::move(on_done), std::move(on_bytes)}]() mutable {
-    impl->start(id, std::move(call));
-  });
+                         call = Exchange::Call{to, std::move(request), std::move(on_done),
+                                               std::move(on_bytes)}]() mutable { impl->start(id, std::move(call)); });
   return id;
 }
 

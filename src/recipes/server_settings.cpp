@@ -12,7 +12,8 @@ using rollout::EngineKind, rollout::LogprobKind;
 
 [[noreturn]] void lacks(const std::string& where, const std::string& what, const std::string& got,
                         const std::string& wanted) {
-  throw ConfigError({.what = what, .where = where, .got = got, .wanted = wanted, .attempt = "start the server with " + wanted});
+  throw ConfigError(
+      {.what = what, .where = where, .got = got, .wanted = wanted, .attempt = "start the server with " + wanted});
 }
 
 bool cuts(const rollout::SamplingParams& s) {
@@ -27,16 +28,18 @@ void check_logprobs(EngineKind kind, const std::string& where, const rollout::Se
           kind == EngineKind::vllm ? "--logprobs-mode processed_logprobs" : "log-probs after the temperature");
   if (!cuts(sampling)) return;
   if (facts.logprobs == LogprobKind::processed)
-    throw ConfigError({.what = "the server's log-probs are those after top-p, top-k and min-p, which are not the policy's",
-                       .where = where,
-                       .got = fmt::format("top_p {:g}, top_k {}, min_p {:g}", sampling.top_p, sampling.top_k, sampling.min_p),
-                       .wanted = "rollouts with top_p 1, top_k -1 and min_p 0",
-                       .attempt = "these, or temperature 1 and a server with --logprobs-mode raw_logprobs"});
+    throw ConfigError(
+        {.what = "the server's log-probs are those after top-p, top-k and min-p, which are not the policy's",
+         .where = where,
+         .got = fmt::format("top_p {:g}, top_k {}, min_p {:g}", sampling.top_p, sampling.top_k, sampling.min_p),
+         .wanted = "rollouts with top_p 1, top_k -1 and min_p 0",
+         .attempt = "these, or temperature 1 and a server with --logprobs-mode raw_logprobs"});
   if (!facts.logprobs)
-    throw ConfigError({.what = "the server does not say whether its log-probs are those before or after top-p and top-k",
-                       .where = where,
-                       .wanted = "an answer to /server_info",
-                       .attempt = "VLLM_SERVER_DEV_MODE=1 in the server's environment, or rollouts without top-p and top-k"});
+    throw ConfigError(
+        {.what = "the server does not say whether its log-probs are those before or after top-p and top-k",
+         .where = where,
+         .wanted = "an answer to /server_info",
+         .attempt = "VLLM_SERVER_DEV_MODE=1 in the server's environment, or rollouts without top-p and top-k"});
 }
 
 }  // namespace

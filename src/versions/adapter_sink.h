@@ -15,8 +15,8 @@
 namespace lockstep::versions {
 
 struct AdapterSinkOptions {
-  fs::Path directory;              // of the adapters' files, which the servers can read; made if it is missing
-  std::string name = "lockstep";   // what servers call a version: NAME-RUN-vN, where RUN is of this run alone
+  fs::Path directory;             // of the adapters' files, which the servers can read; made if it is missing
+  std::string name = "lockstep";  // what servers call a version: NAME-RUN-vN, where RUN is of this run alone
   CopyOptions copy;
 };
 

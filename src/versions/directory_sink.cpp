@@ -35,7 +35,9 @@ void DirectorySink::commit(const lora::PolicyId& policy) {
   stdfs::remove(fresh, error);
   stdfs::create_directory_symlink(there.filename(), fresh, error);
   if (!error) stdfs::rename(fresh, link, error);
-  if (error) throw ResourceError({.what = "the link to the newest version cannot be written", .where = link.string(), .got = error.message()});
+  if (error)
+    throw ResourceError(
+        {.what = "the link to the newest version cannot be written", .where = link.string(), .got = error.message()});
   held_.push_back(policy);
 }
 

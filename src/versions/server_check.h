@@ -1,9 +1,10 @@
 // Whether servers generate with the adapter that they were given: nothing stale, nothing dropped.
 //
 // A server's log-probs of its samples are compared with those of our own model, whose forward is the trainer's.
-//   at its arrival  those of the base must be ours, as far as another program's can be (`noise` is what is left), at the
-//                   rollouts' temperature and not at 1. Then every target module in turn gets a large known B, alone: the server
-//                   must follow, so the path, alpha and that module reach the model.
+//   at its arrival  those of the base must be ours, as far as another program's can be (`noise` is what is left), at
+//   the
+//                   rollouts' temperature and not at 1. Then every target module in turn gets a large known B, alone:
+//                   the server must follow, so the path, alpha and that module reach the model.
 //   at each sync    the server must be nearer to the new version than to the one before. Where the trainer's two
 //                   versions differ by less than kTimesNoise times the noise, that says nothing: inconclusive, counted,
 //                   and the next is compared with the last version that was not.
@@ -56,7 +57,7 @@ class ServerCheck {
   const Report& report() const { return report_; }
 
  private:
-  struct Scored {  // a sample
+  struct Scored {                 // a sample
     std::vector<int32_t> tokens;  // prompt and answer
     int64_t prompt = 0;           // how many of them are the prompt
     std::vector<float> logprobs;  // of the answer, as the server reported them

@@ -10,7 +10,8 @@ namespace {
 
 using rollout::EngineKind, rollout::LogprobKind;
 
-const rollout::ServerFacts kGood{.max_loras = 2, .max_lora_rank = 16, .data_parallel = 1, .lora_enabled = true, .logprobs = LogprobKind::processed};
+const rollout::ServerFacts kGood{
+    .max_loras = 2, .max_lora_rank = 16, .data_parallel = 1, .lora_enabled = true, .logprobs = LogprobKind::processed};
 const AskedOfServer kAsked{.sampling = {.temperature = 0.7F}, .rank = 16};
 
 template <class Change>
@@ -38,9 +39,11 @@ TEST(ServerSettings, NameTheFlagThatIsMissing) {
 TEST(ServerSettings, AtTemperatureOneRawLogprobsAreThePolicys) {
   rollout::ServerFacts facts = kGood;
   facts.logprobs = LogprobKind::raw;
-  EXPECT_NO_THROW(check_settings(EngineKind::vllm, "host:1", facts, {.sampling = {.temperature = 1, .top_p = 0.9F}, .rank = 1}));
+  EXPECT_NO_THROW(
+      check_settings(EngineKind::vllm, "host:1", facts, {.sampling = {.temperature = 1, .top_p = 0.9F}, .rank = 1}));
   facts.logprobs = LogprobKind::tempered;
-  EXPECT_NO_THROW(check_settings(EngineKind::sglang, "host:1", facts, {.sampling = {.temperature = 0.7F, .top_p = 0.9F}, .rank = 1}));
+  EXPECT_NO_THROW(check_settings(EngineKind::sglang, "host:1", facts,
+                                 {.sampling = {.temperature = 0.7F, .top_p = 0.9F}, .rank = 1}));
 }
 
 }  // namespace

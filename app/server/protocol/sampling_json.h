@@ -16,7 +16,7 @@ namespace lockstep::server {
 struct SamplingRules {
   recipes::SamplingDefaults defaults;  // of fields that are absent or null
   int64_t max_logprobs = 20;           // -1: as many as the engine reports
-  bool processed_logprobs = false;       // log-probs are those of logits / temperature, unless a request says otherwise
+  bool processed_logprobs = false;     // log-probs are those of logits / temperature, unless a request says otherwise
   int64_t vocab_size = 0;
   std::vector<int32_t> end_tokens = {};  // the first is the tokenizer's own
 };
@@ -32,7 +32,8 @@ struct SamplingFields {
 };
 
 // temperature, top_p, top_k, min_p, the three penalties, logit_bias, n, seed, stop, stop_token_ids, ignore_eos,
-// min_tokens, prompt_logprobs; Lockstep's rollout, row, first_sample, logprob_temperature. ApiError 400 naming the field: another type, out of range, too long, greedy with n > 1.
+// min_tokens, prompt_logprobs; Lockstep's rollout, row, first_sample, logprob_temperature. ApiError 400 naming the
+// field: another type, out of range, too long, greedy with n > 1.
 SamplingFields read_sampling(const Fields& fields, const SamplingRules& rules);
 
 // A count of top log-probs (prompt_logprobs, logprobs, top_logprobs); -1 stands for all, if there is no limit.

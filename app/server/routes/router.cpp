@@ -39,10 +39,9 @@ Reading handle_version(Service& service, const HttpRequest&) {
 }
 // For a trainer of ours: whether what is generated here is what its own engine would.
 Reading handle_hello(Service& service, const HttpRequest&) {
-  return send_action(json_response(fmt::format(
-      R"({{"hello":{},"max_loras":{},"max_lora_rank":{}}})",
-      json_text(service::hello(service.serving.base(), service.options.build)), service.options.max_loras,
-      service.options.max_lora_rank)));
+  return send_action(json_response(fmt::format(R"({{"hello":{},"max_loras":{},"max_lora_rank":{}}})",
+                                               json_text(service::hello(service.serving.base(), service.options.build)),
+                                               service.options.max_loras, service.options.max_lora_rank)));
 }
 Reading handle_load(Service& service, const HttpRequest&) {
   return [&service](const Reply& reply) {
@@ -120,7 +119,8 @@ constexpr std::string_view kOlderTrl[] = {"/generate/",
                                           "/batch_update_named_params/",
                                           "/reset_prefix_cache/"};
 const HttpResponse kOlderTrlAnswer = json_response(
-    R"({"detail":"Not Found: this is a route of trl vllm-serve. TRL 1.16 and later speak to this server as to vllm serve."})", 404);
+    R"({"detail":"Not Found: this is a route of trl vllm-serve. TRL 1.16 and later speak to this server as to vllm serve."})",
+    404);
 
 // Without a key anyone may see that the server is there and how it does.
 constexpr std::string_view kOpen[] = {"/health", "/ping", "/version", "/metrics"};

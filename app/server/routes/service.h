@@ -31,11 +31,11 @@ struct ServiceOptions {
   bool prompt_tokens_details = false;      // usage holds the number of cached tokens
   bool request_chat_template = false;      // a request may bring its own template
   OrderedJson chat_template_kwargs = nullptr;
-  std::optional<uint64_t> seed = {};           // the seeds of requests without one follow from it; none: fresh ones
-  bool model_defaults = true;                  // sampling fields left out are generation_config.json's
-  std::optional<Json> generation_config = {};  // instead of the model's
-  std::string lora_root;                       // relative paths of adapters are below it; empty: the working directory
-  std::string version, build;                  // of the program; the commit that it was built from
+  std::optional<uint64_t> seed = {};            // the seeds of requests without one follow from it; none: fresh ones
+  bool model_defaults = true;                   // sampling fields left out are generation_config.json's
+  std::optional<Json> generation_config = {};   // instead of the model's
+  std::string lora_root;                        // relative paths of adapters are below it; empty: the working directory
+  std::string version, build;                   // of the program; the commit that it was built from
   int64_t max_loras = 64, max_lora_rank = 256;  // what /hello says of them
   std::chrono::milliseconds health_timeout{20'000};  // of /health_generate: then 503
   size_t max_held_bytes = size_t{2} << 30;           // of large bodies and of answers, of all requests; more: 503

@@ -24,10 +24,12 @@ constexpr int kUnauthorized = 401, kForbidden = 403;
 }  // namespace
 
 Fleet::Fleet(FleetOptions options) : options_(std::move(options)), dialect_(make_dialect(options_.kind)) {
-  if (options_.addresses.empty()) throw ConfigError({.what = "no server to generate with", .where = "FleetOptions::addresses"});
+  if (options_.addresses.empty())
+    throw ConfigError({.what = "no server to generate with", .where = "FleetOptions::addresses"});
   for (size_t i = 0; i < options_.addresses.size(); ++i) {
     if (std::ranges::count(options_.addresses, options_.addresses[i]) > 1)
-      throw ConfigError({.what = "a server is named twice", .where = "FleetOptions::addresses", .got = options_.addresses[i].text()});
+      throw ConfigError(
+          {.what = "a server is named twice", .where = "FleetOptions::addresses", .got = options_.addresses[i].text()});
     servers_.push_back({.address = options_.addresses[i]});
   }
 }
@@ -146,8 +148,8 @@ void Fleet::unload_at(size_t index, const std::string& name) noexcept {
     request.once = true;
     const net::HttpAnswer answer = ask(index, std::move(request), options_.control_timeout);
     if (!dialect_->succeeded(answer))
-      options_.on_note(fmt::format("{} does not unload {}: {}", servers_[index].address.text(), name,
-                                   dialect_->error_text(answer)));
+      options_.on_note(
+          fmt::format("{} does not unload {}: {}", servers_[index].address.text(), name, dialect_->error_text(answer)));
   } catch (const std::exception& error) {
     options_.on_note(fmt::format("{} does not unload {}: {}", servers_[index].address.text(), name, error.what()));
   }
@@ -211,8 +213,8 @@ void Fleet::lost(size_t index, const std::string& why) {
   server.last_error = why;
   server.next_look = Clock::now();
   if (num_up() == 0) all_away_since_ = Clock::now();
-  options_.on_note(fmt::format("server {} is away ({}); {} of {} are left", server.address.text(), why, num_up(),
-                               servers_.size()));
+  options_.on_note(
+      fmt::format("server {} is away ({}); {} of {} are left", server.address.text(), why, num_up(), servers_.size()));
 }
 
 void Fleet::look() {

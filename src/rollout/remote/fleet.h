@@ -47,7 +47,7 @@ class Fleet {
     net::Address address;
     ServerFacts facts = {};
     bool up = false, seen = false;      // now; ever
-    int64_t samples = 0;               // in flight
+    int64_t samples = 0;                // in flight
     std::set<std::string> loaded = {};  // of held(), since it came up
     Clock::time_point next_look = {};
     std::string last_error = {};

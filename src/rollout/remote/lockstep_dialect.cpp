@@ -67,7 +67,8 @@ class LockstepDialect : public Dialect {
       std::vector<float> logprobs;
       for (const Json& entry : object.object("logprobs").value("content"))
         logprobs.push_back(static_cast<float>(JsonObject(entry, kGenerate).number("logprob")));
-      RemoteSample sample = checked_sample(object.value("token_ids").get<std::vector<int32_t>>(), std::move(logprobs), kGenerate);
+      RemoteSample sample =
+          checked_sample(object.value("token_ids").get<std::vector<int32_t>>(), std::move(logprobs), kGenerate);
       const std::string reason = object.string("finish_reason", "");
       if (reason != "stop" && reason != "length")
         throw FormatError({.what = "a sample did not end as it should", .where = kGenerate, .got = reason});

@@ -27,7 +27,8 @@ class SglangDialect : public Dialect {
     if (const auto places = number("max_loras_per_batch")) facts.max_loras = *places - 1;
     if (const auto loaded = number("max_loaded_loras"))
       facts.max_loras = std::min(facts.max_loras.value_or(*loaded), *loaded);
-    if (json.contains("enable_lora") && json["enable_lora"].is_boolean()) facts.lora_enabled = json["enable_lora"].get<bool>();
+    if (json.contains("enable_lora") && json["enable_lora"].is_boolean())
+      facts.lora_enabled = json["enable_lora"].get<bool>();
     if (json.contains("device") && json["device"].is_string()) facts.device = json["device"].get<std::string>();
     facts.quantized = object.has("quantization");
     facts.logprobs = LogprobKind::tempered;  // unless its environment says otherwise, which only measuring shows
@@ -53,12 +54,8 @@ class SglangDialect : public Dialect {
                          {"spaces_between_special_tokens", false},
                          {"no_stop_trim", true}};
     for (const auto& [token, bias] : s.logit_bias) sampling["logit_bias"][std::to_string(token)] = bias;
-    OrderedJson body{{"input_ids", request.tokens},
-                     {"sampling_params", sampling},
-                     {"return_logprob", true},
-                     {"logprob_start_len", -1},
-                     {"top_logprobs_num", 0},
-                     {"stream", false}};
+    OrderedJson body{{"input_ids", request.tokens}, {"sampling_params", sampling}, {"return_logprob", true},
+                     {"logprob_start_len", -1},     {"top_logprobs_num", 0},       {"stream", false}};
     if (!adapter.empty()) body["lora_path"] = adapter;
     return post_json("/generate", body);
   }

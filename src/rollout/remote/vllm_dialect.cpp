@@ -92,7 +92,8 @@ class VllmDialect : public Dialect {
     facts.data_parallel = integer_at(parallel, "data_parallel_size");
     if (model.is_object()) {
       facts.quantized = model.contains("quantization") && !model["quantization"].is_null();
-      const std::string mode = model.value("logprobs_mode", Json("")).is_string() ? model.value("logprobs_mode", "") : "";
+      const std::string mode =
+          model.value("logprobs_mode", Json("")).is_string() ? model.value("logprobs_mode", "") : "";
       if (mode.find("raw_logprobs") != std::string::npos) facts.logprobs = LogprobKind::raw;
       if (mode.find("processed_logprobs") != std::string::npos) facts.logprobs = LogprobKind::processed;
     }
@@ -102,8 +103,9 @@ class VllmDialect : public Dialect {
 
   static RemoteSample read_choice(const Json& choice, const SampleRequest& request, const std::string& where) {
     const JsonObject object(choice, where);
-    RemoteSample sample = checked_sample(object.value("token_ids").get<std::vector<int32_t>>(),
-                                         object.object("logprobs").value("token_logprobs").get<std::vector<float>>(), where);
+    RemoteSample sample =
+        checked_sample(object.value("token_ids").get<std::vector<int32_t>>(),
+                       object.object("logprobs").value("token_logprobs").get<std::vector<float>>(), where);
     const std::string reason = object.string("finish_reason", "");
     if (reason != "stop" && reason != "length")
       throw FormatError({.what = "a sample did not end as it should", .where = where, .got = reason});
