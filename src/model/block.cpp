@@ -1,28 +1,12 @@
 #include "model/block.h"
 
 #include "kernels/elementwise.h"
-#include "kernels/linear.h"
+#include "model/block_parts.h"
+#include "model/mlp.h"
 
 namespace lockstep::model {
 
 namespace {
-
-const LayerWeights& weights_of(const Rows& rows, int64_t layer) {
-  return rows.weights->layers[static_cast<size_t>(layer)];
-}
-
-// Whether a backward pass follows.
-bool keeps(const BlockTensors& t) {
-  return !t.stats.empty();
-}
-
-AdaptedLinear adapted(const Linear& layer, const Rows& rows, Tensor h) {
-  return {layer, rows.adapters, h, *rows.arena};
-}
-
-kernels::LinearInput normed(ConstTensor x, const Vector& weight, Tensor norm, const Rows& rows) {
-  return {.x = x, .norm_weight = weight.view(), .norm_eps = rows.config->norm_eps, .norm = norm};
-}
 
 kernels::QkNormRopeCall qk_norm_rope_call(int64_t layer, const Rows& rows, const BlockTensors& t) {
   return {.spec = qk_norm_rope_spec(layer, rows), .qk = t.qk, .rows = rows.attention};
@@ -47,7 +31,7 @@ void forward_attention(int64_t layer, const Rows& rows, const BlockTensors& t) {
                              rows.attention, *rows.stream);
 }
 
-// The same and attention.
+// The same, and attention.
 void forward_heads_and_attention(ConstTensor x, int64_t layer, const Rows& rows, const BlockTensors& t) {
   if (keeps(t)) {
     forward_heads(x, layer, rows, t);
@@ -61,22 +45,6 @@ void forward_heads_and_attention(ConstTensor x, int64_t layer, const Rows& rows,
 void forward_o(ConstTensor x, int64_t layer, const Rows& rows, const BlockTensors& t) {
   const AdaptedLinear o = adapted(weights_of(rows, layer).o, rows, t.h.o);
   kernels::linear(o.forward(t.mid, {.x = t.att}, x), *rows.stream);
-}
-
-// gate_up, and act of it if it is given.
-void forward_gate_up(Tensor act, int64_t layer, const Rows& rows, const BlockTensors& t) {
-  const LayerWeights& w = weights_of(rows, layer);
-  const AdaptedLinear gate_up = adapted(w.gate_up, rows, t.h.gate_up);
-  kernels::LinearCall call = gate_up.forward(t.gate_up, normed(t.mid, w.post_norm, t.norm, rows));
-  call.act = act;
-  call.keep_y = keeps(t);
-  kernels::linear(call, *rows.stream);
-}
-
-void feed_forward(Tensor y, int64_t layer, const Rows& rows, const BlockTensors& t) {
-  forward_gate_up(t.act, layer, rows, t);
-  const AdaptedLinear down = adapted(weights_of(rows, layer).down, rows, t.h.down);
-  kernels::linear(down.forward(y, {.x = t.act}, t.mid), *rows.stream);
 }
 
 }  // namespace
@@ -99,13 +67,13 @@ void prepare_heads(int64_t layer, const Rows& rows, const BlockTensors& t, Tenso
 void block_forward_kept(ConstTensor x, int64_t layer, const Rows& rows, const BlockTensors& t) {
   forward_heads_and_attention(x, layer, rows, t);
   forward_o(x, layer, rows, t);
-  forward_gate_up({}, layer, rows, t);
+  mlp_forward_kept(layer, rows, t);
 }
 
 void block_forward(Tensor y, ConstTensor x, int64_t layer, const Rows& rows, const BlockTensors& t) {
   forward_heads_and_attention(x, layer, rows, t);
   forward_o(x, layer, rows, t);
-  feed_forward(y, layer, rows, t);
+  mlp_forward(y, layer, rows, t);
 }
 
 void block_forward_wanted(Tensor x, int64_t layer, const Rows& rows, const WantedRows& wanted, const BlockTensors& t) {
@@ -127,7 +95,7 @@ void block_forward_wanted(Tensor x, int64_t layer, const Rows& rows, const Wante
   kernels::gather_rows(y, x, wanted.index, *rows.stream);
   forward_attention(layer, wanted.rows, some);
   forward_o(y, layer, wanted.rows, some);
-  feed_forward(y, layer, wanted.rows, some);
+  mlp_forward(y, layer, wanted.rows, some);
   kernels::scatter_rows(x, y, wanted.index, *rows.stream);
 }
 

@@ -1,0 +1,72 @@
+#include "model/mlp.h"
+
+#include <utility>
+
+#include "core/transfer.h"
+#include "kernels/rmsnorm.h"
+#include "kernels/swiglu.h"
+#include "model/block_parts.h"
+
+namespace lockstep::model {
+
+namespace {
+
+// gate_up, and its activation if `act` is given.
+void forward_gate_up(Tensor act, int64_t layer, const Rows& rows, const BlockTensors& t) {
+  const LayerWeights& w = weights_of(rows, layer);
+  const AdaptedLinear gate_up = adapted(w.gate_up, rows, t.h.gate_up);
+  kernels::LinearCall call = gate_up.forward(t.gate_up, normed(t.mid, w.post_norm, t.norm, rows));
+  call.act = act;
+  call.keep_y = keeps(t);
+  kernels::linear(call, *rows.stream);
+}
+
+// A copy of gates and ups, which a magnitude's gradient reads after their own gradients have overwritten them.
+ConstTensor kept_gate_up(const Rows& rows, const LayerWeights& w, const BlockTensors& t) {
+  if (!lora::has_magnitudes(rows.adapters.rows, w.gate_up.site)) return {};
+  const Tensor kept = rows.arena->alloc({t.gate_up[0], t.gate_up[1]}, t.gate_up.dtype);
+  copy(kept.data, t.gate_up.data, static_cast<size_t>(kept.elements() * dtype_bytes(kept.dtype)), *rows.stream);
+  return kept;
+}
+
+// From the output's gradient to that of gate_up, in its place. False: nothing below `down` needs a gradient.
+bool activation_backward(const BlockBackward& call, const LayerWeights& w) {
+  const BlockTensors& t = call.t;
+  const Arena::Scope scope(*call.rows.arena);
+  const bool go_on = needed_below(call, w.down);
+  const AdaptedLinear down = adapted(w.down, call.rows, t.h.down);
+  const Tensor dx = go_on ? call.g.d_act : Tensor();
+  kernels::UnfinishedLinear d_act =
+      kernels::begin_linear_backward(down.backward(dx, call.g.d, t.act, call.y, t.mid), *call.rows.stream);
+  if (go_on) kernels::swiglu_backward(t.gate_up, std::move(d_act), t.gate_up, *call.rows.stream);
+  return go_on;
+}
+
+}  // namespace
+
+void mlp_forward_kept(int64_t layer, const Rows& rows, const BlockTensors& t) {
+  forward_gate_up({}, layer, rows, t);
+}
+
+void mlp_forward(Tensor y, int64_t layer, const Rows& rows, const BlockTensors& t) {
+  forward_gate_up(t.act, layer, rows, t);
+  const AdaptedLinear down = adapted(weights_of(rows, layer).down, rows, t.h.down);
+  kernels::linear(down.forward(y, {.x = t.act}, t.mid), *rows.stream);
+}
+
+bool mlp_backward(const BlockBackward& call) {
+  const LayerWeights& w = weights_of(call.rows, call.layer);
+  const BlockTensors& t = call.t;
+  const BlockGradient& g = call.g;
+  Stream& stream = *call.rows.stream;
+  if (call.rows.adapters.at(w.down.site) && !call.act_is_kept) kernels::swiglu_forward(t.act, t.gate_up, stream);
+  const Arena::Scope scope(*call.rows.arena);
+  const ConstTensor gate_up = kept_gate_up(call.rows, w, t);
+  if (!activation_backward(call, w)) return false;
+  kernels::rmsnorm_forward(t.norm, g.rstd, t.mid, w.post_norm.view(), call.rows.config->norm_eps, stream);
+  if (!linear_backward(call, g.d_norm, t.gate_up, t.norm, w.gate_up, t.h.gate_up, gate_up)) return false;
+  kernels::rmsnorm_backward(g.d, g.d_norm, t.mid, w.post_norm.view(), g.rstd, true, stream);
+  return true;
+}
+
+}  // namespace lockstep::model
