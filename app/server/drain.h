@@ -1,4 +1,4 @@
-// The end of a server: what is in flight may end, then it is aborted, and what will not end is left behind.
+// Stopping a server: requests in flight may finish, then they are aborted, and threads that do not end are abandoned.
 #pragma once
 
 #include <chrono>
@@ -11,23 +11,23 @@
 
 namespace lockstep::server {
 
-// On the server's thread.
+// Used on the server's thread.
 class Drain {
  public:
   using Note = std::function<void(const std::string& line)>;
   struct Timeouts {
-    std::chrono::milliseconds end;           // for what is in flight; then it is aborted
-    std::chrono::milliseconds abort{5'000};  // for the step that the engine is in
+    std::chrono::milliseconds end;           // for requests in flight, before they are aborted
+    std::chrono::milliseconds abort{5'000};  // for the engine's current step
   };
-  // Both outlive it.
+  // Both must outlive it.
   Drain(Service& service, Router& router, Timeouts timeouts, Note note);
 
-  void begin();  // new requests are answered 503
+  void begin();  // from now on new requests are answered 503
   bool begun() const { return until_.has_value(); }
-  // Whether the server may stop; to be asked again and again. Never waits: what might not answer is asked on a worker.
+  // Whether the server may stop; to be called repeatedly. Never waits: calls that might block run on a worker.
   bool is_over();
-  // A worker is busy with something that need not end (a file system that hangs, an engine that does): joining its
-  // thread could take for ever.
+  // A worker is busy with something that may never end (a file system or an engine that hangs): joining its thread
+  // could take forever.
   bool leaves_threads() const;
 
  private:

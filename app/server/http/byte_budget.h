@@ -1,5 +1,5 @@
-// A limit on the memory that all requests together make the server hold: bodies that wait to be read, and answers until
-// their clients have taken them.
+// A limit on the memory of all requests together: bodies that wait to be parsed, and answers until clients have read
+// them.
 #pragma once
 
 #include <atomic>
@@ -12,17 +12,17 @@ class ByteBudget {
  public:
   explicit ByteBudget(size_t limit) : limit_(limit) {}
 
-  // What one request holds; given back when it is destroyed, also after the budget. One thread at a time.
+  // The share of one request; released by its destructor, also after the budget is gone. One thread at a time.
   class Share {
    public:
     ~Share() { *used_ -= bytes_; }
     Share(const Share&) = delete;
     Share& operator=(const Share&) = delete;
 
-    // Takes so many more; false, and nothing, if then more than this part of the limit were in use. Who is alone may
-    // take anything: what a single request may ask for is limited elsewhere.
+    // Takes so many more bytes; false, and takes none, if more than this fraction of the limit would then be in use. A
+    // single request may take any number: what one request may ask for is limited elsewhere.
     bool take(size_t bytes, double part = 1);
-    void become(size_t bytes);  // what is held turned out to be so much
+    void become(size_t bytes);  // sets the number of bytes held
     size_t bytes() const { return bytes_; }
 
    private:

@@ -1,4 +1,4 @@
-// Where routes run things: the server's thread, and workers beside it.
+// Where routes run their work: the server's thread, and worker threads.
 #pragma once
 
 #include <chrono>
@@ -15,14 +15,14 @@ struct Loop {
   std::function<void(std::chrono::milliseconds, Task)> post_after;
 };
 
-// A thread of its own that runs tasks in the order they came: what reads files or waits for the engine. The destructor
-// waits for the running task and drops the others. A task must not throw.
+// A thread that runs tasks in the order of their arrival, for work that reads files or waits for the engine. The
+// destructor waits for the running task and drops the others. A task must not throw.
 class Worker {
  public:
   Worker();
   ~Worker();
   void post(Task task);
-  bool idle() const;  // nothing is running or waiting
+  bool idle() const;  // whether no task is running or waiting
 
  private:
   struct Impl;

@@ -1,4 +1,4 @@
-// From the bytes of one connection to requests. No I/O and no clock: a session feeds it, and so does the fuzzer.
+// Turns the bytes of one connection into requests. No I/O and no clock: a session feeds it, and so does the fuzzer.
 #pragma once
 
 #include <memory>
@@ -14,13 +14,13 @@ struct HttpRefusal {
   std::string message;
 };
 
-// {"error": {"message", "type", "param": null, "code"}}, as OpenAI's clients read it. `message` may be any bytes.
+// {"error": {"message", "type", "param": null, "code"}}, the format of OpenAI's clients. `message` may be any bytes.
 HttpResponse refusal_response(const HttpRefusal& refusal);
 
 class RequestReader {
  public:
   enum class Status { more, request, refused };
-  struct Framing {  // of the request that is being read
+  struct Framing {  // of the current request
     bool head = false, http_1_0 = false, keep_alive = false;
   };
 
@@ -28,17 +28,17 @@ class RequestReader {
   ~RequestReader();
 
   void append(std::string_view bytes);
-  // Reads on, to the end of one request at most. After `request` comes take(); after `refused` the connection is lost.
+  // Parses up to the end of one request. After `request` call take(); after `refused` the connection is unusable.
   Status parse();
-  // The request, once. The bytes behind it are the next one's.
+  // The request, once. The bytes after it belong to the next one.
   HttpRequest take();
-  // Lets go of all that was read, however much it is: nothing more will be.
+  // Frees all that was read: nothing more will be parsed.
   void drop();
 
-  bool begun() const;         // a byte of a request that is not complete has come
-  bool has_header() const;    // its headers are complete
-  bool expects_continue();    // the client waits for "100 Continue" before it sends the body; true once
-  Framing framing() const;    // of what take() gave or will give; everything false while there are no headers
+  bool begun() const;         // an incomplete request has begun
+  bool has_header() const;    // the headers of the current request are complete
+  bool expects_continue();    // the client waits for "100 Continue" before it sends the body; true only once
+  Framing framing() const;    // of what take() returned or will return; all false before the headers
   size_t body_bytes() const;  // read so far
   size_t waiting_bytes() const { return buffer_.size(); }  // not parsed yet
   const HttpRefusal& refusal() const { return refusal_; }

@@ -1,8 +1,8 @@
-// One connection: reads a request, hands it to the handler, writes its answer, and again. All on the server's thread.
+// One connection: reads a request, passes it to the handler, writes the answer, and repeats. On the server's thread.
 //
-//   reading   one wait for bytes is always pending, also while an answer is made, so that a client that leaves is seen
-//   writing   straight to the socket when there is news; only what it does not take waits
-//   time      one deadline, moved as the session goes on; the server looks at all of them a few times a second
+//   reading   a read is always pending, even while an answer is generated, so that a client that leaves is noticed
+//   writing   directly to the socket when there is data; only what the socket does not take waits
+//   time      one deadline, which moves with the session's phases; the server checks all of them a few times a second
 #pragma once
 
 #include <atomic>
@@ -25,8 +25,8 @@ struct SessionHost {
   std::unordered_map<Session*, std::shared_ptr<Session>> sessions = {};  // the open ones
   std::atomic<size_t> num_sessions = 0;
   size_t bodies_bytes = 0;         // of requests being read
-  size_t unsent_bytes = 0;         // of streams, not taken yet
-  std::vector<char> scratch = {};  // what is read lands here first
+  size_t unsent_bytes = 0;         // of streams, not yet read by clients
+  std::vector<char> scratch = {};  // read buffer of all sessions
 };
 
 class Session : public std::enable_shared_from_this<Session> {
@@ -35,11 +35,11 @@ class Session : public std::enable_shared_from_this<Session> {
   using Socket = boost::asio::generic::stream_protocol::socket;
 
   Session(SessionHost& host, Socket socket);
-  void start();          // registers itself with the host and reads; once
+  void start();          // registers with the host and starts to read; call once
   void start_refused();  // the same, but the client gets a 503
-  void on_news();        // its answer's taken half has changed
+  void on_news();        // call when the taken part of its answer has changed
   void on_time(Clock::time_point now);
-  void close();  // at once; an answer that is not complete hears that its client has gone
+  void close();  // immediately; an incomplete answer is told that its client has gone
 
  private:
   enum class Phase { idle, header, body, answering, lingering };
@@ -66,15 +66,15 @@ class Session : public std::enable_shared_from_this<Session> {
   std::shared_ptr<HttpAnswer> answer_;  // while answering
   Phase phase_ = Phase::header;
   Clock::time_point deadline_ = Clock::time_point::max();
-  Clock::time_point write_deadline_ = Clock::time_point::max();  // of what the client takes next
-  // While a stream has more than max_pending_bytes: what was beyond them when that began, less what was taken since.
+  Clock::time_point write_deadline_ = Clock::time_point::max();  // for the next bytes that the client reads
+  // While a stream is more than max_pending_bytes behind: how much it was beyond them, less what was read since.
   size_t behind_bytes_ = 0;
   Clock::time_point behind_deadline_ = Clock::time_point::max();
   size_t accounted_bytes_ = 0;   // of host.bodies_bytes
   size_t accounted_unsent_ = 0;  // of host.unsent_bytes
   bool wait_pending_ = false, write_pending_ = false;
-  bool discard_ = false;     // what comes is thrown away
-  bool peer_ended_ = false;  // the client sends no more; its complete answer is still written
+  bool discard_ = false;     // incoming bytes are discarded
+  bool peer_ended_ = false;  // the client has closed its sending side; a complete answer is still written
   bool closed_ = false;
 };
 

@@ -1,4 +1,4 @@
-// Text of HTTP: escapes of URLs, names without case, the head of an answer.
+// HTTP text: URL escapes, header names, the head of an answer.
 #pragma once
 
 #include <optional>
@@ -9,9 +9,9 @@
 
 namespace lockstep::server {
 
-// "%41" -> "A"; with `plus_is_space` as in queries. Nothing: a damaged escape.
+// "%41" -> "A"; with `plus_is_space` as in queries. Nothing if an escape is malformed.
 std::optional<std::string> percent_decoded(std::string_view text, bool plus_is_space = false);
-bool same_name(std::string_view a, std::string_view b);  // of headers: ASCII without case
+bool same_name(std::string_view a, std::string_view b);  // compares header names: ASCII, case-insensitive
 
 struct HeadFraming {
   bool stream = false;               // no Content-Length, but chunks or (close) the end of the connection

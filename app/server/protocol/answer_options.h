@@ -1,4 +1,4 @@
-// How an answer is to be written, apart from what is generated.
+// How an answer is written, apart from what is generated.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +11,17 @@ namespace lockstep::server {
 
 struct AnswerOptions {
   bool stream = false;
-  bool include_usage = false, continuous_usage = false;  // of a stream
+  bool include_usage = false, continuous_usage = false;  // for streams
   bool echo = false;
-  bool include_stop = false;  // the stop string or token stays in the text
-  bool skip_special = true;   // special tokens have no text
+  bool include_stop = false;  // keep the stop string or token in the text
+  bool skip_special = true;   // leave special tokens out of the text
   bool return_token_ids = false;
   bool return_prompt_text = false;
-  bool cumulative = false;             // every event of a stream repeats all of the answer so far
+  bool cumulative = false;             // every event of a stream repeats the whole answer so far
   bool tokens_as_ids = false;          // "token_id:123" for tokens in log-probs
-  bool return_token_versions = false;  // Lockstep's: the adapter version of each token
-  std::optional<int64_t> logprobs;     // of each token, with so many of the most likely ones
-  // What the route calls them.
+  bool return_token_versions = false;  // Lockstep's own: the adapter version of each token
+  std::optional<int64_t> logprobs;     // for each token, with so many of the most likely ones
+  // The names under which the route reports them.
   std::string_view logprobs_name = "logprobs", prompt_logprobs_name = "prompt_logprobs";
 };
 
@@ -29,10 +29,10 @@ struct AnswerOptions {
 // return_tokens_as_token_ids (else `tokens_as_ids`), return_token_versions. ApiError 400.
 AnswerOptions read_answer_options(const Fields& fields, bool tokens_as_ids);
 
-// Lockstep's: which adapter version makes the answer.
+// Lockstep's own: which adapter version generates the answer.
 struct VersionFields {
   std::optional<int64_t> pinned;  // "adapter_version"
-  bool follow = false;            // "follow_adapter": a newer one from the next token on
+  bool follow = false;            // "follow_adapter": switch to a newer version at the next token
 };
 VersionFields read_version_fields(const Fields& fields);
 

@@ -10,10 +10,10 @@
 
 namespace lockstep::server {
 
-// Thrown by what reads a request; the message is for the client.
+// Thrown while reading a request; the message is for the client.
 class ApiError : public std::runtime_error {
  public:
-  // `type` empty: that of the status. `param` names the field; empty: none.
+  // `type` empty: derived from the status. `param` names the field; empty: none.
   ApiError(int status, const std::string& message, std::string param = "", std::string type = "");
 
   int status;
@@ -24,16 +24,16 @@ class ApiError : public std::runtime_error {
 ApiError bad_request(const std::string& message, std::string param = "");
 ApiError no_such_model(const std::string& model);  // 404
 
-// What an exception of the rooms below means to a client: QueueFull 429, Draining 503, NoSuchAdapter 404, ConfigError,
-// DataError, FormatError, ShapeError and ResourceError 400, what else there is 500.
+// Translates exceptions of the rooms below for a client: QueueFull 429, Draining 503, NoSuchAdapter 404, ConfigError,
+// DataError, FormatError, ShapeError and ResourceError 400, anything else 500.
 ApiError api_error(std::exception_ptr error);
-// One line of a fault: what, where, got, wanted, try.
+// A fault as one line: what, where, got, wanted, try.
 std::string one_line(const Fault& fault);
 
-// {"error": {"message", "type", "param", "code"}}, as vLLM and OpenAI.
+// {"error": {"message", "type", "param", "code"}}, as vLLM and OpenAI do.
 std::string error_body(const ApiError& error);
 HttpResponse error_response(const ApiError& error);
-// {"error": {"message"}}, as SGLang's own routes.
+// {"error": {"message"}}, as SGLang's own routes do.
 HttpResponse sglang_error_response(const ApiError& error);
 
 HttpResponse json_response(std::string body, int status = 200);

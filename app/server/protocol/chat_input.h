@@ -1,4 +1,4 @@
-// The conversation of a request, as the chat template takes it.
+// The conversation of a request, as input of the chat template.
 #pragma once
 
 #include <string>
@@ -9,10 +9,10 @@
 namespace lockstep::server {
 
 struct ChatFields {
-  text::ChatInput input;      // messages as templates expect them: text parts joined, arguments of calls parsed
-  std::string role;           // of the answer
-  std::string last_content;   // of the last message, if the answer goes on with it
-  std::string chat_template;  // a template of the request's own; empty: none
+  text::ChatInput input;      // messages as templates expect them: text parts joined, arguments of tool calls parsed
+  std::string role;           // role of the answer
+  std::string last_content;   // content of the last message, if the answer continues it
+  std::string chat_template;  // the request's own template; empty: none
   bool add_special_tokens = false;
 };
 

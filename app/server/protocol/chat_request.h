@@ -1,4 +1,4 @@
-// What POST /v1/chat/completions reads.
+// The body of POST /v1/chat/completions.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@ namespace lockstep::server {
 
 struct ChatRequest {
   ChatFields chat;
-  std::optional<int64_t> max_tokens;  // default: what is left of the context
+  std::optional<int64_t> max_tokens;  // default: the rest of the context
   CommonFields common;
 };
 
-// `kwargs`: variables of the template that hold unless the request says otherwise. ApiError 400.
+// `kwargs`: variables for the template, unless the request sets them. ApiError 400.
 ChatRequest parse_chat(const OrderedJson& body, const SamplingRules& rules, bool tokens_as_ids,
                        const OrderedJson& kwargs = nullptr);
 

@@ -1,4 +1,4 @@
-// What completions, chats and token requests have in common.
+// The fields that completions, chats and token requests have in common.
 #pragma once
 
 #include <optional>
@@ -17,7 +17,7 @@ struct CommonFields {
   VersionFields version;
 };
 
-// Every event of a stream repeats the request's id, every choice the role. ApiError 400 for more than 1,024 bytes.
+// Events of a stream repeat the request's id, and choices the role. ApiError 400 for more than 1,024 bytes.
 void check_repeated(std::string_view text, const std::string& name);
 
 // ApiError 400.

@@ -1,4 +1,4 @@
-// What POST /v1/completions reads.
+// The body of POST /v1/completions.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ struct CompletionRequest {
   using Prompt = std::variant<std::string, std::vector<int32_t>>;
   std::vector<Prompt> prompts;
   bool add_special_tokens = true;
-  int64_t max_tokens = 16;  // 0: only the prompt is returned (echo)
+  int64_t max_tokens = 16;  // 0: returns only the prompt (echo)
   CommonFields common;
 };
 

@@ -1,4 +1,4 @@
-// The fields of a request's JSON object, with their types. A null is a field that is not there. Every refusal is an
+// Typed access to the fields of a request's JSON object. A null counts as absent. Every refusal is an
 // ApiError 400 that names the field.
 #pragma once
 
@@ -16,17 +16,17 @@ namespace lockstep::server {
 
 class Fields {
  public:
-  // `body` outlives it. `inside` goes before the names in errors: "sampling_params.".
+  // `body` must outlive it. `inside` precedes the names in errors: "sampling_params.".
   explicit Fields(const OrderedJson& body, std::string inside = "");
 
   const OrderedJson* find(std::string_view name) const;  // nullptr: absent or null
   bool has(std::string_view name) const { return find(name) != nullptr; }
 
-  // A real without a fraction is an integer too; a bool is never a number.
+  // A real without a fraction counts as an integer; a bool is never a number.
   std::optional<int64_t> integer(std::string_view name) const;
   std::optional<int64_t> integer(std::string_view name, int64_t low, int64_t high) const;
   std::optional<double> number(std::string_view name) const;
-  // Within low and high, which `range` describes: "in [0, 2]".
+  // Between low and high; `range` describes the interval: "in [0, 2]".
   std::optional<double> number(std::string_view name, double low, double high, std::string_view range) const;
   std::optional<bool> boolean(std::string_view name) const;
   bool flag(std::string_view name, bool fallback = false) const { return boolean(name).value_or(fallback); }
@@ -46,13 +46,13 @@ class Fields {
 };
 
 inline constexpr int64_t kMaxTokens = std::numeric_limits<int32_t>::max();
-inline constexpr size_t kMaxJsonValues = size_t{1} << 22;  // of a body; each costs up to 100 bytes
+inline constexpr size_t kMaxJsonValues = size_t{1} << 22;  // in a body; each takes up to 100 bytes
 
 // A list of tokens. ApiError naming `name`.
 std::vector<int32_t> read_ids(const OrderedJson& list, const std::string& name);
 
-// The JSON object a request carries. ApiError 400: no UTF-8, no JSON, nested too deeply, a key twice, too many values,
-// no object; with `must_be_json` also another Content-Type than application/json, as vLLM.
+// The JSON object in a request's body. ApiError 400: not UTF-8, not JSON, nested too deeply, a key twice, too many
+// values, not an object; with `must_be_json` also another Content-Type than application/json, as vLLM does.
 OrderedJson read_body(const HttpRequest& request, bool must_be_json = true);
 
 }  // namespace lockstep::server
