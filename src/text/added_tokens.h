@@ -1,4 +1,4 @@
-// Tokens that are found in the raw text before anything else: special tokens and others a user added.
+// Tokens that are matched in the raw text before anything else: special tokens and others that a user added.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,9 @@ namespace lockstep::text {
 struct AddedToken {
   int32_t id = 0;
   std::string content;
-  bool single_word = false;  // only where no word character touches it
-  bool lstrip = false;       // takes the white space before it
-  bool rstrip = false;       // takes the white space after it
+  bool single_word = false;  // matches only where no word character is next to it
+  bool lstrip = false;       // includes the white space before it
+  bool rstrip = false;       // includes the white space after it
 };
 
 // Leftmost-longest matches of a set of tokens. Immutable.
@@ -25,7 +25,7 @@ class AddedTokens {
  public:
   explicit AddedTokens(std::vector<AddedToken> tokens);
 
-  // Cuts `text` into tokens and what lies between: plain(part) and token(id, part), in order. Empty parts are left out.
+  // Splits `text` into tokens and the text between: plain(part) and token(id, part), in order, without empty parts.
   void split(std::string_view text, const std::function<void(Span)>& plain,
              const std::function<void(int32_t, Span)>& token) const;
 
@@ -42,7 +42,7 @@ class AddedTokens {
   std::unordered_map<uint64_t, uint32_t> edges_;
   std::vector<int32_t> ends_;  // index of the token that ends at a node, or -1
   bool first_byte_[256] = {};
-  int only_first_byte_ = -1;  // when all tokens begin alike
+  int only_first_byte_ = -1;  // if all tokens begin with the same byte
 };
 
 }  // namespace lockstep::text

@@ -1,4 +1,4 @@
-// Text that normalizers change, and where in the input each of its bytes comes from.
+// Text that normalizers change, together with the place in the input from which each of its bytes comes.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,15 @@
 
 namespace lockstep::text {
 
-// A part of the input, perhaps changed; refers to memory of others.
+// A part of the input, perhaps changed; refers to memory that others own.
 struct TextView {
   std::string_view text;
   size_t offset = 0;              // of `text` in the input, when it is unchanged
-  const Span* origins = nullptr;  // of each byte; nullptr: the text is unchanged, or nobody asks
+  const Span* origins = nullptr;  // of each byte; nullptr: the text is unchanged, or origins are not tracked
   bool tracked = false;           // origins are wanted
 
-  // Where a range of bytes that is not empty comes from, in whole characters. As in the library: from where its first
-  // byte comes from to where its last one does.
+  // Where a non-empty range of bytes comes from, in whole characters. As in the library: from the origin of its first
+  // byte to that of its last one.
   Span origin(Span range) const;
 };
 
@@ -31,20 +31,20 @@ class AlignedText {
   bool tracked() const { return tracked_; }
   TextView view() const { return {text_, 0, tracked_ ? origins_.data() : nullptr, tracked_}; }
 
-  // Starts anew.
+  // Starts again with an empty text.
   void clear(bool tracked);
-  // Bytes of another text with their origins.
+  // Appends bytes of another text with their origins.
   void append(const TextView& from, Span range);
-  // New bytes, all of one origin.
+  // Appends new bytes that all have one origin.
   void append(std::string_view bytes, Span origin);
 
-  // A character of a changed text. change 0: it stands for one character of the old text; -n: for one and the n that
-  // follow it, which have no place of their own; 1: it was inserted and belongs to what stands before it.
+  // A character of a changed text. change 0: it replaces one character of the old text; -n: it replaces one and the n
+  // characters after it; 1: it was inserted and belongs to the character before it.
   struct Char {
     uint32_t code;
     int32_t change;
   };
-  // The old text `from`, every character of it changed as `chars` say.
+  // Replaces the old text `from` by `chars`.
   void assign(const TextView& from, std::span<const Char> chars);
 
  private:
@@ -53,7 +53,7 @@ class AlignedText {
   bool tracked_;
 };
 
-// The origin of one byte of `view`; {0, 0} when nobody asks.
+// The origin of one byte of `view`; {0, 0} if origins are not tracked.
 Span byte_origin(const TextView& view, size_t place);
 
 }  // namespace lockstep::text

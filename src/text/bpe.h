@@ -1,5 +1,5 @@
-// Byte-pair encoding of one piece of text: the pair of lowest rank is merged, the leftmost of equals, until none is
-// left. Source: arXiv 1508.07909; ids equal those of Hugging Face `tokenizers`.
+// Byte-pair encoding of one piece of text: the pair of lowest rank is merged, the leftmost of equal ones first, until
+// no pair is left. Source: arXiv 1508.07909; ids equal those of Hugging Face `tokenizers`.
 #pragma once
 
 #include <array>
@@ -14,11 +14,11 @@
 namespace lockstep::text {
 
 struct BpeOptions {
-  bool byte_level = false;        // merging begins with bytes; else with characters
-  std::optional<int32_t> unk_id;  // for what the vocabulary lacks; without it that vanishes, as in the library
-  bool fuse_unk = false;          // one for a run of unknowns
-  bool ignore_merges = false;     // a piece that is a token as a whole is that token
-  bool byte_fallback = false;     // an unknown character is the tokens <0x..> of its bytes, if all of them exist
+  bool byte_level = false;        // merging starts from bytes; else from characters
+  std::optional<int32_t> unk_id;  // for unknown strings; without it they are dropped, as in the library
+  bool fuse_unk = false;          // one unk token for a run of unknown characters
+  bool ignore_merges = false;     // a piece that is a token as a whole becomes that token
+  bool byte_fallback = false;     // an unknown character becomes the tokens <0x..> of its bytes, if all exist
 };
 
 class Bpe {
@@ -26,13 +26,13 @@ class Bpe {
   struct Merge {
     int32_t left, right, result;
   };
-  // words: the token of every string that pieces may hold (raw bytes when byte_level). merges: in order of rank; of a
-  // pair that comes twice the later rank counts, as in the library. byte_tokens: <0x00> to <0xFF>, -1 where there is
+  // words: the token of every string that pieces may contain (raw bytes when byte_level). merges: in order of rank; for
+  // a pair that occurs twice the later rank counts, as in the library. byte_tokens: <0x00> to <0xFF>, -1 where there is
   // none.
   Bpe(WordTable words, int32_t vocab_size, const std::vector<Merge>& merges, BpeOptions options,
       const std::array<int32_t, 256>& byte_tokens);
 
-  // Memory that encode() uses again from piece to piece; one per thread.
+  // Memory that encode() reuses from piece to piece; one per thread.
   class Scratch {
     friend class Bpe;
     struct Symbol {
@@ -53,9 +53,9 @@ class Bpe {
     std::vector<Candidate> heap_;
   };
 
-  // Appends the ids of `piece` (not empty, less than 2 GiB), and to `lengths` the bytes each stands for, unless it is
-  // nullptr. O(n log n) in its bytes. As in the library, what vanishes has no bytes, so that later tokens of the piece
-  // seem to stand where it stood.
+  // Appends the ids of `piece` (not empty, less than 2 GiB), and to `lengths`, unless it is nullptr, the number of
+  // bytes of each. O(n log n) in its bytes. As in the library, dropped characters have no bytes, so that later tokens
+  // of the piece appear to be where those were.
   void encode(std::string_view piece, Scratch& scratch, std::vector<int32_t>& ids,
               std::vector<uint32_t>* lengths) const;
 
@@ -82,8 +82,8 @@ class Bpe {
   BpeOptions options_;
   std::array<int32_t, 256> first_ids_{};  // of bytes; when not byte_level of ASCII characters
   std::array<int32_t, 256> byte_tokens_{};
-  // What merging makes of a piece that is a token as a whole: not seen yet, that token, or something else. Found out
-  // once per token, by the first thread that needs it; every thread would find the same.
+  // Whether merging turns a token's whole text into that token: unknown yet, yes, or no. Determined once per token by
+  // the first thread that needs it; every thread would find the same.
   enum Whole : uint8_t { kNotSeen, kItself, kOther };
   mutable std::vector<std::atomic<uint8_t>> whole_;
 };

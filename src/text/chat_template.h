@@ -23,7 +23,7 @@ struct ChatInput {
   OrderedJson tools;     // a list of JSON schemas; null: none
   OrderedJson kwargs;    // further variables (enable_thinking, documents ...): an object or null
   bool add_generation_prompt = false;
-  bool continue_final_message = false;  // end inside the last message, so that a model goes on with it
+  bool continue_final_message = false;  // leave the last message open, so that a model continues it
   std::optional<std::tm> now;           // for templates that ask for the date; default: the clock, local time
 };
 
@@ -35,7 +35,7 @@ struct Rendered {
 class ChatTemplate {
  public:
   // `where` names the template in errors; `special_tokens` are variables such as {"bos_token": "<s>"} (or null).
-  // FormatError with the line number: what is no template, or not supported.
+  // FormatError with the line number: not a template, or not supported.
   static ChatTemplate parse(std::string_view source, const std::string& where, OrderedJson special_tokens = {});
 
   // The template of a model directory, as transformers 5 finds it: chat_template.jinja and
@@ -54,7 +54,7 @@ class ChatTemplate {
   // beyond a limit.
   Rendered render(const ChatInput& input, const RenderLimits& limits = {}) const;
 
-  // The template that render takes marks the assistant's turns by {% generation %}.
+  // Whether the template that render uses marks the assistant's turns by {% generation %}.
   bool marks_generation(bool with_tools = false) const;
   const std::string& source(bool with_tools = false) const;
 

@@ -8,13 +8,13 @@
 
 namespace lockstep::text {
 
-// Sequences within sequences deeper than this are refused.
+// Deeper nesting of sequences is refused.
 inline constexpr int kMaxComponentDepth = 8;
 
 // FormatError: an unsupported tokenizer component.
 [[noreturn]] void unsupported_component(const std::string& where, const std::string& got, const std::string& wanted);
 
-// Its "type"; FormatError when it has none.
+// Its "type"; FormatError if it has none.
 std::string component_type(const Json& component, const std::string& where);
 
 // The value as text for messages, of bounded length.

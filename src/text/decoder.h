@@ -1,4 +1,4 @@
-// From the spellings of tokens to text: the `decoder` of a tokenizer.json, token by token.
+// Turns tokens into text: the `decoder` of a tokenizer.json, token by token.
 #pragma once
 
 #include <string>
@@ -14,33 +14,33 @@ namespace lockstep::text {
 // ByteLevel, Replace, ByteFallback, Fuse, Strip, Metaspace and sequences of these. Immutable.
 class Decoder {
  public:
-  Decoder() = default;  // none: tokens with spaces between them, as in the library
-  // FormatError naming the component for any other kind, and for one that cannot work behind Fuse or ByteLevel without
+  Decoder() = default;  // no decoder: tokens separated by spaces, as in the library
+  // FormatError naming the component for any other kind, and for one that after Fuse or ByteLevel would need
   // the whole text; `where` names the file.
   Decoder(const Json& json, const std::string& where);
 
-  // One text that is being decoded.
+  // The state of one text that is being decoded.
   class State {
     friend class Decoder;
     struct Step {
-      bool begun = false;     // a token came by
-      size_t to_strip = 0;    // characters that Strip may still take at the beginning
-      std::string held = {};  // what cannot be shown yet
+      bool begun = false;     // a token has been decoded
+      size_t to_strip = 0;    // characters that Strip may still remove at the beginning
+      std::string held = {};  // bytes that cannot be returned yet
     };
     std::vector<Step> steps_;
     bool begun_ = false;
   };
   State begin() const;
-  // Appends what the next token makes known of the text: whole characters, and nothing that a later token can change.
-  // A run of ByteFallback's tokens therefore waits for its end: one bad byte makes all of it U+FFFD.
+  // Appends the text that the next token completes: whole characters, and nothing that a later token can change. A run
+  // of ByteFallback tokens therefore waits for its end, because one bad byte turns all of it into U+FFFD.
   // `token`: prepared(spelling).
   void push(State& state, std::string_view token, std::string& text) const;
-  // Appends the rest.
+  // Appends what is still held.
   void finish(State& state, std::string& text) const;
 
-  // What can be done for a token once and for all; push() takes this.
+  // What can be computed once per token; push() takes this.
   std::string prepared(std::string_view spelling) const;
-  // The bytes a token stands for in the middle of a text, perhaps a part of a character.
+  // The bytes that a token stands for in the middle of a text, perhaps part of a character.
   std::string bytes_of(std::string_view spelling) const;
 
  private:

@@ -1,4 +1,4 @@
-// A parsed template. Immutable; any number of renderings may read it at once.
+// A parsed template. Immutable; many renderings may read it at once.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ struct Named {
   ExpressionPtr value;
 };
 
-// What stands in the parentheses of a call.
+// The arguments of a call.
 struct CallArguments {
   std::vector<ExpressionPtr> positional;
   std::vector<Named> named;

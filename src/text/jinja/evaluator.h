@@ -1,4 +1,4 @@
-// Walks a tree: one object per rendering.
+// Evaluates a parsed template: one object per rendering.
 #pragma once
 
 #include <map>
@@ -12,13 +12,13 @@ namespace lockstep::text::jinja {
 
 class Evaluator {
  public:
-  // `context`: the variables the template is given. All outlive the object.
+  // `context`: the variables that the template is given. All arguments must outlive the object.
   Evaluator(const Tree& tree, Runtime& runtime, const std::map<std::string, Value>& context);
 
   void run();
   std::string output;
-  // Bytes of `output` that generation blocks made. As in transformers, a block whose text goes through a variable or a
-  // macro is counted where the output stood when it was made.
+  // Bytes of `output` that generation blocks wrote. As in transformers, a block whose text passes through a variable or
+  // a macro is counted where the output stood when the block was evaluated.
   std::vector<Span> generation_spans;
 
  private:

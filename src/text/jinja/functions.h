@@ -11,7 +11,7 @@ namespace lockstep::text::jinja {
 
 bool is_filter(std::string_view name);
 bool is_test(std::string_view name);
-// FormatError: what the template asks for is not known here, and the nearest name that is.
+// FormatError: the template uses an unknown name; the message has the nearest known one.
 [[noreturn]] void fail_unknown(const std::string& where, int line, const std::string& name, bool filter);
 
 // `name` may be unknown: FormatError.

@@ -1,4 +1,4 @@
-// Template text to tokens, as jinja2 3.1 with trim_blocks and lstrip_blocks: what whitespace stays is decided here.
+// Splits a template into tokens, as jinja2 3.1 with trim_blocks and lstrip_blocks; decides which whitespace stays.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Numbers and strings as templates write them.
+// Parses numbers and strings as templates write them.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ struct NumberLiteral {
   bool too_large = false;
 };
 
-// The number at the beginning, which is a digit. Behind a dot (`x.1.2`) it is an integer.
+// The number at the beginning, which is a digit. After a dot (`x.1.2`) it is an integer.
 NumberLiteral read_number(std::string_view text, bool behind_dot);
 
 // The text of a string literal without its quotes. `bad` receives an escape that is unknown or no character.

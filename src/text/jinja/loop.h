@@ -1,4 +1,4 @@
-// The `loop` of a for block.
+// The `loop` variable of a for block.
 #pragma once
 
 #include <functional>

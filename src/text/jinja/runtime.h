@@ -1,4 +1,4 @@
-// One rendering: what it may spend, where it is, what it owns, and how it fails.
+// The state of one rendering: its limits, its position, the objects it owns, and how it fails.
 #pragma once
 
 #include <ctime>
@@ -34,8 +34,8 @@ class Runtime {
 
   int line = 1;  // of what is being evaluated
 
-  // Whatever takes time that a template can choose is charged, before it is done: as steps, or by the bytes it goes
-  // over.
+  // Everything that takes time which a template can influence is charged before it is done: as steps, or by the bytes
+  // that are processed.
   void step(int64_t steps = 1) {
     if ((steps_left_ -= steps) < next_look_) look_at_limits();
   }
@@ -60,9 +60,9 @@ class Runtime {
 
   std::tm now() const;  // the clock, unless one was given
 
-  std::vector<const void*> printing;  // lists, dicts and namespaces whose texts are being made
+  std::vector<const void*> printing;  // lists, dicts and namespaces that are being converted to text
 
-  // What can change belongs to the rendering.
+  // Mutable objects belong to the rendering.
   std::deque<Space> spaces;
   std::deque<Turn> turns;
   std::deque<Macro> macros;

@@ -1,4 +1,4 @@
-// Which variables of a block stand for nothing until it sets them.
+// Finds the variables of a block that are undefined until the block sets them.
 #pragma once
 
 #include "text/jinja/ast.h"

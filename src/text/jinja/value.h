@@ -1,7 +1,7 @@
-// The values templates compute with: Python's, as far as a template can tell.
+// The values that templates compute with: Python's, as far as a template can observe.
 //
-// Strings, lists, tuples and dicts are shared and never change. What can change (namespaces, cyclers, scopes of macros)
-// belongs to the Runtime of one rendering, and values point to it; so nothing can own itself, whatever a template
+// Strings, lists, tuples and dicts are shared and immutable. What is mutable (namespaces, cyclers, scopes of macros)
+// belongs to the Runtime of one rendering, and values point to it; so no value can own itself, whatever a template
 // builds.
 #pragma once
 
@@ -26,7 +26,7 @@ struct String {
   bool ascii() const { return length == text.size(); }
 };
 
-// Everything that is a row of values. An iterator is Python's generator: it is passed through once and has no length.
+// Every sequence of values. An iterator is Python's generator: it can be consumed once and has no length.
 struct Sequence;
 enum class Flavour { list, tuple, range, keys, values, items, iterator };
 
