@@ -82,7 +82,7 @@ void check_names(const NamedTensors& tensors, const lora::LoraConfig& config, co
     const ConstTensor& tensor = named.tensor;
     const std::string other = partner(name);
     if (other.empty() && !is_own_tensor(name, config))
-      throw FormatError({.what = "the adapter holds a tensor that adapter_config.json does not explain",
+      throw FormatError({.what = "the adapter holds a tensor that is no LoRA factor, nor anything that its configuration explains",
                          .where = file.string(),
                          .got = name,
                          .wanted = "LoRA factors (.lora_A.weight, .lora_B.weight), and what use_dora, bias and "

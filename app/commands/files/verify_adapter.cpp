@@ -96,7 +96,8 @@ void verify_on_base(const checkpoint::PeftDirectory& directory, const VerifiedBa
   report.holds([&] {
     for (const std::string& note : check_base(directory, base.identity)) report.checked(note);
   });
-  for (const ModuleFactors& module : AdapterFactors(directory).modules()) {
+  const AdapterFactors factors(directory);
+  for (const ModuleFactors& module : factors.modules()) {
     if (module.changes_weight())
       verify_shape(directory, base, module.name + ".weight", {module.out(), module.in()}, report);
     if (!module.bias.empty()) verify_shape(directory, base, module.name + ".bias", {module.bias[0]}, report);
