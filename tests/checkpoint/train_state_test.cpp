@@ -89,7 +89,7 @@ TEST(TrainState, LayoutOnDisk) {
     EXPECT_TRUE(std::filesystem::is_regular_file(dir / "iter_0000100" / file)) << file;
   EXPECT_EQ(fs::read_file(dir / "latest_checkpointed_iteration.txt"), "100");
   EXPECT_EQ(dir.entries(), 2);
-  EXPECT_EQ(read_json((dir / "iter_0000100/vime_lora_metadata.json").string()).size(), 8u);
+  EXPECT_EQ(read_json((dir / "iter_0000100/vime_lora_metadata.json").string()).size(), 9u);
 }
 
 TEST(TrainState, EveryPolicyHasADirectory) {

@@ -105,7 +105,14 @@ TEST_F(SavedAdapter, AChangedAdapterConfigIsNotResumed) {
   fs::write_file_atomic(file, json.dump());
   options.save.load = options.save.save;
   options.adapter.config = {};  // asks for no adapter, so that nothing else refuses it
+  options.save.ckpt_step = 3;
   expect_error<FormatError>([&] { run_sft(options, control_); }, {"adapter_config.json", "not the one that was saved"});
+  // Without its number the newest checkpoint that is whole goes on, and a line says why it is not this one.
+  options.save.ckpt_step.reset();
+  info_.str("");
+  run_sft(options, control_);
+  EXPECT_NE(info_.str().find("iter_0000003 is passed over"), std::string::npos) << info_.str();
+  EXPECT_NE(info_.str().find("not the one that was saved"), std::string::npos) << info_.str();
 }
 
 TEST_F(SavedAdapter, AnotherConfigOfTheSameWeightsIsAnotherBase) {
@@ -150,6 +157,7 @@ TEST_F(SavedAdapter, AnOlderBuildsCheckpointLoadsWithALine) {
   run_sft(options, control_);
   options.num_epoch = 2;
   options.save.load = options.save.save;
+  options.save.overrides = {"lr-decay-iters"};  // a longer run
   Stream stream({.threads = 1});
   const Base base = load_base(options.base, stream, control_);
   make_older("save", 3, base.weights_fingerprint);

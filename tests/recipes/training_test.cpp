@@ -142,6 +142,8 @@ TEST_F(Training, RolloutsOfSupervisedRunsRunOnOverTheEndOfAnEpoch) {
   options.rollout_batch_size = 0;
   testing::expect_error<ConfigError>([&] { run_sft(options, control_); }, {"--global-batch-size"});
   options.rollout_batch_size = 4;
+  testing::expect_error<ConfigError>([&] { run_sft(options, control_); }, {"--lr-decay-iters 8", "--lr-decay-iters 6"});
+  options.save.overrides = {"lr-decay-iters"};
   run_sft(options, control_);
 }
 
