@@ -30,7 +30,6 @@ OrderedJson algorithm_settings(const RlOptions& o) {
   add_unless(settings, "--dynamic-sampling-filter-path", o.need_spread, usual.need_spread);
   add_unless(settings, "--over-sampling-batch-size", o.over_sampling, usual.over_sampling);
   add_unless(settings, "--mask-truncated-completions", o.mask_truncated, usual.mask_truncated);
-  add_unless(settings, "--ref-load", o.reference, usual.reference);
   add_unless(settings, "--ref-update-interval", o.ref_update_interval, usual.ref_update_interval);
   add_unless(settings, "--opd-teacher-load", o.teacher, usual.teacher);
   add_unless(settings, "--opd-kl-coef", o.distill ? o.distill_coef : 1.0, 1.0);
