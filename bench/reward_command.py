@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 
-from record import write_record
+from record import ROOT, write_record
 
 REWARDS, RUNS = 256, 5
 PROGRAM = """
@@ -50,7 +50,9 @@ def main():
     machine = {"cpu": cpu, "threads": os.cpu_count(), "isa": "any", "load": os.getloadavg()[0]}
     result = {"rewards": REWARDS, "bytes_of_a_response": 1000, "runs": runs, "median_cost_ms": runs[RUNS // 2]["cost_ms"]}
     print(json.dumps(result, indent=2))
-    print(write_record("reward-command", " ".join(["python3", *sys.argv]), machine, {"results": result}))
+    commit = subprocess.run(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
+    print(write_record("reward-command", " ".join(["python3", *sys.argv]), machine,
+                       {"commit": commit.stdout.strip(), "results": result}))
 
 
 main()

@@ -70,7 +70,7 @@ TrainingRun::TrainingRun(const AdapterOptions& adapter, const OptimizerOptions& 
 void TrainingRun::restore() {
   iteration_ = resumed_->iteration;
   data_position_ = resumed_->data_position;
-  skipped_steps_ = resumed_->skipped_steps;
+  skipped_steps_ = skipped_at_iteration_ = resumed_->skipped_steps;
   evaluations_ = resumed_->evaluations;
   if (fs::same_place(save_.load, save_.save) && !save_.finetune) saved_iteration_ = iteration_;
   if (resumed_->moments)
@@ -197,6 +197,7 @@ void TrainingRun::completed(int64_t rows) {
   ++iteration_;
   data_position_ += rows;
   steps_at_iteration_ = trainer_->steps();
+  skipped_at_iteration_ = skipped_steps_;
 }
 
 TrainingSnapshot TrainingRun::snapshot() const {
@@ -211,7 +212,7 @@ TrainingSnapshot TrainingRun::snapshot() const {
   Json counters = {{"optimizer_steps", moments.steps},
                    {"version", version_},
                    {"data_position", data_position_},
-                   {"skipped_steps", skipped_steps_},
+                   {"skipped_steps", skipped_at_iteration_},
                    {"device", device_name(base_)},
                    {"settings", settings_}};
   if (!evaluations_.is_null()) counters["evaluations"] = evaluations_;

@@ -121,7 +121,7 @@ class TrainingRun {
   std::unique_ptr<CheckpointWriter> writer_;
   std::optional<int64_t> saving_;  // the iteration that the writer is at
   int64_t saved_iteration_ = 0;
-  int64_t steps_at_iteration_ = 0;  // of the optimizer, when the last iteration was completed
+  int64_t steps_at_iteration_ = 0, skipped_at_iteration_ = 0;  // when the last iteration was completed
   bool save_failed_ = false;
 };
 

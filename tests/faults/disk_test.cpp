@@ -26,7 +26,7 @@ class DiskFaults : public recipes::Training {
                                    .base_model_name = "tiny",
                                    .adapter = {{module + "lora_A.weight", ConstTensor(a.data(), DType::f32, {2, 4})},
                                                {module + "lora_B.weight", ConstTensor(b.data(), DType::f32, {4, 2})}},
-                                   .metadata = {.iteration = iteration, .version = iteration, .rank = 2, .alpha = 4}});
+                                   .metadata = {.iteration = iteration, .version = iteration, .rank = 2, .alpha = 4, .lora_type = "lora"}});
     checkpoint.state.iteration = iteration;
     checkpoint.state.counters = {{"data_position", 10 * iteration}};
     checkpoint.state.tensors = {{"first_moment", ConstTensor(moments.data(), DType::f32, {16})}};

@@ -92,6 +92,7 @@ TEST_F(TrainingInit, WhatPissaSavesIsAPlainAdapterOfTheBase) {
   plain.adapter.adapter_path = saved;
   plain.shuffle = false;
   plain.num_steps = 1;
+  plain.optimizer.schedule.warmup_steps = 0;
   run_sft(plain, control_);
   const double fourth = metrics("pissa")[3]["loss"].get<double>();
   EXPECT_NEAR(metrics("plain")[0]["loss"].get<double>(), fourth, 1e-4);
@@ -101,6 +102,8 @@ TEST_F(TrainingInit, WhatPissaSavesIsAPlainAdapterOfTheBase) {
 TEST_F(TrainingInit, RefusesWhatContradictsTheCheckpoint) {
   SftOptions run = sft("run");
   run.adapter.config = beginning_as("pissa");
+  run.optimizer.schedule.style = train::DecayStyle::constant;
+  run.optimizer.schedule.warmup_steps = 0;
   run.num_steps = 1;
   run_sft(run, control_);
   run.num_steps = 2;

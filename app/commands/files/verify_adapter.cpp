@@ -44,6 +44,9 @@ bool verify_factors(const fs::Path& file, Verification& report) {
         continue;
       }
       const std::string partner = partner_of(name);
+      if (partner.empty() && name.find(".lora_") != std::string::npos &&
+          name.find(".lora_magnitude_vector") == std::string::npos)
+        report.problem(fmt::format("{}: {} is no LoRA factor", file.string(), name));
       if (!partner.empty() && !names.contains(partner))
         report.problem(fmt::format("{}: {} has no {}", file.string(), name, partner));
       if (entry.dtype != DType::f32 && entry.dtype != DType::bf16 && entry.dtype != DType::f16)
