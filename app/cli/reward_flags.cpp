@@ -30,6 +30,7 @@ constexpr UngradedRule kUngraded[] = {
 constexpr std::pair<std::string_view, RewardKind> kServices[] = {{"command", RewardKind::command},
                                                                  {"remote_rm", RewardKind::remote},
                                                                  {"judge", RewardKind::judge},
+                                                                 {"code", RewardKind::code},
                                                                  {"sandbox_fusion", RewardKind::sandbox_fusion}};
 
 RewardChoice choice_of(const std::string& flag, const std::string& name) {
@@ -43,12 +44,13 @@ RewardChoice choice_of(const std::string& flag, const std::string& name) {
     if (service == name) return {.kind = kind};
   const std::optional<rl::RewardRule> rule = rl::rule_of(name);
   if (!rule)
-    throw ConfigError({.what = "bad value of " + flag,
-                       .where = flag,
-                       .got = name,
-                       .wanted = fmt::format("{}, command, remote_rm, judge, sandbox_fusion; or several with weights: "
-                                             "math:0.9,format:0.1",
-                                             fmt::join(split_names(rl::rule_names()), ", "))});
+    throw ConfigError(
+        {.what = "bad value of " + flag,
+         .where = flag,
+         .got = name,
+         .wanted = fmt::format("{}, command, remote_rm, judge, code, sandbox_fusion; or several with weights: "
+                               "math:0.9,format:0.1",
+                               fmt::join(split_names(rl::rule_names()), ", "))});
   return {.rule = *rule};
 }
 
@@ -96,7 +98,8 @@ void check_readers(const RewardConfig& spec, const Classified& given) {
   require_reader(spec, given, "--overlong-cache", has_rule(spec, {RewardType::soft_overlong}),
                  "--rm-type soft_overlong");
   require_reader(spec, given, "--reward-command", spec.has(RewardKind::command), "--rm-type command");
-  require_reader(spec, given, "--reward-workers", programs, "--rm-type command or --custom-rm-path");
+  require_reader(spec, given, "--reward-workers", programs || spec.has(RewardKind::code),
+                 "--rm-type command or code, or --custom-rm-path");
   require_reader(spec, given, "--group-rm", programs, "--rm-type command or --custom-rm-path");
   const bool dapo = has_rule(spec, {RewardType::dapo});  // slime's is an object, of which scripts ask for this
   if (dapo && !programs && !spec.reward_key.empty() && spec.reward_key != "score")
@@ -111,7 +114,8 @@ void check_readers(const RewardConfig& spec, const Classified& given) {
   for (const char* flag : {"--judge-model", "--judge-prompt", "--judge-max-tokens"})
     require_reader(spec, given, flag, spec.has(RewardKind::judge), "--rm-type judge");
   for (const char* flag : {"--code-timeout", "--code-memory-mb"})
-    require_reader(spec, given, flag, spec.has(RewardKind::sandbox_fusion), "--rm-type sandbox_fusion");
+    require_reader(spec, given, flag, spec.has(RewardKind::code) || spec.has(RewardKind::sandbox_fusion),
+                   "--rm-type code or sandbox_fusion");
 }
 
 void check_missing(const RewardConfig& spec) {
@@ -165,22 +169,24 @@ std::vector<Flag> rule_flags(rl::RewardRule& rule) {
 }
 
 std::vector<Flag> service_flags(RewardConfig& spec) {
-  return {{"--reward-command", "CMD", text(spec.command),
-           "of command: a program that answers each JSON line with one (docs/rewards.md)"},
-          {"--custom-rm-path", "PATH", text(spec.python_path),
-           "module.function in the user's python3: slime's fn(args, sample), verl's or TRL's reward function"},
-          {"--group-rm", "", toggle(spec.groups), "command and --custom-rm-path get all samples of a prompt at once"},
-          {"--reward-key", "KEY", text(spec.reward_key), "which member of a reward that is an object (score)"},
-          {"--reward-workers", "N", number(spec.workers, 1, 1024), "programs that run at once"},
-          {"--reward-timeout", "S", seconds(spec.timeout), "seconds until a reward is unknown, attempts included"},
-          {"--rm-url", "URL", text(spec.url), "of remote_rm, judge, sandbox_fusion: http://HOST:PORT/PATH"},
-          {"--rm-api-key", "KEY", text(spec.api_key), "that this service asks for"},
-          {"--judge-model", "NAME", text(spec.judge_model), "of judge: model of an OpenAI chat server"},
-          {"--judge-prompt", "FILE", text(spec.judge_prompt_file),
-           "of judge: a text with {prompt}, {response} and {label} that asks for <score>NUMBER</score>"},
-          {"--judge-max-tokens", "N", number(spec.judge_max_tokens, 1, 1'000'000), "of judge: tokens of its answer"},
-          {"--code-timeout", "S", number(spec.code_timeout_s, 1, 3600), "of sandbox_fusion: seconds of a case"},
-          {"--code-memory-mb", "N", number(spec.code_memory_mb, 16, 1 << 20), "of sandbox_fusion: memory of a case"}};
+  return {
+      {"--reward-command", "CMD", text(spec.command),
+       "of command: a program that answers each JSON line with one (docs/rewards.md)"},
+      {"--custom-rm-path", "PATH", text(spec.python_path),
+       "module.function in the user's python3: slime's fn(args, sample), verl's or TRL's reward function"},
+      {"--group-rm", "", toggle(spec.groups), "command and --custom-rm-path get all samples of a prompt at once"},
+      {"--reward-key", "KEY", text(spec.reward_key), "which member of a reward that is an object (score)"},
+      {"--reward-workers", "N", number(spec.workers, 1, 1024), "programs, or responses of code, that run at once"},
+      {"--reward-timeout", "S", seconds(spec.timeout), "seconds until a reward is unknown, attempts included"},
+      {"--rm-url", "URL", text(spec.url), "of remote_rm, judge, sandbox_fusion: http://HOST:PORT/PATH"},
+      {"--rm-api-key", "KEY", text(spec.api_key), "that this service asks for"},
+      {"--judge-model", "NAME", text(spec.judge_model), "of judge: model of an OpenAI chat server"},
+      {"--judge-prompt", "FILE", text(spec.judge_prompt_file),
+       "of judge: a text with {prompt}, {response} and {label} that asks for <score>NUMBER</score>"},
+      {"--judge-max-tokens", "N", number(spec.judge_max_tokens, 1, 1'000'000), "of judge: tokens of its answer"},
+      {"--code-timeout", "S", number(spec.code_timeout_s, 1, 3600), "of code and sandbox_fusion: seconds of a case"},
+      {"--code-memory-mb", "N", number(spec.code_memory_mb, 16, 1 << 20),
+       "of code and sandbox_fusion: memory of a case"}};
 }
 
 }  // namespace
@@ -193,7 +199,7 @@ Flag reward_flag(RewardConfig& spec, std::string_view shown) {
       "--rm-type", "NAME", Binding{.shown = std::string(shown), .set = set},
       "reward: math (LaTeX in the last \\boxed{}) | number (last boxed answer or number) | exact (the whole text) | "
       "deepscaler, dapo, gsm8k, f1, gpqa, regex, json_schema, length, format, repetition, soft_overlong, random, "
-      "deterministic_random | boxed_NAME | command, remote_rm, judge, sandbox_fusion | math:0.9,format:0.1"};
+      "deterministic_random | boxed_NAME | command, remote_rm, judge, code, sandbox_fusion | math:0.9,format:0.1"};
 }
 
 std::vector<Flag> reward_flags(RewardConfig& spec) {
@@ -205,16 +211,20 @@ std::vector<Flag> reward_flags(RewardConfig& spec) {
 std::vector<Flag> training_reward_flags(recipes::RlOptions& options) {
   using rl::RewardFailure, rl::RewardSum;
   const auto set_failure = [&options](const std::string& name) {
-    options.on_reward_failure = name == "stop" ? RewardFailure::stop : RewardFailure::drop_sample;
+    options.on_reward_failure = name == "stop"         ? RewardFailure::stop
+                                : name == "drop-group" ? RewardFailure::drop_group
+                                                       : RewardFailure::drop_sample;
   };
   const auto set_sum = [&options](const std::string& name) {
     options.reward.sum = name == "normalize_then_sum" ? RewardSum::normalize_then_sum : RewardSum::sum_then_normalize;
   };
-  return {{"--on-reward-failure", "WHAT", choice("drop-sample|stop", "drop-sample", set_failure),
-           "of a sample whose reward is unknown: drop-sample (it weighs 0 and leaves its group's baseline) | stop"},
-          {"--multi-objective-aggregation", "HOW",
-           choice("sum_then_normalize|normalize_then_sum", "sum_then_normalize", set_sum),
-           "of several rewards: advantages of their sum | sum of each one's advantages, whitened (GDPO)"}};
+  return {
+      {"--on-reward-failure", "WHAT", choice("drop-sample|drop-group|stop", "drop-sample", set_failure),
+       "of a sample whose reward is unknown: drop-sample (it weighs 0 and leaves its group's baseline) | drop-group "
+       "(the next prompt takes its place) | stop"},
+      {"--multi-objective-aggregation", "HOW",
+       choice("sum_then_normalize|normalize_then_sum", "sum_then_normalize", set_sum),
+       "of several rewards: advantages of their sum | sum of each one's advantages, whitened (GDPO)"}};
 }
 
 void check_reward(RewardConfig& spec, int64_t max_length, Classified& given) {

@@ -223,7 +223,7 @@ class RlRun {
                    {"mismatch_k3", trained.mismatch.k3}});
     line["reward_unknown"] = sampled.reward_unknown;
     for (const rl::RewardPartMean& part : sampled.reward_parts) line["reward/" + part.name] = part.mean;
-    if (options_.need_spread)
+    if (options_.need_spread || options_.on_reward_failure == rl::RewardFailure::drop_group)
       line.update({{"dynamic_sampling/rounds", gates_.rounds},
                    {"dynamic_sampling/sampled_groups", gates_.sampled},
                    {"dynamic_sampling/dropped_groups", gates_.dropped}});
@@ -251,7 +251,7 @@ class RlRun {
                            .left = pace.left(step)}));
     if (sampled.reward_unknown > 0)
       log_.say(fmt::format("rollout {}/{}: {} of {} rewards unknown{}; the first: {}", step, total_,
-                           sampled.reward_unknown, options_.rollout_batch_size * options_.n_samples,
+                           sampled.reward_unknown, gates_.sampled * options_.n_samples,
                            trained.skipped_steps > 0 ? fmt::format(", {} steps skipped", trained.skipped_steps) : "",
                            sampled.reward_failure));
   }
@@ -396,6 +396,7 @@ class RlRun {
                      policies_.teacher()};
   rl::Algorithm algorithm_ = algorithm_of(options_);
   const rl::GatePlan gate_plan_{.need_spread = options_.need_spread,
+                                .need_rewards = options_.on_reward_failure == rl::RewardFailure::drop_group,
                                 .groups = options_.rollout_batch_size,
                                 .prompts = std::max(options_.over_sampling, options_.rollout_batch_size),
                                 .max_rounds = options_.max_filter_rounds};

@@ -20,7 +20,8 @@ size_t end_of_group(std::span<const Trajectory> trajectories, size_t first) {
 }
 
 [[noreturn]] void give_up(const GatePlan& plan, const GateReport& report, int64_t passed) {
-  throw DataError({.what = "too few groups have rewards that differ",
+  throw DataError({.what = plan.need_spread ? "too few groups have rewards that differ"
+                                            : "too few groups have rewards that are all known",
                    .where = "dynamic sampling",
                    .got = std::to_string(passed) + " of " + std::to_string(report.sampled) + " groups in " +
                           std::to_string(report.rounds) + " rounds",
@@ -35,7 +36,9 @@ void take(std::vector<Trajectory>&& sampled, const GatePlan& plan, GatedRollout&
     ++gated.report.sampled;
     if (passed == plan.groups) continue;
     ++gated.report.prompts_used;
-    if (plan.need_spread && !has_spread(std::span<const Trajectory>(sampled).subspan(first, end - first))) {
+    const auto group = std::span<const Trajectory>(sampled).subspan(first, end - first);
+    const bool known = std::ranges::all_of(group, [](const Trajectory& one) { return one.reward.has_value(); });
+    if ((plan.need_spread && !has_spread(group)) || (plan.need_rewards && !known)) {
       ++gated.report.dropped;
       continue;
     }
@@ -74,12 +77,17 @@ GatedRollout gated_rollout(RlParts& parts, const GatePlan& plan,
   GatedRollout gated;
   RolloutReport last;
   double rollout_ms = 0, reward_ms = 0;
+  int64_t unknown = 0;
+  std::string failure;  // of the first of them
   for (int64_t passed = 0; passed < plan.groups;) {
     if (gated.report.rounds == plan.max_rounds) give_up(plan, gated.report, passed);
-    Rollout round = rl_collect(parts, rl_submit(parts, request(gated.report.rounds * plan.prompts, plan.prompts)), watch);
+    Rollout round =
+        rl_collect(parts, rl_submit(parts, request(gated.report.rounds * plan.prompts, plan.prompts)), watch);
     ++gated.report.rounds;
     rollout_ms += round.report.rollout_ms;
     reward_ms += round.report.reward_ms;
+    unknown += round.report.reward_unknown;
+    if (failure.empty()) failure = round.report.reward_failure;
     last = std::move(round.report);
     take(std::move(round.trajectories), plan, gated, passed);
   }
@@ -87,6 +95,8 @@ GatedRollout gated_rollout(RlParts& parts, const GatePlan& plan,
   gated.rollout.report = whole ? std::move(last) : summarize(gated.rollout.trajectories);
   gated.rollout.report.rollout_ms = rollout_ms;
   gated.rollout.report.reward_ms = reward_ms;
+  gated.rollout.report.reward_unknown = unknown;
+  gated.rollout.report.reward_failure = std::move(failure);
   return gated;
 }
 

@@ -18,27 +18,29 @@ bool has_spread(std::span<const Trajectory> group);
 int64_t mask_truncated(std::span<Trajectory> trajectories);
 
 struct GatePlan {
-  bool need_spread = false;  // else every group passes
-  int64_t groups = 0;        // to train on
-  int64_t prompts = 0;       // asked for in a round: `groups` or more (over-sampling)
+  bool need_spread = false;   // has_spread
+  bool need_rewards = false;  // every reward of the group is known
+  int64_t groups = 0;         // to train on
+  int64_t prompts = 0;        // asked for in a round: `groups` or more (over-sampling)
   int64_t max_rounds = 10;
 };
 
 struct GateReport {
   int64_t rounds = 0;
   int64_t sampled = 0;       // groups that were sampled
-  int64_t dropped = 0;       // of those up to the last that is used: groups without spread
+  int64_t dropped = 0;       // of those up to the last that is used: groups that did not pass
   int64_t prompts_used = 0;  // up to and with the last group that is used: where the next rollout goes on
 };
 
 struct GatedRollout {
-  Rollout rollout;  // `groups` groups, numbered anew in their order
+  Rollout
+      rollout;  // `groups` groups, numbered anew in their order; its unknown rewards are those of all that was sampled
   GateReport report;
 };
 
 // Samples rounds of prompts until enough groups pass. request(first, count) asks for prompts first .. first + count - 1
-// of this rollout. The first groups that pass, in the order of their prompts, are used, whatever was finished first; the
-// others are forgotten, and their prompts are the next rollout's. DataError with the counts after max_rounds.
+// of this rollout. The first groups that pass, in the order of their prompts, are used, whatever was finished first;
+// the others are forgotten, and their prompts are the next rollout's. DataError with the counts after max_rounds.
 GatedRollout gated_rollout(RlParts& parts, const GatePlan& plan,
                            const std::function<RolloutRequest(int64_t first, int64_t count)>& request,
                            const Watch& watch = {});

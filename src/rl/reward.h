@@ -48,6 +48,7 @@ struct Score {
 // What becomes of a sample whose reward is unknown.
 enum class RewardFailure {
   drop_sample,  // nothing is learned from it, and its group's mean and spread are those of the others
+  drop_group,   // its whole group is not trained on; the next prompt's takes its place (gate.h)
   stop          // DataError
 };
 

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/fs.h"
+#include "rl/code_reward.h"
 #include "rl/command_reward.h"
 #include "rl/mixed_reward.h"
 #include "rl/python_reward.h"
@@ -65,6 +66,10 @@ std::unique_ptr<Reward> make_one(const RewardChoice& choice, const RewardConfig&
     case RewardKind::python: return command_reward(spec, keys, true);
     case RewardKind::remote: return std::make_unique<RemoteReward>(http_options(spec, "/"), spec.reward_key);
     case RewardKind::judge: return judge_reward(spec);
+    case RewardKind::code:
+      return std::make_unique<CodeReward>(CodeRewardOptions{.workers = spec.workers,
+                                                            .timeout = std::chrono::seconds(spec.code_timeout_s),
+                                                            .memory_mb = spec.code_memory_mb});
     case RewardKind::sandbox_fusion:
       return std::make_unique<SandboxFusionReward>(
           http_options(spec, "/run_code"),
@@ -82,6 +87,7 @@ std::string RewardChoice::name() const {
     case RewardKind::python: return "custom";
     case RewardKind::remote: return "remote_rm";
     case RewardKind::judge: return "judge";
+    case RewardKind::code: return "code";
     case RewardKind::sandbox_fusion: return "sandbox_fusion";
   }
   return {};
@@ -110,8 +116,10 @@ std::string RewardConfig::name() const {
 std::unique_ptr<Reward> make_reward(const RewardConfig& spec, const RewardKeys& keys) {
   if (spec.choices.size() == 1 && spec.choices[0].weight == 1) return make_one(spec.choices[0], spec, keys);
   std::vector<RewardTerm> terms;
-  for (const RewardChoice& choice : spec.choices)
-    terms.push_back({.name = choice.name(), .weight = choice.weight, .reward = make_one(choice, spec, keys)});
+  for (const RewardChoice& choice : spec.choices) terms.push_back({.name = choice.name(), .weight = choice.weight});
+  for (const bool forks : {true, false})  // the others have threads
+    for (size_t k = 0; k < terms.size(); ++k)
+      if ((spec.choices[k].kind == RewardKind::code) == forks) terms[k].reward = make_one(spec.choices[k], spec, keys);
   return std::make_unique<MixedReward>(std::move(terms));
 }
 

@@ -12,7 +12,7 @@
 
 namespace lockstep::rl {
 
-enum class RewardKind { rule, command, python, remote, judge, sandbox_fusion };
+enum class RewardKind { rule, command, python, remote, judge, code, sandbox_fusion };
 
 struct RewardChoice {
   RewardKind kind = RewardKind::rule;
@@ -54,6 +54,7 @@ struct RewardKeys {
 
 // ConfigError: what is missing or cannot be; ResourceError: what cannot be started; DataError: a file that cannot be
 // read.
+// RewardKind::code is made before there are threads: its sandboxes are forked from this process.
 std::unique_ptr<Reward> make_reward(const RewardConfig& spec, const RewardKeys& keys);
 
 }  // namespace lockstep::rl

@@ -1,6 +1,7 @@
 // lockstep reward.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <string>
 
 #include "commands/commands_fixture.h"
@@ -80,6 +81,52 @@ TEST_F(RewardFile, BadRowsAreLeftOutWhereThatIsAllowed) {
   taken(out_);
   EXPECT_EQ(rewards(rows).size(), 1u);
   EXPECT_NE(info().find("3 bad rows left out"), std::string::npos);
+}
+
+TEST_F(RewardFile, SeveralRewardsAndTheirParts) {
+  options_.reward.choices = {{.rule = {.type = rl::RewardType::number}, .weight = 0.5},
+                             {.rule = {.type = rl::RewardType::format}, .weight = 2}};
+  const auto rows =
+      rewards("{\"label\": 1, \"completion\": \"<think></think>1\"}\n{\"label\": \"\", \"completion\": \"1\"}\n");
+  EXPECT_EQ(rows.at(0)["reward"], 2.5);
+  EXPECT_EQ(rows.at(0)["reward_parts"].dump(), R"({"format":1.0,"number":1.0})");
+  EXPECT_TRUE(rows.at(1)["reward"].is_null());
+  EXPECT_EQ(rows.at(1)["reward_parts"].dump(), R"({"format":0.0,"number":null})");
+  EXPECT_NE(info().find("1 of unknown reward (null); the first: number: "), std::string::npos);
+}
+
+TEST_F(RewardFile, ARowMayNameItsRule) {
+  options_.reward.choices = {{.rule = {.type = rl::RewardType::number}}};
+  const auto rows = rewards(
+      "{\"label\": \"a b\", \"completion\": \"a b\", \"metadata\": {\"rm_type\": \"f1\"}}\n"
+      "{\"label\": \"1\", \"completion\": \"1\"}\n");
+  EXPECT_EQ(rows.at(0)["reward"], 1.0);
+  EXPECT_EQ(rows.at(1)["reward"], 1.0);
+  options_.reward.choices[0].weight = 2;
+  options_.reward.choices.push_back({.rule = {.type = rl::RewardType::format}});
+  testing::expect_error<DataError>(
+      [&] { rewards("{\"label\": 1, \"completion\": \"1\", \"metadata\": {\"rm_type\": \"f1\"}}\n"); },
+      {"another reward than the run", "metadata.rm_type", "f1"});
+}
+
+TEST_F(RewardFile, NeighboursWithOnePromptAreAGroup) {
+  if (std::system("python3 -c ''") != 0) GTEST_SKIP() << "no python3";
+  const auto program =
+      dir_.write("groups.py",
+                 "import json, sys\n"
+                 "for line in sys.stdin:\n"
+                 "    q = json.loads(line)\n"
+                 "    print(json.dumps({'id': q['id'], 'rewards': [len(q['samples']) + s['index'] / 8 for s in "
+                 "q['samples']]}), flush=True)\n");
+  options_.reward.choices = {{.kind = rl::RewardKind::command}};
+  options_.reward.command = "python3 " + program.string();
+  options_.reward.groups = true;
+  const auto rows = rewards(
+      "{\"prompt\": \"a\", \"completion\": \"1\"}\n{\"prompt\": \"a\", \"completion\": \"2\"}\n"
+      "{\"prompt\": \"b\", \"completion\": \"3\"}\n");
+  EXPECT_EQ(rows.at(0)["reward"], 2.0);
+  EXPECT_EQ(rows.at(1)["reward"], 2.125);
+  EXPECT_EQ(rows.at(2)["reward"], 1.0);
 }
 
 TEST_F(RewardFile, WhatCannotBeWrittenIsAnError) {

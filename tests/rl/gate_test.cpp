@@ -47,7 +47,9 @@ class BySample : public Reward {
   Ticket submit(std::vector<RewardSample> samples) override {
     Graded graded{.ticket = next_++};
     for (const RewardSample& sample : samples)
-      graded.scores.push_back(Score::known(sample.row->label == "sometimes" && sample.index == 0 ? 1.0f : 0.0f));
+      graded.scores.push_back(sample.row->label == "lost" && sample.index == 1
+                                  ? Score::unknown("lost")
+                                  : Score::known(sample.row->label == "sometimes" && sample.index == 0 ? 1.0f : 0.0f));
     graded_.push_back(std::move(graded));
     return graded_.back().ticket;
   }
@@ -71,6 +73,7 @@ struct World {
   BySample reward;
   RlParts parts{engine, trainer, reward, store};
   std::vector<int64_t> asked;
+  int64_t lost = -1;  // a prompt of which one reward is unknown
 
   World() { store.add(sink); }
 
@@ -81,8 +84,10 @@ struct World {
       RolloutRequest request{.params = {.sampling = {.max_tokens = 4, .seed = 9}, .n = 2, .rollout = 7}};
       for (int64_t i = first; i < first + count; ++i) {
         request.prompts.push_back({.tokens = {static_cast<int32_t>(i % 50 + 1), 3}, .row = static_cast<uint32_t>(i)});
-        request.rows.push_back(std::make_shared<const RewardRow>(
-            RewardRow{.prompt = "", .label = i % 3 == 1 ? "sometimes" : "never"}));
+        request.rows.push_back(std::make_shared<const RewardRow>(RewardRow{.prompt = "",
+                                                                           .label = i % 3 == 1  ? "sometimes"
+                                                                                    : i == lost ? "lost"
+                                                                                                : "never"}));
       }
       return request;
     });
@@ -121,6 +126,22 @@ TEST(Gate, WithoutOneARolloutIsOneRound) {
   EXPECT_EQ(gated.report.prompts_used, 3);
   EXPECT_EQ(gated.report.dropped, 0);
   EXPECT_EQ(gated.rollout.trajectories.size(), 6u);
+}
+
+TEST(Gate, AGroupWithAnUnknownRewardIsReplacedByTheNextPrompt) {
+  World world;
+  world.lost = 2;
+  const GatedRollout gated = world.run({.need_rewards = true, .groups = 3, .prompts = 3});
+  ASSERT_EQ(gated.rollout.trajectories.size(), 6u);
+  EXPECT_EQ(gated.rollout.trajectories[4].tokens[0], 4) << "prompt 3 instead of prompt 2";
+  EXPECT_EQ(gated.rollout.trajectories[4].group, 2);
+  EXPECT_EQ(gated.report.prompts_used, 4);
+  EXPECT_EQ(gated.report.dropped, 1);
+  EXPECT_EQ(gated.rollout.report.reward_unknown, 1) << "counted, though nothing of it is left";
+  EXPECT_EQ(gated.rollout.report.reward_failure, "prompt 2, sample 1: lost");
+  World without;
+  without.lost = 2;
+  EXPECT_EQ(without.run({.groups = 3, .prompts = 3}).report.rounds, 1);
 }
 
 TEST(Gate, GivesUpWithTheCounts) {
