@@ -7,13 +7,23 @@
 #include <set>
 #include <utility>
 
+#include "checkpoint/adapter_directory.h"
 #include "lora/init.h"
 #include "lora/targets.h"
 
 namespace lockstep::recipes {
 
+namespace {
+
+// Where there is none, the error is that of the path as it was given.
+fs::Path found_directory(const std::string& path) {
+  return checkpoint::adapter_directory(path).value_or(path);
+}
+
+}  // namespace
+
 lora::AdapterVersion load_adapter(const std::string& path, const Base& base, const Control& control) {
-  const checkpoint::PeftDirectory directory{fs::Path(path)};
+  const checkpoint::PeftDirectory directory(found_directory(path));
   const load::CheckedAdapter checked = load::check_adapter(directory, base);
   lora::AdapterVersion adapter = load::load_adapter(checked, directory.read_weights(), base);
   print_notes(checked.notes, control);
@@ -144,7 +154,7 @@ std::shared_ptr<const lora::AdapterLayout> starting_layout(const AdapterOptions&
   const std::vector<lora::Module> modules = model::linear_modules(base.config);
   if (options.adapter_path.empty()) return lora::resolve_layout(options.config, modules);
   refuse_init(options);
-  auto layout = lora::resolve_layout(checkpoint::PeftDirectory(options.adapter_path).config(), modules);
+  auto layout = lora::resolve_layout(checkpoint::PeftDirectory(found_directory(options.adapter_path)).config(), modules);
   require_same_adapter(options, false, *layout, base, options.adapter_path);
   return layout;
 }

@@ -10,7 +10,8 @@
 
 namespace lockstep::recipes {
 
-// Checks and loads a PEFT directory, and prints its notes. Throws what load::check_adapter and load::load_adapter
+// Checks and loads a PEFT directory, or the one that a checkpoint or save directory holds (of miles and vime, too), and
+// prints its notes. Throws what load::check_adapter and load::load_adapter
 // throw.
 lora::AdapterVersion load_adapter(const std::string& directory, const Base& base, const Control& control);
 // Prints a line for each note.

@@ -133,6 +133,7 @@ class RlRun {
   }
 
   void warn(const rl::RolloutReport& sampled, const rl::TrainReport& trained) {
+    if (trained.abandoned_steps > 0) return;  // its means are of a part
     for (const std::string& text :
          warnings_.add({.reward = sampled.reward, .entropy = trained.entropy, .kl = trained.kl}))
       log_.say("warning " + text);

@@ -127,6 +127,26 @@ TEST_F(ResumeChoice, FinetuneTakesTheAdapterAlone) {
   EXPECT_EQ(adapter_bytes("second", 6), adapter_bytes("third", 6));
 }
 
+// What miles and vime save: `adapter` in an iteration, beside optimizer files of their own.
+TEST_F(ResumeChoice, AnAdapterOfAnotherSystemsCheckpointIsAStart) {
+  stopped_at("first", 6);
+  const fs::Path foreign = dir_ / "foreign" / "iter_0000006" / "adapter";
+  std::filesystem::create_directories(foreign);
+  for (const char* name : {"adapter_config.json", "adapter_model.safetensors"})
+    std::filesystem::copy(file("first", 6, "lora_adapter") / name, foreign / name);
+  dir_.write("foreign/iter_0000006/adapter/training_state_rank0.pt", "theirs");
+  dir_.write("foreign/latest_checkpointed_iteration.txt", "6");
+  SftOptions own = sft("own"), theirs = sft("theirs");
+  own.adapter = {.adapter_path = file("first", 6, "lora_adapter").string()};
+  theirs.adapter = {.adapter_path = (dir_ / "foreign").string()};
+  run_sft(own, control_);
+  run_sft(theirs, control_);
+  EXPECT_TRUE(said("not read: training_state_rank0.pt")) << info_.str();
+  EXPECT_EQ(adapter_bytes("own", 6), adapter_bytes("theirs", 6));
+  theirs.adapter.adapter_path = (dir_ / "nowhere").string();
+  EXPECT_THROW(run_sft(theirs, control_), Error);
+}
+
 TEST_F(ResumeChoice, WithoutTheOptimizersStateItsStepsBeginAnew) {
   SftOptions options = stopped_at("part", 4);
   options.save.load_optimizer = false;

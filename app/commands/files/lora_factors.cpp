@@ -153,17 +153,6 @@ const ModuleFactors* AdapterFactors::find(std::string_view name) const {
   return found != modules_.end() && found->name == name ? &*found : nullptr;
 }
 
-std::optional<fs::Path> adapter_directory(const fs::Path& path) {
-  constexpr const char* kForeignDirectory = "adapter";  // of an iteration of miles or vime
-  if (fs::exists(path / checkpoint::kAdapterConfigFile)) return path;
-  if (fs::exists(path / checkpoint::kAdapterDirectory)) return path / checkpoint::kAdapterDirectory;
-  if (fs::exists(path / kForeignDirectory / checkpoint::kAdapterConfigFile) && !fs::exists(path / "config.json"))
-    return path / kForeignDirectory;  // beside a model it may be of something else
-  if (!fs::is_directory(path)) return std::nullopt;
-  const std::optional<int64_t> iteration = checkpoint::latest_iteration(path);
-  return iteration ? adapter_directory(path / checkpoint::iteration_directory_name(*iteration)) : std::nullopt;
-}
-
 fs::Path require_adapter_directory(const fs::Path& path) {
   if (std::optional<fs::Path> directory = adapter_directory(path)) return *std::move(directory);
   throw ConfigError({.what = "no adapter there",

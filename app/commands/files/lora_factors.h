@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/adapter_directory.h"
 #include "checkpoint/peft_directory.h"
 #include "core/memory.h"
 #include "core/stream.h"
@@ -77,9 +78,7 @@ void require_plain_factors(const AdapterFactors& factors, const std::string& att
 // adapter_config.json says, whatever the tensors' are.
 std::shared_ptr<const lora::AdapterLayout> own_layout(const checkpoint::PeftDirectory& directory);
 
-// The adapter directory that `path` is or leads to: itself, the actor's in a checkpoint (of miles or vime: `adapter`),
-// the newest checkpoint's in a save directory. Nothing: there is none.
-std::optional<fs::Path> adapter_directory(const fs::Path& path);
+using checkpoint::adapter_directory;
 // The same. ConfigError: there is none.
 fs::Path require_adapter_directory(const fs::Path& path);
 
