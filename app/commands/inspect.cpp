@@ -34,11 +34,13 @@ double sum_of_squares(const ConstTensor& tensor) {
 std::map<std::string, LeafNorms> norms_by_leaf(const NamedTensors& tensors) {
   std::map<std::string, LeafNorms> leaves;
   for (const auto& [name, tensor, file, place] : tensors) {
+    const bool is_b = name.ends_with(".lora_B.weight") || name.ends_with(".lora_embedding_B");
+    if (!is_b && !name.ends_with(".lora_A.weight") && !name.ends_with(".lora_embedding_A")) continue;
     const size_t factor = name.rfind(".lora_");
     const size_t leaf = name.rfind('.', factor - 1) + 1;
     LeafNorms& norms = leaves[name.substr(leaf, factor - leaf)];
     ++norms.num_tensors;
-    if (name[factor + std::string_view(".lora_").size()] == 'B') {
+    if (is_b) {
       norms.squares_b += sum_of_squares(tensor);
       continue;
     }
@@ -51,11 +53,7 @@ std::map<std::string, LeafNorms> norms_by_leaf(const NamedTensors& tensors) {
 
 void inspect_adapter(const fs::Path& path, std::ostream& out) {
   const checkpoint::PeftDirectory adapter(path);
-  lora::LoraConfig config = adapter.config();
-  config.exclude_modules.clear();  // what was left out has no tensors, and the last layers need not have any
-  config.exclude_regex.reset();
-  config.layers_to_transform.reset();
-  config.layers_pattern.clear();
+  const lora::LoraConfig config = own_config(adapter);
   // Resolved over its own modules, so that shapes, ranks and shared factors are checked as when it is loaded.
   const auto layout = lora::resolve_layout(config, lora::modules_of(adapter.header()));
   const Buffer weights =
@@ -65,7 +63,7 @@ void inspect_adapter(const fs::Path& path, std::ostream& out) {
   out << fmt::format("adapter     {}\n", path.string());
   out << fmt::format("rank        {}\nalpha       {:g}{}\n", config.rank, config.alpha,
                      config.use_rslora ? "  (rsLoRA: scale alpha / sqrt(rank))" : "");
-  out << fmt::format("type        {}\n", lora::lora_type_name(config.type));
+  out << fmt::format("type        {}{}\n", lora::lora_type_name(config.type), recipes::kind_text(config));
   out << fmt::format("parameters  {} in {} tensors\n", layout->num_parameters, adapter.header().size());
   const std::string base = adapter.base_model_name().empty() ? "unnamed" : printable(adapter.base_model_name());
   if (const auto& metadata = adapter.metadata()) {

@@ -134,6 +134,13 @@ TEST_F(Commands, InspectKnowsForeignAdaptersAndModels) {
   EXPECT_NE(out_.str().find("made elsewhere"), std::string::npos) << out_.str();
   EXPECT_NE(out_.str().find("judged by names and shapes"), std::string::npos) << out_.str();
   taken(out_);
+  for (const auto& [name, kind] : {std::pair("dora", ", DoRA"), std::pair("bias", ", all biases"),
+                                   std::pair("modules_to_save", ", lm_head whole")}) {
+    run_inspect({.path = LOCKSTEP_SOURCE_DIR "/tests/golden/qwen2_untied/adapter_" + std::string(name)}, control_);
+    const std::string text = taken(out_);
+    EXPECT_NE(text.find(kind), std::string::npos) << text;
+    EXPECT_NE(text.find("q_proj             "), std::string::npos) << text;
+  }
   run_inspect({.path = kTiny}, control_);
   EXPECT_NE(out_.str().find("family      qwen3"), std::string::npos) << out_.str();
   expect_error<ConfigError>([&] { run_inspect({.path = path("nothing")}, control_); }, {"nothing to inspect"});

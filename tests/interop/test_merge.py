@@ -30,7 +30,9 @@ def adapter_and_merged(path, dtype, options, folder):
                              **{"target_modules": "all-linear", **options})
     adapted = peft.get_peft_model(model, config)
     for name, parameter in adapted.named_parameters():
-        if parameter.requires_grad and "lora_A" not in name and "lora_B" not in name and "lora_embedding" not in name:
+        if "lora_embedding" in name:  # normal in PEFT: an update of a weight's size, not a thousand times that
+            parameter.data *= 0.1
+        elif parameter.requires_grad and "lora_A" not in name and "lora_B" not in name:
             parameter.data *= 1 + 0.3 * torch.rand_like(parameter)
             parameter.data += 0.05 * torch.randn_like(parameter)
     adapted.save_pretrained(folder)
@@ -58,8 +60,8 @@ def assert_rounded_alike(ours, theirs, name):
     steps = {torch.float32: 2.0**-20, torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10}[ours.dtype]
     a, b = ours.double(), theirs.double()
     assert ((a - b).abs() <= steps * b.abs().clamp(min=2.0**-4)).all(), f"{name}: {(a - b).abs().max()}"
-    if ours.dtype != torch.float32:  # a tie is rare
-        assert (ours != theirs).double().mean() < 0.01, name
+    if ours.dtype != torch.float32 and not name.startswith("model.embed_tokens"):  # whose update PEFT may round before it adds it
+        assert (ours != theirs).double().mean() < 0.01, name  # a tie is rare
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())

@@ -118,19 +118,22 @@ def test_curve(lockstep, family, kind, tmp_path):
     adapted.save_pretrained(tmp_path / "adapter")
     steps, adapter = train_ours(lockstep, family, rows, tmp_path, "--lora-adapter-path", tmp_path / "adapter")
     losses, norms = train_theirs(adapted, rows)
-    assert losses[-1] < losses[0] - 0.05, "it must learn, or this test shows nothing"
+    assert sum(losses[-4:]) < sum(losses[:4]) - 0.1, "it must learn, or this test shows nothing"  # an epoch has four steps
     for ours, loss, norm in zip(steps, losses, norms, strict=True):
         assert abs(ours["loss"] - loss) < LOSS_TOLERANCE
         assert abs(ours["grad_norm"] - norm) < NORM_TOLERANCE * norm
     stored = load_file(adapter / "adapter_model.safetensors")
     for name, tensor in peft.get_peft_model_state_dict(adapted, save_embedding_layers=False).items():
         difference = (stored[name].double() - tensor.double()).norm() / tensor.double().norm()
-        assert difference < ADAPTER_TOLERANCE, f"{name}: {difference}"
+        # Softmax takes most of the gradient of k's bias away, and AdamW makes whole steps of what rounding leaves.
+        tolerance = 1e-3 if "k_proj" in name and name.endswith(".bias") else ADAPTER_TOLERANCE
+        assert difference < tolerance, f"{name}: {difference}"
 
 
-# The factors are equal up to signs, which AdamW does not see: W + scale (B A - B0 A0) here, the residual base there.
-@pytest.mark.parametrize("init", ["pissa", "olora"])
-def test_initializations_that_change_the_base(lockstep, family, init, tmp_path):
+# The factors are equal up to signs, which AdamW does not see: W + scale (B A - B0 A0) here, the residual base there. The last of
+# the singular vectors that are taken lies close to the first that is not, so that rounding turns it.
+@pytest.mark.parametrize("init, tolerance", [("pissa", 1e-3), ("olora", 2e-4)])
+def test_initializations_that_change_the_base(lockstep, family, init, tolerance, tmp_path):
     model = load_base(family)
     rows = rows_for(model, count=8, seed=5)
     steps, adapter = train_ours(lockstep, family, rows, tmp_path, "--lora-rank", 4, "--lora-alpha", 8, "--lora-type", "canonical_lora",
@@ -141,8 +144,8 @@ def test_initializations_that_change_the_base(lockstep, family, init, tmp_path):
     assert_close(lockstep.score(family, rows, tmp_path / "score", adapter), peft_logprobs(plain, rows))
     losses, norms = train_theirs(peft_adapter(model, {}, init), rows)
     for ours, loss, norm in zip(steps, losses, norms, strict=True):
-        assert abs(ours["loss"] - loss) < 2e-4
-        assert abs(ours["grad_norm"] - norm) < 2e-3 * norm
+        assert abs(ours["loss"] - loss) < tolerance
+        assert abs(ours["grad_norm"] - norm) < 10 * tolerance * norm
 
 
 # Means and deviations of A and B over all modules, and the distributions by a two-sample Kolmogorov-Smirnov distance.

@@ -38,11 +38,10 @@ std::set<std::string> adapted_modules(const NamedTensors& tensors) {
 
 }  // namespace
 
-std::shared_ptr<const lora::AdapterLayout> own_layout(const checkpoint::PeftDirectory& directory) {
+lora::LoraConfig own_config(const checkpoint::PeftDirectory& directory) {
   const std::vector<lora::Module> modules = lora::modules_of(directory.header());
   const std::set<std::string> adapted = adapted_modules(directory.header());
   lora::LoraConfig config = directory.config();
-  config.type = lora::LoraType::canonical;  // shared factors are in the file once per module
   config.exclude_regex.reset();
   config.layers_to_transform.reset();
   config.layers_pattern.clear();
@@ -53,7 +52,13 @@ std::shared_ptr<const lora::AdapterLayout> own_layout(const checkpoint::PeftDire
   std::erase_if(config.target_modules, [&](const std::string& entry) {
     return std::ranges::none_of(modules, [&](const lora::Module& module) { return lora::names_module(entry, module); });
   });
-  return lora::resolve_layout(config, modules);
+  return config;
+}
+
+std::shared_ptr<const lora::AdapterLayout> own_layout(const checkpoint::PeftDirectory& directory) {
+  lora::LoraConfig config = own_config(directory);
+  config.type = lora::LoraType::canonical;  // shared factors are in the file once per module
+  return lora::resolve_layout(config, lora::modules_of(directory.header()));
 }
 
 AdapterFactors::AdapterFactors(const checkpoint::PeftDirectory& directory)

@@ -74,6 +74,8 @@ void scale_to(std::span<float> row, double magnitude);
 // FormatError with `attempt` if the adapter has more than factors of linear modules.
 void require_plain_factors(const AdapterFactors& factors, const std::string& attempt);
 
+// adapter_config.json, for the modules that the directory has tensors for and no others.
+lora::LoraConfig own_config(const checkpoint::PeftDirectory& directory);
 // The layout of the modules that the directory has tensors for, one pair for each: ranks and scales as
 // adapter_config.json says, whatever the tensors' are.
 std::shared_ptr<const lora::AdapterLayout> own_layout(const checkpoint::PeftDirectory& directory);
