@@ -142,6 +142,20 @@ std::vector<std::string> known_names(const FlagSet& flags, Scripts scripts) {
   return names;
 }
 
+// Functions that slime and miles call in the place of a stage, or around one.
+bool is_python_hook(std::string_view name) {
+  constexpr std::string_view kHooks[] = {"--rollout-function-path",
+                                         "--rollout-all-samples-process-path",
+                                         "--rollout-data-postprocess-path",
+                                         "--rollout-sample-filter-path",
+                                         "--rollout-sample-hook-path",
+                                         "--buffer-filter-path",
+                                         "--data-source-path",
+                                         "--eval-function-path"};
+  return std::ranges::find(kHooks, name) != std::end(kHooks) ||
+         (name.starts_with("--custom-") && name.ends_with("-path") && name != "--custom-config-path");
+}
+
 class Classifier {
  public:
   Classifier(const FlagSet& flags, Scripts scripts, const FlagSet* elsewhere)
@@ -249,13 +263,20 @@ class Classifier {
   void complain() const {
     std::vector<std::string> parts;
     if (!unknown_.empty()) parts.push_back(fmt::format("unknown: {}", fmt::join(unknown_, ", ")));
-    if (!later_.empty()) parts.push_back(fmt::format("not available yet: {}", fmt::join(later_, ", ")));
+    std::vector<std::string> hooks, others;
+    for (const std::string& name : later_) (is_python_hook(name) ? hooks : others).push_back(name);
+    if (!others.empty()) parts.push_back(fmt::format("not available yet: {}", fmt::join(others, ", ")));
+    if (!hooks.empty()) parts.push_back(fmt::format("Python is not run for: {}", fmt::join(hooks, ", ")));
     if (parts.empty()) return;
     throw ConfigError({.what = fmt::format("{}", fmt::join(parts, "; ")), .attempt = attempt()});
   }
 
   std::string attempt() const {
     if (later_.empty()) return "--help lists the flags of a command";
+    if (std::ranges::all_of(later_, is_python_hook))
+      return "--custom-rm-path, the one function of Python that is run; flags for what the others do (docs/rl.md); or "
+             "a "
+             "program around `lockstep`";
     if (droppable_.empty() || flags_.find(kWithout) == nullptr)
       return "drop what is not available yet, if the run can do without it";
     Values names = without_;  // what is left out already stays left out
