@@ -35,7 +35,7 @@ View output_of(const View& y, const LoraPair& pair) {
 }  // namespace
 
 int64_t max_lora_rank(Device device) {
-  return device == Device::cpu ? std::numeric_limits<int64_t>::max() : kMostGpuRank;
+  return device == Device::cpu ? std::numeric_limits<int64_t>::max() : kMaxGpuRank;
 }
 
 bool has_lora_tiles(Device device) {

@@ -64,14 +64,14 @@ struct LoraDropout {
   std::span<const int32_t> sample = {}, position = {};  // [T] in the stream's memory
 };
 
-inline constexpr int64_t kMostGpuRank = 256;
+inline constexpr int64_t kMaxGpuRank = 256;
 int64_t max_lora_rank(Device device);  // of a pair
 // Whether short runs of rows of several adapters can share a launch (LoraTiles), and whether a pass gains by keeping h
 // for its backward (LinearAdapters::h).
 bool has_lora_tiles(Device device);
 bool gains_by_kept_inner(Device device);
 
-// Ranks from 1; on a GPU at most kMostGpuRank a pair. All tensors are activations: f32 on the CPU, bf16 on a GPU, with
+// Ranks from 1; on a GPU at most kMaxGpuRank a pair. All tensors are activations: f32 on the CPU, bf16 on a GPU, with
 // f32 sums. x [T, in]   h, dh [T, total rank]   y, dy [T, outputs of the layer]   dx [T, in].   A row's bits do not
 // depend on T.
 
@@ -109,9 +109,9 @@ struct LoraTiles {
   int64_t num_tiles = 0;
   const LoraSite* sites = nullptr;  // [adapters, num_sites]
   int64_t num_sites = 0;
-  int64_t most_rank = 0;  // of a pair; multiple of 16. Sizes the launch and h, changes no result
+  int64_t max_rank = 0;  // of a pair; multiple of 16. Sizes the launch and h, changes no result
 
-  int64_t h_columns() const { return kMaxSitePairs * most_rank; }
+  int64_t h_columns() const { return kMaxSitePairs * max_rank; }
 };
 
 // h = x A and y += scale h B as lora_shrink and lora_expand make them of each tile's rows alone, bit for bit, with the

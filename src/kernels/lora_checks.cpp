@@ -23,7 +23,7 @@ void require_pairs(std::span<const LoraPair> pairs, const char* op, const Stream
            .where = op,
            .got = shape_text(pair.a) + " and " + shape_text(pair.b),
            .wanted = "[in, rank] (on a GPU [rank, in]) and [rank, out], rank at least 1, on a GPU at most " +
-                     std::to_string(kMostGpuRank)});
+                     std::to_string(kMaxGpuRank)});
     if (stream.device() == Device::cuda)
       require_tensor(pair.a, dtype, {pair.rank(), pair.a[1]}, op, "a");
     else
@@ -50,11 +50,11 @@ void require_output(const ConstTensor& y, std::span<const LoraPair> pairs, const
 
 void require_tiles(const LoraTiles& tiles, int64_t site, const ConstTensor& h, const char* op, const Stream& stream) {
   if (stream.device() == Device::cpu) throw DeviceError({.what = std::string(op) + " is a GPU's"});
-  if (tiles.num_tiles < 1 || tiles.most_rank < 16 || tiles.most_rank % 16 != 0 || tiles.most_rank > kMostGpuRank ||
+  if (tiles.num_tiles < 1 || tiles.max_rank < 16 || tiles.max_rank % 16 != 0 || tiles.max_rank > kMaxGpuRank ||
       site < 0 || site >= tiles.num_sites)
     throw ShapeError({.what = "impossible tiles of adapter rows",
                       .where = op,
-                      .got = std::to_string(tiles.num_tiles) + " tiles, rank " + std::to_string(tiles.most_rank) +
+                      .got = std::to_string(tiles.num_tiles) + " tiles, rank " + std::to_string(tiles.max_rank) +
                              ", site " + std::to_string(site)});
   require_tensor(h, activation_dtype(stream.device()), {h.shape[0], tiles.h_columns()}, op, "h");
 }

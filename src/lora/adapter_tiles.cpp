@@ -25,7 +25,7 @@ void add_sites(AdapterTiles& all, const AdapterVersion& adapter) {
                                  .out = static_cast<int32_t>(pair.out),
                                  .out_begin = static_cast<int32_t>(pair.out_begin),
                                  .scale = pair.scale};
-      all.most_rank = std::max(all.most_rank, pair.rank);
+      all.max_rank = std::max(all.max_rank, pair.rank);
     }
   }
 }
@@ -38,7 +38,7 @@ kernels::LoraTiles AdapterTiles::on_device(const kernels::LoraTile* device_tiles
           .num_tiles = static_cast<int64_t>(tiles.size()),
           .sites = device_sites,
           .num_sites = num_sites,
-          .most_rank = most_rank};
+          .max_rank = max_rank};
 }
 
 AdapterTiles tiles_of(std::span<const AdapterRows> rows) {
@@ -62,7 +62,7 @@ AdapterTiles tiles_of(std::span<const AdapterRows> rows) {
   all.num_sites = static_cast<int64_t>(all.sites.size() / adapters.size());
   pad_to_power_of_two(all.tiles, 1);
   pad_to_power_of_two(all.sites, static_cast<size_t>(all.num_sites));
-  all.most_rank = std::max<int64_t>(16, static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(all.most_rank))));
+  all.max_rank = std::max<int64_t>(16, static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(all.max_rank))));
   return all;
 }
 

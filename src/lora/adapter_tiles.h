@@ -15,7 +15,7 @@ namespace lockstep::lora {
 struct AdapterTiles {
   std::vector<kernels::LoraTile> tiles;
   std::vector<kernels::LoraSite> sites;  // [adapters, num_sites]
-  int64_t num_sites = 0, most_rank = 0;
+  int64_t num_sites = 0, max_rank = 0;
 
   bool empty() const { return tiles.empty(); }
   // With these copies in the GPU's memory.

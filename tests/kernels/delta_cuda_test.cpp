@@ -63,7 +63,7 @@ class DeltaCuda : public BenchCuda {
                  .num_tiles = static_cast<int64_t>(tiles.size()),
                  .sites = upload(std::span<const LoraSite>(sites), bench_->arena, *stream_).data(),
                  .num_sites = 1,
-                 .most_rank = 32};
+                 .max_rank = 32};
     return all;
   }
 

@@ -193,11 +193,11 @@ void forward(const Tensor& y, const ConstTensor& x, const PackedWeight& weight, 
   if (matmul.rows == 0) return;
   const std::vector<ShrinkTask> shrinks = shrink_tasks(parts.segments);
   const auto num_shrinks = static_cast<int64_t>(shrinks.size());
-  int64_t most_rank = 0;
-  for (const ShrinkTask& task : shrinks) most_rank = std::max(most_rank, task.pair->rank());
+  int64_t max_rank = 0;
+  for (const ShrinkTask& task : shrinks) max_rank = std::max(max_rank, task.pair->rank());
   const Grid grid = choose_grid(matmul.work(kFetchCycles), stream.threads());
   const Blocking blocking = choose_blocking<PanelStrips<L>>(matmul, ceil_div(matmul.rows, grid.row_parts));
-  const size_t room_bytes = static_cast<size_t>(most_rank * kStrip * kGroupStrips) * sizeof(float);
+  const size_t room_bytes = static_cast<size_t>(max_rank * kStrip * kGroupStrips) * sizeof(float);
   cpu::Countdown inner(num_shrinks);
   const auto run = [&](int64_t index, int worker) {
     if (index < num_shrinks) {

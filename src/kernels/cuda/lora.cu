@@ -120,7 +120,7 @@ void lora_expand(Tensor y, ConstTensor h, std::span<const LoraPair> pairs, Strea
 
 void lora_shrink_tiles(Tensor h, ConstTensor x, const LoraTiles& tiles, int64_t site, Stream& stream) {
   const ManyAdapters all{tiles.tiles, tiles.sites + site, tiles.num_sites, operand(x), false};
-  launch_reduce<kLoraTileRows>(all, kMaxSitePairs * tiles.most_rank, tiles.num_tiles, rows_of(h), stream);
+  launch_reduce<kLoraTileRows>(all, kMaxSitePairs * tiles.max_rank, tiles.num_tiles, rows_of(h), stream);
   check_launch("lora_shrink_tiles", {h, x});
 }
 
@@ -133,11 +133,11 @@ void launch_expand_tiles(Tensor y, ConstTensor h, const LoraTiles& tiles, int64_
   const dim3 grid(tiles_of(y[1], 64) + kMaxSitePairs - 1, tiles_of(tiles.num_tiles, 1));
   launch_early(kKernel, grid, kUpdateThreads, kShared, stream_of(stream),
                ManyAdapters{tiles.tiles, tiles.sites + site, tiles.num_sites, operand(h), true}, rows_of(y),
-               static_cast<int>(tiles_of(tiles.most_rank, kDepth)));
+               static_cast<int>(tiles_of(tiles.max_rank, kDepth)));
 }
 
 void lora_expand_tiles(Tensor y, ConstTensor h, const LoraTiles& tiles, int64_t site, Stream& stream) {
-  (tiles.most_rank <= 32 ? launch_expand_tiles<32> : launch_expand_tiles<64>)(y, h, tiles, site, stream);
+  (tiles.max_rank <= 32 ? launch_expand_tiles<32> : launch_expand_tiles<64>)(y, h, tiles, site, stream);
   check_launch("lora_expand_tiles", {y, h});
 }
 

@@ -353,7 +353,7 @@ inline constexpr int64_t kFewDeltaRows = 128;
 inline DeltaShape delta_shape(const LoraDelta& delta, int64_t rows, int64_t units, int strips, size_t warp_bytes,
                               int multiprocessors) {
   DeltaShape shape;
-  int64_t least = kMostGpuRank, most = delta.tiles.most_rank;
+  int64_t least = kMaxGpuRank, most = delta.tiles.max_rank;
   for (const LoraPair& pair : delta.pairs) least = std::min(least, pair.rank()), most = std::max(most, pair.rank());
   shape.groups = static_cast<int>((most + 15) / 16);
   if (shape.groups == 1 || (delta.tiles.num_tiles == 0 && least == most && (most == 32 || most == 64)))

@@ -95,9 +95,8 @@ void DecodeLoop::choose_adapters(std::span<const DecodeInput> inputs) {
 StepGraphs::Key DecodeLoop::key_of(const DecodeShape& shape, float inv_temperature) const {
   StepGraphs::Key key{.shape = shape, .shared_spans = sequences_.num_shared_spans, .inv_temperature = inv_temperature};
   if (adapter_) key.adapter = {.weights = adapter_->weights->data(), .layout = adapter_->layout};
-  key.tiles = {.tiles = tiles_.num_tiles,
-               .sites = static_cast<int64_t>(host_tiles_.sites.size()),
-               .most_rank = tiles_.most_rank};
+  key.tiles = {
+      .tiles = tiles_.num_tiles, .sites = static_cast<int64_t>(host_tiles_.sites.size()), .max_rank = tiles_.max_rank};
   return key;
 }
 

@@ -29,7 +29,7 @@ class StepGraphs {
   };
   // For rows with several adapters: upper bounds, whichever they are.
   struct TileSizes {
-    int64_t tiles = 0, sites = 0, most_rank = 0;
+    int64_t tiles = 0, sites = 0, max_rank = 0;
     auto operator<=>(const TileSizes&) const = default;
   };
   struct Key {
