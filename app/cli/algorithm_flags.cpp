@@ -63,12 +63,18 @@ void set_objective(const std::string& name, const AlgorithmForm& form, recipes::
   constexpr struct {
     std::string_view name;
     PolicyObjective objective;
-  } kObjectives[] = {{"cispo", PolicyObjective::cispo},         {"sapo", PolicyObjective::sapo},
-                     {"geo_mean", PolicyObjective::gmpo},       {"gmpo", PolicyObjective::gmpo},
-                     {"dppo_tv", PolicyObjective::dppo_tv},     {"dppo_kl", PolicyObjective::dppo_kl},
-                     {"prime", PolicyObjective::dppo_mask},     {"dro", PolicyObjective::dro},
-                     {"vespo", PolicyObjective::vespo},         {"kl_cov", PolicyObjective::ratio},
-                     {"reinforce", PolicyObjective::reinforce}, {"gpg", PolicyObjective::reinforce},
+  } kObjectives[] = {{"cispo", PolicyObjective::cispo},
+                     {"sapo", PolicyObjective::sapo},
+                     {"geo_mean", PolicyObjective::gmpo},
+                     {"gmpo", PolicyObjective::gmpo},
+                     {"dppo_tv", PolicyObjective::dppo_tv},
+                     {"dppo_kl", PolicyObjective::dppo_kl},
+                     {"prime", PolicyObjective::dppo_mask},
+                     {"dro", PolicyObjective::dro},
+                     {"vespo", PolicyObjective::vespo},
+                     {"kl_cov", PolicyObjective::ratio},
+                     {"reinforce", PolicyObjective::reinforce},
+                     {"gpg", PolicyObjective::reinforce},
                      {"importance_sampling", PolicyObjective::ratio}};
   for (const auto& known : kObjectives)
     if (name == known.name) o.loss.objective = known.objective;
@@ -107,8 +113,7 @@ void check_clip(const AlgorithmForm& form, const std::string& loss, recipes::RlO
   const bool unclipped = o.loss.objective != PolicyObjective::clip && o.loss.objective != PolicyObjective::cispo &&
                          o.loss.objective != PolicyObjective::gmpo && o.loss.objective != PolicyObjective::dppo_tv &&
                          o.loss.objective != PolicyObjective::dppo_kl;
-  if (unclipped && form.clip_high)
-    notes.push_back(fmt::format("--eps-clip-high: the loss {} has no clip range", loss));
+  if (unclipped && form.clip_high) notes.push_back(fmt::format("--eps-clip-high: the loss {} has no clip range", loss));
   if (o.loss.clip_c != 0 && o.loss.objective != PolicyObjective::clip)
     notes.push_back(fmt::format("--eps-clip-c: the loss {} has no dual clip", loss));
 }
@@ -123,10 +128,10 @@ void check_kl(recipes::RlOptions& o, std::vector<std::string>& notes) {
     notes.push_back(fmt::format("--kl-loss-coef {}: not used without --use-kl-loss", shown_number(o.loss.kl_coef)));
   if (o.loss.unbiased_kl && !o.use_kl_loss) notes.push_back("--use-unbiased-kl: not used without --use-kl-loss");
   if (o.kl_reward_coef != 0 && !rl::has_token_rewards(o.advantage.estimator))
-    notes.push_back(fmt::format(
-        "--kl-coef {}: with {} a sample's reward loses that much of its tokens' KL to the base before "
-        "advantages are made, as verl does; slime computes it and does not use it",
-        shown_number(o.kl_reward_coef), rl::estimator_name(o.advantage.estimator)));
+    notes.push_back(
+        fmt::format("--kl-coef {}: with {} a sample's reward loses that much of its tokens' KL to the base before "
+                    "advantages are made, as verl does; slime computes it and does not use it",
+                    shown_number(o.kl_reward_coef), rl::estimator_name(o.advantage.estimator)));
 }
 
 void resolve_reduction(const AlgorithmForm& form, recipes::RlOptions& o, std::vector<std::string>& notes) {
@@ -140,12 +145,13 @@ void resolve_reduction(const AlgorithmForm& form, recipes::RlOptions& o, std::ve
     o.reduction.kind = ReductionKind::fixed_length;
   if (o.reduction.kind == ReductionKind::fixed_length) {
     o.reduction.length = form.scale_factor.value_or(static_cast<double>(o.sampling.max_tokens));
-    notes.push_back(fmt::format("a sample's loss is the sum over its tokens divided by {} (--loss-scale-factor, else "
-                                "--rollout-max-response-len), as in Dr. GRPO",
-                                shown_number(o.reduction.length)));
+    notes.push_back(
+        fmt::format("a sample's loss is the sum over its tokens divided by {} (--loss-scale-factor, else "
+                    "--rollout-max-response-len), as in Dr. GRPO",
+                    shown_number(o.reduction.length)));
   } else if (form.scale_factor) {
-    throw ConfigError({.what = "--loss-scale-factor needs --loss-agg-mode seq-mean-token-sum-norm",
-                       .where = "--loss-scale-factor"});
+    throw ConfigError(
+        {.what = "--loss-scale-factor needs --loss-agg-mode seq-mean-token-sum-norm", .where = "--loss-scale-factor"});
   }
 }
 
@@ -159,9 +165,10 @@ void resolve_advantage(const AlgorithmForm& form, recipes::RlOptions& o, std::ve
     notes.push_back(fmt::format("--gamma {}: {} does not discount", shown_number(*form.gamma), form.estimator));
   advantage.gamma = form.gamma.value_or(1);
   if (rl::has_token_rewards(advantage.estimator) && !advantage.whiten)
-    notes.push_back(fmt::format("--advantage-estimator {}: advantages are whitened over the rollout, as "
-                                "--normalize-advantages says",
-                                form.estimator));
+    notes.push_back(
+        fmt::format("--advantage-estimator {}: advantages are whitened over the rollout, as "
+                    "--normalize-advantages says",
+                    form.estimator));
   if (o.n_samples > 1) return;
   if (advantage.estimator == Estimator::pass_at_k)
     throw ConfigError({.what = "--advantage-estimator grpo_passk compares samples of one prompt",
@@ -182,9 +189,10 @@ void resolve_advantage(const AlgorithmForm& form, recipes::RlOptions& o, std::ve
 void resolve_distillation(const AlgorithmForm& form, recipes::RlOptions& o) {
   o.distill = form.use_opd || o.advantage.estimator == Estimator::on_policy_distillation;
   if (o.distill && o.teacher.empty())
-    throw ConfigError({.what = "distillation needs a teacher",
-                       .where = "--opd-teacher-load",
-                       .wanted = "the directory of the base, of an adapter on it, or of another model of its vocabulary"});
+    throw ConfigError(
+        {.what = "distillation needs a teacher",
+         .where = "--opd-teacher-load",
+         .wanted = "the directory of the base, of an adapter on it, or of another model of its vocabulary"});
   if (!o.distill && !o.teacher.empty())
     throw ConfigError({.what = "--opd-teacher-load needs --use-opd", .where = "--opd-teacher-load"});
 }
@@ -193,7 +201,9 @@ void resolve_distillation(const AlgorithmForm& form, recipes::RlOptions& o) {
 
 std::vector<Flag> distillation_flags(AlgorithmForm& form, recipes::RlOptions& o) {
   return {{"--use-opd", "", toggle(form.use_opd), "advantages lose the difference of log-probs to a teacher's"},
-          {"--opd-type", "TYPE", choice("megatron", "", [](const std::string&) {}, "sglang"),
+          {"--opd-type", "TYPE",
+           choice(
+               "megatron", "", [](const std::string&) {}, "sglang"),
            "megatron: the teacher is in this process"},
           {"--opd-teacher-load", "DIR", text(o.teacher),
            "the base, an adapter on it, or another model of the same vocabulary"},
@@ -204,8 +214,7 @@ std::vector<Flag> algorithm_flags(AlgorithmForm& form, recipes::RlOptions& o) {
   const auto set_kl = [&o](const std::string& name) { o.loss.kl_type = train::parse_kl_type(name); };
   const auto into = [](std::string& target) { return [&target](const std::string& name) { target = name; }; };
   return {
-      {"--advantage-estimator", "NAME",
-       choice(kEstimators, "grpo", into(form.estimator), "ppo"),
+      {"--advantage-estimator", "NAME", choice(kEstimators, "grpo", into(form.estimator), "ppo"),
        "grpo: a sample's reward against its group's; docs/rl.md has all"},
       {"--policy-loss", "NAME", choice(kPolicyLosses, "vanilla", into(form.policy_loss)),
        "vanilla: PPO's clipped ratio; verl's names, docs/rl.md has all"},
@@ -227,7 +236,8 @@ std::vector<Flag> algorithm_flags(AlgorithmForm& form, recipes::RlOptions& o) {
       {"--kl-loss-coef", "X", number(o.loss.kl_coef, 0, 1000), "its coefficient"},
       {"--kl-loss-type", "TYPE", choice("k1|k2|k3|low_var_kl|abs|k3+|low_var_kl+|kl|mse", "k1", set_kl),
        "k1 | k2 | k3 | low_var_kl | abs | k3+ | low_var_kl+"},
-      {"--use-unbiased-kl", "", toggle(o.loss.unbiased_kl), "KL in the loss is multiplied by the ratio to the old policy"},
+      {"--use-unbiased-kl", "", toggle(o.loss.unbiased_kl),
+       "KL in the loss is multiplied by the ratio to the old policy"},
       {"--kl-coef", "X", number(o.kl_reward_coef, 0, 1000), "KL to the base in the reward"},
       {"--gamma", "X", number(form.gamma, 0, 1), "reinforce_plus_plus: discount of later rewards (1)"},
       {"--normalize-advantages", "", toggle(o.advantage.whiten), "whiten advantages over the tokens of a rollout"},
@@ -241,27 +251,26 @@ std::vector<Flag> algorithm_flags(AlgorithmForm& form, recipes::RlOptions& o) {
 
 std::vector<Flag> loss_shape_flags(AlgorithmForm& form, recipes::RlOptions& o) {
   train::PolicyLoss& loss = o.loss;
-  return {
-      {"--cispo-absolute-bounds", "", toggle(loss.absolute_bounds),
-       "cispo: --eps-clip and --eps-clip-high bound the ratio itself (TRL, Tinker)"},
-      {"--sapo-tau-pos", "X", number(loss.sapo.positive, kAboveZero, 1000), "sapo: temperature where A > 0"},
-      {"--sapo-tau-neg", "X", number(loss.sapo.negative, kAboveZero, 1000), "sapo: elsewhere"},
-      {"--dppo-ratio-cap", "X", number(loss.dppo.ratio_cap, kAboveZero, 1e6), "dppo_tv, dppo_kl: largest ratio"},
-      {"--dppo-mask-low", "X", number(loss.mask.low, 0, 1), "prime: how much a probability may fall where A <= 0"},
-      {"--dppo-mask-high", "X", number(loss.mask.high, 0, 1), "prime: how much it may rise where A > 0"},
-      {"--dppo-kl-tau", "X", number(loss.mask.kl, 0, 1000), "prime: factor of the squared log-ratio"},
-      {"--dro-beta", "X", number(loss.dro_beta, 0, 1000), "dro: factor of half the squared log-ratio"},
-      {"--vespo-k-pos", "X", number(loss.vespo.k_positive, 0, 1000), "vespo: power of the weight where A >= 0"},
-      {"--vespo-lambda-pos", "X", number(loss.vespo.l_positive, 1e-4, 1000), "vespo: its decay there"},
-      {"--vespo-k-neg", "X", number(loss.vespo.k_negative, 0, 1000), "vespo: power elsewhere"},
-      {"--vespo-lambda-neg", "X", number(loss.vespo.l_negative, 1e-4, 1000), "vespo: decay elsewhere"},
-      {"--clip-cov-ratio", "X", number(form.clip_cov_share, kAboveZero, 1), "clip_cov: share of the tokens (2e-4)"},
-      {"--clip-cov-lb", "X", number(o.row_choice.cov_low, -1e6, 1e6), "clip_cov: of covariances above"},
-      {"--clip-cov-ub", "X", number(o.row_choice.cov_high, -1e6, 1e6), "clip_cov: and below"},
-      {"--kl-cov-ratio", "X", number(form.kl_cov_share, kAboveZero, 1), "kl_cov: share of the tokens (2e-4)"},
-      {"--ppo-kl-coef", "X", number(o.row_choice.penalty, 0, 1000), "kl_cov: factor of |log-ratio| there"},
-      {"--top-entropy-quantile", "X", number(o.row_choice.top_entropy_quantile, kAboveZero, 1),
-       "share of the tokens, by entropy, that the policy gradient is of"}};
+  return {{"--cispo-absolute-bounds", "", toggle(loss.absolute_bounds),
+           "cispo: --eps-clip and --eps-clip-high bound the ratio itself (TRL, Tinker)"},
+          {"--sapo-tau-pos", "X", number(loss.sapo.positive, kAboveZero, 1000), "sapo: temperature where A > 0"},
+          {"--sapo-tau-neg", "X", number(loss.sapo.negative, kAboveZero, 1000), "sapo: elsewhere"},
+          {"--dppo-ratio-cap", "X", number(loss.dppo.ratio_cap, kAboveZero, 1e6), "dppo_tv, dppo_kl: largest ratio"},
+          {"--dppo-mask-low", "X", number(loss.mask.low, 0, 1), "prime: how much a probability may fall where A <= 0"},
+          {"--dppo-mask-high", "X", number(loss.mask.high, 0, 1), "prime: how much it may rise where A > 0"},
+          {"--dppo-kl-tau", "X", number(loss.mask.kl, 0, 1000), "prime: factor of the squared log-ratio"},
+          {"--dro-beta", "X", number(loss.dro_beta, 0, 1000), "dro: factor of half the squared log-ratio"},
+          {"--vespo-k-pos", "X", number(loss.vespo.k_positive, 0, 1000), "vespo: power of the weight where A >= 0"},
+          {"--vespo-lambda-pos", "X", number(loss.vespo.l_positive, 1e-4, 1000), "vespo: its decay there"},
+          {"--vespo-k-neg", "X", number(loss.vespo.k_negative, 0, 1000), "vespo: power elsewhere"},
+          {"--vespo-lambda-neg", "X", number(loss.vespo.l_negative, 1e-4, 1000), "vespo: decay elsewhere"},
+          {"--clip-cov-ratio", "X", number(form.clip_cov_share, kAboveZero, 1), "clip_cov: share of the tokens (2e-4)"},
+          {"--clip-cov-lb", "X", number(o.row_choice.cov_low, -1e6, 1e6), "clip_cov: of covariances above"},
+          {"--clip-cov-ub", "X", number(o.row_choice.cov_high, -1e6, 1e6), "clip_cov: and below"},
+          {"--kl-cov-ratio", "X", number(form.kl_cov_share, kAboveZero, 1), "kl_cov: share of the tokens (2e-4)"},
+          {"--ppo-kl-coef", "X", number(o.row_choice.penalty, 0, 1000), "kl_cov: factor of |log-ratio| there"},
+          {"--top-entropy-quantile", "X", number(o.row_choice.top_entropy_quantile, kAboveZero, 1),
+           "share of the tokens, by entropy, that the policy gradient is of"}};
 }
 
 void resolve_algorithm(const AlgorithmForm& form, recipes::RlOptions& o, const Classified&,
@@ -273,10 +282,10 @@ void resolve_algorithm(const AlgorithmForm& form, recipes::RlOptions& o, const C
   if (form.kl_cov_share && loss != "kl_cov")
     throw ConfigError({.what = "--kl-cov-ratio needs --policy-loss kl_cov", .where = "--kl-cov-ratio"});
   if (o.row_choice.cov_low > o.row_choice.cov_high)
-    throw ConfigError({.what = "bounds of covariances are not in order",
-                       .where = "--clip-cov-lb, --clip-cov-ub",
-                       .got = fmt::format("{}, {}", shown_number(o.row_choice.cov_low),
-                                          shown_number(o.row_choice.cov_high))});
+    throw ConfigError(
+        {.what = "bounds of covariances are not in order",
+         .where = "--clip-cov-lb, --clip-cov-ub",
+         .got = fmt::format("{}, {}", shown_number(o.row_choice.cov_low), shown_number(o.row_choice.cov_high))});
   resolve_advantage(form, o, notes);
   resolve_distillation(form, o);
   check_clip(form, loss, o, notes);

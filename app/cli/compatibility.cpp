@@ -25,7 +25,8 @@ constexpr std::string_view kConfig = "read from config.json";
 constexpr std::string_view kNoDropout = "the base is frozen and has no dropout";
 constexpr std::string_view kCheckpoint = "a checkpoint always holds adapter, optimizer, random state and data position";
 constexpr std::string_view kNotFinite =
-    "a step with a loss or gradient that is not finite is abandoned and counted; after --max-skipped-steps the run stops";
+    "a step with a loss or gradient that is not finite is abandoned and counted; after --max-skipped-steps the run "
+    "stops";
 constexpr std::string_view kNoRay = "there are no worker processes to set up, watch or route to";
 constexpr std::string_view kReturns = "grpo neither discounts nor learns values";
 

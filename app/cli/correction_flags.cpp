@@ -54,9 +54,8 @@ constexpr std::pair<std::string_view, MeasureLevel> kLevels[] = {{"token", Measu
                                                                  {"seq_sum", MeasureLevel::seq_sum},
                                                                  {"seq_mean", MeasureLevel::seq_mean},
                                                                  {"seq_max", MeasureLevel::seq_max}};
-constexpr std::pair<std::string_view, CorrectionAction> kActions[] = {{"truncate", CorrectionAction::truncate},
-                                                                      {"mask", CorrectionAction::mask},
-                                                                      {"reject", CorrectionAction::reject}};
+constexpr std::pair<std::string_view, CorrectionAction> kActions[] = {
+    {"truncate", CorrectionAction::truncate}, {"mask", CorrectionAction::mask}, {"reject", CorrectionAction::reject}};
 
 // MEASURE:LEVEL:ACTION:LO:HI
 CorrectionRule our_rule(const std::string& text) {
@@ -109,9 +108,8 @@ CorrectionRule verl_rejection(const std::string& name, const std::string& thresh
     rule.measure = Measure::ratio;
     rule.low = threshold.low.value_or(1 / threshold.high);
   } else if (threshold.low) {
-    throw ConfigError({.what = "k2 and k3 have an upper bound only",
-                       .where = "--rollout-rs-threshold",
-                       .got = threshold_text});
+    throw ConfigError(
+        {.what = "k2 and k3 have an upper bound only", .where = "--rollout-rs-threshold", .got = threshold_text});
   }
   return rule;
 }
@@ -203,14 +201,14 @@ std::vector<Flag> correction_flags(CorrectionForm& form, recipes::RlOptions& o) 
       {"--tis-clip", "X", number(form.tis_clip, 1, 1e6), "its upper bound"},
       {"--tis-clip-low", "X", number(form.tis_clip_low, 0, 1), "its lower bound"},
       {"--importance-sampling-mode", "MODE",
-       choice("token_truncate|token_mask|sequence_truncate|sequence_mask", "", into(form.trl_mode)), "TRL's corrections"},
+       choice("token_truncate|token_mask|sequence_truncate|sequence_mask", "", into(form.trl_mode)),
+       "TRL's corrections"},
       {"--importance-sampling-clip-max", "X", number(form.trl_max, 1, 1e6), "their upper bound"},
       {"--importance-sampling-clip-min", "X", number(form.trl_min, 0, 1), "their lower bound (none)"},
       {"--rollout-is", "LEVEL", choice("token|sequence", "", into(form.verl_is)), "verl's importance weights"},
       {"--rollout-is-threshold", "T", text(form.verl_is_threshold), "upper bound, or LO_HI: 0 outside (IcePop)"},
       {"--rollout-is-batch-normalize", "", toggle(o.correction.normalize), "weights are divided by their mean"},
-      {"--rollout-rs", "NAME...", texts(form.verl_rs),
-       "verl's rejection: {token,seq_sum,seq_mean,seq_max}_{k1,k2,k3}"},
+      {"--rollout-rs", "NAME...", texts(form.verl_rs), "verl's rejection: {token,seq_sum,seq_mean,seq_max}_{k1,k2,k3}"},
       {"--rollout-rs-threshold", "T...", texts(form.verl_rs_threshold), "of each: U, of k1 also LO_HI"},
       {"--rollout-token-veto-threshold", "X", number(o.correction.veto, 0, 1),
        "a sample with a ratio below it weighs 0"},

@@ -11,15 +11,15 @@
 namespace lockstep::cli {
 
 struct CorrectionForm {
-  bool use_tis = false;                              // slime, miles
+  bool use_tis = false;  // slime, miles
   double tis_clip = 2, tis_clip_low = 0;
-  std::string trl_mode;                              // TRL
+  std::string trl_mode;  // TRL
   double trl_max = 3;
   std::optional<double> trl_min;
-  std::string verl_is, verl_is_threshold = "2.0";    // verl
+  std::string verl_is, verl_is_threshold = "2.0";  // verl
   std::vector<std::string> verl_rs, verl_rs_threshold;
-  std::string rejection;                             // AReaL
-  std::vector<std::string> rules;                    // ours
+  std::string rejection;           // AReaL
+  std::vector<std::string> rules;  // ours
   bool use_opsm = false;
   float opsm_delta = 1e-4f;
   std::optional<float> sampler_threshold;

@@ -34,16 +34,17 @@ std::vector<Flag> gate_flags(GateForm& form, recipes::RlOptions& o) {
 
 std::vector<Flag> adaptive_flags(GateForm& form, recipes::RlOptions& o) {
   rl::EntropyControl& entropy = o.entropy_control;
-  return {{"--use-adaptive-kl", "", toggle(form.adaptive_kl), "--kl-coef follows a target, as verl's kl_ctrl adaptive"},
-          {"--kl-target", "X", number(o.kl_control.target, kAboveZero, 1e6), "mean KL of a token that it aims at (0.1)"},
-          {"--kl-horizon", "N", number(o.kl_control.horizon, kAboveZero, 1e12), "samples in which it may move"},
-          {"--use-adaptive-entropy", "", toggle(entropy.on), "--entropy-coef follows a target, as TRL's"},
-          {"--entropy-target", "X", number(entropy.target, 0, 1000), "mean entropy of a token that it aims at"},
-          {"--entropy-coef-min", "X", number(entropy.low, -10, 10), "its smallest value"},
-          {"--entropy-coef-max", "X", number(entropy.high, -10, 10), "its largest value"},
-          {"--entropy-coef-delta", "X", number(entropy.step, 0, 10), "its change at a step"},
-          {"--ref-update-interval", "N", number(o.ref_update_interval, 1, kMany),
-           "rollouts after which the reference becomes the actor (never)"}};
+  return {
+      {"--use-adaptive-kl", "", toggle(form.adaptive_kl), "--kl-coef follows a target, as verl's kl_ctrl adaptive"},
+      {"--kl-target", "X", number(o.kl_control.target, kAboveZero, 1e6), "mean KL of a token that it aims at (0.1)"},
+      {"--kl-horizon", "N", number(o.kl_control.horizon, kAboveZero, 1e12), "samples in which it may move"},
+      {"--use-adaptive-entropy", "", toggle(entropy.on), "--entropy-coef follows a target, as TRL's"},
+      {"--entropy-target", "X", number(entropy.target, 0, 1000), "mean entropy of a token that it aims at"},
+      {"--entropy-coef-min", "X", number(entropy.low, -10, 10), "its smallest value"},
+      {"--entropy-coef-max", "X", number(entropy.high, -10, 10), "its largest value"},
+      {"--entropy-coef-delta", "X", number(entropy.step, 0, 10), "its change at a step"},
+      {"--ref-update-interval", "N", number(o.ref_update_interval, 1, kMany),
+       "rollouts after which the reference becomes the actor (never)"}};
 }
 
 void resolve_gates(const GateForm& form, recipes::RlOptions& o, std::vector<std::string>& notes) {
@@ -57,7 +58,8 @@ void resolve_gates(const GateForm& form, recipes::RlOptions& o, std::vector<std:
                        .wanted = fmt::format("at least {}", o.rollout_batch_size)});
   if (o.over_sampling > o.rollout_batch_size && !o.need_spread) {
     notes.push_back(
-        "--over-sampling-batch-size: batches fill in the order of their prompts, so that nothing is over-sampled without "
+        "--over-sampling-batch-size: batches fill in the order of their prompts, so that nothing is over-sampled "
+        "without "
         "--dynamic-sampling-filter-path");
     o.over_sampling = 0;
   }

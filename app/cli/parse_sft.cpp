@@ -67,13 +67,15 @@ FlagSet sft_flags(SftForm& form) {
     o.loss = dpo;
   };
   const char* loss = std::holds_alternative<train::DpoLoss>(o.loss) ? "dpo_loss" : "sft_loss";
-  flags.add("Loss", {{"--loss-type", "NAME", choice("sft_loss|dpo_loss|sigmoid|ipo|simpo|orpo", loss, set_loss, "policy_loss|custom_loss|kto"),
-                      "sft_loss: cross-entropy of the targets | dpo_loss, sigmoid, ipo, simpo, orpo: of preferences"},
-                     {"--dpo-beta", "B", number(form.beta, kAboveZero, 1000),
-                      "of preferences: weight of the log-ratios to the reference, the base, or of log-probs (0.1)"},
-                     {"--simpo-gamma", "G", number(form.gamma, 0, 1000), "simpo: margin that the chosen one must win by (0.5)"},
-                     {"--calculate-per-token-loss", "", toggle(o.training.per_token_loss),
-                      "mean over all tokens of a step, as TRL (default: mean of sample means, as slime)"}});
+  flags.add("Loss",
+            {{"--loss-type", "NAME",
+              choice("sft_loss|dpo_loss|sigmoid|ipo|simpo|orpo", loss, set_loss, "policy_loss|custom_loss|kto"),
+              "sft_loss: cross-entropy of the targets | dpo_loss, sigmoid, ipo, simpo, orpo: of preferences"},
+             {"--dpo-beta", "B", number(form.beta, kAboveZero, 1000),
+              "of preferences: weight of the log-ratios to the reference, the base, or of log-probs (0.1)"},
+             {"--simpo-gamma", "G", number(form.gamma, 0, 1000), "simpo: margin that the chosen one must win by (0.5)"},
+             {"--calculate-per-token-loss", "", toggle(o.training.per_token_loss),
+              "mean over all tokens of a step, as TRL (default: mean of sample means, as slime)"}});
   flags.add("Loss", {ref_load_flag(form.ref_load)});
   flags.add("Data", row_flags(o.rows));
   flags.add("Data",
@@ -188,7 +190,8 @@ TrainingCommand<recipes::SftOptions> parse(const Values& args, train::Loss loss)
   const auto* dpo = std::get_if<train::DpoLoss>(&form.options.loss);
   if (dpo != nullptr && dpo->kind == train::PreferenceKind::orpo)
     given.notes.push_back(
-        "--loss-type orpo: the cross-entropy is the mean over a completion's tokens; TRL's is over prompt and completion "
+        "--loss-type orpo: the cross-entropy is the mean over a completion's tokens; TRL's is over prompt and "
+        "completion "
         "of the whole batch");
   const bool preferences = dpo != nullptr && train::reads_reference(*dpo);
   std::vector<recipes::LaunchClaim> claims = deferred_claims(given.claims, given.notes);

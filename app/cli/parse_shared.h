@@ -16,7 +16,7 @@ Flag kv_cache_flag(std::optional<int64_t>& bytes);
 Binding eval_sets(std::vector<recipes::EvalSet>& sets);  // NAME PATH pairs, or one PATH
 Flag max_bad_rows_flag(int64_t& rows);
 Flag loss_mask_flag(recipes::LossMaskType& type);
-std::vector<Flag> chat_flags(recipes::ChatOptions& chat);  // how conversations become text
+std::vector<Flag> chat_flags(recipes::ChatOptions& chat);                 // how conversations become text
 std::vector<Flag> lora_flags(recipes::AdapterOptions& adapter);           // without --lora-rank and --target-modules
 std::vector<Flag> required_lora_flags(recipes::AdapterOptions& adapter);  // these two
 std::vector<Flag> optimizer_flags(recipes::OptimizerOptions& optimizer);

@@ -152,8 +152,8 @@ void check_overlong(rl::RewardRule& rule, int64_t max_length) {
 Binding seconds(std::chrono::milliseconds& target) {
   return {.shown = shown_number(target.count() / 1000),
           .set = [&target](const std::string& flag, const Values& values) {
-            constexpr double kLeast = 0.01, kMost = 86400;
-            target = std::chrono::milliseconds(static_cast<int64_t>(1000 * parse_real(flag, values[0], kLeast, kMost)));
+            constexpr double kMin = 0.01, kMax = 86400;
+            target = std::chrono::milliseconds(static_cast<int64_t>(1000 * parse_real(flag, values[0], kMin, kMax)));
           }};
 }
 

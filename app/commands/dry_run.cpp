@@ -63,10 +63,9 @@ struct DryRun {
     const int64_t total = base_parameters + adapter_layout->num_parameters;
     out << fmt::format("model       {} ({}, {} layers, width {}, vocabulary {})\n", base.name, base.config.family,
                        base.config.layers, base.config.width, base.config.vocab_size);
-    out << fmt::format("adapter     {} rank {} alpha {:g} on {}{}\n",
-                       lora::lora_type_name(adapter_layout->config.type), adapter_layout->config.rank,
-                       adapter_layout->config.alpha, fmt::join(adapter_layout->target_leaves, ", "),
-                       recipes::kind_text(adapter_layout->config));
+    out << fmt::format("adapter     {} rank {} alpha {:g} on {}{}\n", lora::lora_type_name(adapter_layout->config.type),
+                       adapter_layout->config.rank, adapter_layout->config.alpha,
+                       fmt::join(adapter_layout->target_leaves, ", "), recipes::kind_text(adapter_layout->config));
     out << fmt::format("parameters  {} total, {} trainable ({:.3f} %)\n", total, adapter_layout->num_parameters,
                        100.0 * static_cast<double>(adapter_layout->num_parameters) / static_cast<double>(total));
     memory(*adapter_layout, engine);
@@ -164,11 +163,12 @@ void dry_run_sft(const recipes::SftOptions& options, const std::vector<std::stri
   const auto* dpo = std::get_if<train::DpoLoss>(&options.loss);
   *control.out << fmt::format(
       "batch       {} {} a step, {}\n", options.training.global_batch_size, dpo != nullptr ? "pairs" : "samples",
-      dpo != nullptr ? fmt::format("{} with beta {:g}{}",
-                                   dpo->kind == train::PreferenceKind::sigmoid ? "DPO" : train::preference_name(dpo->kind),
-                                   dpo->beta, train::reads_reference(*dpo) ? ", the reference is the base" : "")
-                     : fmt::format("loss mean over {}",
-                                   options.training.per_token_loss ? "all tokens" : "samples of their token means"));
+      dpo != nullptr
+          ? fmt::format("{} with beta {:g}{}",
+                        dpo->kind == train::PreferenceKind::sigmoid ? "DPO" : train::preference_name(dpo->kind),
+                        dpo->beta, train::reads_reference(*dpo) ? ", the reference is the base" : "")
+          : fmt::format("loss mean over {}",
+                        options.training.per_token_loss ? "all tokens" : "samples of their token means"));
   *control.out << fmt::format(
       "targets     {}{}\n", recipes::loss_mask_name(options.rows.loss_mask),
       options.rows.max_length ? fmt::format(", rows cut to {} tokens", *options.rows.max_length) : "");

@@ -96,8 +96,7 @@ ResumeCandidates resume_candidates(const fs::Path& save) {
     newest = latest_iteration(save);
     if (!newest) return candidates;
   } catch (const FormatError& error) {
-    candidates.marker_problem =
-        fmt::format("{}: {}, {}", error.fault().what, error.fault().where, error.fault().got);
+    candidates.marker_problem = fmt::format("{}: {}, {}", error.fault().what, error.fault().where, error.fault().got);
   }
   candidates.iterations = saved_iterations(save);
   if (newest) std::erase_if(candidates.iterations, [&](int64_t iteration) { return iteration > *newest; });

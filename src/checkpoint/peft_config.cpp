@@ -79,8 +79,8 @@ void read_layers(const JsonObject& file, lora::LoraConfig& config) {
     if (config.target_regex && file.has(name))
       unsupported(file, name, "null beside a regular expression in target_modules, as in PEFT");
   if (file.has(pattern_key) && !says_nothing(file.value(pattern_key))) {
-    config.layers_pattern = file.value(pattern_key).is_string() ? std::vector{file.string(pattern_key)}
-                                                                : strings(file, pattern_key);
+    config.layers_pattern =
+        file.value(pattern_key).is_string() ? std::vector{file.string(pattern_key)} : strings(file, pattern_key);
     if (!file.has(key)) unsupported(file, pattern_key, "null where layers_to_transform is, as in PEFT");
   }
   if (!file.has(key) || (file.value(key).is_array() && file.value(key).empty())) return;

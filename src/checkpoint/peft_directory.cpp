@@ -82,19 +82,19 @@ void check_names(const NamedTensors& tensors, const lora::LoraConfig& config, co
     const ConstTensor& tensor = named.tensor;
     const std::string other = partner(name);
     if (other.empty() && !is_own_tensor(name, config))
-      throw FormatError({.what = "the adapter holds a tensor that is no LoRA factor, nor anything that its configuration explains",
-                         .where = file.string(),
-                         .got = name,
-                         .wanted = "LoRA factors (.lora_A.weight, .lora_B.weight), and what use_dora, bias and "
-                                   "modules_to_save add"});
+      throw FormatError(
+          {.what = "the adapter holds a tensor that is no LoRA factor, nor anything that its configuration explains",
+           .where = file.string(),
+           .got = name,
+           .wanted = "LoRA factors (.lora_A.weight, .lora_B.weight), and what use_dora, bias and "
+                     "modules_to_save add"});
     if (tensor.dtype != DType::f32 && tensor.dtype != DType::bf16 && tensor.dtype != DType::f16)
       throw FormatError({.what = "a tensor of the adapter has the wrong dtype",
                          .where = file.string() + ": " + name,
                          .got = dtype_name(tensor.dtype),
                          .wanted = "f32, bf16 or f16"});
     if (!other.empty() && !names.contains(other))
-      throw FormatError(
-          {.what = "a LoRA factor has no partner", .where = file.string(), .got = name, .wanted = other});
+      throw FormatError({.what = "a LoRA factor has no partner", .where = file.string(), .got = name, .wanted = other});
   }
 }
 

@@ -34,10 +34,10 @@ struct StatePart {
 inline constexpr const char* kPendingSamplesPart = "pending_samples";
 
 struct TrainState {
-  int64_t iteration = 0;     // completed iterations
-  Json counters;             // whatever the recipe needs to go on: optimizer step, version, data position; none negative
-  Json arguments = nullptr;  // of the command, resolved; null: the run was not started by one
-  NamedTensors tensors;      // optimizer moments
+  int64_t iteration = 0;  // completed iterations
+  Json counters;          // whatever the recipe needs to go on: optimizer step, version, data position; none negative
+  Json arguments = nullptr;                     // of the command, resolved; null: the run was not started by one
+  NamedTensors tensors;                         // optimizer moments
   std::map<std::string, StatePart> parts = {};  // by name, which is made as a policy's
 };
 
@@ -56,8 +56,8 @@ struct Checkpoint {
   TrainState state;
 };
 
-// Writes the iteration, then the marker. Throws ResourceError, or ConfigError without an actor and for names that cannot
-// be a file's or are there twice; an older checkpoint stays valid then.
+// Writes the iteration, then the marker. Throws ResourceError, or ConfigError without an actor and for names that
+// cannot be a file's or are there twice; an older checkpoint stays valid then.
 void save_checkpoint(const fs::Path& save, const Checkpoint& checkpoint);
 
 // A file of an iteration beside what train_state.json says of it.

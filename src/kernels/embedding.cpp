@@ -75,8 +75,7 @@ void embedding_adapters_backward(ConstTensor dy, std::span<const int32_t> ids, c
   for (const EmbeddingSegment& segment : adapters.segments) {
     if (segment.gradients == nullptr) continue;
     require_segment(segment, dy, ids, "embedding_adapters_backward", stream);
-    if (segment.weight_gradient >= 0)
-      embedding_gradient(*segment.gradients, dy, ids, segment.weight_gradient, stream);
+    if (segment.weight_gradient >= 0) embedding_gradient(*segment.gradients, dy, ids, segment.weight_gradient, stream);
     for (const LoraPair& pair : segment.pairs) {
       const Arena::Scope scope(*adapters.arena);
       // Gradient plans count the rows of the batch, so these matrices have all of its rows.

@@ -11,7 +11,7 @@ namespace lockstep::kernels {
 // Consecutive rows of one adapter.
 struct EmbeddingSegment {
   int64_t row_begin = 0, rows = 0;
-  ConstTensor weight = {};               // [N, K] in place of the base's: f32, on a GPU bf16; or empty
+  ConstTensor weight = {};  // [N, K] in place of the base's: f32, on a GPU bf16; or empty
   // A^T [N, rank] (on a GPU, too), B^T [rank, K], of the weight's type. Those of `subtracted` are constants.
   std::span<const LoraPair> pairs = {}, subtracted = {};
   const GradientPlan* gradients = nullptr;  // backward: where those of these rows go; empty: nowhere
@@ -28,8 +28,8 @@ struct EmbeddingAdapters {
 // Rows of no segment stay. ShapeError, DTypeError.
 void embedding_adapters(Tensor y, std::span<const int32_t> ids, const EmbeddingAdapters& adapters, Stream& stream);
 
-// The gradients of weights and of the pairs' A and B. A row of a weight, or of A^T, is one chain over the lane's rows of
-// its token, in order; dB is a weight_gradient (kernels/output_columns.h).
+// The gradients of weights and of the pairs' A and B. A row of a weight, or of A^T, is one chain over the lane's rows
+// of its token, in order; dB is a weight_gradient (kernels/output_columns.h).
 //   dy [T, K] activations
 void embedding_adapters_backward(ConstTensor dy, std::span<const int32_t> ids, const EmbeddingAdapters& adapters,
                                  Stream& stream);

@@ -130,8 +130,7 @@ void add_own_gradients(const LinearBackwardCall& call, const LoraSegment& segmen
     const auto to = [&](int64_t offset) {
       return ColumnGradient{.begin = outputs.begin, .count = outputs.count, .offset = offset};
     };
-    if (outputs.magnitude >= 0)
-      column_gradient(*segment.gradients, call.dy, values, to(outputs.magnitude), stream);
+    if (outputs.magnitude >= 0) column_gradient(*segment.gradients, call.dy, values, to(outputs.magnitude), stream);
     if (outputs.bias >= 0) column_gradient(*segment.gradients, call.dy, {}, to(outputs.bias), stream);
   }
   if (segment.weight_gradient < 0) return;

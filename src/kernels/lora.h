@@ -41,14 +41,14 @@ struct LoraSegment {
   int64_t row_begin = 0, rows = 0;
   std::span<const LoraPair> pairs = {};
   const GradientPlan* gradients = nullptr;  // backward: where dA and dB of these rows go
-  // Constants: first values that are subtracted (scale is negative). They have no gradient, and dropout leaves what they
-  // read alone.
+  // Constants: first values that are subtracted (scale is negative). They have no gradient, and dropout leaves what
+  // they read alone.
   std::span<const LoraPair> subtracted = {};
   // [N] f32 or empty: a factor of each output (DoRA: magnitude / |W + scale B A|), a bias in place of the layer's.
   ConstTensor factor = {}, bias = {};
   const PackedWeight* weight = nullptr;  // in place of the layer's, of its shape
-  // Backward. [N] f32, where a magnitude is trained: 1 / |W + scale B A|, and that over the factor, which is empty where
-  // some factor is nearly 0.
+  // Backward. [N] f32, where a magnitude is trained: 1 / |W + scale B A|, and that over the factor, which is empty
+  // where some factor is nearly 0.
   ConstTensor inverse_norm = {}, inverse_magnitude = {};
   std::span<const TrainedOutputs> trained = {};
   int64_t weight_gradient = -1;  // offset of the weight's [N, K] in a flat gradient buffer; -1: it is a constant

@@ -56,11 +56,11 @@ void row_norms(Tensor norm, const PackedWeight& weight, int64_t begin, std::span
   require_pairs(pairs, kOp, stream);
   for (const LoraPair& pair : pairs)
     if (pair.in() != weight.depth || pair.b[1] != norm[0])
-      throw ShapeError({.what = "a LoRA pair does not fit the rows of a weight",
-                        .where = kOp,
-                        .got = shape_text(pair.a) + " and " + shape_text(pair.b),
-                        .wanted = std::to_string(weight.depth) + " inputs and " + std::to_string(norm[0]) +
-                                  " outputs"});
+      throw ShapeError(
+          {.what = "a LoRA pair does not fit the rows of a weight",
+           .where = kOp,
+           .got = shape_text(pair.a) + " and " + shape_text(pair.b),
+           .wanted = std::to_string(weight.depth) + " inputs and " + std::to_string(norm[0]) + " outputs"});
   if (norm.dtype != DType::f32 || norm.rank != 1 || begin < 0 || begin + norm[0] > weight.rows)
     throw ShapeError({.what = "rows outside the weight",
                       .where = kOp,

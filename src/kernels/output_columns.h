@@ -34,8 +34,8 @@ void column_gradient(const GradientPlan& plan, ConstTensor dy, const ColumnValue
                      Stream& stream);
 
 // g[offset + m * N + n] += scale * sum over the rows of a lane of a[t, m] * b[t, n], f32: the gradient of a weight, a =
-// dy [T, M], b = x [T, N], or of a small factor. CPU: one chain over a lane's rows in order. CUDA: one chain of groups of
-// 16 rows for each block of 256, the blocks' sums added in order.
+// dy [T, M], b = x [T, N], or of a small factor. CPU: one chain over a lane's rows in order. CUDA: one chain of groups
+// of 16 rows for each block of 256, the blocks' sums added in order.
 void weight_gradient(const GradientPlan& plan, ConstTensor a, ConstTensor b, int64_t offset, float scale,
                      Stream& stream);
 

@@ -23,8 +23,8 @@ struct CheckedAdapter {
 // the base only its name and fingerprints are looked at.
 std::vector<std::string> check_base(const checkpoint::PeftDirectory& directory, const Base& base);
 
-// Throws FormatError (file and tensor), ShapeError, or names another base. `config`: the directory's, or what a run goes
-// on with that saved it (lora::saved_config).
+// Throws FormatError (file and tensor), ShapeError, or names another base. `config`: the directory's, or what a run
+// goes on with that saved it (lora::saved_config).
 CheckedAdapter check_adapter(const checkpoint::PeftDirectory& directory, const Base& base,
                              const lora::LoraConfig& config);
 CheckedAdapter check_adapter(const checkpoint::PeftDirectory& directory, const Base& base);

@@ -23,7 +23,8 @@ float rounded(float value, DType dtype) {
 
 // Whether one is the other, rounded to its type.
 bool agree(const ConstTensor& a, const ConstTensor& b) {
-  if (a.dtype == b.dtype) return std::memcmp(a.data, b.data, static_cast<size_t>(a.elements() * dtype_bytes(a.dtype))) == 0;
+  if (a.dtype == b.dtype)
+    return std::memcmp(a.data, b.data, static_cast<size_t>(a.elements() * dtype_bytes(a.dtype))) == 0;
   for (int64_t i = 0; i < a.elements(); ++i) {
     const float x = value_at(a, i), y = value_at(b, i);
     if (rounded(x, b.dtype) != y && rounded(y, a.dtype) != x) return false;

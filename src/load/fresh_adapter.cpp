@@ -24,8 +24,7 @@ namespace {
 class BaseValues {
  public:
   explicit BaseValues(const Base& base) : weights_(base.model->weights()), stream_(*base.stream) {
-    for (const model::TensorPlace& place : model::tensor_places(base.config))
-      places_[place.name] = place;
+    for (const model::TensorPlace& place : model::tensor_places(base.config)) places_[place.name] = place;
   }
 
   // [rows, cols] as in the file, into `to`.
@@ -100,14 +99,12 @@ void begin_magnitudes(const lora::AdapterLayout& layout, const lora::OwnTensors&
   for (int64_t row = 0; row < module.out; ++row) {
     double squares = 0;
     for (int64_t k = 0; k < pair.rank; ++k)
-      b[static_cast<size_t>(k)] =
-          flat.f32()[pair.b_offset + k * pair.out + module.out_begin - pair.out_begin + row];
+      b[static_cast<size_t>(k)] = flat.f32()[pair.b_offset + k * pair.out + module.out_begin - pair.out_begin + row];
     const bool has_update =
         pair.a0_offset == lora::kAbsent && std::ranges::any_of(b, [](float value) { return value != 0; });
     for (int64_t col = 0; col < module.in; ++col) {
       float value = weight.f32()[row * module.in + col];
-      if (has_update)
-        value += pair.scale * std::inner_product(b.begin(), b.end(), a + col * pair.rank, 0.0f);
+      if (has_update) value += pair.scale * std::inner_product(b.begin(), b.end(), a + col * pair.rank, 0.0f);
       squares += static_cast<double>(value) * value;
     }
     flat.f32()[own.magnitude + row] = static_cast<float>(std::sqrt(squares));

@@ -99,8 +99,8 @@ std::span<const OwnTensors> own_tensors_at(const AdapterLayout& layout, int64_t 
 bool saves_weights(const AdapterLayout& layout);  // whether some module has a weight of its own
 // Whether it has factors of the blocks' linear layers and nothing else.
 bool is_plain(const AdapterLayout& layout);
-// What a GPU's kernels take (kernels::max_lora_rank) is asked here, before a batch does: ConfigError naming the flag, or
-// FormatError naming config.file and its key.
+// What a GPU's kernels take (kernels::max_lora_rank) is asked here, before a batch does: ConfigError naming the flag,
+// or FormatError naming config.file and its key.
 void check_ranks(const AdapterLayout& layout, Device device);
 
 // Bytes of an adapter's weights on a device: num_floats f32, on a GPU followed by num_floats bf16.

@@ -25,7 +25,7 @@ LoraType parse_lora_type(const std::string& name);  // ConfigError
 
 // Which biases of the base an adapter has trained copies of: none, those of its targets, or all.
 enum class TrainedBiases { none, lora_only, all };
-const char* trained_biases_name(TrainedBiases biases);                        // as the enumerators
+const char* trained_biases_name(TrainedBiases biases);  // as the enumerators
 std::optional<TrainedBiases> trained_biases_of(const std::string& name);
 
 // What new factors begin as (lora/init.h).

@@ -1,5 +1,5 @@
-// The regular expressions of an adapter file: target_modules and exclude_modules as strings, layers_pattern, the keys of
-// rank_pattern and alpha_pattern.
+// The regular expressions of an adapter file: target_modules and exclude_modules as strings, layers_pattern, the keys
+// of rank_pattern and alpha_pattern.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ class FilePatterns {
   // (lora/targets.h), naming `key` and the pattern: not in Python's grammar, too large, too costly.
   std::vector<bool> whole_names(const std::string& pattern, const std::string& key);
 
-  // For each module, whether PEFT finds a layer's number behind `pattern` in its name. The number itself is the module's
-  // `layer`: no name has two. Rejects as above.
+  // For each module, whether PEFT finds a layer's number behind `pattern` in its name. The number itself is the
+  // module's `layer`: no name has two. Rejects as above.
   std::vector<bool> numbered_names(const std::string& pattern, const std::string& key);
 
   // The value of each module: of the first pattern that PEFT finds at the end of its name, else `otherwise`. Rejects as

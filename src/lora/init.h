@@ -1,4 +1,5 @@
-// What the factors of a new adapter begin as (LoraInit): PEFT 0.21's initializations, equal in distribution, not in bits.
+// What the factors of a new adapter begin as (LoraInit): PEFT 0.21's initializations, equal in distribution, not in
+// bits.
 #pragma once
 
 #include <cstdint>

@@ -208,7 +208,8 @@ int64_t largest_rank(const AdapterLayout& layout) {
 }
 
 std::span<const OwnTensors> own_tensors_at(const AdapterLayout& layout, int64_t site) {
-  const auto of_site = std::ranges::equal_range(layout.own, site, {}, [](const OwnTensors& o) { return o.module.site; });
+  const auto of_site =
+      std::ranges::equal_range(layout.own, site, {}, [](const OwnTensors& o) { return o.module.site; });
   return {of_site.begin(), of_site.end()};
 }
 

@@ -31,8 +31,8 @@ LeafPlace place_of(std::string_view leaf);
 
 // selected[i] says whether modules[i] is targeted: targets minus exclusions, limited to layers_to_transform, as in
 // PEFT. What modules_to_save names is no target. An exclusion may also name a part of the model that is never a target
-// (norms). Rejects: an entry that names nothing (with the names that exist and the nearest), no target at all. Entries of
-// a file may name nothing, as in PEFT: its tensors tell what it is of.
+// (norms). Rejects: an entry that names nothing (with the names that exist and the nearest), no target at all. Entries
+// of a file may name nothing, as in PEFT: its tensors tell what it is of.
 std::vector<bool> select_modules(const LoraConfig& config, const std::vector<Module>& modules, FilePatterns& patterns);
 
 // saved[i] says whether modules_to_save names modules[i]. Rejects an entry that names nothing, or more than the

@@ -77,8 +77,8 @@ class ExtrasBuilder {
 
   // [count] f32 on the stream's device, that lives as long as the extras.
   Tensor vector(int64_t count) {
-    Buffer& memory = extras_->memory.emplace_back(static_cast<size_t>(count) * sizeof(float), Buffer::Fill::none,
-                                                  stream_.device());
+    Buffer& memory =
+        extras_->memory.emplace_back(static_cast<size_t>(count) * sizeof(float), Buffer::Fill::none, stream_.device());
     return Tensor(memory.data(), DType::f32, {count});
   }
   ConstTensor placed(const std::vector<float>& host) {
@@ -140,8 +140,8 @@ class ExtrasBuilder {
   // The base's, but for the modules that have their own.
   ConstTensor biases(int64_t site, Own own, int64_t rows) {
     const Vector& base = linear_at(base_, site).bias;
-    std::vector<float> bias = base.size > 0 ? host_values(base.values.f32(), rows)
-                                            : std::vector<float>(static_cast<size_t>(rows));
+    std::vector<float> bias =
+        base.size > 0 ? host_values(base.values.f32(), rows) : std::vector<float>(static_cast<size_t>(rows));
     for (const lora::OwnTensors& tensors : own)
       if (has_bias(tensors))
         std::ranges::copy(host_values(own_values(tensors.bias), tensors.module.out),

@@ -62,12 +62,7 @@ class AdaptedLinear {
   AdaptedLinear(const AdaptedLinear&) = delete;
 
   kernels::LinearCall forward(Tensor y, const kernels::LinearInput& input, ConstTensor residual = {}) const {
-    return {.y = y,
-            .input = input,
-            .weight = weight_,
-            .bias = bias_,
-            .residual = residual,
-            .adapters = adapters_};
+    return {.y = y, .input = input, .weight = weight_, .bias = bias_, .residual = residual, .adapters = adapters_};
   }
   // x: what forward's matmul read; y, residual: what forward wrote and read, or nothing (kernels::LinearBackwardCall).
   kernels::LinearBackwardCall backward(Tensor dx, ConstTensor dy, ConstTensor x, ConstTensor y = {},

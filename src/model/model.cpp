@@ -88,11 +88,11 @@ void Model::logits(Tensor logits_NV, ConstTensor hidden_ND, const RowAdapters& a
   Arena::Scope scope(arena);
   const Tensor normed = arena.alloc({hidden_ND[0], config_.width}, hidden_ND.dtype);
   const AdaptedLinear head(weights_->head_weight(), {}, kHeadSite, adapters, {}, arena);
-  kernels::linear(head.forward(logits_NV, {.x = hidden_ND,
-                                           .norm_weight = weights_->final_norm.view(),
-                                           .norm_eps = config_.norm_eps,
-                                           .norm = normed}),
-                  stream);
+  kernels::linear(
+      head.forward(
+          logits_NV,
+          {.x = hidden_ND, .norm_weight = weights_->final_norm.view(), .norm_eps = config_.norm_eps, .norm = normed}),
+      stream);
 }
 
 int64_t Model::logits_rows() const {

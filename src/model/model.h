@@ -79,7 +79,8 @@ class Model {
 
   // logprob[i] of targets[i] given hidden row i, at logits * inv_temperature over the full vocabulary; chunked by
   // logits_rows(). `adapters`: of the N rows. entropy may be empty. targets (host memory) -1 are skipped (logprob 0,
-  // entropy 0, no head computed). greedy [N] (host memory, or empty): the token of the largest logit; -1 where skipped. Waits for it.
+  // entropy 0, no head computed). greedy [N] (host memory, or empty): the token of the largest logit; -1 where skipped.
+  // Waits for it.
   struct LogprobCall {
     Tensor logprob_N, entropy_N = {};
     ConstTensor hidden_ND;

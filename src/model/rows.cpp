@@ -47,7 +47,8 @@ void check_tokens(std::span<const int32_t> tokens, const ModelSpec& config) {
                        .attempt = "the tokenizer that belongs to this model"});
 }
 
-// The rows of several adapters share a launch where the device has one for them, but for those that are many enough to fill the GPU alone.
+// The rows of several adapters share a launch where the device has one for them, but for those that are many enough to
+// fill the GPU alone.
 void gather_short_runs(Rows& rows, Arena& arena, Stream& stream) {
   constexpr int64_t kShort = 64;
   if (!kernels::has_lora_tiles(stream.device()) || rows.adapters.rows.size() < 2) return;

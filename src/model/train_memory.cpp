@@ -109,16 +109,16 @@ int64_t TrainPass::activation_bytes(const ModelSpec& config, const lora::Adapter
   const int64_t logits_bytes = Model::default_logits_bytes(device);
   const int64_t fitting = std::max<int64_t>(1, logits_bytes / (config.vocab_size * kFloat));
   PassShape shape{.tokens = tokens,
-                        .kv_blocks = (tokens + kernels::kKvBlock - 1) / kernels::kKvBlock + 1,
-                        .target_rows = tokens,
-                        .kept_layers = config.layers,
-                        .logits_rows = std::min(tokens, fitting),
-                        .max_rank = 0,
-                        .keep_logits = tokens <= fitting,
-                        .recompute = recompute,
-                        .kept_ranks = kept_ranks(layout, recompute, false, device),
-                        .dropout = false,
-                        .activation_bytes = dtype_bytes(kernels::activation_dtype(device))};
+                  .kv_blocks = (tokens + kernels::kKvBlock - 1) / kernels::kKvBlock + 1,
+                  .target_rows = tokens,
+                  .kept_layers = config.layers,
+                  .logits_rows = std::min(tokens, fitting),
+                  .max_rank = 0,
+                  .keep_logits = tokens <= fitting,
+                  .recompute = recompute,
+                  .kept_ranks = kept_ranks(layout, recompute, false, device),
+                  .dropout = false,
+                  .activation_bytes = dtype_bytes(kernels::activation_dtype(device))};
   if (!layout.own.empty() || layout.config.subtracts_initial) add_adapter(shape, layout);
   return kept_bytes(config, shape) + scratch_bytes(config, shape);
 }

@@ -11,9 +11,9 @@ struct PassShape {
   int64_t tokens = 0;
   int64_t kv_blocks = 0;
   int64_t target_rows = 0;
-  int64_t kept_layers = 0;   // the lowest adapted layer and all above
-  int64_t logits_rows = 0;   // of the largest logits buffer
-  int64_t max_rank = 0;      // of the adapter's pairs, and of first values that are subtracted as much again
+  int64_t kept_layers = 0;  // the lowest adapted layer and all above
+  int64_t logits_rows = 0;  // of the largest logits buffer
+  int64_t max_rank = 0;     // of the adapter's pairs, and of first values that are subtracted as much again
   // Outputs of the largest layer with a factor (DoRA): their gradient, and gates and ups beside it, are copied.
   int64_t scaled_outputs = 0, scaled_logits = 0;
   bool keep_logits = false;  // one buffer from forward to backward; otherwise a chunk at a time, twice
@@ -26,8 +26,9 @@ struct PassShape {
 
 // Of all pairs, where a pass keeps what it makes of them (TrainPass: Recompute::none, on a GPU, without dropout).
 int64_t kept_ranks(const lora::AdapterLayout& layout, Recompute recompute, bool dropout, Device device);
-void add_adapter(PassShape& shape, const lora::AdapterLayout& layout);  // what an adapter makes of max_rank and the like
-int64_t kept_sets(const PassShape& shape);                               // sets of activations of a block
+void add_adapter(PassShape& shape,
+                 const lora::AdapterLayout& layout);                 // what an adapter makes of max_rank and the like
+int64_t kept_sets(const PassShape& shape);                           // sets of activations of a block
 int64_t kv_layers(const ModelSpec& config, const PassShape& shape);  // whose keys and values are held at a time
 int64_t kept_bytes(const ModelSpec& config, const PassShape& shape);
 int64_t scratch_bytes(const ModelSpec& config, const PassShape& shape);

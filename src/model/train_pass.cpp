@@ -227,14 +227,15 @@ HeadOutputs TrainPass::score(const TrainBatch& batch, const lora::AdapterVersion
   const Tensor hidden = scratch_.alloc({count, model_.config_.width}, dtype);
   model_.forward(hidden, {.tokens = batch.tokens, .segments = packed.segments, .kv_layer_stride = 0}, scratch_,
                  stream_);
-  model_.logprobs({.logprob_N = vector_of(outputs, 0, 0, count),
-                   .entropy_N = options.entropy ? vector_of(outputs, 1, 0, count) : Tensor(),
-                   .hidden_ND = hidden,
-                   .targets = batch.targets,
-                   .adapters = {.rows = {{.row_begin = 0, .rows = count, .adapter = adapter}}, .tiles = {}, .dropout = {}},
-                   .inv_temperature = options.inv_temperature,
-                   .greedy = greedy_},
-                  scratch_, stream_);
+  model_.logprobs(
+      {.logprob_N = vector_of(outputs, 0, 0, count),
+       .entropy_N = options.entropy ? vector_of(outputs, 1, 0, count) : Tensor(),
+       .hidden_ND = hidden,
+       .targets = batch.targets,
+       .adapters = {.rows = {{.row_begin = 0, .rows = count, .adapter = adapter}}, .tiles = {}, .dropout = {}},
+       .inv_temperature = options.inv_temperature,
+       .greedy = greedy_},
+      scratch_, stream_);
   HeadOutputs heads = read_outputs(outputs, score_outputs_, options.entropy);
   heads.greedy_T = greedy_;
   return heads;

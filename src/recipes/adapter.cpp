@@ -96,7 +96,8 @@ void require_same_adapter(const AdapterOptions& options, bool with_defaults, con
     require_same("LoraConfig::bias", lora::trained_biases_name(wanted.bias),
                  lora::trained_biases_name(stored.config.bias), where);
   if (options.asked_init && resumes)
-    require_same("LoraConfig::init", lora::lora_init_name(wanted.init), lora::lora_init_name(stored.config.init), where);
+    require_same("LoraConfig::init", lora::lora_init_name(wanted.init), lora::lora_init_name(stored.config.init),
+                 where);
   if (options.asked_modules_to_save || with_defaults)
     require_same("LoraConfig::modules_to_save", saved_text(wanted, base), saved_text(stored.config, base), where);
   if (wanted.target_modules.empty() && wanted.exclude_modules.empty()) return;
@@ -123,14 +124,12 @@ lora::AdapterVersion new_adapter(const lora::LoraConfig& config, const Base& bas
   int64_t count = 0;
   double total = 0, longest = 0;
   std::string slowest;
-  lora::AdapterVersion adapter =
-      load::fresh_adapter(config, base, seed, [&](const lora::Pair& pair, double seconds) {
-        ++count, total += seconds;
-        if (seconds > longest) longest = seconds, slowest = pair.module().name;
-        if (control.terminal) *control.info << fmt::format("\rinit    {} matrices", count) << std::flush;
-        if (control.interrupted())
-          throw Cancelled({.what = "interrupted while the adapter's first values were made"});
-      });
+  lora::AdapterVersion adapter = load::fresh_adapter(config, base, seed, [&](const lora::Pair& pair, double seconds) {
+    ++count, total += seconds;
+    if (seconds > longest) longest = seconds, slowest = pair.module().name;
+    if (control.terminal) *control.info << fmt::format("\rinit    {} matrices", count) << std::flush;
+    if (control.interrupted()) throw Cancelled({.what = "interrupted while the adapter's first values were made"});
+  });
   if (count > 0)
     *control.info << fmt::format("{}init    {}: {} matrices, {:.2f} s each, the longest {:.2f} s ({})\n",
                                  control.terminal ? "\r" : "", lora::lora_init_name(config.init), count,
@@ -154,7 +153,8 @@ std::shared_ptr<const lora::AdapterLayout> starting_layout(const AdapterOptions&
   const std::vector<lora::Module> modules = model::linear_modules(base.config);
   if (options.adapter_path.empty()) return lora::resolve_layout(options.config, modules);
   refuse_init(options);
-  auto layout = lora::resolve_layout(checkpoint::PeftDirectory(found_directory(options.adapter_path)).config(), modules);
+  auto layout =
+      lora::resolve_layout(checkpoint::PeftDirectory(found_directory(options.adapter_path)).config(), modules);
   require_same_adapter(options, false, *layout, base, options.adapter_path);
   return layout;
 }
@@ -164,8 +164,7 @@ std::string kind_text(const lora::LoraConfig& config) {
   if (config.use_dora) text += ", DoRA";
   if (config.bias != lora::TrainedBiases::none)
     text += config.bias == lora::TrainedBiases::all ? ", all biases" : ", biases of its modules";
-  if (!config.modules_to_save.empty())
-    text += fmt::format(", {} whole", fmt::join(config.modules_to_save, " and "));
+  if (!config.modules_to_save.empty()) text += fmt::format(", {} whole", fmt::join(config.modules_to_save, " and "));
   if (config.init != lora::LoraInit{}) text += ", begins as " + lora::lora_init_name(config.init);
   return text;
 }

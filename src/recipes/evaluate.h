@@ -18,11 +18,11 @@ struct EvalExample {
 };
 
 struct EvalResult {
-  std::optional<double> accuracy;     // mean of the known rewards; none: all are unknown
-  int64_t unknown = 0;                // rewards
-  double response_len = 0;            // tokens, mean
+  std::optional<double> accuracy;        // mean of the known rewards; none: all are unknown
+  int64_t unknown = 0;                   // rewards
+  double response_len = 0;               // tokens, mean
   std::vector<rl::PassRate> pass_rates;  // (rl/pass_rate.h)
-  std::vector<EvalExample> examples;  // the first sample of the first prompts
+  std::vector<EvalExample> examples;     // the first sample of the first prompts
 };
 
 // "accuracy 0.5000", with the number of unknown rewards if there are any.

@@ -76,8 +76,8 @@ struct TrainingOptions {
   int64_t global_batch_size = 0;      // samples per optimizer step
   std::optional<int64_t> max_tokens;  // per micro-batch; default: micro_batch_tokens
   Recompute recompute = Recompute::automatic;
-  bool per_token_loss = false;  // mean over all tokens of a step instead of over samples
-  uint64_t seed = 1234;         // adapter initialization, dropout
+  bool per_token_loss = false;     // mean over all tokens of a step instead of over samples
+  uint64_t seed = 1234;            // adapter initialization, dropout
   int64_t max_skipped_steps = 10;  // that a run abandons because their numbers are not finite, before it stops
 };
 

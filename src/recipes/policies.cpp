@@ -75,8 +75,8 @@ Policies::Policies(const RlOptions& options, const Base& base, const std::option
   }
   if (!options.distill) return;
   if (model) {
-    teacher_ = std::make_unique<rl::ModelTeacher>(model->model, options.sampling.temperature,
-                                                  run.memory().max_tokens, stream);
+    teacher_ =
+        std::make_unique<rl::ModelTeacher>(model->model, options.sampling.temperature, run.memory().max_tokens, stream);
     return;
   }
   std::optional<lora::AdapterVersion> version;

@@ -52,7 +52,8 @@ void compare_settings(const SaveOptions& options, const Json& stored, const Orde
   // The schedule's length is not known yet: TrainingRun::set_schedule compares it.
   std::vector<SettingDifference> found;
   for (SettingDifference& difference : differences(stored, settings))
-    if (difference.wanted != "nothing" || !schedule_settings({.style = train::DecayStyle::wsd}).contains(difference.name))
+    if (difference.wanted != "nothing" ||
+        !schedule_settings({.style = train::DecayStyle::wsd}).contains(difference.name))
       found.push_back(std::move(difference));
   for (const SettingDifference& difference : require_same_settings(found, overrides, where))
     *control.info << fmt::format("note    {} is {} from now on; it was {}\n", difference.name, difference.wanted,
@@ -92,8 +93,7 @@ std::shared_ptr<const LoadedCheckpoint> checkpoint_to_load(const SaveOptions& op
       auto loaded = std::make_shared<const LoadedCheckpoint>(options.load, iteration);
       const Json& counters = loaded->state().counters;
       if (first_problem.empty() || settings == nullptr || options.finetune) return loaded;
-      if (counters.contains("settings") &&
-          differences(counters["settings"], *settings, Compare::only_wanted).empty())
+      if (counters.contains("settings") && differences(counters["settings"], *settings, Compare::only_wanted).empty())
         return loaded;
       pass_over("it was made with other settings, as an earlier run in this directory");
     } catch (const FormatError& error) {

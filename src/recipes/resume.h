@@ -19,8 +19,8 @@ namespace lockstep::recipes {
 std::shared_ptr<const checkpoint::LoadedCheckpoint> checkpoint_to_load(const SaveOptions& options,
                                                                        const OrderedJson* settings, std::ostream& info);
 
-// An adapter of a checkpoint, placed on the base's device. Throws what load::check_adapter and load::load_adapter throw,
-// FormatError if there is no policy of this name.
+// An adapter of a checkpoint, placed on the base's device. Throws what load::check_adapter and load::load_adapter
+// throw, FormatError if there is no policy of this name.
 lora::AdapterVersion loaded_policy(const checkpoint::LoadedCheckpoint& checkpoint, const std::string& name,
                                    const Base& base, const Control& control);
 

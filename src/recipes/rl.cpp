@@ -72,19 +72,19 @@ class RlRun {
     eval_sampling_ = with_stop_ids(options.eval_sampling);
     run_.set_schedule(total_ * (options.rollout_batch_size * options.n_samples / options.training.global_batch_size));
     // A GPU gives it to the next rollout's keys and values; the CPU would only pay for the pages again.
-    train_plan_ = {.batch_size = options.training.global_batch_size,
-                   .schedule = run_.schedule(),
-                   .seed = options.training.seed,
-                   .on_not_finite =
-                       [this](const train::NotFiniteError& error, std::span<const train::Datum> batch) {
-                         run_.abandoned(error, batch, algorithm_.loss);
-                       },
-                   .release_memory = run_.memory().is_bounded(),
-                   .dropout = options.adapter.config.dropout > 0,
-                   .measure_logprobs = options.checks.reads_logprobs()};
+    train_plan_ = {
+        .batch_size = options.training.global_batch_size,
+        .schedule = run_.schedule(),
+        .seed = options.training.seed,
+        .on_not_finite = [this](const train::NotFiniteError& error,
+                                std::span<const train::Datum> batch) { run_.abandoned(error, batch, algorithm_.loss); },
+        .release_memory = run_.memory().is_bounded(),
+        .dropout = options.adapter.config.dropout > 0,
+        .measure_logprobs = options.checks.reads_logprobs()};
     engine_.add_sinks(store_);
     run_.keep("warnings", [this] { return KeptPart{.json = warnings_.json()}; });
-    if (const auto kept = run_.resumed_part("warnings")) warnings_ = RunWarnings::from(kept->json, "parts/warnings.json");
+    if (const auto kept = run_.resumed_part("warnings"))
+      warnings_ = RunWarnings::from(kept->json, "parts/warnings.json");
     actor_ = store_.publish(lora::kActor, run_.trainer().adapter(), run_.version()).policy;
   }
 
@@ -169,7 +169,8 @@ class RlRun {
       algorithm_.loss.entropy_coef = part->json.at("entropy_coef").get<float>();
     }
     run_.keep(kPart, [this] {
-      return KeptPart{.json = {{"kl_coef", algorithm_.shaping.kl_coef}, {"entropy_coef", algorithm_.loss.entropy_coef}}};
+      return KeptPart{
+          .json = {{"kl_coef", algorithm_.shaping.kl_coef}, {"entropy_coef", algorithm_.loss.entropy_coef}}};
     });
   }
 
@@ -178,8 +179,8 @@ class RlRun {
     rl::RolloutRequest request{
         .params = {.sampling = sampling_, .n = options_.n_samples, .rollout = static_cast<uint32_t>(rollout)},
         .policy = actor_,
-         .greedy_baseline = options_.advantage.estimator == rl::Estimator::remax,
-         .on_reward_failure = options_.on_reward_failure};
+        .greedy_baseline = options_.advantage.estimator == rl::Estimator::remax,
+        .on_reward_failure = options_.on_reward_failure};
     for (const int64_t row : order_.rows(run_.data_position() + first, count)) {
       request.prompts.push_back(prompts_.prompts[static_cast<size_t>(row)]);
       request.prompts.back().first_sample = times[row]++ * options_.n_samples;
@@ -297,31 +298,31 @@ class RlRun {
   // What decides which prompts a rollout reads, how they are sampled, and how a rollout is cut into steps.
   OrderedJson settings() const {
     OrderedJson settings = {{"prompts of --prompt-data", num_prompts()},
-            {"tokens and labels of --prompt-data", prompts_.digest().substr(0, 16)},
-            {"--rollout-batch-size", options_.rollout_batch_size},
-            {"--n-samples-per-prompt", options_.n_samples},
-            {"--global-batch-size", options_.training.global_batch_size},
-            {"--rollout-shuffle", options_.shuffle},
-            {"--lora-dropout", options_.adapter.config.dropout},
-            {"--rollout-seed", options_.sampling.seed},
-            {"--rollout-temperature", options_.sampling.temperature},
-            {"--rollout-top-p", options_.sampling.top_p},
-            {"--rollout-top-k", options_.sampling.top_k},
-            {"--rollout-max-response-len", options_.sampling.max_tokens},
-            {"--rollout-max-context-len", options_.sampling.max_context},
-            {"--rollout-stop", options_.sampling.stop},
-            {"--rollout-stop-token-ids", options_.sampling.stop_token_ids},
-            {"--rm-type", options_.reward.name()},
-            {"--math-tolerance", options_.reward.parameters.math_tolerance},
-            {"--eps-clip", options_.loss.clip_low},
-            {"--eps-clip-high", options_.loss.clip_high},
-            {"--eps-clip-c", options_.loss.clip_c},
-            {"--entropy-coef", options_.loss.entropy_coef},
-            {"--kl-loss-coef", options_.use_kl_loss ? options_.loss.kl_coef : 0},
-            {"--kl-coef", options_.kl_reward_coef},
-            {"--kl-loss-type", train::kl_type_name(options_.loss.kl_type)},
-            {"--disable-rewards-normalization", !options_.normalize_rewards},
-            {"--disable-grpo-std-normalization", !options_.normalize_std}};
+                            {"tokens and labels of --prompt-data", prompts_.digest().substr(0, 16)},
+                            {"--rollout-batch-size", options_.rollout_batch_size},
+                            {"--n-samples-per-prompt", options_.n_samples},
+                            {"--global-batch-size", options_.training.global_batch_size},
+                            {"--rollout-shuffle", options_.shuffle},
+                            {"--lora-dropout", options_.adapter.config.dropout},
+                            {"--rollout-seed", options_.sampling.seed},
+                            {"--rollout-temperature", options_.sampling.temperature},
+                            {"--rollout-top-p", options_.sampling.top_p},
+                            {"--rollout-top-k", options_.sampling.top_k},
+                            {"--rollout-max-response-len", options_.sampling.max_tokens},
+                            {"--rollout-max-context-len", options_.sampling.max_context},
+                            {"--rollout-stop", options_.sampling.stop},
+                            {"--rollout-stop-token-ids", options_.sampling.stop_token_ids},
+                            {"--rm-type", options_.reward.name()},
+                            {"--math-tolerance", options_.reward.parameters.math_tolerance},
+                            {"--eps-clip", options_.loss.clip_low},
+                            {"--eps-clip-high", options_.loss.clip_high},
+                            {"--eps-clip-c", options_.loss.clip_c},
+                            {"--entropy-coef", options_.loss.entropy_coef},
+                            {"--kl-loss-coef", options_.use_kl_loss ? options_.loss.kl_coef : 0},
+                            {"--kl-coef", options_.kl_reward_coef},
+                            {"--kl-loss-type", train::kl_type_name(options_.loss.kl_type)},
+                            {"--disable-rewards-normalization", !options_.normalize_rewards},
+                            {"--disable-grpo-std-normalization", !options_.normalize_std}};
     settings.update(algorithm_settings(options_));
     return settings;
   }
@@ -392,9 +393,8 @@ class RlRun {
   versions::Store store_;
   lora::PolicyId actor_;  // what the next rollout samples with
   Policies policies_{options_, base_, other_model_, run_, stream_, control_};
-  rl::RlParts parts_{engine_.sampler(), run_.trainer(),       *reward_,
-                     store_,            &tokenizer_,          policies_.reference(),
-                     policies_.teacher()};
+  rl::RlParts parts_{engine_.sampler(), run_.trainer(),        *reward_,           store_,
+                     &tokenizer_,       policies_.reference(), policies_.teacher()};
   rl::Algorithm algorithm_ = algorithm_of(options_);
   const rl::GatePlan gate_plan_{.need_spread = options_.need_spread,
                                 .need_rewards = options_.on_reward_failure == rl::RewardFailure::drop_group,

@@ -59,8 +59,8 @@ struct RolloutEngine::Impl {
 };
 
 struct RolloutEngine::Local : Impl {
-  Local(const RlOptions& options, const Base& base, const text::Tokenizer& tokenizer,
-        std::optional<int64_t> kv_bytes, Stream& stream)
+  Local(const RlOptions& options, const Base& base, const text::Tokenizer& tokenizer, std::optional<int64_t> kv_bytes,
+        Stream& stream)
       : engine(base.model, {.kv_bytes = kv_bytes, .max_sequences = options.max_sequences, .tokenizer = &tokenizer},
                stream) {}
   rollout::Sampler& sampler() override { return engine; }
@@ -105,11 +105,11 @@ struct RolloutEngine::Remote : Impl {
                                    .where = fleet->servers().front().address.text(),
                                    .got = fmt::format("{:.3g}", check->report().noise)});
     remote.emplace(*fleet, rollout::Capabilities{.exact_logprobs = exact,
-                                                   .logprobs = facts.logprobs.value_or(rollout::LogprobKind::tempered)});
+                                                 .logprobs = facts.logprobs.value_or(rollout::LogprobKind::tempered)});
     files.emplace(*fleet,
-                 versions::AdapterSinkOptions{
-                     .directory = directory, .name = options.engine.adapter_name, .copy = copy_options()},
-                 stream, [this](const versions::Version& version) { check->at_sync(version); });
+                  versions::AdapterSinkOptions{
+                      .directory = directory, .name = options.engine.adapter_name, .copy = copy_options()},
+                  stream, [this](const versions::Version& version) { check->at_sync(version); });
     describe(facts, exact);
   }
 
@@ -129,7 +129,8 @@ struct RolloutEngine::Remote : Impl {
 
   rollout::FleetOptions start() {
     const RolloutEngineOptions& engine = options.engine;
-    rollout::FleetOptions fleet_options{.kind = *engine.kind, .api_key = engine.api_key, .max_samples = options.max_sequences};
+    rollout::FleetOptions fleet_options{
+        .kind = *engine.kind, .api_key = engine.api_key, .max_samples = options.max_sequences};
     for (const std::string& address : engine.addresses)
       fleet_options.addresses.push_back(net::parse_address(address, "RolloutEngineOptions::addresses"));
     if (engine.command.empty()) return fleet_options;
@@ -142,10 +143,10 @@ struct RolloutEngine::Remote : Impl {
     const fs::Path log = directory / "server.log";
     *control.info << fmt::format("engine  {} (log: {})\n", command, log.string()) << std::flush;
     // What vLLM asks for before adapters can be loaded while it serves, and its settings read.
-    child.emplace(net::ChildOptions{
-        .command = command,
-        .environment = {{"VLLM_ALLOW_RUNTIME_LORA_UPDATING", "1"}, {"VLLM_SERVER_DEV_MODE", "1"}},
-        .log = log});
+    child.emplace(
+        net::ChildOptions{.command = command,
+                          .environment = {{"VLLM_ALLOW_RUNTIME_LORA_UPDATING", "1"}, {"VLLM_SERVER_DEV_MODE", "1"}},
+                          .log = log});
     return fleet_options;
   }
 

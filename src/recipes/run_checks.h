@@ -41,7 +41,7 @@ struct RunChecks {
 
 // Of one rollout, when it has been trained on.
 struct RolloutFacts {
-  int64_t rollout = 0;  // from 1
+  int64_t rollout = 0;                                             // from 1
   std::optional<double> logprob_diff = {}, logprob_diff_max = {};  // nothing: not measured, which fails what reads it
   std::optional<double> kl = {};                                   // to the reference
 };

@@ -69,12 +69,9 @@ std::vector<std::string> RunWarnings::add(const Rollout& rollout) {
 }
 
 Json RunWarnings::json() const {
-  return {{"rewards", rewards_},
-          {"kls", kls_},
-          {"entropies", entropies_},
-          {"best_reward", best_reward_ ? Json(*best_reward_) : Json(nullptr)},
-          {"reward_low", reward_low_},
-          {"kl_high", kl_high_},
+  return {{"rewards", rewards_},        {"kls", kls_},
+          {"entropies", entropies_},    {"best_reward", best_reward_ ? Json(*best_reward_) : Json(nullptr)},
+          {"reward_low", reward_low_},  {"kl_high", kl_high_},
           {"entropy_low", entropy_low_}};
 }
 

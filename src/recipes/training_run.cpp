@@ -46,8 +46,9 @@ TrainingRun::TrainingRun(const AdapterOptions& adapter, const OptimizerOptions& 
       resumed_ ? resumed_->adapter : starting_adapter(adapter, base, training.seed, control);
   describe_adapter(start, base, control);
   if (start.layout->config.use_dora && adapter.config.dropout > 0)
-    *control.info << "note    DoRA with dropout: inputs of A are dropped out, those of W are not (PEFT also drops out a "
-                     "part of W x; the mean is the same)\n";
+    *control.info
+        << "note    DoRA with dropout: inputs of A are dropped out, those of W are not (PEFT also drops out a "
+           "part of W x; the mean is the same)\n";
   memory_ = plan_memory(base, *start.layout, training, engine, stream.device());
   require_fit(memory_);
   const train::TrainerOptions options{.beta1 = optimizer.beta1,
@@ -86,8 +87,8 @@ void TrainingRun::describe_saving() {
     return;
   }
   const bool goes_on = saved_iteration_ > 0;
-  writer_ = std::make_unique<CheckpointWriter>(
-      save_, goes_on ? saved_until(save_, iteration_) : std::vector<int64_t>(), control_);
+  writer_ = std::make_unique<CheckpointWriter>(save_, goes_on ? saved_until(save_, iteration_) : std::vector<int64_t>(),
+                                               control_);
   if (!goes_on && checkpoint::latest_iteration(save_.save))
     *control_.info << fmt::format(
         "note    {} holds checkpoints of an earlier run; this fresh run replaces them as it "
@@ -159,7 +160,7 @@ double TrainingRun::learning_rate() const {
 }
 
 std::optional<train::StepReport> TrainingRun::step(std::span<const train::Datum> datums, const train::Loss& loss,
-                                    const std::function<void(int64_t)>& on_progress) {
+                                                   const std::function<void(int64_t)>& on_progress) {
   const auto between = [&](int64_t done) {
     on_progress(done);
     if (control_.interrupted()) throw Cancelled({.what = "interrupted during a step"});
@@ -179,8 +180,8 @@ void TrainingRun::abandoned(const train::NotFiniteError& error, std::span<const 
                             const train::Loss& loss) {
   ++skipped_steps_;
   Fault fault = error.fault();
-  *control_.info << fmt::format("skip    {}: {} ({}); abandoned, {} of at most {}\n", fault.where, fault.what, fault.got,
-                                skipped_steps_, training_.max_skipped_steps)
+  *control_.info << fmt::format("skip    {}: {} ({}); abandoned, {} of at most {}\n", fault.where, fault.what,
+                                fault.got, skipped_steps_, training_.max_skipped_steps)
                  << std::flush;
   if (skipped_steps_ <= training_.max_skipped_steps) return;
   const train::NotFinite found = train::find_not_finite(*trainer_, datums, loss);
@@ -209,12 +210,9 @@ TrainingSnapshot TrainingRun::snapshot() const {
     snapshot.add_policy(name, version, version.policy.is_base() ? iteration_ : version.policy.version, base_);
   }
   train::Trainer::State moments = trainer_->state();
-  Json counters = {{"optimizer_steps", moments.steps},
-                   {"version", version_},
-                   {"data_position", data_position_},
-                   {"skipped_steps", skipped_at_iteration_},
-                   {"device", device_name(base_)},
-                   {"settings", settings_}};
+  Json counters = {{"optimizer_steps", moments.steps}, {"version", version_},
+                   {"data_position", data_position_},  {"skipped_steps", skipped_at_iteration_},
+                   {"device", device_name(base_)},     {"settings", settings_}};
   if (!evaluations_.is_null()) counters["evaluations"] = evaluations_;
   snapshot.set_moments(std::move(moments));
   snapshot.set_counters(std::move(counters));
@@ -302,14 +300,15 @@ void TrainingRun::save_if_due() {
 
 void TrainingRun::stop_interrupted() {
   if (!keeps())
-    throw Cancelled(
-        {.what = fmt::format("interrupted after iteration {}", iteration_), .got = "no SaveOptions::save, so nothing is kept"});
+    throw Cancelled({.what = fmt::format("interrupted after iteration {}", iteration_),
+                     .got = "no SaveOptions::save, so nothing is kept"});
   if (iteration_ == 0)
     throw Cancelled({.what = "interrupted before the first iteration was done", .attempt = "run the command again"});
   save();
-  throw Cancelled({.what = fmt::format("interrupted; iteration {} is saved", iteration_),
-                   .where = save_.save,
-                   .attempt = fmt::format("the same command with SaveOptions::load {} to resume bit for bit", save_.save)});
+  throw Cancelled(
+      {.what = fmt::format("interrupted; iteration {} is saved", iteration_),
+       .where = save_.save,
+       .attempt = fmt::format("the same command with SaveOptions::load {} to resume bit for bit", save_.save)});
 }
 
 void TrainingRun::finish() {

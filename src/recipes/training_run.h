@@ -19,8 +19,8 @@ namespace lockstep::recipes {
 class TrainingRun {
  public:
   // `settings`: what of the recipe decides its results (recipes/run_settings.h), beside what all runs share; kept in
-  // every checkpoint, and a resumed run must have the same (ConfigError). `temperature`: of the log-probs (RL: the rollout's). `engine`: the
-  // engine that shares the device. ResourceError when it cannot all fit a GPU.
+  // every checkpoint, and a resumed run must have the same (ConfigError). `temperature`: of the log-probs (RL: the
+  // rollout's). `engine`: the engine that shares the device. ResourceError when it cannot all fit a GPU.
   TrainingRun(const AdapterOptions& adapter, const OptimizerOptions& optimizer, const TrainingOptions& training,
               const SaveOptions& save, const Base& base, Stream& stream, const Control& control, OrderedJson settings,
               float temperature = 1, const std::optional<EnginePlan>& engine = {});
@@ -41,10 +41,10 @@ class TrainingRun {
       stop_interrupted();
     }
   }
-  // One optimizer step over the batch; between its micro-batches an interrupt is noticed, as by interruptible(). Nothing:
-  // it was abandoned.
+  // One optimizer step over the batch; between its micro-batches an interrupt is noticed, as by interruptible().
+  // Nothing: it was abandoned.
   std::optional<train::StepReport> step(std::span<const train::Datum> datums, const train::Loss& loss,
-                         const std::function<void(int64_t done)>& on_progress);
+                                        const std::function<void(int64_t done)>& on_progress);
 
   // Counts a step that was abandoned and prints why. DataError naming sample and module when it was one more than
   // TrainingOptions::max_skipped_steps of the whole run.

@@ -45,8 +45,7 @@ void TrainingSnapshot::set_moments(train::Trainer::State moments) {
 }
 
 void TrainingSnapshot::add_part(const std::string& name, KeptPart part) {
-  checkpoint_.state.parts.insert_or_assign(name,
-                                           checkpoint::StatePart{std::move(part.json), std::move(part.tensors)});
+  checkpoint_.state.parts.insert_or_assign(name, checkpoint::StatePart{std::move(part.json), std::move(part.tensors)});
   if (part.memory != nullptr) memory_.push_back(std::move(part.memory));
 }
 

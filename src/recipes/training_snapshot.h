@@ -16,7 +16,7 @@ namespace lockstep::recipes {
 // State of a recipe, or of a trainer beside the run's, that lies in checkpoints under a name.
 struct KeptPart {
   Json json;
-  NamedTensors tensors = {};                    // host memory
+  NamedTensors tensors = {};                     // host memory
   std::shared_ptr<const void> memory = nullptr;  // that the tensors point into
 };
 

@@ -65,8 +65,8 @@ struct AdvantageOptions {
 std::vector<float> group_advantages(std::span<const float> rewards, const GroupAdvantage& how);
 
 // Sets advantages of each datum. Reward i is of trajectory i and datum i; groups lie side by side. Where a trajectory's
-// own reward is unknown, reward i is not looked at, its group is the others, and its advantages are 0. `kl` is what rows
-// are charged if the estimator has token rewards (reward_shaping.h charges the sample otherwise). DataError for a
+// own reward is unknown, reward i is not looked at, its group is the others, and its advantages are 0. `kl` is what
+// rows are charged if the estimator has token rewards (reward_shaping.h charges the sample otherwise). DataError for a
 // reward that is not finite.
 void set_advantages(std::span<train::Datum> datums, std::span<const Trajectory> trajectories,
                     std::span<const float> rewards, const AdvantageOptions& how, const RewardShaping& kl = {});

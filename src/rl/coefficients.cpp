@@ -5,9 +5,9 @@
 namespace lockstep::rl {
 
 double adapted_kl(const KlControl& control, double coef, double kl, double samples) {
-  constexpr double kMostError = 0.2;
+  constexpr double kMaxError = 0.2;
   if (control.target == 0) return coef;
-  const double error = std::clamp(kl / control.target - 1, -kMostError, kMostError);
+  const double error = std::clamp(kl / control.target - 1, -kMaxError, kMaxError);
   return coef * (1 + error * samples / control.horizon);
 }
 

@@ -3,15 +3,15 @@
 
 namespace lockstep::rl {
 
-// Of the KL in the reward: after a rollout of n samples coef *= 1 + clip(kl / target - 1, -0.2, 0.2) n / horizon, kl the
-// mean over samples of their tokens' mean. Source: arXiv 1909.08593 section 2.2; verl's adaptive kl_ctrl.
+// Of the KL in the reward: after a rollout of n samples coef *= 1 + clip(kl / target - 1, -0.2, 0.2) n / horizon, kl
+// the mean over samples of their tokens' mean. Source: arXiv 1909.08593 section 2.2; verl's adaptive kl_ctrl.
 struct KlControl {
   double target = 0;  // 0: the coefficient stays
   double horizon = 10000;
 };
 
-// Of the entropy bonus: before a step its mean entropy H (over tokens) is compared with the target; coef += step where H
-// is smaller, else -= step, within [low, high]. The bonus of the step is coef where H <= target, else 0. Source:
+// Of the entropy bonus: before a step its mean entropy H (over tokens) is compared with the target; coef += step where
+// H is smaller, else -= step, within [low, high]. The bonus of the step is coef where H <= target, else 0. Source:
 // Skywork-OR1, arXiv 2505.22312; TRL.
 struct EntropyControl {
   bool on = false;

@@ -10,7 +10,8 @@
 
 namespace lockstep::rl {
 
-// Of a row: ratio = w; k1 = -d; k2 = d^2 / 2; k3 = w - 1 - d (joschu.net/blog/kl-approx.html, of KL(sampler || policy)).
+// Of a row: ratio = w; k1 = -d; k2 = d^2 / 2; k3 = w - 1 - d (joschu.net/blog/kl-approx.html, of KL(sampler ||
+// policy)).
 enum class Measure { ratio, k1, k2, k3 };
 
 // Over the rows of a sample that learn, for all of them: sum, mean or largest of the rows' measures; of ratios exp of
@@ -33,7 +34,7 @@ struct CorrectionRule {
 // and miles, verl's rollout_correction and TRL's modes map onto lists of rules (docs/rl.md).
 struct Correction {
   std::vector<CorrectionRule> rules = {};  // applied in turn
-  double veto = 0;         // a sample with a ratio below it weighs 0; 0: none
+  double veto = 0;                         // a sample with a ratio below it weighs 0; 0: none
   bool normalize = false;  // weights are divided by their mean over all rows that learn (sums of 0 stay)
 
   bool is_needed() const { return !rules.empty() || veto > 0 || normalize; }

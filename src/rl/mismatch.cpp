@@ -23,8 +23,8 @@ Mismatch measure_mismatch(std::span<const train::Datum> datums) {
   return sums;
 }
 
-LogprobDifference measure_logprobs(std::span<const train::Datum> datums,
-                                   std::span<const std::vector<float>> logprobs, bool per_token) {
+LogprobDifference measure_logprobs(std::span<const train::Datum> datums, std::span<const std::vector<float>> logprobs,
+                                   bool per_token) {
   LogprobDifference difference;
   double all = 0, weights = 0;
   for (size_t i = 0; i < datums.size(); ++i) {
@@ -32,8 +32,7 @@ LogprobDifference measure_logprobs(std::span<const train::Datum> datums,
     double sum = 0;
     for (size_t t = 0; t < datum.weights.size(); ++t) {
       if (!(datum.weights[t] > 0)) continue;
-      const double d =
-          std::abs(static_cast<double>(logprobs[i][t]) - static_cast<double>(datum.sampled_logprobs[t]));
+      const double d = std::abs(static_cast<double>(logprobs[i][t]) - static_cast<double>(datum.sampled_logprobs[t]));
       sum += datum.weights[t] * d;
       difference.max = std::max(difference.max, d);
     }

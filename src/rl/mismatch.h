@@ -15,12 +15,12 @@ struct Mismatch {
 };
 Mismatch measure_mismatch(std::span<const train::Datum> datums);
 
-// |logprobs - sampled_logprobs| over the rows of weight > 0: its mean, weighted as a loss is (per_token: over all tokens,
-// else the mean over samples of each one's), and the largest. `logprobs`: of each datum, per row.
+// |logprobs - sampled_logprobs| over the rows of weight > 0: its mean, weighted as a loss is (per_token: over all
+// tokens, else the mean over samples of each one's), and the largest. `logprobs`: of each datum, per row.
 struct LogprobDifference {
   double mean = 0, max = 0;
 };
-LogprobDifference measure_logprobs(std::span<const train::Datum> datums,
-                                   std::span<const std::vector<float>> logprobs, bool per_token);
+LogprobDifference measure_logprobs(std::span<const train::Datum> datums, std::span<const std::vector<float>> logprobs,
+                                   bool per_token);
 
 }  // namespace lockstep::rl

@@ -17,8 +17,8 @@ struct RlParts {
   rollout::Sampler& sampler;
   train::Trainer& actor;
   Reward& reward;
-  versions::Store& store;                      // publishes the actor; the sampler is behind one of its sinks
-  const text::Tokenizer* tokenizer = nullptr;  // for rewards that look at text
+  versions::Store& store;                           // publishes the actor; the sampler is behind one of its sinks
+  const text::Tokenizer* tokenizer = nullptr;       // for rewards that look at text
   const lora::AdapterVersion* reference = nullptr;  // what KL is measured to; none: the base
   Teacher* teacher = nullptr;                       // of distillation, where the algorithm has one
 };

@@ -15,8 +15,7 @@ double mean_kl(std::span<const train::Datum> datums, bool per_token, train::KlTy
     if (rows == 0) continue;
     double of_sample = 0;
     for (size_t t = 0; t < datum.weights.size(); ++t)
-      if (datum.weights[t] != 0)
-        of_sample += train::kl_estimate(type, datum.policy_logprobs[t], datum.ref_logprobs[t]);
+      if (datum.weights[t] != 0) of_sample += train::kl_estimate(type, datum.policy_logprobs[t], datum.ref_logprobs[t]);
     sum += per_token ? of_sample : of_sample / rows;
     weight += per_token ? rows : 1;
   }

@@ -109,8 +109,8 @@ void set_baselines(RlParts& parts, const RolloutRequest& request, std::span<cons
       trajectory.reward.reset();
       ++rollout.report.reward_unknown;
       if (rollout.report.reward_failure.empty())
-        rollout.report.reward_failure = "the greedy sample of prompt " + std::to_string(trajectory.group) + ": " +
-                                        score.failure;
+        rollout.report.reward_failure =
+            "the greedy sample of prompt " + std::to_string(trajectory.group) + ": " + score.failure;
     }
   }
 }

@@ -17,7 +17,7 @@ struct RolloutRequest {
   std::vector<rollout::Prompt> prompts;
   std::vector<std::shared_ptr<const RewardRow>> rows = {};  // one per prompt
   rollout::GroupParams params = {};
-  lora::PolicyId policy = {};  // that samples; the base by default
+  lora::PolicyId policy = {};    // that samples; the base by default
   bool greedy_baseline = false;  // one greedy sample of each prompt beside them, for Trajectory::baseline
   RewardFailure on_reward_failure = RewardFailure::drop_sample;
 };

@@ -3,11 +3,11 @@
 namespace lockstep::rl {
 
 std::string excerpt(std::string_view text) {
-  constexpr size_t kMost = 200;
-  std::string line(text.substr(0, kMost));
+  constexpr size_t kMaxText = 200;
+  std::string line(text.substr(0, kMaxText));
   for (char& c : line)
     if (c == '\n' || c == '\r') c = ' ';
-  return line + (text.size() > kMost ? "..." : "");
+  return line + (text.size() > kMaxText ? "..." : "");
 }
 
 Score score_of_json(const Json& value, const std::string& reward_key) {

@@ -94,9 +94,9 @@ TrainReport rl_train(RlParts& parts, const Algorithm& algorithm, const Rollout& 
   const std::vector<train::Datum> datums = prepare(parts, algorithm, rollout, watch, report);
   report.next = {.kl_reward = algorithm.shaping.kl_coef, .entropy = algorithm.loss.entropy_coef};
   if (algorithm.kl_control.target != 0)
-    report.next.kl_reward = adapted_kl(algorithm.kl_control, algorithm.shaping.kl_coef,
-                                       mean_kl(datums, false, algorithm.shaping.kl_type),
-                                       static_cast<double>(datums.size()));
+    report.next.kl_reward =
+        adapted_kl(algorithm.kl_control, algorithm.shaping.kl_coef, mean_kl(datums, false, algorithm.shaping.kl_type),
+                   static_cast<double>(datums.size()));
   report.mismatch = measure_mismatch(datums);
   if (algorithm.needs_reference()) report.kl = mean_kl(datums, algorithm.reduction.per_token());
   if (plan.dropout && plan.measure_logprobs)

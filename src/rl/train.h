@@ -16,7 +16,7 @@ namespace lockstep::rl {
 struct TrainPlan {
   int64_t batch_size = 0;  // samples of an optimizer step
   train::Schedule schedule = {};
-  uint64_t seed = 1234;         // of the rows that a loss draws (train/row_choice.h)
+  uint64_t seed = 1234;  // of the rows that a loss draws (train/row_choice.h)
   // Told of each step that is abandoned because its numbers are not finite, and of its datums; the other steps are
   // taken. What it throws ends the training. Empty: the error does.
   std::function<void(const train::NotFiniteError&, std::span<const train::Datum>)> on_not_finite = {};
@@ -27,21 +27,21 @@ struct TrainPlan {
 };
 
 struct TrainReport {
-  std::optional<double> kl = {};  // to the reference, before the first step
-  double entropy = 0;             // mean over the steps
-  double clip_fraction = 0;       // the same: rows that the loss clips or masks
-  double policy_kl = 0;           // the same: old - new log-probs
+  std::optional<double> kl = {};                // to the reference, before the first step
+  double entropy = 0;                           // mean over the steps
+  double clip_fraction = 0;                     // the same: rows that the loss clips or masks
+  double policy_kl = 0;                         // the same: old - new log-probs
   std::optional<double> logprob_diff = {};      // mean |trainer - sampler| of the first step, weighted as its loss
   std::optional<double> logprob_diff_max = {};  // and the largest; neither where it was not measured
-  int64_t skipped_steps = 0;      // of batches of which no reward is known
-  Mismatch mismatch = {};         // of the sampler's log-probs, before the first step
-  std::optional<double> teacher_kl = {};  // mean of policy - teacher log-probs, where there is a teacher
+  int64_t skipped_steps = 0;                    // of batches of which no reward is known
+  Mismatch mismatch = {};                       // of the sampler's log-probs, before the first step
+  std::optional<double> teacher_kl = {};        // mean of policy - teacher log-probs, where there is a teacher
   CorrectionReport correction = {};
-  Coefficients next = {};  // of the next rollout, where the algorithm adapts them
-  double grad_norm = 0;           // the largest, before clipping
-  double lr = 0;                  // of the first step
-  double train_ms = 0;            // until the version was published
-  int64_t abandoned_steps = 0;    // because they were not finite; if all were, nothing was published
+  Coefficients next = {};       // of the next rollout, where the algorithm adapts them
+  double grad_norm = 0;         // the largest, before clipping
+  double lr = 0;                // of the first step
+  double train_ms = 0;          // until the version was published
+  int64_t abandoned_steps = 0;  // because they were not finite; if all were, nothing was published
   versions::PublishReport published = {};
 };
 

@@ -16,8 +16,8 @@ namespace lockstep::train {
 // -lp
 struct SftLoss {};
 
-// Datums in pairs, chosen (c) before rejected (r). Over the rows of a datum: s = sum w (lp - ref), a = sum w (lp - ref) /
-// sum w, m = sum w lp / sum w. The loss of a pair, whose mean over pairs is that of the step, and a datum's reward:
+// Datums in pairs, chosen (c) before rejected (r). Over the rows of a datum: s = sum w (lp - ref), a = sum w (lp - ref)
+// / sum w, m = sum w lp / sum w. The loss of a pair, whose mean over pairs is that of the step, and a datum's reward:
 //   sigmoid  -log sigmoid(beta (s_c - s_r)), beta s. arXiv 2305.18290 eq. 7, TRL's DPOTrainer
 //   ipo      (a_c - a_r - 1 / (2 beta))^2, beta a. arXiv 2310.12036 eq. 17, TRL's DPOTrainer ("ipo")
 //   simpo    -log sigmoid(beta (m_c - m_r) - gamma), beta m. arXiv 2405.14734 eq. 6, TRL's CPOTrainer with cpo_alpha 0

@@ -18,7 +18,8 @@ const char* kl_type_name(KlType type);  // the first of its names
 // What a row adds to the loss, before its weight:
 //   clip       max(-r A, -clip(r, 1 - clip_low, 1 + clip_high) A); dual clip (clip_c > 1) for A < 0: min(that, -clip_c
 //              A). PPO arXiv 1707.06347 eq. 7; GRPO arXiv 2402.03300; clip-higher arXiv 2503.14476; dual clip arXiv
-//              1912.09729. With RatioLevel::sequence r = exp(m(d)) for all rows of a sample: GSPO arXiv 2507.18071 eq. 5.
+//              1912.09729. With RatioLevel::sequence r = exp(m(d)) for all rows of a sample: GSPO arXiv 2507.18071
+//              eq. 5.
 //   ratio      -r A, nothing is clipped
 //   reinforce  -A lp
 //   cispo      -sg(clip(r, 1 - clip_low, 1 + clip_high)) A lp; absolute_bounds: clip(r, clip_low, clip_high), TRL's

@@ -33,8 +33,8 @@ void set_covariances(std::span<Place> places, std::span<const Datum> datums, std
   advantage /= static_cast<double>(places.size());
   logprob /= static_cast<double>(places.size());
   for (Place& place : places)
-    place.covariance = (datums[place.sample].advantages[place.row] - advantage) *
-                       (outputs[place.sample].logprob[place.row] - logprob);
+    place.covariance =
+        (datums[place.sample].advantages[place.row] - advantage) * (outputs[place.sample].logprob[place.row] - logprob);
 }
 
 float& weight_at(std::span<Datum> datums, const Place& place) {
@@ -78,8 +78,8 @@ void drop_entropies_below(double quantile, std::span<const Place> places, std::s
     if (entropy(place) < threshold) weight_at(datums, place) = 0;
 }
 
-void drop_drawn(const RowChoice& choice, const PolicyLoss& loss, std::span<const Place> places,
-                std::span<Datum> datums, std::span<const RowOutputs> outputs, uint64_t seed, uint32_t step) {
+void drop_drawn(const RowChoice& choice, const PolicyLoss& loss, std::span<const Place> places, std::span<Datum> datums,
+                std::span<const RowOutputs> outputs, uint64_t seed, uint32_t step) {
   std::vector<std::pair<uint32_t, Place>> candidates;
   for (const Place& place : places) {
     const bool open = place.covariance > choice.cov_low && place.covariance < choice.cov_high;
@@ -97,8 +97,7 @@ void penalize_largest(const RowChoice& choice, std::vector<Place> places, std::s
   std::ranges::stable_sort(places, std::ranges::greater(), &Place::covariance);
   places.resize(std::min(places.size(), count));
   for (Datum& datum : datums) datum.penalties.assign(datum.weights.size(), 0.0f);
-  for (const Place& place : places)
-    datums[place.sample].penalties[place.row] = static_cast<float>(choice.penalty);
+  for (const Place& place : places) datums[place.sample].penalties[place.row] = static_cast<float>(choice.penalty);
 }
 
 }  // namespace

@@ -244,9 +244,9 @@ struct Trainer::Impl {
       const std::string module = not_finite_module(gradient);
       forget_step();
       throw NotFiniteError({.what = "the gradient is not finite",
-                       .where = step_name() + (module.empty() ? "" : ", " + module),
-                       .got = "norm " + std::to_string(report.grad_norm),
-                       .attempt = "a smaller learning rate; the adapter is as it was before this step"});
+                            .where = step_name() + (module.empty() ? "" : ", " + module),
+                            .got = "norm " + std::to_string(report.grad_norm),
+                            .attempt = "a smaller learning rate; the adapter is as it was before this step"});
     }
     const double clip = options.clip_grad > 0 ? std::min(1.0, options.clip_grad / (report.grad_norm + 1e-6)) : 1.0;
     whole = false;
@@ -262,8 +262,7 @@ struct Trainer::Impl {
 
   std::vector<RowOutputs> score(std::span<const Datum> datums, const lora::AdapterVersion* adapter, bool entropy,
                                 const Progress& between) {
-    for (size_t i = 0; i < datums.size(); ++i)
-      require_readable(datums[i], static_cast<int64_t>(i), model->config());
+    for (size_t i = 0; i < datums.size(); ++i) require_readable(datums[i], static_cast<int64_t>(i), model->config());
     std::vector<RowOutputs> all;
     while (!datums.empty()) {
       const size_t count = micro_batch_size(datums, options.max_tokens);

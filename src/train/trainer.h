@@ -58,20 +58,20 @@ class Trainer {
   SampleRange begin_step(const StepPlan& plan);
   // Adds the gradients of these samples to the open step and reports on them alone. ConfigError without an open step,
   // for more samples than planned, or for another loss than the plan's. DataError naming step and sample: malformed
-  // datums, tokens the model does not have; NotFiniteError: outputs or losses that are not finite. Any exception ends the step as abandon_step
-  // does, on every rank: this one waits for the others, and optim_step throws the same error there. `between(done)` is
-  // called after each micro-batch with how many of these samples are done, and may throw.
+  // datums, tokens the model does not have; NotFiniteError: outputs or losses that are not finite. Any exception ends
+  // the step as abandon_step does, on every rank: this one waits for the others, and optim_step throws the same error
+  // there. `between(done)` is called after each micro-batch with how many of these samples are done, and may throw.
   LossReport forward_backward(std::span<const Datum> datums, const Loss& loss, const Progress& between = {});
   // Collective. AdamW into a buffer nobody holds: versions handed out before stay what they were. ConfigError unless
   // exactly the own samples were consumed (and, per_token, the weights of all are the plan's), lr is a finite number
   // >= 0, and all ranks have one plan and lr: alone the step stays open. NotFiniteError naming step and module if the
-  // gradient is not finite: the step is abandoned. With several ranks every error of one is thrown by all (parallel::agree) and
-  // abandons the step.
+  // gradient is not finite: the step is abandoned. With several ranks every error of one is thrown by all
+  // (parallel::agree) and abandons the step.
   StepReport optim_step(double lr);
   // Forgets the open step, if any; state is as before begin_step. With several ranks all do so, or none.
   void abandon_step();
-  // Of a Trainer alone: forgets the open step, whose samples were all consumed (else ConfigError), and returns the first
-  // module whose gradient is not finite; empty: all are.
+  // Of a Trainer alone: forgets the open step, whose samples were all consumed (else ConfigError), and returns the
+  // first module whose gradient is not finite; empty: all are.
   std::string discard_step();
 
   // Releases the memory of activations (between training and rollout). Weights, moments and an open step stay.

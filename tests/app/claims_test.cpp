@@ -226,8 +226,9 @@ TEST(Without, LeavesOutWhatChangesNoResult) {
 }
 
 TEST(Without, TheErrorEndsInOneThatIsReady) {
-  rejects("--use-wandb --use-critic --sglang-tp-size 2", {"not available yet: --use-wandb, --use-critic, --sglang-tp-size 2",
-                                                       "what changes no result: --without use-wandb,sglang-tp-size"});
+  rejects("--use-wandb --use-critic --sglang-tp-size 2",
+          {"not available yet: --use-wandb, --use-critic, --sglang-tp-size 2",
+           "what changes no result: --without use-wandb,sglang-tp-size"});
   rejects("--use-wandb --sglang-tp-size 2 --without use-wandb", {"--without use-wandb,sglang-tp-size"});
   expect_error<ConfigError>([] { parse_sft(sft_args("--use-tensorboard")); }, {"--without use-tensorboard"});
 }

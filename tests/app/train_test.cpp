@@ -229,7 +229,8 @@ TEST(Train, EstimatorsAndLosses) {
   rejects("--policy-loss sapo --pg-loss-type ppo", {"two flags name the loss"});
   rejects("--clip-cov-ratio 0.1", {"--clip-cov-ratio needs --policy-loss clip_cov"});
   rejects("--cispo-absolute-bounds", {"needs the loss cispo"});
-  rejects("--policy-loss cispo --cispo-absolute-bounds --eps-clip 0.5 --eps-clip-high 0.1", {"not in order", "0.5, 0.1"});
+  rejects("--policy-loss cispo --cispo-absolute-bounds --eps-clip 0.5 --eps-clip-high 0.1",
+          {"not in order", "0.5, 0.1"});
 }
 
 TEST(Train, Reductions) {
@@ -241,7 +242,8 @@ TEST(Train, Reductions) {
   EXPECT_EQ(fixed.reduction.kind, ReductionKind::fixed_length);
   EXPECT_EQ(fixed.reduction.length, 99);
   EXPECT_EQ(train("--loss-agg-mode dr_grpo --loss-scale-factor 7").reduction.length, 7);
-  EXPECT_EQ(train("--advantage-estimator dr_grpo --loss-agg-mode token-mean").reduction.kind, ReductionKind::token_mean);
+  EXPECT_EQ(train("--advantage-estimator dr_grpo --loss-agg-mode token-mean").reduction.kind,
+            ReductionKind::token_mean);
   rejects("--loss-scale-factor 7", {"--loss-scale-factor needs"});
   rejects("--calculate-per-token-loss --loss-agg-mode token-sum", {"--loss-agg-mode", "token-sum"});
 }
@@ -256,8 +258,9 @@ TEST(Train, Corrections) {
   const auto trl = rules("--importance-sampling-mode sequence_mask");
   EXPECT_EQ(trl[0].level, rl::MeasureLevel::seq_sum);
   EXPECT_EQ(trl[0].action, rl::CorrectionAction::mask);
-  const auto verl = rules("--rollout-is token --rollout-is-threshold 0.5_5.0 --rollout-rs seq_mean_k1 token_k3 "
-                          "--rollout-rs-threshold 2 0.01");
+  const auto verl = rules(
+      "--rollout-is token --rollout-is-threshold 0.5_5.0 --rollout-rs seq_mean_k1 token_k3 "
+      "--rollout-rs-threshold 2 0.01");
   ASSERT_EQ(verl.size(), 3u);
   EXPECT_EQ(verl[0].action, rl::CorrectionAction::mask);
   EXPECT_EQ(verl[1].measure, rl::Measure::ratio);
@@ -295,8 +298,9 @@ TEST(Train, Distillation) {
 
 TEST(Train, GatesAndAdaptiveCoefficients) {
   const std::string groups = "--n-samples-per-prompt 4 ";
-  const auto dapo = train(groups + "--dynamic-sampling-filter-path a.b.check_reward_nonzero_std "
-                                   "--over-sampling-batch-size 16 --max-filter-rounds 3");
+  const auto dapo = train(groups +
+                          "--dynamic-sampling-filter-path a.b.check_reward_nonzero_std "
+                          "--over-sampling-batch-size 16 --max-filter-rounds 3");
   EXPECT_TRUE(dapo.need_spread);
   EXPECT_EQ(dapo.over_sampling, 16);
   EXPECT_EQ(dapo.max_filter_rounds, 3);

@@ -319,10 +319,10 @@ TEST_F(Merged, TheEndsOfATiedModelBecomeTwoTensors) {
     return path(name);
   };
   const std::string prefix = "base_model.model.";
-  const std::string head = adapter(
-      "head", "lm_head",
-      {{prefix + "lm_head.lora_A.weight", ConstTensor(short_side.data(), DType::f32, {2, width})},
-       {prefix + "lm_head.lora_B.weight", ConstTensor(long_side.data(), DType::f32, {vocab, 2})}});
+  const std::string head =
+      adapter("head", "lm_head",
+              {{prefix + "lm_head.lora_A.weight", ConstTensor(short_side.data(), DType::f32, {2, width})},
+               {prefix + "lm_head.lora_B.weight", ConstTensor(long_side.data(), DType::f32, {vocab, 2})}});
   const std::string embedding = adapter(
       "embedding", "embed_tokens",
       {{prefix + "model.embed_tokens.lora_embedding_A", ConstTensor(long_side.data(), DType::f32, {2, vocab})},
@@ -340,8 +340,10 @@ TEST_F(Merged, TheEndsOfATiedModelBecomeTwoTensors) {
       for (int64_t d = 0; d < width; ++d) {
         double wanted = before[static_cast<size_t>(v * width + d)];
         for (int64_t k = 0; k < 2; ++k)
-          wanted += 2.0 * (is_head ? long_side[static_cast<size_t>(v * 2 + k)] * short_side[static_cast<size_t>(k * width + d)]
-                                   : long_side[static_cast<size_t>(k * vocab + v)] * short_side[static_cast<size_t>(d * 2 + k)]);
+          wanted +=
+              2.0 * (is_head
+                         ? long_side[static_cast<size_t>(v * 2 + k)] * short_side[static_cast<size_t>(k * width + d)]
+                         : long_side[static_cast<size_t>(k * vocab + v)] * short_side[static_cast<size_t>(d * 2 + k)]);
         ASSERT_NEAR(changed[static_cast<size_t>(v * width + d)], wanted, 1e-6);
       }
   };

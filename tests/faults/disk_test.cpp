@@ -1,11 +1,10 @@
 // Whatever the disk does while a checkpoint is written: a typed error, and an older checkpoint that is whole; or the
 // new one. Never a wrong one.
-#include "faults/failing_disk.h"
-
 #include <cerrno>
 #include <filesystem>
 
 #include "core/error.h"
+#include "faults/failing_disk.h"
 #include "recipes/training_fixture.h"
 
 namespace lockstep {
@@ -21,12 +20,13 @@ class DiskFaults : public recipes::Training {
     std::vector<float> a(8, number), b(8, -number), moments(16, 2 * number);
     Checkpoint checkpoint;
     const std::string module = "base_model.model.model.layers.0.self_attn.q_proj.";
-    checkpoint.policies.push_back({.config = {.rank = 2, .alpha = 4, .target_modules = {"q_proj"}},
-                                   .target_modules = {"q_proj"},
-                                   .base_model_name = "tiny",
-                                   .adapter = {{module + "lora_A.weight", ConstTensor(a.data(), DType::f32, {2, 4})},
-                                               {module + "lora_B.weight", ConstTensor(b.data(), DType::f32, {4, 2})}},
-                                   .metadata = {.iteration = iteration, .version = iteration, .rank = 2, .alpha = 4, .lora_type = "lora"}});
+    checkpoint.policies.push_back(
+        {.config = {.rank = 2, .alpha = 4, .target_modules = {"q_proj"}},
+         .target_modules = {"q_proj"},
+         .base_model_name = "tiny",
+         .adapter = {{module + "lora_A.weight", ConstTensor(a.data(), DType::f32, {2, 4})},
+                     {module + "lora_B.weight", ConstTensor(b.data(), DType::f32, {4, 2})}},
+         .metadata = {.iteration = iteration, .version = iteration, .rank = 2, .alpha = 4, .lora_type = "lora"}});
     checkpoint.state.iteration = iteration;
     checkpoint.state.counters = {{"data_position", 10 * iteration}};
     checkpoint.state.tensors = {{"first_moment", ConstTensor(moments.data(), DType::f32, {16})}};
@@ -113,7 +113,8 @@ TEST_F(DiskFaults, AFullDiskStopsARunCleanly) {
   options.save.save_interval = 1;
   {
     const testing::FailingDisk disk("write", 25, ENOSPC, true);
-    testing::expect_error<ResourceError>([&] { recipes::run_sft(options, control_); }, {"cannot write", "No space left"});
+    testing::expect_error<ResourceError>([&] { recipes::run_sft(options, control_); },
+                                         {"cannot write", "No space left"});
   }
   const auto reached = checkpoint::latest_iteration(options.save.save);
   ASSERT_TRUE(reached);

@@ -12,7 +12,8 @@ namespace {
 
 std::vector<OpCase> all_cases() {
   std::vector<OpCase> all = row_cases();
-  for (auto cases : {matmul_cases(), attention_cases(), output_cases()}) all.insert(all.end(), cases.begin(), cases.end());
+  for (auto cases : {matmul_cases(), attention_cases(), output_cases()})
+    all.insert(all.end(), cases.begin(), cases.end());
   return all;
 }
 

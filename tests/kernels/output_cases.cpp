@@ -44,9 +44,8 @@ struct Lanes {
     first = bench.f32(random_values(floats, 7), {floats});
     second = bench.f32(random_values(floats, 8), {floats});
     const int64_t half = rows / 2, piece = std::min<int64_t>(256, rows - half);
-    auto& lanes = bench.keep(std::vector<GradientRows>{{0, half, first.f32()},
-                                                       {half, piece, second.f32()},
-                                                       {half + piece, rows - half - piece, second.f32()}});
+    auto& lanes = bench.keep(std::vector<GradientRows>{
+        {0, half, first.f32()}, {half, piece, second.f32()}, {half + piece, rows - half - piece, second.f32()}});
     plan = plan_gradients(lanes, partial, bench.arena, bench.stream);
   }
 };
@@ -83,20 +82,20 @@ OpCase weight_case(int64_t rows, int64_t m, int64_t n) {
 }
 
 OpCase norms_case(int64_t rows, int64_t depth, int64_t rank) {
-  return {.name = "row_norms [" + std::to_string(rows) + ", " + std::to_string(depth) + "] rank " +
-                  std::to_string(rank),
-          .tolerance = kSummed,
-          .prepare = [=](Workbench& bench) -> Prepared {
-            const int64_t begin = 3, count = rows - 5;
-            auto& weight = bench.keep(bench.weight(random_values(rows * depth, 1), rows, depth));
-            auto& pairs = bench.keep(std::vector<LoraPair>());
-            for (const float scale : {0.75f, -0.5f})
-              pairs.push_back({.a = bench.factor_a(random_values(depth * rank, 2), depth, rank),
-                               .b = values(bench, {rank, count + 4}, scale > 0 ? 3 : 4).cols(2, 2 + count),
-                               .scale = scale});
-            const Tensor norm = bench.poisoned_f32({count});
-            return {[=, &weight, &pairs, &bench] { row_norms(norm, weight, begin, pairs, bench.stream); }, {norm}};
-          }};
+  return {
+      .name = "row_norms [" + std::to_string(rows) + ", " + std::to_string(depth) + "] rank " + std::to_string(rank),
+      .tolerance = kSummed,
+      .prepare = [=](Workbench& bench) -> Prepared {
+        const int64_t begin = 3, count = rows - 5;
+        auto& weight = bench.keep(bench.weight(random_values(rows * depth, 1), rows, depth));
+        auto& pairs = bench.keep(std::vector<LoraPair>());
+        for (const float scale : {0.75f, -0.5f})
+          pairs.push_back({.a = bench.factor_a(random_values(depth * rank, 2), depth, rank),
+                           .b = values(bench, {rank, count + 4}, scale > 0 ? 3 : 4).cols(2, 2 + count),
+                           .scale = scale});
+        const Tensor norm = bench.poisoned_f32({count});
+        return {[=, &weight, &pairs, &bench] { row_norms(norm, weight, begin, pairs, bench.stream); }, {norm}};
+      }};
 }
 
 OpCase embedding_case(Size size, int64_t tokens, int64_t rank, bool backward) {

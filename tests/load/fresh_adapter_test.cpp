@@ -168,9 +168,8 @@ TEST_F(BaseCopies, AreTheBasesWeightAsFarAsTheirTypeTells) {
 
 TEST_F(BaseCopies, OfAnotherShapeOrModule) {
   const std::vector<float> values(12);
-  const auto copies =
-      lora::base_copies(config({"lm_head"}), {{"base_model.model.lm_head.base_layer.weight",
-                                               ConstTensor(values.data(), DType::f32, {3, 4})}});
+  const auto copies = lora::base_copies(config({"lm_head"}), {{"base_model.model.lm_head.base_layer.weight",
+                                                               ConstTensor(values.data(), DType::f32, {3, 4})}});
   expect_error<FormatError>([&] { load::check_base_copies(copies, load::rows_of(base_), "x"); }, {"f32 [3, 4]"});
   lora::LoraConfig saved = config();
   saved.modules_to_save = {"lm_head"};

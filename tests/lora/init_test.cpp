@@ -100,7 +100,9 @@ TEST(Init, RefusesWhatAModuleCannotHave) {
   Buffer flat(static_cast<size_t>(layout->num_floats) * sizeof(float));
   const std::vector<float> w(32 * 24, 1.0f);
   expect_error<ConfigError>(
-      [&] { begin_with_base(*layout, layout->pairs[0], ConstTensor(w.data(), DType::f32, {32, 24}), 1, flat); },
+      [&] {
+        begin_with_base(*layout, layout->pairs[0], ConstTensor(w.data(), DType::f32, {32, 24}), 1, flat);
+      },
       {"rank 30", "[32, 24]", "q_proj"});
 }
 
@@ -138,8 +140,7 @@ TEST_P(LargestPart, IsTheSumOfTheLargestSingularVectors) {
   for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{40, 24}, {24, 40}}) {
     const std::vector<float> w = matrix_of(values, rows, cols),
                              wanted = matrix_of({values.begin(), values.begin() + 3}, rows, cols);
-    const MatrixFactors part =
-        largest_singular_part(ConstTensor(w.data(), DType::f32, {rows, cols}), 3, GetParam(), 7);
+    const MatrixFactors part = largest_singular_part(ConstTensor(w.data(), DType::f32, {rows, cols}), 3, GetParam(), 7);
     const std::vector<double> got = matmul(part, rows, cols);
     for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], wanted[i], 2e-5) << i;
     for (int64_t k = 0; k < 3; ++k) {  // sqrt(S) on either side

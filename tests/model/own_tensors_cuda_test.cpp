@@ -51,8 +51,7 @@ TEST_P(OwnTensorsCuda, AgreesWithTheCpu) {
       const std::string what = std::string(case_.name) + " " + family;
       EXPECT_LE(testing::difference(got.logprob, wanted.logprob).root_mean_square, testing::kRounded.logprob) << what;
       for (size_t lane = 0; lane < 2; ++lane)
-        EXPECT_LE(testing::difference(got.gradients[lane], wanted.gradients[lane]).of_norm,
-                  testing::kRounded.gradient)
+        EXPECT_LE(testing::difference(got.gradients[lane], wanted.gradients[lane]).of_norm, testing::kRounded.gradient)
             << what << ", lane " << lane;
     }
 }

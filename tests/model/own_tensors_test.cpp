@@ -20,8 +20,7 @@ std::vector<float> logprobs_of(const Model& model, const lora::AdapterVersion* a
 double objective(const Model& model, const lora::AdapterVersion& adapter, const Packed& packed,
                  const kernels::LoraDropout& dropout, Stream& stream) {
   TrainPass pass(model, stream);
-  const HeadOutputs heads =
-      pass.forward(packed.batch(), adapter, {.inv_temperature = 1.25f, .entropy = true}, dropout);
+  const HeadOutputs heads = pass.forward(packed.batch(), adapter, {.inv_temperature = 1.25f, .entropy = true}, dropout);
   double sum = 0;
   for (int64_t t = 0; t < packed.size(); ++t)
     sum += double(packed.d_logprob[static_cast<size_t>(t)]) * heads.logprob_T.f32()[t] +
@@ -42,8 +41,9 @@ lora::AdapterVersion with_norms_of(const lora::AdapterVersion& still, lora::Adap
     std::fill_n(memory.f32(), site.factor[0], 1.0f);
     for (const lora::OwnTensors& own : lora::own_tensors_at(*moved.layout, site.site))
       for (int64_t i = 0; own.magnitude != lora::kAbsent && i < own.module.out; ++i)
-        memory.f32()[own.module.out_begin + i] = moved.weights->f32()[own.magnitude + i] *
-                                                 still.extras->at(site.site)->inverse_norm.f32()[own.module.out_begin + i];
+        memory.f32()[own.module.out_begin + i] =
+            moved.weights->f32()[own.magnitude + i] *
+            still.extras->at(site.site)->inverse_norm.f32()[own.module.out_begin + i];
     site.factor = ConstTensor(memory.data(), DType::f32, {site.factor[0]});
   }
   const auto kept = moved.extras;
@@ -200,8 +200,7 @@ TEST_P(OwnTensors, OutputsAreThoseOfTheMergedModel) {
       const ConstTensor* bias = values.find(module.name + ".bias");
       if (!bias) bias = values.find(module.name + ".base_layer.bias");
       if (bias)
-        std::copy_n(bias->f32(), bias->elements(),
-                    const_cast<float*>(file.find(module.name + ".bias").tensor.f32()));
+        std::copy_n(bias->f32(), bias->elements(), const_cast<float*>(file.find(module.name + ".bias").tensor.f32()));
     }
     const Model merged(untied, Weights::load(untied, file.tensors, stream_));
     const std::vector<float> wanted = logprobs_of(merged, nullptr, stream_);
@@ -241,8 +240,7 @@ TEST(AdapterExtras, AreMadeBeforeAPass) {
   EXPECT_THROW(logprobs_of(model, &bare, stream), ConfigError);
   int64_t bytes = 0;
   const lora::AdapterVersion ready = with_extras(bare, model.weights(), stream);
-  for (const Buffer& memory : ready.extras->memory)
-    bytes += static_cast<int64_t>(memory.bytes());
+  for (const Buffer& memory : ready.extras->memory) bytes += static_cast<int64_t>(memory.bytes());
   EXPECT_EQ(bytes, extras_bytes(*bare.layout, Device::cpu));
   const lora::AdapterVersion saved = own_adapter(model.config(), own_cases()[8].config, 1);
   EXPECT_EQ(extras_bytes(*saved.layout, Device::cpu), 64 * 32 * 4);  // 53 tokens in panels of 32

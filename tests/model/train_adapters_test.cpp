@@ -175,8 +175,8 @@ TEST(AdapterExtras, AreThoseOfAModelThatHasThem) {
 
   std::vector<float> bias;
   for (int64_t i = 0; i < config.width; ++i) bias.push_back(drawn(611, static_cast<uint32_t>(i)));
-  const Model biased = changed("model.layers.1.self_attn.o_proj.bias",
-                               [&](float* values, int64_t) { std::ranges::copy(bias, values); });
+  const Model biased =
+      changed("model.layers.1.self_attn.o_proj.bias", [&](float* values, int64_t) { std::ranges::copy(bias, values); });
   const std::vector<float> wanted = logprobs(biased, plain, stream);
   const std::vector<float> with_bias =
       logprobs(model, with({.site = site, .bias = Packed::view(bias), .weight = weight}), stream);

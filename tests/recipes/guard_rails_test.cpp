@@ -65,8 +65,7 @@ TEST_F(GuardRails, TheModuleWhoseGradientIsNotFiniteIsNamed) {
   Buffer weights = lora::host_weights(*start.weights, *start.layout, stream);
   const lora::Pair& pair = start.layout->pairs.back();
   std::fill_n(static_cast<float*>(weights.data()) + pair.a_offset, pair.in * pair.rank, 1e36f);
-  const auto placed =
-      std::make_shared<const Buffer>(lora::place_weights(std::move(weights), *start.layout, stream));
+  const auto placed = std::make_shared<const Buffer>(lora::place_weights(std::move(weights), *start.layout, stream));
   train::Trainer trainer(base.model, start.layout, placed, {}, stream);
   std::vector<train::Datum> datums(3);
   for (train::Datum& datum : datums) {

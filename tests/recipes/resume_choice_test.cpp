@@ -67,7 +67,8 @@ TEST_F(ResumeChoice, AFlippedBitInAnyFileIsFound) {
 TEST_F(ResumeChoice, WithoutAWholeCheckpointNothingBegins) {
   const SftOptions options = stopped_at("part", 1);
   flip(file("part", 1, "train_state.json"));
-  testing::expect_error<FormatError>([&] { run_sft(options, control_); }, {"no checkpoint is whole", "train_state.json"});
+  testing::expect_error<FormatError>([&] { run_sft(options, control_); },
+                                     {"no checkpoint is whole", "train_state.json"});
 }
 
 TEST_F(ResumeChoice, ADamagedMarkerIsSaidAndTheNewestIsTaken) {

@@ -30,8 +30,12 @@ lora::LoraConfig beginning_as(const std::string& init) {
 
 const Kind kKinds[] = {
     {"dora", with([](auto& c) { c.use_dora = true; })},
-    {"saved", with([](auto& c) { c.modules_to_save = {"lm_head", "embed_tokens"}; })},
-    {"ends", with([](auto& c) { c.target_modules = {"q_proj", "lm_head", "embed_tokens"}; })},
+    {"saved", with([](auto& c) {
+       c.modules_to_save = {"lm_head", "embed_tokens"};
+     })},
+    {"ends", with([](auto& c) {
+       c.target_modules = {"q_proj", "lm_head", "embed_tokens"};
+     })},
     {"gaussian", beginning_as("gaussian")},
     {"orthogonal", beginning_as("orthogonal")},
     {"pissa", beginning_as("pissa")},
@@ -71,7 +75,8 @@ INSTANTIATE_TEST_SUITE_P(Kinds, TrainingKind, ::testing::ValuesIn(kKinds),
 
 class TrainingInit : public Training {};
 
-// Plain files of the untouched base: a run may begin with them, and its first loss is the next one of the run that saved.
+// Plain files of the untouched base: a run may begin with them, and its first loss is the next one of the run that
+// saved.
 TEST_F(TrainingInit, WhatPissaSavesIsAPlainAdapterOfTheBase) {
   SftOptions first = sft("pissa");
   first.adapter.config = beginning_as("pissa");

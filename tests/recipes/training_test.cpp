@@ -155,7 +155,8 @@ TEST_F(Training, AContextBoundsPromptsAndAnswers) {
   options.prompt_data = dir_.write("prompts.jsonl", rows).string();
   options.num_rollout = 1;
   options.rollout_batch_size = 2;
-  options.sampling.max_context = 7;  // a token for each character: room for 3 and 1 new ones, and for two of the prompts
+  options.sampling.max_context =
+      7;  // a token for each character: room for 3 and 1 new ones, and for two of the prompts
   options.sampling.min_tokens = 1;
   options.training.global_batch_size = 4;
   run_rl(options, control_);

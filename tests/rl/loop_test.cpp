@@ -283,7 +283,8 @@ TEST(RlLoop, NothingIsLearnedFromAnUnknownReward) {
 TEST(RlLoop, AStepOfWhichNoRewardIsKnownIsNotTaken) {
   World world;
   world.reward.fails = [](const RewardSample& sample) { return sample.group < 2; };
-  const TrainReport report = world.learn(world.roll(0), {.reduction = {train::ReductionKind::token_mean}, .measure_kl = true});
+  const TrainReport report =
+      world.learn(world.roll(0), {.reduction = {train::ReductionKind::token_mean}, .measure_kl = true});
   EXPECT_EQ(report.skipped_steps, 1);
   EXPECT_EQ(world.trainer.steps(), 1);
   World none;

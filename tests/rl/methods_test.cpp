@@ -120,8 +120,7 @@ TEST(Methods, AdvantagesDoNotDependOnTheOrderOfSamples) {
   for (const auto& [name, unused] : golden().at("advantages").items()) {
     const auto straight = advantages_of(batch, name), other = advantages_of(turned, name);
     for (size_t i = 0; i < order.size(); ++i)
-      for (size_t t = 0; t < other[i].size(); ++t)
-        EXPECT_NEAR(other[i][t], straight[order[i]][t], kTolerance) << name;
+      for (size_t t = 0; t < other[i].size(); ++t) EXPECT_NEAR(other[i][t], straight[order[i]][t], kTolerance) << name;
   }
 }
 
@@ -249,9 +248,9 @@ TEST(Methods, PreferenceLossesAreThoseOfTheFormulas) {
 
 CorrectionRule rule_of(const Json& rule) {
   const auto index = [&](size_t at, std::initializer_list<const char*> names) {
-    return static_cast<int>(std::ranges::find(names, rule[at].get<std::string>(), [](const char* name) {
-                              return std::string(name);
-                            }) - names.begin());
+    return static_cast<int>(
+        std::ranges::find(names, rule[at].get<std::string>(), [](const char* name) { return std::string(name); }) -
+        names.begin());
   };
   return {.measure = static_cast<Measure>(index(0, {"ratio", "k1", "k2", "k3"})),
           .level = static_cast<MeasureLevel>(index(1, {"token", "seq_sum", "seq_mean", "seq_max"})),

@@ -151,7 +151,8 @@ inline Buffer whole_logits(const model::Model& model, const Prompt& prompt, cons
   Buffer logits(static_cast<size_t>(rows * vocab) * sizeof(float), Buffer::Fill::none, stream.device());
   model.forward(hidden, batch, arena, stream);
   model.logits(Tensor(logits.data(), DType::f32, {rows, vocab}), hidden,
-               {.rows = {{.row_begin = 0, .rows = rows, .adapter = adapter}}, .tiles = {}, .dropout = {}}, arena, stream);
+               {.rows = {{.row_begin = 0, .rows = rows, .adapter = adapter}}, .tiles = {}, .dropout = {}}, arena,
+               stream);
   stream.synchronize();
   return logits;
 }

@@ -1,4 +1,5 @@
-// What nearly every test includes, compiled once for all test programs (tests/CMakeLists.txt). A test still names what it uses.
+// What nearly every test includes, compiled once for all test programs (tests/CMakeLists.txt). A test still names what
+// it uses.
 #pragma once
 
 #include <fmt/format.h>

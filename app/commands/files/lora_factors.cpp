@@ -82,8 +82,7 @@ AdapterFactors::AdapterFactors(const checkpoint::PeftDirectory& directory)
     if (own.magnitude != kAbsent) factors.magnitude = as_f32(tensor_name(own.module, ".lora_magnitude_vector"));
     if (own.weight != kAbsent) factors.weight = as_f32(tensor_name(own.module, ".weight"));
     if (own.bias != kAbsent)
-      factors.bias =
-          as_f32(tensor_name(own.module, adapted.contains(own.module.name) ? ".base_layer.bias" : ".bias"));
+      factors.bias = as_f32(tensor_name(own.module, adapted.contains(own.module.name) ? ".base_layer.bias" : ".bias"));
   }
 }
 
@@ -139,11 +138,11 @@ void scale_to(std::span<float> row, double magnitude) {
 
 void require_plain_factors(const AdapterFactors& factors, const std::string& attempt) {
   for (const ModuleFactors& module : factors.modules()) {
-    const char* const got = !module.magnitude.empty()                     ? "a magnitude (use_dora)"
-                            : !module.bias.empty()                        ? "a bias"
-                            : !module.weight.empty()                      ? "a weight (modules_to_save)"
+    const char* const got = !module.magnitude.empty()                 ? "a magnitude (use_dora)"
+                            : !module.bias.empty()                    ? "a bias"
+                            : !module.weight.empty()                  ? "a weight (modules_to_save)"
                             : module.kind != lora::ModuleKind::linear ? "factors of the embedding or the head"
-                                                                          : nullptr;
+                                                                      : nullptr;
     if (got != nullptr)
       throw FormatError({.what = "this format holds LoRA factors of the layers' linear modules alone",
                          .where = factors.file().string() + ": " + module.name,

@@ -1,5 +1,5 @@
-// An adapter directory as what it makes of the modules of a model, without a base: what merging, exporting, comparing and
-// verifying look at.
+// An adapter directory as what it makes of the modules of a model, without a base: what merging, exporting, comparing
+// and verifying look at.
 #pragma once
 
 #include <list>
@@ -15,9 +15,9 @@
 
 namespace lockstep::commands {
 
-// What an adapter makes of one module: its weight is W + scale * b a, which a magnitude brings to rows of these norms, or
-// `weight`; its bias is `bias`. Empty tensors: there is no such change. All f32, as the base's file has rows and columns:
-// the embedding's are [vocabulary, width].
+// What an adapter makes of one module: its weight is W + scale * b a, which a magnitude brings to rows of these norms,
+// or `weight`; its bias is `bias`. Empty tensors: there is no such change. All f32, as the base's file has rows and
+// columns: the embedding's are [vocabulary, width].
 struct ModuleFactors {
   std::string name;  // "model.layers.0.self_attn.q_proj"
   lora::ModuleKind kind = lora::ModuleKind::linear;
@@ -31,7 +31,7 @@ struct ModuleFactors {
 
   bool has_update() const { return !a.empty(); }
   bool changes_weight() const { return has_update() || !weight.empty(); }
-  int64_t in() const { return has_update() ? a[1] : weight[1]; }   // if it changes the weight
+  int64_t in() const { return has_update() ? a[1] : weight[1]; }  // if it changes the weight
   int64_t out() const { return has_update() ? b[0] : weight[0]; }
 };
 

@@ -36,8 +36,8 @@ struct MergeTask {
   const NamedTensor* source = nullptr;
   const ModuleFactors* update = nullptr;
   ConstTensor replacement = {};  // f32: written in place of the source
-  DType dtype = DType::f32;  // in the output
-  uint64_t begin = 0;        // in the shard
+  DType dtype = DType::f32;      // in the output
+  uint64_t begin = 0;            // in the shard
 };
 
 // Some rows of a task. A tensor of one dimension is one row.

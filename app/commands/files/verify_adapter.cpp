@@ -19,8 +19,8 @@ namespace lockstep::commands {
 
 namespace {
 
-constexpr std::string_view kFactorA = ".lora_A.weight", kFactorB = ".lora_B.weight",
-                           kEmbeddingA = ".lora_embedding_A", kEmbeddingB = ".lora_embedding_B";
+constexpr std::string_view kFactorA = ".lora_A.weight", kFactorB = ".lora_B.weight", kEmbeddingA = ".lora_embedding_A",
+                           kEmbeddingB = ".lora_embedding_B";
 
 // The other factor's name; empty: it is none.
 std::string partner_of(const std::string& name) {
@@ -86,8 +86,8 @@ void verify_shape(const checkpoint::PeftDirectory& directory, const VerifiedBase
                   const std::vector<int64_t>& shape, Verification& report) {
   const NamedTensors& tensors = base.directory.tensors();
   const bool tied_head = name == "lm_head.weight" && is_tied(base.directory);
-  const auto found = std::ranges::lower_bound(tensors, tied_head ? "model.embed_tokens.weight" : name, {},
-                                              &NamedTensor::name);
+  const auto found =
+      std::ranges::lower_bound(tensors, tied_head ? "model.embed_tokens.weight" : name, {}, &NamedTensor::name);
   if (found == tensors.end() || (found->name != name && !tied_head))
     report.problem(fmt::format("{}: the base has no {}", directory.path().string(), name));
   else if (!std::ranges::equal(shape, std::span(found->tensor.shape).first(static_cast<size_t>(found->tensor.rank))))

@@ -74,8 +74,7 @@ void panel_squares(double* sums, const Stored* panel, int64_t depth, std::span<c
 }
 
 template <class Stored>
-void norms_of(Tensor norm, const PackedWeight& weight, int64_t begin, std::span<const LoraPair> pairs,
-              Stream& stream) {
+void norms_of(Tensor norm, const PackedWeight& weight, int64_t begin, std::span<const LoraPair> pairs, Stream& stream) {
   const auto* const panels = static_cast<const Stored*>(weight.panels.data());
   const int64_t end = begin + norm[0], first = begin / kPanel;
   const auto b_bytes = static_cast<size_t>(total_rank(pairs) * kPanel) * sizeof(float);

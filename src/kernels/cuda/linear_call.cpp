@@ -66,7 +66,8 @@ UnfinishedLinear begin_tiles(const LinearCall& call, ConstTensor x, Stream& stre
 UnfinishedLinear begin_adapted(const LinearCall& call, ConstTensor x, Stream& stream) {
   const LinearAdapters& adapters = call.adapters;
   if (adapters.tiles.num_tiles > 0) return begin_tiles(call, x, stream);
-  if (call.y.dtype != DType::f32 && is_one_adapter(adapters, x[0])) return begin_one_adapter(call, x, inner_of(adapters, x), stream);
+  if (call.y.dtype != DType::f32 && is_one_adapter(adapters, x[0]))
+    return begin_one_adapter(call, x, inner_of(adapters, x), stream);
   linear_forward(call.y, x, call.weight, call.bias, call.residual, stream);
   add_segments(call.y, x, adapters, stream);
   return UnfinishedLinear(call.y);

@@ -43,9 +43,8 @@ unsigned blocks_of(int64_t count, int64_t size) {
 // ---- y = x * factor + bias + residual ----
 
 template <class T>
-__global__ void __launch_bounds__(kThreads)
-    columns_kernel(View<T> y, View<T> x, const float* factor, const float* bias, View<T> residual, int64_t rows,
-                   int64_t columns) {
+__global__ void __launch_bounds__(kThreads) columns_kernel(View<T> y, View<T> x, const float* factor, const float* bias,
+                                                           View<T> residual, int64_t rows, int64_t columns) {
   const int64_t n = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (n >= columns) return;
   for (int64_t t = blockIdx.y; t < rows; t += gridDim.y) {
@@ -314,8 +313,8 @@ void row_norms(Tensor norm, const PackedWeight& weight, int64_t begin, std::span
                              .rank = static_cast<int>(pair.rank()),
                              .scale = pair.scale};
   const auto* const rows = static_cast<const bf16*>(weight.panels.data()) + begin * weight.depth;
-  row_norms_kernel<<<blocks_of(norm[0], kThreads / 32), kThreads, 0, stream_of(stream)>>>(
-      data_of<float>(norm), rows, weight.depth, norm[0], all);
+  row_norms_kernel<<<blocks_of(norm[0], kThreads / 32), kThreads, 0, stream_of(stream)>>>(data_of<float>(norm), rows,
+                                                                                          weight.depth, norm[0], all);
   check_launch("row_norms", {norm});
 }
 

@@ -9,9 +9,8 @@ namespace lockstep::rl {
 namespace {
 
 double row_kl(const train::Datum& datum, size_t t, const RewardShaping& kl) {
-  return kl.kl_coef == 0
-             ? 0
-             : kl.kl_coef * train::kl_estimate(kl.kl_type, datum.policy_logprobs[t], datum.ref_logprobs[t]);
+  return kl.kl_coef == 0 ? 0
+                         : kl.kl_coef * train::kl_estimate(kl.kl_type, datum.policy_logprobs[t], datum.ref_logprobs[t]);
 }
 
 // From the last row that learns to the first; rows between turns are no steps of the process.

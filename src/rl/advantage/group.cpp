@@ -44,8 +44,8 @@ std::vector<float> centered(std::span<const float> rewards, const GroupAdvantage
 double weighted_baseline(const GroupRows& group) {
   double sum = 0, length = 0;
   for (size_t i = 0; i < group.rewards.size(); ++i) {
-    const auto rows = static_cast<double>(
-        std::ranges::count_if(group.datums[i]->weights, [](float weight) { return weight > 0; }));
+    const auto rows =
+        static_cast<double>(std::ranges::count_if(group.datums[i]->weights, [](float weight) { return weight > 0; }));
     sum += rows * group.rewards[i];
     length += rows;
   }
@@ -66,8 +66,7 @@ std::vector<float> best_only(std::span<const float> rewards, const GroupAdvantag
 std::vector<float> less_greedy(const GroupRows& group) {
   std::vector<float> advantages;
   for (size_t i = 0; i < group.rewards.size(); ++i)
-    advantages.push_back(
-        static_cast<float>(static_cast<double>(group.rewards[i]) - group.trajectories[i]->baseline));
+    advantages.push_back(static_cast<float>(static_cast<double>(group.rewards[i]) - group.trajectories[i]->baseline));
   return advantages;
 }
 
@@ -105,8 +104,9 @@ std::vector<float> sample_advantages(const GroupRows& group, const AdvantageOpti
   require_finite_rewards(rewards);
   const auto n = static_cast<double>(rewards.size());
   const bool alone = rewards.size() == 1;
-  const double std =
-      how.group.spread == Spread::batch ? batch.std : alone ? 0 : std_of(rewards, how.group.population_std);
+  const double std = how.group.spread == Spread::batch ? batch.std
+                     : alone                           ? 0
+                                                       : std_of(rewards, how.group.population_std);
   GroupAdvantage center_only = how.group;
   center_only.normalize_std = false;
   switch (how.estimator) {

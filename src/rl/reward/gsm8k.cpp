@@ -20,7 +20,8 @@ std::string without_commas(std::string_view text) {
 
 // Of the last match of "#### (-?[0-9.,]+)"; empty: there is none.
 std::string last_number(std::string_view text) {
-  for (size_t at = text.rfind(kNumberMark); at != std::string_view::npos; at = at == 0 ? at - 1 : text.rfind(kNumberMark, at - 1)) {
+  for (size_t at = text.rfind(kNumberMark); at != std::string_view::npos;
+       at = at == 0 ? at - 1 : text.rfind(kNumberMark, at - 1)) {
     const size_t begin = at + kNumberMark.size();
     const size_t digits = begin + (begin < text.size() && text[begin] == '-' ? 1 : 0);
     const size_t end = std::min(text.find_first_not_of("0123456789.,", digits), text.size());

@@ -51,8 +51,8 @@ void Engine::Impl::run_step() {
 }
 
 // How many tokens the scheduled sample with the most tokens left can still get, if all of them only decode, need
-// nothing but tokens and log-probs, and have plain adapters or none; else 0. Shorter samples run on beyond their end, as
-// far as the context reaches; what they draw there is dropped.
+// nothing but tokens and log-probs, and have plain adapters or none; else 0. Shorter samples run on beyond their end,
+// as far as the context reaches; what they draw there is dropped.
 int64_t Engine::Impl::decode_steps() const {
   int64_t longest = 0, room = options.max_decode_steps;
   const SampleRequest& first = live(*scheduled.front().group).request;

@@ -59,11 +59,9 @@ namespace {
 constexpr struct {
   const char* name;
   KlType type;
-} kNames[] = {{"k1", KlType::k1},         {"kl", KlType::k1},
-                {"k2", KlType::k2},         {"mse", KlType::k2},
-                {"k3", KlType::k3},         {"low_var_kl", KlType::low_var},
-                {"abs", KlType::abs},       {"k3+", KlType::k3_plus},
-                {"low_var_kl+", KlType::low_var_plus}};
+} kNames[] = {{"k1", KlType::k1},   {"kl", KlType::k1},       {"k2", KlType::k2},
+              {"mse", KlType::k2},  {"k3", KlType::k3},       {"low_var_kl", KlType::low_var},
+              {"abs", KlType::abs}, {"k3+", KlType::k3_plus}, {"low_var_kl+", KlType::low_var_plus}};
 
 }  // namespace
 

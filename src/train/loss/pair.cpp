@@ -57,8 +57,7 @@ PairTerm pair_term(const DpoLoss& loss, const double (&score)[2], double share) 
       const auto rest = [](double mean) { return -std::expm1(mean); };  // 1 - p
       const double odds = score[0] - std::log(rest(score[0])) - (score[1] - std::log(rest(score[1])));
       const double slope = share * beta * sigmoid(-odds);
-      return {share * (-score[0] + beta * softplus(-odds)),
-              {-share - slope / rest(score[0]), slope / rest(score[1])}};
+      return {share * (-score[0] + beta * softplus(-odds)), {-share - slope / rest(score[0]), slope / rest(score[1])}};
     }
     case PreferenceKind::sigmoid: break;
   }

@@ -10,7 +10,7 @@ namespace lockstep::train {
 
 namespace {
 
-constexpr double kMaxLogRatio = 20;  // exp of it is still a sane factor; as in miles
+constexpr double kMaxLogRatio = 20;                    // exp of it is still a sane factor; as in miles
 constexpr double kMinLogWeight = -18.420680743952367;  // log 1e-8, the smallest weight of a sequence in VESPO
 
 // A row of weight > 0 of the sample at hand.
