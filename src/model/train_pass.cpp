@@ -72,7 +72,7 @@ std::vector<BlockTensors> kept_tensors(const Model& model, const PassShape& shap
       }
       if (c.qk_norm) t.qk_rstd = arena.alloc({count * (c.heads + c.kv_heads)});
     }
-    if (shape.kept_ranks > 0) {
+    if (shape.kept_ranks > 0 && shape.kept_layers > 0) {  // else the one set is of layers without an adapter
       const LayerWeights& weights = model.weights().layers[static_cast<size_t>(c.layers - shape.kept_layers + i)];
       keep_h(t, weights, *layout, count, dtype, arena);
     }

@@ -30,7 +30,7 @@ inline fs::Path directory(const std::string& name) {
 // The models that make_goldens.py has written.
 inline std::vector<std::string> families() {
   std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(directory("")))
+  for (const auto& entry : std::filesystem::directory_iterator(directory(".").parent_path()))
     if (fs::exists(entry.path() / "expected.safetensors")) names.push_back(entry.path().filename().string());
   std::ranges::sort(names);
   return names;
