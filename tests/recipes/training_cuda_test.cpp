@@ -77,8 +77,11 @@ TEST_F(TrainingCuda, ACheckpointBelongsToNoDevice) {
   device_ = "cpu";
   SftOptions rest = sft("run");
   rest.save.load = rest.save.save;
+  rest.save.overrides = {"lr-decay-iters"};  // a longer run
+  info_.str("");
   run_sft(rest, control_);
   EXPECT_EQ(checkpoint::latest_iteration(rest.save.save), 6);
+  EXPECT_NE(info_.str().find("bits change from here on"), std::string::npos) << info_.str();
 }
 
 TEST_F(TrainingCuda, TheSavedDirectoryIsTheAdapter) {

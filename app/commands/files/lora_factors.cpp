@@ -49,9 +49,12 @@ lora::LoraConfig own_config(const checkpoint::PeftDirectory& directory) {
   config.exclude_modules.clear();
   for (const lora::Module& module : modules)
     if (!adapted.contains(module.name)) config.exclude_modules.push_back(module.name);
-  std::erase_if(config.target_modules, [&](const std::string& entry) {
+  std::vector<std::string> targets = config.target_modules;
+  std::erase_if(targets, [&](const std::string& entry) {
     return std::ranges::none_of(modules, [&](const lora::Module& module) { return lora::names_module(entry, module); });
   });
+  // Else resolve_layout names those that match nothing.
+  if (!targets.empty()) config.target_modules = std::move(targets);
   return config;
 }
 
