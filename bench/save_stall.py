@@ -22,7 +22,7 @@ def write_rows(file, rows, tokens, vocabulary):
     with open(file, "w") as out:
         for _ in range(rows):
             row = [generator.randrange(vocabulary) for _ in range(tokens)]
-            out.write(json.dumps({"tokens": row, "loss_mask": [1] * tokens}) + "\n")
+            out.write(json.dumps({"tokens": row, "loss_mask": [0] + [1] * (tokens - 1)}) + "\n")
 
 
 def step_seconds(command):
