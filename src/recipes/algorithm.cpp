@@ -9,6 +9,46 @@ void add_unless(OrderedJson& settings, const char* name, const Value& value, con
   if (value != usual) settings[name] = value;
 }
 
+std::vector<double> loss_shape(const train::PolicyLoss& loss) {
+  return {loss.unbiased_kl ? 1.0 : 0.0,
+          loss.absolute_bounds ? 1.0 : 0.0,
+          loss.sapo.positive,
+          loss.sapo.negative,
+          loss.dppo.ratio_cap,
+          loss.mask.low,
+          loss.mask.high,
+          loss.mask.kl,
+          loss.vespo.k_positive,
+          loss.vespo.l_positive,
+          loss.vespo.k_negative,
+          loss.vespo.l_negative,
+          loss.dro_beta,
+          loss.sequence_mask.on ? 1.0 : 0.0,
+          loss.sequence_mask.delta,
+          loss.sequence_mask.from_sampler ? 1.0 : 0.0};
+}
+
+std::vector<double> row_shares(const train::RowChoice& choice) {
+  return {choice.share, choice.cov_low, choice.cov_high, choice.penalty};
+}
+
+std::vector<double> correction_numbers(const rl::Correction& correction) {
+  std::vector<double> numbers = {correction.veto, correction.normalize ? 1.0 : 0.0};
+  for (const rl::CorrectionRule& rule : correction.rules)
+    numbers.insert(numbers.end(), {static_cast<double>(rule.measure), static_cast<double>(rule.level),
+                                   static_cast<double>(rule.action), rule.low, rule.high});
+  return numbers;
+}
+
+std::vector<double> entropy_numbers(const rl::EntropyControl& control) {
+  return {control.on ? 1.0 : 0.0, control.target, control.low, control.high, control.step};
+}
+
+std::vector<double> rule_numbers(const rl::RewardRule& rule) {
+  return {static_cast<double>(rule.ngram), rule.repetition_penalty, static_cast<double>(rule.overlong_length),
+          static_cast<double>(rule.overlong_cache)};
+}
+
 }  // namespace
 
 OrderedJson algorithm_settings(const RlOptions& o) {
@@ -31,6 +71,18 @@ OrderedJson algorithm_settings(const RlOptions& o) {
   add_unless(settings, "--over-sampling-batch-size", o.over_sampling, usual.over_sampling);
   add_unless(settings, "--mask-truncated-completions", o.mask_truncated, usual.mask_truncated);
   add_unless(settings, "--ref-update-interval", o.ref_update_interval, usual.ref_update_interval);
+  add_unless(settings, "shape of --policy-loss", loss_shape(o.loss), loss_shape(usual.loss));
+  add_unless(settings, "shares of --policy-loss", row_shares(o.row_choice), row_shares(usual.row_choice));
+  add_unless(settings, "rules of --use-tis", correction_numbers(o.correction), correction_numbers(usual.correction));
+  add_unless(settings, "target of --kl-coef", std::vector<double>{o.kl_control.target, o.kl_control.horizon},
+             std::vector<double>{usual.kl_control.target, usual.kl_control.horizon});
+  add_unless(settings, "control of --entropy-coef", entropy_numbers(o.entropy_control),
+             entropy_numbers(usual.entropy_control));
+  add_unless(settings, "parameters of --rm-type", rule_numbers(o.reward.parameters),
+             rule_numbers(usual.reward.parameters));
+  add_unless(settings, "--on-reward-failure", number(o.on_reward_failure), number(usual.on_reward_failure));
+  add_unless(settings, "--ref-load", o.reference, usual.reference);
+  add_unless(settings, "--use-opd", o.distill, usual.distill);
   add_unless(settings, "--opd-teacher-load", o.teacher, usual.teacher);
   add_unless(settings, "--opd-kl-coef", o.distill ? o.distill_coef : 1.0, 1.0);
   return settings;

@@ -1,6 +1,7 @@
 // Which checkpoint a run goes on from, what of it, and when it is saved.
 #include <filesystem>
 
+#include "recipes/algorithm.h"
 #include "recipes/training_fixture.h"
 
 namespace lockstep::recipes {
@@ -174,6 +175,29 @@ TEST_F(ResumeChoice, OtherSettingsNeedAnOverride) {
   run_sft(seeds, control_);
   EXPECT_TRUE(said("--lr is 0.002 from now on; it was 0.01")) << info_.str();
   EXPECT_EQ(read_json(file("part", 6, "train_state.json").string())["counters"]["settings"]["--lr"], 0.002);
+}
+
+// Every parameter of the method decides what is learned, so a checkpoint keeps each that is not as usual.
+TEST(AlgorithmSettings, EveryParameterIsKept) {
+  const auto kept = [](auto change) {
+    RlOptions options;
+    change(options);
+    return algorithm_settings(options);
+  };
+  EXPECT_TRUE(kept([](RlOptions&) {}).empty());
+  EXPECT_TRUE(kept([](RlOptions& o) { o.loss.sapo.negative = 2; }).contains("shape of --policy-loss"));
+  EXPECT_TRUE(kept([](RlOptions& o) { o.loss.unbiased_kl = true; }).contains("shape of --policy-loss"));
+  EXPECT_TRUE(kept([](RlOptions& o) { o.loss.dro_beta = 1; }).contains("shape of --policy-loss"));
+  EXPECT_TRUE(kept([](RlOptions& o) { o.row_choice.share = 0.5; }).contains("shares of --policy-loss"));
+  EXPECT_TRUE(kept([](RlOptions& o) { o.correction.veto = 1e-4; }).contains("rules of --use-tis"));
+  EXPECT_TRUE(kept([](RlOptions& o) { o.kl_control.target = 0.1; }).contains("target of --kl-coef"));
+  EXPECT_TRUE(kept([](RlOptions& o) { o.entropy_control.on = true; }).contains("control of --entropy-coef"));
+  EXPECT_TRUE(kept([](RlOptions& o) { o.reward.parameters.ngram = 5; }).contains("parameters of --rm-type"));
+  EXPECT_TRUE(kept([](RlOptions& o) { o.reference = "adapter"; }).contains("--ref-load"));
+  EXPECT_TRUE(kept([](RlOptions& o) { o.distill = true; }).contains("--use-opd"));
+  RlOptions one, two;
+  one.correction.rules = {{.high = 2}}, two.correction.rules = {{.high = 3}};
+  EXPECT_NE(algorithm_settings(one), algorithm_settings(two));
 }
 
 TEST_F(ResumeChoice, ALongerScheduleNeedsAnOverride) {
