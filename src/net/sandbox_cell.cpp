@@ -111,14 +111,14 @@ void build_root(const SandboxJob& job) {
   for (const char* path : {"/usr", "/bin", "/sbin", "/lib", "/lib64", "/lib32", "/libx32"}) show(root, path);
   must(::mkdir((root + "/dev").c_str(), 0755) == 0, "/dev");
   for (const char* path : {"/dev/null", "/dev/zero", "/dev/urandom"}) show(root, path);
-  for (const char* path : {"/work", "/old"}) must(::mkdir((root + path).c_str(), 0755) == 0, path);
-  must(::mount("tmpfs", (root + "/work").c_str(), "tmpfs", MS_NOSUID | MS_NODEV, "size=64m,mode=700") == 0, "/work");
-  must(::symlink("/work", (root + "/tmp").c_str()) == 0, "/tmp");
-  must(write_text((root + "/work/main.py").c_str(), job.code), "main.py");
+  for (const char* path : {"/box", "/old"}) must(::mkdir((root + path).c_str(), 0755) == 0, path);
+  must(::mount("tmpfs", (root + "/box").c_str(), "tmpfs", MS_NOSUID | MS_NODEV, "size=64m,mode=700") == 0, "/box");
+  must(::symlink("/box", (root + "/tmp").c_str()) == 0, "/tmp");
+  must(write_text((root + "/box/main.py").c_str(), job.code), "main.py");
   must(::syscall(SYS_pivot_root, root.c_str(), (root + "/old").c_str()) == 0, "pivot_root");
   must(::chdir("/") == 0 && ::umount2("/old", MNT_DETACH) == 0 && ::rmdir("/old") == 0, "leaving the old root");
   must(::mount(nullptr, "/", nullptr, MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV, nullptr) == 0, "a read-only root");
-  must(::chdir("/work") == 0, "the working directory");
+  must(::chdir("/box") == 0, "the working directory");
 }
 
 void set_limit(__rlimit_resource which, rlim_t limit) {
