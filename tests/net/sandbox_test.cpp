@@ -98,8 +98,8 @@ TEST_F(SandboxTest, ConnectsToNobody) {
 
 TEST_F(SandboxTest, GainsNothing) {
   const std::string libc = "import ctypes; c = ctypes.CDLL(None, use_errno=True); ";
-  EXPECT_EQ(run(libc + "print(c.unshare(0x10000000), c.mount(b'x', b'/work', b'tmpfs', 0, None), c.setuid(0), "
-                       "c.ptrace(0, 0, 0, 0), c.chroot(b'/work'))")
+  EXPECT_EQ(run(libc + "print(c.unshare(0x10000000), c.mount(b'x', b'/box', b'tmpfs', 0, None), c.setuid(0), "
+                       "c.ptrace(0, 0, 0, 0), c.chroot(b'/box'))")
                 .output,
             "-1 -1 -1 -1 -1\n");
 }
