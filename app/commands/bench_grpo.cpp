@@ -79,7 +79,6 @@ class Loop {
         engine_(bench.base.model, engine_options(), sampling),
         request_{.prompts = prompts_around(bench), .params = group_params(bench)} {
     store_.add(sink_);
-    store_.set_keep(lora::kActor, 3);
     actor_ = store_.publish(lora::kActor, trainer_.adapter()).policy;
   }
 
@@ -103,6 +102,7 @@ class Loop {
   // while the one before it is trained on; after a warm-up. `diff`: the largest, of a log-prob.
   double run_ahead(int64_t count, double& diff) {
     constexpr int64_t kWarm = 2;
+    store_.set_keep(lora::kActor, 3);  // the rollout's, the one that is trained on, and the newest
     bench_.stream.synchronize();
     recipes::RolloutsAhead ahead(0, 0, [this](const recipes::RolloutsAhead::Job& job, const auto&) {
       recipes::SampledRollout sampled;
@@ -172,7 +172,9 @@ void bench_grpo(Bench& bench) {
   }
   double ahead_s = 0;
   {
-    Stream sampling(recipes::stream_options(bench.options.base));
+    StreamOptions options = recipes::stream_options(bench.options.base);
+    options.goes_first = true;
+    Stream sampling(options);
     ahead_s = Loop(bench, sampling).run_ahead(std::ssize(iterations), diff);
   }
   std::ranges::sort(iterations, {}, &Iteration::seconds);

@@ -65,7 +65,7 @@ class RlRun {
         reward_(rl::make_reward(options.reward, {.input = options.input_key, .metadata = options.metadata_key})),
         stream_(stream_options(options.base)),
         sampling_stream_(staleness_.is_synchronous() ? nullptr
-                                                     : std::make_unique<Stream>(stream_options(options.base))),
+                                                     : std::make_unique<Stream>(sampling_stream_options())),
         base_(load_base(options.base, stream_, control)),
         tokenizer_(text::Tokenizer::load(base_.path.string())),
         prompts_(read(options.prompt_data, options.input_key, options.label_key)),
@@ -389,6 +389,13 @@ class RlRun {
           {{"--max-staleness", staleness_.max_staleness}, {"--update-weights-interval", staleness_.update_interval}});
     settings.update(algorithm_settings(options_));
     return settings;
+  }
+
+  // The few small kernels of a decode step would wait for the large ones of training.
+  StreamOptions sampling_stream_options() const {
+    StreamOptions options = stream_options(options_.base);
+    options.goes_first = true;
+    return options;
   }
 
   rollout::SamplingParams with_stop_ids(rollout::SamplingParams params) const {
