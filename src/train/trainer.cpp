@@ -22,6 +22,7 @@
 #include "train/micro_batch.h"
 #include "train/not_finite_error.h"
 #include "train/open_step.h"
+#include "train/value_pass.h"
 #include "train/weight_pool.h"
 
 namespace lockstep::train {
@@ -57,7 +58,7 @@ struct Trainer::Impl {
   int64_t steps = 0;
   bool whole = true;
   GradientLanes lanes;
-  Arena counters;  // of dropout
+  Arena counters;  // of dropout; what a value head reads and writes
   std::optional<OpenStep> open;
 
   Impl(std::shared_ptr<const model::Model> m, std::shared_ptr<const lora::AdapterLayout> l,
@@ -97,6 +98,10 @@ struct Trainer::Impl {
     return *open;
   }
 
+  void require_closed(const char* what) const {
+    if (open) throw ConfigError({.what = what, .where = step_name(), .attempt = "optim_step or abandon_step first"});
+  }
+
   void forget_step() {
     open.reset();
     lanes.begin(0);
@@ -111,6 +116,47 @@ struct Trainer::Impl {
     return rows;
   }
 
+  LossScale scale(int64_t first) const {
+    return {.num_samples = open->plan().num_samples,
+            .weight_total = open->plan().weight_total,
+            .per_token = open->plan().per_token,
+            .first_sample = first,
+            .divisor = open->plan().divisor};
+  }
+
+  LossOutput run_values(const MicroBatch& batch, std::span<const Datum> datums, const Loss& loss,
+                        const kernels::LoraDropout& dropout) {
+    const RowValues values = forward_values(pass, batch, current, pass_options(false), dropout, counters, stream);
+    std::vector<float> d_value(values.value_T.size());
+    LossOutput output = evaluate_loss(loss, scale(open->next()), datums, values.value_T, {}, d_value, {});
+    backward_values(pass, batch, current, values, d_value, rows_by_lane(batch, open->next()), counters, stream);
+    return output;
+  }
+
+  // Whole blocks are made again for a backward that never comes: the least memory.
+  std::vector<std::vector<float>> values(std::span<const Datum> datums, const Progress& between) {
+    require_value_head(*layout);
+    require_closed("values are of no open step");
+    for (size_t i = 0; i < datums.size(); ++i) {
+      require_readable(datums[i], static_cast<int64_t>(i), model->config());
+      require_weights(datums[i], static_cast<int64_t>(i));
+    }
+    model::TrainOptions least = pass_options(false);
+    least.recompute = model::Recompute::full;
+    std::vector<std::vector<float>> all;
+    while (!datums.empty()) {
+      const size_t count = micro_batch_size(datums, options.max_tokens);
+      const MicroBatch batch = pack(datums.first(count), 0, true);
+      const RowValues rows = forward_values(pass, batch, current, least, {}, counters, stream);
+      for (size_t i = 0; i < count; ++i)
+        all.emplace_back(rows.value_T.begin() + batch.sequence_begin[i],
+                         rows.value_T.begin() + batch.sequence_begin[i + 1]);
+      datums = datums.subspan(count);
+      if (between) between(static_cast<int64_t>(all.size()));
+    }
+    return all;
+  }
+
   LossOutput run(std::span<const Datum> datums, const Loss& loss) {
     const int64_t first = open->next();
     const MicroBatch batch = pack(datums, first, true);
@@ -122,19 +168,15 @@ struct Trainer::Impl {
                  .step = static_cast<uint32_t>(steps),
                  .sample = upload(std::span<const int32_t>(batch.sample), counters, stream),
                  .position = upload(std::span<const int32_t>(batch.position), counters, stream)};
+    if (reads_values(loss)) return run_values(batch, datums, loss, dropout);
     const model::HeadOutputs head = pass.forward(batch.view(), current, pass_options(needs_entropy(loss)), dropout);
 
     const size_t rows = batch.tokens.size();
     std::vector<float> d_logprob(rows), d_entropy(needs_entropy_gradient(loss) ? rows : 0);
     const std::span<const float> entropy =
         head.entropy_T.empty() ? std::span<const float>() : std::span(head.entropy_T.f32(), rows);
-    LossOutput output = evaluate_loss(loss,
-                                      {.num_samples = open->plan().num_samples,
-                                       .weight_total = open->plan().weight_total,
-                                       .per_token = open->plan().per_token,
-                                       .first_sample = first,
-                                       .divisor = open->plan().divisor},
-                                      datums, std::span(head.logprob_T.f32(), rows), entropy, d_logprob, d_entropy);
+    LossOutput output =
+        evaluate_loss(loss, scale(first), datums, std::span(head.logprob_T.f32(), rows), entropy, d_logprob, d_entropy);
     const auto view = [](const std::vector<float>& values) {
       return values.empty() ? ConstTensor()
                             : ConstTensor(values.data(), DType::f32, {static_cast<int64_t>(values.size())});
@@ -163,6 +205,7 @@ struct Trainer::Impl {
   }
 
   LossReport accumulate(std::span<const Datum> datums, const Loss& loss, const Progress& between) {
+    if (reads_values(loss)) require_value_head(*layout);
     open->require_room(static_cast<int64_t>(datums.size()), loss);
     for (size_t i = 0; i < datums.size(); ++i) {
       require_readable(datums[i], open->next() + static_cast<int64_t>(i), model->config());
@@ -212,6 +255,8 @@ struct Trainer::Impl {
     for (const lora::Pair& pair : layout->pairs)
       if (!is_finite(pair.a_offset, pair.in * pair.rank) || !is_finite(pair.b_offset, pair.rank * pair.out))
         return pair.module().name;
+    if (const auto& head = layout->value_head)
+      if (!is_finite(head->weight, head->width) || !is_finite(head->bias, 1)) return "value head";
     for (const lora::OwnTensors& own : layout->own)
       if (!is_finite(own.magnitude, own.module.out) || !is_finite(own.bias, own.module.out) ||
           !is_finite(own.weight, own.weight_rows() * own.weight_cols()))
@@ -316,9 +361,7 @@ Trainer::~Trainer() = default;
 
 SampleRange Trainer::begin_step(const StepPlan& plan) {
   Impl& t = *impl_;
-  if (t.open)
-    throw ConfigError(
-        {.what = "a step is already open", .where = t.step_name(), .attempt = "optim_step or abandon_step first"});
+  t.require_closed("a step is already open");
   const OpenStep& step = t.open.emplace(plan, lanes_of(t.group, t.options.gradient_lanes), t.step_name());
   t.lanes.begin(step.terms());
   return step.own();
@@ -355,6 +398,7 @@ StepReport Trainer::optim_step(double lr) {
 
 void Trainer::release_memory() {
   impl_->pass.release_memory();
+  impl_->counters.release();
 }
 
 void Trainer::abandon_step() {
@@ -375,6 +419,10 @@ std::vector<std::vector<float>> Trainer::logprobs(std::span<const Datum> datums,
 std::vector<RowOutputs> Trainer::row_outputs(std::span<const Datum> datums, const lora::AdapterVersion* adapter,
                                              const Progress& between) {
   return impl_->score(datums, adapter, true, between);
+}
+
+std::vector<std::vector<float>> Trainer::values(std::span<const Datum> datums, const Progress& between) {
+  return impl_->values(datums, between);
 }
 
 void Trainer::evaluate(std::span<const Datum> datums, const Loss& loss, Evaluation& sums) {
@@ -410,10 +458,7 @@ Trainer::State Trainer::state() const {
 }
 
 void Trainer::restore(int64_t steps, Buffer first_moment, Buffer second_moment) {
-  if (impl_->open)
-    throw ConfigError({.what = "state cannot be restored inside a step",
-                       .where = impl_->step_name(),
-                       .attempt = "optim_step or abandon_step first"});
+  impl_->require_closed("state cannot be restored inside a step");
   if (steps < 0)
     throw ConfigError(
         {.what = "impossible optimizer state", .where = "steps", .got = std::to_string(steps), .wanted = "at least 0"});
