@@ -40,6 +40,8 @@ struct RowOutputs {
   std::vector<float> logprob, entropy;
 };
 
+struct TrainerBatch;  // train/joint_step.h: several trainers in one pass
+
 class Trainer {
  public:
   // `weights` are the adapter's first values, on the stream's device (lora::place_weights); they are never written to.
@@ -114,6 +116,7 @@ class Trainer {
 
  private:
   struct Impl;
+  friend std::vector<LossReport> forward_backward(std::span<const TrainerBatch> batches, const Progress& between);
   std::unique_ptr<Impl> impl_;
 };
 
