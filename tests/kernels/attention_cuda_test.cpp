@@ -166,7 +166,8 @@ std::vector<AttentionShape> shapes() {
   return {attention_shape(16, 8, 128),      attention_shape(32, 8, 128, 100), attention_shape(9, 3, 64),
           attention_shape(4, 2, 64, 300),   attention_shape(4, 2, 32),        attention_shape(2, 1, 16, 7),
           attention_shape(3, 1, 16, 0),     attention_shape(20, 1, 64, 257),  attention_shape(4, 4, 80, 64),
-          attention_shape(8, 1, 128, 1000), attention_shape(2, 2, 48, 1)};
+          attention_shape(8, 1, 128, 1000), attention_shape(2, 2, 48, 1),     attention_shape(4, 2, 160, 300),
+          attention_shape(3, 1, 192),       attention_shape(20, 1, 208, 257), attention_shape(8, 4, 256)};
 }
 
 TEST_F(AttentionCudaTest, ChunksGiveTheBitsOfTheWhole) {
