@@ -88,6 +88,7 @@ struct SaveOptions {
   std::optional<int64_t> total_limit;      // newest checkpoints that stay; the best one stays, too
   std::optional<int64_t> retain_interval;  // those of every so many iterations stay, and the newest
   std::string trigger_sentinel;            // while this file exists a save is asked for; removed when it is done
+  int64_t grace_seconds = 30;              // that a signal leaves the iteration under way; kept by the program around
   OrderedJson arguments;                   // of the command, resolved, as its checkpoints keep them; null: none
 
   std::string load;
