@@ -188,6 +188,10 @@ StepReport Trainer::optim_step(double lr) {
   }
 }
 
+void Trainer::finish_update() {
+  impl_->stream.synchronize();
+}
+
 void Trainer::release_memory() {
   impl_->pass.release_memory();
   impl_->counters.release();

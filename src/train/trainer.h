@@ -101,6 +101,8 @@ class Trainer {
 
   // The current weights, not yet published; shares the buffer, copies nothing.
   lora::AdapterVersion adapter() const;
+  // Waits until what optim_step queued is done, so that other streams than the trainer's may read the adapter.
+  void finish_update();
   int64_t steps() const;  // completed optimizer steps
   bool whole() const;  // weights and moments are what these left: false once an update failed midway, until restore()
   const lora::AdapterLayout& layout() const;

@@ -14,7 +14,7 @@ void* allocate(size_t) {
   refuse_without_cuda();
 }
 void release(void*) noexcept {}
-void* make_stream() {
+void* make_stream(bool) {
   refuse_without_cuda();
 }
 void destroy_stream(void*) noexcept {}
