@@ -68,6 +68,7 @@ class Killed : public ::testing::Test {
                                             "1"};
     std::vector<char*> arguments;
     for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
+    for (const std::string& word : more_) arguments.push_back(const_cast<char*>(word.c_str()));
     arguments.push_back(nullptr);
     const std::string log = (dir_ / "log").string();
     const pid_t child = ::fork();
@@ -101,6 +102,8 @@ class Killed : public ::testing::Test {
   void expect_same_end() const {
     const std::string last = "/" + checkpoint::iteration_directory_name(kRollouts) + "/";
     for (const char* file : {"lora_adapter/adapter_model.safetensors", "train_state.safetensors"})
+      EXPECT_EQ(read("part" + last + file), read("whole" + last + file)) << file;
+    for (const std::string& file : more_files_)
       EXPECT_EQ(read("part" + last + file), read("whole" + last + file)) << file;
     EXPECT_EQ(read_json((dir_ / ("part" + last + "train_state.json")).string())["counters"],
               read_json((dir_ / ("whole" + last + "train_state.json")).string())["counters"]);
@@ -147,11 +150,20 @@ class Killed : public ::testing::Test {
   }
 
   const testing::TempDirectory dir_;
+  std::vector<std::string> more_;        // flags
+  std::vector<std::string> more_files_;  // of a checkpoint, that have the same end
   mutable int in_saves_ = 0;
 };
 
 TEST_F(Killed, AtTwentyInstantsTheRunIsTheUninterruptedOne) {
   kill_at_random(20, 1);
+}
+
+// The critic goes on with the actor.
+TEST_F(Killed, ACriticGoesOnWhereItWas) {
+  more_ = {"--advantage-estimator", "ppo", "--lambd", "0.95", "--critic-lr", "1e-2", "--num-critic-only-steps", "2"};
+  more_files_ = {"policies/critic/adapter_model.safetensors", "parts/critic.optimizer.safetensors"};
+  kill_at_random(8, 3);
 }
 
 using SlowKilled = Killed;
