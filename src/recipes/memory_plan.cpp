@@ -4,6 +4,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <span>
+#include <string>
+#include <vector>
 
 #include "core/device_facts.h"
 #include "core/error.h"

@@ -3,6 +3,7 @@
 
 #include "core/error.h"
 #include "support/temp_directory.h"
+#include "train/not_finite_error.h"
 #include "trainer_fixture.h"
 
 namespace lockstep::train {
@@ -52,7 +53,9 @@ TEST_F(Critics, ValuesAreOfTheTokensSoFarWhateverElseIsInTheBatch) {
   for (size_t i = 0; i < batch_.size(); ++i) {
     ASSERT_EQ(together[i].size(), batch_[i].tokens.size());
     for (size_t t = 0; t < together[i].size(); ++t) {
-      if (batch_[i].weights[t] == 0) EXPECT_EQ(together[i][t], 0) << i << ", " << t;
+      if (batch_[i].weights[t] == 0) {
+        EXPECT_EQ(together[i][t], 0) << i << ", " << t;
+      }
       largest = std::max<double>(largest, std::fabs(together[i][t]));
     }
     Trainer alone = make({.max_tokens = 1});
@@ -62,7 +65,9 @@ TEST_F(Critics, ValuesAreOfTheTokensSoFarWhateverElseIsInTheBatch) {
     other.tokens.back() = (other.tokens.back() + 1) % 61;
     const auto changed = critic.values(std::span(&other, 1))[0];
     EXPECT_TRUE(std::equal(changed.begin(), changed.end() - 1, together[i].begin()));
-    if (batch_[i].weights.back() > 0) EXPECT_NE(changed.back(), together[i].back());
+    if (batch_[i].weights.back() > 0) {
+      EXPECT_NE(changed.back(), together[i].back());
+    }
   }
   EXPECT_GT(largest, 0.1);
 }
