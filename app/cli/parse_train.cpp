@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "cli/claims.h"
+#include "cli/critic_flags.h"
 #include "cli/parse.h"
 #include "cli/parse_shared.h"
 #include "cli/reward_flags.h"
@@ -197,6 +198,7 @@ FlagSet train_flags(TrainForm& form) {
   flags.add("Reward", reward_flags(o.reward));
   flags.add("Reward", training_reward_flags(o));
   flags.add("Algorithm", {ref_load_flag(form.ref_load)});
+  flags.add("Critic (--advantage-estimator ppo)", critic_flags(o));
   flags.add("Shape of losses", loss_shape_flags(form.algorithm, o));
   flags.add("Adaptive coefficients, reference", adaptive_flags(form.gates, o));
   flags.add("Which samples are trained on", gate_flags(form.gates, o));
@@ -230,6 +232,7 @@ TrainingCommand<recipes::RlOptions> parse_train(const Values& args) {
   note_exclusions(form.options.adapter.config, given.notes);
   resolve_rollout_engine(form.engine, form.options, given);
   resolve_algorithm(form.algorithm, form.options, given, given.notes);
+  resolve_critic(form.options, given, given.notes);
   check_objectives(form.options);
   check_staleness(form.options);
   resolve_correction(form.correction, form.options, given.notes);

@@ -160,6 +160,17 @@ struct RolloutEngineOptions {
   std::string build;  // the commit that this program was built from, which a Lockstep server must share for exact bits
 };
 
+// PPO's critic: a second adapter on the base, with a value head. Where a field is not given it is as for the actor.
+struct CriticOptions {
+  std::optional<double> lr;
+  int64_t warmup_steps = 0;     // of its learning rate
+  int64_t only_rollouts = 0;    // the first rollouts teach the critic alone
+  float value_clip = 0.2f;      // train::ValueLoss
+  std::optional<int64_t> rank;  // of a fresh adapter
+  std::string load;  // a critic, or an adapter without a value head that it begins as; empty: as the actor begins
+  std::string save;  // each saved critic is also written here; empty: only into checkpoints
+};
+
 struct RlOptions {
   BaseOptions base;
   AdapterOptions adapter;
@@ -182,6 +193,7 @@ struct RlOptions {
   bool normalize_rewards = true;  // centering
   bool normalize_std = true;
   rl::AdvantageOptions advantage;  // but for the two above, which go before advantage.group
+  CriticOptions critic;            // of Estimator::ppo
   train::PolicyLoss loss;          // kl_coef counts only with use_kl_loss
   train::RowChoice row_choice;
   rl::Correction correction;
