@@ -38,6 +38,7 @@ constexpr FieldFlag kFields[] = {
     {"RewardConfig::judge_model", "--judge-model"},
     {"RewardConfig::python_path", "--custom-rm-path"},
     {"RewardConfig::url", "--rm-url"},
+    {"RlOptions::difficulty", "--easy-threshold"},
     {"RlOptions::kv_bytes", "--kv-cache-bytes"},
     {"RlOptions::max_prompt_len", "--rollout-max-prompt-len"},
     {"RlOptions::num_epoch", "--num-epoch"},

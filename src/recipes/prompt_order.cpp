@@ -1,11 +1,18 @@
 #include "recipes/prompt_order.h"
 
+#include "core/error.h"
+
 namespace lockstep::recipes {
 
 PromptOrder::PromptOrder(const RlOptions& options, int64_t num_prompts)
     : order_(num_prompts, options.shuffle, options.sampling.seed),
       on_(options.difficulty.is_on()),
-      pools_(options.difficulty, num_prompts) {}
+      pools_(options.difficulty, num_prompts) {
+  if (on_ && !options.staleness.is_synchronous())
+    throw ConfigError({.what = "difficulty pools and rollouts that are sampled ahead exclude each other",
+                       .where = "RlOptions::difficulty",
+                       .attempt = "no staleness: the pools of a rollout know what the one before has earned"});
+}
 
 void PromptOrder::keep_in(TrainingRun& run) {
   if (!on_) return;
@@ -27,11 +34,15 @@ std::vector<int64_t> PromptOrder::rows(int64_t position, int64_t first, int64_t 
   return rows;
 }
 
+int64_t PromptOrder::rows_read(const rl::GateReport& report) const {
+  return on_ ? picks_[static_cast<size_t>(report.prompts_used) - 1].walked : report.prompts_used;
+}
+
 int64_t PromptOrder::finish(const rl::GateReport& report) {
-  if (!on_) return report.prompts_used;
+  if (!on_) return rows_read(report);
   for (size_t i = 0; i < report.group_rewards.size(); ++i)
     if (report.group_rewards[i]) pools_.record(picks_[i].row, *report.group_rewards[i]);
-  return picks_[static_cast<size_t>(report.prompts_used) - 1].walked;
+  return rows_read(report);
 }
 
 OrderedJson PromptOrder::metrics() const {

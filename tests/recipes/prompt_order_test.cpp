@@ -48,6 +48,12 @@ TEST_F(Pools, AResumedRunReadsThePromptsOfTheUninterruptedOne) {
   expect_error<ConfigError>([&] { run_rl(part, control_); }, {"--hard-fraction"});
 }
 
+TEST_F(Pools, NothingIsSampledAheadOfThem) {
+  RlOptions o = options("ahead");
+  o.staleness.max_staleness = 1;
+  expect_error<ConfigError>([&] { run_rl(o, control_); }, {"difficulty pools", "sampled ahead"});
+}
+
 // With groups that are dropped the pools learn from those, too, and nothing is read twice.
 TEST_F(Pools, DroppedGroupsCount) {
   RlOptions o = options("dropped");
