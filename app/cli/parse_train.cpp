@@ -3,12 +3,13 @@
 
 #include "cli/claims.h"
 #include "cli/critic_flags.h"
+#include "cli/eval_config.h"
 #include "cli/parse.h"
 #include "cli/parse_shared.h"
 #include "cli/reward_flags.h"
 #include "cli/train_flags.h"
 #include "core/error.h"
-#include "recipes/prompts.h"
+#include "recipes/held_out_prompts.h"
 #include "recipes/steps.h"
 
 namespace lockstep::cli {
@@ -84,18 +85,29 @@ std::vector<Flag> check_flags(TrainForm& form) {
 
 std::vector<Flag> evaluation_flags(TrainForm& form) {
   recipes::RlOptions& o = form.options;
-  return {{"--eval-prompt-data", "NAME PATH...", eval_sets(o.eval_sets), "held-out sets (or one PATH)"},
-          {"--eval-interval", "N", number(o.eval_interval, 1, kMany),
-           "rollouts between evaluations, also before the first"},
-          {"--skip-eval-before-train", "", toggle(o.eval_before_train, false), "not before the first"},
-          {"--save-best", "", toggle(o.save_best), "keep the checkpoint of the highest accuracy on the first set"},
-          {"--n-samples-per-eval-prompt", "N", number(o.eval_samples, 1, 65536), "samples of each held-out prompt"},
-          {"--eval-max-response-len", "N", number(form.eval_max_tokens, 1, 10'000'000), "as for rollouts unless given"},
-          {"--eval-temperature", "T", number(form.eval_temperature, 0, 100), "the same; 0: greedy"},
-          {"--eval-top-p", "P", number(form.eval_top_p, kAboveZero, 1), "the same"},
-          {"--eval-top-k", "K", number(form.eval_top_k, -1, kMany), "the same; 1: greedy"},
-          {"--eval-input-key", "KEY", text(o.eval_input_key), "as --input-key unless given"},
-          {"--eval-label-key", "KEY", text(o.eval_label_key), "as --label-key unless given"}};
+  return {
+      {"--eval-prompt-data", "NAME PATH...", eval_sets(o.eval_sets), "held-out sets (or one PATH)"},
+      {"--eval-interval", "N", number(o.eval_interval, 1, kMany),
+       "rollouts between evaluations, also before the first"},
+      {"--eval-config", "FILE", text(form.eval_config),
+       "held-out sets, each with sampling and reward of its own: YAML or JSON as in slime and miles; instead of "
+       "--eval-prompt-data"},
+      {"--skip-eval-before-train", "", toggle(o.eval_before_train, false), "not before the first"},
+      {"--save-best", "", toggle(o.save_best), "keep the checkpoint of the highest accuracy on the first set"},
+      {"--save-best-set", "NAME", text(o.save_best_set), "on this set instead"},
+      {"--n-samples-per-eval-prompt", "N", number(o.eval_samples, 1, 65536), "samples of each held-out prompt"},
+      {"--eval-max-response-len", "N", number(form.eval_max_tokens, 1, 10'000'000), "as for rollouts unless given"},
+      {"--eval-temperature", "T", number(form.eval_temperature, 0, 100), "the same; 0: greedy"},
+      {"--eval-top-p", "P", number(form.eval_top_p, kAboveZero, 1), "the same"},
+      {"--eval-top-k", "K", number(form.eval_top_k, -1, kMany), "the same; 1: greedy"},
+      {"--eval-input-key", "KEY", text(o.eval_input_key), "as --input-key unless given"},
+      {"--eval-min-new-tokens", "N", number(form.eval_min_tokens, 0, 10'000'000), "no end before so many tokens (0)"},
+      {"--eval-max-context-len", "N", number(form.eval_max_context, 1, 10'000'000), "as for rollouts unless given"},
+      {"--eval-max-prompt-len", "N", number(o.eval_max_prompt_len, 1, 10'000'000),
+       "the same; longer ones are left out"},
+      {"--eval-label-key", "KEY", text(o.eval_label_key), "as --label-key unless given"},
+      {"--eval-tool-key", "KEY", text(o.eval_tool_key), "as --tool-key unless given"},
+      {"--eval-reward-key", "KEY", text(o.eval_reward_key), "as --reward-key unless given"}};
 }
 
 void check_required(const recipes::RlOptions& o, const Classified& given) {
@@ -152,13 +164,27 @@ void resolve_batches(recipes::RlOptions& o) {
 
 void resolve_evaluation(TrainForm& form, std::vector<std::string>& notes) {
   recipes::RlOptions& o = form.options;
+  if (!form.eval_config.empty()) {
+    if (!o.eval_sets.empty()) notes.push_back("--eval-config goes before --eval-prompt-data, as in slime");
+    o.eval_sets = read_eval_config(form.eval_config);
+  }
   check_evaluation(o.eval_sets, o.eval_interval, notes);
+  check_best_set(o.eval_sets, o.save_best_set, o.save_best);
   o.eval_sampling = o.sampling;
+  o.eval_sampling.min_tokens = form.eval_min_tokens.value_or(o.sampling.min_tokens);
+  o.eval_sampling.max_context = form.eval_max_context.value_or(o.sampling.max_context);
   o.eval_sampling.max_tokens = form.eval_max_tokens.value_or(o.sampling.max_tokens);
   o.eval_sampling.temperature = form.eval_temperature.value_or(o.sampling.temperature);
   o.eval_sampling.top_p = form.eval_top_p.value_or(o.sampling.top_p);
   o.eval_sampling.top_k = form.eval_top_k.value_or(o.sampling.top_k);
   o.sampling.logprob_temperature = o.sampling.temperature;
+  for (const recipes::EvalSet& set : o.eval_sets) try {
+      recipes::eval_sampling(o, set);
+    } catch (const ConfigError& error) {
+      Fault fault = error.fault();
+      fault.where = set.name + ": " + fault.where;
+      throw ConfigError(std::move(fault));
+    }
 }
 
 void check_best(const recipes::RlOptions& o) {

@@ -8,13 +8,13 @@
 #include <memory>
 #include <ostream>
 
-#include "data/order.h"
 #include "recipes/algorithm.h"
 #include "recipes/bad_rows.h"
 #include "recipes/critic.h"
-#include "recipes/evaluate.h"
 #include "recipes/held_out.h"
+#include "recipes/held_out_prompts.h"
 #include "recipes/policies.h"
+#include "recipes/prompt_order.h"
 #include "recipes/rl_settings.h"
 #include "recipes/rollout_engine.h"
 #include "recipes/rollout_log.h"
@@ -49,13 +49,11 @@ class RlRun {
         control_(control),
         reward_(rl::make_reward(options.reward, {.input = options.input_key, .metadata = options.metadata_key})),
         stream_(stream_options(options.base)),
-        sampling_stream_(staleness_.is_synchronous() ? nullptr
-                                                     : std::make_unique<Stream>(sampling_stream_options())),
+        sampling_stream_(staleness_.is_synchronous() ? nullptr : std::make_unique<Stream>(sampling_stream_options())),
         base_(load_base(options.base, stream_, control)),
         tokenizer_(text::Tokenizer::load(base_.path.string())),
-        prompts_(read(options.prompt_data, options.input_key, options.label_key)),
-        eval_prompts_(read_eval_sets()),
-        order_(num_prompts(), options.shuffle, options.sampling.seed),
+        prompts_(read_prompts(prompt_source(options, base_), tokenizer_)),
+        order_(options, num_prompts()),
         total_(num_rollouts()),
         run_(options.adapter, options.optimizer, options.training, options.save, base_, stream_, control,
              rl_settings(options, prompts_), options.sampling.temperature,
@@ -65,7 +63,6 @@ class RlRun {
         log_(options.save.save, run_.saved_iteration(), control) {
     sampling_params_ = with_stop_ids(options.sampling);
     sampling_params_.logprob_temperature = options.sampling.temperature;
-    eval_sampling_ = with_stop_ids(options.eval_sampling);
     const int64_t steps = options.rollout_batch_size * options.n_samples / options.training.global_batch_size;
     const int64_t without_actor = algorithm_.needs_critic() ? std::min(total_, options.critic.only_rollouts) : 0;
     run_.set_schedule((total_ - without_actor) * steps);
@@ -85,6 +82,7 @@ class RlRun {
     run_.keep("warnings", [this] { return KeptPart{.json = warnings_.json()}; });
     if (const auto kept = run_.resumed_part("warnings"))
       warnings_ = RunWarnings::from(kept->json, "parts/warnings.json");
+    order_.keep_in(run_);
     versions_.emplace(staleness_, store_, run_);
   }
 
@@ -92,7 +90,7 @@ class RlRun {
     *control_.info << fmt::format("data    {} prompts from {}{}\n", num_prompts(), options_.prompt_data,
                                   prompts_.dropped ? fmt::format(" ({} too long, dropped)", prompts_.dropped) : "");
     report_bad_rows(prompts_.bad_rows, options_.max_bad_rows, *control_.info);
-    for (const PromptSet& set : eval_prompts_) report_bad_rows(set.bad_rows, options_.max_bad_rows, *control_.info);
+    held_out_.report_bad_rows(*control_.info);
     keep_coefficients();
     run_.iterate([&] { iterations(); });
     run_.finish();
@@ -120,7 +118,7 @@ class RlRun {
       versions_->trained(rollout + 1,
                          trained.published.policy.is_base() ? versions_->newest() : trained.published.policy);
       run_.set_version(versions_->newest().version);
-      run_.completed(gates_.prompts_used);
+      run_.completed(order_.finish(gates_));
       adapt(rollout + 1, trained);
       log(rollout + 1, sampled.rollout, trained, pace);
       check(rollout + 1, trained);
@@ -164,7 +162,7 @@ class RlRun {
         watch);
     SampledRollout sampled{.rollout = std::move(gated.rollout),
                            .gates = gated.report,
-                           .rows_end = job.rows_begin + gated.report.prompts_used,
+                           .rows_end = job.rows_begin + order_.rows_read(gated.report),
                            .version = job.version.version()};
     if (options_.log_passrate) sampled.pass_rates = rl::pass_rates(rewards_of(sampled.rollout), options_.n_samples);
     sampled.masked = options_.mask_truncated ? rl::mask_truncated(sampled.rollout.trajectories) : 0;
@@ -242,7 +240,7 @@ class RlRun {
                                .policy = job.version.version()->policy,
                                .greedy_baseline = options_.advantage.estimator == rl::Estimator::remax,
                                .on_reward_failure = options_.on_reward_failure};
-    for (const int64_t row : order_.rows(job.rows_begin + first, count)) {
+    for (const int64_t row : order_.rows(job.rows_begin, first, count)) {
       request.prompts.push_back(prompts_.prompts[static_cast<size_t>(row)]);
       request.prompts.back().first_sample = times[row]++ * options_.n_samples;
       request.rows.push_back(prompts_.rows[static_cast<size_t>(row)]);
@@ -269,6 +267,7 @@ class RlRun {
       line.update({{"dynamic_sampling/rounds", gates_.rounds},
                    {"dynamic_sampling/sampled_groups", gates_.sampled},
                    {"dynamic_sampling/dropped_groups", gates_.dropped}});
+    line.update(order_.metrics());
     if (options_.mask_truncated) line["masked_truncated"] = masked_;
     add_pass_rates(line, "passrate/", pass_rates_);
     if (options_.kl_control.target != 0) line["kl_coef"] = trained.next.kl_reward;
@@ -280,30 +279,6 @@ class RlRun {
     log_.say(rollout_text(step, total_, rollout, trained, iteration_ms, pace.left(step)));
     if (rollout.report.reward_unknown > 0)
       log_.say(unknown_rewards_text(step, total_, gates_.sampled * options_.n_samples, rollout.report, trained));
-  }
-
-  PromptSet read(const std::string& path, const std::string& input_key, const std::string& label_key) const {
-    const int64_t context = options_.sampling.max_context;
-    const int64_t room = (context > 0 ? std::min(context, base_.config.max_positions) : base_.config.max_positions) - 1;
-    const int64_t limit = options_.max_prompt_len > 0 ? std::min(options_.max_prompt_len, room) : room;
-    return read_prompts({.path = path,
-                         .input_key = input_key,
-                         .label_key = label_key,
-                         .metadata_key = options_.metadata_key,
-                         .reward = options_.reward,
-                         .max_length = limit,
-                         .vocab_size = base_.config.vocab_size,
-                         .chat = PromptRenderer(base_.path.string(), options_.chat),
-                         .max_bad_rows = options_.max_bad_rows},
-                        tokenizer_);
-  }
-
-  std::vector<PromptSet> read_eval_sets() const {
-    std::vector<PromptSet> sets;
-    for (const EvalSet& set : options_.eval_sets)
-      sets.push_back(read(set.path, options_.eval_input_key.empty() ? options_.input_key : options_.eval_input_key,
-                          options_.eval_label_key.empty() ? options_.label_key : options_.eval_label_key));
-    return sets;
   }
 
   int64_t num_rollouts() const {
@@ -339,28 +314,20 @@ class RlRun {
     const bool due = step == 0 ? options_.eval_before_train : step >= total_ || step % options_.eval_interval == 0;
     if (!due || best_.evaluated >= step) return;
     if (ahead_) run_.interruptible([&] { ahead_->wait_until_idle([&] { wait_for_samples(step); }); });
-    std::optional<double> first_accuracy;
-    for (size_t i = 0; i < eval_prompts_.size(); ++i) {
-      const EvalResult result = run_.interruptible([&] {
-        return evaluate(engine_.sampler(), versions_->newest(), tokenizer_,
-                        {.prompts = &eval_prompts_[i],
-                         .sampling = eval_sampling_,
-                         .samples = options_.eval_samples,
-                         .reward = reward_.get()},
-                        log_, control_);
-      });
+    std::optional<double> deciding;
+    for (size_t i = 0; i < held_out_.size(); ++i) {
+      const EvalResult result = run_.interruptible(
+          [&] { return held_out_.evaluate(i, engine_.sampler(), versions_->newest(), *reward_, log_, control_); });
       engine_.sampler().release_memory();
-      if (i == 0) first_accuracy = result.accuracy;
-      if (step == resumed_at_ && log_.has_evaluation(options_.eval_sets[i].name)) continue;
-      OrderedJson line{{"step", step}, {"eval", options_.eval_sets[i].name}, {"accuracy", or_null(result.accuracy)}};
-      if (options_.log_passrate) add_pass_rates(line, "", result.pass_rates);
-      log_.write(line);
-      log_.say(fmt::format("eval {} after {} rollouts: {}, {:.1f} tokens", options_.eval_sets[i].name, step,
+      if (i == held_out_.deciding()) deciding = result.accuracy;
+      if (step == resumed_at_ && log_.has_evaluation(held_out_.name(i))) continue;
+      log_.write(held_out_.line(i, step, result));
+      log_.say(fmt::format("eval {} after {} rollouts: {}, {:.1f} tokens", held_out_.name(i), step,
                            accuracy_text(result), result.response_len));
     }
     // The smallest share of wrong answers is the lowest loss.
     best_.evaluated = step;
-    const bool better = first_accuracy && best_.add(step, 1 - *first_accuracy, 0);
+    const bool better = deciding && best_.add(step, 1 - *deciding, 0);
     run_.set_evaluations(best_.json());
     if (!better || !options_.save_best) return;
     run_.save();
@@ -377,6 +344,7 @@ class RlRun {
   const RlOptions& options_;
   const Control& control_;
   const std::unique_ptr<rl::Reward> reward_;  // first: its processes begin before there are threads
+  const EvalRewards eval_rewards_{options_};  // as well
   const StalenessRule staleness_ = options_.staleness;
   Stream stream_;
   // Sampling has a stream of its own where training goes on meanwhile.
@@ -384,8 +352,8 @@ class RlRun {
   const Base base_;
   const text::Tokenizer tokenizer_;
   const PromptSet prompts_;
-  const std::vector<PromptSet> eval_prompts_;
-  data::DataOrder order_;
+  const HeldOutPrompts held_out_{options_, eval_rewards_, base_, tokenizer_};
+  PromptOrder order_;
   const int64_t total_;
   const BaseCheck base_check_{options_.checks, *base_.model, stream_};
   // Loaded before memory is planned.
@@ -413,7 +381,7 @@ class RlRun {
   RunLog log_;
   RunWarnings warnings_;
   BestSoFar best_ = BestSoFar::from(run_.evaluations(), "train_state.json: evaluations");
-  rollout::SamplingParams sampling_params_, eval_sampling_;
+  rollout::SamplingParams sampling_params_;
   Stopwatch iteration_;
   std::atomic<SamplingProgress> sampling_ = SamplingProgress();
   std::optional<RolloutsAhead> ahead_;  // last: its thread uses the others
