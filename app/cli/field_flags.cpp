@@ -46,6 +46,8 @@ constexpr FieldFlag kFields[] = {
     {"RlOptions::on_reward_failure", "--on-reward-failure"},
     {"RlOptions::rollout_batch_size", "--rollout-batch-size"},
     {"RolloutEngineOptions::addresses", "--rollout-external-engine-addrs"},
+    {"RolloutEngineOptions::delivery", "--sync-strategy"},
+    {"RolloutEngineOptions::force", "--force"},
     {"RowOptions::loss_mask", "--loss-mask-type"},
     {"RowOptions::max_bad_rows", "--max-bad-rows"},
     {"RowOptions::max_length", "--max-seq-length"},

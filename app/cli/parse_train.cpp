@@ -71,14 +71,15 @@ void check_staleness(const recipes::RlOptions& o) {
 std::vector<Flag> check_flags(TrainForm& form) {
   recipes::RunChecks& checks = form.options.checks;
   const Binding equal_weights = {.arity = Arity::none, .set = [&checks](const std::string&, const Values&) {
-                                   checks.equal_base = checks.equal_adapter = true;
+                                   checks.equal_base = checks.equal_adapter = checks.equal_servers = true;
                                  }};
   return {{"--ci-test", "", toggle(form.ci_test), "check log-probs (next flag), and that the first rollout's KL is 0"},
           {"--ci-train-rollout-logprob-abs-diff-threshold", "X", number(checks.logprob_diff, 0, 1e6),
            "most that log-probs of trainer and sampler differ, on average (0.1 with --ci-test)"},
           {"--ci-disable-kl-checker", "", toggle(form.ci_kl, false), "--ci-test without the KL"},
           {"--true-on-policy-mode", "", toggle(checks.equal_logprobs), "no token's log-prob differs between them"},
-          {"--check-weight-update-equal", "", equal_weights, "the base stays as it is; as the next"},
+          {"--check-weight-update-equal", "", equal_weights,
+           "the base stays as it is, here and by the checksums of servers; as the next"},
           {"--check-lora-weight-equal", "", toggle(checks.equal_adapter),
            "what is published is the trainer's adapter, byte for byte"}};
 }

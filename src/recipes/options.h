@@ -165,6 +165,9 @@ struct RolloutEngineOptions {
   std::vector<std::string> addresses;       // HOST:PORT of each server; with a command: at most one
   std::string command;                      // starts a server; --host and --port are added if there is no address
   std::string api_key;
+  rollout::Delivery delivery = rollout::Delivery::adapter_files;
+  rollout::OnVersionChange on_version_change = rollout::OnVersionChange::cut;  // where weights are delivered
+  bool force = false;  // weight_files also to servers whose base is quantized: they quantize it again
   std::string adapter_name = "lockstep";  // what servers call the adapter begins so
   // Where versions are written for servers to read; empty: below SaveOptions::save, else in the temporary directory.
   std::string adapter_dir;
