@@ -14,7 +14,9 @@
 #include "recipes/held_out.h"
 #include "recipes/policies.h"
 #include "recipes/rollout_engine.h"
+#include "recipes/rollout_metrics.h"
 #include "recipes/run_warnings.h"
+#include "recipes/samples/rollout_samples.h"
 #include "recipes/save_directory.h"
 #include "recipes/step_line.h"
 #include "recipes/training_run.h"
@@ -66,7 +68,8 @@ class RlRun {
              options.sampling.temperature, engine_plan(options)),
         engine_(options, base_, tokenizer_, run_.memory().engine_kv_bytes(), run_.trainer().adapter(), prompts_.prompts,
                 stream_, control),
-        log_(options.save.save, run_.saved_iteration(), control) {
+        log_(options.save.save, run_.saved_iteration(), control,
+             {.kind = "rl", .iterations = total_, .arguments = options.save.arguments}, options.save.reports) {
     sampling_ = with_stop_ids(options.sampling);
     sampling_.logprob_temperature = options.sampling.temperature;
     eval_sampling_ = with_stop_ids(options.eval_sampling);
@@ -80,7 +83,8 @@ class RlRun {
                                 std::span<const train::Datum> batch) { run_.abandoned(error, batch, algorithm_.loss); },
         .release_memory = run_.memory().is_bounded(),
         .dropout = options.adapter.config.dropout > 0,
-        .measure_logprobs = options.checks.reads_logprobs()};
+        .measure_logprobs = options.checks.reads_logprobs(),
+        .observer = samples_.observer()};
     engine_.add_sinks(store_);
     run_.keep("warnings", [this] { return KeptPart{.json = warnings_.json()}; });
     if (const auto kept = run_.resumed_part("warnings"))
@@ -109,19 +113,24 @@ class RlRun {
     if (run_.iteration() >= total_) *control_.info << fmt::format("note    all {} rollouts were done before\n", total_);
     const Pace pace(run_.iteration(), total_);
     for (int64_t rollout = run_.iteration(); rollout < total_; ++rollout) {
-      const rl::Rollout sampled = run_.interruptible([&] { return sample(rollout); });
+      rl::Rollout sampled = run_.interruptible([&] { return sample(rollout); });
       const rl::TrainReport trained = run_.interruptible(
           [&] { return rl::rl_train(parts_, algorithm_, sampled, train_plan_, watch(rollout, "training")); });
+      const int64_t version = run_.version();  // that was trained
       if (!trained.published.policy.is_base()) actor_ = trained.published.policy;
       run_.set_version(actor_.version);
       run_.completed(gates_.prompts_used);
       adapt(rollout + 1, trained);
-      log(rollout + 1, sampled, trained, pace);
+      log(rollout + 1, sampled, trained, version, pace);
       check(rollout + 1, trained);
       warn(sampled.report, trained);
+      samples_.write(rollout + 1, std::move(sampled));
       evaluate_if_due();
+      // Whoever goes on from a checkpoint finds the samples up to it.
+      if (const int64_t every = options_.save.save_interval; every > 0 && (rollout + 1) % every == 0) samples_.wait();
       run_.save_if_due();
     }
+    samples_.wait();
   }
 
   void check(int64_t rollout, const rl::TrainReport& trained) {
@@ -197,7 +206,9 @@ class RlRun {
             .interrupted = control_.interrupted};
   }
 
-  void log(int64_t step, const rl::Rollout& rollout, const rl::TrainReport& trained, const Pace& pace) {
+  // `version`: of the actor that was trained.
+  void log(int64_t step, const rl::Rollout& rollout, const rl::TrainReport& trained, int64_t version,
+           const Pace& pace) {
     const rl::RolloutReport& sampled = rollout.report;
     const double total_ms = sampled.rollout_ms + sampled.reward_ms + trained.train_ms;
     const double tokens_per_s = 1000.0 * static_cast<double>(sampled.tokens) / total_ms;
@@ -240,6 +251,8 @@ class RlRun {
                    {"ess_ratio", trained.correction.ess_ratio},
                    {"train_rollout_logprob_abs_diff", trained.mismatch.mean}});
     if (run_.skipped_steps() > 0) line["abandoned_steps"] = run_.skipped_steps();  // of the run, so far
+    add_rollout_metrics(line, rollout.trajectories, version);
+    add_memory(line, stream_);
     line.update(engine_.metrics());
     log_.write(line);
     log_.say(rollout_line({.step = step,
@@ -405,6 +418,7 @@ class RlRun {
   std::vector<rl::PassRate> pass_rates_;
   int64_t masked_ = 0;
   rl::TrainPlan train_plan_;
+  RolloutSamples samples_{options_.save, run_.saved_iteration(), tokenizer_};
   RunLog log_;
   RunWarnings warnings_;
   BestSoFar best_ = BestSoFar::from(run_.evaluations(), "train_state.json: evaluations");

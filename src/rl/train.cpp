@@ -84,6 +84,24 @@ PreparedStep prepare_step(RlParts& parts, const Algorithm& algorithm, uint64_t s
   return step;
 }
 
+// While it lives the observer is told of the rows that the trainer computes.
+class ObservedRows {
+ public:
+  ObservedRows(TrainObserver* observer, train::Trainer& trainer, int64_t first) : trainer_(trainer) {
+    if (observer == nullptr) return;
+    trainer_.watch_rows(
+        [observer, first](int64_t sample, std::span<const float> logprob, std::span<const float> entropy) {
+          observer->trained(first + sample, logprob, entropy);
+        });
+  }
+  ~ObservedRows() { trainer_.watch_rows({}); }
+  ObservedRows(const ObservedRows&) = delete;
+  ObservedRows& operator=(const ObservedRows&) = delete;
+
+ private:
+  train::Trainer& trainer_;
+};
+
 }  // namespace
 
 TrainReport rl_train(RlParts& parts, const Algorithm& algorithm, const Rollout& rollout, const TrainPlan& plan,
@@ -92,6 +110,7 @@ TrainReport rl_train(RlParts& parts, const Algorithm& algorithm, const Rollout& 
   const int64_t steps = num_steps(rollout.trajectories.size(), plan.batch_size);
   TrainReport report{.lr = plan.schedule.at(parts.actor.steps())};
   const std::vector<train::Datum> datums = prepare(parts, algorithm, rollout, watch, report);
+  if (plan.observer != nullptr) plan.observer->prepared(datums);
   report.next = {.kl_reward = algorithm.shaping.kl_coef, .entropy = algorithm.loss.entropy_coef};
   if (algorithm.kl_control.target != 0)
     report.next.kl_reward =
@@ -114,6 +133,7 @@ TrainReport rl_train(RlParts& parts, const Algorithm& algorithm, const Rollout& 
     const auto stop = [&](int64_t) {
       if (step == 0) watch.stop_if_interrupted();
     };
+    const ObservedRows observed(plan.observer, parts.actor, step * plan.batch_size);
     train::StepReport taken;
     const PreparedStep prepared = prepare_step(parts, algorithm, plan.seed, whole, stop, report.next.entropy);
     const std::span<const train::Datum> batch = prepared.chosen.empty() ? whole : prepared.chosen;

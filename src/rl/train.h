@@ -8,6 +8,7 @@
 #include "rl/algorithm.h"
 #include "rl/mismatch.h"
 #include "rl/rollout.h"
+#include "rl/train_observer.h"
 #include "train/not_finite.h"
 #include "train/schedule.h"
 
@@ -24,6 +25,7 @@ struct TrainPlan {
   // The trainer drops out inputs of the adapter, which no sampler does: its log-probs cannot be compared with a
   // sampler's as they are. measure_logprobs: they are made once more without dropout, for the first step.
   bool dropout = false, measure_logprobs = false;
+  TrainObserver* observer = nullptr;  // outlives the training; none: nobody looks
 };
 
 struct TrainReport {

@@ -59,6 +59,7 @@ struct Trainer::Impl {
   GradientLanes lanes;
   Arena counters;  // of dropout
   std::optional<OpenStep> open;
+  RowWatch row_watch;
 
   Impl(std::shared_ptr<const model::Model> m, std::shared_ptr<const lora::AdapterLayout> l,
        std::shared_ptr<const Buffer> w, const TrainerOptions& o, Stream& s, parallel::Group* g)
@@ -111,6 +112,16 @@ struct Trainer::Impl {
     return rows;
   }
 
+  void tell_rows(const MicroBatch& batch, int64_t first, std::span<const float> logprob,
+                 std::span<const float> entropy) const {
+    for (size_t i = 0; i + 1 < batch.sequence_begin.size(); ++i) {
+      const auto begin = static_cast<size_t>(batch.sequence_begin[i]);
+      const size_t count = static_cast<size_t>(batch.sequence_begin[i + 1]) - begin;
+      row_watch(first + static_cast<int64_t>(i), logprob.subspan(begin, count),
+                entropy.empty() ? entropy : entropy.subspan(begin, count));
+    }
+  }
+
   LossOutput run(std::span<const Datum> datums, const Loss& loss) {
     const int64_t first = open->next();
     const MicroBatch batch = pack(datums, first, true);
@@ -135,6 +146,7 @@ struct Trainer::Impl {
                                        .first_sample = first,
                                        .divisor = open->plan().divisor},
                                       datums, std::span(head.logprob_T.f32(), rows), entropy, d_logprob, d_entropy);
+    if (row_watch) tell_rows(batch, first, std::span(head.logprob_T.f32(), rows), entropy);
     const auto view = [](const std::vector<float>& values) {
       return values.empty() ? ConstTensor()
                             : ConstTensor(values.data(), DType::f32, {static_cast<int64_t>(values.size())});
@@ -341,6 +353,10 @@ LossReport Trainer::forward_backward(std::span<const Datum> datums, const Loss& 
   abandon_step();
   parallel::agree(impl_->group, failure);  // throws; the other ranks reach it in optim_step
   return {};
+}
+
+void Trainer::watch_rows(RowWatch watch) {
+  impl_->row_watch = std::move(watch);
 }
 
 StepReport Trainer::optim_step(double lr) {

@@ -161,6 +161,7 @@ TEST(Rooms, FoldersOfTheProgramSeeOnlyThoseBeforeThem) {
                          {"server/http", {}},
                          {"server/protocol", {"server/http"}},
                          {"server/routes", {"server/http", "server/protocol"}},
+                         {"server/dashboard", {"server/http"}},
                          {"server", {"server/http", "server/protocol", "server/routes"}},
                          {"cli", {"commands", "server"}}};
   const auto folder = [](const std::string& room, const std::string& below) {
