@@ -55,7 +55,8 @@ Control training_control(Screen& screen) {
           .terminal = console.out_terminal,
           .out_terminal = console.out_terminal,
           .interrupted = console.interrupted,
-          .save_requested = console.save_requested};
+          .save_requested = console.save_requested,
+          .stopped = console.stopped};
 }
 
 // For commands whose results are data.
@@ -93,7 +94,7 @@ void run_training(const TrainingCommand<Options>& command, Screen& screen,
                   void (*dry_run)(const Options&, const std::vector<std::string>&, const Control&),
                   void (*train)(const Options&, const Control&)) {
   const Control control = training_control(screen);
-  screen.console.accept_save_signals();
+  screen.console.accept_save_signals(command.options.save.grace_seconds);
   recipes::check_model_shape(command.options.base, command.shape);
   recipes::check_claims(command.options.base, command.claims);
   std::vector<std::string> notes = command.notes;

@@ -19,6 +19,7 @@
 #include "lora/config.h"
 #include "recipes/reports/report.h"
 #include "recipes/run_checks.h"
+#include "recipes/staleness.h"
 #include "rl/advantage.h"
 #include "rl/coefficients.h"
 #include "rl/correction.h"
@@ -90,6 +91,7 @@ struct SaveOptions {
   int64_t keep_samples = 10'000;           // newest samples of rollouts that stay in SAVE/samples; 0: none are written
   ReportOptions reports;                   // files for other programs that show runs
   std::string trigger_sentinel;            // while this file exists a save is asked for; removed when it is done
+  int64_t grace_seconds = 30;              // that a signal leaves the iteration under way; kept by the program around
   OrderedJson arguments;                   // of the command, resolved, as its checkpoints keep them; null: none
 
   std::string load;
@@ -176,6 +178,7 @@ struct RlOptions {
   int64_t rollout_batch_size = 0;                 // prompts per rollout
   int64_t n_samples = 1;
   int64_t num_steps_per_rollout = 0;  // 0: derived
+  StalenessRule staleness;            // beyond synchronous: rollouts are sampled while earlier ones are trained on
   int64_t max_prompt_len = 0;         // 0: context - 1; longer prompts are dropped with a count
   rollout::SamplingParams sampling;   // of training; max_tokens bounds a response
   bool shuffle = false;

@@ -33,7 +33,8 @@ bool passes(const recipes::SampleGroup& group, const GroupFilter& filter) {
     case GroupFilter::Show::mixed: return is_mixed(group);
     case GroupFilter::Show::equal: return !is_mixed(group);
     case GroupFilter::Show::truncated: return std::ranges::count(group.truncated, true) > 0;
-    case GroupFilter::Show::unknown: return std::ranges::count(group.rewards, std::nullopt) > 0;
+    case GroupFilter::Show::unknown:
+      return std::ranges::any_of(group.rewards, [](const std::optional<float>& reward) { return !reward; });
   }
   return false;
 }

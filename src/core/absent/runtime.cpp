@@ -21,7 +21,7 @@ void* allocate(size_t) {
   absent();
 }
 void release(void*) noexcept {}
-void* make_stream() {
+void* make_stream(bool) {
   absent();
 }
 void destroy_stream(void*) noexcept {}

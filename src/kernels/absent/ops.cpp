@@ -87,6 +87,15 @@ bool swiglu_backward(Tensor, const UnfinishedLinear&, ConstTensor, Stream&) {
 void add(Tensor, ConstTensor, Stream&) {
   absent();
 }
+void value_head_forward(Tensor, ConstTensor, ConstTensor, ConstTensor, Stream&) {
+  absent();
+}
+void value_head_backward(Tensor, ConstTensor, ConstTensor, Stream&) {
+  absent();
+}
+void value_head_gradient(Tensor, Tensor, ConstTensor, ConstTensor, Stream&) {
+  absent();
+}
 void gather_rows(Tensor, ConstTensor, std::span<const int32_t>, Stream&) {
   absent();
 }
