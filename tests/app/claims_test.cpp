@@ -237,7 +237,7 @@ TEST(Secrets, ComeByFileAndAreShownNowhere) {
   const std::string file = (dir.path() / "key").string();
   fs::write_file_atomic(file, "  hunter2\n");
   const std::string judge = "--save s --rm-type judge --rm-url http://localhost:1 --judge-model m ";
-  for (const std::string& given : {"--rm-api-key hunter2", "--rm-api-key-file " + file}) {
+  for (const std::string& given : {std::string("--rm-api-key hunter2"), "--rm-api-key-file " + file}) {
     const auto command = parse_train(train_args("--n-samples-per-prompt 2 " + judge + given));
     EXPECT_EQ(command.options.reward.api_key, "hunter2");
     EXPECT_EQ(json_text(command.options.save.arguments).find("hunter2"), std::string::npos);
