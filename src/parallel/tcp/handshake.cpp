@@ -33,7 +33,7 @@ void prove_as_caller(const Socket& socket, const Secret& secret, Deadline deadli
   if (!same_secret(answer, proof(secret, "listener", mine, theirs)))
     throw ConfigError({.what = "the process at the address of another rank does not know this job's secret",
                        .where = peer_address(socket),
-                       .attempt = "the same --job-secret-file for all ranks, or another port if two jobs share it"});
+                       .attempt = "one secret file for all ranks, or another port if two jobs share it"});
   send_all(socket, proof(secret, "caller", mine, theirs), deadline);
 }
 

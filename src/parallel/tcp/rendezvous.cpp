@@ -159,7 +159,7 @@ class Rendezvous {
       if (hello.rank == 0 || place.open())
         throw ConfigError({.what = "two processes are the same rank of a job",
                            .where = "rank " + std::to_string(hello.rank),
-                           .attempt = "another --job-secret-file or port for each of two jobs"});
+                           .attempt = "another secret file or port for each of two jobs"});
       place = std::move(newcomer.socket);
       addresses_[static_cast<size_t>(hello.rank)] = {is_loopback(from) ? "" : from, hello.data_port};
       return true;
