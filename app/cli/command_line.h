@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "cli/flags.h"
+#include "cli/launcher_variables.h"
 
 namespace lockstep::cli {
 
@@ -24,6 +25,10 @@ struct Console {
   std::function<bool()> save_requested = [] { return false; };
   // From now on SIGUSR1 asks for a checkpoint and SIGUSR2 for one and the end; before, they end the program.
   std::function<void()> accept_save_signals = [] {};
+  // Those that launchers set; none unless the program passes them.
+  Variables variables = [](const char*) { return std::nullopt; };
+  // Ends the process with a message: its ranks have failed, and it has not noticed.
+  std::function<void(const Fault& fault, int exit_code)> stuck = {};
 };
 
 // Runs `args` (argv without the program's name) and returns the exit code of what ends normally. Throws what the

@@ -2,6 +2,8 @@
 
 #include <ostream>
 
+#include "train/dealt_logprobs.h"
+
 namespace lockstep::recipes {
 
 bool BestSoFar::add(int64_t at, double value, double threshold) {
@@ -36,8 +38,8 @@ BestSoFar BestSoFar::from(const OrderedJson& json, const std::string& where) {
   return best;
 }
 
-void add_reference(train::Trainer& trainer, std::vector<train::Datum>& datums) {
-  auto reference = trainer.logprobs(datums, nullptr);
+void add_reference(TrainingRun& run, std::vector<train::Datum>& datums) {
+  auto reference = train::dealt_logprobs(run.trainer(), run.group(), datums, nullptr);
   for (size_t i = 0; i < datums.size(); ++i) datums[i].ref_logprobs = std::move(reference[i]);
 }
 
@@ -63,7 +65,7 @@ train::Evaluation HeldOut::evaluate(size_t set, TrainingRun& run,
     for (size_t i = before; i < datums.size(); ++i) held += datums[i].size();
     if (held < run.memory().max_tokens && row + 1 < rows.size()) continue;
     const auto* preference = std::get_if<train::DpoLoss>(&options_.loss);
-    if (preference != nullptr && train::reads_reference(*preference)) add_reference(run.trainer(), datums);
+    if (preference != nullptr && train::reads_reference(*preference)) add_reference(run, datums);
     run.trainer().evaluate(datums, options_.loss, sums);
     datums.clear();
     held = 0;

@@ -28,8 +28,8 @@ struct BestSoFar {
   static BestSoFar from(const OrderedJson& json, const std::string& where);  // null: nothing yet. FormatError
 };
 
-// Datums of the reference's log-probs: those of the base, with the adapter off.
-void add_reference(train::Trainer& trainer, std::vector<train::Datum>& datums);
+// Datums of the reference's log-probs: those of the base, with the adapter off. Collective, as train::dealt_logprobs.
+void add_reference(TrainingRun& run, std::vector<train::Datum>& datums);
 
 class HeldOut {
  public:
@@ -38,7 +38,8 @@ class HeldOut {
   void describe(std::ostream& out) const;
   bool empty() const { return sets_.empty(); }
   const std::vector<EvalSet>& names() const { return options_.eval_sets; }
-  // One set under the current weights. Calls on_progress with the rows done; it may throw to stop.
+  // One set under the current weights. Collective. Calls on_progress with the rows done, on all ranks at the same
+  // places; it may throw to stop.
   train::Evaluation evaluate(size_t set, TrainingRun& run, const std::function<void(int64_t, int64_t)>& on_progress);
 
  private:

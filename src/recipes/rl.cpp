@@ -3,11 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 #include <map>
+#include <memory>
 #include <ostream>
 
 #include "core/hash.h"
 #include "data/order.h"
+#include "parallel/agree.h"
 #include "recipes/algorithm.h"
 #include "recipes/bad_rows.h"
 #include "recipes/evaluate.h"
@@ -18,9 +21,11 @@
 #include "recipes/save_directory.h"
 #include "recipes/step_line.h"
 #include "recipes/training_run.h"
+#include "rl/dealt_reward.h"
 #include "rl/gate.h"
 #include "rl/pass_rate.h"
 #include "rl/train.h"
+#include "rollout/dealt_sampler.h"
 #include "versions/store.h"
 
 namespace lockstep::recipes {
@@ -51,22 +56,24 @@ std::vector<std::optional<float>> rewards_of(const rl::Rollout& rollout) {
 
 class RlRun {
  public:
-  RlRun(const RlOptions& options, const Control& control)
+  // `group` outlives the run, so that it can still say how the run failed.
+  RlRun(const RlOptions& options, const Control& control, std::unique_ptr<parallel::Group>& group)
       : options_(options),
         control_(control),
         reward_(rl::make_reward(options.reward, {.input = options.input_key, .metadata = options.metadata_key})),
         stream_(stream_options(options.base)),
         base_(load_base(options.base, stream_, control)),
+        group_(*(group = control.join(rank_identity(base_, stream_)))),
         tokenizer_(text::Tokenizer::load(base_.path.string())),
         prompts_(read(options.prompt_data, options.input_key, options.label_key)),
         eval_prompts_(read_eval_sets()),
         order_(num_prompts(), options.shuffle, options.sampling.seed),
         total_(num_rollouts()),
         run_(options.adapter, options.optimizer, options.training, options.save, base_, stream_, control, settings(),
-             options.sampling.temperature, engine_plan(options)),
+             options.sampling.temperature, engine_plan(options), &group_),
         engine_(options, base_, tokenizer_, run_.memory().engine_kv_bytes(), run_.trainer().adapter(), prompts_.prompts,
                 stream_, control),
-        log_(options.save.save, run_.saved_iteration(), control) {
+        log_(control.rank == 0 ? options.save.save : "", run_.saved_iteration(), control) {
     sampling_ = with_stop_ids(options.sampling);
     sampling_.logprob_temperature = options.sampling.temperature;
     eval_sampling_ = with_stop_ids(options.eval_sampling);
@@ -94,6 +101,7 @@ class RlRun {
     report_bad_rows(prompts_.bad_rows, options_.max_bad_rows, *control_.info);
     for (const PromptSet& set : eval_prompts_) report_bad_rows(set.bad_rows, options_.max_bad_rows, *control_.info);
     keep_coefficients();
+    run_.require_same_start();
     run_.iterate([&] { iterations(); });
     run_.finish();
     if (options_.save_best && best_.iteration > 0)
@@ -144,7 +152,7 @@ class RlRun {
     rl::GatedRollout gated = rl::gated_rollout(
         parts_, gate_plan_, [&](int64_t first, int64_t count) { return request(rollout, first, count, times); },
         watch(rollout, "sampling"));
-    engine_.sampler().release_memory();  // training needs it
+    sampler_.release_memory();  // training needs it
     gates_ = gated.report;
     if (options_.log_passrate) pass_rates_ = rl::pass_rates(rewards_of(gated.rollout), options_.n_samples);
     masked_ = options_.mask_truncated ? rl::mask_truncated(gated.rollout.trajectories) : 0;
@@ -194,7 +202,7 @@ class RlRun {
                 [this, rollout, what](int64_t done, int64_t of) {
                   log_.progress(fmt::format("rollout {}/{}: {} {}/{}", rollout + 1, total_, what, done, of));
                 },
-            .interrupted = control_.interrupted};
+            .interrupted = [this] { return run_.interrupted(); }};
   }
 
   void log(int64_t step, const rl::Rollout& rollout, const rl::TrainReport& trained, const Pace& pace) {
@@ -342,14 +350,14 @@ class RlRun {
     std::optional<double> first_accuracy;
     for (size_t i = 0; i < eval_prompts_.size(); ++i) {
       const EvalResult result = run_.interruptible([&] {
-        return evaluate(engine_.sampler(), actor_, tokenizer_,
+        return evaluate(sampler_, actor_, tokenizer_,
                         {.prompts = &eval_prompts_[i],
                          .sampling = eval_sampling_,
                          .samples = options_.eval_samples,
-                         .reward = reward_.get()},
+                         .reward = &judge_},
                         log_, control_);
       });
-      engine_.sampler().release_memory();
+      sampler_.release_memory();
       if (i == 0) first_accuracy = result.accuracy;
       if (step == resumed_at_ && log_.has_evaluation(options_.eval_sets[i].name)) continue;
       OrderedJson line{{"step", step}, {"eval", options_.eval_sets[i].name}, {"accuracy", or_null(result.accuracy)}};
@@ -369,6 +377,7 @@ class RlRun {
 
   // A run resumed from elsewhere need not have the best checkpoint in its own directory.
   void mark_best() {
+    if (!run_.keeps()) return;
     if (!fs::is_directory(fs::Path(options_.save.save) / checkpoint::iteration_directory_name(best_.iteration))) return;
     checkpoint::mark_best(options_.save.save, best_.iteration);
     run_.still_reads("best", best_.iteration);
@@ -379,6 +388,7 @@ class RlRun {
   const std::unique_ptr<rl::Reward> reward_;  // first: its processes begin before there are threads
   Stream stream_;
   const Base base_;
+  parallel::Group& group_;
   const text::Tokenizer tokenizer_;
   const PromptSet prompts_;
   const std::vector<PromptSet> eval_prompts_;
@@ -390,11 +400,16 @@ class RlRun {
   TrainingRun run_;
   const int64_t resumed_at_ = run_.iteration();
   RolloutEngine engine_;
+  // Of several ranks: each generates and grades its share.
+  rollout::DealtSampler dealt_sampler_{engine_.sampler(), group_, [this] { return run_.interrupted(); }};
+  rl::DealtReward dealt_reward_{*reward_, group_, [this] { return run_.interrupted(); }};
+  rollout::Sampler& sampler_ = group_.size() > 1 ? dealt_sampler_ : engine_.sampler();
+  rl::Reward& judge_ = group_.size() > 1 ? dealt_reward_ : *reward_;
   versions::Store store_;
   lora::PolicyId actor_;  // what the next rollout samples with
   Policies policies_{options_, base_, other_model_, run_, stream_, control_};
-  rl::RlParts parts_{engine_.sampler(), run_.trainer(),        *reward_,           store_,
-                     &tokenizer_,       policies_.reference(), policies_.teacher()};
+  rl::RlParts parts_{sampler_, run_.trainer(), judge_, store_, &tokenizer_, policies_.reference(), policies_.teacher(),
+                     &group_};
   rl::Algorithm algorithm_ = algorithm_of(options_);
   const rl::GatePlan gate_plan_{.need_spread = options_.need_spread,
                                 .need_rewards = options_.on_reward_failure == rl::RewardFailure::drop_group,
@@ -414,8 +429,14 @@ class RlRun {
 }  // namespace
 
 void run_rl(const RlOptions& options, const Control& control) {
-  const SaveDirectory mine(options.save.save, control);
-  RlRun(options, control).train();
+  const SaveDirectory mine(control.rank == 0 ? options.save.save : "", control);
+  std::unique_ptr<parallel::Group> group;
+  try {
+    RlRun(options, control, group).train();
+  } catch (...) {
+    if (group) parallel::fail(*group, std::current_exception());
+    throw;
+  }
 }
 
 }  // namespace lockstep::recipes

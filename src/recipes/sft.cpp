@@ -3,9 +3,12 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <exception>
+#include <memory>
 #include <ostream>
 
 #include "data/order.h"
+#include "parallel/agree.h"
 #include "recipes/adapter.h"
 #include "recipes/held_out.h"
 #include "recipes/run_log.h"
@@ -38,23 +41,27 @@ train::Metrics averaged(train::Metrics metrics, double pairs) {
 
 class SftRun {
  public:
-  SftRun(const SftOptions& options, const Control& control)
+  // `group` outlives the run, so that it can still say how the run failed.
+  SftRun(const SftOptions& options, const Control& control, std::unique_ptr<parallel::Group>& group)
       : options_(options),
         control_(control),
         stream_(stream_options(options.base)),
         base_(load_base(options.base, stream_, control)),
+        group_(*(group = control.join(rank_identity(base_, stream_)))),
         data_(options.prompt_data, base_, options.rows, pairs(), control),
         held_out_(options, base_, control),
         order_(data_.size(), options.shuffle, options.shuffle_seed),
         total_(sft_steps(options, data_.size())),
-        run_(options.adapter, options.optimizer, options.training, options.save, base_, stream_, control, settings()),
-        log_(options.save.save, run_.saved_iteration(), control),
+        run_(options.adapter, options.optimizer, options.training, options.save, base_, stream_, control, settings(), 1,
+             {}, &group_),
+        log_(control.rank == 0 ? options.save.save : "", run_.saved_iteration(), control),
         best_(BestSoFar::from(run_.evaluations(), "train_state.json: evaluations")) {}
 
   void train() {
     data_.describe("data", *control_.info);
     held_out_.describe(*control_.info);
     run_.set_schedule(total_);
+    run_.require_same_start();
     run_.iterate([&] { iterations(); });
     run_.finish();
     if (options_.save_best && best_.iteration > 0)
@@ -128,7 +135,7 @@ class SftRun {
                                 number, total_, done / data_.datums_per_row(), rows, speed_, pace.left(number - 1)));
     };
     on_progress(0);
-    if (reads_reference()) add_reference(run_.trainer(), datums);
+    if (reads_reference()) add_reference(run_, datums);
     const double lr = run_.learning_rate();
     const std::optional<train::StepReport> taken = run_.step(datums, options_.loss, on_progress);
     if (!taken) {
@@ -170,7 +177,7 @@ class SftRun {
     for (size_t set = 0; set < held_out_.names().size(); ++set) {
       const std::string& name = held_out_.names()[set].name;
       const auto on_progress = [&](int64_t done, int64_t rows) {
-        if (control_.interrupted()) throw Cancelled({.what = "interrupted during evaluation"});
+        run_.stop_if_interrupted("evaluation");
         log_.progress(fmt::format("{} evaluating {}: {}/{} rows", progress_bar(done, rows), name, done, rows));
       };
       const train::Evaluation sums = run_.interruptible([&] { return held_out_.evaluate(set, run_, on_progress); });
@@ -219,7 +226,7 @@ class SftRun {
   }
 
   void mark_best() {
-    if (!holds_best()) return;
+    if (!run_.keeps() || !holds_best()) return;
     checkpoint::mark_best(options_.save.save, best_.iteration);
     run_.still_reads("best", best_.iteration);
   }
@@ -230,6 +237,7 @@ class SftRun {
   const Control& control_;
   Stream stream_;
   const Base base_;
+  parallel::Group& group_;
   TrainingRows data_;
   HeldOut held_out_;
   data::DataOrder order_;
@@ -244,8 +252,14 @@ class SftRun {
 }  // namespace
 
 void run_sft(const SftOptions& options, const Control& control) {
-  const SaveDirectory mine(options.save.save, control);
-  SftRun(options, control).train();
+  const SaveDirectory mine(control.rank == 0 ? options.save.save : "", control);
+  std::unique_ptr<parallel::Group> group;
+  try {
+    SftRun(options, control, group).train();
+  } catch (...) {
+    if (group) parallel::fail(*group, std::current_exception());
+    throw;
+  }
 }
 
 }  // namespace lockstep::recipes

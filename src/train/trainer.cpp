@@ -41,6 +41,12 @@ void require_bytes(size_t got, size_t wanted, const char* what) {
                     .wanted = std::to_string(wanted) + " bytes"});
 }
 
+// Of a step, as another rank threw it.
+std::exception_ptr step_error(std::string_view kind, Fault fault) {
+  if (kind == "NotFiniteError") return std::make_exception_ptr(NotFiniteError(std::move(fault)));
+  return make_error(kind, std::move(fault));
+}
+
 }  // namespace
 
 struct Trainer::Impl {
@@ -229,12 +235,15 @@ struct Trainer::Impl {
   StepReport finish(double lr) {
     std::shared_ptr<Buffer> next;
     Tensor gradient;
-    parallel::agree_after(group, [&] {  // with the memory that the rest needs: there a rank cannot fail by itself
-      require_open().require_complete();
-      require_rate(lr);
-      next = pool->take();
-      gradient = lanes.total();
-    });
+    parallel::agree_after(
+        group,
+        [&] {  // with the memory that the rest needs: there a rank cannot fail by itself
+          require_open().require_complete();
+          require_rate(lr);
+          next = pool->take();
+          gradient = lanes.total();
+        },
+        step_error);
     StepReport report = open->report(group, lr);
     parallel::together(group, [&] {
       parallel::tree_sum(gradient, lanes.partial(), group, stream);
@@ -339,7 +348,7 @@ LossReport Trainer::forward_backward(std::span<const Datum> datums, const Loss& 
     failure = std::current_exception();
   }
   abandon_step();
-  parallel::agree(impl_->group, failure);  // throws; the other ranks reach it in optim_step
+  parallel::agree(impl_->group, failure, step_error);  // throws; the other ranks reach it in optim_step
   return {};
 }
 
