@@ -57,7 +57,8 @@ Control training_control(Screen& screen) {
           .terminal = console.out_terminal,
           .out_terminal = console.out_terminal,
           .interrupted = console.interrupted,
-          .save_requested = console.save_requested};
+          .save_requested = console.save_requested,
+          .stopped = console.stopped};
 }
 
 // For commands whose results are data.
@@ -132,7 +133,7 @@ void run_training(TrainingCommand<Options> command, Screen& screen,
                   void (*dry_run)(const Options&, const std::vector<std::string>&, const Control&),
                   void (*train)(const Options&, const Control&)) {
   Control control = training_control(screen);
-  screen.console.accept_save_signals();
+  screen.console.accept_save_signals(command.options.save.grace_seconds);
   if (const std::optional<Launched> launched = launched_by(screen.console.variables); launched && !command.dry_run) {
     if constexpr (std::is_same_v<Options, recipes::RlOptions>)
       if (command.options.engine.kind)

@@ -101,6 +101,11 @@ struct DryRun {
   void checkpoints() const {
     if (!save.save.empty()) check_writable(save.save);
     if (save.load.empty()) return;
+    if (const auto foreign = recipes::foreign_checkpoint(save)) {
+      out << fmt::format("load        {}, the adapter of another system; everything else starts anew\n",
+                         foreign->string());
+      return;
+    }
     const auto loaded = recipes::checkpoint_to_load(save, nullptr, out);
     out << fmt::format(
         "load        {}{}\n", save.load,

@@ -49,6 +49,23 @@ std::vector<double> rule_numbers(const rl::RewardRule& rule) {
           static_cast<double>(rule.overlong_cache)};
 }
 
+// Not where a service is and how long it is waited for.
+void add_reward(OrderedJson& settings, const rl::RewardConfig& reward) {
+  const rl::RewardConfig usual;
+  add_unless(settings, "--multi-objective-aggregation", static_cast<int64_t>(reward.sum),
+             static_cast<int64_t>(usual.sum));
+  add_unless(settings, "parameters of --rm-type", rule_numbers(reward.parameters), rule_numbers(usual.parameters));
+  add_unless(settings, "--reward-command", reward.command, usual.command);
+  add_unless(settings, "--custom-rm-path", reward.python_path, usual.python_path);
+  add_unless(settings, "--group-rm", reward.groups, usual.groups);
+  add_unless(settings, "--reward-key", reward.reward_key, usual.reward_key);
+  add_unless(settings, "--judge-model", reward.judge_model, usual.judge_model);
+  add_unless(settings, "--judge-prompt", reward.judge_prompt_file, usual.judge_prompt_file);
+  add_unless(settings, "--judge-max-tokens", reward.judge_max_tokens, usual.judge_max_tokens);
+  add_unless(settings, "--code-timeout", reward.code_timeout_s, usual.code_timeout_s);
+  add_unless(settings, "--code-memory-mb", reward.code_memory_mb, usual.code_memory_mb);
+}
+
 }  // namespace
 
 OrderedJson algorithm_settings(const RlOptions& o) {
@@ -58,7 +75,8 @@ OrderedJson algorithm_settings(const RlOptions& o) {
   add_unless(settings, "--advantage-estimator", std::string(rl::estimator_name(o.advantage.estimator)),
              std::string("grpo"));
   add_unless(settings, "--scale-rewards", number(o.advantage.group.spread), number(usual.advantage.group.spread));
-  add_unless(settings, "--multi-objective-aggregation", number(o.reward.sum), number(usual.reward.sum));
+  add_unless(settings, "--advantage-eps", o.advantage.group.eps, usual.advantage.group.eps);
+  add_unless(settings, "--reward-std", o.advantage.group.population_std, usual.advantage.group.population_std);
   add_unless(settings, "--gamma", o.advantage.gamma, usual.advantage.gamma);
   add_unless(settings, "--normalize-advantages", o.advantage.whiten, usual.advantage.whiten);
   add_unless(settings, "--policy-loss", number(o.loss.objective), number(usual.loss.objective));
@@ -78,9 +96,9 @@ OrderedJson algorithm_settings(const RlOptions& o) {
              std::vector<double>{usual.kl_control.target, usual.kl_control.horizon});
   add_unless(settings, "control of --entropy-coef", entropy_numbers(o.entropy_control),
              entropy_numbers(usual.entropy_control));
-  add_unless(settings, "parameters of --rm-type", rule_numbers(o.reward.parameters),
-             rule_numbers(usual.reward.parameters));
+  add_reward(settings, o.reward);
   add_unless(settings, "--on-reward-failure", number(o.on_reward_failure), number(usual.on_reward_failure));
+  if (o.engine.kind) settings["--rollout-engine"] = rollout::engine_name(*o.engine.kind);
   add_unless(settings, "--ref-load", o.reference, usual.reference);
   add_unless(settings, "--use-opd", o.distill, usual.distill);
   add_unless(settings, "--opd-teacher-load", o.teacher, usual.teacher);

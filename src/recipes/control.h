@@ -20,6 +20,8 @@ struct Control {
   std::function<bool()> interrupted = [] { return false; };
   // Whether the user asked for a checkpoint (SIGUSR1) since this was last asked.
   std::function<bool()> save_requested = [] { return false; };
+  // Says that the run has stopped what it did, and has only to save: from now on it is waited for without a limit.
+  std::function<void()> stopped = [] {};
 
   int rank = 0;  // of this process in its job; rank 0 writes files, log and terminal
   // Joins the other ranks of the job, if there are any; `identity` has to be the same on all. What parallel::connect

@@ -18,6 +18,7 @@
 #include "core/stream.h"
 #include "lora/config.h"
 #include "recipes/run_checks.h"
+#include "recipes/staleness.h"
 #include "rl/advantage.h"
 #include "rl/coefficients.h"
 #include "rl/correction.h"
@@ -96,6 +97,7 @@ struct SaveOptions {
   std::optional<int64_t> total_limit;      // newest checkpoints that stay; the best one stays, too
   std::optional<int64_t> retain_interval;  // those of every so many iterations stay, and the newest
   std::string trigger_sentinel;            // while this file exists a save is asked for; removed when it is done
+  int64_t grace_seconds = 30;              // that a signal leaves the iteration under way; kept by the program around
   OrderedJson arguments;                   // of the command, resolved, as its checkpoints keep them; null: none
 
   std::string load;
@@ -182,6 +184,7 @@ struct RlOptions {
   int64_t rollout_batch_size = 0;                 // prompts per rollout
   int64_t n_samples = 1;
   int64_t num_steps_per_rollout = 0;  // 0: derived
+  StalenessRule staleness;            // beyond synchronous: rollouts are sampled while earlier ones are trained on
   int64_t max_prompt_len = 0;         // 0: context - 1; longer prompts are dropped with a count
   rollout::SamplingParams sampling;   // of training; max_tokens bounds a response
   bool shuffle = false;

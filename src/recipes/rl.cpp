@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <exception>
 #include <map>
 #include <memory>
@@ -17,7 +18,9 @@
 #include "recipes/held_out.h"
 #include "recipes/policies.h"
 #include "recipes/rollout_engine.h"
+#include "recipes/rollouts_ahead.h"
 #include "recipes/run_warnings.h"
+#include "recipes/sampled_versions.h"
 #include "recipes/save_directory.h"
 #include "recipes/step_line.h"
 #include "recipes/training_run.h"
@@ -54,6 +57,10 @@ std::vector<std::optional<float>> rewards_of(const rl::Rollout& rollout) {
   return rewards;
 }
 
+struct SamplingProgress {
+  int32_t done = 0, of = 0;
+};
+
 class RlRun {
  public:
   // `group` outlives the run, so that it can still say how the run failed.
@@ -62,6 +69,7 @@ class RlRun {
         control_(control),
         reward_(rl::make_reward(options.reward, {.input = options.input_key, .metadata = options.metadata_key})),
         stream_(stream_options(options.base)),
+        sampling_stream_(staleness_.is_synchronous() ? nullptr : std::make_unique<Stream>(sampling_stream_options())),
         base_(load_base(options.base, stream_, control)),
         group_(*(group = control.join(rank_identity(base_, stream_)))),
         tokenizer_(text::Tokenizer::load(base_.path.string())),
@@ -72,10 +80,10 @@ class RlRun {
         run_(options.adapter, options.optimizer, options.training, options.save, base_, stream_, control, settings(),
              options.sampling.temperature, engine_plan(options), &group_),
         engine_(options, base_, tokenizer_, run_.memory().engine_kv_bytes(), run_.trainer().adapter(), prompts_.prompts,
-                stream_, control),
+                sampling_stream_ ? *sampling_stream_ : stream_, control),
         log_(control.rank == 0 ? options.save.save : "", run_.saved_iteration(), control) {
-    sampling_ = with_stop_ids(options.sampling);
-    sampling_.logprob_temperature = options.sampling.temperature;
+    sampling_params_ = with_stop_ids(options.sampling);
+    sampling_params_.logprob_temperature = options.sampling.temperature;
     eval_sampling_ = with_stop_ids(options.eval_sampling);
     run_.set_schedule(total_ * (options.rollout_batch_size * options.n_samples / options.training.global_batch_size));
     // A GPU gives it to the next rollout's keys and values; the CPU would only pay for the pages again.
@@ -85,14 +93,19 @@ class RlRun {
         .seed = options.training.seed,
         .on_not_finite = [this](const train::NotFiniteError& error,
                                 std::span<const train::Datum> batch) { run_.abandoned(error, batch, algorithm_.loss); },
-        .release_memory = run_.memory().is_bounded(),
+        .release_memory = run_.memory().is_bounded() && staleness_.is_synchronous(),
         .dropout = options.adapter.config.dropout > 0,
         .measure_logprobs = options.checks.reads_logprobs()};
     engine_.add_sinks(store_);
     run_.keep("warnings", [this] { return KeptPart{.json = warnings_.json()}; });
     if (const auto kept = run_.resumed_part("warnings"))
       warnings_ = RunWarnings::from(kept->json, "parts/warnings.json");
-    actor_ = store_.publish(lora::kActor, run_.trainer().adapter(), run_.version()).policy;
+    versions_.emplace(staleness_, store_, run_);
+    if (group_.size() > 1 && !staleness_.is_synchronous())  // a group is of one thread, and so are sampler and reward
+      throw ConfigError({.what = "several ranks sample and train in turn",
+                         .where = "max_staleness, update_interval",
+                         .wanted = "0 and 1",
+                         .attempt = "one rank, to sample while training"});
   }
 
   void train() {
@@ -115,18 +128,23 @@ class RlRun {
     if (options_.save_best && best_.iteration > 0) mark_best();
     evaluate_if_due();
     if (run_.iteration() >= total_) *control_.info << fmt::format("note    all {} rollouts were done before\n", total_);
+    if (!staleness_.is_synchronous()) sample_ahead();
     const Pace pace(run_.iteration(), total_);
     for (int64_t rollout = run_.iteration(); rollout < total_; ++rollout) {
-      const rl::Rollout sampled = run_.interruptible([&] { return sample(rollout); });
+      iteration_ = {};
+      const SampledRollout sampled = run_.interruptible([&] { return next_sampled(rollout); });
+      look_at(sampled);
+      train_plan_.sampled_with = ahead_ ? sampled.version.get() : nullptr;
       const rl::TrainReport trained = run_.interruptible(
-          [&] { return rl::rl_train(parts_, algorithm_, sampled, train_plan_, watch(rollout, "training")); });
-      if (!trained.published.policy.is_base()) actor_ = trained.published.policy;
-      run_.set_version(actor_.version);
+          [&] { return rl::rl_train(parts_, algorithm_, sampled.rollout, train_plan_, watch(rollout, "training")); });
+      versions_->trained(rollout + 1,
+                         trained.published.policy.is_base() ? versions_->newest() : trained.published.policy);
+      run_.set_version(versions_->newest().version);
       run_.completed(gates_.prompts_used);
       adapt(rollout + 1, trained);
-      log(rollout + 1, sampled, trained, pace);
+      log(rollout + 1, sampled.rollout, trained, pace);
       check(rollout + 1, trained);
-      warn(sampled.report, trained);
+      warn(sampled.rollout.report, trained);
       evaluate_if_due();
       run_.save_if_due();
     }
@@ -147,16 +165,58 @@ class RlRun {
       log_.say("warning " + text);
   }
 
-  rl::Rollout sample(int64_t rollout) {
+  // On the thread that samples, which reads nothing that training changes.
+  SampledRollout sample(const RolloutsAhead::Job& job, const rl::Watch& watch) {
     std::map<int64_t, int64_t> times;
     rl::GatedRollout gated = rl::gated_rollout(
-        parts_, gate_plan_, [&](int64_t first, int64_t count) { return request(rollout, first, count, times); },
-        watch(rollout, "sampling"));
-    sampler_.release_memory();  // training needs it
-    gates_ = gated.report;
-    if (options_.log_passrate) pass_rates_ = rl::pass_rates(rewards_of(gated.rollout), options_.n_samples);
-    masked_ = options_.mask_truncated ? rl::mask_truncated(gated.rollout.trajectories) : 0;
-    return std::move(gated.rollout);
+        sampling_parts_, gate_plan_, [&](int64_t first, int64_t count) { return request(job, first, count, times); },
+        watch);
+    SampledRollout sampled{.rollout = std::move(gated.rollout),
+                           .gates = gated.report,
+                           .rows_end = job.rows_begin + gated.report.prompts_used,
+                           .version = job.version.version()};
+    if (options_.log_passrate) sampled.pass_rates = rl::pass_rates(rewards_of(sampled.rollout), options_.n_samples);
+    sampled.masked = options_.mask_truncated ? rl::mask_truncated(sampled.rollout.trajectories) : 0;
+    return sampled;
+  }
+
+  void sample_ahead() {
+    stream_.synchronize();  // what another stream is about to read is there
+    ahead_.emplace(run_.iteration(), run_.data_position(),
+                   [this](const RolloutsAhead::Job& job, const std::function<bool()>& stopping) {
+                     return sample(job, {.progress =
+                                             [this](int64_t done, int64_t of) {
+                                               sampling_ = {static_cast<int32_t>(done), static_cast<int32_t>(of)};
+                                             },
+                                         .interrupted = stopping});
+                   });
+  }
+
+  SampledRollout next_sampled(int64_t rollout) {
+    if (!ahead_) {
+      SampledRollout sampled =
+          sample({.rollout = rollout, .rows_begin = run_.data_position(), .version = versions_->pin(rollout)},
+                 watch(rollout, "sampling"));
+      sampler_.release_memory();  // training needs it
+      return sampled;
+    }
+    while (ahead_->next() < total_ && ahead_->next() <= rollout + staleness_.most_ahead() &&
+           versions_->has(ahead_->next()))
+      ahead_->begin(versions_->pin(ahead_->next()));
+    return ahead_->take([&] { wait_for_samples(rollout); });
+  }
+
+  void wait_for_samples(int64_t rollout) {
+    if (control_.interrupted()) throw Cancelled({.what = "interrupted"});
+    const SamplingProgress now = sampling_.load();
+    if (now.of > 0) watch(rollout, "sampling").report(now.done, now.of);
+  }
+
+  // What a log line says of the rollout that is trained on.
+  void look_at(const SampledRollout& sampled) {
+    gates_ = sampled.gates;
+    pass_rates_ = sampled.pass_rates;
+    masked_ = sampled.masked;
   }
 
   // What the next rollout is trained with.
@@ -183,13 +243,15 @@ class RlRun {
   }
 
   // `times`: of each row so far; one that comes again in this rollout gets samples of its own.
-  rl::RolloutRequest request(int64_t rollout, int64_t first, int64_t count, std::map<int64_t, int64_t>& times) {
-    rl::RolloutRequest request{
-        .params = {.sampling = sampling_, .n = options_.n_samples, .rollout = static_cast<uint32_t>(rollout)},
-        .policy = actor_,
-        .greedy_baseline = options_.advantage.estimator == rl::Estimator::remax,
-        .on_reward_failure = options_.on_reward_failure};
-    for (const int64_t row : order_.rows(run_.data_position() + first, count)) {
+  rl::RolloutRequest request(const RolloutsAhead::Job& job, int64_t first, int64_t count,
+                             std::map<int64_t, int64_t>& times) {
+    rl::RolloutRequest request{.params = {.sampling = sampling_params_,
+                                          .n = options_.n_samples,
+                                          .rollout = static_cast<uint32_t>(job.rollout)},
+                               .policy = job.version.version()->policy,
+                               .greedy_baseline = options_.advantage.estimator == rl::Estimator::remax,
+                               .on_reward_failure = options_.on_reward_failure};
+    for (const int64_t row : order_.rows(job.rows_begin + first, count)) {
       request.prompts.push_back(prompts_.prompts[static_cast<size_t>(row)]);
       request.prompts.back().first_sample = times[row]++ * options_.n_samples;
       request.rows.push_back(prompts_.rows[static_cast<size_t>(row)]);
@@ -207,7 +269,8 @@ class RlRun {
 
   void log(int64_t step, const rl::Rollout& rollout, const rl::TrainReport& trained, const Pace& pace) {
     const rl::RolloutReport& sampled = rollout.report;
-    const double total_ms = sampled.rollout_ms + sampled.reward_ms + trained.train_ms;
+    // Sampled ahead: of an iteration, whose sampling and training overlap.
+    const double total_ms = ahead_ ? iteration_.ms() : sampled.rollout_ms + sampled.reward_ms + trained.train_ms;
     const double tokens_per_s = 1000.0 * static_cast<double>(sampled.tokens) / total_ms;
     OrderedJson line{{"step", step},
                      {"reward", or_null(sampled.reward)},
@@ -241,6 +304,7 @@ class RlRun {
     add_pass_rates(line, "passrate/", pass_rates_);
     if (options_.kl_control.target != 0) line["kl_coef"] = trained.next.kl_reward;
     if (options_.entropy_control.on) line["entropy_coef"] = trained.next.entropy;
+    if (ahead_) line["staleness"] = step - 1 - staleness_.iterations_behind(step - 1);
     if (trained.teacher_kl) line["opd_reverse_kl"] = *trained.teacher_kl;
     if (algorithm_.correction.is_needed())
       line.update({{"tis", trained.correction.mean_weight},
@@ -331,8 +395,18 @@ class RlRun {
                             {"--kl-loss-type", train::kl_type_name(options_.loss.kl_type)},
                             {"--disable-rewards-normalization", !options_.normalize_rewards},
                             {"--disable-grpo-std-normalization", !options_.normalize_std}};
+    if (!staleness_.is_synchronous())
+      settings.update(
+          {{"--max-staleness", staleness_.max_staleness}, {"--update-weights-interval", staleness_.update_interval}});
     settings.update(algorithm_settings(options_));
     return settings;
+  }
+
+  // The few small kernels of a decode step would wait for the large ones of training.
+  StreamOptions sampling_stream_options() const {
+    StreamOptions options = stream_options(options_.base);
+    options.goes_first = true;
+    return options;
   }
 
   rollout::SamplingParams with_stop_ids(rollout::SamplingParams params) const {
@@ -347,10 +421,11 @@ class RlRun {
     if (options_.eval_interval == 0) return;
     const bool due = step == 0 ? options_.eval_before_train : step >= total_ || step % options_.eval_interval == 0;
     if (!due || best_.evaluated >= step) return;
+    if (ahead_) run_.interruptible([&] { ahead_->wait_until_idle([&] { wait_for_samples(step); }); });
     std::optional<double> first_accuracy;
     for (size_t i = 0; i < eval_prompts_.size(); ++i) {
       const EvalResult result = run_.interruptible([&] {
-        return evaluate(sampler_, actor_, tokenizer_,
+        return evaluate(sampler_, versions_->newest(), tokenizer_,
                         {.prompts = &eval_prompts_[i],
                          .sampling = eval_sampling_,
                          .samples = options_.eval_samples,
@@ -386,7 +461,10 @@ class RlRun {
   const RlOptions& options_;
   const Control& control_;
   const std::unique_ptr<rl::Reward> reward_;  // first: its processes begin before there are threads
+  const StalenessRule staleness_ = options_.staleness;
   Stream stream_;
+  // Sampling has a stream of its own where training goes on meanwhile.
+  const std::unique_ptr<Stream> sampling_stream_;
   const Base base_;
   parallel::Group& group_;
   const text::Tokenizer tokenizer_;
@@ -406,10 +484,11 @@ class RlRun {
   rollout::Sampler& sampler_ = group_.size() > 1 ? dealt_sampler_ : engine_.sampler();
   rl::Reward& judge_ = group_.size() > 1 ? dealt_reward_ : *reward_;
   versions::Store store_;
-  lora::PolicyId actor_;  // what the next rollout samples with
+  std::optional<SampledVersions> versions_;  // made when the sinks are there
   Policies policies_{options_, base_, other_model_, run_, stream_, control_};
   rl::RlParts parts_{sampler_, run_.trainer(), judge_, store_, &tokenizer_, policies_.reference(), policies_.teacher(),
                      &group_};
+  rl::RlParts sampling_parts_ = parts_;  // of the thread that samples
   rl::Algorithm algorithm_ = algorithm_of(options_);
   const rl::GatePlan gate_plan_{.need_spread = options_.need_spread,
                                 .need_rewards = options_.on_reward_failure == rl::RewardFailure::drop_group,
@@ -423,7 +502,10 @@ class RlRun {
   RunLog log_;
   RunWarnings warnings_;
   BestSoFar best_ = BestSoFar::from(run_.evaluations(), "train_state.json: evaluations");
-  rollout::SamplingParams sampling_, eval_sampling_;
+  rollout::SamplingParams sampling_params_, eval_sampling_;
+  Stopwatch iteration_;
+  std::atomic<SamplingProgress> sampling_ = SamplingProgress();
+  std::optional<RolloutsAhead> ahead_;  // last: its thread uses the others
 };
 
 }  // namespace

@@ -337,6 +337,7 @@ void TrainingRun::save_if_due() {
 }
 
 void TrainingRun::stop_interrupted() {
+  control_.stopped();
   if (control_.rank != 0)
     throw Cancelled({.what = fmt::format("interrupted after iteration {}; rank 0 saves", iteration_)});
   if (!keeps())

@@ -101,11 +101,11 @@ TEST(NotAvailableYet, OneErrorNamesAll) {
       "--use-critic --partial-rollout --custom-generate-function-path a.b --num-experts 8 --train-backend fsdp "
       "--advantage-estimator "
       "ppo "
-      "--loss-type custom_loss --update-weights-interval 2 --sglang-quantization "
+      "--loss-type custom_loss --sglang-quantization "
       "fp8",
       {"not available yet: --use-critic, --partial-rollout, --num-experts, --train-backend fsdp, "
        "--advantage-estimator ppo, --loss-type custom_loss, "
-       "--update-weights-interval 2, --sglang-quantization fp8; Python is not run for: "
+       "--sglang-quantization fp8; Python is not run for: "
        "--custom-generate-function-path"});
   rejects("--custom-reward-post-process-path a.b --rollout-sample-filter-path c.d",
           {"Python is not run for: --custom-reward-post-process-path, --rollout-sample-filter-path",

@@ -9,6 +9,7 @@
 
 #include "checkpoint/base_fingerprint.h"
 #include "checkpoint/gguf/tokenizer.h"
+#include "checkpoint/new_files.h"
 #include "commands/files/base_tensors.h"
 #include "commands/files/export_gguf.h"
 #include "commands/files/lora_factors.h"
@@ -230,9 +231,9 @@ DType export_peft(const ExportOptions& options, const Destination& destination, 
     tensors.push_back(converted(named, peft_type(options.type).value_or(named.tensor.dtype), memory));
   check_interrupt(control);
   fs::write_directory_atomic(destination.path(), [&](const fs::Path& fresh) {
-    fs::write_file_atomic(fresh / checkpoint::kAdapterConfigFile, config_text(adapter, options.base.hf_checkpoint));
-    fs::write_file_atomic(fresh / checkpoint::kAdapterWeightsFile,
-                          checkpoint::safetensors_bytes(tensors, {{"format", "pt"}}));
+    const checkpoint::NewFiles files(fresh);
+    files.write(checkpoint::kAdapterConfigFile, config_text(adapter, options.base.hf_checkpoint));
+    files.write_safetensors(checkpoint::kAdapterWeightsFile, tensors, {{"format", "pt"}});
   });
   return tensors.empty() ? DType::f32 : tensors.front().tensor.dtype;
 }

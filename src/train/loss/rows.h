@@ -22,6 +22,8 @@ struct SampleRows {
   std::span<float> d_logprob, d_entropy;
 };
 
+[[noreturn]] void not_finite(const Row& row, const std::string& what, const std::string& got);  // NotFiniteError
+
 // DataError unless the weight fits the target, NotFiniteError unless the model's output is finite.
 void require_row(const Row& row);
 void require_finite(const Row& row, double value, double gradient);  // NotFiniteError
@@ -39,6 +41,11 @@ double evaluate_policy(const PolicyLoss& loss, const SampleScale& scale, const D
                        const SampleRows& rows, Metrics& metrics);
 void require_fields(const PolicyLoss& loss, const Datum& datum, int64_t sample);
 void require_sensible(const PolicyLoss& loss);
+
+double evaluate_values(const ValueLoss& loss, const SampleScale& scale, const Datum& datum, int64_t sample,
+                       const SampleRows& rows, Metrics& metrics);
+void require_fields(const ValueLoss& loss, const Datum& datum, int64_t sample);
+void require_sensible(const ValueLoss& loss);
 
 // A pair of datums: chosen, rejected.
 struct PairRows {
