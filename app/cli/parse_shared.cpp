@@ -177,7 +177,8 @@ std::vector<Flag> optimizer_flags(OptimizerOptions& optimizer) {
 }
 
 Flag ref_load_flag(std::string& path) {
-  return {"--ref-load", "DIR", text(path), "the reference of a KL: the base (as without this), by its path or another"};
+  return {"--ref-load", "DIR", text(path),
+          "the reference: the base (as without this), by its path or another, or an adapter on it"};
 }
 
 Flag without_flag() {

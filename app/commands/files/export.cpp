@@ -10,11 +10,11 @@
 #include "checkpoint/base_fingerprint.h"
 #include "checkpoint/gguf/tokenizer.h"
 #include "checkpoint/new_files.h"
-#include "commands/files/base_tensors.h"
 #include "commands/files/export_gguf.h"
-#include "commands/files/lora_factors.h"
 #include "core/file_lock.h"
 #include "core/half.h"
+#include "load/base_tensors.h"
+#include "load/lora_factors.h"
 #include "recipes/adapter.h"
 #include "recipes/run_log.h"
 #include "text/chat_template.h"
@@ -107,7 +107,7 @@ void check_against_base(const checkpoint::PeftDirectory& adapter, OpenBase& open
   if (adapter.metadata()) open.identify(stream);
   recipes::print_notes(load::check_adapter(adapter, open.base).notes, control);
   load::check_base_copies(lora::base_copies(adapter.config(), adapter.read_weights().tensors()),
-                          base_rows(open.directory), adapter.weights_file().string());
+                          load::base_rows(open.directory), adapter.weights_file().string());
 }
 
 // What most of the model's bytes are.
@@ -148,9 +148,9 @@ GgufType export_gguf(const ExportOptions& options, const Destination& destinatio
   Stream stream(threads);
   OpenBase open(options.base, stream);
   check_llama_cpp_can(open.base.config, open.where);
-  std::optional<AdapterFactors> adapter;
+  std::optional<load::AdapterFactors> adapter;
   if (!options.adapter_path.empty()) {
-    const checkpoint::PeftDirectory directory(require_adapter_directory(options.adapter_path));
+    const checkpoint::PeftDirectory directory(load::require_adapter_directory(options.adapter_path));
     check_against_base(directory, open, stream, control);
     adapter.emplace(directory);
   }
@@ -210,7 +210,7 @@ std::string config_text(const checkpoint::PeftDirectory& adapter, const std::str
 }
 
 DType export_peft(const ExportOptions& options, const Destination& destination, const recipes::Control& control) {
-  const checkpoint::PeftDirectory adapter(require_adapter_directory(options.adapter_path));
+  const checkpoint::PeftDirectory adapter(load::require_adapter_directory(options.adapter_path));
   if (fs::same_place(adapter.path(), destination.path()))
     throw ConfigError({.what = "--output is the adapter itself", .where = options.output});
   const bool replaces = fs::exists(destination.path()) && !stdfs::is_empty(destination.path());
@@ -223,7 +223,7 @@ DType export_peft(const ExportOptions& options, const Destination& destination, 
     OpenBase open(options.base, stream);
     check_against_base(adapter, open, stream, control);
   }
-  own_layout(adapter);  // the factors belong together, as far as the adapter itself tells
+  load::own_layout(adapter);  // the factors belong together, as far as the adapter itself tells
   const checkpoint::AdapterWeights weights = adapter.read_weights();
   std::vector<Buffer> memory;
   NamedTensors tensors;
