@@ -53,7 +53,8 @@ Control training_control(Screen& screen) {
           .terminal = console.out_terminal,
           .out_terminal = console.out_terminal,
           .interrupted = console.interrupted,
-          .save_requested = console.save_requested};
+          .save_requested = console.save_requested,
+          .stopped = console.stopped};
 }
 
 // For commands whose results are data.
@@ -74,10 +75,9 @@ Control report_control(Screen& screen) {
 }
 
 // check_reference(), which does not know by which flag it is asked.
-std::optional<std::string> checked_reference(const std::string& path, const recipes::BaseOptions& base, bool used,
-                                             bool may_be_adapter) {
+std::optional<std::string> checked_reference(const std::string& path, const recipes::BaseOptions& base, bool used) {
   try {
-    return recipes::check_reference(path, base, used, may_be_adapter);
+    return recipes::check_reference(path, base, used);
   } catch (const ConfigError& error) {
     Fault fault = error.fault();
     fault.where = "--ref-load";
@@ -90,13 +90,12 @@ void run_training(const TrainingCommand<Options>& command, Screen& screen,
                   void (*dry_run)(const Options&, const std::vector<std::string>&, const Control&),
                   void (*train)(const Options&, const Control&)) {
   const Control control = training_control(screen);
-  screen.console.accept_save_signals();
+  screen.console.accept_save_signals(command.options.save.grace_seconds);
   recipes::check_model_shape(command.options.base, command.shape);
   recipes::check_claims(command.options.base, command.claims);
   std::vector<std::string> notes = command.notes;
   if (!command.ref_load.empty())
-    if (const auto line = checked_reference(command.ref_load, command.options.base, command.uses_reference,
-                                            std::is_same_v<Options, recipes::RlOptions>))
+    if (const auto line = checked_reference(command.ref_load, command.options.base, command.uses_reference))
       notes.push_back("--ref-load " + *line);
   if (command.dry_run) return dry_run(command.options, notes, control);
   for (const std::string& note : notes) *control.info << "note    " << note << "\n";
@@ -124,7 +123,7 @@ constexpr Command kCommands[] = {
      [](const Values& args, Screen& screen) {
        run_training(parse_sft(args), screen, commands::dry_run_sft, recipes::run_sft);
      }},
-    {"dpo", "preference training (DPO) of a LoRA adapter", dpo_help,
+    {"dpo", "preference training (DPO, KTO) of a LoRA adapter", dpo_help,
      [](const Values& args, Screen& screen) {
        run_training(parse_dpo(args), screen, commands::dry_run_sft, recipes::run_sft);
      }},

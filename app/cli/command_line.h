@@ -22,8 +22,10 @@ struct Console {
   std::function<bool()> forget_interrupt = [] { return false; };
   std::function<bool()> await_input = [] { return true; };
   std::function<bool()> save_requested = [] { return false; };
-  // From now on SIGUSR1 asks for a checkpoint and SIGUSR2 for one and the end; before, they end the program.
-  std::function<void()> accept_save_signals = [] {};
+  std::function<void()> stopped = [] {};
+  // From now on SIGUSR1 asks for a checkpoint and SIGUSR2 for one and the end; before, they end the program. A signal
+  // to end leaves the command so many seconds until it calls `stopped` (0: no limit).
+  std::function<void(int64_t grace_seconds)> accept_save_signals = [](int64_t) {};
 };
 
 // Runs `args` (argv without the program's name) and returns the exit code of what ends normally. Throws what the

@@ -139,7 +139,6 @@ constexpr Compatible kCompatible[] = {
     {"--get-mismatch-metrics", none, kSameBits},
     {"--observe-training-entropy", none, "entropy is always in <save>/metrics.jsonl"},
     // Publishing.
-    {"--update-weights-interval", one, "the adapter is published after every rollout", "1", "#"},
     {"--update-weight-buffer-size", one, kPublish, "#"},
     {"--update-weight-transfer-mode", one, kPublish, "broadcast|p2p|disk-delta"},
     {"--update-weight-mode", one, kPublish, "full|delta"},

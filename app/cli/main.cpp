@@ -6,6 +6,7 @@
 #include <atomic>
 #include <csignal>
 #include <iostream>
+#include <string_view>
 
 #include "cli/command_line.h"
 
@@ -14,20 +15,34 @@ namespace {
 // A signal handler has no other way to reach the program.
 std::atomic<int> num_interrupts = 0;
 std::atomic<bool> terminated = false, save_requested = false;
-static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
+std::atomic<unsigned> grace_seconds = 0;  // 0: no limit
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free &&
+              std::atomic<unsigned>::is_always_lock_free);
+
+constexpr int kCancelled = 130;
 
 // The first Ctrl-C (or SIGTERM, SIGUSR2) asks the running command to save and stop; the second stops at once.
 void on_interrupt(int signal) {
-  constexpr int kCancelled = 130;
   if (signal == SIGTERM) terminated = true;
   if (num_interrupts.fetch_add(1) > 0) _exit(kCancelled);
+  alarm(grace_seconds);
+}
+
+void on_end_of_grace(int) {
+  constexpr std::string_view kText =
+      "error: the iteration under way has not stopped within --grace-period of the signal; nothing more is saved. "
+      "--load goes on from the newest checkpoint\n";
+  if (write(STDERR_FILENO, kText.data(), kText.size()) < 0) _exit(kCancelled);
+  _exit(kCancelled);
 }
 
 void on_save_request(int) {
   save_requested = true;
 }
 
-void accept_save_signals() {
+void accept_save_signals(int64_t seconds) {
+  grace_seconds = static_cast<unsigned>(seconds);
+  std::signal(SIGALRM, on_end_of_grace);
   std::signal(SIGUSR1, on_save_request);
   std::signal(SIGUSR2, on_interrupt);
 }
@@ -61,6 +76,7 @@ int main(int argc, char** argv) {
                                          .forget_interrupt = forget_interrupt,
                                          .await_input = await_input,
                                          .save_requested = [] { return save_requested.exchange(false); },
+                                         .stopped = [] { alarm(0); },
                                          .accept_save_signals = accept_save_signals};
     return lockstep::cli::run({argv + std::min(argc, 1), argv + argc}, console);
   } catch (...) {

@@ -177,7 +177,8 @@ std::vector<Flag> optimizer_flags(OptimizerOptions& optimizer) {
 }
 
 Flag ref_load_flag(std::string& path) {
-  return {"--ref-load", "DIR", text(path), "the reference of a KL: the base (as without this), by its path or another"};
+  return {"--ref-load", "DIR", text(path),
+          "the reference: the base (as without this), by its path or another, or an adapter on it"};
 }
 
 Flag without_flag() {
@@ -199,6 +200,9 @@ std::vector<Flag> checkpoint_flags(SaveOptions& save) {
        "only those of every N-th iteration stay, and the newest (or as many as the flag before says)"},
       {"--save-trigger-sentinel", "FILE", text(save.trigger_sentinel),
        "while this file exists the iteration is saved; it is removed when the checkpoint is on the disk"},
+      {"--grace-period", "SECONDS", number(save.grace_seconds, 0, 86400),
+       "after Ctrl-C, SIGTERM or SIGUSR2 the iteration under way has so long to stop; then the program ends without "
+       "saving (0: no limit). The save that follows has no limit"},
       {"--load", "DIR", text(save.load), "resume from the newest whole checkpoint there, bit for bit"},
       {"--ckpt-step", "N", number(save.ckpt_step, 0, kMany), "--load: from this iteration"},
       {"--finetune", "", toggle(save.finetune), "--load: only the adapter; a new run from iteration 0"},

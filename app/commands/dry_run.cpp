@@ -108,6 +108,11 @@ struct DryRun {
   void checkpoints() const {
     if (!save.save.empty()) check_writable(save.save);
     if (save.load.empty()) return;
+    if (const auto foreign = recipes::foreign_checkpoint(save)) {
+      out << fmt::format("load        {}, the adapter of another system; everything else starts anew\n",
+                         foreign->string());
+      return;
+    }
     const auto loaded = recipes::checkpoint_to_load(save, nullptr, out);
     out << fmt::format(
         "load        {}{}\n", save.load,
@@ -178,12 +183,16 @@ void dry_run_sft(const recipes::SftOptions& options, const std::vector<std::stri
     *control.out << fmt::format("evaluation  {}: {}, every {} steps\n", set.name,
                                 rows_text(set.path, options.rows.max_bad_rows, ignored), options.eval_interval);
   const auto* dpo = std::get_if<train::DpoLoss>(&options.loss);
+  const auto* kto = std::get_if<train::KtoLoss>(&options.loss);
+  const std::string reference = options.reference.empty() ? "the base" : options.reference;
   *control.out << fmt::format(
       "batch       {} {} a step, {}\n", options.training.global_batch_size, dpo != nullptr ? "pairs" : "samples",
-      dpo != nullptr
+      kto != nullptr ? fmt::format("KTO with beta {:g}, weights {:g} and {:g}, the reference is {}", kto->beta,
+                                   kto->desirable_weight, kto->undesirable_weight, reference)
+      : dpo != nullptr
           ? fmt::format("{} with beta {:g}{}",
                         dpo->kind == train::PreferenceKind::sigmoid ? "DPO" : train::preference_name(dpo->kind),
-                        dpo->beta, train::reads_reference(*dpo) ? ", the reference is the base" : "")
+                        dpo->beta, train::reads_reference(*dpo) ? ", the reference is " + reference : "")
           : fmt::format("loss mean over {}",
                         options.training.per_token_loss ? "all tokens" : "samples of their token means"));
   *control.out << fmt::format(

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "checkpoint/file_hash.h"
+#include "checkpoint/new_files.h"
 #include "checkpoint/peft_config.h"
 #include "checkpoint/safetensors_header.h"
 #include "core/error.h"
@@ -239,16 +240,22 @@ AdapterWeights PeftDirectory::read_weights() const {
   return weights;
 }
 
+void write_peft_files(const NewFiles& files, const std::string& prefix, const lora::LoraConfig& config,
+                      const std::vector<std::string>& target_modules, const std::string& base_model_name,
+                      const NamedTensors& tensors) {
+  files.write(prefix + kAdapterConfigFile, peft_config_text(config, target_modules, base_model_name));
+  files.write_safetensors(prefix + kAdapterWeightsFile, tensors, {{"format", "pt"}});
+}
+
 void write_peft_directory(const fs::Path& directory, const lora::LoraConfig& config,
                           const std::vector<std::string>& target_modules, const std::string& base_model_name,
                           const NamedTensors& tensors) {
   fs::write_directory_atomic(directory, [&](const fs::Path& fresh) {
-    fs::write_file_atomic(fresh / kAdapterConfigFile, peft_config_text(config, target_modules, base_model_name));
-    fs::write_file_atomic(fresh / kAdapterWeightsFile, safetensors_bytes(tensors, {{"format", "pt"}}));
+    write_peft_files(NewFiles(fresh), "", config, target_modules, base_model_name, tensors);
   });
 }
 
-void write_adapter_metadata(const fs::Path& file, const AdapterMetadata& metadata) {
+std::string adapter_metadata_text(const AdapterMetadata& metadata) {
   const Json json = {{"iteration", metadata.iteration},
                      {"version", metadata.version},
                      {"rank", metadata.rank},
@@ -258,7 +265,7 @@ void write_adapter_metadata(const fs::Path& file, const AdapterMetadata& metadat
                      {"base_fingerprint", metadata.base_fingerprint},
                      {"base_weights_fingerprint", metadata.weights_fingerprint},
                      {"init_lora_weights", metadata.init}};
-  fs::write_file_atomic(file, json_text(json, 2) + "\n");
+  return json_text(json, 2) + "\n";
 }
 
 }  // namespace lockstep::checkpoint

@@ -17,6 +17,8 @@ struct Control {
   std::function<bool()> interrupted = [] { return false; };
   // Whether the user asked for a checkpoint (SIGUSR1) since this was last asked.
   std::function<bool()> save_requested = [] { return false; };
+  // Says that the run has stopped what it did, and has only to save: from now on it is waited for without a limit.
+  std::function<void()> stopped = [] {};
 
   // Text of a model or of a file for `out`: as it is for programs, made printable on a terminal.
   std::string shown(std::string_view text) const;

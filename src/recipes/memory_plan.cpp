@@ -10,6 +10,7 @@
 
 #include "core/device_facts.h"
 #include "core/error.h"
+#include "core/memory.h"
 #include "kernels/weight_format.h"
 #include "lora/site_adapters.h"
 #include "model/adapter_extras.h"
@@ -56,13 +57,6 @@ void add_trained(MemoryPlan& plan, const lora::AdapterLayout& layout) {
   plan.lanes += flat * train::lane_buffers(train::open_lanes(layout, plan.device));
 }
 
-// nullopt: it fits, or there is no bound.
-std::optional<int64_t> missing(const MemoryPlan& plan) {
-  if (!plan.room) return std::nullopt;
-  const int64_t wanted = plan.without_kv() + plan.kv_asked.value_or(0);
-  return wanted > *plan.room ? std::optional(wanted - *plan.room) : std::nullopt;
-}
-
 void choose_recompute(MemoryPlan& plan, const model::ModelSpec& config, Trained trained, Recompute wanted,
                       bool engine) {
   const auto take = [&](model::Recompute recompute) {
@@ -94,7 +88,7 @@ MemoryPlan plan_memory(const model::ModelSpec& config, const lora::AdapterLayout
   std::vector<const lora::AdapterLayout*> trained = {&layout};
   if (critic != nullptr) trained.push_back(critic);
   for (const lora::AdapterLayout* each : trained) lora::check_ranks(*each, device);
-  MemoryPlan plan{.device = device, .room = room};
+  MemoryPlan plan{.device = device, .room = room, .limit = room};
   plan.max_tokens = micro_batch_tokens(training, config, device);
   plan.base = model::num_parameters(config) * weight_bytes;
   for (const lora::AdapterLayout* each : trained) add_trained(plan, *each);
@@ -114,12 +108,18 @@ MemoryPlan plan_memory(const model::ModelSpec& config, const lora::AdapterLayout
 MemoryPlan plan_memory(const Base& base, const lora::AdapterLayout& layout, const TrainingOptions& training,
                        const std::optional<EnginePlan>& engine, Device device, const lora::AdapterLayout* critic) {
   const DType packed = kernels::packed_dtype(load::weight_dtype(base), device);
-  return plan_memory(base.config, layout, dtype_bytes(packed), training, engine, device, memory_bound(device), critic);
+  MemoryPlan plan =
+      plan_memory(base.config, layout, dtype_bytes(packed), training, engine, device, memory_bound(device), critic);
+  if (const int64_t available = free_memory(device); !plan.room && available > 0)
+    plan.limit = available + live_bytes(device);
+  return plan;
 }
 
 void require_fit(const MemoryPlan& plan) {
-  const auto short_of = missing(plan);
-  if (!short_of && !(plan.room && plan.prefill > 0 && plan.kv == 0)) return;
+  const int64_t wanted = plan.without_kv() + plan.kv_asked.value_or(0);
+  const bool no_cache = plan.room && plan.prefill > 0 && plan.kv == 0;
+  if ((!plan.limit || wanted <= *plan.limit) && !no_cache) return;
+  const bool gpu = plan.device == Device::cuda;
   std::vector<std::string> attempts;
   if (plan.max_tokens > 1024)
     attempts.push_back(fmt::format("a smaller TrainingOptions::max_tokens than {}", plan.max_tokens));
@@ -127,14 +127,14 @@ void require_fit(const MemoryPlan& plan) {
   if (plan.kv_asked) attempts.push_back("a smaller RlOptions::kv_bytes");
   attempts.push_back("a smaller LoraConfig::rank or model");
   throw ResourceError(
-      {.what = "the run does not fit the GPU",
+      {.what = gpu ? "the run does not fit the GPU" : "the run does not fit the memory of this machine",
        .got = fmt::format("{} (base {}, adapter and optimizer {}, a micro-batch of {} tokens {}, prefill {}, KV {}, "
                           "reserve {})",
-                          gigabytes(plan.without_kv() + plan.kv_asked.value_or(0)), gigabytes(plan.base),
-                          gigabytes(plan.adapter + plan.moments + plan.lanes), plan.max_tokens,
-                          gigabytes(plan.activations + plan.logits), gigabytes(plan.prefill),
+                          gigabytes(wanted), gigabytes(plan.base), gigabytes(plan.adapter + plan.moments + plan.lanes),
+                          plan.max_tokens, gigabytes(plan.activations + plan.logits), gigabytes(plan.prefill),
                           plan.kv_asked ? gigabytes(*plan.kv_asked) : "not counted", gigabytes(plan.reserve)),
-       .wanted = fmt::format("at most {}, its free memory", gigabytes(*plan.room)),
+       .wanted = fmt::format("at most {}, {}", gigabytes(*plan.limit),
+                             gpu ? "its free memory" : "which the system and its control groups (containers) leave"),
        .attempt = fmt::format("{}", fmt::join(attempts, ", or "))});
 }
 

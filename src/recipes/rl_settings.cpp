@@ -31,6 +31,9 @@ OrderedJson rl_settings(const RlOptions& options, const PromptSet& prompts) {
                           {"--kl-loss-type", train::kl_type_name(options.loss.kl_type)},
                           {"--disable-rewards-normalization", !options.normalize_rewards},
                           {"--disable-grpo-std-normalization", !options.normalize_std}};
+  if (!options.staleness.is_synchronous())
+    settings.update({{"--max-staleness", options.staleness.max_staleness},
+                     {"--update-weights-interval", options.staleness.update_interval}});
   settings.update(algorithm_settings(options));
   return settings;
 }

@@ -17,8 +17,8 @@ std::string samples_digest(const rl::Rollout& rollout) {
   return hash.hex().substr(0, 16);
 }
 
-double tokens_per_second(const rl::RolloutReport& sampled, const rl::TrainReport& trained) {
-  return 1000.0 * static_cast<double>(sampled.tokens) / (sampled.rollout_ms + sampled.reward_ms + trained.train_ms);
+double tokens_per_second(const rl::RolloutReport& sampled, double iteration_ms) {
+  return 1000.0 * static_cast<double>(sampled.tokens) / iteration_ms;
 }
 
 // As slime and miles name what a critic logs.
@@ -38,7 +38,8 @@ OrderedJson or_null(const std::optional<double>& value) {
   return value ? OrderedJson(*value) : OrderedJson(nullptr);
 }
 
-OrderedJson rollout_metrics(int64_t step, const rl::Rollout& rollout, const rl::TrainReport& trained) {
+OrderedJson rollout_metrics(int64_t step, const rl::Rollout& rollout, const rl::TrainReport& trained,
+                            double iteration_ms) {
   const rl::RolloutReport& sampled = rollout.report;
   const auto of_actor = [&](double value) { return trained.actor_trained ? OrderedJson(value) : OrderedJson(nullptr); };
   OrderedJson line{{"step", step},
@@ -58,7 +59,7 @@ OrderedJson rollout_metrics(int64_t step, const rl::Rollout& rollout, const rl::
                    {"reward_ms", sampled.reward_ms},
                    {"train_ms", trained.train_ms},
                    {"publish_ms", trained.published.microseconds / 1000},
-                   {"tokens_per_s", tokens_per_second(sampled, trained)}};
+                   {"tokens_per_s", tokens_per_second(sampled, iteration_ms)}};
   line["reward_unknown"] = sampled.reward_unknown;
   for (const rl::RewardPartMean& part : sampled.reward_parts) line["reward/" + part.name] = part.mean;
   if (trained.critic) add_critic(line, *trained.critic);
@@ -82,7 +83,7 @@ void add_pass_rates(OrderedJson& line, const std::string& prefix, std::span<cons
 }
 
 std::string rollout_text(int64_t step, int64_t of, const rl::Rollout& rollout, const rl::TrainReport& trained,
-                         const std::string& left) {
+                         double iteration_ms, const std::string& left) {
   const rl::RolloutReport& sampled = rollout.report;
   const std::string line = rollout_line({.step = step,
                                          .of = of,
@@ -90,7 +91,7 @@ std::string rollout_text(int64_t step, int64_t of, const rl::Rollout& rollout, c
                                          .entropy = trained.entropy,
                                          .response_len = sampled.response_len,
                                          .logprob_diff = trained.logprob_diff_max,
-                                         .tokens_per_s = tokens_per_second(sampled, trained),
+                                         .tokens_per_s = tokens_per_second(sampled, iteration_ms),
                                          .kl = trained.kl,
                                          .left = left});
   if (!trained.critic) return line;

@@ -10,8 +10,10 @@
 
 namespace lockstep::recipes {
 
-// The line of rollout `step`. Numbers of a training that did not take place are null.
-OrderedJson rollout_metrics(int64_t step, const rl::Rollout& rollout, const rl::TrainReport& trained);
+// The line of rollout `step`, whose sampling and training took `iteration_ms`. Numbers of a training that did not take
+// place are null.
+OrderedJson rollout_metrics(int64_t step, const rl::Rollout& rollout, const rl::TrainReport& trained,
+                            double iteration_ms);
 
 void add_mismatch(OrderedJson& line, const rl::Mismatch& mismatch);
 void add_correction(OrderedJson& line, const rl::TrainReport& trained);
@@ -20,7 +22,7 @@ OrderedJson or_null(const std::optional<double>& value);
 
 // The terminal's line of rollout `step` of `of`; `left`: the time that is left, as text.
 std::string rollout_text(int64_t step, int64_t of, const rl::Rollout& rollout, const rl::TrainReport& trained,
-                         const std::string& left);
+                         double iteration_ms, const std::string& left);
 // Of a rollout of `samples` some of whose rewards are unknown.
 std::string unknown_rewards_text(int64_t step, int64_t of, int64_t samples, const rl::RolloutReport& sampled,
                                  const rl::TrainReport& trained);

@@ -51,7 +51,10 @@ OrderedJson schedule_settings(const train::Schedule& schedule) {
   OrderedJson settings = {{"--lr-warmup-iters", schedule.warmup_steps}};
   if (schedule.style == train::DecayStyle::constant) return settings;
   settings["--lr-decay-iters"] = schedule.decay_steps;
-  if (schedule.style == train::DecayStyle::wsd) settings["--lr-wsd-decay-iters"] = schedule.wsd_decay_steps;
+  if (schedule.style != train::DecayStyle::wsd) return settings;
+  settings["--lr-wsd-decay-iters"] = schedule.wsd_decay_steps;
+  constexpr const char* kStyles[] = {"exponential", "linear", "cosine", "minus_sqrt"};  // as train::parse_wsd_style
+  settings["--lr-wsd-decay-style"] = kStyles[static_cast<size_t>(schedule.wsd_style)];
   return settings;
 }
 

@@ -306,6 +306,7 @@ void TrainingRun::save_if_due() {
 }
 
 void TrainingRun::stop_interrupted() {
+  control_.stopped();
   if (!keeps())
     throw Cancelled({.what = fmt::format("interrupted after iteration {}", iteration_),
                      .got = "no SaveOptions::save, so nothing is kept"});

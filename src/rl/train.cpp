@@ -41,10 +41,12 @@ std::vector<train::Datum> prepare(RlParts& parts, const Algorithm& algorithm, co
   return datums;
 }
 
-void measure_without_dropout(TrainReport& report, RlParts& parts, const Algorithm& algorithm,
-                             std::span<const train::Datum> datums, const Watch& watch) {
+// By a forward of its own: the one of the step has dropout, or another version.
+void measure_apart(TrainReport& report, RlParts& parts, const Algorithm& algorithm,
+                   std::span<const train::Datum> datums, const lora::AdapterVersion* sampled_with, const Watch& watch) {
   const lora::AdapterVersion now = parts.actor.adapter();
-  const auto logprobs = parts.actor.logprobs(datums, &now, [&](int64_t) { watch.stop_if_interrupted(); });
+  const auto logprobs =
+      parts.actor.logprobs(datums, sampled_with ? sampled_with : &now, [&](int64_t) { watch.stop_if_interrupted(); });
   const LogprobDifference difference = measure_logprobs(datums, logprobs, algorithm.reduction.per_token());
   report.logprob_diff = difference.mean;
   report.logprob_diff_max = difference.max;
@@ -122,7 +124,7 @@ void train_actor(RlParts& parts, const Algorithm& algorithm, std::span<const tra
     }
     add_step(report, *taken, steps);
     // Only the first batch is trained by the version that sampled it.
-    if (step > 0 || plan.dropout) continue;
+    if (step > 0 || plan.dropout || plan.sampled_with) continue;
     report.logprob_diff = taken->metrics.logprob_diff;
     report.logprob_diff_max = taken->metrics.logprob_diff_max;
   }
@@ -144,8 +146,9 @@ TrainReport rl_train(RlParts& parts, const Algorithm& algorithm, const Rollout& 
                    static_cast<double>(datums.size()));
   report.mismatch = measure_mismatch(datums);
   if (algorithm.needs_reference()) report.kl = mean_kl(datums, algorithm.reduction.per_token());
-  if (plan.dropout && plan.measure_logprobs)
-    measure_without_dropout(report, parts, algorithm, step_batch(datums, 0, plan.batch_size), watch);
+  const bool apart = plan.dropout || plan.sampled_with;
+  if (apart && plan.measure_logprobs)
+    measure_apart(report, parts, algorithm, step_batch(datums, 0, plan.batch_size), plan.sampled_with, watch);
   if (algorithm.needs_critic()) {
     if (plan.release_memory) parts.actor.release_memory();
     report.critic = train_critic(*parts.critic, datums, critic_plan(algorithm, plan), watch);
@@ -153,6 +156,7 @@ TrainReport rl_train(RlParts& parts, const Algorithm& algorithm, const Rollout& 
   }
   if (plan.train_actor) train_actor(parts, algorithm, datums, plan, watch, report);
   if (plan.release_memory) parts.actor.release_memory();
+  parts.actor.finish_update();
   report.train_ms = clock.ms();
   if (plan.train_actor && report.abandoned_steps < steps)
     report.published = parts.store.publish(lora::kActor, parts.actor.adapter());

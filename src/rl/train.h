@@ -19,8 +19,12 @@ struct TrainPlan {
   OnNotFinite on_not_finite = {};
   bool release_memory = false;  // give that of activations back afterwards, as the sampler shares the device
   // The trainer drops out inputs of the adapter, which no sampler does: its log-probs cannot be compared with a
-  // sampler's as they are. measure_logprobs: they are made once more without dropout, for the first step.
+  // sampler's as they are. measure_logprobs: where they cannot, they are made once more without dropout and with the
+  // version that sampled, for the first step.
   bool dropout = false, measure_logprobs = false;
+  // The version that sampled the rollout, where it is not the trainer's: its log-probs are compared with this one's,
+  // if measure_logprobs. Null: it is.
+  const lora::AdapterVersion* sampled_with = nullptr;
   // Of the algorithm's critic: batches and loss are those of the plan and the algorithm. train_actor false: only the
   // critic learns, and nothing is published.
   train::Schedule critic_schedule = {};

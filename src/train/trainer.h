@@ -40,6 +40,8 @@ struct RowOutputs {
   std::vector<float> logprob, entropy;
 };
 
+struct TrainerBatch;  // train/joint_step.h: several trainers in one pass
+
 class Trainer {
  public:
   // `weights` are the adapter's first values, on the stream's device (lora::place_weights); they are never written to.
@@ -99,6 +101,8 @@ class Trainer {
 
   // The current weights, not yet published; shares the buffer, copies nothing.
   lora::AdapterVersion adapter() const;
+  // Waits until what optim_step queued is done, so that other streams than the trainer's may read the adapter.
+  void finish_update();
   int64_t steps() const;  // completed optimizer steps
   bool whole() const;  // weights and moments are what these left: false once an update failed midway, until restore()
   const lora::AdapterLayout& layout() const;
@@ -114,6 +118,7 @@ class Trainer {
 
  private:
   struct Impl;
+  friend std::vector<LossReport> forward_backward(std::span<const TrainerBatch> batches, const Progress& between);
   std::unique_ptr<Impl> impl_;
 };
 

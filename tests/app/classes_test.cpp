@@ -99,11 +99,11 @@ TEST(Compatible, ValuesThatContradictAreErrors) {
 TEST(NotAvailableYet, OneErrorNamesAll) {
   rejects(
       "--use-critic --partial-rollout --custom-generate-function-path a.b --num-experts 8 --train-backend fsdp "
-      "--loss-type custom_loss --update-weights-interval 2 --sglang-quantization "
+      "--loss-type custom_loss --sglang-quantization "
       "fp8",
       {"not available yet: --use-critic, --partial-rollout, --num-experts, --train-backend fsdp, "
        "--loss-type custom_loss, "
-       "--update-weights-interval 2, --sglang-quantization fp8; Python is not run for: "
+       "--sglang-quantization fp8; Python is not run for: "
        "--custom-generate-function-path"});
   rejects("--custom-reward-post-process-path a.b --rollout-sample-filter-path c.d",
           {"Python is not run for: --custom-reward-post-process-path, --rollout-sample-filter-path",

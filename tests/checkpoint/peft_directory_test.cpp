@@ -409,7 +409,7 @@ const AdapterMetadata kMetadata = {.iteration = 3,
 TEST(PeftDirectory, MetadataOfTheDirectory) {
   const TempDirectory dir;
   write_peft_directory(dir / "a", simple_config(2, 4), {"q_proj"}, "base", one_pair());
-  write_adapter_metadata(dir / "a/vime_lora_metadata.json", kMetadata);
+  fs::write_file_atomic(dir / "a/vime_lora_metadata.json", adapter_metadata_text(kMetadata));
   for (const char* spelling : {"a", "a/", "a/."}) {
     const PeftDirectory adapter(dir / spelling);
     ASSERT_TRUE(adapter.metadata()) << spelling;
@@ -432,7 +432,7 @@ TEST(PeftDirectory, MetadataOfTheParentIsForTheAdapterOfACheckpoint) {
   };
   for (const char* name : {"lora_adapter", "stranger"})
     write_peft_directory(dir / name, simple_config(2, 4), {"q_proj"}, "base", one_pair());
-  write_adapter_metadata(dir / "vime_lora_metadata.json", kMetadata);
+  fs::write_file_atomic(dir / "vime_lora_metadata.json", adapter_metadata_text(kMetadata));
   EXPECT_FALSE(PeftDirectory(dir / "lora_adapter").metadata()) << "no checkpoint";
   write_state(file_sha256(dir / "lora_adapter/adapter_model.safetensors"));
   for (const char* spelling : {"lora_adapter", "lora_adapter/"}) {
@@ -481,7 +481,7 @@ TEST(PeftDirectory, WeightsThatChangedSinceAreCheckedAgain) {
 TEST(PeftDirectory, BadMetadataNamesFileAndField) {
   const TempDirectory dir;
   write_peft_directory(dir / "a", simple_config(2, 4), {"q_proj"}, "base", one_pair());
-  write_adapter_metadata(dir / "good.json", kMetadata);
+  fs::write_file_atomic(dir / "good.json", adapter_metadata_text(kMetadata));
   const Json good = read_json((dir / "good.json").string());
   for (const auto& [key, value] : std::vector<std::pair<std::string, Json>>{{"iteration", "3"},
                                                                             {"version", 1.5},

@@ -387,7 +387,8 @@ std::vector<OpCase> row_cases() {
   for (const QkNormRopeSize& size :
        {QkNormRopeSize{1, 2, 1, 16}, QkNormRopeSize{5, 4, 2, 32}, QkNormRopeSize{300, 4, 2, 64, false},
         QkNormRopeSize{5, 6, 2, 48}, QkNormRopeSize{300, 16, 8, 128}, QkNormRopeSize{5, 3, 1, 128, true, 5},
-        QkNormRopeSize{5, 9, 3, 64, false, 8}})
+        QkNormRopeSize{5, 9, 3, 64, false, 8}, QkNormRopeSize{300, 3, 1, 160}, QkNormRopeSize{5, 4, 2, 192, false, 3},
+        QkNormRopeSize{300, 8, 4, 256}})
     add_cases({qk_norm_rope_forward_case(size), qk_norm_rope_backward_case(size)});
   for (OpCase& op_case : cases) op_case.bytes = 0;
   return cases;

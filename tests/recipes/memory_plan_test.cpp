@@ -116,12 +116,23 @@ TEST_F(MemoryPlans, RanksThatAGpuDoesNotTakeAreRefusedFirst) {
                             {"LoraConfig::rank", "257", "at most 256"});
 }
 
-TEST_F(MemoryPlans, ACpuIsNotBounded) {
-  const MemoryPlan cpu = plan_memory(base_, *layout_, {}, EnginePlan{}, Device::cpu);
+// Nothing is chosen by what a machine has free: a run computes the same way everywhere, or is refused.
+TEST_F(MemoryPlans, ACpuRefusesWhatItsMachineCannotHold) {
+  MemoryPlan cpu = plan_memory(base_, *layout_, {}, EnginePlan{}, Device::cpu);
   EXPECT_EQ(cpu.recompute, model::Recompute::selective);
   EXPECT_EQ(cpu.room, std::nullopt);
   EXPECT_EQ(cpu.kv, 0);
+  EXPECT_EQ(cpu.prefill, 0);
+  ASSERT_TRUE(cpu.limit);  // of the machine that runs this
+  EXPECT_GT(*cpu.limit, 0);
+  cpu.limit = std::nullopt;
   EXPECT_NO_THROW(require_fit(cpu));
+  cpu.limit = cpu.without_kv();
+  EXPECT_NO_THROW(require_fit(cpu));
+  cpu.limit = cpu.without_kv() - 1;
+  expect_error<ResourceError>([&] { require_fit(cpu); },
+                              {"does not fit the memory of this machine", "control groups", "a smaller",
+                               "TrainingOptions::max_tokens than 2048", "TrainingOptions::recompute full"});
 }
 
 }  // namespace
