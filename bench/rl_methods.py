@@ -29,6 +29,7 @@ METHODS = {
     "sapo": ["--policy-loss", "sapo", "--num-steps-per-rollout", "2"],
     "geo_mean": ["--policy-loss", "geo_mean", "--eps-clip", "0.4", "--num-steps-per-rollout", "2"],
     "dapo": ["--eps-clip-high", "0.28", "--calculate-per-token-loss", "--num-steps-per-rollout", "2"],
+    "ppo": ["--advantage-estimator", "ppo", "--lambd", "0.95", "--critic-lr", "5e-3", "--num-critic-only-steps", "2", "--normalize-advantages"],
     "rank_1": ["--lora-rank", "1", "--lora-alpha", "2"],
     "rank_32": ["--lora-rank", "32", "--lora-alpha", "64"],
     "kl_cov": ["--policy-loss", "kl_cov", "--kl-cov-ratio", "0.01", "--num-steps-per-rollout", "2"],

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <set>
 
+#include "cli/secret_file.h"
 #include "core/error.h"
 #include "lora/targets.h"
 
@@ -202,7 +203,7 @@ std::vector<Flag> checkpoint_flags(SaveOptions& save) {
        "while this file exists the iteration is saved; it is removed when the checkpoint is on the disk"},
       {"--grace-period", "SECONDS", number(save.grace_seconds, 0, 86400),
        "after Ctrl-C, SIGTERM or SIGUSR2 the iteration under way has so long to stop; then the program ends without "
-       "saving (0: no limit). A save that has begun is finished"},
+       "saving (0: no limit). The save that follows has no limit"},
       {"--load", "DIR", text(save.load), "resume from the newest whole checkpoint there, bit for bit"},
       {"--ckpt-step", "N", number(save.ckpt_step, 0, kMany), "--load: from this iteration"},
       {"--finetune", "", toggle(save.finetune), "--load: only the adapter; a new run from iteration 0"},
@@ -381,8 +382,8 @@ OrderedJson resolved_arguments(const FlagSet& flags, const Classified& given) {
         arguments[flag.name] = flag.binding.arity == Arity::none ? OrderedJson(false) : OrderedJson(flag.binding.shown);
       else if (flag.binding.arity == Arity::none)
         arguments[flag.name] = true;
-      else if (flag.name.ends_with("-api-key"))
-        arguments[flag.name] = "(given)";
+      else if (is_secret(flag.name))
+        arguments[flag.name] = kHiddenSecret;
       else if (flag.binding.arity == Arity::one)
         arguments[flag.name] = occurrence->values.front();
       else

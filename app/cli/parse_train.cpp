@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "cli/claims.h"
+#include "cli/critic_flags.h"
 #include "cli/eval_config.h"
 #include "cli/parse.h"
 #include "cli/parse_shared.h"
@@ -70,14 +71,15 @@ void check_staleness(const recipes::RlOptions& o) {
 std::vector<Flag> check_flags(TrainForm& form) {
   recipes::RunChecks& checks = form.options.checks;
   const Binding equal_weights = {.arity = Arity::none, .set = [&checks](const std::string&, const Values&) {
-                                   checks.equal_base = checks.equal_adapter = true;
+                                   checks.equal_base = checks.equal_adapter = checks.equal_servers = true;
                                  }};
   return {{"--ci-test", "", toggle(form.ci_test), "check log-probs (next flag), and that the first rollout's KL is 0"},
           {"--ci-train-rollout-logprob-abs-diff-threshold", "X", number(checks.logprob_diff, 0, 1e6),
            "most that log-probs of trainer and sampler differ, on average (0.1 with --ci-test)"},
           {"--ci-disable-kl-checker", "", toggle(form.ci_kl, false), "--ci-test without the KL"},
           {"--true-on-policy-mode", "", toggle(checks.equal_logprobs), "no token's log-prob differs between them"},
-          {"--check-weight-update-equal", "", equal_weights, "the base stays as it is; as the next"},
+          {"--check-weight-update-equal", "", equal_weights,
+           "the base stays as it is, here and by the checksums of servers; as the next"},
           {"--check-lora-weight-equal", "", toggle(checks.equal_adapter),
            "what is published is the trainer's adapter, byte for byte"}};
 }
@@ -223,6 +225,7 @@ FlagSet train_flags(TrainForm& form) {
   flags.add("Reward", reward_flags(o.reward));
   flags.add("Reward", training_reward_flags(o));
   flags.add("Algorithm", {ref_load_flag(form.ref_load)});
+  flags.add("Critic (--advantage-estimator ppo)", critic_flags(o));
   flags.add("Shape of losses", loss_shape_flags(form.algorithm, o));
   flags.add("Adaptive coefficients, reference", adaptive_flags(form.gates, o));
   flags.add("Which samples are trained on", gate_flags(form.gates, o));
@@ -231,6 +234,7 @@ FlagSet train_flags(TrainForm& form) {
   flags.add("LoRA", lora_flags(o.adapter));
   flags.add("Optimizer", optimizer_flags(o.optimizer));
   flags.add("Checkpoint", checkpoint_flags(o.save));
+  flags.add("Reports", report_flags(form.reports, o.save, true));
   flags.add("Evaluation", evaluation_flags(form));
   flags.add("Checks (a run that fails one saves and ends with exit code 8)", check_flags(form));
   flags.add("Machine", machine_flags(o.base));
@@ -256,6 +260,7 @@ TrainingCommand<recipes::RlOptions> parse_train(const Values& args) {
   note_exclusions(form.options.adapter.config, given.notes);
   resolve_rollout_engine(form.engine, form.options, given);
   resolve_algorithm(form.algorithm, form.options, given, given.notes);
+  resolve_critic(form.options, given, given.notes);
   check_objectives(form.options);
   check_staleness(form.options);
   resolve_correction(form.correction, form.options, given.notes);
@@ -268,9 +273,12 @@ TrainingCommand<recipes::RlOptions> parse_train(const Values& args) {
   judge_claims(given.claims, form.options, given.notes);
   form.options.reference = form.ref_load;
   const bool uses_reference = form.options.use_kl_loss || form.options.kl_reward_coef != 0;
+  resolve_reports(form.reports, form.options.save, given);
   form.options.save.arguments = resolved_arguments(flags, given);
   std::vector<recipes::LaunchClaim> claims = deferred_claims(given.claims, given.notes);
+  std::optional<server::DashboardOptions> dashboard = resolve_dashboard(form.reports, form.options.save, given);
   return {.options = std::move(form.options),
+          .dashboard = std::move(dashboard),
           .dry_run = form.dry_run,
           .notes = std::move(given.notes),
           .shape = std::move(given.shape),

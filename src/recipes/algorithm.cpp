@@ -71,6 +71,15 @@ std::vector<double> entropy_numbers(const rl::EntropyControl& control) {
   return {control.on ? 1.0 : 0.0, control.target, control.low, control.high, control.step};
 }
 
+void add_critic(OrderedJson& settings, const CriticOptions& critic) {
+  const CriticOptions usual;
+  add_unless(settings, "--value-clip", critic.value_clip, usual.value_clip);
+  if (critic.lr) settings["--critic-lr"] = *critic.lr;
+  add_unless(settings, "--critic-lr-warmup-iters", critic.warmup_steps, usual.warmup_steps);
+  add_unless(settings, "--num-critic-only-steps", critic.only_rollouts, usual.only_rollouts);
+  if (critic.rank) settings["--critic-lora-rank"] = *critic.rank;
+}
+
 std::vector<double> rule_numbers(const rl::RewardRule& rule) {
   return {static_cast<double>(rule.ngram), rule.repetition_penalty, static_cast<double>(rule.overlong_length),
           static_cast<double>(rule.overlong_cache)};
@@ -111,6 +120,7 @@ OrderedJson algorithm_settings(const RlOptions& o) {
   add_unless(settings, "--advantage-eps", o.advantage.group.eps, usual.advantage.group.eps);
   add_unless(settings, "--reward-std", o.advantage.group.population_std, usual.advantage.group.population_std);
   add_unless(settings, "--gamma", o.advantage.gamma, usual.advantage.gamma);
+  add_unless(settings, "--lambd", o.advantage.lambda, usual.advantage.lambda);
   add_unless(settings, "--normalize-advantages", o.advantage.whiten, usual.advantage.whiten);
   add_unless(settings, "--policy-loss", objective_name(o.loss.objective), objective_name(usual.loss.objective));
   add_unless(settings, "ratio of --policy-loss", name_of(o.loss.ratio_level, kLevels),
@@ -148,6 +158,7 @@ OrderedJson algorithm_settings(const RlOptions& o) {
   add_unless(settings, "--opd-teacher-urls", o.teacher_url, usual.teacher_url);
   add_unless(settings, "--opd-teacher-model", o.teacher_model, usual.teacher_model);
   add_unless(settings, "--opd-kl-coef", o.distill ? o.distill_coef : 1.0, 1.0);
+  if (o.advantage.estimator == rl::Estimator::ppo) add_critic(settings, o.critic);
   return settings;
 }
 
@@ -157,6 +168,7 @@ rl::Algorithm algorithm_of(const RlOptions& options) {
                           .distillation = options.distill ? options.distill_coef : 0,
                           .correction = options.correction,
                           .loss = options.loss,
+                          .value_loss = {.clip = options.critic.value_clip},
                           .choice = options.row_choice,
                           .reduction = options.reduction,
                           .kl_control = options.kl_control,

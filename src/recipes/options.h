@@ -17,6 +17,7 @@
 #include "core/json.h"
 #include "core/stream.h"
 #include "lora/config.h"
+#include "recipes/reports/report.h"
 #include "recipes/run_checks.h"
 #include "recipes/staleness.h"
 #include "rl/advantage.h"
@@ -88,6 +89,8 @@ struct SaveOptions {
   int64_t save_interval = 0;               // 0: only after the last
   std::optional<int64_t> total_limit;      // newest checkpoints that stay; the best one stays, too
   std::optional<int64_t> retain_interval;  // those of every so many iterations stay, and the newest
+  int64_t keep_samples = 10'000;           // newest samples of rollouts that stay in SAVE/samples; 0: none are written
+  ReportOptions reports;                   // files for other programs that show runs
   std::string trigger_sentinel;            // while this file exists a save is asked for; removed when it is done
   int64_t grace_seconds = 30;              // that a signal leaves the iteration under way; kept by the program around
   OrderedJson arguments;                   // of the command, resolved, as its checkpoints keep them; null: none
@@ -165,10 +168,24 @@ struct RolloutEngineOptions {
   std::vector<std::string> addresses;       // HOST:PORT of each server; with a command: at most one
   std::string command;                      // starts a server; --host and --port are added if there is no address
   std::string api_key;
+  rollout::Delivery delivery = rollout::Delivery::adapter_files;
+  rollout::OnVersionChange on_version_change = rollout::OnVersionChange::cut;  // where weights are delivered
+  bool force = false;  // weight_files also to servers whose base is quantized: they quantize it again
   std::string adapter_name = "lockstep";  // what servers call the adapter begins so
   // Where versions are written for servers to read; empty: below SaveOptions::save, else in the temporary directory.
   std::string adapter_dir;
   std::string build;  // the commit that this program was built from, which a Lockstep server must share for exact bits
+};
+
+// PPO's critic: a second adapter on the base, with a value head. Where a field is not given it is as for the actor.
+struct CriticOptions {
+  std::optional<double> lr;
+  int64_t warmup_steps = 0;     // of its learning rate
+  int64_t only_rollouts = 0;    // the first rollouts teach the critic alone
+  float value_clip = 0.2f;      // train::ValueLoss
+  std::optional<int64_t> rank;  // of a fresh adapter
+  std::string load;  // a critic, or an adapter without a value head that it begins as; empty: as the actor begins
+  std::string save;  // each saved critic is also written here; empty: only into checkpoints
 };
 
 struct RlOptions {
@@ -193,6 +210,7 @@ struct RlOptions {
   bool normalize_rewards = true;  // centering
   bool normalize_std = true;
   rl::AdvantageOptions advantage;  // but for the two above, which go before advantage.group
+  CriticOptions critic;            // of Estimator::ppo
   train::PolicyLoss loss;          // kl_coef counts only with use_kl_loss
   train::RowChoice row_choice;
   rl::Correction correction;

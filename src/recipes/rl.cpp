@@ -8,19 +8,22 @@
 #include <memory>
 #include <ostream>
 
-#include "core/hash.h"
 #include "recipes/algorithm.h"
 #include "recipes/bad_rows.h"
+#include "recipes/critic.h"
 #include "recipes/held_out.h"
 #include "recipes/held_out_prompts.h"
 #include "recipes/policies.h"
 #include "recipes/prompt_order.h"
+#include "recipes/rl_settings.h"
 #include "recipes/rollout_engine.h"
+#include "recipes/rollout_log.h"
+#include "recipes/rollout_metrics.h"
 #include "recipes/rollouts_ahead.h"
 #include "recipes/run_warnings.h"
 #include "recipes/sampled_versions.h"
+#include "recipes/samples/rollout_samples.h"
 #include "recipes/save_directory.h"
-#include "recipes/step_line.h"
 #include "recipes/training_run.h"
 #include "rl/gate.h"
 #include "rl/pass_rate.h"
@@ -30,22 +33,6 @@
 namespace lockstep::recipes {
 
 namespace {
-
-// Of the sampled tokens: runs that sample the same have the same.
-std::string samples_digest(const rl::Rollout& rollout) {
-  Sha256 hash;
-  for (const rl::Trajectory& trajectory : rollout.trajectories)
-    hash.update(std::as_bytes(std::span(trajectory.tokens)));
-  return hash.hex().substr(0, 16);
-}
-
-OrderedJson or_null(const std::optional<double>& value) {
-  return value ? OrderedJson(*value) : OrderedJson(nullptr);
-}
-
-void add_pass_rates(OrderedJson& line, const std::string& prefix, std::span<const rl::PassRate> rates) {
-  for (const rl::PassRate& rate : rates) line[fmt::format("{}pass@{}", prefix, rate.k)] = rate.rate;
-}
 
 std::vector<std::optional<float>> rewards_of(const rl::Rollout& rollout) {
   std::vector<std::optional<float>> rewards;
@@ -70,14 +57,19 @@ class RlRun {
         prompts_(read_prompts(prompt_source(options, base_), tokenizer_)),
         order_(options, num_prompts()),
         total_(num_rollouts()),
-        run_(options.adapter, options.optimizer, options.training, options.save, base_, stream_, control, settings(),
-             options.sampling.temperature, engine_plan(options)),
+        run_(options.adapter, options.optimizer, options.training, options.save, base_, stream_, control,
+             rl_settings(options, prompts_), options.sampling.temperature,
+             {.engine = engine_plan(options), .critic = critic_layout(options, base_)}),
         engine_(options, base_, tokenizer_, run_.memory().engine_kv_bytes(), run_.trainer().adapter(), prompts_.prompts,
                 sampling_stream_ ? *sampling_stream_ : stream_, control),
-        log_(options.save.save, run_.saved_iteration(), control) {
+        log_(options.save.save, run_.saved_iteration(), control,
+             {.kind = "rl", .iterations = total_, .arguments = options.save.arguments}, options.save.reports) {
     sampling_params_ = with_stop_ids(options.sampling);
     sampling_params_.logprob_temperature = options.sampling.temperature;
-    run_.set_schedule(total_ * (options.rollout_batch_size * options.n_samples / options.training.global_batch_size));
+    const int64_t steps = options.rollout_batch_size * options.n_samples / options.training.global_batch_size;
+    const int64_t without_actor = algorithm_.needs_critic() ? std::min(total_, options.critic.only_rollouts) : 0;
+    run_.set_schedule((total_ - without_actor) * steps);
+    if (algorithm_.needs_critic()) critic_.emplace(options, base_, run_, stream_, control);
     // A GPU gives it to the next rollout's keys and values; the CPU would only pay for the pages again.
     train_plan_ = {
         .batch_size = options.training.global_batch_size,
@@ -87,7 +79,9 @@ class RlRun {
                                 std::span<const train::Datum> batch) { run_.abandoned(error, batch, algorithm_.loss); },
         .release_memory = run_.memory().is_bounded() && staleness_.is_synchronous(),
         .dropout = options.adapter.config.dropout > 0,
-        .measure_logprobs = options.checks.reads_logprobs()};
+        .measure_logprobs = options.checks.reads_logprobs(),
+        .observer = samples_.observer()};
+    if (critic_) add_critic(total_ * steps);
     engine_.add_sinks(store_);
     run_.keep("warnings", [this] { return KeptPart{.json = warnings_.json()}; });
     if (const auto kept = run_.resumed_part("warnings"))
@@ -119,34 +113,51 @@ class RlRun {
     const Pace pace(run_.iteration(), total_);
     for (int64_t rollout = run_.iteration(); rollout < total_; ++rollout) {
       iteration_ = {};
-      const SampledRollout sampled = run_.interruptible([&] { return next_sampled(rollout); });
+      SampledRollout sampled = run_.interruptible([&] { return next_sampled(rollout); });
       look_at(sampled);
       train_plan_.sampled_with = ahead_ ? sampled.version.get() : nullptr;
+      train_plan_.train_actor = !critic_ || rollout >= options_.critic.only_rollouts;
       const rl::TrainReport trained = run_.interruptible(
           [&] { return rl::rl_train(parts_, algorithm_, sampled.rollout, train_plan_, watch(rollout, "training")); });
+      const int64_t version = run_.version();  // that was trained
       versions_->trained(rollout + 1,
                          trained.published.policy.is_base() ? versions_->newest() : trained.published.policy);
       run_.set_version(versions_->newest().version);
       run_.completed(order_.finish(gates_));
       adapt(rollout + 1, trained);
-      log(rollout + 1, sampled.rollout, trained, pace);
+      log(rollout + 1, sampled.rollout, trained, version, pace);
       check(rollout + 1, trained);
       warn(sampled.rollout.report, trained);
+      samples_.write(rollout + 1, std::move(sampled.rollout));
       evaluate_if_due();
+      // Whoever goes on from a checkpoint finds the samples up to it.
+      if (const int64_t every = options_.save.save_interval; every > 0 && (rollout + 1) % every == 0) samples_.wait();
       run_.save_if_due();
+      if (critic_) critic_->save_if_due(rollout + 1, rollout + 1 == total_);
     }
+    samples_.wait();
+  }
+
+  // Its `steps` are those of the whole run.
+  void add_critic(int64_t steps) {
+    parts_.critic = &critic_->trainer();
+    train_plan_.critic_schedule = critic_->schedule(steps);
+    train_plan_.critic_not_finite = [this](const train::NotFiniteError& error, std::span<const train::Datum> batch) {
+      run_.abandoned(error, batch, algorithm_.value_loss, parts_.critic);
+    };
   }
 
   void check(int64_t rollout, const rl::TrainReport& trained) {
-    check_rollout(options_.checks, {.rollout = rollout,
-                                    .logprob_diff = trained.logprob_diff,
-                                    .logprob_diff_max = trained.logprob_diff_max,
-                                    .kl = trained.kl});
+    if (trained.actor_trained)
+      check_rollout(options_.checks, {.rollout = rollout,
+                                      .logprob_diff = trained.logprob_diff,
+                                      .logprob_diff_max = trained.logprob_diff_max,
+                                      .kl = trained.kl});
     check_published(options_.checks, run_.trainer().adapter(), *store_.pin(lora::kActor).version(), stream_);
   }
 
   void warn(const rl::RolloutReport& sampled, const rl::TrainReport& trained) {
-    if (trained.abandoned_steps > 0) return;  // its means are of a part
+    if (trained.abandoned_steps > 0 || !trained.actor_trained) return;  // its means are of a part
     for (const std::string& text :
          warnings_.add({.reward = sampled.reward, .entropy = trained.entropy, .kl = trained.kl}))
       log_.say("warning " + text);
@@ -254,35 +265,15 @@ class RlRun {
             .interrupted = control_.interrupted};
   }
 
-  void log(int64_t step, const rl::Rollout& rollout, const rl::TrainReport& trained, const Pace& pace) {
-    const rl::RolloutReport& sampled = rollout.report;
-    // Sampled ahead: of an iteration, whose sampling and training overlap.
-    const double total_ms = ahead_ ? iteration_.ms() : sampled.rollout_ms + sampled.reward_ms + trained.train_ms;
-    const double tokens_per_s = 1000.0 * static_cast<double>(sampled.tokens) / total_ms;
-    OrderedJson line{{"step", step},
-                     {"reward", or_null(sampled.reward)},
-                     {"kl", or_null(trained.kl)},
-                     {"entropy", trained.entropy},
-                     {"response_len", sampled.response_len},
-                     {"logprob_diff", or_null(trained.logprob_diff)},
-                     {"logprob_diff_max", or_null(trained.logprob_diff_max)},
-                     {"pg_clipfrac", trained.clip_fraction},
-                     {"ppo_kl", trained.policy_kl},
-                     {"version", sampled.version},
-                     {"samples", samples_digest(rollout)},
-                     {"grad_norm", trained.grad_norm},
-                     {"lr", trained.lr},
-                     {"rollout_ms", sampled.rollout_ms},
-                     {"reward_ms", sampled.reward_ms},
-                     {"train_ms", trained.train_ms},
-                     {"publish_ms", trained.published.microseconds / 1000},
-                     {"tokens_per_s", tokens_per_s}};
-    if (!engine_.sampler().capabilities().exact_logprobs)
-      line.update({{"mismatch_mean", trained.mismatch.mean},
-                   {"mismatch_max", trained.mismatch.max},
-                   {"mismatch_k3", trained.mismatch.k3}});
-    line["reward_unknown"] = sampled.reward_unknown;
-    for (const rl::RewardPartMean& part : sampled.reward_parts) line["reward/" + part.name] = part.mean;
+  // `version`: of the actor that was trained.
+  void log(int64_t step, const rl::Rollout& rollout, const rl::TrainReport& trained, int64_t version,
+           const Pace& pace) {
+    // Sampled ahead, an iteration's sampling and training overlap.
+    const double iteration_ms =
+        ahead_ ? iteration_.ms() : rollout.report.rollout_ms + rollout.report.reward_ms + trained.train_ms;
+    OrderedJson line = rollout_metrics(step, rollout, trained, iteration_ms);
+    if (ahead_) line["staleness"] = step - 1 - staleness_.iterations_behind(step - 1);
+    if (!engine_.sampler().capabilities().exact_logprobs) add_mismatch(line, trained.mismatch);
     if (options_.need_spread || options_.on_reward_failure == rl::RewardFailure::drop_group)
       line.update({{"dynamic_sampling/rounds", gates_.rounds},
                    {"dynamic_sampling/sampled_groups", gates_.sampled},
@@ -292,30 +283,15 @@ class RlRun {
     add_pass_rates(line, "passrate/", pass_rates_);
     if (options_.kl_control.target != 0) line["kl_coef"] = trained.next.kl_reward;
     if (options_.entropy_control.on) line["entropy_coef"] = trained.next.entropy;
-    if (ahead_) line["staleness"] = step - 1 - staleness_.iterations_behind(step - 1);
-    if (trained.teacher_kl) line["opd_reverse_kl"] = *trained.teacher_kl;
-    if (algorithm_.correction.is_needed())
-      line.update({{"tis", trained.correction.mean_weight},
-                   {"tis_clipfrac", trained.correction.changed},
-                   {"ess_ratio", trained.correction.ess_ratio},
-                   {"train_rollout_logprob_abs_diff", trained.mismatch.mean}});
+    if (algorithm_.correction.is_needed()) add_correction(line, trained);
     if (run_.skipped_steps() > 0) line["abandoned_steps"] = run_.skipped_steps();  // of the run, so far
+    add_rollout_metrics(line, rollout.trajectories, version);
+    add_memory(line, stream_);
     line.update(engine_.metrics());
     log_.write(line);
-    log_.say(rollout_line({.step = step,
-                           .of = total_,
-                           .reward = sampled.reward,
-                           .entropy = trained.entropy,
-                           .response_len = sampled.response_len,
-                           .logprob_diff = trained.logprob_diff_max,
-                           .tokens_per_s = tokens_per_s,
-                           .kl = trained.kl,
-                           .left = pace.left(step)}));
-    if (sampled.reward_unknown > 0)
-      log_.say(fmt::format("rollout {}/{}: {} of {} rewards unknown{}; the first: {}", step, total_,
-                           sampled.reward_unknown, gates_.sampled * options_.n_samples,
-                           trained.skipped_steps > 0 ? fmt::format(", {} steps skipped", trained.skipped_steps) : "",
-                           sampled.reward_failure));
+    log_.say(rollout_text(step, total_, rollout, trained, iteration_ms, pace.left(step)));
+    if (rollout.report.reward_unknown > 0)
+      log_.say(unknown_rewards_text(step, total_, gates_.sampled * options_.n_samples, rollout.report, trained));
   }
 
   int64_t num_rollouts() const {
@@ -329,41 +305,6 @@ class RlRun {
            .wanted = fmt::format("at least RlOptions::rollout_batch_size = {}", options_.rollout_batch_size),
            .attempt = "more epochs, a smaller batch, or RlOptions::num_rollout"});
     return rollouts;
-  }
-
-  // What decides which prompts a rollout reads, how they are sampled, and how a rollout is cut into steps.
-  OrderedJson settings() const {
-    OrderedJson settings = {{"prompts of --prompt-data", num_prompts()},
-                            {"tokens and labels of --prompt-data", prompts_.digest().substr(0, 16)},
-                            {"--rollout-batch-size", options_.rollout_batch_size},
-                            {"--n-samples-per-prompt", options_.n_samples},
-                            {"--global-batch-size", options_.training.global_batch_size},
-                            {"--rollout-shuffle", options_.shuffle},
-                            {"--lora-dropout", options_.adapter.config.dropout},
-                            {"--rollout-seed", options_.sampling.seed},
-                            {"--rollout-temperature", options_.sampling.temperature},
-                            {"--rollout-top-p", options_.sampling.top_p},
-                            {"--rollout-top-k", options_.sampling.top_k},
-                            {"--rollout-max-response-len", options_.sampling.max_tokens},
-                            {"--rollout-max-context-len", options_.sampling.max_context},
-                            {"--rollout-stop", options_.sampling.stop},
-                            {"--rollout-stop-token-ids", options_.sampling.stop_token_ids},
-                            {"--rm-type", options_.reward.name()},
-                            {"--math-tolerance", options_.reward.parameters.math_tolerance},
-                            {"--eps-clip", options_.loss.clip_low},
-                            {"--eps-clip-high", options_.loss.clip_high},
-                            {"--eps-clip-c", options_.loss.clip_c},
-                            {"--entropy-coef", options_.loss.entropy_coef},
-                            {"--kl-loss-coef", options_.use_kl_loss ? options_.loss.kl_coef : 0},
-                            {"--kl-coef", options_.kl_reward_coef},
-                            {"--kl-loss-type", train::kl_type_name(options_.loss.kl_type)},
-                            {"--disable-rewards-normalization", !options_.normalize_rewards},
-                            {"--disable-grpo-std-normalization", !options_.normalize_std}};
-    if (!staleness_.is_synchronous())
-      settings.update(
-          {{"--max-staleness", staleness_.max_staleness}, {"--update-weights-interval", staleness_.update_interval}});
-    settings.update(algorithm_settings(options_));
-    return settings;
   }
 
   // The few small kernels of a decode step would wait for the large ones of training.
@@ -433,6 +374,7 @@ class RlRun {
   TrainingRun run_;
   const int64_t resumed_at_ = run_.iteration();
   RolloutEngine engine_;
+  std::optional<Critic> critic_;
   versions::Store store_;
   std::optional<SampledVersions> versions_;  // made when the sinks are there
   Policies policies_{options_, base_, other_model_, run_, stream_, control_};
@@ -449,6 +391,7 @@ class RlRun {
   std::vector<rl::PassRate> pass_rates_;
   int64_t masked_ = 0;
   rl::TrainPlan train_plan_;
+  RolloutSamples samples_{options_.save, run_.saved_iteration(), tokenizer_};
   RunLog log_;
   RunWarnings warnings_;
   BestSoFar best_ = BestSoFar::from(run_.evaluations(), "train_state.json: evaluations");

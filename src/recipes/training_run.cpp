@@ -33,8 +33,7 @@ std::vector<int64_t> saved_until(const SaveOptions& options, int64_t iteration) 
 
 TrainingRun::TrainingRun(const AdapterOptions& adapter, const OptimizerOptions& optimizer,
                          const TrainingOptions& training, const SaveOptions& save, const Base& base, Stream& stream,
-                         const Control& control, OrderedJson settings, float temperature,
-                         const std::optional<EnginePlan>& engine)
+                         const Control& control, OrderedJson settings, float temperature, const BesideTrainer& beside)
     : optimizer_(optimizer),
       training_(training),
       save_(save),
@@ -49,20 +48,20 @@ TrainingRun::TrainingRun(const AdapterOptions& adapter, const OptimizerOptions& 
     *control.info
         << "note    DoRA with dropout: inputs of A are dropped out, those of W are not (PEFT also drops out a "
            "part of W x; the mean is the same)\n";
-  memory_ = plan_memory(base, *start.layout, training, engine, stream.device());
+  memory_ = plan_memory(base, *start.layout, training, beside.engine, stream.device(), beside.critic.get());
   require_fit(memory_);
-  const train::TrainerOptions options{.beta1 = optimizer.beta1,
-                                      .beta2 = optimizer.beta2,
-                                      .eps = optimizer.eps,
-                                      .weight_decay = optimizer.weight_decay,
-                                      .clip_grad = optimizer.clip_grad,
-                                      .max_tokens = memory_.max_tokens,
-                                      .recompute = memory_.recompute,
-                                      .temperature = temperature,
-                                      .dropout = static_cast<float>(adapter.config.dropout),
-                                      .lr_ratio = optimizer.loraplus_lr_ratio,
-                                      .seed = training.seed};
-  trainer_ = std::make_unique<train::Trainer>(base.model, start.layout, start.weights, options, stream);
+  trainer_options_ = {.beta1 = optimizer.beta1,
+                      .beta2 = optimizer.beta2,
+                      .eps = optimizer.eps,
+                      .weight_decay = optimizer.weight_decay,
+                      .clip_grad = optimizer.clip_grad,
+                      .max_tokens = memory_.max_tokens,
+                      .recompute = memory_.recompute,
+                      .temperature = temperature,
+                      .dropout = static_cast<float>(adapter.config.dropout),
+                      .lr_ratio = optimizer.loraplus_lr_ratio,
+                      .seed = training.seed};
+  trainer_ = std::make_unique<train::Trainer>(base.model, start.layout, start.weights, trainer_options_, stream);
   version_ = start.policy.version;
   if (resumed_) restore();
   describe_saving();
@@ -144,6 +143,7 @@ void TrainingRun::keep_trainer(const std::string& name, train::Trainer& trainer)
     trainer.restore(JsonObject(state->json, where).integer("optimizer_steps"), std::move(moments.first),
                     std::move(moments.second));
   }
+  beside_.emplace_back(&trainer, trainer.steps());
   keep_policy(name, [&trainer] { return trainer.adapter(); });
   keep(part, [&trainer] { return moments_part(trainer.state()); });
 }
@@ -177,14 +177,14 @@ std::optional<train::StepReport> TrainingRun::step(std::span<const train::Datum>
 }
 
 void TrainingRun::abandoned(const train::NotFiniteError& error, std::span<const train::Datum> datums,
-                            const train::Loss& loss) {
+                            const train::Loss& loss, train::Trainer* trainer) {
   ++skipped_steps_;
   Fault fault = error.fault();
   *control_.info << fmt::format("skip    {}: {} ({}); abandoned, {} of at most {}\n", fault.where, fault.what,
                                 fault.got, skipped_steps_, training_.max_skipped_steps)
                  << std::flush;
   if (skipped_steps_ <= training_.max_skipped_steps) return;
-  const train::NotFinite found = train::find_not_finite(*trainer_, datums, loss);
+  const train::NotFinite found = train::find_not_finite(trainer ? *trainer : *trainer_, datums, loss);
   fault.where += found.sample ? fmt::format("; by itself sample {} of the step", *found.sample) : "";
   fault.where += found.module.empty() ? "" : fmt::format(", gradient of {}", found.module);
   fault.wanted = fmt::format("at most {} steps that are not finite (TrainingOptions::max_skipped_steps)",
@@ -198,6 +198,7 @@ void TrainingRun::completed(int64_t rows) {
   ++iteration_;
   data_position_ += rows;
   steps_at_iteration_ = trainer_->steps();
+  for (auto& [trainer, steps] : beside_) steps = trainer->steps();
   skipped_at_iteration_ = skipped_steps_;
 }
 
@@ -265,7 +266,7 @@ void TrainingRun::save_after_failure() {
   try {
     finish_save();
     if (saved_iteration_ == iteration_) return;
-    if (!trainer_->whole() || trainer_->steps() != steps_at_iteration_) {
+    if (has_changed()) {
       *control_.info << fmt::format("note    iteration {} is not saved: the one that failed had begun to change it\n",
                                     iteration_);
       return;
@@ -278,6 +279,12 @@ void TrainingRun::save_after_failure() {
   } catch (const std::exception& error) {
     failed(error.what());
   }
+}
+
+bool TrainingRun::has_changed() const {
+  return !trainer_->whole() || trainer_->steps() != steps_at_iteration_ ||
+         std::ranges::any_of(
+             beside_, [](const auto& kept) { return !kept.first->whole() || kept.first->steps() != kept.second; });
 }
 
 bool TrainingRun::save_requested() const {

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "recipes/checkpoint_writer.h"
 #include "recipes/memory_plan.h"
@@ -20,10 +21,10 @@ class TrainingRun {
  public:
   // `settings`: what of the recipe decides its results (recipes/run_settings.h), beside what all runs share; kept in
   // every checkpoint, and a resumed run must have the same (ConfigError). `temperature`: of the log-probs (RL: the
-  // rollout's). `engine`: the engine that shares the device. ResourceError when it cannot all fit a GPU.
+  // rollout's). ResourceError when it and what lies beside it cannot all fit a GPU.
   TrainingRun(const AdapterOptions& adapter, const OptimizerOptions& optimizer, const TrainingOptions& training,
               const SaveOptions& save, const Base& base, Stream& stream, const Control& control, OrderedJson settings,
-              float temperature = 1, const std::optional<EnginePlan>& engine = {});
+              float temperature = 1, const BesideTrainer& beside = {});
 
   // Fixes warm-up and decay over `optimizer_steps` steps of the whole run. ConfigError if they are not those of the
   // resumed run, without an override.
@@ -47,8 +48,9 @@ class TrainingRun {
                                         const std::function<void(int64_t done)>& on_progress);
 
   // Counts a step that was abandoned and prints why. DataError naming sample and module when it was one more than
-  // TrainingOptions::max_skipped_steps of the whole run.
-  void abandoned(const train::NotFiniteError& error, std::span<const train::Datum> datums, const train::Loss& loss);
+  // TrainingOptions::max_skipped_steps of the whole run. `trainer`: whose step it was; nullptr: the run's.
+  void abandoned(const train::NotFiniteError& error, std::span<const train::Datum> datums, const train::Loss& loss,
+                 train::Trainer* trainer = nullptr);
   int64_t skipped_steps() const { return skipped_steps_; }  // that were abandoned
 
   int64_t iteration() const { return iteration_; }  // completed
@@ -91,6 +93,7 @@ class TrainingRun {
   void still_reads(const std::string& name, std::optional<int64_t> iteration);
 
   train::Trainer& trainer() { return *trainer_; }
+  const train::TrainerOptions& trainer_options() const { return trainer_options_; }  // of trainer()
   const MemoryPlan& memory() const { return memory_; }
 
  private:
@@ -98,6 +101,7 @@ class TrainingRun {
   void describe_saving();
   [[noreturn]] void stop_interrupted();
   void save_after_failure();
+  bool has_changed() const;  // since the last iteration was completed
   void begin_save();
   void finish_save();
   bool save_requested() const;
@@ -116,7 +120,10 @@ class TrainingRun {
   std::optional<Resumed> resumed_;       // its checkpoint: until iterate()
   train::Schedule schedule_;
   MemoryPlan memory_;
+  train::TrainerOptions trainer_options_;
   std::unique_ptr<train::Trainer> trainer_;
+  // Trainers that keep_trainer() was told of, and their steps when the last iteration was completed.
+  std::vector<std::pair<train::Trainer*, int64_t>> beside_;
   int64_t iteration_ = 0, data_position_ = 0, version_ = 0, skipped_steps_ = 0;
   std::unique_ptr<CheckpointWriter> writer_;
   std::optional<int64_t> saving_;  // the iteration that the writer is at
