@@ -1,11 +1,14 @@
-"""What saving after every step costs a run: bench/save_stall.py LOCKSTEP [--shape qwen3-0.6b]
+"""What saving costs a step: bench/save_stall.py LOCKSTEP [--shape qwen3-0.6b]
 
-Runs of `lockstep sft` that save every step and that save after the last only, in turn. A step's time is from its line to the next one,
-so that what saving holds up is in it, wherever it does; the median over all steps of each kind but the first. The base has random
-values and the rows random tokens; both lie in --folder, which is where the checkpoints go, too.
+One run of `lockstep sft` that saves every second step: steps during which a checkpoint is written stand between steps without
+one, so that what else the machine does meets both. A step's time is from its line to the next one, so that what saving holds up is in
+it, wherever it does; processor time is what the process had between the lines, all threads together. Each step with a checkpoint is
+compared with the mean of its two neighbours; the median of these ratios is what `--save-interval 1` costs. The base has random values
+and the rows random tokens; both lie in --folder, which is where the checkpoints go, too.
 """
 import argparse
 import json
+import os
 import pathlib
 import random
 import shutil
@@ -25,16 +28,27 @@ def write_rows(file, rows, tokens, vocabulary):
             out.write(json.dumps({"tokens": row, "loss_mask": [0] + [1] * (tokens - 1)}) + "\n")
 
 
-def step_seconds(command):
-    """Seconds between the lines of a run's steps."""
-    times = []
+def processor_seconds(pid):
+    """User and system time of a process so far."""
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def steps_of(command):
+    """(seconds, processor seconds) of each step of a run but the first."""
+    lines = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         for line in process.stdout:
             if line.startswith("step "):
-                times.append(time.monotonic())
+                lines.append((time.monotonic(), processor_seconds(process.pid)))
     if process.returncode:
         raise SystemExit(f"{command} failed: {process.returncode}")
-    return [b - a for a, b in zip(times, times[1:])]
+    return [(b[0] - a[0], b[1] - a[1]) for a, b in zip(lines, lines[1:])]
+
+
+def ratios(values):
+    """Of each step that a checkpoint was written in (the first in the list is none: it is step 2) to its neighbours."""
+    return [values[i] / ((values[i - 1] + values[i + 1]) / 2) for i in range(1, len(values) - 1, 2)]
 
 
 def main():
@@ -44,8 +58,7 @@ def main():
     parser.add_argument("--rank", type=int, default=16)
     parser.add_argument("--rows", type=int, default=8, help="of a step")
     parser.add_argument("--tokens", type=int, default=256, help="of a row")
-    parser.add_argument("--steps", type=int, default=6, help="of a run")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=14)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--folder", type=pathlib.Path, required=True, help="for the files; removed afterwards")
     parser.add_argument("--machine", required=True, help="JSON of a `lockstep bench` record's machine: {cpu, isa, threads}")
@@ -59,23 +72,20 @@ def main():
         train = [options.lockstep, "sft", "--hf-checkpoint", base, "--prompt-data", rows, "--lora-rank", str(options.rank),
                  "--target-modules", "all-linear", "--lr", "1e-5", "--global-batch-size", str(options.rows), "--device", options.device,
                  "--save", save]
-        kinds = {"every_step": ["--save-interval", "1"], "last_step": []}
-        seconds = {kind: [] for kind in kinds}
-        for _ in range(options.rounds):
-            for kind, flags in kinds.items():
-                shutil.rmtree(save, ignore_errors=True)
-                seconds[kind] += step_seconds([*train, *flags])
-        checkpoint = sum(path.stat().st_size for path in save.glob("iter_*/**/*") if path.is_file())
+        steps = steps_of([*train, "--save-interval", "2"])
+        checkpoint = sum(path.stat().st_size for path in max(save.glob("iter_*")).glob("**/*") if path.is_file())
     finally:
         shutil.rmtree(options.folder)
     commit = subprocess.run(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
-    medians = {kind: statistics.median(values) for kind, values in seconds.items()}
+    columns = dict(zip(("seconds", "processor_seconds"), zip(*steps)))
     results = {"checkpoint_bytes": checkpoint, "adapter_rank": options.rank, "tokens_per_step": options.rows * options.tokens,
-               "seconds_per_step": {kind: round(value, 4) for kind, value in medians.items()},
-               "saving_over_not_saving": round(medians["every_step"] / medians["last_step"], 4)}
+               "load_average": round(os.getloadavg()[0], 2),
+               "per_step": {name: round(statistics.median(values), 4) for name, values in columns.items()},
+               "saving_over_not_saving": {name: round(statistics.median(ratios(values)), 4) for name, values in columns.items()},
+               "ratios": {name: [round(ratio, 3) for ratio in ratios(values)] for name, values in columns.items()}}
     print(json.dumps(results))
     command = (f"bench/save_stall.py LOCKSTEP --shape {options.shape} --rank {options.rank} --rows {options.rows} "
-               f"--tokens {options.tokens} --steps {options.steps} --rounds {options.rounds} --device {options.device} --folder DIR")
+               f"--tokens {options.tokens} --steps {options.steps} --device {options.device} --folder DIR")
     print(write_record(f"save-stall-{options.shape}", command, json.loads(options.machine),
                        {"commit": commit.stdout.strip(), "results": results}))
 

@@ -8,6 +8,8 @@ namespace {
 using enum Arity;
 
 constexpr std::string_view kMetrics = "metrics go to <save>/metrics.jsonl and to the terminal";
+constexpr std::string_view kWandb =
+    "nothing is sent: `wandb sync` sends what --use-wandb writes, with its own settings";
 constexpr std::string_view kOneProcess = "one process on one device (--device, --threads)";
 constexpr std::string_view kFullPrecision =
     "adapters, gradients, sums and optimizer state are f32, activations too on the CPU and bf16 on a GPU";
@@ -28,7 +30,6 @@ constexpr std::string_view kNotFinite =
     "a step with a loss or gradient that is not finite is abandoned and counted; after --max-skipped-steps the run "
     "stops";
 constexpr std::string_view kNoRay = "there are no worker processes to set up, watch or route to";
-constexpr std::string_view kReturns = "grpo neither discounts nor learns values";
 
 constexpr Compatible kCompatible[] = {
     // Layout of processes and devices.
@@ -37,6 +38,8 @@ constexpr Compatible kCompatible[] = {
     {"--megatron-to-hf-mode", one, "adapters are written in Hugging Face names, as bridge mode does", "bridge"},
     {"--actor-num-nodes", one, kOneProcess, "1", {}, Effect::layout},
     {"--actor-num-gpus-per-node", one, kOneProcess, "1", {}, Effect::layout},
+    {"--critic-num-nodes", one, kOneProcess, "1", {}, Effect::layout},
+    {"--critic-num-gpus-per-node", one, kOneProcess, "1", {}, Effect::layout},
     {"--num-gpus-per-node", one, kOneProcess, "1", {}, Effect::layout},
     {"--rollout-num-gpus", one, kOneProcess, "1", {}, Effect::layout},
     {"--rollout-num-gpus-per-engine", one, kOneProcess, "1", {}, Effect::layout},
@@ -53,7 +56,6 @@ constexpr Compatible kCompatible[] = {
     {"--use-distributed-optimizer", none, kOneProcess},
     {"--use-distributed-post", none, kOneProcess},
     {"--distributed-backend", one, kOneProcess, "nccl|gloo"},
-    {"--distributed-timeout-minutes", one, kOneProcess, "#"},
     {"--overlap-grad-reduce", none, kOneProcess},
     {"--overlap-param-gather", none, kOneProcess},
     {"--overlap-param-gather-with-optimizer-step", none, kOneProcess},
@@ -130,18 +132,14 @@ constexpr Compatible kCompatible[] = {
     {"--rollout-skip-special-tokens", none, "rewards always read the response without special tokens"},
     // Algorithm.
     {"--loss-type", one, "the clipped policy loss", "policy_loss", "custom_loss"},
-    {"--lambd", one, kReturns, "#"},
     {"--keep-old-actor", none,
      "every sample keeps the log-probs of the policy that made it; there is no second copy of weights"},
-    {"--value-clip", one, kReturns, "#"},
-    {"--num-critic-only-steps", one, kReturns, "0", "#"},
     {"--use-rollout-logprobs", none, kSameBits},
     {"--skip-actor-forward-only", none, kSameBits},
     {"--recompute-logprobs-via-prefill", none, kSameBits},
     {"--get-mismatch-metrics", none, kSameBits},
     {"--observe-training-entropy", none, "entropy is always in <save>/metrics.jsonl"},
     // Publishing.
-    {"--update-weights-interval", one, "the adapter is published after every rollout", "1", "#"},
     {"--update-weight-buffer-size", one, kPublish, "#"},
     {"--update-weight-transfer-mode", one, kPublish, "broadcast|p2p|disk-delta"},
     {"--update-weight-mode", one, kPublish, "full|delta"},
@@ -160,12 +158,14 @@ constexpr Compatible kCompatible[] = {
     {"--no-save-optim", none, kCheckpoint},
     {"--no-save-rng", none, kCheckpoint},
     // Logging.
-    {"--use-wandb", none, kMetrics, {}, {}, Effect::report},
-    {"--wandb-*", many, kMetrics, {}, {}, Effect::report},
-    {"--disable-wandb-random-suffix", none, kMetrics, {}, {}, Effect::report},
-    {"--use-tensorboard", none, kMetrics, {}, {}, Effect::report},
-    {"--tb-*", many, kMetrics, {}, {}, Effect::report},
-    {"--tensorboard-*", many, kMetrics, {}, {}, Effect::report},
+    {"--use-wandb", none, kMetrics, {}, {}, Effect::told},
+    {"--wandb-always-use-train-step", none, "steps of the run are all that is counted", {}, {}, Effect::told},
+    {"--wandb-random-suffix", none, kWandb, {}, {}, Effect::told},
+    {"--disable-wandb-random-suffix", none, kWandb, {}, {}, Effect::told},
+    {"--wandb-*", many, kWandb, {}, {}, Effect::told},
+    {"--use-tensorboard", none, kMetrics, {}, {}, Effect::told},
+    {"--tb-*", many, kMetrics, {}, {}, Effect::told},
+    {"--tensorboard-*", many, kMetrics, {}, {}, Effect::told},
     {"--use-swanlab", none, kMetrics, {}, {}, Effect::report},
     {"--swanlab-*", many, kMetrics, {}, {}, Effect::report},
     {"--use-mlflow", none, kMetrics, {}, {}, Effect::report},

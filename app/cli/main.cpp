@@ -6,6 +6,8 @@
 #include <atomic>
 #include <csignal>
 #include <iostream>
+#include <string>
+#include <string_view>
 
 #include "cli/command_line.h"
 
@@ -14,20 +16,34 @@ namespace {
 // A signal handler has no other way to reach the program.
 std::atomic<int> num_interrupts = 0;
 std::atomic<bool> terminated = false, save_requested = false;
-static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
+std::atomic<unsigned> grace_seconds = 0;  // 0: no limit
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free &&
+              std::atomic<unsigned>::is_always_lock_free);
+
+constexpr int kCancelled = 130;
 
 // The first Ctrl-C (or SIGTERM, SIGUSR2) asks the running command to save and stop; the second stops at once.
 void on_interrupt(int signal) {
-  constexpr int kCancelled = 130;
   if (signal == SIGTERM) terminated = true;
   if (num_interrupts.fetch_add(1) > 0) _exit(kCancelled);
+  alarm(grace_seconds);
+}
+
+void on_end_of_grace(int) {
+  constexpr std::string_view kText =
+      "error: the iteration under way has not stopped within --grace-period of the signal; nothing more is saved. "
+      "--load goes on from the newest checkpoint\n";
+  if (write(STDERR_FILENO, kText.data(), kText.size()) < 0) _exit(kCancelled);
+  _exit(kCancelled);
 }
 
 void on_save_request(int) {
   save_requested = true;
 }
 
-void accept_save_signals() {
+void accept_save_signals(int64_t seconds) {
+  grace_seconds = static_cast<unsigned>(seconds);
+  std::signal(SIGALRM, on_end_of_grace);
   std::signal(SIGUSR1, on_save_request);
   std::signal(SIGUSR2, on_interrupt);
 }
@@ -42,6 +58,14 @@ bool await_input() {
   if (num_interrupts > 0) return false;
   pollfd input{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
   return poll(&input, 1, -1) >= 0;
+}
+
+// Of a process that does not notice that its job has failed: another thread may hold any lock, so nothing is waited
+// for.
+void end_stuck(const lockstep::Fault& fault, int exit_code) {
+  const std::string text = "error: " + fault.what + "\n  this rank did not end by itself\n";
+  (void)!write(STDERR_FILENO, text.data(), text.size());
+  _exit(exit_code);
 }
 
 }  // namespace
@@ -61,7 +85,10 @@ int main(int argc, char** argv) {
                                          .forget_interrupt = forget_interrupt,
                                          .await_input = await_input,
                                          .save_requested = [] { return save_requested.exchange(false); },
-                                         .accept_save_signals = accept_save_signals};
+                                         .stopped = [] { alarm(0); },
+                                         .accept_save_signals = accept_save_signals,
+                                         .variables = lockstep::cli::process_variables(),
+                                         .stuck = end_stuck};
     return lockstep::cli::run({argv + std::min(argc, 1), argv + argc}, console);
   } catch (...) {
     std::cout.flush();

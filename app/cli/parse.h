@@ -2,15 +2,18 @@
 // what to change.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "cli/flags.h"
 #include "commands/files/export.h"
+#include "commands/launch/launch.h"
 #include "commands/options.h"
 #include "recipes/launch_claims.h"
 #include "recipes/options.h"
+#include "server/dashboard/dashboard.h"
 #include "server/serve.h"
 
 namespace lockstep::cli {
@@ -19,6 +22,7 @@ namespace lockstep::cli {
 template <typename Options>
 struct TrainingCommand {
   Options options;
+  std::optional<server::DashboardOptions> dashboard;  // to serve meanwhile
   bool dry_run = false;
   std::vector<std::string> notes;                          // one line each
   std::vector<std::pair<std::string, std::string>> shape;  // for recipes::check_model_shape
@@ -43,6 +47,8 @@ commands::BenchOptions parse_bench(const Values& args);
 commands::InspectOptions parse_inspect(const Values& args);
 commands::ExportOptions parse_export(const Values& args);
 server::ServeOptions parse_serve(const Values& args);
+// What follows the options is the command, as it stands.
+commands::LaunchOptions parse_launch(const Values& args);
 
 std::string train_help();
 std::string sft_help();
@@ -59,5 +65,6 @@ std::string bench_help();
 std::string inspect_help();
 std::string export_help();
 std::string serve_help();
+std::string launch_help();
 
 }  // namespace lockstep::cli

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <set>
 
+#include "cli/secret_file.h"
 #include "core/error.h"
 #include "lora/targets.h"
 
@@ -177,7 +178,8 @@ std::vector<Flag> optimizer_flags(OptimizerOptions& optimizer) {
 }
 
 Flag ref_load_flag(std::string& path) {
-  return {"--ref-load", "DIR", text(path), "the reference of a KL: the base (as without this), by its path or another"};
+  return {"--ref-load", "DIR", text(path),
+          "the reference: the base (as without this), by its path or another, or an adapter on it"};
 }
 
 Flag without_flag() {
@@ -199,6 +201,9 @@ std::vector<Flag> checkpoint_flags(SaveOptions& save) {
        "only those of every N-th iteration stay, and the newest (or as many as the flag before says)"},
       {"--save-trigger-sentinel", "FILE", text(save.trigger_sentinel),
        "while this file exists the iteration is saved; it is removed when the checkpoint is on the disk"},
+      {"--grace-period", "SECONDS", number(save.grace_seconds, 0, 86400),
+       "after Ctrl-C, SIGTERM or SIGUSR2 the iteration under way has so long to stop; then the program ends without "
+       "saving (0: no limit). The save that follows has no limit"},
       {"--load", "DIR", text(save.load), "resume from the newest whole checkpoint there, bit for bit"},
       {"--ckpt-step", "N", number(save.ckpt_step, 0, kMany), "--load: from this iteration"},
       {"--finetune", "", toggle(save.finetune), "--load: only the adapter; a new run from iteration 0"},
@@ -260,6 +265,14 @@ std::vector<Flag> training_machine_flags(recipes::TrainingOptions& training, boo
       {"--seed", "N", number(training.seed, 0, 9e15), "seed of the adapter's initial values and of dropout"},
       {"--max-skipped-steps", "N", number(training.max_skipped_steps, 0, kMany),
        "steps with a loss or gradient that is not finite are abandoned; after more of them the run stops"},
+      {"--gradient-lanes", "N",
+       choice("8|16|32|64", "8", [&training](const std::string& lanes) { training.gradient_lanes = std::stoi(lanes); }),
+       "parts in which a step's gradient is added up, which decides bits; the number of ranks divides it"},
+      {"--distributed-timeout-minutes", "X", number(training.ranks.timeout_minutes, kAboveZero, 1e6),
+       "how long a rank waits for the others before all end"},
+      {"--job-secret-file", "FILE", text(training.ranks.secret_file),
+       "what ranks on several hosts prove to each other that they know; mode 0600 (lockstep launch makes one by "
+       "itself)"},
       {"--dry-run", "", toggle(dry_run), "check everything, print what would run, exit"},
       without_flag()};
   flags.insert(flags.end(), others.begin(), others.end());
@@ -377,8 +390,8 @@ OrderedJson resolved_arguments(const FlagSet& flags, const Classified& given) {
         arguments[flag.name] = flag.binding.arity == Arity::none ? OrderedJson(false) : OrderedJson(flag.binding.shown);
       else if (flag.binding.arity == Arity::none)
         arguments[flag.name] = true;
-      else if (flag.name.ends_with("-api-key"))
-        arguments[flag.name] = "(given)";
+      else if (is_secret(flag.name))
+        arguments[flag.name] = kHiddenSecret;
       else if (flag.binding.arity == Arity::one)
         arguments[flag.name] = occurrence->values.front();
       else

@@ -7,6 +7,7 @@
 #include "cli/correction_flags.h"
 #include "cli/flags.h"
 #include "cli/gate_flags.h"
+#include "cli/report_flags.h"
 #include "cli/rollout_engine_flags.h"
 #include "recipes/options.h"
 
@@ -20,12 +21,14 @@ struct TrainForm {
   AlgorithmForm algorithm;
   CorrectionForm correction;
   GateForm gates;
+  ReportForm reports;
   bool dry_run = false;
   std::string ref_load;
   bool ci_test = false, ci_kl = true;
   // Left out: what the rollout has, or what another flag says.
   std::optional<float> eval_temperature, eval_top_p;
-  std::optional<int64_t> eval_max_tokens, eval_top_k;
+  std::optional<int64_t> eval_max_tokens, eval_top_k, eval_min_tokens, eval_max_context;
+  std::string eval_config;
 };
 
 FlagSet train_flags(TrainForm& form);  // refers to form

@@ -5,8 +5,19 @@
 
 namespace lockstep::checkpoint {
 
+namespace {
+
+constexpr const char* kForeignDirectory = "adapter";
+
+}  // namespace
+
+std::optional<fs::Path> foreign_adapter_directory(const fs::Path& iteration) {
+  const bool ours = fs::exists(iteration / kTrainStateFile) || fs::exists(iteration / kAdapterDirectory);
+  if (ours || !fs::is_directory(iteration / kForeignDirectory)) return std::nullopt;
+  return iteration / kForeignDirectory;
+}
+
 std::optional<fs::Path> adapter_directory(const fs::Path& path) {
-  constexpr const char* kForeignDirectory = "adapter";  // of an iteration of miles or vime
   if (fs::exists(path / kAdapterConfigFile)) return path;
   if (fs::exists(path / kAdapterDirectory)) return path / kAdapterDirectory;
   if (fs::exists(path / kForeignDirectory / kAdapterConfigFile) && !fs::exists(path / "config.json"))

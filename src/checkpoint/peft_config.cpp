@@ -13,6 +13,9 @@ namespace lockstep::checkpoint {
 
 namespace {
 
+constexpr const char* kValueTask = "TOKEN_CLS";
+constexpr const char* kValueHead = "score";
+
 bool says_nothing(const Json& value) {
   return value.is_null() || value == false || value == "" || ((value.is_array() || value.is_object()) && value.empty());
 }
@@ -125,7 +128,17 @@ void check_kind(const JsonObject& file) {
     const auto known = std::ranges::find(other_peft_types(), type, &PeftType::name);
     unsupported(file, "peft_type", "LORA", known == other_peft_types().end() ? "" : std::string(known->attempt));
   }
-  if (file.string("task_type", "CAUSAL_LM") != "CAUSAL_LM") unsupported(file, "task_type", "CAUSAL_LM or null");
+  const std::string task = file.string("task_type", "CAUSAL_LM");
+  if (task != "CAUSAL_LM" && task != kValueTask)
+    unsupported(file, "task_type", "CAUSAL_LM, null, or TOKEN_CLS with one label: the value head of a critic");
+}
+
+// PEFT names both heads that models for token classification may have, whichever there is.
+void read_value_head(const JsonObject& file, lora::LoraConfig& config) {
+  if (file.string("task_type", "CAUSAL_LM") != kValueTask) return;
+  config.value_width = 1;
+  std::erase(config.modules_to_save, kValueHead);
+  std::erase(config.modules_to_save, "classifier");
 }
 
 // Initializations that leave the base as it is say nothing of the file's factors.
@@ -188,6 +201,7 @@ lora::LoraConfig parse_peft_config(std::string_view text, const std::string& whe
   config.use_rslora = file.boolean("use_rslora", false);
   read_init(file, config);
   read_own_tensors(file, config);
+  read_value_head(file, config);
   read_targets(file, config);
   read_layers(file, config);
   read_patterns(file, OrderedJson::parse(text), config);
@@ -213,12 +227,14 @@ std::string peft_config_text(const lora::LoraConfig& config, const std::vector<s
   json["layers_to_transform"] = config.layers_to_transform ? OrderedJson(*config.layers_to_transform) : OrderedJson();
   json["lora_alpha"] = number(config.alpha);
   json["lora_dropout"] = config.dropout;
-  json["modules_to_save"] = config.modules_to_save.empty() ? OrderedJson() : OrderedJson(config.modules_to_save);
+  std::vector<std::string> saved = config.modules_to_save;
+  if (config.value_width > 0) saved.emplace_back(kValueHead);
+  json["modules_to_save"] = saved.empty() ? OrderedJson() : OrderedJson(saved);
   json["peft_type"] = "LORA";
   json["r"] = config.rank;
   json["rank_pattern"] = pattern(config.rank_pattern);
   json["target_modules"] = target_modules;
-  json["task_type"] = "CAUSAL_LM";
+  json["task_type"] = config.value_width > 0 ? kValueTask : "CAUSAL_LM";
   json["use_dora"] = config.use_dora;
   json["use_rslora"] = config.use_rslora;
   return json.dump(2, ' ', true, OrderedJson::error_handler_t::replace);

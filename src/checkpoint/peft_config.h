@@ -10,7 +10,7 @@
 namespace lockstep::checkpoint {
 
 // Text of adapter_config.json; `where` names it in errors. type is canonical. FormatError for every key whose meaning
-// would be lost: not one we use, not harmless, and neither null, false, empty nor PEFT's default.
+// would be lost (value_width is 1 where there is a value head, whose width the weights say): not one we use, not harmless, and neither null, false, empty nor PEFT's default.
 lora::LoraConfig parse_peft_config(std::string_view text, const std::string& where);
 
 // What PEFT, vLLM and SGLang read: top-level keys sorted, indent 2, no newline at the end. The patterns keep their

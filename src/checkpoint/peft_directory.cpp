@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "checkpoint/file_hash.h"
+#include "checkpoint/new_files.h"
 #include "checkpoint/peft_config.h"
 #include "checkpoint/safetensors_header.h"
 #include "core/error.h"
@@ -16,6 +17,10 @@ namespace lockstep::checkpoint {
 namespace {
 
 namespace stdfs = std::filesystem;
+
+// The value head of a critic (lora/named_places.h, which this room does not see).
+constexpr std::string_view kValueHeadWeight = "base_model.model.score.weight";
+constexpr std::string_view kValueHeadBias = "base_model.model.score.bias";
 
 // Names of factors end with one of these, and their partner's with the other.
 constexpr std::pair<std::string_view, std::string_view> kFactors[] = {{".lora_A.weight", ".lora_B.weight"},
@@ -58,6 +63,7 @@ bool is_of_the_ends(std::string_view module) {
 // Whether PEFT writes a tensor of this name beside factors, by what the configuration says is trained.
 bool is_own_tensor(const std::string& name, const lora::LoraConfig& config) {
   const auto ends = [&](std::string_view end) { return name.ends_with(end); };
+  if (name == kValueHeadWeight || name == kValueHeadBias) return config.value_width > 0;
   if (ends(".lora_magnitude_vector")) return config.use_dora;
   if (ends(".lora_B.bias")) return false;
   if (ends(".bias")) return config.bias != lora::TrainedBiases::none;
@@ -96,6 +102,18 @@ void check_names(const NamedTensors& tensors, const lora::LoraConfig& config, co
     if (!other.empty() && !names.contains(other))
       throw FormatError({.what = "a LoRA factor has no partner", .where = file.string(), .got = name, .wanted = other});
   }
+}
+
+// The width of the value head, which only its weight says.
+int64_t value_width(const NamedTensors& tensors, const fs::Path& file) {
+  const auto weight = std::ranges::find(tensors, kValueHeadWeight, &NamedTensor::name);
+  if (weight != tensors.end() && weight->tensor.rank == 2 && weight->tensor.shape[0] == 1 &&
+      weight->tensor.shape[1] > 0)
+    return weight->tensor.shape[1];
+  throw FormatError({.what = "a critic has no value head of one output",
+                     .where = file.string() + ": " + std::string(kValueHeadWeight),
+                     .got = weight == tensors.end() ? "no such tensor" : shape_text(weight->tensor),
+                     .wanted = "[1, width of the model]"});
 }
 
 AdapterMetadata parse_metadata(const fs::Path& path, const fs::ReadRoot& root) {
@@ -173,6 +191,7 @@ PeftDirectory::PeftDirectory(const fs::Path& directory, const fs::ReadRoot& root
       weights_file_(weights_path(directory, root)),
       header_(read_header(weights_file_, root)) {
   check_names(header_, config_, weights_file_);
+  if (config_.value_width > 0) config_.value_width = value_width(header_, weights_file_);
   const std::string config_file = (directory / kAdapterConfigFile).string();
   const Json json = parse_json(fs::read_file(config_file, root, kMaxJsonFileBytes), config_file);
   base_model_name_ = JsonObject(json, config_file).string("base_model_name_or_path", "");
@@ -221,16 +240,22 @@ AdapterWeights PeftDirectory::read_weights() const {
   return weights;
 }
 
+void write_peft_files(const NewFiles& files, const std::string& prefix, const lora::LoraConfig& config,
+                      const std::vector<std::string>& target_modules, const std::string& base_model_name,
+                      const NamedTensors& tensors) {
+  files.write(prefix + kAdapterConfigFile, peft_config_text(config, target_modules, base_model_name));
+  files.write_safetensors(prefix + kAdapterWeightsFile, tensors, {{"format", "pt"}});
+}
+
 void write_peft_directory(const fs::Path& directory, const lora::LoraConfig& config,
                           const std::vector<std::string>& target_modules, const std::string& base_model_name,
                           const NamedTensors& tensors) {
   fs::write_directory_atomic(directory, [&](const fs::Path& fresh) {
-    fs::write_file_atomic(fresh / kAdapterConfigFile, peft_config_text(config, target_modules, base_model_name));
-    fs::write_file_atomic(fresh / kAdapterWeightsFile, safetensors_bytes(tensors, {{"format", "pt"}}));
+    write_peft_files(NewFiles(fresh), "", config, target_modules, base_model_name, tensors);
   });
 }
 
-void write_adapter_metadata(const fs::Path& file, const AdapterMetadata& metadata) {
+std::string adapter_metadata_text(const AdapterMetadata& metadata) {
   const Json json = {{"iteration", metadata.iteration},
                      {"version", metadata.version},
                      {"rank", metadata.rank},
@@ -240,7 +265,7 @@ void write_adapter_metadata(const fs::Path& file, const AdapterMetadata& metadat
                      {"base_fingerprint", metadata.base_fingerprint},
                      {"base_weights_fingerprint", metadata.weights_fingerprint},
                      {"init_lora_weights", metadata.init}};
-  fs::write_file_atomic(file, json_text(json, 2) + "\n");
+  return json_text(json, 2) + "\n";
 }
 
 }  // namespace lockstep::checkpoint

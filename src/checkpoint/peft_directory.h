@@ -17,6 +17,8 @@
 
 namespace lockstep::checkpoint {
 
+class NewFiles;
+
 inline constexpr const char* kAdapterDirectory = "lora_adapter";
 inline constexpr const char* kAdapterConfigFile = "adapter_config.json";
 inline constexpr const char* kAdapterWeightsFile = "adapter_model.safetensors";
@@ -91,6 +93,10 @@ class PeftDirectory {
 void write_peft_directory(const fs::Path& directory, const lora::LoraConfig& config,
                           const std::vector<std::string>& target_modules, const std::string& base_model_name,
                           const NamedTensors& tensors);
-void write_adapter_metadata(const fs::Path& file, const AdapterMetadata& metadata);
+// The same two files among others, their names behind `prefix`.
+void write_peft_files(const NewFiles& files, const std::string& prefix, const lora::LoraConfig& config,
+                      const std::vector<std::string>& target_modules, const std::string& base_model_name,
+                      const NamedTensors& tensors);
+std::string adapter_metadata_text(const AdapterMetadata& metadata);  // of vime_lora_metadata.json
 
 }  // namespace lockstep::checkpoint

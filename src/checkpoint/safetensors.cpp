@@ -10,15 +10,14 @@ namespace lockstep::checkpoint {
 
 namespace {
 
-void append_bytes(std::string& out, const ConstTensor& tensor) {
-  const auto append = [&](int64_t row, int64_t elements) {
+void put_bytes(const ConstTensor& tensor, const PutBytes& put) {
+  const auto put_row = [&](int64_t row, int64_t elements) {
     const int64_t size = dtype_bytes(tensor.dtype);
-    out.append(static_cast<const char*>(tensor.data) + row * tensor.row_stride * size,
-               static_cast<size_t>(elements * size));
+    put({static_cast<const char*>(tensor.data) + row * tensor.row_stride * size, static_cast<size_t>(elements * size)});
   };
   if (tensor.elements() == 0) return;
-  if (tensor.contiguous()) return append(0, tensor.elements());
-  for (int64_t row = 0; row < tensor[0]; ++row) append(row, tensor.row_elements());
+  if (tensor.contiguous()) return put_row(0, tensor.elements());
+  for (int64_t row = 0; row < tensor[0]; ++row) put_row(row, tensor.row_elements());
 }
 
 }  // namespace
@@ -46,12 +45,16 @@ const ConstTensor* SafetensorsFile::find(const std::string& name) const {
   return found == index_.end() ? nullptr : &tensors_[found->second].tensor;
 }
 
-std::string safetensors_bytes(const NamedTensors& tensors, const std::map<std::string, std::string>& metadata) {
+void put_safetensors(const NamedTensors& tensors, const std::map<std::string, std::string>& metadata,
+                     const PutBytes& put) {
   const SafetensorsLayout layout(tensors, metadata);
+  put(layout.header);
+  for (const SafetensorsLayout::Place& place : layout.places) put_bytes(tensors[place.tensor].tensor, put);
+}
+
+std::string safetensors_bytes(const NamedTensors& tensors, const std::map<std::string, std::string>& metadata) {
   std::string out;
-  out.reserve(layout.file_bytes);
-  out += layout.header;
-  for (const SafetensorsLayout::Place& place : layout.places) append_bytes(out, tensors[place.tensor].tensor);
+  put_safetensors(tensors, metadata, [&](std::string_view bytes) { out += bytes; });
   return out;
 }
 

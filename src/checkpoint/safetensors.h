@@ -8,9 +8,11 @@
 // This header: the safetensors format (github.com/huggingface/safetensors).
 #pragma once
 
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -47,5 +49,10 @@ class SafetensorsFile {
 // padded to 8. Tensors may be views with a row stride. FormatError for two tensors of one name and for a tensor without
 // dimensions.
 std::string safetensors_bytes(const NamedTensors& tensors, const std::map<std::string, std::string>& metadata);
+
+// The same bytes piece by piece, in order; large tensors are not copied.
+using PutBytes = std::function<void(std::string_view bytes)>;
+void put_safetensors(const NamedTensors& tensors, const std::map<std::string, std::string>& metadata,
+                     const PutBytes& put);
 
 }  // namespace lockstep::checkpoint

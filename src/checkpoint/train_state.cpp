@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "checkpoint/file_hash.h"
+#include "checkpoint/new_files.h"
 #include "core/error.h"
 #include "core/hash.h"
 
@@ -94,6 +95,15 @@ std::string text_sha256(std::string_view text) {
   Sha256 hash;
   hash.update(text);
   return hash.hex();
+}
+
+void write_policy(const NewFiles& files, const SavedPolicy& policy) {
+  const std::string directory = policy_directory(policy.name) + "/";
+  write_peft_files(files, directory, policy.config, policy.target_modules, policy.base_model_name, policy.adapter);
+  // In the directory, so that an adapter that is moved still knows its base, and beside the actor's, where vime looks.
+  const std::string metadata = adapter_metadata_text(policy.metadata);
+  files.write(directory + kAdapterMetadataFile, metadata);
+  if (policy.name == lora::kActor) files.write(kAdapterMetadataFile, metadata);
 }
 
 fs::Path require_file(const fs::Path& file) {
@@ -217,31 +227,18 @@ void save_checkpoint(const fs::Path& save, const Checkpoint& checkpoint) {
   check_names(checkpoint.state.parts);
   const int64_t iteration = checkpoint.state.iteration;
   fs::write_directory_atomic(save / iteration_directory_name(iteration), [&](const fs::Path& fresh) {
-    Json hashes;
-    const auto hash = [&](const std::string& name) { hashes[name] = file_sha256(fresh / name); };
-    for (const SavedPolicy& policy : checkpoint.policies) {
-      const fs::Path directory = fresh / policy_directory(policy.name);
-      write_peft_directory(directory, policy.config, policy.target_modules, policy.base_model_name, policy.adapter);
-      // In the directory, so that an adapter that is moved still knows its base, and beside the actor's, where vime
-      // looks.
-      write_adapter_metadata(directory / kAdapterMetadataFile, policy.metadata);
-      if (policy.name == lora::kActor) write_adapter_metadata(fresh / kAdapterMetadataFile, policy.metadata);
-      hash(weights_file(policy.name));
-      for (const std::string& name : other_files(policy.name)) hash(name);
-    }
-    fs::write_file_atomic(fresh / kTensorFile, safetensors_bytes(checkpoint.state.tensors, {}));
-    hash(kTensorFile);
+    FileHashes hashes;
+    const NewFiles files(fresh, &hashes);
+    for (const SavedPolicy& policy : checkpoint.policies) write_policy(files, policy);
+    files.write_safetensors(kTensorFile, checkpoint.state.tensors, {});
     for (const auto& [name, part] : checkpoint.state.parts) {
-      fs::write_file_atomic(fresh / part_json(name), json_text(part.json) + "\n");
-      hash(part_json(name));
-      if (part.tensors.empty()) continue;
-      fs::write_file_atomic(fresh / part_tensors(name), safetensors_bytes(part.tensors, {}));
-      hash(part_tensors(name));
+      files.write(part_json(name), json_text(part.json) + "\n");
+      if (!part.tensors.empty()) files.write_safetensors(part_tensors(name), part.tensors, {});
     }
-    Json state = {{"iteration", iteration}, {"counters", checkpoint.state.counters}, {"sha256", std::move(hashes)}};
+    Json state = {{"iteration", iteration}, {"counters", checkpoint.state.counters}, {"sha256", hashes}};
     if (!checkpoint.state.arguments.is_null()) state["arguments"] = checkpoint.state.arguments;
     state[kOwnHash] = text_sha256(json_text(state));
-    fs::write_file_atomic(fresh / kTrainStateFile, json_text(state, 2) + "\n");
+    files.write(kTrainStateFile, json_text(state, 2) + "\n");
   });
   mark_latest(save, iteration);
 }

@@ -271,6 +271,13 @@ void write_file_atomic(const Path& path, const std::function<void(NewFile&)>& fi
   sync_path(parent_of(path));
 }
 
+void write_new_file(const Path& path, const std::function<void(NewFile&)>& fill) {
+  make_directories(parent_of(path));
+  NewFile file(path, 0);
+  fill(file);
+  file.close();
+}
+
 void write_directory_atomic(const Path& given, const std::function<void(const Path& dir)>& fill) {
   const Path path = without_trailing_slash(given);
   make_directories(parent_of(path));

@@ -37,6 +37,10 @@ class NewFile {
   int fd_ = -1;
 };
 
+// Calls fill(file) with a new file at `path`. Nothing is synced or renamed: for files of a directory that appears as a
+// whole, which fs::write_directory_atomic syncs. Creates missing parent directories. ResourceError: also if it exists.
+void write_new_file(const Path& path, const std::function<void(NewFile& file)>& fill);
+
 // Calls fill(file) with a temporary file beside `path`, syncs it and renames it to `path`. On any exception it is
 // removed and `path` stays as it was. Creates missing parent directories. ResourceError.
 void write_file_atomic(const Path& path, const std::function<void(NewFile& file)>& fill);

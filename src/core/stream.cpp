@@ -241,8 +241,8 @@ Stream::Stream(StreamOptions options) : impl_(std::make_unique<Impl>()) {
                        .got = why,
                        .attempt = "StreamOptions::device cpu"});
   impl_->device = Device::cuda;
-  impl_->native = cuda::make_stream();
-  impl_->side = cuda::make_stream();
+  impl_->native = cuda::make_stream(options.goes_first);
+  impl_->side = cuda::make_stream(options.goes_first);
   impl_->forked = cuda::make_event();
   impl_->joined = cuda::make_event();
 }

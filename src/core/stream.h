@@ -26,6 +26,8 @@ struct StreamOptions {
   CpuIsa isa = CpuIsa::best;
   Device device = Device::cpu;
   Numerics numerics = Numerics::exact;
+  // Of a GPU: its kernels start before those that other streams have queued. Speed only.
+  bool goes_first = false;
 };
 
 class Stream {

@@ -30,7 +30,7 @@ inline constexpr int64_t kQueryTile = 64;
 struct AttentionShape {
   int64_t heads = 0;  // query heads; heads % kv_heads == 0
   int64_t kv_heads = 0;
-  int64_t head_dim = 0;   // CUDA: a multiple of 16 up to 128
+  int64_t head_dim = 0;   // CUDA: a multiple of 16 up to 256
   int64_t window = 0;     // tokens visible including oneself; 0: all
   float scale = 0;        // usually 1 / sqrt(head_dim)
   int64_t kv_offset = 0;  // elements from a block's memory to the layer in question

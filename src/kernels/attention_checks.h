@@ -10,7 +10,7 @@ void require_sequences(std::span<const AttentionSequence> sequences, int64_t row
 
 // What attention on a device takes: any head_dim on a CPU, multiples of 16 up to kMaxGpuHeadDim on a GPU. ConfigError;
 // asked before weights are loaded.
-inline constexpr int64_t kMaxGpuHeadDim = 128;
+inline constexpr int64_t kMaxGpuHeadDim = 256;
 void require_head_dim(int64_t head_dim, Device device);
 
 // T; 0 of an empty tensor.

@@ -36,12 +36,21 @@ std::vector<std::string> check_base(const checkpoint::PeftDirectory& directory, 
 }
 
 CheckedAdapter check_adapter(const checkpoint::PeftDirectory& directory, const Base& base) {
+  if (directory.config().value_width > 0)
+    throw FormatError({.what = "the adapter has a value head: it is a critic, and no policy",
+                       .where = directory.path().string(),
+                       .attempt = "the actor that was trained with it"});
   return check_adapter(directory, base, directory.config());
 }
 
 CheckedAdapter check_adapter(const checkpoint::PeftDirectory& directory, const Base& base,
                              const lora::LoraConfig& config) {
   CheckedAdapter checked{.weights_file = directory.weights_file(), .notes = check_base(directory, base)};
+  if (config.value_width > 0 && config.value_width != base.config.width)
+    throw ShapeError({.what = "the value head was made for another model",
+                      .where = directory.path().string(),
+                      .got = fmt::format("width {}", config.value_width),
+                      .wanted = fmt::format("{}", base.config.width)});
   checked.layout = lora::resolve_layout(config, model::linear_modules(base.config));
   lora::check_ranks(*checked.layout, base.stream->device());
   lora::check_tensors(*checked.layout, directory.header(), checked.weights_file.string());

@@ -24,7 +24,8 @@ struct CheckedAdapter {
 std::vector<std::string> check_base(const checkpoint::PeftDirectory& directory, const Base& base);
 
 // Throws FormatError (file and tensor), ShapeError, or names another base. `config`: the directory's, or what a run
-// goes on with that saved it (lora::saved_config).
+// goes on with that saved it (lora::saved_config); a value head must fit the base. Without it the adapter is to be a
+// policy: FormatError for one with a value head, which is a critic.
 CheckedAdapter check_adapter(const checkpoint::PeftDirectory& directory, const Base& base,
                              const lora::LoraConfig& config);
 CheckedAdapter check_adapter(const checkpoint::PeftDirectory& directory, const Base& base);

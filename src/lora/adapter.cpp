@@ -240,7 +240,7 @@ std::map<std::string, Module> read_modules(const NamedTensors& tensors) {
   std::map<std::string, Module> by_name;
   for (const NamedTensor& named : tensors) {
     const std::string& name = named.name;
-    if (!name.starts_with(kPeftPrefix) || named.tensor.rank == 0) continue;
+    if (!name.starts_with(kPeftPrefix) || named.tensor.rank == 0 || name == kValueHeadBias) continue;
     const Suffix* const suffix =
         std::ranges::find_if(kSuffixes, [&](const Suffix& s) { return name.ends_with(s.text); });
     if (suffix == std::end(kSuffixes)) continue;

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -67,11 +68,19 @@ struct OwnTensors {
   int64_t weight_cols() const { return module.kind == ModuleKind::embedding ? module.out : module.in; }
 };
 
+// A linear head of one output over the model's final hidden state: offsets into the flat buffer.
+struct ValueHead {
+  int64_t width = 0;
+  int64_t weight = kAbsent;  // [width]
+  int64_t bias = kAbsent;    // [1]
+};
+
 struct AdapterLayout {
   LoraConfig config;                         // as it came true, so that it can be saved: its lists name what is covered
   std::vector<Pair> pairs;                   // ordered by site, column
   std::vector<std::vector<int>> site_pairs;  // [sites of the model] -> indices into pairs
   std::vector<OwnTensors> own;               // of the modules that have some, ordered by site, row
+  std::optional<ValueHead> value_head;       // of a critic (LoraConfig::value_width)
   std::vector<std::string> target_leaves;    // HF leaf names covered, sorted (fused siblings included)
   int64_t num_floats = 0;                    // of the flat buffer (tensors start at multiples of 16; gaps stay 0)
   int64_t num_trained = 0;                   // floats at its begin that are trained: gradients and moments have these

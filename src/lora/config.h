@@ -77,6 +77,9 @@ struct LoraConfig {
   TrainedBiases bias = TrainedBiases::none;
   // Leaf or full names of the embedding and the head, whose weights are trained as copies of the adapter's own.
   std::vector<std::string> modules_to_save;
+  // Of a critic: the width of the model whose final hidden state a value head reads, v = weight . x + bias. 0: no head.
+  // In files it is PEFT's TOKEN_CLS with one label, whose head is called "score".
+  int64_t value_width = 0;
   // The model is W + scale (B A - B0 A0), with the first values A0 and B0 kept (PiSSA, OLoRA): the base stays as it is,
   // and saved files hold a plain adapter of twice the rank.
   bool subtracts_initial = false;

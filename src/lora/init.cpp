@@ -17,7 +17,7 @@ namespace lockstep::lora {
 namespace {
 
 // Numbers of the tensors of pair p that values are counted by. A's is p itself.
-enum class Drawn : uint32_t { a = 0, b = 1, rotation = 2 };
+enum class Drawn : uint32_t { a = 0, b = 1, rotation = 2, value_head = 3 };
 uint32_t number_of(size_t pair, Drawn drawn) {
   constexpr uint32_t kStride = uint32_t{1} << 24;  // above the pairs of any model
   return static_cast<uint32_t>(pair) + static_cast<uint32_t>(drawn) * kStride;
@@ -107,6 +107,9 @@ Buffer initial_weights(const AdapterLayout& layout, uint64_t seed) {
       draw_embedding(layout, p, seed, flat);
     else
       draw_linear(layout, p, seed, flat);
+  if (layout.value_head)
+    normal_values(seed, number_of(0, Drawn::value_head),
+                  {flat.f32() + layout.value_head->weight, static_cast<size_t>(layout.value_head->width)}, 0.02);
   return flat;
 }
 

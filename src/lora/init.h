@@ -17,6 +17,7 @@ namespace lockstep::lora {
 //   orthogonal  A = Q_odd^T X / 10, B = Y Q_even / 10, with the rows of a random orthogonal Q [rank, rank] and X, Y
 //               normal, so that B A = 0
 //   at the embedding  standard, gaussian: A = 0, B normal; random: both normal
+//   at a value head   weight normal with deviation 0.02, bias 0 (slime, miles, verl)
 // What begins with values of the base is 0: magnitudes, biases, weights, and the factors of pissa and olora.
 // ConfigError: an initialization that the embedding does not have, or orthogonal with an odd rank.
 Buffer initial_weights(const AdapterLayout& layout, uint64_t seed);

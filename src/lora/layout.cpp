@@ -36,6 +36,7 @@ class LayoutBuilder {
     layout_->site_pairs.resize(static_cast<size_t>(sites));
     for (int64_t site = 0; site < sites; ++site) add_site(site, selected);
     add_own_tensors();
+    add_value_head();
     layout_->num_trained = layout_->num_floats;
     if (config_.subtracts_initial) add_initial();
     find_depth();
@@ -145,6 +146,13 @@ class LayoutBuilder {
     }
     std::ranges::stable_sort(layout_->own, {},
                              [](const OwnTensors& own) { return std::pair(own.module.site, own.module.out_begin); });
+  }
+
+  void add_value_head() {
+    if (config_.value_width < 1) return;
+    ValueHead& head = layout_->value_head.emplace(ValueHead{.width = config_.value_width});
+    head.weight = place_trained(head.width);
+    head.bias = place_trained(1);
   }
 
   void require_magnitude(const Module& module) const {

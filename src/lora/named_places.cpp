@@ -81,6 +81,13 @@ std::vector<NamedPlace> named_places(const AdapterLayout& layout) {
                                     .rows = own.weight_rows(),
                                     .cols = own.weight_cols()}}});
   }
+  if (layout.value_head) {
+    NamedPlace weight =
+        place_of_vector(std::string(kValueHeadWeight), layout.value_head->weight, layout.value_head->width);
+    weight.is_vector = false;  // [1, width]
+    places.push_back(std::move(weight));
+    places.push_back(place_of_vector(std::string(kValueHeadBias), layout.value_head->bias, 1));
+  }
   return places;
 }
 

@@ -11,6 +11,9 @@
 namespace lockstep::lora {
 
 inline constexpr std::string_view kPeftPrefix = "base_model.model.";
+// The value head as transformers' models for token classification call it.
+inline constexpr std::string_view kValueHeadWeight = "base_model.model.score.weight";
+inline constexpr std::string_view kValueHeadBias = "base_model.model.score.bias";
 
 // A rectangle of a named matrix in the flat buffer.
 struct PlacePiece {

@@ -28,6 +28,7 @@ void TrainPass::head_forward() {
   if (count == 0) return;
   kernels::gather_rows(s.hidden, s.x.back(), s.wanted_rows, stream_);
   final_norm(s.normed, s.rstd, s.hidden, model_.config_, *model_.weights_, stream_);
+  if (!s.logprobs) return;
 
   const Arena::Scope scope(scratch_);
   const Tensor chunk =
@@ -123,6 +124,10 @@ void TrainPass::head_backward(Tensor d, const HeadGradients& outputs, std::span<
 
   const Arena::Scope scope(scratch_);
   const Tensor d_hidden = scratch_.alloc({count, model_.config_.width}, d.dtype);
+  if (!s.logprobs) {
+    kernels::rmsnorm_backward(d_hidden, outputs.hidden_ND, s.hidden, weights.final_norm.view(), s.rstd, false, stream_);
+    return kernels::scatter_rows(d, d_hidden, s.wanted_rows, stream_);
+  }
   const Tensor d_outputs = scratch_.alloc({2, count});
   const auto gather = [&](int64_t row, ConstTensor host) {
     const Tensor all = scratch_.alloc({host[0]});

@@ -102,6 +102,7 @@ HeadOutputs TrainPass::forward(const TrainBatch& batch, SequenceAdapters adapter
   TargetRows wanted = target_rows(batch.targets, c.vocab_size);
   PassShape shape = shape_of(batch, wanted, adapters, model_, stream_.device());
   shape.recompute = options.recompute;
+  if (!options.logprobs) shape.logits_rows = 0, shape.keep_logits = false;
   shape.dropout = dropout.p != 0;
   const lora::AdapterLayout* const only = only_layout(adapters);
   if (only) shape.kept_ranks = kept_ranks(*only, options.recompute, shape.dropout, stream_.device());
@@ -113,6 +114,7 @@ HeadOutputs TrainPass::forward(const TrainBatch& batch, SequenceAdapters adapter
   Saved& s = *saved_;
   s.shape = shape;
   s.entropy = options.entropy;
+  s.logprobs = options.logprobs;
   s.inv_temperature = options.inv_temperature;
   s.first_layer = c.layers - shape.kept_layers;
   s.wanted = std::move(wanted);
@@ -143,7 +145,8 @@ HeadOutputs TrainPass::forward(const TrainBatch& batch, SequenceAdapters adapter
     block_forward(s.input(layer + 1), s.input(layer), layer, s.rows, s.of(layer));
   head_forward();
   s.done = true;
-  HeadOutputs heads = read_outputs(s.outputs, outputs_, options.entropy);
+  HeadOutputs heads;
+  if (options.logprobs) heads = read_outputs(s.outputs, outputs_, options.entropy);
   heads.hidden_ND = s.normed;
   return heads;
 }
@@ -163,9 +166,9 @@ void TrainPass::backward(const HeadGradients& d, std::span<const lora::GradientR
   Saved& s = *saved_;
   const ModelSpec& c = model_.config_;
   const int64_t count = s.shape.tokens;
-  require_f32(d.logprob_T, {count}, "TrainPass::backward", "logprob");
+  if (s.logprobs) require_f32(d.logprob_T, {count}, "TrainPass::backward", "logprob");
   if (!d.entropy_T.empty()) require_f32(d.entropy_T, {count}, "TrainPass::backward", "entropy");
-  if (!d.hidden_ND.empty())
+  if (!d.hidden_ND.empty() || !s.logprobs)
     require_tensor(d.hidden_ND, s.rows.dtype(), {s.shape.target_rows, c.width}, "TrainPass::backward", "hidden");
   if (!d.entropy_T.empty() && !s.entropy)
     throw ShapeError({.what = "a gradient for an entropy that was not computed",

@@ -29,6 +29,8 @@ struct TrainOptions {
   Recompute recompute = Recompute::selective;
   bool entropy = false;  // compute entropy (needed when its gradient is given)
   bool greedy = false;   // score only: the token of the largest logit
+  // forward only. false: no logits are made, and hidden_ND is the only output (a critic's).
+  bool logprobs = true;
 };
 
 // Valid until the next forward.
@@ -41,9 +43,9 @@ struct HeadOutputs {
 };
 
 // Gradients of the outputs. Those of logprob and entropy lie in host memory, of hidden_ND in the stream's; the latter
-// two may be empty.
+// two may be empty; without TrainOptions::logprobs hidden_ND is the only one.
 struct HeadGradients {
-  ConstTensor logprob_T, entropy_T = {}, hidden_ND = {};
+  ConstTensor logprob_T = {}, entropy_T = {}, hidden_ND = {};
 };
 
 class TrainPass {

@@ -17,7 +17,7 @@ struct TrainPass::Saved {
 
   Arena::Scope scope;
   PassShape shape;
-  bool entropy = false;
+  bool entropy = false, logprobs = true;
   bool done = false;  // forward has come to its end, backward has not begun
   float inv_temperature = 1;
   int64_t first_layer = 0;

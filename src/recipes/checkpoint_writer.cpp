@@ -46,8 +46,8 @@ void CheckpointWriter::begin(TrainingSnapshot snapshot, const std::set<int64_t>&
   saved.push_back(snapshot.iteration());
   removing_ = superfluous(options_, saved, read);
   done_ = std::async(std::launch::async,
-                     [save = fs::Path(options_.save), removing = removing_, snapshot = std::move(snapshot)] {
-                       checkpoint::save_checkpoint(save, snapshot.checkpoint());
+                     [save = fs::Path(options_.save), removing = removing_, snapshot = std::move(snapshot)]() mutable {
+                       snapshot.save(save);
                        for (const int64_t iteration : removing) checkpoint::remove_iteration(save, iteration);
                      });
 }

@@ -3,20 +3,32 @@
 
 #include <functional>
 #include <iosfwd>
+#include <memory>
 #include <string>
 #include <string_view>
+
+#include "parallel/connect.h"
 
 namespace lockstep::recipes {
 
 struct Control {
   std::ostream* out = nullptr;  // results (stdout)
   std::ostream* info =
-      nullptr;                // progress and notes (stderr, or stdout for training), made printable (core/printable.h)
-  bool terminal = false;      // `info` is a terminal: progress may redraw its line
-  bool out_terminal = false;  // `out` is a terminal: results may be coloured
+      nullptr;  // progress and notes (stderr, or stdout for training), made printable (core/printable.h)
+  std::ostream* raw = nullptr;  // the same terminal as `info`, for control sequences of ours; none: nothing is redrawn
+  bool terminal = false;        // `info` is a terminal: progress may redraw its line
+  bool out_terminal = false;    // `out` is a terminal: results may be coloured
   std::function<bool()> interrupted = [] { return false; };
   // Whether the user asked for a checkpoint (SIGUSR1) since this was last asked.
   std::function<bool()> save_requested = [] { return false; };
+  // Says that the run has stopped what it did, and has only to save: from now on it is waited for without a limit.
+  std::function<void()> stopped = [] {};
+
+  int rank = 0;  // of this process in its job; rank 0 writes files, log and terminal
+  // Joins the other ranks of the job, if there are any; `identity` has to be the same on all. What parallel::connect
+  // throws.
+  std::function<std::unique_ptr<parallel::Group>(const parallel::Identity& identity)> join =
+      [](const parallel::Identity&) { return parallel::solo(); };
 
   // Text of a model or of a file for `out`: as it is for programs, made printable on a terminal.
   std::string shown(std::string_view text) const;

@@ -19,6 +19,9 @@ struct MemoryPlan {
   int64_t kv = 0;                   // the KV pool, at most; of a GPU what is left unless --kv-cache-bytes says less
   std::optional<int64_t> kv_asked;  // --kv-cache-bytes
   std::optional<int64_t> room;      // of a GPU: its free memory, with what this run already holds
+  // The most that the run may hold: the room; on the CPU what the system and control groups leave, with what this
+  // process already holds. nullopt: unknown.
+  std::optional<int64_t> limit;
 
   bool is_bounded() const { return room.has_value(); }
   // What the engine is asked for; nullopt: it chooses.
@@ -31,18 +34,26 @@ struct EnginePlan {
   std::optional<int64_t> kv_bytes;
 };
 
-// `weight_bytes`: of one weight where the base lies. `room`: nullopt on the CPU, whose memory is not counted. Resolves
-// ConfigError for ranks that a GPU does not take. Recompute::automatic: the least that fits the room; beside an engine
-// with half of it left for keys and values, or a tenth where whole blocks would have to be recomputed.
+// What shares the device with a run's trainer.
+struct BesideTrainer {
+  std::optional<EnginePlan> engine = {};
+  std::shared_ptr<const lora::AdapterLayout> critic = {};
+};
+
+// `critic`: PPO's, nullptr without one; its passes and the actor's take turns. `weight_bytes`: of one weight where the base lies. `room`: nullopt on the CPU, where nothing is chosen by what is
+// free; `limit` is the room. ConfigError for ranks that a GPU does not take. Recompute::automatic: the least that fits
+// the room; beside an engine with half of it left for keys and values, or a tenth where whole blocks would have to be
+// recomputed.
 MemoryPlan plan_memory(const model::ModelSpec& config, const lora::AdapterLayout& layout, int64_t weight_bytes,
                        const TrainingOptions& training, const std::optional<EnginePlan>& engine, Device device,
-                       std::optional<int64_t> room);
+                       std::optional<int64_t> room, const lora::AdapterLayout* critic = nullptr);
 
 // The same for a base whose config has been read, on the device as it is now. A run and its --dry-run both ask here.
 MemoryPlan plan_memory(const Base& base, const lora::AdapterLayout& layout, const TrainingOptions& training,
-                       const std::optional<EnginePlan>& engine, Device device);
+                       const std::optional<EnginePlan>& engine, Device device,
+                       const lora::AdapterLayout* critic = nullptr);
 
-// ResourceError naming what to change when the plan does not fit its room.
+// ResourceError naming what to change when the plan is above its limit, or a GPU has no room for keys and values.
 void require_fit(const MemoryPlan& plan);
 
 }  // namespace lockstep::recipes

@@ -6,7 +6,8 @@
 #include <cstring>
 #include <ostream>
 
-#include "core/device.h"
+#include "checkpoint/adapter_directory.h"
+#include "core/device_facts.h"
 #include "load/adapter.h"
 #include "lora/init.h"
 #include "recipes/run_settings.h"
@@ -76,6 +77,19 @@ lora::LoraConfig training_config(const checkpoint::PeftDirectory& directory) {
 
 }  // namespace
 
+std::optional<fs::Path> foreign_checkpoint(const SaveOptions& options) {
+  if (options.load.empty()) return std::nullopt;
+  try {
+    const std::optional<int64_t> iteration =
+        options.ckpt_step ? options.ckpt_step : checkpoint::latest_iteration(options.load);
+    if (!iteration) return std::nullopt;
+    return checkpoint::foreign_adapter_directory(fs::Path(options.load) /
+                                                 checkpoint::iteration_directory_name(*iteration));
+  } catch (const FormatError&) {
+    return std::nullopt;  // of a marker; checkpoint_to_load tells what it is
+  }
+}
+
 std::shared_ptr<const LoadedCheckpoint> checkpoint_to_load(const SaveOptions& options, const OrderedJson* settings,
                                                            std::ostream& info) {
   if (options.load.empty()) return nullptr;
@@ -141,7 +155,7 @@ Moments loaded_moments(const NamedTensors& tensors, int64_t floats, const std::s
 }
 
 std::string device_name(const Base& base) {
-  return base.stream->device() == Device::cpu ? "cpu" : cuda_info().name;
+  return device_model(base.stream->device());
 }
 
 namespace {
@@ -172,11 +186,28 @@ void restore_counters(Resumed& resumed, const SaveOptions& options, const Ordere
   resumed.moments = loaded_moments(state.tensors, resumed.adapter.layout->num_trained, resumed.where);
 }
 
+Resumed start_from_foreign(const fs::Path& directory, const SaveOptions& options, const AdapterOptions& wanted,
+                           const Base& base, const Control& control) {
+  if (fs::same_place(options.load, options.save))
+    throw ConfigError({.what = "a run cannot save over the checkpoints of another system that it starts from",
+                       .where = options.save,
+                       .got = directory.string(),
+                       .attempt = "another SaveOptions::save"});
+  Resumed resumed{.adapter = load_adapter(directory.string(), base, control)};
+  require_same_adapter(wanted, false, *resumed.adapter.layout, base, directory);
+  resumed.adapter.policy.version = 0;
+  *control.info << fmt::format("resume  the adapter {} of another system; everything else starts anew\n",
+                               directory.string());
+  return resumed;
+}
+
 }  // namespace
 
 std::optional<Resumed> resume(const SaveOptions& options, const AdapterOptions& wanted, const OrderedJson& settings,
                               const Base& base, const Control& control) {
   if (options.load.empty()) return std::nullopt;
+  if (const auto foreign = foreign_checkpoint(options))
+    return start_from_foreign(*foreign, options, wanted, base, control);
   Resumed resumed;
   resumed.checkpoint = checkpoint_to_load(options, &settings, *control.info);
   if (resumed.checkpoint == nullptr) {

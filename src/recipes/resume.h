@@ -19,6 +19,10 @@ namespace lockstep::recipes {
 std::shared_ptr<const checkpoint::LoadedCheckpoint> checkpoint_to_load(const SaveOptions& options,
                                                                        const OrderedJson* settings, std::ostream& info);
 
+// The adapter of miles' or vime's checkpoint that SaveOptions::load and ckpt_step say; nothing: they say none of
+// theirs.
+std::optional<fs::Path> foreign_checkpoint(const SaveOptions& options);
+
 // An adapter of a checkpoint, placed on the base's device. Throws what load::check_adapter and load::load_adapter
 // throw, FormatError if there is no policy of this name.
 lora::AdapterVersion loaded_policy(const checkpoint::LoadedCheckpoint& checkpoint, const std::string& name,
@@ -40,7 +44,9 @@ struct Resumed {
   std::string where;               // train_state.json, for messages
   std::shared_ptr<const checkpoint::LoadedCheckpoint> checkpoint;  // for its parts and other policies
 };
-// nullopt where checkpoint_to_load gives none (a line says so). A checkpoint takes precedence over
+// nullopt where checkpoint_to_load gives none (a line says so). Of another system's checkpoint the adapter is taken and
+// nothing else, as with SaveOptions::finetune; ConfigError if it lies in SaveOptions::save, where it would be replaced.
+// A checkpoint takes precedence over
 // wanted.adapter_path. ConfigError as checkpoint_to_load, or if the checkpoint's adapter or settings contradict those
 // given, without an override. Where the device is another one a line says that bits change.
 std::optional<Resumed> resume(const SaveOptions& options, const AdapterOptions& wanted, const OrderedJson& settings,

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "checkpoint/new_files.h"
+#include "checkpoint/peft_directory.h"
 #include "lora/init.h"
 
 namespace lockstep::recipes {
@@ -19,13 +21,12 @@ KeptPart moments_part(train::Trainer::State moments) {
 void TrainingSnapshot::add_policy(const std::string& name, const lora::AdapterVersion& adapter, int64_t version,
                                   const Base& base) {
   const lora::AdapterLayout& layout = *adapter.layout;
-  const Buffer weights = lora::host_weights(*adapter.weights, layout, *base.stream);
-  auto tensors = std::make_shared<const lora::ExportedTensors>(lora::export_tensors(layout, weights.f32()));
+  weights_.push_back({adapter.layout, lora::host_weights(*adapter.weights, layout, *base.stream)});
   checkpoint_.policies.push_back({.name = name,
                                   .config = lora::saved_config(layout),
                                   .target_modules = layout.config.target_modules,
                                   .base_model_name = base.name,
-                                  .adapter = tensors->tensors,
+                                  .adapter = {},
                                   .metadata = {.iteration = iteration(),
                                                .version = version,
                                                .rank = layout.config.rank,
@@ -35,7 +36,35 @@ void TrainingSnapshot::add_policy(const std::string& name, const lora::AdapterVe
                                                .base_fingerprint = base.fingerprint,
                                                .weights_fingerprint = base.weights_fingerprint,
                                                .init = lora::lora_init_name(layout.config.init)}});
-  memory_.push_back(std::move(tensors));
+}
+
+// What the policies' tensors then point into.
+std::vector<lora::ExportedTensors> TrainingSnapshot::order_weights() {
+  std::vector<lora::ExportedTensors> exported;
+  for (size_t i = 0; i < weights_.size(); ++i) {
+    exported.push_back(lora::export_tensors(*weights_[i].layout, weights_[i].flat.f32()));
+    weights_[i].flat = {};
+    checkpoint_.policies[i].adapter = exported.back().tensors;
+  }
+  return exported;
+}
+
+void TrainingSnapshot::save(const fs::Path& directory) {
+  const auto exported = order_weights();
+  checkpoint::save_checkpoint(directory, checkpoint_);
+  *this = TrainingSnapshot(iteration());
+}
+
+void TrainingSnapshot::save_policy(const fs::Path& directory) {
+  const auto exported = order_weights();
+  const checkpoint::SavedPolicy& policy = checkpoint_.policies.front();
+  fs::write_directory_atomic(directory, [&](const fs::Path& fresh) {
+    const checkpoint::NewFiles files(fresh);
+    checkpoint::write_peft_files(files, "", policy.config, policy.target_modules, policy.base_model_name,
+                                 policy.adapter);
+    files.write(checkpoint::kAdapterMetadataFile, checkpoint::adapter_metadata_text(policy.metadata));
+  });
+  *this = TrainingSnapshot(iteration());
 }
 
 void TrainingSnapshot::set_moments(train::Trainer::State moments) {

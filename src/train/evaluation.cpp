@@ -6,7 +6,7 @@ namespace lockstep::train {
 
 std::vector<SampleEvaluation> evaluate_samples(const Loss& loss, std::span<const Datum> datums, int64_t first_sample,
                                                const MicroBatch& batch, const model::HeadOutputs& head) {
-  if (std::holds_alternative<PolicyLoss>(loss))
+  if (std::holds_alternative<PolicyLoss>(loss) || reads_values(loss))
     throw ConfigError({.what = "a policy loss is evaluated by rollouts", .where = "Evaluation"});
   const int64_t per_term = datums_per_term(loss);
   const std::span<const float> logprob(head.logprob_T.f32(), batch.tokens.size());

@@ -18,6 +18,12 @@ void require_settings(const PolicyLoss& loss, const LossScale&, size_t) {
 void require_settings(const DpoLoss& loss, const LossScale& scale, size_t datums) {
   require_sensible(loss, scale, datums);
 }
+void require_settings(const KtoLoss& loss, const LossScale& scale, size_t) {
+  require_sensible(loss, scale);
+}
+void require_settings(const ValueLoss& loss, const LossScale&, size_t) {
+  require_sensible(loss);
+}
 
 void require_size(const char* name, size_t got, int64_t rows, bool may_be_empty) {
   if (static_cast<int64_t>(got) == rows || (may_be_empty && got == 0)) return;
@@ -58,8 +64,18 @@ void evaluate_term(const PolicyLoss& loss, const LossScale& scale, const Term& t
       evaluate_policy(loss, sample_scale(scale, term.datums[0]), term.datums[0], term.sample, term.rows[0], metrics));
 }
 
+void evaluate_term(const ValueLoss& loss, const LossScale& scale, const Term& term, LossOutput& output) {
+  Metrics& metrics = output.sample_metrics.emplace_back();
+  output.sample_losses.push_back(
+      evaluate_values(loss, sample_scale(scale, term.datums[0]), term.datums[0], term.sample, term.rows[0], metrics));
+}
+
 void evaluate_term(const DpoLoss& loss, const LossScale& scale, const Term& term, LossOutput& output) {
   evaluate_pair(loss, scale, term, output);
+}
+
+void evaluate_term(const KtoLoss& loss, const LossScale& scale, const Term& term, LossOutput& output) {
+  evaluate_judged(loss, scale, term, output);
 }
 
 std::span<float> slice(std::span<float> all, int64_t begin, int64_t rows) {
@@ -79,6 +95,7 @@ void Metrics::add(const Metrics& other) {
   reward_accuracy += other.reward_accuracy;
   logp_chosen += other.logp_chosen;
   logp_rejected += other.logp_rejected;
+  desirable += other.desirable;
 }
 
 int64_t datums_per_term(const Loss& loss) {
@@ -92,6 +109,10 @@ bool needs_entropy(const Loss& loss) {
 bool needs_entropy_gradient(const Loss& loss) {
   const PolicyLoss* policy = std::get_if<PolicyLoss>(&loss);
   return policy != nullptr && policy->entropy_coef != 0;
+}
+
+bool reads_values(const Loss& loss) {
+  return std::holds_alternative<ValueLoss>(loss);
 }
 
 LossOutput evaluate_loss(const Loss& loss, const LossScale& scale, std::span<const Datum> datums,

@@ -1,5 +1,7 @@
 #include "train/micro_batch.h"
 
+#include <utility>
+
 namespace lockstep::train {
 
 size_t micro_batch_size(std::span<const Datum> datums, int64_t max_rows, int64_t per_term) {
@@ -26,6 +28,21 @@ MicroBatch pack(std::span<const Datum> datums, int64_t first_sample, bool only_w
     batch.sequence_begin.push_back(batch.rows());
   }
   return batch;
+}
+
+void append(MicroBatch& batch, MicroBatch more) {
+  if (batch.tokens.empty()) {
+    batch = std::move(more);
+    return;
+  }
+  const int64_t first = batch.rows();
+  for (size_t i = 1; i < more.sequence_begin.size(); ++i)
+    batch.sequence_begin.push_back(first + more.sequence_begin[i]);
+  const auto join = [](std::vector<int32_t>& to, const std::vector<int32_t>& from) {
+    to.insert(to.end(), from.begin(), from.end());
+  };
+  join(batch.tokens, more.tokens), join(batch.targets, more.targets);
+  join(batch.sample, more.sample), join(batch.position, more.position);
 }
 
 }  // namespace lockstep::train

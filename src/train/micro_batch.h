@@ -34,5 +34,7 @@ size_t micro_batch_size(std::span<const Datum> datums, int64_t max_rows, int64_t
 
 // first_sample: number in the step of the first datum. only_weighted: the head does not run for rows of weight 0.
 MicroBatch pack(std::span<const Datum> datums, int64_t first_sample, bool only_weighted);
+// The sequences of `more` behind those of `batch`.
+void append(MicroBatch& batch, MicroBatch more);
 
 }  // namespace lockstep::train

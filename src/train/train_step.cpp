@@ -2,14 +2,18 @@
 
 namespace lockstep::train {
 
-StepReport train_step(Trainer& trainer, std::span<const Datum> datums, const Loss& loss, double lr,
-                      const Reduction& reduction, const Progress& between) {
+StepPlan step_plan(std::span<const Datum> datums, const Loss& loss, const Reduction& reduction) {
   StepPlan plan{.num_samples = static_cast<int64_t>(datums.size()),
                 .datums_per_term = datums_per_term(loss),
                 .divisor = reduction.divisor(static_cast<int64_t>(datums.size()))};
   for (const Datum& datum : datums) plan.weight_total += datum.weight_sum();
   plan.per_token = reduction.per_token() && plan.weight_total > 0;
-  const SampleRange own = trainer.begin_step(plan);
+  return plan;
+}
+
+StepReport train_step(Trainer& trainer, std::span<const Datum> datums, const Loss& loss, double lr,
+                      const Reduction& reduction, const Progress& between) {
+  const SampleRange own = trainer.begin_step(step_plan(datums, loss, reduction));
   try {
     if (own.size() > 0)
       trainer.forward_backward(datums.subspan(static_cast<size_t>(own.begin), static_cast<size_t>(own.size())), loss,

@@ -40,6 +40,11 @@ struct RowOutputs {
   std::vector<float> logprob, entropy;
 };
 
+// Told of a datum's rows as the loss reads them; `sample` is its number in the step. Rows of weight 0 hold 0, and
+// `entropy` is empty where the loss reads none.
+using RowWatch = std::function<void(int64_t sample, std::span<const float> logprob, std::span<const float> entropy)>;
+struct TrainerBatch;  // train/joint_step.h: several trainers in one pass
+
 class Trainer {
  public:
   // `weights` are the adapter's first values, on the stream's device (lora::place_weights); they are never written to.
@@ -57,11 +62,15 @@ class Trainer {
   // num_samples < 1, or per_token without a positive weight_total.
   SampleRange begin_step(const StepPlan& plan);
   // Adds the gradients of these samples to the open step and reports on them alone. ConfigError without an open step,
-  // for more samples than planned, or for another loss than the plan's. DataError naming step and sample: malformed
-  // datums, tokens the model does not have; NotFiniteError: outputs or losses that are not finite. Any exception ends
-  // the step as abandon_step does, on every rank: this one waits for the others, and optim_step throws the same error
-  // there. `between(done)` is called after each micro-batch with how many of these samples are done, and may throw.
+  // for more samples than planned, for another loss than the plan's, or for a ValueLoss without a value head. DataError
+  // naming step and sample: malformed datums, tokens the model does not have; NotFiniteError: outputs or losses that
+  // are not finite. Any exception ends the step as abandon_step does, on every rank: this one waits for the others, and
+  // optim_step throws the same error there. `between(done)` is called after each micro-batch with how many of these
+  // samples are done, and may throw.
   LossReport forward_backward(std::span<const Datum> datums, const Loss& loss, const Progress& between = {});
+  // From now on `watch` is told of every datum of a loss over log-probs that forward_backward reads on this rank;
+  // empty: nobody.
+  void watch_rows(RowWatch watch);
   // Collective. AdamW into a buffer nobody holds: versions handed out before stay what they were. ConfigError unless
   // exactly the own samples were consumed (and, per_token, the weights of all are the plan's), lr is a finite number
   // >= 0, and all ranks have one plan and lr: alone the step stays open. NotFiniteError naming step and module if the
@@ -86,6 +95,11 @@ class Trainer {
   std::vector<RowOutputs> row_outputs(std::span<const Datum> datums, const lora::AdapterVersion* adapter,
                                       const Progress& between = {});
 
+  // Of a critic, whose adapter has a value head: per datum, per row of weight > 0, its value of the tokens up to this
+  // one under the current weights, without dropout; 0 in the other rows. ConfigError without a head, or inside a step.
+  // DataError as above. No other rank takes part.
+  std::vector<std::vector<float>> values(std::span<const Datum> datums, const Progress& between = {});
+
   // Adds what the loss says of these datums (whole terms) under the current weights; nothing is kept for gradients, no
   // dropout. SftLoss and DpoLoss (ConfigError otherwise). DataError as above. Collective: all ranks pass the same
   // datums, each computes a share of them, and `sums` is the same everywhere.
@@ -93,6 +107,8 @@ class Trainer {
 
   // The current weights, not yet published; shares the buffer, copies nothing.
   lora::AdapterVersion adapter() const;
+  // Waits until what optim_step queued is done, so that other streams than the trainer's may read the adapter.
+  void finish_update();
   int64_t steps() const;  // completed optimizer steps
   bool whole() const;  // weights and moments are what these left: false once an update failed midway, until restore()
   const lora::AdapterLayout& layout() const;
@@ -108,6 +124,7 @@ class Trainer {
 
  private:
   struct Impl;
+  friend std::vector<LossReport> forward_backward(std::span<const TrainerBatch> batches, const Progress& between);
   std::unique_ptr<Impl> impl_;
 };
 

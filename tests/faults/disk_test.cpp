@@ -85,6 +85,15 @@ TEST_F(DiskFaults, AnyCallThatFailsLeavesAWholeCheckpoint) {
   EXPECT_GT(failures, 50);
 }
 
+// Syncing is what a save waits for: seven files, their three directories, the save directory, the marker and its
+// directory, each once.
+TEST_F(DiskFaults, NothingIsSyncedTwice) {
+  anew();
+  const testing::FailingDisk counted("fsync", 1000, EIO);
+  save(2);
+  EXPECT_EQ(counted.calls(), 7 + 3 + 1 + 2);
+}
+
 TEST_F(DiskFaults, ASaveThatFailedCanBeMadeAgain) {
   anew();
   for (int number = 0; number < 12; ++number) {

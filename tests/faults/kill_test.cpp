@@ -1,106 +1,24 @@
 // kill -9 at random instants: a run goes on from there, and ends with the bits of one that was left alone.
 #include <fmt/format.h>
-#include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <random>
-#include <sstream>
 #include <thread>
 
 #include "checkpoint/iterations.h"
-#include "core/json.h"
-#include "support/temp_directory.h"
+#include "faults/train_process.h"
 
 namespace lockstep {
 namespace {
 
-constexpr int kRollouts = 8;
-const std::string kModel = LOCKSTEP_SOURCE_DIR "/models/arith";
-
-class Killed : public ::testing::Test {
+class Killed : public testing::TrainProcess {
  protected:
-  pid_t start(const std::string& name) {
-    const std::string save = (dir_ / name).string(), rollouts = std::to_string(kRollouts);
-    const std::vector<std::string> words = {LOCKSTEP_BINARY,
-                                            "train",
-                                            "--hf-checkpoint",
-                                            kModel,
-                                            "--prompt-data",
-                                            kModel + "/train.jsonl",
-                                            "--input-key",
-                                            "prompt",
-                                            "--label-key",
-                                            "label",
-                                            "--rm-type",
-                                            "number",
-                                            "--rollout-batch-size",
-                                            "2",
-                                            "--n-samples-per-prompt",
-                                            "4",
-                                            "--global-batch-size",
-                                            "4",
-                                            "--rollout-max-response-len",
-                                            "8",
-                                            "--lora-rank",
-                                            "4",
-                                            "--target-modules",
-                                            "all-linear",
-                                            "--lr",
-                                            "1e-3",
-                                            "--use-kl-loss",
-                                            "--kl-loss-coef",
-                                            "0.01",
-                                            "--rollout-shuffle",
-                                            "--device",
-                                            "cpu",
-                                            "--threads",
-                                            "1",
-                                            "--num-rollout",
-                                            rollouts,
-                                            "--save",
-                                            save,
-                                            "--load",
-                                            save,
-                                            "--save-interval",
-                                            "1"};
-    std::vector<char*> arguments;
-    for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
-    arguments.push_back(nullptr);
-    const std::string log = (dir_ / "log").string();
-    const pid_t child = ::fork();
-    if (child != 0) return child;
-    if (std::freopen(log.c_str(), "a", stdout) != nullptr && std::freopen(log.c_str(), "a", stderr) != nullptr)
-      ::execv(arguments[0], arguments.data());
-    ::_exit(127);
-  }
-  // The exit code; -1: it was killed.
-  static int wait(pid_t child) {
-    int status = 0;
-    ::waitpid(child, &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  }
-  std::string read(const std::string& name) const { return fs::read_file(dir_ / name); }
-
-  // The log without times, which no two runs share.
-  std::vector<Json> metrics(const std::string& name) const {
-    std::vector<Json> lines;
-    if (!fs::exists(dir_ / name / "metrics.jsonl")) return lines;
-    std::istringstream text(read(name + "/metrics.jsonl"));
-    for (std::string line; std::getline(text, line);) {
-      Json json = Json::parse(line, nullptr, false);
-      if (json.is_discarded()) continue;  // the process was killed in the middle of it
-      for (const char* key : {"rollout_ms", "reward_ms", "train_ms", "publish_ms", "tokens_per_s"}) json.erase(key);
-      lines.push_back(std::move(json));
-    }
-    return lines;
-  }
-
   void expect_same_end() const {
     const std::string last = "/" + checkpoint::iteration_directory_name(kRollouts) + "/";
     for (const char* file : {"lora_adapter/adapter_model.safetensors", "train_state.safetensors"})
+      EXPECT_EQ(read("part" + last + file), read("whole" + last + file)) << file;
+    for (const std::string& file : more_files_)
       EXPECT_EQ(read("part" + last + file), read("whole" + last + file)) << file;
     EXPECT_EQ(read_json((dir_ / ("part" + last + "train_state.json")).string())["counters"],
               read_json((dir_ / ("whole" + last + "train_state.json")).string())["counters"]);
@@ -123,11 +41,11 @@ class Killed : public ::testing::Test {
   void kill_at_random(int kills, unsigned seed) {
     std::mt19937 random(seed);
     const auto begin = std::chrono::steady_clock::now();
-    ASSERT_EQ(wait(start("whole")), 0) << read("log");
+    ASSERT_EQ(wait(start("whole", more_)), 0) << read("log");
     const std::chrono::duration<double> whole = std::chrono::steady_clock::now() - begin;
     int ended = 0;
     for (int killed = 0; killed < kills;) {
-      const pid_t run = start("part");
+      const pid_t run = start("part", more_);
       std::this_thread::sleep_for(whole * std::uniform_real_distribution(0.0, 1.0)(random));
       ::kill(run, SIGKILL);
       const int code = wait(run);
@@ -141,17 +59,25 @@ class Killed : public ::testing::Test {
       std::filesystem::remove_all(dir_ / "part");
       ++ended;
     }
-    ASSERT_EQ(wait(start("part")), 0) << read("log");
+    ASSERT_EQ(wait(start("part", more_)), 0) << read("log");
     expect_same_end();
     fmt::print("{} kills, {} of them in a save; {} runs ended between them\n", kills, in_saves_, ended);
   }
 
-  const testing::TempDirectory dir_;
+  std::vector<std::string> more_;        // flags
+  std::vector<std::string> more_files_;  // of a checkpoint, that have the same end
   mutable int in_saves_ = 0;
 };
 
 TEST_F(Killed, AtTwentyInstantsTheRunIsTheUninterruptedOne) {
   kill_at_random(20, 1);
+}
+
+// The critic goes on with the actor.
+TEST_F(Killed, ACriticGoesOnWhereItWas) {
+  more_ = {"--advantage-estimator", "ppo", "--lambd", "0.95", "--critic-lr", "1e-2", "--num-critic-only-steps", "2"};
+  more_files_ = {"policies/critic/adapter_model.safetensors", "parts/critic.optimizer.safetensors"};
+  kill_at_random(8, 3);
 }
 
 using SlowKilled = Killed;

@@ -52,15 +52,17 @@ def tiny(kind, folder):
 
 
 def adapter_of(model_path, folder, size, **settings):
-    """A PEFT adapter of random numbers; `size` times as large as those of a fresh A."""
+    """A PEFT adapter of random numbers; factors `size` times as large as those of a fresh A, what begins as the base's moved."""
     model = transformers.AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
     config = LoraConfig(**{"r": 8, "lora_alpha": 16, "target_modules": "all-linear", "task_type": "CAUSAL_LM", **settings})
     adapted = get_peft_model(model, config)
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():
         for name, weight in adapted.named_parameters():
-            if "lora_" in name:
+            if "lora_A" in name or "lora_B" in name:
                 weight.copy_(size * weight.shape[1] ** -0.5 * torch.randn(weight.shape, generator=generator))
+            elif weight.requires_grad:
+                weight.mul_(1 + 0.3 * torch.rand(weight.shape, generator=generator))
     adapted.save_pretrained(folder)
     return folder
 
@@ -137,6 +139,21 @@ def test_architectures(lockstep, tmp_path, kind):
     assert wanted != ours(lockstep, model, QUESTIONS, tmp_path)
     lora = export(lockstep, "gguf-lora", model, tmp_path / "lora.gguf", adapter)
     compare(wanted, theirs(base, QUESTIONS, lora), CLOSE["f32"])
+    compare(wanted, theirs(export(lockstep, "gguf", model, tmp_path / "merged.gguf", adapter), QUESTIONS), CLOSE["f32"])
+
+
+@pytest.mark.parametrize("kind, settings", [
+    ("llama", {"use_dora": True}),
+    ("qwen3", {"use_dora": True, "target_modules": ["q_proj", "k_proj", "down_proj", "lm_head"]}),
+    ("qwen2", {"bias": "all"}),
+    ("llama", {"modules_to_save": ["lm_head", "embed_tokens"]}),
+    ("mistral", {"target_modules": ["k_proj", "embed_tokens"]}),
+], ids=["dora", "dora-head", "biases", "saved", "embedding"])
+def test_every_kind_of_lora_merged(lockstep, tmp_path, kind, settings):
+    model = tiny(kind, tmp_path / kind)
+    adapter = adapter_of(model, tmp_path / "adapter", 0.5, **settings)
+    wanted = ours(lockstep, model, QUESTIONS, tmp_path, adapter)
+    assert wanted != ours(lockstep, model, QUESTIONS, tmp_path)
     compare(wanted, theirs(export(lockstep, "gguf", model, tmp_path / "merged.gguf", adapter), QUESTIONS), CLOSE["f32"])
 
 

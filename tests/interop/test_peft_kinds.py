@@ -63,7 +63,7 @@ def train_ours(lockstep, family, rows, folder, *arguments):
 
 
 def train_theirs(adapted, rows):
-    """Losses and gradient norms of the same steps: the mean over rows of the mean of -logprob."""
+    """Losses and gradient norms of the same steps, in the model's type: the mean over rows of the mean of -logprob."""
     adapted.train()
     parameters = [p for p in adapted.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(parameters, lr=LR, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01)
@@ -122,18 +122,31 @@ def test_curve(lockstep, family, kind, tmp_path):
     for ours, loss, norm in zip(steps, losses, norms, strict=True):
         assert abs(ours["loss"] - loss) < LOSS_TOLERANCE
         assert abs(ours["grad_norm"] - norm) < NORM_TOLERANCE * norm
-    stored = load_file(adapter / "adapter_model.safetensors")
-    for name, tensor in peft.get_peft_model_state_dict(adapted, save_embedding_layers=False).items():
-        difference = (stored[name].double() - tensor.double()).norm() / tensor.double().norm()
-        # Softmax takes most of the gradient of k's bias away, and AdamW makes whole steps of what rounding leaves.
-        tolerance = 1e-3 if "k_proj" in name and name.endswith(".bias") else ADAPTER_TOLERANCE
-        assert difference < tolerance, f"{name}: {difference}"
+    theirs, stored = trained_tensors(adapted), load_file(adapter / "adapter_model.safetensors")
+    apart = {name for name in theirs if distance(stored[name], theirs[name]) >= ADAPTER_TOLERANCE}
+    if not apart:
+        return
+    # AdamW divides by the gradient's own size, so that of a gradient that is nearly 0 (k's bias, of which softmax takes most away)
+    # it makes whole steps of what rounding leaves. Training in float64 tells how much that is: ours must be as near to it.
+    exact = peft.PeftModel.from_pretrained(load_base(family), tmp_path / "adapter", is_trainable=True).double()
+    train_theirs(exact, rows)
+    for name, tensor in trained_tensors(exact).items():
+        if name in apart:
+            assert distance(stored[name], tensor) < 2 * distance(theirs[name], tensor), name
 
 
-# The factors are equal up to signs, which AdamW does not see: W + scale (B A - B0 A0) here, the residual base there. The last of
-# the singular vectors that are taken lies close to the first that is not, so that rounding turns it.
-@pytest.mark.parametrize("init, tolerance", [("pissa", 1e-3), ("olora", 2e-4)])
-def test_initializations_that_change_the_base(lockstep, family, init, tolerance, tmp_path):
+def trained_tensors(adapted):
+    return peft.get_peft_model_state_dict(adapted, save_embedding_layers=False)
+
+
+def distance(ours, theirs):
+    return (ours.double() - theirs.double()).norm() / theirs.double().norm()
+
+
+# W + scale (B A - B0 A0) here, the residual base there. Both begin with our B0 A0: the last of the singular vectors that are taken
+# may lie close to the first that is not, so that rounding turns it. That ours is the best of its rank is shown by what it leaves.
+@pytest.mark.parametrize("init", ["pissa", "olora"])
+def test_initializations_that_change_the_base(lockstep, family, init, tmp_path):
     model = load_base(family)
     rows = rows_for(model, count=8, seed=5)
     steps, adapter = train_ours(lockstep, family, rows, tmp_path, "--lora-rank", 4, "--lora-alpha", 8, "--lora-type", "canonical_lora",
@@ -142,10 +155,23 @@ def test_initializations_that_change_the_base(lockstep, family, init, tolerance,
     assert (saved["r"], saved["lora_alpha"], saved["init_lora_weights"]) == (8, 16, True)
     plain = peft.PeftModel.from_pretrained(load_base(family), adapter).eval()
     assert_close(lockstep.score(family, rows, tmp_path / "score", adapter), peft_logprobs(plain, rows))
-    losses, norms = train_theirs(peft_adapter(model, {}, init), rows)
+    stored = load_file(adapter / "adapter_model.safetensors")
+    residual = peft_adapter(model, {})
+    for name, module in residual.named_modules():
+        if not isinstance(module, peft.tuners.lora.layer.Linear):
+            continue
+        a0, b0 = stored[f"{name}.lora_A.weight"][4:], -stored[f"{name}.lora_B.weight"][:, 4:]
+        weight = module.get_base_layer().weight.data
+        if init == "pissa":
+            best = torch.linalg.svdvals(weight.double())[4:].norm()
+            assert abs((weight.double() - 2 * b0.double() @ a0.double()).norm() - best) < 1e-5 * best, name
+        weight -= 2 * b0 @ a0
+        module.lora_A["default"].weight.data.copy_(a0)
+        module.lora_B["default"].weight.data.copy_(b0)
+    losses, norms = train_theirs(residual, rows)
     for ours, loss, norm in zip(steps, losses, norms, strict=True):
-        assert abs(ours["loss"] - loss) < tolerance
-        assert abs(ours["grad_norm"] - norm) < 10 * tolerance * norm
+        assert abs(ours["loss"] - loss) < LOSS_TOLERANCE
+        assert abs(ours["grad_norm"] - norm) < NORM_TOLERANCE * norm
 
 
 # Means and deviations of A and B over all modules, and the distributions by a two-sample Kolmogorov-Smirnov distance.

@@ -166,7 +166,8 @@ std::vector<OpCase> attention_cases() {
   for (const AttentionShape& shape :
        {attention_shape(2, 1, 16), attention_shape(4, 2, 32), attention_shape(9, 3, 64), attention_shape(16, 8, 128),
         attention_shape(32, 8, 128), attention_shape(2, 1, 16, 7), attention_shape(4, 2, 48, 100),
-        attention_shape(9, 3, 64, 7), attention_shape(16, 8, 128, 100), attention_shape(6, 2, 112)}) {
+        attention_shape(9, 3, 64, 7), attention_shape(16, 8, 128, 100), attention_shape(6, 2, 112),
+        attention_shape(4, 2, 160), attention_shape(6, 2, 192, 100), attention_shape(8, 4, 256)}) {
     cases.push_back(forward_case(shape, {{1, 1}, {300, 300}, {64, 64}, {65, 65}, {17, 17}}, 0, "whole"));
     cases.push_back(forward_case(shape, {{700, 130}, {1, 1}, {260, 3}, {513, 1}, {80, 64}}, 0, "chunks"));
     cases.push_back(
@@ -181,14 +182,19 @@ std::vector<OpCase> attention_cases() {
   cases.push_back(backward_case(attention_shape(3, 1, 16), {90, 5}, 1, "unaligned"));
   cases.push_back(forward_case(attention_shape(4, 2, 64), {{330, 330}, {70, 2}}, 1, "unaligned"));
   cases.push_back(backward_case(attention_shape(4, 2, 64), {330, 5}, 1, "unaligned"));
+  cases.push_back(forward_case(attention_shape(3, 1, 256), {{330, 330}, {70, 2}}, 1, "unaligned"));
+  cases.push_back(forward_case(attention_shape(3, 1, 176), {{330, 1}, {5, 1}}, 1, "unaligned decode"));
+  cases.push_back(backward_case(attention_shape(3, 1, 256), {330, 5}, 1, "unaligned"));
   // Several tiles of 64 rows, the last of them not full, and heads that are no multiple of what a CTA takes.
-  for (const AttentionShape& shape : {attention_shape(10, 2, 128), attention_shape(4, 4, 64, 300)}) {
+  for (const AttentionShape& shape :
+       {attention_shape(10, 2, 128), attention_shape(4, 4, 64, 300), attention_shape(3, 3, 240, 300)}) {
     cases.push_back(forward_case(shape, {{450, 450}, {30, 30}, {600, 200}}, 0, "tiles"));
     cases.push_back(backward_case(shape, {450, 30, 200}, 0, "tiles"));
   }
   // More query heads to a key head than one tile of the tensor cores has rows.
   cases.push_back(forward_case(attention_shape(20, 1, 64), {{300, 1}, {7, 1}}, 0, "decode"));
   cases.push_back(forward_case(attention_shape(20, 1, 64), {{300, 300}}, 0, "whole"));
+  cases.push_back(forward_case(attention_shape(20, 1, 256), {{300, 1}, {7, 1}}, 0, "decode"));
   return cases;
 }
 

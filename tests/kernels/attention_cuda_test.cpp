@@ -2,10 +2,13 @@
 // that made it, on the chunk it came in or on its neighbours.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <bit>
+#include <thread>
 
 #include "core/device.h"
 #include "kernels/attention_case.h"
+#include "kernels/rmsnorm.h"
 
 namespace lockstep::kernels::testing {
 namespace {
@@ -163,7 +166,8 @@ std::vector<AttentionShape> shapes() {
   return {attention_shape(16, 8, 128),      attention_shape(32, 8, 128, 100), attention_shape(9, 3, 64),
           attention_shape(4, 2, 64, 300),   attention_shape(4, 2, 32),        attention_shape(2, 1, 16, 7),
           attention_shape(3, 1, 16, 0),     attention_shape(20, 1, 64, 257),  attention_shape(4, 4, 80, 64),
-          attention_shape(8, 1, 128, 1000), attention_shape(2, 2, 48, 1)};
+          attention_shape(8, 1, 128, 1000), attention_shape(2, 2, 48, 1),     attention_shape(4, 2, 160, 300),
+          attention_shape(3, 1, 192),       attention_shape(20, 1, 208, 257), attention_shape(8, 4, 256)};
 }
 
 TEST_F(AttentionCudaTest, ChunksGiveTheBitsOfTheWhole) {
@@ -177,6 +181,53 @@ TEST_F(AttentionCudaTest, ChunksGiveTheBitsOfTheWhole) {
       for (const int64_t chunk : {63, 64, 65, 300})
         expect_same(scene.chunks(chunk), whole, scene, "chunks of " + std::to_string(chunk));
     }
+}
+
+// Warps of a CTA are delayed then, each for another time: none may wait for a barrier that has gone on without it.
+TEST_F(AttentionCudaTest, EndsWhateverElseTheGpuDoes) {
+  constexpr int kTimes = 1000;
+  Stream stream({.device = Device::cuda}), other({.device = Device::cuda});
+  Workbench bench(stream), noise(other);
+  const AttentionShape wanted = attention_shape(16, 8, 128);
+  const int64_t width = wanted.heads * wanted.head_dim, kv_width = wanted.kv_heads * wanted.head_dim;
+  std::vector<int64_t> lengths;
+  for (int64_t i = 0; i < 40; ++i) lengths.push_back(70 + i * 53 % 400);  // short ones: many work items
+  const int64_t rows = sum_of(lengths);
+  const Tensor qkv =
+      bench.activations(random_values(rows * (width + 2 * kv_width), 3, 2.0f), {rows, width + 2 * kv_width});
+  const KvCache cache(bench, wanted, rows_of_each(qkv, lengths));
+  std::vector<AttentionSequence> sequences;
+  int64_t begin = 0;
+  for (size_t s = 0; s < lengths.size(); begin += lengths[s++])
+    sequences.push_back(cache.sequence(s, begin, lengths[s], 0));
+  const AttentionRows placed = place_sequences(sequences, cache.shape(), bench.arena, stream);
+  const Tensor q = bench.activations(random_values(rows * width, 4, 2.0f), {rows, width});
+  const Tensor d_o = bench.activations(random_values(rows * width, 5), {rows, width});
+  const Tensor o = bench.poisoned_activations({rows, width}), dq = bench.poisoned_activations({rows, width});
+  const Tensor dk = bench.poisoned_activations({rows, kv_width}), dv = bench.poisoned_activations({rows, kv_width});
+  const Tensor stats = bench.poisoned_f32({rows, wanted.heads, 2}), dots = bench.poisoned_f32({rows, wanted.heads});
+  const auto attend = [&] {
+    attention_forward(o, stats, q, cache.shape(), placed, stream);
+    attention_backward(dq, dk, dv, d_o, q, o, stats, dots, cache.shape(), placed, stream);
+  };
+  attend();
+  const std::vector<float> first_o = bench.read(o), first_dq = bench.read(dq);
+
+  const Tensor x = noise.activations(random_values(4096 * 1024, 6), {4096, 1024});
+  const Tensor y = noise.poisoned_activations({4096, 1024}), rstd = noise.poisoned_f32({4096});
+  const Tensor weight = noise.f32(random_values(1024, 7), {1024});
+  std::atomic<bool> done = false;
+  std::thread busy([&] {
+    while (!done) {
+      for (int i = 0; i < 64; ++i) rmsnorm_forward(y, rstd, x, weight, 1e-6f, other);
+      other.synchronize();
+    }
+  });
+  for (int i = 0; i < kTimes; ++i) attend();
+  EXPECT_EQ(difference(bench.read(o), first_o, width), "");
+  EXPECT_EQ(difference(bench.read(dq), first_dq, width), "");
+  done = true;
+  busy.join();
 }
 
 TEST_F(AttentionCudaTest, DecodeGivesTheBitsOfPrefill) {

@@ -188,9 +188,9 @@ TEST(AttentionTest, RefusesBadShapesAndSequences) {
 
 // What no GPU kernel takes is said before weights are loaded.
 TEST(AttentionTest, RefusesHeadDimsThatAGpuDoesNotRun) {
-  for (const int64_t head_dim : {int64_t{16}, int64_t{96}, kMaxGpuHeadDim})
+  for (const int64_t head_dim : {int64_t{16}, int64_t{96}, int64_t{144}, kMaxGpuHeadDim})
     EXPECT_NO_THROW(require_head_dim(head_dim, Device::cuda));
-  for (const int64_t head_dim : {8, 100, 144, 256}) {
+  for (const int64_t head_dim : {8, 100, 264, 272}) {
     EXPECT_NO_THROW(require_head_dim(head_dim, Device::cpu));
     try {
       require_head_dim(head_dim, Device::cuda);

@@ -9,6 +9,7 @@
 #include "kernels/rmsnorm.h"
 #include "kernels/sample.h"
 #include "kernels/swiglu.h"
+#include "kernels/value_head.h"
 
 namespace lockstep::kernels::testing {
 namespace {
@@ -117,6 +118,40 @@ OpCase add_case(Rows size, bool f32) {
             const auto make = f32 ? f32_rows : activations;
             const Tensor y = make(bench, size, 1, 1), x = make(bench, size, 2, 1);
             return {[=, &bench] { add(y, x, bench.stream); }, {y}};
+          }};
+}
+
+OpCase value_forward_case(Rows size) {
+  return {.name = "value_head_forward" + size.text(),
+          .tolerance = kSumError,
+          .bytes = kBytes * size.elements(),
+          .prepare = [=](Workbench& bench) -> Prepared {
+            const Tensor x = activations(bench, size, 1), weight = bench.f32(values(size.width, 2), {size.width});
+            const Tensor bias = bench.f32({0.25f}, {1}), v = bench.poisoned_f32({size.rows});
+            return {[=, &bench] { value_head_forward(v, x, weight, bias, bench.stream); }, {v}};
+          }};
+}
+
+OpCase value_backward_case(Rows size) {
+  return {.name = "value_head_backward" + size.text(),
+          .tolerance = kActivationError,
+          .bytes = kBytes * size.elements(),
+          .prepare = [=](Workbench& bench) -> Prepared {
+            const Tensor weight = bench.f32(values(size.width, 2), {size.width}), dx = output(bench, size);
+            const Tensor dv = bench.f32(values(size.rows, 3), {size.rows});
+            return {[=, &bench] { value_head_backward(dx, dv, weight, bench.stream); }, {dx}};
+          }};
+}
+
+// Chains of the same operations in the same order, so the CPU's bits.
+OpCase value_gradient_case(Rows size) {
+  return {.name = "value_head_gradient" + size.text(),
+          .tolerance = 0,
+          .bytes = kBytes * size.elements(),
+          .prepare = [=](Workbench& bench) -> Prepared {
+            const Tensor x = activations(bench, size, 1), dv = bench.f32(values(size.rows, 3), {size.rows});
+            const Tensor d_weight = bench.f32(values(size.width, 4), {size.width}), d_bias = bench.f32({0.5f}, {1});
+            return {[=, &bench] { value_head_gradient(d_weight, d_bias, dv, x, bench.stream); }, {d_weight, d_bias}};
           }};
 }
 
@@ -345,12 +380,15 @@ std::vector<OpCase> row_cases() {
   for (const Rows& size :
        {Rows{1, 192}, Rows{5, 304, 1}, Rows{300, 271}, Rows{5, 4096}, Rows{5, 9001, 3}, Rows{2, 40000}})
     add_cases({logprob_forward_case(size), logprob_backward_case(size, false), logprob_backward_case(size, true)});
+  for (const Rows& size : {Rows{1, 64}, Rows{300, 1024}, Rows{5, 2560, 8}, Rows{37, 107, 3}})
+    add_cases({value_forward_case(size), value_backward_case(size), value_gradient_case(size)});
   for (const int64_t count : {1, 17, 5000}) add_cases({adamw_case(count), round_case(count)});
   add_cases({round_transposed_case(40, 16), round_transposed_case(1030, 7)});
   for (const QkNormRopeSize& size :
        {QkNormRopeSize{1, 2, 1, 16}, QkNormRopeSize{5, 4, 2, 32}, QkNormRopeSize{300, 4, 2, 64, false},
         QkNormRopeSize{5, 6, 2, 48}, QkNormRopeSize{300, 16, 8, 128}, QkNormRopeSize{5, 3, 1, 128, true, 5},
-        QkNormRopeSize{5, 9, 3, 64, false, 8}})
+        QkNormRopeSize{5, 9, 3, 64, false, 8}, QkNormRopeSize{300, 3, 1, 160}, QkNormRopeSize{5, 4, 2, 192, false, 3},
+        QkNormRopeSize{300, 8, 4, 256}})
     add_cases({qk_norm_rope_forward_case(size), qk_norm_rope_backward_case(size)});
   for (OpCase& op_case : cases) op_case.bytes = 0;
   return cases;

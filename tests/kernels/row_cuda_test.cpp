@@ -133,7 +133,7 @@ TEST_F(RowCuda, LogitsThatAreNotNumbersShow) {
 // Heads, with keys and values going to blocks that lie about in memory.
 TEST_F(RowCuda, HeadsStoreTheirKeysAndValues) {
   constexpr int64_t kHeads = 4, kKvHeads = 2, kFirst = 21, kCount = 50;
-  for (const int64_t head_dim : {16, 48, 64, 128}) {
+  for (const int64_t head_dim : {16, 48, 64, 128, 144, 256}) {
     const int64_t all = (kHeads + kKvHeads) * head_dim, width = all + kKvHeads * head_dim;
     AttentionShape shape{.heads = kHeads, .kv_heads = kKvHeads, .head_dim = head_dim};
     shape.kv_offset = shape.block_elements();  // a second layer

@@ -54,15 +54,16 @@ class Loading : public ::testing::Test {
     const fs::Path directory = dir_.path() / ("adapter" + std::to_string(num_models_++));
     checkpoint::write_peft_directory(directory / checkpoint::kAdapterDirectory, config, adapter.layout->target_leaves,
                                      base.name, tensors.tensors);
-    checkpoint::write_adapter_metadata(directory / checkpoint::kAdapterDirectory / "vime_lora_metadata.json",
-                                       {.iteration = 3,
-                                        .version = 7,
-                                        .rank = rank,
-                                        .alpha = 8,
-                                        .lora_type = lora::lora_type_name(type),
-                                        .target_modules = adapter.layout->target_leaves,
-                                        .base_fingerprint = base.fingerprint,
-                                        .weights_fingerprint = base.weights_fingerprint});
+    const checkpoint::AdapterMetadata metadata{.iteration = 3,
+                                               .version = 7,
+                                               .rank = rank,
+                                               .alpha = 8,
+                                               .lora_type = lora::lora_type_name(type),
+                                               .target_modules = adapter.layout->target_leaves,
+                                               .base_fingerprint = base.fingerprint,
+                                               .weights_fingerprint = base.weights_fingerprint};
+    fs::write_file_atomic(directory / checkpoint::kAdapterDirectory / "vime_lora_metadata.json",
+                          checkpoint::adapter_metadata_text(metadata));
     return (directory / checkpoint::kAdapterDirectory).string();
   }
 

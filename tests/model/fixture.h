@@ -35,15 +35,18 @@ inline ModelSpec tiny_config(const std::string& family) {
 }
 
 // The families as a GPU can run them: head_dim a multiple of 16; one, two and four query heads to a key head. With
-// biases everywhere, with a window, with biases of q, k and v, with norms of q and k.
-inline const char* const kGpuFamilies[] = {"llama", "mistral", "qwen2", "qwen3"};
-inline Json gpu_json(const std::string& family) {
+// biases everywhere, with a window, with biases of q, k and v, with norms of q and k. A name may end in a head_dim.
+inline const char* const kGpuFamilies[] = {"llama", "mistral", "qwen2", "qwen3", "mistral_192", "qwen3_256"};
+inline Json gpu_json(const std::string& name) {
+  const size_t end = name.find('_');
+  const std::string family = name.substr(0, end);
   Json json = tiny_json(family);
   json["hidden_size"] = 64;
   json["max_position_embeddings"] = 1024;
   json["head_dim"] = family == "llama" ? 32 : family == "mistral" ? 16 : family == "qwen2" ? 64 : 128;
   json["num_key_value_heads"] = family == "llama" ? 4 : family == "qwen2" ? 1 : 2;
   if (family == "mistral") json["sliding_window"] = 37;
+  if (end != std::string::npos) json["head_dim"] = std::stoi(name.substr(end + 1));
   return json;
 }
 

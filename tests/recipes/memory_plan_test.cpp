@@ -81,6 +81,23 @@ TEST_F(MemoryPlans, LanesAreCountedWithTheirPartialSums) {
   EXPECT_EQ(lanes_of(4), 8);
 }
 
+TEST_F(MemoryPlans, ACriticIsCounted) {
+  const lora::LoraConfig config{
+      .rank = 8, .alpha = 16, .target_modules = {"all-linear"}, .value_width = base_.config.width};
+  const auto critic = lora::resolve_layout(config, model::linear_modules(base_.config));
+  const auto planned = [&](const lora::AdapterLayout* beside) {
+    return plan_memory(base_.config, *layout_, 2, {}, EnginePlan{}, Device::cuda, 139 * kGiB, beside);
+  };
+  const MemoryPlan alone = planned(nullptr), both = planned(critic.get());
+  EXPECT_EQ(both.base, alone.base);
+  EXPECT_EQ(both.moments - alone.moments, 8 * critic->num_trained);
+  EXPECT_EQ(both.adapter - alone.adapter, 12 * critic->num_floats);  // two versions, each f32 and bf16
+  EXPECT_GT(both.lanes, alone.lanes);
+  EXPECT_EQ(both.activations, alone.activations);  // passes take turns
+  EXPECT_LT(both.kv, alone.kv);
+  EXPECT_EQ(both.without_kv() + both.kv, 139 * kGiB);
+}
+
 TEST_F(MemoryPlans, WhatDoesNotFitNamesWhatToChange) {
   expect_error<ResourceError>(
       [&] { require_fit(plan(24 * kGiB, {.max_tokens = 32768, .recompute = Recompute::none})); },
@@ -99,12 +116,23 @@ TEST_F(MemoryPlans, RanksThatAGpuDoesNotTakeAreRefusedFirst) {
                             {"LoraConfig::rank", "257", "at most 256"});
 }
 
-TEST_F(MemoryPlans, ACpuIsNotBounded) {
-  const MemoryPlan cpu = plan_memory(base_, *layout_, {}, EnginePlan{}, Device::cpu);
+// Nothing is chosen by what a machine has free: a run computes the same way everywhere, or is refused.
+TEST_F(MemoryPlans, ACpuRefusesWhatItsMachineCannotHold) {
+  MemoryPlan cpu = plan_memory(base_, *layout_, {}, EnginePlan{}, Device::cpu);
   EXPECT_EQ(cpu.recompute, model::Recompute::selective);
   EXPECT_EQ(cpu.room, std::nullopt);
   EXPECT_EQ(cpu.kv, 0);
+  EXPECT_EQ(cpu.prefill, 0);
+  ASSERT_TRUE(cpu.limit);  // of the machine that runs this
+  EXPECT_GT(*cpu.limit, 0);
+  cpu.limit = std::nullopt;
   EXPECT_NO_THROW(require_fit(cpu));
+  cpu.limit = cpu.without_kv();
+  EXPECT_NO_THROW(require_fit(cpu));
+  cpu.limit = cpu.without_kv() - 1;
+  expect_error<ResourceError>([&] { require_fit(cpu); },
+                              {"does not fit the memory of this machine", "control groups", "a smaller",
+                               "TrainingOptions::max_tokens than 2048", "TrainingOptions::recompute full"});
 }
 
 }  // namespace

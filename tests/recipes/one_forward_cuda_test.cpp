@@ -19,10 +19,10 @@ using namespace rollout::testing_models;
 
 constexpr int64_t kPrompts = 32, kSamples = 8;  // 256 sequences at once, fewer and fewer as they end
 
-model::ModelSpec medium_config() {
+model::ModelSpec medium_config(int64_t head_dim) {
   model::ModelSpec c;
   c.family = "qwen3";
-  c.vocab_size = 5000, c.width = 512, c.layers = 4, c.heads = 4, c.kv_heads = 2, c.head_dim = 128, c.ffn = 1024;
+  c.vocab_size = 5000, c.width = 512, c.layers = 4, c.heads = 4, c.kv_heads = 2, c.head_dim = head_dim, c.ffn = 1024;
   c.max_positions = 1024, c.tied_head = true, c.qk_norm = true;
   c.window.assign(4, 0);
   return c;
@@ -31,9 +31,9 @@ model::ModelSpec medium_config() {
 // Two trainers and three engines on one base. Everything they make goes into one hash.
 class Session {
  public:
-  explicit Session(Stream& stream)
+  Session(int64_t head_dim, Stream& stream)
       : stream_(stream),
-        config_(medium_config()),
+        config_(medium_config(head_dim)),
         model_(std::make_shared<model::Model>(config_, model::Weights::random(config_, DType::bf16, 7, stream),
                                               model::Model::default_logits_bytes(stream.device()))) {
     for (const auto& [rank, alpha] : {std::pair{8, 8.0}, {16, 16.0}}) {
@@ -140,8 +140,8 @@ class Session {
 
 class OneForwardCuda : public testing::OnGpu<> {
  protected:
-  std::string run(int64_t tokens) {
-    Session session(gpu());
+  std::string run(int64_t tokens, int64_t head_dim = 128) {
+    Session session(head_dim, gpu());
     for (uint32_t number = 0; session.tokens() < tokens && !HasFailure(); ++number) session.round(number);
     EXPECT_GT(session.preemptions(), 0);
     std::printf("compared %lld tokens\n", static_cast<long long>(session.tokens()));
@@ -152,6 +152,11 @@ class OneForwardCuda : public testing::OnGpu<> {
 TEST_F(OneForwardCuda, TheTrainersFindTheEnginesBitsAndTwoRunsAreOne) {
   constexpr int64_t kTokens = 40'000;
   EXPECT_EQ(run(kTokens), run(kTokens));
+}
+
+// Attention above head_dim 128 has kernels of its own.
+TEST_F(OneForwardCuda, HoldsForWideHeads) {
+  for (const int64_t head_dim : {192, 256}) run(10'000, head_dim);
 }
 
 TEST_F(OneForwardCuda, DISABLED_MillionTokens) {

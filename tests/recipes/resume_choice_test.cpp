@@ -2,6 +2,7 @@
 #include <filesystem>
 
 #include "recipes/algorithm.h"
+#include "recipes/run_settings.h"
 #include "recipes/training_fixture.h"
 
 namespace lockstep::recipes {
@@ -149,6 +150,24 @@ TEST_F(ResumeChoice, AnAdapterOfAnotherSystemsCheckpointIsAStart) {
   EXPECT_TRUE(adapter_bytes("own", 6) == adapter_bytes("theirs", 6));
   theirs.adapter.adapter_path = (dir_ / "nowhere").string();
   EXPECT_THROW(run_sft(theirs, control_), Error);
+  // The same by the flag of launch scripts.
+  for (const std::optional<int64_t> step : {std::optional<int64_t>(), std::optional<int64_t>(6)}) {
+    SftOptions loaded = sft(step ? "chosen" : "loaded");
+    loaded.save.load = (dir_ / "foreign").string();
+    loaded.save.ckpt_step = step;
+    info_.str("");
+    run_sft(loaded, control_);
+    EXPECT_TRUE(said("not read: training_state_rank0.pt")) << info_.str();
+    EXPECT_TRUE(said("of another system; everything else starts anew")) << info_.str();
+    EXPECT_TRUE(adapter_bytes(step ? "chosen" : "loaded", 6) == adapter_bytes("own", 6));
+  }
+  SftOptions over = sft("foreign");
+  over.save.load = over.save.save;
+  testing::expect_error<ConfigError>([&] { run_sft(over, control_); }, {"another SaveOptions::save"});
+  std::filesystem::remove(foreign / "adapter_config.json");
+  over = sft("shards");
+  over.save.load = (dir_ / "foreign").string();
+  testing::expect_error<FormatError>([&] { run_sft(over, control_); }, {"no adapter_config.json"});
 }
 
 TEST_F(ResumeChoice, WithoutTheOptimizersStateItsStepsBeginAnew) {
@@ -193,11 +212,29 @@ TEST(AlgorithmSettings, EveryParameterIsKept) {
   EXPECT_TRUE(kept([](RlOptions& o) { o.kl_control.target = 0.1; }).contains("target of --kl-coef"));
   EXPECT_TRUE(kept([](RlOptions& o) { o.entropy_control.on = true; }).contains("control of --entropy-coef"));
   EXPECT_TRUE(kept([](RlOptions& o) { o.reward.parameters.ngram = 5; }).contains("parameters of --rm-type"));
+  EXPECT_TRUE(kept([](RlOptions& o) { o.advantage.group.eps = 1e-4; }).contains("--advantage-eps"));
+  EXPECT_TRUE(kept([](RlOptions& o) { o.advantage.group.population_std = true; }).contains("--reward-std"));
+  EXPECT_TRUE(kept([](RlOptions& o) { o.reward.command = "grade"; }).contains("--reward-command"));
+  EXPECT_TRUE(kept([](RlOptions& o) { o.reward.python_path = "a.b"; }).contains("--custom-rm-path"));
+  EXPECT_TRUE(kept([](RlOptions& o) { o.reward.groups = true; }).contains("--group-rm"));
+  EXPECT_TRUE(kept([](RlOptions& o) { o.reward.reward_key = "acc"; }).contains("--reward-key"));
+  EXPECT_TRUE(kept([](RlOptions& o) { o.reward.judge_model = "m"; }).contains("--judge-model"));
+  EXPECT_TRUE(kept([](RlOptions& o) { o.reward.code_timeout_s = 3; }).contains("--code-timeout"));
+  EXPECT_TRUE(kept([](RlOptions& o) { o.reward.url = "http://elsewhere"; }).empty()) << "a service may move";
+  EXPECT_TRUE(kept([](RlOptions& o) { o.engine.kind = rollout::EngineKind::vllm; }).contains("--rollout-engine"));
   EXPECT_TRUE(kept([](RlOptions& o) { o.reference = "adapter"; }).contains("--ref-load"));
   EXPECT_TRUE(kept([](RlOptions& o) { o.distill = true; }).contains("--use-opd"));
   RlOptions one, two;
   one.correction.rules = {{.high = 2}}, two.correction.rules = {{.high = 3}};
   EXPECT_NE(algorithm_settings(one), algorithm_settings(two));
+}
+
+TEST(ScheduleSettings, AWsdDecayKeepsItsShape) {
+  for (const char* style : {"exponential", "linear", "cosine", "minus_sqrt"})
+    EXPECT_EQ(schedule_settings({.style = train::DecayStyle::wsd,
+                                 .wsd_style = train::parse_wsd_style(style)})["--lr-wsd-decay-style"],
+              style);
+  EXPECT_FALSE(schedule_settings({.style = train::DecayStyle::cosine}).contains("--lr-wsd-decay-style"));
 }
 
 TEST_F(ResumeChoice, ALongerScheduleNeedsAnOverride) {

@@ -136,5 +136,28 @@ TEST_F(TrainingCuda, ABaseThatIsRoundedSaysSo) {
   EXPECT_EQ(info_.str().find("rounded"), std::string::npos);
 }
 
+// Sampling and training have a stream each, and the adapter goes from one to the other.
+TEST_F(TrainingCuda, RolloutsThatAreSampledAheadAreTheSameEachTime) {
+  const auto options = [&](const std::string& save) {
+    RlOptions o = rl(save);
+    o.num_rollout = 8;
+    o.staleness.max_staleness = 1;
+    o.checks.equal_logprobs = true;  // every log-prob is that of the version that sampled it
+    return o;
+  };
+  run_rl(options("a"), control_);
+  RlOptions slower = options("b");
+  slower.training.max_tokens = 64;
+  run_rl(slower, control_);
+  EXPECT_EQ(adapter_bytes("a", 8), adapter_bytes("b", 8));
+  RlOptions part = options("part");
+  part.num_rollout = 3;
+  run_rl(part, control_);
+  part.num_rollout = 8;
+  part.save.load = part.save.save;
+  run_rl(part, control_);
+  EXPECT_EQ(adapter_bytes("part", 8), adapter_bytes("a", 8));
+}
+
 }  // namespace
 }  // namespace lockstep::recipes

@@ -23,10 +23,9 @@ struct Shape {
   bool qk_norm, qkv_bias, tied_head;
 };
 constexpr Shape kShapes[] = {
-    {"norms_16", 4, 2, 16, 0, true, false, true},
-    {"window_32", 4, 4, 32, 21, false, false, false},
-    {"biases_64", 4, 1, 64, 0, false, true, false},
-    {"norms_128", 8, 2, 128, 0, true, false, true},
+    {"norms_16", 4, 2, 16, 0, true, false, true},       {"window_32", 4, 4, 32, 21, false, false, false},
+    {"biases_64", 4, 1, 64, 0, false, true, false},     {"norms_128", 8, 2, 128, 0, true, false, true},
+    {"window_192", 4, 1, 192, 300, false, true, false}, {"norms_256", 4, 2, 256, 0, true, false, true},
 };
 void PrintTo(const Shape& shape, std::ostream* out) {
   *out << shape.name;

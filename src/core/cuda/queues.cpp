@@ -19,9 +19,12 @@ Queues::Queue& Queues::find(cudaStream_t stream) {
   return *std::ranges::find(queues_, stream, &Queue::stream);
 }
 
-cudaStream_t Queues::add() {
+cudaStream_t Queues::add(bool goes_first) {
+  int lowest = 0, highest = 0;
+  check(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "cudaDeviceGetStreamPriorityRange");
   Queue added;
-  check(cudaStreamCreateWithFlags(&added.stream, cudaStreamNonBlocking), "cudaStreamCreate");
+  check(cudaStreamCreateWithPriority(&added.stream, cudaStreamNonBlocking, goes_first ? highest : lowest),
+        "cudaStreamCreate");
   if (const cudaError_t status = cudaEventCreateWithFlags(&added.tail, cudaEventDisableTiming); status != cudaSuccess) {
     cudaStreamDestroy(added.stream);  // the error above is the one to report
     check(status, "cudaEventCreate");

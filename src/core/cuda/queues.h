@@ -23,7 +23,7 @@ class Queues {
   static Queues& get();
 
   // DeviceError
-  cudaStream_t add();
+  cudaStream_t add(bool goes_first);  // before the others: the highest priority
   void remove(cudaStream_t stream) noexcept;  // when nothing runs on it any more
   // Call around a capture of these two queues, which belong to one Stream.
   void begin_recording(cudaStream_t stream, cudaStream_t second);

@@ -85,8 +85,8 @@ void release(void* memory) noexcept {
   if (queues.follow_all() != cudaSuccess || cudaFreeAsync(memory, queues.memory()) != cudaSuccess) forget_error();
 }
 
-void* make_stream() {
-  return Queues::get().add();
+void* make_stream(bool goes_first) {
+  return Queues::get().add(goes_first);
 }
 
 void destroy_stream(void* stream) noexcept {

@@ -18,7 +18,7 @@ DeviceInfo info();
 void* allocate(size_t bytes);
 void release(void* memory) noexcept;
 
-void* make_stream();
+void* make_stream(bool goes_first);
 void destroy_stream(void* stream) noexcept;
 void synchronize(void* stream);
 // After an error: waits for both streams and clears the error. False: the GPU is lost to this process, and every

@@ -8,17 +8,20 @@
 
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/split.h"
+#include "kernels/cpu/widen.h"
 
 namespace lockstep::kernels::cpu {
 namespace {
 
-// Columns that a task goes through row by row: their gradients stay in the first cache.
-constexpr int64_t kColumns = 512;
+// Columns that a task goes through row by row: their gradients stay in the first cache, and rows are read in whole
+// cache lines.
+constexpr int64_t kMaxColumns = 512, kMinColumns = 64;
 
 template <class F>
 void for_column_blocks(int64_t columns, int64_t rows, Stream& stream, const F& f) {
-  const int64_t blocks = ceil_div(columns, kColumns);
-  const auto run = [&](int64_t block, int) { f(block * kColumns, std::min(columns, (block + 1) * kColumns)); };
+  const int64_t share = ceil_div(ceil_div(columns, stream.threads()), kMinColumns) * kMinColumns;
+  const int64_t width = std::clamp(share, kMinColumns, kMaxColumns), blocks = ceil_div(columns, width);
+  const auto run = [&](int64_t block, int) { f(block * width, std::min(columns, (block + 1) * width)); };
   if (columns * rows > kElementsPerTask) return stream.parallel(blocks, run);
   for (int64_t block = 0; block < blocks; ++block) run(block, 0);
 }
@@ -30,7 +33,7 @@ void add_row(float* g, const float* dy, int64_t row, int64_t column, int64_t cou
   }
   const float* const y = v.y.row(row) + column;
   const float* const k = v.factor.f32() + column;
-  float values[kColumns];
+  float values[kMaxColumns];
   std::copy_n(y, count, values);
   if (!v.residual.empty()) {
     const float* const residual = v.residual.row(row) + column;
@@ -41,14 +44,6 @@ void add_row(float* g, const float* dy, int64_t row, int64_t column, int64_t cou
     for (int64_t i = 0; i < count; ++i) values[i] -= bias[i];
   }
   for (int64_t i = 0; i < count; ++i) g[i] += dy[i] * (values[i] * k[i]);
-}
-
-template <class Stored>
-float widen(Stored x) {
-  if constexpr (std::is_same_v<Stored, float>)
-    return x;
-  else
-    return to_f32(x);
 }
 
 // sums[i] = |row i of the panel|^2, with `b` [ranks][kPanel] of the pairs' columns here, scaled.
@@ -97,23 +92,31 @@ void norms_of(Tensor norm, const PackedWeight& weight, int64_t begin, std::span<
 
 void finish_outputs(Tensor y, ConstTensor factor, ConstTensor bias, ConstTensor residual, Stream& stream) {
   const int64_t columns = y[1];
+  const float* const factors = factor.empty() ? nullptr : factor.f32();
+  const float* const biases = bias.empty() ? nullptr : bias.f32();
   split_rows(stream, y[0], columns, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       float* const row = y.row(r);
-      if (!factor.empty())
-        for (int64_t n = 0; n < columns; ++n) row[n] *= factor.f32()[n];
-      if (!bias.empty())
-        for (int64_t n = 0; n < columns; ++n) row[n] += bias.f32()[n];
-      if (!residual.empty())
-        for (int64_t n = 0; n < columns; ++n) row[n] += residual.row(r)[n];
+      if (factors != nullptr)
+        for (int64_t n = 0; n < columns; ++n) row[n] *= factors[n];
+      if (biases != nullptr)
+        for (int64_t n = 0; n < columns; ++n) row[n] += biases[n];
+      if (residual.empty()) continue;
+      const float* const added = residual.row(r);
+      for (int64_t n = 0; n < columns; ++n) row[n] += added[n];
     }
   });
 }
 
 void scale_columns(Tensor dz, ConstTensor dy, ConstTensor factor, Stream& stream) {
-  split_rows(stream, dy[0], dy[1], [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r)
-      for (int64_t n = 0; n < dy[1]; ++n) dz.row(r)[n] = dy.row(r)[n] * factor.f32()[n];
+  const int64_t columns = dy[1];
+  const float* const factors = factor.f32();
+  split_rows(stream, dy[0], columns, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      float* const to = dz.row(r);
+      const float* const from = dy.row(r);
+      for (int64_t n = 0; n < columns; ++n) to[n] = from[n] * factors[n];
+    }
   });
 }
 
@@ -143,7 +146,8 @@ void embedding_gradient(const GradientPlan& plan, ConstTensor dy, std::span<cons
     for (const GradientRows& rows : plan.rows)
       for (int64_t t = rows.row_begin; t < rows.row_begin + rows.rows; ++t) {
         float* const to = rows.gradient + offset + ids[static_cast<size_t>(t)] * width;
-        for (int64_t i = begin; i < end; ++i) to[i] += dy.row(t)[i];
+        const float* const from = dy.row(t);
+        for (int64_t i = begin; i < end; ++i) to[i] += from[i];
       }
   });
 }

@@ -1,8 +1,9 @@
 // Attention backward over whole sequences, without atomics: one CTA sums each gradient in a fixed order, by
 // tiles of 64 positions aligned within the sequence. Probabilities are recomputed from the saved statistics
 // (FlashAttention-2, arXiv 2307.08691, algorithm 2); P and dS are rounded to bf16 for the matmuls.
-// Hopper takes attention_backward_wgmma.cu where it can.
+// Hopper takes attention_backward_wgmma.cu where it can; attention_backward_wide.cu takes head_dim above 128.
 #include "kernels/cuda/attention_backward.cuh"
+#include "kernels/cuda/attention_wide.cuh"
 #include "kernels/cuda/ops.h"
 
 namespace lockstep::kernels::cuda {
@@ -29,10 +30,10 @@ __global__ void __launch_bounds__(kThreads) delta_kernel(const Backward p) {
   const int64_t row = item / p.heads;
   const int head = static_cast<int>(item % p.heads), chunk = threadIdx.x & 15;
   float sum = 0;
-  if (row < p.rows && 8 * chunk < p.head_dim) {
+  for (int first = 8 * chunk; row < p.rows && first < p.head_dim; first += 8 * 16) {
     float a[8], b[8];
-    load_8(a, p.d_o.at(row, head * p.head_dim + 8 * chunk), p.d_o.by_16);
-    load_8(b, p.o.at(row, head * p.head_dim + 8 * chunk), p.o.by_16);
+    load_8(a, p.d_o.at(row, head * p.head_dim + first), p.d_o.by_16);
+    load_8(b, p.o.at(row, head * p.head_dim + first), p.o.by_16);
 #pragma unroll
     for (int i = 0; i < 8; ++i) sum = fmaf(a[i], b[i], sum);
   }
@@ -277,6 +278,10 @@ void attention_backward(Tensor dq, Tensor dk, Tensor dv, ConstTensor d_o, ConstT
   delta_kernel<<<blocks((q.shape[0] * shape.heads * 16 + kThreads - 1) / kThreads), kThreads, 0, on>>>(arguments);
   check_launch(kOp, {q});
   if (takes_wgmma(arguments)) return launch_backward_wgmma(arguments, stream);
+  if (is_wide(shape.head_dim)) {
+    launch_backward_wide(arguments, stream);
+    return check_launch(kOp, {q});
+  }
   for_head_dim(shape.head_dim, [&]<int kDim>() {
     constexpr int kQueryBytes = 6 * kTileRows * kDim * static_cast<int>(sizeof(bf16));
     allow_shared(query_kernel<kDim>, kQueryBytes, kOp);

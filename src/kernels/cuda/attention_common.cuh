@@ -17,8 +17,9 @@
 #pragma once
 
 #include <cmath>
+#include <string>
 
-#include "kernels/attention.h"
+#include "kernels/attention_checks.h"
 #include "kernels/cuda/common.cuh"
 
 namespace lockstep::kernels::cuda {
@@ -73,12 +74,12 @@ __device__ __forceinline__ int tile_offset(int row, int chunk) {
   return row * kDim + moved * 8;
 }
 
-// Copies rows 0..63 of a tile from `from` (row stride in elements); rows from `rows` on become zeros.
-template <int kDim>
+// Copies rows 0 .. kRows - 1 of a tile from `from` (row stride in elements); rows from `rows` on become zeros.
+template <int kDim, int kRows = kTileRows>
 __device__ void copy_rows(bf16* tile, const HeadRows<const bf16>& from, int64_t row, int column, int rows,
                           int head_dim) {
   constexpr int kChunks = kDim / 8;
-  for (int i = threadIdx.x; i < kTileRows * kChunks; i += blockDim.x) {
+  for (int i = threadIdx.x; i < kRows * kChunks; i += blockDim.x) {
     const int r = i / kChunks, chunk = i % kChunks;
     const bool valid = r < rows && chunk * 8 < head_dim;
     bf16* to = tile + tile_offset<kDim>(r, chunk);
@@ -258,14 +259,19 @@ inline float log2_scale(const AttentionShape& shape) {
   return static_cast<float>(static_cast<double>(shape.scale) * 1.4426950408889634);
 }
 
-// Calls launch.template operator()<kDim>(), where kDim is head_dim padded to 32, 64 or 128.
-template <class Launch>
-void for_head_dim(int64_t head_dim, const Launch& launch) {
-  if (head_dim % 16 != 0 || head_dim > 128)
+// Whether head_dim takes the kernels of attention_wide.cuh. Throws ShapeError if no kernel takes it.
+inline bool is_wide(int64_t head_dim) {
+  if (head_dim % 16 != 0 || head_dim > kMaxGpuHeadDim)
     throw ShapeError({.what = "head_dim is not one the GPU kernels take",
                       .where = "attention",
                       .got = std::to_string(head_dim),
-                      .wanted = "a multiple of 16 up to 128"});
+                      .wanted = "a multiple of 16 up to " + std::to_string(kMaxGpuHeadDim)});
+  return head_dim > 128;
+}
+
+// Calls launch.template operator()<kDim>(), where kDim is head_dim, which is not wide, padded to 32, 64 or 128.
+template <class Launch>
+void for_head_dim(int64_t head_dim, const Launch& launch) {
   if (head_dim <= 32)
     launch.template operator()<32>();
   else if (head_dim <= 64)

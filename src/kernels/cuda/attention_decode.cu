@@ -1,4 +1,4 @@
-// Decode attention: one row per sequence.
+// Decode attention: one row per sequence. head_dim above 128 is done in two halves of its columns.
 //
 // With many CTAs, a block's values are loaded into the memory of its keys once those are used: three CTAs then fit on
 // a multiprocessor and their loads overlap. With few CTAs latency dominates: four extra warps load the values at once.
@@ -8,6 +8,7 @@
 #include <climits>
 
 #include "kernels/cuda/attention_decode.cuh"
+#include "kernels/cuda/attention_wide.cuh"
 #include "kernels/cuda/ops.h"
 #include "kernels/key_spans.h"
 
@@ -42,16 +43,17 @@ __device__ __forceinline__ void copy_block(bf16* tile, const bf16* const (&from)
   }
 }
 
+// Columns first_column .. first_column + kDim - 1 of the tile's queries.
 template <int kDim>
 __device__ __forceinline__ void load_queries(uint32_t (&q)[kDim / 16][4], const Decode& p, const SpanTile& tile,
-                                             int lane) {
+                                             int first_column, int lane) {
 #pragma unroll
   for (int k = 0; k < kDim / 16; ++k)
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const DecodeRow& row = tile.rows[i & 1];
-      const int column = 16 * k + (i >> 1) * 8 + 2 * (lane & 3);
-      const bool valid = row.present && 16 * k < p.head_dim;
+      const int column = first_column + 16 * k + (i >> 1) * 8 + 2 * (lane & 3);
+      const bool valid = row.present && first_column + 16 * k < p.head_dim;
       q[k][i] = valid ? load_pair(p.q.at(row.row, row.head * p.head_dim + column), p.q.by_4) : 0;
     }
 }
@@ -65,7 +67,7 @@ __device__ __forceinline__ void score_own_block(DecodeShared<P>& shared, float (
   copy_block<kDim>(shared.keys[warp], from, 0, first_key, place.end, p.head_dim, lane);
   copy_commit();
   uint32_t q[kDim / 16][4];
-  load_queries<kDim>(q, p, tile, lane);
+  load_queries<kDim>(q, p, tile, 0, lane);
   copy_wait<0>();
   __syncwarp();
   score_block<kDim>(s, q, shared.keys[warp], lane);
@@ -95,6 +97,47 @@ __device__ __forceinline__ void compute_span(DecodeShared<P>& shared, const Deco
     }
   }
   finish_span<P>(shared, p, tile, s, mine, warp, lane);
+}
+
+// compute_span of a head with more than kDim columns, half of them in shared memory at a time. A warp's scores are one
+// chain over both halves of its own block of keys; the values of one half take the place of the other's when all warps
+// have used them.
+template <class P>
+__device__ __forceinline__ void compute_wide_span(DecodeShared<P>& shared, const Decode& p, const SpanTile& tile,
+                                                  const KvPlace& place, int warp, int lane) {
+  static_assert(P::kHalves == 2 && !P::kAhead);
+  constexpr int kDim = P::kDim;
+  const int first_key = (tile.span * kBlocksPerSpan + warp) * kKeyBlock;
+  const bool mine = tile.sees(warp);
+  bf16* const own = shared.keys[warp];
+  const auto load = [&](int64_t offset, int first_column) {
+    if (mine)
+#pragma unroll
+      for (int b = 0; b < 4; ++b)
+        copy_kv_columns<kDim>(own, 16 * b, place.at(first_key + 16 * b) + offset, place.end - (first_key + 16 * b),
+                              p.head_dim, first_column, lane, 32);
+    copy_commit();
+  };
+  float s[8][4] = {};
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    load(0, half * kDim);
+    uint32_t q[kDim / 16][4];
+    load_queries<kDim>(q, p, tile, half * kDim, lane);
+    copy_wait<0>();
+    __syncwarp();
+    if (mine) score_block<kDim>(s, q, own, lane);
+    __syncwarp();
+  }
+  load(place.value_offset, 0);
+  if (mine) mask_span(s, tile, first_key, lane);
+  const Rescaling rescaling = share_scores<P>(shared, p, s, mine, warp, lane);
+  add_values<P>(shared, p, tile, rescaling, 0, warp, lane);
+  __syncthreads();
+  load(place.value_offset, kDim);
+  copy_wait<0>();
+  __syncthreads();
+  add_values<P>(shared, p, tile, rescaling, kDim, warp, lane);
 }
 
 // Prefetches the keys and values of a span into the L2 cache.
@@ -182,7 +225,10 @@ __global__ void __launch_bounds__(P::kWarps * 32, P::kAhead ? 1 : 3) decode_kern
   wait_for_previous();
   for (; tile.span <= last_span; tile.span += gridDim.x) {
     if (tile.low >= (tile.span + 1) * static_cast<int>(kKeySpan)) continue;
-    compute_span<P>(shared, p, tile, place, warp, lane);
+    if constexpr (P::kHalves == 1)
+      compute_span<P>(shared, p, tile, place, warp, lane);
+    else
+      compute_wide_span<P>(shared, p, tile, place, warp, lane);
     if (tile.alone) return;
     merge_finished(shared.last, p, part, work.count, tile.span);
   }
@@ -242,6 +288,10 @@ void attention_decode(Tensor o, Tensor stats, ConstTensor q, const AttentionShap
     allow_shared(decode_kernel<P>, kBytes, "attention_forward");
     launch_early(decode_kernel<P>, grid, P::kWarps * 32, kBytes, stream_of(stream), arguments);
   };
+  if (is_wide(shape.head_dim)) {
+    launch.template operator()<DecodeTraits<kHalfColumns, false, 2>>();
+    return check_launch("attention_forward", {q, o});
+  }
   for_head_dim(shape.head_dim, [&]<int kDim>() {
     if (ctas.few)
       launch.template operator()<DecodeTraits<kDim, true>>();

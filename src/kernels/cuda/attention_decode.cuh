@@ -13,10 +13,11 @@ namespace lockstep::kernels::cuda {
 
 inline constexpr int kDecodeRows = 16;
 
-// Compile-time parameters of a CTA. kAhead: separate warps load the values before the keys have been used.
-template <int kHeadDim, bool kValuesAhead>
+// Compile-time parameters of a CTA, which has kDim columns of keys or values in shared memory at a time. kAhead:
+// separate warps load the values before the keys have been used. kHalves: 2 if a head has up to 2 kDim columns.
+template <int kColumns, bool kValuesAhead, int kColumnHalves = 1>
 struct DecodeTraits {
-  static constexpr int kDim = kHeadDim;
+  static constexpr int kDim = kColumns, kHalves = kColumnHalves;
   static constexpr bool kAhead = kValuesAhead;
   static constexpr int kWarps = kAhead ? 2 * kBlocksPerSpan : kBlocksPerSpan;
   static constexpr int kGroups = std::max(1, kDim / 16 / kWarps);  // groups of 16 columns of o that a warp adds up
@@ -157,10 +158,12 @@ __device__ __forceinline__ void store_stats(const Decode& p, int64_t row, int he
   stats[0] = __fmul_rn(m, p.scale), stats[1] = l;
 }
 
-// If a sequence has one span, that is its result; otherwise each span's part goes to the scratch memory.
+// If a sequence has one span, that is its result; otherwise each span's part goes to the scratch memory. `columns` are
+// counted from first_column of the head.
 template <class P>
 __device__ __forceinline__ void store_span(const Decode& p, const SpanTile& tile, const DecodeColumns<P>& columns,
-                                           const float (&m)[2], const float (&l)[2], int warp, int lane) {
+                                           const float (&m)[2], const float (&l)[2], int first_column, int warp,
+                                           int lane) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const DecodeRow& row = tile.rows[h];
@@ -171,7 +174,7 @@ __device__ __forceinline__ void store_span(const Decode& p, const SpanTile& tile
     const float inverse = total.inverse();
 #pragma unroll
     for (int n = 0; n < 2 * P::kGroups; ++n) {
-      const int column = 16 * columns.first_group + 8 * n + 2 * (lane & 3);
+      const int column = first_column + 16 * columns.first_group + 8 * n + 2 * (lane & 3);
       if (column >= p.head_dim) continue;
       const float x = columns.o[n][2 * h], y = columns.o[n][2 * h + 1];
       if (tile.alone)
@@ -180,7 +183,7 @@ __device__ __forceinline__ void store_span(const Decode& p, const SpanTile& tile
       else
         *reinterpret_cast<float2*>(p.partial_o + place * p.head_dim + column) = make_float2(x, y);
     }
-    if (warp == 0 && (lane & 3) == 0) {
+    if (first_column == 0 && warp == 0 && (lane & 3) == 0) {
       if (tile.alone)
         store_stats(p, row.row, row.head, total.m, total.l);
       else
@@ -250,10 +253,10 @@ __device__ __forceinline__ void mask_span(float (&s)[8][4], const SpanTile& tile
 }
 
 // Called once warp w < kBlocksPerSpan has the scores of block w (`mine`: some key of it is seen); the values may still
-// be in flight.
+// be in flight, and have arrived when it returns.
 template <class P>
-__device__ __forceinline__ void finish_span(DecodeShared<P>& shared, const Decode& p, const SpanTile& tile,
-                                            float (&s)[8][4], bool mine, int warp, int lane) {
+__device__ __forceinline__ Rescaling share_scores(DecodeShared<P>& shared, const Decode& p, float (&s)[8][4], bool mine,
+                                                  int warp, int lane) {
   const int own = warp % kBlocksPerSpan;
   const bool scores = warp < kBlocksPerSpan;
   if (scores) {
@@ -265,7 +268,13 @@ __device__ __forceinline__ void finish_span(DecodeShared<P>& shared, const Decod
   if (scores && mine) share_probabilities<P>(shared, s, rescaling, p.c, own, lane);
   copy_wait<0>();
   __syncthreads();
+  return rescaling;
+}
 
+// Adds up and stores this warp's columns of o; shared memory holds the values of columns first_column .. + kDim - 1.
+template <class P>
+__device__ __forceinline__ void add_values(DecodeShared<P>& shared, const Decode& p, const SpanTile& tile,
+                                           const Rescaling& rescaling, int first_column, int warp, int lane) {
   DecodeColumns<P> columns;
   columns.first_group = warp * P::kGroups;
   if (!columns.any()) return;
@@ -279,7 +288,14 @@ __device__ __forceinline__ void finish_span(DecodeShared<P>& shared, const Decod
   }
 #pragma unroll
   for (int h = 0; h < 2; ++h) l[h] = quad_sum(l[h]);
-  store_span<P>(p, tile, columns, rescaling.m, l, warp, lane);
+  store_span<P>(p, tile, columns, rescaling.m, l, first_column, warp, lane);
+}
+
+template <class P>
+__device__ __forceinline__ void finish_span(DecodeShared<P>& shared, const Decode& p, const SpanTile& tile,
+                                            float (&s)[8][4], bool mine, int warp, int lane) {
+  const Rescaling rescaling = share_scores<P>(shared, p, s, mine, warp, lane);
+  add_values<P>(shared, p, tile, rescaling, 0, warp, lane);
 }
 
 // Called by thread 0 when all threads have written a span. Returns whether it is the last of the part's spans.

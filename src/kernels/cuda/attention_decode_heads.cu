@@ -164,6 +164,7 @@ bool qk_norm_rope_attention_forward(Tensor o, const QkNormRopeCall& call, ConstT
   const RopeTable& table = call.spec.table;
   const AttentionShape& shape = call.spec.shape;
   const DeviceSequences& sequences = call.rows.device;
+  if (is_wide(shape.head_dim)) return false;
   if (sequences.tiles || sequences.num_sequences == 0 || qkv.shape[0] == 0 || sequences.max_positions == 0)
     return false;
   const DecodeCtas ctas = decode_ctas(shape, sequences);

@@ -3,8 +3,10 @@
 //
 // A CTA handles one tile and one or two query heads of a group, with four warps of 16 rows each per head; two heads
 // share the keys and values they read. Blocks of 64 keys are loaded with cp.async, one block ahead.
-// On Hopper attention_forward_wgmma.cu is used where it can be; it gives the same bits.
+// On Hopper attention_forward_wgmma.cu is used where it can be; it gives the same bits. attention_forward_wide.cu takes
+// head_dim above 128.
 #include "kernels/cuda/attention_forward.cuh"
+#include "kernels/cuda/attention_wide.cuh"
 #include "kernels/cuda/ops.h"
 
 namespace lockstep::kernels::cuda {
@@ -129,6 +131,10 @@ void attention_forward(Tensor o, Tensor stats, ConstTensor q, const AttentionSha
                           .sequences = sequences};
   if (takes_wgmma(arguments)) {
     launch_forward_wgmma(arguments, stream);
+    return check_launch("attention_forward", {q, o});
+  }
+  if (is_wide(shape.head_dim)) {
+    launch_forward_wide(arguments, stream);
     return check_launch("attention_forward", {q, o});
   }
   const int cta_heads = shape.heads / shape.kv_heads % kMaxHeads == 0 ? kMaxHeads : 1;

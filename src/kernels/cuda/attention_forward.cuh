@@ -89,8 +89,10 @@ __device__ void place_rows(WarpRows<kDim>& rows, int position, int window, int l
   }
 }
 
+// `rows` holds columns first_column .. first_column + kDim - 1 of the head's o.
 template <int kDim>
-__device__ void store_rows(const WarpRows<kDim>& rows, const Forward& p, int64_t row, int head, int present, int lane) {
+__device__ void store_rows(const WarpRows<kDim>& rows, const Forward& p, int64_t row, int head, int present, int lane,
+                           int first_column = 0) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int r = lane / 4 + 8 * h;
@@ -98,10 +100,10 @@ __device__ void store_rows(const WarpRows<kDim>& rows, const Forward& p, int64_t
     const float inverse = rows.total[h].inverse();
 #pragma unroll
     for (int n = 0; n < kDim / 8; ++n)
-      if (8 * n < p.head_dim)
-        store_pair(p.o.at(row + r, head * p.head_dim + 8 * n + 2 * (lane & 3)), p.o.by_4,
+      if (first_column + 8 * n < p.head_dim)
+        store_pair(p.o.at(row + r, head * p.head_dim + first_column + 8 * n + 2 * (lane & 3)), p.o.by_4,
                    finished(rows.o[n][2 * h], inverse), finished(rows.o[n][2 * h + 1], inverse));
-    if (p.stats && (lane & 3) == 0) {
+    if (p.stats && (lane & 3) == 0 && first_column == 0) {
       float* stats = p.stats + (row + r) * p.stats_stride + 2 * head;
       stats[0] = __fmul_rn(rows.total[h].m, p.scale), stats[1] = rows.total[h].l;
     }

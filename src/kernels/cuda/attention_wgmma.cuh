@@ -254,20 +254,21 @@ __device__ __forceinline__ int work_index(int n) {
   return n * ctas + (n & 1 ? ctas - 1 - cta : cta);
 }
 
-// A queue of work items from the loading warpgroup to the computing ones.
+// A queue of work items from the loading warpgroup to the computing ones. An item is full when every loading warp has
+// handed it over: if one warp's arrival were enough, the computing warps could take the item and release it twice while
+// another loading warp has yet to look at `empty`, whose parity would then say that it is not free.
 template <class Work, int kQueuedItems>
 struct WorkQueue {
   Ring<kQueuedItems> ring;
   Work work_items[kQueuedItems];
 
-  __device__ void init(int groups) { ring.init(1, groups); }
+  __device__ void init(int groups) { ring.init(kWarpgroup / 32, groups); }
   // Called by every thread of the loading warpgroup.
   __device__ __forceinline__ void hand_over(RingPlace<kQueuedItems>& at, const Work& work, int thread) {
     ring.empty[at.stage].wait(at.round ^ 1);
-    if (thread == 0) {
-      work_items[at.stage] = work;
-      ring.full[at.stage].arrive();
-    }
+    if (thread == 0) work_items[at.stage] = work;
+    __syncwarp();
+    if (thread % 32 == 0) ring.full[at.stage].arrive();
     at.advance();
   }
   // Called by every computing warp.

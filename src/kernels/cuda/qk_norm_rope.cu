@@ -126,7 +126,8 @@ void for_head_dim(const QkNormRopeArguments& h, const Launch& launch) {
     launch(lanes, static_cast<unsigned>((threads + kThreads - 1) / kThreads));
   };
   if (head_lanes(h.head_dim) == 4) return start(std::integral_constant<int, 4>());
-  start(std::integral_constant<int, 8>());
+  if (head_lanes(h.head_dim) == 8) return start(std::integral_constant<int, 8>());
+  start(std::integral_constant<int, 16>());
 }
 
 }  // namespace

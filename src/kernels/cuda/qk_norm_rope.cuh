@@ -10,7 +10,7 @@ namespace lockstep::kernels::cuda {
 
 // Threads per head. The order of a head's sums depends on it.
 constexpr int head_lanes(int64_t head_dim) {
-  return head_dim <= 64 ? 4 : 8;
+  return head_dim <= 64 ? 4 : head_dim <= 128 ? 8 : 16;
 }
 
 // Sum over the threads of one head; every thread of the warp must call this.

@@ -14,16 +14,12 @@ void fail(const Row& row, const std::string& what, const std::string& got, const
                    .wanted = wanted});
 }
 
-namespace {
-
-[[noreturn]] void not_finite(const Row& row, const std::string& what, const std::string& got) {
+void not_finite(const Row& row, const std::string& what, const std::string& got) {
   throw NotFiniteError({.what = what,
                         .where = "sample " + std::to_string(row.sample) + ", row " + std::to_string(row.index),
                         .got = got,
                         .wanted = "finite numbers"});
 }
-
-}  // namespace
 
 void require_row(const Row& row) {
   const float weight = row.datum.weights[row.index];

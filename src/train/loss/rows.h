@@ -22,6 +22,8 @@ struct SampleRows {
   std::span<float> d_logprob, d_entropy;
 };
 
+[[noreturn]] void not_finite(const Row& row, const std::string& what, const std::string& got);  // NotFiniteError
+
 // DataError unless the weight fits the target, NotFiniteError unless the model's output is finite.
 void require_row(const Row& row);
 void require_finite(const Row& row, double value, double gradient);  // NotFiniteError
@@ -40,7 +42,12 @@ double evaluate_policy(const PolicyLoss& loss, const SampleScale& scale, const D
 void require_fields(const PolicyLoss& loss, const Datum& datum, int64_t sample);
 void require_sensible(const PolicyLoss& loss);
 
-// A pair of datums: chosen, rejected.
+double evaluate_values(const ValueLoss& loss, const SampleScale& scale, const Datum& datum, int64_t sample,
+                       const SampleRows& rows, Metrics& metrics);
+void require_fields(const ValueLoss& loss, const Datum& datum, int64_t sample);
+void require_sensible(const ValueLoss& loss);
+
+// The datums of one term: of DpoLoss a pair, chosen and rejected.
 struct PairRows {
   std::span<const Datum> datums;
   std::span<const SampleRows> rows;
@@ -49,5 +56,19 @@ struct PairRows {
 void evaluate_pair(const DpoLoss& loss, const LossScale& scale, const PairRows& pair, LossOutput& output);
 void require_fields(const DpoLoss& loss, const Datum& datum, int64_t sample);
 void require_sensible(const DpoLoss& loss, const LossScale& scale, size_t datums);
+
+void evaluate_judged(const KtoLoss& loss, const LossScale& scale, const PairRows& sample, LossOutput& output);
+void require_fields(const KtoLoss& loss, const Datum& datum, int64_t sample);
+void require_sensible(const KtoLoss& loss, const LossScale& scale);
+
+// sum w lp and sum w ref (0 without a reference) of one datum, and sum w. NotFiniteError.
+struct SequenceLogprobs {
+  double policy = 0, reference = 0, weight = 0;
+};
+SequenceLogprobs sum_logprobs(const Datum& datum, int64_t sample, const SampleRows& rows, bool with_reference);
+// 1 / (1 + exp(-x)) without overflow.
+double sigmoid(double x);
+// d loss / d lp of every row is its weight times slope.
+void write_slopes(const Datum& datum, int64_t sample, const SampleRows& rows, double value, double slope);
 
 }  // namespace lockstep::train
