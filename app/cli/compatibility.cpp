@@ -56,7 +56,6 @@ constexpr Compatible kCompatible[] = {
     {"--use-distributed-optimizer", none, kOneProcess},
     {"--use-distributed-post", none, kOneProcess},
     {"--distributed-backend", one, kOneProcess, "nccl|gloo"},
-    {"--distributed-timeout-minutes", one, kOneProcess, "#"},
     {"--overlap-grad-reduce", none, kOneProcess},
     {"--overlap-param-gather", none, kOneProcess},
     {"--overlap-param-gather-with-optimizer-step", none, kOneProcess},

@@ -265,6 +265,14 @@ std::vector<Flag> training_machine_flags(recipes::TrainingOptions& training, boo
       {"--seed", "N", number(training.seed, 0, 9e15), "seed of the adapter's initial values and of dropout"},
       {"--max-skipped-steps", "N", number(training.max_skipped_steps, 0, kMany),
        "steps with a loss or gradient that is not finite are abandoned; after more of them the run stops"},
+      {"--gradient-lanes", "N",
+       choice("8|16|32|64", "8", [&training](const std::string& lanes) { training.gradient_lanes = std::stoi(lanes); }),
+       "parts in which a step's gradient is added up, which decides bits; the number of ranks divides it"},
+      {"--distributed-timeout-minutes", "X", number(training.ranks.timeout_minutes, kAboveZero, 1e6),
+       "how long a rank waits for the others before all end"},
+      {"--job-secret-file", "FILE", text(training.ranks.secret_file),
+       "what ranks on several hosts prove to each other that they know; mode 0600 (lockstep launch makes one by "
+       "itself)"},
       {"--dry-run", "", toggle(dry_run), "check everything, print what would run, exit"},
       without_flag()};
   flags.insert(flags.end(), others.begin(), others.end());

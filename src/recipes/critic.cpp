@@ -107,7 +107,7 @@ lora::AdapterVersion with_value_head(const lora::AdapterVersion& adapter, const 
 }
 
 Critic::Critic(const RlOptions& options, const Base& base, TrainingRun& run, Stream& stream, const Control& control)
-    : options_(options), base_(base), run_(run) {
+    : options_(options), base_(base), run_(run), is_writer_(control.rank == 0) {
   *control.info << "critic\n";
   auto start = run.resumed_policy(kCritic);
   if (!start) start = starting_critic(options, base, control);
@@ -115,9 +115,10 @@ Critic::Critic(const RlOptions& options, const Base& base, TrainingRun& run, Str
   describe_adapter(*start, base, control);
   train::TrainerOptions trainer_options = run.trainer_options();
   trainer_options.temperature = 1;
-  trainer_ = std::make_unique<train::Trainer>(base.model, start->layout, start->weights, trainer_options, stream);
+  trainer_ =
+      std::make_unique<train::Trainer>(base.model, start->layout, start->weights, trainer_options, stream, run.group());
   run.keep_trainer(kCritic, *trainer_);
-  if (!options.critic.save.empty()) fs::require_writable_directory(options.critic.save);
+  if (is_writer_ && !options.critic.save.empty()) fs::require_writable_directory(options.critic.save);
 }
 
 train::Schedule Critic::schedule(int64_t steps) const {
@@ -135,7 +136,7 @@ train::Schedule Critic::schedule(int64_t steps) const {
 
 void Critic::save_if_due(int64_t iteration, bool last) {
   const int64_t interval = options_.save.save_interval;
-  if (options_.critic.save.empty() || (!last && (interval == 0 || iteration % interval != 0))) return;
+  if (!is_writer_ || options_.critic.save.empty() || (!last && (interval == 0 || iteration % interval != 0))) return;
   TrainingSnapshot snapshot(iteration);
   snapshot.add_policy(kCritic, trainer_->adapter(), iteration, base_);
   snapshot.save_policy(fs::Path(options_.critic.save) / checkpoint::iteration_directory_name(iteration));

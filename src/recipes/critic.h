@@ -36,6 +36,7 @@ class Critic {
   const RlOptions& options_;
   const Base& base_;
   const TrainingRun& run_;
+  const bool is_writer_;  // one rank is
   std::unique_ptr<train::Trainer> trainer_;
 };
 

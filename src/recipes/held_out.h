@@ -38,7 +38,8 @@ class HeldOut {
   bool empty() const { return sets_.empty(); }
   const std::vector<EvalSet>& names() const { return options_.eval_sets; }
   size_t deciding() const;  // the set that says which checkpoint is best
-  // One set under the current weights. Calls on_progress with the rows done; it may throw to stop.
+  // One set under the current weights. Collective. Calls on_progress with the rows done, on all ranks at the same
+  // places; it may throw to stop.
   train::Evaluation evaluate(size_t set, TrainingRun& run, const std::function<void(int64_t, int64_t)>& on_progress);
 
  private:

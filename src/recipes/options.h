@@ -27,6 +27,7 @@
 #include "rl/reward_config.h"
 #include "rollout/remote/engine_kind.h"
 #include "rollout/sampling.h"
+#include "train/lane_range.h"
 #include "train/loss.h"
 #include "train/reduction.h"
 #include "train/row_choice.h"
@@ -75,6 +76,12 @@ struct OptimizerOptions {
 // selective.
 enum class Recompute { automatic, none, selective, full };
 
+// Ranks of a job (parallel/group.h).
+struct RankOptions {
+  std::string secret_file;      // of the job (parallel::read_secret); empty: the launcher's, or loopback only
+  double timeout_minutes = 10;  // until all ranks have come, and until all have entered a call
+};
+
 struct TrainingOptions {
   int64_t global_batch_size = 0;      // samples per optimizer step
   std::optional<int64_t> max_tokens;  // per micro-batch; default: micro_batch_tokens
@@ -82,6 +89,8 @@ struct TrainingOptions {
   bool per_token_loss = false;     // mean over all tokens of a step instead of over samples
   uint64_t seed = 1234;            // adapter initialization, dropout
   int64_t max_skipped_steps = 10;  // that a run abandons because their numbers are not finite, before it stops
+  int gradient_lanes = train::kGradientLanes;  // 8, 16, 32 or 64: the most ranks, and decides bits
+  RankOptions ranks;
 };
 
 struct SaveOptions {

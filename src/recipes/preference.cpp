@@ -3,12 +3,15 @@
 #include <algorithm>
 
 #include "recipes/policies.h"
+#include "train/dealt_logprobs.h"
 #include "train/mismatched.h"
 
 namespace lockstep::recipes {
 
-PreferenceInputs::PreferenceInputs(const SftOptions& options, const Base& base, const Control& control)
+PreferenceInputs::PreferenceInputs(const SftOptions& options, const Base& base, parallel::Group& group,
+                                   const Control& control)
     : options_(options),
+      group_(group),
       max_rows_(
           std::min(options.rows.max_length.value_or(base.config.max_positions + 1), base.config.max_positions + 1) -
           1) {
@@ -23,14 +26,15 @@ bool PreferenceInputs::reads_reference() const {
 
 void PreferenceInputs::add_reference(train::Trainer& trainer, std::vector<train::Datum>& datums) const {
   if (!reads_reference()) return;
-  auto logprobs = trainer.logprobs(datums, reference());
+  auto logprobs = train::dealt_logprobs(trainer, group_, datums, reference());
   for (size_t i = 0; i < datums.size(); ++i) datums[i].ref_logprobs = std::move(logprobs[i]);
 }
 
 void PreferenceInputs::add_ratios(train::Trainer& trainer, const std::vector<train::Datum>& mismatched,
                                   double& sum) const {
   const lora::AdapterVersion now = trainer.adapter();
-  const auto policy = trainer.logprobs(mismatched, &now), frozen = trainer.logprobs(mismatched, reference());
+  const auto policy = train::dealt_logprobs(trainer, group_, mismatched, &now),
+             frozen = train::dealt_logprobs(trainer, group_, mismatched, reference());
   for (size_t i = 0; i < mismatched.size(); ++i) sum += train::log_ratio(mismatched[i], policy[i], frozen[i]);
 }
 

@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "parallel/group.h"
 #include "recipes/options.h"
 #include "recipes/training_rows.h"
 #include "train/trainer.h"
@@ -13,13 +14,14 @@ namespace lockstep::recipes {
 class PreferenceInputs {
  public:
   // Loads the reference where SftOptions::reference is an adapter on the base; without one it is the base. `options`
-  // outlives this. What load_adapter throws.
-  PreferenceInputs(const SftOptions& options, const Base& base, const Control& control);
+  // and `group` outlive this. What load_adapter throws.
+  PreferenceInputs(const SftOptions& options, const Base& base, parallel::Group& group, const Control& control);
 
   bool reads_reference() const;
   bool is_to_adapter() const { return reference_.has_value(); }  // not to the base
   const train::KtoLoss* kto() const { return std::get_if<train::KtoLoss>(&options_.loss); }
 
+  // Collective: each rank computes a share of the log-probs (train/dealt_logprobs.h).
   // Gives the datums the reference's log-probs where the loss reads them.
   void add_reference(train::Trainer& trainer, std::vector<train::Datum>& datums) const;
   // The loss of a step over all of these datums, and add_reference. KTO's kl = max(0, mean of s) of
@@ -34,6 +36,7 @@ class PreferenceInputs {
   const lora::AdapterVersion* reference() const { return reference_ ? &*reference_ : nullptr; }
 
   const SftOptions& options_;
+  parallel::Group& group_;
   const int64_t max_rows_;  // of a mismatched datum
   std::optional<lora::AdapterVersion> reference_;
 };

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
 #include <map>
 #include <memory>
 #include <ostream>
 
+#include "parallel/agree.h"
 #include "recipes/algorithm.h"
 #include "recipes/bad_rows.h"
 #include "recipes/critic.h"
@@ -25,9 +27,11 @@
 #include "recipes/samples/rollout_samples.h"
 #include "recipes/save_directory.h"
 #include "recipes/training_run.h"
+#include "rl/dealt_reward.h"
 #include "rl/gate.h"
 #include "rl/pass_rate.h"
 #include "rl/train.h"
+#include "rollout/dealt_sampler.h"
 #include "versions/store.h"
 
 namespace lockstep::recipes {
@@ -46,24 +50,27 @@ struct SamplingProgress {
 
 class RlRun {
  public:
-  RlRun(const RlOptions& options, const Control& control)
+  // `group` outlives the run, so that it can still say how the run failed.
+  RlRun(const RlOptions& options, const Control& control, std::unique_ptr<parallel::Group>& group)
       : options_(options),
         control_(control),
         reward_(rl::make_reward(options.reward, {.input = options.input_key, .metadata = options.metadata_key})),
         stream_(stream_options(options.base)),
         sampling_stream_(staleness_.is_synchronous() ? nullptr : std::make_unique<Stream>(sampling_stream_options())),
         base_(load_base(options.base, stream_, control)),
+        group_(*(group = control.join(rank_identity(base_, stream_)))),
         tokenizer_(text::Tokenizer::load(base_.path.string())),
         prompts_(read_prompts(prompt_source(options, base_), tokenizer_)),
         order_(options, num_prompts()),
         total_(num_rollouts()),
         run_(options.adapter, options.optimizer, options.training, options.save, base_, stream_, control,
              rl_settings(options, prompts_), options.sampling.temperature,
-             {.engine = engine_plan(options), .critic = critic_layout(options, base_)}),
+             {.engine = engine_plan(options), .critic = critic_layout(options, base_)}, &group_),
         engine_(options, base_, tokenizer_, run_.memory().engine_kv_bytes(), run_.trainer().adapter(), prompts_.prompts,
                 sampling_stream_ ? *sampling_stream_ : stream_, control),
-        log_(options.save.save, run_.saved_iteration(), control,
-             {.kind = "rl", .iterations = total_, .arguments = options.save.arguments}, options.save.reports) {
+        log_(control.rank == 0 ? options.save.save : "", run_.saved_iteration(), control,
+             {.kind = "rl", .iterations = total_, .arguments = options.save.arguments},
+             control.rank == 0 ? options.save.reports : ReportOptions()) {
     sampling_params_ = with_stop_ids(options.sampling);
     sampling_params_.logprob_temperature = options.sampling.temperature;
     const int64_t steps = options.rollout_batch_size * options.n_samples / options.training.global_batch_size;
@@ -88,6 +95,11 @@ class RlRun {
       warnings_ = RunWarnings::from(kept->json, "parts/warnings.json");
     order_.keep_in(run_);
     versions_.emplace(staleness_, store_, run_);
+    if (group_.size() > 1 && !staleness_.is_synchronous())  // a group is of one thread, and so are sampler and reward
+      throw ConfigError({.what = "several ranks sample and train in turn",
+                         .where = "max_staleness, update_interval",
+                         .wanted = "0 and 1",
+                         .attempt = "one rank, to sample while training"});
   }
 
   void train() {
@@ -96,6 +108,7 @@ class RlRun {
     report_bad_rows(prompts_.bad_rows, options_.max_bad_rows, *control_.info);
     held_out_.report_bad_rows(*control_.info);
     keep_coefficients();
+    run_.require_same_start();
     run_.iterate([&] { iterations(); });
     run_.finish();
     if (options_.save_best && best_.iteration > 0)
@@ -195,7 +208,7 @@ class RlRun {
       SampledRollout sampled =
           sample({.rollout = rollout, .rows_begin = run_.data_position(), .version = versions_->pin(rollout)},
                  watch(rollout, "sampling"));
-      engine_.sampler().release_memory();  // training needs it
+      sampler_.release_memory();  // training needs it
       return sampled;
     }
     while (ahead_->next() < total_ && ahead_->next() <= rollout + staleness_.most_ahead() &&
@@ -262,7 +275,7 @@ class RlRun {
                 [this, rollout, what](int64_t done, int64_t of) {
                   log_.progress(fmt::format("rollout {}/{}: {} {}/{}", rollout + 1, total_, what, done, of));
                 },
-            .interrupted = control_.interrupted};
+            .interrupted = [this] { return run_.interrupted(); }};
   }
 
   // `version`: of the actor that was trained.
@@ -330,8 +343,8 @@ class RlRun {
     std::optional<double> deciding;
     for (size_t i = 0; i < held_out_.size(); ++i) {
       const EvalResult result = run_.interruptible(
-          [&] { return held_out_.evaluate(i, engine_.sampler(), versions_->newest(), *reward_, log_, control_); });
-      engine_.sampler().release_memory();
+          [&] { return held_out_.evaluate(i, sampler_, versions_->newest(), judge_, log_, control_); });
+      sampler_.release_memory();
       if (i == held_out_.deciding()) deciding = result.accuracy;
       if (step == resumed_at_ && log_.has_evaluation(held_out_.name(i))) continue;
       log_.write(held_out_.line(i, step, result));
@@ -349,6 +362,7 @@ class RlRun {
 
   // A run resumed from elsewhere need not have the best checkpoint in its own directory.
   void mark_best() {
+    if (!run_.keeps()) return;
     if (!fs::is_directory(fs::Path(options_.save.save) / checkpoint::iteration_directory_name(best_.iteration))) return;
     checkpoint::mark_best(options_.save.save, best_.iteration);
     run_.still_reads("best", best_.iteration);
@@ -363,6 +377,7 @@ class RlRun {
   // Sampling has a stream of its own where training goes on meanwhile.
   const std::unique_ptr<Stream> sampling_stream_;
   const Base base_;
+  parallel::Group& group_;
   const text::Tokenizer tokenizer_;
   const PromptSet prompts_;
   const HeldOutPrompts held_out_{options_, eval_rewards_, base_, tokenizer_};
@@ -374,12 +389,17 @@ class RlRun {
   TrainingRun run_;
   const int64_t resumed_at_ = run_.iteration();
   RolloutEngine engine_;
+  // Of several ranks: each generates and grades its share.
+  rollout::DealtSampler dealt_sampler_{engine_.sampler(), group_, [this] { return run_.interrupted(); }};
+  rl::DealtReward dealt_reward_{*reward_, group_, [this] { return run_.interrupted(); }};
+  rollout::Sampler& sampler_ = group_.size() > 1 ? dealt_sampler_ : engine_.sampler();
+  rl::Reward& judge_ = group_.size() > 1 ? dealt_reward_ : *reward_;
   std::optional<Critic> critic_;
   versions::Store store_;
   std::optional<SampledVersions> versions_;  // made when the sinks are there
   Policies policies_{options_, base_, other_model_, run_, stream_, control_};
-  rl::RlParts parts_{engine_.sampler(), run_.trainer(),        *reward_,           store_,
-                     &tokenizer_,       policies_.reference(), policies_.teacher()};
+  rl::RlParts parts_{sampler_, run_.trainer(), judge_, store_, &tokenizer_, policies_.reference(), policies_.teacher(),
+                     nullptr,  &group_};
   rl::RlParts sampling_parts_ = parts_;  // of the thread that samples
   rl::Algorithm algorithm_ = algorithm_of(options_);
   const rl::GatePlan gate_plan_{.need_spread = options_.need_spread,
@@ -391,7 +411,7 @@ class RlRun {
   std::vector<rl::PassRate> pass_rates_;
   int64_t masked_ = 0;
   rl::TrainPlan train_plan_;
-  RolloutSamples samples_{options_.save, run_.saved_iteration(), tokenizer_};
+  RolloutSamples samples_{control_.rank == 0 ? options_.save : SaveOptions(), run_.saved_iteration(), tokenizer_};
   RunLog log_;
   RunWarnings warnings_;
   BestSoFar best_ = BestSoFar::from(run_.evaluations(), "train_state.json: evaluations");
@@ -404,8 +424,14 @@ class RlRun {
 }  // namespace
 
 void run_rl(const RlOptions& options, const Control& control) {
-  const SaveDirectory mine(options.save.save, control);
-  RlRun(options, control).train();
+  const SaveDirectory mine(control.rank == 0 ? options.save.save : "", control);
+  std::unique_ptr<parallel::Group> group;
+  try {
+    RlRun(options, control, group).train();
+  } catch (...) {
+    if (group) parallel::fail(*group, std::current_exception());
+    throw;
+  }
 }
 
 }  // namespace lockstep::recipes

@@ -227,7 +227,7 @@ RolloutEngine::RolloutEngine(const RlOptions& options, const Base& base, const t
     impl_ = std::make_unique<Local>(options, base, tokenizer, kv_bytes, stream);
   }
   constexpr int64_t kKept = 2;
-  if (!options.publish_dir.empty())
+  if (!options.publish_dir.empty() && control.rank == 0)
     impl_->published = std::make_unique<versions::DirectorySink>(options.publish_dir, kKept,
                                                                  versions::CopyOptions{.base_name = base.name}, stream);
 }

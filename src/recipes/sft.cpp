@@ -3,9 +3,12 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <exception>
+#include <memory>
 #include <ostream>
 
 #include "data/order.h"
+#include "parallel/agree.h"
 #include "recipes/adapter.h"
 #include "recipes/held_out.h"
 #include "recipes/preference.h"
@@ -56,26 +59,30 @@ train::Metrics averaged(train::Metrics metrics, double pairs) {
 
 class SftRun {
  public:
-  SftRun(const SftOptions& options, const Control& control)
+  // `group` outlives the run, so that it can still say how the run failed.
+  SftRun(const SftOptions& options, const Control& control, std::unique_ptr<parallel::Group>& group)
       : options_(options),
         control_(control),
         stream_(stream_options(options.base)),
         base_(load_base(options.base, stream_, control)),
-        preference_(options, base_, control),
+        group_(*(group = control.join(rank_identity(base_, stream_)))),
+        preference_(options, base_, group_, control),
         data_(options.prompt_data, base_, options.rows, row_kind(options.loss), control),
         held_out_(options, base_, preference_, control),
         order_(data_.size(), options.shuffle, options.shuffle_seed),
         total_(sft_steps(options, data_.size())),
-        run_(options.adapter, options.optimizer, options.training, options.save, base_, stream_, control, settings()),
-        log_(options.save.save, run_.saved_iteration(), control,
+        run_(options.adapter, options.optimizer, options.training, options.save, base_, stream_, control, settings(), 1,
+             {}, &group_),
+        log_(control.rank == 0 ? options.save.save : "", run_.saved_iteration(), control,
              {.kind = pairs() ? "dpo" : "sft", .iterations = total_, .arguments = options.save.arguments},
-             options.save.reports),
+             control.rank == 0 ? options.save.reports : ReportOptions()),
         best_(BestSoFar::from(run_.evaluations(), "train_state.json: evaluations")) {}
 
   void train() {
     data_.describe("data", *control_.info);
     held_out_.describe(*control_.info);
     run_.set_schedule(total_);
+    run_.require_same_start();
     run_.iterate([&] { iterations(); });
     run_.finish();
     if (options_.save_best && best_.iteration > 0)
@@ -210,7 +217,7 @@ class SftRun {
     for (size_t set = 0; set < held_out_.names().size(); ++set) {
       const std::string& name = held_out_.names()[set].name;
       const auto on_progress = [&](int64_t done, int64_t rows) {
-        if (control_.interrupted()) throw Cancelled({.what = "interrupted during evaluation"});
+        run_.stop_if_interrupted("evaluation");
         log_.progress(fmt::format("{} evaluating {}: {}/{} rows", progress_bar(done, rows), name, done, rows));
       };
       const train::Evaluation sums = run_.interruptible([&] { return held_out_.evaluate(set, run_, on_progress); });
@@ -261,7 +268,7 @@ class SftRun {
   }
 
   void mark_best() {
-    if (!holds_best()) return;
+    if (!run_.keeps() || !holds_best()) return;
     checkpoint::mark_best(options_.save.save, best_.iteration);
     run_.still_reads("best", best_.iteration);
   }
@@ -272,6 +279,7 @@ class SftRun {
   const Control& control_;
   Stream stream_;
   const Base base_;
+  parallel::Group& group_;
   const PreferenceInputs preference_;
   TrainingRows data_;
   HeldOut held_out_;
@@ -287,8 +295,14 @@ class SftRun {
 }  // namespace
 
 void run_sft(const SftOptions& options, const Control& control) {
-  const SaveDirectory mine(options.save.save, control);
-  SftRun(options, control).train();
+  const SaveDirectory mine(control.rank == 0 ? options.save.save : "", control);
+  std::unique_ptr<parallel::Group> group;
+  try {
+    SftRun(options, control, group).train();
+  } catch (...) {
+    if (group) parallel::fail(*group, std::current_exception());
+    throw;
+  }
 }
 
 }  // namespace lockstep::recipes

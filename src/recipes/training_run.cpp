@@ -7,7 +7,11 @@
 #include <ostream>
 #include <set>
 
+#include "core/hash.h"
+#include "core/transfer.h"
 #include "core/utf8.h"
+#include "parallel/connect.h"
+#include "parallel/gather.h"
 #include "recipes/run_settings.h"
 #include "recipes/steps.h"
 #include "train/train_step.h"
@@ -33,12 +37,16 @@ std::vector<int64_t> saved_until(const SaveOptions& options, int64_t iteration) 
 
 TrainingRun::TrainingRun(const AdapterOptions& adapter, const OptimizerOptions& optimizer,
                          const TrainingOptions& training, const SaveOptions& save, const Base& base, Stream& stream,
-                         const Control& control, OrderedJson settings, float temperature, const BesideTrainer& beside)
+                         const Control& control, OrderedJson settings, float temperature, const BesideTrainer& beside,
+                         parallel::Group* group)
     : optimizer_(optimizer),
       training_(training),
       save_(save),
       base_(base),
+      stream_(stream),
       control_(control),
+      alone_(group == nullptr ? parallel::solo() : nullptr),
+      group_(group == nullptr ? alone_.get() : group),
       settings_(all_settings(adapter, optimizer, training, stream, settings)),
       resumed_(resume(save, adapter, settings_, base, control)) {
   const lora::AdapterVersion start =
@@ -60,8 +68,10 @@ TrainingRun::TrainingRun(const AdapterOptions& adapter, const OptimizerOptions& 
                       .temperature = temperature,
                       .dropout = static_cast<float>(adapter.config.dropout),
                       .lr_ratio = optimizer.loraplus_lr_ratio,
-                      .seed = training.seed};
-  trainer_ = std::make_unique<train::Trainer>(base.model, start.layout, start.weights, trainer_options_, stream);
+                      .seed = training.seed,
+                      .gradient_lanes = training.gradient_lanes};
+  trainer_ =
+      std::make_unique<train::Trainer>(base.model, start.layout, start.weights, trainer_options_, stream, *group_);
   version_ = start.policy.version;
   if (resumed_) restore();
   describe_saving();
@@ -163,7 +173,7 @@ std::optional<train::StepReport> TrainingRun::step(std::span<const train::Datum>
                                                    const std::function<void(int64_t)>& on_progress) {
   const auto between = [&](int64_t done) {
     on_progress(done);
-    if (control_.interrupted()) throw Cancelled({.what = "interrupted during a step"});
+    if (interrupted()) throw Cancelled({.what = "interrupted during a step"});
   };
   const train::Reduction reduction{training_.per_token_loss ? train::ReductionKind::token_mean
                                                             : train::ReductionKind::sample_mean};
@@ -176,6 +186,34 @@ std::optional<train::StepReport> TrainingRun::step(std::span<const train::Datum>
   }
 }
 
+bool TrainingRun::interrupted() {
+  if (control_.interrupted()) group_->interrupt();
+  group_->check();
+  return group_->interrupted();
+}
+
+void TrainingRun::stop_if_interrupted(const char* during) {
+  // A rank may hear of it later than another, so all ask the same question at the same place.
+  const uint8_t mine = interrupted() ? 1 : 0;
+  const std::vector<uint8_t> all = parallel::gather_values(*group_, std::span(&mine, 1));
+  if (std::ranges::find(all, uint8_t{1}) != all.end())
+    throw Cancelled({.what = std::string("interrupted during ") + during});
+}
+
+void TrainingRun::require_same_start() {
+  if (group_->size() == 1) return;
+  parallel::Identity start;
+  for (const auto& [name, value] : settings_.items()) start.emplace_back(name, json_text(value));
+  const Buffer weights = host_copy(*trainer_->adapter().weights, stream_);
+  Sha256 hash;
+  hash.update(std::span(static_cast<const std::byte*>(weights.data()), weights.bytes()));
+  start.emplace_back("the iteration that SaveOptions::load goes on from", std::to_string(iteration_));
+  start.emplace_back("rows read so far", std::to_string(data_position_));
+  start.emplace_back("optimizer steps so far", std::to_string(trainer_->steps()));
+  start.emplace_back("weights of the adapter", hash.hex());
+  parallel::require_same(*group_, start);
+}
+
 void TrainingRun::abandoned(const train::NotFiniteError& error, std::span<const train::Datum> datums,
                             const train::Loss& loss, train::Trainer* trainer) {
   ++skipped_steps_;
@@ -184,7 +222,9 @@ void TrainingRun::abandoned(const train::NotFiniteError& error, std::span<const 
                                 fault.got, skipped_steps_, training_.max_skipped_steps)
                  << std::flush;
   if (skipped_steps_ <= training_.max_skipped_steps) return;
-  const train::NotFinite found = train::find_not_finite(trainer ? *trainer : *trainer_, datums, loss);
+  // It takes steps that only a trainer alone can give up; the rank that saw it has named the sample.
+  const train::NotFinite found =
+      group_->size() > 1 ? train::NotFinite{} : train::find_not_finite(trainer ? *trainer : *trainer_, datums, loss);
   fault.where += found.sample ? fmt::format("; by itself sample {} of the step", *found.sample) : "";
   fault.where += found.module.empty() ? "" : fmt::format(", gradient of {}", found.module);
   fault.wanted = fmt::format("at most {} steps that are not finite (TrainingOptions::max_skipped_steps)",
@@ -307,6 +347,8 @@ void TrainingRun::save_if_due() {
 
 void TrainingRun::stop_interrupted() {
   control_.stopped();
+  if (control_.rank != 0)
+    throw Cancelled({.what = fmt::format("interrupted after iteration {}; rank 0 saves", iteration_)});
   if (!keeps())
     throw Cancelled({.what = fmt::format("interrupted after iteration {}", iteration_),
                      .got = "no SaveOptions::save, so nothing is kept"});
