@@ -3,7 +3,7 @@
 # when all are there.   setup.sh [PACKAGE...]
 set -euo pipefail
 packages=(g++ cmake ninja-build ccache pkg-config libhwy-dev libcli11-dev nlohmann-json3-dev libfmt-dev libssl-dev
-          libpcre2-dev libthrift-dev libboost-dev libsnappy-dev libzstd-dev zlib1g-dev liblzma-dev libeigen3-dev libgtest-dev "$@")
+          libpcre2-dev libyaml-dev libthrift-dev libboost-dev libsnappy-dev libzstd-dev zlib1g-dev liblzma-dev libeigen3-dev libgtest-dev "$@")
 missing=()
 for package in "${packages[@]}"; do
   dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing+=("$package")

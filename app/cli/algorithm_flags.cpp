@@ -16,7 +16,7 @@ using train::ReductionKind;
 
 constexpr std::string_view kEstimators =
     "grpo|gspo|cispo|dr_grpo|rloo|max_rl|opo|remax|gpg|grpo_passk|reinforce_plus_plus|reinforce_plus_plus_baseline|"
-    "on_policy_distillation";
+    "ppo|on_policy_distillation";
 constexpr std::string_view kPolicyLosses =
     "vanilla|gspo|cispo|sapo|geo_mean|gmpo|dppo_tv|dppo_kl|prime|dro|vespo|clip_cov|kl_cov|reinforce|gpg|"
     "importance_sampling";
@@ -26,7 +26,7 @@ constexpr std::string_view kReductions =
 Estimator estimator_of(const std::string& name) {
   for (const Estimator estimator :
        {Estimator::dr_grpo, Estimator::rloo, Estimator::max_rl, Estimator::opo, Estimator::remax, Estimator::gpg,
-        Estimator::pass_at_k, Estimator::reinforce_plus_plus, Estimator::reinforce_plus_plus_baseline,
+        Estimator::pass_at_k, Estimator::reinforce_plus_plus, Estimator::reinforce_plus_plus_baseline, Estimator::ppo,
         Estimator::on_policy_distillation})
     if (name == rl::estimator_name(estimator)) return estimator;
   return Estimator::grpo;  // gspo and cispo are losses beside it
@@ -161,10 +161,11 @@ void resolve_advantage(const AlgorithmForm& form, recipes::RlOptions& o, std::ve
   advantage.group.population_std = form.std_kind == "population";
   if (form.scale_rewards == "batch") advantage.group.spread = rl::Spread::batch;
   if (form.scale_rewards == "none") o.normalize_std = false;
-  if (form.gamma && advantage.estimator != Estimator::reinforce_plus_plus && *form.gamma != 1)
+  const bool discounts = advantage.estimator == Estimator::reinforce_plus_plus || advantage.estimator == Estimator::ppo;
+  if (form.gamma && !discounts && *form.gamma != 1)
     notes.push_back(fmt::format("--gamma {}: {} does not discount", shown_number(*form.gamma), form.estimator));
   advantage.gamma = form.gamma.value_or(1);
-  if (rl::has_token_rewards(advantage.estimator) && !advantage.whiten)
+  if (rl::always_whitens(advantage.estimator) && !advantage.whiten)
     notes.push_back(
         fmt::format("--advantage-estimator {}: advantages are whitened over the rollout, as "
                     "--normalize-advantages says",
@@ -188,13 +189,39 @@ void resolve_advantage(const AlgorithmForm& form, recipes::RlOptions& o, std::ve
 
 void resolve_distillation(const AlgorithmForm& form, recipes::RlOptions& o) {
   o.distill = form.use_opd || o.advantage.estimator == Estimator::on_policy_distillation;
-  if (o.distill && o.teacher.empty())
+  if (form.teacher_urls.size() > 1)
+    throw ConfigError({.what = "a run has one teacher",
+                       .where = "--opd-teacher-urls",
+                       .got = std::to_string(form.teacher_urls.size()) + " URLs",
+                       .wanted = "one"});
+  if (!form.teacher_urls.empty()) {
+    const std::string& url = form.teacher_urls[0];  // NAME=URL, as miles has it, or the URL
+    const size_t equals = url.find('=');
+    o.teacher_url = equals == std::string::npos ? url : url.substr(equals + 1);
+    if (!o.teacher.empty())
+      throw ConfigError({.what = "a run has one teacher",
+                         .where = "--opd-teacher-urls",
+                         .got = url + " and --opd-teacher-load " + o.teacher});
+    if (o.sampling.temperature != 1)
+      throw ConfigError(
+          {.what = "servers report log-probs at temperature 1, and the teacher's are compared with the actor's",
+           .where = "--opd-teacher-urls",
+           .got = "--rollout-temperature " + shown_number(o.sampling.temperature),
+           .wanted = "--rollout-temperature 1, or --opd-teacher-load"});
+  }
+  if (o.teacher_url.empty() && !o.teacher_model.empty())
+    throw ConfigError({.what = "--opd-teacher-model needs --opd-teacher-urls", .where = "--opd-teacher-model"});
+  if (o.distill && o.teacher.empty() && o.teacher_url.empty())
     throw ConfigError(
         {.what = "distillation needs a teacher",
          .where = "--opd-teacher-load",
-         .wanted = "the directory of the base, of an adapter on it, or of another model of its vocabulary"});
+         .wanted =
+             "the directory of the base, of an adapter on it, or of another model of its vocabulary; or a server: "
+             "--opd-teacher-urls"});
   if (!o.distill && !o.teacher.empty())
     throw ConfigError({.what = "--opd-teacher-load needs --use-opd", .where = "--opd-teacher-load"});
+  if (!o.distill && !o.teacher_url.empty())
+    throw ConfigError({.what = "--opd-teacher-urls needs --use-opd", .where = "--opd-teacher-urls"});
 }
 
 }  // namespace
@@ -207,6 +234,9 @@ std::vector<Flag> distillation_flags(AlgorithmForm& form, recipes::RlOptions& o)
            "megatron: the teacher is in this process"},
           {"--opd-teacher-load", "DIR", text(o.teacher),
            "the base, an adapter on it, or another model of the same vocabulary"},
+          {"--opd-teacher-urls", "URL", texts(form.teacher_urls),
+           "instead: a vLLM or Lockstep server of it, HOST:PORT or NAME=http://HOST:PORT"},
+          {"--opd-teacher-model", "NAME", text(o.teacher_model), "as that server calls it (its first model)"},
           {"--opd-kl-coef", "X", number(o.distill_coef, kAboveZero, 1000), "factor of the difference"}};
 }
 
@@ -214,8 +244,8 @@ std::vector<Flag> algorithm_flags(AlgorithmForm& form, recipes::RlOptions& o) {
   const auto set_kl = [&o](const std::string& name) { o.loss.kl_type = train::parse_kl_type(name); };
   const auto into = [](std::string& target) { return [&target](const std::string& name) { target = name; }; };
   return {
-      {"--advantage-estimator", "NAME", choice(kEstimators, "grpo", into(form.estimator), "ppo"),
-       "grpo: a sample's reward against its group's; docs/rl.md has all"},
+      {"--advantage-estimator", "NAME", choice(kEstimators, "grpo", into(form.estimator)),
+       "grpo: a sample's reward against its group's; ppo: against a critic's; docs/rl.md has all"},
       {"--policy-loss", "NAME", choice(kPolicyLosses, "vanilla", into(form.policy_loss)),
        "vanilla: PPO's clipped ratio; verl's names, docs/rl.md has all"},
       {"--pg-loss-type", "NAME", choice("ppo|reinforce", "", into(form.pg_loss_type)),
@@ -239,7 +269,7 @@ std::vector<Flag> algorithm_flags(AlgorithmForm& form, recipes::RlOptions& o) {
       {"--use-unbiased-kl", "", toggle(o.loss.unbiased_kl),
        "KL in the loss is multiplied by the ratio to the old policy"},
       {"--kl-coef", "X", number(o.kl_reward_coef, 0, 1000), "KL to the base in the reward"},
-      {"--gamma", "X", number(form.gamma, 0, 1), "reinforce_plus_plus: discount of later rewards (1)"},
+      {"--gamma", "X", number(form.gamma, 0, 1), "reinforce_plus_plus, ppo: discount of later rewards (1)"},
       {"--normalize-advantages", "", toggle(o.advantage.whiten), "whiten advantages over the tokens of a rollout"},
       {"--scale-rewards", "KIND", choice("group|batch|none", "group", into(form.scale_rewards)),
        "whose standard deviation rewards are divided by; TRL's name"},

@@ -18,6 +18,7 @@ struct AlgorithmForm {
   std::optional<double> scale_factor, gamma;
   std::optional<double> clip_cov_share, kl_cov_share;
   bool use_opd = false;
+  std::vector<std::string> teacher_urls;
 };
 
 std::vector<Flag> algorithm_flags(AlgorithmForm& form, recipes::RlOptions& options);

@@ -4,10 +4,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <new>
 #include <optional>
 #include <ostream>
 #include <span>
+#include <thread>
+#include <utility>
 
 #include "cli/classify.h"
 #include "cli/field_flags.h"
@@ -37,6 +40,7 @@ struct Screen {
   const Console& console;
   PrintableStream shown_out, shown_err;
   FlagStream out, err;
+  std::ostream nowhere{nullptr};
   int exit_code = 0;  // of a command that ends normally
 };
 
@@ -78,10 +82,9 @@ Control report_control(Screen& screen) {
 }
 
 // check_reference(), which does not know by which flag it is asked.
-std::optional<std::string> checked_reference(const std::string& path, const recipes::BaseOptions& base, bool used,
-                                             bool may_be_adapter) {
+std::optional<std::string> checked_reference(const std::string& path, const recipes::BaseOptions& base, bool used) {
   try {
-    return recipes::check_reference(path, base, used, may_be_adapter);
+    return recipes::check_reference(path, base, used);
   } catch (const ConfigError& error) {
     Fault fault = error.fault();
     fault.where = "--ref-load";
@@ -89,18 +92,63 @@ std::optional<std::string> checked_reference(const std::string& path, const reci
   }
 }
 
+// How this process joins the other ranks that its launcher has started.
+void set_ranks(Control& control, recipes::BaseOptions& base, const recipes::RankOptions& options,
+               const Launched& launched, Screen& screen) {
+  const Console& console = screen.console;
+  const parallel::Launch& launch = launched.launch;
+  if (parse_device(base.device) != Device::cpu)
+    throw ConfigError({.what = "ranks with a GPU each are not available yet",
+                       .where = "--device",
+                       .got = base.device,
+                       .attempt = "--device cpu, or one process without a launcher"});
+  parallel::Connection connection{.launch = launch, .stuck = console.stuck};
+  if (launched.secret)
+    connection.secret = *launched.secret;
+  else if (!options.secret_file.empty())
+    connection.secret = parallel::read_secret(options.secret_file);
+  else if (launch.local_size < launch.size || !parallel::is_this_host(launch.master))
+    throw ConfigError({.what = "ranks on several hosts need the job's secret",
+                       .where = launched.launcher,
+                       .attempt = "--job-secret-file FILE (docs/distributed.md)"});
+  const auto timeout = std::chrono::milliseconds(static_cast<int64_t>(options.timeout_minutes * 60'000));
+  connection.timeouts.call = connection.timeouts.meet = timeout;
+  control.rank = launch.rank;
+  if (launch.rank != 0) {  // what it would say, rank 0 says; errors go to stderr
+    control.info = &screen.nowhere;
+    control.terminal = false;
+  } else {
+    connection.say = [info = control.info](const std::string& line) { *info << "note    " << line << std::endl; };
+  }
+  if (base.stream.threads == 0)
+    base.stream.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / launch.local_size);
+  control.join = [connection](const parallel::Identity& identity) {
+    parallel::Connection mine = connection;
+    mine.identity = {{"build", commands::build_commit()}};
+    mine.identity.insert(mine.identity.end(), identity.begin(), identity.end());
+    return parallel::connect(mine);
+  };
+}
+
 template <typename Options>
-void run_training(const TrainingCommand<Options>& command, Screen& screen,
+void run_training(TrainingCommand<Options> command, Screen& screen,
                   void (*dry_run)(const Options&, const std::vector<std::string>&, const Control&),
                   void (*train)(const Options&, const Control&)) {
-  const Control control = training_control(screen);
+  Control control = training_control(screen);
   screen.console.accept_save_signals(command.options.save.grace_seconds);
+  if (const std::optional<Launched> launched = launched_by(screen.console.variables); launched && !command.dry_run) {
+    if constexpr (std::is_same_v<Options, recipes::RlOptions>)
+      if (command.options.engine.kind)
+        throw ConfigError({.what = "servers that generate for several ranks are not available yet",
+                           .where = "--rollout-engine",
+                           .attempt = "one process, or the engines of the ranks themselves"});
+    set_ranks(control, command.options.base, command.options.training.ranks, *launched, screen);
+  }
   recipes::check_model_shape(command.options.base, command.shape);
   recipes::check_claims(command.options.base, command.claims);
   std::vector<std::string> notes = command.notes;
   if (!command.ref_load.empty())
-    if (const auto line = checked_reference(command.ref_load, command.options.base, command.uses_reference,
-                                            std::is_same_v<Options, recipes::RlOptions>))
+    if (const auto line = checked_reference(command.ref_load, command.options.base, command.uses_reference))
       notes.push_back("--ref-load " + *line);
   if (command.dry_run) return dry_run(command.options, notes, control);
   for (const std::string& note : notes) *control.info << "note    " << note << "\n";
@@ -119,6 +167,8 @@ Control talk_control(Screen& screen) {
   return control;
 }
 
+bool is_command(std::string_view name);  // of this program
+
 constexpr Command kCommands[] = {
     {"train", "reinforcement learning (GRPO) of a LoRA adapter; --loss-type sft_loss: as sft", train_help,
      [](const Values& args, Screen& screen) {
@@ -129,7 +179,7 @@ constexpr Command kCommands[] = {
      [](const Values& args, Screen& screen) {
        run_training(parse_sft(args), screen, commands::dry_run_sft, recipes::run_sft);
      }},
-    {"dpo", "preference training (DPO) of a LoRA adapter", dpo_help,
+    {"dpo", "preference training (DPO, KTO) of a LoRA adapter", dpo_help,
      [](const Values& args, Screen& screen) {
        run_training(parse_dpo(args), screen, commands::dry_run_sft, recipes::run_sft);
      }},
@@ -173,9 +223,21 @@ constexpr Command kCommands[] = {
      }},
     {"render", "conversations as a chat template writes them", render_help,
      [](const Values& args, Screen& screen) { commands::run_render(parse_render(args), query_control(screen)); }},
+    {"launch", "a command as several processes of one job, which end together", launch_help,
+     [](const Values& args, Screen& screen) {
+       const Console& console = screen.console;
+       commands::LaunchOptions options = parse_launch(args);
+       if (!options.command.empty() && is_command(options.command[0]))
+         options.command.insert(options.command.begin(), std::filesystem::read_symlink("/proc/self/exe").string());
+       screen.exit_code = commands::run_launch(options, {.out = console.out, .info = console.err});
+     }},
     {"bench", "speed and memory on this machine", bench_help,
      [](const Values& args, Screen& screen) { commands::run_bench(parse_bench(args), report_control(screen)); }},
 };
+
+bool is_command(std::string_view name) {
+  return std::ranges::any_of(kCommands, [&](const Command& command) { return command.name == name; });
+}
 
 std::string program_help() {
   std::string text =
@@ -226,7 +288,7 @@ int run(const Values& args, const Console& console) {
   else {
     const Command& command = find_command(args[0]);
     const Values rest(args.begin() + 1, args.end());
-    if (asks_for_help(rest))
+    if (asks_for_help(rest) && (command.name != "launch" || rest[0].starts_with("-h") || rest[0] == "--help"))
       *console.out << command.help();
     else {
       Screen screen(console);

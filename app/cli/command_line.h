@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "cli/flags.h"
+#include "cli/launcher_variables.h"
 
 namespace lockstep::cli {
 
@@ -26,6 +27,10 @@ struct Console {
   // From now on SIGUSR1 asks for a checkpoint and SIGUSR2 for one and the end; before, they end the program. A signal
   // to end leaves the command so many seconds until it calls `stopped` (0: no limit).
   std::function<void(int64_t grace_seconds)> accept_save_signals = [](int64_t) {};
+  // Those that launchers set; none unless the program passes them.
+  Variables variables = [](const char*) { return std::nullopt; };
+  // Ends the process with a message: its ranks have failed, and it has not noticed.
+  std::function<void(const Fault& fault, int exit_code)> stuck = {};
 };
 
 // Runs `args` (argv without the program's name) and returns the exit code of what ends normally. Throws what the

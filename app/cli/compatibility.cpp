@@ -30,7 +30,6 @@ constexpr std::string_view kNotFinite =
     "a step with a loss or gradient that is not finite is abandoned and counted; after --max-skipped-steps the run "
     "stops";
 constexpr std::string_view kNoRay = "there are no worker processes to set up, watch or route to";
-constexpr std::string_view kReturns = "grpo neither discounts nor learns values";
 
 constexpr Compatible kCompatible[] = {
     // Layout of processes and devices.
@@ -39,6 +38,8 @@ constexpr Compatible kCompatible[] = {
     {"--megatron-to-hf-mode", one, "adapters are written in Hugging Face names, as bridge mode does", "bridge"},
     {"--actor-num-nodes", one, kOneProcess, "1", {}, Effect::layout},
     {"--actor-num-gpus-per-node", one, kOneProcess, "1", {}, Effect::layout},
+    {"--critic-num-nodes", one, kOneProcess, "1", {}, Effect::layout},
+    {"--critic-num-gpus-per-node", one, kOneProcess, "1", {}, Effect::layout},
     {"--num-gpus-per-node", one, kOneProcess, "1", {}, Effect::layout},
     {"--rollout-num-gpus", one, kOneProcess, "1", {}, Effect::layout},
     {"--rollout-num-gpus-per-engine", one, kOneProcess, "1", {}, Effect::layout},
@@ -55,7 +56,6 @@ constexpr Compatible kCompatible[] = {
     {"--use-distributed-optimizer", none, kOneProcess},
     {"--use-distributed-post", none, kOneProcess},
     {"--distributed-backend", one, kOneProcess, "nccl|gloo"},
-    {"--distributed-timeout-minutes", one, kOneProcess, "#"},
     {"--overlap-grad-reduce", none, kOneProcess},
     {"--overlap-param-gather", none, kOneProcess},
     {"--overlap-param-gather-with-optimizer-step", none, kOneProcess},
@@ -132,11 +132,8 @@ constexpr Compatible kCompatible[] = {
     {"--rollout-skip-special-tokens", none, "rewards always read the response without special tokens"},
     // Algorithm.
     {"--loss-type", one, "the clipped policy loss", "policy_loss", "custom_loss"},
-    {"--lambd", one, kReturns, "#"},
     {"--keep-old-actor", none,
      "every sample keeps the log-probs of the policy that made it; there is no second copy of weights"},
-    {"--value-clip", one, kReturns, "#"},
-    {"--num-critic-only-steps", one, kReturns, "0", "#"},
     {"--use-rollout-logprobs", none, kSameBits},
     {"--skip-actor-forward-only", none, kSameBits},
     {"--recompute-logprobs-via-prefill", none, kSameBits},

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <tuple>
+
 #include "core/error.h"
 
 namespace lockstep::cli {
@@ -20,16 +22,23 @@ void require_filter(const std::string& path) {
 }  // namespace
 
 std::vector<Flag> gate_flags(GateForm& form, recipes::RlOptions& o) {
-  return {{"--dynamic-sampling-filter-path", "NAME", text(form.filter),
-           "check_reward_nonzero_std: only groups whose rewards differ are trained on; prompts are sampled until there "
-           "are enough"},
-          {"--over-sampling-batch-size", "N", number(o.over_sampling, 1, 1'000'000),
-           "prompts sampled at a time for it (--rollout-batch-size)"},
-          {"--max-filter-rounds", "N", number(o.max_filter_rounds, 1, 1'000'000),
-           "after so many rounds without enough groups the run ends"},
-          {"--mask-truncated-completions", "", toggle(o.mask_truncated),
-           "samples that were cut at their longest learn nothing (overlong filtering)"},
-          {"--log-passrate", "", toggle(o.log_passrate), "pass@k of rollouts and evaluations in metrics.jsonl"}};
+  return {
+      {"--dynamic-sampling-filter-path", "NAME", text(form.filter),
+       "check_reward_nonzero_std: only groups whose rewards differ are trained on; prompts are sampled until there "
+       "are enough"},
+      {"--over-sampling-batch-size", "N", number(o.over_sampling, 1, 1'000'000),
+       "prompts sampled at a time for it (--rollout-batch-size)"},
+      {"--max-filter-rounds", "N", number(o.max_filter_rounds, 1, 1'000'000),
+       "after so many rounds without enough groups the run ends"},
+      {"--easy-threshold", "X", number(o.difficulty.easy, -1e6, 1e6),
+       "prompts whose last samples earned at least X on average are easy: --easy-fraction of them are read (no pools)"},
+      {"--hard-threshold", "X", number(o.difficulty.hard, -1e6, 1e6), "the same at most X: hard, --hard-fraction"},
+      {"--easy-fraction", "F", number(o.difficulty.easy_fraction, 0, 1),
+       "easy prompts of a rollout, at most this share"},
+      {"--hard-fraction", "F", number(o.difficulty.hard_fraction, 0, 1), "hard ones"},
+      {"--mask-truncated-completions", "", toggle(o.mask_truncated),
+       "samples that were cut at their longest learn nothing (overlong filtering)"},
+      {"--log-passrate", "", toggle(o.log_passrate), "pass@k of rollouts and evaluations in metrics.jsonl"}};
 }
 
 std::vector<Flag> adaptive_flags(GateForm& form, recipes::RlOptions& o) {
@@ -63,6 +72,19 @@ void resolve_gates(const GateForm& form, recipes::RlOptions& o, std::vector<std:
         "--dynamic-sampling-filter-path");
     o.over_sampling = 0;
   }
+  const rl::DifficultyOptions& pools = o.difficulty;
+  for (const auto& [fraction, threshold, flag, other] :
+       {std::tuple{pools.easy_fraction, pools.easy, "--easy-fraction", "--easy-threshold"},
+        std::tuple{pools.hard_fraction, pools.hard, "--hard-fraction", "--hard-threshold"}})
+    if (fraction != 0 && !threshold)
+      throw ConfigError({.what = fmt::format("{} needs {}", flag, other), .where = flag, .attempt = other});
+  if (pools.easy && pools.hard && *pools.hard >= *pools.easy)
+    throw ConfigError({.what = "a prompt would be easy and hard",
+                       .where = "--hard-threshold",
+                       .got = shown_number(*pools.hard),
+                       .wanted = "below --easy-threshold " + shown_number(*pools.easy)});
+  if (pools.easy_fraction + pools.hard_fraction > 1)
+    throw ConfigError({.what = "shares of easy and hard prompts are more than a rollout", .where = "--hard-fraction"});
   if (o.need_spread && o.n_samples < 2)
     throw ConfigError({.what = "rewards of one sample cannot differ",
                        .where = "--n-samples-per-prompt",

@@ -40,13 +40,7 @@ constexpr std::string_view kLater[] = {
     "--use-dynamic-global-batch-size",
     "--allow-partial-train-step",
     // Rewards and evaluation.
-    "--eval-reward-key",
-    "--eval-config",
     "--eval-function-path",
-    "--eval-max-prompt-len",
-    "--eval-max-context-len",
-    "--eval-min-new-tokens",
-    "--eval-tool-key",
     "--eval-hf-dir",
     "--eval-num-gpus*",
     "--eval-keep-snapshots",

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <csignal>
 #include <iostream>
+#include <string>
 #include <string_view>
 
 #include "cli/command_line.h"
@@ -59,6 +60,14 @@ bool await_input() {
   return poll(&input, 1, -1) >= 0;
 }
 
+// Of a process that does not notice that its job has failed: another thread may hold any lock, so nothing is waited
+// for.
+void end_stuck(const lockstep::Fault& fault, int exit_code) {
+  const std::string text = "error: " + fault.what + "\n  this rank did not end by itself\n";
+  (void)!write(STDERR_FILENO, text.data(), text.size());
+  _exit(exit_code);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -77,7 +86,9 @@ int main(int argc, char** argv) {
                                          .await_input = await_input,
                                          .save_requested = [] { return save_requested.exchange(false); },
                                          .stopped = [] { alarm(0); },
-                                         .accept_save_signals = accept_save_signals};
+                                         .accept_save_signals = accept_save_signals,
+                                         .variables = lockstep::cli::process_variables(),
+                                         .stuck = end_stuck};
     return lockstep::cli::run({argv + std::min(argc, 1), argv + argc}, console);
   } catch (...) {
     std::cout.flush();

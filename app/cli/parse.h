@@ -9,6 +9,7 @@
 
 #include "cli/flags.h"
 #include "commands/files/export.h"
+#include "commands/launch/launch.h"
 #include "commands/options.h"
 #include "recipes/launch_claims.h"
 #include "recipes/options.h"
@@ -46,6 +47,8 @@ commands::BenchOptions parse_bench(const Values& args);
 commands::InspectOptions parse_inspect(const Values& args);
 commands::ExportOptions parse_export(const Values& args);
 server::ServeOptions parse_serve(const Values& args);
+// What follows the options is the command, as it stands.
+commands::LaunchOptions parse_launch(const Values& args);
 
 std::string train_help();
 std::string sft_help();
@@ -62,5 +65,6 @@ std::string bench_help();
 std::string inspect_help();
 std::string export_help();
 std::string serve_help();
+std::string launch_help();
 
 }  // namespace lockstep::cli

@@ -47,6 +47,7 @@ FlagSet eval_flags(commands::EvalOptions& o) {
              {"--n", "N", number(o.n, 1, 65536), "samples of each prompt at temperatures above 0"},
              {"--max-tokens", "N", number(o.max_tokens, 1, 10'000'000), "most new tokens"},
              {"--seed", "N", number(o.seed, 0, 9e15), "seed of sampling"},
+             {"--log-passrate", "", toggle(o.log_passrate), "also pass@k of the --n samples"},
              {"--num-examples", "N", number(o.num_examples, 0, 1'000'000), "answers printed per temperature"}});
   flags.add("Reward", reward_flags(o.reward));
   flags.add("Chat", chat_flags(o.chat));

@@ -1,5 +1,6 @@
 // lockstep sft, and dpo: supervised and preference training under the same names; `train --loss-type sft_loss` is sft.
 #include "cli/claims.h"
+#include "cli/eval_config.h"
 #include "cli/parse.h"
 #include "cli/parse_shared.h"
 #include "cli/train_flags.h"
@@ -17,7 +18,8 @@ constexpr const char* kSftExample =
 constexpr const char* kDpoExample =
     "  lockstep dpo --hf-checkpoint DIR --prompt-data pairs.jsonl --lora-rank 16 --target-modules all-linear --lr 1e-5 "
     "--save run\n"
-    "Rows: {\"prompt\", \"chosen\", \"rejected\"} (strings or messages), or chosen and rejected alone; docs/sft.md";
+    "Rows: {\"prompt\", \"chosen\", \"rejected\"} (strings or messages), or chosen and rejected alone; with\n"
+    "--loss-type kto {\"prompt\", \"completion\", \"label\": true or false}; docs/sft.md";
 
 struct SftForm {
   explicit SftForm(train::Loss loss) {
@@ -25,7 +27,7 @@ struct SftForm {
     options.loss = loss;
   }
   recipes::SftOptions options;
-  std::optional<float> beta, gamma;
+  std::optional<float> beta, gamma, desirable, undesirable;
   std::optional<int64_t> num_rollout;
   std::string ref_load;
   ReportForm reports;
@@ -62,21 +64,30 @@ FlagSet sft_flags(SftForm& form) {
       o.loss = train::SftLoss{};
       return;
     }
+    if (name == "kto") {
+      o.loss = train::KtoLoss{};
+      return;
+    }
     train::DpoLoss dpo;
     for (const auto kind : {train::PreferenceKind::ipo, train::PreferenceKind::simpo, train::PreferenceKind::orpo})
       if (name == train::preference_name(kind)) dpo.kind = kind;
     o.loss = dpo;
   };
   const char* loss = std::holds_alternative<train::DpoLoss>(o.loss) ? "dpo_loss" : "sft_loss";
-  flags.add("Loss",
-            {{"--loss-type", "NAME",
-              choice("sft_loss|dpo_loss|sigmoid|ipo|simpo|orpo", loss, set_loss, "policy_loss|custom_loss|kto"),
-              "sft_loss: cross-entropy of the targets | dpo_loss, sigmoid, ipo, simpo, orpo: of preferences"},
-             {"--dpo-beta", "B", number(form.beta, kAboveZero, 1000),
-              "of preferences: weight of the log-ratios to the reference, the base, or of log-probs (0.1)"},
-             {"--simpo-gamma", "G", number(form.gamma, 0, 1000), "simpo: margin that the chosen one must win by (0.5)"},
-             {"--calculate-per-token-loss", "", toggle(o.training.per_token_loss),
-              "mean over all tokens of a step, as TRL (default: mean of sample means, as slime)"}});
+  flags.add(
+      "Loss",
+      {{"--loss-type", "NAME",
+        choice("sft_loss|dpo_loss|sigmoid|ipo|simpo|orpo|kto", loss, set_loss, "policy_loss|custom_loss"),
+        "sft_loss: cross-entropy of the targets | dpo_loss, sigmoid, ipo, simpo, orpo: of preferences | kto: of rows "
+        "that "
+        "are desirable or not"},
+       {"--dpo-beta", "B", number(form.beta, kAboveZero, 1000),
+        "of preferences: weight of the log-ratios to the reference, the base, or of log-probs (0.1)"},
+       {"--simpo-gamma", "G", number(form.gamma, 0, 1000), "simpo: margin that the chosen one must win by (0.5)"},
+       {"--desirable-weight", "W", number(form.desirable, 0, 1e6), "kto: of the loss of rows whose label is true (1)"},
+       {"--undesirable-weight", "W", number(form.undesirable, 0, 1e6), "kto: of the others (1)"},
+       {"--calculate-per-token-loss", "", toggle(o.training.per_token_loss),
+        "mean over all tokens of a step, as TRL (default: mean of sample means, as slime)"}});
   flags.add("Loss", {ref_load_flag(form.ref_load)});
   flags.add("Data", row_flags(o.rows));
   flags.add("Data",
@@ -98,6 +109,7 @@ FlagSet sft_flags(SftForm& form) {
         "steps between evaluations; also evaluates before the first step and after the last"},
        {"--skip-eval-before-train", "", toggle(o.eval_before_train, false), "do not evaluate before the first step"},
        {"--save-best", "", toggle(o.save_best), "keep the checkpoint of the lowest loss on the first set"},
+       {"--save-best-set", "NAME", text(o.save_best_set), "on this set instead; also for the next"},
        {"--early-stopping-patience", "N", number(o.patience, 1, kMany),
         "stop after N evaluations without a lower loss on the first set"},
        {"--early-stopping-threshold", "X", number(o.threshold, 0, 1e6), "by how much the loss has to be lower"}});
@@ -110,30 +122,53 @@ FlagSet sft_flags(SftForm& form) {
   return flags;
 }
 
-void check_loss(SftForm& form, const Classified& given) {
-  auto* dpo = std::get_if<train::DpoLoss>(&form.options.loss);
-  if (dpo == nullptr && form.beta)
-    throw ConfigError({.what = "--dpo-beta needs --loss-type dpo_loss", .where = "--dpo-beta"});
-  if (dpo == nullptr) return;
-  dpo->beta = form.beta.value_or(dpo->beta);
-  if (form.gamma && dpo->kind != train::PreferenceKind::simpo)
-    throw ConfigError({.what = "--simpo-gamma needs --loss-type simpo", .where = "--simpo-gamma"});
-  dpo->gamma = form.gamma.value_or(dpo->gamma);
+// Whatever a preference loss compares is a whole completion behind its prompt.
+void check_completions(const SftForm& form, const Classified& given) {
   if (form.options.training.per_token_loss)
-    throw ConfigError({.what = "DPO's loss is a mean over pairs",
+    throw ConfigError({.what = "a preference loss is a mean over pairs or rows",
                        .where = "--calculate-per-token-loss",
-                       .attempt = "drop it: a pair's log-probabilities are sums over its tokens"});
+                       .attempt = "drop it: a completion's log-probabilities are sums over its tokens"});
   const auto mask = form.options.rows.loss_mask;
   if (mask != recipes::LossMaskType::automatic && mask != recipes::LossMaskType::completion)
-    throw ConfigError({.what = "DPO compares completions",
+    throw ConfigError({.what = "preference losses compare completions",
                        .where = "--loss-mask-type",
                        .got = given.given("--loss-mask-type")->values[0],
                        .wanted = "auto or completion"});
   if (form.options.rows.truncation == recipes::TruncationMode::keep_end)
-    throw ConfigError({.what = "the sides of a pair share a prompt, so they are cut at their ends",
-                       .where = "--truncation-mode",
-                       .got = "keep_end",
-                       .wanted = "keep_start"});
+    throw ConfigError(
+        {.what = "preference losses compare completions behind their prompts, so rows are cut at their ends",
+         .where = "--truncation-mode",
+         .got = "keep_end",
+         .wanted = "keep_start"});
+}
+
+void check_loss(SftForm& form, const Classified& given) {
+  auto* dpo = std::get_if<train::DpoLoss>(&form.options.loss);
+  auto* kto = std::get_if<train::KtoLoss>(&form.options.loss);
+  if (dpo == nullptr && kto == nullptr && form.beta)
+    throw ConfigError({.what = "--dpo-beta needs --loss-type dpo_loss", .where = "--dpo-beta"});
+  if (form.gamma && (dpo == nullptr || dpo->kind != train::PreferenceKind::simpo))
+    throw ConfigError({.what = "--simpo-gamma needs --loss-type simpo", .where = "--simpo-gamma"});
+  for (const auto& [weight, flag] :
+       {std::pair{form.desirable, "--desirable-weight"}, std::pair{form.undesirable, "--undesirable-weight"}})
+    if (weight && kto == nullptr)
+      throw ConfigError({.what = std::string(flag) + " needs --loss-type kto", .where = flag});
+  if (dpo != nullptr) {
+    dpo->beta = form.beta.value_or(dpo->beta);
+    dpo->gamma = form.gamma.value_or(dpo->gamma);
+  } else if (kto != nullptr) {
+    *kto = {.beta = form.beta.value_or(kto->beta),
+            .desirable_weight = form.desirable.value_or(kto->desirable_weight),
+            .undesirable_weight = form.undesirable.value_or(kto->undesirable_weight)};
+    if (form.options.training.global_batch_size < 2)
+      throw ConfigError({.what = "KTO estimates its KL from prompts and completions of other rows of a step",
+                         .where = "--global-batch-size",
+                         .got = "1",
+                         .wanted = "at least 2"});
+  } else {
+    return;
+  }
+  check_completions(form, given);
 }
 
 void check_watching(const recipes::SftOptions& o) {
@@ -143,6 +178,7 @@ void check_watching(const recipes::SftOptions& o) {
   };
   needs(o.save_best, o.eval_interval > 0, "--save-best", "--eval-interval");
   needs(o.save_best, !o.save.save.empty(), "--save-best", "--save");
+  check_best_set(o.eval_sets, o.save_best_set, o.save_best || o.patience);
   needs(o.patience.has_value(), o.eval_interval > 0, "--early-stopping-patience", "--eval-interval");
   needs(o.threshold > 0, o.patience || o.save_best, "--early-stopping-threshold", "--early-stopping-patience");
 }
@@ -196,7 +232,9 @@ TrainingCommand<recipes::SftOptions> parse(const Values& args, train::Loss loss)
         "--loss-type orpo: the cross-entropy is the mean over a completion's tokens; TRL's is over prompt and "
         "completion "
         "of the whole batch");
-  const bool preferences = dpo != nullptr && train::reads_reference(*dpo);
+  const bool kto = std::holds_alternative<train::KtoLoss>(form.options.loss);
+  const bool preferences = kto || (dpo != nullptr && train::reads_reference(*dpo));
+  if (preferences) form.options.reference = form.ref_load;
   std::vector<recipes::LaunchClaim> claims = deferred_claims(given.claims, given.notes);
   std::optional<server::DashboardOptions> dashboard = resolve_dashboard(form.reports, form.options.save, given);
   return {.options = std::move(form.options),
@@ -224,8 +262,9 @@ std::string sft_help() {
 }
 std::string dpo_help() {
   SftForm form(train::DpoLoss{});
-  return sft_flags(form).help("dpo", "Preference training (DPO) of a LoRA adapter; the reference is the base.",
-                              training_closing(kDpoExample));
+  return sft_flags(form).help(
+      "dpo", "Preference training (DPO, KTO) of a LoRA adapter; the reference is the base, or --ref-load.",
+      training_closing(kDpoExample));
 }
 
 bool asks_for_sft(const Values& args) {
@@ -234,7 +273,7 @@ bool asks_for_sft(const Values& args) {
     if (args[i] == "--loss-type" && i + 1 < args.size()) loss = args[i + 1];
     if (args[i].starts_with("--loss-type=")) loss = args[i].substr(args[i].find('=') + 1);
   }
-  for (const char* name : {"sft_loss", "dpo_loss", "sigmoid", "ipo", "simpo", "orpo"})
+  for (const char* name : {"sft_loss", "dpo_loss", "sigmoid", "ipo", "simpo", "orpo", "kto"})
     if (loss == name) return true;
   return false;
 }

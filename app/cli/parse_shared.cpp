@@ -178,7 +178,8 @@ std::vector<Flag> optimizer_flags(OptimizerOptions& optimizer) {
 }
 
 Flag ref_load_flag(std::string& path) {
-  return {"--ref-load", "DIR", text(path), "the reference of a KL: the base (as without this), by its path or another"};
+  return {"--ref-load", "DIR", text(path),
+          "the reference: the base (as without this), by its path or another, or an adapter on it"};
 }
 
 Flag without_flag() {
@@ -202,7 +203,7 @@ std::vector<Flag> checkpoint_flags(SaveOptions& save) {
        "while this file exists the iteration is saved; it is removed when the checkpoint is on the disk"},
       {"--grace-period", "SECONDS", number(save.grace_seconds, 0, 86400),
        "after Ctrl-C, SIGTERM or SIGUSR2 the iteration under way has so long to stop; then the program ends without "
-       "saving (0: no limit). A save that has begun is finished"},
+       "saving (0: no limit). The save that follows has no limit"},
       {"--load", "DIR", text(save.load), "resume from the newest whole checkpoint there, bit for bit"},
       {"--ckpt-step", "N", number(save.ckpt_step, 0, kMany), "--load: from this iteration"},
       {"--finetune", "", toggle(save.finetune), "--load: only the adapter; a new run from iteration 0"},
@@ -264,6 +265,14 @@ std::vector<Flag> training_machine_flags(recipes::TrainingOptions& training, boo
       {"--seed", "N", number(training.seed, 0, 9e15), "seed of the adapter's initial values and of dropout"},
       {"--max-skipped-steps", "N", number(training.max_skipped_steps, 0, kMany),
        "steps with a loss or gradient that is not finite are abandoned; after more of them the run stops"},
+      {"--gradient-lanes", "N",
+       choice("8|16|32|64", "8", [&training](const std::string& lanes) { training.gradient_lanes = std::stoi(lanes); }),
+       "parts in which a step's gradient is added up, which decides bits; the number of ranks divides it"},
+      {"--distributed-timeout-minutes", "X", number(training.ranks.timeout_minutes, kAboveZero, 1e6),
+       "how long a rank waits for the others before all end"},
+      {"--job-secret-file", "FILE", text(training.ranks.secret_file),
+       "what ranks on several hosts prove to each other that they know; mode 0600 (lockstep launch makes one by "
+       "itself)"},
       {"--dry-run", "", toggle(dry_run), "check everything, print what would run, exit"},
       without_flag()};
   flags.insert(flags.end(), others.begin(), others.end());

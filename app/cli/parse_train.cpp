@@ -2,12 +2,14 @@
 #include <fmt/format.h>
 
 #include "cli/claims.h"
+#include "cli/critic_flags.h"
+#include "cli/eval_config.h"
 #include "cli/parse.h"
 #include "cli/parse_shared.h"
 #include "cli/reward_flags.h"
 #include "cli/train_flags.h"
 #include "core/error.h"
-#include "recipes/prompts.h"
+#include "recipes/held_out_prompts.h"
 #include "recipes/steps.h"
 
 namespace lockstep::cli {
@@ -69,32 +71,44 @@ void check_staleness(const recipes::RlOptions& o) {
 std::vector<Flag> check_flags(TrainForm& form) {
   recipes::RunChecks& checks = form.options.checks;
   const Binding equal_weights = {.arity = Arity::none, .set = [&checks](const std::string&, const Values&) {
-                                   checks.equal_base = checks.equal_adapter = true;
+                                   checks.equal_base = checks.equal_adapter = checks.equal_servers = true;
                                  }};
   return {{"--ci-test", "", toggle(form.ci_test), "check log-probs (next flag), and that the first rollout's KL is 0"},
           {"--ci-train-rollout-logprob-abs-diff-threshold", "X", number(checks.logprob_diff, 0, 1e6),
            "most that log-probs of trainer and sampler differ, on average (0.1 with --ci-test)"},
           {"--ci-disable-kl-checker", "", toggle(form.ci_kl, false), "--ci-test without the KL"},
           {"--true-on-policy-mode", "", toggle(checks.equal_logprobs), "no token's log-prob differs between them"},
-          {"--check-weight-update-equal", "", equal_weights, "the base stays as it is; as the next"},
+          {"--check-weight-update-equal", "", equal_weights,
+           "the base stays as it is, here and by the checksums of servers; as the next"},
           {"--check-lora-weight-equal", "", toggle(checks.equal_adapter),
            "what is published is the trainer's adapter, byte for byte"}};
 }
 
 std::vector<Flag> evaluation_flags(TrainForm& form) {
   recipes::RlOptions& o = form.options;
-  return {{"--eval-prompt-data", "NAME PATH...", eval_sets(o.eval_sets), "held-out sets (or one PATH)"},
-          {"--eval-interval", "N", number(o.eval_interval, 1, kMany),
-           "rollouts between evaluations, also before the first"},
-          {"--skip-eval-before-train", "", toggle(o.eval_before_train, false), "not before the first"},
-          {"--save-best", "", toggle(o.save_best), "keep the checkpoint of the highest accuracy on the first set"},
-          {"--n-samples-per-eval-prompt", "N", number(o.eval_samples, 1, 65536), "samples of each held-out prompt"},
-          {"--eval-max-response-len", "N", number(form.eval_max_tokens, 1, 10'000'000), "as for rollouts unless given"},
-          {"--eval-temperature", "T", number(form.eval_temperature, 0, 100), "the same; 0: greedy"},
-          {"--eval-top-p", "P", number(form.eval_top_p, kAboveZero, 1), "the same"},
-          {"--eval-top-k", "K", number(form.eval_top_k, -1, kMany), "the same; 1: greedy"},
-          {"--eval-input-key", "KEY", text(o.eval_input_key), "as --input-key unless given"},
-          {"--eval-label-key", "KEY", text(o.eval_label_key), "as --label-key unless given"}};
+  return {
+      {"--eval-prompt-data", "NAME PATH...", eval_sets(o.eval_sets), "held-out sets (or one PATH)"},
+      {"--eval-interval", "N", number(o.eval_interval, 1, kMany),
+       "rollouts between evaluations, also before the first"},
+      {"--eval-config", "FILE", text(form.eval_config),
+       "held-out sets, each with sampling and reward of its own: YAML or JSON as in slime and miles; instead of "
+       "--eval-prompt-data"},
+      {"--skip-eval-before-train", "", toggle(o.eval_before_train, false), "not before the first"},
+      {"--save-best", "", toggle(o.save_best), "keep the checkpoint of the highest accuracy on the first set"},
+      {"--save-best-set", "NAME", text(o.save_best_set), "on this set instead"},
+      {"--n-samples-per-eval-prompt", "N", number(o.eval_samples, 1, 65536), "samples of each held-out prompt"},
+      {"--eval-max-response-len", "N", number(form.eval_max_tokens, 1, 10'000'000), "as for rollouts unless given"},
+      {"--eval-temperature", "T", number(form.eval_temperature, 0, 100), "the same; 0: greedy"},
+      {"--eval-top-p", "P", number(form.eval_top_p, kAboveZero, 1), "the same"},
+      {"--eval-top-k", "K", number(form.eval_top_k, -1, kMany), "the same; 1: greedy"},
+      {"--eval-input-key", "KEY", text(o.eval_input_key), "as --input-key unless given"},
+      {"--eval-min-new-tokens", "N", number(form.eval_min_tokens, 0, 10'000'000), "no end before so many tokens (0)"},
+      {"--eval-max-context-len", "N", number(form.eval_max_context, 1, 10'000'000), "as for rollouts unless given"},
+      {"--eval-max-prompt-len", "N", number(o.eval_max_prompt_len, 1, 10'000'000),
+       "the same; longer ones are left out"},
+      {"--eval-label-key", "KEY", text(o.eval_label_key), "as --label-key unless given"},
+      {"--eval-tool-key", "KEY", text(o.eval_tool_key), "as --tool-key unless given"},
+      {"--eval-reward-key", "KEY", text(o.eval_reward_key), "as --reward-key unless given"}};
 }
 
 void check_required(const recipes::RlOptions& o, const Classified& given) {
@@ -151,13 +165,27 @@ void resolve_batches(recipes::RlOptions& o) {
 
 void resolve_evaluation(TrainForm& form, std::vector<std::string>& notes) {
   recipes::RlOptions& o = form.options;
+  if (!form.eval_config.empty()) {
+    if (!o.eval_sets.empty()) notes.push_back("--eval-config goes before --eval-prompt-data, as in slime");
+    o.eval_sets = read_eval_config(form.eval_config);
+  }
   check_evaluation(o.eval_sets, o.eval_interval, notes);
+  check_best_set(o.eval_sets, o.save_best_set, o.save_best);
   o.eval_sampling = o.sampling;
+  o.eval_sampling.min_tokens = form.eval_min_tokens.value_or(o.sampling.min_tokens);
+  o.eval_sampling.max_context = form.eval_max_context.value_or(o.sampling.max_context);
   o.eval_sampling.max_tokens = form.eval_max_tokens.value_or(o.sampling.max_tokens);
   o.eval_sampling.temperature = form.eval_temperature.value_or(o.sampling.temperature);
   o.eval_sampling.top_p = form.eval_top_p.value_or(o.sampling.top_p);
   o.eval_sampling.top_k = form.eval_top_k.value_or(o.sampling.top_k);
   o.sampling.logprob_temperature = o.sampling.temperature;
+  for (const recipes::EvalSet& set : o.eval_sets) try {
+      recipes::eval_sampling(o, set);
+    } catch (const ConfigError& error) {
+      Fault fault = error.fault();
+      fault.where = set.name + ": " + fault.where;
+      throw ConfigError(std::move(fault));
+    }
 }
 
 void check_best(const recipes::RlOptions& o) {
@@ -197,6 +225,7 @@ FlagSet train_flags(TrainForm& form) {
   flags.add("Reward", reward_flags(o.reward));
   flags.add("Reward", training_reward_flags(o));
   flags.add("Algorithm", {ref_load_flag(form.ref_load)});
+  flags.add("Critic (--advantage-estimator ppo)", critic_flags(o));
   flags.add("Shape of losses", loss_shape_flags(form.algorithm, o));
   flags.add("Adaptive coefficients, reference", adaptive_flags(form.gates, o));
   flags.add("Which samples are trained on", gate_flags(form.gates, o));
@@ -231,6 +260,7 @@ TrainingCommand<recipes::RlOptions> parse_train(const Values& args) {
   note_exclusions(form.options.adapter.config, given.notes);
   resolve_rollout_engine(form.engine, form.options, given);
   resolve_algorithm(form.algorithm, form.options, given, given.notes);
+  resolve_critic(form.options, given, given.notes);
   check_objectives(form.options);
   check_staleness(form.options);
   resolve_correction(form.correction, form.options, given.notes);

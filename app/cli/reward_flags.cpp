@@ -55,24 +55,6 @@ RewardChoice choice_of(const std::string& flag, const std::string& name) {
   return {.rule = *rule};
 }
 
-// "math" or "math:0.9,format:0.1".
-std::vector<RewardChoice> choices_of(const std::string& flag, const std::string& text) {
-  std::vector<RewardChoice> choices;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    const std::string item = text.substr(begin, end - begin);
-    const size_t colon = std::min(item.find(':'), item.size());
-    RewardChoice choice = choice_of(flag, item.substr(0, colon));
-    if (colon < item.size()) choice.weight = parse_real(flag, item.substr(colon + 1), -1e6, 1e6);
-    for (const RewardChoice& other : choices)
-      if (other.name() == choice.name())
-        throw ConfigError({.what = "a reward is named twice", .where = flag, .got = text});
-    choices.push_back(choice);
-    begin = end + 1;
-  }
-  return choices;
-}
-
 // A flag that only some rewards read.
 void require_reader(const RewardConfig& spec, const Classified& given, const char* flag, bool read,
                     const char* readers) {
@@ -194,9 +176,26 @@ std::vector<Flag> service_flags(RewardConfig& spec) {
 
 }  // namespace
 
+std::vector<RewardChoice> reward_choices(const std::string& flag, const std::string& text) {
+  std::vector<RewardChoice> choices;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const std::string item = text.substr(begin, end - begin);
+    const size_t colon = std::min(item.find(':'), item.size());
+    RewardChoice choice = choice_of(flag, item.substr(0, colon));
+    if (colon < item.size()) choice.weight = parse_real(flag, item.substr(colon + 1), -1e6, 1e6);
+    for (const RewardChoice& other : choices)
+      if (other.name() == choice.name())
+        throw ConfigError({.what = "a reward is named twice", .where = flag, .got = text});
+    choices.push_back(choice);
+    begin = end + 1;
+  }
+  return choices;
+}
+
 Flag reward_flag(RewardConfig& spec, std::string_view shown) {
   const auto set = [&spec](const std::string& flag, const Values& values) {
-    spec.choices = choices_of(flag, values[0]);
+    spec.choices = reward_choices(flag, values[0]);
   };
   return {
       "--rm-type", "NAME", Binding{.shown = std::string(shown), .set = set},

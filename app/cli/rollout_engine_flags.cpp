@@ -20,9 +20,7 @@ struct Refused {
   std::string_view name, attempt;
 };
 constexpr Refused kRefused[] = {
-    {"--lora-sync-from-tensor", "drop it: adapters reach servers as files (--sync-strategy lora_adapter)"},
-    {"--update-weight-*",
-     "drop it: adapters reach servers as files (--sync-strategy lora_adapter, --rollout-adapter-dir)"},
+    {"--update-weight-*", "drop it: versions reach servers by --sync-strategy and --rollout-adapter-dir"},
     {"--use-rollout-logprobs", "drop it: a server's log-probs are not the trainer's, which computes the policy's own"},
     {"--skip-actor-forward-only",
      "drop it: a server's log-probs are not the trainer's, which computes the policy's own"},
@@ -78,11 +76,45 @@ void pass_on(const Occurrence& flag, bool is_switch, recipes::RolloutEngineOptio
 // One error for all that the engine of this process needs none of.
 void refuse_without_servers(const Classified& given) {
   for (const char* name : {"--rollout-external-engine-addrs", "--rollout-engine-command", "--rollout-engine-api-key",
-                           "--rollout-engine-api-key-file", "--rollout-adapter-dir", "--sync-strategy"})
+                           "--rollout-engine-api-key-file", "--rollout-adapter-dir", "--sync-strategy",
+                           "--on-version-change", "--force"})
     if (given.given(name) != nullptr)
       throw ConfigError({.what = "the engine of this process needs no such thing",
                          .where = name,
                          .attempt = "--rollout-engine vllm, sglang or lockstep, or drop it"});
+}
+
+[[noreturn]] void disagree(const std::string& flag, const std::string& other, const std::string& wanted) {
+  throw ConfigError({.what = flag + " and " + other + " disagree", .where = flag, .wanted = wanted});
+}
+
+// Flags of other systems that mean one of ours.
+void map_flags(RolloutEngineForm& form, Classified& given) {
+  if (given.given("--lora-sync-from-tensor") != nullptr) {
+    if (!form.sync_strategy.empty() && form.sync_strategy != "tensor")
+      disagree("--lora-sync-from-tensor", "--sync-strategy", "--sync-strategy tensor");
+    form.sync_strategy = "tensor";
+    given.notes.push_back("--lora-sync-from-tensor: --sync-strategy tensor");
+  }
+  const Occurrence* const pause = given.given("--pause-generation-mode");
+  if (pause == nullptr) return;
+  if (form.sync_strategy != "weights") {
+    given.notes.push_back("--pause-generation-mode: nothing pauses; a sample goes on with the adapter it began with");
+    return;
+  }
+  const std::string meant = pause->values.front() == "abort" ? "cut" : "keep";
+  if (!form.on_version_change.empty() && form.on_version_change != meant)
+    disagree("--pause-generation-mode", "--on-version-change", "--on-version-change " + meant);
+  form.on_version_change = meant;
+  given.notes.push_back("--pause-generation-mode: --on-version-change " + meant);
+}
+
+void check_change(const RolloutEngineForm& form) {
+  if (form.sync_strategy == "weights" || form.on_version_change.empty() || form.on_version_change == "keep") return;
+  throw ConfigError({.what = "adapters have names, and a sample goes on with the one that it began with",
+                     .where = "--on-version-change",
+                     .got = form.on_version_change,
+                     .wanted = "keep, or --sync-strategy weights"});
 }
 
 void check_servers(const RolloutEngineForm& form, const recipes::RolloutEngineOptions& engine) {
@@ -100,6 +132,18 @@ void check_servers(const RolloutEngineForm& form, const recipes::RolloutEngineOp
                        .where = "--lora-adapter-name",
                        .got = engine.adapter_name,
                        .wanted = "no spaces, slashes or colons"});
+  const bool takes = form.sync_strategy == "tensor"    ? form.engine == "sglang"
+                     : form.sync_strategy == "weights" ? form.engine != "lockstep"
+                                                       : true;
+  if (!takes)
+    throw ConfigError(
+        {.what = fmt::format("servers of {} take adapters as files", form.engine),
+         .where = "--sync-strategy",
+         .got = form.sync_strategy,
+         .wanted = std::string(kDefaultStrategy),
+         .attempt = "--sync-strategy lora_adapter; with --rollout-adapter-dir below /dev/shm no disk is touched"});
+  if (engine.force && form.sync_strategy != "weights")
+    throw ConfigError({.what = "only --sync-strategy weights asks for it", .where = "--force", .attempt = "drop it"});
   if (form.sync_strategy == "collective")
     throw ConfigError({.what = "adapters cannot be sent to servers through collectives",
                        .where = "--sync-strategy",
@@ -113,6 +157,7 @@ void check_servers(const RolloutEngineForm& form, const recipes::RolloutEngineOp
 std::vector<Flag> rollout_engine_flags(RolloutEngineForm& form, recipes::RlOptions& options) {
   recipes::RolloutEngineOptions& engine = options.engine;
   const auto keep_engine = [&form](const std::string& name) { form.engine = name; };
+  const auto keep_change = [&form](const std::string& name) { form.on_version_change = name; };
   const auto keep_strategy = [&form](const std::string& name) { form.sync_strategy = name; };
   return {
       {"--rollout-engine", "NAME", choice("local|vllm|sglang|lockstep", kLocal, keep_engine),
@@ -125,13 +170,17 @@ std::vector<Flag> rollout_engine_flags(RolloutEngineForm& form, recipes::RlOptio
       {"--rollout-adapter-dir", "DIR", text(engine.adapter_dir),
        "where adapter versions are written for the servers, which must see this path (SAVE/rollout_adapters)"},
       {"--lora-adapter-name", "NAME", text(engine.adapter_name), "prefix of the adapter names that servers see"},
-      {"--sync-strategy", "NAME", choice("lora_adapter|collective", kDefaultStrategy, keep_strategy, "tensor|weights"),
-       "how versions reach servers: lora_adapter gives each a directory and a name of its own"},
+      {"--sync-strategy", "NAME", choice("lora_adapter|tensor|weights|collective", kDefaultStrategy, keep_strategy),
+       "how versions reach servers: as adapters in files, each with a name of its own; as tensors (SGLang); or merged "
+       "into the base, whole"},
+      {"--on-version-change", "NAME", choice("cut|keep|drop", "cut", keep_change),
+       "with --sync-strategy weights: samples in flight end at a new version, go on with it, or are drawn again"},
+      {"--force", "", toggle(engine.force), "with --sync-strategy weights: also to servers of a quantized base"},
       {"--publish-dir", "DIR", text(options.publish_dir),
        "also write versions here for other engines: DIR/vN with a file STABLE, DIR/latest"}};
 }
 
-void resolve_rollout_engine(const RolloutEngineForm& form, recipes::RlOptions& options, Classified& given) {
+void resolve_rollout_engine(RolloutEngineForm form, recipes::RlOptions& options, Classified& given) {
   recipes::RolloutEngineOptions& engine = options.engine;
   if (form.engine == kLocal) {
     refuse_without_servers(given);
@@ -141,7 +190,17 @@ void resolve_rollout_engine(const RolloutEngineForm& form, recipes::RlOptions& o
   }
   engine.kind = rollout::parse_engine_kind(form.engine);
   engine.build = commands::build_commit();
+  // What was said about the engine of this process.
+  std::erase_if(given.notes, [](const std::string& note) {
+    return note.starts_with("--lora-sync-from-tensor") || note.starts_with("--pause-generation-mode");
+  });
+  map_flags(form, given);
+  check_change(form);
   check_servers(form, engine);
+  if (form.on_version_change == "keep") engine.on_version_change = rollout::OnVersionChange::keep;
+  if (form.on_version_change == "drop") engine.on_version_change = rollout::OnVersionChange::drop;
+  if (form.sync_strategy == "tensor") engine.delivery = rollout::Delivery::adapter_tensors;
+  if (form.sync_strategy == "weights") engine.delivery = rollout::Delivery::weight_files;
   for (const Occurrence& flag : given.compatible)
     for (const Refused& refused : kRefused)
       if (means(refused.name, flag.flag))

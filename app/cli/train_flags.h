@@ -27,7 +27,8 @@ struct TrainForm {
   bool ci_test = false, ci_kl = true;
   // Left out: what the rollout has, or what another flag says.
   std::optional<float> eval_temperature, eval_top_p;
-  std::optional<int64_t> eval_max_tokens, eval_top_k;
+  std::optional<int64_t> eval_max_tokens, eval_top_k, eval_min_tokens, eval_max_context;
+  std::string eval_config;
 };
 
 FlagSet train_flags(TrainForm& form);  // refers to form

@@ -17,6 +17,8 @@ namespace lockstep::commands {
 
 namespace {
 
+constexpr uint32_t kWarmRollouts = 2;
+
 struct Iteration {
   double rollout_s = 0, train_s = 0, logprob_diff = 0;
   int64_t new_tokens = 0, trained_tokens = 0;
@@ -101,7 +103,6 @@ class Loop {
   // Seconds of an iteration, the mean of `count`, where each rollout is sampled with the version before the newest
   // while the one before it is trained on; after a warm-up. `diff`: the largest, of a log-prob.
   double run_ahead(int64_t count, double& diff) {
-    constexpr int64_t kWarm = 2;
     store_.set_keep(lora::kActor, 3);  // the rollout's, the one that is trained on, and the newest
     bench_.stream.synchronize();
     recipes::RolloutsAhead ahead(0, 0, [this](const recipes::RolloutsAhead::Job& job, const auto&) {
@@ -112,8 +113,8 @@ class Loop {
     });
     ahead.begin(store_.pin(lora::kActor));
     Stopwatch clock;
-    for (int64_t i = 0; i < kWarm + count; ++i) {
-      if (i == kWarm) clock = {};
+    for (int64_t i = 0; i < kWarmRollouts + count; ++i) {
+      if (i == kWarmRollouts) clock = {};
       ahead.begin(store_.pin(lora::kActor));
       const recipes::SampledRollout sampled = ahead.take();
       rl::TrainPlan plan = plan_of(sampled.rollout, false);
@@ -163,9 +164,10 @@ void bench_grpo(Bench& bench) {
   double spent = 0, diff = 0;
   {
     Loop loop(bench, bench.stream);
-    loop.run(0);  // warm: records the graphs of a batch that shrinks
+    // Warm: records the graphs of a batch that shrinks, for each of the adapter's two buffers.
+    for (uint32_t rollout = 0; rollout < kWarmRollouts; ++rollout) loop.run(rollout);
     do {
-      iterations.push_back(loop.run(1 + static_cast<uint32_t>(iterations.size())));
+      iterations.push_back(loop.run(kWarmRollouts + static_cast<uint32_t>(iterations.size())));
       spent += iterations.back().seconds();
       diff = std::max(diff, iterations.back().logprob_diff);
     } while (iterations.size() < 5 && spent < kEnough);

@@ -3,11 +3,13 @@
 #include <fmt/ranges.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <ostream>
 
 #include "commands/commands.h"
 #include "data/dataset.h"
 #include "recipes/adapter.h"
+#include "recipes/critic.h"
 #include "recipes/memory_plan.h"
 #include "recipes/resume.h"
 #include "recipes/rollout_engine.h"
@@ -57,7 +59,8 @@ struct DryRun {
 
   std::shared_ptr<const lora::AdapterLayout> layout() const { return recipes::starting_layout(adapter, base); }
 
-  void model_and_memory(const std::optional<recipes::EnginePlan>& engine) const {
+  void model_and_memory(const std::optional<recipes::EnginePlan>& engine,
+                        const lora::AdapterLayout* critic = nullptr) const {
     const auto adapter_layout = layout();
     const int64_t base_parameters = model::num_parameters(base.config);
     const int64_t total = base_parameters + adapter_layout->num_parameters;
@@ -68,11 +71,15 @@ struct DryRun {
                        fmt::join(adapter_layout->target_leaves, ", "), recipes::kind_text(adapter_layout->config));
     out << fmt::format("parameters  {} total, {} trainable ({:.3f} %)\n", total, adapter_layout->num_parameters,
                        100.0 * static_cast<double>(adapter_layout->num_parameters) / static_cast<double>(total));
-    memory(*adapter_layout, engine);
+    if (critic != nullptr)
+      out << fmt::format("critic      {} rank {}, with a value head, {} trainable parameters on the same base\n",
+                         lora::lora_type_name(critic->config.type), critic->config.rank, critic->num_parameters);
+    memory(*adapter_layout, engine, critic);
   }
 
-  void memory(const lora::AdapterLayout& adapter_layout, const std::optional<recipes::EnginePlan>& engine) const {
-    const recipes::MemoryPlan memory = recipes::plan_memory(base, adapter_layout, training, engine, device);
+  void memory(const lora::AdapterLayout& adapter_layout, const std::optional<recipes::EnginePlan>& engine,
+              const lora::AdapterLayout* critic) const {
+    const recipes::MemoryPlan memory = recipes::plan_memory(base, adapter_layout, training, engine, device, critic);
     const char* label = "memory      ";
     const auto line = [&](const char* what, int64_t bytes, const std::string& remark = "") {
       out << fmt::format("{}{:<20}{}{}\n", label, what, bytes_text(bytes), remark);
@@ -83,7 +90,7 @@ struct DryRun {
       line("of the GPU", gpu.total_bytes, fmt::format("  ({}), free", gpu.name) + bytes_text(gpu.free_bytes));
     }
     line("base weights", memory.base);
-    line("adapter, 2 versions", memory.adapter);
+    line(critic != nullptr ? "adapters, 2 versions" : "adapter, 2 versions", memory.adapter);
     line("optimizer moments", memory.moments);
     line("gradient lanes", memory.lanes, "  (at most)");
     line("activations", memory.activations,
@@ -146,6 +153,16 @@ std::string rows_text(const std::string& path, int64_t max_bad_rows, std::option
   return fmt::format("{} rows from {}{}", *rows, path, bad > 0 ? fmt::format(", {} bad rows left out", bad) : "");
 }
 
+void describe_critic(const recipes::RlOptions& options, std::ostream& out) {
+  const recipes::CriticOptions& critic = options.critic;
+  out << fmt::format("advantages  GAE of the critic's values, gamma {:g}, lambda {:g}; values are clipped at {:g}\n",
+                     options.advantage.gamma, options.advantage.lambda, critic.value_clip);
+  out << fmt::format(
+      "critic      lr {:g}, {} steps of warm-up{}{}{}\n", critic.lr.value_or(options.optimizer.schedule.lr),
+      critic.warmup_steps, critic.only_rollouts > 0 ? fmt::format(", alone for {} rollouts", critic.only_rollouts) : "",
+      critic.load.empty() ? "" : ", from " + critic.load, critic.save.empty() ? "" : ", also saved in " + critic.save);
+}
+
 }  // namespace
 
 void dry_run_sft(const recipes::SftOptions& options, const std::vector<std::string>& notes,
@@ -166,12 +183,16 @@ void dry_run_sft(const recipes::SftOptions& options, const std::vector<std::stri
     *control.out << fmt::format("evaluation  {}: {}, every {} steps\n", set.name,
                                 rows_text(set.path, options.rows.max_bad_rows, ignored), options.eval_interval);
   const auto* dpo = std::get_if<train::DpoLoss>(&options.loss);
+  const auto* kto = std::get_if<train::KtoLoss>(&options.loss);
+  const std::string reference = options.reference.empty() ? "the base" : options.reference;
   *control.out << fmt::format(
       "batch       {} {} a step, {}\n", options.training.global_batch_size, dpo != nullptr ? "pairs" : "samples",
-      dpo != nullptr
+      kto != nullptr ? fmt::format("KTO with beta {:g}, weights {:g} and {:g}, the reference is {}", kto->beta,
+                                   kto->desirable_weight, kto->undesirable_weight, reference)
+      : dpo != nullptr
           ? fmt::format("{} with beta {:g}{}",
                         dpo->kind == train::PreferenceKind::sigmoid ? "DPO" : train::preference_name(dpo->kind),
-                        dpo->beta, train::reads_reference(*dpo) ? ", the reference is the base" : "")
+                        dpo->beta, train::reads_reference(*dpo) ? ", the reference is " + reference : "")
           : fmt::format("loss mean over {}",
                         options.training.per_token_loss ? "all tokens" : "samples of their token means"));
   *control.out << fmt::format(
@@ -194,7 +215,8 @@ void dry_run_rl(const recipes::RlOptions& options, const std::vector<std::string
                        recipes::stream_options(options.base).device,
                        *control.out};
   dry_run.checkpoints();
-  dry_run.model_and_memory(recipes::engine_plan(options));
+  const auto critic = recipes::critic_layout(options, base);
+  dry_run.model_and_memory(recipes::engine_plan(options), critic.get());
   if (options.engine.kind)
     *control.out << fmt::format("engine      {}: {}\n", rollout::engine_name(*options.engine.kind),
                                 options.engine.addresses.empty()
@@ -217,7 +239,9 @@ void dry_run_rl(const recipes::RlOptions& options, const std::vector<std::string
       options.sampling.temperature);
   *control.out << fmt::format("batch       {} samples a step, {} steps a rollout, {} rollouts\n",
                               options.training.global_batch_size, steps, count_text(rollouts));
-  dry_run.schedule(rollouts ? std::optional(steps * *rollouts) : std::nullopt);
+  if (critic != nullptr) describe_critic(options, *control.out);
+  const int64_t without_actor = critic != nullptr ? options.critic.only_rollouts : 0;
+  dry_run.schedule(rollouts ? std::optional(steps * std::max<int64_t>(0, *rollouts - without_actor)) : std::nullopt);
   dry_run.notes(notes);
 }
 

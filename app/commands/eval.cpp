@@ -37,6 +37,7 @@ void run_eval(const EvalOptions& options, const recipes::Control& control) {
     recipes::EvalRequest request{.prompts = &prompts,
                                  .samples = temperature > 0 ? options.n : 1,
                                  .reward = reward.get(),
+                                 .rule = options.reward.only_rule(),
                                  .num_examples = options.num_examples};
     request.sampling.temperature = temperature;
     request.sampling.max_tokens = options.max_tokens;
@@ -46,6 +47,11 @@ void run_eval(const EvalOptions& options, const recipes::Control& control) {
     const std::string how = temperature > 0 ? fmt::format("temperature {:g}", temperature) : std::string("greedy");
     *control.out << fmt::format("{}: {} over {} prompts, {:.1f} tokens\n", how, recipes::accuracy_text(result),
                                 prompts.prompts.size(), result.response_len);
+    if (request.samples > 1 && result.majority)
+      *control.out << fmt::format("  maj@{} {:.4f}\n", request.samples, *result.majority);
+    if (options.log_passrate)
+      for (const rl::PassRate& rate : result.pass_rates)
+        *control.out << fmt::format("  pass@{} {:.4f}\n", rate.k, rate.rate);
     for (const recipes::EvalExample& example : result.examples)
       *control.out << fmt::format("  {} {}{}   (label {})\n",
                                   !example.reward       ? "unknown"

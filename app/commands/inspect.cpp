@@ -10,9 +10,9 @@
 
 #include "checkpoint/base_fingerprint.h"
 #include "commands/commands.h"
-#include "commands/files/lora_factors.h"
 #include "core/printable.h"
 #include "data/dataset.h"
+#include "load/lora_factors.h"
 #include "model/config.h"
 #include "recipes/adapter.h"
 
@@ -53,7 +53,7 @@ std::map<std::string, LeafNorms> norms_by_leaf(const NamedTensors& tensors) {
 
 void inspect_adapter(const fs::Path& path, std::ostream& out) {
   const checkpoint::PeftDirectory adapter(path);
-  const lora::LoraConfig config = own_config(adapter);
+  const lora::LoraConfig config = load::own_config(adapter);
   // Resolved over its own modules, so that shapes, ranks and shared factors are checked as when it is loaded.
   const auto layout = lora::resolve_layout(config, lora::modules_of(adapter.header()));
   const Buffer weights =
@@ -118,7 +118,7 @@ void inspect_data(const std::string& path, int64_t num_rows, std::ostream& out) 
 void run_inspect(const InspectOptions& options, const recipes::Control& control) {
   const std::string& path = options.path;
   const fs::Path given(path);
-  if (const auto adapter = adapter_directory(given)) return inspect_adapter(*adapter, *control.out);
+  if (const auto adapter = checkpoint::adapter_directory(given)) return inspect_adapter(*adapter, *control.out);
   if (fs::exists(given / "config.json")) return inspect_model(given, *control.out);
   if (fs::is_file(path.substr(0, path.rfind("@[")))) return inspect_data(path, options.num_rows, *control.out);
   throw ConfigError(

@@ -47,6 +47,7 @@ struct EvalOptions {
   int64_t max_tokens = 256;
   uint64_t seed = 42;
   int64_t num_examples = 3;        // answers printed per temperature
+  bool log_passrate = false;       // pass@k
   std::vector<std::string> notes;  // of the flags
 };
 

@@ -13,6 +13,18 @@ const char* device_text(Device device) {
   return device == Device::cpu ? "the CPU" : "a GPU";
 }
 
+std::string device_model(Device device) {
+  return device == Device::cpu ? device_name(device) : cuda_info().name;
+}
+
+bool is_slow_to_allocate(Device device) {
+  return device == Device::cuda;
+}
+
+int64_t live_bytes_everywhere() {
+  return live_bytes(Device::cpu) + live_bytes(Device::cuda);
+}
+
 bool has_exact_rows(const Stream& stream) {
   return stream.device() == Device::cpu || stream.numerics() == Numerics::exact;
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "core/stream.h"
 
@@ -11,8 +12,17 @@ namespace lockstep {
 const char* device_name(Device device);  // as parse_device reads it: "cpu", "cuda"
 const char* device_text(Device device);  // in a sentence: "the CPU", "a GPU"
 
+// The machine's name for it: "cpu", or the GPU's name.
+std::string device_model(Device device);
+
 // Whether a row's bits depend on the row alone: on the CPU always, on a GPU with Numerics::exact.
 bool has_exact_rows(const Stream& stream);
+
+// Whether fresh memory takes so long that it is worth asking for ahead of its use.
+bool is_slow_to_allocate(Device device);
+
+// Bytes held by all live Buffers of the process, on every device.
+int64_t live_bytes_everywhere();
 
 // Unused memory: what the system says is available, or what is free on the GPU.
 int64_t free_memory(Device device);

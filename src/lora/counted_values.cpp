@@ -9,7 +9,7 @@ namespace lockstep::lora {
 
 namespace {
 
-// Calls value(index, its bits, a neighbour's) for every value.
+// Calls value(index, its random bits, its neighbour's random bits) for every value.
 template <class Value>
 void draw(uint64_t seed, uint32_t tensor, uint64_t count, const Value& value) {
   for (uint64_t i = 0; i < count; i += 4) {

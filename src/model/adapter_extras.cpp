@@ -75,7 +75,7 @@ class ExtrasBuilder {
     return site == kHeadSite ? base_.head_weight() : linear_at(base_, site).weight;
   }
 
-  // [count] f32 on the stream's device, that lives as long as the extras.
+  // Allocates [count] f32 on the stream's device, which live as long as the extras.
   Tensor vector(int64_t count) {
     Buffer& memory =
         extras_->memory.emplace_back(static_cast<size_t>(count) * sizeof(float), Buffer::Fill::none, stream_.device());
@@ -137,7 +137,7 @@ class ExtrasBuilder {
     if (keeps_outputs) extra.inverse_magnitude = placed(over_magnitude);
   }
 
-  // The base's, but for the modules that have their own.
+  // The base's values, except for the modules that have values of their own.
   ConstTensor biases(int64_t site, Own own, int64_t rows) {
     const Vector& base = linear_at(base_, site).bias;
     std::vector<float> bias =

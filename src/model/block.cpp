@@ -18,7 +18,7 @@ kernels::UnfinishedLinear begin_qkv(ConstTensor x, int64_t layer, const Rows& ro
   return kernels::begin_linear(qkv.forward(t.qkv, normed(x, w.input_norm, t.norm, rows)), *rows.stream);
 }
 
-// The block up to its queries; keys and values are stored.
+// Computes the block up to its queries, and stores its keys and values.
 void forward_heads(ConstTensor x, int64_t layer, const Rows& rows, const BlockTensors& t) {
   const Arena::Scope scope(*rows.arena);
   kernels::QkNormRopeCall call = qk_norm_rope_call(layer, rows, t);
@@ -31,7 +31,7 @@ void forward_attention(int64_t layer, const Rows& rows, const BlockTensors& t) {
                              rows.attention, *rows.stream);
 }
 
-// The same, and attention.
+// Does the same and then attention.
 void forward_heads_and_attention(ConstTensor x, int64_t layer, const Rows& rows, const BlockTensors& t) {
   if (keeps(t)) {
     forward_heads(x, layer, rows, t);

@@ -7,7 +7,7 @@ namespace lockstep::model {
 
 namespace {
 
-// From the gradient of attention's output to that of qkv.
+// Computes the gradient of qkv from that of attention's output.
 void attention_backward(const BlockBackward& call) {
   const ModelSpec& c = *call.rows.config;
   const BlockGradient& g = call.g;

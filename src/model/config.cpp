@@ -57,7 +57,7 @@ constexpr std::string_view kCommon[] = {"head_dim",
                                         "tie_word_embeddings",
                                         "vocab_size"};
 
-// Their default is the only value we can honour.
+// Their default is the only value that this program implements.
 constexpr std::string_view kZero[] = {"attention_dropout", "hidden_dropout", "embd_pdrop", "resid_pdrop"};
 
 bool is_nothing(const Json& value) {

@@ -10,7 +10,7 @@ namespace lockstep::model {
 
 namespace {
 
-// `site` has the pairs that the segments point at.
+// `site` owns the pairs that the segments point to.
 std::vector<kernels::EmbeddingSegment> embedding_segments(const lora::SiteAdapters& site, const RowAdapters& adapters) {
   std::vector<kernels::EmbeddingSegment> segments;
   auto run = adapters.rows.begin();

@@ -11,7 +11,7 @@ namespace lockstep::model {
 
 namespace {
 
-// gate_up, and its activation if `act` is given.
+// Computes gate_up, and its activation if `act` is given.
 void forward_gate_up(Tensor act, int64_t layer, const Rows& rows, const BlockTensors& t) {
   const LayerWeights& w = weights_of(rows, layer);
   const AdaptedLinear gate_up = adapted(w.gate_up, rows, t.h.gate_up);
@@ -29,7 +29,7 @@ ConstTensor kept_gate_up(const Rows& rows, const LayerWeights& w, const BlockTen
   return kept;
 }
 
-// From the output's gradient to that of gate_up, in its place. False: nothing below `down` needs a gradient.
+// Turns the output's gradient into that of gate_up, in place. Returns false if nothing below `down` needs one.
 bool activation_backward(const BlockBackward& call, const LayerWeights& w) {
   const BlockTensors& t = call.t;
   const Arena::Scope scope(*call.rows.arena);

@@ -95,7 +95,7 @@ int64_t num_parameters(const ModelSpec& config) {
 
 namespace {
 
-// "model.layers.0.mlp.up_proj" of its weight or bias.
+// The module of a tensor: "model.layers.0.mlp.up_proj" for its weight or bias.
 std::string module_name(const std::string& tensor) {
   return tensor.substr(0, tensor.rfind('.'));
 }

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/device_facts.h"
 #include "core/error.h"
 #include "core/transfer.h"
 #include "kernels/pack.h"
@@ -48,14 +49,14 @@ void append_f32(float* out, const NamedTensor& named) {
   });
 }
 
-// GPU memory, given in order. The driver takes its time for fresh memory: a tenth of a load, were it not for a thread
-// that asks ahead while weights travel.
+// Device memory, given in order. The driver takes its time for fresh memory: a tenth of a load, were it not for a
+// thread that asks ahead while weights travel.
 class MemoryAhead {
  public:
-  explicit MemoryAhead(std::vector<size_t> sizes) : memory_(sizes.size()) {
-    thread_ = std::jthread([this, sizes = std::move(sizes)](const std::stop_token& stop) {
+  MemoryAhead(std::vector<size_t> sizes, Device device) : memory_(sizes.size()) {
+    thread_ = std::jthread([this, device, sizes = std::move(sizes)](const std::stop_token& stop) {
       for (size_t i = 0; i < sizes.size() && !stop.stop_requested(); ++i) try {
-          memory_[i].set_value(Buffer(sizes[i], Buffer::Fill::none, Device::cuda));
+          memory_[i].set_value(Buffer(sizes[i], Buffer::Fill::none, device));
         } catch (...) {
           memory_[i].set_exception(std::current_exception());
           return;
@@ -83,7 +84,7 @@ class Loader {
     for (const TensorPlace& place : places_) check(place);
     take_surplus();
     weights_->layers.resize(static_cast<size_t>(config_.layers));
-    if (stream_.device() == Device::cuda) memory_.emplace(matrix_bytes());
+    if (is_slow_to_allocate(stream_.device())) memory_.emplace(matrix_bytes(), stream_.device());
     for (size_t begin = 0, end; begin < places_.size(); begin = end) {
       for (end = begin + 1; end < places_.size() && places_[begin].is_stacked_with(places_[end]);) ++end;
       place_group(begin, end);
@@ -150,10 +151,10 @@ class Loader {
     for (size_t i = 0; i < places_.size(); ++i) {
       if (!places_[i].is_matrix()) continue;
       const kernels::WeightFormat format =
-          kernels::packed_format(given_.at(places_[i].name)->tensor.dtype, Device::cuda);
+          kernels::packed_format(given_.at(places_[i].name)->tensor.dtype, stream_.device());
       int64_t rows = places_[i].shape[0];
       for (; i + 1 < places_.size() && places_[i + 1].is_stacked_with(places_[i]); ++i) rows += places_[i + 1].shape[0];
-      bytes.push_back(kernels::packed_bytes(format, rows, places_[i].shape[1], Device::cuda));
+      bytes.push_back(kernels::packed_bytes(format, rows, places_[i].shape[1], stream_.device()));
     }
     return bytes;
   }
@@ -187,7 +188,7 @@ class Loader {
   std::vector<TensorPlace> places_;
   Stream& stream_;
   Region region_;                      // on the CPU
-  std::optional<MemoryAhead> memory_;  // on a GPU
+  std::optional<MemoryAhead> memory_;  // where allocating is slow
   const std::string& where_;
   std::map<std::string, const NamedTensor*> given_;
   std::shared_ptr<Weights> weights_ = std::make_shared<Weights>();

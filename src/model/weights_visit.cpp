@@ -1,4 +1,4 @@
-// The way back: every tensor as the file had it, made from what the kernels read.
+// The inverse of loading: rebuilds every tensor as the file had it from what the kernels read.
 #include <algorithm>
 #include <cstring>
 
@@ -11,7 +11,7 @@ namespace lockstep::model {
 
 namespace {
 
-// Exact: the values came from this type.
+// This is exact, because the values came from this type.
 void narrow(void* out, const float* values, int64_t count, DType dtype) {
   if (dtype == DType::f32) {
     std::memcpy(out, values, static_cast<size_t>(count) * sizeof(float));

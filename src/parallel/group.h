@@ -50,13 +50,23 @@ class Group {
   // This rank cannot continue: from now on the calls of all ranks throw PeerFailed with this fault. Only the first call
   // counts. In a group of one it has no effect.
   virtual void fail(const Fault& fault, int exit_code) noexcept = 0;
-  // Asks all ranks to stop at a convenient point; interrupted() returns whether any rank has asked. Neither waits.
+  // Throws PeerFailed or Cancelled if the group has failed, as far as this rank has heard; does not wait, and is not
+  // collective. For long work between calls.
+  virtual void check() = 0;
+  // Asks all ranks to stop at a convenient point; interrupted() returns whether any rank has asked. Neither waits, and
+  // a rank may hear of it a moment later.
   virtual void interrupt() noexcept = 0;
   virtual bool interrupted() const noexcept = 0;
 };
 
 struct Timeouts {
   std::chrono::milliseconds call = std::chrono::minutes(10);  // until all ranks have entered a call
+  // Of processes: until all have come, a sign of life every so often, how long none may come, and how long after a
+  // failure a process that has not noticed it is given (parallel/connect.h).
+  std::chrono::milliseconds meet = std::chrono::minutes(10);
+  std::chrono::milliseconds beat = std::chrono::seconds(1);
+  std::chrono::milliseconds silence = std::chrono::seconds(10);
+  std::chrono::milliseconds exit_after = std::chrono::seconds(10);
 };
 
 std::unique_ptr<Group> solo();

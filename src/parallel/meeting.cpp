@@ -18,8 +18,11 @@ bool Call::fits(const Call& other) const {
   return std::string_view(verb) == other.verb && root == other.root && shown.size() == other.shown.size();
 }
 
-void Meeting::end(Failure failure) {
-  if (!failure_) failure_ = std::move(failure);
+void Meeting::end(Failure failure, bool left) {
+  if (!failure_ || (left_only_ && !left)) {
+    failure_ = std::move(failure);
+    left_only_ = left;
+  }
   changed_.notify_all();
 }
 
@@ -86,6 +89,16 @@ void Meeting::leave() noexcept {
 void Meeting::fail(int rank, const Fault& fault, int exit_code) noexcept {
   const std::lock_guard lock(mutex_);
   end([=] { throw PeerFailed(rank, fault, exit_code); });
+}
+
+void Meeting::leave_for_good(int rank) noexcept {
+  const std::lock_guard lock(mutex_);
+  end([=] { throw PeerFailed(rank, {.what = "it has left the group"}, 1); }, true);
+}
+
+void Meeting::check() {
+  const std::lock_guard lock(mutex_);
+  if (failure_ && !left_only_) failure_();
 }
 
 }  // namespace lockstep::parallel

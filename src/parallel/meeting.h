@@ -36,13 +36,16 @@ class Meeting {
   void leave() noexcept;
   // From now on enter() throws PeerFailed, unless it already throws something else.
   void fail(int rank, const Fault& fault, int exit_code) noexcept;
+  // The same for a rank that is gone: those who make no more calls do not mind (check() does not throw).
+  void leave_for_good(int rank) noexcept;
+  void check();  // throws what enter() would, without waiting
 
   void interrupt() noexcept { interrupted_.store(true); }
   bool interrupted() const noexcept { return interrupted_.load(); }
 
  private:
   using Failure = std::function<void()>;  // throws a new exception for each rank
-  void end(Failure failure);
+  void end(Failure failure, bool left = false);
   void require_same_calls();
   std::string missing_ranks() const;
 
@@ -54,6 +57,7 @@ class Meeting {
   int arrived_ = 0, left_ = 0;
   int64_t entered_turns_ = 0, left_turns_ = 0;  // calls that all ranks have entered and left
   Failure failure_;
+  bool left_only_ = false;  // the failure is that a rank has left
   std::atomic<bool> interrupted_{false};
 };
 

@@ -23,6 +23,7 @@ class Solo final : public Group {
   }
   void barrier() override {}
   void fail(const Fault&, int) noexcept override {}
+  void check() override {}
   void interrupt() noexcept override { interrupted_.store(true); }
   bool interrupted() const noexcept override { return interrupted_.load(); }
 

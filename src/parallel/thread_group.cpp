@@ -23,7 +23,7 @@ class Visit {
 class ThreadRank final : public Group {
  public:
   ThreadRank(std::shared_ptr<Meeting> meeting, int rank) : meeting_(std::move(meeting)), rank_(rank) {}
-  ~ThreadRank() override { meeting_->fail(rank_, {.what = "it has left the group"}, 1); }
+  ~ThreadRank() override { meeting_->leave_for_good(rank_); }
 
   int rank() const override { return rank_; }
   int size() const override { return meeting_->size(); }
@@ -52,6 +52,7 @@ class ThreadRank final : public Group {
   void barrier() override { const Visit visit(*meeting_, rank_, {.verb = "barrier"}); }
 
   void fail(const Fault& fault, int exit_code) noexcept override { meeting_->fail(rank_, fault, exit_code); }
+  void check() override { meeting_->check(); }
   void interrupt() noexcept override { meeting_->interrupt(); }
   bool interrupted() const noexcept override { return meeting_->interrupted(); }
 

@@ -1,5 +1,9 @@
 #include "recipes/algorithm.h"
 
+#include <fmt/format.h>
+
+#include <array>
+
 namespace lockstep::recipes {
 
 namespace {
@@ -7,6 +11,28 @@ namespace {
 template <class Value>
 void add_unless(OrderedJson& settings, const char* name, const Value& value, const Value& usual) {
   if (value != usual) settings[name] = value;
+}
+
+// Values of enums lie in checkpoints by name: a number would change its meaning with the order of the enum.
+template <class Enum, size_t count>
+std::string name_of(Enum value, const std::array<const char*, count>& names) {
+  return names.at(static_cast<size_t>(value));
+}
+
+std::string objective_name(train::PolicyObjective objective) {
+  return name_of(objective, std::array{"vanilla", "importance_sampling", "reinforce", "cispo", "sapo", "geo_mean",
+                                       "dppo_tv", "dppo_kl", "prime", "dro", "vespo"});
+}
+
+std::string reduction_name(train::ReductionKind kind) {
+  return name_of(kind, std::array{"seq-mean-token-mean", "token-mean", "token-sum", "seq-mean-token-sum",
+                                  "seq-mean-token-sum-norm"});
+}
+
+std::string rule_text(const rl::CorrectionRule& rule) {
+  return fmt::format("{}:{}:{}:{}:{}", name_of(rule.measure, std::array{"ratio", "k1", "k2", "k3"}),
+                     name_of(rule.level, std::array{"token", "seq_sum", "seq_mean", "seq_max"}),
+                     name_of(rule.action, std::array{"truncate", "mask", "reject"}), rule.low, rule.high);
 }
 
 std::vector<double> loss_shape(const train::PolicyLoss& loss) {
@@ -32,16 +58,26 @@ std::vector<double> row_shares(const train::RowChoice& choice) {
   return {choice.share, choice.cov_low, choice.cov_high, choice.penalty};
 }
 
-std::vector<double> correction_numbers(const rl::Correction& correction) {
-  std::vector<double> numbers = {correction.veto, correction.normalize ? 1.0 : 0.0};
-  for (const rl::CorrectionRule& rule : correction.rules)
-    numbers.insert(numbers.end(), {static_cast<double>(rule.measure), static_cast<double>(rule.level),
-                                   static_cast<double>(rule.action), rule.low, rule.high});
-  return numbers;
+// The rules in their order, as --correction names them, and what applies to all.
+std::vector<std::string> correction_texts(const rl::Correction& correction) {
+  std::vector<std::string> texts;
+  for (const rl::CorrectionRule& rule : correction.rules) texts.push_back(rule_text(rule));
+  if (correction.veto != 0) texts.push_back(fmt::format("veto {}", correction.veto));
+  if (correction.normalize) texts.push_back("normalize");
+  return texts;
 }
 
 std::vector<double> entropy_numbers(const rl::EntropyControl& control) {
   return {control.on ? 1.0 : 0.0, control.target, control.low, control.high, control.step};
+}
+
+void add_critic(OrderedJson& settings, const CriticOptions& critic) {
+  const CriticOptions usual;
+  add_unless(settings, "--value-clip", critic.value_clip, usual.value_clip);
+  if (critic.lr) settings["--critic-lr"] = *critic.lr;
+  add_unless(settings, "--critic-lr-warmup-iters", critic.warmup_steps, usual.warmup_steps);
+  add_unless(settings, "--num-critic-only-steps", critic.only_rollouts, usual.only_rollouts);
+  if (critic.rank) settings["--critic-lora-rank"] = *critic.rank;
 }
 
 std::vector<double> rule_numbers(const rl::RewardRule& rule) {
@@ -70,39 +106,59 @@ void add_reward(OrderedJson& settings, const rl::RewardConfig& reward) {
 
 OrderedJson algorithm_settings(const RlOptions& o) {
   const RlOptions usual;
+  constexpr std::array kSpreads = {"group", "batch"};
+  constexpr std::array kSums = {"sum_then_normalize", "normalize_then_sum"};
+  constexpr std::array kLevels = {"token", "sequence"};
+  constexpr std::array kChoices = {"none", "clip_cov", "kl_cov"};
+  constexpr std::array kFailures = {"drop-sample", "drop-group", "stop"};
   OrderedJson settings = OrderedJson::object();
-  const auto number = [](auto value) { return static_cast<int64_t>(value); };
   add_unless(settings, "--advantage-estimator", std::string(rl::estimator_name(o.advantage.estimator)),
              std::string("grpo"));
-  add_unless(settings, "--scale-rewards", number(o.advantage.group.spread), number(usual.advantage.group.spread));
+  add_unless(settings, "--scale-rewards", name_of(o.advantage.group.spread, kSpreads),
+             name_of(usual.advantage.group.spread, kSpreads));
+  add_unless(settings, "--multi-objective-aggregation", name_of(o.reward.sum, kSums), name_of(usual.reward.sum, kSums));
   add_unless(settings, "--advantage-eps", o.advantage.group.eps, usual.advantage.group.eps);
   add_unless(settings, "--reward-std", o.advantage.group.population_std, usual.advantage.group.population_std);
   add_unless(settings, "--gamma", o.advantage.gamma, usual.advantage.gamma);
+  add_unless(settings, "--lambd", o.advantage.lambda, usual.advantage.lambda);
   add_unless(settings, "--normalize-advantages", o.advantage.whiten, usual.advantage.whiten);
-  add_unless(settings, "--policy-loss", number(o.loss.objective), number(usual.loss.objective));
-  add_unless(settings, "ratio of --policy-loss", number(o.loss.ratio_level), number(usual.loss.ratio_level));
-  add_unless(settings, "rows of --policy-loss", number(o.row_choice.kind), number(usual.row_choice.kind));
-  add_unless(settings, "--loss-agg-mode", number(o.reduction.kind), number(usual.reduction.kind));
+  add_unless(settings, "--policy-loss", objective_name(o.loss.objective), objective_name(usual.loss.objective));
+  add_unless(settings, "ratio of --policy-loss", name_of(o.loss.ratio_level, kLevels),
+             name_of(usual.loss.ratio_level, kLevels));
+  add_unless(settings, "rows of --policy-loss", name_of(o.row_choice.kind, kChoices),
+             name_of(usual.row_choice.kind, kChoices));
+  add_unless(settings, "--loss-agg-mode", reduction_name(o.reduction.kind), reduction_name(usual.reduction.kind));
   add_unless(settings, "--loss-scale-factor", o.reduction.length, usual.reduction.length);
   add_unless(settings, "--top-entropy-quantile", o.row_choice.top_entropy_quantile, 1.0);
   add_unless(settings, "--dynamic-sampling-filter-path", o.need_spread, usual.need_spread);
+  const auto threshold = [&](const char* name, const std::optional<double>& value) {
+    if (value) settings[name] = *value;
+  };
+  threshold("--easy-threshold", o.difficulty.easy);
+  threshold("--hard-threshold", o.difficulty.hard);
+  add_unless(settings, "--easy-fraction", o.difficulty.easy_fraction, 0.0);
+  add_unless(settings, "--hard-fraction", o.difficulty.hard_fraction, 0.0);
   add_unless(settings, "--over-sampling-batch-size", o.over_sampling, usual.over_sampling);
   add_unless(settings, "--mask-truncated-completions", o.mask_truncated, usual.mask_truncated);
   add_unless(settings, "--ref-update-interval", o.ref_update_interval, usual.ref_update_interval);
   add_unless(settings, "shape of --policy-loss", loss_shape(o.loss), loss_shape(usual.loss));
   add_unless(settings, "shares of --policy-loss", row_shares(o.row_choice), row_shares(usual.row_choice));
-  add_unless(settings, "rules of --use-tis", correction_numbers(o.correction), correction_numbers(usual.correction));
+  add_unless(settings, "rules of --use-tis", correction_texts(o.correction), correction_texts(usual.correction));
   add_unless(settings, "target of --kl-coef", std::vector<double>{o.kl_control.target, o.kl_control.horizon},
              std::vector<double>{usual.kl_control.target, usual.kl_control.horizon});
   add_unless(settings, "control of --entropy-coef", entropy_numbers(o.entropy_control),
              entropy_numbers(usual.entropy_control));
   add_reward(settings, o.reward);
-  add_unless(settings, "--on-reward-failure", number(o.on_reward_failure), number(usual.on_reward_failure));
+  add_unless(settings, "--on-reward-failure", name_of(o.on_reward_failure, kFailures),
+             name_of(usual.on_reward_failure, kFailures));
   if (o.engine.kind) settings["--rollout-engine"] = rollout::engine_name(*o.engine.kind);
   add_unless(settings, "--ref-load", o.reference, usual.reference);
   add_unless(settings, "--use-opd", o.distill, usual.distill);
   add_unless(settings, "--opd-teacher-load", o.teacher, usual.teacher);
+  add_unless(settings, "--opd-teacher-urls", o.teacher_url, usual.teacher_url);
+  add_unless(settings, "--opd-teacher-model", o.teacher_model, usual.teacher_model);
   add_unless(settings, "--opd-kl-coef", o.distill ? o.distill_coef : 1.0, 1.0);
+  if (o.advantage.estimator == rl::Estimator::ppo) add_critic(settings, o.critic);
   return settings;
 }
 
@@ -112,6 +168,7 @@ rl::Algorithm algorithm_of(const RlOptions& options) {
                           .distillation = options.distill ? options.distill_coef : 0,
                           .correction = options.correction,
                           .loss = options.loss,
+                          .value_loss = {.clip = options.critic.value_clip},
                           .choice = options.row_choice,
                           .reduction = options.reduction,
                           .kl_control = options.kl_control,

@@ -6,6 +6,7 @@
 
 #include "kernels/weight_format.h"
 #include "model/spec.h"
+#include "recipes/resume.h"
 #include "recipes/run_log.h"
 
 namespace lockstep::recipes {
@@ -39,6 +40,12 @@ Base load_base(const BaseOptions& options, Stream& stream, const Control& contro
     *control.info << fmt::format("note    the base is {}; the GPU holds it rounded to {}\n", dtype_name(stored),
                                  dtype_name(packed));
   return base;
+}
+
+parallel::Identity rank_identity(const Base& base, const Stream& stream) {
+  return {{"base", base.fingerprint},
+          {"device", device_name(base)},
+          {"numerics", stream.numerics() == Numerics::fast ? "fast" : "exact"}};
 }
 
 void require_in_vocabulary(std::span<const int32_t> tokens, int64_t vocab_size, const std::string& where) {

@@ -19,6 +19,9 @@ StreamOptions stream_options(const BaseOptions& options);
 // Reads, checks and packs onto the stream's device; prints what was loaded and how long it took.
 Base load_base(const BaseOptions& options, Stream& stream, const Control& control);
 
+// What has to be the same on all ranks of a job for them to have the same bits.
+parallel::Identity rank_identity(const Base& base, const Stream& stream);
+
 // DataError naming `where`: an id that the model has no row for, as a tokenizer with added tokens makes them.
 void require_in_vocabulary(std::span<const int32_t> tokens, int64_t vocab_size, const std::string& where);
 

@@ -3,8 +3,11 @@
 
 #include <functional>
 #include <iosfwd>
+#include <memory>
 #include <string>
 #include <string_view>
+
+#include "parallel/connect.h"
 
 namespace lockstep::recipes {
 
@@ -23,6 +26,12 @@ struct Control {
   std::function<bool()> save_requested = [] { return false; };
   // Says that the run has stopped what it did, and has only to save: from now on it is waited for without a limit.
   std::function<void()> stopped = [] {};
+
+  int rank = 0;  // of this process in its job; rank 0 writes files, log and terminal
+  // Joins the other ranks of the job, if there are any; `identity` has to be the same on all. What parallel::connect
+  // throws.
+  std::function<std::unique_ptr<parallel::Group>(const parallel::Identity& identity)> join =
+      [](const parallel::Identity&) { return parallel::solo(); };
 
   // Text of a model or of a file for `out`: as it is for programs, made printable on a terminal.
   std::string shown(std::string_view text) const;

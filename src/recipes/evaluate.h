@@ -9,6 +9,7 @@
 #include "recipes/run_log.h"
 #include "rl/pass_rate.h"
 #include "rl/reward.h"
+#include "rl/reward/rule.h"
 
 namespace lockstep::recipes {
 
@@ -22,6 +23,7 @@ struct EvalResult {
   int64_t unknown = 0;                   // rewards
   double response_len = 0;               // tokens, mean
   std::vector<rl::PassRate> pass_rates;  // (rl/pass_rate.h)
+  std::optional<double> majority;        // maj@n (rl/majority.h); none: the reward is no rule that reads answers
   std::vector<EvalExample> examples;     // the first sample of the first prompts
 };
 
@@ -33,6 +35,7 @@ struct EvalRequest {
   rollout::SamplingParams sampling;
   int64_t samples = 1;
   rl::Reward* reward = nullptr;
+  const rl::RewardRule* rule = nullptr;  // of rows that name no other; null: the reward is no rule
   int64_t num_examples = 3;
 };
 

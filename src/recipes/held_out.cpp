@@ -36,15 +36,18 @@ BestSoFar BestSoFar::from(const OrderedJson& json, const std::string& where) {
   return best;
 }
 
-void add_reference(train::Trainer& trainer, std::vector<train::Datum>& datums) {
-  auto reference = trainer.logprobs(datums, nullptr);
-  for (size_t i = 0; i < datums.size(); ++i) datums[i].ref_logprobs = std::move(reference[i]);
-}
-
-HeldOut::HeldOut(const SftOptions& options, const Base& base, const Control& control) : options_(options) {
+HeldOut::HeldOut(const SftOptions& options, const Base& base, const PreferenceInputs& preference,
+                 const Control& control)
+    : options_(options), preference_(preference) {
   if (options.eval_interval == 0) return;
   for (const EvalSet& set : options.eval_sets)
-    sets_.emplace_back(set.path, base, options.rows, train::datums_per_term(options.loss) == 2, control);
+    sets_.emplace_back(set.path, base, options.rows, row_kind(options.loss), control);
+}
+
+size_t HeldOut::deciding() const {
+  for (size_t i = 0; i < options_.eval_sets.size(); ++i)
+    if (options_.eval_sets[i].name == options_.save_best_set) return i;
+  return 0;
 }
 
 void HeldOut::describe(std::ostream& out) const {
@@ -54,6 +57,7 @@ void HeldOut::describe(std::ostream& out) const {
 train::Evaluation HeldOut::evaluate(size_t set, TrainingRun& run,
                                     const std::function<void(int64_t, int64_t)>& on_progress) {
   TrainingRows& rows = sets_[set];
+  const train::Loss loss = preference_.of_set(run.trainer(), rows, run.memory().max_tokens);
   train::Evaluation sums;
   std::vector<train::Datum> datums;
   int64_t held = 0;
@@ -62,9 +66,8 @@ train::Evaluation HeldOut::evaluate(size_t set, TrainingRun& run,
     rows.append(row, datums);
     for (size_t i = before; i < datums.size(); ++i) held += datums[i].size();
     if (held < run.memory().max_tokens && row + 1 < rows.size()) continue;
-    const auto* preference = std::get_if<train::DpoLoss>(&options_.loss);
-    if (preference != nullptr && train::reads_reference(*preference)) add_reference(run.trainer(), datums);
-    run.trainer().evaluate(datums, options_.loss, sums);
+    preference_.add_reference(run.trainer(), datums);
+    run.trainer().evaluate(datums, loss, sums);
     datums.clear();
     held = 0;
     on_progress(row + 1, rows.size());

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "recipes/preference.h"
 #include "recipes/training_rows.h"
 #include "recipes/training_run.h"
 #include "train/evaluation.h"
@@ -28,21 +29,22 @@ struct BestSoFar {
   static BestSoFar from(const OrderedJson& json, const std::string& where);  // null: nothing yet. FormatError
 };
 
-// Datums of the reference's log-probs: those of the base, with the adapter off.
-void add_reference(train::Trainer& trainer, std::vector<train::Datum>& datums);
-
 class HeldOut {
  public:
-  HeldOut(const SftOptions& options, const Base& base, const Control& control);
+  // `preference` outlives this.
+  HeldOut(const SftOptions& options, const Base& base, const PreferenceInputs& preference, const Control& control);
 
   void describe(std::ostream& out) const;
   bool empty() const { return sets_.empty(); }
   const std::vector<EvalSet>& names() const { return options_.eval_sets; }
-  // One set under the current weights. Calls on_progress with the rows done; it may throw to stop.
+  size_t deciding() const;  // the set that says which checkpoint is best
+  // One set under the current weights. Collective. Calls on_progress with the rows done, on all ranks at the same
+  // places; it may throw to stop.
   train::Evaluation evaluate(size_t set, TrainingRun& run, const std::function<void(int64_t, int64_t)>& on_progress);
 
  private:
   const SftOptions& options_;
+  const PreferenceInputs& preference_;
   std::deque<TrainingRows> sets_;
 };
 

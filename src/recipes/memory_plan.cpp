@@ -4,6 +4,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <span>
+#include <string>
+#include <vector>
 
 #include "core/device_facts.h"
 #include "core/error.h"
@@ -30,20 +33,35 @@ std::string gigabytes(int64_t bytes) {
   return fmt::format("{:.2f} GB", static_cast<double>(bytes) * 1e-9);
 }
 
-// Everything a pass keeps and its scratch memory; the logits among it are `logits`.
-void add_pass(MemoryPlan& plan, const model::ModelSpec& config, const lora::AdapterLayout& layout) {
+// The adapters that are trained: the actor's, and with PPO the critic's.
+using Trained = std::span<const lora::AdapterLayout* const>;
+
+// Everything a pass keeps and its scratch memory, of the largest pass; the logits among it are `logits`.
+void add_pass(MemoryPlan& plan, const model::ModelSpec& config, Trained trained) {
   const int64_t fitting = model::Model::default_logits_bytes(plan.device) / (config.vocab_size * kFloat);
   plan.logits = std::min(plan.max_tokens, std::max<int64_t>(1, fitting)) * config.vocab_size * kFloat;
-  const int64_t all = model::TrainPass::activation_bytes(config, layout, plan.max_tokens, plan.recompute, plan.device);
-  plan.activations = all - plan.logits +
-                     kernels::gradient_blocks(plan.max_tokens, plan.device) * lora::gradient_floats(layout) * kFloat;
+  plan.activations = 0;
+  for (const lora::AdapterLayout* layout : trained) {
+    const int64_t all =
+        model::TrainPass::activation_bytes(config, *layout, plan.max_tokens, plan.recompute, plan.device);
+    const int64_t partial = kernels::gradient_blocks(plan.max_tokens, plan.device) * lora::gradient_floats(*layout);
+    plan.activations = std::max(plan.activations, all - plan.logits + partial * kFloat);
+  }
 }
 
-void choose_recompute(MemoryPlan& plan, const model::ModelSpec& config, const lora::AdapterLayout& layout,
-                      Recompute wanted, bool engine) {
+void add_trained(MemoryPlan& plan, const lora::AdapterLayout& layout) {
+  const int64_t flat = layout.num_trained * kFloat;
+  plan.adapter +=
+      2 * (static_cast<int64_t>(lora::weight_bytes(layout, plan.device)) + model::extras_bytes(layout, plan.device));
+  plan.moments += 2 * flat;
+  plan.lanes += flat * train::lane_buffers(train::open_lanes(layout, plan.device));
+}
+
+void choose_recompute(MemoryPlan& plan, const model::ModelSpec& config, Trained trained, Recompute wanted,
+                      bool engine) {
   const auto take = [&](model::Recompute recompute) {
     plan.recompute = recompute;
-    add_pass(plan, config, layout);
+    add_pass(plan, config, trained);
   };
   // Whether there is room, with this share of it for keys and values.
   const auto fits = [&](double share) {
@@ -66,15 +84,14 @@ void choose_recompute(MemoryPlan& plan, const model::ModelSpec& config, const lo
 
 MemoryPlan plan_memory(const model::ModelSpec& config, const lora::AdapterLayout& layout, int64_t weight_bytes,
                        const TrainingOptions& training, const std::optional<EnginePlan>& engine, Device device,
-                       std::optional<int64_t> room) {
-  lora::check_ranks(layout, device);
+                       std::optional<int64_t> room, const lora::AdapterLayout* critic) {
+  std::vector<const lora::AdapterLayout*> trained = {&layout};
+  if (critic != nullptr) trained.push_back(critic);
+  for (const lora::AdapterLayout* each : trained) lora::check_ranks(*each, device);
   MemoryPlan plan{.device = device, .room = room, .limit = room};
-  const int64_t flat = layout.num_trained * kFloat;
   plan.max_tokens = micro_batch_tokens(training, config, device);
   plan.base = model::num_parameters(config) * weight_bytes;
-  plan.adapter = 2 * (static_cast<int64_t>(lora::weight_bytes(layout, device)) + model::extras_bytes(layout, device));
-  plan.moments = 2 * flat;
-  plan.lanes = flat * train::lane_buffers(train::open_lanes(layout, device));
+  for (const lora::AdapterLayout* each : trained) add_trained(plan, *each);
   if (room) {
     plan.reserve = kGpuReserve;
     if (engine)
@@ -82,17 +99,17 @@ MemoryPlan plan_memory(const model::ModelSpec& config, const lora::AdapterLayout
                                         dtype_bytes(kernels::activation_dtype(device)));
   }
   if (engine) plan.kv_asked = engine->kv_bytes;
-  choose_recompute(plan, config, layout, training.recompute, engine.has_value());
+  choose_recompute(plan, config, trained, training.recompute, engine.has_value());
   if (engine && room) plan.kv = std::clamp<int64_t>(*room - plan.without_kv(), 0, plan.kv_asked.value_or(*room));
   if (engine && !room) plan.kv = plan.kv_asked.value_or(0);
   return plan;
 }
 
 MemoryPlan plan_memory(const Base& base, const lora::AdapterLayout& layout, const TrainingOptions& training,
-                       const std::optional<EnginePlan>& engine, Device device) {
+                       const std::optional<EnginePlan>& engine, Device device, const lora::AdapterLayout* critic) {
   const DType packed = kernels::packed_dtype(load::weight_dtype(base), device);
   MemoryPlan plan =
-      plan_memory(base.config, layout, dtype_bytes(packed), training, engine, device, memory_bound(device));
+      plan_memory(base.config, layout, dtype_bytes(packed), training, engine, device, memory_bound(device), critic);
   if (const int64_t available = free_memory(device); !plan.room && available > 0)
     plan.limit = available + live_bytes(device);
   return plan;

@@ -34,17 +34,24 @@ struct EnginePlan {
   std::optional<int64_t> kv_bytes;
 };
 
-// `weight_bytes`: of one weight where the base lies. `room`: nullopt on the CPU, where nothing is chosen by what is
+// What shares the device with a run's trainer.
+struct BesideTrainer {
+  std::optional<EnginePlan> engine = {};
+  std::shared_ptr<const lora::AdapterLayout> critic = {};
+};
+
+// `critic`: PPO's, nullptr without one; its passes and the actor's take turns. `weight_bytes`: of one weight where the base lies. `room`: nullopt on the CPU, where nothing is chosen by what is
 // free; `limit` is the room. ConfigError for ranks that a GPU does not take. Recompute::automatic: the least that fits
 // the room; beside an engine with half of it left for keys and values, or a tenth where whole blocks would have to be
 // recomputed.
 MemoryPlan plan_memory(const model::ModelSpec& config, const lora::AdapterLayout& layout, int64_t weight_bytes,
                        const TrainingOptions& training, const std::optional<EnginePlan>& engine, Device device,
-                       std::optional<int64_t> room);
+                       std::optional<int64_t> room, const lora::AdapterLayout* critic = nullptr);
 
 // The same for a base whose config has been read, on the device as it is now. A run and its --dry-run both ask here.
 MemoryPlan plan_memory(const Base& base, const lora::AdapterLayout& layout, const TrainingOptions& training,
-                       const std::optional<EnginePlan>& engine, Device device);
+                       const std::optional<EnginePlan>& engine, Device device,
+                       const lora::AdapterLayout* critic = nullptr);
 
 // ResourceError naming what to change when the plan is above its limit, or a GPU has no room for keys and values.
 void require_fit(const MemoryPlan& plan);

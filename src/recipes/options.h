@@ -23,9 +23,11 @@
 #include "rl/advantage.h"
 #include "rl/coefficients.h"
 #include "rl/correction.h"
+#include "rl/difficulty.h"
 #include "rl/reward_config.h"
 #include "rollout/remote/engine_kind.h"
 #include "rollout/sampling.h"
+#include "train/lane_range.h"
 #include "train/loss.h"
 #include "train/reduction.h"
 #include "train/row_choice.h"
@@ -74,6 +76,12 @@ struct OptimizerOptions {
 // selective.
 enum class Recompute { automatic, none, selective, full };
 
+// Ranks of a job (parallel/group.h).
+struct RankOptions {
+  std::string secret_file;      // of the job (parallel::read_secret); empty: the launcher's, or loopback only
+  double timeout_minutes = 10;  // until all ranks have come, and until all have entered a call
+};
+
 struct TrainingOptions {
   int64_t global_batch_size = 0;      // samples per optimizer step
   std::optional<int64_t> max_tokens;  // per micro-batch; default: micro_batch_tokens
@@ -81,6 +89,8 @@ struct TrainingOptions {
   bool per_token_loss = false;     // mean over all tokens of a step instead of over samples
   uint64_t seed = 1234;            // adapter initialization, dropout
   int64_t max_skipped_steps = 10;  // that a run abandons because their numbers are not finite, before it stops
+  int gradient_lanes = train::kGradientLanes;  // 8, 16, 32 or 64: the most ranks, and decides bits
+  RankOptions ranks;
 };
 
 struct SaveOptions {
@@ -102,8 +112,16 @@ struct SaveOptions {
   std::vector<std::string> overrides;  // settings that may differ from the checkpoint's (recipes/run_settings.h)
 };
 
+// A held-out set. Reinforcement learning reads what it has of its own; the rest is as the options say for all sets.
 struct EvalSet {
   std::string name, path;
+  std::string input_key = {}, label_key = {}, metadata_key = {}, tool_key = {};
+  std::optional<int64_t> samples = {}, top_k = {}, max_tokens = {}, min_tokens = {};
+  std::optional<float> temperature = {}, top_p = {};
+  std::optional<std::vector<std::string>> stop = {};
+  std::optional<std::vector<int32_t>> stop_token_ids = {};
+  std::vector<rl::RewardChoice> reward = {};  // empty: the run's
+  OrderedJson metadata = {};                  // goes before what a row's metadata have; an object or null
 };
 
 // Which tokens of a row are targets (recipes/row_tokens.h says what each shape makes of it).
@@ -126,7 +144,7 @@ struct RowOptions {
   int64_t max_bad_rows = 0;
 };
 
-// Supervised training and, with a DpoLoss, preference training.
+// Supervised training and, with a DpoLoss or KtoLoss, preference training.
 struct SftOptions {
   BaseOptions base;
   AdapterOptions adapter;
@@ -134,19 +152,21 @@ struct SftOptions {
   TrainingOptions training;
   SaveOptions save;
   RowOptions rows;
-  train::Loss loss;         // SftLoss or DpoLoss
+  train::Loss loss;         // SftLoss, DpoLoss or KtoLoss
+  std::string reference;    // of a preference loss, where it is an adapter; else, or empty: the base
   std::string prompt_data;  // a slice may follow: FILE@[0:100]
   int64_t num_epoch = 1;
   std::optional<int64_t> num_steps;  // of the optimizer; goes before num_epoch
   // Rows of a rollout; 0: there are none. Else an epoch is as many rollouts as it fills, whose batches run on over its
   // end; training.global_batch_size divides it.
   int64_t rollout_batch_size = 0;
-  bool shuffle = false;            // rows in a new order each epoch
-  uint64_t shuffle_seed = 42;      // of that order
-  std::vector<EvalSet> eval_sets;  // the first decides which checkpoint is best
-  int64_t eval_interval = 0;       // steps; 0: never
+  bool shuffle = false;        // rows in a new order each epoch
+  uint64_t shuffle_seed = 42;  // of that order
+  std::vector<EvalSet> eval_sets;
+  int64_t eval_interval = 0;  // steps; 0: never
   bool eval_before_train = true;
   bool save_best = false;
+  std::string save_best_set;        // which set decides; empty: the first
   std::optional<int64_t> patience;  // evaluations without a better loss before the run stops
   double threshold = 0;             // how much lower a loss has to be
 };
@@ -157,10 +177,24 @@ struct RolloutEngineOptions {
   std::vector<std::string> addresses;       // HOST:PORT of each server; with a command: at most one
   std::string command;                      // starts a server; --host and --port are added if there is no address
   std::string api_key;
+  rollout::Delivery delivery = rollout::Delivery::adapter_files;
+  rollout::OnVersionChange on_version_change = rollout::OnVersionChange::cut;  // where weights are delivered
+  bool force = false;  // weight_files also to servers whose base is quantized: they quantize it again
   std::string adapter_name = "lockstep";  // what servers call the adapter begins so
   // Where versions are written for servers to read; empty: below SaveOptions::save, else in the temporary directory.
   std::string adapter_dir;
   std::string build;  // the commit that this program was built from, which a Lockstep server must share for exact bits
+};
+
+// PPO's critic: a second adapter on the base, with a value head. Where a field is not given it is as for the actor.
+struct CriticOptions {
+  std::optional<double> lr;
+  int64_t warmup_steps = 0;     // of its learning rate
+  int64_t only_rollouts = 0;    // the first rollouts teach the critic alone
+  float value_clip = 0.2f;      // train::ValueLoss
+  std::optional<int64_t> rank;  // of a fresh adapter
+  std::string load;  // a critic, or an adapter without a value head that it begins as; empty: as the actor begins
+  std::string save;  // each saved critic is also written here; empty: only into checkpoints
 };
 
 struct RlOptions {
@@ -185,19 +219,22 @@ struct RlOptions {
   bool normalize_rewards = true;  // centering
   bool normalize_std = true;
   rl::AdvantageOptions advantage;  // but for the two above, which go before advantage.group
+  CriticOptions critic;            // of Estimator::ppo
   train::PolicyLoss loss;          // kl_coef counts only with use_kl_loss
   train::RowChoice row_choice;
   rl::Correction correction;
   train::Reduction reduction;
   std::string reference;  // what KL is measured to, where it is an adapter; else, or empty: the base
-  // On-policy distillation: the teacher is the base (empty), an adapter, or another model of the same vocabulary.
+  // On-policy distillation: the teacher is the base (empty), an adapter, or another model of the same vocabulary; or a
+  // server of one, "HOST:PORT", that calls it teacher_model (empty: its first).
   bool distill = false;
-  std::string teacher;
+  std::string teacher, teacher_url, teacher_model;
   double distill_coef = 1;
   rl::KlControl kl_control;
   rl::EntropyControl entropy_control;
   int64_t ref_update_interval = 0;  // rollouts after which the reference becomes the actor; 0: never
   // Data gates (rl/gate.h).
+  rl::DifficultyOptions difficulty;
   bool need_spread = false;
   int64_t over_sampling = 0;  // prompts of a round; 0: rollout_batch_size
   int64_t max_filter_rounds = 10;
@@ -206,12 +243,14 @@ struct RlOptions {
   bool use_kl_loss = false;   // KL to the reference in the loss (coefficient 0: metric only)
   double kl_reward_coef = 0;  // KL in the reward
   std::vector<EvalSet> eval_sets;
-  std::string eval_input_key, eval_label_key;  // empty: as for training
-  int64_t eval_interval = 0;                   // 0: never
-  int64_t eval_samples = 1;                    // of each prompt
+  std::string eval_input_key, eval_label_key, eval_tool_key, eval_reward_key;  // empty: as for training
+  int64_t eval_max_prompt_len = 0;                                             // 0: as for training
+  int64_t eval_interval = 0;                                                   // 0: never
+  int64_t eval_samples = 1;                                                    // of each prompt
   rollout::SamplingParams eval_sampling;
   bool eval_before_train = true;    // also before the first step
-  bool save_best = false;           // by the accuracy on the first set
+  bool save_best = false;           // by the accuracy on:
+  std::string save_best_set;        // empty: the first set
   std::optional<int64_t> kv_bytes;  // most memory of the KV cache; default: the engine's
   int64_t max_sequences = 256;
   RolloutEngineOptions engine;

@@ -7,6 +7,7 @@
 #include "checkpoint/train_state.h"
 #include "core/fs.h"
 #include "recipes/adapter.h"
+#include "rl/http_teacher.h"
 
 namespace lockstep::recipes {
 
@@ -48,9 +49,17 @@ PolicyPath policy_path(const std::string& path, const BaseOptions& base) {
                      .wanted = "adapter_config.json, a checkpoint of ours, or config.json"});
 }
 
+lora::AdapterVersion load_policy_adapter(const std::string& path, const char* what, const Base& base,
+                                         const Control& control) {
+  *control.info << fmt::format("{} {}\n", what, path);
+  return load_adapter(adapter_below(path), base, control);
+}
+
 std::optional<Base> load_teacher_model(const RlOptions& options, const Base& base, Stream& stream,
                                        const Control& control) {
-  if (!options.distill || policy_path(options.teacher, options.base) != PolicyPath::model) return std::nullopt;
+  if (!options.distill || !options.teacher_url.empty() ||
+      policy_path(options.teacher, options.base) != PolicyPath::model)
+    return std::nullopt;
   BaseOptions of_teacher = options.base;
   of_teacher.hf_checkpoint = options.teacher;
   *control.info << "teacher\n";
@@ -63,8 +72,7 @@ Policies::Policies(const RlOptions& options, const Base& base, const std::option
                    Stream& stream, const Control& control)
     : run_(run) {
   const auto adapter = [&](const std::string& path, const char* what) {
-    *control.info << fmt::format("{} {}\n", what, path);
-    return load_adapter(adapter_below(path), base, control);
+    return load_policy_adapter(path, what, base, control);
   };
   const bool has_reference = options.use_kl_loss || options.kl_reward_coef != 0;
   if (has_reference && policy_path(options.reference, options.base) == PolicyPath::adapter)
@@ -74,6 +82,13 @@ Policies::Policies(const RlOptions& options, const Base& base, const std::option
     if (reference_) keep_reference();
   }
   if (!options.distill) return;
+  if (!options.teacher_url.empty()) {
+    teacher_ = std::make_unique<rl::HttpTeacher>(
+        rl::HttpTeacherOptions{.address = net::parse_address(options.teacher_url, "RlOptions::teacher_url"),
+                               .model = options.teacher_model},
+        options.sampling.temperature);
+    return;
+  }
   if (model) {
     teacher_ =
         std::make_unique<rl::ModelTeacher>(model->model, options.sampling.temperature, run.memory().max_tokens, stream);

@@ -15,6 +15,10 @@ enum class PolicyPath { base, adapter, model };
 // base: the base's own directory or hub id. ConfigError if nothing is there, or none of the three.
 PolicyPath policy_path(const std::string& path, const BaseOptions& base);
 
+// The adapter that a path of that kind names; prints a line with `what` it is. What load_adapter throws.
+lora::AdapterVersion load_policy_adapter(const std::string& path, const char* what, const Base& base,
+                                         const Control& control);
+
 // The model of a teacher that is one, on the stream's device; nullopt where it is the base or an adapter, or where
 // nothing is distilled. ConfigError if its vocabulary is another one.
 std::optional<Base> load_teacher_model(const RlOptions& options, const Base& base, Stream& stream,

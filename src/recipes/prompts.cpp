@@ -31,6 +31,14 @@ Json rm_type_of(const data::Row& row, const std::string& metadata_key) {
   return type == metadata->end() || *type == "" ? Json() : Json(*type);
 }
 
+// The row with the metadata that go before its own.
+data::Row with_metadata(data::Row row, const PromptSource& source) {
+  OrderedJson& metadata = row.json[source.metadata_key];
+  if (!metadata.is_object()) metadata = OrderedJson::object();
+  metadata.update(source.metadata);
+  return row;
+}
+
 void add_row(PromptSet& set, const data::Dataset& data, const data::Row& row, const PromptSource& source,
              const text::Tokenizer& tokenizer) {
   std::string prompt = source.chat.render(row.json, source.input_key, data.where(row));
@@ -94,7 +102,10 @@ std::string PromptSet::digest() const {
 PromptSet read_prompts(const PromptSource& source, const text::Tokenizer& tokenizer) {
   data::Dataset data = data::Dataset::open(source.path, {.max_bad_rows = source.max_bad_rows});
   PromptSet set;
-  while (const auto row = data.next()) data.accept(*row, [&] { add_row(set, data, *row, source, tokenizer); });
+  while (const auto row = data.next())
+    data.accept(*row, [&] {
+      add_row(set, data, source.metadata.empty() ? *row : with_metadata(*row, source), source, tokenizer);
+    });
   set.bad_rows = data.bad_rows();
   if (set.prompts.empty())
     throw DataError({.what = "no usable prompt",

@@ -31,6 +31,7 @@ struct PromptSource {
   int64_t vocab_size = 0;                  // of the model
   PromptRenderer chat;                     // none: strings only
   int64_t max_bad_rows = 0;
+  OrderedJson metadata = {};  // goes before what a row's metadata have; an object or null
 };
 
 // DataError (file, line, key) of the row after max_bad_rows others: what `chat` cannot render, an empty prompt, a token

@@ -32,17 +32,14 @@ bool is_megatron(const fs::Path& path) {
 
 }  // namespace
 
-std::optional<std::string> check_reference(const std::string& path, const BaseOptions& options, bool used,
-                                           bool may_be_adapter) {
+std::optional<std::string> check_reference(const std::string& path, const BaseOptions& options, bool used) {
   if (path == options.hf_checkpoint) return std::nullopt;
   const fs::Path base = load::model_directory(options.hf_checkpoint, load::caches_below(options.home));
   if (fs::exists(path) && fs::same_place(path, base)) return std::nullopt;
   if (!std::filesystem::is_directory(path))
     refuse("the reference is not there", path, "a directory, or none: the base is the reference");
-  if (is_adapter(path) && may_be_adapter)
-    return used ? std::nullopt : std::optional(fmt::format("{}: not read, for no KL asks for a reference", path));
   if (is_adapter(path))
-    refuse("not available yet: a reference with an adapter", path, "drop it: the base is the reference");
+    return used ? std::nullopt : std::optional(fmt::format("{}: not read, for nothing asks for a reference", path));
   const bool hugging_face = fs::exists(fs::Path(path) / "config.json");
   if (!hugging_face && !is_megatron(path))
     refuse("the reference is no model", path, "the directory of the base, or none");
@@ -58,7 +55,7 @@ std::optional<std::string> check_reference(const std::string& path, const BaseOp
     refuse(hugging_face ? "not available yet: a reference that is another model than the base"
                         : "not available yet: a reference in Megatron's format",
            path, "drop it: the base is the reference");
-  return fmt::format("{}: not read, for no KL asks for a reference", path);
+  return fmt::format("{}: not read, for nothing asks for a reference", path);
 }
 
 }  // namespace lockstep::recipes

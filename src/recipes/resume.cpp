@@ -7,7 +7,7 @@
 #include <ostream>
 
 #include "checkpoint/adapter_directory.h"
-#include "core/device.h"
+#include "core/device_facts.h"
 #include "load/adapter.h"
 #include "lora/init.h"
 #include "recipes/run_settings.h"
@@ -155,7 +155,7 @@ Moments loaded_moments(const NamedTensors& tensors, int64_t floats, const std::s
 }
 
 std::string device_name(const Base& base) {
-  return base.stream->device() == Device::cpu ? "cpu" : cuda_info().name;
+  return device_model(base.stream->device());
 }
 
 namespace {

@@ -4,50 +4,39 @@
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
 #include <map>
 #include <memory>
 #include <ostream>
 
-#include "core/hash.h"
-#include "data/order.h"
+#include "parallel/agree.h"
 #include "recipes/algorithm.h"
 #include "recipes/bad_rows.h"
-#include "recipes/evaluate.h"
+#include "recipes/critic.h"
 #include "recipes/held_out.h"
+#include "recipes/held_out_prompts.h"
 #include "recipes/policies.h"
+#include "recipes/prompt_order.h"
+#include "recipes/rl_settings.h"
 #include "recipes/rollout_engine.h"
+#include "recipes/rollout_log.h"
 #include "recipes/rollout_metrics.h"
 #include "recipes/rollouts_ahead.h"
 #include "recipes/run_warnings.h"
 #include "recipes/sampled_versions.h"
 #include "recipes/samples/rollout_samples.h"
 #include "recipes/save_directory.h"
-#include "recipes/step_line.h"
 #include "recipes/training_run.h"
+#include "rl/dealt_reward.h"
 #include "rl/gate.h"
 #include "rl/pass_rate.h"
 #include "rl/train.h"
+#include "rollout/dealt_sampler.h"
 #include "versions/store.h"
 
 namespace lockstep::recipes {
 
 namespace {
-
-// Of the sampled tokens: runs that sample the same have the same.
-std::string samples_digest(const rl::Rollout& rollout) {
-  Sha256 hash;
-  for (const rl::Trajectory& trajectory : rollout.trajectories)
-    hash.update(std::as_bytes(std::span(trajectory.tokens)));
-  return hash.hex().substr(0, 16);
-}
-
-OrderedJson or_null(const std::optional<double>& value) {
-  return value ? OrderedJson(*value) : OrderedJson(nullptr);
-}
-
-void add_pass_rates(OrderedJson& line, const std::string& prefix, std::span<const rl::PassRate> rates) {
-  for (const rl::PassRate& rate : rates) line[fmt::format("{}pass@{}", prefix, rate.k)] = rate.rate;
-}
 
 std::vector<std::optional<float>> rewards_of(const rl::Rollout& rollout) {
   std::vector<std::optional<float>> rewards;
@@ -61,28 +50,33 @@ struct SamplingProgress {
 
 class RlRun {
  public:
-  RlRun(const RlOptions& options, const Control& control)
+  // `group` outlives the run, so that it can still say how the run failed.
+  RlRun(const RlOptions& options, const Control& control, std::unique_ptr<parallel::Group>& group)
       : options_(options),
         control_(control),
         reward_(rl::make_reward(options.reward, {.input = options.input_key, .metadata = options.metadata_key})),
         stream_(stream_options(options.base)),
         sampling_stream_(staleness_.is_synchronous() ? nullptr : std::make_unique<Stream>(sampling_stream_options())),
         base_(load_base(options.base, stream_, control)),
+        group_(*(group = control.join(rank_identity(base_, stream_)))),
         tokenizer_(text::Tokenizer::load(base_.path.string())),
-        prompts_(read(options.prompt_data, options.input_key, options.label_key)),
-        eval_prompts_(read_eval_sets()),
-        order_(num_prompts(), options.shuffle, options.sampling.seed),
+        prompts_(read_prompts(prompt_source(options, base_), tokenizer_)),
+        order_(options, num_prompts()),
         total_(num_rollouts()),
-        run_(options.adapter, options.optimizer, options.training, options.save, base_, stream_, control, settings(),
-             options.sampling.temperature, engine_plan(options)),
+        run_(options.adapter, options.optimizer, options.training, options.save, base_, stream_, control,
+             rl_settings(options, prompts_), options.sampling.temperature,
+             {.engine = engine_plan(options), .critic = critic_layout(options, base_)}, &group_),
         engine_(options, base_, tokenizer_, run_.memory().engine_kv_bytes(), run_.trainer().adapter(), prompts_.prompts,
                 sampling_stream_ ? *sampling_stream_ : stream_, control),
-        log_(options.save.save, run_.saved_iteration(), control,
-             {.kind = "rl", .iterations = total_, .arguments = options.save.arguments}, options.save.reports) {
+        log_(control.rank == 0 ? options.save.save : "", run_.saved_iteration(), control,
+             {.kind = "rl", .iterations = total_, .arguments = options.save.arguments},
+             control.rank == 0 ? options.save.reports : ReportOptions()) {
     sampling_params_ = with_stop_ids(options.sampling);
     sampling_params_.logprob_temperature = options.sampling.temperature;
-    eval_sampling_ = with_stop_ids(options.eval_sampling);
-    run_.set_schedule(total_ * (options.rollout_batch_size * options.n_samples / options.training.global_batch_size));
+    const int64_t steps = options.rollout_batch_size * options.n_samples / options.training.global_batch_size;
+    const int64_t without_actor = algorithm_.needs_critic() ? std::min(total_, options.critic.only_rollouts) : 0;
+    run_.set_schedule((total_ - without_actor) * steps);
+    if (algorithm_.needs_critic()) critic_.emplace(options, base_, run_, stream_, control);
     // A GPU gives it to the next rollout's keys and values; the CPU would only pay for the pages again.
     train_plan_ = {
         .batch_size = options.training.global_batch_size,
@@ -94,11 +88,18 @@ class RlRun {
         .dropout = options.adapter.config.dropout > 0,
         .measure_logprobs = options.checks.reads_logprobs(),
         .observer = samples_.observer()};
+    if (critic_) add_critic(total_ * steps);
     engine_.add_sinks(store_);
     run_.keep("warnings", [this] { return KeptPart{.json = warnings_.json()}; });
     if (const auto kept = run_.resumed_part("warnings"))
       warnings_ = RunWarnings::from(kept->json, "parts/warnings.json");
+    order_.keep_in(run_);
     versions_.emplace(staleness_, store_, run_);
+    if (group_.size() > 1 && !staleness_.is_synchronous())  // a group is of one thread, and so are sampler and reward
+      throw ConfigError({.what = "several ranks sample and train in turn",
+                         .where = "max_staleness, update_interval",
+                         .wanted = "0 and 1",
+                         .attempt = "one rank, to sample while training"});
   }
 
   void train() {
@@ -106,8 +107,9 @@ class RlRun {
     *control_.info << fmt::format("data    {} prompts from {}{}\n", num_prompts(), options_.prompt_data,
                                   prompts_.dropped ? fmt::format(" ({} too long, dropped)", prompts_.dropped) : "");
     report_bad_rows(prompts_.bad_rows, options_.max_bad_rows, *control_.info);
-    for (const PromptSet& set : eval_prompts_) report_bad_rows(set.bad_rows, options_.max_bad_rows, *control_.info);
+    held_out_.report_bad_rows(*control_.info);
     keep_coefficients();
+    run_.require_same_start();
     run_.iterate([&] { iterations(); });
     run_.finish();
     if (options_.save_best && best_.iteration > 0)
@@ -128,13 +130,14 @@ class RlRun {
       SampledRollout sampled = run_.interruptible([&] { return next_sampled(rollout); });
       look_at(sampled);
       train_plan_.sampled_with = ahead_ ? sampled.version.get() : nullptr;
+      train_plan_.train_actor = !critic_ || rollout >= options_.critic.only_rollouts;
       const rl::TrainReport trained = run_.interruptible(
           [&] { return rl::rl_train(parts_, algorithm_, sampled.rollout, train_plan_, watch(rollout, "training")); });
       const int64_t version = run_.version();  // that was trained
       versions_->trained(rollout + 1,
                          trained.published.policy.is_base() ? versions_->newest() : trained.published.policy);
       run_.set_version(versions_->newest().version);
-      run_.completed(gates_.prompts_used);
+      run_.completed(order_.finish(gates_));
       adapt(rollout + 1, trained);
       log(rollout + 1, sampled.rollout, trained, version, pace);
       check(rollout + 1, trained);
@@ -144,20 +147,31 @@ class RlRun {
       // Whoever goes on from a checkpoint finds the samples up to it.
       if (const int64_t every = options_.save.save_interval; every > 0 && (rollout + 1) % every == 0) samples_.wait();
       run_.save_if_due();
+      if (critic_) critic_->save_if_due(rollout + 1, rollout + 1 == total_);
     }
     samples_.wait();
   }
 
+  // Its `steps` are those of the whole run.
+  void add_critic(int64_t steps) {
+    parts_.critic = &critic_->trainer();
+    train_plan_.critic_schedule = critic_->schedule(steps);
+    train_plan_.critic_not_finite = [this](const train::NotFiniteError& error, std::span<const train::Datum> batch) {
+      run_.abandoned(error, batch, algorithm_.value_loss, parts_.critic);
+    };
+  }
+
   void check(int64_t rollout, const rl::TrainReport& trained) {
-    check_rollout(options_.checks, {.rollout = rollout,
-                                    .logprob_diff = trained.logprob_diff,
-                                    .logprob_diff_max = trained.logprob_diff_max,
-                                    .kl = trained.kl});
+    if (trained.actor_trained)
+      check_rollout(options_.checks, {.rollout = rollout,
+                                      .logprob_diff = trained.logprob_diff,
+                                      .logprob_diff_max = trained.logprob_diff_max,
+                                      .kl = trained.kl});
     check_published(options_.checks, run_.trainer().adapter(), *store_.pin(lora::kActor).version(), stream_);
   }
 
   void warn(const rl::RolloutReport& sampled, const rl::TrainReport& trained) {
-    if (trained.abandoned_steps > 0) return;  // its means are of a part
+    if (trained.abandoned_steps > 0 || !trained.actor_trained) return;  // its means are of a part
     for (const std::string& text :
          warnings_.add({.reward = sampled.reward, .entropy = trained.entropy, .kl = trained.kl}))
       log_.say("warning " + text);
@@ -171,7 +185,7 @@ class RlRun {
         watch);
     SampledRollout sampled{.rollout = std::move(gated.rollout),
                            .gates = gated.report,
-                           .rows_end = job.rows_begin + gated.report.prompts_used,
+                           .rows_end = job.rows_begin + order_.rows_read(gated.report),
                            .version = job.version.version()};
     if (options_.log_passrate) sampled.pass_rates = rl::pass_rates(rewards_of(sampled.rollout), options_.n_samples);
     sampled.masked = options_.mask_truncated ? rl::mask_truncated(sampled.rollout.trajectories) : 0;
@@ -195,7 +209,7 @@ class RlRun {
       SampledRollout sampled =
           sample({.rollout = rollout, .rows_begin = run_.data_position(), .version = versions_->pin(rollout)},
                  watch(rollout, "sampling"));
-      engine_.sampler().release_memory();  // training needs it
+      sampler_.release_memory();  // training needs it
       return sampled;
     }
     while (ahead_->next() < total_ && ahead_->next() <= rollout + staleness_.most_ahead() &&
@@ -249,7 +263,7 @@ class RlRun {
                                .policy = job.version.version()->policy,
                                .greedy_baseline = options_.advantage.estimator == rl::Estimator::remax,
                                .on_reward_failure = options_.on_reward_failure};
-    for (const int64_t row : order_.rows(job.rows_begin + first, count)) {
+    for (const int64_t row : order_.rows(job.rows_begin, first, count)) {
       request.prompts.push_back(prompts_.prompts[static_cast<size_t>(row)]);
       request.prompts.back().first_sample = times[row]++ * options_.n_samples;
       request.rows.push_back(prompts_.rows[static_cast<size_t>(row)]);
@@ -262,98 +276,36 @@ class RlRun {
                 [this, rollout, what](int64_t done, int64_t of) {
                   log_.progress(fmt::format("rollout {}/{}: {} {}/{}", rollout + 1, total_, what, done, of));
                 },
-            .interrupted = control_.interrupted};
+            .interrupted = [this] { return run_.interrupted(); }};
   }
 
   // `version`: of the actor that was trained.
   void log(int64_t step, const rl::Rollout& rollout, const rl::TrainReport& trained, int64_t version,
            const Pace& pace) {
-    const rl::RolloutReport& sampled = rollout.report;
-    // Sampled ahead: of an iteration, whose sampling and training overlap.
-    const double total_ms = ahead_ ? iteration_.ms() : sampled.rollout_ms + sampled.reward_ms + trained.train_ms;
-    const double tokens_per_s = 1000.0 * static_cast<double>(sampled.tokens) / total_ms;
-    OrderedJson line{{"step", step},
-                     {"reward", or_null(sampled.reward)},
-                     {"kl", or_null(trained.kl)},
-                     {"entropy", trained.entropy},
-                     {"response_len", sampled.response_len},
-                     {"logprob_diff", or_null(trained.logprob_diff)},
-                     {"logprob_diff_max", or_null(trained.logprob_diff_max)},
-                     {"pg_clipfrac", trained.clip_fraction},
-                     {"ppo_kl", trained.policy_kl},
-                     {"version", sampled.version},
-                     {"samples", samples_digest(rollout)},
-                     {"grad_norm", trained.grad_norm},
-                     {"lr", trained.lr},
-                     {"rollout_ms", sampled.rollout_ms},
-                     {"reward_ms", sampled.reward_ms},
-                     {"train_ms", trained.train_ms},
-                     {"publish_ms", trained.published.microseconds / 1000},
-                     {"tokens_per_s", tokens_per_s}};
-    if (!engine_.sampler().capabilities().exact_logprobs)
-      line.update({{"mismatch_mean", trained.mismatch.mean},
-                   {"mismatch_max", trained.mismatch.max},
-                   {"mismatch_k3", trained.mismatch.k3}});
-    line["reward_unknown"] = sampled.reward_unknown;
-    for (const rl::RewardPartMean& part : sampled.reward_parts) line["reward/" + part.name] = part.mean;
+    // Sampled ahead, an iteration's sampling and training overlap.
+    const double iteration_ms =
+        ahead_ ? iteration_.ms() : rollout.report.rollout_ms + rollout.report.reward_ms + trained.train_ms;
+    OrderedJson line = rollout_metrics(step, rollout, trained, iteration_ms);
+    if (ahead_) line["staleness"] = step - 1 - staleness_.iterations_behind(step - 1);
+    if (!engine_.sampler().capabilities().exact_logprobs) add_mismatch(line, trained.mismatch);
     if (options_.need_spread || options_.on_reward_failure == rl::RewardFailure::drop_group)
       line.update({{"dynamic_sampling/rounds", gates_.rounds},
                    {"dynamic_sampling/sampled_groups", gates_.sampled},
                    {"dynamic_sampling/dropped_groups", gates_.dropped}});
+    line.update(order_.metrics());
     if (options_.mask_truncated) line["masked_truncated"] = masked_;
     add_pass_rates(line, "passrate/", pass_rates_);
     if (options_.kl_control.target != 0) line["kl_coef"] = trained.next.kl_reward;
     if (options_.entropy_control.on) line["entropy_coef"] = trained.next.entropy;
-    if (ahead_) line["staleness"] = step - 1 - staleness_.iterations_behind(step - 1);
-    if (trained.teacher_kl) line["opd_reverse_kl"] = *trained.teacher_kl;
-    if (algorithm_.correction.is_needed())
-      line.update({{"tis", trained.correction.mean_weight},
-                   {"tis_clipfrac", trained.correction.changed},
-                   {"ess_ratio", trained.correction.ess_ratio},
-                   {"train_rollout_logprob_abs_diff", trained.mismatch.mean}});
+    if (algorithm_.correction.is_needed()) add_correction(line, trained);
     if (run_.skipped_steps() > 0) line["abandoned_steps"] = run_.skipped_steps();  // of the run, so far
     add_rollout_metrics(line, rollout.trajectories, version);
     add_memory(line, stream_);
     line.update(engine_.metrics());
     log_.write(line);
-    log_.say(rollout_line({.step = step,
-                           .of = total_,
-                           .reward = sampled.reward,
-                           .entropy = trained.entropy,
-                           .response_len = sampled.response_len,
-                           .logprob_diff = trained.logprob_diff_max,
-                           .tokens_per_s = tokens_per_s,
-                           .kl = trained.kl,
-                           .left = pace.left(step)}));
-    if (sampled.reward_unknown > 0)
-      log_.say(fmt::format("rollout {}/{}: {} of {} rewards unknown{}; the first: {}", step, total_,
-                           sampled.reward_unknown, gates_.sampled * options_.n_samples,
-                           trained.skipped_steps > 0 ? fmt::format(", {} steps skipped", trained.skipped_steps) : "",
-                           sampled.reward_failure));
-  }
-
-  PromptSet read(const std::string& path, const std::string& input_key, const std::string& label_key) const {
-    const int64_t context = options_.sampling.max_context;
-    const int64_t room = (context > 0 ? std::min(context, base_.config.max_positions) : base_.config.max_positions) - 1;
-    const int64_t limit = options_.max_prompt_len > 0 ? std::min(options_.max_prompt_len, room) : room;
-    return read_prompts({.path = path,
-                         .input_key = input_key,
-                         .label_key = label_key,
-                         .metadata_key = options_.metadata_key,
-                         .reward = options_.reward,
-                         .max_length = limit,
-                         .vocab_size = base_.config.vocab_size,
-                         .chat = PromptRenderer(base_.path.string(), options_.chat),
-                         .max_bad_rows = options_.max_bad_rows},
-                        tokenizer_);
-  }
-
-  std::vector<PromptSet> read_eval_sets() const {
-    std::vector<PromptSet> sets;
-    for (const EvalSet& set : options_.eval_sets)
-      sets.push_back(read(set.path, options_.eval_input_key.empty() ? options_.input_key : options_.eval_input_key,
-                          options_.eval_label_key.empty() ? options_.label_key : options_.eval_label_key));
-    return sets;
+    log_.say(rollout_text(step, total_, rollout, trained, iteration_ms, pace.left(step)));
+    if (rollout.report.reward_unknown > 0)
+      log_.say(unknown_rewards_text(step, total_, gates_.sampled * options_.n_samples, rollout.report, trained));
   }
 
   int64_t num_rollouts() const {
@@ -367,41 +319,6 @@ class RlRun {
            .wanted = fmt::format("at least RlOptions::rollout_batch_size = {}", options_.rollout_batch_size),
            .attempt = "more epochs, a smaller batch, or RlOptions::num_rollout"});
     return rollouts;
-  }
-
-  // What decides which prompts a rollout reads, how they are sampled, and how a rollout is cut into steps.
-  OrderedJson settings() const {
-    OrderedJson settings = {{"prompts of --prompt-data", num_prompts()},
-                            {"tokens and labels of --prompt-data", prompts_.digest().substr(0, 16)},
-                            {"--rollout-batch-size", options_.rollout_batch_size},
-                            {"--n-samples-per-prompt", options_.n_samples},
-                            {"--global-batch-size", options_.training.global_batch_size},
-                            {"--rollout-shuffle", options_.shuffle},
-                            {"--lora-dropout", options_.adapter.config.dropout},
-                            {"--rollout-seed", options_.sampling.seed},
-                            {"--rollout-temperature", options_.sampling.temperature},
-                            {"--rollout-top-p", options_.sampling.top_p},
-                            {"--rollout-top-k", options_.sampling.top_k},
-                            {"--rollout-max-response-len", options_.sampling.max_tokens},
-                            {"--rollout-max-context-len", options_.sampling.max_context},
-                            {"--rollout-stop", options_.sampling.stop},
-                            {"--rollout-stop-token-ids", options_.sampling.stop_token_ids},
-                            {"--rm-type", options_.reward.name()},
-                            {"--math-tolerance", options_.reward.parameters.math_tolerance},
-                            {"--eps-clip", options_.loss.clip_low},
-                            {"--eps-clip-high", options_.loss.clip_high},
-                            {"--eps-clip-c", options_.loss.clip_c},
-                            {"--entropy-coef", options_.loss.entropy_coef},
-                            {"--kl-loss-coef", options_.use_kl_loss ? options_.loss.kl_coef : 0},
-                            {"--kl-coef", options_.kl_reward_coef},
-                            {"--kl-loss-type", train::kl_type_name(options_.loss.kl_type)},
-                            {"--disable-rewards-normalization", !options_.normalize_rewards},
-                            {"--disable-grpo-std-normalization", !options_.normalize_std}};
-    if (!staleness_.is_synchronous())
-      settings.update(
-          {{"--max-staleness", staleness_.max_staleness}, {"--update-weights-interval", staleness_.update_interval}});
-    settings.update(algorithm_settings(options_));
-    return settings;
   }
 
   // The few small kernels of a decode step would wait for the large ones of training.
@@ -424,28 +341,20 @@ class RlRun {
     const bool due = step == 0 ? options_.eval_before_train : step >= total_ || step % options_.eval_interval == 0;
     if (!due || best_.evaluated >= step) return;
     if (ahead_) run_.interruptible([&] { ahead_->wait_until_idle([&] { wait_for_samples(step); }); });
-    std::optional<double> first_accuracy;
-    for (size_t i = 0; i < eval_prompts_.size(); ++i) {
-      const EvalResult result = run_.interruptible([&] {
-        return evaluate(engine_.sampler(), versions_->newest(), tokenizer_,
-                        {.prompts = &eval_prompts_[i],
-                         .sampling = eval_sampling_,
-                         .samples = options_.eval_samples,
-                         .reward = reward_.get()},
-                        log_, control_);
-      });
-      engine_.sampler().release_memory();
-      if (i == 0) first_accuracy = result.accuracy;
-      if (step == resumed_at_ && log_.has_evaluation(options_.eval_sets[i].name)) continue;
-      OrderedJson line{{"step", step}, {"eval", options_.eval_sets[i].name}, {"accuracy", or_null(result.accuracy)}};
-      if (options_.log_passrate) add_pass_rates(line, "", result.pass_rates);
-      log_.write(line);
-      log_.say(fmt::format("eval {} after {} rollouts: {}, {:.1f} tokens", options_.eval_sets[i].name, step,
+    std::optional<double> deciding;
+    for (size_t i = 0; i < held_out_.size(); ++i) {
+      const EvalResult result = run_.interruptible(
+          [&] { return held_out_.evaluate(i, sampler_, versions_->newest(), judge_, log_, control_); });
+      sampler_.release_memory();
+      if (i == held_out_.deciding()) deciding = result.accuracy;
+      if (step == resumed_at_ && log_.has_evaluation(held_out_.name(i))) continue;
+      log_.write(held_out_.line(i, step, result));
+      log_.say(fmt::format("eval {} after {} rollouts: {}, {:.1f} tokens", held_out_.name(i), step,
                            accuracy_text(result), result.response_len));
     }
     // The smallest share of wrong answers is the lowest loss.
     best_.evaluated = step;
-    const bool better = first_accuracy && best_.add(step, 1 - *first_accuracy, 0);
+    const bool better = deciding && best_.add(step, 1 - *deciding, 0);
     run_.set_evaluations(best_.json());
     if (!better || !options_.save_best) return;
     run_.save();
@@ -454,6 +363,7 @@ class RlRun {
 
   // A run resumed from elsewhere need not have the best checkpoint in its own directory.
   void mark_best() {
+    if (!run_.keeps()) return;
     if (!fs::is_directory(fs::Path(options_.save.save) / checkpoint::iteration_directory_name(best_.iteration))) return;
     checkpoint::mark_best(options_.save.save, best_.iteration);
     run_.still_reads("best", best_.iteration);
@@ -462,15 +372,17 @@ class RlRun {
   const RlOptions& options_;
   const Control& control_;
   const std::unique_ptr<rl::Reward> reward_;  // first: its processes begin before there are threads
+  const EvalRewards eval_rewards_{options_};  // as well
   const StalenessRule staleness_ = options_.staleness;
   Stream stream_;
   // Sampling has a stream of its own where training goes on meanwhile.
   const std::unique_ptr<Stream> sampling_stream_;
   const Base base_;
+  parallel::Group& group_;
   const text::Tokenizer tokenizer_;
   const PromptSet prompts_;
-  const std::vector<PromptSet> eval_prompts_;
-  data::DataOrder order_;
+  const HeldOutPrompts held_out_{options_, eval_rewards_, base_, tokenizer_};
+  PromptOrder order_;
   const int64_t total_;
   const BaseCheck base_check_{options_.checks, *base_.model, stream_};
   // Loaded before memory is planned.
@@ -478,11 +390,17 @@ class RlRun {
   TrainingRun run_;
   const int64_t resumed_at_ = run_.iteration();
   RolloutEngine engine_;
+  // Of several ranks: each generates and grades its share.
+  rollout::DealtSampler dealt_sampler_{engine_.sampler(), group_, [this] { return run_.interrupted(); }};
+  rl::DealtReward dealt_reward_{*reward_, group_, [this] { return run_.interrupted(); }};
+  rollout::Sampler& sampler_ = group_.size() > 1 ? dealt_sampler_ : engine_.sampler();
+  rl::Reward& judge_ = group_.size() > 1 ? dealt_reward_ : *reward_;
+  std::optional<Critic> critic_;
   versions::Store store_;
   std::optional<SampledVersions> versions_;  // made when the sinks are there
   Policies policies_{options_, base_, other_model_, run_, stream_, control_};
-  rl::RlParts parts_{engine_.sampler(), run_.trainer(),        *reward_,           store_,
-                     &tokenizer_,       policies_.reference(), policies_.teacher()};
+  rl::RlParts parts_{sampler_, run_.trainer(), judge_, store_, &tokenizer_, policies_.reference(), policies_.teacher(),
+                     nullptr,  &group_};
   rl::RlParts sampling_parts_ = parts_;  // of the thread that samples
   rl::Algorithm algorithm_ = algorithm_of(options_);
   const rl::GatePlan gate_plan_{.need_spread = options_.need_spread,
@@ -494,11 +412,11 @@ class RlRun {
   std::vector<rl::PassRate> pass_rates_;
   int64_t masked_ = 0;
   rl::TrainPlan train_plan_;
-  RolloutSamples samples_{options_.save, run_.saved_iteration(), tokenizer_};
+  RolloutSamples samples_{control_.rank == 0 ? options_.save : SaveOptions(), run_.saved_iteration(), tokenizer_};
   RunLog log_;
   RunWarnings warnings_;
   BestSoFar best_ = BestSoFar::from(run_.evaluations(), "train_state.json: evaluations");
-  rollout::SamplingParams sampling_params_, eval_sampling_;
+  rollout::SamplingParams sampling_params_;
   Stopwatch iteration_;
   std::atomic<SamplingProgress> sampling_ = SamplingProgress();
   std::optional<RolloutsAhead> ahead_;  // last: its thread uses the others
@@ -507,8 +425,14 @@ class RlRun {
 }  // namespace
 
 void run_rl(const RlOptions& options, const Control& control) {
-  const SaveDirectory mine(options.save.save, control);
-  RlRun(options, control).train();
+  const SaveDirectory mine(control.rank == 0 ? options.save.save : "", control);
+  std::unique_ptr<parallel::Group> group;
+  try {
+    RlRun(options, control, group).train();
+  } catch (...) {
+    if (group) parallel::fail(*group, std::current_exception());
+    throw;
+  }
 }
 
 }  // namespace lockstep::recipes

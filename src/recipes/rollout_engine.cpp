@@ -88,12 +88,24 @@ struct RolloutEngine::Remote : Impl {
 
   void connect(const lora::AdapterVersion& like, std::span<const rollout::Prompt> prompts) {
     constexpr size_t kPrompts = 3;
-    versions::ServerCheckOptions how{.sampling = options.sampling, .directory = directory, .copy = copy_options()};
+    versions::ServerCheckOptions how{.sampling = options.sampling,
+                                     .directory = directory,
+                                     .write = writer(),
+                                     .delivery = options.engine.delivery,
+                                     .equal_weights = options.checks.equal_servers};
     for (size_t i = 0; i < std::min(kPrompts, prompts.size()); ++i) how.prompts.push_back(prompts[i].tokens);
     check.emplace(*fleet, std::move(how), base.model, stream);
     fleet->set_on_arrival([this, like](size_t server) {
-      check_settings(*options.engine.kind, fleet->servers()[server].address.text(), fleet->servers()[server].facts,
-                     {.sampling = options.sampling, .rank = lora::largest_rank(*like.layout)});
+      const std::string where = fleet->servers()[server].address.text();
+      rollout::ServerFacts& facts = fleet->server(server).facts;
+      // Where weights replace the base, the server may have those of a run before.
+      if (options.engine.delivery != rollout::Delivery::weight_files)
+        facts.logprobs = known_logprobs(*options.engine.kind, where, facts.logprobs, check->measured_logprobs(server));
+      check_settings(*options.engine.kind, where, facts,
+                     {.sampling = options.sampling,
+                      .rank = lora::largest_rank(*like.layout),
+                      .delivery = options.engine.delivery,
+                      .force = options.engine.force});
       check->at_arrival(server, like);
     });
     fleet->connect();
@@ -107,13 +119,23 @@ struct RolloutEngine::Remote : Impl {
     remote.emplace(*fleet, rollout::Capabilities{.exact_logprobs = exact,
                                                  .logprobs = facts.logprobs.value_or(rollout::LogprobKind::tempered)});
     files.emplace(*fleet,
-                  versions::AdapterSinkOptions{
-                      .directory = directory, .name = options.engine.adapter_name, .copy = copy_options()},
-                  stream, [this](const versions::Version& version) { check->at_sync(version); });
+                  versions::AdapterSinkOptions{.directory = directory,
+                                               .name = options.engine.adapter_name,
+                                               .write = writer(),
+                                               .delivery = options.engine.delivery},
+                  [this](const versions::Version& version) { check->at_sync(version); });
     describe(facts, exact);
   }
 
   OrderedJson metrics() const override {
+    OrderedJson line = server_metrics();
+    if (options.checks.equal_servers)
+      line.update(
+          {{"sync_checksums", check->report().checksums}, {"sync_blind_checksums", check->report().blind_checksums}});
+    if (remote->stats().straddled > 0) line["engine_straddled"] = remote->stats().straddled;
+    return line;
+  }
+  OrderedJson server_metrics() const {
     return {{"engine_retries", remote->stats().retries},
             {"sync_noise", check->report().noise},
             {"sync_conclusive", check->report().conclusive},
@@ -121,16 +143,24 @@ struct RolloutEngine::Remote : Impl {
   }
 
  private:
-  // A Lockstep server reads the adapter as it is, bit for bit.
-  versions::CopyOptions copy_options() const {
-    return {.base_name = base.name, .exact = *options.engine.kind == EngineKind::lockstep};
+  versions::VersionWriter writer() {
+    // A Lockstep server reads the adapter as it is, bit for bit.
+    versions::CopyOptions copy{.base_name = base.name, .exact = *options.engine.kind == EngineKind::lockstep};
+    switch (options.engine.delivery) {
+      case rollout::Delivery::adapter_files: break;
+      case rollout::Delivery::adapter_tensors: return versions::payload_writer(std::move(copy), stream);
+      case rollout::Delivery::weight_files: return versions::merged_writer(base, stream);
+    }
+    return versions::adapter_writer(std::move(copy), stream);
   }
   bool is_exact(const rollout::ServerFacts& facts) const { return !facts.hello.empty() && facts.hello == ours; }
 
   rollout::FleetOptions start() {
     const RolloutEngineOptions& engine = options.engine;
-    rollout::FleetOptions fleet_options{
-        .kind = *engine.kind, .api_key = engine.api_key, .max_samples = options.max_sequences};
+    rollout::FleetOptions fleet_options{.kind = *engine.kind,
+                                        .api_key = engine.api_key,
+                                        .max_samples = options.max_sequences,
+                                        .on_version_change = engine.on_version_change};
     for (const std::string& address : engine.addresses)
       fleet_options.addresses.push_back(net::parse_address(address, "RolloutEngineOptions::addresses"));
     if (engine.command.empty()) return fleet_options;
@@ -197,7 +227,7 @@ RolloutEngine::RolloutEngine(const RlOptions& options, const Base& base, const t
     impl_ = std::make_unique<Local>(options, base, tokenizer, kv_bytes, stream);
   }
   constexpr int64_t kKept = 2;
-  if (!options.publish_dir.empty())
+  if (!options.publish_dir.empty() && control.rank == 0)
     impl_->published = std::make_unique<versions::DirectorySink>(options.publish_dir, kKept,
                                                                  versions::CopyOptions{.base_name = base.name}, stream);
 }

@@ -36,6 +36,8 @@ struct RunChecks {
   bool equal_adapter = false;    // what is published is the trainer's adapter, byte for byte
   bool equal_base = false;       // the base in memory is the same at the end as at the start, byte for byte
 
+  bool equal_servers = false;  // servers' own checksums of their weights agree at each sync (versions/server_check.h)
+
   bool reads_logprobs() const { return logprob_diff.has_value() || equal_logprobs; }
 };
 

@@ -32,19 +32,22 @@ std::string joined(const std::vector<SettingDifference>& differences, std::strin
 
 OrderedJson common_settings(const AdapterOptions& adapter, const OptimizerOptions& optimizer,
                             const TrainingOptions& training, Numerics numerics) {
-  return {{"--lr", optimizer.schedule.lr},
-          {"--min-lr", optimizer.schedule.min_lr},
-          {"--lr-decay-style", train::decay_style_name(optimizer.schedule.style)},
-          {"--loraplus-lr-ratio", optimizer.loraplus_lr_ratio},
-          {"--adam-beta1", optimizer.beta1},
-          {"--adam-beta2", optimizer.beta2},
-          {"--adam-eps", optimizer.eps},
-          {"--weight-decay", optimizer.weight_decay},
-          {"--clip-grad", optimizer.clip_grad},
-          {"--calculate-per-token-loss", training.per_token_loss},
-          {"--seed", training.seed},
-          {"--lora-dropout", adapter.config.dropout},
-          {"--numerics", numerics == Numerics::fast ? "fast" : "exact"}};
+  OrderedJson settings{{"--lr", optimizer.schedule.lr},
+                       {"--min-lr", optimizer.schedule.min_lr},
+                       {"--lr-decay-style", train::decay_style_name(optimizer.schedule.style)},
+                       {"--loraplus-lr-ratio", optimizer.loraplus_lr_ratio},
+                       {"--adam-beta1", optimizer.beta1},
+                       {"--adam-beta2", optimizer.beta2},
+                       {"--adam-eps", optimizer.eps},
+                       {"--weight-decay", optimizer.weight_decay},
+                       {"--clip-grad", optimizer.clip_grad},
+                       {"--calculate-per-token-loss", training.per_token_loss},
+                       {"--seed", training.seed},
+                       {"--lora-dropout", adapter.config.dropout},
+                       {"--numerics", numerics == Numerics::fast ? "fast" : "exact"}};
+  // Checkpoints of runs with the usual number do not name it.
+  if (training.gradient_lanes != train::kGradientLanes) settings["--gradient-lanes"] = training.gradient_lanes;
+  return settings;
 }
 
 OrderedJson schedule_settings(const train::Schedule& schedule) {

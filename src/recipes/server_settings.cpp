@@ -53,6 +53,18 @@ void check_settings(EngineKind kind, const std::string& where, const rollout::Se
                        .where = "TrainerOptions::temperature",
                        .got = fmt::format("{:g}", asked.sampling.temperature),
                        .wanted = "at least 0.01"});
+  if (facts.data_parallel && *facts.data_parallel > 1)
+    lacks(where, "a server of several replicas loads a version in one of them", std::to_string(*facts.data_parallel),
+          sglang ? "--dp-size 1" : "--data-parallel-size 1");
+  check_logprobs(kind, where, facts, asked.sampling);
+  if (asked.delivery == rollout::Delivery::weight_files) {
+    if (!facts.quantized || asked.force) return;
+    throw ConfigError(
+        {.what = "the server's base is quantized, and merged weights would be quantized again at every sync",
+         .where = where,
+         .attempt = "RolloutEngineOptions::delivery as adapters, a server of the unquantized base, or "
+                    "RolloutEngineOptions::force"});
+  }
   if (facts.lora_enabled == false) lacks(where, "the server takes no adapters", "LoRA is off", "--enable-lora");
   if (facts.max_loras && *facts.max_loras < asked.versions)
     lacks(where, "the server has no room for two versions of an adapter", std::to_string(*facts.max_loras),
@@ -61,10 +73,21 @@ void check_settings(EngineKind kind, const std::string& where, const rollout::Se
   if (facts.max_lora_rank && *facts.max_lora_rank < asked.rank)
     lacks(where, "the adapter's rank is above the server's limit", std::to_string(*facts.max_lora_rank),
           fmt::format("--max-lora-rank {}", asked.rank));
-  if (facts.data_parallel && *facts.data_parallel > 1)
-    lacks(where, "a server of several replicas loads an adapter in one of them", std::to_string(*facts.data_parallel),
-          sglang ? "--dp-size 1" : "--data-parallel-size 1");
-  check_logprobs(kind, where, facts, asked.sampling);
+}
+
+std::optional<LogprobKind> known_logprobs(EngineKind kind, const std::string& where, std::optional<LogprobKind> said,
+                                          std::optional<LogprobKind> measured) {
+  if (!measured) return said;
+  if (!said && measured == LogprobKind::tempered && kind == EngineKind::vllm) return LogprobKind::processed;
+  if (!said) return measured == LogprobKind::raw ? measured : std::nullopt;
+  // SGLang's settings do not say what its environment does.
+  if (kind == EngineKind::sglang) return measured;
+  if ((*said == LogprobKind::raw) == (measured == LogprobKind::raw)) return said;
+  const auto name = [](bool raw) { return raw ? "before the temperature" : "after the temperature"; };
+  throw ConfigError({.what = "a server's settings and its log-probs contradict each other",
+                     .where = where,
+                     .got = fmt::format("at temperature 0.7 they are those {}", name(measured == LogprobKind::raw)),
+                     .wanted = fmt::format("those {}, as it says", name(*said == LogprobKind::raw))});
 }
 
 }  // namespace lockstep::recipes

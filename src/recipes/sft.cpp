@@ -3,11 +3,15 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <exception>
+#include <memory>
 #include <ostream>
 
 #include "data/order.h"
+#include "parallel/agree.h"
 #include "recipes/adapter.h"
 #include "recipes/held_out.h"
+#include "recipes/preference.h"
 #include "recipes/rollout_metrics.h"
 #include "recipes/run_log.h"
 #include "recipes/save_directory.h"
@@ -21,6 +25,22 @@ namespace lockstep::recipes {
 namespace {
 
 // TRL's names.
+OrderedJson mean_of(double sum, double count) {
+  return count > 0 ? OrderedJson(sum / count) : OrderedJson(nullptr);
+}
+
+// `rows` of them, of which some are desirable and the others not.
+void add_judged(OrderedJson& line, const train::Metrics& metrics, double rows) {
+  const double wanted = metrics.desirable, unwanted = rows - wanted;
+  line["rewards/chosen"] = mean_of(metrics.reward_chosen, wanted);
+  line["rewards/rejected"] = mean_of(metrics.reward_rejected, unwanted);
+  line["rewards/margins"] = wanted > 0 && unwanted > 0
+                                ? OrderedJson(metrics.reward_chosen / wanted - metrics.reward_rejected / unwanted)
+                                : OrderedJson(nullptr);
+  line["logps/chosen"] = mean_of(metrics.logp_chosen, wanted);
+  line["logps/rejected"] = mean_of(metrics.logp_rejected, unwanted);
+}
+
 void add_rewards(OrderedJson& line, const train::Metrics& metrics, double pairs) {
   line["rewards/chosen"] = metrics.reward_chosen / pairs;
   line["rewards/rejected"] = metrics.reward_rejected / pairs;
@@ -39,19 +59,23 @@ train::Metrics averaged(train::Metrics metrics, double pairs) {
 
 class SftRun {
  public:
-  SftRun(const SftOptions& options, const Control& control)
+  // `group` outlives the run, so that it can still say how the run failed.
+  SftRun(const SftOptions& options, const Control& control, std::unique_ptr<parallel::Group>& group)
       : options_(options),
         control_(control),
         stream_(stream_options(options.base)),
         base_(load_base(options.base, stream_, control)),
-        data_(options.prompt_data, base_, options.rows, pairs(), control),
-        held_out_(options, base_, control),
+        group_(*(group = control.join(rank_identity(base_, stream_)))),
+        preference_(options, base_, group_, control),
+        data_(options.prompt_data, base_, options.rows, row_kind(options.loss), control),
+        held_out_(options, base_, preference_, control),
         order_(data_.size(), options.shuffle, options.shuffle_seed),
         total_(sft_steps(options, data_.size())),
-        run_(options.adapter, options.optimizer, options.training, options.save, base_, stream_, control, settings()),
-        log_(options.save.save, run_.saved_iteration(), control,
+        run_(options.adapter, options.optimizer, options.training, options.save, base_, stream_, control, settings(), 1,
+             {}, &group_),
+        log_(control.rank == 0 ? options.save.save : "", run_.saved_iteration(), control,
              {.kind = pairs() ? "dpo" : "sft", .iterations = total_, .arguments = options.save.arguments},
-             options.save.reports),
+             control.rank == 0 ? options.save.reports : ReportOptions()),
         best_(BestSoFar::from(run_.evaluations(), "train_state.json: evaluations")) {}
 
   void train() {
@@ -59,6 +83,7 @@ class SftRun {
     data_.describe("data", *control_.info);
     held_out_.describe(*control_.info);
     run_.set_schedule(total_);
+    run_.require_same_start();
     run_.iterate([&] { iterations(); });
     run_.finish();
     if (options_.save_best && best_.iteration > 0)
@@ -83,24 +108,37 @@ class SftRun {
   }
 
   bool pairs() const { return train::datums_per_term(options_.loss) == 2; }
-  bool reads_reference() const {
-    const auto* loss = std::get_if<train::DpoLoss>(&options_.loss);
-    return loss != nullptr && train::reads_reference(*loss);
-  }
   const char* loss_name() const {
+    if (preference_.kto() != nullptr) return "kto";
     const auto* loss = std::get_if<train::DpoLoss>(&options_.loss);
     if (loss == nullptr) return "sft_loss";
     return loss->kind == train::PreferenceKind::sigmoid ? "dpo_loss" : train::preference_name(loss->kind);
   }
+  OrderedJson beta() const {
+    if (const auto* pair = std::get_if<train::DpoLoss>(&options_.loss)) return pair->beta;
+    return preference_.kto() != nullptr ? OrderedJson(preference_.kto()->beta) : OrderedJson(nullptr);
+  }
 
   OrderedJson settings() const {
+    OrderedJson settings = shared_settings();
+    constexpr float kGamma = train::DpoLoss().gamma;
+    if (const auto* pair = std::get_if<train::DpoLoss>(&options_.loss); pair != nullptr && pair->gamma != kGamma)
+      settings["--simpo-gamma"] = pair->gamma;
+    if (const train::KtoLoss* kto = preference_.kto())
+      settings.update(
+          {{"--desirable-weight", kto->desirable_weight}, {"--undesirable-weight", kto->undesirable_weight}});
+    if (preference_.is_to_adapter()) settings["--ref-load"] = options_.reference;
+    return settings;
+  }
+
+  OrderedJson shared_settings() const {
     return {{"rows of --prompt-data", data_.size()},
             {"tokens and targets of --prompt-data", data_.digest().substr(0, 16)},
             {"--global-batch-size", batches()},
             {"--rollout-shuffle", options_.shuffle},
             {"--rollout-seed", options_.shuffle_seed},
             {"--loss-type", loss_name()},
-            {"--dpo-beta", pairs() ? OrderedJson(std::get<train::DpoLoss>(options_.loss).beta) : OrderedJson(nullptr)},
+            {"--dpo-beta", beta()},
             {"--loss-mask-type", loss_mask_name(options_.rows.loss_mask)},
             {"--max-seq-length", options_.rows.max_length.value_or(0)}};
   }
@@ -132,9 +170,9 @@ class SftRun {
                                 number, total_, done / data_.datums_per_row(), rows, speed_, pace.left(number - 1)));
     };
     on_progress(0);
-    if (reads_reference()) add_reference(run_.trainer(), datums);
+    const train::Loss loss = preference_.of_step(run_.trainer(), datums);
     const double lr = run_.learning_rate();
-    const std::optional<train::StepReport> taken = run_.step(datums, options_.loss, on_progress);
+    const std::optional<train::StepReport> taken = run_.step(datums, loss, on_progress);
     if (!taken) {
       run_.completed(rows);
       log_.write({{"step", number}, {"abandoned_steps", run_.skipped_steps()}});
@@ -154,6 +192,10 @@ class SftRun {
                         {"tokens_per_s", speed_}};
     add_memory(line, stream_);
     if (pairs()) add_rewards(line, report.metrics, 1);
+    if (const auto* kto = std::get_if<train::KtoLoss>(&loss)) {
+      add_judged(line, report.metrics, 1);
+      line["kl"] = kto->kl;
+    }
     log_.write(line);
     SupervisedStep shown{.step = number,
                          .of = total_,
@@ -172,18 +214,18 @@ class SftRun {
     if (held_out_.empty() || best_.evaluated >= at) return;
     const bool due = at == 0 ? options_.eval_before_train : at >= total_ || at % options_.eval_interval == 0;
     if (!due) return;
-    double first_loss = 0;
+    double deciding = 0;
     for (size_t set = 0; set < held_out_.names().size(); ++set) {
       const std::string& name = held_out_.names()[set].name;
       const auto on_progress = [&](int64_t done, int64_t rows) {
-        if (control_.interrupted()) throw Cancelled({.what = "interrupted during evaluation"});
+        run_.stop_if_interrupted("evaluation");
         log_.progress(fmt::format("{} evaluating {}: {}/{} rows", progress_bar(done, rows), name, done, rows));
       };
       const train::Evaluation sums = run_.interruptible([&] { return held_out_.evaluate(set, run_, on_progress); });
-      if (set == 0) first_loss = sums.mean_loss(options_.training.per_token_loss);
+      if (set == held_out_.deciding()) deciding = sums.mean_loss(options_.training.per_token_loss);
       if (at != resumed_at_ || !log_.has_evaluation(name)) report(name, sums);
     }
-    compare_with_best(first_loss);
+    compare_with_best(deciding);
   }
 
   void report(const std::string& name, const train::Evaluation& sums) {
@@ -192,6 +234,8 @@ class SftRun {
     OrderedJson line = {{"step", run_.iteration()}, {"eval", name}, {"loss", loss}};
     if (pairs())
       add_rewards(line, sums.metrics, terms);
+    else if (preference_.kto() != nullptr)
+      add_judged(line, sums.metrics, terms);
     else
       line["perplexity"] = std::exp(sums.nll / sums.weight);
     line["token_accuracy"] = accuracy;
@@ -201,7 +245,7 @@ class SftRun {
         .name = name, .step = run_.iteration(), .loss = loss, .accuracy = accuracy, .tokens = sums.targets};
     if (pairs())
       shown.preference = averaged(sums.metrics, terms);
-    else
+    else if (preference_.kto() == nullptr)
       shown.perplexity = std::exp(sums.nll / sums.weight);
     log_.say(evaluation_line(shown));
   }
@@ -225,7 +269,7 @@ class SftRun {
   }
 
   void mark_best() {
-    if (!holds_best()) return;
+    if (!run_.keeps() || !holds_best()) return;
     checkpoint::mark_best(options_.save.save, best_.iteration);
     run_.still_reads("best", best_.iteration);
   }
@@ -236,6 +280,8 @@ class SftRun {
   const Control& control_;
   Stream stream_;
   const Base base_;
+  parallel::Group& group_;
+  const PreferenceInputs preference_;
   TrainingRows data_;
   HeldOut held_out_;
   data::DataOrder order_;
@@ -250,8 +296,14 @@ class SftRun {
 }  // namespace
 
 void run_sft(const SftOptions& options, const Control& control) {
-  const SaveDirectory mine(options.save.save, control);
-  SftRun(options, control).train();
+  const SaveDirectory mine(control.rank == 0 ? options.save.save : "", control);
+  std::unique_ptr<parallel::Group> group;
+  try {
+    SftRun(options, control, group).train();
+  } catch (...) {
+    if (group) parallel::fail(*group, std::current_exception());
+    throw;
+  }
 }
 
 }  // namespace lockstep::recipes

@@ -1,4 +1,4 @@
-// Supervised training and, with a DpoLoss, preference training.
+// Supervised training and, with a DpoLoss or KtoLoss, preference training.
 #pragma once
 
 #include "recipes/control.h"

@@ -23,6 +23,21 @@ int64_t bytes_of(const std::vector<train::Datum>& datums) {
   return bytes;
 }
 
+// Of a row of KTO.
+bool label_of(const OrderedJson& row) {
+  const auto label = row.find("label");
+  if (row.find("prompt") == row.end() || row.find("completion") == row.end())
+    throw DataError({.what = "a row of KTO has a prompt, a completion and a label",
+                     .got = row.dump().substr(0, 80),
+                     .wanted = R"({"prompt", "completion", "label": true or false})"});
+  if (label == row.end() || !label->is_boolean())
+    throw DataError({.what = "a row has no label",
+                     .where = "label",
+                     .got = label == row.end() ? "nothing" : label->dump().substr(0, 80),
+                     .wanted = "true: the completion is desirable, or false"});
+  return label->get<bool>();
+}
+
 bool has_target(const RowTokens& row) {
   return std::any_of(row.weights.begin(), row.weights.end(), [](float weight) { return weight > 0; });
 }
@@ -36,13 +51,14 @@ void TrainingRows::Counts::add(const Counts& other) {
   unaligned += other.unaligned;
   tokens += other.tokens;
   targets += other.targets;
+  desirable += other.desirable;
 }
 
-TrainingRows::TrainingRows(const std::string& path, const Base& base, const RowOptions& options, bool pairs,
+TrainingRows::TrainingRows(const std::string& path, const Base& base, const RowOptions& options, RowKind kind,
                            const Control& control)
     : base_(base),
       options_(options),
-      pairs_(pairs),
+      kind_(kind),
       data_(data::Dataset::open(path, {.max_bad_rows = options.max_bad_rows})),
       tokenizer_(base, options) {
   constexpr int64_t kRowsBetweenQuestions = 256;
@@ -72,6 +88,7 @@ void TrainingRows::keep(int64_t number, std::vector<train::Datum> datums) {
     hash_.update(std::as_bytes(std::span(datum.tokens)));
     hash_.update(std::as_bytes(std::span(datum.targets)));
     hash_.update(std::as_bytes(std::span(datum.weights)));
+    if (kind_ == RowKind::judged) hash_.update(std::as_bytes(std::span(&datum.desirable, 1)));
   }
   const int64_t bytes = bytes_of(datums);
   if (ready_.size() == kept_.size() && ready_bytes_ + bytes <= kReadyBytes) {
@@ -84,7 +101,7 @@ void TrainingRows::keep(int64_t number, std::vector<train::Datum> datums) {
 std::vector<train::Datum> TrainingRows::datums_of(const data::Row& row, Counts& counts) {
   try {
     std::vector<RowTokens> sides;
-    if (pairs_)
+    if (kind_ == RowKind::pairs)
       for (RowTokens& side : tokenizer_.preference(row.json)) sides.push_back(std::move(side));
     else
       sides.push_back(tokenizer_.sequence(row.json));
@@ -102,6 +119,7 @@ std::vector<train::Datum> TrainingRows::datums_of(const data::Row& row, Counts& 
       if (!whole) break;
       require_in_vocabulary(side.tokens, base_.config.vocab_size, "");
       datums.push_back(train::make_datum(side.tokens, side.weights));
+      if (kind_ == RowKind::judged) counts.desirable += datums.back().desirable = label_of(row.json);
       counts.tokens += static_cast<int64_t>(side.tokens.size());
       counts.targets += std::count_if(side.weights.begin(), side.weights.end(), [](float w) { return w > 0; });
     }
@@ -137,6 +155,11 @@ bool TrainingRows::cut(RowTokens& row, Counts& counts) const {
   return row.tokens.size() >= 2 && has_target(row);
 }
 
+RowKind row_kind(const train::Loss& loss) {
+  if (std::holds_alternative<train::KtoLoss>(loss)) return RowKind::judged;
+  return train::datums_per_term(loss) == 2 ? RowKind::pairs : RowKind::sequences;
+}
+
 void TrainingRows::append(int64_t row, std::vector<train::Datum>& datums) {
   const auto place = static_cast<size_t>(row);
   if (place < ready_.size()) {
@@ -148,13 +171,16 @@ void TrainingRows::append(int64_t row, std::vector<train::Datum>& datums) {
 }
 
 void TrainingRows::describe(const std::string& label, std::ostream& out) const {
-  out << fmt::format("{:<7} {} {} from {}: {} tokens, {} of them targets\n", label, size(), pairs_ ? "pairs" : "rows",
-                     data_.path(), counts_.tokens, counts_.targets);
+  out << fmt::format("{:<7} {} {} from {}: {} tokens, {} of them targets\n", label, size(),
+                     kind_ == RowKind::pairs ? "pairs" : "rows", data_.path(), counts_.tokens, counts_.targets);
+  if (kind_ == RowKind::judged)
+    out << fmt::format("{:<7} {} rows are desirable, {} are not\n", "", counts_.desirable, size() - counts_.desirable);
   const auto note = [&](int64_t count, const std::string& what) {
     if (count > 0) out << fmt::format("note    {} {}\n", count, what);
   };
   note(counts_.truncated,
-       fmt::format("{} cut to RowOptions::max_length {}: {} tokens are not seen", pairs_ ? "sides of pairs" : "rows",
+       fmt::format("{} cut to RowOptions::max_length {}: {} tokens are not seen",
+                   kind_ == RowKind::pairs ? "sides of pairs" : "rows",
                    std::min(options_.max_length.value_or(0), base_.config.max_positions + 1), counts_.cut_tokens));
   note(counts_.dropped, "rows left out: cut so, they have no target");
   note(counts_.unaligned,

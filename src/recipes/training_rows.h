@@ -8,21 +8,25 @@
 #include "core/hash.h"
 #include "data/dataset.h"
 #include "recipes/row_tokens.h"
-#include "train/datum.h"
+#include "train/loss.h"
 
 namespace lockstep::recipes {
+
+// What a row of a file is: one sequence; chosen and rejected; a sequence with a "label" that is true or false, of KTO.
+enum class RowKind { sequences, pairs, judged };
+RowKind row_kind(const train::Loss& loss);
 
 class TrainingRows {
  public:
   // Reads every row of `path`, so that what is wrong with one is known before training starts. DataError naming file
   // and row, unless max_bad_rows allows it: whatever RowTokenizer says, no target at all, more tokens than the model's
-  // context without max_length, a token that the model does not have. `pairs`: rows are preferences. The options
-  // outlive this.
-  TrainingRows(const std::string& path, const Base& base, const RowOptions& options, bool pairs,
+  // context without max_length, a token that the model does not have. The options outlive
+  // this.
+  TrainingRows(const std::string& path, const Base& base, const RowOptions& options, RowKind kind,
                const Control& control);
 
   int64_t size() const { return static_cast<int64_t>(kept_.size()); }  // usable rows
-  int64_t datums_per_row() const { return pairs_ ? 2 : 1; }
+  int64_t datums_per_row() const { return kind_ == RowKind::pairs ? 2 : 1; }
   // SHA-256 over tokens and weights of all usable rows: what a resumed run must find again, whatever made them.
   const std::string& digest() const { return digest_; }
   // Appends the row's datum, or chosen and rejected.
@@ -33,7 +37,7 @@ class TrainingRows {
 
  private:
   struct Counts {
-    int64_t truncated = 0, cut_tokens = 0, dropped = 0, unaligned = 0, tokens = 0, targets = 0;
+    int64_t truncated = 0, cut_tokens = 0, dropped = 0, unaligned = 0, tokens = 0, targets = 0, desirable = 0;
     void add(const Counts& other);
   };
 
@@ -44,7 +48,7 @@ class TrainingRows {
 
   const Base& base_;
   const RowOptions& options_;
-  const bool pairs_;
+  const RowKind kind_;
   data::Dataset data_;
   RowTokenizer tokenizer_;
   std::vector<int64_t> kept_;                     // numbers of usable rows

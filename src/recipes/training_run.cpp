@@ -7,7 +7,11 @@
 #include <ostream>
 #include <set>
 
+#include "core/hash.h"
+#include "core/transfer.h"
 #include "core/utf8.h"
+#include "parallel/connect.h"
+#include "parallel/gather.h"
 #include "recipes/run_settings.h"
 #include "recipes/steps.h"
 #include "train/train_step.h"
@@ -33,13 +37,16 @@ std::vector<int64_t> saved_until(const SaveOptions& options, int64_t iteration) 
 
 TrainingRun::TrainingRun(const AdapterOptions& adapter, const OptimizerOptions& optimizer,
                          const TrainingOptions& training, const SaveOptions& save, const Base& base, Stream& stream,
-                         const Control& control, OrderedJson settings, float temperature,
-                         const std::optional<EnginePlan>& engine)
+                         const Control& control, OrderedJson settings, float temperature, const BesideTrainer& beside,
+                         parallel::Group* group)
     : optimizer_(optimizer),
       training_(training),
       save_(save),
       base_(base),
+      stream_(stream),
       control_(control),
+      alone_(group == nullptr ? parallel::solo() : nullptr),
+      group_(group == nullptr ? alone_.get() : group),
       settings_(all_settings(adapter, optimizer, training, stream, settings)),
       resumed_(resume(save, adapter, settings_, base, control)) {
   const lora::AdapterVersion start =
@@ -49,20 +56,22 @@ TrainingRun::TrainingRun(const AdapterOptions& adapter, const OptimizerOptions& 
     *control.info
         << "note    DoRA with dropout: inputs of A are dropped out, those of W are not (PEFT also drops out a "
            "part of W x; the mean is the same)\n";
-  memory_ = plan_memory(base, *start.layout, training, engine, stream.device());
+  memory_ = plan_memory(base, *start.layout, training, beside.engine, stream.device(), beside.critic.get());
   require_fit(memory_);
-  const train::TrainerOptions options{.beta1 = optimizer.beta1,
-                                      .beta2 = optimizer.beta2,
-                                      .eps = optimizer.eps,
-                                      .weight_decay = optimizer.weight_decay,
-                                      .clip_grad = optimizer.clip_grad,
-                                      .max_tokens = memory_.max_tokens,
-                                      .recompute = memory_.recompute,
-                                      .temperature = temperature,
-                                      .dropout = static_cast<float>(adapter.config.dropout),
-                                      .lr_ratio = optimizer.loraplus_lr_ratio,
-                                      .seed = training.seed};
-  trainer_ = std::make_unique<train::Trainer>(base.model, start.layout, start.weights, options, stream);
+  trainer_options_ = {.beta1 = optimizer.beta1,
+                      .beta2 = optimizer.beta2,
+                      .eps = optimizer.eps,
+                      .weight_decay = optimizer.weight_decay,
+                      .clip_grad = optimizer.clip_grad,
+                      .max_tokens = memory_.max_tokens,
+                      .recompute = memory_.recompute,
+                      .temperature = temperature,
+                      .dropout = static_cast<float>(adapter.config.dropout),
+                      .lr_ratio = optimizer.loraplus_lr_ratio,
+                      .seed = training.seed,
+                      .gradient_lanes = training.gradient_lanes};
+  trainer_ =
+      std::make_unique<train::Trainer>(base.model, start.layout, start.weights, trainer_options_, stream, *group_);
   version_ = start.policy.version;
   if (resumed_) restore();
   describe_saving();
@@ -144,6 +153,7 @@ void TrainingRun::keep_trainer(const std::string& name, train::Trainer& trainer)
     trainer.restore(JsonObject(state->json, where).integer("optimizer_steps"), std::move(moments.first),
                     std::move(moments.second));
   }
+  beside_.emplace_back(&trainer, trainer.steps());
   keep_policy(name, [&trainer] { return trainer.adapter(); });
   keep(part, [&trainer] { return moments_part(trainer.state()); });
 }
@@ -163,7 +173,7 @@ std::optional<train::StepReport> TrainingRun::step(std::span<const train::Datum>
                                                    const std::function<void(int64_t)>& on_progress) {
   const auto between = [&](int64_t done) {
     on_progress(done);
-    if (control_.interrupted()) throw Cancelled({.what = "interrupted during a step"});
+    if (interrupted()) throw Cancelled({.what = "interrupted during a step"});
   };
   const train::Reduction reduction{training_.per_token_loss ? train::ReductionKind::token_mean
                                                             : train::ReductionKind::sample_mean};
@@ -176,15 +186,45 @@ std::optional<train::StepReport> TrainingRun::step(std::span<const train::Datum>
   }
 }
 
+bool TrainingRun::interrupted() {
+  if (control_.interrupted()) group_->interrupt();
+  group_->check();
+  return group_->interrupted();
+}
+
+void TrainingRun::stop_if_interrupted(const char* during) {
+  // A rank may hear of it later than another, so all ask the same question at the same place.
+  const uint8_t mine = interrupted() ? 1 : 0;
+  const std::vector<uint8_t> all = parallel::gather_values(*group_, std::span(&mine, 1));
+  if (std::ranges::find(all, uint8_t{1}) != all.end())
+    throw Cancelled({.what = std::string("interrupted during ") + during});
+}
+
+void TrainingRun::require_same_start() {
+  if (group_->size() == 1) return;
+  parallel::Identity start;
+  for (const auto& [name, value] : settings_.items()) start.emplace_back(name, json_text(value));
+  const Buffer weights = host_copy(*trainer_->adapter().weights, stream_);
+  Sha256 hash;
+  hash.update(std::span(static_cast<const std::byte*>(weights.data()), weights.bytes()));
+  start.emplace_back("the iteration that SaveOptions::load goes on from", std::to_string(iteration_));
+  start.emplace_back("rows read so far", std::to_string(data_position_));
+  start.emplace_back("optimizer steps so far", std::to_string(trainer_->steps()));
+  start.emplace_back("weights of the adapter", hash.hex());
+  parallel::require_same(*group_, start);
+}
+
 void TrainingRun::abandoned(const train::NotFiniteError& error, std::span<const train::Datum> datums,
-                            const train::Loss& loss) {
+                            const train::Loss& loss, train::Trainer* trainer) {
   ++skipped_steps_;
   Fault fault = error.fault();
   *control_.info << fmt::format("skip    {}: {} ({}); abandoned, {} of at most {}\n", fault.where, fault.what,
                                 fault.got, skipped_steps_, training_.max_skipped_steps)
                  << std::flush;
   if (skipped_steps_ <= training_.max_skipped_steps) return;
-  const train::NotFinite found = train::find_not_finite(*trainer_, datums, loss);
+  // It takes steps that only a trainer alone can give up; the rank that saw it has named the sample.
+  const train::NotFinite found =
+      group_->size() > 1 ? train::NotFinite{} : train::find_not_finite(trainer ? *trainer : *trainer_, datums, loss);
   fault.where += found.sample ? fmt::format("; by itself sample {} of the step", *found.sample) : "";
   fault.where += found.module.empty() ? "" : fmt::format(", gradient of {}", found.module);
   fault.wanted = fmt::format("at most {} steps that are not finite (TrainingOptions::max_skipped_steps)",
@@ -198,6 +238,7 @@ void TrainingRun::completed(int64_t rows) {
   ++iteration_;
   data_position_ += rows;
   steps_at_iteration_ = trainer_->steps();
+  for (auto& [trainer, steps] : beside_) steps = trainer->steps();
   skipped_at_iteration_ = skipped_steps_;
 }
 
@@ -265,7 +306,7 @@ void TrainingRun::save_after_failure() {
   try {
     finish_save();
     if (saved_iteration_ == iteration_) return;
-    if (!trainer_->whole() || trainer_->steps() != steps_at_iteration_) {
+    if (has_changed()) {
       *control_.info << fmt::format("note    iteration {} is not saved: the one that failed had begun to change it\n",
                                     iteration_);
       return;
@@ -278,6 +319,12 @@ void TrainingRun::save_after_failure() {
   } catch (const std::exception& error) {
     failed(error.what());
   }
+}
+
+bool TrainingRun::has_changed() const {
+  return !trainer_->whole() || trainer_->steps() != steps_at_iteration_ ||
+         std::ranges::any_of(
+             beside_, [](const auto& kept) { return !kept.first->whole() || kept.first->steps() != kept.second; });
 }
 
 bool TrainingRun::save_requested() const {
@@ -300,6 +347,8 @@ void TrainingRun::save_if_due() {
 
 void TrainingRun::stop_interrupted() {
   control_.stopped();
+  if (control_.rank != 0)
+    throw Cancelled({.what = fmt::format("interrupted after iteration {}; rank 0 saves", iteration_)});
   if (!keeps())
     throw Cancelled({.what = fmt::format("interrupted after iteration {}", iteration_),
                      .got = "no SaveOptions::save, so nothing is kept"});

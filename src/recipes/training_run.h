@@ -7,7 +7,9 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "parallel/group.h"
 #include "recipes/checkpoint_writer.h"
 #include "recipes/memory_plan.h"
 #include "recipes/resume.h"
@@ -20,10 +22,11 @@ class TrainingRun {
  public:
   // `settings`: what of the recipe decides its results (recipes/run_settings.h), beside what all runs share; kept in
   // every checkpoint, and a resumed run must have the same (ConfigError). `temperature`: of the log-probs (RL: the
-  // rollout's). `engine`: the engine that shares the device. ResourceError when it cannot all fit a GPU.
+  // rollout's). `group`: the ranks that train together, which outlives the run; none: this process alone. Rank 0 alone
+  // writes checkpoints. ResourceError when it and what lies beside it cannot all fit a GPU.
   TrainingRun(const AdapterOptions& adapter, const OptimizerOptions& optimizer, const TrainingOptions& training,
               const SaveOptions& save, const Base& base, Stream& stream, const Control& control, OrderedJson settings,
-              float temperature = 1, const std::optional<EnginePlan>& engine = {});
+              float temperature = 1, const BesideTrainer& beside = {}, parallel::Group* group = nullptr);
 
   // Fixes warm-up and decay over `optimizer_steps` steps of the whole run. ConfigError if they are not those of the
   // resumed run, without an override.
@@ -46,9 +49,19 @@ class TrainingRun {
   std::optional<train::StepReport> step(std::span<const train::Datum> datums, const train::Loss& loss,
                                         const std::function<void(int64_t done)>& on_progress);
 
+  // Whether this process was asked to stop, or another rank was; tells the others. Throws what Group::check throws.
+  bool interrupted();
+  // Collective, where nothing of the open iteration has changed the adapter: throws Cancelled on all ranks if one was
+  // asked to stop.
+  void stop_if_interrupted(const char* during);
+  // ConfigError on every rank unless all ranks begin from the same settings, state and weights. Collective.
+  void require_same_start();
+  parallel::Group& group() { return *group_; }
+
   // Counts a step that was abandoned and prints why. DataError naming sample and module when it was one more than
-  // TrainingOptions::max_skipped_steps of the whole run.
-  void abandoned(const train::NotFiniteError& error, std::span<const train::Datum> datums, const train::Loss& loss);
+  // TrainingOptions::max_skipped_steps of the whole run. `trainer`: whose step it was; nullptr: the run's.
+  void abandoned(const train::NotFiniteError& error, std::span<const train::Datum> datums, const train::Loss& loss,
+                 train::Trainer* trainer = nullptr);
   int64_t skipped_steps() const { return skipped_steps_; }  // that were abandoned
 
   int64_t iteration() const { return iteration_; }  // completed
@@ -61,7 +74,7 @@ class TrainingRun {
   // somebody asked for it (Control::save_requested, SaveOptions::trigger_sentinel), it is on the disk on return.
   void save_if_due();
   void save();  // the last completed iteration, unless --save holds it or there is no --save; returns when it does
-  bool keeps() const { return !save_.save.empty(); }
+  bool keeps() const { return !save_.save.empty() && control_.rank == 0; }
   int64_t saved_iteration() const { return saved_iteration_; }  // the newest that --save holds; 0: none of this run
   // Runs the iterations of the run. Whatever ends them early, be it a row, the device, the disk or an interrupt, goes
   // on to the caller, after the last completed iteration is saved; if that fails too, or the step that failed has begun
@@ -91,6 +104,7 @@ class TrainingRun {
   void still_reads(const std::string& name, std::optional<int64_t> iteration);
 
   train::Trainer& trainer() { return *trainer_; }
+  const train::TrainerOptions& trainer_options() const { return trainer_options_; }  // of trainer()
   const MemoryPlan& memory() const { return memory_; }
 
  private:
@@ -98,6 +112,7 @@ class TrainingRun {
   void describe_saving();
   [[noreturn]] void stop_interrupted();
   void save_after_failure();
+  bool has_changed() const;  // since the last iteration was completed
   void begin_save();
   void finish_save();
   bool save_requested() const;
@@ -107,7 +122,10 @@ class TrainingRun {
   const TrainingOptions& training_;
   const SaveOptions& save_;
   const Base& base_;
+  Stream& stream_;
   const Control& control_;
+  std::unique_ptr<parallel::Group> alone_;  // where no group was given
+  parallel::Group* const group_;
   OrderedJson settings_;
   OrderedJson evaluations_;
   std::map<std::string, std::function<KeptPart()>> parts_;
@@ -116,7 +134,10 @@ class TrainingRun {
   std::optional<Resumed> resumed_;       // its checkpoint: until iterate()
   train::Schedule schedule_;
   MemoryPlan memory_;
+  train::TrainerOptions trainer_options_;
   std::unique_ptr<train::Trainer> trainer_;
+  // Trainers that keep_trainer() was told of, and their steps when the last iteration was completed.
+  std::vector<std::pair<train::Trainer*, int64_t>> beside_;
   int64_t iteration_ = 0, data_position_ = 0, version_ = 0, skipped_steps_ = 0;
   std::unique_ptr<CheckpointWriter> writer_;
   std::optional<int64_t> saving_;  // the iteration that the writer is at

@@ -11,7 +11,7 @@
 
 namespace lockstep::rl {
 
-// Every row of a sample has the sample's advantage, but with reinforce_plus_plus and its baseline:
+// Every row of a sample has the sample's advantage, but with reinforce_plus_plus, its baseline and ppo:
 //   grpo        (R - mean) / (std + eps). arXiv 2402.03300 section 4.1; constants as in slime
 //   dr_grpo     R - mean; its loss is divided by a constant length (train::ReductionKind). arXiv 2503.20783
 //   rloo        (R - mean) n / (n - 1), R in a group of one. arXiv 2402.14740, as verl and TRL
@@ -25,6 +25,8 @@ namespace lockstep::rl {
 //   reinforce_plus_plus           G_t = r_t + gamma G_(t+1) over the rows that learn, r_t = -kl_coef KL_t, + R at the
 //                                 last one; whitened. arXiv 2501.03262, as slime
 //   reinforce_plus_plus_baseline  R - mean - kl_coef KL_t; whitened. The same
+//   ppo         GAE of a critic's values, which the datums have (rl/advantage/gae.h); sets returns, too. arXiv
+//               1707.06347, as slime and miles
 //   on_policy_distillation        0: rl/teacher.h says the rest
 enum class Estimator {
   grpo,
@@ -37,10 +39,12 @@ enum class Estimator {
   pass_at_k,
   reinforce_plus_plus,
   reinforce_plus_plus_baseline,
+  ppo,
   on_policy_distillation
 };
 const char* estimator_name(Estimator estimator);
 bool has_token_rewards(Estimator estimator);  // its KL penalty is of each row, not of the whole sample
+bool always_whitens(Estimator estimator);     // reinforce_plus_plus and its baseline
 
 enum class Spread { group, batch };  // whose rewards std is of
 
@@ -57,8 +61,8 @@ struct GroupAdvantage {
 struct AdvantageOptions {
   Estimator estimator = Estimator::grpo;
   GroupAdvantage group = {};
-  double gamma = 1;
-  bool whiten = false;  // of all rows that learn: slime's --normalize-advantages
+  double gamma = 1, lambda = 1;  // of reinforce_plus_plus and ppo; of ppo
+  bool whiten = false;           // of all rows that learn: slime's --normalize-advantages
 };
 
 // grpo of one group with its own std. DataError for a reward that is not finite.

@@ -19,12 +19,14 @@ struct Algorithm {
   double distillation = 0;  // coefficient of the teacher's log-probs in the advantages; 0: no teacher is asked
   Correction correction = {};
   train::PolicyLoss loss = {};
-  train::RowChoice choice = {};  // of the loss: what needs a forward over the whole step first
+  train::ValueLoss value_loss = {};  // of ppo's critic
+  train::RowChoice choice = {};      // of the loss: what needs a forward over the whole step first
   train::Reduction reduction = {};
   KlControl kl_control = {};
   EntropyControl entropy_control = {};
   bool measure_kl = false;  // to the reference, even if nothing learns from it
 
+  bool needs_critic() const { return advantage.estimator == Estimator::ppo; }
   bool needs_reference() const { return measure_kl || shaping.kl_coef != 0 || loss.kl_coef != 0; }
 };
 

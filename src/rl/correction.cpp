@@ -37,7 +37,7 @@ double measure_row(Measure measure, double d) {
   return 0;
 }
 
-// Of the whole sample; d has its rows that learn.
+// The measure of a whole sample; d holds the log-prob differences of its rows that learn.
 double measure_sample(const CorrectionRule& rule, std::span<const double> d) {
   const bool ratio = rule.measure == Measure::ratio;
   double sum = 0, largest = -INFINITY;

@@ -37,6 +37,7 @@ void take(std::vector<Trajectory>&& sampled, const GatePlan& plan, GatedRollout&
     if (passed == plan.groups) continue;
     ++gated.report.prompts_used;
     const auto group = std::span<const Trajectory>(sampled).subspan(first, end - first);
+    gated.report.group_rewards.push_back(summarize(group).reward);
     const bool known = std::ranges::all_of(group, [](const Trajectory& one) { return one.reward.has_value(); });
     if ((plan.need_spread && !has_spread(group)) || (plan.need_rewards && !known)) {
       ++gated.report.dropped;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -30,6 +31,7 @@ struct GateReport {
   int64_t sampled = 0;       // groups that were sampled
   int64_t dropped = 0;       // of those up to the last that is used: groups that did not pass
   int64_t prompts_used = 0;  // up to and with the last group that is used: where the next rollout goes on
+  std::vector<std::optional<double>> group_rewards = {};  // of these, in order: the mean of the known rewards
 };
 
 struct GatedRollout {

@@ -5,16 +5,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "rl/http_retry.h"
 #include "rl/score_json.h"
 
 namespace lockstep::rl {
 
 namespace {
-
-bool may_pass(int status) {
-  constexpr int kTimeout = 408, kTooMany = 429, kServer = 500;
-  return status == kTimeout || status == kTooMany || status >= kServer;
-}
 
 std::string text_of(const std::exception_ptr& error) {
   try {
@@ -125,9 +121,7 @@ void HttpReward::take(Arrived arrived) {
 }
 
 void HttpReward::try_again(Job job, const std::string& failure) {
-  constexpr int64_t kFirst = 100, kLongest = 5000;  // ms
-  const auto pause = std::chrono::milliseconds(std::min(kLongest, kFirst << std::min(job.attempts - 1, 10)));
-  job.due = Clock::now() + pause;
+  job.due = Clock::now() + pause_after(job.attempts);
   if (job.due - job.first_sent < options_.timeout) return waiting_.push_back(std::move(job));
   finish(job.question, Score::unknown(fmt::format("no answer in {} ms and {} attempts: {}", options_.timeout.count(),
                                                   job.attempts, failure)));

@@ -29,7 +29,7 @@ std::vector<Reward::Graded> MixedReward::poll(Deadline deadline) {
     const auto now = std::chrono::steady_clock::now();
     if (!graded_.empty() || open_.empty() || now >= deadline) return std::exchange(graded_, {});
     if (any) continue;
-    // The first term with something to wait for; the others are looked at in between.
+    // The first term that has something to wait for; the others are polled in between.
     for (size_t k = 0; k < terms_.size(); ++k) {
       const bool waits = std::ranges::any_of(whose_, [k](const auto& entry) { return entry.first.first == k; });
       if (!waits) continue;

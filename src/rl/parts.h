@@ -21,6 +21,8 @@ struct RlParts {
   const text::Tokenizer* tokenizer = nullptr;       // for rewards that look at text
   const lora::AdapterVersion* reference = nullptr;  // what KL is measured to; none: the base
   Teacher* teacher = nullptr;                       // of distillation, where the algorithm has one
+  train::Trainer* critic = nullptr;                 // of ppo: its adapter has a value head
+  parallel::Group* group = nullptr;                 // the ranks that train together; none: this one alone
 };
 
 struct Watch {

@@ -6,7 +6,7 @@ namespace lockstep::rl {
 
 namespace {
 
-// 1 - C(n - c, k) / C(n, k), as a product that cannot overflow.
+// Computes 1 - C(n - c, k) / C(n, k) as a product that cannot overflow.
 double pass_at(int64_t n, int64_t c, int64_t k) {
   if (n - c < k) return 1;
   double none = 1;

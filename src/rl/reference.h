@@ -7,9 +7,10 @@
 
 namespace lockstep::rl {
 
-// Sets ref_logprobs of each datum; reference nullptr: the base. `between` may throw.
+// Sets ref_logprobs of each datum; reference nullptr: the base. `between` may throw. With a group of several ranks it
+// is collective, and each rank computes a share (train/dealt_logprobs.h).
 void set_ref_logprobs(std::span<train::Datum> datums, train::Trainer& actor, const train::Progress& between = {},
-                      const lora::AdapterVersion* reference = nullptr);
+                      const lora::AdapterVersion* reference = nullptr, parallel::Group* group = nullptr);
 
 // An estimate of KL(policy || reference) by policy_logprobs, averaged as the loss is: over the mean of each
 // datum's rows, or (per_token) over all rows. Datums without a weight are left out; 0 if none has one.

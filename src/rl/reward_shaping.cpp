@@ -2,6 +2,11 @@
 
 namespace lockstep::rl {
 
+double row_kl(const train::Datum& datum, size_t t, const RewardShaping& shaping) {
+  if (shaping.kl_coef == 0) return 0;
+  return shaping.kl_coef * train::kl_estimate(shaping.kl_type, datum.policy_logprobs[t], datum.ref_logprobs[t]);
+}
+
 std::vector<float> shape_rewards(std::span<const float> rewards, std::span<const train::Datum> datums,
                                  const RewardShaping& shaping) {
   std::vector<float> shaped(rewards.begin(), rewards.end());

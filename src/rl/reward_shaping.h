@@ -15,6 +15,9 @@ struct RewardShaping {
   train::KlType kl_type = train::KlType::low_var;
 };
 
+// What row t of a datum is charged: kl_coef * KL(policy || reference).
+double row_kl(const train::Datum& datum, size_t t, const RewardShaping& shaping);
+
 // One reward per datum.
 std::vector<float> shape_rewards(std::span<const float> rewards, std::span<const train::Datum> datums,
                                  const RewardShaping& shaping);

@@ -6,33 +6,23 @@
 #include "rl/batch.h"
 #include "rl/policy_logprobs.h"
 #include "rl/reference.h"
-#include "train/train_step.h"
 
 namespace lockstep::rl {
 
 namespace {
 
-int64_t num_steps(size_t samples, int64_t batch_size) {
-  const auto count = static_cast<int64_t>(samples);
-  if (batch_size < 1 || count == 0 || count % batch_size != 0)
-    throw ConfigError({.what = "a rollout cannot be cut into optimizer steps",
-                       .where = "batch_size",
-                       .got = std::to_string(batch_size),
-                       .wanted = "a divisor of " + std::to_string(count) + ", the samples of a rollout"});
-  return count / batch_size;
-}
-
-bool has_weight(std::span<const train::Datum> batch) {
-  return std::ranges::any_of(batch, [](const train::Datum& datum) { return datum.weight_sum() > 0; });
-}
-
 // The rollout as the trainer reads it, with everything that the loss needs.
 std::vector<train::Datum> prepare(RlParts& parts, const Algorithm& algorithm, const Rollout& rollout,
-                                  const Watch& watch, TrainReport& report) {
+                                  const TrainPlan& plan, const Watch& watch, TrainReport& report) {
   const auto between = [&](int64_t) { watch.stop_if_interrupted(); };
   std::vector<train::Datum> datums = make_datums(rollout.trajectories);
   set_policy_logprobs(datums, parts.actor, parts.sampler.capabilities().exact_logprobs, between);
-  if (algorithm.needs_reference()) set_ref_logprobs(datums, parts.actor, between, parts.reference);
+  if (algorithm.needs_reference()) set_ref_logprobs(datums, parts.actor, between, parts.reference, parts.group);
+  if (algorithm.needs_critic()) {
+    if (plan.release_memory) parts.actor.release_memory();
+    set_values(datums, *parts.critic, between);
+    if (plan.release_memory) parts.critic->release_memory();
+  }
   report.correction = correct(datums, algorithm.correction);
   std::vector<float> rewards;
   for (const Trajectory& trajectory : rollout.trajectories) rewards.push_back(trajectory.reward.value_or(0));
@@ -104,14 +94,70 @@ class ObservedRows {
   train::Trainer& trainer_;
 };
 
+void require_critic(const RlParts& parts, const Algorithm& algorithm) {
+  if (!algorithm.needs_critic() || parts.critic != nullptr) return;
+  throw ConfigError({.what = "the advantages of ppo need a critic", .where = "RlParts::critic"});
+}
+
+CriticPlan critic_plan(const Algorithm& algorithm, const TrainPlan& plan) {
+  return {.batch_size = plan.batch_size,
+          .schedule = plan.critic_schedule,
+          .loss = algorithm.value_loss,
+          .reduction = algorithm.reduction,
+          .on_not_finite = plan.critic_not_finite};
+}
+
+// What the report says of a step of `steps`.
+void add_step(TrainReport& report, const train::StepReport& taken, int64_t steps) {
+  report.entropy += taken.metrics.entropy / static_cast<double>(steps);
+  report.clip_fraction += taken.metrics.clip_fraction / static_cast<double>(steps);
+  report.policy_kl += taken.metrics.policy_kl / static_cast<double>(steps);
+  report.grad_norm = std::max(report.grad_norm, taken.grad_norm);
+}
+
+void train_actor(RlParts& parts, const Algorithm& algorithm, std::span<const train::Datum> datums,
+                 const TrainPlan& plan, const Watch& watch, TrainReport& report) {
+  const int64_t steps = num_steps(datums.size(), plan.batch_size);
+  for (int64_t step = 0; step < steps; ++step) {
+    const bool may_stop = step == 0 && !algorithm.needs_critic();  // nothing has changed yet
+    const auto stop = [&](int64_t) {
+      if (may_stop) watch.stop_if_interrupted();
+    };
+    const auto between = [&](int64_t done) {
+      watch.report(step * plan.batch_size + done, static_cast<int64_t>(datums.size()));
+      stop(done);
+    };
+    const std::span<const train::Datum> whole = step_batch(datums, step, plan.batch_size);
+    if (!has_weight(whole)) {
+      ++report.skipped_steps;
+      continue;
+    }
+    const ObservedRows observed(plan.observer, parts.actor, step * plan.batch_size);
+    const PreparedStep prepared = prepare_step(parts, algorithm, plan.seed, whole, stop, report.next.entropy);
+    const auto taken =
+        take_step(parts.actor, prepared.chosen.empty() ? whole : prepared.chosen, prepared.loss,
+                  plan.schedule.at(parts.actor.steps()), algorithm.reduction, between, plan.on_not_finite);
+    if (!taken) {
+      ++report.abandoned_steps;
+      continue;
+    }
+    add_step(report, *taken, steps);
+    // Only the first batch is trained by the version that sampled it.
+    if (step > 0 || plan.dropout || plan.sampled_with) continue;
+    report.logprob_diff = taken->metrics.logprob_diff;
+    report.logprob_diff_max = taken->metrics.logprob_diff_max;
+  }
+}
+
 }  // namespace
 
 TrainReport rl_train(RlParts& parts, const Algorithm& algorithm, const Rollout& rollout, const TrainPlan& plan,
                      const Watch& watch) {
   const Stopwatch clock;
   const int64_t steps = num_steps(rollout.trajectories.size(), plan.batch_size);
-  TrainReport report{.lr = plan.schedule.at(parts.actor.steps())};
-  const std::vector<train::Datum> datums = prepare(parts, algorithm, rollout, watch, report);
+  require_critic(parts, algorithm);
+  TrainReport report{.actor_trained = plan.train_actor, .lr = plan.schedule.at(parts.actor.steps())};
+  const std::vector<train::Datum> datums = prepare(parts, algorithm, rollout, plan, watch, report);
   if (plan.observer != nullptr) plan.observer->prepared(datums);
   report.next = {.kl_reward = algorithm.shaping.kl_coef, .entropy = algorithm.loss.entropy_coef};
   if (algorithm.kl_control.target != 0)
@@ -123,45 +169,17 @@ TrainReport rl_train(RlParts& parts, const Algorithm& algorithm, const Rollout& 
   const bool apart = plan.dropout || plan.sampled_with;
   if (apart && plan.measure_logprobs)
     measure_apart(report, parts, algorithm, step_batch(datums, 0, plan.batch_size), plan.sampled_with, watch);
-  for (int64_t step = 0; step < steps; ++step) {
-    const auto between = [&](int64_t done) {
-      watch.report(step * plan.batch_size + done, static_cast<int64_t>(datums.size()));
-      if (step == 0) watch.stop_if_interrupted();
-    };
-    const std::span<const train::Datum> whole = step_batch(datums, step, plan.batch_size);
-    if (!has_weight(whole)) {
-      ++report.skipped_steps;
-      continue;
-    }
-    const auto stop = [&](int64_t) {
-      if (step == 0) watch.stop_if_interrupted();
-    };
-    const ObservedRows observed(plan.observer, parts.actor, step * plan.batch_size);
-    train::StepReport taken;
-    const PreparedStep prepared = prepare_step(parts, algorithm, plan.seed, whole, stop, report.next.entropy);
-    const std::span<const train::Datum> batch = prepared.chosen.empty() ? whole : prepared.chosen;
-    try {
-      taken = train::train_step(parts.actor, batch, prepared.loss, plan.schedule.at(parts.actor.steps()),
-                                algorithm.reduction, between);
-    } catch (const train::NotFiniteError& error) {
-      if (!plan.on_not_finite) throw;
-      plan.on_not_finite(error, batch);
-      ++report.abandoned_steps;
-      continue;
-    }
-    report.entropy += taken.metrics.entropy / static_cast<double>(steps);
-    report.clip_fraction += taken.metrics.clip_fraction / static_cast<double>(steps);
-    report.policy_kl += taken.metrics.policy_kl / static_cast<double>(steps);
-    report.grad_norm = std::max(report.grad_norm, taken.grad_norm);
-    // Only the first batch is trained by the version that sampled it.
-    if (step > 0 || apart) continue;
-    report.logprob_diff = taken.metrics.logprob_diff;
-    report.logprob_diff_max = taken.metrics.logprob_diff_max;
+  if (algorithm.needs_critic()) {
+    if (plan.release_memory) parts.actor.release_memory();
+    report.critic = train_critic(*parts.critic, datums, critic_plan(algorithm, plan), watch);
+    if (plan.release_memory) parts.critic->release_memory();
   }
+  if (plan.train_actor) train_actor(parts, algorithm, datums, plan, watch, report);
   if (plan.release_memory) parts.actor.release_memory();
   parts.actor.finish_update();
   report.train_ms = clock.ms();
-  if (report.abandoned_steps < steps) report.published = parts.store.publish(lora::kActor, parts.actor.adapter());
+  if (plan.train_actor && report.abandoned_steps < steps)
+    report.published = parts.store.publish(lora::kActor, parts.actor.adapter());
   return report;
 }
 

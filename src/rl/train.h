@@ -1,15 +1,14 @@
 // Training on a rollout.
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <span>
 
 #include "rl/algorithm.h"
+#include "rl/critic.h"
 #include "rl/mismatch.h"
 #include "rl/rollout.h"
 #include "rl/train_observer.h"
-#include "train/not_finite.h"
 #include "train/schedule.h"
 
 namespace lockstep::rl {
@@ -18,9 +17,7 @@ struct TrainPlan {
   int64_t batch_size = 0;  // samples of an optimizer step
   train::Schedule schedule = {};
   uint64_t seed = 1234;  // of the rows that a loss draws (train/row_choice.h)
-  // Told of each step that is abandoned because its numbers are not finite, and of its datums; the other steps are
-  // taken. What it throws ends the training. Empty: the error does.
-  std::function<void(const train::NotFiniteError&, std::span<const train::Datum>)> on_not_finite = {};
+  OnNotFinite on_not_finite = {};
   bool release_memory = false;  // give that of activations back afterwards, as the sampler shares the device
   // The trainer drops out inputs of the adapter, which no sampler does: its log-probs cannot be compared with a
   // sampler's as they are. measure_logprobs: where they cannot, they are made once more without dropout and with the
@@ -30,6 +27,11 @@ struct TrainPlan {
   // The version that sampled the rollout, where it is not the trainer's: its log-probs are compared with this one's,
   // if measure_logprobs. Null: it is.
   const lora::AdapterVersion* sampled_with = nullptr;
+  // Of the algorithm's critic: batches and loss are those of the plan and the algorithm. train_actor false: only the
+  // critic learns, and nothing is published.
+  train::Schedule critic_schedule = {};
+  OnNotFinite critic_not_finite = {};
+  bool train_actor = true;
 };
 
 struct TrainReport {
@@ -43,19 +45,22 @@ struct TrainReport {
   Mismatch mismatch = {};                       // of the sampler's log-probs, before the first step
   std::optional<double> teacher_kl = {};        // mean of policy - teacher log-probs, where there is a teacher
   CorrectionReport correction = {};
-  Coefficients next = {};       // of the next rollout, where the algorithm adapts them
-  double grad_norm = 0;         // the largest, before clipping
-  double lr = 0;                // of the first step
-  double train_ms = 0;          // until the version was published
-  int64_t abandoned_steps = 0;  // because they were not finite; if all were, nothing was published
+  std::optional<CriticReport> critic = {};  // where there is one
+  bool actor_trained = true;                // false: numbers of steps are 0, logprob_diff is absent
+  Coefficients next = {};                   // of the next rollout, where the algorithm adapts them
+  double grad_norm = 0;                     // the largest, before clipping
+  double lr = 0;                            // of the first step
+  double train_ms = 0;                      // until the version was published
+  int64_t abandoned_steps = 0;              // because they were not finite; if all were, nothing was published
   versions::PublishReport published = {};
 };
 
-// Log-probs of policy and reference, reward shaping, advantages; one optimizer step per batch, in order, but for
-// batches of which no reward is known; then the adapter is published as the next version of `actor`. Until the first
-// step is about to change the adapter an interrupt is noticed, and the Cancelled leaves everything as it was;
-// afterwards all steps are taken. ConfigError unless batch_size divides the rollout; what the trainer and the store
-// throw, but for NotFiniteError of a step where the plan wants to be told.
+// Log-probs of policy and reference, a critic's values, reward shaping, advantages; one optimizer step per batch, in
+// order, but for batches of which no reward is known: all of the critic, where the algorithm has one, then all of the
+// actor; then its adapter is published as the next version of `actor`. Until the first
+// step is about to change an adapter an interrupt is noticed, and the Cancelled leaves everything as it was;
+// afterwards all steps are taken. ConfigError unless batch_size divides the rollout, or without the critic; what the
+// trainer and the store throw, but for NotFiniteError of a step where the plan wants to be told.
 TrainReport rl_train(RlParts& parts, const Algorithm& algorithm, const Rollout& rollout, const TrainPlan& plan,
                      const Watch& watch = {});
 

@@ -9,7 +9,7 @@ OrderedJson hello(const load::Base& base, const std::string& build) {
   return {{"build", build},
           {"numerics", has_exact_rows(stream) ? "exact" : "fast"},
           {"base", base.fingerprint},
-          {"device", stream.device() == Device::cpu ? device_name(Device::cpu) : cuda_info().name}};
+          {"device", device_model(stream.device())}};
 }
 
 }  // namespace lockstep::service

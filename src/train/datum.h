@@ -16,6 +16,7 @@ struct Datum {
   std::vector<int32_t> tokens;          // [N] inputs
   std::vector<int32_t> targets;         // [N] usually the next token; -1: nothing is asked of this row
   std::vector<float> weights;           // [N] loss weight of the row; 0 where targets is -1 or masked
+  bool desirable = true;                // KTO: whether the completion is a wanted one
   std::vector<float> sampled_logprobs;  // [N] as the sampler reported them (RL), else empty
   std::vector<float> policy_logprobs;   // [N] the old ones of the ratio (RL), else empty
   std::vector<float> ref_logprobs;      // [N] of the reference policy, else empty

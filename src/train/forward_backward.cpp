@@ -215,7 +215,7 @@ std::vector<LossReport> Trainer::Impl::accumulate_or_abandon(std::span<Share> sh
     failure = std::current_exception();
   }
   for (const Share& share : shares) share.trainer.forget_step();
-  parallel::agree(first.group, failure);  // throws; the other ranks reach it in optim_step
+  parallel::agree(first.group, failure, step_error);  // throws; the other ranks reach it in optim_step
   return {};
 }
 

@@ -18,6 +18,9 @@ void require_settings(const PolicyLoss& loss, const LossScale&, size_t) {
 void require_settings(const DpoLoss& loss, const LossScale& scale, size_t datums) {
   require_sensible(loss, scale, datums);
 }
+void require_settings(const KtoLoss& loss, const LossScale& scale, size_t) {
+  require_sensible(loss, scale);
+}
 void require_settings(const ValueLoss& loss, const LossScale&, size_t) {
   require_sensible(loss);
 }
@@ -71,6 +74,10 @@ void evaluate_term(const DpoLoss& loss, const LossScale& scale, const Term& term
   evaluate_pair(loss, scale, term, output);
 }
 
+void evaluate_term(const KtoLoss& loss, const LossScale& scale, const Term& term, LossOutput& output) {
+  evaluate_judged(loss, scale, term, output);
+}
+
 std::span<float> slice(std::span<float> all, int64_t begin, int64_t rows) {
   return all.empty() ? all : all.subspan(begin, rows);
 }
@@ -88,6 +95,7 @@ void Metrics::add(const Metrics& other) {
   reward_accuracy += other.reward_accuracy;
   logp_chosen += other.logp_chosen;
   logp_rejected += other.logp_rejected;
+  desirable += other.desirable;
 }
 
 int64_t datums_per_term(const Loss& loss) {

@@ -33,6 +33,17 @@ struct DpoLoss {
 bool reads_reference(const DpoLoss& loss);
 const char* preference_name(PreferenceKind kind);  // "sigmoid", "ipo", "simpo", "orpo"
 
+// One completion, wanted (Datum::desirable) or not; s = sum w (lp - ref). The loss of a sample, whose mean over samples
+// is that of the step, and its reward beta s:
+//   desirable     desirable_weight (1 - sigmoid(beta (s - kl)))
+//   undesirable   undesirable_weight (1 - sigmoid(beta (kl - s)))
+// kl has no gradient and is one number of a whole step (train/mismatched.h). arXiv 2402.01306 eq. 8, TRL's KTOTrainer.
+struct KtoLoss {
+  float beta = 0.1f;
+  float desirable_weight = 1, undesirable_weight = 1;
+  double kl = 0;
+};
+
 // Of a critic: v is what its value head makes of a row, V the datum's values, ret its returns.
 //   max((v - ret)^2, (V + clamp(v - V, -clip, clip) - ret)^2)
 // Its clip_fraction is the share of the rows with |v - V| > clip. clip 0: (v - ret)^2. PPO2's value loss (arXiv
@@ -41,7 +52,7 @@ struct ValueLoss {
   float clip = 0.2f;
 };
 
-using Loss = std::variant<SftLoss, PolicyLoss, DpoLoss, ValueLoss>;
+using Loss = std::variant<SftLoss, PolicyLoss, DpoLoss, KtoLoss, ValueLoss>;
 
 // Datums that one term of the loss reads together: 2 for pairs, else 1. They are in one call, a whole number of terms.
 int64_t datums_per_term(const Loss& loss);
@@ -68,6 +79,9 @@ struct Metrics {
   // DpoLoss, each pair's share of the mean over pairs: rewards, 1 where the chosen one's is larger, log-probs.
   double reward_chosen = 0, reward_rejected = 0, reward_accuracy = 0;
   double logp_chosen = 0, logp_rejected = 0;
+  // KtoLoss: the share of the samples that are desirable. Rewards and log-probs above are shares of the mean over all
+  // samples: divided by this they are means of the desirable ones.
+  double desirable = 0;
 
   void add(const Metrics& other);
   bool operator==(const Metrics&) const = default;
@@ -87,9 +101,9 @@ bool reads_values(const Loss& loss);            // a critic's: its outputs are v
 // logprob (of ValueLoss: values), entropy: rows of all datums back to back. Overwrites d_logprob and d_entropy with d
 // loss / d logprob and d loss / d entropy (0 where the weight is 0; values there are not looked at). entropy may be
 // empty unless needs_entropy, d_entropy unless needs_entropy_gradient. Arithmetic in double. ConfigError for a negative
-// clip range, for 0 != clip_c <= 1, for beta <= 0, and for pairs that are cut or asked for a loss per token. ShapeError
-// for spans of the wrong length. DataError naming sample and row if a datum lacks what the loss needs, has a negative
-// weight or one without a target, or if a value or gradient is not finite.
+// clip range, for 0 != clip_c <= 1, for beta <= 0 or negative weights of KTO, for pairs that are cut, and for a
+// preference loss per token. ShapeError for spans of the wrong length. DataError naming sample and row if a datum lacks
+// what the loss needs, has a negative weight or one without a target, or if a value or gradient is not finite.
 LossOutput evaluate_loss(const Loss& loss, const LossScale& scale, std::span<const Datum> datums,
                          std::span<const float> logprob, std::span<const float> entropy, std::span<float> d_logprob,
                          std::span<float> d_entropy);

@@ -130,12 +130,15 @@ std::string Trainer::Impl::discard() {
 StepReport Trainer::Impl::finish(double lr) {
   std::shared_ptr<Buffer> next;
   Tensor gradient;
-  parallel::agree_after(group, [&] {  // with the memory that the rest needs: there a rank cannot fail by itself
-    require_open().require_complete();
-    require_rate(lr);
-    next = pool->take();
-    gradient = lanes.total();
-  });
+  parallel::agree_after(
+      group,
+      [&] {  // with the memory that the rest needs: there a rank cannot fail by itself
+        require_open().require_complete();
+        require_rate(lr);
+        next = pool->take();
+        gradient = lanes.total();
+      },
+      step_error);
   StepReport report = open->report(group, lr);
   parallel::together(group, [&] {
     parallel::tree_sum(gradient, lanes.partial(), group, stream);

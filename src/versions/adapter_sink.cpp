@@ -4,20 +4,22 @@
 
 #include <filesystem>
 #include <random>
+#include <thread>
 
 namespace lockstep::versions {
 
-AdapterSink::AdapterSink(rollout::Fleet& fleet, AdapterSinkOptions options, Stream& stream, OnStaged on_staged)
+using rollout::Delivery;
+
+AdapterSink::AdapterSink(rollout::Fleet& fleet, AdapterSinkOptions options, OnStaged on_staged)
     : fleet_(fleet),
       options_(std::move(options)),
-      stream_(stream),
       on_staged_(std::move(on_staged)),
       run_(fmt::format("{:08x}", std::random_device()())) {
   fs::require_writable_directory(options_.directory);
 }
 
 AdapterSink::~AdapterSink() {
-  for (const lora::PolicyId& policy : held_) forget(policy);
+  while (!places_.empty()) forget(lora::PolicyId(places_.front().policy));
   for (const fs::Path& directory : leaving_) remove(directory);
 }
 
@@ -27,27 +29,51 @@ void AdapterSink::stage(const Version& version) {
                                        policy.name == lora::kActor ? "" : policy.name + "-", policy.version);
   // Servers have a working directory of their own.
   const fs::Path directory = std::filesystem::absolute(options_.directory / name);
+  const bool is_adapter = options_.delivery != Delivery::weight_files;
   try {
-    write_rollout_copy(directory, *version, options_.copy, stream_);
-    fleet_.load({.policy = policy, .name = name, .directory = directory.string()});
+    rollout::HeldAdapter held{.policy = policy,
+                              .name = is_adapter ? name : "",
+                              .directory = directory.string(),
+                              .delivery = options_.delivery};
+    write(directory, version);
+    if (options_.delivery == Delivery::adapter_tensors)
+      held.tensors = std::make_shared<const std::string>(fs::read_file(directory / kPayloadFile));
+    fleet_.load(held);
     if (on_staged_) on_staged_(version);
   } catch (...) {
-    fleet_.unload(policy);
+    fleet_.revert(policy);
     remove(directory);
     throw;
   }
+  places_.push_back({policy, directory});
+}
+
+// A disk that is full may have room again: nothing is lost by waiting.
+void AdapterSink::write(const fs::Path& directory, const Version& version) const {
+  const rollout::FleetOptions& options = fleet_.options();
+  const auto until = rollout::Fleet::Clock::now() + options.outage_timeout;
+  for (bool told = false;; told = true) try {
+      return options_.write(directory, *version);
+    } catch (const ResourceError& error) {
+      if (rollout::Fleet::Clock::now() > until) throw;
+      if (!told)
+        options.on_note(fmt::format("a version for the servers cannot be written, and is tried again for {} s: {}",
+                                    options.outage_timeout.count() / 1000, error.what()));
+      options.between();
+      std::this_thread::sleep_for(options.retry_interval);
+    }
 }
 
 void AdapterSink::commit(const lora::PolicyId& policy) {
-  held_.push_back(policy);
+  std::ranges::find(places_, policy, &Place::policy)->committed = true;
 }
 
 void AdapterSink::abort(const lora::PolicyId& policy) noexcept {
+  fleet_.revert(policy);
   forget(policy);
 }
 
 void AdapterSink::drop(const lora::PolicyId& policy) noexcept {
-  std::erase(held_, policy);
   while (!leaving_.empty()) {
     remove(leaving_.front());
     leaving_.pop_front();
@@ -55,11 +81,23 @@ void AdapterSink::drop(const lora::PolicyId& policy) noexcept {
   forget(policy);
 }
 
+std::vector<lora::PolicyId> AdapterSink::held() const {
+  std::vector<lora::PolicyId> ids;
+  for (const Place& place : places_)
+    if (place.committed) ids.push_back(place.policy);
+  return ids;
+}
+
 void AdapterSink::forget(const lora::PolicyId& policy) noexcept {
-  const rollout::HeldAdapter* const found = fleet_.find(policy);
-  if (found == nullptr) return;
-  leaving_.emplace_back(found->directory);
   fleet_.unload(policy);
+  const auto found = std::ranges::find(places_, policy, &Place::policy);
+  if (found == places_.end()) return;
+  // Weights were read when they were loaded, and are large.
+  if (options_.delivery == Delivery::weight_files)
+    remove(found->directory);
+  else
+    leaving_.push_back(found->directory);
+  places_.erase(found);
 }
 
 void AdapterSink::remove(const fs::Path& directory) noexcept {

@@ -8,8 +8,9 @@
 #include <random>
 #include <utility>
 
+#include "core/hash.h"
 #include "core/random.h"
-#include "lora/init.h"
+#include "model/adapter_extras.h"
 #include "model/train_pass.h"
 
 namespace lockstep::versions {
@@ -29,29 +30,37 @@ double mean_difference(std::span<const std::vector<float>> a, std::span<const st
   return count == 0 ? 0 : sum / static_cast<double>(count);
 }
 
-// The adapter with B = 0 but for the modules of `leaf`, where it is `size` times random signs over what scale and rank
-// make of it.
+// The adapter without an update but for the modules of `leaf` (empty: all), where B gets `size` times random signs over
+// what scale and rank make of it. What it trains beside factors stays.
 lora::AdapterVersion probe_adapter(const lora::AdapterVersion& like, const std::string& leaf, double size,
-                                   Stream& stream) {
+                                   const model::Model& model, Stream& stream) {
   constexpr uint64_t kSeed = 7;
   const lora::AdapterLayout& layout = *like.layout;
-  Buffer host = lora::initial_weights(layout, kSeed);
+  Buffer host = lora::host_weights(*like.weights, layout, stream);
+  float* const weights = host.f32();
   for (const lora::Pair& pair : layout.pairs) {
+    float* const b = weights + pair.b_offset;
+    if (pair.b0_offset == lora::kAbsent) {
+      std::fill_n(b, pair.rank * pair.out, 0.0F);
+    } else {  // what is subtracted is where it begins
+      std::copy_n(weights + pair.a0_offset, pair.in * pair.rank, weights + pair.a_offset);
+      std::copy_n(weights + pair.b0_offset, pair.rank * pair.out, b);
+    }
     const double value = size / (pair.scale * std::sqrt(static_cast<double>(pair.rank)));
     for (const lora::Module& module : pair.modules) {
-      if (module.leaf != leaf) continue;
+      if (!leaf.empty() && module.leaf != leaf) continue;
       const int64_t first = module.out_begin - pair.out_begin;
       for (int64_t r = 0; r < pair.rank; ++r)
         for (int64_t o = 0; o < module.out; ++o) {
-          const auto bits = philox(kSeed + 1, {static_cast<uint32_t>(module.site), static_cast<uint32_t>(r),
-                                               static_cast<uint32_t>(first + o), 0});
-          host.f32()[pair.b_offset + r * pair.out + first + o] = static_cast<float>((bits[0] & 1) ? value : -value);
+          const auto bits = philox(kSeed, {static_cast<uint32_t>(module.site), static_cast<uint32_t>(r),
+                                           static_cast<uint32_t>(first + o), 0});
+          b[r * pair.out + first + o] += static_cast<float>((bits[0] & 1) ? value : -value);
         }
     }
   }
   lora::AdapterVersion probe{.policy = {"probe", 0}, .base = like.base, .layout = like.layout};
   probe.weights = std::make_shared<const Buffer>(lora::place_weights(std::move(host), layout, stream));
-  return probe;
+  return model::with_extras(std::move(probe), model.weights(), stream);
 }
 
 }  // namespace
@@ -64,21 +73,44 @@ std::string ServerCheck::where(size_t server) const {
   return fleet_.servers()[server].address.text();
 }
 
+ServerCheck::Scored ServerCheck::sample_one(size_t server, const std::string& adapter, size_t prompt,
+                                            rollout::SamplingParams sampling) {
+  sampling.logprob_temperature = sampling.temperature;
+  sampling.max_tokens = std::min(options_.tokens, sampling.max_tokens);
+  const std::vector<int32_t>& tokens = options_.prompts[prompt];
+  const rollout::SampleRequest request{
+      .tokens = tokens, .sampling = std::move(sampling), .row = static_cast<uint32_t>(prompt)};
+  const rollout::RemoteAnswer answer = fleet_.generate(server, request, adapter);
+  Scored scored{.tokens = tokens, .prompt = static_cast<int64_t>(tokens.size())};
+  const rollout::RemoteSample& made = answer.samples.front();
+  scored.tokens.insert(scored.tokens.end(), made.tokens.begin(), made.tokens.end());
+  scored.logprobs = made.logprobs;
+  return scored;
+}
+
 std::vector<ServerCheck::Scored> ServerCheck::sample(size_t server, const std::string& adapter) {
   std::vector<Scored> samples;
-  for (size_t i = 0; i < options_.prompts.size(); ++i) {
-    rollout::SampleRequest request{
-        .tokens = options_.prompts[i], .sampling = options_.sampling, .row = static_cast<uint32_t>(i)};
-    request.sampling.logprob_temperature = options_.sampling.temperature;
-    request.sampling.max_tokens = std::min(options_.tokens, options_.sampling.max_tokens);
-    rollout::RemoteAnswer answer = fleet_.generate(server, request, adapter);
-    Scored scored{.tokens = options_.prompts[i], .prompt = static_cast<int64_t>(options_.prompts[i].size())};
-    const rollout::RemoteSample& made = answer.samples.front();
-    scored.tokens.insert(scored.tokens.end(), made.tokens.begin(), made.tokens.end());
-    scored.logprobs = made.logprobs;
-    samples.push_back(std::move(scored));
-  }
+  for (size_t i = 0; i < options_.prompts.size(); ++i)
+    samples.push_back(sample_one(server, adapter, i, options_.sampling));
   return samples;
+}
+
+std::optional<rollout::LogprobKind> ServerCheck::measured_logprobs(size_t server) {
+  constexpr float kTemperature = 0.7F;
+  rollout::SamplingParams sampling{.temperature = kTemperature, .max_tokens = options_.tokens};
+  const std::vector<Scored> one = {sample_one(server, "", 0, sampling)};
+  const Logprobs said = {one.front().logprobs}, after = score(one, nullptr, kTemperature),
+                 before = score(one, nullptr, 1);
+  const double tempered = mean_difference(said, after), raw = mean_difference(said, before);
+  if (!(std::min(tempered, raw) <= options_.max_noise))
+    throw ServerFault(
+        {.what = "a server's log-probs of the base are not the trainer's",
+         .where = where(server),
+         .got = fmt::format("a mean difference of {:.4g} after the temperature, {:.4g} before it", tempered, raw),
+         .wanted = fmt::format("at most {:g} of one of them", options_.max_noise),
+         .attempt = "the same model on both sides"});
+  if (mean_difference(after, before) <= kTimesNoise * std::min(tempered, raw)) return std::nullopt;
+  return raw < tempered ? rollout::LogprobKind::raw : rollout::LogprobKind::tempered;
 }
 
 ServerCheck::Logprobs ServerCheck::score(std::span<const Scored> samples, const lora::AdapterVersion* adapter,
@@ -106,13 +138,15 @@ ServerCheck::Distance ServerCheck::distance(std::span<const Scored> samples, con
   return {mean_difference(said, ours), mean_difference(said, others), mean_difference(ours, others)};
 }
 
-void ServerCheck::at_arrival(size_t server, const lora::AdapterVersion& like) {
-  const std::vector<Scored> base = sample(server, "");
+void ServerCheck::compare_base(size_t server, std::span<const Scored> base) {
   const double noise = distance(base, nullptr, nullptr).from_wanted;
   Logprobs said;
   for (const Scored& sample : base) said.push_back(sample.logprobs);
-  const double from_raw = mean_difference(said, score(base, nullptr, 1));
-  if (!(noise <= options_.max_noise) || (options_.sampling.temperature != 1 && from_raw < noise))
+  const Logprobs before = score(base, nullptr, 1);
+  const double from_raw = mean_difference(said, before),
+               between = mean_difference(before, score(base, nullptr, options_.sampling.temperature));
+  const bool is_raw = from_raw < noise && between > kTimesNoise * from_raw;
+  if (!(noise <= options_.max_noise) || is_raw)
     throw ServerFault({.what = "a server's log-probs of the base are not the trainer's",
                        .where = where(server),
                        .got = fmt::format("a mean difference of {:.4g}", noise),
@@ -121,7 +155,30 @@ void ServerCheck::at_arrival(size_t server, const lora::AdapterVersion& like) {
                        .attempt = "the same model on both sides; log-probs of logits / temperature: vLLM's "
                                   "--logprobs-mode processed_logprobs, SGLang without SGLANG_RETURN_ORIGINAL_LOGPROB"});
   report_.noise = std::max(report_.noise, noise);
+}
+
+// Of a server that has loaded it after the sync: nearer to the version than to the base.
+void ServerCheck::compare_newest(size_t server) {
+  const rollout::HeldAdapter* const held = newest_ ? fleet_.find(newest_->policy) : nullptr;
+  if (held == nullptr) return;
+  const Distance found = distance(sample(server, held->name), newest_.get(), nullptr);
+  const bool says_nothing = found.between <= kTimesNoise * report_.noise;
+  if (says_nothing ? found.from_wanted <= options_.max_noise : found.from_wanted < found.from_other) return;
+  throw ServerFault({.what = "a server does not compute the version that it was given",
+                     .where = where(server),
+                     .got = fmt::format("{:.4g} from {}, {:.4g} from the base", found.from_wanted,
+                                        lora::policy_text(newest_->policy), found.from_other),
+                     .wanted = "log-probs of the version that it says it has loaded"});
+}
+
+void ServerCheck::at_arrival(size_t server, const lora::AdapterVersion& like) {
+  const bool replaces_base = options_.delivery == rollout::Delivery::weight_files;
+  if (replaces_base && newest_) return compare_newest(server);
+  const std::vector<Scored> base = sample(server, "");
+  if (replaces_base) return probe(server, like, "", base);
+  compare_base(server, base);
   for (const std::string& leaf : like.layout->target_leaves) probe(server, like, leaf, base);
+  compare_newest(server);
 }
 
 void ServerCheck::probe(size_t server, const lora::AdapterVersion& like, const std::string& leaf,
@@ -130,39 +187,99 @@ void ServerCheck::probe(size_t server, const lora::AdapterVersion& like, const s
   constexpr int kDoublings = 6;
   // As large as it takes for our own forward to show it.
   double size = kFirst;
-  lora::AdapterVersion adapter = probe_adapter(like, leaf, size, stream_);
+  lora::AdapterVersion adapter = probe_adapter(like, leaf, size, *model_, stream_);
   const double wanted = std::max(kTimesNoise * report_.noise, 0.2);
   for (int i = 0; i < kDoublings && distance(base, nullptr, &adapter).between < wanted; ++i)
-    adapter = probe_adapter(like, leaf, size *= 2, stream_);
+    adapter = probe_adapter(like, leaf, size *= 2, *model_, stream_);
   const std::string name = fmt::format("lockstep-probe-{:08x}-{}", std::random_device()(), probes_++);
   const fs::Path directory = std::filesystem::absolute(options_.directory / name);
+  const bool replaces_base = options_.delivery == rollout::Delivery::weight_files;
   Distance found;
   const auto remove = [&] {
     std::error_code ignored;
     std::filesystem::remove_all(directory, ignored);
   };
   try {
-    write_rollout_copy(directory, adapter, options_.copy, stream_);
-    fleet_.load_at(server, {.policy = adapter.policy, .name = name, .directory = directory.string()});
-    found = distance(sample(server, name), &adapter, nullptr);
+    rollout::HeldAdapter held{.policy = adapter.policy,
+                              .name = replaces_base ? "" : name,
+                              .directory = directory.string(),
+                              .delivery = options_.delivery};
+    options_.write(directory, adapter);
+    if (options_.delivery == rollout::Delivery::adapter_tensors)
+      held.tensors = std::make_shared<const std::string>(fs::read_file(directory / kPayloadFile));
+    fleet_.load_at(server, held);
+    found = distance(sample(server, held.name), &adapter, nullptr);
   } catch (...) {
     remove();
     throw;
   }
-  fleet_.unload_at(server, name);
+  if (!replaces_base) fleet_.unload_at(server, name);
   remove();
   if (found.from_wanted <= kClear * found.between + report_.noise) return;
   throw ServerFault(
       {.what = found.from_other < found.from_wanted ? "a server ignores the adapter of a module"
                                                     : "a server computes another adapter than it was given",
-       .where = fmt::format("{}: {}", where(server), leaf),
+       .where = fmt::format("{}: {}", where(server), leaf.empty() ? "all modules" : leaf),
        .got = fmt::format("{:.4g} from the adapter, {:.4g} from the base", found.from_wanted, found.from_other),
        .wanted = fmt::format("at most {:.4g} from the adapter", kClear * found.between + report_.noise),
        .attempt = "LoraConfig::target_modules that the server supports"});
 }
 
+// vLLM on a CPU hands linear layers to a library and keeps empty tensors in their place, whose checksums say nothing.
+void ServerCheck::compare_checksums() {
+  const std::string empty = Sha256().hex();
+  std::map<std::string, std::string> wanted =
+      options_.delivery == rollout::Delivery::weight_files ? std::map<std::string, std::string>() : checksums_;
+  for (size_t i = 0; i < fleet_.servers().size(); ++i) {
+    if (!fleet_.servers()[i].up) continue;
+    std::map<std::string, std::string> found;
+    try {
+      found = fleet_.checksums(i);
+    } catch (const net::Unreachable& error) {
+      fleet_.lost(i, error.fault().got);
+      continue;
+    }
+    if (wanted.empty()) wanted = found;
+    const auto [ours, theirs] = std::ranges::mismatch(wanted, found);
+    if (ours != wanted.end() || theirs != found.end())
+      throw ServerFault({.what = "a server's weights are not what they should be, by its own checksums",
+                         .where = where(i),
+                         .got = theirs == found.end() ? ours->first + " is missing" : theirs->first,
+                         .wanted = options_.delivery == rollout::Delivery::weight_files
+                                       ? "the weights of the other servers"
+                                       : "the base as it was before the first version"});
+    report_.checksums = static_cast<int64_t>(found.size());
+    report_.blind_checksums = std::ranges::count_if(found, [&](const auto& sum) { return sum.second == empty; });
+  }
+  checksums_ = std::move(wanted);
+}
+
+// With weights the base was not compared: the first version is, and what is left is the noise.
+void ServerCheck::compare_first(const Version& version) {
+  if (options_.delivery != rollout::Delivery::weight_files) return;
+  for (size_t i = 0; i < fleet_.servers().size(); ++i) {
+    if (!fleet_.servers()[i].up) continue;
+    try {
+      const double noise = distance(sample(i, ""), version.get(), nullptr).from_wanted;
+      if (!(noise <= options_.max_noise))
+        throw ServerFault({.what = "a server's log-probs of the first version are not the trainer's",
+                           .where = where(i),
+                           .got = fmt::format("a mean difference of {:.4g}", noise),
+                           .wanted = fmt::format("at most {:g}", options_.max_noise)});
+      report_.noise = std::max(report_.noise, noise);
+    } catch (const net::Unreachable& error) {
+      fleet_.lost(i, error.fault().got);
+    }
+  }
+}
+
 void ServerCheck::at_sync(const Version& version) {
-  if (!last_) last_ = version;
+  newest_ = version;
+  if (options_.equal_weights) compare_checksums();
+  if (!last_) {
+    last_ = version;
+    compare_first(version);
+  }
   if (last_ == version) return;
   const rollout::HeldAdapter* const held = fleet_.find(version->policy);
   bool conclusive = true;

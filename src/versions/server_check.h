@@ -5,11 +5,14 @@
 //   the
 //                   rollouts' temperature and not at 1. Then every target module in turn gets a large known B, alone:
 //                   the server must follow, so the path, alpha and that module reach the model.
+//                   Weights replace a server's base, which is therefore not looked at: one probe with every module
+//                   comes first, and then the newest version, if the run has one.
 //   at each sync    the server must be nearer to the new version than to the one before. Where the trainer's two
 //                   versions differ by less than kTimesNoise times the noise, that says nothing: inconclusive, counted,
 //                   and the next is compared with the last version that was not.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -18,8 +21,8 @@
 
 #include "model/model.h"
 #include "rollout/remote/fleet.h"
-#include "versions/rollout_copy.h"
 #include "versions/sink.h"
+#include "versions/version_writer.h"
 
 namespace lockstep::versions {
 
@@ -34,7 +37,9 @@ struct ServerCheckOptions {
   int64_t tokens = 16;                        // of each answer
   double max_noise = 0.25;                    // mean |server - ours| on the base that is still taken for rounding
   fs::Path directory;                         // for the probes' files, which the servers can read
-  CopyOptions copy;
+  VersionWriter write;                        // as versions are written and delivered
+  rollout::Delivery delivery = rollout::Delivery::adapter_files;
+  bool equal_weights = false;  // at each sync the servers' own checksums are compared
 };
 
 class ServerCheck {
@@ -45,14 +50,22 @@ class ServerCheck {
   ServerCheck(rollout::Fleet& fleet, ServerCheckOptions options, std::shared_ptr<const model::Model> model,
               Stream& stream);
 
-  // `like`: an adapter of the run; of its weights only A is used. ServerFault naming the server and the module.
+  // `like`: an adapter of the run; of its weights B is not used. A server that comes back in the middle of a run must
+  // also compute the version of the last sync, which it has loaded. ServerFault naming the server and the module.
   void at_arrival(size_t server, const lora::AdapterVersion& like);
-  // Every server that is up, which has loaded the version. ServerFault.
+  // Whether its log-probs are those before the temperature (raw) or after it (tempered), from the base's answer to one
+  // prompt at temperature 0.7; nothing if the two differ by less than kTimesNoise times what is left. ServerFault: they
+  // are neither.
+  std::optional<rollout::LogprobKind> measured_logprobs(size_t server);
+  // Every server that is up, which has loaded the version. With equal_weights its checksums also are those of the other
+  // servers, and where adapters are delivered, those that it had before: an adapter leaves the base as it is.
+  // ServerFault.
   void at_sync(const Version& version);
 
   struct Report {
     double noise = 0;  // mean |server - ours| on the base, of the worst server
     int64_t conclusive = 0, inconclusive = 0;
+    int64_t checksums = 0, blind_checksums = 0;  // of one server at the last sync; of them, of tensors without a byte
   };
   const Report& report() const { return report_; }
 
@@ -67,9 +80,14 @@ class ServerCheck {
     double from_wanted = 0, from_other = 0, between = 0;
   };
   std::vector<Scored> sample(size_t server, const std::string& adapter);
+  Scored sample_one(size_t server, const std::string& adapter, size_t prompt, rollout::SamplingParams sampling);
   Logprobs score(std::span<const Scored> samples, const lora::AdapterVersion* adapter, float temperature) const;
   Distance distance(std::span<const Scored> samples, const lora::AdapterVersion* wanted,
                     const lora::AdapterVersion* other) const;
+  void compare_base(size_t server, std::span<const Scored> base);
+  void compare_newest(size_t server);
+  void compare_checksums();
+  void compare_first(const Version& version);
   void probe(size_t server, const lora::AdapterVersion& like, const std::string& leaf, std::span<const Scored> base);
   std::string where(size_t server) const;
 
@@ -77,9 +95,11 @@ class ServerCheck {
   const ServerCheckOptions options_;
   const std::shared_ptr<const model::Model> model_;
   Stream& stream_;
-  Version last_;  // that a sync was conclusive about, or the first
+  Version last_;    // that a sync was conclusive about, or the first
+  Version newest_;  // of the last sync
   Report report_;
   int64_t probes_ = 0;
+  std::map<std::string, std::string> checksums_;  // of the base
 };
 
 }  // namespace lockstep::versions

@@ -6,15 +6,11 @@
 #include <chrono>
 #include <ctime>
 
-#include "core/memory.h"
+#include "core/device_facts.h"
 
 namespace lockstep::versions {
 
 namespace {
-
-int64_t bytes_alive() {
-  return live_bytes(Device::cpu) + live_bytes(Device::cuda);
-}
 
 void check_keep(int64_t keep) {
   if (keep < 1)
@@ -76,7 +72,7 @@ void Store::set_keep(const std::string& name, int64_t keep) {
 
 PublishReport Store::publish(const std::string& name, lora::AdapterVersion adapter, std::optional<int64_t> version,
                              std::string source) {
-  const int64_t bytes = bytes_alive();
+  const int64_t bytes = live_bytes_everywhere();
   const auto begin = std::chrono::steady_clock::now();
   const std::lock_guard one_at_a_time(publishing_);
   adapter.policy = {name, next_number(name, version)};
@@ -84,7 +80,7 @@ PublishReport Store::publish(const std::string& name, lora::AdapterVersion adapt
   deliver(sinks_, published);
   const std::vector<Held> surplus = record(published, std::move(source));
   const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - begin;
-  const int64_t copied = bytes_alive() - bytes;
+  const int64_t copied = live_bytes_everywhere() - bytes;
   drop_from_sinks(surplus);
   return {.policy = published->policy, .microseconds = took.count(), .bytes_copied = copied};
 }

@@ -127,4 +127,20 @@ inline constexpr char kDapoLaunch[] = R"(
     --megatron-to-hf-mode bridge
 )";
 
+// miles' examples/ppo/run_qwen3_4b_ppo.py, without its paths of checkpoints, and with an adapter.
+inline constexpr char kPpoLaunch[] = R"(
+    --hf-checkpoint /root/models/Qwen3-4B/ --prompt-data /root/datasets/dapo-math-17k/dapo-math-17k.jsonl --input-key
+    prompt --label-key label --apply-chat-template --rollout-shuffle --rm-type deepscaler --num-rollout 300
+    --rollout-batch-size 8 --n-samples-per-prompt 8 --rollout-max-response-len 8192 --rollout-temperature 0.8
+    --global-batch-size 32 --balance-data --optimizer adam --lr 1e-6 --lr-decay-style constant --weight-decay 0.1
+    --adam-beta1 0.9 --adam-beta2 0.98 --advantage-estimator ppo --critic-lr 1e-5 --num-critic-only-steps 1
+    --normalize-advantages --use-kl-loss --kl-loss-coef 0.00 --kl-loss-type k1 --kl-coef 0.00 --entropy-coef 0.00
+    --eps-clip 0.2 --tensor-model-parallel-size 1 --pipeline-model-parallel-size 2 --context-parallel-size 2
+    --recompute-granularity full --recompute-method uniform --recompute-num-layers 1 --use-dynamic-batch-size
+    --max-tokens-per-gpu 16384 --rollout-num-gpus-per-engine 1 --sglang-mem-fraction-static 0.8
+    --sglang-max-running-requests 512 --attention-dropout 0.0 --hidden-dropout 0.0
+    --accumulate-allreduce-grads-in-fp32 --attention-softmax-in-fp32 --attention-backend flash --actor-num-nodes 1
+    --actor-num-gpus-per-node 4 --colocate --lora-rank 32 --lora-alpha 32 --target-modules all-linear
+)";
+
 }  // namespace lockstep::cli

@@ -186,6 +186,20 @@ TEST(Scripts, ParquetDataIsRead) {
   EXPECT_EQ(parse_train(train_args("--prompt-data t.parquet --max-bad-rows 7")).options.max_bad_rows, 7);
 }
 
+TEST(Scripts, PpoLaunchPassesDryRun) {
+  const testing::TempDirectory dir;
+  dir.write("config.json", kQwenConfig);
+  const std::string printed = dry_run(
+      std::string(kPpoLaunch) + " --without actor-num-gpus-per-node,pipeline-model-parallel-size,context-parallel-size",
+      dir.path().string());
+  for (const char* part :
+       {"critic      lora rank 32, with a value head, ", "adapters, 2 versions",
+        "advantages  GAE of the critic's values, gamma 1, lambda 1; values are clipped at 0.2",
+        "critic      lr 1e-05, 0 steps of warm-up, alone for 1 rollouts",
+        "batch       32 samples a step, 2 steps a rollout, 300 rollouts", "            598 optimizer steps"})
+    EXPECT_NE(printed.find(part), std::string::npos) << part << "\nis not in\n" << printed;
+}
+
 void expect_known(const std::string& flag) {
   TrainForm form;
   try {

@@ -233,6 +233,42 @@ TEST(Train, EstimatorsAndLosses) {
           {"not in order", "0.5, 0.1"});
 }
 
+TEST(Train, PpoAndItsCritic) {
+  const std::string ppo = "--advantage-estimator ppo ";
+  const auto usual = train(ppo);
+  EXPECT_EQ(usual.advantage.estimator, rl::Estimator::ppo);
+  EXPECT_EQ(usual.advantage.gamma, 1);
+  EXPECT_EQ(usual.advantage.lambda, 1);
+  EXPECT_FALSE(usual.advantage.whiten);
+  EXPECT_EQ(usual.critic.value_clip, 0.2f);
+  EXPECT_FALSE(usual.critic.lr);
+  EXPECT_EQ(usual.critic.only_rollouts, 0);
+  // miles' examples/ppo and its test of PPO.
+  const auto given = train(ppo +
+                           "--gamma 0.99 --lambd 0.95 --value-clip 0.3 --critic-lr 1e-5 --critic-lr-warmup-iters 1 "
+                           "--num-critic-only-steps 1 --critic-load a --critic-save b --critic-lora-rank 4 "
+                           "--normalize-advantages --use-kl-loss --kl-loss-coef 0 --critic-num-nodes 1");
+  EXPECT_EQ(given.advantage.gamma, 0.99);
+  EXPECT_EQ(given.advantage.lambda, 0.95);
+  EXPECT_TRUE(given.advantage.whiten);
+  EXPECT_EQ(given.critic.value_clip, 0.3f);
+  EXPECT_EQ(given.critic.lr, 1e-5);
+  EXPECT_EQ(given.critic.warmup_steps, 1);
+  EXPECT_EQ(given.critic.only_rollouts, 1);
+  EXPECT_EQ(given.critic.rank, 4);
+  EXPECT_EQ(given.critic.load, "a");
+  EXPECT_EQ(given.critic.save, "b");
+  EXPECT_FALSE(notes_contain(ppo + "--gamma 0.9 --lambd 0.9", "--gamma"));
+  EXPECT_FALSE(notes_contain(ppo + "--kl-coef 0.1", "slime computes it"));
+  EXPECT_TRUE(notes_contain("--lambd 0.9", "--lambd: grpo has no critic"));
+  EXPECT_TRUE(notes_contain("--critic-lr 1e-5", "--critic-lr: grpo has no critic"));
+  EXPECT_TRUE(notes_contain(ppo + "--num-rollout 3 --num-critic-only-steps 3", "the actor never learns"));
+  rejects(ppo + "--lambd 1.5", {"--lambd"});
+  rejects(ppo + "--value-clip -1", {"--value-clip"});
+  rejects(ppo + "--save run --critic-save ./run", {"one directory", "run_critic"});
+  rejects(ppo + "--critic-train-only", {"not available yet: --critic-train-only"});
+}
+
 TEST(Train, Reductions) {
   using train::ReductionKind;
   EXPECT_EQ(train("").reduction.kind, ReductionKind::sample_mean);

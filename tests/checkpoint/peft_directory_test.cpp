@@ -239,6 +239,36 @@ TEST(PeftDirectory, RefusedKeysAreNamed) {
     expect_refused("init_lora_weights", init);
 }
 
+// PEFT's name for a critic: token classification with one label.
+TEST(PeftDirectory, AValueHeadIsReadAndWritten) {
+  NamedTensors tensors = one_pair();
+  tensors.push_back({"base_model.model.score.weight", ConstTensor(kValues, DType::f32, {1, 3})});
+  tensors.push_back({"base_model.model.score.bias", ConstTensor(kValues, DType::f32, {1})});
+  Json config = minimal();
+  config["task_type"] = "TOKEN_CLS";
+  for (const Json& saved : {Json(), Json({"classifier", "score"}), Json({"score"})}) {
+    config["modules_to_save"] = saved;
+    const Adapter adapter(config.dump(), tensors);
+    EXPECT_EQ(adapter.config().value_width, 3);
+    EXPECT_TRUE(adapter.config().modules_to_save.empty());
+    TempDirectory again;
+    write_peft_directory(again.path(), adapter.config(), {"q_proj"}, "base", tensors);
+    const Json written = read_json((again / "adapter_config.json").string());
+    EXPECT_EQ(written["task_type"], "TOKEN_CLS");
+    EXPECT_EQ(written["modules_to_save"], Json({"score"}));
+    EXPECT_EQ(PeftDirectory(again.path()).config().value_width, 3);
+  }
+  EXPECT_EQ(Adapter(minimal()).config().value_width, 0);
+  const auto refused = [&](const NamedTensors& wrong, const Json& json, const char* why) {
+    expect_error<FormatError>([&] { Adapter(json.dump(), wrong).config(); }, {why});
+  };
+  refused(one_pair(), config, "no value head of one output");
+  NamedTensors labels = one_pair();
+  labels.push_back({"base_model.model.score.weight", ConstTensor(kValues, DType::f32, {2, 3})});
+  refused(labels, config, "no value head of one output");
+  refused(tensors, minimal(), "no LoRA factor");
+}
+
 TEST(PeftDirectory, WrongValuesAreNamed) {
   for (const Json& r :
        {Json(0), Json(-1), Json(2.5), Json("8"), Json(true), Json(uint64_t{1} << 63), Json(int64_t{1} << 40)})

@@ -3,8 +3,8 @@
 
 #include "commands/commands_fixture.h"
 #include "commands/files/commands.h"
-#include "commands/files/lora_factors.h"
 #include "commands/files/megatron_names.h"
+#include "load/lora_factors.h"
 #include "recipes/golden_case.h"
 
 namespace lockstep::commands {
@@ -39,8 +39,8 @@ class Convert : public Commands {
   }
   static void expect_same_adapter(const std::string& a, const std::string& b) {
     expect_same_tensors(a, b);
-    const AdapterFactors first{checkpoint::PeftDirectory(a)}, second{checkpoint::PeftDirectory(b)};
-    for (const ModuleFactors& module : first.modules()) EXPECT_EQ(second.find(module.name)->scale, module.scale);
+    const load::AdapterFactors first{checkpoint::PeftDirectory(a)}, second{checkpoint::PeftDirectory(b)};
+    for (const load::ModuleFactors& module : first.modules()) EXPECT_EQ(second.find(module.name)->scale, module.scale);
   }
 };
 

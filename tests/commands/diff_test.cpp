@@ -13,7 +13,7 @@ using testing::expect_error;
 
 struct Factors {
   std::vector<float> a, b;
-  ModuleFactors module;
+  load::ModuleFactors module;
 
   Factors(int64_t rank, int64_t in, int64_t out, float scale, uint32_t seed)
       : a(random(rank * in, seed)), b(random(out * rank, seed + 1)) {

@@ -7,8 +7,8 @@
 #include "checkpoint/hf_directory.h"
 #include "commands/commands_fixture.h"
 #include "commands/files/commands.h"
-#include "commands/files/lora_factors.h"
 #include "core/file_lock.h"
+#include "load/lora_factors.h"
 #include "recipes/golden_case.h"
 
 namespace lockstep::commands {
@@ -81,7 +81,7 @@ void expect_merged(const std::string& base_path, const std::string& adapter_path
   checkpoint::HfDirectory base(base_path), merged(merged_path);
   base.open_weights(), merged.open_weights();
   const checkpoint::PeftDirectory directory{fs::Path(adapter_path)};
-  const AdapterFactors adapter(directory);
+  const load::AdapterFactors adapter(directory);
   ASSERT_EQ(base.tensors().size(), merged.tensors().size());
   size_t updated = 0;
   for (size_t t = 0; t < base.tensors().size(); ++t) {
@@ -92,7 +92,7 @@ void expect_merged(const std::string& base_path, const std::string& adapter_path
     ASSERT_EQ(before.name, after.name);
     ASSERT_EQ(m.dtype, dtype.value_or(w.dtype)) << before.name;
     ASSERT_EQ(w.shape, m.shape) << before.name;
-    const ModuleFactors* module =
+    const load::ModuleFactors* module =
         before.name.ends_with(".weight") ? adapter.find(before.name.substr(0, before.name.rfind('.'))) : nullptr;
     updated += module != nullptr;
     for (int64_t i = 0; i < w.elements(); ++i) {
@@ -268,9 +268,9 @@ TEST_F(Merged, MagnitudesAreTheNormsOfRows) {
   MergeOptions asked = options(kUntied, adapter_path);
   asked.dtype = DType::f32;
   Weights base(kUntied), merged(merge(asked));
-  const AdapterFactors adapter{checkpoint::PeftDirectory(fs::Path(adapter_path))};
+  const load::AdapterFactors adapter{checkpoint::PeftDirectory(fs::Path(adapter_path))};
   ASSERT_FALSE(adapter.modules().empty());
-  for (const ModuleFactors& module : adapter.modules()) {
+  for (const load::ModuleFactors& module : adapter.modules()) {
     ASSERT_FALSE(module.magnitude.empty()) << module.name;
     const std::vector<float> w = base[module.name + ".weight"], m = merged[module.name + ".weight"];
     for (int64_t i = 0; i < module.out(); ++i) {
@@ -281,7 +281,7 @@ TEST_F(Merged, MagnitudesAreTheNormsOfRows) {
         const double got = m[static_cast<size_t>(i * module.in() + j)];
         squares += got * got, inner += got * sum, sum_squares += sum * sum;
       }
-      ASSERT_NEAR(std::sqrt(squares), magnitude_of(module, i), 1e-5 * std::sqrt(squares)) << module.name;
+      ASSERT_NEAR(std::sqrt(squares), load::magnitude_of(module, i), 1e-5 * std::sqrt(squares)) << module.name;
       ASSERT_NEAR(inner / std::sqrt(squares * sum_squares), 1, 1e-6);
     }
   }
@@ -293,9 +293,9 @@ TEST_F(Merged, BiasesAndSavedWeightsTakeThePlaceOfTheBases) {
     MergeOptions asked = options(kUntied, adapter_path, name);
     asked.dtype = DType::f32;
     Weights base(kUntied), merged(merge(asked));
-    const AdapterFactors adapter{checkpoint::PeftDirectory(fs::Path(adapter_path))};
+    const load::AdapterFactors adapter{checkpoint::PeftDirectory(fs::Path(adapter_path))};
     int replaced = 0;
-    for (const ModuleFactors& module : adapter.modules())
+    for (const load::ModuleFactors& module : adapter.modules())
       for (const auto& [own, suffix] : {std::pair(module.bias, ".bias"), std::pair(module.weight, ".weight")}) {
         if (own.empty()) continue;
         const std::vector<float> after = merged[module.name + suffix];

@@ -18,6 +18,8 @@ class Killed : public testing::TrainProcess {
     const std::string last = "/" + checkpoint::iteration_directory_name(kRollouts) + "/";
     for (const char* file : {"lora_adapter/adapter_model.safetensors", "train_state.safetensors"})
       EXPECT_EQ(read("part" + last + file), read("whole" + last + file)) << file;
+    for (const std::string& file : more_files_)
+      EXPECT_EQ(read("part" + last + file), read("whole" + last + file)) << file;
     EXPECT_EQ(read_json((dir_ / ("part" + last + "train_state.json")).string())["counters"],
               read_json((dir_ / ("whole" + last + "train_state.json")).string())["counters"]);
     const std::vector<Json> part = metrics("part"), whole = metrics("whole");
@@ -39,11 +41,11 @@ class Killed : public testing::TrainProcess {
   void kill_at_random(int kills, unsigned seed) {
     std::mt19937 random(seed);
     const auto begin = std::chrono::steady_clock::now();
-    ASSERT_EQ(wait(start("whole")), 0) << read("log");
+    ASSERT_EQ(wait(start("whole", more_)), 0) << read("log");
     const std::chrono::duration<double> whole = std::chrono::steady_clock::now() - begin;
     int ended = 0;
     for (int killed = 0; killed < kills;) {
-      const pid_t run = start("part");
+      const pid_t run = start("part", more_);
       std::this_thread::sleep_for(whole * std::uniform_real_distribution(0.0, 1.0)(random));
       ::kill(run, SIGKILL);
       const int code = wait(run);
@@ -57,16 +59,25 @@ class Killed : public testing::TrainProcess {
       std::filesystem::remove_all(dir_ / "part");
       ++ended;
     }
-    ASSERT_EQ(wait(start("part")), 0) << read("log");
+    ASSERT_EQ(wait(start("part", more_)), 0) << read("log");
     expect_same_end();
     fmt::print("{} kills, {} of them in a save; {} runs ended between them\n", kills, in_saves_, ended);
   }
 
+  std::vector<std::string> more_;        // flags
+  std::vector<std::string> more_files_;  // of a checkpoint, that have the same end
   mutable int in_saves_ = 0;
 };
 
 TEST_F(Killed, AtTwentyInstantsTheRunIsTheUninterruptedOne) {
   kill_at_random(20, 1);
+}
+
+// The critic goes on with the actor.
+TEST_F(Killed, ACriticGoesOnWhereItWas) {
+  more_ = {"--advantage-estimator", "ppo", "--lambd", "0.95", "--critic-lr", "1e-2", "--num-critic-only-steps", "2"};
+  more_files_ = {"policies/critic/adapter_model.safetensors", "parts/critic.optimizer.safetensors"};
+  kill_at_random(8, 3);
 }
 
 using SlowKilled = Killed;

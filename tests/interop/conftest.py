@@ -14,6 +14,8 @@ def pytest_addoption(parser):
     parser.addoption("--lockstep", required=True, help="the binary to test")
     parser.addoption("--smollm2", default=None, help="SmolLM2-135M-Instruct directory")
     parser.addoption("--vllm", default=None, help="vLLM's program; without it recorded answers are compared")
+    parser.addoption("--engine-curves", default=None, help="picture of the runs of test_engines.py")
+    parser.addoption("--sglang", default=None, help="folder with SGLang's wheel")
     parser.addoption("--record-vllm", action="store_true", help="write vLLM's answers to vllm_shapes.json")
     parser.addoption("--test-data", default=None, help="folder with tokenizers/ and data/ (LOCKSTEP_TEST_DATA)")
     parser.addoption("--tokenizer-texts", type=int, default=200_000, help="made-up texts for each real tokenizer")

@@ -380,6 +380,8 @@ std::vector<OpCase> row_cases() {
   for (const Rows& size :
        {Rows{1, 192}, Rows{5, 304, 1}, Rows{300, 271}, Rows{5, 4096}, Rows{5, 9001, 3}, Rows{2, 40000}})
     add_cases({logprob_forward_case(size), logprob_backward_case(size, false), logprob_backward_case(size, true)});
+  for (const Rows& size : {Rows{1, 64}, Rows{300, 1024}, Rows{5, 2560, 8}, Rows{37, 107, 3}})
+    add_cases({value_forward_case(size), value_backward_case(size), value_gradient_case(size)});
   for (const int64_t count : {1, 17, 5000}) add_cases({adamw_case(count), round_case(count)});
   add_cases({round_transposed_case(40, 16), round_transposed_case(1030, 7)});
   for (const QkNormRopeSize& size :

@@ -327,5 +327,31 @@ TEST(Import, CopiesOfASharedAMayHaveAnotherType) {
   EXPECT_NE(error_of<FormatError>(*layout, tensors).find("shared A"), std::string::npos);
 }
 
+TEST(AdapterLayout, AValueHeadLiesBehindTheFactors) {
+  LoraConfig config{.rank = 2, .alpha = 4, .target_modules = {"all-linear"}};
+  const auto plain = resolve_layout(config, tiny_modules());
+  config.value_width = 24;
+  const auto critic = resolve_layout(config, tiny_modules());
+  EXPECT_FALSE(plain->value_head);
+  ASSERT_TRUE(critic->value_head);
+  EXPECT_EQ(critic->value_head->weight, plain->num_trained);
+  EXPECT_GE(critic->value_head->bias, critic->value_head->weight + 24);
+  EXPECT_EQ(critic->num_trained, critic->num_floats);
+  EXPECT_EQ(critic->num_parameters, plain->num_parameters + 25);
+  Buffer flat = initial_weights(*critic, 5);
+  double squares = 0;
+  for (int64_t i = 0; i < 24; ++i) squares += std::pow(flat.f32()[critic->value_head->weight + i], 2);
+  EXPECT_NEAR(std::sqrt(squares / 24), 0.02, 0.01);
+  EXPECT_EQ(flat.f32()[critic->value_head->bias], 0);
+  flat.f32()[critic->value_head->bias] = 3;
+  const ExportedTensors exported = export_tensors(*critic, flat.f32());
+  EXPECT_EQ(find(exported.tensors, "base_model.model.score.weight").shape[0], 1);
+  EXPECT_EQ(find(exported.tensors, "base_model.model.score.bias").f32()[0], 3);
+  const Buffer back = import_tensors(*critic, exported.tensors, "critic");
+  EXPECT_EQ(std::memcmp(back.data(), flat.data(), flat.bytes()), 0);
+  EXPECT_EQ(modules_of(exported.tensors).size(), modules_of(export_tensors(*plain, flat.f32()).tensors).size());
+  EXPECT_THROW(import_tensors(*plain, exported.tensors, "critic"), FormatError);
+}
+
 }  // namespace
 }  // namespace lockstep::lora

@@ -64,34 +64,49 @@ void check_verbs(Group& group) {
     }
 }
 
-TEST(Group, VerbsMoveTheRightBytes) {
-  for (const int size : {1, 2, 3, 4, 8}) on_sound_ranks(size, check_verbs);
+// Every transport keeps the same contract.
+class GroupTest : public ::testing::TestWithParam<Transport> {
+ protected:
+  template <class Body>
+  std::vector<std::exception_ptr> run_ranks(int size, const Body& body, Timeouts timeouts = kPatient) const {
+    return on_ranks(size, body, timeouts, GetParam());
+  }
+  std::vector<std::unique_ptr<Group>> groups_of(int size) const { return make_groups(GetParam(), size, kPatient); }
+};
+INSTANTIATE_TEST_SUITE_P(Transports, GroupTest, ::testing::Values(Transport::threads, Transport::tcp),
+                         [](const auto& transport) { return transport.param == Transport::tcp ? "Tcp" : "Threads"; });
+
+TEST_P(GroupTest, VerbsMoveTheRightBytes) {
+  for (const int size : {1, 2, 3, 4, 8}) on_sound_ranks(size, check_verbs, GetParam());
   const std::unique_ptr<Group> alone = solo();
   EXPECT_EQ(alone->rank(), 0);
   EXPECT_EQ(alone->size(), 1);
   check_verbs(*alone);
 }
 
-TEST(Group, NobodyPassesABarrierBeforeAllHaveCome) {
+TEST_P(GroupTest, NobodyPassesABarrierBeforeAllHaveCome) {
   std::atomic<int> come{0};
-  on_sound_ranks(4, [&](Group& group) {
-    for (int round = 1; round <= 50; ++round) {
-      stumble(4, group.rank(), static_cast<uint32_t>(round));
-      ++come;
-      group.barrier();
-      EXPECT_GE(come.load(), 4 * round);
-      group.barrier();
-    }
-  });
+  on_sound_ranks(
+      4,
+      [&](Group& group) {
+        for (int round = 1; round <= 50; ++round) {
+          stumble(4, group.rank(), static_cast<uint32_t>(round));
+          ++come;
+          group.barrier();
+          EXPECT_GE(come.load(), 4 * round);
+          group.barrier();
+        }
+      },
+      GetParam());
 }
 
-TEST(Group, SizesThatDoNotFitAreRefused) {
+TEST_P(GroupTest, SizesThatDoNotFitAreRefused) {
   std::byte bytes[6] = {};
   const auto all = std::span(bytes);
   for (const bool alone : {true, false}) {
     const auto refused = [&](int size, const auto& call) {
       if (alone) return thrown_by([&] { call(*solo()); });
-      const auto thrown = on_ranks(size, [&](Group& group) {
+      const auto thrown = run_ranks(size, [&](Group& group) {
         if (group.rank() == 0) return call(group);
         group.barrier();
       });
@@ -104,7 +119,7 @@ TEST(Group, SizesThatDoNotFitAreRefused) {
     EXPECT_TRUE(starts_with(refused(2, [&](Group& g) { g.broadcast(all, -1); }), "ShapeError 5: "));
     EXPECT_TRUE(starts_with(refused(2, [&](Group& g) { g.all_to_all(all, all.first(3)); }), "ShapeError 5: "));
   }
-  const auto thrown = on_ranks(4, [&](Group& group) {  // 6 bytes are no 4 pieces
+  const auto thrown = run_ranks(4, [&](Group& group) {  // 6 bytes are no 4 pieces
     std::byte out[6];
     group.all_to_all(out, all);
   });
@@ -112,13 +127,13 @@ TEST(Group, SizesThatDoNotFitAreRefused) {
   EXPECT_THROW(threads(0), ConfigError);
 }
 
-TEST(Group, RanksThatMakeDifferentCallsAreToldSo) {
-  for (const auto& thrown : {on_ranks(4,
-                                      [](Group& group) {
-                                        std::byte byte{};
-                                        group.rank() == 2 ? group.broadcast(std::span(&byte, 1), 0) : group.barrier();
-                                      }),
-                             on_ranks(4, [](Group& group) {
+TEST_P(GroupTest, RanksThatMakeDifferentCallsAreToldSo) {
+  for (const auto& thrown : {run_ranks(4,
+                                       [](Group& group) {
+                                         std::byte byte{};
+                                         group.rank() == 2 ? group.broadcast(std::span(&byte, 1), 0) : group.barrier();
+                                       }),
+                             run_ranks(4, [](Group& group) {
                                std::byte bytes[4] = {};
                                const size_t count = group.rank() == 2 ? 3 : 4;
                                group.broadcast(std::span(bytes).first(count), 0);
@@ -129,9 +144,9 @@ TEST(Group, RanksThatMakeDifferentCallsAreToldSo) {
     }
 }
 
-TEST(Group, ARankThatFailsEndsTheCallsOfAll) {
+TEST_P(GroupTest, ARankThatFailsEndsTheCallsOfAll) {
   const auto begin = std::chrono::steady_clock::now();
-  const auto thrown = on_ranks(4, [](Group& group) {
+  const auto thrown = run_ranks(4, [](Group& group) {
     group.barrier();
     if (group.rank() == 2) throw DataError({.what = "a row is bad", .where = "row 7", .attempt = "mend it"});
     EXPECT_TRUE(starts_with(thrown_by([&] { group.barrier(); }), "PeerFailed 3: rank 2 failed: a row is bad"));
@@ -154,16 +169,28 @@ TEST(Group, ARankThatFailsEndsTheCallsOfAll) {
   EXPECT_TRUE(starts_with(text_of(thrown[2]), "DataError 3: a row is bad"));
 }
 
-TEST(Group, TheFirstFailureCounts) {
-  const std::vector<std::unique_ptr<Group>> groups = threads(2);
+TEST_P(GroupTest, TheFirstFailureCounts) {
+  const std::vector<std::unique_ptr<Group>> groups = groups_of(2);
   groups[1]->fail({.what = "first"}, 6);
   groups[0]->fail({.what = "second"}, 7);
   for (const std::unique_ptr<Group>& group : groups)
     EXPECT_EQ(thrown_by([&] { group->barrier(); }), "PeerFailed 6: rank 1 failed: first");
 }
 
-TEST(Group, AFailureMayComeFromAnotherThread) {
-  const std::vector<std::unique_ptr<Group>> groups = threads(2, kPatient);
+TEST_P(GroupTest, CheckTellsOfAFailureWithoutACall) {
+  std::vector<std::unique_ptr<Group>> groups = groups_of(3);
+  for (const std::unique_ptr<Group>& group : groups) EXPECT_NO_THROW(group->check());
+  groups[2].reset();  // one that has done its part and left is no failure to those who make no more calls
+  EXPECT_NO_THROW(groups[1]->check());
+  groups[1]->fail({.what = "a row is bad"}, 3);
+  const auto until = std::chrono::steady_clock::now() + kPatient.call;
+  std::string heard = "nothing";
+  while (heard == "nothing" && std::chrono::steady_clock::now() < until) heard = thrown_by([&] { groups[0]->check(); });
+  EXPECT_EQ(heard, "PeerFailed 3: rank 1 failed: a row is bad");
+}
+
+TEST_P(GroupTest, AFailureMayComeFromAnotherThread) {
+  const std::vector<std::unique_ptr<Group>> groups = groups_of(2);
   std::thread watchdog([&] {
     std::this_thread::sleep_for(20ms);
     groups[0]->fail({.what = "too hot"}, 6);
@@ -172,27 +199,27 @@ TEST(Group, AFailureMayComeFromAnotherThread) {
   watchdog.join();
 }
 
-TEST(Group, ASilentRankIsGivenUpAfterTheDeadline) {
+TEST_P(GroupTest, ASilentRankIsGivenUpAfterTheDeadline) {
   std::atomic<int> gave_up{0};
   const std::regex names_rank_1(
       "no sign of rank [0-9, ]*1");  // made by one thread: libstdc++ fills a cache as it compiles
-  const auto thrown = on_ranks(4,
-                               [&](Group& group) {
-                                 if (group.rank() == 1)
-                                   while (gave_up.load() < 3) std::this_thread::sleep_for(1ms);
-                                 const std::string error = thrown_by([&] { group.barrier(); });
-                                 ++gave_up;
-                                 EXPECT_TRUE(starts_with(error, "Cancelled 130: not all ranks came"))
-                                     << "rank " << group.rank();
-                                 EXPECT_TRUE(std::regex_search(error, names_rank_1)) << error;
-                                 group.barrier();  // dead for good
-                               },
-                               {.call = 50ms});
+  const auto thrown = run_ranks(4,
+                                [&](Group& group) {
+                                  if (group.rank() == 1)
+                                    while (gave_up.load() < 3) std::this_thread::sleep_for(1ms);
+                                  const std::string error = thrown_by([&] { group.barrier(); });
+                                  ++gave_up;
+                                  EXPECT_TRUE(starts_with(error, "Cancelled 130: not all ranks came"))
+                                      << "rank " << group.rank();
+                                  EXPECT_TRUE(std::regex_search(error, names_rank_1)) << error;
+                                  group.barrier();  // dead for good
+                                },
+                                {.call = 50ms, .meet = kPatient.meet});
   for (const std::exception_ptr& error : thrown) EXPECT_TRUE(starts_with(text_of(error), "Cancelled 130: "));
 }
 
-TEST(Group, ARankThatHasGoneIsMissed) {
-  std::vector<std::unique_ptr<Group>> groups = threads(3, kPatient);
+TEST_P(GroupTest, ARankThatHasGoneIsMissed) {
+  std::vector<std::unique_ptr<Group>> groups = groups_of(3);
   std::vector<std::string> errors(2);
   std::vector<std::thread> ranks;
   for (const size_t rank : {0, 1})
@@ -202,9 +229,9 @@ TEST(Group, ARankThatHasGoneIsMissed) {
   for (const std::string& error : errors) EXPECT_EQ(error, "PeerFailed 1: rank 2 failed: it has left the group");
 }
 
-TEST(Group, RanksMayLeaveOneByOneWhenAllIsDone) {
+TEST_P(GroupTest, RanksMayLeaveOneByOneWhenAllIsDone) {
   for (int round = 0; round < 50; ++round) {
-    std::vector<std::unique_ptr<Group>> groups = threads(4, kPatient);
+    std::vector<std::unique_ptr<Group>> groups = groups_of(4);
     std::vector<std::thread> ranks;
     for (std::unique_ptr<Group>& group : groups)
       ranks.emplace_back([mine = std::move(group)] { EXPECT_NO_THROW(mine->barrier()); });
@@ -213,10 +240,10 @@ TEST(Group, RanksMayLeaveOneByOneWhenAllIsDone) {
 }
 
 // Whenever a rank fails, a call moves its bytes on all ranks or throws on all, and no memory is read that has gone.
-TEST(Group, FailuresAtAnyMomentLeaveCallsWhole) {
+TEST_P(GroupTest, FailuresAtAnyMomentLeaveCallsWhole) {
   for (uint32_t round = 0; round < 30; ++round) {
     std::atomic<int> done[20] = {};
-    on_ranks(3, [&](Group& group) {
+    run_ranks(3, [&](Group& group) {
       for (uint32_t call = 0; call < 20; ++call) {
         if (group.rank() == 0 && call == 5 + round / 3) throw DataError({.what = "enough"});
         stumble(round, group.rank(), call);
@@ -230,11 +257,14 @@ TEST(Group, FailuresAtAnyMomentLeaveCallsWhole) {
   }
 }
 
-TEST(Group, AskingToStopReachesAllRanks) {
-  const std::vector<std::unique_ptr<Group>> groups = threads(2);
+TEST_P(GroupTest, AskingToStopReachesAllRanks) {
+  const std::vector<std::unique_ptr<Group>> groups = groups_of(2);
   EXPECT_FALSE(groups[0]->interrupted() || groups[1]->interrupted());
   groups[1]->interrupt();
-  EXPECT_TRUE(groups[0]->interrupted() && groups[1]->interrupted());
+  EXPECT_TRUE(groups[1]->interrupted());
+  const auto until = std::chrono::steady_clock::now() + kPatient.call;
+  while (!groups[0]->interrupted() && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(1ms);
+  EXPECT_TRUE(groups[0]->interrupted());
   const std::unique_ptr<Group> alone = solo();
   EXPECT_FALSE(alone->interrupted());
   alone->interrupt();

@@ -2,27 +2,70 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <exception>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "core/random.h"
 #include "parallel/agree.h"
+#include "parallel/connect.h"
 #include "parallel/group.h"
+#include "parallel/tcp/socket.h"
 
 namespace lockstep::parallel::testing {
 
 // A test that hangs ends after this; nothing else waits so long.
-inline constexpr Timeouts kPatient{.call = std::chrono::minutes(2)};
+inline constexpr Timeouts kPatient{.call = std::chrono::minutes(2), .meet = std::chrono::minutes(2)};
+
+enum class Transport { threads, tcp };
+
+// Of a job whose ranks meet at a listening socket of rank 0.
+inline Connection tcp_connection(int rank, int size, uint16_t port, Timeouts timeouts = kPatient) {
+  return {.launch = {.rank = rank, .size = size, .port = port, .job = "test"},
+          .secret = {std::byte{7}},
+          .identity = {{"build", "1"}, {"base", "tiny"}},
+          .timeouts = timeouts,
+          .stuck = {},
+          .say = {}};
+}
+
+// All ranks of a TCP group, in this process.
+inline std::vector<std::unique_ptr<Group>> tcp_ranks(int size, Timeouts timeouts) {
+  if (size == 1) {
+    std::vector<std::unique_ptr<Group>> alone;
+    alone.push_back(connect(tcp_connection(0, 1, 0)));
+    return alone;
+  }
+  tcp::Socket listener = tcp::listen_on("127.0.0.1", 0);
+  const uint16_t port = tcp::port_of(listener);
+  std::vector<std::unique_ptr<Group>> groups(static_cast<size_t>(size));
+  std::vector<std::thread> ranks;
+  for (int rank = 1; rank < size; ++rank)
+    ranks.emplace_back(
+        [&, rank] { groups[static_cast<size_t>(rank)] = connect(tcp_connection(rank, size, port, timeouts)); });
+  Connection first = tcp_connection(0, size, port, timeouts);
+  first.launch.listen_fd = ::dup(listener.fd());
+  listener.close();
+  groups[0] = connect(first);
+  for (std::thread& rank : ranks) rank.join();
+  return groups;
+}
+
+inline std::vector<std::unique_ptr<Group>> make_groups(Transport transport, int size, Timeouts timeouts) {
+  return transport == Transport::tcp ? tcp_ranks(size, timeouts) : threads(size, timeouts);
+}
 
 // Runs body(group) on each rank; returns what each threw, nullptr for nothing. A rank that throws fails its group, as
 // the end of its process would.
 template <class Body>
-std::vector<std::exception_ptr> on_ranks(int size, const Body& body, Timeouts timeouts = kPatient) {
-  const std::vector<std::unique_ptr<Group>> groups = threads(size, timeouts);
+std::vector<std::exception_ptr> on_ranks(int size, const Body& body, Timeouts timeouts = kPatient,
+                                         Transport transport = Transport::threads) {
+  const std::vector<std::unique_ptr<Group>> groups = make_groups(transport, size, timeouts);
   std::vector<std::exception_ptr> thrown(groups.size());
   std::vector<std::thread> ranks;
   for (const std::unique_ptr<Group>& group : groups)
@@ -40,8 +83,8 @@ std::vector<std::exception_ptr> on_ranks(int size, const Body& body, Timeouts ti
 
 // The same for bodies of which none may throw.
 template <class Body>
-void on_sound_ranks(int size, const Body& body) {
-  for (const std::exception_ptr& error : on_ranks(size, body))
+void on_sound_ranks(int size, const Body& body, Transport transport = Transport::threads) {
+  for (const std::exception_ptr& error : on_ranks(size, body, kPatient, transport))
     if (error) std::rethrow_exception(error);
 }
 

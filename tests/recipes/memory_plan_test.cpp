@@ -81,6 +81,23 @@ TEST_F(MemoryPlans, LanesAreCountedWithTheirPartialSums) {
   EXPECT_EQ(lanes_of(4), 8);
 }
 
+TEST_F(MemoryPlans, ACriticIsCounted) {
+  const lora::LoraConfig config{
+      .rank = 8, .alpha = 16, .target_modules = {"all-linear"}, .value_width = base_.config.width};
+  const auto critic = lora::resolve_layout(config, model::linear_modules(base_.config));
+  const auto planned = [&](const lora::AdapterLayout* beside) {
+    return plan_memory(base_.config, *layout_, 2, {}, EnginePlan{}, Device::cuda, 139 * kGiB, beside);
+  };
+  const MemoryPlan alone = planned(nullptr), both = planned(critic.get());
+  EXPECT_EQ(both.base, alone.base);
+  EXPECT_EQ(both.moments - alone.moments, 8 * critic->num_trained);
+  EXPECT_EQ(both.adapter - alone.adapter, 12 * critic->num_floats);  // two versions, each f32 and bf16
+  EXPECT_GT(both.lanes, alone.lanes);
+  EXPECT_EQ(both.activations, alone.activations);  // passes take turns
+  EXPECT_LT(both.kv, alone.kv);
+  EXPECT_EQ(both.without_kv() + both.kv, 139 * kGiB);
+}
+
 TEST_F(MemoryPlans, WhatDoesNotFitNamesWhatToChange) {
   expect_error<ResourceError>(
       [&] { require_fit(plan(24 * kGiB, {.max_tokens = 32768, .recompute = Recompute::none})); },

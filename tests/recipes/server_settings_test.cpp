@@ -46,5 +46,33 @@ TEST(ServerSettings, AtTemperatureOneRawLogprobsAreThePolicys) {
                                  {.sampling = {.temperature = 0.7F, .top_p = 0.9F}, .rank = 1}));
 }
 
+TEST(ServerSettings, WeightsAreNotForQuantizedServersUnlessForced) {
+  rollout::ServerFacts facts = kGood;
+  AskedOfServer asked = kAsked;
+  asked.delivery = rollout::Delivery::weight_files;
+  facts.lora_enabled = false, facts.max_loras = 0, facts.max_lora_rank = 0;
+  EXPECT_NO_THROW(check_settings(EngineKind::vllm, "host:1", facts, asked)) << "no adapter is loaded";
+  facts.quantized = true;
+  testing::expect_error<ConfigError>([&] { check_settings(EngineKind::vllm, "host:1", facts, asked); },
+                                     {"quantized", "RolloutEngineOptions::force"});
+  asked.force = true;
+  EXPECT_NO_THROW(check_settings(EngineKind::vllm, "host:1", facts, asked));
+}
+
+TEST(ServerSettings, WhatIsSaidOfLogprobsAndWhatIsMeasuredAgree) {
+  const auto known = [](EngineKind kind, std::optional<LogprobKind> said, std::optional<LogprobKind> measured) {
+    return known_logprobs(kind, "host:1", said, measured);
+  };
+  EXPECT_EQ(known(EngineKind::vllm, LogprobKind::processed, LogprobKind::tempered), LogprobKind::processed);
+  EXPECT_EQ(known(EngineKind::vllm, LogprobKind::raw, LogprobKind::raw), LogprobKind::raw);
+  EXPECT_EQ(known(EngineKind::vllm, {}, LogprobKind::tempered), LogprobKind::processed) << "it has no third kind";
+  EXPECT_EQ(known(EngineKind::vllm, {}, LogprobKind::raw), LogprobKind::raw);
+  EXPECT_EQ(known(EngineKind::vllm, LogprobKind::raw, {}), LogprobKind::raw) << "nothing sure was measured";
+  EXPECT_EQ(known(EngineKind::sglang, LogprobKind::tempered, LogprobKind::raw), LogprobKind::raw)
+      << "its environment decides";
+  testing::expect_error<ConfigError>([&] { known(EngineKind::vllm, LogprobKind::raw, LogprobKind::tempered); },
+                                     {"contradict"});
+}
+
 }  // namespace
 }  // namespace lockstep::recipes

@@ -14,6 +14,8 @@
 namespace lockstep::recipes {
 namespace {
 
+using testing::expect_error;
+
 constexpr const char* kTemplate =
     "{% for m in messages %}{{ m.role }}: {{ m.content }}<|endoftext|>{% endfor %}"
     "{% if add_generation_prompt %}assistant: {% endif %}";
@@ -55,13 +57,27 @@ class Sft : public Training {
     return options;
   }
 
+  SftOptions kto(const std::string& save) {
+    std::string rows;
+    for (int i = 0; i < 9; ++i)
+      rows += fmt::format("{{\"prompt\": \"{}+{}=\", \"completion\": \"{}\", \"label\": {}}}\n", i, i + 1,
+                          i % 2 == 0 ? 2 * i + 1 : 2 * i + 3, i % 2 == 0);
+    SftOptions options = arith(save, dir_.write("labels.jsonl", rows).string());
+    options.loss = train::KtoLoss{.beta = 0.5f};
+    options.training.global_batch_size = 4;  // the last step of an epoch has one row
+    options.num_steps = 12;
+    options.optimizer.schedule.warmup_steps = 0;
+    return options;
+  }
+
   // The rows of a file, by what is a target and what is not: "1+2=[3<|endoftext|>]".
   std::vector<std::string> shown(const std::string& text, const std::function<void(RowOptions&)>& change = {},
                                  bool pairs = false) {
     Base base = load::read_base_config(kArith);
     RowOptions options{.chat = {.template_file = template_}};
     if (change) change(options);
-    TrainingRows rows(dir_.write("rows.jsonl", text).string(), base, options, pairs, control_);
+    TrainingRows rows(dir_.write("rows.jsonl", text).string(), base, options,
+                      pairs ? RowKind::pairs : RowKind::sequences, control_);
     rows.describe("data", info_);
     const text::Tokenizer tokenizer = text::Tokenizer::load(base.path.string());
     std::vector<std::string> all;
@@ -199,6 +215,98 @@ TEST_F(Sft, DpoFallsFromLogTwo) {
               lines[5]["rewards/chosen"].get<double>() - lines[5]["rewards/rejected"].get<double>(), 1e-12);
   for (const char* key : {"rewards/accuracies", "logps/chosen", "logps/rejected"})
     EXPECT_TRUE(lines[5][key].is_number()) << key;
+}
+
+// The last step of an epoch has one row, so that the one before is looked at.
+TEST_F(Sft, KtoLearnsWhatIsDesirable) {
+  SftOptions options = kto("kto");
+  run_sft(options, control_);
+  SftOptions split = kto("split");
+  split.training.max_tokens = 1;
+  run_sft(split, control_);
+  EXPECT_EQ(adapter_bytes("kto", 12), adapter_bytes("split", 12));
+  const auto lines = metrics("kto");
+  ASSERT_EQ(lines.size(), 12u);
+  EXPECT_EQ(lines[0]["loss"], 0.5);  // a fresh adapter is the reference
+  EXPECT_EQ(lines[0]["kl"], 0.0);
+  EXPECT_LT(lines[10]["loss"].get<double>(), 0.49);
+  EXPECT_GT(lines[10]["rewards/margins"].get<double>(), 0.02);
+  EXPECT_NEAR(lines[10]["rewards/margins"].get<double>(),
+              lines[10]["rewards/chosen"].get<double>() - lines[10]["rewards/rejected"].get<double>(), 1e-12);
+  EXPECT_EQ(lines[11]["kl"], 0.0);  // no other row
+  EXPECT_TRUE(lines[11]["rewards/margins"].is_null());
+}
+
+TEST_F(Sft, KtoGoesOnWhereItWasInterrupted) {
+  run_sft(kto("whole"), control_);
+  SftOptions part = kto("part");
+  part.num_steps = 5;
+  part.optimizer.decay_steps = 12;
+  run_sft(part, control_);
+  part.num_steps = 12;
+  part.save.load = part.save.save;
+  run_sft(part, control_);
+  EXPECT_EQ(adapter_bytes("whole", 12), adapter_bytes("part", 12));
+  std::get<train::KtoLoss>(part.loss).undesirable_weight = 0.5f;
+  expect_error<ConfigError>([&] { run_sft(part, control_); }, {"--undesirable-weight"});
+}
+
+TEST_F(Sft, KtoIsEvaluatedWithTheKlOfTheWholeSet) {
+  SftOptions options = kto("eval");
+  options.eval_sets = {{"labels", options.prompt_data + "@[0:5]"}};
+  options.eval_interval = 12;
+  run_sft(options, control_);
+  SftOptions split = kto("eval_split");
+  split.eval_sets = options.eval_sets;
+  split.eval_interval = 12;
+  split.training.max_tokens = 1;
+  run_sft(split, control_);
+  std::vector<Json> evaluations, other;
+  for (const Json& line : metrics("eval"))
+    if (line.contains("eval")) evaluations.push_back(line);
+  for (const Json& line : metrics("eval_split"))
+    if (line.contains("eval")) other.push_back(line);
+  ASSERT_EQ(evaluations.size(), 2u);
+  EXPECT_EQ(evaluations, other);
+  EXPECT_EQ(evaluations[0]["loss"], 0.5);
+  EXPECT_LT(evaluations[1]["loss"].get<double>(), 0.5);
+  EXPECT_GT(evaluations[1]["rewards/margins"].get<double>(), 0);
+}
+
+TEST_F(Sft, KtoWantsLabels) {
+  const auto refused = [&](const std::string& row, std::initializer_list<const char*> parts) {
+    SftOptions options = kto("refused");
+    options.prompt_data = dir_.write("bad.jsonl", row + "\n").string();
+    expect_error<DataError>([&] { run_sft(options, control_); }, parts);
+  };
+  refused(R"({"prompt": "1+2=", "completion": "3"})", {"no label", "bad.jsonl"});
+  refused(R"({"prompt": "1+2=", "completion": "3", "label": 1})", {"no label", "got:    1"});
+  refused(R"({"prompt": "1+2=", "chosen": "3", "rejected": "4"})", {"completion"});
+  refused(R"({"text": "1+2=3", "label": true})", {"a prompt, a completion and a label"});
+}
+
+// Where the reference is the adapter that the run starts with, nothing is preferred yet.
+TEST_F(Sft, AnAdapterIsTheReference) {
+  run_sft(dpo("first"), control_);
+  const std::string adapter =
+      (dir_.path() / "first" / checkpoint::iteration_directory_name(6) / "lora_adapter").string();
+  SftOptions from_base = dpo("from_base"), from_adapter = dpo("from_adapter");
+  for (SftOptions* options : {&from_base, &from_adapter}) {
+    options->adapter.adapter_path = adapter;
+    options->eval_sets = {{"pairs", options->prompt_data + "@[0:3]"}};
+    options->eval_interval = 6;
+  }
+  from_adapter.reference = adapter;
+  run_sft(from_base, control_);
+  run_sft(from_adapter, control_);
+  for (size_t line : {0, 1}) {
+    EXPECT_NE(metrics("from_base")[line]["rewards/margins"], 0.0);
+    EXPECT_EQ(metrics("from_adapter")[line]["rewards/margins"], 0.0);
+    EXPECT_NEAR(metrics("from_adapter")[line]["loss"].get<double>(), std::log(2), 1e-12);
+  }
+  SftOptions other = dpo("from_adapter");
+  other.save.load = other.save.save;
+  expect_error<ConfigError>([&] { run_sft(other, control_); }, {"--ref-load"});
 }
 
 TEST_F(Sft, HeldOutRowsAreEvaluated) {

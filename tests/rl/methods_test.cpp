@@ -246,6 +246,34 @@ TEST(Methods, PreferenceLossesAreThoseOfTheFormulas) {
   }
 }
 
+TEST(Methods, KtoIsThatOfTheFormula) {
+  const Json& wanted = golden().at("kto");
+  Batch batch = make_batch();
+  for (size_t i = 0; i < batch.datums.size(); ++i) batch.datums[i].desirable = i % 3 != 0;
+  const train::KtoLoss loss{
+      .beta = 0.25f, .desirable_weight = 1.25f, .undesirable_weight = 0.75f, .kl = wanted.at("kl").get<double>()};
+  const auto samples = static_cast<int64_t>(batch.datums.size());
+  std::vector<float> d_logprob(batch.logprob.size());
+  const train::LossOutput output =
+      train::evaluate_loss(loss, {.num_samples = samples}, batch.datums, batch.logprob, {}, d_logprob, {});
+  EXPECT_GT(loss.kl, 0);
+  EXPECT_NEAR(output.loss, wanted.at("loss").get<double>(), kTolerance);
+  for (size_t i = 0; i < d_logprob.size(); ++i)
+    EXPECT_NEAR(d_logprob[i], wanted.at("d_logprob")[i].get<double>(), kTolerance) << "row " << i;
+  // Sample by sample the same numbers.
+  size_t begin = 0;
+  for (size_t i = 0; i < batch.datums.size(); ++i) {
+    const size_t rows = batch.datums[i].tokens.size();
+    std::vector<float> alone(rows);
+    const train::LossOutput one = train::evaluate_loss(
+        loss, {.num_samples = samples, .first_sample = static_cast<int64_t>(i)}, std::span(batch.datums).subspan(i, 1),
+        std::span(batch.logprob).subspan(begin, rows), {}, alone, {});
+    EXPECT_EQ(one.loss, output.sample_losses[i]);
+    EXPECT_TRUE(std::equal(alone.begin(), alone.end(), d_logprob.begin() + static_cast<std::ptrdiff_t>(begin)));
+    begin += rows;
+  }
+}
+
 CorrectionRule rule_of(const Json& rule) {
   const auto index = [&](size_t at, std::initializer_list<const char*> names) {
     return static_cast<int>(

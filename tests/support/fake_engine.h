@@ -17,6 +17,7 @@
 #include "core/json.h"
 #include "rollout/remote/dialect.h"
 #include "server/http/http.h"
+#include "support/temp_directory.h"
 
 namespace lockstep::testing {
 
@@ -27,6 +28,7 @@ class FakeEngine {
   struct Drawn {
     std::vector<int32_t> tokens;
     std::vector<float> logprobs;
+    bool stopped = false, aborted = false;  // by an end token; by a pause
   };
   // `directory`: of the adapter that is asked for; empty: the base. `sampling`: as the request says it.
   using Generate = std::function<Drawn(const std::string& directory, const std::vector<int32_t>& prompt, int64_t sample,
@@ -57,6 +59,7 @@ class FakeEngine {
     server_.reset();
     const std::lock_guard lock(mutex_);
     adapters_.clear();
+    weights_.clear();
   }
   void start() {
     server_ = std::make_unique<server::HttpServer>(
@@ -77,6 +80,10 @@ class FakeEngine {
     const std::lock_guard lock(mutex_);
     return adapters_;
   }
+  std::string weights() const {  // the directory whose weights took the base's place
+    const std::lock_guard lock(mutex_);
+    return weights_;
+  }
   std::vector<OrderedJson> bodies() const {  // of requests to generate
     const std::lock_guard lock(mutex_);
     return bodies_;
@@ -86,20 +93,26 @@ class FakeEngine {
   std::atomic<int> fail_each = 0;     // every so manieth request to generate is answered 500
   std::atomic<int> token_ms = 0;      // time of a token
   std::atomic<int> refuse_loads = 0;  // status that loading is answered with
+  std::atomic<int> stumbles = 0;      // so many loads are answered 500 first
   std::atomic<bool> hang = false;     // requests to generate are not answered
   std::string wrong_answer;           // instead of any answer to generate
   std::string api_key;                // asked for, if not empty
-  // Lies: what is said to be loaded is not, an older one is used instead.
-  std::atomic<bool> keeps_old = false;
+  // Lies: 200 for a load that does nothing; or that leaves the adapter before it in use.
+  std::atomic<bool> loads_nothing = false, keeps_old = false;
+  // Writes the tensors of a request to load them as a PEFT directory.
+  std::function<void(const OrderedJson& body, const std::string& directory)> read_tensors;
   std::function<std::string(const std::string& directory)> change;  // what it makes of a directory that it loads
 
   // What it says of itself.
   OrderedJson lora = {{"max_loras", 8}, {"max_lora_rank", 64}};
   int64_t data_parallel = 1;
   std::string logprobs_mode = "processed_logprobs", device = "cpu", build = "test";
-  std::atomic<int> generated = 0, loads = 0, unloads = 0, max_adapters = 0;
+  std::atomic<int> generated = 0, loads = 0, unloads = 0, max_adapters = 0, weight_loads = 0, cache_resets = 0,
+                   pauses = 0, resumes = 0;
+  std::string base_sum = "a";
 
  private:
+  static constexpr const char* kSumOfNothing = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
   using Reply = std::shared_ptr<server::Responder>;
 
   static void say(const Reply& reply, int status, const OrderedJson& body) {
@@ -116,7 +129,25 @@ class FakeEngine {
       return say(reply, 401, {{"error", "Unauthorized"}});
     if (request.path == "/health") return reply->send({});
     if (request.method == "GET") return describe(request.path, reply);
+    if (request.path == "/reset_prefix_cache" && kind_ == EngineKind::vllm) {
+      ++cache_resets;
+      return say(reply, 200, {{"success", true}});
+    }
+    if (request.path == "/pause") return pause(request.parameter("mode").value_or("abort"), reply);
+    if (request.path == "/resume") return ++resumes, say(reply, 200, {{"status", "resumed"}});
     const OrderedJson body = OrderedJson::parse(request.body);
+    if (request.path == "/weight_checker" && body.value("action", "") == "checksum")
+      return say(reply, 200, {{"checksums", {{"base", base_sum}, {"weights", weights()}, {"packed", kSumOfNothing}}}});
+    if (request.path == "/collective_rpc" && kind_ == EngineKind::vllm) {
+      if (body.value("method", "") != "reload_weights") return refuse(reply, 500, "no such method");
+      return load_weights(body["kwargs"]["weights_path"], reply);
+    }
+    if (request.path == "/update_weights_from_disk" && kind_ == EngineKind::sglang) {
+      if (body.value("flush_cache", false)) ++cache_resets;
+      return load_weights(body["model_path"], reply);
+    }
+    if (request.path == "/load_lora_adapter_from_tensors" && kind_ == EngineKind::sglang)
+      return load_tensors(body, reply);
     if (request.path.ends_with("/load_lora_adapter") && !request.path.ends_with("unload_lora_adapter"))
       return load(body, reply);
     if (request.path.ends_with("/unload_lora_adapter")) return unload(body, reply);
@@ -159,17 +190,59 @@ class FakeEngine {
 
   void load(const OrderedJson& body, const Reply& reply) {
     ++loads;
+    if (stumbles > 0) return --stumbles, refuse(reply, 500, "the engine has stumbled");
     if (refuse_loads != 0) return refuse(reply, refuse_loads, "LoRA rank 64 is greater than max_lora_rank 16.");
     const std::string name = body["lora_name"], directory = body["lora_path"];
     if (!fs::exists(fs::Path(directory) / "adapter_config.json"))
       return refuse(reply, 404, "No adapter found for " + directory);
     const std::lock_guard lock(mutex_);
     if (adapters_.contains(name)) return refuse(reply, 400, "The lora adapter '" + name + "' has already been loaded.");
-    adapters_[name] = keeps_old && !first_.empty() ? first_ : change ? change(directory) : directory;
-    if (first_.empty()) first_ = adapters_[name];
+    if (!keeps_old) last_ = change ? change(directory) : directory;
+    if (!loads_nothing) adapters_[name] = last_;
     max_adapters = std::max<int>(max_adapters, static_cast<int>(adapters_.size()));
     if (kind_ == EngineKind::sglang) return say(reply, 200, {{"success", true}, {"error_message", nullptr}});
     reply->send({.body = "Success: LoRA adapter '" + name + "' added successfully.", .content_type = "text/plain"});
+  }
+
+  // Those that are running are answered with what half of the time has made.
+  void pause(const std::string& mode, const Reply& reply) {
+    ++pauses;
+    if (mode == "abort")
+      for (Running& one : running_)
+        if (!std::exchange(*one.answered, true)) {
+          for (Drawn& drawn : one.samples) {
+            drawn.aborted = true;
+            drawn.tokens.resize(drawn.tokens.size() / 2);
+            drawn.logprobs.resize(drawn.tokens.size());
+          }
+          one.reply->send({.body = answer_json(one.samples).dump()});
+        }
+    running_.clear();
+    say(reply, 200, {{"status", "paused"}});
+  }
+
+  void load_weights(const std::string& directory, const Reply& reply) {
+    ++weight_loads;
+    if (refuse_loads != 0) return refuse(reply, refuse_loads, "the weights cannot be read");
+    if (!fs::exists(fs::Path(directory) / "config.json")) return refuse(reply, 500, "no model in " + directory);
+    if (!loads_nothing && !keeps_old) {
+      const std::lock_guard lock(mutex_);
+      weights_ = directory;
+    }
+    say(reply, 200,
+        kind_ == EngineKind::sglang ? OrderedJson{{"success", true}, {"message", "ok"}}
+                                    : OrderedJson{{"results", {nullptr}}});
+  }
+
+  // They are kept in a directory of this server.
+  void load_tensors(const OrderedJson& body, const Reply& reply) {
+    ++loads;
+    const std::lock_guard lock(mutex_);
+    const std::string directory = own_->path() / body["lora_name"].get<std::string>();
+    if (!read_tensors) return refuse(reply, 500, "this server reads no tensors");
+    read_tensors(body, directory);
+    adapters_[body["lora_name"]] = directory;
+    say(reply, 200, {{"success", true}, {"error_message", nullptr}});
   }
 
   void unload(const OrderedJson& body, const Reply& reply) {
@@ -197,16 +270,32 @@ class FakeEngine {
         return refuse(reply, kind_ == EngineKind::sglang ? 400 : 404, "The model `" + name + "` does not exist.");
       directory = adapters_[name];
     }
+    if (name.empty() || name == "base") directory = weights();
     const OrderedJson& sampling = body.contains("sampling_params") ? body["sampling_params"] : body;
     const char* const key = kind_ == EngineKind::vllm     ? "prompt"
                             : kind_ == EngineKind::sglang ? "input_ids"
                                                           : "token_ids";
     const auto prompt = body[key].get<std::vector<int32_t>>();
     std::vector<Drawn> samples;
-    for (int64_t i = 0; i < sampling.value("n", int64_t{1}); ++i)
-      samples.push_back(generate_(directory, prompt, i, sampling));
+    OrderedJson how = sampling;
+    if (logprobs_mode == "raw_logprobs") how["fake_logprobs_mode"] = "raw";
+    try {
+      for (int64_t i = 0; i < sampling.value("n", int64_t{1}); ++i)
+        samples.push_back(generate_(directory, prompt, i, how));
+    } catch (const std::exception& error) {  // what a real server's own fault looks like from outside
+      return refuse(reply, 500, error.what());
+    }
     const auto delay = std::chrono::milliseconds(token_ms * static_cast<int>(samples.front().tokens.size()));
-    server_->post_after(delay, [this, reply, answer = answer_json(samples).dump()] { reply->send({.body = answer}); });
+    const auto answered = std::make_shared<bool>(false);
+    const std::string answer = answer_json(samples).dump();
+    if (token_ms > 0) running_.push_back({reply, std::move(samples), answered});
+    server_->post_after(delay, [reply, answered, answer] {
+      if (!std::exchange(*answered, true)) reply->send({.body = answer});
+    });
+  }
+
+  static const char* finish_of(const Drawn& drawn) {
+    return drawn.aborted ? "abort" : drawn.stopped ? "stop" : "length";
   }
 
   OrderedJson answer_json(const std::vector<Drawn>& samples) const {
@@ -217,14 +306,16 @@ class FakeEngine {
         choices.push_back({{"index", i},
                            {"text", ""},
                            {"logprobs", {{"token_logprobs", s.logprobs}, {"tokens", OrderedJson::array()}}},
-                           {"finish_reason", "length"},
+                           {"finish_reason", finish_of(s)},
                            {"stop_reason", nullptr},
                            {"token_ids", s.tokens}});
       if (kind_ == EngineKind::lockstep) {
         OrderedJson content = OrderedJson::array();
         for (const float logprob : s.logprobs) content.push_back({{"logprob", logprob}});
-        choices.push_back(
-            {{"index", i}, {"logprobs", {{"content", content}}}, {"finish_reason", "length"}, {"token_ids", s.tokens}});
+        choices.push_back({{"index", i},
+                           {"logprobs", {{"content", content}}},
+                           {"finish_reason", finish_of(s)},
+                           {"token_ids", s.tokens}});
       }
       if (kind_ == EngineKind::sglang) {
         OrderedJson triples = OrderedJson::array();
@@ -233,7 +324,7 @@ class FakeEngine {
                            {"output_ids", s.tokens},
                            {"meta_info",
                             {{"id", "x"},
-                             {"finish_reason", {{"type", "length"}, {"length", s.tokens.size()}}},
+                             {"finish_reason", {{"type", finish_of(s)}, {"length", s.tokens.size()}}},
                              {"cached_tokens", 0},
                              {"output_token_logprobs", triples}}}});
       }
@@ -247,10 +338,18 @@ class FakeEngine {
   int port_ = 0;
   std::unique_ptr<server::HttpServer> server_;
   std::thread thread_;
+  const std::unique_ptr<TempDirectory> own_ = std::make_unique<TempDirectory>();
+  struct Running {
+    Reply reply;
+    std::vector<Drawn> samples;
+    std::shared_ptr<bool> answered;
+  };
+  std::vector<Running> running_;                 // of the server's thread, as the next
   std::vector<Reply> kept_;                      // of the server's thread
   mutable std::mutex mutex_;                     // of what follows
   std::map<std::string, std::string> adapters_;  // directories by name
-  std::string first_;
+  std::string weights_;                          // directory whose weights took the base's place
+  std::string last_;                             // directory that was loaded honestly
   std::vector<OrderedJson> bodies_;
 };
 

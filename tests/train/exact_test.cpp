@@ -52,6 +52,16 @@ TEST(Exact, SplitsOfABatchOfPairs) {
               "all of it");
 }
 
+TEST(Exact, SplitsOfABatchOfKto) {
+  const KtoLoss loss{.beta = 0.5f, .desirable_weight = 1.5f, .kl = 0.25};
+  const Outcome base = train({}, loss);
+  EXPECT_FALSE(same_bits(base.weights, train({}, KtoLoss{.beta = 0.5f, .desirable_weight = 1.5f}).weights));
+  for (const size_t chunk : {1, 2, 3, 10})
+    expect_same(base, train({.chunk = chunk}, loss), "calls of " + std::to_string(chunk));
+  for (const int64_t max_tokens : {1, 17, 40, 100})
+    expect_same(base, train({.max_tokens = max_tokens}, loss), "micro-batches of " + std::to_string(max_tokens));
+}
+
 TEST(Exact, DropoutDoesNotSeeTheSplit) {
   const Outcome base = train({.dropout = 0.25f}, SftLoss{});
   expect_same(base, train({.max_tokens = 1, .dropout = 0.25f}, SftLoss{}), "one sample at a time");

@@ -165,6 +165,31 @@ TEST(DpoLoss, WantsWholePairsWithReferences) {
   EXPECT_THROW(evaluate(DpoLoss{}, {.num_samples = 4}, input), DataError);
 }
 
+TEST(KtoLoss, SaturatesWithoutOverflow) {
+  for (const bool desirable : {true, false})
+    for (const float much : {-1e30f, 1e30f}) {
+      Case input = dpo_case();
+      input.datums[0].desirable = desirable;
+      input.logprob[1] = much;
+      const Result result = evaluate(KtoLoss{.kl = 3}, {.num_samples = 4}, input);
+      EXPECT_EQ(result.output.sample_losses[0], (much > 0) == desirable ? 0 : 0.25);
+      EXPECT_EQ(result.d_logprob[1], 0.0f);
+    }
+}
+
+TEST(KtoLoss, RefusesWhatMakesNoSense) {
+  EXPECT_EQ(datums_per_term(KtoLoss{}), 1);
+  EXPECT_FALSE(needs_entropy(KtoLoss{}));
+  EXPECT_NO_THROW(evaluate(KtoLoss{}, {.num_samples = 4}, dpo_case(), 1, 2));
+  EXPECT_THROW(evaluate(KtoLoss{.beta = 0}, {.num_samples = 4}, dpo_case()), ConfigError);
+  EXPECT_THROW(evaluate(KtoLoss{.desirable_weight = -1}, {.num_samples = 4}, dpo_case()), ConfigError);
+  EXPECT_THROW(evaluate(KtoLoss{.undesirable_weight = -1}, {.num_samples = 4}, dpo_case()), ConfigError);
+  EXPECT_THROW(evaluate(KtoLoss{}, {.num_samples = 4, .per_token = true}, dpo_case()), ConfigError);
+  Case input = dpo_case();
+  input.datums[3].ref_logprobs.clear();
+  EXPECT_THROW(evaluate(KtoLoss{}, {.num_samples = 4}, input), DataError);
+}
+
 // Values of the same formulas in PyTorch, float64, gradients by autograd.
 TEST(PolicyLoss, AgreesWithPyTorch) {
   struct Wanted {

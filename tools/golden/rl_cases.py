@@ -428,6 +428,29 @@ def preferences(rollout):
             for kind in ("sigmoid", "ipo", "simpo", "orpo")}
 
 
+# --- KTO: every sample by itself, two of three desirable ---
+
+WEIGHTS = f32(1.25), f32(0.75)
+
+
+def kto_loss(rollout, lp, kl):
+    total = Dual(0)
+    for i, sample in enumerate(rollout):
+        s = sum((lp[i][t] - sample["ref_logprobs"][t] for t in rows(sample)), Dual(0))
+        wanted = i % 3 != 0
+        z = BETA * (s - kl) if wanted else BETA * (kl - s)
+        total = total + WEIGHTS[0 if wanted else 1] * (1 - 1 / (1 + exp(-z)))
+    return total / len(rollout)
+
+
+def kto(rollout):
+    kl = max(0, mean([sum(s["sampled_logprobs"][t] - s["ref_logprobs"][t] for t in rows(s)) for s in rollout]))
+    at = lambda sample, row: kto_loss(rollout, [[Dual(x, 1.0 if (i, t) == (sample, row) else 0.0) for t, x in enumerate(s["logprob"])]
+                                                for i, s in enumerate(rollout)], kl)
+    return {"kl": kl, "loss": at(-1, -1).value,
+            "d_logprob": [at(i, t).slope for i, s in enumerate(rollout) for t in range(len(s["weights"]))]}
+
+
 # --- corrections: rules are [measure, level, action, low, high] ---
 
 CORRECTIONS = [
@@ -501,7 +524,7 @@ def main():
     out = parser.parse_args().out
     rollout = make_rollout()
     written = {"rollout": rollout, "advantages": advantages(rollout), "losses": [evaluate(rollout, case) for case in cases()],
-               "choices": choices(rollout), "preferences": preferences(rollout),
+               "choices": choices(rollout), "preferences": preferences(rollout), "kto": kto(rollout),
                "corrections": [corrected(rollout, case) for case in CORRECTIONS]}
     lines = [f"{json.dumps(key)}: " + ("[\n" + ",\n".join(map(json.dumps, value)) + "\n]" if isinstance(value, list) else json.dumps(value))
              for key, value in written.items()]

@@ -12,9 +12,9 @@
 
 #include "checkpoint/peft_config.h"
 #include "commands/files/commands.h"
-#include "commands/files/lora_factors.h"
 #include "commands/files/megatron_names.h"
 #include "commands/files/output_directory.h"
+#include "load/lora_factors.h"
 #include "lora/file_patterns.h"
 #include "recipes/adapter.h"
 
@@ -89,7 +89,7 @@ NamedAdapter read_hf_adapter(const fs::Path& path) {
                        .tensors = {},
                        .sites = {}};
   keep_tensors(adapter, directory.read_weights());
-  require_plain_factors(AdapterFactors(directory), "merge, and the model that comes out");
+  load::require_plain_factors(load::AdapterFactors(directory), "merge, and the model that comes out");
   std::vector<lora::Module> modules = lora::modules_of(directory.header());
   for (const lora::Module& module : modules) {
     const std::optional<MegatronSite> site = parse_hf_module(module.name);
@@ -335,7 +335,7 @@ NamedTensors tensors_of(const std::vector<SiteFactors>& sites, bool megatron) {
 
 void run_convert(const ConvertOptions& options, const recipes::Control& control) {
   const bool megatron = options.to == AdapterNames::megatron;
-  const fs::Path path = require_adapter_directory(options.adapter_path);
+  const fs::Path path = load::require_adapter_directory(options.adapter_path);
   const load::Base base = load::read_base_config(options.base.hf_checkpoint, load::caches_below(options.base.home));
   const OutputDirectory output(
       options.output, {.overwrite = options.overwrite, .marker = checkpoint::kAdapterConfigFile, .inputs = {path}},

@@ -9,10 +9,10 @@
 #include "checkpoint/file_hash.h"
 #include "checkpoint/hf_directory.h"
 #include "commands/files/commands.h"
-#include "commands/files/lora_factors.h"
 #include "commands/files/tensor_reader.h"
 #include "commands/files/update_norms.h"
 #include "core/printable.h"
+#include "load/lora_factors.h"
 
 namespace lockstep::commands {
 
@@ -72,13 +72,13 @@ void compare_settings(DiffReport& report, const fs::Path& a, const fs::Path& b, 
   }
 }
 
-std::string rank_text(const ModuleFactors* module) {
+std::string rank_text(const load::ModuleFactors* module) {
   return module == nullptr ? "" : fmt::format("rank {} alpha {:g}", module->rank, module->alpha);
 }
 
 // nullptr where it changes no weight by factors.
-const ModuleFactors* find_update(const AdapterFactors& adapter, const std::string& module) {
-  const ModuleFactors* const factors = adapter.find(module);
+const load::ModuleFactors* find_update(const load::AdapterFactors& adapter, const std::string& module) {
+  const load::ModuleFactors* const factors = adapter.find(module);
   return factors != nullptr && factors->has_update() ? factors : nullptr;
 }
 
@@ -123,12 +123,12 @@ void diff_tensor(DiffRow& row, const NamedTensor* a, const NamedTensor* b, doubl
 }
 
 DiffReport diff_adapters(const fs::Path& a, const fs::Path& b, double tolerance, Stream& stream) {
-  const AdapterFactors first{checkpoint::PeftDirectory(a)}, second{checkpoint::PeftDirectory(b)};
+  const load::AdapterFactors first{checkpoint::PeftDirectory(a)}, second{checkpoint::PeftDirectory(b)};
   DiffReport report{.kind = "adapter"};
   compare_settings(report, a, b, checkpoint::kAdapterConfigFile);
   std::set<std::string> names;
-  for (const AdapterFactors* adapter : {&first, &second})
-    for (const ModuleFactors& module : adapter->modules())
+  for (const load::AdapterFactors* adapter : {&first, &second})
+    for (const load::ModuleFactors& module : adapter->modules())
       if (module.has_update()) names.insert(module.name);
   for (const std::string& name : names)
     report.rows.push_back(
@@ -235,9 +235,9 @@ bool run_diff(const DiffOptions& options, const recipes::Control& control) {
                        .where = options.a + ", " + options.b,
                        .wanted = "two adapters or two models"});
   Stream stream(options.stream);
-  DiffReport report =
-      models ? diff_models(a, b, options.tolerance, stream)
-             : diff_adapters(require_adapter_directory(a), require_adapter_directory(b), options.tolerance, stream);
+  DiffReport report = models ? diff_models(a, b, options.tolerance, stream)
+                             : diff_adapters(load::require_adapter_directory(a), load::require_adapter_directory(b),
+                                             options.tolerance, stream);
   report.total = total_of(report.rows);
   if (options.json)
     *control.out << json_text(json_of(report, options)) << "\n";

@@ -9,11 +9,12 @@
 
 #include "checkpoint/base_fingerprint.h"
 #include "checkpoint/gguf/tokenizer.h"
-#include "commands/files/base_tensors.h"
+#include "checkpoint/new_files.h"
 #include "commands/files/export_gguf.h"
-#include "commands/files/lora_factors.h"
 #include "core/file_lock.h"
 #include "core/half.h"
+#include "load/base_tensors.h"
+#include "load/lora_factors.h"
 #include "recipes/adapter.h"
 #include "recipes/run_log.h"
 #include "text/chat_template.h"
@@ -106,7 +107,7 @@ void check_against_base(const checkpoint::PeftDirectory& adapter, OpenBase& open
   if (adapter.metadata()) open.identify(stream);
   recipes::print_notes(load::check_adapter(adapter, open.base).notes, control);
   load::check_base_copies(lora::base_copies(adapter.config(), adapter.read_weights().tensors()),
-                          base_rows(open.directory), adapter.weights_file().string());
+                          load::base_rows(open.directory), adapter.weights_file().string());
 }
 
 // What most of the model's bytes are.
@@ -147,9 +148,9 @@ GgufType export_gguf(const ExportOptions& options, const Destination& destinatio
   Stream stream(threads);
   OpenBase open(options.base, stream);
   check_llama_cpp_can(open.base.config, open.where);
-  std::optional<AdapterFactors> adapter;
+  std::optional<load::AdapterFactors> adapter;
   if (!options.adapter_path.empty()) {
-    const checkpoint::PeftDirectory directory(require_adapter_directory(options.adapter_path));
+    const checkpoint::PeftDirectory directory(load::require_adapter_directory(options.adapter_path));
     check_against_base(directory, open, stream, control);
     adapter.emplace(directory);
   }
@@ -209,7 +210,7 @@ std::string config_text(const checkpoint::PeftDirectory& adapter, const std::str
 }
 
 DType export_peft(const ExportOptions& options, const Destination& destination, const recipes::Control& control) {
-  const checkpoint::PeftDirectory adapter(require_adapter_directory(options.adapter_path));
+  const checkpoint::PeftDirectory adapter(load::require_adapter_directory(options.adapter_path));
   if (fs::same_place(adapter.path(), destination.path()))
     throw ConfigError({.what = "--output is the adapter itself", .where = options.output});
   const bool replaces = fs::exists(destination.path()) && !stdfs::is_empty(destination.path());
@@ -222,7 +223,7 @@ DType export_peft(const ExportOptions& options, const Destination& destination, 
     OpenBase open(options.base, stream);
     check_against_base(adapter, open, stream, control);
   }
-  own_layout(adapter);  // the factors belong together, as far as the adapter itself tells
+  load::own_layout(adapter);  // the factors belong together, as far as the adapter itself tells
   const checkpoint::AdapterWeights weights = adapter.read_weights();
   std::vector<Buffer> memory;
   NamedTensors tensors;
@@ -230,9 +231,9 @@ DType export_peft(const ExportOptions& options, const Destination& destination, 
     tensors.push_back(converted(named, peft_type(options.type).value_or(named.tensor.dtype), memory));
   check_interrupt(control);
   fs::write_directory_atomic(destination.path(), [&](const fs::Path& fresh) {
-    fs::write_file_atomic(fresh / checkpoint::kAdapterConfigFile, config_text(adapter, options.base.hf_checkpoint));
-    fs::write_file_atomic(fresh / checkpoint::kAdapterWeightsFile,
-                          checkpoint::safetensors_bytes(tensors, {{"format", "pt"}}));
+    const checkpoint::NewFiles files(fresh);
+    files.write(checkpoint::kAdapterConfigFile, config_text(adapter, options.base.hf_checkpoint));
+    files.write_safetensors(checkpoint::kAdapterWeightsFile, tensors, {{"format", "pt"}});
   });
   return tensors.empty() ? DType::f32 : tensors.front().tensor.dtype;
 }

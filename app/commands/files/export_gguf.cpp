@@ -58,7 +58,7 @@ void read_values(std::span<float> values, const NamedTensor& named, int64_t firs
 }
 
 // values += scale B[row] A: the sum over the rank first, so that the weight is rounded once.
-void add_delta(std::span<float> values, const ModuleFactors& factors, int64_t row) {
+void add_delta(std::span<float> values, const load::ModuleFactors& factors, int64_t row) {
   constexpr size_t kPiece = 512;
   std::array<float, kPiece> delta;
   const float* b = factors.b.row(row);
@@ -90,7 +90,7 @@ const NamedTensor& find_tensor(const NamedTensors& sorted, const model::TensorSp
 
 class ModelTensors {
  public:
-  ModelTensors(const model::ModelSpec& config, const NamedTensors& sorted, const AdapterFactors* factors)
+  ModelTensors(const model::ModelSpec& config, const NamedTensors& sorted, const load::AdapterFactors* factors)
       : config_(config), architecture_(architecture_of(config)), sorted_(sorted), factors_(factors) {}
 
   GgufTensor tensor(const model::TensorSpec& spec, GgufType type) const {
@@ -98,7 +98,7 @@ class ModelTensors {
     const checkpoint::GgufModule module = checkpoint::gguf_tensor(spec.name);
     const bool interleaved = module.rotary && architecture_.interleaved_rotary;
     const int64_t head_dim = config_.head_dim;
-    const ModuleFactors* factors = factors_ == nullptr ? nullptr : factors_->find(module_of(spec.name));
+    const load::ModuleFactors* factors = factors_ == nullptr ? nullptr : factors_->find(module_of(spec.name));
     if (spec.shape.size() == 1) {
       const ConstTensor bias = factors == nullptr ? ConstTensor() : factors->bias;
       return vector(module.name, source, bias, interleaved);
@@ -117,7 +117,7 @@ class ModelTensors {
               read_values(values, *source, from * cols);
               if (factors == nullptr || !factors->has_update()) return;
               add_delta(values, *factors, from);
-              if (!factors->magnitude.empty()) scale_to(values, magnitude_of(*factors, from));
+              if (!factors->magnitude.empty()) load::scale_to(values, load::magnitude_of(*factors, from));
             }};
   }
 
@@ -149,7 +149,7 @@ class ModelTensors {
   const model::ModelSpec& config_;
   const GgufArchitecture& architecture_;
   const NamedTensors& sorted_;
-  const AdapterFactors* factors_;
+  const load::AdapterFactors* factors_;
 };
 
 // Llama 3 stretches each frequency by a factor of its own, which llama.cpp reads as a tensor.
@@ -231,8 +231,8 @@ void check_llama_cpp_can(const model::ModelSpec& config, const std::string& wher
     refuse("head_dim", std::to_string(config.head_dim), std::to_string(config.width / config.heads));
 }
 
-GgufContent gguf_adapter(const model::ModelSpec& config, const AdapterFactors& factors, GgufType type) {
-  require_plain_factors(factors, "--format gguf, which merges the adapter into the model");
+GgufContent gguf_adapter(const model::ModelSpec& config, const load::AdapterFactors& factors, GgufType type) {
+  load::require_plain_factors(factors, "--format gguf, which merges the adapter into the model");
   const GgufArchitecture& architecture = architecture_of(config);
   GgufContent content;
   const auto matrix = [&](const std::string& name, const ConstTensor& values, float multiplier, bool interleaved) {
@@ -247,16 +247,16 @@ GgufContent gguf_adapter(const model::ModelSpec& config, const AdapterFactors& f
                                }});
   };
   // llama.cpp multiplies by alpha / rank: what we multiply by, unless a module has its own.
-  const auto usual = [](const ModuleFactors& f, double alpha) {
+  const auto usual = [](const load::ModuleFactors& f, double alpha) {
     return static_cast<float>(alpha / static_cast<double>(f.rank));
   };
   double alpha = factors.config().alpha;
-  const auto is_usual = [&](const ModuleFactors& f) { return f.scale == usual(f, alpha); };
+  const auto is_usual = [&](const load::ModuleFactors& f) { return f.scale == usual(f, alpha); };
   if (!std::ranges::all_of(factors.modules(), is_usual)) {
-    const ModuleFactors& first = factors.modules().front();
+    const load::ModuleFactors& first = factors.modules().front();
     alpha = static_cast<double>(first.scale) * static_cast<double>(first.rank);
   }
-  for (const ModuleFactors& f : factors.modules()) {
+  for (const load::ModuleFactors& f : factors.modules()) {
     const checkpoint::GgufModule name = checkpoint::gguf_module(f.name);
     const float ratio = f.scale / usual(f, alpha), multiplier = std::abs(ratio - 1) < 1e-6f ? 1.0f : ratio;
     matrix(name.name + ".weight.lora_a", f.a, 1, false);
@@ -271,7 +271,7 @@ GgufContent gguf_adapter(const model::ModelSpec& config, const AdapterFactors& f
 }
 
 GgufContent gguf_model(const model::ModelSpec& base_config, const NamedTensors& sorted_tensors,
-                       const AdapterFactors* factors, GgufType type) {
+                       const load::AdapterFactors* factors, GgufType type) {
   GgufContent content;
   model::ModelSpec config = base_config;
   if (config.tied_head && factors != nullptr && factors->changes_ends()) {

@@ -16,7 +16,7 @@ struct LowRank {
 };
 
 // scale_b * B and scale_a * A behind what is there.
-void append(LowRank& product, const ModuleFactors& factors, double scale_b, double scale_a) {
+void append(LowRank& product, const load::ModuleFactors& factors, double scale_b, double scale_a) {
   product.in = factors.in(), product.out = factors.out();
   for (int64_t k = 0; k < factors.rank; ++k) {
     for (int64_t j = 0; j < product.in; ++j) product.a.push_back(scale_a * factors.a.row(k)[j]);
@@ -52,7 +52,7 @@ double norm(const LowRank& product) {
   return squares < 0 ? 0 : std::sqrt(squares);
 }
 
-LowRank difference_of(const ModuleFactors& a, const ModuleFactors& b) {
+LowRank difference_of(const load::ModuleFactors& a, const load::ModuleFactors& b) {
   LowRank difference;
   append(difference, a, a.scale, 1);
   append(difference, b, b.scale, a.rank == b.rank ? 1 : -1);
@@ -69,7 +69,7 @@ double UpdateNorms::cosine() const {
   return a > 0 && b > 0 ? inner / (a * b) : std::numeric_limits<double>::quiet_NaN();
 }
 
-UpdateNorms update_norms(const ModuleFactors* a, const ModuleFactors* b) {
+UpdateNorms update_norms(const load::ModuleFactors* a, const load::ModuleFactors* b) {
   UpdateNorms norms;
   LowRank first, second;
   if (a != nullptr) append(first, *a, a->scale, 1), norms.a = norm(first);

@@ -1,7 +1,7 @@
 // Norms and products of low-rank updates, without the matrices they stand for.
 #pragma once
 
-#include "commands/files/lora_factors.h"
+#include "load/lora_factors.h"
 
 namespace lockstep::commands {
 
@@ -17,6 +17,6 @@ struct UpdateNorms {
 // one rank are subtracted factor by factor, s1 B1 A1 - s2 B2 A2 = (s1 B1 - s2 B2) A1 + s2 B2 (A1 - A2), so that a small
 // difference does not drown in the rounding of large norms. nullptr: no update, zero. ShapeError: two modules of other
 // shapes.
-UpdateNorms update_norms(const ModuleFactors* a, const ModuleFactors* b);
+UpdateNorms update_norms(const load::ModuleFactors* a, const load::ModuleFactors* b);
 
 }  // namespace lockstep::commands

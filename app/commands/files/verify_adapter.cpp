@@ -9,9 +9,9 @@
 
 #include "checkpoint/safetensors_header.h"
 #include "checkpoint/train_state.h"
-#include "commands/files/base_tensors.h"
-#include "commands/files/lora_factors.h"
 #include "commands/files/verification.h"
+#include "load/base_tensors.h"
+#include "load/lora_factors.h"
 #include "lora/named_places.h"
 #include "recipes/adapter.h"
 
@@ -64,7 +64,7 @@ void verify_ranks(const checkpoint::PeftDirectory& directory, Verification& repo
   std::map<std::string, const ConstTensor*> tensors;
   for (const NamedTensor& named : directory.header()) tensors[named.name] = &named.tensor;
   const size_t before = report.problems().size();
-  const auto layout = own_layout(directory);
+  const auto layout = load::own_layout(directory);
   for (const lora::Pair& pair : layout->pairs) {
     const std::string stem = std::string(lora::kPeftPrefix) + pair.modules.front().name;
     const auto check = [&](std::string_view suffix, int dim) {
@@ -85,7 +85,7 @@ void verify_ranks(const checkpoint::PeftDirectory& directory, Verification& repo
 void verify_shape(const checkpoint::PeftDirectory& directory, const VerifiedBase& base, const std::string& name,
                   const std::vector<int64_t>& shape, Verification& report) {
   const NamedTensors& tensors = base.directory.tensors();
-  const bool tied_head = name == "lm_head.weight" && is_tied(base.directory);
+  const bool tied_head = name == "lm_head.weight" && load::is_tied(base.directory);
   const auto found =
       std::ranges::lower_bound(tensors, tied_head ? "model.embed_tokens.weight" : name, {}, &NamedTensor::name);
   if (found == tensors.end() || (found->name != name && !tied_head))
@@ -99,15 +99,15 @@ void verify_on_base(const checkpoint::PeftDirectory& directory, const VerifiedBa
   report.holds([&] {
     for (const std::string& note : check_base(directory, base.identity)) report.checked(note);
   });
-  const AdapterFactors factors(directory);
-  for (const ModuleFactors& module : factors.modules()) {
+  const load::AdapterFactors factors(directory);
+  for (const load::ModuleFactors& module : factors.modules()) {
     if (module.changes_weight())
       verify_shape(directory, base, module.name + ".weight", {module.out(), module.in()}, report);
     if (!module.bias.empty()) verify_shape(directory, base, module.name + ".bias", {module.bias[0]}, report);
   }
   report.holds([&] {
     load::check_base_copies(lora::base_copies(directory.config(), directory.read_weights().tensors()),
-                            base_rows(base.directory), directory.weights_file().string());
+                            load::base_rows(base.directory), directory.weights_file().string());
   });
   report.checked(fmt::format("{}: modules and shapes of the base {}{}", directory.path().string(), base.identity.name,
                              directory.metadata() && !directory.metadata()->base_fingerprint.empty()

@@ -1,68 +1,61 @@
 #include "core/cuda/runtime.h"
 
-#include "core/error.h"
+#include "core/absent/without_cuda.h"
 
 namespace lockstep::cuda {
 
-namespace {
-[[noreturn]] void absent() {
-  throw DeviceError(
-      {.what = "this lockstep was built without CUDA", .attempt = "StreamOptions::device cpu, or build with nvcc"});
-}
-}  // namespace
-
 std::string unusable() {
-  return "this lockstep was built without CUDA";
+  return kWithoutCuda;
 }
 DeviceInfo info() {
-  absent();
+  refuse_without_cuda();
 }
 void* allocate(size_t) {
-  absent();
+  refuse_without_cuda();
 }
 void release(void*) noexcept {}
 void* make_stream(bool) {
-  absent();
+  refuse_without_cuda();
 }
 void destroy_stream(void*) noexcept {}
 void synchronize(void*) {
-  absent();
+  refuse_without_cuda();
 }
 bool recover(void*, void*) noexcept {
   return true;
 }
 void* make_event() {
-  absent();
+  refuse_without_cuda();
 }
 void destroy_event(void*) noexcept {}
 void record_event(void*, void*) {
-  absent();
+  refuse_without_cuda();
 }
 void wait_event(void*, void*) {
-  absent();
+  refuse_without_cuda();
 }
 void zero(void*, size_t) {
-  absent();
+  refuse_without_cuda();
 }
 void zero(void*, size_t, void*) {
-  absent();
+  refuse_without_cuda();
 }
 void copy(void*, const void*, size_t, void*) {
-  absent();
+  refuse_without_cuda();
 }
 void copy_pieces(void*, const void*, size_t, size_t, size_t, void*) {
-  absent();
+  refuse_without_cuda();
 }
 
 void begin_recording(void*, void*) {
-  absent();
+  refuse_without_cuda();
 }
 void* end_recording(void*, void*) {
-  absent();
+  refuse_without_cuda();
 }
 void abandon_recording(void*, void*) noexcept {}
 void launch_graph(void*, void*) {
-  absent();
+  refuse_without_cuda();
 }
 void destroy_graph(void*) noexcept {}
 

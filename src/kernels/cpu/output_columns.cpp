@@ -8,6 +8,7 @@
 
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/split.h"
+#include "kernels/cpu/widen.h"
 
 namespace lockstep::kernels::cpu {
 namespace {
@@ -43,14 +44,6 @@ void add_row(float* g, const float* dy, int64_t row, int64_t column, int64_t cou
     for (int64_t i = 0; i < count; ++i) values[i] -= bias[i];
   }
   for (int64_t i = 0; i < count; ++i) g[i] += dy[i] * (values[i] * k[i]);
-}
-
-template <class Stored>
-float widen(Stored x) {
-  if constexpr (std::is_same_v<Stored, float>)
-    return x;
-  else
-    return to_f32(x);
 }
 
 // sums[i] = |row i of the panel|^2, with `b` [ranks][kPanel] of the pairs' columns here, scaled.

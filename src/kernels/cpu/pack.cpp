@@ -3,6 +3,7 @@
 
 #include "kernels/cpu/matrix_ops.h"
 #include "kernels/cpu/split.h"
+#include "kernels/cpu/widen.h"
 
 namespace lockstep::kernels::cpu {
 namespace {
@@ -78,14 +79,6 @@ void unpack_words(Tensor out, const PackedWeight& weight, int64_t begin, int64_t
       }
     }
   });
-}
-
-template <class Stored>
-float widen(Stored x) {
-  if constexpr (std::is_same_v<Stored, float>)
-    return x;
-  else
-    return to_f32(x);
 }
 
 template <class Stored>

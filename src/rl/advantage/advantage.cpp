@@ -2,16 +2,12 @@
 
 #include <cmath>
 
+#include "rl/advantage/gae.h"
 #include "rl/advantage/group.h"
 
 namespace lockstep::rl {
 
 namespace {
-
-double row_kl(const train::Datum& datum, size_t t, const RewardShaping& kl) {
-  return kl.kl_coef == 0 ? 0
-                         : kl.kl_coef * train::kl_estimate(kl.kl_type, datum.policy_logprobs[t], datum.ref_logprobs[t]);
-}
 
 // From the last row that learns to the first; rows between turns are no steps of the process.
 void set_returns(train::Datum& datum, double reward, double gamma, const RewardShaping& kl) {
@@ -45,12 +41,17 @@ const char* estimator_name(Estimator estimator) {
     case Estimator::pass_at_k: return "grpo_passk";
     case Estimator::reinforce_plus_plus: return "reinforce_plus_plus";
     case Estimator::reinforce_plus_plus_baseline: return "reinforce_plus_plus_baseline";
+    case Estimator::ppo: return "ppo";
     case Estimator::on_policy_distillation: return "on_policy_distillation";
   }
   return "";
 }
 
 bool has_token_rewards(Estimator estimator) {
+  return always_whitens(estimator) || estimator == Estimator::ppo;
+}
+
+bool always_whitens(Estimator estimator) {
   return estimator == Estimator::reinforce_plus_plus || estimator == Estimator::reinforce_plus_plus_baseline;
 }
 
@@ -82,6 +83,7 @@ void set_advantages(std::span<train::Datum> datums, std::span<const Trajectory> 
     std::vector<size_t> members;
     for (; end < datums.size() && trajectories[end].group == trajectories[first].group; ++end) {
       datums[end].advantages.assign(datums[end].tokens.size(), 0.0f);
+      if (how.estimator == Estimator::ppo) datums[end].returns.assign(datums[end].tokens.size(), 0.0f);
       if (!trajectories[end].reward) continue;
       members.push_back(end);
       group.datums.push_back(&datums[end]);
@@ -94,6 +96,10 @@ void set_advantages(std::span<train::Datum> datums, std::span<const Trajectory> 
       for (const size_t i : members) set_returns(datums[i], rewards[i], how.gamma, kl);
       continue;
     }
+    if (how.estimator == Estimator::ppo) {
+      for (const size_t i : members) set_gae(datums[i], rewards[i], {how.gamma, how.lambda}, kl);
+      continue;
+    }
     const std::vector<float> advantages = sample_advantages(group, how, batch);
     for (size_t m = 0; m < members.size(); ++m) {
       train::Datum& datum = datums[members[m]];
@@ -103,7 +109,7 @@ void set_advantages(std::span<train::Datum> datums, std::span<const Trajectory> 
         datum.advantages.assign(datum.tokens.size(), advantages[m]);
     }
   }
-  if (how.whiten || has_token_rewards(how.estimator)) whiten(datums);
+  if (how.whiten || always_whitens(how.estimator)) whiten(datums);
 }
 
 }  // namespace lockstep::rl

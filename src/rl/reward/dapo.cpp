@@ -132,9 +132,13 @@ std::optional<std::string> dapo_gold(std::string_view label) {
   return integer == "-0" ? "0" : integer;
 }
 
-double grade_dapo(std::string_view response, const std::string& gold) {
+std::optional<std::string> dapo_answer(std::string_view response) {
   const std::optional<std::string_view> answer = last_answer(last_characters(response, kDapoCharacters));
-  return answer && normalized(*answer) == gold ? 1 : -1;
+  return answer ? std::optional(normalized(*answer)) : std::nullopt;
+}
+
+double grade_dapo(std::string_view response, const std::string& gold) {
+  return dapo_answer(response) == gold ? 1 : -1;
 }
 
 }  // namespace lockstep::rl

@@ -15,4 +15,7 @@ std::optional<std::string> dapo_gold(std::string_view label);
 // Source: the verifier of DAPO (arXiv 2503.14476), with slime's verdicts.
 double grade_dapo(std::string_view response, const std::string& gold);
 
+// What a response answers, so cleaned. nullopt: there is no "Answer:".
+std::optional<std::string> dapo_answer(std::string_view response);
+
 }  // namespace lockstep::rl

@@ -5,7 +5,7 @@
 
 namespace lockstep::rl {
 
-std::optional<double> grade_deepscaler(std::string_view response, std::string_view label, double tolerance) {
+std::string_view deepscaler_solution(std::string_view response) {
   constexpr std::string_view kThought = "</think>", kResponse = "###Response";
   const size_t heading = response.find(kResponse);
   std::string_view solution;
@@ -15,7 +15,11 @@ std::optional<double> grade_deepscaler(std::string_view response, std::string_vi
     solution = response.substr(heading + kResponse.size());
     solution = solution.substr(0, solution.find(kResponse));
   }
-  return grade_math(solution, label, tolerance);
+  return solution;
+}
+
+std::optional<double> grade_deepscaler(std::string_view response, std::string_view label, double tolerance) {
+  return grade_math(deepscaler_solution(response), label, tolerance);
 }
 
 }  // namespace lockstep::rl

@@ -82,7 +82,7 @@ std::optional<char> choice_label(std::string_view label) {
   return answer ? only_choice(*answer) : std::nullopt;
 }
 
-double grade_gpqa(std::string_view response, char gold) {
+std::optional<char> gpqa_choice(std::string_view response) {
   const std::string_view text = behind_thought(response);
   const auto boxed = last_boxed(text);
   std::optional<char> choice = boxed ? only_choice(*boxed) : std::nullopt;
@@ -91,8 +91,11 @@ double grade_gpqa(std::string_view response, char gold) {
     for (char& c : small) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
     choice = named_choice(text, small);
   }
-  if (!choice) choice = last_capital(text);
-  return choice == gold ? 1 : 0;
+  return choice ? choice : last_capital(text);
+}
+
+double grade_gpqa(std::string_view response, char gold) {
+  return gpqa_choice(response) == gold ? 1 : 0;
 }
 
 }  // namespace lockstep::rl

@@ -16,4 +16,7 @@ std::optional<char> choice_label(std::string_view label);
 // D), takes the first place instead of the last, and looks for the text of the right choice.
 double grade_gpqa(std::string_view response, char gold);
 
+// The letter that a response chose. nullopt: none.
+std::optional<char> gpqa_choice(std::string_view response);
+
 }  // namespace lockstep::rl

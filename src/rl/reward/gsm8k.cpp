@@ -32,10 +32,15 @@ std::string last_number(std::string_view text) {
 
 }  // namespace
 
+std::optional<std::string> gsm8k_answer(std::string_view response) {
+  const std::string number = last_number(last_characters(response, kGsm8kCharacters));
+  return number.empty() ? std::nullopt : std::optional(number);
+}
+
 double grade_gsm8k(std::string_view response, std::string_view label) {
-  const std::string given = last_number(last_characters(response, kGsm8kCharacters));
+  const std::optional<std::string> given = gsm8k_answer(response);
   const std::string wanted = without_commas(marked_answer(label).value_or(trimmed(label)));
-  return !given.empty() && given == wanted ? 1 : 0;
+  return given == wanted ? 1 : 0;
 }
 
 }  // namespace lockstep::rl

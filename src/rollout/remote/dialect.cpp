@@ -25,6 +25,23 @@ EngineKind parse_engine_kind(const std::string& name) {
   throw ConfigError({.what = "no such engine", .got = name, .wanted = "vllm, sglang or lockstep"});
 }
 
+net::HttpRequest Dialect::load_tensors(const std::string&, const std::string&) const {
+  throw ConfigError({.what = "servers of this kind take adapters as files, not as tensors"});
+}
+std::vector<net::HttpRequest> Dialect::load_weights(const std::string&, int64_t) const {
+  throw ConfigError({.what = "servers of this kind take adapters, not weights"});
+}
+
+net::HttpRequest Dialect::pause(bool) const {
+  throw ConfigError({.what = "servers of this kind are not paused"});
+}
+net::HttpRequest Dialect::resume() const {
+  throw ConfigError({.what = "servers of this kind are not paused"});
+}
+std::map<std::string, std::string> Dialect::read_checksums(const std::string&) const {
+  return {};
+}
+
 std::unique_ptr<const Dialect> make_dialect(EngineKind kind) {
   switch (kind) {
     case EngineKind::vllm: return make_vllm_dialect();
@@ -77,9 +94,10 @@ net::HttpRequest post_json(const std::string& path, const OrderedJson& body) {
   return {.method = "POST", .path = path, .body = json_text(body)};
 }
 
-RemoteSample checked_sample(std::vector<int32_t> tokens, std::vector<float> logprobs, const std::string& where) {
+RemoteSample checked_sample(std::vector<int32_t> tokens, std::vector<float> logprobs, const std::string& where,
+                            bool may_be_empty) {
   constexpr float kNever = -9999;  // how OpenAI's routes write the log of 0
-  if (tokens.empty() || tokens.size() != logprobs.size())
+  if ((tokens.empty() && !may_be_empty) || tokens.size() != logprobs.size())
     throw FormatError({.what = "an answer has not one log-prob for each token",
                        .where = where,
                        .got = fmt::format("{} tokens, {} log-probs", tokens.size(), logprobs.size())});

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -35,6 +36,7 @@ struct RemoteSample {
   std::vector<float> logprobs;  // of each
   FinishReason finish = FinishReason::length;
   int64_t stop_index = -1;
+  bool aborted = false;  // somebody ended it before its time; it may be empty
 };
 
 struct RemoteAnswer {
@@ -64,7 +66,19 @@ class Dialect {
 
   virtual net::HttpRequest load(const std::string& name, const std::string& directory) const = 0;
   virtual net::HttpRequest unload(const std::string& name) const = 0;
-  // Of load and unload. Statuses differ between versions of a server: what is not a success is a failure.
+  // The same with the tensors in the request: `tensors` is what a pickle of them says in base64, and the adapter's
+  // config (versions/tensor_payload.h). ConfigError: servers of this kind take files only.
+  virtual net::HttpRequest load_tensors(const std::string& name, const std::string& tensors) const;
+  // Has the weights of a model's directory take the place of the base, and drops keys of those before: requests to be
+  // answered one after the other. ConfigError: servers of this kind have no such route.
+  virtual std::vector<net::HttpRequest> load_weights(const std::string& directory, int64_t version) const;
+  // Before and after load_weights, where requests are running: ends them with what they have, or holds them.
+  virtual net::HttpRequest pause(bool abort) const;
+  virtual net::HttpRequest resume() const;
+  // Asks for checksums of the weights, and reads them, by the server's names. Nothing: servers of this kind have none.
+  virtual std::optional<net::HttpRequest> checksums() const { return std::nullopt; }
+  virtual std::map<std::string, std::string> read_checksums(const std::string& body) const;
+  // Of load, unload, and these. Statuses differ between versions of a server: what is not a success is a failure.
   virtual bool succeeded(const net::HttpAnswer& answer) const { return answer.ok(); }
 };
 

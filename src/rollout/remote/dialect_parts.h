@@ -24,7 +24,8 @@ int64_t request_seed(const SampleRequest& request);
 net::HttpRequest post_json(const std::string& path, const OrderedJson& body);
 // Lists of one length, or FormatError naming `where`; the log-prob of a token that cannot come is a large negative
 // number in JSON, and -infinity here.
-RemoteSample checked_sample(std::vector<int32_t> tokens, std::vector<float> logprobs, const std::string& where);
+RemoteSample checked_sample(std::vector<int32_t> tokens, std::vector<float> logprobs, const std::string& where,
+                            bool may_be_empty = false);
 // The one sample of a greedy request, as often as it asked.
 void repeat_greedy(const SampleRequest& request, RemoteAnswer& answer);
 void check_count(const SampleRequest& request, const RemoteAnswer& answer, const std::string& where);

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <thread>
 
+#include "core/json.h"
+
 namespace lockstep::rollout {
 
 namespace {
@@ -19,7 +21,7 @@ auto reading(const std::string& where, const Read& read) {
   }
 }
 
-constexpr int kUnauthorized = 401, kForbidden = 403;
+constexpr int kUnauthorized = 401, kForbidden = 403, kMaxLoads = 3, kMaxForgotten = 3;
 
 }  // namespace
 
@@ -82,8 +84,13 @@ size_t Fleet::num_up() const {
 
 void Fleet::connect() {
   const auto until = Clock::now() + options_.start_timeout;
+  std::string told;
   for (size_t i = 0; i < servers_.size(); ++i)
     while (!servers_[i].up && !try_arrive(i)) {
+      if (servers_[i].last_error != told) {
+        told = servers_[i].last_error;
+        options_.on_note(fmt::format("server {} is waited for: {}", servers_[i].address.text(), told));
+      }
       if (Clock::now() > until)
         throw ResourceError({.what = "a server does not answer",
                              .where = servers_[i].address.text(),
@@ -92,6 +99,21 @@ void Fleet::connect() {
       options_.between();
       std::this_thread::sleep_for(std::min(options_.retry_interval, milliseconds(200)));
     }
+}
+
+// As try_arrive, for a server that was away.
+bool Fleet::try_return(size_t index) {
+  try {
+    return try_arrive(index);
+  } catch (const Error& error) {
+    if (num_up() == 0) throw;
+    Server& server = servers_[index];
+    // Told once, not at every look.
+    if (std::exchange(server.last_error, error.what()) != error.what())
+      options_.on_note(fmt::format("server {} is back, but gets no prompts: {}", server.address.text(), error.what()));
+    server.next_look = Clock::now() + options_.retry_interval;
+    return false;
+  }
 }
 
 // Whether it is up now. What is wrong with a server that answers is thrown.
@@ -118,28 +140,72 @@ void Fleet::arrive(size_t index) {
   server.facts = read_facts(index);
   check_model(index);
   server.loaded.clear();
-  bool is_new = !std::exchange(server.seen, true);
   for (const HeldAdapter& adapter : held_) {
-    if (std::ranges::count(server.facts.adapters, adapter.name) == 0) {
+    // Which weights it has, no list says.
+    const bool there = !adapter.name.empty() && std::ranges::count(server.facts.adapters, adapter.name) > 0;
+    if (!there) {
+      server.checked = false;
       load_at(index, adapter);
-      is_new = true;
     }
     server.loaded.insert(adapter.name);
   }
-  if (is_new) on_arrival_(index);
+  if (!server.checked) on_arrival_(index);
+  server.checked = true;
   server.up = true;
   server.samples = 0;
   all_away_since_ = Clock::time_point::max();
 }
 
-void Fleet::load_at(size_t index, const HeldAdapter& adapter) {
-  net::HttpRequest request = dialect_->load(adapter.name, adapter.directory);
+// A server that stumbles (5xx) has not loaded it, or says so in its list.
+void Fleet::deliver(size_t index, const HeldAdapter& adapter, net::HttpRequest request) {
   request.once = true;
-  const net::HttpAnswer answer = ask(index, std::move(request), options_.control_timeout);
-  if (dialect_->succeeded(answer)) return;
-  throw ConfigError({.what = "a server does not load the adapter",
-                     .where = fmt::format("{}: {}", servers_[index].address.text(), adapter.directory),
-                     .got = fmt::format("status {}: {}", answer.status, dialect_->error_text(answer))});
+  net::HttpAnswer answer;
+  for (int tries = 1; tries <= kMaxLoads; ++tries) {
+    answer = ask(index, request, options_.control_timeout);
+    if (dialect_->succeeded(answer)) return;
+    if (answer.status < 500) break;
+    if (!adapter.name.empty() && std::ranges::count(read_facts(index).adapters, adapter.name) > 0) return;
+  }
+  throw ConfigError(
+      {.what = adapter.name.empty() ? "a server does not load the weights" : "a server does not load the adapter",
+       .where = fmt::format("{}: {}", servers_[index].address.text(), adapter.directory),
+       .got = fmt::format("status {}: {}", answer.status, dialect_->error_text(answer))});
+}
+
+void Fleet::load_at(size_t index, const HeldAdapter& adapter) {
+  switch (adapter.delivery) {
+    case Delivery::adapter_files: return deliver(index, adapter, dialect_->load(adapter.name, adapter.directory));
+    case Delivery::adapter_tensors:
+      return deliver(index, adapter, dialect_->load_tensors(adapter.name, *adapter.tensors));
+    case Delivery::weight_files: return replace_weights(index, adapter);
+  }
+}
+
+void Fleet::replace_weights(size_t index, const HeldAdapter& weights) {
+  delivers_weights_ = true;
+  const bool running = servers_[index].samples > 0;
+  if (running) deliver(index, weights, dialect_->pause(options_.on_version_change != OnVersionChange::keep));
+  try {
+    for (net::HttpRequest& request : dialect_->load_weights(weights.directory, weights.policy.version))
+      deliver(index, weights, std::move(request));
+  } catch (const ConfigError&) {
+    if (running) deliver(index, weights, dialect_->resume());  // it goes on with what it has
+    throw;
+  }
+  if (running) deliver(index, weights, dialect_->resume());
+}
+
+std::map<std::string, std::string> Fleet::checksums(size_t index) {
+  std::optional<net::HttpRequest> request = dialect_->checksums();
+  if (!request) return {};
+  const net::HttpAnswer answer = ask(index, std::move(*request), options_.control_timeout);
+  const std::string where = servers_[index].address.text();
+  if (!answer.ok())
+    throw ConfigError({.what = "a server does not give checksums of its weights",
+                       .where = where,
+                       .got = fmt::format("status {}: {}", answer.status, dialect_->error_text(answer)),
+                       .attempt = "VLLM_SERVER_DEV_MODE=1 in the environment of vLLM 0.32 or later"});
+  return reading(where, [&] { return dialect_->read_checksums(answer.body); });
 }
 
 void Fleet::unload_at(size_t index, const std::string& name) noexcept {
@@ -167,14 +233,29 @@ void Fleet::load(const HeldAdapter& adapter) {
         lost(i, error.fault().got);
       }
     }
-    held_.push_back(adapter);
+    if (adapter.delivery == Delivery::weight_files) {
+      replaced_ = std::exchange(held_, {adapter});
+      ++weight_loads_;
+    } else {
+      held_.push_back(adapter);
+    }
     if (num_up() == 0) wait_for_one();
   } catch (...) {
-    std::erase_if(held_, [&](const HeldAdapter& one) { return one.name == adapter.name; });
-    for (size_t i = 0; i < servers_.size(); ++i)
-      if (servers_[i].up && servers_[i].loaded.erase(adapter.name) > 0) unload_at(i, adapter.name);
+    take_back(adapter);
     throw;
   }
+}
+
+void Fleet::take_back(const HeldAdapter& adapter) noexcept {
+  std::erase_if(held_, [&](const HeldAdapter& one) { return one.policy == adapter.policy; });
+  if (adapter.delivery != Delivery::weight_files) {
+    for (size_t i = 0; i < servers_.size(); ++i)
+      if (servers_[i].up && servers_[i].loaded.erase(adapter.name) > 0) unload_at(i, adapter.name);
+    return;
+  }
+  if (held_.empty()) held_ = std::move(replaced_);
+  // Which of them had taken the new weights, and how far, is not known; one that is looked at again gets those before.
+  for (size_t i = 0; i < servers_.size(); ++i) lost(i, "it gets the weights before these again");
 }
 
 void Fleet::unload(const lora::PolicyId& policy) noexcept {
@@ -182,8 +263,14 @@ void Fleet::unload(const lora::PolicyId& policy) noexcept {
   if (found == held_.end()) return;
   const std::string name = found->name;
   held_.erase(found);
+  if (name.empty()) return;  // weights stay until others come
   for (size_t i = 0; i < servers_.size(); ++i)
     if (servers_[i].up && servers_[i].loaded.erase(name) > 0) unload_at(i, name);
+}
+
+void Fleet::revert(const lora::PolicyId& policy) noexcept {
+  const HeldAdapter* const found = find(policy);
+  if (found != nullptr) take_back(HeldAdapter(*found));
 }
 
 const HeldAdapter* Fleet::find(const lora::PolicyId& policy) const {
@@ -217,10 +304,20 @@ void Fleet::lost(size_t index, const std::string& why) {
       fmt::format("server {} is away ({}); {} of {} are left", server.address.text(), why, num_up(), servers_.size()));
 }
 
+void Fleet::forgot(size_t index, const std::string& adapter) {
+  Server& server = servers_[index];
+  if (server.up && ++server.forgot >= kMaxForgotten)
+    throw ResourceError({.what = "a server does not know the adapter that it says it has loaded",
+                         .where = server.address.text(),
+                         .got = fmt::format("{}: unknown {} times in a row", adapter, server.forgot),
+                         .attempt = "start the server again and resume the run"});
+  lost(index, "it has forgotten its adapters");
+}
+
 void Fleet::look() {
   for (size_t i = 0; i < servers_.size(); ++i) {
     if (servers_[i].up || Clock::now() < servers_[i].next_look) continue;
-    if (try_arrive(i))
+    if (try_return(i))
       options_.on_note(fmt::format("server {} is back, with {} adapters", servers_[i].address.text(), held_.size()));
   }
   if (num_up() == 0 && Clock::now() - options_.outage_timeout > all_away_since_)

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -28,16 +29,20 @@ struct FleetOptions {
   milliseconds request_timeout = std::chrono::seconds(3600);  // of one answer with all its samples
   milliseconds control_timeout = std::chrono::seconds(600);   // of loading an adapter
   milliseconds retry_interval = std::chrono::seconds(2);      // between two looks at a server that is away
+  milliseconds first_pause{100};                              // before a request that failed is sent again; it doubles
   int64_t max_samples = 256;                                  // in flight at each server; further ones wait here
+  OnVersionChange on_version_change = OnVersionChange::cut;
   std::function<void(const std::string& note)> on_note = [](const std::string&) {};
   // Called again and again while nothing but waiting can be done; may throw.
   std::function<void()> between = [] {};
 };
 
-// An adapter in a directory that servers can read. A name is never used again: vLLM finds keys and values by it.
+// A version where servers can read it. A name is never used again: vLLM finds keys and values by it.
 struct HeldAdapter {
   lora::PolicyId policy;
-  std::string name, directory;
+  std::string name, directory;  // no name: it is the servers' base
+  Delivery delivery = Delivery::adapter_files;
+  std::shared_ptr<const std::string> tensors = {};  // of adapter_tensors: what Dialect::load_tensors takes
 };
 
 class Fleet {
@@ -46,8 +51,10 @@ class Fleet {
   struct Server {
     net::Address address;
     ServerFacts facts = {};
-    bool up = false, seen = false;      // now; ever
+    bool up = false;                    // now
+    bool checked = false;               // as set_on_arrival() says, with what it has loaded
     int64_t samples = 0;                // in flight
+    int forgot = 0;                     // times in a row that it did not know an adapter
     std::set<std::string> loaded = {};  // of held(), since it came up
     Clock::time_point next_look = {};
     std::string last_error = {};
@@ -67,9 +74,16 @@ class Fleet {
   size_t num_up() const;
 
   // Every server that is up loads it, or none holds it; others do when they come back. Waits for one if all are away.
-  // ConfigError: a server refuses it, with the server's words.
+  // Weights take the place of those before, which no request can name any more. ConfigError: a server refuses it, with
+  // the server's words; those that had taken weights get back the ones before.
   void load(const HeldAdapter& adapter);
+  bool delivers_weights() const { return delivers_weights_; }  // the servers' base is not the trainer's any more
+  int64_t weight_loads() const { return weight_loads_; }       // that have taken the place of others
+  // By the server's names; empty: it has none. ConfigError: it refuses.
+  std::map<std::string, std::string> checksums(size_t server);
   void unload(const lora::PolicyId& policy) noexcept;
+  // As if load() had refused it: weights give way to those before them.
+  void revert(const lora::PolicyId& policy) noexcept;
   const HeldAdapter* find(const lora::PolicyId& policy) const;  // nullptr: not held
   const std::vector<HeldAdapter>& held() const { return held_; }
 
@@ -79,9 +93,13 @@ class Fleet {
   void load_at(size_t server, const HeldAdapter& adapter);
   void unload_at(size_t server, const std::string& name) noexcept;
 
-  // The server does not answer, or has forgotten its adapters: it gets nothing before it was looked at again.
+  // The server does not answer: it gets nothing before it was looked at again.
   void lost(size_t server, const std::string& why);
-  // Looks at servers that are away and whose time has come. ResourceError: none has answered for outage_timeout.
+  // The same for one that does not know an adapter that it had loaded. ResourceError: not the first time in a row.
+  void forgot(size_t server, const std::string& adapter);
+  void answered(size_t server) { servers_[server].forgot = 0; }
+  // Looks at servers that are away and whose time has come. ResourceError: none has answered for outage_timeout. A
+  // server that comes back and is not what it was stays away while others are up; else what is wrong is thrown.
   void look();
   Clock::time_point next_look() const;  // of any server that is away; max() if none is
   // Called for a server that answers for the first time, or that had forgotten an adapter, when it has them all and
@@ -95,6 +113,10 @@ class Fleet {
   ServerFacts read_facts(size_t server);
   void check_model(size_t server);
   bool try_arrive(size_t server);
+  bool try_return(size_t server);
+  void deliver(size_t server, const HeldAdapter& adapter, net::HttpRequest request);
+  void replace_weights(size_t server, const HeldAdapter& weights);
+  void take_back(const HeldAdapter& adapter) noexcept;
   void arrive(size_t server);
   void wait_for_one();
 
@@ -103,6 +125,9 @@ class Fleet {
   net::HttpClient client_;
   std::vector<Server> servers_;
   std::vector<HeldAdapter> held_;
+  std::vector<HeldAdapter> replaced_;  // by weights that were loaded last
+  bool delivers_weights_ = false;
+  int64_t weight_loads_ = 0;
   Clock::time_point all_away_since_ = Clock::time_point::max();
   std::function<void(size_t)> on_arrival_ = [](size_t) {};
 };

@@ -9,7 +9,7 @@ namespace lockstep::rollout {
 namespace {
 
 constexpr int kMaxAttempts = 10;  // that a server answered with a failure
-constexpr milliseconds kFirstPause(100), kLongestPause(10'000);
+constexpr milliseconds kLongestPause(10'000);
 constexpr int kTooMany = 429;
 
 [[noreturn]] void cannot(const std::string& what, const SampleRequest& request) {
@@ -32,6 +32,7 @@ Ticket RemoteSampler::submit(SampleRequest request) {
   if (request.sampling.top_logprobs > 0) cannot("the most likely tokens", request);
   if (request.n < 1) throw ConfigError({.what = "a request asks for no sample", .where = request.where});
   if (request.tokens.empty()) throw DataError({.what = "the prompt is empty", .where = request.where});
+  if (request.policy.is_base() && fleet_.delivers_weights()) cannot("the base, whose weights are replaced,", request);
   if (!request.policy.is_base() && fleet_.find(request.policy) == nullptr)
     throw ConfigError(
         {.what = "this version is not held", .where = request.where, .got = lora::policy_text(request.policy)});
@@ -60,12 +61,14 @@ void RemoteSampler::end(Ticket ticket) {
   std::erase_if(events_, [&](const Event& event) { return event.ticket == ticket; });
 }
 
-std::optional<size_t> RemoteSampler::least_loaded(int64_t samples) const {
+std::optional<size_t> RemoteSampler::least_loaded(const Open& open) const {
   std::optional<size_t> best;
   const auto& servers = fleet_.servers();
   for (size_t i = 0; i < servers.size(); ++i) {
-    const bool room = servers[i].samples == 0 || servers[i].samples + samples <= fleet_.options().max_samples;
-    if (servers[i].up && room && (!best || servers[i].samples < servers[*best].samples)) best = i;
+    const Fleet::Server& server = servers[i];
+    const bool room = server.samples == 0 || server.samples + open.request.n <= fleet_.options().max_samples;
+    if (!server.up || !room || (open.failed == i && fleet_.num_up() > 1)) continue;
+    if (!best || server.samples < servers[*best].samples) best = i;
   }
   return best;
 }
@@ -75,14 +78,17 @@ void RemoteSampler::dispatch() {
   for (auto next = open_.begin(); next != open_.end();) {
     const auto one = next++;  // sending may end it
     if (one->second.server || one->second.not_before > now) continue;
-    const std::optional<size_t> server = least_loaded(one->second.request.n);
-    if (!server) return;
+    const std::optional<size_t> server = least_loaded(one->second);
+    if (!server && !one->second.failed) return;  // nor has any other request a place
+    if (!server) continue;
     send(one->first, one->second, *server);
   }
 }
 
 void RemoteSampler::send(Ticket ticket, Open& open, size_t index) {
   Fleet::Server& server = fleet_.server(index);
+  if (fleet_.delivers_weights() && !fleet_.held().empty()) open.request.policy = fleet_.held().front().policy;
+  open.weight_loads = fleet_.weight_loads();
   const HeldAdapter* const adapter = open.request.policy.is_base() ? nullptr : fleet_.find(open.request.policy);
   if (!open.request.policy.is_base() && adapter == nullptr)
     return fail(ticket,
@@ -111,6 +117,7 @@ void RemoteSampler::take(Arrival arrival) {
   if (found == open_.end() || !found->second.server || found->second.call != arrival.call) return;  // cancelled
   Open& open = found->second;
   const size_t index = *std::exchange(open.server, std::nullopt);
+  open.failed = index;
   Fleet::Server& server = fleet_.server(index);
   server.samples = std::max<int64_t>(server.samples - open.request.n, 0);
   if (const auto* answer = std::get_if<net::HttpAnswer>(&arrival.outcome))
@@ -128,10 +135,11 @@ void RemoteSampler::take_answer(Ticket ticket, Open& open, size_t index, const n
   const std::string where = fleet_.server(index).address.text();
   const HeldAdapter* const adapter = fleet_.find(open.request.policy);
   if (adapter != nullptr && fleet_.dialect().lacks_adapter(answer, adapter->name)) {
-    fleet_.lost(index, "it has forgotten its adapters");
+    fleet_.forgot(index, adapter->name);
     again(open);
     return recall(index);
   }
+  fleet_.answered(index);
   try {
     const std::string said = answer.ok() ? "" : fleet_.dialect().error_text(answer);
     if (answer.status >= 500 || answer.status == kTooMany) {
@@ -145,6 +153,7 @@ void RemoteSampler::take_answer(Ticket ticket, Open& open, size_t index, const n
                          .where = where,
                          .got = fmt::format("status {}: {}", answer.status, said)});
     const RemoteAnswer read = fleet_.dialect().read_answer(answer.body, open.request);
+    if (comes_to_nothing(open, read)) return;
     ++stats_.requests;
     events_.push_back({ticket, Started{}});
     events_.push_back({ticket, PromptDone{.cached_tokens = read.cached_tokens}});
@@ -168,10 +177,29 @@ void RemoteSampler::take_answer(Ticket ticket, Open& open, size_t index, const n
   }
 }
 
+// Whether it is to be asked again.
+bool RemoteSampler::comes_to_nothing(Open& open, const RemoteAnswer& answer) {
+  const auto has = [&](const auto& what) { return std::ranges::any_of(answer.samples, what); };
+  const bool aborted = has([](const RemoteSample& sample) { return sample.aborted; });
+  const bool straddles = open.weight_loads != fleet_.weight_loads();
+  stats_.straddled += straddles;
+  if (!aborted && (!straddles || fleet_.options().on_version_change != OnVersionChange::drop)) return false;
+  const bool empty = has([](const RemoteSample& sample) { return sample.tokens.empty(); });
+  if (straddles && !empty && fleet_.options().on_version_change == OnVersionChange::cut) return false;
+  // Somebody else aborts: not for ever.
+  if (!straddles && ++open.attempts >= kMaxAttempts)
+    throw ResourceError({.what = "a server ended a request before its time, again and again",
+                         .where = open.request.where,
+                         .got = fmt::format("{} times", open.attempts)});
+  again(open);
+  if (straddles) open.not_before = {};
+  return true;
+}
+
 void RemoteSampler::again(Open& open) {
   ++stats_.retries;
   const int doublings = std::min(std::max(open.attempts - 1, 0), 10);
-  open.not_before = Clock::now() + std::min(kFirstPause * (1 << doublings), kLongestPause);
+  open.not_before = Clock::now() + std::min(fleet_.options().first_pause * (1 << doublings), kLongestPause);
 }
 
 void RemoteSampler::fail(Ticket ticket, std::exception_ptr error) {

@@ -1,8 +1,10 @@
 // The Sampler over servers: prompts go as token ids to the least loaded server, answers come back whole.
 //
-// A request that got no answer (a server that is away, 5xx, 429, too slow) is sent again, to another server if there is
-// one, after a pause that grows; nothing of it was reported before, so nothing is lost or told twice. While no server
-// answers, requests wait (FleetOptions::outage_timeout).
+// A request that got no answer (a server that is away, 5xx, 429, too slow) is sent again, to another server if one is
+// up, after a pause that grows; nothing of it was reported before, so nothing is lost or told twice. While no server
+// answers, requests wait (FleetOptions::outage_timeout). Where weights are delivered instead of adapters, a request
+// that was not sent yet is sent of the version that is there then, and one that is in flight goes the way of
+// FleetOptions::on_version_change.
 #pragma once
 
 #include <condition_variable>
@@ -18,8 +20,9 @@
 namespace lockstep::rollout {
 
 struct RemoteStats {
-  int64_t requests = 0;  // answered
-  int64_t retries = 0;   // sent again
+  int64_t requests = 0;   // answered
+  int64_t retries = 0;    // sent again
+  int64_t straddled = 0;  // in flight while weights took the place of those that they began with
 };
 
 class RemoteSampler final : public Sampler {
@@ -43,7 +46,9 @@ class RemoteSampler final : public Sampler {
     int attempts = 0;
     Clock::time_point not_before = {};
     std::optional<size_t> server = {};  // it is in flight there
+    std::optional<size_t> failed = {};  // it got no answer there: another is asked if there is one
     net::HttpClient::Id call = 0;
+    int64_t weight_loads = 0;  // of the fleet, when it was sent
   };
   struct Arrival {
     Ticket ticket;
@@ -56,9 +61,10 @@ class RemoteSampler final : public Sampler {
 
   void dispatch();
   void send(Ticket ticket, Open& open, size_t server);
-  std::optional<size_t> least_loaded(int64_t samples) const;
+  std::optional<size_t> least_loaded(const Open& open) const;
   void take(Arrival arrival);
   void take_answer(Ticket ticket, Open& open, size_t server, const net::HttpAnswer& answer);
+  bool comes_to_nothing(Open& open, const RemoteAnswer& answer);
   void again(Open& open);
   void fail(Ticket ticket, std::exception_ptr error);
   void recall(size_t server);

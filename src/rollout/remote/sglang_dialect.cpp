@@ -86,9 +86,39 @@ class SglangDialect : public Dialect {
   net::HttpRequest unload(const std::string& name) const override {
     return post_json("/unload_lora_adapter", {{"lora_name", name}});
   }
+  net::HttpRequest load_tensors(const std::string& name, const std::string& tensors) const override {
+    // The name comes first in an object that was written without it.
+    net::HttpRequest request{.method = "POST", .path = "/load_lora_adapter_from_tensors"};
+    request.body = "{\"lora_name\":" + Json(name).dump() + "," + tensors.substr(1);
+    return request;
+  }
+  std::vector<net::HttpRequest> load_weights(const std::string& directory, int64_t version) const override {
+    return {post_json("/update_weights_from_disk", {{"model_path", directory},
+                                                    {"flush_cache", true},
+                                                    {"abort_all_requests", false},
+                                                    {"weight_version", std::to_string(version)}})};
+  }
+  // Held requests are computed again afterwards: the cache is emptied with the weights.
+  net::HttpRequest pause(bool abort) const override {
+    return post_json("/pause_generation", {{"mode", abort ? "abort" : "retract"}});
+  }
+  net::HttpRequest resume() const override { return post_json("/continue_generation", OrderedJson::object()); }
+  std::optional<net::HttpRequest> checksums() const override {
+    return post_json("/weights_checker", {{"action", "checksum"}});
+  }
+  std::map<std::string, std::string> read_checksums(const std::string& body) const override {
+    std::map<std::string, std::string> all;
+    for (const Json& rank : parse_json(body, "/weights_checker").at("ranks")) {
+      const std::string number = std::to_string(all.size());
+      for (const auto& [name, sum] : rank.at("checksums").items()) all[number + ":" + name] = sum.get<std::string>();
+    }
+    return all;
+  }
   bool succeeded(const net::HttpAnswer& answer) const override {
     const Json json = Json::parse(answer.body, nullptr, false);
-    return answer.ok() && json.is_object() && json.contains("success") && json["success"] == true;
+    if (!answer.ok() || !json.is_object()) return false;
+    if (json.contains("success")) return json["success"] == true;
+    return json.contains("status") && json["status"] == "ok";  // of pausing and going on
   }
 
  private:
@@ -99,7 +129,8 @@ class SglangDialect : public Dialect {
     const JsonObject meta = JsonObject(json, where).object("meta_info");
     const JsonObject finish = meta.object("finish_reason");
     const std::string type = finish.string("type");
-    if (type != "stop" && type != "length")
+    const bool aborted = type == "abort";
+    if (type != "stop" && type != "length" && !aborted)
       throw FormatError({.what = "a sample did not end as it should",
                          .where = where,
                          .got = type + " " + finish.string("message", "")});
@@ -111,7 +142,8 @@ class SglangDialect : public Dialect {
       logprobs.push_back(triple[0].get<float>());
       tokens.push_back(triple[1].get<int32_t>());
     }
-    RemoteSample sample = checked_sample(std::move(tokens), std::move(logprobs), where);
+    RemoteSample sample = checked_sample(std::move(tokens), std::move(logprobs), where, aborted);
+    sample.aborted = aborted;
     sample.finish = type == "stop" ? FinishReason::stop : FinishReason::length;
     if (finish.json().contains("matched") && finish.json()["matched"].is_string())
       sample.stop_index = stop_index_of(request.sampling, finish.string("matched"));

@@ -75,6 +75,25 @@ class VllmDialect : public Dialect {
   net::HttpRequest unload(const std::string& name) const override {
     return post_json("/v1/unload_lora_adapter", {{"lora_name", name}});
   }
+  // Requests that are running are computed again: their keys are of the weights before.
+  std::vector<net::HttpRequest> load_weights(const std::string& directory, int64_t) const override {
+    return {post_json("/collective_rpc", {{"method", "reload_weights"}, {"kwargs", {{"weights_path", directory}}}}),
+            {.method = "POST", .path = "/reset_prefix_cache?reset_running_requests=true"}};
+  }
+  net::HttpRequest pause(bool abort) const override {
+    return {.method = "POST", .path = abort ? "/pause?mode=abort" : "/pause?mode=keep"};
+  }
+  net::HttpRequest resume() const override { return {.method = "POST", .path = "/resume"}; }
+  std::optional<net::HttpRequest> checksums() const override {
+    return post_json("/weight_checker", {{"action", "checksum"}});
+  }
+  std::map<std::string, std::string> read_checksums(const std::string& body) const override {
+    return parse_json(body, "/weight_checker").at("checksums").get<std::map<std::string, std::string>>();
+  }
+  bool succeeded(const net::HttpAnswer& answer) const override {
+    const Json json = Json::parse(answer.body, nullptr, false);
+    return answer.ok() && !(json.is_object() && json.contains("success") && json["success"] == false);
+  }
 
  private:
   static constexpr const char* kServerInfo = "/server_info?config_format=json";
@@ -103,11 +122,14 @@ class VllmDialect : public Dialect {
 
   static RemoteSample read_choice(const Json& choice, const SampleRequest& request, const std::string& where) {
     const JsonObject object(choice, where);
-    RemoteSample sample =
-        checked_sample(object.value("token_ids").get<std::vector<int32_t>>(),
-                       object.object("logprobs").value("token_logprobs").get<std::vector<float>>(), where);
     const std::string reason = object.string("finish_reason", "");
-    if (reason != "stop" && reason != "length")
+    const bool aborted = reason == "abort", empty = aborted && !object.has("logprobs");
+    RemoteSample sample = checked_sample(
+        empty ? std::vector<int32_t>() : object.value("token_ids").get<std::vector<int32_t>>(),
+        empty ? std::vector<float>() : object.object("logprobs").value("token_logprobs").get<std::vector<float>>(),
+        where, aborted);
+    sample.aborted = aborted;
+    if (reason != "stop" && reason != "length" && !aborted)
       throw FormatError({.what = "a sample did not end as it should", .where = where, .got = reason});
     sample.finish = reason == "stop" ? FinishReason::stop : FinishReason::length;
     if (choice.contains("stop_reason") && choice["stop_reason"].is_string())

@@ -19,7 +19,7 @@ bool is_plus(KlType type) {
   return type == KlType::k3_plus || type == KlType::low_var_plus;
 }
 
-// Before low_var is clamped and before "+" exchanges the gradient.
+// The estimate before low_var is clamped and before "+" replaces the gradient.
 Estimate estimate_plain(KlType type, double k1) {
   switch (type) {
     case KlType::k1: return {k1, 1};

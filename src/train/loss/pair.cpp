@@ -8,32 +8,8 @@ namespace lockstep::train {
 
 namespace {
 
-// sum w lp and sum w ref of one datum, and sum w.
-struct SequenceLogprobs {
-  double policy = 0, reference = 0, weight = 0;
-};
-
-SequenceLogprobs sum_logprobs(const Datum& datum, int64_t sample, const SampleRows& rows, bool with_reference) {
-  SequenceLogprobs sums;
-  for (int64_t t = 0; t < datum.size(); ++t) {
-    if (datum.weights[t] == 0) continue;
-    const Row row{datum, sample, t, rows.logprob[t], 0};
-    require_row(row);
-    sums.policy += static_cast<double>(datum.weights[t]) * rows.logprob[t];
-    sums.weight += datum.weights[t];
-    if (!with_reference) continue;
-    require_finite(row, datum.ref_logprobs[t], 0);
-    sums.reference += static_cast<double>(datum.weights[t]) * datum.ref_logprobs[t];
-  }
-  return sums;
-}
-
 double softplus(double x) {  // does not overflow, whichever side is preferred
   return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x)));
-}
-
-double sigmoid(double x) {
-  return 1.0 / (1.0 + std::exp(-x));
 }
 
 // Of a pair, with its share of the step; slopes are by the score of each side.
@@ -97,15 +73,9 @@ void evaluate_pair(const DpoLoss& loss, const LossScale& scale, const PairRows& 
   }
   const double share = 2.0 / static_cast<double>(scale.num_samples);
   const PairTerm term = pair_term(loss, score, share);
-  for (size_t side : {0, 1}) {
-    const Datum& datum = pair.datums[side];
-    for (int64_t t = 0; t < datum.size(); ++t) {
-      const double weight = static_cast<double>(datum.weights[t]) * (term.slopes[side] * per_weight[side]);
-      pair.rows[side].d_logprob[t] = static_cast<float>(weight);
-      if (!pair.rows[side].d_entropy.empty()) pair.rows[side].d_entropy[t] = 0;
-      require_finite({datum, pair.sample + static_cast<int64_t>(side), t, 0, 0}, term.value, weight);
-    }
-  }
+  for (size_t side : {0, 1})
+    write_slopes(pair.datums[side], pair.sample + static_cast<int64_t>(side), pair.rows[side], term.value,
+                 term.slopes[side] * per_weight[side]);
   const double beta = loss.beta, chosen = beta * score[0], rejected = beta * score[1];
   output.sample_losses.insert(output.sample_losses.end(), {term.value, 0.0});
   output.sample_metrics.push_back({.reward_chosen = share * chosen,

@@ -25,7 +25,7 @@ struct PolicyRow {
 
 struct RowTerm {
   double value = 0;
-  double slope = 0;  // of the sum over the sample's rows of weight * value, by this log-prob, / weight
+  double slope = 0;  // d (sum over the sample's rows of weight * value) / d (this log-prob), / weight
   bool clipped = false;
 };
 
@@ -80,7 +80,7 @@ RowTerm dppo_term(const PolicyLoss& loss, const PolicyRow& row, bool within) {
   return {-row.advantage * bounded * row.logprob, -row.advantage * bounded};
 }
 
-// Without its KL, which no correction multiplies.
+// The term without its KL, which no correction multiplies.
 RowTerm dppo_mask_term(const PolicyLoss& loss, const PolicyRow& row) {
   const double moved = std::exp(row.logprob) - std::exp(row.sampled);
   if (row.advantage > 0 ? moved > loss.mask.high : moved < -loss.mask.low) return {0, 0, true};
@@ -88,7 +88,7 @@ RowTerm dppo_mask_term(const PolicyLoss& loss, const PolicyRow& row) {
   return {value, moves(log_ratio) ? value : 0};
 }
 
-// Of the objectives whose rows do not know of one another.
+// The terms of objectives whose rows do not depend on one another.
 RowTerm token_term(const PolicyLoss& loss, const PolicyRow& row) {
   switch (loss.objective) {
     case PolicyObjective::ratio: {
@@ -166,7 +166,7 @@ std::vector<RowTerm> vespo_terms(const PolicyLoss& loss, std::span<const PolicyR
   return terms;
 }
 
-// Factors included.
+// The sample's value with all factors included.
 std::vector<RowTerm> objective_terms(const PolicyLoss& loss, std::span<const PolicyRow> rows) {
   if (loss.objective == PolicyObjective::clip && loss.ratio_level == RatioLevel::sequence)
     return sequence_clip_terms(loss, rows);

@@ -47,7 +47,7 @@ double evaluate_values(const ValueLoss& loss, const SampleScale& scale, const Da
 void require_fields(const ValueLoss& loss, const Datum& datum, int64_t sample);
 void require_sensible(const ValueLoss& loss);
 
-// A pair of datums: chosen, rejected.
+// The datums of one term: of DpoLoss a pair, chosen and rejected.
 struct PairRows {
   std::span<const Datum> datums;
   std::span<const SampleRows> rows;
@@ -56,5 +56,19 @@ struct PairRows {
 void evaluate_pair(const DpoLoss& loss, const LossScale& scale, const PairRows& pair, LossOutput& output);
 void require_fields(const DpoLoss& loss, const Datum& datum, int64_t sample);
 void require_sensible(const DpoLoss& loss, const LossScale& scale, size_t datums);
+
+void evaluate_judged(const KtoLoss& loss, const LossScale& scale, const PairRows& sample, LossOutput& output);
+void require_fields(const KtoLoss& loss, const Datum& datum, int64_t sample);
+void require_sensible(const KtoLoss& loss, const LossScale& scale);
+
+// sum w lp and sum w ref (0 without a reference) of one datum, and sum w. NotFiniteError.
+struct SequenceLogprobs {
+  double policy = 0, reference = 0, weight = 0;
+};
+SequenceLogprobs sum_logprobs(const Datum& datum, int64_t sample, const SampleRows& rows, bool with_reference);
+// 1 / (1 + exp(-x)) without overflow.
+double sigmoid(double x);
+// d loss / d lp of every row is its weight times slope.
+void write_slopes(const Datum& datum, int64_t sample, const SampleRows& rows, double value, double slope);
 
 }  // namespace lockstep::train

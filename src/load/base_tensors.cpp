@@ -1,4 +1,4 @@
-#include "commands/files/base_tensors.h"
+#include "load/base_tensors.h"
 
 #include <algorithm>
 #include <memory>
@@ -8,7 +8,7 @@
 #include "core/memory.h"
 #include "core/nearest_name.h"
 
-namespace lockstep::commands {
+namespace lockstep::load {
 
 namespace {
 
@@ -36,7 +36,7 @@ const NamedTensor& base_tensor(const NamedTensors& tensors, const std::string& n
        .attempt = "the base that the adapter was made for; the nearest name is " + nearest_name(name, names)});
 }
 
-load::BaseRows base_rows(const checkpoint::HfDirectory& base) {
+BaseRows base_rows(const checkpoint::HfDirectory& base) {
   const auto find = [&base](const std::string& module) {
     const NamedTensor* const own = find_tensor(base.tensors(), module + ".weight");
     if (own != nullptr || module != "lm_head" || !is_tied(base)) return own;
@@ -59,4 +59,4 @@ load::BaseRows base_rows(const checkpoint::HfDirectory& base) {
               }};
 }
 
-}  // namespace lockstep::commands
+}  // namespace lockstep::load

@@ -1,4 +1,4 @@
-#include "commands/files/lora_factors.h"
+#include "load/lora_factors.h"
 
 #include <algorithm>
 #include <cmath>
@@ -11,7 +11,7 @@
 #include "lora/targets.h"
 #include "lora/transpose.h"
 
-namespace lockstep::commands {
+namespace lockstep::load {
 
 namespace {
 
@@ -161,11 +161,11 @@ const ModuleFactors* AdapterFactors::find(std::string_view name) const {
 }
 
 fs::Path require_adapter_directory(const fs::Path& path) {
-  if (std::optional<fs::Path> directory = adapter_directory(path)) return *std::move(directory);
+  if (std::optional<fs::Path> directory = checkpoint::adapter_directory(path)) return *std::move(directory);
   throw ConfigError({.what = "no adapter there",
                      .where = path.string(),
                      .got = fs::exists(path) ? "no adapter_config.json in it" : "nothing of this name",
                      .wanted = "a PEFT directory, a checkpoint (iter_0000100) or a --save directory"});
 }
 
-}  // namespace lockstep::commands
+}  // namespace lockstep::load

@@ -13,7 +13,7 @@
 #include "core/stream.h"
 #include "lora/adapter.h"
 
-namespace lockstep::commands {
+namespace lockstep::load {
 
 // What an adapter makes of one module: its weight is W + scale * b a, which a magnitude brings to rows of these norms,
 // or `weight`; its bias is `bias`. Empty tensors: there is no such change. All f32, as the base's file has rows and
@@ -80,8 +80,7 @@ lora::LoraConfig own_config(const checkpoint::PeftDirectory& directory);
 // adapter_config.json says, whatever the tensors' are.
 std::shared_ptr<const lora::AdapterLayout> own_layout(const checkpoint::PeftDirectory& directory);
 
-using checkpoint::adapter_directory;
-// The same. ConfigError: there is none.
+// checkpoint::adapter_directory. ConfigError: there is none.
 fs::Path require_adapter_directory(const fs::Path& path);
 
-}  // namespace lockstep::commands
+}  // namespace lockstep::load

@@ -7,7 +7,7 @@
 #include "core/named_tensor.h"
 #include "load/base_copies.h"
 
-namespace lockstep::commands {
+namespace lockstep::load {
 
 // Whether config.json says that the head is the embedding.
 bool is_tied(const checkpoint::HfDirectory& base);
@@ -15,8 +15,8 @@ bool is_tied(const checkpoint::HfDirectory& base);
 // The tensor of this name; `tensors` are sorted. FormatError with the nearest name: there is none.
 const NamedTensor& base_tensor(const NamedTensors& tensors, const std::string& name, const fs::Path& where);
 
-// The embedding and the head, which a tied base has, too, for load::check_base_copies. Refers to `base`, whose weights
+// The embedding and the head, which a tied base has, too, for check_base_copies. Refers to `base`, whose weights
 // are open.
-load::BaseRows base_rows(const checkpoint::HfDirectory& base);
+BaseRows base_rows(const checkpoint::HfDirectory& base);
 
-}  // namespace lockstep::commands
+}  // namespace lockstep::load

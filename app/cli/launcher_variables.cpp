@@ -1,0 +1,142 @@
+#include "cli/launcher_variables.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "cli/flags.h"
+
+namespace lockstep::cli {
+
+namespace {
+
+struct Launcher {
+  const char *name, *rank, *size, *local_rank, *local_size, *job;
+};
+
+constexpr Launcher kLaunchers[] = {
+    {"RANK and WORLD_SIZE (lockstep launch, torchrun)", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
+     "TORCHELASTIC_RUN_ID"},
+    {"OMPI_COMM_WORLD_RANK (mpirun)", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE"},
+    {"PMI_RANK (mpiexec)", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_JOBID"},
+    // SLURM_PROCID alone stands in batch scripts, too.
+    {"SLURM_PROCID (srun)", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE",
+     "SLURM_JOB_ID"},
+};
+
+std::optional<int64_t> number_in(const Variables& variables, const char* name, int64_t most) {
+  const std::optional<std::string> text = variables(name);
+  if (!text) return std::nullopt;
+  // Slurm writes "4(x2)" for 4 tasks on each of 2 hosts.
+  return parse_integer(std::string("environment variable ") + name, text->substr(0, text->find('(')), 0, most);
+}
+
+// The first name of a list such as "node[03-05,09],other".
+std::string first_host(const std::string& list) {
+  const size_t bracket = list.find('['), comma = list.find(',');
+  if (bracket == std::string::npos || comma < bracket) return list.substr(0, comma);
+  const size_t end = list.find_first_of("-,]", bracket);
+  return list.substr(0, bracket) + list.substr(bracket + 1, end - bracket - 1);
+}
+
+std::optional<Launched> read_launcher(const Launcher& launcher, const Variables& variables) {
+  const auto rank = number_in(variables, launcher.rank, 1 << 20), size = number_in(variables, launcher.size, 1 << 20);
+  if (!rank || !size || *size < 2) return std::nullopt;
+  Launched launched{.launch = {.rank = static_cast<int>(*rank), .size = static_cast<int>(*size)},
+                    .launcher = launcher.name,
+                    .secret = {}};
+  launched.launch.local_rank = static_cast<int>(number_in(variables, launcher.local_rank, 1 << 20).value_or(*rank));
+  launched.launch.local_size = static_cast<int>(number_in(variables, launcher.local_size, 1 << 20).value_or(*size));
+  launched.launch.job = variables(launcher.job).value_or("");
+  return launched;
+}
+
+void require_agreement(const Launched& first, const Launched& other) {
+  if (first.launch.rank == other.launch.rank && first.launch.size == other.launch.size) return;
+  const auto place = [](const Launched& l) {
+    return fmt::format("rank {} of {} in {}", l.launch.rank, l.launch.size, l.launcher);
+  };
+  throw ConfigError({.what = "two launchers disagree about this process",
+                     .where = "environment variables",
+                     .got = place(other),
+                     .wanted = place(first),
+                     .attempt = "unset the variables of the one that did not start this job"});
+}
+
+// A port above those that services have and below those that systems hand out.
+uint16_t port_of_job(const std::string& job) {
+  uint64_t hash = 1469598103934665603u;  // FNV-1a
+  for (const unsigned char c : job) hash = (hash ^ c) * 1099511628211u;
+  return static_cast<uint16_t>(20000 + hash % 10000);
+}
+
+void find_master(Launched& launched, const Variables& variables) {
+  parallel::Launch& launch = launched.launch;
+  if (const auto address = variables("MASTER_ADDR"))
+    launch.master = *address;
+  else if (const auto hosts = variables("SLURM_STEP_NODELIST"); hosts && launch.local_size < launch.size)
+    launch.master = first_host(*hosts);
+  else if (launch.local_size < launch.size)
+    throw ConfigError({.what = "it is not known on which host rank 0 is",
+                       .where = launched.launcher,
+                       .attempt = "MASTER_ADDR and MASTER_PORT (mpirun -x MASTER_ADDR -x MASTER_PORT)"});
+  if (const auto port = number_in(variables, "MASTER_PORT", 65535))
+    launch.port = static_cast<uint16_t>(*port);
+  else if (!launch.job.empty())
+    launch.port = port_of_job(launch.job);
+  else
+    throw ConfigError({.what = "it is not known at which port the ranks meet",
+                       .where = launched.launcher,
+                       .attempt = "MASTER_PORT=29500"});
+}
+
+void read_pipe(Launched& launched, const Variables& variables) {
+  if (const auto fd = number_in(variables, "LOCKSTEP_LISTEN_FD", 1 << 20); fd && launched.launch.rank == 0)
+    launched.launch.listen_fd = static_cast<int>(*fd);
+  const auto fd = number_in(variables, "LOCKSTEP_SECRET_FD", 1 << 20);
+  if (!fd) return;
+  // What was written before this process began is there at once; what another program has taken never comes.
+  ::fcntl(static_cast<int>(*fd), F_SETFL, O_NONBLOCK);
+  ::fcntl(static_cast<int>(*fd), F_SETFD, FD_CLOEXEC);
+  parallel::Secret secret;
+  size_t count = 0;
+  while (count < secret.size()) {
+    const ssize_t got = ::read(static_cast<int>(*fd), secret.data() + count, secret.size() - count);
+    if (got <= 0)
+      throw ConfigError(
+          {.what = "the launcher's pipe does not hold the job's secret",
+           .where = "LOCKSTEP_SECRET_FD",
+           .attempt = "one program for each rank: what lockstep launch starts has to be lockstep itself"});
+    count += static_cast<size_t>(got);
+  }
+  launched.secret = secret;
+  launched.launch.lifeline_fd = static_cast<int>(*fd);
+}
+
+}  // namespace
+
+Variables process_variables() {
+  return [](const char* name) -> std::optional<std::string> {
+    const char* const value = std::getenv(name);
+    return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+  };
+}
+
+std::optional<Launched> launched_by(const Variables& variables) {
+  std::optional<Launched> found;
+  for (const Launcher& launcher : kLaunchers) {
+    const std::optional<Launched> launched = read_launcher(launcher, variables);
+    if (!launched) continue;
+    if (found) require_agreement(*found, *launched);
+    if (!found) found = launched;
+  }
+  if (!found) return std::nullopt;
+  find_master(*found, variables);
+  read_pipe(*found, variables);
+  return found;
+}
+
+}  // namespace lockstep::cli

@@ -1,0 +1,177 @@
+#include "commands/launch/launch.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/signalfd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <deque>
+#include <optional>
+#include <ostream>
+
+#include "commands/launch/rank_process.h"
+#include "core/hmac.h"
+#include "parallel/connect.h"
+
+namespace lockstep::commands {
+
+namespace {
+
+using parallel::tcp::Clock;
+using parallel::tcp::Deadline;
+using parallel::tcp::Socket;
+
+constexpr int kPassedOn[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
+constexpr std::chrono::seconds kNotice{2};  // for ranks to end by themselves after another has failed
+
+bool ends(int signal) {
+  return signal != SIGUSR1;
+}
+
+void require_sensible(const LaunchOptions& o) {
+  const auto refuse = [](const char* what, const char* where, const char* attempt) {
+    throw ConfigError({.what = what, .where = where, .attempt = attempt});
+  };
+  if (o.command.empty()) refuse("no command", "lockstep launch", "lockstep launch -n 2 sft --hf-checkpoint DIR ...");
+  if (o.node_rank >= o.num_nodes) refuse("the hosts of a job are numbered from 0", "--node-rank", "a smaller one");
+  if (o.num_nodes == 1) return;
+  if (o.secret_file.empty())
+    refuse("several hosts need the job's secret in a file", "--job-secret-file",
+           "head -c 32 /dev/urandom > secret; chmod 600 secret; the same file on every host");
+  if (o.master_port == 0)
+    refuse("several hosts need a port that all of them know", "--master-port", "--master-port 29500");
+  if (parallel::tcp::is_loopback(o.master_addr))
+    refuse("the other hosts cannot reach host 0 there", "--master-addr", "its name or address in their network");
+}
+
+class Job {
+ public:
+  Job(const LaunchOptions& options, const recipes::Control& control) : options_(options), control_(control) {
+    sigset_t signals;
+    sigemptyset(&signals);
+    for (const int signal : kPassedOn) sigaddset(&signals, signal);
+    sigaddset(&signals, SIGCHLD);
+    ::sigprocmask(SIG_BLOCK, &signals, &before_);
+    signals_ = Socket(::signalfd(-1, &signals, SFD_NONBLOCK | SFD_CLOEXEC));
+    if (!signals_.open()) throw ResourceError({.what = "the system refuses a signalfd", .got = std::strerror(errno)});
+  }
+  ~Job() { ::sigprocmask(SIG_SETMASK, &before_, nullptr); }
+
+  int run() {
+    start();
+    while (std::ranges::any_of(ranks_, [](const RankProcess& rank) { return rank.lives(); })) {
+      wait();
+      take_signals();
+      reap();
+      end_what_is_due();
+    }
+    for (RankProcess& rank : ranks_)
+      for (const int stream : {0, 1})
+        if (rank.fd(stream) >= 0) rank.read(stream, sink(stream));
+    return code_.value_or(0);
+  }
+
+ private:
+  std::ostream& sink(int stream) { return stream == 0 ? *control_.out : *control_.info; }
+
+  void start() {
+    parallel::Secret secret;
+    if (options_.secret_file.empty())
+      fill_random(secret);
+    else
+      secret = parallel::read_secret(options_.secret_file);
+    const bool alone = options_.num_nodes == 1;
+    uint16_t port = options_.master_port;
+    Socket listener;
+    if (options_.node_rank == 0) {
+      listener = parallel::tcp::listen_on(alone ? "127.0.0.1" : "", port);
+      port = parallel::tcp::port_of(listener);
+    }
+    const int size = options_.ranks * options_.num_nodes;
+    for (int local = 0; local < options_.ranks; ++local) {
+      const int rank = options_.node_rank * options_.ranks + local;
+      ranks_.emplace_back(RankCommand{.words = options_.command,
+                                      .environment = {{"RANK", std::to_string(rank)},
+                                                      {"WORLD_SIZE", std::to_string(size)},
+                                                      {"LOCAL_RANK", std::to_string(local)},
+                                                      {"LOCAL_WORLD_SIZE", std::to_string(options_.ranks)},
+                                                      {"MASTER_ADDR", alone ? "127.0.0.1" : options_.master_addr},
+                                                      {"MASTER_PORT", std::to_string(port)}},
+                                      .secret = secret,
+                                      .listen_fd = rank == 0 ? listener.fd() : -1,
+                                      .prefix = size == 1 ? "" : fmt::format("[{}] ", rank)});
+    }
+  }
+
+  void wait() {
+    std::vector<pollfd> entries{{.fd = signals_.fd(), .events = POLLIN, .revents = 0}};
+    for (const RankProcess& rank : ranks_)
+      for (const int stream : {0, 1}) entries.push_back({.fd = rank.fd(stream), .events = POLLIN, .revents = 0});
+    const Deadline next = Clock::now() + (ending() ? std::chrono::milliseconds(50) : std::chrono::milliseconds(1000));
+    ::poll(entries.data(), entries.size(), parallel::tcp::milliseconds_until(next));
+    for (size_t i = 1; i < entries.size(); ++i)
+      if (entries[i].revents != 0)
+        ranks_[(i - 1) / 2].read(static_cast<int>((i - 1) % 2), sink(static_cast<int>((i - 1) % 2)));
+  }
+
+  void take_signals() {
+    signalfd_siginfo info;
+    while (::read(signals_.fd(), &info, sizeof(info)) == sizeof(info)) {
+      const int signal = static_cast<int>(info.ssi_signo);
+      if (signal == SIGCHLD) continue;
+      for (const RankProcess& rank : ranks_) rank.signal(signal == SIGHUP ? SIGTERM : signal);
+      if (ends(signal) && !kill_at_) kill_at_ = Clock::now() + options_.grace;
+    }
+  }
+
+  // Of those that ended together the one that was killed failed first: the others notice the end of its connections.
+  void reap() {
+    std::optional<int> failed;
+    for (RankProcess& rank : ranks_) {
+      if (!rank.lives()) continue;
+      const std::optional<int> code = rank.exit_code();
+      if (code && *code != 0 && (!failed || rank.was_killed())) failed = code;
+    }
+    if (!failed || code_) return;
+    code_ = failed;
+    ask_at_ = Clock::now() + kNotice;
+  }
+
+  bool ending() const { return ask_at_ || kill_at_; }
+
+  void end_what_is_due() {
+    if (code_)
+      for (RankProcess& rank : ranks_)
+        if (rank.lives() && rank.is_stopped()) rank.kill_all();
+    if (ask_at_ && Clock::now() >= *ask_at_) {
+      ask_at_.reset();
+      if (!kill_at_) {
+        for (const RankProcess& rank : ranks_) rank.signal(SIGTERM);
+        kill_at_ = Clock::now() + options_.grace;
+      }
+    }
+    if (kill_at_ && Clock::now() >= *kill_at_)
+      for (RankProcess& rank : ranks_)
+        if (rank.lives()) rank.kill_all();
+  }
+
+  const LaunchOptions& options_;
+  const recipes::Control& control_;
+  sigset_t before_{};
+  Socket signals_;
+  std::deque<RankProcess> ranks_;
+  std::optional<int> code_;  // of the first rank that failed
+  std::optional<Deadline> ask_at_, kill_at_;
+};
+
+}  // namespace
+
+int run_launch(const LaunchOptions& options, const recipes::Control& control) {
+  require_sensible(options);
+  return Job(options, control).run();
+}
+
+}  // namespace lockstep::commands

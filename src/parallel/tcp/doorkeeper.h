@@ -1,0 +1,48 @@
+// Lets those in who know the job's secret. Strangers cost little: at most kMostStrangers at a time (the oldest has to
+// go when one more comes), each for at most kPatience, and of each a few bytes of fixed size.
+#pragma once
+
+#include <list>
+
+#include "parallel/tcp/frame.h"
+#include "parallel/tcp/handshake.h"
+
+namespace lockstep::parallel::tcp {
+
+struct Newcomer {
+  Socket socket;
+  Frame hello;  // its first frame, of at most kNewcomerBytes
+};
+
+class Doorkeeper {
+ public:
+  static constexpr size_t kMostStrangers = 64;
+  static constexpr std::chrono::seconds kPatience{5};
+
+  Doorkeeper(Socket listener, const Secret& secret) : listener_(std::move(listener)), secret_(secret) {}
+
+  // The next one who has proved to know the secret and has said hello; nothing by the deadline.
+  std::optional<Newcomer> next(Deadline deadline);
+  int64_t refused() const { return refused_; }  // who did not prove it, so far
+  void close() { listener_.close(); }
+
+ private:
+  struct Stranger {
+    Socket socket;
+    Deadline until;
+    Challenge challenge;
+    bool proved = false;
+    FrameReader reader{kNewcomerBytes};
+  };
+  void admit();
+  // Whether its hello is there (then `hello` holds it), it may stay, or it has to go.
+  enum class Visit { stays, goes, enters };
+  Visit advance(Stranger& stranger, Frame& hello) const;
+
+  Socket listener_;
+  const Secret& secret_;
+  std::list<Stranger> strangers_;
+  int64_t refused_ = 0;
+};
+
+}  // namespace lockstep::parallel::tcp

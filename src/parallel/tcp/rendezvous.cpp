@@ -1,0 +1,304 @@
+#include "parallel/tcp/rendezvous.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "core/json.h"
+#include "core/make_error.h"
+#include "parallel/report.h"
+#include "parallel/tcp/doorkeeper.h"
+
+namespace lockstep::parallel::tcp {
+
+namespace {
+
+constexpr int kProtocol = 1;
+
+// What a newcomer says of itself.
+struct Hello {
+  int rank = 0;
+  bool data = false;       // for bytes of calls; else the control channel
+  uint16_t data_port = 0;  // where it listens for the ranks above it
+  int protocol = kProtocol, size = 1;
+  std::string job;
+  Identity identity;
+};
+
+std::string hello_text(const Hello& hello) {
+  OrderedJson identity = OrderedJson::array();
+  for (const auto& [name, value] : hello.identity) identity.push_back({name, value});
+  return json_text(OrderedJson{{"protocol", hello.protocol},
+                               {"rank", hello.rank},
+                               {"data", hello.data},
+                               {"data_port", hello.data_port},
+                               {"size", hello.size},
+                               {"job", hello.job},
+                               {"identity", identity}});
+}
+
+Hello read_hello(const Frame& frame) {
+  const std::string where = "hello of another rank";
+  const Json json = Json::parse(frame.text(), nullptr, false);
+  const JsonObject object(json, where);
+  Hello hello{.rank = static_cast<int>(object.integer("rank")),
+              .data = object.boolean("data", false),
+              .data_port = static_cast<uint16_t>(object.integer("data_port")),
+              .protocol = static_cast<int>(object.integer("protocol")),
+              .size = static_cast<int>(object.integer("size")),
+              .job = object.string("job"),
+              .identity = {}};
+  const auto& identity = object.value("identity");
+  if (!identity.is_array()) throw FormatError({.what = "no list of fields", .where = where});
+  for (const Json& field : identity) {
+    if (!field.is_array() || field.size() != 2 || !field[0].is_string() || !field[1].is_string())
+      throw FormatError({.what = "a field is no name and value", .where = where});
+    hello.identity.emplace_back(field[0].get<std::string>(), field[1].get<std::string>());
+  }
+  return hello;
+}
+
+Hello hello_of(const Connection& connection) {
+  const Launch& launch = connection.launch;
+  return {.rank = launch.rank, .size = launch.size, .job = launch.job, .identity = connection.identity};
+}
+
+[[noreturn]] void throw_different(int rank, const std::string& field, const std::string& theirs,
+                                  const std::string& ours) {
+  throw ConfigError({.what = "the ranks of a job are not alike",
+                     .where = "rank " + std::to_string(rank) + ": " + field,
+                     .got = theirs,
+                     .wanted = ours + ", as rank 0"});
+}
+
+void require_alike(const Hello& theirs, const Hello& ours) {
+  const auto compare = [&](const std::string& field, const std::string& a, const std::string& b) {
+    if (a != b) throw_different(theirs.rank, field, a, b);
+  };
+  compare("protocol", std::to_string(theirs.protocol), std::to_string(ours.protocol));
+  compare("job", theirs.job, ours.job);
+  compare("number of ranks", std::to_string(theirs.size), std::to_string(ours.size));
+  if (theirs.rank < 0 || theirs.rank >= ours.size)
+    throw_different(theirs.rank, "rank", std::to_string(theirs.rank), "0 to " + std::to_string(ours.size - 1));
+  for (size_t i = 0; i < std::max(theirs.identity.size(), ours.identity.size()); ++i) {
+    const auto field = [&](const Identity& identity) {
+      return i < identity.size() ? identity[i] : std::pair<std::string, std::string>();
+    };
+    const auto [name, value] = field(ours.identity);
+    const auto [their_name, their_value] = field(theirs.identity);
+    compare(name.empty() ? their_name : name, their_name == name ? their_value : "", value);
+  }
+}
+
+class Rendezvous {
+ public:
+  explicit Rendezvous(const Connection& connection)
+      : connection_(connection),
+        launch_(connection.launch),
+        deadline_(Clock::now() + connection.timeouts.meet),
+        doorkeeper_(listener(), connection.secret) {
+    connections_.mesh.resize(static_cast<size_t>(launch_.size));
+  }
+
+  Connections meet() {
+    if (launch_.rank == 0) {
+      gather();
+      welcome();
+      accept_data();
+      await_ready();
+    } else {
+      call_rank_0();
+      dial_lower();
+      accept_data();
+      send_all(connections_.control[0], encode(FrameType::ready), deadline_);
+      expect(FrameType::start);
+    }
+    return std::move(connections_);
+  }
+
+ private:
+  size_t size() const { return static_cast<size_t>(launch_.size); }
+
+  Socket listener() {
+    if (launch_.rank == 0 && launch_.listen_fd >= 0) {
+      ::fcntl(launch_.listen_fd, F_SETFL, O_NONBLOCK);
+      ::fcntl(launch_.listen_fd, F_SETFD, FD_CLOEXEC);
+      return Socket(launch_.listen_fd);
+    }
+    // Without a need to hear other hosts nobody else is heard.
+    const std::string host = is_loopback(launch_.master) ? "127.0.0.1" : "";
+    Socket socket = listen_on(host, launch_.rank == 0 ? launch_.port : uint16_t{0});
+    data_port_ = port_of(socket);
+    return socket;
+  }
+
+  void say(const std::string& line) const {
+    if (connection_.say) connection_.say(line);
+  }
+
+  // --- rank 0 ---
+
+  void gather() {
+    connections_.control.resize(size());
+    addresses_.resize(size());
+    for (size_t come = 1; come < size();) {
+      std::optional<Newcomer> newcomer = doorkeeper_.next(deadline_);
+      if (!newcomer) throw_missing();
+      come += take_member(*newcomer) ? 1 : 0;
+    }
+  }
+
+  bool take_member(Newcomer& newcomer) {
+    const std::string from = peer_address(newcomer.socket);
+    try {
+      const Hello hello = read_hello(newcomer.hello);
+      require_alike(hello, hello_of(connection_));
+      if (hello.data) throw ConfigError({.what = "a data connection comes before the group has met"});
+      Socket& place = connections_.control[static_cast<size_t>(hello.rank)];
+      if (hello.rank == 0 || place.open())
+        throw ConfigError({.what = "two processes are the same rank of a job",
+                           .where = "rank " + std::to_string(hello.rank),
+                           .attempt = "another secret file or port for each of two jobs"});
+      place = std::move(newcomer.socket);
+      addresses_[static_cast<size_t>(hello.rank)] = {is_loopback(from) ? "" : from, hello.data_port};
+      return true;
+    } catch (const Error& error) {
+      last_refused_ = error.what();
+      say("refused a process at " + from + ": " + error.what());
+      const Report report{.kind = error.kind(), .fault = error.fault(), .exit_code = error.exit_code()};
+      const std::vector<std::byte> frame = encode(FrameType::refused, pack_report(report));
+      (void)send_some(newcomer.socket, frame);
+      return false;
+    }
+  }
+
+  [[noreturn]] void throw_missing() const {
+    std::string missing;
+    for (size_t rank = 1; rank < size(); ++rank)
+      if (!connections_.control[rank].open()) missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
+    std::string got = "no sign of rank " + missing;
+    if (doorkeeper_.refused() > 0)
+      got += "; " + std::to_string(doorkeeper_.refused()) + " connections did not prove to know the job's secret";
+    if (!last_refused_.empty()) got += "; the last that was refused: " + last_refused_;
+    throw Cancelled({.what = "not all ranks of the job came",
+                     .where = "port " + std::to_string(launch_.port != 0 ? launch_.port : data_port_),
+                     .got = got,
+                     .wanted = std::to_string(launch_.size) + " ranks within " +
+                               std::to_string(connection_.timeouts.meet.count()) + " ms"});
+  }
+
+  void welcome() {
+    OrderedJson places = OrderedJson::array();
+    for (const Address& address : addresses_) places.push_back({address.host, address.port});
+    const std::vector<std::byte> frame = encode(FrameType::welcome, json_text(places));
+    for (size_t rank = 1; rank < size(); ++rank) send_all(connections_.control[rank], frame, deadline_);
+  }
+
+  void await_ready() {
+    for (size_t rank = 1; rank < size(); ++rank)
+      if (receive_frame(connections_.control[rank], kMemberBytes, deadline_).type != FrameType::ready)
+        throw FormatError({.what = "a rank does not say that it is ready", .where = "rank " + std::to_string(rank)});
+    for (size_t rank = 1; rank < size(); ++rank)
+      send_all(connections_.control[rank], encode(FrameType::start), deadline_);
+  }
+
+  // --- the others ---
+
+  // A listener that is besieged by strangers may have to let go of this caller before it has proved who it is.
+  Socket call(const std::string& host, uint16_t port) const {
+    for (;;) {
+      Socket socket = dial(host, port, deadline_);
+      try {
+        prove_as_caller(socket, connection_.secret, deadline_);
+        return socket;
+      } catch (const ResourceError&) {
+        if (Clock::now() >= deadline_) throw;
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      }
+    }
+  }
+
+  void call_rank_0() {
+    Socket socket = call(launch_.master, launch_.port);
+    Hello hello = hello_of(connection_);
+    hello.data_port = data_port_;
+    send_all(socket, encode(FrameType::hello, hello_text(hello)), deadline_);
+    connections_.control.push_back(std::move(socket));
+    const Frame frame = expect(FrameType::welcome);
+    const Json places = Json::parse(frame.text(), nullptr, false);
+    if (!places.is_array() || places.size() != size())
+      throw FormatError({.what = "rank 0 does not say where the ranks are"});
+    for (const Json& place : places)
+      addresses_.push_back({place.at(0).get<std::string>(), place.at(1).get<uint16_t>()});
+    addresses_[0] = {"", launch_.port};
+  }
+
+  Frame expect(FrameType type) {
+    Frame frame = receive_frame(connections_.control[0], kMemberBytes, deadline_);
+    if (frame.type == type) return frame;
+    if (frame.type == FrameType::refused) {
+      const Report report = unpack_report(frame.bytes);
+      if (const std::exception_ptr error = make_error(report.kind, report.fault)) std::rethrow_exception(error);
+    }
+    throw FormatError({.what = "rank 0 says something else than was expected"});
+  }
+
+  // Their listeners answer when they have done the same: rank 1 waits for nobody.
+  void dial_lower() {
+    for (int rank = 0; rank < launch_.rank; ++rank) {
+      const Address& address = addresses_[static_cast<size_t>(rank)];
+      Socket socket = call(address.host.empty() ? launch_.master : address.host, address.port);
+      Hello hello = hello_of(connection_);
+      hello.data = true;
+      send_all(socket, encode(FrameType::hello, hello_text(hello)), deadline_);
+      connections_.mesh[static_cast<size_t>(rank)] = std::move(socket);
+    }
+  }
+
+  // --- all ---
+
+  void accept_data() {
+    for (int missing = launch_.size - 1 - launch_.rank; missing > 0;) {
+      std::optional<Newcomer> newcomer = doorkeeper_.next(deadline_);
+      if (!newcomer)
+        throw Cancelled({.what = "not all ranks connected to each other in time",
+                         .where = "rank " + std::to_string(launch_.rank),
+                         .attempt = "see that the hosts reach each other on any port"});
+      try {
+        const Hello hello = read_hello(newcomer->hello);
+        require_alike(hello, hello_of(connection_));
+        Socket& place = connections_.mesh[static_cast<size_t>(hello.rank)];
+        if (!hello.data || hello.rank <= launch_.rank || place.open())
+          throw ConfigError({.what = "this rank has a connection already"});
+        place = std::move(newcomer->socket);
+        --missing;
+      } catch (const Error& error) {
+        say("refused a process at " + peer_address(newcomer->socket) + ": " + error.what());
+      }
+    }
+    doorkeeper_.close();
+  }
+
+  struct Address {
+    std::string host;  // empty: where rank 0 is
+    uint16_t port = 0;
+  };
+
+  const Connection& connection_;
+  const Launch& launch_;
+  const Deadline deadline_;
+  uint16_t data_port_ = 0;
+  Doorkeeper doorkeeper_;
+  std::vector<Address> addresses_;
+  Connections connections_;
+  std::string last_refused_;
+};
+
+}  // namespace
+
+Connections meet(const Connection& connection) {
+  return Rendezvous(connection).meet();
+}
+
+}  // namespace lockstep::parallel::tcp

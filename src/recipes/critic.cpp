@@ -1,0 +1,146 @@
+#include "recipes/critic.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <ostream>
+
+#include "checkpoint/adapter_directory.h"
+#include "load/adapter.h"
+#include "lora/init.h"
+#include "model/adapter_extras.h"
+#include "recipes/adapter.h"
+
+namespace lockstep::recipes {
+
+namespace {
+
+constexpr const char* kPoliciesDirectory = "policies";  // of a checkpoint (checkpoint/train_state.h)
+
+// The critic's directory that `path` is or leads to: a checkpoint's, a save directory's newest, or as for any adapter.
+fs::Path critic_directory(const std::string& path) {
+  const auto inside = [](const fs::Path& checkpoint) { return checkpoint / kPoliciesDirectory / kCritic; };
+  if (fs::exists(inside(path))) return inside(path);
+  if (!fs::exists(fs::Path(path) / checkpoint::kAdapterConfigFile) && fs::is_directory(path))
+    if (const auto newest = checkpoint::latest_iteration(path)) {
+      const fs::Path found = inside(fs::Path(path) / checkpoint::iteration_directory_name(*newest));
+      if (fs::exists(found)) return found;
+    }
+  return checkpoint::adapter_directory(path).value_or(path);
+}
+
+lora::LoraConfig with_head(lora::LoraConfig config, const Base& base) {
+  config.value_width = base.config.width;
+  return config;
+}
+
+std::shared_ptr<const lora::AdapterLayout> layout_of(const lora::LoraConfig& config, const Base& base) {
+  return lora::resolve_layout(config, model::linear_modules(base.config));
+}
+
+// Where a fresh critic begins: the adapter that it or the actor begins as; empty: new factors.
+std::string beginning(const RlOptions& options) {
+  const std::string path = options.critic.load.empty() ? options.adapter.adapter_path : options.critic.load;
+  if (!path.empty() && options.critic.rank)
+    throw ConfigError({.what = "an adapter to start from has a rank already",
+                       .where = "CriticOptions::rank",
+                       .got = fmt::format("{}, and {}", *options.critic.rank, path),
+                       .attempt = "CriticOptions::load or CriticOptions::rank, not both"});
+  return path;
+}
+
+AdapterOptions fresh_options(const RlOptions& options) {
+  AdapterOptions adapter = options.adapter;
+  adapter.config.rank = options.critic.rank.value_or(adapter.config.rank);
+  return adapter;
+}
+
+lora::AdapterVersion loaded(const std::string& path, const Base& base, const Control& control) {
+  const checkpoint::PeftDirectory directory(critic_directory(path));
+  const load::CheckedAdapter checked = load::check_adapter(directory, base, directory.config());
+  lora::AdapterVersion adapter = load::load_adapter(checked, directory.read_weights(), base);
+  print_notes(checked.notes, control);
+  adapter.policy = {};
+  return adapter;
+}
+
+// What a fresh run begins with.
+lora::AdapterVersion starting_critic(const RlOptions& options, const Base& base, const Control& control) {
+  const std::string path = beginning(options);
+  lora::AdapterVersion adapter = path.empty()
+                                     ? starting_adapter(fresh_options(options), base, options.training.seed, control)
+                                     : loaded(path, base, control);
+  if (adapter.layout->value_head) return adapter;
+  return with_value_head(adapter, base, options.training.seed);
+}
+
+void require_head(const lora::AdapterVersion& critic) {
+  if (critic.layout->value_head) return;
+  throw FormatError({.what = "the checkpoint's critic has no value head",
+                     .where = fmt::format("{}/{}", kPoliciesDirectory, kCritic),
+                     .attempt = "a checkpoint of a run with a critic"});
+}
+
+}  // namespace
+
+std::shared_ptr<const lora::AdapterLayout> critic_layout(const RlOptions& options, const Base& base) {
+  if (options.advantage.estimator != rl::Estimator::ppo) return nullptr;
+  const std::string path = beginning(options);
+  if (path.empty()) return layout_of(with_head(fresh_options(options).config, base), base);
+  const checkpoint::PeftDirectory directory(critic_directory(path));
+  return layout_of(with_head(directory.config(), base), base);
+}
+
+lora::AdapterVersion with_value_head(const lora::AdapterVersion& adapter, const Base& base, uint64_t seed) {
+  const lora::AdapterLayout& before = *adapter.layout;
+  lora::AdapterVersion critic{.base = adapter.base, .layout = layout_of(with_head(before.config, base), base)};
+  const lora::AdapterLayout& after = *critic.layout;
+  const Buffer old = lora::host_weights(*adapter.weights, before, *base.stream);
+  Buffer flat = lora::initial_weights(after, seed);  // of which the head stays
+  const auto move = [&](int64_t to, int64_t from, int64_t count) {
+    std::memcpy(flat.f32() + to, old.f32() + from, static_cast<size_t>(count) * sizeof(float));
+  };
+  move(0, 0, before.num_trained);
+  move(after.num_trained, before.num_trained, before.num_floats - before.num_trained);
+  critic.weights = std::make_shared<const Buffer>(lora::place_weights(std::move(flat), after, *base.stream));
+  return model::with_extras(std::move(critic), base.model->weights(), *base.stream);
+}
+
+Critic::Critic(const RlOptions& options, const Base& base, TrainingRun& run, Stream& stream, const Control& control)
+    : options_(options), base_(base), run_(run), is_writer_(control.rank == 0) {
+  *control.info << "critic\n";
+  auto start = run.resumed_policy(kCritic);
+  if (!start) start = starting_critic(options, base, control);
+  require_head(*start);
+  describe_adapter(*start, base, control);
+  train::TrainerOptions trainer_options = run.trainer_options();
+  trainer_options.temperature = 1;
+  trainer_ =
+      std::make_unique<train::Trainer>(base.model, start->layout, start->weights, trainer_options, stream, run.group());
+  run.keep_trainer(kCritic, *trainer_);
+  if (is_writer_ && !options.critic.save.empty()) fs::require_writable_directory(options.critic.save);
+}
+
+train::Schedule Critic::schedule(int64_t steps) const {
+  train::Schedule schedule = run_.schedule();
+  schedule.lr = options_.critic.lr.value_or(schedule.lr);
+  schedule.warmup_steps = options_.critic.warmup_steps;
+  if (!options_.optimizer.decay_steps) schedule.decay_steps = steps;
+  if (schedule.warmup_steps > schedule.decay_steps)
+    throw ConfigError({.what = "the critic's warm-up is longer than the run",
+                       .where = "CriticOptions::warmup_steps",
+                       .got = std::to_string(schedule.warmup_steps),
+                       .wanted = fmt::format("at most {}", schedule.decay_steps)});
+  return schedule;
+}
+
+void Critic::save_if_due(int64_t iteration, bool last) {
+  const int64_t interval = options_.save.save_interval;
+  if (!is_writer_ || options_.critic.save.empty() || (!last && (interval == 0 || iteration % interval != 0))) return;
+  TrainingSnapshot snapshot(iteration);
+  snapshot.add_policy(kCritic, trainer_->adapter(), iteration, base_);
+  snapshot.save_policy(fs::Path(options_.critic.save) / checkpoint::iteration_directory_name(iteration));
+  checkpoint::mark_latest(options_.critic.save, iteration);
+}
+
+}  // namespace lockstep::recipes

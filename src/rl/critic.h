@@ -1,0 +1,39 @@
+// The critic of PPO: a second trainer on the same base, whose adapter has a value head.
+//
+// Its values of a rollout are those of its weights before the rollout's first step, computed over the whole rollout: no
+// batch of it changes what another one learns. Row t has the value of the tokens up to t, before token t + 1 is chosen:
+// the row whose log-prob is that token's, as in slime, miles, verl and TRL.
+#pragma once
+
+#include "rl/parts.h"
+#include "rl/step_batches.h"
+#include "train/schedule.h"
+
+namespace lockstep::rl {
+
+struct CriticPlan {
+  int64_t batch_size = 0;  // samples of an optimizer step: the actor's
+  train::Schedule schedule = {};
+  train::ValueLoss loss = {};
+  train::Reduction reduction = {};
+  OnNotFinite on_not_finite = {};
+};
+
+struct CriticReport {
+  double value_loss = 0, clip_fraction = 0;  // means over the steps
+  double grad_norm = 0;                      // the largest, before clipping
+  double lr = 0;                             // of the first step
+  double explained_variance = 0;             // of the returns by the values, before the first step
+  double value = 0, wanted = 0;              // means over the tokens that learn: of values, of returns
+  int64_t abandoned_steps = 0;
+};
+
+// Sets values of each datum. `between` may throw.
+void set_values(std::span<train::Datum> datums, train::Trainer& critic, const train::Progress& between = {});
+
+// One optimizer step per batch, in order, but for batches that learn nothing. Until the first step is about to change
+// the critic an interrupt is noticed; afterwards all steps are taken. The samples are reported as done, 0 to all.
+CriticReport train_critic(train::Trainer& critic, std::span<const train::Datum> datums, const CriticPlan& plan,
+                          const Watch& watch = {});
+
+}  // namespace lockstep::rl

@@ -1,0 +1,99 @@
+"""The formulas that the C++ tests compare with (tools/golden/rl_cases.py, in double) against TRL's own trainers: loss and gradient of every row."""
+import collections
+import pathlib
+import sys
+import types
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("trl")
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools/golden"))
+import rl_cases as twin  # noqa: E402
+
+TOLERANCE = 1e-6
+ROLLOUT = twin.make_rollout()
+LENGTH = max(len(sample["weights"]) for sample in ROLLOUT)
+
+
+def padded(field):
+    """The trained rows of every sample, in front, then zeros."""
+    rows = [[sample[field][t] for t in twin.rows(sample)] for sample in ROLLOUT]
+    return torch.tensor([r + [0.0] * (LENGTH - len(r)) for r in rows], dtype=torch.float64)
+
+
+def spread(gradient):
+    """The gradient of padded rows, as rl_cases lists it."""
+    flat = []
+    for sample, values in zip(ROLLOUT, gradient.tolist()):
+        places = {t: i for i, t in enumerate(twin.rows(sample))}
+        flat += [values[places[t]] if t in places else 0.0 for t in range(len(sample["weights"]))]
+    return flat
+
+
+MASK = torch.tensor([[1.0] * len(twin.rows(s)) + [0.0] * (LENGTH - len(twin.rows(s))) for s in ROLLOUT], dtype=torch.float64)
+
+CASES = {
+    "grpo": ({"objective": "vanilla"}, {}),
+    "bnpo": ({"objective": "vanilla", "reduction": "token-mean"}, {"loss_type": "bnpo"}),
+    "dapo": ({"objective": "vanilla", "reduction": "token-mean", "weights": True}, {"loss_type": "dapo", "use_vllm": True}),
+    "dr_grpo": ({"objective": "vanilla", "reduction": "seq-mean-token-sum-norm"}, {"loss_type": "dr_grpo"}),
+    "gspo": ({"objective": "gspo"}, {"importance_sampling_level": "sequence"}),
+    "cispo": ({"objective": "cispo_absolute", "reduction": "token-mean"}, {"loss_type": "cispo", "epsilon_high": 1.25}),
+    "sapo": ({"objective": "sapo"}, {"loss_type": "sapo"}),
+    "kl": ({"objective": "vanilla", "kl": "k3"}, {"beta": twin.f32(0.1)}),
+    "unbiased_kl": ({"objective": "vanilla", "kl": "k3", "unbiased": True}, {"beta": twin.f32(0.1), "unbiased": True}),
+}
+
+
+def trl_loss(options, logprobs):
+    from trl import GRPOTrainer
+    trainer = types.SimpleNamespace(
+        _get_per_token_logps_and_entropies=lambda *_, **__: (logprobs, padded("entropy")),
+        top_entropy_quantile=1.0, off_policy_mask_threshold=None, importance_sampling_level=options.get("importance_sampling_level", "token"),
+        beta=options.get("beta", 0.0), loss_type=options.get("loss_type", "grpo"), epsilon_low=twin.LOW, epsilon_high=options.get("epsilon_high", twin.HIGH),
+        args=types.SimpleNamespace(use_bias_correction_kl=options.get("unbiased", False), delta=None, sapo_temperature_pos=1.0, sapo_temperature_neg=twin.f32(1.05)),
+        use_vllm=options.get("use_vllm", False), vllm_importance_sampling_correction=True, model=types.SimpleNamespace(training=True),
+        current_gradient_accumulation_steps=1, max_completion_length=16,
+        accelerator=types.SimpleNamespace(num_processes=1, gather=lambda x: x), _metrics=collections.defaultdict(lambda: collections.defaultdict(list)))
+    ids = torch.zeros(len(ROLLOUT), LENGTH, dtype=torch.long)
+    return GRPOTrainer._compute_loss(trainer, None, {
+        "prompt_ids": ids[:, :1], "prompt_mask": ids[:, :1], "completion_ids": ids, "completion_mask": MASK, "advantages": padded("advantages"),
+        "old_per_token_logps": padded("policy_logprobs"), "ref_per_token_logps": padded("ref_logprobs"),
+        "importance_sampling_ratio": padded("policy_weights"), "num_items_in_batch": MASK.sum()})
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_policy_losses(name):
+    case, options = CASES[name]
+    wanted = twin.evaluate(ROLLOUT, case)
+    logprobs = padded("logprob").requires_grad_()
+    loss = trl_loss(options, logprobs)
+    loss.backward()
+    assert abs(loss.item() - wanted["loss"]) < TOLERANCE
+    assert spread(logprobs.grad) == pytest.approx(wanted["d_logprob"], abs=TOLERANCE)
+
+
+def test_kto():
+    kto = pytest.importorskip("trl.experimental.kto.kto_trainer")
+    wanted = twin.kto(ROLLOUT)
+    logprobs = padded("logprob").requires_grad_()
+    sums = {name: (padded(name) * MASK).sum(-1) for name in ("ref_logprobs", "sampled_logprobs")}
+    policy, desirable = (logprobs * MASK).sum(-1), torch.tensor([i % 3 != 0 for i in range(len(ROLLOUT))])
+    trainer = types.SimpleNamespace(calculate_KL=True, loss_type="kto", beta=twin.BETA, desirable_weight=twin.WEIGHTS[0], undesirable_weight=twin.WEIGHTS[1],
+                                    accelerator=types.SimpleNamespace(gather_for_metrics=lambda x: x, device="cpu"))
+    losses, _, _, kl = kto.KTOTrainer.kto_loss(
+        trainer, policy[desirable], policy[~desirable], sums["sampled_logprobs"],
+        sums["ref_logprobs"][desirable], sums["ref_logprobs"][~desirable], sums["ref_logprobs"])
+    loss = losses.nanmean()
+    loss.backward()
+    assert abs(kl.item() - wanted["kl"]) < TOLERANCE
+    assert abs(loss.item() - wanted["loss"]) < TOLERANCE
+    assert spread(logprobs.grad) == pytest.approx(wanted["d_logprob"], abs=TOLERANCE)
+
+
+def test_mismatched_pairs_of_kto():
+    """src/train/mismatched.h: each prompt gets the completion before it, the first the last one's."""
+    kto = pytest.importorskip("trl.experimental.kto.kto_trainer")
+    batch = {"answer_input_ids": [[3, 4], [6], [10, 11, 12]], "answer_attention_mask": [[1, 1], [1], [1, 1, 1]]}
+    assert kto._get_kl_dataset(batch)["answer_input_ids"] == [[10, 11, 12], [3, 4], [6]]

@@ -1,0 +1,112 @@
+// lockstep launch: what it starts, prints, passes on and returns.
+#include <sys/stat.h>
+
+#include "processes/job.h"
+
+namespace lockstep {
+namespace {
+
+using namespace testing;
+
+class Launch : public Job {};
+
+TEST_F(Launch, AnyNumberOfProcessesTrainsTheSameAdapter) {
+  constexpr int kSteps = 6;
+  ASSERT_EQ(run(0, sft("alone", kSteps)), 0) << err();
+  for (const int ranks : {1, 2, 4, 8}) {
+    const std::string save = fmt::format("ranks{}", ranks);
+    ASSERT_EQ(run(ranks, sft(save, kSteps)), 0) << err();
+    expect_same_end(save, "alone", kSteps);
+  }
+}
+
+TEST_F(Launch, LinesAreMarkedWithTheirRankAndRankZeroSpeaksForAll) {
+  ASSERT_EQ(run(2, sft("part", 2)), 0) << err();
+  EXPECT_NE(out().find("[0] base "), std::string::npos) << out();
+  EXPECT_EQ(out().find("[1] "), std::string::npos) << out();
+  const std::string script = "-- sh -c 'echo out of $LOCAL_RANK of $WORLD_SIZE; echo err of $RANK >&2; printf end'";
+  ASSERT_EQ(run(2, script), 0);
+  for (const char* line : {"[0] out of 0 of 2\n", "[1] out of 1 of 2\n", "[0] end\n", "[1] end\n"})
+    EXPECT_NE(out().find(line), std::string::npos) << out();
+  EXPECT_NE(err().find("[1] err of 1\n"), std::string::npos) << err();
+}
+
+TEST_F(Launch, TheFirstFailureIsTheJobsExitCode) {
+  EXPECT_EQ(run(3, "-- sh -c 'if [ $RANK = 1 ]; then exit 3; fi; sleep 60'"), 3);
+  EXPECT_EQ(run(2, "-- sh -c 'if [ $RANK = 1 ]; then kill -9 $$; fi; sleep 60'"), 137);
+  EXPECT_EQ(run(2, "/no/such/program"), 127);
+  EXPECT_NE(err().find("/no/such/program cannot be started"), std::string::npos) << err();
+  EXPECT_EQ(run(2, sft("part", 2) + " --no-such-flag"), 2);
+}
+
+TEST_F(Launch, ARankThatDoesNotEndIsKilledAfterTheGrace) {
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(
+      run(2, "-- sh -c 'trap \"\" TERM; if [ $RANK = 1 ]; then exit 5; fi; while :; do sleep 1; done'", "--grace 1"),
+      5);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 50s);
+}
+
+TEST_F(Launch, AnInterruptSavesOnceAndEndsAllWith130) {
+  start(2, sft("part", 2000));
+  ASSERT_TRUE(reaches("part", 3)) << err();
+  ::kill(launcher_, SIGINT);
+  EXPECT_EQ(finish(), 130);
+  EXPECT_NE(err().find("[0] error: interrupted; iteration "), std::string::npos) << err();
+  const auto saved = checkpoint::latest_iteration(dir_ / "part");
+  ASSERT_TRUE(saved.has_value());
+  EXPECT_EQ(metrics("part").size(), static_cast<size_t>(*saved));
+}
+
+TEST_F(Launch, NothingIsLeftWhenTheLauncherIsKilled) {
+  start(3, sft("part", 2000));
+  ASSERT_TRUE(reaches("part", 2)) << err();
+  const std::vector<pid_t> processes = ranks();
+  ASSERT_EQ(processes.size(), 3u);
+  ::kill(launcher_, SIGKILL);
+  EXPECT_EQ(finish(), 137);
+  for (const pid_t process : processes) EXPECT_TRUE(eventually([&] { return !exists(process); }, 20s)) << process;
+}
+
+TEST_F(Launch, TheSecretIsInNoArgumentAndNoVariable) {
+  start(2, sft("part", 2000));
+  ASSERT_TRUE(reaches("part", 1)) << err();
+  for (const pid_t process : ranks()) {
+    std::string variables = text_of(fmt::format("/proc/{}/environ", process));
+    for (char& c : variables)
+      if (c == 0) c = '\n';
+    EXPECT_NE(variables.find("\nLOCKSTEP_SECRET_FD="), std::string::npos);
+    EXPECT_EQ(variables.find("\nLOCKSTEP_SECRET="), std::string::npos);
+    EXPECT_EQ(text_of(fmt::format("/proc/{}/cmdline", process)).find("secret"), std::string::npos);
+  }
+  ::kill(launcher_, SIGTERM);
+  EXPECT_EQ(finish(), 130);
+}
+
+// Two launchers on one host, as on two: they meet by a port and a file.
+TEST_F(Launch, TwoLaunchersOfOneJobMeetByAFile) {
+  constexpr int kSteps = 3;
+  ASSERT_EQ(run(0, sft("alone", kSteps)), 0) << err();
+  const fs::Path secret = dir_.write("secret", std::string(32, 's'));
+  ::chmod(secret.c_str(), 0600);
+  const int port = 20000 + ::getpid() % 10000;
+  const auto launch = [&](int node) {
+    return fmt::format(
+        "{} launch -n 1 --num-nodes 2 --node-rank {} --master-addr {} --master-port {} "
+        "--job-secret-file {} {} >{}/log{} 2>&1",
+        LOCKSTEP_BINARY, node, "0.0.0.0", port, secret.string(), sft("part", kSteps), dir_.path().string(), node);
+  };
+  int second = -1;
+  std::thread other([&] { second = std::system(launch(1).c_str()); });
+  const int first = std::system(launch(0).c_str());
+  other.join();
+  EXPECT_EQ(first, 0) << text_of(dir_ / "log0");
+  EXPECT_EQ(second, 0) << text_of(dir_ / "log1");
+  expect_same_end("part", "alone", kSteps);
+  ::chmod(secret.c_str(), 0644);
+  EXPECT_EQ(WEXITSTATUS(std::system(launch(0).c_str())), 2);
+  EXPECT_NE(text_of(dir_ / "log0").find("chmod 600"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,128 @@
+// Held-out sets of a reinforcement-learning run, each with sampling and reward of its own.
+#include "recipes/held_out_prompts.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "recipes/training_fixture.h"
+
+namespace lockstep::recipes {
+namespace {
+
+using testing::expect_error;
+
+class HeldOutSets : public Training {
+ protected:
+  RlOptions options(const std::string& save) {
+    RlOptions o = rl(save);
+    o.num_rollout = 2;
+    o.eval_interval = 2;
+    o.eval_sampling.max_tokens = 12;
+    return o;
+  }
+  EvalSet set(const std::string& name, int64_t samples, float temperature) {
+    EvalSet set{.name = name, .path = kArith + "/test.jsonl@[0:12]"};
+    set.samples = samples;
+    set.temperature = temperature;
+    return set;
+  }
+  std::vector<Json> evaluations(const std::string& save) {
+    std::vector<Json> lines;
+    for (const Json& line : metrics(save))
+      if (line.contains("eval")) lines.push_back(line);
+    return lines;
+  }
+};
+
+TEST_F(HeldOutSets, EachIsSampledAndGradedByItself) {
+  RlOptions o = options("both");
+  o.log_passrate = true;
+  o.eval_sets = {set("greedy", 1, 0), set("sampled", 4, 1), set("lengths", 2, 1)};
+  o.eval_sets[2].reward = {{.rule = *rl::rule_of("format")}};
+  run_rl(o, control_);
+  const auto lines = evaluations("both");
+  ASSERT_EQ(lines.size(), 6u);
+  const Json& greedy = lines[3];
+  EXPECT_EQ(greedy["eval"], "greedy");
+  EXPECT_FALSE(greedy.contains("avg@1"));
+  EXPECT_EQ(greedy["pass@1"], greedy["accuracy"]);
+  const Json& sampled = lines[4];
+  EXPECT_EQ(sampled["avg@4"], sampled["accuracy"]);
+  EXPECT_NEAR(sampled["pass@1"].get<double>(), sampled["accuracy"].get<double>(), 1e-12);
+  EXPECT_GE(sampled["pass@4"].get<double>(), sampled["maj@4"].get<double>());
+  EXPECT_GE(sampled["pass@2"].get<double>(), sampled["pass@1"].get<double>());
+  EXPECT_GT(sampled["pass@4"].get<double>(), 0);
+  EXPECT_EQ(lines[5]["accuracy"], 0.0);  // no response thinks
+  EXPECT_FALSE(lines[5].contains("maj@2"));
+  // A set says the same whatever other sets there are.
+  RlOptions alone = options("alone");
+  alone.log_passrate = true;
+  alone.eval_sets = {set("sampled", 4, 1)};
+  run_rl(alone, control_);
+  const auto other = evaluations("alone");
+  ASSERT_EQ(other.size(), 2u);
+  EXPECT_EQ(other[0], lines[1]);
+  EXPECT_EQ(other[1], sampled);
+}
+
+TEST_F(HeldOutSets, TheNamedSetSaysWhichCheckpointIsBest) {
+  RlOptions o = options("best");
+  o.num_rollout = 4;
+  o.eval_interval = 1;
+  o.save_best = true;
+  o.eval_sets = {set("never", 1, 0), set("sums", 4, 1)};
+  o.eval_sets[0].reward = {{.rule = *rl::rule_of("format")}};
+  o.save_best_set = "sums";
+  run_rl(o, control_);
+  int64_t best = 0;
+  double most = -1;
+  for (const Json& line : evaluations("best"))
+    if (line["eval"] == "sums" && line["step"] > 0 && line["accuracy"].get<double>() > most) {
+      most = line["accuracy"].get<double>();
+      best = line["step"].get<int64_t>();
+    }
+  EXPECT_EQ(fs::read_file(fs::Path(o.save.save) / "best_checkpointed_iteration.txt"), std::to_string(best));
+  EXPECT_NE(info_.str().find(fmt::format("best    rollout {}", best)), std::string::npos) << info_.str();
+}
+
+TEST_F(HeldOutSets, ARewardsPartOfItsOwn) {
+  RlOptions o = options("parts");
+  o.reward = {.choices = {{.kind = rl::RewardKind::command}}};
+  o.reward.command =
+      "python3 -c 'import json, sys\nfor line in sys.stdin:\n  print(json.dumps({\"id\": "
+      "json.loads(line)[\"id\"], \"reward\": {\"score\": 0.25, \"acc\": 0.75}}), flush=True)'";
+  o.reward.reward_key = "score";
+  o.eval_reward_key = "acc";
+  o.eval_sets = {set("one", 1, 0)};
+  run_rl(o, control_);
+  EXPECT_EQ(evaluations("parts")[1]["accuracy"], 0.75);
+  EXPECT_EQ(metrics("parts")[1]["reward"], 0.25);
+}
+
+TEST_F(HeldOutSets, LabelsNeedAKey) {
+  RlOptions o = options("labels");
+  o.label_key.clear();
+  o.reward = {.choices = {{.rule = *rl::rule_of("random")}}};
+  o.eval_sets = {set("one", 1, 0)};
+  o.eval_sets[0].reward = {{.rule = *rl::rule_of("number")}};
+  expect_error<ConfigError>([&] { run_rl(o, control_); }, {"graded by its labels", "one: number"});
+  o.eval_sets[0].label_key = "label";
+  run_rl(o, control_);
+  EXPECT_EQ(evaluations("labels").size(), 2u);
+}
+
+TEST_F(HeldOutSets, MetadataOfASetGoBeforeThoseOfItsRows) {
+  RlOptions o = options("metadata");
+  EvalSet own{.name = "own",
+              .path = dir_.write("rows.jsonl", R"({"prompt": "1+2=", "label": "x", "metadata": {"rm_type": "number"}})"
+                                               "\n")
+                          .string()};
+  own.metadata = {{"rm_type", "format"}};
+  own.temperature = 0;
+  o.eval_sets = {own};
+  run_rl(o, control_);
+  EXPECT_EQ(evaluations("metadata")[0]["accuracy"], 0.0);
+}
+
+}  // namespace
+}  // namespace lockstep::recipes

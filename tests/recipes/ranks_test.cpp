@@ -1,0 +1,260 @@
+// A run over several ranks is the run of one: the same adapter, the same metrics, whatever the number of ranks; and
+// ranks end together. Ranks are threads here; tests/processes has the same as processes.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <functional>
+#include <thread>
+
+#include "parallel/agree.h"
+#include "recipes/training_fixture.h"
+
+namespace lockstep::recipes {
+namespace {
+
+using Change = std::function<void(int rank, Control& control)>;
+
+class Ranks : public Training {
+ protected:
+  // What each rank threw: "nothing", or kind and message.
+  template <class Options>
+  std::vector<std::string> run_on(int size, const Options& options, void (*run)(const Options&, const Control&),
+                                  const Change& change = {}) {
+    std::vector<std::unique_ptr<parallel::Group>> groups = parallel::threads(size, {.call = std::chrono::minutes(2)});
+    std::vector<std::string> thrown(groups.size(), "nothing");
+    std::vector<std::thread> ranks;
+    for (int rank = 0; rank < size; ++rank)
+      ranks.emplace_back([&, rank] {
+        std::ostringstream said;
+        Control control{.out = &said, .info = &said, .rank = rank};
+        control.join = [&](const parallel::Identity&) { return std::move(groups[static_cast<size_t>(rank)]); };
+        if (change) change(rank, control);
+        Options mine = options;
+        mine.base.stream.threads = 1;
+        try {
+          run(mine, control);
+        } catch (const Error& error) {
+          thrown[static_cast<size_t>(rank)] = fmt::format("{} {}: {}", error.kind(), error.exit_code(), error.what());
+        }
+      });
+    for (std::thread& rank : ranks) rank.join();
+    return thrown;
+  }
+  template <class Options>
+  void run_well_on(int size, const Options& options, void (*run)(const Options&, const Control&)) {
+    for (const std::string& error : run_on(size, options, run)) EXPECT_EQ(error, "nothing") << size << " ranks";
+  }
+
+  // Without times, which no two runs share.
+  std::vector<Json> results(const std::string& save) const {
+    std::vector<Json> lines = metrics(save);
+    for (Json& line : lines)
+      for (const char* key : {"tokens_per_s", "rollout_ms", "reward_ms", "train_ms", "publish_ms"}) line.erase(key);
+    return lines;
+  }
+
+  void expect_same(const std::string& save, const std::string& wanted, int64_t iteration) const {
+    EXPECT_EQ(adapter_bytes(save, iteration), adapter_bytes(wanted, iteration)) << save;
+    EXPECT_EQ(results(save), results(wanted)) << save;
+  }
+
+  SftOptions dpo(const std::string& save) {
+    std::string rows;
+    for (int i = 0; i < 9; ++i)
+      rows += fmt::format("{{\"prompt\": \"{}+{}=\", \"chosen\": \"{}\", \"rejected\": \"{}\"}}\n", i, i + 1, 2 * i + 1,
+                          2 * i + 3);
+    SftOptions options = sft(save);
+    options.base.hf_checkpoint = kArith;
+    options.prompt_data = dir_.write("pairs.jsonl", rows).string();
+    options.loss = train::DpoLoss{.beta = 0.5f};
+    options.eval_sets = {{"held_out", options.prompt_data}};
+    options.eval_interval = 2;
+    return options;
+  }
+};
+
+TEST_F(Ranks, SupervisedTrainingHasTheSameBitsOnAnyNumber) {
+  const auto options = [&](const std::string& save) {
+    SftOptions o = sft(save);  // batches of 4 and 2: most ranks of 8 have nothing to do in a step
+    o.adapter.config.dropout = 0.1;
+    o.training.per_token_loss = true;
+    o.eval_sets = {{"held_out", o.prompt_data}};
+    o.eval_interval = 2;
+    o.save_best = true;
+    return o;
+  };
+  run_sft(options("alone"), control_);
+  for (const int size : {1, 2, 4, 8}) {
+    const std::string save = fmt::format("ranks{}", size);
+    run_well_on(size, options(save), run_sft);
+    expect_same(save, "alone", 6);
+  }
+}
+
+TEST_F(Ranks, PreferenceTrainingHasTheSameBitsOnAnyNumber) {
+  run_sft(dpo("alone"), control_);
+  for (const int size : {2, 4, 8}) {
+    const std::string save = fmt::format("ranks{}", size);
+    run_well_on(size, dpo(save), run_sft);
+    expect_same(save, "alone", checkpoint::latest_iteration(dir_.path() / "alone").value());
+  }
+}
+
+TEST_F(Ranks, ReinforcementLearningHasTheSameBitsOnAnyNumber) {
+  const auto options = [&](const std::string& save) {
+    RlOptions o = rl(save);  // two optimizer steps a rollout
+    o.adapter.config.dropout = 0.1;
+    o.use_kl_loss = true;
+    o.loss.kl_coef = 0.1f;
+    o.eval_sets = {{"held_out", kArith + "/test.jsonl@[0:11]"}};
+    o.eval_input_key = "prompt";
+    o.eval_label_key = "label";
+    o.eval_sampling = o.sampling;
+    o.eval_interval = 2;
+    o.save_best = true;
+    o.num_rollout = 3;
+    return o;
+  };
+  run_rl(options("alone"), control_);
+  for (const int size : {1, 2, 4, 8}) {
+    const std::string save = fmt::format("ranks{}", size);
+    run_well_on(size, options(save), run_rl);
+    expect_same(save, "alone", 3);  // the samples' digest is among the metrics
+  }
+}
+
+TEST_F(Ranks, EachSampleIsGradedOnceWhateverTheNumber) {
+  RlOptions options = rl("ranks4");
+  options.num_rollout = 2;
+  const std::string seen = (dir_.path() / "seen").string();
+  options.reward.choices = {{.kind = rl::RewardKind::command}};
+  // What it says depends on when it is asked: only if it is asked once can all ranks have the same rewards.
+  options.reward.command = "while read line; do echo x >> " + seen + "; wc -l < " + seen + " | tr -d ' '; done";
+  options.reward.workers = 1;
+  run_well_on(4, options, run_rl);
+  const std::string text = fs::read_file(seen);
+  EXPECT_EQ(std::count(text.begin(), text.end(), 'x'), 2 * 4 * 4);
+}
+
+TEST_F(Ranks, AnInterruptWhileSamplingStopsAllAndResumes) {
+  run_rl(rl("alone"), control_);
+  for (const int at : {2, 9, 30}) {
+    const std::string save = fmt::format("part{}", at);
+    RlOptions part = rl(save);
+    std::atomic<int> asked{0};
+    const std::vector<std::string> thrown = run_on(2, part, run_rl, [&](int rank, Control& control) {
+      if (rank == 1) control.interrupted = [&] { return ++asked > at; };
+    });
+    for (const std::string& error : thrown) EXPECT_NE(error.find(" 130: "), std::string::npos) << error;
+    part.save.load = part.save.save;
+    run_well_on(2, part, run_rl);
+    EXPECT_EQ(adapter_bytes(save, 4), adapter_bytes("alone", 4));
+  }
+}
+
+TEST_F(Ranks, MoreLanesAllowMoreRanksAndAreASettingOfTheRun) {
+  const auto options = [&](const std::string& save) {
+    SftOptions o = sft(save);
+    o.training.gradient_lanes = 16;
+    o.training.global_batch_size = 10;
+    return o;
+  };
+  run_sft(options("alone"), control_);
+  run_well_on(16, options("ranks16"), run_sft);
+  expect_same("ranks16", "alone", 2);
+  SftOptions other = options("alone");
+  other.save.load = other.save.save;
+  other.training.gradient_lanes = 8;
+  EXPECT_THROW(run_sft(other, control_), ConfigError);
+}
+
+TEST_F(Ranks, ARunGoesOnWithAnotherNumberOfRanks) {
+  run_sft(sft("alone"), control_);
+  SftOptions part = sft("part");
+  for (const auto& [size, steps] : {std::pair(8, 2), std::pair(2, 4), std::pair(1, 6)}) {
+    part.num_steps = steps;
+    part.optimizer.decay_steps = 6;
+    part.save.load = part.save.save;
+    run_well_on(size, part, run_sft);
+  }
+  EXPECT_EQ(adapter_bytes("part", 6), adapter_bytes("alone", 6));
+}
+
+TEST_F(Ranks, AnInterruptOfOneRankStopsAllAndRankZeroSaves) {
+  run_sft(sft("alone"), control_);
+  for (const int asked_rank : {0, 1}) {
+    const std::string save = fmt::format("part{}", asked_rank);
+    std::atomic<int> asked{0};
+    SftOptions part = sft(save);
+    const std::vector<std::string> thrown = run_on(2, part, run_sft, [&](int rank, Control& control) {
+      if (rank == asked_rank) control.interrupted = [&] { return ++asked > 3; };
+    });
+    for (const std::string& error : thrown) EXPECT_EQ(error.substr(0, 14), "Cancelled 130:") << error;
+    const auto reached = checkpoint::latest_iteration(part.save.save);
+    ASSERT_TRUE(reached.has_value());
+    EXPECT_LT(*reached, 6);
+    part.save.load = part.save.save;
+    run_well_on(2, part, run_sft);
+    EXPECT_EQ(adapter_bytes(save, 6), adapter_bytes("alone", 6));
+  }
+}
+
+TEST_F(Ranks, AnInterruptDuringEvaluationStopsAll) {
+  SftOptions options = sft("part");
+  options.eval_sets = {{"held_out", options.prompt_data}};
+  options.eval_interval = 1;
+  const std::vector<std::string> thrown = run_on(2, options, run_sft, [&](int rank, Control& control) {
+    if (rank == 1) control.interrupted = [] { return true; };
+  });
+  for (const std::string& error : thrown) EXPECT_EQ(error.substr(0, 14), "Cancelled 130:") << error;
+}
+
+TEST_F(Ranks, RanksThatBeginDifferentlyAreRefused) {
+  SftOptions options = sft("part");
+  std::vector<std::unique_ptr<parallel::Group>> groups = parallel::threads(2, {.call = std::chrono::minutes(2)});
+  std::vector<std::string> thrown(2);
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 2; ++rank)
+    ranks.emplace_back([&, rank] {
+      std::ostringstream said;
+      Control control{.out = &said, .info = &said, .rank = rank};
+      control.join = [&](const parallel::Identity&) { return std::move(groups[static_cast<size_t>(rank)]); };
+      SftOptions mine = options;
+      mine.optimizer.schedule.lr *= rank + 1;
+      try {
+        run_sft(mine, control);
+      } catch (const Error& error) {
+        thrown[static_cast<size_t>(rank)] = error.what();
+      }
+    });
+  for (std::thread& rank : ranks) rank.join();
+  for (const std::string& error : thrown) {
+    EXPECT_NE(error.find("the ranks of a job are not alike"), std::string::npos) << error;
+    EXPECT_NE(error.find("rank 1: --lr"), std::string::npos) << error;
+  }
+}
+
+TEST_F(Ranks, AnErrorOfOneRankEndsAllWithItsCode) {
+  const std::vector<std::string> thrown = run_on(2, sft("part"), run_sft, [&](int rank, Control& control) {
+    if (rank == 1) control.interrupted = []() -> bool { throw DataError({.what = "a row is bad"}); };
+  });
+  EXPECT_EQ(thrown[1].substr(0, 12), "DataError 3:") << thrown[1];
+  EXPECT_NE(thrown[0].find("a row is bad"), std::string::npos) << thrown[0];
+}
+
+TEST_F(Ranks, AStepThatIsNotFiniteIsAbandonedByAll) {
+  SftOptions options = sft("ranks2");
+  options.optimizer.schedule.lr = 1e30;  // the second step reads what the first has made of the adapter
+  options.optimizer.schedule.warmup_steps = 0;
+  options.optimizer.clip_grad = 0;
+  SftOptions alone = options;
+  alone.save = sft("alone").save;
+  run_sft(alone, control_);
+  run_well_on(2, options, run_sft);
+  expect_same("ranks2", "alone", 6);
+  EXPECT_TRUE(results("alone").back().contains("abandoned_steps"));
+}
+
+}  // namespace
+}  // namespace lockstep::recipes

@@ -1,0 +1,144 @@
+// A teacher over HTTP, against a server that does as it is told.
+#include "rl/http_teacher.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cmath>
+#include <functional>
+#include <thread>
+
+#include "core/error.h"
+#include "core/json.h"
+#include "server/http/http.h"
+#include "support/temp_directory.h"
+
+namespace lockstep::rl {
+namespace {
+
+using testing::expect_error;
+
+// Says log-prob -(token / 8 + place / 64) of every token of a prompt.
+class Teaching {
+ public:
+  using Answer = std::function<server::HttpResponse(const Json& body, int number)>;
+
+  explicit Teaching(Answer answer = {}) : answer_(std::move(answer)) { start(); }
+  ~Teaching() { stop(); }
+  void start() {
+    server_ = std::make_unique<server::HttpServer>(
+        server::HttpOptions{.port = port_},
+        [this](const server::HttpRequest& request, const std::shared_ptr<server::Responder>& reply) {
+          if (request.path == "/v1/models") return reply->send({.body = R"({"data": [{"id": "big"}]})"});
+          const Json body = Json::parse(request.body);
+          const int number = ++count;
+          reply->send(answer_ ? answer_(body, number) : said(body));
+        });
+    port_ = server_->port();
+    thread_ = std::thread([server = server_.get()] { server->run(); });
+  }
+  void stop() {
+    if (!thread_.joinable()) return;
+    server_->stop();
+    thread_.join();
+    server_.reset();
+  }
+  static float logprob(int32_t token, size_t place) {
+    return -(static_cast<float>(token) / 8 + static_cast<float>(place) / 64);
+  }
+  static server::HttpResponse said(const Json& body) {
+    EXPECT_EQ(body["prompt_logprobs"], 0);
+    EXPECT_EQ(body["max_tokens"], 1);
+    EXPECT_EQ(body["model"], "big");
+    Json tokens = Json::array({nullptr});
+    for (size_t t = 1; t < body["prompt"].size(); ++t) {
+      const auto token = body["prompt"][t].get<int32_t>();
+      tokens.push_back({{std::to_string(token), {{"logprob", logprob(token, t)}, {"rank", 3}}},
+                        {"1000", {{"logprob", -0.5}, {"rank", 1}}}});
+    }
+    return {.body = Json{{"choices", {{{"text", ""}, {"prompt_logprobs", tokens}}}}}.dump()};
+  }
+  net::Address address() const { return {.host = "127.0.0.1", .port = port_}; }
+  std::atomic<int> count = 0;
+
+ private:
+  Answer answer_;
+  int port_ = 0;
+  std::unique_ptr<server::HttpServer> server_;
+  std::thread thread_;
+};
+
+std::vector<train::Datum> batch() {
+  std::vector<train::Datum> datums;
+  for (int32_t i = 0; i < 40; ++i) datums.push_back(train::make_datum({i, i + 1, i + 2, i + 3}, {0, 0, 1, 1}));
+  datums[3] = train::make_datum({1, 2, 3}, {0, 1, 0});  // the last row has no target
+  return datums;
+}
+
+TEST(HttpTeacher, SaysTheLogprobsOfTheTargets) {
+  Teaching server;
+  HttpTeacher teacher({.address = server.address()}, 1);
+  const std::vector<train::Datum> datums = batch();
+  int64_t told = 0;
+  const auto logprobs = teacher.logprobs(datums, [&](int64_t done) { told = done; });
+  ASSERT_EQ(logprobs.size(), datums.size());
+  EXPECT_EQ(told, 40);
+  for (size_t i = 0; i < datums.size(); ++i)
+    for (size_t t = 0; t < datums[i].targets.size(); ++t)
+      EXPECT_EQ(logprobs[i][t], datums[i].targets[t] < 0 ? 0.0f : Teaching::logprob(datums[i].targets[t], t + 1))
+          << i << ", row " << t;
+}
+
+TEST(HttpTeacher, IsWaitedForWhileItIsDown) {
+  Teaching server([](const Json& body, int number) {
+    return number % 3 == 0 ? server::HttpResponse{.status = 503, .body = "busy"} : Teaching::said(body);
+  });
+  HttpTeacher teacher({.address = server.address(), .timeout = std::chrono::milliseconds(30'000)}, 1);
+  server.stop();
+  std::thread back([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    server.start();
+  });
+  EXPECT_EQ(teacher.logprobs(batch(), {}).size(), 40u);
+  back.join();
+  EXPECT_GT(server.count, 40);
+}
+
+TEST(HttpTeacher, WhatItCannotSayIsAnError) {
+  const auto fails = [](const Teaching::Answer& answer, const auto& expect) {
+    Teaching server(answer);
+    HttpTeacher teacher({.address = server.address(), .model = "big", .timeout = std::chrono::milliseconds(300)}, 1);
+    expect(teacher);
+  };
+  fails([](const Json&, int) { return server::HttpResponse{.status = 400, .body = "no prompt_logprobs"}; },
+        [](HttpTeacher& teacher) {
+          expect_error<ConfigError>([&] { teacher.logprobs(batch(), {}); },
+                                    {"refuses", "status 400", "no prompt_logprobs"});
+        });
+  fails([](const Json&, int) { return server::HttpResponse{.status = 500, .body = "down"}; },
+        [](HttpTeacher& teacher) {
+          expect_error<ResourceError>([&] { teacher.logprobs(batch(), {}); },
+                                      {"does not answer", "status 500", "attempts"});
+        });
+  for (const char* body :
+       {R"({"choices": []})", R"({"choices": [{"text": "x"}]})", R"({"choices": [{"prompt_logprobs": [null]}]})",
+        R"({"choices": [{"prompt_logprobs": [null, {"9": {"logprob": -1}}, null, null]}]})"})
+    fails([body](const Json&, int) { return server::HttpResponse{.body = body}; },
+          [](HttpTeacher& teacher) {
+            expect_error<FormatError>([&] { teacher.logprobs(batch(), {}); }, {"no log-probs of the prompt"});
+          });
+}
+
+TEST(HttpTeacher, ReportsAtTemperatureOne) {
+  Teaching server;
+  expect_error<ConfigError>([&] { HttpTeacher({.address = server.address()}, 0.7f); }, {"temperature"});
+}
+
+TEST(HttpTeacher, CanBeStopped) {
+  Teaching server;
+  HttpTeacher teacher({.address = server.address()}, 1);
+  EXPECT_THROW(teacher.logprobs(batch(), [](int64_t) { throw Cancelled({.what = "stop"}); }), Cancelled);
+}
+
+}  // namespace
+}  // namespace lockstep::rl
