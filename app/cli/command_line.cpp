@@ -153,7 +153,7 @@ void run_training(TrainingCommand<Options> command, Screen& screen,
   if (command.dry_run) return dry_run(command.options, notes, control);
   for (const std::string& note : notes) *control.info << "note    " << note << "\n";
   if (!command.dashboard) return train(command.options, control);
-  server::with_dashboard(*command.dashboard, control, [&] { train(command.options, control); });
+  server::with_dashboard(*command.dashboard, control, [&](const Control& inner) { train(command.options, inner); });
 }
 
 // What talks with the user reads stdin too.
