@@ -180,6 +180,8 @@ class Classifier {
   void place(Occurrence& occurrence) {
     if (const Flag* flag = flags_.find(occurrence.flag)) {
       take(occurrence, flag->binding.arity, result_.positionals);
+      const Compatible* row = find_compatible(occurrence.flag, scripts_);
+      if (row != nullptr && is_left_out(occurrence, *row)) return leave_out(occurrence, occurrence.flag, *row);
       for (const std::string& value : occurrence.values)
         if (is_one_of(flag->binding.later, value)) return later_.push_back(flag->name + " " + value);
       result_.used.push_back(std::move(occurrence));
@@ -198,6 +200,10 @@ class Classifier {
     }
   }
 
+  bool is_left_out(const Occurrence& occurrence, const Compatible& row) const {
+    return row.effect == Effect::told && std::ranges::count(without_, occurrence.flag) > 0;
+  }
+
   void place_claim(Occurrence& occurrence, const ClaimFlag& row) {
     take(occurrence, row.arity, result_.positionals);
     if (scripts_ == Scripts::sft && !judged_without_engine(row.claim, row.name))
@@ -210,7 +216,8 @@ class Classifier {
 
   void place_compatible(Occurrence& occurrence, const Compatible& row) {
     if (row.arity != Arity::many) take(occurrence, row.arity, result_.positionals);
-    if (row.effect == Effect::report) return leave_out(occurrence, occurrence.flag, row);
+    if (row.effect == Effect::report || is_left_out(occurrence, row))
+      return leave_out(occurrence, occurrence.flag, row);
     for (const std::string& value : occurrence.values) {
       if (row.accepted.empty() && row.later.empty()) continue;
       if (is_one_of(row.accepted, value)) continue;

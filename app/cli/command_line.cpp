@@ -16,6 +16,7 @@
 #include "cli/field_flags.h"
 #include "cli/parse.h"
 #include "cli/parse_files.h"
+#include "cli/report_flags.h"
 #include "commands/commands.h"
 #include "core/error.h"
 #include "core/nearest_name.h"
@@ -54,6 +55,7 @@ Control training_control(Screen& screen) {
   const Console& console = screen.console;
   return {.out = &screen.out,
           .info = &screen.out,
+          .raw = console.out,
           .terminal = console.out_terminal,
           .out_terminal = console.out_terminal,
           .interrupted = console.interrupted,
@@ -66,6 +68,7 @@ Control query_control(Screen& screen) {
   const Console& console = screen.console;
   return {.out = console.out,
           .info = &screen.err,
+          .raw = console.err,
           .terminal = console.err_terminal,
           .out_terminal = console.out_terminal,
           .interrupted = console.interrupted};
@@ -149,7 +152,8 @@ void run_training(TrainingCommand<Options> command, Screen& screen,
       notes.push_back("--ref-load " + *line);
   if (command.dry_run) return dry_run(command.options, notes, control);
   for (const std::string& note : notes) *control.info << "note    " << note << "\n";
-  train(command.options, control);
+  if (!command.dashboard) return train(command.options, control);
+  server::with_dashboard(*command.dashboard, control, [&] { train(command.options, control); });
 }
 
 // What talks with the user reads stdin too.
@@ -197,6 +201,8 @@ constexpr Command kCommands[] = {
      [](const Values& args, Screen& screen) { commands::run_reward(parse_reward(args), query_control(screen)); }},
     {"export", "an adapter or a model for llama.cpp or PEFT", export_help,
      [](const Values& args, Screen& screen) { commands::run_export(parse_export(args), report_control(screen)); }},
+    {"dashboard", "a page about runs: curves, samples, settings", dashboard_help,
+     [](const Values& args, Screen& screen) { server::run_dashboard(parse_dashboard(args), report_control(screen)); }},
     {"inspect", "what an adapter, save or model directory or a data set holds", inspect_help,
      [](const Values& args, Screen& screen) { commands::run_inspect(parse_inspect(args), report_control(screen)); }},
     {"merge", "a base and an adapter as one model", merge_help,

@@ -8,6 +8,8 @@ namespace {
 using enum Arity;
 
 constexpr std::string_view kMetrics = "metrics go to <save>/metrics.jsonl and to the terminal";
+constexpr std::string_view kWandb =
+    "nothing is sent: `wandb sync` sends what --use-wandb writes, with its own settings";
 constexpr std::string_view kOneProcess = "one process on one device (--device, --threads)";
 constexpr std::string_view kFullPrecision =
     "adapters, gradients, sums and optimizer state are f32, activations too on the CPU and bf16 on a GPU";
@@ -156,12 +158,14 @@ constexpr Compatible kCompatible[] = {
     {"--no-save-optim", none, kCheckpoint},
     {"--no-save-rng", none, kCheckpoint},
     // Logging.
-    {"--use-wandb", none, kMetrics, {}, {}, Effect::report},
-    {"--wandb-*", many, kMetrics, {}, {}, Effect::report},
-    {"--disable-wandb-random-suffix", none, kMetrics, {}, {}, Effect::report},
-    {"--use-tensorboard", none, kMetrics, {}, {}, Effect::report},
-    {"--tb-*", many, kMetrics, {}, {}, Effect::report},
-    {"--tensorboard-*", many, kMetrics, {}, {}, Effect::report},
+    {"--use-wandb", none, kMetrics, {}, {}, Effect::told},
+    {"--wandb-always-use-train-step", none, "steps of the run are all that is counted", {}, {}, Effect::told},
+    {"--wandb-random-suffix", none, kWandb, {}, {}, Effect::told},
+    {"--disable-wandb-random-suffix", none, kWandb, {}, {}, Effect::told},
+    {"--wandb-*", many, kWandb, {}, {}, Effect::told},
+    {"--use-tensorboard", none, kMetrics, {}, {}, Effect::told},
+    {"--tb-*", many, kMetrics, {}, {}, Effect::told},
+    {"--tensorboard-*", many, kMetrics, {}, {}, Effect::told},
     {"--use-swanlab", none, kMetrics, {}, {}, Effect::report},
     {"--swanlab-*", many, kMetrics, {}, {}, Effect::report},
     {"--use-mlflow", none, kMetrics, {}, {}, Effect::report},

@@ -2,6 +2,7 @@
 // what to change.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "commands/options.h"
 #include "recipes/launch_claims.h"
 #include "recipes/options.h"
+#include "server/dashboard/dashboard.h"
 #include "server/serve.h"
 
 namespace lockstep::cli {
@@ -20,6 +22,7 @@ namespace lockstep::cli {
 template <typename Options>
 struct TrainingCommand {
   Options options;
+  std::optional<server::DashboardOptions> dashboard;  // to serve meanwhile
   bool dry_run = false;
   std::vector<std::string> notes;                          // one line each
   std::vector<std::pair<std::string, std::string>> shape;  // for recipes::check_model_shape

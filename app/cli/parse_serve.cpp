@@ -92,6 +92,13 @@ FlagSet serve_flags(ServeOptions& o) {
        {"--lora-root", "DIR", text(o.lora_root), "read adapters below this directory only"},
        {"--keep-adapter-versions", "N", number(o.keep_versions, 1, 65536),
         "versions of each name that requests can pin, the newest included"}});
+  flags.add("Base weights",
+            {{"--enable-weight-updates", "", toggle(o.weight_updates),
+              "routes that bring other base weights, and that give memory back and take it again"},
+             {"--weights-root", "DIR", text(o.weights_root),
+              "read base weights below this directory only (default: --lora-root; neither: none)"},
+             {"--max-weights-payload-size", "BYTES", number(o.max_weights_payload_size, 1024, 1000 * kMany),
+              "largest body that brings weights or tensors of an adapter"}});
   flags.add(
       "Answers",
       {{"--generation-config", "FROM", text(o.generation_config),
@@ -127,6 +134,16 @@ void check_names(const ServeOptions& options) {
                        .wanted = "at most " + std::to_string(options.max_loras)});
   if (std::ranges::count(options.api_keys, "") > 0)
     throw ConfigError({.what = "an API key is empty", .where = "--api-key"});
+  if (!options.weights_root.empty() && !options.weight_updates)
+    throw ConfigError(
+        {.what = "no route reads base weights", .where = "--weights-root", .attempt = "--enable-weight-updates"});
+  const bool is_local = options.host == "127.0.0.1" || options.host == "localhost" || options.host == "::1";
+  if (options.weight_updates && options.api_keys.empty() && !is_local)
+    throw ConfigError({.what = "anyone who reaches this address could replace the weights",
+                       .where = "--enable-weight-updates",
+                       .got = "--host " + options.host + " without a key",
+                       .wanted = "--api-key",
+                       .attempt = "--api-key KEY, or --host 127.0.0.1"});
 }
 
 }  // namespace

@@ -30,6 +30,7 @@ struct SftForm {
   std::optional<float> beta, gamma, desirable, undesirable;
   std::optional<int64_t> num_rollout;
   std::string ref_load;
+  ReportForm reports;
   bool dry_run = false;
 };
 
@@ -115,6 +116,7 @@ FlagSet sft_flags(SftForm& form) {
   flags.add("LoRA", lora_flags(o.adapter));
   flags.add("Optimizer", optimizer_flags(o.optimizer));
   flags.add("Checkpoint", checkpoint_flags(o.save));
+  flags.add("Reports", report_flags(form.reports, o.save, false));
   flags.add("Machine", machine_flags(o.base));
   flags.add("Machine", training_machine_flags(o.training, form.dry_run));
   return flags;
@@ -222,6 +224,7 @@ TrainingCommand<recipes::SftOptions> parse(const Values& args, train::Loss loss)
   check_watching(form.options);
   check_scripts(given);
   note_exclusions(form.options.adapter.config, given.notes);
+  resolve_reports(form.reports, form.options.save, given);
   form.options.save.arguments = resolved_arguments(flags, given);
   const auto* dpo = std::get_if<train::DpoLoss>(&form.options.loss);
   if (dpo != nullptr && dpo->kind == train::PreferenceKind::orpo)
@@ -233,7 +236,9 @@ TrainingCommand<recipes::SftOptions> parse(const Values& args, train::Loss loss)
   const bool preferences = kto || (dpo != nullptr && train::reads_reference(*dpo));
   if (preferences) form.options.reference = form.ref_load;
   std::vector<recipes::LaunchClaim> claims = deferred_claims(given.claims, given.notes);
+  std::optional<server::DashboardOptions> dashboard = resolve_dashboard(form.reports, form.options.save, given);
   return {.options = std::move(form.options),
+          .dashboard = std::move(dashboard),
           .dry_run = form.dry_run,
           .notes = std::move(given.notes),
           .shape = std::move(given.shape),

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <set>
 
+#include "cli/secret_file.h"
 #include "core/error.h"
 #include "lora/targets.h"
 
@@ -389,8 +390,8 @@ OrderedJson resolved_arguments(const FlagSet& flags, const Classified& given) {
         arguments[flag.name] = flag.binding.arity == Arity::none ? OrderedJson(false) : OrderedJson(flag.binding.shown);
       else if (flag.binding.arity == Arity::none)
         arguments[flag.name] = true;
-      else if (flag.name.ends_with("-api-key"))
-        arguments[flag.name] = "(given)";
+      else if (is_secret(flag.name))
+        arguments[flag.name] = kHiddenSecret;
       else if (flag.binding.arity == Arity::one)
         arguments[flag.name] = occurrence->values.front();
       else

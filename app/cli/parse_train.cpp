@@ -234,6 +234,7 @@ FlagSet train_flags(TrainForm& form) {
   flags.add("LoRA", lora_flags(o.adapter));
   flags.add("Optimizer", optimizer_flags(o.optimizer));
   flags.add("Checkpoint", checkpoint_flags(o.save));
+  flags.add("Reports", report_flags(form.reports, o.save, true));
   flags.add("Evaluation", evaluation_flags(form));
   flags.add("Checks (a run that fails one saves and ends with exit code 8)", check_flags(form));
   flags.add("Machine", machine_flags(o.base));
@@ -272,9 +273,12 @@ TrainingCommand<recipes::RlOptions> parse_train(const Values& args) {
   judge_claims(given.claims, form.options, given.notes);
   form.options.reference = form.ref_load;
   const bool uses_reference = form.options.use_kl_loss || form.options.kl_reward_coef != 0;
+  resolve_reports(form.reports, form.options.save, given);
   form.options.save.arguments = resolved_arguments(flags, given);
   std::vector<recipes::LaunchClaim> claims = deferred_claims(given.claims, given.notes);
+  std::optional<server::DashboardOptions> dashboard = resolve_dashboard(form.reports, form.options.save, given);
   return {.options = std::move(form.options),
+          .dashboard = std::move(dashboard),
           .dry_run = form.dry_run,
           .notes = std::move(given.notes),
           .shape = std::move(given.shape),

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "cli/secret_file.h"
 #include "core/error.h"
 
 namespace lockstep::cli {
@@ -93,6 +94,7 @@ void check_readers(const RewardConfig& spec, const Classified& given) {
                  "--rm-type command, remote_rm, judge or sandbox_fusion, or --custom-rm-path");
   require_reader(spec, given, "--rm-url", services, "--rm-type remote_rm, judge or sandbox_fusion");
   require_reader(spec, given, "--rm-api-key", services, "--rm-type remote_rm, judge or sandbox_fusion");
+  require_reader(spec, given, "--rm-api-key-file", services, "--rm-type remote_rm, judge or sandbox_fusion");
   for (const char* flag : {"--judge-model", "--judge-prompt", "--judge-max-tokens"})
     require_reader(spec, given, flag, spec.has(RewardKind::judge), "--rm-type judge");
   for (const char* flag : {"--code-timeout", "--code-memory-mb"})
@@ -162,6 +164,7 @@ std::vector<Flag> service_flags(RewardConfig& spec) {
       {"--reward-timeout", "S", seconds(spec.timeout), "seconds until a reward is unknown, attempts included"},
       {"--rm-url", "URL", text(spec.url), "of remote_rm, judge, sandbox_fusion: http://HOST:PORT/PATH"},
       {"--rm-api-key", "KEY", text(spec.api_key), "that this service asks for"},
+      {"--rm-api-key-file", "FILE", secret_file(spec.api_key), "file with that key"},
       {"--judge-model", "NAME", text(spec.judge_model), "of judge: model of an OpenAI chat server"},
       {"--judge-prompt", "FILE", text(spec.judge_prompt_file),
        "of judge: a text with {prompt}, {response} and {label} that asks for <score>NUMBER</score>"},

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "cli/secret_file.h"
 #include "commands/commands.h"
 #include "core/error.h"
 
@@ -75,7 +76,8 @@ void pass_on(const Occurrence& flag, bool is_switch, recipes::RolloutEngineOptio
 // One error for all that the engine of this process needs none of.
 void refuse_without_servers(const Classified& given) {
   for (const char* name : {"--rollout-external-engine-addrs", "--rollout-engine-command", "--rollout-engine-api-key",
-                           "--rollout-adapter-dir", "--sync-strategy", "--on-version-change", "--force"})
+                           "--rollout-engine-api-key-file", "--rollout-adapter-dir", "--sync-strategy",
+                           "--on-version-change", "--force"})
     if (given.given(name) != nullptr)
       throw ConfigError({.what = "the engine of this process needs no such thing",
                          .where = name,
@@ -164,6 +166,7 @@ std::vector<Flag> rollout_engine_flags(RolloutEngineForm& form, recipes::RlOptio
       {"--rollout-engine-command", "COMMAND", text(engine.command),
        "or: a server to start with the run and end with it"},
       {"--rollout-engine-api-key", "KEY", text(engine.api_key), "API key that the servers require"},
+      {"--rollout-engine-api-key-file", "FILE", secret_file(engine.api_key), "file with that key"},
       {"--rollout-adapter-dir", "DIR", text(engine.adapter_dir),
        "where adapter versions are written for the servers, which must see this path (SAVE/rollout_adapters)"},
       {"--lora-adapter-name", "NAME", text(engine.adapter_name), "prefix of the adapter names that servers see"},

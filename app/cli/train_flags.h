@@ -7,6 +7,7 @@
 #include "cli/correction_flags.h"
 #include "cli/flags.h"
 #include "cli/gate_flags.h"
+#include "cli/report_flags.h"
 #include "cli/rollout_engine_flags.h"
 #include "recipes/options.h"
 
@@ -20,6 +21,7 @@ struct TrainForm {
   AlgorithmForm algorithm;
   CorrectionForm correction;
   GateForm gates;
+  ReportForm reports;
   bool dry_run = false;
   std::string ref_load;
   bool ci_test = false, ci_kl = true;

@@ -37,8 +37,8 @@ void run_eval(const EvalOptions& options, const recipes::Control& control) {
     recipes::EvalRequest request{.prompts = &prompts,
                                  .samples = temperature > 0 ? options.n : 1,
                                  .reward = reward.get(),
-                                 .num_examples = options.num_examples,
-                                 .rule = options.reward.only_rule()};
+                                 .rule = options.reward.only_rule(),
+                                 .num_examples = options.num_examples};
     request.sampling.temperature = temperature;
     request.sampling.max_tokens = options.max_tokens;
     request.sampling.seed = options.seed;

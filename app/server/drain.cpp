@@ -11,7 +11,7 @@ Drain::Drain(Service& service, Router& router, Timeouts timeouts, Note note)
 
 bool Drain::leaves_threads() const {
   for (const Worker* worker : {&service_.adapter_worker, &service_.control_worker, &service_.prompt_worker,
-                               &service_.template_worker, &service_.answer_worker})
+                               &service_.template_worker, &service_.answer_worker, &service_.weights_worker})
     if (!worker->idle()) return true;
   return false;
 }

@@ -61,6 +61,8 @@ ServiceOptions service_options(const ServeOptions& options) {
                          .seed = options.seed,
                          .model_defaults = options.generation_config != "vllm",
                          .lora_root = options.lora_root,
+                         .weight_updates = options.weight_updates,
+                         .weights_root = options.weights_root.empty() ? options.lora_root : options.weights_root,
                          .version = options.version,
                          .build = options.build,
                          .max_loras = options.max_loras,
@@ -74,6 +76,10 @@ ServiceOptions service_options(const ServeOptions& options) {
 HttpOptions http_options(const ServeOptions& options) {
   HttpOptions http{.host = options.host, .port = static_cast<int>(options.port)};
   http.max_body_bytes = static_cast<size_t>(options.max_payload_size);
+  if (options.weight_updates) {
+    http.large_paths = {"/update_weights_from_tensor", "/load_lora_adapter_from_tensors"};
+    http.max_large_body_bytes = static_cast<size_t>(options.max_weights_payload_size);
+  }
   http.max_bodies_bytes = std::max(http.max_bodies_bytes, http.max_body_bytes);
   return http;
 }
@@ -83,7 +89,7 @@ class Program {
   Program(const ServeOptions& options, const recipes::Control& control)
       : options_(options),
         control_(control),
-        http_(http_options(options),
+        http_(with_admission(http_options(options)),
               [this](HttpRequest request, std::shared_ptr<Responder> responder) {
                 handle(std::move(request), std::move(responder));
               }),
@@ -96,7 +102,9 @@ class Program {
                  service_options(options), loop()),
         router_(service_),
         drain_(service_, router_, {.end = options.drain_timeout},
-               [this](const std::string& line) { *control_.info << line << std::endl; }) {}
+               [this](const std::string& line) { *control_.info << line << std::endl; }) {
+    base_.model.reset();
+  }
 
   // Does not return if a thread of its own cannot be waited for.
   void run() {
@@ -118,6 +126,12 @@ class Program {
   }
 
  private:
+  // A large body is read only for who may send it.
+  HttpOptions with_admission(HttpOptions http) {
+    http.admits = [this](const HttpRequest& head) { return router_.is_authorized(head); };
+    return http;
+  }
+
   Loop loop() {
     return {.post = [this](Task task) { http_.post(std::move(task)); },
             .post_after = [this](milliseconds delay, Task task) { http_.post_after(delay, std::move(task)); }};
@@ -170,7 +184,7 @@ class Program {
   const recipes::Control& control_;
   HttpServer http_;  // bound before the model is loaded: an address in use is known at once
   Stream stream_;
-  const recipes::Base base_;
+  recipes::Base base_;  // its weights are Serving's, which may let go of them
   const text::Tokenizer tokenizer_;
   service::Serving serving_;
   Service service_;

@@ -39,13 +39,17 @@ struct ServeOptions {
   std::vector<LoraModule> lora_modules;  // loaded before the server is ready
   int64_t max_loras = 64, max_lora_rank = 256, keep_versions = 2;
   std::string lora_root;  // empty: adapters are read from anywhere
+  // base weights
+  bool weight_updates = false;  // routes that bring base weights and give memory back
+  std::string weights_root;     // empty: lora_root
   // answers
   std::string generation_config = "auto";  // auto: the model's; vllm: none; else a directory
   int64_t max_logprobs = 20;               // -1: as many as the engine reports
   bool processed_logprobs = false;         // log-probs are those of logits / temperature
   bool tokens_as_ids = false, prompt_tokens_details = false, request_chat_template = false;
   bool log_requests = false;
-  int64_t max_payload_size = int64_t{64} << 20;  // bytes of a request's body
+  int64_t max_payload_size = int64_t{64} << 20;         // bytes of a request's body
+  int64_t max_weights_payload_size = int64_t{8} << 30;  // of one that brings base weights or an adapter's tensors
   std::chrono::seconds drain_timeout{60};
   std::optional<uint64_t> seed;              // of those that requests without a seed get; none: fresh ones
   std::vector<recipes::LaunchClaim> claims;  // for recipes::check_claims

@@ -53,6 +53,12 @@ std::string digest_of(const Piece& piece, int worker, Stream& stream) {
   return hash.hex();
 }
 
+// What stands before the digests of a tensor.
+std::string head_of(const NamedTensor& named) {
+  const std::span<const int64_t> shape(named.tensor.shape.data(), static_cast<size_t>(named.tensor.rank));
+  return named.name + '\0' + dtype_name(named.tensor.dtype) + '\0' + fmt::format("{}", fmt::join(shape, ",")) + '\0';
+}
+
 // What the cache believes about one weight file.
 Json file_identity(const fs::Path& path) {
   try {
@@ -88,6 +94,22 @@ std::string base_fingerprint(const std::string& weights_fingerprint, std::string
   return hash.hex();
 }
 
+void WeightsHash::add(const NamedTensor& tensor, Stream& stream) {
+  const NamedTensors one = {tensor};
+  const std::vector<Piece> pieces = pieces_of(one);
+  std::vector<std::string> digests(pieces.size());
+  stream.parallel(static_cast<int64_t>(pieces.size()), [&](int64_t index, int worker) {
+    const auto i = static_cast<size_t>(index);
+    digests[i] = digest_of(pieces[i], worker, stream);
+  });
+  hash_.update(head_of(tensor));
+  for (const std::string& digest : digests) hash_.update(digest);
+}
+
+std::string WeightsHash::hex() {
+  return hash_.hex();
+}
+
 std::string weights_fingerprint(const NamedTensors& sorted_tensors, Stream& stream) {
   const std::vector<Piece> pieces = pieces_of(sorted_tensors);
   std::vector<std::string> digests(pieces.size());
@@ -98,9 +120,7 @@ std::string weights_fingerprint(const NamedTensors& sorted_tensors, Stream& stre
   Sha256 hash;
   auto digest = digests.begin();
   for (const NamedTensor& named : sorted_tensors) {
-    const std::span<const int64_t> shape(named.tensor.shape.data(), static_cast<size_t>(named.tensor.rank));
-    hash.update(named.name + '\0' + dtype_name(named.tensor.dtype) + '\0' + fmt::format("{}", fmt::join(shape, ",")) +
-                '\0');
+    hash.update(head_of(named));
     for (size_t hashed = 0; hashed < named.bytes(); hashed += kPieceBytes) hash.update(*digest++);
   }
   return hash.hex();

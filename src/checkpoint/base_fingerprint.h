@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "checkpoint/hf_directory.h"
+#include "core/hash.h"
 #include "core/stream.h"
 
 namespace lockstep::checkpoint {
@@ -18,6 +19,16 @@ std::string base_fingerprint(const std::string& weights_fingerprint, std::string
 // on them. ShapeError for a tensor whose rows do not lie side by side. DataError: a file cannot be read or has become
 // shorter.
 std::string weights_fingerprint(const NamedTensors& sorted_tensors, Stream& stream);
+
+// The same of tensors that come one after the other, sorted by name, so that only one need be in memory.
+class WeightsHash {
+ public:
+  void add(const NamedTensor& tensor, Stream& stream);
+  std::string hex();  // ends the hash
+
+ private:
+  Sha256 hash_;
+};
 
 // The same, cached in `cache_file` under every weight file's (path, size, mtime); a stale or damaged cache is
 // recomputed, an unwritable one is not an error. The weights must be open.

@@ -1,4 +1,4 @@
-// adapter_config.json <-> LoraConfig. Internal to checkpoint; see peft_directory.h.
+// adapter_config.json <-> LoraConfig, for peft_directory.h and for adapters that travel as tensors.
 #pragma once
 
 #include <string>

@@ -78,4 +78,8 @@ int64_t available_memory(const fs::Path& root) {
   return std::min(*available * kKilobyte, left);
 }
 
+int64_t resident_memory() {
+  return number_of("/proc/self/status", "VmRSS:").value_or(0) * 1024;
+}
+
 }  // namespace lockstep

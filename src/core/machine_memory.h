@@ -12,4 +12,7 @@ namespace lockstep {
 // directory "/". 0 if nothing is known.
 int64_t available_memory(const fs::Path& root = "/");
 
+// The memory that this process holds (its resident set). 0 if nothing is known.
+int64_t resident_memory();
+
 }  // namespace lockstep

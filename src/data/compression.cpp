@@ -134,6 +134,14 @@ Compression detect_compression(std::string_view bytes) {
   return Compression::none;
 }
 
+std::string compress_zstd(std::string_view bytes) {
+  std::string frame(ZSTD_compressBound(bytes.size()), '\0');
+  const size_t size = ZSTD_compress(frame.data(), frame.size(), bytes.data(), bytes.size(), ZSTD_CLEVEL_DEFAULT);
+  if (ZSTD_isError(size)) throw std::bad_alloc();  // the bound leaves nothing else
+  frame.resize(size);
+  return frame;
+}
+
 void decompress(Compression compression, const Source& next, const std::string& where, const Sink& sink) {
   switch (compression) {
     case Compression::none:

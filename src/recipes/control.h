@@ -14,9 +14,10 @@ namespace lockstep::recipes {
 struct Control {
   std::ostream* out = nullptr;  // results (stdout)
   std::ostream* info =
-      nullptr;                // progress and notes (stderr, or stdout for training), made printable (core/printable.h)
-  bool terminal = false;      // `info` is a terminal: progress may redraw its line
-  bool out_terminal = false;  // `out` is a terminal: results may be coloured
+      nullptr;  // progress and notes (stderr, or stdout for training), made printable (core/printable.h)
+  std::ostream* raw = nullptr;  // the same terminal as `info`, for control sequences of ours; none: nothing is redrawn
+  bool terminal = false;        // `info` is a terminal: progress may redraw its line
+  bool out_terminal = false;    // `out` is a terminal: results may be coloured
   std::function<bool()> interrupted = [] { return false; };
   // Whether the user asked for a checkpoint (SIGUSR1) since this was last asked.
   std::function<bool()> save_requested = [] { return false; };

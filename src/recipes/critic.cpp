@@ -139,13 +139,7 @@ void Critic::save_if_due(int64_t iteration, bool last) {
   if (!is_writer_ || options_.critic.save.empty() || (!last && (interval == 0 || iteration % interval != 0))) return;
   TrainingSnapshot snapshot(iteration);
   snapshot.add_policy(kCritic, trainer_->adapter(), iteration, base_);
-  const checkpoint::SavedPolicy& policy = snapshot.checkpoint().policies.front();
-  const fs::Path place = fs::Path(options_.critic.save) / checkpoint::iteration_directory_name(iteration);
-  fs::write_directory_atomic(place, [&](const fs::Path& directory) {
-    checkpoint::write_peft_directory(directory, policy.config, policy.target_modules, policy.base_model_name,
-                                     policy.adapter);
-    checkpoint::write_adapter_metadata(directory / checkpoint::kAdapterMetadataFile, policy.metadata);
-  });
+  snapshot.save_policy(fs::Path(options_.critic.save) / checkpoint::iteration_directory_name(iteration));
   checkpoint::mark_latest(options_.critic.save, iteration);
 }
 

@@ -17,6 +17,7 @@
 #include "core/json.h"
 #include "core/stream.h"
 #include "lora/config.h"
+#include "recipes/reports/report.h"
 #include "recipes/run_checks.h"
 #include "recipes/staleness.h"
 #include "rl/advantage.h"
@@ -97,6 +98,8 @@ struct SaveOptions {
   int64_t save_interval = 0;               // 0: only after the last
   std::optional<int64_t> total_limit;      // newest checkpoints that stay; the best one stays, too
   std::optional<int64_t> retain_interval;  // those of every so many iterations stay, and the newest
+  int64_t keep_samples = 10'000;           // newest samples of rollouts that stay in SAVE/samples; 0: none are written
+  ReportOptions reports;                   // files for other programs that show runs
   std::string trigger_sentinel;            // while this file exists a save is asked for; removed when it is done
   int64_t grace_seconds = 30;              // that a signal leaves the iteration under way; kept by the program around
   OrderedJson arguments;                   // of the command, resolved, as its checkpoints keep them; null: none

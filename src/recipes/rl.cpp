@@ -20,9 +20,11 @@
 #include "recipes/rl_settings.h"
 #include "recipes/rollout_engine.h"
 #include "recipes/rollout_log.h"
+#include "recipes/rollout_metrics.h"
 #include "recipes/rollouts_ahead.h"
 #include "recipes/run_warnings.h"
 #include "recipes/sampled_versions.h"
+#include "recipes/samples/rollout_samples.h"
 #include "recipes/save_directory.h"
 #include "recipes/training_run.h"
 #include "rl/dealt_reward.h"
@@ -66,7 +68,8 @@ class RlRun {
              {.engine = engine_plan(options), .critic = critic_layout(options, base_)}, &group_),
         engine_(options, base_, tokenizer_, run_.memory().engine_kv_bytes(), run_.trainer().adapter(), prompts_.prompts,
                 sampling_stream_ ? *sampling_stream_ : stream_, control),
-        log_(control.rank == 0 ? options.save.save : "", run_.saved_iteration(), control) {
+        log_(control.rank == 0 ? options.save.save : "", run_.saved_iteration(), control,
+             {.kind = "rl", .iterations = total_, .arguments = options.save.arguments}, options.save.reports) {
     sampling_params_ = with_stop_ids(options.sampling);
     sampling_params_.logprob_temperature = options.sampling.temperature;
     const int64_t steps = options.rollout_batch_size * options.n_samples / options.training.global_batch_size;
@@ -82,7 +85,8 @@ class RlRun {
                                 std::span<const train::Datum> batch) { run_.abandoned(error, batch, algorithm_.loss); },
         .release_memory = run_.memory().is_bounded() && staleness_.is_synchronous(),
         .dropout = options.adapter.config.dropout > 0,
-        .measure_logprobs = options.checks.reads_logprobs()};
+        .measure_logprobs = options.checks.reads_logprobs(),
+        .observer = samples_.observer()};
     if (critic_) add_critic(total_ * steps);
     engine_.add_sinks(store_);
     run_.keep("warnings", [this] { return KeptPart{.json = warnings_.json()}; });
@@ -121,24 +125,29 @@ class RlRun {
     const Pace pace(run_.iteration(), total_);
     for (int64_t rollout = run_.iteration(); rollout < total_; ++rollout) {
       iteration_ = {};
-      const SampledRollout sampled = run_.interruptible([&] { return next_sampled(rollout); });
+      SampledRollout sampled = run_.interruptible([&] { return next_sampled(rollout); });
       look_at(sampled);
       train_plan_.sampled_with = ahead_ ? sampled.version.get() : nullptr;
       train_plan_.train_actor = !critic_ || rollout >= options_.critic.only_rollouts;
       const rl::TrainReport trained = run_.interruptible(
           [&] { return rl::rl_train(parts_, algorithm_, sampled.rollout, train_plan_, watch(rollout, "training")); });
+      const int64_t version = run_.version();  // that was trained
       versions_->trained(rollout + 1,
                          trained.published.policy.is_base() ? versions_->newest() : trained.published.policy);
       run_.set_version(versions_->newest().version);
       run_.completed(order_.finish(gates_));
       adapt(rollout + 1, trained);
-      log(rollout + 1, sampled.rollout, trained, pace);
+      log(rollout + 1, sampled.rollout, trained, version, pace);
       check(rollout + 1, trained);
       warn(sampled.rollout.report, trained);
+      samples_.write(rollout + 1, std::move(sampled.rollout));
       evaluate_if_due();
+      // Whoever goes on from a checkpoint finds the samples up to it.
+      if (const int64_t every = options_.save.save_interval; every > 0 && (rollout + 1) % every == 0) samples_.wait();
       run_.save_if_due();
       if (critic_) critic_->save_if_due(rollout + 1, rollout + 1 == total_);
     }
+    samples_.wait();
   }
 
   // Its `steps` are those of the whole run.
@@ -268,7 +277,9 @@ class RlRun {
             .interrupted = [this] { return run_.interrupted(); }};
   }
 
-  void log(int64_t step, const rl::Rollout& rollout, const rl::TrainReport& trained, const Pace& pace) {
+  // `version`: of the actor that was trained.
+  void log(int64_t step, const rl::Rollout& rollout, const rl::TrainReport& trained, int64_t version,
+           const Pace& pace) {
     // Sampled ahead, an iteration's sampling and training overlap.
     const double iteration_ms =
         ahead_ ? iteration_.ms() : rollout.report.rollout_ms + rollout.report.reward_ms + trained.train_ms;
@@ -286,6 +297,8 @@ class RlRun {
     if (options_.entropy_control.on) line["entropy_coef"] = trained.next.entropy;
     if (algorithm_.correction.is_needed()) add_correction(line, trained);
     if (run_.skipped_steps() > 0) line["abandoned_steps"] = run_.skipped_steps();  // of the run, so far
+    add_rollout_metrics(line, rollout.trajectories, version);
+    add_memory(line, stream_);
     line.update(engine_.metrics());
     log_.write(line);
     log_.say(rollout_text(step, total_, rollout, trained, iteration_ms, pace.left(step)));
@@ -397,6 +410,7 @@ class RlRun {
   std::vector<rl::PassRate> pass_rates_;
   int64_t masked_ = 0;
   rl::TrainPlan train_plan_;
+  RolloutSamples samples_{control_.rank == 0 ? options_.save : SaveOptions(), run_.saved_iteration(), tokenizer_};
   RunLog log_;
   RunWarnings warnings_;
   BestSoFar best_ = BestSoFar::from(run_.evaluations(), "train_state.json: evaluations");

@@ -6,7 +6,10 @@
 #include <cerrno>
 #include <cstring>
 #include <ostream>
+#include <random>
 #include <sstream>
+
+#include "core/printable.h"
 
 namespace lockstep::recipes {
 
@@ -19,10 +22,31 @@ fs::Path free_name(const fs::Path& directory) {
   return name;
 }
 
+// ECMA-48, and DEC's private mode 7.
+constexpr const char *kEraseRow = "\x1b[2K", *kRowUp = "\x1b[1A", *kNoWrap = "\x1b[?7l", *kWrap = "\x1b[?7h";
+
+double seconds_since_1970() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+// Of eight letters and digits: what Weights & Biases calls a run by.
+std::string new_id() {
+  constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyz0123456789";
+  std::random_device random;
+  std::string id;
+  for (int i = 0; i < 8; ++i) id += kLetters[random() % kLetters.size()];
+  return id;
+}
+
 }  // namespace
 
-RunLog::RunLog(const std::string& save, int64_t resume_step, const Control& control)
-    : control_(control), resume_step_(resume_step) {
+RunLog::RunLog(const std::string& save, int64_t resume_step, const Control& control, RunFacts facts,
+               ReportOptions reports)
+    : control_(control),
+      resume_step_(resume_step),
+      facts_(std::move(facts)),
+      report_options_(std::move(reports)),
+      table_(facts_.iterations) {
   if (save.empty()) return;
   fs::require_writable_directory(save);
   const fs::Path file = fs::Path(save) / "metrics.jsonl";
@@ -46,6 +70,12 @@ void RunLog::open() {
     fs::write_file_atomic(file, kept_);
   else if (fs::exists(file))
     std::filesystem::rename(file, free_name(file.parent_path()));
+  if (report_options_.any()) open_reports();
+  if (!facts_.kind.empty()) {
+    OrderedJson json{{"kind", facts_.kind}, {"iterations", facts_.iterations}, {"arguments", facts_.arguments}};
+    if (!facts_.id.empty()) json["id"] = facts_.id;
+    fs::write_file_atomic(file.parent_path() / kRunFile, json_text(json) + "\n");
+  }
   file_ = std::fopen(path_.c_str(), "a");
   if (file_ == nullptr)
     throw ResourceError({.what = "the run log cannot be written",
@@ -54,11 +84,30 @@ void RunLog::open() {
                          .attempt = "another SaveOptions::save directory"});
 }
 
+void RunLog::open_reports() {
+  const fs::Path directory = fs::Path(path_).parent_path();
+  if (resume_step_ > 0)
+    if (const auto earlier = fs::read_file_if_exists(directory / kRunFile, kMaxJsonFileBytes))
+      facts_.id = JsonObject(parse_json(*earlier, (directory / kRunFile).string()), kRunFile).string("id", "");
+  if (facts_.id.empty()) facts_.id = new_id();
+  reports_ = make_reports(
+      report_options_,
+      {.save = directory.string(), .resume_step = resume_step_, .facts = facts_, .time = seconds_since_1970()});
+  std::istringstream lines(kept_);
+  for (std::string text; std::getline(lines, text);) {
+    const OrderedJson line = OrderedJson::parse(text);
+    for (const auto& report : reports_)
+      report->recall(line.value("step", int64_t{0}), scalars_of(line), seconds_since_1970());
+  }
+}
+
 RunLog::~RunLog() {
+  erase();
   if (file_ != nullptr) std::fclose(file_);
 }
 
 void RunLog::write(const OrderedJson& line) {
+  table_.add(line);
   if (path_.empty()) return;
   if (file_ == nullptr) open();
   const std::string text = json_text(line) + "\n";
@@ -67,6 +116,10 @@ void RunLog::write(const OrderedJson& line) {
                          .where = path_,
                          .got = std::strerror(errno),
                          .attempt = "free disk space, then SaveOptions::load to resume"});
+  if (reports_.empty()) return;
+  const int64_t step = line.value("step", int64_t{0});
+  const Scalars scalars = scalars_of(line);
+  for (const auto& report : reports_) report->add(step, scalars, seconds_since_1970());
 }
 
 void RunLog::say(const std::string& text) {
@@ -74,14 +127,26 @@ void RunLog::say(const std::string& text) {
   *control_.info << text << std::endl;
 }
 
+void RunLog::erase() {
+  if (drawn_ == 0) return;
+  *control_.raw << '\r' << kEraseRow;
+  for (; drawn_ > 1; --drawn_) *control_.raw << kRowUp << kEraseRow;
+  control_.raw->flush();
+  drawn_ = 0;
+}
+
 void RunLog::progress(const std::string& text) {
-  if (!control_.terminal) return;
+  if (!control_.terminal || control_.raw == nullptr) return;
   const auto now = std::chrono::steady_clock::now();
   if (!text.empty() && now - last_draw_ < std::chrono::milliseconds(100)) return;
-  if (text.empty() && drawn_ == 0) return;
-  const size_t blank = drawn_ > text.size() ? drawn_ - text.size() : 0;
-  *control_.info << '\r' << text << std::string(blank, ' ') << (text.empty() ? "\r" : "") << std::flush;
-  drawn_ = text.size();
+  erase();
+  if (text.empty()) return;
+  const std::vector<std::string> rows = table_.rows(printable(text));
+  // A narrow terminal cuts rows off instead of wrapping them, which could not be erased.
+  *control_.raw << kNoWrap;
+  for (size_t i = 0; i < rows.size(); ++i) *control_.raw << (i > 0 ? "\n" : "") << rows[i];
+  *control_.raw << kWrap << std::flush;
+  drawn_ = rows.size();
   last_draw_ = now;
 }
 

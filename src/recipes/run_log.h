@@ -10,6 +10,9 @@
 #include "core/json.h"
 #include "core/stopwatch.h"
 #include "recipes/control.h"
+#include "recipes/live_table.h"
+#include "recipes/reports/report.h"
+#include "recipes/run_facts.h"
 
 namespace lockstep::recipes {
 
@@ -17,8 +20,10 @@ class RunLog {
  public:
   // `save` empty: terminal only. The file is touched by the first line written: a fresh run (resume_step 0) then sets
   // an existing file aside as metrics.previous.jsonl (or .previous.2.jsonl, ...), a resumed one keeps the lines up to
-  // resume_step and goes on after them. ResourceError when the file cannot be written.
-  RunLog(const std::string& save, int64_t resume_step, const Control& control);
+  // resume_step and goes on after them. `facts` become SAVE/run.json then, and each line goes to the `reports` too.
+  // ResourceError when a file cannot be written.
+  RunLog(const std::string& save, int64_t resume_step, const Control& control, RunFacts facts = {},
+         ReportOptions reports = {});
   ~RunLog();
   RunLog(const RunLog&) = delete;
   RunLog& operator=(const RunLog&) = delete;
@@ -28,18 +33,25 @@ class RunLog {
 
   void write(const OrderedJson& line);  // appended and flushed at once
   void say(const std::string& text);    // one line on the terminal
-  // A line that is redrawn while work goes on; nothing when not a terminal. Empty text removes it.
+  // What is being done, for a table that is redrawn while work goes on (recipes/live_table.h); nothing when not a
+  // terminal. Empty text removes it.
   void progress(const std::string& text);
 
  private:
   void open();
+  void open_reports();
+  void erase();
 
   const Control& control_;
   const int64_t resume_step_;
+  RunFacts facts_;
+  const ReportOptions report_options_;
+  std::vector<std::unique_ptr<Report>> reports_;
   std::string path_, kept_;          // kept_: lines of a resumed run
   std::set<std::string> evaluated_;  // names, as JSON
   std::FILE* file_ = nullptr;
-  size_t drawn_ = 0;  // characters of the progress line on the screen
+  LiveTable table_;
+  size_t drawn_ = 0;  // rows of it on the screen
   std::chrono::steady_clock::time_point last_draw_{};
 };
 

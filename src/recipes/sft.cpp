@@ -12,6 +12,7 @@
 #include "recipes/adapter.h"
 #include "recipes/held_out.h"
 #include "recipes/preference.h"
+#include "recipes/rollout_metrics.h"
 #include "recipes/run_log.h"
 #include "recipes/save_directory.h"
 #include "recipes/step_line.h"
@@ -72,7 +73,9 @@ class SftRun {
         total_(sft_steps(options, data_.size())),
         run_(options.adapter, options.optimizer, options.training, options.save, base_, stream_, control, settings(), 1,
              {}, &group_),
-        log_(control.rank == 0 ? options.save.save : "", run_.saved_iteration(), control),
+        log_(control.rank == 0 ? options.save.save : "", run_.saved_iteration(), control,
+             {.kind = pairs() ? "dpo" : "sft", .iterations = total_, .arguments = options.save.arguments},
+             options.save.reports),
         best_(BestSoFar::from(run_.evaluations(), "train_state.json: evaluations")) {}
 
   void train() {
@@ -184,7 +187,9 @@ class SftRun {
                         {"grad_norm", report.grad_norm},
                         {"lr", lr},
                         {"tokens", report.tokens},
+                        {"train_ms", watch.ms()},
                         {"tokens_per_s", speed_}};
+    add_memory(line, stream_);
     if (pairs()) add_rewards(line, report.metrics, 1);
     if (const auto* kto = std::get_if<train::KtoLoss>(&loss)) {
       add_judged(line, report.metrics, 1);

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "checkpoint/new_files.h"
+#include "checkpoint/peft_directory.h"
 #include "lora/init.h"
 
 namespace lockstep::recipes {
@@ -36,14 +38,32 @@ void TrainingSnapshot::add_policy(const std::string& name, const lora::AdapterVe
                                                .init = lora::lora_init_name(layout.config.init)}});
 }
 
-void TrainingSnapshot::save(const fs::Path& directory) {
+// What the policies' tensors then point into.
+std::vector<lora::ExportedTensors> TrainingSnapshot::order_weights() {
   std::vector<lora::ExportedTensors> exported;
   for (size_t i = 0; i < weights_.size(); ++i) {
     exported.push_back(lora::export_tensors(*weights_[i].layout, weights_[i].flat.f32()));
     weights_[i].flat = {};
     checkpoint_.policies[i].adapter = exported.back().tensors;
   }
+  return exported;
+}
+
+void TrainingSnapshot::save(const fs::Path& directory) {
+  const auto exported = order_weights();
   checkpoint::save_checkpoint(directory, checkpoint_);
+  *this = TrainingSnapshot(iteration());
+}
+
+void TrainingSnapshot::save_policy(const fs::Path& directory) {
+  const auto exported = order_weights();
+  const checkpoint::SavedPolicy& policy = checkpoint_.policies.front();
+  fs::write_directory_atomic(directory, [&](const fs::Path& fresh) {
+    const checkpoint::NewFiles files(fresh);
+    checkpoint::write_peft_files(files, "", policy.config, policy.target_modules, policy.base_model_name,
+                                 policy.adapter);
+    files.write(checkpoint::kAdapterMetadataFile, checkpoint::adapter_metadata_text(policy.metadata));
+  });
   *this = TrainingSnapshot(iteration());
 }
 

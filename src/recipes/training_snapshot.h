@@ -33,9 +33,12 @@ class TrainingSnapshot {
 
   // Writes the checkpoint, as checkpoint::save_checkpoint. Any thread, once; the snapshot is empty afterwards.
   void save(const fs::Path& directory);
+  // The same for the one policy alone: a PEFT directory with our metadata. ResourceError.
+  void save_policy(const fs::Path& directory);
   int64_t iteration() const { return checkpoint_.state.iteration; }
 
  private:
+  std::vector<lora::ExportedTensors> order_weights();
   struct PolicyWeights {
     std::shared_ptr<const lora::AdapterLayout> layout;
     Buffer flat;

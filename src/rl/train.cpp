@@ -76,6 +76,24 @@ PreparedStep prepare_step(RlParts& parts, const Algorithm& algorithm, uint64_t s
   return step;
 }
 
+// While it lives the observer is told of the rows that the trainer computes.
+class ObservedRows {
+ public:
+  ObservedRows(TrainObserver* observer, train::Trainer& trainer, int64_t first) : trainer_(trainer) {
+    if (observer == nullptr) return;
+    trainer_.watch_rows(
+        [observer, first](int64_t sample, std::span<const float> logprob, std::span<const float> entropy) {
+          observer->trained(first + sample, logprob, entropy);
+        });
+  }
+  ~ObservedRows() { trainer_.watch_rows({}); }
+  ObservedRows(const ObservedRows&) = delete;
+  ObservedRows& operator=(const ObservedRows&) = delete;
+
+ private:
+  train::Trainer& trainer_;
+};
+
 void require_critic(const RlParts& parts, const Algorithm& algorithm) {
   if (!algorithm.needs_critic() || parts.critic != nullptr) return;
   throw ConfigError({.what = "the advantages of ppo need a critic", .where = "RlParts::critic"});
@@ -114,6 +132,7 @@ void train_actor(RlParts& parts, const Algorithm& algorithm, std::span<const tra
       ++report.skipped_steps;
       continue;
     }
+    const ObservedRows observed(plan.observer, parts.actor, step * plan.batch_size);
     const PreparedStep prepared = prepare_step(parts, algorithm, plan.seed, whole, stop, report.next.entropy);
     const auto taken =
         take_step(parts.actor, prepared.chosen.empty() ? whole : prepared.chosen, prepared.loss,
@@ -139,6 +158,7 @@ TrainReport rl_train(RlParts& parts, const Algorithm& algorithm, const Rollout& 
   require_critic(parts, algorithm);
   TrainReport report{.actor_trained = plan.train_actor, .lr = plan.schedule.at(parts.actor.steps())};
   const std::vector<train::Datum> datums = prepare(parts, algorithm, rollout, plan, watch, report);
+  if (plan.observer != nullptr) plan.observer->prepared(datums);
   report.next = {.kl_reward = algorithm.shaping.kl_coef, .entropy = algorithm.loss.entropy_coef};
   if (algorithm.kl_control.target != 0)
     report.next.kl_reward =

@@ -8,6 +8,7 @@
 #include "rl/critic.h"
 #include "rl/mismatch.h"
 #include "rl/rollout.h"
+#include "rl/train_observer.h"
 #include "train/schedule.h"
 
 namespace lockstep::rl {
@@ -22,6 +23,7 @@ struct TrainPlan {
   // sampler's as they are. measure_logprobs: where they cannot, they are made once more without dropout and with the
   // version that sampled, for the first step.
   bool dropout = false, measure_logprobs = false;
+  TrainObserver* observer = nullptr;  // outlives the training; none: nobody looks
   // The version that sampled the rollout, where it is not the trainer's: its log-probs are compared with this one's,
   // if measure_logprobs. Null: it is.
   const lora::AdapterVersion* sampled_with = nullptr;

@@ -9,6 +9,7 @@
 #include "checkpoint/peft_directory.h"
 #include "core/hash.h"
 #include "load/adapter.h"
+#include "load/adapter_tensors.h"
 
 namespace lockstep::service {
 namespace {
@@ -26,6 +27,12 @@ void check_number(int64_t version, const std::string& where) {
                        .where = where,
                        .got = std::to_string(version),
                        .wanted = fmt::format("0 to {}", kMaxVersion - 1)});
+}
+
+void require_base(const load::Base& base) {
+  if (!base.model)
+    throw ResourceError(
+        {.what = "the base's weights have been given back", .attempt = "load them first, then the adapter"});
 }
 
 fs::Path path_below(const fs::ReadRoot& root, const AdapterSource& source) {
@@ -75,19 +82,21 @@ void AdapterRegistry::check_name(const AdapterSource& source) const {
                        .attempt = "unload one"});
 }
 
+void AdapterRegistry::check_rank(int64_t rank, const std::string& name) const {
+  if (rank > options_.max_lora_rank)
+    throw ShapeError(
+        {.what = fmt::format("LoRA rank {} is greater than max_lora_rank {}.", rank, options_.max_lora_rank),
+         .where = name});
+}
+
 lora::AdapterVersion AdapterRegistry::stage(const AdapterSource& source, const fs::Path& path,
-                                            const fs::ReadRoot& root) const {
-  const auto check_rank = [&](int64_t rank) {
-    if (rank > options_.max_lora_rank)
-      throw ShapeError(
-          {.what = fmt::format("LoRA rank {} is greater than max_lora_rank {}.", rank, options_.max_lora_rank),
-           .where = source.name});
-  };
+                                            const load::Base& base) const {
+  const fs::ReadRoot root = options_.lora_root.empty() ? fs::ReadRoot() : fs::ReadRoot(options_.lora_root);
   // Names, shapes and ranks are checked in the small files, before the weights take memory.
   const checkpoint::PeftDirectory directory(path, root);
-  check_rank(directory.config().rank);
-  const load::CheckedAdapter checked = load::check_adapter(directory, base_);
-  check_rank(lora::largest_rank(*checked.layout));  // rank_pattern may name others
+  check_rank(directory.config().rank, source.name);
+  const load::CheckedAdapter checked = load::check_adapter(directory, base);
+  check_rank(lora::largest_rank(*checked.layout), source.name);  // rank_pattern may name others
   const checkpoint::AdapterWeights weights = directory.read_weights();
   if (!source.sha256.empty()) {
     Sha256 hash;
@@ -98,7 +107,7 @@ lora::AdapterVersion AdapterRegistry::stage(const AdapterSource& source, const f
                        .got = got,
                        .wanted = lower(source.sha256)});
   }
-  lora::AdapterVersion adapter = load::load_adapter(checked, weights, base_);
+  lora::AdapterVersion adapter = load::load_adapter(checked, weights, base);
   check_number(adapter.policy.version, directory.weights_file().string());
   stream_->synchronize();
   for (const std::string& note : checked.notes) options_.on_note(note);
@@ -116,16 +125,88 @@ int64_t AdapterRegistry::number_of(const AdapterSource& source, int64_t of_direc
 versions::Policy AdapterRegistry::load(const AdapterSource& source) {
   const std::lock_guard one_at_a_time(loading_);
   check_name(source);
+  require_base(base_);
   const fs::ReadRoot root = options_.lora_root.empty() ? fs::ReadRoot() : fs::ReadRoot(options_.lora_root);
   const fs::Path path = path_below(root, source);
-  lora::AdapterVersion staged = stage(source, path, root);
+  return publish(source, stage(source, path, base_), path.string());
+}
+
+versions::Policy AdapterRegistry::load(const AdapterSource& source, const AdapterTensors& tensors) {
+  const std::lock_guard one_at_a_time(loading_);
+  check_name(source);
+  require_base(base_);
+  lora::AdapterVersion staged = load::adapter_of_tensors(tensors.config, tensors.tensors, base_, source.path);
+  check_rank(lora::largest_rank(*staged.layout), source.name);
+  stream_->synchronize();
+  return publish(source, std::move(staged), "");
+}
+
+versions::Policy AdapterRegistry::publish(const AdapterSource& source, lora::AdapterVersion staged,
+                                          const std::string& path) {
   const int64_t number = number_of(source, staged.policy.version);
-  store_.publish(source.name, std::move(staged), number, path.string());
+  store_.publish(source.name, std::move(staged), number, path);
   last_version_ = std::max(last_version_, number);
+  {
+    const std::lock_guard lock(outdated_mutex_);
+    outdated_.erase(source.name);
+  }
   return info(source.name);
 }
 
+std::vector<AdapterRegistry::Outdated> AdapterRegistry::rebase(const load::Base& base,
+                                                               const std::function<void()>& swap) {
+  const std::lock_guard one_at_a_time(loading_);
+  load::Base next = base;
+  next.stream = stream_.get();
+  std::vector<Outdated> outdated;
+  std::vector<std::pair<AdapterSource, lora::AdapterVersion>> staged;
+  for (const versions::Policy& policy : store_.policies()) {
+    const AdapterSource source{.name = policy.name, .path = policy.source, .in_place = true};
+    try {
+      if (policy.source.empty()) throw DataError({.what = "the adapter came as tensors, which are not kept"});
+      staged.emplace_back(source, stage(source, policy.source, next));
+    } catch (const Error& error) {
+      outdated.push_back({policy.name, error.fault().what});
+    }
+  }
+  swap();
+  base_ = std::move(next);
+  for (auto& [source, version] : staged) {
+    store_.set_keep(source.name, 1);  // older ones lie on the old base
+    publish(source, std::move(version), source.path);
+    store_.set_keep(source.name, options_.keep_versions);
+  }
+  for (const Outdated& one : outdated) {
+    {
+      const std::lock_guard lock(outdated_mutex_);
+      outdated_[one.name] = one.reason;
+    }
+    store_.drop(one.name);
+  }
+  return outdated;
+}
+
+void AdapterRegistry::move_base(const load::Base& base) {
+  const std::lock_guard one_at_a_time(loading_);
+  base_ = base;
+  base_.stream = stream_.get();
+}
+
+// Names that are known, but of a base that is gone.
+void AdapterRegistry::check_current(const std::string& name) const {
+  const std::lock_guard lock(outdated_mutex_);
+  if (const auto found = outdated_.find(name); found != outdated_.end())
+    throw OutdatedAdapter({.what = "the base has been replaced since this adapter was loaded",
+                           .where = name,
+                           .got = found->second,
+                           .attempt = "load the adapter again"});
+}
+
 void AdapterRegistry::unload(const std::string& name) {
+  {
+    const std::lock_guard lock(outdated_mutex_);
+    if (outdated_.erase(name) > 0) return;
+  }
   store_.drop(name);
 }
 
@@ -138,6 +219,7 @@ bool AdapterRegistry::wait_unused(const std::string& name, std::chrono::millisec
 }
 
 AdapterRegistry::Pinned AdapterRegistry::get(const std::string& name, std::optional<int64_t> version) const {
+  check_current(name);
   return std::make_shared<const versions::Pin>(store_.pin(name, version));
 }
 
@@ -146,6 +228,7 @@ std::vector<versions::Policy> AdapterRegistry::list() const {
 }
 
 versions::Policy AdapterRegistry::info(const std::string& name) const {
+  check_current(name);
   const std::optional<versions::Policy> policy = store_.find(name);
   if (!policy) throw NoSuchAdapter({.what = "no such adapter", .where = name});
   return *policy;

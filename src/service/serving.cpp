@@ -28,6 +28,8 @@ void Serving::Impl::check(const GenerationRequest& request) const {
 Serving::Id Serving::Impl::submit(GenerationRequest request, OnUpdate on_update) {
   if (broken) throw gpu_lost();
   if (draining) throw Draining({.what = "the server is shutting down"});
+  if (!has_base)
+    throw NoBase({.what = "the base's weights have been given back", .attempt = "again when they have been loaded"});
   Tracked added{.on_update = std::move(on_update)};
   if (request.pinned_adapter)
     added.adapter = std::move(request.pinned_adapter);
@@ -143,8 +145,38 @@ ServingMetrics Serving::metrics() const {
 int64_t Serving::max_model_len() const {
   return impl_->max_model_len();
 }
-const load::Base& Serving::base() const {
+std::shared_ptr<const load::Base> Serving::base() const {
+  const std::lock_guard lock(impl_->base_mutex);
   return impl_->base;
+}
+
+void Serving::Impl::replace_base(load::Base next) {
+  has_base = next.model != nullptr;
+  const std::lock_guard lock(base_mutex);
+  base = std::make_shared<const load::Base>(std::move(next));
+}
+
+void Serving::set_base(load::Base base) {
+  impl_->call([&] { impl_->engine.set_base(base.model); });
+  impl_->replace_base(std::move(base));
+}
+
+void Serving::retire_bases() {
+  impl_->call([&] { impl_->engine.retire_bases(); });
+}
+
+void Serving::drop_base() {
+  load::Base none = *base();
+  none.model.reset();
+  impl_->replace_base(std::move(none));
+  impl_->call([&] {
+    impl_->abort_all();
+    impl_->engine.drop_base();
+  });
+}
+
+void Serving::release_memory() {
+  impl_->call([&] { impl_->engine.release_memory(); });
 }
 
 }  // namespace lockstep::service

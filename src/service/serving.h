@@ -31,6 +31,9 @@ class QueueFull : public ResourceError {  // 429
 class Draining : public ResourceError {  // 503
   using ResourceError::ResourceError;
 };
+class NoBase : public ResourceError {  // 503: the base's weights have been given back
+  using ResourceError::ResourceError;
+};
 struct ServingOptions {
   rollout::EngineOptions engine;  // its tokenizer outlives the Serving
   RegistryOptions adapters;
@@ -81,13 +84,14 @@ class Serving {
   using Id = int64_t;
   using OnUpdate = std::function<void(GenerationUpdate)>;
 
-  // `base` and its stream outlive it.
+  // The base's stream outlives it.
   Serving(const load::Base& base, ServingOptions options);
   ~Serving();  // aborts what is in flight
 
   // Queues a request. `on_update` is called on the engine's thread, in order, until `done`; it must be quick and must
   // not throw. Throws ConfigError (impossible parameters), DataError (prompt empty, outside the vocabulary, or with
-  // max_tokens beyond max_model_len), NoSuchAdapter, QueueFull, Draining, ResourceError (does not fit the KV pool).
+  // max_tokens beyond max_model_len), NoSuchAdapter, QueueFull, Draining, NoBase, ResourceError (does not fit the KV
+  // pool).
   Id submit(GenerationRequest request, OnUpdate on_update);
   void cancel(Id id);   // does nothing when it has ended; the last update has `aborted` set
   int64_t abort_all();  // how many
@@ -114,7 +118,17 @@ class Serving {
 
   ServingMetrics metrics() const;
   int64_t max_model_len() const;  // the option, limited by the model and the KV pool
-  const load::Base& base() const;
+  // The newest base, with which requests that come now are answered; without a model while there is none.
+  std::shared_ptr<const load::Base> base() const;
+
+  // Puts another base in its place between two steps. Requests in flight finish on theirs, and adapters stay on theirs
+  // until AdapterRegistry::rebase, which calls this, has given them versions on the new one. What Engine::set_base
+  // throws.
+  void set_base(load::Base base);
+  void retire_bases();  // lets go of bases that nobody uses any more
+  // Ends all requests and lets go of the base's weights: submit() throws NoBase until set_base().
+  void drop_base();
+  void release_memory();  // of keys and scratch; keys of requests in flight are computed again
 
  private:
   struct Impl;

@@ -34,11 +34,13 @@ inline DeviceError gpu_lost() {
 }
 
 struct Serving::Impl {
-  const load::Base& base;
   const ServingOptions options;
   rollout::Engine engine;
   versions::MemorySink sink{engine.versions()};
   AdapterRegistry adapters;
+
+  mutable std::mutex base_mutex;
+  std::shared_ptr<const load::Base> base;  // under base_mutex
 
   mutable std::mutex mutex;  // of what follows, up to the thread's own
   std::condition_variable wake;
@@ -47,7 +49,7 @@ struct Serving::Impl {
   std::deque<std::function<void()>> calls;  // to be made on the thread
   Id next_id = 1;
   bool stopping = false;
-  std::atomic<bool> draining = false, is_paused = false, broken = false;
+  std::atomic<bool> draining = false, is_paused = false, broken = false, has_base = true;
   std::atomic<bool> is_pausing = false;  // what is in the inbox stays there
   std::atomic<int64_t> in_flight = 0;    // requests
   std::atomic<int64_t> queued = 0;       // samples without a row run
@@ -63,10 +65,10 @@ struct Serving::Impl {
   std::thread thread;
 
   Impl(const load::Base& b, ServingOptions o)
-      : base(b),
-        options(std::move(o)),
+      : options(std::move(o)),
         engine(b.model, options.engine, *b.stream),
-        adapters(b, options.adapters, sink) {
+        adapters(b, options.adapters, sink),
+        base(std::make_shared<const load::Base>(b)) {
     thread = std::thread([this] { run(); });
   }
 
@@ -88,6 +90,7 @@ struct Serving::Impl {
   void check(const GenerationRequest& request) const;
   Id submit(GenerationRequest request, OnUpdate on_update);
   void call(const std::function<void()>& task);
+  void replace_base(load::Base next);
 
   // ---- the thread ----
   void run();

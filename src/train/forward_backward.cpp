@@ -114,6 +114,18 @@ LossOutput Trainer::Impl::run_values(const MicroBatch& batch, const Part& part, 
   return output;
 }
 
+void Trainer::Impl::tell_rows(std::span<const Datum> datums, std::span<const float> logprob,
+                              std::span<const float> entropy) const {
+  if (!row_watch) return;
+  size_t row = 0;
+  for (size_t i = 0; i < datums.size(); ++i) {
+    const auto rows = static_cast<size_t>(datums[i].size());
+    row_watch(open->next() + static_cast<int64_t>(i), logprob.subspan(row, rows),
+              entropy.empty() ? entropy : entropy.subspan(row, rows));
+    row += rows;
+  }
+}
+
 // One forward and one backward; the losses of each part.
 std::vector<LossOutput> Trainer::Impl::run(std::span<const Part> parts) {
   MicroBatch batch;
@@ -151,6 +163,7 @@ std::vector<LossOutput> Trainer::Impl::run(std::span<const Part> parts) {
                            entropy_gradient ? std::span(d_entropy).subspan(row, rows) : std::span<float>());
     };
     outputs.push_back(at_place(part.share.place, losses));
+    part.share.trainer.tell_rows(part.datums, slice(head.logprob_T), slice(head.entropy_T));
     part.share.trainer.add_lanes(lane_rows, batch, sequence, part.datums.size());
     row += rows, sequence += part.datums.size();
   }

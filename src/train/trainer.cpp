@@ -181,6 +181,10 @@ SampleRange Trainer::begin_step(const StepPlan& plan) {
   return step.own();
 }
 
+void Trainer::watch_rows(RowWatch watch) {
+  impl_->row_watch = std::move(watch);
+}
+
 StepReport Trainer::optim_step(double lr) {
   const ProfileRange range("train/optimizer");
   try {

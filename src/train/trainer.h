@@ -40,6 +40,9 @@ struct RowOutputs {
   std::vector<float> logprob, entropy;
 };
 
+// Told of a datum's rows as the loss reads them; `sample` is its number in the step. Rows of weight 0 hold 0, and
+// `entropy` is empty where the loss reads none.
+using RowWatch = std::function<void(int64_t sample, std::span<const float> logprob, std::span<const float> entropy)>;
 struct TrainerBatch;  // train/joint_step.h: several trainers in one pass
 
 class Trainer {
@@ -65,6 +68,9 @@ class Trainer {
   // optim_step throws the same error there. `between(done)` is called after each micro-batch with how many of these
   // samples are done, and may throw.
   LossReport forward_backward(std::span<const Datum> datums, const Loss& loss, const Progress& between = {});
+  // From now on `watch` is told of every datum of a loss over log-probs that forward_backward reads on this rank;
+  // empty: nobody.
+  void watch_rows(RowWatch watch);
   // Collective. AdamW into a buffer nobody holds: versions handed out before stay what they were. ConfigError unless
   // exactly the own samples were consumed (and, per_token, the weights of all are the plan's), lr is a finite number
   // >= 0, and all ranks have one plan and lr: alone the step stays open. NotFiniteError naming step and module if the

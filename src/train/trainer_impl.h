@@ -32,6 +32,7 @@ struct Trainer::Impl {
   GradientLanes lanes;
   Arena counters;  // of dropout; what a value head reads and writes
   std::optional<OpenStep> open;
+  RowWatch row_watch;
 
   Impl(std::shared_ptr<const model::Model> m, std::shared_ptr<const lora::AdapterLayout> l,
        std::shared_ptr<const Buffer> w, const TrainerOptions& o, Stream& s, parallel::Group* g);
@@ -70,6 +71,8 @@ struct Trainer::Impl {
   std::vector<Part> next_parts(std::span<Share> shares) const;
   std::vector<LossOutput> run(std::span<const Part> parts);
   LossOutput run_values(const MicroBatch& batch, const Part& part, const kernels::LoraDropout& dropout);
+  // Tells row_watch of datums that come next in the open step.
+  void tell_rows(std::span<const Datum> datums, std::span<const float> logprob, std::span<const float> entropy) const;
   LossScale scale() const;  // of the samples that come next
   void add_lanes(std::vector<lora::GradientRows>& rows, const MicroBatch& batch, size_t first_sequence, size_t count);
 

@@ -199,13 +199,52 @@ TEST(Layouts, LargerOnesAreNotAvailableYet) {
 }
 
 TEST(Reports, AreNotAvailableYet) {
-  for (const std::string flag : {"--use-wandb", "--wandb-project p", "--use-tensorboard", "--tb-project-name t",
-                                 "--use-swanlab", "--use-mlflow", "--use-prometheus", "--prometheus-port 1",
+  for (const std::string flag : {"--use-swanlab", "--use-mlflow", "--use-prometheus", "--prometheus-port 1",
                                  "--use-miles-dashboard", "--sglang-enable-metrics", "--vllm-otlp-traces-endpoint x"}) {
     const std::string name = flag.substr(2, flag.find(' ') - 2);
     rejects(flag, {("not available yet: --" + name).c_str(), ("--without " + name).c_str()});
     EXPECT_NO_THROW(train(flag + " --without " + name));
   }
+}
+
+TEST(Reports, AreFilesBesideTheMetrics) {
+  const auto reports = train(
+                           "--save s --use-wandb --wandb-project p --use-tensorboard --tb-project-name t "
+                           "--use-trackio --trackio-dir d --wandb-key secret")
+                           .save.reports;
+  EXPECT_TRUE(reports.wandb && reports.tensorboard && reports.trackio);
+  EXPECT_EQ(reports.wandb_project, "p");
+  EXPECT_EQ(reports.tensorboard_dir, "s/tensorboard/t/");
+  EXPECT_EQ(reports.trackio_dir, "d");
+  EXPECT_TRUE(parse_sft(sft_args("--save s --use-wandb")).options.save.reports.wandb);
+  rejects("--use-wandb", {"--use-wandb needs --save"});
+  rejects("--save s --wandb-project p", {"--wandb-project needs --use-wandb"});
+  rejects("--save s --tb-project-name t", {"--tb-project-name needs --use-tensorboard"});
+  EXPECT_FALSE(train("--save s --use-wandb --wandb-project p --without use-wandb,wandb-project").save.reports.any());
+}
+
+TEST(Reports, ADashboardNeedsFilesAndATokenForOthers) {
+  rejects("--dashboard 7860", {"--dashboard needs --save"});
+  rejects("--save s --dashboard-host ::1", {"--dashboard-host needs --dashboard"});
+  const auto command = parse_train(train_args("--n-samples-per-prompt 2 --save s --dashboard 0"));
+  ASSERT_TRUE(command.dashboard.has_value());
+  EXPECT_EQ(command.dashboard->runs, Values{"s"});
+  EXPECT_EQ(command.dashboard->host, "127.0.0.1");
+}
+
+TEST(Secrets, ComeByFileAndAreShownNowhere) {
+  const lockstep::testing::TempDirectory dir;
+  const std::string file = (dir.path() / "key").string();
+  fs::write_file_atomic(file, "  hunter2\n");
+  const std::string judge = "--save s --rm-type judge --rm-url http://localhost:1 --judge-model m ";
+  for (const std::string& given : {std::string("--rm-api-key hunter2"), "--rm-api-key-file " + file}) {
+    const auto command = parse_train(train_args("--n-samples-per-prompt 2 " + judge + given));
+    EXPECT_EQ(command.options.reward.api_key, "hunter2");
+    EXPECT_EQ(json_text(command.options.save.arguments).find("hunter2"), std::string::npos);
+    for (const std::string& note : command.notes) EXPECT_EQ(note.find("hunter2"), std::string::npos) << note;
+  }
+  fs::write_file_atomic(file, "two\nlines");
+  rejects(judge + "--rm-api-key-file " + file, {"--rm-api-key-file names a file without a key", "one line"});
 }
 
 TEST(Without, LeavesOutWhatChangesNoResult) {
@@ -226,11 +265,11 @@ TEST(Without, LeavesOutWhatChangesNoResult) {
 }
 
 TEST(Without, TheErrorEndsInOneThatIsReady) {
-  rejects("--use-wandb --use-critic --sglang-tp-size 2",
-          {"not available yet: --use-wandb, --use-critic, --sglang-tp-size 2",
-           "what changes no result: --without use-wandb,sglang-tp-size"});
-  rejects("--use-wandb --sglang-tp-size 2 --without use-wandb", {"--without use-wandb,sglang-tp-size"});
-  expect_error<ConfigError>([] { parse_sft(sft_args("--use-tensorboard")); }, {"--without use-tensorboard"});
+  rejects("--use-mlflow --use-critic --sglang-tp-size 2",
+          {"not available yet: --use-mlflow, --use-critic, --sglang-tp-size 2",
+           "what changes no result: --without use-mlflow,sglang-tp-size"});
+  rejects("--use-mlflow --sglang-tp-size 2 --without use-mlflow", {"--without use-mlflow,sglang-tp-size"});
+  expect_error<ConfigError>([] { parse_sft(sft_args("--use-mlflow")); }, {"--without use-mlflow"});
 }
 
 }  // namespace

@@ -22,11 +22,8 @@ bool has_note(const std::vector<std::string>& notes, const std::string& flag) {
 }
 
 // As the error of the list as it stands says.
-constexpr char kGsm8kWithout[] =
-    " --without actor-num-gpus-per-node,use-wandb,wandb-host,wandb-team,wandb-project,wandb-group";
-constexpr char kDapoWithout[] =
-    " --without actor-num-gpus-per-node,use-wandb,wandb-host,wandb-team,wandb-project,wandb-group,"
-    "tensor-model-parallel-size";
+constexpr char kGsm8kWithout[] = " --without actor-num-gpus-per-node";
+constexpr char kDapoWithout[] = " --without actor-num-gpus-per-node,tensor-model-parallel-size";
 
 void expect_not_available(const std::string& launch, const std::string& what, const std::string& without) {
   try {
@@ -39,11 +36,19 @@ void expect_not_available(const std::string& launch, const std::string& what, co
   }
 }
 
-TEST(Scripts, Gsm8kLaunchNeedsALayoutAndWandb) {
-  expect_not_available(kGsm8kLaunch,
-                       "--actor-num-gpus-per-node 8, --use-wandb, --wandb-host, --wandb-team, --wandb-project, "
-                       "--wandb-group",
-                       kGsm8kWithout);
+TEST(Scripts, Gsm8kLaunchNeedsALayout) {
+  expect_not_available(kGsm8kLaunch, "--actor-num-gpus-per-node 8", kGsm8kWithout);
+}
+
+TEST(Scripts, Gsm8kLaunchWritesARunOfWandb) {
+  const auto reports = parse_train(words(std::string(kGsm8kLaunch) + kGsm8kWithout)).options.save.reports;
+  EXPECT_TRUE(reports.wandb);
+  EXPECT_EQ(reports.wandb_entity, "miles-lora");
+  EXPECT_EQ(reports.wandb_project, "miles-lora-megatron");
+  const auto without = parse_train(
+      words(std::string(kGsm8kLaunch) + kGsm8kWithout + ",use-wandb,wandb-host,wandb-team,wandb-project,wandb-group"));
+  EXPECT_FALSE(without.options.save.reports.any());
+  EXPECT_TRUE(has_note(without.notes, "--use-wandb"));
 }
 
 TEST(Scripts, Gsm8kLaunchBecomesOptions) {
@@ -91,10 +96,9 @@ TEST(Scripts, Gsm8kLaunchBecomesOptions) {
 
 TEST(Scripts, Gsm8kLaunchSaysWhatItsOtherFlagsBecame) {
   const auto command = parse_train(words(std::string(kGsm8kLaunch) + kGsm8kWithout));
-  for (const char* flag :
-       {"--colocate", "--megatron-to-hf-mode", "--optimizer", "--actor-num-gpus-per-node 8", "--use-wandb",
-        "--wandb-host", "--wandb-group", "--tensor-model-parallel-size", "--sequence-parallel",
-        "--sglang-mem-fraction-static", "--attention-backend", "--use-dynamic-batch-size"})
+  for (const char* flag : {"--colocate", "--megatron-to-hf-mode", "--optimizer", "--actor-num-gpus-per-node 8",
+                           "--use-wandb", "--wandb-host", "--tensor-model-parallel-size", "--sequence-parallel",
+                           "--sglang-mem-fraction-static", "--attention-backend", "--use-dynamic-batch-size"})
     EXPECT_TRUE(has_note(command.notes, flag)) << flag;
   const std::vector<std::pair<std::string, std::string>> shape = {{"swiglu", "true"},
                                                                   {"num-layers", "24"},
@@ -113,9 +117,7 @@ TEST(Scripts, Gsm8kLaunchSaysWhatItsOtherFlagsBecame) {
   EXPECT_EQ(command.shape, shape);
 }
 
-constexpr char kDapoMissing[] =
-    "--actor-num-gpus-per-node 4, "
-    "--use-wandb, --wandb-host, --wandb-team, --wandb-project, --wandb-group, --tensor-model-parallel-size 2";
+constexpr char kDapoMissing[] = "--actor-num-gpus-per-node 4, --tensor-model-parallel-size 2";
 
 TEST(Scripts, DapoLaunchEndsInOneErrorThatNamesWhatIsMissing) {
   expect_not_available(kDapoLaunch, kDapoMissing, kDapoWithout);

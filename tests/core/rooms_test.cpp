@@ -161,8 +161,9 @@ TEST(Rooms, FoldersOfTheProgramSeeOnlyThoseBeforeThem) {
                          {"server/http", {}},
                          {"server/protocol", {"server/http"}},
                          {"server/routes", {"server/http", "server/protocol"}},
+                         {"server/dashboard", {"server/http"}},
                          {"server", {"server/http", "server/protocol", "server/routes"}},
-                         {"cli", {"commands", "server"}}};
+                         {"cli", {"commands", "server", "server/dashboard"}}};
   const auto folder = [](const std::string& room, const std::string& below) {
     const size_t slash = below.find('/');
     return room != "server" || slash == std::string::npos ? room : room + "/" + below.substr(0, slash);

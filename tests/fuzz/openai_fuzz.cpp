@@ -1,4 +1,5 @@
-// Bodies of requests: every route reads one or refuses it with an ApiError 400; nothing else is thrown.
+// Bodies of requests: every route reads one or refuses it with an ApiError 400, or 501 for what it does not have;
+// nothing else is thrown.
 #include <array>
 #include <cstdint>
 #include <cstdlib>
@@ -10,6 +11,7 @@
 #include "server/protocol/lora_request.h"
 #include "server/protocol/sglang_request.h"
 #include "server/protocol/tokens_request.h"
+#include "server/protocol/weights_request.h"
 
 namespace {
 
@@ -23,7 +25,7 @@ void read(const Read& read) {
   try {
     read();
   } catch (const ApiError& error) {
-    if (error.status != 400) std::abort();
+    if (error.status != 400 && error.status != 501) std::abort();
     // What the client is told is JSON, whatever the body said.
     if (!OrderedJson::accept(error_body(error))) std::abort();
   }
@@ -45,6 +47,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     read([&] { parse_tokens(body, kRules); });
     read([&] { parse_load(body); });
     read([&] { read_chat(Fields(body), nullptr); });
+    read([&] { parse_disk_update(body); });
+    read([&] { parse_tensor_adapter(body); });
+    read([&] { parse_named_weight(body); });
+    read([&] { parse_rpc(body); });
+    read([&] { check_weight_meta(body); });
+  });
+  read([&] {
+    Payloads payloads(request);
+    read_named_tensors(payloads);
   });
   if (!OrderedJson::accept(json_string(request.body))) std::abort();
   return 0;

@@ -93,11 +93,12 @@ TEST(RunLog, ProgressIsForTerminalsOnly) {
   RunLog("", 0, log.control).progress("half done");
   EXPECT_EQ(log.info.str(), "");
   log.control.terminal = true;
+  log.control.raw = &log.info;
   RunLog run("", 0, log.control);
   run.progress("half done");
   run.say("done");
   EXPECT_NE(log.info.str().find("half done"), std::string::npos);
-  EXPECT_EQ(log.info.str().substr(log.info.str().rfind('\r') + 1), "done\n");
+  EXPECT_EQ(log.info.str().substr(log.info.str().rfind('\r') + 1), "\x1b[2Kdone\n");
 }
 
 TEST(RunLog, AnUnwritableDirectoryIsAResourceError) {

@@ -7,6 +7,6 @@ lockstep=$(realpath "${1:?usage: run.sh LOCKSTEP [VENV [TEST_DATA]]}"); venv=${2
 command -v python3 >/dev/null && python3 -m venv --help >/dev/null 2>&1 || {
   sudo=(); [ "$(id -u)" -eq 0 ] || sudo=(sudo)
   "${sudo[@]}" apt-get update -qq; "${sudo[@]}" apt-get install -y -qq python3-venv >/dev/null; }
-"$here/setup.sh" "$venv" smollm2 llama sglang
+"$here/setup.sh" "$venv" smollm2 llama sglang reports
 vllm=(); if [ -x "$venv/bin/vllm" ]; then vllm=(--vllm "$venv/bin/vllm"); fi
 "$venv/bin/python" -m pytest -q "$root/tests/interop" --lockstep "$lockstep" --smollm2 "$venv/smollm2" --sglang "$venv/sglang" "${vllm[@]}" ${3:+--test-data "$3"}

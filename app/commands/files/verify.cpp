@@ -4,7 +4,7 @@
 
 #include "checkpoint/train_state.h"
 #include "commands/files/commands.h"
-#include "commands/files/lora_factors.h"
+#include "load/lora_factors.h"
 #include "commands/files/verification.h"
 #include "core/printable.h"
 

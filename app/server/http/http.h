@@ -17,11 +17,19 @@
 
 namespace lockstep::server {
 
+struct HttpRequest;
+
 struct HttpOptions {
   std::string host = "127.0.0.1";
-  int port = 8000;                                   // 0: any free port
-  size_t max_body_bytes = size_t{64} << 20;          // a larger body is answered 413 without being read
-  size_t max_bodies_bytes = size_t{1} << 30;         // of all bodies being read at once; beyond it 503
+  int port = 8000;                            // 0: any free port
+  size_t max_body_bytes = size_t{64} << 20;   // a larger body is answered 413 without being read
+  size_t max_bodies_bytes = size_t{1} << 30;  // of all bodies being read at once; beyond it 503
+  // Bodies of these paths may be larger, and do not count among those. They are read for requests that `admits` says
+  // yes to, on the server's thread; the others are answered 401 before their body is read. One such body at a time;
+  // 503.
+  std::vector<std::string> large_paths = {};
+  size_t max_large_body_bytes = 0;
+  std::function<bool(const HttpRequest& head)> admits = {};
   size_t max_header_bytes = size_t{64} << 10;        // with the request line; larger: 431
   std::chrono::milliseconds header_timeout{30'000};  // for all headers of a request; then the connection is closed
   std::chrono::milliseconds body_timeout{120'000};   // for its body; then 408

@@ -67,7 +67,10 @@ class RequestReader::Parser : public http::basic_parser<true> {
   HttpRefusal refusal;  // status 0: none
   bool expects_continue = false;
   bool http_1_0 = false;
+  bool is_large = false;
   size_t header_bytes = 0;  // of the lines that are complete
+
+  explicit Parser(const LargeBodies& large) : large_(large) {}
 
  private:
   void refuse(int status, std::string message, error_code& ec) {
@@ -80,7 +83,9 @@ class RequestReader::Parser : public http::basic_parser<true> {
     http_1_0 = version == 10;
     header_bytes = method.size() + target.size() + std::string_view("  HTTP/1.1\r\n").size();
     request.method = view(method);
-    if (!read_target(view(target), request)) refuse(400, "the request's target is not a path", ec);
+    if (!read_target(view(target), request)) return refuse(400, "the request's target is not a path", ec);
+    is_large = std::ranges::find(large_.paths, request.path) != large_.paths.end();
+    if (is_large) body_limit(large_.max_bytes);
   }
 
   void on_field_impl(http::field name, beast::string_view text, beast::string_view value, error_code& ec) override {
@@ -100,11 +105,13 @@ class RequestReader::Parser : public http::basic_parser<true> {
   void on_header_impl(error_code& ec) override {
     if (!http_1_0 && !has_host_) return refuse(400, "a request of HTTP/1.1 needs a Host header", ec);
     if (http_1_0 && chunked()) return refuse(400, "HTTP/1.0 has no Transfer-Encoding", ec);
+    if (is_large && large_.admits && !large_.admits(request)) return refuse(401, "Unauthorized", ec);
     expects_continue = expects_continue && !http_1_0 && !is_done();
   }
 
   void on_body_init_impl(const boost::optional<std::uint64_t>& length, error_code&) override {
-    if (length) request.body.reserve(std::min<size_t>(*length, kReservedBodyBytes));
+    // Memory that is reserved and not written costs none; growing would hold a large body twice.
+    if (length) request.body.reserve(is_large ? *length : std::min<size_t>(*length, kReservedBodyBytes));
   }
 
   size_t on_body_impl(beast::string_view bytes, error_code&) override {
@@ -120,11 +127,12 @@ class RequestReader::Parser : public http::basic_parser<true> {
   void on_chunk_header_impl(std::uint64_t, beast::string_view, error_code&) override {}
   void on_finish_impl(error_code&) override {}
 
+  const LargeBodies& large_;
   bool has_host_ = false;
 };
 
-RequestReader::RequestReader(size_t max_header_bytes, size_t max_body_bytes)
-    : max_header_bytes_(max_header_bytes), max_body_bytes_(max_body_bytes) {}
+RequestReader::RequestReader(size_t max_header_bytes, size_t max_body_bytes, LargeBodies large)
+    : max_header_bytes_(max_header_bytes), max_body_bytes_(max_body_bytes), large_(std::move(large)) {}
 RequestReader::~RequestReader() = default;
 
 void RequestReader::append(std::string_view bytes) {
@@ -151,7 +159,7 @@ RequestReader::Status RequestReader::parse() {
   if (!parser_) {
     skip_empty_lines();
     if (buffer_.empty()) return Status::more;
-    parser_ = std::make_unique<Parser>();
+    parser_ = std::make_unique<Parser>(large_);
     framing_ = {};
     parser_->eager(true);
     parser_->header_limit(static_cast<uint32_t>(std::min<size_t>(max_header_bytes_, UINT32_MAX)));
@@ -170,7 +178,8 @@ RequestReader::Status RequestReader::parse() {
   }
   if (parser_->refusal.status != 0) return refuse(parser_->refusal);
   if (ec == http::error::body_limit) {
-    return refuse({413, "the body is larger than " + std::to_string(max_body_bytes_) + " bytes"});
+    return refuse(
+        {413, "the body is larger than " + std::to_string(is_large() ? large_.max_bytes : max_body_bytes_) + " bytes"});
   }
   const bool over = ec == http::error::header_limit;
   if (over || ((!ec || ec == http::error::need_more) && is_header_too_large())) {
@@ -202,6 +211,10 @@ void RequestReader::drop() {
 
 bool RequestReader::begun() const {
   return parser_ != nullptr && !parser_->is_done();
+}
+
+bool RequestReader::is_large() const {
+  return parser_ != nullptr && parser_->is_large;
 }
 
 bool RequestReader::has_header() const {

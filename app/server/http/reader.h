@@ -1,9 +1,11 @@
 // Turns the bytes of one connection into requests. No I/O and no clock: a session feeds it, and so does the fuzzer.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "server/http/http.h"
 
@@ -17,6 +19,13 @@ struct HttpRefusal {
 // {"error": {"message", "type", "param": null, "code"}}, the format of OpenAI's clients. `message` may be any bytes.
 HttpResponse refusal_response(const HttpRefusal& refusal);
 
+// Bodies that may be larger than the others: HttpOptions::large_paths.
+struct LargeBodies {
+  std::vector<std::string> paths = {};
+  size_t max_bytes = 0;
+  std::function<bool(const HttpRequest& head)> admits = {};
+};
+
 class RequestReader {
  public:
   enum class Status { more, request, refused };
@@ -24,7 +33,7 @@ class RequestReader {
     bool head = false, http_1_0 = false, keep_alive = false;
   };
 
-  RequestReader(size_t max_header_bytes, size_t max_body_bytes);
+  RequestReader(size_t max_header_bytes, size_t max_body_bytes, LargeBodies large = {});
   ~RequestReader();
 
   void append(std::string_view bytes);
@@ -40,6 +49,7 @@ class RequestReader {
   bool expects_continue();    // the client waits for "100 Continue" before it sends the body; true only once
   Framing framing() const;    // of what take() returned or will return; all false before the headers
   size_t body_bytes() const;  // read so far
+  bool is_large() const;      // the current request may have a larger body
   size_t waiting_bytes() const { return buffer_.size(); }  // not parsed yet
   const HttpRefusal& refusal() const { return refusal_; }
 
@@ -50,6 +60,7 @@ class RequestReader {
   bool is_header_too_large() const;
 
   size_t max_header_bytes_, max_body_bytes_;
+  const LargeBodies large_;
   std::string buffer_;
   std::unique_ptr<Parser> parser_;  // of the request that has begun
   Framing framing_;

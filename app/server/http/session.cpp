@@ -26,7 +26,10 @@ bool would_block(const error_code& error) {
 }  // namespace
 
 Session::Session(SessionHost& host, Socket socket)
-    : host_(host), socket_(std::move(socket)), reader_(host.options.max_header_bytes, host.options.max_body_bytes) {}
+    : host_(host),
+      socket_(std::move(socket)),
+      reader_(host.options.max_header_bytes, host.options.max_body_bytes,
+              {host.options.large_paths, host.options.max_large_body_bytes, host.options.admits}) {}
 
 void Session::start() {
   host_.sessions.emplace(this, shared_from_this());
@@ -73,7 +76,7 @@ void Session::close() {
   const auto self = shared_from_this();  // the host's may be the last
   host_.sessions.erase(this);
   --host_.num_sessions;
-  host_.bodies_bytes -= std::exchange(accounted_bytes_, 0);
+  release_body();
   host_.unsent_bytes -= std::exchange(accounted_unsent_, 0);
   error_code error;
   socket_.close(error);
@@ -129,9 +132,19 @@ void Session::on_end(bool reset) {
 }
 
 bool Session::account_body() {
+  if (reader_.is_large()) {
+    if (host_.large_body && host_.large_body != this) return false;
+    host_.large_body = this;
+    return true;
+  }
   host_.bodies_bytes += reader_.body_bytes() - accounted_bytes_;
   accounted_bytes_ = reader_.body_bytes();
   return host_.bodies_bytes <= host_.options.max_bodies_bytes;
+}
+
+void Session::release_body() {
+  host_.bodies_bytes -= std::exchange(accounted_bytes_, 0);
+  if (host_.large_body == this) host_.large_body = nullptr;
 }
 
 void Session::advance() {
@@ -153,7 +166,7 @@ void Session::dispatch() {
   enter(Phase::answering);
   const RequestReader::Framing framing = reader_.framing();
   HttpRequest request = reader_.take();
-  host_.bodies_bytes -= std::exchange(accounted_bytes_, 0);
+  release_body();
   const auto answer = answer_ = std::make_shared<HttpAnswer>(host_.mailbox, framing, this);
   const auto responder = make_responder(answer);
   try {
@@ -169,7 +182,7 @@ void Session::dispatch() {
 void Session::refuse(const HttpRefusal& refusal) {
   const RequestReader::Framing framing = reader_.framing();
   reader_.drop();  // what is not counted must not be held either, until the client has read its answer
-  host_.bodies_bytes -= std::exchange(accounted_bytes_, 0);
+  release_body();
   discard_ = true;
   enter(Phase::answering);
   answer_ = std::make_shared<HttpAnswer>(host_.mailbox, RequestReader::Framing{.head = framing.head}, this);

@@ -24,9 +24,10 @@ struct SessionHost {
   std::shared_ptr<Mailbox> mailbox;
   std::unordered_map<Session*, std::shared_ptr<Session>> sessions = {};  // the open ones
   std::atomic<size_t> num_sessions = 0;
-  size_t bodies_bytes = 0;         // of requests being read
-  size_t unsent_bytes = 0;         // of streams, not yet read by clients
-  std::vector<char> scratch = {};  // read buffer of all sessions
+  size_t bodies_bytes = 0;              // of requests being read
+  const Session* large_body = nullptr;  // who reads one
+  size_t unsent_bytes = 0;              // of streams, not yet read by clients
+  std::vector<char> scratch = {};       // read buffer of all sessions
 };
 
 class Session : public std::enable_shared_from_this<Session> {
@@ -52,6 +53,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void dispatch();
   void refuse(const HttpRefusal& refusal);
   bool account_body();
+  void release_body();
   void flush();
   size_t write_some();
   bool is_behind(size_t taken);

@@ -17,8 +17,10 @@ std::string type_of(int status) {
     case 401: return "Unauthorized";
     case 404: return "NotFoundError";
     case 405: return "Method Not Allowed";
+    case 409: return "Conflict";
     case 429: return "TooManyRequests";
     case 500: return "InternalServerError";
+    case 501: return "NotImplementedError";
     case 503: return "ServiceUnavailable";
     default: return "BadRequestError";
   }
@@ -61,6 +63,10 @@ ApiError api_error(std::exception_ptr error) {
     return {429, one_line(found.fault())};
   } catch (const service::Draining& found) {
     return {503, one_line(found.fault())};
+  } catch (const service::NoBase& found) {
+    return {503, one_line(found.fault())};
+  } catch (const service::OutdatedAdapter& found) {
+    return {409, one_line(found.fault()), "model"};
   } catch (const service::NoSuchAdapter& found) {
     return {404, one_line(found.fault()), "model"};
   } catch (const DeviceError& found) {

@@ -24,8 +24,8 @@ class ApiError : public std::runtime_error {
 ApiError bad_request(const std::string& message, std::string param = "");
 ApiError no_such_model(const std::string& model);  // 404
 
-// Translates exceptions of the rooms below for a client: QueueFull 429, Draining 503, NoSuchAdapter 404, ConfigError,
-// DataError, FormatError, ShapeError and ResourceError 400, anything else 500.
+// Translates exceptions of the rooms below for a client: QueueFull 429, Draining and NoBase 503, OutdatedAdapter 409,
+// NoSuchAdapter 404, ConfigError, DataError, FormatError, ShapeError and ResourceError 400, anything else 500.
 ApiError api_error(std::exception_ptr error);
 // A fault as one line: what, where, got, wanted, try.
 std::string one_line(const Fault& fault);

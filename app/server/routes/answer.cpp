@@ -269,7 +269,7 @@ void Answer::append_tokens(std::string& out, const Delta& delta) const {
 
 void Answer::append_fingerprint(std::string& out) const {
   out += R"(,"system_fingerprint":)";
-  append_string(out, service_.fingerprint);
+  append_string(out, service_.fingerprint());
 }
 
 void Answer::append_version(std::string& out, const Choice& choice) {

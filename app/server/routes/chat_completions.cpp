@@ -148,7 +148,7 @@ PromptInput chat_prompt(const Service& service, const ChatFields& chat) {
       throw bad_request("This server takes no `chat_template` from requests (--trust-request-chat-template).",
                         "chat_template");
     own = text::ChatTemplate::parse(chat.chat_template, "chat_template",
-                                    text::ChatTemplate::special_tokens(service.serving.base().path.string()));
+                                    text::ChatTemplate::special_tokens(service.serving.base()->path.string()));
   }
   const text::ChatTemplate* chosen = own ? &*own : service.chat_template ? &*service.chat_template : nullptr;
   if (chosen == nullptr)

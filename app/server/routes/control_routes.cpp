@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <exception>
 #include <string>
 #include <utility>
 
@@ -11,6 +10,7 @@
 #include "server/protocol/fields.h"
 #include "server/protocol/json_text.h"
 #include "server/routes/service.h"
+#include "server/routes/worker_answer.h"
 
 namespace lockstep::server {
 
@@ -18,11 +18,6 @@ using service::PauseMode;
 using std::chrono::milliseconds;
 
 namespace {
-
-// A body may be left out.
-OrderedJson optional_body(const HttpRequest& request) {
-  return request.body.empty() ? OrderedJson::object() : read_body(request, false);
-}
 
 bool query_flag(const HttpRequest& request, std::string_view name, bool fallback) {
   const std::optional<std::string> value = request.parameter(name);
@@ -34,27 +29,13 @@ bool query_flag(const HttpRequest& request, std::string_view name, bool fallback
   throw bad_request(fmt::format("`{}` must be true or false, got {}.", name, *value), std::string(name));
 }
 
-// Runs `work` on the worker and sends what it returns.
-template <class Work>
-Action answer_from_worker(Service& service, Work work) {
-  return [&service, work = std::move(work)](const Reply& reply) {
-    service.control_worker.post([reply, work] {
-      try {
-        reply->send(work());
-      } catch (...) {
-        reply->send(error_response(api_error(std::current_exception())));
-      }
-    });
-  };
-}
-
 // Looks again on the server's thread until what was in flight has ended, or somebody resumes.
 void answer_when_paused(Service& service, bool clear_cache, const Reply& reply) {
   constexpr milliseconds kPause(10);
   if (service.serving.pausing())
     return service.loop.post_after(kPause,
                                    [&service, clear_cache, reply] { answer_when_paused(service, clear_cache, reply); });
-  answer_from_worker(service, [&service, clear_cache] {
+  answer_from_worker(service.control_worker, [&service, clear_cache] {
     if (!service.serving.paused()) return json_response(R"({"status":"resumed"})");
     if (clear_cache) service.serving.flush_cache();
     return json_response(R"({"status":"paused"})");
@@ -83,7 +64,7 @@ class HealthAnswer : public Answer {
 }  // namespace
 
 Reading handle_flush_cache(Service& service, const HttpRequest&) {
-  return answer_from_worker(service, [&service] {
+  return answer_from_worker(service.control_worker, [&service] {
     return service.serving.flush_cache() ? text_response("Cache flushed.\n")
                                          : text_response("Cache not flushed: requests are in flight.\n", 400);
   });
@@ -97,7 +78,7 @@ Reading handle_pause_generation(Service& service, const HttpRequest& request) {
   const PauseMode mode = name == "abort"     ? PauseMode::abort
                          : name == "retract" ? PauseMode::retract
                                              : PauseMode::in_place;
-  return answer_from_worker(service, [&service, mode] {
+  return answer_from_worker(service.control_worker, [&service, mode] {
     service.serving.pause(mode);
     return json_response(R"({"message":"Generation paused successfully.","status":"ok"})");
   });
@@ -105,7 +86,7 @@ Reading handle_pause_generation(Service& service, const HttpRequest& request) {
 
 Reading handle_continue_generation(Service& service, const HttpRequest& request) {
   optional_body(request);
-  return answer_from_worker(service, [&service] {
+  return answer_from_worker(service.control_worker, [&service] {
     service.serving.resume();
     return json_response(R"({"message":"Generation continued successfully.","status":"ok"})");
   });
@@ -116,7 +97,7 @@ Reading handle_abort_request(Service& service, const HttpRequest& request) {
   const Fields fields(body);
   const std::string id = fields.string("rid").value_or("");
   if (fields.flag("abort_all"))
-    return answer_from_worker(service, [&service] {
+    return answer_from_worker(service.control_worker, [&service] {
       service.serving.abort_all();
       return text_response("");
     });
@@ -128,13 +109,14 @@ Reading handle_abort_request(Service& service, const HttpRequest& request) {
 }
 
 Reading handle_model_info(Service& service, const HttpRequest&) {
-  const recipes::Base& base = service.serving.base();
+  const std::shared_ptr<const recipes::Base> served = service.serving.base();
+  const recipes::Base& base = *served;
   const std::string path = json_string(base.path.string());
   return send_action(json_response(fmt::format(
-      R"({{"model_path":{},"tokenizer_path":{},"is_generation":true,"weight_version":"default","served_model_name":{},)"
+      R"({{"model_path":{},"tokenizer_path":{},"is_generation":true,"weight_version":{},"served_model_name":{},)"
       R"("max_model_len":{},"vocab_size":{},"base_fingerprint":{}}})",
-      path, path, json_string(service.options.model_names.front()), service.serving.max_model_len(),
-      base.config.vocab_size, json_string(base.fingerprint))));
+      path, path, json_string(service.weight_version()), json_string(service.options.model_names.front()),
+      service.serving.max_model_len(), base.config.vocab_size, json_string(base.fingerprint))));
 }
 
 Reading handle_health_generate(Service& service, const HttpRequest&) {
@@ -162,7 +144,7 @@ Reading handle_pause(Service& service, const HttpRequest& request) {
   if (mode != "abort" && mode != "keep")
     return send_action(json_response(
         fmt::format(R"({{"error":{}}})", json_string("mode must be abort, wait or keep, got " + mode)), 400));
-  return answer_from_worker(service, [&service, mode, clear_cache] {
+  return answer_from_worker(service.control_worker, [&service, mode, clear_cache] {
     service.serving.pause(mode == "abort" ? PauseMode::abort : PauseMode::in_place);
     if (mode == "abort" && clear_cache) service.serving.flush_cache();
     return json_response(R"({"status":"paused"})");
@@ -170,7 +152,7 @@ Reading handle_pause(Service& service, const HttpRequest& request) {
 }
 
 Reading handle_resume(Service& service, const HttpRequest&) {
-  return answer_from_worker(service, [&service] {
+  return answer_from_worker(service.control_worker, [&service] {
     service.serving.resume();
     return json_response(R"({"status":"resumed"})");
   });
@@ -183,7 +165,7 @@ Reading handle_is_paused(Service& service, const HttpRequest&) {
 Reading handle_reset_prefix_cache(Service& service, const HttpRequest& request) {
   const bool running_too = query_flag(request, "reset_running_requests", false);
   const auto said = [](bool flushed) { return json_response(fmt::format(R"({{"success":{}}})", flushed)); };
-  return answer_from_worker(service, [&service, running_too, said] {
+  return answer_from_worker(service.control_worker, [&service, running_too, said] {
     if (!running_too) return said(service.serving.flush_cache());
     service.serving.reset_cache();
     return said(true);
@@ -197,7 +179,7 @@ Reading handle_abort_requests(Service& service, const HttpRequest& request) {
     return json_response(fmt::format(R"({{"status":"aborted","aborted":{}}})", count));
   };
   if (!ids || ids->empty())
-    return answer_from_worker(service, [&service, said] { return said(service.serving.abort_all()); });
+    return answer_from_worker(service.control_worker, [&service, said] { return said(service.serving.abort_all()); });
   return [&service, ids = Names(ids->begin(), ids->end()), said](const Reply& reply) {
     reply->send(said(service.answers.abort(ids)));
   };

@@ -12,6 +12,7 @@
 #include "server/protocol/api_error.h"
 #include "server/protocol/json_text.h"
 #include "server/protocol/lora_request.h"
+#include "server/protocol/weights_request.h"
 #include "server/routes/service.h"
 
 namespace lockstep::server {
@@ -70,8 +71,8 @@ ApiError load_error(std::exception_ptr error, const Service& service, const Adap
 HttpResponse sglang_result(const Service& service, const std::string& error) {
   std::string adapters;
   for (const versions::Policy& adapter : service.serving.adapters().list())
-    adapters +=
-        fmt::format("{}{}:{}", adapters.empty() ? "" : ",", json_string(adapter.name), json_string(adapter.source));
+    adapters += fmt::format("{}{}:{}", adapters.empty() ? "" : ",", json_string(adapter.name),
+                            json_string(adapter.source.empty() ? "__tensor__" : adapter.source));
   return json_response(fmt::format(R"({{"success":{},"error_message":{},"loaded_adapters":{{{}}}}})", error.empty(),
                                    error.empty() ? "null" : json_string(error), adapters),
                        error.empty() ? 200 : 400);
@@ -133,6 +134,26 @@ Reading handle_sglang_load(Service& service, const HttpRequest& request) {
           throw bad_request(fmt::format("Failed to load LoRA adapter {} because it is already loaded", source.name));
         check_load(service, source);
         service.serving.adapters().load(source);
+        reply->send(sglang_result(service, ""));
+      } catch (...) {
+        reply->send(sglang_result(service, api_error(std::current_exception()).what()));
+      }
+    });
+  };
+}
+
+Reading handle_tensor_load(Service& service, HttpRequest&& request) {
+  const auto payloads = std::make_shared<Payloads>(std::move(request));
+  return [&service, payloads, adapter = parse_tensor_adapter(payloads->json()),
+          tensors = read_named_tensors(*payloads)](const Reply& reply) {
+    service.adapter_worker.post([&service, payloads, adapter, tensors, reply] {
+      try {
+        if (is_loaded(service, adapter.name))
+          throw bad_request(fmt::format("Failed to load LoRA adapter {} because it is already loaded", adapter.name));
+        const AdapterSource source{.name = adapter.name, .path = "serialized_named_tensors"};
+        check_load(service, source);
+        check_checksums(adapter, tensors);
+        service.serving.adapters().load(source, {.config = adapter.config, .tensors = tensors});
         reply->send(sglang_result(service, ""));
       } catch (...) {
         reply->send(sglang_result(service, api_error(std::current_exception()).what()));

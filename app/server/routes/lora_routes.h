@@ -6,6 +6,9 @@
 
 namespace lockstep::server {
 
+// SGLang's /load_lora_adapter_from_tensors: the tensors are in the body.
+Reading handle_tensor_load(Service& service, HttpRequest&& request);
+
 // Throw ApiError for a body they cannot read.
 Reading handle_vllm_load(Service& service, const HttpRequest& request);
 Reading handle_vllm_unload(Service& service, const HttpRequest& request);

@@ -32,7 +32,7 @@ std::string models_json(const Service& service) {
   std::string out = R"({"object":"list","data":[)";
   for (const std::string& name : service.options.model_names)
     out +=
-        card(name, service.started, serving.base().path.string(), "null", fmt::format("{}", serving.max_model_len())) +
+        card(name, service.started, serving.base()->path.string(), "null", fmt::format("{}", serving.max_model_len())) +
         "},";
   out.pop_back();
   const std::string parent = json_string(service.options.model_names.front());

@@ -22,6 +22,7 @@
 #include "server/routes/service.h"
 #include "server/routes/sglang_generate.h"
 #include "server/routes/token_routes.h"
+#include "server/routes/weight_routes.h"
 #include "service/hello.h"
 
 namespace lockstep::server {
@@ -39,9 +40,10 @@ Reading handle_version(Service& service, const HttpRequest&) {
 }
 // For a trainer of ours: whether what is generated here is what its own engine would.
 Reading handle_hello(Service& service, const HttpRequest&) {
-  return send_action(json_response(fmt::format(R"({{"hello":{},"max_loras":{},"max_lora_rank":{}}})",
-                                               json_text(service::hello(service.serving.base(), service.options.build)),
-                                               service.options.max_loras, service.options.max_lora_rank)));
+  return send_action(
+      json_response(fmt::format(R"({{"hello":{},"max_loras":{},"max_lora_rank":{}}})",
+                                json_text(service::hello(*service.serving.base(), service.options.build)),
+                                service.options.max_loras, service.options.max_lora_rank)));
 }
 Reading handle_load(Service& service, const HttpRequest&) {
   return [&service](const Reply& reply) {
@@ -63,6 +65,9 @@ struct RouteEntry {
   Route route;
   Errors errors = Errors::vllm;
   bool generates = false;  // refused while draining
+  bool updates = false;    // there with ServiceOptions::weight_updates only
+  // In place of `route`, for a body that is too large to be copied.
+  Reading (*take)(Service& service, HttpRequest&& request) = nullptr;
 };
 
 namespace {
@@ -95,6 +100,38 @@ constexpr RouteEntry kRoutes[] = {
     {"GET", "/hello", handle_hello},
     {"GET", "/server_info", handle_server_info},
     {"GET", "/get_world_size", handle_world_size},
+    {"POST", "/load_lora_adapter_from_tensors", nullptr, Errors::sglang, false, false, handle_tensor_load},
+    {"POST", "/sleep", handle_sleep, Errors::vllm, false, true},
+    {"POST", "/wake_up", handle_wake_up, Errors::vllm, false, true},
+    {"GET", "/is_sleeping", handle_is_sleeping, Errors::vllm, false, true},
+    {"POST", "/release_kv_cache_memory", handle_release_kv_cache, Errors::vllm, false, true},
+    {"POST", "/collective_rpc", handle_collective_rpc, Errors::vllm, false, true},
+    {"GET", "/weight_info", handle_weight_info, Errors::vllm, false, true},
+    {"POST", "/weight_checker", handle_vllm_weight_checker, Errors::vllm, false, true},
+    {"POST", "/init_weight_transfer_engine", handle_transfer, Errors::vllm, false, true},
+    {"POST", "/start_weight_update", handle_transfer, Errors::vllm, false, true},
+    {"POST", "/start_draft_weight_update", handle_transfer, Errors::vllm, false, true},
+    {"POST", "/update_weights", handle_transfer, Errors::vllm, false, true},
+    {"POST", "/finish_weight_update", handle_transfer, Errors::vllm, false, true},
+    {"POST", "/update_weights_from_disk", handle_update_from_disk, Errors::sglang, false, true},
+    {"POST", "/update_weights_from_tensor", nullptr, Errors::sglang, false, true, handle_update_from_tensor},
+    {"POST", "/update_weight_version", handle_update_weight_version, Errors::sglang, false, true},
+    {"GET", "/weight_version", handle_weight_info, Errors::sglang, false, true},
+    {"GET POST", "/get_weights_by_name", handle_get_weights, Errors::sglang, false, true},
+    {"POST", "/weights_checker", handle_weights_checker, Errors::sglang, false, true},
+    {"GET POST", "/release_memory_occupation", handle_release_memory, Errors::sglang, false, true},
+    {"GET POST", "/resume_memory_occupation", handle_resume_memory, Errors::sglang, false, true},
+    {"POST", "/init_weights_update_group", handle_transfer, Errors::sglang, false, true},
+    {"POST", "/destroy_weights_update_group", handle_transfer, Errors::sglang, false, true},
+    {"POST", "/update_weights_from_distributed", handle_weight_meta, Errors::sglang, false, true},
+    {"POST", "/update_weights_from_ipc", handle_transfer, Errors::sglang, false, true},
+    {"POST", "/areal_set_update_weight_meta", handle_weight_meta, Errors::vllm, false, true},
+    {"POST", "/areal_set_update_weight_meta_lora", handle_weight_meta, Errors::vllm, false, true},
+    {"POST", "/areal_init_weights_update_group", handle_transfer, Errors::vllm, false, true},
+    {"POST", "/areal_update_weights", handle_transfer, Errors::vllm, false, true},
+    {"POST", "/areal_update_weights_lora", handle_transfer, Errors::vllm, false, true},
+    {"POST", "/areal_update_weights_xccl", handle_transfer, Errors::vllm, false, true},
+    {"POST", "/areal_update_weights_lora_xccl", handle_transfer, Errors::vllm, false, true},
     {"GET", "/load", handle_load},
     {"GET", "/metrics", handle_metrics},
 };
@@ -183,7 +220,7 @@ void Router::dispatch(HttpRequest request, const Reply& reply) {
     return send_health(service_, draining_, reply);
   }
   const auto entry = std::ranges::find(kRoutes, request.path, &RouteEntry::path);
-  if (entry == std::ranges::end(kRoutes))
+  if (entry == std::ranges::end(kRoutes) || (entry->updates && !service_.options.weight_updates))
     return reply->send(std::ranges::count(kOlderTrl, request.path) > 0 ? kOlderTrlAnswer : kNotFound);
   if (!allows(entry->methods, request.method)) return reply->send(not_allowed(std::string(entry->methods)));
   const bool large = request.body.size() > kReadAtOnce;
@@ -192,8 +229,10 @@ void Router::dispatch(HttpRequest request, const Reply& reply) {
     return act(*entry, throwing(ApiError(503, "the server is shutting down")), held, reply);
   if (large && !held->take(request.body.size(), kShareOfBodies))
     return act(*entry, throwing(ApiError(503, "too many large requests wait to be read")), held, reply);
-  const auto kept = std::make_shared<const HttpRequest>(std::move(request));
-  const auto read = [route = entry->route, &service = service_, kept] { return route(service, *kept); };
+  const auto kept = std::make_shared<HttpRequest>(std::move(request));
+  const auto read = [entry, &service = service_, kept] {
+    return entry->take ? entry->take(service, std::move(*kept)) : entry->route(service, *kept);
+  };
   if (large) return read_beside(service_.prompt_worker, *entry, read, held, reply);
   act(*entry, caught(read), held, reply);
 }

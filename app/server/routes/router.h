@@ -17,11 +17,11 @@ class Router {
 
   // Never throws: every request is answered.
   void handle(HttpRequest request, const Reply& reply);
+  bool is_authorized(const HttpRequest& head) const;    // by its headers
   void set_draining() { draining_ = true; }             // /health says so; nothing more is generated for who comes now
   bool is_reading() const { return num_reading_ > 0; }  // requests that came before, beside this thread
 
  private:
-  bool is_authorized(const HttpRequest& request) const;
   void dispatch(HttpRequest request, const Reply& reply);
   using Held = std::shared_ptr<ByteBudget::Share>;  // of a request that is being read
   void read_beside(Worker& worker, const RouteEntry& entry, std::function<Reading()> read, Held held,

@@ -16,7 +16,8 @@ std::string weight_type(const recipes::Base& base) {
 }  // namespace
 
 Reading handle_server_info(Service& service, const HttpRequest&) {
-  const recipes::Base& base = service.serving.base();
+  const std::shared_ptr<const recipes::Base> served = service.serving.base();
+  const recipes::Base& base = *served;
   const ServiceOptions& options = service.options;
   const std::string path = base.path.string(), device = device_name(base.stream->device());
   const int64_t context = service.serving.max_model_len();
@@ -47,6 +48,7 @@ Reading handle_server_info(Service& service, const HttpRequest&) {
                                                          {"max_lora_rank", options.max_lora_rank},
                                                          {"max_loras_per_batch", options.max_loras + 1},
                                                          {"max_loaded_loras", options.max_loras},
+                                                         {"weight_version", service.weight_version()},
                                                          {"quantization", nullptr}})));
 }
 

@@ -60,8 +60,9 @@ Service::Service(service::Serving& serving, const text::Tokenizer& tokenizer,
       tokenizer(tokenizer),
       chat_template(std::move(chat_template)),
       options(std::move(options)),
-      rules(sampling_rules(serving.base(), tokenizer, this->options)),
-      fingerprint(fmt::format("lockstep-{}-{}", this->options.version, serving.base().fingerprint.substr(0, 12))),
+      rules(sampling_rules(*serving.base(), tokenizer, this->options)),
+      keeper(this->options.weight_updates ? std::make_unique<service::BaseKeeper>(serving, this->options.weights_root)
+                                          : nullptr),
       started(unix_seconds()),
       loop(loop),
       held(this->options.max_held_bytes),
@@ -72,6 +73,14 @@ Service::Service(service::Serving& serving, const text::Tokenizer& tokenizer,
 
 Service::~Service() {
   serving.abort_all();  // nobody waits for the engine from here on
+}
+
+std::string Service::fingerprint() const {
+  return fmt::format("lockstep-{}-{}", options.version, serving.base()->fingerprint.substr(0, 12));
+}
+
+std::string Service::weight_version() const {
+  return keeper ? keeper->label() : "default";
 }
 
 bool Service::is_base(std::string_view name) const {

@@ -15,6 +15,7 @@
 #include "server/http/loop.h"
 #include "server/protocol/sampling_json.h"
 #include "server/routes/answer.h"
+#include "service/base_keeper.h"
 #include "service/serving.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
@@ -35,6 +36,8 @@ struct ServiceOptions {
   bool model_defaults = true;                   // sampling fields left out are generation_config.json's
   std::optional<Json> generation_config = {};   // instead of the model's
   std::string lora_root;                        // relative paths of adapters are below it; empty: the working directory
+  bool weight_updates = false;                  // the routes that bring base weights and give memory back exist
+  std::string weights_root;                     // directories of base weights are below it; empty: none is read
   std::string version, build;                   // of the program; the commit that it was built from
   int64_t max_loras = 64, max_lora_rank = 256;  // what /hello says of them
   std::chrono::milliseconds health_timeout{20'000};  // of /health_generate: then 503
@@ -68,8 +71,10 @@ struct Service {
   std::optional<text::ChatTemplate> chat_template;
   ServiceOptions options;
   SamplingRules rules;
-  std::string fingerprint;  // system_fingerprint of answers
-  int64_t started;          // unix seconds
+  std::unique_ptr<service::BaseKeeper> keeper;  // with weight_updates
+  std::string fingerprint() const;              // system_fingerprint of answers
+  std::string weight_version() const;           // of the base: "default" until a client has brought another
+  int64_t started;                              // unix seconds
   Loop loop;
   ByteBudget held;  // by requests
   Answers answers;
@@ -81,7 +86,7 @@ struct Service {
 
  public:
   // Destroyed first: their tasks use what is above.
-  Worker adapter_worker, control_worker, prompt_worker, template_worker, answer_worker;
+  Worker adapter_worker, control_worker, prompt_worker, template_worker, answer_worker, weights_worker;
 };
 
 int64_t unix_seconds();

@@ -29,7 +29,8 @@ class SglangAnswer : public Answer {
         single_(!request_.batch && prepared_.request.n == 1),
         logprobs_(choices_.size()),
         tops_(choices_.size()),
-        input_logprobs_(prepared_.prompts.size()) {
+        input_logprobs_(prepared_.prompts.size()),
+        base_label_(service.weight_version()) {
     keep_ = true;
   }
 
@@ -117,7 +118,7 @@ class SglangAnswer : public Answer {
     out += R"(,"meta_info":{"id":)";
     append_string(out, id_of(index));
     append_finish(out, choice);
-    const std::string version = choice.version < 0 ? "default" : fmt::format("{}", choice.version);
+    const std::string version = choice.version < 0 ? base_label_ : fmt::format("{}", choice.version);
     fmt::format_to(std::back_inserter(out),
                    R"(,"prompt_tokens":{},"weight_version":{},"reasoning_tokens":0,"completion_tokens":{},)"
                    R"("cached_tokens":{},"dp_rank":null)",
@@ -174,6 +175,7 @@ class SglangAnswer : public Answer {
   Clock::time_point begun_at_ = Clock::now();
   std::vector<std::string> logprobs_, tops_;  // of each choice, as far as it is
   PromptTexts input_logprobs_;
+  const std::string base_label_;  // of the base when the request came
 };
 
 }  // namespace

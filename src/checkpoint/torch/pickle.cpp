@@ -19,6 +19,8 @@ enum Opcode : uint8_t {
   kMark = '(',
   kEmptyTuple = ')',
   kStop = '.',
+  kBinBytes = 'B',
+  kShortBinBytes = 'C',
   kBinFloat = 'G',
   kBinInt = 'J',
   kBinInt1 = 'K',
@@ -41,6 +43,7 @@ enum Opcode : uint8_t {
   kSetItems = 'u',
   kEmptyDict = '}',
   kProto = 0x80,
+  kNewObj = 0x81,
   kTuple1 = 0x85,
   kTuple2 = 0x86,
   kTuple3 = 0x87,
@@ -49,6 +52,7 @@ enum Opcode : uint8_t {
   kLong1 = 0x8a,
   kShortBinUnicode = 0x8c,
   kBinUnicode8 = 0x8d,
+  kBinBytes8 = 0x8e,
   kStackGlobal = 0x93,
   kMemoize = 0x94,
   kFrame = 0x95,
@@ -97,15 +101,20 @@ constexpr uint8_t kNewestProtocol = 5;
 class PickleMachine {
  public:
   PickleMachine(Pickle& pickle, std::string_view bytes, std::span<const std::string_view> globals,
-                const std::string& where)
-      : pickle_(pickle), bytes_(bytes.substr(0, Pickle::kMaxBytes)), globals_(globals), where_(where) {}
+                const std::string& where, PickleRules rules)
+      : pickle_(pickle),
+        bytes_(rules.messages ? bytes : bytes.substr(0, Pickle::kMaxBytes)),
+        globals_(globals),
+        where_(where),
+        rules_(rules) {}
 
   void run() {
     for (;;) {
       opcode_place_ = next_;
       const auto opcode = static_cast<uint8_t>(take(1)[0]);
       if (opcode == kStop) break;
-      if (!load(opcode) && !build(opcode)) refuse("a pickle of something else than tensors", opcode_text(opcode));
+      const bool known = load(opcode) || build(opcode) || (rules_.messages && load_message(opcode));
+      if (!known) refuse("a pickle of something else than tensors", opcode_text(opcode));
     }
     pickle_.root_ = pop();
     pickle_.bytes_ = next_;
@@ -216,6 +225,22 @@ class PickleMachine {
     }
   }
 
+  // Opcodes of messages. False: it is another.
+  bool load_message(uint8_t opcode) {
+    switch (opcode) {
+      case kShortBinBytes: push_bytes(number(1)); return true;
+      case kBinBytes: push_bytes(number(4)); return true;
+      case kBinBytes8: push_bytes(number(8)); return true;
+      case kNewObj: reduce(); return true;
+      default: return false;
+    }
+  }
+  void push_bytes(uint64_t count) {
+    const size_t at = next_;
+    take(count);
+    push({.kind = Kind::bytes, .integer = static_cast<int64_t>(at), .count = static_cast<int64_t>(count)});
+  }
+
   // Opcodes that make values of others, or remember them. False: it is another.
   bool build(uint8_t opcode) {
     switch (opcode) {
@@ -284,6 +309,10 @@ class PickleMachine {
   // torch's dictionaries of modules carry versions of the modules as an attribute, which is no tensor.
   void set_state() {
     const uint32_t state = pop();
+    if (rules_.messages && at(top()).kind == Kind::call && at(top()).items.size() == 1) {
+      at(top()).items.push_back(state);
+      return;
+    }
     if (at(top()).kind != Kind::dict || at(state).kind != Kind::dict)
       refuse("a pickle sets attributes of something that is no dictionary", "BUILD");
   }
@@ -292,14 +321,16 @@ class PickleMachine {
   const std::string_view bytes_;
   const std::span<const std::string_view> globals_;
   const std::string& where_;
+  const PickleRules rules_;
   size_t next_ = 0, opcode_place_ = 0;
   std::vector<uint32_t> stack_;
   std::vector<size_t> marks_;
   std::unordered_map<uint64_t, uint32_t> memo_;
 };
 
-Pickle::Pickle(std::string_view bytes, std::span<const std::string_view> globals, const std::string& where) {
-  PickleMachine(*this, bytes, globals, where).run();
+Pickle::Pickle(std::string_view bytes, std::span<const std::string_view> globals, const std::string& where,
+               PickleRules rules) {
+  PickleMachine(*this, bytes, globals, where, rules).run();
 }
 
 }  // namespace lockstep::checkpoint

@@ -17,9 +17,10 @@ struct PickleValue {
   //   number    a float; its value is not kept
   //   long_text an integer above 64 bits: its bytes, little endian
   //   tuple, list; dict: keys and values in turn
+  //   bytes     `count` of them, at `integer` of the pickle
   //   global    the name in `text`
-  //   call      of the global in `text`; items[0] is the tuple of its arguments
-  //   persistent  items[0] is the tuple that the persistent id is
+  //   call      of the global in `text`; items[0] is the tuple of its arguments, items[1] the state it was given, if
+  //   any persistent  items[0] is the tuple that the persistent id is
   enum class Kind : uint8_t {
     none,
     boolean,
@@ -27,6 +28,7 @@ struct PickleValue {
     number,
     long_text,
     text,
+    bytes,
     tuple,
     list,
     dict,
@@ -35,9 +37,14 @@ struct PickleValue {
     persistent
   };
   Kind kind = Kind::none;
-  int64_t integer = 0;
+  int64_t integer = 0, count = 0;
   std::string text = {};
   std::vector<uint32_t> items = {};  // places of other values
+};
+
+// What a pickle may hold beside what torch.save writes to a file.
+struct PickleRules {
+  bool messages = false;  // bytes, and objects with a state: what travels between processes. Of any size
 };
 
 class Pickle {
@@ -48,7 +55,8 @@ class Pickle {
   // Reads one pickle from the beginning of `bytes`. `globals` are the names that may occur. FormatError naming `where`,
   // the opcode and its offset: an opcode outside the subset, another global, a stack that has run empty, a text that is
   // cut off, too many values.
-  Pickle(std::string_view bytes, std::span<const std::string_view> globals, const std::string& where);
+  Pickle(std::string_view bytes, std::span<const std::string_view> globals, const std::string& where,
+         PickleRules rules = {});
 
   const PickleValue& root() const { return values_[root_]; }
   const PickleValue& at(uint32_t place) const { return values_[place]; }

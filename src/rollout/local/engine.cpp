@@ -1,5 +1,7 @@
 #include "rollout/local/engine.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -54,23 +56,60 @@ EngineLimits::EngineLimits(const EngineOptions& options, Device device)
 }
 
 Ticket Engine::Impl::submit(SampleRequest request) {
-  const int64_t max_tokens = check_request(request, model->config(), pool, options.tokenizer != nullptr);
+  const int64_t max_tokens = check_request(request, config, pool, options.tokenizer != nullptr);
   HeldVersions::Committed version = versions.get(request.policy);
   if (request.follow && version.version)
     if (HeldVersions::Committed newest = versions.newest(request.policy.name); newest.commit > version.commit)
       version = std::move(newest);
-  const PrefixCache::Node root = cache_root(version.version);
+  std::shared_ptr<EngineBase> base = base_of(version);
+  const PrefixCache::Node root = cache_root(*base, version.version);
   const Ticket ticket = next_ticket++;
   auto added = std::make_unique<LiveRequest>(ticket, std::move(request), std::move(version), max_tokens,
                                              options.tokenizer, root);
+  added->base = std::move(base);
   added->adapter_number = number_of(added->version.version.get());
   scheduler.add(*added);
   requests.emplace(ticket, std::move(added));
   return ticket;
 }
 
-PrefixCache::Node Engine::Impl::cache_root(const std::shared_ptr<const lora::AdapterVersion>& adapter) {
-  return cache ? cache->root(model->version(), adapter) : PrefixCache::kNoRoot;
+PrefixCache::Node Engine::Impl::cache_root(const EngineBase& base,
+                                           const std::shared_ptr<const lora::AdapterVersion>& adapter) {
+  return cache ? cache->root(base.model->version(), adapter) : PrefixCache::kNoRoot;
+}
+
+// A held version keeps its base here.
+std::shared_ptr<EngineBase> Engine::Impl::base_of(const HeldVersions::Committed& version) const {
+  const auto found = version.version ? std::ranges::find(bases, version.version->base,
+                                                         [](const auto& base) { return base->model->version(); })
+                                     : bases.end() - (bases.empty() ? 0 : 1);
+  if (found == bases.end())
+    throw ResourceError({.what = "the engine has no base weights for this request",
+                         .where = version.version ? lora::policy_text(version.version->policy) : "the base",
+                         .attempt = "again when they have been loaded"});
+  return *found;
+}
+
+void Engine::Impl::set_base(std::shared_ptr<const model::Model> model) {
+  if (model::canonical_text(model->config()) != model::canonical_text(config))
+    throw ConfigError({.what = "base weights are of another model than the engine's",
+                       .attempt = "start another engine for another model"});
+  const bool comes_back = bases.empty() && model->version() == newest_base;
+  if (model->version() <= newest_base && !comes_back)
+    throw ConfigError({.what = "the version of the base is not newer than the engine's",
+                       .got = std::to_string(model->version().number),
+                       .wanted = fmt::format("above {}", newest_base.number)});
+  const lora::BaseVersion version = newest_base = model->version();
+  bases.push_back(std::make_shared<EngineBase>(std::move(model), pool, stream));
+  versions.add_base(version);
+  retire_bases();
+}
+
+void Engine::Impl::retire_bases() {
+  if (bases.size() <= 1) return;
+  std::erase_if(bases, [&, newest = bases.back().get()](const std::shared_ptr<EngineBase>& base) {
+    return base.get() != newest && base.use_count() == 1 && versions.retire_base(base->model->version());
+  });
 }
 
 // The number of a request's adapter; the base has 0. Requests of one adapter share a number while one of them is in the
@@ -91,7 +130,9 @@ void Engine::Impl::follow() {
   for (const auto& [ticket, request] : requests) {
     if (!request->request.follow || !request->version.version) continue;
     HeldVersions::Committed newest = versions.newest(request->request.policy.name);
-    if (newest.commit > request->version.commit) switch_version(*request, std::move(newest));
+    if (newest.commit <= request->version.commit) continue;
+    // What has been computed is of its base: a version on another one is for requests to come.
+    if (newest.version->base == request->version.version->base) switch_version(*request, std::move(newest));
   }
 }
 
@@ -101,7 +142,7 @@ void Engine::Impl::switch_version(LiveRequest& request, HeldVersions::Committed 
   if (!request.opened) request.prompt_logprobs.clear();  // prompt log-probs must all be of one version
   request.adapter_number = 0;
   request.adapter_number = number_of(request.version.version.get());
-  scheduler.restart(request, cache_root(request.version.version));
+  scheduler.restart(request, cache_root(*request.base, request.version.version));
 }
 
 void Engine::Impl::cancel_all() {
@@ -120,6 +161,24 @@ Capabilities Engine::capabilities() const {
           .prompt_logprobs = true};
 }
 
+void Engine::set_base(std::shared_ptr<const model::Model> model) {
+  impl_->set_base(std::move(model));
+}
+
+void Engine::drop_base() {
+  impl_->cancel_all();
+  release_memory();
+  impl_->bases.clear();
+}
+
+void Engine::retire_bases() {
+  impl_->retire_bases();
+}
+
+int64_t Engine::bases() const {
+  return static_cast<int64_t>(impl_->bases.size());
+}
+
 HeldVersions& Engine::versions() {
   return impl_->versions;
 }
@@ -129,7 +188,7 @@ Ticket Engine::submit(SampleRequest request) {
 }
 
 void Engine::check(const SampleRequest& request) const {
-  check_request(request, impl_->model->config(), impl_->pool, impl_->options.tokenizer != nullptr);
+  check_request(request, impl_->config, impl_->pool, impl_->options.tokenizer != nullptr);
 }
 
 std::span<const Event> Engine::next_events(Deadline deadline) {
@@ -178,7 +237,7 @@ EngineLoad Engine::load() const {
 }
 
 int64_t Engine::longest_sequence() const {
-  return rollout::longest_sequence(impl_->model->config(), impl_->pool);
+  return rollout::longest_sequence(impl_->config, impl_->pool);
 }
 
 const EngineStats& Engine::stats() const {

@@ -45,6 +45,16 @@ class Engine final : public Sampler {
   // version before the next step.
   HeldVersions& versions();
 
+  // Requests that name no adapter are answered with these weights from now on; those in flight keep theirs, and a
+  // request for an adapter gets the base that its version lies on. Between two steps. ConfigError: another config, or
+  // a version number that is not newer (the dropped base may come back under its own).
+  void set_base(std::shared_ptr<const model::Model> model);
+  // Lets go of older bases that no request and no held version needs. Every step begins and ends with it.
+  void retire_bases();
+  // Ends all requests and lets go of every base: until set_base(), submit() throws ResourceError.
+  void drop_base();
+  int64_t bases() const;  // how many it has
+
   // As Sampler says, and also: ConfigError: invalid parameters, a sample number beyond 32 bits, stop strings without a
   // tokenizer. DataError: empty prompt, prompt + 1 token beyond the context, token outside the vocabulary.
   // ResourceError: one sequence cannot fit the pool. max_tokens is cut to the context length.

@@ -22,15 +22,27 @@ struct EngineLimits {
   EngineLimits(const EngineOptions& options, Device device);
 };
 
-struct Engine::Impl {
+// One version of the base, and what works on it. Of equal config, versions share pool, cache and scheduler.
+struct EngineBase {
   std::shared_ptr<const model::Model> model;
+  TokenSampler sampler;
+  std::optional<DecodeLoop> decode_loop;  // on a GPU
+
+  EngineBase(std::shared_ptr<const model::Model> m, BlockPool& pool, Stream& stream)
+      : model(std::move(m)), sampler(*model, stream) {
+    if (Graph::can_record(stream)) decode_loop.emplace(*model, pool, stream);
+  }
+};
+
+struct Engine::Impl {
+  const model::ModelSpec config;  // of every base
   const EngineLimits options;
   Stream& stream;
   HeldVersions versions;
   BlockPool pool;
   Arena arena;
-  TokenSampler sampler;
-  std::optional<DecodeLoop> decode_loop;  // on a GPU
+  std::vector<std::shared_ptr<EngineBase>> bases;  // by version; the last one is for new requests
+  lora::BaseVersion newest_base;
   EngineStats stats;
   bool is_usable = true;
   Ticket next_ticket = 1;
@@ -48,26 +60,30 @@ struct Engine::Impl {
   std::vector<int32_t> wanted;  // rows of the hidden states that are drawn from or scored
   std::vector<Draw> draws;
   std::vector<Sequence*> drawing;  // the sequence of each draw
+  std::vector<Drawn> drawn;        // of all bases
   std::vector<DecodeInput> decode_inputs;
   DecodeResults decode_results;
 
   Impl(std::shared_ptr<const model::Model> m, EngineOptions o, Stream& s)
-      : model(std::move(m)),
+      : config(m->config()),
         options(o, s.device()),
         stream(s),
-        versions(model::linear_modules(model->config()), model->version(), s.device()),
-        pool(model->config().layers, model->kv_layer_elements() * dtype_bytes(activations()), options.kv_bytes, stream),
+        versions(model::linear_modules(config), m->version(), s.device()),
+        pool(config.layers, m->kv_layer_elements() * dtype_bytes(activations()), options.kv_bytes, stream),
         arena(stream.device()),
-        sampler(*model, stream),
         cache(o.prefix_cache ? std::optional<PrefixCache>(std::in_place, pool) : std::nullopt),
         scheduler(pool, {options.max_sequences, options.max_batch_tokens}, stats, cache ? &*cache : nullptr) {
-    if (Graph::can_record(stream)) decode_loop.emplace(*model, pool, stream);
+    newest_base = m->version();
+    bases.push_back(std::make_shared<EngineBase>(std::move(m), pool, stream));
   }
 
   DType activations() const { return kernels::activation_dtype(stream.device()); }
 
   Ticket submit(SampleRequest request);
-  PrefixCache::Node cache_root(const std::shared_ptr<const lora::AdapterVersion>& adapter);
+  PrefixCache::Node cache_root(const EngineBase& base, const std::shared_ptr<const lora::AdapterVersion>& adapter);
+  void set_base(std::shared_ptr<const model::Model> model);
+  std::shared_ptr<EngineBase> base_of(const HeldVersions::Committed& version) const;
+  void retire_bases();
   int64_t number_of(const lora::AdapterVersion* adapter) const;
   void follow();
   void switch_version(LiveRequest& request, HeldVersions::Committed version);
@@ -77,8 +93,9 @@ struct Engine::Impl {
   int64_t decode_steps() const;
   void decode(int64_t steps);
   void report_started();
-  void run_rows(Tensor hidden);
-  void score_prompts(const HiddenRows& hidden);
+  void run_base(std::span<const ScheduledRows> parts, Tensor hidden);
+  void run_rows(std::span<const ScheduledRows> parts, Tensor hidden);
+  void score_prompts(std::span<const ScheduledRows> parts, const HiddenRows& hidden);
   void take(Sequence& sequence, const Drawn& drawn);
   void cancel_all();
 };

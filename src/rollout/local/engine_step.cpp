@@ -10,7 +10,9 @@ namespace lockstep::rollout {
 void Engine::Impl::step() {
   try {
     follow();
+    retire_bases();
     run_step();
+    retire_bases();
   } catch (...) {
     fail_all(std::current_exception());
   }
@@ -23,7 +25,8 @@ void Engine::Impl::fail_all(const std::exception_ptr& error) {
   is_usable = stream.recover();  // work that is still queued may write to the requests' blocks
   for (const auto& [ticket, request] : requests) scheduler.remove(*request);
   if (cache) cache->clear();
-  if (decode_loop) decode_loop->forget_graphs();
+  for (const auto& base : bases)
+    if (base->decode_loop) base->decode_loop->forget_graphs();
   events.clear();
   for (const auto& [ticket, request] : requests) events.push_back({ticket, Failed{error}});
   requests.clear();
@@ -31,23 +34,42 @@ void Engine::Impl::fail_all(const std::exception_ptr& error) {
 
 void Engine::Impl::run_step() {
   const Arena::Scope scope(arena);
-  // Sorted so that rows of one adapter are contiguous: each matmul then has the adapter once.
+  // Sorted so that rows of one adapter are contiguous: each matmul then has the adapter once. Rows of one base are a
+  // batch of their own.
   const std::span<const ScheduledRows> chosen = scheduler.schedule();
   scheduled.assign(chosen.begin(), chosen.end());
-  std::ranges::stable_sort(scheduled, {}, [](const ScheduledRows& rows) { return live(*rows.group).adapter_number; });
-  if (decode_loop)
+  const auto base_number = [](const ScheduledRows& rows) { return live(*rows.group).base->model->version().number; };
+  std::ranges::stable_sort(scheduled, {}, [&](const ScheduledRows& rows) {
+    return std::pair(base_number(rows), live(*rows.group).adapter_number);
+  });
+  if (bases.back()->decode_loop)
     if (const int64_t steps = decode_steps(); steps > 0) return decode(scheduler.extend(steps));
   report_started();
   int64_t rows = 0;
   for (const ScheduledRows& part : scheduled) rows += part.rows;
-  const Tensor hidden = arena.alloc({rows, model->config().width}, activations());
-  run_rows(hidden);
-  const model::RowAdapters adapters{.rows = model::adapter_rows(segments), .tiles = {}, .dropout = {}};
-  score_prompts({hidden, adapters});
+  const Tensor hidden = arena.alloc({rows, config.width}, activations());
+  drawing.clear();
+  drawn.clear();
+  int64_t first_row = 0;
+  for (auto begin = scheduled.begin(), end = begin; begin != scheduled.end(); begin = end) {
+    int64_t part_rows = 0;
+    for (; end != scheduled.end() && base_number(*end) == base_number(*begin); ++end) part_rows += end->rows;
+    run_base({begin, end}, hidden.rows(first_row, first_row + part_rows));
+    first_row += part_rows;
+  }
   scheduler.commit();
-  const std::span<const Drawn> drawn = sampler.draw(draws, {hidden, adapters}, arena);
   for (size_t i = 0; i < drawn.size(); ++i) take(*drawing[i], drawn[i]);
   std::erase_if(requests, [](const auto& entry) { return entry.second->unfinished == 0; });
+}
+
+// Runs rows of one base, and draws what comes after them.
+void Engine::Impl::run_base(std::span<const ScheduledRows> parts, Tensor hidden) {
+  run_rows(parts, hidden);
+  const model::RowAdapters adapters{.rows = model::adapter_rows(segments), .tiles = {}, .dropout = {}};
+  score_prompts(parts, {hidden, adapters});
+  const std::span<const Drawn> made = live(*parts.front().group).base->sampler.draw(draws, {hidden, adapters}, arena);
+  drawn.insert(drawn.end(), made.begin(), made.end());
+  if (parts.size() < scheduled.size()) stream.synchronize();  // the next base's rows use the same host memory
 }
 
 // How many tokens the scheduled sample with the most tokens left can still get, if all of them only decode, need
@@ -60,11 +82,11 @@ int64_t Engine::Impl::decode_steps() const {
     const LiveRequest& request = live(*part.group);
     const lora::AdapterVersion* const adapter = request.version.version.get();
     if (part.sequence == nullptr || part.rows != 1 || !part.draws || !request.plain() ||
-        (adapter && !lora::is_plain(*adapter->layout)) ||
+        (adapter && !lora::is_plain(*adapter->layout)) || request.base != live(*scheduled.front().group).base ||
         request.request.sampling.logprob_temperature != first.sampling.logprob_temperature)
       return 0;
     longest = std::max(longest, request.max_tokens - static_cast<int64_t>(part.sequence->tokens.size()));
-    room = std::min(room, model->config().max_positions - part.first_position);
+    room = std::min(room, config.max_positions - part.first_position);
   }
   return std::min(longest, room);
 }
@@ -79,8 +101,10 @@ void Engine::Impl::decode(int64_t steps) {
                              .sample = live(*part.group).draw_of(*part.sequence, 0).how,
                              .adapter = live(*part.group).version.version.get()});
   const SampleRequest& first = live(*scheduled.front().group).request;
-  decode_loop->run(decode_inputs, steps, 1.0f / first.sampling.logprob_temperature, decode_results);
-  stats.failed_recordings = decode_loop->failed_recordings();
+  DecodeLoop& loop = *live(*scheduled.front().group).base->decode_loop;
+  loop.run(decode_inputs, steps, 1.0f / first.sampling.logprob_temperature, decode_results);
+  stats.failed_recordings = 0;
+  for (const auto& base : bases) stats.failed_recordings += base->decode_loop->failed_recordings();
   scheduler.commit(steps);
   for (int64_t step = 0; step < steps; ++step)
     for (size_t i = 0; i < scheduled.size(); ++i) {
@@ -113,13 +137,12 @@ Positions scored_positions(const ScheduledRows& part, const LiveRequest& request
 
 }  // namespace
 
-void Engine::Impl::run_rows(Tensor hidden) {
+void Engine::Impl::run_rows(std::span<const ScheduledRows> parts, Tensor hidden) {
   tokens.clear();
   segments.clear();
   wanted.clear();
   draws.clear();
-  drawing.clear();
-  for (const ScheduledRows& part : scheduled) {
+  for (const ScheduledRows& part : parts) {
     LiveRequest& request = live(*part.group);
     const auto begin = static_cast<int64_t>(tokens.size());
     segments.push_back({.row_begin = begin,
@@ -148,14 +171,14 @@ void Engine::Impl::run_rows(Tensor hidden) {
                               .kv_layer_stride = pool.layer_stride() / dtype_bytes(activations()),
                               .wanted = wanted};
   const ProfileRange range("rollout/prefill");
-  model->forward(hidden, batch, arena, stream);
+  live(*parts.front().group).base->model->forward(hidden, batch, arena, stream);
 }
 
 // Log-probs of the prompts whose requests asked, as far as their rows have now been run for the first time; and the
 // reports of prompts that are done.
-void Engine::Impl::score_prompts(const HiddenRows& hidden) {
+void Engine::Impl::score_prompts(std::span<const ScheduledRows> parts, const HiddenRows& hidden) {
   int64_t begin = 0;
-  for (const ScheduledRows& planned : scheduled) {
+  for (const ScheduledRows& planned : parts) {
     const int64_t first_row = begin;
     begin += planned.rows;
     LiveRequest& request = live(*planned.group);
@@ -167,9 +190,10 @@ void Engine::Impl::score_prompts(const HiddenRows& hidden) {
       const int64_t row_of_0 = first_row - planned.first_position, count = end_position - begin_position;
       const int64_t first_scored = row_of_0 + begin_position, last_scored = row_of_0 + end_position;
       if (count > 0)
-        sampler.score({hidden.values.rows(first_scored, last_scored), hidden.adapters.part(first_scored, last_scored)},
-                      request.tokens.subspan(static_cast<size_t>(begin_position) + 1, static_cast<size_t>(count)), *top,
-                      request.request.sampling.logprob_temperature, arena, scores);
+        request.base->sampler.score(
+            {hidden.values.rows(first_scored, last_scored), hidden.adapters.part(first_scored, last_scored)},
+            request.tokens.subspan(static_cast<size_t>(begin_position) + 1, static_cast<size_t>(count)), *top,
+            request.request.sampling.logprob_temperature, arena, scores);
     }
     if (planned.draws)
       events.push_back(

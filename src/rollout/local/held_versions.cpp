@@ -48,11 +48,11 @@ void HeldVersions::check_locked(const lora::AdapterVersion& version) const {
 void HeldVersions::check_memory(const lora::AdapterVersion& version) const {
   const std::string where = lora::policy_text(version.policy);
   if (!version.layout || !version.weights) throw ShapeError({.what = "adapter version is empty", .where = where});
-  if (version.base != base_)
+  if (std::ranges::find(bases_, version.base) == bases_.end())
     throw ConfigError({.what = "the adapter lies on another version of the base",
                        .where = where,
                        .got = fmt::format("base version {}", version.base.number),
-                       .wanted = fmt::format("base version {}", base_.number)});
+                       .wanted = fmt::format("base version {}", bases_.back().number)});
   model::require_extras(version);
   if (version.weights->device() != device_)
     throw DeviceError({.what = "adapter lies on another device than the engine", .where = where});
@@ -79,6 +79,19 @@ void HeldVersions::check_layout(const lora::AdapterLayout& layout) const {
 
 std::vector<HeldVersions::Committed>::const_iterator HeldVersions::find(const lora::PolicyId& policy) const {
   return std::ranges::find(held_, policy, [](const Committed& held) { return held.version->policy; });
+}
+
+void HeldVersions::add_base(lora::BaseVersion base) {
+  const std::lock_guard lock(mutex_);
+  if (std::ranges::find(bases_, base) == bases_.end()) bases_.push_back(base);
+}
+
+bool HeldVersions::retire_base(lora::BaseVersion base) {
+  const std::lock_guard lock(mutex_);
+  const bool is_used = bases_.back() == base ||
+                       std::ranges::any_of(held_, [&](const Committed& held) { return held.version->base == base; });
+  if (!is_used) std::erase(bases_, base);
+  return !is_used;
 }
 
 void HeldVersions::hold(Version version) {

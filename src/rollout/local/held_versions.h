@@ -24,11 +24,16 @@ class HeldVersions {
 
   // `modules`: those of the model that `base` identifies.
   HeldVersions(std::vector<lora::Module> modules, lora::BaseVersion base, Device device)
-      : modules_(std::move(modules)), base_(base), device_(device) {}
+      : modules_(std::move(modules)), device_(device), bases_{base} {}
+
+  // Versions may also lie on this one from now on: the same modules with other weights.
+  void add_base(lora::BaseVersion base);
+  // No further version may lie on this one, unless some version held does, or it is the newest: then false.
+  bool retire_base(lora::BaseVersion base);
 
   // Holds a version of a policy from now on (a pointer, no copy), beside all others until it is dropped. ConfigError if
-  // it has no name, if its number is negative or already held, or if it lies on another base; ShapeError if its layout
-  // is not of this model; DeviceError if its weights lie on another device.
+  // it has no name, if its number is negative or already held, or if it lies on no base known here; ShapeError if its
+  // layout is not of this model; DeviceError if its weights lie on another device.
   void hold(Version version);
   void check(const lora::AdapterVersion& version) const;  // throws what hold() would throw; changes nothing
   // Requests can no longer name it; those in flight keep it. Does nothing if it is not held.
@@ -46,11 +51,11 @@ class HeldVersions {
   std::vector<Committed>::const_iterator find(const lora::PolicyId& policy) const;
 
   const std::vector<lora::Module> modules_;
-  const lora::BaseVersion base_;
   const Device device_;  // the engine's
   std::atomic<int64_t> commits_ = 0;
-  mutable std::mutex mutex_;     // guards the members below
-  std::vector<Committed> held_;  // in the order in which they were held
+  mutable std::mutex mutex_;              // guards the members below
+  std::vector<lora::BaseVersion> bases_;  // ascending
+  std::vector<Committed> held_;           // in the order in which they were held
 };
 
 }  // namespace lockstep::rollout

@@ -1,6 +1,7 @@
 // A request that the engine is working on.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -13,6 +14,8 @@
 #include "rollout/sampler.h"
 
 namespace lockstep::rollout {
+
+struct EngineBase;
 
 // The state of one sample beside its tokens: what its logits are changed by, and where it ends.
 struct Answer {
@@ -35,7 +38,8 @@ struct LiveRequest final : PromptGroup {
 
   const Ticket ticket;
   SampleRequest request;
-  HeldVersions::Committed version;  // the version that computes the next token
+  HeldVersions::Committed version;        // the version that computes the next token
+  std::shared_ptr<EngineBase> base = {};  // that it lies on
   const int64_t max_tokens;
   std::vector<Sequence> sequences;
   std::optional<CommonChanges> changes;        // changes of the logits that all samples share

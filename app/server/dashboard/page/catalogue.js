@@ -1,0 +1,76 @@
+// Which charts there are. To add one, add a line: [title, [series...], options]. A metric that no line names gets a chart of
+// its own under "Other", so that a new metric needs no change here.
+//
+//   series    names of metrics.jsonl; "*" stands for anything and makes a chart of each; several are drawn in one chart
+//   band      [low, high] or [deviation]: names, "*" as in series, drawn around the first series
+//   stacked   the series are parts of a whole
+//   unit      "bytes" or "ms"
+
+export const catalogue = [
+  ["Result", [
+    ["Reward", ["reward"], { band: ["reward_std"] }],
+    ["Reward of *", ["reward/*"], { band: ["reward/*_std"] }],
+    ["Evaluation: accuracy on *", ["eval/*/accuracy"]],
+    ["Loss", ["loss"]],
+    ["Evaluation: loss on *", ["eval/*/loss"]],
+    ["Evaluation: perplexity on *", ["eval/*/perplexity"]],
+    ["Evaluation: token accuracy on *", ["eval/*/token_accuracy"]],
+    ["Rewards of the pair", ["rewards/chosen", "rewards/rejected"]],
+    ["Margin of the pair", ["rewards/margins"]],
+    ["Pairs in the right order", ["rewards/accuracies"]],
+    ["pass@k", ["passrate/pass@1", "passrate/pass@2", "passrate/pass@4", "passrate/pass@8", "passrate/pass@16"]],
+    ["Unknown rewards", ["reward_unknown"]],
+  ]],
+  ["Samples", [
+    ["Response length", ["response_len"], { band: ["response_len_min", "response_len_max"] }],
+    ["Share of truncated responses", ["truncated"]],
+    ["Share of groups with equal rewards", ["frac_reward_zero_std"]],
+    ["Entropy", ["entropy"]],
+    ["Staleness (versions): mean, largest", ["staleness", "staleness_max"]],
+  ]],
+  ["Policy", [
+    ["KL to the reference", ["kl"]],
+    ["KL of the step (old - new)", ["ppo_kl"]],
+    ["Share of clipped tokens", ["pg_clipfrac", "tis_clipfrac"]],
+    ["|trainer - sampler| log-prob: mean, largest", ["logprob_diff", "logprob_diff_max"]],
+    ["Mismatch with the server: mean, largest", ["mismatch_mean", "mismatch_max"]],
+    ["Gradient norm", ["grad_norm"]],
+    ["Learning rate", ["lr"]],
+    ["Log-probs of the pair", ["logps/chosen", "logps/rejected"]],
+  ]],
+  ["Machine", [
+    ["Time of a step by phase", ["rollout_ms", "reward_ms", "train_ms", "publish_ms"], { stacked: true, unit: "ms" }],
+    ["Tokens per second", ["tokens_per_s"]],
+    ["Memory: process, GPU", ["memory_bytes", "gpu_memory_bytes"], { unit: "bytes" }],
+  ]],
+];
+const kSilent = new Set(["version", "epoch", "response_len_min", "response_len_max", "reward_min", "reward_max"]);
+
+// The charts for these names of metrics: {section, title, series: [...], band: [...], ...}.
+export function chartsFor(names) {
+  const used = new Set(kSilent), charts = [];
+  const fill = (pattern, star) => (star === null ? pattern : pattern.replace("*", star));
+  for (const [section, entries] of catalogue)
+    for (const [title, series, options = {}] of entries) {
+      const stars = series[0].includes("*") ? starsOf(series[0], names) : [null];
+      for (const star of stars) {
+        const there = series.map((name) => fill(name, star)).filter((name) => names.has(name));
+        if (there.length === 0) continue;
+        const band = (options.band ?? []).map((name) => fill(name, star));
+        for (const name of [...there, ...band]) used.add(name);
+        charts.push({ ...options, section, title: fill(title, star), series: there, band: band.every((name) => names.has(name)) ? band : [] });
+      }
+    }
+  for (const name of [...names].sort())
+    if (!used.has(name)) charts.push({ section: "Other", title: name, series: [name], band: [] });
+  return charts;
+}
+
+function starsOf(pattern, names) {
+  const [head, tail] = pattern.split("*");
+  const found = [];
+  for (const name of names)
+    if (name.startsWith(head) && name.endsWith(tail) && name.length > head.length + tail.length && !(tail === "" && name.endsWith("_std")))
+      found.push(name.slice(head.length, name.length - tail.length));
+  return found.sort();
+}

@@ -1,0 +1,77 @@
+// trackio's inbox: each line of metrics is a file of JSON Lines that is renamed into place, and that trackio imports
+// and removes. Records with a log_id that it has are passed over, so a resumed run may write a step again. Source:
+// trackio/fragments.py.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <ctime>
+
+#include "core/fs.h"
+#include "core/hash.h"
+#include "recipes/reports/report.h"
+
+namespace lockstep::recipes {
+
+namespace {
+
+std::string utc_text(double time) {
+  const auto seconds = static_cast<std::time_t>(time);
+  std::tm parts{};
+  gmtime_r(&seconds, &parts);
+  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:06}+00:00", parts.tm_year + 1900, parts.tm_mon + 1,
+                     parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec,
+                     static_cast<int64_t>((time - std::floor(time)) * 1e6));
+}
+
+OrderedJson number_json(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
+  return value;
+}
+
+class Trackio : public Report {
+ public:
+  Trackio(fs::Path directory, std::string project, const ReportRun& run)
+      : directory_(std::move(directory)),
+        project_(std::move(project)),
+        id_(run.facts.id),
+        name_(fmt::format("{}-{}", fs::Path(run.save).filename().string(), run.facts.id)),
+        config_(run.facts.arguments),
+        next_(run.resume_step * 8) {}
+
+  void add(int64_t step, const Scalars& scalars, double time) override {
+    OrderedJson metrics = OrderedJson::object();
+    for (const auto& [name, value] : scalars) metrics[name] = number_json(value);
+    Sha256 hash;
+    hash.update(fmt::format("{} {} {}", id_, step, scalars.empty() ? "" : scalars.front().first));
+    const OrderedJson record{{"v", 1},
+                             {"kind", "metric"},
+                             {"project", project_},
+                             {"run", name_},
+                             {"run_id", id_},
+                             {"metrics", std::move(metrics)},
+                             {"step", step},
+                             {"timestamp", utc_text(time)},
+                             {"config", std::exchange(config_, nullptr)},
+                             {"log_id", hash.hex().substr(0, 32)}};
+    fs::Path file = directory_ / fmt::format("{:08}.jsonl", next_++);
+    while (fs::exists(file)) file = directory_ / fmt::format("{:08}.jsonl", next_++);
+    fs::write_file_atomic(file, json_text(record) + "\n");
+  }
+
+ private:
+  const fs::Path directory_;  // of this writer, which trackio removes when it is empty
+  const std::string project_, id_, name_;
+  OrderedJson config_;  // with the first record
+  int64_t next_;
+};
+
+}  // namespace
+
+std::unique_ptr<Report> make_trackio(const ReportOptions& options, const ReportRun& run) {
+  const fs::Path root = options.trackio_dir.empty() ? fs::Path(run.save) / "trackio" : fs::Path(options.trackio_dir);
+  return std::make_unique<Trackio>(root / "inbox" / ("lockstep-" + run.facts.id),
+                                   options.trackio_project.empty() ? "lockstep" : options.trackio_project, run);
+}
+
+}  // namespace lockstep::recipes
