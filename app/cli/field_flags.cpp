@@ -11,6 +11,9 @@ constexpr FieldFlag kFields[] = {
     {"Base::path", "--hf-checkpoint"},
     {"BaseOptions::load_format", "--load-format"},
     {"ChatOptions::template_file", "--chat-template"},
+    {"CriticOptions::load", "--critic-load"},
+    {"CriticOptions::rank", "--critic-lora-rank"},
+    {"CriticOptions::warmup_steps", "--critic-lr-warmup-iters"},
     {"DashboardOptions::host", "--host"},
     {"DpoLoss::beta", "--dpo-beta"},
     {"KtoLoss::beta", "--dpo-beta"},
@@ -78,6 +81,7 @@ constexpr FieldFlag kFields[] = {
     {"TrainingOptions::max_skipped_steps", "--max-skipped-steps"},
     {"TrainingOptions::max_tokens", "--max-tokens-per-gpu"},
     {"TrainingOptions::recompute", "--recompute-granularity"},
+    {"ValueLoss::clip", "--value-clip"},
 };
 
 bool is_name(char c) {

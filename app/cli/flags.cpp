@@ -20,7 +20,7 @@ constexpr size_t kHelpColumn = 38;
       {.what = "bad value of " + flag, .where = flag, .got = got.empty() ? "nothing" : got, .wanted = wanted});
 }
 
-// The whole text or nothing. argparse takes a leading plus sign, from_chars does not.
+// Parses the whole text or fails. argparse accepts a leading plus sign, from_chars does not.
 template <typename T>
 std::optional<T> read_number(std::string_view text) {
   if (text.size() > 1 && text[0] == '+' && text[1] != '-') text.remove_prefix(1);
@@ -128,7 +128,7 @@ std::string FlagSet::help(const std::string& usage, const std::string& descripti
   for (const Group& group : groups_)
     for (const Flag& flag : group.flags) {
       CLI::Option* option = app.add_option(flag.name, CLI::callback_t(), flag.help);
-      // Value and default in our words: CLI11's own spelling differs between its versions.
+      // Value and default are spelled here, because CLI11's own spelling differs between its versions.
       std::string value = flag.metavar;
       if (!flag.binding.shown.empty()) value += "=" + flag.binding.shown;
       option->group(group.title)->option_text(value.empty() ? " " : value);

@@ -44,7 +44,7 @@ Binding weight_type(std::optional<DType>& target) {
   });
 }
 
-// Of what runs on the CPU alone.
+// Flags of the machine for commands that run on the CPU only.
 std::vector<Flag> thread_flags(recipes::BaseOptions& base) {
   std::vector<Flag> flags = machine_flags(base);
   std::erase_if(flags, [](const Flag& flag) { return flag.name != "--threads" && flag.name != "--cpu-isa"; });

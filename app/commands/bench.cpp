@@ -209,7 +209,7 @@ void run_bench(const BenchOptions& options, const recipes::Control& control) {
   for (const Part& part : kParts) {
     const bool asked = std::ranges::find(options.parts, part.name) != options.parts.end();
     if (options.parts.empty() ? part.on_cpu || bench.gpu() : asked) part.run(bench);
-    // After every part: what a later one breaks, or a time limit cuts off, does not take the earlier ones along.
+    // Written after every part, so that a later part that fails or runs out of time does not lose the earlier ones.
     if (!options.json.empty()) fs::write_file_atomic(options.json, json_text(record(bench), 2) + "\n");
   }
   report.table();

@@ -78,7 +78,7 @@ class Tokenizing {
                   << fmt::format("{}\n{} tokens\n", ids, encoding.ids.size());
   }
 
-  // A background would run on to the end of the line behind a line break, so it ends before one.
+  // A background colour that is open at a line break fills the rest of the line, so it is closed before each break.
   static std::string coloured(const char* colour, std::string_view text) {
     std::string out = colour;
     for (const char c : printable(text, Lines::kept)) {

@@ -19,7 +19,7 @@ using Entry = SafetensorsHeader::Entry;
 
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 
-// In the order of the reference writer: widest first.
+// Types in the order of the reference writer, widest first.
 constexpr std::array<std::pair<DType, const char*>, 7> kDTypes = {{{DType::i64, "I64"},
                                                                    {DType::f64, "F64"},
                                                                    {DType::f32, "F32"},
@@ -36,7 +36,7 @@ constexpr std::array<std::pair<DType, const char*>, 7> kDTypes = {{{DType::i64, 
                      .attempt = "the file may be cut off or damaged: copy or download it again"});
 }
 
-// What the length before the JSON says, checked against the file.
+// Reads the length that stands before the JSON and checks it against the file.
 uint64_t json_bytes(std::span<const std::byte> beginning, uint64_t file_bytes, const std::string& where) {
   if (beginning.size() < sizeof(uint64_t))
     damaged(where, "no safetensors file", fmt::format("{} bytes", beginning.size()), "a header of at least 8 bytes");
@@ -54,7 +54,7 @@ class HeaderReader {
   HeaderReader(std::string_view text, uint64_t data_bytes, const std::string& where)
       : text_(text), data_bytes_(data_bytes), where_(where) {}
 
-  // The entries in order of their bytes.
+  // Reads the entries, in the order of their bytes.
   std::vector<Entry> read(std::map<std::string, std::string>& metadata) {
     if (!text_.starts_with('{')) damaged(where_, "invalid safetensors header", "no { at its start", "a JSON object");
     const Json header = parse_json(text_, where_);

@@ -75,7 +75,7 @@ void check_model_shape(const BaseOptions& options, const std::vector<std::pair<s
     if (const auto entry = numbers().find(flag); entry != numbers().end()) {
       const double got = number(flag, value), wanted = entry->second(base.config);
       // eps is kept in f32.
-      // Not by ">", which a NaN would pass.
+      // Written without ">", because a NaN would pass that comparison.
       if (!(std::abs(got - wanted) <= 1e-6 * std::abs(wanted))) contradict(flag, value, fmt::format("{:g}", wanted));
     } else if (const auto toggle = switches().find(flag); toggle != switches().end()) {
       if (!toggle->second(base.config)) contradict(flag, "given", "not given");

@@ -69,7 +69,8 @@ class RlRun {
         engine_(options, base_, tokenizer_, run_.memory().engine_kv_bytes(), run_.trainer().adapter(), prompts_.prompts,
                 sampling_stream_ ? *sampling_stream_ : stream_, control),
         log_(control.rank == 0 ? options.save.save : "", run_.saved_iteration(), control,
-             {.kind = "rl", .iterations = total_, .arguments = options.save.arguments}, options.save.reports) {
+             {.kind = "rl", .iterations = total_, .arguments = options.save.arguments},
+             control.rank == 0 ? options.save.reports : ReportOptions()) {
     sampling_params_ = with_stop_ids(options.sampling);
     sampling_params_.logprob_temperature = options.sampling.temperature;
     const int64_t steps = options.rollout_batch_size * options.n_samples / options.training.global_batch_size;

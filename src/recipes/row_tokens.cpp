@@ -58,7 +58,7 @@ const OrderedJson& list_of(const OrderedJson& row, const std::string& key) {
   return value;
 }
 
-// Both sides of a preference and what they share.
+// The tokens of both sides of a preference and of the prompt that they share.
 struct Preference {
   OrderedJson prompt, chosen, rejected;
 };
@@ -72,8 +72,8 @@ OrderedJson part(const OrderedJson& value, size_t begin, size_t end) {
                                           value.begin() + static_cast<std::ptrdiff_t>(end)));
 }
 
-// What both sides begin with, in whole characters or messages. As TRL's extract_prompt: a space before the difference
-// belongs to the completion.
+// The common beginning of both sides, in whole characters or messages. As in TRL's extract_prompt, a space before the
+// difference belongs to the completion.
 size_t shared_length(const OrderedJson& chosen, const OrderedJson& rejected) {
   if (chosen.is_array()) {
     const size_t most = std::min(chosen.size(), rejected.size());

@@ -24,7 +24,7 @@ constexpr double kNotMeasured = std::numeric_limits<double>::quiet_NaN();
 
 void check_rollout(const RunChecks& checks, const RolloutFacts& facts) {
   const double mean = facts.logprob_diff.value_or(kNotMeasured), most = facts.logprob_diff_max.value_or(kNotMeasured);
-  // Not by ">", which a NaN would pass.
+  // Written without ">", because a NaN would pass that comparison.
   if (checks.logprob_diff && !(mean <= *checks.logprob_diff))
     fail(facts.rollout, "log-probs of trainer and sampler differ on average", mean,
          fmt::format("at most {:g}", *checks.logprob_diff));

@@ -27,7 +27,7 @@ void push(std::vector<double>& window, double value) {
   window.push_back(value);
 }
 
-// Whether a state begins now.
+// Returns whether the condition holds now and did not hold before.
 bool begins(bool& state, bool now) {
   const bool before = state;
   state = now;

@@ -11,7 +11,7 @@ namespace {
 
 constexpr const char* kLockFile = ".lockstep.lock";
 
-// What a run writes aside and renames.
+// Whether a run writes a file of this name: under a temporary name first, which it then renames.
 bool is_of_a_run(const std::string& name) {
   constexpr std::string_view kBeginnings[] = {"iter_", "latest_checkpointed_iteration.txt",
                                               "best_checkpointed_iteration.txt", "metrics.", "writable"};

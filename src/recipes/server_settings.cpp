@@ -76,9 +76,10 @@ void check_settings(EngineKind kind, const std::string& where, const rollout::Se
 }
 
 std::optional<LogprobKind> known_logprobs(EngineKind kind, const std::string& where, std::optional<LogprobKind> said,
-                                          LogprobKind measured) {
+                                          std::optional<LogprobKind> measured) {
+  if (!measured) return said;
   if (!said && measured == LogprobKind::tempered && kind == EngineKind::vllm) return LogprobKind::processed;
-  if (!said) return measured == LogprobKind::raw ? std::optional(measured) : std::nullopt;
+  if (!said) return measured == LogprobKind::raw ? measured : std::nullopt;
   // SGLang's settings do not say what its environment does.
   if (kind == EngineKind::sglang) return measured;
   if ((*said == LogprobKind::raw) == (measured == LogprobKind::raw)) return said;

@@ -22,11 +22,11 @@ struct AskedOfServer {
 void check_settings(rollout::EngineKind kind, const std::string& where, const rollout::ServerFacts& facts,
                     const AskedOfServer& asked);
 
-// What a server says of its log-probs, and what was measured (raw or tempered), as one. What top-p leaves of log-probs
-// no measurement at top_p 1 tells, but vLLM has only raw and processed ones. ConfigError: the two contradict each
-// other.
+// What a server says of its log-probs, and what was measured (raw, tempered, or nothing that is sure), as one. What
+// top-p leaves of log-probs no measurement at top_p 1 tells, but vLLM has only raw and processed ones. ConfigError: the
+// two contradict each other.
 std::optional<rollout::LogprobKind> known_logprobs(rollout::EngineKind kind, const std::string& where,
                                                    std::optional<rollout::LogprobKind> said,
-                                                   rollout::LogprobKind measured);
+                                                   std::optional<rollout::LogprobKind> measured);
 
 }  // namespace lockstep::recipes

@@ -75,7 +75,7 @@ class SftRun {
              {}, &group_),
         log_(control.rank == 0 ? options.save.save : "", run_.saved_iteration(), control,
              {.kind = pairs() ? "dpo" : "sft", .iterations = total_, .arguments = options.save.arguments},
-             options.save.reports),
+             control.rank == 0 ? options.save.reports : ReportOptions()),
         best_(BestSoFar::from(run_.evaluations(), "train_state.json: evaluations")) {}
 
   void train() {

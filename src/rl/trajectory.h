@@ -1,6 +1,6 @@
 // rl: reinforcement learning, one stage per file, pure where it can be.
 //
-//   includes    core, net, text, lora, parallel, train, rollout, versions
+//   includes    core, net, data, text, lora, parallel, train, rollout, versions
 //   memory      stages take and return values; a rollout's samples become trajectories, and these the trainer's datums
 //   threads     the caller's
 //

@@ -29,7 +29,7 @@ Tensor part(Tensor values, int64_t begin, int64_t end) {
 void require_value_head(const lora::AdapterLayout& layout) {
   if (layout.value_head) return;
   throw ConfigError({.what = "the adapter has no value head",
-                     .where = "LoraConfig::value_width",
+                     .where = "value_width of its LoraConfig",
                      .wanted = "a critic's adapter: the width of the model"});
 }
 

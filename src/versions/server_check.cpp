@@ -95,13 +95,13 @@ std::vector<ServerCheck::Scored> ServerCheck::sample(size_t server, const std::s
   return samples;
 }
 
-rollout::LogprobKind ServerCheck::measured_logprobs(size_t server) {
+std::optional<rollout::LogprobKind> ServerCheck::measured_logprobs(size_t server) {
   constexpr float kTemperature = 0.7F;
   rollout::SamplingParams sampling{.temperature = kTemperature, .max_tokens = options_.tokens};
   const std::vector<Scored> one = {sample_one(server, "", 0, sampling)};
-  const Logprobs said = {one.front().logprobs};
-  const double tempered = mean_difference(said, score(one, nullptr, kTemperature)),
-               raw = mean_difference(said, score(one, nullptr, 1));
+  const Logprobs said = {one.front().logprobs}, after = score(one, nullptr, kTemperature),
+                 before = score(one, nullptr, 1);
+  const double tempered = mean_difference(said, after), raw = mean_difference(said, before);
   if (!(std::min(tempered, raw) <= options_.max_noise))
     throw ServerFault(
         {.what = "a server's log-probs of the base are not the trainer's",
@@ -109,6 +109,7 @@ rollout::LogprobKind ServerCheck::measured_logprobs(size_t server) {
          .got = fmt::format("a mean difference of {:.4g} after the temperature, {:.4g} before it", tempered, raw),
          .wanted = fmt::format("at most {:g} of one of them", options_.max_noise),
          .attempt = "the same model on both sides"});
+  if (mean_difference(after, before) <= kTimesNoise * std::min(tempered, raw)) return std::nullopt;
   return raw < tempered ? rollout::LogprobKind::raw : rollout::LogprobKind::tempered;
 }
 
@@ -141,8 +142,11 @@ void ServerCheck::compare_base(size_t server, std::span<const Scored> base) {
   const double noise = distance(base, nullptr, nullptr).from_wanted;
   Logprobs said;
   for (const Scored& sample : base) said.push_back(sample.logprobs);
-  const double from_raw = mean_difference(said, score(base, nullptr, 1));
-  if (!(noise <= options_.max_noise) || (options_.sampling.temperature != 1 && from_raw < noise))
+  const Logprobs before = score(base, nullptr, 1);
+  const double from_raw = mean_difference(said, before),
+               between = mean_difference(before, score(base, nullptr, options_.sampling.temperature));
+  const bool is_raw = from_raw < noise && between > kTimesNoise * from_raw;
+  if (!(noise <= options_.max_noise) || is_raw)
     throw ServerFault({.what = "a server's log-probs of the base are not the trainer's",
                        .where = where(server),
                        .got = fmt::format("a mean difference of {:.4g}", noise),

@@ -54,8 +54,9 @@ class ServerCheck {
   // also compute the version of the last sync, which it has loaded. ServerFault naming the server and the module.
   void at_arrival(size_t server, const lora::AdapterVersion& like);
   // Whether its log-probs are those before the temperature (raw) or after it (tempered), from the base's answer to one
-  // prompt at temperature 0.7. ServerFault: they are neither.
-  rollout::LogprobKind measured_logprobs(size_t server);
+  // prompt at temperature 0.7; nothing if the two differ by less than kTimesNoise times what is left. ServerFault: they
+  // are neither.
+  std::optional<rollout::LogprobKind> measured_logprobs(size_t server);
   // Every server that is up, which has loaded the version. With equal_weights its checksums also are those of the other
   // servers, and where adapters are delivered, those that it had before: an adapter leaves the base as it is.
   // ServerFault.

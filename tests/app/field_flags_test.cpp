@@ -95,7 +95,7 @@ TEST(FieldFlags, NoLibraryNamesAFlag) {
   const std::regex flag("(^|[^a-z-])--[a-z][a-z-]+");
   for_each_literal([&](const std::string& text, const std::string& where) {
     // And the flags of other programs: of servers that a run asks.
-    const bool kept = where.starts_with("recipes/sft.cpp") || where.starts_with("recipes/rl.cpp") ||
+    const bool kept = where.starts_with("recipes/sft.cpp") || where.starts_with("recipes/rl_settings.cpp") ||
                       where.starts_with("recipes/algorithm.cpp") || where.starts_with("recipes/run_settings.cpp") ||
                       where.starts_with("recipes/server_settings.cpp") ||
                       where.starts_with("recipes/rollout_engine.cpp") || where.starts_with("versions/server_check.cpp");

@@ -31,7 +31,7 @@ const Edges kAllowed = {
     {"train", {"kernels", "lora", "model", "parallel"}},
     {"rollout", {"net", "kernels", "lora", "model", "parallel", "text"}},
     {"versions", {"net", "lora", "checkpoint", "model", "load", "parallel", "rollout"}},
-    {"rl", {"net", "text", "lora", "parallel", "train", "rollout", "versions"}},
+    {"rl", {"net", "data", "text", "lora", "parallel", "train", "rollout", "versions"}},
     {"service",
      {"net", "kernels", "data", "text", "parallel", "lora", "checkpoint", "model", "load", "train", "rollout",
       "versions", "rl"}},

@@ -60,13 +60,14 @@ TEST(ServerSettings, WeightsAreNotForQuantizedServersUnlessForced) {
 }
 
 TEST(ServerSettings, WhatIsSaidOfLogprobsAndWhatIsMeasuredAgree) {
-  const auto known = [](EngineKind kind, std::optional<LogprobKind> said, LogprobKind measured) {
+  const auto known = [](EngineKind kind, std::optional<LogprobKind> said, std::optional<LogprobKind> measured) {
     return known_logprobs(kind, "host:1", said, measured);
   };
   EXPECT_EQ(known(EngineKind::vllm, LogprobKind::processed, LogprobKind::tempered), LogprobKind::processed);
   EXPECT_EQ(known(EngineKind::vllm, LogprobKind::raw, LogprobKind::raw), LogprobKind::raw);
   EXPECT_EQ(known(EngineKind::vllm, {}, LogprobKind::tempered), LogprobKind::processed) << "it has no third kind";
   EXPECT_EQ(known(EngineKind::vllm, {}, LogprobKind::raw), LogprobKind::raw);
+  EXPECT_EQ(known(EngineKind::vllm, LogprobKind::raw, {}), LogprobKind::raw) << "nothing sure was measured";
   EXPECT_EQ(known(EngineKind::sglang, LogprobKind::tempered, LogprobKind::raw), LogprobKind::raw)
       << "its environment decides";
   testing::expect_error<ConfigError>([&] { known(EngineKind::vllm, LogprobKind::raw, LogprobKind::tempered); },

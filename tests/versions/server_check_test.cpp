@@ -241,17 +241,26 @@ TEST_F(ServerCheckTest, LogprobsBeforeTheTemperatureAreCaught) {
 }
 
 TEST_F(ServerCheckTest, WhichLogprobsAServerReportsIsMeasured) {
-  for (const bool raw : {false, true}) {
-    FakeEngine server(EngineKind::vllm, HonestEngine::of(kModel));
-    if (raw) server.logprobs_mode = "raw_logprobs";
-    rollout::FleetOptions options{.kind = EngineKind::vllm, .addresses = {server.address()}};
-    fleet_.emplace(std::move(options));
+  const auto measured = [&](FakeEngine& server) {
+    fleet_.emplace(rollout::FleetOptions{.kind = EngineKind::vllm, .addresses = {server.address()}});
     fleet_->connect();
     check_.emplace(
         *fleet_, ServerCheckOptions{.prompts = {{5, 9, 100, 7}}, .directory = dir_.path(), .write = writer(delivery_)},
         base_.model, stream_);
-    EXPECT_EQ(check_->measured_logprobs(0), raw ? rollout::LogprobKind::raw : rollout::LogprobKind::tempered);
-  }
+    return check_->measured_logprobs(0);
+  };
+  FakeEngine server(EngineKind::vllm, HonestEngine::of(kModel));
+  EXPECT_EQ(measured(server), rollout::LogprobKind::tempered);
+  server.logprobs_mode = "raw_logprobs";
+  EXPECT_EQ(measured(server), rollout::LogprobKind::raw);
+
+  // A server that computes in few bits: the noise is as large as what the temperature does.
+  FakeEngine coarse(EngineKind::vllm, [exact = HonestEngine::of(kModel)](auto&&... request) {
+    FakeEngine::Drawn drawn = exact(request...);
+    for (float& logprob : drawn.logprobs) logprob -= 0.2F;
+    return drawn;
+  });
+  EXPECT_EQ(measured(coarse), std::nullopt);
 }
 
 TEST_F(ServerCheckTest, AnotherModelIsCaught) {

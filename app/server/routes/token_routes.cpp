@@ -19,7 +19,7 @@ namespace lockstep::server {
 
 namespace {
 
-// Log-probs of ids, whose texts nobody asks for.
+// Log-probs by token id, without the tokens' texts.
 void append_content(std::string& out, const service::GeneratedToken& token) {
   const auto entry = [&](int32_t id, float logprob) {
     fmt::format_to(std::back_inserter(out), R"({{"token":"token_id:{}","logprob":)", id);

@@ -24,7 +24,7 @@ struct Names {
 constexpr Names kWholeModel[] = {
     {"model.embed_tokens", "token_embd"}, {"model.norm", "output_norm"}, {"lm_head", "output"}};
 
-// Behind "model.layers.N." and "blk.N.".
+// The rest of a name after "model.layers.N." and "blk.N.".
 constexpr Names kOfALayer[] = {{"input_layernorm", "attn_norm"},     {"self_attn.q_proj", "attn_q", true},
                                {"self_attn.k_proj", "attn_k", true}, {"self_attn.v_proj", "attn_v"},
                                {"self_attn.q_norm", "attn_q_norm"},  {"self_attn.k_norm", "attn_k_norm"},

@@ -35,7 +35,7 @@ constexpr PreTokenizerName kPreTokenizers[] = {
 // Kinds of tokens.
 constexpr int32_t kNormal = 1, kControl = 3, kUserDefined = 4, kUnused = 5;
 
-// Nobody could load what is longer, and a tree of JSON values is many times as large as its text.
+// No loader would accept a longer text, and a tree of JSON values takes many times the memory of its text.
 constexpr size_t kMaxFileBytes = size_t{256} << 20;
 
 std::string cut(const Json& value) {

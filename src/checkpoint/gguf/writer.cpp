@@ -38,7 +38,7 @@ void check(const std::vector<GgufTensor>& tensors) {
   }
 }
 
-// All that stands before the tensors' bytes.
+// Everything that is written before the tensors' bytes.
 std::string beginning(const GgufMetadata& metadata, const std::vector<GgufTensor>& tensors) {
   GgufBytes out;
   out.raw("GGUF");
@@ -60,7 +60,7 @@ std::string beginning(const GgufMetadata& metadata, const std::vector<GgufTensor
   return out.bytes();
 }
 
-// The rows from `first` on, one behind the other.
+// Encodes the rows from `first` on, one after the other.
 void encode_rows(std::byte* out, const GgufTensor& tensor, int64_t first, int64_t count, Stream& stream) {
   const size_t row_bytes = gguf_row_bytes(tensor.type, tensor.cols);
   const auto cols = static_cast<size_t>(tensor.cols);

@@ -1,6 +1,8 @@
 // Generalized advantage estimation.
 #pragma once
 
+#include <span>
+
 #include "rl/reward_shaping.h"
 #include "train/datum.h"
 
