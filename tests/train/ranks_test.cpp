@@ -272,7 +272,7 @@ TEST_F(RanksTest, AGradientThatIsNotFiniteIsRefusedByAll) {
     for (float& advantage : wild[5].advantages) advantage = advantage < 0 ? -3e38f : 3e38f;
     const std::vector<float> before = weights_of(trainer);
     EXPECT_TRUE(starts_with(thrown_by([&] { take_step(trainer, wild, PolicyLoss{}); }),
-                            "DataError 3: the gradient is not finite"));
+                            "NotFiniteError 3: the gradient is not finite"));
     EXPECT_TRUE(same_bits(weights_of(trainer), before));
     EXPECT_NO_THROW(take_step(trainer, make_batch(8, 1), PolicyLoss{}));
   });
