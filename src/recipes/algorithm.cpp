@@ -88,8 +88,6 @@ std::vector<double> rule_numbers(const rl::RewardRule& rule) {
 // Not where a service is and how long it is waited for.
 void add_reward(OrderedJson& settings, const rl::RewardConfig& reward) {
   const rl::RewardConfig usual;
-  add_unless(settings, "--multi-objective-aggregation", static_cast<int64_t>(reward.sum),
-             static_cast<int64_t>(usual.sum));
   add_unless(settings, "parameters of --rm-type", rule_numbers(reward.parameters), rule_numbers(usual.parameters));
   add_unless(settings, "--reward-command", reward.command, usual.command);
   add_unless(settings, "--custom-rm-path", reward.python_path, usual.python_path);
