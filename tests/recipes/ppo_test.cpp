@@ -80,13 +80,13 @@ TEST_F(Ppo, InterruptedAnywhereResumesBitForBit) {
     o.num_rollout = 2;
     o.use_kl_loss = true;
     o.loss.kl_coef = 0.1f;
-    o.training.max_tokens = 48;
+    o.training.max_tokens = 20;
     return o;
   };
   int questions = 0;
   control_.interrupted = [&] { return ++questions < 0; };
   run_rl(options("whole"), control_);
-  ASSERT_GT(questions, 30);
+  ASSERT_GT(questions, 24);
   int times = 0;
   for (int at = questions / 2; at < questions; at += questions / 12) {
     const std::string name = "part" + std::to_string(at);
