@@ -189,15 +189,19 @@ struct RolloutEngine::Remote : Impl {
                            .got = fmt::format("exit code {}\n{}", *code, child->log_tail())});
   }
 
+  // Merged weights are compared when the first of them arrive.
+  std::string measured_text() const {
+    if (options.engine.delivery == rollout::Delivery::weight_files) return "versions arrive merged into the base; ";
+    return fmt::format("log-probs differ by {:.2g} on average; ", check->report().noise);
+  }
+
   void describe(const rollout::ServerFacts& facts, bool exact) const {
     std::vector<std::string> addresses;
     for (const auto& server : fleet->servers()) addresses.push_back(server.address.text());
     *control.info << fmt::format("engine  {} {} at {}: {}\n", rollout::engine_name(*options.engine.kind), facts.version,
                                  fmt::join(addresses, ", "),
                                  exact ? "its log-probs are the trainer's, bit for bit"
-                                       : fmt::format("log-probs differ by {:.2g} on average; the trainer computes the "
-                                                     "policy's own",
-                                                     check->report().noise));
+                                       : measured_text() + "the trainer computes the policy's own");
     if (!exact && !facts.hello.empty())
       *control.info << fmt::format("note    the server is {}, this process {}\n", facts.hello, ours);
   }

@@ -91,6 +91,7 @@ class FakeEngine {
 
   // Failures.
   std::atomic<int> fail_each = 0;     // every so manieth request to generate is answered 500
+  std::atomic<int> fail_at = 0;       // the request to generate of this number is answered 500
   std::atomic<int> token_ms = 0;      // time of a token
   std::atomic<int> refuse_loads = 0;  // status that loading is answered with
   std::atomic<int> stumbles = 0;      // so many loads are answered 500 first
@@ -260,7 +261,8 @@ class FakeEngine {
       bodies_.push_back(body);
     }
     if (hang) return kept_.push_back(reply);
-    if (fail_each > 0 && number % fail_each == 0) return refuse(reply, 500, "the engine has stumbled");
+    if (number == fail_at || (fail_each > 0 && number % fail_each == 0))
+      return refuse(reply, 500, "the engine has stumbled");
     if (!wrong_answer.empty()) return reply->send({.body = wrong_answer});
     std::string directory;
     const std::string name = kind_ == EngineKind::sglang ? body.value("lora_path", "") : body.value("model", "");

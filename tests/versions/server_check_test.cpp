@@ -230,7 +230,7 @@ TEST_F(ServerCheckTest, AServerThatComesBackWithAnotherAdapterIsCaught) {
 TEST_F(ServerCheckTest, AServerThatFailsInTheMiddleOfItsChecksIsCheckedAgain) {
   FakeEngine server(EngineKind::vllm, HonestEngine::of(kModel));
   server.change = [](const std::string&) { return std::string(); };
-  server.fail_each = 3;  // the base's two prompts are answered, the first probe's is not
+  server.fail_at = 3;  // the base's two prompts are answered, the first probe's is not
   testing::expect_error<ServerFault>([&] { start(server); }, {"ignores the adapter of a module"});
 }
 
