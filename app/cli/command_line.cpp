@@ -122,11 +122,16 @@ void set_ranks(Control& control, recipes::BaseOptions& base, const recipes::Rank
   }
   if (base.stream.threads == 0)
     base.stream.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / launch.local_size);
-  control.join = [connection](const parallel::Identity& identity) {
+  control.join = [connection, &console](const parallel::Identity& identity) {
     parallel::Connection mine = connection;
     mine.identity = {{"build", commands::build_commit()}};
     mine.identity.insert(mine.identity.end(), identity.begin(), identity.end());
-    return parallel::connect(mine);
+    // Ranks that wait for one that never comes have nothing to save.
+    console.end_at_once(true);
+    if (console.interrupted()) throw Cancelled({.what = "interrupted before the ranks of the job have met"});
+    std::unique_ptr<parallel::Group> group = parallel::connect(mine);
+    console.end_at_once(false);
+    return group;
   };
 }
 
@@ -153,7 +158,7 @@ void run_training(TrainingCommand<Options> command, Screen& screen,
   if (command.dry_run) return dry_run(command.options, notes, control);
   for (const std::string& note : notes) *control.info << "note    " << note << "\n";
   if (!command.dashboard) return train(command.options, control);
-  server::with_dashboard(*command.dashboard, control, [&] { train(command.options, control); });
+  server::with_dashboard(*command.dashboard, control, [&](const Control& inner) { train(command.options, inner); });
 }
 
 // What talks with the user reads stdin too.

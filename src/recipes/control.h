@@ -19,6 +19,9 @@ struct Control {
   bool terminal = false;        // `info` is a terminal: progress may redraw its line
   bool out_terminal = false;    // `out` is a terminal: results may be coloured
   std::function<bool()> interrupted = [] { return false; };
+  // Called once by a training run when it has forked what it forks, before it begins to train: from now on there may be
+  // other threads.
+  std::function<void()> working = [] {};
   // Whether the user asked for a checkpoint (SIGUSR1) since this was last asked.
   std::function<bool()> save_requested = [] { return false; };
   // Says that the run has stopped what it did, and has only to save: from now on it is waited for without a limit.

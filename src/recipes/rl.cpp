@@ -103,6 +103,7 @@ class RlRun {
   }
 
   void train() {
+    control_.working();
     *control_.info << fmt::format("data    {} prompts from {}{}\n", num_prompts(), options_.prompt_data,
                                   prompts_.dropped ? fmt::format(" ({} too long, dropped)", prompts_.dropped) : "");
     report_bad_rows(prompts_.bad_rows, options_.max_bad_rows, *control_.info);

@@ -79,6 +79,7 @@ class SftRun {
         best_(BestSoFar::from(run_.evaluations(), "train_state.json: evaluations")) {}
 
   void train() {
+    control_.working();
     data_.describe("data", *control_.info);
     held_out_.describe(*control_.info);
     run_.set_schedule(total_);

@@ -203,6 +203,24 @@ TEST_F(SamplesOfARun, HoldEverythingThatTrainingRead) {
   EXPECT_EQ(facts["iterations"], 2);
 }
 
+TEST_F(SamplesOfARun, SayWhichTokensTheLossDoesNotRead) {
+  RlOptions options = rl("run");
+  options.num_rollout = 1;
+  options.mask_truncated = true;
+  options.sampling.max_tokens = 4;  // many are cut
+  run_rl(options, control_);
+  int64_t truncated = 0;
+  for (const Json& sample : samples("run")) {
+    const bool cut = sample["truncated"];
+    truncated += cut ? 1 : 0;
+    EXPECT_EQ(sample["sampled_logprobs"].size(), sample["tokens"].size());
+    if (!sample.contains("train_logprobs")) continue;  // of a batch without a known reward
+    for (const char* key : {"train_logprobs", "entropy"})
+      for (const Json& value : sample[key]) EXPECT_EQ(value.is_null(), cut) << key;
+  }
+  EXPECT_GT(truncated, 0);
+}
+
 TEST_F(SamplesOfARun, DoNotChangeTheRun) {
   RlOptions with = rl("with"), without = rl("without");
   with.num_rollout = without.num_rollout = 2;

@@ -201,6 +201,29 @@ TEST_F(DashboardTest, OtherMachinesNeedAToken) {
   EXPECT_NO_THROW(Dashboard({.runs = {run_}, .host = "0.0.0.0", .port = 0, .token = "x"}));
 }
 
+// Sandboxes of a run are forked, which a process with threads must not do.
+TEST_F(DashboardTest, ARunThatServesHasNoThreadsBeforeItSaysSo) {
+  const auto num_threads = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/task"), std::filesystem::directory_iterator());
+  };
+  std::ostringstream info;
+  const recipes::Control control{.out = &info, .info = &info};
+  const auto before = num_threads();
+  with_dashboard({.runs = {run_}, .port = 0}, control, [&](const recipes::Control& inner) {
+    EXPECT_EQ(num_threads(), before);
+    inner.working();
+    const std::string address = info.str();
+    const size_t colon = address.rfind(':');
+    Client client(std::stoi(address.substr(colon + 1)));
+    client.send("GET /api/runs HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    EXPECT_EQ(testing::parsed_reply(client.receive(kLong)).status, 200);
+  });
+  EXPECT_EQ(num_threads(), before);
+  EXPECT_THROW(with_dashboard({.runs = {run_}, .port = 0}, control,
+                              [](const recipes::Control&) { throw ConfigError({.what = "no such model"}); }),
+               ConfigError);
+}
+
 TEST_F(DashboardTest, ADirectoryWithoutARunIsRefused) {
   EXPECT_THROW(Dashboard({.runs = {dir_.path().string()}, .port = 0}), ConfigError);
   EXPECT_THROW(Dashboard({.runs = {(dir_.path() / "none").string()}, .port = 0}), ConfigError);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <optional>
 #include <ostream>
 #include <thread>
 #include <utility>
@@ -228,7 +229,7 @@ struct Dashboard::Impl {
     if (what != "samples") return reply->send(refusal(404, "there is no such page"));
     const recipes::SampleGroup* group = run.find(parameter(request, "step"), parameter(request, "group"));
     if (group == nullptr) return reply->send(refusal(404, "these samples are not kept"));
-    worker.post([directory = run.samples_directory(), entry = *group, reply] {
+    worker->post([directory = run.samples_directory(), entry = *group, reply] {
       try {
         reply->send(answer(200, samples_json(directory, entry)));
       } catch (const Error& error) {
@@ -254,7 +255,7 @@ struct Dashboard::Impl {
   std::vector<Reply> streams;
   int reads = 0;
   HttpServer http;
-  Worker worker;  // ends first: its tasks hold answers
+  std::optional<Worker> worker;  // while it runs; ends first: its tasks hold answers
 };
 
 Dashboard::Dashboard(DashboardOptions options) {
@@ -279,6 +280,7 @@ std::string Dashboard::address() const {
 }
 
 void Dashboard::run(const std::function<bool()>& interrupted) {
+  impl_->worker.emplace();
   impl_->http.post([this] { impl_->watch(); });
   if (interrupted) impl_->http.post([this, &interrupted] { impl_->stop_when(interrupted); });
   impl_->http.run();
@@ -294,24 +296,31 @@ void run_dashboard(DashboardOptions options, const recipes::Control& control) {
   dashboard.run(control.interrupted);
 }
 
-void with_dashboard(DashboardOptions options, const recipes::Control& control, const std::function<void()>& work) {
+void with_dashboard(DashboardOptions options, const recipes::Control& control,
+                    const std::function<void(const recipes::Control&)>& work) {
   Dashboard dashboard(std::move(options));
   *control.info << "dashboard " << dashboard.address() << std::endl;
   std::string failure;
-  std::thread server([&] {
-    try {
-      dashboard.run();
-    } catch (const std::exception& error) {
-      failure = error.what();
-    }
-  });
+  std::thread server;
+  recipes::Control inner = control;
+  inner.working = [&] {
+    control.working();
+    server = std::thread([&] {
+      try {
+        dashboard.run();
+      } catch (const std::exception& error) {
+        failure = error.what();
+      }
+    });
+  };
   const auto end = [&] {
+    if (!server.joinable()) return;
     dashboard.stop();
     server.join();
     if (!failure.empty()) *control.info << "note    the dashboard ended early: " << failure << std::endl;
   };
   try {
-    work();
+    work(inner);
   } catch (...) {
     end();
     throw;

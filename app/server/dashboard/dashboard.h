@@ -30,8 +30,8 @@ struct DashboardOptions {
 
 class Dashboard {
  public:
-  // Binds. ConfigError: the address cannot be used, another host than the loopback without a token, a directory that
-  // is no run's.
+  // Binds; threads begin with run(). ConfigError: the address cannot be used, another host than the loopback without a
+  // token, a directory that is no run's.
   explicit Dashboard(DashboardOptions options);
   ~Dashboard();
 
@@ -49,8 +49,9 @@ class Dashboard {
 // Serves until `control.interrupted()`. Prints one line with the address to `control.out`.
 void run_dashboard(DashboardOptions options, const recipes::Control& control);
 
-// Runs `work` while a thread serves; the address goes to `control.info` first. What `work` throws; that the dashboard
-// fails meanwhile is a line of `control.info` at the end.
-void with_dashboard(DashboardOptions options, const recipes::Control& control, const std::function<void()>& work);
+// Runs `work` with a control of its own; from its Control::working() on a thread serves. The address goes to
+// `control.info` first. What `work` throws; that the dashboard fails meanwhile is a line of `control.info` at the end.
+void with_dashboard(DashboardOptions options, const recipes::Control& control,
+                    const std::function<void(const recipes::Control&)>& work);
 
 }  // namespace lockstep::server

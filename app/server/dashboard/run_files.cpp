@@ -76,7 +76,7 @@ RunFiles::RunFiles(std::string directory, bool may_be_empty)
 
 bool RunFiles::refresh() {
   const size_t metrics = metrics_.size(), groups = groups_.size();
-  const int64_t epoch = epoch_;
+  const int64_t epoch = epoch_, groups_epoch = groups_epoch_;
   // The run writes it once, before its first line.
   if (facts_.empty() || metrics_.empty())
     if (auto text = fs::read_file_if_exists(directory_ / recipes::kRunFile, kMaxJsonFileBytes))
@@ -94,13 +94,13 @@ bool RunFiles::refresh() {
       [&] {
         groups_.clear();
         samples_ = 0;
-        ++epoch_;
+        ++groups_epoch_;
       },
       [&](std::string_view line) {
         groups_.push_back(recipes::parse_index_line(line, index_file_.path().string()));
         samples_ += groups_.back().num_samples();
       });
-  return metrics_.size() != metrics || groups_.size() != groups || epoch_ != epoch;
+  return metrics_.size() != metrics || groups_.size() != groups || epoch_ != epoch || groups_epoch_ != groups_epoch;
 }
 
 std::string RunFiles::state_json(size_t id) const {
@@ -143,7 +143,7 @@ std::string RunFiles::groups_json(const GroupFilter& filter) const {
     std::ranges::for_each(groups_, add);
   else
     std::for_each(groups_.rbegin(), groups_.rend(), add);
-  return fmt::format(R"({{"epoch":{},"total":{},"groups":[{}]}})", epoch_, total, lines);
+  return fmt::format(R"({{"epoch":{},"total":{},"groups":[{}]}})", groups_epoch_, total, lines);
 }
 
 const recipes::SampleGroup* RunFiles::find(int64_t step, int64_t group) const {

@@ -73,7 +73,7 @@ class RunFiles {
   std::vector<std::string> metrics_;
   std::vector<recipes::SampleGroup> groups_;
   int64_t samples_ = 0;
-  int64_t epoch_ = 0;  // changes when lines that were there are no longer
+  int64_t epoch_ = 0, groups_epoch_ = 0;  // change when lines of metrics, or groups, that were there are no longer
 };
 
 }  // namespace lockstep::server

@@ -1,5 +1,6 @@
 #include "recipes/samples/rollout_samples.h"
 
+#include <limits>
 #include <utility>
 
 namespace lockstep::recipes {
@@ -15,18 +16,26 @@ RolloutSamples::~RolloutSamples() {
 
 void RolloutSamples::prepared(std::span<const train::Datum> datums) {
   rows_.clear();
-  for (const train::Datum& datum : datums)
+  weights_.clear();
+  for (const train::Datum& datum : datums) {
+    weights_.push_back(datum.weights);
     rows_.push_back({.policy_logprobs = datum.policy_logprobs,
                      .ref_logprobs = datum.ref_logprobs,
                      .advantages = datum.advantages,
                      .train_logprobs = {},
                      .entropy = {}});
+  }
 }
 
 void RolloutSamples::trained(int64_t sample, std::span<const float> logprob, std::span<const float> entropy) {
   TrainedRows& rows = rows_.at(static_cast<size_t>(sample));
   rows.train_logprobs.assign(logprob.begin(), logprob.end());
   rows.entropy.assign(entropy.begin(), entropy.end());
+  // The head leaves out rows that the loss does not read.
+  const std::vector<float>& weights = weights_.at(static_cast<size_t>(sample));
+  for (auto* values : {&rows.train_logprobs, &rows.entropy})
+    for (size_t t = 0; t < values->size(); ++t)
+      if (weights[t] == 0) (*values)[t] = std::numeric_limits<float>::quiet_NaN();
 }
 
 void RolloutSamples::write(int64_t step, rl::Rollout&& rollout) {

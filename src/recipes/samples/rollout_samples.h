@@ -32,7 +32,9 @@ class RolloutSamples : public rl::TrainObserver {
  private:
   const text::Tokenizer& tokenizer_;
   std::optional<SampleWriter> writer_;
-  std::vector<TrainedRows> rows_;  // of each sample of the rollout that is being trained on
+  // Of each sample of the rollout that is being trained on: what is known, and the weights of its rows.
+  std::vector<TrainedRows> rows_;
+  std::vector<std::vector<float>> weights_;
   std::future<void> written_;
 };
 

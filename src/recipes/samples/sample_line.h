@@ -12,7 +12,8 @@
 //   sampled_logprobs        one per token, as the sampler reported them
 //   policy_logprobs         of the policy before the rollout's first step (the old ones of the ratio)
 //   ref_logprobs            of the reference, where the run has one
-//   train_logprobs, entropy of the optimizer step that trained on the sample; null where the loss did not read them
+//   train_logprobs, entropy of the optimizer step that trained on the sample; null where its loss does not read the
+//   token
 #pragma once
 
 #include <span>
@@ -24,7 +25,8 @@
 
 namespace lockstep::recipes {
 
-// What training made of a sample, in rows of its datum: row t is of token t + 1. Any list may be empty: not known.
+// What training made of a sample, in rows of its datum: row t is of token t + 1. A list may be empty (not known), and a
+// value may be NaN.
 struct TrainedRows {
   std::vector<float> policy_logprobs, ref_logprobs, advantages;
   std::vector<float> train_logprobs, entropy;

@@ -103,8 +103,6 @@ async function onState(state) {
       for (const key of ["kind", "iterations", "arguments"]) run[key] = fresh[key];
     }
     changed = (await run.refresh()) || changed;
-    now.seen = run.groups;
-    run.groups = now.groups;
   }
   if (changed) draw();
   await samples.grown(state);

@@ -7,7 +7,7 @@ export const kColours = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", 
 const kDashes = [[], [6, 3], [2, 2], [9, 3, 2, 3]];
 export const colourOf = (run) => kColours[run.id % kColours.length];
 const dashOf = (run) => kDashes[Math.floor(run.id / kColours.length) % kDashes.length];
-const kLeft = 52, kRight = 8, kTop = 8, kBottom = 20;
+const kLeft = 52, kRight = 14, kTop = 8, kBottom = 20;
 
 function smoothed(values, share) {
   if (share === 0) return values;
@@ -99,7 +99,7 @@ class Chart {
     context.lineWidth = 1;
     context.textAlign = "right";
     context.textBaseline = "middle";
-    for (const value of ticks(low, high, 4)) {
+    for (const value of ticks(low, high, 5)) {
       context.beginPath();
       context.moveTo(kLeft, y(value));
       context.lineTo(box.width - kRight, y(value));
@@ -188,7 +188,16 @@ class Chart {
 }
 
 let charts = [], shownKey = "", current = { runs: [], smoothing: 0 };
-const redraw = () => charts.forEach((chart) => chart.draw(current.runs, current.smoothing));
+let asked = false;
+// Once a frame, however often it is asked for.
+function redraw() {
+  if (asked) return;
+  asked = true;
+  requestAnimationFrame(() => {
+    asked = false;
+    for (const chart of charts) chart.draw(current.runs, current.smoothing);
+  });
+}
 addEventListener("resize", redraw);
 
 export function showCharts(runs, smoothing, filter) {

@@ -98,12 +98,15 @@ export async function grown(state) {
   const mine = state.runs.find((run) => run.id === runId());
   if (!mine || $("view-samples").hidden) return;
   const atTop = selected === 0 && $("list").scrollTop === 0;
-  const was = open;
+  const before = total;
   ++asked;
   pages = new Map();
   await page(0);
   if (atTop) return select(0);
-  if (was && $("sample-order").value === "newest") selected += mine.groups - (mine.seen ?? mine.groups);
+  if ($("sample-order").value === "newest") {
+    selected = Math.max(0, selected + total - before);
+    $("list").scrollTop += (total - before) * kRow;
+  }
   drawList();
 }
 
