@@ -140,6 +140,7 @@ void RunLog::progress(const std::string& text) {
   const auto now = std::chrono::steady_clock::now();
   if (!text.empty() && now - last_draw_ < std::chrono::milliseconds(100)) return;
   erase();
+  last_draw_ = {};  // behind a line the table comes back at once
   if (text.empty()) return;
   const std::vector<std::string> rows = table_.rows(printable(text));
   // A narrow terminal cuts rows off instead of wrapping them, which could not be erased.

@@ -167,6 +167,7 @@ using RunReports = Training;
 TEST_F(RunReports, AreWrittenByARunAndGoOnWhenItResumes) {
   SftOptions options = sft("run");
   options.save.reports = {.tensorboard = true, .wandb = true, .trackio = true};
+  options.optimizer.decay_steps = 6;
   options.num_steps = 3;
   run_sft(options, control_);
   const fs::Path run = dir_.path() / "run";
