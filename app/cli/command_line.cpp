@@ -122,11 +122,16 @@ void set_ranks(Control& control, recipes::BaseOptions& base, const recipes::Rank
   }
   if (base.stream.threads == 0)
     base.stream.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / launch.local_size);
-  control.join = [connection](const parallel::Identity& identity) {
+  control.join = [connection, &console](const parallel::Identity& identity) {
     parallel::Connection mine = connection;
     mine.identity = {{"build", commands::build_commit()}};
     mine.identity.insert(mine.identity.end(), identity.begin(), identity.end());
-    return parallel::connect(mine);
+    // Ranks that wait for one that never comes have nothing to save.
+    console.end_at_once(true);
+    if (console.interrupted()) throw Cancelled({.what = "interrupted before the ranks of the job have met"});
+    std::unique_ptr<parallel::Group> group = parallel::connect(mine);
+    console.end_at_once(false);
+    return group;
   };
 }
 

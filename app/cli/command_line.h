@@ -27,6 +27,8 @@ struct Console {
   // From now on SIGUSR1 asks for a checkpoint and SIGUSR2 for one and the end; before, they end the program. A signal
   // to end leaves the command so many seconds until it calls `stopped` (0: no limit).
   std::function<void(int64_t grace_seconds)> accept_save_signals = [](int64_t) {};
+  // While true, the first signal to end ends the process: there is nothing to save yet.
+  std::function<void(bool)> end_at_once = [](bool) {};
   // Those that launchers set; none unless the program passes them.
   Variables variables = [](const char*) { return std::nullopt; };
   // Ends the process with a message: its ranks have failed, and it has not noticed.

@@ -15,7 +15,7 @@ namespace {
 
 // A signal handler has no other way to reach the program.
 std::atomic<int> num_interrupts = 0;
-std::atomic<bool> terminated = false, save_requested = false;
+std::atomic<bool> terminated = false, save_requested = false, ends_at_once = false;
 std::atomic<unsigned> grace_seconds = 0;  // 0: no limit
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free &&
               std::atomic<unsigned>::is_always_lock_free);
@@ -25,7 +25,7 @@ constexpr int kCancelled = 130;
 // The first Ctrl-C (or SIGTERM, SIGUSR2) asks the running command to save and stop; the second stops at once.
 void on_interrupt(int signal) {
   if (signal == SIGTERM) terminated = true;
-  if (num_interrupts.fetch_add(1) > 0) _exit(kCancelled);
+  if (num_interrupts.fetch_add(1) > 0 || ends_at_once) _exit(kCancelled);
   alarm(grace_seconds);
 }
 
@@ -87,6 +87,7 @@ int main(int argc, char** argv) {
                                          .save_requested = [] { return save_requested.exchange(false); },
                                          .stopped = [] { alarm(0); },
                                          .accept_save_signals = accept_save_signals,
+                                         .end_at_once = [](bool now) { ends_at_once = now; },
                                          .variables = lockstep::cli::process_variables(),
                                          .stuck = end_stuck};
     return lockstep::cli::run({argv + std::min(argc, 1), argv + argc}, console);

@@ -43,6 +43,9 @@ BaseKeeper::Report BaseKeeper::swap(load::Base next, const std::string& label) {
 
 BaseKeeper::Report BaseKeeper::load_directory(const std::string& path, const std::string& label) {
   const std::lock_guard one_at_a_time(working_);
+  const std::shared_ptr<const load::Base> old = serving_.base();
+  const lora::BaseVersion version{newest_.number + 1};
+  if (path.empty()) return swap(load::updated_base(*old, version, old->path, {}, *stream_), label);
   if (weights_root_.empty())
     throw ConfigError({.what = "no directory is open for weights", .got = path, .wanted = "a root for weights"});
   const fs::ReadRoot root{fs::Path(weights_root_)};
@@ -51,8 +54,7 @@ BaseKeeper::Report BaseKeeper::load_directory(const std::string& path, const std
     throw ConfigError({.what = "the weights lie outside the directory that weights may be read from",
                        .got = path,
                        .wanted = "a path below that directory"});
-  const std::shared_ptr<const load::Base> old = serving_.base();
-  return swap(load::updated_base(*old, {newest_.number + 1}, *directory, root, *stream_), label);
+  return swap(load::updated_base(*old, version, *directory, root, *stream_), label);
 }
 
 // Copies of what has come; a tensor that comes again takes the place of the first.

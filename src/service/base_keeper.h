@@ -28,7 +28,8 @@ class BaseKeeper {
     int64_t missing = 0;  // tensors that must still come until there is a base to answer with
     std::vector<AdapterRegistry::Outdated> outdated;
   };
-  // Blocks the calling thread, not the engine. `label`: what weight_version says from then on; empty: the base
+  // Blocks the calling thread, not the engine. An empty path is the directory that the base came from, wherever that
+  // is. `label`: what weight_version says from then on; empty: the base
   // version's number. Errors change nothing: ConfigError (a path outside the root), and those of load::updated_base.
   Report load_directory(const std::string& path, const std::string& label);
   // Some tensors or all, in host memory. While there is no base, they are kept until every tensor has come.

@@ -183,7 +183,6 @@ struct Pair {
                 const std::function<void(const Fault&, int)>& stuck = {})
       : timeouts(given) {
     timeouts.beat = 50ms;
-    timeouts.silence = 1s;
     tcp::Socket listener = tcp::listen_on("127.0.0.1", 0);
     Connection connection = tcp_connection(0, 2, tcp::port_of(listener), timeouts);
     child = start_rank_1(connection.launch.port, timeouts, body);
@@ -212,7 +211,9 @@ TEST(Tcp, AProcessThatIsKilledIsNoticedAtOnce) {
 }
 
 TEST(Tcp, AProcessThatIsStoppedIsMissed) {
-  Pair pair([](Group&) { ::pause(); });
+  Timeouts timeouts = kPatient;
+  timeouts.silence = 2s;
+  Pair pair([](Group&) { ::pause(); }, timeouts);
   ::kill(pair.child, SIGSTOP);
   EXPECT_TRUE(
       starts_with(thrown_by([&] { pair.group->barrier(); }), "PeerFailed 1: rank 1 failed: it gives no sign of life"));

@@ -6,6 +6,7 @@
 #include "checkpoint/peft_directory.h"
 #include "core/half.h"
 #include "server/adapter_fixture.h"
+#include "versions/tensor_payload.h"
 
 namespace lockstep::server {
 namespace {
@@ -240,6 +241,10 @@ TEST_F(WeightRoutes, AnAdapterAsTensorsIsTheOneOfItsFiles) {
   EXPECT_EQ(answer("tensor"), answer("file"));
   EXPECT_NE(answer("tensor"), answer());
   EXPECT_EQ(served_.post("/load_lora_adapter_from_tensors", body).status, 400) << "it is loaded";
+  OrderedJson ours = {{"lora_name", "ours"}};
+  ours.update(OrderedJson::parse(versions::tensor_payload(directory)));
+  EXPECT_EQ(served_.json("/load_lora_adapter_from_tensors", ours)["success"], true) << "as our trainer sends it";
+  EXPECT_EQ(answer("ours"), answer("file"));
   body["lora_name"] = "summed";
   body["expected_checksums"] = {{read.tensors()[0].name, std::string(64, '0')}};
   EXPECT_EQ(served_.post("/load_lora_adapter_from_tensors", body).status, 400);

@@ -99,7 +99,8 @@ TEST_F(BaseKeeperTest, RequestsInFlightFinishOnTheBaseTheyBeganWith) {
   serving_->submit(request(1, tokens), later.sink());
   serving_->resume();
   EXPECT_EQ(begun.ids(), before);
-  EXPECT_EQ(later.ids(), fresh_answer({norm.tensor}, request(1, tokens)));
+  const std::vector<int32_t> after = later.ids();
+  EXPECT_EQ(after, fresh_answer({norm.tensor}, request(1, tokens)));
   EXPECT_EQ(later.cached(), 0) << "the cache holds these tokens, of the other base";
 }
 
@@ -174,6 +175,7 @@ TEST_F(BaseKeeperTest, ADirectoryIsReadBelowTheRootAlone) {
   BaseKeeper& keeper = keep(LOCKSTEP_SOURCE_DIR "/tests/golden");
   EXPECT_THROW(keeper.load_directory(LOCKSTEP_SOURCE_DIR "/models/arith", ""), ConfigError);
   EXPECT_THROW(keeper.load_directory("llama3", ""), FormatError) << "another model";
+  EXPECT_THROW(keeper.load_directory("nowhere", ""), FormatError);
   const std::vector<int32_t> before = ask(request(1));
   EXPECT_EQ(keeper.load_directory("qwen3", "again").base_version, 1);
   EXPECT_EQ(serving_->base()->fingerprint, base_.fingerprint);
@@ -183,7 +185,6 @@ TEST_F(BaseKeeperTest, ADirectoryIsReadBelowTheRootAlone) {
 TEST_F(BaseKeeperTest, WithoutWeightsThereIsNoAnswerUntilAllHaveCome) {
   BaseKeeper& keeper = keep();
   const std::vector<int32_t> before = ask(request(1));
-  const std::weak_ptr<const model::Model> model = serving_->base()->model;
   keeper.release(BaseKeeper::Part::weights, true);
   EXPECT_TRUE(keeper.is_released(BaseKeeper::Part::weights));
   EXPECT_THROW(ask(request(1)), NoBase);

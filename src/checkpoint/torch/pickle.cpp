@@ -21,6 +21,7 @@ enum Opcode : uint8_t {
   kStop = '.',
   kBinBytes = 'B',
   kShortBinBytes = 'C',
+  kPop = '0',
   kBinFloat = 'G',
   kBinInt = 'J',
   kBinInt1 = 'K',
@@ -232,6 +233,7 @@ class PickleMachine {
       case kBinBytes: push_bytes(number(4)); return true;
       case kBinBytes8: push_bytes(number(8)); return true;
       case kNewObj: reduce(); return true;
+      case kPop: pop(); return true;
       default: return false;
     }
   }
