@@ -66,18 +66,18 @@ void resolve_reports(const ReportForm& form, recipes::SaveOptions& save, Classif
   needs(reports.wandb, "--use-wandb",
         {"--wandb-dir", "--wandb-project", "--wandb-team", "--wandb-group", "--wandb-exp-name"});
   needs(reports.trackio, "--use-trackio", {"--trackio-dir", "--trackio-project"});
-  needs(!save.save.empty(), "--save", {"--use-tensorboard", "--use-wandb", "--use-trackio"});
   if (!form.tb_project.empty() || !form.tb_experiment.empty())
     reports.tensorboard_dir =
         ((reports.tensorboard_dir.empty() ? fs::Path(save.save) / "tensorboard" : fs::Path(reports.tensorboard_dir)) /
          form.tb_project / form.tb_experiment)
             .string();
-  const std::string wandb = reports.wandb_dir.empty() ? save.save : reports.wandb_dir;
+  const std::string place = save.save.empty() ? "." : save.save;
+  const std::string wandb = reports.wandb_dir.empty() ? place : reports.wandb_dir;
   if (reports.wandb)
     given.notes.push_back("--use-wandb: offline, nothing is sent; `wandb sync " + wandb +
                           "/wandb/offline-run-*` sends it");
   if (reports.trackio && reports.trackio_dir.empty())
-    given.notes.push_back("--use-trackio: `TRACKIO_DIR=" + save.save + "/trackio trackio show` shows it");
+    given.notes.push_back("--use-trackio: `TRACKIO_DIR=" + place + "/trackio trackio show` shows it");
 }
 
 std::optional<server::DashboardOptions> resolve_dashboard(const ReportForm& form, const recipes::SaveOptions& save,

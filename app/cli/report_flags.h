@@ -19,8 +19,8 @@ struct ReportForm {
 };
 
 std::vector<Flag> report_flags(ReportForm& form, recipes::SaveOptions& save, bool has_samples);
-// Rules of the files for other programs, with a line in `notes` for each that is written. ConfigError: without --save,
-// or for settings of one that is not asked for.
+// Rules of the files for other programs, with a line in `notes` for each that is written. ConfigError for settings of
+// one that is not asked for.
 void resolve_reports(const ReportForm& form, recipes::SaveOptions& save, Classified& given);
 // The dashboard that the run serves, if it is asked for. ConfigError: without --save, or for settings of a dashboard
 // that is not asked for.

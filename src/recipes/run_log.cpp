@@ -65,12 +65,14 @@ RunLog::RunLog(const std::string& save, int64_t resume_step, const Control& cont
 }
 
 void RunLog::open() {
+  open_ = true;
+  if (path_.empty()) return open_reports(std::filesystem::current_path());
   const fs::Path file = path_;
   if (resume_step_ > 0)
     fs::write_file_atomic(file, kept_);
   else if (fs::exists(file))
     std::filesystem::rename(file, free_name(file.parent_path()));
-  if (report_options_.any()) open_reports();
+  if (report_options_.any()) open_reports(file.parent_path());
   if (!facts_.kind.empty()) {
     OrderedJson json{{"kind", facts_.kind}, {"iterations", facts_.iterations}, {"arguments", facts_.arguments}};
     if (!facts_.id.empty()) json["id"] = facts_.id;
@@ -84,9 +86,8 @@ void RunLog::open() {
                          .attempt = "another SaveOptions::save directory"});
 }
 
-void RunLog::open_reports() {
-  const fs::Path directory = fs::Path(path_).parent_path();
-  if (resume_step_ > 0)
+void RunLog::open_reports(const fs::Path& directory) {
+  if (resume_step_ > 0 && !path_.empty())
     if (const auto earlier = fs::read_file_if_exists(directory / kRunFile, kMaxJsonFileBytes))
       facts_.id = JsonObject(parse_json(*earlier, (directory / kRunFile).string()), kRunFile).string("id", "");
   if (facts_.id.empty()) facts_.id = new_id();
@@ -108,10 +109,10 @@ RunLog::~RunLog() {
 
 void RunLog::write(const OrderedJson& line) {
   table_.add(line);
-  if (path_.empty()) return;
-  if (file_ == nullptr) open();
+  if (path_.empty() && !report_options_.any()) return;
+  if (!open_) open();
   const std::string text = json_text(line) + "\n";
-  if (std::fwrite(text.data(), 1, text.size(), file_) != text.size() || std::fflush(file_) != 0)
+  if (file_ != nullptr && (std::fwrite(text.data(), 1, text.size(), file_) != text.size() || std::fflush(file_) != 0))
     throw ResourceError({.what = "the run log cannot be written",
                          .where = path_,
                          .got = std::strerror(errno),
@@ -140,6 +141,7 @@ void RunLog::progress(const std::string& text) {
   const auto now = std::chrono::steady_clock::now();
   if (!text.empty() && now - last_draw_ < std::chrono::milliseconds(100)) return;
   erase();
+  last_draw_ = {};  // behind a line the table comes back at once
   if (text.empty()) return;
   const std::vector<std::string> rows = table_.rows(printable(text));
   // A narrow terminal cuts rows off instead of wrapping them, which could not be erased.

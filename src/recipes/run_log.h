@@ -18,10 +18,10 @@ namespace lockstep::recipes {
 
 class RunLog {
  public:
-  // `save` empty: terminal only. The file is touched by the first line written: a fresh run (resume_step 0) then sets
-  // an existing file aside as metrics.previous.jsonl (or .previous.2.jsonl, ...), a resumed one keeps the lines up to
-  // resume_step and goes on after them. `facts` become SAVE/run.json then, and each line goes to the `reports` too.
-  // ResourceError when a file cannot be written.
+  // `save` empty: no file, and the reports go to the current directory. The file is touched by the first line written:
+  // a fresh run (resume_step 0) then sets an existing file aside as metrics.previous.jsonl (or .previous.2.jsonl, ...),
+  // a resumed one keeps the lines up to resume_step and goes on after them. `facts` become SAVE/run.json then, and each
+  // line goes to the `reports` too. ResourceError when a file cannot be written.
   RunLog(const std::string& save, int64_t resume_step, const Control& control, RunFacts facts = {},
          ReportOptions reports = {});
   ~RunLog();
@@ -39,7 +39,7 @@ class RunLog {
 
  private:
   void open();
-  void open_reports();
+  void open_reports(const fs::Path& directory);
   void erase();
 
   const Control& control_;
@@ -50,6 +50,7 @@ class RunLog {
   std::string path_, kept_;          // kept_: lines of a resumed run
   std::set<std::string> evaluated_;  // names, as JSON
   std::FILE* file_ = nullptr;
+  bool open_ = false;
   LiveTable table_;
   size_t drawn_ = 0;  // rows of it on the screen
   std::chrono::steady_clock::time_point last_draw_{};

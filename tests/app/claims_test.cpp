@@ -217,7 +217,7 @@ TEST(Reports, AreFilesBesideTheMetrics) {
   EXPECT_EQ(reports.tensorboard_dir, "s/tensorboard/t/");
   EXPECT_EQ(reports.trackio_dir, "d");
   EXPECT_TRUE(parse_sft(sft_args("--save s --use-wandb")).options.save.reports.wandb);
-  rejects("--use-wandb", {"--use-wandb needs --save"});
+  EXPECT_TRUE(train("--use-wandb").save.reports.wandb);  // in the current directory, where wandb itself would write
   rejects("--save s --wandb-project p", {"--wandb-project needs --use-wandb"});
   rejects("--save s --tb-project-name t", {"--tb-project-name needs --use-tensorboard"});
   EXPECT_FALSE(train("--save s --use-wandb --wandb-project p --without use-wandb,wandb-project").save.reports.any());

@@ -77,9 +77,9 @@ TEST(Compatible, EachFlagPrintsOneLine) {
                          .notes;
   ASSERT_EQ(notes.size(), 5u);
   EXPECT_EQ(notes[0], "--colocate: trainer and engine always share one process and one base");
-  EXPECT_EQ(
-      notes[1],
-      "--wandb-key: left out (--without): metrics go to <save>/metrics.jsonl and to the terminal");  // without the key
+  EXPECT_EQ(notes[1],
+            "--wandb-key: left out (--without): nothing is sent: `wandb sync` sends what --use-wandb writes, with its "
+            "own settings");  // without the key
 }
 
 TEST(Compatible, ValuesThatContradictAreErrors) {

@@ -8,6 +8,7 @@
 #include "recipes/reports/protobuf.h"
 #include "recipes/reports/report.h"
 #include "recipes/reports/wandb_log.h"
+#include "recipes/run_log.h"
 #include "recipes/training_fixture.h"
 
 namespace lockstep::recipes {
@@ -167,6 +168,7 @@ using RunReports = Training;
 TEST_F(RunReports, AreWrittenByARunAndGoOnWhenItResumes) {
   SftOptions options = sft("run");
   options.save.reports = {.tensorboard = true, .wandb = true, .trackio = true};
+  options.optimizer.decay_steps = 6;
   options.num_steps = 3;
   run_sft(options, control_);
   const fs::Path run = dir_.path() / "run";
@@ -179,6 +181,16 @@ TEST_F(RunReports, AreWrittenByARunAndGoOnWhenItResumes) {
   EXPECT_EQ(files_below(run / "wandb").size(), 1u);
   EXPECT_EQ(files_below(run / "trackio").size(), 6u);
   EXPECT_EQ(files_below(run / "tensorboard").size(), 2u);
+}
+
+TEST_F(RunReports, NeedNoDirectoryOfTheRun) {
+  const fs::Path before = std::filesystem::current_path();
+  std::filesystem::current_path(dir_.path());
+  RunLog("", 0, control_, {.kind = "rl"}, {.tensorboard = true, .wandb = true}).write({{"step", 1}, {"reward", 0.5}});
+  std::filesystem::current_path(before);
+  EXPECT_EQ(files_below(dir_.path() / "wandb").size(), 1u);
+  EXPECT_EQ(files_below(dir_.path() / "tensorboard").size(), 1u);
+  EXPECT_FALSE(std::filesystem::exists(dir_.path() / "metrics.jsonl"));
 }
 
 TEST_F(RunReports, ChangeNothingOfTheRun) {

@@ -15,7 +15,7 @@ namespace lockstep::recipes {
 // Which of them; the directories are made when the first line is written.
 struct ReportOptions {
   bool tensorboard = false;
-  std::string tensorboard_dir;  // empty: SAVE/tensorboard
+  std::string tensorboard_dir;  // empty: SAVE/tensorboard, without SAVE of the current directory; so the others
   bool wandb = false;
   std::string wandb_dir;      // a folder wandb/ is made in it; empty: SAVE
   std::string wandb_project;  // empty: "lockstep"
@@ -45,7 +45,7 @@ class Report {
 };
 
 struct ReportRun {
-  std::string save;         // its directory
+  std::string save;         // its directory, or the current one
   int64_t resume_step = 0;  // what an earlier process wrote beyond it does not count; 0: a new run
   RunFacts facts;
   double time = 0;  // now
