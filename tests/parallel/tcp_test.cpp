@@ -142,11 +142,11 @@ TEST(Tcp, AStrangerIsGivenUpAfterItsTime) {
   const Secret secret{};
   tcp::Socket listener = tcp::listen_on("127.0.0.1", 0);
   const uint16_t port = tcp::port_of(listener);
-  tcp::Doorkeeper doorkeeper(std::move(listener), secret);
+  tcp::Doorkeeper doorkeeper(std::move(listener), secret, 1s);
   const tcp::Socket silent = tcp::dial("127.0.0.1", port, tcp::Clock::now() + 10s);
   EXPECT_FALSE(doorkeeper.next(tcp::Clock::now() + 100ms));
   EXPECT_EQ(doorkeeper.refused(), 0);
-  EXPECT_FALSE(doorkeeper.next(tcp::Clock::now() + tcp::Doorkeeper::kPatience + 1s));
+  EXPECT_FALSE(doorkeeper.next(tcp::Clock::now() + 2s));
   EXPECT_EQ(doorkeeper.refused(), 1);
 }
 

@@ -59,10 +59,10 @@ TEST_F(Launch, AnInterruptSavesOnceAndEndsAllWith130) {
 }
 
 TEST_F(Launch, NothingIsLeftWhenTheLauncherIsKilled) {
-  start(3, sft("part", 2000));
+  start(4, sft("part", 2000));
   ASSERT_TRUE(reaches("part", 2)) << err();
   const std::vector<pid_t> processes = ranks();
-  ASSERT_EQ(processes.size(), 3u);
+  ASSERT_EQ(processes.size(), 4u);
   ::kill(launcher_, SIGKILL);
   EXPECT_EQ(finish(), 137);
   for (const pid_t process : processes) EXPECT_TRUE(eventually([&] { return !exists(process); }, 20s)) << process;

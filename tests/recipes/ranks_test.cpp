@@ -46,11 +46,12 @@ class Ranks : public Training {
     for (const std::string& error : run_on(size, options, run)) EXPECT_EQ(error, "nothing") << size << " ranks";
   }
 
-  // Without times, which no two runs share.
+  // Without times and this process's memory, which no two runs share.
   std::vector<Json> results(const std::string& save) const {
     std::vector<Json> lines = metrics(save);
     for (Json& line : lines)
-      for (const char* key : {"tokens_per_s", "rollout_ms", "reward_ms", "train_ms", "publish_ms"}) line.erase(key);
+      for (const char* key : {"tokens_per_s", "rollout_ms", "reward_ms", "train_ms", "publish_ms", "memory_bytes"})
+        line.erase(key);
     return lines;
   }
 
@@ -130,11 +131,16 @@ TEST_F(Ranks, EachSampleIsGradedOnceWhateverTheNumber) {
   const std::string seen = (dir_.path() / "seen").string();
   options.reward.choices = {{.kind = rl::RewardKind::command}};
   // What it says depends on when it is asked: only if it is asked once can all ranks have the same rewards.
-  options.reward.command = "while read line; do echo x >> " + seen + "; wc -l < " + seen + " | tr -d ' '; done";
+  options.reward.command = "while read -r line; do echo x >> " + seen + "; n=$(wc -l < " + seen +
+                           "); id=${line#*\"id\":}; id=${id%%,*}; echo \"{\\\"id\\\":$id,\\\"reward\\\":$n}\"; done";
   options.reward.workers = 1;
   run_well_on(4, options, run_rl);
   const std::string text = fs::read_file(seen);
   EXPECT_EQ(std::count(text.begin(), text.end(), 'x'), 2 * 4 * 4);
+  for (const Json& line : metrics("ranks4")) {
+    EXPECT_EQ(line["reward_unknown"], 0) << line;
+    EXPECT_GT(line["reward"].get<double>(), 1) << line;
+  }
 }
 
 TEST_F(Ranks, AnInterruptWhileSamplingStopsAllAndResumes) {

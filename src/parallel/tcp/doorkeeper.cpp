@@ -13,7 +13,7 @@ void Doorkeeper::admit() {
       ++refused_;
     }
     strangers_.push_back(
-        {.socket = std::move(*socket), .until = Clock::now() + kPatience, .challenge = Challenge(secret_)});
+        {.socket = std::move(*socket), .until = Clock::now() + patience_, .challenge = Challenge(secret_)});
   }
 }
 

@@ -1,5 +1,5 @@
 // Lets those in who know the job's secret. Strangers cost little: at most kMostStrangers at a time (the oldest has to
-// go when one more comes), each for at most kPatience, and of each a few bytes of fixed size.
+// go when one more comes), each for a limited time, and of each a few bytes of fixed size.
 #pragma once
 
 #include <list>
@@ -17,9 +17,10 @@ struct Newcomer {
 class Doorkeeper {
  public:
   static constexpr size_t kMostStrangers = 64;
-  static constexpr std::chrono::seconds kPatience{5};
 
-  Doorkeeper(Socket listener, const Secret& secret) : listener_(std::move(listener)), secret_(secret) {}
+  // `patience`: until a caller has proved to know the secret and said hello. Long enough for a rank on a busy host.
+  Doorkeeper(Socket listener, const Secret& secret, std::chrono::milliseconds patience = std::chrono::seconds(60))
+      : listener_(std::move(listener)), secret_(secret), patience_(patience) {}
 
   // The next one who has proved to know the secret and has said hello; nothing by the deadline.
   std::optional<Newcomer> next(Deadline deadline);
@@ -41,6 +42,7 @@ class Doorkeeper {
 
   Socket listener_;
   const Secret& secret_;
+  const std::chrono::milliseconds patience_;
   std::list<Stranger> strangers_;
   int64_t refused_ = 0;
 };
