@@ -286,7 +286,6 @@ class RlRun {
     const double iteration_ms =
         ahead_ ? iteration_.ms() : rollout.report.rollout_ms + rollout.report.reward_ms + trained.train_ms;
     OrderedJson line = rollout_metrics(step, rollout, trained, iteration_ms);
-    if (ahead_) line["staleness"] = step - 1 - staleness_.iterations_behind(step - 1);
     if (!engine_.sampler().capabilities().exact_logprobs) add_mismatch(line, trained.mismatch);
     if (options_.need_spread || options_.on_reward_failure == rl::RewardFailure::drop_group)
       line.update({{"dynamic_sampling/rounds", gates_.rounds},
