@@ -3,7 +3,7 @@
 # an error, nothing is left running, and the same commands go on from the checkpoint to the bits of one process.
 # Usage: cut_link.sh LOCKSTEP MODEL. Needs root and iproute2; 77: they are not there.
 set -euo pipefail
-lockstep=$1 model=$2 steps=200
+lockstep=$1 model=$2 steps=100
 [ "$(id -u)" = 0 ] && command -v ip >/dev/null && ip netns add "lockstep-$$-0" 2>/dev/null || { echo "skipped: no network namespaces"; exit 77; }
 work=$(mktemp -d)
 trap 'for n in 0 1; do ip netns pids "lockstep-$$-$n" 2>/dev/null | xargs -r kill -KILL || true; ip netns del "lockstep-$$-$n" 2>/dev/null || true; done; rm -rf "$work"' EXIT
@@ -28,11 +28,11 @@ start() {  # HOST
     --master-port 29500 --job-secret-file "$work/secret" $(train part) > "$work/log$1" 2>&1 &
 }
 fail() { echo "FAILED: $*"; tail -n 5 "$work"/log*; exit 1; }
-lines() { wc -l < "$work/part/metrics.jsonl" 2>/dev/null || echo 0; }
+lines() { cat "$work/part/metrics.jsonl" 2>/dev/null | wc -l; }
 
 start 0; first=$!
 start 1; second=$!
-for _ in $(seq 600); do [ "$(lines)" -ge 4 ] && break; sleep 0.1; done
+for _ in $(seq 3000); do [ "$(lines)" -ge 4 ] && break; sleep 0.02; done
 [ "$(lines)" -ge 4 ] || fail "the run did not begin"
 ip -n "lockstep-$$-0" link set link0 down
 SECONDS=0
