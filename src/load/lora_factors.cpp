@@ -165,7 +165,7 @@ fs::Path require_adapter_directory(const fs::Path& path) {
   throw ConfigError({.what = "no adapter there",
                      .where = path.string(),
                      .got = fs::exists(path) ? "no adapter_config.json in it" : "nothing of this name",
-                     .wanted = "a PEFT directory, a checkpoint (iter_0000100) or a --save directory"});
+                     .wanted = "a PEFT directory, a checkpoint (iter_0000100) or the directory of a run"});
 }
 
 }  // namespace lockstep::load

@@ -129,7 +129,7 @@ class Questions {
           {.what = "the teacher does not answer",
            .where = options_.address.text(),
            .got = fmt::format("{} after {} attempts in {} ms", failure, job.attempts, options_.timeout.count()),
-           .attempt = "start it again, and the run with --load"});
+           .attempt = "start it again, and resume the run"});
     waiting_.push_back(job);
   }
 

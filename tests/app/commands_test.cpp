@@ -424,7 +424,7 @@ TEST(Commands, AnUnknownOneIsAnsweredWithAll) {
     std::ostringstream out, err;
     expect_error<ConfigError>([&] { run({name}, {.out = &out, .err = &err}); }, parts);
   };
-  refused("frobnicate", {"unknown command: frobnicate", "train, sft, dpo", "render, bench", "lockstep --help"});
+  refused("frobnicate", {"unknown command: frobnicate", "train, sft, dpo", "launch, bench", "lockstep --help"});
   refused("generat", {"unknown command: generat", "train, sft, dpo", "try:    lockstep generate"});
   refused("tokenise", {"try:    lockstep tokenize"});
 }

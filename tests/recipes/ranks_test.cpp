@@ -132,7 +132,7 @@ TEST_F(Ranks, EachSampleIsGradedOnceWhateverTheNumber) {
   options.reward.choices = {{.kind = rl::RewardKind::command}};
   // What it says depends on when it is asked: only if it is asked once can all ranks have the same rewards.
   options.reward.command = "while read -r line; do echo x >> " + seen + "; n=$(wc -l < " + seen +
-                           "); id=${line#*\"id\":}; id=${id%%,*}; echo \"{\\\"id\\\":$id,\\\"reward\\\":$n}\"; done";
+                           "); id=${line#*\\\"id\\\":}; id=${id%%,*}; echo \"{\\\"id\\\":$id,\\\"reward\\\":$n}\"; done";
   options.reward.workers = 1;
   run_well_on(4, options, run_rl);
   const std::string text = fs::read_file(seen);

@@ -100,7 +100,8 @@ class Asynchronous : public Training {
   std::vector<Json> results(const std::string& save) const {
     std::vector<Json> lines = metrics(save);
     for (Json& line : lines)
-      for (const char* name : {"rollout_ms", "reward_ms", "train_ms", "publish_ms", "tokens_per_s"}) line.erase(name);
+      for (const char* name : {"rollout_ms", "reward_ms", "train_ms", "publish_ms", "tokens_per_s", "memory_bytes"})
+        line.erase(name);
     return lines;
   }
 };

@@ -261,7 +261,7 @@ struct Dashboard::Impl {
 Dashboard::Dashboard(DashboardOptions options) {
   if (!is_loopback(options.host) && options.token.empty())
     throw ConfigError({.what = "a dashboard that other machines can reach needs a token",
-                       .where = "DashboardOptions::host",
+                       .where = "its address",
                        .got = options.host,
                        .wanted = "127.0.0.1, ::1 or localhost, or a token"});
   impl_ = std::make_unique<Impl>(std::move(options));
