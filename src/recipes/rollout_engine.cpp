@@ -98,6 +98,7 @@ struct RolloutEngine::Remote : Impl {
     fleet->set_on_arrival([this, like](size_t server) {
       const std::string where = fleet->servers()[server].address.text();
       rollout::ServerFacts& facts = fleet->server(server).facts;
+      check_base_weights(where, facts, options.engine.delivery);
       // Where weights replace the base, the server may have those of a run before.
       if (options.engine.delivery != rollout::Delivery::weight_files)
         facts.logprobs = known_logprobs(*options.engine.kind, where, facts.logprobs, check->measured_logprobs(server));

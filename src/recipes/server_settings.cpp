@@ -44,6 +44,14 @@ void check_logprobs(EngineKind kind, const std::string& where, const rollout::Se
 
 }  // namespace
 
+void check_base_weights(const std::string& where, const rollout::ServerFacts& facts, rollout::Delivery delivery) {
+  if (delivery == rollout::Delivery::weight_files || !facts.weight_version.starts_with(rollout::kWeightsPrefix)) return;
+  throw ConfigError({.what = "the server's base was replaced by the merged weights of an earlier run",
+                     .where = where,
+                     .got = facts.weight_version,
+                     .attempt = "start the server again"});
+}
+
 void check_settings(EngineKind kind, const std::string& where, const rollout::ServerFacts& facts,
                     const AskedOfServer& asked) {
   constexpr float kCoolest = 0.01F;

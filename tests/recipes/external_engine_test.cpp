@@ -68,6 +68,10 @@ TEST_F(ExternalEngine, TrainsWithMergedWeights) {
   for (const Json& line : lines) EXPECT_LT(line["mismatch_mean"].get<double>(), 0.05) << "merged weights are bf16";
   EXPECT_EQ(server.weight_loads, 4) << "the probe, and versions 0, 1 and 2";
 
+  // It still has them: an adapter of another run would lie on the wrong base.
+  testing::expect_error<ConfigError>([&] { run_rl(with("after", EngineKind::vllm, {&server}), control_); },
+                                     {"an earlier run", "lockstep-merged-v2"});
+
   FakeEngine another(EngineKind::vllm, HonestEngine::of(kArith));
   RlOptions refused = with("refused", EngineKind::vllm, {&another});
   refused.adapter.config.use_dora = true;

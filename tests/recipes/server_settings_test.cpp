@@ -59,6 +59,17 @@ TEST(ServerSettings, WeightsAreNotForQuantizedServersUnlessForced) {
   EXPECT_NO_THROW(check_settings(EngineKind::vllm, "host:1", facts, asked));
 }
 
+TEST(ServerSettings, AdaptersDoNotLieOnMergedWeightsOfAnEarlierRun) {
+  rollout::ServerFacts facts = kGood;
+  facts.weight_version = std::string(rollout::kWeightsPrefix) + "3";
+  const auto check = [&](rollout::Delivery delivery) { check_base_weights("host:1", facts, delivery); };
+  testing::expect_error<ConfigError>([&] { check(rollout::Delivery::adapter_files); },
+                                     {"an earlier run", "start the server again"});
+  EXPECT_NO_THROW(check(rollout::Delivery::weight_files)) << "they are replaced again";
+  facts.weight_version = "default";
+  EXPECT_NO_THROW(check(rollout::Delivery::adapter_files)) << "SGLang's name of what it began with";
+}
+
 TEST(ServerSettings, WhatIsSaidOfLogprobsAndWhatIsMeasuredAgree) {
   const auto known = [](EngineKind kind, std::optional<LogprobKind> said, std::optional<LogprobKind> measured) {
     return known_logprobs(kind, "host:1", said, measured);

@@ -60,6 +60,7 @@ class FakeEngine {
     const std::lock_guard lock(mutex_);
     adapters_.clear();
     weights_.clear();
+    weight_version_.clear();
   }
   void start() {
     server_ = std::make_unique<server::HttpServer>(
@@ -137,6 +138,10 @@ class FakeEngine {
     if (request.path == "/pause") return pause(request.parameter("mode").value_or("abort"), reply);
     if (request.path == "/resume") return ++resumes, say(reply, 200, {{"status", "resumed"}});
     const OrderedJson body = OrderedJson::parse(request.body);
+    if (request.path == "/update_weight_version" && kind_ == EngineKind::vllm) {
+      weight_version_ = body.value("new_version", "");
+      return say(reply, 200, {{"success", true}, {"new_version", weight_version_}});
+    }
     if (request.path == "/weight_checker" && body.value("action", "") == "checksum")
       return say(reply, 200, {{"checksums", {{"base", base_sum}, {"weights", weights()}, {"packed", kSumOfNothing}}}});
     if (request.path == "/collective_rpc" && kind_ == EngineKind::vllm) {
@@ -166,6 +171,11 @@ class FakeEngine {
         cards.push_back({{"id", name}, {"root", directory}, {"parent", "base"}, {"max_model_len", nullptr}});
       return say(reply, 200, {{"object", "list"}, {"data", cards}});
     }
+    if (path == "/weight_info" && kind_ == EngineKind::vllm)
+      return say(reply, 200,
+                 {{"weight_version", weight_version_.empty() ? OrderedJson(nullptr) : OrderedJson(weight_version_)}});
+    if (path == "/model_info" && kind_ == EngineKind::sglang)
+      return say(reply, 200, {{"model_path", "base"}, {"weight_version", "default"}});
     if (path == "/version") return say(reply, 200, {{"version", "0.32.0"}});
     if (path == "/server_info" && kind_ == EngineKind::vllm)
       return say(reply, 200,
@@ -346,6 +356,7 @@ class FakeEngine {
     std::vector<Drawn> samples;
     std::shared_ptr<bool> answered;
   };
+  std::string weight_version_;                   // of the server's thread, as the next two
   std::vector<Running> running_;                 // of the server's thread, as the next
   std::vector<Reply> kept_;                      // of the server's thread
   mutable std::mutex mutex_;                     // of what follows

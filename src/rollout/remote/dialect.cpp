@@ -28,10 +28,13 @@ EngineKind parse_engine_kind(const std::string& name) {
 net::HttpRequest Dialect::load_tensors(const std::string&, const std::string&) const {
   throw ConfigError({.what = "servers of this kind take adapters as files, not as tensors"});
 }
-std::vector<net::HttpRequest> Dialect::load_weights(const std::string&, int64_t) const {
+std::vector<net::HttpRequest> Dialect::load_weights(const std::string&, const std::string&) const {
   throw ConfigError({.what = "servers of this kind take adapters, not weights"});
 }
 
+std::optional<net::HttpRequest> Dialect::mark_weights(const std::string&) const {
+  return std::nullopt;
+}
 net::HttpRequest Dialect::pause(bool) const {
   throw ConfigError({.what = "servers of this kind are not paused"});
 }

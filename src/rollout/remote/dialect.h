@@ -26,6 +26,7 @@ struct ServerFacts {
   std::optional<LogprobKind> logprobs;
   std::string device;  // "cpu", "cuda"; empty: not said
   bool quantized = false;
+  std::string weight_version;         // what it calls its weights; empty: nothing, or it does not say
   std::vector<std::string> adapters;  // loaded now
   std::string hello;                  // Lockstep: build, numerics, base and device, as one text
 };
@@ -43,6 +44,9 @@ struct RemoteAnswer {
   std::vector<RemoteSample> samples;  // n of them
   int64_t cached_tokens = 0;
 };
+
+// What weights of ours are called at servers: a server that says so has not the base that it was started with.
+inline constexpr const char* kWeightsPrefix = "lockstep-merged-v";
 
 class Dialect {
  public:
@@ -71,7 +75,10 @@ class Dialect {
   virtual net::HttpRequest load_tensors(const std::string& name, const std::string& tensors) const;
   // Has the weights of a model's directory take the place of the base, and drops keys of those before: requests to be
   // answered one after the other. ConfigError: servers of this kind have no such route.
-  virtual std::vector<net::HttpRequest> load_weights(const std::string& directory, int64_t version) const;
+  virtual std::vector<net::HttpRequest> load_weights(const std::string& directory, const std::string& name) const;
+  // Has the server remember after load_weights whose weights it has (ServerFacts::weight_version); nothing:
+  // load_weights said so. A server without this route only forgets it.
+  virtual std::optional<net::HttpRequest> mark_weights(const std::string& name) const;
   // Before and after load_weights, where requests are running: ends them with what they have, or holds them.
   virtual net::HttpRequest pause(bool abort) const;
   virtual net::HttpRequest resume() const;

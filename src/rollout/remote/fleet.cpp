@@ -186,8 +186,11 @@ void Fleet::replace_weights(size_t index, const HeldAdapter& weights) {
   const bool running = servers_[index].samples > 0;
   if (running) deliver(index, weights, dialect_->pause(options_.on_version_change != OnVersionChange::keep));
   try {
-    for (net::HttpRequest& request : dialect_->load_weights(weights.directory, weights.policy.version))
+    const std::string name = fmt::format("{}{}", kWeightsPrefix, weights.policy.version);
+    for (net::HttpRequest& request : dialect_->load_weights(weights.directory, name))
       deliver(index, weights, std::move(request));
+    if (std::optional<net::HttpRequest> mark = dialect_->mark_weights(name))
+      ask(index, std::move(*mark), options_.control_timeout);
   } catch (const ConfigError&) {
     if (running) deliver(index, weights, dialect_->resume());  // it goes on with what it has
     throw;

@@ -17,6 +17,7 @@ class SglangDialect : public Dialect {
     if (path == kModelsPath) return read_models(json, facts);
     if (path == kModelInfo) {
       if (facts.model.empty()) facts.model = object.string("model_path", "");
+      facts.weight_version = object.string("weight_version", "");
       return;
     }
     facts.version = object.string("version", "");
@@ -92,11 +93,10 @@ class SglangDialect : public Dialect {
     request.body = "{\"lora_name\":" + Json(name).dump() + "," + tensors.substr(1);
     return request;
   }
-  std::vector<net::HttpRequest> load_weights(const std::string& directory, int64_t version) const override {
-    return {post_json("/update_weights_from_disk", {{"model_path", directory},
-                                                    {"flush_cache", true},
-                                                    {"abort_all_requests", false},
-                                                    {"weight_version", std::to_string(version)}})};
+  std::vector<net::HttpRequest> load_weights(const std::string& directory, const std::string& name) const override {
+    return {post_json(
+        "/update_weights_from_disk",
+        {{"model_path", directory}, {"flush_cache", true}, {"abort_all_requests", false}, {"weight_version", name}})};
   }
   // Held requests are computed again afterwards: the cache is emptied with the weights.
   net::HttpRequest pause(bool abort) const override {

@@ -9,13 +9,17 @@ namespace {
 
 class VllmDialect : public Dialect {
  public:
-  std::vector<std::string> fact_paths() const override { return {kModelsPath, kServerInfo, kVersion}; }
+  std::vector<std::string> fact_paths() const override { return {kModelsPath, kServerInfo, kVersion, kWeightInfo}; }
 
   void read_facts(const std::string& path, const std::string& body, ServerFacts& facts) const override {
     const Json json = parse_json(body, path);
     if (path == kModelsPath) return read_models(json, facts);
     if (path == kVersion) {
       facts.version = JsonObject(json, path).string("version", "");
+      return;
+    }
+    if (path == kWeightInfo) {
+      facts.weight_version = JsonObject(json, path).string("weight_version", "");
       return;
     }
     if (json.is_object() && json.contains("vllm_config")) read_config(json["vllm_config"], facts);
@@ -76,9 +80,12 @@ class VllmDialect : public Dialect {
     return post_json("/v1/unload_lora_adapter", {{"lora_name", name}});
   }
   // Requests that are running are computed again: their keys are of the weights before.
-  std::vector<net::HttpRequest> load_weights(const std::string& directory, int64_t) const override {
+  std::vector<net::HttpRequest> load_weights(const std::string& directory, const std::string&) const override {
     return {post_json("/collective_rpc", {{"method", "reload_weights"}, {"kwargs", {{"weights_path", directory}}}}),
             {.method = "POST", .path = "/reset_prefix_cache?reset_running_requests=true"}};
+  }
+  std::optional<net::HttpRequest> mark_weights(const std::string& name) const override {
+    return post_json("/update_weight_version", {{"new_version", name}});
   }
   net::HttpRequest pause(bool abort) const override {
     return {.method = "POST", .path = abort ? "/pause?mode=abort" : "/pause?mode=keep"};
@@ -98,6 +105,7 @@ class VllmDialect : public Dialect {
  private:
   static constexpr const char* kServerInfo = "/server_info?config_format=json";
   static constexpr const char* kVersion = "/version";
+  static constexpr const char* kWeightInfo = "/weight_info";
 
   static void read_config(const Json& config, ServerFacts& facts) {
     const auto part = [&](const char* key) {
