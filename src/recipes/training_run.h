@@ -116,7 +116,7 @@ class TrainingRun {
   void begin_save();
   void finish_save();
   bool save_requested() const;
-  TrainingSnapshot snapshot() const;
+  TrainingSnapshot snapshot();
 
   const OptimizerOptions& optimizer_;
   const TrainingOptions& training_;
@@ -140,6 +140,7 @@ class TrainingRun {
   std::vector<std::pair<train::Trainer*, int64_t>> beside_;
   int64_t iteration_ = 0, data_position_ = 0, version_ = 0, skipped_steps_ = 0;
   std::unique_ptr<CheckpointWriter> writer_;
+  SnapshotMemory snapshot_memory_;
   std::optional<int64_t> saving_;  // the iteration that the writer is at
   int64_t saved_iteration_ = 0;
   int64_t steps_at_iteration_ = 0, skipped_at_iteration_ = 0;  // when the last iteration was completed

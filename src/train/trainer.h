@@ -120,6 +120,7 @@ class Trainer {
     Buffer first_moment, second_moment;
   };
   State state() const;
+  void copy_state(State& to) const;  // into the memory that `to` has, if it fits
   void restore(int64_t steps, Buffer first_moment, Buffer second_moment);
 
  private:
