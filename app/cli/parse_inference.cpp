@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "cli/adapter_flags.h"
 #include "cli/parse.h"
 #include "cli/parse_shared.h"
 #include "cli/reward_flags.h"

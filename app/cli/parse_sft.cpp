@@ -1,6 +1,9 @@
 // lockstep sft, and dpo: supervised and preference training under the same names; `train --loss-type sft_loss` is sft.
+#include "cli/adapter_flags.h"
+#include "cli/checkpoint_flags.h"
 #include "cli/claims.h"
 #include "cli/eval_config.h"
+#include "cli/optimizer_flags.h"
 #include "cli/parse.h"
 #include "cli/parse_shared.h"
 #include "cli/train_flags.h"

@@ -1,9 +1,12 @@
 // lockstep train: the flags of vime, miles and slime with their defaults, and the rules between them.
 #include <fmt/format.h>
 
+#include "cli/adapter_flags.h"
+#include "cli/checkpoint_flags.h"
 #include "cli/claims.h"
 #include "cli/critic_flags.h"
 #include "cli/eval_config.h"
+#include "cli/optimizer_flags.h"
 #include "cli/parse.h"
 #include "cli/parse_shared.h"
 #include "cli/reward_flags.h"
