@@ -46,14 +46,9 @@ void zero(void* to, size_t bytes, Stream& stream) {
 }
 
 Buffer host_copy(const Buffer& buffer, Stream& stream) {
-  Buffer result;
-  copy_to_host(result, buffer, buffer.bytes(), stream);
+  Buffer result(buffer.bytes(), Buffer::Fill::none);
+  download(result.data(), buffer.data(), buffer.bytes(), stream);
   return result;
-}
-
-void copy_to_host(Buffer& to, const Buffer& from, size_t bytes, Stream& stream) {
-  if (to.bytes() != bytes || to.device() != Device::cpu) to = Buffer(bytes, Buffer::Fill::none);
-  download(to.data(), from.data(), bytes, stream);
 }
 
 Buffer device_copy(const void* from_host, size_t bytes, Stream& stream) {

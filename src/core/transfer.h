@@ -26,10 +26,7 @@ std::span<T> upload(std::span<const T> from_host, Arena& arena, Stream& stream) 
   return {memory, from_host.size()};
 }
 
-Buffer host_copy(const Buffer& buffer, Stream& stream);  // of a buffer of the stream's device
-// The first bytes of `from` into `to`, which is allocated anew unless it is host memory of that size. Memory that is
-// new to a process costs more than the copy, so callers keep what they copy into again and again.
-void copy_to_host(Buffer& to, const Buffer& from, size_t bytes, Stream& stream);
+Buffer host_copy(const Buffer& buffer, Stream& stream);                   // of a buffer of the stream's device
 Buffer device_copy(const void* from_host, size_t bytes, Stream& stream);  // a new buffer of the stream's device
 Buffer on_device(Buffer host, Stream& stream);                            // itself on a CPU stream, else device_copy
 

@@ -121,10 +121,10 @@ Tensor working_weights(const Buffer& weights, const AdapterLayout& layout);  // 
 void transpose_working(const Buffer& weights, const AdapterLayout& layout, Stream& stream);
 // What follows the trained floats of `from`, in both arrays, into the next weights; A0 is still to be transposed.
 void copy_untrained(const Buffer& to, const Buffer& from, const AdapterLayout& layout, Stream& stream);
-// num_floats f32 of host memory as weights on the stream's device, and back (`into`: memory to use, if it fits).
-// Complete on return: any stream may read them then.
+// num_floats f32 of host memory as weights on the stream's device, and back. Complete on return: any stream may read
+// them then.
 Buffer place_weights(Buffer host, const AdapterLayout& layout, Stream& stream);
-Buffer host_weights(const Buffer& weights, const AdapterLayout& layout, Stream& stream, Buffer into = {});
+Buffer host_weights(const Buffer& weights, const AdapterLayout& layout, Stream& stream);
 
 // What a version has beside the factors of its layout, as kernels read it: made of its own tensors and the base
 // (model::adapter_extras), on the version's device.

@@ -64,9 +64,10 @@ Buffer place_weights(Buffer host, const AdapterLayout& layout, Stream& stream) {
   return placed;
 }
 
-Buffer host_weights(const Buffer& weights, const AdapterLayout& layout, Stream& stream, Buffer into) {
-  copy_to_host(into, weights, static_cast<size_t>(layout.num_floats) * sizeof(float), stream);
-  return into;
+Buffer host_weights(const Buffer& weights, const AdapterLayout& layout, Stream& stream) {
+  Buffer host(static_cast<size_t>(layout.num_floats) * sizeof(float), Buffer::Fill::none);
+  download(host.data(), weights.data(), host.bytes(), stream);
+  return host;
 }
 
 const AdapterExtras::Site* AdapterExtras::at(int64_t site) const {

@@ -11,22 +11,23 @@ namespace lockstep::recipes {
 
 KeptPart moments_part(const train::Trainer& trainer, const std::string& name, SnapshotMemory& memory) {
   const auto moments = memory.moments(name);
-  trainer.copy_state(*moments);
-  const auto tensor = [](const Buffer& buffer) {
-    return ConstTensor(buffer.data(), DType::f32, {static_cast<int64_t>(buffer.bytes() / sizeof(float))});
+  const int64_t steps = trainer.copy_moments(moments->first, moments->second);
+  const auto tensor = [](const HostMirror& mirror) {
+    const auto count = static_cast<int64_t>(mirror.memory().bytes() / sizeof(float));
+    return ConstTensor(mirror.memory().data(), DType::f32, {count});
   };
-  return {
-      .json = {{"optimizer_steps", moments->steps}},
-      .tensors = {{"first_moment", tensor(moments->first_moment)}, {"second_moment", tensor(moments->second_moment)}},
-      .memory = moments};
+  return {.json = {{"optimizer_steps", steps}},
+          .tensors = {{"first_moment", tensor(moments->first)}, {"second_moment", tensor(moments->second)}},
+          .memory = moments};
 }
 
 void TrainingSnapshot::add_policy(const std::string& name, const lora::AdapterVersion& adapter, int64_t version,
                                   const Base& base, SnapshotMemory& memory) {
   const lora::AdapterLayout& layout = *adapter.layout;
   const auto weights = memory.weights(name);
-  *weights = lora::host_weights(*adapter.weights, layout, *base.stream, std::move(*weights));
-  const auto reader = std::make_shared<lora::TensorReader>(layout, weights->f32());
+  // Behind these floats there may be a rounded copy, which is made again when an adapter is loaded.
+  weights->copy(*adapter.weights, static_cast<size_t>(layout.num_floats) * sizeof(float), *base.stream);
+  const auto reader = std::make_shared<lora::TensorReader>(layout, weights->memory().f32());
   memory_.push_back(weights);
   checkpoint_.policies.push_back({.name = name,
                                   .config = lora::saved_config(layout),

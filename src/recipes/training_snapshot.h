@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "checkpoint/train_state.h"
+#include "core/host_mirror.h"
 #include "recipes/base.h"
 #include "train/trainer.h"
 
@@ -21,13 +22,15 @@ struct KeptPart {
   std::shared_ptr<const void> memory = nullptr;  // that the tensors point into
 };
 
-// The host memory that snapshots copy into, kept from one to the next: memory that is new to the process costs several
-// times what the copy does.
+// The host memory that snapshots copy into, kept from one to the next.
 class SnapshotMemory {
  public:
   // Of the policy or trainer of this name: what it had before, unless a snapshot still has it.
-  std::shared_ptr<Buffer> weights(const std::string& name) { return free_or_new(weights_[name]); }
-  std::shared_ptr<train::Trainer::State> moments(const std::string& name) { return free_or_new(moments_[name]); }
+  struct Moments {
+    HostMirror first, second;
+  };
+  std::shared_ptr<HostMirror> weights(const std::string& name) { return free_or_new(weights_[name]); }
+  std::shared_ptr<Moments> moments(const std::string& name) { return free_or_new(moments_[name]); }
 
  private:
   template <class T>
@@ -35,8 +38,8 @@ class SnapshotMemory {
     if (kept.use_count() != 1) kept = std::make_shared<T>();
     return kept;
   }
-  std::map<std::string, std::shared_ptr<Buffer>> weights_;
-  std::map<std::string, std::shared_ptr<train::Trainer::State>> moments_;
+  std::map<std::string, std::shared_ptr<HostMirror>> weights_;
+  std::map<std::string, std::shared_ptr<Moments>> moments_;
 };
 
 class TrainingSnapshot {

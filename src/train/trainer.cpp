@@ -255,15 +255,15 @@ const lora::AdapterLayout& Trainer::layout() const {
 }
 
 Trainer::State Trainer::state() const {
-  State state;
-  copy_state(state);
-  return state;
+  return {.steps = impl_->steps,
+          .first_moment = host_copy(impl_->first_moment, impl_->stream),
+          .second_moment = host_copy(impl_->second_moment, impl_->stream)};
 }
 
-void Trainer::copy_state(State& to) const {
-  to.steps = impl_->steps;
-  copy_to_host(to.first_moment, impl_->first_moment, impl_->first_moment.bytes(), impl_->stream);
-  copy_to_host(to.second_moment, impl_->second_moment, impl_->second_moment.bytes(), impl_->stream);
+int64_t Trainer::copy_moments(HostMirror& first, HostMirror& second) const {
+  first.copy(impl_->first_moment, impl_->first_moment.bytes(), impl_->stream);
+  second.copy(impl_->second_moment, impl_->second_moment.bytes(), impl_->stream);
+  return impl_->steps;
 }
 
 void Trainer::restore(int64_t steps, Buffer first_moment, Buffer second_moment) {

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "core/host_mirror.h"
 #include "model/train_pass.h"
 #include "parallel/group.h"
 #include "train/evaluation.h"
@@ -120,7 +121,8 @@ class Trainer {
     Buffer first_moment, second_moment;
   };
   State state() const;
-  void copy_state(State& to) const;  // into the memory that `to` has, if it fits
+  // The same into memory that is used again for each checkpoint; returns State::steps.
+  int64_t copy_moments(HostMirror& first, HostMirror& second) const;
   void restore(int64_t steps, Buffer first_moment, Buffer second_moment);
 
  private:

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/host_mirror.h"
 
 namespace lockstep {
 namespace {
@@ -141,6 +142,26 @@ TEST(Region, BuffersLieSideBySideAndOutliveIt) {
   moved = std::move(pieces.back());
   pieces.clear();
   EXPECT_EQ(live_bytes() - before, 4096);
+}
+
+TEST(HostMirror, CopiesIntoTheSameMemoryAgain) {
+  Stream stream;
+  HostMirror mirror;
+  Buffer from(1000);
+  const auto fill = [&](int value) { std::memset(from.data(), value, from.bytes()); };
+  fill(1);
+  mirror.copy(from, 900, stream);
+  const void* const memory = mirror.memory().data();
+  EXPECT_EQ(mirror.memory().bytes(), 900u);
+  fill(2);
+  EXPECT_EQ(static_cast<const char*>(memory)[899], 1);
+  mirror.copy(from, 900, stream);
+  EXPECT_EQ(mirror.memory().data(), memory);
+  EXPECT_EQ(static_cast<const char*>(memory)[899], 2);
+  mirror.copy(from, 1000, stream);
+  EXPECT_EQ(std::memcmp(mirror.memory().data(), from.data(), 1000), 0);
+  mirror.copy(from, 0, stream);
+  EXPECT_EQ(mirror.memory().bytes(), 0u);
 }
 
 }  // namespace

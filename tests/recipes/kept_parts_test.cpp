@@ -49,12 +49,12 @@ class KeptParts : public Training {
 TEST(SnapshotMemory, IsUsedAgainUnlessASnapshotHasIt) {
   SnapshotMemory memory;
   auto held = memory.weights("actor");
-  const Buffer* const first = held.get();
+  const HostMirror* const first = held.get();
   EXPECT_NE(memory.weights("actor").get(), first);  // held, so the next one is another
   EXPECT_NE(memory.weights("critic").get(), memory.weights("actor").get());
-  const Buffer* const second = memory.weights("actor").get();
+  const HostMirror* const second = memory.weights("actor").get();
   EXPECT_EQ(memory.weights("actor").get(), second);
-  const train::Trainer::State* const moments = memory.moments("actor").get();
+  const SnapshotMemory::Moments* const moments = memory.moments("actor").get();
   EXPECT_EQ(memory.moments("actor").get(), moments);
 }
 
