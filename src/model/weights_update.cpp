@@ -257,15 +257,11 @@ std::shared_ptr<const Weights> moved_weights(const Weights& weights, Device to, 
   made->head = linear(weights.head);
   made->final_norm = vector(weights.final_norm);
   made->tied_copy = weights.tied_copy;
-  for (const LayerWeights& layer : weights.layers)
-    made->layers.push_back({.input_norm = vector(layer.input_norm),
-                            .post_norm = vector(layer.post_norm),
-                            .q_norm = vector(layer.q_norm),
-                            .k_norm = vector(layer.k_norm),
-                            .qkv = linear(layer.qkv),
-                            .o = linear(layer.o),
-                            .gate_up = linear(layer.gate_up),
-                            .down = linear(layer.down)});
+  for (const LayerWeights& layer : weights.layers) {
+    LayerWeights& moved = made->layers.emplace_back();
+    for (const auto member : kLayerVectors) moved.*member = vector(layer.*member);
+    for (const auto& [name, member] : kLayerLinears) moved.*member = linear(layer.*member);
+  }
   made->extras = copied_extras(weights);
   stream.synchronize();
   return made;
