@@ -176,7 +176,7 @@ struct RolloutEngine::Remote : Impl {
     switch (options.engine.delivery) {
       case rollout::Delivery::adapter_files: break;
       case rollout::Delivery::adapter_tensors: return versions::payload_writer(std::move(copy), stream);
-      case rollout::Delivery::weight_files: return versions::merged_writer(base, stream);
+      case rollout::Delivery::weight_files: return versions::merged_writer(base, stream, control.interrupted);
     }
     return versions::adapter_writer(std::move(copy), stream);
   }

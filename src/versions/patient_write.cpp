@@ -16,6 +16,9 @@ bool write_patiently(const Patience& patience, const std::function<void()>& writ
   for (bool told = false;; told = true) try {
       write();
       return true;
+    } catch (const Cancelled&) {
+      if (patience.stopping()) return false;
+      throw;
     } catch (const ResourceError& error) {
       if (Clock::now() > until) throw;
       if (!told)

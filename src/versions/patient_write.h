@@ -16,7 +16,8 @@ struct Patience {
 };
 
 // Calls `write` until it does not throw ResourceError: a disk that is full may have room again, and nothing is lost by
-// waiting. Tells so once. False: the run is being stopped, and nothing was written. What `write` throws after
+// waiting. Tells so once. False: the run is being stopped (`write` may throw Cancelled then), and nothing was
+// written. What `write` throws after
 // `longest`.
 bool write_patiently(const Patience& patience, const std::function<void()>& write);
 

@@ -244,7 +244,7 @@ void ServerCheck::probe(size_t server, const lora::AdapterVersion& like, const s
        .where = fmt::format("{}: {}", where(server), leaf.empty() ? "all modules" : leaf),
        .got = fmt::format("{:.4g} from the adapter, {:.4g} from the base", found.from_wanted, found.from_other),
        .wanted = fmt::format("at most {:.4g} from the adapter", kClear * found.between + report_.noise),
-       .attempt = "LoraConfig::target_modules that the server supports"});
+       .attempt = "LoraConfig::target_modules that the server supports, or RolloutEngineOptions::delivery as weights"});
 }
 
 // vLLM on a CPU hands linear layers to a library and keeps empty tensors in their place, whose checksums say nothing.

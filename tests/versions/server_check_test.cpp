@@ -11,6 +11,7 @@
 #include "support/temp_directory.h"
 #include "support/tensor_request.h"
 #include "versions/adapter_sink.h"
+#include "versions/patient_write.h"
 #include "versions/store.h"
 #include "versions/version_writer.h"
 
@@ -142,6 +143,19 @@ TEST_F(ServerCheckTest, AnHonestServerIsBelievedHoweverItGetsTheVersions) {
   EXPECT_LT(check_->report().noise, 1e-5);
 }
 
+// A merge of a large base takes minutes.
+TEST_F(ServerCheckTest, AMergeEndsWithAnInterrupt) {
+  bool interrupted = false;
+  const VersionWriter write = merged_writer(base_, stream_, [&] { return interrupted; });
+  write(dir_ / "whole", changed(0.3F, 1));
+  EXPECT_TRUE(fs::exists(dir_ / "whole" / "config.json"));
+  interrupted = true;
+  EXPECT_THROW(write(dir_ / "stopped", changed(0.3F, 1)), Cancelled);
+  EXPECT_FALSE(
+      write_patiently({.stopping = [&] { return interrupted; }}, [&] { write(dir_ / "stopped", changed(0.3F, 1)); }));
+  EXPECT_EQ(dir_.entries(), 1);
+}
+
 TEST_F(ServerCheckTest, WeightsThatDoNotArriveAreCaught) {
   delivery_ = rollout::Delivery::weight_files;
   FakeEngine server(EngineKind::vllm, HonestEngine::of(kModel));
@@ -174,6 +188,14 @@ TEST_F(ServerCheckTest, ChecksumsOfServersAreCompared) {
   server.base_sum = "b";
   testing::expect_error<ServerFault>([&] { store_->publish("actor", changed(0.3F, 3)); },
                                      {"by its own checksums", "base"});
+
+  FakeEngine another(EngineKind::sglang, HonestEngine::of(kModel));
+  start(another, EngineKind::sglang);
+  store_->publish("actor", changed(0.3F, 1));
+  EXPECT_EQ(check_->report().checksums, 2);
+  another.base_sum = "b";
+  testing::expect_error<ServerFault>([&] { store_->publish("actor", changed(0.3F, 3)); },
+                                     {"by its own checksums", "0:base"});
 }
 
 TEST_F(ServerCheckTest, AServerThatIgnoresAdaptersIsCaught) {
