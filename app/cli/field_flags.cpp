@@ -54,6 +54,7 @@ constexpr FieldFlag kFields[] = {
     {"RolloutEngineOptions::addresses", "--rollout-external-engine-addrs"},
     {"RolloutEngineOptions::delivery", "--sync-strategy"},
     {"RolloutEngineOptions::force", "--force"},
+    {"RolloutEngineOptions::policy_logprobs_only", "--policy-logprobs-only"},
     {"RowOptions::loss_mask", "--loss-mask-type"},
     {"RowOptions::max_bad_rows", "--max-bad-rows"},
     {"RowOptions::max_length", "--max-seq-length"},

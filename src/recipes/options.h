@@ -180,6 +180,9 @@ struct RolloutEngineOptions {
   rollout::Delivery delivery = rollout::Delivery::adapter_files;
   rollout::OnVersionChange on_version_change = rollout::OnVersionChange::cut;  // where weights are delivered
   bool force = false;  // weight_files also to servers whose base is quantized: they quantize it again
+  // Servers whose log-probs are of another distribution than rollouts are drawn from, too (those before a temperature
+  // other than 1, those after top-p): training computes the policy's and never reads the servers'. Not with corrections.
+  bool policy_logprobs_only = false;
   std::string adapter_name = "lockstep";  // what servers call the adapter begins so
   // Where versions are written for servers to read; empty: below SaveOptions::save, else in the temporary directory.
   std::string adapter_dir;

@@ -286,7 +286,8 @@ class RlRun {
     const double iteration_ms =
         ahead_ ? iteration_.ms() : rollout.report.rollout_ms + rollout.report.reward_ms + trained.train_ms;
     OrderedJson line = rollout_metrics(step, rollout, trained, iteration_ms);
-    if (!engine_.sampler().capabilities().exact_logprobs) add_mismatch(line, trained.mismatch);
+    const rollout::Capabilities& sampler = engine_.sampler().capabilities();
+    if (!sampler.exact_logprobs && sampler.policys_logprobs) add_mismatch(line, trained.mismatch);
     if (options_.need_spread || options_.on_reward_failure == rl::RewardFailure::drop_group)
       line.update({{"dynamic_sampling/rounds", gates_.rounds},
                    {"dynamic_sampling/sampled_groups", gates_.sampled},

@@ -16,7 +16,7 @@ std::vector<train::Datum> prepare(RlParts& parts, const Algorithm& algorithm, co
                                   const TrainPlan& plan, const Watch& watch, TrainReport& report) {
   const auto between = [&](int64_t) { watch.stop_if_interrupted(); };
   std::vector<train::Datum> datums = make_datums(rollout.trajectories);
-  set_policy_logprobs(datums, parts.actor, parts.sampler.capabilities().exact_logprobs, between);
+  set_policy_logprobs(datums, parts.actor, parts.sampler.capabilities(), between);
   if (algorithm.needs_reference()) set_ref_logprobs(datums, parts.actor, between, parts.reference, parts.group);
   if (algorithm.needs_critic()) {
     if (plan.release_memory) parts.actor.release_memory();

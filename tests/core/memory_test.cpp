@@ -56,6 +56,32 @@ TEST(Ledger, CountsLiveAndPeak) {
   EXPECT_EQ(peak_bytes(), before);
 }
 
+TEST(Buffer, SharedMemoryGoesWithItsLastOwnerAndIsCountedOnce) {
+  const int64_t before = live_bytes();
+  Buffer second;
+  {
+    const Buffer first(1000);
+    static_cast<char*>(first.data())[999] = 7;
+    second = first.share();
+    EXPECT_EQ(second.data(), first.data());
+    EXPECT_EQ(second.bytes(), 1000u);
+    const Buffer third = second.share();
+    EXPECT_EQ(live_bytes(), before + 1000);
+  }
+  EXPECT_EQ(live_bytes(), before + 1000);
+  EXPECT_EQ(static_cast<char*>(second.data())[999], 7);
+  Region region;
+  {
+    const Buffer piece = region.take(64);
+    second = piece.share();
+  }
+  EXPECT_EQ(live_bytes(), before + 64);
+  std::memset(second.data(), 1, 64);
+  second = Buffer().share();
+  EXPECT_EQ(second.data(), nullptr);
+  EXPECT_EQ(live_bytes(), before);
+}
+
 TEST(Ledger, ExactUnderThreads) {
   const int64_t before = live_bytes();
   std::vector<std::thread> threads;
