@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <exception>
-#include <map>
 #include <memory>
 #include <ostream>
 
@@ -13,23 +11,22 @@
 #include "recipes/algorithm.h"
 #include "recipes/bad_rows.h"
 #include "recipes/critic.h"
-#include "recipes/held_out.h"
-#include "recipes/held_out_prompts.h"
+#include "recipes/iteration_line.h"
 #include "recipes/policies.h"
-#include "recipes/prompt_order.h"
+#include "recipes/rl_evaluation.h"
 #include "recipes/rl_settings.h"
 #include "recipes/rollout_engine.h"
 #include "recipes/rollout_log.h"
 #include "recipes/rollout_metrics.h"
-#include "recipes/rollouts_ahead.h"
+#include "recipes/rollout_sampling.h"
+#include "recipes/rollouts_by_rule.h"
+#include "recipes/run_progress.h"
 #include "recipes/run_warnings.h"
 #include "recipes/sampled_versions.h"
 #include "recipes/samples/rollout_samples.h"
 #include "recipes/save_directory.h"
 #include "recipes/training_run.h"
 #include "rl/dealt_reward.h"
-#include "rl/gate.h"
-#include "rl/pass_rate.h"
 #include "rl/train.h"
 #include "rollout/dealt_sampler.h"
 #include "versions/store.h"
@@ -37,16 +34,6 @@
 namespace lockstep::recipes {
 
 namespace {
-
-std::vector<std::optional<float>> rewards_of(const rl::Rollout& rollout) {
-  std::vector<std::optional<float>> rewards;
-  for (const rl::Trajectory& trajectory : rollout.trajectories) rewards.push_back(trajectory.reward);
-  return rewards;
-}
-
-struct SamplingProgress {
-  int32_t done = 0, of = 0;
-};
 
 class RlRun {
  public:
@@ -61,7 +48,6 @@ class RlRun {
         group_(*(group = control.join(rank_identity(base_, stream_)))),
         tokenizer_(text::Tokenizer::load(base_.path.string())),
         prompts_(read_prompts(prompt_source(options, base_), tokenizer_)),
-        order_(options, num_prompts()),
         total_(num_rollouts()),
         run_(options.adapter, options.optimizer, options.training, options.save, base_, stream_, control,
              rl_settings(options, prompts_), options.sampling.temperature,
@@ -71,8 +57,6 @@ class RlRun {
         log_(control.rank == 0 ? options.save.save : "", run_.saved_iteration(), control,
              {.kind = "rl", .iterations = total_, .arguments = options.save.arguments},
              control.rank == 0 ? options.save.reports : ReportOptions()) {
-    sampling_params_ = with_stop_ids(options.sampling);
-    sampling_params_.logprob_temperature = options.sampling.temperature;
     const int64_t steps = options.rollout_batch_size * options.n_samples / options.training.global_batch_size;
     const int64_t without_actor = algorithm_.needs_critic() ? std::min(total_, options.critic.only_rollouts) : 0;
     run_.set_schedule((total_ - without_actor) * steps);
@@ -93,7 +77,7 @@ class RlRun {
     run_.keep("warnings", [this] { return KeptPart{.json = warnings_.json()}; });
     if (const auto kept = run_.resumed_part("warnings"))
       warnings_ = RunWarnings::from(kept->json, "parts/warnings.json");
-    order_.keep_in(run_);
+    sampling_.order().keep_in(run_);
     versions_.emplace(staleness_, store_, run_);
     if (group_.size() > 1 && !staleness_.is_synchronous())  // a group is of one thread, and so are sampler and reward
       throw ConfigError({.what = "several ranks sample and train in turn",
@@ -112,34 +96,33 @@ class RlRun {
     run_.require_same_start();
     run_.iterate([&] { iterations(); });
     run_.finish();
-    if (options_.save_best && best_.iteration > 0)
-      *control_.info << fmt::format("best    rollout {}, accuracy {:.4f}\n", best_.iteration, 1 - *best_.loss);
+    evaluation_.describe_best();
     base_check_.at_end();
   }
 
  private:
   void iterations() {
     // Of a run that was interrupted between a checkpoint and its evaluation, this is the evaluation.
-    if (options_.save_best && best_.iteration > 0) mark_best();
+    evaluation_.mark_best();
     evaluate_if_due();
     if (run_.iteration() >= total_) *control_.info << fmt::format("note    all {} rollouts were done before\n", total_);
-    if (!staleness_.is_synchronous()) sample_ahead();
+    begin_sampling();
     const Pace pace(run_.iteration(), total_);
     for (int64_t rollout = run_.iteration(); rollout < total_; ++rollout) {
       iteration_ = {};
-      SampledRollout sampled = run_.interruptible([&] { return next_sampled(rollout); });
-      look_at(sampled);
-      train_plan_.sampled_with = ahead_ ? sampled.version.get() : nullptr;
+      SampledRollout sampled = run_.interruptible([&] { return source_->next(rollout); });
+      train_plan_.sampled_with = source_->overlaps() ? sampled.version.get() : nullptr;
       train_plan_.train_actor = !critic_ || rollout >= options_.critic.only_rollouts;
-      const rl::TrainReport trained = run_.interruptible(
-          [&] { return rl::rl_train(parts_, algorithm_, sampled.rollout, train_plan_, watch(rollout, "training")); });
+      const rl::TrainReport trained = run_.interruptible([&] {
+        return rl::rl_train(parts_, algorithm_, sampled.rollout, train_plan_, progress_.watch(rollout, "training"));
+      });
       const int64_t version = run_.version();  // that was trained
       versions_->trained(rollout + 1,
                          trained.published.policy.is_base() ? versions_->newest() : trained.published.policy);
       run_.set_version(versions_->newest().version);
-      run_.completed(order_.finish(gates_));
+      run_.completed(source_->finish(sampled));
       adapt(rollout + 1, trained);
-      log(rollout + 1, sampled.rollout, trained, version, pace);
+      log(rollout + 1, sampled, trained, version, pace);
       check(rollout + 1, trained);
       warn(sampled.rollout.report, trained);
       samples_.write(rollout + 1, std::move(sampled.rollout));
@@ -177,58 +160,9 @@ class RlRun {
       log_.say("warning " + text);
   }
 
-  // On the thread that samples, which reads nothing that training changes.
-  SampledRollout sample(const RolloutsAhead::Job& job, const rl::Watch& watch) {
-    std::map<int64_t, int64_t> times;
-    rl::GatedRollout gated = rl::gated_rollout(
-        sampling_parts_, gate_plan_, [&](int64_t first, int64_t count) { return request(job, first, count, times); },
-        watch);
-    SampledRollout sampled{.rollout = std::move(gated.rollout),
-                           .gates = gated.report,
-                           .rows_end = job.rows_begin + order_.rows_read(gated.report),
-                           .version = job.version.version()};
-    if (options_.log_passrate) sampled.pass_rates = rl::pass_rates(rewards_of(sampled.rollout), options_.n_samples);
-    sampled.masked = options_.mask_truncated ? rl::mask_truncated(sampled.rollout.trajectories) : 0;
-    return sampled;
-  }
-
-  void sample_ahead() {
+  void begin_sampling() {
     stream_.synchronize();  // what another stream is about to read is there
-    ahead_.emplace(run_.iteration(), run_.data_position(),
-                   [this](const RolloutsAhead::Job& job, const std::function<bool()>& stopping) {
-                     return sample(job, {.progress =
-                                             [this](int64_t done, int64_t of) {
-                                               sampling_ = {static_cast<int32_t>(done), static_cast<int32_t>(of)};
-                                             },
-                                         .interrupted = stopping});
-                   });
-  }
-
-  SampledRollout next_sampled(int64_t rollout) {
-    if (!ahead_) {
-      SampledRollout sampled =
-          sample({.rollout = rollout, .rows_begin = run_.data_position(), .version = versions_->pin(rollout)},
-                 watch(rollout, "sampling"));
-      sampler_.release_memory();  // training needs it
-      return sampled;
-    }
-    while (ahead_->next() < total_ && ahead_->next() <= rollout + staleness_.most_ahead() &&
-           versions_->has(ahead_->next()))
-      ahead_->begin(versions_->pin(ahead_->next()));
-    return ahead_->take([&] { wait_for_samples(rollout); });
-  }
-
-  void wait_for_samples(int64_t rollout) {
-    if (control_.interrupted()) throw Cancelled({.what = "interrupted"});
-    const SamplingProgress now = sampling_.load();
-    if (now.of > 0) watch(rollout, "sampling").report(now.done, now.of);
-  }
-
-  // What a log line says of the rollout that is trained on.
-  void look_at(const SampledRollout& sampled) {
-    gates_ = sampled.gates;
-    pass_rates_ = sampled.pass_rates;
-    masked_ = sampled.masked;
+    source_ = std::make_unique<RolloutsByRule>(staleness_, sampling_, sampler_, *versions_, run_, progress_, total_);
   }
 
   // What the next rollout is trained with.
@@ -254,57 +188,26 @@ class RlRun {
     });
   }
 
-  // `times`: of each row so far; one that comes again in this rollout gets samples of its own.
-  rl::RolloutRequest request(const RolloutsAhead::Job& job, int64_t first, int64_t count,
-                             std::map<int64_t, int64_t>& times) {
-    rl::RolloutRequest request{.params = {.sampling = sampling_params_,
-                                          .n = options_.n_samples,
-                                          .rollout = static_cast<uint32_t>(job.rollout)},
-                               .policy = job.version.version()->policy,
-                               .greedy_baseline = options_.advantage.estimator == rl::Estimator::remax,
-                               .on_reward_failure = options_.on_reward_failure};
-    for (const int64_t row : order_.rows(job.rows_begin, first, count)) {
-      request.prompts.push_back(prompts_.prompts[static_cast<size_t>(row)]);
-      request.prompts.back().first_sample = times[row]++ * options_.n_samples;
-      request.rows.push_back(prompts_.rows[static_cast<size_t>(row)]);
-    }
-    return request;
-  }
-
-  rl::Watch watch(int64_t rollout, const char* what) {
-    return {.progress =
-                [this, rollout, what](int64_t done, int64_t of) {
-                  log_.progress(fmt::format("rollout {}/{}: {} {}/{}", rollout + 1, total_, what, done, of));
-                },
-            .interrupted = [this] { return run_.interrupted(); }};
-  }
-
   // `version`: of the actor that was trained.
-  void log(int64_t step, const rl::Rollout& rollout, const rl::TrainReport& trained, int64_t version,
+  void log(int64_t step, const SampledRollout& sampled, const rl::TrainReport& trained, int64_t version,
            const Pace& pace) {
-    // Sampled ahead, an iteration's sampling and training overlap.
+    const rl::RolloutReport& report = sampled.rollout.report;
     const double iteration_ms =
-        ahead_ ? iteration_.ms() : rollout.report.rollout_ms + rollout.report.reward_ms + trained.train_ms;
-    OrderedJson line = rollout_metrics(step, rollout, trained, iteration_ms);
-    if (!engine_.sampler().capabilities().exact_logprobs) add_mismatch(line, trained.mismatch);
-    if (options_.need_spread || options_.on_reward_failure == rl::RewardFailure::drop_group)
-      line.update({{"dynamic_sampling/rounds", gates_.rounds},
-                   {"dynamic_sampling/sampled_groups", gates_.sampled},
-                   {"dynamic_sampling/dropped_groups", gates_.dropped}});
-    line.update(order_.metrics());
-    if (options_.mask_truncated) line["masked_truncated"] = masked_;
-    add_pass_rates(line, "passrate/", pass_rates_);
-    if (options_.kl_control.target != 0) line["kl_coef"] = trained.next.kl_reward;
-    if (options_.entropy_control.on) line["entropy_coef"] = trained.next.entropy;
-    if (algorithm_.correction.is_needed()) add_correction(line, trained);
-    if (run_.skipped_steps() > 0) line["abandoned_steps"] = run_.skipped_steps();  // of the run, so far
-    add_rollout_metrics(line, rollout.trajectories, version);
+        source_->overlaps() ? iteration_.ms() : report.rollout_ms + report.reward_ms + trained.train_ms;
+    OrderedJson line = iteration_line(options_, {.step = step,
+                                                 .sampled = sampled,
+                                                 .trained = trained,
+                                                 .version = version,
+                                                 .iteration_ms = iteration_ms,
+                                                 .exact_logprobs = engine_.sampler().capabilities().exact_logprobs,
+                                                 .abandoned_steps = run_.skipped_steps()});
+    line.update(source_->metrics());
     add_memory(line, stream_);
     line.update(engine_.metrics());
     log_.write(line);
-    log_.say(rollout_text(step, total_, rollout, trained, iteration_ms, pace.left(step)));
-    if (rollout.report.reward_unknown > 0)
-      log_.say(unknown_rewards_text(step, total_, gates_.sampled * options_.n_samples, rollout.report, trained));
+    log_.say(rollout_text(step, total_, sampled.rollout, trained, iteration_ms, pace.left(step)));
+    if (report.reward_unknown > 0)
+      log_.say(unknown_rewards_text(step, total_, sampled.gates.sampled * options_.n_samples, report, trained));
   }
 
   int64_t num_rollouts() const {
@@ -327,45 +230,12 @@ class RlRun {
     return options;
   }
 
-  rollout::SamplingParams with_stop_ids(rollout::SamplingParams params) const {
-    params.stop_token_ids.insert(params.stop_token_ids.end(), base_.eos.begin(), base_.eos.end());
-    return params;
-  }
-
   int64_t num_prompts() const { return static_cast<int64_t>(prompts_.prompts.size()); }
 
   void evaluate_if_due() {
-    const int64_t step = run_.iteration();
-    if (options_.eval_interval == 0) return;
-    const bool due = step == 0 ? options_.eval_before_train : step >= total_ || step % options_.eval_interval == 0;
-    if (!due || best_.evaluated >= step) return;
-    if (ahead_) run_.interruptible([&] { ahead_->wait_until_idle([&] { wait_for_samples(step); }); });
-    std::optional<double> deciding;
-    for (size_t i = 0; i < held_out_.size(); ++i) {
-      const EvalResult result = run_.interruptible(
-          [&] { return held_out_.evaluate(i, sampler_, versions_->newest(), judge_, log_, control_); });
-      sampler_.release_memory();
-      if (i == held_out_.deciding()) deciding = result.accuracy;
-      if (step == resumed_at_ && log_.has_evaluation(held_out_.name(i))) continue;
-      log_.write(held_out_.line(i, step, result));
-      log_.say(fmt::format("eval {} after {} rollouts: {}, {:.1f} tokens", held_out_.name(i), step,
-                           accuracy_text(result), result.response_len));
-    }
-    // The smallest share of wrong answers is the lowest loss.
-    best_.evaluated = step;
-    const bool better = deciding && best_.add(step, 1 - *deciding, 0);
-    run_.set_evaluations(best_.json());
-    if (!better || !options_.save_best) return;
-    run_.save();
-    mark_best();
-  }
-
-  // A run resumed from elsewhere need not have the best checkpoint in its own directory.
-  void mark_best() {
-    if (!run_.keeps()) return;
-    if (!fs::is_directory(fs::Path(options_.save.save) / checkpoint::iteration_directory_name(best_.iteration))) return;
-    checkpoint::mark_best(options_.save.save, best_.iteration);
-    run_.still_reads("best", best_.iteration);
+    if (!evaluation_.is_due(run_.iteration())) return;
+    if (source_) run_.interruptible([&] { source_->rest(); });
+    evaluation_.evaluate(run_.iteration(), sampler_, versions_->newest(), judge_);
   }
 
   const RlOptions& options_;
@@ -381,13 +251,11 @@ class RlRun {
   const text::Tokenizer tokenizer_;
   const PromptSet prompts_;
   const HeldOutPrompts held_out_{options_, eval_rewards_, base_, tokenizer_};
-  PromptOrder order_;
   const int64_t total_;
   const BaseCheck base_check_{options_.checks, *base_.model, stream_};
   // Loaded before memory is planned.
   const std::optional<Base> other_model_ = load_teacher_model(options_, base_, stream_, control_);
   TrainingRun run_;
-  const int64_t resumed_at_ = run_.iteration();
   RolloutEngine engine_;
   // Of several ranks: each generates and grades its share.
   rollout::DealtSampler dealt_sampler_{engine_.sampler(), group_, [this] { return run_.interrupted(); }};
@@ -400,25 +268,16 @@ class RlRun {
   Policies policies_{options_, base_, other_model_, run_, stream_, control_};
   rl::RlParts parts_{sampler_, run_.trainer(), judge_, store_, &tokenizer_, policies_.reference(), policies_.teacher(),
                      nullptr,  &group_};
-  rl::RlParts sampling_parts_ = parts_;  // of the thread that samples
+  RolloutSampling sampling_{options_, prompts_, base_.eos, parts_};
   rl::Algorithm algorithm_ = algorithm_of(options_);
-  const rl::GatePlan gate_plan_{.need_spread = options_.need_spread,
-                                .need_rewards = options_.on_reward_failure == rl::RewardFailure::drop_group,
-                                .groups = options_.rollout_batch_size,
-                                .prompts = std::max(options_.over_sampling, options_.rollout_batch_size),
-                                .max_rounds = options_.max_filter_rounds};
-  rl::GateReport gates_;  // of the last rollout, as the next two
-  std::vector<rl::PassRate> pass_rates_;
-  int64_t masked_ = 0;
   rl::TrainPlan train_plan_;
   RolloutSamples samples_{control_.rank == 0 ? options_.save : SaveOptions(), run_.saved_iteration(), tokenizer_};
   RunLog log_;
   RunWarnings warnings_;
-  BestSoFar best_ = BestSoFar::from(run_.evaluations(), "train_state.json: evaluations");
-  rollout::SamplingParams sampling_params_;
+  RlEvaluation evaluation_{options_, held_out_, run_, log_, control_, total_};
+  RunProgress progress_{log_, run_, control_, total_};
   Stopwatch iteration_;
-  std::atomic<SamplingProgress> sampling_ = SamplingProgress();
-  std::optional<RolloutsAhead> ahead_;  // last: its thread uses the others
+  std::unique_ptr<RolloutSource> source_;  // last: it may have a thread that uses the others
 };
 
 }  // namespace

@@ -10,31 +10,16 @@
 #include <mutex>
 #include <optional>
 #include <thread>
-#include <vector>
 
+#include "recipes/rollout_sampling.h"
 #include "recipes/staleness.h"
-#include "rl/gate.h"
-#include "rl/pass_rate.h"
 
 namespace lockstep::recipes {
-
-struct SampledRollout {
-  rl::Rollout rollout;
-  rl::GateReport gates;
-  int64_t rows_end = 0;            // of the data: where the next rollout begins
-  versions::Version version = {};  // that sampled it
-  std::vector<rl::PassRate> pass_rates = {};
-  int64_t masked = 0;  // samples (rl::mask_truncated)
-};
 
 // One thread samples the rollouts in their order, one at a time. All functions are for the thread that made it.
 class RolloutsAhead {
  public:
-  // What a rollout is sampled with; `rows_begin`: its first row of the data.
-  struct Job {
-    int64_t rollout = 0, rows_begin = 0;
-    versions::Pin version = {};
-  };
+  using Job = SamplingJob;
   // Runs on the thread of this object; ends early with Cancelled when stopping() is true.
   using Sample = std::function<SampledRollout(const Job&, const std::function<bool()>& stopping)>;
 

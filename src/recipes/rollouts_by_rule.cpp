@@ -1,0 +1,51 @@
+#include "recipes/rollouts_by_rule.h"
+
+#include "core/error.h"
+
+namespace lockstep::recipes {
+
+RolloutsByRule::RolloutsByRule(const StalenessRule& rule, RolloutSampling& sampling, rollout::Sampler& sampler,
+                               const SampledVersions& versions, const TrainingRun& run, RunProgress& progress,
+                               int64_t total)
+    : rule_(rule),
+      sampling_(sampling),
+      sampler_(sampler),
+      versions_(versions),
+      run_(run),
+      progress_(progress),
+      total_(total) {
+  if (rule_.is_synchronous()) return;
+  ahead_.emplace(run.iteration(), run.data_position(),
+                 [this](const SamplingJob& job, const std::function<bool()>& stopping) {
+                   return sampling_.sample(job, {.progress =
+                                                     [this](int64_t done, int64_t of) {
+                                                       done_ = {static_cast<int32_t>(done), static_cast<int32_t>(of)};
+                                                     },
+                                                 .interrupted = stopping});
+                 });
+}
+
+SampledRollout RolloutsByRule::next(int64_t rollout) {
+  if (!ahead_) {
+    SampledRollout sampled =
+        sampling_.sample({.rollout = rollout, .rows_begin = run_.data_position(), .version = versions_.pin(rollout)},
+                         progress_.watch(rollout, "sampling"));
+    sampler_.release_memory();  // training needs it
+    return sampled;
+  }
+  while (ahead_->next() < total_ && ahead_->next() <= rollout + rule_.most_ahead() && versions_.has(ahead_->next()))
+    ahead_->begin(versions_.pin(ahead_->next()));
+  return ahead_->take([&] { wait_for_samples(rollout); });
+}
+
+void RolloutsByRule::rest() {
+  if (ahead_) ahead_->wait_until_idle([&] { wait_for_samples(run_.iteration()); });
+}
+
+void RolloutsByRule::wait_for_samples(int64_t rollout) {
+  progress_.stop_if_interrupted();
+  const Done now = done_.load();
+  if (now.of > 0) progress_.report(rollout, "sampling", now.done, now.of);
+}
+
+}  // namespace lockstep::recipes

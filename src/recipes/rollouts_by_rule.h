@@ -1,0 +1,46 @@
+// Rollouts whose version of the adapter is a function of their number (recipes/staleness.h): sampled in turn with
+// training, or ahead of it on a thread.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <optional>
+
+#include "recipes/rollout_sampling.h"
+#include "recipes/rollout_source.h"
+#include "recipes/rollouts_ahead.h"
+#include "recipes/run_progress.h"
+#include "recipes/sampled_versions.h"
+
+namespace lockstep::recipes {
+
+class RolloutsByRule final : public RolloutSource {
+ public:
+  // Of the rollouts of a run of `total`, those from where it goes on. All references outlive it.
+  RolloutsByRule(const StalenessRule& rule, RolloutSampling& sampling, rollout::Sampler& sampler,
+                 const SampledVersions& versions, const TrainingRun& run, RunProgress& progress, int64_t total);
+
+  SampledRollout next(int64_t rollout) override;
+  void rest() override;
+  int64_t finish(const SampledRollout& sampled) override { return sampling_.order().finish(sampled.gates); }
+  bool overlaps() const override { return ahead_.has_value(); }
+  OrderedJson metrics() const override { return sampling_.order().metrics(); }
+
+ private:
+  struct Done {
+    int32_t done = 0, of = 0;
+  };
+  void wait_for_samples(int64_t rollout);
+
+  const StalenessRule rule_;
+  RolloutSampling& sampling_;
+  rollout::Sampler& sampler_;
+  const SampledVersions& versions_;
+  const TrainingRun& run_;
+  RunProgress& progress_;
+  const int64_t total_;
+  std::atomic<Done> done_ = Done();     // of what is being sampled ahead
+  std::optional<RolloutsAhead> ahead_;  // last: its thread uses the others
+};
+
+}  // namespace lockstep::recipes
