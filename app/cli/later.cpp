@@ -148,7 +148,6 @@ constexpr std::string_view kLater[] = {
     "--load-forge-*",
     "--save-debug-*",
     "--save-local-weight-checksum",
-    "--dump-details",
     "--dumper-*",
     "--profile*",
     "--use-pytorch-profiler",

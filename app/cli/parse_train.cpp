@@ -237,6 +237,7 @@ FlagSet train_flags(TrainForm& form) {
   flags.add("Reports", report_flags(form.reports, o.save, true));
   flags.add("Evaluation", evaluation_flags(form));
   flags.add("Checks (a run that fails one saves and ends with exit code 8)", check_flags(form));
+  flags.add("Debugging", debug_flags(form.debug, o.debug));
   flags.add("Machine", machine_flags(o.base));
   flags.add("Machine", training_machine_flags(o.training, form.dry_run));
   flags.add("Machine",
@@ -270,6 +271,7 @@ TrainingCommand<recipes::RlOptions> parse_train(const Values& args) {
     recipes::check_warmup(form.options.optimizer, *form.options.num_rollout * form.options.num_steps_per_rollout);
   resolve_evaluation(form, given.notes);
   resolve_checks(form, given.notes);
+  resolve_debug(form.debug, form.options, given.notes);
   judge_claims(given.claims, form.options, given.notes);
   form.options.reference = form.ref_load;
   const bool uses_reference = form.options.use_kl_loss || form.options.kl_reward_coef != 0;

@@ -120,7 +120,7 @@ class Loop {
       ahead.begin(store_.pin(lora::kActor));
       const recipes::SampledRollout sampled = ahead.take();
       rl::TrainPlan plan = plan_of(sampled.rollout, false);
-      plan.sampled_with = sampled.version.get();
+      plan.version_of = [version = sampled.version](int64_t) { return version; };
       plan.measure_logprobs = i == 0;  // costs a forward
       const rl::TrainReport trained = rl::rl_train(parts_, rl::grpo(), sampled.rollout, plan);
       if (trained.logprob_diff_max) diff = std::max(diff, *trained.logprob_diff_max);

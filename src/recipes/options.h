@@ -17,6 +17,7 @@
 #include "core/json.h"
 #include "core/stream.h"
 #include "lora/config.h"
+#include "recipes/debug_options.h"
 #include "recipes/reports/report.h"
 #include "recipes/run_checks.h"
 #include "recipes/staleness.h"
@@ -256,6 +257,7 @@ struct RlOptions {
   RolloutEngineOptions engine;
   std::string publish_dir;  // versions are also written here, for anyone else's engine; empty: nowhere
   RunChecks checks;
+  DebugOptions debug;
 };
 
 // Fields the user set; those without a value come from generation_config.json, then from SamplingParams.

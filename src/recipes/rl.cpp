@@ -11,6 +11,7 @@
 #include "recipes/algorithm.h"
 #include "recipes/bad_rows.h"
 #include "recipes/critic.h"
+#include "recipes/debug_dump.h"
 #include "recipes/iteration_line.h"
 #include "recipes/policies.h"
 #include "recipes/rl_evaluation.h"
@@ -35,13 +36,25 @@ namespace lockstep::recipes {
 
 namespace {
 
+std::unique_ptr<rl::Reward> run_reward(const RlOptions& options) {
+  return rl::make_reward(options.reward, {.input = options.input_key, .metadata = options.metadata_key});
+}
+
+// Whether this version of the actor drew every token.
+bool is_by(std::span<const rl::Trajectory> trajectories, int64_t version) {
+  return std::ranges::all_of(trajectories, [version](const rl::Trajectory& trajectory) {
+    return std::ranges::all_of(trajectory.versions,
+                               [version](int64_t drew) { return drew == version || drew == lora::PolicyId::kBase; });
+  });
+}
+
 class RlRun {
  public:
   // `group` outlives the run, so that it can still say how the run failed.
   RlRun(const RlOptions& options, const Control& control, std::unique_ptr<parallel::Group>& group)
       : options_(options),
         control_(control),
-        reward_(rl::make_reward(options.reward, {.input = options.input_key, .metadata = options.metadata_key})),
+        reward_(options.debug.train_only ? no_reward() : run_reward(options)),
         stream_(stream_options(options.base)),
         sampling_stream_(staleness_.is_synchronous() ? nullptr : std::make_unique<Stream>(sampling_stream_options())),
         base_(load_base(options.base, stream_, control)),
@@ -71,7 +84,7 @@ class RlRun {
         .release_memory = run_.memory().is_bounded() && staleness_.is_synchronous(),
         .dropout = options.adapter.config.dropout > 0,
         .measure_logprobs = options.checks.reads_logprobs(),
-        .observer = samples_.observer()};
+        .observer = dump_.observer()};
     if (critic_) add_critic(total_ * steps);
     engine_.add_sinks(store_);
     run_.keep("warnings", [this] { return KeptPart{.json = warnings_.json()}; });
@@ -104,18 +117,24 @@ class RlRun {
   void iterations() {
     // Of a run that was interrupted between a checkpoint and its evaluation, this is the evaluation.
     evaluation_.mark_best();
-    evaluate_if_due();
+    evaluate_if_due(run_.iteration());
     if (run_.iteration() >= total_) *control_.info << fmt::format("note    all {} rollouts were done before\n", total_);
     begin_sampling();
     const Pace pace(run_.iteration(), total_);
     for (int64_t rollout = run_.iteration(); rollout < total_; ++rollout) {
       iteration_ = {};
       SampledRollout sampled = run_.interruptible([&] { return source_->next(rollout); });
-      train_plan_.sampled_with = source_->overlaps() ? sampled.version.get() : nullptr;
+      dump_.write_rollout(rollout, sampled.rollout, sampled.exact_logprobs);
+      if (options_.debug.rollout_only) {
+        only_sampled(rollout, std::move(sampled), pace);
+        continue;
+      }
+      plan_versions(sampled);
       train_plan_.train_actor = !critic_ || rollout >= options_.critic.only_rollouts;
       const rl::TrainReport trained = run_.interruptible([&] {
         return rl::rl_train(parts_, algorithm_, sampled.rollout, train_plan_, progress_.watch(rollout, "training"));
       });
+      dump_.write_training(rollout);
       const int64_t version = run_.version();  // that was trained
       versions_->trained(rollout + 1,
                          trained.published.policy.is_base() ? versions_->newest() : trained.published.policy);
@@ -126,13 +145,30 @@ class RlRun {
       check(rollout + 1, trained);
       warn(sampled.rollout.report, trained);
       samples_.write(rollout + 1, std::move(sampled.rollout));
-      evaluate_if_due();
+      evaluate_if_due(rollout + 1);
       // Whoever goes on from a checkpoint finds the samples up to it.
       if (const int64_t every = options_.save.save_interval; every > 0 && (rollout + 1) % every == 0) samples_.wait();
       run_.save_if_due();
       if (critic_) critic_->save_if_due(rollout + 1, rollout + 1 == total_);
     }
     samples_.wait();
+  }
+
+  // What the training on this rollout has to know of the versions that sampled it.
+  void plan_versions(const SampledRollout& sampled) {
+    train_plan_.recompute_policy = !sampled.exact_logprobs;
+    train_plan_.version_of = {};
+    if (is_by(sampled.rollout.trajectories, run_.version())) return;
+    train_plan_.version_of = [this](int64_t version) { return versions_->find(version); };
+  }
+
+  // DebugOptions::rollout_only: what is left of an iteration.
+  void only_sampled(int64_t rollout, SampledRollout sampled, const Pace& pace) {
+    rl::TrainReport none;
+    none.actor_trained = false;
+    log(rollout + 1, sampled, none, run_.version(), pace);
+    samples_.write(rollout + 1, std::move(sampled.rollout));
+    evaluate_if_due(rollout + 1);
   }
 
   // Its `steps` are those of the whole run.
@@ -162,7 +198,12 @@ class RlRun {
 
   void begin_sampling() {
     stream_.synchronize();  // what another stream is about to read is there
-    source_ = std::make_unique<RolloutsByRule>(staleness_, sampling_, sampler_, *versions_, run_, progress_, total_);
+    if (options_.debug.train_only)
+      source_ = std::make_unique<LoadedRollouts>(options_);
+    else if (options_.debug.rollout_only)
+      source_ = std::make_unique<RolloutsOfOneVersion>(sampling_, *versions_, run_, progress_);
+    else
+      source_ = std::make_unique<RolloutsByRule>(staleness_, sampling_, sampler_, *versions_, run_, progress_, total_);
   }
 
   // What the next rollout is trained with.
@@ -199,7 +240,7 @@ class RlRun {
                                                  .trained = trained,
                                                  .version = version,
                                                  .iteration_ms = iteration_ms,
-                                                 .exact_logprobs = engine_.sampler().capabilities().exact_logprobs,
+                                                 .exact_logprobs = sampled.exact_logprobs,
                                                  .abandoned_steps = run_.skipped_steps()});
     line.update(source_->metrics());
     add_memory(line, stream_);
@@ -232,10 +273,10 @@ class RlRun {
 
   int64_t num_prompts() const { return static_cast<int64_t>(prompts_.prompts.size()); }
 
-  void evaluate_if_due() {
-    if (!evaluation_.is_due(run_.iteration())) return;
+  void evaluate_if_due(int64_t rollouts) {
+    if (!evaluation_.is_due(rollouts)) return;
     if (source_) run_.interruptible([&] { source_->rest(); });
-    evaluation_.evaluate(run_.iteration(), sampler_, versions_->newest(), judge_);
+    evaluation_.evaluate(rollouts, sampler_, versions_->newest(), judge_);
   }
 
   const RlOptions& options_;
@@ -272,6 +313,7 @@ class RlRun {
   rl::Algorithm algorithm_ = algorithm_of(options_);
   rl::TrainPlan train_plan_;
   RolloutSamples samples_{control_.rank == 0 ? options_.save : SaveOptions(), run_.saved_iteration(), tokenizer_};
+  DebugDump dump_{options_.debug, control_.rank, samples_.observer()};
   RunLog log_;
   RunWarnings warnings_;
   RlEvaluation evaluation_{options_, held_out_, run_, log_, control_, total_};

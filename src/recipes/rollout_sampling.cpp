@@ -23,6 +23,11 @@ rollout::SamplingParams training_params(const RlOptions& options, std::span<cons
 
 }  // namespace
 
+void judge_samples(SampledRollout& sampled, const RlOptions& options) {
+  if (options.log_passrate) sampled.pass_rates = rl::pass_rates(rewards_of(sampled.rollout), options.n_samples);
+  sampled.masked = options.mask_truncated ? rl::mask_truncated(sampled.rollout.trajectories) : 0;
+}
+
 RolloutSampling::RolloutSampling(const RlOptions& options, const PromptSet& prompts,
                                  std::span<const int32_t> stop_token_ids, const rl::RlParts& parts)
     : options_(options),
@@ -59,8 +64,8 @@ SampledRollout RolloutSampling::sample(const SamplingJob& job, const rl::Watch& 
                          .gates = gated.report,
                          .rows_end = job.rows_begin + order_.rows_read(gated.report),
                          .version = job.version.version()};
-  if (options_.log_passrate) sampled.pass_rates = rl::pass_rates(rewards_of(sampled.rollout), options_.n_samples);
-  sampled.masked = options_.mask_truncated ? rl::mask_truncated(sampled.rollout.trajectories) : 0;
+  sampled.exact_logprobs = parts_.sampler.capabilities().exact_logprobs;
+  judge_samples(sampled, options_);
   return sampled;
 }
 

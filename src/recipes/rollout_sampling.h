@@ -19,6 +19,9 @@ struct SamplingJob {
   versions::Pin version = {};
 };
 
+// What the options say of samples that are there: pass rates, and truncated ones that learn nothing.
+void judge_samples(SampledRollout& sampled, const RlOptions& options);
+
 // For one thread at a time. It reads nothing that training changes.
 class RolloutSampling {
  public:

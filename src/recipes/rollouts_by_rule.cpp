@@ -38,6 +38,14 @@ SampledRollout RolloutsByRule::next(int64_t rollout) {
   return ahead_->take([&] { wait_for_samples(rollout); });
 }
 
+SampledRollout RolloutsOfOneVersion::next(int64_t rollout) {
+  SampledRollout sampled =
+      sampling_.sample({.rollout = rollout, .rows_begin = rows_begin_, .version = versions_.pin_newest()},
+                       progress_.watch(rollout, "sampling"));
+  rows_begin_ = sampled.rows_end;
+  return sampled;
+}
+
 void RolloutsByRule::rest() {
   if (ahead_) ahead_->wait_until_idle([&] { wait_for_samples(run_.iteration()); });
 }

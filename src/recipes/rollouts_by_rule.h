@@ -43,4 +43,23 @@ class RolloutsByRule final : public RolloutSource {
   std::optional<RolloutsAhead> ahead_;  // last: its thread uses the others
 };
 
+// DebugOptions::rollout_only: all rollouts of a run are sampled with the version that it begins with.
+class RolloutsOfOneVersion final : public RolloutSource {
+ public:
+  // All references outlive it.
+  RolloutsOfOneVersion(RolloutSampling& sampling, const SampledVersions& versions, const TrainingRun& run,
+                       RunProgress& progress)
+      : sampling_(sampling), versions_(versions), progress_(progress), rows_begin_(run.data_position()) {}
+
+  SampledRollout next(int64_t rollout) override;
+  int64_t finish(const SampledRollout& sampled) override { return sampling_.order().finish(sampled.gates); }
+  OrderedJson metrics() const override { return sampling_.order().metrics(); }
+
+ private:
+  RolloutSampling& sampling_;
+  const SampledVersions& versions_;
+  RunProgress& progress_;
+  int64_t rows_begin_;
+};
+
 }  // namespace lockstep::recipes

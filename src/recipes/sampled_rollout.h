@@ -16,7 +16,8 @@ struct SampledRollout {
   int64_t rows_end = 0;            // of the data: where the next rollout begins
   versions::Version version = {};  // that sampled it
   std::vector<rl::PassRate> pass_rates = {};
-  int64_t masked = 0;  // samples (rl::mask_truncated)
+  int64_t masked = 0;          // samples (rl::mask_truncated)
+  bool exact_logprobs = true;  // the sampler's are those that the trainer computes, bit for bit
 };
 
 }  // namespace lockstep::recipes

@@ -76,6 +76,10 @@ void append_exact_float(std::string& out, float value) {
     out += "null";
     return;
   }
+  if (value == 0 && std::signbit(value)) {
+    out += "-0.0";  // readers take -0 for the integer, which has no sign
+    return;
+  }
   const size_t begin = out.size();
   fmt::format_to(std::back_inserter(out), "{}", value);
   if (static_cast<float>(std::strtod(out.c_str() + begin, nullptr)) == value) return;
