@@ -22,7 +22,7 @@ void write_lines(const fs::Path& path, const std::string& lines) {
 }
 
 template <class T, class Append>
-void append_list(std::string& out, const char* key, std::span<const T> values, const Append& append) {
+void append_values(std::string& out, const char* key, std::span<const T> values, const Append& append) {
   if (values.empty()) return;
   out += fmt::format(",\"{}\":[", key);
   for (size_t i = 0; i < values.size(); ++i) {
@@ -37,9 +37,9 @@ std::string datum_line(size_t sample, const train::Datum& datum, std::span<const
   std::string out = fmt::format("{{\"sample\":{}", sample);
   const auto integer = [&](int32_t value) { out += fmt::format("{}", value); };
   const auto number = [&](float value) { append_exact_float(out, value); };
-  append_list<int32_t>(out, "tokens", datum.tokens, integer);
-  append_list<int32_t>(out, "targets", datum.targets, integer);
-  const auto floats = [&](const char* key, std::span<const float> values) { append_list(out, key, values, number); };
+  append_values<int32_t>(out, "tokens", datum.tokens, integer);
+  append_values<int32_t>(out, "targets", datum.targets, integer);
+  const auto floats = [&](const char* key, std::span<const float> values) { append_values(out, key, values, number); };
   floats("weights", datum.weights);
   floats("sampled_logprobs", datum.sampled_logprobs);
   floats("policy_logprobs", datum.policy_logprobs);

@@ -17,7 +17,9 @@
 #include "core/json.h"
 #include "core/stream.h"
 #include "lora/config.h"
+#include "recipes/async_options.h"
 #include "recipes/debug_options.h"
+#include "recipes/partial_options.h"
 #include "recipes/reports/report.h"
 #include "recipes/run_checks.h"
 #include "recipes/staleness.h"
@@ -214,6 +216,8 @@ struct RlOptions {
   int64_t n_samples = 1;
   int64_t num_steps_per_rollout = 0;  // 0: derived
   StalenessRule staleness;            // beyond synchronous: rollouts are sampled while earlier ones are trained on
+  AsyncOptions async;                 // instead of a rule
+  PartialOptions partial;             // in turn only
   int64_t max_prompt_len = 0;         // 0: context - 1; longer prompts are dropped with a count
   rollout::SamplingParams sampling;   // of training; max_tokens bounds a response
   bool shuffle = false;

@@ -9,10 +9,13 @@
 
 #include "parallel/agree.h"
 #include "recipes/algorithm.h"
+#include "recipes/arriving_rollouts.h"
 #include "recipes/bad_rows.h"
 #include "recipes/critic.h"
 #include "recipes/debug_dump.h"
 #include "recipes/iteration_line.h"
+#include "recipes/partial_rollouts.h"
+#include "recipes/pending_samples.h"
 #include "recipes/policies.h"
 #include "recipes/rl_evaluation.h"
 #include "recipes/rl_settings.h"
@@ -36,6 +39,14 @@ namespace lockstep::recipes {
 
 namespace {
 
+// Versions that are held so that log-probs of samples that several versions drew can be compared with theirs.
+std::optional<int64_t> versions_in_samples(const RlOptions& options) {
+  constexpr int64_t kUnbounded = 8, kMost = 64;
+  if (options.async.on) return options.async.max_staleness.value_or(kUnbounded) + 2;
+  if (!options.partial.on) return std::nullopt;
+  return std::min(kMost, options.sampling.max_tokens / options.partial.tokens + 4);
+}
+
 std::unique_ptr<rl::Reward> run_reward(const RlOptions& options) {
   return rl::make_reward(options.reward, {.input = options.input_key, .metadata = options.metadata_key});
 }
@@ -56,7 +67,7 @@ class RlRun {
         control_(control),
         reward_(options.debug.train_only ? no_reward() : run_reward(options)),
         stream_(stream_options(options.base)),
-        sampling_stream_(staleness_.is_synchronous() ? nullptr : std::make_unique<Stream>(sampling_stream_options())),
+        sampling_stream_(overlaps_ ? std::make_unique<Stream>(sampling_stream_options()) : nullptr),
         base_(load_base(options.base, stream_, control)),
         group_(*(group = control.join(rank_identity(base_, stream_)))),
         tokenizer_(text::Tokenizer::load(base_.path.string())),
@@ -81,7 +92,7 @@ class RlRun {
         .seed = options.training.seed,
         .on_not_finite = [this](const train::NotFiniteError& error,
                                 std::span<const train::Datum> batch) { run_.abandoned(error, batch, algorithm_.loss); },
-        .release_memory = run_.memory().is_bounded() && staleness_.is_synchronous(),
+        .release_memory = run_.memory().is_bounded() && !overlaps_,
         .dropout = options.adapter.config.dropout > 0,
         .measure_logprobs = options.checks.reads_logprobs(),
         .observer = dump_.observer()};
@@ -92,10 +103,12 @@ class RlRun {
       warnings_ = RunWarnings::from(kept->json, "parts/warnings.json");
     sampling_.order().keep_in(run_);
     versions_.emplace(staleness_, store_, run_);
-    if (group_.size() > 1 && !staleness_.is_synchronous())  // a group is of one thread, and so are sampler and reward
+    if (const auto keep = versions_in_samples(options)) store_.set_keep(lora::kActor, *keep);
+    keep_pending_samples(run_, graded_);
+    if (group_.size() > 1 && overlaps_)  // a group is of one thread, and so are sampler and reward
       throw ConfigError({.what = "several ranks sample and train in turn",
-                         .where = "max_staleness, update_interval",
-                         .wanted = "0 and 1",
+                         .where = options.async.on ? "RlOptions::async" : "max_staleness, update_interval",
+                         .wanted = options.async.on ? "none" : "0 and 1",
                          .attempt = "one rank, to sample while training"});
   }
 
@@ -140,6 +153,7 @@ class RlRun {
                          trained.published.policy.is_base() ? versions_->newest() : trained.published.policy);
       run_.set_version(versions_->newest().version);
       run_.completed(source_->finish(sampled));
+      graded_.forget_before(rollout + 1);
       adapt(rollout + 1, trained);
       log(rollout + 1, sampled, trained, version, pace);
       check(rollout + 1, trained);
@@ -156,7 +170,7 @@ class RlRun {
 
   // What the training on this rollout has to know of the versions that sampled it.
   void plan_versions(const SampledRollout& sampled) {
-    train_plan_.recompute_policy = !sampled.exact_logprobs;
+    train_plan_.recompute_policy = !sampled.exact_logprobs || (options_.async.on && options_.async.recompute_policy);
     train_plan_.version_of = {};
     if (is_by(sampled.rollout.trajectories, run_.version())) return;
     train_plan_.version_of = [this](int64_t version) { return versions_->find(version); };
@@ -202,6 +216,10 @@ class RlRun {
       source_ = std::make_unique<LoadedRollouts>(options_);
     else if (options_.debug.rollout_only)
       source_ = std::make_unique<RolloutsOfOneVersion>(sampling_, *versions_, run_, progress_);
+    else if (options_.async.on)
+      source_ = std::make_unique<ArrivingRollouts>(options_, prompts_, sampling_, parts_, run_, progress_);
+    else if (options_.partial.on)
+      source_ = std::make_unique<PartialRollouts>(options_, prompts_, sampling_, parts_, *versions_, run_, progress_);
     else
       source_ = std::make_unique<RolloutsByRule>(staleness_, sampling_, sampler_, *versions_, run_, progress_, total_);
   }
@@ -284,6 +302,7 @@ class RlRun {
   const std::unique_ptr<rl::Reward> reward_;  // first: its processes begin before there are threads
   const EvalRewards eval_rewards_{options_};  // as well
   const StalenessRule staleness_ = options_.staleness;
+  const bool overlaps_ = !staleness_.is_synchronous() || options_.async.on;  // sampling and training
   Stream stream_;
   // Sampling has a stream of its own where training goes on meanwhile.
   const std::unique_ptr<Stream> sampling_stream_;
@@ -304,11 +323,12 @@ class RlRun {
   rollout::Sampler& sampler_ = group_.size() > 1 ? dealt_sampler_ : engine_.sampler();
   rl::Reward& judge_ = group_.size() > 1 ? dealt_reward_ : *reward_;
   std::optional<Critic> critic_;
+  rl::GradedSamples graded_;  // of rollouts that are not trained on yet
   versions::Store store_;
   std::optional<SampledVersions> versions_;  // made when the sinks are there
   Policies policies_{options_, base_, other_model_, run_, stream_, control_};
-  rl::RlParts parts_{sampler_, run_.trainer(), judge_, store_, &tokenizer_, policies_.reference(), policies_.teacher(),
-                     nullptr,  &group_};
+  rl::RlParts parts_{sampler_, run_.trainer(), judge_,  store_, &tokenizer_, policies_.reference(), policies_.teacher(),
+                     nullptr,  &group_,        &graded_};
   RolloutSampling sampling_{options_, prompts_, base_.eos, parts_};
   rl::Algorithm algorithm_ = algorithm_of(options_);
   rl::TrainPlan train_plan_;

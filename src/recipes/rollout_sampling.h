@@ -35,6 +35,7 @@ class RolloutSampling {
 
   PromptOrder& order() { return order_; }
   const rl::GatePlan& gates() const { return gate_plan_; }
+  const rollout::SamplingParams& params() const { return params_; }
 
  private:
   // `times`: of each row so far; one that comes again in this rollout gets samples of its own.

@@ -18,7 +18,7 @@ namespace {
 
 // A list of numbers under `key`, each converted by `convert(number)`.
 template <class T, class Convert>
-std::vector<T> list(const JsonObject& line, const std::string& key, const Convert& convert) {
+std::vector<T> number_list(const JsonObject& line, const std::string& key, const Convert& convert) {
   const Json& values = line.value(key);
   if (!values.is_array()) fail(line, key, "a list");
   std::vector<T> out;
@@ -30,7 +30,7 @@ std::vector<T> list(const JsonObject& line, const std::string& key, const Conver
 }
 
 std::vector<int32_t> token_ids(const JsonObject& line, const std::string& key) {
-  return list<int32_t>(line, key, [&](const Json& value) {
+  return number_list<int32_t>(line, key, [&](const Json& value) {
     const bool fits = value.is_number_integer() && value >= 0 && value <= std::numeric_limits<int32_t>::max();
     if (!fits) fail(line, key, "token ids");
     return value.get<int32_t>();
@@ -38,9 +38,9 @@ std::vector<int32_t> token_ids(const JsonObject& line, const std::string& key) {
 }
 
 // One value per token of the response: a list, or one number for all of them under `one`.
-std::vector<int64_t> versions(const JsonObject& line, size_t response) {
+std::vector<int64_t> response_versions(const JsonObject& line, size_t response) {
   if (!line.has("versions")) return std::vector<int64_t>(response, line.integer("version", lora::PolicyId::kBase));
-  return list<int64_t>(line, "versions", [](const Json& value) { return value.get<int64_t>(); });
+  return number_list<int64_t>(line, "versions", [](const Json& value) { return value.get<int64_t>(); });
 }
 
 // The object has its names in the order of the text, which JsonObject loses.
@@ -94,11 +94,12 @@ TrajectoryLine parse_trajectory_line(std::string_view text, const std::string& w
   const size_t prompt = sample.tokens.size(), size = response.size();
   if (prompt == 0) fail(line, "prompt_tokens", "at least one");
   sample.tokens.insert(sample.tokens.end(), response.begin(), response.end());
-  const auto mask = line.has("loss_mask") ? list<float>(line, "loss_mask", number) : std::vector<float>(size, 1.0f);
+  const auto mask =
+      line.has("loss_mask") ? number_list<float>(line, "loss_mask", number) : std::vector<float>(size, 1.0f);
   put_behind(sample.mask, prompt, 0.0f, mask, line, "loss_mask", size);
-  put_behind(sample.sampled_logprobs, prompt, 0.0f, list<float>(line, "sampled_logprobs", number), line,
+  put_behind(sample.sampled_logprobs, prompt, 0.0f, number_list<float>(line, "sampled_logprobs", number), line,
              "sampled_logprobs", size);
-  put_behind(sample.versions, prompt, lora::PolicyId::kBase, versions(line, size), line, "versions", size);
+  put_behind(sample.versions, prompt, lora::PolicyId::kBase, response_versions(line, size), line, "versions", size);
   sample.response = line.string("response", "");
   auto row = std::make_shared<rl::RewardRow>();
   row->prompt = line.string("prompt", "");
