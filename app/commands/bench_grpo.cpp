@@ -167,7 +167,7 @@ void bench_grpo(Bench& bench) {
   double spent = 0, diff = 0;
   {
     Loop loop(bench, bench.stream);
-    // Warm: records the graphs of a batch that shrinks, for each of the adapter's two buffers.
+    // Warm: records the graphs of a batch that shrinks.
     for (uint32_t rollout = 0; rollout < kWarmRollouts; ++rollout) loop.run(rollout);
     do {
       iterations.push_back(loop.run(kWarmRollouts + static_cast<uint32_t>(iterations.size())));
