@@ -128,6 +128,8 @@ std::vector<Flag> async_flags(recipes::RlOptions& o) {
        choice(
            "group", "group", [](const std::string&) {}, "sample"),
        "the samples of a prompt are begun together"},
+      {"--sampling-multiprocessors", "N", number(o.sampling_multiprocessors, 0, 1024),
+       "of a GPU: that training leaves to sampling, where both go on at once"},
       {"--partial-rollout", "", toggle(o.partial.on), "long samples are drawn over several rollouts"},
       {"--partial-rollout-tokens", "N", number(o.partial.tokens, 1, 10'000'000),
        "tokens of a sample in one of them (half of --rollout-max-response-len)"},

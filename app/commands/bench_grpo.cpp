@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "commands/bench.h"
+#include "kernels/kernel_choice.h"
 #include "recipes/rollouts_ahead.h"
 #include "recipes/run_log.h"
 #include "rl/train.h"
@@ -105,6 +106,7 @@ class Loop {
   // Seconds of `count` iterations after a warm-up, where each rollout is sampled with the version before the newest
   // while the one before it is trained on. `diff`: the largest, of a log-prob.
   std::vector<double> run_ahead(int64_t count, double& diff) {
+    run(0);                            // kernels are chosen by timing them, while nothing else runs
     store_.set_keep(lora::kActor, 3);  // the rollout's, the one that is trained on, and the newest
     bench_.stream.synchronize();
     recipes::RolloutsAhead ahead(0, 0, [this](const recipes::RolloutsAhead::Job& job, const auto&) {
@@ -180,7 +182,9 @@ void bench_grpo(Bench& bench) {
     StreamOptions options = recipes::stream_options(bench.options.base);
     options.goes_first = true;
     Stream sampling(options);
+    kernels::leave_multiprocessors(bench.options.sampling_multiprocessors, bench.stream);
     ahead_s = Loop(bench, sampling).run_ahead(std::ssize(iterations), diff);
+    kernels::leave_multiprocessors(0, bench.stream);
   }
   std::ranges::sort(iterations, {}, &Iteration::seconds);
   const Iteration& it = iterations[iterations.size() / 2];

@@ -7,6 +7,7 @@
 #include <memory>
 #include <ostream>
 
+#include "kernels/kernel_choice.h"
 #include "parallel/agree.h"
 #include "recipes/algorithm.h"
 #include "recipes/arriving_rollouts.h"
@@ -103,6 +104,7 @@ class RlRun {
       warnings_ = RunWarnings::from(kept->json, "parts/warnings.json");
     sampling_.order().keep_in(run_);
     versions_.emplace(staleness_, store_, run_);
+    if (overlaps_) kernels::leave_multiprocessors(options.sampling_multiprocessors, stream_);
     if (const auto keep = versions_in_samples(options)) store_.set_keep(lora::kActor, *keep);
     keep_pending_samples(run_, graded_);
     if (group_.size() > 1 && overlaps_)  // a group is of one thread, and so are sampler and reward
@@ -221,7 +223,8 @@ class RlRun {
     else if (options_.partial.on)
       source_ = std::make_unique<PartialRollouts>(options_, prompts_, sampling_, parts_, *versions_, run_, progress_);
     else
-      source_ = std::make_unique<RolloutsByRule>(staleness_, sampling_, sampler_, *versions_, run_, progress_, total_);
+      source_ = std::make_unique<RolloutsByRule>(staleness_, sampling_, sampler_, *versions_, run_, progress_, total_,
+                                                 kernels::chooses_by_time(stream_));
   }
 
   // What the next rollout is trained with.

@@ -6,14 +6,15 @@ namespace lockstep::recipes {
 
 RolloutsByRule::RolloutsByRule(const StalenessRule& rule, RolloutSampling& sampling, rollout::Sampler& sampler,
                                const SampledVersions& versions, const TrainingRun& run, RunProgress& progress,
-                               int64_t total)
+                               int64_t total, bool first_alone)
     : rule_(rule),
       sampling_(sampling),
       sampler_(sampler),
       versions_(versions),
       run_(run),
       progress_(progress),
-      total_(total) {
+      total_(total),
+      alone_(first_alone ? run.iteration() : -1) {
   if (rule_.is_synchronous()) return;
   ahead_.emplace(run.iteration(), run.data_position(),
                  [this](const SamplingJob& job, const std::function<bool()>& stopping) {
@@ -33,7 +34,8 @@ SampledRollout RolloutsByRule::next(int64_t rollout) {
     sampler_.release_memory();  // training needs it
     return sampled;
   }
-  while (ahead_->next() < total_ && ahead_->next() <= rollout + rule_.most_ahead() && versions_.has(ahead_->next()))
+  const int64_t last = rollout + (rollout == alone_ ? 0 : rule_.most_ahead());
+  while (ahead_->next() < total_ && ahead_->next() <= last && versions_.has(ahead_->next()))
     ahead_->begin(versions_.pin(ahead_->next()));
   return ahead_->take([&] { wait_for_samples(rollout); });
 }

@@ -16,9 +16,11 @@ namespace lockstep::recipes {
 
 class RolloutsByRule final : public RolloutSource {
  public:
-  // Of the rollouts of a run of `total`, those from where it goes on. All references outlive it.
+  // Of the rollouts of a run of `total`, those from where it goes on. `first_alone`: the first of them is trained on
+  // before another is sampled, as kernels are chosen by timing them. All references outlive it.
   RolloutsByRule(const StalenessRule& rule, RolloutSampling& sampling, rollout::Sampler& sampler,
-                 const SampledVersions& versions, const TrainingRun& run, RunProgress& progress, int64_t total);
+                 const SampledVersions& versions, const TrainingRun& run, RunProgress& progress, int64_t total,
+                 bool first_alone);
 
   SampledRollout next(int64_t rollout) override;
   void rest() override;
@@ -39,6 +41,7 @@ class RolloutsByRule final : public RolloutSource {
   const TrainingRun& run_;
   RunProgress& progress_;
   const int64_t total_;
+  const int64_t alone_;                 // the rollout that nothing is sampled beside; -1: none
   std::atomic<Done> done_ = Done();     // of what is being sampled ahead
   std::optional<RolloutsAhead> ahead_;  // last: its thread uses the others
 };
