@@ -168,6 +168,7 @@ std::vector<ArrivingRollouts::Submission> ArrivingRollouts::due() {
                                                              .trained = trained_,
                                                              .running = static_cast<int64_t>(running_.size()),
                                                              .ready = static_cast<int64_t>(ready_.size()),
+                                                             .taken = static_cast<int64_t>(taken_.size()),
                                                              .concurrent = concurrent_});
   std::vector<Submission> begin;
   for (int64_t i = 0; i < capacity; ++i) {
@@ -226,7 +227,6 @@ SampledRollout ArrivingRollouts::next(int64_t rollout) {
   SampledRollout sampled;
   sampled.exact_logprobs = parts_.sampler.capabilities().exact_logprobs;
   std::unique_lock lock(mutex_);
-  trained_ = rollout;
   pausing_ = false;
   drop_stale();
   changed_.notify_all();
@@ -258,6 +258,8 @@ SampledRollout ArrivingRollouts::next(int64_t rollout) {
 int64_t ArrivingRollouts::finish(const SampledRollout& sampled) {
   const std::lock_guard lock(mutex_);
   taken_.clear();
+  ++trained_;
+  changed_.notify_all();
   return sampled.gates.prompts_used;
 }
 

@@ -26,13 +26,14 @@ struct ArrivalCounts {
   int64_t trained = 0;     // iterations
   int64_t running = 0;     // under way
   int64_t ready = 0;       // finished, and not trained on
+  int64_t taken = 0;       // of the rollout that is trained on now
   int64_t concurrent = 1;  // under way at most
 };
 
 // How many groups may be begun now:
 //   min(concurrent - running,
 //       buffer_factor batch - (ready + running),
-//       (max_staleness + trained + 1) batch - (accepted + running))        accepted = trained batch + ready
+//       (max_staleness + trained + 1) batch - (accepted + running))        accepted = trained batch + taken + ready
 // The last term bounds how old samples are when they are trained on in the order of their beginning. Source: AReaL's
 // staleness manager (arXiv 2505.24298, eq. 3); the second term is miles' data buffer. Groups that were dropped do not
 // count.
@@ -41,7 +42,7 @@ inline int64_t arrival_capacity(const AsyncOptions& options, const ArrivalCounts
   const auto buffer = static_cast<int64_t>(options.buffer_factor * static_cast<double>(counts.batch));
   capacity = std::min(capacity, std::max(buffer, counts.batch) - (counts.ready + counts.running));
   if (options.max_staleness) {
-    const int64_t accepted = counts.trained * counts.batch + counts.ready;
+    const int64_t accepted = counts.trained * counts.batch + counts.taken + counts.ready;
     capacity =
         std::min(capacity, (*options.max_staleness + counts.trained + 1) * counts.batch - (accepted + counts.running));
   }

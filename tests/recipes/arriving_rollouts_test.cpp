@@ -27,6 +27,8 @@ TEST(ArrivalCapacity, IsTheLeastOfItsBounds) {
   EXPECT_EQ(arrival_capacity(options, counts), 1);
   options.max_staleness = 2;
   EXPECT_EQ(arrival_capacity(options, counts), 9);
+  counts.taken = 4;
+  EXPECT_EQ(arrival_capacity(options, counts), 5) << "what is trained on now is accepted, too";
   options = {.on = true, .buffer_factor = 0.1};
   EXPECT_EQ(arrival_capacity(options, {.batch = 4, .concurrent = 9}), 4) << "a rollout has to fit";
 }
