@@ -107,11 +107,7 @@ class RlRun {
     if (overlaps_) kernels::leave_multiprocessors(options.sampling_multiprocessors, stream_);
     if (const auto keep = versions_in_samples(options)) store_.set_keep(lora::kActor, *keep);
     keep_pending_samples(run_, graded_);
-    if (group_.size() > 1 && overlaps_)  // a group is of one thread, and so are sampler and reward
-      throw ConfigError({.what = "several ranks sample and train in turn",
-                         .where = options.async.on ? "RlOptions::async" : "max_staleness, update_interval",
-                         .wanted = options.async.on ? "none" : "0 and 1",
-                         .attempt = "one rank, to sample while training"});
+    if (group_.size() > 1) require_turns();
   }
 
   void train() {
@@ -168,6 +164,19 @@ class RlRun {
       if (critic_) critic_->save_if_due(rollout + 1, rollout + 1 == total_);
     }
     samples_.wait();
+  }
+
+  // Of several ranks: a group is of one thread, and so are sampler and reward.
+  void require_turns() const {
+    if (options_.partial.on)
+      throw ConfigError({.what = "several ranks draw each sample in one rollout",
+                         .where = "RlOptions::partial",
+                         .attempt = "one rank, or no partial rollouts"});
+    if (overlaps_)
+      throw ConfigError({.what = "several ranks sample and train in turn",
+                         .where = options_.async.on ? "RlOptions::async" : "max_staleness, update_interval",
+                         .wanted = options_.async.on ? "none" : "0 and 1",
+                         .attempt = "one rank, to sample while training"});
   }
 
   // What the training on this rollout has to know of the versions that sampled it.
