@@ -89,7 +89,8 @@ void keep_pending_samples(TrainingRun& run, rl::GradedSamples& samples) {
   if (const auto part = run.resumed_part(checkpoint::kPendingSamplesPart))
     restore_pending_samples(part->json.at("samples"), "parts/pending_samples.json", samples);
   run.keep(checkpoint::kPendingSamplesPart, [&samples] {
-    return KeptPart{.json = {{"samples", pending_samples_json(samples.all())}}};
+    const auto all = samples.all();
+    return KeptPart{.json = all.empty() ? Json() : Json{{"samples", pending_samples_json(all)}}};
   });
 }
 
