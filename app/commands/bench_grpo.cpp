@@ -117,14 +117,18 @@ class Loop {
     });
     ahead.begin(store_.pin(lora::kActor));
     std::vector<double> seconds;
+    double train_ms = 0;
     for (int64_t i = 0; i < kWarmRollouts + count; ++i) {
       const Stopwatch clock;
       ahead.begin(store_.pin(lora::kActor));
       const recipes::SampledRollout sampled = ahead.take();
+      if (train_ms > 0) ahead.wait_for_tail(train_ms);
+      const Stopwatch training;
       rl::TrainPlan plan = plan_of(sampled.rollout, false);
       plan.version_of = [version = sampled.version](int64_t) { return version; };
       plan.measure_logprobs = i == 0;  // costs a forward
       const rl::TrainReport trained = rl::rl_train(parts_, rl::grpo(), sampled.rollout, plan);
+      train_ms = training.ms();
       if (trained.logprob_diff_max) diff = std::max(diff, *trained.logprob_diff_max);
       if (i >= kWarmRollouts) seconds.push_back(clock.ms() / 1000);
     }

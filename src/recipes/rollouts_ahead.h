@@ -11,6 +11,7 @@
 #include <optional>
 #include <thread>
 
+#include "core/stopwatch.h"
 #include "recipes/rollout_sampling.h"
 #include "recipes/staleness.h"
 
@@ -33,6 +34,10 @@ class RolloutsAhead {
   // The oldest rollout that was begun and not taken. `waiting` is called several times a second until it is there, and
   // may throw; the rollout can be taken again then. What sampling it threw: the rollouts after it are lost, too.
   SampledRollout take(const std::function<void()>& waiting = {});
+  // Waits until what is being sampled has been under way for so long that a training of `train_ms` beside it will end
+  // as it does, if it takes as long as the one before: at its end few samples are left, which leave a GPU idle, and at
+  // its beginning they fill it. Returns at once where nothing is being sampled or was before. `waiting` as above.
+  void wait_for_tail(double train_ms, const std::function<void()>& waiting = {});
   // Waits until nothing is being sampled, so that another thread may use the sampler. What begins later runs again.
   void wait_until_idle(const std::function<void()>& waiting = {});
 
@@ -40,6 +45,7 @@ class RolloutsAhead {
   void run();
   template <class Done>
   void wait(std::unique_lock<std::mutex>& lock, const std::function<void()>& waiting, const Done& done);
+  bool is_tail(double train_ms) const;  // the lock is held
 
   const Sample sample_;
   int64_t next_;
@@ -50,6 +56,8 @@ class RolloutsAhead {
   std::deque<SampledRollout> done_;
   std::exception_ptr failure_;
   bool sampling_ = false;
+  Stopwatch sampling_since_;
+  double last_ms_ = 0;  // that sampling the one before took; 0: there was none
   std::atomic<bool> stopping_ = false;
   std::thread thread_;  // last: it uses the others
 };

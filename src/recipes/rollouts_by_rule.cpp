@@ -6,7 +6,7 @@ namespace lockstep::recipes {
 
 RolloutsByRule::RolloutsByRule(const StalenessRule& rule, RolloutSampling& sampling, rollout::Sampler& sampler,
                                const SampledVersions& versions, const TrainingRun& run, RunProgress& progress,
-                               int64_t total, bool first_alone)
+                               int64_t total, bool on_gpu)
     : rule_(rule),
       sampling_(sampling),
       sampler_(sampler),
@@ -14,7 +14,8 @@ RolloutsByRule::RolloutsByRule(const StalenessRule& rule, RolloutSampling& sampl
       run_(run),
       progress_(progress),
       total_(total),
-      alone_(first_alone ? run.iteration() : -1) {
+      alone_(on_gpu ? run.iteration() : -1),
+      waits_for_tail_(on_gpu) {
   if (rule_.is_synchronous()) return;
   ahead_.emplace(run.iteration(), run.data_position(),
                  [this](const SamplingJob& job, const std::function<bool()>& stopping) {
@@ -37,7 +38,15 @@ SampledRollout RolloutsByRule::next(int64_t rollout) {
   const int64_t last = rollout + (rollout == alone_ ? 0 : rule_.most_ahead());
   while (ahead_->next() < total_ && ahead_->next() <= last && versions_.has(ahead_->next()))
     ahead_->begin(versions_.pin(ahead_->next()));
-  return ahead_->take([&] { wait_for_samples(rollout); });
+  SampledRollout sampled = ahead_->take([&] { wait_for_samples(rollout); });
+  if (waits_for_tail_ && train_ms_ > 0) ahead_->wait_for_tail(train_ms_, [&] { wait_for_samples(rollout); });
+  training_ = {};
+  return sampled;
+}
+
+int64_t RolloutsByRule::finish(const SampledRollout& sampled) {
+  train_ms_ = training_.ms();
+  return sampling_.order().finish(sampled.gates);
 }
 
 SampledRollout RolloutsOfOneVersion::next(int64_t rollout) {

@@ -16,15 +16,16 @@ namespace lockstep::recipes {
 
 class RolloutsByRule final : public RolloutSource {
  public:
-  // Of the rollouts of a run of `total`, those from where it goes on. `first_alone`: the first of them is trained on
-  // before another is sampled, as kernels are chosen by timing them. All references outlive it.
+  // Of the rollouts of a run of `total`, those from where it goes on. `on_gpu`: the first of them is trained on
+  // before another is sampled, as kernels are chosen by timing them, and training waits for the end of what is being
+  // sampled (RolloutsAhead::wait_for_tail). All references outlive it.
   RolloutsByRule(const StalenessRule& rule, RolloutSampling& sampling, rollout::Sampler& sampler,
                  const SampledVersions& versions, const TrainingRun& run, RunProgress& progress, int64_t total,
-                 bool first_alone);
+                 bool on_gpu);
 
   SampledRollout next(int64_t rollout) override;
   void rest() override;
-  int64_t finish(const SampledRollout& sampled) override { return sampling_.order().finish(sampled.gates); }
+  int64_t finish(const SampledRollout& sampled) override;
   bool overlaps() const override { return ahead_.has_value(); }
   OrderedJson metrics() const override { return sampling_.order().metrics(); }
 
@@ -41,7 +42,10 @@ class RolloutsByRule final : public RolloutSource {
   const TrainingRun& run_;
   RunProgress& progress_;
   const int64_t total_;
-  const int64_t alone_;                 // the rollout that nothing is sampled beside; -1: none
+  const int64_t alone_;  // the rollout that nothing is sampled beside; -1: none
+  const bool waits_for_tail_;
+  Stopwatch training_;
+  double train_ms_ = 0;                 // of the last training; 0: there was none
   std::atomic<Done> done_ = Done();     // of what is being sampled ahead
   std::optional<RolloutsAhead> ahead_;  // last: its thread uses the others
 };
