@@ -93,14 +93,12 @@ int64_t PartialRollouts::count_graded() const {
 // As many as may be under way.
 void PartialRollouts::begin_groups(int64_t rollout) {
   const rl::GatePlan& gates = sampling_.gates();
-  if (static_cast<int64_t>(groups_.size()) >= gates.prompts) return;
-  if (rounds_ == gates.max_rounds)
+  begun_ += std::max<int64_t>(0, gates.prompts - static_cast<int64_t>(groups_.size()));
+  if (begun_ > gates.max_rounds * gates.prompts)
     throw DataError({.what = "too few groups pass the gates of a rollout",
                      .where = "dynamic sampling",
-                     .got = fmt::format("{} of {} groups, {} dropped in {} rounds", count_graded(), gates.groups,
-                                        dropped_, rounds_),
+                     .got = fmt::format("{} of {} groups, {} dropped", count_graded(), gates.groups, dropped_),
                      .attempt = "prompts that the model solves sometimes, more samples of each, or more rounds"});
-  ++rounds_;
   while (static_cast<int64_t>(groups_.size()) < gates.prompts) {
     Group group{.prompt = sampling_.order().rows(position_++, 0, 1).front(),
                 .rollout = static_cast<uint32_t>(rollout),
@@ -216,7 +214,7 @@ SampledRollout PartialRollouts::next(int64_t rollout) {
   const versions::Pin version = versions_.pin(rollout);
   const rl::Watch watch = progress_.watch(rollout, "sampling");
   const int64_t wanted = sampling_.gates().groups;
-  rounds_ = dropped_ = 0;
+  begun_ = dropped_ = 0;
   for (grade(watch); count_graded() < wanted; grade(watch)) {
     begin_groups(rollout);
     draw_slice(version.version()->policy, watch);
@@ -233,11 +231,8 @@ SampledRollout PartialRollouts::next(int64_t rollout) {
       sampled.rollout.trajectories.push_back(std::move(trajectory));
     ++taken;
   }
-  sampled.gates = {.rounds = rounds_,
-                   .sampled = wanted + dropped_,
-                   .dropped = dropped_,
-                   .prompts_used = wanted,
-                   .group_rewards = {}};
+  sampled.gates = {
+      .rounds = 1, .sampled = wanted + dropped_, .dropped = dropped_, .prompts_used = wanted, .group_rewards = {}};
   sampled.rollout.report = rl::summarize(sampled.rollout.trajectories);
   sampled.rollout.report.rollout_ms = sampling.ms();
   older_tokens_ = mask_older(sampled.rollout.trajectories, sampled.version->policy.version, options_.partial.mask_old);

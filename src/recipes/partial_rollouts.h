@@ -65,10 +65,10 @@ class PartialRollouts final : public RolloutSource {
   const SampledVersions& versions_;
   TrainingRun& run_;
   RunProgress& progress_;
-  int64_t position_ = 0;              // in the data: of the next group
-  std::deque<Group> groups_;          // under way, in the order of their prompts
-  int64_t older_tokens_ = 0;          // of the last rollout: that earlier ones drew
-  int64_t rounds_ = 0, dropped_ = 0;  // of this rollout: times that prompts were begun, and groups that failed a gate
+  int64_t position_ = 0;             // in the data: of the next group
+  std::deque<Group> groups_;         // under way, in the order of their prompts
+  int64_t older_tokens_ = 0;         // of the last rollout: that earlier ones drew
+  int64_t begun_ = 0, dropped_ = 0;  // of this rollout: groups that were begun, and that failed a gate
 };
 
 }  // namespace lockstep::recipes

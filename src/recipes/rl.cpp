@@ -193,6 +193,7 @@ class RlRun {
     none.actor_trained = false;
     log(rollout + 1, sampled, none, run_.version(), pace);
     samples_.write(rollout + 1, std::move(sampled.rollout));
+    graded_.forget_before(rollout + 1);
     evaluate_if_due(rollout + 1);
   }
 
