@@ -21,9 +21,8 @@ struct Library {
   std::vector<Buffer> scratch;  // scratch_of returns the last; captured graphs may still use the earlier ones
   std::shared_ptr<LinearChoices> linear;
   std::shared_ptr<Staging> staging;
-  int multiprocessors = 0;   // that kernels may fill
-  bool leaves_some = false;  // not all of the GPU's (kernels/kernel_choice.h)
-  size_t shared_limit = 0;   // the most shared memory a block may have
+  int multiprocessors = 0;
+  size_t shared_limit = 0;  // the most shared memory a block may have
 
   explicit Library(Stream& stream);
   ~Library();

@@ -35,6 +35,7 @@ int64_t bucket_of(int64_t rows) {
 struct LinearChoices {
   std::map<Key, Choice> of;
   KernelChoice how = KernelChoice::fastest;
+  int32_t multiprocessors = 0;  // that the library's kernels may fill; 0: all
 };
 
 namespace {
@@ -52,8 +53,8 @@ struct Descriptors {
     const int64_t c_stride = p.end.residual ? std::max(p.end.residual_stride, p.outputs) : y_stride;
     cublasLtMatmulDescInit(&matmul, CUBLAS_COMPUTE_32F, CUDA_R_32F);
     cublasLtMatmulDescSetAttribute(&matmul, CUBLASLT_MATMUL_DESC_TRANSA, &op, sizeof op);
-    if (library.leaves_some) {
-      const int32_t count = library.multiprocessors;
+    if (library.linear && library.linear->multiprocessors > 0) {
+      const int32_t count = library.linear->multiprocessors;
       cublasLtMatmulDescSetAttribute(&matmul, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &count, sizeof count);
     }
     layout(w, CUDA_R_16BF, p.w.cols, p.w.rows, p.w.stride);
@@ -183,8 +184,9 @@ void leave_multiprocessors(int count, Stream& stream) {
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
   library.multiprocessors = std::max(1, properties.multiProcessorCount - count);
-  library.leaves_some = count > 0;
-  choices_of(library).of.clear();  // they were timed with others
+  LinearChoices& choices = choices_of(library);
+  choices.multiprocessors = count > 0 ? library.multiprocessors : 0;
+  choices.of.clear();  // they were timed with others
 }
 
 Choice choose_linear(Library& library, const Matmul& p, Stream& stream) {
