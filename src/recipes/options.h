@@ -17,6 +17,9 @@
 #include "core/json.h"
 #include "core/stream.h"
 #include "lora/config.h"
+#include "recipes/async_options.h"
+#include "recipes/debug_options.h"
+#include "recipes/partial_options.h"
 #include "recipes/reports/report.h"
 #include "recipes/run_checks.h"
 #include "recipes/staleness.h"
@@ -216,6 +219,9 @@ struct RlOptions {
   int64_t n_samples = 1;
   int64_t num_steps_per_rollout = 0;  // 0: derived
   StalenessRule staleness;            // beyond synchronous: rollouts are sampled while earlier ones are trained on
+  AsyncOptions async;                 // instead of a rule
+  PartialOptions partial;             // in turn only
+  int sampling_multiprocessors = 40;  // of a GPU: left to sampling where it overlaps with training
   int64_t max_prompt_len = 0;         // 0: context - 1; longer prompts are dropped with a count
   rollout::SamplingParams sampling;   // of training; max_tokens bounds a response
   bool shuffle = false;
@@ -259,6 +265,7 @@ struct RlOptions {
   RolloutEngineOptions engine;
   std::string publish_dir;  // versions are also written here, for anyone else's engine; empty: nowhere
   RunChecks checks;
+  DebugOptions debug;
 };
 
 // Fields the user set; those without a value come from generation_config.json, then from SamplingParams.

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <ostream>
 
+#include "core/device_facts.h"
 #include "core/stopwatch.h"
 #include "net/child_process.h"
 #include "recipes/server_settings.h"
@@ -51,14 +52,14 @@ std::function<void(const std::string&)> noted(const Control& control) {
 }  // namespace
 
 std::optional<EnginePlan> engine_plan(const RlOptions& options) {
-  if (options.engine.kind) return std::nullopt;
+  if (options.engine.kind || options.debug.train_only) return std::nullopt;
   return EnginePlan{options.kv_bytes};
 }
 
 struct RolloutEngine::Impl {
   virtual ~Impl() = default;
   virtual rollout::Sampler& sampler() = 0;
-  virtual versions::VersionSink& sink() = 0;
+  virtual versions::VersionSink* sink() = 0;  // null: nobody generates
   virtual OrderedJson metrics() const { return OrderedJson::object(); }
   std::unique_ptr<versions::DirectorySink> published;  // for others
 };
@@ -69,9 +70,32 @@ struct RolloutEngine::Local : Impl {
       : engine(base.model, {.kv_bytes = kv_bytes, .max_sequences = options.max_sequences, .tokenizer = &tokenizer},
                stream) {}
   rollout::Sampler& sampler() override { return engine; }
-  versions::VersionSink& sink() override { return memory; }
+  versions::VersionSink* sink() override { return &memory; }
   rollout::Engine engine;
   versions::MemorySink memory{engine.versions()};
+};
+
+// Of a run whose rollouts are loaded: there is nobody to ask.
+struct RolloutEngine::Nobody : Impl {
+  explicit Nobody(const Stream& stream) : none(has_exact_rows(stream)) {}
+  rollout::Sampler& sampler() override { return none; }
+  versions::VersionSink* sink() override { return nullptr; }
+
+  class NoSampler final : public rollout::Sampler {
+   public:
+    explicit NoSampler(bool exact) : exact_(exact) {}
+    rollout::Capabilities capabilities() const override { return {.exact_logprobs = exact_}; }
+    rollout::Ticket submit(rollout::SampleRequest /*request*/) override {
+      throw ConfigError({.what = "nothing is sampled in this run", .where = "DebugOptions::train_only"});
+    }
+    void release_memory() override {}
+
+   private:
+    std::span<const rollout::Event> next_events(rollout::Deadline /*deadline*/) override { return {}; }
+    void end(rollout::Ticket /*ticket*/) override {}
+    const bool exact_;
+  };
+  NoSampler none;
 };
 
 struct RolloutEngine::Remote : Impl {
@@ -104,7 +128,7 @@ struct RolloutEngine::Remote : Impl {
     fleet.emplace(std::move(fleet_options));
   }
   rollout::Sampler& sampler() override { return *remote; }
-  versions::VersionSink& sink() override { return *files; }
+  versions::VersionSink* sink() override { return &*files; }
 
   void connect(const lora::AdapterVersion& like, std::span<const rollout::Prompt> prompts) {
     constexpr size_t kPrompts = 3;
@@ -268,7 +292,9 @@ struct RolloutEngine::Remote : Impl {
 RolloutEngine::RolloutEngine(const RlOptions& options, const Base& base, const text::Tokenizer& tokenizer,
                              std::optional<int64_t> kv_bytes, const lora::AdapterVersion& like,
                              std::span<const rollout::Prompt> prompts, Stream& stream, const Control& control) {
-  if (options.engine.kind) {
+  if (options.debug.train_only) {
+    impl_ = std::make_unique<Nobody>(stream);
+  } else if (options.engine.kind) {
     auto remote = std::make_unique<Remote>(options, base, stream, control);
     remote->connect(like, prompts);
     impl_ = std::move(remote);
@@ -284,7 +310,7 @@ RolloutEngine::RolloutEngine(const RlOptions& options, const Base& base, const t
 RolloutEngine::~RolloutEngine() = default;
 
 void RolloutEngine::add_sinks(versions::Store& store) {
-  store.add(impl_->sink());
+  if (versions::VersionSink* sink = impl_->sink()) store.add(*sink);
   if (impl_->published) store.add(*impl_->published);
 }
 

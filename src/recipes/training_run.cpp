@@ -262,7 +262,8 @@ TrainingSnapshot TrainingRun::snapshot() {
   snapshot.set_moments(std::move(moments));
   snapshot.set_counters(std::move(counters));
   snapshot.set_arguments(save_.arguments);
-  for (const auto& [name, part] : parts_) snapshot.add_part(name, part());
+  for (const auto& [name, part] : parts_)
+    if (KeptPart kept = part(); !kept.json.is_null()) snapshot.add_part(name, std::move(kept));
   return snapshot;
 }
 

@@ -89,7 +89,8 @@ class TrainingRun {
 
   // --- Parts: what a recipe adds to its checkpoints, under names of letters, digits, '.', '_' and '-'. ---
   // `part` is called whenever a checkpoint is made, at the end of an iteration, on the thread of the run; what its
-  // tensors point to stays as it is as long as KeptPart::memory lives. An earlier part of the name is replaced.
+  // tensors point to stays as it is as long as KeptPart::memory lives. An earlier part of the name is replaced. One
+  // whose JSON is null is not written.
   void keep(const std::string& name, std::function<KeptPart()> part);
   // What the checkpoint that this run goes on from kept; nullopt: nothing, or a fresh run. Its tensors live until
   // iterate().

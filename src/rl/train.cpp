@@ -16,7 +16,9 @@ std::vector<train::Datum> prepare(RlParts& parts, const Algorithm& algorithm, co
                                   const TrainPlan& plan, const Watch& watch, TrainReport& report) {
   const auto between = [&](int64_t) { watch.stop_if_interrupted(); };
   std::vector<train::Datum> datums = make_datums(rollout.trajectories);
-  set_policy_logprobs(datums, parts.actor, parts.sampler.capabilities(), between);
+  rollout::Capabilities sampler = parts.sampler.capabilities();
+  sampler.exact_logprobs = sampler.exact_logprobs && !plan.recompute_policy;
+  set_policy_logprobs(datums, parts.actor, sampler, between);
   if (algorithm.needs_reference()) set_ref_logprobs(datums, parts.actor, between, parts.reference, parts.group);
   if (algorithm.needs_critic()) {
     if (plan.release_memory) parts.actor.release_memory();
@@ -41,12 +43,15 @@ std::vector<train::Datum> prepare(RlParts& parts, const Algorithm& algorithm, co
   return datums;
 }
 
-// By a forward of its own: the one of the step has dropout, or another version.
+// By a forward of its own: the one of the step has dropout, or other versions.
 void measure_apart(TrainReport& report, RlParts& parts, const Algorithm& algorithm,
-                   std::span<const train::Datum> datums, const lora::AdapterVersion* sampled_with, const Watch& watch) {
+                   std::span<const train::Datum> datums, std::span<const Trajectory> trajectories,
+                   const VersionOf& version_of, const Watch& watch) {
+  const auto between = [&](int64_t) { watch.stop_if_interrupted(); };
   const lora::AdapterVersion now = parts.actor.adapter();
-  const auto logprobs =
-      parts.actor.logprobs(datums, sampled_with ? sampled_with : &now, [&](int64_t) { watch.stop_if_interrupted(); });
+  const auto logprobs = version_of ? logprobs_by_version(parts.actor, datums, trajectories, version_of, between)
+                                   : parts.actor.logprobs(datums, &now, between);
+  if (logprobs.empty()) return;  // a version is not there any more
   const LogprobDifference difference = measure_logprobs(datums, logprobs, algorithm.reduction.per_token());
   report.logprob_diff = difference.mean;
   report.logprob_diff_max = difference.max;
@@ -143,7 +148,7 @@ void train_actor(RlParts& parts, const Algorithm& algorithm, std::span<const tra
     }
     add_step(report, *taken, steps);
     // Only the first batch is trained by the version that sampled it.
-    if (step > 0 || plan.dropout || plan.sampled_with) continue;
+    if (step > 0 || plan.dropout || plan.version_of) continue;
     report.logprob_diff = taken->metrics.logprob_diff;
     report.logprob_diff_max = taken->metrics.logprob_diff_max;
   }
@@ -166,9 +171,10 @@ TrainReport rl_train(RlParts& parts, const Algorithm& algorithm, const Rollout& 
                    static_cast<double>(datums.size()));
   report.mismatch = measure_mismatch(datums);
   if (algorithm.needs_reference()) report.kl = mean_kl(datums, algorithm.reduction.per_token());
-  const bool apart = plan.dropout || plan.sampled_with;
+  const bool apart = plan.dropout || plan.version_of;
   if (apart && plan.measure_logprobs)
-    measure_apart(report, parts, algorithm, step_batch(datums, 0, plan.batch_size), plan.sampled_with, watch);
+    measure_apart(report, parts, algorithm, step_batch(datums, 0, plan.batch_size), rollout.trajectories,
+                  plan.version_of, watch);
   if (algorithm.needs_critic()) {
     if (plan.release_memory) parts.actor.release_memory();
     report.critic = train_critic(*parts.critic, datums, critic_plan(algorithm, plan), watch);

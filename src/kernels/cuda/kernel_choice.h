@@ -7,5 +7,6 @@ namespace lockstep::kernels::cuda {
 
 // For the stream's current queue.
 void choose_kernels(KernelChoice choice, Stream& stream);
+void leave_multiprocessors(int count, Stream& stream);
 
 }  // namespace lockstep::kernels::cuda
