@@ -113,7 +113,6 @@ void set_ranks(Control& control, recipes::BaseOptions& base, const recipes::Rank
                        .attempt = "--job-secret-file FILE (docs/distributed.md)"});
   const auto timeout = std::chrono::milliseconds(static_cast<int64_t>(options.timeout_minutes * 60'000));
   connection.timeouts.call = connection.timeouts.meet = timeout;
-  connection.timeouts.silence = std::chrono::seconds(15);
   control.rank = launch.rank;
   if (launch.rank != 0) {  // what it would say, rank 0 says; errors go to stderr
     control.info = &screen.nowhere;
