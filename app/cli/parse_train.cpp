@@ -4,6 +4,7 @@
 #include "cli/claims.h"
 #include "cli/critic_flags.h"
 #include "cli/eval_config.h"
+#include "cli/layout_flags.h"
 #include "cli/parse.h"
 #include "cli/parse_shared.h"
 #include "cli/reward_flags.h"
@@ -239,6 +240,8 @@ FlagSet train_flags(TrainForm& form) {
   flags.add("Checks (a run that fails one saves and ends with exit code 8)", check_flags(form));
   flags.add("Machine", machine_flags(o.base));
   flags.add("Machine", training_machine_flags(o.training, form.dry_run));
+  flags.add("Ranks (docs/distributed.md)", layout_flags(o.training));
+  flags.add("Ranks (docs/distributed.md)", engine_layout_flags(o.training));
   flags.add("Machine",
             {kv_cache_flag(o.kv_bytes),
              {"--max-num-seqs", "N", number(o.max_sequences, 1, 65536), "most sequences generated at once"}});

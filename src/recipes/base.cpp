@@ -45,6 +45,7 @@ Base load_base(const BaseOptions& options, Stream& stream, const Control& contro
 parallel::Identity rank_identity(const Base& base, const Stream& stream) {
   return {{"base", base.fingerprint},
           {"device", device_name(base)},
+          {"GPU generation", stream.device() == Device::cpu ? "" : std::to_string(cuda_info().compute_capability)},
           {"numerics", stream.numerics() == Numerics::fast ? "fast" : "exact"}};
 }
 

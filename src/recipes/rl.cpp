@@ -15,6 +15,7 @@
 #include "recipes/critic.h"
 #include "recipes/held_out.h"
 #include "recipes/held_out_prompts.h"
+#include "recipes/join_ranks.h"
 #include "recipes/policies.h"
 #include "recipes/prompt_order.h"
 #include "recipes/rl_settings.h"
@@ -58,7 +59,7 @@ class RlRun {
         stream_(stream_options(options.base)),
         sampling_stream_(staleness_.is_synchronous() ? nullptr : std::make_unique<Stream>(sampling_stream_options())),
         base_(load_base(options.base, stream_, control)),
-        group_(*(group = control.join(rank_identity(base_, stream_)))),
+        group_(*(group = join_ranks(control, base_, stream_, options.training.ranks))),
         tokenizer_(text::Tokenizer::load(base_.path.string())),
         prompts_(read_prompts(prompt_source(options, base_), tokenizer_)),
         order_(options, num_prompts()),
@@ -411,7 +412,7 @@ class RlRun {
   std::vector<rl::PassRate> pass_rates_;
   int64_t masked_ = 0;
   rl::TrainPlan train_plan_;
-  RolloutSamples samples_{control_.rank == 0 ? options_.save : SaveOptions(), run_.saved_iteration(), tokenizer_};
+  RolloutSamples samples_{options_.save, run_.saved_iteration(), tokenizer_, group_};
   RunLog log_;
   RunWarnings warnings_;
   BestSoFar best_ = BestSoFar::from(run_.evaluations(), "train_state.json: evaluations");

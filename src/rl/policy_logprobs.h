@@ -10,8 +10,9 @@ namespace lockstep::rl {
 // Sets policy_logprobs of each datum. exact: the sampler's are the trainer's, bit for bit (Capabilities), so
 // sampled_logprobs are taken and no forward runs; where the sampler's version is older than the trainer's weights they
 // are that version's. Otherwise the trainer computes them under its current weights, as slime and miles do unless asked
-// --use-rollout-logprobs. `between` may throw.
+// --use-rollout-logprobs. `between` may throw. With a group it is collective, and each rank computes a share
+// (train/dealt_rows.h).
 void set_policy_logprobs(std::span<train::Datum> datums, train::Trainer& actor, bool exact,
-                         const train::Progress& between = {});
+                         const train::Progress& between = {}, parallel::Group* group = nullptr);
 
 }  // namespace lockstep::rl
