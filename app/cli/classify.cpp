@@ -201,8 +201,7 @@ class Classifier {
   }
 
   bool is_left_out(const Occurrence& occurrence, const Compatible& row) const {
-    const bool may_be = row.effect == Effect::told || row.effect == Effect::layout;
-    return may_be && std::ranges::count(without_, occurrence.flag) > 0;
+    return row.effect == Effect::told && std::ranges::count(without_, occurrence.flag) > 0;
   }
 
   void place_claim(Occurrence& occurrence, const ClaimFlag& row) {

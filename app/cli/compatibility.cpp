@@ -12,6 +12,7 @@ constexpr std::string_view kWandb =
     "nothing is sent: `wandb sync` sends what --use-wandb writes, with its own settings";
 constexpr std::string_view kOneProcess =
     "each rank has the whole model on one device; --actor-num-gpus-per-node says how many ranks there are";
+constexpr std::string_view kRanks = "one rank on one device";
 constexpr std::string_view kFullPrecision =
     "adapters, gradients, sums and optimizer state are f32, activations too on the CPU and bf16 on a GPU";
 constexpr std::string_view kKernels = "kernels are chosen by the build; every choice gives the same bits";
@@ -37,12 +38,12 @@ constexpr Compatible kCompatible[] = {
     {"--train-backend", one, "the trainer is native; adapters have the layout of Megatron's", "megatron", "fsdp"},
     {"--megatron-to-hf-mode", one, "adapters are written in Hugging Face names, as bridge mode does", "bridge"},
     // These four are flags of training; --without leaves them out.
-    {"--actor-num-nodes", one, kOneProcess, "1", {}, Effect::layout},
-    {"--actor-num-gpus-per-node", one, kOneProcess, "1", {}, Effect::layout},
+    {"--actor-num-nodes", one, kRanks, {}, {}, Effect::told},
+    {"--actor-num-gpus-per-node", one, kRanks, {}, {}, Effect::told},
     {"--critic-num-nodes", one, kOneProcess, "1", {}, Effect::layout},
     {"--critic-num-gpus-per-node", one, kOneProcess, "1", {}, Effect::layout},
-    {"--num-gpus-per-node", one, kOneProcess, "1", {}, Effect::layout},
-    {"--rollout-num-gpus", one, kOneProcess, "1", {}, Effect::layout},
+    {"--num-gpus-per-node", one, kRanks, {}, {}, Effect::told},
+    {"--rollout-num-gpus", one, kRanks, {}, {}, Effect::told},
     {"--rollout-num-gpus-per-engine", one, kOneProcess, "1", {}, Effect::layout},
     {"--tensor-model-parallel-size", one, kOneProcess, "1", {}, Effect::layout},
     {"--pipeline-model-parallel-size", one, kOneProcess, "1", {}, Effect::layout},

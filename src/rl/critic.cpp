@@ -10,8 +10,8 @@ namespace lockstep::rl {
 
 void set_values(std::span<train::Datum> datums, train::Trainer& critic, const train::Progress& between,
                 parallel::Group* group) {
-  auto values = train::dealt_rows(
-      group, datums, [&](std::span<const train::Datum> share) { return critic.values(share, between); });
+  auto values = train::dealt_rows(group, datums,
+                                  [&](std::span<const train::Datum> share) { return critic.values(share, between); });
   for (size_t i = 0; i < datums.size(); ++i) datums[i].values = std::move(values[i]);
 }
 

@@ -42,8 +42,8 @@ struct RowOutputs {
   std::vector<float> logprob, entropy;
 };
 
-// Told of a datum's rows as the loss reads them; `sample` is its number in the step (that of StepPlan::order). Rows of weight 0 hold 0, and
-// `entropy` is empty where the loss reads none.
+// Told of a datum's rows as the loss reads them; `sample` is its number in the step (that of StepPlan::order). Rows of
+// weight 0 hold 0, and `entropy` is empty where the loss reads none.
 using RowWatch = std::function<void(int64_t sample, std::span<const float> logprob, std::span<const float> entropy)>;
 struct TrainerBatch;  // train/joint_step.h: several trainers in one pass
 

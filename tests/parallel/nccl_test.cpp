@@ -1,6 +1,7 @@
 // Ranks with a GPU each: our calls of NCCL, against a library that stands in for it (fake_nccl.cpp).
 #include <dlfcn.h>
 
+#include <cmath>
 #include <cstring>
 
 #include "core/memory.h"

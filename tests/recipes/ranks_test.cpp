@@ -189,7 +189,8 @@ TEST_F(Ranks, DesirableRowsHaveTheSameBitsOnAnyNumber) {
   }
 }
 
-// A teacher's passes, a choice of rows and an entropy coefficient that follows the step's entropy are computed by shares.
+// A teacher's passes, a choice of rows and an entropy coefficient that follows the step's entropy are computed by
+// shares.
 TEST_F(Ranks, WhatIsMeasuredBeforeAStepIsDealtToo) {
   const auto options = [&](const std::string& save) {
     RlOptions o = rl(save);
@@ -240,8 +241,9 @@ TEST_F(Ranks, EachSampleIsGradedOnceWhateverTheNumber) {
   const std::string seen = (dir_.path() / "seen").string();
   options.reward.choices = {{.kind = rl::RewardKind::command}};
   // What it says depends on when it is asked: only if it is asked once can all ranks have the same rewards.
-  options.reward.command = "while read -r line; do echo x >> " + seen + "; n=$(wc -l < " + seen +
-                           "); id=${line#*\\\"id\\\":}; id=${id%%,*}; echo \"{\\\"id\\\":$id,\\\"reward\\\":$n}\"; done";
+  options.reward.command =
+      "while read -r line; do echo x >> " + seen + "; n=$(wc -l < " + seen +
+      "); id=${line#*\\\"id\\\":}; id=${id%%,*}; echo \"{\\\"id\\\":$id,\\\"reward\\\":$n}\"; done";
   options.reward.workers = 1;
   run_well_on(4, options, run_rl);
   const std::string text = fs::read_file(seen);
