@@ -25,10 +25,6 @@ std::string cuda_unusable() {
   return cuda::unusable();
 }
 
-int num_gpus() {
-  return cuda::count();
-}
-
 DeviceInfo cuda_info() {
   if (const std::string why = cuda_unusable(); !why.empty())
     throw DeviceError({.what = "no GPU can be used", .got = why});

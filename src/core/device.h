@@ -19,10 +19,7 @@ struct DeviceInfo {
   std::string name;  // "NVIDIA H200"
   int64_t free_bytes = 0, total_bytes = 0;
   int multiprocessors = 0;
-  int compute_capability = 0;  // 90 for sm_90
-  std::string uuid;            // tells two GPUs of a host apart
 };
 DeviceInfo cuda_info();  // DeviceError if no GPU can be used
-int num_gpus();          // that this process may use; 0 in a build without CUDA. A process uses the first
 
 }  // namespace lockstep

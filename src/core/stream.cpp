@@ -258,9 +258,6 @@ Numerics Stream::numerics() const {
 void Stream::synchronize() {
   if (impl_->native) cuda::synchronize(impl_->native);
 }
-bool Stream::is_done() {
-  return !impl_->native || cuda::is_done(impl_->native);
-}
 bool Stream::recover() noexcept {
   return impl_->device == Device::cpu || cuda::recover(impl_->native, impl_->side);
 }

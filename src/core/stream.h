@@ -43,7 +43,6 @@ class Stream {
   Device device() const;
   Numerics numerics() const;
   void synchronize();  // waits until all queued work is done; DeviceError if some op failed on the GPU
-  bool is_done();      // whether synchronize() would not wait; DeviceError as there
   // After an exception of an op: waits for what was queued before and clears the error. False: the GPU is lost to this
   // process, and every further op will fail.
   bool recover() noexcept;

@@ -8,6 +8,7 @@
 #include <ostream>
 
 #include "core/error.h"
+#include "core/gpu.h"
 #include "parallel/gather.h"
 #include "parallel/nccl/nccl_group.h"
 
@@ -22,7 +23,7 @@ std::string host_name() {
 }
 
 void require_own_gpus(parallel::Group& group, const RankOptions& options) {
-  const std::string mine = host_name() + " " + cuda_info().uuid;
+  const std::string mine = host_name() + " " + gpu_identity().uuid;
   const auto all = parallel::gather_varied(group, std::as_bytes(std::span(mine)));
   for (size_t rank = 0; rank < all.size(); ++rank) {
     const auto sharing = std::ranges::count(all, all[rank]);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "core/error.h"
+#include "core/gpu.h"
 
 namespace lockstep::recipes {
 

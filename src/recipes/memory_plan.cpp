@@ -10,6 +10,7 @@
 
 #include "core/device_facts.h"
 #include "core/error.h"
+#include "core/gpu.h"
 #include "core/memory.h"
 #include "kernels/weight_format.h"
 #include "lora/site_adapters.h"

@@ -10,12 +10,6 @@ std::string unusable() {
 DeviceInfo info() {
   refuse_without_cuda();
 }
-int count() {
-  return 0;
-}
-bool is_done(void*) {
-  refuse_without_cuda();
-}
 void* allocate(size_t) {
   refuse_without_cuda();
 }

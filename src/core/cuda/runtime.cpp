@@ -13,13 +13,6 @@ cudaStream_t stream_of(void* stream) {
   return static_cast<cudaStream_t>(stream);
 }
 
-std::string hex(const cudaUUID_t& id) {
-  std::string text;
-  for (const char byte : id.bytes)
-    for (const int shift : {4, 0}) text += "0123456789abcdef"[(static_cast<unsigned char>(byte) >> shift) & 15];
-  return text;
-}
-
 // Runs once, before the process uses the GPU: afterwards the driver's pool keeps freed memory.
 std::string probe() {
   int count = 0;
@@ -63,26 +56,7 @@ DeviceInfo info() {
   return {.name = properties.name,
           .free_bytes = static_cast<int64_t>(free_bytes + (reserved - used)),
           .total_bytes = static_cast<int64_t>(total_bytes),
-          .multiprocessors = properties.multiProcessorCount,
-          .compute_capability = 10 * properties.major + properties.minor,
-          .uuid = hex(properties.uuid)};
-}
-
-int count() {
-  int devices = 0;
-  if (cudaGetDeviceCount(&devices) == cudaSuccess) return devices;
-  forget_error();
-  return 0;
-}
-
-bool is_done(void* stream) {
-  const cudaError_t status = cudaStreamQuery(stream_of(stream));
-  if (status == cudaErrorNotReady) {
-    forget_error();
-    return false;
-  }
-  check(status, "asking whether the GPU is done");
-  return true;
+          .multiprocessors = properties.multiProcessorCount};
 }
 
 void* allocate(size_t bytes) {

@@ -11,7 +11,6 @@ namespace lockstep::cuda {
 
 std::string unusable();  // empty if a GPU can be used
 DeviceInfo info();
-int count();  // of GPUs; 0 if there is no driver
 
 // Device memory from the driver's pool, which keeps freed memory, so that allocating takes microseconds. nullptr if
 // there is none. allocate() waits, release() does not: the memory is reused when everything that is queued by then, on
@@ -22,7 +21,6 @@ void release(void* memory) noexcept;
 void* make_stream(bool goes_first);
 void destroy_stream(void* stream) noexcept;
 void synchronize(void* stream);
-bool is_done(void* stream);  // whether all that is queued has run
 // After an error: waits for both streams and clears the error. False: the GPU is lost to this process, and every
 // further call fails.
 bool recover(void* stream, void* second) noexcept;

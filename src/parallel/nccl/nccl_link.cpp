@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "core/error.h"
+#include "core/gpu.h"
 #include "core/memory.h"
 
 namespace lockstep::parallel::nccl {
@@ -136,7 +137,7 @@ void Link::exchange(const std::vector<std::span<const std::byte>>& to, const std
 
 void Link::wait(Stream& stream) {
   const Time until = std::chrono::steady_clock::now() + deadline_;
-  for (Patience patience; !stream.is_done(); patience.rest()) {
+  for (Patience patience; !is_done(stream); patience.rest()) {
     if (comm_ == nullptr) throw DeviceError({.what = "the GPUs of the ranks are no longer connected"});
     Result state = kSuccess;
     check(library_.async_error(comm_, &state), "waiting for the GPUs of other ranks");
