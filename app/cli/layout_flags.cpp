@@ -9,7 +9,7 @@ constexpr double kMostDevices = 4096;
 std::vector<Flag> layout_flags(recipes::TrainingOptions& training) {
   recipes::RankOptions& ranks = training.ranks;
   const auto set_wire = [&ranks](const std::string& name) {
-    ranks.wire = name == "gloo" ? recipes::Wire::host : recipes::Wire::nccl;
+    ranks.wire = name == "gloo" ? recipes::Wire::host : name == "mpi" ? recipes::Wire::mpi : recipes::Wire::nccl;
   };
   const auto balance = [&training](train::Balance by) {
     return Binding{.arity = Arity::none,
@@ -24,8 +24,9 @@ std::vector<Flag> layout_flags(recipes::TrainingOptions& training) {
        "GPUs that a host has: no more may be asked of it"},
       {"--ranks-per-gpu", "N", number(ranks.ranks_per_device, 1, 64),
        "processes that share a GPU, each with a part of its memory: a layout is tried on fewer GPUs, with its bits"},
-      {"--distributed-backend", "NAME", choice("nccl|gloo", "nccl", set_wire),
-       "between GPUs: nccl, loaded when it is needed | gloo: through host memory, over TCP (as on the CPU)"},
+      {"--distributed-backend", "NAME", choice("nccl|gloo|mpi", "nccl", set_wire),
+       "what moves gradients: nccl between GPUs (over TCP between CPUs) | gloo: TCP, through host memory | mpi: MPI, "
+       "through host memory, of ranks that mpirun has started"},
       {"--balance-data", "", balance(train::Balance::tokens),
        "deal the samples of a step to its gradient lanes by their lengths, so that ranks are done together; decides "
        "bits"},

@@ -49,11 +49,13 @@ void describe_layout(const recipes::Layout& layout, const recipes::TrainingOptio
   if (rollout) out << fmt::format(", {} of a rollout's {} prompts", share(rollout->prompts, ranks), rollout->prompts);
   out << "\n";
   if (ranks == 1) return;
-  const bool wire =
-      device == Device::cuda && training.ranks.wire == recipes::Wire::nccl && layout.ranks_per_device == 1;
+  const char* wire = "TCP through host memory";
+  if (training.ranks.wire == recipes::Wire::mpi)
+    wire = "MPI through host memory";
+  else if (device == Device::cuda && training.ranks.wire == recipes::Wire::nccl && layout.ranks_per_device == 1)
+    wire = "NCCL between the GPUs";
   out << fmt::format("travels     {} of gradients to and from each rank at an optimizer step, by {}\n",
-                     megabytes(recipes::gradient_traffic(adapter.num_trained, ranks)),
-                     wire ? "NCCL between the GPUs" : "TCP through host memory");
+                     megabytes(recipes::gradient_traffic(adapter.num_trained, ranks)), wire);
   if (rollout)
     out << fmt::format("            at most {} of samples to each rank in a rollout, by TCP\n",
                        megabytes(rollout->samples * rollout->tokens * kTokenBytes * (ranks - 1) / ranks));

@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/gpu.h"
 #include "parallel/gather.h"
+#include "parallel/mpi/mpi_group.h"
 #include "parallel/nccl/nccl_group.h"
 
 namespace lockstep::recipes {
@@ -40,15 +41,22 @@ void require_own_gpus(parallel::Group& group, const RankOptions& options) {
 
 std::unique_ptr<parallel::Group> join_ranks(const Control& control, const Base& base, Stream& stream,
                                             const RankOptions& options) {
+  const auto timeout = std::chrono::milliseconds(static_cast<int64_t>(options.timeout_minutes * 60'000));
   std::unique_ptr<parallel::Group> group = control.join(rank_identity(base, stream));
-  if (group->size() == 1 || stream.device() == Device::cpu) return group;
+  if (group->size() == 1) return group;
+  if (options.wire == Wire::mpi) {
+    group = parallel::with_mpi(std::move(group), timeout);
+    *control.info << fmt::format("note    what moves between the {} ranks does so by MPI\n", group->size());
+  }
+  if (stream.device() == Device::cpu) return group;
   require_own_gpus(*group, options);
+  if (options.wire == Wire::mpi) return group;
   if (options.wire == Wire::host || options.ranks_per_device > 1) {
     *control.info << "note    gradients move between ranks through host memory, over TCP\n";
     return group;
   }
   try {
-    group = parallel::with_nccl(std::move(group), stream);
+    group = parallel::with_nccl(std::move(group), stream, {.deadline = timeout});
   } catch (const ConfigError& error) {
     Fault fault = error.fault();
     fault.attempt += (fault.attempt.empty() ? "" : "; or ") +

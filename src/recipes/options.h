@@ -77,8 +77,9 @@ struct OptimizerOptions {
 // selective.
 enum class Recompute { automatic, none, selective, full };
 
-// How what lies on a GPU moves to other ranks: by NCCL, or through host memory.
-enum class Wire { nccl, host };
+// How gradients and whatever else moves between ranks does so: between GPUs by NCCL; through host memory over TCP; or
+// through host memory by MPI. What a rank says of itself goes over TCP always.
+enum class Wire { nccl, host, mpi };
 
 // Ranks of a job (parallel/group.h), and the layout that they were asked for in (recipes/layout.h).
 struct RankOptions {
