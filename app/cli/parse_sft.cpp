@@ -3,6 +3,7 @@
 #include "cli/checkpoint_flags.h"
 #include "cli/claims.h"
 #include "cli/eval_config.h"
+#include "cli/layout_flags.h"
 #include "cli/optimizer_flags.h"
 #include "cli/parse.h"
 #include "cli/parse_shared.h"
@@ -122,6 +123,7 @@ FlagSet sft_flags(SftForm& form) {
   flags.add("Reports", report_flags(form.reports, o.save, false));
   flags.add("Machine", machine_flags(o.base));
   flags.add("Machine", training_machine_flags(o.training, form.dry_run));
+  flags.add("Ranks (docs/distributed.md)", layout_flags(o.training));
   return flags;
 }
 

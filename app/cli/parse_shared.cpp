@@ -147,11 +147,6 @@ std::vector<Flag> training_machine_flags(recipes::TrainingOptions& training, boo
       {"--gradient-lanes", "N",
        choice("8|16|32|64", "8", [&training](const std::string& lanes) { training.gradient_lanes = std::stoi(lanes); }),
        "parts in which a step's gradient is added up, which decides bits; the number of ranks divides it"},
-      {"--distributed-timeout-minutes", "X", number(training.ranks.timeout_minutes, kAboveZero, 1e6),
-       "how long a rank waits for the others before all end"},
-      {"--job-secret-file", "FILE", text(training.ranks.secret_file),
-       "what ranks on several hosts prove to each other that they know; mode 0600 (lockstep launch makes one by "
-       "itself)"},
       {"--dry-run", "", toggle(dry_run), "check everything, print what would run, exit"},
       without_flag()};
   flags.insert(flags.end(), others.begin(), others.end());
@@ -160,7 +155,7 @@ std::vector<Flag> training_machine_flags(recipes::TrainingOptions& training, boo
 
 std::string training_closing(const std::string& example) {
   return "Launch scripts of vime, miles and slime run as they are. Model-shape flags are checked against config.json;\n"
-         "flags without meaning here (--colocate, --tensor-model-parallel-size 1, --sglang-mem-fraction-static ...) "
+         "flags without meaning here (--offload, --tensor-model-parallel-size 1, --sglang-mem-fraction-static ...) "
          "print one\n"
          "line saying what they map to; what a script says of the engine's results (--vllm-max-model-len, "
          "--sglang-dtype ...)\n"

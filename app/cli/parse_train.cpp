@@ -7,6 +7,7 @@
 #include "cli/claims.h"
 #include "cli/critic_flags.h"
 #include "cli/eval_config.h"
+#include "cli/layout_flags.h"
 #include "cli/optimizer_flags.h"
 #include "cli/parse.h"
 #include "cli/parse_shared.h"
@@ -229,6 +230,8 @@ FlagSet train_flags(TrainForm& form) {
   flags.add("Debugging", debug_flags(form.debug, o.debug));
   flags.add("Machine", machine_flags(o.base));
   flags.add("Machine", training_machine_flags(o.training, form.dry_run));
+  flags.add("Ranks (docs/distributed.md)", layout_flags(o.training));
+  flags.add("Ranks (docs/distributed.md)", engine_layout_flags(o.training));
   flags.add("Machine",
             {kv_cache_flag(o.kv_bytes),
              {"--max-num-seqs", "N", number(o.max_sequences, 1, 65536), "most sequences generated at once"}});

@@ -30,6 +30,7 @@
 #include "rl/reward_config.h"
 #include "rollout/remote/engine_kind.h"
 #include "rollout/sampling.h"
+#include "train/balance.h"
 #include "train/lane_range.h"
 #include "train/loss.h"
 #include "train/reduction.h"
@@ -79,10 +80,22 @@ struct OptimizerOptions {
 // selective.
 enum class Recompute { automatic, none, selective, full };
 
-// Ranks of a job (parallel/group.h).
+// How gradients and whatever else moves between ranks does so: between GPUs by NCCL; through host memory over TCP; or
+// through host memory by MPI. What a rank says of itself goes over TCP always.
+enum class Wire { nccl, host, mpi };
+
+// Ranks of a job (parallel/group.h), and the layout that they were asked for in (recipes/layout.h).
 struct RankOptions {
-  std::string secret_file;      // of the job (parallel::read_secret); empty: the launcher's, or loopback only
-  double timeout_minutes = 10;  // until all ranks have come, and until all have entered a call
+  std::optional<int64_t> hosts, devices_per_host;  // that train
+  std::optional<int64_t> devices_of_host;          // the most that may be asked of a host
+  std::optional<int64_t> engine_devices;
+  bool colocate = false;         // engines share the devices of training; else those of engine_devices are others
+  int64_t ranks_per_device = 1;  // that share a GPU's memory
+  int size = 1;                  // of the job that this process belongs to
+  Wire wire = Wire::nccl;
+  bool fault_tolerance = false;  // ranks that this program has started are started again after one is lost
+  std::string secret_file;       // of the job (parallel::read_secret); empty: the launcher's, or loopback only
+  double timeout_minutes = 10;   // until all ranks have come, and until all have entered a call
 };
 
 struct TrainingOptions {
@@ -92,7 +105,8 @@ struct TrainingOptions {
   bool per_token_loss = false;     // mean over all tokens of a step instead of over samples
   uint64_t seed = 1234;            // adapter initialization, dropout
   int64_t max_skipped_steps = 10;  // that a run abandons because their numbers are not finite, before it stops
-  int gradient_lanes = train::kGradientLanes;  // 8, 16, 32 or 64: the most ranks, and decides bits
+  int gradient_lanes = train::kGradientLanes;     // 8, 16, 32 or 64: the most ranks, and decides bits
+  train::Balance balance = train::Balance::none;  // of the lanes; decides bits
   RankOptions ranks;
 };
 

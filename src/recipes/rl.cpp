@@ -15,6 +15,7 @@
 #include "recipes/critic.h"
 #include "recipes/debug_dump.h"
 #include "recipes/iteration_line.h"
+#include "recipes/join_ranks.h"
 #include "recipes/partial_rollouts.h"
 #include "recipes/pending_samples.h"
 #include "recipes/policies.h"
@@ -70,7 +71,7 @@ class RlRun {
         stream_(stream_options(options.base)),
         sampling_stream_(overlaps_ ? std::make_unique<Stream>(sampling_stream_options()) : nullptr),
         base_(load_base(options.base, stream_, control)),
-        group_(*(group = control.join(rank_identity(base_, stream_)))),
+        group_(*(group = join_ranks(control, base_, stream_, options.training.ranks))),
         tokenizer_(text::Tokenizer::load(base_.path.string())),
         prompts_(read_prompts(prompt_source(options, base_), tokenizer_)),
         total_(num_rollouts()),
@@ -346,7 +347,7 @@ class RlRun {
   RolloutSampling sampling_{options_, prompts_, base_.eos, parts_};
   rl::Algorithm algorithm_ = algorithm_of(options_);
   rl::TrainPlan train_plan_;
-  RolloutSamples samples_{control_.rank == 0 ? options_.save : SaveOptions(), run_.saved_iteration(), tokenizer_};
+  RolloutSamples samples_{options_.save, run_.saved_iteration(), tokenizer_, group_};
   DebugDump dump_{options_.debug, control_.rank, samples_.observer()};
   RunLog log_;
   RunWarnings warnings_;

@@ -69,7 +69,8 @@ TrainingRun::TrainingRun(const AdapterOptions& adapter, const OptimizerOptions& 
                       .dropout = static_cast<float>(adapter.config.dropout),
                       .lr_ratio = optimizer.loraplus_lr_ratio,
                       .seed = training.seed,
-                      .gradient_lanes = training.gradient_lanes};
+                      .gradient_lanes = training.gradient_lanes,
+                      .balance = training.balance};
   trainer_ =
       std::make_unique<train::Trainer>(base.model, start.layout, start.weights, trainer_options_, stream, *group_);
   version_ = start.policy.version;

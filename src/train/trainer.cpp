@@ -253,6 +253,11 @@ bool Trainer::whole() const {
 const lora::AdapterLayout& Trainer::layout() const {
   return *impl_->layout;
 }
+std::vector<int64_t> Trainer::order_of(std::span<const Datum> datums, int64_t datums_per_term) const {
+  const TrainerOptions& o = impl_->options;
+  if (o.balance == Balance::none) return {};
+  return balanced_order(datums, datums_per_term, o.gradient_lanes, o.balance, impl_->model->config());
+}
 
 Trainer::State Trainer::state() const {
   return {.steps = impl_->steps,
