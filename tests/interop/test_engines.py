@@ -42,6 +42,19 @@ def group_seconds(leader):
     return total // 10
 
 
+def group_megabytes(leader):
+    """Resident memory of a process and of those that it started."""
+    pages = 0
+    for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rsplit(")", 1)[1].split()
+        except OSError:
+            continue
+        if int(fields[2]) == leader:
+            pages += int(fields[21])
+    return pages * os.sysconf("SC_PAGE_SIZE") >> 20
+
+
 def wait_for(is_done, progress, tail, patience=300):
     """Until it is done; fails when `progress` has said the same for `patience` seconds."""
     seen, since = progress(), time.monotonic()
@@ -146,6 +159,7 @@ def test_it_learns_as_the_local_engine_does(lockstep, vllm, tmp_path_factory, re
 
 
 def test_two_hundred_syncs_leave_nothing_behind(lockstep, vllm, tmp_path):
+    before = group_megabytes(vllm.process.pid)
     train(lockstep, tmp_path / "run", 200, *SMALL, "--rollout-engine", "vllm", "--rollout-external-engine-addrs",
           vllm.address(), "--save-interval", 200)
     lines = metrics(tmp_path / "run")
@@ -154,6 +168,7 @@ def test_two_hundred_syncs_leave_nothing_behind(lockstep, vllm, tmp_path):
     assert adapters(vllm) == []
     times = [line["publish_ms"] for line in lines]
     print("sync through files, ms: median", statistics.median(times), "largest", max(times))
+    print("vLLM's own memory, MB:", before, "->", group_megabytes(vllm.process.pid), "(not ours to bound)")
 
 
 def test_a_killed_server_is_waited_for(lockstep, vllm, request, tmp_path):

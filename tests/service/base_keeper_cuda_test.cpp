@@ -79,9 +79,12 @@ TEST_F(BaseKeeperCuda, WhatDidNotComeIsSharedOnTheGpu) {
   const model::HostTensor query = scaled(kQuery, -1.5f);
   const NamedTensors tensors = {query.tensor};
   const int64_t wanted = model::updated_bytes(base_.config, base_.model->weights(), tensors);
-  const int64_t before = live_bytes(Device::cuda);
+  {
+    const int64_t before = live_bytes(Device::cuda);
+    const auto updated = model::updated_weights(base_.config, base_.model->weights(), tensors, gpu());
+    EXPECT_EQ(live_bytes(Device::cuda) - before, wanted);
+  }
   keeper_->load_tensors(tensors, "", "test");
-  EXPECT_EQ(live_bytes(Device::cuda) - before, wanted);
   EXPECT_EQ(serving_->base()->model->weights().layers[0].down.weight.panels.data(),
             base_.model->weights().layers[0].down.weight.panels.data());
   const model::HostTensor read = keeper_->read(kQuery, 1 << 20);

@@ -164,7 +164,8 @@ class FakeEngine {
       return say(reply, 200, {{"checksums", {{"base", base_sum}, {"weights", weights()}, {"packed", kSumOfNothing}}}});
     if (request.path == "/weights_checker" && kind_ == EngineKind::sglang && body.value("action", "") == "checksum")
       return say(reply, 200,
-                 {{"success", true}, {"ranks", {{{"checksums", {{"base", base_sum}, {"packed", kSumOfNothing}}}}}}});
+                 {{"success", true},
+                  {"ranks", OrderedJson::array({{{"checksums", {{"base", base_sum}, {"packed", kSumOfNothing}}}}})}});
     if (request.path == "/collective_rpc" && kind_ == EngineKind::vllm) {
       if (body.value("method", "") != "reload_weights") return refuse(reply, 500, "no such method");
       return load_weights(body["kwargs"]["weights_path"], reply);

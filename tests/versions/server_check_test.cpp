@@ -255,7 +255,7 @@ TEST_F(ServerCheckTest, AServerThatIsLostInTheMiddleOfASyncIsComparedWhenItIsBac
   const std::string old = fleet_->find(first)->directory;
   server.change = [old](const std::string& directory) { return directory.ends_with("-v1") ? old : directory; };
   server.fail_at = server.generated + 1;
-  store_->publish("actor", changed(0.3F, 2));
+  store_->publish("actor", changed(0.36F, 1));  // the old one is nearer to it than the base is
   EXPECT_EQ(fleet_->num_up(), 0u);
   EXPECT_EQ(check_->report().conclusive, 1) << "nobody was compared";
   testing::expect_error<ServerFault>(
