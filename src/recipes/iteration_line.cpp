@@ -9,7 +9,8 @@ OrderedJson iteration_line(const RlOptions& options, const IterationFacts& facts
   const SampledRollout& sampled = facts.sampled;
   const rl::TrainReport& trained = facts.trained;
   OrderedJson line = rollout_metrics(facts.step, sampled.rollout, trained, facts.iteration_ms);
-  if (!facts.exact_logprobs || (options.async.on && options.async.recompute_policy)) add_mismatch(line, trained.mismatch);
+  if (!facts.exact_logprobs || (options.async.on && options.async.recompute_policy))
+    add_mismatch(line, trained.mismatch);
   if (options.need_spread || options.on_reward_failure == rl::RewardFailure::drop_group)
     line.update({{"dynamic_sampling/rounds", sampled.gates.rounds},
                  {"dynamic_sampling/sampled_groups", sampled.gates.sampled},
