@@ -140,6 +140,10 @@ void ArrivingRollouts::sample() {
   std::unique_lock lock(mutex_);
   while (!stopping_) {
     if (pausing_) {
+      lock.unlock();
+      std::vector<rl::FinishedGroup> graded = flight.finish_grading([this] { return stopping_.load(); });
+      lock.lock();
+      for (rl::FinishedGroup& group : graded) accept(std::move(group));
       paused_ = true;
       changed_.notify_all();
       changed_.wait(lock, [this] { return stopping_ || !pausing_; });

@@ -2,6 +2,7 @@
 // sample that is under way when a version of the adapter is published goes on with it.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <exception>
@@ -72,7 +73,8 @@ class ArrivingRollouts final : public RolloutSource {
   int64_t rejected_ = 0;                  // groups that did not pass a gate, since the last rollout
   int64_t stale_ = 0;                     // groups that were too old, in this process
   std::exception_ptr failure_;
-  bool stopping_ = false, pausing_ = false, paused_ = false;
+  std::atomic<bool> stopping_ = false;
+  bool pausing_ = false, paused_ = false;
   int64_t followed_ = 0;  // samples of the last rollout that several versions drew
   double wait_ms_ = 0;    // for the last rollout
   std::thread thread_;    // last: it uses the others

@@ -62,6 +62,15 @@ std::vector<FinishedGroup> GroupsInFlight::wait(std::chrono::steady_clock::time_
   return finished;
 }
 
+std::vector<FinishedGroup> GroupsInFlight::finish_grading(const std::function<bool()>& stopping) {
+  constexpr std::chrono::milliseconds kBetweenQuestions{50};
+  std::vector<FinishedGroup> finished;
+  while (!judging_.empty() && !stopping())
+    for (Reward::Graded& graded : reward_.poll(std::chrono::steady_clock::now() + kBetweenQuestions))
+      take(std::move(graded), finished);
+  return finished;
+}
+
 void GroupsInFlight::take(const rollout::Event& event) {
   const rollout::Token* token = rollout::token_of(event);
   if (token == nullptr) return;

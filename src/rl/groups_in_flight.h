@@ -1,6 +1,7 @@
 // Groups of samples that are drawn and graded one beside the other, and are there in the order in which they finish.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -40,6 +41,10 @@ class GroupsInFlight {
   // Works until a group has finished or the deadline has passed. DataError: logits that are not finite; what a ticket
   // failed with.
   std::vector<FinishedGroup> wait(std::chrono::steady_clock::time_point deadline);
+
+  // Waits, without sampling, until nothing is being graded any more, so that others may use the reward; or until
+  // stopping() says so.
+  std::vector<FinishedGroup> finish_grading(const std::function<bool()>& stopping);
 
   size_t size() const { return groups_.size(); }
   std::vector<GroupRequest> requests() const;  // of the groups under way, in the order of their numbers
