@@ -136,6 +136,10 @@ void run_training(TrainingCommand<Options> command, Screen& screen,
   recipes::check_model_shape(command.options.base, command.shape);
   recipes::check_claims(command.options.base, command.claims);
   std::vector<std::string> notes = command.notes;
+  if (training.ranks.fault_tolerance && (launched || layout.ranks() == 1))
+    notes.emplace_back(
+        launched ? "--use-fault-tolerance: it is the launcher that may start ranks again (lockstep launch --restarts)"
+                 : "--use-fault-tolerance: there is one process, and nothing that would start it again");
   if (!command.ref_load.empty())
     if (const auto line = checked_reference(command.ref_load, command.options.base, command.uses_reference))
       notes.push_back("--ref-load " + *line);
