@@ -19,6 +19,7 @@
 #include "cli/report_flags.h"
 #include "commands/commands.h"
 #include "core/error.h"
+#include "core/gpu.h"
 #include "core/nearest_name.h"
 #include "core/printable.h"
 #include "recipes/layout.h"
@@ -113,11 +114,19 @@ void run_training(TrainingCommand<Options> command, Screen& screen,
   const std::optional<Launched> launched = launched_by(screen.console.variables);
   if (launched && command.dry_run && launched->launch.rank != 0) return;  // rank 0 speaks for all
   if (launched) recipes::require_ranks(layout, launched->launch.size, launched->launcher);
+  if (launched && command.dry_run && !layout.asked) {  // what the launcher has made
+    const parallel::Launch& launch = launched->launch;
+    training.ranks.hosts = launch.size / launch.local_size;
+    training.ranks.devices_per_host = std::max<int64_t>(1, launch.local_size / layout.ranks_per_device);
+  }
   if (!command.dry_run && (launched || layout.ranks() > 1)) {
     refuse_servers(command.options);
     recipes::require_colocated(layout);
     if (launched) {
       become_rank(*launched, command.options.base, training, screen.console, screen.nowhere, control);
+      // It has one GPU, or none.
+      if (layout.asked && command.options.base.device != "cpu" && num_gpus() == 0)
+        recipes::require_gpus(layout, command.options.base.device);
     } else {
       recipes::require_gpus(layout, command.options.base.device);
       screen.exit_code = start_ranks(layout, training.ranks, screen.words, screen.console);
@@ -127,6 +136,10 @@ void run_training(TrainingCommand<Options> command, Screen& screen,
   recipes::check_model_shape(command.options.base, command.shape);
   recipes::check_claims(command.options.base, command.claims);
   std::vector<std::string> notes = command.notes;
+  if (training.ranks.fault_tolerance && (launched || layout.ranks() == 1))
+    notes.emplace_back(
+        launched ? "--use-fault-tolerance: it is the launcher that may start ranks again (lockstep launch --restarts)"
+                 : "--use-fault-tolerance: there is one process, and nothing that would start it again");
   if (!command.ref_load.empty())
     if (const auto line = checked_reference(command.ref_load, command.options.base, command.uses_reference))
       notes.push_back("--ref-load " + *line);

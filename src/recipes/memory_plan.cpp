@@ -95,7 +95,7 @@ MemoryPlan plan_memory(const model::ModelSpec& config, const lora::AdapterLayout
   plan.max_tokens = micro_batch_tokens(training, config, device);
   plan.base = model::num_parameters(config) * weight_bytes;
   for (const lora::AdapterLayout* each : trained) add_trained(plan, *each);
-  if (room) {
+  if (device != Device::cpu) {
     plan.reserve = kGpuReserve;
     if (layout_of(training).ranks() > 1 || training.ranks.size > 1) plan.reserve += kRanksReserve;
     if (engine)

@@ -27,15 +27,15 @@ std::vector<std::vector<int64_t>> deal(const std::vector<double>& costs, int lan
     const int64_t most = (lane + 1) * terms / lanes - lane * terms / lanes;
     return static_cast<int64_t>(dealt[static_cast<size_t>(lane)].size()) < most;
   };
-  int64_t turn = 0;
+  std::vector<double> weights(dealt.size());
   for (const int64_t term : heaviest) {
-    int64_t lane = 0;
-    do {
-      const int64_t step = turn % (2 * lanes);
-      lane = step < lanes ? step : 2 * lanes - 1 - step;
-      ++turn;
-    } while (!has_room(lane));
-    dealt[static_cast<size_t>(lane)].push_back(term);
+    int64_t lightest = -1;
+    for (int64_t lane = 0; lane < lanes; ++lane)
+      if (has_room(lane) &&
+          (lightest < 0 || weights[static_cast<size_t>(lane)] < weights[static_cast<size_t>(lightest)]))
+        lightest = lane;
+    dealt[static_cast<size_t>(lightest)].push_back(term);
+    weights[static_cast<size_t>(lightest)] += costs[static_cast<size_t>(term)];
   }
   return dealt;
 }

@@ -15,7 +15,7 @@ namespace lockstep::train {
 enum class Balance { none, tokens, flops };
 
 // The positions of the datums in the order in which a step should take them: terms of `datums_per_term` consecutive
-// datums stay together. The terms are sorted by what they cost and dealt to the lanes, the heaviest first, to and fro;
+// datums stay together. The terms go, the dearest first, each to the lane that is the lightest so far and has room;
 // within a lane they stay in batch order, and a lane has as many as it would have without balancing. Costs: tokens; or
 // the multiply-adds of a forward pass, to which attention adds the square of a sample's length.
 std::vector<int64_t> balanced_order(std::span<const Datum> datums, int64_t datums_per_term, int lanes, Balance balance,

@@ -108,6 +108,7 @@ TEST(Tcp, AnotherBuildBaseSizeJobOrRankIsRefusedByNameAndTheRunGoesOn) {
   };
   refused([](Connection& c) { c.identity[0].second = "2"; }, "build");
   refused([](Connection& c) { c.identity[1].second = "large"; }, "base");
+  refused([](Connection& c) { c.identity[2].second = "80"; }, "GPU generation");
   refused([](Connection& c) { c.launch.size = 3; }, "number of ranks");
   refused([](Connection& c) { c.launch.job = "another"; }, "job");
   EXPECT_NE(zero.said().find("base"), std::string::npos);
@@ -169,9 +170,9 @@ tcp::Socket say_hello_as_rank_1(uint16_t port, int size) {
   const auto until = tcp::Clock::now() + 1min;
   tcp::Socket socket = tcp::dial("127.0.0.1", port, until);
   tcp::prove_as_caller(socket, tcp_connection(1, size, port).secret, until);
-  const std::string hello = R"({"protocol": 1, "rank": 1, "data": false, "data_port": 1, "size": )" +
-                            std::to_string(size) +
-                            R"(, "job": "test", "identity": [["build", "1"], ["base", "tiny"]]})";
+  const std::string hello =
+      R"({"protocol": 1, "rank": 1, "data": false, "data_port": 1, "size": )" + std::to_string(size) +
+      R"(, "job": "test", "identity": [["build", "1"], ["base", "tiny"], ["GPU generation", "90"]]})";
   tcp::send_all(socket, tcp::encode(tcp::FrameType::hello, hello), until);
   return socket;
 }

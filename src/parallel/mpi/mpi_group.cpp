@@ -12,7 +12,6 @@
 #include "core/error.h"
 #include "parallel/agree.h"
 #include "parallel/checks.h"
-#include "parallel/gather.h"
 #include "parallel/mpi/mpi_functions.h"
 
 namespace lockstep::parallel {
@@ -108,7 +107,8 @@ class MpiGroup final : public Group {
 
   // Until all ranks have come with the same call.
   void enter(const MpiCall& mine) {
-    const std::vector<MpiCall> all = gather_values(*group_, std::span(&mine, 1));
+    std::vector<MpiCall> all(static_cast<size_t>(size()));
+    group_->all_gather(std::as_writable_bytes(std::span(all)), std::as_bytes(std::span(&mine, 1)));
     for (size_t rank = 1; rank < all.size(); ++rank) {
       if (all[rank] == all[0]) continue;
       dead_ = std::make_exception_ptr(ShapeError({.what = "the ranks of a group make different calls",
