@@ -1,4 +1,4 @@
-// Matmuls of up to 64 rows on compute capability 9.0. TMA fills a ring buffer of stages in shared memory, a warpgroup
+// Matmuls of up to 256 rows on compute capability 9.0. TMA fills a ring buffer of stages in shared memory, a warpgroup
 // consumes them. Outputs are the rows of wgmma's 64-row tile and tokens its columns; an output is accumulated in
 // the same groups of 16, in order, as everywhere. A block computes few outputs (or only some tokens), so that every
 // multiprocessor has a block even where N is small; tile rows beyond a block's outputs are computed from whatever the
@@ -168,11 +168,18 @@ constexpr std::array<SmallKernel, 4> kernels_of() {
   return {kernel_of<kTokens, 16, 2 * kBoxes>(), kernel_of<kTokens, 24, kBoxes>(), kernel_of<kTokens, 48, kBoxes>(),
           kernel_of<kTokens, 64, kBoxes>()};
 }
-// For small N: a cluster of two blocks shares the outputs, and each block loads half of x.
+// For small N: two blocks share the outputs, and each has half of the tokens.
 template <int kTokens, int kBoxes>
 constexpr std::array<SmallKernel, 6> with_halves() {
   const std::array<SmallKernel, 4> whole = kernels_of<kTokens, kBoxes>();
   return {kernel_of<kTokens / 2, 16, 4>(), kernel_of<kTokens / 2, 32, 4>(), whole[0], whole[1], whole[2], whole[3]};
+}
+
+// Above 64 rows the blocks of one output's tokens read the same weights through the L2 cache. That suits small N, where
+// cuBLASLt has few blocks, and an adapter inside the launch saves two launches more.
+std::array<SmallKernel, 6> kernels_of_many() {
+  return {kernel_of<64, 32, 4>(),  kernel_of<64, 48, 2>(),  kernel_of<64, 64, 2>(),
+          kernel_of<128, 16, 2>(), kernel_of<128, 32, 2>(), kernel_of<128, 64, 2>()};
 }
 
 // ---- h without the base's matmul ----
@@ -202,18 +209,18 @@ void launch_inner(const Operand& x, const LoraShrinks& inner, cudaStream_t strea
 
 bool ring_inner(const Operand& x, const LoraShrinks& inner, cudaStream_t stream) {
   // Each block fills a multiprocessor, and a large matmul that runs beside it leaves few of them free.
-  constexpr int64_t kMaxRows = 256;
-  if (!has_copy_engine() || !x.aligned || x.rows > kMaxRows) return false;
-  const auto launch = x.rows <= 8 ? launch_inner<8> : x.rows <= kRingRows ? launch_inner<16> : launch_inner<64>;
+  if (!has_copy_engine() || !x.aligned || x.rows > kRingRows) return false;
+  const auto launch = x.rows <= 8 ? launch_inner<8> : x.rows <= kRingTileRows ? launch_inner<16> : launch_inner<64>;
   launch(x, inner, stream);
   return true;
 }
 
 std::span<const SmallKernel> ring_kernels(int64_t rows) {
   static const std::array of_8 = kernels_of<8, 4>(), of_16 = kernels_of<16, 4>();
-  static const std::array of_32 = with_halves<32, 2>(), of_64 = with_halves<64, 2>();
+  static const std::array of_32 = with_halves<32, 2>(), of_64 = with_halves<64, 2>(), of_many = kernels_of_many();
   if (!has_copy_engine() || rows > kRingRows) return {};
   if (rows <= 16) return rows <= 8 ? of_8 : of_16;
+  if (rows > kRingTileRows) return of_many;
   return rows <= 32 ? of_32 : of_64;
 }
 
