@@ -197,7 +197,7 @@ void for_adapted(Workbench& bench, int64_t in, int64_t rank, std::initializer_li
   const Pairs pairs = make_pairs(bench, in, rank, outs);
   const PackedWeight weight = weight_of(bench, pairs.out, in);
   const Tensor bias = bench.f32(random_values(pairs.out, 3), {pairs.out});
-  for (const int64_t rows : {1, 3, 8, 9, 16, 31, 33, 64, 65, 300}) {
+  for (const int64_t rows : {1, 3, 8, 9, 16, 31, 33, 64, 65, 130, 256, 300}) {
     const Arena::Scope of_rows(bench.arena);
     const Tensor x = bench.activations(random_values(rows * in, 5), {rows, in});
     const Tensor residual = bench.activations(random_values(rows * pairs.out, 6), {rows, pairs.out});

@@ -9,6 +9,7 @@
 
 #include "kernels/cuda/attention_decode.cuh"
 #include "kernels/cuda/attention_wide.cuh"
+#include "kernels/cuda/library.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/key_spans.h"
 
@@ -110,12 +111,16 @@ __device__ __forceinline__ void compute_wide_span(DecodeShared<P>& shared, const
   const int first_key = (tile.span * kBlocksPerSpan + warp) * kKeyBlock;
   const bool mine = tile.sees(warp);
   bf16* const own = shared.keys[warp];
+  const bf16* from[4] = {};
+  if (mine)
+#pragma unroll
+    for (int b = 0; b < 4; ++b) from[b] = place.at(first_key + 16 * b);
   const auto load = [&](int64_t offset, int first_column) {
     if (mine)
 #pragma unroll
       for (int b = 0; b < 4; ++b)
-        copy_kv_columns<kDim>(own, 16 * b, place.at(first_key + 16 * b) + offset, place.end - (first_key + 16 * b),
-                              p.head_dim, first_column, lane, 32);
+        copy_kv_columns<kDim>(own, 16 * b, from[b] + offset, place.end - (first_key + 16 * b), p.head_dim, first_column,
+                              lane, 32);
     copy_commit();
   };
   float s[8][4] = {};
@@ -140,7 +145,8 @@ __device__ __forceinline__ void compute_wide_span(DecodeShared<P>& shared, const
   add_values<P>(shared, p, tile, rescaling, kDim, warp, lane);
 }
 
-// Prefetches the keys and values of a span into the L2 cache.
+// Prefetches the keys and values of a span into the L2 cache. Only for CTAs that would otherwise wait for the kernels
+// before them: a prefetched line is looked up twice, and many sequences are bound by the L2 cache's throughput.
 __device__ __forceinline__ void prefetch_span(const SpanTile& tile, const KvPlace& place, int head_elements) {
   constexpr int kLine = 128 / sizeof(bf16), kBlock = static_cast<int>(kKvBlock), kSpan = static_cast<int>(kKeySpan);
   const int lines = head_elements / kLine, first = max(tile.span * kSpan, tile.low / kBlock * kBlock);
@@ -193,7 +199,7 @@ __device__ __forceinline__ void merge_finished(bool* last, const Decode& p, cons
 
 // A CTA handles every gridDim.x-th of the spans that one sequence has to itself, or one span that several share.
 template <class P>
-__global__ void __launch_bounds__(P::kWarps * 32, P::kAhead ? 1 : 3) decode_kernel(const Decode p) {
+__global__ void __launch_bounds__(P::kWarps * 32, P::kCtas) decode_kernel(const Decode p) {
   extern __shared__ __align__(128) unsigned char memory[];
   auto& shared = *reinterpret_cast<DecodeShared<P>*>(memory);
   const int warp = threadIdx.x / 32, lane = threadIdx.x & 31, slot = blockIdx.x;
@@ -221,7 +227,8 @@ __global__ void __launch_bounds__(P::kWarps * 32, P::kAhead ? 1 : 3) decode_kern
   SpanTile tile(part, work.span, lane);
   if (shares) share_tile(tile, p, part, work.count, lane);
   // The list of sequences was written before this step; so were all keys and values but the newest.
-  prefetch_span(tile, place, static_cast<int>(kKvBlock) * p.head_dim);
+  if (blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z) < static_cast<unsigned>(p.early_ctas))
+    prefetch_span(tile, place, static_cast<int>(kKvBlock) * p.head_dim);
   wait_for_previous();
   for (; tile.span <= last_span; tile.span += gridDim.x) {
     if (tile.low >= (tile.span + 1) * static_cast<int>(kKeySpan)) continue;
@@ -285,6 +292,7 @@ void attention_decode(Tensor o, Tensor stats, ConstTensor q, const AttentionShap
                   static_cast<unsigned>(shared_rows + sequences.num_sequences));
   const auto launch = [&]<class P>() {
     constexpr int kBytes = sizeof(DecodeShared<P>);
+    arguments.early_ctas = P::kCtas * library_of(stream).multiprocessors;
     allow_shared(decode_kernel<P>, kBytes, "attention_forward");
     launch_early(decode_kernel<P>, grid, P::kWarps * 32, kBytes, stream_of(stream), arguments);
   };

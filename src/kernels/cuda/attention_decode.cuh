@@ -20,6 +20,7 @@ struct DecodeTraits {
   static constexpr int kDim = kColumns, kHalves = kColumnHalves;
   static constexpr bool kAhead = kValuesAhead;
   static constexpr int kWarps = kAhead ? 2 * kBlocksPerSpan : kBlocksPerSpan;
+  static constexpr int kCtas = kAhead ? 1 : 3;                     // that a multiprocessor holds at a time
   static constexpr int kGroups = std::max(1, kDim / 16 / kWarps);  // groups of 16 columns of o that a warp adds up
 };
 
@@ -33,6 +34,7 @@ struct Decode {
   float scale, c;
   DeviceSequences sequences;
   int row_tiles, spans;  // tiles of one kv head; at most this many spans per sequence
+  int early_ctas = 0;    // as many as the GPU holds at a time: they may start while earlier kernels run
   float* partial_o;      // the regions of span_scratch
   float2* partial_ml;
   unsigned* counters;

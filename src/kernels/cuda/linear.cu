@@ -121,6 +121,10 @@ AdaptedPart adapted_linear_begin(Tensor y, Tensor h, ConstTensor x, const Packed
   return inner.expand ? AdaptedPart::all : AdaptedPart::inner;
 }
 
+bool inner_fits_beside(int64_t rows) {
+  return rows > kRingTileRows && rows <= kRingRows;
+}
+
 bool adapted_swiglu_forward(Tensor act, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
                             std::span<const LoraPair> pairs, Stream& stream) {
   Library& library = library_of(stream);

@@ -43,9 +43,12 @@ UnfinishedLinear begin_one_adapter(const LinearCall& call, ConstTensor x, Tensor
   const LoraDelta rest{.h = h, .pairs = pairs};
   const auto made = adapted_linear_begin(call.y, h, x, call.weight, call.bias, call.residual, pairs, stream);
   if (made == AdaptedPart::all) return UnfinishedLinear(call.y);
-  if (made == AdaptedPart::nothing)
-    stream.beside([&] { kernels::lora_shrink(h, x, pairs, stream); },
-                  [&] { linear_forward(call.y, x, call.weight, call.bias, call.residual, stream); });
+  if (made == AdaptedPart::nothing) {
+    const auto base = [&] { linear_forward(call.y, x, call.weight, call.bias, call.residual, stream); };
+    const auto inner = [&] { kernels::lora_shrink(h, x, pairs, stream); };
+    // What is launched first gets its multiprocessors first.
+    inner_fits_beside(x[0]) ? stream.beside(base, inner) : stream.beside(inner, base);
+  }
   return {call.y, rest};
 }
 

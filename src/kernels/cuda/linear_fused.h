@@ -16,7 +16,7 @@ struct RowMatmul {
 };
 bool row_matmul(const RowMatmul& matmul, int multiprocessors, cudaStream_t stream);
 
-// linear_ring_swiglu.cu: up to kRingRows rows, with RowMatmul::swiglu; with an adapter whose h B it can add, or
+// linear_ring_swiglu.cu: up to kRingTileRows rows, with RowMatmul::swiglu; with an adapter whose h B it can add, or
 // nullptr.
 bool ring_swiglu(const Matmul& matmul, const LoraShrinks* adapter, int multiprocessors, cudaStream_t stream);
 

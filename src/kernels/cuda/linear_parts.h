@@ -16,6 +16,9 @@ enum class AdaptedPart { nothing, inner, all };
 AdaptedPart adapted_linear_begin(Tensor y, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
                                  ConstTensor residual, std::span<const LoraPair> pairs, Stream& stream);
 
+// Whether x A of so many rows takes so few multiprocessors that it fits beside a matmul which was launched before it.
+bool inner_fits_beside(int64_t rows);
+
 // These return false, and have done nothing, if no such launch supports the arguments.
 // act = swiglu of (x W^T + bias + the adapter's part). gate_up is never written.
 bool adapted_swiglu_forward(Tensor act, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,

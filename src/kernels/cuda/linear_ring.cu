@@ -1,4 +1,4 @@
-// Matmuls of up to 64 rows on compute capability 9.0. TMA fills a ring buffer of stages in shared memory, a warpgroup
+// Matmuls of up to 256 rows on compute capability 9.0. TMA fills a ring buffer of stages in shared memory, a warpgroup
 // consumes them. Outputs are the rows of wgmma's 64-row tile and tokens its columns; an output is accumulated in
 // the same groups of 16, in order, as everywhere. A block computes few outputs (or only some tokens), so that every
 // multiprocessor has a block even where N is small; tile rows beyond a block's outputs are computed from whatever the
@@ -168,11 +168,18 @@ constexpr std::array<SmallKernel, 4> kernels_of() {
   return {kernel_of<kTokens, 16, 2 * kBoxes>(), kernel_of<kTokens, 24, kBoxes>(), kernel_of<kTokens, 48, kBoxes>(),
           kernel_of<kTokens, 64, kBoxes>()};
 }
-// For small N: a cluster of two blocks shares the outputs, and each block loads half of x.
+// For small N: two blocks share the outputs, and each has half of the tokens.
 template <int kTokens, int kBoxes>
 constexpr std::array<SmallKernel, 6> with_halves() {
   const std::array<SmallKernel, 4> whole = kernels_of<kTokens, kBoxes>();
   return {kernel_of<kTokens / 2, 16, 4>(), kernel_of<kTokens / 2, 32, 4>(), whole[0], whole[1], whole[2], whole[3]};
+}
+
+// Above 64 rows the blocks of one output's tokens read the same weights through the L2 cache. That suits small N, where
+// cuBLASLt has few blocks, and an adapter inside the launch saves two launches more.
+std::array<SmallKernel, 6> kernels_of_many() {
+  return {kernel_of<64, 32, 4>(),  kernel_of<64, 48, 2>(),  kernel_of<64, 64, 2>(),
+          kernel_of<128, 16, 2>(), kernel_of<128, 32, 2>(), kernel_of<128, 64, 2>()};
 }
 
 // ---- h without the base's matmul ----
@@ -189,6 +196,85 @@ __global__ void __launch_bounds__(kRingThreads)
   }
 }
 
+// More than one tile of rows: a block computes four groups of 16 columns of h, one per warp, whichever pairs they
+// belong to. So few blocks that they fit beside a matmul of the library that has been launched before.
+constexpr int kGroupsPerBlock = kTileOutputs / kInnerColumns;
+
+struct InnerGroup {
+  int pair = 0, column = 0;
+
+  // Column group number `index` of all pairs.
+  __device__ static InnerGroup of(const RingAdapter& adapter, int index) {
+    int p = 0;
+    while (p + 1 < adapter.count && index >= adapter.pair[p + 1].first_block) ++p;
+    return {p, (index - adapter.pair[p].first_block) * kInnerColumns};
+  }
+};
+
+template <class S>
+__device__ void fill_groups(const RingAdapter& adapter, const CopyRing& all, int first_group, int groups,
+                            int first_token, int steps) {
+  const auto load_w = [&](const CopyRing& ring, int step) {
+    barrier_expect(ring.full(), S::kBoxes * (S::kXBytes + 128 * kInnerColumns * groups));
+#pragma unroll 1
+    for (int g = 0; g < groups; ++g) {
+      const InnerGroup group = InnerGroup::of(adapter, first_group + g);
+#pragma unroll
+      for (int b = 0; b < S::kBoxes; ++b)
+        copy_box(ring.at() + S::kBoxes * S::kXBytes + b * S::kWBytes + g * 128 * kInnerColumns, adapter.a[group.pair],
+                 (step * S::kBoxes + b) * kBoxColumns, group.column, ring.full());
+    }
+  };
+  const auto load_x = [&](const CopyRing& ring, int step) {
+#pragma unroll
+    for (int b = 0; b < S::kBoxes; ++b)
+      copy_box(ring.at() + b * S::kXBytes, adapter.x, (step * S::kBoxes + b) * kBoxColumns, first_token, ring.full());
+  };
+  fill_ring(all, steps, load_w, load_x);
+}
+
+template <class S>
+__global__ void __launch_bounds__(kRingThreads)
+    inner_groups_kernel(const __grid_constant__ RingAdapter adapter, int64_t tokens, int64_t depth) {
+  if constexpr (kHasWgmma) {
+    extern __shared__ __align__(1024) uint8_t shared[];
+    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+    const int first_group = static_cast<int>(blockIdx.y) * kGroupsPerBlock, steps = S::steps(depth);
+    const int groups = min(kGroupsPerBlock, adapter.column_blocks - first_group);
+    const int first_token = static_cast<int>(blockIdx.x) * S::kTokens;
+    const CopyRing ring = begin_ring<S>(shared);
+    if (warp == kWarpgroup / 32) {
+      if (lane == 0) fill_groups<S>(adapter, ring, first_group, groups, first_token, steps);
+      return;
+    }
+    wait_for_previous();
+    float acc[S::kTokenTiles][4] = {};
+    accumulate_ring<S>(acc, steps, ring, lane);
+    if (warp >= groups) return;
+    const InnerGroup group = InnerGroup::of(adapter, first_group + warp);
+    const RingPair& pair = adapter.pair[group.pair];
+    const Place place = Place::of(0, pair.rank - group.column, first_token, 0, lane);
+    bf16* const h = adapter.h + pair.h_begin + group.column;
+#pragma unroll
+    for (int j = 0; j < S::kTokenTiles; ++j)
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        if (place.stored(tokens, j, e))
+          h[place.token_of(j, e) * adapter.h_stride + place.output_of(e)] = __float2bfloat16_rn(acc[j][e]);
+  } else {
+    __trap();
+  }
+}
+
+void launch_inner_groups(const Operand& x, const LoraShrinks& inner, cudaStream_t stream) {
+  using S = Shape<kRingTileRows, kTileOutputs, 2>;
+  const RingAdapter adapter = ring_adapter<S>(x, inner);
+  const dim3 grid(static_cast<unsigned>((x.rows + S::kTokens - 1) / S::kTokens),
+                  static_cast<unsigned>((adapter.column_blocks + kGroupsPerBlock - 1) / kGroupsPerBlock));
+  allow_shared<inner_groups_kernel<S>>(S::kSharedBytes);
+  launch_early(inner_groups_kernel<S>, grid, kRingThreads, S::kSharedBytes, stream, adapter, x.rows, x.cols);
+}
+
 template <int kTokens>
 void launch_inner(const Operand& x, const LoraShrinks& inner, cudaStream_t stream) {
   using S = Shape<kTokens, kInnerColumns, 4>;
@@ -202,18 +288,20 @@ void launch_inner(const Operand& x, const LoraShrinks& inner, cudaStream_t strea
 
 bool ring_inner(const Operand& x, const LoraShrinks& inner, cudaStream_t stream) {
   // Each block fills a multiprocessor, and a large matmul that runs beside it leaves few of them free.
-  constexpr int64_t kMaxRows = 256;
-  if (!has_copy_engine() || !x.aligned || x.rows > kMaxRows) return false;
-  const auto launch = x.rows <= 8 ? launch_inner<8> : x.rows <= kRingRows ? launch_inner<16> : launch_inner<64>;
-  launch(x, inner, stream);
+  if (!has_copy_engine() || !x.aligned || x.rows > kRingRows) return false;
+  if (x.rows > kRingTileRows)
+    launch_inner_groups(x, inner, stream);
+  else
+    (x.rows <= 8 ? launch_inner<8> : launch_inner<16>)(x, inner, stream);
   return true;
 }
 
 std::span<const SmallKernel> ring_kernels(int64_t rows) {
   static const std::array of_8 = kernels_of<8, 4>(), of_16 = kernels_of<16, 4>();
-  static const std::array of_32 = with_halves<32, 2>(), of_64 = with_halves<64, 2>();
+  static const std::array of_32 = with_halves<32, 2>(), of_64 = with_halves<64, 2>(), of_many = kernels_of_many();
   if (!has_copy_engine() || rows > kRingRows) return {};
   if (rows <= 16) return rows <= 8 ? of_8 : of_16;
+  if (rows > kRingTileRows) return of_many;
   return rows <= 32 ? of_32 : of_64;
 }
 

@@ -1,4 +1,4 @@
-// What the matmuls of up to 64 rows share that read a ring buffer of stages with wgmma (linear_ring.cu): one warp fills
+// What the matmuls of few rows share that read a ring buffer of stages with wgmma (linear_ring.cu): one warp fills
 // the ring, the four before it consume it.
 #pragma once
 
@@ -70,6 +70,20 @@ __device__ __forceinline__ void step(float (&d)[4][4], uint64_t w, uint64_t x) {
 }
 __device__ __forceinline__ void step(float (&d)[8][4], uint64_t w, uint64_t x) {
   wgmma_shared(d, w, x);
+}
+__device__ __forceinline__ void step(float (&d)[16][4], uint64_t w, uint64_t x) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+      "%64, %65, 1, 1, 1, 0, 0;\n"
+      : LOCKSTEP_TOKENS(d, 0), LOCKSTEP_TOKENS(d, 1), LOCKSTEP_TOKENS(d, 2), LOCKSTEP_TOKENS(d, 3),
+        LOCKSTEP_TOKENS(d, 4), LOCKSTEP_TOKENS(d, 5), LOCKSTEP_TOKENS(d, 6), LOCKSTEP_TOKENS(d, 7),
+        LOCKSTEP_TOKENS(d, 8), LOCKSTEP_TOKENS(d, 9), LOCKSTEP_TOKENS(d, 10), LOCKSTEP_TOKENS(d, 11),
+        LOCKSTEP_TOKENS(d, 12), LOCKSTEP_TOKENS(d, 13), LOCKSTEP_TOKENS(d, 14), LOCKSTEP_TOKENS(d, 15)
+      : "l"(w), "l"(x));
 }
 #undef LOCKSTEP_TOKENS
 

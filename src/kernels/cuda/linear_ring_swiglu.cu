@@ -117,8 +117,8 @@ constexpr std::array kOf8 = kernels_of<8, 4>(), kOf16 = kernels_of<16, 4>(), kOf
 }  // namespace
 
 bool ring_swiglu(const Matmul& p, const LoraShrinks* adapter, int multiprocessors, cudaStream_t stream) {
-  if (!has_copy_engine() || p.x.rows == 0 || p.x.rows > kRingRows || p.outputs == 0 || p.x.cols == 0 || !p.x.aligned ||
-      !suits_slab_map(p.w, true))
+  if (!has_copy_engine() || p.x.rows == 0 || p.x.rows > kRingTileRows || p.outputs == 0 || p.x.cols == 0 ||
+      !p.x.aligned || !suits_slab_map(p.w, true))
     return false;
   const int64_t rows = p.x.rows;
   const auto& kernels = rows <= 8 ? kOf8 : rows <= 16 ? kOf16 : rows <= 32 ? kOf32 : kOf64;

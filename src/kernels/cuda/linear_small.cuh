@@ -79,8 +79,9 @@ struct SmallKernel {
 // The kernels for plain weights, and one that takes any matmul; all give the same bits.
 std::span<const SmallKernel> small_kernels();
 const SmallKernel& any_kernel(bool transposed);
-// linear_ring.cu: for up to this many rows; empty if the GPU or the number of rows is not supported.
-inline constexpr int64_t kRingRows = 64;
+// linear_ring.cu: for up to kRingRows rows; empty if the GPU or the number of rows is not supported. kRingTileRows rows
+// are one tile of tokens; SwiGLU is in the launch only there (linear_ring_swiglu.cu).
+inline constexpr int64_t kRingTileRows = 64, kRingRows = 256;
 inline constexpr int kRingInnerTokens = 16;  // tokens per block that computes h
 std::span<const SmallKernel> ring_kernels(int64_t rows);
 // linear_ring.cu: only the adapter's h; false if the shape is not supported.
