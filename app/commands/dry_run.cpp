@@ -10,10 +10,9 @@
 #include "commands/describe_layout.h"
 #include "data/dataset.h"
 #include "recipes/adapter.h"
-#include "recipes/critic.h"
 #include "recipes/memory_plan.h"
 #include "recipes/resume.h"
-#include "recipes/rollout_engine.h"
+#include "recipes/rl.h"
 #include "recipes/steps.h"
 
 namespace lockstep::commands {
@@ -61,7 +60,7 @@ struct DryRun {
 
   std::shared_ptr<const lora::AdapterLayout> layout() const { return recipes::starting_layout(adapter, base); }
 
-  void model_and_memory(const std::optional<recipes::EnginePlan>& engine, const lora::AdapterLayout* critic = nullptr,
+  void model_and_memory(const recipes::BesideTrainer& beside = {},
                         const std::optional<RolloutShape>& rollout = std::nullopt) const {
     const auto adapter_layout = layout();
     const int64_t base_parameters = model::num_parameters(base.config);
@@ -73,16 +72,16 @@ struct DryRun {
                        fmt::join(adapter_layout->target_leaves, ", "), recipes::kind_text(adapter_layout->config));
     out << fmt::format("parameters  {} total, {} trainable ({:.3f} %)\n", total, adapter_layout->num_parameters,
                        100.0 * static_cast<double>(adapter_layout->num_parameters) / static_cast<double>(total));
-    if (critic != nullptr)
-      out << fmt::format("critic      {} rank {}, with a value head, {} trainable parameters on the same base\n",
-                         lora::lora_type_name(critic->config.type), critic->config.rank, critic->num_parameters);
+    for (const auto& [name, other] : beside.trained)
+      out << fmt::format("{:<12}{} rank {}{}, {} trainable parameters on the same base\n", name,
+                         lora::lora_type_name(other->config.type), other->config.rank,
+                         other->value_head ? ", with a value head" : "", other->num_parameters);
     describe_layout(layout_of_ranks, training, device, *adapter_layout, rollout, out);
-    memory(*adapter_layout, engine, critic);
+    memory(*adapter_layout, beside);
   }
 
-  void memory(const lora::AdapterLayout& adapter_layout, const std::optional<recipes::EnginePlan>& engine,
-              const lora::AdapterLayout* critic) const {
-    const recipes::MemoryPlan memory = recipes::plan_memory(base, adapter_layout, training, engine, device, critic);
+  void memory(const lora::AdapterLayout& adapter_layout, const recipes::BesideTrainer& beside) const {
+    const recipes::MemoryPlan memory = recipes::plan_memory(base, adapter_layout, training, beside, device);
     const char* label = layout_of_ranks.ranks() > 1 ? "memory/rank " : "memory      ";
     const auto line = [&](const char* what, int64_t bytes, const std::string& remark = "") {
       out << fmt::format("{}{:<20}{}{}\n", label, what, bytes_text(bytes), remark);
@@ -93,7 +92,7 @@ struct DryRun {
       line("of the GPU", gpu.total_bytes, fmt::format("  ({}), free", gpu.name) + bytes_text(gpu.free_bytes));
     }
     line("base weights", memory.base);
-    line(critic != nullptr ? "adapters, 2 versions" : "adapter, 2 versions", memory.adapter);
+    line(!beside.trained.empty() ? "adapters, 2 versions" : "adapter, 2 versions", memory.adapter);
     line("optimizer moments", memory.moments);
     line("gradient lanes", memory.lanes, "  (at most)");
     line("activations", memory.activations,
@@ -179,7 +178,7 @@ void dry_run_sft(const recipes::SftOptions& options, const std::vector<std::stri
                        recipes::planned_device(recipes::layout_of(options.training), options.base.device),
                        *control.out};
   dry_run.checkpoints();
-  dry_run.model_and_memory(std::nullopt);
+  dry_run.model_and_memory();
   std::optional<int64_t> rows, ignored;
   *control.out << fmt::format("data        {}\n", rows_text(options.prompt_data, options.rows.max_bad_rows, rows));
   for (const recipes::EvalSet& set : options.eval_sets)
@@ -218,10 +217,9 @@ void dry_run_rl(const recipes::RlOptions& options, const std::vector<std::string
                        recipes::planned_device(recipes::layout_of(options.training), options.base.device),
                        *control.out};
   dry_run.checkpoints();
-  const auto critic = recipes::critic_layout(options, base);
   const int64_t samples = options.rollout_batch_size * options.n_samples;
   dry_run.model_and_memory(
-      recipes::engine_plan(options), critic.get(),
+      recipes::beside_trainer(options, base),
       RolloutShape{.prompts = options.rollout_batch_size, .samples = samples, .tokens = options.sampling.max_tokens});
   if (options.engine.kind)
     *control.out << fmt::format("engine      {}: {}\n", rollout::engine_name(*options.engine.kind),
@@ -244,8 +242,9 @@ void dry_run_rl(const recipes::RlOptions& options, const std::vector<std::string
       options.sampling.temperature);
   *control.out << fmt::format("batch       {} samples a step, {} steps a rollout, {} rollouts\n",
                               options.training.global_batch_size, steps, count_text(rollouts));
-  if (critic != nullptr) describe_critic(options, *control.out);
-  const int64_t without_actor = critic != nullptr ? options.critic.only_rollouts : 0;
+  const bool has_critic = options.advantage.estimator == rl::Estimator::ppo;
+  if (has_critic) describe_critic(options, *control.out);
+  const int64_t without_actor = has_critic ? options.critic.only_rollouts : 0;
   dry_run.schedule(rollouts ? std::optional(steps * std::max<int64_t>(0, *rollouts - without_actor)) : std::nullopt);
   dry_run.notes(notes);
 }

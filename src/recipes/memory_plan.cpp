@@ -36,7 +36,7 @@ std::string gigabytes(int64_t bytes) {
   return fmt::format("{:.2f} GB", static_cast<double>(bytes) * 1e-9);
 }
 
-// The adapters that are trained: the actor's, and with PPO the critic's.
+// The adapters that are trained: the run's own and those beside it.
 using Trained = std::span<const lora::AdapterLayout* const>;
 
 // Everything a pass keeps and its scratch memory, of the largest pass; the logits among it are `logits`.
@@ -86,10 +86,11 @@ void choose_recompute(MemoryPlan& plan, const model::ModelSpec& config, Trained 
 }  // namespace
 
 MemoryPlan plan_memory(const model::ModelSpec& config, const lora::AdapterLayout& layout, int64_t weight_bytes,
-                       const TrainingOptions& training, const std::optional<EnginePlan>& engine, Device device,
-                       std::optional<int64_t> room, const lora::AdapterLayout* critic) {
+                       const TrainingOptions& training, const BesideTrainer& beside, Device device,
+                       std::optional<int64_t> room) {
+  const std::optional<EnginePlan>& engine = beside.engine;
   std::vector<const lora::AdapterLayout*> trained = {&layout};
-  if (critic != nullptr) trained.push_back(critic);
+  for (const TrainedBeside& other : beside.trained) trained.push_back(other.layout.get());
   for (const lora::AdapterLayout* each : trained) lora::check_ranks(*each, device);
   MemoryPlan plan{.device = device, .room = room, .limit = room};
   plan.max_tokens = micro_batch_tokens(training, config, device);
@@ -110,13 +111,13 @@ MemoryPlan plan_memory(const model::ModelSpec& config, const lora::AdapterLayout
 }
 
 MemoryPlan plan_memory(const Base& base, const lora::AdapterLayout& layout, const TrainingOptions& training,
-                       const std::optional<EnginePlan>& engine, Device device, const lora::AdapterLayout* critic) {
+                       const BesideTrainer& beside, Device device) {
   const DType packed = kernels::packed_dtype(load::weight_dtype(base), device);
   const bool elsewhere = device != Device::cpu && num_gpus() == 0;  // planned on a machine without a GPU
   std::optional<int64_t> room = elsewhere ? std::nullopt : memory_bound(device);
   if (const int64_t sharing = training.ranks.ranks_per_device; room && sharing > 1)
     room = std::min(*room, cuda_info().total_bytes / sharing);
-  MemoryPlan plan = plan_memory(base.config, layout, dtype_bytes(packed), training, engine, device, room, critic);
+  MemoryPlan plan = plan_memory(base.config, layout, dtype_bytes(packed), training, beside, device, room);
   if (elsewhere || plan.room) return plan;
   if (const int64_t available = free_memory(device); available > 0) plan.limit = available + live_bytes(device);
   return plan;

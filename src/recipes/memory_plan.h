@@ -2,7 +2,10 @@
 // error before the first step instead of one in the middle of it.
 #pragma once
 
+#include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "model/train_pass.h"
 #include "recipes/base.h"
@@ -34,25 +37,30 @@ struct EnginePlan {
   std::optional<int64_t> kv_bytes;
 };
 
+// A further trainer of a run, such as a critic: an adapter on the same base, whose passes and the run's take turns.
+struct TrainedBeside {
+  std::string name;
+  std::shared_ptr<const lora::AdapterLayout> layout;
+};
+
 // What shares the device with a run's trainer.
 struct BesideTrainer {
   std::optional<EnginePlan> engine = {};
-  std::shared_ptr<const lora::AdapterLayout> critic = {};
+  std::vector<TrainedBeside> trained = {};
 };
 
-// `critic`: PPO's, nullptr without one; its passes and the actor's take turns. `weight_bytes`: of one weight where the
-// base lies. `room`: nullopt on the CPU, where nothing is chosen by what is free; `limit` is the room. ConfigError for
-// ranks that a GPU does not take. Recompute::automatic: the least that fits the room; beside an engine with half of it
-// left for keys and values, or a tenth where whole blocks would have to be recomputed.
+// `weight_bytes`: of one weight where the base lies. `room`: nullopt on the CPU, where nothing is chosen by what is
+// free; `limit` is the room. ConfigError for ranks that a GPU does not take. Recompute::automatic: the least that fits
+// the room; beside an engine with half of it left for keys and values, or a tenth where whole blocks would have to be
+// recomputed.
 MemoryPlan plan_memory(const model::ModelSpec& config, const lora::AdapterLayout& layout, int64_t weight_bytes,
-                       const TrainingOptions& training, const std::optional<EnginePlan>& engine, Device device,
-                       std::optional<int64_t> room, const lora::AdapterLayout* critic = nullptr);
+                       const TrainingOptions& training, const BesideTrainer& beside, Device device,
+                       std::optional<int64_t> room);
 
 // The same for a base whose config has been read, on the device as it is now, of which ranks that share it take equal
 // parts; without a limit for a GPU that is not here. A run and its --dry-run both ask here.
 MemoryPlan plan_memory(const Base& base, const lora::AdapterLayout& layout, const TrainingOptions& training,
-                       const std::optional<EnginePlan>& engine, Device device,
-                       const lora::AdapterLayout* critic = nullptr);
+                       const BesideTrainer& beside, Device device);
 
 // ResourceError naming what to change when the plan is above its limit, or a GPU has no room for keys and values.
 void require_fit(const MemoryPlan& plan);

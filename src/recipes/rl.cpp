@@ -76,8 +76,7 @@ class RlRun {
         prompts_(read_prompts(prompt_source(options, base_), tokenizer_)),
         total_(num_rollouts()),
         run_(options.adapter, options.optimizer, options.training, options.save, base_, stream_, control,
-             rl_settings(options, prompts_), options.sampling.temperature,
-             {.engine = engine_plan(options), .critic = critic_layout(options, base_)}, &group_),
+             rl_settings(options, prompts_), options.sampling.temperature, beside_trainer(options, base_), &group_),
         engine_(options, base_, tokenizer_, run_.memory().engine_kv_bytes(), run_.trainer().adapter(), prompts_.prompts,
                 sampling_stream_ ? *sampling_stream_ : stream_, control),
         log_(control.rank == 0 ? options.save.save : "", run_.saved_iteration(), control,
@@ -358,6 +357,12 @@ class RlRun {
 };
 
 }  // namespace
+
+BesideTrainer beside_trainer(const RlOptions& options, const Base& base) {
+  BesideTrainer beside{.engine = engine_plan(options)};
+  if (auto critic = critic_layout(options, base)) beside.trained.push_back({kCritic, std::move(critic)});
+  return beside;
+}
 
 void run_rl(const RlOptions& options, const Control& control) {
   const SaveDirectory mine(control.rank == 0 ? options.save.save : "", control);

@@ -89,11 +89,15 @@ std::set<std::string> changed_files(const std::string& row) {
 
 // What is added most often changes at most eight files beside its own.
 TEST(DocsTest, NoAdditionTouchesManyFiles) {
-  constexpr size_t kMost = 8;
-  const std::set<std::string> counted = {
-      "a weight format",          "a linear layer to the block",     "experts",
-      "a model family",           "an objective of the policy loss", "a server that generates rollouts",
-      "a transport between ranks"};
+  constexpr size_t kMax = 8;
+  const std::set<std::string> counted = {"a weight format",
+                                         "a linear layer to the block",
+                                         "experts",
+                                         "a model family",
+                                         "an objective of the policy loss",
+                                         "a server that generates rollouts",
+                                         "a transport between ranks",
+                                         "a second trainer"};
   size_t rows = 0, tables = 0, seen = 0;
   std::string heading;
   std::set<std::string> files;
@@ -105,10 +109,10 @@ TEST(DocsTest, NoAdditionTouchesManyFiles) {
       ++tables;
       seen += counted.contains(heading);
     }
-    EXPECT_LE(++rows, kMost) << heading;
+    EXPECT_LE(++rows, kMax) << heading;
     files.merge(changed_files(line));
     if (counted.contains(heading)) {
-      EXPECT_LE(files.size(), kMost) << heading;
+      EXPECT_LE(files.size(), kMax) << heading;
     }
   }
   EXPECT_GE(tables, 8u);

@@ -16,7 +16,7 @@ class MemoryPlans : public ::testing::Test {
  protected:
   // Of Qwen3-8B with a rank-16 adapter on everything, on a GPU with this much memory.
   MemoryPlan plan(int64_t room, const TrainingOptions& training, const std::optional<EnginePlan>& engine = {}) const {
-    return plan_memory(base_.config, *layout_, 2, training, engine, Device::cuda, room);
+    return plan_memory(base_.config, *layout_, 2, training, {.engine = engine}, Device::cuda, room);
   }
 
   const Base base_ = load::read_base_config(LOCKSTEP_SOURCE_DIR "/bench/shapes/qwen3-8b");
@@ -85,10 +85,11 @@ TEST_F(MemoryPlans, ACriticIsCounted) {
   const lora::LoraConfig config{
       .rank = 8, .alpha = 16, .target_modules = {"all-linear"}, .value_width = base_.config.width};
   const auto critic = lora::resolve_layout(config, model::linear_modules(base_.config));
-  const auto planned = [&](const lora::AdapterLayout* beside) {
-    return plan_memory(base_.config, *layout_, 2, {}, EnginePlan{}, Device::cuda, 139 * kGiB, beside);
+  const auto planned = [&](std::vector<TrainedBeside> trained) {
+    return plan_memory(base_.config, *layout_, 2, {}, {.engine = EnginePlan{}, .trained = std::move(trained)},
+                       Device::cuda, 139 * kGiB);
   };
-  const MemoryPlan alone = planned(nullptr), both = planned(critic.get());
+  const MemoryPlan alone = planned({}), both = planned({{"critic", critic}});
   EXPECT_EQ(both.base, alone.base);
   EXPECT_EQ(both.moments - alone.moments, 8 * critic->num_trained);
   EXPECT_EQ(both.adapter - alone.adapter, 12 * critic->num_floats);  // two versions, each f32 and bf16
@@ -110,15 +111,16 @@ TEST_F(MemoryPlans, WhatDoesNotFitNamesWhatToChange) {
 TEST_F(MemoryPlans, RanksThatAGpuDoesNotTakeAreRefusedFirst) {
   const auto wide = lora::resolve_layout({.rank = 257, .alpha = 32, .target_modules = {"q_proj"}},
                                          model::linear_modules(base_.config));
-  const auto ask = [&](Device device) { plan_memory(base_, *wide, {}, EnginePlan{}, device); };
+  const auto ask = [&](Device device) { plan_memory(base_, *wide, {}, {.engine = EnginePlan{}}, device); };
   EXPECT_NO_THROW(ask(Device::cpu));
-  expect_error<ConfigError>([&] { plan_memory(base_.config, *wide, 2, {}, EnginePlan{}, Device::cuda, 139 * kGiB); },
-                            {"LoraConfig::rank", "257", "at most 256"});
+  expect_error<ConfigError>(
+      [&] { plan_memory(base_.config, *wide, 2, {}, {.engine = EnginePlan{}}, Device::cuda, 139 * kGiB); },
+      {"LoraConfig::rank", "257", "at most 256"});
 }
 
 // Nothing is chosen by what a machine has free: a run computes the same way everywhere, or is refused.
 TEST_F(MemoryPlans, ACpuRefusesWhatItsMachineCannotHold) {
-  MemoryPlan cpu = plan_memory(base_, *layout_, {}, EnginePlan{}, Device::cpu);
+  MemoryPlan cpu = plan_memory(base_, *layout_, {}, {.engine = EnginePlan{}}, Device::cpu);
   EXPECT_EQ(cpu.recompute, model::Recompute::selective);
   EXPECT_EQ(cpu.room, std::nullopt);
   EXPECT_EQ(cpu.kv, 0);
