@@ -1,4 +1,5 @@
-// What a run was asked to do with its rollouts, as the stages of rl take it.
+// The options of a run as an rl::Algorithm: estimator, loss, corrections and the rest of what turns rollouts into
+// steps.
 #pragma once
 
 #include "recipes/options.h"

@@ -1,4 +1,4 @@
-// What --max-bad-rows let a run leave out, said to the user.
+// Tells the user which rows were left out because max_bad_rows allows it.
 #pragma once
 
 #include <ostream>

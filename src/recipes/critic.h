@@ -10,9 +10,9 @@ namespace lockstep::recipes {
 
 inline constexpr const char* kCritic = "critic";  // as a policy of checkpoints
 
-// Of the adapter that a fresh run's critic begins with, of which no weight is read: what CriticOptions::load names,
-// else as the actor begins; with a value head. nullptr without PPO. ConfigError if a rank is given for an adapter that
-// has one; FormatError and ShapeError for one of another base.
+// The layout of the adapter that the critic of a fresh run begins with: that of CriticOptions::load, else of the
+// actor's, with a value head. Reads no weights. nullptr without PPO. ConfigError: a rank is given beside an adapter,
+// which has its own; FormatError, ShapeError: an adapter of another base.
 std::shared_ptr<const lora::AdapterLayout> critic_layout(const RlOptions& options, const Base& base);
 
 // `adapter` and a fresh value head: its weight normal with deviation 0.02, its bias 0.

@@ -1,8 +1,9 @@
-// Whose weights a Serving answers with: the base it began with, or one that a client brought since; and whether they,
-// and the memory of keys and values, are there at all.
+// The base weights that a Serving generates with: those it began with, or others that a client has sent since. It also
+// gives the weights, and the memory of keys and values, back for a while and takes them again (/sleep, /wake_up).
 //
-// A new base is staged beside the one in use, checked, and then swapped between two steps of the engine. Requests in
-// flight finish on theirs. Adapters are read again on the new one (AdapterRegistry::rebase).
+// A new base is loaded beside the one in use, checked, and then put in its place between two steps of the engine.
+// Requests in flight finish on the base that they began with. Adapters are loaded again on the new one
+// (AdapterRegistry::rebase).
 #pragma once
 
 #include <memory>
@@ -19,7 +20,7 @@ namespace lockstep::service {
 
 class BaseKeeper {
  public:
-  // `serving` outlives it. Directories are read below `weights_root` only; empty: none is.
+  // `serving` outlives it. Only directories below `weights_root` are read; empty: none.
   BaseKeeper(Serving& serving, std::string weights_root);
   ~BaseKeeper();
 
@@ -29,7 +30,8 @@ class BaseKeeper {
     std::vector<AdapterRegistry::Outdated> outdated;
   };
   // Blocks the calling thread, not the engine. An empty path is the directory that the base came from, wherever that
-  // is. `label`: what weight_version says from then on; empty: the base version's number. Errors change nothing: ConfigError (a path outside the root), and those of load::updated_base.
+  // is. `label`: what weight_version says from then on; empty: the base version's number. Errors change nothing:
+  // ConfigError (a path outside the root), and those of load::updated_base.
   Report load_directory(const std::string& path, const std::string& label);
   // Some tensors or all, in host memory. While there is no base, they are kept until every tensor has come.
   Report load_tensors(const NamedTensors& tensors, const std::string& label, const std::string& where);
@@ -43,9 +45,9 @@ class BaseKeeper {
   void take_snapshot();                            // of the checksums
   std::vector<std::string> changed_since() const;  // names; ConfigError: no snapshot was taken
 
-  // What has been given back. Level 1: keys and scratch; on a GPU also the weights, which go to host memory. Level 2:
-  // the weights are gone, and submit() throws NoBase until all of them have come again. Both end requests in flight,
-  // and pause. Nothing where something sleeps already that is asked for.
+  // Gives memory back, after ending the requests in flight and pausing. Keys: keys, values and scratch memory. Weights:
+  // those of a GPU move to host memory; `for_good`: they are freed, and submit() throws NoBase until all of them have
+  // been sent again. What is released already stays so.
   enum class Part { weights, keys };
   void release(Part part, bool for_good = false);
   void resume(Part part);  // weights that are gone for good stay away

@@ -8,7 +8,7 @@ namespace lockstep::parallel::tcp {
 
 void Doorkeeper::admit() {
   while (std::optional<Socket> socket = accept_from(listener_)) {
-    if (strangers_.size() == kMostStrangers) {
+    if (strangers_.size() == kMaxStrangers) {
       strangers_.pop_front();
       ++refused_;
     }

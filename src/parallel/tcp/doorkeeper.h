@@ -1,5 +1,5 @@
-// Lets those in who know the job's secret. Strangers cost little: at most kMostStrangers at a time (the oldest has to
-// go when one more comes), each for a limited time, and of each a few bytes of fixed size.
+// Accepts connections of those who prove that they know the job's secret. Others cost little: at most kMaxStrangers of
+// them are kept at a time (one more closes the oldest), each for a limited time, and a few bytes of each are read.
 #pragma once
 
 #include <functional>
@@ -17,7 +17,7 @@ struct Newcomer {
 
 class Doorkeeper {
  public:
-  static constexpr size_t kMostStrangers = 64;
+  static constexpr size_t kMaxStrangers = 64;
 
   // `patience`: until a caller has proved to know the secret and said hello. Long enough for a rank on a busy host.
   Doorkeeper(Socket listener, const Secret& secret, std::chrono::milliseconds patience = std::chrono::seconds(60))

@@ -1,4 +1,5 @@
-// What is said to a server of vLLM, SGLang or Lockstep, and what its answers mean: texts in, values out, no connection.
+// The HTTP requests that a server of vLLM, SGLang or Lockstep understands, and what its answers mean. It makes and
+// parses texts; it opens no connection.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,7 @@
 
 namespace lockstep::rollout {
 
-// What a server says of itself; a field without a value it does not say.
+// What a server reports about itself; a field without a value was not reported.
 struct ServerFacts {
   std::string model;  // what requests call the base
   std::string version;
@@ -45,7 +46,7 @@ struct RemoteAnswer {
   int64_t cached_tokens = 0;
 };
 
-// What weights of ours are called at servers: a server that says so has not the base that it was started with.
+// Servers report merged weights of ours under a name that begins so: their base is not the one they were started with.
 inline constexpr const char* kWeightsPrefix = "lockstep-merged-v";
 
 class Dialect {

@@ -1,10 +1,11 @@
-// The Sampler over servers: prompts go as token ids to the least loaded server, answers come back whole.
+// The Sampler that generates on servers: it sends prompts as token ids to the least loaded server and reports whole
+// answers, not single tokens.
 //
 // A request that got no answer (a server that is away, 5xx, 429, too slow) is sent again, to another server if one is
-// up, after a pause that grows; nothing of it was reported before, so nothing is lost or told twice. One that gets
-// none ten times fails. While no server answers, requests wait (FleetOptions::outage_timeout). Where weights are
-// delivered instead of adapters, a request that was not sent yet is sent of the version that is there then, and one
-// that is in flight goes the way of FleetOptions::on_version_change.
+// up, after a pause that grows; nothing of it was reported before, so nothing is lost or reported twice. After
+// ten attempts without an answer it fails. While no server answers, requests wait (FleetOptions::outage_timeout). Where
+// weights are delivered instead of adapters, a request that was not sent yet is sent of the version that is there then,
+// and one that is in flight goes the way of FleetOptions::on_version_change.
 #pragma once
 
 #include <condition_variable>
