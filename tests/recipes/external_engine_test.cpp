@@ -49,7 +49,7 @@ std::thread in_a_rollout(FakeEngine& server, const Then& then) {
   return std::thread([&server, then] {
     const auto begun = [&] {
       const std::vector<OrderedJson> bodies = server.bodies();
-      return !bodies.empty() && bodies.back()["n"] == 4;
+      return !bodies.empty() && bodies.back().value("sampling_params", bodies.back()).value("n", 0) == 4;
     };
     while (!begun()) std::this_thread::sleep_for(std::chrono::milliseconds(2));
     then();

@@ -16,6 +16,7 @@ namespace {
 constexpr int kUnauthorized = 401, kForbidden = 403, kMaxForgotten = 3;
 constexpr milliseconds kPatience = std::chrono::seconds(20);  // of what needs no work of a server
 constexpr milliseconds kPoll(20);
+constexpr const char* kBeingStopped = "the run is being stopped";
 
 }  // namespace
 
@@ -58,8 +59,7 @@ net::HttpAnswer Fleet::wait_for(size_t index, net::HttpRequest request, bool pat
       if (!patient) continue;
       options_.between();
       if (stopping())
-        throw net::Unreachable(
-            {.what = "a server is not waited for", .where = address.text(), .got = "the run is being stopped"});
+        throw net::Unreachable({.what = "a server is not waited for", .where = address.text(), .got = kBeingStopped});
     }
   } catch (...) {
     client_.cancel(id);
@@ -226,7 +226,7 @@ RemoteAnswer Fleet::generate(size_t index, const SampleRequest& request, const s
 
 void Fleet::lost(size_t index, const std::string& why) {
   Server& server = servers_[index];
-  if (!server.up) return;
+  if (!server.up || why == kBeingStopped) return;  // that one may still be told to unload
   server.up = false;
   ++server.times_lost;
   server.samples = 0;
@@ -254,6 +254,7 @@ void Fleet::forgot(size_t index, const std::string& adapter) {
 }
 
 void Fleet::look() {
+  if (num_up() == 0) options_.between();  // whoever started a server may know that it has ended
   for (size_t i = 0; i < servers_.size(); ++i) {
     if (servers_[i].up || Clock::now() < servers_[i].next_look) continue;
     if (try_return(i))
@@ -277,7 +278,6 @@ Fleet::Clock::time_point Fleet::next_look() const {
 void Fleet::wait_for_one() {
   if (all_away_since_ == Clock::time_point::max()) all_away_since_ = Clock::now();
   while (num_up() == 0 && !stopping()) {
-    options_.between();
     look();
     if (num_up() == 0) std::this_thread::sleep_for(std::min(options_.retry_interval, kPoll));
   }
