@@ -185,6 +185,8 @@ constexpr Compatible kSftCompatible[] = {
     {"--disable-compute-advantages-and-returns", none, "supervised training has no advantages"},
     {"--debug-train-only", none, "supervised training starts no engine"},
     {"--metadata-key", one, "supervised training has no rewards"},
+    {"--colocate", none, "supervised training starts no engine"},
+    {"--rollout-num-gpus", one, "supervised training starts no engine", "#"},
     {"--lora-adapter-name", one, "supervised training starts no engine"},
 };
 

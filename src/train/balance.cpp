@@ -7,12 +7,20 @@ namespace lockstep::train {
 
 namespace {
 
-double cost_of(const Datum& datum, Balance balance, const model::ModelSpec& spec) {
-  const auto tokens = static_cast<double>(datum.size());
-  if (balance != Balance::flops) return tokens;
+// What a sample of so many tokens costs.
+struct Cost {
+  double token = 1, pair = 0;  // of a token, and of a token that attends to another
+  double of(const Datum& datum) const {
+    const auto tokens = static_cast<double>(datum.size());
+    return tokens * (token + pair * tokens);
+  }
+};
+
+Cost cost_by(Balance balance, const model::ModelSpec& spec) {
+  if (balance != Balance::flops) return {};
   // A token attends to half of its sample on average: once for the scores, once for the values.
-  const double attention = static_cast<double>(spec.layers * spec.q_width()) * tokens;
-  return tokens * (static_cast<double>(model::num_parameters(spec)) + attention);
+  return {.token = static_cast<double>(model::num_parameters(spec)),
+          .pair = static_cast<double>(spec.layers * spec.q_width())};
 }
 
 // The terms of each lane.
@@ -44,9 +52,10 @@ std::vector<std::vector<int64_t>> deal(const std::vector<double>& costs, int lan
 
 std::vector<int64_t> balanced_order(std::span<const Datum> datums, int64_t datums_per_term, int lanes, Balance balance,
                                     const model::ModelSpec& spec) {
+  const Cost cost = cost_by(balance, spec);
   std::vector<double> costs(datums.size() / static_cast<size_t>(datums_per_term));
   for (size_t i = 0; i < costs.size() * static_cast<size_t>(datums_per_term); ++i)
-    costs[i / static_cast<size_t>(datums_per_term)] += cost_of(datums[i], balance, spec);
+    costs[i / static_cast<size_t>(datums_per_term)] += cost.of(datums[i]);
   std::vector<int64_t> order;
   for (std::vector<int64_t>& lane : deal(costs, lanes)) {
     std::ranges::sort(lane);

@@ -71,12 +71,15 @@ TEST(Numbers, AreReadWholeAndInRange) {
 }
 
 TEST(Compatible, EachFlagPrintsOneLine) {
-  const auto notes = parse_train(train_args("--save s --n-samples-per-prompt 2 --colocate --colocate --wandb-key "
-                                            "secret --without wandb-key --vllm-cuda-graph-sizes 1 2 4 "
-                                            "--sglang-disable-cuda-graph --train-backend megatron"))
-                         .notes;
+  const auto notes =
+      parse_train(train_args("--save s --n-samples-per-prompt 2 --sequence-parallel --sequence-parallel --wandb-key "
+                             "secret --without wandb-key --vllm-cuda-graph-sizes 1 2 4 "
+                             "--sglang-disable-cuda-graph --train-backend megatron"))
+          .notes;
   ASSERT_EQ(notes.size(), 5u);
-  EXPECT_EQ(notes[0], "--colocate: trainer and engine always share one process and one base");
+  EXPECT_EQ(notes[0],
+            "--sequence-parallel: each rank has the whole model on one device; --actor-num-gpus-per-node says how many "
+            "ranks there are");
   EXPECT_EQ(notes[1],
             "--wandb-key: left out (--without): nothing is sent: `wandb sync` sends what --use-wandb writes, with its "
             "own settings");  // without the key

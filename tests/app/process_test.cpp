@@ -98,9 +98,9 @@ TEST(Process, ModelShapeIsCompared) {
 
 TEST(Process, DryRunPrintsThePlan) {
   const testing::TempDirectory dir;
-  const Outcome outcome = run_program(dir, kTrain + "--num-rollout 1 --dry-run --colocate");
+  const Outcome outcome = run_program(dir, kTrain + "--num-rollout 1 --dry-run --sequence-parallel");
   EXPECT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_NE(outcome.out.find("--colocate: trainer and engine"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("--sequence-parallel: each rank has the whole model"), std::string::npos) << outcome.out;
 }
 
 TEST(Process, DataErrorsAreThree) {

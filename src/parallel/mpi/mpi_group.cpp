@@ -6,6 +6,7 @@
 #include <array>
 #include <exception>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -17,6 +18,8 @@
 namespace lockstep::parallel {
 
 namespace {
+
+constexpr std::chrono::milliseconds kLastBytes{500};
 
 enum class Verb : int32_t { barrier, broadcast, all_gather, all_to_all };
 
@@ -133,11 +136,15 @@ class MpiGroup final : public Group {
   }
 
   void finish() {
-    const auto until = std::chrono::steady_clock::now() + deadline_;
+    using Clock = std::chrono::steady_clock;
+    const auto until = Clock::now() + deadline_;
+    std::optional<Clock::time_point> failed_at;
     for (int done = 0;;) {
       begin(mpi_.test(&done));
       if (done) return;
-      if (group_->failed()) {
+      if (!failed_at && group_->failed()) failed_at = Clock::now();
+      // Bytes that all ranks have sent still come, so that a call which one rank has ended is whole on all.
+      if (failed_at && Clock::now() > *failed_at + kLastBytes) {
         try {
           group_->check();
         } catch (...) {
@@ -145,7 +152,7 @@ class MpiGroup final : public Group {
           throw;
         }
       }
-      if (std::chrono::steady_clock::now() > until)
+      if (Clock::now() > until)
         end(std::make_exception_ptr(Cancelled({.what = "MPI did not move the bytes of a call within its deadline"})));
       std::this_thread::yield();  // ranks may outnumber cores
     }
