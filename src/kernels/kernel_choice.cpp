@@ -11,4 +11,8 @@ void choose_kernels(KernelChoice choice, Stream& stream) {
   stream.beside(choose, choose);
 }
 
+void imitate_least_gpu(bool on) {
+  cuda::imitate_least_gpu(on);
+}
+
 }  // namespace lockstep::kernels

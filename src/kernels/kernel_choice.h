@@ -13,4 +13,8 @@ enum class KernelChoice { fastest, first };
 // there is nothing to choose.
 void choose_kernels(KernelChoice choice, Stream& stream);
 
+// For tests: from now on the process's streams use what every supported GPU has: mma.sync, 99 KB of shared memory. The
+// bits are the same.
+void imitate_least_gpu(bool on);
+
 }  // namespace lockstep::kernels
